@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tern::text {
+
+inline constexpr char32_t replacement_character = 0xFFFD;
+
+// One step of a UTF-8 decoder. `size` is the number of bytes used, at least 1. When `valid` is false the bytes are a
+// maximal subpart of an ill-formed sequence (The Unicode Standard, 3.9, table 3-7) and `code_point` is U+FFFD.
+struct Utf8Step {
+  char32_t code_point;
+  std::uint8_t size;
+  bool valid;
+};
+Utf8Step decode_utf8(std::string_view bytes) noexcept;  // `bytes` must not be empty
+
+// Offset of the first byte that is not well-formed UTF-8 (overlong forms, surrogates and values past U+10FFFF are not),
+// or npos.
+std::size_t find_invalid_utf8(std::string_view bytes) noexcept;
+
+void append_utf8(std::string& out, char32_t code_point);
+
+// Well-formed text stays as it is; each maximal ill-formed subpart becomes one U+FFFD.
+std::string utf8_lossy(std::string_view bytes);
+
+// Decodes; an ill-formed byte becomes U+DC00 + byte, so that two different bad bytes stay different.
+std::u32string to_code_points(std::string_view text);
+
+// White space as Python's str.split() sees it: the Unicode property White_Space and the separators U+001C to U+001F.
+bool is_python_space(char32_t c) noexcept;
+
+// `text` without trailing white space in the sense of is_python_space.
+std::string_view strip_right(std::string_view text) noexcept;
+
+// Full lower-casing, independent of any locale, as Python's str.lower(): U+0130 becomes two code points and a capital
+// sigma at the end of a word becomes the final form.
+std::string lower(std::string_view text);
+
+}  // namespace tern::text
