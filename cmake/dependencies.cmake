@@ -1,0 +1,34 @@
+# Packages are found, never downloaded. A package's headers are SYSTEM, so its warnings are not ours.
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(Threads REQUIRED)
+find_package(Eigen3 3.4 REQUIRED NO_MODULE)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(ZLIB REQUIRED)
+
+add_library(tern_eigen INTERFACE)
+target_link_libraries(tern_eigen INTERFACE Eigen3::Eigen OpenMP::OpenMP_CXX)
+
+add_library(tern_json INTERFACE)
+target_link_libraries(tern_json INTERFACE nlohmann_json::nlohmann_json)
+
+# PCRE2 matches the byte-level BPE's Unicode pattern. The static library is preferred: a built program then runs
+# on a machine that lacks the package.
+find_path(PCRE2_INCLUDE_DIR pcre2.h)
+find_library(PCRE2_LIBRARY NAMES libpcre2-8.a pcre2-8)
+if(NOT PCRE2_INCLUDE_DIR OR NOT PCRE2_LIBRARY)
+  message(FATAL_ERROR "PCRE2 was not found: install libpcre2-dev, or name its place in CMAKE_PREFIX_PATH")
+endif()
+add_library(tern_pcre2 INTERFACE)
+target_include_directories(tern_pcre2 SYSTEM INTERFACE $<BUILD_INTERFACE:${PCRE2_INCLUDE_DIR}>)
+target_compile_definitions(tern_pcre2 INTERFACE PCRE2_CODE_UNIT_WIDTH=8 PCRE2_STATIC)
+target_link_libraries(tern_pcre2 INTERFACE $<BUILD_INTERFACE:${PCRE2_LIBRARY}> $<INSTALL_INTERFACE:${PCRE2_LIBRARY}>)
+
+if(TERN_CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  add_library(tern_cuda_toolkit INTERFACE)
+  target_link_libraries(tern_cuda_toolkit INTERFACE CUDA::cudart_static CUDA::cublas CUDA::cublasLt)
+endif()
+if(TERN_BUILD_APPS)
+  find_package(CLI11 REQUIRED)
+endif()

@@ -1,0 +1,43 @@
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+option(TERN_CUDA "Build the CUDA backend" OFF)
+option(TERN_NATIVE "Compile for the processor at hand (-march=native)" ${PROJECT_IS_TOP_LEVEL})
+option(TERN_BUILD_APPS "Build the programs and the corpus writer" ${PROJECT_IS_TOP_LEVEL})
+option(TERN_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(TERN_INSTALL "Define the install rules" ${PROJECT_IS_TOP_LEVEL})
+option(TERN_WERROR "Treat warnings as errors" OFF)
+set(TERN_SANITIZE "" CACHE STRING "Sanitizers for the CPU build, as in -fsanitize=..., e.g. address,undefined")
+
+find_program(CCACHE ccache)
+if(CCACHE AND PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+if(TERN_CUDA)
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES native)   # the GPU at hand; .ci/run names 90a where there is none
+  endif()
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+endif()
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+add_library(tern_warnings INTERFACE)
+target_compile_options(tern_warnings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wno-missing-field-initializers $<$<BOOL:${TERN_WERROR}>:-Werror>>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr --extended-lambda -lineinfo>)
+if(TERN_NATIVE)
+  target_compile_options(tern_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
+endif()
+if(TERN_SANITIZE)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TERN_SANITIZE}> $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>)
+  add_link_options(-fsanitize=${TERN_SANITIZE})
+endif()

@@ -1,0 +1,59 @@
+#pragma once
+#include <string>
+#include <unordered_map>
+
+#include "autodiff/node.h"
+
+namespace tern {
+
+/// A frame of the chain of running modules; a module's forward opens one. Costs two stores.
+struct ModuleScope {
+  ModuleScope(const void* module_, const char* type_) : module(module_), type(type_), outer(context().scope) {
+    context().scope = this;
+  }
+  ~ModuleScope() { context().scope = outer; }
+  ModuleScope(const ModuleScope&) = delete;
+  ModuleScope& operator=(const ModuleScope&) = delete;
+
+  const void* module;
+  const char* type;  ///< "Linear"
+  const ModuleScope* outer;
+};
+
+/// The paths of a model's modules by address; nn::module_names(model) fills one.
+class ModuleNames {
+ public:
+  void add(const void* module, std::string path) { paths_[module] = std::move(path); }
+  /// Null for a module that is not known.
+  const std::string* find(const void* module) const {
+    const auto found = paths_.find(module);
+    return found == paths_.end() ? nullptr : &found->second;
+  }
+
+ private:
+  std::unordered_map<const void*, std::string> paths_;
+};
+
+/// While it lives, the output of every op and the gradients that every backward returns are searched for NaN; the first
+/// one found throws Error with the op's name and the path and type of the module whose forward called it. Slow: every
+/// op waits for its result.
+class AnomalyMode {
+ public:
+  explicit AnomalyMode(ModuleNames names = {});
+  ~AnomalyMode();
+  AnomalyMode(const AnomalyMode&) = delete;
+  AnomalyMode& operator=(const AnomalyMode&) = delete;
+
+ private:
+  ModuleNames names_;
+  bool anomaly_before_;
+  const ModuleNames* names_before_;
+};
+
+/// `blocks.0.attn.qkv (Linear)` for the innermost running module; "" outside any.
+std::string running_module();
+
+/// Throws Error that names the node's op and module if one of its gradients has a NaN.
+void check_gradients(const Node& node, const Tensors& gradients);
+
+}  // namespace tern

@@ -1,0 +1,137 @@
+#include "autodiff/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "autodiff/anomaly.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/pointwise.h"
+
+namespace tern {
+
+void accumulate_gradient(Tensor& slot, const Tensor& incoming) {
+  if (!slot.defined()) {
+    // Without a graph to keep, the slot must own its memory: the tensor that arrived may be seen elsewhere.
+    const bool is_unique = incoming.ref()->references() == 1 && incoming.impl().storage->references() == 1;
+    slot = context().grad || (is_unique && incoming.is_contiguous()) ? incoming : clone(incoming);
+  } else if (context().grad) {
+    slot = slot + incoming;
+  } else {
+    add_(slot, incoming);
+  }
+}
+
+namespace {
+
+/// What one backward pass wants of a node's output.
+struct Wanted {
+  const Node* node;
+  std::uint32_t output;
+  std::size_t input;  ///< which of grad()'s inputs
+};
+
+class Pass {
+ public:
+  Pass(std::vector<Wanted> wanted, bool accumulate, bool retain_graph)
+      : wanted_(std::move(wanted)), accumulate_(accumulate), retain_graph_(retain_graph) {}
+
+  void feed(const Edge& edge, const Tensor& gradient) {
+    auto [place, is_new] = buffers_.try_emplace(edge.node.get());
+    if (is_new) {
+      place->second.resize(edge.node->outputs);
+      queue_.push_back(edge.node);
+      std::push_heap(queue_.begin(), queue_.end(), earlier);
+    }
+    Tensor& slot = place->second[edge.output];
+    slot = slot.defined() ? slot + gradient : gradient;
+  }
+
+  /// Nodes in descending order of recording: when one is reached, all that it feeds has been. Source of the order:
+  /// a node can only use outputs of nodes recorded before it.
+  Tensors run(std::size_t inputs) {
+    Tensors results(inputs);
+    while (!queue_.empty()) {
+      std::pop_heap(queue_.begin(), queue_.end(), earlier);
+      const Ref<Node> node = std::move(queue_.back());
+      queue_.pop_back();
+      const Tensors gradients = std::move(buffers_.extract(node.get()).mapped());
+      for (const Wanted& wanted : wanted_)
+        if (wanted.node == node.get()) results[wanted.input] = gradients[wanted.output];
+      step(*node, gradients);
+    }
+    return results;
+  }
+
+ private:
+  static bool earlier(const Ref<Node>& a, const Ref<Node>& b) { return a->sequence < b->sequence; }
+
+  void step(Node& node, const Tensors& gradients) {
+    if (node.next.empty() && !accumulate_) return;  // a leaf
+    if (node.released)
+      fail("backward", fmt::format("expected a graph that is still alive, but '{}' was freed by an earlier backward: "
+                                   "pass retain_graph to that one", node.op));
+    const Tensors results = node.backward(gradients);
+    if (!node.next.empty() && results.size() != node.next.size())
+      fail(node.op, fmt::format("expected backward to return {} gradients but got {}", node.next.size(), results.size()));
+    if (context().anomaly) check_gradients(node, results);
+    if (!retain_graph_) node.release_saved();
+    for (std::size_t i = 0; i < node.next.size(); ++i)
+      if (node.next[i].node && results[i].defined()) feed(node.next[i], results[i]);
+  }
+
+  std::vector<Wanted> wanted_;
+  bool accumulate_, retain_graph_;
+  std::unordered_map<Node*, Tensors> buffers_;
+  std::vector<Ref<Node>> queue_;
+};
+
+Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool accumulate, bool retain_graph,
+            bool create_graph) {
+  if (grad_outputs.size() != 0 && grad_outputs.size() != outputs.size())
+    fail("backward", fmt::format("expected {} gradients of outputs but got {}", outputs.size(), grad_outputs.size()));
+  std::vector<Wanted> wanted;
+  std::vector<Edge> wanted_edges;  // keeps a leaf's accumulator alive
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    wanted_edges.push_back(edge_of(inputs[i]));
+    if (!wanted_edges.back().node) fail("grad", fmt::format("expected input {} to require a gradient", i));
+    wanted.push_back({wanted_edges.back().node.get(), wanted_edges.back().output, i});
+  }
+  const GradMode mode(create_graph);
+  Pass pass(std::move(wanted), accumulate, retain_graph || create_graph);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Tensor& y = outputs[i];
+    const Edge edge = edge_of(y);
+    if (!edge.node) fail("backward", "expected a tensor that was computed from one that requires a gradient");
+    Tensor gradient = grad_outputs.size() ? grad_outputs[i] : Tensor();
+    if (!gradient.defined()) {
+      if (y.numel() != 1)
+        fail("backward", fmt::format("expected a gradient for an output of shape {}: only one with a single element "
+                                     "has the default 1", to_string(y.shape())));
+      gradient = full(y.shape(), 1.0, y.dtype(), y.device());
+    }
+    if (gradient.shape() != y.shape() || gradient.dtype() != y.dtype())
+      fail("backward", fmt::format("expected a gradient of shape {}, {} but got {}, {}", to_string(y.shape()),
+                                   name(y.dtype()), to_string(gradient.shape()), name(gradient.dtype())));
+    pass.feed(edge, gradient);
+  }
+  return pass.run(inputs.size());
+}
+
+}  // namespace
+
+Tensors grad(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool create_graph, bool retain_graph) {
+  return run(outputs, inputs, grad_outputs, false, retain_graph, create_graph);
+}
+
+void backward(TensorList outputs, TensorList grad_outputs, bool retain_graph, bool create_graph) {
+  run(outputs, {}, grad_outputs, true, retain_graph, create_graph);
+}
+
+void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
+  tern::backward({*this}, {gradient}, retain_graph, create_graph);
+}
+
+}  // namespace tern

@@ -1,0 +1,32 @@
+#pragma once
+#include "autodiff/node.h"
+
+namespace tern {
+
+/// An op of a user's own with its own backward:
+///
+///     struct Cube : Function<Cube> {
+///       static Tensor forward(Tensors& saved, const Tensor& x) { saved = {x}; return x * x * x; }
+///       static Tensors backward(const Backward& call) { return {3 * call.saved(0) * call.saved(0) * call.grad()}; }
+///     };
+///     Tensor y = Cube::apply(x);
+///
+/// forward takes tensors only, runs unrecorded, and puts what backward needs into `saved` (inputs, its output, or
+/// intermediate results). backward returns one gradient for each input; written in ops, it can be differentiated again.
+template <class Derived>
+struct Function {
+  template <class... Inputs>
+  static Tensor apply(const Inputs&... inputs) {
+    Tensors saved;
+    Tensor output;
+    {
+      const NoGrad unrecorded;
+      output = Derived::forward(saved, inputs...);
+    }
+    // An output that is one of the inputs would become its own input; a fresh handle keeps the two apart.
+    if ((output.is_same(inputs) || ...)) output = output.detach();
+    return record("function", output, {inputs...}, saved, [](const Backward& call) { return Derived::backward(call); });
+  }
+};
+
+}  // namespace tern

@@ -1,0 +1,31 @@
+#pragma once
+#include <functional>
+
+#include "autodiff/engine.h"
+
+namespace tern {
+
+struct GradcheckOptions {
+  double step = 1e-6;      ///< of the central difference
+  double relative = 1e-6;  ///< bounds on |analytic - numeric|: absolute + relative * |numeric|
+  double absolute = 1e-7;
+  std::uint64_t seed = 0;  ///< of the random weights that make one number of all outputs
+};
+
+struct GradcheckResult {
+  bool ok = true;
+  double worst = 0;      ///< the largest |analytic - numeric|
+  std::string message;   ///< where it failed: input, element, both values
+  explicit operator bool() const { return ok; }
+};
+
+using TensorFunction = std::function<Tensors(const Tensors&)>;
+
+/// Compares the gradients of f with central differences, element by element of every floating input that requires a
+/// gradient. The outputs are reduced to one number by fixed random weights. The inputs must be f64.
+GradcheckResult gradcheck(const TensorFunction& f, const Tensors& inputs, const GradcheckOptions& options = {});
+
+/// As gradcheck, for the gradients of f themselves, with respect to the inputs and to the outputs' gradients.
+GradcheckResult gradgradcheck(const TensorFunction& f, const Tensors& inputs, const GradcheckOptions& options = {});
+
+}  // namespace tern

@@ -1,0 +1,178 @@
+#include "autodiff/node.h"
+
+#include <fmt/format.h>
+
+namespace tern {
+
+static AutogradState& ensure_state(const Tensor& x) {
+  Ref<RefCounted>& slot = x.impl().autograd;
+  if (!slot) slot = make_ref<AutogradState>();
+  return static_cast<AutogradState&>(*slot);
+}
+
+/// Adds what arrives to the gradient of a leaf. The leaf's state does not own it: it lives as long as a graph needs it.
+struct AccumulateGrad final : Node {
+  explicit AccumulateGrad(const Tensor& x) : Node("accumulate"), leaf(x) { autograd_state(leaf)->accumulator = this; }
+  ~AccumulateGrad() override { autograd_state(leaf)->accumulator = nullptr; }
+  Tensors backward(std::span<const Tensor> gradients) override;
+  void release_saved() override {}
+  Tensor leaf;
+};
+
+std::uint64_t Node::next_sequence() noexcept {
+  thread_local std::uint64_t recorded = 0;
+  return ++recorded;
+}
+
+Node::Node(const char* name) : op(name), sequence(next_sequence()) {}
+
+void Node::release_saved() {
+  saved.clear();
+  released = true;
+}
+
+// Note [Iterative release]
+// A node owns the nodes of its inputs, directly and through saved tensors, so that a plain destructor would recurse as
+// deep as the graph is long and overflow the stack on a chain of a million ops. Instead the outermost release works
+// through a list that the inner ones append to.
+void Node::destroy() noexcept {
+  thread_local std::vector<Node*> pending;
+  thread_local bool running = false;
+  pending.push_back(this);
+  if (running) return;
+  running = true;
+  while (!pending.empty()) {
+    Node* node = pending.back();
+    pending.pop_back();
+    delete node;
+  }
+  running = false;
+}
+
+Saved::Saved(const Tensor& x) : tensor_(x), version_(x.defined() ? x.version() : 0) {}
+
+Saved::Saved(const Tensor& x, const Node&, std::uint32_t output)
+    : tensor_(x.detach()), version_(x.version()), output_(static_cast<std::int32_t>(output)) {}
+
+Tensor Saved::unpack(Node& owner) const {
+  if (!tensor_.defined()) return {};
+  if (tensor_.version() != version_)
+    fail(owner.op, fmt::format("expected the tensor {} saved for backward to be unchanged, but it was edited in place "
+                               "(version {}, saved at {}): use the op that returns a new tensor",
+                               to_string(tensor_.shape()), tensor_.version(), version_));
+  if (output_ < 0) return tensor_;
+  Tensor output = tensor_.detach();
+  AutogradState& state = ensure_state(output);
+  state.requires_grad = true;
+  state.node = Ref<Node>(&owner);
+  state.output = static_cast<std::uint32_t>(output_);
+  return output;
+}
+
+std::size_t Saved::bytes() const {
+  return tensor_.defined() ? static_cast<std::size_t>(tensor_.numel()) * size_of(tensor_.dtype()) : 0;
+}
+
+Edge edge_of(const Tensor& x) {
+  if (!x.defined()) return {};
+  AutogradState* state = autograd_state(x);
+  if (!state || !state->requires_grad) return {};
+  if (state->node) return {state->node, state->output};
+  if (state->accumulator) return {Ref<Node>(state->accumulator), 0};
+  return {make_ref<AccumulateGrad>(x), 0};
+}
+
+bool needs_record(const TensorList& inputs) {
+  if (!context().grad) return false;
+  for (const Tensor& x : inputs)
+    if (x.defined() && x.requires_grad()) return true;
+  return false;
+}
+
+std::string running_module();  // anomaly.cpp
+
+void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved) {
+  node->next.reserve(inputs.size());
+  for (const Tensor& x : inputs) node->next.push_back(edge_of(x));
+  // Edges to leaves seen for the first time made accumulators just now; the op comes after them.
+  node->sequence = Node::next_sequence();
+  node->outputs = static_cast<std::uint32_t>(outputs.size());
+  if (context().anomaly) node->module = running_module();
+  node->saved.reserve(saved.size());
+  for (const Tensor& x : saved) {
+    std::int32_t output = -1;
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+      if (x.is_same(outputs[i])) output = static_cast<std::int32_t>(i);
+    if (output >= 0) node->saved.emplace_back(x, *node, static_cast<std::uint32_t>(output));
+    else node->saved.emplace_back(x);
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!is_floating(outputs[i].dtype())) continue;
+    AutogradState& state = ensure_state(outputs[i]);
+    state.requires_grad = true;
+    state.node = node;
+    state.output = static_cast<std::uint32_t>(i);
+  }
+}
+
+Tensors AccumulateGrad::backward(std::span<const Tensor> gradients) {
+  AutogradState& state = *autograd_state(leaf);
+  if (gradients[0].shape() != leaf.shape() || gradients[0].dtype() != leaf.dtype())
+    fail("backward", fmt::format("expected a gradient of shape {}, {} for a leaf but got {}, {}", to_string(leaf.shape()),
+                                 name(leaf.dtype()), to_string(gradients[0].shape()), name(gradients[0].dtype())));
+  accumulate_gradient(state.grad, gradients[0]);
+  for (const auto& hook : state.hooks) hook(leaf);
+  return {};
+}
+
+void begin_in_place(const char* op, const Tensor& target, TensorList sources) {
+  bool recorded = context().grad && target.requires_grad();
+  recorded = recorded || needs_record(sources);
+  if (recorded)
+    fail(op, fmt::format("expected an in-place edit of {} outside autograd: wrap it in NoGrad, or use the op that "
+                         "returns a new tensor", to_string(target.shape())));
+  for (int i = 0; i < target.dims(); ++i)
+    if (target.strides()[i] == 0 && target.shape()[i] > 1)
+      fail(op, "expected a target without broadcast dimensions, whose elements share memory");
+  target.impl().storage->bump_version();
+}
+
+void on_gradient(const Tensor& leaf, std::function<void(const Tensor&)> hook) {
+  if (!leaf.is_leaf() || !leaf.requires_grad()) fail("on_gradient", "expected a leaf that requires a gradient");
+  ensure_state(leaf).hooks.push_back(std::move(hook));
+}
+
+bool Tensor::requires_grad() const {
+  const AutogradState* state = autograd_state(*this);
+  return state && state->requires_grad;
+}
+
+Tensor& Tensor::set_requires_grad(bool requires_grad) {
+  if (!is_leaf()) fail("set_requires_grad", "expected a leaf: detach() gives one");
+  if (requires_grad && !is_floating(dtype()))
+    fail("set_requires_grad", fmt::format("expected a floating dtype but got {}", name(dtype())));
+  if (requires_grad || autograd_state(*this)) ensure_state(*this).requires_grad = requires_grad;
+  return *this;
+}
+
+bool Tensor::is_leaf() const {
+  const AutogradState* state = autograd_state(*this);
+  return !state || !state->node;
+}
+
+Tensor Tensor::grad() const {
+  const AutogradState* state = autograd_state(*this);
+  return state ? state->grad : Tensor();
+}
+
+void Tensor::set_grad(const Tensor& gradient) {
+  if (gradient.defined() && (gradient.shape() != shape() || gradient.dtype() != dtype() || gradient.device() != device()))
+    fail("set_grad", fmt::format("expected a gradient of shape {}, {} on {} but got {}, {} on {}", to_string(shape()),
+                                 name(dtype()), to_string(device()), to_string(gradient.shape()), name(gradient.dtype()),
+                                 to_string(gradient.device())));
+  ensure_state(*this).grad = gradient;
+}
+
+Tensor Tensor::detach() const { return as_strided(shape(), strides(), offset()); }
+
+}  // namespace tern

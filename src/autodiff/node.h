@@ -1,0 +1,149 @@
+#pragma once
+#include <functional>
+#include <string>
+
+#include "tensor/tensor.h"
+
+namespace tern {
+
+struct Node;
+
+/// Where a gradient goes next: the given output of the op that `node` records, or the leaf that it accumulates into.
+struct Edge {
+  Ref<Node> node;
+  std::uint32_t output = 0;
+};
+
+/// What autograd knows of a tensor.
+struct AutogradState final : RefCounted {
+  bool requires_grad = false;
+  Tensor grad;                 ///< of a leaf
+  Ref<Node> node;              ///< the op that made the tensor; null for a leaf
+  std::uint32_t output = 0;    ///< which of the op's outputs it is
+  Node* accumulator = nullptr; ///< a leaf's node in the graphs that use it now; they own it
+  std::vector<std::function<void(const Tensor&)>> hooks;
+};
+
+/// The state, or null for a tensor that autograd has not met.
+inline AutogradState* autograd_state(const Tensor& x) { return static_cast<AutogradState*>(x.impl().autograd.get()); }
+/// The edge along which a tensor's gradient flows; its node is null where none is wanted.
+Edge edge_of(const Tensor& x);
+
+/// A tensor kept for backward. An output of the op itself is kept without its history, which would be a cycle.
+class Saved {
+ public:
+  Saved(const Tensor& x, const Node& owner, std::uint32_t output);
+  explicit Saved(const Tensor& x);
+  /// The tensor. Throws Error if it was edited in place since it was saved.
+  Tensor unpack(Node& owner) const;
+  std::size_t bytes() const;
+
+ private:
+  Tensor tensor_;
+  std::uint32_t version_ = 0;
+  std::int32_t output_ = -1;
+};
+
+/// One recorded op call. What it saves is listed, so that memory can be counted, and freed after the backward pass.
+struct Node : RefCounted {
+  explicit Node(const char* op);
+  /// The next number of the order in which this thread records.
+  static std::uint64_t next_sequence() noexcept;
+
+  /// The gradients of the inputs, in order, from those of the outputs, any of which may be undefined for "zero".
+  /// Written in ops, so that it can be differentiated again.
+  virtual Tensors backward(std::span<const Tensor> gradients) = 0;
+  /// Frees the saved tensors.
+  virtual void release_saved();
+
+  const char* op;              ///< for messages
+  std::uint64_t sequence = 0;  ///< grows with every recorded op, so that descending order is a topological one
+  std::vector<Edge> next;      ///< an edge for each input
+  std::vector<Saved> saved;
+  std::uint32_t outputs = 1;
+  bool released = false;
+  std::string module;          ///< the path of the module whose forward ran, in anomaly mode
+
+ protected:
+  void destroy() noexcept override;
+};
+
+/// What an op's backward function sees.
+class Backward {
+ public:
+  Backward(Node& node, std::span<const Tensor> gradients) : node_(node), gradients_(gradients) {}
+  /// The gradient of an output; undefined where none arrived, which cannot happen to a single output.
+  const Tensor& grad(std::size_t output = 0) const { return gradients_[output]; }
+  std::span<const Tensor> grads() const { return gradients_; }
+  /// A tensor from the op's list of saved ones.
+  Tensor saved(std::size_t index) const { return node_.saved[index].unpack(node_); }
+  /// True where the gradient of an input is wanted; for another one an undefined tensor may be returned.
+  bool needs(std::size_t input) const { return bool(node_.next[input].node); }
+
+ private:
+  Node& node_;
+  std::span<const Tensor> gradients_;
+};
+
+template <class F>
+struct LambdaNode final : Node {
+  LambdaNode(const char* name, F f) : Node(name), function(std::move(f)) {}
+  Tensors backward(std::span<const Tensor> gradients) override { return function(Backward(*this, gradients)); }
+  F function;
+};
+
+/// Tensors given in braces, as a vector or as one tensor.
+class TensorList {
+ public:
+  TensorList() = default;
+  TensorList(std::initializer_list<Tensor> list) : data_(std::data(list)), size_(list.size()) {}  // for one call
+  TensorList(const Tensors& list) : data_(list.data()), size_(list.size()) {}
+  TensorList(std::span<const Tensor> list) : data_(list.data()), size_(list.size()) {}
+  const Tensor* begin() const { return data_; }
+  const Tensor* end() const { return data_ + size_; }
+  std::size_t size() const { return size_; }
+  const Tensor& operator[](std::size_t i) const { return data_[i]; }
+
+ private:
+  const Tensor* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// True where an op on these inputs is to be recorded.
+bool needs_record(const TensorList& inputs);
+
+namespace detail {
+void attach(Ref<Node> node, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved);
+void check_anomaly(const char* op, std::span<const Tensor> outputs);
+}  // namespace detail
+
+/// Makes `output` the result of an op on `inputs`. `backward` is called as `Tensors(const Backward&)` and returns one
+/// gradient for each input. Tensors in `saved` are kept until then. Recorded only where a gradient is wanted.
+template <class F>
+Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved, F backward) {
+  if (context().anomaly) detail::check_anomaly(op, {&output, 1});
+  if (needs_record(inputs) && is_floating(output.dtype()))
+    detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), {&output, 1}, inputs, saved);
+  return output;
+}
+
+/// As record, for an op with several outputs.
+template <class F>
+Tensors record_all(const char* op, Tensors outputs, TensorList inputs, TensorList saved, F backward) {
+  if (context().anomaly) detail::check_anomaly(op, outputs);
+  if (needs_record(inputs)) detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), outputs, inputs, saved);
+  return outputs;
+}
+
+/// Adds an incoming gradient to a slot: takes it where the slot is empty, adds in place where it is not (so that a
+/// slice of a flat gradient buffer stays one), and makes a new tensor where the sum itself is recorded. (engine.cpp)
+void accumulate_gradient(Tensor& slot, const Tensor& incoming);
+
+/// To be called by every in-place op before it writes: throws Error where autograd would miss the edit (the target or
+/// a source requires a gradient while ops are recorded), and marks the target as edited.
+void begin_in_place(const char* op, const Tensor& target, TensorList sources = {});
+
+/// Calls `hook` with the leaf each time a backward pass has finished its gradient. Throws Error for a non-leaf.
+void on_gradient(const Tensor& leaf, std::function<void(const Tensor&)> hook);
+
+}  // namespace tern

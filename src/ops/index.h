@@ -1,0 +1,36 @@
+#pragma once
+#include "tensor/tensor.h"
+
+namespace tern {
+
+/// Indices are i64 tensors. On the CPU an index outside the range throws Error; on a GPU, where checking would have to wait, it reads as zero
+/// and its gradient is dropped.
+
+/// Rows of a table (V, D) at indices (...): (..., D). The gradient is deterministic.
+Tensor embedding(const Tensor& table, const Tensor& indices);
+/// result[.., i, ..] = x[.., index[.., i, ..], ..] along a dimension; x and index agree in the other sizes.
+Tensor gather(const Tensor& x, int dim, const Tensor& index);
+/// A copy of x with source added at the given indices along a dimension. Repeated indices add up, on a GPU in no fixed order.
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+/// The slices of x at the indices (I) along a dimension.
+Tensor index_select(const Tensor& x, int dim, const Tensor& index);
+/// A copy of x with slices of source added at the indices (I) along a dimension; deterministic.
+Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+
+/// The lower (column - row <= diagonal) or upper (>= diagonal) triangle of the last two dimensions, zero elsewhere.
+Tensor tril(const Tensor& x, std::int64_t diagonal = 0);
+Tensor triu(const Tensor& x, std::int64_t diagonal = 0);
+
+/// indices (...) as (..., classes) of `dtype`, 1 at the index and 0 elsewhere (0 throughout for an index outside the range).
+Tensor one_hot(const Tensor& indices, std::int64_t classes, DType dtype = DType::f32);
+
+/// Values, and where they came from (i64).
+struct Sorted {
+  Tensor values, indices;
+};
+/// Stable; NaN counts as largest. Gradients flow to where the values came from.
+Sorted sort(const Tensor& x, int dim = -1, bool descending = false);
+/// The k largest along a dimension, in descending order. Throws Error if the dimension is shorter.
+Sorted topk(const Tensor& x, std::int64_t k, int dim = -1);
+
+}  // namespace tern

@@ -1,0 +1,13 @@
+#pragma once
+#include "autodiff/node.h"
+
+namespace tern {
+
+/// Joins tensors along an existing dimension; their other sizes and dtypes must agree. Throws Error that names the first misfit.
+Tensor cat(TensorList xs, int dim = 0);
+/// Joins tensors of one shape along a new dimension.
+Tensor stack(TensorList xs, int dim = 0);
+/// x with `before` and `after` elements of `value` added along a dimension.
+Tensor pad(const Tensor& x, int dim, std::int64_t before, std::int64_t after, double value = 0);
+
+}  // namespace tern

@@ -1,0 +1,31 @@
+#pragma once
+#include "tensor/view.h"
+
+namespace tern::kernels {
+
+/// Indices are i64. On the CPU an index outside the range throws Error that names it before anything is written; on a
+/// GPU, where a check would have to wait, it reads as zero and writes nothing.
+
+/// y[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`; index and y have one shape, and x has it but for `dim`.
+void gather(Cpu, const View& x, const View& index, const View& y, int dim);
+void gather(Cuda, const View& x, const View& index, const View& y, int dim);
+
+/// y[.., index[.., i, ..], ..] += source[.., i, ..] along `dim`; index and source have one shape; y floating or integer.
+/// Where indices repeat, the order of addition on a GPU is not fixed.
+void scatter_add(Cpu, const View& y, const View& index, const View& source, int dim);
+void scatter_add(Cuda, const View& y, const View& index, const View& source, int dim);
+
+/// y (A, I, C) = x (A, N, C) at index (I), any strides, any dtype.
+void index_select(Cpu, const View& x, const View& index, const View& y);
+void index_select(Cuda, const View& x, const View& index, const View& y);
+
+/// y (A, N, C) += source (A, I, C) at index (I). Deterministic: equal indices are added in ascending order of position.
+void index_add(Cpu, const View& y, const View& index, const View& source);
+void index_add(Cuda, const View& y, const View& index, const View& source);
+
+/// values, indices (i64) = the stably sorted last dimension of x, and where each value came from. Numeric dtypes; NaN
+/// counts as largest. x has any strides; the outputs are contiguous.
+void sort(Cpu, const View& x, const View& values, const View& indices, bool descending);
+void sort(Cuda, const View& x, const View& values, const View& indices, bool descending);
+
+}  // namespace tern::kernels

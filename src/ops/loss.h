@@ -1,0 +1,22 @@
+#pragma once
+#include "tensor/tensor.h"
+
+namespace tern {
+
+enum class Reduction { none, mean, sum };
+
+struct CrossEntropyOptions {
+  Tensor token_weights;             ///< (...), like the targets: a factor for each token's loss; undefined: all 1
+  std::int64_t ignore_index = -100; ///< targets with this value count for nothing
+  double label_smoothing = 0;       ///< share of the target spread evenly over all classes, Szegedy et al. 2016
+  Reduction reduction = Reduction::mean;
+};
+
+/// -log softmax(logits)[target] for logits (..., V) and i64 targets (...). The mean divides by the sum of the weights of
+/// the tokens that are not ignored; without any it is NaN. Losses are f32 for 16-bit logits.
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
+
+/// Mean (or sum, or all) of (a - b)^2; a and b have one shape.
+Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction = Reduction::mean);
+
+}  // namespace tern

@@ -1,0 +1,27 @@
+#pragma once
+#include "tensor/tensor.h"
+
+namespace tern {
+
+/// Random tensors from this thread's generator (context().generator, seeded by manual_seed): Philox 4x32-10, the same numbers on every
+/// device.
+
+/// Uniform in [low, high).
+Tensor rand(const Shape& shape, double low = 0, double high = 1, DType dtype = DType::f32, Device device = cpu);
+/// Normal with the given mean and standard deviation.
+Tensor randn(const Shape& shape, double mean = 0, double deviation = 1, DType dtype = DType::f32, Device device = cpu);
+/// 1 with the given probability, else 0. Throws Error for a probability outside [0, 1].
+Tensor bernoulli(const Shape& shape, double probability, DType dtype = DType::f32, Device device = cpu);
+/// The numbers 0 .. n-1 in random order, i64 (n).
+Tensor randperm(std::int64_t n, Device device = cpu);
+
+/// In place, on a contiguous floating tensor; return x.
+Tensor uniform_(const Tensor& x, double low, double high);
+Tensor normal_(const Tensor& x, double mean, double deviation);
+
+/// Zeroes each element with probability p and scales the others by 1 / (1 - p); x itself unless `training` and p > 0.
+/// No mask is kept: backward draws the same numbers again from the saved random position. Throws Error unless 0 <= p < 1.
+/// Srivastava et al., JMLR 2014.
+Tensor dropout(const Tensor& x, double p, bool training = true);
+
+}  // namespace tern

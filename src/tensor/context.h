@@ -1,0 +1,53 @@
+#pragma once
+#include "tensor/device.h"
+#include "tensor/random.h"
+
+namespace tern {
+
+/// A link of the chain of modules whose forward is running; see autodiff/anomaly.h.
+struct ModuleScope;
+class ModuleNames;
+
+/// The only ambient state, one per thread.
+struct Context {
+  bool grad = true;                      ///< ops on tensors that require gradients are recorded
+  bool anomaly = false;                  ///< every op's output is searched for NaN, which costs a wait per op
+  void* cuda_stream = nullptr;           ///< the cudaStream_t that work is queued on; null is the default stream
+  Generator generator;                   ///< the source of random positions
+  const ModuleScope* scope = nullptr;    ///< the innermost running module
+  const ModuleNames* names = nullptr;    ///< paths of the modules under watch in anomaly mode
+
+  /// The stream that work on a device is queued on.
+  Stream stream(Device device) const { return {device, device.type == DeviceType::cuda ? cuda_stream : nullptr}; }
+};
+
+Context& context() noexcept;
+
+/// Seeds this thread's random numbers, on every device.
+inline void manual_seed(std::uint64_t seed) { context().generator.set_seed(seed); }
+
+/// While it lives, ops are not recorded.
+class NoGrad {
+ public:
+  NoGrad() { context().grad = false; }
+  ~NoGrad() { context().grad = before_; }
+  NoGrad(const NoGrad&) = delete;
+  NoGrad& operator=(const NoGrad&) = delete;
+
+ private:
+  bool before_ = context().grad;
+};
+
+/// While it lives, ops are recorded or not, as told.
+class GradMode {
+ public:
+  explicit GradMode(bool grad) { context().grad = grad; }
+  ~GradMode() { context().grad = before_; }
+  GradMode(const GradMode&) = delete;
+  GradMode& operator=(const GradMode&) = delete;
+
+ private:
+  bool before_ = context().grad;
+};
+
+}  // namespace tern

@@ -1,0 +1,107 @@
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <unordered_map>
+
+#include "tensor/device.h"
+
+namespace tern::backend {
+
+namespace {
+
+// Blocks that a step frees are what the next step asks for. Handing them back to the system in between would cost a
+// page fault for every 4 KiB that is touched again, which is more than most ops cost.
+class CachingAllocator {
+ public:
+  void* allocate(std::size_t bytes) {
+    const std::size_t size = round_up(bytes);
+    const std::lock_guard lock(mutex_);
+    ++statistics_.allocations;
+    statistics_.allocated += size;
+    if (statistics_.allocated > statistics_.peak_allocated) statistics_.peak_allocated = statistics_.allocated;
+    if (const auto found = free_.find(size); found != free_.end() && found->second) {
+      FreeBlock* block = found->second;
+      found->second = block->next;
+      return block;
+    }
+    void* data = std::aligned_alloc(alignment, size);
+    if (!data) {
+      release_cache();
+      data = std::aligned_alloc(alignment, size);
+    }
+    if (!data) {
+      statistics_.allocated -= size;
+      throw std::bad_alloc();
+    }
+    statistics_.reserved += size;
+    return data;
+  }
+
+  void deallocate(void* data, std::size_t bytes) noexcept {
+    const std::size_t size = round_up(bytes);
+    const std::lock_guard lock(mutex_);
+    statistics_.allocated -= size;
+    FreeBlock*& head = free_[size];
+    head = new (data) FreeBlock{head};
+  }
+
+  MemoryStatistics statistics() {
+    const std::lock_guard lock(mutex_);
+    return statistics_;
+  }
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    statistics_.peak_allocated = statistics_.allocated;
+  }
+
+ private:
+  struct FreeBlock {
+    FreeBlock* next;
+  };
+  static constexpr std::size_t alignment = 64;
+
+  /// Sizes are rounded to steps of at most an eighth, so that close sizes share blocks.
+  static std::size_t round_up(std::size_t bytes) {
+    std::size_t step = alignment;
+    while (step * 16 < bytes) step *= 2;
+    return (bytes + step - 1) / step * step;
+  }
+
+  void release_cache() {
+    for (auto& [size, head] : free_) {
+      while (head) {
+        FreeBlock* next = head->next;
+        std::free(head);
+        statistics_.reserved -= size;
+        head = next;
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<std::size_t, FreeBlock*> free_;
+  MemoryStatistics statistics_;
+};
+
+/// Never destroyed: tensors of static duration may outlive any other static object.
+CachingAllocator& allocator() {
+  static auto& instance = *new CachingAllocator;
+  return instance;
+}
+
+}  // namespace
+
+void* allocate(Cpu, std::size_t bytes, Stream) { return allocator().allocate(bytes); }
+void deallocate(Cpu, void* data, std::size_t bytes, Stream) noexcept { allocator().deallocate(data, bytes); }
+void copy_from_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream) {
+  std::memcpy(destination, source, bytes);
+}
+void copy_to_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream) {
+  std::memcpy(destination, source, bytes);
+}
+void synchronize(Cpu, Stream) {}
+MemoryStatistics memory_statistics(Cpu) { return allocator().statistics(); }
+void reset_peak_memory(Cpu) { allocator().reset_peak(); }
+
+}  // namespace tern::backend

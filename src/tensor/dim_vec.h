@@ -1,0 +1,104 @@
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "tensor/error.h"
+
+namespace tern {
+
+/// The most dimensions that a tensor can have.
+inline constexpr int max_dims = 8;
+
+/// A sequence of at most max_dims numbers, without heap memory and trivially copyable, so that a kernel can take it
+/// by value.
+template <class T>
+class DimVec {
+ public:
+  constexpr DimVec() = default;
+  constexpr DimVec(std::initializer_list<T> values) {
+    for (T value : values) push_back(value);
+  }
+  template <class Iterator>
+  constexpr DimVec(Iterator first, Iterator last) {
+    for (; first != last; ++first) push_back(static_cast<T>(*first));
+  }
+  static constexpr DimVec filled(int size, T value) {
+    DimVec result;
+    for (int i = 0; i < size; ++i) result.push_back(value);
+    return result;
+  }
+
+  constexpr int size() const { return size_; }
+  constexpr bool empty() const { return size_ == 0; }
+  constexpr T& operator[](int i) { return values_[i]; }
+  constexpr const T& operator[](int i) const { return values_[i]; }
+  constexpr T& back() { return values_[size_ - 1]; }
+  constexpr const T& back() const { return values_[size_ - 1]; }
+  constexpr T* begin() { return values_; }
+  constexpr T* end() { return values_ + size_; }
+  constexpr const T* begin() const { return values_; }
+  constexpr const T* end() const { return values_ + size_; }
+
+  constexpr void push_back(T value) {
+    if (size_ == max_dims) fail("shape", "expected at most 8 dimensions");
+    values_[size_++] = value;
+  }
+  constexpr void pop_back() { --size_; }
+  constexpr void insert(int position, T value) {
+    push_back(value);
+    for (int i = size_ - 1; i > position; --i) values_[i] = values_[i - 1];
+    values_[position] = value;
+  }
+  constexpr void erase(int position) {
+    for (int i = position; i + 1 < size_; ++i) values_[i] = values_[i + 1];
+    --size_;
+  }
+
+  friend constexpr bool operator==(const DimVec& a, const DimVec& b) {
+    if (a.size_ != b.size_) return false;
+    for (int i = 0; i < a.size_; ++i)
+      if (a.values_[i] != b.values_[i]) return false;
+    return true;
+  }
+
+ private:
+  T values_[max_dims] = {};
+  int size_ = 0;
+};
+
+using Shape = DimVec<std::int64_t>;
+using Strides = DimVec<std::int64_t>;
+/// A set or an order of dimensions; negative entries count from the last.
+using Dims = DimVec<int>;
+
+/// The number of elements; 1 for the zero-dimensional shape.
+constexpr std::int64_t numel(const Shape& shape) {
+  std::int64_t count = 1;
+  for (std::int64_t size : shape) count *= size;
+  return count;
+}
+
+/// The strides of a row-major tensor of this shape, in elements.
+constexpr Strides contiguous_strides(const Shape& shape) {
+  Strides strides = Strides::filled(shape.size(), 1);
+  for (int i = shape.size() - 2; i >= 0; --i) strides[i] = strides[i + 1] * (shape[i + 1] > 1 ? shape[i + 1] : 1);
+  return strides;
+}
+
+/// True where the elements lie in row-major order without gaps; dimensions of size 1 do not count.
+constexpr bool is_contiguous(const Shape& shape, const Strides& strides) {
+  std::int64_t expected = 1;
+  for (int i = shape.size() - 1; i >= 0; --i) {
+    if (shape[i] == 0) return true;
+    if (shape[i] != 1 && strides[i] != expected) return false;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+/// `(4, 8)`; `(3,)` for one dimension and `()` for none.
+std::string to_string(const DimVec<std::int64_t>& values);
+std::string to_string(const DimVec<int>& values);
+
+}  // namespace tern

@@ -1,0 +1,17 @@
+#pragma once
+#include <stdexcept>
+#include <string>
+
+namespace tern {
+
+/// A caller's mistake: shapes, dtypes, devices, indices, options. The message reads `[op] expected ... but got ...`.
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Throws Error with the message `[where] message`.
+[[noreturn]] inline void fail(const char* where, const std::string& message) {
+  throw Error("[" + std::string(where) + "] " + message);
+}
+
+}  // namespace tern

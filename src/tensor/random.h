@@ -1,0 +1,66 @@
+#pragma once
+#include <cstdint>
+
+#include "tensor/half.h"
+
+namespace tern {
+
+/// Where a draw starts. A draw is a pure function of the seed and the position, the same on every device: element i takes word i % 4
+/// of the block at `offset + *base + i / 4`. `base` is null, or points to a counter in device memory that moves between replays of a
+/// captured graph; see Note [Random position].
+struct PhiloxState {
+  std::uint64_t seed = 0;
+  std::uint64_t offset = 0;
+  const std::uint64_t* base = nullptr;
+};
+
+struct PhiloxBlock {
+  std::uint32_t words[4];
+};
+
+/// Philox 4x32-10: ten rounds over a 128-bit counter with a 64-bit key. Salmon et al., "Parallel random numbers: as easy
+/// as 1, 2, 3", SC 2011.
+TERN_HOST_DEVICE constexpr PhiloxBlock philox(std::uint64_t seed, std::uint64_t position, std::uint64_t stream = 0) {
+  std::uint32_t c0 = std::uint32_t(position), c1 = std::uint32_t(position >> 32);
+  std::uint32_t c2 = std::uint32_t(stream), c3 = std::uint32_t(stream >> 32);
+  std::uint32_t k0 = std::uint32_t(seed), k1 = std::uint32_t(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t p0 = std::uint64_t(0xD2511F53u) * c0, p1 = std::uint64_t(0xCD9E8D57u) * c2;
+    c0 = std::uint32_t(p1 >> 32) ^ c1 ^ k0;
+    c1 = std::uint32_t(p1);
+    c2 = std::uint32_t(p0 >> 32) ^ c3 ^ k1;
+    c3 = std::uint32_t(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+/// A word as a float in [0, 1), from its upper 24 bits.
+TERN_HOST_DEVICE constexpr float unit_float(std::uint32_t word) { return float(word >> 8) * 0x1p-24f; }
+
+/// Hands out positions of one random stream. Note [Random position]: on the host the position is `next`; while a CUDA
+/// graph is captured, `base` points to a counter in device memory that the graph's owner advances before each replay,
+/// so that a replay draws anew although the captured offsets are constants.
+class Generator {
+ public:
+  explicit Generator(std::uint64_t seed = 0) : seed_(seed) {}
+  void set_seed(std::uint64_t seed) { *this = Generator(seed); }
+  std::uint64_t seed() const { return seed_; }
+  std::uint64_t position() const { return next_; }
+  void set_position(std::uint64_t position) { next_ = position; }
+  void set_base(const std::uint64_t* base) { base_ = base; }
+
+  /// The state for drawing `count` elements; moves the position past them.
+  PhiloxState reserve(std::int64_t count) {
+    const PhiloxState state{seed_, next_, base_};
+    next_ += static_cast<std::uint64_t>((count + 3) / 4);
+    return state;
+  }
+
+ private:
+  std::uint64_t seed_ = 0, next_ = 0;
+  const std::uint64_t* base_ = nullptr;
+};
+
+}  // namespace tern

@@ -1,0 +1,203 @@
+#include "tensor/tensor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tensor/dispatch.h"
+
+namespace tern {
+
+std::string to_string(Device device) {
+  return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", int(device.index));
+}
+
+template <class T>
+static std::string join(const DimVec<T>& values) {
+  return values.size() == 1 ? fmt::format("({},)", values[0]) : fmt::format("({})", fmt::join(values.begin(), values.end(), ", "));
+}
+std::string to_string(const Shape& values) { return join(values); }
+std::string to_string(const Dims& values) { return join(values); }
+
+Context& context() noexcept {
+  thread_local Context instance;
+  return instance;
+}
+
+int cuda_device_count() {
+#ifdef TERN_CUDA
+  return backend::device_count(Cuda{});
+#else
+  return 0;
+#endif
+}
+
+void synchronize(Device device) {
+  on(device, [&](auto dev) { backend::synchronize(dev, context().stream(device)); });
+}
+
+backend::MemoryStatistics memory_statistics(Device device) {
+  return on(device, [](auto dev) { return backend::memory_statistics(dev); });
+}
+
+Storage::Storage(std::size_t bytes, Stream stream) : bytes_(bytes), stream_(stream) {
+  if (bytes > 0) data_ = on(stream.device, [&](auto dev) { return backend::allocate(dev, bytes, stream); });
+}
+
+Storage::~Storage() {
+  if (data_) on(stream_.device, [&](auto dev) { backend::deallocate(dev, data_, bytes_, stream_); });
+}
+
+Tensor empty(const Shape& shape, DType dtype, Device device) {
+  std::int64_t bytes = static_cast<std::int64_t>(size_of(dtype));
+  for (std::int64_t size : shape) {
+    if (size < 0) fail("empty", fmt::format("expected sizes >= 0 but got {}", to_string(shape)));
+    if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes))
+      fail("empty", fmt::format("expected a shape whose size fits in memory but got {}", to_string(shape)));
+  }
+  if (numel(shape) == 0) bytes = 0;
+  auto impl = make_ref<TensorImpl>();
+  impl->storage = make_ref<Storage>(static_cast<std::size_t>(bytes), context().stream(device));
+  impl->shape = shape;
+  impl->strides = contiguous_strides(shape);
+  impl->dtype = dtype;
+  return Tensor(std::move(impl));
+}
+
+TensorImpl& Tensor::impl() const {
+  if (!impl_) fail("tensor", "expected a defined tensor but got an undefined one");
+  return *impl_;
+}
+
+std::int64_t Tensor::size(int dim) const { return shape()[normalize_dim(dim, dims(), "size")]; }
+
+View Tensor::view() const {
+  const TensorImpl& self = impl();
+  View view;
+  view.data = static_cast<char*>(self.storage->data()) + self.offset * static_cast<std::int64_t>(size_of(self.dtype));
+  view.shape = self.shape;
+  view.strides = self.strides;
+  view.dtype = self.dtype;
+  view.stream = context().stream(device());
+  return view;
+}
+
+/// The first and one past the last element, relative to the window's first element, that a window touches.
+static std::pair<std::int64_t, std::int64_t> extent(const Shape& shape, const Strides& strides) {
+  if (numel(shape) == 0) return {0, 0};
+  std::int64_t low = 0, high = 0;
+  for (int i = 0; i < shape.size(); ++i) (strides[i] < 0 ? low : high) += (shape[i] - 1) * strides[i];
+  return {low, high + 1};
+}
+
+Tensor Tensor::as_strided(const Shape& new_shape, const Strides& new_strides, std::int64_t new_offset) const {
+  const auto [low, high] = extent(new_shape, new_strides);
+  const auto elements = static_cast<std::int64_t>(impl().storage->bytes() / size_of(dtype()));
+  if (new_offset + low < 0 || new_offset + high > elements)
+    fail("as_strided", fmt::format("expected a window inside a storage of {} elements but got shape {}, strides {}, offset {}",
+                                   elements, to_string(new_shape), to_string(new_strides), new_offset));
+  auto result = make_ref<TensorImpl>();
+  result->storage = impl().storage;
+  result->offset = new_offset;
+  result->shape = new_shape;
+  result->strides = new_strides;
+  result->dtype = dtype();
+  return Tensor(std::move(result));
+}
+
+template <class T>
+static void check_type(const Tensor& x, const char* where) {
+  if (x.dtype() != dtype_of<T>)
+    fail(where, fmt::format("expected a tensor of {} but got {}", name(dtype_of<T>), name(x.dtype())));
+}
+
+template <class T>
+T* Tensor::data() const {
+  check_type<T>(*this, "data");
+  return view().as<T>();
+}
+
+template <class T>
+Tensor Tensor::from(std::span<const T> values, const Shape& shape, Device device) {
+  Tensor result = empty(shape, dtype_of<T>, device);
+  if (static_cast<std::int64_t>(values.size()) != result.numel())
+    fail("from", fmt::format("expected {} values for shape {} but got {}", result.numel(), to_string(shape), values.size()));
+  if (!values.empty())
+    on(device, [&](auto dev) {
+      const View y = result.view();
+      backend::copy_from_host(dev, y.data, values.data(), values.size_bytes(), y.stream);
+    });
+  return result;
+}
+
+template <class T>
+std::vector<T> Tensor::to_vector() const {
+  check_type<T>(*this, "to_vector");
+  std::vector<T> result(static_cast<std::size_t>(numel()));
+  if (result.empty()) return result;
+  // One copy of the touched range, then a walk over it: a strided window needs no kernel to be read.
+  const auto [low, high] = extent(shape(), strides());
+  const View x = view();
+  // std::vector<bool> has no data(): bytes serve for every type.
+  std::vector<unsigned char> range(static_cast<std::size_t>(high - low) * sizeof(T));
+  on(device(), [&](auto dev) { backend::copy_to_host(dev, range.data(), x.as<T>() + low, range.size(), x.stream); });
+  const T* origin = reinterpret_cast<const T*>(range.data()) - low;
+  DimVec<std::int64_t> index = Shape::filled(dims(), 0);
+  std::int64_t at = 0;
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    result[i] = origin[at];
+    for (int d = dims() - 1; d >= 0; --d) {
+      at += x.strides[d];
+      if (++index[d] < x.shape[d]) break;
+      at -= x.strides[d] * x.shape[d];
+      index[d] = 0;
+    }
+  }
+  return result;
+}
+
+template <class T>
+T Tensor::item() const {
+  if (numel() != 1) fail("item", fmt::format("expected one element but got shape {}", to_string(shape())));
+  const View x = view();
+  return dispatch_all(dtype(), [&]<class S>() {
+    S value{};
+    on(device(), [&](auto dev) { backend::copy_to_host(dev, &value, x.data, sizeof(S), x.stream); });
+    return static_cast<T>(value);
+  });
+}
+
+template float Tensor::item<float>() const;
+template double Tensor::item<double>() const;
+template std::int64_t Tensor::item<std::int64_t>() const;
+template std::int32_t Tensor::item<std::int32_t>() const;
+template bool Tensor::item<bool>() const;
+
+/// Instantiates the members that are templates on the element type, for the eight of them.
+template <class... T>
+struct Instantiate {
+  static constexpr auto members = std::tuple{std::tuple{&Tensor::data<T>, &Tensor::to_vector<T>,
+                                                        static_cast<Tensor (*)(std::span<const T>, const Shape&, Device)>(&Tensor::from<T>)}...};
+};
+template struct Instantiate<float, double, f16, bf16, std::int32_t, std::int64_t, std::uint8_t, bool>;
+
+int normalize_dim(int dim, int dims, const char* where) {
+  if (dim < -dims || dim >= dims)
+    fail(where, fmt::format("expected a dimension in [{}, {}) but got {}", -dims, dims, dim));
+  return dim < 0 ? dim + dims : dim;
+}
+
+Shape broadcast_shapes(const Shape& a, const Shape& b, const char* where) {
+  Shape result = a.size() >= b.size() ? a : b;
+  const Shape& shorter = a.size() >= b.size() ? b : a;
+  const int lead = result.size() - shorter.size();
+  for (int i = 0; i < shorter.size(); ++i) {
+    std::int64_t& size = result[lead + i];
+    if (size == 1) size = shorter[i];
+    else if (shorter[i] != 1 && shorter[i] != size)
+      fail(where, fmt::format("expected shapes that broadcast but got {} and {}", to_string(a), to_string(b)));
+  }
+  return result;
+}
+
+}  // namespace tern

@@ -1,0 +1,122 @@
+#pragma once
+#include <iosfwd>
+#include <span>
+#include <vector>
+
+#include "tensor/context.h"
+#include "tensor/storage.h"
+#include "tensor/view.h"
+
+namespace tern {
+
+/// What a tensor handle shares with its copies: a window on a Storage, and what autograd knows of it.
+struct TensorImpl final : RefCounted {
+  Ref<Storage> storage;
+  std::int64_t offset = 0;  ///< of the first element, in elements
+  Shape shape;
+  Strides strides;
+  DType dtype = DType::f32;
+  Ref<RefCounted> autograd;  ///< an AutogradState (autodiff/node.h), or null
+};
+
+/// A strided array of numbers on a device: a one-word handle, whose copies share the same memory and gradient. Ops are
+/// free functions (ops/*.h); the members here need no kernel.
+class Tensor {
+ public:
+  /// An undefined tensor: "no tensor" where one is optional.
+  Tensor() = default;
+  explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+  /// A tensor with the given elements, row-major. T is one of the eight dtypes' C++ types.
+  /// Throws Error unless values.size() == numel(shape).
+  template <class T>
+  static Tensor from(std::span<const T> values, const Shape& shape, Device device = cpu);
+  template <class T>
+  static Tensor from(const std::vector<T>& values, const Shape& shape, Device device = cpu) {
+    return from(std::span<const T>(values), shape, device);
+  }
+  /// A zero-dimensional tensor.
+  template <class T>
+  static Tensor scalar(T value, Device device = cpu) { return from(std::span<const T>(&value, 1), {}, device); }
+
+  bool defined() const noexcept { return bool(impl_); }
+  const Shape& shape() const { return impl().shape; }
+  const Strides& strides() const { return impl().strides; }
+  int dims() const { return impl().shape.size(); }
+  /// The length of a dimension; -1 is the last one.
+  std::int64_t size(int dim) const;
+  std::int64_t numel() const { return tern::numel(impl().shape); }
+  DType dtype() const { return impl().dtype; }
+  Device device() const { return impl().storage->stream().device; }
+  bool is_contiguous() const { return tern::is_contiguous(impl().shape, impl().strides); }
+  /// True for the same window on the same memory.
+  bool is_same(const Tensor& other) const noexcept { return impl_ == other.impl_; }
+
+  /// What kernels take. The stream is the current one of the tensor's device.
+  View view() const;
+  /// The address of the first element. Throws Error unless T is the tensor's type.
+  template <class T>
+  T* data() const;
+
+  /// The elements in row-major order; waits for the device. Throws Error unless T is the tensor's type.
+  template <class T>
+  std::vector<T> to_vector() const;
+  /// The only element, converted to T; waits for the device. Throws Error unless there is exactly one.
+  template <class T = float>
+  T item() const;
+
+  /// Another window on the same storage, without history. Bounds are checked.
+  Tensor as_strided(const Shape& shape, const Strides& strides, std::int64_t offset) const;
+  /// The offset of the first element in the storage, in elements.
+  std::int64_t offset() const { return impl().offset; }
+  /// The number of in-place edits of the storage so far.
+  std::uint32_t version() const { return impl().storage->version(); }
+
+  // Autograd (defined in autodiff/).
+
+  /// True for a leaf that asks for a gradient, and for what is computed from one.
+  bool requires_grad() const;
+  /// Asks for a gradient, on a floating leaf. Returns the tensor, for chaining.
+  Tensor& set_requires_grad(bool requires_grad = true);
+  /// True unless an op recorded how this tensor was made.
+  bool is_leaf() const;
+  /// The accumulated gradient of a leaf; undefined before the first backward.
+  Tensor grad() const;
+  void set_grad(const Tensor& gradient);
+  /// The same memory without history.
+  Tensor detach() const;
+  /// Adds the gradient of this tensor to every leaf that it was computed from. A tensor with more than one element
+  /// needs `gradient`. The graph is freed unless `retain_graph`; `create_graph` makes the gradients differentiable.
+  void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
+
+  TensorImpl& impl() const;
+  const Ref<TensorImpl>& ref() const noexcept { return impl_; }
+
+ private:
+  Ref<TensorImpl> impl_;
+};
+
+/// A list of tensors: several outputs, gradients, a module's parameters.
+using Tensors = std::vector<Tensor>;
+
+/// Uninitialised memory.
+Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = cpu);
+inline Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device()); }
+
+/// The dimension in [0, dims); throws Error that names `where` otherwise. Negative dimensions count from the last.
+int normalize_dim(int dim, int dims, const char* where);
+
+/// The shape that both broadcast to: dimensions are matched from the last, and a size of 1 is repeated.
+/// Throws Error that names `where` and both shapes.
+Shape broadcast_shapes(const Shape& a, const Shape& b, const char* where);
+
+/// Prints the elements with at most 4 digits after the point, large tensors abbreviated, and dtype, shape and device.
+std::ostream& operator<<(std::ostream& out, const Tensor& x);
+std::string to_string(const Tensor& x);
+
+/// Waits until all work queued on the device's current stream is done.
+void synchronize(Device device);
+/// The device's memory use, as its allocator counts it.
+backend::MemoryStatistics memory_statistics(Device device);
+
+}  // namespace tern

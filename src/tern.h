@@ -1,0 +1,18 @@
+#pragma once
+// Everything of the library in one include. Each part can be included by itself as well.
+#include "autodiff/anomaly.h"
+#include "autodiff/engine.h"
+#include "autodiff/function.h"
+#include "autodiff/gradcheck.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/join.h"
+#include "ops/loss.h"
+#include "ops/matmul.h"
+#include "ops/normalize.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+#include "tensor/tensor.h"
