@@ -1,0 +1,40 @@
+#pragma once
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace tern::io {
+
+/// A new content for a file, written piece by piece. Until commit() the old file stays as it is; after commit() the new
+/// one is there whole, also after a loss of power. Without a commit nothing is left behind.
+class AtomicFile {
+ public:
+  /// Opens a temporary file beside `path`, in the same directory. Throws FileError.
+  explicit AtomicFile(std::filesystem::path path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  /// Appends bytes. Throws FileError, as on a full disk.
+  void write(const void* data, std::size_t bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  /// Puts the new content in the old one's place: fsync, rename, fsync of the directory. Throws FileError.
+  void commit();
+
+ private:
+  [[noreturn]] void fail(const char* what);
+  void discard() noexcept;
+
+  std::filesystem::path path_;
+  std::string temporary_;
+  int descriptor_ = -1;
+};
+
+/// Replaces the content of `path`, or leaves it as it was. Throws FileError.
+void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+
+/// The content of a regular file of at most `max_bytes`. Throws FileError.
+std::string read_file(const std::filesystem::path& path, std::size_t max_bytes = std::size_t(64) << 20);
+
+}  // namespace tern::io

@@ -1,0 +1,54 @@
+#pragma once
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tern::io {
+
+/// A JSON object as configurations, summaries and log lines need it: keys in the order in which they were set.
+class JsonObject {
+ public:
+  JsonObject() = default;
+  /// Reads an object; `where` starts the messages. Throws FileError for anything but one JSON object without duplicate
+  /// keys.
+  static JsonObject parse(std::string_view text, std::string where);
+
+  /// Sets a key, or replaces its value. Bytes that are not UTF-8 become U+FFFD.
+  JsonObject& set(std::string_view key, std::string_view value);
+  JsonObject& set(std::string_view key, const char* value) { return set(key, std::string_view(value)); }
+  JsonObject& set(std::string_view key, bool value);
+  /// The shortest text that reads back as the same number; NaN and infinities, which JSON lacks, become null.
+  JsonObject& set(std::string_view key, double value);
+  JsonObject& set(std::string_view key, std::integral auto value) {
+    return set_integer(key, static_cast<std::int64_t>(value));
+  }
+  JsonObject& set(std::string_view key, const JsonObject& value);
+  JsonObject& set(std::string_view key, const std::vector<std::string>& values);
+
+  bool contains(std::string_view key) const { return find(key) != nullptr; }
+  /// The value of a key. Throws FileError, which names the key, if it is missing or of another type.
+  std::string get_string(std::string_view key) const;
+  bool get_bool(std::string_view key) const;
+  std::int64_t get_int(std::string_view key) const;
+  double get_double(std::string_view key) const;
+  JsonObject get_object(std::string_view key) const;
+
+  /// One line, without a line break at its end.
+  std::string dump() const;
+  /// One key a line, with a line break at the end.
+  std::string pretty() const;
+
+ private:
+  JsonObject& set_integer(std::string_view key, std::int64_t value);
+  JsonObject& set_text(std::string_view key, std::string json);
+  const std::string* find(std::string_view key) const;
+  [[noreturn]] void fail(std::string_view key, const char* expected) const;
+
+  std::vector<std::pair<std::string, std::string>> members_;  ///< each key with its value's JSON text
+  std::string where_;
+};
+
+}  // namespace tern::io

@@ -1,0 +1,39 @@
+#pragma once
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "io/file_error.h"
+#include "tensor/tensor.h"
+
+/// The safetensors format: eight bytes of header length, a JSON header of names, dtypes, shapes and offsets, the bytes.
+/// https://huggingface.co/docs/safetensors. Nothing in a file is ever executed.
+namespace tern::io {
+
+/// A name such as `blocks.0.attn.qkv.weight`, and what it names.
+using NamedTensor = std::pair<std::string, Tensor>;
+/// Free text about a file: names to values.
+using Metadata = std::map<std::string, std::string>;
+
+/// What a file holds.
+struct TensorFile {
+  std::map<std::string, Tensor> tensors;  ///< on the CPU, contiguous
+  Metadata metadata;
+};
+
+/// Writes tensors of any dtype, device and strides. The same tensors give the same bytes, whatever their order; the old
+/// file stays until the new one is whole. Throws Error for a name that is empty, reserved or given twice; FileError if
+/// the file cannot be written.
+void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
+                      const Metadata& metadata = {});
+
+/// Reads a file. Everything the header says is checked before memory for any tensor is taken. Throws FileError.
+TensorFile load_safetensors(const std::filesystem::path& path);
+
+/// Copies a file's tensors into those given, in place, on their devices; floating dtypes are converted. Returns the
+/// file's metadata. Throws FileError, before any tensor has changed, unless names and shapes are the same on both sides.
+Metadata load_safetensors_into(const std::filesystem::path& path, std::span<const NamedTensor> targets);
+
+}  // namespace tern::io
