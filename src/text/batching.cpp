@@ -1,0 +1,205 @@
+#include "text/batching.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+namespace tern::text {
+namespace {
+
+std::uint64_t mix(std::uint64_t z) noexcept {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+// SplitMix64. The standard library's engines are portable, its distributions and std::shuffle are not.
+class Random {
+ public:
+  Random(std::uint64_t seed, std::uint64_t epoch, std::uint64_t purpose) noexcept
+      : state_(mix(mix(mix(seed + step) ^ epoch) + step) ^ mix(purpose)) {}
+
+  std::uint64_t below(std::uint64_t bound) noexcept {
+    const std::uint64_t uneven = (0 - bound) % bound;  // 2^64 mod bound: values below this would come once too often
+    while (true) {
+      const std::uint64_t value = mix(state_ += step);
+      if (value >= uneven) return value % bound;
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t step = 0x9E3779B97F4A7C15u;
+  std::uint64_t state_;
+};
+
+// Puts a random choice in random order into the first `count` places.
+template <class T>
+void shuffle(std::vector<T>& values, std::size_t count, Random random) {
+  for (std::size_t i = 0; i < count && i + 1 < values.size(); ++i) {
+    std::swap(values[i], values[i + random.below(values.size() - i)]);
+  }
+}
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) noexcept {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+void check_picks(const char* what, std::span<const Example> examples, std::span<const std::size_t> picks,
+                 std::int64_t multiple) {
+  for (const std::size_t pick : picks) {
+    if (pick >= examples.size()) {
+      throw std::invalid_argument(fmt::format("[{}] expected picks below {} but got {}", what, examples.size(), pick));
+    }
+  }
+  if (multiple < 1) throw std::invalid_argument(fmt::format("[{}] expected multiple >= 1 but got {}", what, multiple));
+}
+
+std::int64_t ssize_of(std::span<const std::int32_t> ids) noexcept { return static_cast<std::int64_t>(ids.size()); }
+
+}  // namespace
+
+Sequence classic_sequence(std::span<const std::int32_t> src, std::span<const std::int32_t> tgt, std::int32_t eos_src,
+                          std::int32_t eos_tgt, std::int32_t pad, std::int64_t length) {
+  if (length < 2) throw std::invalid_argument(fmt::format("[classic_sequence] expected length >= 2 but got {}", length));
+  const auto size = static_cast<std::size_t>(length);
+  std::vector<std::int64_t> tokens(src.begin(), src.end());
+  tokens.push_back(eos_src);
+  const std::size_t target_begin = tokens.size();
+  tokens.insert(tokens.end(), tgt.begin(), tgt.end());
+  tokens.push_back(eos_tgt);
+  const std::size_t target_end = tokens.size();
+  tokens.resize(size, pad);
+  Sequence out;
+  out.ids.assign(tokens.begin(), tokens.end() - 1);
+  out.labels.assign(tokens.begin() + 1, tokens.end());
+  out.weights.resize(size - 1);
+  for (std::size_t i = 0; i + 1 < size; ++i) out.weights[i] = i + 1 >= target_begin && i + 1 < target_end ? 1.0f : 0.0f;
+  out.prefix = static_cast<std::int64_t>(std::min(target_begin, size - 1));
+  return out;
+}
+
+std::int64_t sequence_columns(const Example& example) noexcept {
+  return ssize_of(example.src) + ssize_of(example.tgt) + 1;
+}
+
+std::int64_t pair_columns(const Example& example) noexcept {
+  return std::max(ssize_of(example.src), ssize_of(example.tgt)) + 1;
+}
+
+Batch make_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
+                 std::int64_t length, std::int64_t multiple) {
+  check_picks("make_batch", examples, picks, multiple);
+  if (length < 0 || length == 1) {
+    throw std::invalid_argument(fmt::format("[make_batch] expected length 0 or >= 2 but got {}", length));
+  }
+  Batch batch;
+  batch.rows = static_cast<std::int64_t>(picks.size());
+  batch.length = length > 0 ? length - 1 : 0;
+  if (length == 0) {
+    for (const std::size_t pick : picks) batch.length = std::max(batch.length, sequence_columns(examples[pick]));
+    batch.length = round_up(batch.length, multiple);
+  }
+  for (const std::size_t pick : picks) {
+    const Example& example = examples[pick];
+    const Sequence row =
+        classic_sequence(example.src, example.tgt, tokens.eos_src, tokens.eos_tgt, tokens.pad, batch.length + 1);
+    batch.ids.insert(batch.ids.end(), row.ids.begin(), row.ids.end());
+    batch.labels.insert(batch.labels.end(), row.labels.begin(), row.labels.end());
+    batch.weights.insert(batch.weights.end(), row.weights.begin(), row.weights.end());
+    batch.prefix.push_back(row.prefix);
+  }
+  return batch;
+}
+
+PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std::size_t> picks,
+                          const SequenceOptions& tokens, std::int64_t multiple) {
+  check_picks("make_pair_batch", examples, picks, multiple);
+  PairBatch batch;
+  batch.rows = static_cast<std::int64_t>(picks.size());
+  for (const std::size_t pick : picks) {
+    batch.src_columns = std::max(batch.src_columns, ssize_of(examples[pick].src) + 1);
+    batch.tgt_columns = std::max(batch.tgt_columns, ssize_of(examples[pick].tgt) + 1);
+  }
+  batch.src_columns = round_up(batch.src_columns, multiple);
+  batch.tgt_columns = round_up(batch.tgt_columns, multiple);
+  const auto cells = [&](std::int64_t columns) { return static_cast<std::size_t>(batch.rows * columns); };
+  batch.src.assign(cells(batch.src_columns), tokens.pad);
+  batch.tgt_in.assign(cells(batch.tgt_columns), tokens.pad);
+  batch.labels.assign(cells(batch.tgt_columns), tokens.pad);
+  batch.weights.assign(cells(batch.tgt_columns), 0.0f);
+  for (std::size_t row = 0; row < picks.size(); ++row) {
+    const Example& example = examples[picks[row]];
+    const auto src_begin = static_cast<std::ptrdiff_t>(row) * batch.src_columns;
+    const auto tgt_begin = static_cast<std::ptrdiff_t>(row) * batch.tgt_columns;
+    *std::copy(example.src.begin(), example.src.end(), batch.src.begin() + src_begin) = tokens.eos_src;
+    batch.src_length.push_back(ssize_of(example.src) + 1);
+    batch.tgt_in[static_cast<std::size_t>(tgt_begin)] = tokens.eos_src;
+    std::copy(example.tgt.begin(), example.tgt.end(), batch.tgt_in.begin() + tgt_begin + 1);
+    *std::copy(example.tgt.begin(), example.tgt.end(), batch.labels.begin() + tgt_begin) = tokens.eos_tgt;
+    std::fill_n(batch.weights.begin() + tgt_begin, example.tgt.size() + 1, 1.0f);
+  }
+  return batch;
+}
+
+std::vector<std::size_t> epoch_order(std::size_t size, std::uint64_t seed, std::uint64_t epoch, std::size_t sample) {
+  std::vector<std::size_t> order(size);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const std::size_t count = sample > 0 ? std::min(sample, size) : size;
+  shuffle(order, count, Random(seed, epoch, 1));
+  order.resize(count);
+  return order;
+}
+
+std::vector<std::vector<std::size_t>> fixed_batches(std::span<const std::size_t> order, std::size_t batch_size,
+                                                    bool drop_last) {
+  if (batch_size == 0) throw std::invalid_argument("[fixed_batches] expected batch_size >= 1 but got 0");
+  std::vector<std::vector<std::size_t>> batches;
+  for (std::size_t begin = 0; begin < order.size(); begin += batch_size) {
+    const std::size_t rows = std::min(batch_size, order.size() - begin);
+    if (drop_last && rows < batch_size) break;
+    const auto part = order.subspan(begin, rows);
+    batches.emplace_back(part.begin(), part.end());
+  }
+  return batches;
+}
+
+std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size_t> order,
+                                                       std::span<const std::int64_t> lengths,
+                                                       const BucketOptions& options, std::uint64_t seed,
+                                                       std::uint64_t epoch) {
+  if (options.multiple < 1 || options.row_multiple < 1 || options.token_budget < 1) {
+    throw std::invalid_argument(
+        fmt::format("[bucketed_batches] expected token_budget, multiple and row_multiple >= 1 but got {}, {}, {}",
+                    options.token_budget, options.multiple, options.row_multiple));
+  }
+  for (const std::size_t pick : order) {
+    if (pick >= lengths.size() || lengths[pick] < 0) {
+      throw std::invalid_argument(
+          fmt::format("[bucketed_batches] expected a length >= 0 for each of the order but got none for {}", pick));
+    }
+  }
+  const auto columns = [&](std::size_t pick) { return round_up(std::max<std::int64_t>(lengths[pick], 1), options.multiple); };
+  // Equal lengths stay in the epoch's random order, so that batches are made up anew each epoch.
+  std::vector<std::size_t> sorted(order.begin(), order.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [&](std::size_t a, std::size_t b) { return columns(a) < columns(b); });
+  std::vector<std::vector<std::size_t>> batches;
+  for (std::size_t begin = 0; begin < sorted.size();) {
+    std::size_t rows = 1;
+    const auto fits = [&](std::size_t count) {
+      return (options.max_rows == 0 || count <= options.max_rows) &&
+             count <= options.token_budget / static_cast<std::size_t>(columns(sorted[begin + count - 1]));
+    };
+    while (begin + rows < sorted.size() && fits(rows + 1)) ++rows;
+    if (rows > options.row_multiple) rows -= rows % options.row_multiple;
+    batches.emplace_back(sorted.begin() + static_cast<std::ptrdiff_t>(begin),
+                         sorted.begin() + static_cast<std::ptrdiff_t>(begin + rows));
+    begin += rows;
+  }
+  shuffle(batches, batches.size(), Random(seed, epoch, 2));
+  return batches;
+}
+
+}  // namespace tern::text

@@ -1,0 +1,219 @@
+#include "text/corpus.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <stdexcept>
+#include <system_error>
+
+#include "text/data_error.h"
+#include "text/line_reader.h"
+#include "text/unicode.h"
+
+namespace tern::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+
+// Names of the regular files in `dir`, sorted.
+std::vector<std::string> file_names(const fs::path& dir) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    if (!it->is_directory(ignored)) names.push_back(it->path().filename().string());
+  }
+  if (error) throw DataError(fmt::format("{}: could not be read: {}", dir.string(), error.message()));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// "train" for "train.de" and "train.de.gz" when `language` is "de"; empty for the file of another language.
+std::string split_of(std::string_view file, std::string_view language) {
+  if (file.ends_with(".gz")) file.remove_suffix(3);
+  if (file.size() <= language.size() + 1 || !file.ends_with(language)) return {};
+  file.remove_suffix(language.size());
+  return file.back() == '.' ? std::string(file.substr(0, file.size() - 1)) : std::string();
+}
+
+std::set<std::string> splits_of(const std::vector<std::string>& files, std::string_view language) {
+  std::set<std::string> splits;
+  for (const std::string& file : files) {
+    if (std::string split = split_of(file, language); !split.empty()) splits.insert(std::move(split));
+  }
+  return splits;
+}
+
+// The name on the disk of the split that the user asked for.
+std::string resolve(const fs::path& dir, const std::vector<std::string>& files, std::string_view asked,
+                    std::string_view src, std::string_view tgt) {
+  std::set<std::string> names = splits_of(files, src);
+  names.merge(splits_of(files, tgt));
+  std::vector<std::string> found;
+  for (const std::string& name : names) {
+    const bool other_name = (asked == "valid" && name == "val") || (asked == "test" && name.starts_with("test"));
+    if (name == asked || other_name) found.push_back(name);
+  }
+  // "test" itself wins over "test_2016": it is exactly what was asked for.
+  if (asked == "test" && names.contains("test")) found = {"test"};
+  if (found.size() > 1) {
+    throw DataError(fmt::format("{}: expected one split for '{}' but got {}", dir.string(), asked, fmt::join(found, ", ")));
+  }
+  return found.empty() ? std::string(asked) : found[0];
+}
+
+fs::path side(const fs::path& dir, const std::vector<std::string>& files, const std::string& split,
+              std::string_view language) {
+  const std::string plain = fmt::format("{}.{}", split, language), gzip = plain + ".gz";
+  const auto has = [&](const std::string& name) { return std::binary_search(files.begin(), files.end(), name); };
+  if (has(plain) && has(gzip)) {
+    throw DataError(fmt::format("{}: expected either {} or {} but got both", dir.string(), plain, gzip));
+  }
+  if (!has(plain) && !has(gzip)) {
+    constexpr std::size_t most = 12;
+    const std::vector<std::string> some(files.begin(), files.begin() + static_cast<std::ptrdiff_t>(std::min(most, files.size())));
+    throw DataError(fmt::format("{}: expected {} or {} but got {}{}", dir.string(), plain, gzip,
+                                files.empty() ? "no file" : fmt::format("{}", fmt::join(some, ", ")),
+                                files.size() > most ? ", ..." : ""));
+  }
+  return dir / (has(plain) ? plain : gzip);
+}
+
+std::string described(const Occurrence& what, const char* name) {
+  if (what.count == 0) return {};
+  return fmt::format("; {} {} (first {}:{})", what.count, name, what.file, what.line);
+}
+
+std::string size_of(std::uint64_t bytes) {
+  if (bytes < 1000) return fmt::format("{} B", bytes);
+  if (bytes < 1'000'000) return fmt::format("{:.1f} kB", static_cast<double>(bytes) / 1e3);
+  if (bytes < 1'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+  return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+}  // namespace
+
+void Occurrence::note(const std::string& in_file, std::uint64_t at_line) {
+  if (count++ > 0) return;
+  file = in_file;
+  line = at_line;
+}
+
+void CorpusReport::merge(const CorpusReport& other) {
+  files += other.files;
+  lines += other.lines;
+  bytes += other.bytes;
+  const auto join = [](Occurrence& mine, const Occurrence& theirs) {
+    const std::uint64_t sum = mine.count + theirs.count;
+    if (mine.count == 0) mine = theirs;
+    mine.count = sum;
+  };
+  join(crlf, other.crlf);
+  join(byte_order_marks, other.byte_order_marks);
+  join(empty, other.empty);
+  join(skipped_pairs, other.skipped_pairs);
+}
+
+std::string CorpusReport::summary() const {
+  return fmt::format("{} file{}, {} line{}, {}", files, files == 1 ? "" : "s", lines, lines == 1 ? "" : "s",
+                     size_of(bytes)) +
+         described(crlf, "CRLF") + described(byte_order_marks, "byte order mark") + described(empty, "empty") +
+         described(skipped_pairs, "pairs skipped");
+}
+
+std::vector<std::string> read_lines(const fs::path& file, const ReadOptions& options, CorpusReport* report) {
+  CorpusReport found;
+  LineReader reader(file, options);
+  std::vector<std::string> lines;
+  for (std::string line; reader.next(line, found);) lines.push_back(line);
+  found.files = 1;
+  if (report) report->merge(found);
+  return lines;
+}
+
+ParallelCorpus read_pairs(const fs::path& dir, std::string_view split, std::string_view src, std::string_view tgt,
+                          const ReadOptions& options) {
+  if (src.empty() || tgt.empty() || src == tgt) {
+    throw std::invalid_argument(
+        fmt::format("[read_pairs] expected two different languages but got '{}' and '{}'", src, tgt));
+  }
+  const std::vector<std::string> files = file_names(dir);
+  const std::string name = resolve(dir, files, split, src, tgt);
+  const fs::path src_file = side(dir, files, name, src), tgt_file = side(dir, files, name, tgt);
+  ParallelCorpus corpus;
+  corpus.src_file = src_file.string();
+  corpus.tgt_file = tgt_file.string();
+  corpus.src = read_lines(src_file, options, &corpus.report);
+  corpus.tgt = read_lines(tgt_file, options, &corpus.report);
+  for (const auto* one : {&corpus.src, &corpus.tgt}) {
+    if (!one->empty()) continue;
+    throw DataError(fmt::format("{}: expected at least one line but got an empty file",
+                                one == &corpus.src ? corpus.src_file : corpus.tgt_file));
+  }
+  if (corpus.src.size() != corpus.tgt.size()) {
+    throw DataError(fmt::format("{}: expected as many lines as {} has but got {} against {}", corpus.src_file,
+                                corpus.tgt_file, corpus.src.size(), corpus.tgt.size()));
+  }
+  if (split != "train") return corpus;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < corpus.size(); ++i) {
+    const bool src_empty = strip_right(corpus.src[i]).empty();
+    if (src_empty || strip_right(corpus.tgt[i]).empty()) {
+      corpus.report.skipped_pairs.note(src_empty ? corpus.src_file : corpus.tgt_file, i + 1);
+      continue;
+    }
+    if (kept != i) {
+      corpus.src[kept] = std::move(corpus.src[i]);
+      corpus.tgt[kept] = std::move(corpus.tgt[i]);
+    }
+    ++kept;
+  }
+  corpus.src.resize(kept);
+  corpus.tgt.resize(kept);
+  if (kept == 0) {
+    throw DataError(fmt::format("{}: expected at least one pair without an empty side but got none", corpus.src_file));
+  }
+  return corpus;
+}
+
+std::vector<std::string> list_splits(const fs::path& dir, std::string_view src, std::string_view tgt) {
+  const std::vector<std::string> files = file_names(dir);
+  const std::set<std::string> one = splits_of(files, src), other = splits_of(files, tgt);
+  std::vector<std::string> both;
+  std::set_intersection(one.begin(), one.end(), other.begin(), other.end(), std::back_inserter(both));
+  return both;
+}
+
+std::size_t count_words(std::string_view line) noexcept {
+  std::size_t words = 0;
+  bool inside = false;
+  while (!line.empty()) {
+    const Utf8Step step = decode_utf8(line);
+    const bool space = is_python_space(step.code_point);
+    words += !space && !inside;
+    inside = !space;
+    line.remove_prefix(step.size);
+  }
+  return words;
+}
+
+std::size_t filter_by_words(ParallelCorpus& corpus, std::size_t limit) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < corpus.size(); ++i) {
+    if (count_words(corpus.src[i]) + count_words(corpus.tgt[i]) >= limit) continue;
+    if (kept != i) {
+      corpus.src[kept] = std::move(corpus.src[i]);
+      corpus.tgt[kept] = std::move(corpus.tgt[i]);
+    }
+    ++kept;
+  }
+  const std::size_t dropped = corpus.size() - kept;
+  corpus.src.resize(kept);
+  corpus.tgt.resize(kept);
+  return dropped;
+}
+
+}  // namespace tern::text

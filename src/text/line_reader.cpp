@@ -1,0 +1,174 @@
+#include "text/line_reader.h"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "text/data_error.h"
+#include "text/unicode.h"
+
+namespace tern::text {
+
+// The file's bytes, decompressed where it begins as gzip does. zlib's own gz* functions are not used: they take a
+// damaged header for plain text and pass over rubbish after the end.
+class LineReader::Bytes {
+ public:
+  explicit Bytes(const std::filesystem::path& file) : name_(file.string()), file_(std::fopen(file.c_str(), "rb"), std::fclose) {
+    if (!file_) throw DataError(fmt::format("{}: could not be opened: {}", name_, std::strerror(errno)));
+    fill();
+    gzip_ = in_.size() >= 2 && in_[0] == '\x1f' && in_[1] == '\x8b';
+    if (file.extension() == ".gz" && !gzip_) {
+      throw DataError(fmt::format("{}: expected gzip data but got {}", name_, in_.empty() ? "an empty file" : "none"));
+    }
+    if (gzip_) start_member();
+  }
+  ~Bytes() {
+    if (started_) inflateEnd(&zlib_);
+  }
+
+  // The next run of bytes, valid until the next call; empty at the end of the file.
+  std::string_view next() {
+    if (!gzip_) {
+      if (in_.empty()) fill();
+      return std::exchange(in_, {});
+    }
+    while (true) {
+      if (in_.empty()) fill();
+      if (!started_ && !next_member()) return {};
+      zlib_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(in_.data()));
+      zlib_.avail_in = static_cast<uInt>(in_.size());
+      zlib_.next_out = reinterpret_cast<Bytef*>(out_.data());
+      zlib_.avail_out = static_cast<uInt>(out_.size());
+      const int code = inflate(&zlib_, Z_NO_FLUSH);
+      if (code == Z_BUF_ERROR && in_.empty()) {
+        throw DataError(fmt::format("{}: the gzip data is truncated", name_));
+      }
+      if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR) {
+        throw DataError(fmt::format("{}: the gzip data is corrupt: {}", name_,
+                                    zlib_.msg ? zlib_.msg : code == Z_NEED_DICT ? "needs a dictionary" : "inflate failed"));
+      }
+      in_.remove_prefix(in_.size() - zlib_.avail_in);
+      if (code == Z_STREAM_END) {
+        inflateEnd(&zlib_);
+        started_ = false;
+      }
+      if (const std::size_t made = out_.size() - zlib_.avail_out) return {out_.data(), made};
+    }
+  }
+
+ private:
+  void fill() {
+    const std::size_t n = std::fread(file_buffer_.data(), 1, file_buffer_.size(), file_.get());
+    if (n == 0 && std::ferror(file_.get())) {
+      throw DataError(fmt::format("{}: could not be read: {}", name_, std::strerror(errno)));
+    }
+    in_ = {file_buffer_.data(), n};
+  }
+
+  void start_member() {
+    zlib_ = {};
+    if (inflateInit2(&zlib_, 15 + 16) != Z_OK) throw std::bad_alloc();
+    started_ = true;
+  }
+
+  // After a member may come another one, or zeros that pad a block.
+  bool next_member() {
+    while (!in_.empty()) {
+      const std::size_t zeros = in_.find_first_not_of('\0');
+      in_.remove_prefix(std::min(zeros, in_.size()));
+      if (!in_.empty()) {
+        if (in_[0] != '\x1f') throw DataError(fmt::format("{}: the gzip data is followed by something else", name_));
+        start_member();
+        return true;
+      }
+      fill();
+    }
+    return false;
+  }
+
+  std::string name_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  std::array<char, 1 << 16> file_buffer_, out_;
+  std::string_view in_;  // bytes of the file that are not used yet
+  bool gzip_ = false, started_ = false;
+  z_stream zlib_{};
+};
+
+LineReader::LineReader(const std::filesystem::path& file, const ReadOptions& options)
+    : name_(file.string()), options_(options), bytes_(std::make_unique<Bytes>(file)) {}
+
+LineReader::~LineReader() = default;
+
+bool LineReader::next(std::string& line, CorpusReport& report) {
+  line.clear();
+  bool begun = false;
+  while (true) {
+    if (text_.empty()) {
+      text_ = bytes_->next();
+      total_ += text_.size();
+      if (total_ > options_.max_file_bytes) {
+        throw DataError(fmt::format("{}:{}: expected at most {} bytes of text (max_file_bytes) but got more", name_,
+                                    line_number_ + 1, options_.max_file_bytes));
+      }
+    }
+    if (text_.empty() && !begun) return false;
+    if (!begun) {
+      begun = true;
+      if (++line_number_ > options_.max_lines) {
+        throw DataError(
+            fmt::format("{}:{}: expected at most {} lines (max_lines) but got more", name_, line_number_, options_.max_lines));
+      }
+    }
+    const std::size_t end = text_.find('\n');
+    const bool ended = end != std::string_view::npos;
+    const std::string_view part = text_.substr(0, end);
+    // One byte more than the limit may be the CR of a line end, and three more a byte order mark.
+    if (line.size() + part.size() > options_.max_line_bytes + 4) too_long();
+    line.append(part);
+    const bool last = text_.empty();
+    text_.remove_prefix(part.size() + ended);
+    if (ended || last) {
+      check(line, ended, report);
+      return true;
+    }
+  }
+}
+
+void LineReader::too_long() const {
+  throw DataError(fmt::format("{}:{}: expected a line of at most {} bytes (max_line_bytes) but got a longer one", name_,
+                              line_number_, options_.max_line_bytes));
+}
+
+void LineReader::check(std::string& line, bool ended, CorpusReport& report) {
+  std::size_t mark = 0;
+  if (line_number_ == 1 && line.starts_with("\xEF\xBB\xBF")) {
+    mark = 3;
+    report.byte_order_marks.note(name_, 1);
+    line.erase(0, mark);
+  }
+  if (ended && line.ends_with('\r')) {
+    line.pop_back();
+    report.crlf.note(name_, line_number_);
+  }
+  if (line.size() > options_.max_line_bytes) too_long();
+  if (const std::size_t nul = line.find('\0'); nul != std::string::npos) {
+    throw DataError(fmt::format("{}:{}: expected text but got a NUL at byte {}", name_, line_number_, nul + mark + 1));
+  }
+  if (const std::size_t bad = find_invalid_utf8(line); bad != std::string::npos) {
+    throw DataError(fmt::format("{}:{}: expected UTF-8 but got byte 0x{:02X} at byte {}", name_, line_number_,
+                                static_cast<unsigned char>(line[bad]), bad + mark + 1));
+  }
+  ++report.lines;
+  report.bytes += line.size();
+  if (strip_right(line).empty()) report.empty.note(name_, line_number_);
+}
+
+}  // namespace tern::text

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string_view>
+
+#include "text/pattern.h"
+#include "text/unicode.h"
+
+namespace tern::text {
+
+// Cuts text into the words that byte-level BPE never merges across: contractions, runs of letters, of numbers and of
+// anything else, each with one space before it, and runs of white space. A run of bytes that is not UTF-8 is one word.
+class PreTokenizer {
+ public:
+  PreTokenizer();
+
+  // Calls f(std::string_view) for each word, in order; the words cover the text.
+  template <class F>
+  void for_each(std::string_view text, F&& f) {
+    while (!text.empty()) {
+      const std::size_t bad = find_invalid_utf8(text);
+      const std::string_view valid = text.substr(0, bad);
+      for (std::size_t begin = 0, end = 0; begin < valid.size(); begin = end) {
+        end = word_end(valid, begin);
+        f(valid.substr(begin, end - begin));
+      }
+      text.remove_prefix(valid.size());
+      if (text.empty()) break;
+      std::size_t run = 0;
+      for (Utf8Step step{}; run < text.size() && !(step = decode_utf8(text.substr(run))).valid;) run += step.size;
+      f(text.substr(0, run));
+      text.remove_prefix(run);
+    }
+  }
+
+ private:
+  std::size_t word_end(std::string_view valid, std::size_t begin);
+
+  Matcher matcher_;
+};
+
+}  // namespace tern::text
