@@ -28,6 +28,9 @@ class JsonObject {
   JsonObject& set(std::string_view key, const JsonObject& value);
   JsonObject& set(std::string_view key, const std::vector<std::string>& values);
 
+  /// Sets every key that the other object has.
+  JsonObject& update(const JsonObject& other);
+
   bool contains(std::string_view key) const { return find(key) != nullptr; }
   /// The value of a key. Throws FileError, which names the key, if it is missing or of another type.
   std::string get_string(std::string_view key) const;

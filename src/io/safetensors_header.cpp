@@ -1,0 +1,271 @@
+#include "io/safetensors_header.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
+#include <unordered_set>
+
+namespace tern::io {
+
+namespace {
+
+constexpr std::string_view metadata_key = "__metadata__";
+
+/// The format's names, in the order of DType.
+constexpr std::string_view format_names[] = {"F32", "F64", "F16", "BF16", "I32", "I64", "U8", "BOOL"};
+
+std::optional<DType> dtype_from(std::string_view name) {
+  for (int i = 0; i < 8; ++i)
+    if (format_names[i] == name) return static_cast<DType>(i);
+  return std::nullopt;
+}
+
+/// The reference implementation writes wide elements first, so that every tensor is aligned to its elements, and ranks
+/// dtypes of the same width so. The same ranks give the same bytes.
+int rank(DType dtype) {
+  constexpr int ranks[] = {5, 6, 2, 3, 4, 7, 1, 0};
+  return ranks[static_cast<int>(dtype)];
+}
+
+/// Receives the header's JSON piece by piece. Building a document of it first would take twenty times the memory of the
+/// text; here, what cannot be a header is refused at its first wrong token.
+class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit HeaderReader(const std::string& where) : where_(where) {}
+  SafetensorsHeader header;
+
+  bool null() override { return scalar("null"); }
+  bool boolean(bool) override { return scalar("a boolean"); }
+  bool number_float(number_float_t, const string_t&) override { return scalar("a fraction or a number over 2^64"); }
+  // Only numbers with a minus sign arrive here.
+  bool number_integer(number_integer_t) override { return scalar("a negative number"); }
+  bool binary(binary_t&) override { return scalar("binary data"); }
+
+  bool number_unsigned(number_unsigned_t value) override {
+    if (place_ != Place::sizes && place_ != Place::offsets) return scalar("a number");
+    if (place_ == Place::offsets) {
+      if (offsets_ == 2) fail("expected 2 offsets but got more");
+      (offsets_++ == 0 ? entry_.begin : entry_.end) = value;
+      return true;
+    }
+    if (entry_.shape.size() == max_dims) fail(fmt::format("expected at most {} dimensions but got more", max_dims));
+    if (value > std::uint64_t(std::numeric_limits<std::int64_t>::max())) fail("expected a size below 2^63");
+    entry_.shape.push_back(static_cast<std::int64_t>(value));
+    return true;
+  }
+
+  bool string(string_t& value) override {
+    if (place_ == Place::metadata) {
+      header.metadata.emplace(std::move(key_), std::move(value));
+      return true;
+    }
+    if (place_ != Place::entry || field_ != Field::dtype) return scalar("a string");
+    const auto dtype = dtype_from(value);
+    if (!dtype) fail(fmt::format("expected one of the dtypes {} but got {}", fmt::join(format_names, ", "), quote_name(value)));
+    entry_.dtype = *dtype;
+    return true;
+  }
+
+  bool start_object(std::size_t) override {
+    switch (place_) {
+      case Place::start: place_ = Place::root; return true;
+      case Place::root:
+        if (in_metadata_) {
+          place_ = Place::metadata;
+        } else {
+          if (header.entries.size() == max_tensors) fail_file(fmt::format("has more than {} tensors", max_tensors));
+          place_ = Place::entry;
+          seen_ = 0;
+          offsets_ = 0;
+        }
+        return true;
+      default: return nested("an object");
+    }
+  }
+
+  bool end_object() override {
+    if (ignored_depth_ > 0) {
+      --ignored_depth_;
+    } else if (place_ == Place::entry) {
+      constexpr const char* names[] = {"dtype", "shape", "data_offsets"};
+      for (int i = 0; i < 3; ++i)
+        if (!(seen_ & (1 << i))) fail(fmt::format("has no {}", names[i]));
+      header.entries.push_back(std::exchange(entry_, {}));
+      place_ = Place::root;
+    } else {
+      place_ = place_ == Place::metadata ? Place::root : Place::end;
+    }
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (place_ == Place::entry && field_ == Field::shape) place_ = Place::sizes;
+    else if (place_ == Place::entry && field_ == Field::offsets) place_ = Place::offsets;
+    else return nested("an array");
+    return true;
+  }
+
+  bool end_array() override {
+    if (ignored_depth_ > 0) {
+      --ignored_depth_;
+      return true;
+    }
+    if (place_ == Place::offsets && offsets_ != 2) fail(fmt::format("expected 2 offsets but got {}", offsets_));
+    place_ = Place::entry;
+    return true;
+  }
+
+  bool key(string_t& name) override {
+    if (ignored_depth_ > 0) return true;
+    switch (place_) {
+      case Place::root:
+        in_metadata_ = name == metadata_key;
+        if (in_metadata_ ? has_metadata_ : !names_.insert(name).second)
+          fail_file(fmt::format("has the name {} twice", quote_name(name)));
+        has_metadata_ |= in_metadata_;
+        entry_.name = std::move(name);
+        return true;
+      case Place::metadata:
+        if (header.metadata.contains(name)) fail_file(fmt::format("has the metadata {} twice", quote_name(name)));
+        key_ = std::move(name);
+        return true;
+      default:
+        field_ = name == "dtype" ? Field::dtype : name == "shape" ? Field::shape : name == "data_offsets" ? Field::offsets : Field::other;
+        if (field_ == Field::other) return true;
+        if (seen_ & (1 << int(field_))) fail(fmt::format("has {} twice", name));
+        seen_ |= 1 << int(field_);
+        return true;
+    }
+  }
+
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    fail_file(fmt::format("the header is not valid JSON at byte {}", position));
+  }
+
+ private:
+  /// Inside which part of the header the next token lies.
+  enum class Place { start, root, metadata, entry, sizes, offsets, end };
+  enum class Field { dtype, shape, offsets, other };
+
+  [[noreturn]] void fail_file(const std::string& message) const { throw FileError(where_ + ": " + message); }
+  [[noreturn]] void fail(const std::string& message) const {
+    fail_file(fmt::format("tensor {}: {}", quote_name(entry_.name), message));
+  }
+  /// A value where it is not expected, unless it is part of an unknown member.
+  bool scalar(const char* what) const {
+    if (ignored_depth_ > 0 || (place_ == Place::entry && field_ == Field::other)) return true;
+    unexpected(what);
+  }
+  bool nested(const char* what) {
+    if (!(place_ == Place::entry && (ignored_depth_ > 0 || field_ == Field::other))) unexpected(what);
+    if (++ignored_depth_ > 100) fail("is nested too deep");
+    return true;
+  }
+  [[noreturn]] void unexpected(const char* what) const {
+    switch (place_) {
+      case Place::start:
+      case Place::end: fail_file(fmt::format("expected the header to be an object but got {}", what));
+      case Place::metadata: fail_file(fmt::format("expected the metadata {} to be a string but got {}", quote_name(key_), what));
+      case Place::root:
+        if (in_metadata_) fail_file(fmt::format("expected the metadata to be an object but got {}", what));
+        fail(fmt::format("expected an object but got {}", what));
+      case Place::sizes: fail(fmt::format("expected sizes >= 0 but got {}", what));
+      case Place::offsets: fail(fmt::format("expected offsets >= 0 but got {}", what));
+      default: fail(fmt::format("expected {} but got {}", field_ == Field::dtype ? "a dtype's name" : "an array", what));
+    }
+  }
+
+  const std::string& where_;
+  Place place_ = Place::start;
+  Field field_ = Field::other;
+  TensorEntry entry_;
+  std::string key_;
+  std::unordered_set<std::string> names_;
+  int offsets_ = 0, seen_ = 0, ignored_depth_ = 0;
+  bool in_metadata_ = false, has_metadata_ = false;
+};
+
+/// The bytes that a tensor takes, or nothing where they do not fit in 63 bits. Sizes of 0 count as 1 here, so that the
+/// strides of an empty tensor fit as well.
+std::optional<std::uint64_t> checked_bytes(const TensorEntry& entry) {
+  auto bytes = static_cast<std::int64_t>(size_of(entry.dtype));
+  for (std::int64_t size : entry.shape)
+    if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) return std::nullopt;
+  return numel(entry.shape) == 0 ? 0 : static_cast<std::uint64_t>(bytes);
+}
+
+}  // namespace
+
+std::string quote_name(std::string_view name) {
+  constexpr std::size_t limit = 80;
+  std::string result = nlohmann::json(name.substr(0, limit)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  if (name.size() > limit) result += "...";
+  return result;
+}
+
+SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t data_bytes, const std::string& where) {
+  const auto fail = [&](const std::string& message) { throw FileError(where + ": " + message); };
+  if (!json.starts_with('{')) fail("expected the header to start with {");
+  HeaderReader reader(where);
+  nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
+  SafetensorsHeader header = std::move(reader.header);
+
+  std::sort(header.entries.begin(), header.entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  std::uint64_t position = 0;
+  for (const TensorEntry& entry : header.entries) {
+    const auto fail_entry = [&](const std::string& message) { fail(fmt::format("tensor {}: {}", quote_name(entry.name), message)); };
+    const auto bytes = checked_bytes(entry);
+    if (!bytes) fail_entry(fmt::format("expected a shape whose size fits in memory but got {}", to_string(entry.shape)));
+    if (entry.begin != position)
+      fail_entry(fmt::format("expected its bytes to start at {}, without a hole or an overlap, but got {}", position, entry.begin));
+    if (entry.end < entry.begin || entry.end - entry.begin != *bytes)
+      fail_entry(fmt::format("expected {} bytes for {} of shape {} but got the range {} to {}", *bytes,
+                             format_names[static_cast<int>(entry.dtype)], to_string(entry.shape), entry.begin, entry.end));
+    if (entry.end > data_bytes)
+      fail_entry(fmt::format("ends at byte {} of the data, but the file has only {}", entry.end, data_bytes));
+    position = entry.end;
+  }
+  if (position != data_bytes) fail(fmt::format("the tensors take {} bytes, but the file has {}", position, data_bytes));
+  return header;
+}
+
+std::string layout_safetensors(SafetensorsHeader& header) {
+  std::sort(header.entries.begin(), header.entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
+    return rank(a.dtype) != rank(b.dtype) ? rank(a.dtype) > rank(b.dtype) : a.name < b.name;
+  });
+  const auto text = [](const std::string& value) {
+    try {
+      return nlohmann::json(value).dump();
+    } catch (const nlohmann::json::exception&) {
+      throw Error(fmt::format("[save_safetensors] expected names and metadata in UTF-8 but got {}", quote_name(value)));
+    }
+  };
+  std::string json = "{";
+  if (!header.metadata.empty()) {
+    json += fmt::format("\"{}\":{{", metadata_key);
+    for (const auto& [key, value] : header.metadata) json += text(key) + ':' + text(value) + ',';
+    json.back() = '}';
+    json += ',';
+  }
+  std::uint64_t position = 0;
+  for (TensorEntry& entry : header.entries) {
+    entry.begin = position;
+    entry.end = position += static_cast<std::uint64_t>(numel(entry.shape)) * size_of(entry.dtype);
+    json += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}},", text(entry.name),
+                        format_names[static_cast<int>(entry.dtype)], fmt::join(entry.shape.begin(), entry.shape.end(), ","),
+                        entry.begin, entry.end);
+  }
+  if (json.back() == ',') json.back() = '}';
+  else json += '}';
+  // The elements then start at a multiple of 8 bytes, the widest element, in the file.
+  json.resize((json.size() + 7) / 8 * 8, ' ');
+  return json;
+}
+
+}  // namespace tern::io

@@ -1,0 +1,43 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/safetensors.h"
+
+/// The JSON header of a safetensors file, apart from any file: text in, checked entries out, and back.
+namespace tern::io {
+
+/// Where a tensor's bytes lie, counted from the end of the header.
+struct TensorEntry {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+  std::uint64_t begin = 0, end = 0;
+};
+
+struct SafetensorsHeader {
+  std::vector<TensorEntry> entries;  ///< in the order of their bytes
+  Metadata metadata;
+};
+
+/// The format's limit for the header, in bytes.
+inline constexpr std::uint64_t max_header_bytes = 100'000'000;
+/// Ours for the number of tensors. A tensor costs about 0.5 KB beside its elements, so that a header of empty ones
+/// would take far more memory than its file has bytes.
+inline constexpr std::size_t max_tensors = 100'000;
+
+/// Checks a header against a data section of `data_bytes`, and throws FileError that starts with `where`. An entry that
+/// is returned has a supported dtype, a shape whose size fits, and a range of just that size; the ranges cover the
+/// data section without holes and overlaps; no name stands twice. Unknown members of an entry are ignored, as the
+/// reference implementation does.
+SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t data_bytes, const std::string& where);
+
+/// Sets the entries' order and ranges, and returns the header's JSON, padded with spaces to a multiple of 8 bytes.
+std::string layout_safetensors(SafetensorsHeader& header);
+
+/// A name as an error message shows it: quoted, on one line, at most about 80 characters.
+std::string quote_name(std::string_view name);
+
+}  // namespace tern::io
