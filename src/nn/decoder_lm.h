@@ -1,0 +1,50 @@
+#pragma once
+#include "nn/transformer.h"
+
+namespace tern::nn {
+
+enum class Initialization : std::uint8_t {
+  layer_defaults,  ///< each layer's own
+  gpt2,            ///< N(0, 0.02), biases 0, the projections back into the residual stream divided by sqrt(2 layers)
+};
+
+struct DecoderLMOptions {
+  std::int64_t vocab = 10000;
+  std::int64_t length = 40;  ///< learned positions: the longest input
+  std::int64_t width = 256, layers = 4, heads = 8, ff = 256;
+  double dropout = 0.1;      ///< of the embeddings, attention probabilities and residual branches
+  Activation activation = Activation::gelu;
+  double layer_norm_eps = 1e-5;
+  bool final_norm = true;
+  bool head_bias = true;
+  bool tied_head = false;    ///< the head's weight is the token table
+  Initialization initialization = Initialization::layer_defaults;
+  bool use_fused_kernel = false;
+  Device device = cpu;
+};
+
+/// A decoder-only language model: token and position embeddings, pre-LN transformer layers, a final norm and a linear head.
+/// The defaults are the classic translation model; GPT-2 is head_bias = false, tied_head = true, gelu_tanh, ff = 4 width.
+struct DecoderLM final : Module {
+  DecoderLM() = default;
+  /// Throws Error for sizes that are not positive, heads that do not divide width, or a fused kernel that the build lacks.
+  explicit DecoderLM(const DecoderLMOptions& options);
+  void visit(Visitor& v) override;
+
+  /// ids (B, T), i64 -> logits (B, T, vocab), with a causal mask.
+  /// Throws Error for another dtype or number of dimensions, or T > length.
+  Tensor forward(const Tensor& ids) const;
+  /// With a mask of one's own, (1 or B, 1, T, T).
+  Tensor forward(const Tensor& ids, const AttentionMask& mask) const;
+  /// What the head gets: ids (B, T) -> (B, T, width).
+  Tensor hidden(const Tensor& ids, const AttentionMask& mask) const;
+
+  DecoderLMOptions options;
+  Embedding tokens, positions;
+  Dropout drop;
+  std::vector<TransformerLayer> blocks;
+  std::optional<LayerNorm> norm;
+  Linear head;
+};
+
+}  // namespace tern::nn

@@ -1,0 +1,84 @@
+#pragma once
+#include "nn/module.h"
+
+namespace tern::nn {
+
+/// y = x W^T + b: (..., in) -> (..., out). Weight (out, in) and bias (out) start uniform in +-1 / sqrt(in).
+struct Linear final : Module {
+  Linear() = default;
+  Linear(std::int64_t in, std::int64_t out, bool with_bias = true, Device device = cpu);
+  void visit(Visitor& v) override;
+  Tensor forward(const Tensor& x) const;
+
+  Tensor weight, bias;  ///< bias may be undefined
+};
+
+/// Rows of a table (count, width) at i64 ids (...): (..., width). The table starts as N(0, 1).
+struct Embedding final : Module {
+  Embedding() = default;
+  Embedding(std::int64_t count, std::int64_t width, Device device = cpu);
+  void visit(Visitor& v) override;
+  Tensor forward(const Tensor& ids) const;
+
+  Tensor weight;
+};
+
+struct NormOptions {
+  double eps = 1e-5;
+  bool bias = true;              ///< LayerNorm's; RMSNorm has none
+  bool use_fused_kernel = false;
+  Device device = cpu;
+};
+
+/// (x - mean) / sqrt(var + eps) * weight + bias over the last dimension.
+struct LayerNorm final : Module {
+  LayerNorm() = default;
+  explicit LayerNorm(std::int64_t width, const NormOptions& options = {});
+  void visit(Visitor& v) override;
+  Tensor forward(const Tensor& x) const;
+
+  Tensor weight, bias;
+  double eps = 1e-5;
+};
+
+/// x / sqrt(mean(x^2) + eps) * weight over the last dimension.
+struct RMSNorm final : Module {
+  RMSNorm() = default;
+  explicit RMSNorm(std::int64_t width, const NormOptions& options = {});
+  void visit(Visitor& v) override;
+  Tensor forward(const Tensor& x) const;
+
+  Tensor weight;
+  double eps = 1e-5;
+};
+
+/// Zeroes elements with probability p while training. Throws Error unless 0 <= p < 1.
+struct Dropout final : Module {
+  Dropout() = default;
+  explicit Dropout(double p);
+  void visit(Visitor&) override {}
+  Tensor forward(const Tensor& x) const;
+
+  double p = 0;
+};
+
+enum class Activation : std::uint8_t { gelu, gelu_tanh, relu, silu };
+/// "gelu", "gelu_tanh", "relu", "silu".
+const char* name(Activation activation);
+Tensor activate(Activation activation, const Tensor& x);
+
+/// x Phi(x), exactly or by its approximation with tanh.
+struct GELU final : Module {
+  explicit GELU(bool with_tanh = false) : tanh(with_tanh) {}
+  void visit(Visitor&) override {}
+  Tensor forward(const Tensor& x) const;
+
+  bool tanh = false;
+};
+
+namespace detail {
+/// Throws Error: this build has the plain kernels only.
+void refuse_fused(const char* where, bool use_fused_kernel);
+}  // namespace detail
+
+}  // namespace tern::nn

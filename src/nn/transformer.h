@@ -1,0 +1,47 @@
+#pragma once
+#include "nn/attention.h"
+
+namespace tern::nn {
+
+/// proj(activation(fc(x))): width -> hidden -> width.
+struct FeedForward final : Module {
+  FeedForward() = default;
+  FeedForward(std::int64_t width, std::int64_t hidden, Activation activation = Activation::gelu, bool bias = true,
+              Device device = cpu);
+  void visit(Visitor& v) override;
+  Tensor forward(const Tensor& x) const;
+
+  Linear fc, proj;
+  Activation activation = Activation::gelu;
+};
+
+struct TransformerLayerOptions {
+  std::int64_t width = 256, heads = 8, ff = 1024;
+  double dropout = 0.1;  ///< of attention probabilities and of each residual branch
+  Activation activation = Activation::gelu;
+  double layer_norm_eps = 1e-5;
+  bool bias = true;      ///< of the linear layers and norms
+  bool cross = false;    ///< adds attention to a memory between the other two
+  bool use_fused_kernel = false;
+  Device device = cpu;
+};
+
+/// A pre-LN layer, as in GPT-2: x + attn(norm1(x)), with `cross` x + cross_attn(norm_cross(x), memory), x + ff(norm2(x)).
+struct TransformerLayer final : Module {
+  TransformerLayer() = default;
+  explicit TransformerLayer(const TransformerLayerOptions& options);
+  void visit(Visitor& v) override;
+  /// x (B, T, width) -> (B, T, width).
+  Tensor forward(const Tensor& x, const AttentionMask& mask = {}) const;
+  /// With a memory (B, S, width). Throws Error unless the layer has `cross`.
+  Tensor forward(const Tensor& x, const AttentionMask& mask, const Tensor& memory, const AttentionMask& memory_mask) const;
+
+  LayerNorm norm1, norm2;
+  MultiHeadAttention attn;
+  std::optional<LayerNorm> norm_cross;
+  std::optional<MultiHeadAttention> cross_attn;
+  FeedForward ff;
+  Dropout drop;
+};
+
+}  // namespace tern::nn
