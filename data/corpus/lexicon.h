@@ -1,0 +1,154 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+// The words of the embedded corpus: every German word stands here once, with the forms that no rule gives, beside
+// its one English translation. The kinds say which words make sense together.
+namespace tern::corpus {
+
+enum class Gender : std::uint8_t { masculine, feminine, neuter };
+enum class Case : std::uint8_t { nominative, accusative, dative, genitive };
+
+using Kinds = std::uint64_t;
+
+// What a noun is, as bits. A verb names the kinds of its subject and object, an adjective and a preposition the
+// kinds that they go with.
+namespace kind {
+constexpr Kinds bit(int index) { return Kinds{1} << index; }
+constexpr Kinds adult = bit(0), young = bit(1), kin = bit(2), profession = bit(3), group = bit(4), animal = bit(5);
+constexpr Kinds pet = bit(6), prey = bit(7), food = bit(8), drink = bit(9), sweet = bit(10), baked = bit(11);
+constexpr Kinds text = bit(12), written = bit(13), flat = bit(14), upright = bit(15), tool = bit(16);
+constexpr Kinds clothing = bit(17), furniture = bit(18), opening = bit(19), container = bit(20), switched = bit(21);
+constexpr Kinds vehicle = bit(22), plant = bit(23), room = bit(24), building = bit(25), area = bit(26);
+constexpr Kinds surface = bit(27), shelter = bit(28), landmark = bit(29), edge = bit(30), target = bit(31);
+constexpr Kinds passage = bit(32), crossing = bit(33), wide = bit(34), high = bit(35), circular = bit(36);
+constexpr Kinds picture = bit(37), toy = bit(38), warmable = bit(39), coloured = bit(40), flower = bit(41);
+constexpr Kinds lockable = bit(42), pulled = bit(43), gift = bit(44), sky = bit(45);
+constexpr Kinds stop = bit(46), seat = bit(47);
+constexpr Kinds mass = bit(60);  // neither plural nor indefinite article
+constexpr Kinds weak = bit(61);  // masculine n-declension: the plural form in every case but the nominative
+constexpr Kinds person = adult | young | kin;
+}  // namespace kind
+
+struct Noun {
+  const char* german;
+  Gender gender;
+  const char* plural;    // "" for a mass noun
+  const char* genitive;  // singular
+  const char* english;
+  const char* english_plural;  // "" when the rule gives it
+  Kinds kinds;
+};
+
+// The first part of a compound, with its linking letters: Küchen + Tisch is Küchentisch, a kitchen table.
+struct Modifier {
+  const char* german;
+  const char* english;
+  const char* heads;  // the nouns that it may precede, separated by spaces
+};
+
+struct Adjective {
+  const char* german;
+  const char* stem;  // before an ending: dunkel, but dunkl-e
+  const char* english;
+  const char* comparative;  // "" where none is used
+  const char* english_comparative;
+  Kinds kinds;
+};
+
+enum class Frame : std::uint8_t {
+  intransitive,
+  transitive,     // accusative object
+  dative,         // dative object
+  ditransitive,   // dative recipient, accusative object
+  motion,         // goes somewhere
+  position,       // is somewhere
+  placing,        // accusative object, put somewhere
+  prepositional,  // object behind a preposition of the verb's own
+  copula,
+  becoming,
+  weather,
+  existential,  // es gibt
+  reporting,    // dass-clause
+  attempting,   // infinitive with zu
+};
+
+using Persons = std::array<const char*, 6>;  // ich, du, er, wir, ihr, sie
+
+struct Preposition {
+  const char* german;
+  Case governs;
+  const char* english;
+  Kinds kinds;
+};
+
+struct Verb {
+  const char* infinitive;  // without a separable prefix
+  const char* prefix;      // separable, or ""
+  const char* du;          // "" when the rules give du and er
+  const char* er;
+  const char* participle;
+  bool perfect_with_sein;
+  const char* english;
+  const char* english_past;  // "" when regular
+  Frame frame;
+  Kinds subject;
+  Kinds object = 0;
+  const char* imperative = "";  // "" when it is stem + e
+  const Persons* present = nullptr;
+  const Persons* preterite = nullptr;  // sein and haben use it where other verbs use the perfect
+  const Preposition* preposition = nullptr;
+};
+
+struct Modal {
+  const char* infinitive;
+  Persons present;
+  const char* english;           // an auxiliary (can), or a full verb with to (want to)
+  const char* english_negative;  // what stands for it under negation
+  bool auxiliary;
+  bool negative_auxiliary;
+};
+
+struct Name {
+  const char* text;
+  bool female;
+};
+
+struct Pair {
+  const char* german;
+  const char* english;
+};
+
+std::span<const Noun> nouns();
+std::span<const Modifier> modifiers();
+std::span<const Adjective> adjectives();
+std::span<const Verb> verbs();
+std::span<const Modal> modals();
+std::span<const Name> names();
+std::span<const Pair> cities();
+std::span<const Preposition> places();  // dative or fixed: where something is
+std::span<const Preposition> goals();   // where something goes
+std::span<const Pair> habitual_times();
+std::span<const Pair> past_times();
+std::span<const Pair> coming_times();
+std::span<const Pair> weekdays();
+std::span<const Pair> frequencies();
+std::span<const Pair> manners();
+std::span<const Pair> numbers();  // two to twelve
+extern const Persons haben_present, sein_present, werden_present;
+
+// The entry with that German dictionary form; a verb is named with its prefix. Throws std::logic_error where none is.
+const Noun& noun(std::string_view german);
+const Verb& verb(std::string_view infinitive, Frame frame);
+const Adjective& adjective(std::string_view german);
+const Preposition& place(std::string_view german);
+const Preposition& goal(std::string_view german);
+
+std::string full_infinitive(const Verb& verb);
+bool goes_with(const Modifier& modifier, const Noun& head);
+
+}  // namespace tern::corpus

@@ -1,0 +1,191 @@
+#include <stdexcept>
+
+#include "lexicon.h"
+
+namespace tern::corpus {
+namespace {
+
+using namespace kind;
+constexpr auto m = Gender::masculine;
+constexpr auto f = Gender::feminine;
+constexpr auto n = Gender::neuter;
+
+constexpr Noun noun_table[] = {
+    // People.
+    {"Mann", m, "Männer", "Mannes", "man", "men", adult},
+    {"Frau", f, "Frauen", "Frau", "woman", "women", adult},
+    {"Kind", n, "Kinder", "Kindes", "child", "children", young},
+    {"Junge", m, "Jungen", "Jungen", "boy", "", young | weak},
+    {"Mädchen", n, "Mädchen", "Mädchens", "girl", "", young},
+    {"Lehrer", m, "Lehrer", "Lehrers", "teacher", "", adult | profession},
+    {"Lehrerin", f, "Lehrerinnen", "Lehrerin", "teacher", "", adult | profession},
+    {"Arzt", m, "Ärzte", "Arztes", "doctor", "", adult | profession},
+    {"Ärztin", f, "Ärztinnen", "Ärztin", "doctor", "", adult | profession},
+    {"Student", m, "Studenten", "Studenten", "student", "", adult | profession | weak},
+    {"Bäcker", m, "Bäcker", "Bäckers", "baker", "", adult | profession},
+    {"Gärtner", m, "Gärtner", "Gärtners", "gardener", "", adult | profession},
+    {"Köchin", f, "Köchinnen", "Köchin", "cook", "", adult | profession},
+    {"Nachbar", m, "Nachbarn", "Nachbarn", "neighbour", "", adult | weak},
+    {"Nachbarin", f, "Nachbarinnen", "Nachbarin", "neighbour", "", adult},
+    {"Gast", m, "Gäste", "Gastes", "guest", "", adult},
+    {"Freund", m, "Freunde", "Freundes", "friend", "", kin},
+    {"Freundin", f, "Freundinnen", "Freundin", "friend", "", kin},
+    {"Vater", m, "Väter", "Vaters", "father", "", kin},
+    {"Mutter", f, "Mütter", "Mutter", "mother", "", kin},
+    {"Bruder", m, "Brüder", "Bruders", "brother", "", kin},
+    {"Schwester", f, "Schwestern", "Schwester", "sister", "", kin},
+    {"Sohn", m, "Söhne", "Sohnes", "son", "", kin},
+    {"Tochter", f, "Töchter", "Tochter", "daughter", "", kin},
+    {"Onkel", m, "Onkel", "Onkels", "uncle", "", kin},
+    {"Tante", f, "Tanten", "Tante", "aunt", "", kin},
+
+    // Animals.
+    {"Hund", m, "Hunde", "Hundes", "dog", "", animal | pet},
+    {"Katze", f, "Katzen", "Katze", "cat", "", animal | pet},
+    {"Vogel", m, "Vögel", "Vogels", "bird", "", animal | prey},
+    {"Pferd", n, "Pferde", "Pferdes", "horse", "", animal},
+    {"Kuh", f, "Kühe", "Kuh", "cow", "", animal},
+    {"Maus", f, "Mäuse", "Maus", "mouse", "mice", animal | prey},
+    {"Schaf", n, "Schafe", "Schafes", "sheep", "sheep", animal},
+
+    // Food and drink.
+    {"Apfel", m, "Äpfel", "Apfels", "apple", "", food | sweet},
+    {"Kirsche", f, "Kirschen", "Kirsche", "cherry", "", food | sweet},
+    {"Kartoffel", f, "Kartoffeln", "Kartoffel", "potato", "potatoes", food},
+    {"Ei", n, "Eier", "Eis", "egg", "", food},
+    {"Fisch", m, "Fische", "Fisches", "fish", "fish", food},
+    {"Kuchen", m, "Kuchen", "Kuchens", "cake", "", food | sweet | baked},
+    {"Brot", n, "", "Brotes", "bread", "", food | baked | mass},
+    {"Käse", m, "", "Käses", "cheese", "", food | mass},
+    {"Suppe", f, "", "Suppe", "soup", "", food | warmable | mass},
+    {"Wasser", n, "", "Wassers", "water", "", drink | warmable | mass},
+    {"Milch", f, "", "Milch", "milk", "", drink | warmable | mass},
+    {"Kaffee", m, "", "Kaffees", "coffee", "", drink | warmable | mass},
+    {"Tee", m, "", "Tees", "tea", "", drink | sweet | warmable | mass},
+    {"Saft", m, "", "Saftes", "juice", "", drink | sweet | mass},
+
+    // What is read, worn and carried.
+    {"Buch", n, "Bücher", "Buches", "book", "", text | written | flat | gift},
+    {"Brief", m, "Briefe", "Briefes", "letter", "", text | written | flat},
+    {"Zeitung", f, "Zeitungen", "Zeitung", "newspaper", "", text | flat},
+    {"Geschichte", f, "Geschichten", "Geschichte", "story", "", text | written},
+    {"Gedicht", n, "Gedichte", "Gedichtes", "poem", "", text | written},
+    {"Bild", n, "Bilder", "Bildes", "picture", "", picture | flat | gift},
+    {"Mantel", m, "Mäntel", "Mantels", "coat", "", clothing | coloured | flat},
+    {"Jacke", f, "Jacken", "Jacke", "jacket", "", clothing | coloured | flat | gift},
+    {"Hut", m, "Hüte", "Hutes", "hat", "", clothing | coloured | flat | gift},
+    {"Hemd", n, "Hemden", "Hemdes", "shirt", "", clothing | coloured | flat},
+    {"Kleid", n, "Kleider", "Kleides", "dress", "", clothing | coloured | flat},
+    {"Schuh", m, "Schuhe", "Schuhes", "shoe", "", clothing | coloured},
+    {"Schlüssel", m, "Schlüssel", "Schlüssels", "key", "", tool | flat},
+    {"Messer", n, "Messer", "Messers", "knife", "knives", tool | flat},
+    {"Löffel", m, "Löffel", "Löffels", "spoon", "", tool | flat},
+    {"Teller", m, "Teller", "Tellers", "plate", "", upright | circular | coloured | tool},
+    {"Tasse", f, "Tassen", "Tasse", "cup", "", upright | coloured | tool},
+    {"Ball", m, "Bälle", "Balles", "ball", "", toy | flat | coloured | gift},
+    {"Tasche", f, "Taschen", "Tasche", "bag", "", container | coloured | flat | gift},
+    {"Koffer", m, "Koffer", "Koffers", "suitcase", "", container | coloured | upright},
+    {"Kiste", f, "Kisten", "Kiste", "box", "", container | surface | coloured | upright},
+    {"Blume", f, "Blumen", "Blume", "flower", "", flower | coloured | gift},
+    {"Baum", m, "Bäume", "Baumes", "tree", "", plant | shelter | landmark},
+
+    // Furniture and parts of a house.
+    {"Tisch", m, "Tische", "Tisches", "table", "", furniture | surface | shelter | edge | circular},
+    {"Stuhl", m, "Stühle", "Stuhles", "chair", "", furniture | surface | seat},
+    {"Bett", n, "Betten", "Bettes", "bed", "", furniture | surface | shelter | seat},
+    {"Bank", f, "Bänke", "Bank", "bench", "", furniture | surface | shelter | seat},
+    {"Regal", n, "Regale", "Regals", "shelf", "shelves", furniture | surface},
+    {"Schrank", m, "Schränke", "Schrankes", "cupboard", "", furniture | container | opening},
+    {"Lampe", f, "Lampen", "Lampe", "lamp", "", switched | upright},
+    {"Uhr", f, "Uhren", "Uhr", "clock", "", tool | circular},
+    {"Radio", n, "Radios", "Radios", "radio", "", switched | upright},
+    {"Tür", f, "Türen", "Tür", "door", "", opening | lockable | landmark | edge | coloured},
+    {"Haustür", f, "Haustüren", "Haustür", "front door", "", opening | lockable | landmark | edge | coloured},
+    {"Tor", n, "Tore", "Tores", "gate", "", opening | lockable | landmark | wide | high},
+    {"Fenster", n, "Fenster", "Fensters", "window", "", opening | edge | circular},
+    {"Wand", f, "Wände", "Wand", "wall", "", high | coloured},
+    {"Zaun", m, "Zäune", "Zaunes", "fence", "", high | landmark},
+
+    // Vehicles and places.
+    {"Auto", n, "Autos", "Autos", "car", "", vehicle | landmark | coloured},
+    {"Fahrrad", n, "Fahrräder", "Fahrrades", "bicycle", "", vehicle | coloured | gift | toy},
+    {"Bus", m, "Busse", "Busses", "bus", "", pulled | landmark | coloured},
+    {"Zug", m, "Züge", "Zuges", "train", "", pulled},
+    {"Schiff", n, "Schiffe", "Schiffes", "ship", "", pulled},
+    {"Haus", n, "Häuser", "Hauses", "house", "", building | landmark | target},
+    {"Küche", f, "Küchen", "Küche", "kitchen", "", room},
+    {"Zimmer", n, "Zimmer", "Zimmers", "room", "", room},
+    {"Keller", m, "Keller", "Kellers", "cellar", "", room},
+    {"Büro", n, "Büros", "Büros", "office", "", room},
+    {"Garten", m, "Gärten", "Gartens", "garden", "", area | passage},
+    {"Park", m, "Parks", "Parks", "park", "", area | passage | target},
+    {"Wald", m, "Wälder", "Waldes", "forest", "", area | passage},
+    {"Stadt", f, "Städte", "Stadt", "town", "", area | passage},
+    {"Dorf", n, "Dörfer", "Dorfes", "village", "", area | passage},
+    {"Schule", f, "Schulen", "Schule", "school", "", building | landmark},
+    {"Hotel", n, "Hotels", "Hotels", "hotel", "", building | landmark | target},
+    {"Museum", n, "Museen", "Museums", "museum", "", building | landmark | target},
+    {"Kirche", f, "Kirchen", "Kirche", "church", "", building | landmark | target},
+    {"Bibliothek", f, "Bibliotheken", "Bibliothek", "library", "", building | landmark | target},
+    {"Bahnhof", m, "Bahnhöfe", "Bahnhofs", "station", "", landmark | target | stop},
+    {"Markt", m, "Märkte", "Marktes", "market", "", target},
+    {"Brücke", f, "Brücken", "Brücke", "bridge", "", crossing | shelter | wide | high | target},
+    {"Straße", f, "Straßen", "Straße", "street", "", crossing | wide},
+    {"Fluss", m, "Flüsse", "Flusses", "river", "", wide | target},
+    {"Sonne", f, "", "Sonne", "sun", "", sky | mass},
+    {"Zeit", f, "", "Zeit", "time", "", sky | mass},
+};
+
+constexpr Modifier modifier_table[] = {
+    {"Küchen", "kitchen", "Tisch Stuhl Tür Fenster Lampe Uhr Schrank Regal Wand Messer Radio"},
+    {"Garten", "garden", "Tor Tür Stuhl Tisch Bank Lampe Haus Zaun"},
+    {"Büro", "office", "Stuhl Tisch Lampe Uhr Schrank Tür Fenster Schlüssel Regal Wand"},
+    {"Keller", "cellar", "Tür Fenster Schlüssel Lampe Regal Wand"},
+    {"Schul", "school", "Tasche Tor Tür Bank Uhr Buch Garten Bus Fenster Küche"},
+    {"Hotel", "hotel", "Zimmer Tür Garten Bett Schlüssel Fenster Küche Uhr Gast Wand"},
+    {"Kirchen", "church", "Tür Fenster Uhr Tor Schlüssel Wand"},
+    {"Bahnhofs", "station", "Uhr Tür Bank Fenster Lampe"},
+    {"Holz", "wooden", "Tisch Stuhl Tür Tor Bank Kiste Regal Haus Brücke Löffel Teller Schrank Zaun Bett Wand"},
+    {"Glas", "glass", "Tür Tisch Lampe Teller Wand Regal Tasse Haus"},
+    {"Metall", "metal", "Tor Tür Stuhl Tisch Kiste Regal Schrank Bank Löffel Brücke Zaun Bett Koffer Tasse"},
+    {"Stein", "stone", "Haus Brücke Wand Bank Tisch Kirche"},
+    {"Leder", "leather", "Tasche Jacke Schuh Hut Stuhl Koffer Mantel Ball"},
+    {"Papier", "paper", "Blume Lampe Teller Schiff Hut Tasche"},
+    {"Sommer", "summer", "Kleid Jacke Schuh Hut Mantel Haus Blume"},
+    {"Winter", "winter", "Mantel Jacke Schuh Hut Kleid Garten"},
+    {"Kinder", "children's", "Buch Zimmer Bett Stuhl Tisch Fahrrad Schuh Jacke Mantel Geschichte"},
+    {"Gäste", "guest", "Zimmer Bett Haus Buch"},
+    {"Stadt", "town", "Park Bibliothek Museum Tor Kirche"},
+    {"Dorf", "village", "Kirche Schule Straße Museum Lehrer Bäcker Arzt"},
+    {"Apfel", "apple", "Baum Kuchen Saft"},
+    {"Kirsch", "cherry", "Baum Kuchen Saft"},
+    {"Fisch", "fish", "Suppe Messer Teller Markt"},
+    {"Blumen", "flower", "Garten Markt Bild Kleid"},
+};
+
+constexpr Name name_table[] = {{"Anna", true},  {"Maria", true},  {"Lena", true},    {"Emma", true},
+                               {"Paul", false}, {"Peter", false}, {"Martin", false}, {"Tim", false}};
+
+constexpr Pair city_table[] = {
+    {"Berlin", "Berlin"}, {"Hamburg", "Hamburg"}, {"München", "Munich"}, {"Wien", "Vienna"}, {"Köln", "Cologne"}};
+
+}  // namespace
+
+std::span<const Noun> nouns() { return noun_table; }
+std::span<const Modifier> modifiers() { return modifier_table; }
+std::span<const Name> names() { return name_table; }
+std::span<const Pair> cities() { return city_table; }
+
+const Noun& noun(std::string_view german) {
+  for (const Noun& entry : noun_table) {
+    if (german == entry.german) return entry;
+  }
+  throw std::logic_error("[lexicon] no noun " + std::string(german));
+}
+
+bool goes_with(const Modifier& modifier, const Noun& head) {
+  const std::string heads = std::string(" ") + modifier.heads + " ";
+  return heads.find(std::string(" ") + head.german + " ") != std::string::npos;
+}
+
+}  // namespace tern::corpus
