@@ -82,6 +82,7 @@ Tensor square(const Tensor& x);
 Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
 Tensor tanh(const Tensor& x);
+Tensor erf(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
 /// The derivative at 0 is 0.
 Tensor relu(const Tensor& x);

@@ -12,10 +12,17 @@ namespace {
 
 // Blocks that a step frees are what the next step asks for. Handing them back to the system in between would cost a
 // page fault for every 4 KiB that is touched again, which is more than most ops cost.
+// Under AddressSanitizer nothing is kept, so that an access to freed memory is seen.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool keeps_blocks = false;
+#else
+constexpr bool keeps_blocks = true;
+#endif
+
 class CachingAllocator {
  public:
   void* allocate(std::size_t bytes) {
-    const std::size_t size = round_up(bytes);
+    const std::size_t size = keeps_blocks ? round_up(bytes) : bytes;
     const std::lock_guard lock(mutex_);
     ++statistics_.allocations;
     statistics_.allocated += size;
@@ -25,10 +32,10 @@ class CachingAllocator {
       found->second = block->next;
       return block;
     }
-    void* data = std::aligned_alloc(alignment, size);
+    void* data = std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
     if (!data) {
       release_cache();
-      data = std::aligned_alloc(alignment, size);
+      data = std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
     }
     if (!data) {
       statistics_.allocated -= size;
@@ -39,9 +46,13 @@ class CachingAllocator {
   }
 
   void deallocate(void* data, std::size_t bytes) noexcept {
-    const std::size_t size = round_up(bytes);
+    const std::size_t size = keeps_blocks ? round_up(bytes) : bytes;
     const std::lock_guard lock(mutex_);
     statistics_.allocated -= size;
+    if (!keeps_blocks) {
+      statistics_.reserved -= size;
+      return std::free(data);
+    }
     FreeBlock*& head = free_[size];
     head = new (data) FreeBlock{head};
   }

@@ -61,6 +61,10 @@ struct Tanh {
   template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::tanh(x); }
   template <class T> TERN_HOST_DEVICE T grad(T, T y) const { return T(1) - y * y; }
 };
+struct Erf {
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::erf(x); }
+  template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return T(1.12837916709551257390) * std::exp(-x * x); }
+};
 struct Sigmoid {
   template <class T> TERN_HOST_DEVICE T operator()(T x) const { return sigmoid_of(x); }
   template <class T> TERN_HOST_DEVICE T grad(T, T y) const { return y * (T(1) - y); }
@@ -148,6 +152,7 @@ decltype(auto) visit(kernels::Unary f, kernels::UnaryParams params, F&& visitor)
     case sin: return visitor(Sin{});
     case cos: return visitor(Cos{});
     case tanh: return visitor(Tanh{});
+    case erf: return visitor(Erf{});
     case sigmoid: return visitor(Sigmoid{});
     case relu: return visitor(Relu{});
     case gelu: return visitor(Gelu{});

@@ -1,0 +1,175 @@
+#include "ops/index.h"
+
+#include <fmt/format.h>
+
+#include "autodiff/node.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/kernels/copy.h"
+#include "ops/kernels/index.h"
+#include "ops/pointwise.h"
+#include "ops/view.h"
+
+namespace tern {
+
+namespace {
+
+void check_index(const char* op, const Tensor& x, const Tensor& index) {
+  if (index.dtype() != DType::i64) fail(op, fmt::format("expected indices of i64 but got {}", name(index.dtype())));
+  if (index.device() != x.device())
+    fail(op, fmt::format("expected indices on {} but got {}", to_string(x.device()), to_string(index.device())));
+}
+
+/// x as (A, N, C) around a dimension of length N. Dimensions on either side are merged, which may take a copy.
+Tensor around(const Tensor& x, int dim) {
+  const std::int64_t before = numel(Shape(x.shape().begin(), x.shape().begin() + dim));
+  const std::int64_t after = numel(Shape(x.shape().begin() + dim + 1, x.shape().end()));
+  return reshape(x, {before, x.shape()[dim], after});
+}
+
+Shape with_size(Shape shape, int dim, std::int64_t size) {
+  shape[dim] = size;
+  return shape;
+}
+
+}  // namespace
+
+/// Zeros of a shape with slices of source added at the indices: the derivative of index_select.
+static Tensor add_slices(const Shape& shape, int dim, const Tensor& index, const Tensor& source) {
+  Tensor y = zeros(shape, source.dtype(), source.device());
+  {
+    const NoGrad unrecorded;
+    const Tensor from = around(source, dim), into = around(y, dim);
+    on(y.device(), [&](auto dev) { kernels::index_add(dev, into.view(), index.view(), from.view()); });
+  }
+  return record("index_add", y, {source}, {index}, [dim](const Backward& call) -> Tensors {
+    return {index_select(call.grad(), dim, call.saved(0))};
+  });
+}
+
+Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
+  check_index("index_select", x, index);
+  dim = normalize_dim(dim, x.dims(), "index_select");
+  if (index.dims() != 1) fail("index_select", fmt::format("expected indices (I) but got {}", to_string(index.shape())));
+  Tensor y = empty(with_size(x.shape(), dim, index.size(0)), x.dtype(), x.device());
+  {
+    const NoGrad unrecorded;
+    const Tensor from = around(x, dim), into = around(y, dim);
+    on(x.device(), [&](auto dev) { kernels::index_select(dev, from.view(), index.view(), into.view()); });
+  }
+  return record("index_select", y, {x}, {index}, [dim, shape = x.shape()](const Backward& call) -> Tensors {
+    return {add_slices(shape, dim, call.saved(0), call.grad())};
+  });
+}
+
+Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+  check_index("index_add", x, index);
+  dim = normalize_dim(dim, x.dims(), "index_add");
+  if (index.dims() != 1 || source.shape() != with_size(x.shape(), dim, index.size(0)) || source.dtype() != x.dtype())
+    fail("index_add", fmt::format("expected indices (I) and a source like x {} {} with I slices along dimension {} but got {} and {} {}",
+                                  name(x.dtype()), to_string(x.shape()), dim, to_string(index.shape()), name(source.dtype()),
+                                  to_string(source.shape())));
+  Tensor y;
+  {
+    const NoGrad unrecorded;
+    y = clone(x);
+    const Tensor from = around(source, dim), into = around(y, dim);
+    on(x.device(), [&](auto dev) { kernels::index_add(dev, into.view(), index.view(), from.view()); });
+  }
+  return record("index_add", y, {x, source}, {index}, [dim](const Backward& call) -> Tensors {
+    return {call.needs(0) ? call.grad() : Tensor(), call.needs(1) ? index_select(call.grad(), dim, call.saved(0)) : Tensor()};
+  });
+}
+
+Tensor embedding(const Tensor& table, const Tensor& indices) {
+  if (table.dims() != 2) fail("embedding", fmt::format("expected a table (V, D) but got {}", to_string(table.shape())));
+  check_index("embedding", table, indices);
+  Shape shape = indices.shape();
+  shape.push_back(table.size(1));
+  return reshape(index_select(table, 0, reshape(indices, {indices.numel()})), shape);
+}
+
+static void check_along(const char* op, const Tensor& x, int dim, const Tensor& index) {
+  check_index(op, x, index);
+  if (index.dims() != x.dims() || with_size(index.shape(), dim, 0) != with_size(x.shape(), dim, 0))
+    fail(op, fmt::format("expected indices like x {} but for dimension {}, but got {}", to_string(x.shape()), dim, to_string(index.shape())));
+}
+
+/// Zeros of a shape with source added at the indices along a dimension: the derivative of gather.
+static Tensor scatter(const Shape& shape, int dim, const Tensor& index, const Tensor& source) {
+  Tensor y = zeros(shape, source.dtype(), source.device());
+  on(y.device(), [&](auto dev) { kernels::scatter_add(dev, y.view(), index.view(), source.view(), dim); });
+  return record("scatter_add", y, {source}, {index}, [dim](const Backward& call) -> Tensors {
+    return {gather(call.grad(), dim, call.saved(0))};
+  });
+}
+
+Tensor gather(const Tensor& x, int dim, const Tensor& index) {
+  dim = normalize_dim(dim, x.dims(), "gather");
+  check_along("gather", x, dim, index);
+  Tensor y = empty(index.shape(), x.dtype(), x.device());
+  on(x.device(), [&](auto dev) { kernels::gather(dev, x.view(), index.view(), y.view(), dim); });
+  return record("gather", y, {x}, {index}, [dim, shape = x.shape()](const Backward& call) -> Tensors {
+    return {scatter(shape, dim, call.saved(0), call.grad())};
+  });
+}
+
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+  dim = normalize_dim(dim, x.dims(), "scatter_add");
+  check_along("scatter_add", x, dim, index);
+  if (source.shape() != index.shape() || source.dtype() != x.dtype())
+    fail("scatter_add", fmt::format("expected a source {} {} but got {} {}", name(x.dtype()), to_string(index.shape()),
+                                    name(source.dtype()), to_string(source.shape())));
+  Tensor y;
+  {
+    const NoGrad unrecorded;
+    y = clone(x);
+    on(x.device(), [&](auto dev) { kernels::scatter_add(dev, y.view(), index.view(), source.view(), dim); });
+  }
+  return record("scatter_add", y, {x, source}, {index}, [dim](const Backward& call) -> Tensors {
+    return {call.needs(0) ? call.grad() : Tensor(), call.needs(1) ? gather(call.grad(), dim, call.saved(0)) : Tensor()};
+  });
+}
+
+static Tensor triangle(const char* op, const Tensor& x, std::int64_t diagonal, bool upper) {
+  if (x.dims() < 2) fail(op, fmt::format("expected at least two dimensions but got {}", to_string(x.shape())));
+  Tensor y = empty_like(x);
+  on(x.device(), [&](auto dev) { kernels::triangle(dev, x.view(), y.view(), diagonal, upper); });
+  return record(op, y, {x}, {}, [=](const Backward& call) -> Tensors { return {triangle(op, call.grad(), diagonal, upper)}; });
+}
+Tensor tril(const Tensor& x, std::int64_t diagonal) { return triangle("tril", x, diagonal, false); }
+Tensor triu(const Tensor& x, std::int64_t diagonal) { return triangle("triu", x, diagonal, true); }
+
+Tensor one_hot(const Tensor& indices, std::int64_t classes, DType dtype) {
+  if (indices.dtype() != DType::i64) fail("one_hot", fmt::format("expected indices of i64 but got {}", name(indices.dtype())));
+  if (classes < 0) fail("one_hot", fmt::format("expected a number of classes >= 0 but got {}", classes));
+  return cast(eq(unsqueeze(indices, -1), arange(classes, DType::i64, indices.device())), dtype);
+}
+
+Sorted sort(const Tensor& x, int dim, bool descending) {
+  if (x.dtype() == DType::boolean) fail("sort", "expected a numeric dtype but got bool");
+  if (x.dims() == 0) return {x, zeros({}, DType::i64, x.device())};
+  dim = normalize_dim(dim, x.dims(), "sort");
+  Sorted result;
+  {
+    const NoGrad unrecorded;
+    const Tensor rows = transpose(x, dim, -1);
+    Tensor values = empty_like(rows), indices = empty(rows.shape(), DType::i64, x.device());
+    on(x.device(), [&](auto dev) { kernels::sort(dev, rows.view(), values.view(), indices.view(), descending); });
+    result = {transpose(values, dim, -1), transpose(indices, dim, -1)};
+  }
+  result.values = record("sort", result.values, {x}, {result.indices}, [dim, shape = x.shape()](const Backward& call) -> Tensors {
+    return {scatter(shape, dim, call.saved(0), call.grad())};
+  });
+  return result;
+}
+
+Sorted topk(const Tensor& x, std::int64_t k, int dim) {
+  dim = normalize_dim(dim, x.dims(), "topk");
+  if (k < 0 || k > x.shape()[dim])
+    fail("topk", fmt::format("expected k in [0, {}] for {} but got {}", x.shape()[dim], to_string(x.shape()), k));
+  const Sorted sorted = sort(x, dim, true);
+  return {slice(sorted.values, dim, 0, k), slice(sorted.indices, dim, 0, k)};
+}
+
+}  // namespace tern

@@ -1,0 +1,68 @@
+#include "ops/join.h"
+
+#include <fmt/format.h>
+
+#include "ops/factory.h"
+#include "ops/kernels/copy.h"
+#include "ops/view.h"
+
+namespace tern {
+
+/// The part of a tensor from `start` along a dimension that has x's shape, without history.
+static Tensor window(const Tensor& y, const Tensor& x, int dim, std::int64_t start) {
+  return y.as_strided(x.shape(), y.strides(), x.numel() == 0 ? 0 : start * y.strides()[dim]);
+}
+
+Tensor cat(TensorList xs, int dim) {
+  if (xs.size() == 0) fail("cat", "expected at least one tensor but got none");
+  const Tensor& first = xs[0];
+  dim = normalize_dim(dim, first.dims(), "cat");
+  Shape shape = first.shape();
+  shape[dim] = 0;
+  std::vector<std::int64_t> lengths;
+  for (const Tensor& x : xs) {
+    Shape others = x.shape();
+    if (x.dims() == first.dims()) others[dim] = shape[dim];
+    if (others != shape || x.dtype() != first.dtype() || x.device() != first.device())
+      fail("cat", fmt::format("expected tensors like the first, {} {} on {}, but for dimension {}; tensor {} is {} {} on {}",
+                              name(first.dtype()), to_string(first.shape()), to_string(first.device()), dim, lengths.size(),
+                              name(x.dtype()), to_string(x.shape()), to_string(x.device())));
+    lengths.push_back(x.shape()[dim]);
+    shape[dim] += lengths.back();
+  }
+  Tensor y = empty(shape, first.dtype(), first.device());
+  std::int64_t start = 0;
+  for (const Tensor& x : xs) {
+    const Tensor place = window(y, x, dim, start);
+    on(y.device(), [&](auto dev) { kernels::copy(dev, x.view(), place.view()); });
+    start += x.shape()[dim];
+  }
+  return record("cat", y, xs, {}, [dim, lengths](const Backward& call) -> Tensors { return split(call.grad(), lengths, dim); });
+}
+
+Tensor stack(TensorList xs, int dim) {
+  if (xs.size() == 0) fail("stack", "expected at least one tensor but got none");
+  dim = normalize_dim(dim, xs[0].dims() + 1, "stack");
+  Tensors rows;
+  for (const Tensor& x : xs) {
+    if (x.shape() != xs[0].shape())
+      fail("stack", fmt::format("expected tensors of one shape but got {} and {}", to_string(xs[0].shape()), to_string(x.shape())));
+    rows.push_back(unsqueeze(x, dim));
+  }
+  return cat(rows, dim);
+}
+
+Tensor pad(const Tensor& x, int dim, std::int64_t before, std::int64_t after, double value) {
+  dim = normalize_dim(dim, x.dims(), "pad");
+  if (before < 0 || after < 0) fail("pad", fmt::format("expected sizes >= 0 but got {} and {}", before, after));
+  Shape shape = x.shape();
+  shape[dim] += before + after;
+  Tensor y = full(shape, value, x.dtype(), x.device());
+  const Tensor place = window(y, x, dim, before);
+  on(y.device(), [&](auto dev) { kernels::copy(dev, x.view(), place.view()); });
+  return record("pad", y, {x}, {}, [dim, before, length = x.shape()[dim]](const Backward& call) -> Tensors {
+    return {slice(call.grad(), dim, before, before + length)};
+  });
+}
+
+}  // namespace tern

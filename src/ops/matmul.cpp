@@ -1,0 +1,113 @@
+#include "ops/matmul.h"
+
+#include <fmt/format.h>
+
+#include "autodiff/node.h"
+#include "ops/copy.h"
+#include "ops/kernels/matmul.h"
+#include "ops/kernels/pointwise.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+namespace tern {
+
+namespace {
+
+[[noreturn]] void misfit(const Tensor& a, const Tensor& b) {
+  fail("matmul", fmt::format("expected the last dimension of a to equal the second to last of b, and batch dimensions "
+                             "that broadcast, but got {} x {}", to_string(a.shape()), to_string(b.shape())));
+}
+
+void check_operands(const char* op, const Tensor& a, const Tensor& b) {
+  if (!is_floating(a.dtype()) || a.dtype() != b.dtype())
+    fail(op, fmt::format("expected operands of one floating dtype but got {} and {}", name(a.dtype()), name(b.dtype())));
+  if (a.device() != b.device())
+    fail(op, fmt::format("expected operands on one device but got {} and {}", to_string(a.device()), to_string(b.device())));
+}
+
+/// x where a product can take its strides (Note [Matmul operands]), else a copy.
+Tensor operand(const Tensor& x) {
+  const std::int64_t rows = x.size(-2), columns = x.size(-1);
+  const std::int64_t row_stride = x.strides()[x.dims() - 2], column_stride = x.strides().back();
+  const bool row_major = (column_stride == 1 || columns <= 1) && (row_stride >= columns || rows <= 1);
+  const bool column_major = (row_stride == 1 || rows <= 1) && (column_stride >= rows || columns <= 1);
+  return row_major || column_major ? x : clone(x);
+}
+
+View batched(const Tensor& x, const Shape& batch) {
+  View view = x.view();
+  const int lead = batch.size() + 2 - x.dims();
+  Strides strides = Strides::filled(batch.size(), 0);
+  for (int i = lead; i < batch.size(); ++i)
+    if (x.shape()[i - lead] == batch[i]) strides[i] = x.strides()[i - lead];
+  strides.push_back(x.strides()[x.dims() - 2]);
+  strides.push_back(x.strides().back());
+  view.shape = batch;
+  view.shape.push_back(x.size(-2));
+  view.shape.push_back(x.size(-1));
+  view.strides = strides;
+  return view;
+}
+
+}  // namespace
+
+Tensor matmul(const Tensor& a_, const Tensor& b_) {
+  check_operands("matmul", a_, b_);
+  if (a_.dims() == 0 || b_.dims() == 0 || a_.size(-1) != b_.size(b_.dims() == 1 ? 0 : -2)) misfit(a_, b_);
+  if (a_.dims() == 1) return squeeze(matmul(unsqueeze(a_, 0), b_), b_.dims() == 1 ? 0 : -2);
+  if (b_.dims() == 1) return squeeze(matmul(a_, unsqueeze(b_, 1)), -1);
+  if (a_.dims() > 2 && b_.dims() == 2) {
+    // One product of all rows: the gradient of b is then one product too, and not a batch of them to be summed.
+    Shape shape = a_.shape();
+    shape.back() = b_.size(1);
+    return reshape(matmul(flatten(a_, 0, -2), b_), shape);
+  }
+  const Tensor a = operand(a_), b = operand(b_);
+  Shape a_batch(a.shape().begin(), a.shape().end() - 2), b_batch(b.shape().begin(), b.shape().end() - 2);
+  Shape shape = broadcast_shapes(a_batch, b_batch, "matmul");
+  const Shape batch = shape;
+  shape.push_back(a.size(-2));
+  shape.push_back(b.size(-1));
+  Tensor c = empty(shape, a.dtype(), a.device());
+  on(c.device(), [&](auto dev) { kernels::matmul(dev, batched(a, batch), batched(b, batch), c.view(), 1, Write::overwrite); });
+  return record("matmul", c, {a, b}, {a, b}, [](const Backward& call) -> Tensors {
+    const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
+    return {call.needs(0) ? sum_to(matmul(g, transpose(y, -1, -2)), x.shape()) : Tensor(),
+            call.needs(1) ? sum_to(matmul(transpose(x, -1, -2), g), y.shape()) : Tensor()};
+  });
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check_operands("linear", x, weight);
+  if (weight.dims() != 2 || x.dims() == 0 || x.size(-1) != weight.size(1) ||
+      (bias.defined() && bias.shape() != Shape{weight.size(0)}))
+    fail("linear", fmt::format("expected x (..., in), weight (out, in) and bias (out) but got {}, {} and {}", to_string(x.shape()),
+                               to_string(weight.shape()), bias.defined() ? to_string(bias.shape()) : "none"));
+  const std::int64_t in = weight.size(1), out = weight.size(0);
+  Shape shape = x.shape();
+  shape.back() = out;
+  const Tensor rows = operand(reshape(x, {in == 0 ? numel(shape) / std::max<std::int64_t>(out, 1) : x.numel() / in, in}));
+  const Tensor matrix = operand(weight);
+  Tensor y = empty({rows.size(0), out}, x.dtype(), x.device());
+  on(y.device(), [&](auto dev) {
+    View transposed = matrix.view();
+    std::swap(transposed.shape[0], transposed.shape[1]);
+    std::swap(transposed.strides[0], transposed.strides[1]);
+    kernels::matmul(dev, rows.view(), transposed, y.view(), 1, Write::overwrite);
+    if (bias.defined()) {
+      View row = bias.view();
+      row.shape = y.shape();
+      row.strides = {0, bias.strides()[0]};
+      kernels::binary(dev, kernels::Binary::add, y.view(), row, y.view());
+    }
+  });
+  y = record("linear", y, {rows, matrix, bias}, {rows, matrix}, [](const Backward& call) -> Tensors {
+    const Tensor &g = call.grad();
+    return {call.needs(0) ? matmul(g, call.saved(1)) : Tensor(), call.needs(1) ? matmul(transpose(g, 0, 1), call.saved(0)) : Tensor(),
+            call.needs(2) ? sum(g, {0}) : Tensor()};
+  });
+  return reshape(y, shape);
+}
+
+}  // namespace tern

@@ -1,0 +1,90 @@
+#include "ops/random.h"
+
+#include <fmt/format.h>
+
+#include "autodiff/node.h"
+#include "ops/copy.h"
+#include "ops/kernels/random.h"
+
+namespace tern {
+
+static void check_floating(const char* op, DType dtype) {
+  if (!is_floating(dtype)) fail(op, fmt::format("expected a floating dtype but got {}", name(dtype)));
+}
+
+static void draw_uniform(const Tensor& x, double low, double high) {
+  const PhiloxState state = context().generator.reserve(x.numel());
+  on(x.device(), [&](auto dev) { kernels::uniform(dev, x.view(), low, high, state); });
+}
+
+static void draw_normal(const Tensor& x, double mean, double deviation) {
+  const PhiloxState state = context().generator.reserve(x.numel());
+  on(x.device(), [&](auto dev) { kernels::normal(dev, x.view(), mean, deviation, state); });
+}
+
+Tensor rand(const Shape& shape, double low, double high, DType dtype, Device device) {
+  check_floating("rand", dtype);
+  Tensor y = empty(shape, dtype, device);
+  draw_uniform(y, low, high);
+  return y;
+}
+
+Tensor randn(const Shape& shape, double mean, double deviation, DType dtype, Device device) {
+  check_floating("randn", dtype);
+  Tensor y = empty(shape, dtype, device);
+  draw_normal(y, mean, deviation);
+  return y;
+}
+
+Tensor bernoulli(const Shape& shape, double probability, DType dtype, Device device) {
+  if (!(probability >= 0 && probability <= 1))
+    fail("bernoulli", fmt::format("expected a probability in [0, 1] but got {}", probability));
+  Tensor y = empty(shape, dtype, device);
+  const PhiloxState state = context().generator.reserve(y.numel());
+  on(device, [&](auto dev) { kernels::bernoulli(dev, y.view(), probability, state); });
+  return y;
+}
+
+Tensor randperm(std::int64_t n, Device device) {
+  Tensor y = empty({n}, DType::i64, device);
+  // A key takes two words of a block, so an element takes a whole block.
+  const PhiloxState state = context().generator.reserve(4 * n);
+  on(device, [&](auto dev) { kernels::permutation(dev, y.view(), state); });
+  return y;
+}
+
+static void check_in_place(const char* op, const Tensor& x) {
+  check_floating(op, x.dtype());
+  if (!x.is_contiguous()) fail(op, fmt::format("expected a contiguous tensor but got strides {}", to_string(x.strides())));
+  begin_in_place(op, x);
+}
+
+Tensor uniform_(const Tensor& x, double low, double high) {
+  check_in_place("uniform_", x);
+  draw_uniform(x, low, high);
+  return x;
+}
+
+Tensor normal_(const Tensor& x, double mean, double deviation) {
+  check_in_place("normal_", x);
+  draw_normal(x, mean, deviation);
+  return x;
+}
+
+/// Dropout with the draws of a known position: linear in x, and its own derivative.
+static Tensor dropout_at(const Tensor& x, double p, PhiloxState state) {
+  const Tensor source = contiguous(x);
+  Tensor y = empty_like(source);
+  on(x.device(), [&](auto dev) { kernels::dropout(dev, source.view(), y.view(), p, state); });
+  return record("dropout", y, {source}, {},
+                [=](const Backward& call) -> Tensors { return {dropout_at(call.grad(), p, state)}; });
+}
+
+Tensor dropout(const Tensor& x, double p, bool training) {
+  if (!(p >= 0 && p < 1)) fail("dropout", fmt::format("expected a probability in [0, 1) but got {}", p));
+  check_floating("dropout", x.dtype());
+  if (!training || p == 0) return x;
+  return dropout_at(x, p, context().generator.reserve(x.numel()));
+}
+
+}  // namespace tern
