@@ -1,4 +1,5 @@
-# Packages are found, never downloaded. A package's headers are SYSTEM, so its warnings are not ours.
+# Packages are found, never downloaded. A package's headers are SYSTEM, so its warnings are not ours. A package that is
+# headers alone is BUILD_INTERFACE: no installed header includes one, so a user of the library needs none.
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(Threads REQUIRED)
 find_package(Eigen3 3.4 REQUIRED NO_MODULE)
@@ -7,10 +8,10 @@ find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
 
 add_library(tern_eigen INTERFACE)
-target_link_libraries(tern_eigen INTERFACE Eigen3::Eigen OpenMP::OpenMP_CXX)
+target_link_libraries(tern_eigen INTERFACE $<BUILD_INTERFACE:Eigen3::Eigen> OpenMP::OpenMP_CXX)
 
 add_library(tern_json INTERFACE)
-target_link_libraries(tern_json INTERFACE nlohmann_json::nlohmann_json)
+target_link_libraries(tern_json INTERFACE $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 
 # PCRE2 matches the byte-level BPE's Unicode pattern. The static library is preferred: a built program then runs
 # on a machine that lacks the package.
@@ -22,7 +23,8 @@ endif()
 add_library(tern_pcre2 INTERFACE)
 target_include_directories(tern_pcre2 SYSTEM INTERFACE $<BUILD_INTERFACE:${PCRE2_INCLUDE_DIR}>)
 target_compile_definitions(tern_pcre2 INTERFACE PCRE2_CODE_UNIT_WIDTH=8 PCRE2_STATIC)
-target_link_libraries(tern_pcre2 INTERFACE $<BUILD_INTERFACE:${PCRE2_LIBRARY}> $<INSTALL_INTERFACE:${PCRE2_LIBRARY}>)
+# Installed, the library is looked for again (ternConfig.cmake): its path here may not be its path there.
+target_link_libraries(tern_pcre2 INTERFACE $<BUILD_INTERFACE:${PCRE2_LIBRARY}> $<INSTALL_INTERFACE:tern::pcre2>)
 
 if(TERN_CUDA)
   find_package(CUDAToolkit REQUIRED)

@@ -1,0 +1,45 @@
+# The commands a newcomer types. CMake and CTest do the work: see CMakePresets.json, and CONTRIBUTING.md for the rest.
+#   PRESET=cpu|cuda|asan|ci   what to build; by default cuda where a GPU and nvcc are found, else cpu
+#   JOBS=N                    how many jobs at a time; by default one a processor
+#   ARGS="..."                more arguments for the program or for CTest
+ifndef PRESET
+PRESET := $(shell scripts/choose-preset.sh)
+endif
+JOBS ?= $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(shell nproc))
+BUILD := build/$(PRESET)
+export JOBS
+
+.DEFAULT_GOAL := help
+# Ninja runs the jobs in parallel; two of our targets at a time would be two Ninjas in one directory.
+.NOTPARALLEL:
+.PHONY: help packages build translate test install clean
+
+help:
+	@echo "make translate   train a German-English translator on the embedded corpus, about 2 minutes on 2 cores"
+	@echo "make build       build the library and the programs in $(BUILD)"
+	@echo "make test        build and run every test"
+	@echo "make install     install the library and the programs (PREFIX=/usr/local)"
+	@echo "make clean       remove $(BUILD)"
+	@echo "Each installs the distribution packages that are missing. PRESET, JOBS and ARGS change what is done: see Makefile."
+
+packages:
+	@scripts/install-packages.sh
+
+build: packages
+	@scripts/build.sh $(PRESET) programs
+
+translate: packages
+	@scripts/build.sh $(PRESET) tern-translate
+	@$(BUILD)/apps/tern-translate train --data data/embedded --src de --tgt en --preset quick --out runs/quick $(ARGS)
+
+test: packages
+	@scripts/build.sh $(PRESET) all
+	@ctest --preset $(PRESET) --parallel $(JOBS) $(ARGS)
+
+PREFIX ?= /usr/local
+install: packages
+	@scripts/build.sh $(PRESET) programs
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean:
+	@rm -rf $(BUILD)
