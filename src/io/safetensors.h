@@ -3,17 +3,16 @@
 #include <map>
 #include <span>
 #include <string>
-#include <utility>
 
 #include "io/file_error.h"
-#include "tensor/tensor.h"
+#include "nn/module.h"
 
 /// The safetensors format: eight bytes of header length, a JSON header of names, dtypes, shapes and offsets, the bytes.
 /// https://huggingface.co/docs/safetensors. Nothing in a file is ever executed.
 namespace tern::io {
 
-/// A name such as `blocks.0.attn.qkv.weight`, and what it names.
-using NamedTensor = std::pair<std::string, Tensor>;
+/// A name such as `blocks.0.attn.qkv.weight`, and what it names: `save_safetensors(path, nn::named_parameters(model))`.
+using NamedTensor = nn::NamedTensor;
 /// Free text about a file: names to values.
 using Metadata = std::map<std::string, std::string>;
 
