@@ -63,7 +63,8 @@ std::int64_t ssize_of(std::span<const std::int32_t> ids) noexcept { return stati
 
 Sequence classic_sequence(std::span<const std::int32_t> src, std::span<const std::int32_t> tgt, std::int32_t eos_src,
                           std::int32_t eos_tgt, std::int32_t pad, std::int64_t length) {
-  if (length < 2) throw std::invalid_argument(fmt::format("[classic_sequence] expected length >= 2 but got {}", length));
+  if (length < 2)
+    throw std::invalid_argument(fmt::format("[classic_sequence] expected length >= 2 but got {}", length));
   const auto size = static_cast<std::size_t>(length);
   std::vector<std::int64_t> tokens(src.begin(), src.end());
   tokens.push_back(eos_src);
@@ -181,7 +182,9 @@ std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size
           fmt::format("[bucketed_batches] expected a length >= 0 for each of the order but got none for {}", pick));
     }
   }
-  const auto columns = [&](std::size_t pick) { return round_up(std::max<std::int64_t>(lengths[pick], 1), options.multiple); };
+  const auto columns = [&](std::size_t pick) {
+    return round_up(std::max<std::int64_t>(lengths[pick], 1), options.multiple);
+  };
   // Equal lengths stay in the epoch's random order, so that batches are made up anew each epoch.
   std::vector<std::size_t> sorted(order.begin(), order.end());
   std::stable_sort(sorted.begin(), sorted.end(), [&](std::size_t a, std::size_t b) { return columns(a) < columns(b); });

@@ -128,7 +128,8 @@ class Encoder {
 
 std::size_t checked(const BpeModel& model, std::int32_t id, const char* what) {
   if (id < 0 || static_cast<std::size_t>(id) >= model.tokens.size()) {
-    throw std::invalid_argument(fmt::format("[{}] expected an id in [0, {}) but got {}", what, model.tokens.size(), id));
+    throw std::invalid_argument(
+        fmt::format("[{}] expected an id in [0, {}) but got {}", what, model.tokens.size(), id));
   }
   return static_cast<std::size_t>(id);
 }

@@ -20,8 +20,8 @@
 namespace tern::text {
 namespace {
 
-using Json = nlohmann::json;                  // read: keys are found in log time, however many a file has
-using OrderedJson = nlohmann::ordered_json;   // written: keys stay in their order
+using Json = nlohmann::json;                 // read: keys are found in log time, however many a file has
+using OrderedJson = nlohmann::ordered_json;  // written: keys stay in their order
 
 constexpr std::size_t max_file_bytes = std::size_t{64} << 20;
 constexpr std::size_t max_values = 4'000'000;  // of any kind, keys included: some 800,000 tokens and their merges
@@ -45,8 +45,9 @@ class Reader {
   std::shared_ptr<BpeModel> read(std::string_view text) {
     if (text.size() > max_file_bytes) fail("at most {} bytes but got {}", max_file_bytes, text.size());
     const Json root = parse(text);
-    only_keys(root, "the file", {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
-                                 "post_processor", "decoder", "model"});
+    only_keys(root, "the file",
+              {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
+               "decoder", "model"});
     expect(root, "version", "1.0");
     for (const char* key : {"truncation", "padding", "normalizer"}) expect(root, key, nullptr);
     byte_level(root, "pre_tokenizer");
@@ -54,8 +55,9 @@ class Reader {
     if (const Json& post = member(root, "post_processor"); !post.is_null()) byte_level(root, "post_processor");
     byte_level(root, "decoder");
     const Json& model = member(root, "model");
-    only_keys(model, "model", {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-                               "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
+    only_keys(model, "model",
+              {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+               "byte_fallback", "ignore_merges", "vocab", "merges"});
     expect(model, "type", "BPE", "BPE");
     expect(model, "dropout", nullptr);
     expect(model, "unk_token", nullptr);
@@ -197,8 +199,7 @@ class Reader {
     if (!added.is_array()) fail("'added_tokens' to be an array but got {}", added.type_name());
     StringMap<bool> seen;
     for (const Json& entry : added) {
-      only_keys(entry, "an added token",
-                {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+      only_keys(entry, "an added token", {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
       AddedToken token;
       const Json& content = member(entry, "content");
       if (!content.is_string()) fail("an added token's 'content' to be a string but got {}", content.type_name());
@@ -236,7 +237,9 @@ class Reader {
 };
 
 OrderedJson byte_level_json(bool add_prefix_space, bool trim_offsets) {
-  return {{"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"trim_offsets", trim_offsets},
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", add_prefix_space},
+          {"trim_offsets", trim_offsets},
           {"use_regex", true}};
 }
 
@@ -260,8 +263,13 @@ std::string read_file(const std::filesystem::path& path) {
 std::string Tokenizer::to_json() const {
   OrderedJson added = OrderedJson::array();
   for (const AddedToken& token : model_->added) {
-    added.push_back({{"id", token.id}, {"content", token.content}, {"single_word", false}, {"lstrip", false},
-                     {"rstrip", false}, {"normalized", token.normalized}, {"special", token.special}});
+    added.push_back({{"id", token.id},
+                     {"content", token.content},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", token.normalized},
+                     {"special", token.special}});
   }
   // An ordered_json object looks for each new key among all it has. Tokens are all different, so its list is built
   // directly, which keeps this linear.
@@ -273,7 +281,7 @@ std::string Tokenizer::to_json() const {
   OrderedJson merges = OrderedJson::array();
   for (const PairKey pair : model_->merges) {
     merges.push_back(OrderedJson::array({model_->tokens[static_cast<std::size_t>(left_of(pair))],
-                                  model_->tokens[static_cast<std::size_t>(right_of(pair))]}));
+                                         model_->tokens[static_cast<std::size_t>(right_of(pair))]}));
   }
   OrderedJson root = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
   root["added_tokens"] = std::move(added);
@@ -281,9 +289,14 @@ std::string Tokenizer::to_json() const {
   root["pre_tokenizer"] = byte_level_json(false, true);
   root["post_processor"] = byte_level_json(true, false);
   root["decoder"] = byte_level_json(true, true);
-  root["model"] = {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr},
-                   {"continuing_subword_prefix", nullptr}, {"end_of_word_suffix", nullptr}, {"fuse_unk", false},
-                   {"byte_fallback", false}, {"ignore_merges", false}};
+  root["model"] = {{"type", "BPE"},
+                   {"dropout", nullptr},
+                   {"unk_token", nullptr},
+                   {"continuing_subword_prefix", nullptr},
+                   {"end_of_word_suffix", nullptr},
+                   {"fuse_unk", false},
+                   {"byte_fallback", false},
+                   {"ignore_merges", false}};
   root["model"]["vocab"] = std::move(vocab);
   root["model"]["merges"] = std::move(merges);
   return root.dump(2);

@@ -70,8 +70,8 @@ struct EncodeScratch {
 struct BpeModel {
   std::vector<std::string> tokens;  // by id; the first `model_tokens` are the model's, the rest only added
   std::size_t model_tokens = 0;
-  std::vector<AddedToken> added;    // ascending ids
-  std::vector<PairKey> merges;      // by rank, each once
+  std::vector<AddedToken> added;  // ascending ids
+  std::vector<PairKey> merges;    // by rank, each once
 
   // Derived by finish():
   StringMap<std::int32_t> ids;

@@ -183,7 +183,10 @@ Tokenizer Tokenizer::train(std::span<const std::string> lines, const TrainOption
     if (token.empty() || find_invalid_utf8(token) != std::string::npos || !seen.emplace(token, true).second) {
       throw std::invalid_argument(fmt::format(
           "[Tokenizer::train] expected special tokens that are UTF-8, not empty and all different but got '{}'{}",
-          utf8_lossy(token), token.empty() ? "" : seen.contains(token) ? " twice" : ""));
+          utf8_lossy(token),
+          token.empty()          ? ""
+          : seen.contains(token) ? " twice"
+                                 : ""));
     }
   }
   auto model = std::make_shared<BpeModel>();

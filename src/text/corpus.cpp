@@ -17,7 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-
 // Names of the regular files in `dir`, sorted.
 std::vector<std::string> file_names(const fs::path& dir) {
   std::error_code error;
@@ -60,7 +59,8 @@ std::string resolve(const fs::path& dir, const std::vector<std::string>& files, 
   // "test" itself wins over "test_2016": it is exactly what was asked for.
   if (asked == "test" && names.contains("test")) found = {"test"};
   if (found.size() > 1) {
-    throw DataError(fmt::format("{}: expected one split for '{}' but got {}", dir.string(), asked, fmt::join(found, ", ")));
+    throw DataError(
+        fmt::format("{}: expected one split for '{}' but got {}", dir.string(), asked, fmt::join(found, ", ")));
   }
   return found.empty() ? std::string(asked) : found[0];
 }
@@ -74,7 +74,8 @@ fs::path side(const fs::path& dir, const std::vector<std::string>& files, const 
   }
   if (!has(plain) && !has(gzip)) {
     constexpr std::size_t most = 12;
-    const std::vector<std::string> some(files.begin(), files.begin() + static_cast<std::ptrdiff_t>(std::min(most, files.size())));
+    const std::vector<std::string> some(files.begin(),
+                                        files.begin() + static_cast<std::ptrdiff_t>(std::min(most, files.size())));
     throw DataError(fmt::format("{}: expected {} or {} but got {}{}", dir.string(), plain, gzip,
                                 files.empty() ? "no file" : fmt::format("{}", fmt::join(some, ", ")),
                                 files.size() > most ? ", ..." : ""));

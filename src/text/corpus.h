@@ -12,7 +12,7 @@ namespace tern::text {
 // Limits on what one file may expand to. They are checked while the file streams in, so that neither a line without an
 // end nor a small .gz of a large size can exhaust the memory.
 struct ReadOptions {
-  std::size_t max_line_bytes = std::size_t{1} << 20;    // without the line end
+  std::size_t max_line_bytes = std::size_t{1} << 20;      // without the line end
   std::uint64_t max_file_bytes = std::uint64_t{4} << 30;  // after decompression
   std::size_t max_lines = 50'000'000;
 };
@@ -29,11 +29,11 @@ struct Occurrence {
 struct CorpusReport {
   std::uint64_t files = 0;
   std::uint64_t lines = 0;
-  std::uint64_t bytes = 0;          // text without line ends
-  Occurrence crlf;                  // lines that ended in CR LF: the CR was dropped
-  Occurrence byte_order_marks;      // a mark at the start of a file: dropped
-  Occurrence empty;                 // lines with nothing but white space
-  Occurrence skipped_pairs;         // pairs left out because a side was empty
+  std::uint64_t bytes = 0;      // text without line ends
+  Occurrence crlf;              // lines that ended in CR LF: the CR was dropped
+  Occurrence byte_order_marks;  // a mark at the start of a file: dropped
+  Occurrence empty;             // lines with nothing but white space
+  Occurrence skipped_pairs;     // pairs left out because a side was empty
   void merge(const CorpusReport& other);
   // One line, e.g. "2 files, 58000 lines, 3.9 MB; 2 CRLF (first train.de:7); 1 empty (first train.en:9)".
   std::string summary() const;
@@ -41,8 +41,8 @@ struct CorpusReport {
 
 // Reads a text file, plain or gzip (told by its first bytes), one sentence a line; lines end in LF or CR LF, the last
 // one may lack its end. Throws DataError for: a file that cannot be read; gzip data that is truncated or corrupt, or a
-// file called *.gz that is not gzip; a byte that is not UTF-8 (file:line and the byte's column from 1); a NUL; a limit of
-// `options` passed.
+// file called *.gz that is not gzip; a byte that is not UTF-8 (file:line and the byte's column from 1); a NUL; a limit
+// of `options` passed.
 std::vector<std::string> read_lines(const std::filesystem::path& file, const ReadOptions& options = {},
                                     CorpusReport* report = nullptr);
 

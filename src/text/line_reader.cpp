@@ -21,7 +21,8 @@ namespace tern::text {
 // damaged header for plain text and pass over rubbish after the end.
 class LineReader::Bytes {
  public:
-  explicit Bytes(const std::filesystem::path& file) : name_(file.string()), file_(std::fopen(file.c_str(), "rb"), std::fclose) {
+  explicit Bytes(const std::filesystem::path& file)
+      : name_(file.string()), file_(std::fopen(file.c_str(), "rb"), std::fclose) {
     if (!file_) throw DataError(fmt::format("{}: could not be opened: {}", name_, std::strerror(errno)));
     fill();
     gzip_ = in_.size() >= 2 && in_[0] == '\x1f' && in_[1] == '\x8b';
@@ -53,7 +54,9 @@ class LineReader::Bytes {
       }
       if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR) {
         throw DataError(fmt::format("{}: the gzip data is corrupt: {}", name_,
-                                    zlib_.msg ? zlib_.msg : code == Z_NEED_DICT ? "needs a dictionary" : "inflate failed"));
+                                    zlib_.msg             ? zlib_.msg
+                                    : code == Z_NEED_DICT ? "needs a dictionary"
+                                                          : "inflate failed"));
       }
       in_.remove_prefix(in_.size() - zlib_.avail_in);
       if (code == Z_STREAM_END) {
@@ -123,8 +126,8 @@ bool LineReader::next(std::string& line, CorpusReport& report) {
     if (!begun) {
       begun = true;
       if (++line_number_ > options_.max_lines) {
-        throw DataError(
-            fmt::format("{}:{}: expected at most {} lines (max_lines) but got more", name_, line_number_, options_.max_lines));
+        throw DataError(fmt::format("{}:{}: expected at most {} lines (max_lines) but got more", name_, line_number_,
+                                    options_.max_lines));
       }
     }
     const std::size_t end = text_.find('\n');

@@ -73,9 +73,12 @@ std::string split_punctuation(const std::string& text) {
     }
     return out;
   };
-  spaced = rewrite(spaced, [](char a, char b) { return !is_digit(a) && is_point(b); }, "a b ");
-  spaced = rewrite(spaced, [](char a, char b) { return is_point(a) && !is_digit(b); }, " a b");
-  return rewrite(spaced, [](char a, char b) { return is_digit(a) && b == '-'; }, "a b ");
+  spaced = rewrite(
+      spaced, [](char a, char b) { return !is_digit(a) && is_point(b); }, "a b ");
+  spaced = rewrite(
+      spaced, [](char a, char b) { return is_point(a) && !is_digit(b); }, " a b");
+  return rewrite(
+      spaced, [](char a, char b) { return is_digit(a) && b == '-'; }, "a b ");
 }
 
 // N-grams that two sequences share, each counted as often as it is in both.

@@ -26,8 +26,8 @@ pcre2_match_data* as_data(void* p) { return static_cast<pcre2_match_data*>(p); }
 Pattern::Pattern(const std::string& expression) {
   int code = 0;
   PCRE2_SIZE offset = 0;
-  code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(), PCRE2_UTF | PCRE2_UCP, &code,
-                        &offset, nullptr);
+  code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(), PCRE2_UTF | PCRE2_UCP,
+                        &code, &offset, nullptr);
   if (!code_) throw std::logic_error(fmt::format("[pattern] {} at byte {} of {}", message(code), offset, expression));
   pcre2_jit_compile(as_code(code_), PCRE2_JIT_COMPLETE);  // without JIT the interpreter matches the same, slower
 }

@@ -1,0 +1,182 @@
+#include "text/bpe.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "catch.h"
+#include "support.h"
+#include "text/unicode.h"
+
+using namespace tern::text;
+using namespace tern::text::test;
+
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+const Json& expected() {
+  static const Json json = fixture("bpe.json");
+  return json;
+}
+
+const Tokenizer& reference() {
+  static const Tokenizer tokenizer = Tokenizer::load(fixture_path("tokenizer.json"));
+  return tokenizer;
+}
+
+std::vector<std::string> strings(const Json& json) { return json.get<std::vector<std::string>>(); }
+
+}  // namespace
+
+TEST_CASE("training gives Hugging Face's ids and merges", "[text]") {
+  for (const Json& run : expected()["trainings"]) {
+    const std::string corpus = run["corpus"].get<std::string>();
+    const std::vector<std::string> lines =
+        corpus == "nothing" ? std::vector<std::string>{} : strings(expected()[corpus]);
+    TrainOptions options;
+    options.vocab_size = run["vocab_size"].get<std::size_t>();
+    options.min_frequency = run["min_frequency"].get<std::uint64_t>();
+    options.special_tokens = strings(run["specials"]);
+    INFO(corpus << " " << options.vocab_size << " " << options.min_frequency);
+    const Tokenizer tokenizer = Tokenizer::train(lines, options);
+    REQUIRE(tokenizer.vocab_size() == run["size"].get<std::size_t>());
+    for (std::size_t i = 0; i < options.special_tokens.size(); ++i) {
+      CHECK(tokenizer.token_to_id(options.special_tokens[i]) == static_cast<std::int32_t>(i));
+    }
+    const std::vector<std::string> last = strings(run["last_tokens"]);
+    for (std::size_t i = 0; i < last.size(); ++i) {
+      const auto id = static_cast<std::int32_t>(tokenizer.vocab_size() - last.size() + i);
+      CHECK(tokenizer.id_to_token(id) == last[i]);
+      CHECK(tokenizer.token_to_id(last[i]) == id);
+    }
+    std::vector<std::string> merges;
+    for (const auto& [left, right] : tokenizer.merges()) {
+      merges.push_back(tokenizer.id_to_token(left) + " " + tokenizer.id_to_token(right));
+    }
+    CHECK(merges == strings(run["merges"]));
+  }
+}
+
+TEST_CASE("the order of the lines does not matter", "[text]") {
+  std::vector<std::string> lines = strings(expected()["lines"]);
+  TrainOptions options;
+  options.vocab_size = 600;
+  const std::string forward = Tokenizer::train(lines, options).to_json();
+  std::reverse(lines.begin(), lines.end());
+  CHECK(Tokenizer::train(lines, options).to_json() == forward);
+}
+
+TEST_CASE("tokenizer.json is what Hugging Face writes, byte for byte", "[text]") {
+  TrainOptions options;
+  options.vocab_size = 700;
+  options.special_tokens = {"<eos_de>", "<eos_en>", "<pad>"};
+  const std::string theirs = slurp(fixture_path("tokenizer.json"));
+  CHECK((Tokenizer::train(strings(expected()["lines"]), options).to_json() == theirs));
+  CHECK((reference().to_json() == theirs));
+}
+
+TEST_CASE("encoding and decoding give Hugging Face's ids and text", "[text]") {
+  for (int round = 0; round < 2; ++round) {  // the second time from the word cache
+    for (const Json& item : expected()["encode"]) {
+      const std::string text = item[0].get<std::string>();
+      const Ids ids = reference().encode(text);
+      INFO(item.dump());
+      CHECK(ids == item[1].get<Ids>());
+      CHECK(reference().decode(ids) == item[2].get<std::string>());
+      CHECK(reference().decode(ids, false) == item[3].get<std::string>());
+      CHECK(reference().decode(ids, false) == text);
+    }
+  }
+}
+
+TEST_CASE("lossy decoding gives Hugging Face's text", "[text]") {
+  for (const Json& item : expected()["decode"]) {
+    CHECK(reference().decode(item[0].get<Ids>(), false) == item[1].get<std::string>());
+  }
+}
+
+TEST_CASE("lines of 10,000 characters encode as Hugging Face's do", "[text]") {
+  for (const Json& item : expected()["long"]) {
+    std::string text;
+    for (std::size_t i = 0; i < item["count"].get<std::size_t>(); ++i) text += item["unit"].get<std::string>();
+    const Ids ids = reference().encode(text);
+    INFO(item.dump());
+    CHECK(ids.size() == item["size"].get<std::size_t>());
+    CHECK(std::to_string(id_hash(ids)) == item["hash"].get<std::string>());
+    CHECK((reference().decode(ids, false) == text));
+  }
+}
+
+TEST_CASE("a word of a megabyte costs no more than prose", "[text]") {
+  for (const std::string unit : {"a", "ab", "\xC3\xBC", " ", "\xC2\xA0", ".", "\xF0\x9F\x98\x80", "\xFF", "a\xFF"}) {
+    std::string text;
+    while (text.size() < 1'000'000) text += unit;
+    const auto start = std::chrono::steady_clock::now();
+    const Ids ids = reference().encode(text);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    INFO(unit);
+    CHECK((reference().decode(ids, false) == utf8_lossy(text)));
+    CHECK(seconds.count() < 5);  // a quadratic way takes many minutes
+  }
+}
+
+TEST_CASE("added tokens are found as Hugging Face finds them", "[text]") {
+  Json file = fixture("tokenizer.json");
+  file["added_tokens"] = expected()["added_tokens"];
+  const Tokenizer tokenizer = Tokenizer::from_json(file.dump(), "added.json");
+  CHECK(tokenizer.vocab_size() == reference().vocab_size() + 5);  // "The" is a token already
+  const Tokenizer again = Tokenizer::from_json(tokenizer.to_json(), "again.json");
+  CHECK((again.to_json() == tokenizer.to_json()));
+  for (const Json& item : expected()["added"]) {
+    INFO(item.dump());
+    const Ids ids = tokenizer.encode(item[0].get<std::string>());
+    CHECK(ids == item[1].get<Ids>());
+    CHECK(tokenizer.decode(ids) == item[2].get<std::string>());
+    CHECK(again.encode(item[0].get<std::string>()) == ids);
+  }
+}
+
+TEST_CASE("bytes that are not UTF-8 encode byte by byte", "[text]") {
+  TestRandom random{3};
+  for (int round = 0; round < 2000; ++round) {
+    std::string text;
+    for (std::uint64_t n = random(20); n > 0; --n) text += static_cast<char>(random(4) ? random(256) : 'a');
+    const Ids ids = reference().encode(text);
+    CHECK(reference().decode(ids, false) == utf8_lossy(text));
+    std::string bytes;  // before the lossy step nothing is lost: one token at a time, but for multi-byte characters
+    for (const std::int32_t id : ids) bytes += reference().id_to_token(id);
+    CHECK(to_code_points(bytes).size() == text.size());
+  }
+}
+
+TEST_CASE("encoding from several threads gives the same ids", "[text]") {
+  const std::vector<std::string> lines = strings(expected()["lines"]);
+  std::vector<Ids> alone;
+  for (const std::string& line : lines) alone.push_back(reference().encode(line));
+  const Tokenizer shared = Tokenizer::load(fixture_path("tokenizer.json"));
+  std::vector<int> wrong(4);
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < wrong.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (std::size_t i = 0; i < lines.size(); ++i) wrong[t] += shared.encode(lines[i]) != alone[i];
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == std::vector<int>(4, 0));
+}
+
+TEST_CASE("arguments that make no sense are refused", "[text]") {
+  CHECK_THROWS_AS(reference().decode(Ids{-1}), std::invalid_argument);
+  CHECK_THROWS_AS(reference().decode(Ids{622}), std::invalid_argument);
+  CHECK(message_of<std::invalid_argument>([] { reference().id_to_token(622); }) ==
+        "[id_to_token] expected an id in [0, 622) but got 622");
+  CHECK(reference().token_to_id("no such token") == std::nullopt);
+  for (const std::vector<std::string>& specials : {std::vector<std::string>{""}, {"<a>", "<a>"}, {"\xFF"}}) {
+    TrainOptions options;
+    options.special_tokens = specials;
+    CHECK_THROWS_AS(Tokenizer::train({}, options), std::invalid_argument);
+  }
+  CHECK(reference().encode("").empty());
+  CHECK(reference().decode({}) == "");
+}

@@ -1,0 +1,90 @@
+#include "text/unicode.h"
+
+#include "catch.h"
+#include "support.h"
+#include "text/pretokenize.h"
+
+using namespace tern::text;
+using namespace tern::text::test;
+
+TEST_CASE("every code point survives UTF-8", "[text]") {
+  for (char32_t c = 0; c < 0x110000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    std::string bytes;
+    append_utf8(bytes, c);
+    const Utf8Step step = decode_utf8(bytes);
+    if (!(step.valid && step.code_point == c && step.size == bytes.size())) FAIL("U+" << std::hex << std::uint32_t(c));
+    if (bytes.size() > 1 && find_invalid_utf8(std::string_view(bytes).substr(0, bytes.size() - 1)) != 0) FAIL();
+  }
+}
+
+TEST_CASE("ill-formed UTF-8 is found and replaced by maximal subparts", "[text]") {
+  const std::string r = "\xEF\xBF\xBD";
+  CHECK(find_invalid_utf8("plain ascii, long enough for eight") == std::string_view::npos);
+  CHECK(find_invalid_utf8("12345678901\xFF") == 11);
+  CHECK(utf8_lossy("") == "");
+  CHECK(utf8_lossy("a\x80z") == "a" + r + "z");
+  CHECK(utf8_lossy("\xC0\xAF") == r + r);                  // overlong
+  CHECK(utf8_lossy("\xE0\x80\x80") == r + r + r);          // overlong
+  CHECK(utf8_lossy("\xED\xA0\x80") == r + r + r);          // surrogate
+  CHECK(utf8_lossy("\xF4\x90\x80\x80") == r + r + r + r);  // past U+10FFFF
+  CHECK(utf8_lossy("\xF0\x9F\x98") == r);                  // cut short: one subpart
+  CHECK(utf8_lossy("\xF0\x9F\x98"
+                   "a") == r + "a");
+  CHECK(utf8_lossy("\xE2\x82\xE2\x82\xAC") == r + "\xE2\x82\xAC");
+  CHECK(utf8_lossy("\xF8\x88\x80\x80\x80") == r + r + r + r + r);
+  // The example of The Unicode Standard, table 3-8.
+  CHECK(utf8_lossy("\x61\xF1\x80\x80\xE1\x80\xC2\x62\x80\x63\x80\xBF\x64") ==
+        "a" + r + r + r + "b" + r + "c" + r + r + "d");
+}
+
+TEST_CASE("white space is Python's", "[text]") {
+  const Json spaces = fixture("characters.json")["spaces"];
+  std::size_t next = 0;
+  for (char32_t c = 0; c < 0x110000; ++c) {
+    const bool expected = next < spaces.size() && spaces[next].get<char32_t>() == c;
+    next += expected;
+    if (is_python_space(c) != expected) FAIL("U+" << std::hex << std::uint32_t(c));
+  }
+  CHECK(strip_right("a b \t\xE3\x80\x80\x1C") == "a b");
+  CHECK(strip_right(" \xC2\xA0\xC2\x85") == "");
+  CHECK(strip_right("x\xA0") == "x\xA0");  // a stray byte is not a space
+}
+
+TEST_CASE("lower-casing is Python's", "[text]") {
+  const Json characters = fixture("characters.json");
+  for (const Json& pair : characters["lower"]) CHECK(lower(pair[0].get<std::string>()) == pair[1].get<std::string>());
+  std::uint64_t hash = 0;
+  for (char32_t c = 0; c < 0x110000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    std::string text;
+    append_utf8(text, c);
+    for (const char byte : lower(text + "x")) hash = hash * 1000003 + static_cast<unsigned char>(byte) + 1;
+  }
+  CHECK(std::to_string(hash) == characters["lower_hash"].get<std::string>());
+  CHECK(lower("A\xFFZ") == "a\xFFz");
+}
+
+TEST_CASE("every code point has the class that the pre-tokeniser's definition gives it", "[text]") {
+  const Json characters = fixture("characters.json");
+  const Json& classes = characters["classes"];
+  PreTokenizer words;
+  const auto count = [&](const std::string& text) {
+    int n = 0;
+    words.for_each(text, [&](std::string_view) { ++n; });
+    return n;
+  };
+  std::size_t seen = 0;
+  for (std::size_t run = 0; run < classes.size(); run += 3) {
+    for (auto c = classes[run].get<char32_t>(); c <= classes[run + 1].get<char32_t>(); ++c, ++seen) {
+      std::string text;
+      append_utf8(text, c);
+      const char* kind = count("a" + text) == 1   ? "L"
+                         : count("1" + text) == 1 ? "N"
+                         : count("." + text) == 2 ? "S"
+                                                  : "O";
+      if (classes[run + 2] != kind) FAIL("U+" << std::hex << std::uint32_t(c) << " is " << kind);
+    }
+  }
+  CHECK(seen == 0x110000 - 0x800);
+}
