@@ -30,7 +30,9 @@ bool is_flat(const Tensor& x);
 bool follows(const Tensor& previous, const Tensor& next);
 /// (n): everything from the first element of `first` to the last one of `last`, which follow each other.
 Tensor run_of(const Tensor& first, const Tensor& last);
+/// An order of tensors in which those of one storage stand together, by offset.
+bool lies_before(const Tensor& a, const Tensor& b);
 /// The tensors merged into as few one-dimensional windows as possible. Contiguous tensors only.
-Tensors contiguous_runs(const Tensors& tensors);
+Tensors contiguous_runs(Tensors tensors);
 
 }  // namespace tern::nn

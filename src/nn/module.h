@@ -89,8 +89,11 @@ void set_requires_grad(Module& module, bool requires_grad);
 ModuleNames module_names(const Module& module);
 
 namespace detail {
+/// Gives every parameter and buffer handle in the tree a new tensor with the same elements.
 void own_parameters(Module& module);
-}
+/// Puts a handle, and all of its copies, on other memory. See Note [Rebinding].
+void rebind(const Tensor& x, const Tensor& data);
+}  // namespace detail
 
 /// A copy with parameters and buffers of its own; ties are kept, gradients are not.
 template <std::derived_from<Module> M>

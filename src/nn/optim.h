@@ -23,7 +23,7 @@ class Optimizer {
   /// into them restores it.
   std::vector<NamedTensor> state(const std::vector<NamedTensor>& names = {});
 
-  const Tensors& parameters() const { return parameters_; }
+  Tensors parameters() const;
   /// The learning rate of a group on the device, f32 ().
   const Tensor& lr(std::size_t group = 0) const { return groups_[group].lr; }
   /// The number of steps so far on the device, f32 ().
@@ -43,20 +43,25 @@ class Optimizer {
     double initial_lr = 0;
     Tensor lr;
   };
-  struct Slot {             // of a parameter
+  struct Slot {  // of a parameter
+    Tensor parameter;
     std::size_t group = 0;
-    std::size_t run = 0;
-    const void* data = nullptr;  // where the parameter was when its run was laid out
-    Tensors moments;             // windows on the run's
+    const void* place = nullptr;  // of the parameter when its run was laid out
+    Tensors moments;              // windows on the run's, in the parameter's shape
+  };
+  struct Run {  // parameters that follow each other, and their moments
+    std::vector<std::size_t> slots;
+    Tensors moments;
   };
 
   bool is_laid_out() const;
   void lay_out();
+  void step(const Run& run);
 
   std::vector<std::string> moment_names_;
   std::vector<Group> groups_;
-  Tensors parameters_;
-  std::vector<Slot> slots_;
+  std::vector<Slot> slots_;  // in the order given
+  std::vector<Run> runs_;
   Tensor steps_;
   std::size_t launches_ = 0;
 };

@@ -1,0 +1,121 @@
+#include "nn/attention.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/matmul.h"
+#include "ops/normalize.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/view.h"
+
+namespace tern::nn {
+
+// Note [Hidden scores]
+// A hidden key's score gets a large negative number and not -inf. Next to a visible key its probability is exactly 0
+// either way; but a query that sees nothing, as in a row of padding, gets finite numbers that nobody reads, where -inf would
+// give a NaN that spreads to every weight in the backward pass.
+static double hidden_score(DType dtype) { return dtype == DType::f16 ? -3e4 : -1e9; }
+
+AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, std::int64_t keys, DType dtype, Device device)
+    : options_(options) {
+  const auto &[is_causal, padding, prefix] = options;
+  const auto check = [](const char* what, const Tensor& x, int dims, DType expected) {
+    if (x.dims() != dims || x.dtype() != expected)
+      fail("AttentionMask", fmt::format("expected {} of {} dimension(s) and {} but got {} {}", what, dims, name(expected),
+                                        name(x.dtype()), to_string(x.shape())));
+  };
+  if (padding.defined()) {
+    check("padding", padding, 2, DType::boolean);
+    if (padding.size(1) != keys)
+      fail("AttentionMask", fmt::format("expected padding (B, {}) but got {}", keys, to_string(padding.shape())));
+    device = padding.device();
+  }
+  if (prefix.defined()) {
+    check("prefix", prefix, 1, DType::i64);
+    if (!is_causal) fail("AttentionMask", "expected causal = true beside a prefix, which opens what causal closes");
+    if (padding.defined() && padding.size(0) != prefix.size(0))
+      fail("AttentionMask", fmt::format("expected a prefix for each of {} rows but got {}", padding.size(0), prefix.size(0)));
+    device = prefix.device();
+  }
+  if (!is_causal && !padding.defined()) return;
+
+  const NoGrad unrecorded;
+  const double score = hidden_score(dtype);
+  if (is_causal && !padding.defined() && !prefix.defined()) {
+    additive_ = triu(full({1, 1, queries, keys}, score, dtype, device), keys - queries + 1);
+    return;
+  }
+  Tensor hidden;
+  if (is_causal) {
+    Tensor last_visible = reshape(arange(static_cast<double>(keys - queries), static_cast<double>(keys), 1, DType::i64, device),
+                                  {1, 1, queries, 1});
+    if (prefix.defined()) last_visible = maximum(last_visible, reshape(prefix, {prefix.size(0), 1, 1, 1}) - 1);
+    hidden = gt(reshape(arange(keys, DType::i64, device), {1, 1, 1, keys}), last_visible);
+  }
+  if (padding.defined()) {
+    const Tensor padded = reshape(padding, {padding.size(0), 1, 1, keys});
+    hidden = hidden.defined() ? logical_or(hidden, padded) : padded;
+  }
+  additive_ = masked_fill(zeros(hidden.shape(), dtype, device), hidden, score);
+}
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask, double p, bool training) {
+  // The scale goes to q, which is smaller than the scores.
+  const double scale = 1 / std::sqrt(static_cast<double>(q.size(-1)));
+  Tensor scores = matmul(q * scale, transpose(k, -1, -2));
+  if (mask.additive().defined()) scores = scores + mask.additive();
+  return matmul(dropout(softmax(scores), p, training), v);
+}
+
+MultiHeadAttention::MultiHeadAttention(std::int64_t width, const AttentionOptions& options_) : options(options_) {
+  if (options.heads < 1 || width < 1 || width % options.heads != 0)
+    fail("MultiHeadAttention", fmt::format("expected a width that the number of heads divides but got {} and {}", width, options.heads));
+  detail::refuse_fused("MultiHeadAttention", options.use_fused_kernel);
+  [[maybe_unused]] const Dropout valid(options.dropout);
+  if (options.cross) {
+    query.emplace(width, width, options.bias, options.device);
+    key_value.emplace(width, 2 * width, options.bias, options.device);
+  } else {
+    qkv.emplace(width, 3 * width, options.bias, options.device);
+  }
+  proj = Linear(width, width, options.bias, options.device);
+}
+
+void MultiHeadAttention::visit(Visitor& v) {
+  v("qkv", qkv);
+  v("query", query);
+  v("key_value", key_value);
+  v("proj", proj);
+}
+
+/// x (B, T, n width) as n views (B, heads, T, head_dim). One op, whose gradient is written in one piece.
+static Tensors split_heads(const Tensor& x, std::int64_t n, std::int64_t heads) {
+  Tensors parts = unstack(reshape(x, {x.size(0), x.size(1), n, heads, x.size(2) / (n * heads)}), 2);
+  for (Tensor& part : parts) part = transpose(part, 1, 2);
+  return parts;
+}
+
+Tensor MultiHeadAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) const {
+  const Tensor y = transpose(attention(q, k, v, mask, options.dropout, training), 1, 2);
+  return proj.forward(reshape(y, {y.size(0), y.size(1), y.size(2) * y.size(3)}));
+}
+
+Tensor MultiHeadAttention::forward(const Tensor& x, const AttentionMask& mask) const {
+  const ModuleScope scope(this, "MultiHeadAttention");
+  if (!qkv) fail("MultiHeadAttention", "expected a memory: the layer was made for cross attention");
+  const Tensors parts = split_heads(qkv->forward(x), 3, options.heads);
+  return attend(parts[0], parts[1], parts[2], mask);
+}
+
+Tensor MultiHeadAttention::forward(const Tensor& x, const Tensor& memory, const AttentionMask& mask) const {
+  const ModuleScope scope(this, "MultiHeadAttention");
+  if (!key_value) fail("MultiHeadAttention", "expected no memory: the layer was made for self attention");
+  const Tensors parts = split_heads(key_value->forward(memory), 2, options.heads);
+  return attend(split_heads(query->forward(x), 1, options.heads)[0], parts[0], parts[1], mask);
+}
+
+}  // namespace tern::nn

@@ -1,0 +1,111 @@
+#include "nn/flat.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+
+#include "ops/copy.h"
+#include "ops/factory.h"
+
+namespace tern::nn {
+
+static std::int64_t elements_per_slice(DType dtype) { return static_cast<std::int64_t>(flat_alignment / size_of(dtype)); }
+
+static std::int64_t round_up(std::int64_t count, DType dtype) {
+  const std::int64_t unit = elements_per_slice(dtype);
+  return (count + unit - 1) / unit * unit;
+}
+
+static Tensor flat_zeros(std::int64_t count, DType dtype, Device device) {
+  auto impl = make_ref<TensorImpl>();
+  impl->storage = make_ref<FlatStorage>(static_cast<std::size_t>(count) * size_of(dtype), context().stream(device));
+  impl->shape = {count};
+  impl->strides = {1};
+  impl->dtype = dtype;
+  return zero_(Tensor(std::move(impl)));
+}
+
+static FlatParameters flatten(const Tensors& parameters) {
+  const DType dtype = parameters[0].dtype();
+  const Device device = parameters[0].device();
+  std::int64_t total = 0;
+  for (const Tensor& x : parameters) {
+    if (x.device() != device)
+      fail("flatten_parameters", fmt::format("expected parameters of {} on one device but got {} and {}", name(dtype),
+                                             to_string(device), to_string(x.device())));
+    total += round_up(x.numel(), dtype);
+  }
+  FlatParameters flat{flat_zeros(total, dtype, device), flat_zeros(total, dtype, device)};
+  std::int64_t offset = 0;
+  for (const Tensor& x : parameters) {
+    const auto slice = [&](const Tensor& buffer) { return buffer.as_strided(x.shape(), contiguous_strides(x.shape()), offset); };
+    const Tensor data = copy_(slice(flat.parameters), x.detach()), gradient = slice(flat.gradients);
+    if (x.grad().defined()) copy_(gradient, x.grad());
+    detail::rebind(x, data);
+    Tensor(x).set_grad(gradient);
+    offset += round_up(x.numel(), dtype);
+  }
+  return flat;
+}
+
+std::vector<FlatParameters> flatten_parameters(Module& module) {
+  const NoGrad unrecorded;
+  Tensors trained = parameters(module);
+  std::erase_if(trained, [](const Tensor& x) { return !x.requires_grad(); });
+  // Matrices before vectors: the usual split into parameters with and without weight decay then leaves two runs.
+  std::stable_sort(trained.begin(), trained.end(), [](const Tensor& a, const Tensor& b) {
+    return std::tuple(a.dtype(), a.dims() < 2) < std::tuple(b.dtype(), b.dims() < 2);
+  });
+  std::vector<FlatParameters> result;
+  for (auto first = trained.begin(); first != trained.end();) {
+    const auto last = std::find_if(first, trained.end(), [&](const Tensor& x) { return x.dtype() != first->dtype(); });
+    result.push_back(flatten(Tensors(first, last)));
+    first = last;
+  }
+  return result;
+}
+
+bool is_flat(const Tensor& x) { return dynamic_cast<const FlatStorage*>(x.impl().storage.get()) != nullptr; }
+
+bool follows(const Tensor& previous, const Tensor& next) {
+  if (!(previous.impl().storage == next.impl().storage) || previous.dtype() != next.dtype()) return false;
+  const std::int64_t gap = next.offset() - (previous.offset() + previous.numel());
+  return gap == 0 || (gap > 0 && gap < elements_per_slice(next.dtype()) && is_flat(next));
+}
+
+Tensor run_of(const Tensor& first, const Tensor& last) {
+  return first.as_strided({last.offset() + last.numel() - first.offset()}, {1}, first.offset());
+}
+
+bool lies_before(const Tensor& a, const Tensor& b) {
+  const Storage *in_a = a.impl().storage.get(), *in_b = b.impl().storage.get();
+  return in_a == in_b ? a.offset() < b.offset() : std::less<const Storage*>()(in_a, in_b);
+}
+
+Tensors contiguous_runs(Tensors tensors) {
+  std::stable_sort(tensors.begin(), tensors.end(), lies_before);
+  Tensors runs;
+  for (std::size_t first = 0, last; first < tensors.size(); first = last + 1) {
+    for (last = first; last + 1 < tensors.size() && follows(tensors[last], tensors[last + 1]);) ++last;
+    runs.push_back(run_of(tensors[first], tensors[last]));
+  }
+  return runs;
+}
+
+void zero_grad(const Tensors& parameters) {
+  const NoGrad unrecorded;
+  Tensors flat;
+  for (Tensor x : parameters) {
+    const Tensor gradient = x.grad();
+    if (!gradient.defined()) continue;
+    if (is_flat(gradient)) flat.push_back(gradient);
+    else x.set_grad({});
+  }
+  for (const Tensor& run : contiguous_runs(std::move(flat))) zero_(run);
+}
+
+void zero_grad(const Module& module) { zero_grad(parameters(module)); }
+
+}  // namespace tern::nn

@@ -1,0 +1,120 @@
+#include "nn/layers.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "nn/init.h"
+#include "ops/index.h"
+#include "ops/matmul.h"
+#include "ops/normalize.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+
+namespace tern::nn {
+
+static Tensor parameter(const Shape& shape, Device device) {
+  Tensor x = empty(shape, DType::f32, device);
+  return x.set_requires_grad();
+}
+
+static void check_sizes(const char* where, std::int64_t a, std::int64_t b) {
+  if (a < 1 || b < 1) fail(where, fmt::format("expected sizes >= 1 but got {} and {}", a, b));
+}
+
+void detail::refuse_fused(const char* where, bool use_fused_kernel) {
+  if (use_fused_kernel) fail(where, "expected use_fused_kernel = false: this build has no fused kernels");
+}
+
+Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, Device device) {
+  check_sizes("Linear", in, out);
+  weight = parameter({out, in}, device);
+  init::kaiming_uniform(weight, std::sqrt(5.0));
+  if (!with_bias) return;
+  bias = parameter({out}, device);
+  const double bound = 1 / std::sqrt(static_cast<double>(in));
+  init::uniform(bias, -bound, bound);
+}
+
+void Linear::visit(Visitor& v) {
+  v("weight", weight);
+  v("bias", bias);
+}
+
+Tensor Linear::forward(const Tensor& x) const {
+  const ModuleScope scope(this, "Linear");
+  return linear(x, weight, bias);
+}
+
+Embedding::Embedding(std::int64_t count, std::int64_t width, Device device) {
+  check_sizes("Embedding", count, width);
+  weight = parameter({count, width}, device);
+  init::normal(weight);
+}
+
+void Embedding::visit(Visitor& v) { v("weight", weight); }
+
+Tensor Embedding::forward(const Tensor& ids) const {
+  const ModuleScope scope(this, "Embedding");
+  return embedding(weight, ids);
+}
+
+LayerNorm::LayerNorm(std::int64_t width, const NormOptions& options) : eps(options.eps) {
+  check_sizes("LayerNorm", width, 1);
+  detail::refuse_fused("LayerNorm", options.use_fused_kernel);
+  weight = init::ones(parameter({width}, options.device));
+  if (options.bias) bias = init::zeros(parameter({width}, options.device));
+}
+
+void LayerNorm::visit(Visitor& v) {
+  v("weight", weight);
+  v("bias", bias);
+}
+
+Tensor LayerNorm::forward(const Tensor& x) const {
+  const ModuleScope scope(this, "LayerNorm");
+  return layer_norm(x, weight, bias, eps);
+}
+
+RMSNorm::RMSNorm(std::int64_t width, const NormOptions& options) : eps(options.eps) {
+  check_sizes("RMSNorm", width, 1);
+  detail::refuse_fused("RMSNorm", options.use_fused_kernel);
+  weight = init::ones(parameter({width}, options.device));
+}
+
+void RMSNorm::visit(Visitor& v) { v("weight", weight); }
+
+Tensor RMSNorm::forward(const Tensor& x) const {
+  const ModuleScope scope(this, "RMSNorm");
+  return rms_norm(x, weight, eps);
+}
+
+Dropout::Dropout(double probability) : p(probability) {
+  if (!(p >= 0 && p < 1)) fail("Dropout", fmt::format("expected 0 <= p < 1 but got {}", p));
+}
+
+Tensor Dropout::forward(const Tensor& x) const {
+  const ModuleScope scope(this, "Dropout");
+  return dropout(x, p, training);
+}
+
+const char* name(Activation activation) {
+  constexpr const char* names[] = {"gelu", "gelu_tanh", "relu", "silu"};
+  return names[static_cast<int>(activation)];
+}
+
+Tensor activate(Activation activation, const Tensor& x) {
+  switch (activation) {
+    case Activation::gelu: return gelu(x);
+    case Activation::gelu_tanh: return gelu_tanh(x);
+    case Activation::relu: return relu(x);
+    default: return silu(x);
+  }
+}
+
+Tensor GELU::forward(const Tensor& x) const {
+  const ModuleScope scope(this, "GELU");
+  return tanh ? gelu_tanh(x) : gelu(x);
+}
+
+}  // namespace tern::nn

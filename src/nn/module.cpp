@@ -1,0 +1,159 @@
+#include "nn/module.h"
+
+#include <unordered_map>
+#include <unordered_set>
+
+#include "nn/flat.h"
+#include "ops/copy.h"
+
+namespace tern::nn {
+
+std::string Visitor::join(std::string_view name) const {
+  return path_.empty() ? std::string(name) : path_ + "." + std::string(name);
+}
+
+void Visitor::operator()(std::string_view name, Tensor& parameter) {
+  if (parameter.defined()) on_parameter(join(name), parameter);
+}
+
+void Visitor::buffer(std::string_view name, Tensor& buffer) {
+  if (buffer.defined()) on_buffer(join(name), buffer);
+}
+
+void Visitor::operator()(std::string_view name, Module& child) {
+  std::string outer = join(name);
+  path_.swap(outer);
+  walk(child);
+  path_.swap(outer);
+}
+
+void Visitor::walk(Module& root) {
+  on_module(path_, root);
+  root.visit(*this);
+}
+
+namespace {
+
+/// A visitor made of functions; `seen` leaves out tensors that were met before.
+template <class F>
+struct EachTensor final : Visitor {
+  EachTensor(F f, bool with_parameters, bool with_buffers, bool with_repeats)
+      : function(std::move(f)), parameters(with_parameters), buffers(with_buffers), repeats(with_repeats) {}
+  void on_parameter(const std::string& path, Tensor& x) override {
+    if (parameters && (repeats || seen.insert(x.ref().get()).second)) function(path, x);
+  }
+  void on_buffer(const std::string& path, Tensor& x) override {
+    if (buffers && (repeats || seen.insert(x.ref().get()).second)) function(path, x);
+  }
+  F function;
+  bool parameters, buffers, repeats;
+  std::unordered_set<const TensorImpl*> seen;
+};
+
+template <class F>
+struct EachModule final : Visitor {
+  explicit EachModule(F f) : function(std::move(f)) {}
+  void on_module(const std::string& path, Module& module) override { function(path, module); }
+  F function;
+};
+
+/// visit is not const, because some visitors replace what they see. Those that take a const module only look.
+Module& seen_by_readers(const Module& module) { return const_cast<Module&>(module); }
+
+std::vector<NamedTensor> collect(const Module& module, bool with_parameters, bool with_buffers) {
+  std::vector<NamedTensor> result;
+  EachTensor([&](const std::string& path, const Tensor& x) { result.push_back({path, x}); }, with_parameters, with_buffers, false)
+      .walk(seen_by_readers(module));
+  return result;
+}
+
+/// Applies `convert` to the elements of all tensors and gradients; it returns its argument where nothing is to be done.
+template <class F>
+void convert_all(Module& module, F convert) {
+  const NoGrad unrecorded;
+  bool has_moved_flat = false;
+  for (const NamedTensor& entry : collect(module, true, true)) {
+    const Tensor& x = entry.tensor;
+    const Tensor before = x.detach(), after = convert(before);
+    if (after.is_same(before)) continue;
+    has_moved_flat = has_moved_flat || is_flat(before);
+    const Tensor gradient = x.grad();
+    detail::rebind(x, after);
+    if (gradient.defined()) Tensor(x).set_grad(convert(gradient));
+  }
+  if (has_moved_flat) flatten_parameters(module);
+}
+
+}  // namespace
+
+void Module::train(bool on) {
+  EachModule([on](const std::string&, Module& module) { module.training = on; }).walk(*this);
+}
+
+std::vector<NamedTensor> named_parameters(const Module& module) { return collect(module, true, false); }
+std::vector<NamedTensor> named_buffers(const Module& module) { return collect(module, false, true); }
+
+Tensors parameters(const Module& module) {
+  Tensors result;
+  for (NamedTensor& entry : named_parameters(module)) result.push_back(std::move(entry.tensor));
+  return result;
+}
+
+std::int64_t count_parameters(const Module& module) {
+  std::int64_t count = 0;
+  for (const Tensor& x : parameters(module)) count += x.numel();
+  return count;
+}
+
+void to(Module& module, Device device) {
+  convert_all(module, [device](const Tensor& x) { return tern::to(x, device); });
+}
+
+void to(Module& module, DType dtype) {
+  if (!is_floating(dtype)) fail("to", std::string("expected a floating dtype for a module but got ") + name(dtype));
+  convert_all(module, [dtype](const Tensor& x) { return is_floating(x.dtype()) ? cast(x, dtype) : x; });
+}
+
+void set_requires_grad(Module& module, bool requires_grad) {
+  for (Tensor& x : parameters(module)) x.set_requires_grad(requires_grad);
+}
+
+ModuleNames module_names(const Module& module) {
+  ModuleNames names;
+  EachModule([&](const std::string& path, const Module& child) { names.add(&child, path); }).walk(seen_by_readers(module));
+  return names;
+}
+
+void detail::own_parameters(Module& module) {
+  const NoGrad unrecorded;
+  std::unordered_map<const TensorImpl*, Tensor> copies;
+  const auto own = [&](const std::string&, Tensor& x) {
+    Tensor& copy = copies[x.ref().get()];
+    if (!copy.defined()) {
+      copy = tern::clone(x);
+      if (x.requires_grad()) copy.set_requires_grad();
+    }
+    x = copy;
+  };
+  EachTensor(own, true, true, true).walk(module);
+}
+
+// Note [Rebinding]
+// A parameter is known by its handle: to the module and its copies, to the optimizer, to a tied weight's other owner, to
+// gradient hooks. Moving one to another device, dtype or place in a flat buffer therefore changes what the shared handle
+// points to, and nobody needs to be told. A graph that saved the parameter before must not run backward on the new
+// memory: the storage's version is raised above the old one's, so that the saved tensor reports the edit.
+void detail::rebind(const Tensor& x, const Tensor& data) {
+  const std::uint32_t version = x.version();
+  Tensor(x).set_grad({});  // set_grad changes what the handle shares
+  TensorImpl& into = x.impl();
+  const TensorImpl& from = data.impl();
+  into.storage = from.storage;
+  into.offset = from.offset;
+  into.shape = from.shape;
+  into.strides = from.strides;
+  into.dtype = from.dtype;
+  while (into.storage->version() <= version) into.storage->bump_version();
+}
+
+}  // namespace tern::nn
