@@ -24,6 +24,11 @@ std::string to_string(Device device);
 /// The number of CUDA devices that this build and this machine can use; 0 in a build without CUDA.
 int cuda_device_count();
 
+/// How many threads CPU kernels use; by default one for each processor that this process may run on.
+int num_threads();
+/// Throws Error unless count >= 1.
+void set_num_threads(int count);
+
 /// A queue of work on a device. The handle is a cudaStream_t; it is null on the CPU and for CUDA's default stream.
 struct Stream {
   Device device;

@@ -10,8 +10,6 @@ struct Error : std::runtime_error {
 };
 
 /// Throws Error with the message `[where] message`.
-[[noreturn]] inline void fail(const char* where, const std::string& message) {
-  throw Error("[" + std::string(where) + "] " + message);
-}
+[[noreturn]] void fail(const char* where, const std::string& message);
 
 }  // namespace tern

@@ -8,6 +8,8 @@
 
 namespace tern {
 
+void fail(const char* where, const std::string& message) { throw Error(fmt::format("[{}] {}", where, message)); }
+
 std::string to_string(Device device) {
   return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", int(device.index));
 }

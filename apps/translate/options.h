@@ -1,0 +1,54 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "io/json_object.h"
+#include "nn/decoder_lm.h"
+
+namespace tern::translate {
+
+/// Everything that a training run depends on. A preset fills it, options on the command line change single values, and
+/// RUN/config.json keeps it.
+struct Options {
+  std::string preset = "quick";
+  std::string data, src, tgt, out;
+  std::string device = "auto";
+  bool use_fused_kernel = false;
+  int threads = 0;  ///< 0: one for each processor
+  std::int64_t seed = 11111;
+
+  // Data
+  std::int64_t vocab = 10000;
+  std::int64_t word_limit = 40;  ///< pairs with words(src) + words(tgt) >= word_limit are left out; 0: no limit
+  std::int64_t length = 40;      ///< tokens of source, target and their two end tokens; longer pairs are truncated
+  std::int64_t samples = 0;      ///< pairs drawn for each epoch; 0: all
+  bool pad_to_length = true;     ///< rows of `length`; else a batch is as long as its longest pair
+  bool prefix_lm = false;        ///< source tokens see the whole source
+
+  // Model
+  std::int64_t width = 256, layers = 4, heads = 8, ff = 256;
+  double dropout = 0.1;
+
+  // Training
+  std::int64_t epochs = 20;
+  std::int64_t updates = 0;  ///< stop after so many; 0: when the epochs are done
+  std::int64_t batch_size = 128;
+  double lr = 0.02;
+  double beta2 = 0.999;
+  std::string schedule = "constant";  ///< constant, cosine or inverse-sqrt
+  std::int64_t warmup = 0;
+  double clip = 0;  ///< gradient norm; 0: no clipping
+  double label_smoothing = 0;
+  std::int64_t bleu_every = 5;  ///< epochs between BLEU scores on the validation set; 0: at the end alone
+};
+
+/// The values of a preset. Throws UsageError for an unknown name.
+Options preset(const std::string& name);
+
+nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, Device device);
+
+io::JsonObject to_json(const Options& options);
+/// The options of an earlier run. Throws FileError for a missing or misshapen value.
+Options from_json(const io::JsonObject& config);
+
+}  // namespace tern::translate

@@ -1,0 +1,33 @@
+#pragma once
+#include <filesystem>
+#include <span>
+
+#include "nn/nn.h"
+#include "text/bpe.h"
+#include "translate/options.h"
+
+namespace tern::translate {
+
+inline const std::string pad_token = "<pad>";
+inline std::string end_token(const std::string& language) { return "<eos_" + language + ">"; }
+
+/// A model with its tokenizer: text in, text out.
+struct Translator {
+  Options options;
+  text::Tokenizer tokenizer;
+  nn::DecoderLM model;
+  Device device;
+
+  std::int32_t eos_src() const { return *tokenizer.token_to_id(end_token(options.src)); }
+  std::int32_t eos_tgt() const { return *tokenizer.token_to_id(end_token(options.tgt)); }
+  std::int32_t pad() const { return *tokenizer.token_to_id(pad_token); }
+
+  /// Greedy translations, in the order of the lines; an empty line gives an empty one. A line of more tokens than the
+  /// model has room for is cut, and counted in `truncated`.
+  std::vector<std::string> translate(std::span<const std::string> lines, std::size_t batch_size, std::size_t* truncated = nullptr) const;
+
+  /// Reads what `train` wrote. Throws FileError for anything that does not fit together.
+  static Translator load(const std::filesystem::path& run, Device device);
+};
+
+}  // namespace tern::translate
