@@ -1,0 +1,146 @@
+#include "ops/kernels/copy.h"
+
+#include <cstring>
+
+#include "ops/cpu/loops.h"
+
+namespace tern::kernels {
+
+using namespace loops;
+
+namespace {
+
+/// y[c, r] = x[r, c]: rows are contiguous in y, columns in x. In tiles, each cache line of either side is used whole while it
+/// is at hand.
+template <class U>
+void transpose(const U* x, std::int64_t x_stride, U* y, std::int64_t y_stride, std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t tile = 16;
+  for (std::int64_t c0 = 0; c0 < columns; c0 += tile)
+    for (std::int64_t r0 = 0; r0 < rows; r0 += tile) {
+      const std::int64_t r1 = std::min(rows, r0 + tile), c1 = std::min(columns, c0 + tile);
+      for (std::int64_t c = c0; c < c1; ++c)
+        for (std::int64_t r = r0; r < r1; ++r) y[c * y_stride + r] = x[r * x_stride + c];
+    }
+}
+
+/// The dimension that is contiguous in x, where that is another than y's and both are long enough for tiles; else -1.
+int transposed_dimension(const Loop<2>& loop) {
+  const int last = loop.dims - 1;
+  if (loop.strides[last][0] != 1 || std::abs(loop.strides[last][1]) <= 1 || loop.shape[last] < 4) return -1;
+  for (int d = 0; d < last; ++d)
+    if (loop.strides[d][1] == 1 && loop.shape[d] >= 4) return d;
+  return -1;
+}
+
+template <class U>
+void copy_transposed(const Loop<2>& loop, int unit, const U* x, U* y) {
+  const int last = loop.dims - 1;
+  const std::int64_t rows = loop.shape[last], x_stride = loop.strides[last][1];
+  const std::int64_t columns = loop.shape[unit], y_stride = loop.strides[unit][0];
+  // The unit of work is a slice of the columns; slices and all other dimensions are shared among threads.
+  constexpr std::int64_t slice = 64;
+  Loop<2> units;
+  for (int d = 0; d < last; ++d)
+    if (d != unit) units.push(loop.shape[d], loop.strides[d]);
+  units.push((columns + slice - 1) / slice, {slice * y_stride, slice});
+  for (int d = 0; d < units.dims; ++d) units.count *= units.shape[d];
+  const std::int64_t slices = units.inner(), grain = std::max<std::int64_t>(1, stream_grain / (rows * std::min(slice, columns)));
+  parallel(units.count, grain, [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t i = begin;
+    walk(units, begin, end, 1, [&](const std::int64_t* at, std::int64_t) {
+      transpose(x + at[1], x_stride, y + at[0], y_stride, rows, std::min(slice, columns - i++ % slices * slice));
+    });
+  });
+}
+
+/// A copy without conversion; U is any type of the elements' size.
+template <class U>
+void copy_elements(const View& x, const View& y) {
+  const auto loop = make_loop<2>(y.shape, {&y.strides, &x.strides});
+  if (const int unit = transposed_dimension(loop); unit >= 0) return copy_transposed(loop, unit, x.as<const U>(), y.as<U>());
+  const std::int64_t x_stride = loop.inner_stride(1), y_stride = loop.inner_stride(0);
+  parallel_walk(loop, stream_grain, loop.count, [&](const std::int64_t* at, std::int64_t n) {
+    const U* from = x.as<const U>() + at[1];
+    U* to = y.as<U>() + at[0];
+    if (y_stride == 1 && x_stride == 1) std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(U));
+    else if (y_stride == 1 && x_stride == 0) std::fill_n(to, n, *from);
+    else
+      for (std::int64_t i = 0; i < n; ++i) to[i * y_stride] = from[i * x_stride];
+  });
+}
+
+/// Conversions go through C, which must hold S exactly: a loader for each source and a storer for each destination and C
+/// are far fewer than all pairs.
+template <class S>
+void copy_converted(const View& x, const View& y) {
+  using C = std::conditional_t<std::is_integral_v<S>, std::int64_t, compute_t<S>>;
+  const auto loop = make_loop<2>(y.shape, {&y.strides, &x.strides});
+  parallel(loop.count, stream_grain, [&](std::int64_t begin, std::int64_t end) {
+    alignas(64) C buffer[chunk];
+    dispatch_all(y.dtype, [&]<class D>() {
+      walk(loop, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
+        store(load(x.as<const S>() + at[1], loop.inner_stride(1), n, buffer), y.as<D>() + at[0], loop.inner_stride(0), n);
+      });
+    });
+  });
+}
+
+}  // namespace
+
+void copy(Cpu, const View& x, const View& y) {
+  if (x.dtype == y.dtype) dispatch_size(y.dtype, [&]<class U>() { copy_elements<U>(x, y); });
+  else dispatch_all(x.dtype, [&]<class S>() { copy_converted<S>(x, y); });
+}
+
+void fill(Cpu, const View& y, double value) {
+  const auto loop = make_loop<1>(y.shape, {&y.strides});
+  dispatch_all(y.dtype, [&]<class T>() {
+    const T element = from_number<T>(value);
+    parallel_walk(loop, stream_grain, loop.count, [&](const std::int64_t* at, std::int64_t n) {
+      T* to = y.as<T>() + at[0];
+      if (loop.inner_stride(0) == 1) std::fill_n(to, n, element);
+      else
+        for (std::int64_t i = 0; i < n; ++i) to[i * loop.inner_stride(0)] = element;
+    });
+  });
+}
+
+void arange(Cpu, const View& y, double start, double step) {
+  dispatch_numbers(y.dtype, "arange", [&]<class T>() {
+    T* const to = y.as<T>();
+    const std::int64_t stride = y.strides[0];
+    parallel(y.shape[0], function_grain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) to[i * stride] = from_number<T>(start + double(i) * step);
+    });
+  });
+}
+
+void triangle(Cpu, const View& x, const View& y, std::int64_t diagonal, bool upper) {
+  const int row_dim = y.dims() - 2;
+  const std::int64_t rows = y.shape[row_dim], columns = y.shape[row_dim + 1];
+  if (y.numel() == 0) return;
+  const std::int64_t x_stride = x.strides.back(), y_stride = y.strides.back();
+  Shape outer = y.shape;
+  Strides y_outer = y.strides, x_outer = x.strides;
+  outer.pop_back();
+  y_outer.pop_back();
+  x_outer.pop_back();
+  // Row-major, so that the number of the unit of work tells the row.
+  Loop<2> loop;
+  for (int d = 0; d < outer.size(); ++d) loop.push(outer[d], {y_outer[d], x_outer[d]});
+  loop.count = numel(outer);
+  dispatch_size(y.dtype, [&]<class U>() {
+    parallel(loop.count, std::max<std::int64_t>(1, stream_grain / columns), [&](std::int64_t begin, std::int64_t end) {
+      std::int64_t i = begin;
+      walk(loop, begin, end, 1, [&](const std::int64_t* at, std::int64_t) {
+        const U* from = x.as<const U>() + at[1];
+        U* to = y.as<U>() + at[0];
+        // Kept columns: [0, edge) of a lower triangle, [edge, columns) of an upper one.
+        const std::int64_t row = i++ % rows, edge = std::clamp<std::int64_t>(row + diagonal + (upper ? 0 : 1), 0, columns);
+        for (std::int64_t c = 0; c < columns; ++c) to[c * y_stride] = (c < edge) != upper ? from[c * x_stride] : U(0);
+      });
+    });
+  });
+}
+
+}  // namespace tern::kernels

@@ -1,0 +1,246 @@
+#pragma once
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <type_traits>
+
+#if defined(__F16C__) && defined(__AVX__)
+#include <immintrin.h>
+#endif
+
+#include "tensor/dispatch.h"
+#include "tensor/view.h"
+
+namespace tern::loops {
+
+/// Note [Chunks]: a kernel walks its operands in runs of at most `chunk` elements along one dimension. A run that is contiguous and of the
+/// arithmetic's type is used where it lies; any other is gathered and converted into a buffer that stays in the first-level
+/// cache. So a function is compiled once per arithmetic type, over plain pointers that vectorise, and strides and storage
+/// types cost one small loader each.
+inline constexpr std::int64_t chunk = 1024;
+
+/// Elements per thread below which a second thread costs more than it brings, for arithmetic that only streams memory and
+/// for functions such as exp.
+inline constexpr std::int64_t stream_grain = 16384, function_grain = 4096;
+
+/// Calls f(begin, end) on parts of [0, count), one per thread and none smaller than the grain, unless there is only one.
+/// f must not throw.
+template <class F>
+void parallel(std::int64_t count, std::int64_t grain, F&& f) {
+  if (count <= 0) return;
+  const std::int64_t wanted = std::min<std::int64_t>(omp_get_max_threads(), count / std::max<std::int64_t>(grain, 1));
+  if (wanted <= 1) {
+    f(std::int64_t(0), count);
+    return;
+  }
+#pragma omp parallel num_threads(static_cast<int>(wanted))
+  {
+    const std::int64_t threads = omp_get_num_threads(), i = omp_get_thread_num();
+    const std::int64_t begin = count * i / threads, end = count * (i + 1) / threads;
+    if (begin < end) f(begin, end);
+  }
+}
+
+/// The common shape of N operands and the strides of each, in elements. Dimensions of size 1 are gone, neighbours that every operand
+/// steps through evenly are one, and where the order does not matter the first operand's smallest stride is innermost.
+/// There is always at least one dimension.
+template <int N>
+struct Loop {
+  int dims = 0;
+  std::int64_t count = 1;
+  std::int64_t shape[max_dims] = {};
+  std::int64_t strides[max_dims][N] = {};
+
+  std::int64_t inner() const { return shape[dims - 1]; }
+  std::int64_t inner_stride(int operand) const { return strides[dims - 1][operand]; }
+
+  void push(std::int64_t size, const std::int64_t (&step)[N]) {
+    shape[dims] = size;
+    std::copy(step, step + N, strides[dims]);
+    ++dims;
+  }
+};
+
+enum class Order { any, row_major };
+
+template <int N>
+Loop<N> make_loop(const Shape& shape, const Strides* const (&operands)[N], Order order = Order::any) {
+  Loop<N> sorted;
+  sorted.count = numel(shape);
+  for (int d = 0; d < shape.size(); ++d) {
+    if (shape[d] == 1) continue;
+    std::int64_t step[N];
+    for (int k = 0; k < N; ++k) step[k] = (*operands[k])[d];
+    // Insertion, so that equal strides keep their order. Broadcast dimensions say nothing of the order in the first
+    // operand; the next operand decides.
+    int place = sorted.dims;
+    const auto closer = [&](const std::int64_t (&a)[N], const std::int64_t (&b)[N]) {
+      for (int k = 0; k < N; ++k)
+        if (a[k] != 0 && b[k] != 0 && std::abs(a[k]) != std::abs(b[k])) return std::abs(a[k]) < std::abs(b[k]);
+      return false;
+    };
+    sorted.push(shape[d], step);
+    if (order == Order::row_major) continue;
+    for (; place > 0 && closer(sorted.strides[place - 1], sorted.strides[place]); --place) {
+      std::swap(sorted.shape[place - 1], sorted.shape[place]);
+      std::swap(sorted.strides[place - 1], sorted.strides[place]);
+    }
+  }
+  Loop<N> loop;
+  loop.count = sorted.count;
+  for (int d = 0; d < sorted.dims; ++d) {
+    bool merges = loop.dims > 0;
+    for (int k = 0; merges && k < N; ++k)
+      merges = loop.strides[loop.dims - 1][k] == sorted.strides[d][k] * sorted.shape[d];
+    if (!merges) {
+      loop.push(sorted.shape[d], sorted.strides[d]);
+      continue;
+    }
+    loop.shape[loop.dims - 1] *= sorted.shape[d];
+    std::copy(sorted.strides[d], sorted.strides[d] + N, loop.strides[loop.dims - 1]);
+  }
+  if (loop.dims == 0) {
+    std::int64_t unit[N];
+    std::fill(unit, unit + N, 1);
+    loop.push(1, unit);
+  }
+  return loop;
+}
+
+/// Calls f(offsets, n) for runs of at most `limit` elements along the innermost dimension; together they cover the
+/// elements [begin, end), counted in the loop's own order. offsets[k] is where the run starts in operand k.
+template <int N, class F>
+void walk(const Loop<N>& loop, std::int64_t begin, std::int64_t end, std::int64_t limit, F&& f) {
+  std::int64_t index[max_dims] = {}, offsets[N] = {};
+  std::int64_t rest = begin;
+  for (int d = loop.dims - 1; d >= 0; --d) {
+    index[d] = rest % loop.shape[d];
+    rest /= loop.shape[d];
+    for (int k = 0; k < N; ++k) offsets[k] += index[d] * loop.strides[d][k];
+  }
+  const int last = loop.dims - 1;
+  while (begin < end) {
+    const std::int64_t n = std::min({loop.shape[last] - index[last], end - begin, limit});
+    f(static_cast<const std::int64_t*>(offsets), n);
+    begin += n;
+    index[last] += n;
+    for (int k = 0; k < N; ++k) offsets[k] += n * loop.strides[last][k];
+    for (int d = last; d > 0 && index[d] == loop.shape[d]; --d) {
+      for (int k = 0; k < N; ++k) offsets[k] += loop.strides[d - 1][k] - loop.shape[d] * loop.strides[d][k];
+      index[d] = 0;
+      ++index[d - 1];
+    }
+  }
+}
+
+/// walk over all elements, shared among threads.
+template <int N, class F>
+void parallel_walk(const Loop<N>& loop, std::int64_t grain, std::int64_t limit, F&& f) {
+  parallel(loop.count, grain, [&](std::int64_t begin, std::int64_t end) { walk(loop, begin, end, limit, f); });
+}
+
+/// A number as T: rounded for floats, truncated and kept within bounds for integers (NaN: 0), != 0 for bool.
+template <class T>
+T from_number(double number) {
+  if constexpr (std::is_same_v<T, bool>) return number != 0;
+  else if constexpr (std::is_integral_v<T>) {
+    using limits = std::numeric_limits<T>;
+    // The upper bound as a double may be one past the largest T.
+    if (!(number > double(limits::min()))) return number != number ? T(0) : limits::min();
+    return number >= double(limits::max()) ? limits::max() : T(number);
+  } else if constexpr (std::is_same_v<T, double>) return number;
+  else return T(float(number));
+}
+
+/// One element in another type: as from_number for floats to integers, as C++ converts otherwise.
+template <class To, class From>
+[[gnu::always_inline]] inline To convert(From value) {
+  if constexpr (std::is_same_v<To, From>) return value;
+  else if constexpr (!std::is_arithmetic_v<From>) return convert<To>(float(value));
+  else if constexpr (std::is_same_v<To, bool>) return value != From(0);
+  else if constexpr (!std::is_arithmetic_v<To>) return To(float(value));
+  else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) return from_number<To>(double(value));
+  else return static_cast<To>(value);
+}
+
+/// n contiguous elements in another type.
+template <class To, class From>
+inline void convert_run(const From* from, To* to, std::int64_t n) {
+  std::int64_t i = 0;
+#if defined(__F16C__) && defined(__AVX__)
+  // The bit arithmetic of half.h has too many branches for the vectoriser; the processor has an instruction.
+  if constexpr (std::is_same_v<From, f16> && std::is_same_v<To, float>) {
+    for (; i + 8 <= n; i += 8)
+      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+  } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, f16>) {
+    for (; i + 8 <= n; i += 8)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+  }
+#endif
+#pragma omp simd
+  for (std::int64_t j = i; j < n; ++j) to[j] = convert<To>(from[j]);
+}
+
+/// n elements as contiguous C: where they lie, or gathered into the buffer.
+template <class C, class S>
+inline const C* load(const S* from, std::int64_t stride, std::int64_t n, C* buffer) {
+  if (stride == 1 || n == 1) {
+    if constexpr (std::is_same_v<C, S>) return from;
+    else convert_run(from, buffer, n);
+  } else if (stride == 0) {
+    std::fill_n(buffer, n, convert<C>(*from));
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) buffer[i] = convert<C>(from[i * stride]);
+  }
+  return buffer;
+}
+
+/// Where to compute n elements that belong at `to`: there, or in the buffer, from which `store` takes them.
+template <class C, class S>
+inline C* target(S* to, std::int64_t stride, std::int64_t n, C* buffer) {
+  if constexpr (std::is_same_v<C, S>)
+    if (stride == 1 || n == 1) return to;
+  return buffer;
+}
+
+template <class C, class S>
+inline void store(const C* from, S* to, std::int64_t stride, std::int64_t n) {
+  if constexpr (std::is_same_v<C, S>)
+    if (from == to) return;
+  if (stride == 1) {
+    convert_run(from, to, n);
+    return;
+  }
+  for (std::int64_t i = 0; i < n; ++i) to[i * stride] = convert<S>(from[i]);
+}
+
+/// Calls f with an unsigned integer as wide as the dtype: for kernels that move elements and do not compute with them.
+template <class F>
+decltype(auto) dispatch_size(DType dtype, F&& f) {
+  switch (size_of(dtype)) {
+    case 8: return f.template operator()<std::uint64_t>();
+    case 4: return f.template operator()<std::uint32_t>();
+    case 2: return f.template operator()<std::uint16_t>();
+    default: return f.template operator()<std::uint8_t>();
+  }
+}
+
+/// As dispatch_floats, for the floats and the integers.
+template <class F>
+decltype(auto) dispatch_numbers(DType dtype, const char* where, F&& f) {
+  switch (dtype) {
+    case DType::f32: return f.template operator()<float>();
+    case DType::f64: return f.template operator()<double>();
+    case DType::f16: return f.template operator()<f16>();
+    case DType::bf16: return f.template operator()<bf16>();
+    case DType::i32: return f.template operator()<std::int32_t>();
+    case DType::i64: return f.template operator()<std::int64_t>();
+    case DType::u8: return f.template operator()<std::uint8_t>();
+    default: fail(where, "expected a numeric dtype but got bool");
+  }
+}
+
+}  // namespace tern::loops

@@ -1,0 +1,281 @@
+#include "ops/kernels/pointwise.h"
+
+#include <cstring>
+
+#include "ops/cpu/loops.h"
+#include "ops/cpu/vector_math.h"
+#include "ops/kernels/functors.h"
+
+namespace tern::kernels {
+
+using namespace loops;
+
+// Pointwise functions on the CPU. A kernel picks the storage type and walks the operands (Note [Chunks]); the block functions
+// choose the function once per chunk and hold all the arithmetic, one loop per function and arithmetic type. `omp simd` says
+// that no element depends on another, which the compiler cannot know where y is one of the operands. `flatten` makes
+// sure that a functor is inlined into its loop: a call in there would keep it from being vectorised.
+
+namespace {
+
+// The float32 forms of functors that call <cmath>, which does not vectorise: see Note [Vector math].
+struct VectorExp : functors::Exp {
+  float operator()(float x) const { return vector_math::exp(x); }
+};
+struct VectorLog : functors::Log {
+  float operator()(float x) const { return vector_math::log(x); }
+};
+struct VectorTanh : functors::Tanh {
+  float operator()(float x) const { return vector_math::tanh(x); }
+};
+struct VectorSigmoid : functors::Sigmoid {
+  float operator()(float x) const { return vector_math::sigmoid(x); }
+};
+struct VectorGelu {
+  float operator()(float x) const { return x * vector_math::normal_cdf(x); }
+  float grad(float x, float) const {
+    return vector_math::normal_cdf(x) + x * 0.398942280f * vector_math::exp(-0.5f * x * x);
+  }
+};
+struct VectorGeluTanh {
+  float operator()(float x) const { return 0.5f * x * (1.0f + vector_math::tanh(functors::GeluTanh::inner(x))); }
+  float grad(float x, float) const {
+    const float t = vector_math::tanh(functors::GeluTanh::inner(x));
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * 0.797884561f * (1.0f + 0.134145f * x * x);
+  }
+};
+struct VectorSilu {
+  float operator()(float x) const { return x * vector_math::sigmoid(x); }
+  float grad(float x, float) const {
+    const float s = vector_math::sigmoid(x);
+    return s * (1.0f + x * (1.0f - s));
+  }
+};
+
+/// The form of a functor that the loops over T use.
+template <class T, class F>
+auto form(F f) {
+  if constexpr (std::is_same_v<T, float>) {
+    if constexpr (std::is_same_v<F, functors::Exp>) return VectorExp{};
+    else if constexpr (std::is_same_v<F, functors::Log>) return VectorLog{};
+    else if constexpr (std::is_same_v<F, functors::Tanh>) return VectorTanh{};
+    else if constexpr (std::is_same_v<F, functors::Sigmoid>) return VectorSigmoid{};
+    else if constexpr (std::is_same_v<F, functors::Gelu>) return VectorGelu{};
+    else if constexpr (std::is_same_v<F, functors::GeluTanh>) return VectorGeluTanh{};
+    else if constexpr (std::is_same_v<F, functors::Silu>) return VectorSilu{};
+    else return f;
+  } else {
+    return f;
+  }
+}
+
+/// Functors that divide or take a root of integers have no meaning; they are not compiled.
+template <class T, class F>
+constexpr bool serves = std::is_floating_point_v<T> || std::is_same_v<F, functors::Neg> || std::is_same_v<F, functors::Abs> ||
+                        std::is_same_v<F, functors::Sign> || std::is_same_v<F, functors::Square> ||
+                        std::is_same_v<F, functors::Relu> || std::is_same_v<F, functors::Clamp>;
+
+template <class T>
+[[gnu::flatten]] void unary_block(Unary f, UnaryParams params, const T* x, T* y, std::int64_t n) {
+  functors::visit(f, params, [&](auto functor) {
+    if constexpr (serves<T, decltype(functor)>) {
+      const auto function = form<T>(functor);
+#pragma omp simd
+      for (std::int64_t i = 0; i < n; ++i) y[i] = function(x[i]);
+    }
+  });
+}
+
+template <class T>
+[[gnu::flatten]] void unary_grad_block(Unary f, UnaryParams params, const T* g, const T* x, const T* y, T* dx, std::int64_t n) {
+  functors::visit(f, params, [&](auto functor) {
+    const auto function = form<T>(functor);
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) dx[i] = g[i] * function.grad(x[i], y[i]);
+  });
+}
+
+template <class T>
+[[gnu::flatten]] void binary_block(Binary f, const T* a, const T* b, T* y, std::int64_t n) {
+  functors::visit(f, [&](auto functor) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) y[i] = functor(a[i], b[i]);
+  });
+}
+
+template <class T>
+[[gnu::flatten]] void compare_block(Compare f, const T* a, const T* b, bool* y, std::int64_t n) {
+  functors::visit(f, [&](auto functor) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) y[i] = functor(a[i], b[i]);
+  });
+}
+
+bool calls_functions(Unary f) {
+  using enum Unary;
+  return f == exp || f == log || f == sin || f == cos || f == tanh || f == sigmoid || f == gelu || f == gelu_tanh || f == silu;
+}
+
+/// A number does not move.
+const Strides& strides_of(const Operand& operand, const View& y, Strides& zeros) {
+  if (!operand.is_number) return operand.view.strides;
+  zeros = Strides::filled(y.dims(), 0);
+  return zeros;
+}
+
+/// An operand's elements as contiguous C, run by run. Numbers, and elements that are broadcast along the runs of a whole walk, fill the buffer
+/// but once.
+template <class C, class S>
+class Source {
+ public:
+  Source(const Operand& operand, std::int64_t stride) : stride_(stride) {
+    if (operand.is_number) std::fill_n(buffer_, chunk, from_number<C>(operand.number));
+    else data_ = operand.view.as<const S>();
+  }
+  const C* load(std::int64_t offset, std::int64_t n) {
+    if (!data_) return buffer_;
+    if (stride_ == 0 && n > 1) {
+      if (filled_from_ != data_ + offset) std::fill_n(buffer_, chunk, convert<C>(data_[offset]));
+      filled_from_ = data_ + offset;
+      return buffer_;
+    }
+    filled_from_ = nullptr;
+    return loops::load(data_ + offset, stride_, n, buffer_);
+  }
+
+ private:
+  const S* data_ = nullptr;
+  const S* filled_from_ = nullptr;
+  std::int64_t stride_;
+  alignas(64) C buffer_[chunk];
+};
+
+/// y = block(a, b) for elements stored as S and R and computed as C and R.
+template <class C, class S, class R, class Block>
+void binary_walk(const Operand& a, const Operand& b, const View& y, std::int64_t grain, Block&& block) {
+  Strides zeros_a, zeros_b;
+  const auto loop = make_loop<3>(y.shape, {&y.strides, &strides_of(a, y, zeros_a), &strides_of(b, y, zeros_b)});
+  using Out = std::conditional_t<std::is_same_v<R, bool>, bool, C>;
+  parallel(loop.count, grain, [&](std::int64_t begin, std::int64_t end) {
+    Source<C, S> first(a, loop.inner_stride(1)), second(b, loop.inner_stride(2));
+    alignas(64) Out result[chunk];
+    walk(loop, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
+      R* to = y.as<R>() + at[0];
+      Out* out = target(to, loop.inner_stride(0), n, result);
+      block(first.load(at[1], n), second.load(at[2], n), out, n);
+      store(out, to, loop.inner_stride(0), n);
+    });
+  });
+}
+
+/// The dtype of a pair of operands of which at least one is a view.
+DType dtype_of_views(const Operand& a, const Operand& b) { return a.is_number ? b.view.dtype : a.view.dtype; }
+
+/// True where comparing integers with a number would go wrong in the integers' own type.
+template <class T>
+bool needs_double(const Operand& a, const Operand& b) {
+  if constexpr (!std::is_integral_v<T>) return false;
+  else {
+    const auto fits = [](const Operand& x) { return !x.is_number || double(from_number<T>(x.number)) == x.number; };
+    return !fits(a) || !fits(b);
+  }
+}
+
+}  // namespace
+
+void unary(Cpu, Unary f, const View& x, const View& y, UnaryParams params) {
+  const auto loop = make_loop<2>(y.shape, {&y.strides, &x.strides});
+  const auto run = [&]<class S>() {
+    using C = compute_t<S>;
+    parallel(loop.count, calls_functions(f) ? function_grain : stream_grain, [&](std::int64_t begin, std::int64_t end) {
+      alignas(64) C in[chunk];
+      alignas(64) C result[chunk];
+      walk(loop, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
+        S* to = y.as<S>() + at[0];
+        C* out = target(to, loop.inner_stride(0), n, result);
+        unary_block<C>(f, params, load(x.as<const S>() + at[1], loop.inner_stride(1), n, in), out, n);
+        store(out, to, loop.inner_stride(0), n);
+      });
+    });
+  };
+  if (functors::takes_integers(f)) dispatch_numbers(y.dtype, "unary", run);
+  else dispatch_floats(y.dtype, "unary", run);
+}
+
+void unary_grad(Cpu, Unary f, const View& g, const View& x, const View& y, const View& dx, UnaryParams params) {
+  const auto loop = make_loop<4>(dx.shape, {&dx.strides, &g.strides, &x.strides, &y.strides});
+  dispatch_floats(dx.dtype, "unary_grad", [&]<class S>() {
+    using C = compute_t<S>;
+    parallel(loop.count, calls_functions(f) ? function_grain : stream_grain, [&](std::int64_t begin, std::int64_t end) {
+      alignas(64) C buffers[3][chunk];
+      alignas(64) C result[chunk];
+      walk(loop, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
+        const auto in = [&](const View& view, int k) {
+          return load(view.as<const S>() + at[k], loop.inner_stride(k), n, buffers[k - 1]);
+        };
+        S* to = dx.as<S>() + at[0];
+        C* out = target(to, loop.inner_stride(0), n, result);
+        unary_grad_block<C>(f, params, in(g, 1), in(x, 2), in(y, 3), out, n);
+        store(out, to, loop.inner_stride(0), n);
+      });
+    });
+  });
+}
+
+void binary(Cpu, Binary f, const Operand& a, const Operand& b, const View& y) {
+  // x^2 is by far the most frequent power; the product is exact to rounding, as pow is.
+  const bool squares = f == Binary::pow && b.is_number && b.number == 2;
+  dispatch_numbers(y.dtype, "binary", [&]<class S>() {
+    using C = compute_t<S>;
+    const std::int64_t grain = f == Binary::pow ? function_grain : stream_grain;
+    binary_walk<C, S, S>(a, squares ? a : b, y, grain, [&](const C* p, const C* q, C* out, std::int64_t n) {
+      binary_block<C>(squares ? Binary::mul : f, p, q, out, n);
+    });
+  });
+}
+
+void compare(Cpu, Compare f, const Operand& a, const Operand& b, const View& y) {
+  dispatch_all(dtype_of_views(a, b), [&]<class S>() {
+    using C = std::conditional_t<std::is_same_v<S, bool>, std::uint8_t, compute_t<S>>;
+    const auto block = [&](const auto* p, const auto* q, bool* out, std::int64_t n) { compare_block(f, p, q, out, n); };
+    if constexpr (std::is_integral_v<S>)
+      if (needs_double<C>(a, b)) return binary_walk<double, S, bool>(a, b, y, stream_grain, block);
+    binary_walk<C, S, bool>(a, b, y, stream_grain, block);
+  });
+}
+
+void where(Cpu, const View& condition, const Operand& a, const Operand& b, const View& y) {
+  Strides zeros_a, zeros_b;
+  const auto loop = make_loop<4>(y.shape, {&y.strides, &condition.strides, &strides_of(a, y, zeros_a), &strides_of(b, y, zeros_b)});
+  // Elements move unchanged, so only their size matters; a number becomes the bits that y's dtype gives it.
+  const auto bits_of = [&](const Operand& x, void* bits) {
+    if (!x.is_number) return;
+    dispatch_all(y.dtype, [&]<class T>() {
+      const T value = from_number<T>(x.number);
+      std::memcpy(bits, &value, sizeof value);
+    });
+  };
+  std::uint64_t number_a = 0, number_b = 0;
+  bits_of(a, &number_a);
+  bits_of(b, &number_b);
+  dispatch_size(y.dtype, [&]<class U>() {
+    const auto* const from_a = a.is_number ? reinterpret_cast<const U*>(&number_a) : a.view.as<const U>();
+    const auto* const from_b = b.is_number ? reinterpret_cast<const U*>(&number_b) : b.view.as<const U>();
+    parallel(loop.count, stream_grain, [&](std::int64_t begin, std::int64_t end) {
+      alignas(64) bool choices[chunk];
+      alignas(64) U buffers[2][chunk];
+      alignas(64) U result[chunk];
+      walk(loop, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
+        const bool* choose = load(condition.as<const bool>() + at[1], loop.inner_stride(1), n, choices);
+        const U* p = load(from_a + at[2], loop.inner_stride(2), n, buffers[0]);
+        const U* q = load(from_b + at[3], loop.inner_stride(3), n, buffers[1]);
+        U* to = y.as<U>() + at[0];
+        U* out = target(to, loop.inner_stride(0), n, result);
+#pragma omp simd
+        for (std::int64_t i = 0; i < n; ++i) out[i] = choose[i] ? p[i] : q[i];
+        store(out, to, loop.inner_stride(0), n);
+      });
+    });
+  });
+}
+
+}  // namespace tern::kernels

@@ -1,0 +1,175 @@
+#include "ops/kernels/random.h"
+
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "ops/cpu/loops.h"
+#include "ops/cpu/radix_sort.h"
+#include "ops/cpu/vector_math.h"
+
+namespace tern::kernels {
+
+using namespace loops;
+
+namespace {
+
+constexpr std::int64_t blocks_per_chunk = chunk / 4;
+
+/// Words[w][b] = word w of the block at position + b. The rounds of tern::philox, with each variable an array, so that they vectorise.
+void philox_blocks(std::uint64_t seed, std::uint64_t position, std::int64_t count, std::uint32_t (*words)[blocks_per_chunk]) {
+  constexpr int lanes = 16;
+  for (std::int64_t b = 0; b < count; b += lanes) {
+    std::uint32_t c0[lanes], c1[lanes], c2[lanes] = {}, c3[lanes] = {};
+    for (int j = 0; j < lanes; ++j) {
+      c0[j] = std::uint32_t(position + std::uint64_t(b + j));
+      c1[j] = std::uint32_t((position + std::uint64_t(b + j)) >> 32);
+    }
+    std::uint32_t k0 = std::uint32_t(seed), k1 = std::uint32_t(seed >> 32);
+    for (int round = 0; round < 10; ++round) {
+#pragma omp simd
+      for (int j = 0; j < lanes; ++j) {
+        const std::uint64_t p0 = std::uint64_t(0xD2511F53u) * c0[j], p1 = std::uint64_t(0xCD9E8D57u) * c2[j];
+        c0[j] = std::uint32_t(p1 >> 32) ^ c1[j] ^ k0;
+        c1[j] = std::uint32_t(p1);
+        c2[j] = std::uint32_t(p0 >> 32) ^ c3[j] ^ k1;
+        c3[j] = std::uint32_t(p0);
+      }
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+    for (int j = 0; j < lanes; ++j) {
+      words[0][b + j] = c0[j];
+      words[1][b + j] = c1[j];
+      words[2][b + j] = c2[j];
+      words[3][b + j] = c3[j];
+    }
+  }
+}
+
+/// Calls f(i, n, words) for chunks of n elements from element i on, a multiple of 4; words[w][b] is for element i + 4 b + w.
+template <class F>
+void for_each_chunk(std::int64_t count, PhiloxState state, F&& f) {
+  const std::uint64_t first = state.offset + (state.base ? *state.base : 0);
+  parallel((count + 3) / 4, function_grain / 4, [&](std::int64_t begin, std::int64_t end) {
+    alignas(64) std::uint32_t words[4][blocks_per_chunk];
+    for (std::int64_t block = begin; block < end; block += blocks_per_chunk) {
+      const std::int64_t blocks = std::min(blocks_per_chunk, end - block);
+      philox_blocks(state.seed, first + std::uint64_t(block), blocks, words);
+      f(block * 4, std::min(blocks * 4, count - block * 4), words);
+    }
+  });
+}
+
+/// y[i] = f(word, i) for a kernel that takes one word per element. The four words of a block are computed in C side by side.
+template <class C, class S, class F>
+void map_words(const View& y, PhiloxState state, F&& f) {
+  for_each_chunk(y.numel(), state, [&](std::int64_t first, std::int64_t n, const std::uint32_t (*words)[blocks_per_chunk]) {
+    // Elements past the end are computed and dropped.
+    alignas(64) std::uint32_t ordered[chunk];
+    for (std::int64_t b = 0; b < (n + 3) / 4; ++b)
+      for (int w = 0; w < 4; ++w) ordered[4 * b + w] = words[w][b];
+    alignas(64) C buffer[chunk];
+    S* const to = y.as<S>() + first;
+    C* const out = target(to, 1, n, buffer);
+    f(static_cast<const std::uint32_t*>(ordered), first, out, n);
+    store(out, to, 1, n);
+  });
+}
+
+/// unit_float(word) < probability holds where word >> 8 is below this, exactly.
+std::uint32_t threshold(double probability) {
+  return std::uint32_t(std::ceil(std::min(std::max(0.0, probability), 1.0) * 0x1p24));
+}
+
+/// Both halves of Box-Muller for n blocks, into z[w][b].
+void box_muller(const std::uint32_t (*words)[blocks_per_chunk], std::int64_t n, float (*z)[blocks_per_chunk]) {
+  for (int pair = 0; pair < 4; pair += 2) {
+    const std::uint32_t *first = words[pair], *second = words[pair + 1];
+    float *cosines = z[pair], *sines = z[pair + 1];
+    alignas(64) float square[blocks_per_chunk];
+#pragma omp simd
+    for (std::int64_t b = 0; b < n; ++b) square[b] = -2.0f * vector_math::log((float(first[b] >> 8) + 0.5f) * 0x1p-24f);
+#pragma omp simd
+    for (std::int64_t b = 0; b < n; ++b) {
+      const float radius = std::sqrt(square[b]);
+      const auto [sine, cosine] = vector_math::sine_cosine_of_turn(unit_float(second[b]));
+      cosines[b] = radius * cosine;
+      sines[b] = radius * sine;
+    }
+  }
+}
+
+void box_muller(const std::uint32_t (*words)[blocks_per_chunk], std::int64_t n, double (*z)[blocks_per_chunk]) {
+  for (int pair = 0; pair < 4; pair += 2)
+    for (std::int64_t b = 0; b < n; ++b) {
+      const double radius = std::sqrt(-2 * std::log((double(words[pair][b] >> 8) + 0.5) * 0x1p-24));
+      const double angle = 2 * std::numbers::pi * double(unit_float(words[pair + 1][b]));
+      z[pair][b] = radius * std::cos(angle);
+      z[pair + 1][b] = radius * std::sin(angle);
+    }
+}
+
+}  // namespace
+
+void uniform(Cpu, const View& y, double low, double high, PhiloxState state) {
+  dispatch_floats(y.dtype, "uniform", [&]<class S>() {
+    using C = compute_t<S>;
+    const C start = C(low), width = C(high - low);
+    map_words<C, S>(y, state, [=](const std::uint32_t* words, std::int64_t, C* out, std::int64_t n) {
+      for (std::int64_t i = 0; i < n; ++i) out[i] = start + width * C(unit_float(words[i]));
+    });
+  });
+}
+
+void normal(Cpu, const View& y, double mean, double deviation, PhiloxState state) {
+  dispatch_floats(y.dtype, "normal", [&]<class S>() {
+    using C = compute_t<S>;
+    for_each_chunk(y.numel(), state, [&](std::int64_t first, std::int64_t n, const std::uint32_t (*words)[blocks_per_chunk]) {
+      alignas(64) C z[4][blocks_per_chunk];
+      box_muller(words, (n + 3) / 4, z);
+      S* const to = y.as<S>() + first;
+      for (std::int64_t i = 0; i < n; ++i) to[i] = convert<S>(C(mean) + C(deviation) * z[i % 4][i / 4]);
+    });
+  });
+}
+
+void bernoulli(Cpu, const View& y, double probability, PhiloxState state) {
+  const std::uint32_t bound = threshold(probability);
+  dispatch_all(y.dtype, [&]<class S>() {
+    const S one = from_number<S>(1), zero = from_number<S>(0);
+    map_words<S, S>(y, state, [=](const std::uint32_t* words, std::int64_t, S* out, std::int64_t n) {
+      for (std::int64_t i = 0; i < n; ++i) out[i] = words[i] >> 8 < bound ? one : zero;
+    });
+  });
+}
+
+void permutation(Cpu, const View& y, PhiloxState state) {
+  const std::int64_t n = y.shape[0];
+  std::vector<Ranked<std::uint64_t>> entries(static_cast<std::size_t>(2 * n));
+  const std::uint64_t first = state.offset + (state.base ? *state.base : 0);
+  parallel(n, function_grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const PhiloxBlock block = philox(state.seed, first + std::uint64_t(i));
+      entries[static_cast<std::size_t>(i)] = {std::uint64_t(block.words[1]) << 32 | block.words[0], i};
+    }
+  });
+  const auto* sorted = radix_sort(entries.data(), entries.data() + n, n);
+  for (std::int64_t i = 0; i < n; ++i) y.as<std::int64_t>()[i * y.strides[0]] = sorted[i].position;
+}
+
+void dropout(Cpu, const View& x, const View& y, double p, PhiloxState state) {
+  const std::uint32_t bound = threshold(p);
+  dispatch_floats(y.dtype, "dropout", [&]<class S>() {
+    using C = compute_t<S>;
+    const C keep = C(1 - p);
+    map_words<C, S>(y, state, [&, keep](const std::uint32_t* words, std::int64_t first, C* out, std::int64_t n) {
+      alignas(64) C buffer[chunk];
+      const C* in = load(x.as<const S>() + first, 1, n, buffer);
+#pragma omp simd
+      for (std::int64_t i = 0; i < n; ++i) out[i] = words[i] >> 8 < bound ? C(0) : in[i] / keep;
+    });
+  });
+}
+
+}  // namespace tern::kernels

@@ -1,0 +1,394 @@
+#include "ops/kernels/reduce.h"
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "ops/cpu/loops.h"
+#include "ops/cpu/vector_math.h"
+
+namespace tern::kernels {
+
+using namespace loops;
+
+// Note [Reductions]: the dimensions are split into those that y keeps and those that are reduced. Where a reduced dimension
+// has x's smallest stride, each output folds runs of memory ("by rows"); where a kept one has it, a block of neighbouring outputs folds
+// row after row into a buffer ("by columns"), so that memory is read in order either way. Few outputs with
+// many elements each are cut into parts of a fixed size, which threads share and which are folded at last. Parts, blocks and their
+// order depend on the shape alone, so the result does not depend on the number of threads.
+//
+// Sums: a block of at most `chunk` elements is summed in 32 interleaved lanes, and blocks are combined pairwise (Cascade), so the error
+// grows with the logarithm of the length.
+
+namespace {
+
+/// How to fold values of type C. `block` folds contiguous values to one; `columns` folds n values into n accumulators.
+template <class C>
+struct Fold {
+  C identity;
+  C (*block)(const C* x, std::int64_t n);
+  void (*columns)(C* accumulators, const C* x, std::int64_t n);
+};
+
+struct Sum {
+  template <class C> static constexpr C identity() { return C(0); }
+  template <class C> static C combine(C a, C b) {
+    if constexpr (std::is_integral_v<C>) return C(std::make_unsigned_t<C>(a) + std::make_unsigned_t<C>(b));
+    else return a + b;
+  }
+};
+struct Product {
+  template <class C> static constexpr C identity() { return C(1); }
+  template <class C> static C combine(C a, C b) {
+    // Through 64 bits: a product of promoted 16- or 8-bit numbers could overflow int, which is undefined.
+    if constexpr (std::is_integral_v<C>) return C(std::uint64_t(a) * std::uint64_t(b));
+    else return a * b;
+  }
+};
+struct Largest {
+  template <class C> static constexpr C identity() {
+    if constexpr (std::is_integral_v<C>) return std::numeric_limits<C>::min();
+    else return -std::numeric_limits<C>::infinity();
+  }
+  template <class C> static C combine(C a, C b) { return b > a || b != b ? b : a; }
+};
+struct Smallest {
+  template <class C> static constexpr C identity() {
+    if constexpr (std::is_integral_v<C>) return std::numeric_limits<C>::max();
+    else return std::numeric_limits<C>::infinity();
+  }
+  template <class C> static C combine(C a, C b) { return b < a || b != b ? b : a; }
+};
+
+template <class F, class C>
+C fold_block(const C* x, std::int64_t n) {
+  // Enough lanes to fill wide registers and to hide the latency of an addition.
+  constexpr int lanes = 32;
+  C result = F::template identity<C>();
+  std::int64_t i = 0;
+  if (n >= lanes) {
+    C lane[lanes];
+    for (int j = 0; j < lanes; ++j) lane[j] = x[j];
+    for (i = lanes; i + lanes <= n; i += lanes)
+      for (int j = 0; j < lanes; ++j) lane[j] = F::combine(lane[j], x[i + j]);
+    for (int width = lanes / 2; width > 0; width /= 2)
+      for (int j = 0; j < width; ++j) lane[j] = F::combine(lane[j], lane[j + width]);
+    result = lane[0];
+  }
+  for (; i < n; ++i) result = F::combine(result, x[i]);
+  return result;
+}
+
+template <class F, class C>
+void fold_columns(C* accumulators, const C* x, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) accumulators[i] = F::combine(accumulators[i], x[i]);
+}
+
+template <class F, class C>
+constexpr Fold<C> fold_of() { return {F::template identity<C>(), fold_block<F, C>, fold_columns<F, C>}; }
+
+template <class C>
+Fold<C> fold_for(Reduce f) {
+  switch (f) {
+    case Reduce::sum: return fold_of<Sum, C>();
+    case Reduce::prod: return fold_of<Product, C>();
+    case Reduce::max: return fold_of<Largest, C>();
+    default: return fold_of<Smallest, C>();
+  }
+}
+
+/// Folds rows of equal width pairwise: level 0 takes 16 rows in order, each further level 4 of the level below.
+template <class C>
+class Cascade {
+ public:
+  static constexpr int level_count = 8;  // beyond 16 * 4^7 rows the top level goes on in order
+
+  /// `levels` has room for level_count rows.
+  Cascade(const Fold<C>& fold, C* levels, std::int64_t width) : fold_(fold), levels_(levels), width_(width) {
+    std::fill_n(levels_, width_, fold_.identity);
+  }
+  void add(const C* row) {
+    fold_.columns(levels_, row, width_);
+    if (++count_ % 16 == 0) carry();
+  }
+  /// The fold of all rows.
+  C* finish() {
+    for (int k = 1; k < used_; ++k) fold_.columns(levels_, levels_ + k * width_, width_);
+    return levels_;
+  }
+
+ private:
+  void carry() {
+    std::int64_t rows = count_ / 16;
+    for (int k = 0; k + 1 < level_count; ++k, rows /= 4) {
+      C *const level = levels_ + k * width_, *const above = level + width_;
+      if (k + 1 == used_) {
+        std::copy_n(level, width_, above);
+        ++used_;
+      } else {
+        fold_.columns(above, level, width_);
+      }
+      std::fill_n(level, width_, fold_.identity);
+      if (rows % 4 != 0) break;
+    }
+  }
+
+  const Fold<C>& fold_;
+  C* levels_;
+  std::int64_t width_;
+  std::int64_t count_ = 0;
+  int used_ = 1;
+};
+
+/// Blocks of neighbouring outputs, and parts of what each of them reduces.
+struct Plan {
+  Loop<2> kept;     ///< strides in x and in y
+  Loop<1> reduced;  ///< strides in x
+  bool by_columns = false;
+  std::int64_t width = 1;  ///< outputs in a block
+  std::int64_t blocks = 0, parts = 1;
+
+  std::int64_t part_begin(std::int64_t part) const { return reduced.count * part / parts; }
+};
+
+Plan make_plan(const View& x, const View& y, bool may_part) {
+  Shape kept_shape, reduced_shape;
+  Strides x_kept, y_kept, x_reduced;
+  for (int d = 0; d < x.dims(); ++d) {
+    if (y.shape[d] == x.shape[d]) {
+      kept_shape.push_back(x.shape[d]);
+      x_kept.push_back(x.strides[d]);
+      y_kept.push_back(y.strides[d]);
+    } else {
+      reduced_shape.push_back(x.shape[d]);
+      x_reduced.push_back(x.strides[d]);
+    }
+  }
+  Plan plan{make_loop<2>(kept_shape, {&x_kept, &y_kept}), make_loop<1>(reduced_shape, {&x_reduced})};
+  const auto step = [](std::int64_t stride) { return stride == 0 ? std::numeric_limits<std::int64_t>::max() : std::abs(stride); };
+  plan.by_columns = plan.reduced.count == 1 || (plan.kept.count > 1 && step(plan.kept.inner_stride(0)) < step(plan.reduced.inner_stride(0)));
+  plan.width = plan.by_columns ? std::min(plan.kept.inner(), chunk) : 1;
+  const std::int64_t per_row = (plan.kept.inner() + plan.width - 1) / std::max<std::int64_t>(plan.width, 1);
+  plan.blocks = plan.kept.count == 0 ? 0 : plan.kept.count / plan.kept.inner() * per_row;
+  constexpr std::int64_t enough_blocks = 64, part_size = 32768;
+  if (may_part && plan.blocks < enough_blocks)
+    plan.parts = std::clamp<std::int64_t>(plan.reduced.count * plan.width / part_size, 1, enough_blocks);
+  return plan;
+}
+
+/// Calls f(x offset, y offset, width) for the blocks [begin, end).
+template <class F>
+void walk_blocks(const Plan& plan, std::int64_t begin, std::int64_t end, F&& f) {
+  const std::int64_t inner = plan.kept.inner(), per_row = (inner + plan.width - 1) / plan.width;
+  for (std::int64_t block = begin; block < end; ++block) {
+    const std::int64_t first = block / per_row * inner + block % per_row * plan.width;
+    const std::int64_t width = std::min(plan.width, inner - block % per_row * plan.width);
+    walk(plan.kept, first, first + width, width, [&](const std::int64_t* at, std::int64_t n) { f(at[0], at[1], n); });
+  }
+}
+
+/// The elements that one thread works with, outside the views.
+template <class C>
+struct Workspace {
+  alignas(64) C row[chunk];
+  alignas(64) C levels[Cascade<C>::level_count * chunk];
+  alignas(64) C shift[chunk];
+  alignas(64) C exponentials[chunk];
+};
+
+/// Folds the reduced elements [begin, end) of the `width` outputs whose first element is at x. The result lies in the workspace.
+template <class S, class C>
+C* fold_part(const Plan& plan, const Fold<C>& fold, const S* x, std::int64_t width, std::int64_t begin, std::int64_t end, Workspace<C>& work) {
+  Cascade<C> cascade(fold, work.levels, width);
+  if (plan.by_columns) {
+    const std::int64_t stride = plan.kept.inner_stride(0);
+    walk(plan.reduced, begin, end, 1, [&](const std::int64_t* at, std::int64_t) { cascade.add(load(x + at[0], stride, width, work.row)); });
+  } else {
+    const std::int64_t stride = plan.reduced.inner_stride(0);
+    walk(plan.reduced, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
+      const C value = fold.block(load(x + at[0], stride, n, work.row), n);
+      cascade.add(&value);
+    });
+  }
+  return cascade.finish();
+}
+
+template <class S, class C, class R>
+void reduce_as(const Fold<C>& fold, const View& x, const View& y, double scale) {
+  const Plan plan = make_plan(x, y, true);
+  const std::int64_t y_stride = plan.kept.inner_stride(1);
+  const auto write = [&](C* values, std::int64_t at, std::int64_t width) {
+    if (scale != 1)
+      for (std::int64_t i = 0; i < width; ++i) values[i] = C(values[i] * C(scale));
+    store(values, y.as<R>() + at, width == 1 ? 1 : y_stride, width);
+  };
+  std::unique_ptr<C[]> partial;
+  if (plan.parts > 1) partial = std::make_unique_for_overwrite<C[]>(static_cast<std::size_t>(plan.blocks * plan.parts * plan.width));
+  const std::int64_t unit_size = std::max<std::int64_t>(1, plan.reduced.count * plan.width / plan.parts);
+  parallel(plan.blocks * plan.parts, std::max<std::int64_t>(1, stream_grain / unit_size), [&](std::int64_t begin, std::int64_t end) {
+    Workspace<C> work;
+    for (std::int64_t unit = begin; unit < end; ++unit) {
+      const std::int64_t block = unit / plan.parts, part = unit % plan.parts;
+      walk_blocks(plan, block, block + 1, [&](std::int64_t x_at, std::int64_t y_at, std::int64_t width) {
+        C* folded = fold_part(plan, fold, x.as<const S>() + x_at, width, plan.part_begin(part), plan.part_begin(part + 1), work);
+        if (partial) std::copy_n(folded, width, partial.get() + unit * plan.width);
+        else write(folded, y_at, width);
+      });
+    }
+  });
+  if (!partial) return;
+  Workspace<C> work;
+  std::int64_t unit = 0;
+  walk_blocks(plan, 0, plan.blocks, [&](std::int64_t, std::int64_t y_at, std::int64_t width) {
+    Cascade<C> cascade(fold, work.levels, width);
+    for (std::int64_t part = 0; part < plan.parts; ++part) cascade.add(partial.get() + unit++ * plan.width);
+    write(cascade.finish(), y_at, width);
+  });
+}
+
+[[gnu::always_inline]] inline float exp_of(float x) { return vector_math::exp(x); }
+[[gnu::always_inline]] inline double exp_of(double x) { return std::exp(x); }
+
+/// Subtracting an infinite maximum would give NaN; without it the sum is 0 or infinite, and so is its logarithm.
+template <class C>
+C finite_or_zero(C maximum) { return std::abs(maximum) <= std::numeric_limits<C>::max() ? maximum : C(0); }
+
+template <class S, class C>
+void logsumexp(const View& x, const View& y) {
+  const Plan plan = make_plan(x, y, false);
+  const Fold<C> largest = fold_of<Largest, C>(), sum = fold_of<Sum, C>();
+  const std::int64_t y_stride = plan.kept.inner_stride(1), x_stride = plan.kept.inner_stride(0), reduced_stride = plan.reduced.inner_stride(0);
+  const std::int64_t unit_size = std::max<std::int64_t>(1, plan.reduced.count * plan.width);
+  parallel(plan.blocks, std::max<std::int64_t>(1, function_grain / unit_size), [&](std::int64_t first, std::int64_t last) {
+    Workspace<C> work;
+    walk_blocks(plan, first, last, [&](std::int64_t x_at, std::int64_t y_at, std::int64_t width) {
+      const S* const from = x.as<const S>() + x_at;
+      const C* const maxima = fold_part(plan, largest, from, width, 0, plan.reduced.count, work);
+      C* const shift = work.shift;
+      for (std::int64_t i = 0; i < width; ++i) shift[i] = finite_or_zero(maxima[i]);
+      Cascade<C> cascade(sum, work.levels, width);
+      walk(plan.reduced, 0, plan.reduced.count, plan.by_columns ? 1 : chunk, [&](const std::int64_t* at, std::int64_t n) {
+        C* const e = work.exponentials;
+        if (plan.by_columns) {
+          const C* row = load(from + at[0], x_stride, width, work.row);
+#pragma omp simd
+          for (std::int64_t i = 0; i < width; ++i) e[i] = exp_of(row[i] - shift[i]);
+          cascade.add(e);
+        } else {
+          const C* row = load(from + at[0], reduced_stride, n, work.row);
+          const C one_shift = shift[0];
+#pragma omp simd
+          for (std::int64_t i = 0; i < n; ++i) e[i] = exp_of(row[i] - one_shift);
+          const C value = sum.block(e, n);
+          cascade.add(&value);
+        }
+      });
+      C* const sums = cascade.finish();
+      for (std::int64_t i = 0; i < width; ++i) sums[i] = shift[i] + std::log(sums[i]);
+      store(sums, y.as<S>() + y_at, width == 1 ? 1 : y_stride, width);
+    });
+  });
+}
+
+}  // namespace
+
+void reduce(Cpu, Reduce f, const View& x, const View& y, double scale) {
+  if (f == Reduce::any || f == Reduce::all) {
+    const Fold<bool> fold = f == Reduce::any ? fold_of<Largest, bool>() : fold_of<Smallest, bool>();
+    dispatch_all(x.dtype, [&]<class S>() { reduce_as<S, bool, bool>(fold, x, y, 1); });
+  } else if (f == Reduce::logsumexp) {
+    dispatch_floats(x.dtype, "logsumexp", [&]<class S>() { logsumexp<S, compute_t<S>>(x, y); });
+  } else {
+    dispatch_numbers(x.dtype, "reduce", [&]<class S>() {
+      using C = compute_t<S>;
+      reduce_as<S, C, S>(fold_for<C>(f), x, y, f == Reduce::sum ? scale : 1);
+    });
+  }
+}
+
+void arg_reduce(Cpu, bool largest, const View& x, const View& y, int dim) {
+  Shape shape = x.shape;
+  Strides x_strides = x.strides, y_strides = y.strides;
+  const std::int64_t length = x.shape[dim], step = x.strides[dim];
+  shape.erase(dim);
+  x_strides.erase(dim);
+  y_strides.erase(dim);
+  const auto loop = make_loop<2>(shape, {&x_strides, &y_strides});
+  dispatch_numbers(x.dtype, "arg_reduce", [&]<class S>() {
+    using C = compute_t<S>;
+    const Fold<C> fold = largest ? fold_of<Largest, C>() : fold_of<Smallest, C>();
+    // Along memory, an output at a time: find the value, then where it is first. Across, a block of outputs at a time.
+    const bool by_rows = std::abs(step) <= std::abs(loop.inner_stride(0)) || loop.count == 1;
+    const std::int64_t limit = by_rows ? 1 : chunk;
+    parallel(loop.count, std::max<std::int64_t>(1, stream_grain / std::max<std::int64_t>(1, length)), [&](std::int64_t begin, std::int64_t end) {
+      alignas(64) C buffer[chunk];
+      alignas(64) C best[chunk];
+      walk(loop, begin, end, limit, [&](const std::int64_t* at, std::int64_t n) {
+        const S* const from = x.as<const S>() + at[0];
+        std::int64_t* const to = y.as<std::int64_t>() + at[1];
+        const std::int64_t y_stride = loop.inner_stride(1);
+        if (by_rows) {
+          std::int64_t found = 0;
+          C value = fold.identity;
+          for (std::int64_t i = 0; i < length; i += chunk) {
+            const std::int64_t m = std::min(chunk, length - i);
+            const C* run = load(from + i * step, step, m, buffer);
+            C better = value;
+            const C here = fold.block(run, m);
+            fold.columns(&better, &here, 1);
+            // Only a chunk that holds a better value, or the first chunk, is searched; an earlier NaN is never beaten.
+            if (i > 0 && (value != value || better == value)) continue;
+            value = better;
+            found = i + (std::find_if(run, run + m, [&](C v) { return v == value || (v != v && value != value); }) - run);
+          }
+          *to = found;
+          return;
+        }
+        for (std::int64_t i = 0; i < n; ++i) to[i * y_stride] = 0;
+        for (std::int64_t r = 0; r < length; ++r) {
+          const C* row = load(from + r * step, loop.inner_stride(0), n, buffer);
+          if (r == 0) std::copy_n(row, n, best);
+          for (std::int64_t i = 0; i < n; ++i) {
+            const bool is_nan = row[i] != row[i];
+            const bool better = is_nan ? best[i] == best[i] : largest ? row[i] > best[i] : row[i] < best[i];
+            if (!better) continue;
+            best[i] = row[i];
+            to[i * y_stride] = r;
+          }
+        }
+      });
+    });
+  });
+}
+
+void cumsum(Cpu, const View& x, const View& y, int dim, bool reverse) {
+  Shape shape = x.shape;
+  Strides x_strides = x.strides, y_strides = y.strides;
+  const std::int64_t length = x.shape[dim];
+  const std::int64_t x_step = reverse ? -x.strides[dim] : x.strides[dim], y_step = reverse ? -y.strides[dim] : y.strides[dim];
+  const std::int64_t x_first = reverse ? (length - 1) * x.strides[dim] : 0, y_first = reverse ? (length - 1) * y.strides[dim] : 0;
+  if (y.numel() == 0) return;
+  shape.erase(dim);
+  x_strides.erase(dim);
+  y_strides.erase(dim);
+  const auto loop = make_loop<2>(shape, {&y_strides, &x_strides});
+  dispatch_numbers(y.dtype, "cumsum", [&]<class S>() {
+    // A running sum cannot be pairwise; a wider accumulator makes up for it.
+    using C = std::conditional_t<std::is_integral_v<S>, std::uint64_t, double>;
+    const bool across = std::abs(loop.inner_stride(0)) < std::abs(y_step);
+    parallel(loop.count, std::max<std::int64_t>(1, stream_grain / length), [&](std::int64_t begin, std::int64_t end) {
+      alignas(64) C sums[chunk];
+      walk(loop, begin, end, across ? chunk : 1, [&](const std::int64_t* at, std::int64_t n) {
+        std::fill_n(sums, n, C(0));
+        for (std::int64_t r = 0; r < length; ++r) {
+          const S* from = x.as<const S>() + at[1] + x_first + r * x_step;
+          S* to = y.as<S>() + at[0] + y_first + r * y_step;
+          for (std::int64_t i = 0; i < n; ++i) to[i * loop.inner_stride(0)] = convert<S>(sums[i] += convert<C>(from[i * loop.inner_stride(1)]));
+        }
+      });
+    });
+  });
+}
+
+}  // namespace tern::kernels

@@ -1,0 +1,75 @@
+#include <bit>
+#include <vector>
+
+#include "ops/cpu/loops.h"
+#include "ops/cpu/radix_sort.h"
+#include "ops/kernels/index.h"
+
+namespace tern::kernels {
+
+using namespace loops;
+
+namespace {
+
+template <int Bytes>
+struct UnsignedOf;
+template <> struct UnsignedOf<1> { using type = std::uint8_t; };
+template <> struct UnsignedOf<2> { using type = std::uint16_t; };
+template <> struct UnsignedOf<4> { using type = std::uint32_t; };
+template <> struct UnsignedOf<8> { using type = std::uint64_t; };
+
+/// An unsigned number that orders as the value does: NaN is largest, whatever its bits; the zeros are equal.
+template <class S>
+auto key_of(S value) {
+  using Key = typename UnsignedOf<sizeof(S)>::type;
+  constexpr Key top = Key(Key(1) << (8 * sizeof(S) - 1));
+  if constexpr (std::is_unsigned_v<S>) return Key(value);
+  else if constexpr (std::is_integral_v<S>) return Key(Key(value) ^ top);
+  else {
+    using C = compute_t<S>;
+    const C number = C(value);
+    if (number != number) return Key(~Key(0));
+    const Key bits = number == C(0) ? Key(0) : std::bit_cast<Key>(value);
+    return Key(bits & top ? ~bits : bits | top);
+  }
+}
+
+}  // namespace
+
+void sort(Cpu, const View& x, const View& values, const View& indices, bool descending) {
+  if (x.numel() == 0) return;
+  Shape shape = x.shape;
+  Strides strides = x.strides;
+  const std::int64_t length = x.dims() == 0 ? 1 : x.shape.back(), step = x.dims() == 0 ? 1 : x.strides.back();
+  if (x.dims() > 0) {
+    shape.pop_back();
+    strides.pop_back();
+  }
+  const auto rows = make_loop<1>(shape, {&strides}, Order::row_major);
+  dispatch_numbers(x.dtype, "sort", [&]<class S>() {
+    using Key = decltype(key_of(S{}));
+    // Memory for every thread is taken here, where a failure may throw.
+    std::vector<Ranked<Key>> entries(static_cast<std::size_t>(omp_get_max_threads() * 2 * length));
+    parallel(rows.count, std::max<std::int64_t>(1, function_grain / length), [&](std::int64_t begin, std::int64_t end) {
+      Ranked<Key>* const own = entries.data() + omp_get_thread_num() * 2 * length;
+      std::int64_t row = begin;
+      walk(rows, begin, end, 1, [&](const std::int64_t* at, std::int64_t) {
+        const S* const from = x.as<const S>() + at[0];
+        for (std::int64_t i = 0; i < length; ++i) {
+          const Key key = key_of(from[i * step]);
+          own[i] = {descending ? Key(~key) : key, i};
+        }
+        const Ranked<Key>* const sorted = radix_sort(own, own + length, length);
+        S* const to = values.as<S>() + row * length;
+        std::int64_t* const positions = indices.as<std::int64_t>() + row * length;
+        for (std::int64_t i = 0; i < length; ++i) {
+          to[i] = from[sorted[i].position * step];
+          positions[i] = sorted[i].position;
+        }
+        ++row;
+      });
+    });
+  });
+}
+
+}  // namespace tern::kernels

@@ -1,0 +1,109 @@
+#pragma once
+#include <bit>
+#include <cstdint>
+
+namespace tern::vector_math {
+
+/// Note [Vector math]: the functions of the hot float32 loops, without branches and calls, so that the compiler vectorises a loop
+/// round them for any processor, and so that several of them fuse into one pass. Errors are at most 2 units in the
+/// last place where nothing else is said; infinities and NaN come out as from <cmath>. The coefficients are our own minimax fits.
+/// float64 loops take <cmath>: they serve gradient checks, where exactness counts.
+
+[[gnu::always_inline]] inline float power_of_two(std::int32_t n) { return std::bit_cast<float>(std::uint32_t(n + 127) << 23); }
+
+[[gnu::always_inline]] inline float exp(float x) {
+  // x = n ln 2 + r. Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
+  constexpr float rounder = 0x1.8p23f;
+  const float bounded = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
+  const float shifted = bounded * 1.44269504f + rounder;
+  const float n = shifted - rounder;
+  const float r = (bounded - n * 0.693359375f) + n * 2.12194440e-4f;
+  float q = 1.381461313e-3f;
+  q = q * r + 8.368709828e-3f;
+  q = q * r + 4.166838736e-2f;
+  q = q * r + 1.666652069e-1f;
+  q = q * r + 4.999999345e-1f;
+  const float mantissa = (q * r) * r + r + 1.0f;
+  // In two factors, because 2^n alone leaves the range of normal numbers before the product does.
+  const std::int32_t exponent = std::int32_t(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(rounder)), half = exponent >> 1;
+  return mantissa * power_of_two(half) * power_of_two(exponent - half);
+}
+
+[[gnu::always_inline]] inline float log(float x) {
+  // x = 2^n m with m in [sqrt(1/2), sqrt(2)); subnormal numbers are scaled up first.
+  const bool small = x < 0x1p-126f;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(small ? x * 0x1p25f : x) - 0x3f3504f3u;
+  const float n = float(std::int32_t(bits) >> 23) - (small ? 25.0f : 0.0f);
+  const float f = std::bit_cast<float>((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+  float p = 6.746641054e-2f;
+  p = p * f - 1.167565197e-1f;
+  p = p * f + 1.188816210e-1f;
+  p = p * f - 1.240558888e-1f;
+  p = p * f + 1.421955238e-1f;
+  p = p * f - 1.666799586e-1f;
+  p = p * f + 2.000211866e-1f;
+  p = p * f - 2.500000960e-1f;
+  p = p * f + 3.333331260e-1f;
+  const float square = f * f;
+  const float y = ((p * f) * square - n * 2.12194440e-4f - 0.5f * square) + f + n * 0.693359375f;
+  constexpr float infinity = std::bit_cast<float>(0x7f800000u), nan = std::bit_cast<float>(0x7fc00000u);
+  const float above = x < infinity ? y : x;
+  return x > 0.0f ? above : x == 0.0f ? -infinity : x < 0.0f ? nan : x;
+}
+
+[[gnu::always_inline]] inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+
+[[gnu::always_inline]] inline float tanh(float x) {
+  // Near zero 1 - 2 / (e^2x + 1) cancels, and an odd polynomial takes its place.
+  const float z = x * x, magnitude = x < 0.0f ? -x : x;
+  float p = -5.704986925e-3f;
+  p = p * z + 2.063908716e-2f;
+  p = p * z - 5.373971505e-2f;
+  p = p * z + 1.333144220e-1f;
+  p = p * z - 3.333328194e-1f;
+  const float near = (p * z) * x + x;
+  const float far = 1.0f - 2.0f / (exp(2.0f * magnitude) + 1.0f);
+  return magnitude < 0.625f ? near : x < 0.0f ? -far : far;
+}
+
+[[gnu::always_inline]] inline float erf(float x) {
+  const float z = x * x, magnitude = x < 0.0f ? -x : x;
+  float p = 7.853861192e-5f;
+  p = p * z - 8.010193576e-4f;
+  p = p * z + 5.188327680e-3f;
+  p = p * z - 2.685381193e-2f;
+  p = p * z + 1.128358515e-1f;
+  p = p * z - 3.761262582e-1f;
+  p = p * z + 1.128379166f;
+  // Beyond 1, erfc is the exponential of a polynomial; beyond 4 it is nothing beside 1.
+  const float a = magnitude > 4.0f ? 4.0f : magnitude;
+  float q = 1.863794189e-4f;
+  q = q * a - 2.947660466e-3f;
+  q = q * a + 2.183807240e-2f;
+  q = q * a - 1.031067716e-1f;
+  q = q * a - 6.381448138e-1f;
+  q = q * a - 1.127089201f;
+  q = q * a - 3.415203882e-4f;
+  const float far = 1.0f - exp(q);
+  return magnitude < 1.0f ? p * x : x < 0.0f ? -far : far;
+}
+
+/// The standard normal distribution function, to 1e-7 absolutely.
+[[gnu::always_inline]] inline float normal_cdf(float x) { return 0.5f * (1.0f + erf(x * 0.707106781f)); }
+
+/// sine and cosine of a full turn times u, for u in [0, 1].
+struct SineCosine {
+  float sine, cosine;
+};
+[[gnu::always_inline]] inline SineCosine sine_cosine_of_turn(float u) {
+  // The nearest quarter turn comes off exactly.
+  const std::int32_t quarter = std::int32_t(u * 4.0f + 0.5f);
+  const float r = (u - float(quarter) * 0.25f) * 6.28318531f, z = r * r;
+  const float sine = ((-1.951528317e-4f * z + 8.332160762e-3f) * z - 1.666665461e-1f) * z * r + r;
+  const float cosine = ((2.443845120e-5f * z - 1.388736751e-3f) * z + 4.166664687e-2f) * z * z - 0.5f * z + 1.0f;
+  const bool swap = quarter & 1;
+  const float s = swap ? cosine : sine, c = swap ? sine : cosine;
+  return {quarter & 2 ? -s : s, (quarter + 1) & 2 ? -c : c};
+}
+
+}  // namespace tern::vector_math
