@@ -1,0 +1,25 @@
+// canary KIND: makes the mistake that a sanitizer is there to find. If the program gets to its end, that sanitizer is
+// asleep, and a clean run of the other tests means nothing.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+int main(int argc, char** argv) {
+  const char* kind = argc > 1 ? argv[1] : "";
+  // Numbers that the compiler cannot see through.
+  const int one = argc - 1;
+  if (std::strcmp(kind, "address") == 0) {
+    char* volatile block = new char[8];
+    block[8 * one] = 1;
+    delete[] block;
+  } else if (std::strcmp(kind, "undefined") == 0) {
+    volatile int largest = std::numeric_limits<int>::max();
+    largest = largest + one;
+  } else if (std::strcmp(kind, "leak") == 0) {
+    void* volatile lost = std::malloc(100);
+    lost = nullptr;
+    return 0;  // found at the exit
+  }
+  std::puts("survived");
+}
