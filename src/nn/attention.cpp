@@ -16,9 +16,10 @@ namespace tern::nn {
 
 // Note [Hidden scores]
 // A hidden key's score gets a large negative number and not -inf. Next to a visible key its probability is exactly 0
-// either way; but a query that sees nothing, as in a row of padding, gets finite numbers that nobody reads, where -inf would
-// give a NaN that spreads to every weight in the backward pass.
-static double hidden_score(DType dtype) { return dtype == DType::f16 ? -3e4 : -1e9; }
+// either way; but a query that sees nothing, as in a row of padding, attends evenly to all keys and so gives finite numbers
+// that nobody reads, where -inf would give a NaN that spreads to every weight in the backward pass. The number is large
+// enough to swallow any score, and small enough for the dtype.
+static double hidden_score(DType dtype) { return dtype == DType::f16 ? -3e4 : -1e30; }
 
 AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, std::int64_t keys, DType dtype, Device device)
     : options_(options) {

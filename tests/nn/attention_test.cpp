@@ -1,0 +1,176 @@
+#include "autodiff/gradcheck.h"
+#include "fixture.h"
+#include "ops/factory.h"
+#include "ops/loss.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+using namespace tern;
+
+namespace {
+
+constexpr std::int64_t B = 3, T = 5;
+const std::vector<std::int64_t> prefix_lengths{0, 2, 4};
+const bool padded[B][T] = {{false, false, false, false, false}, {false, false, false, true, true}, {true, false, false, false, true}};
+
+Tensor padding() {
+  Tensor x = empty({B, T}, DType::boolean);
+  for (int i = 0; i < B * T; ++i) x.data<bool>()[i] = padded[i / T][i % T];
+  return x;
+}
+Tensor prefix() { return Tensor::from(prefix_lengths, {B}); }
+
+bool is_visible(const nn::MaskOptions& o, std::int64_t b, std::int64_t query, std::int64_t key) {
+  if (o.padding.defined() && padded[b][key]) return false;
+  if (!o.causal || key <= query) return true;
+  return o.prefix.defined() && key < prefix_lengths[static_cast<std::size_t>(b)];
+}
+
+std::vector<nn::MaskOptions> all_masks() {
+  return {{},
+          {.causal = true},
+          {.padding = padding()},
+          {.causal = true, .padding = padding()},
+          {.causal = true, .prefix = prefix()},
+          {.causal = true, .padding = padding(), .prefix = prefix()}};
+}
+
+/// softmax(q k^T / sqrt(D)) v with loops over (B, H, T, D), in f64.
+std::vector<double> naive(const Tensor& q, const Tensor& k, const Tensor& v, const nn::MaskOptions& o) {
+  const std::vector<double> Q = contiguous(q).to_vector<double>(), K = contiguous(k).to_vector<double>(), V = contiguous(v).to_vector<double>();
+  const std::int64_t H = q.size(1), D = q.size(3);
+  std::vector<double> result(Q.size());
+  for (std::int64_t b = 0; b < B; ++b)
+    for (std::int64_t h = 0; h < H; ++h)
+      for (std::int64_t i = 0; i < T; ++i) {
+        const auto at = [&](std::int64_t t, std::int64_t d) { return std::size_t(((b * H + h) * T + t) * D + d); };
+        double total = 0;
+        std::vector<double> probability(T);
+        for (std::int64_t j = 0; j < T; ++j) {
+          if (!is_visible(o, b, i, j)) continue;
+          double score = 0;
+          for (std::int64_t d = 0; d < D; ++d) score += Q[at(i, d)] * K[at(j, d)];
+          total += probability[std::size_t(j)] = std::exp(score / std::sqrt(double(D)));
+        }
+        if (total == 0) {  // sees nothing: attends evenly
+          probability.assign(T, 1);
+          total = T;
+        }
+        for (std::int64_t j = 0; j < T; ++j)
+          for (std::int64_t d = 0; d < D; ++d) result[at(i, d)] += probability[std::size_t(j)] / total * V[at(j, d)];
+      }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("masks hide what they should", "[mask]") {
+  for (const nn::MaskOptions& o : all_masks()) {
+    const nn::AttentionMask mask(o, T, T);
+    if (!o.causal && !o.padding.defined()) {
+      CHECK(!mask.additive().defined());
+      continue;
+    }
+    const NoGrad unrecorded;
+    const std::vector<float> additive = broadcast_to(mask.additive(), {B, 1, T, T}).to_vector<float>();
+    for (std::int64_t b = 0; b < B; ++b)
+      for (std::int64_t i = 0; i < T; ++i)
+        for (std::int64_t j = 0; j < T; ++j) {
+          const float value = additive[std::size_t((b * T + i) * T + j)];
+          if (is_visible(o, b, i, j)) CHECK(value == 0);
+          else CHECK(value < -1e29f);
+        }
+  }
+}
+
+TEST_CASE("fewer queries than keys stand at the end", "[mask]") {
+  const std::vector<float> last = nn::AttentionMask({.causal = true}, 2, 5).additive().to_vector<float>();
+  const std::vector<float> whole = nn::AttentionMask::causal(5).additive().to_vector<float>();
+  CHECK(last == std::vector<float>(whole.begin() + 15, whole.end()));
+  const Tensor none = zeros({1}, DType::i64);
+  CHECK(nn::AttentionMask({.causal = true, .prefix = none}, 2, 5).additive().to_vector<float>() == last);
+}
+
+TEST_CASE("masks that do not fit are refused", "[mask]") {
+  CHECK_THROWS_AS(nn::AttentionMask({.padding = padding()}, T, T + 1), Error);
+  CHECK_THROWS_AS(nn::AttentionMask({.padding = zeros({B, T})}, T, T), Error);
+  CHECK_THROWS_AS(nn::AttentionMask({.prefix = prefix()}, T, T), Error);
+  CHECK_THROWS_AS(nn::AttentionMask({.causal = true, .prefix = zeros({B, 1}, DType::i64)}, T, T), Error);
+  CHECK_THROWS_AS(nn::AttentionMask({.causal = true, .padding = padding(), .prefix = zeros({B + 1}, DType::i64)}, T, T), Error);
+}
+
+TEST_CASE("attention agrees with loops under every mask", "[attention]") {
+  manual_seed(7);
+  const auto random = [] { return randn({B, 2, T, 3}, 0, 1, DType::f64); };
+  const Tensor q = random(), k = random(), v = random();
+  for (const nn::MaskOptions& o : all_masks())
+    CHECK(distance(nn::attention(q, k, v, nn::AttentionMask(o, T, T, DType::f64)).to_vector<double>(), naive(q, k, v, o)) < 1e-7);
+}
+
+TEST_CASE("self and cross attention agree with their definition", "[attention]") {
+  manual_seed(8);
+  const std::int64_t D = 6, H = 3;
+  nn::MultiHeadAttention self(D, {.heads = H}), cross(D, {.heads = H, .cross = true});
+  nn::to(self, DType::f64);
+  nn::to(cross, DType::f64);
+  CHECK(nn::named_parameters(cross)[0].name == "query.weight");
+  CHECK(nn::named_parameters(cross)[2].name == "key_value.weight");
+  const Tensor x = randn({B, T, D}, 0, 1, DType::f64), memory = randn({B, T, D}, 0, 1, DType::f64);
+  const NoGrad unrecorded;
+  const auto heads = [&](const Tensor& y, std::int64_t part) {
+    return transpose(reshape(contiguous(slice(y, 2, part * D, (part + 1) * D)), {B, T, H, D / H}), 1, 2);
+  };
+  const auto join = [&](const std::vector<double>& y) {
+    return reshape(transpose(Tensor::from(y, {B, H, T, D / H}), 1, 2), {B, T, D});
+  };
+  for (const nn::MaskOptions& o : all_masks()) {
+    const nn::AttentionMask mask(o, T, T, DType::f64);
+    const Tensor y = self.qkv->forward(x);
+    CHECK(distance(self.forward(x, mask), self.proj.forward(join(naive(heads(y, 0), heads(y, 1), heads(y, 2), o)))) < 1e-6);
+    const Tensor q = cross.query->forward(x), kv = cross.key_value->forward(memory);
+    CHECK(distance(cross.forward(x, memory, mask), cross.proj.forward(join(naive(heads(q, 0), heads(kv, 0), heads(kv, 1), o)))) < 1e-6);
+  }
+  CHECK_THROWS_AS(self.forward(x, memory), Error);
+  CHECK_THROWS_AS(cross.forward(x), Error);
+}
+
+TEST_CASE("a layer's gradients are those of finite differences", "[attention]") {
+  manual_seed(9);
+  nn::TransformerLayer layer({.width = 4, .heads = 2, .ff = 6, .dropout = 0, .cross = true});
+  nn::to(layer, DType::f64);
+  const nn::AttentionMask mask({.causal = true, .prefix = Tensor::from(std::vector<std::int64_t>{0, 2}, {2})}, 3, 3, DType::f64);
+  Tensors inputs{randn({2, 3, 4}, 0, 1, DType::f64).set_requires_grad(), randn({2, 2, 4}, 0, 1, DType::f64).set_requires_grad()};
+  for (const Tensor& x : nn::parameters(layer)) inputs.push_back(x);
+  const GradcheckResult result = gradcheck([&](const Tensors& xs) -> Tensors { return {layer.forward(xs[0], mask, xs[1], {})}; }, inputs);
+  INFO(result.message);
+  CHECK(result.ok);
+  CHECK_THROWS_AS(layer.forward(inputs[0], mask), Error);
+}
+
+TEST_CASE("no token sees what its mask hides", "[attention]") {
+  nn::DecoderLM model({.vocab = 11, .length = 6, .width = 8, .layers = 2, .heads = 2, .ff = 8, .dropout = 0});
+  const auto logits = [&](std::vector<std::int64_t> ids, std::int64_t prefix_length) {
+    const Tensor prefix = Tensor::from(std::vector<std::int64_t>{prefix_length}, {1});
+    return floats(model.forward(Tensor::from(ids, {1, 6}), nn::AttentionMask({.causal = true, .prefix = prefix}, 6, 6)));
+  };
+  const auto rows = [](const std::vector<float>& x, std::size_t first, std::size_t last) {
+    return std::vector<float>(x.begin() + std::ptrdiff_t(first * 11), x.begin() + std::ptrdiff_t(last * 11));
+  };
+  const std::vector<std::int64_t> ids{1, 2, 3, 4, 5, 6}, other_end{1, 2, 3, 4, 5, 9}, other_prefix{1, 2, 9, 4, 5, 6};
+  CHECK(distance(rows(logits(ids, 0), 0, 5), rows(logits(other_end, 0), 0, 5)) == 0);
+  CHECK(distance(rows(logits(ids, 3), 0, 5), rows(logits(other_end, 3), 0, 5)) == 0);
+  CHECK(distance(rows(logits(ids, 3), 0, 1), rows(logits(other_prefix, 3), 0, 1)) > 1e-4);  // token 0 sees token 2
+  CHECK(distance(rows(logits(ids, 2), 0, 2), rows(logits(other_prefix, 2), 0, 2)) == 0);
+}
+
+TEST_CASE("a row of padding gives finite gradients", "[attention]") {
+  nn::DecoderLM model({.vocab = 11, .length = 4, .width = 8, .layers = 2, .heads = 2, .ff = 8, .dropout = 0});
+  Tensor hidden = full({2, 4}, 0, DType::boolean);
+  for (int i = 0; i < 4; ++i) hidden.data<bool>()[4 + i] = true;
+  const Tensor ids = Tensor::from(std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8}, {2, 4});
+  cross_entropy(model.forward(ids, nn::AttentionMask({.causal = true, .padding = hidden}, 4, 4)), ids).backward();
+  for (const Tensor& x : nn::parameters(model))
+    for (float g : floats(x.grad())) REQUIRE(std::isfinite(g));
+}
