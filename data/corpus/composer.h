@@ -12,7 +12,7 @@
 namespace tern::corpus {
 
 // Draws meanings that make sense: the kinds in the lexicon decide who does what to what, and where. The parts of a
-// clause are in phrases.cpp, whole sentences in composer.cpp.
+// clause are drawn in phrases.cpp, clauses in clauses.cpp, whole sentences in sentences.cpp.
 class Composer {
  public:
   explicit Composer(std::uint64_t seed) : random_(seed) {}
@@ -35,7 +35,7 @@ class Composer {
   PrepositionPhrase location(const NounPhrase& who);
   PrepositionPhrase direction(const Verb& verb, const NounPhrase& who);
   PrepositionPhrase destination(const Noun& what);
-  Pair draw_time(Tense tense);
+  Wording draw_time(Tense tense);
 
   void draw_tense(Clause& clause);
   void draw_adverbials(Clause& clause, int time_percent);

@@ -4,6 +4,12 @@
 
 namespace tern::corpus {
 
+NounPhrase pronoun(Person person) {
+  NounPhrase phrase;
+  phrase.pronoun = person;
+  return phrase;
+}
+
 Person agreement(const NounPhrase& phrase) {
   if (phrase.pronoun) return *phrase.pronoun;
   if (phrase.name != nullptr) return phrase.name->female ? Person::she : Person::he;

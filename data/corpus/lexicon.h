@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,7 +29,7 @@ constexpr Kinds surface = bit(27), shelter = bit(28), landmark = bit(29), edge =
 constexpr Kinds passage = bit(32), crossing = bit(33), wide = bit(34), high = bit(35), circular = bit(36);
 constexpr Kinds picture = bit(37), toy = bit(38), warmable = bit(39), coloured = bit(40), flower = bit(41);
 constexpr Kinds lockable = bit(42), pulled = bit(43), gift = bit(44), sky = bit(45);
-constexpr Kinds stop = bit(46), seat = bit(47);
+constexpr Kinds stop = bit(46), seat = bit(47), related = bit(48);
 constexpr Kinds mass = bit(60);  // neither plural nor indefinite article
 constexpr Kinds weak = bit(61);  // masculine n-declension: the plural form in every case but the nominative
 constexpr Kinds person = adult | young | kin;
@@ -37,7 +38,7 @@ constexpr Kinds person = adult | young | kin;
 struct Noun {
   const char* german;
   Gender gender;
-  const char* plural;    // "" for a mass noun
+  const char* plural;    // "" where none is used
   const char* genitive;  // singular
   const char* english;
   const char* english_plural;  // "" when the rule gives it
@@ -148,7 +149,13 @@ const Adjective& adjective(std::string_view german);
 const Preposition& place(std::string_view german);
 const Preposition& goal(std::string_view german);
 
+const Modal& modal(std::string_view infinitive);
+
 std::string full_infinitive(const Verb& verb);
+bool is_one_of(const Verb& verb, std::initializer_list<std::string_view> infinitives);
+bool is_lasting(const Verb& verb);  // a state: no modal, no future, no time of day
+bool is_mass(const Noun& noun);
+bool goes_with(const Adjective& adjective, const Noun& noun);
 bool goes_with(const Modifier& modifier, const Noun& head);
 
 }  // namespace tern::corpus

@@ -9,13 +9,7 @@ using namespace kind;
 constexpr Kinds grammatical = mass | weak;
 constexpr Person speakers[] = {Person::i, Person::you, Person::we, Person::you_all};
 
-bool is_mass(const Noun& noun) { return (noun.kinds & mass) != 0; }
 bool is(const Noun& noun, Kinds kinds) { return (noun.kinds & kinds & ~grammatical) != 0; }
-
-// An adjective goes with a mass noun only if it says so: warm milk, but not big milk.
-bool goes_with(const Adjective& adjective, const Noun& noun) {
-  return is(noun, adjective.kinds) && (!is_mass(noun) || (adjective.kinds & mass) != 0);
-}
 
 PrepositionPhrase fixed(const char* german, const char* english) {
   PrepositionPhrase phrase;
@@ -71,7 +65,7 @@ void Composer::adorn(NounPhrase& phrase, int adjective_percent, int modifier_per
 NounPhrase Composer::person_noun(Kinds kinds, bool may_be_quantified) {
   NounPhrase phrase;
   phrase.noun = &draw_noun(kinds);
-  phrase.plural = random_.chance(22);
+  phrase.plural = *phrase.noun->plural != '\0' && random_.chance(22);
   const std::size_t dice = random_.below(100);
   if (is(*phrase.noun, kin)) {
     if (dice < 72) {
@@ -88,7 +82,7 @@ NounPhrase Composer::person_noun(Kinds kinds, bool may_be_quantified) {
     phrase.determiner = Determiner::demonstrative;
   } else if (dice < 22 && may_be_quantified) {
     phrase.determiner = Determiner::indefinite;
-  } else if (dice < 32) {
+  } else if (dice < 32 && is(*phrase.noun, related)) {
     phrase.determiner = Determiner::possessive;
     phrase.owner = random_.pick(std::span<const Person>(speakers));
   } else if (dice < 44 && may_be_quantified && phrase.plural) {
@@ -123,7 +117,7 @@ NounPhrase Composer::subject(Kinds kinds) {
   if ((kinds & kind::person) != 0 && (others == 0 || random_.chance(75))) return person(kinds & kind::person);
   NounPhrase phrase;
   phrase.noun = &draw_noun(others);
-  phrase.plural = !is_mass(*phrase.noun) && random_.chance(20);
+  phrase.plural = *phrase.noun->plural != '\0' && random_.chance(20);
   const std::size_t dice = random_.below(100);
   if (dice < 12) {
     phrase.determiner = Determiner::demonstrative;
@@ -277,13 +271,15 @@ PrepositionPhrase Composer::direction(const Verb& verb, const NounPhrase& who) {
     return spot(goals(), {{"auf", surface}, {"unter", shelter}, {"hinter", plant | opening}, {"durch", passage}},
                 who.noun);
   }
-  if (animate(who) && random_.chance(16)) {
+  const bool comes = std::string_view(verb.infinitive) == "kommen";
+  if (animate(who) && random_.chance(comes ? 30 : 16)) {
     if (random_.chance(50)) return fixed("nach Hause", "home");
     PrepositionPhrase phrase;
     phrase.preposition = &goal("nach");
     phrase.noun.city = &draw_pair(cities());
     return phrase;
   }
+  if (comes) return spot(goals(), {{"in", inside}, {"zu", target}, {"aus", inside}}, who.noun);
   return spot(goals(),
               {{"in", inside},
                {"in", inside},

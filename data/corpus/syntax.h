@@ -33,6 +33,10 @@ enum class Front : std::uint8_t { subject, time, object, place };
 
 struct Clause;
 
+struct Wording {
+  std::string german, english;
+};
+
 struct NounPhrase {
   std::optional<Person> pronoun;
   const Name* name = nullptr;
@@ -76,7 +80,7 @@ struct Clause {
   std::optional<NounPhrase> than;  // makes the predicate a comparative
   const Noun* profession = nullptr;
   std::optional<PrepositionPhrase> place;
-  std::optional<Pair> time;
+  std::optional<Wording> time;
   const Pair* frequency = nullptr;
   const Pair* manner = nullptr;
   Front front = Front::subject;
@@ -93,6 +97,7 @@ struct Sentence {
   std::shared_ptr<const Clause> second;
 };
 
+NounPhrase pronoun(Person person);
 Person agreement(const NounPhrase& phrase);
 bool animate(const NounPhrase& phrase);
 // The index into Persons.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <stdexcept>
 
 #include "lexicon.h"
@@ -18,7 +19,6 @@ constexpr Persons wissen_present = {"weiß", "weißt", "weiß", "wissen", "wisst
 
 constexpr Preposition waiting_for = {"auf", Case::accusative, "for", 0};
 constexpr Preposition talking_to = {"mit", Case::dative, "to", 0};
-constexpr Preposition thinking_of = {"an", Case::accusative, "of", 0};
 
 constexpr Kinds being = person | animal;
 constexpr Kinds portable = flat | upright | toy | tool;
@@ -32,14 +32,10 @@ constexpr Verb verb_table[] = {
     {"spielen", "", "", "", "gespielt", false, "play", "", Frame::intransitive, young | pet},
     {"arbeiten", "", "", "", "gearbeitet", false, "work", "", Frame::intransitive, adult | kin},
     {"lachen", "", "", "", "gelacht", false, "laugh", "", Frame::intransitive, person},
-    {"weinen", "", "", "", "geweint", false, "cry", "", Frame::intransitive, person},
     {"singen", "", "", "", "gesungen", false, "sing", "sang", Frame::intransitive, person},
     {"tanzen", "", "", "", "getanzt", false, "dance", "", Frame::intransitive, person},
-    {"lernen", "", "", "", "gelernt", false, "learn", "", Frame::intransitive, person},
-    {"kochen", "", "", "", "gekocht", false, "cook", "", Frame::intransitive, adult | kin},
-    {"warten", "", "", "", "gewartet", false, "wait", "", Frame::intransitive, person},
+    {"lernen", "", "", "", "gelernt", false, "study", "", Frame::intransitive, person},
     {"stehen", "auf", "", "", "aufgestanden", true, "get up", "got up", Frame::intransitive, person},
-    {"wachen", "auf", "", "", "aufgewacht", true, "wake up", "woke up", Frame::intransitive, being},
     {"schlafen", "ein", "schläfst", "schläft", "eingeschlafen", true, "fall asleep", "fell asleep", Frame::intransitive,
      being},
     {"kommen", "an", "", "", "angekommen", true, "arrive", "", Frame::intransitive, person | pulled},
@@ -53,23 +49,17 @@ constexpr Verb verb_table[] = {
     {"essen", "", "isst", "isst", "gegessen", false, "eat", "ate", Frame::transitive, person, food, "iss"},
     {"fressen", "", "frisst", "frisst", "gefressen", false, "eat", "ate", Frame::transitive, animal, food},
     {"trinken", "", "", "", "getrunken", false, "drink", "drank", Frame::transitive, person, drink},
-    {"backen", "", "backst", "backt", "gebacken", false, "bake", "", Frame::transitive, person, baked},
-    {"schneiden", "", "", "", "geschnitten", false, "cut", "cut", Frame::transitive, person, baked | food},
     {"öffnen", "", "", "", "geöffnet", false, "open", "", Frame::transitive, person, opening | container},
     {"schließen", "", "", "", "geschlossen", false, "close", "", Frame::transitive, person, opening | container},
     {"suchen", "", "", "", "gesucht", false, "look for", "looked for", Frame::transitive, being, being | portable},
     {"finden", "", "", "", "gefunden", false, "find", "found", Frame::transitive, being, being | portable},
     {"verlieren", "", "", "", "verloren", false, "lose", "lost", Frame::transitive, person, portable},
     {"sehen", "", "siehst", "sieht", "gesehen", false, "see", "saw", Frame::transitive, being, visible, "sieh"},
-    {"hören", "", "", "", "gehört", false, "hear", "heard", Frame::transitive, being, being | pulled},
     {"kennen", "", "", "", "gekannt", false, "know", "knew", Frame::transitive, person,
      person | building | area | text},
     {"fragen", "", "", "", "gefragt", false, "ask", "", Frame::transitive, person, person},
     {"besuchen", "", "", "", "besucht", false, "visit", "", Frame::transitive, person, person | building},
     {"lieben", "", "", "", "geliebt", false, "love", "", Frame::transitive, person, person | pet | text | sweet},
-    {"begrüßen", "", "", "", "begrüßt", false, "greet", "", Frame::transitive, person, person},
-    {"verstehen", "", "", "", "verstanden", false, "understand", "understood", Frame::transitive, person,
-     person | text},
     {"tragen", "", "trägst", "trägt", "getragen", false, "carry", "", Frame::transitive, person,
      container | upright | toy},
     {"waschen", "", "wäschst", "wäscht", "gewaschen", false, "wash", "", Frame::transitive, person,
@@ -79,8 +69,6 @@ constexpr Verb verb_table[] = {
     {"reparieren", "", "", "", "repariert", false, "repair", "", Frame::transitive, adult | kin,
      vehicle | opening | furniture | switched | high},
     {"brauchen", "", "", "", "gebraucht", false, "need", "", Frame::transitive, person, goods},
-    {"bauen", "", "", "", "gebaut", false, "build", "built", Frame::transitive, adult | kin,
-     building | furniture | high | crossing},
     {"füttern", "", "", "", "gefüttert", false, "feed", "fed", Frame::transitive, person, animal},
     {"haben", "", "hast", "hat", "gehabt", false, "have", "had", Frame::transitive, person,
      pet | toy | clothing | container | gift | food, "", &haben_present, &haben_preterite},
@@ -94,9 +82,7 @@ constexpr Verb verb_table[] = {
     {"ziehen", "aus", "", "", "ausgezogen", false, "take off", "took off", Frame::transitive, person, clothing},
 
     {"helfen", "", "hilfst", "hilft", "geholfen", false, "help", "", Frame::dative, person, being, "hilf"},
-    {"danken", "", "", "", "gedankt", false, "thank", "", Frame::dative, person, person},
     {"folgen", "", "", "", "gefolgt", true, "follow", "", Frame::dative, being, being | vehicle | pulled},
-    {"antworten", "", "", "", "geantwortet", false, "answer", "", Frame::dative, person, person},
     {"hören", "zu", "", "", "zugehört", false, "listen to", "listened to", Frame::dative, person, person},
     {"gehören", "", "", "", "gehört", false, "belong to", "belonged to", Frame::dative, goods | building | pet, person},
 
@@ -107,7 +93,6 @@ constexpr Verb verb_table[] = {
     {"schicken", "", "", "", "geschickt", false, "send", "sent", Frame::ditransitive, adult | kin, gift | text},
     {"bringen", "", "", "", "gebracht", false, "bring", "brought", Frame::ditransitive, person,
      gift | food | drink | tool | text},
-    {"leihen", "", "", "", "geliehen", false, "lend", "lent", Frame::ditransitive, person, vehicle | tool | text | toy},
 
     {"gehen", "", "", "", "gegangen", true, "go", "went", Frame::motion, being},
     {"laufen", "", "läufst", "läuft", "gelaufen", true, "run", "ran", Frame::motion, being},
@@ -128,8 +113,6 @@ constexpr Verb verb_table[] = {
      nullptr, &waiting_for},
     {"sprechen", "", "sprichst", "spricht", "gesprochen", false, "talk", "", Frame::prepositional, person, person,
      "sprich", nullptr, nullptr, &talking_to},
-    {"denken", "", "", "", "gedacht", false, "think", "thought", Frame::prepositional, person, person | animal | area,
-     "", nullptr, nullptr, &thinking_of},
 
     {"sein", "", "bist", "ist", "gewesen", true, "be", "", Frame::copula, being, 0, "", &sein_present, &sein_preterite},
     {"werden", "", "wirst", "wird", "geworden", true, "become", "became", Frame::becoming, person, 0, "",
@@ -171,17 +154,14 @@ constexpr Adjective adjective_table[] = {
     {"rot", "rot", "red", "", "", shade | flower},
     {"blau", "blau", "blue", "", "", shade | flower},
     {"grün", "grün", "green", "", "", shade},
-    {"gelb", "gelb", "yellow", "", "", shade | flower},
     {"weiß", "weiß", "white", "", "", shade | flower | animal | building},
     {"schwarz", "schwarz", "black", "", "", shade | animal},
-    {"braun", "braun", "brown", "", "", shade | animal},
     {"lang", "lang", "long", "länger", "longer", written | crossing},
     {"kurz", "kurz", "short", "kürzer", "shorter", written},
     {"schwer", "schwer", "heavy", "schwerer", "heavier", furniture | container | opening},
     {"warm", "warm", "warm", "", "", warmable | room | clothing | mass},
     {"kalt", "kalt", "cold", "", "", drink | room | warmable | mass},
     {"frisch", "frisch", "fresh", "", "", food | sweet | mass},
-    {"süß", "süß", "sweet", "süßer", "sweeter", sweet | mass},
     {"müde", "müd", "tired", "", "", person | animal},
     {"hungrig", "hungrig", "hungry", "", "", person | animal},
     {"krank", "krank", "sick", "", "", person | animal},
@@ -189,23 +169,14 @@ constexpr Adjective adjective_table[] = {
     {"traurig", "traurig", "sad", "trauriger", "sadder", person},
     {"freundlich", "freundlich", "friendly", "freundlicher", "friendlier", person | pet},
     {"klug", "klug", "clever", "klüger", "cleverer", person | pet},
-    {"fleißig", "fleißig", "diligent", "", "", person},
-    {"stark", "stark", "strong", "stärker", "stronger", person | animal},
-    {"reich", "reich", "rich", "reicher", "richer", adult | kin},
     {"teuer", "teur", "expensive", "teurer", "more expensive",
      clothing | vehicle | furniture | gift | switched | container | tool},
-    {"billig", "billig", "cheap", "billiger", "cheaper",
-     clothing | vehicle | furniture | gift | switched | container | tool},
     {"dunkel", "dunkl", "dark", "", "", room | building},
-    {"hell", "hell", "bright", "heller", "brighter", room | switched},
     {"schmutzig", "schmutzig", "dirty", "", "", clothing | vehicle | pulled | room | opening | upright | tool},
-    {"sauber", "sauber", "clean", "", "", clothing | vehicle | pulled | room | opening | upright | tool},
     {"leer", "leer", "empty", "", "", container | room | pulled},
     {"rund", "rund", "round", "", "", circular},
     {"interessant", "interessant", "interesting", "interessanter", "more interesting", text | picture},
-    {"lustig", "lustig", "funny", "lustiger", "funnier", text | young | pet},
     {"hoch", "hoh", "high", "", "", high},
-    {"breit", "breit", "wide", "breiter", "wider", wide},
 };
 
 constexpr Preposition place_table[] = {
@@ -301,6 +272,30 @@ std::span<const Pair> numbers() { return number_table; }
 const Adjective& adjective(std::string_view german) { return find(adjectives(), german, "adjective"); }
 const Preposition& place(std::string_view german) { return find(places(), german, "place preposition"); }
 const Preposition& goal(std::string_view german) { return find(goals(), german, "goal preposition"); }
+
+const Modal& modal(std::string_view infinitive) {
+  for (const Modal& entry : modal_table) {
+    if (infinitive == entry.infinitive) return entry;
+  }
+  throw std::logic_error("[lexicon] no modal " + std::string(infinitive));
+}
+
+bool is_one_of(const Verb& verb, std::initializer_list<std::string_view> infinitives) {
+  const std::string own = full_infinitive(verb);
+  return std::find(infinitives.begin(), infinitives.end(), own) != infinitives.end();
+}
+
+bool is_lasting(const Verb& verb) {
+  return is_one_of(verb, {"gehören", "kennen", "lieben", "brauchen", "haben", "wohnen"});
+}
+
+bool is_mass(const Noun& noun) { return (noun.kinds & mass) != 0; }
+
+// An adjective goes with a mass noun only if it says so: warm milk, but not big milk.
+bool goes_with(const Adjective& adjective, const Noun& noun) {
+  constexpr Kinds grammatical = mass | weak;
+  return (noun.kinds & adjective.kinds & ~grammatical) != 0 && (!is_mass(noun) || (adjective.kinds & mass) != 0);
+}
 
 std::string full_infinitive(const Verb& verb) { return std::string(verb.prefix) + verb.infinitive; }
 
