@@ -114,6 +114,7 @@ Loop<N> make_loop(const Shape& shape, const Strides* const (&operands)[N], Order
 /// elements [begin, end), counted in the loop's own order. offsets[k] is where the run starts in operand k.
 template <int N, class F>
 void walk(const Loop<N>& loop, std::int64_t begin, std::int64_t end, std::int64_t limit, F&& f) {
+  if (begin >= end) return;
   std::int64_t index[max_dims] = {}, offsets[N] = {};
   std::int64_t rest = begin;
   for (int d = loop.dims - 1; d >= 0; --d) {
