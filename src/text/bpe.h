@@ -28,7 +28,8 @@ class Tokenizer {
  public:
   // Ids: special tokens in their order, the 256 byte characters by code point, then the merged tokens in the order of
   // training. Special tokens are not looked for in `lines`. The same lines give the same tokenizer in any order.
-  // Throws std::invalid_argument for an empty or repeated special token.
+  // Throws std::invalid_argument for a vocab_size past 500,000 and for a special token that is empty, repeated, longer
+  // than 1,024 bytes or not UTF-8.
   static Tokenizer train(std::span<const std::string> lines, const TrainOptions& options);
 
   // Reads a tokenizer.json of this kind. Throws DataError, one line with the file's name, for anything that this class

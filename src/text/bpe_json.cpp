@@ -23,10 +23,9 @@ namespace {
 using Json = nlohmann::json;                 // read: keys are found in log time, however many a file has
 using OrderedJson = nlohmann::ordered_json;  // written: keys stay in their order
 
-constexpr std::size_t max_file_bytes = std::size_t{64} << 20;
-constexpr std::size_t max_values = 4'000'000;  // of any kind, keys included: some 800,000 tokens and their merges
+constexpr std::size_t max_file_bytes = std::size_t{128} << 20;
+constexpr std::size_t max_values = 4'000'000;  // of any kind, keys included: a token and its merge take five
 constexpr int max_depth = 8;
-constexpr std::size_t max_added_bytes = 1024;
 
 // What a message may show of text from the file: short, UTF-8, without control characters, so one line.
 std::string shown(std::string_view text) {
@@ -146,6 +145,7 @@ class Reader {
 
   void read_vocab(const Json& vocab) {
     if (!vocab.is_object()) fail("'vocab' to be an object but got {}", vocab.type_name());
+    if (vocab.size() > max_vocab_size) fail("at most {} tokens but got {}", max_vocab_size, vocab.size());
     model_->tokens.resize(vocab.size());
     std::vector<bool> taken(vocab.size());
     for (const auto& [token, value] : vocab.items()) {

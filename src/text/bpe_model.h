@@ -44,6 +44,10 @@ class AddedMatcher {
   std::array<std::vector<std::size_t>, 256> lengths_;  // by first byte, longest first, each once
 };
 
+// Bounds on what is trained and loaded, so that every file we write we also read, in bounded memory.
+inline constexpr std::size_t max_vocab_size = 500'000;
+inline constexpr std::size_t max_added_bytes = 1024;  // of one added token
+
 struct MergeRule {
   std::uint32_t rank = 0;
   std::int32_t id = 0;  // of the merged token

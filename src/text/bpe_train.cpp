@@ -53,6 +53,7 @@ class Trainer {
     }
   }
 
+  // Note [The trainer that we follow] says why the order of these steps matters.
   void merge_pairs() {
     count_pairs();
     while (model_.tokens.size() < options_.vocab_size && !queue_.empty()) {
@@ -178,15 +179,18 @@ class Trainer {
 }  // namespace
 
 Tokenizer Tokenizer::train(std::span<const std::string> lines, const TrainOptions& options) {
+  if (options.vocab_size > max_vocab_size) {
+    throw std::invalid_argument(fmt::format("[Tokenizer::train] expected a vocab_size of at most {} but got {}",
+                                            max_vocab_size, options.vocab_size));
+  }
   StringMap<bool> seen;
   for (const std::string& token : options.special_tokens) {
-    if (token.empty() || find_invalid_utf8(token) != std::string::npos || !seen.emplace(token, true).second) {
+    const bool text =
+        !token.empty() && token.size() <= max_added_bytes && find_invalid_utf8(token) == std::string::npos;
+    if (!text || !seen.emplace(token, true).second) {
       throw std::invalid_argument(fmt::format(
-          "[Tokenizer::train] expected special tokens that are UTF-8, not empty and all different but got '{}'{}",
-          utf8_lossy(token),
-          token.empty()          ? ""
-          : seen.contains(token) ? " twice"
-                                 : ""));
+          "[Tokenizer::train] expected special tokens of UTF-8 text, 1 to {} bytes, each once, but got '{}'{}",
+          max_added_bytes, utf8_lossy(token.substr(0, 100)), text ? " twice" : ""));
     }
   }
   auto model = std::make_shared<BpeModel>();

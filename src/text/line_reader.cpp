@@ -133,8 +133,9 @@ bool LineReader::next(std::string& line, CorpusReport& report) {
     const std::size_t end = text_.find('\n');
     const bool ended = end != std::string_view::npos;
     const std::string_view part = text_.substr(0, end);
-    // One byte more than the limit may be the CR of a line end, and three more a byte order mark.
-    if (line.size() + part.size() > options_.max_line_bytes + 4) too_long();
+    // Four bytes past the limit may yet be a byte order mark and the CR of a line end: check() is exact.
+    const std::size_t size = line.size() + part.size();
+    if (size > 4 && size - 4 > options_.max_line_bytes) too_long();
     line.append(part);
     const bool last = text_.empty();
     text_.remove_prefix(part.size() + ended);

@@ -1,8 +1,5 @@
 #include "text/pattern.h"
 
-#ifndef PCRE2_CODE_UNIT_WIDTH
-#define PCRE2_CODE_UNIT_WIDTH 8
-#endif
 #include <fmt/format.h>
 #include <pcre2.h>
 

@@ -117,7 +117,7 @@ TEST_CASE("a word of a megabyte costs no more than prose", "[text]") {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     INFO(unit);
     CHECK((reference().decode(ids, false) == utf8_lossy(text)));
-    CHECK(seconds.count() < 5);  // a quadratic way takes many minutes
+    CHECK(seconds.count() < 30);  // a quadratic way takes many minutes
   }
 }
 
@@ -172,11 +172,15 @@ TEST_CASE("arguments that make no sense are refused", "[text]") {
   CHECK(message_of<std::invalid_argument>([] { reference().id_to_token(622); }) ==
         "[id_to_token] expected an id in [0, 622) but got 622");
   CHECK(reference().token_to_id("no such token") == std::nullopt);
-  for (const std::vector<std::string>& specials : {std::vector<std::string>{""}, {"<a>", "<a>"}, {"\xFF"}}) {
+  for (const std::vector<std::string>& specials :
+       {std::vector<std::string>{""}, {"<a>", "<a>"}, {"\xFF"}, {std::string(2000, 'x')}}) {
     TrainOptions options;
     options.special_tokens = specials;
     CHECK_THROWS_AS(Tokenizer::train({}, options), std::invalid_argument);
   }
+  TrainOptions huge;
+  huge.vocab_size = 1'000'000;
+  CHECK_THROWS_AS(Tokenizer::train({}, huge), std::invalid_argument);
   CHECK(reference().encode("").empty());
   CHECK(reference().decode({}) == "");
 }

@@ -23,13 +23,15 @@ std::string without_version(std::string line) {
 }  // namespace
 
 TEST_CASE("the 13a tokeniser gives sacreBLEU's tokens", "[text]") {
-  for (const Json& item : fixture("metrics.json")["tokens"]) {
+  const Json file = fixture("metrics.json");
+  for (const Json& item : file["tokens"]) {
     CHECK(tokenize_13a(item[0].get<std::string>()) == item[1].get<std::string>());
   }
 }
 
 TEST_CASE("BLEU and chrF equal sacreBLEU's", "[text]") {
-  for (const Json& item : fixture("metrics.json")["cases"]) {
+  const Json file = fixture("metrics.json");
+  for (const Json& item : file["cases"]) {
     const Lines hyps = item["hyps"].get<Lines>(), refs = item["refs"].get<Lines>();
     MetricOptions options;
     options.lowercase = item["lowercase"].get<bool>();
