@@ -1,0 +1,10 @@
+// tern-bench: measures tern on the machine at hand.
+#include "bench/step.h"
+#include "common/program.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("Measure tern on the machine at hand.", "tern-bench");
+  app.require_subcommand(1);
+  tern::bench::add_step(app);
+  return tern::apps::run(app, argc, argv);
+}

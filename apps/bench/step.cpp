@@ -1,0 +1,171 @@
+#include "bench/step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <functional>
+
+#include "common/program.h"
+#include "io/json_object.h"
+#include "nn/nn.h"
+#include "ops/copy.h"
+#include "ops/loss.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+
+namespace tern::bench {
+namespace {
+
+struct Options {
+  std::string model = "mt", device = "auto", json;
+  std::int64_t batch = 32, length = 40, vocab = 10000;
+  double dropout = 0.1;
+  int threads = 0, warmup = 5, steps = 10;
+};
+
+struct Size {
+  std::int64_t width, ff, layers, heads;
+};
+
+/// mt is the classic translator, ar the associative-recall model, the others the sizes of the GPT-2 family.
+const std::vector<std::pair<std::string, Size>> sizes = {
+    {"mt", {256, 256, 4, 8}},         {"ar", {128, 512, 2, 4}},          {"small", {768, 3072, 12, 12}},
+    {"medium", {1024, 4096, 24, 16}}, {"large", {1280, 5120, 36, 20}},   {"xl", {1600, 6400, 48, 25}},
+};
+
+Size size_of_model(const std::string& name) {
+  for (const auto& [known, size] : sizes)
+    if (known == name) return size;
+  throw apps::UsageError(fmt::format("--model {}: expected mt, ar, small, medium, large or xl", name));
+}
+
+struct Times {
+  double mean = 0, deviation = 0, median = 0;  ///< ms
+};
+
+Times statistics(std::vector<double> ms) {
+  Times result;
+  for (double t : ms) result.mean += t / static_cast<double>(ms.size());
+  for (double t : ms) result.deviation += (t - result.mean) * (t - result.mean) / static_cast<double>(ms.size());
+  result.deviation = std::sqrt(result.deviation);
+  std::sort(ms.begin(), ms.end());
+  result.median = ms[ms.size() / 2];
+  return result;
+}
+
+/// Each call by itself, with a wait after it.
+Times timed(Device device, int warmup, int repeats, const std::function<void()>& f) {
+  for (int i = 0; i < warmup; ++i) f();
+  synchronize(device);
+  std::vector<double> ms;
+  for (int i = 0; i < repeats; ++i) {
+    const double start = apps::seconds_now();
+    f();
+    synchronize(device);
+    ms.push_back((apps::seconds_now() - start) * 1e3);
+  }
+  return statistics(std::move(ms));
+}
+
+/// Calls without a wait in between: what a training loop sees. Milliseconds a call.
+double burst(Device device, int repeats, const std::function<void()>& f) {
+  synchronize(device);
+  const double start = apps::seconds_now();
+  for (int i = 0; i < repeats; ++i) f();
+  synchronize(device);
+  return (apps::seconds_now() - start) * 1e3 / repeats;
+}
+
+Tensor random_ids(const Options& options, Device device) {
+  const Tensor draws = rand({options.batch, options.length}, 0, static_cast<double>(options.vocab), DType::f64, device);
+  return minimum(cast(draws, DType::i64), static_cast<double>(options.vocab - 1));
+}
+
+void step(const Options& options) {
+  if (options.threads > 0) set_num_threads(options.threads);
+  const Device device = apps::resolve_device(options.device);
+  const Size size = size_of_model(options.model);
+  manual_seed(0);
+  nn::DecoderLMOptions shape;
+  shape.vocab = options.vocab;
+  shape.length = options.length;
+  shape.width = size.width;
+  shape.layers = size.layers;
+  shape.heads = size.heads;
+  shape.ff = size.ff;
+  shape.dropout = options.dropout;
+  shape.activation = nn::Activation::gelu_tanh;
+  shape.head_bias = false;
+  shape.device = device;
+  nn::DecoderLM model(shape);
+  nn::flatten_parameters(model);
+  nn::AdamW optimizer(nn::parameters(model), nn::AdamOptions{.lr = 1e-4, .weight_decay = 0.01});
+  const Tensor ids = random_ids(options, device), labels = random_ids(options, device);
+
+  const auto loss = [&] { return cross_entropy(model.forward(ids), labels); };
+  const auto full = [&] {
+    optimizer.zero_grad();
+    loss().backward();
+    optimizer.step();
+  };
+  const auto forward = [&] {
+    const NoGrad unrecorded;
+    loss();
+  };
+  model.train();
+  on(device, [](auto dev) { backend::reset_peak_memory(dev); });
+  const Times whole = timed(device, options.warmup, options.steps, full);
+  const double burst_ms = burst(device, 2 * options.steps, full);
+  const Times forward_only = timed(device, options.warmup, options.steps, forward);
+  const Times update = timed(device, 1, options.steps, [&] { optimizer.step(); });
+  const double peak = static_cast<double>(memory_statistics(device).peak_allocated);
+
+  const double tokens = static_cast<double>(options.batch * options.length);
+  const std::int64_t tables = options.vocab * size.width + options.length * size.width;
+  const std::int64_t params = nn::count_parameters(model) - tables;  // those that a token's products touch
+  const double flops = 6.0 * static_cast<double>(params) * tokens + 6.0 * static_cast<double>(size.layers * options.length * size.width) * tokens;
+
+  fmt::print("{} B {} T {} V {} dropout {}, {}, fp32, plain kernels\n", options.model, options.batch, options.length, options.vocab, options.dropout,
+             apps::describe(device));
+  fmt::print("  step      {:9.3f} ms median, {:.3f} mean, {:.3f} deviation\n", whole.median, whole.mean, whole.deviation);
+  fmt::print("  burst     {:9.3f} ms a step, {:.0f} tokens/s, {:.2f} TFLOP/s\n", burst_ms, tokens / burst_ms * 1e3, flops / burst_ms / 1e9);
+  fmt::print("  forward   {:9.3f} ms, without recording\n", forward_only.median);
+  fmt::print("  optimizer {:9.3f} ms\n", update.median);
+  fmt::print("  memory    {:9.3f} GB at the peak\n", peak / 0x1p30);
+  if (options.json.empty()) return;
+  const auto rounded = [](double x, double scale) { return std::round(x * scale) / scale; };
+  io::JsonObject row;
+  row.set("model", options.model).set("arch", "gpt2").set("B", options.batch).set("T", options.length).set("V", options.vocab);
+  row.set("p", options.dropout).set("dtype", "fp32").set("impl", "tern-plain").set("device", device.type == DeviceType::cpu ? "cpu" : "cuda");
+  if (device.type == DeviceType::cpu) row.set("threads", num_threads());
+  row.set("step_ms", rounded(whole.median, 1e3)).set("step_mean_ms", rounded(whole.mean, 1e3)).set("step_deviation_ms", rounded(whole.deviation, 1e3));
+  row.set("burst_ms", rounded(burst_ms, 1e3)).set("fwd_ms", rounded(forward_only.median, 1e3)).set("optimizer_ms", rounded(update.median, 1e3));
+  row.set("tok_s", std::round(tokens / burst_ms * 1e3)).set("params", params).set("tflops", rounded(flops / burst_ms / 1e9, 10));
+  row.set("peak_gb", rounded(peak / 0x1p30, 100));
+  std::ofstream out(options.json, std::ios::app);
+  out << row.dump() << '\n';
+  if (!out.flush()) throw apps::UsageError(fmt::format("{}: could not be written", options.json));
+}
+
+}  // namespace
+
+void add_step(CLI::App& app) {
+  auto* command = app.add_subcommand("step", "time a training step: forward, backward, optimizer");
+  const auto options = std::make_shared<Options>();
+  command->add_option("--model", options->model, "mt, ar, small, medium, large or xl")->capture_default_str();
+  command->add_option("--batch", options->batch, "sequences in a step")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--length", options->length, "tokens of a sequence")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--vocab", options->vocab, "size of the vocabulary")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--dropout", options->dropout, "probability")->check(CLI::Range(0.0, 0.99))->capture_default_str();
+  command->add_option("--warmup", options->warmup, "steps before the measured ones")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--steps", options->steps, "measured steps")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--threads", options->threads, "CPU threads")->check(CLI::PositiveNumber);
+  command->add_option("--json", options->json, "append the row to this file, one JSON object a line");
+  apps::add_device_option(*command, options->device);
+  command->callback([options] { step(*options); });
+}
+
+}  // namespace tern::bench
