@@ -20,6 +20,8 @@ std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json:
 
 JsonObject JsonObject::parse(std::string_view text, std::string where) {
   const auto fail = [&](const std::string& message) { throw FileError(where + ": " + message); };
+  // To the parser a NUL ends the text, whatever stands behind it.
+  if (text.find('\0') != text.npos) fail("is not valid JSON: it holds a NUL byte");
   // The parser is iterative, but what uses a document is not: a hostile depth would overflow the stack.
   constexpr int max_depth = 64;
   std::vector<std::set<std::string>> keys;
@@ -111,7 +113,7 @@ JsonObject JsonObject::get_object(std::string_view key) const {
 
 std::string JsonObject::dump() const {
   std::string result = "{";
-  for (const auto& [key, text] : members_) result += fmt::format("{}{}: {}", result.size() > 1 ? ", " : "", text_of(key), text);
+  for (const auto& [key, text] : members_) result += fmt::format("{}{}:{}", result.size() > 1 ? "," : "", text_of(key), text);
   return result + "}";
 }
 

@@ -168,6 +168,7 @@ Metadata load_safetensors_into(const std::filesystem::path& path, std::span<cons
   }
   std::vector<std::string> missing;
   for (const auto& [name, tensor] : by_name) missing.emplace_back(name);
+  std::sort(unexpected.begin(), unexpected.end());
   if (!missing.empty() || !unexpected.empty())
     reader.fail(fmt::format("does not fit the model:{}{}{}", missing.empty() ? "" : " it lacks " + some(missing),
                             !missing.empty() && !unexpected.empty() ? ";" : "",

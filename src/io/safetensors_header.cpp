@@ -210,6 +210,8 @@ std::string quote_name(std::string_view name) {
 SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t data_bytes, const std::string& where) {
   const auto fail = [&](const std::string& message) { throw FileError(where + ": " + message); };
   if (!json.starts_with('{')) fail("expected the header to start with {");
+  // To the parser a NUL ends the text, whatever stands behind it.
+  if (json.find('\0') != json.npos) fail("the header is not valid JSON: it holds a NUL byte");
   HeaderReader reader(where);
   nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
   SafetensorsHeader header = std::move(reader.header);

@@ -148,6 +148,7 @@ TEST_CASE("JSON of another shape is refused with the place and the key") {
   const auto parse = [](const std::string& text) { return file_error([&] { JsonObject::parse(text, "config.json"); }); };
   for (const char* text : {"", "{", "[]", "1", "{} {}", "{\"a\":}", "{\"a\":1,}", "{\"\xff\":1}"})
     CHECK(parse(text).starts_with("config.json: "));
+  CHECK(parse(std::string("{}\0{}", 5)).starts_with("config.json: "));
   CHECK(parse(R"({"a":1,"b":2,"a":3})") == R"(config.json: has the key "a" twice)");
   CHECK(parse(R"({"a":{"b":2,"b":3}})") == R"(config.json: has the key "b" twice)");
   CHECK(parse(R"({"a":{"b":2},"c":{"b":3}})") == "(no FileError)");
@@ -172,7 +173,7 @@ TEST_CASE("A run directory is made, known again and replaced") {
   run.write_summary(JsonObject().set("bleu", 90.5));
   JsonLog(run.log()).write(JsonObject().set("step", 1));
   JsonLog(run.log()).write(JsonObject().set("step", 2));
-  CHECK(slurp(run.log()) == "{\"step\": 1}\n{\"step\": 2}\n");
+  CHECK(slurp(run.log()) == "{\"step\":1}\n{\"step\":2}\n");
   spill(run.model(), "x");
   spill(run.tokenizer(), "x");
   spill(path / "notes.txt", "mine");

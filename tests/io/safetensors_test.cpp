@@ -1,5 +1,6 @@
 #include "io/safetensors.h"
 
+#include <algorithm>
 #include <random>
 
 #include "catch.h"
@@ -215,7 +216,7 @@ TEST_CASE("Loading into tensors that do not fit changes none of them") {
   CHECK(load({{"a", a}, {"b", b}, {"c", zeros({3})}}) == "tensor \"c\": expected f32 but the file has i64");
   std::vector<NamedTensor> many;
   for (const char* name : {"n1", "n2", "n3", "n4", "n5"}) many.push_back({name, a});
-  CHECK(load(many) == "does not fit the model: it lacks \"n1\", \"n2\", \"n3\" and 2 more; the model lacks \"c\", \"a\", \"b\"");
+  CHECK(load(many) == "does not fit the model: it lacks \"n1\", \"n2\", \"n3\" and 2 more; the model lacks \"a\", \"b\", \"c\"");
   CHECK_THROWS_AS(load_safetensors_into(path, std::vector<NamedTensor>{{"a", a}, {"a", a}}), Error);
 }
 
