@@ -1,0 +1,135 @@
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reference.h"
+#include "tensor/tensor.h"
+
+namespace tern::op_cases {
+
+/// Note [The table]: every public function of src/ops/*.h is a Row. A row lists concrete cases, each with its inputs, the call and a
+/// float64 reference written in plain loops, and the mistakes that the op must refuse. All else follows from the row: the
+/// checks in op_forward_test.cpp, op_gradients_test.cpp, op_errors_test.cpp and op_cuda_test.cpp run over the whole table.
+
+/// How to make one input. Values depend on the shape and the input's position alone.
+struct Input {
+  Shape shape;
+  double low = -2, high = 2;       ///< the range of the values; integers are whole numbers in [low, high)
+  std::optional<DType> dtype;      ///< fixed, or the one that the case runs in
+  std::vector<double> kinks = {};  ///< values from which the elements keep a distance of 0.1
+  bool distinct = false;           ///< no two elements are equal or close
+  bool whole = false;              ///< whole numbers in floats too, so that some are equal
+  bool differentiable = true;      ///< the gradient is checked, where the dtype is a floating one
+  bool edited = false;             ///< the op writes it
+  bool optional = false;           ///< may be undefined
+};
+
+inline Input value(const Shape& shape, double low = -2, double high = 2) { return {shape, low, high}; }
+inline Input positive(const Shape& shape) { return {shape, 0.3, 2.5}; }
+inline Input index(const Shape& shape, std::int64_t bound) { return {shape, 0, static_cast<double>(bound), DType::i64}; }
+inline Input truth(const Shape& shape) { return {shape, 0, 2, DType::boolean}; }
+inline Input distinct(const Shape& shape) {
+  Input input{shape};
+  input.distinct = true;
+  return input;
+}
+inline Input whole(const Shape& shape, double low = -2, double high = 2) {
+  Input input{shape, low, high};
+  input.whole = true;
+  return input;
+}
+inline Input edited(const Shape& shape) {
+  Input input{shape};
+  input.edited = true;
+  return input;
+}
+
+/// What a call gets.
+struct Arguments {
+  Tensors inputs;
+  DType dtype;    ///< the one that the case runs in
+  Device device;  ///< where the inputs are, for ops without any
+  const Tensor& operator[](std::size_t i) const { return inputs[i]; }
+};
+using Call = std::function<Tensors(const Arguments&)>;
+
+/// What a reference gets: the inputs' values as the dtype holds them.
+struct References {
+  reference::Arrays inputs;
+  DType dtype;
+  const reference::Array& operator[](std::size_t i) const { return inputs[i]; }
+};
+using Reference = std::function<reference::Arrays(const References&)>;
+
+struct Case {
+  std::vector<Input> inputs;
+  Call call;
+  Reference reference;
+  std::vector<DType> dtypes = {};  ///< where they differ from the row's
+};
+
+/// A call that must throw Error with a message that starts with the op's name and contains these texts.
+struct Mistake {
+  std::function<void()> call;
+  std::vector<std::string> contains = {};
+};
+
+inline const std::vector<DType> floats = {DType::f64, DType::f32, DType::f16, DType::bf16};
+inline const std::vector<DType> numbers = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8};
+inline const std::vector<DType> all_dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean};
+inline const std::vector<DType> integers = {DType::i32, DType::i64, DType::u8};
+
+struct Row {
+  std::string name;                  ///< of the public function
+  std::vector<Case> cases;
+  std::vector<Mistake> mistakes = {};
+  std::vector<DType> dtypes = floats;
+  double slack = 1;                  ///< factor on the tolerances, where an op rounds more than once
+  bool differentiable = true;
+  bool twice = true;
+  bool on_cuda_bitwise = false;      ///< floats, too, are the same on both devices
+  std::string shown_name = {};       ///< in messages, where it is not the function's name
+};
+
+/// Where an element count matters: none, one, below and above a vector or a warp, above a block.
+inline const std::vector<std::int64_t> sizes = {0, 1, 31, 33, 1025};
+
+using Rows = std::vector<Row>;
+void add_pointwise(Rows& rows);   // op_cases_pointwise.cpp
+void add_unary(Rows& rows);       // op_cases_unary.cpp
+void add_reduce(Rows& rows);      // op_cases_reduce.cpp
+void add_view(Rows& rows);        // op_cases_view.cpp
+void add_index(Rows& rows);       // op_cases_index.cpp
+void add_products(Rows& rows);    // op_cases_products.cpp
+void add_factory(Rows& rows);     // op_cases_factory.cpp
+
+/// The table: every row, assembled in op_cases.cpp.
+const Rows& table();
+
+/// The tensor that an Input describes, contiguous, on the CPU.
+Tensor make_input(const Input& input, DType dtype, std::size_t position);
+/// A tensor's elements in float64, read through to_vector.
+reference::Array read(const Tensor& x);
+/// "" where the tensor is what the reference says, within the dtype's tolerance; else the first difference.
+std::string difference(const Tensor& got, const reference::Array& want, double slack);
+/// "" where both are the same, bit for bit if `bitwise`.
+std::string difference(const Tensor& got, const Tensor& want, double slack, bool bitwise);
+/// "exp #3 f16 (33,)", for messages.
+std::string describe(const Row& row, const Case& op, std::size_t number, DType dtype);
+
+/// Shorthand for rows: a reference of one output, zeros of a shape.
+inline reference::Arrays one(reference::Array y) { return {std::move(y)}; }
+Tensor sample(const Shape& shape, DType dtype = DType::f32);
+
+/// An input's elements in a place that is harder to read: a window in a larger storage that is filled with a guard value.
+enum class Layout { contiguous, offset, transposed, stepped, reversed };
+inline const std::vector<Layout> layouts = {Layout::contiguous, Layout::offset, Layout::transposed, Layout::stepped, Layout::reversed};
+const char* name(Layout layout);
+Tensor with_layout(const Tensor& x, Layout layout);
+/// The bytes of x's storage outside x, or all of them.
+std::vector<unsigned char> guard_bytes(const Tensor& x);
+std::vector<unsigned char> storage_bytes(const Tensor& x);
+
+}  // namespace tern::op_cases

@@ -1,0 +1,132 @@
+// The whole table on the GPU, against the CPU: results, gradients, and operands on different devices.
+#include <fmt/format.h>
+
+#include "autodiff/engine.h"
+#include "catch.h"
+#include "op_cases.h"
+#include "ops/copy.h"
+
+namespace tern::op_cases {
+
+namespace {
+
+/// The same place in an equal storage on the GPU, so that strides are kept.
+Tensor on_gpu(const Tensor& x) {
+  const auto elements = static_cast<std::int64_t>(x.impl().storage->bytes() / size_of(x.dtype()));
+  return to(x.as_strided({elements}, {1}, 0), cuda()).as_strided(x.shape(), x.strides(), x.offset());
+}
+
+template <class F>
+void for_each_case(F f) {
+  for (const Row& row : table()) {
+    for (std::size_t i = 0; i < row.cases.size(); ++i) {
+      const Case& op = row.cases[i];
+      for (DType dtype : op.dtypes.empty() ? row.dtypes : op.dtypes) {
+        const std::string what = describe(row, op, i, dtype);
+        INFO(what);
+        try {
+          f(row, op, dtype);
+        } catch (const std::exception& error) {
+          FAIL_CHECK("threw " << error.what());
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Ops on the GPU give what the CPU gives", "[cuda]") {
+  for_each_case([](const Row& row, const Case& op, DType dtype) {
+    const bool contiguous_only = row.name == "uniform_" || row.name == "normal_";
+    for (Layout layout : layouts) {
+      if (op.inputs.empty() && layout != Layout::contiguous) continue;
+      if (contiguous_only && layout != Layout::contiguous && layout != Layout::offset) continue;
+      INFO(name(layout));
+      Tensors here, there, guards;
+      for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+        here.push_back(with_layout(make_input(op.inputs[i], dtype, i), layout));
+        there.push_back(on_gpu(here[i]));
+        guards.push_back(op.inputs[i].edited ? Tensor() : here[i]);
+      }
+      const Tensors want = op.call({here, dtype, cpu}), got = op.call({there, dtype, cuda()});
+      REQUIRE(got.size() == want.size());
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        // `to` is the op that goes elsewhere.
+        if (row.name != "to") CHECK(got[i].device() == cuda());
+        const std::string found = difference(to(got[i], cpu), want[i], 2 * row.slack, row.on_cuda_bitwise);
+        if (!found.empty()) FAIL_CHECK("output " << i << ": " << found);
+      }
+      for (std::size_t i = 0; i < there.size(); ++i) {
+        // The whole storage: what an op edits is the same on both devices, and all else is as it was.
+        const auto elements = static_cast<std::int64_t>(here[i].impl().storage->bytes() / size_of(here[i].dtype()));
+        const Tensor whole = here[i].as_strided({elements}, {1}, 0), copy = there[i].as_strided({elements}, {1}, 0);
+        const std::string found = difference(to(copy, cpu), whole, 2 * row.slack, !op.inputs[i].edited);
+        if (!found.empty()) FAIL_CHECK("storage of input " << i << ": " << found);
+      }
+    }
+  });
+}
+
+TEST_CASE("Gradients on the GPU are what the CPU gives", "[cuda]") {
+  for_each_case([](const Row& row, const Case& op, DType dtype) {
+    if (!row.differentiable || !is_floating(dtype)) return;
+    for (bool create_graph : {false, true}) {
+      INFO("create_graph " << create_graph);
+      Tensors gradients[2];
+      for (int gpu = 0; gpu < 2; ++gpu) {
+        Tensors inputs, leaves;
+        for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+          const Tensor x = make_input(op.inputs[i], dtype, i);
+          inputs.push_back(gpu ? on_gpu(x) : x);
+          if (op.inputs[i].differentiable && is_floating(x.dtype())) leaves.push_back(inputs.back().set_requires_grad());
+        }
+        if (leaves.empty()) return;
+        Tensors outputs, weights;
+        for (const Tensor& y : op.call({inputs, dtype, gpu ? cuda() : cpu})) {
+          if (!y.requires_grad()) continue;
+          outputs.push_back(y);
+          weights.push_back(to(make_input({y.shape()}, y.dtype(), 10 + outputs.size()), y.device()));
+        }
+        if (outputs.empty()) return;
+        gradients[gpu] = grad(outputs, leaves, weights, create_graph);
+      }
+      for (std::size_t i = 0; i < gradients[0].size(); ++i) {
+        REQUIRE(gradients[0][i].defined() == gradients[1][i].defined());
+        if (!gradients[0][i].defined()) continue;
+        const std::string found = difference(to(gradients[1][i], cpu), gradients[0][i], 8 * row.slack, false);
+        if (!found.empty()) FAIL_CHECK("gradient " << i << ": " << found);
+      }
+    }
+  });
+}
+
+TEST_CASE("Operands on different devices are errors", "[cuda]") {
+  for (const Row& row : table()) {
+    for (std::size_t number = 0; number < row.cases.size(); ++number) {
+      const Case& op = row.cases[number];
+      if (op.inputs.size() < 2 || row.name == "copy_") continue;
+      const DType dtype = op.dtypes.empty() ? row.dtypes.front() : op.dtypes.front();
+      for (std::size_t moved = 0; moved < op.inputs.size(); ++moved) {
+        INFO(row.name << ", input " << moved << " on the GPU");
+        Tensors inputs;
+        for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+          inputs.push_back(make_input(op.inputs[i], dtype, i));
+          if (i == moved) inputs[i] = on_gpu(inputs[i]);
+        }
+        std::string message;
+        try {
+          op.call({inputs, dtype, cpu});
+        } catch (const Error& error) {
+          message = error.what();
+        }
+        CAPTURE(message);
+        const std::string start = "[" + (row.shown_name.empty() ? row.name : row.shown_name) + "] expected ";
+        CHECK(message.rfind(start, 0) == 0);
+      }
+      break;
+    }
+  }
+}
+
+}  // namespace tern::op_cases

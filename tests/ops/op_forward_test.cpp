@@ -1,0 +1,122 @@
+// Forward checks over the whole table: against the reference, in every dtype and every layout in memory, with guards.
+#include <fmt/format.h>
+
+#include "catch.h"
+#include "op_cases.h"
+
+namespace tern::op_cases {
+
+namespace {
+
+/// Calls f for every case of the table in each of its dtypes, and says which one threw.
+template <class F>
+void for_each_case(F f) {
+  for (const Row& row : table()) {
+    for (std::size_t i = 0; i < row.cases.size(); ++i) {
+      const Case& op = row.cases[i];
+      for (DType dtype : op.dtypes.empty() ? row.dtypes : op.dtypes) {
+        const std::string what = describe(row, op, i, dtype);
+        INFO(what);
+        try {
+          f(row, op, dtype);
+        } catch (const std::exception& error) {
+          FAIL_CHECK("threw " << error.what());
+        }
+      }
+    }
+  }
+}
+
+Tensors inputs_of(const Case& op, DType dtype) {
+  Tensors inputs;
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) inputs.push_back(make_input(op.inputs[i], dtype, i));
+  return inputs;
+}
+
+void check_outputs(const Tensors& got, const reference::Arrays& want, double slack) {
+  REQUIRE(got.size() == want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const std::string found = difference(got[i], want[i], slack);
+    if (!found.empty()) FAIL_CHECK("output " << i << ": " << found);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Ops give the reference's results in every dtype and layout, and write nothing else") {
+  for_each_case([](const Row& row, const Case& op, DType dtype) {
+    const Tensors inputs = inputs_of(op, dtype);
+    References references{{}, dtype};
+    for (const Tensor& x : inputs) references.inputs.push_back(read(x));
+    const reference::Arrays want = op.reference(references);
+    for (Layout layout : layouts) {
+      if (inputs.empty() && layout != Layout::contiguous) continue;
+      // Ops that fill a tensor with random numbers take contiguous ones only.
+      const bool contiguous_only = row.name == "uniform_" || row.name == "normal_";
+      if (contiguous_only && layout != Layout::contiguous && layout != Layout::offset) continue;
+      INFO(name(layout));
+      Tensors placed;
+      std::vector<std::vector<unsigned char>> before;
+      std::vector<std::uint32_t> versions;
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        // Where the op writes its input, each layout needs a fresh one.
+        placed.push_back(with_layout(op.inputs[i].edited ? make_input(op.inputs[i], dtype, i) : inputs[i], layout));
+        before.push_back(op.inputs[i].edited ? guard_bytes(placed[i]) : storage_bytes(placed[i]));
+        versions.push_back(placed[i].version());
+      }
+      const Tensors got = op.call({placed, dtype, cpu});
+      check_outputs(got, want, row.slack);
+      for (std::size_t i = 0; i < placed.size(); ++i) {
+        INFO("input " << i);
+        const bool edits = op.inputs[i].edited;
+        CHECK((edits ? guard_bytes(placed[i]) : storage_bytes(placed[i])) == before[i]);
+        CHECK(placed[i].version() == versions[i] + (edits ? 1 : 0));
+        if (edits) CHECK(got.at(0).is_same(placed[i]));
+      }
+    }
+  });
+}
+
+TEST_CASE("Ops take broadcast inputs, whose elements share memory") {
+  for_each_case([](const Row& row, const Case& op, DType dtype) {
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+      if (op.inputs[i].edited) continue;
+      for (int dim = 0; dim < op.inputs[i].shape.size(); ++dim) {
+        if (op.inputs[i].shape[dim] < 2) continue;
+        INFO("input " << i << ", dimension " << dim);
+        Tensors inputs = inputs_of(op, dtype);
+        Strides strides = inputs[i].strides();
+        strides[dim] = 0;
+        inputs[i] = inputs[i].as_strided(inputs[i].shape(), strides, 0);
+        References references{{}, dtype};
+        for (const Tensor& x : inputs) references.inputs.push_back(read(x));
+        const reference::Arrays want = op.reference(references);
+        check_outputs(op.call({inputs, dtype, cpu}), want, row.slack);
+      }
+    }
+  });
+}
+
+TEST_CASE("What an op gives is recorded where, and only where, an input asks for a gradient") {
+  for_each_case([](const Row& row, const Case& op, DType dtype) {
+    if (!row.differentiable || !is_floating(dtype) || op.inputs.empty()) return;
+    Tensors inputs = inputs_of(op, dtype);
+    for (const Tensor& y : op.call({inputs, dtype, cpu})) CHECK_FALSE(y.requires_grad());
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (!op.inputs[i].differentiable || !is_floating(inputs[i].dtype())) continue;
+      INFO("input " << i);
+      inputs[i].set_requires_grad();
+      bool recorded = false;
+      for (const Tensor& y : op.call({inputs, dtype, cpu})) recorded = recorded || y.requires_grad();
+      CHECK(recorded);
+      {
+        const NoGrad unrecorded;
+        for (const Tensor& y : op.call({inputs, dtype, cpu}))
+          if (!y.is_same(inputs[i])) CHECK((!y.requires_grad() || y.is_leaf()));
+      }
+      inputs[i].set_requires_grad(false);
+    }
+  });
+}
+
+}  // namespace tern::op_cases

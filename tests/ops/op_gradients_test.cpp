@@ -1,0 +1,175 @@
+// Gradient checks over the whole table: first and second derivatives against central differences in f64, with inputs and incoming
+// gradients of every kind of stride, and the lower precisions against f64.
+#include <fmt/format.h>
+
+#include "autodiff/gradcheck.h"
+#include "catch.h"
+#include "op_cases.h"
+#include "ops/copy.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+namespace tern::op_cases {
+
+namespace {
+
+/// Central differences cost two calls per element.
+constexpr std::int64_t checked_elements = 48;
+
+bool is_checked(const Input& input) { return input.differentiable && is_floating(input.dtype.value_or(DType::f64)); }
+
+/// Calls f(row, case, what) for every case that is small enough to be differentiated element by element.
+template <class F>
+void for_each_case(F f) {
+  for (const Row& row : table()) {
+    if (!row.differentiable) continue;
+    std::size_t small = 0;
+    for (std::size_t i = 0; i < row.cases.size(); ++i) {
+      const Case& op = row.cases[i];
+      std::int64_t elements = 0;
+      bool any = false;
+      for (const Input& input : op.inputs) {
+        elements += numel(input.shape);
+        any = any || is_checked(input);
+      }
+      const bool floating = op.dtypes.empty() || op.dtypes.front() == DType::f64;
+      if (!any || !floating || elements > checked_elements) continue;
+      if (elements > 1) ++small;
+      const std::string what = describe(row, op, i, DType::f64);
+      INFO(what);
+      try {
+        f(row, op);
+      } catch (const std::exception& error) {
+        FAIL_CHECK("threw " << error.what());
+      }
+    }
+    INFO(row.name << " has no case that is small enough for gradcheck");
+    CHECK(small > 0);
+  }
+}
+
+Tensors leaves_of(const Case& op, Layout layout, std::size_t only = SIZE_MAX) {
+  Tensors leaves;
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    leaves.push_back(with_layout(make_input(op.inputs[i], DType::f64, i), layout));
+    if (is_checked(op.inputs[i]) && (only == SIZE_MAX || only == i)) leaves.back().set_requires_grad();
+  }
+  return leaves;
+}
+
+std::size_t checked_inputs(const Case& op) {
+  std::size_t count = 0;
+  for (const Input& input : op.inputs) count += is_checked(input);
+  return count;
+}
+
+/// x with its dimensions in reverse order, so that the gradient which arrives is not contiguous.
+Tensor reversed(const Tensor& x) {
+  Dims order;
+  for (int i = x.dims() - 1; i >= 0; --i) order.push_back(i);
+  return permute(x, order);
+}
+
+void check(const TensorFunction& f, const Tensors& leaves, bool twice) {
+  const GradcheckResult first = gradcheck(f, leaves);
+  if (!first) FAIL_CHECK("gradcheck: " << first.message);
+  if (!twice) return;
+  const GradcheckResult second = gradgradcheck(f, leaves);
+  if (!second) FAIL_CHECK("gradgradcheck: " << second.message);
+}
+
+}  // namespace
+
+TEST_CASE("Derivatives agree with central differences") {
+  for_each_case([](const Row& row, const Case& op) {
+    check([&](const Tensors& x) { return op.call({x, DType::f64, cpu}); }, leaves_of(op, Layout::contiguous), row.twice);
+  });
+}
+
+TEST_CASE("Derivatives agree where one input alone asks for a gradient") {
+  for_each_case([](const Row& row, const Case& op) {
+    if (checked_inputs(op) < 2) return;
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+      if (!is_checked(op.inputs[i])) continue;
+      INFO("input " << i);
+      check([&](const Tensors& x) { return op.call({x, DType::f64, cpu}); }, leaves_of(op, Layout::contiguous, i), row.twice);
+    }
+  });
+}
+
+TEST_CASE("Derivatives agree where inputs and incoming gradients have strides") {
+  for (Layout layout : {Layout::transposed, Layout::stepped}) {
+    INFO(name(layout));
+    for_each_case([&](const Row& row, const Case& op) {
+      const TensorFunction f = [&](const Tensors& x) {
+        Tensors outputs = op.call({x, DType::f64, cpu});
+        for (Tensor& y : outputs) y = reversed(y);
+        return outputs;
+      };
+      check(f, leaves_of(op, layout), row.twice);
+    });
+  }
+}
+
+TEST_CASE("Derivatives agree where inputs and incoming gradients are broadcast") {
+  for_each_case([](const Row& row, const Case& op) {
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+      for (int dim = 0; is_checked(op.inputs[i]) && dim < op.inputs[i].shape.size(); ++dim) {
+        if (op.inputs[i].shape[dim] < 2) continue;
+        INFO("input " << i << ", dimension " << dim);
+        Input narrow = op.inputs[i];
+        narrow.shape[dim] = 1;
+        Tensors leaves = leaves_of(op, Layout::contiguous);
+        leaves[i] = make_input(narrow, DType::f64, i).set_requires_grad();
+        const TensorFunction f = [&](const Tensors& x) {
+          Tensors inputs = x;
+          inputs[i] = broadcast_to(x[i], op.inputs[i].shape);
+          Tensors outputs = op.call({inputs, DType::f64, cpu});
+          for (Tensor& y : outputs)
+            if (is_floating(y.dtype())) y = sum(y);
+          return outputs;
+        };
+        check(f, leaves, row.twice);
+      }
+    }
+  });
+}
+
+TEST_CASE("Gradients in lower precision agree with f64") {
+  for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for_each_case([&](const Row& row, const Case& op) {
+      const auto& dtypes = op.dtypes.empty() ? row.dtypes : op.dtypes;
+      if (std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) return;
+      INFO(name(dtype));
+      Tensors gradients[2];
+      for (int exact = 0; exact < 2; ++exact) {
+        const DType used = exact ? DType::f64 : dtype;
+        Tensors inputs, leaves;
+        for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+          Tensor x = make_input(op.inputs[i], dtype, i);
+          if (is_floating(x.dtype())) x = cast(x, op.inputs[i].dtype.value_or(used));
+          if (is_checked(op.inputs[i])) leaves.push_back(x.set_requires_grad());
+          inputs.push_back(x);
+        }
+        Tensors outputs, weights;
+        for (const Tensor& y : op.call({inputs, used, cpu})) {
+          if (!y.requires_grad()) continue;
+          Input weight{y.shape()};
+          outputs.push_back(y);
+          weights.push_back(cast(make_input(weight, dtype, 10 + outputs.size()), y.dtype()));
+        }
+        gradients[exact] = grad(outputs, leaves, weights);
+      }
+      for (std::size_t i = 0; i < gradients[0].size(); ++i) {
+        REQUIRE(gradients[0][i].defined() == gradients[1][i].defined());
+        if (!gradients[0][i].defined()) continue;
+        reference::Array want = read(gradients[1][i]);
+        want.dtype = gradients[0][i].dtype();
+        const std::string found = difference(gradients[0][i], want, 6 * row.slack);
+        if (!found.empty()) FAIL_CHECK("gradient " << i << ": " << found);
+      }
+    });
+  }
+}
+
+}  // namespace tern::op_cases

@@ -1,0 +1,171 @@
+// How the table's inputs are made, laid out in memory and compared.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <numeric>
+
+#include "op_cases.h"
+#include "tensor/dispatch.h"
+
+namespace tern::op_cases {
+
+namespace {
+
+double unit(std::uint64_t seed, std::uint64_t i) { return unit_float(philox(seed, i, 99).words[0]); }
+
+/// A tensor of any dtype from whole or broken numbers.
+Tensor from_doubles(const std::vector<double>& values, const Shape& shape, DType dtype) {
+  return dispatch_all(dtype, [&]<class T>() {
+    const auto converted = std::make_unique<T[]>(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if constexpr (std::is_same_v<T, bool>) converted[i] = values[i] != 0;
+      else if constexpr (std::is_arithmetic_v<T>) converted[i] = static_cast<T>(values[i]);
+      else converted[i] = T(static_cast<float>(values[i]));
+    }
+    return Tensor::from(std::span<const T>(converted.get(), values.size()), shape);
+  });
+}
+
+}  // namespace
+
+Tensor make_input(const Input& input, DType dtype, std::size_t position) {
+  dtype = input.dtype.value_or(dtype);
+  const auto count = static_cast<std::size_t>(numel(input.shape));
+  const std::uint64_t seed = 17 * position + count;
+  std::vector<double> values(count);
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  for (std::size_t i = count; i > 1; --i) std::swap(order[i - 1], order[philox(seed, i, 98).words[0] % i]);
+  for (std::size_t i = 0; i < count; ++i) {
+    const double u = input.distinct ? (static_cast<double>(order[i]) + 0.5) / static_cast<double>(count) : unit(seed, i);
+    double v = input.low + (input.high - input.low) * u;
+    for (double kink : input.kinks)
+      if (std::abs(v - kink) < 0.1) v = kink + (v < kink ? -0.1 : 0.1);
+    if (input.whole || !is_floating(dtype)) v = std::floor(v);
+    if (dtype == DType::u8) v = std::abs(v);
+    if (dtype == DType::boolean) v = u < 0.5;
+    values[i] = v;
+  }
+  return from_doubles(values, input.shape, dtype);
+}
+
+reference::Array read(const Tensor& x) {
+  reference::Array result{x.shape(), x.dtype(), {}};
+  dispatch_all(x.dtype(), [&]<class T>() {
+    for (const T value : x.to_vector<T>()) result.values.push_back(static_cast<double>(value));
+  });
+  return result;
+}
+
+static double tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 1e-12;
+    case DType::f32: return 2e-6;
+    case DType::f16: return 6e-4;    // half a unit in the last place is 4.9e-4
+    case DType::bf16: return 4.5e-3; // 3.9e-3
+    default: return 0;
+  }
+}
+
+static std::string compare(const reference::Array& got, const reference::Array& want, double tolerance) {
+  if (got.dtype != want.dtype) return fmt::format("expected {} but got {}", name(want.dtype), name(got.dtype));
+  if (got.shape != want.shape) return fmt::format("expected shape {} but got {}", to_string(want.shape), to_string(got.shape));
+  if (got.values.size() != want.values.size()) return "expected as many elements as the shape says";
+  for (std::size_t i = 0; i < got.values.size(); ++i) {
+    const double g = got.values[i], w = want.values[i];
+    const bool same = g == w || (std::isnan(g) && std::isnan(w));
+    if (!same && !(std::abs(g - w) <= tolerance * (1 + std::abs(w))))
+      return fmt::format("element {} of {}: expected {:.17g} but got {:.17g}", i, to_string(want.shape), w, g);
+  }
+  return "";
+}
+
+std::string difference(const Tensor& got, const reference::Array& want, double slack) {
+  if (!got.defined()) return "expected a tensor but got an undefined one";
+  return compare(read(got), want, slack * tolerance(got.dtype()));
+}
+
+std::string difference(const Tensor& got, const Tensor& want, double slack, bool bitwise) {
+  if (got.defined() != want.defined()) return "one is undefined";
+  if (!got.defined()) return "";
+  return compare(read(got), read(want), bitwise ? 0 : slack * tolerance(got.dtype()));
+}
+
+std::string describe(const Row& row, const Case& op, std::size_t number, DType dtype) {
+  std::string shapes;
+  for (const Input& input : op.inputs) shapes += " " + to_string(input.shape);
+  return fmt::format("{} #{} {}{}", row.name, number, name(dtype), shapes);
+}
+
+Tensor sample(const Shape& shape, DType dtype) {
+  return from_doubles(std::vector<double>(static_cast<std::size_t>(numel(shape))), shape, dtype);
+}
+
+const char* name(Layout layout) {
+  constexpr const char* names[] = {"contiguous", "offset", "transposed", "stepped", "reversed"};
+  return names[static_cast<int>(layout)];
+}
+
+Tensor with_layout(const Tensor& x, Layout layout) {
+  if (layout == Layout::contiguous) return x;
+  constexpr std::int64_t margin = 3;  // not a multiple of a vector's width
+  Shape places = x.shape();
+  if (layout == Layout::stepped && x.dims() > 0) places[x.dims() - 1] = 2 * places.back() + 1;
+  Strides strides = contiguous_strides(places);
+  std::int64_t offset = margin;
+  if (layout == Layout::transposed) {
+    std::int64_t stride = 1;
+    for (int i = 0; i < x.dims(); ++i) {
+      strides[i] = stride;
+      stride *= std::max<std::int64_t>(x.shape()[i], 1);
+    }
+  } else if (layout == Layout::stepped && x.dims() > 0) {
+    strides.back() = 2;
+    ++offset;
+  } else if (layout == Layout::reversed) {
+    for (int i = 0; i < x.dims() && x.numel() > 0; ++i) {
+      offset += (x.shape()[i] - 1) * strides[i];
+      strides[i] = -strides[i];
+    }
+  }
+  return dispatch_all(x.dtype(), [&]<class T>() {
+    const auto count = static_cast<std::size_t>(numel(places) + 2 * margin);
+    const auto storage = std::make_unique<T[]>(count);
+    T guard{};
+    if constexpr (std::is_same_v<T, bool>) guard = true;
+    else if constexpr (std::is_integral_v<T>) guard = T(77);
+    else guard = T(std::numeric_limits<float>::quiet_NaN());
+    std::fill_n(storage.get(), count, guard);
+    const std::vector<T> values = x.to_vector<T>();
+    std::size_t next = 0;
+    reference::each(x.shape(), [&](const Shape& index) {
+      std::int64_t at = offset;
+      for (int i = 0; i < index.size(); ++i) at += index[i] * strides[i];
+      storage[static_cast<std::size_t>(at)] = values[next++];
+    });
+    const Tensor whole = Tensor::from(std::span<const T>(storage.get(), count), {static_cast<std::int64_t>(count)});
+    return whole.as_strided(x.shape(), strides, offset);
+  });
+}
+
+std::vector<unsigned char> storage_bytes(const Tensor& x) {
+  const auto* bytes = static_cast<const unsigned char*>(x.impl().storage->data());
+  return {bytes, bytes + x.impl().storage->bytes()};
+}
+
+std::vector<unsigned char> guard_bytes(const Tensor& x) {
+  std::vector<unsigned char> bytes = storage_bytes(x);
+  const std::size_t width = size_of(x.dtype());
+  reference::each(x.shape(), [&](const Shape& index) {
+    std::int64_t at = x.offset();
+    for (int i = 0; i < index.size(); ++i) at += index[i] * x.strides()[i];
+    std::memset(bytes.data() + static_cast<std::size_t>(at) * width, 0, width);
+  });
+  return bytes;
+}
+
+}  // namespace tern::op_cases
