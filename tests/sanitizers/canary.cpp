@@ -7,10 +7,11 @@
 
 int main(int argc, char** argv) {
   const char* kind = argc > 1 ? argv[1] : "";
-  // Numbers that the compiler cannot see through.
+  // Neither a number that comes from outside nor a volatile pointer can be seen through by the compiler, which would
+  // remove the mistake, or by UBSan, which would find the one that is meant for ASan.
   const int one = argc - 1;
   if (std::strcmp(kind, "address") == 0) {
-    char* volatile block = new char[8];
+    volatile char* volatile block = new char[8];
     block[8 * one] = 1;
     delete[] block;
   } else if (std::strcmp(kind, "undefined") == 0) {
