@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
     volatile int largest = std::numeric_limits<int>::max();
     largest = largest + one;
   } else if (std::strcmp(kind, "leak") == 0) {
-    void* volatile lost = std::malloc(100);
+    [[maybe_unused]] void* volatile lost = std::malloc(100);
     lost = nullptr;
     return 0;  // found at the exit
   }
