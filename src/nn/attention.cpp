@@ -16,18 +16,19 @@ namespace tern::nn {
 
 // Note [Hidden scores]
 // A hidden key's score gets a large negative number and not -inf. Next to a visible key its probability is exactly 0
-// either way; but a query that sees nothing, as in a row of padding, attends evenly to all keys and so gives finite numbers
-// that nobody reads, where -inf would give a NaN that spreads to every weight in the backward pass. The number is large
-// enough to swallow any score, and small enough for the dtype.
+// either way; but a query that sees nothing, as in a row of padding, attends evenly to all keys and so gives finite
+// numbers that nobody reads, where -inf would give a NaN that spreads to every weight in the backward pass. The number
+// is large enough to swallow any score, and small enough for the dtype.
 static double hidden_score(DType dtype) { return dtype == DType::f16 ? -3e4 : -1e30; }
 
-AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, std::int64_t keys, DType dtype, Device device)
+AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, std::int64_t keys, DType dtype,
+                             Device device)
     : options_(options) {
-  const auto &[is_causal, padding, prefix] = options;
+  const auto& [is_causal, padding, prefix] = options;
   const auto check = [](const char* what, const Tensor& x, int dims, DType expected) {
     if (x.dims() != dims || x.dtype() != expected)
-      fail("AttentionMask", fmt::format("expected {} of {} dimension(s) and {} but got {} {}", what, dims, name(expected),
-                                        name(x.dtype()), to_string(x.shape())));
+      fail("AttentionMask", fmt::format("expected {} of {} dimension(s) and {} but got {} {}", what, dims,
+                                        name(expected), name(x.dtype()), to_string(x.shape())));
   };
   if (padding.defined()) {
     check("padding", padding, 2, DType::boolean);
@@ -39,7 +40,8 @@ AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, s
     check("prefix", prefix, 1, DType::i64);
     if (!is_causal) fail("AttentionMask", "expected causal = true beside a prefix, which opens what causal closes");
     if (padding.defined() && padding.size(0) != prefix.size(0))
-      fail("AttentionMask", fmt::format("expected a prefix for each of {} rows but got {}", padding.size(0), prefix.size(0)));
+      fail("AttentionMask",
+           fmt::format("expected a prefix for each of {} rows but got {}", padding.size(0), prefix.size(0)));
     device = prefix.device();
   }
   if (!is_causal && !padding.defined()) return;
@@ -52,8 +54,9 @@ AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, s
   }
   Tensor hidden;
   if (is_causal) {
-    Tensor last_visible = reshape(arange(static_cast<double>(keys - queries), static_cast<double>(keys), 1, DType::i64, device),
-                                  {1, 1, queries, 1});
+    Tensor last_visible =
+        reshape(arange(static_cast<double>(keys - queries), static_cast<double>(keys), 1, DType::i64, device),
+                {1, 1, queries, 1});
     if (prefix.defined()) last_visible = maximum(last_visible, reshape(prefix, {prefix.size(0), 1, 1, 1}) - 1);
     hidden = gt(reshape(arange(keys, DType::i64, device), {1, 1, 1, keys}), last_visible);
   }
@@ -64,7 +67,8 @@ AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, s
   additive_ = masked_fill(zeros(hidden.shape(), dtype, device), hidden, score);
 }
 
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask, double p, bool training) {
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask, double p,
+                 bool training) {
   // The scale goes to q, which is smaller than the scores.
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(-1)));
   Tensor scores = matmul(q * scale, transpose(k, -1, -2));
@@ -74,7 +78,8 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
 
 MultiHeadAttention::MultiHeadAttention(std::int64_t width, const AttentionOptions& options_) : options(options_) {
   if (options.heads < 1 || width < 1 || width % options.heads != 0)
-    fail("MultiHeadAttention", fmt::format("expected a width that the number of heads divides but got {} and {}", width, options.heads));
+    fail("MultiHeadAttention",
+         fmt::format("expected a width that the number of heads divides but got {} and {}", width, options.heads));
   detail::refuse_fused("MultiHeadAttention", options.use_fused_kernel);
   [[maybe_unused]] const Dropout valid(options.dropout);
   if (options.cross) {

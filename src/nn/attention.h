@@ -43,8 +43,8 @@ struct AttentionOptions {
   Device device = cpu;
 };
 
-/// softmax(Q K^T / sqrt(head_dim) + mask) V over `heads` heads, then a projection. Vaswani et al., 2017. Self attention has one
-/// fused projection `qkv` (3 width, width); cross attention has `query` and `key_value`.
+/// softmax(Q K^T / sqrt(head_dim) + mask) V over `heads` heads, then a projection. Vaswani et al., 2017. Self attention
+/// has one fused projection `qkv` (3 width, width); cross attention has `query` and `key_value`.
 struct MultiHeadAttention final : Module {
   MultiHeadAttention() = default;
   /// Throws Error unless heads divides width.

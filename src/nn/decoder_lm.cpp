@@ -11,8 +11,14 @@
 namespace tern::nn {
 
 static TransformerLayerOptions layer_options(const DecoderLMOptions& o) {
-  return {.width = o.width, .heads = o.heads, .ff = o.ff, .dropout = o.dropout, .activation = o.activation,
-          .layer_norm_eps = o.layer_norm_eps, .use_fused_kernel = o.use_fused_kernel, .device = o.device};
+  return {.width = o.width,
+          .heads = o.heads,
+          .ff = o.ff,
+          .dropout = o.dropout,
+          .activation = o.activation,
+          .layer_norm_eps = o.layer_norm_eps,
+          .use_fused_kernel = o.use_fused_kernel,
+          .device = o.device};
 }
 
 /// Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section 2.3.
@@ -20,22 +26,25 @@ static void initialize_gpt2(DecoderLM& model) {
   for (const NamedTensor& entry : named_parameters(model)) {
     const bool is_residual = entry.name.ends_with(".proj.weight");
     const double deviation = is_residual ? 0.02 / std::sqrt(2.0 * static_cast<double>(model.options.layers)) : 0.02;
-    if (entry.tensor.dims() == 2) init::normal(entry.tensor, 0, deviation);
-    else if (entry.name.ends_with("bias")) init::zeros(entry.tensor);
+    if (entry.tensor.dims() == 2)
+      init::normal(entry.tensor, 0, deviation);
+    else if (entry.name.ends_with("bias"))
+      init::zeros(entry.tensor);
   }
 }
 
 DecoderLM::DecoderLM(const DecoderLMOptions& options_) : options(options_) {
   detail::refuse_fused("DecoderLM", options.use_fused_kernel);
   if (options.vocab < 1 || options.length < 1 || options.width < 1 || options.layers < 0 || options.ff < 1)
-    fail("DecoderLM", fmt::format("expected sizes >= 1 but got vocab {}, length {}, width {}, layers {}, ff {}", options.vocab,
-                                  options.length, options.width, options.layers, options.ff));
+    fail("DecoderLM", fmt::format("expected sizes >= 1 but got vocab {}, length {}, width {}, layers {}, ff {}",
+                                  options.vocab, options.length, options.width, options.layers, options.ff));
   tokens = Embedding(options.vocab, options.width, options.device);
   positions = Embedding(options.length, options.width, options.device);
   drop = Dropout(options.dropout);
   // Built one by one: copies of one layer would share its parameters.
   for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(layer_options(options));
-  if (options.final_norm) norm.emplace(options.width, NormOptions{.eps = options.layer_norm_eps, .device = options.device});
+  if (options.final_norm)
+    norm.emplace(options.width, NormOptions{.eps = options.layer_norm_eps, .device = options.device});
   head = Linear(options.width, options.vocab, options.head_bias, options.device);
   if (options.tied_head) head.weight = tokens.weight;
   if (options.initialization == Initialization::gpt2) initialize_gpt2(*this);
@@ -53,9 +62,11 @@ void DecoderLM::visit(Visitor& v) {
 Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& mask) const {
   const ModuleScope scope(this, "DecoderLM");
   if (ids.dims() != 2 || ids.dtype() != DType::i64)
-    fail("DecoderLM", fmt::format("expected ids (B, T) of i64 but got {} {}", name(ids.dtype()), to_string(ids.shape())));
+    fail("DecoderLM",
+         fmt::format("expected ids (B, T) of i64 but got {} {}", name(ids.dtype()), to_string(ids.shape())));
   if (ids.size(1) > options.length)
-    fail("DecoderLM", fmt::format("expected at most {} positions but got ids {}", options.length, to_string(ids.shape())));
+    fail("DecoderLM",
+         fmt::format("expected at most {} positions but got ids {}", options.length, to_string(ids.shape())));
   Tensor x = drop.forward(tokens.forward(ids) + slice(positions.weight, 0, 0, ids.size(1)));
   for (const TransformerLayer& block : blocks) x = block.forward(x, mask);
   return norm ? norm->forward(x) : x;

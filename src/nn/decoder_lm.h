@@ -12,22 +12,24 @@ struct DecoderLMOptions {
   std::int64_t vocab = 10000;
   std::int64_t length = 40;  ///< learned positions: the longest input
   std::int64_t width = 256, layers = 4, heads = 8, ff = 256;
-  double dropout = 0.1;      ///< of the embeddings, attention probabilities and residual branches
+  double dropout = 0.1;  ///< of the embeddings, attention probabilities and residual branches
   Activation activation = Activation::gelu;
   double layer_norm_eps = 1e-5;
   bool final_norm = true;
   bool head_bias = true;
-  bool tied_head = false;    ///< the head's weight is the token table
+  bool tied_head = false;  ///< the head's weight is the token table
   Initialization initialization = Initialization::layer_defaults;
   bool use_fused_kernel = false;
   Device device = cpu;
 };
 
-/// A decoder-only language model: token and position embeddings, pre-LN transformer layers, a final norm and a linear head.
-/// The defaults are the classic translation model; GPT-2 is head_bias = false, tied_head = true, gelu_tanh, ff = 4 width.
+/// A decoder-only language model: token and position embeddings, pre-LN transformer layers, a final norm and a linear
+/// head. The defaults are the classic translation model; GPT-2 is head_bias = false, tied_head = true, gelu_tanh, ff =
+/// 4 width.
 struct DecoderLM final : Module {
   DecoderLM() = default;
-  /// Throws Error for sizes that are not positive, heads that do not divide width, or a fused kernel that the build lacks.
+  /// Throws Error for sizes that are not positive, heads that do not divide width, or a fused kernel that the build
+  /// lacks.
   explicit DecoderLM(const DecoderLMOptions& options);
   void visit(Visitor& v) override;
 

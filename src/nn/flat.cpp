@@ -11,7 +11,9 @@
 
 namespace tern::nn {
 
-static std::int64_t elements_per_slice(DType dtype) { return static_cast<std::int64_t>(flat_alignment / size_of(dtype)); }
+static std::int64_t elements_per_slice(DType dtype) {
+  return static_cast<std::int64_t>(flat_alignment / size_of(dtype));
+}
 
 static std::int64_t round_up(std::int64_t count, DType dtype) {
   const std::int64_t unit = elements_per_slice(dtype);
@@ -40,7 +42,9 @@ static FlatParameters flatten(const Tensors& parameters) {
   FlatParameters flat{flat_zeros(total, dtype, device), flat_zeros(total, dtype, device)};
   std::int64_t offset = 0;
   for (const Tensor& x : parameters) {
-    const auto slice = [&](const Tensor& buffer) { return buffer.as_strided(x.shape(), contiguous_strides(x.shape()), offset); };
+    const auto slice = [&](const Tensor& buffer) {
+      return buffer.as_strided(x.shape(), contiguous_strides(x.shape()), offset);
+    };
     const Tensor data = copy_(slice(flat.parameters), x.detach()), gradient = slice(flat.gradients);
     if (x.grad().defined()) copy_(gradient, x.grad());
     detail::rebind(x, data);
@@ -100,8 +104,10 @@ void zero_grad(const Tensors& parameters) {
   for (Tensor x : parameters) {
     const Tensor gradient = x.grad();
     if (!gradient.defined()) continue;
-    if (is_flat(gradient)) flat.push_back(gradient);
-    else x.set_grad({});
+    if (is_flat(gradient))
+      flat.push_back(gradient);
+    else
+      x.set_grad({});
   }
   for (const Tensor& run : contiguous_runs(std::move(flat))) zero_(run);
 }

@@ -8,9 +8,9 @@ struct FlatParameters {
   Tensor parameters, gradients;  ///< (N), padding included; the padding is zero and stays zero
 };
 
-/// Moves the parameters that require gradients into one storage per dtype, each slice aligned to 16 bytes, and binds their
-/// gradients to slices of a buffer of the same layout. Every parameter stays an ordinary leaf behind its old handle and
-/// keeps its value and gradient. From then on zero_grad is one fill, and an optimizer's step one kernel.
+/// Moves the parameters that require gradients into one storage per dtype, each slice aligned to 16 bytes, and binds
+/// their gradients to slices of a buffer of the same layout. Every parameter stays an ordinary leaf behind its old
+/// handle and keeps its value and gradient. From then on zero_grad is one fill, and an optimizer's step one kernel.
 /// Throws Error if parameters of one dtype lie on several devices.
 std::vector<FlatParameters> flatten_parameters(Module& module);
 

@@ -51,7 +51,8 @@ Tensor trunc_normal(const Tensor& x, double mean, double deviation, double low, 
 }
 
 Fans fans(const Shape& shape) {
-  if (shape.size() < 2) fail("init", fmt::format("expected a weight of two or more dimensions but got {}", to_string(shape)));
+  if (shape.size() < 2)
+    fail("init", fmt::format("expected a weight of two or more dimensions but got {}", to_string(shape)));
   const std::int64_t field = numel(Shape(shape.begin() + 2, shape.end()));
   return {shape[1] * field, shape[0] * field};
 }

@@ -1,8 +1,8 @@
 #pragma once
 #include "tensor/tensor.h"
 
-/// Initialisers: each fills a tensor in place from this thread's generator, outside autograd, and returns it. The fans are
-/// those of a weight (out, in, ...): fan_in is the product of all sizes but the first.
+/// Initialisers: each fills a tensor in place from this thread's generator, outside autograd, and returns it. The fans
+/// are those of a weight (out, in, ...): fan_in is the product of all sizes but the first.
 namespace tern::nn::init {
 
 Tensor constant(const Tensor& x, double value);
@@ -22,8 +22,8 @@ Fans fans(const Shape& shape);
 /// Bound gain * sqrt(6 / (fan_in + fan_out)); deviation gain * sqrt(2 / (fan_in + fan_out)). Glorot & Bengio, 2010.
 Tensor xavier_uniform(const Tensor& x, double gain = 1);
 Tensor xavier_normal(const Tensor& x, double gain = 1);
-/// Bound gain * sqrt(3 / fan_in), deviation gain / sqrt(fan_in), with gain = sqrt(2 / (1 + a^2)) for a leaky ReLU of slope a.
-/// He et al., 2015.
+/// Bound gain * sqrt(3 / fan_in), deviation gain / sqrt(fan_in), with gain = sqrt(2 / (1 + a^2)) for a leaky ReLU of
+/// slope a. He et al., 2015.
 Tensor kaiming_uniform(const Tensor& x, double a = 0);
 Tensor kaiming_normal(const Tensor& x, double a = 0);
 

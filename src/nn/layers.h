@@ -25,7 +25,7 @@ struct Embedding final : Module {
 
 struct NormOptions {
   double eps = 1e-5;
-  bool bias = true;              ///< LayerNorm's; RMSNorm has none
+  bool bias = true;  ///< LayerNorm's; RMSNorm has none
   bool use_fused_kernel = false;
   Device device = cpu;
 };

@@ -62,7 +62,11 @@ Module& seen_by_readers(const Module& module) { return const_cast<Module&>(modul
 
 std::vector<NamedTensor> collect(const Module& module, bool with_parameters, bool with_buffers) {
   std::vector<NamedTensor> result;
-  EachTensor([&](const std::string& path, const Tensor& x) { result.push_back({path, x}); }, with_parameters, with_buffers, false)
+  EachTensor(
+      [&](const std::string& path, const Tensor& x) {
+        result.push_back({path, x});
+      },
+      with_parameters, with_buffers, false)
       .walk(seen_by_readers(module));
   return result;
 }
@@ -120,7 +124,9 @@ void set_requires_grad(Module& module, bool requires_grad) {
 
 ModuleNames module_names(const Module& module) {
   ModuleNames names;
-  EachModule([&](const std::string& path, const Module& child) { names.add(&child, path); }).walk(seen_by_readers(module));
+  EachModule([&](const std::string& path, const Module& child) {
+    names.add(&child, path);
+  }).walk(seen_by_readers(module));
   return names;
 }
 
@@ -139,10 +145,10 @@ void detail::own_parameters(Module& module) {
 }
 
 // Note [Rebinding]
-// A parameter is known by its handle: to the module and its copies, to the optimizer, to a tied weight's other owner, to
-// gradient hooks. Moving one to another device, dtype or place in a flat buffer therefore changes what the shared handle
-// points to, and nobody needs to be told. A graph that saved the parameter before must not run backward on the new
-// memory: the storage's version is raised above the old one's, so that the saved tensor reports the edit.
+// A parameter is known by its handle: to the module and its copies, to the optimizer, to a tied weight's other owner,
+// to gradient hooks. Moving one to another device, dtype or place in a flat buffer therefore changes what the shared
+// handle points to, and nobody needs to be told. A graph that saved the parameter before must not run backward on the
+// new memory: the storage's version is raised above the old one's, so that the saved tensor reports the edit.
 void detail::rebind(const Tensor& x, const Tensor& data) {
   const std::uint32_t version = x.version();
   Tensor(x).set_grad({});  // set_grad changes what the handle shares

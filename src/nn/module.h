@@ -47,9 +47,9 @@ class Visitor {
 };
 
 /// Base of all layers and models. `visit` is the only reflection: saving, moving, counting, naming and training modes
-/// are visitors. A module is a copyable value that holds tensor handles: a copy has its own structure and mode and shares
-/// the parameters; clone() gives one with parameters of its own. A forward opens a ModuleScope, so that anomaly mode can
-/// name the place.
+/// are visitors. A module is a copyable value that holds tensor handles: a copy has its own structure and mode and
+/// shares the parameters; clone() gives one with parameters of its own. A forward opens a ModuleScope, so that anomaly
+/// mode can name the place.
 struct Module {
   virtual ~Module() = default;
   virtual void visit(Visitor& v) = 0;

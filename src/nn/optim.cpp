@@ -22,13 +22,15 @@ void Optimizer::add_group(const Tensors& parameters, double lr) {
   require("Optimizer", lr >= 0, "a learning rate >= 0", lr);
   for (const Tensor& x : parameters) {
     if ((x.dtype() != DType::f32 && x.dtype() != DType::f64) || !x.is_contiguous() || !x.is_leaf())
-      fail("Optimizer", fmt::format("expected contiguous leaves of f32 or f64 but got {}{}{} {}", x.is_leaf() ? "" : "a computed tensor, ",
-                                    x.is_contiguous() ? "" : "strided, ", name(x.dtype()), to_string(x.shape())));
+      fail("Optimizer", fmt::format("expected contiguous leaves of f32 or f64 but got {}{}{} {}",
+                                    x.is_leaf() ? "" : "a computed tensor, ", x.is_contiguous() ? "" : "strided, ",
+                                    name(x.dtype()), to_string(x.shape())));
     for (const Slot& other : slots_) {
-      if (other.parameter.is_same(x)) fail("Optimizer", fmt::format("expected each parameter once but {} came twice", to_string(x.shape())));
+      if (other.parameter.is_same(x))
+        fail("Optimizer", fmt::format("expected each parameter once but {} came twice", to_string(x.shape())));
       if (other.parameter.device() != x.device())
-        fail("Optimizer", fmt::format("expected parameters on one device but got {} and {}", to_string(other.parameter.device()),
-                                      to_string(x.device())));
+        fail("Optimizer", fmt::format("expected parameters on one device but got {} and {}",
+                                      to_string(other.parameter.device()), to_string(x.device())));
     }
     slots_.push_back({x, groups_.size(), nullptr, {}});
   }
@@ -57,7 +59,8 @@ void Optimizer::set_lr_factor(double factor) {
 
 bool Optimizer::is_laid_out() const {
   if (runs_.empty()) return slots_.empty();
-  return std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.place == slot.parameter.view().data; });
+  return std::all_of(slots_.begin(), slots_.end(),
+                     [](const Slot& slot) { return slot.place == slot.parameter.view().data; });
 }
 
 // Note [Moments follow parameters]
@@ -92,7 +95,8 @@ void Optimizer::lay_out() {
       slot.moments.clear();
       for (std::size_t kind = 0; kind < run.moments.size(); ++kind) {
         const Shape& shape = slot.parameter.shape();
-        slot.moments.push_back(run.moments[kind].as_strided(shape, contiguous_strides(shape), slot.parameter.offset() - first.offset()));
+        slot.moments.push_back(
+            run.moments[kind].as_strided(shape, contiguous_strides(shape), slot.parameter.offset() - first.offset()));
         if (!before.empty()) copy_(slot.moments[kind], before[kind]);
       }
       slot.place = slot.parameter.view().data;
@@ -150,16 +154,18 @@ std::vector<NamedTensor> Optimizer::state(const std::vector<NamedTensor>& names)
   for (std::size_t kind = 0; kind < moment_names_.size(); ++kind)
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       const auto found = known.find(slots_[i].parameter.ref().get());
-      result.push_back({fmt::format("{}.{}", moment_names_[kind], found == known.end() ? std::to_string(i) : found->second),
-                        slots_[i].moments[kind]});
+      result.push_back(
+          {fmt::format("{}.{}", moment_names_[kind], found == known.end() ? std::to_string(i) : found->second),
+           slots_[i].moments[kind]});
     }
   return result;
 }
 
 SGD::SGD(const std::vector<Group>& groups)
-    : Optimizer(std::any_of(groups.begin(), groups.end(), [](const Group& group) { return group.options.momentum != 0; })
-                    ? std::vector<std::string>{"momentum"}
-                    : std::vector<std::string>{}) {
+    : Optimizer(
+          std::any_of(groups.begin(), groups.end(), [](const Group& group) { return group.options.momentum != 0; })
+              ? std::vector<std::string>{"momentum"}
+              : std::vector<std::string>{}) {
   for (const Group& group : groups) {
     const SGDOptions& o = group.options;
     require("SGD", o.momentum >= 0, "a momentum >= 0", o.momentum);

@@ -3,12 +3,15 @@
 
 namespace tern::nn {
 
-/// Base of the optimizers. A step runs on the device without a host value or wait: the learning rate and the number of steps live in
-/// one-element f32 tensors there. Neighbouring parameters in one storage, as flatten_parameters leaves them, are updated by
-/// one kernel. Parameters without a gradient are passed over; the step count is the optimizer's, not the parameter's.
+/// Base of the optimizers. A step runs on the device without a host value or wait: the learning rate and the number of
+/// steps live in one-element f32 tensors there. Neighbouring parameters in one storage, as flatten_parameters leaves
+/// them, are updated by one kernel. Parameters without a gradient are passed over; the step count is the optimizer's,
+/// not the parameter's.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
+  Optimizer(Optimizer&&) = default;  // a copy would share the moments
+  Optimizer& operator=(Optimizer&&) = default;
 
   /// One update from the gradients as they are.
   void step();
@@ -18,9 +21,9 @@ class Optimizer {
   void set_lr(double lr);
   void set_lr_factor(double factor);
 
-  /// What a checkpoint needs: `step`, `lr.<group>`, and each parameter's moments as `<kind>.<parameter>`, where the parameter is
-  /// its name in `names`, or its position if it is not there. The tensors are windows on the optimizer's own memory: copy_
-  /// into them restores it.
+  /// What a checkpoint needs: `step`, `lr.<group>`, and each parameter's moments as `<kind>.<parameter>`, where the
+  /// parameter is its name in `names`, or its position if it is not there. The tensors are windows on the optimizer's
+  /// own memory: copy_ into them restores it.
   std::vector<NamedTensor> state(const std::vector<NamedTensor>& names = {});
 
   Tensors parameters() const;
@@ -73,16 +76,19 @@ struct SGDOptions {
   bool nesterov = false;
 };
 
-/// Stochastic gradient descent, with momentum as in Sutskever et al., 2013: buffer = momentum buffer + g, p -= lr buffer.
+/// Stochastic gradient descent, with momentum as in Sutskever et al., 2013: buffer = momentum buffer + g, p -= lr
+/// buffer.
 class SGD final : public Optimizer {
  public:
   struct Group {
     Tensors parameters;
     SGDOptions options;
   };
-  /// Throws Error for parameters that are not contiguous f32 or f64, that lie on several devices, that occur twice, or options out of range.
+  /// Throws Error for parameters that are not contiguous f32 or f64, that lie on several devices, that occur twice, or
+  /// options out of range.
   explicit SGD(const std::vector<Group>& groups);
-  explicit SGD(const Tensors& parameters, const SGDOptions& options = {}) : SGD(std::vector<Group>{{parameters, options}}) {}
+  explicit SGD(const Tensors& parameters, const SGDOptions& options = {})
+      : SGD(std::vector<Group>{{parameters, options}}) {}
 
  protected:
   void update(std::size_t group, const Tensor& parameter, const Tensor& gradient, const Tensors& moments) override;
@@ -108,7 +114,8 @@ class Adam : public Optimizer {
   };
   /// Throws Error as SGD does.
   explicit Adam(const std::vector<Group>& groups);
-  explicit Adam(const Tensors& parameters, const AdamOptions& options = {}) : Adam(std::vector<Group>{{parameters, options}}) {}
+  explicit Adam(const Tensors& parameters, const AdamOptions& options = {})
+      : Adam(std::vector<Group>{{parameters, options}}) {}
 
  protected:
   void update(std::size_t group, const Tensor& parameter, const Tensor& gradient, const Tensors& moments) override;
@@ -125,8 +132,8 @@ class AdamW final : public Adam {
       : AdamW(std::vector<Group>{{parameters, options}}) {}
 };
 
-/// Scales all gradients by min(1, max_norm / (norm + 1e-6)), in place on the device, and returns their norm before, f32 (), without
-/// waiting for it. Parameters without a gradient do not count.
+/// Scales all gradients by min(1, max_norm / (norm + 1e-6)), in place on the device, and returns their norm before, f32
+/// (), without waiting for it. Parameters without a gradient do not count.
 Tensor clip_grad_norm(const Tensors& parameters, double max_norm);
 
 }  // namespace tern::nn

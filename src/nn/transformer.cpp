@@ -22,7 +22,11 @@ static NormOptions norm_options(const TransformerLayerOptions& o) {
 }
 
 static AttentionOptions attention_options(const TransformerLayerOptions& o, bool cross) {
-  return {.heads = o.heads, .dropout = o.dropout, .bias = o.bias, .cross = cross, .use_fused_kernel = o.use_fused_kernel,
+  return {.heads = o.heads,
+          .dropout = o.dropout,
+          .bias = o.bias,
+          .cross = cross,
+          .use_fused_kernel = o.use_fused_kernel,
           .device = o.device};
 }
 
@@ -53,7 +57,8 @@ Tensor TransformerLayer::forward(const Tensor& x, const AttentionMask& mask, con
                                  const AttentionMask& memory_mask) const {
   const ModuleScope scope(this, "TransformerLayer");
   if (memory.defined() != cross_attn.has_value())
-    fail("TransformerLayer", cross_attn ? "expected a memory: the layer has cross attention" : "expected no memory: the layer has no cross attention");
+    fail("TransformerLayer", cross_attn ? "expected a memory: the layer has cross attention"
+                                        : "expected no memory: the layer has no cross attention");
   Tensor y = x + drop.forward(attn.forward(norm1.forward(x), mask));
   if (cross_attn) y = y + drop.forward(cross_attn->forward(norm_cross->forward(y), memory, memory_mask));
   return y + drop.forward(ff.forward(norm2.forward(y)));

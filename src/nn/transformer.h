@@ -20,13 +20,14 @@ struct TransformerLayerOptions {
   double dropout = 0.1;  ///< of attention probabilities and of each residual branch
   Activation activation = Activation::gelu;
   double layer_norm_eps = 1e-5;
-  bool bias = true;      ///< of the linear layers and norms
-  bool cross = false;    ///< adds attention to a memory between the other two
+  bool bias = true;    ///< of the linear layers and norms
+  bool cross = false;  ///< adds attention to a memory between the other two
   bool use_fused_kernel = false;
   Device device = cpu;
 };
 
-/// A pre-LN layer, as in GPT-2: x + attn(norm1(x)), with `cross` x + cross_attn(norm_cross(x), memory), x + ff(norm2(x)).
+/// A pre-LN layer, as in GPT-2: x + attn(norm1(x)), with `cross` x + cross_attn(norm_cross(x), memory), x +
+/// ff(norm2(x)).
 struct TransformerLayer final : Module {
   TransformerLayer() = default;
   explicit TransformerLayer(const TransformerLayerOptions& options);
@@ -34,7 +35,8 @@ struct TransformerLayer final : Module {
   /// x (B, T, width) -> (B, T, width).
   Tensor forward(const Tensor& x, const AttentionMask& mask = {}) const;
   /// With a memory (B, S, width). Throws Error unless the layer has `cross`.
-  Tensor forward(const Tensor& x, const AttentionMask& mask, const Tensor& memory, const AttentionMask& memory_mask) const;
+  Tensor forward(const Tensor& x, const AttentionMask& mask, const Tensor& memory,
+                 const AttentionMask& memory_mask) const;
 
   LayerNorm norm1, norm2;
   MultiHeadAttention attn;

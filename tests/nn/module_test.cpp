@@ -47,9 +47,9 @@ TEST_CASE("parameters are named by their path", "[module]") {
   CHECK(names_of(nn::named_parameters(model)) ==
         std::vector<std::string>{"tokens.weight", "positions.weight", "blocks.0.norm1.weight", "blocks.0.norm1.bias",
                                  "blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.bias", "blocks.0.attn.proj.weight",
-                                 "blocks.0.attn.proj.bias", "blocks.0.norm2.weight", "blocks.0.norm2.bias", "blocks.0.ff.fc.weight",
-                                 "blocks.0.ff.fc.bias", "blocks.0.ff.proj.weight", "blocks.0.ff.proj.bias", "norm.weight", "norm.bias",
-                                 "head.weight", "head.bias"});
+                                 "blocks.0.attn.proj.bias", "blocks.0.norm2.weight", "blocks.0.norm2.bias",
+                                 "blocks.0.ff.fc.weight", "blocks.0.ff.fc.bias", "blocks.0.ff.proj.weight",
+                                 "blocks.0.ff.proj.bias", "norm.weight", "norm.bias", "head.weight", "head.bias"});
   for (const Tensor& x : nn::parameters(model)) CHECK(x.requires_grad());
 }
 
@@ -163,7 +163,9 @@ TEST_CASE("flattening keeps values, gradients, handles and results", "[module][f
 
 TEST_CASE("neighbours are merged over padding only where the storage says that it is padding", "[flat]") {
   const Tensor plain = zeros({16});
-  const auto window = [](const Tensor& x, std::int64_t first, std::int64_t count) { return x.as_strided({count}, {1}, first); };
+  const auto window = [](const Tensor& x, std::int64_t first, std::int64_t count) {
+    return x.as_strided({count}, {1}, first);
+  };
   CHECK(nn::follows(window(plain, 0, 4), window(plain, 4, 4)));
   CHECK(!nn::follows(window(plain, 0, 3), window(plain, 4, 4)));
   CHECK(!nn::follows(window(plain, 4, 4), window(plain, 0, 4)));
@@ -175,7 +177,8 @@ TEST_CASE("neighbours are merged over padding only where the storage says that i
       v("gate", gate);
       v("b", b);
     }
-    Tensor a = zeros({7}).set_requires_grad(), gate = zeros({1}).set_requires_grad(), b = zeros({5}).set_requires_grad();
+    Tensor a = zeros({7}).set_requires_grad(), gate = zeros({1}).set_requires_grad(),
+           b = zeros({5}).set_requires_grad();
   } module;
   nn::flatten_parameters(module);
   CHECK(nn::follows(module.a, module.gate));
@@ -239,7 +242,8 @@ TEST_CASE("layers agree with their formulas", "[layers]") {
   CHECK(distance(norm.forward(x), expected) < 1e-6);
   CHECK(distance(nn::GELU().forward(x), gelu(x)) == 0);
   CHECK(distance(nn::GELU(true).forward(x), gelu_tanh(x)) == 0);
-  for (nn::Activation activation : {nn::Activation::gelu, nn::Activation::gelu_tanh, nn::Activation::relu, nn::Activation::silu})
+  for (nn::Activation activation :
+       {nn::Activation::gelu, nn::Activation::gelu_tanh, nn::Activation::relu, nn::Activation::silu})
     CHECK(nn::activate(activation, x).shape() == x.shape());
   CHECK(std::string(nn::name(nn::Activation::gelu_tanh)) == "gelu_tanh");
   CHECK(!nn::Linear(3, 2, false).bias.defined());
@@ -258,7 +262,8 @@ TEST_CASE("wrong options and inputs are refused in one line", "[layers]") {
   CHECK_THROWS_AS(nn::DecoderLM(options), Error);
   options = odd_options();
   options.use_fused_kernel = true;
-  CHECK_THROWS_WITH(nn::DecoderLM(options), "[DecoderLM] expected use_fused_kernel = false: this build has no fused kernels");
+  CHECK_THROWS_WITH(nn::DecoderLM(options),
+                    "[DecoderLM] expected use_fused_kernel = false: this build has no fused kernels");
   CHECK_THROWS_AS(nn::LayerNorm(4, {.use_fused_kernel = true}), Error);
 }
 
@@ -288,7 +293,12 @@ TEST_CASE("initialisers have the stated bounds and deviations", "[init]") {
   CHECK_THROWS_AS(nn::init::kaiming_uniform(zeros({3})), Error);
   CHECK(nn::init::fans({8, 4, 3, 3}).in == 36);
 
-  const nn::DecoderLM gpt({.vocab = 500, .length = 64, .width = 64, .layers = 8, .heads = 4, .ff = 256,
+  const nn::DecoderLM gpt({.vocab = 500,
+                           .length = 64,
+                           .width = 64,
+                           .layers = 8,
+                           .heads = 4,
+                           .ff = 256,
                            .initialization = nn::Initialization::gpt2});
   CHECK(deviation(gpt.tokens.weight) == Approx(0.02).epsilon(0.05));
   CHECK(deviation(gpt.blocks[3].attn.proj.weight) == Approx(0.02 / 4).epsilon(0.05));

@@ -89,7 +89,8 @@ nn::AdamOptions adam_options(const json& o) {
 
 std::unique_ptr<nn::Optimizer> optimizer_of(const std::string& name, const json& o, const Tensors& parameters) {
   if (name.starts_with("sgd"))
-    return std::make_unique<nn::SGD>(parameters, nn::SGDOptions{.lr = o["lr"], .momentum = o.value("momentum", 0.0),
+    return std::make_unique<nn::SGD>(parameters, nn::SGDOptions{.lr = o["lr"],
+                                                                .momentum = o.value("momentum", 0.0),
                                                                 .weight_decay = o.value("weight_decay", 0.0),
                                                                 .nesterov = o.value("nesterov", false)});
   if (name == "adamw") return std::make_unique<nn::AdamW>(parameters, adam_options(o));
@@ -109,8 +110,10 @@ void set_gradients(const Tensors& parameters, std::uint64_t seed) {
   for (Tensor x : parameters) {
     const Tensor gradient = Tensor::from(draw(seed++, x.numel(), 1), x.shape());
     const NoGrad unrecorded;
-    if (x.grad().defined()) copy_(x.grad(), gradient);
-    else x.set_grad(to(gradient, x.device()));
+    if (x.grad().defined())
+      copy_(x.grad(), gradient);
+    else
+      x.set_grad(to(gradient, x.device()));
   }
 }
 
@@ -123,7 +126,8 @@ double worst_difference(const nn::Module& a, const nn::Module& b) {
 
 void check_fixture(Device device) {
   const json& entry = Fixture::get().index["optimizers"];
-  const std::vector<float> start = Fixture::get().values(entry["start"]), gradients = Fixture::get().values(entry["gradients"]);
+  const std::vector<float> start = Fixture::get().values(entry["start"]),
+                           gradients = Fixture::get().values(entry["gradients"]);
   const auto n = std::int64_t(start.size());
   for (const auto& [name, test] : entry["cases"].items()) {
     INFO(name);
@@ -149,7 +153,8 @@ TEST_CASE("Adam and AdamW agree with loops in f64", "[optim]") {
     for (double decay : {0.0, 0.1}) {
       const NaiveAdam naive{0.0625, 0.9, 0.98, 1e-9, decay, decoupled};
       check_against_loops(naive, [&](const Tensors& parameters) {
-        return nn::Adam(parameters, {.lr = 0.0625, .beta2 = 0.98, .eps = 1e-9, .weight_decay = decay, .decoupled = decoupled});
+        return nn::Adam(parameters,
+                        {.lr = 0.0625, .beta2 = 0.98, .eps = 1e-9, .weight_decay = decay, .decoupled = decoupled});
       });
     }
 }
@@ -172,7 +177,8 @@ TEST_CASE("flat parameters take one kernel and give the same numbers", "[optim][
   manual_seed(1);
   Odd plain, flat = nn::clone(plain);
   const auto buffers = nn::flatten_parameters(flat);
-  nn::AdamW a(nn::parameters(plain), {.lr = 0.1, .weight_decay = 0.1}), b(nn::parameters(flat), {.lr = 0.1, .weight_decay = 0.1});
+  nn::AdamW a(nn::parameters(plain), {.lr = 0.1, .weight_decay = 0.1}),
+      b(nn::parameters(flat), {.lr = 0.1, .weight_decay = 0.1});
   for (std::uint64_t step = 0; step < 3; ++step) {
     set_gradients(nn::parameters(plain), 100 * step);
     set_gradients(nn::parameters(flat), 100 * step);
@@ -247,6 +253,22 @@ TEST_CASE("moments follow parameters that move", "[optim]") {
   CHECK(worst_difference(moved, still) < 1e-6);
 }
 
+TEST_CASE("moments follow parameters to a GPU and back", "[optim][cuda]") {
+  manual_seed(4);
+  Odd moved, still = nn::clone(moved);
+  nn::flatten_parameters(moved);
+  nn::Adam a(nn::parameters(moved), {.lr = 0.1}), b(nn::parameters(still), {.lr = 0.1});
+  for (std::uint64_t step = 0; step < 6; ++step) {
+    if (step % 2 == 0) nn::to(moved, step == 2 ? cuda() : cpu);
+    set_gradients(nn::parameters(moved), 10 * step);
+    set_gradients(nn::parameters(still), 10 * step);
+    a.step();
+    b.step();
+    CHECK(a.launches() == 1);
+  }
+  CHECK(worst_difference(moved, still) < 1e-6);
+}
+
 TEST_CASE("the state restores an optimizer", "[optim]") {
   manual_seed(6);
   Odd model;
@@ -293,7 +315,8 @@ TEST_CASE("clipping bounds the norm of all gradients", "[optim]") {
     if (flatten) nn::flatten_parameters(module);
     const Tensor norm = nn::clip_grad_norm(nn::parameters(module), clip["max_norm"]);
     CHECK(norm.item<double>() == Approx(clip["norm"].get<double>()).epsilon(1e-6));
-    for (std::size_t i = 0; i < 3; ++i) CHECK(distance(floats(module.x[i].grad()), Fixture::get().values(clip["clipped"][i])) < 1e-6);
+    for (std::size_t i = 0; i < 3; ++i)
+      CHECK(distance(floats(module.x[i].grad()), Fixture::get().values(clip["clipped"][i])) < 1e-6);
     // Inside the bound nothing changes.
     const std::vector<float> before = floats(module.x[2].grad());
     CHECK(nn::clip_grad_norm(nn::parameters(module), 100).item<double>() == Approx(1.5).epsilon(1e-5));

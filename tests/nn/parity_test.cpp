@@ -10,8 +10,13 @@ namespace {
 
 nn::DecoderLM model_of(const json& entry, Device device) {
   const json& o = entry["options"];
-  nn::DecoderLM model({.vocab = o["vocab"], .length = o["length"], .width = o["width"], .layers = o["layers"], .heads = o["heads"],
-                       .ff = o["ff"], .dropout = 0,
+  nn::DecoderLM model({.vocab = o["vocab"],
+                       .length = o["length"],
+                       .width = o["width"],
+                       .layers = o["layers"],
+                       .heads = o["heads"],
+                       .ff = o["ff"],
+                       .dropout = 0,
                        .activation = o["activation"] == "gelu" ? nn::Activation::gelu : nn::Activation::gelu_tanh,
                        .head_bias = o["head_bias"]});
   const std::vector<nn::NamedTensor> parameters = nn::named_parameters(model);
@@ -21,7 +26,8 @@ nn::DecoderLM model_of(const json& entry, Device device) {
     const json& row = entry["parameters"][i];
     const Tensor& x = parameters[i].tensor;
     REQUIRE(parameters[i].name == row["name"].get<std::string>());
-    REQUIRE(std::vector<std::int64_t>(x.shape().begin(), x.shape().end()) == row["shape"].get<std::vector<std::int64_t>>());
+    REQUIRE(std::vector<std::int64_t>(x.shape().begin(), x.shape().end()) ==
+            row["shape"].get<std::vector<std::int64_t>>());
     copy_(x, Tensor::from(draw(row["seed"], x.numel(), row["scale"], row["offset"]), x.shape()));
   }
   nn::to(model, device);
