@@ -176,6 +176,7 @@ Metadata load_safetensors_into(const std::filesystem::path& path, std::span<cons
 
   // All is read before anything is changed: a file that ends early leaves the model as it was.
   Tensors loaded;
+  loaded.reserve(destinations.size());
   for (const TensorEntry& entry : reader.header().entries) loaded.push_back(reader.read(entry));
   const NoGrad no_grad;
   for (std::size_t i = 0; i < loaded.size(); ++i) copy_(*destinations[i], loaded[i]);
