@@ -25,7 +25,7 @@ using OrderedJson = nlohmann::ordered_json;  // written: keys stay in their orde
 
 constexpr std::size_t max_file_bytes = std::size_t{128} << 20;
 constexpr std::size_t max_values = 4'000'000;  // of any kind, keys included: a token and its merge take five
-constexpr int max_depth = 8;
+constexpr std::size_t max_depth = 8;
 
 // What a message may show of text from the file: short, UTF-8, without control characters, so one line.
 std::string shown(std::string_view text) {
@@ -36,6 +36,75 @@ std::string shown(std::string_view text) {
   }
   return cut ? out + "..." : out;
 }
+
+// Builds the values that a text describes, within the limits. (nlohmann's own parser with a callback looks through all
+// of a list after each object in it, so that a few megabytes can keep it busy for hours.)
+class BoundedParser : public nlohmann::json_sax<Json> {
+ public:
+  explicit BoundedParser(const std::string& name) : name_(name) {}
+  Json root;
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    count();
+    const auto [place, is_new] = open_.back()->get_ref<Json::object_t&>().emplace(std::move(name), nullptr);
+    if (!is_new)
+      throw DataError(fmt::format("{}: expected each key once but got '{}' twice", name_, shown(place->first)));
+    member_ = &place->second;
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& error) override {
+    throw DataError(fmt::format("{}: expected JSON but got: {}", name_, shown(error.what())));
+  }
+
+ private:
+  void count() {
+    if (++values_ <= max_values) return;
+    throw DataError(fmt::format("{}: expected at most {} JSON values but got more", name_, max_values));
+  }
+
+  bool add(Json value) {
+    count();
+    if (open_.empty()) {
+      place_ = &(root = std::move(value));
+    } else if (open_.back()->is_array()) {
+      place_ = &open_.back()->emplace_back(std::move(value));
+    } else {
+      place_ = &(*member_ = std::move(value));
+    }
+    return true;
+  }
+
+  bool open(Json empty) {
+    if (open_.size() >= max_depth) {
+      throw DataError(fmt::format("{}: expected at most {} levels of nesting but got more", name_, max_depth));
+    }
+    add(std::move(empty));
+    open_.push_back(place_);  // stays where it is: its parent does not grow before it is closed
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  const std::string& name_;
+  std::vector<Json*> open_;  // the arrays and objects that are not closed yet
+  Json* member_ = nullptr;   // the value of the last key
+  Json* place_ = nullptr;    // the value added last
+  std::size_t values_ = 0;
+};
 
 class Reader {
  public:
@@ -82,20 +151,9 @@ class Reader {
   }
 
   Json parse(std::string_view text) const {
-    std::size_t values = 0;
-    const auto bound = [&](int depth, Json::parse_event_t event, Json&) {
-      if (depth > max_depth) fail("at most {} levels of nesting but got more", max_depth);
-      if (event != Json::parse_event_t::object_end && event != Json::parse_event_t::array_end &&
-          ++values > max_values) {
-        fail("at most {} JSON values but got more", max_values);
-      }
-      return true;
-    };
-    try {
-      return Json::parse(text.begin(), text.end(), bound);
-    } catch (const nlohmann::json::exception& error) {
-      fail("JSON but got: {}", shown(error.what()));
-    }
+    BoundedParser parser(name_);
+    Json::sax_parse(text.begin(), text.end(), &parser);
+    return std::move(parser.root);
   }
 
   const Json& member(const Json& object, const char* key) const {

@@ -169,6 +169,11 @@ TEST_CASE("a file that is not JSON, or too much of it, is refused", "[text]") {
   std::string many = "[";
   for (int i = 0; i < 4'100'000; ++i) many += "0,";
   CHECK(error_of(many + "0]").find("at most 4000000 JSON values") != std::string::npos);
+  // A list of empty objects, which a parser may search anew after each of them.
+  many = "{\"added_tokens\":[";
+  for (int i = 0; i < 1'000'000; ++i) many += "{},";
+  CHECK(error_of(many + "{}]}").find("version") != std::string::npos);
+  CHECK(error_of("{\"version\":1,\"version\":1}") == "t.json: expected each key once but got 'version' twice");
 }
 
 TEST_CASE("no change of a few bytes crashes the reader", "[text]") {
