@@ -41,14 +41,29 @@ void check_devices(const char* op, const Tensor& a, const Tensor& b) {
                          to_string(a.device()), to_string(b.shape()), to_string(b.device())));
 }
 
-/// The dtype that arithmetic with a number is done in.
-DType with_number(DType dtype, double number) {
-  if (is_floating(dtype)) return dtype;
-  if (number != std::floor(number)) return DType::f32;
-  return dtype == DType::boolean ? DType::i64 : dtype;
-}
 /// Arithmetic has no bool: true and false count as 1 and 0.
 DType numeric(DType dtype) { return dtype == DType::boolean ? DType::i64 : dtype; }
+
+/// True where a dtype has the number itself: a whole one within bounds for an integer, any for a float.
+bool holds(DType dtype, double number) {
+  if (is_floating(dtype)) return true;
+  if (number != std::floor(number)) return false;
+  switch (dtype) {
+    case DType::boolean: return number == 0 || number == 1;
+    case DType::u8: return number >= 0 && number <= 255;
+    case DType::i32: return number >= -0x1p31 && number < 0x1p31;
+    default: return number >= -0x1p63 && number < 0x1p63;
+  }
+}
+
+/// The dtype that arithmetic with a number is done in.
+DType with_number(const char* op, DType dtype, double number) {
+  if (is_floating(dtype)) return dtype;
+  if (!std::isfinite(number) || number != std::floor(number)) return DType::f32;
+  dtype = numeric(dtype);
+  if (!holds(dtype, number)) fail(op, fmt::format("expected a number that {} holds but got {}", name(dtype), number));
+  return dtype;
+}
 
 /// Both operands in their common dtype.
 std::pair<Tensor, Tensor> promoted(const char* op, const Tensor& a, const Tensor& b, DType dtype) {
@@ -139,16 +154,19 @@ Tensor minimum(const Tensor& a, const Tensor& b) { return extreme("minimum", Bin
 Tensor maximum(const Tensor& a, const Tensor& b) { return extreme("maximum", Binary::maximum, a, b); }
 
 Tensor add(const Tensor& a_, double b) {
-  const Tensor a = cast(a_, with_number(a_.dtype(), b));
+  const Tensor a = cast(a_, with_number("add", a_.dtype(), b));
   return record("add", apply(Binary::add, a, b), {a}, {}, [](const Backward& call) -> Tensors { return {call.grad()}; });
 }
-Tensor sub(const Tensor& a, double b) { return add(a, -b); }
+Tensor sub(const Tensor& a_, double b) {
+  const Tensor a = cast(a_, with_number("sub", a_.dtype(), b));
+  return record("sub", apply(Binary::sub, a, b), {a}, {}, [](const Backward& call) -> Tensors { return {call.grad()}; });
+}
 Tensor sub(double a, const Tensor& b_) {
-  const Tensor b = cast(b_, with_number(b_.dtype(), a));
+  const Tensor b = cast(b_, with_number("sub", b_.dtype(), a));
   return record("sub", apply(Binary::sub, a, b), {b}, {}, [](const Backward& call) -> Tensors { return {neg(call.grad())}; });
 }
 Tensor mul(const Tensor& a_, double b) {
-  const Tensor a = cast(a_, with_number(a_.dtype(), b));
+  const Tensor a = cast(a_, with_number("mul", a_.dtype(), b));
   return record("mul", apply(Binary::mul, a, b), {a}, {}, [b](const Backward& call) -> Tensors { return {call.grad() * b}; });
 }
 Tensor div(const Tensor& a_, double b) {
@@ -161,13 +179,13 @@ Tensor div(double a, const Tensor& b_) {
   return record("div", y, {b}, {b, y}, [](const Backward& call) -> Tensors { return {neg(call.grad() * call.saved(1) / call.saved(0))}; });
 }
 Tensor pow(const Tensor& a_, double b) {
-  const Tensor a = cast(a_, b < 0 && !is_floating(a_.dtype()) ? DType::f32 : with_number(a_.dtype(), b));
+  const Tensor a = cast(a_, b < 0 && !is_floating(a_.dtype()) ? DType::f32 : with_number("pow", a_.dtype(), b));
   return record("pow", apply(Binary::pow, a, b), {a}, {a}, [b](const Backward& call) -> Tensors {
     return {b == 0 ? zeros_like(call.grad()) : call.grad() * (pow(call.saved(0), b - 1) * b)};
   });
 }
 Tensor pow(double a, const Tensor& b_) {
-  const Tensor b = cast(b_, with_number(b_.dtype(), a));
+  const Tensor b = cast(b_, with_number("pow", b_.dtype(), a));
   const Tensor y = apply(Binary::pow, a, b);
   return record("pow", y, {b}, {y}, [a](const Backward& call) -> Tensors {
     return {a == 0 ? zeros_like(call.grad()) : call.grad() * (call.saved(0) * std::log(a))};
@@ -176,7 +194,7 @@ Tensor pow(double a, const Tensor& b_) {
 
 /// The gradient goes to x where x wins, and half of it where both are equal.
 static Tensor extreme(const char* op, Binary f, const Tensor& a_, double b) {
-  const Tensor a = cast(a_, with_number(a_.dtype(), b));
+  const Tensor a = cast(a_, with_number(op, a_.dtype(), b));
   return record(op, apply(f, a, b), {a}, {a}, [f, b](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), &g = call.grad();
     const Tensor wins = f == Binary::minimum ? lt(x, b) : gt(x, b);
@@ -193,7 +211,8 @@ static Tensor compared(const char* op, Compare f, const Tensor& a_, const Tensor
   return y;
 }
 static Tensor compared(Compare f, const Tensor& a_, double b) {
-  const Tensor a = cast(a_, with_number(a_.dtype(), b));
+  // A number that the integers do not have is smaller or larger than each of them, or between two: f64 tells.
+  const Tensor a = holds(a_.dtype(), b) ? a_ : cast(a_, DType::f64);
   Tensor y = empty(a.shape(), DType::boolean, a.device());
   on(y.device(), [&](auto dev) { kernels::compare(dev, f, a.view(), Operand(b), y.view()); });
   return y;
@@ -214,17 +233,19 @@ Tensor ge(const Tensor& a, double b) { return compared(Compare::ge, a, b); }
 static void check_bool(const char* op, const Tensor& x) {
   if (x.dtype() != DType::boolean) fail(op, fmt::format("expected a bool tensor but got {}", name(x.dtype())));
 }
+static Tensor where_number(const char* op, const Tensor& condition, const Tensor& x, double number, bool taken);
+
 Tensor logical_not(const Tensor& x) {
   check_bool("logical_not", x);
   return eq(x, 0);
 }
 Tensor logical_and(const Tensor& a, const Tensor& b) {
   check_bool("logical_and", b);
-  return where(a, b, 0.0);
+  return where_number("logical_and", a, b, 0, true);
 }
 Tensor logical_or(const Tensor& a, const Tensor& b) {
   check_bool("logical_or", b);
-  return where(a, 1.0, b);
+  return where_number("logical_or", a, b, 1, false);
 }
 
 Tensor where(const Tensor& condition, const Tensor& a_, const Tensor& b_) {
@@ -244,26 +265,27 @@ Tensor where(const Tensor& condition, const Tensor& a_, const Tensor& b_) {
 }
 
 /// where with a number for one side: x is taken where the condition equals `taken`.
-static Tensor where_number(const Tensor& condition, const Tensor& x, double number, bool taken) {
-  check_bool("where", condition);
-  check_devices("where", condition, x);
-  const Shape shape = broadcast_shapes(condition.shape(), x.shape(), "where");
+static Tensor where_number(const char* op, const Tensor& condition, const Tensor& x_, double number, bool taken) {
+  check_bool(op, condition);
+  check_devices(op, condition, x_);
+  const Tensor x = holds(x_.dtype(), number) ? x_ : cast(x_, with_number(op, x_.dtype(), number));
+  const Shape shape = broadcast_shapes(condition.shape(), x.shape(), op);
   Tensor y = empty(shape, x.dtype(), x.device());
   on(y.device(), [&](auto dev) {
     const Operand tensor = broadcast_view(x, shape), other = number;
     kernels::where(dev, broadcast_view(condition, shape), taken ? tensor : other, taken ? other : tensor, y.view());
   });
-  return record("where", y, {x}, {condition}, [from = x.shape(), taken](const Backward& call) -> Tensors {
-    return {sum_to(where_number(call.saved(0), call.grad(), 0, taken), from)};
+  return record(op, y, {x}, {condition}, [op, from = x.shape(), taken](const Backward& call) -> Tensors {
+    return {sum_to(where_number(op, call.saved(0), call.grad(), 0, taken), from)};
   });
 }
-Tensor where(const Tensor& condition, const Tensor& a, double b) { return where_number(condition, a, b, true); }
-Tensor where(const Tensor& condition, double a, const Tensor& b) { return where_number(condition, b, a, false); }
+Tensor where(const Tensor& condition, const Tensor& a, double b) { return where_number("where", condition, a, b, true); }
+Tensor where(const Tensor& condition, double a, const Tensor& b) { return where_number("where", condition, b, a, false); }
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   if (broadcast_shapes(x.shape(), mask.shape(), "masked_fill") != x.shape())
     fail("masked_fill", fmt::format("expected a mask that broadcasts to {} but got {}", to_string(x.shape()), to_string(mask.shape())));
-  return where(mask, value, x);
+  return where_number("masked_fill", mask, x, value, false);
 }
 
 namespace {
@@ -337,7 +359,11 @@ Tensor clamp(T x, double low, double high) {
   }, {low, high});
 }
 
+static void check_target(const char* op, const Tensor& target) {
+  if (target.dtype() == DType::boolean) fail(op, "expected a target of a numeric dtype but got bool");
+}
 static Tensor in_place(const char* op, Binary f, const Tensor& target, const Tensor& b) {
+  check_target(op, target);
   check_devices(op, target, b);
   if (b.dtype() != target.dtype())
     fail(op, fmt::format("expected an operand of the target's dtype {} but got {}", name(target.dtype()), name(b.dtype())));
@@ -348,7 +374,8 @@ static Tensor in_place(const char* op, Binary f, const Tensor& target, const Ten
   return target;
 }
 static Tensor in_place(const char* op, Binary f, const Tensor& target, double b) {
-  if (with_number(target.dtype(), b) != target.dtype())
+  check_target(op, target);
+  if (!holds(target.dtype(), b))
     fail(op, fmt::format("expected a number that {} holds but got {}", name(target.dtype()), b));
   begin_in_place(op, target);
   on(target.device(), [&](auto dev) { kernels::binary(dev, f, target.view(), Operand(b), target.view()); });
@@ -362,6 +389,8 @@ Tensor mul_(T target, double b) { return in_place("mul_", Binary::mul, target, b
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
   if (x.shape() == shape) return x;
+  if (shape.size() > x.dims() || broadcast_shapes(x.shape(), shape, "sum_to") != x.shape())
+    fail("sum_to", fmt::format("expected a shape that broadcasts to {} but got {}", to_string(x.shape()), to_string(shape)));
   Dims dims;
   const int lead = x.dims() - shape.size();
   for (int i = 0; i < x.dims(); ++i)

@@ -4,7 +4,8 @@
 namespace tern {
 
 /// Pointwise ops. Binary ones broadcast (dimensions are matched from the last, size 1 repeats) and promote (tensor/dtype.h:promote).
-/// A C++ number as operand takes the tensor's dtype; with an integer tensor and a number that is not whole the result is f32.
+/// A C++ number as operand takes the tensor's dtype; with an integer tensor and a number that is not whole the result is f32,
+/// and a whole one that the dtype does not hold throws.
 /// All throw Error that names the op and both shapes where these do not broadcast, or the devices where they differ.
 
 Tensor add(const Tensor& a, const Tensor& b);

@@ -68,12 +68,14 @@ struct Case {
   Call call;
   Reference reference;
   std::vector<DType> dtypes = {};  ///< where they differ from the row's
+  bool twice = true;
 };
 
 /// A call that must throw Error with a message that starts with the op's name and contains these texts.
 struct Mistake {
   std::function<void()> call;
   std::vector<std::string> contains = {};
+  std::string shown_name = {};  ///< where it is not the row's
 };
 
 inline const std::vector<DType> floats = {DType::f64, DType::f32, DType::f16, DType::bf16};

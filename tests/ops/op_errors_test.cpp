@@ -20,6 +20,7 @@ std::string message_of(const std::function<void()>& call) {
   return "";
 }
 
+const std::string& shown_name(const Row& row) { return row.shown_name.empty() ? row.name : row.shown_name; }
 bool starts_with(const std::string& text, const std::string& start) { return text.rfind(start, 0) == 0; }
 
 }  // namespace
@@ -30,7 +31,8 @@ TEST_CASE("Mistakes are errors that name the op and what was wrong") {
       INFO(row.name << ", mistake " << i);
       const std::string message = message_of(row.mistakes[i].call);
       CAPTURE(message);
-      CHECK(starts_with(message, "[" + (row.shown_name.empty() ? row.name : row.shown_name) + "] expected "));
+      const std::string& special = row.mistakes[i].shown_name;
+      CHECK(starts_with(message, "[" + (special.empty() ? shown_name(row) : special) + "] expected "));
       for (const std::string& text : row.mistakes[i].contains) {
         INFO("should contain " << text);
         CHECK(message.find(text) != std::string::npos);
@@ -78,7 +80,7 @@ TEST_CASE("An in-place op that throws leaves its target as it was") {
       inputs[0].set_requires_grad();
       const std::vector<float> before = inputs[0].to_vector<float>();
       const std::string message = message_of([&] { op.call({inputs, DType::f32, cpu}); });
-      CHECK(starts_with(message, "[" + (row.shown_name.empty() ? row.name : row.shown_name) + "] expected an in-place edit"));
+      CHECK(starts_with(message, "[" + shown_name(row) + "] expected an in-place edit"));
       CHECK(inputs[0].to_vector<float>() == before);
       CHECK(inputs[0].version() == 0);
       {
