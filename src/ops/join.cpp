@@ -45,8 +45,9 @@ Tensor stack(TensorList xs, int dim) {
   dim = normalize_dim(dim, xs[0].dims() + 1, "stack");
   Tensors rows;
   for (const Tensor& x : xs) {
-    if (x.shape() != xs[0].shape())
-      fail("stack", fmt::format("expected tensors of one shape but got {} and {}", to_string(xs[0].shape()), to_string(x.shape())));
+    if (x.shape() != xs[0].shape() || x.dtype() != xs[0].dtype() || x.device() != xs[0].device())
+      fail("stack", fmt::format("expected tensors like the first, {} {} on {}, but got {} {} on {}", name(xs[0].dtype()),
+                                to_string(xs[0].shape()), to_string(xs[0].device()), name(x.dtype()), to_string(x.shape()), to_string(x.device())));
     rows.push_back(unsqueeze(x, dim));
   }
   return cat(rows, dim);
@@ -56,7 +57,8 @@ Tensor pad(const Tensor& x, int dim, std::int64_t before, std::int64_t after, do
   dim = normalize_dim(dim, x.dims(), "pad");
   if (before < 0 || after < 0) fail("pad", fmt::format("expected sizes >= 0 but got {} and {}", before, after));
   Shape shape = x.shape();
-  shape[dim] += before + after;
+  if (__builtin_add_overflow(shape[dim], before, &shape[dim]) || __builtin_add_overflow(shape[dim], after, &shape[dim]))
+    fail("pad", fmt::format("expected a length that fits in memory but got {} with {} and {} added", x.shape()[dim], before, after));
   Tensor y = full(shape, value, x.dtype(), x.device());
   const Tensor place = window(y, x, dim, before);
   on(y.device(), [&](auto dev) { kernels::copy(dev, x.view(), place.view()); });

@@ -41,18 +41,25 @@ static std::optional<Strides> view_strides(const Shape& from, const Strides& str
   return result;
 }
 
+/// True where the sizes are whole and their product, zeros apart, is a number of elements.
+static bool is_countable(const Shape& shape) {
+  std::int64_t count = 1;
+  for (std::int64_t size : shape)
+    if (size < 0 || __builtin_mul_overflow(count, std::max<std::int64_t>(size, 1), &count)) return false;
+  return true;
+}
+
 Tensor reshape(const Tensor& x, const Shape& requested) {
   Shape shape = requested;
-  std::int64_t known = 1;
+  std::int64_t known = 0;
   int unknown = -1;
   const auto misfit = [&] {
     fail("reshape", fmt::format("expected a shape with {} elements but got {} for {}", x.numel(), to_string(requested), to_string(x.shape())));
   };
-  for (int i = 0; i < shape.size(); ++i) {
-    if (shape[i] == -1 && unknown < 0) unknown = i;
-    else if (shape[i] < 0) misfit();
-    else known *= shape[i];
-  }
+  for (int i = 0; i < shape.size() && unknown < 0; ++i)
+    if (shape[i] == -1) shape[unknown = i] = 1;
+  if (!is_countable(shape)) misfit();
+  known = numel(shape);
   if (unknown >= 0) {
     if (known == 0 || x.numel() % known != 0) misfit();
     shape[unknown] = x.numel() / known;
@@ -104,19 +111,21 @@ Tensor transpose(const Tensor& x, int a, int b) {
   return permute(x, order);
 }
 
-Tensor broadcast_to(const Tensor& x, const Shape& shape) {
+static Tensor broadcast_as(const char* op, const Tensor& x, const Shape& shape) {
   if (shape == x.shape()) return x;
   const int lead = shape.size() - x.dims();
   Strides strides = Strides::filled(shape.size(), 0);
-  bool fits = lead >= 0;
+  bool fits = lead >= 0 && is_countable(shape);
   for (int i = 0; fits && i < x.dims(); ++i) {
     fits = x.shape()[i] == shape[lead + i] || x.shape()[i] == 1;
     if (x.shape()[i] == shape[lead + i]) strides[lead + i] = x.strides()[i];
   }
-  if (!fits) fail("broadcast_to", fmt::format("expected a shape that {} broadcasts to but got {}", to_string(x.shape()), to_string(shape)));
-  return record("broadcast_to", x.as_strided(shape, strides, x.offset()), {x}, {},
+  if (!fits) fail(op, fmt::format("expected a shape that {} broadcasts to but got {}", to_string(x.shape()), to_string(shape)));
+  return record(op, x.as_strided(shape, strides, x.offset()), {x}, {},
                 [from = x.shape()](const Backward& call) -> Tensors { return {sum_to(call.grad(), from)}; });
 }
+
+Tensor broadcast_to(const Tensor& x, const Shape& shape) { return broadcast_as("broadcast_to", x, shape); }
 
 Tensor expand(const Tensor& x, const Shape& requested) {
   Shape shape = requested;
@@ -126,7 +135,7 @@ Tensor expand(const Tensor& x, const Shape& requested) {
     if (i < lead) fail("expand", fmt::format("expected a size for the new dimension {} but got -1", i));
     shape[i] = x.shape()[i - lead];
   }
-  return broadcast_to(x, shape);
+  return broadcast_as("expand", x, shape);
 }
 
 /// The inverse of slice: zeros of the given shape with x at the slice's places.
@@ -152,7 +161,8 @@ Tensor slice(const Tensor& x, int dim, std::int64_t start, std::optional<std::in
   if (first == 0 && last == length && step == 1) return x;
   Shape shape = x.shape();
   Strides strides = x.strides();
-  shape[dim] = (last - first + step - 1) / step;
+  shape[dim] = last == first ? 0 : (last - first - 1) / step + 1;
+  step = std::min(step, std::max<std::int64_t>(length, 1));  // a longer one would also leave one element
   strides[dim] *= step;
   const std::int64_t offset = x.offset() + (numel(shape) == 0 ? 0 : first * x.strides()[dim]);
   return record("slice", x.as_strided(shape, strides, offset), {x}, {}, [=, from = x.shape()](const Backward& call) -> Tensors {
@@ -211,8 +221,8 @@ Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim) 
   std::int64_t total = 0;
   bool valid = true;
   for (std::int64_t size : sizes) {
-    valid = valid && size >= 0;
-    total += size;
+    valid = valid && size >= 0 && size <= x.shape()[dim] - total;
+    total += valid ? size : 0;
   }
   if (!valid || total != x.shape()[dim])
     fail("split", fmt::format("expected sizes >= 0 that add up to {} but got ({})", x.shape()[dim], fmt::join(sizes, ", ")));

@@ -103,7 +103,7 @@ void add_orders(Rows& rows) {
   rows.push_back(row);
 
   row = row_of("expand", {{[] { expand(sample({3}), {4}); }, {"(3,)", "(4,)"}}, {[] { expand(sample({3}), {-1, 3}); }, {"-1"}}, {[] { expand(sample({2, 3}), {3}); }, {"(2, 3)"}}});
-  for (const auto& [from, asked, into] : std::vector<std::tuple<Shape, Shape, Shape>>{{{1}, {0}, {0}}, {{1}, {-1}, {1}}, {{31}, {2, -1}, {2, 31}}, {{33, 1}, {-1, 2}, {33, 2}},
+  for (const auto& [from, asked, into] : std::vector<std::tuple<Shape, Shape, Shape>>{{{0}, {2, -1}, {2, 0}}, {{1}, {0}, {0}}, {{1}, {-1}, {1}}, {{31}, {2, -1}, {2, 31}}, {{33, 1}, {-1, 2}, {33, 2}},
                                                                                       {{1025}, {1, -1}, {1, 1025}}, {{}, {3}, {3}}, {{3, 1}, {2, -1, 5}, {2, 3, 5}}})
     add(row, from, [asked = asked](T x) { return expand(x, asked); }, [=, into = into](A x) { return spread(x, into); });
   rows.push_back(row);
