@@ -36,8 +36,7 @@ Tensor token_losses(const Tensor& x, const Tensor& targets, const Tensor& weight
   const View no_weights{};
   {
     const NoGrad unrecorded;
-    lse = logsumexp(x, {1});
-    lse = cast(lse, dtype);
+    lse = logsumexp(cast(x, dtype), {1});  // a rounding of it to 16 bits would be an error of the loss
   }
   on(x.device(), [&](auto dev) {
     kernels::cross_entropy(dev, x.view(), lse.view(), targets.view(), weights.defined() ? weights.view() : no_weights,
@@ -87,6 +86,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
 Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
   if (a.shape() != b.shape())
     fail("mse_loss", fmt::format("expected operands of one shape but got {} and {}", to_string(a.shape()), to_string(b.shape())));
+  if (!is_floating(promote(a.dtype(), b.dtype())))
+    fail("mse_loss", fmt::format("expected a floating dtype but got {} and {}", name(a.dtype()), name(b.dtype())));
   const Tensor squared = square(a - b);
   return reduction == Reduction::none ? squared : reduction == Reduction::sum ? sum(squared) : mean(squared);
 }
