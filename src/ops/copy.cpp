@@ -47,6 +47,8 @@ Tensor to(const Tensor& x, Device device) {
 }
 
 Tensor copy_(const Tensor& target, const Tensor& source) {
+  if (broadcast_shapes(target.shape(), source.shape(), "copy_") != target.shape())
+    fail("copy_", fmt::format("expected a source that broadcasts to {} but got {}", to_string(target.shape()), to_string(source.shape())));
   begin_in_place("copy_", target, {source});
   const Tensor here = broadcast_to(to(source, target.device()), target.shape());
   on(target.device(), [&](auto dev) { kernels::copy(dev, here.view(), target.view()); });

@@ -23,6 +23,7 @@ Tensor arange(double start, double stop, double step, DType dtype, Device device
     fail("arange", "expected finite bounds and a step other than 0");
   if (dtype == DType::boolean) fail("arange", "expected a numeric dtype but got bool");
   const double count = std::ceil((stop - start) / step);
+  if (count > 0x1p53) fail("arange", "expected a number of elements that fits in memory");
   Tensor y = empty({count > 0 ? static_cast<std::int64_t>(count) : 0}, dtype, device);
   on(device, [&](auto dev) { kernels::arange(dev, y.view(), start, step); });
   return y;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
@@ -133,6 +135,7 @@ Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& 
 
 static Tensor triangle(const char* op, const Tensor& x, std::int64_t diagonal, bool upper) {
   if (x.dims() < 2) fail(op, fmt::format("expected at least two dimensions but got {}", to_string(x.shape())));
+  diagonal = std::clamp(diagonal, -x.size(-2), x.size(-1));  // beyond, nothing or all is kept
   Tensor y = empty_like(x);
   on(x.device(), [&](auto dev) { kernels::triangle(dev, x.view(), y.view(), diagonal, upper); });
   return record(op, y, {x}, {}, [=](const Backward& call) -> Tensors { return {triangle(op, call.grad(), diagonal, upper)}; });
@@ -165,6 +168,7 @@ Sorted sort(const Tensor& x, int dim, bool descending) {
 }
 
 Sorted topk(const Tensor& x, std::int64_t k, int dim) {
+  if (x.dtype() == DType::boolean) fail("topk", "expected a numeric dtype but got bool");
   dim = normalize_dim(dim, x.dims(), "topk");
   if (k < 0 || k > x.shape()[dim])
     fail("topk", fmt::format("expected k in [0, {}] for {} but got {}", x.shape()[dim], to_string(x.shape()), k));

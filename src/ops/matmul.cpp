@@ -84,6 +84,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
       (bias.defined() && bias.shape() != Shape{weight.size(0)}))
     fail("linear", fmt::format("expected x (..., in), weight (out, in) and bias (out) but got {}, {} and {}", to_string(x.shape()),
                                to_string(weight.shape()), bias.defined() ? to_string(bias.shape()) : "none"));
+  if (bias.defined()) check_operands("linear", x, bias);
   const std::int64_t in = weight.size(1), out = weight.size(0);
   Shape shape = x.shape();
   shape.back() = out;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "autodiff/engine.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
@@ -18,8 +20,8 @@ static void check_floating(const char* op, const Tensor& x) {
 
 Tensor softmax(const Tensor& x, int dim) {
   check_floating("softmax", x);
-  if (x.dims() == 0) return softmax(reshape(x, {1}), 0);
-  dim = normalize_dim(dim, x.dims(), "softmax");
+  dim = normalize_dim(dim, std::max(x.dims(), 1), "softmax");
+  if (x.dims() == 0) return reshape(softmax(reshape(x, {1}), 0), {});
   Tensor y;
   {
     const NoGrad unrecorded;
@@ -38,8 +40,8 @@ Tensor softmax(const Tensor& x, int dim) {
 
 Tensor log_softmax(const Tensor& x, int dim) {
   check_floating("log_softmax", x);
-  if (x.dims() == 0) return log_softmax(reshape(x, {1}), 0);
-  dim = normalize_dim(dim, x.dims(), "log_softmax");
+  dim = normalize_dim(dim, std::max(x.dims(), 1), "log_softmax");
+  if (x.dims() == 0) return reshape(log_softmax(reshape(x, {1}), 0), {});
   Tensor y;
   {
     const NoGrad unrecorded;
@@ -58,6 +60,10 @@ void check_norm(const char* op, const Tensor& x, const Tensor& gamma, const Tens
   if (x.dims() == 0 || !fits(gamma) || !fits(beta))
     fail(op, fmt::format("expected x (..., N) and parameters (N) but got {}, {} and {}", to_string(x.shape()),
                          gamma.defined() ? to_string(gamma.shape()) : "none", beta.defined() ? to_string(beta.shape()) : "none"));
+  for (const Tensor* scale : {&gamma, &beta})
+    if (scale->defined() && (scale->dtype() != x.dtype() || scale->device() != x.device()))
+      fail(op, fmt::format("expected parameters like x, {} on {}, but got {} on {}", name(x.dtype()), to_string(x.device()),
+                           name(scale->dtype()), to_string(scale->device())));
 }
 
 struct Normalized {

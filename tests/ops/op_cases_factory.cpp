@@ -68,7 +68,8 @@ void add_fills(Rows& rows) {
   row.differentiable = false;
   for (const std::int64_t n : sizes)
     row.cases.push_back({{}, [=](In in) -> Tensors { return {arange(n, in.dtype, in.device)}; },
-                         [=](Ref in) { return one(make({n}, in.dtype, [](const Shape& i) { return double(i[0]); })); }});
+                         [=](Ref in) { return one(make({n}, in.dtype, [](const Shape& i) { return double(i[0]); })); },
+                         n > 256 ? std::vector{DType::f64, DType::f32, DType::i32, DType::i64} : numbers});
   struct Range {
     double start, stop, step;
     std::int64_t count;
@@ -180,7 +181,7 @@ void add_random(Rows& rows) {
                          },
                          [=](Ref) {
                            std::vector<std::pair<std::uint64_t, std::int64_t>> keys;
-                           for (std::int64_t i = 0; i < n; ++i) keys.push_back({std::uint64_t(word(4 * i)) << 32 | word(4 * i + 1), i});
+                           for (std::int64_t i = 0; i < n; ++i) keys.push_back({std::uint64_t(word(4 * i + 1)) << 32 | word(4 * i), i});
                            std::sort(keys.begin(), keys.end());
                            return one(make({n}, DType::i64, [&](const Shape& i) { return double(keys[static_cast<std::size_t>(i[0])].second); }));
                          }});

@@ -146,8 +146,9 @@ void add_slices(Rows& rows) {
                          }});
   row.mistakes = {{[] { embedding(sample({3}), indices({0})); }, {"(3,)"}},
                   {[] { embedding(sample({3, 2}), sample({2})); }, {"i64", "f32"}},
-                  {[] { embedding(sample({3, 2}), indices({1, 3})); }, {"3"}},
-                  {[] { embedding(sample({3, 2}), indices({-1})); }, {"-1"}}};
+                  // Its kernel is index_select, and says so.
+                  {[] { embedding(sample({3, 2}), indices({1, 3})); }, {"3"}, "index_select"},
+                  {[] { embedding(sample({3, 2}), indices({-1})); }, {"-1"}, "index_select"}};
   rows.push_back(row);
 }
 

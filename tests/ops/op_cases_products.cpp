@@ -131,7 +131,7 @@ void add_normalize(Rows& rows) {
     rows.push_back(row);
   }
 
-  const std::vector<Shape> shapes = {{0, 3}, {1, 2}, {31}, {33}, {3, 1025}, {1025, 2}, {3, 5}, {2, 2, 4}, {1, 1}, {7, 33}, {2, 0}};
+  const std::vector<Shape> shapes = {{0, 3}, {1, 2}, {31}, {33}, {3, 1025}, {1025, 8}, {3, 5}, {2, 2, 4}, {1, 1}, {7, 33}, {2, 0}};
   const double eps = 1e-3;
   for (const bool centered : {true, false}) {
     Row row{centered ? "layer_norm" : "rms_norm", {}};

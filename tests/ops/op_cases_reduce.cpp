@@ -150,7 +150,7 @@ void add_reduce(Rows& rows) {
   Row product{"prod", {}};
   product.dtypes = all_dtypes;
   product.slack = 40;
-  add_forms(product, forms, prod, product_of, same, Input{{}, 0.9, 1.1}, floats);
+  add_forms(product, forms, prod, product_of, same, Input{{}, 0.99, 1.01}, floats);
   add_forms(product, {{{3, 5}, {0}}, {{3, 5}, {1}}, {{3, 2}, {}}}, prod, product_of, counted, Input{{}, -2, 3});
   add_forms(product, empty_forms, prod, product_of, counted, value({}));
   product.mistakes = wrong_dims(prod);

@@ -40,6 +40,7 @@ void add_unary(Rows& rows) {
   rows.push_back(unary("neg", neg, [](double x) { return -x; }, {}, 1, numbers));
   rows.push_back(unary("abs", static_cast<Tensor (*)(const Tensor&)>(abs), [](double x) { return std::abs(x); }, {-3, 3, {0}}, 1, numbers));
   rows.push_back(unary("sign", sign, [](double x) { return double((x > 0) - (x < 0)); }, {-3, 3, {0}}, 1, numbers));
+  rows.back().twice = false;  // its derivative is 0 and depends on nothing
   rows.push_back(unary("square", square, [](double x) { return x * x; }, {}, 1, numbers));
   rows.push_back(unary("relu", relu, [](double x) { return x > 0 ? x : 0; }, {-3, 3, {0}}, 1, numbers));
   rows.push_back(unary("clamp", [](const Tensor& x) { return clamp(x, -1, 2); }, [](double x) { return std::min(std::max(x, -1.0), 2.0); },

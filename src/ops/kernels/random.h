@@ -20,7 +20,7 @@ void normal(Cuda, const View& y, double mean, double deviation, PhiloxState stat
 void bernoulli(Cpu, const View& y, double probability, PhiloxState state);
 void bernoulli(Cuda, const View& y, double probability, PhiloxState state);
 
-/// y (n), i64 = the order that sorts n random 64-bit keys (block i: words 0 and 1), ties by position.
+/// y (n), i64 = the order that sorts n random 64-bit keys (block i: word 0 low, word 1 high), ties by position.
 void permutation(Cpu, const View& y, PhiloxState state);
 void permutation(Cuda, const View& y, PhiloxState state);
 
