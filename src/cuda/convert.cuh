@@ -1,0 +1,183 @@
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <limits>
+
+#include "tensor/dispatch.h"
+
+// How kernels read and write elements. The 16-bit types of tensor/half.h convert in portable code; the processor has
+// instructions for it.
+namespace tern::gpu {
+
+/// A number as an integer type: truncated and kept within bounds; NaN gives 0.
+template <class T>
+__host__ __device__ constexpr T number_as(double number) {
+  constexpr double low = static_cast<double>(std::numeric_limits<T>::min()), high = static_cast<double>(std::numeric_limits<T>::max());
+  if (!(number > low)) return number != number ? T(0) : std::numeric_limits<T>::min();
+  return number >= high ? std::numeric_limits<T>::max() : static_cast<T>(number);  // high may be one past the largest T
+}
+
+template <class T>
+inline constexpr bool is_half = std::is_same_v<T, f16> || std::is_same_v<T, bf16>;
+template <class T>
+inline constexpr bool is_float = std::is_floating_point_v<T> || is_half<T>;
+
+__device__ __forceinline__ float widen(f16 value) { return __half2float(__ushort_as_half(value.bits)); }
+__device__ __forceinline__ float widen(bf16 value) { return __uint_as_float(std::uint32_t(value.bits) << 16); }
+
+/// value as a To: != 0 for bool, truncated and kept within bounds for floats to integers (NaN: 0), else as C++ converts.
+template <class To, class From>
+__device__ __forceinline__ To convert(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (is_half<From>) {
+    return convert<To>(widen(value));
+  } else if constexpr (std::is_same_v<To, f16>) {
+    f16 result;
+    result.bits = __half_as_ushort(__float2half_rn(static_cast<float>(value)));
+    return result;
+  } else if constexpr (std::is_same_v<To, bf16>) {
+    bf16 result;
+    result.bits = __bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(value)));
+    return result;
+  } else if constexpr (std::is_same_v<To, bool>) {
+    return value != From(0);
+  } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
+    return number_as<To>(static_cast<double>(value));
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+/// Memory whose dtype is known at run time only; it is read as a C and written from a C. One kernel then serves all
+/// dtypes that are computed in C: the paths that need not be fastest use it.
+template <class C>
+struct Any {};
+/// As Any<double>, for all floating dtypes.
+struct AnyFloat {};
+/// As Any<double>, for integers that meet a number which is none. Read only.
+struct IntegerAsDouble {};
+/// Written only: any dtype at all.
+struct AnyNumber {};
+/// True for the tags, false for element types.
+template <class T>
+inline constexpr bool is_tag = std::is_empty_v<T>;
+
+namespace detail {
+template <class T> struct Computed { using type = compute_t<T>; };
+template <class C> struct Computed<Any<C>> { using type = C; };
+template <> struct Computed<AnyFloat> { using type = double; };
+template <> struct Computed<IntegerAsDouble> { using type = double; };
+
+template <class T> struct Erased { using type = T; };
+template <> struct Erased<float> { using type = Any<float>; };
+template <> struct Erased<f16> { using type = Any<float>; };
+template <> struct Erased<bf16> { using type = Any<float>; };
+}  // namespace detail
+
+/// The type that elements of T are computed in.
+template <class T>
+using computed_t = typename detail::Computed<T>::type;
+/// The tag under which T shares the run-time typed kernel.
+template <class T>
+using erased_t = typename detail::Erased<T>::type;
+
+/// Element `offset` of memory that holds T, or the dtype that stands behind the tag T.
+template <class T>
+__device__ __forceinline__ computed_t<T> read(const void* data, DType dtype, std::int64_t offset) {
+  if constexpr (std::is_same_v<T, Any<float>>) {
+    switch (dtype) {
+      case DType::f16: return widen(static_cast<const f16*>(data)[offset]);
+      case DType::bf16: return widen(static_cast<const bf16*>(data)[offset]);
+      default: return static_cast<const float*>(data)[offset];
+    }
+  } else if constexpr (std::is_same_v<T, Any<double>>) {
+    return static_cast<const double*>(data)[offset];
+  } else if constexpr (std::is_same_v<T, Any<std::int64_t>>) {
+    switch (dtype) {
+      case DType::i64: return static_cast<const std::int64_t*>(data)[offset];
+      case DType::i32: return static_cast<const std::int32_t*>(data)[offset];
+      default: return static_cast<const std::uint8_t*>(data)[offset];  // u8 and bool
+    }
+  } else if constexpr (std::is_same_v<T, IntegerAsDouble>) {
+    return static_cast<double>(read<Any<std::int64_t>>(data, dtype, offset));
+  } else if constexpr (std::is_same_v<T, AnyFloat>) {
+    if (dtype == DType::f64) return static_cast<const double*>(data)[offset];
+    return read<Any<float>>(data, dtype, offset);
+  } else {
+    return convert<computed_t<T>>(static_cast<const T*>(data)[offset]);
+  }
+}
+
+template <class T, class V>
+__device__ __forceinline__ void write(void* data, DType dtype, std::int64_t offset, V value) {
+  const auto put = [&]<class To>() { static_cast<To*>(data)[offset] = convert<To>(value); };
+  if constexpr (std::is_same_v<T, Any<float>>) {
+    switch (dtype) {
+      case DType::f16: return put.template operator()<f16>();
+      case DType::bf16: return put.template operator()<bf16>();
+      default: return put.template operator()<float>();
+    }
+  } else if constexpr (std::is_same_v<T, Any<double>>) {
+    put.template operator()<double>();
+  } else if constexpr (std::is_same_v<T, Any<std::int64_t>>) {
+    switch (dtype) {
+      case DType::i64: return put.template operator()<std::int64_t>();
+      case DType::i32: return put.template operator()<std::int32_t>();
+      case DType::u8: return put.template operator()<std::uint8_t>();
+      default: return put.template operator()<bool>();
+    }
+  } else if constexpr (std::is_same_v<T, AnyNumber>) {
+    switch (dtype) {
+      case DType::f32: return put.template operator()<float>();
+      case DType::f64: return put.template operator()<double>();
+      case DType::f16: return put.template operator()<f16>();
+      case DType::bf16: return put.template operator()<bf16>();
+      default: return write<Any<std::int64_t>>(data, dtype, offset, value);
+    }
+  } else {
+    put.template operator()<T>();
+  }
+}
+
+/// Calls f with an unsigned integer as wide as the dtype: for kernels that move elements and do not compute with them.
+template <class F>
+decltype(auto) dispatch_bits(DType dtype, F&& f) {
+  switch (size_of(dtype)) {
+    case 8: return f.template operator()<std::uint64_t>();
+    case 4: return f.template operator()<std::uint32_t>();
+    case 2: return f.template operator()<std::uint16_t>();
+    default: return f.template operator()<std::uint8_t>();
+  }
+}
+
+/// The bits of a number in the dtype, in the low bytes.
+inline std::uint64_t bits_of(double number, DType dtype) {
+  switch (dtype) {
+    case DType::f32: return std::bit_cast<std::uint32_t>(static_cast<float>(number));
+    case DType::f64: return std::bit_cast<std::uint64_t>(number);
+    case DType::f16: return f16(static_cast<float>(number)).bits;
+    case DType::bf16: return bf16(static_cast<float>(number)).bits;
+    case DType::i32: return static_cast<std::uint32_t>(number_as<std::int32_t>(number));
+    case DType::i64: return static_cast<std::uint64_t>(number_as<std::int64_t>(number));
+    case DType::u8: return number_as<std::uint8_t>(number);
+    default: return number != 0;
+  }
+}
+
+/// Elements that one instruction moves: 16 bytes where the types allow it. The address must be a multiple of its size.
+template <class T, int width>
+struct alignas(sizeof(T) * width) Vector {
+  T values[width];
+};
+
+template <int width, class T>
+__device__ __forceinline__ Vector<T, width> read_vector(const T* address) {
+  return *reinterpret_cast<const Vector<T, width>*>(address);
+}
+
+/// True where a vector of `bytes` may be read at the address.
+inline bool is_aligned(const void* data, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
+
+}  // namespace tern::gpu

@@ -1,0 +1,42 @@
+#pragma once
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tensor/device.h"
+
+namespace tern::gpu {
+
+/// Throws Error, `[cuda] what: the runtime's words`.
+[[noreturn]] void fail_call(cudaError_t code, const char* what);
+inline void check(cudaError_t code, const char* what) {
+  if (code != cudaSuccess) [[unlikely]] fail_call(code, what);
+}
+
+inline cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+/// Makes the stream's device the current one of this thread, as every call of the runtime needs.
+inline void use(Stream stream) { check(cudaSetDevice(stream.device.index), "cudaSetDevice"); }
+
+/// The one place where kernels start. Arguments are converted to the kernel's parameter types.
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared, Stream stream, Arguments&&... arguments) {
+  use(stream);
+  [&](Parameters... values) {
+    void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};
+    check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, pointers, shared, handle(stream)), "launch");
+  }(std::forward<Arguments>(arguments)...);
+}
+
+/// Threads of a block where nothing asks for another number.
+inline constexpr int block_size = 256;
+
+/// ceil(count / size), as a grid's first dimension.
+inline unsigned blocks_for(std::int64_t count, std::int64_t size = block_size) {
+  const std::int64_t blocks = (count + size - 1) / size;
+  if (blocks > 0x7fffffff) fail("cuda", "expected work for at most 2^31 - 1 blocks");
+  return static_cast<unsigned>(std::max<std::int64_t>(blocks, 1));
+}
+
+}  // namespace tern::gpu

@@ -1,0 +1,53 @@
+#pragma once
+#include "cuda/launch.h"
+
+namespace tern::gpu {
+
+/// A stream of its own, which does not wait for the default stream. Its memory pool stays when it goes.
+class OwnedStream {
+ public:
+  explicit OwnedStream(Device device) {
+    stream_.device = device;
+    use(stream_);
+    cudaStream_t created = nullptr;
+    check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreate");
+    stream_.handle = created;
+  }
+  ~OwnedStream() { cudaStreamDestroy(handle(stream_)); }
+  OwnedStream(const OwnedStream&) = delete;
+  OwnedStream& operator=(const OwnedStream&) = delete;
+
+  Stream get() const { return stream_; }
+
+ private:
+  Stream stream_;
+};
+
+/// A point in a stream that another stream, or the host, can wait for.
+class Event {
+ public:
+  /// Marks the work queued on the stream so far.
+  explicit Event(Stream stream) : device_(stream.device) {
+    use(stream);
+    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+    if (const cudaError_t code = cudaEventRecord(event_, handle(stream)); code != cudaSuccess) {
+      cudaEventDestroy(event_);
+      fail_call(code, "cudaEventRecord");
+    }
+  }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  /// Work queued on the stream from now on waits for the mark.
+  void delay(Stream stream) const {
+    use(stream);
+    check(cudaStreamWaitEvent(handle(stream), event_, 0), "cudaStreamWaitEvent");
+  }
+
+ private:
+  Device device_;
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace tern::gpu
