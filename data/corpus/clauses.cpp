@@ -56,7 +56,11 @@ void Composer::draw_tense(Clause& clause) {
     clause.tense = Tense::past;
   } else if (dice < 90) {
     clause.tense = Tense::modal;
-    clause.modal = &random_.pick(modals());
+    // A thing wants nothing and is allowed nothing.
+    const bool will = animate(clause.subject) || (clause.subject.noun->kinds & animal) != 0;
+    do {
+      clause.modal = &random_.pick(modals());
+    } while (!will && (clause.modal == &modal("wollen") || clause.modal == &modal("dürfen")));
   } else {
     clause.tense = Tense::future;
   }
@@ -68,7 +72,7 @@ void Composer::draw_adverbials(Clause& clause, int time_percent) {
   } else if (random_.chance(14) && (clause.tense == Tense::present || clause.tense == Tense::past)) {
     clause.frequency = &draw_pair(frequencies());
   }
-  if (random_.chance(25) && is_one_of(*clause.verb, {"öffnen", "schließen", "essen", "trinken", "gehen", "laufen"})) {
+  if (random_.chance(25) && is_one_of(*clause.verb, {"öffnen", "schließen", "gehen", "laufen"})) {
     clause.manner = &draw_pair(manners());
   }
 }
@@ -121,7 +125,7 @@ Clause Composer::bare(const Verb& verb, const NounPhrase& subject) {
       clause.place = direction(verb, subject);
       break;
     case Frame::position:
-      clause.place = location(subject);
+      clause.place = location(verb, subject);
       break;
     case Frame::placing: {
       clause.object = object(verb.object, subject, Case::accusative);
@@ -150,7 +154,7 @@ Clause Composer::event(Frame frame) {
   if (!is_lasting(*clause.verb)) {
     const bool placed =
         frame == Frame::intransitive ? random_.chance(50) : frame == Frame::transitive && random_.chance(8);
-    if (placed) clause.place = location(clause.subject);
+    if (placed && !is_one_of(*clause.verb, {"aufstehen"})) clause.place = location(*clause.verb, clause.subject);
     draw_adverbials(clause, 36);
   }
   draw_negation(clause, 15);
@@ -222,6 +226,7 @@ NounPhrase Composer::antecedent() {
   do {
     phrase = person(kind::person);
   } while (agreement(phrase) == Person::it || phrase.determiner == Determiner::every);
+  phrase.adjective = nullptr;  // or the tired man would sleep because he is tired
   return phrase;
 }
 
@@ -242,7 +247,7 @@ NounPhrase Composer::relative_person(bool as_subject) {
       chosen = &draw_verb(frame);
     } while ((chosen->subject & head.noun->kinds & kind::person) == 0);
     clause = bare(*chosen, head);
-    if (frame == Frame::intransitive && random_.chance(60)) clause.place = location(head);
+    if (frame == Frame::intransitive && random_.chance(60)) clause.place = location(*chosen, head);
     head.relative_gap = Gap::subject;
   } else {
     constexpr Person pronouns[] = {Person::i, Person::you, Person::we, Person::he};

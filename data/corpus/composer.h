@@ -32,7 +32,7 @@ class Composer {
   NounPhrase thing(const Noun& noun, const NounPhrase& binder);
   NounPhrase object(Kinds kinds, const NounPhrase& binder, Case governed);
   PrepositionPhrase spot(std::span<const Preposition> rows, Spots spots, const Noun* other);
-  PrepositionPhrase location(const NounPhrase& who);
+  PrepositionPhrase location(const Verb& verb, const NounPhrase& who);
   PrepositionPhrase direction(const Verb& verb, const NounPhrase& who);
   PrepositionPhrase destination(const Noun& what);
   Wording draw_time(Tense tense);

@@ -63,6 +63,8 @@ bool ends_with(const std::string& text, std::string_view end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
+std::string without_last_word(const std::string& words) { return words.substr(0, words.rfind(' ')); }
+
 // books, churches, cherries; the same rule serves the third person: reads, catches, carries, goes.
 std::string add_s(const std::string& word) {
   const std::size_t size = word.size();
@@ -213,6 +215,20 @@ VerbGroup verb_group(const Clause& clause, Person person, bool inverted) {
   return full_verb(base, clause.tense == Tense::past ? past(verb) : "", clause.tense, person, support);
 }
 
+// The adverb of pick up, turn on and take off.
+std::string particle(const Verb& verb) {
+  const std::string base = verb.english;
+  for (const char* word : {"up", "on", "off"}) {
+    if (ends_with(base, std::string(" ") + word)) return word;
+  }
+  return "";
+}
+
+// Picks up the child, but picks him up.
+bool takes_in_pronoun(const Clause& clause) {
+  return clause.object && clause.object->pronoun && !particle(*clause.verb).empty();
+}
+
 struct Shown {
   bool subject = true, object = true, place = true, time = true;
 };
@@ -222,7 +238,10 @@ Words complement_words(const Complement& complement);
 Words after_verb(const Clause& clause, Shown shown) {
   Words words;
   if (clause.recipient) append(words, noun_phrase(*clause.recipient, false));
-  if (shown.object && clause.object) append(words, noun_phrase(*clause.object, false));
+  if (shown.object && clause.object) {
+    append(words, noun_phrase(*clause.object, false));
+    if (takes_in_pronoun(clause)) words.push_back(particle(*clause.verb));
+  }
   if (clause.predicate != nullptr) {
     words.push_back(clause.than ? clause.predicate->english_comparative : clause.predicate->english);
     if (clause.than) {
@@ -266,7 +285,7 @@ Words clause_words(const Clause& clause, bool inverted, Shown shown) {
     }
   }
   if (clause.frequency != nullptr) words.push_back(clause.frequency->english);
-  if (!group.main.empty()) words.push_back(group.main);
+  if (!group.main.empty()) words.push_back(takes_in_pronoun(clause) ? without_last_word(group.main) : group.main);
   append(words, after_verb(clause, shown));
   return words;
 }
@@ -279,8 +298,9 @@ Words complement_words(const Complement& complement) {
   Words words;
   if (*complement.conjunction.english != '\0') words.push_back(complement.conjunction.english);
   if (complement.order == Order::infinitive) {
+    const Verb& verb = *complement.clause->verb;
     words.push_back("to");
-    words.push_back(complement.clause->verb->english);
+    words.push_back(takes_in_pronoun(*complement.clause) ? without_last_word(verb.english) : verb.english);
     append(words, after_verb(*complement.clause, {}));
   } else {
     append(words, clause_words(*complement.clause, false, {}));
@@ -340,7 +360,8 @@ std::string english(const Sentence& sentence) {
     case Mood::which:
       return join(question(clause, noun_phrase(*clause.object, false), {.object = false}), '?');
     case Mood::request: {
-      Words words = {"please", clause.verb->english};
+      Words words = {"please",
+                     takes_in_pronoun(clause) ? without_last_word(clause.verb->english) : clause.verb->english};
       append(words, after_verb(clause, {}));
       return join(words, '!');
     }

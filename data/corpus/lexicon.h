@@ -20,16 +20,18 @@ using Kinds = std::uint64_t;
 // kinds that they go with.
 namespace kind {
 constexpr Kinds bit(int index) { return Kinds{1} << index; }
-constexpr Kinds adult = bit(0), young = bit(1), kin = bit(2), profession = bit(3), group = bit(4), animal = bit(5);
-constexpr Kinds pet = bit(6), prey = bit(7), food = bit(8), drink = bit(9), sweet = bit(10), baked = bit(11);
-constexpr Kinds text = bit(12), written = bit(13), flat = bit(14), upright = bit(15), tool = bit(16);
-constexpr Kinds clothing = bit(17), furniture = bit(18), opening = bit(19), container = bit(20), switched = bit(21);
-constexpr Kinds vehicle = bit(22), plant = bit(23), room = bit(24), building = bit(25), area = bit(26);
-constexpr Kinds surface = bit(27), shelter = bit(28), landmark = bit(29), edge = bit(30), target = bit(31);
-constexpr Kinds passage = bit(32), crossing = bit(33), wide = bit(34), high = bit(35), circular = bit(36);
-constexpr Kinds picture = bit(37), toy = bit(38), warmable = bit(39), coloured = bit(40), flower = bit(41);
-constexpr Kinds lockable = bit(42), pulled = bit(43), gift = bit(44), sky = bit(45);
-constexpr Kinds stop = bit(46), seat = bit(47), related = bit(48);
+constexpr Kinds adult = bit(0), young = bit(1), kin = bit(2), profession = bit(3), related = bit(4), animal = bit(5);
+constexpr Kinds pet = bit(6), food = bit(7), drink = bit(8), sweet = bit(9), warmable = bit(10), text = bit(11);
+constexpr Kinds written = bit(12), picture = bit(13), flower = bit(14), plant = bit(15), flat = bit(16),
+                upright = bit(17);
+constexpr Kinds tool = bit(18), toy = bit(19), gift = bit(20), clothing = bit(21), coloured = bit(22),
+                furniture = bit(23);
+constexpr Kinds seat = bit(24), surface = bit(25), shelter = bit(26), opening = bit(27), edge = bit(28), high = bit(29);
+constexpr Kinds container = bit(30), switched = bit(31), vehicle = bit(32), pulled = bit(33), room = bit(34),
+                building = bit(35);
+constexpr Kinds area = bit(36), landmark = bit(37), target = bit(38), stop = bit(39), passage = bit(40),
+                crossing = bit(41);
+constexpr Kinds sky = bit(42);
 constexpr Kinds mass = bit(60);  // neither plural nor indefinite article
 constexpr Kinds weak = bit(61);  // masculine n-declension: the plural form in every case but the nominative
 constexpr Kinds person = adult | young | kin;

@@ -131,7 +131,7 @@ NounPhrase Composer::subject(Kinds kinds) {
     phrase.determiner = Determiner::number;
     phrase.number = &random_.pick(numbers());
   }
-  adorn(phrase, 25, 45);
+  adorn(phrase, 25, 50);
   return phrase;
 }
 
@@ -170,7 +170,7 @@ NounPhrase Composer::thing(const Noun& noun, const NounPhrase& binder) {
     adorn(phrase, 20, 0);
     return phrase;
   }
-  adorn(phrase, 36, 42);
+  adorn(phrase, 32, 50);
   return phrase;
 }
 
@@ -217,13 +217,14 @@ PrepositionPhrase Composer::spot(std::span<const Preposition> rows, Spots spots,
     noun.determiner = Determiner::possessive;
     noun.owner = random_.pick(std::span<const Person>(speakers));
   }
-  adorn(noun, 20, 34);
+  adorn(noun, 16, 45);
   return phrase;
 }
 
-PrepositionPhrase Composer::location(const NounPhrase& who) {
+PrepositionPhrase Composer::location(const Verb& verb, const NounPhrase& who) {
   constexpr Kinds inside = room | building | area;
   const Noun* noun = who.noun;
+  if (is_one_of(verb, {"ankommen", "abfahren"})) return spot(places(), {{"an", stop}}, noun);
   if (animate(who)) {
     const std::size_t dice = random_.below(100);
     if (dice < 10) return fixed("zu Hause", "at home");
@@ -233,6 +234,7 @@ PrepositionPhrase Composer::location(const NounPhrase& who) {
       phrase.noun.city = &draw_pair(cities());
       return phrase;
     }
+    if (is_one_of(verb, {"wohnen"})) return spot(places(), {{"in", building | area}, {"neben", building}}, noun);
     return spot(places(),
                 {{"in", inside},
                  {"in", inside},
@@ -267,10 +269,6 @@ PrepositionPhrase Composer::location(const NounPhrase& who) {
 
 PrepositionPhrase Composer::direction(const Verb& verb, const NounPhrase& who) {
   constexpr Kinds inside = room | building | area;
-  if (std::string_view(verb.infinitive) == "springen") {
-    return spot(goals(), {{"auf", surface}, {"unter", shelter}, {"hinter", plant | opening}, {"durch", passage}},
-                who.noun);
-  }
   const bool comes = std::string_view(verb.infinitive) == "kommen";
   if (animate(who) && random_.chance(comes ? 30 : 16)) {
     if (random_.chance(50)) return fixed("nach Hause", "home");

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "composer.h"
 
 namespace tern::corpus {
@@ -25,6 +27,29 @@ bool starts_like_polite_form(const Clause& clause) {
       return false;
   }
   return false;
+}
+
+// The mother who looks for the mother.
+bool repeats_noun(const Clause& clause) {
+  std::vector<const Noun*> seen;
+  const auto repeats = [&seen](const NounPhrase* phrase) {
+    for (; phrase != nullptr; phrase = phrase->of.get()) {
+      if (phrase->noun == nullptr) continue;
+      if (std::find(seen.begin(), seen.end(), phrase->noun) != seen.end()) return true;
+      seen.push_back(phrase->noun);
+    }
+    return false;
+  };
+  return repeats(&clause.subject) || (clause.recipient && repeats(&*clause.recipient)) ||
+         (clause.object && repeats(&*clause.object)) || (clause.place && repeats(&clause.place->noun)) ||
+         (clause.complement && repeats_noun(*clause.complement->clause));
+}
+
+// Chairs with tables, people with people.
+bool comparable(const NounPhrase& one, const NounPhrase& other) {
+  if (animate(one) || animate(other)) return animate(one) && animate(other);
+  constexpr Kinds sorts = animal | food | text | clothing | furniture | container | switched | vehicle | building;
+  return (one.noun->kinds & other.noun->kinds & sorts) != 0;
 }
 
 std::shared_ptr<const Clause> share(const Clause& clause) { return std::make_shared<const Clause>(clause); }
@@ -65,7 +90,7 @@ Sentence Composer::question() {
     case 2:
       sentence.mood = Mood::where;
       clause = fresh(random_.chance(50) ? Frame::position : Frame::intransitive);
-      if (!clause.place) clause.place = location(clause.subject);
+      if (!clause.place) clause.place = location(*clause.verb, clause.subject);
       break;
     case 3:
       sentence.mood = Mood::where_to;
@@ -76,7 +101,6 @@ Sentence Composer::question() {
       sentence.mood = Mood::when;
       clause = any_event();
       clause.time.reset();
-      clause.frequency = nullptr;
       break;
     case 5:
       sentence.mood = Mood::why;
@@ -92,7 +116,6 @@ Sentence Composer::question() {
     case 7:
       sentence.mood = Mood::question;
       clause = predicate();
-      clause.frequency = nullptr;
       break;
     default:
       sentence.mood = Mood::question;
@@ -100,6 +123,7 @@ Sentence Composer::question() {
       break;
   }
   clause.front = Front::subject;
+  clause.frequency = nullptr;
   if (clause.negated) {
     clause.negated = false;
     if (clause.object && clause.object->determiner == Determiner::negative)
@@ -115,7 +139,7 @@ Sentence Composer::request() {
   const Verb* chosen = nullptr;
   switch (random_.below(5)) {
     case 0:
-      chosen = &draw_verb(Frame::ditransitive, {"geben", "zeigen", "bringen", "schicken"});
+      chosen = &draw_verb(Frame::ditransitive, {"geben", "zeigen", "bringen"});
       break;
     case 1:
       chosen = &draw_verb(Frame::placing);
@@ -124,11 +148,10 @@ Sentence Composer::request() {
       chosen = &draw_verb(Frame::dative, {"helfen", "zuhören", "folgen"});
       break;
     default:
-      chosen =
-          &draw_verb(Frame::transitive, {"öffnen",   "schließen", "lesen",    "schreiben", "kaufen",      "essen",
-                                         "trinken",  "suchen",    "waschen",  "putzen",    "reparieren",  "füttern",
-                                         "anrufen",  "einladen",  "abholen",  "aufräumen", "einschalten", "ausschalten",
-                                         "anziehen", "ausziehen", "besuchen", "fragen"});
+      chosen = &draw_verb(Frame::transitive,
+                          {"öffnen",    "schließen",   "lesen",       "schreiben", "kaufen",    "essen",    "trinken",
+                           "suchen",    "putzen",      "reparieren",  "füttern",   "anrufen",   "einladen", "abholen",
+                           "aufräumen", "einschalten", "ausschalten", "anziehen",  "ausziehen", "besuchen", "fragen"});
   }
   sentence.clause = bare(*chosen, you);
   // One opens the door at hand, but may be asked to buy a book.
@@ -172,7 +195,7 @@ Sentence Composer::existential() {
   } else if (what.plural && random_.chance(50)) {
     what.determiner = Determiner::many;
   }
-  adorn(what, 45, 40);
+  adorn(what, 45, dice == 0 ? 0 : 40);  // no village church in Berlin
   if (random_.chance(22)) {
     sentence.mood = Mood::question;
   } else if (random_.chance(65)) {
@@ -192,7 +215,7 @@ Sentence Composer::comparison() {
   do {
     clause.subject = subject(clause.predicate->kinds);
     than = subject(clause.predicate->kinds);
-  } while (animate(clause.subject) != animate(than) || (than.pronoun && than.pronoun != Person::you) ||
+  } while (!comparable(clause.subject, than) || (than.pronoun && than.pronoun != Person::you) ||
            (clause.subject.noun && than.noun && clause.subject.noun == than.noun) ||
            (clause.subject.noun && (clause.subject.noun->kinds & mass) != 0) ||
            (than.noun && (than.noun->kinds & mass) != 0));
@@ -248,7 +271,11 @@ Sentence Composer::reported() {
   } else {
     told = any_event();
   }
-  if (told.tense == Tense::past && is_one_of(*clause.verb, {"sagen", "glauben", "fragen"}) && random_.chance(50)) {
+  if (whether) {  // whether it never rains is another question than ob es nie regnet
+    told.frequency = nullptr;
+    if (told.negated) return reported();
+  }
+  if (told.tense == Tense::past && is_one_of(*clause.verb, {"sagen", "fragen"}) && random_.chance(50)) {
     clause.tense = Tense::past;
   }
   Complement complement;
@@ -321,10 +348,9 @@ Sentence Composer::concession() {
   Sentence sentence;
   Clause& clause = sentence.clause;
   const NounPhrase who = antecedent();
-  clause = random_.chance(50)
-               ? bare(draw_verb(Frame::intransitive, {"arbeiten", "spielen", "tanzen", "singen", "lernen"}), who)
-               : bare(draw_verb(Frame::motion, {"gehen", "laufen"}), who);
-  if (clause.verb->frame == Frame::intransitive) clause.place = location(who);
+  clause = random_.chance(50) ? bare(draw_verb(Frame::intransitive, {"arbeiten", "spielen", "tanzen", "singen"}), who)
+                              : bare(draw_verb(Frame::motion, {"gehen", "laufen"}), who);
+  if (clause.verb->frame == Frame::intransitive) clause.place = location(*clause.verb, who);
   Clause although = random_.chance(50) ? predicate_of(referring(who), {"müde", "krank", "hungrig"}) : weather();
   if (random_.chance(45)) clause.tense = although.tense = Tense::past;
   Complement complement;
@@ -349,7 +375,7 @@ Sentence Composer::condition() {
   const std::size_t dice = random_.below(3);
   if (dice == 0) {
     when = weather();
-  } else if (dice == 1 || is_one_of(*clause.verb, {"einschlafen", "lachen", "ankommen", "stehen", "sitzen"})) {
+  } else if (dice == 1 || is_one_of(*clause.verb, {"einschlafen", "ankommen", "stehen", "sitzen"})) {
     when = predicate_of(referring(who), {"müde", "krank", "hungrig", "traurig", "glücklich"});
   } else {
     when.subject = referring(who);
@@ -382,7 +408,7 @@ Sentence Composer::purpose() {
   static constexpr Errand errands[] = {
       {"in", "Küche", "trinken", drink},  {"in", "Küche", "essen", food},      {"zu", "Markt", "kaufen", food},
       {"zu", "Markt", "verkaufen", food}, {"zu", "Bahnhof", "abholen", kin},   {"in", "Büro", "schreiben", written},
-      {"in", "Keller", "suchen", tool},   {"in", "Garten", "malen", flower},   {"in", "Stadt", "kaufen", clothing},
+      {"in", "Keller", "suchen", tool},   {"zu", "Markt", "kaufen", flower},   {"in", "Stadt", "kaufen", clothing},
       {"in", "Stadt", "besuchen", kin},   {"in", "Garten", "füttern", animal}, {"in", "Zimmer", "lesen", text},
   };
   Sentence sentence;
@@ -415,10 +441,10 @@ Sentence Composer::attempt() {
   Clause& clause = sentence.clause;
   clause = bare(Frame::attempting);
   if (random_.chance(45)) clause.tense = Tense::past;
-  const Verb& tried = draw_verb(
-      Frame::transitive, {"öffnen",  "schließen", "verkaufen", "reparieren",  "anrufen",     "malen",   "lesen",
-                          "putzen",  "waschen",   "aufräumen", "einschalten", "ausschalten", "füttern", "schreiben",
-                          "abholen", "einladen",  "anziehen",  "ausziehen",   "besuchen",    "kaufen"});
+  const Verb& tried =
+      draw_verb(Frame::transitive, {"öffnen", "schließen", "verkaufen", "reparieren", "anrufen", "lesen", "putzen",
+                                    "aufräumen", "einschalten", "ausschalten", "füttern", "schreiben", "abholen",
+                                    "einladen", "anziehen", "ausziehen", "besuchen", "kaufen"});
   if ((tried.subject & kind::young) == 0) clause.subject = person(adult | kin);
   Complement complement;
   complement.conjunction = {"", ""};
@@ -433,10 +459,10 @@ Sentence Composer::relative() {
   Clause& clause = sentence.clause;
   switch (random_.below(4)) {
     case 0: {
-      const NounPhrase who = relative_person(true);
-      clause = random_.chance(50)
-                   ? predicate_of(who, {"müde", "hungrig", "krank", "glücklich", "traurig", "freundlich", "klug"})
-                   : bare(draw_verb(Frame::intransitive, {"schlafen", "lachen", "singen", "tanzen"}), who);
+      NounPhrase who = relative_person(true);
+      who.adjective = nullptr;
+      clause = random_.chance(50) ? predicate_of(who, {"müde", "hungrig", "krank", "glücklich", "traurig", "klug"})
+                                  : bare(draw_verb(Frame::intransitive, {"schlafen", "singen", "tanzen"}), who);
       break;
     }
     case 1: {
@@ -448,20 +474,19 @@ Sentence Composer::relative() {
       break;
     }
     case 2: {
-      const NounPhrase what = relative_thing(clothing | text | tool | furniture | container | vehicle | food | drink);
+      NounPhrase what = relative_thing(clothing | text | tool | furniture | container | vehicle | food | drink);
+      what.adjective = nullptr;
       do {
-        clause = predicate_of(what, {"alt", "neu", "schön", "teuer", "frisch", "interessant", "lang", "kurz", "schwer",
-                                     "rot", "blau", "grün", "schmutzig", "kalt", "warm"});
-      } while ((clause.predicate->kinds & what.noun->kinds) == 0 ||
-               ((what.noun->kinds & mass) != 0 && (clause.predicate->kinds & what.noun->kinds & mass) == 0));
+        clause = predicate_of(
+            what, {"alt", "neu", "schön", "teuer", "frisch", "lang", "schwer", "rot", "blau", "grün", "kalt", "warm"});
+      } while (!goes_with(*clause.predicate, *what.noun));
       break;
     }
     default: {
       const NounPhrase what = relative_thing(flat | tool | furniture | vehicle);
       const Verb* chosen = nullptr;
       do {
-        chosen = &draw_verb(Frame::transitive,
-                            {"suchen", "finden", "kaufen", "verkaufen", "waschen", "reparieren", "brauchen"});
+        chosen = &draw_verb(Frame::transitive, {"suchen", "finden", "kaufen", "verkaufen", "reparieren", "brauchen"});
       } while ((chosen->object & what.noun->kinds) == 0 || chosen == what.relative->verb);
       clause.verb = chosen;
       clause.subject = person(adult | kin);
@@ -526,6 +551,7 @@ Sentence Composer::sentence() {
       drawn = coordinated();
     }
     if (drawn.mood == Mood::statement && starts_like_polite_form(drawn.clause)) continue;
+    if (repeats_noun(drawn.clause) || (drawn.second && repeats_noun(*drawn.second))) continue;
     return drawn;
   }
 }

@@ -31,10 +31,8 @@ constexpr Verb verb_table[] = {
     {"schlafen", "", "schläfst", "schläft", "geschlafen", false, "sleep", "slept", Frame::intransitive, being},
     {"spielen", "", "", "", "gespielt", false, "play", "", Frame::intransitive, young | pet},
     {"arbeiten", "", "", "", "gearbeitet", false, "work", "", Frame::intransitive, adult | kin},
-    {"lachen", "", "", "", "gelacht", false, "laugh", "", Frame::intransitive, person},
     {"singen", "", "", "", "gesungen", false, "sing", "sang", Frame::intransitive, person},
     {"tanzen", "", "", "", "getanzt", false, "dance", "", Frame::intransitive, person},
-    {"lernen", "", "", "", "gelernt", false, "study", "", Frame::intransitive, person},
     {"stehen", "auf", "", "", "aufgestanden", true, "get up", "got up", Frame::intransitive, person},
     {"schlafen", "ein", "schläfst", "schläft", "eingeschlafen", true, "fall asleep", "fell asleep", Frame::intransitive,
      being},
@@ -43,7 +41,6 @@ constexpr Verb verb_table[] = {
 
     {"lesen", "", "liest", "liest", "gelesen", false, "read", "read", Frame::transitive, person, text, "lies"},
     {"schreiben", "", "", "", "geschrieben", false, "write", "wrote", Frame::transitive, person, written},
-    {"malen", "", "", "", "gemalt", false, "paint", "", Frame::transitive, person, picture | plant | flower | building},
     {"kaufen", "", "", "", "gekauft", false, "buy", "bought", Frame::transitive, adult | kin, goods},
     {"verkaufen", "", "", "", "verkauft", false, "sell", "sold", Frame::transitive, adult | kin, goods},
     {"essen", "", "isst", "isst", "gegessen", false, "eat", "ate", Frame::transitive, person, food, "iss"},
@@ -59,11 +56,8 @@ constexpr Verb verb_table[] = {
      person | building | area | text},
     {"fragen", "", "", "", "gefragt", false, "ask", "", Frame::transitive, person, person},
     {"besuchen", "", "", "", "besucht", false, "visit", "", Frame::transitive, person, person | building},
-    {"lieben", "", "", "", "geliebt", false, "love", "", Frame::transitive, person, person | pet | text | sweet},
     {"tragen", "", "trägst", "trägt", "getragen", false, "carry", "", Frame::transitive, person,
      container | upright | toy},
-    {"waschen", "", "wäschst", "wäscht", "gewaschen", false, "wash", "", Frame::transitive, person,
-     clothing | vehicle | pulled | upright | pet},
     {"putzen", "", "", "", "geputzt", false, "clean", "", Frame::transitive, person,
      opening | room | furniture | vehicle | tool},
     {"reparieren", "", "", "", "repariert", false, "repair", "", Frame::transitive, adult | kin,
@@ -90,14 +84,12 @@ constexpr Verb verb_table[] = {
      gift | food | drink | tool | text, "gib"},
     {"zeigen", "", "", "", "gezeigt", false, "show", "", Frame::ditransitive, person,
      picture | text | building | room | animal | clothing | vehicle},
-    {"schicken", "", "", "", "geschickt", false, "send", "sent", Frame::ditransitive, adult | kin, gift | text},
     {"bringen", "", "", "", "gebracht", false, "bring", "brought", Frame::ditransitive, person,
      gift | food | drink | tool | text},
 
     {"gehen", "", "", "", "gegangen", true, "go", "went", Frame::motion, being},
     {"laufen", "", "läufst", "läuft", "gelaufen", true, "run", "ran", Frame::motion, being},
     {"kommen", "", "", "", "gekommen", true, "come", "came", Frame::motion, person},
-    {"springen", "", "", "", "gesprungen", true, "jump", "", Frame::motion, pet | young},
 
     {"liegen", "", "", "", "gelegen", false, "lie", "lay", Frame::position, flat | animal},
     {"stehen", "", "", "", "gestanden", false, "stand", "stood", Frame::position,
@@ -124,7 +116,6 @@ constexpr Verb verb_table[] = {
 
     {"wissen", "", "weißt", "weiß", "gewusst", false, "know", "knew", Frame::reporting, person, 0, "", &wissen_present},
     {"sagen", "", "", "", "gesagt", false, "say", "said", Frame::reporting, person},
-    {"glauben", "", "", "", "geglaubt", false, "believe", "", Frame::reporting, person},
     {"hoffen", "", "", "", "gehofft", false, "hope", "", Frame::reporting, person},
     {"fragen", "", "", "", "gefragt", false, "ask", "", Frame::reporting, person},
     {"versuchen", "", "", "", "versucht", false, "try", "", Frame::attempting, person},
@@ -157,7 +148,6 @@ constexpr Adjective adjective_table[] = {
     {"weiß", "weiß", "white", "", "", shade | flower | animal | building},
     {"schwarz", "schwarz", "black", "", "", shade | animal},
     {"lang", "lang", "long", "länger", "longer", written | crossing},
-    {"kurz", "kurz", "short", "kürzer", "shorter", written},
     {"schwer", "schwer", "heavy", "schwerer", "heavier", furniture | container | opening},
     {"warm", "warm", "warm", "", "", warmable | room | clothing | mass},
     {"kalt", "kalt", "cold", "", "", drink | room | warmable | mass},
@@ -167,16 +157,10 @@ constexpr Adjective adjective_table[] = {
     {"krank", "krank", "sick", "", "", person | animal},
     {"glücklich", "glücklich", "happy", "glücklicher", "happier", person},
     {"traurig", "traurig", "sad", "trauriger", "sadder", person},
-    {"freundlich", "freundlich", "friendly", "freundlicher", "friendlier", person | pet},
     {"klug", "klug", "clever", "klüger", "cleverer", person | pet},
     {"teuer", "teur", "expensive", "teurer", "more expensive",
      clothing | vehicle | furniture | gift | switched | container | tool},
     {"dunkel", "dunkl", "dark", "", "", room | building},
-    {"schmutzig", "schmutzig", "dirty", "", "", clothing | vehicle | pulled | room | opening | upright | tool},
-    {"leer", "leer", "empty", "", "", container | room | pulled},
-    {"rund", "rund", "round", "", "", circular},
-    {"interessant", "interessant", "interesting", "interessanter", "more interesting", text | picture},
-    {"hoch", "hoh", "high", "", "", high},
 };
 
 constexpr Preposition place_table[] = {
@@ -204,35 +188,21 @@ constexpr Preposition goal_table[] = {
     {"nach", Case::dative, "to", 0},
 };
 
-constexpr Pair habitual_table[] = {{"am Morgen", "in the morning"},
-                                   {"am Abend", "in the evening"},
-                                   {"am Nachmittag", "in the afternoon"},
-                                   {"in der Nacht", "at night"},
-                                   {"jeden Tag", "every day"},
-                                   {"jeden Morgen", "every morning"},
-                                   {"jede Woche", "every week"},
-                                   {"heute", "today"},
-                                   {"jetzt", "now"},
-                                   {"im Sommer", "in summer"},
-                                   {"im Winter", "in winter"}};
-constexpr Pair past_table[] = {{"gestern", "yesterday"},
-                               {"gestern Abend", "yesterday evening"},
-                               {"letzte Woche", "last week"},
-                               {"letztes Jahr", "last year"},
-                               {"heute", "today"},
-                               {"am Morgen", "in the morning"},
-                               {"in der Nacht", "at night"},
-                               {"im Sommer", "in summer"},
-                               {"vor zwei Tagen", "two days ago"},
-                               {"vor einer Stunde", "an hour ago"}};
+constexpr Pair habitual_table[] = {{"am Morgen", "in the morning"},   {"am Abend", "in the evening"},
+                                   {"in der Nacht", "at night"},      {"jeden Tag", "every day"},
+                                   {"jeden Morgen", "every morning"}, {"heute", "today"},
+                                   {"im Sommer", "in summer"},        {"im Winter", "in winter"}};
+constexpr Pair past_table[] = {
+    {"gestern", "yesterday"},           {"letzte Woche", "last week"},       {"letztes Jahr", "last year"},
+    {"am Morgen", "in the morning"},    {"am Abend", "in the evening"},      {"im Sommer", "in summer"},
+    {"vor zwei Tagen", "two days ago"}, {"vor einer Stunde", "an hour ago"}, {"in der Nacht", "at night"}};
 constexpr Pair coming_table[] = {{"morgen", "tomorrow"},
                                  {"heute", "today"},
                                  {"nächste Woche", "next week"},
                                  {"nächstes Jahr", "next year"},
                                  {"bald", "soon"},
                                  {"am Abend", "in the evening"},
-                                 {"in drei Tagen", "in three days"},
-                                 {"im Winter", "in winter"}};
+                                 {"in drei Tagen", "in three days"}};
 constexpr Pair weekday_table[] = {{"am Montag", "on Monday"},
                                   {"am Dienstag", "on Tuesday"},
                                   {"am Freitag", "on Friday"},
