@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <new>
 #include <unordered_map>
+#include <utility>
 
 #include "tensor/device.h"
 
@@ -24,24 +26,16 @@ class CachingAllocator {
   void* allocate(std::size_t bytes) {
     const std::size_t size = keeps_blocks ? round_up(bytes) : bytes;
     const std::lock_guard lock(mutex_);
+    void* data = nullptr;
+    if (const auto found = free_.find(size); found != free_.end() && found->second) {
+      data = std::exchange(found->second, found->second->next);
+    } else {
+      data = reserve(size);
+      statistics_.reserved += size;
+    }
     ++statistics_.allocations;
     statistics_.allocated += size;
-    if (statistics_.allocated > statistics_.peak_allocated) statistics_.peak_allocated = statistics_.allocated;
-    if (const auto found = free_.find(size); found != free_.end() && found->second) {
-      FreeBlock* block = found->second;
-      found->second = block->next;
-      return block;
-    }
-    void* data = std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-    if (!data) {
-      release_cache();
-      data = std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-    }
-    if (!data) {
-      statistics_.allocated -= size;
-      throw std::bad_alloc();
-    }
-    statistics_.reserved += size;
+    statistics_.peak_allocated = std::max(statistics_.peak_allocated, statistics_.allocated);
     return data;
   }
 
@@ -77,6 +71,15 @@ class CachingAllocator {
     std::size_t step = alignment;
     while (step * 16 < bytes) step *= 2;
     return (bytes + step - 1) / step * step;
+  }
+
+  /// Memory from the system; what is kept for later goes back first where it has no more.
+  void* reserve(std::size_t size) {
+    const std::size_t whole = (size + alignment - 1) / alignment * alignment;
+    if (void* data = std::aligned_alloc(alignment, whole)) return data;
+    release_cache();
+    if (void* data = std::aligned_alloc(alignment, whole)) return data;
+    throw std::bad_alloc();
   }
 
   void release_cache() {

@@ -89,8 +89,8 @@ constexpr Strides contiguous_strides(const Shape& shape) {
 /// True where the elements lie in row-major order without gaps; dimensions of size 1 do not count.
 constexpr bool is_contiguous(const Shape& shape, const Strides& strides) {
   std::int64_t expected = 1;
+  if (numel(shape) == 0) return true;
   for (int i = shape.size() - 1; i >= 0; --i) {
-    if (shape[i] == 0) return true;
     if (shape[i] != 1 && strides[i] != expected) return false;
     expected *= shape[i];
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "tensor/dispatch.h"
 
@@ -84,18 +85,37 @@ View Tensor::view() const {
   return view;
 }
 
+namespace {
+
 /// The first and one past the last element, relative to the window's first element, that a window touches.
-static std::pair<std::int64_t, std::int64_t> extent(const Shape& shape, const Strides& strides) {
-  if (numel(shape) == 0) return {0, 0};
+struct Extent {
   std::int64_t low = 0, high = 0;
-  for (int i = 0; i < shape.size(); ++i) (strides[i] < 0 ? low : high) += (shape[i] - 1) * strides[i];
-  return {low, high + 1};
+};
+
+/// Nothing where the window has no meaning: sizes and strides that do not pair up, a negative size, numbers that overflow.
+std::optional<Extent> extent(const Shape& shape, const Strides& strides) {
+  if (shape.size() != strides.size()) return std::nullopt;
+  Extent result;
+  std::int64_t count = 1;
+  bool is_empty = false;
+  for (int i = 0; i < shape.size(); ++i) {
+    std::int64_t reach = 0, &end = strides[i] < 0 ? result.low : result.high;
+    if (shape[i] < 0 || __builtin_mul_overflow(count, std::max<std::int64_t>(shape[i], 1), &count)) return std::nullopt;
+    is_empty = is_empty || shape[i] == 0;
+    if (shape[i] > 1 && (__builtin_mul_overflow(shape[i] - 1, strides[i], &reach) || __builtin_add_overflow(end, reach, &end)))
+      return std::nullopt;
+  }
+  if (is_empty) return Extent{};
+  if (__builtin_add_overflow(result.high, 1, &result.high)) return std::nullopt;
+  return result;
 }
 
+}  // namespace
+
 Tensor Tensor::as_strided(const Shape& new_shape, const Strides& new_strides, std::int64_t new_offset) const {
-  const auto [low, high] = extent(new_shape, new_strides);
+  const std::optional<Extent> touched = extent(new_shape, new_strides);
   const auto elements = static_cast<std::int64_t>(impl().storage->bytes() / size_of(dtype()));
-  if (new_offset + low < 0 || new_offset + high > elements)
+  if (!touched || new_offset < -touched->low || new_offset > elements - touched->high)
     fail("as_strided", fmt::format("expected a window inside a storage of {} elements but got shape {}, strides {}, offset {}",
                                    elements, to_string(new_shape), to_string(new_strides), new_offset));
   auto result = make_ref<TensorImpl>();
@@ -138,7 +158,7 @@ std::vector<T> Tensor::to_vector() const {
   std::vector<T> result(static_cast<std::size_t>(numel()));
   if (result.empty()) return result;
   // One copy of the touched range, then a walk over it: a strided window needs no kernel to be read.
-  const auto [low, high] = extent(shape(), strides());
+  const auto [low, high] = *extent(shape(), strides());
   const View x = view();
   // std::vector<bool> has no data(): bytes serve for every type.
   std::vector<unsigned char> range(static_cast<std::size_t>(high - low) * sizeof(T));
