@@ -41,6 +41,8 @@ void add_train(CLI::App& app) {
   edit("--updates", &Options::updates, "stop after so many updates");
   edit("--batch-size", &Options::batch_size, "pairs in an update");
   edit("--lr", &Options::lr, "Adam's learning rate, its peak under a schedule");
+  edit("--beta2", &Options::beta2, "Adam's decay of squared gradients");
+  edit("--adam-eps", &Options::adam_eps, "added to the root of Adam's squared gradients");
   edit("--schedule", &Options::schedule, "of the learning rate")->check(CLI::IsMember({"constant", "cosine", "inverse-sqrt"}));
   edit("--warmup", &Options::warmup, "updates until the learning rate has risen");
   edit("--clip", &Options::clip, "largest gradient norm, 0 for any");
@@ -55,6 +57,7 @@ void add_train(CLI::App& app) {
   edit("--heads", &Options::heads, "of attention");
   edit("--ff", &Options::ff, "inner width of the feed-forward layers");
   edit("--dropout", &Options::dropout, "probability");
+  edit("--init", &Options::init, "of the weights: default (each layer's own, as PyTorch's) or gpt2")->check(CLI::IsMember({"default", "gpt2"}));
   edit("--bleu-every", &Options::bleu_every, "epochs between validation BLEU scores, 0 for the end alone");
   command->add_option_function<std::string>("--prefix-lm", [state](const std::string& text) {
             const bool value = text.empty() || CLI::detail::to_flag_value(text) > 0;

@@ -14,6 +14,7 @@ Options preset(const std::string& name) {
     // A small model for the embedded corpus: two CPU cores train it in about two minutes.
     options.vocab = 1000;
     options.word_limit = 0;
+    options.samples = 0;
     options.length = 80;
     options.pad_to_length = false;
     options.prefix_lm = true;
@@ -26,6 +27,7 @@ Options preset(const std::string& name) {
     options.batch_size = 64;
     options.lr = 2e-3;
     options.beta2 = 0.98;
+    options.adam_eps = 1e-9;
     options.schedule = "cosine";
     options.warmup = 200;
     options.clip = 1;
@@ -44,6 +46,7 @@ nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, D
   model.heads = options.heads;
   model.ff = options.ff;
   model.dropout = options.dropout;
+  if (options.init == "gpt2") model.initialization = nn::Initialization::gpt2;
   model.use_fused_kernel = options.use_fused_kernel;
   model.device = device;
   return model;
@@ -70,11 +73,13 @@ void each_member(O& options, F f) {
   f("heads", options.heads);
   f("ff", options.ff);
   f("dropout", options.dropout);
+  f("init", options.init);
   f("epochs", options.epochs);
   f("updates", options.updates);
   f("batch_size", options.batch_size);
   f("lr", options.lr);
   f("beta2", options.beta2);
+  f("adam_eps", options.adam_eps);
   f("schedule", options.schedule);
   f("warmup", options.warmup);
   f("clip", options.clip);

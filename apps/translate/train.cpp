@@ -73,16 +73,17 @@ struct DeviceBatch {
 
 class Trainer {
  public:
-  Trainer(Translator& translator, const Data& data)
-      : options_(translator.options), translator_(translator), model_(translator.model), data_(data),
+  Trainer(Translator& translator, const Data& data, io::JsonLog& log)
+      : options_(translator.options), translator_(translator), model_(translator.model), data_(data), log_(log),
         tokens_{translator.eos_src(), translator.eos_tgt(), translator.pad()} {
     nn::flatten_parameters(model_);
-    optimizer_.emplace(nn::parameters(model_), nn::AdamOptions{.lr = options_.lr, .beta2 = options_.beta2});
+    optimizer_.emplace(nn::parameters(model_), nn::AdamOptions{.lr = options_.lr, .beta2 = options_.beta2, .eps = options_.adam_eps});
     const std::size_t samples = options_.samples > 0 ? std::min(static_cast<std::size_t>(options_.samples), data_.train.size()) : data_.train.size();
     const auto batch = static_cast<std::size_t>(options_.batch_size);
     per_epoch_ = static_cast<std::int64_t>((samples + batch - 1) / batch);
     total_ = options_.epochs * per_epoch_;
     if (options_.updates > 0) total_ = std::min(total_, options_.updates);
+    log_every_ = std::max<std::int64_t>(total_ / 200, 1);
   }
 
   std::int64_t total_updates() const { return total_; }
@@ -96,8 +97,8 @@ class Trainer {
     model_.train();
     const double started = seconds_now();
     loss_sum_ = zeros({}, DType::f32, translator_.device);
-    std::int64_t summed = 0, shown = 0;
-    double shown_sum = 0;
+    std::int64_t summed = 0;
+    Mean shown, logged;
     for (const auto& picks : epoch_batches(epoch)) {
       if (update_ == total_) break;
       const DeviceBatch batch = load(data_.train_ids, picks);
@@ -106,15 +107,16 @@ class Trainer {
       step(batch);
       tokens_seen_ += batch.tokens;
       ++summed;
+      // Reading the loss waits for the device, so it is read only for a line that is shown or logged.
+      if (update_ % log_every_ == 0) {
+        io::JsonObject line;
+        log_.write(line.set("update", update_).set("loss", logged.since(loss_sum_, summed)).set("lr", options_.lr * lr_factor()));
+      }
       if (progress.is_due()) {
-        // Reading the loss waits for the device, so it is read only for a line that is shown.
-        const double sum_now = loss_sum_.item<double>();
         const double elapsed = seconds_ + seconds_now() - started;
         progress.update(fmt::format("epoch {}/{}  step {}/{}  loss {:.3f}  {:.0f} tokens/s  {} left", epoch + 1, epochs(), update_, total_,
-                                    (sum_now - shown_sum) / static_cast<double>(summed - shown), static_cast<double>(tokens_seen_) / elapsed,
+                                    shown.since(loss_sum_, summed), static_cast<double>(tokens_seen_) / elapsed,
                                     duration(elapsed / static_cast<double>(update_) * static_cast<double>(total_ - update_))));
-        shown_sum = sum_now;
-        shown = summed;
       }
     }
     train_loss_ = summed ? loss_sum_.item<double>() / static_cast<double>(summed) : train_loss_;
@@ -141,6 +143,17 @@ class Trainer {
   std::int64_t epochs() const { return (total_ + per_epoch_ - 1) / per_epoch_; }
 
  private:
+  /// The mean loss since the last time that it was asked for, from the running sum on the device.
+  struct Mean {
+    double sum = 0;
+    std::int64_t count = 0;
+    double since(const Tensor& running_sum, std::int64_t now) {
+      const double total = running_sum.item<double>();
+      const double mean = (total - std::exchange(sum, total)) / static_cast<double>(now - std::exchange(count, now));
+      return mean;
+    }
+  };
+
   /// Pairs of similar length share a batch where rows are not padded to a fixed length.
   std::vector<std::vector<std::size_t>> epoch_batches(std::int64_t epoch) const {
     const auto seed = static_cast<std::uint64_t>(options_.seed);
@@ -204,10 +217,11 @@ class Trainer {
   Translator& translator_;
   nn::DecoderLM& model_;
   const Data& data_;
+  io::JsonLog& log_;
   text::SequenceOptions tokens_;
   std::optional<nn::Adam> optimizer_;
   Tensor loss_sum_;
-  std::int64_t update_ = 0, per_epoch_ = 0, total_ = 0, tokens_seen_ = 0;
+  std::int64_t update_ = 0, per_epoch_ = 0, total_ = 0, log_every_ = 1, tokens_seen_ = 0;
   double train_loss_ = 0, seconds_ = 0;
 };
 
@@ -261,9 +275,9 @@ void train(const Options& options) {
   Translator translator{options, tokenizer, nn::DecoderLM(shape), device};
 
   const io::RunDirectory run = io::RunDirectory::create(options.out, to_json(options));
-  tokenizer.save(run.tokenizer());
+  io::write_file_atomically(run.tokenizer(), tokenizer.to_json());
   io::JsonLog log(run.log());
-  Trainer trainer(translator, data);
+  Trainer trainer(translator, data, log);
   const std::int64_t params = nn::count_parameters(translator.model);
   const double data_seconds = seconds_now() - started;
   fmt::print("model    {} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n", options.layers, options.width, options.heads,

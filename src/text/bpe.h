@@ -35,8 +35,6 @@ class Tokenizer {
   // Reads a tokenizer.json of this kind. Throws DataError, one line with the file's name, for anything that this class
   // would encode differently or that does not hold together.
   static Tokenizer load(const std::filesystem::path& path);
-  // Writes a tokenizer.json, whole or not at all. Throws DataError.
-  void save(const std::filesystem::path& path) const;
 
   // Added tokens (leftmost, then longest) are split out first. Every input has an encoding: a run of bytes that is not
   // UTF-8 is a word of its own and is encoded byte by byte like any other.
@@ -53,7 +51,7 @@ class Tokenizer {
   // Pairs of ids in the order of their rank.
   std::vector<std::pair<std::int32_t, std::int32_t>> merges() const;
 
-  // The whole tokenizer.json as text, and back; `name` stands in the messages of the DataError.
+  // The whole tokenizer.json as text (io/atomic_file.h writes it whole or not at all), and back; `name` stands in the messages of the DataError.
   std::string to_json() const;
   static Tokenizer from_json(std::string_view json, std::string_view name);
 

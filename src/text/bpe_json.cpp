@@ -12,7 +12,6 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "text/atomic_file.h"
 #include "text/bpe.h"
 #include "text/bpe_model.h"
 #include "text/data_error.h"
@@ -365,7 +364,5 @@ Tokenizer Tokenizer::from_json(std::string_view json, std::string_view name) {
 }
 
 Tokenizer Tokenizer::load(const std::filesystem::path& path) { return from_json(read_file(path), path.string()); }
-
-void Tokenizer::save(const std::filesystem::path& path) const { write_file_atomically(path, to_json()); }
 
 }  // namespace tern::text
