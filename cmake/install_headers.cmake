@@ -1,4 +1,5 @@
 # Installs ${root}/tern.h and every header of ours that it includes, directly or not, under ${destination}.
+cmake_policy(VERSION 3.25)  # an install script begins with CMake 2's
 set(todo tern.h)
 set(done "")
 while(todo)
