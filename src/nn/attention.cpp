@@ -69,9 +69,7 @@ AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, s
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask, double p,
                  bool training) {
-  // The scale goes to q, which is smaller than the scores.
-  const double scale = 1 / std::sqrt(static_cast<double>(q.size(-1)));
-  Tensor scores = matmul(q * scale, transpose(k, -1, -2));
+  Tensor scores = matmul(q, transpose(k, -1, -2), 1 / std::sqrt(static_cast<double>(q.size(-1))));
   if (mask.additive().defined()) scores = scores + mask.additive();
   return matmul(dropout(softmax(scores), p, training), v);
 }

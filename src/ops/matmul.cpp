@@ -52,16 +52,16 @@ View batched(const Tensor& x, const Shape& batch) {
 
 }  // namespace
 
-Tensor matmul(const Tensor& a_, const Tensor& b_) {
+Tensor matmul(const Tensor& a_, const Tensor& b_, double scale) {
   check_operands("matmul", a_, b_);
   if (a_.dims() == 0 || b_.dims() == 0 || a_.size(-1) != b_.size(b_.dims() == 1 ? 0 : -2)) misfit(a_, b_);
-  if (a_.dims() == 1) return squeeze(matmul(unsqueeze(a_, 0), b_), b_.dims() == 1 ? 0 : -2);
-  if (b_.dims() == 1) return squeeze(matmul(a_, unsqueeze(b_, 1)), -1);
+  if (a_.dims() == 1) return squeeze(matmul(unsqueeze(a_, 0), b_, scale), b_.dims() == 1 ? 0 : -2);
+  if (b_.dims() == 1) return squeeze(matmul(a_, unsqueeze(b_, 1), scale), -1);
   if (a_.dims() > 2 && b_.dims() == 2) {
     // One product of all rows: the gradient of b is then one product too, and not a batch of them to be summed.
     Shape shape = a_.shape();
     shape.back() = b_.size(1);
-    return reshape(matmul(flatten(a_, 0, -2), b_), shape);
+    return reshape(matmul(flatten(a_, 0, -2), b_, scale), shape);
   }
   const Tensor a = operand(a_), b = operand(b_);
   Shape a_batch(a.shape().begin(), a.shape().end() - 2), b_batch(b.shape().begin(), b.shape().end() - 2);
@@ -70,11 +70,11 @@ Tensor matmul(const Tensor& a_, const Tensor& b_) {
   shape.push_back(a.size(-2));
   shape.push_back(b.size(-1));
   Tensor c = empty(shape, a.dtype(), a.device());
-  on(c.device(), [&](auto dev) { kernels::matmul(dev, batched(a, batch), batched(b, batch), c.view(), 1, Write::overwrite); });
-  return record("matmul", c, {a, b}, {a, b}, [](const Backward& call) -> Tensors {
+  on(c.device(), [&](auto dev) { kernels::matmul(dev, batched(a, batch), batched(b, batch), c.view(), scale, Write::overwrite); });
+  return record("matmul", c, {a, b}, {a, b}, [scale](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
-    return {call.needs(0) ? sum_to(matmul(g, transpose(y, -1, -2)), x.shape()) : Tensor(),
-            call.needs(1) ? sum_to(matmul(transpose(x, -1, -2), g), y.shape()) : Tensor()};
+    return {call.needs(0) ? sum_to(matmul(g, transpose(y, -1, -2), scale), x.shape()) : Tensor(),
+            call.needs(1) ? sum_to(matmul(transpose(x, -1, -2), g, scale), y.shape()) : Tensor()};
   });
 }
 
