@@ -22,6 +22,11 @@ void check_index(const char* op, const Tensor& x, const Tensor& index) {
     fail(op, fmt::format("expected indices on {} but got {}", to_string(x.device()), to_string(index.device())));
 }
 
+void check_source(const char* op, const Tensor& x, const Tensor& source) {
+  if (source.device() != x.device())
+    fail(op, fmt::format("expected a source on {} but got {}", to_string(x.device()), to_string(source.device())));
+}
+
 /// x as (A, N, C) around a dimension of length N. Dimensions on either side are merged, which may take a copy.
 Tensor around(const Tensor& x, int dim) {
   const std::int64_t before = numel(Shape(x.shape().begin(), x.shape().begin() + dim));
@@ -67,6 +72,7 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
   check_index("index_add", x, index);
   dim = normalize_dim(dim, x.dims(), "index_add");
+  check_source("index_add", x, source);
   if (index.dims() != 1 || source.shape() != with_size(x.shape(), dim, index.size(0)) || source.dtype() != x.dtype())
     fail("index_add", fmt::format("expected indices (I) and a source like x {} {} with I slices along dimension {} but got {} and {} {}",
                                   name(x.dtype()), to_string(x.shape()), dim, to_string(index.shape()), name(source.dtype()),
@@ -119,6 +125,7 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index) {
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
   dim = normalize_dim(dim, x.dims(), "scatter_add");
   check_along("scatter_add", x, dim, index);
+  check_source("scatter_add", x, source);
   if (source.shape() != index.shape() || source.dtype() != x.dtype())
     fail("scatter_add", fmt::format("expected a source {} {} but got {} {}", name(x.dtype()), to_string(index.shape()),
                                     name(source.dtype()), to_string(source.shape())));

@@ -88,6 +88,8 @@ Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
     fail("mse_loss", fmt::format("expected operands of one shape but got {} and {}", to_string(a.shape()), to_string(b.shape())));
   if (!is_floating(promote(a.dtype(), b.dtype())))
     fail("mse_loss", fmt::format("expected a floating dtype but got {} and {}", name(a.dtype()), name(b.dtype())));
+  if (a.device() != b.device())
+    fail("mse_loss", fmt::format("expected operands on one device but got {} and {}", to_string(a.device()), to_string(b.device())));
   const Tensor squared = square(a - b);
   return reduction == Reduction::none ? squared : reduction == Reduction::sum ? sum(squared) : mean(squared);
 }
