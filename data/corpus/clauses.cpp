@@ -99,7 +99,7 @@ void Composer::draw_negation(Clause& clause, int percent) {
 void Composer::draw_front(Clause& clause) {
   if (clause.time && random_.chance(50)) {
     clause.front = Front::time;
-  } else if (object_may_lead(clause) && random_.chance(18)) {
+  } else if (object_may_lead(clause) && random_.chance(12)) {
     clause.front = Front::object;
   } else if (clause.place && clause.verb->frame == Frame::position && !clause.negated && random_.chance(30)) {
     clause.front = Front::place;
@@ -206,9 +206,9 @@ Clause Composer::predicate() {
   return clause;
 }
 
-Clause Composer::weather() {
+Clause Composer::weather(bool wet) {
   Clause clause;
-  const std::size_t dice = random_.below(3);
+  const std::size_t dice = wet ? 1 + random_.below(2) : random_.below(3);
   clause.subject = pronoun(Person::it);
   if (dice == 0) {
     clause.verb = &verb("scheinen", Frame::weather);

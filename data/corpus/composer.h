@@ -48,7 +48,7 @@ class Composer {
   Clause any_event();
   Clause predicate_of(const NounPhrase& subject, std::initializer_list<const char*> adjectives);
   Clause predicate();
-  Clause weather();
+  Clause weather(bool wet);
   NounPhrase referring(const NounPhrase& antecedent);
   NounPhrase antecedent();
   NounPhrase relative_person(bool as_subject);
@@ -72,8 +72,12 @@ class Composer {
   Random random_;
 };
 
-// The pairs of words whose combination a sentence uses: an adjective with its noun, a verb with its object, a
-// compound's parts. Written "adjective alt Haus".
-std::vector<std::string> combinations(const Sentence& sentence);
+// Two words that a sentence joins: an adjective and its noun, a verb and its object, the parts of a compound.
+struct Combination {
+  std::string text;     // "adjective alt Haus"
+  std::size_t choices;  // how many other partners the lexicon offers, at least
+};
+
+std::vector<Combination> combinations(const Sentence& sentence);
 
 }  // namespace tern::corpus

@@ -1,12 +1,11 @@
 #include "corpus.h"
 
 #include <algorithm>
-#include <set>
 #include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
 
-#include "composer.h"
+#include "random.h"
 
 namespace tern::corpus {
 namespace {
@@ -96,9 +95,9 @@ bool valid_utf8(const std::string& text) {
 
 }  // namespace
 
-bool held_out(const std::string& combination) {
-  const std::size_t one_in = combination.starts_with("compound") ? 5 : 10;
-  return hash(combination) % one_in == 0;
+bool held_out(const Combination& combination) {
+  const std::size_t one_in = combination.text.starts_with("compound") ? 6 : 12;
+  return combination.choices >= 5 && hash(combination.text) % one_in == 0;
 }
 
 std::size_t count_words(const std::string& text) {

@@ -44,8 +44,8 @@ void print_counts(const Corpus& corpus) {
     for (const Example& example : corpus.*split.examples) {
       german += count_words(example.german);
       english += count_words(example.english);
-      for (const std::string& combination : example.combinations) {
-        if (held_out(combination)) combinations.insert(combination);
+      for (const Combination& combination : example.combinations) {
+        if (held_out(combination)) combinations.insert(combination.text);
       }
     }
     std::printf("%-5s %5zu pairs %6zu German words %6zu English words %4zu held-out combinations\n", split.name,

@@ -38,11 +38,9 @@ constexpr Noun noun_table[] = {
     {"Katze", f, "Katzen", "Katze", "cat", "", animal | pet},
     {"Vogel", m, "Vögel", "Vogels", "bird", "", animal},
     {"Pferd", n, "Pferde", "Pferdes", "horse", "", animal},
-    {"Maus", f, "Mäuse", "Maus", "mouse", "mice", animal},
 
     // Food and drink.
     {"Apfel", m, "Äpfel", "Apfels", "apple", "", food | sweet},
-    {"Kartoffel", f, "Kartoffeln", "Kartoffel", "potato", "potatoes", food},
     {"Kuchen", m, "Kuchen", "Kuchens", "cake", "", food | sweet},
     {"Brot", n, "", "Brotes", "bread", "", food | mass},
     {"Käse", m, "", "Käses", "cheese", "", food | mass},
@@ -55,7 +53,6 @@ constexpr Noun noun_table[] = {
     {"Buch", n, "Bücher", "Buches", "book", "", text | written | flat | gift},
     {"Brief", m, "Briefe", "Briefes", "letter", "", text | written | flat},
     {"Zeitung", f, "Zeitungen", "Zeitung", "newspaper", "", text | flat},
-    {"Geschichte", f, "Geschichten", "Geschichte", "story", "", text | written},
     {"Bild", n, "Bilder", "Bildes", "picture", "", picture | flat | gift},
     {"Mantel", m, "Mäntel", "Mantels", "coat", "", clothing | coloured | flat},
     {"Jacke", f, "Jacken", "Jacke", "jacket", "", clothing | coloured | flat | gift},
@@ -63,7 +60,6 @@ constexpr Noun noun_table[] = {
     {"Kleid", n, "Kleider", "Kleides", "dress", "", clothing | coloured | flat},
     {"Schuh", m, "Schuhe", "Schuhes", "shoe", "", clothing | coloured},
     {"Schlüssel", m, "Schlüssel", "Schlüssels", "key", "", tool | flat},
-    {"Messer", n, "Messer", "Messers", "knife", "knives", tool | flat},
     {"Teller", m, "Teller", "Tellers", "plate", "", upright | coloured | tool},
     {"Ball", m, "Bälle", "Balles", "ball", "", toy | flat | coloured | gift},
     {"Tasche", f, "Taschen", "Tasche", "bag", "", container | coloured | flat | gift},
@@ -79,6 +75,7 @@ constexpr Noun noun_table[] = {
     {"Bank", f, "Bänke", "Bank", "bench", "", furniture | surface | shelter | seat},
     {"Schrank", m, "Schränke", "Schrankes", "cupboard", "", furniture | container | opening},
     {"Lampe", f, "Lampen", "Lampe", "lamp", "", switched | upright},
+    {"Radio", n, "Radios", "Radios", "radio", "", switched | upright},
     {"Uhr", f, "Uhren", "Uhr", "clock", "", tool},
     {"Tür", f, "Türen", "Tür", "door", "", opening | landmark | edge | coloured},
     {"Haustür", f, "Haustüren", "Haustür", "front door", "", opening | landmark | edge | coloured},
@@ -110,12 +107,12 @@ constexpr Noun noun_table[] = {
 };
 
 constexpr Modifier modifier_table[] = {
-    {"Küchen", "kitchen", "Tisch Stuhl Tür Fenster Lampe Uhr Schrank Bank Messer"},
+    {"Küchen", "kitchen", "Tisch Stuhl Tür Fenster Lampe Uhr Schrank Bank Radio"},
     {"Garten", "garden", "Tisch Stuhl Tür Fenster Lampe Uhr Bank Tor Haus"},
-    {"Büro", "office", "Tisch Stuhl Tür Fenster Lampe Uhr Schrank Schlüssel"},
-    {"Keller", "cellar", "Tür Fenster Lampe Schrank Schlüssel"},
+    {"Büro", "office", "Tisch Stuhl Tür Fenster Lampe Uhr Schrank Schlüssel Radio"},
+    {"Keller", "cellar", "Tür Fenster Lampe Schrank Schlüssel Radio"},
     {"Schul", "school", "Tisch Stuhl Tür Fenster Uhr Bank Tor Schlüssel Tasche Buch Garten"},
-    {"Hotel", "hotel", "Tür Fenster Lampe Uhr Schlüssel Bett Garten Zimmer Küche"},
+    {"Hotel", "hotel", "Tür Fenster Lampe Uhr Schlüssel Bett Garten Zimmer Küche Radio"},
     {"Holz", "wooden", "Tisch Stuhl Tür Lampe Schrank Bank Tor Haus Bett Kiste Brücke Teller"},
     {"Glas", "glass", "Tisch Tür Lampe Schrank Haus Teller"},
     {"Metall", "metal", "Tisch Stuhl Tür Lampe Schrank Bank Tor Bett Kiste Brücke Koffer Teller"},

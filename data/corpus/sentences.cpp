@@ -267,7 +267,7 @@ Sentence Composer::reported() {
   if (random_.chance(15)) {
     told = predicate();
   } else if (random_.chance(8)) {
-    told = weather();
+    told = weather(false);
   } else {
     told = any_event();
   }
@@ -318,7 +318,7 @@ Sentence Composer::reason() {
     case 3:
       clause = bare(verb("bleiben", Frame::position), who);
       draw_tense(clause);
-      why = random_.chance(55) ? predicate_of(again, {"krank", "müde"}) : weather();
+      why = random_.chance(55) ? predicate_of(again, {"krank", "müde"}) : weather(true);
       if (clause.tense == Tense::past) why.tense = Tense::past;
       break;
     case 4:
@@ -351,7 +351,7 @@ Sentence Composer::concession() {
   clause = random_.chance(50) ? bare(draw_verb(Frame::intransitive, {"arbeiten", "spielen", "tanzen", "singen"}), who)
                               : bare(draw_verb(Frame::motion, {"gehen", "laufen"}), who);
   if (clause.verb->frame == Frame::intransitive) clause.place = location(*clause.verb, who);
-  Clause although = random_.chance(50) ? predicate_of(referring(who), {"müde", "krank", "hungrig"}) : weather();
+  Clause although = random_.chance(50) ? predicate_of(referring(who), {"müde", "krank", "hungrig"}) : weather(true);
   if (random_.chance(45)) clause.tense = although.tense = Tense::past;
   Complement complement;
   complement.conjunction = {"obwohl", "although"};
@@ -374,7 +374,7 @@ Sentence Composer::condition() {
   Clause when;
   const std::size_t dice = random_.below(3);
   if (dice == 0) {
-    when = weather();
+    when = weather(false);
   } else if (dice == 1 || is_one_of(*clause.verb, {"einschlafen", "ankommen", "stehen", "sitzen"})) {
     when = predicate_of(referring(who), {"müde", "krank", "hungrig", "traurig", "glücklich"});
   } else {

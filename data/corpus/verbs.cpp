@@ -56,8 +56,6 @@ constexpr Verb verb_table[] = {
      person | building | area | text},
     {"fragen", "", "", "", "gefragt", false, "ask", "", Frame::transitive, person, person},
     {"besuchen", "", "", "", "besucht", false, "visit", "", Frame::transitive, person, person | building},
-    {"tragen", "", "trägst", "trägt", "getragen", false, "carry", "", Frame::transitive, person,
-     container | upright | toy},
     {"putzen", "", "", "", "geputzt", false, "clean", "", Frame::transitive, person,
      opening | room | furniture | vehicle | tool},
     {"reparieren", "", "", "", "repariert", false, "repair", "", Frame::transitive, adult | kin,
