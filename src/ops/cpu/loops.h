@@ -26,23 +26,48 @@ inline constexpr std::int64_t chunk = 1024;
 /// for functions such as exp.
 inline constexpr std::int64_t stream_grain = 16384, function_grain = 4096;
 
-/// Calls f(begin, end) on parts of [0, count), one per thread and none smaller than the grain, unless there is only one.
-/// f must not throw.
+/// Calls f(begin, end) on `threads` even parts of [0, count), each on its own thread. f must not throw.
 template <class F>
-void parallel(std::int64_t count, std::int64_t grain, F&& f) {
-  if (count <= 0) return;
-  const std::int64_t wanted = std::min<std::int64_t>(omp_get_max_threads(), count / std::max<std::int64_t>(grain, 1));
-  if (wanted <= 1) {
-    f(std::int64_t(0), count);
+void share(std::int64_t count, std::int64_t threads, F&& f) {
+  if (threads <= 1) {
+    if (count > 0) f(std::int64_t(0), count);
     return;
   }
-#pragma omp parallel num_threads(static_cast<int>(wanted))
+#pragma omp parallel num_threads(static_cast<int>(threads))
   {
-    const std::int64_t threads = omp_get_num_threads(), i = omp_get_thread_num();
-    const std::int64_t begin = count * i / threads, end = count * (i + 1) / threads;
+    // Inside another parallel region fewer threads come than were asked for.
+    const std::int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
+    const std::int64_t begin = count * i / n, end = count * (i + 1) / n;
     if (begin < end) f(begin, end);
   }
 }
+
+/// As share, on as many threads as have at least `grain` elements each.
+template <class F>
+void parallel(std::int64_t count, std::int64_t grain, F&& f) {
+  share(count, std::min<std::int64_t>(omp_get_max_threads(), count / std::max<std::int64_t>(grain, 1)), f);
+}
+
+/// Memory for the length of a kernel. It comes from the tensors' allocator, where the block that the last call gave back lies
+/// ready; aligned to 64 bytes. Taken outside parallel regions, because it may throw.
+template <class T>
+class Scratch {
+ public:
+  Scratch(std::int64_t count, const Stream& stream) : bytes_(static_cast<std::size_t>(count) * sizeof(T)), stream_(stream) {
+    if (bytes_ > 0) data_ = static_cast<T*>(backend::allocate(Cpu{}, bytes_, stream_));
+  }
+  ~Scratch() {
+    if (data_) backend::deallocate(Cpu{}, data_, bytes_, stream_);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  T* data() const { return data_; }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t bytes_;
+  Stream stream_;
+};
 
 /// The common shape of N operands and the strides of each, in elements. Dimensions of size 1 are gone, neighbours that every operand
 /// steps through evenly are one, and where the order does not matter the first operand's smallest stride is innermost.

@@ -1,84 +1,225 @@
 #include "ops/kernels/matmul.h"
 
-#include <Eigen/Core>
-#include <vector>
+#include <limits>
 
-#include "ops/cpu/loops.h"
+#include "ops/cpu/gemm.h"
+#include "ops/kernels/copy.h"
 
 namespace tern::kernels {
 
 using namespace loops;
+using gemm::Matrix;
+using gemm::Sizes;
+
+// Matrix products on the CPU: batches that share one b become rows of one product, a product with a single row or column becomes sums over
+// the other operand's memory, and all others go through the packed kernel of gemm.h. What is shared among threads is the batch
+// where it is long enough, else a grid of parts of c; neither changes the order in which an element is summed.
 
 namespace {
 
-/// One matrix of a batch: element (i, j) lies at data + i * row_stride + j * column_stride.
-template <class T>
-struct Matrix {
-  T* data;
-  std::int64_t row_stride, column_stride;
+/// Multiplications below which a second thread costs more than it brings.
+constexpr std::int64_t product_grain = 1 << 17;
+
+/// A batch of products: sizes, the batch dimensions as a loop over (c, a, b), and the matrices at its start.
+struct Batch {
+  Sizes size;
+  Loop<3> loop;
+  std::int64_t a_row, a_column, b_row, b_column, c_row;
 };
 
-template <class T, int Major>
-using Map = Eigen::Map<Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Major>, 0, Eigen::OuterStride<>>;
-
-/// Calls f with an Eigen map of the matrix in whichever order is contiguous.
-template <class T, class F>
-void with_map(const Matrix<T>& matrix, std::int64_t rows, std::int64_t columns, F&& f) {
-  using Plain = std::remove_const_t<T>;
-  const bool row_major = matrix.column_stride == 1 || columns <= 1;
-  const std::int64_t outer = row_major ? (rows <= 1 ? columns : matrix.row_stride) : (columns <= 1 ? rows : matrix.column_stride);
-  if (row_major) f(Eigen::Map<const Eigen::Matrix<Plain, -1, -1, Eigen::RowMajor>, 0, Eigen::OuterStride<>>(matrix.data, rows, columns, Eigen::OuterStride<>(outer)));
-  else f(Eigen::Map<const Eigen::Matrix<Plain, -1, -1, Eigen::ColMajor>, 0, Eigen::OuterStride<>>(matrix.data, rows, columns, Eigen::OuterStride<>(outer)));
+Batch make_batch(const View& a, const View& b, const View& c) {
+  const int last = c.dims() - 1;
+  Shape shape = c.shape;
+  Strides in_c = c.strides, in_a = a.strides, in_b = b.strides;
+  for (int i = 0; i < 2; ++i) {
+    shape.pop_back();
+    in_c.pop_back();
+    in_a.pop_back();
+    in_b.pop_back();
+  }
+  const Sizes size{c.shape[last - 1], c.shape[last], a.shape[last]};
+  Batch batch{size, make_loop<3>(shape, {&in_c, &in_a, &in_b}), a.strides[last - 1], a.strides[last], b.strides[last - 1], b.strides[last], c.strides[last - 1]};
+  // The stride of a dimension of size 1 may be anything; as 1, it keeps one stride of every matrix at 1.
+  if (size.depth <= 1) batch.a_column = batch.b_row = 1;
+  if (size.rows <= 1 && batch.a_column != 1) batch.a_row = 1;
+  if (size.columns <= 1 && batch.b_row != 1) batch.b_column = 1;
+  return batch;
 }
 
-struct Sizes {
-  std::int64_t rows, columns, depth;
+/// Where all products share one b and the rows of their matrices lie evenly, (B, M, K) times (K, N) is (B M, K) times (K, N).
+void merge_batch(Batch& batch) {
+  Loop<3>& loop = batch.loop;
+  const std::int64_t in_c = loop.inner_stride(0), in_a = loop.inner_stride(1), length = loop.inner();
+  if (length <= 1 || loop.inner_stride(2) != 0 || in_a < 0 || in_c <= 0) return;
+  if (batch.size.rows == 1 && batch.a_column == 1) {
+    batch.a_row = in_a;
+    batch.c_row = in_c;
+  }
+  if (in_a != batch.size.rows * batch.a_row || in_c != batch.size.rows * batch.c_row) return;
+  batch.size.rows *= length;
+  loop.count /= length;
+  if (loop.dims > 1) --loop.dims;
+  else loop.shape[0] = 1;
+}
+
+/// The sum of products of two contiguous runs, in lanes.
+template <class C>
+C dot(const C* x, const C* y, std::int64_t n) {
+  constexpr int lanes = 32;
+  C lane[lanes] = {};
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    for (int j = 0; j < lanes; ++j) lane[j] += x[i + j] * y[i + j];
+  for (int j = 0; i < n; ++i, ++j) lane[j] += x[i] * y[i];
+  for (int width = lanes / 2; width > 0; width /= 2)
+    for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+  return lane[0];
+}
+
+/// y[i] = alpha * sum over k of m[i, k] x[k], or added to y, for i in [begin, end). `m` reads along whichever of its strides is 1.
+template <class C, class S>
+void matrix_vector(const Matrix<const S>& m, const C* x, std::int64_t depth, S* y, std::int64_t y_stride, C alpha, Write write,
+                   std::int64_t begin, std::int64_t end) {
+  alignas(64) C row[chunk];
+  alignas(64) C sums[chunk];
+  for (std::int64_t first = begin; first < end; first += chunk) {
+    const std::int64_t n = std::min(chunk, end - first);
+    std::fill_n(sums, n, C(0));
+    if (m.column_stride == 1) {
+      for (std::int64_t i = 0; i < n; ++i)
+        for (std::int64_t k = 0; k < depth; k += chunk) {
+          const std::int64_t length = std::min(chunk, depth - k);
+          sums[i] += dot(load(m.at(first + i, k).data, 1, length, row), x + k, length);
+        }
+    } else {
+      for (std::int64_t k = 0; k < depth; ++k) {
+        const C* const column = load(m.at(first, k).data, m.row_stride, n, row);
+        const C factor = x[k];
+#pragma omp simd
+        for (std::int64_t i = 0; i < n; ++i) sums[i] += factor * column[i];
+      }
+    }
+    for (std::int64_t i = 0; i < n; ++i) {
+      S& to = y[(first + i) * y_stride];
+      to = S(alpha * sums[i] + (write == Write::accumulate ? C(to) : C(0)));
+    }
+  }
+}
+
+/// Products of which one side is a vector: b's columns, or a's rows, times the vector.
+template <class C, class S>
+void vector_products(const Batch& batch, const View& a, const View& b, const View& c, C alpha, Write write) {
+  const auto [rows, columns, depth] = batch.size;
+  const bool row = rows == 1;
+  const std::int64_t count = row ? columns : rows, y_stride = row ? 1 : batch.c_row, x_stride = row ? batch.a_column : batch.b_row;
+  const Scratch<C> xs(depth * batch.loop.count, c.stream);
+  std::int64_t filled = 0;
+  walk(batch.loop, 0, batch.loop.count, 1, [&](const std::int64_t* at, std::int64_t) {
+    const S* const x = row ? a.as<const S>() + at[1] : b.as<const S>() + at[2];
+    for (std::int64_t k = 0; k < depth; ++k) xs.data()[filled++] = convert<C>(x[k * x_stride]);
+  });
+  const auto product = [&](const std::int64_t* at, std::int64_t number, std::int64_t begin, std::int64_t end) {
+    Matrix<const S> m{a.as<const S>() + at[1], batch.a_row, batch.a_column};
+    if (row) m = {b.as<const S>() + at[2], batch.b_column, batch.b_row};
+    matrix_vector<C, S>(m, xs.data() + depth * number, depth, c.as<S>() + at[0], y_stride, alpha, write, begin, end);
+  };
+  // Short products go to the threads whole, long ones are cut.
+  const bool whole = batch.loop.count >= omp_get_max_threads();
+  const std::int64_t per_element = std::max<std::int64_t>(1, depth), per_product = per_element * std::max<std::int64_t>(1, count);
+  parallel(whole ? batch.loop.count : 1, std::max<std::int64_t>(1, stream_grain / per_product), [&](std::int64_t first, std::int64_t last) {
+    std::int64_t number = first;
+    walk(batch.loop, whole ? first : 0, whole ? last : batch.loop.count, 1, [&](const std::int64_t* at, std::int64_t) {
+      if (whole) product(at, number, 0, count);
+      else parallel(count, std::max<std::int64_t>(1, stream_grain / per_element), [&](std::int64_t begin, std::int64_t end) { product(at, number, begin, end); });
+      ++number;
+    });
+  });
+}
+
+/// A product's c is cut into row_parts x column_parts parts, whose edges fall on tiles.
+struct Grid {
+  std::int64_t row_parts = 1, column_parts = 1;
 };
 
-template <class T>
-void product(const Matrix<const T>& a, const Matrix<const T>& b, T* c, std::int64_t c_stride, Sizes size, T alpha, Write write) {
-  Map<T, Eigen::RowMajor> out(c, size.rows, size.columns, Eigen::OuterStride<>(c_stride));
-  if (write == Write::overwrite) out.setZero();
-  with_map(a, size.rows, size.depth, [&](const auto& left) {
-    with_map(b, size.depth, size.columns, [&](const auto& right) { out.noalias() += alpha * left * right; });
+/// The grid of so many parts that packs least: each part packs its own rows of a and columns of b. One part where none fits.
+template <class C>
+Grid make_grid(Sizes size, std::int64_t parts) {
+  Grid best;
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (std::int64_t row_parts = 1; row_parts <= parts; ++row_parts) {
+    const std::int64_t column_parts = parts / row_parts, cost = size.rows * column_parts + size.columns * row_parts;
+    if (parts % row_parts != 0 || cost >= least) continue;
+    if (size.rows < row_parts * gemm::max_height || size.columns < column_parts * gemm::breadth<C>) continue;
+    least = cost;
+    best = {row_parts, column_parts};
+  }
+  return best;
+}
+
+/// The products of a batch into c, where place(at, number) finds the matrix of product `number`, whose rows are c_row apart.
+template <class C, class S, class Place>
+void tiled_products(const Batch& batch, const View& a, const View& b, std::int64_t c_row, C alpha, bool add, const Stream& stream, Place&& place) {
+  const auto [rows, columns, depth] = batch.size;
+  const std::int64_t count = batch.loop.count, threads = std::clamp<std::int64_t>(count * rows * columns * depth / product_grain, 1, omp_get_max_threads());
+  const bool whole = count % threads == 0 || count >= 8 * threads;
+  const Grid grid = whole ? Grid{} : make_grid<C>(batch.size, threads);
+  const std::int64_t parts = grid.row_parts * grid.column_parts;
+  const auto row_edge = [&](std::int64_t i) { return std::min(rows, gemm::round_up(rows * i / grid.row_parts, gemm::max_height)); };
+  const auto column_edge = [&](std::int64_t j) { return std::min(columns, gemm::round_up(columns * j / grid.column_parts, gemm::breadth<C>)); };
+  // Rounding the edges may add a tile to a part.
+  const std::int64_t work_size = gemm::packed_size<C>({rows / grid.row_parts + 2 * gemm::max_height, columns / grid.column_parts + 2 * gemm::breadth<C>, depth});
+  const Scratch<C> work(work_size * threads, stream);
+  share(count * parts, std::min(threads, count * parts), [&](std::int64_t begin, std::int64_t end) {
+    C* const own = work.data() + work_size * omp_get_thread_num();
+    for (std::int64_t unit = begin; unit < end; ++unit) {
+      const std::int64_t number = unit / parts, i = unit % parts / grid.column_parts, j = unit % grid.column_parts;
+      const std::int64_t i0 = row_edge(i), j0 = column_edge(j);
+      const Sizes size{row_edge(i + 1) - i0, column_edge(j + 1) - j0, depth};
+      if (size.rows <= 0 || size.columns <= 0) continue;
+      walk(batch.loop, number, number + 1, 1, [&](const std::int64_t* at, std::int64_t) {
+        const Matrix<const S> left{a.as<const S>() + at[1], batch.a_row, batch.a_column}, right{b.as<const S>() + at[2], batch.b_row, batch.b_column};
+        gemm::multiply<C, S>(size, alpha, left.at(i0, 0), right.at(0, j0), place(at, number) + i0 * c_row + j0, c_row, add, own);
+      });
+    }
   });
 }
 
 }  // namespace
 
 void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Write write) {
-  const int last = c.dims() - 1;
-  const Sizes size{c.shape[last - 1], c.shape[last], a.shape[last]};
-  Shape batch = c.shape;
-  Strides a_batch = a.strides, b_batch = b.strides, c_batch = c.strides;
-  for (int i = 0; i < 2; ++i) batch.pop_back(), a_batch.pop_back(), b_batch.pop_back(), c_batch.pop_back();
-  const auto loop = make_loop<3>(batch, {&c_batch, &a_batch, &b_batch});
+  if (c.numel() == 0) return;
+  Batch batch = make_batch(a, b, c);
+  if (batch.size.depth == 0) {
+    if (write == Write::overwrite) fill(Cpu{}, c, 0);
+    return;
+  }
+  merge_batch(batch);
+  const auto [rows, columns, depth] = batch.size;
   dispatch_floats(c.dtype, "matmul", [&]<class S>() {
     using C = compute_t<S>;
-    const auto each = [&](const std::int64_t* at, std::int64_t n) {
-      for (std::int64_t i = 0; i < n; ++i) {
-        const S* pa = a.as<const S>() + at[1] + i * loop.inner_stride(1);
-        const S* pb = b.as<const S>() + at[2] + i * loop.inner_stride(2);
-        S* pc = c.as<S>() + at[0] + i * loop.inner_stride(0);
-        if constexpr (std::is_same_v<C, S>) {
-          product<C>({pa, a.strides[last - 1], a.strides[last]}, {pb, b.strides[last - 1], b.strides[last]}, pc, c.strides[last - 1], size, C(alpha), write);
-        } else {
-          std::vector<C> fa(size.rows * size.depth), fb(size.depth * size.columns), fc(size.rows * size.columns);
-          for (std::int64_t r = 0; r < size.rows; ++r)
-            for (std::int64_t k = 0; k < size.depth; ++k) fa[r * size.depth + k] = C(pa[r * a.strides[last - 1] + k * a.strides[last]]);
-          for (std::int64_t k = 0; k < size.depth; ++k)
-            for (std::int64_t j = 0; j < size.columns; ++j) fb[k * size.columns + j] = C(pb[k * b.strides[last - 1] + j * b.strides[last]]);
-          product<C>({fa.data(), size.depth, 1}, {fb.data(), size.columns, 1}, fc.data(), size.columns, size, C(alpha), Write::overwrite);
-          for (std::int64_t r = 0; r < size.rows; ++r)
-            for (std::int64_t j = 0; j < size.columns; ++j) {
-              S& out = pc[r * c.strides[last - 1] + j];
-              out = S(fc[r * size.columns + j] + (write == Write::accumulate ? C(out) : C(0)));
-            }
-        }
-      }
-    };
-    if (loop.count > 1) parallel_walk(loop, 1, loop.count, each);
-    else walk(loop, 0, loop.count, loop.count, each);
+    if (rows == 1 || columns == 1) {
+      vector_products<C, S>(batch, a, b, c, C(alpha), write);
+    } else if constexpr (std::is_same_v<C, S>) {
+      const auto place = [&](const std::int64_t* at, std::int64_t) { return c.as<C>() + at[0]; };
+      tiled_products<C, S>(batch, a, b, batch.c_row, C(alpha), write == Write::accumulate, c.stream, place);
+    } else {
+      // Sums stay in float32 until they are complete, and are rounded once.
+      const Scratch<C> wide(batch.loop.count * rows * columns, c.stream);
+      const auto place = [&](const std::int64_t*, std::int64_t number) { return wide.data() + number * rows * columns; };
+      tiled_products<C, S>(batch, a, b, columns, C(alpha), false, c.stream, place);
+      std::int64_t number = 0;
+      walk(batch.loop, 0, batch.loop.count, 1, [&](const std::int64_t* at, std::int64_t) {
+        const C* const from = wide.data() + number++ * rows * columns;
+        parallel(rows, std::max<std::int64_t>(1, stream_grain / columns), [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t i = begin; i < end; ++i) {
+            S* const to = c.as<S>() + at[0] + i * batch.c_row;
+            if (write == Write::overwrite) convert_run(from + i * columns, to, columns);
+            else
+              for (std::int64_t j = 0; j < columns; ++j) to[j] = S(C(to[j]) + from[i * columns + j]);
+          }
+        });
+      });
+    }
   });
 }
 

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <numbers>
-#include <vector>
 
 #include "ops/cpu/loops.h"
 #include "ops/cpu/radix_sort.h"
@@ -146,12 +145,12 @@ void bernoulli(Cpu, const View& y, double probability, PhiloxState state) {
 
 void permutation(Cpu, const View& y, PhiloxState state) {
   const std::int64_t n = y.shape[0];
-  std::vector<Ranked<std::uint64_t>> entries(static_cast<std::size_t>(2 * n));
+  const Scratch<Ranked<std::uint64_t>> entries(2 * n, y.stream);
   const std::uint64_t first = state.offset + (state.base ? *state.base : 0);
   parallel(n, function_grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const PhiloxBlock block = philox(state.seed, first + std::uint64_t(i));
-      entries[static_cast<std::size_t>(i)] = {std::uint64_t(block.words[1]) << 32 | block.words[0], i};
+      entries.data()[i] = {std::uint64_t(block.words[1]) << 32 | block.words[0], i};
     }
   });
   const auto* sorted = radix_sort(entries.data(), entries.data() + n, n);

@@ -1,8 +1,6 @@
 #include "ops/kernels/reduce.h"
 
 #include <cmath>
-#include <memory>
-#include <vector>
 
 #include "ops/cpu/loops.h"
 #include "ops/cpu/vector_math.h"
@@ -223,8 +221,7 @@ void reduce_as(const Fold<C>& fold, const View& x, const View& y, double scale) 
       for (std::int64_t i = 0; i < width; ++i) values[i] = C(values[i] * C(scale));
     store(values, y.as<R>() + at, width == 1 ? 1 : y_stride, width);
   };
-  std::unique_ptr<C[]> partial;
-  if (plan.parts > 1) partial = std::make_unique_for_overwrite<C[]>(static_cast<std::size_t>(plan.blocks * plan.parts * plan.width));
+  const Scratch<C> partial(plan.parts > 1 ? plan.blocks * plan.parts * plan.width : 0, y.stream);
   const std::int64_t unit_size = std::max<std::int64_t>(1, plan.reduced.count * plan.width / plan.parts);
   parallel(plan.blocks * plan.parts, std::max<std::int64_t>(1, stream_grain / unit_size), [&](std::int64_t begin, std::int64_t end) {
     Workspace<C> work;
@@ -232,17 +229,17 @@ void reduce_as(const Fold<C>& fold, const View& x, const View& y, double scale) 
       const std::int64_t block = unit / plan.parts, part = unit % plan.parts;
       walk_blocks(plan, block, block + 1, [&](std::int64_t x_at, std::int64_t y_at, std::int64_t width) {
         C* folded = fold_part(plan, fold, x.as<const S>() + x_at, width, plan.part_begin(part), plan.part_begin(part + 1), work);
-        if (partial) std::copy_n(folded, width, partial.get() + unit * plan.width);
+        if (plan.parts > 1) std::copy_n(folded, width, partial.data() + unit * plan.width);
         else write(folded, y_at, width);
       });
     }
   });
-  if (!partial) return;
+  if (plan.parts == 1) return;
   Workspace<C> work;
   std::int64_t unit = 0;
   walk_blocks(plan, 0, plan.blocks, [&](std::int64_t, std::int64_t y_at, std::int64_t width) {
     Cascade<C> cascade(fold, work.levels, width);
-    for (std::int64_t part = 0; part < plan.parts; ++part) cascade.add(partial.get() + unit++ * plan.width);
+    for (std::int64_t part = 0; part < plan.parts; ++part) cascade.add(partial.data() + unit++ * plan.width);
     write(cascade.finish(), y_at, width);
   });
 }

@@ -1,5 +1,4 @@
 #include <bit>
-#include <vector>
 
 #include "ops/cpu/loops.h"
 #include "ops/cpu/radix_sort.h"
@@ -48,8 +47,7 @@ void sort(Cpu, const View& x, const View& values, const View& indices, bool desc
   const auto rows = make_loop<1>(shape, {&strides}, Order::row_major);
   dispatch_numbers(x.dtype, "sort", [&]<class S>() {
     using Key = decltype(key_of(S{}));
-    // Memory for every thread is taken here, where a failure may throw.
-    std::vector<Ranked<Key>> entries(static_cast<std::size_t>(omp_get_max_threads() * 2 * length));
+    const Scratch<Ranked<Key>> entries(omp_get_max_threads() * 2 * length, x.stream);
     parallel(rows.count, std::max<std::int64_t>(1, function_grain / length), [&](std::int64_t begin, std::int64_t end) {
       Ranked<Key>* const own = entries.data() + omp_get_thread_num() * 2 * length;
       std::int64_t row = begin;

@@ -1,0 +1,217 @@
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "ops/cpu/loops.h"
+
+namespace tern::gemm {
+
+/// Note [Gemm]: c += a b in the manner of Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", TOMS 2008. Both
+/// operands are copied into panels in the order in which the innermost kernel reads them: `height` rows of a, and `breadth` columns of b,
+/// by step of the depth. The kernel keeps a height x breadth tile of c in registers and does one outer product of a panel
+/// column with a panel row per step. A block of b's panels is meant to stay in the third-level cache, a block of a's in the second,
+/// and one panel of b in the first. Packing also converts 16-bit floats, resolves transposition and pads edges with zeros.
+///
+/// Each element of c is summed over the depth in one fixed order, whatever tile, block or thread it falls in.
+#if defined(__AVX512F__)
+inline constexpr int vector_bytes = 64, max_height = 14;  // 28 of 32 registers hold the tile
+#elif defined(__AVX__)
+inline constexpr int vector_bytes = 32, max_height = 6;  // 12 of 16
+#else
+inline constexpr int vector_bytes = 16, max_height = 6;
+#endif
+inline constexpr std::int64_t block_depth = 256, block_rows = 20 * max_height, block_columns = 2048;
+
+template <class T>
+inline constexpr int lanes = vector_bytes / int(sizeof(T));
+/// Columns of a full tile: two vectors.
+template <class T>
+inline constexpr int breadth = 2 * lanes<T>;
+
+template <class T>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(vector_bytes)));
+};
+
+/// Element (i, j) lies at data + i * row_stride + j * column_stride.
+template <class T>
+struct Matrix {
+  T* data;
+  std::int64_t row_stride, column_stride;
+  Matrix at(std::int64_t i, std::int64_t j) const { return {data + i * row_stride + j * column_stride, row_stride, column_stride}; }
+};
+
+/// c (rows x columns, of a tile of R x V vectors) = alpha * a b, or added to c.
+template <class T, int R, int V>
+void tile(std::int64_t depth, const T* __restrict a, const T* __restrict b, T* c, std::int64_t c_stride, int rows, int columns, T alpha, bool add) {
+  using Vector = typename VectorOf<T>::type;
+  constexpr int width = V * lanes<T>;
+  // c is on its way while the sums are formed.
+  for (int r = 0; r < rows; ++r)
+    for (int v = 0; v < V; ++v) __builtin_prefetch(c + r * c_stride + v * lanes<T>, 1);
+  Vector sum[R][V] = {};
+  for (std::int64_t k = 0; k < depth; ++k, a += R, b += width) {
+    Vector row[V];
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) row[v] = *reinterpret_cast<const Vector*>(b + v * lanes<T>);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) sum[r][v] += a[r] * row[v];
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    if (r >= rows) break;
+    // Edges take the way through a buffer, with the very same arithmetic.
+    alignas(vector_bytes) T edge[width] = {};
+    T* const to = c + r * c_stride;
+    const std::size_t bytes = static_cast<std::size_t>(columns) * sizeof(T);
+    const bool whole = columns == width;
+    if (add && !whole) std::memcpy(edge, to, bytes);
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) {
+      Vector value = alpha * sum[r][v], before;
+      T* const place = whole ? to + v * lanes<T> : edge + v * lanes<T>;
+      if (add) {
+        std::memcpy(&before, place, sizeof before);
+        value = before + alpha * sum[r][v];
+      }
+      std::memcpy(place, &value, sizeof value);
+    }
+    if (!whole) std::memcpy(to, edge, bytes);
+  }
+}
+
+template <class T>
+using Tile = void (*)(std::int64_t, const T*, const T*, T*, std::int64_t, int, int, T, bool);
+
+/// The kernel for panels of an even height and of V vectors.
+template <class T>
+Tile<T> tile_for(int height, int vectors) {
+  static constexpr auto table = []<int... I>(std::integer_sequence<int, I...>) {
+    return std::array<std::array<Tile<T>, 2>, sizeof...(I)>{{{tile<T, 2 * I + 2, 1>, tile<T, 2 * I + 2, 2>}...}};
+  }(std::make_integer_sequence<int, max_height / 2>());
+  return table[static_cast<std::size_t>(height / 2 - 1)][static_cast<std::size_t>(vectors - 1)];
+}
+
+/// The height of the panels that waste least of `rows` rows.
+inline int panel_height(std::int64_t rows) {
+  const std::int64_t panels = (rows + max_height - 1) / max_height;
+  return static_cast<int>(((rows + panels - 1) / panels + 1) / 2 * 2);
+}
+
+/// One stage of a transposition of a square of vectors: swaps the off-diagonal blocks of Step x Step elements.
+template <int Step, class Vector, int... Lane>
+[[gnu::always_inline]] inline void exchange(Vector* rows, std::integer_sequence<int, Lane...>) {
+  constexpr int n = sizeof...(Lane);
+#pragma GCC unroll 16
+  for (int i = 0; i < n; ++i) {
+    if (i & Step) continue;
+    const Vector upper = rows[i], lower = rows[i + Step];
+    rows[i] = __builtin_shufflevector(upper, lower, (Lane & Step ? n + Lane - Step : Lane)...);
+    rows[i + Step] = __builtin_shufflevector(upper, lower, (Lane & Step ? n + Lane : Lane + Step)...);
+  }
+  if constexpr (Step > 1) exchange<Step / 2>(rows, std::make_integer_sequence<int, n>());
+}
+
+/// to[j * width + i] = x[i * line_stride + j] for n lines, padded with zeros to `width`, and `depth` steps. Stores whole vectors, in
+/// ascending order, so that what one writes too far, the next overwrites; `to` has room for one vector more.
+template <class T, class S>
+void pack_transposed(const S* x, std::int64_t line_stride, int n, std::int64_t depth, int width, T* to) {
+  using Vector = typename VectorOf<T>::type;
+  constexpr int square = lanes<T>, most_groups = (std::max(max_height, breadth<T>) + square - 1) / square;
+  const int groups = (width + square - 1) / square;
+  for (std::int64_t j = 0; j < depth; j += square) {
+    const int steps = static_cast<int>(std::min<std::int64_t>(square, depth - j));
+    Vector rows[most_groups][square];
+    for (int g = 0; g < groups; ++g) {
+      for (int i = 0; i < square; ++i) {
+        const S* const line = x + (g * square + i) * line_stride + j;
+        rows[g][i] = Vector{};
+        if (g * square + i >= n) continue;
+        if (std::is_same_v<T, S> && steps == square) std::memcpy(&rows[g][i], line, sizeof(Vector));
+        else loops::convert_run(line, reinterpret_cast<T*>(&rows[g][i]), steps);
+      }
+      exchange<square / 2>(rows[g], std::make_integer_sequence<int, square>());
+    }
+    for (int k = 0; k < steps; ++k)
+      for (int g = 0; g < groups; ++g) std::memcpy(to + (j + k) * width + g * square, &rows[g][k], sizeof(Vector));
+  }
+}
+
+/// Copies `count` lines of x, `depth` long, into panels of `width` lines, step by step of the depth. `to` has room for
+/// one vector more.
+template <class T, class S>
+void pack(const S* x, std::int64_t line_stride, std::int64_t depth_stride, std::int64_t count, std::int64_t depth, int width, T* to) {
+  for (std::int64_t first = 0; first < count; first += width, to += width * depth, x += width * line_stride) {
+    const std::int64_t n = std::min<std::int64_t>(width, count - first);
+    if (depth_stride == 1) {
+      pack_transposed(x, line_stride, static_cast<int>(n), depth, width, to);
+      continue;
+    }
+    // Nearly all panels have one of two widths; moves of a fixed length need no loop.
+    const auto copy = [&]<int Width>(std::integral_constant<int, Width>) {
+      for (std::int64_t k = 0; k < depth; ++k) std::memcpy(to + k * Width, x + k * depth_stride, Width * sizeof(T));
+    };
+    if (std::is_same_v<T, S> && n == max_height && width == n) copy(std::integral_constant<int, max_height>());
+    else if (std::is_same_v<T, S> && n == breadth<T> && width == n) copy(std::integral_constant<int, breadth<T>>());
+    else {
+      if (n < width) std::fill_n(to, width * depth, T(0));
+      for (std::int64_t k = 0; k < depth; ++k) loops::convert_run(x + k * depth_stride, to + k * width, n);
+    }
+  }
+}
+
+struct Sizes {
+  std::int64_t rows, columns, depth;
+};
+
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
+
+/// Elements that `multiply` needs room for, for packed panels of a and then of b.
+template <class T>
+constexpr std::int64_t packed_a_size(Sizes size) {
+  return round_up((std::min(size.rows, block_rows) + max_height) * std::min(size.depth, block_depth) + lanes<T>, lanes<T>);
+}
+template <class T>
+constexpr std::int64_t packed_size(Sizes size) {
+  return packed_a_size<T>(size) + round_up(std::min(size.columns, block_columns), breadth<T>) * std::min(size.depth, block_depth) + lanes<T>;
+}
+
+/// c = alpha * a b, or added to c, on the calling thread. c's rows are contiguous; one stride of a and of b is 1. S is T or a 16-bit
+/// float. `work` is aligned to vectors and has packed_size elements.
+template <class T, class S>
+void multiply(Sizes size, T alpha, const Matrix<const S>& a, const Matrix<const S>& b, T* c, std::int64_t c_stride, bool add, T* work) {
+  T *const packed_a = work, *const packed_b = work + packed_a_size<T>(size);
+  const int height = panel_height(size.rows);
+  const std::int64_t rows_at_once = block_rows / height * height;
+  for (std::int64_t j0 = 0; j0 < size.columns; j0 += block_columns) {
+    const std::int64_t columns = std::min(block_columns, size.columns - j0);
+    // The last panel of b is one vector wide where that is enough.
+    const std::int64_t rest = columns % breadth<T>, narrow = rest > 0 && rest <= lanes<T> ? rest : 0;
+    for (std::int64_t k0 = 0; k0 < size.depth; k0 += block_depth) {
+      const std::int64_t depth = std::min(block_depth, size.depth - k0);
+      const auto pack_b = [&](std::int64_t j, std::int64_t count, int width) {
+        pack(b.at(k0, j0 + j).data, b.column_stride, b.row_stride, count, depth, width, packed_b + j * depth);
+      };
+      pack_b(0, columns - narrow, breadth<T>);
+      if (narrow) pack_b(columns - narrow, narrow, lanes<T>);
+      for (std::int64_t i0 = 0; i0 < size.rows; i0 += rows_at_once) {
+        const std::int64_t rows = std::min(rows_at_once, size.rows - i0);
+        pack(a.at(i0, k0).data, a.row_stride, a.column_stride, rows, depth, height, packed_a);
+        for (std::int64_t j = 0; j < columns; j += breadth<T>) {
+          const int width = static_cast<int>(std::min<std::int64_t>(breadth<T>, columns - j));
+          const Tile<T> kernel = tile_for<T>(height, width <= lanes<T> ? 1 : 2);
+          for (std::int64_t i = 0; i < rows; i += height)
+            kernel(depth, packed_a + i * depth, packed_b + j * depth, c + (i0 + i) * c_stride + j0 + j, c_stride,
+                   static_cast<int>(std::min<std::int64_t>(height, rows - i)), width, alpha, add || k0 > 0);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace tern::gemm
