@@ -33,6 +33,19 @@ struct Wanted {
   std::size_t input;  ///< which of grad()'s inputs
 };
 
+/// The gradients of a node's inputs. In anomaly mode they are searched here, and not in the ops that backward is written
+/// in: so it is the op of the forward pass, and its module, that an error names.
+Tensors gradients_of(Node& node, const Tensors& gradients) {
+  if (!context().anomaly) return node.backward(gradients);
+  struct Restore {
+    ~Restore() { context().anomaly = true; }
+  } restore;
+  context().anomaly = false;
+  Tensors results = node.backward(gradients);
+  check_gradients(node, results);
+  return results;
+}
+
 class Pass {
  public:
   Pass(std::vector<Wanted> wanted, bool accumulate, bool retain_graph)
@@ -73,10 +86,9 @@ class Pass {
     if (node.released)
       fail("backward", fmt::format("expected a graph that is still alive, but '{}' was freed by an earlier backward: "
                                    "pass retain_graph to that one", node.op));
-    const Tensors results = node.backward(gradients);
+    const Tensors results = gradients_of(node, gradients);
     if (!node.next.empty() && results.size() != node.next.size())
       fail(node.op, fmt::format("expected backward to return {} gradients but got {}", node.next.size(), results.size()));
-    if (context().anomaly) check_gradients(node, results);
     if (!retain_graph_) node.release_saved();
     for (std::size_t i = 0; i < node.next.size(); ++i)
       if (node.next[i].node && results[i].defined()) feed(node.next[i], results[i]);

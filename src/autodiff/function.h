@@ -1,4 +1,6 @@
 #pragma once
+#include <array>
+
 #include "autodiff/node.h"
 
 namespace tern {
@@ -25,7 +27,14 @@ struct Function {
     }
     // An output that is one of the inputs would become its own input; a fresh handle keeps the two apart.
     if ((output.is_same(inputs) || ...)) output = output.detach();
-    return record("function", output, {inputs...}, saved, [](const Backward& call) { return Derived::backward(call); });
+    // A gradient of another form would be read out of bounds by the kernels that it goes on to.
+    const auto form = [](const Tensor& x) { return x.defined() ? detail::Form{x.shape(), x.dtype()} : detail::Form{}; };
+    const std::array<detail::Form, sizeof...(Inputs)> forms = {form(inputs)...};
+    return record("function", output, {inputs...}, saved, [forms](const Backward& call) {
+      Tensors gradients = Derived::backward(call);
+      detail::check_forms("function", forms, gradients);
+      return gradients;
+    });
   }
 };
 

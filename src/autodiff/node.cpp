@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace tern {
 
 static AutogradState& ensure_state(const Tensor& x) {
@@ -19,9 +21,9 @@ struct AccumulateGrad final : Node {
   Tensor leaf;
 };
 
-std::uint64_t Node::next_sequence() noexcept {
+std::uint64_t Node::next_sequence(std::uint64_t after) noexcept {
   thread_local std::uint64_t recorded = 0;
-  return ++recorded;
+  return recorded = std::max(recorded, after) + 1;
 }
 
 Node::Node(const char* name) : op(name), sequence(next_sequence()) {}
@@ -93,9 +95,13 @@ std::string running_module();  // anomaly.cpp
 
 void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved) {
   node->next.reserve(inputs.size());
-  for (const Tensor& x : inputs) node->next.push_back(edge_of(x));
+  std::uint64_t latest = 0;
+  for (const Tensor& x : inputs) {
+    node->next.push_back(edge_of(x));
+    if (const Node* input = node->next.back().node.get()) latest = std::max(latest, input->sequence);
+  }
   // Edges to leaves seen for the first time made accumulators just now; the op comes after them.
-  node->sequence = Node::next_sequence();
+  node->sequence = Node::next_sequence(latest);
   node->outputs = static_cast<std::uint32_t>(outputs.size());
   if (context().anomaly) node->module = running_module();
   node->saved.reserve(saved.size());
@@ -112,6 +118,17 @@ void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const Tenso
     state.requires_grad = true;
     state.node = node;
     state.output = static_cast<std::uint32_t>(i);
+  }
+}
+
+void detail::check_forms(const char* op, std::span<const Form> inputs, std::span<const Tensor> gradients) {
+  if (gradients.size() != inputs.size())
+    fail(op, fmt::format("expected backward to return {} gradients but got {}", inputs.size(), gradients.size()));
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor& g = gradients[i];
+    if (g.defined() && (g.shape() != inputs[i].shape || g.dtype() != inputs[i].dtype))
+      fail(op, fmt::format("expected a gradient of shape {}, {} for input {} but got {}, {}", to_string(inputs[i].shape),
+                           name(inputs[i].dtype), i, to_string(g.shape()), name(g.dtype())));
   }
 }
 

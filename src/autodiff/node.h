@@ -47,8 +47,9 @@ class Saved {
 /// One recorded op call. What it saves is listed, so that memory can be counted, and freed after the backward pass.
 struct Node : RefCounted {
   explicit Node(const char* op);
-  /// The next number of the order in which this thread records.
-  static std::uint64_t next_sequence() noexcept;
+  /// The next number of the order in which this thread records, greater than `after`: the latest of a node's inputs, which
+  /// another thread may have recorded.
+  static std::uint64_t next_sequence(std::uint64_t after = 0) noexcept;
 
   /// The gradients of the inputs, in order, from those of the outputs, any of which may be undefined for "zero".
   /// Written in ops, so that it can be differentiated again.
@@ -115,6 +116,14 @@ bool needs_record(const TensorList& inputs);
 namespace detail {
 void attach(Ref<Node> node, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved);
 void check_anomaly(const char* op, std::span<const Tensor> outputs);
+
+/// What the gradient of an input must be like.
+struct Form {
+  Shape shape;
+  DType dtype = DType::f32;
+};
+/// Throws Error that names the op and the first gradient that does not have its input's form. Undefined ones have any.
+void check_forms(const char* op, std::span<const Form> inputs, std::span<const Tensor> gradients);
 }  // namespace detail
 
 /// Makes `output` the result of an op on `inputs`. `backward` is called as `Tensors(const Backward&)` and returns one
