@@ -1,0 +1,114 @@
+// Anomaly mode: a NaN is reported with the op and the module that made it, in the forward and in the backward pass.
+#include "autodiff/anomaly.h"
+
+#include <limits>
+
+#include "autodiff/engine.h"
+#include "catch.h"
+#include "message.h"
+#include "ops/factory.h"
+#include "ops/matmul.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+namespace tern {
+
+namespace {
+
+Tensor leaf(const std::vector<double>& values) { return Tensor::from(values, {static_cast<std::int64_t>(values.size())}).set_requires_grad(); }
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+TEST_CASE("Without anomaly mode a NaN goes through") {
+  const Tensor x = leaf({-1});
+  sum(log(x)).backward();
+  CHECK(std::isnan(log(x).item<double>()));
+}
+
+TEST_CASE("A NaN in forward names its op") {
+  const AnomalyMode mode;
+  const std::string message = message_of([] { log(leaf({1, -1})); });
+  CHECK(contains(message, "[log]"));
+  CHECK(contains(message, "the forward of 'log' made a NaN, shape (2,)"));
+  CHECK(message_of([] { exp(leaf({1, 800})); }) == "");  // infinity is no NaN
+  CHECK(contains(message_of([] { leaf({0}) / zeros({1}, DType::f64); }), "'div'"));
+  const NoGrad unrecorded;
+  CHECK(contains(message_of([] { sqrt(full({1}, -1.0)); }), "'sqrt'"));
+}
+
+TEST_CASE("A NaN names the module by its path and type") {
+  const int outer = 0, inner = 0, stranger = 0;
+  ModuleNames names;
+  names.add(&outer, "");
+  names.add(&inner, "blocks.0.fc");
+  const AnomalyMode mode(names);
+  CHECK(running_module() == "");
+  const ModuleScope a(&outer, "DecoderLM");
+  CHECK(running_module() == "DecoderLM");
+  {
+    const ModuleScope b(&inner, "Linear");
+    CHECK(running_module() == "blocks.0.fc (Linear)");
+    CHECK(contains(message_of([] { log(leaf({-1})); }), "the forward of 'log' in module blocks.0.fc (Linear) made a NaN"));
+    const ModuleScope c(&stranger, "GELU");
+    CHECK(running_module() == "GELU");
+  }
+  CHECK(running_module() == "DecoderLM");
+}
+
+TEST_CASE("A NaN in backward names the op and the module whose forward called it") {
+  const int module = 0;
+  ModuleNames names;
+  names.add(&module, "head");
+  const AnomalyMode mode(names);
+  const auto in_module = [&](auto f) {
+    const ModuleScope scope(&module, "Linear");
+    return f();
+  };
+  // A kernel's gradient: 0 * infinity.
+  Tensor x = leaf({0});
+  Tensor y = in_module([&] { return sqrt(x) * 0.0; });
+  std::string message = message_of([&] { sum(y).backward(); });
+  CHECK(contains(message, "[sqrt]"));
+  CHECK(contains(message, "the backward of 'sqrt' in module head (Linear) made a NaN in the gradient of its input 0, shape (1,)"));
+  // A gradient that is composed of ops: the op that was called is named, not one of those.
+  x = leaf({0});
+  const Tensor factor = full({1}, infinity, DType::f64);
+  y = in_module([&] { return (x + 1) * factor; });
+  message = message_of([&] { sum(where(gt(factor, 0), 0.0, y)).backward(); });
+  CHECK(contains(message, "[mul]"));
+  CHECK(contains(message, "the backward of 'mul' in module head (Linear) made a NaN in the gradient of its input 0"));
+  // The same where the gradient is recorded.
+  x = leaf({0});
+  y = in_module([&] { return sqrt(x) * 0.0; });
+  message = message_of([&] { grad({sum(y)}, {x}, {}, true); });
+  CHECK(contains(message, "the backward of 'sqrt' in module head (Linear)"));
+  CHECK(context().anomaly);
+}
+
+TEST_CASE("Anomaly mode ends with its scope, also after an error") {
+  {
+    const AnomalyMode mode;
+    CHECK(context().anomaly);
+    {
+      const AnomalyMode nested;
+      CHECK(context().anomaly);
+    }
+    CHECK(context().anomaly);
+    CHECK(message_of([] { log(leaf({-1})); }) != "");
+  }
+  CHECK_FALSE(context().anomaly);
+  CHECK(context().names == nullptr);
+  CHECK(message_of([] { log(leaf({-1})); }) == "");
+}
+
+TEST_CASE("Ops without NaN work as ever in anomaly mode") {
+  const AnomalyMode mode;
+  const Tensor x = leaf({1, 2, 3, 4});
+  const Tensor m = reshape(x, {2, 2});
+  sum(matmul(m, m)).backward();
+  CHECK(x.grad().to_vector<double>() == std::vector<double>{7, 11, 9, 13});
+}
+
+}  // namespace tern
