@@ -85,11 +85,10 @@ bool copy_short_floats(const View& x, const View& y) {
   }
 }
 
-template <class Out>
 __global__ void __launch_bounds__(block_size)
     arange_elements(void* y, DType dtype, std::int64_t stride, std::int64_t count, double start, double step) {
   const std::int64_t i = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
-  if (i < count) write<Out>(y, dtype, i * stride, convert<computed_t<Out>>(start + static_cast<double>(i) * step));
+  if (i < count) write<AnyNumber>(y, dtype, i * stride, start + static_cast<double>(i) * step);
 }
 
 template <class Bits>
@@ -139,19 +138,10 @@ void fill(Cuda, const View& y, double value) {
 }
 
 void arange(Cuda, const View& y, double start, double step) {
+  if (y.dtype == DType::boolean) fail("arange", "expected a numeric dtype but got bool");
   const std::int64_t count = y.shape[0];
   if (count == 0) return;
-  const auto run = [&]<class Out>() {
-    launch(arange_elements<Out>, blocks_for(count), block_size, 0, y.stream, y.data, y.dtype, y.strides[0], count, start, step);
-  };
-  switch (y.dtype) {
-    case DType::f32:
-    case DType::f16:
-    case DType::bf16: return run.template operator()<Any<float>>();
-    case DType::f64: return run.template operator()<Any<double>>();
-    case DType::boolean: fail("arange", "expected a numeric dtype but got bool");
-    default: return run.template operator()<Any<std::int64_t>>();
-  }
+  launch(arange_elements, blocks_for(count), block_size, 0, y.stream, y.data, y.dtype, y.strides[0], count, start, step);
 }
 
 void triangle(Cuda, const View& x, const View& y, std::int64_t diagonal, bool upper) {

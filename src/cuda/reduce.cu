@@ -24,9 +24,6 @@ void reduce_numbers(const View& x, const View& y, double scale) {
   }
 }
 
-template <class C>
-using Sum = SumOp<C>;
-
 template <bool any>
 void reduce_any_all(const View& x, const View& y) {
   if (is_floating(x.dtype)) reduce_as<AnyAllOp<any>, AnyFloat>(x, y, 1);
@@ -38,7 +35,7 @@ void reduce_any_all(const View& x, const View& y) {
 void reduce(Cuda, Reduce f, const View& x, const View& y, double scale) {
   if (y.numel() == 0) return;
   switch (f) {
-    case Reduce::sum: return reduce_numbers<Sum>(x, y, scale);
+    case Reduce::sum: return reduce_numbers<SumOp>(x, y, scale);
     case Reduce::prod: return reduce_numbers<ProductOp>(x, y, 1);
     case Reduce::max: return reduce_extreme(true, x, y);
     case Reduce::min: return reduce_extreme(false, x, y);

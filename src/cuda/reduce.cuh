@@ -185,8 +185,10 @@ __global__ void __launch_bounds__(block_size)
   const unsigned x = threadIdx.x % across, y = threadIdx.x / across, down = block_size / across;
   const std::int64_t output = std::int64_t(blockIdx.x) * across + x;
   typename Op::Accumulator sum = Op::identity();
-  if (output < target.outputs)
+  if (output < target.outputs) {
+#pragma unroll 4
     for (unsigned chunk = y; chunk < chunks; chunk += down) sum = Op::combine(sum, partials[chunk * target.outputs + output]);
+  }
   shared[threadIdx.x] = sum;
   __syncthreads();
   for (unsigned step = down / 2; step > 0; step /= 2) {
@@ -241,7 +243,9 @@ void with_partials(const Layout<2>& kept, unsigned chunks, const Target<Op>& tar
   Target<Op> staged = target;
   staged.partials = partials.as<typename Op::Accumulator>();
   first_stage(staged);
-  const unsigned across = detail::power_of_two(outputs, 32);
+  // Partials are few and in the cache: what counts is that each thread has a short chain of them. Eight floats side by side
+  // are one sector.
+  const unsigned across = detail::power_of_two(outputs, 8);
   launch(detail::combine_partials<Op>, blocks_for(outputs, across), block_size, 0, stream, staged.partials, chunks, across, kept, target);
 }
 

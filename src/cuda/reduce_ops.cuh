@@ -4,13 +4,17 @@
 // The combinations behind kernels::Reduce. C is the type of the arithmetic, Out what results are written as.
 namespace tern::gpu {
 
-template <class C, class OutTag = Any<C>>
+/// C, or its unsigned form: integers wrap where they overflow.
+template <class C>
+using wrapping_t = typename std::conditional_t<std::is_integral_v<C>, std::make_unsigned<C>, std::enable_if<true, C>>::type;
+
+template <class C>
 struct SumOp {
   using Accumulator = C;
-  using Out = OutTag;
+  using Out = Any<C>;
   static __device__ C identity() { return C(0); }
-  static __device__ void add(C& sum, C value) { sum += value; }
-  static __device__ C combine(C a, C b) { return a + b; }
+  static __device__ C combine(C a, C b) { return C(wrapping_t<C>(a) + wrapping_t<C>(b)); }
+  static __device__ void add(C& sum, C value) { sum = combine(sum, value); }
   static __device__ C finish(C sum, double scale) { return scale == 1 ? sum : C(sum * static_cast<C>(scale)); }
 };
 
@@ -19,8 +23,8 @@ struct ProductOp {
   using Accumulator = C;
   using Out = Any<C>;
   static __device__ C identity() { return C(1); }
-  static __device__ void add(C& product, C value) { product *= value; }
-  static __device__ C combine(C a, C b) { return a * b; }
+  static __device__ C combine(C a, C b) { return C(wrapping_t<C>(a) * wrapping_t<C>(b)); }
+  static __device__ void add(C& product, C value) { product = combine(product, value); }
   static __device__ C finish(C product, double) { return product; }
 };
 

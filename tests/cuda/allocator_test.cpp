@@ -1,0 +1,132 @@
+// What the caching allocator and the copies promise.
+#include "catch.h"
+
+#include <thread>
+#include <vector>
+
+#include "cuda/allocator.h"
+#include "cuda/stream.h"
+#include "ops/kernels/copy.h"
+#include "twin.h"
+
+namespace tern {
+
+using cuda_test::gpu_stream;
+
+static void* allocate(std::size_t bytes, Stream stream = gpu_stream) { return backend::allocate(Cuda{}, bytes, stream); }
+static void deallocate(void* data, std::size_t bytes, Stream stream = gpu_stream) { backend::deallocate(Cuda{}, data, bytes, stream); }
+
+TEST_CASE("Freed memory is handed out again on its stream", "[cuda]") {
+  void* const first = allocate(10000);
+  deallocate(first, 10000);
+  void* const second = allocate(9990);
+  CHECK(second == first);
+  void* const other = allocate(10000);
+  CHECK(other != first);
+  deallocate(second, 9990);
+  deallocate(other, 10000);
+
+  const gpu::OwnedStream side(cuda());
+  void* const elsewhere = allocate(10000, side.get());
+  CHECK(elsewhere != first);
+  CHECK(elsewhere != other);
+  deallocate(elsewhere, 10000, side.get());
+}
+
+TEST_CASE("A small request does not take a large block", "[cuda]") {
+  gpu::release_cached_memory();
+  void* const large = allocate(std::size_t(64) << 20);
+  deallocate(large, std::size_t(64) << 20);
+  void* const small = allocate(std::size_t(1) << 20);
+  CHECK(small != large);
+  deallocate(small, std::size_t(1) << 20);
+}
+
+TEST_CASE("Memory is counted while it lives and while it is cached", "[cuda]") {
+  gpu::release_cached_memory();
+  const auto before = backend::memory_statistics(Cuda{});
+  CHECK(before.reserved >= before.allocated);
+  backend::reset_peak_memory(Cuda{});
+  void* const data = allocate(1 << 20);
+  const auto live = backend::memory_statistics(Cuda{});
+  CHECK(live.allocated - before.allocated == 1 << 20);
+  CHECK(live.reserved - before.reserved == 1 << 20);
+  CHECK(live.allocations - before.allocations == 1);
+  deallocate(data, 1 << 20);
+  const auto cached = backend::memory_statistics(Cuda{});
+  CHECK(cached.allocated == before.allocated);
+  CHECK(cached.reserved == live.reserved);
+  CHECK(cached.peak_allocated == live.allocated);
+  backend::reset_peak_memory(Cuda{});
+  CHECK(backend::memory_statistics(Cuda{}).peak_allocated == before.allocated);
+  gpu::release_cached_memory();
+  CHECK(backend::memory_statistics(Cuda{}).reserved == before.reserved);
+}
+
+TEST_CASE("A request beyond the device's memory is refused and leaves the device usable", "[cuda]") {
+  const auto before = backend::memory_statistics(Cuda{});
+  std::string message;
+  try {
+    allocate(std::size_t(1) << 50);
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  CHECK(message.find("[cuda] expected 1125899906842624 bytes") == 0);
+  for (const char* part : {"cuda:0", "free of", "in live tensors", "reserved"}) CHECK(message.find(part) != std::string::npos);
+  CHECK(backend::memory_statistics(Cuda{}).allocated == before.allocated);
+  cuda_test::Twin y(DType::f32, {100});
+  y.upload();
+  kernels::fill(Cpu{}, y.host(), 3);
+  kernels::fill(Cuda{}, y.device(), 3);
+  CHECK(y.difference() == "");
+}
+
+TEST_CASE("Allocations are aligned and safe among threads", "[cuda]") {
+  std::vector<std::thread> threads;
+  std::vector<int> misaligned(4);
+  for (std::size_t t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (std::size_t i = 1; i < 200; ++i) {
+        void* const data = allocate(i * 37);
+        misaligned[t] += reinterpret_cast<std::uintptr_t>(data) % 256 != 0;
+        deallocate(data, i * 37);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (int count : misaligned) CHECK(count == 0);
+}
+
+TEST_CASE("The source of a copy may change as soon as the copy returns", "[cuda]") {
+  constexpr std::size_t count = 1 << 20;
+  std::vector<int> source(count);
+  void* const data = allocate(count * sizeof(int));
+  std::vector<int> back(count);
+  for (int round = 0; round < 4; ++round) {
+    for (std::size_t i = 0; i < count; ++i) source[i] = static_cast<int>(i) + round;
+    backend::copy_from_host(Cuda{}, data, source.data(), count * sizeof(int), gpu_stream);
+    std::fill(source.begin(), source.end(), -1);
+    backend::copy_to_host(Cuda{}, back.data(), data, count * sizeof(int), gpu_stream);
+    bool equal = true;
+    for (std::size_t i = 0; i < count; ++i) equal = equal && back[i] == static_cast<int>(i) + round;
+    CHECK(equal);
+  }
+  deallocate(data, count * sizeof(int));
+}
+
+TEST_CASE("A stream can be made to wait for another", "[cuda]") {
+  const gpu::OwnedStream side(cuda());
+  cuda_test::Twin y(DType::f32, {1 << 20});
+  y.upload();
+  const gpu::Event uploaded(gpu_stream);
+  uploaded.delay(side.get());
+  View view = y.device();
+  view.stream = side.get();
+  kernels::fill(Cuda{}, view, 2);
+  const gpu::Event filled(side.get());
+  filled.delay(gpu_stream);
+  kernels::fill(Cpu{}, y.host(), 2);
+  CHECK(y.difference() == "");
+  backend::synchronize(Cuda{}, side.get());
+}
+
+}  // namespace tern
