@@ -30,7 +30,8 @@ if(MODE STREQUAL find_package)
 else()
   # With the flags of the build that this test belongs to, ccache has the library's objects already.
   set(source ${TERN_SOURCE_DIR}/tests/install/subdirectory)
-  list(APPEND options -DTERN_SOURCE_DIR=${TERN_SOURCE_DIR} -DTERN_NATIVE=${TERN_NATIVE} "-DCMAKE_PREFIX_PATH=${PREFIX_PATH}"
+  list(APPEND options -DTERN_SOURCE_DIR=${TERN_SOURCE_DIR} -DTERN_NATIVE=${TERN_NATIVE}
+       -DTERN_WERROR=${TERN_WERROR} "-DCMAKE_CXX_FLAGS=${CMAKE_CXX_FLAGS}" "-DCMAKE_PREFIX_PATH=${PREFIX_PATH}"
        -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 run(${CMAKE_COMMAND} -S ${source} -B build ${options})
