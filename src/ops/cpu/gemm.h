@@ -44,6 +44,17 @@ struct Matrix {
   Matrix at(std::int64_t i, std::int64_t j) const { return {data + i * row_stride + j * column_stride, row_stride, column_stride}; }
 };
 
+/// Copies n < 2 * Most elements, by powers of two, whose moves are single instructions: a tile's edge is too short for std::memcpy.
+template <int Most, class T>
+[[gnu::always_inline]] inline void copy_edge(T* to, const T* from, int n) {
+  if (n & Most) {
+    std::memcpy(to, from, Most * sizeof(T));
+    to += Most;
+    from += Most;
+  }
+  if constexpr (Most > 1) copy_edge<Most / 2>(to, from, n);
+}
+
 /// c (rows x columns, of a tile of R x V vectors) = alpha * a b, or added to c.
 template <class T, int R, int V>
 void tile(std::int64_t depth, const T* __restrict a, const T* __restrict b, T* c, std::int64_t c_stride, int rows, int columns, T alpha, bool add) {
@@ -68,9 +79,8 @@ void tile(std::int64_t depth, const T* __restrict a, const T* __restrict b, T* c
     // Edges take the way through a buffer, with the very same arithmetic.
     alignas(vector_bytes) T edge[width] = {};
     T* const to = c + r * c_stride;
-    const std::size_t bytes = static_cast<std::size_t>(columns) * sizeof(T);
     const bool whole = columns == width;
-    if (add && !whole) std::memcpy(edge, to, bytes);
+    if (add && !whole) copy_edge<width / 2>(edge, to, columns);
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v) {
       Vector value = alpha * sum[r][v], before;
@@ -81,7 +91,7 @@ void tile(std::int64_t depth, const T* __restrict a, const T* __restrict b, T* c
       }
       std::memcpy(place, &value, sizeof value);
     }
-    if (!whole) std::memcpy(to, edge, bytes);
+    if (!whole) copy_edge<width / 2>(to, edge, columns);
   }
 }
 

@@ -26,19 +26,21 @@ inline constexpr std::int64_t chunk = 1024;
 /// for functions such as exp.
 inline constexpr std::int64_t stream_grain = 16384, function_grain = 4096;
 
-/// Calls f(begin, end) on `threads` even parts of [0, count), each on its own thread. f must not throw.
+/// Calls f(begin, end) or f(begin, end, thread) on `threads` even parts of [0, count), each on its own thread; threads are numbered
+/// from 0. f must not throw.
 template <class F>
 void share(std::int64_t count, std::int64_t threads, F&& f) {
-  if (threads <= 1) {
-    if (count > 0) f(std::int64_t(0), count);
-    return;
-  }
+  const auto call = [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
+    if (begin >= end) return;
+    if constexpr (std::is_invocable_v<F, std::int64_t, std::int64_t, std::int64_t>) f(begin, end, thread);
+    else f(begin, end);
+  };
+  if (threads <= 1) return call(0, count, 0);
 #pragma omp parallel num_threads(static_cast<int>(threads))
   {
     // Inside another parallel region fewer threads come than were asked for.
     const std::int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
-    const std::int64_t begin = count * i / n, end = count * (i + 1) / n;
-    if (begin < end) f(begin, end);
+    call(count * i / n, count * (i + 1) / n, i);
   }
 }
 
@@ -142,7 +144,7 @@ void walk(const Loop<N>& loop, std::int64_t begin, std::int64_t end, std::int64_
   if (begin >= end) return;
   std::int64_t index[max_dims] = {}, offsets[N] = {};
   std::int64_t rest = begin;
-  for (int d = loop.dims - 1; d >= 0; --d) {
+  for (int d = loop.dims - 1; rest > 0; --d) {
     index[d] = rest % loop.shape[d];
     rest /= loop.shape[d];
     for (int k = 0; k < N; ++k) offsets[k] += index[d] * loop.strides[d][k];

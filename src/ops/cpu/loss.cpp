@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "ops/cpu/fold.h"
 #include "ops/cpu/loops.h"
 #include "ops/cpu/vector_math.h"
 
@@ -22,23 +23,14 @@ void check_targets(const View& x, const View& targets, std::int64_t ignore_index
       fail("cross_entropy", "expected targets from 0 to " + std::to_string(x.shape[1] - 1) + " but got " + std::to_string(t[n]));
 }
 
-/// The sum of a row, in lanes and runs so that it vectorises and its error stays small.
+/// The sum of a row, run by run, so that it vectorises and its error stays small.
 template <class C, class S>
 C row_sum(const S* row, std::int64_t n) {
-  constexpr int lanes = 32;
   alignas(64) C buffer[chunk];
   C total = 0;
-  for (std::int64_t first = 0; first < n; first += chunk) {
-    const std::int64_t m = std::min(chunk, n - first);
-    const C* run = load(row + first, 1, m, buffer);
-    C lane[lanes] = {};
-    std::int64_t i = 0;
-    for (; i + lanes <= m; i += lanes)
-      for (int j = 0; j < lanes; ++j) lane[j] += run[i + j];
-    for (int j = 0; i < m; ++i, ++j) lane[j] += run[i];
-    for (int width = lanes / 2; width > 0; width /= 2)
-      for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
-    total += lane[0];
+  for (std::int64_t i = 0; i < n; i += chunk) {
+    const std::int64_t m = std::min(chunk, n - i);
+    total += fold_run<Sum>(load(row + i, 1, m, buffer), m);
   }
   return total;
 }

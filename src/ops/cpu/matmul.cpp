@@ -169,8 +169,8 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
   // Rounding the edges may add a tile to a part.
   const std::int64_t work_size = gemm::packed_size<C>({rows / grid.row_parts + 2 * gemm::max_height, columns / grid.column_parts + 2 * gemm::breadth<C>, depth});
   const Scratch<C> work(work_size * threads, stream);
-  share(count * parts, std::min(threads, count * parts), [&](std::int64_t begin, std::int64_t end) {
-    C* const own = work.data() + work_size * omp_get_thread_num();
+  share(count * parts, std::min(threads, count * parts), [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
+    C* const own = work.data() + work_size * thread;
     for (std::int64_t unit = begin; unit < end; ++unit) {
       const std::int64_t number = unit / parts, i = unit % parts / grid.column_parts, j = unit % grid.column_parts;
       const std::int64_t i0 = row_edge(i), j0 = column_edge(j);

@@ -15,34 +15,15 @@ namespace {
 
 constexpr std::int64_t blocks_per_chunk = chunk / 4;
 
-/// Words[w][b] = word w of the block at position + b. The rounds of tern::philox, with each variable an array, so that they vectorise.
-void philox_blocks(std::uint64_t seed, std::uint64_t position, std::int64_t count, std::uint32_t (*words)[blocks_per_chunk]) {
-  constexpr int lanes = 16;
-  for (std::int64_t b = 0; b < count; b += lanes) {
-    std::uint32_t c0[lanes], c1[lanes], c2[lanes] = {}, c3[lanes] = {};
-    for (int j = 0; j < lanes; ++j) {
-      c0[j] = std::uint32_t(position + std::uint64_t(b + j));
-      c1[j] = std::uint32_t((position + std::uint64_t(b + j)) >> 32);
-    }
-    std::uint32_t k0 = std::uint32_t(seed), k1 = std::uint32_t(seed >> 32);
-    for (int round = 0; round < 10; ++round) {
+/// words[w][b] = word w of the block at position + b.
+[[gnu::flatten, gnu::noinline]] void philox_blocks(std::uint64_t seed, std::uint64_t position, std::int64_t count, std::uint32_t (*words)[blocks_per_chunk]) {
 #pragma omp simd
-      for (int j = 0; j < lanes; ++j) {
-        const std::uint64_t p0 = std::uint64_t(0xD2511F53u) * c0[j], p1 = std::uint64_t(0xCD9E8D57u) * c2[j];
-        c0[j] = std::uint32_t(p1 >> 32) ^ c1[j] ^ k0;
-        c1[j] = std::uint32_t(p1);
-        c2[j] = std::uint32_t(p0 >> 32) ^ c3[j] ^ k1;
-        c3[j] = std::uint32_t(p0);
-      }
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
-    }
-    for (int j = 0; j < lanes; ++j) {
-      words[0][b + j] = c0[j];
-      words[1][b + j] = c1[j];
-      words[2][b + j] = c2[j];
-      words[3][b + j] = c3[j];
-    }
+  for (std::int64_t b = 0; b < count; ++b) {
+    const PhiloxBlock block = philox(seed, position + std::uint64_t(b));
+    words[0][b] = block.words[0];
+    words[1][b] = block.words[1];
+    words[2][b] = block.words[2];
+    words[3][b] = block.words[3];
   }
 }
 
@@ -162,11 +143,15 @@ void dropout(Cpu, const View& x, const View& y, double p, PhiloxState state) {
   dispatch_floats(y.dtype, "dropout", [&]<class S>() {
     using C = compute_t<S>;
     const C keep = C(1 - p);
-    map_words<C, S>(y, state, [&, keep](const std::uint32_t* words, std::int64_t first, C* out, std::int64_t n) {
+    map_words<C, S>(y, state, [=](const std::uint32_t* words, std::int64_t first, C* out, std::int64_t n) {
       alignas(64) C buffer[chunk];
-      const C* in = load(x.as<const S>() + first, 1, n, buffer);
+      const C* const in = load(x.as<const S>() + first, 1, n, buffer);
+      // The quotient is taken of every element: one that is taken only where it is kept is a branch.
 #pragma omp simd
-      for (std::int64_t i = 0; i < n; ++i) out[i] = words[i] >> 8 < bound ? C(0) : in[i] / keep;
+      for (std::int64_t i = 0; i < n; ++i) {
+        const C scaled = in[i] / keep;
+        out[i] = words[i] >> 8 < bound ? C(0) : scaled;
+      }
     });
   });
 }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ops/cpu/fold.h"
 #include "ops/cpu/loops.h"
 #include "ops/cpu/vector_math.h"
 
@@ -15,8 +16,8 @@ using namespace loops;
 // many elements each are cut into parts of a fixed size, which threads share and which are folded at last. Parts, blocks and their
 // order depend on the shape alone, so the result does not depend on the number of threads.
 //
-// Sums: a block of at most `chunk` elements is summed in 32 interleaved lanes, and blocks are combined pairwise (Cascade), so the error
-// grows with the logarithm of the length.
+// A block of at most `chunk` elements is folded in the lanes of a few vectors, and blocks are combined pairwise (Cascade), so the error
+// of a sum grows with the logarithm of its length.
 
 namespace {
 
@@ -28,63 +29,8 @@ struct Fold {
   void (*columns)(C* accumulators, const C* x, std::int64_t n);
 };
 
-struct Sum {
-  template <class C> static constexpr C identity() { return C(0); }
-  template <class C> static C combine(C a, C b) {
-    if constexpr (std::is_integral_v<C>) return C(std::make_unsigned_t<C>(a) + std::make_unsigned_t<C>(b));
-    else return a + b;
-  }
-};
-struct Product {
-  template <class C> static constexpr C identity() { return C(1); }
-  template <class C> static C combine(C a, C b) {
-    // Through 64 bits: a product of promoted 16- or 8-bit numbers could overflow int, which is undefined.
-    if constexpr (std::is_integral_v<C>) return C(std::uint64_t(a) * std::uint64_t(b));
-    else return a * b;
-  }
-};
-struct Largest {
-  template <class C> static constexpr C identity() {
-    if constexpr (std::is_integral_v<C>) return std::numeric_limits<C>::min();
-    else return -std::numeric_limits<C>::infinity();
-  }
-  template <class C> static C combine(C a, C b) { return b > a || b != b ? b : a; }
-};
-struct Smallest {
-  template <class C> static constexpr C identity() {
-    if constexpr (std::is_integral_v<C>) return std::numeric_limits<C>::max();
-    else return std::numeric_limits<C>::infinity();
-  }
-  template <class C> static C combine(C a, C b) { return b < a || b != b ? b : a; }
-};
-
 template <class F, class C>
-C fold_block(const C* x, std::int64_t n) {
-  // Enough lanes to fill wide registers and to hide the latency of an addition.
-  constexpr int lanes = 32;
-  C result = F::template identity<C>();
-  std::int64_t i = 0;
-  if (n >= lanes) {
-    C lane[lanes];
-    for (int j = 0; j < lanes; ++j) lane[j] = x[j];
-    for (i = lanes; i + lanes <= n; i += lanes)
-      for (int j = 0; j < lanes; ++j) lane[j] = F::combine(lane[j], x[i + j]);
-    for (int width = lanes / 2; width > 0; width /= 2)
-      for (int j = 0; j < width; ++j) lane[j] = F::combine(lane[j], lane[j + width]);
-    result = lane[0];
-  }
-  for (; i < n; ++i) result = F::combine(result, x[i]);
-  return result;
-}
-
-template <class F, class C>
-void fold_columns(C* accumulators, const C* x, std::int64_t n) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) accumulators[i] = F::combine(accumulators[i], x[i]);
-}
-
-template <class F, class C>
-constexpr Fold<C> fold_of() { return {F::template identity<C>(), fold_block<F, C>, fold_columns<F, C>}; }
+constexpr Fold<C> fold_of() { return {F::template identity<C>(), fold_run<F, C>, fold_columns<F, C>}; }
 
 template <class C>
 Fold<C> fold_for(Reduce f) {
@@ -166,12 +112,15 @@ Plan make_plan(const View& x, const View& y, bool may_part) {
   Plan plan{make_loop<2>(kept_shape, {&x_kept, &y_kept}), make_loop<1>(reduced_shape, {&x_reduced})};
   const auto step = [](std::int64_t stride) { return stride == 0 ? std::numeric_limits<std::int64_t>::max() : std::abs(stride); };
   plan.by_columns = plan.reduced.count == 1 || (plan.kept.count > 1 && step(plan.kept.inner_stride(0)) < step(plan.reduced.inner_stride(0)));
-  plan.width = plan.by_columns ? std::min(plan.kept.inner(), chunk) : 1;
-  const std::int64_t per_row = (plan.kept.inner() + plan.width - 1) / std::max<std::int64_t>(plan.width, 1);
-  plan.blocks = plan.kept.count == 0 ? 0 : plan.kept.count / plan.kept.inner() * per_row;
-  constexpr std::int64_t enough_blocks = 64, part_size = 32768;
+  if (plan.kept.count == 0) return plan;
+  // Wide blocks read long stretches of memory; even ones share well.
+  constexpr std::int64_t widest = 8192;
+  const std::int64_t inner = plan.kept.inner(), per_row = plan.by_columns ? (inner + widest - 1) / widest : inner;
+  plan.width = (inner + per_row - 1) / per_row;
+  plan.blocks = plan.kept.count / inner * ((inner + plan.width - 1) / plan.width);
+  constexpr std::int64_t enough_blocks = 64, part_size = 32768, part_rows = 32;
   if (may_part && plan.blocks < enough_blocks)
-    plan.parts = std::clamp<std::int64_t>(plan.reduced.count * plan.width / part_size, 1, enough_blocks);
+    plan.parts = std::clamp<std::int64_t>(std::min(plan.reduced.count * plan.width / part_size, plan.reduced.count / part_rows), 1, enough_blocks);
   return plan;
 }
 
@@ -179,25 +128,35 @@ Plan make_plan(const View& x, const View& y, bool may_part) {
 template <class F>
 void walk_blocks(const Plan& plan, std::int64_t begin, std::int64_t end, F&& f) {
   const std::int64_t inner = plan.kept.inner(), per_row = (inner + plan.width - 1) / plan.width;
-  for (std::int64_t block = begin; block < end; ++block) {
-    const std::int64_t first = block / per_row * inner + block % per_row * plan.width;
-    const std::int64_t width = std::min(plan.width, inner - block % per_row * plan.width);
-    walk(plan.kept, first, first + width, width, [&](const std::int64_t* at, std::int64_t n) { f(at[0], at[1], n); });
-  }
+  const auto element = [&](std::int64_t block) { return block / per_row * inner + block % per_row * plan.width; };
+  walk(plan.kept, element(begin), element(end), plan.width, [&](const std::int64_t* at, std::int64_t width) { f(at[0], at[1], width); });
 }
 
-/// The elements that one thread works with, outside the views.
+/// Buffers of one thread.
 template <class C>
 struct Workspace {
-  alignas(64) C row[chunk];
-  alignas(64) C levels[Cascade<C>::level_count * chunk];
-  alignas(64) C shift[chunk];
-  alignas(64) C exponentials[chunk];
+  C *row, *exponentials, *shift, *levels;
+
+  /// Elements of all buffers, a multiple of a cache line.
+  static std::int64_t size(const Plan& plan) {
+    const std::int64_t width = padded(plan.width);
+    return 2 * std::max(width, chunk) + (1 + Cascade<C>::level_count) * width;
+  }
+  Workspace(const Plan& plan, C* memory) {
+    const std::int64_t width = padded(plan.width);
+    row = memory;
+    exponentials = row + std::max(width, chunk);
+    shift = exponentials + std::max(width, chunk);
+    levels = shift + width;
+  }
+
+ private:
+  static std::int64_t padded(std::int64_t width) { return (width + 63) / 64 * 64; }
 };
 
 /// Folds the reduced elements [begin, end) of the `width` outputs whose first element is at x. The result lies in the workspace.
 template <class S, class C>
-C* fold_part(const Plan& plan, const Fold<C>& fold, const S* x, std::int64_t width, std::int64_t begin, std::int64_t end, Workspace<C>& work) {
+C* fold_part(const Plan& plan, const Fold<C>& fold, const S* x, std::int64_t width, std::int64_t begin, std::int64_t end, const Workspace<C>& work) {
   Cascade<C> cascade(fold, work.levels, width);
   if (plan.by_columns) {
     const std::int64_t stride = plan.kept.inner_stride(0);
@@ -223,19 +182,25 @@ void reduce_as(const Fold<C>& fold, const View& x, const View& y, double scale) 
   };
   const Scratch<C> partial(plan.parts > 1 ? plan.blocks * plan.parts * plan.width : 0, y.stream);
   const std::int64_t unit_size = std::max<std::int64_t>(1, plan.reduced.count * plan.width / plan.parts);
-  parallel(plan.blocks * plan.parts, std::max<std::int64_t>(1, stream_grain / unit_size), [&](std::int64_t begin, std::int64_t end) {
-    Workspace<C> work;
+  const Scratch<C> memory(omp_get_max_threads() * Workspace<C>::size(plan), y.stream);
+  parallel(plan.blocks * plan.parts, std::max<std::int64_t>(1, stream_grain / unit_size), [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
+    const Workspace<C> work(plan, memory.data() + thread * Workspace<C>::size(plan));
+    if (plan.parts == 1) {
+      walk_blocks(plan, begin, end, [&](std::int64_t x_at, std::int64_t y_at, std::int64_t width) {
+        write(fold_part(plan, fold, x.as<const S>() + x_at, width, 0, plan.reduced.count, work), y_at, width);
+      });
+      return;
+    }
     for (std::int64_t unit = begin; unit < end; ++unit) {
       const std::int64_t block = unit / plan.parts, part = unit % plan.parts;
-      walk_blocks(plan, block, block + 1, [&](std::int64_t x_at, std::int64_t y_at, std::int64_t width) {
-        C* folded = fold_part(plan, fold, x.as<const S>() + x_at, width, plan.part_begin(part), plan.part_begin(part + 1), work);
-        if (plan.parts > 1) std::copy_n(folded, width, partial.data() + unit * plan.width);
-        else write(folded, y_at, width);
+      walk_blocks(plan, block, block + 1, [&](std::int64_t x_at, std::int64_t, std::int64_t width) {
+        const C* const folded = fold_part(plan, fold, x.as<const S>() + x_at, width, plan.part_begin(part), plan.part_begin(part + 1), work);
+        std::copy_n(folded, width, partial.data() + unit * plan.width);
       });
     }
   });
   if (plan.parts == 1) return;
-  Workspace<C> work;
+  const Workspace<C> work(plan, memory.data());
   std::int64_t unit = 0;
   walk_blocks(plan, 0, plan.blocks, [&](std::int64_t, std::int64_t y_at, std::int64_t width) {
     Cascade<C> cascade(fold, work.levels, width);
@@ -257,8 +222,9 @@ void logsumexp(const View& x, const View& y) {
   const Fold<C> largest = fold_of<Largest, C>(), sum = fold_of<Sum, C>();
   const std::int64_t y_stride = plan.kept.inner_stride(1), x_stride = plan.kept.inner_stride(0), reduced_stride = plan.reduced.inner_stride(0);
   const std::int64_t unit_size = std::max<std::int64_t>(1, plan.reduced.count * plan.width);
-  parallel(plan.blocks, std::max<std::int64_t>(1, function_grain / unit_size), [&](std::int64_t first, std::int64_t last) {
-    Workspace<C> work;
+  const Scratch<C> memory(omp_get_max_threads() * Workspace<C>::size(plan), y.stream);
+  parallel(plan.blocks, std::max<std::int64_t>(1, function_grain / unit_size), [&](std::int64_t first, std::int64_t last, std::int64_t thread) {
+    const Workspace<C> work(plan, memory.data() + thread * Workspace<C>::size(plan));
     walk_blocks(plan, first, last, [&](std::int64_t x_at, std::int64_t y_at, std::int64_t width) {
       const S* const from = x.as<const S>() + x_at;
       const C* const maxima = fold_part(plan, largest, from, width, 0, plan.reduced.count, work);
@@ -377,12 +343,16 @@ void cumsum(Cpu, const View& x, const View& y, int dim, bool reverse) {
     parallel(loop.count, std::max<std::int64_t>(1, stream_grain / length), [&](std::int64_t begin, std::int64_t end) {
       alignas(64) C sums[chunk];
       walk(loop, begin, end, across ? chunk : 1, [&](const std::int64_t* at, std::int64_t n) {
-        std::fill_n(sums, n, C(0));
-        for (std::int64_t r = 0; r < length; ++r) {
-          const S* from = x.as<const S>() + at[1] + x_first + r * x_step;
-          S* to = y.as<S>() + at[0] + y_first + r * y_step;
-          for (std::int64_t i = 0; i < n; ++i) to[i * loop.inner_stride(0)] = convert<S>(sums[i] += convert<C>(from[i * loop.inner_stride(1)]));
+        const S* from = x.as<const S>() + at[1] + x_first;
+        S* to = y.as<S>() + at[0] + y_first;
+        if (!across) {
+          C sum = 0;
+          for (std::int64_t r = 0; r < length; ++r) to[r * y_step] = convert<S>(sum += convert<C>(from[r * x_step]));
+          return;
         }
+        std::fill_n(sums, n, C(0));
+        for (std::int64_t r = 0; r < length; ++r, from += x_step, to += y_step)
+          for (std::int64_t i = 0; i < n; ++i) to[i * loop.inner_stride(0)] = convert<S>(sums[i] += convert<C>(from[i * loop.inner_stride(1)]));
       });
     });
   });
