@@ -83,61 +83,48 @@ using computed_t = typename detail::Computed<T>::type;
 template <class T>
 using erased_t = typename detail::Erased<T>::type;
 
-/// Element `offset` of memory that holds T, or the dtype that stands behind the tag T.
-template <class T>
-__device__ __forceinline__ computed_t<T> read(const void* data, DType dtype, std::int64_t offset) {
+/// Calls f.operator()<S>() with the element type S behind T: T itself, or what the dtype says for a tag.
+template <class T, class F>
+__device__ __forceinline__ decltype(auto) with_type(DType dtype, F&& f) {
   if constexpr (std::is_same_v<T, Any<float>>) {
     switch (dtype) {
-      case DType::f16: return widen(static_cast<const f16*>(data)[offset]);
-      case DType::bf16: return widen(static_cast<const bf16*>(data)[offset]);
-      default: return static_cast<const float*>(data)[offset];
+      case DType::f16: return f.template operator()<f16>();
+      case DType::bf16: return f.template operator()<bf16>();
+      default: return f.template operator()<float>();
     }
   } else if constexpr (std::is_same_v<T, Any<double>>) {
-    return static_cast<const double*>(data)[offset];
-  } else if constexpr (std::is_same_v<T, Any<std::int64_t>>) {
-    switch (dtype) {
-      case DType::i64: return static_cast<const std::int64_t*>(data)[offset];
-      case DType::i32: return static_cast<const std::int32_t*>(data)[offset];
-      default: return static_cast<const std::uint8_t*>(data)[offset];  // u8 and bool
-    }
-  } else if constexpr (std::is_same_v<T, IntegerAsDouble>) {
-    return static_cast<double>(read<Any<std::int64_t>>(data, dtype, offset));
+    return f.template operator()<double>();
   } else if constexpr (std::is_same_v<T, AnyFloat>) {
-    if (dtype == DType::f64) return static_cast<const double*>(data)[offset];
-    return read<Any<float>>(data, dtype, offset);
+    if (dtype == DType::f64) return f.template operator()<double>();
+    return with_type<Any<float>>(dtype, f);
+  } else if constexpr (std::is_same_v<T, Any<std::int64_t>> || std::is_same_v<T, IntegerAsDouble>) {
+    switch (dtype) {
+      case DType::i64: return f.template operator()<std::int64_t>();
+      case DType::i32: return f.template operator()<std::int32_t>();
+      default: return f.template operator()<std::uint8_t>();  // u8 and bool
+    }
   } else {
-    return convert<computed_t<T>>(static_cast<const T*>(data)[offset]);
+    return f.template operator()<T>();
   }
+}
+
+/// Element `offset` of memory that holds T.
+template <class T>
+__device__ __forceinline__ computed_t<T> read(const void* data, DType dtype, std::int64_t offset) {
+  return with_type<T>(dtype, [&]<class S>() { return convert<computed_t<T>>(static_cast<const S*>(data)[offset]); });
 }
 
 template <class T, class V>
 __device__ __forceinline__ void write(void* data, DType dtype, std::int64_t offset, V value) {
   const auto put = [&]<class To>() { static_cast<To*>(data)[offset] = convert<To>(value); };
-  if constexpr (std::is_same_v<T, Any<float>>) {
-    switch (dtype) {
-      case DType::f16: return put.template operator()<f16>();
-      case DType::bf16: return put.template operator()<bf16>();
-      default: return put.template operator()<float>();
-    }
-  } else if constexpr (std::is_same_v<T, Any<double>>) {
-    put.template operator()<double>();
+  if constexpr (std::is_same_v<T, AnyNumber>) {
+    if (dtype <= DType::bf16) with_type<AnyFloat>(dtype, put);
+    else write<Any<std::int64_t>>(data, dtype, offset, value);
   } else if constexpr (std::is_same_v<T, Any<std::int64_t>>) {
-    switch (dtype) {
-      case DType::i64: return put.template operator()<std::int64_t>();
-      case DType::i32: return put.template operator()<std::int32_t>();
-      case DType::u8: return put.template operator()<std::uint8_t>();
-      default: return put.template operator()<bool>();
-    }
-  } else if constexpr (std::is_same_v<T, AnyNumber>) {
-    switch (dtype) {
-      case DType::f32: return put.template operator()<float>();
-      case DType::f64: return put.template operator()<double>();
-      case DType::f16: return put.template operator()<f16>();
-      case DType::bf16: return put.template operator()<bf16>();
-      default: return write<Any<std::int64_t>>(data, dtype, offset, value);
-    }
+    if (dtype == DType::boolean) put.template operator()<bool>();
+    else with_type<T>(dtype, put);
   } else {
-    put.template operator()<T>();
+    with_type<T>(dtype, put);
   }
 }
 

@@ -20,13 +20,6 @@ struct Line {
   std::int64_t length = 0, x_stride = 0, y_stride = 0, chunk_length = 0;
 };
 
-template <class C>
-struct PlusOp {
-  using Accumulator = C;
-  static __device__ C identity() { return C(0); }
-  static __device__ C combine(C a, C b) { return a + b; }
-};
-
 template <class C, class T>
 __global__ void __launch_bounds__(block_size) cumsum_by_threads(Line line, __grid_constant__ const Indexer<2> lines, std::uint32_t count) {
   const std::uint32_t index = blockIdx.x * block_size + threadIdx.x;

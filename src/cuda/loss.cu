@@ -24,13 +24,6 @@ struct Rows {
   std::int64_t ignore_index;
 };
 
-template <class C>
-struct PlusOp {
-  using Accumulator = C;
-  static __device__ C identity() { return C(0); }
-  static __device__ C combine(C a, C b) { return a + b; }
-};
-
 template <class C, class T>
 __device__ C loss_of(const Rows<C, T>& rows, std::int64_t n, C mean) {
   const std::int64_t target = rows.targets[n];

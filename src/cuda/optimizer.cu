@@ -11,7 +11,7 @@ using namespace gpu;
 
 namespace {
 
-constexpr int most_blocks = 132 * 8;  // fills the largest chips at hand; more only repeat the preparation
+constexpr int blocks_per_multiprocessor = 4;
 
 template <class T>
 struct Adam {
@@ -84,7 +84,7 @@ struct Sgd {
 };
 
 template <class Rule>
-__global__ void __launch_bounds__(block_size) update_all(__grid_constant__ const Rule rule, std::int64_t count, bool aligned) {
+__global__ void __launch_bounds__(block_size, blocks_per_multiprocessor) update_all(__grid_constant__ const Rule rule, std::int64_t count, bool aligned) {
   using T = std::remove_pointer_t<decltype(rule.parameter)>;
   constexpr int width = 16 / sizeof(T);
   __shared__ typename Rule::Factors shared;
@@ -100,7 +100,10 @@ __global__ void __launch_bounds__(block_size) update_all(__grid_constant__ const
 template <class Rule>
 void run(const Rule& rule, std::int64_t count, bool aligned, Stream stream) {
   if (count == 0) return;
-  const unsigned blocks = std::min<unsigned>(blocks_for(count, block_size * 4), most_blocks);
+  // As many blocks as run at once: more would only repeat the preparation, and leave the chip half empty at the end.
+  int multiprocessors = 0;
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, stream.device.index), "cudaDeviceGetAttribute");
+  const unsigned blocks = std::min<unsigned>(blocks_for(count, block_size * 4), static_cast<unsigned>(multiprocessors * blocks_per_multiprocessor));
   launch(update_all<Rule>, blocks, block_size, 0, stream, rule, count, aligned);
 }
 

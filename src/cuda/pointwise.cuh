@@ -76,53 +76,82 @@ __device__ __forceinline__ auto evaluate(const F& f, const Vector<C, width>&... 
   return result;
 }
 
+// Reading comes before converting, for all operands: a conversion waits for its load, and no load should wait for a conversion.
+
+/// The elements as they lie in memory; for a splat the first alone, for a number nothing.
 template <class T, int width>
-__device__ __forceinline__ Vector<computed_t<T>, width> load_vector(const Input& input, std::int64_t offset, std::int64_t step,
-                                                                    unsigned valid) {
+__device__ __forceinline__ Vector<T, width> fetch(const Input& input, std::int64_t offset, unsigned valid) {
+  const T* const data = static_cast<const T*>(input.data) + offset;
+  Vector<T, width> words = {};
+  if (input.access == Access::vector && valid >= width) {
+    words = read_vector<width>(data);
+  } else if (input.access == Access::vector) {
+#pragma unroll
+    for (int k = 0; k < width; ++k)
+      if (k < valid) words.values[k] = data[k];
+  } else if (input.access == Access::splat) {
+    words.values[0] = *data;
+  }
+  return words;
+}
+
+template <class T, int width>
+__device__ __forceinline__ Vector<computed_t<T>, width> expand(const Input& input, const Vector<T, width>& words) {
   using C = computed_t<T>;
   Vector<C, width> result;
-  if (input.access == Access::number || input.access == Access::splat) {
-    const C value = input.access == Access::number ? input.as<C>() : read<T>(input.data, input.dtype, offset);
-#pragma unroll
-    for (int k = 0; k < width; ++k) result.values[k] = value;
-  } else if (valid >= width) {
-    const auto words = read_vector<width>(static_cast<const T*>(input.data) + offset);
+  if (input.access == Access::vector) {
 #pragma unroll
     for (int k = 0; k < width; ++k) result.values[k] = convert<C>(words.values[k]);
   } else {
+    const C value = input.access == Access::number ? input.as<C>() : convert<C>(words.values[0]);
 #pragma unroll
-    for (int k = 0; k < width; ++k) result.values[k] = k < valid ? read<T>(input.data, input.dtype, offset + k * step) : C();
+    for (int k = 0; k < width; ++k) result.values[k] = value;
   }
   return result;
 }
 
+/// Elements that lie anywhere.
 template <class T, int width>
 __device__ __forceinline__ Vector<computed_t<T>, width> gather(const Input& input, const std::int64_t (&offsets)[width], unsigned valid) {
   using C = computed_t<T>;
   Vector<C, width> result;
+  if (input.access == Access::number) {
 #pragma unroll
-  for (int k = 0; k < width; ++k) {
-    if (input.access == Access::number) result.values[k] = input.as<C>();
-    else result.values[k] = k < valid ? read<T>(input.data, input.dtype, offsets[k]) : C();
+    for (int k = 0; k < width; ++k) result.values[k] = input.as<C>();
+    return result;
   }
+  with_type<T>(input.dtype, [&]<class S>() {
+    Vector<S, width> words = {};
+#pragma unroll
+    for (int k = 0; k < width; ++k)
+      if (k < valid) words.values[k] = static_cast<const S*>(input.data)[offsets[k]];
+#pragma unroll
+    for (int k = 0; k < width; ++k) result.values[k] = convert<C>(words.values[k]);
+  });
   return result;
 }
 
 template <class... T>
 inline constexpr int vector_width = 16 / static_cast<int>(std::max({sizeof(T)...}));
 
+/// The second half of vectors_body: the words are there.
+template <class Out, int width, class F, class... In, int... i>
+__device__ __forceinline__ Vector<Out, width> evaluate_words(const F& f, const Inputs<sizeof...(In)>& inputs, std::integer_sequence<int, i...>,
+                                                             const Vector<In, width>&... words) {
+  return evaluate<Out>(f, expand<In, width>(inputs.at[i], words)...);
+}
+
 template <class F, class Out, class... In, int... i>
 __device__ __forceinline__ void vectors_body(const F& f, Out* out, const Inputs<sizeof...(In)>& inputs,
                                              const Indexer<1 + sizeof...(In)>& indexer, std::uint32_t count,
-                                             std::integer_sequence<int, i...>) {
+                                             std::integer_sequence<int, i...> sequence) {
   constexpr int width = vector_width<Out, In...>;
   const std::uint32_t first = (blockIdx.x * block_size + threadIdx.x) * width;
   if (first >= count) return;
   const std::uint32_t valid = count - first;  // fewer than width only at the end of a single dimension
   std::int64_t offsets[1 + sizeof...(In)];
   indexer.locate(first, offsets);
-  const auto result =
-      evaluate<Out>(f, load_vector<In, width>(inputs.at[i], offsets[i + 1], indexer.strides[i + 1][0], valid)...);
+  const auto result = evaluate_words<Out, width>(f, inputs, sequence, fetch<In, width>(inputs.at[i], offsets[i + 1], valid)...);
   if (valid >= width) {
     *reinterpret_cast<Vector<Out, width>*>(out + offsets[0]) = result;
   } else {

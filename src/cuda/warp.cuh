@@ -12,8 +12,15 @@ __device__ __forceinline__ T shuffle_xor(T value, unsigned step) {
   return __shfl_xor_sync(whole_warp, value, step);
 }
 
-/// The combination of the values of a block's threads, valid in thread 0. The block has whole warps, at most 32. Ends with all
-/// threads past the reads of shared memory only if the caller synchronises before the next call.
+template <class C>
+struct PlusOp {
+  using Accumulator = C;
+  static __device__ C identity() { return C(0); }
+  static __device__ C combine(C a, C b) { return a + b; }
+};
+
+/// The combination of the values of a block's threads, valid in thread 0. The block has whole warps, at most 32. A second
+/// call in one kernel needs a barrier before it.
 template <class Op>
 __device__ typename Op::Accumulator block_reduce(typename Op::Accumulator value) {
   __shared__ typename Op::Accumulator shared[32];
