@@ -5,6 +5,7 @@
 int main(int argc, char** argv) {
   CLI::App app("Measure tern on the machine at hand.", "tern-bench");
   app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   tern::bench::add_step(app);
-  return tern::apps::run(app, argc, argv);
+  return tern::apps::run(app, argc, argv, "use a smaller --batch, --length or --model");
 }

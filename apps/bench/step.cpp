@@ -32,14 +32,12 @@ struct Size {
 
 /// mt is the classic translator, ar the associative-recall model, the others the sizes of the GPT-2 family.
 const std::vector<std::pair<std::string, Size>> sizes = {
-    {"mt", {256, 256, 4, 8}},         {"ar", {128, 512, 2, 4}},          {"small", {768, 3072, 12, 12}},
-    {"medium", {1024, 4096, 24, 16}}, {"large", {1280, 5120, 36, 20}},   {"xl", {1600, 6400, 48, 25}},
+    {"mt", {256, 256, 4, 8}},         {"ar", {128, 512, 2, 4}},        {"small", {768, 3072, 12, 12}},
+    {"medium", {1024, 4096, 24, 16}}, {"large", {1280, 5120, 36, 20}}, {"xl", {1600, 6400, 48, 25}},
 };
 
 Size size_of_model(const std::string& name) {
-  for (const auto& [known, size] : sizes)
-    if (known == name) return size;
-  throw apps::UsageError(fmt::format("--model {}: expected mt, ar, small, medium, large or xl", name));
+  return std::find_if(sizes.begin(), sizes.end(), [&](const auto& entry) { return entry.first == name; })->second;
 }
 
 struct Times {
@@ -88,6 +86,9 @@ void step(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
   const Device device = apps::resolve_device(options.device);
   const Size size = size_of_model(options.model);
+  std::ofstream out;
+  if (!options.json.empty()) out.open(options.json, std::ios::app);
+  if (!out) throw apps::UsageError(fmt::format("--json {}: could not be opened for writing", options.json));
   manual_seed(0);
   nn::DecoderLMOptions shape;
   shape.vocab = options.vocab;
@@ -126,28 +127,43 @@ void step(const Options& options) {
   const double tokens = static_cast<double>(options.batch * options.length);
   const std::int64_t tables = options.vocab * size.width + options.length * size.width;
   const std::int64_t params = nn::count_parameters(model) - tables;  // those that a token's products touch
-  const double flops = 6.0 * static_cast<double>(params) * tokens + 6.0 * static_cast<double>(size.layers * options.length * size.width) * tokens;
+  const double flops = 6.0 * static_cast<double>(params) * tokens +
+                       6.0 * static_cast<double>(size.layers * options.length * size.width) * tokens;
 
-  fmt::print("{} B {} T {} V {} dropout {}, {}, fp32, plain kernels\n", options.model, options.batch, options.length, options.vocab, options.dropout,
-             apps::describe(device));
-  fmt::print("  step      {:9.3f} ms median, {:.3f} mean, {:.3f} deviation\n", whole.median, whole.mean, whole.deviation);
-  fmt::print("  burst     {:9.3f} ms a step, {:.0f} tokens/s, {:.2f} TFLOP/s\n", burst_ms, tokens / burst_ms * 1e3, flops / burst_ms / 1e9);
+  fmt::print("{} B {} T {} V {} dropout {}, {}, fp32, plain kernels\n", options.model, options.batch, options.length,
+             options.vocab, options.dropout, apps::describe(device));
+  fmt::print("  step      {:9.3f} ms median, {:.3f} mean, {:.3f} deviation\n", whole.median, whole.mean,
+             whole.deviation);
+  fmt::print("  burst     {:9.3f} ms a step, {:.0f} tokens/s, {:.2f} TFLOP/s\n", burst_ms, tokens / burst_ms * 1e3,
+             flops / burst_ms / 1e9);
   fmt::print("  forward   {:9.3f} ms, without recording\n", forward_only.median);
   fmt::print("  optimizer {:9.3f} ms\n", update.median);
   fmt::print("  memory    {:9.3f} GB at the peak\n", peak / 0x1p30);
   if (options.json.empty()) return;
   const auto rounded = [](double x, double scale) { return std::round(x * scale) / scale; };
   io::JsonObject row;
-  row.set("model", options.model).set("arch", "gpt2").set("B", options.batch).set("T", options.length).set("V", options.vocab);
-  row.set("p", options.dropout).set("dtype", "fp32").set("impl", "tern-plain").set("device", device.type == DeviceType::cpu ? "cpu" : "cuda");
+  row.set("model", options.model)
+      .set("arch", "gpt2")
+      .set("B", options.batch)
+      .set("T", options.length)
+      .set("V", options.vocab);
+  row.set("p", options.dropout)
+      .set("dtype", "fp32")
+      .set("impl", "tern-plain")
+      .set("device", device.type == DeviceType::cpu ? "cpu" : "cuda");
   if (device.type == DeviceType::cpu) row.set("threads", num_threads());
-  row.set("step_ms", rounded(whole.median, 1e3)).set("step_mean_ms", rounded(whole.mean, 1e3)).set("step_deviation_ms", rounded(whole.deviation, 1e3));
-  row.set("burst_ms", rounded(burst_ms, 1e3)).set("fwd_ms", rounded(forward_only.median, 1e3)).set("optimizer_ms", rounded(update.median, 1e3));
-  row.set("tok_s", std::round(tokens / burst_ms * 1e3)).set("params", params).set("tflops", rounded(flops / burst_ms / 1e9, 10));
+  row.set("step_ms", rounded(whole.median, 1e3))
+      .set("step_mean_ms", rounded(whole.mean, 1e3))
+      .set("step_deviation_ms", rounded(whole.deviation, 1e3));
+  row.set("burst_ms", rounded(burst_ms, 1e3))
+      .set("fwd_ms", rounded(forward_only.median, 1e3))
+      .set("optimizer_ms", rounded(update.median, 1e3));
+  row.set("tok_s", std::round(tokens / burst_ms * 1e3))
+      .set("params", params)
+      .set("tflops", rounded(flops / burst_ms / 1e9, 10));
   row.set("peak_gb", rounded(peak / 0x1p30, 100));
-  std::ofstream out(options.json, std::ios::app);
   out << row.dump() << '\n';
-  if (!out.flush()) throw apps::UsageError(fmt::format("{}: could not be written", options.json));
+  if (!out.flush()) throw std::runtime_error(fmt::format("{}: could not be written", options.json));
 }
 
 }  // namespace
@@ -155,15 +171,21 @@ void step(const Options& options) {
 void add_step(CLI::App& app) {
   auto* command = app.add_subcommand("step", "time a training step: forward, backward, optimizer");
   const auto options = std::make_shared<Options>();
-  command->add_option("--model", options->model, "mt, ar, small, medium, large or xl")->capture_default_str();
-  command->add_option("--batch", options->batch, "sequences in a step")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--length", options->length, "tokens of a sequence")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--vocab", options->vocab, "size of the vocabulary")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--dropout", options->dropout, "probability")->check(CLI::Range(0.0, 0.99))->capture_default_str();
-  command->add_option("--warmup", options->warmup, "steps before the measured ones")->check(CLI::NonNegativeNumber)->capture_default_str();
-  command->add_option("--steps", options->steps, "measured steps")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--threads", options->threads, "CPU threads")->check(CLI::PositiveNumber);
-  command->add_option("--json", options->json, "append the row to this file, one JSON object a line");
+  const auto add = [&](const char* name, auto& value, const char* help, const apps::Check& check, const char* type) {
+    command->add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
+  };
+  std::vector<std::string> models;
+  for (const auto& [name, size] : sizes) models.push_back(name);
+  add("--model", options->model, "mt, ar, small, medium, large or xl", apps::one_of(models), "NAME");
+  add("--batch", options->batch, "sequences in a step", apps::whole_number(1, 1'000'000), "N");
+  add("--length", options->length, "tokens of a sequence", apps::whole_number(1, 1'000'000), "N");
+  add("--vocab", options->vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");
+  add("--dropout", options->dropout, "probability", apps::real_number(0, 0.99), "X");
+  add("--warmup", options->warmup, "steps before the measured ones", apps::whole_number(0, 1'000'000), "N");
+  add("--steps", options->steps, "measured steps", apps::whole_number(1, 1'000'000), "N");
+  apps::add_threads_option(*command, options->threads);
+  command->add_option("--json", options->json, "append the row to this file, one JSON object a line")
+      ->type_name("FILE");
   apps::add_device_option(*command, options->device);
   command->callback([options] { step(*options); });
 }

@@ -1,50 +1,166 @@
 #include "common/program.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <new>
+#include <numeric>
 
 #include "text/data_error.h"
 
 namespace tern::apps {
 
-int run(CLI::App& app, int argc, char** argv) {
-  const auto complain = [&](const std::string& message) {
+namespace {
+
+/// Where a standard stream is closed, the next file that is opened takes its number, and what is printed ends up in it.
+/// A stream that fails at every use takes the place instead.
+void fill_closed_streams() {
+  for (int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(descriptor, F_GETFD) < 0)
+      static_cast<void>(::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY));
+}
+
+/// The Levenshtein distance.
+std::size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j)
+      diagonal = std::exchange(row[j + 1], std::min({row[j] + 1, row[j + 1] + 1, diagonal + (a[i] != b[j])}));
+  }
+  return row.back();
+}
+
+/// "; did you mean --epochs?", or "" where nothing is close.
+std::string suggestion(const std::string& word, const std::vector<std::string>& known) {
+  const auto nearest = std::min_element(
+      known.begin(), known.end(), [&](const auto& a, const auto& b) { return distance(word, a) < distance(word, b); });
+  return nearest != known.end() && distance(word, *nearest) <= 3 ? fmt::format("; did you mean {}?", *nearest) : "";
+}
+
+/// What is wrong with the arguments that no option took.
+std::string unexpected(const CLI::App& app) {
+  const std::vector<CLI::App*> given = app.get_subcommands();
+  const CLI::App& command = given.empty() ? app : *given.front();
+  const std::vector<std::string> rest = app.remaining(true);
+  const auto first =
+      std::find_if(rest.begin(), rest.end(), [](const std::string& word) { return word.starts_with("-"); });
+  if (first == rest.end()) return fmt::format("unexpected argument {}", rest.empty() ? "" : rest.front());
+  const std::string word = first->substr(0, first->find('='));
+  std::vector<std::string> options;
+  for (const CLI::Option* option : command.get_options()) options.push_back("--" + option->get_lnames().at(0));
+  return fmt::format("there is no option {}{}", word, suggestion(word, options));
+}
+
+void require_subcommand(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
+  const std::string word = argc > 1 ? argv[1] : "";
+  if (word.starts_with("-") || std::find(names.begin(), names.end(), word) != names.end()) return;
+  throw UsageError(fmt::format("expected a subcommand ({}){}", fmt::join(names, ", "),
+                               argc > 1 ? " but got " + word + suggestion(word, names) : ""));
+}
+
+/// What CLI11 says, in our words.
+std::string describe(const CLI::ParseError& error, const CLI::App& app) {
+  const std::string text = error.what();
+  if (dynamic_cast<const CLI::ValidationError*>(&error)) return text;
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) return text.substr(0, text.find(':')) + ": expected a value";
+  // A misspelt option is found last, and first shows as one that is missing.
+  const std::string message = app.remaining_size(true) > 0 ? unexpected(app) : text;
+  const std::vector<CLI::App*> given = app.get_subcommands();
+  return fmt::format("{} ({}{} --help lists the options)", message, app.get_name(),
+                     given.empty() ? "" : " " + given.front()->get_name());
+}
+
+template <class T>
+bool parse(const std::string& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+/// A text as a message shows it: on one line, and not too long.
+std::string quoted(std::string text) {
+  if (text.empty()) return "\"\"";
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 32 || c == 127) c = ' ';
+  return text.size() > 60 ? text.substr(0, 57) + "..." : text;
+}
+
+template <class T>
+Check number(const char* kind, T low, T high) {
+  return [=](const std::string& text) -> std::string {
+    T value{};
+    if (parse(text, value) && value >= low && value <= high) return "";
+    return fmt::format("expected a {} from {} to {} but got {}", kind, low, high, quoted(text));
+  };
+}
+
+}  // namespace
+
+int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
+  fill_closed_streams();
+  const auto complain = [&](const std::string& message, int code) {
     std::fflush(stdout);
     fmt::print(stderr, "{}: {}\n", app.get_name(), message);
+    return code;
   };
   try {
+    require_subcommand(app, argc, argv);
     app.parse(argc, argv);
+    if (std::fflush(stdout) != 0) return complain("the output could not be written", 1);
     return 0;
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    complain(fmt::format("{} (--help lists the options)", error.what()));
-    return 2;
+    return complain(describe(error, app), 2);
   } catch (const text::DataError& error) {
-    complain(error.what());
-    return 2;
+    return complain(error.what(), 2);
   } catch (const UsageError& error) {
-    complain(error.what());
-    return 2;
+    return complain(error.what(), 2);
   } catch (const Error& error) {
-    complain(error.what());
-    return 2;
+    return complain(error.what(), 2);
   } catch (const std::bad_alloc&) {
-    complain("out of memory: use a smaller --batch-size, or a smaller model");
-    return 1;
+    return complain("out of memory: " + memory_hint, 1);
   } catch (const std::exception& error) {
-    complain(error.what());
-    return 1;
+    return complain(error.what(), 1);
   }
+}
+
+Check whole_number(std::int64_t low, std::int64_t high) { return number("whole number", low, high); }
+Check real_number(double low, double high) { return number("number", low, high); }
+
+Check one_of(std::vector<std::string> words) {
+  return [words = std::move(words)](const std::string& text) -> std::string {
+    if (std::find(words.begin(), words.end(), text) != words.end()) return "";
+    return fmt::format("expected {} but got {}{}", fmt::join(words, ", "), quoted(text), suggestion(text, words));
+  };
+}
+
+Check truth_value() {
+  return [](const std::string& text) -> std::string {
+    for (const char* known : {"", "true", "false", "1", "0", "yes", "no", "on", "off"})
+      if (CLI::detail::to_lower(text) == known) return "";
+    return fmt::format("expected True or False but got {}", quoted(text));
+  };
+}
+
+bool is_true(const std::string& text) {
+  const std::string word = CLI::detail::to_lower(text);
+  return word != "false" && word != "0" && word != "no" && word != "off";
 }
 
 void add_device_option(CLI::App& command, std::string& device) {
   command.add_option("--device", device, "cpu, cuda, or auto: cuda where a GPU answers")
-      ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
+      ->check(one_of({"cpu", "cuda", "auto"}))
+      ->type_name("NAME")
       ->capture_default_str();
 }
 
@@ -54,29 +170,34 @@ Device resolve_device(const std::string& device) {
 #ifdef TERN_CUDA
     throw UsageError("--device cuda: no GPU answers; use --device cpu, or check nvidia-smi");
 #else
-    throw UsageError("--device cuda: this program was built without CUDA; configure with -DTERN_CUDA=ON, or use --device cpu");
+    throw UsageError(
+        "--device cuda: this program was built without CUDA; configure with -DTERN_CUDA=ON, or use --device cpu");
 #endif
   }
   return device == "cpu" || gpus == 0 ? cpu : cuda();
 }
 
 std::string describe(Device device) {
-  if (device.type == DeviceType::cpu) return fmt::format("{} CPU thread{}", num_threads(), num_threads() == 1 ? "" : "s");
+  if (device.type == DeviceType::cpu)
+    return fmt::format("{} CPU thread{}", num_threads(), num_threads() == 1 ? "" : "s");
   return to_string(device);
 }
 
-void add_switch(CLI::App& command, const std::string& name, bool& value, const std::string& help) {
-  command.add_option_function<std::string>(name, [&value](const std::string& text) {
-            value = text.empty() || CLI::detail::to_flag_value(text) > 0;
-          }, help)
+void add_threads_option(CLI::App& command, int& threads) {
+  // More than a few times the processors is slow; far more, and OpenMP ends the program.
+  command.add_option("--threads", threads, "CPU threads (default: one for each processor)")
+      ->check(whole_number(1, 1024))
+      ->type_name("N");
+}
+
+CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::string& help,
+                        const std::function<void(bool)>& set) {
+  return command
+      .add_option_function<std::string>(
+          name, [set](const std::string& text) { set(is_true(text)); }, help)
       ->expected(0, 1)
       ->type_name("[True|False]")
-      ->check([](const std::string& text) -> std::string {
-        for (const char* known : {"true", "false", "1", "0", "yes", "no", "on", "off"})
-          if (CLI::detail::to_lower(text) == known) return "";
-        return text.empty() ? "" : fmt::format("expected True or False but got {}", text);
-      })
-      ->transform([](const std::string& text) { return CLI::detail::to_lower(text); });
+      ->check(truth_value());
 }
 
 double seconds_now() {
@@ -90,7 +211,7 @@ std::string duration(double seconds) {
   return fmt::format("{} s", whole);
 }
 
-ProgressLine::ProgressLine() : is_terminal_(isatty(STDERR_FILENO) != 0) {}
+ProgressLine::ProgressLine() : is_terminal_(isatty(STDERR_FILENO) != 0), last_(seconds_now()) {}
 
 bool ProgressLine::is_due() const { return seconds_now() - last_ >= (is_terminal_ ? 0.25 : 15); }
 

@@ -2,29 +2,44 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tensor/tensor.h"
 
 namespace tern::apps {
 
-/// Parses the arguments, runs the subcommand's callback, and returns the exit code: 0, 2 for a mistake of the user's (an
-/// unknown option, a bad file, an impossible size) and 1 for a fault of ours. An error is one line on stderr that starts
-/// with the program's name.
-int run(CLI::App& app, int argc, char** argv);
+/// Parses the arguments, runs the subcommand's callback, and returns the exit code: 0, 2 for a mistake of the user's
+/// (an unknown option, a bad file, an impossible size) and 1 for everything else (no memory, a full disk, a fault of
+/// ours). An error is one line on stderr that starts with the program's name; `memory_hint` ends the one for too little
+/// memory.
+int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint);
 
 /// A fault in what the user asked for, found before any work is done.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// What CLI11's check() takes: "" for a text that is allowed, else what was expected and what came.
+using Check = std::function<std::string(const std::string&)>;
+Check whole_number(std::int64_t low, std::int64_t high);
+Check real_number(double low, double high);
+Check one_of(std::vector<std::string> words);
+/// True, False and their likes in any case; and nothing, which is how a bare `--name` arrives.
+Check truth_value();
+bool is_true(const std::string& text);
+
 /// `--device cpu|cuda|auto`: adds the option, and later gives the device. Throws UsageError for cuda without a GPU.
 void add_device_option(CLI::App& command, std::string& device);
 Device resolve_device(const std::string& device);
-/// "NVIDIA H200" or "2 CPU threads".
+/// "cuda:0" or "2 CPU threads".
 std::string describe(Device device);
 
+/// `--threads N`. Without it `threads` stays 0, and one thread works for each processor.
+void add_threads_option(CLI::App& command, int& threads);
+
 /// `--name`, `--name True`, `--name=false`: a switch that takes a value as well.
-void add_switch(CLI::App& command, const std::string& name, bool& value, const std::string& help);
+CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::string& help,
+                        const std::function<void(bool)>& set);
 
 /// A status line that is rewritten in place on a terminal. Elsewhere, as in a log file, a line is printed now and then.
 class ProgressLine {
@@ -43,7 +58,7 @@ class ProgressLine {
 
  private:
   bool is_terminal_;
-  double last_ = -1e9;
+  double last_;
   std::size_t shown_ = 0;
 };
 

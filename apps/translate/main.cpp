@@ -1,116 +1,87 @@
 // tern-translate: trains a translator from raw text, translates with it, and scores translations.
 #include <fmt/format.h>
 
-#include <iostream>
-
 #include "common/program.h"
 #include "io/json_object.h"
 #include "text/corpus.h"
 #include "text/metrics.h"
+#include "translate/decode.h"
 #include "translate/train.h"
-#include "translate/translator.h"
 
 namespace tern::translate {
 namespace {
 
 void add_train(CLI::App& app) {
   auto* command = app.add_subcommand("train", "train a translator from a directory of raw text");
-  // The preset is known only after parsing, but gives the other options' defaults: each option is kept as an edit that
-  // is applied to the preset's values afterwards.
+  // Options that the user gives change single values of the preset, which is known only when all are parsed.
   struct State {
-    std::string preset = "quick";
     Options options;
-    std::vector<std::function<void(Options&)>> edits;
+    std::vector<std::pair<const Entry*, std::string>> given;
   };
   const auto state = std::make_shared<State>();
-  command->add_option("--data", state->options.data, "directory with train.SRC, train.TGT, valid.* (or val.*), test*.*; plain or .gz")->required();
-  command->add_option("--src", state->options.src, "source language: the suffix of its files")->required();
-  command->add_option("--tgt", state->options.tgt, "target language")->required();
-  command->add_option("--out", state->options.out, "run directory to write")->required();
-  command->add_option("--preset", state->preset, "classic or quick")->capture_default_str();
-  apps::add_device_option(*command, state->options.device);
-  apps::add_switch(*command, "--use-fused-kernel", state->options.use_fused_kernel, "train on the fused kernels");
-  command->add_option("--threads", state->options.threads, "CPU threads (default: one for each processor)")->check(CLI::PositiveNumber);
+  Options& options = state->options;
+  command
+      ->add_option("--data", options.data,
+                   "directory with train.SRC, train.TGT, valid.* (or val.*), test*.*; plain or .gz")
+      ->required()
+      ->type_name("DIR");
+  command->add_option("--src", options.src, "source language: the suffix of its files")->required()->type_name("NAME");
+  command->add_option("--tgt", options.tgt, "target language")->required()->type_name("NAME");
+  command->add_option("--out", options.out, "run directory to write; an earlier run there is replaced")
+      ->required()
+      ->type_name("DIR");
+  command->add_option("--preset", options.preset, "quick (minutes on a CPU) or classic (the well-known run)")
+      ->type_name("NAME")
+      ->capture_default_str();
+  apps::add_device_option(*command, options.device);
+  apps::add_threads_option(*command, options.threads);
 
-  const auto edit = [&]<class T>(const char* name, T Options::*member, const char* help) {
-    return command->add_option_function<T>(name, [state, member](const T& value) {
-      state->edits.push_back([member, value](Options& options) { options.*member = value; });
-    }, fmt::format("{} (default: the preset's)", help));
-  };
-  edit("--epochs", &Options::epochs, "passes over the training pairs");
-  edit("--updates", &Options::updates, "stop after so many updates");
-  edit("--batch-size", &Options::batch_size, "pairs in an update");
-  edit("--lr", &Options::lr, "Adam's learning rate, its peak under a schedule");
-  edit("--beta2", &Options::beta2, "Adam's decay of squared gradients");
-  edit("--adam-eps", &Options::adam_eps, "added to the root of Adam's squared gradients");
-  edit("--schedule", &Options::schedule, "of the learning rate")->check(CLI::IsMember({"constant", "cosine", "inverse-sqrt"}));
-  edit("--warmup", &Options::warmup, "updates until the learning rate has risen");
-  edit("--clip", &Options::clip, "largest gradient norm, 0 for any");
-  edit("--label-smoothing", &Options::label_smoothing, "share of a target that is spread over the vocabulary");
-  edit("--seed", &Options::seed, "of weights, order and dropout");
-  edit("--vocab", &Options::vocab, "size of the joint vocabulary");
-  edit("--word-limit", &Options::word_limit, "leave out pairs with so many words, 0 for none");
-  edit("--length", &Options::length, "tokens of a pair, longer ones are cut");
-  edit("--samples", &Options::samples, "pairs drawn for an epoch, 0 for all");
-  edit("--width", &Options::width, "of the model");
-  edit("--layers", &Options::layers, "of the model");
-  edit("--heads", &Options::heads, "of attention");
-  edit("--ff", &Options::ff, "inner width of the feed-forward layers");
-  edit("--dropout", &Options::dropout, "probability");
-  edit("--init", &Options::init, "of the weights: default (each layer's own, as PyTorch's) or gpt2")->check(CLI::IsMember({"default", "gpt2"}));
-  edit("--bleu-every", &Options::bleu_every, "epochs between validation BLEU scores, 0 for the end alone");
-  command->add_option_function<std::string>("--prefix-lm", [state](const std::string& text) {
-            const bool value = text.empty() || CLI::detail::to_flag_value(text) > 0;
-            state->edits.push_back([value](Options& options) { options.prefix_lm = value; });
-          }, "source tokens see the whole source (default: the preset's)")->expected(0, 1)->type_name("[True|False]");
+  const Options quick = preset("quick"), classic = preset("classic");
+  for (const Entry& entry : entries()) {
+    if (entry.help.empty()) {
+      command->get_option(entry.flag())->check(entry.check);
+      continue;
+    }
+    const std::string values = entry.text(quick) == entry.text(classic)
+                                   ? entry.text(quick)
+                                   : fmt::format("quick {}, classic {}", entry.text(quick), entry.text(classic));
+    const std::string help = fmt::format("{} ({})", entry.help, values);
+    const auto keep = [state, &entry](const std::string& text) { state->given.emplace_back(&entry, text); };
+    CLI::Option* option =
+        std::holds_alternative<bool Options::*>(entry.member)
+            ? apps::add_switch(*command, entry.flag(), help, [keep](bool value) { keep(value ? "True" : "False"); })
+            : command->add_option_function<std::string>(entry.flag(), keep, help)->check(entry.check);
+    option->group("The preset's values, and options that change them");
+    if (std::holds_alternative<std::int64_t Options::*>(entry.member)) option->type_name("N");
+    if (std::holds_alternative<double Options::*>(entry.member)) option->type_name("X");
+    if (std::holds_alternative<std::string Options::*>(entry.member)) option->type_name("NAME");
+  }
 
   command->callback([state] {
-    Options options = preset(state->preset);
     const Options& given = state->options;
-    options.data = given.data;
-    options.src = given.src;
-    options.tgt = given.tgt;
-    options.out = given.out;
-    options.device = given.device;
-    options.threads = given.threads;
-    options.use_fused_kernel = given.use_fused_kernel;
-    for (const auto& apply : state->edits) apply(options);
-    train(options);
+    Options chosen = preset(given.preset);
+    chosen.data = given.data;
+    chosen.src = given.src;
+    chosen.tgt = given.tgt;
+    chosen.out = given.out;
+    chosen.device = given.device;
+    chosen.threads = given.threads;
+    for (const auto& [entry, text] : state->given) entry->set(chosen, text);
+    train(chosen);
   });
 }
 
 void add_decode(CLI::App& app) {
   auto* command = app.add_subcommand("decode", "translate lines from stdin to stdout, greedily");
-  struct State {
-    std::string model, device = "auto";
-    std::size_t batch_size = 64;
-    int threads = 0;
-  };
-  const auto state = std::make_shared<State>();
-  command->add_option("--model", state->model, "run directory of a training")->required();
-  command->add_option("--batch-size", state->batch_size, "sentences decoded together; does not change the output")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--threads", state->threads, "CPU threads")->check(CLI::PositiveNumber);
-  apps::add_device_option(*command, state->device);
-  command->callback([state] {
-    if (state->threads > 0) set_num_threads(state->threads);
-    const Translator translator = Translator::load(state->model, apps::resolve_device(state->device));
-    std::size_t truncated = 0;
-    std::vector<std::string> lines;
-    const auto flush = [&] {
-      for (const std::string& line : translator.translate(lines, state->batch_size, &truncated)) std::cout << line << '\n';
-      std::cout.flush();
-      lines.clear();
-    };
-    // Blocks of several batches let the decoder put sentences of similar length together.
-    for (std::string line; std::getline(std::cin, line);) {
-      if (!line.empty() && line.back() == '\r') line.pop_back();
-      lines.push_back(std::move(line));
-      if (lines.size() == 16 * state->batch_size) flush();
-    }
-    flush();
-    if (!std::cout) throw std::runtime_error("the output could not be written");
-    if (truncated) fmt::print(stderr, "tern-translate: {} lines were longer than the model's {} tokens and were cut\n", truncated, translator.options.length);
-  });
+  const auto options = std::make_shared<DecodeOptions>();
+  command->add_option("--model", options->model, "run directory of a training")->required()->type_name("DIR");
+  command->add_option("--batch-size", options->batch_size, "sentences decoded together; does not change the output")
+      ->check(apps::whole_number(1, 1'000'000))
+      ->type_name("N")
+      ->capture_default_str();
+  apps::add_threads_option(*command, options->threads);
+  apps::add_device_option(*command, options->device);
+  command->callback([options] { decode(*options); });
 }
 
 void add_score(CLI::App& app) {
@@ -120,16 +91,17 @@ void add_score(CLI::App& app) {
     bool json = false, lowercase = false;
   };
   const auto state = std::make_shared<State>();
-  command->add_option("--hyp", state->hypotheses, "file of translations, one a line")->required();
-  command->add_option("--ref", state->references, "file of references, one a line")->required();
+  command->add_option("--hyp", state->hypotheses, "file of translations, one a line")->required()->type_name("FILE");
+  command->add_option("--ref", state->references, "file of references, one a line")->required()->type_name("FILE");
   command->add_flag("--json", state->json, "print one JSON object");
   command->add_flag("--lowercase", state->lowercase, "compare without case");
   command->callback([state] {
     const auto hypotheses = text::read_lines(state->hypotheses), references = text::read_lines(state->references);
     if (hypotheses.size() != references.size())
-      throw apps::UsageError(fmt::format("expected as many translations as references but got {} in {} and {} in {}", hypotheses.size(),
-                                         state->hypotheses, references.size(), state->references));
-    if (hypotheses.empty()) throw apps::UsageError(fmt::format("{}: expected at least one line", state->hypotheses));
+      throw apps::UsageError(fmt::format("expected as many translations as references but got {} in {} and {} in {}",
+                                         hypotheses.size(), state->hypotheses, references.size(), state->references));
+    if (hypotheses.empty())
+      throw apps::UsageError(fmt::format("{}: expected at least one line but got an empty file", state->hypotheses));
     const text::Bleu bleu = text::bleu(hypotheses, references, {state->lowercase});
     const text::Chrf chrf = text::chrf(hypotheses, references, {state->lowercase});
     if (!state->json) {
@@ -150,8 +122,9 @@ void add_score(CLI::App& app) {
 int main(int argc, char** argv) {
   CLI::App app("Train a translator from raw text, translate with it, score translations.", "tern-translate");
   app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   tern::translate::add_train(app);
   tern::translate::add_decode(app);
   tern::translate::add_score(app);
-  return tern::apps::run(app, argc, argv);
+  return tern::apps::run(app, argc, argv, "use a smaller --batch-size, --length, --width or --layers");
 }

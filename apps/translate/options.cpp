@@ -2,9 +2,15 @@
 
 #include <fmt/format.h>
 
-#include "common/program.h"
+#include <algorithm>
+
+#include "io/file_error.h"
 
 namespace tern::translate {
+
+using apps::Check, apps::one_of, apps::real_number, apps::truth_value, apps::whole_number;
+
+static Check one_of_presets() { return one_of({"quick", "classic"}); }
 
 Options preset(const std::string& name) {
   Options options;
@@ -34,7 +40,102 @@ Options preset(const std::string& name) {
     options.bleu_every = 0;
     return options;
   }
-  throw apps::UsageError(fmt::format("--preset {}: expected classic or quick", name));
+  throw apps::UsageError("--preset: " + one_of_presets()(name));
+}
+
+namespace {
+
+/// A language is the end of a file's name, and part of a special token.
+std::string check_language(const std::string& text) {
+  const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127 && c != '/'; });
+  return is_plain && !text.empty() && text.size() <= 64
+             ? ""
+             : "expected a language as in train.de, without spaces and slashes";
+}
+
+}  // namespace
+
+const std::vector<Entry>& entries() {
+  // The upper ends only keep absurd values from reaching arithmetic and allocation.
+  static const Check count = whole_number(1, 1'000'000), count_or_none = whole_number(0, 1'000'000'000);
+  static const std::vector<Entry> table = {
+      {"preset", &Options::preset, one_of_presets(), ""},
+      {"src", &Options::src, check_language, ""},
+      {"tgt", &Options::tgt, check_language, ""},
+      {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "use the fused kernels"},
+      {"seed", &Options::seed, whole_number(0, std::int64_t{1} << 53), "of weights, order and dropout"},
+      {"epochs", &Options::epochs, count, "passes over the training pairs"},
+      {"updates", &Options::updates, count_or_none, "stop after so many updates, 0 for when the epochs are done"},
+      {"batch_size", &Options::batch_size, count, "pairs in an update"},
+      {"lr", &Options::lr, real_number(1e-12, 1e12), "Adam's learning rate, its peak under a schedule"},
+      {"beta2", &Options::beta2, real_number(0, 0.9999999), "Adam's decay of squared gradients"},
+      {"adam_eps", &Options::adam_eps, real_number(0, 1), "added to the root of Adam's squared gradients"},
+      {"schedule", &Options::schedule, one_of({"constant", "cosine", "inverse-sqrt"}),
+       "constant, cosine or inverse-sqrt learning rate"},
+      {"warmup", &Options::warmup, count_or_none, "updates until the learning rate has risen"},
+      {"clip", &Options::clip, real_number(0, 1e9), "largest gradient norm, 0 for any"},
+      {"dropout", &Options::dropout, real_number(0, 0.99), "probability"},
+      {"label_smoothing", &Options::label_smoothing, real_number(0, 0.99),
+       "share of a target that is spread over the vocabulary"},
+      // A vocabulary begins with the 256 bytes and three special tokens.
+      {"vocab", &Options::vocab, whole_number(259, 500'000), "size of the joint vocabulary"},
+      {"word_limit", &Options::word_limit, count_or_none,
+       "leave out training pairs of so many words or more, 0 for none"},
+      {"length", &Options::length, whole_number(4, 100'000),
+       "tokens of source, target and their ends; longer pairs are cut"},
+      {"pad_to_length", &Options::pad_to_length, truth_value(), "pad every pair to the length"},
+      {"samples", &Options::samples, count_or_none, "pairs drawn for an epoch, 0 for all"},
+      {"prefix_lm", &Options::prefix_lm, truth_value(), "source tokens see the whole source"},
+      {"width", &Options::width, whole_number(1, 65'536), "of the model"},
+      {"layers", &Options::layers, whole_number(1, 1024), "of the model"},
+      {"heads", &Options::heads, whole_number(1, 1024), "of attention"},
+      {"ff", &Options::ff, whole_number(1, 1'048'576), "inner width of the feed-forward layers"},
+      {"tied_head", &Options::tied_head, truth_value(), "use the token table as the weight of the head"},
+      {"init", &Options::init, one_of({"default", "gpt2"}),
+       "of the weights: default (each layer's own, as PyTorch's) or gpt2"},
+      {"bleu_every", &Options::bleu_every, count_or_none, "epochs between validation BLEU scores, 0 for the end alone"},
+  };
+  return table;
+}
+
+std::string Entry::flag() const {
+  std::string result = "--" + key;
+  std::replace(result.begin(), result.end(), '_', '-');
+  return result;
+}
+
+std::string Entry::text(const Options& options) const {
+  return std::visit(
+      [&](auto at) {
+        if constexpr (std::is_same_v<decltype(at), bool Options::*>)
+          return std::string(options.*at ? "True" : "False");
+        else
+          return fmt::format("{}", options.*at);
+      },
+      member);
+}
+
+void Entry::set(Options& options, const std::string& text) const {
+  std::visit(
+      [&]<class T>(T Options::*at) {
+        if constexpr (std::is_same_v<T, std::string>)
+          options.*at = text;
+        else if constexpr (std::is_same_v<T, bool>)
+          options.*at = apps::is_true(text);
+        else if constexpr (std::is_same_v<T, double>)
+          options.*at = std::stod(text);
+        else
+          options.*at = std::stoll(text);
+      },
+      member);
+}
+
+std::string conflict(const Options& options) {
+  if (options.src == options.tgt)
+    return fmt::format("tgt: expected another language than the source's {}", options.src);
+  if (options.width % options.heads != 0)
+    return fmt::format("heads: expected a divisor of the width {} but got {}", options.width, options.heads);
+  return "";
 }
 
 nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, Device device) {
@@ -46,63 +147,47 @@ nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, D
   model.heads = options.heads;
   model.ff = options.ff;
   model.dropout = options.dropout;
+  model.tied_head = options.tied_head;
   if (options.init == "gpt2") model.initialization = nn::Initialization::gpt2;
   model.use_fused_kernel = options.use_fused_kernel;
   model.device = device;
   return model;
 }
 
-namespace {
-
-/// Shows every option that a run is remembered by to f, under its name: written once, used in both directions.
-template <class O, class F>
-void each_member(O& options, F f) {
-  f("preset", options.preset);
-  f("src", options.src);
-  f("tgt", options.tgt);
-  f("use_fused_kernel", options.use_fused_kernel);
-  f("seed", options.seed);
-  f("vocab", options.vocab);
-  f("word_limit", options.word_limit);
-  f("length", options.length);
-  f("samples", options.samples);
-  f("pad_to_length", options.pad_to_length);
-  f("prefix_lm", options.prefix_lm);
-  f("width", options.width);
-  f("layers", options.layers);
-  f("heads", options.heads);
-  f("ff", options.ff);
-  f("dropout", options.dropout);
-  f("init", options.init);
-  f("epochs", options.epochs);
-  f("updates", options.updates);
-  f("batch_size", options.batch_size);
-  f("lr", options.lr);
-  f("beta2", options.beta2);
-  f("adam_eps", options.adam_eps);
-  f("schedule", options.schedule);
-  f("warmup", options.warmup);
-  f("clip", options.clip);
-  f("label_smoothing", options.label_smoothing);
-  f("bleu_every", options.bleu_every);
+double matrix_elements(const nn::DecoderLMOptions& options) {
+  const auto vocab = static_cast<double>(options.vocab), length = static_cast<double>(options.length),
+             width = static_cast<double>(options.width);
+  const auto layers = static_cast<double>(options.layers), ff = static_cast<double>(options.ff);
+  const double tables = options.tied_head ? 1 : 2;
+  return (tables * vocab + length) * width + layers * (4 * width * width + 2 * width * ff);
 }
-
-}  // namespace
 
 io::JsonObject to_json(const Options& options) {
   io::JsonObject json;
-  each_member(options, [&](const char* name, const auto& value) { json.set(name, value); });
+  for (const Entry& entry : entries()) std::visit([&](auto at) { json.set(entry.key, options.*at); }, entry.member);
   return json;
 }
 
-Options from_json(const io::JsonObject& config) {
+Options from_json(const io::JsonObject& config, const std::filesystem::path& file) {
   Options options;
-  each_member(options, [&]<class T>(const char* name, T& value) {
-    if constexpr (std::is_same_v<T, std::string>) value = config.get_string(name);
-    else if constexpr (std::is_same_v<T, bool>) value = config.get_bool(name);
-    else if constexpr (std::is_same_v<T, double>) value = config.get_double(name);
-    else value = config.get_int(name);
-  });
+  for (const Entry& entry : entries()) {
+    std::visit(
+        [&]<class T>(T Options::*at) {
+          if constexpr (std::is_same_v<T, std::string>)
+            options.*at = config.get_string(entry.key);
+          else if constexpr (std::is_same_v<T, bool>)
+            options.*at = config.get_bool(entry.key);
+          else if constexpr (std::is_same_v<T, double>)
+            options.*at = config.get_double(entry.key);
+          else
+            options.*at = config.get_int(entry.key);
+        },
+        entry.member);
+    if (const std::string fault = entry.check(entry.text(options)); !fault.empty())
+      throw io::FileError(fmt::format("{}: {}: {}", file.string(), entry.key, fault));
+  }
+  if (const std::string fault = conflict(options); !fault.empty())
+    throw io::FileError(fmt::format("{}: {}", file.string(), fault));
   return options;
 }
 

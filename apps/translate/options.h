@@ -1,7 +1,11 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <string>
+#include <variant>
+#include <vector>
 
+#include "common/program.h"
 #include "io/json_object.h"
 #include "nn/decoder_lm.h"
 
@@ -28,7 +32,8 @@ struct Options {
   // Model
   std::int64_t width = 256, layers = 4, heads = 8, ff = 256;
   double dropout = 0.1;
-  std::string init = "default";  ///< default: each layer's own, as PyTorch's; gpt2: N(0, 0.02)
+  bool tied_head = false;          ///< the head uses the token table as its weight
+  std::string init = "default";    ///< default: each layer's own, as PyTorch's; gpt2: N(0, 0.02)
 
   // Training
   std::int64_t epochs = 20;
@@ -36,8 +41,9 @@ struct Options {
   std::int64_t batch_size = 128;
   double lr = 0.02;
   double beta2 = 0.999;
-  /// The classic rate of 0.02 makes steps far too large for weights of this width where Adam divides by the root of the squared
-  /// gradient alone: attention saturates and BLEU stays below 4. A floor of 3e-3 under the root bounds the steps (docs/classic.md).
+  /// The classic rate of 0.02 makes steps far too large for weights of this width where Adam divides by the root of the
+  /// squared gradient alone: attention saturates and BLEU stays below 4. A floor of 3e-3 under the root bounds the
+  /// steps (docs/classic.md).
   double adam_eps = 3e-3;
   std::string schedule = "constant";  ///< constant, cosine or inverse-sqrt
   std::int64_t warmup = 0;
@@ -49,10 +55,30 @@ struct Options {
 /// The values of a preset. Throws UsageError for an unknown name.
 Options preset(const std::string& name);
 
+/// An option that a run is remembered by. The one table of them serves the command line, its help, and config.json.
+struct Entry {
+  std::string key;  ///< in config.json
+  std::variant<std::string Options::*, bool Options::*, std::int64_t Options::*, double Options::*> member;
+  apps::Check check;  ///< of the value as text
+  std::string help;   ///< "" for what has an option of its own kind
+
+  std::string flag() const;  ///< "--batch-size" for "batch_size"
+  std::string text(const Options& options) const;
+  /// Sets the value from a text that check() has passed.
+  void set(Options& options, const std::string& text) const;
+};
+const std::vector<Entry>& entries();
+
+/// What is wrong with options that are each in their range, e.g. "heads: expected a divisor of ..."; "" if nothing is.
+std::string conflict(const Options& options);
+
 nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, Device device);
+/// The elements of the model's matrices: nearly all of its parameters, known before memory is taken for any.
+double matrix_elements(const nn::DecoderLMOptions& options);
 
 io::JsonObject to_json(const Options& options);
-/// The options of an earlier run. Throws FileError for a missing or misshapen value.
-Options from_json(const io::JsonObject& config);
+/// The options of an earlier run. Throws FileError, which begins with the file's name, for a value that is missing, of
+/// another type or out of range.
+Options from_json(const io::JsonObject& config, const std::filesystem::path& file);
 
 }  // namespace tern::translate

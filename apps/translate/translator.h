@@ -22,9 +22,13 @@ struct Translator {
   std::int32_t eos_tgt() const { return *tokenizer.token_to_id(end_token(options.tgt)); }
   std::int32_t pad() const { return *tokenizer.token_to_id(pad_token); }
 
-  /// Greedy translations, in the order of the lines; an empty line gives an empty one. A line of more tokens than the
-  /// model has room for is cut, and counted in `truncated`.
-  std::vector<std::string> translate(std::span<const std::string> lines, std::size_t batch_size, std::size_t* truncated = nullptr) const;
+  /// The most tokens of a source: its end and one token of the target need room as well.
+  std::int64_t source_room() const { return options.length - 2; }
+
+  /// Greedy translations, in the order of the lines; an empty line gives an empty one, and control characters become
+  /// spaces. A line of more tokens than the model has room for is cut, and counted in `truncated`.
+  std::vector<std::string> translate(std::span<const std::string> lines, std::size_t batch_size,
+                                     std::size_t* truncated = nullptr) const;
 
   /// Reads what `train` wrote. Throws FileError for anything that does not fit together.
   static Translator load(const std::filesystem::path& run, Device device);
