@@ -1,0 +1,180 @@
+// What the programs make of their command line. Every refusal comes before anything is read or written.
+#include "support.h"
+#include "tensor/device.h"
+
+using namespace tern::programs::test;
+
+TEST_CASE("Help is given for every subcommand") {
+  for (const std::string& program : {translate, bench}) {
+    const Result result = run(program, {"--help"});
+    CHECK(result.code == 0);
+    CHECK(result.err.empty());
+    CHECK(contains(result.out, "Subcommands:"));
+  }
+  const std::map<std::string, std::string> options = {
+      {"train", "--use-fused-kernel"}, {"decode", "--model"}, {"score", "--hyp"}};
+  for (const auto& [command, option] : options) {
+    const Result result = run(translate, {command, "--help"});
+    CHECK(result.code == 0);
+    CHECK(contains(result.out, option));
+  }
+  CHECK(contains(run(translate, {"train", "--help"}).out, "classic 128)"));
+  CHECK(contains(run(bench, {"step", "--help"}).out, "--batch"));
+}
+
+TEST_CASE("A mistake in the arguments is one line, and leaves nothing behind") {
+  const std::vector<std::pair<Arguments, std::string>> cases = {
+      {{}, "expected a subcommand (train, decode, score)"},
+      {{"trian"}, "got trian; did you mean train?"},
+      {{"--bogus"}, "(tern-translate --help"},
+      {{"train"}, "--data is required"},
+      {{"train", "--dta", "x"}, "there is no option --dta; did you mean --data?"},
+      {{"decode"}, "--model is required"},
+      {{"decode", "--model", "nope", "extra"}, "unexpected argument extra"},
+      {{"decode", "--model", "nope", "--batch-size", "0"},
+       "--batch-size: expected a whole number from 1 to 1000000 but got 0"},
+      {{"decode", "--model", "nope", "--threads", "0"}, "--threads: expected a whole number from 1"},
+      {{"decode", "--model"}, "--model: expected a value"},
+      {{"score", "--hyp", "x"}, "--ref is required"},
+      {{"score", "--hyp", "x", "--ref", "y", "--jsn"}, "did you mean --json?"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const Result result = run(translate, arguments);
+    check_refused(result, message);
+    CHECK(result.out.empty());
+  }
+}
+
+TEST_CASE("A mistake in training's options is refused before data is read") {
+  const TempDirectory directory;
+  const std::vector<std::pair<Arguments, std::string>> cases = {
+      {{"--epoch", "3"}, "there is no option --epoch; did you mean --epochs?"},
+      {{"--epochs"}, "--epochs: expected a value"},
+      {{"--epochs", "x"}, "--epochs: expected a whole number from 1 to 1000000 but got x"},
+      {{"--epochs", "1e3"}, "got 1e3"},
+      {{"--epochs", "2.5"}, "got 2.5"},
+      {{"--epochs", "0"}, "--epochs: "},
+      {{"--epochs", "-1"}, "--epochs: "},
+      {{"--epochs="}, "--epochs: "},
+      {{"--epochs", "99999999999999999999"}, "--epochs: "},
+      {{"--updates", "-1"}, "--updates: "},
+      {{"--batch-size", "0"}, "--batch-size: "},
+      {{"--batch-size", "1000000000000000000"}, "--batch-size: "},
+      {{"--lr", "0"}, "--lr: expected a number from 1e-12"},
+      {{"--lr", "nan"}, "--lr: "},
+      {{"--lr", "inf"}, "--lr: "},
+      {{"--lr", "2e-3x"}, "--lr: "},
+      {{"--beta2", "1"}, "--beta2: "},
+      {{"--adam-eps", "-1"}, "--adam-eps: "},
+      {{"--dropout", "1"}, "--dropout: "},
+      {{"--label-smoothing", "1"}, "--label-smoothing: "},
+      {{"--clip", "-1"}, "--clip: "},
+      {{"--warmup", "-1"}, "--warmup: "},
+      {{"--seed", "-1"}, "--seed: "},
+      {{"--length", "3"}, "--length: expected a whole number from 4"},
+      {{"--vocab", "258"}, "--vocab: expected a whole number from 259"},
+      {{"--vocab", "100000000000"}, "--vocab: "},
+      {{"--width", "1000000000000000000"}, "--width: "},
+      {{"--width", "65536", "--layers", "1024"}, "GB to train and this machine has"},
+      {{"--width", "17"}, "--heads: expected a divisor of the width 17 but got 2"},
+      {{"--layers", "0"}, "--layers: "},
+      {{"--threads", "0"}, "--threads: expected a whole number from 1 to 1024 but got 0"},
+      {{"--threads", "-1"}, "--threads: "},
+      {{"--threads", "1000000"}, "--threads: "},
+      {{"--schedule", "cosin"}, "did you mean cosine?"},
+      {{"--init", "xavier"}, "--init: expected default, gpt2 but got xavier"},
+      {{"--preset", "clasic"}, "--preset: expected quick, classic but got clasic; did you mean classic?"},
+      {{"--device", "tpu"}, "--device: expected cpu, cuda, auto but got tpu"},
+      {{"--prefix-lm", "maybe"}, "--prefix-lm: expected True or False but got maybe"},
+      {{"--src", ""}, "--src: expected a language"},
+      {{"--src", "../de"}, "--src: expected a language"},
+      {{"--tgt", "de"}, "--tgt: expected another language than the source's de"},
+      {{"--out", ""}, "--out: "},
+      {{"--data", ""}, "--data: "},
+      {{"extra"}, "unexpected argument extra"},
+      {{"--use-fused-kernel"}, "--use-fused-kernel: this build has no fused kernels"},
+      {{"--use-fused-kernel", "True"}, "--use-fused-kernel: this build has no fused kernels"},
+      {{"--use-fused-kernel=true"}, "--use-fused-kernel: this build has no fused kernels"},
+      {{"--use-fused-kernel", "perhaps"}, "--use-fused-kernel: expected True or False but got perhaps"},
+  };
+  // The data does not exist: a message that names the option shows that nobody looked.
+  for (const auto& [arguments, message] : cases) {
+    const Result result = run(translate, train(directory / "data", directory / "run", arguments));
+    check_refused(result, message);
+    CHECK(result.out.empty());
+    CHECK(directory.count() == 0);
+  }
+}
+
+TEST_CASE("A GPU is asked for in vain where there is none") {
+  if (tern::cuda_device_count() > 0) return;
+  const TempDirectory directory;
+  check_refused(run(translate, train(directory / "data", directory / "run", {"--device", "cuda"})), "--device cuda: ");
+  check_refused(run(translate, {"decode", "--model", (directory / "run").string(), "--device", "cuda"}),
+                "--device cuda: ");
+  check_refused(run(bench, {"step", "--device", "cuda"}), "--device cuda: ", "tern-bench");
+  CHECK(directory.count() == 0);
+}
+
+TEST_CASE("Switches take a value, and the last of several counts") {
+  const TempDirectory directory;
+  write_corpus(directory / "data");
+  const auto config = [&](const Arguments& arguments) {
+    const Result result = run(translate, train(directory / "data", directory / "run", arguments));
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    return Json::parse(slurp(directory / "run" / "config.json"));
+  };
+  CHECK(config({"--prefix-lm", "--use-fused-kernel", "False"})["prefix_lm"] == true);
+  CHECK(config({"--prefix-lm", "no", "--use-fused-kernel=false"})["prefix_lm"] == false);
+  CHECK(config({"--updates", "1", "--updates", "2"})["updates"] == 2);
+  const Json classic = config({"--preset", "classic", "--batch-size", "16"});
+  CHECK(classic["preset"] == "classic");
+  CHECK(classic["batch_size"] == 16);
+  CHECK(classic["samples"] == 20000);
+  CHECK(classic["use_fused_kernel"] == false);
+}
+
+TEST_CASE("The bench refuses what it cannot run") {
+  const TempDirectory directory;
+  const std::vector<std::pair<Arguments, std::string>> cases = {
+      {{}, "expected a subcommand (step)"},
+      {{"step", "--model", "foo"}, "--model: expected mt, ar, small, medium, large, xl but got foo"},
+      {{"step", "--batch", "0"}, "--batch: expected a whole number from 1"},
+      {{"step", "--batch", "99999999999999999999"}, "--batch: "},
+      {{"step", "--dropout", "1"}, "--dropout: "},
+      {{"step", "--bach", "1"}, "did you mean --batch?"},
+      {{"step", "--json", (directory / "no" / "x").string()}, "could not be opened"},
+  };
+  for (const auto& [arguments, message] : cases) check_refused(run(bench, arguments), message, "tern-bench");
+}
+
+TEST_CASE("The bench prints its measurements and appends them as JSON") {
+  const TempDirectory directory;
+  const Arguments arguments{"step",
+                            "--model",
+                            "ar",
+                            "--batch",
+                            "1",
+                            "--length",
+                            "8",
+                            "--vocab",
+                            "100",
+                            "--steps",
+                            "2",
+                            "--warmup",
+                            "0",
+                            "--threads",
+                            "1",
+                            "--device",
+                            "cpu",
+                            "--json",
+                            (directory / "rows").string()};
+  for (int i = 0; i < 2; ++i) CHECK(run(bench, arguments).code == 0);
+  const std::vector<Json> rows = json_lines(directory / "rows");
+  REQUIRE(rows.size() == 2);
+  for (const char* key :
+       {"model", "B", "T", "V", "p", "dtype", "impl", "device", "step_ms", "burst_ms", "fwd_ms", "tok_s", "peak_gb"})
+    CHECK(rows[1].contains(key));
+  CHECK(rows[1]["step_ms"] > 0);
+}

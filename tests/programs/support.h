@@ -1,0 +1,132 @@
+#pragma once
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "catch.h"
+#include "io/support.h"
+
+/// The programs are run as a user runs them: as processes, with arguments, standard streams and files.
+namespace tern::programs::test {
+
+using io::test::slurp;
+using io::test::spill;
+using io::test::TempDirectory;
+using Json = nlohmann::json;
+using Arguments = std::vector<std::string>;
+namespace fs = std::filesystem;
+
+inline const std::string translate = TERN_TRANSLATE, bench = TERN_BENCH;
+
+struct Result {
+  int code = 0;  ///< as a shell shows it: 128 + N for a death by signal N
+  std::string out, err;
+};
+
+/// Starts a program; `out` and `err` are files.
+inline pid_t start(const std::string& program, const Arguments& arguments, const std::string& in,
+                   const std::string& out, const std::string& err) {
+  std::vector<char*> argv{const_cast<char*>(program.c_str())};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  ::setenv("OMP_NUM_THREADS", "1", 1);
+  ::signal(SIGPIPE, SIG_DFL);
+  const int streams[] = {::open(in.c_str(), O_RDONLY), ::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666),
+                         ::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666)};
+  for (int i = 0; i < 3; ++i)
+    if (::dup2(streams[i], i) < 0) ::_exit(126);
+  ::execv(program.c_str(), argv.data());
+  ::_exit(127);
+}
+
+inline int finish(pid_t child) {
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+inline Result run(const std::string& program, const Arguments& arguments, const std::string& input = "") {
+  const TempDirectory directory;
+  const std::string in = directory / "in", out = directory / "out", err = directory / "err";
+  spill(in, input);
+  const int code = finish(start(program, arguments, in, out, err));
+  return {code, slurp(out), slurp(err)};
+}
+
+/// With a shell, for redirections: the arguments begin at $1, and the program is $0.
+inline Result shell(const std::string& script, const std::string& program, const Arguments& arguments = {}) {
+  Arguments all{"-c", script, program};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return run("/bin/sh", all);
+}
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// A mistake of the user's: exit code 2, and one line on stderr that begins with the program's name and says `part`.
+inline void check_refused(const Result& result, const std::string& part,
+                          const std::string& program = "tern-translate") {
+  INFO("stderr: " << result.err);
+  CHECK(result.code == 2);
+  CHECK(result.err.rfind(program + ": ", 0) == 0);
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+  CHECK(result.err.size() < 300 + 2 * fs::temp_directory_path().string().size());
+  INFO("expected: " << part);
+  CHECK(contains(result.err, part));
+}
+
+/// Simple sentences, the same on every run.
+inline void write_corpus(const fs::path& directory, std::size_t train = 48) {
+  const std::vector<std::pair<std::string, std::string>> nouns = {
+      {"Hund", "dog"}, {"Mann", "man"}, {"Baum", "tree"}, {"Vogel", "bird"}, {"König", "king"}};
+  const std::vector<std::pair<std::string, std::string>> verbs = {
+      {"sieht", "sees"}, {"hört", "hears"}, {"kennt", "knows"}};
+  fs::create_directories(directory);
+  std::size_t next = 0;
+  for (const auto& [split, pairs] : std::map<std::string, std::size_t>{{"train", train}, {"valid", 8}, {"test", 12}}) {
+    std::string src, tgt;
+    for (std::size_t i = 0; i < pairs; ++i, next += 7) {
+      const auto &subject = nouns[next % 5], &verb = verbs[next % 3], &object = nouns[next / 5 % 5];
+      src += fmt::format("Der {} {} den {}.\n", subject.first, verb.first, object.first);
+      tgt += fmt::format("The {} {} the {}.\n", subject.second, verb.second, object.second);
+    }
+    spill(directory / (split + ".de"), src);
+    spill(directory / (split + ".en"), tgt);
+  }
+}
+
+/// The arguments of a training that takes a moment; later ones override them.
+inline Arguments train(const fs::path& data, const fs::path& out, const Arguments& more = {}) {
+  Arguments result{"train",    "--data",     data.string(), "--src",   "de",       "--tgt", "en",
+                   "--out",    out.string(), "--threads",   "1",       "--vocab",  "320",   "--width",
+                   "16",       "--layers",   "1",           "--heads", "2",        "--ff",  "16",
+                   "--length", "40",         "--updates",   "3",       "--warmup", "0"};
+  result.insert(result.end(), more.begin(), more.end());
+  return result;
+}
+
+/// Every file below a directory with its content.
+inline std::map<std::string, std::string> contents(const fs::path& directory) {
+  std::map<std::string, std::string> result;
+  for (const auto& entry : fs::recursive_directory_iterator(directory))
+    if (entry.is_regular_file()) result[fs::relative(entry.path(), directory).string()] = slurp(entry.path());
+  return result;
+}
+
+inline std::vector<Json> json_lines(const fs::path& path) {
+  std::vector<Json> result;
+  std::istringstream text(slurp(path));
+  for (std::string line; std::getline(text, line);) result.push_back(Json::parse(line));
+  return result;
+}
+
+}  // namespace tern::programs::test
