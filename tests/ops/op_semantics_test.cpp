@@ -1,0 +1,168 @@
+// What the headers promise beyond values at ordinary points: promotion, derivatives at kinks and ties, NaN and infinities.
+#include <cmath>
+#include <limits>
+
+#include "autodiff/engine.h"
+#include "catch.h"
+#include "op_cases.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/loss.h"
+#include "ops/normalize.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+namespace tern::op_cases {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+
+Tensor leaf(const std::vector<double>& values) { return Tensor::from(values, {static_cast<std::int64_t>(values.size())}).set_requires_grad(); }
+std::vector<double> list(const Tensor& x) { return read(x).values; }
+/// The gradient of sum(f(x)).
+std::vector<double> slope(Tensor (*f)(const Tensor&), const std::vector<double>& at) {
+  const Tensor x = leaf(at);
+  return list(grad({sum(f(x))}, {x})[0]);
+}
+using Doubles = std::vector<double>;
+
+}  // namespace
+
+TEST_CASE("Binary ops promote their operands") {
+  for (const DType a : all_dtypes)
+    for (const DType b : all_dtypes) {
+      INFO(name(a) << " with " << name(b));
+      const DType both = promote(a, b), numeric = both == DType::boolean ? DType::i64 : both;
+      const Tensor x = full({2}, 1, a), y = full({2}, 1, b);
+      CHECK(list(add(x, y)) == Doubles{2, 2});
+      CHECK(add(x, y).dtype() == numeric);
+      CHECK(sub(x, y).dtype() == numeric);
+      CHECK(maximum(x, y).dtype() == numeric);
+      CHECK(div(x, y).dtype() == (is_floating(both) ? both : DType::f32));
+      CHECK(where(full({2}, 1, DType::boolean), x, y).dtype() == both);
+      CHECK(list(eq(x, y)) == Doubles{1, 1});
+      if (is_floating(a) && is_floating(b)) {
+        // The gradient comes back in the operand's own dtype.
+        Tensor p = full({2}, 3, a).set_requires_grad(), q = full({2}, 2, b).set_requires_grad();
+        sum(p * q).backward();
+        CHECK(p.grad().dtype() == a);
+        CHECK(q.grad().dtype() == b);
+        CHECK(list(p.grad()) == Doubles{2, 2});
+      }
+    }
+}
+
+TEST_CASE("Derivatives at kinks are the documented ones") {
+  CHECK(slope(abs, {0, -1, 1}) == Doubles{0, -1, 1});
+  CHECK(slope(relu, {0, -1, 1}) == Doubles{0, 0, 1});
+  CHECK(slope([](const Tensor& x) { return clamp(x, -1, 1); }, {1.5, -1, 1, 0}) == Doubles{0, 1, 1, 1});
+  CHECK(slope([](const Tensor& x) { return maximum(x, 1); }, {1, 0, 2}) == Doubles{0.5, 0, 1});
+  CHECK(slope([](const Tensor& x) { return minimum(x, x * 1); }, {1, 2}) == Doubles{1, 1});
+  CHECK(slope([](const Tensor& x) { return max(x); }, {2, 5, 5, 1}) == Doubles{0, 0.5, 0.5, 0});
+  CHECK(slope([](const Tensor& x) { return min(x, {0}); }, {5, 2, 2}) == Doubles{0, 0.5, 0.5});
+  CHECK(slope([](const Tensor& x) { return pow(x, 2); }, {0, 3}) == Doubles{0, 6});
+  CHECK(slope([](const Tensor& x) { return pow(x, full({2}, 0, DType::f64)); }, {0, 3}) == Doubles{0, 0});
+  CHECK(slope([](const Tensor& x) { return pow(zeros({2}, DType::f64), x); }, {2, 0}) == Doubles{0, 0});
+  CHECK(slope([](const Tensor& x) { return prod(x); }, {2, 0, 3}) == Doubles{0, 6, 0});
+  CHECK(slope([](const Tensor& x) { return prod(x); }, {0, 0, 3}) == Doubles{0, 0, 0});
+  // Equal values keep their order, so the gradient goes to the first.
+  CHECK(slope([](const Tensor& x) { return topk(x, 1).values; }, {4, 7, 7}) == Doubles{0, 1, 0});
+}
+
+TEST_CASE("NaN is passed on, not swallowed") {
+  for (const DType dtype : floats) {
+    INFO(name(dtype));
+    for (const std::int64_t n : {1, 33, 1025}) {
+      const Tensor x = cast(Tensor::from(Doubles(static_cast<std::size_t>(n), 0.5), {n}), dtype);
+      fill_(select(x, 0, n - 1), nan);
+      const auto last = [&](const Tensor& y) { return list(y).back(); };
+      CHECK(std::isnan(last(maximum(x, 3))));
+      CHECK(std::isnan(last(minimum(x, 3))));
+      CHECK(std::isnan(last(maximum(zeros_like(x), x))));
+      CHECK(std::isnan(last(minimum(zeros_like(x), x))));
+      CHECK(std::isnan(last(relu(x))));
+      CHECK(std::isnan(last(clamp(x, 0, 1))));
+      CHECK(std::isnan(last(gelu(x))));
+      CHECK(std::isnan(last(sigmoid(x))));
+      CHECK(std::isnan(last(tanh(x))));
+      CHECK(std::isnan(last(exp(x))));
+      CHECK(std::isnan(last(max(x))));
+      CHECK(std::isnan(last(min(x))));
+      CHECK(std::isnan(last(sum(x))));
+      CHECK(std::isnan(last(logsumexp(x))));
+      CHECK(last(argmax(x)) == static_cast<double>(n - 1));
+      CHECK(last(sort(x).indices) == static_cast<double>(n - 1));
+      CHECK(list(eq(x, x)).back() == 0);
+      CHECK(list(ne(x, x)).back() == 1);
+      CHECK(last(any(x)) == 1);
+    }
+  }
+}
+
+TEST_CASE("Infinities and large numbers do not overflow on the way") {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const Tensor x = cast(Tensor::from(Doubles{1000, 1000, -1000}, {3}), dtype);
+    CHECK(list(softmax(x)) == Doubles{0.5, 0.5, 0});
+    CHECK(list(log_softmax(x))[2] == Approx(-2000 - std::log(2.0)));
+    CHECK(list(logsumexp(x))[0] == Approx(1000 + std::log(2.0)));
+    CHECK(list(sigmoid(x)) == Doubles{1, 1, 0});
+    CHECK(list(tanh(x)) == Doubles{1, 1, -1});
+    CHECK(list(gelu(x)) == Doubles{1000, 1000, 0});
+    CHECK(list(gelu_tanh(x)) == Doubles{1000, 1000, 0});
+    CHECK(list(silu(x))[0] == 1000);
+    CHECK(std::abs(list(silu(x))[2]) < 1e-30);
+    CHECK(list(exp(x)) == Doubles{infinity, infinity, 0});
+    const Tensor none = full({2, 3}, -infinity, dtype);
+    CHECK(list(logsumexp(none, {1})) == Doubles{-infinity, -infinity});
+    CHECK(std::isnan(list(softmax(none))[0]));
+  }
+  CHECK(slope([](const Tensor& x) { return logsumexp(x); }, {-infinity, -infinity}) == Doubles{0, 0});
+  CHECK(slope([](const Tensor& x) { return logsumexp(x); }, {0, -infinity}) == Doubles{1, 0});
+  // A masked position takes no part, and no gradient.
+  CHECK(slope([](const Tensor& x) { return select(softmax(masked_fill(x, gt(x, 5), -infinity)), 0, 0); }, {1, 9})[1] == 0);
+}
+
+TEST_CASE("Casts truncate, overflow to infinity, and test for zero") {
+  CHECK(list(cast(leaf({1.9, -1.9, 0.2}), DType::i64)) == Doubles{1, -1, 0});
+  CHECK(list(cast(leaf({0.2, 0, -0.0, nan}), DType::boolean)) == Doubles{1, 0, 0, 1});
+  CHECK(cast(leaf({1}), DType::f64).is_leaf());
+  CHECK(list(cast(full({1}, 65520, DType::f64), DType::f16)) == Doubles{infinity});
+  CHECK(list(cast(full({1}, 300, DType::i64), DType::bf16)) == Doubles{300});
+}
+
+TEST_CASE("Ignored targets count for nothing in cross_entropy, and without any other the mean is NaN") {
+  CrossEntropyOptions options;
+  options.ignore_index = 0;
+  const Tensor logits = Tensor::from(Doubles{1, 2, infinity, nan}, {2, 2}).set_requires_grad();
+  const Tensor targets = Tensor::from(std::vector<std::int64_t>{1, 0}, {2});
+  const Tensor loss = cross_entropy(logits, targets, options);
+  CHECK(loss.item<double>() == Approx(std::log(1 + std::exp(-1.0))));
+  loss.backward();
+  CHECK(list(logits.grad())[2] == 0);
+  CHECK(list(logits.grad())[3] == 0);
+  CHECK(std::isnan(cross_entropy(logits, zeros({2}, DType::i64), options).item<double>()));
+  options.reduction = Reduction::sum;
+  CHECK(cross_entropy(logits, zeros({2}, DType::i64), options).item<double>() == 0);
+}
+
+TEST_CASE("An integer tensor takes whole numbers that it holds, and compares with any") {
+  const Tensor x = Tensor::from(std::vector<std::uint8_t>{0, 7, 255}, {3});
+  CHECK(sub(x, 1).dtype() == DType::u8);
+  CHECK(list(sub(x, 1)) == Doubles{255, 6, 254});
+  CHECK(mul(x, 0.5).dtype() == DType::f32);
+  CHECK(list(lt(x, 300)) == Doubles{1, 1, 1});
+  CHECK(list(eq(x, 300)) == Doubles{0, 0, 0});
+  CHECK(list(gt(x, -1)) == Doubles{1, 1, 1});
+  CHECK(list(ge(x, 254.5)) == Doubles{0, 0, 1});
+  CHECK(list(lt(x, infinity)) == Doubles{1, 1, 1});
+  const Tensor large = Tensor::from(std::vector<std::int32_t>{16777217, 16777216}, {2});
+  CHECK(list(gt(large, 16777216.5)) == Doubles{1, 0});
+  CHECK(where(gt(x, 1), x, 0.5).dtype() == DType::f32);
+  CHECK(where(gt(x, 1), x, 3).dtype() == DType::u8);
+  CHECK(where(gt(x, 1), gt(x, 1), 1).dtype() == DType::boolean);
+}
+
+}  // namespace tern::op_cases
