@@ -86,7 +86,8 @@ class Tensor {
   /// The same memory without history.
   Tensor detach() const;
   /// Adds the gradient of this tensor to every leaf that it was computed from. A tensor with more than one element
-  /// needs `gradient`. The graph is freed unless `retain_graph`; `create_graph` makes the gradients differentiable.
+  /// needs `gradient`. The graph is freed unless `retain_graph`; `create_graph` makes the gradients differentiable, and a leaf that
+  /// keeps such a gradient keeps itself alive until set_grad({}).
   void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
 
   TensorImpl& impl() const;

@@ -102,6 +102,7 @@ TEST_CASE("create_graph makes accumulated gradients differentiable") {
   CHECK(x.grad().requires_grad());
   const Tensor penalty = square(x.grad());  // 9 x^4
   CHECK(grad({penalty}, {x})[0].item<double>() == 9 * 4 * 8);
+  Tensor(x).set_grad({});  // which the leaf keeps alive, and itself with it
   // Without it the gradient is plain again.
   const Tensor y = leaf(2);
   pow(y, 3).backward();
