@@ -152,9 +152,11 @@ Clause Composer::event(Frame frame) {
   Clause clause = bare(frame);
   draw_tense(clause);
   if (!is_lasting(*clause.verb)) {
-    const bool placed =
-        frame == Frame::intransitive ? random_.chance(50) : frame == Frame::transitive && random_.chance(8);
-    if (placed && !is_one_of(*clause.verb, {"aufstehen"})) clause.place = location(*clause.verb, clause.subject);
+    const bool anywhere = frame == Frame::intransitive && !is_one_of(*clause.verb, {"aufstehen"});
+    const bool somewhere =
+        is_one_of(*clause.verb, {"lesen", "schreiben", "essen", "trinken", "sehen", "suchen", "finden"});
+    if ((anywhere && random_.chance(45)) || (somewhere && random_.chance(14)))
+      clause.place = location(*clause.verb, clause.subject);
     draw_adverbials(clause, 36);
   }
   draw_negation(clause, 15);
@@ -253,10 +255,9 @@ NounPhrase Composer::relative_person(bool as_subject) {
     constexpr Person pronouns[] = {Person::i, Person::you, Person::we, Person::he};
     const NounPhrase who = pronoun(random_.pick(std::span<const Person>(pronouns)));
     const bool masculine = head.noun->gender == Gender::masculine && !head.plural;
-    clause.verb =
-        masculine && random_.chance(50)
-            ? &draw_verb(Frame::transitive, {"kennen", "fragen", "besuchen", "anrufen", "einladen", "abholen"})
-            : &draw_verb(Frame::dative, {"helfen", "zuhören", "folgen"});
+    clause.verb = masculine && random_.chance(50)
+                      ? &draw_verb(Frame::transitive, {"kennen", "besuchen", "anrufen", "abholen"})
+                      : &draw_verb(Frame::dative, {"helfen", "zuhören"});
     clause.subject = who;
     clause.object = head;
     head.relative_gap = Gap::object;

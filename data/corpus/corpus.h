@@ -15,8 +15,8 @@ struct Example {
   std::vector<Combination> combinations;
 };
 
-constexpr std::size_t train_count = 16000, valid_count = 300, test_count = 300;
-constexpr std::size_t min_words = 4, max_words = 18, max_pair_words = 39;
+constexpr std::size_t train_count = 20000, valid_count = 300, test_count = 300;
+constexpr std::size_t min_words = 4, max_words = 14, max_pair_words = 39;
 
 struct Corpus {
   std::vector<Example> train, valid, test;
@@ -31,7 +31,7 @@ constexpr std::array<Split, 3> splits = {{{"train", &Corpus::train, train_count}
                                           {"valid", &Corpus::valid, valid_count},
                                           {"test", &Corpus::test, test_count}}};
 
-// Whether a combination is kept out of the training set: one in twelve, of compounds one in six, chosen by a hash.
+// Whether a combination is kept out of the training set: one in twelve, of compounds one in eight, chosen by a hash.
 // Words with few partners lose none, because turning a lamp off is not learnt from turning it on.
 bool held_out(const Combination& combination);
 

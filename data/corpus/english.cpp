@@ -25,7 +25,7 @@ bool animate(const NounPhrase& phrase) {
 }
 
 std::size_t form_index(Person person) {
-  constexpr std::size_t forms[] = {0, 1, 2, 2, 2, 3, 4, 5};
+  constexpr std::size_t forms[] = {0, 1, 2, 2, 2, 3, 4};
   return forms[static_cast<std::size_t>(person)];
 }
 
@@ -91,9 +91,9 @@ std::string past(const Verb& verb) {
   return base + "ed";
 }
 
-constexpr const char* subject_pronouns[8] = {"I", "you", "he", "she", "it", "we", "you", "they"};
-constexpr const char* object_pronouns[8] = {"me", "you", "him", "her", "it", "us", "you", "them"};
-constexpr const char* possessives[8] = {"my", "your", "his", "her", "its", "our", "your", "their"};
+constexpr const char* subject_pronouns[7] = {"I", "you", "he", "she", "it", "we", "they"};
+constexpr const char* object_pronouns[7] = {"me", "you", "him", "her", "it", "us", "them"};
+constexpr const char* possessives[7] = {"my", "your", "his", "her", "its", "our", "their"};
 
 std::string noun_form(const Noun& noun, bool plural) {
   if (!plural) return noun.english;

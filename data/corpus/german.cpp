@@ -34,10 +34,10 @@ constexpr Table mixed_ending = {
 constexpr Table strong_ending = {
     {"er", "e", "es", "e"}, {"en", "e", "es", "e"}, {"em", "er", "em", "en"}, {"en", "er", "en", "er"}};
 
-constexpr const char* pronoun_forms[8][3] = {{"ich", "mich", "mir"},  {"du", "dich", "dir"},  {"er", "ihn", "ihm"},
-                                             {"sie", "sie", "ihr"},   {"es", "es", "ihm"},    {"wir", "uns", "uns"},
-                                             {"ihr", "euch", "euch"}, {"sie", "sie", "ihnen"}};
-constexpr const char* possessives[8] = {"mein", "dein", "sein", "ihr", "sein", "unser", "euer", "ihr"};
+constexpr const char* pronoun_forms[7][3] = {{"ich", "mich", "mir"}, {"du", "dich", "dir"}, {"er", "ihn", "ihm"},
+                                             {"sie", "sie", "ihr"},  {"es", "es", "ihm"},   {"wir", "uns", "uns"},
+                                             {"sie", "sie", "ihnen"}};
+constexpr const char* possessives[7] = {"mein", "dein", "sein", "ihr", "sein", "unser", "ihr"};
 
 bool ends_with(const std::string& text, std::string_view end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -58,11 +58,6 @@ std::string inflect(const Noun& noun, Case c, bool plural) {
   }
   if ((noun.kinds & kind::weak) != 0 && c != Case::nominative) return noun.plural;
   return c == Case::genitive ? noun.genitive : noun.german;
-}
-
-std::string owner_word(Person owner, const std::string& ending) {
-  if (owner == Person::you_all && !ending.empty()) return "eur" + ending;
-  return possessives[static_cast<std::size_t>(owner)] + ending;
 }
 
 Words subordinate(const Clause& clause, Gap gap);
@@ -97,7 +92,7 @@ Words noun_phrase(const NounPhrase& phrase, Case c) {
       endings = &mixed_ending;
       break;
     case Determiner::possessive:
-      words.push_back(owner_word(phrase.owner, ein_word[row][col]));
+      words.push_back(std::string(possessives[static_cast<std::size_t>(phrase.owner)]) + ein_word[row][col]);
       endings = &mixed_ending;
       break;
     case Determiner::demonstrative:
@@ -177,8 +172,6 @@ std::string present(const Verb& verb, Person person) {
       return *verb.du != '\0' ? verb.du : stem + (needs_e ? "est" : sibilant ? "t" : "st");
     case 2:
       return *verb.er != '\0' ? verb.er : stem + (needs_e ? "et" : "t");
-    case 4:
-      return stem + (needs_e ? "et" : "t");
     default:
       return infinitive;
   }

@@ -24,14 +24,13 @@ constexpr Kinds adult = bit(0), young = bit(1), kin = bit(2), profession = bit(3
 constexpr Kinds pet = bit(6), food = bit(7), drink = bit(8), sweet = bit(9), warmable = bit(10), text = bit(11);
 constexpr Kinds written = bit(12), picture = bit(13), flower = bit(14), plant = bit(15), flat = bit(16),
                 upright = bit(17);
-constexpr Kinds tool = bit(18), toy = bit(19), gift = bit(20), clothing = bit(21), coloured = bit(22),
-                furniture = bit(23);
-constexpr Kinds seat = bit(24), surface = bit(25), shelter = bit(26), opening = bit(27), edge = bit(28), high = bit(29);
-constexpr Kinds container = bit(30), switched = bit(31), vehicle = bit(32), pulled = bit(33), room = bit(34),
-                building = bit(35);
-constexpr Kinds area = bit(36), landmark = bit(37), target = bit(38), stop = bit(39), passage = bit(40),
-                crossing = bit(41);
-constexpr Kinds sky = bit(42);
+constexpr Kinds tool = bit(18), gift = bit(19), clothing = bit(20), coloured = bit(21), furniture = bit(22),
+                seat = bit(23);
+constexpr Kinds surface = bit(24), shelter = bit(25), opening = bit(26), edge = bit(27), container = bit(28),
+                switched = bit(29);
+constexpr Kinds vehicle = bit(30), pulled = bit(31), room = bit(32), building = bit(33), area = bit(34),
+                landmark = bit(35);
+constexpr Kinds target = bit(36), stop = bit(37), passage = bit(38), crossing = bit(39), sky = bit(40);
 constexpr Kinds mass = bit(60);  // neither plural nor indefinite article
 constexpr Kinds weak = bit(61);  // masculine n-declension: the plural form in every case but the nominative
 constexpr Kinds person = adult | young | kin;
@@ -80,7 +79,7 @@ enum class Frame : std::uint8_t {
   attempting,   // infinitive with zu
 };
 
-using Persons = std::array<const char*, 6>;  // ich, du, er, wir, ihr, sie
+using Persons = std::array<const char*, 5>;  // ich, du, er, wir, sie
 
 struct Preposition {
   const char* german;

@@ -7,9 +7,16 @@ namespace {
 
 using namespace kind;
 constexpr Kinds grammatical = mass | weak;
-constexpr Person speakers[] = {Person::i, Person::you, Person::we, Person::you_all};
+constexpr Person speakers[] = {Person::i, Person::you, Person::we};
 
 bool is(const Noun& noun, Kinds kinds) { return (noun.kinds & kinds & ~grammatical) != 0; }
+
+// Pauls Kuchen could be one cake or more: it is one.
+void settle_number(NounPhrase& phrase) {
+  if (phrase.determiner == Determiner::named && std::string_view(phrase.noun->plural) == phrase.noun->german) {
+    phrase.plural = false;
+  }
+}
 
 PrepositionPhrase fixed(const char* german, const char* english) {
   PrepositionPhrase phrase;
@@ -93,13 +100,12 @@ NounPhrase Composer::person_noun(Kinds kinds, bool may_be_quantified) {
   } else if (dice < 40 && may_be_quantified) {
     phrase.determiner = Determiner::every;
   }
-  adorn(phrase, 28, 12);
+  adorn(phrase, 20, 12);
   return phrase;
 }
 
 NounPhrase Composer::person(Kinds kinds) {
-  constexpr Person pronouns[] = {Person::i,  Person::you,     Person::he,  Person::she,
-                                 Person::we, Person::you_all, Person::they};
+  constexpr Person pronouns[] = {Person::i, Person::you, Person::he, Person::she, Person::we, Person::they};
   NounPhrase phrase;
   const std::size_t dice = random_.below(100);
   if (dice < 30) {
@@ -131,7 +137,8 @@ NounPhrase Composer::subject(Kinds kinds) {
     phrase.determiner = Determiner::number;
     phrase.number = &random_.pick(numbers());
   }
-  adorn(phrase, 25, 50);
+  settle_number(phrase);
+  adorn(phrase, 18, 50);
   return phrase;
 }
 
@@ -162,7 +169,7 @@ NounPhrase Composer::thing(const Noun& noun, const NounPhrase& binder) {
     phrase.holder = &random_.pick(names());
   } else if (dice < 60) {
     phrase.of = std::make_shared<NounPhrase>(person_noun(kin | adult, false));
-  } else if (dice < 72 && is(noun, opening | high) && !is(noun, furniture)) {
+  } else if (dice < 72 && is(noun, opening) && !is(noun, furniture)) {
     NounPhrase whole;
     whole.noun = &draw_noun(building);
     adorn(whole, 15, 15);
@@ -170,7 +177,8 @@ NounPhrase Composer::thing(const Noun& noun, const NounPhrase& binder) {
     adorn(phrase, 20, 0);
     return phrase;
   }
-  adorn(phrase, 32, 50);
+  settle_number(phrase);
+  adorn(phrase, 24, 50);
   return phrase;
 }
 
@@ -183,9 +191,9 @@ NounPhrase Composer::object(Kinds kinds, const NounPhrase& binder, Case governed
     std::vector<Person> choices;
     const Person bound = agreement(binder);
     const bool of_speaker = bound == Person::i || bound == Person::we;
-    const bool of_hearer = bound == Person::you || bound == Person::you_all;
+    const bool of_hearer = bound == Person::you;
     if (!of_speaker) choices.insert(choices.end(), {Person::i, Person::we});
-    if (!of_hearer) choices.insert(choices.end(), {Person::you, Person::you_all});
+    if (!of_hearer) choices.push_back(Person::you);
     choices.push_back(Person::he);
     if (governed == Case::dative) choices.insert(choices.end(), {Person::she, Person::they});
     phrase.pronoun = choices[random_.below(choices.size())];
@@ -217,14 +225,14 @@ PrepositionPhrase Composer::spot(std::span<const Preposition> rows, Spots spots,
     noun.determiner = Determiner::possessive;
     noun.owner = random_.pick(std::span<const Person>(speakers));
   }
-  adorn(noun, 16, 45);
+  adorn(noun, 10, 45);
   return phrase;
 }
 
 PrepositionPhrase Composer::location(const Verb& verb, const NounPhrase& who) {
   constexpr Kinds inside = room | building | area;
   const Noun* noun = who.noun;
-  if (is_one_of(verb, {"ankommen", "abfahren"})) return spot(places(), {{"an", stop}}, noun);
+  if (is_one_of(verb, {"ankommen"})) return spot(places(), {{"an", stop}}, noun);
   if (animate(who)) {
     const std::size_t dice = random_.below(100);
     if (dice < 10) return fixed("zu Hause", "at home");

@@ -7,7 +7,7 @@ namespace {
 
 using namespace kind;
 
-bool is_plural(Person person) { return person == Person::we || person == Person::you_all || person == Person::they; }
+bool is_plural(Person person) { return person == Person::we || person == Person::they; }
 
 // Sie at the start of a sentence, or Ihren, could also be the polite form of address.
 bool starts_like_polite_form(const Clause& clause) {
@@ -145,13 +145,12 @@ Sentence Composer::request() {
       chosen = &draw_verb(Frame::placing);
       break;
     case 2:
-      chosen = &draw_verb(Frame::dative, {"helfen", "zuhören", "folgen"});
+      chosen = &draw_verb(Frame::dative, {"helfen", "zuhören"});
       break;
     default:
-      chosen = &draw_verb(Frame::transitive,
-                          {"öffnen",    "schließen",   "lesen",       "schreiben", "kaufen",    "essen",    "trinken",
-                           "suchen",    "putzen",      "reparieren",  "füttern",   "anrufen",   "einladen", "abholen",
-                           "aufräumen", "einschalten", "ausschalten", "anziehen",  "ausziehen", "besuchen", "fragen"});
+      chosen = &draw_verb(Frame::transitive, {"öffnen", "schließen", "lesen", "schreiben", "kaufen", "essen", "trinken",
+                                              "suchen", "putzen", "füttern", "anrufen", "abholen", "aufräumen",
+                                              "einschalten", "ausschalten", "anziehen", "ausziehen", "besuchen"});
   }
   sentence.clause = bare(*chosen, you);
   // One opens the door at hand, but may be asked to buy a book.
@@ -441,10 +440,9 @@ Sentence Composer::attempt() {
   Clause& clause = sentence.clause;
   clause = bare(Frame::attempting);
   if (random_.chance(45)) clause.tense = Tense::past;
-  const Verb& tried =
-      draw_verb(Frame::transitive, {"öffnen", "schließen", "verkaufen", "reparieren", "anrufen", "lesen", "putzen",
-                                    "aufräumen", "einschalten", "ausschalten", "füttern", "schreiben", "abholen",
-                                    "einladen", "anziehen", "ausziehen", "besuchen", "kaufen"});
+  const Verb& tried = draw_verb(Frame::transitive, {"öffnen", "schließen", "verkaufen", "anrufen", "lesen", "putzen",
+                                                    "aufräumen", "einschalten", "ausschalten", "füttern", "schreiben",
+                                                    "abholen", "anziehen", "ausziehen", "besuchen", "kaufen"});
   if ((tried.subject & kind::young) == 0) clause.subject = person(adult | kin);
   Complement complement;
   complement.conjunction = {"", ""};
@@ -466,10 +464,10 @@ Sentence Composer::relative() {
       break;
     }
     case 1: {
-      constexpr Person pronouns[] = {Person::i, Person::you, Person::he, Person::she, Person::we, Person::you_all};
+      constexpr Person pronouns[] = {Person::i, Person::you, Person::he, Person::she, Person::we};
       clause.subject =
           random_.chance(60) ? pronoun(random_.pick(std::span<const Person>(pronouns))) : person_noun(kin, false);
-      clause.verb = &draw_verb(Frame::transitive, {"kennen", "suchen", "sehen", "besuchen", "fragen", "anrufen"});
+      clause.verb = &draw_verb(Frame::transitive, {"kennen", "suchen", "sehen", "besuchen", "anrufen"});
       clause.object = relative_person(false);
       break;
     }
@@ -478,7 +476,7 @@ Sentence Composer::relative() {
       what.adjective = nullptr;
       do {
         clause = predicate_of(
-            what, {"alt", "neu", "schön", "teuer", "frisch", "lang", "schwer", "rot", "blau", "grün", "kalt", "warm"});
+            what, {"alt", "neu", "schön", "teuer", "frisch", "schwer", "rot", "blau", "grün", "kalt", "warm"});
       } while (!goes_with(*clause.predicate, *what.noun));
       break;
     }
@@ -486,7 +484,7 @@ Sentence Composer::relative() {
       const NounPhrase what = relative_thing(flat | tool | furniture | vehicle);
       const Verb* chosen = nullptr;
       do {
-        chosen = &draw_verb(Frame::transitive, {"suchen", "finden", "kaufen", "verkaufen", "reparieren", "brauchen"});
+        chosen = &draw_verb(Frame::transitive, {"suchen", "finden", "kaufen", "verkaufen", "brauchen"});
       } while ((chosen->object & what.noun->kinds) == 0 || chosen == what.relative->verb);
       clause.verb = chosen;
       clause.subject = person(adult | kin);
@@ -521,31 +519,31 @@ Sentence Composer::sentence() {
   while (true) {
     Sentence drawn;
     const std::size_t dice = random_.below(100);
-    if (dice < 46) {
+    if (dice < 50) {
       drawn = plain();
-    } else if (dice < 57) {
+    } else if (dice < 61) {
       drawn = question();
-    } else if (dice < 60) {
-      drawn = request();
     } else if (dice < 64) {
+      drawn = request();
+    } else if (dice < 68) {
       drawn = existential();
-    } else if (dice < 67) {
+    } else if (dice < 71) {
       drawn = comparison();
-    } else if (dice < 69) {
+    } else if (dice < 73) {
       drawn = profession();
-    } else if (dice < 76) {
+    } else if (dice < 79) {
       drawn = reported();
-    } else if (dice < 80) {
+    } else if (dice < 83) {
       drawn = reason();
-    } else if (dice < 82) {
+    } else if (dice < 85) {
       drawn = concession();
-    } else if (dice < 86) {
+    } else if (dice < 88) {
       drawn = condition();
-    } else if (dice < 89) {
+    } else if (dice < 91) {
       drawn = purpose();
-    } else if (dice < 92) {
+    } else if (dice < 94) {
       drawn = attempt();
-    } else if (dice < 97) {
+    } else if (dice < 98) {
       drawn = relative();
     } else {
       drawn = coordinated();

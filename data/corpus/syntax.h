@@ -11,7 +11,7 @@
 // looks at the other, so the English is a function of the meaning and, as the writer checks, of the German.
 namespace tern::corpus {
 
-enum class Person : std::uint8_t { i, you, he, she, it, we, you_all, they };
+enum class Person : std::uint8_t { i, you, he, she, it, we, they };
 enum class Determiner : std::uint8_t {
   none,
   definite,

@@ -5,27 +5,27 @@
 
 namespace tern::corpus {
 
-const Persons haben_present = {"habe", "hast", "hat", "haben", "habt", "haben"};
-const Persons sein_present = {"bin", "bist", "ist", "sind", "seid", "sind"};
-const Persons werden_present = {"werde", "wirst", "wird", "werden", "werdet", "werden"};
+const Persons haben_present = {"habe", "hast", "hat", "haben", "haben"};
+const Persons sein_present = {"bin", "bist", "ist", "sind", "sind"};
+const Persons werden_present = {"werde", "wirst", "wird", "werden", "werden"};
 
 namespace {
 
 using namespace kind;
 
-constexpr Persons haben_preterite = {"hatte", "hattest", "hatte", "hatten", "hattet", "hatten"};
-constexpr Persons sein_preterite = {"war", "warst", "war", "waren", "wart", "waren"};
-constexpr Persons wissen_present = {"weiß", "weißt", "weiß", "wissen", "wisst", "wissen"};
+constexpr Persons haben_preterite = {"hatte", "hattest", "hatte", "hatten", "hatten"};
+constexpr Persons sein_preterite = {"war", "warst", "war", "waren", "waren"};
+constexpr Persons wissen_present = {"weiß", "weißt", "weiß", "wissen", "wissen"};
 
 constexpr Preposition waiting_for = {"auf", Case::accusative, "for", 0};
 constexpr Preposition talking_to = {"mit", Case::dative, "to", 0};
 
 constexpr Kinds being = person | animal;
-constexpr Kinds portable = flat | upright | toy | tool;
+constexpr Kinds portable = flat | upright | tool;
 constexpr Kinds visible =
     being | portable | clothing | furniture | vehicle | plant | flower | picture | building | pulled;
-constexpr Kinds goods = food | drink | text | clothing | furniture | container | switched | vehicle | tool | flower |
-                        picture | toy | upright;
+constexpr Kinds goods =
+    food | drink | text | clothing | furniture | container | switched | vehicle | tool | flower | picture | upright;
 
 constexpr Verb verb_table[] = {
     {"schlafen", "", "schläfst", "schläft", "geschlafen", false, "sleep", "slept", Frame::intransitive, being},
@@ -37,7 +37,6 @@ constexpr Verb verb_table[] = {
     {"schlafen", "ein", "schläfst", "schläft", "eingeschlafen", true, "fall asleep", "fell asleep", Frame::intransitive,
      being},
     {"kommen", "an", "", "", "angekommen", true, "arrive", "", Frame::intransitive, person | pulled},
-    {"fahren", "ab", "fährst", "fährt", "abgefahren", true, "depart", "", Frame::intransitive, pulled},
 
     {"lesen", "", "liest", "liest", "gelesen", false, "read", "read", Frame::transitive, person, text, "lies"},
     {"schreiben", "", "", "", "geschrieben", false, "write", "wrote", Frame::transitive, person, written},
@@ -54,18 +53,14 @@ constexpr Verb verb_table[] = {
     {"sehen", "", "siehst", "sieht", "gesehen", false, "see", "saw", Frame::transitive, being, visible, "sieh"},
     {"kennen", "", "", "", "gekannt", false, "know", "knew", Frame::transitive, person,
      person | building | area | text},
-    {"fragen", "", "", "", "gefragt", false, "ask", "", Frame::transitive, person, person},
     {"besuchen", "", "", "", "besucht", false, "visit", "", Frame::transitive, person, person | building},
     {"putzen", "", "", "", "geputzt", false, "clean", "", Frame::transitive, person,
      opening | room | furniture | vehicle | tool},
-    {"reparieren", "", "", "", "repariert", false, "repair", "", Frame::transitive, adult | kin,
-     vehicle | opening | furniture | switched | high},
     {"brauchen", "", "", "", "gebraucht", false, "need", "", Frame::transitive, person, goods},
     {"füttern", "", "", "", "gefüttert", false, "feed", "fed", Frame::transitive, person, animal},
     {"haben", "", "hast", "hat", "gehabt", false, "have", "had", Frame::transitive, person,
-     pet | toy | clothing | container | gift | food, "", &haben_present, &haben_preterite},
+     pet | vehicle | clothing | container | gift | food, "", &haben_present, &haben_preterite},
     {"rufen", "an", "", "", "angerufen", false, "call", "", Frame::transitive, person, person},
-    {"laden", "ein", "lädst", "lädt", "eingeladen", false, "invite", "", Frame::transitive, person, person},
     {"holen", "ab", "", "", "abgeholt", false, "pick up", "picked up", Frame::transitive, adult | kin, person},
     {"räumen", "auf", "", "", "aufgeräumt", false, "tidy", "", Frame::transitive, person, room},
     {"schalten", "ein", "", "", "eingeschaltet", false, "turn on", "turned on", Frame::transitive, person, switched},
@@ -74,7 +69,6 @@ constexpr Verb verb_table[] = {
     {"ziehen", "aus", "", "", "ausgezogen", false, "take off", "took off", Frame::transitive, person, clothing},
 
     {"helfen", "", "hilfst", "hilft", "geholfen", false, "help", "", Frame::dative, person, being, "hilf"},
-    {"folgen", "", "", "", "gefolgt", true, "follow", "", Frame::dative, being, being | vehicle | pulled},
     {"hören", "zu", "", "", "zugehört", false, "listen to", "listened to", Frame::dative, person, person},
     {"gehören", "", "", "", "gehört", false, "belong to", "belonged to", Frame::dative, goods | building | pet, person},
 
@@ -121,11 +115,11 @@ constexpr Verb verb_table[] = {
 };
 
 constexpr Modal modal_table[] = {
-    {"können", {"kann", "kannst", "kann", "können", "könnt", "können"}, "can", "can", true, true},
-    {"müssen", {"muss", "musst", "muss", "müssen", "müsst", "müssen"}, "must", "have to", true, false},
-    {"wollen", {"will", "willst", "will", "wollen", "wollt", "wollen"}, "want to", "want to", false, false},
-    {"sollen", {"soll", "sollst", "soll", "sollen", "sollt", "sollen"}, "should", "should", true, true},
-    {"dürfen", {"darf", "darfst", "darf", "dürfen", "dürft", "dürfen"}, "may", "may", true, true},
+    {"können", {"kann", "kannst", "kann", "können", "können"}, "can", "can", true, true},
+    {"müssen", {"muss", "musst", "muss", "müssen", "müssen"}, "must", "have to", true, false},
+    {"wollen", {"will", "willst", "will", "wollen", "wollen"}, "want to", "want to", false, false},
+    {"sollen", {"soll", "sollst", "soll", "sollen", "sollen"}, "should", "should", true, true},
+    {"dürfen", {"darf", "darfst", "darf", "dürfen", "dürfen"}, "may", "may", true, true},
 };
 
 constexpr Kinds thing =
@@ -134,8 +128,7 @@ constexpr Kinds shade = clothing | coloured | vehicle | pulled | opening;
 
 constexpr Adjective adjective_table[] = {
     {"alt", "alt", "old", "älter", "older", adult | young | animal | thing | plant | text | area | crossing},
-    {"jung", "jung", "young", "jünger", "younger", adult | animal | plant},
-    {"neu", "neu", "new", "", "", thing | text | crossing | high},
+    {"neu", "neu", "new", "", "", thing | text | crossing},
     {"groß", "groß", "big", "größer", "bigger", animal | thing | plant | area | room | crossing | flower | food},
     {"klein", "klein", "small", "kleiner", "smaller", young | animal | thing | plant | area | crossing | flower | food},
     {"schön", "schön", "beautiful", "schöner", "more beautiful",
@@ -145,7 +138,6 @@ constexpr Adjective adjective_table[] = {
     {"grün", "grün", "green", "", "", shade},
     {"weiß", "weiß", "white", "", "", shade | flower | animal | building},
     {"schwarz", "schwarz", "black", "", "", shade | animal},
-    {"lang", "lang", "long", "länger", "longer", written | crossing},
     {"schwer", "schwer", "heavy", "schwerer", "heavier", furniture | container | opening},
     {"warm", "warm", "warm", "", "", warmable | room | clothing | mass},
     {"kalt", "kalt", "cold", "", "", drink | room | warmable | mass},
