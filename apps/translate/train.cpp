@@ -94,38 +94,37 @@ void save_model(const io::RunDirectory& run, const nn::DecoderLM& model) {
   io::save_safetensors(run.model(), nn::named_parameters(model), {{"format", "pt"}});
 }
 
-double score_valid(const Translator& translator, const Data& data) {
-  return text::bleu(translator.translate(data.valid.src, decode_rows), data.valid.tgt).score;
-}
+/// What the validation set says after the last epoch.
+struct Validation {
+  double loss = 0, bleu = 0;
+};
 
-/// Trains epoch by epoch, logs and saves each; returns the last validation loss.
-double run_epochs(Trainer& trainer, const Translator& translator, const Data& data, const io::RunDirectory& run) {
+/// Trains epoch by epoch, and logs and saves each.
+Validation run_epochs(Trainer& trainer, const Translator& translator, const Data& data, const io::RunDirectory& run) {
   io::JsonLog log(run.log());
   apps::ProgressLine progress;
-  double valid_loss = 0;
+  Validation valid;
   bool goes_on = true;
-  for (std::int64_t epoch = 0; goes_on; ++epoch) {
-    goes_on = trainer.run_epoch(epoch, log, progress);
-    valid_loss = trainer.valid_loss();
+  for (std::int64_t epoch = 1; goes_on; ++epoch) {
+    goes_on = trainer.run_epoch(epoch - 1, log, progress);
+    valid.loss = trainer.valid_loss();
     save_model(run, translator.model);
     io::JsonObject line;
-    line.set("epoch", epoch + 1)
-        .set("update", trainer.updates())
-        .set("train_loss", trainer.train_loss())
-        .set("valid_loss", valid_loss);
+    line.set("epoch", epoch).set("update", trainer.updates());
+    line.set("train_loss", trainer.train_loss()).set("valid_loss", valid.loss);
     line.set("tokens_per_second", trainer.tokens_per_second()).set("seconds", trainer.seconds());
-    std::string text = fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  {:.0f} tokens/s", epoch + 1,
-                                   trainer.train_loss(), valid_loss, trainer.tokens_per_second());
+    std::string text = fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  {:.0f} tokens/s", epoch,
+                                   trainer.train_loss(), valid.loss, trainer.tokens_per_second());
     const std::int64_t every = translator.options.bleu_every;
-    if (every > 0 && goes_on && (epoch + 1) % every == 0) {
-      const double bleu = score_valid(translator, data);
-      line.set("valid_bleu", bleu);
-      text += fmt::format("  valid BLEU {:.2f}", bleu);
+    if (!goes_on || (every > 0 && epoch % every == 0)) {
+      valid.bleu = text::bleu(translator.translate(data.valid.src, decode_rows), data.valid.tgt).score;
+      line.set("valid_bleu", valid.bleu);
+      text += fmt::format("  valid BLEU {:.2f}", valid.bleu);
     }
     log.write(line);
     progress.print(text);
   }
-  return valid_loss;
+  return valid;
 }
 
 void print_samples(const Options& options, const text::ParallelCorpus& test,
@@ -162,32 +161,23 @@ void train(const Options& options) {
              apps::describe(device), options.use_fused_kernel ? "fused" : "plain");
   std::fflush(stdout);
 
-  // Nothing is written before here, so that a mistake in options or data leaves no directory, and an earlier run as it
-  // was.
+  // Nothing is written before: a mistake in options or data leaves no directory, and an earlier run as it was.
   const io::RunDirectory run = io::RunDirectory::create(options.out, to_json(options));
   io::write_file_atomically(run.tokenizer(), tokenizer.to_json());
   const double data_seconds = seconds_now() - started;
-  const double valid_loss = run_epochs(trainer, translator, data, run);
+  const Validation valid = run_epochs(trainer, translator, data, run);
 
-  const double valid_bleu = score_valid(translator, data);
   const std::vector<std::string> hypotheses = translator.translate(data.test.src, decode_rows);
   const text::Bleu bleu = text::bleu(hypotheses, data.test.tgt);
   const text::Chrf chrf = text::chrf(hypotheses, data.test.tgt);
   io::JsonObject summary;
-  summary.set("preset", options.preset)
-      .set("device", to_string(device))
-      .set("use_fused_kernel", options.use_fused_kernel);
-  summary.set("precision", "fp32")
-      .set("params", params)
-      .set("epochs", trainer.epochs())
-      .set("updates", trainer.updates());
-  summary.set("data_seconds", data_seconds)
-      .set("train_seconds", trainer.seconds())
-      .set("total_seconds", seconds_now() - started);
-  summary.set("tokens_per_second", trainer.tokens_per_second())
-      .set("train_loss", trainer.train_loss())
-      .set("valid_loss", valid_loss);
-  summary.set("valid_bleu", valid_bleu).set("test_bleu", bleu.score).set("test_chrf", chrf.score);
+  summary.set("preset", options.preset).set("device", to_string(device)).set("precision", "fp32");
+  summary.set("use_fused_kernel", options.use_fused_kernel).set("params", params);
+  summary.set("epochs", trainer.epochs()).set("updates", trainer.updates());
+  summary.set("data_seconds", data_seconds).set("train_seconds", trainer.seconds());
+  summary.set("total_seconds", seconds_now() - started).set("tokens_per_second", trainer.tokens_per_second());
+  summary.set("train_loss", trainer.train_loss()).set("valid_loss", valid.loss).set("valid_bleu", valid.bleu);
+  summary.set("test_bleu", bleu.score).set("test_chrf", chrf.score);
   summary.set("bleu_signature", bleu.signature()).set("chrf_signature", chrf.signature());
   run.write_summary(summary);
 

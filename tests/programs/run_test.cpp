@@ -100,10 +100,11 @@ TEST_CASE("The log holds updates and epochs, and the loss falls") {
   }
   CHECK(loss.size() == 90);
   CHECK(valid.size() == 30);
-  CHECK(bleu == 5);
+  CHECK(bleu == 6);
   CHECK(valid.back() < valid.front() / 2);
   const Json summary = Json::parse(slurp(run.path / "summary.json"));
   CHECK(summary["valid_loss"] == valid.back());
+  CHECK(summary["valid_bleu"] == log.back()["valid_bleu"]);
   CHECK(summary["train_loss"].get<double>() == Approx((loss[87] + loss[88] + loss[89]) / 3).epsilon(1e-6));
 }
 
