@@ -142,6 +142,28 @@ TEST_CASE("Derivatives agree where inputs and incoming gradients are broadcast")
   });
 }
 
+TEST_CASE("A gradient that is recorded is the same as one that is not") {
+  // Fast kernels serve the one, compositions of ops the other; gradgradcheck alone would see the second only.
+  for_each_case([](const Row&, const Case& op) {
+    for (Layout layout : {Layout::contiguous, Layout::stepped}) {
+      const Tensors leaves = leaves_of(op, layout);
+      Tensors wanted, outputs, weights;
+      for (const Tensor& x : leaves)
+        if (x.requires_grad()) wanted.push_back(x);
+      for (const Tensor& y : op.call({leaves, DType::f64, cpu})) {
+        if (!y.requires_grad()) continue;
+        outputs.push_back(y);
+        weights.push_back(make_input({y.shape()}, DType::f64, 10 + outputs.size()));
+      }
+      const Tensors recorded = grad(outputs, wanted, weights, true), plain = grad(outputs, wanted, weights);
+      for (std::size_t i = 0; i < plain.size(); ++i) {
+        const std::string found = difference(recorded[i], plain[i], 20, false);
+        if (!found.empty()) FAIL_CHECK(name(layout) << ", gradient " << i << ": " << found);
+      }
+    }
+  });
+}
+
 TEST_CASE("Gradients in lower precision agree with f64") {
   for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for_each_case([&](const Row& row, const Case& op) {
