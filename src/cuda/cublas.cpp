@@ -3,6 +3,7 @@
 #include <mutex>
 #include <vector>
 
+#include "cuda/allocator.h"
 #include "cuda/launch.h"
 
 // A handle serves one thread at a time, and its workspace one stream. Both facts together ask for a handle per thread
@@ -50,7 +51,11 @@ Entry take_or_create(Stream stream) {
   }
   Entry entry{stream};
   void* workspace = nullptr;
-  check(cudaMalloc(&workspace, workspace_bytes), "workspace of cuBLAS");
+  if (cudaMalloc(&workspace, workspace_bytes) != cudaSuccess) {
+    cudaGetLastError();
+    release_cached_memory();
+    check(cudaMalloc(&workspace, workspace_bytes), "workspace of cuBLAS");
+  }
   check(cublasCreate(&entry.handle), "cublasCreate");
   check(cublasSetStream(entry.handle, handle(stream)), "cublasSetStream");
   check(cublasSetWorkspace(entry.handle, workspace, workspace_bytes), "cublasSetWorkspace");

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "cuda/convert.cuh"
 #include "cuda/launch.h"
 #include "ops/kernels/random.h"

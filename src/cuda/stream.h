@@ -27,7 +27,7 @@ class OwnedStream {
 class Event {
  public:
   /// Marks the work queued on the stream so far.
-  explicit Event(Stream stream) : device_(stream.device) {
+  explicit Event(Stream stream) {
     use(stream);
     check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
     if (const cudaError_t code = cudaEventRecord(event_, handle(stream)); code != cudaSuccess) {
@@ -46,7 +46,6 @@ class Event {
   }
 
  private:
-  Device device_;
   cudaEvent_t event_ = nullptr;
 };
 
