@@ -312,7 +312,7 @@ TEST_CASE("vector math agrees with the functors everywhere") {
   CHECK(worst(Unary::tanh, functors::Tanh{}, true) <= 2);
   // e^-x overflows before 1 / e^-x leaves the normal numbers.
   CHECK(worst(Unary::sigmoid, functors::Sigmoid{}, true, 0x1p-126) <= 4);
-  CHECK(worst(Unary::gelu, functors::Gelu{}, false) <= 4);
+  CHECK(worst(Unary::gelu, functors::Gelu{}, false) <= 8);
   CHECK(worst(Unary::gelu_tanh, functors::GeluTanh{}, false) <= 2);
   CHECK(worst(Unary::silu, functors::Silu{}, false) <= 4);
 }
@@ -581,7 +581,7 @@ TEST_CASE("matmul") {
   struct Case {
     std::int64_t m, n, k;
   };
-  for (const auto& [m, n, k] : {Case{0, 3, 2}, {3, 0, 2}, {3, 4, 0}, {1, 1, 1}, {1, 33, 31}, {33, 1, 1025}, {31, 33, 7}, {40, 40, 32}, {65, 129, 300}, {13, 600, 1025}, {300, 17, 65}})
+  for (const auto& [m, n, k] : {Case{0, 3, 2}, {3, 0, 2}, {3, 4, 0}, {1, 1, 1}, {1, 33, 31}, {33, 1, 1025}, {31, 33, 7}, {40, 40, 32}, {65, 129, 300}, {13, 600, 1025}, {300, 17, 65}, {8, 700, 200}, {700, 20, 200}})
     for (DType dtype : floats)
       for (bool a_columns : {false, true})
         for (bool b_columns : {false, true})

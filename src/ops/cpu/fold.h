@@ -3,7 +3,8 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
-#include <utility>
+
+#include "ops/cpu/loops.h"
 
 namespace tern::loops {
 
@@ -29,7 +30,7 @@ struct Largest {
     if constexpr (std::is_integral_v<T>) return std::numeric_limits<T>::min();
     else return -std::numeric_limits<T>::infinity();
   }
-  template <class V> static void fold(V& into, const V& x) { into = (x > into) | (x != x) ? x : into; }
+  template <class V> static void fold(V& into, const V& x) { into = ((x > into) | (x != x)) ? x : into; }
 };
 struct Smallest {
   using Number = SmallestNumber;
@@ -37,7 +38,7 @@ struct Smallest {
     if constexpr (std::is_integral_v<T>) return std::numeric_limits<T>::max();
     else return std::numeric_limits<T>::infinity();
   }
-  template <class V> static void fold(V& into, const V& x) { into = (x < into) | (x != x) ? x : into; }
+  template <class V> static void fold(V& into, const V& x) { into = ((x < into) | (x != x)) ? x : into; }
 };
 
 /// The type to fold T in: sums and products of integers wrap, as only unsigned ones may, and truth values are bytes.
@@ -84,9 +85,9 @@ template <class F, class T, int Bytes, int Accumulators>
 template <class F, class T>
 T fold_numbers(const T* x, std::int64_t n, T result) {
   std::int64_t i = 0;
-  fold_vectors<F, T, 64, 4>(x, n, i, result);
-  fold_vectors<F, T, 64, 1>(x, n, i, result);
-  fold_vectors<F, T, 16, 1>(x, n, i, result);
+  fold_vectors<F, T, vector_bytes, 4>(x, n, i, result);
+  fold_vectors<F, T, vector_bytes, 1>(x, n, i, result);
+  if constexpr (vector_bytes > 16) fold_vectors<F, T, 16, 1>(x, n, i, result);
   for (; i < n; ++i) F::fold(result, x[i]);
   return result;
 }

@@ -16,13 +16,9 @@ namespace tern::gemm {
 /// and one panel of b in the first. Packing also converts 16-bit floats, resolves transposition and pads edges with zeros.
 ///
 /// Each element of c is summed over the depth in one fixed order, whatever tile, block or thread it falls in.
-#if defined(__AVX512F__)
-inline constexpr int vector_bytes = 64, max_height = 14;  // 28 of 32 registers hold the tile
-#elif defined(__AVX__)
-inline constexpr int vector_bytes = 32, max_height = 6;  // 12 of 16
-#else
-inline constexpr int vector_bytes = 16, max_height = 6;
-#endif
+using loops::vector_bytes;
+/// A tile of two vectors per row leaves a few of the 32 registers of AVX-512, or of the 16 of the others, for a and b.
+inline constexpr int max_height = vector_bytes == 64 ? 14 : 6;
 inline constexpr std::int64_t block_depth = 256, block_rows = 20 * max_height, block_columns = 2048;
 
 template <class T>

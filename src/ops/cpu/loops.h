@@ -22,6 +22,15 @@ namespace tern::loops {
 /// types cost one small loader each.
 inline constexpr std::int64_t chunk = 1024;
 
+/// The width of the widest registers, for the few kernels that name their vectors.
+#if defined(__AVX512F__)
+inline constexpr int vector_bytes = 64;
+#elif defined(__AVX__)
+inline constexpr int vector_bytes = 32;
+#else
+inline constexpr int vector_bytes = 16;
+#endif
+
 /// Elements per thread below which a second thread costs more than it brings, for arithmetic that only streams memory and
 /// for functions such as exp.
 inline constexpr std::int64_t stream_grain = 16384, function_grain = 4096;

@@ -109,7 +109,7 @@ void matrix_vector(const Matrix<const S>& m, const C* x, std::int64_t depth, S* 
 /// Products of which one side is a vector: b's columns, or a's rows, times the vector.
 template <class C, class S>
 void vector_products(const Batch& batch, const View& a, const View& b, const View& c, C alpha, Write write) {
-  const auto [rows, columns, depth] = batch.size;
+  const std::int64_t rows = batch.size.rows, columns = batch.size.columns, depth = batch.size.depth;
   const bool row = rows == 1;
   const std::int64_t count = row ? columns : rows, y_stride = row ? 1 : batch.c_row, x_stride = row ? batch.a_column : batch.b_row;
   const Scratch<C> xs(depth * batch.loop.count, c.stream);
@@ -141,17 +141,17 @@ struct Grid {
   std::int64_t row_parts = 1, column_parts = 1;
 };
 
-/// The grid of so many parts that packs least: each part packs its own rows of a and columns of b. One part where none fits.
+/// The grid for so many threads: the most parts of at least a tile each, and among those the one that packs least, as each part packs
+/// its own rows of a and columns of b.
 template <class C>
-Grid make_grid(Sizes size, std::int64_t parts) {
+Grid make_grid(Sizes size, std::int64_t threads) {
+  const std::int64_t row_tiles = (size.rows + gemm::max_height - 1) / gemm::max_height, column_tiles = (size.columns + gemm::breadth<C> - 1) / gemm::breadth<C>;
   Grid best;
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (std::int64_t row_parts = 1; row_parts <= parts; ++row_parts) {
-    const std::int64_t column_parts = parts / row_parts, cost = size.rows * column_parts + size.columns * row_parts;
-    if (parts % row_parts != 0 || cost >= least) continue;
-    if (size.rows < row_parts * gemm::max_height || size.columns < column_parts * gemm::breadth<C>) continue;
-    least = cost;
-    best = {row_parts, column_parts};
+  const auto packed = [&](const Grid& grid) { return size.rows * grid.column_parts + size.columns * grid.row_parts; };
+  for (std::int64_t row_parts = 1; row_parts <= std::min(threads, row_tiles); ++row_parts) {
+    const Grid grid{row_parts, std::min(threads / row_parts, column_tiles)};
+    const std::int64_t more = grid.row_parts * grid.column_parts - best.row_parts * best.column_parts;
+    if (more > 0 || (more == 0 && packed(grid) < packed(best))) best = grid;
   }
   return best;
 }
@@ -159,7 +159,7 @@ Grid make_grid(Sizes size, std::int64_t parts) {
 /// The products of a batch into c, where place(at, number) finds the matrix of product `number`, whose rows are c_row apart.
 template <class C, class S, class Place>
 void tiled_products(const Batch& batch, const View& a, const View& b, std::int64_t c_row, C alpha, bool add, const Stream& stream, Place&& place) {
-  const auto [rows, columns, depth] = batch.size;
+  const std::int64_t rows = batch.size.rows, columns = batch.size.columns, depth = batch.size.depth;
   const std::int64_t count = batch.loop.count, threads = std::clamp<std::int64_t>(count * rows * columns * depth / product_grain, 1, omp_get_max_threads());
   const bool whole = count % threads == 0 || count >= 8 * threads;
   const Grid grid = whole ? Grid{} : make_grid<C>(batch.size, threads);
@@ -194,7 +194,7 @@ void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Writ
     return;
   }
   merge_batch(batch);
-  const auto [rows, columns, depth] = batch.size;
+  const std::int64_t rows = batch.size.rows, columns = batch.size.columns;
   dispatch_floats(c.dtype, "matmul", [&]<class S>() {
     using C = compute_t<S>;
     if (rows == 1 || columns == 1) {

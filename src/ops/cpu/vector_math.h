@@ -68,7 +68,7 @@ namespace tern::vector_math {
   return magnitude < 0.625f ? near : std::copysign(far, x);
 }
 
-/// The standard normal distribution function, within 2^-23.
+/// The standard normal distribution function, within 2^-22.
 [[gnu::always_inline]] inline float normal_cdf(float x) {
   // 2 cdf - 1 = erf(x / sqrt(2)) is odd, and 1 beyond 5.6.
   const float above = x < -5.6f ? -5.6f : x, bounded = above > 5.6f ? 5.6f : above, z = bounded * bounded;
