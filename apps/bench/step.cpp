@@ -120,6 +120,16 @@ void step(const Options& options) {
   on(device, [](auto dev) { backend::reset_peak_memory(dev); });
   const Times whole = timed(device, options.warmup, options.steps, full);
   const double burst_ms = burst(device, 2 * options.steps, full);
+  // How long the calls of one step take to return: what is left when the device takes no time.
+  std::vector<double> host;
+  for (int i = 0; i < options.steps; ++i) {
+    synchronize(device);
+    const double start = apps::seconds_now();
+    full();
+    host.push_back((apps::seconds_now() - start) * 1e3);
+  }
+  synchronize(device);
+  const Times enqueue = statistics(std::move(host));
   const Times forward_only = timed(device, options.warmup, options.steps, forward);
   const Times update = timed(device, 1, options.steps, [&] { optimizer.step(); });
   const double peak = static_cast<double>(memory_statistics(device).peak_allocated);
@@ -136,6 +146,7 @@ void step(const Options& options) {
              whole.deviation);
   fmt::print("  burst     {:9.3f} ms a step, {:.0f} tokens/s, {:.2f} TFLOP/s\n", burst_ms, tokens / burst_ms * 1e3,
              flops / burst_ms / 1e9);
+  if (device.type == DeviceType::cuda) fmt::print("  host      {:9.3f} ms to queue a step\n", enqueue.median);
   fmt::print("  forward   {:9.3f} ms, without recording\n", forward_only.median);
   fmt::print("  optimizer {:9.3f} ms\n", update.median);
   fmt::print("  memory    {:9.3f} GB at the peak\n", peak / 0x1p30);
@@ -155,6 +166,7 @@ void step(const Options& options) {
   row.set("step_ms", rounded(whole.median, 1e3))
       .set("step_mean_ms", rounded(whole.mean, 1e3))
       .set("step_deviation_ms", rounded(whole.deviation, 1e3));
+  if (device.type == DeviceType::cuda) row.set("host_ms", rounded(enqueue.median, 1e3));
   row.set("burst_ms", rounded(burst_ms, 1e3))
       .set("fwd_ms", rounded(forward_only.median, 1e3))
       .set("optimizer_ms", rounded(update.median, 1e3));

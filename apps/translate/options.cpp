@@ -18,20 +18,21 @@ Options preset(const std::string& name) {
   if (name == "classic") return options;
   if (name == "quick") {
     // A small model for the embedded corpus: two CPU cores train it in about two minutes.
-    options.vocab = 1000;
+    options.vocab = 1500;
     options.word_limit = 0;
     options.samples = 0;
     options.length = 80;
     options.pad_to_length = false;
     options.prefix_lm = true;
+    options.restart_positions = true;
     options.width = 128;
     options.layers = 3;
     options.heads = 4;
     options.ff = 512;
-    options.dropout = 0;
+    options.dropout = 0.1;
     options.epochs = 12;
-    options.batch_size = 64;
-    options.lr = 2e-3;
+    options.batch_size = 32;
+    options.lr = 4e-3;
     options.beta2 = 0.98;
     options.adam_eps = 1e-9;
     options.schedule = "cosine";
@@ -90,6 +91,8 @@ const std::vector<Entry>& entries() {
       {"layers", &Options::layers, whole_number(1, 1024), "of the model"},
       {"heads", &Options::heads, whole_number(1, 1024), "of attention"},
       {"ff", &Options::ff, whole_number(1, 1'048'576), "inner width of the feed-forward layers"},
+      {"restart_positions", &Options::restart_positions, truth_value(),
+       "count a target's positions from its first token"},
       {"tied_head", &Options::tied_head, truth_value(), "use the token table as the weight of the head"},
       {"init", &Options::init, one_of({"default", "gpt2"}),
        "of the weights: default (each layer's own, as PyTorch's) or gpt2"},

@@ -32,6 +32,7 @@ struct Options {
   // Model
   std::int64_t width = 256, layers = 4, heads = 8, ff = 256;
   double dropout = 0.1;
+  bool restart_positions = false;  ///< the target's positions are its own, and start anew after the source
   bool tied_head = false;          ///< the head uses the token table as its weight
   std::string init = "default";    ///< default: each layer's own, as PyTorch's; gpt2: N(0, 0.02)
 
@@ -51,6 +52,11 @@ struct Options {
   double label_smoothing = 0;
   std::int64_t bleu_every = 5;  ///< epochs between BLEU scores on the validation set; 0: at the end alone
 };
+
+/// The place of a target's first token where positions restart: the table's second half is the target's.
+inline std::int64_t restart_place(const Options& options) {
+  return options.restart_positions ? options.length / 2 : -1;
+}
 
 /// The values of a preset. Throws UsageError for an unknown name.
 Options preset(const std::string& name);

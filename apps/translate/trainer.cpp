@@ -138,6 +138,8 @@ Trainer::DeviceBatch Trainer::load(const std::vector<text::Example>& examples,
   nn::MaskOptions mask{.causal = true};
   const Tensor prefix = Tensor::from(host.prefix, {host.rows}, device);
   if (options_.prefix_lm) mask.prefix = prefix;
+  if (options_.restart_positions)
+    batch.places = nn::restarted_places(prefix, host.length, restart_place(options_), options_.length - 1);
   batch.mask = nn::AttentionMask(mask, host.length, host.length, DType::f32, device);
   for (std::size_t pick : picks) batch.tokens += columns(examples[pick]);
   for (float weight : host.weights) batch.weight += weight;
@@ -147,7 +149,7 @@ Trainer::DeviceBatch Trainer::load(const std::vector<text::Example>& examples,
 Tensor Trainer::loss(const DeviceBatch& batch, Reduction reduction) const {
   CrossEntropyOptions options{.token_weights = batch.weights, .reduction = reduction};
   if (reduction == Reduction::mean) options.label_smoothing = options_.label_smoothing;
-  return cross_entropy(model_.forward(batch.ids, batch.mask), batch.labels, options);
+  return cross_entropy(model_.forward(batch.ids, batch.mask, batch.places), batch.labels, options);
 }
 
 double Trainer::lr_factor() const {

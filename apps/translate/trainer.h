@@ -39,6 +39,7 @@ class Trainer {
   /// A batch on the device.
   struct DeviceBatch {
     Tensor ids, labels, weights;  ///< (B, T)
+    Tensor places;                ///< (B, T) in the table of positions; undefined: 0 .. T - 1
     nn::AttentionMask mask;
     std::int64_t tokens = 0;  ///< inputs that are not padding
     double weight = 0;        ///< the sum of the weights

@@ -34,7 +34,8 @@ std::vector<std::string> Translator::translate(std::span<const std::string> line
                                  .pad = pad(),
                                  .max_length = options.length,
                                  .batch_size = batch_size,
-                                 .is_prefix_visible = options.prefix_lm};
+                                 .is_prefix_visible = options.prefix_lm,
+                                 .restart_at = restart_place(options)};
   const std::vector<nn::TokenIds> outputs = nn::greedy(model, prompts, greedy);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     std::string text = tokenizer.decode(std::vector<std::int32_t>(outputs[i].begin(), outputs[i].end()));

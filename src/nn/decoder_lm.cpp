@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "nn/init.h"
+#include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
 
@@ -59,7 +60,7 @@ void DecoderLM::visit(Visitor& v) {
   v("head", head);
 }
 
-Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& mask) const {
+Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& mask, const Tensor& places) const {
   const ModuleScope scope(this, "DecoderLM");
   if (ids.dims() != 2 || ids.dtype() != DType::i64)
     fail("DecoderLM",
@@ -67,13 +68,16 @@ Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& mask) const {
   if (ids.size(1) > options.length)
     fail("DecoderLM",
          fmt::format("expected at most {} positions but got ids {}", options.length, to_string(ids.shape())));
-  Tensor x = drop.forward(tokens.forward(ids) + slice(positions.weight, 0, 0, ids.size(1)));
+  if (places.defined() && places.shape() != ids.shape())
+    fail("DecoderLM", fmt::format("expected a place for each of ids {} but got {}", to_string(ids.shape()), to_string(places.shape())));
+  Tensor x = drop.forward(tokens.forward(ids) +
+                          (places.defined() ? positions.forward(places) : slice(positions.weight, 0, 0, ids.size(1))));
   for (const TransformerLayer& block : blocks) x = block.forward(x, mask);
   return norm ? norm->forward(x) : x;
 }
 
-Tensor DecoderLM::forward(const Tensor& ids, const AttentionMask& mask) const {
-  const Tensor x = hidden(ids, mask);
+Tensor DecoderLM::forward(const Tensor& ids, const AttentionMask& mask, const Tensor& places) const {
+  const Tensor x = hidden(ids, mask, places);
   const ModuleScope scope(this, "DecoderLM");
   return head.forward(x);
 }
@@ -81,6 +85,13 @@ Tensor DecoderLM::forward(const Tensor& ids, const AttentionMask& mask) const {
 Tensor DecoderLM::forward(const Tensor& ids) const {
   const std::int64_t length = ids.dims() == 2 ? ids.size(1) : 0;
   return forward(ids, AttentionMask::causal(length, tokens.weight.dtype(), tokens.weight.device()));
+}
+
+Tensor restarted_places(const Tensor& prefix, std::int64_t length, std::int64_t start, std::int64_t last) {
+  if (prefix.dims() != 1 || prefix.dtype() != DType::i64)
+    fail("restarted_places", fmt::format("expected prefixes (B) of i64 but got {} {}", name(prefix.dtype()), to_string(prefix.shape())));
+  const Tensor columns = reshape(arange(length, DType::i64, prefix.device()), {1, length}), ends = unsqueeze(prefix, 1);
+  return minimum(where(lt(columns, ends), columns, columns - ends + static_cast<double>(start)), static_cast<double>(last));
 }
 
 }  // namespace tern::nn

@@ -36,10 +36,10 @@ struct DecoderLM final : Module {
   /// ids (B, T), i64 -> logits (B, T, vocab), with a causal mask.
   /// Throws Error for another dtype or number of dimensions, or T > length.
   Tensor forward(const Tensor& ids) const;
-  /// With a mask of one's own, (1 or B, 1, T, T).
-  Tensor forward(const Tensor& ids, const AttentionMask& mask) const;
+  /// With a mask of one's own, (1 or B, 1, T, T), and places in the table of positions, (B, T) of i64, other than 0 .. T - 1.
+  Tensor forward(const Tensor& ids, const AttentionMask& mask, const Tensor& places = {}) const;
   /// What the head gets: ids (B, T) -> (B, T, width).
-  Tensor hidden(const Tensor& ids, const AttentionMask& mask) const;
+  Tensor hidden(const Tensor& ids, const AttentionMask& mask, const Tensor& places = {}) const;
 
   DecoderLMOptions options;
   Embedding tokens, positions;
@@ -48,5 +48,9 @@ struct DecoderLM final : Module {
   std::optional<LayerNorm> norm;
   Linear head;
 };
+
+/// Places for rows of a prefix and a continuation, (B, length) of i64, from the prefixes' lengths (B): the prefix counts from
+/// 0, the continuation from `start`, so that its n-th token has one place whatever the prefix's length. Both end at `last`.
+Tensor restarted_places(const Tensor& prefix, std::int64_t length, std::int64_t start, std::int64_t last);
 
 }  // namespace tern::nn

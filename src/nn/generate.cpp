@@ -48,7 +48,7 @@ std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const Tok
   }
   Tensor ids = Tensor::from(padded, {batch, limit}, device);
   Tensor lengths = Tensor::from(prompt_lengths, {batch}, device);
-  const Tensor prefix = options.is_prefix_visible ? lengths : Tensor();
+  const Tensor prompt_ends = lengths, prefix = options.is_prefix_visible ? prompt_ends : Tensor();
   const Tensor columns = reshape(arange(limit, DType::i64, device), {1, limit});
   const Tensor row_starts = arange(batch, DType::i64, device);
   Tensor active = full({batch}, 1, DType::boolean, device);
@@ -56,7 +56,9 @@ std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const Tok
   for (std::int64_t width = *std::max_element(prompt_lengths.begin(), prompt_lengths.end());; ++width) {
     width = std::min(width, limit);
     const AttentionMask mask({.causal = true, .prefix = prefix}, width, width, dtype, device);
-    const Tensor states = model.hidden(slice(ids, 1, 0, width), mask);
+    const Tensor places =
+        options.restart_at < 0 ? Tensor() : restarted_places(prompt_ends, width, options.restart_at, model.options.length - 1);
+    const Tensor states = model.hidden(slice(ids, 1, 0, width), mask, places);
     // The head sees one position of each row, its last.
     const Tensor last = embedding(reshape(states, {batch * width, states.size(2)}),
                                   row_starts * static_cast<double>(width) + lengths - 1);

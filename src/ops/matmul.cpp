@@ -5,7 +5,6 @@
 #include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/kernels/matmul.h"
-#include "ops/kernels/pointwise.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
@@ -91,18 +90,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const Tensor rows = operand(reshape(x, {in == 0 ? numel(shape) / std::max<std::int64_t>(out, 1) : x.numel() / in, in}));
   const Tensor matrix = operand(weight);
   Tensor y = empty({rows.size(0), out}, x.dtype(), x.device());
-  on(y.device(), [&](auto dev) {
-    View transposed = matrix.view();
-    std::swap(transposed.shape[0], transposed.shape[1]);
-    std::swap(transposed.strides[0], transposed.strides[1]);
-    kernels::matmul(dev, rows.view(), transposed, y.view(), 1, Write::overwrite);
-    if (bias.defined()) {
-      View row = bias.view();
-      row.shape = y.shape();
-      row.strides = {0, bias.strides()[0]};
-      kernels::binary(dev, kernels::Binary::add, y.view(), row, y.view());
-    }
-  });
+  on(y.device(), [&](auto dev) { kernels::linear(dev, rows.view(), matrix.view(), bias.defined() ? bias.view() : View{}, y.view()); });
   y = record("linear", y, {rows, matrix, bias}, {rows, matrix}, [](const Backward& call) -> Tensors {
     const Tensor &g = call.grad();
     return {call.needs(0) ? matmul(g, call.saved(1)) : Tensor(), call.needs(1) ? matmul(transpose(g, 0, 1), call.saved(0)) : Tensor(),

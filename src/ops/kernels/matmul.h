@@ -1,4 +1,5 @@
 #pragma once
+#include "ops/kernels/pointwise.h"
 #include "tensor/view.h"
 
 namespace tern::kernels {
@@ -9,5 +10,24 @@ namespace tern::kernels {
 /// are contiguous (last stride 1). Any size may be 0; K = 0 gives zeros. float32 is strict float32; 16-bit floats accumulate in float32.
 void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Write write);
 void matmul(Cuda, const View& a, const View& b, const View& c, double alpha, Write write);
+
+/// y (M, N) = x (M, K) @ weight (N, K) transposed, plus bias (N), or nothing where bias.data is null. One floating dtype; x and weight as Note
+/// [Matmul operands] asks, y contiguous, bias of any stride.
+void linear(Cpu, const View& x, const View& weight, const View& bias, const View& y);
+void linear(Cuda, const View& x, const View& weight, const View& bias, const View& y);
+
+/// linear as a product and an addition: what a backend falls back to, and is tested against.
+template <class Tag>
+void plain_linear(Tag device, const View& x, const View& weight, const View& bias, const View& y) {
+  View transposed = weight;
+  transposed.shape = {weight.shape[1], weight.shape[0]};
+  transposed.strides = {weight.strides[1], weight.strides[0]};
+  matmul(device, x, transposed, y, 1, Write::overwrite);
+  if (!bias.data) return;
+  View row = bias;
+  row.shape = y.shape;
+  row.strides = {0, bias.strides[0]};
+  binary(device, Binary::add, y, row, y);
+}
 
 }  // namespace tern::kernels
