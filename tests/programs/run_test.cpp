@@ -213,6 +213,16 @@ TEST_CASE("decode and its standard streams") {
   CHECK(gone.err == "141\n");
 }
 
+TEST_CASE("A training without a standard output writes none into its files") {
+  const TempDirectory directory;
+  write_corpus(directory / "data");
+  const Result result = shell("\"$0\" \"$@\" >&-", translate, train(directory / "data", directory / "run"));
+  CHECK(result.code == 1);
+  CHECK(result.err == "tern-translate: the output could not be written\n");
+  CHECK(json_lines(directory / "run" / "log.jsonl").size() == 6);
+  CHECK(Json::parse(slurp(directory / "run" / "summary.json"))["updates"] == 3);
+}
+
 TEST_CASE("score refuses files that do not belong together") {
   const TempDirectory directory;
   const std::string one = directory / "one", two = directory / "two", none = directory / "none",
