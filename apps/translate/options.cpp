@@ -30,9 +30,9 @@ Options preset(const std::string& name) {
     options.heads = 4;
     options.ff = 512;
     options.dropout = 0.1;
-    options.epochs = 12;
-    options.batch_size = 32;
-    options.lr = 4e-3;
+    options.epochs = 8;
+    options.batch_size = 64;
+    options.lr = 5e-3;
     options.beta2 = 0.98;
     options.adam_eps = 1e-9;
     options.schedule = "cosine";
