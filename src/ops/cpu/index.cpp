@@ -87,6 +87,7 @@ void scatter_add(Cpu, const View& y, const View& index, const View& source, int 
 
 void index_select(Cpu, const View& x, const View& index, const View& y) {
   check_indices("index_select", index, x.shape[1]);
+  if (y.numel() == 0) return;  // memcpy takes no null, not even for nothing
   const std::int64_t count = y.shape[1], width = y.shape[2], x_stride = x.strides[2], y_stride = y.strides[2];
   dispatch_size(y.dtype, [&]<class U>() {
     parallel(y.shape[0] * count, std::max<std::int64_t>(1, stream_grain / std::max<std::int64_t>(1, width)), [&](std::int64_t begin, std::int64_t end) {

@@ -1,6 +1,6 @@
 #include "ops/kernels/matmul.h"
 
-#include <limits>
+#include <atomic>
 
 #include "ops/cpu/gemm.h"
 #include "ops/kernels/copy.h"
@@ -19,6 +19,8 @@ namespace {
 
 /// Multiplications below which a second thread costs more than it brings.
 constexpr std::int64_t product_grain = 1 << 17;
+/// Multiplications that make a part worth its own packing, half a millisecond's work.
+constexpr std::int64_t long_part = 1 << 26;
 
 /// A batch of products: sizes, the batch dimensions as a loop over (c, a, b), and the matrices at its start.
 struct Batch {
@@ -161,16 +163,19 @@ template <class C, class S, class Place>
 void tiled_products(const Batch& batch, const View& a, const View& b, std::int64_t c_row, C alpha, bool add, const Stream& stream, Place&& place) {
   const std::int64_t rows = batch.size.rows, columns = batch.size.columns, depth = batch.size.depth;
   const std::int64_t count = batch.loop.count, threads = std::clamp<std::int64_t>(count * rows * columns * depth / product_grain, 1, omp_get_max_threads());
+  // A long product is cut finer than the threads need: if one of them is held up, the others take over what it has not begun.
   const bool whole = count % threads == 0 || count >= 8 * threads;
-  const Grid grid = whole ? Grid{} : make_grid<C>(batch.size, threads);
+  const std::int64_t spare_parts = threads > 1 ? std::clamp<std::int64_t>(rows * columns * depth / (threads * long_part), 1, 4) : 1;
+  const Grid grid = whole ? Grid{} : make_grid<C>(batch.size, threads * spare_parts);
   const std::int64_t parts = grid.row_parts * grid.column_parts;
   const auto row_edge = [&](std::int64_t i) { return std::min(rows, gemm::round_up(rows * i / grid.row_parts, gemm::max_height)); };
   const auto column_edge = [&](std::int64_t j) { return std::min(columns, gemm::round_up(columns * j / grid.column_parts, gemm::breadth<C>)); };
   // Rounding the edges may add a tile to a part.
   const std::int64_t work_size = gemm::packed_size<C>({rows / grid.row_parts + 2 * gemm::max_height, columns / grid.column_parts + 2 * gemm::breadth<C>, depth});
   const Scratch<C> work(work_size * threads, stream);
-  share(count * parts, std::min(threads, count * parts), [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
-    C* const own = work.data() + work_size * thread;
+  const std::int64_t units = count * parts, at_once = std::max<std::int64_t>(1, units / (8 * threads));
+  std::atomic<std::int64_t> taken = 0;
+  const auto multiply_parts = [&](std::int64_t begin, std::int64_t end, C* own) {
     for (std::int64_t unit = begin; unit < end; ++unit) {
       const std::int64_t number = unit / parts, i = unit % parts / grid.column_parts, j = unit % grid.column_parts;
       const std::int64_t i0 = row_edge(i), j0 = column_edge(j);
@@ -181,6 +186,11 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
         gemm::multiply<C, S>(size, alpha, left.at(i0, 0), right.at(0, j0), place(at, number) + i0 * c_row + j0, c_row, add, own);
       });
     }
+  };
+  const std::int64_t team = std::min(threads, units);
+  share(team, team, [&](std::int64_t, std::int64_t, std::int64_t thread) {
+    for (std::int64_t begin = taken.fetch_add(at_once); begin < units; begin = taken.fetch_add(at_once))
+      multiply_parts(begin, std::min(units, begin + at_once), work.data() + work_size * thread);
   });
 }
 
