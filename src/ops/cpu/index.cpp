@@ -48,10 +48,11 @@ template <class S>
 template <int N, class F>
 void for_each_line(const Loop<N>& others, std::int64_t length, std::int64_t step, F&& f) {
   const bool lines = std::abs(step) < std::abs(others.inner_stride(0)) || others.inner() == 1;
-  const std::int64_t grain = std::max<std::int64_t>(1, function_grain / std::max<std::int64_t>(1, length));
-  parallel_walk(others, grain, lines ? 1 : chunk, [&](const std::int64_t* at, std::int64_t n) {
-    for (std::int64_t i = 0; i < length; ++i)
-      for (std::int64_t j = 0; j < n; ++j) f(i, j, at);
+  parallel_units(others.count, length, function_grain, [&](std::int64_t begin, std::int64_t end) {
+    walk(others, begin, end, lines ? 1 : chunk, [&](const std::int64_t* at, std::int64_t n) {
+      for (std::int64_t i = 0; i < length; ++i)
+        for (std::int64_t j = 0; j < n; ++j) f(i, j, at);
+    });
   });
 }
 
@@ -72,7 +73,8 @@ void gather(Cpu, const View& x, const View& index, const View& y, int dim) {
 
 void scatter_add(Cpu, const View& y, const View& index, const View& source, int dim) {
   check_indices("scatter_add", index, y.shape[dim]);
-  const Strides y_others = without(y.strides, dim), index_others = without(index.strides, dim), source_others = without(source.strides, dim);
+  const Strides y_others = without(y.strides, dim), index_others = without(index.strides, dim);
+  const Strides source_others = without(source.strides, dim);
   // Elements that share all other coordinates may meet in one target, so a thread takes whole lines along `dim`.
   const auto others = make_loop<3>(without(index.shape, dim), {&source_others, &index_others, &y_others});
   const std::int64_t y_step = y.strides[dim], index_step = index.strides[dim], source_step = source.strides[dim];
@@ -90,7 +92,7 @@ void index_select(Cpu, const View& x, const View& index, const View& y) {
   if (y.numel() == 0) return;  // memcpy takes no null, not even for nothing
   const std::int64_t count = y.shape[1], width = y.shape[2], x_stride = x.strides[2], y_stride = y.strides[2];
   dispatch_size(y.dtype, [&]<class U>() {
-    parallel(y.shape[0] * count, std::max<std::int64_t>(1, stream_grain / std::max<std::int64_t>(1, width)), [&](std::int64_t begin, std::int64_t end) {
+    parallel_units(y.shape[0] * count, width, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t a = row / count, i = row % count, from_row = index.as<const std::int64_t>()[i * index.strides[0]];
         const U* from = x.as<const U>() + a * x.strides[0] + from_row * x.strides[1];
@@ -111,8 +113,7 @@ void index_add(Cpu, const View& y, const View& index, const View& source) {
   constexpr std::int64_t block = 32;
   const std::int64_t blocks = (width + block - 1) / block;
   dispatch_numbers(y.dtype, "index_add", [&]<class S>() {
-    const std::int64_t grain = std::max<std::int64_t>(1, stream_grain / std::max<std::int64_t>(1, count * block));
-    parallel(outer * blocks, grain, [&](std::int64_t begin, std::int64_t end) {
+    parallel_units(outer * blocks, count * block, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       while (begin < end) {
         const std::int64_t a = begin / blocks, first = begin % blocks * block, last = std::min(width, first + (end - begin) * block);
         for (std::int64_t i = 0; i < count; ++i) {
