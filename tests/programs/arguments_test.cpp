@@ -1,6 +1,7 @@
 // What the programs make of their command line. Every refusal comes before anything is read or written.
+#include <cstdlib>
+
 #include "support.h"
-#include "tensor/device.h"
 
 using namespace tern::programs::test;
 
@@ -75,7 +76,7 @@ TEST_CASE("A mistake in training's options is refused before data is read") {
       {{"--vocab", "258"}, "--vocab: expected a whole number from 259"},
       {{"--vocab", "100000000000"}, "--vocab: "},
       {{"--width", "1000000000000000000"}, "--width: "},
-      {{"--width", "65536", "--layers", "1024"}, "GB to train and this machine has"},
+      {{"--width", "65536", "--layers", "1024", "--device", "cpu"}, "GB to train and this machine has"},
       {{"--width", "17"}, "--heads: expected a divisor of the width 17 but got 2"},
       {{"--layers", "0"}, "--layers: "},
       {{"--threads", "0"}, "--threads: expected a whole number from 1 to 1024 but got 0"},
@@ -107,13 +108,14 @@ TEST_CASE("A mistake in training's options is refused before data is read") {
 }
 
 TEST_CASE("A GPU is asked for in vain where there is none") {
-  if (tern::cuda_device_count() > 0) return;
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // for the programs: this one has no need of a GPU
   const TempDirectory directory;
   check_refused(run(translate, train(directory / "data", directory / "run", {"--device", "cuda"})), "--device cuda: ");
   check_refused(run(translate, {"decode", "--model", (directory / "run").string(), "--device", "cuda"}),
                 "--device cuda: ");
   check_refused(run(bench, {"step", "--device", "cuda"}), "--device cuda: ", "tern-bench");
   CHECK(directory.count() == 0);
+  unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
 TEST_CASE("Switches take a value, and the last of several counts") {
