@@ -44,8 +44,8 @@ void copy_transposed(const Loop<2>& loop, int unit, const U* x, U* y) {
     if (d != unit) units.push(loop.shape[d], loop.strides[d]);
   units.push((columns + slice - 1) / slice, {slice * y_stride, slice});
   for (int d = 0; d < units.dims; ++d) units.count *= units.shape[d];
-  const std::int64_t slices = units.inner(), grain = std::max<std::int64_t>(1, stream_grain / (rows * std::min(slice, columns)));
-  parallel(units.count, grain, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t slices = units.inner();
+  parallel_units(units.count, rows * std::min(slice, columns), stream_grain, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t i = begin;
     walk(units, begin, end, 1, [&](const std::int64_t* at, std::int64_t) {
       transpose(x + at[1], x_stride, y + at[0], y_stride, rows, std::min(slice, columns - i++ % slices * slice));
@@ -130,7 +130,7 @@ void triangle(Cpu, const View& x, const View& y, std::int64_t diagonal, bool upp
   for (int d = 0; d < outer.size(); ++d) loop.push(outer[d], {y_outer[d], x_outer[d]});
   loop.count = numel(outer);
   dispatch_size(y.dtype, [&]<class U>() {
-    parallel(loop.count, std::max<std::int64_t>(1, stream_grain / columns), [&](std::int64_t begin, std::int64_t end) {
+    parallel_units(loop.count, columns, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       std::int64_t i = begin;
       walk(loop, begin, end, 1, [&](const std::int64_t* at, std::int64_t) {
         const U* from = x.as<const U>() + at[1];

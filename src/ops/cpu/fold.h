@@ -10,10 +10,12 @@ namespace tern::loops {
 
 /// How two values become one; over numbers, and over vectors of numbers lane by lane. NaN wins.
 struct Sum {
+  static constexpr bool wraps = true;
   template <class T> static constexpr T identity() { return T(0); }
   template <class V> static void fold(V& into, const V& x) { into += x; }
 };
 struct Product {
+  static constexpr bool wraps = true;
   template <class T> static constexpr T identity() { return T(1); }
   template <class V> static void fold(V& into, const V& x) { into *= x; }
 };
@@ -25,6 +27,7 @@ struct SmallestNumber {
   template <class V> static void fold(V& into, const V& x) { into = x < into ? x : into; }
 };
 struct Largest {
+  static constexpr bool wraps = false;
   using Number = LargestNumber;
   template <class T> static constexpr T identity() {
     if constexpr (std::is_integral_v<T>) return std::numeric_limits<T>::min();
@@ -33,6 +36,7 @@ struct Largest {
   template <class V> static void fold(V& into, const V& x) { into = ((x > into) | (x != x)) ? x : into; }
 };
 struct Smallest {
+  static constexpr bool wraps = false;
   using Number = SmallestNumber;
   template <class T> static constexpr T identity() {
     if constexpr (std::is_integral_v<T>) return std::numeric_limits<T>::max();
@@ -45,7 +49,7 @@ struct Smallest {
 template <class F, class T>
 using fold_t = typename std::conditional_t<
     std::is_same_v<T, bool>, std::type_identity<std::uint8_t>,
-    std::conditional_t<std::is_integral_v<T> && (std::is_same_v<F, Sum> || std::is_same_v<F, Product>), std::make_unsigned<T>, std::type_identity<T>>>::type;
+    std::conditional_t<std::is_integral_v<T> && F::wraps, std::make_unsigned<T>, std::type_identity<T>>>::type;
 
 /// The fold of the lanes of a vector, by halves.
 template <class F, class T, int Bytes>

@@ -53,10 +53,14 @@ void share(std::int64_t count, std::int64_t threads, F&& f) {
   }
 }
 
-/// As share, on as many threads as have at least `grain` elements each.
+/// As share, for units of `unit` elements each, on as many threads as have `grain` elements to themselves.
+template <class F>
+void parallel_units(std::int64_t count, std::int64_t unit, std::int64_t grain, F&& f) {
+  share(count, std::min({std::int64_t(omp_get_max_threads()), count, count * unit / grain}), f);
+}
 template <class F>
 void parallel(std::int64_t count, std::int64_t grain, F&& f) {
-  share(count, std::min<std::int64_t>(omp_get_max_threads(), count / std::max<std::int64_t>(grain, 1)), f);
+  parallel_units(count, 1, grain, f);
 }
 
 /// Memory for the length of a kernel. It comes from the tensors' allocator, where the block that the last call gave back lies

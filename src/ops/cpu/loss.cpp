@@ -46,7 +46,7 @@ void cross_entropy(Cpu, const View& x, const View& lse, const View& targets, con
     const C smooth = C(smoothing), sharp = C(1 - smoothing), mean_factor = C(1 / double(columns));
     // Without smoothing a row costs one element.
     const std::int64_t row_size = smoothing == 0 ? 16 : columns;
-    parallel(rows, std::max<std::int64_t>(1, stream_grain / std::max<std::int64_t>(1, row_size)), [&](std::int64_t begin, std::int64_t end) {
+    parallel_units(rows, row_size, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t n = begin; n < end; ++n) {
         const std::int64_t target = targets.as<const std::int64_t>()[n];
         C& loss = losses.as<C>()[n];
@@ -69,7 +69,7 @@ void cross_entropy_grad(Cpu, const View& x, const View& lse, const View& targets
   dispatch_floats(x.dtype, "cross_entropy_grad", [&]<class S>() {
     using C = compute_t<S>;
     const C sharp = C(1 - smoothing), even = C(smoothing / double(columns));
-    parallel(rows, std::max<std::int64_t>(1, function_grain / std::max<std::int64_t>(1, columns)), [&](std::int64_t begin, std::int64_t end) {
+    parallel_units(rows, columns, function_grain, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) C in[chunk];
       alignas(64) C result[chunk];
       for (std::int64_t n = begin; n < end; ++n) {

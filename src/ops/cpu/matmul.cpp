@@ -40,7 +40,8 @@ Batch make_batch(const View& a, const View& b, const View& c) {
     in_b.pop_back();
   }
   const Sizes size{c.shape[last - 1], c.shape[last], a.shape[last]};
-  Batch batch{size, make_loop<3>(shape, {&in_c, &in_a, &in_b}), a.strides[last - 1], a.strides[last], b.strides[last - 1], b.strides[last], c.strides[last - 1]};
+  Batch batch{size, make_loop<3>(shape, {&in_c, &in_a, &in_b}), a.strides[last - 1], a.strides[last],
+              b.strides[last - 1], b.strides[last], c.strides[last - 1]};
   // The stride of a dimension of size 1 may be anything; as 1, it keeps one stride of every matrix at 1.
   if (size.depth <= 1) batch.a_column = batch.b_row = 1;
   if (size.rows <= 1 && batch.a_column != 1) batch.a_row = 1;
@@ -127,12 +128,12 @@ void vector_products(const Batch& batch, const View& a, const View& b, const Vie
   };
   // Short products go to the threads whole, long ones are cut.
   const bool whole = batch.loop.count >= omp_get_max_threads();
-  const std::int64_t per_element = std::max<std::int64_t>(1, depth), per_product = per_element * std::max<std::int64_t>(1, count);
-  parallel(whole ? batch.loop.count : 1, std::max<std::int64_t>(1, stream_grain / per_product), [&](std::int64_t first, std::int64_t last) {
+  parallel_units(whole ? batch.loop.count : 1, count * depth, stream_grain, [&](std::int64_t first, std::int64_t last) {
     std::int64_t number = first;
     walk(batch.loop, whole ? first : 0, whole ? last : batch.loop.count, 1, [&](const std::int64_t* at, std::int64_t) {
-      if (whole) product(at, number, 0, count);
-      else parallel(count, std::max<std::int64_t>(1, stream_grain / per_element), [&](std::int64_t begin, std::int64_t end) { product(at, number, begin, end); });
+      const auto part = [&](std::int64_t begin, std::int64_t end) { product(at, number, begin, end); };
+      if (whole) part(0, count);
+      else parallel_units(count, depth, stream_grain, part);
       ++number;
     });
   });
@@ -147,7 +148,8 @@ struct Grid {
 /// its own rows of a and columns of b.
 template <class C>
 Grid make_grid(Sizes size, std::int64_t threads) {
-  const std::int64_t row_tiles = (size.rows + gemm::max_height - 1) / gemm::max_height, column_tiles = (size.columns + gemm::breadth<C> - 1) / gemm::breadth<C>;
+  const std::int64_t row_tiles = (size.rows + gemm::max_height - 1) / gemm::max_height;
+  const std::int64_t column_tiles = (size.columns + gemm::breadth<C> - 1) / gemm::breadth<C>;
   Grid best;
   const auto packed = [&](const Grid& grid) { return size.rows * grid.column_parts + size.columns * grid.row_parts; };
   for (std::int64_t row_parts = 1; row_parts <= std::min(threads, row_tiles); ++row_parts) {
@@ -160,18 +162,21 @@ Grid make_grid(Sizes size, std::int64_t threads) {
 
 /// The products of a batch into c, where place(at, number) finds the matrix of product `number`, whose rows are c_row apart.
 template <class C, class S, class Place>
-void tiled_products(const Batch& batch, const View& a, const View& b, std::int64_t c_row, C alpha, bool add, const Stream& stream, Place&& place) {
+void tiled_products(const Batch& batch, const View& a, const View& b, std::int64_t c_row, C alpha, bool add, const Stream& stream,
+                    Place&& place) {
   const std::int64_t rows = batch.size.rows, columns = batch.size.columns, depth = batch.size.depth;
-  const std::int64_t count = batch.loop.count, threads = std::clamp<std::int64_t>(count * rows * columns * depth / product_grain, 1, omp_get_max_threads());
+  const std::int64_t count = batch.loop.count, multiplications = count * rows * columns * depth;
+  const std::int64_t threads = std::clamp<std::int64_t>(multiplications / product_grain, 1, omp_get_max_threads());
   // A long product is cut finer than the threads need: if one of them is held up, the others take over what it has not begun.
   const bool whole = count % threads == 0 || count >= 8 * threads;
-  const std::int64_t spare_parts = threads > 1 ? std::clamp<std::int64_t>(rows * columns * depth / (threads * long_part), 1, 4) : 1;
+  const std::int64_t spare_parts = threads > 1 ? std::clamp<std::int64_t>(multiplications / (threads * long_part), 1, 4) : 1;
   const Grid grid = whole ? Grid{} : make_grid<C>(batch.size, threads * spare_parts);
   const std::int64_t parts = grid.row_parts * grid.column_parts;
-  const auto row_edge = [&](std::int64_t i) { return std::min(rows, gemm::round_up(rows * i / grid.row_parts, gemm::max_height)); };
-  const auto column_edge = [&](std::int64_t j) { return std::min(columns, gemm::round_up(columns * j / grid.column_parts, gemm::breadth<C>)); };
+  constexpr std::int64_t height = gemm::max_height, breadth = gemm::breadth<C>;
+  const auto row_edge = [&](std::int64_t i) { return std::min(rows, gemm::round_up(rows * i / grid.row_parts, height)); };
+  const auto column_edge = [&](std::int64_t j) { return std::min(columns, gemm::round_up(columns * j / grid.column_parts, breadth)); };
   // Rounding the edges may add a tile to a part.
-  const std::int64_t work_size = gemm::packed_size<C>({rows / grid.row_parts + 2 * gemm::max_height, columns / grid.column_parts + 2 * gemm::breadth<C>, depth});
+  const std::int64_t work_size = gemm::packed_size<C>({rows / grid.row_parts + 2 * height, columns / grid.column_parts + 2 * breadth, depth});
   const Scratch<C> work(work_size * threads, stream);
   const std::int64_t units = count * parts, at_once = std::max<std::int64_t>(1, units / (8 * threads));
   std::atomic<std::int64_t> taken = 0;
@@ -182,7 +187,8 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
       const Sizes size{row_edge(i + 1) - i0, column_edge(j + 1) - j0, depth};
       if (size.rows <= 0 || size.columns <= 0) continue;
       walk(batch.loop, number, number + 1, 1, [&](const std::int64_t* at, std::int64_t) {
-        const Matrix<const S> left{a.as<const S>() + at[1], batch.a_row, batch.a_column}, right{b.as<const S>() + at[2], batch.b_row, batch.b_column};
+        const Matrix<const S> left{a.as<const S>() + at[1], batch.a_row, batch.a_column};
+        const Matrix<const S> right{b.as<const S>() + at[2], batch.b_row, batch.b_column};
         gemm::multiply<C, S>(size, alpha, left.at(i0, 0), right.at(0, j0), place(at, number) + i0 * c_row + j0, c_row, add, own);
       });
     }
@@ -220,7 +226,7 @@ void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Writ
       std::int64_t number = 0;
       walk(batch.loop, 0, batch.loop.count, 1, [&](const std::int64_t* at, std::int64_t) {
         const C* const from = wide.data() + number++ * rows * columns;
-        parallel(rows, std::max<std::int64_t>(1, stream_grain / columns), [&](std::int64_t begin, std::int64_t end) {
+        parallel_units(rows, columns, stream_grain, [&](std::int64_t begin, std::int64_t end) {
           for (std::int64_t i = begin; i < end; ++i) {
             S* const to = c.as<S>() + at[0] + i * batch.c_row;
             if (write == Write::overwrite) convert_run(from + i * columns, to, columns);

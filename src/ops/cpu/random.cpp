@@ -16,7 +16,8 @@ namespace {
 constexpr std::int64_t blocks_per_chunk = chunk / 4;
 
 /// words[w][b] = word w of the block at position + b.
-[[gnu::flatten, gnu::noinline]] void philox_blocks(std::uint64_t seed, std::uint64_t position, std::int64_t count, std::uint32_t (*words)[blocks_per_chunk]) {
+[[gnu::flatten, gnu::noinline]] void philox_blocks(std::uint64_t seed, std::uint64_t position, std::int64_t count,
+                                                    std::uint32_t (*words)[blocks_per_chunk]) {
 #pragma omp simd
   for (std::int64_t b = 0; b < count; ++b) {
     const PhiloxBlock block = philox(seed, position + std::uint64_t(b));

@@ -120,7 +120,7 @@ Plan make_plan(const View& x, const View& y, bool may_part) {
   plan.blocks = plan.kept.count / inner * ((inner + plan.width - 1) / plan.width);
   constexpr std::int64_t enough_blocks = 64, part_size = 32768, part_rows = 32;
   if (may_part && plan.blocks < enough_blocks)
-    plan.parts = std::clamp<std::int64_t>(std::min(plan.reduced.count * plan.width / part_size, plan.reduced.count / part_rows), 1, enough_blocks);
+    plan.parts = std::clamp<std::int64_t>(plan.reduced.count / std::max(part_rows, part_size / plan.width), 1, enough_blocks);
   return plan;
 }
 
@@ -156,7 +156,8 @@ struct Workspace {
 
 /// Folds the reduced elements [begin, end) of the `width` outputs whose first element is at x. The result lies in the workspace.
 template <class S, class C>
-C* fold_part(const Plan& plan, const Fold<C>& fold, const S* x, std::int64_t width, std::int64_t begin, std::int64_t end, const Workspace<C>& work) {
+C* fold_part(const Plan& plan, const Fold<C>& fold, const S* x, std::int64_t width, std::int64_t begin, std::int64_t end,
+             const Workspace<C>& work) {
   Cascade<C> cascade(fold, work.levels, width);
   if (plan.by_columns) {
     const std::int64_t stride = plan.kept.inner_stride(0);
@@ -181,9 +182,9 @@ void reduce_as(const Fold<C>& fold, const View& x, const View& y, double scale) 
     store(values, y.as<R>() + at, width == 1 ? 1 : y_stride, width);
   };
   const Scratch<C> partial(plan.parts > 1 ? plan.blocks * plan.parts * plan.width : 0, y.stream);
-  const std::int64_t unit_size = std::max<std::int64_t>(1, plan.reduced.count * plan.width / plan.parts);
+  const std::int64_t unit = plan.reduced.count * plan.width / plan.parts;
   const Scratch<C> memory(omp_get_max_threads() * Workspace<C>::size(plan), y.stream);
-  parallel(plan.blocks * plan.parts, std::max<std::int64_t>(1, stream_grain / unit_size), [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
+  parallel_units(plan.blocks * plan.parts, unit, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
     const Workspace<C> work(plan, memory.data() + thread * Workspace<C>::size(plan));
     if (plan.parts == 1) {
       walk_blocks(plan, begin, end, [&](std::int64_t x_at, std::int64_t y_at, std::int64_t width) {
@@ -191,20 +192,20 @@ void reduce_as(const Fold<C>& fold, const View& x, const View& y, double scale) 
       });
       return;
     }
-    for (std::int64_t unit = begin; unit < end; ++unit) {
-      const std::int64_t block = unit / plan.parts, part = unit % plan.parts;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t block = i / plan.parts, part = i % plan.parts;
       walk_blocks(plan, block, block + 1, [&](std::int64_t x_at, std::int64_t, std::int64_t width) {
-        const C* const folded = fold_part(plan, fold, x.as<const S>() + x_at, width, plan.part_begin(part), plan.part_begin(part + 1), work);
-        std::copy_n(folded, width, partial.data() + unit * plan.width);
+        const std::int64_t first = plan.part_begin(part), last = plan.part_begin(part + 1);
+        std::copy_n(fold_part(plan, fold, x.as<const S>() + x_at, width, first, last, work), width, partial.data() + i * plan.width);
       });
     }
   });
   if (plan.parts == 1) return;
   const Workspace<C> work(plan, memory.data());
-  std::int64_t unit = 0;
+  std::int64_t i = 0;
   walk_blocks(plan, 0, plan.blocks, [&](std::int64_t, std::int64_t y_at, std::int64_t width) {
     Cascade<C> cascade(fold, work.levels, width);
-    for (std::int64_t part = 0; part < plan.parts; ++part) cascade.add(partial.data() + unit++ * plan.width);
+    for (std::int64_t part = 0; part < plan.parts; ++part) cascade.add(partial.data() + i++ * plan.width);
     write(cascade.finish(), y_at, width);
   });
 }
@@ -221,9 +222,8 @@ void logsumexp(const View& x, const View& y) {
   const Plan plan = make_plan(x, y, false);
   const Fold<C> largest = fold_of<Largest, C>(), sum = fold_of<Sum, C>();
   const std::int64_t y_stride = plan.kept.inner_stride(1), x_stride = plan.kept.inner_stride(0), reduced_stride = plan.reduced.inner_stride(0);
-  const std::int64_t unit_size = std::max<std::int64_t>(1, plan.reduced.count * plan.width);
   const Scratch<C> memory(omp_get_max_threads() * Workspace<C>::size(plan), y.stream);
-  parallel(plan.blocks, std::max<std::int64_t>(1, function_grain / unit_size), [&](std::int64_t first, std::int64_t last, std::int64_t thread) {
+  parallel_units(plan.blocks, plan.reduced.count * plan.width, function_grain, [&](std::int64_t first, std::int64_t last, std::int64_t thread) {
     const Workspace<C> work(plan, memory.data() + thread * Workspace<C>::size(plan));
     walk_blocks(plan, first, last, [&](std::int64_t x_at, std::int64_t y_at, std::int64_t width) {
       const S* const from = x.as<const S>() + x_at;
@@ -284,7 +284,7 @@ void arg_reduce(Cpu, bool largest, const View& x, const View& y, int dim) {
     // Along memory, an output at a time: find the value, then where it is first. Across, a block of outputs at a time.
     const bool by_rows = std::abs(step) <= std::abs(loop.inner_stride(0)) || loop.count == 1;
     const std::int64_t limit = by_rows ? 1 : chunk;
-    parallel(loop.count, std::max<std::int64_t>(1, stream_grain / std::max<std::int64_t>(1, length)), [&](std::int64_t begin, std::int64_t end) {
+    parallel_units(loop.count, length, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) C buffer[chunk];
       alignas(64) C best[chunk];
       walk(loop, begin, end, limit, [&](const std::int64_t* at, std::int64_t n) {
@@ -340,7 +340,7 @@ void cumsum(Cpu, const View& x, const View& y, int dim, bool reverse) {
     // A running sum cannot be pairwise; a wider accumulator makes up for it.
     using C = std::conditional_t<std::is_integral_v<S>, std::uint64_t, double>;
     const bool across = std::abs(loop.inner_stride(0)) < std::abs(y_step);
-    parallel(loop.count, std::max<std::int64_t>(1, stream_grain / length), [&](std::int64_t begin, std::int64_t end) {
+    parallel_units(loop.count, length, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) C sums[chunk];
       walk(loop, begin, end, across ? chunk : 1, [&](const std::int64_t* at, std::int64_t n) {
         const S* from = x.as<const S>() + at[1] + x_first;

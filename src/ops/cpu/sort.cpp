@@ -48,7 +48,7 @@ void sort(Cpu, const View& x, const View& values, const View& indices, bool desc
   dispatch_numbers(x.dtype, "sort", [&]<class S>() {
     using Key = decltype(key_of(S{}));
     const Scratch<Ranked<Key>> entries(omp_get_max_threads() * 2 * length, x.stream);
-    parallel(rows.count, std::max<std::int64_t>(1, function_grain / length), [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
+    parallel_units(rows.count, length, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
       Ranked<Key>* const own = entries.data() + thread * 2 * length;
       std::int64_t row = begin;
       walk(rows, begin, end, 1, [&](const std::int64_t* at, std::int64_t) {
