@@ -16,7 +16,9 @@ namespace tern {
 
 namespace {
 
-Tensor leaf(const std::vector<double>& values) { return Tensor::from(values, {static_cast<std::int64_t>(values.size())}).set_requires_grad(); }
+Tensor leaf(const std::vector<double>& values) {
+  return Tensor::from(values, {static_cast<std::int64_t>(values.size())}).set_requires_grad();
+}
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -50,7 +52,8 @@ TEST_CASE("A NaN names the module by its path and type") {
   {
     const ModuleScope b(&inner, "Linear");
     CHECK(running_module() == "blocks.0.fc (Linear)");
-    CHECK(contains(message_of([] { log(leaf({-1})); }), "the forward of 'log' in module blocks.0.fc (Linear) made a NaN"));
+    CHECK(contains(message_of([] { log(leaf({-1})); }),
+                   "the forward of 'log' in module blocks.0.fc (Linear) made a NaN"));
     const ModuleScope c(&stranger, "GELU");
     CHECK(running_module() == "GELU");
   }
@@ -71,7 +74,8 @@ TEST_CASE("A NaN in backward names the op and the module whose forward called it
   Tensor y = in_module([&] { return sqrt(x) * 0.0; });
   std::string message = message_of([&] { sum(y).backward(); });
   CHECK(contains(message, "[sqrt]"));
-  CHECK(contains(message, "the backward of 'sqrt' in module head (Linear) made a NaN in the gradient of its input 0, shape (1,)"));
+  CHECK(contains(
+      message, "the backward of 'sqrt' in module head (Linear) made a NaN in the gradient of its input 0, shape (1,)"));
   // A gradient that is composed of ops: the op that was called is named, not one of those.
   x = leaf({0});
   const Tensor factor = full({1}, infinity, DType::f64);

@@ -182,7 +182,8 @@ TEST_CASE("Gradients that do not fit are errors") {
   CHECK(contains(message, "expected a gradient of shape (2,), f64 but got (2,), f32"));
   message = message_of([&] { ones({}).backward(); });
   CHECK(contains(message, "[backward] expected a tensor that was computed from one that requires a gradient"));
-  CHECK_THROWS_WITH(backward({sum(x), sum(x)}, {ones({}, DType::f64)}), "[backward] expected 2 gradients of outputs but got 1");
+  CHECK_THROWS_WITH(backward({sum(x), sum(x)}, {ones({}, DType::f64)}),
+                    "[backward] expected 2 gradients of outputs but got 1");
   CHECK_THROWS_AS(Tensor().backward(), Error);
 }
 

@@ -9,9 +9,10 @@
 
 namespace tern::op_cases {
 
-/// Note [The table]: every public function of src/ops/*.h is a Row. A row lists concrete cases, each with its inputs, the call and a
-/// float64 reference written in plain loops, and the mistakes that the op must refuse. All else follows from the row: the
-/// checks in op_forward_test.cpp, op_gradients_test.cpp, op_errors_test.cpp and op_cuda_test.cpp run over the whole table.
+/// Note [The table]: every public function of src/ops/*.h is a Row. A row lists concrete cases, each with its inputs,
+/// the call and a float64 reference written in plain loops, and the mistakes that the op must refuse. All else follows
+/// from the row: the checks in op_forward_test.cpp, op_gradients_test.cpp, op_errors_test.cpp and op_cuda_test.cpp run
+/// over the whole table.
 
 /// How to make one input. Values depend on the shape and the input's position alone.
 struct Input {
@@ -28,7 +29,9 @@ struct Input {
 
 inline Input value(const Shape& shape, double low = -2, double high = 2) { return {shape, low, high}; }
 inline Input positive(const Shape& shape) { return {shape, 0.3, 2.5}; }
-inline Input index(const Shape& shape, std::int64_t bound) { return {shape, 0, static_cast<double>(bound), DType::i64}; }
+inline Input index(const Shape& shape, std::int64_t bound) {
+  return {shape, 0, static_cast<double>(bound), DType::i64};
+}
 inline Input truth(const Shape& shape) { return {shape, 0, 2, DType::boolean}; }
 inline Input distinct(const Shape& shape) {
   Input input{shape};
@@ -79,33 +82,35 @@ struct Mistake {
 };
 
 inline const std::vector<DType> floats = {DType::f64, DType::f32, DType::f16, DType::bf16};
-inline const std::vector<DType> numbers = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8};
-inline const std::vector<DType> all_dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean};
+inline const std::vector<DType> numbers = {DType::f64, DType::f32, DType::f16, DType::bf16,
+                                           DType::i32, DType::i64, DType::u8};
+inline const std::vector<DType> all_dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16,
+                                              DType::i32, DType::i64, DType::u8,  DType::boolean};
 inline const std::vector<DType> integers = {DType::i32, DType::i64, DType::u8};
 
 struct Row {
-  std::string name;                  ///< of the public function
+  std::string name;  ///< of the public function
   std::vector<Case> cases;
   std::vector<Mistake> mistakes = {};
   std::vector<DType> dtypes = floats;
-  double slack = 1;                  ///< factor on the tolerances, where an op rounds more than once
+  double slack = 1;  ///< factor on the tolerances, where an op rounds more than once
   bool differentiable = true;
   bool twice = true;
-  bool on_cuda_bitwise = false;      ///< floats, too, are the same on both devices
-  std::string shown_name = {};       ///< in messages, where it is not the function's name
+  bool on_cuda_bitwise = false;  ///< floats, too, are the same on both devices
+  std::string shown_name = {};   ///< in messages, where it is not the function's name
 };
 
 /// Where an element count matters: none, one, below and above a vector or a warp, above a block.
 inline const std::vector<std::int64_t> sizes = {0, 1, 31, 33, 1025};
 
 using Rows = std::vector<Row>;
-void add_pointwise(Rows& rows);   // op_cases_pointwise.cpp
-void add_unary(Rows& rows);       // op_cases_unary.cpp
-void add_reduce(Rows& rows);      // op_cases_reduce.cpp
-void add_view(Rows& rows);        // op_cases_view.cpp
-void add_index(Rows& rows);       // op_cases_index.cpp
-void add_products(Rows& rows);    // op_cases_products.cpp
-void add_factory(Rows& rows);     // op_cases_factory.cpp
+void add_pointwise(Rows& rows);  // op_cases_pointwise.cpp
+void add_unary(Rows& rows);      // op_cases_unary.cpp
+void add_reduce(Rows& rows);     // op_cases_reduce.cpp
+void add_view(Rows& rows);       // op_cases_view.cpp
+void add_index(Rows& rows);      // op_cases_index.cpp
+void add_products(Rows& rows);   // op_cases_products.cpp
+void add_factory(Rows& rows);    // op_cases_factory.cpp
 
 /// The table: every row, assembled in op_cases.cpp.
 const Rows& table();
@@ -125,9 +130,11 @@ std::string describe(const Row& row, const Case& op, std::size_t number, DType d
 inline reference::Arrays one(reference::Array y) { return {std::move(y)}; }
 Tensor sample(const Shape& shape, DType dtype = DType::f32);
 
-/// An input's elements in a place that is harder to read: a window in a larger storage that is filled with a guard value.
+/// An input's elements in a place that is harder to read: a window in a larger storage that is filled with a guard
+/// value.
 enum class Layout { contiguous, offset, transposed, stepped, reversed };
-inline const std::vector<Layout> layouts = {Layout::contiguous, Layout::offset, Layout::transposed, Layout::stepped, Layout::reversed};
+inline const std::vector<Layout> layouts = {Layout::contiguous, Layout::offset, Layout::transposed, Layout::stepped,
+                                            Layout::reversed};
 const char* name(Layout layout);
 Tensor with_layout(const Tensor& x, Layout layout);
 /// The bytes of x's storage outside x, or all of them.

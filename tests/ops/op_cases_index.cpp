@@ -27,9 +27,18 @@ template <class F>
 std::vector<Mistake> wrong_indices(F f) {
   return {{[=] { f(sample({3}), 0, sample({2})); }, {"i64", "f32"}},
           {[=] { f(sample({3}), 0, sample({2}, DType::i32)); }, {"i64", "i32"}},
-          {[=] { f(sample({3}), 1, indices({0, 0})); }, {"1"}},
-          {[=] { f(sample({3}), 0, indices({0, 3})); }, {"3"}},
-          {[=] { f(sample({3}), 0, indices({-1, 0})); }, {"-1"}}};
+          {[=] {
+             f(sample({3}), 1, indices({0, 0}));
+           },
+           {"1"}},
+          {[=] {
+             f(sample({3}), 0, indices({0, 3}));
+           },
+           {"3"}},
+          {[=] {
+             f(sample({3}), 0, indices({-1, 0}));
+           },
+           {"-1"}}};
 }
 
 struct Pick {
@@ -41,7 +50,9 @@ void add_gathers(Rows& rows) {
   Row row{"gather", {}};
   row.dtypes = all_dtypes;
   row.on_cuda_bitwise = true;
-  const std::vector<Pick> picks = {{{3}, {0}, 0}, {{1}, {1}, 0}, {{31}, {33}, 0}, {{33}, {31}, -1}, {{1025}, {1025}, 0}, {{4, 3}, {2, 3}, 0}, {{4, 3}, {4, 5}, 1}, {{2, 3, 4}, {2, 2, 4}, 1}, {{0, 3}, {0, 2}, 1}};
+  const std::vector<Pick> picks = {
+      {{3}, {0}, 0},       {{1}, {1}, 0},       {{31}, {33}, 0},           {{33}, {31}, -1},   {{1025}, {1025}, 0},
+      {{4, 3}, {2, 3}, 0}, {{4, 3}, {4, 5}, 1}, {{2, 3, 4}, {2, 2, 4}, 1}, {{0, 3}, {0, 2}, 1}};
   for (const Pick& p : picks)
     row.cases.push_back({{value(p.x), index(p.index, p.x[p.dim < 0 ? p.dim + p.x.size() : p.dim])},
                          [p](In in) -> Tensors { return {gather(in[0], p.dim, in[1])}; },
@@ -72,16 +83,26 @@ void add_gathers(Rows& rows) {
                            });
                            return one(y);
                          }});
-  row.mistakes = wrong_indices([](const Tensor& x, int dim, const Tensor& at) { scatter_add(x, dim, at, sample(at.shape())); });
+  row.mistakes =
+      wrong_indices([](const Tensor& x, int dim, const Tensor& at) { scatter_add(x, dim, at, sample(at.shape())); });
   row.mistakes.push_back({[] { scatter_add(sample({3}), 0, indices({0, 1}), sample({3})); }, {"(2,)", "(3,)"}});
-  row.mistakes.push_back({[] { scatter_add(sample({3}), 0, indices({0, 1}), sample({2}, DType::f64)); }, {"f32", "f64"}});
-  row.mistakes.push_back({[] { scatter_add(sample({3, 2}), 0, sample({3, 3}, DType::i64), sample({3, 3})); }, {"(3, 2)", "(3, 3)"}});
-  row.mistakes.push_back({[] { scatter_add(sample({3}, DType::boolean), 0, indices({0}), sample({1}, DType::boolean)); }, {"bool"}});
+  row.mistakes.push_back({[] {
+                            scatter_add(sample({3}), 0, indices({0, 1}), sample({2}, DType::f64));
+                          },
+                          {"f32", "f64"}});
+  row.mistakes.push_back({[] {
+                            scatter_add(sample({3, 2}), 0, sample({3, 3}, DType::i64), sample({3, 3}));
+                          },
+                          {"(3, 2)", "(3, 3)"}});
+  row.mistakes.push_back(
+      {[] { scatter_add(sample({3}, DType::boolean), 0, indices({0}), sample({1}, DType::boolean)); }, {"bool"}});
   rows.push_back(row);
 }
 
 void add_slices(Rows& rows) {
-  const std::vector<Pick> picks = {{{3}, {0}, 0}, {{1}, {1}, 0}, {{31}, {33}, 0}, {{33}, {31}, -1}, {{1025}, {1025}, 0}, {{4, 3}, {6}, 0}, {{4, 3}, {2}, 1}, {{2, 3, 2}, {4}, 1}, {{0, 3}, {2}, 1}, {{5, 33}, {7}, 0}};
+  const std::vector<Pick> picks = {{{3}, {0}, 0},       {{1}, {1}, 0},    {{31}, {33}, 0},  {{33}, {31}, -1},
+                                   {{1025}, {1025}, 0}, {{4, 3}, {6}, 0}, {{4, 3}, {2}, 1}, {{2, 3, 2}, {4}, 1},
+                                   {{0, 3}, {2}, 1},    {{5, 33}, {7}, 0}};
   const auto with_index = [](const Pick& p) {
     Shape shape = p.x;
     shape[p.dim < 0 ? p.dim + shape.size() : p.dim] = p.index[0];
@@ -124,17 +145,31 @@ void add_slices(Rows& rows) {
                            });
                            return one(y);
                          }});
-  row.mistakes = wrong_indices([](const Tensor& x, int dim, const Tensor& at) { index_add(x, dim, at, sample(at.shape())); });
-  row.mistakes.push_back({[] { index_add(sample({3, 2}), 0, indices({0}), sample({2, 2})); }, {"(3, 2)", "(1,)", "(2, 2)"}});
+  row.mistakes =
+      wrong_indices([](const Tensor& x, int dim, const Tensor& at) { index_add(x, dim, at, sample(at.shape())); });
+  row.mistakes.push_back({[] {
+                            index_add(sample({3, 2}), 0, indices({0}), sample({2, 2}));
+                          },
+                          {"(3, 2)", "(1,)", "(2, 2)"}});
   row.mistakes.push_back({[] { index_add(sample({3}), 0, indices({0}), sample({1}, DType::f64)); }, {"f32", "f64"}});
   row.mistakes.push_back({[] { index_add(sample({3}), 0, sample({1, 1}, DType::i64), sample({1, 1})); }, {"(1, 1)"}});
-  row.mistakes.push_back({[] { index_add(sample({3}, DType::boolean), 0, indices({0}), sample({1}, DType::boolean)); }, {"bool"}});
+  row.mistakes.push_back(
+      {[] { index_add(sample({3}, DType::boolean), 0, indices({0}), sample({1}, DType::boolean)); }, {"bool"}});
   rows.push_back(row);
 
   row = {"embedding", {}};
   row.on_cuda_bitwise = true;
-  for (const auto& [table, at] : std::vector<std::pair<Shape, Shape>>{{{3, 2}, {0}}, {{1, 1}, {1}}, {{31, 2}, {33}}, {{5, 31}, {2, 3}}, {{7, 1025}, {3}}, {{5, 3}, {}}, {{4, 3}, {2, 0}}, {{4, 0}, {3}}, {{4, 2}, {2, 1, 3}}})
-    row.cases.push_back({{value(table), index(at, table[0])}, [](In in) -> Tensors { return {embedding(in[0], in[1])}; },
+  for (const auto& [table, at] : std::vector<std::pair<Shape, Shape>>{{{3, 2}, {0}},
+                                                                      {{1, 1}, {1}},
+                                                                      {{31, 2}, {33}},
+                                                                      {{5, 31}, {2, 3}},
+                                                                      {{7, 1025}, {3}},
+                                                                      {{5, 3}, {}},
+                                                                      {{4, 3}, {2, 0}},
+                                                                      {{4, 0}, {3}},
+                                                                      {{4, 2}, {2, 1, 3}}})
+    row.cases.push_back({{value(table), index(at, table[0])},
+                         [](In in) -> Tensors { return {embedding(in[0], in[1])}; },
                          [](Ref in) {
                            Shape shape = in[1].shape;
                            shape.push_back(in[0].shape[1]);
@@ -145,10 +180,21 @@ void add_slices(Rows& rows) {
                            }));
                          }});
   row.mistakes = {{[] { embedding(sample({3}), indices({0})); }, {"(3,)"}},
-                  {[] { embedding(sample({3, 2}), sample({2})); }, {"i64", "f32"}},
+                  {[] {
+                     embedding(sample({3, 2}), sample({2}));
+                   },
+                   {"i64", "f32"}},
                   // Its kernel is index_select, and says so.
-                  {[] { embedding(sample({3, 2}), indices({1, 3})); }, {"3"}, "index_select"},
-                  {[] { embedding(sample({3, 2}), indices({-1})); }, {"-1"}, "index_select"}};
+                  {[] {
+                     embedding(sample({3, 2}), indices({1, 3}));
+                   },
+                   {"3"},
+                   "index_select"},
+                  {[] {
+                     embedding(sample({3, 2}), indices({-1}));
+                   },
+                   {"-1"},
+                   "index_select"}};
   rows.push_back(row);
 }
 
@@ -158,8 +204,22 @@ void add_triangles(Rows& rows) {
     Row row{upper ? "triu" : "tril", {}};
     row.dtypes = all_dtypes;
     row.on_cuda_bitwise = true;
-    for (const auto& [shape, diagonal] : std::vector<std::pair<Shape, std::int64_t>>{{{0, 3}, 0}, {{1, 1}, 0}, {{31, 5}, 1}, {{3, 33}, -1}, {{2, 1025}, 700}, {{5, 5}, 0}, {{4, 5}, 1}, {{5, 4}, -2}, {{2, 3, 3}, 0}, {{3, 4}, 9}, {{3, 4}, -9}, {{3, 4}, std::numeric_limits<std::int64_t>::max()}, {{3, 4}, std::numeric_limits<std::int64_t>::min()}})
-      row.cases.push_back({{value(shape)}, [f, diagonal = diagonal](In in) -> Tensors { return {f(in[0], diagonal)}; },
+    for (const auto& [shape, diagonal] :
+         std::vector<std::pair<Shape, std::int64_t>>{{{0, 3}, 0},
+                                                     {{1, 1}, 0},
+                                                     {{31, 5}, 1},
+                                                     {{3, 33}, -1},
+                                                     {{2, 1025}, 700},
+                                                     {{5, 5}, 0},
+                                                     {{4, 5}, 1},
+                                                     {{5, 4}, -2},
+                                                     {{2, 3, 3}, 0},
+                                                     {{3, 4}, 9},
+                                                     {{3, 4}, -9},
+                                                     {{3, 4}, std::numeric_limits<std::int64_t>::max()},
+                                                     {{3, 4}, std::numeric_limits<std::int64_t>::min()}})
+      row.cases.push_back({{value(shape)},
+                           [f, diagonal = diagonal](In in) -> Tensors { return {f(in[0], diagonal)}; },
                            [upper, diagonal = diagonal](Ref in) {
                              return one(make(in[0].shape, in.dtype, [&](const Shape& i) {
                                const std::int64_t offset = i.back() - i[i.size() - 2];
@@ -174,11 +234,13 @@ void add_triangles(Rows& rows) {
   row.dtypes = all_dtypes;
   row.differentiable = false;
   row.on_cuda_bitwise = true;
-  for (const auto& [shape, classes] : std::vector<std::pair<Shape, std::int64_t>>{{{0}, 3}, {{1}, 1}, {{31}, 4}, {{33}, 3}, {{1025}, 5}, {{}, 4}, {{2, 3}, 4}, {{3}, 0}}) {
+  for (const auto& [shape, classes] : std::vector<std::pair<Shape, std::int64_t>>{
+           {{0}, 3}, {{1}, 1}, {{31}, 4}, {{33}, 3}, {{1025}, 5}, {{}, 4}, {{2, 3}, 4}, {{3}, 0}}) {
     // One index outside the range gives a row of zeros.
     Input at = index(shape, classes + 1);
     at.low = -1;
-    row.cases.push_back({{at}, [classes = classes](In in) -> Tensors { return {one_hot(in[0], classes, in.dtype)}; },
+    row.cases.push_back({{at},
+                         [classes = classes](In in) -> Tensors { return {one_hot(in[0], classes, in.dtype)}; },
                          [classes = classes](Ref in) {
                            Shape result = in[0].shape;
                            result.push_back(classes);
@@ -189,7 +251,8 @@ void add_triangles(Rows& rows) {
                            }));
                          }});
   }
-  row.mistakes = {{[] { one_hot(sample({3}), 4); }, {"i64", "f32"}}, {[] { one_hot(sample({3}, DType::i64), -1); }, {"-1"}}};
+  row.mistakes = {{[] { one_hot(sample({3}), 4); }, {"i64", "f32"}},
+                  {[] { one_hot(sample({3}, DType::i64), -1); }, {"-1"}}};
   rows.push_back(row);
 }
 
@@ -200,7 +263,9 @@ Arrays sorted(A x, int dim, bool descending, std::int64_t count) {
     std::iota(order.begin(), order.end(), 0);
     // NaN counts as largest.
     const auto less = [](double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; };
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return descending ? less(slice[b], slice[a]) : less(slice[a], slice[b]); });
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return descending ? less(slice[b], slice[a]) : less(slice[a], slice[b]);
+    });
     return std::vector<double>(order.begin(), order.end());
   });
   places.dtype = DType::i64;
@@ -218,23 +283,39 @@ void add_orders(Rows& rows) {
   Row row{"sort", {}};
   row.dtypes = numbers;
   row.on_cuda_bitwise = true;
-  for (const auto& [shape, dim] : std::vector<std::pair<Shape, int>>{{{0}, 0}, {{1}, 0}, {{31}, -1}, {{33}, 0}, {{1025}, 0}, {{3, 5}, 0}, {{3, 5}, 1}, {{2, 3, 4}, 1}, {{0, 3}, 1}, {{3, 0}, 1}, {{2, 1025}, 1}, {{33, 31}, 0}})
+  for (const auto& [shape, dim] : std::vector<std::pair<Shape, int>>{{{0}, 0},
+                                                                     {{1}, 0},
+                                                                     {{31}, -1},
+                                                                     {{33}, 0},
+                                                                     {{1025}, 0},
+                                                                     {{3, 5}, 0},
+                                                                     {{3, 5}, 1},
+                                                                     {{2, 3, 4}, 1},
+                                                                     {{0, 3}, 1},
+                                                                     {{3, 0}, 1},
+                                                                     {{2, 1025}, 1},
+                                                                     {{33, 31}, 0}})
     for (const bool descending : {false, true})
       for (const bool ties : {false, true}) {
         const Input x = ties ? whole(shape) : distinct(shape);
-        row.cases.push_back({{x}, [dim = dim, descending](In in) -> Tensors {
-                               const Sorted y = sort(in[0], dim, descending);
-                               return {y.values, y.indices};
-                             },
-                             [dim = dim, descending](Ref in) { return sorted(in[0], dim, descending, in[0].size(dim)); }});
+        row.cases.push_back(
+            {{x},
+             [dim = dim, descending](In in) -> Tensors {
+               const Sorted y = sort(in[0], dim, descending);
+               return {y.values, y.indices};
+             },
+             [dim = dim, descending](Ref in) { return sorted(in[0], dim, descending, in[0].size(dim)); }});
         // Where values are equal the derivative has a jump.
         row.cases.back().inputs[0].differentiable = !ties;
       }
-  row.cases.push_back({{value({})}, [](In in) -> Tensors {
+  row.cases.push_back({{value({})},
+                       [](In in) -> Tensors {
                          const Sorted y = sort(in[0]);
                          return {y.values, y.indices};
                        },
-                       [](Ref in) { return Arrays{in[0], Array{{}, DType::i64, {0}}}; }});
+                       [](Ref in) {
+                         return Arrays{in[0], Array{{}, DType::i64, {0}}};
+                       }});
   row.mistakes = {{[] { sort(sample({3}), 1); }, {"1"}}, {[] { sort(sample({3}, DType::boolean)); }, {"bool"}}};
   rows.push_back(row);
 
@@ -246,14 +327,26 @@ void add_orders(Rows& rows) {
     std::int64_t k;
     int dim;
   };
-  for (const Top& top : {Top{{0}, 0, 0}, {{1}, 1, 0}, {{31}, 5, -1}, {{33}, 33, 0}, {{1025}, 1, 0}, {{3, 5}, 2, 0}, {{3, 5}, 2, 1}, {{2, 3, 4}, 2, 1}, {{3, 4}, 0, 1}})
-    row.cases.push_back({{distinct(top.shape)}, [top](In in) -> Tensors {
+  for (const Top& top : {Top{{0}, 0, 0},
+                         {{1}, 1, 0},
+                         {{31}, 5, -1},
+                         {{33}, 33, 0},
+                         {{1025}, 1, 0},
+                         {{3, 5}, 2, 0},
+                         {{3, 5}, 2, 1},
+                         {{2, 3, 4}, 2, 1},
+                         {{3, 4}, 0, 1}})
+    row.cases.push_back({{distinct(top.shape)},
+                         [top](In in) -> Tensors {
                            const Sorted y = topk(in[0], top.k, top.dim);
                            return {y.values, y.indices};
                          },
                          [top](Ref in) { return sorted(in[0], top.dim, true, top.k); }});
-  row.mistakes = {{[] { topk(sample({3}), 4); }, {"[0, 3]", "(3,)", "4"}}, {[] { topk(sample({3}), -1); }, {"-1"}}, {[] { topk(sample({3}), 1, 1); }, {"1"}},
-                  {[] { topk(sample({}), 1); }, {"1"}}, {[] { topk(sample({3}, DType::boolean), 1); }, {"bool"}}};
+  row.mistakes = {{[] { topk(sample({3}), 4); }, {"[0, 3]", "(3,)", "4"}},
+                  {[] { topk(sample({3}), -1); }, {"-1"}},
+                  {[] { topk(sample({3}), 1, 1); }, {"1"}},
+                  {[] { topk(sample({}), 1); }, {"1"}},
+                  {[] { topk(sample({3}, DType::boolean), 1); }, {"bool"}}};
   rows.push_back(row);
 }
 

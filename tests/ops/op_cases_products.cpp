@@ -21,7 +21,8 @@ Array product(A a_, A b_) {
   Array a = a_, b = b_;
   if (a.shape.size() == 1) a.shape.insert(0, 1);
   if (b.shape.size() == 1) b.shape.push_back(1);
-  Shape batch = joint_shape(Shape(a.shape.begin(), a.shape.end() - 2), Shape(b.shape.begin(), b.shape.end() - 2)), shape = batch;
+  Shape batch = joint_shape(Shape(a.shape.begin(), a.shape.end() - 2), Shape(b.shape.begin(), b.shape.end() - 2)),
+        shape = batch;
   shape.push_back(a.size(-2));
   shape.push_back(b.size(-1));
   // The index of a matrix element, whose batch dimensions broadcast.
@@ -36,7 +37,8 @@ Array product(A a_, A b_) {
   Array c = make(shape, a.dtype, [&](const Shape& i) {
     const Shape at(i.begin(), i.end() - 2);
     double total = 0;
-    for (std::int64_t k = 0; k < a.size(-1); ++k) total += element(a, at, i[i.size() - 2], k) * element(b, at, k, i.back());
+    for (std::int64_t k = 0; k < a.size(-1); ++k)
+      total += element(a, at, i[i.size() - 2], k) * element(b, at, k, i.back());
     return total;
   });
   if (b_.shape.size() == 1) c.shape.erase(c.shape.size() - 1);
@@ -47,20 +49,69 @@ Array product(A a_, A b_) {
 void add_matmul(Rows& rows) {
   Row row{"matmul", {}};
   row.slack = 40;
-  for (const auto& [a, b] : std::vector<std::pair<Shape, Shape>>{
-           {{1, 1}, {1, 1}}, {{31, 33}, {33, 31}}, {{3, 1025}, {1025, 2}}, {{33, 2}, {2, 1025}}, {{3}, {3}}, {{3}, {3, 2}}, {{2, 3}, {3}}, {{2, 3}, {3, 4}},
-           {{2, 2, 3}, {3, 2}}, {{2, 2, 3}, {3}}, {{3}, {2, 3, 2}}, {{2, 2, 3}, {2, 3, 2}}, {{2, 3}, {2, 3, 2}}, {{2, 1, 2, 3}, {3, 3, 1}}, {{1, 2, 3}, {4, 3, 1}},
-           {{2, 1, 1, 2}, {1, 3, 2, 2}}, {{0, 3}, {3, 2}}, {{2, 0}, {0, 3}}, {{2, 3}, {3, 0}}, {{0, 2, 3}, {3, 2}}, {{2, 2, 0}, {0, 3}}, {{0, 2, 3}, {0, 3, 2}}, {{1025}, {1025}},
-           {{4, 17, 5}, {4, 5, 19}}})
-    row.cases.push_back({{value(a), value(b)}, [](In in) -> Tensors { return {matmul(in[0], in[1])}; }, [](Ref in) { return one(product(in[0], in[1])); }});
-  row.mistakes = {{[] { matmul(sample({4, 8}), sample({7, 3})); }, {"(4, 8) x (7, 3)"}},
-                  {[] { matmul(sample({2, 4, 8}), sample({3, 8, 3})); }, {"(2,)", "(3,)"}},
+  for (const auto& [a, b] : std::vector<std::pair<Shape, Shape>>{{{1, 1}, {1, 1}},
+                                                                 {{31, 33}, {33, 31}},
+                                                                 {{3, 1025}, {1025, 2}},
+                                                                 {{33, 2}, {2, 1025}},
+                                                                 {{3}, {3}},
+                                                                 {{3}, {3, 2}},
+                                                                 {{2, 3}, {3}},
+                                                                 {{2, 3}, {3, 4}},
+                                                                 {{2, 2, 3}, {3, 2}},
+                                                                 {{2, 2, 3}, {3}},
+                                                                 {{3}, {2, 3, 2}},
+                                                                 {{2, 2, 3}, {2, 3, 2}},
+                                                                 {{2, 3}, {2, 3, 2}},
+                                                                 {{2, 1, 2, 3}, {3, 3, 1}},
+                                                                 {{1, 2, 3}, {4, 3, 1}},
+                                                                 {{2, 1, 1, 2}, {1, 3, 2, 2}},
+                                                                 {{0, 3}, {3, 2}},
+                                                                 {{2, 0}, {0, 3}},
+                                                                 {{2, 3}, {3, 0}},
+                                                                 {{0, 2, 3}, {3, 2}},
+                                                                 {{2, 2, 0}, {0, 3}},
+                                                                 {{0, 2, 3}, {0, 3, 2}},
+                                                                 {{1025}, {1025}},
+                                                                 {{4, 17, 5}, {4, 5, 19}}})
+    row.cases.push_back({{value(a), value(b)},
+                         [](In in) -> Tensors { return {matmul(in[0], in[1])}; },
+                         [](Ref in) { return one(product(in[0], in[1])); }});
+  for (const auto& [a, b] : std::vector<std::pair<Shape, Shape>>{{{2, 3}, {3, 4}},
+                                                                 {{3}, {2, 3, 2}},
+                                                                 {{2, 2, 3}, {3}},
+                                                                 {{2, 2, 3}, {3, 2}},
+                                                                 {{2, 1, 3}, {2, 3, 2}},
+                                                                 {{2, 0}, {0, 3}}})
+    row.cases.push_back(
+        {{value(a), value(b)},
+         [](In in) -> Tensors { return {matmul(in[0], in[1], -0.25)}; },
+         [](Ref in) { return one(map(product(in[0], in[1]), in.dtype, [](double x) { return -0.25 * x; })); }});
+  row.mistakes = {{[] {
+                     matmul(sample({4, 8}), sample({7, 3}));
+                   },
+                   {"(4, 8) x (7, 3)"}},
+                  {[] {
+                     matmul(sample({2, 4, 8}), sample({3, 8, 3}));
+                   },
+                   {"(2,)", "(3,)"}},
                   {[] { matmul(sample({3}), sample({4})); }, {"(3,) x (4,)"}},
-                  {[] { matmul(sample({2, 3}), sample({2})); }, {"(2, 3) x (2,)"}},
+                  {[] {
+                     matmul(sample({2, 3}), sample({2}));
+                   },
+                   {"(2, 3) x (2,)"}},
                   {[] { matmul(sample({}), sample({2})); }, {"() x (2,)"}},
-                  {[] { matmul(sample({2, 2, 3}), sample({2, 3})); }, {"(2, 2, 3) x (2, 3)"}},
-                  {[] { matmul(sample({2, 2}, DType::i64), sample({2, 2}, DType::i64)); }, {"floating", "i64"}},
-                  {[] { matmul(sample({2, 2}), sample({2, 2}, DType::f64)); }, {"f32", "f64"}}};
+                  {[] {
+                     matmul(sample({2, 2, 3}), sample({2, 3}));
+                   },
+                   {"(2, 2, 3) x (2, 3)"}},
+                  {[] {
+                     matmul(sample({2, 2}, DType::i64), sample({2, 2}, DType::i64));
+                   },
+                   {"floating", "i64"}},
+                  {[] {
+                     matmul(sample({2, 2}), sample({2, 2}, DType::f64));
+                   },
+                   {"f32", "f64"}}};
   rows.push_back(row);
 
   row = {"linear", {}};
@@ -69,25 +120,60 @@ void add_matmul(Rows& rows) {
     Shape x;
     std::int64_t in, out;
   };
-  for (const Layer& l : {Layer{{1}, 1, 1}, {{3}, 3, 2}, {{2, 3}, 3, 4}, {{2, 2, 3}, 3, 2}, {{33, 31}, 31, 33}, {{2, 1025}, 1025, 3}, {{3, 2}, 2, 1025}, {{0, 3}, 3, 2}, {{3, 0}, 0, 2}, {{2, 3}, 3, 0}, {{2, 0}, 0, 0}})
+  for (const Layer& l : {Layer{{1}, 1, 1},
+                         {{3}, 3, 2},
+                         {{2, 3}, 3, 4},
+                         {{2, 2, 3}, 3, 2},
+                         {{33, 31}, 31, 33},
+                         {{2, 1025}, 1025, 3},
+                         {{3, 2}, 2, 1025},
+                         {{0, 3}, 3, 2},
+                         {{3, 0}, 0, 2},
+                         {{2, 3}, 3, 0},
+                         {{2, 0}, 0, 0}})
     for (const bool bias : {true, false}) {
       std::vector<Input> inputs = {value(l.x), value({l.out, l.in})};
       if (bias) inputs.push_back(value({l.out}));
       if (bias) inputs.back().optional = true;
-      row.cases.push_back({inputs, [](In in) -> Tensors { return {linear(in[0], in[1], in.inputs.size() > 2 ? in[2] : Tensor())}; },
-                           [](Ref in) {
-                             const Array y = product(in[0], permuted(in[1], {1, 0}));
-                             return one(in.inputs.size() > 2 ? zip(y, in[2], in.dtype, [](double a, double b) { return a + b; }) : y);
-                           }});
+      row.cases.push_back(
+          {inputs, [](In in) -> Tensors { return {linear(in[0], in[1], in.inputs.size() > 2 ? in[2] : Tensor())}; },
+           [](Ref in) {
+             const Array y = product(in[0], permuted(in[1], {1, 0}));
+             return one(in.inputs.size() > 2 ? zip(y, in[2], in.dtype, [](double a, double b) { return a + b; }) : y);
+           }});
     }
-  row.mistakes = {{[] { linear(sample({2, 3}), sample({4, 2})); }, {"(2, 3)", "(4, 2)", "none"}},
-                  {[] { linear(sample({2, 3}), sample({4, 3}), sample({3})); }, {"(2, 3)", "(4, 3)", "(3,)"}},
-                  {[] { linear(sample({2, 3}), sample({3})); }, {"(3,)"}},
-                  {[] { linear(sample({}), sample({3, 3})); }, {"()"}},
-                  {[] { linear(sample({2, 3}), sample({4, 3}, DType::f64)); }, {"f32", "f64"}},
-                  {[] { linear(sample({2, 3}), sample({4, 3}), sample({4}, DType::f64)); }, {"f32", "f64"}},
-                  {[] { linear(sample({2, 3}), sample({4, 3}), sample({4}, DType::i64)); }, {"f32", "i64"}},
-                  {[] { linear(sample({2, 3}, DType::i64), sample({4, 3}, DType::i64)); }, {"floating", "i64"}}};
+  row.mistakes = {{[] {
+                     linear(sample({2, 3}), sample({4, 2}));
+                   },
+                   {"(2, 3)", "(4, 2)", "none"}},
+                  {[] {
+                     linear(sample({2, 3}), sample({4, 3}), sample({3}));
+                   },
+                   {"(2, 3)", "(4, 3)", "(3,)"}},
+                  {[] {
+                     linear(sample({2, 3}), sample({3}));
+                   },
+                   {"(3,)"}},
+                  {[] {
+                     linear(sample({}), sample({3, 3}));
+                   },
+                   {"()"}},
+                  {[] {
+                     linear(sample({2, 3}), sample({4, 3}, DType::f64));
+                   },
+                   {"f32", "f64"}},
+                  {[] {
+                     linear(sample({2, 3}), sample({4, 3}), sample({4}, DType::f64));
+                   },
+                   {"f32", "f64"}},
+                  {[] {
+                     linear(sample({2, 3}), sample({4, 3}), sample({4}, DType::i64));
+                   },
+                   {"f32", "i64"}},
+                  {[] {
+                     linear(sample({2, 3}, DType::i64), sample({4, 3}, DType::i64));
+                   },
+                   {"floating", "i64"}}};
   rows.push_back(row);
 }
 
@@ -111,13 +197,16 @@ Array normalized(A x, bool centered, double eps) {
 }
 
 void add_normalize(Rows& rows) {
-  const std::vector<std::pair<Shape, int>> forms = {{{0}, 0}, {{1}, 0}, {{31}, -1}, {{33}, 0}, {{1025}, 0}, {{}, -1}, {{3, 5}, 0}, {{3, 5}, 1}, {{2, 3, 4}, 1}, {{0, 3}, 1}, {{3, 0}, 1}, {{33, 31}, 0}, {{3, 1025}, 1}};
+  const std::vector<std::pair<Shape, int>> forms = {
+      {{0}, 0},    {{1}, 0},       {{31}, -1},  {{33}, 0},   {{1025}, 0},   {{}, -1},      {{3, 5}, 0},
+      {{3, 5}, 1}, {{2, 3, 4}, 1}, {{0, 3}, 1}, {{3, 0}, 1}, {{33, 31}, 0}, {{3, 1025}, 1}};
   for (const bool logarithm : {false, true}) {
     const auto f = logarithm ? log_softmax : softmax;
     Row row{logarithm ? "log_softmax" : "softmax", {}};
     row.slack = 5;
     for (const auto& [shape, dim] : forms)
-      row.cases.push_back({{value(shape)}, [f, dim = dim](In in) -> Tensors { return {f(in[0], dim)}; },
+      row.cases.push_back({{value(shape)},
+                           [f, dim = dim](In in) -> Tensors { return {f(in[0], dim)}; },
                            [logarithm, dim = dim](Ref in) {
                              if (in[0].shape.empty()) return one(Array{{}, in.dtype, {logarithm ? 0.0 : 1.0}});
                              return one(along(in[0], dim, [=](std::vector<double> s) {
@@ -127,20 +216,28 @@ void add_normalize(Rows& rows) {
                                return s;
                              }));
                            }});
-    row.mistakes = {{[=] { f(sample({2, 3}), 2); }, {"2"}}, {[=] { f(sample({3}, DType::i64), 0); }, {"floating", "i64"}}, {[=] { f(sample({}), 1); }, {"1"}}};
+    row.mistakes = {{[=] {
+                       f(sample({2, 3}), 2);
+                     },
+                     {"2"}},
+                    {[=] { f(sample({3}, DType::i64), 0); }, {"floating", "i64"}},
+                    {[=] { f(sample({}), 1); }, {"1"}}};
     rows.push_back(row);
   }
 
-  const std::vector<Shape> shapes = {{0, 3}, {1, 2}, {31}, {33}, {3, 1025}, {1025, 8}, {3, 5}, {2, 2, 4}, {1, 1}, {7, 33}, {2, 0}};
+  const std::vector<Shape> shapes = {{0, 3}, {1, 2},    {31},   {33},    {3, 1025}, {1025, 8},
+                                     {3, 5}, {2, 2, 4}, {1, 1}, {7, 33}, {2, 0}};
   const double eps = 1e-3;
   for (const bool centered : {true, false}) {
     Row row{centered ? "layer_norm" : "rms_norm", {}};
     row.slack = 20;
     for (const Shape& shape : shapes) {
-      const std::vector<Input> with = centered ? std::vector{value(shape), value({shape.back()}), value({shape.back()})} : std::vector{value(shape), value({shape.back()})};
+      const std::vector<Input> with = centered ? std::vector{value(shape), value({shape.back()}), value({shape.back()})}
+                                               : std::vector{value(shape), value({shape.back()})};
       for (std::size_t count = 1; count <= with.size(); ++count) {
         std::vector<Input> inputs(with.begin(), with.begin() + static_cast<std::ptrdiff_t>(count));
-        row.cases.push_back({inputs, [=](In in) -> Tensors {
+        row.cases.push_back({inputs,
+                             [=](In in) -> Tensors {
                                const Tensor gamma = count > 1 ? in[1] : Tensor(), beta = count > 2 ? in[2] : Tensor();
                                return {centered ? layer_norm(in[0], gamma, beta, eps) : rms_norm(in[0], gamma, eps)};
                              },
@@ -153,9 +250,17 @@ void add_normalize(Rows& rows) {
       }
     }
     // The first case is the one that is called with inputs left out; it has x alone.
-    const auto f = [=](const Tensor& x, const Tensor& gamma) { return centered ? layer_norm(x, gamma, {}) : rms_norm(x, gamma); };
-    row.mistakes = {{[=] { f(sample({2, 3}), sample({2})); }, {"(2, 3)", "(2,)"}},
-                    {[=] { f(sample({2, 3}), sample({1, 3})); }, {"(2, 3)", "(1, 3)"}},
+    const auto f = [=](const Tensor& x, const Tensor& gamma) {
+      return centered ? layer_norm(x, gamma, {}) : rms_norm(x, gamma);
+    };
+    row.mistakes = {{[=] {
+                       f(sample({2, 3}), sample({2}));
+                     },
+                     {"(2, 3)", "(2,)"}},
+                    {[=] {
+                       f(sample({2, 3}), sample({1, 3}));
+                     },
+                     {"(2, 3)", "(1, 3)"}},
                     {[=] { f(sample({}), {}); }, {"()"}},
                     {[=] { f(sample({3}, DType::i64), {}); }, {"floating", "i64"}},
                     {[=] { f(sample({3}), sample({3}, DType::f64)); }, {"f32", "f64"}}};
@@ -186,7 +291,8 @@ Arrays cross_entropy_of(Ref in, std::int64_t ignore, double smoothing, Reduction
     }
     at.back() = target;
     const double lse = std::log(sum), weight = in.inputs.size() > 2 ? in[2](i) : 1;
-    const double loss = weight * ((1 - smoothing) * (lse - x(at)) + smoothing * (lse - logits / static_cast<double>(classes)));
+    const double loss =
+        weight * ((1 - smoothing) * (lse - x(at)) + smoothing * (lse - logits / static_cast<double>(classes)));
     total += loss;
     weights += weight;
     return loss;
@@ -198,7 +304,16 @@ Arrays cross_entropy_of(Ref in, std::int64_t ignore, double smoothing, Reduction
 void add_loss(Rows& rows) {
   Row row{"cross_entropy", {}};
   row.slack = 10;
-  for (const auto& [shape, classes] : std::vector<std::pair<Shape, std::int64_t>>{{{0}, 3}, {{1}, 1}, {{31}, 5}, {{33}, 3}, {{1025}, 3}, {{}, 4}, {{4}, 5}, {{2, 3}, 4}, {{3}, 1025}, {{5}, 31}})
+  for (const auto& [shape, classes] : std::vector<std::pair<Shape, std::int64_t>>{{{0}, 3},
+                                                                                  {{1}, 1},
+                                                                                  {{31}, 5},
+                                                                                  {{33}, 3},
+                                                                                  {{1025}, 3},
+                                                                                  {{}, 4},
+                                                                                  {{4}, 5},
+                                                                                  {{2, 3}, 4},
+                                                                                  {{3}, 1025},
+                                                                                  {{5}, 31}})
     for (const double smoothing : {0.0, 0.1})
       for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum})
         for (const int variant : {0, 1, 2}) {  // plain, with ignored targets, with token weights as well
@@ -208,7 +323,8 @@ void add_loss(Rows& rows) {
           if (variant == 2) inputs.push_back(positive(shape));
           if (variant == 2) inputs.back().differentiable = false;
           const std::int64_t ignore = variant == 0 || classes == 1 ? -100 : 2;
-          row.cases.push_back({inputs, [=](In in) -> Tensors {
+          row.cases.push_back({inputs,
+                               [=](In in) -> Tensors {
                                  CrossEntropyOptions options;
                                  if (in.inputs.size() > 2) options.token_weights = in[2];
                                  options.ignore_index = ignore;
@@ -224,29 +340,58 @@ void add_loss(Rows& rows) {
     return options;
   };
   const Tensor targets = sample({2}, DType::i64);
-  row.mistakes = {{[=] { cross_entropy(sample({2, 3}), sample({3}, DType::i64)); }, {"(2, 3)", "(3,)", "none"}},
-                  {[=] { cross_entropy(sample({2, 3}), sample({2})); }, {"i64", "f32"}},
-                  {[=] { cross_entropy(sample({2, 3}, DType::i64), targets); }, {"floating", "i64"}},
+  row.mistakes = {{[=] {
+                     cross_entropy(sample({2, 3}), sample({3}, DType::i64));
+                   },
+                   {"(2, 3)", "(3,)", "none"}},
+                  {[=] {
+                     cross_entropy(sample({2, 3}), sample({2}));
+                   },
+                   {"i64", "f32"}},
+                  {[=] {
+                     cross_entropy(sample({2, 3}, DType::i64), targets);
+                   },
+                   {"floating", "i64"}},
                   {[=] { cross_entropy(sample({}), sample({}, DType::i64)); }, {"()"}},
-                  {[=] { cross_entropy(sample({2, 3}), targets, with([](auto& o) { o.token_weights = sample({3}); })); }, {"(3,)"}},
-                  {[=] { cross_entropy(sample({2, 3}), targets, with([](auto& o) { o.label_smoothing = 1.5; })); }, {"1.5"}},
-                  {[=] { cross_entropy(sample({2, 3}), targets, with([](auto& o) { o.label_smoothing = std::nan(""); })); }, {"nan"}},
-                  {[=] { cross_entropy(sample({2, 3}), Tensor::from(std::vector<std::int64_t>{0, 3}, {2})); }, {"3"}},
-                  {[=] { cross_entropy(sample({2, 3}), Tensor::from(std::vector<std::int64_t>{-1, 0}, {2})); }, {"-1"}}};
+                  {[=] {
+                     cross_entropy(sample({2, 3}), targets, with([](auto& o) { o.token_weights = sample({3}); }));
+                   },
+                   {"(3,)"}},
+                  {[=] {
+                     cross_entropy(sample({2, 3}), targets, with([](auto& o) { o.label_smoothing = 1.5; }));
+                   },
+                   {"1.5"}},
+                  {[=] {
+                     cross_entropy(sample({2, 3}), targets, with([](auto& o) { o.label_smoothing = std::nan(""); }));
+                   },
+                   {"nan"}},
+                  {[=] {
+                     cross_entropy(sample({2, 3}), Tensor::from(std::vector<std::int64_t>{0, 3}, {2}));
+                   },
+                   {"3"}},
+                  {[=] {
+                     cross_entropy(sample({2, 3}), Tensor::from(std::vector<std::int64_t>{-1, 0}, {2}));
+                   },
+                   {"-1"}}};
   rows.push_back(row);
 
   row = {"mse_loss", {}};
   row.slack = 8;
   for (const Shape& shape : {Shape{0}, Shape{1}, Shape{31}, Shape{33}, Shape{1025}, Shape{}, Shape{3, 5}})
     for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum})
-      row.cases.push_back({{value(shape), value(shape)}, [=](In in) -> Tensors { return {mse_loss(in[0], in[1], reduction)}; },
-                           [=](Ref in) {
-                             const Array squares = zip(in[0], in[1], in.dtype, [](double a, double b) { return (a - b) * (a - b); });
-                             if (reduction == Reduction::none) return one(squares);
-                             const double total = sum_of(squares.values);
-                             return one({{}, in.dtype, {reduction == Reduction::sum ? total : total / static_cast<double>(squares.values.size())}});
-                           }});
-  row.mistakes = {{[] { mse_loss(sample({3}), sample({4})); }, {"(3,)", "(4,)"}}, {[] { mse_loss(sample({3}), sample({1})); }, {"(3,)", "(1,)"}},
+      row.cases.push_back(
+          {{value(shape), value(shape)},
+           [=](In in) -> Tensors { return {mse_loss(in[0], in[1], reduction)}; },
+           [=](Ref in) {
+             const Array squares = zip(in[0], in[1], in.dtype, [](double a, double b) { return (a - b) * (a - b); });
+             if (reduction == Reduction::none) return one(squares);
+             const double total = sum_of(squares.values);
+             return one({{},
+                         in.dtype,
+                         {reduction == Reduction::sum ? total : total / static_cast<double>(squares.values.size())}});
+           }});
+  row.mistakes = {{[] { mse_loss(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
+                  {[] { mse_loss(sample({3}), sample({1})); }, {"(3,)", "(1,)"}},
                   {[] { mse_loss(sample({3}, DType::i64), sample({3}, DType::i64)); }, {"floating", "i64"}}};
   rows.push_back(row);
 }

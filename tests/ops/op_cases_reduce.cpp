@@ -20,36 +20,65 @@ struct Form {
   bool keepdim = false;
 };
 /// One dimension, the first, the last, some in the middle, all; long and short reductions, contiguous or not.
-const std::vector<Form> forms = {
-    {{1}, {}},          {{31}, {}},         {{33}, {0}},           {{1025}, {}, true},       {{}, {}},          {{3, 5}, {}},
-    {{3, 5}, {0}},      {{3, 5}, {1}},      {{3, 5}, {-1}, true},  {{3, 5}, {0}, true},      {{33, 31}, {0}},   {{33, 31}, {1}},
-    {{2, 3, 4}, {1}},   {{2, 3, 4}, {0, 2}}, {{2, 3, 4}, {2, 1}, true}, {{2, 3, 4}, {-1, -3}}, {{1025, 3}, {0}}, {{3, 1025}, {1}},
-    {{2, 1, 3}, {1}},   {{0, 3}, {1}},      {{1, 2, 1, 2, 1, 2, 1, 2}, {1, 4, 7}}, {{1, 2, 1, 2, 1, 2, 1, 2}, {}}};
+const std::vector<Form> forms = {{{1}, {}},
+                                 {{31}, {}},
+                                 {{33}, {0}},
+                                 {{1025}, {}, true},
+                                 {{}, {}},
+                                 {{3, 5}, {}},
+                                 {{3, 5}, {0}},
+                                 {{3, 5}, {1}},
+                                 {{3, 5}, {-1}, true},
+                                 {{3, 5}, {0}, true},
+                                 {{33, 31}, {0}},
+                                 {{33, 31}, {1}},
+                                 {{2, 3, 4}, {1}},
+                                 {{2, 3, 4}, {0, 2}},
+                                 {{2, 3, 4}, {2, 1}, true},
+                                 {{2, 3, 4}, {-1, -3}},
+                                 {{1025, 3}, {0}},
+                                 {{3, 1025}, {1}},
+                                 {{2, 1, 3}, {1}},
+                                 {{0, 3}, {1}},
+                                 {{1, 2, 1, 2, 1, 2, 1, 2}, {1, 4, 7}},
+                                 {{1, 2, 1, 2, 1, 2, 1, 2}, {}}};
 /// Reductions over nothing, where they have a value.
 const std::vector<Form> empty_forms = {{{0}, {}}, {{0, 3}, {0}}, {{3, 0}, {1}, true}, {{2, 0, 3}, {}}};
 
 template <class F, class G>
-void add_forms(Row& row, const std::vector<Form>& list, F f, G g, DType (*result)(DType), const Input& like, const std::vector<DType>& dtypes = {}) {
+void add_forms(Row& row, const std::vector<Form>& list, F f, G g, DType (*result)(DType), const Input& like,
+               const std::vector<DType>& dtypes = {}) {
   for (const Form& form : list) {
     Input x = like;
     x.shape = form.shape;
-    row.cases.push_back({{x},
-                         [=](const Arguments& in) -> Tensors { return {f(in[0], form.dims, form.keepdim)}; },
-                         [=](const References& in) { return one(reduce(in[0], form.dims, form.keepdim, result(in.dtype), g)); },
-                         dtypes});
+    row.cases.push_back(
+        {{x},
+         [=](const Arguments& in) -> Tensors { return {f(in[0], form.dims, form.keepdim)}; },
+         [=](const References& in) { return one(reduce(in[0], form.dims, form.keepdim, result(in.dtype), g)); },
+         dtypes});
   }
 }
 
 template <class F>
 std::vector<Mistake> wrong_dims(F f) {
-  return {{[=] { f(sample({2, 3}), Dims{2}, false); }, {"[-2, 2)", "2"}},
-          {[=] { f(sample({2, 3}), Dims{-3}, false); }, {"-3"}},
-          {[=] { f(sample({2, 3}), Dims{1, -1}, false); }, {"once", "(1, -1)"}},
+  return {{[=] {
+             f(sample({2, 3}), Dims{2}, false);
+           },
+           {"[-2, 2)", "2"}},
+          {[=] {
+             f(sample({2, 3}), Dims{-3}, false);
+           },
+           {"-3"}},
+          {[=] {
+             f(sample({2, 3}), Dims{1, -1}, false);
+           },
+           {"once", "(1, -1)"}},
           {[=] { f(sample({}), Dims{0}, false); }, {"0"}}};
 }
 
 template <class F, class G>
-Row reduction(const char* name, F f, G g, DType (*result)(DType), const Input& like, const std::vector<DType>& dtypes, bool of_nothing) {
+Row reduction(const char* name, F f, G g, DType (*result)(DType), const Input& like, const std::vector<DType>& dtypes,
+              bool of_nothing) {
   Row row{name, {}};
   row.dtypes = dtypes;
   add_forms(row, forms, f, g, result, like);
@@ -80,22 +109,38 @@ void add_arg(Rows& rows, const char* name, Tensor (*f)(T, int, bool), bool large
     int dim;
     bool keepdim = false;
   };
-  for (const Along& form : {Along{{1}, 0}, {{31}, -1}, {{33}, 0, true}, {{1025}, 0}, {{3, 5}, 0}, {{3, 5}, 1}, {{2, 3, 4}, 1, true}, {{0, 3}, 1},
-                            {{3, 1025}, -1}, {{1025, 3}, 0}})
+  for (const Along& form : {Along{{1}, 0},
+                            {{31}, -1},
+                            {{33}, 0, true},
+                            {{1025}, 0},
+                            {{3, 5}, 0},
+                            {{3, 5}, 1},
+                            {{2, 3, 4}, 1, true},
+                            {{0, 3}, 1},
+                            {{3, 1025}, -1},
+                            {{1025, 3}, 0}})
     // Whole numbers tie: the first of them wins.
     for (const Input& like : {value({}), whole({})}) {
       Input x = like;
       x.shape = form.shape;
-      row.cases.push_back({{x},
-                           [=](const Arguments& in) -> Tensors { return {f(in[0], form.dim, form.keepdim)}; },
-                           [=](const References& in) {
-                             return one(reduce(in[0], {form.dim}, form.keepdim, DType::i64, [=](Slice s) {
-                               return double((largest ? std::max_element(s.begin(), s.end()) : std::min_element(s.begin(), s.end())) - s.begin());
-                             }));
-                           }});
+      row.cases.push_back(
+          {{x},
+           [=](const Arguments& in) -> Tensors { return {f(in[0], form.dim, form.keepdim)}; },
+           [=](const References& in) {
+             return one(reduce(in[0], {form.dim}, form.keepdim, DType::i64, [=](Slice s) {
+               return double((largest ? std::max_element(s.begin(), s.end()) : std::min_element(s.begin(), s.end())) -
+                             s.begin());
+             }));
+           }});
     }
-  row.mistakes = {{[=] { f(sample({2, 3}), 2, false); }, {"2"}},
-                  {[=] { f(sample({2, 0}), 1, false); }, {"(2, 0)"}},
+  row.mistakes = {{[=] {
+                     f(sample({2, 3}), 2, false);
+                   },
+                   {"2"}},
+                  {[=] {
+                     f(sample({2, 0}), 1, false);
+                   },
+                   {"(2, 0)"}},
                   {[=] { f(sample({0}), 0, false); }, {"(0,)"}},
                   {[=] { f(sample({3}, DType::boolean), 0, false); }, {"bool"}},
                   {[=] { f(sample({}), 0, false); }, {"0"}}};
@@ -133,14 +178,19 @@ void add_reduce(Rows& rows) {
   const auto plain_var = [](T x, const Dims& dims, bool keepdim) { return var(x, dims, 1, keepdim); };
   Row variance{"var", {}};
   variance.slack = 10;
-  add_forms(variance, forms, plain_var, [](Slice x) { return x.size() > 1 ? square_sum(x) / double(x.size() - 1) : std::nan(""); }, same, value({}));
-  add_forms(variance, empty_forms, plain_var, [](Slice) { return std::nan(""); }, same, value({}));
-  add_forms(variance, forms, [](T x, const Dims& dims, bool keepdim) { return var(x, dims, 0, keepdim); },
-            [](Slice x) { return square_sum(x) / double(x.size()); }, same, value({}));
+  add_forms(
+      variance, forms, plain_var,
+      [](Slice x) { return x.size() > 1 ? square_sum(x) / double(x.size() - 1) : std::nan(""); }, same, value({}));
+  add_forms(
+      variance, empty_forms, plain_var, [](Slice) { return std::nan(""); }, same, value({}));
+  add_forms(
+      variance, forms, [](T x, const Dims& dims, bool keepdim) { return var(x, dims, 0, keepdim); },
+      [](Slice x) { return square_sum(x) / double(x.size()); }, same, value({}));
   // Where there is no freedom left the result is NaN and so has no derivative to compare.
   std::erase_if(variance.cases, [](const Case& op) { return numel(op.inputs[0].shape) == 1; });
-  add_forms(variance, {{{1}, {}}, {{}, {}}}, [](T x, const Dims& dims, bool keepdim) { return var(x, dims, 0, keepdim); },
-            [](Slice) { return 0; }, same, value({}));
+  add_forms(
+      variance, {{{1}, {}}, {{}, {}}}, [](T x, const Dims& dims, bool keepdim) { return var(x, dims, 0, keepdim); },
+      [](Slice) { return 0; }, same, value({}));
   std::erase_if(variance.cases, [](const Case& op) { return op.inputs[0].shape == Shape{2, 1, 3}; });
   variance.mistakes = wrong_dims(plain_var);
   variance.mistakes.push_back(floats_only(plain_var));
@@ -160,7 +210,8 @@ void add_reduce(Rows& rows) {
   rows.push_back(product);
 
   for (const bool is_max : {true, false}) {
-    const auto f = is_max ? static_cast<Tensor (*)(T, const Dims&, bool)>(max) : static_cast<Tensor (*)(T, const Dims&, bool)>(min);
+    const auto f = is_max ? static_cast<Tensor (*)(T, const Dims&, bool)>(max)
+                          : static_cast<Tensor (*)(T, const Dims&, bool)>(min);
     rows.push_back(is_max ? reduction("max", f, largest, same, distinct({}), numbers, false)
                           : reduction("min", f, smallest, same, distinct({}), numbers, false));
     Row& row = rows.back();
@@ -174,13 +225,18 @@ void add_reduce(Rows& rows) {
   rows.back().slack = 4;
 
   const auto mostly = [](double low, double high) { return whole({}, low, high); };
-  rows.push_back(reduction("any", static_cast<Tensor (*)(T, const Dims&, bool)>(any), any_of, boolean, mostly(0, 1.02), all_dtypes, true));
+  rows.push_back(reduction("any", static_cast<Tensor (*)(T, const Dims&, bool)>(any), any_of, boolean, mostly(0, 1.02),
+                           all_dtypes, true));
   rows.back().differentiable = false;
-  rows.push_back(reduction("all", static_cast<Tensor (*)(T, const Dims&, bool)>(all), all_of, boolean, mostly(0.98, 3), all_dtypes, true));
+  rows.push_back(reduction("all", static_cast<Tensor (*)(T, const Dims&, bool)>(all), all_of, boolean, mostly(0.98, 3),
+                           all_dtypes, true));
   rows.back().differentiable = false;
-  for (Row* row : {&rows[rows.size() - 2], &rows.back()}) add_forms(*row, {{{33}, {}}, {{4, 31}, {1}}},
-      row->name == "any" ? static_cast<Tensor (*)(T, const Dims&, bool)>(any) : static_cast<Tensor (*)(T, const Dims&, bool)>(all),
-      [=, is_any = row->name == "any"](Slice x) { return is_any ? any_of(x) : all_of(x); }, boolean, whole({}, 0, 3));
+  for (Row* row : {&rows[rows.size() - 2], &rows.back()})
+    add_forms(
+        *row, {{{33}, {}}, {{4, 31}, {1}}},
+        row->name == "any" ? static_cast<Tensor (*)(T, const Dims&, bool)>(any)
+                           : static_cast<Tensor (*)(T, const Dims&, bool)>(all),
+        [=, is_any = row->name == "any"](Slice x) { return is_any ? any_of(x) : all_of(x); }, boolean, whole({}, 0, 3));
 
   add_arg(rows, "argmax", argmax, true);
   add_arg(rows, "argmin", argmin, false);
@@ -188,8 +244,18 @@ void add_reduce(Rows& rows) {
   Row running{"cumsum", {}};
   running.dtypes = all_dtypes;
   running.slack = 30;
-  for (const auto& [shape, dim] : std::vector<std::pair<Shape, int>>{{{0}, 0}, {{1}, 0}, {{31}, -1}, {{33}, 0}, {{1025}, 0}, {{3, 5}, 0}, {{3, 5}, 1},
-                                                                     {{2, 3, 4}, 1}, {{0, 3}, 1}, {{3, 0}, 1}, {{33, 31}, 0}, {{3, 1025}, 1}})
+  for (const auto& [shape, dim] : std::vector<std::pair<Shape, int>>{{{0}, 0},
+                                                                     {{1}, 0},
+                                                                     {{31}, -1},
+                                                                     {{33}, 0},
+                                                                     {{1025}, 0},
+                                                                     {{3, 5}, 0},
+                                                                     {{3, 5}, 1},
+                                                                     {{2, 3, 4}, 1},
+                                                                     {{0, 3}, 1},
+                                                                     {{3, 0}, 1},
+                                                                     {{33, 31}, 0},
+                                                                     {{3, 1025}, 1}})
     running.cases.push_back({{value(shape)},
                              [dim = dim](const Arguments& in) -> Tensors { return {cumsum(in[0], dim)}; },
                              [dim = dim](const References& in) {

@@ -1,4 +1,5 @@
-// What the headers promise beyond values at ordinary points: promotion, derivatives at kinks and ties, NaN and infinities.
+// What the headers promise beyond values at ordinary points: promotion, derivatives at kinks and ties, NaN and
+// infinities.
 #include <cmath>
 #include <limits>
 
@@ -20,7 +21,9 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
 
-Tensor leaf(const std::vector<double>& values) { return Tensor::from(values, {static_cast<std::int64_t>(values.size())}).set_requires_grad(); }
+Tensor leaf(const std::vector<double>& values) {
+  return Tensor::from(values, {static_cast<std::int64_t>(values.size())}).set_requires_grad();
+}
 std::vector<double> list(const Tensor& x) { return read(x).values; }
 /// The gradient of sum(f(x)).
 std::vector<double> slope(Tensor (*f)(const Tensor&), const std::vector<double>& at) {
@@ -122,7 +125,8 @@ TEST_CASE("Infinities and large numbers do not overflow on the way") {
   CHECK(slope([](const Tensor& x) { return logsumexp(x); }, {-infinity, -infinity}) == Doubles{0, 0});
   CHECK(slope([](const Tensor& x) { return logsumexp(x); }, {0, -infinity}) == Doubles{1, 0});
   // A masked position takes no part, and no gradient.
-  CHECK(slope([](const Tensor& x) { return select(softmax(masked_fill(x, gt(x, 5), -infinity)), 0, 0); }, {1, 9})[1] == 0);
+  CHECK(slope([](const Tensor& x) { return select(softmax(masked_fill(x, gt(x, 5), -infinity)), 0, 0); }, {1, 9})[1] ==
+        0);
 }
 
 TEST_CASE("Casts truncate, overflow to infinity, and test for zero") {

@@ -13,7 +13,8 @@ namespace {
 
 /// The value of sign, exponent and mantissa fields, after IEEE 754: exponent 0 is subnormal, all ones infinite or NaN.
 double decoded(std::uint16_t bits, int mantissa_bits, int exponent_bits) {
-  const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1), mantissa = bits & ((1 << mantissa_bits) - 1);
+  const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1),
+            mantissa = bits & ((1 << mantissa_bits) - 1);
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const double sign = bits >> 15 ? -1 : 1, fraction = std::ldexp(mantissa, -mantissa_bits);
   if (exponent == (1 << exponent_bits) - 1) return mantissa ? std::nan("") : sign * INFINITY;
@@ -34,7 +35,7 @@ void check_nearest(float value) {
   Half below = got, above = got;
   const bool is_zero = (got.bits & 0x7fff) == 0;
   below.bits = static_cast<std::uint16_t>(is_zero ? got.bits : got.bits - 1);  // towards zero
-  above.bits = static_cast<std::uint16_t>(got.bits + 1);                        // away from zero
+  above.bits = static_cast<std::uint16_t>(got.bits + 1);                       // away from zero
   // Beyond the largest finite value the next step counts as a number of its own, which infinity stands for.
   const auto step = [](Half h) {
     Half largest = h;
@@ -66,8 +67,12 @@ TEST_CASE("Every half is its fields' value as a float, and comes back") {
     h.bits = b.bits = static_cast<std::uint16_t>(i);
     const double want_h = decoded(h), want_b = decoded(b);
     const float got_h = h, got_b = b;
-    if (std::isnan(want_h) ? !std::isnan(got_h) : static_cast<double>(got_h) != want_h || std::signbit(got_h) != std::signbit(want_h)) FAIL_CHECK("f16 " << i << " is " << got_h);
-    if (std::isnan(want_b) ? !std::isnan(got_b) : static_cast<double>(got_b) != want_b || std::signbit(got_b) != std::signbit(want_b)) FAIL_CHECK("bf16 " << i << " is " << got_b);
+    if (std::isnan(want_h) ? !std::isnan(got_h)
+                           : static_cast<double>(got_h) != want_h || std::signbit(got_h) != std::signbit(want_h))
+      FAIL_CHECK("f16 " << i << " is " << got_h);
+    if (std::isnan(want_b) ? !std::isnan(got_b)
+                           : static_cast<double>(got_b) != want_b || std::signbit(got_b) != std::signbit(want_b))
+      FAIL_CHECK("bf16 " << i << " is " << got_b);
     if (!std::isnan(want_h) && f16(got_h).bits != i) FAIL_CHECK("f16 " << i << " came back as " << f16(got_h).bits);
     if (!std::isnan(want_b) && bf16(got_b).bits != i) FAIL_CHECK("bf16 " << i << " came back as " << bf16(got_b).bits);
     if (std::isnan(want_h) && !std::isnan(static_cast<float>(f16(got_h)))) FAIL_CHECK("f16 NaN " << i << " was lost");
@@ -78,7 +83,7 @@ TEST_CASE("Every half is its fields' value as a float, and comes back") {
 TEST_CASE("Floats round to the nearest half, ties to even") {
   for (std::uint32_t i = 0; i < 100000; ++i) {
     const PhiloxBlock random = philox(5, i);
-    check_nearest<f16>(std::bit_cast<float>(random.words[0]));   // any float
+    check_nearest<f16>(std::bit_cast<float>(random.words[0]));  // any float
     check_nearest<bf16>(std::bit_cast<float>(random.words[0]));
     const float moderate = std::ldexp(unit_float(random.words[1]) * 2 - 1, static_cast<int>(random.words[2] % 45) - 27);
     check_nearest<f16>(moderate);
@@ -108,7 +113,8 @@ TEST_CASE("Floats round to the nearest half, ties to even") {
 TEST_CASE("Dtypes have sizes, names and C++ types") {
   CHECK(size_of(DType::f32) == 4);
   CHECK(size_of(DType::boolean) == 1);
-  for (DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean}) {
+  for (DType dtype :
+       {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean}) {
     dispatch_all(dtype, [&]<class T>() {
       CHECK(dtype_of<T> == dtype);
       CHECK(sizeof(T) == size_of(dtype));
@@ -116,11 +122,13 @@ TEST_CASE("Dtypes have sizes, names and C++ types") {
     CHECK(is_floating(dtype) == (name(dtype)[0] == 'f' || std::strcmp(name(dtype), "bf16") == 0));
   }
   CHECK(std::string(name(DType::boolean)) == "bool");
-  CHECK_THROWS_WITH(dispatch_floats(DType::i64, "gelu", []<class T>() {}), "[gelu] expected a floating dtype but got i64");
+  CHECK_THROWS_WITH(dispatch_floats(DType::i64, "gelu", []<class T>() {}),
+                    "[gelu] expected a floating dtype but got i64");
 }
 
 TEST_CASE("Promotion is the smallest dtype that holds both kinds") {
-  const std::vector<DType> all = {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean};
+  const std::vector<DType> all = {DType::f32, DType::f64, DType::f16, DType::bf16,
+                                  DType::i32, DType::i64, DType::u8,  DType::boolean};
   for (DType a : all) {
     CHECK(promote(a, a) == a);
     CHECK(promote(a, DType::boolean) == a);
@@ -128,7 +136,8 @@ TEST_CASE("Promotion is the smallest dtype that holds both kinds") {
       CHECK(promote(a, b) == promote(b, a));
       CHECK(is_floating(promote(a, b)) == (is_floating(a) || is_floating(b)));
       for (DType c : all)
-        if (!(is_floating(a) && is_floating(b) && is_floating(c))) CHECK(is_floating(promote(promote(a, b), c)) == is_floating(promote(a, promote(b, c))));
+        if (!(is_floating(a) && is_floating(b) && is_floating(c)))
+          CHECK(is_floating(promote(promote(a, b), c)) == is_floating(promote(a, promote(b, c))));
     }
   }
   CHECK(promote(DType::f16, DType::bf16) == DType::f32);

@@ -1,11 +1,12 @@
 // Philox against the known answers of its authors, and the distributions drawn from it.
+#include "ops/random.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "catch.h"
 #include "ops/factory.h"
-#include "ops/random.h"
 #include "ops/view.h"
 
 namespace tern {
@@ -39,7 +40,8 @@ TEST_CASE("Philox gives the published words") {
   // Random123's kat_vectors, philox4x32 with 10 rounds.
   CHECK(words(0, 0, 0) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   CHECK(words(~0ull, ~0ull, ~0ull) == Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
-  CHECK(words(0x299f31d0a4093822, 0x85a308d3243f6a88, 0x0370734413198a2e) == Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+  CHECK(words(0x299f31d0a4093822, 0x85a308d3243f6a88, 0x0370734413198a2e) ==
+        Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
   static_assert(philox(0, 0).words[0] == 0x6627e8d5);
 }
 
@@ -76,7 +78,8 @@ TEST_CASE("A seed reproduces its numbers, another one does not, and draws differ
   CHECK(rand({10, 10}).to_vector<float>() == first);
   manual_seed(3);
   const auto wide = rand({100}, 0, 1, DType::f64).to_vector<double>();
-  CHECK(std::equal(wide.begin(), wide.end(), first.begin(), [](double a, float b) { return static_cast<float>(a) == b; }));
+  CHECK(std::equal(wide.begin(), wide.end(), first.begin(),
+                   [](double a, float b) { return static_cast<float>(a) == b; }));
 }
 
 TEST_CASE("Uniform numbers are uniform") {
@@ -85,7 +88,7 @@ TEST_CASE("Uniform numbers are uniform") {
   CHECK(*std::min_element(values.begin(), values.end()) >= -2);
   CHECK(*std::max_element(values.begin(), values.end()) < 6);
   const Moments m = moments(values);
-  CHECK(m.mean == Approx(2).margin(0.03));             // standard error 0.005
+  CHECK(m.mean == Approx(2).margin(0.03));  // standard error 0.005
   CHECK(m.variance == Approx(64.0 / 12).epsilon(0.02));
   CHECK(std::abs(m.skew) < 0.03);
   CHECK(m.kurtosis == Approx(1.8).margin(0.03));
@@ -100,9 +103,12 @@ TEST_CASE("A narrow dtype's uniform numbers stay below the upper bound") {
     manual_seed(6);
     const Tensor x = rand({many}, 0, 1, dtype);
     double top = 0;
-    if (dtype == DType::f16) for (f16 v : x.to_vector<f16>()) top = std::max<double>(top, v);
-    if (dtype == DType::bf16) for (bf16 v : x.to_vector<bf16>()) top = std::max<double>(top, v);
-    if (dtype == DType::f32) for (float v : x.to_vector<float>()) top = std::max<double>(top, v);
+    if (dtype == DType::f16)
+      for (f16 v : x.to_vector<f16>()) top = std::max<double>(top, v);
+    if (dtype == DType::bf16)
+      for (bf16 v : x.to_vector<bf16>()) top = std::max<double>(top, v);
+    if (dtype == DType::f32)
+      for (float v : x.to_vector<float>()) top = std::max<double>(top, v);
     CHECK(top <= 1);
   }
 }
@@ -120,7 +126,8 @@ TEST_CASE("Normal numbers are normal") {
   CHECK(static_cast<double>(within) / many == Approx(0.6827).margin(0.006));
   // Neighbours, which share a Box-Muller pair, do not depend on each other.
   double correlation = 0;
-  for (std::size_t i = 0; i + 1 < values.size(); i += 2) correlation += (values[i] - 1) * (values[i + 1] - 1) / 9 / (many / 2.0);
+  for (std::size_t i = 0; i + 1 < values.size(); i += 2)
+    correlation += (values[i] - 1) * (values[i + 1] - 1) / 9 / (many / 2.0);
   CHECK(std::abs(correlation) < 0.015);
 }
 

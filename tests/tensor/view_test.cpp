@@ -1,6 +1,7 @@
 // Views: what shares memory and what is copied, against brute force over indices.
-#include "catch.h"
 #include "ops/view.h"
+
+#include "catch.h"
 #include "tensor/random.h"
 
 namespace tern {
@@ -36,7 +37,8 @@ struct Dice {
   int roll(int sides) { return static_cast<int>(philox(seed, next++).words[0] % static_cast<std::uint32_t>(sides)); }
 };
 
-/// True where strides exist that put the elements of `shape` at these offsets: each dimension's first step decides its stride.
+/// True where strides exist that put the elements of `shape` at these offsets: each dimension's first step decides its
+/// stride.
 bool has_strides(const Offsets& places, const Shape& shape) {
   const Strides step = contiguous_strides(shape);
   Strides strides;
@@ -81,19 +83,33 @@ TEST_CASE("reshape is a view exactly where strides allow it") {
     for (int edits = dice.roll(4); edits > 0 && x.dims() > 0; --edits) {
       const int dim = dice.roll(x.dims());
       switch (dice.roll(4)) {
-        case 0: x = transpose(x, dim, dice.roll(x.dims())); break;
-        case 1: x = slice(x, dim, dice.roll(2), std::nullopt, 1 + dice.roll(2)); break;
-        case 2: if (x.dims() < 8) x = unsqueeze(x, dim); break;
-        default: if (x.shape()[dim] == 1) x = broadcast_to(x, [&] { Shape s = x.shape(); s[dim] = 2; return s; }());
+        case 0:
+          x = transpose(x, dim, dice.roll(x.dims()));
+          break;
+        case 1:
+          x = slice(x, dim, dice.roll(2), std::nullopt, 1 + dice.roll(2));
+          break;
+        case 2:
+          if (x.dims() < 8) x = unsqueeze(x, dim);
+          break;
+        default:
+          if (x.shape()[dim] == 1)
+            x = broadcast_to(x, [&] {
+              Shape s = x.shape();
+              s[dim] = 2;
+              return s;
+            }());
       }
     }
     const Shape into = x.numel() == 0 ? Shape{3, 0, 2} : random_shape(x.numel(), dice);
-    INFO("seed " << seed << ": " << to_string(x.shape()) << " strides " << to_string(x.strides()) << " into " << to_string(into));
+    INFO("seed " << seed << ": " << to_string(x.shape()) << " strides " << to_string(x.strides()) << " into "
+                 << to_string(into));
     const Tensor y = reshape(x, into);
     if (y.shape() != into || y.to_vector<std::int32_t>() != x.to_vector<std::int32_t>()) FAIL_CHECK("other elements");
     if (x.numel() == 0) continue;
     const bool possible = has_strides(offsets(x), into);
-    if (shares(x, y) != possible) FAIL_CHECK((possible ? "a copy where a view is possible" : "a view where none is possible"));
+    if (shares(x, y) != possible)
+      FAIL_CHECK((possible ? "a copy where a view is possible" : "a view where none is possible"));
     (possible ? views : copies)++;
   }
   CHECK(views > 1000);
@@ -106,7 +122,9 @@ TEST_CASE("slice takes what Python's slices take") {
     for (std::int64_t stop = -9; stop <= 9; ++stop)
       for (std::int64_t step = 1; step <= 4; ++step) {
         std::vector<std::int32_t> want;
-        const auto bound = [](std::int64_t i) { return std::min<std::int64_t>(std::max<std::int64_t>(i < 0 ? i + 7 : i, 0), 7); };
+        const auto bound = [](std::int64_t i) {
+          return std::min<std::int64_t>(std::max<std::int64_t>(i < 0 ? i + 7 : i, 0), 7);
+        };
         for (std::int64_t i = bound(start); i < bound(stop); i += step)
           for (int column = 0; column < 2; ++column) want.push_back(static_cast<std::int32_t>(2 * i + column));
         const Tensor y = slice(x, 0, start, stop, step);
