@@ -47,6 +47,10 @@ target_compile_options(tern_warnings INTERFACE
 target_compile_options(tern_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -fno-trapping-math>)
 if(TERN_NATIVE)
   target_compile_options(tern_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
+  # GCC 12 with AVX-512 builds std::vector<double>{1, 1, 0, 0} as {1, 1, 1, 1} where it vectorises straight-line code.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    target_compile_options(tern_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-tree-slp-vectorize>)
+  endif()
 endif()
 if(TERN_SANITIZE)
   # Without -fno-sanitize-recover a report of UBSan is a line in a log, and the test that caused it passes.
