@@ -257,7 +257,6 @@ Words after_verb(const Clause& clause, Shown shown) {
   if (shown.place && clause.place) append(words, preposition_phrase(*clause.place));
   if (shown.time && clause.time) words.push_back(clause.time->english);
   if (clause.complement && !clause.complement->first) {
-    if (clause.complement->english_comma) words.push_back(",");
     append(words, complement_words(*clause.complement));
   }
   return words;

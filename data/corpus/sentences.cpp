@@ -92,11 +92,14 @@ Sentence Composer::question() {
       clause = fresh(random_.chance(50) ? Frame::position : Frame::intransitive);
       if (!clause.place) clause.place = location(*clause.verb, clause.subject);
       break;
-    case 3:
+    case 3: {
       sentence.mood = Mood::where_to;
-      clause = bare(draw_verb(Frame::motion, {"gehen", "laufen"}), subject(kind::person));
+      // One draw a statement: the order of a call's arguments is the compiler's choice.
+      const Verb& chosen = draw_verb(Frame::motion, {"gehen", "laufen"});
+      clause = bare(chosen, subject(kind::person));
       draw_tense(clause);
       break;
+    }
     case 4:
       sentence.mood = Mood::when;
       clause = any_event();
@@ -239,7 +242,6 @@ Sentence Composer::profession() {
   if (random_.chance(50)) {
     clause.verb = &verb("sein", Frame::copula);
     if (random_.chance(30)) clause.tense = Tense::past;
-    draw_negation(clause, 0);
   } else {
     clause.verb = &verb("werden", Frame::becoming);
     const std::size_t dice = random_.below(3);

@@ -26,9 +26,9 @@ enum class Determiner : std::uint8_t {
   named,  // Annas
 };
 enum class Tense : std::uint8_t { present, past, future, modal };
-enum class Order : std::uint8_t { statement, question, subordinate, infinitive };
-// The constituent that a question word or a relative pronoun stands for.
-enum class Gap : std::uint8_t { none, subject, object, place, time };
+enum class Order : std::uint8_t { subordinate, infinitive };
+// The constituent that a relative pronoun stands for.
+enum class Gap : std::uint8_t { none, subject, object };
 enum class Front : std::uint8_t { subject, time, object, place };
 
 struct Clause;
@@ -62,8 +62,7 @@ struct PrepositionPhrase {
 
 struct Complement {
   Pair conjunction = {};  // dass, that; empty before an infinitive
-  bool english_comma = false;
-  bool first = false;  // Wenn es regnet, ...
+  bool first = false;     // Wenn es regnet, ...
   std::shared_ptr<const Clause> clause;
   Order order = Order::subordinate;
 };

@@ -127,7 +127,7 @@ constexpr Kinds thing =
 constexpr Kinds shade = clothing | coloured | vehicle | pulled | opening;
 
 constexpr Adjective adjective_table[] = {
-    {"alt", "alt", "old", "älter", "older", adult | young | animal | thing | plant | text | area | crossing},
+    {"alt", "alt", "old", "älter", "older", adult | animal | thing | plant | text | area | crossing},
     {"neu", "neu", "new", "", "", thing | text | crossing},
     {"groß", "groß", "big", "größer", "bigger", animal | thing | plant | area | room | crossing | flower | food},
     {"klein", "klein", "small", "kleiner", "smaller", young | animal | thing | plant | area | crossing | flower | food},
