@@ -300,8 +300,7 @@ PrepositionPhrase Composer::direction(const Verb& verb, const NounPhrase& who) {
 
 PrepositionPhrase Composer::destination(const Noun& what) {
   if (is(what, furniture)) {
-    return spot(goals(), {{"in", room}, {"neben", furniture | opening}, {"vor", opening | building}, {"an", opening}},
-                &what);
+    return spot(goals(), {{"in", room}, {"neben", furniture | opening}, {"vor", opening | building}}, &what);
   }
   if (is(what, upright)) return spot(goals(), {{"auf", surface}, {"neben", furniture}, {"in", room}}, &what);
   return spot(goals(), {{"auf", surface}, {"in", container}, {"unter", furniture}, {"neben", furniture}}, &what);
