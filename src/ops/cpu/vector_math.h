@@ -27,7 +27,7 @@ namespace tern::vector_math {
   q = q * r + 4.999999345e-1f;
   const float mantissa = (q * r) * r + r + 1.0f;
   // In two factors, because 2^n alone leaves the range of normal numbers before the product does.
-  const std::int32_t exponent = std::int32_t(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(rounder)), half = exponent >> 1;
+  const auto exponent = std::int32_t(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(rounder)), half = exponent >> 1;
   return mantissa * power_of_two(half) * power_of_two(exponent - half);
 }
 
