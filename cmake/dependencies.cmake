@@ -2,13 +2,9 @@
 # headers alone is BUILD_INTERFACE: no installed header includes one, so a user of the library needs none.
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(Threads REQUIRED)
-find_package(Eigen3 3.4 REQUIRED NO_MODULE)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
-
-add_library(tern_eigen INTERFACE)
-target_link_libraries(tern_eigen INTERFACE $<BUILD_INTERFACE:Eigen3::Eigen> OpenMP::OpenMP_CXX)
 
 add_library(tern_json INTERFACE)
 target_link_libraries(tern_json INTERFACE $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)

@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tern)
 get_property(libraries GLOBAL PROPERTY TERN_LIBRARIES)
 # The last ones carry what a static library needs at a user's link; none carries a path of this machine.
-list(APPEND libraries tern_eigen tern_json tern_pcre2)
+list(APPEND libraries tern_json tern_pcre2)
 if(TERN_CUDA)
   list(APPEND libraries tern_cuda_toolkit)
 endif()

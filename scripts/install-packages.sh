@@ -12,7 +12,7 @@ for prefix in "${own[@]}" /usr/local /usr; do [[ -n $prefix ]] && prefixes+=("$p
 has_header() {
   local prefix sub
   for prefix in "${prefixes[@]}"; do
-    for sub in include include/eigen3 "include/$(uname -m)-linux-gnu"; do
+    for sub in include "include/$(uname -m)-linux-gnu"; do
       [[ -e $prefix/$sub/$1 ]] && return 0
     done
   done
@@ -24,7 +24,6 @@ missing=()
 has_program "${CXX:-g++}" || missing+=(g++)
 has_program cmake || missing+=(cmake)
 has_program ninja || missing+=(ninja-build)
-has_header Eigen/Core || missing+=(libeigen3-dev)
 has_header fmt/format.h || missing+=(libfmt-dev)
 has_header nlohmann/json.hpp || missing+=(nlohmann-json3-dev)
 has_header CLI/CLI.hpp || missing+=(libcli11-dev)
