@@ -1,0 +1,72 @@
+#pragma once
+#include <array>
+#include <cstring>
+
+#include "ops/cpu/fold.h"
+
+namespace tern::loops {
+
+/// The elements of an operand that a step of `sums` is at: one of them, or a vector.
+template <class Value>
+struct At {
+  std::int64_t i;
+  template <class C>
+  [[gnu::always_inline]] Value operator()(const C* operand) const {
+    Value value;
+    std::memcpy(&value, operand + i, sizeof value);
+    return value;
+  }
+};
+
+/// Deduced, because GCC drops the attribute that makes a vector where such a type is named as a template's argument.
+template <class Value>
+[[gnu::always_inline]] inline At<Value> at_like(const Value&, std::int64_t i) {
+  return {i};
+}
+
+/// Adds up as many whole vectors as [i, n) holds, and moves i past them.
+template <int Bytes, int Accumulators, int Sums, class C, class Terms>
+[[gnu::always_inline]] inline void sum_vectors(std::int64_t n, Terms& terms, std::int64_t& i, C (&totals)[Sums]) {
+  typedef C Vector __attribute__((vector_size(Bytes)));
+  constexpr int lanes = Bytes / int(sizeof(C)), step = lanes * Accumulators;
+  if (n - i < step) return;
+  Vector accumulators[Sums][Accumulators] = {};
+  for (; n - i >= step; i += step) {
+#pragma GCC unroll 8
+    for (int k = 0; k < Accumulators; ++k) {
+      const auto values = terms(at_like(accumulators[0][0], i + k * lanes));
+#pragma GCC unroll 4
+      for (int s = 0; s < Sums; ++s) accumulators[s][k] += values[s];
+    }
+  }
+#pragma GCC unroll 4
+  for (int s = 0; s < Sums; ++s) {
+#pragma GCC unroll 8
+    for (int k = 1; k < Accumulators; ++k) accumulators[s][0] += accumulators[s][k];
+    totals[s] += fold_lanes<Sum, C, Bytes>(reinterpret_cast<const C*>(accumulators[s]));
+  }
+}
+
+/// Several sums in one pass over a row of n elements: terms(at) gives an array of the summands, where at(p) is the element of the
+/// operand p, or a vector of them. In an order that depends on n alone; blocks are added up in float64, so that the error of a
+/// long row is that of a block.
+template <int Sums, class C, class Terms>
+[[gnu::always_inline]] inline std::array<double, Sums> sums(std::int64_t n, Terms&& terms) {
+  constexpr std::int64_t block = 4096;
+  std::array<double, Sums> results = {};
+  for (std::int64_t i = 0; i < n;) {
+    const std::int64_t end = std::min(n, i + block);
+    C totals[Sums] = {};
+    sum_vectors<vector_bytes, 4>(end, terms, i, totals);
+    sum_vectors<vector_bytes, 1>(end, terms, i, totals);
+    if constexpr (vector_bytes > 16) sum_vectors<16, 1>(end, terms, i, totals);
+    for (; i < end; ++i) {
+      const auto values = terms(At<C>{i});
+      for (int s = 0; s < Sums; ++s) totals[s] += values[s];
+    }
+    for (int s = 0; s < Sums; ++s) results[std::size_t(s)] += double(totals[s]);
+  }
+  return results;
+}
+
+}  // namespace tern::loops
