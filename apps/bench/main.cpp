@@ -1,4 +1,5 @@
 // tern-bench: measures tern on the machine at hand.
+#include "bench/ops.h"
 #include "bench/step.h"
 #include "common/program.h"
 
@@ -7,5 +8,6 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   tern::bench::add_step(app);
+  tern::bench::add_ops(app);
   return tern::apps::run(app, argc, argv, "use a smaller --batch, --length or --model");
 }

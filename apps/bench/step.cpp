@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <functional>
 
+#include "bench/timing.h"
 #include "common/program.h"
 #include "io/json_object.h"
 #include "nn/nn.h"
@@ -24,6 +23,7 @@ struct Options {
   std::int64_t batch = 32, length = 40, vocab = 10000;
   double dropout = 0.1;
   int threads = 0, warmup = 5, steps = 10;
+  bool use_fused_kernel = false;
 };
 
 struct Size {
@@ -40,43 +40,6 @@ Size size_of_model(const std::string& name) {
   return std::find_if(sizes.begin(), sizes.end(), [&](const auto& entry) { return entry.first == name; })->second;
 }
 
-struct Times {
-  double mean = 0, deviation = 0, median = 0;  ///< ms
-};
-
-Times statistics(std::vector<double> ms) {
-  Times result;
-  for (double t : ms) result.mean += t / static_cast<double>(ms.size());
-  for (double t : ms) result.deviation += (t - result.mean) * (t - result.mean) / static_cast<double>(ms.size());
-  result.deviation = std::sqrt(result.deviation);
-  std::sort(ms.begin(), ms.end());
-  result.median = ms[ms.size() / 2];
-  return result;
-}
-
-/// Each call by itself, with a wait after it.
-Times timed(Device device, int warmup, int repeats, const std::function<void()>& f) {
-  for (int i = 0; i < warmup; ++i) f();
-  synchronize(device);
-  std::vector<double> ms;
-  for (int i = 0; i < repeats; ++i) {
-    const double start = apps::seconds_now();
-    f();
-    synchronize(device);
-    ms.push_back((apps::seconds_now() - start) * 1e3);
-  }
-  return statistics(std::move(ms));
-}
-
-/// Calls without a wait in between: what a training loop sees. Milliseconds a call.
-double burst(Device device, int repeats, const std::function<void()>& f) {
-  synchronize(device);
-  const double start = apps::seconds_now();
-  for (int i = 0; i < repeats; ++i) f();
-  synchronize(device);
-  return (apps::seconds_now() - start) * 1e3 / repeats;
-}
-
 Tensor random_ids(const Options& options, Device device) {
   const Tensor draws = rand({options.batch, options.length}, 0, static_cast<double>(options.vocab), DType::f64, device);
   return minimum(cast(draws, DType::i64), static_cast<double>(options.vocab - 1));
@@ -86,9 +49,7 @@ void step(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
   const Device device = apps::resolve_device(options.device);
   const Size size = size_of_model(options.model);
-  std::ofstream out;
-  if (!options.json.empty()) out.open(options.json, std::ios::app);
-  if (!out) throw apps::UsageError(fmt::format("--json {}: could not be opened for writing", options.json));
+  RowFile rows(options.json);
   manual_seed(0);
   nn::DecoderLMOptions shape;
   shape.vocab = options.vocab;
@@ -100,6 +61,7 @@ void step(const Options& options) {
   shape.dropout = options.dropout;
   shape.activation = nn::Activation::gelu_tanh;
   shape.head_bias = false;
+  shape.use_fused_kernel = options.use_fused_kernel;
   shape.device = device;
   nn::DecoderLM model(shape);
   nn::flatten_parameters(model);
@@ -140,8 +102,8 @@ void step(const Options& options) {
   const double flops = 6.0 * static_cast<double>(params) * tokens +
                        6.0 * static_cast<double>(size.layers * options.length * size.width) * tokens;
 
-  fmt::print("{} B {} T {} V {} dropout {}, {}, fp32, plain kernels\n", options.model, options.batch, options.length,
-             options.vocab, options.dropout, apps::describe(device));
+  fmt::print("{} B {} T {} V {} dropout {}, {}, fp32, {} kernels\n", options.model, options.batch, options.length,
+             options.vocab, options.dropout, apps::describe(device), options.use_fused_kernel ? "fused" : "plain");
   fmt::print("  step      {:9.3f} ms median, {:.3f} mean, {:.3f} deviation\n", whole.median, whole.mean,
              whole.deviation);
   fmt::print("  burst     {:9.3f} ms a step, {:.0f} tokens/s, {:.2f} TFLOP/s\n", burst_ms, tokens / burst_ms * 1e3,
@@ -150,8 +112,6 @@ void step(const Options& options) {
   fmt::print("  forward   {:9.3f} ms, without recording\n", forward_only.median);
   fmt::print("  optimizer {:9.3f} ms\n", update.median);
   fmt::print("  memory    {:9.3f} GB at the peak\n", peak / 0x1p30);
-  if (options.json.empty()) return;
-  const auto rounded = [](double x, double scale) { return std::round(x * scale) / scale; };
   io::JsonObject row;
   row.set("model", options.model)
       .set("arch", "gpt2")
@@ -160,7 +120,7 @@ void step(const Options& options) {
       .set("V", options.vocab);
   row.set("p", options.dropout)
       .set("dtype", "fp32")
-      .set("impl", "tern-plain")
+      .set("impl", options.use_fused_kernel ? "tern-fused" : "tern-plain")
       .set("device", device.type == DeviceType::cpu ? "cpu" : "cuda");
   if (device.type == DeviceType::cpu) row.set("threads", num_threads());
   row.set("step_ms", rounded(whole.median, 1e3))
@@ -174,8 +134,7 @@ void step(const Options& options) {
       .set("params", params)
       .set("tflops", rounded(flops / burst_ms / 1e9, 10));
   row.set("peak_gb", rounded(peak / 0x1p30, 100));
-  out << row.dump() << '\n';
-  if (!out.flush()) throw std::runtime_error(fmt::format("{}: could not be written", options.json));
+  rows.add(row);
 }
 
 }  // namespace
@@ -196,6 +155,8 @@ void add_step(CLI::App& app) {
   add("--warmup", options->warmup, "steps before the measured ones", apps::whole_number(0, 1'000'000), "N");
   add("--steps", options->steps, "measured steps", apps::whole_number(1, 1'000'000), "N");
   apps::add_threads_option(*command, options->threads);
+  apps::add_switch(*command, "--use-fused-kernel", "softmax and norms as fused kernels",
+                   [options](bool is_on) { options->use_fused_kernel = is_on; });
   command->add_option("--json", options->json, "append the row to this file, one JSON object a line")
       ->type_name("FILE");
   apps::add_device_option(*command, options->device);

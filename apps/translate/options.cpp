@@ -63,7 +63,7 @@ const std::vector<Entry>& entries() {
       {"preset", &Options::preset, one_of_presets(), ""},
       {"src", &Options::src, check_language, ""},
       {"tgt", &Options::tgt, check_language, ""},
-      {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "use the fused kernels"},
+      {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "softmax and norms as fused kernels"},
       {"seed", &Options::seed, whole_number(0, std::int64_t{1} << 53), "of weights, order and dropout"},
       {"epochs", &Options::epochs, count, "passes over the training pairs"},
       {"updates", &Options::updates, count_or_none, "stop after so many updates, 0 for when the epochs are done"},

@@ -70,8 +70,6 @@ void check(const Options& options) {
     if (const std::string fault = entry.check(entry.text(options)); !fault.empty())
       throw UsageError(fmt::format("{}: {}", entry.flag(), fault));
   if (const std::string fault = conflict(options); !fault.empty()) throw UsageError("--" + fault);
-  if (options.use_fused_kernel)
-    throw UsageError("--use-fused-kernel: this build has no fused kernels yet; leave it out, or say False");
   if (options.data.empty()) throw UsageError("--data: expected a directory but got \"\"");
   if (options.out.empty()) throw UsageError("--out: expected a directory but got \"\"");
   io::RunDirectory::check(options.out);

@@ -135,7 +135,7 @@ Trainer::DeviceBatch Trainer::load(const std::vector<text::Example>& examples,
   batch.ids = Tensor::from(host.ids, shape, device);
   batch.labels = Tensor::from(host.labels, shape, device);
   batch.weights = Tensor::from(host.weights, shape, device);
-  nn::MaskOptions mask{.causal = true};
+  nn::MaskOptions mask{.causal = true, .use_fused_kernel = options_.use_fused_kernel};
   const Tensor prefix = Tensor::from(host.prefix, {host.rows}, device);
   if (options_.prefix_lm) mask.prefix = prefix;
   if (options_.restart_positions)

@@ -43,4 +43,25 @@ void synchronize(Cuda, Stream stream) {
   check(cudaStreamSynchronize(handle(stream)), "synchronize");
 }
 
+void* mark(Cuda, Stream stream) {
+  gpu::use(stream);
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreate(&event), "cudaEventCreate");
+  if (const cudaError_t code = cudaEventRecord(event, handle(stream)); code != cudaSuccess) {
+    cudaEventDestroy(event);
+    gpu::fail_call(code, "cudaEventRecord");
+  }
+  return event;
+}
+
+double milliseconds_between(Cuda, const void* earlier, const void* later) {
+  const auto event = [](const void* moment) { return static_cast<cudaEvent_t>(const_cast<void*>(moment)); };
+  float milliseconds = 0;
+  check(cudaEventSynchronize(event(later)), "cudaEventSynchronize");
+  check(cudaEventElapsedTime(&milliseconds, event(earlier), event(later)), "cudaEventElapsedTime");
+  return milliseconds;
+}
+
+void forget(Cuda, void* moment) noexcept { cudaEventDestroy(static_cast<cudaEvent_t>(moment)); }
+
 }  // namespace tern::backend

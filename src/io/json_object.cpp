@@ -59,6 +59,9 @@ JsonObject& JsonObject::set(std::string_view key, const JsonObject& value) { ret
 JsonObject& JsonObject::set(std::string_view key, const std::vector<std::string>& values) {
   return set_text(key, text_of(values));
 }
+JsonObject& JsonObject::set(std::string_view key, const std::vector<std::int64_t>& values) {
+  return set_text(key, fmt::format("[{}]", fmt::join(values, ", ")));
+}
 JsonObject& JsonObject::set_integer(std::string_view key, std::int64_t value) { return set_text(key, fmt::to_string(value)); }
 
 JsonObject& JsonObject::update(const JsonObject& other) {

@@ -27,6 +27,7 @@ class JsonObject {
   }
   JsonObject& set(std::string_view key, const JsonObject& value);
   JsonObject& set(std::string_view key, const std::vector<std::string>& values);
+  JsonObject& set(std::string_view key, const std::vector<std::int64_t>& values);
 
   /// Sets every key that the other object has.
   JsonObject& update(const JsonObject& other);

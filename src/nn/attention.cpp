@@ -18,13 +18,14 @@ namespace tern::nn {
 // A hidden key's score gets a large negative number and not -inf. Next to a visible key its probability is exactly 0
 // either way; but a query that sees nothing, as in a row of padding, attends evenly to all keys and so gives finite
 // numbers that nobody reads, where -inf would give a NaN that spreads to every weight in the backward pass. The number
-// is large enough to swallow any score, and small enough for the dtype.
+// is large enough to swallow any score, and small enough for the dtype. The fused softmax knows which keys are hidden; a
+// query that sees nothing gets zeros from it.
 static double hidden_score(DType dtype) { return dtype == DType::f16 ? -3e4 : -1e30; }
 
 AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, std::int64_t keys, DType dtype,
                              Device device)
     : options_(options) {
-  const auto& [is_causal, padding, prefix] = options;
+  const auto& [is_causal, padding, prefix, use_fused_kernel] = options;
   const auto check = [](const char* what, const Tensor& x, int dims, DType expected) {
     if (x.dims() != dims || x.dtype() != expected)
       fail("AttentionMask", fmt::format("expected {} of {} dimension(s) and {} but got {} {}", what, dims,
@@ -44,9 +45,16 @@ AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, s
            fmt::format("expected a prefix for each of {} rows but got {}", padding.size(0), prefix.size(0)));
     device = prefix.device();
   }
+  fused_ = {.causal = is_causal, .padding = padding, .prefix = prefix};
   if (!is_causal && !padding.defined()) return;
 
   const NoGrad unrecorded;
+  if (use_fused_kernel) {
+    // As the kernel takes it, so that it is made once and not in every layer.
+    if (padding.defined())
+      fused_.padding = masked_fill(zeros(padding.shape(), DType::f32, device), padding, hidden_score(DType::f32));
+    return;
+  }
   const double score = hidden_score(dtype);
   if (is_causal && !padding.defined() && !prefix.defined()) {
     additive_ = triu(full({1, 1, queries, keys}, score, dtype, device), keys - queries + 1);
@@ -67,18 +75,29 @@ AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, s
   additive_ = masked_fill(zeros(hidden.shape(), dtype, device), hidden, score);
 }
 
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask, double p,
-                 bool training) {
+const Tensor& AttentionMask::additive() const {
+  if (options_.use_fused_kernel)
+    fail("AttentionMask", "expected a mask made without use_fused_kernel for a layer of plain kernels");
+  return additive_;
+}
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask, double p, bool training,
+                 bool use_fused_kernel) {
   Tensor scores = matmul(q, transpose(k, -1, -2), 1 / std::sqrt(static_cast<double>(q.size(-1))));
-  if (mask.additive().defined()) scores = scores + mask.additive();
-  return matmul(dropout(softmax(scores), p, training), v);
+  Tensor weights;
+  if (use_fused_kernel) {
+    weights = fused_attention_softmax(scores, mask.fused());
+  } else {
+    if (mask.additive().defined()) scores = scores + mask.additive();
+    weights = softmax(scores);
+  }
+  return matmul(dropout(weights, p, training), v);
 }
 
 MultiHeadAttention::MultiHeadAttention(std::int64_t width, const AttentionOptions& options_) : options(options_) {
   if (options.heads < 1 || width < 1 || width % options.heads != 0)
     fail("MultiHeadAttention",
          fmt::format("expected a width that the number of heads divides but got {} and {}", width, options.heads));
-  detail::refuse_fused("MultiHeadAttention", options.use_fused_kernel);
   [[maybe_unused]] const Dropout valid(options.dropout);
   if (options.cross) {
     query.emplace(width, width, options.bias, options.device);
@@ -103,23 +122,24 @@ static Tensors split_heads(const Tensor& x, std::int64_t n, std::int64_t heads) 
   return parts;
 }
 
-Tensor MultiHeadAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) const {
-  const Tensor y = transpose(attention(q, k, v, mask, options.dropout, training), 1, 2);
-  return proj.forward(reshape(y, {y.size(0), y.size(1), y.size(2) * y.size(3)}));
+Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, const AttentionMask& mask) const {
+  const ModuleScope scope(this, "MultiHeadAttention");
+  if (memory.defined() == qkv.has_value())
+    fail("MultiHeadAttention", qkv ? "expected no memory: the layer was made for self attention"
+                                   : "expected a memory: the layer was made for cross attention");
+  Tensors parts = qkv ? split_heads(qkv->forward(x), 3, options.heads) : split_heads(query->forward(x), 1, options.heads);
+  if (key_value)
+    for (Tensor& part : split_heads(key_value->forward(memory), 2, options.heads)) parts.push_back(std::move(part));
+  const Tensor y = transpose(
+      attention(parts[0], parts[1], parts[2], mask, options.dropout, training, options.use_fused_kernel), 1, 2);
+  return reshape(y, {y.size(0), y.size(1), y.size(2) * y.size(3)});
 }
 
-Tensor MultiHeadAttention::forward(const Tensor& x, const AttentionMask& mask) const {
-  const ModuleScope scope(this, "MultiHeadAttention");
-  if (!qkv) fail("MultiHeadAttention", "expected a memory: the layer was made for cross attention");
-  const Tensors parts = split_heads(qkv->forward(x), 3, options.heads);
-  return attend(parts[0], parts[1], parts[2], mask);
-}
+Tensor MultiHeadAttention::forward(const Tensor& x, const AttentionMask& mask) const { return forward(x, {}, mask); }
 
 Tensor MultiHeadAttention::forward(const Tensor& x, const Tensor& memory, const AttentionMask& mask) const {
   const ModuleScope scope(this, "MultiHeadAttention");
-  if (!key_value) fail("MultiHeadAttention", "expected no memory: the layer was made for self attention");
-  const Tensors parts = split_heads(key_value->forward(memory), 2, options.heads);
-  return attend(split_heads(query->forward(x), 1, options.heads)[0], parts[0], parts[1], mask);
+  return proj.forward(heads_joined(x, memory, mask));
 }
 
 }  // namespace tern::nn

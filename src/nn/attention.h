@@ -1,5 +1,6 @@
 #pragma once
 #include "nn/layers.h"
+#include "ops/normalize.h"
 
 namespace tern::nn {
 
@@ -8,6 +9,7 @@ struct MaskOptions {
   bool causal = false;  ///< query i sees keys 0 .. i + (keys - queries): the last query sees all keys
   Tensor padding = {};  ///< (B, keys), bool: true where a key is padding, and hidden
   Tensor prefix = {};   ///< (B), i64: the first prefix[b] keys of row b are visible to all its queries; needs `causal`
+  bool use_fused_kernel = false;  ///< for layers with fused kernels, which need no (B, 1, queries, keys) tensor: makes none
 };
 
 /// A mask ready for use, made once for a batch and shared by all layers.
@@ -25,12 +27,15 @@ class AttentionMask {
 
   /// Added to the scores: (1 or B, 1, queries, keys), 0 where visible; undefined if nothing is hidden. See Note [Hidden
   /// scores].
-  const Tensor& additive() const { return additive_; }
-  /// What the mask was made from, for kernels that need no materialised mask.
+  /// Throws Error for a mask that was made for fused kernels.
+  const Tensor& additive() const;
+  /// The same for fused_attention_softmax.
+  const SoftmaxMask& fused() const { return fused_; }
   const MaskOptions& options() const { return options_; }
 
  private:
   MaskOptions options_;
+  SoftmaxMask fused_;
   Tensor additive_;
 };
 
@@ -54,17 +59,17 @@ struct MultiHeadAttention final : Module {
   Tensor forward(const Tensor& x, const AttentionMask& mask = {}) const;
   /// Cross attention: x (B, T, width), memory (B, S, width) -> (B, T, width).
   Tensor forward(const Tensor& x, const Tensor& memory, const AttentionMask& mask = {}) const;
+  /// The result before `proj`, for a caller that adds its bias later. Without a memory: self attention.
+  Tensor heads_joined(const Tensor& x, const Tensor& memory, const AttentionMask& mask) const;
 
   std::optional<Linear> qkv, query, key_value;
   Linear proj;
   AttentionOptions options;
-
- private:
-  Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) const;
 };
 
-/// The plain composition: q (B, H, T, D), k and v (B, H, S, D), any strides -> (B, H, T, D).
+/// softmax(q k^T / sqrt(D) + mask) v: q (B, H, T, D), k and v (B, H, S, D), any strides -> (B, H, T, D). See Note [Hidden
+/// scores] for queries that see no key.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask = {}, double dropout = 0,
-                 bool training = false);
+                 bool training = false, bool use_fused_kernel = false);
 
 }  // namespace tern::nn

@@ -35,7 +35,6 @@ static void initialize_gpt2(DecoderLM& model) {
 }
 
 DecoderLM::DecoderLM(const DecoderLMOptions& options_) : options(options_) {
-  detail::refuse_fused("DecoderLM", options.use_fused_kernel);
   if (options.vocab < 1 || options.length < 1 || options.width < 1 || options.layers < 0 || options.ff < 1)
     fail("DecoderLM", fmt::format("expected sizes >= 1 but got vocab {}, length {}, width {}, layers {}, ff {}",
                                   options.vocab, options.length, options.width, options.layers, options.ff));
@@ -45,7 +44,9 @@ DecoderLM::DecoderLM(const DecoderLMOptions& options_) : options(options_) {
   // Built one by one: copies of one layer would share its parameters.
   for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(layer_options(options));
   if (options.final_norm)
-    norm.emplace(options.width, NormOptions{.eps = options.layer_norm_eps, .device = options.device});
+    norm.emplace(options.width, NormOptions{.eps = options.layer_norm_eps,
+                                            .use_fused_kernel = options.use_fused_kernel,
+                                            .device = options.device});
   head = Linear(options.width, options.vocab, options.head_bias, options.device);
   if (options.tied_head) head.weight = tokens.weight;
   if (options.initialization == Initialization::gpt2) initialize_gpt2(*this);
@@ -70,10 +71,11 @@ Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& mask, const Ten
          fmt::format("expected at most {} positions but got ids {}", options.length, to_string(ids.shape())));
   if (places.defined() && places.shape() != ids.shape())
     fail("DecoderLM", fmt::format("expected a place for each of ids {} but got {}", to_string(ids.shape()), to_string(places.shape())));
-  Tensor x = drop.forward(tokens.forward(ids) +
+  const Tensor x = drop.forward(tokens.forward(ids) +
                           (places.defined() ? positions.forward(places) : slice(positions.weight, 0, 0, ids.size(1))));
-  for (const TransformerLayer& block : blocks) x = block.forward(x, mask);
-  return norm ? norm->forward(x) : x;
+  ResidualStream stream(x, options.use_fused_kernel);
+  for (const TransformerLayer& block : blocks) block.forward(stream, mask);
+  return norm ? stream.normalized(*norm) : stream.value();
 }
 
 Tensor DecoderLM::forward(const Tensor& ids, const AttentionMask& mask, const Tensor& places) const {
@@ -84,7 +86,8 @@ Tensor DecoderLM::forward(const Tensor& ids, const AttentionMask& mask, const Te
 
 Tensor DecoderLM::forward(const Tensor& ids) const {
   const std::int64_t length = ids.dims() == 2 ? ids.size(1) : 0;
-  return forward(ids, AttentionMask::causal(length, tokens.weight.dtype(), tokens.weight.device()));
+  const MaskOptions causal{.causal = true, .use_fused_kernel = options.use_fused_kernel};
+  return forward(ids, AttentionMask(causal, length, length, tokens.weight.dtype(), tokens.weight.device()));
 }
 
 Tensor restarted_places(const Tensor& prefix, std::int64_t length, std::int64_t start, std::int64_t last) {

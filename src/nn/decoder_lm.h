@@ -28,8 +28,7 @@ struct DecoderLMOptions {
 /// 4 width.
 struct DecoderLM final : Module {
   DecoderLM() = default;
-  /// Throws Error for sizes that are not positive, heads that do not divide width, or a fused kernel that the build
-  /// lacks.
+  /// Throws Error for sizes that are not positive, or heads that do not divide width.
   explicit DecoderLM(const DecoderLMOptions& options);
   void visit(Visitor& v) override;
 

@@ -55,7 +55,8 @@ std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const Tok
 
   for (std::int64_t width = *std::max_element(prompt_lengths.begin(), prompt_lengths.end());; ++width) {
     width = std::min(width, limit);
-    const AttentionMask mask({.causal = true, .prefix = prefix}, width, width, dtype, device);
+    const MaskOptions visible{.causal = true, .prefix = prefix, .use_fused_kernel = model.options.use_fused_kernel};
+    const AttentionMask mask(visible, width, width, dtype, device);
     const Tensor places =
         options.restart_at < 0 ? Tensor() : restarted_places(prompt_ends, width, options.restart_at, model.options.length - 1);
     const Tensor states = model.hidden(slice(ids, 1, 0, width), mask, places);

@@ -22,10 +22,6 @@ static void check_sizes(const char* where, std::int64_t a, std::int64_t b) {
   if (a < 1 || b < 1) fail(where, fmt::format("expected sizes >= 1 but got {} and {}", a, b));
 }
 
-void detail::refuse_fused(const char* where, bool use_fused_kernel) {
-  if (use_fused_kernel) fail(where, "expected use_fused_kernel = false: this build has no fused kernels");
-}
-
 Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, Device device) {
   check_sizes("Linear", in, out);
   weight = parameter({out, in}, device);
@@ -59,9 +55,9 @@ Tensor Embedding::forward(const Tensor& ids) const {
   return embedding(weight, ids);
 }
 
-LayerNorm::LayerNorm(std::int64_t width, const NormOptions& options) : eps(options.eps) {
+LayerNorm::LayerNorm(std::int64_t width, const NormOptions& options)
+    : eps(options.eps), use_fused_kernel(options.use_fused_kernel) {
   check_sizes("LayerNorm", width, 1);
-  detail::refuse_fused("LayerNorm", options.use_fused_kernel);
   weight = init::ones(parameter({width}, options.device));
   if (options.bias) bias = init::zeros(parameter({width}, options.device));
 }
@@ -73,12 +69,18 @@ void LayerNorm::visit(Visitor& v) {
 
 Tensor LayerNorm::forward(const Tensor& x) const {
   const ModuleScope scope(this, "LayerNorm");
-  return layer_norm(x, weight, bias, eps);
+  return (use_fused_kernel ? fused_layer_norm : layer_norm)(x, weight, bias, eps);
 }
 
-RMSNorm::RMSNorm(std::int64_t width, const NormOptions& options) : eps(options.eps) {
+ResidualNorm LayerNorm::forward(const Tensor& branch, const Tensor& residual, const BranchOptions& options) const {
+  const ModuleScope scope(this, "LayerNorm");
+  const auto join = use_fused_kernel ? fused_residual_layer_norm : residual_layer_norm;
+  return join(branch, residual, weight, bias, eps, options);
+}
+
+RMSNorm::RMSNorm(std::int64_t width, const NormOptions& options)
+    : eps(options.eps), use_fused_kernel(options.use_fused_kernel) {
   check_sizes("RMSNorm", width, 1);
-  detail::refuse_fused("RMSNorm", options.use_fused_kernel);
   weight = init::ones(parameter({width}, options.device));
 }
 
@@ -86,7 +88,13 @@ void RMSNorm::visit(Visitor& v) { v("weight", weight); }
 
 Tensor RMSNorm::forward(const Tensor& x) const {
   const ModuleScope scope(this, "RMSNorm");
-  return rms_norm(x, weight, eps);
+  return (use_fused_kernel ? fused_rms_norm : rms_norm)(x, weight, eps);
+}
+
+ResidualNorm RMSNorm::forward(const Tensor& branch, const Tensor& residual, const BranchOptions& options) const {
+  const ModuleScope scope(this, "RMSNorm");
+  const auto join = use_fused_kernel ? fused_residual_rms_norm : residual_rms_norm;
+  return join(branch, residual, weight, eps, options);
 }
 
 Dropout::Dropout(double probability) : p(probability) {

@@ -1,5 +1,6 @@
 #pragma once
 #include "nn/module.h"
+#include "ops/normalize.h"
 
 namespace tern::nn {
 
@@ -36,9 +37,12 @@ struct LayerNorm final : Module {
   explicit LayerNorm(std::int64_t width, const NormOptions& options = {});
   void visit(Visitor& v) override;
   Tensor forward(const Tensor& x) const;
+  /// A branch joins the residual stream, and the sum is normalized.
+  ResidualNorm forward(const Tensor& branch, const Tensor& residual, const BranchOptions& options = {}) const;
 
   Tensor weight, bias;
   double eps = 1e-5;
+  bool use_fused_kernel = false;
 };
 
 /// x / sqrt(mean(x^2) + eps) * weight over the last dimension.
@@ -47,9 +51,11 @@ struct RMSNorm final : Module {
   explicit RMSNorm(std::int64_t width, const NormOptions& options = {});
   void visit(Visitor& v) override;
   Tensor forward(const Tensor& x) const;
+  ResidualNorm forward(const Tensor& branch, const Tensor& residual, const BranchOptions& options = {}) const;
 
   Tensor weight;
   double eps = 1e-5;
+  bool use_fused_kernel = false;
 };
 
 /// Zeroes elements with probability p while training. Throws Error unless 0 <= p < 1.
@@ -75,10 +81,5 @@ struct GELU final : Module {
 
   bool tanh = false;
 };
-
-namespace detail {
-/// Throws Error: this build has the plain kernels only.
-void refuse_fused(const char* where, bool use_fused_kernel);
-}  // namespace detail
 
 }  // namespace tern::nn

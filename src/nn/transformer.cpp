@@ -1,6 +1,8 @@
 #include "nn/transformer.h"
 
+#include "ops/matmul.h"
 #include "ops/pointwise.h"
+#include "ops/random.h"
 
 namespace tern::nn {
 
@@ -12,9 +14,42 @@ void FeedForward::visit(Visitor& v) {
   v("proj", proj);
 }
 
+Tensor FeedForward::activated(const Tensor& x) const {
+  const ModuleScope scope(this, "FeedForward");
+  return activate(activation, fc.forward(x));
+}
+
 Tensor FeedForward::forward(const Tensor& x) const {
   const ModuleScope scope(this, "FeedForward");
-  return proj.forward(activate(activation, fc.forward(x)));
+  return proj.forward(activated(x));
+}
+
+void ResidualStream::add(const Tensor& branch, const Linear& proj, const Dropout& drop) {
+  if (!fused_) {
+    x_ = x_ + drop.forward(proj.forward(branch));
+    return;
+  }
+  x_ = value();
+  const ModuleScope scope(&proj, "Linear");
+  waiting_ = linear(branch, proj.weight);
+  options_ = {.bias = proj.bias, .dropout = drop.p, .training = drop.training};
+}
+
+Tensor ResidualStream::normalized(const LayerNorm& norm) {
+  if (!waiting_.defined()) return norm.forward(x_);
+  ResidualNorm joined = norm.forward(waiting_, x_, options_);
+  x_ = std::move(joined.sum);
+  waiting_ = {};
+  return joined.y;
+}
+
+Tensor ResidualStream::value() {
+  if (waiting_.defined()) {
+    const Tensor branch = options_.bias.defined() ? waiting_ + options_.bias : waiting_;
+    x_ = x_ + dropout(branch, options_.dropout, options_.training);
+    waiting_ = {};
+  }
+  return x_;
 }
 
 static NormOptions norm_options(const TransformerLayerOptions& o) {
@@ -35,7 +70,8 @@ TransformerLayer::TransformerLayer(const TransformerLayerOptions& o)
       norm2(o.width, norm_options(o)),
       attn(o.width, attention_options(o, false)),
       ff(o.width, o.ff, o.activation, o.bias, o.device),
-      drop(o.dropout) {
+      drop(o.dropout),
+      use_fused_kernel(o.use_fused_kernel) {
   if (!o.cross) return;
   norm_cross.emplace(o.width, norm_options(o));
   cross_attn.emplace(o.width, attention_options(o, true));
@@ -55,13 +91,21 @@ Tensor TransformerLayer::forward(const Tensor& x, const AttentionMask& mask) con
 
 Tensor TransformerLayer::forward(const Tensor& x, const AttentionMask& mask, const Tensor& memory,
                                  const AttentionMask& memory_mask) const {
+  ResidualStream stream(x, use_fused_kernel);
+  forward(stream, mask, memory, memory_mask);
+  return stream.value();
+}
+
+void TransformerLayer::forward(ResidualStream& x, const AttentionMask& mask, const Tensor& memory,
+                               const AttentionMask& memory_mask) const {
   const ModuleScope scope(this, "TransformerLayer");
   if (memory.defined() != cross_attn.has_value())
     fail("TransformerLayer", cross_attn ? "expected a memory: the layer has cross attention"
                                         : "expected no memory: the layer has no cross attention");
-  Tensor y = x + drop.forward(attn.forward(norm1.forward(x), mask));
-  if (cross_attn) y = y + drop.forward(cross_attn->forward(norm_cross->forward(y), memory, memory_mask));
-  return y + drop.forward(ff.forward(norm2.forward(y)));
+  x.add(attn.heads_joined(x.normalized(norm1), {}, mask), attn.proj, drop);
+  if (cross_attn)
+    x.add(cross_attn->heads_joined(x.normalized(*norm_cross), memory, memory_mask), cross_attn->proj, drop);
+  x.add(ff.activated(x.normalized(norm2)), ff.proj, drop);
 }
 
 }  // namespace tern::nn

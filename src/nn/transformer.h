@@ -10,9 +10,29 @@ struct FeedForward final : Module {
               Device device = cpu);
   void visit(Visitor& v) override;
   Tensor forward(const Tensor& x) const;
+  /// The result before `proj`: (..., hidden).
+  Tensor activated(const Tensor& x) const;
 
   Linear fc, proj;
   Activation activation = Activation::gelu;
+};
+
+/// A residual stream (B, T, width) and a branch that is to join it. With fused kernels the branch waits, so that its bias,
+/// its dropout, the addition and the norm that follows are one kernel; else it joins at once.
+class ResidualStream {
+ public:
+  explicit ResidualStream(Tensor x, bool use_fused_kernel = false) : x_(std::move(x)), fused_(use_fused_kernel) {}
+  /// x + drop(proj(branch)), sooner or later.
+  void add(const Tensor& branch, const Linear& proj, const Dropout& drop);
+  /// The norm of the stream, with all that was added.
+  Tensor normalized(const LayerNorm& norm);
+  /// The stream, with all that was added.
+  Tensor value();
+
+ private:
+  Tensor x_, waiting_;
+  BranchOptions options_;  ///< of the branch that waits
+  bool fused_;
 };
 
 struct TransformerLayerOptions {
@@ -34,6 +54,9 @@ struct TransformerLayer final : Module {
   void visit(Visitor& v) override;
   /// x (B, T, width) -> (B, T, width).
   Tensor forward(const Tensor& x, const AttentionMask& mask = {}) const;
+  /// Several layers pass one stream on, so that each fuses with the next.
+  void forward(ResidualStream& x, const AttentionMask& mask, const Tensor& memory = {},
+               const AttentionMask& memory_mask = {}) const;
   /// With a memory (B, S, width). Throws Error unless the layer has `cross`.
   Tensor forward(const Tensor& x, const AttentionMask& mask, const Tensor& memory,
                  const AttentionMask& memory_mask) const;
@@ -44,6 +67,7 @@ struct TransformerLayer final : Module {
   std::optional<MultiHeadAttention> cross_attn;
   FeedForward ff;
   Dropout drop;
+  bool use_fused_kernel = false;
 };
 
 }  // namespace tern::nn

@@ -5,14 +5,20 @@
 #include <algorithm>
 
 #include "autodiff/engine.h"
+#include "ops/copy.h"
+#include "ops/detail/dropout_at.h"
+#include "ops/factory.h"
+#include "ops/kernels/layer_norm.h"
 #include "ops/pointwise.h"
+#include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 
 namespace tern {
 
 // Plain compositions: the forward runs unrecorded, and backward is the closed form of the derivative, in ops. So a step
-// keeps one or two tensors for each call, not every intermediate.
+// keeps one or two tensors for each call, not every intermediate. A fused op has kernels for both, and takes the same closed
+// form where its gradient is to be differentiated again. (Softmax of attention scores is in attention_softmax.cpp.)
 
 static void check_floating(const char* op, const Tensor& x) {
   if (!is_floating(x.dtype())) fail(op, fmt::format("expected a floating dtype but got {}", name(x.dtype())));
@@ -54,25 +60,32 @@ Tensor log_softmax(const Tensor& x, int dim) {
 
 namespace {
 
-void check_norm(const char* op, const Tensor& x, const Tensor& gamma, const Tensor& beta) {
+/// Which norm, and the name under which it fails.
+struct Norm {
+  const char* op;
+  bool centered;
+  double eps;
+};
+
+void check_norm(const char* op, const Tensor& x, std::initializer_list<const Tensor*> parameters) {
   check_floating(op, x);
-  const auto fits = [&](const Tensor& scale) { return !scale.defined() || (x.dims() > 0 && scale.shape() == Shape{x.size(-1)}); };
-  if (x.dims() == 0 || !fits(gamma) || !fits(beta))
-    fail(op, fmt::format("expected x (..., N) and parameters (N) but got {}, {} and {}", to_string(x.shape()),
-                         gamma.defined() ? to_string(gamma.shape()) : "none", beta.defined() ? to_string(beta.shape()) : "none"));
-  for (const Tensor* scale : {&gamma, &beta})
-    if (scale->defined() && (scale->dtype() != x.dtype() || scale->device() != x.device()))
+  for (const Tensor* parameter : parameters) {
+    if (x.dims() == 0 || (parameter->defined() && parameter->shape() != Shape{x.size(-1)}))
+      fail(op, fmt::format("expected x (..., N) and parameters (N) but got {} and {}", to_string(x.shape()),
+                           parameter->defined() ? to_string(parameter->shape()) : "none"));
+    if (parameter->defined() && (parameter->dtype() != x.dtype() || parameter->device() != x.device()))
       fail(op, fmt::format("expected parameters like x, {} on {}, but got {} on {}", name(x.dtype()), to_string(x.device()),
-                           name(scale->dtype()), to_string(scale->device())));
+                           name(parameter->dtype()), to_string(parameter->device())));
+  }
 }
 
 struct Normalized {
   Tensor unit, rstd;  ///< the normalized rows, and one over the deviation
 };
 
-Normalized normalized(const Tensor& x, bool centered, double eps) {
-  const Tensor deviation = centered ? x - mean(x, {-1}, true) : x;
-  const Tensor rstd = rsqrt(mean(square(deviation), {-1}, true) + eps);
+Normalized normalized(const Tensor& x, const Norm& norm) {
+  const Tensor deviation = norm.centered ? x - mean(x, {-1}, true) : x;
+  const Tensor rstd = rsqrt(mean(square(deviation), {-1}, true) + norm.eps);
   return {deviation * rstd, rstd};
 }
 
@@ -82,42 +95,225 @@ Tensor affine(Tensor unit, const Tensor& gamma, const Tensor& beta) {
   return unit;
 }
 
-Tensor norm(const char* op, bool centered, const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps) {
-  check_norm(op, x, gamma, beta);
+struct NormGradients {
+  Tensor x, gamma, beta;
+};
+
+/// The gradients of affine(normalized(x)) from that of its result; all three, whether wanted or not, cost ops.
+struct Wanted {
+  bool x = true, gamma = false, beta = false;
+};
+NormGradients closed_form(const Norm& norm, const Normalized& rows, const Tensor& gamma, const Tensor& g, Wanted wanted) {
+  NormGradients result;
+  if (wanted.x) {
+    const Tensor h = gamma.defined() ? g * gamma : g;
+    const Tensor along = rows.unit * mean(h * rows.unit, {-1}, true);
+    result.x = (norm.centered ? h - mean(h, {-1}, true) - along : h - along) * rows.rstd;
+  }
+  if (wanted.gamma) result.gamma = sum_to(g * rows.unit, {g.size(-1)});
+  if (wanted.beta) result.beta = sum_to(g, {g.size(-1)});
+  return result;
+}
+
+Tensor plain_norm(const Norm& norm, const Tensor& x, const Tensor& gamma, const Tensor& beta) {
+  check_norm(norm.op, x, {&gamma, &beta});
   Normalized rows;
   Tensor y;
   {
     const NoGrad unrecorded;
-    rows = normalized(x, centered, eps);
+    rows = normalized(x, norm);
     y = affine(rows.unit, gamma, beta);
   }
-  return record(op, y, {x, gamma, beta}, {x, gamma, rows.unit, rows.rstd}, [centered, eps](const Backward& call) -> Tensors {
-    const Tensor &g = call.grad(), scale = call.saved(1);
-    Tensor unit = call.saved(2), rstd = call.saved(3);
-    if (context().grad) {
-      // For a higher order what was kept must depend on x: make it again, recorded.
-      Normalized again = normalized(call.saved(0), centered, eps);
-      unit = again.unit;
-      rstd = again.rstd;
-    }
-    Tensor gx, ggamma, gbeta;
-    if (call.needs(0)) {
-      const Tensor gu = scale.defined() ? g * scale : g;
-      const Tensor along = unit * mean(gu * unit, {-1}, true);
-      gx = (centered ? gu - mean(gu, {-1}, true) - along : gu - along) * rstd;
-    }
-    if (call.needs(1)) ggamma = sum_to(g * unit, scale.shape());
-    if (call.needs(2)) gbeta = sum_to(g, {g.size(-1)});
-    return {gx, ggamma, gbeta};
+  return record(norm.op, y, {x, gamma, beta}, {x, gamma, rows.unit, rows.rstd}, [norm](const Backward& call) -> Tensors {
+    // For a higher order what was kept must depend on x: make it again, recorded.
+    const Normalized made = context().grad ? normalized(call.saved(0), norm) : Normalized{call.saved(2), call.saved(3)};
+    NormGradients d = closed_form(norm, made, call.saved(1), call.grad(), {call.needs(0), call.needs(1), call.needs(2)});
+    return {d.x, d.gamma, d.beta};
   });
+}
+
+// The fused norms.
+
+/// x (..., N) as (R, N), for a kernel; of an undefined tensor, a view without data.
+View rows_of(const Tensor& x) {
+  if (!x.defined()) return {};
+  View view = x.view();
+  const std::int64_t columns = x.size(-1);
+  std::int64_t rows = 1;
+  for (int d = 0; d + 1 < x.dims(); ++d) rows *= x.size(d);
+  view.shape = {rows, columns};
+  view.strides = {columns, 1};
+  return view;
+}
+View view_of(const Tensor& x) { return x.defined() ? x.view() : View{}; }
+
+struct Statistics {
+  Tensor mean, rstd;  ///< (R); see Note [Shifted rows]
+};
+Statistics empty_statistics(const Norm& norm, const Tensor& x) {
+  const DType dtype = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const Shape rows = {rows_of(x).shape[0]};
+  return {norm.centered ? empty(rows, dtype, x.device()) : Tensor(), empty(rows, dtype, x.device())};
+}
+
+/// What a branch went through: enough to draw its dropout again.
+struct Draws {
+  double p = 0;
+  PhiloxState state = {};
+};
+
+struct FusedGradients {
+  Tensor x, branch, gamma, beta, bias;  ///< branch: x itself without dropout
+};
+
+/// By the kernel; g and g_sum as autograd gives them, g_sum may be undefined.
+FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor& gamma, const Statistics& kept, const Tensor& g,
+                                const Tensor& g_sum, const Draws& draws, Wanted wanted, bool wants_bias) {
+  const Tensor rows = contiguous(s), dy = contiguous(g), dsum = g_sum.defined() ? contiguous(g_sum) : Tensor();
+  const auto parameter = [&](bool is_wanted) { return is_wanted ? empty({s.size(-1)}, s.dtype(), s.device()) : Tensor(); };
+  FusedGradients d{empty_like(rows), {}, parameter(wanted.gamma), parameter(wanted.beta), parameter(wants_bias)};
+  d.branch = draws.p > 0 ? empty_like(rows) : d.x;
+  on(s.device(), [&](auto dev) {
+    kernels::layer_norm_grad(dev, {.s = rows_of(rows),
+                                   .gamma = view_of(gamma),
+                                   .mean = view_of(kept.mean),
+                                   .rstd = view_of(kept.rstd),
+                                   .centered = norm.centered,
+                                   .g = rows_of(dy),
+                                   .g_sum = rows_of(dsum),
+                                   .p = draws.p,
+                                   .draws = draws.state,
+                                   .dx = rows_of(d.x),
+                                   .dbranch = draws.p > 0 ? rows_of(d.branch) : View{},
+                                   .dgamma = view_of(d.gamma),
+                                   .dbeta = view_of(d.beta),
+                                   .dbias = view_of(d.bias)});
+  });
+  return d;
+}
+
+Tensor fused_norm(const Norm& norm, const Tensor& x, const Tensor& gamma, const Tensor& beta) {
+  check_norm(norm.op, x, {&gamma, &beta});
+  const Tensor source = contiguous(x), scale = gamma.defined() ? contiguous(gamma) : gamma, shift = beta.defined() ? contiguous(beta) : beta;
+  const Statistics kept = empty_statistics(norm, x);
+  const Tensor y = empty_like(source);
+  on(x.device(), [&](auto dev) {
+    kernels::layer_norm(dev, {.x = rows_of(source),
+                              .gamma = view_of(scale),
+                              .beta = view_of(shift),
+                              .eps = norm.eps,
+                              .centered = norm.centered,
+                              .y = rows_of(y),
+                              .mean = view_of(kept.mean),
+                              .rstd = view_of(kept.rstd)});
+  });
+  return record(norm.op, y, {source, scale, shift}, {source, scale, kept.mean, kept.rstd}, [norm](const Backward& call) -> Tensors {
+    const Tensor s = call.saved(0), weight = call.saved(1);
+    const Wanted wanted{call.needs(0), call.needs(1), call.needs(2)};
+    if (context().grad) {
+      NormGradients d = closed_form(norm, normalized(s, norm), weight, call.grad(), wanted);
+      return {d.x, d.gamma, d.beta};
+    }
+    FusedGradients d = kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, call.grad(), {}, {}, wanted, false);
+    return {d.x, d.gamma, d.beta};
+  });
+}
+
+void check_branch(const char* op, const Tensor& x, const Tensor& residual, const BranchOptions& branch) {
+  if (residual.shape() != x.shape() || residual.dtype() != x.dtype() || residual.device() != x.device())
+    fail(op, fmt::format("expected a residual like x, {} {} on {}, but got {} {} on {}", name(x.dtype()), to_string(x.shape()),
+                         to_string(x.device()), name(residual.dtype()), to_string(residual.shape()), to_string(residual.device())));
+  if (!(branch.dropout >= 0 && branch.dropout < 1))
+    fail(op, fmt::format("expected a dropout probability in [0, 1) but got {}", branch.dropout));
+}
+
+ResidualNorm plain_residual_norm(const Norm& norm, const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta,
+                                 const BranchOptions& branch) {
+  check_norm(norm.op, x, {&gamma, &beta, &branch.bias});
+  check_branch(norm.op, x, residual, branch);
+  const Tensor sum = residual + dropout(branch.bias.defined() ? x + branch.bias : x, branch.dropout, branch.training);
+  return {sum, plain_norm(norm, sum, gamma, beta)};
+}
+
+/// The gradients of residual_norm in ops, for a higher order, and where the sum alone was used.
+FusedGradients composed_gradients(const Norm& norm, const Tensor& s, const Tensor& gamma, const Tensor& g, const Tensor& g_sum,
+                                  const Draws& draws, Wanted wanted, bool wants_bias) {
+  FusedGradients d;
+  if (g.defined()) {
+    NormGradients through = closed_form(norm, normalized(s, norm), gamma, g, {true, wanted.gamma, wanted.beta});
+    d = {g_sum.defined() ? through.x + g_sum : through.x, {}, through.gamma, through.beta, {}};
+  } else {
+    d.x = g_sum;
+    if (wanted.gamma) d.gamma = zeros({s.size(-1)}, s.dtype(), s.device());
+    if (wanted.beta) d.beta = zeros({s.size(-1)}, s.dtype(), s.device());
+  }
+  d.branch = draws.p > 0 ? detail::dropout_at(d.x, draws.p, draws.state) : d.x;
+  if (wants_bias) d.bias = sum_to(d.branch, {s.size(-1)});
+  return d;
+}
+
+ResidualNorm fused_residual_norm(const Norm& norm, const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta,
+                                 const BranchOptions& branch) {
+  check_norm(norm.op, x, {&gamma, &beta, &branch.bias});
+  check_branch(norm.op, x, residual, branch);
+  const auto packed = [](const Tensor& t) { return t.defined() ? contiguous(t) : t; };
+  const Tensor source = contiguous(x), stream = contiguous(residual), scale = packed(gamma), shift = packed(beta), bias = packed(branch.bias);
+  Draws draws;
+  if (branch.training && branch.dropout > 0) draws = {branch.dropout, context().generator.reserve(x.numel())};
+  const Statistics kept = empty_statistics(norm, x);
+  const Tensor sum = empty_like(source), y = empty_like(source);
+  on(x.device(), [&](auto dev) {
+    kernels::layer_norm(dev, {.x = rows_of(source),
+                              .gamma = view_of(scale),
+                              .beta = view_of(shift),
+                              .eps = norm.eps,
+                              .centered = norm.centered,
+                              .residual = rows_of(stream),
+                              .bias = view_of(bias),
+                              .p = draws.p,
+                              .draws = draws.state,
+                              .sum = rows_of(sum),
+                              .y = rows_of(y),
+                              .mean = view_of(kept.mean),
+                              .rstd = view_of(kept.rstd)});
+  });
+  const Tensors outputs = record_all(
+      norm.op, {sum, y}, {source, stream, scale, shift, bias}, {sum, scale, kept.mean, kept.rstd}, [norm, draws](const Backward& call) -> Tensors {
+        const Tensor s = call.saved(0), weight = call.saved(1), &g_sum = call.grad(0), &g = call.grad(1);
+        const Wanted wanted{true, call.needs(2), call.needs(3)};
+        const bool wants_bias = call.needs(4);
+        const bool in_ops = context().grad || !g.defined();
+        FusedGradients d = in_ops ? composed_gradients(norm, s, weight, g, g_sum, draws, wanted, wants_bias)
+                                  : kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, g, g_sum, draws, wanted, wants_bias);
+        return {d.branch, d.x, d.gamma, d.beta, d.bias};
+      });
+  return {outputs[0], outputs[1]};
 }
 
 }  // namespace
 
 Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps) {
-  return norm("layer_norm", true, x, gamma, beta, eps);
+  return plain_norm({"layer_norm", true, eps}, x, gamma, beta);
 }
+Tensor fused_layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps) {
+  return fused_norm({"fused_layer_norm", true, eps}, x, gamma, beta);
+}
+Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return plain_norm({"rms_norm", false, eps}, x, gamma, {}); }
+Tensor fused_rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return fused_norm({"fused_rms_norm", false, eps}, x, gamma, {}); }
 
-Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return norm("rms_norm", false, x, gamma, {}, eps); }
+ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, double eps,
+                                 const BranchOptions& branch) {
+  return plain_residual_norm({"residual_layer_norm", true, eps}, x, residual, gamma, beta, branch);
+}
+ResidualNorm fused_residual_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, double eps,
+                                       const BranchOptions& branch) {
+  return fused_residual_norm({"fused_residual_layer_norm", true, eps}, x, residual, gamma, beta, branch);
+}
+ResidualNorm residual_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, double eps, const BranchOptions& branch) {
+  return plain_residual_norm({"residual_rms_norm", false, eps}, x, residual, gamma, {}, branch);
+}
+ResidualNorm fused_residual_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, double eps, const BranchOptions& branch) {
+  return fused_residual_norm({"fused_residual_rms_norm", false, eps}, x, residual, gamma, {}, branch);
+}
 
 }  // namespace tern

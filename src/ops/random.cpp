@@ -4,6 +4,7 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
+#include "ops/detail/dropout_at.h"
 #include "ops/kernels/random.h"
 
 namespace tern {
@@ -72,8 +73,7 @@ Tensor normal_(const Tensor& x, double mean, double deviation) {
   return x;
 }
 
-/// Dropout with the draws of a known position: linear in x, and its own derivative.
-static Tensor dropout_at(const Tensor& x, double p, PhiloxState state) {
+Tensor detail::dropout_at(const Tensor& x, double p, PhiloxState state) {
   const Tensor source = contiguous(x);
   Tensor y = empty_like(source);
   on(x.device(), [&](auto dev) { kernels::dropout(dev, source.view(), y.view(), p, state); });
@@ -85,7 +85,7 @@ Tensor dropout(const Tensor& x, double p, bool training) {
   if (!(p >= 0 && p < 1)) fail("dropout", fmt::format("expected a probability in [0, 1) but got {}", p));
   check_floating("dropout", x.dtype());
   if (!training || p == 0) return x;
-  return dropout_at(x, p, context().generator.reserve(x.numel()));
+  return detail::dropout_at(x, p, context().generator.reserve(x.numel()));
 }
 
 }  // namespace tern

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -115,6 +116,15 @@ void copy_to_host(Cpu, void* destination, const void* source, std::size_t bytes,
   std::memcpy(destination, source, bytes);
 }
 void synchronize(Cpu, Stream) {}
+
+using Clock = std::chrono::steady_clock;
+void* mark(Cpu, Stream) { return new Clock::time_point(Clock::now()); }
+double milliseconds_between(Cpu, const void* earlier, const void* later) {
+  const auto at = [](const void* moment) { return *static_cast<const Clock::time_point*>(moment); };
+  return std::chrono::duration<double, std::milli>(at(later) - at(earlier)).count();
+}
+void forget(Cpu, void* moment) noexcept { delete static_cast<Clock::time_point*>(moment); }
+
 MemoryStatistics memory_statistics(Cpu) { return allocator().statistics(); }
 void reset_peak_memory(Cpu) { allocator().reset_peak(); }
 

@@ -72,6 +72,16 @@ void copy_to_host(Cuda, void* destination, const void* source, std::size_t bytes
 void synchronize(Cuda, Stream stream);
 int device_count(Cuda);
 
+/// A moment in a stream's work: it is past when all that was queued before is done. For measuring without a wait; whoever marks
+/// it also forgets it.
+void* mark(Cpu, Stream stream);
+void* mark(Cuda, Stream stream);
+/// Waits for the later one.
+double milliseconds_between(Cpu, const void* earlier, const void* later);
+double milliseconds_between(Cuda, const void* earlier, const void* later);
+void forget(Cpu, void* moment) noexcept;
+void forget(Cuda, void* moment) noexcept;
+
 /// What a device's allocator has done so far, in bytes and calls.
 struct MemoryStatistics {
   std::size_t allocated = 0;       ///< in live tensors

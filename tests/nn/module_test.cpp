@@ -260,11 +260,6 @@ TEST_CASE("wrong options and inputs are refused in one line", "[layers]") {
   CHECK_THROWS_AS(nn::Dropout(-0.1), Error);
   options.heads = 4;
   CHECK_THROWS_AS(nn::DecoderLM(options), Error);
-  options = odd_options();
-  options.use_fused_kernel = true;
-  CHECK_THROWS_WITH(nn::DecoderLM(options),
-                    "[DecoderLM] expected use_fused_kernel = false: this build has no fused kernels");
-  CHECK_THROWS_AS(nn::LayerNorm(4, {.use_fused_kernel = true}), Error);
 }
 
 TEST_CASE("initialisers have the stated bounds and deviations", "[init]") {

@@ -1,11 +1,10 @@
-// Rows of ops/matmul.h, ops/normalize.h and ops/loss.h. Note [The table] in op_cases.h.
+// Rows of ops/matmul.h and ops/loss.h. Note [The table] in op_cases.h.
 #include <cmath>
 #include <limits>
 
 #include "op_cases.h"
 #include "ops/loss.h"
 #include "ops/matmul.h"
-#include "ops/normalize.h"
 
 namespace tern::op_cases {
 
@@ -177,101 +176,6 @@ void add_matmul(Rows& rows) {
   rows.push_back(row);
 }
 
-std::vector<double> softmax_of(std::vector<double> s) {
-  double top = -std::numeric_limits<double>::infinity(), total = 0;
-  for (double v : s) top = std::max(top, v);
-  for (double& v : s) total += v = std::exp(v - top);
-  for (double& v : s) v /= total;
-  return s;
-}
-
-/// The rows of x (last dimension), normalized.
-Array normalized(A x, bool centered, double eps) {
-  return along(x, -1, [=](std::vector<double> s) {
-    const double mean = centered ? sum_of(s) / static_cast<double>(s.size()) : 0;
-    double square = 0;
-    for (double v : s) square += (v - mean) * (v - mean);
-    for (double& v : s) v = (v - mean) / std::sqrt(square / static_cast<double>(s.size()) + eps);
-    return s;
-  });
-}
-
-void add_normalize(Rows& rows) {
-  const std::vector<std::pair<Shape, int>> forms = {
-      {{0}, 0},    {{1}, 0},       {{31}, -1},  {{33}, 0},   {{1025}, 0},   {{}, -1},      {{3, 5}, 0},
-      {{3, 5}, 1}, {{2, 3, 4}, 1}, {{0, 3}, 1}, {{3, 0}, 1}, {{33, 31}, 0}, {{3, 1025}, 1}};
-  for (const bool logarithm : {false, true}) {
-    const auto f = logarithm ? log_softmax : softmax;
-    Row row{logarithm ? "log_softmax" : "softmax", {}};
-    row.slack = 5;
-    for (const auto& [shape, dim] : forms)
-      row.cases.push_back({{value(shape)},
-                           [f, dim = dim](In in) -> Tensors { return {f(in[0], dim)}; },
-                           [logarithm, dim = dim](Ref in) {
-                             if (in[0].shape.empty()) return one(Array{{}, in.dtype, {logarithm ? 0.0 : 1.0}});
-                             return one(along(in[0], dim, [=](std::vector<double> s) {
-                               s = softmax_of(s);
-                               if (logarithm)
-                                 for (double& v : s) v = std::log(v);
-                               return s;
-                             }));
-                           }});
-    row.mistakes = {{[=] {
-                       f(sample({2, 3}), 2);
-                     },
-                     {"2"}},
-                    {[=] { f(sample({3}, DType::i64), 0); }, {"floating", "i64"}},
-                    {[=] { f(sample({}), 1); }, {"1"}}};
-    rows.push_back(row);
-  }
-
-  const std::vector<Shape> shapes = {{0, 3}, {1, 2},    {31},   {33},    {3, 1025}, {1025, 8},
-                                     {3, 5}, {2, 2, 4}, {1, 1}, {7, 33}, {2, 0}};
-  const double eps = 1e-3;
-  for (const bool centered : {true, false}) {
-    Row row{centered ? "layer_norm" : "rms_norm", {}};
-    row.slack = 20;
-    for (const Shape& shape : shapes) {
-      const std::vector<Input> with = centered ? std::vector{value(shape), value({shape.back()}), value({shape.back()})}
-                                               : std::vector{value(shape), value({shape.back()})};
-      for (std::size_t count = 1; count <= with.size(); ++count) {
-        std::vector<Input> inputs(with.begin(), with.begin() + static_cast<std::ptrdiff_t>(count));
-        row.cases.push_back({inputs,
-                             [=](In in) -> Tensors {
-                               const Tensor gamma = count > 1 ? in[1] : Tensor(), beta = count > 2 ? in[2] : Tensor();
-                               return {centered ? layer_norm(in[0], gamma, beta, eps) : rms_norm(in[0], gamma, eps)};
-                             },
-                             [=](Ref in) {
-                               Array y = normalized(in[0], centered, eps);
-                               if (count > 1) y = zip(y, in[1], in.dtype, [](double a, double b) { return a * b; });
-                               if (count > 2) y = zip(y, in[2], in.dtype, [](double a, double b) { return a + b; });
-                               return one(y);
-                             }});
-      }
-    }
-    // The first case is the one that is called with inputs left out; it has x alone.
-    const auto f = [=](const Tensor& x, const Tensor& gamma) {
-      return centered ? layer_norm(x, gamma, {}) : rms_norm(x, gamma);
-    };
-    row.mistakes = {{[=] {
-                       f(sample({2, 3}), sample({2}));
-                     },
-                     {"(2, 3)", "(2,)"}},
-                    {[=] {
-                       f(sample({2, 3}), sample({1, 3}));
-                     },
-                     {"(2, 3)", "(1, 3)"}},
-                    {[=] { f(sample({}), {}); }, {"()"}},
-                    {[=] { f(sample({3}, DType::i64), {}); }, {"floating", "i64"}},
-                    {[=] { f(sample({3}), sample({3}, DType::f64)); }, {"f32", "f64"}}};
-    if (centered) {
-      row.mistakes.push_back({[] { layer_norm(sample({2, 3}), sample({3}), sample({2})); }, {"(2, 3)", "(2,)"}});
-      row.mistakes.push_back({[] { layer_norm(sample({3}), {}, sample({3}, DType::f16)); }, {"f32", "f16"}});
-    }
-    rows.push_back(row);
-  }
-}
-
 /// The losses of rows of logits, as the definition says.
 Arrays cross_entropy_of(Ref in, std::int64_t ignore, double smoothing, Reduction reduction) {
   A x = in[0], targets = in[1];
@@ -400,7 +304,6 @@ void add_loss(Rows& rows) {
 
 void add_products(Rows& rows) {
   add_matmul(rows);
-  add_normalize(rows);
   add_loss(rows);
 }
 

@@ -93,9 +93,6 @@ TEST_CASE("A mistake in training's options is refused before data is read") {
       {{"--out", ""}, "--out: "},
       {{"--data", ""}, "--data: "},
       {{"extra"}, "unexpected argument extra"},
-      {{"--use-fused-kernel"}, "--use-fused-kernel: this build has no fused kernels"},
-      {{"--use-fused-kernel", "True"}, "--use-fused-kernel: this build has no fused kernels"},
-      {{"--use-fused-kernel=true"}, "--use-fused-kernel: this build has no fused kernels"},
       {{"--use-fused-kernel", "perhaps"}, "--use-fused-kernel: expected True or False but got perhaps"},
   };
   // The data does not exist: a message that names the option shows that nobody looked.

@@ -1,0 +1,261 @@
+#include "bench/ops.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "autodiff/engine.h"
+#include "bench/timing.h"
+#include "common/program.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/normalize.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/view.h"
+
+namespace tern::bench {
+namespace {
+
+struct Options {
+  std::string op = "softmax,layernorm", dtype = "fp32,bf16", device = "auto", json;
+  int threads = 0;
+  double seconds = 0.06;
+};
+
+/// One operator on one shape. The bytes are the fewest that each direction must move.
+struct Case {
+  std::string op;
+  Shape shape;
+  DType dtype;
+  std::int64_t forward_bytes, backward_bytes;
+  Tensors leaves;  ///< what the gradient is taken of; the calls read them
+  std::function<Tensor()> plain, fused;
+};
+
+struct Size {
+  std::int64_t rows, columns;
+};
+
+Tensor leaf(const Shape& shape, DType dtype, Device device) { return cast(randn(shape, 0, 1, DType::f32, device), dtype).set_requires_grad(); }
+
+/// Attention scores with the last three keys padded.
+Case softmax_case(const Shape& shape, DType dtype, Device device) {
+  const std::int64_t bytes = numel(shape) * static_cast<std::int64_t>(size_of(dtype));
+  const Tensor x = leaf(shape, dtype, device);
+  const std::int64_t batch = shape[0], keys = shape[3];
+  const Tensor is_padded = ge(broadcast_to(arange(keys, DType::i64, device), {batch, keys}), static_cast<double>(keys - 3));
+  const Tensor padding = masked_fill(zeros({batch, keys}, DType::f32, device), is_padded, -1e30);
+  const Tensor additive = reshape(cast(padding, dtype), {batch, 1, 1, keys});
+  return {"softmax", shape, dtype, 2 * bytes, 3 * bytes, {x}, [=] { return softmax(x + additive); },
+          [=] { return fused_attention_softmax(x, {.padding = padding}); }};
+}
+
+Case long_softmax_case(const Shape& shape, DType dtype, Device device) {
+  const std::int64_t bytes = numel(shape) * static_cast<std::int64_t>(size_of(dtype));
+  const Tensor x = leaf(shape, dtype, device);
+  return {"softmax", shape, dtype, 2 * bytes, 3 * bytes, {x}, [=] { return softmax(x); }, [=] { return fused_attention_softmax(x); }};
+}
+
+Case norm_case(bool centered, Size size, DType dtype, Device device) {
+  const std::int64_t bytes = size.rows * size.columns * static_cast<std::int64_t>(size_of(dtype));
+  const Tensor x = leaf({size.rows, size.columns}, dtype, device), gamma = leaf({size.columns}, dtype, device);
+  Case result{centered ? "layernorm" : "rmsnorm", {size.rows, size.columns}, dtype, 2 * bytes, 3 * bytes, {x, gamma}, {}, {}};
+  if (centered) {
+    const Tensor beta = leaf({size.columns}, dtype, device);
+    result.leaves.push_back(beta);
+    result.plain = [=] { return layer_norm(x, gamma, beta); };
+    result.fused = [=] { return fused_layer_norm(x, gamma, beta); };
+  } else {
+    result.plain = [=] { return rms_norm(x, gamma); };
+    result.fused = [=] { return fused_rms_norm(x, gamma); };
+  }
+  return result;
+}
+
+/// Bias, dropout, residual and norm, as between the layers of a transformer. The gradient of the sum is not part of it.
+Case residual_case(Size size, DType dtype, Device device) {
+  const std::int64_t bytes = size.rows * size.columns * static_cast<std::int64_t>(size_of(dtype));
+  const Shape shape = {size.rows, size.columns};
+  const Tensor x = leaf(shape, dtype, device), residual = leaf(shape, dtype, device);
+  const Tensor bias = leaf({size.columns}, dtype, device), gamma = leaf({size.columns}, dtype, device), beta = leaf({size.columns}, dtype, device);
+  const BranchOptions branch{.bias = bias, .dropout = 0.1};
+  return {"residual_layernorm", shape, dtype, 4 * bytes, 4 * bytes, {x, residual, bias, gamma, beta},
+          [=] { return residual_layer_norm(x, residual, gamma, beta, 1e-5, branch).y; },
+          [=] { return fused_residual_layer_norm(x, residual, gamma, beta, 1e-5, branch).y; }};
+}
+
+std::vector<Shape> score_shapes(Device device) {
+  if (device.type == DeviceType::cpu)
+    return {{32, 8, 40, 40}, {8, 8, 128, 128}, {8, 8, 256, 256}, {4, 8, 512, 512}, {2, 8, 1024, 1024}, {1, 8, 2048, 2048}};
+  std::vector<Shape> shapes;
+  for (const std::int64_t length : {32, 64, 128, 256, 512, 1024, 2048})
+    shapes.push_back({std::min<std::int64_t>(64, (std::int64_t{1} << 27) / (8 * length * length)), 8, length, length});
+  return shapes;
+}
+
+std::vector<Size> norm_sizes(Device device) {
+  if (device.type == DeviceType::cpu) return {{1280, 256}, {2048, 768}, {2048, 1024}, {2048, 1600}, {2048, 4096}, {1024, 8192}};
+  std::vector<Size> sizes;
+  for (const std::int64_t columns : {256, 768, 1024, 1600, 2560, 4096, 8192}) sizes.push_back({8192, columns});
+  return sizes;
+}
+
+/// Rows of many lengths in tensors of 64 Mi elements: far beyond any cache, in 16 bits too.
+std::vector<Size> long_sizes(Device device) {
+  if (device.type == DeviceType::cpu) return {};
+  std::vector<Size> sizes;
+  for (const std::int64_t columns : {256, 1000, 1024, 4096, 8192, 16384, 32768, 50257, 65536}) sizes.push_back({(std::int64_t{1} << 26) / columns, columns});
+  return sizes;
+}
+
+/// Makes each case when its turn comes: together they would not fit in memory.
+std::vector<std::function<Case()>> cases_of(const std::string& op, DType dtype, Device device) {
+  std::vector<std::function<Case()>> cases;
+  const auto add = [&](const std::vector<Size>& sizes, const auto& make) {
+    for (const Size& size : sizes) cases.push_back([=] { return make(size); });
+  };
+  if (op == "softmax") {
+    for (const Shape& shape : score_shapes(device)) cases.push_back([=] { return softmax_case(shape, dtype, device); });
+    add(long_sizes(device), [=](Size size) { return long_softmax_case({size.rows, size.columns}, dtype, device); });
+  } else if (op == "residual_layernorm") {
+    add({{5120, 256}}, [=](Size size) { return residual_case(size, dtype, device); });
+    add(norm_sizes(device), [=](Size size) { return residual_case(size, dtype, device); });
+  } else {
+    for (const std::vector<Size>& sizes : {norm_sizes(device), long_sizes(device)})
+      add(sizes, [=, centered = op == "layernorm"](Size size) { return norm_case(centered, size, dtype, device); });
+  }
+  return cases;
+}
+
+/// What PyTorch's users call the dtypes in a row, and what is typed.
+const std::vector<std::pair<std::string, DType>> dtypes = {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp64", DType::f64}};
+const char* long_name(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return "float32";
+    case DType::bf16: return "bfloat16";
+    case DType::f16: return "float16";
+    default: return "float64";
+  }
+}
+
+std::vector<std::string> words(const std::string& list) {
+  std::vector<std::string> result;
+  std::stringstream stream(list);
+  for (std::string word; std::getline(stream, word, ',');) result.push_back(word);
+  return result;
+}
+
+/// Every word of a list is one of these.
+apps::Check list_of(const std::vector<std::string>& allowed) {
+  return [check = apps::one_of(allowed)](const std::string& text) {
+    if (text.empty()) return check(text);
+    for (const std::string& word : words(text))
+      if (const std::string fault = check(word); !fault.empty()) return fault;
+    return std::string();
+  };
+}
+
+class Bench {
+ public:
+  explicit Bench(const Options& options)
+      : device_(apps::resolve_device(options.device)), seconds_(options.seconds), rows_(options.json) {
+    if (device_.type == DeviceType::cuda) flush_ = empty({std::int64_t{1} << 26}, DType::f32, device_);
+  }
+
+  /// The bandwidth of a large copy, reading and writing counted: what the others are measured by.
+  void copy() {
+    const std::int64_t count = std::int64_t{1} << (device_.type == DeviceType::cuda ? 30 : 26);
+    const Tensor x = randn({count}, 0, 1, DType::f32, device_), y = empty_like(x);
+    const double ms = measure([&] { copy_(y, x); });
+    ceiling_ = static_cast<double>(8 * count) / ms / 1e6;
+    emit("copy", {count}, DType::f32, "tern", ms, 8 * count);
+    fmt::print("{}: a copy moves {:.0f} GB/s, reading and writing counted\n", apps::describe(device_), ceiling_);
+    fmt::print("{:<24} {:<20} {:<5} {:>11} {:>11} {:>7} {:>8} {:>7}\n", "op", "shape", "mode", "plain us", "fused us", "ratio", "GB/s", "of copy");
+  }
+
+  void run(const Case& c, const std::string& mode) {
+    const Tensor g = cast(randn(c.shape, 0, 1, DType::f32, device_), c.dtype);
+    double forward[2], backward[2];
+    for (const bool fused : {false, true}) {
+      const auto& call = fused ? c.fused : c.plain;
+      forward[fused] = measure([&] { call(); });
+      const Tensor y = call();
+      backward[fused] = measure([&] { grad({y}, c.leaves, {g}, false, true); });
+    }
+    report(c, "_fwd", mode, forward[0], forward[1], c.forward_bytes);
+    report(c, "_bwd", mode, backward[0], backward[1], c.backward_bytes);
+  }
+
+ private:
+  /// The median of about `seconds_` of calls. On a GPU each finds the cache full of something else.
+  double measure(const std::function<void()>& f) {
+    const auto between = [&] {
+      if (flush_.defined()) zero_(flush_);
+    };
+    const double once = timed_on_device(device_, 2, 3, between, f).median;
+    const int repeats = static_cast<int>(std::clamp(seconds_ * 1e3 / std::max(once, 1e-3), 7.0, 200.0));
+    return timed_on_device(device_, 0, repeats, between, f).median;
+  }
+
+  void report(const Case& c, const char* direction, const std::string& mode, double plain, double fused, std::int64_t bytes) {
+    const std::string op = c.op + direction;
+    emit(op, c.shape, c.dtype, "tern-plain", plain, bytes);
+    emit(op, c.shape, c.dtype, "tern-fused", fused, bytes);
+    const double gbs = static_cast<double>(bytes) / fused / 1e6;
+    fmt::print("{:<24} {:<20} {:<5} {:11.2f} {:11.2f} {:6.2f}x {:8.0f} {:6.1f}%\n", op, to_string(c.shape), mode, plain * 1e3, fused * 1e3,
+               plain / fused, gbs, 100 * gbs / ceiling_);
+    std::fflush(stdout);
+  }
+
+  void emit(const std::string& op, const Shape& shape, DType dtype, const char* impl, double ms, std::int64_t bytes) {
+    io::JsonObject row;
+    row.set("op", op).set("shape", std::vector<std::int64_t>(shape.begin(), shape.end())).set("dtype", long_name(dtype)).set("impl", impl);
+    row.set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
+    if (device_.type == DeviceType::cpu) row.set("threads", num_threads());
+    const double gbs = static_cast<double>(bytes) / ms / 1e6;
+    row.set("ms", rounded(ms, 1e5)).set("gbs", rounded(gbs, 10)).set("of_copy", rounded(gbs / ceiling_, 1e4));
+    rows_.add(row);
+  }
+
+  Device device_;
+  double seconds_, ceiling_ = 0;
+  RowFile rows_;
+  Tensor flush_;
+};
+
+void ops(const Options& options) {
+  if (options.threads > 0) set_num_threads(options.threads);
+  manual_seed(0);
+  Bench bench(options);
+  bench.copy();
+  const Device device = apps::resolve_device(options.device);
+  for (const std::string& op : words(options.op))
+    for (const std::string& mode : words(options.dtype)) {
+      const DType dtype = std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& entry) { return entry.first == mode; })->second;
+      for (const auto& make : cases_of(op, dtype, device)) bench.run(make(), mode);
+    }
+}
+
+}  // namespace
+
+void add_ops(CLI::App& app) {
+  auto* command = app.add_subcommand("ops", "time single operators, plain and fused, beside a copy");
+  const auto options = std::make_shared<Options>();
+  const auto add = [&](const char* name, auto& value, const char* help, const apps::Check& check, const char* type) {
+    command->add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
+  };
+  std::vector<std::string> modes;
+  for (const auto& [name, dtype] : dtypes) modes.push_back(name);
+  add("--op", options->op, "of softmax, layernorm, rmsnorm, residual_layernorm", list_of({"softmax", "layernorm", "rmsnorm", "residual_layernorm"}), "LIST");
+  add("--dtype", options->dtype, "of fp32, bf16, fp16, fp64", list_of(modes), "LIST");
+  add("--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
+  apps::add_threads_option(*command, options->threads);
+  command->add_option("--json", options->json, "append the rows to this file, one JSON object a line")->type_name("FILE");
+  apps::add_device_option(*command, options->device);
+  command->callback([options] { ops(*options); });
+}
+
+}  // namespace tern::bench

@@ -1,0 +1,76 @@
+#include "bench/timing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/program.h"
+#include "tensor/context.h"
+
+namespace tern::bench {
+
+Times statistics(std::vector<double> ms) {
+  Times result;
+  for (double t : ms) result.mean += t / static_cast<double>(ms.size());
+  for (double t : ms) result.deviation += (t - result.mean) * (t - result.mean) / static_cast<double>(ms.size());
+  result.deviation = std::sqrt(result.deviation);
+  std::sort(ms.begin(), ms.end());
+  result.median = ms[ms.size() / 2];
+  return result;
+}
+
+Times timed(Device device, int warmup, int repeats, const std::function<void()>& f) {
+  for (int i = 0; i < warmup; ++i) f();
+  synchronize(device);
+  std::vector<double> ms;
+  for (int i = 0; i < repeats; ++i) {
+    const double start = apps::seconds_now();
+    f();
+    synchronize(device);
+    ms.push_back((apps::seconds_now() - start) * 1e3);
+  }
+  return statistics(std::move(ms));
+}
+
+double burst(Device device, int repeats, const std::function<void()>& f) {
+  synchronize(device);
+  const double start = apps::seconds_now();
+  for (int i = 0; i < repeats; ++i) f();
+  synchronize(device);
+  return (apps::seconds_now() - start) * 1e3 / repeats;
+}
+
+Times timed_on_device(Device device, int warmup, int repeats, const std::function<void()>& between, const std::function<void()>& f) {
+  return on(device, [&](auto dev) {
+    const Stream stream = context().stream(device);
+    for (int i = 0; i < warmup; ++i) f();
+    std::vector<void*> starts, ends;
+    for (int i = 0; i < repeats; ++i) {
+      between();
+      starts.push_back(backend::mark(dev, stream));
+      f();
+      ends.push_back(backend::mark(dev, stream));
+    }
+    std::vector<double> ms;
+    for (std::size_t i = 0; i < starts.size(); ++i) {
+      ms.push_back(backend::milliseconds_between(dev, starts[i], ends[i]));
+      backend::forget(dev, starts[i]);
+      backend::forget(dev, ends[i]);
+    }
+    return statistics(std::move(ms));
+  });
+}
+
+RowFile::RowFile(const std::string& path) : path_(path) {
+  if (!path_.empty()) out_.open(path_, std::ios::app);
+  if (!out_) throw apps::UsageError(fmt::format("--json {}: could not be opened for writing", path_));
+}
+
+void RowFile::add(const io::JsonObject& row) {
+  if (path_.empty()) return;
+  out_ << row.dump() << '\n';
+  if (!out_.flush()) throw std::runtime_error(fmt::format("{}: could not be written", path_));
+}
+
+}  // namespace tern::bench

@@ -1,0 +1,41 @@
+#pragma once
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "io/json_object.h"
+#include "tensor/tensor.h"
+
+namespace tern::bench {
+
+struct Times {
+  double mean = 0, deviation = 0, median = 0;  ///< ms
+};
+Times statistics(std::vector<double> ms);
+
+/// Each call by itself, with a wait after it, by the host's clock.
+Times timed(Device device, int warmup, int repeats, const std::function<void()>& f);
+
+/// Calls without a wait in between: what a training loop sees. Milliseconds a call.
+double burst(Device device, int repeats, const std::function<void()>& f);
+
+/// Each call by the device's clock, after `between`, whose time does not count. On a GPU nothing waits: while the device is
+/// busy with `between`, the host queues the call, so that short calls are not measured by how fast they are queued.
+Times timed_on_device(Device device, int warmup, int repeats, const std::function<void()>& between, const std::function<void()>& f);
+
+inline double rounded(double x, double scale) { return static_cast<double>(static_cast<std::int64_t>(x * scale + 0.5)) / scale; }
+
+/// `--json FILE`: appends rows, one JSON object a line.
+class RowFile {
+ public:
+  /// No path: rows go nowhere. Throws UsageError if the file cannot be opened.
+  explicit RowFile(const std::string& path);
+  void add(const io::JsonObject& row);
+
+ private:
+  std::string path_;
+  std::ofstream out_;
+};
+
+}  // namespace tern::bench

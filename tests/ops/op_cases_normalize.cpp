@@ -1,0 +1,295 @@
+// Rows of ops/normalize.h. Note [The table] in op_cases.h. A fused op and the composition that it replaces share their cases.
+#include "ops/normalize.h"
+
+#include <cmath>
+#include <limits>
+
+#include "op_cases.h"
+#include "ops/pointwise.h"
+
+namespace tern::op_cases {
+
+using namespace reference;
+
+namespace {
+
+using In = const Arguments&;
+using Ref = const References&;
+using A = const Array&;
+
+std::vector<double> softmax_of(std::vector<double> s) {
+  double top = -std::numeric_limits<double>::infinity(), total = 0;
+  for (double v : s) top = std::max(top, v);
+  for (double& v : s) total += v = std::exp(v - top);
+  for (double& v : s) v /= total;
+  return s;
+}
+
+void add_softmax(Rows& rows) {
+  const std::vector<std::pair<Shape, int>> forms = {
+      {{0}, 0},    {{1}, 0},       {{31}, -1},  {{33}, 0},   {{1025}, 0},   {{}, -1},      {{3, 5}, 0},
+      {{3, 5}, 1}, {{2, 3, 4}, 1}, {{0, 3}, 1}, {{3, 0}, 1}, {{33, 31}, 0}, {{3, 1025}, 1}};
+  for (const bool logarithm : {false, true}) {
+    const auto f = logarithm ? log_softmax : softmax;
+    Row row{logarithm ? "log_softmax" : "softmax", {}};
+    row.slack = 5;
+    for (const auto& [shape, dim] : forms)
+      row.cases.push_back({{value(shape)},
+                           [f, dim = dim](In in) -> Tensors { return {f(in[0], dim)}; },
+                           [logarithm, dim = dim](Ref in) {
+                             if (in[0].shape.empty()) return one(Array{{}, in.dtype, {logarithm ? 0.0 : 1.0}});
+                             return one(along(in[0], dim, [=](std::vector<double> s) {
+                               s = softmax_of(s);
+                               if (logarithm)
+                                 for (double& v : s) v = std::log(v);
+                               return s;
+                             }));
+                           }});
+    row.mistakes = {{[=] {
+                       f(sample({2, 3}), 2);
+                     },
+                     {"2"}},
+                    {[=] { f(sample({3}, DType::i64), 0); }, {"floating", "i64"}},
+                    {[=] { f(sample({}), 1); }, {"1"}}};
+    rows.push_back(row);
+  }
+}
+
+/// Which masks a case has. Padding is bool, or numbers of which those above 1 stand for a hidden key.
+struct Masks {
+  bool causal = false, prefix = false;
+  enum Padding { none, boolean, additive } padding = none;
+};
+
+/// attention_softmax as its docstring says; inputs: scores, then the padding and the prefix that there are.
+Array attention_softmax_of(Ref in, const Masks& masks) {
+  const Array& x = in[0];
+  const std::int64_t queries = x.size(-2), keys = x.size(-1);
+  const int dims = x.shape.size();
+  Array y = x;
+  if (x.values.empty()) return y;
+  Shape starts = x.shape;
+  starts[dims - 1] = 1;
+  each(starts, [&](const Shape& start) {
+    const std::int64_t b = start[0], t = start[dims - 2];
+    std::vector<double> scores;
+    for (std::int64_t s = 0; s < keys; ++s) {
+      Shape at = start;
+      at[dims - 1] = s;
+      double score = x(at);
+      const bool opened = masks.prefix && s < static_cast<std::int64_t>(in.inputs.back()({b}));
+      if (masks.causal && s > t + keys - queries && !opened) score = -INFINITY;
+      if (masks.padding != Masks::none) {
+        const double padding = in[1]({b, s});
+        score += masks.padding == Masks::boolean ? (padding != 0 ? -INFINITY : 0) : padding > 1 ? -INFINITY : padding;
+      }
+      scores.push_back(score);
+    }
+    const bool sees_nothing = std::all_of(scores.begin(), scores.end(), [](double v) { return v == -INFINITY; });
+    if (sees_nothing) scores.assign(scores.size(), 0);
+    else scores = softmax_of(scores);
+    for (std::int64_t s = 0; s < keys; ++s) {
+      Shape at = start;
+      at[dims - 1] = s;
+      y(at) = scores[static_cast<std::size_t>(s)];
+    }
+  });
+  return y;
+}
+
+void add_attention_softmax(Rows& rows) {
+  const Masks causal{true}, prefix{true, true}, boolean{false, false, Masks::boolean}, additive{false, false, Masks::additive},
+      both{true, false, Masks::boolean}, all{true, true, Masks::additive};
+  const std::vector<std::pair<Shape, std::vector<Masks>>> forms = {
+      {{3, 5}, {{}, causal}},
+      {{5, 3}, {causal}},  // the first queries see nothing
+      {{1, 1}, {{}, causal}},
+      {{0, 3}, {{}, causal}},
+      {{3, 0}, {{}, causal}},
+      {{2, 3, 4}, {{}, causal, prefix, boolean, additive, both, all}},
+      {{2, 4, 3}, {prefix, all}},
+      {{1, 2, 3, 4}, {causal, all}},
+      {{2, 2, 2, 3}, {prefix, both, all}},
+      {{0, 2, 3}, {all}},
+      {{2, 0, 3}, {all}},
+      {{2, 3, 0}, {all}},
+      {{2, 3, 31}, {{}, all}},
+      {{2, 33, 33}, {causal, all}},
+      {{3, 2, 1025}, {{}, boolean, additive, all}},
+      {{2, 1025, 5}, {{}, all}},
+      {{1, 1, 16400}, {{}, all}},
+  };
+  for (const bool fused : {false, true}) {
+    const auto f = fused ? fused_attention_softmax : attention_softmax;
+    Row row{fused ? "fused_attention_softmax" : "attention_softmax", {}};
+    row.slack = 5;
+    for (const auto& [shape, all_masks] : forms)
+      for (const Masks& masks : all_masks) {
+        std::vector<Input> inputs = {value(shape)};
+        const Shape padded = {shape[0], shape[shape.size() - 1]};
+        if (masks.padding == Masks::boolean) inputs.push_back(truth(padded));
+        if (masks.padding == Masks::additive) {
+          inputs.push_back(value(padded));
+          inputs.back().differentiable = false;
+        }
+        if (masks.prefix) inputs.push_back(index({shape[0]}, shape[shape.size() - 1] + 2));
+        for (std::size_t i = 1; i < inputs.size(); ++i) inputs[i].optional = true;
+        row.cases.push_back({inputs,
+                             [=](In in) -> Tensors {
+                               SoftmaxMask mask{.causal = masks.causal};
+                               if (masks.padding == Masks::boolean) mask.padding = in[1];
+                               if (masks.padding == Masks::additive) mask.padding = masked_fill(in[1], gt(in[1], 1.0), -INFINITY);
+                               if (masks.prefix) mask.prefix = in.inputs.back();
+                               return {f(in[0], mask)};
+                             },
+                             [=](Ref in) { return one(attention_softmax_of(in, masks)); }});
+      }
+    const Tensor scores = sample({2, 3, 4});
+    row.mistakes = {{[=] { f(sample({3}), {}); }, {"(3,)", "2 dimensions"}},
+                    {[=] {
+                       f(sample({3, 4}), {.padding = sample({3, 4})});
+                     },
+                     {"(3, 4)", "3 dimensions"}},
+                    {[=] {
+                       f(sample({3, 4}, DType::i64), {});
+                     },
+                     {"floating", "i64"}},
+                    {[=] { f(scores, {.padding = sample({2, 3})}); }, {"padding (2, 4)", "(2, 3)"}},
+                    {[=] { f(scores, {.padding = sample({2, 4}, DType::i64)}); }, {"bool or floats", "i64"}},
+                    {[=] { f(scores, {.causal = true, .prefix = sample({3}, DType::i64)}); }, {"(2,)", "(3,)"}},
+                    {[=] { f(scores, {.causal = true, .prefix = sample({2})}); }, {"i64", "f32"}},
+                    {[=] { f(scores, {.prefix = sample({2}, DType::i64)}); }, {"causal = true"}}};
+    rows.push_back(row);
+  }
+}
+
+/// The rows of x (last dimension), normalized.
+Array normalized(A x, bool centered, double eps) {
+  return along(x, -1, [=](std::vector<double> s) {
+    const double mean = centered ? sum_of(s) / static_cast<double>(s.size()) : 0;
+    double square = 0;
+    for (double v : s) square += (v - mean) * (v - mean);
+    for (double& v : s) v = (v - mean) / std::sqrt(square / static_cast<double>(s.size()) + eps);
+    return s;
+  });
+}
+
+constexpr double eps = 1e-3;
+const std::vector<Shape> norm_shapes = {{0, 3}, {1, 2},    {31},   {33},    {3, 1025}, {1025, 8},
+                                        {3, 5}, {2, 2, 4}, {1, 1}, {7, 33}, {2, 0}};
+
+double times(double a, double b) { return a * b; }
+double plus(double a, double b) { return a + b; }
+
+void add_norms(Rows& rows) {
+  for (const bool centered : {true, false})
+    for (const bool fused : {false, true}) {
+      const std::string name = centered ? "layer_norm" : "rms_norm";
+      Row row{fused ? "fused_" + name : name, {}};
+      row.slack = 20;
+      const auto f = [=](const Tensor& x, const Tensor& gamma, const Tensor& beta, double e) {
+        if (centered) return (fused ? fused_layer_norm : layer_norm)(x, gamma, beta, e);
+        return (fused ? fused_rms_norm : rms_norm)(x, gamma, e);
+      };
+      for (const Shape& shape : norm_shapes) {
+        const std::vector<Input> with = centered ? std::vector{value(shape), value({shape.back()}), value({shape.back()})}
+                                                 : std::vector{value(shape), value({shape.back()})};
+        for (std::size_t count = 1; count <= with.size(); ++count) {
+          std::vector<Input> inputs(with.begin(), with.begin() + static_cast<std::ptrdiff_t>(count));
+          row.cases.push_back({inputs,
+                               [=](In in) -> Tensors {
+                                 return {f(in[0], count > 1 ? in[1] : Tensor(), count > 2 ? in[2] : Tensor(), eps)};
+                               },
+                               [=](Ref in) {
+                                 Array y = normalized(in[0], centered, eps);
+                                 if (count > 1) y = zip(y, in[1], in.dtype, times);
+                                 if (count > 2) y = zip(y, in[2], in.dtype, plus);
+                                 return one(y);
+                               }});
+        }
+      }
+      row.mistakes = {{[=] {
+                         f(sample({2, 3}), sample({2}), {}, eps);
+                       },
+                       {"(2, 3)", "(2,)"}},
+                      {[=] {
+                         f(sample({2, 3}), sample({1, 3}), {}, eps);
+                       },
+                       {"(2, 3)", "(1, 3)"}},
+                      {[=] { f(sample({}), {}, {}, eps); }, {"()"}},
+                      {[=] { f(sample({3}, DType::i64), {}, {}, eps); }, {"floating", "i64"}},
+                      {[=] { f(sample({3}), sample({3}, DType::f64), {}, eps); }, {"f32", "f64"}}};
+      if (centered) {
+        row.mistakes.push_back({[=] { f(sample({2, 3}), sample({3}), sample({2}), eps); }, {"(2, 3)", "(2,)"}});
+        row.mistakes.push_back({[=] { f(sample({3}), {}, sample({3}, DType::f16), eps); }, {"f32", "f16"}});
+      }
+      rows.push_back(row);
+    }
+}
+
+/// Inputs of the residual norms after x and residual: the bias of the branch, gamma, beta.
+enum class Parameters { none, bias, gamma, all };
+
+void add_residual_norms(Rows& rows) {
+  for (const bool centered : {true, false})
+    for (const bool fused : {false, true}) {
+      const std::string name = centered ? "residual_layer_norm" : "residual_rms_norm";
+      Row row{fused ? "fused_" + name : name, {}};
+      row.slack = 20;
+      const auto f = [=](const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, const BranchOptions& branch) {
+        const ResidualNorm result =
+            centered ? (fused ? fused_residual_layer_norm : residual_layer_norm)(x, residual, gamma, beta, eps, branch)
+                     : (fused ? fused_residual_rms_norm : residual_rms_norm)(x, residual, gamma, eps, branch);
+        return Tensors{result.sum, result.y};
+      };
+      for (const Shape& shape : norm_shapes)
+        for (const Parameters with : {Parameters::none, Parameters::bias, Parameters::gamma, Parameters::all}) {
+          const bool bias = with == Parameters::bias || with == Parameters::all, gamma = with >= Parameters::gamma;
+          const bool beta = centered && with == Parameters::all;
+          std::vector<Input> inputs = {value(shape), value(shape)};
+          for (int i = 0; i < bias + gamma + beta; ++i) inputs.push_back(value({shape.back()}));
+          for (std::size_t i = 2; i < inputs.size(); ++i) inputs[i].optional = true;
+          const std::size_t gamma_at = bias ? 3 : 2;
+          row.cases.push_back(
+              {inputs,
+               [=](In in) -> Tensors {
+                 BranchOptions branch;
+                 if (bias) branch.bias = in[2];
+                 return f(in[0], in[1], gamma ? in[gamma_at] : Tensor(), beta ? in[gamma_at + 1] : Tensor(), branch);
+               },
+               [=](Ref in) -> Arrays {
+                 Array sum = zip(in[0], in[1], in.dtype, plus);
+                 if (bias) sum = zip(sum, in[2], in.dtype, plus);
+                 Array y = normalized(sum, centered, eps);
+                 if (gamma) y = zip(y, in[gamma_at], in.dtype, times);
+                 if (beta) y = zip(y, in[gamma_at + 1], in.dtype, plus);
+                 return {sum, y};
+               }});
+        }
+      const Tensor x = sample({2, 3});
+      const auto with = [](const Tensor& bias, double p) { return BranchOptions{.bias = bias, .dropout = p}; };
+      row.mistakes = {{[=] { f(x, sample({3}), {}, {}, {}); }, {"(2, 3)", "(3,)"}},
+                      {[=] {
+                         f(x, sample({2, 3}, DType::f64), {}, {}, {});
+                       },
+                       {"f32", "f64"}},
+                      {[=] { f(x, x, sample({2}), {}, {}); }, {"(2, 3)", "(2,)"}},
+                      {[=] { f(x, x, {}, {}, with(sample({2}), 0)); }, {"(2, 3)", "(2,)"}},
+                      {[=] { f(x, x, {}, {}, with({}, 1)); }, {"[0, 1)", "1"}},
+                      {[=] { f(x, x, {}, {}, with({}, NAN)); }, {"nan"}},
+                      {[=] { f(sample({}), sample({}), {}, {}, {}); }, {"()"}},
+                      {[=] { f(sample({3}, DType::i64), sample({3}, DType::i64), {}, {}, {}); }, {"floating", "i64"}}};
+      rows.push_back(row);
+    }
+}
+
+}  // namespace
+
+void add_normalize(Rows& rows) {
+  add_softmax(rows);
+  add_attention_softmax(rows);
+  add_norms(rows);
+  add_residual_norms(rows);
+}
+
+}  // namespace tern::op_cases
