@@ -1,9 +1,9 @@
 #include "ops/kernels/softmax.h"
 
+#include <bit>
 #include <cmath>
 
 #include "ops/cpu/sums.h"
-#include "ops/cpu/vector_math.h"
 
 namespace tern::kernels {
 
@@ -14,32 +14,78 @@ using namespace loops;
 
 namespace {
 
-[[gnu::always_inline]] inline float exp_of(float x) { return vector_math::exp(x); }
-[[gnu::always_inline]] inline double exp_of(double x) { return std::exp(x); }
+/// exp(x) for x <= 0, and 0 where that is no normal number: shorter than vector_math::exp, whose range ends beyond that on both sides.
+[[gnu::always_inline]] inline float exp_below_zero(float x) {
+  // x = n ln 2 + r; see Note [Vector math].
+  constexpr float rounder = 0x1.8p23f;
+  const float shifted = x * 1.44269504f + rounder;
+  const float n = shifted - rounder;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float q = 1.381461313e-3f;
+  q = q * r + 8.368709828e-3f;
+  q = q * r + 4.166838736e-2f;
+  q = q * r + 1.666652069e-1f;
+  q = q * r + 4.999999345e-1f;
+  q = q * r + 1.0f;
+  q = q * r + 1.0f;
+  // The integer n stands in the low bits of `shifted`; what lies above them is shifted out.
+  const float scale = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + 0x3f800000u), y = q * scale;
+  return x < -87.0f ? 0.0f : y;
+}
+[[gnu::always_inline]] inline double exp_below_zero(double x) { return std::exp(x); }
 
 template <class C>
 constexpr C infinity = std::numeric_limits<C>::infinity();
 
+template <class C>
+constexpr std::int64_t lanes = vector_bytes / int(sizeof(C));
+
 /// Rows are computed in whole vectors: what stands past their end is hidden, and dropped.
 template <class C>
-constexpr std::int64_t whole_vectors(std::int64_t n) {
-  constexpr std::int64_t lanes = vector_bytes / int(sizeof(C));
-  return (n + lanes - 1) / lanes * lanes;
-}
+constexpr std::int64_t whole_vectors(std::int64_t n) { return (n + lanes<C> - 1) / lanes<C> * lanes<C>; }
 
 /// The first n elements of a row with their padding, and -inf in hidden columns and past the end. x may be scores.
 template <class C>
 void make_scores(const C* x, const C* padding, std::int64_t n, C* scores) {
+  const std::int64_t whole = n / lanes<C> * lanes<C>;
+  const auto padded = [=](std::int64_t i) {
+    const C sum = x[i] + padding[i];
+    return padding[i] > C(hidden_padding) ? sum : -infinity<C>;
+  };
   if (padding) {
 #pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) {
-      const C sum = x[i] + padding[i];
-      scores[i] = padding[i] > C(hidden_padding) ? sum : -infinity<C>;
-    }
+    for (std::int64_t i = 0; i < whole; ++i) scores[i] = padded(i);
   } else if (x != scores) {
-    std::copy_n(x, n, scores);
+#pragma omp simd
+    for (std::int64_t i = 0; i < whole; ++i) scores[i] = x[i];
   }
-  std::fill_n(scores + n, whole_vectors<C>(n) - n, -infinity<C>);
+  // The last vector is written at once: read back after several narrow stores, it would wait for the cache.
+  if (whole == n) return;
+  if (padding) {
+#pragma omp simd
+    for (std::int64_t i = whole; i < whole + lanes<C>; ++i) scores[i] = i < n ? padded(i) : -infinity<C>;
+  } else {
+#pragma omp simd
+    for (std::int64_t i = whole; i < whole + lanes<C>; ++i) scores[i] = i < n ? x[i] : -infinity<C>;
+  }
+}
+
+/// The largest of n scores in whole vectors. NaN, which is in no order, shows in the sum.
+template <class C>
+C largest(const C* scores, std::int64_t n) {
+  typedef C Vector __attribute__((vector_size(vector_bytes), may_alias));
+  const auto* const vectors = reinterpret_cast<const Vector*>(scores);
+  const std::int64_t count = n / lanes<C>;
+  if (count == 0) return -infinity<C>;
+  Vector first = vectors[0], second = first;
+  std::int64_t i = 1;
+  for (; i + 2 <= count; i += 2) {
+    LargestNumber::fold(first, vectors[i]);
+    LargestNumber::fold(second, vectors[i + 1]);
+  }
+  if (i < count) LargestNumber::fold(first, vectors[i]);
+  LargestNumber::fold(first, second);
+  return fold_register<LargestNumber>(first);
 }
 
 /// Turns n scores into exp(score - shift), and returns their sum.
@@ -49,35 +95,43 @@ double exponentials(C* scores, std::int64_t n, C shift) {
   for (std::int64_t first = 0; first < n; first += chunk) {
     C* const run = scores + first;
     const std::int64_t m = std::min(chunk, n - first);
-    C sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (std::int64_t i = 0; i < m; ++i) {
-      run[i] = exp_of(run[i] - shift);
-      sum += run[i];
-    }
-    total += double(sum);
+#pragma omp simd
+    for (std::int64_t i = 0; i < m; ++i) run[i] = exp_below_zero(run[i] - shift);
+    total += sums<1, C>(m, [=](auto at) { return std::array{at(run)}; })[0];
   }
   return total;
 }
 
-/// One row of which `limit` columns may be visible. The buffer holds them in whole vectors.
-template <class C, class S>
-void softmax_row(const S* x, const C* padding, std::int64_t limit, S* y, C* buffer) {
-  make_scores(load(x, 1, limit, buffer), padding, limit, buffer);
-  const std::int64_t n = whole_vectors<C>(limit);
-  const C top = fold_numbers<LargestNumber>(buffer, n, -infinity<C>);
+/// Several rows go from stage to stage together: the stages of a single short row would wait for each other.
+template <class C>
+struct Row {
+  std::int64_t limit;  ///< columns that may be visible
+  const C* padding;
+  C* buffer;           ///< `limit` elements in whole vectors
+  C top;
+  double total;
+};
+
+template <class C>
+void normalize(Row<C>& row) {
   // A row that sees nothing has no maximum; its exponentials are 0 whatever is subtracted.
-  const double total = exponentials(buffer, n, top == -infinity<C> ? C(0) : top);
-  if (total != total) {
-    for (std::int64_t i = 0; i < limit; ++i)
-      y[i] = S(padding && !(padding[i] > C(hidden_padding)) ? C(0) : std::numeric_limits<C>::quiet_NaN());
-    return;
-  }
-  const C factor = total > 0 ? C(1 / total) : C(0);
-  C* const out = target(y, 1, limit, buffer);
+  row.total = exponentials(row.buffer, whole_vectors<C>(row.limit), row.top == -infinity<C> ? C(0) : row.top);
+}
+
+template <class C, class S>
+void write(const Row<C>& row, S* y, std::int64_t columns) {
+  C* const e = row.buffer;
+  if (row.total != row.total) {
+    for (std::int64_t i = 0; i < row.limit; ++i)
+      y[i] = S(row.padding && !(row.padding[i] > C(hidden_padding)) ? C(0) : std::numeric_limits<C>::quiet_NaN());
+  } else {
+    const C factor = row.total > 0 ? C(1 / row.total) : C(0);
+    C* const out = target(y, 1, row.limit, e);
 #pragma omp simd
-  for (std::int64_t i = 0; i < limit; ++i) out[i] = buffer[i] * factor;
-  store(out, y, 1, limit);
+    for (std::int64_t i = 0; i < row.limit; ++i) out[i] = e[i] * factor;
+    store(out, y, 1, row.limit);
+  }
+  std::fill_n(y + row.limit, columns - row.limit, S(C(0)));
 }
 
 }  // namespace
@@ -86,23 +140,31 @@ void attention_softmax(Cpu, const View& x, const SoftmaxMask& mask, const View& 
   if (x.numel() == 0) return;
   const std::int64_t columns = x.shape[x.dims() - 1], queries = x.shape[x.dims() - 2], rows = x.numel() / columns;
   const std::int64_t rows_per_batch = x.dims() > 2 ? rows / x.shape[0] : rows;
+  const auto limit_of = [&](std::int64_t row) {
+    if (!mask.causal) return columns;
+    const std::int64_t prefix = mask.prefix.data ? mask.prefix.as<const std::int64_t>()[row / rows_per_batch] : 0;
+    return std::clamp<std::int64_t>(std::max(row % queries + columns - queries + 1, prefix), 0, columns);
+  };
   dispatch_floats(x.dtype, "attention_softmax", [&]<class S>() {
     using C = compute_t<S>;
-    const std::int64_t width = whole_vectors<C>(columns);
-    const Scratch<C> memory(omp_get_max_threads() * width, y.stream);
+    constexpr std::int64_t most_rows = 16;
+    const std::int64_t width = whole_vectors<C>(columns), group = std::clamp<std::int64_t>(chunk / width, 1, most_rows);
+    const Scratch<C> memory(omp_get_max_threads() * group * width, y.stream);
     parallel_units(rows, columns, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
-      C* const buffer = memory.data() + thread * width;
-      for (std::int64_t row = begin; row < end; ++row) {
-        const std::int64_t batch = row / rows_per_batch;
-        std::int64_t limit = columns;
-        if (mask.causal) {
-          const std::int64_t prefix = mask.prefix.data ? mask.prefix.as<const std::int64_t>()[batch] : 0;
-          limit = std::clamp<std::int64_t>(std::max(row % queries + columns - queries + 1, prefix), 0, columns);
+      Row<C> batch[most_rows];
+      for (std::int64_t first = begin; first < end; first += group) {
+        const std::int64_t count = std::min(group, end - first);
+        for (std::int64_t k = 0; k < count; ++k) {
+          const std::int64_t index = first + k, limit = limit_of(index);
+          Row<C>& row = batch[k];
+          row.limit = limit;
+          row.buffer = memory.data() + (thread * group + k) * width;
+          row.padding = mask.padding.data ? mask.padding.as<const C>() + index / rows_per_batch * columns : nullptr;
+          make_scores(load(x.as<const S>() + index * columns, 1, limit, row.buffer), row.padding, limit, row.buffer);
+          row.top = largest(row.buffer, whole_vectors<C>(limit));
         }
-        const C* const padding = mask.padding.data ? mask.padding.as<const C>() + batch * columns : nullptr;
-        S* const to = y.as<S>() + row * columns;
-        softmax_row(x.as<const S>() + row * columns, padding, limit, to, buffer);
-        std::fill_n(to + limit, columns - limit, S(C(0)));
+        for (std::int64_t k = 0; k < count; ++k) normalize(batch[k]);
+        for (std::int64_t k = 0; k < count; ++k) write(batch[k], y.as<S>() + (first + k) * columns, columns);
       }
     });
   });

@@ -1,10 +1,27 @@
 #pragma once
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "ops/cpu/fold.h"
 
 namespace tern::loops {
+
+/// The fold of the lanes of a vector by halves, as fold_lanes, without a way through memory: rows are short.
+template <class F, int Half, class Vector, int... Lane>
+[[gnu::always_inline]] inline auto fold_register(Vector v, std::integer_sequence<int, Lane...> all) {
+  if constexpr (Half == 0) {
+    return v[0];
+  } else {
+    F::fold(v, Vector(__builtin_shufflevector(v, v, (Lane ^ Half)...)));
+    return fold_register<F, Half / 2>(v, all);
+  }
+}
+template <class F, class Vector>
+[[gnu::always_inline]] inline auto fold_register(const Vector& v) {
+  constexpr int lanes = int(sizeof(v) / sizeof(v[0]));
+  return fold_register<F, lanes / 2>(v, std::make_integer_sequence<int, lanes>());
+}
 
 /// The elements of an operand that a step of `sums` is at: one of them, or a vector.
 template <class Value>
@@ -43,7 +60,7 @@ template <int Bytes, int Accumulators, int Sums, class C, class Terms>
   for (int s = 0; s < Sums; ++s) {
 #pragma GCC unroll 8
     for (int k = 1; k < Accumulators; ++k) accumulators[s][0] += accumulators[s][k];
-    totals[s] += fold_lanes<Sum, C, Bytes>(reinterpret_cast<const C*>(accumulators[s]));
+    totals[s] += fold_register<Sum>(accumulators[s][0]);
   }
 }
 
