@@ -167,7 +167,7 @@ class Bench {
 
   /// The bandwidth of a large copy, reading and writing counted: what the others are measured by.
   void copy() {
-    const std::int64_t count = std::int64_t{1} << (device_.type == DeviceType::cuda ? 30 : 26);
+    const std::int64_t count = std::int64_t{1} << (device_.type == DeviceType::cuda ? 30 : 25);
     const Tensor x = randn({count}, 0, 1, DType::f32, device_), y = empty_like(x);
     const double ms = measure([&] { copy_(y, x); });
     ceiling_ = static_cast<double>(8 * count) / ms / 1e6;
@@ -196,7 +196,7 @@ class Bench {
       if (flush_.defined()) zero_(flush_);
     };
     const double once = timed_on_device(device_, 2, 3, between, f).median;
-    const int repeats = static_cast<int>(std::clamp(seconds_ * 1e3 / std::max(once, 1e-3), 7.0, 200.0));
+    const int repeats = static_cast<int>(std::clamp(seconds_ * 1e3 / std::max(once, 1e-3), 3.0, 200.0));
     return timed_on_device(device_, 0, repeats, between, f).median;
   }
 

@@ -132,20 +132,44 @@ TEST_CASE("Switches take a value, and the last of several counts") {
   CHECK(classic["batch_size"] == 16);
   CHECK(classic["samples"] == 20000);
   CHECK(classic["use_fused_kernel"] == false);
+  CHECK(config({"--use-fused-kernel"})["use_fused_kernel"] == true);
 }
 
 TEST_CASE("The bench refuses what it cannot run") {
   const TempDirectory directory;
   const std::vector<std::pair<Arguments, std::string>> cases = {
-      {{}, "expected a subcommand (step)"},
+      {{}, "expected a subcommand (step, ops)"},
       {{"step", "--model", "foo"}, "--model: expected mt, ar, small, medium, large, xl but got foo"},
       {{"step", "--batch", "0"}, "--batch: expected a whole number from 1"},
       {{"step", "--batch", "99999999999999999999"}, "--batch: "},
       {{"step", "--dropout", "1"}, "--dropout: "},
       {{"step", "--bach", "1"}, "did you mean --batch?"},
       {{"step", "--json", (directory / "no" / "x").string()}, "could not be opened"},
+      {{"ops", "--op", "softmax,foo"}, "--op: expected softmax, layernorm, rmsnorm, residual_layernorm but got foo"},
+      {{"ops", "--op", ""}, "--op: expected softmax"},
+      {{"ops", "--dtype", "fp8"}, "--dtype: expected fp32, bf16, fp16, fp64 but got fp8"},
+      {{"ops", "--seconds", "0"}, "--seconds: "},
+      {{"ops", "--json", (directory / "no" / "x").string()}, "could not be opened"},
   };
   for (const auto& [arguments, message] : cases) check_refused(run(bench, arguments), message, "tern-bench");
+}
+
+TEST_CASE("The bench measures single operators") {
+  const TempDirectory directory;
+  const fs::path file = directory / "ops.jsonl";
+  const Arguments arguments{"ops", "--op", "layernorm", "--dtype", "fp32", "--device", "cpu", "--seconds", "1e-6", "--json", file.string()};
+  const Result result = run(bench, arguments);
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  CHECK(contains(result.out, "layernorm_bwd"));
+  const std::vector<Json> rows = json_lines(file);
+  REQUIRE(rows.size() > 20);
+  CHECK(rows[0]["op"] == "copy");
+  for (const Json& row : rows) {
+    CHECK(row["device"] == "cpu");
+    CHECK(row["ms"] > 0.0);
+    CHECK(row["of_copy"] > 0.0);
+  }
 }
 
 TEST_CASE("The bench prints its measurements and appends them as JSON") {

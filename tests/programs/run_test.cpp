@@ -49,6 +49,30 @@ std::vector<Json> losses(const fs::path& path) {
 
 }  // namespace
 
+TEST_CASE("Fused kernels train as plain ones do") {
+  const TempDirectory directory;
+  write_corpus(directory / "data");
+  std::vector<Json> logs[2];
+  for (const bool fused : {false, true}) {
+    const fs::path out = directory / (fused ? "fused" : "plain");
+    const Result result = run(translate, train(directory / "data", out, {"--updates", "20", "--batch-size", "16", "--use-fused-kernel", fused ? "True" : "False"}));
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    CHECK(contains(result.out, fused ? "fused kernels" : "plain kernels"));
+    CHECK(Json::parse(slurp(out / "summary.json"))["use_fused_kernel"] == fused);
+    logs[fused] = losses(out);
+  }
+  REQUIRE(logs[0].size() == logs[1].size());
+  int compared = 0;
+  for (std::size_t i = 0; i < logs[0].size(); ++i)
+    for (const char* key : {"loss", "valid_loss"}) {
+      if (!logs[0][i].contains(key)) continue;
+      CHECK(std::abs(logs[0][i][key].get<double>() - logs[1][i][key].get<double>()) < 1e-3);
+      ++compared;
+    }
+  CHECK(compared > 1);
+}
+
 TEST_CASE("A training writes its five files") {
   const Trained& run = Trained::get();
   INFO(run.result.err);

@@ -1,0 +1,162 @@
+// Layers with fused kernels against the same layers with plain ones, and against loops.
+#include "autodiff/gradcheck.h"
+#include "fixture.h"
+#include "ops/factory.h"
+#include "ops/loss.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+
+using namespace tern;
+
+namespace {
+
+constexpr std::int64_t rows = 3, length = 7, vocab = 19;
+
+nn::DecoderLMOptions options(bool use_fused_kernel, Device device, double dropout = 0) {
+  return {.vocab = vocab,
+          .length = length,
+          .width = 24,
+          .layers = 3,
+          .heads = 3,
+          .ff = 40,
+          .dropout = dropout,
+          .use_fused_kernel = use_fused_kernel,
+          .device = device};
+}
+
+Tensor ids(unsigned seed, Device device) {
+  std::vector<std::int64_t> values;
+  for (float x : draw(seed, rows * length, 0.5, 0.5)) values.push_back(static_cast<std::int64_t>(x * float(vocab)));
+  return Tensor::from(values, {rows, length}, device);
+}
+
+/// Padding at the end, in a row none, in another all but one key.
+Tensor padding(Device device) {
+  Tensor hidden = full({rows, length}, 0, DType::boolean);
+  for (std::int64_t t = 4; t < length; ++t) hidden.data<bool>()[length + t] = true;
+  for (std::int64_t t = 1; t < length; ++t) hidden.data<bool>()[2 * length + t] = true;
+  return to(hidden, device);
+}
+
+nn::AttentionMask mask(int kind, bool use_fused_kernel, Device device) {
+  nn::MaskOptions o{.causal = kind != 1, .use_fused_kernel = use_fused_kernel};
+  if (kind >= 1) o.padding = padding(device);
+  if (kind == 3) o.prefix = Tensor::from(std::vector<std::int64_t>{3, 0, 7}, {rows}, device);
+  return nn::AttentionMask(o, length, length, DType::f32, device);
+}
+
+struct Pass {
+  Tensor logits, loss;
+  Tensors gradients;
+};
+
+Pass pass(nn::DecoderLM& model, int kind, Device device) {
+  manual_seed(5);  // for dropout
+  Pass result;
+  result.logits = model.forward(ids(1, device), mask(kind, model.options.use_fused_kernel, device));
+  result.loss = cross_entropy(result.logits, ids(2, device));
+  result.loss.backward();
+  for (const Tensor& x : nn::parameters(model)) result.gradients.push_back(x.grad());
+  return result;
+}
+
+void check_agreement(Device device) {
+  for (const double dropout : {0.0, 0.3})
+    for (const bool final_norm : {true, false})
+      for (int kind = 0; kind < 4; ++kind) {
+        INFO("dropout " << dropout << ", final norm " << final_norm << ", mask " << kind);
+        Pass passes[2];
+        for (const bool fused : {false, true}) {
+          manual_seed(3);
+          nn::DecoderLMOptions o = options(fused, device, dropout);
+          o.final_norm = final_norm;
+          nn::DecoderLM model(o);
+          model.train();
+          passes[fused] = pass(model, kind, device);
+        }
+        CHECK(distance(passes[0].logits, passes[1].logits) < 5e-6);
+        CHECK(distance(passes[0].loss, passes[1].loss) < 1e-6);
+        for (std::size_t i = 0; i < passes[0].gradients.size(); ++i)
+          CHECK(distance(passes[0].gradients[i], passes[1].gradients[i]) < 2e-6);
+      }
+}
+
+/// Losses of 200 updates on ten batches.
+std::vector<double> losses(bool use_fused_kernel, Device device) {
+  manual_seed(11);
+  nn::DecoderLM model(options(use_fused_kernel, device));
+  nn::flatten_parameters(model);
+  nn::Adam optimizer(nn::parameters(model), {.lr = 1e-3});
+  model.train();
+  std::vector<double> result;
+  for (unsigned step = 0; step < 200; ++step) {
+    optimizer.zero_grad();
+    const Tensor batch = ids(20 + step % 10, device);
+    const Tensor loss = cross_entropy(model.forward(batch), batch);
+    loss.backward();
+    optimizer.step();
+    result.push_back(loss.item<float>());
+  }
+  return result;
+}
+
+void check_curves(Device device) {
+  const std::vector<double> plain = losses(false, device), fused = losses(true, device);
+  CHECK(distance(plain, fused) < 1e-3);
+  CHECK(fused.back() < 0.5 * fused.front());
+}
+
+}  // namespace
+
+TEST_CASE("fused and plain models agree under every mask, with the same dropout", "[fused]") { check_agreement(cpu); }
+TEST_CASE("fused and plain models agree on a GPU", "[fused][cuda]") { check_agreement(cuda()); }
+TEST_CASE("fused and plain models learn along one curve", "[fused]") { check_curves(cpu); }
+TEST_CASE("fused and plain models learn along one curve on a GPU", "[fused][cuda]") { check_curves(cuda()); }
+
+TEST_CASE("a fused layer's gradients are those of finite differences", "[fused]") {
+  manual_seed(9);
+  nn::TransformerLayer layer({.width = 4, .heads = 2, .ff = 6, .dropout = 0, .cross = true, .use_fused_kernel = true});
+  nn::to(layer, DType::f64);
+  const nn::AttentionMask mask({.causal = true,
+                                .prefix = Tensor::from(std::vector<std::int64_t>{0, 2}, {2}),
+                                .use_fused_kernel = true},
+                               3, 3, DType::f64);
+  Tensors inputs{randn({2, 3, 4}, 0, 1, DType::f64).set_requires_grad(),
+                 randn({2, 2, 4}, 0, 1, DType::f64).set_requires_grad()};
+  for (const Tensor& x : nn::parameters(layer)) inputs.push_back(x);
+  const GradcheckResult result =
+      gradcheck([&](const Tensors& xs) -> Tensors { return {layer.forward(xs[0], mask, xs[1], {})}; }, inputs);
+  INFO(result.message);
+  CHECK(result.ok);
+}
+
+TEST_CASE("norms join a branch to a stream in either way", "[fused]") {
+  manual_seed(4);
+  const Tensor branch = randn({2, 3, 8}), residual = randn({2, 3, 8}), bias = randn({8});
+  const auto check = [&](const auto& plain, const auto& fused) {
+    const ResidualNorm a = plain.forward(branch, residual, {.bias = bias}), b = fused.forward(branch, residual, {.bias = bias});
+    CHECK(distance(a.sum, residual + branch + bias) < 1e-6);
+    CHECK(distance(a.y, plain.forward(a.sum)) < 1e-6);
+    CHECK(distance(a.sum, b.sum) == 0);
+    CHECK(distance(a.y, b.y) < 1e-6);
+    CHECK(distance(plain.forward(branch), fused.forward(branch)) < 1e-6);
+  };
+  check(nn::LayerNorm(8), nn::LayerNorm(8, {.use_fused_kernel = true}));
+  check(nn::RMSNorm(8), nn::RMSNorm(8, {.use_fused_kernel = true}));
+}
+
+TEST_CASE("a query that sees nothing gets zeros from the fused softmax", "[fused]") {
+  const Tensor hidden = full({1, 3}, 1, DType::boolean), x = randn({1, 2, 3, 4}, 0, 1).set_requires_grad();
+  const nn::AttentionMask mask({.padding = hidden, .use_fused_kernel = true}, 3, 3);
+  const Tensor y = nn::attention(x, x, x, mask, 0, false, true);
+  CHECK(distance(y, zeros({1, 2, 3, 4})) == 0);
+  y.backward(ones({1, 2, 3, 4}));
+  CHECK(distance(x.grad(), zeros({1, 2, 3, 4})) == 0);
+}
+
+TEST_CASE("a mask for fused kernels is refused by plain ones, and not the other way", "[fused]") {
+  nn::DecoderLM plain(options(false, cpu)), fused(options(true, cpu));
+  CHECK_THROWS_WITH(plain.forward(ids(1, cpu), mask(2, true, cpu)),
+                    "[AttentionMask] expected a mask made without use_fused_kernel for a layer of plain kernels");
+  CHECK(distance(fused.forward(ids(1, cpu), mask(2, false, cpu)), fused.forward(ids(1, cpu), mask(2, true, cpu))) == 0);
+}
