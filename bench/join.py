@@ -1,25 +1,32 @@
 #!/usr/bin/env python3
-"""Joins rows of tern-bench with rows of a peer's script from the same run into a Markdown table of ratios.
+"""Joins rows of tern-bench with rows of a peer's script from the same run into Markdown tables of ratios.
 
 usage: join.py OURS.jsonl PEERS.jsonl
-Rows match where model, B, T, V, p, dtype and device are equal. Repeated rows count by the median of their burst_ms, the time of a
-step without a wait in between; their range stands in brackets. The ratio is the peer's time over ours: above 1 tern is faster.
+Rows of `tern-bench step` match where model, B, T, V, p, dtype and device are equal, and count by burst_ms, the time of a step without a
+wait in between. Rows of `tern-bench ops` match where op, shape, dtype and device are equal, and count by ms. Repeated rows count by their
+median; the range of steps stands in brackets. The ratio is the peer's time over ours: above 1 tern is faster.
 """
 import json
 import statistics
 import sys
 from collections import defaultdict
 
-KEY = ("model", "B", "T", "V", "p", "dtype", "device")
+STEP = ("model", "B", "T", "V", "p", "dtype", "device")
+MODES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
+BEYOND_CACHE = 240e6  # bytes: four times the L2 cache of an H200
 
 
-def times(path):
+def rows_of(path):
+    with open(path, encoding="utf-8") as lines:
+        return [row for row in map(json.loads, filter(str.strip, lines)) if "error" not in row]
+
+
+def step_times(rows):
     """{(key, impl): the burst_ms of its rows}, in the order of the file."""
     found = defaultdict(list)
-    with open(path, encoding="utf-8") as lines:
-        for row in map(json.loads, filter(str.strip, lines)):
-            if "burst_ms" in row:
-                found[tuple(row.get(name) for name in KEY), row["impl"]].append(row["burst_ms"])
+    for row in rows:
+        if "burst_ms" in row:
+            found[tuple(row.get(name) for name in STEP), row["impl"]].append(row["burst_ms"])
     return found
 
 
@@ -27,11 +34,7 @@ def shown(values):
     return f"{statistics.median(values):.3f} ({min(values):.3f}-{max(values):.3f})"
 
 
-def main():
-    if len(sys.argv) != 3:
-        print(__doc__.strip(), file=sys.stderr)
-        return 2
-    ours, peers = times(sys.argv[1]), times(sys.argv[2])
+def join_steps(ours, peers):
     print("| model | B | T | mode | device | tern | ms a step | peer | ms a step | ratio |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for (key, impl), mine in ours.items():
@@ -40,6 +43,67 @@ def main():
                 model, batch, length, _, _, mode, device = key
                 ratio = statistics.median(theirs) / statistics.median(mine)
                 print(f"| {model} | {batch} | {length} | {mode} | {device} | {impl} | {shown(mine)} | PyTorch {peer} | {shown(theirs)} | {ratio:.2f} |")
+
+
+def op_times(rows):
+    """{(op, shape, dtype, device): {impl: median us}}, and the bytes and share of a copy of our fused rows."""
+    found, notes = defaultdict(lambda: defaultdict(list)), {}
+    for row in rows:
+        if "ms" not in row or "op" not in row or not isinstance(row["shape"], list):
+            continue
+        key = (row["op"], tuple(row["shape"]), row["dtype"], row.get("device", "cuda"))
+        found[key][row["impl"]].append(row["ms"] * 1e3)
+        if row["impl"] == "tern-fused":
+            notes[key] = (row["gbs"] * row["ms"] * 1e6, row.get("of_copy"))
+    return {key: {impl: statistics.median(times) for impl, times in impls.items()} for key, impls in found.items()}, notes
+
+
+def number(value):
+    return "" if value is None else f"{value:.1f}"
+
+
+def ratio(above, below):
+    return "" if above is None or below is None else f"{above / below:.2f}"
+
+
+def join_ops(ours, notes, peers):
+    print("| op | shape | mode | device | plain us | fused us | plain / fused | of copy | eager us | compile us | best peer / fused |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    summary = defaultdict(lambda: ([], []))  # of an op and mode: ratios, and shares of a copy where the data is large
+    for key, mine in ours.items():
+        op, shape, dtype, device = key
+        if "tern-fused" not in mine:
+            continue
+        theirs = peers.get(key, {})
+        candidates = [theirs[impl] for impl in ("eager", "compile") if impl in theirs]
+        best = min(candidates, default=None)
+        fused, (size, of_copy) = mine["tern-fused"], notes[key]
+        share = "" if of_copy is None else f"{100 * of_copy:.0f}%"
+        print(f"| {op} | {'x'.join(map(str, shape))} | {MODES[dtype]} | {device} | {number(mine.get('tern-plain'))} | {number(fused)} "
+              f"| {ratio(mine.get('tern-plain'), fused)} | {share} | {number(theirs.get('eager'))} | {number(theirs.get('compile'))} | {ratio(best, fused)} |")
+        ratios, shares = summary[op, MODES[dtype], device]
+        if best is not None:
+            ratios.append(best / fused)
+        if device == "cuda" and of_copy is not None and size >= BEYOND_CACHE:
+            shares.append(of_copy)
+    print("\n| op | mode | device | best peer / fused: least, median | of copy beyond 240 MB: least, median |")
+    print("|---|---|---|---|---|")
+    for (op, mode, device), (ratios, shares) in summary.items():
+        speed = f"{min(ratios):.2f}, {statistics.median(ratios):.2f}" if ratios else ""
+        share = f"{100 * min(shares):.0f}%, {100 * statistics.median(shares):.0f}%" if shares else ""
+        print(f"| {op} | {mode} | {device} | {speed} | {share} |")
+
+
+def main():
+    if len(sys.argv) != 3:
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+    ours, peers = rows_of(sys.argv[1]), rows_of(sys.argv[2])
+    if any("burst_ms" in row for row in ours):
+        join_steps(step_times(ours), step_times(peers))
+    times, notes = op_times(ours)
+    if notes:
+        join_ops(times, notes, op_times(peers)[0])
     return 0
 
 
