@@ -1,0 +1,228 @@
+#include "cuda/layer_norm.cuh"
+
+#include "ops/kernels/layer_norm.h"
+
+// LayerNorm and RMSNorm of rows, with what precedes them in a transformer: s = residual + dropout(x + bias). A team of threads keeps a
+// row in registers from its one reading to its one writing. The mean comes first and then, from the distances to it, what is left of
+// the mean and the variance in one exchange: nothing cancels, and of a mean of 1e4 no digit is lost that a deviation of 1 would miss.
+//
+// Rows that no team can hold, and f64, which is for gradient checks, go through one plain kernel that reads rows again and again.
+namespace tern::kernels {
+
+using namespace gpu;
+using namespace gpu::norm;
+
+namespace {
+
+constexpr unsigned max_threads = 512;  ///< of a block: several then share a multiprocessor, and some load while others add up
+constexpr unsigned row_block = 128;    ///< threads of a block that holds several rows
+
+template <class T>
+struct Forward {
+  const T *x, *gamma, *beta, *residual, *bias;  ///< all but x may be null
+  T *sum, *y;
+  float *mean, *rstd;
+  std::int64_t rows;
+  unsigned columns;
+  float eps, inverse;  ///< inverse: 1 / columns
+  bool centered;
+  Dropout<float> dropout;
+};
+
+/// with_branch: there is a sum to write.
+template <class T, int width, bool with_branch>
+__global__ void __launch_bounds__(max_threads) normalize_rows(__grid_constant__ const Forward<T> a, const Plan plan) {
+  constexpr int vectors = elements_per_thread / width;
+  __shared__ Exchange exchanges[2];
+  const Team<true> team(plan);
+  const std::int64_t row = std::int64_t(team.cluster()) * plan.rows + team.group();
+  const unsigned first = team.thread() * width, stride = team.size() * width;
+  const std::int64_t start = row * a.columns + first;
+  const unsigned columns = row < a.rows ? a.columns : 0;  // whole warps go on to the end, with rows that do not exist
+
+  Vector<T, width> words[vectors], residual[with_branch ? vectors : 1];
+#pragma unroll
+  for (int v = 0; v < vectors; ++v)
+    if (first + v * stride < columns) words[v] = read_once<width>(a.x + start + v * stride);
+  if (with_branch && a.residual) {
+#pragma unroll
+    for (int v = 0; v < (with_branch ? vectors : 1); ++v)
+      if (first + v * stride < columns) residual[v] = read_once<width>(a.residual + start + v * stride);
+  }
+
+  float values[vectors][width] = {}, total[1] = {};
+  const std::uint64_t position = with_branch ? a.dropout.position() : 0;
+#pragma unroll
+  for (int v = 0; v < vectors; ++v) {
+    if (first + v * stride < columns) {
+      unpack(words[v], values[v]);
+      if constexpr (with_branch) {
+        float terms[width];
+        if (a.bias) {
+          read_parameter(a.bias, first + v * stride, 0, terms);
+#pragma unroll
+          for (int k = 0; k < width; ++k) values[v][k] += terms[k];
+        }
+        if (a.dropout.bound > 0) a.dropout(values[v], start + v * stride, position);
+        if (a.residual) {
+          unpack(residual[v], terms);
+#pragma unroll
+          for (int k = 0; k < width; ++k) values[v][k] += terms[k];
+        }
+        const auto rounded = pack<T>(values[v]);
+        *reinterpret_cast<Vector<T, width>*>(a.sum + start + v * stride) = rounded;
+        unpack(rounded, values[v]);
+      }
+#pragma unroll
+      for (int k = 0; k < width; ++k) total[0] += values[v][k];
+    }
+  }
+
+  team.meet();
+  // Whatever is taken off the elements, the mean of what is left shows how much too little or too much it was.
+  float rough = 0;
+  if (a.centered) {
+    team.add_up(total, exchanges[0]);
+    rough = total[0] * a.inverse;
+  }
+  const float leading = values[0][0];
+  float moments[2] = {};
+#pragma unroll
+  for (int v = 0; v < vectors; ++v) {
+    if (first + v * stride < columns) {
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        values[v][k] -= rough;
+        moments[0] += values[v][k];
+        moments[1] += values[v][k] * values[v][k];
+      }
+    }
+  }
+  team.add_up(moments, exchanges[1]);
+  const float rest = a.centered ? moments[0] * a.inverse : 0, variance = moments[1] * a.inverse - rest * rest;
+  const float rstd = rsqrtf((variance < 0 ? 0 : variance) + a.eps);  // by rounding, where the elements are equal
+  if (first == 0 && row < a.rows) {
+    if (a.centered) a.mean[row] = (rough - leading) + rest;
+    a.rstd[row] = rstd;
+  }
+
+  const float offset = -rest * rstd;
+#pragma unroll
+  for (int v = 0; v < vectors; ++v) {
+    if (first + v * stride < columns) {
+      float gamma[width], beta[width];
+      read_parameter(a.gamma, first + v * stride, 1, gamma);
+      read_parameter(a.beta, first + v * stride, 0, beta);
+#pragma unroll
+      for (int k = 0; k < width; ++k) values[v][k] = (values[v][k] * rstd + offset) * gamma[k] + beta[k];
+      write_vector(a.y + start + v * stride, values[v]);
+    }
+  }
+}
+
+/// Operands whose dtype is known at run time, computed in f64.
+struct AnyForward {
+  const void *x, *gamma, *beta, *residual, *bias;
+  void *sum, *y, *mean, *rstd;
+  DType dtype, statistics;
+  std::int64_t columns;
+  double eps;
+  bool centered;
+  Dropout<double> dropout;
+
+  __device__ double at(const void* data, std::int64_t i) const { return read<AnyFloat>(data, dtype, i); }
+};
+
+/// A block per row.
+__global__ void __launch_bounds__(block_size) normalize_any(__grid_constant__ const AnyForward a) {
+  __shared__ double shared;
+  const auto block_sum = [](double value) {
+    value = block_reduce<PlusOp<double>>(value);
+    if (threadIdx.x == 0) shared = value;
+    __syncthreads();
+    value = shared;
+    __syncthreads();
+    return value;
+  };
+  const std::int64_t row = blockIdx.x, start = row * a.columns;
+  const std::uint64_t position = a.dropout.position();
+  const void* const s = a.sum ? a.sum : a.x;
+  if (a.sum) {
+    for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
+      double value[1] = {a.at(a.x, start + c)};
+      if (a.bias) value[0] += a.at(a.bias, c);
+      if (a.dropout.bound > 0) a.dropout(value, start + c, position);
+      if (a.residual) value[0] += a.at(a.residual, start + c);
+      write<AnyFloat>(a.sum, a.dtype, start + c, value[0]);
+    }
+    __syncthreads();
+  }
+  const double shift = a.centered && a.columns > 0 ? a.at(s, start) : 0;
+  __syncthreads();  // y may be s
+  double mean = 0, squares = 0;
+  if (a.centered) {
+    for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) mean += a.at(s, start + c) - shift;
+    mean = block_sum(mean) / static_cast<double>(a.columns);
+  }
+  for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
+    const double distance = (a.at(s, start + c) - shift) - mean;
+    squares += distance * distance;
+  }
+  const double rstd = 1 / std::sqrt(block_sum(squares) / static_cast<double>(a.columns) + a.eps);
+  if (threadIdx.x == 0) {
+    if (a.centered) write<AnyFloat>(a.mean, a.statistics, row, mean);
+    write<AnyFloat>(a.rstd, a.statistics, row, rstd);
+  }
+  for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
+    double value = ((a.at(s, start + c) - shift) - mean) * rstd;
+    if (a.gamma) value *= a.at(a.gamma, c);
+    if (a.beta) value += a.at(a.beta, c);
+    write<AnyFloat>(a.y, a.dtype, start + c, value);
+  }
+}
+
+/// False where a row is too long for any team.
+template <class T>
+bool normalize_in_registers(const LayerNormArguments& a) {
+  constexpr int widest = 16 / sizeof(T);
+  const Stream stream = a.y.stream;
+  const std::int64_t rows = a.x.shape[0], columns = a.x.shape[1];
+  const bool aligned = are_aligned<T>(columns, {&a.x, &a.gamma, &a.beta, &a.residual, &a.bias, &a.sum, &a.y});
+  const Plan plan = plan_rows(columns, aligned ? widest : 1, row_block, 32, max_threads, has_clusters(stream));
+  if (plan.threads == 0) return false;
+  const Forward<T> forward{a.x.as<const T>(),
+                           a.gamma.as<const T>(),
+                           a.beta.as<const T>(),
+                           a.residual.as<const T>(),
+                           a.bias.as<const T>(),
+                           a.sum.as<T>(),
+                           a.y.as<T>(),
+                           a.mean.as<float>(),
+                           a.rstd.as<float>(),
+                           rows,
+                           static_cast<unsigned>(columns),
+                           static_cast<float>(a.eps),
+                           static_cast<float>(1 / static_cast<double>(columns)),
+                           a.centered,
+                           Dropout<float>(a.p, a.draws)};
+  const auto kernel = a.sum.data ? (aligned ? normalize_rows<T, widest, true> : normalize_rows<T, 1, true>)
+                                 : (aligned ? normalize_rows<T, widest, false> : normalize_rows<T, 1, false>);
+  const unsigned grid = blocks_for((rows + plan.rows - 1) / plan.rows * plan.cluster, 1);
+  launch_plan(kernel, grid, plan, 0, stream, forward, plan);
+  return true;
+}
+
+}  // namespace
+
+void layer_norm(Cuda, const LayerNormArguments& a) {
+  if (a.x.shape[0] == 0) return;
+  bool done = false;
+  const bool is_short = dispatch_short_floats(a.x.dtype, [&]<class T>() { done = normalize_in_registers<T>(a); });
+  if (done) return;
+  const AnyForward any{a.x.data,   a.gamma.data, a.beta.data, a.residual.data, a.bias.data,
+                       a.sum.data, a.y.data,     a.mean.data, a.rstd.data,     a.x.dtype,
+                       is_short ? DType::f32 : DType::f64, a.x.shape[1], a.eps, a.centered, Dropout<double>(a.p, a.draws)};
+  launch(normalize_any, blocks_for(a.x.shape[0], 1), block_size, 0, a.y.stream, any);
+}
+
+}  // namespace tern::kernels

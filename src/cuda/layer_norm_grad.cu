@@ -1,0 +1,400 @@
+#include <cuda_pipeline.h>
+
+#include <atomic>
+
+#include "cuda/allocator.h"
+#include "cuda/layer_norm.cuh"
+#include "ops/kernels/layer_norm.h"
+
+// The gradient of layer_norm in one reading of s and g and one writing of dx. About as many blocks as run at once walk over the rows;
+// a thread has the same columns of all of them, so it adds up dgamma, dbeta and dbias in registers. What the blocks have added up, a
+// second, small kernel adds up. So that memory never waits while a row is added up, the next rows are on their way into shared memory:
+// each thread reads back only what it asked for itself, which needs no barrier.
+//
+// Rows that no team can hold, and f64, which is for gradient checks, go through plain kernels that read them several times.
+namespace tern::kernels {
+
+using namespace gpu;
+using namespace gpu::norm;
+
+namespace {
+
+constexpr unsigned max_threads = 512;  ///< of a block, which has a multiprocessor for itself
+constexpr int max_stages = 4;          ///< rows of a team in shared memory
+
+template <class T>
+struct Backward {
+  const T *s, *gamma, *g, *g_sum;  ///< gamma and g_sum may be null
+  const float *mean, *rstd;        ///< mean: null where rows were not centered
+  T *dx, *dbranch;
+  float* partials;                 ///< (clusters, 3 or 2, columns): of dgamma, dbeta and dbias; null where none is asked for
+  std::int64_t rows;
+  unsigned columns;
+  int stages;
+  float inverse;                   ///< 1 / columns
+  Dropout<float> dropout;
+};
+
+/// Starts a copy into shared memory.
+template <class V>
+__device__ __forceinline__ void copy_ahead(V* to, const void* from) {
+  if constexpr (sizeof(V) >= 4) __pipeline_memcpy_async(to, from, sizeof(V));
+  else *to = *static_cast<const V*>(from);
+}
+
+/// Waits until all but the last `count` batches of this thread's copies have come.
+__device__ __forceinline__ void wait_for_copies(int count) {
+  switch (count) {  // the instruction has the number in it
+    case 0: return __pipeline_wait_prior(0);
+    case 1: return __pipeline_wait_prior(1);
+    case 2: return __pipeline_wait_prior(2);
+    default: return __pipeline_wait_prior(3);
+  }
+}
+
+/// What a row's elements are normalized with.
+struct Moments {
+  float shift = 0, mean = 0, rstd = 0;
+};
+
+/// with_branch: dbranch or dbias is asked for.
+template <class T, int width, bool with_branch>
+__global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_constant__ const Backward<T> a, const Plan plan) {
+  constexpr int vectors = elements_per_thread / width, sums = with_branch ? 3 : 2;
+  constexpr unsigned operand_pitch = vectors * max_threads;
+  using Words = Vector<T, width>;
+  extern __shared__ uint4 ring[];
+  __shared__ Exchange exchanges[2];
+  const Team<false> team(plan);
+  const unsigned first = team.thread() * width, stride = team.size() * width;
+  const std::int64_t step = std::int64_t(gridDim.x / plan.cluster) * plan.rows, row_step = step * a.columns;
+  std::int64_t row = std::int64_t(team.cluster()) * plan.rows + team.group();
+  std::int64_t at = row * a.columns + first;  ///< this thread's first element
+
+  // The words that a thread reads lie `max_threads` apart, so that the distances are constants.
+  Words* const slots = reinterpret_cast<Words*>(ring) + threadIdx.x;
+  const unsigned stage_pitch = operand_pitch * (a.g_sum ? 3 : 2), ring_end = stage_pitch * a.stages;
+  const auto fetch = [&](std::int64_t fetched_row, std::int64_t from, unsigned stage) {
+    Words* const to = slots + stage;
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) {
+      if (first + v * stride >= a.columns) continue;
+      if (fetched_row < a.rows) {
+        copy_ahead(to + v * max_threads, a.s + from + v * stride);
+        copy_ahead(to + operand_pitch + v * max_threads, a.g + from + v * stride);
+        if (a.g_sum) copy_ahead(to + 2 * operand_pitch + v * max_threads, a.g_sum + from + v * stride);
+      } else {
+        to[v * max_threads] = to[operand_pitch + v * max_threads] = Words{};
+      }
+    }
+    __pipeline_commit();
+  };
+  const auto moments_of = [&](std::int64_t of) {
+    Moments m;
+    if (of < a.rows) {
+      if (a.mean) m.shift = convert<float>(a.s[of * a.columns]), m.mean = a.mean[of];
+      m.rstd = a.rstd[of];
+    }
+    return m;
+  };
+
+  // Rows and columns that do not exist are zeros, which add nothing.
+  if (stride * vectors > a.columns)
+    for (unsigned i = 0; i < ring_end; i += max_threads) slots[i] = Words{};
+  for (int i = 0; i < a.stages; ++i) fetch(row + i * step, at + i * row_step, i * stage_pitch);
+  const std::int64_t ahead = a.stages * step, at_ahead = a.stages * row_step;
+  Moments next = moments_of(row);
+  float gamma[vectors][width], totals[sums][vectors][width] = {};
+#pragma unroll
+  for (int v = 0; v < vectors; ++v) read_parameter(first + v * stride < a.columns ? a.gamma : nullptr, first + v * stride, 1, gamma[v]);
+  const std::uint64_t position = with_branch ? a.dropout.position() : 0;
+  team.meet();
+
+  // Teams of one warp go round equally often.
+  std::int64_t begin = row - (team.in_a_warp() ? threadIdx.x % 32 / team.size() : 0);
+  unsigned stage = 0, parity = 0;
+  for (; begin < a.rows; begin += step) {
+    const Moments m = next;
+    next = moments_of(row + step);
+    wait_for_copies(a.stages - 1);
+    const Words* const words = slots + stage;
+    float u[vectors][width], h[vectors][width], means[2] = {};
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) {
+      float g[width];
+      unpack(words[v * max_threads], u[v]);
+      unpack(words[operand_pitch + v * max_threads], g);
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        u[v][k] = ((u[v][k] - m.shift) - m.mean) * m.rstd;
+        h[v][k] = g[k] * gamma[v][k];
+        totals[0][v][k] += g[k] * u[v][k];
+        totals[1][v][k] += g[k];
+        means[0] += h[v][k];
+        means[1] += h[v][k] * u[v][k];
+      }
+    }
+    team.add_up(means, exchanges[parity]);
+    const float less = a.mean ? -m.rstd * (means[0] * a.inverse) : 0, slope = -m.rstd * (means[1] * a.inverse);
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) {
+      float dx[width], more[width];
+#pragma unroll
+      for (int k = 0; k < width; ++k) dx[k] = u[v][k] * slope + (h[v][k] * m.rstd + less);
+      if (first + v * stride < a.columns && row < a.rows) {
+        if (a.g_sum) {
+          unpack(words[2 * operand_pitch + v * max_threads], more);
+#pragma unroll
+          for (int k = 0; k < width; ++k) dx[k] += more[k];
+        }
+        write_vector(a.dx + at + v * stride, dx);
+        if constexpr (with_branch) {
+          if (a.dropout.bound > 0) {
+            a.dropout(dx, at + v * stride, position);
+            write_vector(a.dbranch + at + v * stride, dx);
+          }
+#pragma unroll
+          for (int k = 0; k < width; ++k) totals[2][v][k] += dx[k];
+        }
+      }
+    }
+    fetch(row + ahead, at + at_ahead, stage);
+    row += step;
+    at += row_step;
+    stage += stage_pitch;
+    if (stage == ring_end) stage = 0;
+    parity ^= 1;
+  }
+
+  if (!a.partials) return;
+  float* const partials = a.partials + std::int64_t(team.cluster()) * sums * a.columns;
+  if (plan.rows == 1) {
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) {
+      if (first + v * stride < a.columns) {
+#pragma unroll
+        for (int k = 0; k < sums; ++k) write_vector(partials + k * a.columns + first + v * stride, totals[k][v]);
+      }
+    }
+    return;
+  }
+  // The teams of a warp, then those of a block, which leave their sums where the rows were.
+  __pipeline_wait_prior(0);
+  auto* const pool = reinterpret_cast<float*>(ring);
+  const unsigned team_warps = max(plan.threads / 32, 1u), parts = blockDim.x / 32 / team_warps, part = threadIdx.x / 32 / team_warps;
+#pragma unroll
+  for (int k = 0; k < sums; ++k) {
+    for (unsigned lanes = plan.threads; lanes < 32; lanes *= 2) {
+#pragma unroll
+      for (int v = 0; v < vectors; ++v) {
+#pragma unroll
+        for (int i = 0; i < width; ++i) totals[k][v][i] += shuffle_xor(totals[k][v][i], lanes);
+      }
+    }
+    __syncthreads();
+    if (!team.in_a_warp() || threadIdx.x % 32 < plan.threads) {
+#pragma unroll
+      for (int v = 0; v < vectors; ++v)
+        if (first + v * stride < a.columns) write_vector(pool + part * a.columns + first + v * stride, totals[k][v]);
+    }
+    __syncthreads();
+    for (unsigned c = threadIdx.x; c < a.columns; c += blockDim.x) {
+      float sum = 0;
+      for (unsigned i = 0; i < parts; ++i) sum += pool[i * a.columns + c];
+      partials[k * a.columns + c] = sum;
+    }
+  }
+}
+
+template <class T>
+struct ParameterGradients {
+  T* outputs[3];  ///< dgamma, dbeta, dbias; null where not asked for
+};
+
+/// Adds up what each of `parts` blocks has added up: (parts, sums, columns). `across` threads side by side, a power of two up to 32, have
+/// a column each, and the others every nth part.
+template <class T>
+__global__ void __launch_bounds__(block_size)
+    add_partials(const float* __restrict__ partials, unsigned parts, unsigned sums, unsigned columns, unsigned across, const ParameterGradients<T> to) {
+  __shared__ float shared[block_size / 32][32];
+  T* const output = to.outputs[blockIdx.y];
+  if (!output) return;
+  const unsigned x = threadIdx.x % across, y = threadIdx.x / across, warp = threadIdx.x / 32;
+  const unsigned column = blockIdx.x * across + x;
+  float sum = 0;
+  if (column < columns) {
+#pragma unroll 8
+    for (unsigned part = y; part < parts; part += block_size / across)
+      sum += partials[(std::int64_t(part) * sums + blockIdx.y) * columns + column];
+  }
+  for (unsigned lanes = across; lanes < 32; lanes *= 2) sum += shuffle_xor(sum, lanes);
+  if (threadIdx.x % 32 < across) shared[warp][x] = sum;
+  __syncthreads();
+  if (threadIdx.x >= across || column >= columns) return;
+  sum = 0;
+#pragma unroll
+  for (int i = 0; i < block_size / 32; ++i) sum += shared[i][x];
+  output[column] = convert<T>(sum);
+}
+
+/// Operands whose dtype is known at run time, computed in f64.
+struct AnyBackward {
+  const void *s, *gamma, *mean, *rstd, *g, *g_sum;
+  void *dx, *dbranch;
+  DType dtype, statistics;
+  std::int64_t rows, columns;
+  bool centered;
+  Dropout<double> dropout;
+
+  __device__ double at(const void* data, std::int64_t i) const { return read<AnyFloat>(data, dtype, i); }
+  __device__ double normalized(std::int64_t row, std::int64_t c) const {
+    const double shift = centered ? at(s, row * columns) : 0, less = centered ? read<AnyFloat>(mean, statistics, row) : 0;
+    return ((at(s, row * columns + c) - shift) - less) * read<AnyFloat>(rstd, statistics, row);
+  }
+};
+
+/// A block per row: dx and dbranch.
+__global__ void __launch_bounds__(block_size) differentiate_any(__grid_constant__ const AnyBackward a) {
+  __shared__ double shared[2];
+  const std::int64_t row = blockIdx.x, start = row * a.columns;
+  double sums[2] = {};
+  for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
+    const double h = a.at(a.g, start + c) * (a.gamma ? a.at(a.gamma, c) : 1);
+    sums[0] += h;
+    sums[1] += h * a.normalized(row, c);
+  }
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const double sum = block_reduce<PlusOp<double>>(sums[k]);
+    if (threadIdx.x == 0) shared[k] = sum / static_cast<double>(a.columns);
+    __syncthreads();
+  }
+  const double rstd = read<AnyFloat>(a.rstd, a.statistics, row), h_mean = a.centered ? shared[0] : 0;
+  const std::uint64_t position = a.dropout.position();
+  for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
+    const double h = a.at(a.g, start + c) * (a.gamma ? a.at(a.gamma, c) : 1);
+    double dx[1] = {rstd * (h - h_mean - a.normalized(row, c) * shared[1])};
+    if (a.g_sum) dx[0] += a.at(a.g_sum, start + c);
+    write<AnyFloat>(a.dx, a.dtype, start + c, dx[0]);
+    if (a.dropout.bound > 0) {
+      a.dropout(dx, start + c, position);
+      write<AnyFloat>(a.dbranch, a.dtype, start + c, dx[0]);
+    }
+  }
+}
+
+/// A warp side by side has a column each, the block's warps every eighth row: out = the sum over rows of `of`, times u if asked.
+__global__ void __launch_bounds__(block_size) add_columns_any(__grid_constant__ const AnyBackward a, const void* of, bool times_u, void* out) {
+  __shared__ double shared[block_size / 32][32];
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const std::int64_t column = std::int64_t(blockIdx.x) * 32 + lane;
+  double sum = 0;
+  if (column < a.columns) {
+    for (std::int64_t row = warp; row < a.rows; row += block_size / 32)
+      sum += a.at(of, row * a.columns + column) * (times_u ? a.normalized(row, column) : 1);
+  }
+  shared[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || column >= a.columns) return;
+  sum = 0;
+  for (int i = 0; i < block_size / 32; ++i) sum += shared[i][lane];
+  write<AnyFloat>(out, a.dtype, column, sum);
+}
+
+void differentiate_any_rows(const LayerNormGradArguments& a) {
+  const AnyBackward any{a.s.data, a.gamma.data, a.mean.data, a.rstd.data, a.g.data,   a.g_sum.data, a.dx.data, a.dbranch.data,
+                        a.s.dtype, a.s.dtype == DType::f64 ? DType::f64 : DType::f32, a.s.shape[0], a.s.shape[1], a.centered,
+                        Dropout<double>(a.p, a.draws)};
+  const auto add_columns = [&](const View& of, bool times_u, const View& out) {
+    if (out.data) launch(add_columns_any, blocks_for(any.columns, 32), block_size, 0, a.dx.stream, any, of.data, times_u, out.data);
+  };
+  add_columns(a.g, true, a.dgamma);  // before dx, which may take the place of g
+  add_columns(a.g, false, a.dbeta);
+  if (any.rows > 0) launch(differentiate_any, blocks_for(any.rows, 1), block_size, 0, a.dx.stream, any);
+  add_columns(a.p > 0 ? a.dbranch : a.dx, false, a.dbias);
+}
+
+/// How many clusters of this kernel run at once.
+template <class T>
+unsigned clusters_at_once(const void* kernel, const Plan& plan, std::size_t shared, Stream stream) {
+  int multiprocessors = 0;
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, stream.device.index), "cudaDeviceGetAttribute");
+  if (plan.cluster == 1) return static_cast<unsigned>(multiprocessors);
+  // Clusters lie within a part of the chip, and not all parts are multiples of them.
+  static std::atomic<int> known[128][max_cluster + 1];
+  std::atomic<int>& clusters = known[stream.device.index][plan.cluster];
+  if (clusters == 0) {
+    use(stream);
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {plan.cluster, 1, 1};
+    const cudaLaunchConfig_t config{plan.cluster, plan.block(), shared, nullptr, &attribute, 1};
+    int found = 0;
+    check(cudaOccupancyMaxActiveClusters(&found, kernel, &config), "cudaOccupancyMaxActiveClusters");
+    clusters = std::max(found, 1);
+  }
+  return static_cast<unsigned>(clusters);
+}
+
+/// False where a row is too long for any team.
+template <class T>
+bool differentiate_in_registers(const LayerNormGradArguments& a) {
+  constexpr int widest = 16 / sizeof(T);
+  const Stream stream = a.dx.stream;
+  const std::int64_t rows = a.s.shape[0], columns = a.s.shape[1];
+  const bool aligned = are_aligned<T>(columns, {&a.s, &a.gamma, &a.g, &a.g_sum, &a.dx, &a.dbranch});
+  const Plan plan = plan_rows(columns, aligned ? widest : 1, max_threads, max_threads, max_threads, has_clusters(stream));
+  if (plan.threads == 0) return false;
+
+  const bool with_branch = a.dbias.data || a.p > 0, with_sums = a.dgamma.data || a.dbeta.data || a.dbias.data;
+  const auto kernel = with_branch ? (aligned ? differentiate_rows<T, widest, true> : differentiate_rows<T, 1, true>)
+                                  : (aligned ? differentiate_rows<T, widest, false> : differentiate_rows<T, 1, false>);
+  int shared_limit = 0;
+  check(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, stream.device.index), "cudaDeviceGetAttribute");
+  const std::size_t stage_bytes = std::size_t(max_threads) * elements_per_thread * sizeof(T) * (a.g_sum.data ? 3 : 2);
+  const std::size_t room = static_cast<std::size_t>(shared_limit) - 2 * sizeof(Exchange);
+  const int stages = static_cast<int>(std::clamp<std::size_t>(room / stage_bytes, 1, max_stages));
+  const std::size_t shared = stages * stage_bytes;
+  use(stream);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "cudaFuncSetAttribute");
+  const unsigned wanted = rows == 0 ? 0 : blocks_for(rows, plan.rows);
+  const unsigned clusters = std::min(wanted, clusters_at_once<T>(reinterpret_cast<const void*>(kernel), plan, shared, stream));
+
+  const unsigned sums = with_branch ? 3 : 2;
+  const Workspace partials(with_sums ? std::size_t(clusters) * sums * columns * sizeof(float) : 0, stream);
+  if (rows > 0) {
+    const Backward<T> backward{a.s.as<const T>(),
+                               a.gamma.as<const T>(),
+                               a.g.as<const T>(),
+                               a.g_sum.as<const T>(),
+                               a.centered ? a.mean.as<const float>() : nullptr,
+                               a.rstd.as<const float>(),
+                               a.dx.as<T>(),
+                               a.dbranch.as<T>(),
+                               with_sums ? partials.as<float>() : nullptr,
+                               rows,
+                               static_cast<unsigned>(columns),
+                               stages,
+                               static_cast<float>(1 / static_cast<double>(columns)),
+                               Dropout<float>(a.p, a.draws)};
+    launch_plan(kernel, clusters * plan.cluster, plan, shared, stream, backward, plan);
+  }
+  if (with_sums) {
+    const unsigned across = columns < 4096 ? 8 : 32;
+    const ParameterGradients<T> to{{a.dgamma.as<T>(), a.dbeta.as<T>(), a.dbias.as<T>()}};
+    launch(add_partials<T>, dim3(blocks_for(columns, across), sums), block_size, 0, stream, partials.as<const float>(), clusters, sums,
+           static_cast<unsigned>(columns), across, to);
+  }
+  return true;
+}
+
+}  // namespace
+
+void layer_norm_grad(Cuda, const LayerNormGradArguments& a) {
+  if (a.s.shape[1] == 0) return;
+  bool done = false;
+  dispatch_short_floats(a.s.dtype, [&]<class T>() { done = differentiate_in_registers<T>(a); });
+  if (!done) differentiate_any_rows(a);
+}
+
+}  // namespace tern::kernels
