@@ -86,6 +86,7 @@ class Pass {
     if (node.released)
       fail("backward", fmt::format("expected a graph that is still alive, but '{}' was freed by an earlier backward: "
                                    "pass retain_graph to that one", node.op));
+    node.into_leaves = accumulate_ && !context().grad && !context().anomaly;
     const Tensors results = gradients_of(node, gradients);
     if (!node.next.empty() && results.size() != node.next.size())
       fail(node.op, fmt::format("expected backward to return {} gradients but got {}", node.next.size(), results.size()));

@@ -132,6 +132,13 @@ void detail::check_forms(const char* op, std::span<const Form> inputs, std::span
   }
 }
 
+Tensor Backward::slot(std::size_t input) const {
+  const auto* leaf = dynamic_cast<const AccumulateGrad*>(node_.next[input].node.get());
+  if (!leaf || !node_.into_leaves) return {};
+  const AutogradState& state = *autograd_state(leaf->leaf);
+  return state.hooks.empty() ? state.grad : Tensor();
+}
+
 Tensors AccumulateGrad::backward(std::span<const Tensor> gradients) {
   AutogradState& state = *autograd_state(leaf);
   if (gradients[0].shape() != leaf.shape() || gradients[0].dtype() != leaf.dtype())

@@ -63,6 +63,7 @@ struct Node : RefCounted {
   std::vector<Saved> saved;
   std::uint32_t outputs = 1;
   bool released = false;
+  bool into_leaves = false;    ///< this pass adds to leaves' gradients, unrecorded: see Backward::slot
   std::string module;          ///< the path of the module whose forward ran, in anomaly mode
 
  protected:
@@ -80,6 +81,9 @@ class Backward {
   Tensor saved(std::size_t index) const { return node_.saved[index].unpack(node_); }
   /// True where the gradient of an input is wanted; for another one an undefined tensor may be returned.
   bool needs(std::size_t input) const { return bool(node_.next[input].node); }
+  /// The gradient that an input, a leaf, has already, where backward may add its own to it in place and return an undefined
+  /// tensor for the input: a weight's gradient is then one product straight into its slice of the flat buffer. Else undefined.
+  Tensor slot(std::size_t input) const;
 
  private:
   Node& node_;

@@ -41,14 +41,17 @@ Shape with_size(Shape shape, int dim, std::int64_t size) {
 
 }  // namespace
 
-/// Zeros of a shape with slices of source added at the indices: the derivative of index_select.
+/// y, contiguous, with slices of source added at the indices, in place.
+static void add_slices_to(const Tensor& y, int dim, const Tensor& index, const Tensor& source) {
+  const NoGrad unrecorded;
+  const Tensor from = around(source, dim), into = around(y, dim);
+  on(y.device(), [&](auto dev) { kernels::index_add(dev, into.view(), index.view(), from.view()); });
+}
+
+/// Zeros of a shape with slices of source added: the derivative of index_select.
 static Tensor add_slices(const Shape& shape, int dim, const Tensor& index, const Tensor& source) {
   Tensor y = zeros(shape, source.dtype(), source.device());
-  {
-    const NoGrad unrecorded;
-    const Tensor from = around(source, dim), into = around(y, dim);
-    on(y.device(), [&](auto dev) { kernels::index_add(dev, into.view(), index.view(), from.view()); });
-  }
+  add_slices_to(y, dim, index, source);
   return record("index_add", y, {source}, {index}, [dim](const Backward& call) -> Tensors {
     return {index_select(call.grad(), dim, call.saved(0))};
   });
@@ -65,6 +68,11 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
     on(x.device(), [&](auto dev) { kernels::index_select(dev, from.view(), index.view(), into.view()); });
   }
   return record("index_select", y, {x}, {index}, [dim, shape = x.shape()](const Backward& call) -> Tensors {
+    if (const Tensor slot = call.slot(0); slot.defined() && slot.is_contiguous()) {
+      begin_in_place("index_select", slot);
+      add_slices_to(slot, dim, call.saved(0), call.grad());
+      return {Tensor()};
+    }
     return {add_slices(shape, dim, call.saved(0), call.grad())};
   });
 }

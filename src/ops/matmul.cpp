@@ -77,6 +77,17 @@ Tensor matmul(const Tensor& a_, const Tensor& b_, double scale) {
   });
 }
 
+/// g^T x, or undefined where it could be added to the weight's gradient at once.
+static Tensor weight_gradient(const Backward& call, const Tensor& g, const Tensor& x) {
+  const Tensor slot = call.slot(1);
+  if (!slot.defined() || slot.strides()[1] != 1) return matmul(transpose(g, 0, 1), x);
+  const Tensor rows = operand(g);
+  const NoGrad outside;
+  begin_in_place("linear", slot);
+  on(slot.device(), [&](auto dev) { kernels::matmul(dev, transpose(rows, 0, 1).view(), x.view(), slot.view(), 1, Write::accumulate); });
+  return {};
+}
+
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   check_operands("linear", x, weight);
   if (weight.dims() != 2 || x.dims() == 0 || x.size(-1) != weight.size(1) ||
@@ -93,7 +104,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   on(y.device(), [&](auto dev) { kernels::linear(dev, rows.view(), matrix.view(), bias.defined() ? bias.view() : View{}, y.view()); });
   y = record("linear", y, {rows, matrix, bias}, {rows, matrix}, [](const Backward& call) -> Tensors {
     const Tensor &g = call.grad();
-    return {call.needs(0) ? matmul(g, call.saved(1)) : Tensor(), call.needs(1) ? matmul(transpose(g, 0, 1), call.saved(0)) : Tensor(),
+    return {call.needs(0) ? matmul(g, call.saved(1)) : Tensor(), call.needs(1) ? weight_gradient(call, g, call.saved(0)) : Tensor(),
             call.needs(2) ? sum(g, {0}) : Tensor()};
   });
   return reshape(y, shape);

@@ -283,6 +283,33 @@ TEST_CASE("A gradient slot that is filled beforehand is added to in place") {
   CHECK_FALSE(a.grad().defined());
 }
 
+TEST_CASE("Ops add to the gradient that a leaf has, in place and as often as it is used") {
+  const auto gradients = [](bool filled, bool hooked) {
+    Tensor w = leaf({1, 2, 3, 4, 5, 6}, {3, 2});
+    const Tensor x = leaf({1, -1, 2, 0}, {2, 2});
+    int calls = 0;
+    if (hooked) on_gradient(w, [&](const Tensor&) { ++calls; });
+    const Tensor flat = zeros({7}, DType::f64), index = Tensor::from(std::vector<std::int64_t>{2, 0, 2}, {3});
+    if (filled) w.set_grad(reshape(slice(flat, 0, 1), {3, 2}));
+    Doubles result;
+    for (int pass = 0; pass < 2; ++pass) {
+      // Tied: the table is the weight of a product as well, and a slice of it is used by itself.
+      (sum(linear(x, w) * 3) + sum(square(index_select(w, 0, index))) + sum(slice(w, 0, 1, 3) * 7) + sum(w * w)).backward();
+      const Doubles now = list(w.grad());
+      result.insert(result.end(), now.begin(), now.end());
+    }
+    CHECK(calls == (hooked ? 2 : 0));
+    if (filled) CHECK(w.grad().impl().storage == flat.impl().storage);
+    // Where the gradient itself is asked for, nothing is added to the leaf's.
+    CHECK(list(grad({sum(linear(x, w))}, {w})[0]) == Doubles{3, -1, 3, -1, 3, -1});
+    CHECK(list(w.grad()) == Doubles(result.end() - 6, result.end()));
+    return result;
+  };
+  const Doubles expected = gradients(false, false);
+  CHECK(gradients(true, false) == expected);
+  CHECK(gradients(true, true) == expected);
+}
+
 TEST_CASE("An accumulated gradient owns its memory") {
   const Tensor x = leaf({1, 2});
   const Tensor seed = ones({2}, DType::f64);
