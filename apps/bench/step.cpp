@@ -23,7 +23,7 @@ struct Options {
   std::int64_t batch = 32, length = 40, vocab = 10000;
   double dropout = 0.1;
   int threads = 0, warmup = 5, steps = 10;
-  bool use_fused_kernel = false;
+  bool use_fused_kernel = false, capture = false;
 };
 
 struct Size {
@@ -69,10 +69,17 @@ void step(const Options& options) {
   const Tensor ids = random_ids(options, device), labels = random_ids(options, device);
 
   const auto loss = [&] { return cross_entropy(model.forward(ids), labels); };
-  const auto full = [&] {
+  const auto as_written = [&](const Tensors&) {
     optimizer.zero_grad();
-    loss().backward();
+    const Tensor value = loss();
+    value.backward();
     optimizer.step();
+    return value.detach();
+  };
+  nn::CapturedStep captured(as_written, device);
+  const auto full = [&] {
+    if (options.capture) captured({ids, labels});
+    else as_written({});
   };
   const auto forward = [&] {
     const NoGrad unrecorded;
@@ -109,9 +116,11 @@ void step(const Options& options) {
   fmt::print("  burst     {:9.3f} ms a step, {:.0f} tokens/s, {:.2f} TFLOP/s\n", burst_ms, tokens / burst_ms * 1e3,
              flops / burst_ms / 1e9);
   if (device.type == DeviceType::cuda) fmt::print("  host      {:9.3f} ms to queue a step\n", enqueue.median);
+  if (captured.nodes() > 0) fmt::print("  graph     {:9} nodes\n", captured.nodes());
   fmt::print("  forward   {:9.3f} ms, without recording\n", forward_only.median);
   fmt::print("  optimizer {:9.3f} ms\n", update.median);
   fmt::print("  memory    {:9.3f} GB at the peak\n", peak / 0x1p30);
+  const std::string kernels = options.use_fused_kernel ? "tern-fused" : "tern-plain";
   io::JsonObject row;
   row.set("model", options.model)
       .set("arch", "gpt2")
@@ -120,13 +129,14 @@ void step(const Options& options) {
       .set("V", options.vocab);
   row.set("p", options.dropout)
       .set("dtype", "fp32")
-      .set("impl", options.use_fused_kernel ? "tern-fused" : "tern-plain")
+      .set("impl", kernels + (options.capture ? "-graph" : ""))
       .set("device", device.type == DeviceType::cpu ? "cpu" : "cuda");
   if (device.type == DeviceType::cpu) row.set("threads", num_threads());
   row.set("step_ms", rounded(whole.median, 1e3))
       .set("step_mean_ms", rounded(whole.mean, 1e3))
       .set("step_deviation_ms", rounded(whole.deviation, 1e3));
   if (device.type == DeviceType::cuda) row.set("host_ms", rounded(enqueue.median, 1e3));
+  if (captured.nodes() > 0) row.set("graph_nodes", static_cast<std::int64_t>(captured.nodes()));
   row.set("burst_ms", rounded(burst_ms, 1e3))
       .set("fwd_ms", rounded(forward_only.median, 1e3))
       .set("optimizer_ms", rounded(update.median, 1e3));
@@ -157,6 +167,8 @@ void add_step(CLI::App& app) {
   apps::add_threads_option(*command, options->threads);
   apps::add_switch(*command, "--use-fused-kernel", "softmax and norms as fused kernels",
                    [options](bool is_on) { options->use_fused_kernel = is_on; });
+  apps::add_switch(*command, "--capture", "record the step as a CUDA graph and replay it",
+                   [options](bool is_on) { options->capture = is_on; });
   command->add_option("--json", options->json, "append the row to this file, one JSON object a line")
       ->type_name("FILE");
   apps::add_device_option(*command, options->device);

@@ -20,7 +20,8 @@ Trainer::Trainer(Translator& translator, std::vector<text::Example> train, std::
       model_(translator.model),
       train_(std::move(train)),
       valid_(std::move(valid)),
-      tokens_{translator.eos_src(), translator.eos_tgt(), translator.pad()} {
+      tokens_{translator.eos_src(), translator.eos_tgt(), translator.pad()},
+      captured_step_([this](const Tensors& inputs) { return step(inputs); }, translator.device) {
   require_targets(train_, "training");
   require_targets(valid_, "validation");
   nn::flatten_parameters(model_);
@@ -62,7 +63,8 @@ bool Trainer::run_epoch(std::int64_t epoch, io::JsonLog& log, apps::ProgressLine
     const DeviceBatch batch = load(train_, picks);
     ++update_;
     if (batch.weight == 0) continue;  // every target was cut off: there is nothing to learn
-    step(batch);
+    optimizer_->set_lr_factor(lr_factor());
+    add_(loss_sum_, captured_step_(batch.inputs));
     tokens_seen_ += batch.tokens;
     ++summed;
     // Reading the loss waits for the device.
@@ -94,7 +96,7 @@ double Trainer::valid_loss() {
   std::iota(order.begin(), order.end(), std::size_t{0});
   for (const auto& picks : text::fixed_batches(order, static_cast<std::size_t>(options_.batch_size))) {
     const DeviceBatch batch = load(valid_, picks);
-    add_(total, loss(batch, Reduction::sum));
+    add_(total, loss(batch.inputs, Reduction::sum));
     weight += batch.weight;
   }
   return require_finite(total.item<double>() / weight);
@@ -132,24 +134,25 @@ Trainer::DeviceBatch Trainer::load(const std::vector<text::Example>& examples,
   const Device device = translator_.device;
   DeviceBatch batch;
   const Shape shape{host.rows, host.length};
-  batch.ids = Tensor::from(host.ids, shape, device);
-  batch.labels = Tensor::from(host.labels, shape, device);
-  batch.weights = Tensor::from(host.weights, shape, device);
-  nn::MaskOptions mask{.causal = true, .use_fused_kernel = options_.use_fused_kernel};
-  const Tensor prefix = Tensor::from(host.prefix, {host.rows}, device);
-  if (options_.prefix_lm) mask.prefix = prefix;
-  if (options_.restart_positions)
-    batch.places = nn::restarted_places(prefix, host.length, restart_place(options_), options_.length - 1);
-  batch.mask = nn::AttentionMask(mask, host.length, host.length, DType::f32, device);
+  batch.inputs = {Tensor::from(host.ids, shape, device), Tensor::from(host.labels, shape, device),
+                  Tensor::from(host.weights, shape, device), Tensor::from(host.prefix, {host.rows}, device)};
   for (std::size_t pick : picks) batch.tokens += columns(examples[pick]);
   for (float weight : host.weights) batch.weight += weight;
   return batch;
 }
 
-Tensor Trainer::loss(const DeviceBatch& batch, Reduction reduction) const {
-  CrossEntropyOptions options{.token_weights = batch.weights, .reduction = reduction};
+Tensor Trainer::loss(const Tensors& inputs, Reduction reduction) const {
+  const Tensor &ids = inputs[0], &labels = inputs[1], &weights = inputs[2], &prefix = inputs[3];
+  const std::int64_t length = ids.size(1);
+  nn::MaskOptions visible{.causal = true, .use_fused_kernel = options_.use_fused_kernel};
+  if (options_.prefix_lm) visible.prefix = prefix;
+  Tensor places;
+  if (options_.restart_positions)
+    places = nn::restarted_places(prefix, length, restart_place(options_), options_.length - 1);
+  CrossEntropyOptions options{.token_weights = weights, .reduction = reduction};
   if (reduction == Reduction::mean) options.label_smoothing = options_.label_smoothing;
-  return cross_entropy(model_.forward(batch.ids, batch.mask, batch.places), batch.labels, options);
+  const nn::AttentionMask mask(visible, length, length, DType::f32, ids.device());
+  return cross_entropy(model_.forward(ids, mask, places), labels, options);
 }
 
 double Trainer::lr_factor() const {
@@ -159,14 +162,13 @@ double Trainer::lr_factor() const {
   return nn::schedule::linear_warmup(update_, options_.warmup);
 }
 
-void Trainer::step(const DeviceBatch& batch) {
+Tensor Trainer::step(const Tensors& inputs) {
   optimizer_->zero_grad();
-  const Tensor value = loss(batch, Reduction::mean);
+  const Tensor value = loss(inputs, Reduction::mean);
   value.backward();
   if (options_.clip > 0) nn::clip_grad_norm(optimizer_->parameters(), options_.clip);
-  optimizer_->set_lr_factor(lr_factor());
   optimizer_->step();
-  add_(loss_sum_, value.detach());
+  return value.detach();
 }
 
 double Trainer::require_finite(double loss) const {

@@ -38,9 +38,7 @@ class Trainer {
  private:
   /// A batch on the device.
   struct DeviceBatch {
-    Tensor ids, labels, weights;  ///< (B, T)
-    Tensor places;                ///< (B, T) in the table of positions; undefined: 0 .. T - 1
-    nn::AttentionMask mask;
+    Tensors inputs;           ///< ids, labels and weights (B, T), and how much of each row is source (B)
     std::int64_t tokens = 0;  ///< inputs that are not padding
     double weight = 0;        ///< the sum of the weights
   };
@@ -56,9 +54,9 @@ class Trainer {
   std::vector<std::vector<std::size_t>> epoch_batches(std::int64_t epoch) const;
   std::int64_t columns(const text::Example& example) const;
   DeviceBatch load(const std::vector<text::Example>& examples, const std::vector<std::size_t>& picks) const;
-  Tensor loss(const DeviceBatch& batch, Reduction reduction) const;
+  Tensor loss(const Tensors& inputs, Reduction reduction) const;
   double lr_factor() const;
-  void step(const DeviceBatch& batch);
+  Tensor step(const Tensors& inputs);
   double require_finite(double loss) const;
 
   const Options& options_;
@@ -67,6 +65,7 @@ class Trainer {
   const std::vector<text::Example> train_, valid_;
   const text::SequenceOptions tokens_;
   std::optional<nn::Adam> optimizer_;
+  nn::CapturedStep captured_step_;
   Tensor loss_sum_;
   std::int64_t epoch_ = 0, update_ = 0, per_epoch_ = 0, total_ = 0, log_every_ = 1, tokens_seen_ = 0;
   double train_loss_ = 0, seconds_ = 0;

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
 #include "cuda/launch.h"
@@ -47,6 +48,12 @@ class CachingAllocator {
     }
   }
 
+  void hold(Stream stream, bool is_held) {
+    const std::lock_guard lock(mutex_);
+    if (is_held) held_.insert(key(stream));
+    else held_.erase(key(stream));
+  }
+
   MemoryStatistics statistics() {
     const std::lock_guard lock(mutex_);
     return statistics_;
@@ -63,7 +70,7 @@ class CachingAllocator {
   /// Gives the device's free blocks back. The device must be idle and current.
   void release(int device) {
     for (auto& [key, pool] : pools_) {
-      if (key.first != device) continue;
+      if (key.first != device || held_.contains(key)) continue;
       while (!pool.empty()) {
         const auto [size, data] = *pool.begin();
         check(cudaFree(data), "cudaFree");
@@ -128,6 +135,7 @@ class CachingAllocator {
 
   std::mutex mutex_;
   std::map<Key, Pool> pools_;
+  std::set<Key> held_;
   std::unordered_map<void*, std::size_t> live_;
   MemoryStatistics statistics_;
 };
@@ -141,6 +149,7 @@ CachingAllocator& allocator() {
 }  // namespace
 
 void release_cached_memory() { allocator().release_all(); }
+void hold_cached_memory(Stream stream, bool is_held) { allocator().hold(stream, is_held); }
 
 }  // namespace tern::gpu
 

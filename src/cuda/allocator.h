@@ -22,7 +22,9 @@ class Workspace {
   void* data_;
 };
 
-/// Gives all cached memory back to the devices; waits for them.
+/// Gives all cached memory back to the devices, but what is held; waits for them.
 void release_cached_memory();
+/// While held, a stream's cached memory stays cached: a graph that was recorded on the stream works in it.
+void hold_cached_memory(Stream stream, bool is_held);
 
 }  // namespace tern::gpu

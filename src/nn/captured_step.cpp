@@ -1,0 +1,134 @@
+#include "nn/captured_step.h"
+
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/pointwise.h"
+
+namespace tern::nn {
+
+struct CapturedStep::Recording {
+  Tensors inputs;  ///< what the graph reads
+  Tensor result;
+  std::unique_ptr<backend::Graph> graph;
+  std::uint64_t seed = 0;
+  std::uint64_t draws = 0;  ///< random positions that a step takes
+};
+
+namespace {
+
+/// While it lives, work goes to another stream, which waits for the present one at the start; and the other way round at the end.
+class OnStream {
+ public:
+  explicit OnStream(backend::GraphStream& stream) : stream_(stream), before_(context().cuda_stream) {
+    stream_.follow(outer());
+    context().cuda_stream = stream_.get().handle;
+  }
+  ~OnStream() { context().cuda_stream = before_; }
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+  /// To be called when all is queued.
+  void finish() { stream_.lead(outer()); }
+
+ private:
+  Stream outer() const { return {stream_.get().device, before_}; }
+  backend::GraphStream& stream_;
+  void* before_;
+};
+
+std::vector<std::int64_t> key_of(const Tensors& inputs) {
+  std::vector<std::int64_t> key;
+  for (const Tensor& x : inputs) {
+    key.push_back(static_cast<std::int64_t>(x.dtype()));
+    key.push_back(x.dims());
+    key.insert(key.end(), x.shape().begin(), x.shape().end());
+  }
+  return key;
+}
+
+Tensors copies(const Tensors& inputs) {
+  const NoGrad unrecorded;
+  Tensors result;
+  for (const Tensor& x : inputs) result.push_back(clone(x));
+  return result;
+}
+
+}  // namespace
+
+CapturedStep::CapturedStep(Function step, Device device) : step_(std::move(step)), device_(device) {
+  stream_ = on(device, [&](auto dev) { return backend::graph_stream(dev, device); });
+}
+CapturedStep::~CapturedStep() = default;
+CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
+CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
+
+std::size_t CapturedStep::recordings() const { return recordings_.size(); }
+
+Tensor CapturedStep::operator()(const Tensors& inputs) {
+  if (!stream_) return step_(inputs);
+  for (const Tensor& x : inputs)
+    if (!x.defined() || x.device() != device_) fail("CapturedStep", "expected inputs on " + to_string(device_));
+  OnStream here(*stream_);
+  const Tensor result = run(inputs);
+  here.finish();
+  return result;
+}
+
+Tensor CapturedStep::run(const Tensors& inputs) {
+  const Key key = key_of(inputs);
+  const auto found = recordings_.find(key);
+  if (found == recordings_.end()) {
+    // As written: libraries load their kernels, moments come into being, and memory is found for every tensor.
+    Recording recording;
+    recording.inputs = copies(inputs);
+    Tensor result = step_(recording.inputs);
+    recordings_.emplace(key, std::move(recording));
+    return result;
+  }
+  Recording& recording = found->second;
+  {
+    const NoGrad unrecorded;
+    for (std::size_t i = 0; i < inputs.size(); ++i) copy_(recording.inputs[i], inputs[i]);
+  }
+  // The seed is part of every kernel that draws.
+  if (!recording.graph || (recording.draws > 0 && recording.seed != context().generator.seed())) record(recording);
+  place_randomness();
+  recording.graph->launch();
+  Generator& generator = context().generator;
+  generator.set_position(generator.position() + recording.draws);
+  mirror_ += recording.draws;
+  nodes_ = recording.graph->nodes();
+  return recording.result;
+}
+
+void CapturedStep::record(Recording& recording) {
+  if (!position_.defined()) position_ = zeros({}, DType::i64, device_);
+  Generator& generator = context().generator;
+  const Generator before = generator;
+  // Draws are recorded from 0 on; where a replay begins is added in device memory.
+  recording.seed = generator.seed();
+  generator.set_position(0);
+  generator.set_base(static_cast<const std::uint64_t*>(position_.view().data));
+  try {
+    recording.graph = stream_->record([&] {
+      recording.result = step_(recording.inputs);
+      recording.draws = generator.position();
+      const NoGrad unrecorded;
+      if (recording.draws > 0) add_(position_, static_cast<double>(recording.draws));
+    });
+  } catch (...) {
+    generator = before;
+    throw;
+  }
+  generator = before;
+}
+
+/// The device's position follows the host's where something else has drawn or seeded in between.
+void CapturedStep::place_randomness() {
+  const std::uint64_t position = context().generator.position();
+  if (position == mirror_) return;
+  const NoGrad unrecorded;
+  copy_(position_, Tensor::from(std::vector<std::int64_t>{static_cast<std::int64_t>(position)}, {}, device_));
+  mirror_ = position;
+}
+
+}  // namespace tern::nn

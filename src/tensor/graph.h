@@ -1,0 +1,35 @@
+#pragma once
+#include <functional>
+#include <memory>
+
+#include "tensor/device.h"
+
+namespace tern::backend {
+
+/// Work of a stream, recorded once, that can be queued again as a whole: a CUDA graph.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void launch() = 0;
+  /// Kernels, copies and fills in it.
+  virtual std::size_t nodes() const = 0;
+};
+
+/// A stream of its own, whose freed memory no other stream gets, even where memory is short: recorded work has addresses in it.
+class GraphStream {
+ public:
+  virtual ~GraphStream() = default;
+  virtual Stream get() const = 0;
+  /// Work queued here from now on waits for what `other` has queued so far, or the other way round.
+  virtual void follow(Stream other) = 0;
+  virtual void lead(Stream other) = 0;
+  /// Calls `work`, which queues on this stream alone; nothing runs. Throws Error if the work cannot be recorded, because it
+  /// waits for the device.
+  virtual std::unique_ptr<Graph> record(const std::function<void()>& work) = 0;
+};
+
+/// The CPU has no graphs: null.
+inline std::unique_ptr<GraphStream> graph_stream(Cpu, Device) { return nullptr; }
+std::unique_ptr<GraphStream> graph_stream(Cuda, Device device);
+
+}  // namespace tern::backend
