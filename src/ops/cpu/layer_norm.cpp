@@ -13,6 +13,13 @@ using namespace loops;
 
 namespace {
 
+/// Rows go from stage to stage together: the statistics of a single short row would keep what follows waiting.
+constexpr std::int64_t most_rows = 8;
+std::int64_t rows_in_group(std::int64_t columns) { return std::clamp<std::int64_t>(2 * chunk / std::max<std::int64_t>(columns, 1), 1, most_rows); }
+
+/// Elements of a row's buffer: whole cache lines.
+std::int64_t padded(std::int64_t columns) { return (columns + 15) / 16 * 16; }
+
 /// n parameters as C: where they lie, converted into the buffer, or `otherwise` where there are none.
 template <class C, class S>
 const C* parameters(const View& view, std::int64_t n, C otherwise, C* buffer) {
@@ -68,19 +75,22 @@ struct Moments {
   C shift, mean, rstd;
 };
 
+/// Both sums in one pass. That of the squares is about the first element; where that is far from the mean, the difference would cancel,
+/// and the squares are taken once more about the mean.
 template <class C>
 Moments<C> moments_of(const C* row, std::int64_t n, bool centered, double eps) {
-  Moments<C> m{};
-  if (centered && n > 0) {
-    const C shift = m.shift = row[0];
-    m.mean = C(sums<1, C>(n, [=](auto at) { return std::array{at(row) - shift}; })[0] / double(n));
-  }
-  const double squares = sums<1, C>(n, [=](auto at) {
-    const auto distance = (at(row) - m.shift) - m.mean;
-    return std::array{distance * distance};
-  })[0];
-  m.rstd = C(1 / std::sqrt(squares / double(n) + eps));
-  return m;
+  const C shift = centered && n > 0 ? row[0] : C(0);
+  const auto about = [=](C center) {
+    return sums<2, C>(n, [=](auto at) {
+      const auto distance = (at(row) - shift) - center;
+      return std::array{distance, distance * distance};
+    });
+  };
+  const auto [sum, squares] = about(C(0));
+  const double mean = centered ? sum / double(n) : 0;
+  double variance = squares / double(n) - mean * mean;
+  if (mean * mean > 2 * variance) variance = about(C(mean))[1] / double(n);
+  return {shift, C(mean), C(1 / std::sqrt(variance + eps))};
 }
 
 template <class C>
@@ -90,40 +100,60 @@ void normalize(const C* row, const Moments<C>& m, const C* gamma, const C* beta,
   for (std::int64_t i = 0; i < n; ++i) y[i] = ((row[i] - shift) - mean) * rstd * gamma[i] + beta[i];
 }
 
+/// The row of `sum` that begins at element `at`: residual + dropout(x + bias).
+template <class C, class S>
+void add_branch(const LayerNormArguments& a, const C* bias, Dropout& dropout, std::int64_t at) {
+  alignas(64) C branch[chunk];
+  alignas(64) C from[chunk];
+  const std::int64_t columns = a.x.shape[1];
+  for (std::int64_t first = 0; first < columns; first += chunk) {
+    const std::int64_t n = std::min(chunk, columns - first);
+    const C* const x = load(a.x.as<const S>() + at + first, 1, n, from);
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) branch[i] = x[i] + bias[first + i];
+    if (a.p > 0) dropout(branch, branch, at + first, n);
+    if (a.residual.data) fold_columns<Sum>(branch, load(a.residual.as<const S>() + at + first, 1, n, from), n);
+    store(branch, a.sum.as<S>() + at + first, 1, n);
+  }
+}
+
 }  // namespace
 
 void layer_norm(Cpu, const LayerNormArguments& a) {
   const std::int64_t rows = a.x.shape[0], columns = a.x.shape[1];
   dispatch_floats(a.x.dtype, "layer_norm", [&]<class S>() {
     using C = compute_t<S>;
-    const Scratch<C> parameter_memory(3 * columns, a.y.stream), row_memory(omp_get_max_threads() * columns, a.y.stream);
+    const std::int64_t group = rows_in_group(columns), width = padded(columns);
+    const Scratch<C> parameter_memory(3 * width, a.y.stream), row_memory(omp_get_max_threads() * group * width, a.y.stream);
     const C* const gamma = parameters<C, S>(a.gamma, columns, C(1), parameter_memory.data());
-    const C* const beta = parameters<C, S>(a.beta, columns, C(0), parameter_memory.data() + columns);
-    const C* const bias = parameters<C, S>(a.bias, columns, C(0), parameter_memory.data() + 2 * columns);
+    const C* const beta = parameters<C, S>(a.beta, columns, C(0), parameter_memory.data() + width);
+    const C* const bias = parameters<C, S>(a.bias, columns, C(0), parameter_memory.data() + 2 * width);
     parallel_units(rows, columns, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
-      C* const buffer = row_memory.data() + thread * columns;
       Dropout dropout(a.p, a.draws);
-      alignas(64) C branch[chunk];
-      alignas(64) C from[chunk];
-      for (std::int64_t row = begin; row < end; ++row) {
-        const std::int64_t at = row * columns;
-        // The sum lies in `sum` or, rounded as it is there, in the buffer.
-        for (std::int64_t first = 0; a.sum.data && first < columns; first += chunk) {
-          const std::int64_t n = std::min(chunk, columns - first);
-          const C* const in = load(a.x.as<const S>() + at + first, 1, n, from);
-#pragma omp simd
-          for (std::int64_t i = 0; i < n; ++i) branch[i] = in[i] + bias[first + i];
-          if (a.p > 0) dropout(branch, branch, at + first, n);
-          if (a.residual.data) fold_columns<Sum>(branch, load(a.residual.as<const S>() + at + first, 1, n, from), n);
-          store(branch, a.sum.as<S>() + at + first, 1, n);
+      struct Row {
+        const C* s;
+        C* buffer;
+        Moments<C> moments;
+      } batch[most_rows];
+      for (std::int64_t k = 0; k < group; ++k) batch[k].buffer = row_memory.data() + (thread * group + k) * width;
+      for (std::int64_t first = begin; first < end; first += group) {
+        const std::int64_t count = std::min(group, end - first);
+        for (std::int64_t k = 0; k < count; ++k) {
+          Row& row = batch[k];
+          const std::int64_t at = (first + k) * columns;
+          if (a.sum.data) add_branch<C, S>(a, bias, dropout, at);
+          row.s = load((a.sum.data ? a.sum : a.x).as<const S>() + at, 1, columns, row.buffer);
+          row.moments = moments_of(row.s, columns, a.centered, a.eps);
         }
-        const C* const s = load((a.sum.data ? a.sum : a.x).as<const S>() + at, 1, columns, buffer);
-        const Moments<C> m = moments_of(s, columns, a.centered, a.eps);
-        if (a.centered) a.mean.as<C>()[row] = m.mean;
-        a.rstd.as<C>()[row] = m.rstd;
-        C* const out = target(a.y.as<S>() + at, 1, columns, buffer);
-        normalize(s, m, gamma, beta, out, columns);
-        store(out, a.y.as<S>() + at, 1, columns);
+        for (std::int64_t k = 0; k < count; ++k) {
+          const Row& row = batch[k];
+          if (a.centered) a.mean.as<C>()[first + k] = row.moments.mean;
+          a.rstd.as<C>()[first + k] = row.moments.rstd;
+          S* const y = a.y.as<S>() + (first + k) * columns;
+          C* const out = target(y, 1, columns, row.buffer);
+          normalize(row.s, row.moments, gamma, beta, out, columns);
+          store(out, y, 1, columns);
+        }
       }
     });
   });
@@ -136,24 +166,36 @@ namespace {
 
 constexpr std::int64_t max_parts = 64, min_part_rows = 4;
 
-/// dx of a row. h_mean is 0 where the row was not centered.
+/// A row of the backward pass: what it was normalized with, its gradients, and the means of h and h u.
 template <class C>
-void grad_run(const C* s, const C* g, const Moments<C>& m, const C* gamma, const C* g_sum, C h_mean, C hu_mean, C* dx, std::int64_t n) {
-  const auto [shift, mean, rstd] = m;
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    const C u = ((s[i] - shift) - mean) * rstd;
-    dx[i] = rstd * (g[i] * gamma[i] - h_mean - u * hu_mean) + g_sum[i];
-  }
-}
+struct GradRow {
+  const C *s, *g, *g_sum;
+  Moments<C> moments;
+  C h_mean, hu_mean;  ///< h_mean is 0 where the row was not centered
+};
 
+/// The row's part of dgamma and dbeta.
 template <class C>
-void add_parameter_grads(const C* s, const C* g, const Moments<C>& m, C* dgamma, C* dbeta, std::int64_t n) {
-  const auto [shift, mean, rstd] = m;
+void add_parameter_grads(const GradRow<C>& row, C* dgamma, C* dbeta, std::int64_t n) {
+  const C *const s = row.s, *const g = row.g;
+  const auto [shift, mean, rstd] = row.moments;
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     dgamma[i] += g[i] * (((s[i] - shift) - mean) * rstd);
     dbeta[i] += g[i];
+  }
+}
+
+/// dx of a row; it may be g or g_sum. A loop of its own: stores complete in order, so those to sums in the cache would wait for dx,
+/// which goes to memory.
+template <class C>
+void grad_run(const GradRow<C>& row, const C* gamma, C* dx, std::int64_t n) {
+  const auto [s, g, g_sum, moments, h_mean, hu_mean] = row;
+  const auto [shift, mean, rstd] = moments;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const C u = ((s[i] - shift) - mean) * rstd;
+    dx[i] = rstd * (g[i] * gamma[i] - h_mean - u * hu_mean) + g_sum[i];
   }
 }
 
@@ -176,6 +218,34 @@ void sum_parts(const C* parts, std::int64_t count, std::int64_t stride, std::int
   });
 }
 
+template <class C, class S>
+GradRow<C> grad_row(const LayerNormGradArguments& a, const C* gamma, const C* zeros, std::int64_t row, C* buffer) {
+  const std::int64_t columns = a.s.shape[1], at = row * columns, width = padded(columns);
+  const C* const s = load(a.s.as<const S>() + at, 1, columns, buffer);
+  const C* const g = load(a.g.as<const S>() + at, 1, columns, buffer + width);
+  const C* const g_sum = a.g_sum.data ? load(a.g_sum.as<const S>() + at, 1, columns, buffer + 2 * width) : zeros;
+  const bool shifted = a.centered && columns > 0;
+  const Moments<C> m{shifted ? s[0] : C(0), shifted ? a.mean.as<const C>()[row] : C(0), a.rstd.as<const C>()[row]};
+  const auto [h_sum, hu_sum] = sums<2, C>(columns, [=](auto i) {
+    const auto h = i(g) * i(gamma);
+    return std::array{h, h * (((i(s) - m.shift) - m.mean) * m.rstd)};
+  });
+  return {s, g, g_sum, m, a.centered ? C(h_sum / double(columns)) : C(0), C(hu_sum / double(columns))};
+}
+
+/// dbranch of the row that begins at element `at`, and its part of dbias.
+template <class C, class S>
+void branch_grad(const LayerNormGradArguments& a, const C* dx, Dropout& dropout, std::int64_t at, C* dbias) {
+  alignas(64) C branch[chunk];
+  const std::int64_t columns = a.s.shape[1];
+  for (std::int64_t first = 0; first < columns; first += chunk) {
+    const std::int64_t n = std::min(chunk, columns - first);
+    dropout(dx + first, branch, at + first, n);
+    store(branch, a.dbranch.as<S>() + at + first, 1, n);
+    if (a.dbias.data) fold_columns<Sum>(dbias + first, branch, n);
+  }
+}
+
 }  // namespace
 
 void layer_norm_grad(Cpu, const LayerNormGradArguments& a) {
@@ -183,48 +253,34 @@ void layer_norm_grad(Cpu, const LayerNormGradArguments& a) {
   dispatch_floats(a.s.dtype, "layer_norm_grad", [&]<class S>() {
     using C = compute_t<S>;
     const std::int64_t part_rows = std::max(min_part_rows, (rows + max_parts - 1) / max_parts), parts = (rows + part_rows - 1) / part_rows;
-    // dgamma, dbeta and dbias of each part.
-    const Scratch<C> part_memory(3 * parts * columns, a.dx.stream);
-    const Scratch<C> parameter_memory(2 * columns, a.dx.stream), row_memory(3 * omp_get_max_threads() * columns, a.dx.stream);
+    // dgamma, dbeta and dbias of each part; and s, g and g_sum of a row that cannot be used where it lies.
+    const std::int64_t width = padded(columns), part_size = 3 * width, row_size = std::is_same_v<C, S> ? 0 : 3 * width;
+    const Scratch<C> part_memory(parts * part_size, a.dx.stream), row_memory(omp_get_max_threads() * row_size, a.dx.stream);
+    const Scratch<C> parameter_memory(2 * width, a.dx.stream);
     const C* const gamma = parameters<C, S>(a.gamma, columns, C(1), parameter_memory.data());
-    C* const zeros = parameter_memory.data() + columns;
+    C* const zeros = parameter_memory.data() + width;
     std::fill_n(zeros, columns, C(0));
     const bool affine = a.dgamma.data || a.dbeta.data;
     parallel_units(parts, part_rows * columns, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
-      C* const buffer = row_memory.data() + 3 * thread * columns;
       Dropout dropout(a.p, a.draws);
-      alignas(64) C branch[chunk];
+      C* const buffer = row_memory.data() + thread * row_size;
       for (std::int64_t part = begin; part < end; ++part) {
-        C *const dgamma = part_memory.data() + 3 * part * columns, *const dbeta = dgamma + columns, *const dbias = dbeta + columns;
-        std::fill_n(dgamma, 3 * columns, C(0));
-        for (std::int64_t row = part * part_rows; row < std::min((part + 1) * part_rows, rows); ++row) {
-          const std::int64_t at = row * columns;
-          const C* const s = load(a.s.as<const S>() + at, 1, columns, buffer);
-          const C* const g = load(a.g.as<const S>() + at, 1, columns, buffer + columns);
-          const C* const g_sum = a.g_sum.data ? load(a.g_sum.as<const S>() + at, 1, columns, buffer + 2 * columns) : zeros;
-          const bool shifted = a.centered && columns > 0;
-          const Moments<C> m{shifted ? s[0] : C(0), shifted ? a.mean.as<const C>()[row] : C(0), a.rstd.as<const C>()[row]};
-          const auto [h_sum, hu_sum] = sums<2, C>(columns, [=](auto i) {
-            const auto h = i(g) * i(gamma);
-            return std::array{h, h * (((i(s) - m.shift) - m.mean) * m.rstd)};
-          });
-          if (affine) add_parameter_grads(s, g, m, dgamma, dbeta, columns);
-          C* const dx = target(a.dx.as<S>() + at, 1, columns, buffer);
-          grad_run(s, g, m, gamma, g_sum, a.centered ? C(h_sum / double(columns)) : C(0), C(hu_sum / double(columns)), dx, columns);
-          for (std::int64_t first = 0; a.p > 0 && first < columns; first += chunk) {
-            const std::int64_t n = std::min(chunk, columns - first);
-            dropout(dx + first, branch, at + first, n);
-            store(branch, a.dbranch.as<S>() + at + first, 1, n);
-            if (a.dbias.data) fold_columns<Sum>(dbias + first, branch, n);
-          }
-          if (a.p <= 0 && a.dbias.data) fold_columns<Sum>(dbias, dx, columns);
-          store(dx, a.dx.as<S>() + at, 1, columns);
+        C *const dgamma = part_memory.data() + part * part_size, *const dbeta = dgamma + width, *const dbias = dbeta + width;
+        std::fill_n(dgamma, part_size, C(0));
+        for (std::int64_t r = part * part_rows; r < std::min((part + 1) * part_rows, rows); ++r) {
+          const GradRow<C> row = grad_row<C, S>(a, gamma, zeros, r, buffer);
+          if (affine) add_parameter_grads(row, dgamma, dbeta, columns);
+          C* const dx = target(a.dx.as<S>() + r * columns, 1, columns, buffer);
+          grad_run(row, gamma, dx, columns);
+          if (a.p > 0) branch_grad<C, S>(a, dx, dropout, r * columns, dbias);
+          else if (a.dbias.data) fold_columns<Sum>(dbias, dx, columns);
+          store(dx, a.dx.as<S>() + r * columns, 1, columns);
         }
       }
     });
     const View* const outputs[] = {&a.dgamma, &a.dbeta, &a.dbias};
     for (int k = 0; k < 3; ++k)
-      if (outputs[k]->data) sum_parts<C, S>(part_memory.data() + k * columns, parts, 3 * columns, columns, *outputs[k]);
+      if (outputs[k]->data) sum_parts<C, S>(part_memory.data() + k * width, parts, part_size, columns, *outputs[k]);
   });
 }
 

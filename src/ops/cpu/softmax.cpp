@@ -103,6 +103,8 @@ double exponentials(C* scores, std::int64_t n, C shift) {
 }
 
 /// Several rows go from stage to stage together: the stages of a single short row would wait for each other.
+constexpr std::int64_t most_rows = 16;
+
 template <class C>
 struct Row {
   std::int64_t limit;  ///< columns that may be visible
@@ -147,8 +149,7 @@ void attention_softmax(Cpu, const View& x, const SoftmaxMask& mask, const View& 
   };
   dispatch_floats(x.dtype, "attention_softmax", [&]<class S>() {
     using C = compute_t<S>;
-    constexpr std::int64_t most_rows = 16;
-    const std::int64_t width = whole_vectors<C>(columns), group = std::clamp<std::int64_t>(chunk / width, 1, most_rows);
+    const std::int64_t width = whole_vectors<C>(columns), group = std::clamp<std::int64_t>(2 * chunk / width, 1, most_rows);
     const Scratch<C> memory(omp_get_max_threads() * group * width, y.stream);
     parallel_units(rows, columns, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
       Row<C> batch[most_rows];
@@ -175,19 +176,31 @@ void attention_softmax_grad(Cpu, const View& y, const View& g, const View& dx) {
   const std::int64_t columns = y.shape[y.dims() - 1], rows = y.numel() / columns;
   dispatch_floats(y.dtype, "attention_softmax_grad", [&]<class S>() {
     using C = compute_t<S>;
-    const std::int64_t width = std::is_same_v<C, S> ? 0 : whole_vectors<C>(columns);
-    const Scratch<C> memory(2 * omp_get_max_threads() * width, dx.stream);
+    const std::int64_t width = whole_vectors<C>(columns), group = std::clamp<std::int64_t>(2 * chunk / width, 1, most_rows);
+    // Rows of C are used where they lie.
+    const std::int64_t room = std::is_same_v<C, S> ? 0 : 2 * group * width;
+    const Scratch<C> memory(omp_get_max_threads() * room, dx.stream);
     parallel_units(rows, columns, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
-      C* const buffer = memory.data() + 2 * thread * width;
-      for (std::int64_t row = begin; row < end; ++row) {
-        const C* const p = load(y.as<const S>() + row * columns, 1, columns, buffer);
-        const C* const gradient = load(g.as<const S>() + row * columns, 1, columns, buffer + width);
-        const C mean = C(sums<1, C>(columns, [=](auto at) { return std::array{at(p) * at(gradient)}; })[0]);
-        S* const to = dx.as<S>() + row * columns;
-        C* const out = target(to, 1, columns, buffer);
+      struct GradRow {
+        const C *y, *g;
+        C mean;
+      } batch[most_rows];
+      for (std::int64_t first = begin; first < end; first += group) {
+        const std::int64_t count = std::min(group, end - first);
+        for (std::int64_t k = 0; k < count; ++k) {
+          C* const buffer = memory.data() + thread * room + 2 * k * width;
+          const C* const p = load(y.as<const S>() + (first + k) * columns, 1, columns, buffer);
+          const C* const q = load(g.as<const S>() + (first + k) * columns, 1, columns, buffer + width);
+          batch[k] = {p, q, C(sums<1, C>(columns, [=](auto at) { return std::array{at(p) * at(q)}; })[0])};
+        }
+        for (std::int64_t k = 0; k < count; ++k) {
+          const auto [p, q, mean] = batch[k];
+          S* const to = dx.as<S>() + (first + k) * columns;
+          C* const out = target(to, 1, columns, memory.data() + thread * room + 2 * k * width);
 #pragma omp simd
-        for (std::int64_t i = 0; i < columns; ++i) out[i] = p[i] * (gradient[i] - mean);
-        store(out, to, 1, columns);
+          for (std::int64_t i = 0; i < columns; ++i) out[i] = p[i] * (q[i] - mean);
+          store(out, to, 1, columns);
+        }
       }
     });
   });
