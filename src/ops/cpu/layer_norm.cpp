@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "ops/cpu/sums.h"
+#include "ops/cpu/rows.h"
 
 namespace tern::kernels {
 
@@ -93,13 +93,6 @@ Moments<C> moments_of(const C* row, std::int64_t n, bool centered, double eps) {
   return {shift, C(mean), C(1 / std::sqrt(variance + eps))};
 }
 
-template <class C>
-void normalize(const C* row, const Moments<C>& m, const C* gamma, const C* beta, C* y, std::int64_t n) {
-  const auto [shift, mean, rstd] = m;
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) y[i] = ((row[i] - shift) - mean) * rstd * gamma[i] + beta[i];
-}
-
 /// The row of `sum` that begins at element `at`: residual + dropout(x + bias).
 template <class C, class S>
 void add_branch(const LayerNormArguments& a, const C* bias, Dropout& dropout, std::int64_t at) {
@@ -149,10 +142,10 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
           const Row& row = batch[k];
           if (a.centered) a.mean.as<C>()[first + k] = row.moments.mean;
           a.rstd.as<C>()[first + k] = row.moments.rstd;
-          S* const y = a.y.as<S>() + (first + k) * columns;
-          C* const out = target(y, 1, columns, row.buffer);
-          normalize(row.s, row.moments, gamma, beta, out, columns);
-          store(out, y, 1, columns);
+          const auto [shift, mean, rstd] = row.moments;
+          const C* const s = row.s;
+          write_row(a.y.as<S>() + (first + k) * columns, columns, row.buffer,
+                    [=, shift = shift, mean = mean, rstd = rstd](std::int64_t i) { return ((s[i] - shift) - mean) * rstd * gamma[i] + beta[i]; });
         }
       }
     });

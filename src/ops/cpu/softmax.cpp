@@ -3,7 +3,7 @@
 #include <bit>
 #include <cmath>
 
-#include "ops/cpu/sums.h"
+#include "ops/cpu/rows.h"
 
 namespace tern::kernels {
 
@@ -128,10 +128,7 @@ void write(const Row<C>& row, S* y, std::int64_t columns) {
       y[i] = S(row.padding && !(row.padding[i] > C(hidden_padding)) ? C(0) : std::numeric_limits<C>::quiet_NaN());
   } else {
     const C factor = row.total > 0 ? C(1 / row.total) : C(0);
-    C* const out = target(y, 1, row.limit, e);
-#pragma omp simd
-    for (std::int64_t i = 0; i < row.limit; ++i) out[i] = e[i] * factor;
-    store(out, y, 1, row.limit);
+    write_row(y, row.limit, e, [=](std::int64_t i) { return e[i] * factor; });
   }
   std::fill_n(y + row.limit, columns - row.limit, S(C(0)));
 }
@@ -195,11 +192,8 @@ void attention_softmax_grad(Cpu, const View& y, const View& g, const View& dx) {
         }
         for (std::int64_t k = 0; k < count; ++k) {
           const auto [p, q, mean] = batch[k];
-          S* const to = dx.as<S>() + (first + k) * columns;
-          C* const out = target(to, 1, columns, memory.data() + thread * room + 2 * k * width);
-#pragma omp simd
-          for (std::int64_t i = 0; i < columns; ++i) out[i] = p[i] * (q[i] - mean);
-          store(out, to, 1, columns);
+          C* const buffer = memory.data() + thread * room + 2 * k * width;
+          write_row(dx.as<S>() + (first + k) * columns, columns, buffer, [=](std::int64_t i) { return p[i] * (q[i] - mean); });
         }
       }
     });

@@ -5,6 +5,7 @@
 
 #include "ops/cpu/fold.h"
 
+// What kernels share that take a row at a time: its sums, and its way out.
 namespace tern::loops {
 
 /// The fold of the lanes of a vector by halves, as fold_lanes, without a way through memory: rows are short.
@@ -84,6 +85,20 @@ template <int Sums, class C, class Terms>
     for (int s = 0; s < Sums; ++s) results[std::size_t(s)] += double(totals[s]);
   }
   return results;
+}
+
+/// to[i] = value(i), a C, for n elements. bf16 is rounded within the loop; f16 by an instruction that the compiler does not vectorise with,
+/// out of the buffer, in which value(i) may lie.
+template <class C, class S, class Value>
+[[gnu::always_inline]] inline void write_row(S* to, std::int64_t n, C* buffer, Value&& value) {
+  if constexpr (std::is_same_v<S, f16>) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) buffer[i] = value(i);
+    store(buffer, to, 1, n);
+  } else {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) to[i] = convert<S>(value(i));
+  }
 }
 
 }  // namespace tern::loops
