@@ -29,93 +29,93 @@ struct Forward {
   Dropout<float> dropout;
 };
 
+/// Elements of a row in a thread: 64 bytes, of which enough are on their way at a time.
+template <class T, int width>
+constexpr int elements_per_thread = width == 1 ? 16 : 64 / sizeof(T);
+
 /// with_branch: there is a sum to write.
 template <class T, int width, bool with_branch>
-__global__ void __launch_bounds__(max_threads) normalize_rows(__grid_constant__ const Forward<T> a, const Plan plan) {
-  constexpr int vectors = elements_per_thread / width;
+__global__ void __launch_bounds__(max_threads, width == 1 ? 1 : with_branch || sizeof(T) < 4 ? 2 : 3) normalize_rows(__grid_constant__ const Forward<T> a, const Plan plan) {
+  constexpr int vectors = elements_per_thread<T, width> / width;
   __shared__ Exchange exchanges[2];
-  const Team<true> team(plan);
-  const std::int64_t row = std::int64_t(team.cluster()) * plan.rows + team.group();
+  Team<true> team(plan, exchanges);
   const unsigned first = team.thread() * width, stride = team.size() * width;
-  const std::int64_t start = row * a.columns + first;
-  const unsigned columns = row < a.rows ? a.columns : 0;  // whole warps go on to the end, with rows that do not exist
-
-  Vector<T, width> words[vectors], residual[with_branch ? vectors : 1];
-#pragma unroll
-  for (int v = 0; v < vectors; ++v)
-    if (first + v * stride < columns) words[v] = read_once<width>(a.x + start + v * stride);
-  if (with_branch && a.residual) {
-#pragma unroll
-    for (int v = 0; v < (with_branch ? vectors : 1); ++v)
-      if (first + v * stride < columns) residual[v] = read_once<width>(a.residual + start + v * stride);
-  }
-
-  float values[vectors][width] = {}, total[1] = {};
   const std::uint64_t position = with_branch ? a.dropout.position() : 0;
+  team.meet();
+  // Once round, but for clusters: they are costly to start.
+  const std::int64_t step = std::int64_t(gridDim.x / plan.cluster) * plan.rows;
+  for (std::int64_t begin = std::int64_t(team.cluster()) * plan.rows; begin < a.rows; begin += step) {
+    const std::int64_t row = begin + team.group(), start = row * a.columns + first;
+    const unsigned columns = row < a.rows ? a.columns : 0;  // whole warps go on to the end, with rows that do not exist
+
+    Words<T, width> words[vectors] = {}, residual[with_branch ? vectors : 1] = {};
 #pragma unroll
-  for (int v = 0; v < vectors; ++v) {
-    if (first + v * stride < columns) {
-      unpack(words[v], values[v]);
-      if constexpr (with_branch) {
+    for (int v = 0; v < vectors; ++v)
+      if (first + v * stride < columns) words[v] = read_once<width>(a.x + start + v * stride);
+    if (with_branch && a.residual) {
+#pragma unroll
+      for (int v = 0; v < (with_branch ? vectors : 1); ++v)
+        if (first + v * stride < columns) residual[v] = read_once<width>(a.residual + start + v * stride);
+    }
+
+    float values[vectors][width], total = 0;
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) {
+      unpack<T>(words[v], values[v]);
+      if (with_branch && first + v * stride < columns) {
         float terms[width];
         if (a.bias) {
-          read_parameter(a.bias, first + v * stride, 0, terms);
+          read_parameter(a.bias + first + v * stride, 0, terms);
 #pragma unroll
           for (int k = 0; k < width; ++k) values[v][k] += terms[k];
         }
         if (a.dropout.bound > 0) a.dropout(values[v], start + v * stride, position);
         if (a.residual) {
-          unpack(residual[v], terms);
+          unpack<T>(residual[with_branch ? v : 0], terms);
 #pragma unroll
           for (int k = 0; k < width; ++k) values[v][k] += terms[k];
         }
         const auto rounded = pack<T>(values[v]);
-        *reinterpret_cast<Vector<T, width>*>(a.sum + start + v * stride) = rounded;
-        unpack(rounded, values[v]);
+        write_words<T, width>(a.sum + start + v * stride, rounded);
+        unpack<T>(rounded, values[v]);
       }
 #pragma unroll
-      for (int k = 0; k < width; ++k) total[0] += values[v][k];
+      for (int k = 0; k < width; ++k) total += values[v][k];
     }
-  }
 
-  team.meet();
-  // Whatever is taken off the elements, the mean of what is left shows how much too little or too much it was.
-  float rough = 0;
-  if (a.centered) {
-    team.add_up(total, exchanges[0]);
-    rough = total[0] * a.inverse;
-  }
-  const float leading = values[0][0];
-  float moments[2] = {};
+    // Whatever is taken off the elements, the mean of what is left shows how much too little or too much it was.
+    const float rough = a.centered ? team.add_up({total, 0}).x * a.inverse : 0, leading = values[0][0];
+    float2 moments{};
 #pragma unroll
-  for (int v = 0; v < vectors; ++v) {
-    if (first + v * stride < columns) {
+    for (int v = 0; v < vectors; ++v) {
+      if (first + v * stride < columns) {
 #pragma unroll
-      for (int k = 0; k < width; ++k) {
-        values[v][k] -= rough;
-        moments[0] += values[v][k];
-        moments[1] += values[v][k] * values[v][k];
+        for (int k = 0; k < width; ++k) {
+          values[v][k] -= rough;
+          moments.x += values[v][k];
+          moments.y += values[v][k] * values[v][k];
+        }
       }
     }
-  }
-  team.add_up(moments, exchanges[1]);
-  const float rest = a.centered ? moments[0] * a.inverse : 0, variance = moments[1] * a.inverse - rest * rest;
-  const float rstd = rsqrtf((variance < 0 ? 0 : variance) + a.eps);  // by rounding, where the elements are equal
-  if (first == 0 && row < a.rows) {
-    if (a.centered) a.mean[row] = (rough - leading) + rest;
-    a.rstd[row] = rstd;
-  }
+    moments = team.add_up(moments);
+    const float rest = a.centered ? moments.x * a.inverse : 0, variance = moments.y * a.inverse - rest * rest;
+    const float rstd = rsqrtf((variance < 0 ? 0 : variance) + a.eps);  // by rounding, where the elements are equal
+    if (first == 0 && row < a.rows) {
+      if (a.centered) a.mean[row] = (rough - leading) + rest;
+      a.rstd[row] = rstd;
+    }
 
-  const float offset = -rest * rstd;
+    const float offset = -rest * rstd;
 #pragma unroll
-  for (int v = 0; v < vectors; ++v) {
-    if (first + v * stride < columns) {
-      float gamma[width], beta[width];
-      read_parameter(a.gamma, first + v * stride, 1, gamma);
-      read_parameter(a.beta, first + v * stride, 0, beta);
+    for (int v = 0; v < vectors; ++v) {
+      if (first + v * stride < columns) {
+        float gamma[width], beta[width];
+        read_parameter(a.gamma ? a.gamma + first + v * stride : nullptr, 1, gamma);
+        read_parameter(a.beta ? a.beta + first + v * stride : nullptr, 0, beta);
 #pragma unroll
-      for (int k = 0; k < width; ++k) values[v][k] = (values[v][k] * rstd + offset) * gamma[k] + beta[k];
-      write_vector(a.y + start + v * stride, values[v]);
+        for (int k = 0; k < width; ++k) values[v][k] = (values[v][k] * rstd + offset) * gamma[k] + beta[k];
+        write_vector(a.y + start + v * stride, values[v]);
+      }
     }
   }
 }
@@ -188,7 +188,8 @@ bool normalize_in_registers(const LayerNormArguments& a) {
   const Stream stream = a.y.stream;
   const std::int64_t rows = a.x.shape[0], columns = a.x.shape[1];
   const bool aligned = are_aligned<T>(columns, {&a.x, &a.gamma, &a.beta, &a.residual, &a.bias, &a.sum, &a.y});
-  const Plan plan = plan_rows(columns, aligned ? widest : 1, row_block, 32, max_threads, has_clusters(stream));
+  const int elements = aligned ? elements_per_thread<T, widest> : elements_per_thread<T, 1>;
+  const Plan plan = plan_rows(columns, elements, aligned ? widest : 1, row_block, 32, max_threads, has_clusters(stream));
   if (plan.threads == 0) return false;
   const Forward<T> forward{a.x.as<const T>(),
                            a.gamma.as<const T>(),
@@ -207,7 +208,8 @@ bool normalize_in_registers(const LayerNormArguments& a) {
                            Dropout<float>(a.p, a.draws)};
   const auto kernel = a.sum.data ? (aligned ? normalize_rows<T, widest, true> : normalize_rows<T, 1, true>)
                                  : (aligned ? normalize_rows<T, widest, false> : normalize_rows<T, 1, false>);
-  const unsigned grid = blocks_for((rows + plan.rows - 1) / plan.rows * plan.cluster, 1);
+  unsigned grid = blocks_for(rows, plan.rows);
+  if (plan.cluster > 1) grid = std::min(grid, clusters_at_once(reinterpret_cast<const void*>(kernel), plan, 0, stream)) * plan.cluster;
   launch_plan(kernel, grid, plan, 0, stream, forward, plan);
   return true;
 }

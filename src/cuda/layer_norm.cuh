@@ -1,6 +1,9 @@
 #pragma once
 #include <bit>
 #include <cmath>
+#include <map>
+#include <mutex>
+#include <tuple>
 
 #include "cuda/convert.cuh"
 #include "cuda/warp.cuh"
@@ -9,12 +12,11 @@
 
 // What layer_norm and its gradient share: how rows are dealt out to threads, how the threads of a row add up, and dropout.
 //
-// A row stays in registers, `elements_per_thread` of it in each of its threads, so that memory sees it once. The threads of a row
-// are a team: a few lanes of a warp for short rows, then whole warps of a block, then the blocks of a cluster. How many, and of
-// how many vectors the last ones hold none, is known at run time only: a few kernels then serve all lengths.
+// A row stays in registers, a few vectors of it in each of its threads, so that memory sees it once. The threads of a row are a team:
+// some lanes of a warp for short rows, then whole warps of a block, then the blocks of a cluster. How many, and which of their vectors
+// lie beyond the row's end, is known at run time only: a few kernels then serve all lengths.
 namespace tern::gpu::norm {
 
-inline constexpr int elements_per_thread = 16;
 inline constexpr unsigned max_cluster = 8;  ///< blocks; every device that has clusters has them of this size
 
 /// How rows are dealt out.
@@ -26,14 +28,16 @@ struct Plan {
   unsigned block() const { return threads * rows; }
 };
 
-/// The plan for rows of so many elements, in vectors of `width`. A block has at most `max_threads`; it has several teams of at most
-/// `sharing` threads, up to `row_block` in all. threads is 0 where even a cluster cannot hold a row.
-inline Plan plan_rows(std::int64_t columns, int width, unsigned row_block, unsigned sharing, unsigned max_threads, bool clusters) {
-  const std::int64_t vectors = (columns + width - 1) / width, needed = (columns + elements_per_thread - 1) / elements_per_thread;
+/// The plan for rows of so many elements, of which a thread takes `elements` at most, in vectors of `width`. A block has at most
+/// `max_threads`; it has several teams of at most `sharing` threads, up to `row_block` in all. threads is 0 where even a cluster cannot
+/// hold a row.
+inline Plan plan_rows(std::int64_t columns, int elements, int width, unsigned row_block, unsigned sharing, unsigned max_threads, bool clusters) {
+  const std::int64_t vectors = (columns + width - 1) / width, needed = (columns + elements - 1) / elements;
   Plan plan;
   if (needed > std::int64_t(max_threads) * (clusters ? max_cluster : 1)) return {0, 0, 0};
   if (needed <= 32) {
-    while (plan.threads < 32 && plan.threads < vectors) plan.threads *= 2;
+    // At least eight vectors side by side, the 128 bytes that memory gives at once.
+    while (plan.threads < needed || (plan.threads < 8 && plan.threads < vectors)) plan.threads *= 2;
   } else {
     while (needed > std::int64_t(max_threads) * plan.cluster) plan.cluster *= 2;
     plan.threads = static_cast<unsigned>((needed + plan.cluster * 32 - 1) / (plan.cluster * 32) * 32);
@@ -42,17 +46,19 @@ inline Plan plan_rows(std::int64_t columns, int width, unsigned row_block, unsig
   return plan;
 }
 
-/// Where the warps of a block, or of a cluster, leave their sums for each other. A second exchange needs a second one.
+/// Where the warps of a team leave their sums for each other. In a cluster the sums come from afar, and `arrived` counts their bytes.
 struct Exchange {
   static constexpr unsigned max_warps = 16;  ///< of a block
-  float sums[max_warps * max_cluster][2];
+  float2 sums[max_warps * max_cluster];
+  std::uint64_t arrived;
 };
 
 /// The team that the calling thread is in. `alone`: a team of more than a warp has its block for itself.
 template <bool alone>
 class Team {
  public:
-  __device__ explicit Team(const Plan& plan) : threads_(plan.threads), cluster_(plan.cluster) {
+  /// The exchanges, in shared memory, take turns: while some warps still read one, others may be at the next.
+  __device__ Team(const Plan& plan, Exchange (&exchanges)[2]) : exchanges_(exchanges), threads_(plan.threads), cluster_(plan.cluster) {
     if (in_a_warp()) {
       thread_ = threadIdx.x & (threads_ - 1);
       group_ = threadIdx.x >> (31 - __clz(threads_));
@@ -60,144 +66,154 @@ class Team {
       group_ = alone ? 0 : threadIdx.x / threads_;
       thread_ = threadIdx.x - group_ * threads_;
     }
-    rank_ = blockIdx.x & (cluster_ - 1);
 #if __CUDA_ARCH__ >= 900
-    if (cluster_ > 1) __cluster_barrier_arrive_relaxed();
+    if (cluster_ > 1) {
+      if (threadIdx.x == 0) {
+        for (Exchange& exchange : exchanges) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(&exchange.arrived)) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      }
+      asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    }
 #endif
   }
   /// Once, before the first add_up: waits until the blocks of the cluster run, and can be written to.
   __device__ void meet() const {
 #if __CUDA_ARCH__ >= 900
-    if (cluster_ > 1) __cluster_barrier_wait();
+    if (cluster_ > 1) asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
   }
 
   __device__ bool in_a_warp() const { return threads_ <= 32; }
   __device__ unsigned cluster() const { return blockIdx.x >> (31 - __clz(cluster_)); }  ///< the number of the team's cluster, or block
-  __device__ unsigned group() const { return group_; }                                 ///< the team's number in its block
-  __device__ unsigned thread() const { return rank_ * threads_ + thread_; }            ///< this thread's number in the team
+  __device__ unsigned group() const { return group_; }                                  ///< the team's number in its block
+  __device__ unsigned thread() const { return rank() * threads_ + thread_; }            ///< this thread's number in the team
   __device__ unsigned size() const { return threads_ * cluster_; }
 
   /// The sums over the team, to all of its threads. The same bits for each of them: all add in the same order.
-  template <int n>
-  __device__ void add_up(float (&values)[n], Exchange& exchange) const {
-    add_lanes(values, threads_);
-    if (in_a_warp()) return;
-    const unsigned warps = threads_ / 32, warp = thread_ / 32, lane = thread_ % 32, sums_of_all = warps * cluster_;
-    float(*const sums)[2] = exchange.sums + group_ * warps;
+  __device__ float2 add_up(float2 value) {
+    value = add_lanes<16>(value, threads_);
+    if (in_a_warp()) return value;
+    const unsigned warps = threads_ / 32, warp = thread_ / 32, lane = thread_ % 32;
+    Exchange& exchange = exchanges_[turn_ & 1];
     if (cluster_ == 1) {
-      if (lane == 0) {
-#pragma unroll
-        for (int k = 0; k < n; ++k) sums[warp][k] = values[k];
-      }
+      float2* const sums = exchange.sums + group_ * warps;
+      if (lane == 0) sums[warp] = value;
       if constexpr (alone) __syncthreads();
       else asm volatile("bar.sync %0, %1;" ::"r"(1 + group_), "r"(threads_) : "memory");  // this team alone; 0 is __syncthreads
+      const unsigned other = lane % Exchange::max_warps;
+      value = add_lanes<Exchange::max_warps / 2>(other < warps ? sums[other] : float2{}, 32);
     } else {
-#if __CUDA_ARCH__ >= 900
-      if (lane < cluster_) {
-        auto* const there = static_cast<float*>(__cluster_map_shared_rank(sums[rank_ * warps + warp], lane));
-#pragma unroll
-        for (int k = 0; k < n; ++k) there[k] = values[k];
-      }
-      __cluster_barrier_arrive();
-      __cluster_barrier_wait();
-#endif
+      exchange_in_cluster(exchange, value, rank() * warps + warp, warps * cluster_);
+      value = {};
+      for (unsigned i = lane; i < warps * cluster_; i += 32) value.x += exchange.sums[i].x, value.y += exchange.sums[i].y;
+      value = add_lanes<16>(value, 32);
     }
-#pragma unroll
-    for (int k = 0; k < n; ++k) values[k] = lane < sums_of_all ? sums[lane][k] : 0;
-#pragma unroll 1
-    for (unsigned i = lane + 32; i < sums_of_all; i += 32) {
-#pragma unroll
-      for (int k = 0; k < n; ++k) values[k] += sums[i][k];
-    }
-    add_lanes(values, 32);
+    ++turn_;
+    return value;
   }
 
  private:
-  template <int n>
-  static __device__ void add_lanes(float (&values)[n], unsigned lanes) {
-#pragma unroll
-    for (unsigned step = 16; step > 0; step /= 2) {
-#pragma unroll
-      for (int k = 0; k < n; ++k) {
-        const float other = shuffle_xor(values[k], step);
-        if (step < lanes) values[k] += other;
-      }
+  static __device__ unsigned address_of(const void* shared) { return static_cast<unsigned>(__cvta_generic_to_shared(shared)); }
+  __device__ unsigned rank() const { return blockIdx.x & (cluster_ - 1); }
+
+  /// Puts the value into sums[at] of all blocks, and waits for the others' values. A store that says to its target's barrier that it has
+  /// arrived: a barrier of the cluster would first wait for all earlier writes, and empty the first cache.
+  __device__ void exchange_in_cluster(Exchange& exchange, float2 value, unsigned at, unsigned count) const {
+#if __CUDA_ARCH__ >= 900
+    const unsigned arrived = address_of(&exchange.arrived), lane = thread_ % 32;
+    if (threadIdx.x == 0)
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(arrived), "r"(count * unsigned(sizeof value)) : "memory");
+    if (lane < cluster_) {
+      asm volatile(
+          "{\n\t.reg .b32 there, barrier;\n\t"
+          "mapa.shared::cluster.u32 there, %0, %2;\n\t"
+          "mapa.shared::cluster.u32 barrier, %1, %2;\n\t"
+          "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%3, %4}, [barrier];\n\t}" ::"r"(address_of(exchange.sums + at)),
+          "r"(arrived), "r"(lane), "f"(value.x), "f"(value.y)
+          : "memory");
     }
+    asm volatile(
+        "{\n\t.reg .pred done;\n\t"
+        "again:\n\t"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+        "@!done bra again;\n\t}" ::"r"(arrived), "r"(turn_ / 2 & 1)
+        : "memory");
+#endif
   }
 
-  unsigned threads_, cluster_, group_, thread_, rank_;
+  /// Among the lanes up to `most` apart, of which `lanes` are in the team.
+  template <unsigned most>
+  static __device__ float2 add_lanes(float2 value, unsigned lanes) {
+#pragma unroll
+    for (unsigned step = most; step > 0; step /= 2) {
+      const float2 other{shuffle_xor(value.x, step), shuffle_xor(value.y, step)};
+      if (step < lanes) value.x += other.x, value.y += other.y;
+    }
+    return value;
+  }
+
+  Exchange (&exchanges_)[2];
+  unsigned threads_, cluster_, group_, thread_, turn_ = 0;
 };
+
+/// A vector as it lies in registers: elements of 16 bits in pairs, since a register holds two.
+template <class T, int width>
+using Words = std::conditional_t<is_half<T> && width % 2 == 0, Vector<std::uint32_t, (width + 1) / 2>, Vector<T, width>>;
 
 /// Elements that are read once: they go past the first cache, which keeps the parameters. The kernel may write there later.
 template <int width, class T>
-__device__ __forceinline__ Vector<T, width> read_once(const T* address) {
-  using V = Vector<T, width>;
+__device__ __forceinline__ Words<T, width> read_once(const T* address) {
+  using V = Words<T, width>;
   if constexpr (sizeof(V) == 16) return std::bit_cast<V>(__ldcg(reinterpret_cast<const uint4*>(address)));
   else if constexpr (sizeof(V) == 4) return std::bit_cast<V>(__ldcg(reinterpret_cast<const unsigned*>(address)));
   else return std::bit_cast<V>(__ldcg(reinterpret_cast<const unsigned short*>(address)));
 }
 
-/// A vector as floats. Pairs of 16-bit elements, which lie in one register, take one instruction each.
 template <class T, int width>
-__device__ __forceinline__ void unpack(const Vector<T, width>& words, float (&values)[width]) {
-  if constexpr (is_half<T> && width % 2 == 0) {
-    struct Pairs {
-      std::uint32_t pairs[width / 2];
-    };
-    const auto packed = std::bit_cast<Pairs>(words);
+__device__ __forceinline__ void unpack(const Words<T, width>& words, float (&values)[width]) {
 #pragma unroll
-    for (int k = 0; k < width / 2; ++k) {
-      const std::uint32_t pair = packed.pairs[k];
-      if constexpr (std::is_same_v<T, bf16>) {
-        values[2 * k] = __uint_as_float(pair << 16);
-        values[2 * k + 1] = __uint_as_float(pair & 0xffff0000u);
-      } else {
-        const float2 both = __half22float2(reinterpret_cast<const __half2&>(pair));
-        values[2 * k] = both.x;
-        values[2 * k + 1] = both.y;
-      }
-    }
-  } else {
-#pragma unroll
-    for (int k = 0; k < width; ++k) values[k] = convert<float>(words.values[k]);
+  for (int k = 0; k < width; ++k) {
+    if constexpr (std::is_same_v<Words<T, width>, Vector<T, width>>) values[k] = convert<float>(words.values[k]);
+    else if constexpr (std::is_same_v<T, bf16>) values[k] = __uint_as_float(k % 2 ? words.values[k / 2] & 0xffff0000u : words.values[k / 2] << 16);
+    else values[k] = __half2float(__ushort_as_half(static_cast<unsigned short>(words.values[k / 2] >> k % 2 * 16)));
   }
 }
 
 template <class T, int width>
-__device__ __forceinline__ Vector<T, width> pack(const float (&values)[width]) {
-  if constexpr (is_half<T> && width % 2 == 0) {
-    struct Pairs {
-      std::uint32_t pairs[width / 2];
-    } packed;
-#pragma unroll
-    for (int k = 0; k < width / 2; ++k) {
-      using Pair = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
-      if constexpr (std::is_same_v<T, bf16>) reinterpret_cast<Pair&>(packed.pairs[k]) = __floats2bfloat162_rn(values[2 * k], values[2 * k + 1]);
-      else reinterpret_cast<Pair&>(packed.pairs[k]) = __floats2half2_rn(values[2 * k], values[2 * k + 1]);
-    }
-    return std::bit_cast<Vector<T, width>>(packed);
-  } else {
-    Vector<T, width> words;
+__device__ __forceinline__ Words<T, width> pack(const float (&values)[width]) {
+  Words<T, width> words;
+  if constexpr (std::is_same_v<Words<T, width>, Vector<T, width>>) {
 #pragma unroll
     for (int k = 0; k < width; ++k) words.values[k] = convert<T>(values[k]);
-    return words;
+  } else {
+    using Pair = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
+#pragma unroll
+    for (int k = 0; k < width; k += 2) {
+      Pair pair;
+      if constexpr (std::is_same_v<T, bf16>) pair = __floats2bfloat162_rn(values[k], values[k + 1]);
+      else pair = __floats2half2_rn(values[k], values[k + 1]);
+      words.values[k / 2] = reinterpret_cast<const std::uint32_t&>(pair);
+    }
   }
+  return words;
 }
 
 template <class T, int width>
+__device__ __forceinline__ void write_words(T* address, const Words<T, width>& words) {
+  *reinterpret_cast<Words<T, width>*>(address) = words;
+}
+template <class T, int width>
 __device__ __forceinline__ void write_vector(T* address, const float (&values)[width]) {
-  *reinterpret_cast<Vector<T, width>*>(address) = pack<T>(values);
+  write_words<T, width>(address, pack<T>(values));
 }
 
 /// A parameter's vector as floats; all are `otherwise` where there is no parameter.
 template <int width, class T>
-__device__ __forceinline__ void read_parameter(const T* parameter, unsigned column, float otherwise, float (&values)[width]) {
-  Vector<T, width> words;
+__device__ __forceinline__ void read_parameter(const T* parameter, float otherwise, float (&values)[width]) {
+  float none[width];
 #pragma unroll
-  for (int k = 0; k < width; ++k) words.values[k] = convert<T>(otherwise);
-  if (parameter) words = read_vector<width>(parameter + column);
-  unpack(words, values);
+  for (int k = 0; k < width; ++k) none[k] = otherwise;
+  unpack<T>(parameter ? *reinterpret_cast<const Words<T, width>*>(parameter) : pack<T>(none), values);
 }
 
 /// Dropout of elements that lie anywhere in a larger tensor.
@@ -205,10 +221,10 @@ template <class C>
 struct Dropout {
   PhiloxState draws;
   std::uint32_t bound;  ///< unit_float(word) < p holds where word >> 8 is below this, exactly
-  C keep;
+  C keep, scale;        ///< 1 - p and its inverse
 
   Dropout(double p, PhiloxState state)
-      : draws(state), bound(static_cast<std::uint32_t>(std::ceil(std::min(std::max(0.0, p), 1.0) * 0x1p24))), keep(static_cast<C>(1 - p)) {}
+      : draws(state), bound(static_cast<std::uint32_t>(std::ceil(std::min(std::max(0.0, p), 1.0) * 0x1p24))), keep(static_cast<C>(1 - p)), scale(1 / keep) {}
 
   __device__ std::uint64_t position() const { return draws.offset + (bound > 0 && draws.base ? *draws.base : 0); }
 
@@ -230,13 +246,42 @@ struct Dropout {
   }
 
  private:
-  __device__ C drop(C value, std::uint32_t word) const { return word >> 8 < bound ? C(0) : value / keep; }
+  /// value / keep, as the CPU divides: the product, and what it leaves of the value. (Division has a path for tiny divisors.)
+  __device__ C drop(C value, std::uint32_t word) const {
+    const C product = value * scale;
+    return word >> 8 < bound ? C(0) : fma(fma(-product, keep, value), scale, product);
+  }
 };
 
-inline bool has_clusters(Stream stream) {
-  int major = 0;
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, stream.device.index), "cudaDeviceGetAttribute");
-  return major >= 9;
+inline int attribute(cudaDeviceAttr which, Stream stream) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, stream.device.index), "cudaDeviceGetAttribute");
+  return value;
+}
+inline bool has_clusters(Stream stream) { return attribute(cudaDevAttrComputeCapabilityMajor, stream) >= 9; }
+
+inline cudaLaunchAttribute cluster_attribute(const Plan& plan) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {plan.cluster, 1, 1};
+  return attribute;
+}
+
+/// How many clusters run at once: they lie within parts of the chip that need not be multiples of them. Asked once for each plan.
+inline unsigned clusters_at_once(const void* kernel, const Plan& plan, std::size_t shared, Stream stream) {
+  static std::mutex mutex;
+  static std::map<std::tuple<const void*, int, unsigned, unsigned>, unsigned> known;
+  const std::lock_guard lock(mutex);
+  unsigned& clusters = known[{kernel, stream.device.index, plan.cluster, plan.threads}];
+  if (clusters == 0) {
+    use(stream);
+    cudaLaunchAttribute attribute = cluster_attribute(plan);
+    const cudaLaunchConfig_t config{plan.cluster, plan.block(), shared, nullptr, &attribute, 1};
+    int found = 0;
+    check(cudaOccupancyMaxActiveClusters(&found, kernel, &config), "cudaOccupancyMaxActiveClusters");
+    clusters = static_cast<unsigned>(std::max(found, 1));
+  }
+  return clusters;
 }
 
 /// True where rows of so many elements of T, at all of these addresses, can be read 16 bytes at a time.
@@ -264,9 +309,7 @@ template <class... Parameters, class... Arguments>
 void launch_plan(void (*kernel)(Parameters...), unsigned grid, const Plan& plan, std::size_t shared, Stream stream, Arguments&&... arguments) {
   if (plan.cluster == 1) return launch(kernel, grid, plan.block(), shared, stream, std::forward<Arguments>(arguments)...);
   use(stream);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {plan.cluster, 1, 1};
+  cudaLaunchAttribute attribute = cluster_attribute(plan);
   const cudaLaunchConfig_t config{grid, plan.block(), shared, handle(stream), &attribute, 1};
   [&](Parameters... values) {
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};

@@ -1,7 +1,5 @@
 #include <cuda_pipeline.h>
 
-#include <atomic>
-
 #include "cuda/allocator.h"
 #include "cuda/layer_norm.cuh"
 #include "ops/kernels/layer_norm.h"
@@ -20,7 +18,6 @@ using namespace gpu::norm;
 namespace {
 
 constexpr unsigned max_threads = 512;  ///< of a block, which has a multiprocessor for itself
-constexpr int max_stages = 4;          ///< rows of a team in shared memory
 
 template <class T>
 struct Backward {
@@ -28,12 +25,17 @@ struct Backward {
   const float *mean, *rstd;        ///< mean: null where rows were not centered
   T *dx, *dbranch;
   float* partials;                 ///< (clusters, 3 or 2, columns): of dgamma, dbeta and dbias; null where none is asked for
-  std::int64_t rows;
+  std::int64_t rows, step;         ///< step: between the rows of a team
+  std::int64_t stride, ahead;      ///< elements between them, and to the row that is fetched while one is worked on
   unsigned columns;
-  int stages;
   float inverse;                   ///< 1 / columns
   Dropout<float> dropout;
 };
+
+/// Elements of a row in a thread.
+constexpr int elements_per_thread = 16;
+/// Rows of operands that are on their way or worked on: three times s and g, or twice s, g and g_sum.
+constexpr int slots = 6;
 
 /// Starts a copy into shared memory.
 template <class V>
@@ -42,128 +44,139 @@ __device__ __forceinline__ void copy_ahead(V* to, const void* from) {
   else *to = *static_cast<const V*>(from);
 }
 
-/// Waits until all but the last `count` batches of this thread's copies have come.
-__device__ __forceinline__ void wait_for_copies(int count) {
-  switch (count) {  // the instruction has the number in it
-    case 0: return __pipeline_wait_prior(0);
-    case 1: return __pipeline_wait_prior(1);
-    case 2: return __pipeline_wait_prior(2);
-    default: return __pipeline_wait_prior(3);
-  }
-}
+/// What is known of a row, as it lies in memory. It is read a row ahead, and nothing is computed with it before it is needed.
+template <class T>
+struct Statistics {
+  T shift{};
+  float mean = 0, rstd = 0;
+};
 
-/// What a row's elements are normalized with.
+/// What a row's elements are normalized with: u = (s - center) rstd + rest. The center is the mean, rounded; rest makes up for that.
 struct Moments {
-  float shift = 0, mean = 0, rstd = 0;
+  float center, rest, rstd;
+
+  /// The sum of shift and mean to twice the digits: Knuth's two-sum.
+  template <class T>
+  __device__ explicit Moments(const Statistics<T>& row) : rstd(row.rstd) {
+    const float shift = convert<float>(row.shift);
+    center = shift + row.mean;
+    const float added = center - shift;
+    rest = -((shift - (center - added)) + (row.mean - added)) * rstd;
+  }
 };
 
 /// with_branch: dbranch or dbias is asked for.
 template <class T, int width, bool with_branch>
 __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_constant__ const Backward<T> a, const Plan plan) {
-  constexpr int vectors = elements_per_thread / width, sums = with_branch ? 3 : 2;
-  constexpr unsigned operand_pitch = vectors * max_threads;
-  using Words = Vector<T, width>;
-  extern __shared__ uint4 ring[];
+  constexpr int vectors = elements_per_thread / width, sums = with_branch ? 3 : 2, pitch = vectors * 32;
+  extern __shared__ uint4 shared[];
   __shared__ Exchange exchanges[2];
-  const Team<false> team(plan);
+  Team<false> team(plan, exchanges);
   const unsigned first = team.thread() * width, stride = team.size() * width;
-  const std::int64_t step = std::int64_t(gridDim.x / plan.cluster) * plan.rows, row_step = step * a.columns;
+  // Of this thread's columns first + v stride those with v < count exist, and of its rows the first `rounds`.
+  const unsigned count = first < a.columns ? min((a.columns - first + stride - 1) / stride, vectors) : 0;
   std::int64_t row = std::int64_t(team.cluster()) * plan.rows + team.group();
-  std::int64_t at = row * a.columns + first;  ///< this thread's first element
+  const auto rounds = static_cast<unsigned>(row < a.rows ? (a.rows - row + a.step - 1) / a.step : 0);
+  std::int64_t at = row * a.columns + first;
 
-  // The words that a thread reads lie `max_threads` apart, so that the distances are constants.
-  Words* const slots = reinterpret_cast<Words*>(ring) + threadIdx.x;
-  const unsigned stage_pitch = operand_pitch * (a.g_sum ? 3 : 2), ring_end = stage_pitch * a.stages;
-  const auto fetch = [&](std::int64_t fetched_row, std::int64_t from, unsigned stage) {
-    Words* const to = slots + stage;
+  // A warp has its slots side by side, so that the distances are constants.
+  using W = Words<T, width>;
+  W* const ring = reinterpret_cast<W*>(shared) + threadIdx.x / 32 * (slots * pitch) + threadIdx.x % 32;
+  const unsigned stage_pitch = (a.g_sum ? 3 : 2) * pitch;
+  const auto fetch = [&](unsigned round, std::int64_t from, unsigned stage) {
+    if (round < rounds) {
 #pragma unroll
-    for (int v = 0; v < vectors; ++v) {
-      if (first + v * stride >= a.columns) continue;
-      if (fetched_row < a.rows) {
-        copy_ahead(to + v * max_threads, a.s + from + v * stride);
-        copy_ahead(to + operand_pitch + v * max_threads, a.g + from + v * stride);
-        if (a.g_sum) copy_ahead(to + 2 * operand_pitch + v * max_threads, a.g_sum + from + v * stride);
-      } else {
-        to[v * max_threads] = to[operand_pitch + v * max_threads] = Words{};
+      for (int v = 0; v < vectors; ++v) {
+        if (v < count) {
+          copy_ahead(ring + stage + v * 32, a.s + from + v * stride);
+          copy_ahead(ring + stage + pitch + v * 32, a.g + from + v * stride);
+          if (a.g_sum) copy_ahead(ring + stage + 2 * pitch + v * 32, a.g_sum + from + v * stride);
+        }
       }
+    } else {
+#pragma unroll
+      for (int v = 0; v < 2 * vectors; ++v) ring[stage + v * 32] = W{};
     }
     __pipeline_commit();
   };
-  const auto moments_of = [&](std::int64_t of) {
-    Moments m;
-    if (of < a.rows) {
-      if (a.mean) m.shift = convert<float>(a.s[of * a.columns]), m.mean = a.mean[of];
-      m.rstd = a.rstd[of];
+  const auto statistics_of = [&](unsigned round, std::int64_t of, std::int64_t from) {
+    Statistics<T> known;
+    if (round < rounds) {
+      if (a.mean) known.shift = a.s[from], known.mean = a.mean[of];
+      known.rstd = a.rstd[of];
     }
-    return m;
+    return known;
   };
 
   // Rows and columns that do not exist are zeros, which add nothing.
-  if (stride * vectors > a.columns)
-    for (unsigned i = 0; i < ring_end; i += max_threads) slots[i] = Words{};
-  for (int i = 0; i < a.stages; ++i) fetch(row + i * step, at + i * row_step, i * stage_pitch);
-  const std::int64_t ahead = a.stages * step, at_ahead = a.stages * row_step;
-  Moments next = moments_of(row);
+  if (count < vectors) {
+    for (int i = 0; i < slots * vectors; ++i) ring[i * 32] = W{};
+  }
+  for (unsigned i = 0; i * stage_pitch < slots * pitch; ++i) fetch(i, at + i * a.stride, i * stage_pitch);
+  Statistics<T> next = statistics_of(0, row, at - first);
   float gamma[vectors][width], totals[sums][vectors][width] = {};
 #pragma unroll
-  for (int v = 0; v < vectors; ++v) read_parameter(first + v * stride < a.columns ? a.gamma : nullptr, first + v * stride, 1, gamma[v]);
+  for (int v = 0; v < vectors; ++v) read_parameter(a.gamma && v < count ? a.gamma + first + v * stride : nullptr, 1, gamma[v]);
   const std::uint64_t position = with_branch ? a.dropout.position() : 0;
   team.meet();
 
-  // Teams of one warp go round equally often.
-  std::int64_t begin = row - (team.in_a_warp() ? threadIdx.x % 32 / team.size() : 0);
-  unsigned stage = 0, parity = 0;
-  for (; begin < a.rows; begin += step) {
-    const Moments m = next;
-    next = moments_of(row + step);
-    wait_for_copies(a.stages - 1);
-    const Words* const words = slots + stage;
-    float u[vectors][width], h[vectors][width], means[2] = {};
+  // The teams of a warp go round together.
+  const unsigned warp_rounds = __shfl_sync(whole_warp, rounds, 0);
+  unsigned stage = 0;
+  for (unsigned round = 0; round < warp_rounds; ++round) {
+    const Moments m(next);
+    row += a.step;
+    next = statistics_of(round + 1, row, at + a.stride - first);
+    if (a.g_sum) __pipeline_wait_prior(1);
+    else __pipeline_wait_prior(2);
+    float u[vectors][width], h[vectors][width];
+    float2 means{};
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
       float g[width];
-      unpack(words[v * max_threads], u[v]);
-      unpack(words[operand_pitch + v * max_threads], g);
+      unpack<T>(ring[stage + v * 32], u[v]);
+      unpack<T>(ring[stage + pitch + v * 32], g);
 #pragma unroll
       for (int k = 0; k < width; ++k) {
-        u[v][k] = ((u[v][k] - m.shift) - m.mean) * m.rstd;
+        u[v][k] = (u[v][k] - m.center) * m.rstd + m.rest;
         h[v][k] = g[k] * gamma[v][k];
         totals[0][v][k] += g[k] * u[v][k];
         totals[1][v][k] += g[k];
-        means[0] += h[v][k];
-        means[1] += h[v][k] * u[v][k];
+        means.x += h[v][k];
+        means.y += h[v][k] * u[v][k];
       }
     }
-    team.add_up(means, exchanges[parity]);
-    const float less = a.mean ? -m.rstd * (means[0] * a.inverse) : 0, slope = -m.rstd * (means[1] * a.inverse);
+    means = team.add_up(means);
+    const float less = a.mean ? -m.rstd * (means.x * a.inverse) : 0, slope = -m.rstd * (means.y * a.inverse);
+    if (round < rounds) {
 #pragma unroll
-    for (int v = 0; v < vectors; ++v) {
-      float dx[width], more[width];
+      for (int v = 0; v < vectors; ++v) {
+        if (v < count) {
+          float dx[width];
 #pragma unroll
-      for (int k = 0; k < width; ++k) dx[k] = u[v][k] * slope + (h[v][k] * m.rstd + less);
-      if (first + v * stride < a.columns && row < a.rows) {
-        if (a.g_sum) {
-          unpack(words[2 * operand_pitch + v * max_threads], more);
+          for (int k = 0; k < width; ++k) dx[k] = u[v][k] * slope + (h[v][k] * m.rstd + less);
+          if (a.g_sum) {
+            float more[width];
+            unpack<T>(ring[stage + 2 * pitch + v * 32], more);
 #pragma unroll
-          for (int k = 0; k < width; ++k) dx[k] += more[k];
-        }
-        write_vector(a.dx + at + v * stride, dx);
-        if constexpr (with_branch) {
-          if (a.dropout.bound > 0) {
-            a.dropout(dx, at + v * stride, position);
-            write_vector(a.dbranch + at + v * stride, dx);
+            for (int k = 0; k < width; ++k) dx[k] += more[k];
           }
+          write_vector(a.dx + at + v * stride, dx);
+          if constexpr (with_branch) {
+            if (a.dropout.bound > 0) {
+              a.dropout(dx, at + v * stride, position);
+              write_vector(a.dbranch + at + v * stride, dx);
+            }
 #pragma unroll
-          for (int k = 0; k < width; ++k) totals[2][v][k] += dx[k];
+            for (int k = 0; k < width; ++k) totals[2][v][k] += dx[k];
+          }
         }
       }
     }
-    fetch(row + ahead, at + at_ahead, stage);
-    row += step;
-    at += row_step;
+    fetch(round + (a.g_sum ? 2 : 3), at + a.ahead, stage);
+    at += a.stride;
     stage += stage_pitch;
-    if (stage == ring_end) stage = 0;
-    parity ^= 1;
+    if (stage == slots * pitch) stage = 0;
   }
 
   if (!a.partials) return;
@@ -171,7 +184,7 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
   if (plan.rows == 1) {
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
-      if (first + v * stride < a.columns) {
+      if (v < count) {
 #pragma unroll
         for (int k = 0; k < sums; ++k) write_vector(partials + k * a.columns + first + v * stride, totals[k][v]);
       }
@@ -180,7 +193,7 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
   }
   // The teams of a warp, then those of a block, which leave their sums where the rows were.
   __pipeline_wait_prior(0);
-  auto* const pool = reinterpret_cast<float*>(ring);
+  auto* const pool = reinterpret_cast<float*>(shared);
   const unsigned team_warps = max(plan.threads / 32, 1u), parts = blockDim.x / 32 / team_warps, part = threadIdx.x / 32 / team_warps;
 #pragma unroll
   for (int k = 0; k < sums; ++k) {
@@ -195,11 +208,12 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
     if (!team.in_a_warp() || threadIdx.x % 32 < plan.threads) {
 #pragma unroll
       for (int v = 0; v < vectors; ++v)
-        if (first + v * stride < a.columns) write_vector(pool + part * a.columns + first + v * stride, totals[k][v]);
+        if (v < count) write_vector(pool + part * a.columns + first + v * stride, totals[k][v]);
     }
     __syncthreads();
     for (unsigned c = threadIdx.x; c < a.columns; c += blockDim.x) {
       float sum = 0;
+#pragma unroll 4
       for (unsigned i = 0; i < parts; ++i) sum += pool[i * a.columns + c];
       partials[k * a.columns + c] = sum;
     }
@@ -314,55 +328,31 @@ void differentiate_any_rows(const LayerNormGradArguments& a) {
   add_columns(a.p > 0 ? a.dbranch : a.dx, false, a.dbias);
 }
 
-/// How many clusters of this kernel run at once.
-template <class T>
-unsigned clusters_at_once(const void* kernel, const Plan& plan, std::size_t shared, Stream stream) {
-  int multiprocessors = 0;
-  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, stream.device.index), "cudaDeviceGetAttribute");
-  if (plan.cluster == 1) return static_cast<unsigned>(multiprocessors);
-  // Clusters lie within a part of the chip, and not all parts are multiples of them.
-  static std::atomic<int> known[128][max_cluster + 1];
-  std::atomic<int>& clusters = known[stream.device.index][plan.cluster];
-  if (clusters == 0) {
-    use(stream);
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {plan.cluster, 1, 1};
-    const cudaLaunchConfig_t config{plan.cluster, plan.block(), shared, nullptr, &attribute, 1};
-    int found = 0;
-    check(cudaOccupancyMaxActiveClusters(&found, kernel, &config), "cudaOccupancyMaxActiveClusters");
-    clusters = std::max(found, 1);
-  }
-  return static_cast<unsigned>(clusters);
-}
-
 /// False where a row is too long for any team.
 template <class T>
 bool differentiate_in_registers(const LayerNormGradArguments& a) {
   constexpr int widest = 16 / sizeof(T);
+  constexpr std::size_t shared_per_thread = slots * elements_per_thread * sizeof(T);
   const Stream stream = a.dx.stream;
   const std::int64_t rows = a.s.shape[0], columns = a.s.shape[1];
   const bool aligned = are_aligned<T>(columns, {&a.s, &a.gamma, &a.g, &a.g_sum, &a.dx, &a.dbranch});
-  const Plan plan = plan_rows(columns, aligned ? widest : 1, max_threads, max_threads, max_threads, has_clusters(stream));
+  const std::size_t shared_limit = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, stream) - 2 * sizeof(Exchange);
+  const unsigned threads = std::min(max_threads, static_cast<unsigned>(shared_limit / shared_per_thread / 32 * 32));
+  const Plan plan = plan_rows(columns, elements_per_thread, aligned ? widest : 1, threads, threads, threads, has_clusters(stream));
   if (plan.threads == 0) return false;
 
   const bool with_branch = a.dbias.data || a.p > 0, with_sums = a.dgamma.data || a.dbeta.data || a.dbias.data;
   const auto kernel = with_branch ? (aligned ? differentiate_rows<T, widest, true> : differentiate_rows<T, 1, true>)
                                   : (aligned ? differentiate_rows<T, widest, false> : differentiate_rows<T, 1, false>);
-  int shared_limit = 0;
-  check(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, stream.device.index), "cudaDeviceGetAttribute");
-  const std::size_t stage_bytes = std::size_t(max_threads) * elements_per_thread * sizeof(T) * (a.g_sum.data ? 3 : 2);
-  const std::size_t room = static_cast<std::size_t>(shared_limit) - 2 * sizeof(Exchange);
-  const int stages = static_cast<int>(std::clamp<std::size_t>(room / stage_bytes, 1, max_stages));
-  const std::size_t shared = stages * stage_bytes;
+  const std::size_t shared = plan.block() * shared_per_thread;
   use(stream);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "cudaFuncSetAttribute");
-  const unsigned wanted = rows == 0 ? 0 : blocks_for(rows, plan.rows);
-  const unsigned clusters = std::min(wanted, clusters_at_once<T>(reinterpret_cast<const void*>(kernel), plan, shared, stream));
-
-  const unsigned sums = with_branch ? 3 : 2;
+  const unsigned at_once = plan.cluster > 1 ? clusters_at_once(reinterpret_cast<const void*>(kernel), plan, shared, stream)
+                                            : static_cast<unsigned>(attribute(cudaDevAttrMultiProcessorCount, stream));
+  const unsigned clusters = rows == 0 ? 0 : std::min(blocks_for(rows, plan.rows), at_once), sums = with_branch ? 3 : 2;
   const Workspace partials(with_sums ? std::size_t(clusters) * sums * columns * sizeof(float) : 0, stream);
   if (rows > 0) {
+    const std::int64_t step = std::int64_t(clusters) * plan.rows;
     const Backward<T> backward{a.s.as<const T>(),
                                a.gamma.as<const T>(),
                                a.g.as<const T>(),
@@ -373,8 +363,10 @@ bool differentiate_in_registers(const LayerNormGradArguments& a) {
                                a.dbranch.as<T>(),
                                with_sums ? partials.as<float>() : nullptr,
                                rows,
+                               step,
+                               step * columns,
+                               step * columns * (a.g_sum.data ? 2 : 3),
                                static_cast<unsigned>(columns),
-                               stages,
                                static_cast<float>(1 / static_cast<double>(columns)),
                                Dropout<float>(a.p, a.draws)};
     launch_plan(kernel, clusters * plan.cluster, plan, shared, stream, backward, plan);
