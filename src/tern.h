@@ -17,6 +17,7 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "ops/rope.h"
 #include "ops/view.h"
 #include "tensor/tensor.h"
 #include "text/batching.h"

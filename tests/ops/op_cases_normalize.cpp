@@ -1,11 +1,13 @@
-// Rows of ops/normalize.h. Note [The table] in op_cases.h. A fused op and the composition that it replaces share their cases.
+// Rows of ops/normalize.h and ops/rope.h. Note [The table] in op_cases.h. A fused op and the composition that it replaces share their cases.
 #include "ops/normalize.h"
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "op_cases.h"
 #include "ops/pointwise.h"
+#include "ops/rope.h"
 
 namespace tern::op_cases {
 
@@ -283,9 +285,55 @@ void add_residual_norms(Rows& rows) {
     }
 }
 
+void add_rope(Rows& rows) {
+  Row table{"rope_table", {}};
+  table.differentiable = false;
+  for (const auto& [length, width, base] : {std::tuple{0, 4, 1e4}, {1, 2, 1e4}, {5, 0, 1e4}, {33, 8, 10.0}, {31, 66, 1e4}})
+    table.cases.push_back({{},
+                           [=](In in) -> Tensors {
+                             return {rope_table(length, width, base, in.device)};
+                           },
+                           [=](Ref) {
+                             return one(make({length, width / 2, 2}, DType::f32, [=](const Shape& i) {
+                               const double angle = double(i[0]) * std::pow(base, -2.0 * double(i[1]) / width);
+                               return i[2] == 0 ? std::cos(angle) : std::sin(angle);
+                             }));
+                           },
+                           {DType::f32}});
+  table.mistakes = {{[] { rope_table(3, 5); }, {"5"}}, {[] { rope_table(-1, 4); }, {"-1"}}, {[] { rope_table(3, 4, 0); }, {"0"}}};
+  rows.push_back(table);
+
+  Row row{"rope", {}};
+  row.slack = 4;
+  // The table is any one: cosines and sines that are not of one angle show which is which.
+  for (const auto& [shape, positions] : std::vector<std::pair<Shape, std::int64_t>>{
+           {{0, 1, 2, 2}, 2}, {{1, 1, 1, 2}, 1}, {{2, 1, 3, 4}, 3}, {{1, 2, 2, 6}, 5}, {{2, 3, 33, 8}, 40}, {{1, 1, 3, 1026}, 3}, {{1, 1, 1025, 2}, 1025}, {{2, 2, 0, 4}, 1}, {{2, 1, 31, 2}, 31}, {{1, 2, 3, 0}, 3}}) {
+    Input angles = value({positions, shape[3] / 2, 2});
+    angles.differentiable = false;
+    row.cases.push_back({{value(shape), angles},
+                         [](In in) -> Tensors { return {rope(in[0], in[1])}; },
+                         [](Ref in) {
+                           return one(make(in[0].shape, in.dtype, [&](const Shape& i) {
+                             Shape other = i;
+                             other[3] ^= 1;
+                             const double cosine = in[1]({i[2], i[3] / 2, 0}), sine = in[1]({i[2], i[3] / 2, 1});
+                             return in[0](i) * cosine + (i[3] % 2 == 0 ? -1 : 1) * in[0](other) * sine;
+                           }));
+                         }});
+  }
+  const Tensor x = sample({1, 2, 3, 4});
+  row.mistakes = {{[=] { rope(x, sample({2, 2, 2})); }, {"(1, 2, 3, 4)", "(2, 2, 2)"}},
+                  {[=] { rope(x, sample({3, 3, 2})); }, {"(3, 3, 2)"}},
+                  {[] { rope(sample({1, 2, 3, 5}), sample({3, 2, 2})); }, {"(1, 2, 3, 5)"}},
+                  {[] { rope(sample({2, 3, 4}), sample({3, 2, 2})); }, {"(2, 3, 4)"}},
+                  {[=] { rope(sample({1, 2, 3, 4}, DType::i64), sample({3, 2, 2})); }, {"floating", "i64"}}};
+  rows.push_back(row);
+}
+
 }  // namespace
 
 void add_normalize(Rows& rows) {
+  add_rope(rows);
   add_softmax(rows);
   add_attention_softmax(rows);
   add_norms(rows);
