@@ -1,0 +1,246 @@
+#pragma once
+#include <cooperative_groups.h>
+
+#include <bit>
+#include <optional>
+
+#include "cuda/convert.cuh"
+#include "cuda/warp.cuh"
+#include "tensor/view.h"
+
+// What the kernels of softmax and of its gradient share. A row lies in the registers of a team of threads, so that memory is read
+// once and written once: some lanes of a warp for short rows, a block for longer ones, and for the longest a cluster of blocks.
+// Each warp first reduces its own share of the row; the warps of a team exchange results once, through shared memory.
+namespace tern::gpu {
+
+/// The threads that hold a row.
+struct Team {
+  unsigned threads = 1;  ///< in a block: a power of two up to 32, or the whole block
+  unsigned blocks = 1;   ///< of a cluster: a power of two; more than one only with whole blocks
+
+  /// Whether the team is part of a warp, so that shuffles are all it needs.
+  __host__ __device__ bool in_a_warp() const { return threads <= 32; }
+  __device__ unsigned lanes() const { return min(threads, 32u); }
+};
+
+/// What follows from the value is cheap to compute and dear to keep in registers: the compiler, which would keep all of it for the
+/// next loop, takes the value for a new one from here on.
+__device__ __forceinline__ void forget(int& value) { asm volatile("" : "+r"(value)); }
+__device__ __forceinline__ void forget(uint4& word) { asm volatile("" : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w)); }
+
+/// Which row a thread works on, and the first of its vectors and their distance, in elements.
+struct Place {
+  std::int64_t row;
+  int first, stride;
+
+  __device__ int column(int i) const { return first + i * stride; }
+
+  __device__ void forget_columns() { forget(first); }
+
+  __device__ Place(Team team, int width) {
+    if (team.in_a_warp()) {
+      const unsigned shift = __ffs(team.threads) - 1;
+      row = std::int64_t(blockIdx.x) * (blockDim.x >> shift) + (threadIdx.x >> shift);
+      first = static_cast<int>(threadIdx.x & (team.threads - 1)) * width;
+      stride = static_cast<int>(team.threads) * width;
+    } else {
+      row = blockIdx.x >> (__ffs(team.blocks) - 1);
+      first = static_cast<int>((blockIdx.x & (team.blocks - 1)) * blockDim.x + threadIdx.x) * width;
+      stride = static_cast<int>(team.blocks * blockDim.x) * width;
+    }
+  }
+};
+
+inline constexpr unsigned most_threads = 512, most_blocks = 8;
+
+/// The combination of the values of a team's lanes of one warp, in all of them.
+template <class F>
+__device__ __forceinline__ float combine_lanes(float value, unsigned lanes, F&& combine) {
+  for (unsigned step = lanes / 2; step > 0; step /= 2) value = combine(value, shuffle_xor(value, step));
+  return value;
+}
+__device__ __forceinline__ float max_of_lanes(float value, unsigned lanes) {
+  return combine_lanes(value, lanes, [](float a, float b) { return fmaxf(a, b); });
+}
+__device__ __forceinline__ float sum_of_lanes(float value, unsigned lanes) {
+  return combine_lanes(value, lanes, [](float a, float b) { return a + b; });
+}
+
+/// What the warps of a team have to tell each other: parts[0 .. result) of `exchange`, which every block of the team holds.
+template <class V>
+struct Parts {
+  V values[most_threads / 32 * most_blocks];
+};
+
+/// To be called first by a kernel that exchanges: a block may write to another's shared memory only once that has started.
+__device__ __forceinline__ void announce(Team team) {
+#if __CUDA_ARCH__ >= 900
+  if (team.blocks > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;");
+#endif
+}
+
+/// Brings the value of every warp of the team to all its blocks, and returns how many there are. Once in a kernel.
+template <class V>
+__device__ __forceinline__ unsigned exchange(Parts<V>& parts, V value, Team team) {
+  const unsigned warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#if __CUDA_ARCH__ >= 900
+  if (team.blocks > 1) {
+    const auto cluster = cooperative_groups::this_cluster();
+    cluster.barrier_wait();
+    if (lane < team.blocks) cluster.map_shared_rank(&parts, lane)->values[cluster.block_rank() * warps + warp] = value;
+    cluster.sync();
+    return team.blocks * warps;
+  }
+#endif
+  if (lane == 0) parts.values[warp] = value;
+  __syncthreads();
+  return warps;
+}
+
+/// What one instruction reads and writes: 16 bytes, or one element.
+template <class T, int width>
+using Word = std::conditional_t<width == 1, T, uint4>;
+
+/// A word that the kernel may write to later. It is read once, so the first-level cache is left to what is read often.
+template <int width, class T>
+__device__ __forceinline__ Word<T, width> read_once(const T* address) {
+  if constexpr (width > 1) return __ldcg(reinterpret_cast<const uint4*>(address));
+  else if constexpr (is_half<T>) return std::bit_cast<T>(__ldcg(&address->bits));
+  else return __ldcg(address);
+}
+
+/// A word of one value. Two 16-bit numbers fill each of its registers.
+template <int width, class T>
+__device__ __forceinline__ Word<T, width> repeat(T value) {
+  if constexpr (width == 1) return value;
+  else {
+    unsigned bits;
+    if constexpr (is_half<T>) bits = value.bits * 0x10001u;
+    else bits = __float_as_uint(value);
+    return uint4{bits, bits, bits, bits};
+  }
+}
+
+template <class T, int width>
+__device__ __forceinline__ void unpack(const Word<T, width>& word, float (&values)[width]) {
+  if constexpr (width == 1) values[0] = convert<float>(word);
+  else {
+    const unsigned registers[4] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if constexpr (is_half<T>) {
+        T low, high;
+        low.bits = static_cast<std::uint16_t>(registers[k]);
+        high.bits = static_cast<std::uint16_t>(registers[k] >> 16);
+        values[2 * k] = widen(low);
+        values[2 * k + 1] = widen(high);
+      } else {
+        values[k] = __uint_as_float(registers[k]);
+      }
+    }
+  }
+}
+
+/// Two 16-bit numbers of a register, converted by one instruction.
+template <class T>
+__device__ __forceinline__ unsigned pair(float low, float high) {
+  unsigned result;
+  if constexpr (std::is_same_v<T, bf16>) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  return result;
+}
+
+template <class T, int width>
+__device__ __forceinline__ void write_word(T* address, const float (&values)[width]) {
+  if constexpr (width == 1) *address = convert<T>(values[0]);
+  else {
+    uint4 word;
+    if constexpr (std::is_same_v<T, float>) {
+      word = {__float_as_uint(values[0]), __float_as_uint(values[1]), __float_as_uint(values[2]), __float_as_uint(values[3])};
+    } else {
+      word = {pair<T>(values[0], values[1]), pair<T>(values[2], values[3]), pair<T>(values[4], values[5]), pair<T>(values[6], values[7])};
+    }
+    *reinterpret_cast<uint4*>(address) = word;
+  }
+}
+
+/// How rows are divided: in vectors of 16 bytes or by single elements, and how many elements each thread of a team holds.
+struct Plan {
+  bool vectors;
+  int elements;
+  Team team;
+  unsigned block;
+};
+
+/// Whether all rows begin and end at multiples of 16 bytes.
+template <class T>
+bool rows_are_aligned(std::initializer_list<View> views, std::int64_t columns) {
+  return columns % (16 / sizeof(T)) == 0 && std::all_of(views.begin(), views.end(), [](const View& view) { return is_aligned(view.data, 16); });
+}
+
+/// A plan in which each thread holds `elements` of a row, or more where teams would be too large; nothing if the row is too long.
+template <class T>
+std::optional<Plan> plan_for(std::int64_t columns, bool vectors, int elements, int most_elements, Stream stream) {
+  if (!vectors) {
+    elements = columns <= 256 ? 8 : 16;
+    most_elements = 16;
+  }
+  const auto threads_with = [&](int each) { return (columns + each - 1) / each; };
+  while (elements < most_elements && threads_with(elements) > most_threads) elements *= 2;
+  // Neighbouring threads read neighbouring elements, so a team for single elements has a lane for each.
+  const std::int64_t threads = vectors ? threads_with(elements) : std::max(threads_with(elements), std::min<std::int64_t>(columns, 32));
+  Plan plan{vectors, elements, {}, 0};
+  if (threads <= 32) {
+    while (plan.team.threads < threads) plan.team.threads *= 2;
+    constexpr int bytes_of_block = 4096;  // smaller blocks cost starts, and larger ones wait longer for their last team
+    plan.block = static_cast<unsigned>(bytes_of_block / (elements * sizeof(T)));
+    return plan;
+  }
+  unsigned& blocks = plan.team.blocks;
+  while (threads > most_threads * blocks && blocks < most_blocks) blocks *= 2;
+  if (threads > most_threads * blocks) return std::nullopt;
+  if (blocks > 1) {
+    int major = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, stream.device.index), "cudaDeviceGetAttribute");
+    if (major < 9) return std::nullopt;
+  }
+  const auto of_block = static_cast<unsigned>((threads + blocks - 1) / blocks);
+  plan.block = plan.team.threads = (of_block + 31) / 32 * 32;
+  return plan;
+}
+
+/// Calls run.operator()<width, vectors>() with the plan's numbers.
+template <class T, int most_elements, class F>
+void with_layout(const Plan& plan, F&& run) {
+  constexpr int width = 16 / sizeof(T);
+  if (plan.vectors) {
+    if (plan.elements == 8) return run.template operator()<width, 8 / width>();
+    if (plan.elements == 16) return run.template operator()<width, 16 / width>();
+    if constexpr (most_elements == 32) return run.template operator()<width, 32 / width>();
+  } else {
+    if (plan.elements == 8) return run.template operator()<1, 8>();
+    if (plan.elements == 16) return run.template operator()<1, 16>();
+  }
+}
+
+/// Launches a kernel whose blocks hold teams: kernel(team, arguments...).
+template <class... Parameters, class... Arguments>
+void launch_teams(void (*kernel)(Team, Parameters...), const Plan& plan, std::int64_t rows, Stream stream, Arguments&&... arguments) {
+  const auto [threads, blocks] = plan.team;
+  if (blocks > 1) {
+    launch_clusters(kernel, blocks_for(rows * blocks, 1), plan.block, blocks, stream, plan.team, arguments...);
+  } else {
+    launch(kernel, blocks_for(rows, plan.block / threads), plan.block, 0, stream, plan.team, arguments...);
+  }
+}
+
+/// Blocks and their threads, for kernels that take a row per block at a time.
+struct LoopingGrid {
+  unsigned blocks, threads;
+};
+inline LoopingGrid looping_grid(std::int64_t rows, std::int64_t columns) {
+  const auto whole_warps = (std::min<std::int64_t>(columns, most_threads) + 31) / 32 * 32;
+  return {static_cast<unsigned>(std::min<std::int64_t>(rows, 1 << 20)), static_cast<unsigned>(whole_warps)};
+}
+
+}  // namespace tern::gpu
