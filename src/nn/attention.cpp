@@ -10,6 +10,7 @@
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
+#include "ops/rope.h"
 #include "ops/view.h"
 
 namespace tern::nn {
@@ -99,6 +100,8 @@ MultiHeadAttention::MultiHeadAttention(std::int64_t width, const AttentionOption
     fail("MultiHeadAttention",
          fmt::format("expected a width that the number of heads divides but got {} and {}", width, options.heads));
   [[maybe_unused]] const Dropout valid(options.dropout);
+  if (options.rope.defined() && options.cross)
+    fail("MultiHeadAttention", "expected no rope in cross attention, whose two sides have positions of their own");
   if (options.cross) {
     query.emplace(width, width, options.bias, options.device);
     key_value.emplace(width, 2 * width, options.bias, options.device);
@@ -130,6 +133,8 @@ Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, c
   Tensors parts = qkv ? split_heads(qkv->forward(x), 3, options.heads) : split_heads(query->forward(x), 1, options.heads);
   if (key_value)
     for (Tensor& part : split_heads(key_value->forward(memory), 2, options.heads)) parts.push_back(std::move(part));
+  if (options.rope.defined())
+    for (std::size_t i : {0, 1}) parts[i] = rope(parts[i], options.rope);
   const Tensor y = transpose(
       attention(parts[0], parts[1], parts[2], mask, options.dropout, training, options.use_fused_kernel), 1, 2);
   return reshape(y, {y.size(0), y.size(1), y.size(2) * y.size(3)});

@@ -44,6 +44,7 @@ struct AttentionOptions {
   double dropout = 0;  ///< of the probabilities
   bool bias = true;
   bool cross = false;  ///< queries from x, keys and values from a memory
+  Tensor rope = {};    ///< of rope_table: turns queries and keys; self attention only
   bool use_fused_kernel = false;
   Device device = cpu;
 };

@@ -7,17 +7,22 @@
 #include "nn/init.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
+#include "ops/rope.h"
 #include "ops/view.h"
 
 namespace tern::nn {
 
-static TransformerLayerOptions layer_options(const DecoderLMOptions& o) {
+static TransformerLayerOptions layer_options(const DecoderLMOptions& o, const Tensor& rope) {
   return {.width = o.width,
           .heads = o.heads,
           .ff = o.ff,
           .dropout = o.dropout,
           .activation = o.activation,
+          .gated = o.gated,
+          .norm = o.norm,
           .layer_norm_eps = o.layer_norm_eps,
+          .bias = o.bias,
+          .rope = rope,
           .use_fused_kernel = o.use_fused_kernel,
           .device = o.device};
 }
@@ -39,14 +44,18 @@ DecoderLM::DecoderLM(const DecoderLMOptions& options_) : options(options_) {
     fail("DecoderLM", fmt::format("expected sizes >= 1 but got vocab {}, length {}, width {}, layers {}, ff {}",
                                   options.vocab, options.length, options.width, options.layers, options.ff));
   tokens = Embedding(options.vocab, options.width, options.device);
-  positions = Embedding(options.length, options.width, options.device);
+  Tensor rope;
+  if (options.positions == Positions::learned) positions.emplace(options.length, options.width, options.device);
+  else rope = rope_table(options.length, options.width / std::max<std::int64_t>(options.heads, 1), 10000, options.device);
   drop = Dropout(options.dropout);
   // Built one by one: copies of one layer would share its parameters.
-  for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(layer_options(options));
+  for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(layer_options(options, rope));
   if (options.final_norm)
-    norm.emplace(options.width, NormOptions{.eps = options.layer_norm_eps,
-                                            .use_fused_kernel = options.use_fused_kernel,
-                                            .device = options.device});
+    norm.emplace(options.norm, options.width,
+                 NormOptions{.eps = options.layer_norm_eps,
+                             .bias = options.bias,
+                             .use_fused_kernel = options.use_fused_kernel,
+                             .device = options.device});
   head = Linear(options.width, options.vocab, options.head_bias, options.device);
   if (options.tied_head) head.weight = tokens.weight;
   if (options.initialization == Initialization::gpt2) initialize_gpt2(*this);
@@ -71,9 +80,10 @@ Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& mask, const Ten
          fmt::format("expected at most {} positions but got ids {}", options.length, to_string(ids.shape())));
   if (places.defined() && places.shape() != ids.shape())
     fail("DecoderLM", fmt::format("expected a place for each of ids {} but got {}", to_string(ids.shape()), to_string(places.shape())));
-  const Tensor x = drop.forward(tokens.forward(ids) +
-                          (places.defined() ? positions.forward(places) : slice(positions.weight, 0, 0, ids.size(1))));
-  ResidualStream stream(x, options.use_fused_kernel);
+  if (places.defined() && !positions) fail("DecoderLM", "expected no places: rotary positions are those of the columns");
+  Tensor x = tokens.forward(ids);
+  if (positions) x = x + (places.defined() ? positions->forward(places) : slice(positions->weight, 0, 0, ids.size(1)));
+  ResidualStream stream(drop.forward(x), options.use_fused_kernel);
   for (const TransformerLayer& block : blocks) block.forward(stream, mask);
   return norm ? stream.normalized(*norm) : stream.value();
 }

@@ -8,12 +8,21 @@ enum class Initialization : std::uint8_t {
   gpt2,            ///< N(0, 0.02), biases 0, the projections back into the residual stream divided by sqrt(2 layers)
 };
 
+enum class Positions : std::uint8_t {
+  learned,  ///< a table, added to the tokens
+  rotary,   ///< turns queries and keys: RoPE
+};
+
 struct DecoderLMOptions {
   std::int64_t vocab = 10000;
-  std::int64_t length = 40;  ///< learned positions: the longest input
+  std::int64_t length = 40;  ///< positions: the longest input
   std::int64_t width = 256, layers = 4, heads = 8, ff = 256;
   double dropout = 0.1;  ///< of the embeddings, attention probabilities and residual branches
   Activation activation = Activation::gelu;
+  bool gated = false;      ///< the feed-forward part; see FeedForwardOptions
+  bool bias = true;        ///< of the layers' linear parts and norms
+  NormKind norm = NormKind::layer;
+  Positions positions = Positions::learned;
   double layer_norm_eps = 1e-5;
   bool final_norm = true;
   bool head_bias = true;
@@ -25,10 +34,11 @@ struct DecoderLMOptions {
 
 /// A decoder-only language model: token and position embeddings, pre-LN transformer layers, a final norm and a linear
 /// head. The defaults are the classic translation model; GPT-2 is head_bias = false, tied_head = true, gelu_tanh, ff =
-/// 4 width.
+/// 4 width; Llama is NormKind::rms, Positions::rotary, gated silu, no biases.
 struct DecoderLM final : Module {
   DecoderLM() = default;
-  /// Throws Error for sizes that are not positive, or heads that do not divide width.
+  /// Throws Error for sizes that are not positive, heads that do not divide width, or a head size that rotary positions
+  /// cannot pair.
   explicit DecoderLM(const DecoderLMOptions& options);
   void visit(Visitor& v) override;
 
@@ -41,10 +51,11 @@ struct DecoderLM final : Module {
   Tensor hidden(const Tensor& ids, const AttentionMask& mask, const Tensor& places = {}) const;
 
   DecoderLMOptions options;
-  Embedding tokens, positions;
+  Embedding tokens;
+  std::optional<Embedding> positions;
   Dropout drop;
   std::vector<TransformerLayer> blocks;
-  std::optional<LayerNorm> norm;
+  std::optional<Norm> norm;
   Linear head;
 };
 

@@ -55,46 +55,32 @@ Tensor Embedding::forward(const Tensor& ids) const {
   return embedding(weight, ids);
 }
 
-LayerNorm::LayerNorm(std::int64_t width, const NormOptions& options)
-    : eps(options.eps), use_fused_kernel(options.use_fused_kernel) {
-  check_sizes("LayerNorm", width, 1);
+static const char* name(NormKind kind) { return kind == NormKind::layer ? "LayerNorm" : "RMSNorm"; }
+
+Norm::Norm(NormKind kind_, std::int64_t width, const NormOptions& options)
+    : kind(kind_), eps(options.eps), use_fused_kernel(options.use_fused_kernel) {
+  check_sizes(name(kind), width, 1);
   weight = init::ones(parameter({width}, options.device));
-  if (options.bias) bias = init::zeros(parameter({width}, options.device));
+  if (options.bias && kind == NormKind::layer) bias = init::zeros(parameter({width}, options.device));
 }
 
-void LayerNorm::visit(Visitor& v) {
+void Norm::visit(Visitor& v) {
   v("weight", weight);
   v("bias", bias);
 }
 
-Tensor LayerNorm::forward(const Tensor& x) const {
-  const ModuleScope scope(this, "LayerNorm");
+Tensor Norm::forward(const Tensor& x) const {
+  const ModuleScope scope(this, name(kind));
+  if (kind == NormKind::rms) return (use_fused_kernel ? fused_rms_norm : rms_norm)(x, weight, eps);
   return (use_fused_kernel ? fused_layer_norm : layer_norm)(x, weight, bias, eps);
 }
 
-ResidualNorm LayerNorm::forward(const Tensor& branch, const Tensor& residual, const BranchOptions& options) const {
-  const ModuleScope scope(this, "LayerNorm");
+ResidualNorm Norm::forward(const Tensor& branch, const Tensor& residual, const BranchOptions& options) const {
+  const ModuleScope scope(this, name(kind));
+  if (kind == NormKind::rms)
+    return (use_fused_kernel ? fused_residual_rms_norm : residual_rms_norm)(branch, residual, weight, eps, options);
   const auto join = use_fused_kernel ? fused_residual_layer_norm : residual_layer_norm;
   return join(branch, residual, weight, bias, eps, options);
-}
-
-RMSNorm::RMSNorm(std::int64_t width, const NormOptions& options)
-    : eps(options.eps), use_fused_kernel(options.use_fused_kernel) {
-  check_sizes("RMSNorm", width, 1);
-  weight = init::ones(parameter({width}, options.device));
-}
-
-void RMSNorm::visit(Visitor& v) { v("weight", weight); }
-
-Tensor RMSNorm::forward(const Tensor& x) const {
-  const ModuleScope scope(this, "RMSNorm");
-  return (use_fused_kernel ? fused_rms_norm : rms_norm)(x, weight, eps);
-}
-
-ResidualNorm RMSNorm::forward(const Tensor& branch, const Tensor& residual, const BranchOptions& options) const {
-  const ModuleScope scope(this, "RMSNorm");
-  const auto join = use_fused_kernel ? fused_residual_rms_norm : residual_rms_norm;
-  return join(branch, residual, weight, eps, options);
 }
 
 Dropout::Dropout(double probability) : p(probability) {

@@ -31,31 +31,33 @@ struct NormOptions {
   Device device = cpu;
 };
 
-/// (x - mean) / sqrt(var + eps) * weight + bias over the last dimension.
-struct LayerNorm final : Module {
-  LayerNorm() = default;
-  explicit LayerNorm(std::int64_t width, const NormOptions& options = {});
+enum class NormKind : std::uint8_t { layer, rms };
+
+/// A norm over the last dimension: LayerNorm or RMSNorm, for modules that take either.
+struct Norm : Module {
+  Norm() = default;
+  Norm(NormKind kind, std::int64_t width, const NormOptions& options = {});
   void visit(Visitor& v) override;
   Tensor forward(const Tensor& x) const;
   /// A branch joins the residual stream, and the sum is normalized.
   ResidualNorm forward(const Tensor& branch, const Tensor& residual, const BranchOptions& options = {}) const;
 
-  Tensor weight, bias;
+  NormKind kind = NormKind::layer;
+  Tensor weight, bias;  ///< bias may be undefined; RMSNorm has none
   double eps = 1e-5;
   bool use_fused_kernel = false;
 };
 
-/// x / sqrt(mean(x^2) + eps) * weight over the last dimension.
-struct RMSNorm final : Module {
-  RMSNorm() = default;
-  explicit RMSNorm(std::int64_t width, const NormOptions& options = {});
-  void visit(Visitor& v) override;
-  Tensor forward(const Tensor& x) const;
-  ResidualNorm forward(const Tensor& branch, const Tensor& residual, const BranchOptions& options = {}) const;
+/// (x - mean) / sqrt(var + eps) * weight + bias over the last dimension.
+struct LayerNorm final : Norm {
+  LayerNorm() = default;
+  explicit LayerNorm(std::int64_t width, const NormOptions& options = {}) : Norm(NormKind::layer, width, options) {}
+};
 
-  Tensor weight;
-  double eps = 1e-5;
-  bool use_fused_kernel = false;
+/// x / sqrt(mean(x^2) + eps) * weight over the last dimension.
+struct RMSNorm final : Norm {
+  RMSNorm() = default;
+  explicit RMSNorm(std::int64_t width, const NormOptions& options = {}) : Norm(NormKind::rms, width, options) {}
 };
 
 /// Zeroes elements with probability p while training. Throws Error unless 0 <= p < 1.

@@ -6,16 +6,20 @@
 
 namespace tern::nn {
 
-FeedForward::FeedForward(std::int64_t width, std::int64_t hidden, Activation activation_, bool bias, Device device)
-    : fc(width, hidden, bias, device), proj(hidden, width, bias, device), activation(activation_) {}
+FeedForward::FeedForward(std::int64_t width, std::int64_t hidden, const FeedForwardOptions& o)
+    : fc(width, hidden, o.bias, o.device), proj(hidden, width, o.bias, o.device), activation(o.activation) {
+  if (o.gated) gate.emplace(width, hidden, o.bias, o.device);
+}
 
 void FeedForward::visit(Visitor& v) {
   v("fc", fc);
+  v("gate", gate);
   v("proj", proj);
 }
 
 Tensor FeedForward::activated(const Tensor& x) const {
   const ModuleScope scope(this, "FeedForward");
+  if (gate) return activate(activation, gate->forward(x)) * fc.forward(x);
   return activate(activation, fc.forward(x));
 }
 
@@ -35,7 +39,7 @@ void ResidualStream::add(const Tensor& branch, const Linear& proj, const Dropout
   options_ = {.bias = proj.bias, .dropout = drop.p, .training = drop.training};
 }
 
-Tensor ResidualStream::normalized(const LayerNorm& norm) {
+Tensor ResidualStream::normalized(const Norm& norm) {
   if (!waiting_.defined()) return norm.forward(x_);
   ResidualNorm joined = norm.forward(waiting_, x_, options_);
   x_ = std::move(joined.sum);
@@ -61,19 +65,20 @@ static AttentionOptions attention_options(const TransformerLayerOptions& o, bool
           .dropout = o.dropout,
           .bias = o.bias,
           .cross = cross,
+          .rope = cross ? Tensor() : o.rope,
           .use_fused_kernel = o.use_fused_kernel,
           .device = o.device};
 }
 
 TransformerLayer::TransformerLayer(const TransformerLayerOptions& o)
-    : norm1(o.width, norm_options(o)),
-      norm2(o.width, norm_options(o)),
+    : norm1(o.norm, o.width, norm_options(o)),
+      norm2(o.norm, o.width, norm_options(o)),
       attn(o.width, attention_options(o, false)),
-      ff(o.width, o.ff, o.activation, o.bias, o.device),
+      ff(o.width, o.ff, {.activation = o.activation, .gated = o.gated, .bias = o.bias, .device = o.device}),
       drop(o.dropout),
       use_fused_kernel(o.use_fused_kernel) {
   if (!o.cross) return;
-  norm_cross.emplace(o.width, norm_options(o));
+  norm_cross.emplace(o.norm, o.width, norm_options(o));
   cross_attn.emplace(o.width, attention_options(o, true));
 }
 

@@ -3,17 +3,24 @@
 
 namespace tern::nn {
 
+struct FeedForwardOptions {
+  Activation activation = Activation::gelu;
+  bool gated = false;  ///< proj(activation(gate(x)) * fc(x)); with silu it is SwiGLU (Shazeer, 2020)
+  bool bias = true;
+  Device device = cpu;
+};
+
 /// proj(activation(fc(x))): width -> hidden -> width.
 struct FeedForward final : Module {
   FeedForward() = default;
-  FeedForward(std::int64_t width, std::int64_t hidden, Activation activation = Activation::gelu, bool bias = true,
-              Device device = cpu);
+  FeedForward(std::int64_t width, std::int64_t hidden, const FeedForwardOptions& options = {});
   void visit(Visitor& v) override;
   Tensor forward(const Tensor& x) const;
   /// The result before `proj`: (..., hidden).
   Tensor activated(const Tensor& x) const;
 
   Linear fc, proj;
+  std::optional<Linear> gate;
   Activation activation = Activation::gelu;
 };
 
@@ -25,7 +32,7 @@ class ResidualStream {
   /// x + drop(proj(branch)), sooner or later.
   void add(const Tensor& branch, const Linear& proj, const Dropout& drop);
   /// The norm of the stream, with all that was added.
-  Tensor normalized(const LayerNorm& norm);
+  Tensor normalized(const Norm& norm);
   /// The stream, with all that was added.
   Tensor value();
 
@@ -39,8 +46,11 @@ struct TransformerLayerOptions {
   std::int64_t width = 256, heads = 8, ff = 1024;
   double dropout = 0.1;  ///< of attention probabilities and of each residual branch
   Activation activation = Activation::gelu;
+  bool gated = false;  ///< the feed-forward part; see FeedForwardOptions
+  NormKind norm = NormKind::layer;
   double layer_norm_eps = 1e-5;
   bool bias = true;    ///< of the linear layers and norms
+  Tensor rope = {};    ///< of rope_table: queries and keys of self attention are turned by it
   bool cross = false;  ///< adds attention to a memory between the other two
   bool use_fused_kernel = false;
   Device device = cpu;
@@ -61,9 +71,9 @@ struct TransformerLayer final : Module {
   Tensor forward(const Tensor& x, const AttentionMask& mask, const Tensor& memory,
                  const AttentionMask& memory_mask) const;
 
-  LayerNorm norm1, norm2;
+  Norm norm1, norm2;
   MultiHeadAttention attn;
-  std::optional<LayerNorm> norm_cross;
+  std::optional<Norm> norm_cross;
   std::optional<MultiHeadAttention> cross_attn;
   FeedForward ff;
   Dropout drop;

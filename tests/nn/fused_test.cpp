@@ -160,3 +160,36 @@ TEST_CASE("a mask for fused kernels is refused by plain ones, and not the other 
                     "[AttentionMask] expected a mask made without use_fused_kernel for a layer of plain kernels");
   CHECK(distance(fused.forward(ids(1, cpu), mask(2, false, cpu)), fused.forward(ids(1, cpu), mask(2, true, cpu))) == 0);
 }
+
+TEST_CASE("the Llama architecture trains, plain and fused alike, and knows positions by rotation", "[fused]") {
+  Tensor logits[2];
+  for (const bool fused : {false, true}) {
+    manual_seed(6);
+    nn::DecoderLMOptions o = options(fused, cpu);
+    o.activation = nn::Activation::silu;
+    o.gated = true;
+    o.bias = o.head_bias = false;
+    o.norm = nn::NormKind::rms;
+    o.positions = nn::Positions::rotary;
+    nn::DecoderLM model(o);
+    for (const auto& entry : nn::named_parameters(model)) {
+      CHECK_FALSE(entry.name.ends_with("bias"));
+      CHECK_FALSE(entry.name.starts_with("positions"));
+    }
+    CHECK(nn::named_parameters(model)[6].name == "blocks.0.ff.gate.weight");
+    logits[fused] = model.forward(ids(1, cpu));
+    cross_entropy(logits[fused], ids(2, cpu)).backward();
+    for (const Tensor& x : nn::parameters(model)) REQUIRE(x.grad().defined());
+    // Equal tokens at other places give other logits after the first layer; where nothing tells places apart, they would not.
+    const Tensor same = full({1, length}, 3, DType::i64);
+    const std::vector<float> row = floats(model.forward(same));
+    CHECK(distance(std::vector<float>(row.begin(), row.begin() + vocab), std::vector<float>(row.end() - vocab, row.end())) < 1e-5);
+    const Tensor mixed = Tensor::from(std::vector<std::int64_t>{1, 2, 3, 4, 1, 2, 3}, {1, length});
+    const std::vector<float> other = floats(model.forward(mixed));
+    CHECK(distance(std::vector<float>(other.begin(), other.begin() + vocab), std::vector<float>(other.begin() + 4 * vocab, other.begin() + 5 * vocab)) > 1e-4);
+    CHECK_THROWS_AS(model.forward(mixed, nn::AttentionMask({.causal = true, .use_fused_kernel = fused}, length, length), mixed), Error);
+    o.heads = 8;  // heads of 3
+    CHECK_THROWS_AS(nn::DecoderLM(o), Error);
+  }
+  CHECK(distance(logits[0], logits[1]) < 5e-6);
+}
