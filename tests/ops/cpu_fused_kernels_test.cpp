@@ -178,7 +178,8 @@ TEST_CASE("attention_softmax of long rows is as exact as of short ones") {
 }
 
 TEST_CASE("attention_softmax_grad") {
-  const std::vector<Shape> shapes = {{0, 3}, {3, 0}, {1, 1}, {3, 3, 1}, {4, 31}, {5, 17}, {3, 9, 33}, {3, 2, 40, 40}, {2, 3, 64, 65}, {2, 3, 7, 1025}};
+  const std::vector<Shape> shapes = {{0, 3},  {3, 0},     {1, 1},         {3, 3, 1},      {4, 31},
+                                     {5, 17}, {3, 9, 33}, {3, 2, 40, 40}, {2, 3, 64, 65}, {2, 3, 7, 1025}};
   for (const Shape& shape : shapes)
     for (DType dtype : floats) {
       const std::int64_t S = shape[shape.size() - 1];
@@ -212,7 +213,8 @@ struct Norm {
   Norm(std::int64_t rows, std::int64_t columns, const Options& options)
       : o(options), R(rows), N(columns), x({R, N}, o.dtype), residual({R, N}, o.dtype), g({R, N}, o.dtype), g_sum({R, N}, o.dtype),
         gamma({N}, o.dtype), beta({N}, o.dtype), bias({N}, o.dtype), sum({R, N}, o.dtype), y({R, N}, o.dtype), dx({R, N}, o.dtype),
-        dbranch({R, N}, o.dtype), dgamma({N}, o.dtype), dbeta({N}, o.dtype), dbias({N}, o.dtype), mean({R}, wide(o.dtype)), rstd({R}, wide(o.dtype)) {
+        dbranch({R, N}, o.dtype), dgamma({N}, o.dtype), dbeta({N}, o.dtype), dbias({N}, o.dtype),
+        mean({R}, wide(o.dtype)), rstd({R}, wide(o.dtype)) {
     normal(x, o.mean, o.deviation, 1);
     normal(residual, o.mean, o.deviation, 2);
     normal(g, 0, 1, 3);
@@ -225,7 +227,9 @@ struct Norm {
   bool sums() const { return o.residual || o.bias || o.p > 0; }
   static View maybe(bool present, const Array& a) { return present ? a.view : View{}; }
   PhiloxState draws() const { return {0x123456789abcdefull, 1000, &base}; }
-  bool dropped(std::int64_t i) const { return double(unit_float(philox(draws().seed, 1000 + base + std::uint64_t(i / 4)).words[i % 4])) < o.p; }
+  bool dropped(std::int64_t i) const {
+    return double(unit_float(philox(draws().seed, draws().offset + base + std::uint64_t(i / 4)).words[i % 4])) < o.p;
+  }
   const Array& s() const { return sums() ? sum : x; }
 
   LayerNormArguments forward() {
@@ -233,8 +237,8 @@ struct Norm {
             draws(), maybe(sums(), sum), y.view, maybe(o.centered, mean), rstd.view};
   }
   LayerNormGradArguments backward() {
-    return {s().view, maybe(o.gamma, gamma), maybe(o.centered, mean), rstd.view, o.centered, g.view, maybe(o.g_sum, g_sum), o.p, draws(), dx.view,
-            maybe(o.p > 0, dbranch), maybe(o.gamma, dgamma), maybe(o.beta, dbeta), maybe(o.bias, dbias)};
+    return {s().view, maybe(o.gamma, gamma), maybe(o.centered, mean), rstd.view, o.centered, g.view, maybe(o.g_sum, g_sum), o.p, draws(),
+            dx.view, maybe(o.p > 0, dbranch), maybe(o.gamma, dgamma), maybe(o.beta, dbeta), maybe(o.bias, dbias)};
   }
   std::vector<Array*> outputs() { return {&sum, &y, &mean, &rstd, &dx, &dbranch, &dgamma, &dbeta, &dbias}; }
 
@@ -339,7 +343,8 @@ TEST_CASE("layer_norm and its gradient with every combination of operands") {
 
 TEST_CASE("layer_norm and its gradient of all sizes") {
   for (auto [R, N] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-           {0, 8}, {1, 1}, {5, 1}, {300, 1}, {3, 2}, {31, 17}, {1, 31}, {2, 64}, {700, 33}, {65, 255}, {9, 1025}, {260, 256}, {33, 2049}, {3, 5000}})
+           {0, 8},   {1, 1},    {5, 1},    {300, 1},   {3, 2},     {31, 17},  {1, 31},
+           {2, 64},  {700, 33}, {65, 255}, {9, 1025},  {260, 256}, {33, 2049}, {3, 5000}, {2100, 17}})
     for (DType dtype : floats)
       for (bool centered : {true, false})
         for (bool full : {false, true}) {

@@ -8,14 +8,16 @@ namespace tern::kernels {
 
 using namespace loops;
 
-// A row comes from memory once and stays in the cache for the two passes of its statistics and for what is computed with them. Rows of the
-// 16-bit types are widened into a buffer of their thread.
+// A row comes from memory once, for its statistics, and is in the cache when it is normalized. Rows of the 16-bit types are widened
+// into a buffer of their thread.
 
 namespace {
 
 /// Rows go from stage to stage together: the statistics of a single short row would keep what follows waiting.
 constexpr std::int64_t most_rows = 8;
-std::int64_t rows_in_group(std::int64_t columns) { return std::clamp<std::int64_t>(2 * chunk / std::max<std::int64_t>(columns, 1), 1, most_rows); }
+std::int64_t rows_in_group(std::int64_t columns) {
+  return columns > 0 ? std::clamp<std::int64_t>(2 * chunk / columns, 1, most_rows) : 1;
+}
 
 /// Elements of a row's buffer: whole cache lines.
 std::int64_t padded(std::int64_t columns) { return (columns + 15) / 16 * 16; }
@@ -116,8 +118,8 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
   const std::int64_t rows = a.x.shape[0], columns = a.x.shape[1];
   dispatch_floats(a.x.dtype, "layer_norm", [&]<class S>() {
     using C = compute_t<S>;
-    const std::int64_t group = rows_in_group(columns), width = padded(columns);
-    const Scratch<C> parameter_memory(3 * width, a.y.stream), row_memory(omp_get_max_threads() * group * width, a.y.stream);
+    const std::int64_t group_size = rows_in_group(columns), width = padded(columns);
+    const Scratch<C> parameter_memory(3 * width, a.y.stream), row_memory(omp_get_max_threads() * group_size * width, a.y.stream);
     const C* const gamma = parameters<C, S>(a.gamma, columns, C(1), parameter_memory.data());
     const C* const beta = parameters<C, S>(a.beta, columns, C(0), parameter_memory.data() + width);
     const C* const bias = parameters<C, S>(a.bias, columns, C(0), parameter_memory.data() + 2 * width);
@@ -127,37 +129,38 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
         const C* s;
         C* buffer;
         Moments<C> moments;
-      } batch[most_rows];
-      for (std::int64_t k = 0; k < group; ++k) batch[k].buffer = row_memory.data() + (thread * group + k) * width;
-      for (std::int64_t first = begin; first < end; first += group) {
-        const std::int64_t count = std::min(group, end - first);
+      } group[most_rows];
+      for (std::int64_t first = begin; first < end; first += group_size) {
+        const std::int64_t count = std::min(group_size, end - first);
         for (std::int64_t k = 0; k < count; ++k) {
-          Row& row = batch[k];
           const std::int64_t at = (first + k) * columns;
           if (a.sum.data) add_branch<C, S>(a, bias, dropout, at);
-          row.s = load((a.sum.data ? a.sum : a.x).as<const S>() + at, 1, columns, row.buffer);
-          row.moments = moments_of(row.s, columns, a.centered, a.eps);
+          C* const buffer = row_memory.data() + (thread * group_size + k) * width;
+          const C* const s = load((a.sum.data ? a.sum : a.x).as<const S>() + at, 1, columns, buffer);
+          group[k] = {s, buffer, moments_of(s, columns, a.centered, a.eps)};
         }
         for (std::int64_t k = 0; k < count; ++k) {
-          const Row& row = batch[k];
-          if (a.centered) a.mean.as<C>()[first + k] = row.moments.mean;
-          a.rstd.as<C>()[first + k] = row.moments.rstd;
-          const auto [shift, mean, rstd] = row.moments;
-          const C* const s = row.s;
-          write_row(a.y.as<S>() + (first + k) * columns, columns, row.buffer,
-                    [=, shift = shift, mean = mean, rstd = rstd](std::int64_t i) { return ((s[i] - shift) - mean) * rstd * gamma[i] + beta[i]; });
+          const auto& [s, buffer, moments] = group[k];
+          if (a.centered) a.mean.as<C>()[first + k] = moments.mean;
+          a.rstd.as<C>()[first + k] = moments.rstd;
+          write_row(a.y.as<S>() + (first + k) * columns, columns, buffer, [s = s, m = moments, gamma, beta](std::int64_t i) {
+            return ((s[i] - m.shift) - m.mean) * m.rstd * gamma[i] + beta[i];
+          });
         }
       }
     });
   });
 }
 
-// Note [Parameter gradients]: the rows are cut into a number of parts that depends on their count alone. Each part adds its rows up in order,
-// and the parts are added up in order at last, so the sums do not depend on the number of threads.
+// Note [Parameter gradients]: the rows are cut into parts of a size that depends on their count alone. Each part adds its rows up in
+// order, and the parts are added up in order at last, so the sums do not depend on the number of threads. A part costs about as much
+// as a row, so it has 32 rows where that leaves enough parts to share, and more where there would be more than 64.
 
 namespace {
 
-constexpr std::int64_t max_parts = 64, min_part_rows = 4;
+std::int64_t rows_in_part(std::int64_t rows) {
+  return std::max(std::clamp<std::int64_t>((rows + 31) / 32, 4, 32), (rows + 63) / 64);
+}
 
 /// A row of the backward pass: what it was normalized with, its gradients, and the means of h and h u.
 template <class C>
@@ -195,7 +198,8 @@ void grad_run(const GradRow<C>& row, const C* gamma, C* dx, std::int64_t n) {
 /// y = the sum of the parts' rows of `columns` elements, which lie `stride` apart.
 template <class C, class S>
 void sum_parts(const C* parts, std::int64_t count, std::int64_t stride, std::int64_t columns, const View& y) {
-  parallel_units((columns + chunk - 1) / chunk, chunk * std::max<std::int64_t>(count, 1), stream_grain, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t runs = (columns + chunk - 1) / chunk;
+  parallel_units(runs, chunk * count, stream_grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t first = begin * chunk; first < std::min(end * chunk, columns); first += chunk) {
       const std::int64_t n = std::min(chunk, columns - first);
       alignas(64) double totals[chunk] = {};
@@ -211,17 +215,18 @@ void sum_parts(const C* parts, std::int64_t count, std::int64_t stride, std::int
   });
 }
 
+/// The buffer has room for three rows.
 template <class C, class S>
 GradRow<C> grad_row(const LayerNormGradArguments& a, const C* gamma, const C* zeros, std::int64_t row, C* buffer) {
-  const std::int64_t columns = a.s.shape[1], at = row * columns, width = padded(columns);
-  const C* const s = load(a.s.as<const S>() + at, 1, columns, buffer);
-  const C* const g = load(a.g.as<const S>() + at, 1, columns, buffer + width);
-  const C* const g_sum = a.g_sum.data ? load(a.g_sum.as<const S>() + at, 1, columns, buffer + 2 * width) : zeros;
+  const std::int64_t columns = a.s.shape[1], first = row * columns, width = padded(columns);
+  const C* const s = load(a.s.as<const S>() + first, 1, columns, buffer);
+  const C* const g = load(a.g.as<const S>() + first, 1, columns, buffer + width);
+  const C* const g_sum = a.g_sum.data ? load(a.g_sum.as<const S>() + first, 1, columns, buffer + 2 * width) : zeros;
   const bool shifted = a.centered && columns > 0;
   const Moments<C> m{shifted ? s[0] : C(0), shifted ? a.mean.as<const C>()[row] : C(0), a.rstd.as<const C>()[row]};
-  const auto [h_sum, hu_sum] = sums<2, C>(columns, [=](auto i) {
-    const auto h = i(g) * i(gamma);
-    return std::array{h, h * (((i(s) - m.shift) - m.mean) * m.rstd)};
+  const auto [h_sum, hu_sum] = sums<2, C>(columns, [=](auto at) {
+    const auto h = at(g) * at(gamma);
+    return std::array{h, h * (((at(s) - m.shift) - m.mean) * m.rstd)};
   });
   return {s, g, g_sum, m, a.centered ? C(h_sum / double(columns)) : C(0), C(hu_sum / double(columns))};
 }
@@ -245,10 +250,10 @@ void layer_norm_grad(Cpu, const LayerNormGradArguments& a) {
   const std::int64_t rows = a.s.shape[0], columns = a.s.shape[1];
   dispatch_floats(a.s.dtype, "layer_norm_grad", [&]<class S>() {
     using C = compute_t<S>;
-    const std::int64_t part_rows = std::max(min_part_rows, (rows + max_parts - 1) / max_parts), parts = (rows + part_rows - 1) / part_rows;
-    // dgamma, dbeta and dbias of each part; and s, g and g_sum of a row that cannot be used where it lies.
-    const std::int64_t width = padded(columns), part_size = 3 * width, row_size = std::is_same_v<C, S> ? 0 : 3 * width;
-    const Scratch<C> part_memory(parts * part_size, a.dx.stream), row_memory(omp_get_max_threads() * row_size, a.dx.stream);
+    const std::int64_t part_rows = rows_in_part(rows), parts = (rows + part_rows - 1) / part_rows;
+    const std::int64_t width = padded(columns), part_size = 3 * width;
+    // dgamma, dbeta and dbias of each part; and s, g and g_sum of a row of each thread, where they cannot be used where they lie.
+    const Scratch<C> part_memory(parts * part_size, a.dx.stream), row_memory(omp_get_max_threads() * 3 * width, a.dx.stream);
     const Scratch<C> parameter_memory(2 * width, a.dx.stream);
     const C* const gamma = parameters<C, S>(a.gamma, columns, C(1), parameter_memory.data());
     C* const zeros = parameter_memory.data() + width;
@@ -256,10 +261,11 @@ void layer_norm_grad(Cpu, const LayerNormGradArguments& a) {
     const bool affine = a.dgamma.data || a.dbeta.data;
     parallel_units(parts, part_rows * columns, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
       Dropout dropout(a.p, a.draws);
-      C* const buffer = row_memory.data() + thread * row_size;
+      C* const buffer = row_memory.data() + thread * 3 * width;
       for (std::int64_t part = begin; part < end; ++part) {
         C *const dgamma = part_memory.data() + part * part_size, *const dbeta = dgamma + width, *const dbias = dbeta + width;
-        std::fill_n(dgamma, part_size, C(0));
+        if (affine) std::fill_n(dgamma, 2 * width, C(0));
+        if (a.dbias.data) std::fill_n(dbias, width, C(0));
         for (std::int64_t r = part * part_rows; r < std::min((part + 1) * part_rows, rows); ++r) {
           const GradRow<C> row = grad_row<C, S>(a, gamma, zeros, r, buffer);
           if (affine) add_parameter_grads(row, dgamma, dbeta, columns);

@@ -44,7 +44,7 @@ constexpr std::int64_t lanes = vector_bytes / int(sizeof(C));
 template <class C>
 constexpr std::int64_t whole_vectors(std::int64_t n) { return (n + lanes<C> - 1) / lanes<C> * lanes<C>; }
 
-/// The first n elements of a row with their padding, and -inf in hidden columns and past the end. x may be scores.
+/// The first n elements of a row with their padding; -inf in hidden columns, and past the end up to a whole vector. x may be scores.
 template <class C>
 void make_scores(const C* x, const C* padding, std::int64_t n, C* scores) {
   const std::int64_t whole = n / lanes<C> * lanes<C>;
@@ -104,6 +104,7 @@ double exponentials(C* scores, std::int64_t n, C shift) {
 
 /// Several rows go from stage to stage together: the stages of a single short row would wait for each other.
 constexpr std::int64_t most_rows = 16;
+std::int64_t rows_in_group(std::int64_t width) { return std::clamp<std::int64_t>(2 * chunk / width, 1, most_rows); }
 
 template <class C>
 struct Row {
@@ -146,23 +147,23 @@ void attention_softmax(Cpu, const View& x, const SoftmaxMask& mask, const View& 
   };
   dispatch_floats(x.dtype, "attention_softmax", [&]<class S>() {
     using C = compute_t<S>;
-    const std::int64_t width = whole_vectors<C>(columns), group = std::clamp<std::int64_t>(2 * chunk / width, 1, most_rows);
-    const Scratch<C> memory(omp_get_max_threads() * group * width, y.stream);
+    const std::int64_t width = whole_vectors<C>(columns), group_size = rows_in_group(width);
+    const Scratch<C> memory(omp_get_max_threads() * group_size * width, y.stream);
     parallel_units(rows, columns, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
-      Row<C> batch[most_rows];
-      for (std::int64_t first = begin; first < end; first += group) {
-        const std::int64_t count = std::min(group, end - first);
+      Row<C> group[most_rows];
+      for (std::int64_t first = begin; first < end; first += group_size) {
+        const std::int64_t count = std::min(group_size, end - first);
         for (std::int64_t k = 0; k < count; ++k) {
           const std::int64_t index = first + k, limit = limit_of(index);
-          Row<C>& row = batch[k];
+          Row<C>& row = group[k];
           row.limit = limit;
-          row.buffer = memory.data() + (thread * group + k) * width;
+          row.buffer = memory.data() + (thread * group_size + k) * width;
           row.padding = mask.padding.data ? mask.padding.as<const C>() + index / rows_per_batch * columns : nullptr;
           make_scores(load(x.as<const S>() + index * columns, 1, limit, row.buffer), row.padding, limit, row.buffer);
           row.top = largest(row.buffer, whole_vectors<C>(limit));
         }
-        for (std::int64_t k = 0; k < count; ++k) normalize(batch[k]);
-        for (std::int64_t k = 0; k < count; ++k) write(batch[k], y.as<S>() + (first + k) * columns, columns);
+        for (std::int64_t k = 0; k < count; ++k) normalize(group[k]);
+        for (std::int64_t k = 0; k < count; ++k) write(group[k], y.as<S>() + (first + k) * columns, columns);
       }
     });
   });
@@ -173,27 +174,26 @@ void attention_softmax_grad(Cpu, const View& y, const View& g, const View& dx) {
   const std::int64_t columns = y.shape[y.dims() - 1], rows = y.numel() / columns;
   dispatch_floats(y.dtype, "attention_softmax_grad", [&]<class S>() {
     using C = compute_t<S>;
-    const std::int64_t width = whole_vectors<C>(columns), group = std::clamp<std::int64_t>(2 * chunk / width, 1, most_rows);
-    // Rows of C are used where they lie.
-    const std::int64_t room = std::is_same_v<C, S> ? 0 : 2 * group * width;
-    const Scratch<C> memory(omp_get_max_threads() * room, dx.stream);
+    const std::int64_t width = whole_vectors<C>(columns), group_size = rows_in_group(width);
+    const Scratch<C> memory(omp_get_max_threads() * group_size * 2 * width, dx.stream);
     parallel_units(rows, columns, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
       struct GradRow {
         const C *y, *g;
-        C mean;
-      } batch[most_rows];
-      for (std::int64_t first = begin; first < end; first += group) {
-        const std::int64_t count = std::min(group, end - first);
+        C* buffer;  ///< of two rows, for those that cannot be used where they lie
+        C mean;     ///< of g, weighted with y
+      } group[most_rows];
+      for (std::int64_t first = begin; first < end; first += group_size) {
+        const std::int64_t count = std::min(group_size, end - first);
         for (std::int64_t k = 0; k < count; ++k) {
-          C* const buffer = memory.data() + thread * room + 2 * k * width;
+          C* const buffer = memory.data() + (thread * group_size + k) * 2 * width;
           const C* const p = load(y.as<const S>() + (first + k) * columns, 1, columns, buffer);
           const C* const q = load(g.as<const S>() + (first + k) * columns, 1, columns, buffer + width);
-          batch[k] = {p, q, C(sums<1, C>(columns, [=](auto at) { return std::array{at(p) * at(q)}; })[0])};
+          group[k] = {p, q, buffer, C(sums<1, C>(columns, [=](auto at) { return std::array{at(p) * at(q)}; })[0])};
         }
         for (std::int64_t k = 0; k < count; ++k) {
-          const auto [p, q, mean] = batch[k];
-          C* const buffer = memory.data() + thread * room + 2 * k * width;
-          write_row(dx.as<S>() + (first + k) * columns, columns, buffer, [=](std::int64_t i) { return p[i] * (q[i] - mean); });
+          const auto& [p, q, buffer, mean] = group[k];
+          write_row(dx.as<S>() + (first + k) * columns, columns, buffer,
+                    [p = p, q = q, mean = mean](std::int64_t i) { return p[i] * (q[i] - mean); });
         }
       }
     });
