@@ -89,7 +89,7 @@ __device__ __noinline__ void write_nan(T* y, const Rows<C>& rows, std::int64_t r
 }
 
 /// A thread's scores of a row, -inf where they are hidden.
-template <class T, int width, int vectors>
+template <bool aligned, class T, int width, int vectors>
 __device__ __forceinline__ void make_scores(const Word<T, width> (&words)[vectors], const Sight<float>& sees, int columns, Place& place,
                                             float (&scores)[vectors][width]) {
   const int limit = static_cast<int>(sees.limit);
@@ -100,8 +100,16 @@ __device__ __forceinline__ void make_scores(const Word<T, width> (&words)[vector
     for (int begin = 0; begin < vectors; begin += group) {
       Vector<float, width> padding[group] = {};
 #pragma unroll
-      for (int i = 0; i < group; ++i)
-        if (place.column(begin + i) < limit) padding[i] = read_vector<width>(sees.padding + place.column(begin + i));
+      for (int i = 0; i < group; ++i) {
+        const int c = place.column(begin + i);
+        if constexpr (aligned) {
+          if (c < limit) padding[i] = read_vector<width>(sees.padding + c);
+        } else {
+#pragma unroll
+          for (int k = 0; k < width; ++k)
+            if (is_within(c + k, limit)) padding[i].values[k] = sees.padding[c + k];
+        }
+      }
 #pragma unroll
       for (int i = 0; i < group; ++i) {
         float values[width];
@@ -115,35 +123,37 @@ __device__ __forceinline__ void make_scores(const Word<T, width> (&words)[vector
 #pragma unroll
     for (int i = 0; i < vectors; ++i) unpack<T, width>(words[i], scores[i]);
   }
-  if (width > 1 && limit < columns) {  // the limit may cut a vector
+  if (width > 1 && (!aligned || limit < columns)) {
     place.forget_columns();
 #pragma unroll
     for (int i = 0; i < vectors; ++i)
 #pragma unroll
       for (int k = 0; k < width; ++k)
-        if (place.column(i) + k >= limit) scores[i][k] = -infinity;
+        if (!is_within(place.column(i) + k, limit)) scores[i][k] = -infinity;
   }
 }
 
-template <class T, int width, int vectors>
+template <class T, int width, int vectors, bool aligned>
 __global__ void __launch_bounds__(most_threads, width * vectors <= 8 ? 3 : 2)
     softmax_of_teams(Team team, const T* x, T* y, __grid_constant__ const Rows<float> rows) {
   __shared__ Parts<float2> parts;
   announce(team);
-  Place place(team, width);
+  Place place(team);
   const bool exists = place.row < rows.count;
   const Sight<float> sees = exists ? rows.sight(place.row) : Sight<float>{};
   const int columns = exists ? static_cast<int>(rows.columns) : 0;
+  const std::int64_t start = place.row * rows.columns;
+  place.divide<width, aligned>(exists ? x + start : nullptr);
 
   Word<T, width> words[vectors];
 #pragma unroll
   for (int i = 0; i < vectors; ++i) {
     words[i] = repeat<width>(T(-infinity));
-    if (place.column(i) < sees.limit) words[i] = read_once<width>(x + place.row * rows.columns + place.column(i));
+    if (place.column(i) < sees.limit) words[i] = read_once<width>(x + start + place.column(i));
   }
   place.forget_columns();
   float values[vectors][width];
-  make_scores<T>(words, sees, columns, place, values);
+  make_scores<aligned, T>(words, sees, columns, place, values);
 
   float top = -infinity;
 #pragma unroll
@@ -177,13 +187,12 @@ __global__ void __launch_bounds__(most_threads, width * vectors <= 8 ? 3 : 2)
   scale = total == 0 ? 0.f : scale / total;
 
   place.forget_columns();
-  if (isnan(scale)) return write_nan(y, rows, place.row, place.first / width, place.stride / width);
-  T* const out = y + place.row * rows.columns;
+  if (isnan(scale)) return write_nan(y, rows, place.row, (place.first + width - 1) / width, place.stride / width);
 #pragma unroll
   for (int i = 0; i < vectors; ++i) {
 #pragma unroll
     for (int k = 0; k < width; ++k) values[i][k] *= scale;
-    if (place.column(i) < columns) write_word<T, width>(out + place.column(i), values[i]);
+    write_vector<aligned>(y + start, place.column(i), columns, values[i]);
   }
 }
 
@@ -220,8 +229,8 @@ __global__ void __launch_bounds__(most_threads) softmax_in_two_readings(const T*
 
 template <class T>
 void softmax_by_plan(const Plan& plan, const View& x, const View& y, const Rows<float>& rows) {
-  with_layout<T, 32>(plan, [&]<int width, int vectors>() {
-    launch_teams(softmax_of_teams<T, width, vectors>, plan, rows.count, y.stream, x.as<const T>(), y.as<T>(), rows);
+  with_layout<T, 32>(plan, [&]<int width, int vectors, bool aligned>() {
+    launch_teams(softmax_of_teams<T, width, vectors, aligned>, plan, rows.count, y.stream, x.as<const T>(), y.as<T>(), rows);
   });
 }
 
@@ -239,13 +248,13 @@ void attention_softmax(Cuda, const View& x, const SoftmaxMask& mask, const View&
   const std::int64_t rows_per_batch = x.dims() > 2 ? count / x.shape[0] : count;
   dispatch_floats(x.dtype, "attention_softmax", [&]<class T>() {
     using C = compute_t<T>;
-    const Rows<C> rows{count,       columns, queries, rows_per_batch, mask.padding.as<const C>(), mask.causal ? mask.prefix.as<const std::int64_t>() : nullptr,
-                       mask.causal};
+    const Rows<C> rows{count, columns, queries, rows_per_batch, mask.padding.as<const C>(), mask.prefix.as<const std::int64_t>(), mask.causal};
     if constexpr (!std::is_same_v<T, double>) {
-      const bool vectors = rows_are_aligned<T>({x, y}, columns) && is_aligned(rows.padding, 16 / sizeof(T) * sizeof(float));
+      Rowwise kind = rowwise<T>({x, y}, columns);
+      if (kind == Rowwise::aligned && !is_aligned(rows.padding, 16 / sizeof(T) * sizeof(float))) kind = Rowwise::skewed;
       // Enough of a row in each thread to keep the memory busy, and no more than it takes, since small teams waste less.
       const int elements = is_half<T> ? (columns <= 64 ? 16 : 32) : columns <= 256 ? 8 : columns <= 6144 ? 16 : 32;
-      if (const auto plan = plan_for<T>(columns, vectors, elements, 32, y.stream)) return softmax_by_plan<T>(*plan, x, y, rows);
+      if (const auto plan = plan_for<T>(columns, kind, elements, 32, y.stream)) return softmax_by_plan<T>(*plan, x, y, rows);
     }
     softmax_of_long_rows<T>(x, y, rows);
   });

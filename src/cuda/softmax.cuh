@@ -28,28 +28,45 @@ struct Team {
 __device__ __forceinline__ void forget(int& value) { asm volatile("" : "+r"(value)); }
 __device__ __forceinline__ void forget(uint4& word) { asm volatile("" : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w)); }
 
-/// Which row a thread works on, and the first of its vectors and their distance, in elements.
+/// Which row a thread works on, and which vectors of it. Vectors begin at multiples of 16 bytes, so where a row does not, its first
+/// vector begins `skew` elements before it. What vectors hold of other rows is neither used nor written.
 struct Place {
   std::int64_t row;
-  int first, stride;
+  int member, size;  ///< this thread of the team, and the team's threads
+  int first = 0, stride = 0;
 
-  __device__ int column(int i) const { return first + i * stride; }
-
-  __device__ void forget_columns() { forget(first); }
-
-  __device__ Place(Team team, int width) {
+  __device__ explicit Place(Team team) {
     if (team.in_a_warp()) {
       const unsigned shift = __ffs(team.threads) - 1;
       row = std::int64_t(blockIdx.x) * (blockDim.x >> shift) + (threadIdx.x >> shift);
-      first = static_cast<int>(threadIdx.x & (team.threads - 1)) * width;
-      stride = static_cast<int>(team.threads) * width;
+      member = static_cast<int>(threadIdx.x & (team.threads - 1));
+      size = static_cast<int>(team.threads);
     } else {
       row = blockIdx.x >> (__ffs(team.blocks) - 1);
-      first = static_cast<int>((blockIdx.x & (team.blocks - 1)) * blockDim.x + threadIdx.x) * width;
-      stride = static_cast<int>(team.blocks * blockDim.x) * width;
+      member = static_cast<int>((blockIdx.x & (team.blocks - 1)) * blockDim.x + threadIdx.x);
+      size = static_cast<int>(team.blocks * blockDim.x);
     }
   }
+
+  template <int width, bool aligned, class T>
+  __device__ void divide(const T* row_start) {
+    const int skew = width == 1 || aligned ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(row_start) % 16 / sizeof(T));
+    first = member * width - skew;
+    stride = size * width;
+  }
+
+  /// The column at which vector i begins.
+  __device__ int column(int i) const { return first + i * stride; }
+  __device__ void forget_columns() { forget(first); }
 };
+
+/// Whether a column is one of the first `count`.
+__device__ __forceinline__ bool is_within(int column, int count) { return static_cast<unsigned>(column) < static_cast<unsigned>(count); }
+/// The same of all columns of a vector. Where rows are aligned, no vector lies in a row in part.
+template <int width, bool aligned>
+__device__ __forceinline__ bool is_vector_within(int column, int count) {
+  return aligned ? column < count : column >= 0 && column + width <= count;
+}
 
 inline constexpr unsigned most_threads = 512, most_blocks = 8;
 
@@ -150,46 +167,62 @@ __device__ __forceinline__ unsigned pair(float low, float high) {
   return result;
 }
 
-template <class T, int width>
-__device__ __forceinline__ void write_word(T* address, const float (&values)[width]) {
-  if constexpr (width == 1) *address = convert<T>(values[0]);
-  else {
+/// Writes the vector at `column` of a row, or the part that lies in the row.
+template <bool aligned, class T, int width>
+__device__ __forceinline__ void write_vector(T* row, int column, int columns, const float (&values)[width]) {
+  if (!is_vector_within<width, aligned>(column, columns)) {
+    if constexpr (!aligned && width > 1) {
+#pragma unroll
+      for (int k = 0; k < width; ++k)
+        if (is_within(column + k, columns)) row[column + k] = convert<T>(values[k]);
+    }
+  } else if constexpr (width == 1) {
+    row[column] = convert<T>(values[0]);
+  } else {
     uint4 word;
     if constexpr (std::is_same_v<T, float>) {
       word = {__float_as_uint(values[0]), __float_as_uint(values[1]), __float_as_uint(values[2]), __float_as_uint(values[3])};
     } else {
       word = {pair<T>(values[0], values[1]), pair<T>(values[2], values[3]), pair<T>(values[4], values[5]), pair<T>(values[6], values[7])};
     }
-    *reinterpret_cast<uint4*>(address) = word;
+    *reinterpret_cast<uint4*>(row + column) = word;
   }
 }
 
-/// How rows are divided: in vectors of 16 bytes or by single elements, and how many elements each thread of a team holds.
+/// How memory lets rows be read.
+enum class Rowwise {
+  aligned,  ///< all begin and end at multiples of 16 bytes
+  skewed,   ///< the same row of all tensors is equally far from one
+  single,   ///< element by element
+};
+template <class T>
+Rowwise rowwise(std::initializer_list<View> views, std::int64_t columns) {
+  const auto distance = [](const View& view) { return reinterpret_cast<std::uintptr_t>(view.data) % 16; };
+  const std::uintptr_t first = distance(*views.begin());
+  if (!std::all_of(views.begin(), views.end(), [&](const View& view) { return distance(view) == first; })) return Rowwise::single;
+  return first == 0 && columns % (16 / sizeof(T)) == 0 ? Rowwise::aligned : Rowwise::skewed;
+}
+
+/// How many elements each thread of a team holds, in vectors of 16 bytes or one by one.
 struct Plan {
-  bool vectors;
+  Rowwise rows;
   int elements;
   Team team;
   unsigned block;
 };
 
-/// Whether all rows begin and end at multiples of 16 bytes.
-template <class T>
-bool rows_are_aligned(std::initializer_list<View> views, std::int64_t columns) {
-  return columns % (16 / sizeof(T)) == 0 && std::all_of(views.begin(), views.end(), [](const View& view) { return is_aligned(view.data, 16); });
-}
-
 /// A plan in which each thread holds `elements` of a row, or more where teams would be too large; nothing if the row is too long.
 template <class T>
-std::optional<Plan> plan_for(std::int64_t columns, bool vectors, int elements, int most_elements, Stream stream) {
-  if (!vectors) {
-    elements = columns <= 256 ? 8 : 16;
-    most_elements = 16;
-  }
-  const auto threads_with = [&](int each) { return (columns + each - 1) / each; };
-  while (elements < most_elements && threads_with(elements) > most_threads) elements *= 2;
+std::optional<Plan> plan_for(std::int64_t columns, Rowwise rows, int elements, int most_elements, Stream stream) {
+  const bool vectors = rows != Rowwise::single;
+  if (!vectors) elements = most_elements = columns <= 256 ? 8 : 16;
+  const std::int64_t longest = columns + (rows == Rowwise::skewed ? 16 / sizeof(T) - 1 : 0);
+  const auto threads_with = [&](int each) { return (longest + each - 1) / each; };
+  while (elements < most_elements && (threads_with(elements) > most_threads || (threads_with(elements) > 32 && threads_with(elements) <= 64)))
+    elements *= 2;  // two warps would be one too many
   // Neighbouring threads read neighbouring elements, so a team for single elements has a lane for each.
   const std::int64_t threads = vectors ? threads_with(elements) : std::max(threads_with(elements), std::min<std::int64_t>(columns, 32));
-  Plan plan{vectors, elements, {}, 0};
+  Plan plan{rows, elements, {}, 0};
   if (threads <= 32) {
     while (plan.team.threads < threads) plan.team.threads *= 2;
     constexpr int bytes_of_block = 4096;  // smaller blocks cost starts, and larger ones wait longer for their last team
@@ -209,18 +242,19 @@ std::optional<Plan> plan_for(std::int64_t columns, bool vectors, int elements, i
   return plan;
 }
 
-/// Calls run.operator()<width, vectors>() with the plan's numbers.
+/// Calls run.operator()<width, vectors, aligned>() with the plan's numbers.
 template <class T, int most_elements, class F>
 void with_layout(const Plan& plan, F&& run) {
   constexpr int width = 16 / sizeof(T);
-  if (plan.vectors) {
-    if (plan.elements == 8) return run.template operator()<width, 8 / width>();
-    if (plan.elements == 16) return run.template operator()<width, 16 / width>();
-    if constexpr (most_elements == 32) return run.template operator()<width, 32 / width>();
-  } else {
-    if (plan.elements == 8) return run.template operator()<1, 8>();
-    if (plan.elements == 16) return run.template operator()<1, 16>();
-  }
+  const auto with_alignment = [&]<bool aligned>() {
+    if (plan.elements == 8) return run.template operator()<width, 8 / width, aligned>();
+    if (plan.elements == 16) return run.template operator()<width, 16 / width, aligned>();
+    if constexpr (most_elements == 32) return run.template operator()<width, 32 / width, aligned>();
+  };
+  if (plan.rows == Rowwise::aligned) return with_alignment.template operator()<true>();
+  if (plan.rows == Rowwise::skewed) return with_alignment.template operator()<false>();
+  if (plan.elements == 8) return run.template operator()<1, 8, false>();
+  return run.template operator()<1, 16, false>();
 }
 
 /// Launches a kernel whose blocks hold teams: kernel(team, arguments...).

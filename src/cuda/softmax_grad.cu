@@ -7,14 +7,15 @@ using namespace gpu;
 
 namespace {
 
-template <class T, int width, int vectors>
+template <class T, int width, int vectors, bool aligned>
 __global__ void __launch_bounds__(most_threads, width * vectors <= 8 ? 3 : 2)
     softmax_grad_of_teams(Team team, const T* y, const T* g, T* dx, std::int64_t count, std::int64_t row_length) {
   __shared__ Parts<float> parts;
   announce(team);
-  Place place(team, width);
+  Place place(team);
   const int columns = place.row < count ? static_cast<int>(row_length) : 0;
   const std::int64_t start = place.row * row_length;
+  place.divide<width, aligned>(columns > 0 ? y + start : nullptr);
 
   Word<T, width> y_words[vectors], g_words[vectors];
 #pragma unroll
@@ -31,6 +32,11 @@ __global__ void __launch_bounds__(most_threads, width * vectors <= 8 ? 3 : 2)
     float ys[width], gs[width], sum = 0;
     unpack<T, width>(y_words[i], ys);
     unpack<T, width>(g_words[i], gs);
+    if (!aligned && width > 1 && !is_vector_within<width, aligned>(place.column(i), columns)) {
+#pragma unroll
+      for (int k = 0; k < width; ++k)
+        if (!is_within(place.column(i) + k, columns)) ys[k] = gs[k] = 0;
+    }
 #pragma unroll
     for (int k = 0; k < width; ++k) sum += ys[k] * gs[k];
     mean += sum;
@@ -54,7 +60,7 @@ __global__ void __launch_bounds__(most_threads, width * vectors <= 8 ? 3 : 2)
     unpack<T, width>(g_words[i], gs);
 #pragma unroll
     for (int k = 0; k < width; ++k) ys[k] *= gs[k] - mean;
-    if (place.column(i) < columns) write_word<T, width>(dx + start + place.column(i), ys);
+    write_vector<aligned>(dx + start, place.column(i), columns, ys);
   }
 }
 
@@ -81,8 +87,8 @@ __global__ void __launch_bounds__(most_threads) softmax_grad_in_two_readings(con
 
 template <class T>
 void softmax_grad_by_plan(const Plan& plan, const View& y, const View& g, const View& dx, std::int64_t count, std::int64_t columns) {
-  with_layout<T, 16>(plan, [&]<int width, int vectors>() {
-    launch_teams(softmax_grad_of_teams<T, width, vectors>, plan, count, dx.stream, y.as<const T>(), g.as<const T>(), dx.as<T>(), count, columns);
+  with_layout<T, 16>(plan, [&]<int width, int vectors, bool aligned>() {
+    launch_teams(softmax_grad_of_teams<T, width, vectors, aligned>, plan, count, dx.stream, y.as<const T>(), g.as<const T>(), dx.as<T>(), count, columns);
   });
 }
 
@@ -99,7 +105,7 @@ void attention_softmax_grad(Cuda, const View& y, const View& g, const View& dx) 
   const std::int64_t columns = y.shape[y.dims() - 1], count = y.numel() / columns;
   dispatch_floats(y.dtype, "attention_softmax_grad", [&]<class T>() {
     if constexpr (!std::is_same_v<T, double>) {
-      if (const auto plan = plan_for<T>(columns, rows_are_aligned<T>({y, g, dx}, columns), columns <= 256 ? 8 : 16, 16, dx.stream))
+      if (const auto plan = plan_for<T>(columns, rowwise<T>({y, g, dx}, columns), columns <= 256 ? 8 : 16, 16, dx.stream))
         return softmax_grad_by_plan<T>(*plan, y, g, dx, count, columns);
     }
     softmax_grad_by_blocks<T>(y, g, dx, count, columns);
