@@ -164,6 +164,11 @@ __device__ __forceinline__ Vector<T, width> read_vector(const T* address) {
   return *reinterpret_cast<const Vector<T, width>*>(address);
 }
 
+template <class T, int width>
+__device__ __forceinline__ void write_vector(T* address, const Vector<T, width>& vector) {
+  *reinterpret_cast<Vector<T, width>*>(address) = vector;
+}
+
 /// True where a vector of `bytes` may be read at the address.
 inline bool is_aligned(const void* data, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
 

@@ -29,8 +29,9 @@ static Tensor flat_zeros(std::int64_t count, DType dtype, Device device) {
   return zero_(Tensor(std::move(impl)));
 }
 
-static FlatParameters flatten(const Tensors& parameters) {
-  const DType dtype = parameters[0].dtype();
+static FlatStorage* flat_storage(const Tensor& x) { return dynamic_cast<FlatStorage*>(x.impl().storage.get()); }
+
+static FlatParameters flatten(const Tensors& parameters, DType dtype) {
   const Device device = parameters[0].device();
   std::int64_t total = 0;
   for (const Tensor& x : parameters) {
@@ -39,39 +40,70 @@ static FlatParameters flatten(const Tensors& parameters) {
                                              to_string(device), to_string(x.device())));
     total += round_up(x.numel(), dtype);
   }
-  FlatParameters flat{flat_zeros(total, dtype, device), flat_zeros(total, dtype, device)};
+  FlatParameters flat{flat_zeros(total, dtype, device), flat_zeros(total, dtype, device), {}};
+  if (size_of(dtype) == 2) flat.masters = flat_zeros(total, DType::f32, device);
   std::int64_t offset = 0;
   for (const Tensor& x : parameters) {
     const auto slice = [&](const Tensor& buffer) {
       return buffer.as_strided(x.shape(), contiguous_strides(x.shape()), offset);
     };
-    const Tensor data = copy_(slice(flat.parameters), x.detach()), gradient = slice(flat.gradients);
+    const Tensor master = master_of(x), values = master.defined() ? master : x.detach();
+    const Tensor data = copy_(slice(flat.parameters), values), gradient = slice(flat.gradients);
+    if (flat.masters.defined()) copy_(slice(flat.masters), values);
     if (x.grad().defined()) copy_(gradient, x.grad());
     detail::rebind(x, data);
     Tensor(x).set_grad(gradient);
     offset += round_up(x.numel(), dtype);
   }
+  FlatStorage* storage = flat_storage(flat.parameters);
+  storage->masters = flat.masters;
+  storage->masters_version = storage->version();
   return flat;
 }
 
-std::vector<FlatParameters> flatten_parameters(Module& module) {
+/// The parameters that require gradients, in one buffer for each dtype that `stored` says of them.
+template <class F>
+static std::vector<FlatParameters> flatten_all(Module& module, F stored) {
   const NoGrad unrecorded;
   Tensors trained = parameters(module);
   std::erase_if(trained, [](const Tensor& x) { return !x.requires_grad(); });
   // Matrices before vectors: the usual split into parameters with and without weight decay then leaves two runs.
-  std::stable_sort(trained.begin(), trained.end(), [](const Tensor& a, const Tensor& b) {
-    return std::tuple(a.dtype(), a.dims() < 2) < std::tuple(b.dtype(), b.dims() < 2);
+  std::stable_sort(trained.begin(), trained.end(), [&](const Tensor& a, const Tensor& b) {
+    return std::tuple(stored(a), a.dims() < 2) < std::tuple(stored(b), b.dims() < 2);
   });
   std::vector<FlatParameters> result;
   for (auto first = trained.begin(); first != trained.end();) {
-    const auto last = std::find_if(first, trained.end(), [&](const Tensor& x) { return x.dtype() != first->dtype(); });
-    result.push_back(flatten(Tensors(first, last)));
+    const DType dtype = stored(*first);
+    const auto last = std::find_if(first, trained.end(), [&](const Tensor& x) { return stored(x) != dtype; });
+    result.push_back(flatten(Tensors(first, last), dtype));
     first = last;
   }
   return result;
 }
 
-bool is_flat(const Tensor& x) { return dynamic_cast<const FlatStorage*>(x.impl().storage.get()) != nullptr; }
+std::vector<FlatParameters> flatten_parameters(Module& module) {
+  return flatten_all(module, [](const Tensor& x) { return x.dtype(); });
+}
+
+std::vector<FlatParameters> flatten_parameters(Module& module, DType dtype) {
+  if (!is_floating(dtype)) fail("flatten_parameters", std::string("expected a floating dtype but got ") + name(dtype));
+  return flatten_all(module, [dtype](const Tensor&) { return dtype; });
+}
+
+std::vector<NamedTensor> named_masters(const Module& module) {
+  std::vector<NamedTensor> result = named_parameters(module);
+  for (NamedTensor& entry : result)
+    if (const Tensor master = master_of(entry.tensor); master.defined()) entry.tensor = master;
+  return result;
+}
+
+bool is_flat(const Tensor& x) { return flat_storage(x) != nullptr; }
+
+Tensor master_of(const Tensor& x) {
+  const FlatStorage* storage = flat_storage(x);
+  if (!storage || !storage->masters.defined() || size_of(x.dtype()) != 2) return {};
+  return storage->masters.as_strided(x.shape(), contiguous_strides(x.shape()), x.offset());
+}
 
 bool follows(const Tensor& previous, const Tensor& next) {
   if (!(previous.impl().storage == next.impl().storage) || previous.dtype() != next.dtype()) return false;

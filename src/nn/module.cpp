@@ -71,21 +71,28 @@ std::vector<NamedTensor> collect(const Module& module, bool with_parameters, boo
   return result;
 }
 
-/// Applies `convert` to the elements of all tensors and gradients; it returns its argument where nothing is to be done.
+/// Puts every parameter and buffer on what `convert` makes of it, and gradients and masters too; it returns its argument where
+/// nothing is to be done.
 template <class F>
 void convert_all(Module& module, F convert) {
   const NoGrad unrecorded;
   bool has_moved_flat = false;
+  std::vector<std::pair<Tensor, Tensor>> masters;
   for (const NamedTensor& entry : collect(module, true, true)) {
     const Tensor& x = entry.tensor;
-    const Tensor before = x.detach(), after = convert(before);
+    const Tensor before = x.detach(), master = master_of(before);
+    Tensor after = convert(before);
     if (after.is_same(before)) continue;
+    if (master.defined() && after.dtype() != before.dtype()) after = convert(master);  // not what 16 bits left of it
+    if (master.defined() && after.dtype() == before.dtype()) masters.emplace_back(x, convert(master));
     has_moved_flat = has_moved_flat || is_flat(before);
     const Tensor gradient = x.grad();
     detail::rebind(x, after);
     if (gradient.defined()) Tensor(x).set_grad(convert(gradient));
   }
   if (has_moved_flat) flatten_parameters(module);
+  for (const auto& [x, master] : masters)
+    if (const Tensor slice = master_of(x); slice.defined()) copy_(slice, master);
 }
 
 }  // namespace

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "nn/flat.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/kernels/optimizer.h"
 #include "ops/pointwise.h"
-#include "ops/reduce.h"
 
 namespace tern::nn {
 
@@ -21,8 +21,8 @@ static void require(const char* where, bool holds, const char* what, double valu
 void Optimizer::add_group(const Tensors& parameters, double lr) {
   require("Optimizer", lr >= 0, "a learning rate >= 0", lr);
   for (const Tensor& x : parameters) {
-    if ((x.dtype() != DType::f32 && x.dtype() != DType::f64) || !x.is_contiguous() || !x.is_leaf())
-      fail("Optimizer", fmt::format("expected contiguous leaves of f32 or f64 but got {}{}{} {}",
+    if (!is_floating(x.dtype()) || !x.is_contiguous() || !x.is_leaf())
+      fail("Optimizer", fmt::format("expected contiguous leaves of a floating dtype but got {}{}{} {}",
                                     x.is_leaf() ? "" : "a computed tensor, ", x.is_contiguous() ? "" : "strided, ",
                                     name(x.dtype()), to_string(x.shape())));
     for (const Slot& other : slots_) {
@@ -32,7 +32,7 @@ void Optimizer::add_group(const Tensors& parameters, double lr) {
         fail("Optimizer", fmt::format("expected parameters on one device but got {} and {}",
                                       to_string(other.parameter.device()), to_string(x.device())));
     }
-    slots_.push_back({x, groups_.size(), nullptr, {}});
+    slots_.push_back({x, groups_.size(), nullptr, x.dtype(), {}, {}});
   }
   const Device device = slots_.empty() ? cpu : slots_[0].parameter.device();
   if (!steps_.defined()) steps_ = zeros({}, DType::f32, device);
@@ -59,13 +59,19 @@ void Optimizer::set_lr_factor(double factor) {
 
 bool Optimizer::is_laid_out() const {
   if (runs_.empty()) return slots_.empty();
-  return std::all_of(slots_.begin(), slots_.end(),
-                     [](const Slot& slot) { return slot.place == slot.parameter.view().data; });
+  return std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
+    return slot.place == slot.parameter.view().data && slot.dtype == slot.parameter.dtype();
+  });
+}
+
+/// All parameters of a run, one-dimensional.
+Tensor Optimizer::whole(const Run& run) const {
+  return run_of(slots_[run.slots.front()].parameter, slots_[run.slots.back()].parameter);
 }
 
 // Note [Moments follow parameters]
-// The moments of a run of parameters are runs of the same layout, padding included, so that one kernel can walk over
-// parameters, gradients and moments with one index. Padding is zero in all of them, and an update of zeros gives zeros.
+// The moments and the master of a run of parameters are runs of the same layout, padding included, so that one kernel can
+// walk over all of them with one index. Padding is zero in all of them, and an update of zeros gives zeros.
 // Where parameters have been moved since (flattened, sent to another device), the moments are laid out anew and keep
 // their values.
 void Optimizer::lay_out() {
@@ -87,36 +93,71 @@ void Optimizer::lay_out() {
     runs_.back().slots.push_back(i);
   }
   for (Run& run : runs_) {
-    const Tensor first = slots_[run.slots.front()].parameter, whole = run_of(first, slots_[run.slots.back()].parameter);
-    for (std::size_t kind = 0; kind < moment_names_.size(); ++kind) run.moments.push_back(zeros_like(whole));
+    const Tensor all = whole(run);
+    const DType kept = all.dtype() == DType::f64 ? DType::f64 : DType::f32;
+    for (std::size_t kind = 0; kind < moment_names_.size(); ++kind) run.moments.push_back(zeros(all.shape(), kept, device));
+    find_master(run);
     for (std::size_t i : run.slots) {
       Slot& slot = slots_[i];
+      const Shape& shape = slot.parameter.shape();
+      const auto window = [&](const Tensor& x) {
+        return x.as_strided(shape, contiguous_strides(shape), x.offset() + slot.parameter.offset() - all.offset());
+      };
       const Tensors before = std::move(slot.moments);
       slot.moments.clear();
       for (std::size_t kind = 0; kind < run.moments.size(); ++kind) {
-        const Shape& shape = slot.parameter.shape();
-        slot.moments.push_back(
-            run.moments[kind].as_strided(shape, contiguous_strides(shape), slot.parameter.offset() - first.offset()));
+        slot.moments.push_back(window(run.moments[kind]));
         if (!before.empty()) copy_(slot.moments[kind], before[kind]);
       }
+      const Tensor master_before = std::exchange(slot.master, run.master.defined() ? window(run.master) : Tensor());
+      if (master_before.defined() && slot.master.defined()) copy_(slot.master, master_before);
       slot.place = slot.parameter.view().data;
+      slot.dtype = slot.parameter.dtype();
     }
   }
 }
 
-void Optimizer::step() {
+void Optimizer::find_master(Run& run) {
+  const Tensor parameter = whole(run).detach();
+  if (size_of(parameter.dtype()) != 2) return;
+  run.master = master_of(parameter);
+  if (run.master.defined())
+    run.version = static_cast<const FlatStorage&>(*parameter.impl().storage).masters_version;
+  else
+    run.master = cast(parameter, DType::f32), run.version = parameter.version();
+}
+
+/// Where somebody else has written to the parameters since they were rounded from the master, as loading a file does, the
+/// elements that changed are the master's as well.
+void Optimizer::refresh_master(Run& run) {
+  const Tensor parameter = whole(run).detach();
+  if (!run.master.defined() || run.version == parameter.version()) return;
+  const Tensor is_unchanged = eq(cast(run.master, parameter.dtype()), parameter);
+  copy_(run.master, where(is_unchanged, run.master, cast(parameter, DType::f32)));
+  run.version = parameter.version();
+}
+
+void Optimizer::step(const GradientScale& scale) {
   const NoGrad unrecorded;
   if (!is_laid_out()) lay_out();
-  add_(steps_, 1.0);
+  for (Run& run : runs_) refresh_master(run);
+  if (scale.advance.defined())
+    add_(steps_, scale.advance);
+  else
+    add_(steps_, 1.0);
   launches_ = 0;
-  for (const Run& run : runs_) step(run);
+  for (const Run& run : runs_) step(run, scale);
+  for (Run& run : runs_) {
+    const Tensor& parameter = slots_[run.slots.front()].parameter;
+    run.version = parameter.version();
+    if (is_flat(parameter)) static_cast<FlatStorage&>(*parameter.impl().storage).masters_version = run.version;
+  }
 }
 
 /// One update for each stretch of the run whose gradients lie as its parameters do.
-void Optimizer::step(const Run& run) {
+void Optimizer::step(const Run& run, const GradientScale& scale) {
   const auto gradient_of = [&](std::size_t i) { return slots_[run.slots[i]].parameter.grad(); };
   const auto parameter_of = [&](std::size_t i) -> const Tensor& { return slots_[run.slots[i]].parameter; };
-  const std::int64_t origin = parameter_of(0).offset();
   for (std::size_t first = 0; first < run.slots.size();) {
     Tensor first_gradient = gradient_of(first);
     if (!first_gradient.defined()) {
@@ -134,11 +175,16 @@ void Optimizer::step(const Run& run) {
       last_gradient = next;
       ++last;
     }
-    const Tensor parameter = run_of(parameter_of(first), parameter_of(last));
-    Tensors moments;
-    for (const Tensor& moment : run.moments)
-      moments.push_back(moment.as_strided(parameter.shape(), {1}, parameter.offset() - origin));
-    update(slots_[run.slots[first]].group, parameter, run_of(first_gradient, last_gradient), moments);
+    Windows windows{run_of(parameter_of(first), parameter_of(last)), run_of(first_gradient, last_gradient), {}, {}};
+    const auto window = [&](const Tensor& x) {
+      return x.as_strided(windows.parameter.shape(), {1}, x.offset() + windows.parameter.offset() - parameter_of(0).offset());
+    };
+    for (const Tensor& moment : run.moments) windows.moments.push_back(window(moment));
+    if (run.master.defined()) windows.master = window(run.master);
+    for (const Tensor& target : {windows.parameter, windows.master})
+      if (target.defined()) begin_in_place("Optimizer", target);
+    for (const Tensor& target : windows.moments) begin_in_place("Optimizer", target);
+    update(slots_[run.slots[first]].group, windows, scale);
     ++launches_;
     first = last + 1;
   }
@@ -151,13 +197,14 @@ std::vector<NamedTensor> Optimizer::state(const std::vector<NamedTensor>& names)
   for (const NamedTensor& entry : names) known.emplace(entry.tensor.ref().get(), entry.name);
   std::vector<NamedTensor> result{{"step", steps_}};
   for (std::size_t i = 0; i < groups_.size(); ++i) result.push_back({fmt::format("lr.{}", i), groups_[i].lr});
+  const auto add = [&](const std::string& kind, std::size_t i, const Tensor& x) {
+    const auto found = known.find(slots_[i].parameter.ref().get());
+    result.push_back({fmt::format("{}.{}", kind, found == known.end() ? std::to_string(i) : found->second), x});
+  };
   for (std::size_t kind = 0; kind < moment_names_.size(); ++kind)
-    for (std::size_t i = 0; i < slots_.size(); ++i) {
-      const auto found = known.find(slots_[i].parameter.ref().get());
-      result.push_back(
-          {fmt::format("{}.{}", moment_names_[kind], found == known.end() ? std::to_string(i) : found->second),
-           slots_[i].moments[kind]});
-    }
+    for (std::size_t i = 0; i < slots_.size(); ++i) add(moment_names_[kind], i, slots_[i].moments[kind]);
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (slots_[i].master.defined()) add("master", i, slots_[i].master);
   return result;
 }
 
@@ -176,21 +223,25 @@ SGD::SGD(const std::vector<Group>& groups)
   }
 }
 
-void SGD::update(std::size_t group, const Tensor& parameter, const Tensor& gradient, const Tensors& moments) {
+static View view_or_none(const Tensor& x) { return x.defined() ? x.view() : View{}; }
+
+static kernels::GradientScale views(const GradientScale& scale) {
+  return {view_or_none(scale.factor), view_or_none(scale.advance)};
+}
+
+void SGD::update(std::size_t group, const Windows& run, const GradientScale& scale) {
   const SGDOptions& o = options_[group];
-  begin_in_place("sgd", parameter);
   kernels::SgdArguments arguments;
-  arguments.parameter = parameter.view();
-  arguments.gradient = gradient.view();
-  if (o.momentum != 0) {
-    begin_in_place("sgd", moments[0]);
-    arguments.momentum = moments[0].view();
-  }
+  arguments.parameter = run.parameter.view();
+  arguments.gradient = run.gradient.view();
+  if (o.momentum != 0) arguments.momentum = run.moments[0].view();
   arguments.lr = lr(group).view();
   arguments.momentum_factor = o.momentum;
   arguments.weight_decay = o.weight_decay;
   arguments.nesterov = o.nesterov;
-  on(parameter.device(), [&](auto dev) { kernels::sgd(dev, arguments); });
+  arguments.master = view_or_none(run.master);
+  arguments.scale = views(scale);
+  on(run.parameter.device(), [&](auto dev) { kernels::sgd(dev, arguments); });
 }
 
 Adam::Adam(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
@@ -205,14 +256,13 @@ Adam::Adam(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
   }
 }
 
-void Adam::update(std::size_t group, const Tensor& parameter, const Tensor& gradient, const Tensors& moments) {
+void Adam::update(std::size_t group, const Windows& run, const GradientScale& scale) {
   const AdamOptions& o = options_[group];
-  for (const Tensor& target : {parameter, moments[0], moments[1]}) begin_in_place("adam", target);
   kernels::AdamArguments arguments;
-  arguments.parameter = parameter.view();
-  arguments.gradient = gradient.view();
-  arguments.m = moments[0].view();
-  arguments.v = moments[1].view();
+  arguments.parameter = run.parameter.view();
+  arguments.gradient = run.gradient.view();
+  arguments.m = run.moments[0].view();
+  arguments.v = run.moments[1].view();
   arguments.lr = lr(group).view();
   arguments.step = steps().view();
   arguments.beta1 = o.beta1;
@@ -220,7 +270,9 @@ void Adam::update(std::size_t group, const Tensor& parameter, const Tensor& grad
   arguments.eps = o.eps;
   arguments.weight_decay = o.weight_decay;
   arguments.decoupled = o.decoupled;
-  on(parameter.device(), [&](auto dev) { kernels::adam(dev, arguments); });
+  arguments.master = view_or_none(run.master);
+  arguments.scale = views(scale);
+  on(run.parameter.device(), [&](auto dev) { kernels::adam(dev, arguments); });
 }
 
 static std::vector<Adam::Group> decoupled(std::vector<Adam::Group> groups) {
@@ -229,25 +281,5 @@ static std::vector<Adam::Group> decoupled(std::vector<Adam::Group> groups) {
 }
 
 AdamW::AdamW(std::vector<Group> groups) : Adam(decoupled(std::move(groups))) {}
-
-Tensor clip_grad_norm(const Tensors& parameters, double max_norm) {
-  require("clip_grad_norm", max_norm > 0, "max_norm > 0", max_norm);
-  const NoGrad unrecorded;
-  Tensors contiguous_gradients, runs;
-  for (const Tensor& x : parameters) {
-    const Tensor gradient = x.grad();
-    if (gradient.defined()) (gradient.is_contiguous() ? contiguous_gradients : runs).push_back(gradient);
-  }
-  for (Tensor& run : contiguous_runs(std::move(contiguous_gradients))) runs.push_back(std::move(run));
-  if (runs.empty()) return zeros({}, DType::f32, parameters.empty() ? cpu : parameters[0].device());
-  Tensor total;
-  for (const Tensor& run : runs) {
-    const Tensor squares = cast(sum(square(run.dtype() == DType::f64 ? run : cast(run, DType::f32))), DType::f32);
-    total = total.defined() ? total + squares : squares;
-  }
-  const Tensor norm = sqrt(total), factor = minimum(max_norm / (norm + 1e-6), 1.0);
-  for (const Tensor& run : runs) mul_(run, cast(factor, run.dtype()));
-  return norm;
-}
 
 }  // namespace tern::nn

@@ -1,4 +1,5 @@
 #pragma once
+#include "nn/gradient_scale.h"
 #include "nn/module.h"
 
 namespace tern::nn {
@@ -6,15 +7,15 @@ namespace tern::nn {
 /// Base of the optimizers. A step runs on the device without a host value or wait: the learning rate and the number of
 /// steps live in one-element f32 tensors there. Neighbouring parameters in one storage, as flatten_parameters leaves
 /// them, are updated by one kernel. Parameters without a gradient are passed over; the step count is the optimizer's,
-/// not the parameter's.
+/// not the parameter's. Parameters of 16 bits are the rounded values of f32 masters, which the same kernel updates.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   Optimizer(Optimizer&&) = default;  // a copy would share the moments
   Optimizer& operator=(Optimizer&&) = default;
 
-  /// One update from the gradients as they are.
-  void step();
+  /// One update from the gradients as they are, or scaled on their way in.
+  void step(const GradientScale& scale = {});
   void zero_grad() const;
 
   /// Sets every group's learning rate, or each group's to its own initial one times a factor (see schedule.h).
@@ -22,8 +23,8 @@ class Optimizer {
   void set_lr_factor(double factor);
 
   /// What a checkpoint needs: `step`, `lr.<group>`, and each parameter's moments as `<kind>.<parameter>`, where the
-  /// parameter is its name in `names`, or its position if it is not there. The tensors are windows on the optimizer's
-  /// own memory: copy_ into them restores it.
+  /// parameter is its name in `names`, or its position if it is not there; `master.<parameter>` for those of 16 bits. The
+  /// tensors are windows on the optimizer's own memory: copy_ into them restores it.
   std::vector<NamedTensor> state(const std::vector<NamedTensor>& names = {});
 
   Tensors parameters() const;
@@ -38,8 +39,13 @@ class Optimizer {
   explicit Optimizer(std::vector<std::string> moments) : moment_names_(std::move(moments)) {}
   /// To be called by a constructor for each group.
   void add_group(const Tensors& parameters, double lr);
-  /// One kernel: one-dimensional contiguous windows on a run of parameters, their gradients and their moments.
-  virtual void update(std::size_t group, const Tensor& parameter, const Tensor& gradient, const Tensors& moments) = 0;
+  /// One-dimensional contiguous windows on a run of parameters and what belongs to them.
+  struct Windows {
+    Tensor parameter, gradient, master;  ///< master: undefined unless the parameters have 16 bits
+    Tensors moments;
+  };
+  /// One kernel.
+  virtual void update(std::size_t group, const Windows& run, const GradientScale& scale) = 0;
 
  private:
   struct Group {
@@ -50,16 +56,23 @@ class Optimizer {
     Tensor parameter;
     std::size_t group = 0;
     const void* place = nullptr;  // of the parameter when its run was laid out
+    DType dtype = DType::f32;     // and its dtype
     Tensors moments;              // windows on the run's, in the parameter's shape
+    Tensor master;
   };
-  struct Run {  // parameters that follow each other, and their moments
+  struct Run {  // parameters that follow each other, and what belongs to them
     std::vector<std::size_t> slots;
     Tensors moments;
+    Tensor master;
+    std::uint32_t version = 0;  // of the parameters when they were last the rounded master
   };
 
   bool is_laid_out() const;
   void lay_out();
-  void step(const Run& run);
+  void find_master(Run& run);
+  void refresh_master(Run& run);
+  void step(const Run& run, const GradientScale& scale);
+  Tensor whole(const Run& run) const;
 
   std::vector<std::string> moment_names_;
   std::vector<Group> groups_;
@@ -84,14 +97,14 @@ class SGD final : public Optimizer {
     Tensors parameters;
     SGDOptions options;
   };
-  /// Throws Error for parameters that are not contiguous f32 or f64, that lie on several devices, that occur twice, or
+  /// Throws Error for parameters that are not contiguous floats, that lie on several devices, that occur twice, or
   /// options out of range.
   explicit SGD(const std::vector<Group>& groups);
   explicit SGD(const Tensors& parameters, const SGDOptions& options = {})
       : SGD(std::vector<Group>{{parameters, options}}) {}
 
  protected:
-  void update(std::size_t group, const Tensor& parameter, const Tensor& gradient, const Tensors& moments) override;
+  void update(std::size_t group, const Windows& run, const GradientScale& scale) override;
 
  private:
   std::vector<SGDOptions> options_;
@@ -118,7 +131,7 @@ class Adam : public Optimizer {
       : Adam(std::vector<Group>{{parameters, options}}) {}
 
  protected:
-  void update(std::size_t group, const Tensor& parameter, const Tensor& gradient, const Tensors& moments) override;
+  void update(std::size_t group, const Windows& run, const GradientScale& scale) override;
 
  private:
   std::vector<AdamOptions> options_;
@@ -131,9 +144,5 @@ class AdamW final : public Adam {
   explicit AdamW(const Tensors& parameters, const AdamOptions& options = {.weight_decay = 0.01})
       : AdamW(std::vector<Group>{{parameters, options}}) {}
 };
-
-/// Scales all gradients by min(1, max_norm / (norm + 1e-6)), in place on the device, and returns their norm before, f32
-/// (), without waiting for it. Parameters without a gradient do not count.
-Tensor clip_grad_norm(const Tensors& parameters, double max_norm);
 
 }  // namespace tern::nn

@@ -1,5 +1,6 @@
 #include "ops/kernels/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -11,56 +12,84 @@ using namespace loops;
 
 namespace {
 
+/// What the update of a stretch of a run reads and writes: the gradients widened and scaled, and the values that are kept exactly.
+template <class T>
+struct Stretch {
+  T* value;
+  const T* gradient;
+  std::int64_t first, count;
+};
+
+/// Calls f with every stretch of the run. Gradients of 16 bits, or with a factor, go through a buffer in the first-level cache, and
+/// 16-bit parameters are rounded from their masters while these are there too.
 template <class F>
-void dispatch_parameters(DType dtype, const char* where, F&& f) {
-  if (dtype == DType::f64) f.template operator()<double>();
-  else if (dtype == DType::f32) f.template operator()<float>();
-  else fail(where, std::string("expected f32 or f64 parameters but got ") + name(dtype));
-}
-
-}  // namespace
-
-void adam(Cpu, const AdamArguments& a) {
-  dispatch_parameters(a.parameter.dtype, "adam", [&]<class T>() {
-    const double lr = *a.lr.as<const float>(), step = *a.step.as<const float>();
-    const T b1 = T(a.beta1), b2 = T(a.beta2), c1 = T(1 - a.beta1), c2 = T(1 - a.beta2), eps = T(a.eps);
-    const T rate = T(lr / (1 - std::pow(a.beta1, step))), root_factor = T(1 / std::sqrt(1 - std::pow(a.beta2, step)));
-    // One of the two places of the weight decay is idle; multiplying by 1 or adding 0 costs nothing beside the memory.
-    const T shrink = a.decoupled ? T(1 - lr * a.weight_decay) : T(1), decay = a.decoupled ? T(0) : T(a.weight_decay);
-    T *const parameter = a.parameter.as<T>(), *const m = a.m.as<T>(), *const v = a.v.as<T>();
-    const T* const gradient = a.gradient.as<const T>();
-    parallel(a.parameter.numel(), stream_grain, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) {
-        const T p = parameter[i], g = gradient[i] + decay * p;
-        const T first = b1 * m[i] + c1 * g, second = b2 * v[i] + c2 * g * g;
-        m[i] = first;
-        v[i] = second;
-        parameter[i] = shrink * p - rate * first / (std::sqrt(second) * root_factor + eps);
+void for_stretches(const View& parameter, const View& gradient, const View& master, const GradientScale& scale, const char* where, F&& f) {
+  if (scale.advance.data && *scale.advance.as<const float>() == 0) return;
+  dispatch_floats(parameter.dtype, where, [&]<class P>() {
+    using T = compute_t<P>;
+    const P* const gradients = gradient.as<const P>();
+    P* const parameters = parameter.as<P>();
+    T* values;
+    if constexpr (std::is_same_v<P, T>) values = parameters;
+    else values = master.as<T>();
+    const T factor = scale.factor.data ? T(*scale.factor.as<const float>()) : T(1);
+    const bool in_place = std::is_same_v<P, T> && !scale.factor.data;
+    parallel(parameter.numel(), stream_grain, [=](std::int64_t begin, std::int64_t end) {
+      if constexpr (std::is_same_v<P, T>)
+        if (in_place) return f(Stretch<T>{values + begin, gradients + begin, begin, end - begin});
+      alignas(64) T scaled[chunk];
+      for (std::int64_t first = begin; first < end; first += chunk) {
+        const std::int64_t count = std::min(chunk, end - first);
+        convert_run(gradients + first, scaled, count);
+        for (std::int64_t i = 0; i < count; ++i) scaled[i] *= factor;
+        f(Stretch<T>{values + first, scaled, first, count});
+        if constexpr (!std::is_same_v<P, T>) convert_run(values + first, parameters + first, count);
       }
     });
   });
 }
 
+}  // namespace
+
+void adam(Cpu, const AdamArguments& a) {
+  const double lr = *a.lr.as<const float>(), step = *a.step.as<const float>();
+  const double corrected_lr = lr / (1 - std::pow(a.beta1, step)), corrected_root = 1 / std::sqrt(1 - std::pow(a.beta2, step));
+  for_stretches(a.parameter, a.gradient, a.master, a.scale, "adam", [&]<class T>(const Stretch<T>& s) {
+    const T b1 = T(a.beta1), b2 = T(a.beta2), c1 = T(1 - a.beta1), c2 = T(1 - a.beta2), eps = T(a.eps);
+    const T rate = T(corrected_lr), root_factor = T(corrected_root);
+    // One of the two places of the weight decay is idle; multiplying by 1 or adding 0 costs nothing beside the memory.
+    const T shrink = a.decoupled ? T(1 - lr * a.weight_decay) : T(1), decay = a.decoupled ? T(0) : T(a.weight_decay);
+    T *const value = s.value, *const m = a.m.as<T>() + s.first, *const v = a.v.as<T>() + s.first;
+    const T* const gradient = s.gradient;
+#pragma omp simd
+    for (std::int64_t i = 0; i < s.count; ++i) {
+      const T p = value[i], g = gradient[i] + decay * p;
+      const T first = b1 * m[i] + c1 * g, second = b2 * v[i] + c2 * g * g;
+      m[i] = first;
+      v[i] = second;
+      value[i] = shrink * p - rate * first / (std::sqrt(second) * root_factor + eps);
+    }
+  });
+}
+
 void sgd(Cpu, const SgdArguments& a) {
-  dispatch_parameters(a.parameter.dtype, "sgd", [&]<class T>() {
+  for_stretches(a.parameter, a.gradient, a.master, a.scale, "sgd", [&]<class T>(const Stretch<T>& s) {
     const T lr = T(*a.lr.as<const float>()), decay = T(a.weight_decay), factor = T(a.momentum_factor);
-    T *const parameter = a.parameter.as<T>(), *const buffer = a.momentum.as<T>();
-    const T* const gradient = a.gradient.as<const T>();
+    T* const value = s.value;
+    const T* const gradient = s.gradient;
+    if (!a.momentum.data) {
+#pragma omp simd
+      for (std::int64_t i = 0; i < s.count; ++i) value[i] -= lr * (gradient[i] + decay * value[i]);
+      return;
+    }
+    T* const buffer = a.momentum.as<T>() + s.first;
     const bool nesterov = a.nesterov;
-    parallel(a.parameter.numel(), stream_grain, [=](std::int64_t begin, std::int64_t end) {
-      if (!buffer) {
 #pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) parameter[i] -= lr * (gradient[i] + decay * parameter[i]);
-        return;
-      }
-#pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) {
-        const T g = gradient[i] + decay * parameter[i], velocity = factor * buffer[i] + g;
-        buffer[i] = velocity;
-        parameter[i] -= lr * (nesterov ? g + factor * velocity : velocity);
-      }
-    });
+    for (std::int64_t i = 0; i < s.count; ++i) {
+      const T g = gradient[i] + decay * value[i], velocity = factor * buffer[i] + g;
+      buffer[i] = velocity;
+      value[i] -= lr * (nesterov ? g + factor * velocity : velocity);
+    }
   });
 }
 

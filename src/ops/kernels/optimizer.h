@@ -3,13 +3,26 @@
 
 namespace tern::kernels {
 
-/// One update of a contiguous run of parameters. Numbers that change from step to step are one-element f32 views in device memory, so
-/// that a captured step needs no host: `lr`, and `step` (the number of this update, from 1).
+// One update of a contiguous run of parameters. Numbers that change from step to step are one-element f32 views in device memory, so
+// that a captured step needs no host.
+//
+// Parameters of 16 bits have their values in a master copy, f32: the gradient, of 16 bits too, is widened, master and moments are
+// updated in f32, and the parameter becomes the rounded master, all in one pass. Micikevicius et al., "Mixed Precision Training", 2018.
+
+/// What an update does with the gradients on their way in.
+struct GradientScale {
+  View factor{};   ///< they are multiplied by it: a clip, a loss scale taken out; data is null for 1
+  View advance{};  ///< 0 where the update is to leave everything as it is; data is null for 1
+};
+
 struct AdamArguments {
-  View parameter, gradient, m, v;  ///< one shape, contiguous; parameter and gradient f32 or f64, m and v alike
-  View lr, step;
+  View parameter, gradient;  ///< one shape, contiguous, one floating dtype
+  View m, v;                 ///< moments: f64 with f64 parameters, else f32
+  View lr, step;             ///< `step`: the number of this update, from 1
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool decoupled = false;  ///< AdamW (Loshchilov & Hutter 2019): p -= lr * weight_decay * p, instead of adding weight_decay * p to the gradient
+  View master{};           ///< f32, with parameters of 16 bits alone
+  GradientScale scale{};
 };
 /// m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
 /// Kingma & Ba, "Adam", ICLR 2015, algorithm 1.
@@ -17,10 +30,13 @@ void adam(Cpu, const AdamArguments& arguments);
 void adam(Cuda, const AdamArguments& arguments);
 
 struct SgdArguments {
-  View parameter, gradient, momentum;  ///< contiguous; momentum.data is null without momentum
+  View parameter, gradient;  ///< one shape, contiguous, one floating dtype
+  View momentum;             ///< f64 with f64 parameters, else f32; data is null without momentum
   View lr;
   double momentum_factor = 0, weight_decay = 0;
   bool nesterov = false;
+  View master{};  ///< f32, with parameters of 16 bits alone
+  GradientScale scale{};
 };
 /// g += weight_decay * p; buffer = momentum * buffer + g; p -= lr * (nesterov ? g + momentum * buffer : buffer).
 void sgd(Cpu, const SgdArguments& arguments);
