@@ -11,6 +11,7 @@
 #include "nn/nn.h"
 #include "ops/copy.h"
 #include "ops/loss.h"
+#include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
@@ -19,7 +20,7 @@ namespace tern::bench {
 namespace {
 
 struct Options {
-  std::string model = "mt", device = "auto", json;
+  std::string model = "mt", arch = "gpt2", device = "auto", json;
   std::int64_t batch = 32, length = 40, vocab = 10000;
   double dropout = 0.1;
   int threads = 0, warmup = 5, steps = 10;
@@ -30,14 +31,47 @@ struct Size {
   std::int64_t width, ff, layers, heads;
 };
 
-/// mt is the classic translator, ar the associative-recall model, the others the sizes of the GPT-2 family.
+/// mt is the classic translator, ar the associative-recall model, the others the sizes of the GPT-2 family and one more.
 const std::vector<std::pair<std::string, Size>> sizes = {
-    {"mt", {256, 256, 4, 8}},         {"ar", {128, 512, 2, 4}},        {"small", {768, 3072, 12, 12}},
-    {"medium", {1024, 4096, 24, 16}}, {"large", {1280, 5120, 36, 20}}, {"xl", {1600, 6400, 48, 25}},
+    {"mt", {256, 256, 4, 8}},         {"ar", {128, 512, 2, 4}},         {"small", {768, 3072, 12, 12}}, {"medium", {1024, 4096, 24, 16}},
+    {"large", {1280, 5120, 36, 20}}, {"xl", {1600, 6400, 48, 25}}, {"2.7B", {2560, 10240, 32, 32}},
 };
 
 Size size_of_model(const std::string& name) {
   return std::find_if(sizes.begin(), sizes.end(), [&](const auto& entry) { return entry.first == name; })->second;
+}
+
+nn::DecoderLMOptions model_options(const Options& options, Device device) {
+  const Size size = size_of_model(options.model);
+  nn::DecoderLMOptions model;
+  model.vocab = options.vocab;
+  model.length = options.length;
+  model.width = size.width;
+  model.layers = size.layers;
+  model.heads = size.heads;
+  model.ff = size.ff;
+  model.dropout = options.dropout;
+  model.activation = nn::Activation::gelu_tanh;
+  model.head_bias = false;
+  model.use_fused_kernel = options.use_fused_kernel;
+  model.device = device;
+  if (options.arch == "llama") {
+    model.activation = nn::Activation::silu;
+    model.gated = true;
+    model.bias = false;
+    model.norm = nn::NormKind::rms;
+    model.positions = nn::Positions::rotary;
+  }
+  return model;
+}
+
+/// TFLOP/s of a large square product: what a step's products are measured by.
+double gemm_ceiling(Device device) {
+  const std::int64_t n = device.type == DeviceType::cuda ? 8192 : 1024;
+  const Tensor a = randn({n, n}, 0, 1, DType::f32, device), b = randn({n, n}, 0, 1, DType::f32, device);
+  const NoGrad unrecorded;
+  const Times times = timed_on_device(device, 2, 7, [] {}, [&] { matmul(a, b); });
+  return 2 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / times.median / 1e9;
 }
 
 Tensor random_ids(const Options& options, Device device) {
@@ -45,25 +79,16 @@ Tensor random_ids(const Options& options, Device device) {
   return minimum(cast(draws, DType::i64), static_cast<double>(options.vocab - 1));
 }
 
-void step(const Options& options) {
-  if (options.threads > 0) set_num_threads(options.threads);
-  const Device device = apps::resolve_device(options.device);
-  const Size size = size_of_model(options.model);
-  RowFile rows(options.json);
+struct Measured {
+  Times step, forward, update, host;
+  double burst_ms = 0, tflops = 0, peak_gb = 0;
+  std::int64_t params = 0;  ///< those that a token's products touch
+  std::size_t graph_nodes = 0;
+};
+
+Measured measure(const Options& options, Device device) {
   manual_seed(0);
-  nn::DecoderLMOptions shape;
-  shape.vocab = options.vocab;
-  shape.length = options.length;
-  shape.width = size.width;
-  shape.layers = size.layers;
-  shape.heads = size.heads;
-  shape.ff = size.ff;
-  shape.dropout = options.dropout;
-  shape.activation = nn::Activation::gelu_tanh;
-  shape.head_bias = false;
-  shape.use_fused_kernel = options.use_fused_kernel;
-  shape.device = device;
-  nn::DecoderLM model(shape);
+  nn::DecoderLM model(model_options(options, device));
   nn::flatten_parameters(model);
   nn::AdamW optimizer(nn::parameters(model), nn::AdamOptions{.lr = 1e-4, .weight_decay = 0.01});
   const Tensor ids = random_ids(options, device), labels = random_ids(options, device);
@@ -87,8 +112,9 @@ void step(const Options& options) {
   };
   model.train();
   on(device, [](auto dev) { backend::reset_peak_memory(dev); });
-  const Times whole = timed(device, options.warmup, options.steps, full);
-  const double burst_ms = burst(device, 2 * options.steps, full);
+  Measured result;
+  result.step = timed(device, options.warmup, options.steps, full);
+  result.burst_ms = burst(device, 2 * options.steps, full);
   // How long the calls of one step take to return: what is left when the device takes no time.
   std::vector<double> host;
   for (int i = 0; i < options.steps; ++i) {
@@ -98,52 +124,68 @@ void step(const Options& options) {
     host.push_back((apps::seconds_now() - start) * 1e3);
   }
   synchronize(device);
-  const Times enqueue = statistics(std::move(host));
-  const Times forward_only = timed(device, options.warmup, options.steps, forward);
-  const Times update = timed(device, 1, options.steps, [&] { optimizer.step(); });
-  const double peak = static_cast<double>(memory_statistics(device).peak_allocated);
+  result.host = statistics(std::move(host));
+  result.forward = timed(device, options.warmup, options.steps, forward);
+  result.update = timed(device, 1, options.steps, [&] { optimizer.step(); });
+  result.peak_gb = static_cast<double>(memory_statistics(device).peak_allocated) / 0x1p30;
+  result.graph_nodes = captured.nodes();
 
+  const Size size = size_of_model(options.model);
   const double tokens = static_cast<double>(options.batch * options.length);
-  const std::int64_t tables = options.vocab * size.width + options.length * size.width;
-  const std::int64_t params = nn::count_parameters(model) - tables;  // those that a token's products touch
-  const double flops = 6.0 * static_cast<double>(params) * tokens +
+  const std::int64_t tables = model.tokens.weight.numel() + (model.positions ? model.positions->weight.numel() : 0);
+  result.params = nn::count_parameters(model) - tables;
+  const double flops = 6.0 * static_cast<double>(result.params) * tokens +
                        6.0 * static_cast<double>(size.layers * options.length * size.width) * tokens;
+  result.tflops = flops / result.burst_ms / 1e9;
+  return result;
+}
 
-  fmt::print("{} B {} T {} V {} dropout {}, {}, fp32, {} kernels\n", options.model, options.batch, options.length,
-             options.vocab, options.dropout, apps::describe(device), options.use_fused_kernel ? "fused" : "plain");
-  fmt::print("  step      {:9.3f} ms median, {:.3f} mean, {:.3f} deviation\n", whole.median, whole.mean,
-             whole.deviation);
-  fmt::print("  burst     {:9.3f} ms a step, {:.0f} tokens/s, {:.2f} TFLOP/s\n", burst_ms, tokens / burst_ms * 1e3,
-             flops / burst_ms / 1e9);
-  if (device.type == DeviceType::cuda) fmt::print("  host      {:9.3f} ms to queue a step\n", enqueue.median);
-  if (captured.nodes() > 0) fmt::print("  graph     {:9} nodes\n", captured.nodes());
-  fmt::print("  forward   {:9.3f} ms, without recording\n", forward_only.median);
-  fmt::print("  optimizer {:9.3f} ms\n", update.median);
-  fmt::print("  memory    {:9.3f} GB at the peak\n", peak / 0x1p30);
-  const std::string kernels = options.use_fused_kernel ? "tern-fused" : "tern-plain";
+io::JsonObject describe(const Options& options, Device device) {
   io::JsonObject row;
-  row.set("model", options.model)
-      .set("arch", "gpt2")
-      .set("B", options.batch)
-      .set("T", options.length)
-      .set("V", options.vocab);
-  row.set("p", options.dropout)
-      .set("dtype", "fp32")
-      .set("impl", kernels + (options.capture ? "-graph" : ""))
-      .set("device", device.type == DeviceType::cpu ? "cpu" : "cuda");
+  const std::string kernels = options.use_fused_kernel ? "tern-fused" : "tern-plain";
+  row.set("model", options.model).set("arch", options.arch).set("B", options.batch).set("T", options.length).set("V", options.vocab);
+  row.set("p", options.dropout).set("dtype", "fp32").set("impl", kernels + (options.capture ? "-graph" : ""));
+  row.set("device", device.type == DeviceType::cpu ? "cpu" : "cuda");
   if (device.type == DeviceType::cpu) row.set("threads", num_threads());
-  row.set("step_ms", rounded(whole.median, 1e3))
-      .set("step_mean_ms", rounded(whole.mean, 1e3))
-      .set("step_deviation_ms", rounded(whole.deviation, 1e3));
-  if (device.type == DeviceType::cuda) row.set("host_ms", rounded(enqueue.median, 1e3));
-  if (captured.nodes() > 0) row.set("graph_nodes", static_cast<std::int64_t>(captured.nodes()));
-  row.set("burst_ms", rounded(burst_ms, 1e3))
-      .set("fwd_ms", rounded(forward_only.median, 1e3))
-      .set("optimizer_ms", rounded(update.median, 1e3));
-  row.set("tok_s", std::round(tokens / burst_ms * 1e3))
-      .set("params", params)
-      .set("tflops", rounded(flops / burst_ms / 1e9, 10));
-  row.set("peak_gb", rounded(peak / 0x1p30, 100));
+  return row;
+}
+
+void step(const Options& options) {
+  if (options.threads > 0) set_num_threads(options.threads);
+  const Device device = apps::resolve_device(options.device);
+  RowFile rows(options.json);
+  io::JsonObject row = describe(options, device);
+  fmt::print("{} {} B {} T {} V {} dropout {}, {}, fp32, {} kernels\n", options.model, options.arch, options.batch, options.length, options.vocab,
+             options.dropout, apps::describe(device), options.use_fused_kernel ? "fused" : "plain");
+  std::fflush(stdout);
+  Measured m;
+  double ceiling = 0;
+  try {
+    m = measure(options, device);
+    ceiling = gemm_ceiling(device);
+  } catch (const OutOfMemory& error) {
+    // A result as well: how far a machine goes.
+    fmt::print("  out of memory\n");
+    rows.add(row.set("error", "out of memory"));
+    return;
+  }
+  const double tokens = static_cast<double>(options.batch * options.length);
+  fmt::print("  step      {:9.3f} ms median, {:.3f} mean, {:.3f} deviation\n", m.step.median, m.step.mean, m.step.deviation);
+  fmt::print("  burst     {:9.3f} ms a step, {:.0f} tokens/s, {:.2f} TFLOP/s, {:.0f}% of a large product's {:.1f}\n", m.burst_ms,
+             tokens / m.burst_ms * 1e3, m.tflops, 100 * m.tflops / ceiling, ceiling);
+  if (device.type == DeviceType::cuda) fmt::print("  host      {:9.3f} ms to queue a step\n", m.host.median);
+  if (m.graph_nodes > 0) fmt::print("  graph     {:9} nodes\n", m.graph_nodes);
+  fmt::print("  forward   {:9.3f} ms, without recording\n", m.forward.median);
+  fmt::print("  optimizer {:9.3f} ms\n", m.update.median);
+  fmt::print("  memory    {:9.3f} GB at the peak\n", m.peak_gb);
+  row.set("step_ms", rounded(m.step.median, 1e3)).set("step_mean_ms", rounded(m.step.mean, 1e3));
+  row.set("step_deviation_ms", rounded(m.step.deviation, 1e3));
+  if (device.type == DeviceType::cuda) row.set("host_ms", rounded(m.host.median, 1e3));
+  if (m.graph_nodes > 0) row.set("graph_nodes", static_cast<std::int64_t>(m.graph_nodes));
+  row.set("burst_ms", rounded(m.burst_ms, 1e3)).set("fwd_ms", rounded(m.forward.median, 1e3));
+  row.set("backward_ms", rounded(m.step.median - m.forward.median - m.update.median, 1e3)).set("optimizer_ms", rounded(m.update.median, 1e3));
+  row.set("tok_s", std::round(tokens / m.burst_ms * 1e3)).set("params", m.params).set("tflops", rounded(m.tflops, 10));
+  row.set("of_gemm", rounded(m.tflops / ceiling, 1e4)).set("peak_gb", rounded(m.peak_gb, 100));
   rows.add(row);
 }
 
@@ -157,7 +199,8 @@ void add_step(CLI::App& app) {
   };
   std::vector<std::string> models;
   for (const auto& [name, size] : sizes) models.push_back(name);
-  add("--model", options->model, "mt, ar, small, medium, large or xl", apps::one_of(models), "NAME");
+  add("--model", options->model, "mt, ar, small, medium, large, xl or 2.7B", apps::one_of(models), "NAME");
+  add("--arch", options->arch, "gpt2, or llama: RMSNorm, rotary positions, SwiGLU, no biases", apps::one_of({"gpt2", "llama"}), "NAME");
   add("--batch", options->batch, "sequences in a step", apps::whole_number(1, 1'000'000), "N");
   add("--length", options->length, "tokens of a sequence", apps::whole_number(1, 1'000'000), "N");
   add("--vocab", options->vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");

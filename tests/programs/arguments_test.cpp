@@ -139,7 +139,7 @@ TEST_CASE("The bench refuses what it cannot run") {
   const TempDirectory directory;
   const std::vector<std::pair<Arguments, std::string>> cases = {
       {{}, "expected a subcommand (step, ops)"},
-      {{"step", "--model", "foo"}, "--model: expected mt, ar, small, medium, large, xl but got foo"},
+      {{"step", "--model", "foo"}, "--model: expected mt, ar, small, medium, large, xl, 2.7B but got foo"},
       {{"step", "--batch", "0"}, "--batch: expected a whole number from 1"},
       {{"step", "--batch", "99999999999999999999"}, "--batch: "},
       {{"step", "--dropout", "1"}, "--dropout: "},
@@ -197,7 +197,7 @@ TEST_CASE("The bench prints its measurements and appends them as JSON") {
   const std::vector<Json> rows = json_lines(directory / "rows");
   REQUIRE(rows.size() == 2);
   for (const char* key :
-       {"model", "B", "T", "V", "p", "dtype", "impl", "device", "step_ms", "burst_ms", "fwd_ms", "tok_s", "peak_gb"})
+       {"model", "B", "T", "V", "p", "dtype", "impl", "device", "arch", "of_gemm", "step_ms", "burst_ms", "fwd_ms", "tok_s", "peak_gb"})
     CHECK(rows[1].contains(key));
   CHECK(rows[1]["step_ms"] > 0);
 }
