@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+
 #include "tensor/device.h"
 #include "tensor/random.h"
 
@@ -8,9 +10,17 @@ namespace tern {
 struct ModuleScope;
 class ModuleNames;
 
+/// How float32 matrix products are computed on a GPU; other dtypes and the CPU know one way.
+enum class MatmulPrecision : std::uint8_t {
+  fp32,    ///< strict: float32 multiplications and sums
+  tf32,    ///< on tensor cores, from operands rounded to 11 bits
+  tf32x3,  ///< on tensor cores, from two parts of each operand: as exact as fp32; where that is no faster, fp32
+};
+
 /// The only ambient state, one per thread.
 struct Context {
   bool grad = true;                      ///< ops on tensors that require gradients are recorded
+  MatmulPrecision matmul_precision = MatmulPrecision::fp32;  ///< of products that run now: backward's too, whatever forward had
   bool anomaly = false;                  ///< every op's output is searched for NaN, which costs a wait per op
   void* cuda_stream = nullptr;           ///< the cudaStream_t that work is queued on; null is the default stream
   Generator generator;                   ///< the source of random positions
@@ -48,6 +58,18 @@ class GradMode {
 
  private:
   bool before_ = context().grad;
+};
+
+/// While it lives, float32 products on a GPU are computed as told.
+class MatmulPrecisionMode {
+ public:
+  explicit MatmulPrecisionMode(MatmulPrecision precision) { context().matmul_precision = precision; }
+  ~MatmulPrecisionMode() { context().matmul_precision = before_; }
+  MatmulPrecisionMode(const MatmulPrecisionMode&) = delete;
+  MatmulPrecisionMode& operator=(const MatmulPrecisionMode&) = delete;
+
+ private:
+  MatmulPrecision before_ = context().matmul_precision;
 };
 
 }  // namespace tern
