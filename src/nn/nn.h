@@ -9,5 +9,6 @@
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "nn/optim.h"
+#include "nn/precision.h"
 #include "nn/schedule.h"
 #include "nn/transformer.h"

@@ -1,0 +1,34 @@
+#include "nn/precision.h"
+
+#include <array>
+
+#include "nn/flat.h"
+
+namespace tern::nn {
+
+static constexpr std::array<const char*, 4> names = {"fp32", "tf32", "bf16", "fp16"};
+
+const char* name(Precision precision) { return names[static_cast<std::size_t>(precision)]; }
+
+std::optional<Precision> precision_of(std::string_view name) {
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (name == names[i]) return static_cast<Precision>(i);
+  return std::nullopt;
+}
+
+DType dtype_of(Precision precision) {
+  switch (precision) {
+    case Precision::bf16: return DType::bf16;
+    case Precision::fp16: return DType::f16;
+    default: return DType::f32;
+  }
+}
+
+void set_precision(Module& module, Precision precision) {
+  context().matmul_precision = precision == Precision::tf32 ? MatmulPrecision::tf32 : MatmulPrecision::fp32;
+  // The trained ones first: to() would keep of them what 16 bits hold.
+  flatten_parameters(module, dtype_of(precision));
+  to(module, dtype_of(precision));
+}
+
+}  // namespace tern::nn
