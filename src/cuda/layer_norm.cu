@@ -33,30 +33,51 @@ struct Forward {
 template <class T, int width>
 constexpr int elements_per_thread = width == 1 ? 16 : 64 / sizeof(T);
 
-/// with_branch: there is a sum to write.
-template <class T, int width, bool with_branch>
-__global__ void __launch_bounds__(max_threads, width == 1 ? 1 : with_branch || sizeof(T) < 4 ? 2 : 3) normalize_rows(__grid_constant__ const Forward<T> a, const Plan plan) {
-  constexpr int vectors = elements_per_thread<T, width> / width;
+/// with_branch: there is a sum to write. walking: a block or a cluster goes from row to row, and the next row is on its way into shared
+/// memory; else it has its rows at once, and other blocks load while it adds up.
+template <class T, int width, bool with_branch, bool walking>
+__global__ void __launch_bounds__(max_threads, width == 1 ? 1 : with_branch || sizeof(T) < 4 ? 2 : 3)
+    normalize_rows(__grid_constant__ const Forward<T> a, const Plan plan) {
+  constexpr int vectors = elements_per_thread<T, width> / width, pitch = vectors * 32;
+  extern __shared__ uint4 shared[];  // after the exchanges, at a multiple of 128 bytes: a copy into it is one transfer for each 128
   __shared__ Exchange exchanges[2];
+  static_assert(sizeof exchanges % 128 == 0);
   Team<true> team(plan, exchanges);
   const unsigned first = team.thread() * width, stride = team.size() * width;
   const std::uint64_t position = with_branch ? a.dropout.position() : 0;
+
+  // The vectors of x, and of the residual, of the next row. A warp has them side by side.
+  using W = Words<T, width>;
+  W* const slots = reinterpret_cast<W*>(shared) + threadIdx.x / 32 * (with_branch ? 2 * pitch : pitch) + threadIdx.x % 32;
+  const auto fetch = [&](std::int64_t row) {
+    const std::int64_t start = row * a.columns + first;
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) {
+      if (row < a.rows && first + v * stride < a.columns) {
+        copy_ahead(slots + v * 32, a.x + start + v * stride);
+        if (with_branch && a.residual) copy_ahead(slots + pitch + v * 32, a.residual + start + v * stride);
+      }
+    }
+    __pipeline_commit();
+  };
+  std::int64_t begin = std::int64_t(team.cluster()) * plan.rows;
+  if constexpr (walking) fetch(begin + team.group());
   team.meet();
-  // Once round, but for clusters: they are costly to start.
-  const std::int64_t step = std::int64_t(gridDim.x / plan.cluster) * plan.rows;
-  for (std::int64_t begin = std::int64_t(team.cluster()) * plan.rows; begin < a.rows; begin += step) {
+  do {
     const std::int64_t row = begin + team.group(), start = row * a.columns + first;
     const unsigned columns = row < a.rows ? a.columns : 0;  // whole warps go on to the end, with rows that do not exist
-
-    Words<T, width> words[vectors] = {}, residual[with_branch ? vectors : 1] = {};
+    if constexpr (walking) __pipeline_wait_prior(0);
+    W words[vectors] = {}, residual[with_branch ? vectors : 1] = {};
 #pragma unroll
     for (int v = 0; v < vectors; ++v)
-      if (first + v * stride < columns) words[v] = read_once<width>(a.x + start + v * stride);
+      if (first + v * stride < columns) words[v] = walking ? slots[v * 32] : read_once<width>(a.x + start + v * stride);
     if (with_branch && a.residual) {
 #pragma unroll
       for (int v = 0; v < (with_branch ? vectors : 1); ++v)
-        if (first + v * stride < columns) residual[v] = read_once<width>(a.residual + start + v * stride);
+        if (first + v * stride < columns) residual[v] = walking ? slots[pitch + v * 32] : read_once<width>(a.residual + start + v * stride);
     }
+    begin += std::int64_t(gridDim.x / plan.cluster) * plan.rows;
+    if constexpr (walking) fetch(begin + team.group());
 
     float values[vectors][width], total = 0;
 #pragma unroll
@@ -76,7 +97,7 @@ __global__ void __launch_bounds__(max_threads, width == 1 ? 1 : with_branch || s
           for (int k = 0; k < width; ++k) values[v][k] += terms[k];
         }
         const auto rounded = pack<T>(values[v]);
-        write_words<T, width>(a.sum + start + v * stride, rounded);
+        *reinterpret_cast<W*>(a.sum + start + v * stride) = rounded;
         unpack<T>(rounded, values[v]);
       }
 #pragma unroll
@@ -117,7 +138,7 @@ __global__ void __launch_bounds__(max_threads, width == 1 ? 1 : with_branch || s
         write_vector(a.y + start + v * stride, values[v]);
       }
     }
-  }
+  } while (walking && begin < a.rows);
 }
 
 /// Operands whose dtype is known at run time, computed in f64.
@@ -206,11 +227,22 @@ bool normalize_in_registers(const LayerNormArguments& a) {
                            static_cast<float>(1 / static_cast<double>(columns)),
                            a.centered,
                            Dropout<float>(a.p, a.draws)};
-  const auto kernel = a.sum.data ? (aligned ? normalize_rows<T, widest, true> : normalize_rows<T, 1, true>)
-                                 : (aligned ? normalize_rows<T, widest, false> : normalize_rows<T, 1, false>);
-  unsigned grid = blocks_for(rows, plan.rows);
-  if (plan.cluster > 1) grid = std::min(grid, clusters_at_once(reinterpret_cast<const void*>(kernel), plan, 0, stream)) * plan.cluster;
-  launch_plan(kernel, grid, plan, 0, stream, forward, plan);
+  // Clusters are costly to start; of large blocks too few fit on a multiprocessor for some to load while others add up.
+  const bool walking = aligned && (plan.cluster > 1 || (sizeof(T) < 4 && plan.threads > max_threads / 2));
+  const auto kernel_for = [&]<bool with_branch>() {
+    return walking ? normalize_rows<T, widest, with_branch, true>
+           : aligned ? normalize_rows<T, widest, with_branch, false> : normalize_rows<T, 1, with_branch, false>;
+  };
+  const auto kernel = a.sum.data ? kernel_for.template operator()<true>() : kernel_for.template operator()<false>();
+  unsigned clusters = blocks_for(rows, plan.rows);
+  std::size_t shared = 0;
+  if (walking) {
+    shared = plan.block() * elements * sizeof(T) * (a.sum.data ? 2 : 1);
+    use(stream);
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "cudaFuncSetAttribute");
+    clusters = std::min(clusters, clusters_at_once(reinterpret_cast<const void*>(kernel), plan, shared, stream));
+  }
+  launch_plan(kernel, clusters, plan, shared, stream, forward, plan);
   return true;
 }
 

@@ -1,4 +1,6 @@
 #pragma once
+#include <cuda_pipeline.h>
+
 #include <bit>
 #include <cmath>
 #include <map>
@@ -47,7 +49,7 @@ inline Plan plan_rows(std::int64_t columns, int elements, int width, unsigned ro
 }
 
 /// Where the warps of a team leave their sums for each other. In a cluster the sums come from afar, and `arrived` counts their bytes.
-struct Exchange {
+struct alignas(64) Exchange {
   static constexpr unsigned max_warps = 16;  ///< of a block
   float2 sums[max_warps * max_cluster];
   std::uint64_t arrived;
@@ -160,13 +162,20 @@ class Team {
 template <class T, int width>
 using Words = std::conditional_t<is_half<T> && width % 2 == 0, Vector<std::uint32_t, (width + 1) / 2>, Vector<T, width>>;
 
+/// Starts a copy into shared memory.
+template <class V>
+__device__ __forceinline__ void copy_ahead(V* to, const void* from) {
+  if constexpr (sizeof(V) >= 4) __pipeline_memcpy_async(to, from, sizeof(V));
+  else *to = *static_cast<const V*>(from);
+}
+
 /// Elements that are read once: they go past the first cache, which keeps the parameters. The kernel may write there later.
 template <int width, class T>
 __device__ __forceinline__ Words<T, width> read_once(const T* address) {
-  using V = Words<T, width>;
-  if constexpr (sizeof(V) == 16) return std::bit_cast<V>(__ldcg(reinterpret_cast<const uint4*>(address)));
-  else if constexpr (sizeof(V) == 4) return std::bit_cast<V>(__ldcg(reinterpret_cast<const unsigned*>(address)));
-  else return std::bit_cast<V>(__ldcg(reinterpret_cast<const unsigned short*>(address)));
+  using W = Words<T, width>;
+  if constexpr (sizeof(W) == 16) return std::bit_cast<W>(__ldcg(reinterpret_cast<const uint4*>(address)));
+  else if constexpr (sizeof(W) == 4) return std::bit_cast<W>(__ldcg(reinterpret_cast<const unsigned*>(address)));
+  else return std::bit_cast<W>(__ldcg(reinterpret_cast<const unsigned short*>(address)));
 }
 
 template <class T, int width>
@@ -199,12 +208,8 @@ __device__ __forceinline__ Words<T, width> pack(const float (&values)[width]) {
 }
 
 template <class T, int width>
-__device__ __forceinline__ void write_words(T* address, const Words<T, width>& words) {
-  *reinterpret_cast<Words<T, width>*>(address) = words;
-}
-template <class T, int width>
 __device__ __forceinline__ void write_vector(T* address, const float (&values)[width]) {
-  write_words<T, width>(address, pack<T>(values));
+  *reinterpret_cast<Words<T, width>*>(address) = pack<T>(values);
 }
 
 /// A parameter's vector as floats; all are `otherwise` where there is no parameter.
@@ -304,17 +309,33 @@ bool dispatch_short_floats(DType dtype, F&& run) {
   }
 }
 
-/// As launch_clusters, with dynamic shared memory.
+/// As launch, with an attribute.
 template <class... Parameters, class... Arguments>
-void launch_plan(void (*kernel)(Parameters...), unsigned grid, const Plan& plan, std::size_t shared, Stream stream, Arguments&&... arguments) {
-  if (plan.cluster == 1) return launch(kernel, grid, plan.block(), shared, stream, std::forward<Arguments>(arguments)...);
+void launch_with(cudaLaunchAttribute attribute, void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared, Stream stream,
+                 Arguments&&... arguments) {
   use(stream);
-  cudaLaunchAttribute attribute = cluster_attribute(plan);
-  const cudaLaunchConfig_t config{grid, plan.block(), shared, handle(stream), &attribute, 1};
+  const cudaLaunchConfig_t config{grid, block, shared, handle(stream), &attribute, 1};
   [&](Parameters... values) {
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};
     check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers), "launch");
   }(std::forward<Arguments>(arguments)...);
+}
+
+/// `clusters` clusters, or blocks, of the plan.
+template <class... Parameters, class... Arguments>
+void launch_plan(void (*kernel)(Parameters...), unsigned clusters, const Plan& plan, std::size_t shared, Stream stream, Arguments&&... arguments) {
+  if (plan.cluster == 1) return launch(kernel, clusters, plan.block(), shared, stream, std::forward<Arguments>(arguments)...);
+  launch_with(cluster_attribute(plan), kernel, clusters * plan.cluster, plan.block(), shared, stream, std::forward<Arguments>(arguments)...);
+}
+
+/// A kernel that may start while the one before it ends, and waits for that end itself before it reads what that one writes.
+template <class... Parameters, class... Arguments>
+void launch_overlapping(void (*kernel)(Parameters...), dim3 grid, dim3 block, Stream stream, Arguments&&... arguments) {
+  if (!has_clusters(stream)) return launch(kernel, grid, block, 0, stream, std::forward<Arguments>(arguments)...);  // of the same generation
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  launch_with(attribute, kernel, grid, block, 0, stream, std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace tern::gpu::norm

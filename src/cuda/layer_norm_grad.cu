@@ -1,5 +1,3 @@
-#include <cuda_pipeline.h>
-
 #include "cuda/allocator.h"
 #include "cuda/layer_norm.cuh"
 #include "ops/kernels/layer_norm.h"
@@ -25,8 +23,10 @@ struct Backward {
   const float *mean, *rstd;        ///< mean: null where rows were not centered
   T *dx, *dbranch;
   float* partials;                 ///< (clusters, 3 or 2, columns): of dgamma, dbeta and dbias; null where none is asked for
-  std::int64_t rows, step;         ///< step: between the rows of a team
-  std::int64_t stride, ahead;      ///< elements between them, and to the row that is fetched while one is worked on
+  std::int64_t rows;
+  std::int64_t share, end;         ///< cluster c has rows from c share on, below c share + end, every `step`th for each of its teams
+  std::int64_t step;
+  std::int64_t stride, ahead;      ///< elements in a step, and to the row that is fetched while one is worked on
   unsigned columns;
   float inverse;                   ///< 1 / columns
   Dropout<float> dropout;
@@ -36,13 +36,6 @@ struct Backward {
 constexpr int elements_per_thread = 16;
 /// Rows of operands that are on their way or worked on: three times s and g, or twice s, g and g_sum.
 constexpr int slots = 6;
-
-/// Starts a copy into shared memory.
-template <class V>
-__device__ __forceinline__ void copy_ahead(V* to, const void* from) {
-  if constexpr (sizeof(V) >= 4) __pipeline_memcpy_async(to, from, sizeof(V));
-  else *to = *static_cast<const V*>(from);
-}
 
 /// What is known of a row, as it lies in memory. It is read a row ahead, and nothing is computed with it before it is needed.
 template <class T>
@@ -69,14 +62,16 @@ struct Moments {
 template <class T, int width, bool with_branch>
 __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_constant__ const Backward<T> a, const Plan plan) {
   constexpr int vectors = elements_per_thread / width, sums = with_branch ? 3 : 2, pitch = vectors * 32;
-  extern __shared__ uint4 shared[];
+  extern __shared__ uint4 shared[];  // after the exchanges, at a multiple of 128 bytes: a copy into it is one transfer for each 128
+  static_assert(2 * sizeof(Exchange) % 128 == 0);
   __shared__ Exchange exchanges[2];
   Team<false> team(plan, exchanges);
   const unsigned first = team.thread() * width, stride = team.size() * width;
   // Of this thread's columns first + v stride those with v < count exist, and of its rows the first `rounds`.
   const unsigned count = first < a.columns ? min((a.columns - first + stride - 1) / stride, vectors) : 0;
-  std::int64_t row = std::int64_t(team.cluster()) * plan.rows + team.group();
-  const auto rounds = static_cast<unsigned>(row < a.rows ? (a.rows - row + a.step - 1) / a.step : 0);
+  const std::int64_t begin = team.cluster() * a.share, end = min(begin + a.end, a.rows);
+  std::int64_t row = begin + team.group();
+  const auto rounds = static_cast<unsigned>(row < end ? (end - row + a.step - 1) / a.step : 0);
   std::int64_t at = row * a.columns + first;
 
   // A warp has its slots side by side, so that the distances are constants.
@@ -146,6 +141,7 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
         means.y += h[v][k] * u[v][k];
       }
     }
+    if (!a.g_sum) fetch(round + 3, at + a.ahead, stage);
     means = team.add_up(means);
     const float less = a.mean ? -m.rstd * (means.x * a.inverse) : 0, slope = -m.rstd * (means.y * a.inverse);
     if (round < rounds) {
@@ -173,13 +169,16 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
         }
       }
     }
-    fetch(round + (a.g_sum ? 2 : 3), at + a.ahead, stage);
+    if (a.g_sum) fetch(round + 2, at + a.ahead, stage);
     at += a.stride;
     stage += stage_pitch;
     if (stage == slots * pitch) stage = 0;
   }
 
   if (!a.partials) return;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");  // add_partials may get ready
+#endif
   float* const partials = a.partials + std::int64_t(team.cluster()) * sums * a.columns;
   if (plan.rows == 1) {
 #pragma unroll
@@ -233,6 +232,9 @@ __global__ void __launch_bounds__(block_size)
   __shared__ float shared[block_size / 32][32];
   T* const output = to.outputs[blockIdx.y];
   if (!output) return;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");  // it started while the blocks that write partials ended
+#endif
   const unsigned x = threadIdx.x % across, y = threadIdx.x / across, warp = threadIdx.x / 32;
   const unsigned column = blockIdx.x * across + x;
   float sum = 0;
@@ -352,7 +354,9 @@ bool differentiate_in_registers(const LayerNormGradArguments& a) {
   const unsigned clusters = rows == 0 ? 0 : std::min(blocks_for(rows, plan.rows), at_once), sums = with_branch ? 3 : 2;
   const Workspace partials(with_sums ? std::size_t(clusters) * sums * columns * sizeof(float) : 0, stream);
   if (rows > 0) {
-    const std::int64_t step = std::int64_t(clusters) * plan.rows;
+    // Neighbouring rows at the same time are best for memory; but where there are few, each cluster has its even share.
+    const bool few = rows <= 8 * std::int64_t(clusters) * plan.rows;
+    const std::int64_t share = few ? (rows + clusters - 1) / clusters : plan.rows, step = few ? plan.rows : std::int64_t(clusters) * plan.rows;
     const Backward<T> backward{a.s.as<const T>(),
                                a.gamma.as<const T>(),
                                a.g.as<const T>(),
@@ -363,19 +367,21 @@ bool differentiate_in_registers(const LayerNormGradArguments& a) {
                                a.dbranch.as<T>(),
                                with_sums ? partials.as<float>() : nullptr,
                                rows,
+                               share,
+                               few ? share : rows,
                                step,
                                step * columns,
                                step * columns * (a.g_sum.data ? 2 : 3),
                                static_cast<unsigned>(columns),
                                static_cast<float>(1 / static_cast<double>(columns)),
                                Dropout<float>(a.p, a.draws)};
-    launch_plan(kernel, clusters * plan.cluster, plan, shared, stream, backward, plan);
+    launch_plan(kernel, clusters, plan, shared, stream, backward, plan);
   }
   if (with_sums) {
     const unsigned across = columns < 4096 ? 8 : 32;
     const ParameterGradients<T> to{{a.dgamma.as<T>(), a.dbeta.as<T>(), a.dbias.as<T>()}};
-    launch(add_partials<T>, dim3(blocks_for(columns, across), sums), block_size, 0, stream, partials.as<const float>(), clusters, sums,
-           static_cast<unsigned>(columns), across, to);
+    launch_overlapping(add_partials<T>, dim3(blocks_for(columns, across), sums), block_size, stream, partials.as<const float>(), clusters, sums,
+                       static_cast<unsigned>(columns), across, to);
   }
   return true;
 }
