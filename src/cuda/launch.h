@@ -32,14 +32,15 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sh
 /// As launch, with every `cluster` blocks, a power of two up to 8, side by side on the device and in reach of each other's
 /// shared memory. Needs compute capability 9.
 template <class... Parameters, class... Arguments>
-void launch_clusters(void (*kernel)(Parameters...), dim3 grid, dim3 block, unsigned cluster, Stream stream, Arguments&&... arguments) {
+void launch_clusters(void (*kernel)(Parameters...), dim3 grid, dim3 block, unsigned cluster, std::size_t shared, Stream stream,
+                     Arguments&&... arguments) {
   use(stream);
   [&](Parameters... values) {
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {cluster, 1, 1};
-    const cudaLaunchConfig_t config{grid, block, 0, handle(stream), &attribute, 1};
+    const cudaLaunchConfig_t config{grid, block, shared, handle(stream), &attribute, 1};
     check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers), "launch");
   }(std::forward<Arguments>(arguments)...);
 }

@@ -3,6 +3,8 @@
 #include "cuda/softmax.cuh"
 #include "ops/kernels/softmax.h"
 
+// Softmax with the masks of attention. Columns behind the causal limit are not read. Note [Padding and the cache]: scores pass by the
+// first-level cache, so that the padding of a batch, which all of its rows read, stays there.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -14,7 +16,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 /// What a row sees: the columns before a limit whose padding is not hidden.
 template <class C>
 struct Sight {
-  const C* padding = nullptr;
+  const C* padding = nullptr;  ///< null: nothing is added
   std::int64_t limit = 0;
 
   __device__ bool operator()(std::int64_t column) const {
@@ -22,6 +24,7 @@ struct Sight {
   }
 };
 
+/// Out of line: 64-bit division is long, and rarely needed.
 __device__ __noinline__ std::int64_t divide_slowly(std::int64_t n, std::int64_t divisor) { return n / divisor; }
 
 /// The rows of the scores, and SoftmaxMask.
@@ -73,6 +76,8 @@ struct Exponent {
   /// What turns exponentials relative to this maximum into those relative to a larger one.
   __device__ float factor_for(const Exponent& larger) const { return a == larger.a ? exp2_of(am - larger.am) : 0.f; }
 };
+
+constexpr int elements_in_shared = 64;
 
 /// A maximum to subtract: where it is -inf, nothing is seen, and the exponentials are 0 whatever is subtracted.
 template <class C>
@@ -133,6 +138,21 @@ __device__ __forceinline__ void make_scores(const Word<T, width> (&words)[vector
   }
 }
 
+/// What makes probabilities of the exponentials of this warp, which are relative to its own largest score `top` and have the sum
+/// `total`. So one exchange tells the row's maximum and its sum.
+__device__ __forceinline__ float scale_of(float top, const Exponent& exponential, float total, Parts<float2>& parts, Team team) {
+  if (team.in_a_warp()) return total == 0 ? 0.f : 1 / total;
+  const unsigned count = exchange(parts, float2{top, total}, team), lane = threadIdx.x % 32;
+  float row_top = -infinity, row_total = 0;
+  for (unsigned i = lane; i < count; i += 32) row_top = fmaxf(row_top, parts.values[i].x);
+  const Exponent of_row(max_of_lanes(row_top, 32));
+  for (unsigned i = lane; i < count; i += 32)
+    if (const auto [part_top, part] = parts.values[i]; part != 0) row_total += part * Exponent(part_top).factor_for(of_row);
+  row_total = sum_of_lanes(row_total, 32);
+  if (row_total == 0) return 0;
+  return (total == 0 ? 1.f : exponential.factor_for(of_row)) / row_total;
+}
+
 template <class T, int width, int vectors, bool aligned>
 __global__ void __launch_bounds__(most_threads, width * vectors <= 8 ? 3 : 2)
     softmax_of_teams(Team team, const T* x, T* y, __grid_constant__ const Rows<float> rows) {
@@ -172,20 +192,7 @@ __global__ void __launch_bounds__(most_threads, width * vectors <= 8 ? 3 : 2)
   }
   total = sum_of_lanes(total, team.lanes());
 
-  float scale = 1;
-  if (!team.in_a_warp()) {
-    // Each warp's exponentials are relative to its own maximum, so one exchange tells both the row's maximum and its sum.
-    const unsigned count = exchange(parts, float2{top, total}, team), lane = threadIdx.x % 32;
-    float row_top = -infinity, row_total = 0;
-    for (unsigned i = lane; i < count; i += 32) row_top = fmaxf(row_top, parts.values[i].x);
-    const Exponent of_row(max_of_lanes(row_top, 32));
-    for (unsigned i = lane; i < count; i += 32)
-      if (const auto [part_top, part] = parts.values[i]; part != 0) row_total += part * Exponent(part_top).factor_for(of_row);
-    if (total != 0) scale = exponential.factor_for(of_row);
-    total = sum_of_lanes(row_total, 32);
-  }
-  scale = total == 0 ? 0.f : scale / total;
-
+  const float scale = scale_of(top, exponential, total, parts, team);
   place.forget_columns();
   if (isnan(scale)) return write_nan(y, rows, place.row, (place.first + width - 1) / width, place.stride / width);
 #pragma unroll
@@ -196,9 +203,69 @@ __global__ void __launch_bounds__(most_threads, width * vectors <= 8 ? 3 : 2)
   }
 }
 
+/// Long rows of 16-bit numbers without padding. In registers, which hold them as floats, too little of them would be under way to
+/// keep the memory busy. Here a row lies in shared memory as it came, each vector where only the thread that copied it reads; the
+/// exponentials are computed twice.
+template <class T, bool aligned>
+__global__ void __launch_bounds__(most_threads, 3) softmax_in_shared(Team team, const T* x, T* y, __grid_constant__ const Rows<float> rows) {
+  constexpr int width = 8, vectors = elements_in_shared / width;
+  __shared__ Parts<float2> parts;
+  extern __shared__ uint4 copies[];
+  const auto slot = [&](int i) -> uint4& { return copies[i * blockDim.x + threadIdx.x]; };
+  announce(team);
+  Place place(team);
+  const std::int64_t start = place.row * rows.columns;
+  place.divide<width, aligned>(x + start);
+  const auto columns = static_cast<int>(rows.columns), limit = static_cast<int>(rows.sight(place.row).limit);
+#pragma unroll
+  for (int i = 0; i < vectors; ++i) {
+    if (place.column(i) < limit) copy_async(slot(i), x + start + place.column(i));
+    else slot(i) = repeat<width>(T(-infinity));
+  }
+  await_copies();
+  if (!aligned || limit < columns) {
+#pragma unroll 1
+    for (int i = 0; i < vectors; ++i) {
+      if (is_vector_within<width, false>(place.column(i), limit)) continue;
+      T* const elements = reinterpret_cast<T*>(&slot(i));
+      for (int k = 0; k < width; ++k)
+        if (!is_within(place.column(i) + k, limit)) elements[k] = T(-infinity);
+    }
+  }
+
+  float top = -infinity, total = 0, values[width];
+#pragma unroll
+  for (int i = 0; i < vectors; ++i) {
+    unpack<T, width>(slot(i), values);
+#pragma unroll
+    for (int k = 0; k < width; ++k) top = fmaxf(top, values[k]);
+  }
+  top = max_of_lanes(top, 32);
+  const Exponent exponential(top);
+  __syncwarp();  // not for its waiting: the compiler would keep in registers, of which there are too few, what is to be read again
+#pragma unroll
+  for (int i = 0; i < vectors; ++i) {
+    unpack<T, width>(slot(i), values);
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < width; ++k) sum += exponential(values[k]);
+    total += sum;
+  }
+  const float scale = scale_of(top, exponential, sum_of_lanes(total, 32), parts, team);
+  if (isnan(scale)) return write_nan(y, rows, place.row, (place.first + width - 1) / width, place.stride / width);
+#pragma unroll
+  for (int i = 0; i < vectors; ++i) {
+    unpack<T, width>(slot(i), values);
+#pragma unroll
+    for (int k = 0; k < width; ++k) values[k] = exponential(values[k]) * scale;
+    write_vector<aligned>(y + start, place.column(i), columns, values);
+  }
+}
+
 /// Rows too long for the largest team, and f64: a block per row at a time, two readings.
 template <class T>
-__global__ void __launch_bounds__(most_threads) softmax_in_two_readings(const T* x, T* y, __grid_constant__ const Rows<compute_t<T>> rows) {
+__global__ void __launch_bounds__(most_threads)
+    softmax_in_two_readings(const T* x, T* y, __grid_constant__ const Rows<compute_t<T>> rows) {
   using C = compute_t<T>;
   using Op = LogSumExpOp<C>;
   __shared__ ScaledSum<C> shared;
@@ -230,7 +297,7 @@ __global__ void __launch_bounds__(most_threads) softmax_in_two_readings(const T*
 template <class T>
 void softmax_by_plan(const Plan& plan, const View& x, const View& y, const Rows<float>& rows) {
   with_layout<T, 32>(plan, [&]<int width, int vectors, bool aligned>() {
-    launch_teams(softmax_of_teams<T, width, vectors, aligned>, plan, rows.count, y.stream, x.as<const T>(), y.as<T>(), rows);
+    launch_teams(softmax_of_teams<T, width, vectors, aligned>, plan, rows.count, 0, y.stream, x.as<const T>(), y.as<T>(), rows);
   });
 }
 
@@ -248,10 +315,18 @@ void attention_softmax(Cuda, const View& x, const SoftmaxMask& mask, const View&
   const std::int64_t rows_per_batch = x.dims() > 2 ? count / x.shape[0] : count;
   dispatch_floats(x.dtype, "attention_softmax", [&]<class T>() {
     using C = compute_t<T>;
-    const Rows<C> rows{count, columns, queries, rows_per_batch, mask.padding.as<const C>(), mask.prefix.as<const std::int64_t>(), mask.causal};
+    const Rows<C> rows{count,       columns, queries, rows_per_batch, mask.padding.as<const C>(), mask.prefix.as<const std::int64_t>(),
+                       mask.causal};
     if constexpr (!std::is_same_v<T, double>) {
       Rowwise kind = rowwise<T>({x, y}, columns);
       if (kind == Rowwise::aligned && !is_aligned(rows.padding, 16 / sizeof(T) * sizeof(float))) kind = Rowwise::skewed;
+      if constexpr (is_half<T>) {
+        if (columns > 8192 && !rows.padding && kind != Rowwise::single) {
+          if (const auto plan = plan_for<T>(columns, kind, elements_in_shared, elements_in_shared, y.stream))
+            return launch_teams(kind == Rowwise::aligned ? softmax_in_shared<T, true> : softmax_in_shared<T, false>, *plan, count,
+                                elements_in_shared * sizeof(T), y.stream, x.as<const T>(), y.as<T>(), rows);
+        }
+      }
       // Enough of a row in each thread to keep the memory busy, and no more than it takes, since small teams waste less.
       const int elements = is_half<T> ? (columns <= 64 ? 16 : 32) : columns <= 256 ? 8 : columns <= 6144 ? 16 : 32;
       if (const auto plan = plan_for<T>(columns, kind, elements, 32, y.stream)) return softmax_by_plan<T>(*plan, x, y, rows);

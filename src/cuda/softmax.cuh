@@ -10,7 +10,10 @@
 
 // What the kernels of softmax and of its gradient share. A row lies in the registers of a team of threads, so that memory is read
 // once and written once: some lanes of a warp for short rows, a block for longer ones, and for the longest a cluster of blocks.
-// Each warp first reduces its own share of the row; the warps of a team exchange results once, through shared memory.
+// Each warp first reduces its own share of the row; the warps of a team exchange results once, through shared memory. What keeps the
+// memory busy is how much of the rows is under way, some 64 KB on each multiprocessor: hence many threads of few registers, each with
+// several 16-byte loads before its first use of one. Long rows of 16-bit numbers, which take more registers than they bring bytes,
+// lie in shared memory instead.
 namespace tern::gpu {
 
 /// The threads that hold a row.
@@ -26,7 +29,6 @@ struct Team {
 /// What follows from the value is cheap to compute and dear to keep in registers: the compiler, which would keep all of it for the
 /// next loop, takes the value for a new one from here on.
 __device__ __forceinline__ void forget(int& value) { asm volatile("" : "+r"(value)); }
-__device__ __forceinline__ void forget(uint4& word) { asm volatile("" : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w)); }
 
 /// Which row a thread works on, and which vectors of it. Vectors begin at multiples of 16 bytes, so where a row does not, its first
 /// vector begins `skew` elements before it. What vectors hold of other rows is neither used nor written.
@@ -83,7 +85,7 @@ __device__ __forceinline__ float sum_of_lanes(float value, unsigned lanes) {
   return combine_lanes(value, lanes, [](float a, float b) { return a + b; });
 }
 
-/// What the warps of a team have to tell each other: parts[0 .. result) of `exchange`, which every block of the team holds.
+/// What the warps of a team tell each other; every block of the team has all of it.
 template <class V>
 struct Parts {
   V values[most_threads / 32 * most_blocks];
@@ -113,6 +115,14 @@ __device__ __forceinline__ unsigned exchange(Parts<V>& parts, V value, Team team
   __syncthreads();
   return warps;
 }
+
+/// Copies 16 bytes to shared memory without waiting, and without a register on their way.
+__device__ __forceinline__ void copy_async(uint4& shared, const void* address) {
+  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(&shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(address) : "memory");
+}
+/// Waits for this thread's own copies.
+__device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 /// What one instruction reads and writes: 16 bytes, or one element.
 template <class T, int width>
@@ -211,15 +221,16 @@ struct Plan {
   unsigned block;
 };
 
-/// A plan in which each thread holds `elements` of a row, or more where teams would be too large; nothing if the row is too long.
+/// A plan in which each thread holds `elements` of a row, or more, up to `most_elements`, where the row would not fit or two warps
+/// would share what one can hold. Nothing if the row is too long.
 template <class T>
 std::optional<Plan> plan_for(std::int64_t columns, Rowwise rows, int elements, int most_elements, Stream stream) {
   const bool vectors = rows != Rowwise::single;
   if (!vectors) elements = most_elements = columns <= 256 ? 8 : 16;
   const std::int64_t longest = columns + (rows == Rowwise::skewed ? 16 / sizeof(T) - 1 : 0);
   const auto threads_with = [&](int each) { return (longest + each - 1) / each; };
-  while (elements < most_elements && (threads_with(elements) > most_threads || (threads_with(elements) > 32 && threads_with(elements) <= 64)))
-    elements *= 2;  // two warps would be one too many
+  const auto is_better_doubled = [&](std::int64_t threads) { return threads > most_threads || (threads > 32 && threads <= 64); };
+  while (elements < most_elements && is_better_doubled(threads_with(elements))) elements *= 2;
   // Neighbouring threads read neighbouring elements, so a team for single elements has a lane for each.
   const std::int64_t threads = vectors ? threads_with(elements) : std::max(threads_with(elements), std::min<std::int64_t>(columns, 32));
   Plan plan{rows, elements, {}, 0};
@@ -257,14 +268,20 @@ void with_layout(const Plan& plan, F&& run) {
   return run.template operator()<1, 16, false>();
 }
 
-/// Launches a kernel whose blocks hold teams: kernel(team, arguments...).
+/// Launches a kernel whose blocks hold teams: kernel(team, arguments...). Each thread has `shared` bytes of its block's memory.
 template <class... Parameters, class... Arguments>
-void launch_teams(void (*kernel)(Team, Parameters...), const Plan& plan, std::int64_t rows, Stream stream, Arguments&&... arguments) {
+void launch_teams(void (*kernel)(Team, Parameters...), const Plan& plan, std::int64_t rows, std::size_t shared, Stream stream,
+                  Arguments&&... arguments) {
   const auto [threads, blocks] = plan.team;
+  shared *= plan.block;
+  if (constexpr std::size_t without_asking = 47 << 10; shared > without_asking) {  // and 1 KB for Parts
+    use(stream);
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "cudaFuncSetAttribute");
+  }
   if (blocks > 1) {
-    launch_clusters(kernel, blocks_for(rows * blocks, 1), plan.block, blocks, stream, plan.team, arguments...);
+    launch_clusters(kernel, blocks_for(rows * blocks, 1), plan.block, blocks, shared, stream, plan.team, arguments...);
   } else {
-    launch(kernel, blocks_for(rows, plan.block / threads), plan.block, 0, stream, plan.team, arguments...);
+    launch(kernel, blocks_for(rows, plan.block / threads), plan.block, shared, stream, plan.team, arguments...);
   }
 }
 
