@@ -2,12 +2,13 @@
 #include "cuda/convert.cuh"
 #include "cuda/cublas.h"
 #include "cuda/geometry.h"
+#include "cuda/product.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/matmul.h"
 
-// Products by cuBLAS. It counts columns first, so what it computes is c^T = b^T a^T: the operands change places and a
-// row-major matrix is "not transposed". Batches with one stride go to it as such, others as arrays of addresses that a
-// small kernel writes, or, where cuBLAS asks more of addresses than ours fulfil, one inner batch after the other.
+// Products by cuBLASLt, and by cuBLAS what that has no algorithm for. Both count columns first, so what they compute is c^T = b^T a^T:
+// the operands change places and a row-major matrix is "not transposed". Batches with one stride go to them as such, others as arrays
+// of addresses that a small kernel writes, or, where cuBLAS asks more of addresses than ours fulfil, one inner batch after the other.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -35,7 +36,8 @@ struct Types {
 
 Types types_of(DType dtype) {
   switch (dtype) {
-    case DType::f32: return {CUDA_R_32F, CUBLAS_COMPUTE_32F};  // without TF32
+    case DType::f32:
+      return {CUDA_R_32F, context().matmul_precision == MatmulPrecision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
     case DType::f64: return {CUDA_R_64F, CUBLAS_COMPUTE_64F};
     case DType::f16: return {CUDA_R_16F, CUBLAS_COMPUTE_32F};
     case DType::bf16: return {CUDA_R_16BF, CUBLAS_COMPUTE_32F};
@@ -54,14 +56,14 @@ struct Factor {
 };
 
 /// A batch of products. `batch` walks a, b and c.
-struct Product {
+struct Batch {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t a_strides[2] = {}, b_strides[2] = {}, c_strides[2] = {};  ///< of rows and columns
   Layout<3> batch;
 };
 
 /// Takes the innermost dimension of a batch that multiplies by one b as further rows of a and c, where their strides allow it.
-bool merge_into_rows(Product& p) {
+bool merge_into_rows(Batch& p) {
   if (p.batch.dims == 0) return false;
   for (int d = 0; d < p.batch.dims; ++d) {
     if (p.batch.strides[1][d] != 0) continue;
@@ -101,9 +103,9 @@ __global__ void __launch_bounds__(block_size)
 
 class Multiplication {
  public:
-  Multiplication(const Product& p, DType dtype, double alpha, Write write, Stream stream)
-      : p_(p), stream_(stream), handle_(cublas(stream)), types_(types_of(dtype)), element_(static_cast<std::int64_t>(size_of(dtype))),
-        alpha_(alpha), beta_(write == Write::accumulate ? 1 : 0), a_(operation_of(p.m, p.k, p.a_strides[0], p.a_strides[1])),
+  Multiplication(const Batch& p, DType dtype, double alpha, Write write, Stream stream)
+      : p_(p), dtype_(dtype), write_(write), stream_(stream), handle_(cublas(stream)), types_(types_of(dtype)),
+        element_(static_cast<std::int64_t>(size_of(dtype))), alpha_(alpha), beta_(write == Write::accumulate ? 1 : 0), a_(operation_of(p.m, p.k, p.a_strides[0], p.a_strides[1])),
         b_(operation_of(p.k, p.n, p.b_strides[0], p.b_strides[1])), c_(operation_of(p.m, p.n, p.c_strides[0], p.c_strides[1])) {
     if (a_.leading == 0 || b_.leading == 0 || c_.leading == 0 || c_.transpose != CUBLAS_OP_N)
       fail("matmul", "expected operands with one unit stride and c with contiguous rows");
@@ -135,7 +137,22 @@ class Multiplication {
     return {base.a + offsets[0] * element_, base.b + offsets[1] * element_, base.c + offsets[2] * element_};
   }
 
+  /// By cuBLASLt, `count` products; d is the batch's dimension.
+  bool by_plan(const Addresses& at, std::int64_t count, int d) const {
+    Product q{.dtype = dtype_, .precision = context().matmul_precision, .write = write_, .a_transposed = b_.transpose == CUBLAS_OP_T,
+              .b_transposed = a_.transpose == CUBLAS_OP_T, .m = p_.n, .n = p_.m, .k = p_.k, .a_leading = b_.leading, .b_leading = a_.leading,
+              .c_leading = c_.leading};
+    if (count > 1) {
+      q.count = count;
+      q.a_step = p_.batch.strides[1][d];
+      q.b_step = p_.batch.strides[0][d];
+      q.c_step = p_.batch.strides[2][d];
+    }
+    return multiply(q, {.a = at.b, .b = at.a, .c = at.c}, alpha_.wide, stream_);
+  }
+
   void one(const Addresses& at) const {
+    if (by_plan(at, 1, 0)) return;
     check(cublasGemmEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, alpha_.as(types_.compute), at.b, types_.data, b_.leading, at.a,
                           types_.data, a_.leading, beta_.as(types_.compute), at.c, types_.data, c_.leading, types_.compute, CUBLAS_GEMM_DEFAULT),
           "cublasGemmEx");
@@ -147,6 +164,7 @@ class Multiplication {
     for (std::int64_t first = 0; first < batch.sizes[d]; first += most) {
       const std::int64_t offsets[3] = {first * batch.strides[0][d], first * batch.strides[1][d], first * batch.strides[2][d]};
       const Addresses at = moved(base, offsets);
+      if (by_plan(at, std::min(most, batch.sizes[d] - first), d)) continue;
       check(cublasGemmStridedBatchedEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, alpha_.as(types_.compute), at.b, types_.data,
                                           b_.leading, batch.strides[1][d], at.a, types_.data, a_.leading, batch.strides[0][d],
                                           beta_.as(types_.compute), at.c, types_.data, c_.leading, batch.strides[2][d],
@@ -180,7 +198,9 @@ class Multiplication {
           "cublasGemmBatchedEx");
   }
 
-  const Product& p_;
+  const Batch& p_;
+  DType dtype_;
+  Write write_;
   Stream stream_;
   cublasHandle_t handle_;
   Types types_;
@@ -194,7 +214,7 @@ class Multiplication {
 void matmul(Cuda, const View& a, const View& b, const View& c, double alpha, Write write) {
   if (c.numel() == 0) return;
   const int row = c.dims() - 2, column = c.dims() - 1;
-  Product p;
+  Batch p;
   p.m = c.shape[row];
   p.n = c.shape[column];
   p.k = a.shape[column];

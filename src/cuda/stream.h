@@ -49,4 +49,31 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
+/// A point in a stream with the time at which the device reached it.
+class TimedEvent {
+ public:
+  explicit TimedEvent(Stream stream) {
+    use(stream);
+    check(cudaEventCreate(&event_), "cudaEventCreate");
+    if (const cudaError_t code = cudaEventRecord(event_, handle(stream)); code != cudaSuccess) {
+      cudaEventDestroy(event_);
+      fail_call(code, "cudaEventRecord");
+    }
+  }
+  ~TimedEvent() { cudaEventDestroy(event_); }
+  TimedEvent(const TimedEvent&) = delete;
+  TimedEvent& operator=(const TimedEvent&) = delete;
+
+  /// Waits for this point.
+  double microseconds_since(const TimedEvent& earlier) const {
+    float milliseconds = 0;
+    check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    check(cudaEventElapsedTime(&milliseconds, earlier.event_, event_), "cudaEventElapsedTime");
+    return static_cast<double>(milliseconds) * 1e3;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 }  // namespace tern::gpu

@@ -14,7 +14,7 @@ class ModuleNames;
 enum class MatmulPrecision : std::uint8_t {
   fp32,    ///< strict: float32 multiplications and sums
   tf32,    ///< on tensor cores, from operands rounded to 11 bits
-  tf32x3,  ///< on tensor cores, from two parts of each operand: as exact as fp32; where that is no faster, fp32
+  tf32x3,  ///< as exact as fp32, from three products on tensor cores where a kernel has them; else fp32
 };
 
 /// The only ambient state, one per thread.
