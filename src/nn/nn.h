@@ -5,6 +5,7 @@
 #include "nn/decoder_lm.h"
 #include "nn/flat.h"
 #include "nn/generate.h"
+#include "nn/gradient_scale.h"
 #include "nn/init.h"
 #include "nn/layers.h"
 #include "nn/module.h"

@@ -19,9 +19,10 @@ Tensor ids(unsigned seed, std::int64_t length, Device device) {
 
 /// A model, and what a training loop does with it.
 struct Training {
-  explicit Training(bool use_fused_kernel, Device device)
-      : model(options(use_fused_kernel, device)), optimizer((nn::flatten_parameters(model), nn::parameters(model)), {.lr = 1e-2}) {
+  Training(bool use_fused_kernel, nn::Precision precision, Device device)
+      : model(options(use_fused_kernel, device)), optimizer((nn::set_precision(model, precision), nn::parameters(model)), {.lr = 1e-2}) {
     model.train();
+    if (precision == nn::Precision::fp16) scaler.emplace(nn::GradScalerOptions{.scale = 1 << 20, .interval = 7}, device);
   }
   static nn::DecoderLMOptions options(bool use_fused_kernel, Device device) {
     manual_seed(3);
@@ -30,18 +31,23 @@ struct Training {
   Tensor step(const Tensors& batch) {
     optimizer.zero_grad();
     const Tensor loss = cross_entropy(model.forward(batch[0]), batch[0]);
-    loss.backward();
-    nn::clip_grad_norm(optimizer.parameters(), 0.5);
-    optimizer.step();
+    if (scaler) {
+      scaler->scaled(loss).backward();
+      scaler->step(optimizer, 0.5);
+    } else {
+      loss.backward();
+      optimizer.step({.factor = nn::clip_factor(optimizer.parameters(), 0.5).factor});
+    }
     return loss.detach();
   }
   nn::DecoderLM model;
   nn::Adam optimizer;
+  std::optional<nn::GradScaler> scaler;
 };
 
 /// Everything a training leaves behind, after 100 steps on two lengths with a learning rate that moves.
-std::vector<float> train(bool captured, bool use_fused_kernel, Device device, std::size_t expected_recordings) {
-  Training training(use_fused_kernel, device);
+std::vector<float> train(bool captured, bool use_fused_kernel, nn::Precision precision, Device device, std::size_t expected_recordings) {
+  Training training(use_fused_kernel, precision, device);
   nn::CapturedStep replay([&](const Tensors& batch) { return training.step(batch); }, device);
   std::vector<float> result;
   manual_seed(8);
@@ -55,18 +61,30 @@ std::vector<float> train(bool captured, bool use_fused_kernel, Device device, st
   }
   CHECK(replay.recordings() == (captured ? expected_recordings : 0));
   if (captured && expected_recordings > 0) CHECK(replay.nodes() > 10);
-  for (const Tensor& x : nn::parameters(training.model))
-    for (float value : floats(x)) result.push_back(value);
+  for (const nn::NamedTensor& entry : training.optimizer.state())
+    for (float value : floats(entry.tensor)) result.push_back(value);
+  for (const nn::NamedTensor& entry : nn::named_masters(training.model))
+    for (float value : floats(entry.tensor)) result.push_back(value);
+  if (training.scaler) result.push_back(training.scaler->scale().item<float>());
   result.push_back(static_cast<float>(context().generator.position()));
   return result;
 }
 
 }  // namespace
 
-TEST_CASE("on the CPU a captured step runs as written", "[capture]") { CHECK(train(true, false, cpu, 0) == train(false, false, cpu, 0)); }
+TEST_CASE("on the CPU a captured step runs as written", "[capture]") {
+  for (const nn::Precision precision : {nn::Precision::fp32, nn::Precision::bf16})
+    CHECK(train(true, false, precision, cpu, 0) == train(false, false, precision, cpu, 0));
+}
 
 TEST_CASE("replayed steps are bitwise those that run as written, dropout included", "[capture][cuda]") {
-  for (const bool use_fused_kernel : {false, true}) CHECK(train(true, use_fused_kernel, cuda(), 2) == train(false, use_fused_kernel, cuda(), 0));
+  for (const nn::Precision precision : {nn::Precision::fp32, nn::Precision::bf16, nn::Precision::fp16})
+    for (const bool use_fused_kernel : {false, true}) {
+      INFO(nn::name(precision) << (use_fused_kernel ? ", fused" : ", plain"));
+      const auto captured = train(true, use_fused_kernel, precision, cuda(), 2);
+      CHECK(captured == train(false, use_fused_kernel, precision, cuda(), 0));
+      CHECK(std::all_of(captured.begin(), captured.end(), [](float value) { return std::isfinite(value); }));
+    }
 }
 
 TEST_CASE("a step that waits for the device is refused, and the next is well", "[capture][cuda]") {

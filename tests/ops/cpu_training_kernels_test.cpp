@@ -272,45 +272,78 @@ TEST_CASE("cross_entropy and its gradient") {
 }
 
 TEST_CASE("adam and sgd") {
-  for (DType dtype : {DType::f32, DType::f64})
+  for (DType dtype : floats)
     for (std::int64_t n : {0, 1, 31, 33, 1025, 70000})
-      for (bool variant : {false, true}) {
-        Array p({n}, dtype), g({n}, dtype), m({n}, dtype), v({n}, dtype), lr({1}), step({1});
-        p.random(-1, 1);
-        g.random(-1, 1, 2);
-        m.random(-1, 1, 3);
-        v.random(0, 1, 4);
-        lr.fill([](std::int64_t) { return 0.125; });
-        step.fill([](std::int64_t) { return 3; });
-        Array p1 = p, m1 = m, v1 = v;
-        run(p1, [&](const View& out) {
-          Array m2 = m, v2 = v;
-          adam(Cpu{}, {out, g.view, m2.view, v2.view, lr.view, step.view, 0.9, 0.99, 1e-6, 0.1, variant});
-          std::memcpy(m1.view.data, m2.view.data, static_cast<std::size_t>(n) * size_of(dtype));
-          std::memcpy(v1.view.data, v2.view.data, static_cast<std::size_t>(n) * size_of(dtype));
-        });
-        const auto gradient = [&](std::int64_t i) { return g[i] + (variant ? 0 : 0.1 * p[i]); };
-        const auto first = [&](std::int64_t i) { return 0.9 * m[i] + (1 - 0.9) * gradient(i); };
-        const auto second = [&](std::int64_t i) { return 0.99 * v[i] + (1 - 0.99) * gradient(i) * gradient(i); };
-        check(m1, first);
-        check(v1, second);
-        check(p1, [&](std::int64_t i) {
-          const double decayed = variant ? p[i] * (1 - 0.125 * 0.1) : p[i];
-          return decayed - 0.125 * (first(i) / (1 - std::pow(0.9, 3))) / (std::sqrt(second(i) / (1 - std::pow(0.99, 3))) + 1e-6);
-        }, 8);
+      for (bool variant : {false, true})
+        for (bool scaled : {false, true}) {
+          const bool is_half = size_of(dtype) == 2;
+          const DType kept = dtype == DType::f64 ? DType::f64 : DType::f32;
+          Array p({n}, dtype), g({n}, dtype), m({n}, kept), v({n}, kept), master({n}, kept), lr({1}), step({1}), factor({1}), advance({1});
+          p.random(-1, 1);
+          g.random(-1, 1, 2);
+          m.random(-1, 1, 3);
+          v.random(0, 1, 4);
+          master.random(-1, 1, 5);
+          lr.fill([](std::int64_t) { return 0.125; });
+          step.fill([](std::int64_t) { return 3; });
+          factor.fill([](std::int64_t) { return 0.75; });
+          advance.fill([](std::int64_t) { return 1; });
+          const Array& value = is_half ? master : p;
+          const GradientScale scale = scaled ? GradientScale{factor.view, advance.view} : GradientScale{};
+          CAPTURE(name(dtype), n, variant, scaled);
 
-        Array p3 = p, buffer = m;
-        run(p3, [&](const View& out) {
-          Array momentum = m;
-          sgd(Cpu{}, {out, g.view, momentum.view, lr.view, 0.75, 0.5, variant});
-          std::memcpy(buffer.view.data, momentum.view.data, static_cast<std::size_t>(n) * size_of(dtype));
-        });
-        const auto decayed = [&](std::int64_t i) { return g[i] + 0.5 * p[i]; };
-        const auto velocity = [&](std::int64_t i) { return 0.75 * m[i] + decayed(i); };
-        check(buffer, velocity);
-        check(p3, [&](std::int64_t i) { return p[i] - 0.125 * (variant ? decayed(i) + 0.75 * velocity(i) : velocity(i)); });
-        Array p4 = p;
-        run(p4, [&](const View& out) { sgd(Cpu{}, {out, g.view, {}, lr.view, 0, 0.5, false}); });
-        check(p4, [&](std::int64_t i) { return p[i] - 0.125 * decayed(i); });
-      }
+          Array p1 = p, m1 = m, v1 = v, master1 = master;
+          const auto keep = [&](const Array& from, Array& to) {
+            std::memcpy(to.view.data, from.view.data, static_cast<std::size_t>(n) * size_of(to.view.dtype));
+          };
+          run(p1, [&](const View& out) {
+            Array m2 = m, v2 = v, master2 = master;
+            adam(Cpu{}, {out, g.view, m2.view, v2.view, lr.view, step.view, 0.9, 0.99, 1e-6, 0.1, variant, is_half ? master2.view : View{}, scale});
+            keep(m2, m1);
+            keep(v2, v1);
+            keep(master2, master1);
+          });
+          const auto arriving = [&](std::int64_t i) { return g[i] * (scaled ? 0.75 : 1); };
+          const auto gradient = [&](std::int64_t i) { return arriving(i) + (variant ? 0 : 0.1 * value[i]); };
+          const auto first = [&](std::int64_t i) { return 0.9 * m[i] + (1 - 0.9) * gradient(i); };
+          const auto second = [&](std::int64_t i) { return 0.99 * v[i] + (1 - 0.99) * gradient(i) * gradient(i); };
+          const auto rounded = [&](const Array& exact) {  // bit for bit what the master says
+            return [&](std::int64_t i) { return dispatch_floats(dtype, "test", [&]<class T>() { return double(T(float(exact[i]))); }); };
+          };
+          check(m1, first);
+          check(v1, second);
+          check(is_half ? master1 : p1, [&](std::int64_t i) {
+            const double decayed = variant ? value[i] * (1 - 0.125 * 0.1) : value[i];
+            return decayed - 0.125 * (first(i) / (1 - std::pow(0.9, 3))) / (std::sqrt(second(i) / (1 - std::pow(0.99, 3))) + 1e-6);
+          }, 8);
+          if (is_half) check(p1, rounded(master1), 0);
+
+          Array p3 = p, buffer = m, master3 = master;
+          run(p3, [&](const View& out) {
+            Array momentum = m, master2 = master;
+            sgd(Cpu{}, {out, g.view, momentum.view, lr.view, 0.75, 0.5, variant, is_half ? master2.view : View{}, scale});
+            keep(momentum, buffer);
+            keep(master2, master3);
+          });
+          const auto decayed = [&](std::int64_t i) { return arriving(i) + 0.5 * value[i]; };
+          const auto velocity = [&](std::int64_t i) { return 0.75 * m[i] + decayed(i); };
+          check(buffer, velocity);
+          check(is_half ? master3 : p3, [&](std::int64_t i) { return value[i] - 0.125 * (variant ? decayed(i) + 0.75 * velocity(i) : velocity(i)); });
+          if (is_half) check(p3, rounded(master3), 0);
+          Array p4 = p, master4 = master;
+          run(p4, [&](const View& out) {
+            Array master2 = master;
+            sgd(Cpu{}, {out, g.view, {}, lr.view, 0, 0.5, false, is_half ? master2.view : View{}, scale});
+            keep(master2, master4);
+          });
+          check(is_half ? master4 : p4, [&](std::int64_t i) { return value[i] - 0.125 * decayed(i); });
+
+          // A step that is not to be taken writes nothing.
+          advance.fill([](std::int64_t) { return 0; });
+          Array p5 = p, m5 = m, v5 = v, master5 = master;
+          const GradientScale none{factor.view, advance.view};
+          adam(Cpu{}, {p5.view, g.view, m5.view, v5.view, lr.view, step.view, 0.9, 0.99, 1e-6, 0.1, variant, is_half ? master5.view : View{}, none});
+          sgd(Cpu{}, {p5.view, g.view, m5.view, lr.view, 0.75, 0.5, variant, is_half ? master5.view : View{}, none});
+          CHECK((p5.same_bytes(p) && m5.same_bytes(m) && v5.same_bytes(v) && master5.same_bytes(master)));
+        }
 }

@@ -1,0 +1,41 @@
+#include "ops/kernels/gradient_scale.h"
+
+#include "ops/cpu/loops.h"
+
+namespace tern::kernels {
+
+using namespace loops;
+
+void square_sums(Cpu, const View& x, const View& sums) {
+  const std::int64_t count = x.numel(), parts = sums.numel();
+  double* const result = sums.as<double>();
+  dispatch_floats(x.dtype, "square_sums", [&]<class T>() {
+    using C = compute_t<T>;
+    const T* const from = x.as<const T>();
+    parallel_units(parts, count / std::max<std::int64_t>(parts, 1), stream_grain, [=](std::int64_t begin, std::int64_t end) {
+      alignas(64) C buffer[chunk];
+      for (std::int64_t part = begin; part < end; ++part) {
+        const std::int64_t last = count * (part + 1) / parts;
+        double total = 0;
+        for (std::int64_t first = count * part / parts; first < last; first += chunk) {
+          const std::int64_t n = std::min(chunk, last - first);
+          const C* const values = load(from + first, 1, n, buffer);
+          C sum = 0;
+#pragma omp simd reduction(+ : sum)
+          for (std::int64_t i = 0; i < n; ++i) sum += values[i] * values[i];
+          total += double(sum);
+        }
+        result[part] = total;
+      }
+    });
+  });
+}
+
+void gradient_factor(Cpu, const GradientFactorArguments& a) {
+  const double* const sums = a.sums.as<const double>();
+  double total = 0;
+  for (std::int64_t i = 0; i < a.sums.numel(); ++i) total += sums[i];
+  GradientFactor{a}(total);
+}
+
+}  // namespace tern::kernels

@@ -1,0 +1,56 @@
+#pragma once
+#include <cmath>
+
+#include "tensor/half.h"
+#include "tensor/view.h"
+
+namespace tern::kernels {
+
+/// Sums of squares of x's parts: x is contiguous and floating, `sums` is contiguous, f64, and has an element for each part. Elements are
+/// squared and added in f32, those of f64 in f64, and a part's threads are added in f64, in one order.
+void square_sums(Cpu, const View& x, const View& sums);
+void square_sums(Cuda, const View& x, const View& sums);
+
+/// Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", 2018): where f32 (), `scale` is what the loss was multiplied
+/// by and `clean_steps` counts steps since it changed.
+struct LossScale {
+  View scale{}, clean_steps{};  ///< data is null without loss scaling
+  View advance{};               ///< f32 (), becomes 0 where a gradient is not finite, else 1
+  double growth = 2, backoff = 0.5, interval = 2000;
+};
+
+/// From the sums of squares of the gradients (n), f64: `norm`, theirs without the loss scale, and `factor`, which takes the loss scale
+/// out of them and bounds the norm, min(1, max_norm / (norm + 1e-6)); both f32 (). The loss scale is then moved on.
+struct GradientFactorArguments {
+  View sums, norm, factor;
+  double max_norm = INFINITY;
+  LossScale loss{};
+};
+void gradient_factor(Cpu, const GradientFactorArguments& arguments);
+void gradient_factor(Cuda, const GradientFactorArguments& arguments);
+
+/// The same over plain pointers, for one thread of either device.
+struct GradientFactor {
+  float *norm, *factor, *scale, *clean_steps, *advance;
+  double max_norm, growth, backoff, interval;
+
+  explicit GradientFactor(const GradientFactorArguments& a)
+      : norm(a.norm.as<float>()), factor(a.factor.as<float>()), scale(a.loss.scale.as<float>()), clean_steps(a.loss.clean_steps.as<float>()),
+        advance(a.loss.advance.as<float>()), max_norm(a.max_norm), growth(a.loss.growth), backoff(a.loss.backoff), interval(a.loss.interval) {}
+
+  TERN_HOST_DEVICE void operator()(double sum) const {
+    const double loss_scale = scale ? *scale : 1.0, length = std::sqrt(sum) / loss_scale;
+    const double bound = max_norm / (length + 1e-6);
+    *norm = static_cast<float>(length);
+    *factor = static_cast<float>((bound >= 1 ? 1.0 : bound) / loss_scale);  // NaN stays NaN
+    if (!scale) return;
+    const bool is_finite = sum <= 1.7e308;
+    const double clean = is_finite ? *clean_steps + 1.0 : 0.0, grown = loss_scale * growth;
+    *advance = is_finite ? 1.0f : 0.0f;
+    *clean_steps = static_cast<float>(clean < interval ? clean : 0.0);
+    if (!is_finite) *scale = static_cast<float>(loss_scale * backoff);
+    else if (clean >= interval && grown < 3e38) *scale = static_cast<float>(grown);
+  }
+};
+
+}  // namespace tern::kernels

@@ -1,0 +1,279 @@
+// Training below float32: masters, what moves and saves them, clipping within the update, and loss scaling.
+#include "nn/precision.h"
+
+#include "fixture.h"
+#include "ops/factory.h"
+#include "ops/loss.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+
+using namespace tern;
+
+namespace {
+
+constexpr DType halves[] = {DType::bf16, DType::f16};
+
+struct Odd final : nn::Module {
+  void visit(nn::Visitor& v) override {
+    v("a", a);
+    v("b", b);
+    v("c", c);
+  }
+  nn::Linear a{3, 5}, b{5, 7}, c{7, 1, false};
+};
+
+/// Gradients that both 16-bit dtypes hold exactly.
+void set_gradients(const Tensors& parameters, std::uint64_t seed) {
+  const NoGrad unrecorded;
+  for (Tensor x : parameters) {
+    const Tensor gradient = cast(cast(cast(Tensor::from(draw(seed++, x.numel(), 1), x.shape(), x.device()), DType::bf16), DType::f16), x.dtype());
+    if (x.grad().defined())
+      copy_(x.grad(), gradient);
+    else
+      x.set_grad(gradient);
+  }
+}
+
+std::vector<float> rounded(const Tensor& x, DType dtype) { return floats(cast(x.detach(), dtype)); }
+
+void check_rounded(const nn::Module& model) {
+  const auto parameters = nn::named_parameters(model), masters = nn::named_masters(model);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    CHECK(masters[i].tensor.dtype() == DType::f32);
+    CHECK(floats(parameters[i].tensor) == rounded(masters[i].tensor, parameters[i].tensor.dtype()));
+  }
+}
+
+double worst_master(const nn::Module& model, const nn::Module& reference) {
+  double worst = 0;
+  const auto masters = nn::named_masters(model);
+  const Tensors expected = nn::parameters(reference);
+  for (std::size_t i = 0; i < masters.size(); ++i) worst = std::max(worst, distance(masters[i].tensor, expected[i]));
+  return worst;
+}
+
+/// Steps of 16-bit parameters beside those of f32 ones from the same gradients: the masters go the same way.
+template <class Make>
+void check_masters(Make make, Device device) {
+  for (const DType dtype : halves)
+    for (const bool flat : {true, false}) {
+      manual_seed(5);
+      Odd model, reference = nn::clone(model);
+      nn::to(model, device);
+      nn::to(reference, device);
+      if (flat)
+        nn::flatten_parameters(model, dtype);
+      else
+        nn::to(model, dtype);
+      if (!flat) nn::to(reference, dtype), nn::to(reference, DType::f32);  // masters begin at what 16 bits hold
+      auto a = make(nn::parameters(model)), b = make(nn::parameters(reference));
+      for (std::uint64_t step = 0; step < 5; ++step) {
+        set_gradients(nn::parameters(model), 100 * step);
+        set_gradients(nn::parameters(reference), 100 * step);
+        a.step();
+        b.step();
+      }
+      INFO(name(dtype) << (flat ? ", flat" : ""));
+      if (flat) {
+        CHECK(a.launches() == 1);
+        CHECK(worst_master(model, reference) < 1e-6);
+        check_rounded(model);
+      }
+      for (std::size_t i = 0; i < nn::parameters(model).size(); ++i)
+        CHECK(distance(floats(nn::parameters(model)[i]), rounded(nn::parameters(reference)[i], dtype)) < (dtype == DType::bf16 ? 8e-3 : 1e-3));
+    }
+}
+
+void check_optimizers(Device device) {
+  check_masters([](const Tensors& x) { return nn::AdamW(x, {.lr = 0.1, .weight_decay = 0.1}); }, device);
+  check_masters([](const Tensors& x) { return nn::Adam(x, {.lr = 0.1}); }, device);
+  check_masters([](const Tensors& x) { return nn::SGD(x, {.lr = 0.1, .momentum = 0.9, .nesterov = true}); }, device);
+  check_masters([](const Tensors& x) { return nn::SGD(x, {.lr = 0.1}); }, device);
+}
+
+/// A step that clips within the update against one that scales the gradients first.
+void check_clipping(Device device) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16})
+    for (const bool flat : {true, false}) {
+      manual_seed(6);
+      Odd inside, before = nn::clone(inside);
+      for (Odd* model : {&inside, &before}) {
+        nn::to(*model, device);
+        nn::to(*model, dtype);
+        if (flat) nn::flatten_parameters(*model);
+        set_gradients(nn::parameters(*model), 3);
+      }
+      nn::SGD a(nn::parameters(inside), {.lr = 0.5}), b(nn::parameters(before), {.lr = 0.5});
+      double squares = 0;
+      for (const Tensor& x : nn::parameters(inside))
+        for (float g : floats(x.grad())) squares += double(g) * g;
+      const nn::ClippedNorm clip = nn::clip_factor(a.parameters(), 0.25);
+      a.step({.factor = clip.factor});
+      INFO(name(dtype) << (flat ? ", flat" : ""));
+      CHECK(clip.norm.item<double>() == Approx(std::sqrt(squares)).epsilon(1e-6));
+      CHECK(clip.factor.item<double>() == Approx(0.25 / (std::sqrt(squares) + 1e-6)).epsilon(1e-6));
+      CHECK(nn::clip_grad_norm(b.parameters(), 0.25).item() == Approx(std::sqrt(squares)).epsilon(1e-6));
+      b.step();
+      const double bound = dtype == DType::bf16 ? 8e-3 : dtype == DType::f16 ? 1e-3 : 1e-6;
+      for (std::size_t i = 0; i < a.parameters().size(); ++i) CHECK(distance(a.parameters()[i], b.parameters()[i]) < bound);
+      CHECK(nn::clip_factor(a.parameters(), 1e6).factor.item() == 1);
+    }
+}
+
+/// Loss scaling over steps of which one overflows.
+void check_scaler(Device device) {
+  manual_seed(7);
+  Odd model, reference = nn::clone(model);
+  nn::to(model, device);
+  nn::to(reference, device);
+  nn::flatten_parameters(model, DType::f16);
+  nn::Adam optimizer(nn::parameters(model), {.lr = 0.1}), plain(nn::parameters(reference), {.lr = 0.1});
+  nn::GradScaler scaler({.scale = 256, .interval = 3}, device);
+  const double scales[] = {256, 256, 512, 256, 256, 256, 512};
+  for (std::uint64_t step = 0; step < 7; ++step) {
+    set_gradients(nn::parameters(model), 100 * step);
+    set_gradients(nn::parameters(reference), 100 * step);
+    const double before = scaler.scale().item<double>();
+    const bool overflows = step == 3;
+    const NoGrad unrecorded;
+    for (const Tensor& x : nn::parameters(model)) mul_(x.grad(), before / 64);  // exact in f16, beside the 64 taken out here:
+    for (const Tensor& x : nn::parameters(reference)) mul_(x.grad(), 1.0 / 64);
+    if (overflows) fill_(nn::parameters(model)[1].grad(), INFINITY);
+    const std::vector<float> weights = floats(model.a.weight);
+    const Tensor norm = scaler.step(optimizer, 100);
+    CHECK(scaler.scale().item<double>() == scales[step]);
+    if (overflows) {
+      CHECK(!std::isfinite(norm.item<float>()));
+      CHECK(floats(model.a.weight) == weights);
+      CHECK(optimizer.steps().item() == 3);
+    } else {
+      plain.step();
+    }
+  }
+  CHECK(optimizer.steps().item() == 6);
+  CHECK(worst_master(model, reference) < 1e-4);
+  check_rounded(model);
+}
+
+}  // namespace
+
+TEST_CASE("masters go the way of f32 parameters", "[precision]") { check_optimizers(cpu); }
+TEST_CASE("masters go the way of f32 parameters on a GPU", "[precision][cuda]") { check_optimizers(cuda()); }
+TEST_CASE("clipping within the update is clipping before it", "[precision]") { check_clipping(cpu); }
+TEST_CASE("clipping within the update is clipping before it on a GPU", "[precision][cuda]") { check_clipping(cuda()); }
+TEST_CASE("the loss scale grows, shrinks and skips", "[precision]") { check_scaler(cpu); }
+TEST_CASE("the loss scale grows, shrinks and skips on a GPU", "[precision][cuda]") { check_scaler(cuda()); }
+
+TEST_CASE("a precision keeps the values that a seed gave", "[precision]") {
+  for (const nn::Precision precision : {nn::Precision::fp32, nn::Precision::tf32, nn::Precision::bf16, nn::Precision::fp16}) {
+    CHECK(nn::precision_of(nn::name(precision)) == precision);
+    manual_seed(8);
+    Odd model;
+    manual_seed(8);
+    Odd reference;
+    nn::set_precision(model, precision);
+    CHECK(context().matmul_precision == (precision == nn::Precision::tf32 ? MatmulPrecision::tf32 : MatmulPrecision::fp32));
+    for (const Tensor& x : nn::parameters(model)) CHECK(x.dtype() == nn::dtype_of(precision));
+    CHECK(worst_master(model, reference) == 0);
+    check_rounded(model);
+    nn::set_precision(model, nn::Precision::fp32);
+    for (const Tensor& x : nn::parameters(model)) CHECK(x.dtype() == DType::f32);
+    CHECK(worst_master(model, reference) == 0);
+  }
+  CHECK(!nn::precision_of("fp8"));
+  CHECK(context().matmul_precision == MatmulPrecision::fp32);
+
+  Odd frozen;  // what is not trained has no master, and no gradient
+  nn::set_requires_grad(frozen, false);
+  nn::set_precision(frozen, nn::Precision::bf16);
+  CHECK(frozen.a.weight.dtype() == DType::bf16);
+  CHECK(!nn::is_flat(frozen.a.weight));
+}
+
+TEST_CASE("the state of 16-bit training holds the masters", "[precision]") {
+  manual_seed(9);
+  Odd model;
+  nn::set_precision(model, nn::Precision::bf16);
+  nn::AdamW optimizer(nn::parameters(model), {.lr = 0.01});
+  const auto step = [](Odd& m, nn::AdamW& with, std::uint64_t seed) {
+    set_gradients(nn::parameters(m), seed);
+    with.step();
+  };
+  step(model, optimizer, 1);
+  // As a checkpoint is read: the model from its f32 file, then the optimizer's state.
+  Odd other;
+  const auto saved = nn::named_masters(model), into = nn::named_parameters(other);
+  {
+    const NoGrad unrecorded;
+    for (std::size_t i = 0; i < saved.size(); ++i) copy_(into[i].tensor, saved[i].tensor);
+  }
+  nn::set_precision(other, nn::Precision::bf16);
+  nn::AdamW restored(nn::parameters(other), {.lr = 0.01});
+  const auto from = optimizer.state(nn::named_parameters(model)), state = restored.state(nn::named_parameters(other));
+  CHECK(state.back().name == "master.c.weight");
+  CHECK(state.back().tensor.dtype() == DType::f32);
+  CHECK(state.size() == 2 + 3 * saved.size());
+  for (std::size_t i = 0; i < from.size(); ++i) copy_(state[i].tensor, from[i].tensor);
+  for (std::uint64_t seed : {2, 3}) {
+    step(model, optimizer, seed);
+    step(other, restored, seed);
+  }
+  const auto a = nn::named_masters(model), b = nn::named_masters(other);
+  for (std::size_t i = 0; i < a.size(); ++i) CHECK(floats(a[i].tensor) == floats(b[i].tensor));
+}
+
+TEST_CASE("a value written to a 16-bit parameter reaches its master", "[precision]") {
+  for (const bool flat : {true, false}) {
+    Odd model;
+    if (flat)
+      nn::set_precision(model, nn::Precision::bf16);
+    else
+      nn::to(model, DType::bf16);
+    nn::SGD optimizer(nn::parameters(model), {.lr = 1.0 / 1024});
+    for (int round = 0; round < 2; ++round) {
+      set_gradients(nn::parameters(model), 4);
+      const std::vector<float> gradient = floats(model.b.bias.grad());
+      {
+        const NoGrad unrecorded;
+        fill_(model.b.bias, 2 + round);
+      }
+      optimizer.step();
+      const Tensor master = optimizer.state(nn::named_parameters(model)).back().tensor;  // of c.weight, which nobody wrote to
+      CHECK(floats(model.c.weight) == rounded(master, DType::bf16));
+      for (const auto& entry : optimizer.state(nn::named_parameters(model)))
+        if (entry.name == "master.b.bias")
+          for (std::size_t i = 0; i < gradient.size(); ++i) CHECK(floats(entry.tensor)[i] == 2.f + float(round) - gradient[i] / 1024);
+    }
+  }
+}
+
+TEST_CASE("masters follow to a GPU and back", "[precision][cuda]") {
+  manual_seed(10);
+  Odd moved, still = nn::clone(moved);
+  nn::set_precision(moved, nn::Precision::bf16);
+  nn::set_precision(still, nn::Precision::bf16);
+  nn::to(moved, cuda());
+  nn::to(moved, cpu);
+  CHECK(worst_master(moved, still) > 0);  // the reference's parameters are rounded
+  const auto a = nn::named_masters(moved), b = nn::named_masters(still);
+  for (std::size_t i = 0; i < a.size(); ++i) CHECK(floats(a[i].tensor) == floats(b[i].tensor));
+  nn::AdamW x(nn::parameters(moved), {.lr = 0.1}), y(nn::parameters(still), {.lr = 0.1});
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    nn::to(moved, step % 2 == 0 ? cuda() : cpu);
+    set_gradients(nn::parameters(moved), 10 * step);
+    set_gradients(nn::parameters(still), 10 * step);
+    x.step();
+    y.step();
+    CHECK(x.launches() == 1);
+  }
+  for (std::size_t i = 0; i < a.size(); ++i) CHECK(distance(nn::named_masters(moved)[i].tensor, nn::named_masters(still)[i].tensor) < 1e-6);
+}
+
+TEST_CASE("precision options are checked", "[precision]") {
+  CHECK_THROWS_AS(nn::clip_factor({}, 0), Error);
+  CHECK_THROWS_AS(nn::GradScaler({.scale = 0}), Error);
+  CHECK_THROWS_AS(nn::GradScaler({.backoff = 1}), Error);
+  CHECK_THROWS_AS(nn::GradScaler({.interval = 0}), Error);
+  Odd model;
+  CHECK_THROWS_AS(nn::flatten_parameters(model, DType::i64), Error);
+}
