@@ -33,7 +33,8 @@ struct Plan {
 /// The plan for rows of so many elements, of which a thread takes `elements` at most, in vectors of `width`. A block has at most
 /// `max_threads`; it has several teams of at most `sharing` threads, up to `row_block` in all. threads is 0 where even a cluster cannot
 /// hold a row.
-inline Plan plan_rows(std::int64_t columns, int elements, int width, unsigned row_block, unsigned sharing, unsigned max_threads, bool clusters) {
+inline Plan plan_rows(std::int64_t columns, int elements, int width, unsigned row_block, unsigned sharing, unsigned max_threads,
+                      bool clusters) {
   const std::int64_t vectors = (columns + width - 1) / width, needed = (columns + elements - 1) / elements;
   Plan plan;
   if (needed > std::int64_t(max_threads) * (clusters ? max_cluster : 1)) return {0, 0, 0};
@@ -71,7 +72,8 @@ class Team {
 #if __CUDA_ARCH__ >= 900
     if (cluster_ > 1) {
       if (threadIdx.x == 0) {
-        for (Exchange& exchange : exchanges) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(&exchange.arrived)) : "memory");
+        for (Exchange& exchange : exchanges)
+          asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(&exchange.arrived)) : "memory");
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
       }
       asm volatile("barrier.cluster.arrive.release;" ::: "memory");
@@ -130,8 +132,8 @@ class Team {
           "{\n\t.reg .b32 there, barrier;\n\t"
           "mapa.shared::cluster.u32 there, %0, %2;\n\t"
           "mapa.shared::cluster.u32 barrier, %1, %2;\n\t"
-          "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%3, %4}, [barrier];\n\t}" ::"r"(address_of(exchange.sums + at)),
-          "r"(arrived), "r"(lane), "f"(value.x), "f"(value.y)
+          "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%3, %4}, [barrier];\n\t}" ::
+          "r"(address_of(exchange.sums + at)), "r"(arrived), "r"(lane), "f"(value.x), "f"(value.y)
           : "memory");
     }
     asm volatile(
@@ -182,9 +184,13 @@ template <class T, int width>
 __device__ __forceinline__ void unpack(const Words<T, width>& words, float (&values)[width]) {
 #pragma unroll
   for (int k = 0; k < width; ++k) {
-    if constexpr (std::is_same_v<Words<T, width>, Vector<T, width>>) values[k] = convert<float>(words.values[k]);
-    else if constexpr (std::is_same_v<T, bf16>) values[k] = __uint_as_float(k % 2 ? words.values[k / 2] & 0xffff0000u : words.values[k / 2] << 16);
-    else values[k] = __half2float(__ushort_as_half(static_cast<unsigned short>(words.values[k / 2] >> k % 2 * 16)));
+    if constexpr (std::is_same_v<Words<T, width>, Vector<T, width>>) {
+      values[k] = convert<float>(words.values[k]);
+    } else {
+      const std::uint32_t pair = words.values[k / 2];
+      if constexpr (std::is_same_v<T, bf16>) values[k] = __uint_as_float(k % 2 ? pair & 0xffff0000u : pair << 16);
+      else values[k] = __half2float(__ushort_as_half(static_cast<unsigned short>(pair >> k % 2 * 16)));
+    }
   }
 }
 
@@ -229,7 +235,8 @@ struct Dropout {
   C keep, scale;        ///< 1 - p and its inverse
 
   Dropout(double p, PhiloxState state)
-      : draws(state), bound(static_cast<std::uint32_t>(std::ceil(std::min(std::max(0.0, p), 1.0) * 0x1p24))), keep(static_cast<C>(1 - p)), scale(1 / keep) {}
+      : draws(state), bound(static_cast<std::uint32_t>(std::ceil(std::min(std::max(0.0, p), 1.0) * 0x1p24))), keep(static_cast<C>(1 - p)),
+        scale(1 / keep) {}
 
   __device__ std::uint64_t position() const { return draws.offset + (bound > 0 && draws.base ? *draws.base : 0); }
 
@@ -323,7 +330,8 @@ void launch_with(cudaLaunchAttribute attribute, void (*kernel)(Parameters...), d
 
 /// `clusters` clusters, or blocks, of the plan.
 template <class... Parameters, class... Arguments>
-void launch_plan(void (*kernel)(Parameters...), unsigned clusters, const Plan& plan, std::size_t shared, Stream stream, Arguments&&... arguments) {
+void launch_plan(void (*kernel)(Parameters...), unsigned clusters, const Plan& plan, std::size_t shared, Stream stream,
+                 Arguments&&... arguments) {
   if (plan.cluster == 1) return launch(kernel, clusters, plan.block(), shared, stream, std::forward<Arguments>(arguments)...);
   launch_with(cluster_attribute(plan), kernel, clusters * plan.cluster, plan.block(), shared, stream, std::forward<Arguments>(arguments)...);
 }

@@ -15,7 +15,7 @@ using namespace gpu::norm;
 
 namespace {
 
-constexpr unsigned max_threads = 512;  ///< of a block, which has a multiprocessor for itself
+constexpr unsigned max_threads = 512;  ///< of a block, which has a multiprocessor for itself: its threads have 128 registers each
 
 template <class T>
 struct Backward {
@@ -228,7 +228,8 @@ struct ParameterGradients {
 /// a column each, and the others every nth part.
 template <class T>
 __global__ void __launch_bounds__(block_size)
-    add_partials(const float* __restrict__ partials, unsigned parts, unsigned sums, unsigned columns, unsigned across, const ParameterGradients<T> to) {
+    add_partials(const float* __restrict__ partials, unsigned parts, unsigned sums, unsigned columns, unsigned across,
+                 const ParameterGradients<T> to) {
   __shared__ float shared[block_size / 32][32];
   T* const output = to.outputs[blockIdx.y];
   if (!output) return;
@@ -300,7 +301,8 @@ __global__ void __launch_bounds__(block_size) differentiate_any(__grid_constant_
 }
 
 /// A warp side by side has a column each, the block's warps every eighth row: out = the sum over rows of `of`, times u if asked.
-__global__ void __launch_bounds__(block_size) add_columns_any(__grid_constant__ const AnyBackward a, const void* of, bool times_u, void* out) {
+__global__ void __launch_bounds__(block_size)
+    add_columns_any(__grid_constant__ const AnyBackward a, const void* of, bool times_u, void* out) {
   __shared__ double shared[block_size / 32][32];
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const std::int64_t column = std::int64_t(blockIdx.x) * 32 + lane;
@@ -356,7 +358,8 @@ bool differentiate_in_registers(const LayerNormGradArguments& a) {
   if (rows > 0) {
     // Neighbouring rows at the same time are best for memory; but where there are few, each cluster has its even share.
     const bool few = rows <= 8 * std::int64_t(clusters) * plan.rows;
-    const std::int64_t share = few ? (rows + clusters - 1) / clusters : plan.rows, step = few ? plan.rows : std::int64_t(clusters) * plan.rows;
+    const std::int64_t share = few ? (rows + clusters - 1) / clusters : plan.rows;
+    const std::int64_t step = few ? plan.rows : std::int64_t(clusters) * plan.rows;
     const Backward<T> backward{a.s.as<const T>(),
                                a.gamma.as<const T>(),
                                a.g.as<const T>(),
@@ -380,8 +383,8 @@ bool differentiate_in_registers(const LayerNormGradArguments& a) {
   if (with_sums) {
     const unsigned across = columns < 4096 ? 8 : 32;
     const ParameterGradients<T> to{{a.dgamma.as<T>(), a.dbeta.as<T>(), a.dbias.as<T>()}};
-    launch_overlapping(add_partials<T>, dim3(blocks_for(columns, across), sums), block_size, stream, partials.as<const float>(), clusters, sums,
-                       static_cast<unsigned>(columns), across, to);
+    launch_overlapping(add_partials<T>, dim3(blocks_for(columns, across), sums), block_size, stream, partials.as<const float>(), clusters,
+                       sums, static_cast<unsigned>(columns), across, to);
   }
   return true;
 }

@@ -34,12 +34,13 @@ View if_present(const Twin& twin, bool present, bool cpu) { return present ? one
 void check(DType dtype, std::int64_t rows, std::int64_t columns, const Case& c) {
   INFO(name(dtype) << " (" << rows << ", " << columns << "): gamma " << c.gamma << ", beta " << c.beta << ", centered " << c.centered
                    << ", residual " << c.residual << ", bias " << c.bias << ", p " << c.p << ", g_sum " << c.g_sum << ", dgamma " << c.dgamma
-                   << ", dbeta " << c.dbeta << ", dbias " << c.dbias << ", shift " << c.shift << ", in place " << c.in_place << ", mean " << c.mean);
+                   << ", dbeta " << c.dbeta << ", dbias " << c.dbias << ", shift " << c.shift << ", in place " << c.in_place << ", mean "
+                   << c.mean);
   const DType wide = dtype == DType::f64 ? dtype : DType::f32;
   const Shape whole{rows, columns};
-  const auto twin = [&](unsigned seed) {
+  const auto twin = [&](unsigned seed, double middle = 0) {
     Twin made(dtype, whole, contiguous_strides(whole), c.shift);
-    made.randomize(seed, c.mean - 2, c.mean + 2).upload();
+    made.randomize(seed, middle - 2, middle + 2).upload();
     return made;
   };
   const auto parameter = [&](unsigned seed, double low) {
@@ -47,7 +48,7 @@ void check(DType dtype, std::int64_t rows, std::int64_t columns, const Case& c) 
     made.randomize(seed, low, 2).upload();
     return made;
   };
-  Twin x = twin(1), residual = twin(2), sum = twin(3), y = twin(4);
+  Twin x = twin(1, c.mean), residual = twin(2), sum = twin(3), y = twin(4);
   const Twin gamma = parameter(5, 0.5), beta = parameter(6, -2), bias = parameter(7, -2);
   Twin mean(wide, {rows}), rstd(wide, {rows});
   mean.upload();
@@ -74,21 +75,21 @@ void check(DType dtype, std::int64_t rows, std::int64_t columns, const Case& c) 
   forward(Cpu{}, true);
   forward(Cuda{}, false);
   if (c.summed()) CHECK(summed.difference(tolerance(dtype)) == "");
-  // A sum that was rounded differently moves the row's other elements by a part of that.
-  CHECK(y.difference((c.mean == 0 ? 1 : 10) * tolerance(dtype)) == "");
+  CHECK(y.difference((c.mean == 0 ? 1 : 10) * tolerance(dtype)) == "");  // 1e4 in float32 has steps of 1e-3
   CHECK(mean.difference(dtype == wide ? tolerance(wide) : tolerance(dtype)) == "");
   CHECK(rstd.difference(dtype == wide ? tolerance(wide) : tolerance(dtype)) == "");
 
   // The gradient of what the CPU made, so that only the gradient is compared.
-  Twin s = twin(8), g = twin(9), g_sum = twin(10), dx = twin(11), dbranch = twin(12);
+  Twin s = twin(8, c.mean), g = twin(9), g_sum = twin(10), dx = twin(11), dbranch = twin(12);
   Twin dgamma = parameter(13, -2), dbeta = parameter(14, -2), dbias = parameter(15, -2);
   for (Twin* statistics : {&mean, &rstd}) statistics->upload();
+  const auto n = static_cast<double>(columns);
   for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t start = r * columns;
+    const double shift = c.centered ? s.get(start) : 0;
     double shifted = 0, squares = 0;
-    const double shift = c.centered ? s.get(r * columns) : 0;
-    for (std::int64_t i = 0; i < columns; ++i) shifted += (s.get(r * columns + i) - shift) / static_cast<double>(columns);
-    if (!c.centered) shifted = 0;
-    for (std::int64_t i = 0; i < columns; ++i) squares += std::pow(s.get(r * columns + i) - shift - shifted, 2) / static_cast<double>(columns);
+    for (std::int64_t i = 0; c.centered && i < columns; ++i) shifted += (s.get(start + i) - shift) / n;
+    for (std::int64_t i = 0; i < columns; ++i) squares += std::pow(s.get(start + i) - shift - shifted, 2) / n;
     mean.set(r, shifted);
     rstd.set(r, 1 / std::sqrt(squares + 1e-5));
   }
@@ -119,9 +120,10 @@ void check(DType dtype, std::int64_t rows, std::int64_t columns, const Case& c) 
   const double near = (columns <= 2 ? 100 : c.mean == 0 ? 2 : 20) * tolerance(dtype);
   CHECK(into.difference(near) == "");
   if (c.p > 0) CHECK(dbranch.difference(near) == "");
-  if (c.dgamma) CHECK(dgamma.difference(near) == "");
-  if (c.dbeta) CHECK(dbeta.difference(near) == "");
-  if (c.dbias) CHECK(dbias.difference(near) == "");
+  const double sums = near * (1 + std::sqrt(static_cast<double>(rows)) / 16);  // of numbers of either sign
+  if (c.dgamma) CHECK(dgamma.difference(sums) == "");
+  if (c.dbeta) CHECK(dbeta.difference(sums) == "");
+  if (c.dbias) CHECK(dbias.difference(sums) == "");
 }
 
 }  // namespace
