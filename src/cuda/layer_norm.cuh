@@ -272,14 +272,8 @@ inline int attribute(cudaDeviceAttr which, Stream stream) {
 }
 inline bool has_clusters(Stream stream) { return attribute(cudaDevAttrComputeCapabilityMajor, stream) >= 9; }
 
-inline cudaLaunchAttribute cluster_attribute(const Plan& plan) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {plan.cluster, 1, 1};
-  return attribute;
-}
-
-/// How many clusters run at once: they lie within parts of the chip that need not be multiples of them. Asked once for each plan.
+/// How many clusters, or blocks, run at once: clusters lie within parts of the chip that need not be multiples of them. Asked once for
+/// each plan.
 inline unsigned clusters_at_once(const void* kernel, const Plan& plan, std::size_t shared, Stream stream) {
   static std::mutex mutex;
   static std::map<std::tuple<const void*, int, unsigned, unsigned>, unsigned> known;
@@ -287,10 +281,18 @@ inline unsigned clusters_at_once(const void* kernel, const Plan& plan, std::size
   unsigned& clusters = known[{kernel, stream.device.index, plan.cluster, plan.threads}];
   if (clusters == 0) {
     use(stream);
-    cudaLaunchAttribute attribute = cluster_attribute(plan);
-    const cudaLaunchConfig_t config{plan.cluster, plan.block(), shared, nullptr, &attribute, 1};
     int found = 0;
-    check(cudaOccupancyMaxActiveClusters(&found, kernel, &config), "cudaOccupancyMaxActiveClusters");
+    if (plan.cluster == 1) {
+      const int block = static_cast<int>(plan.block());
+      check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found, kernel, block, shared), "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+      found *= attribute(cudaDevAttrMultiProcessorCount, stream);
+    } else {
+      cudaLaunchAttribute size{};
+      size.id = cudaLaunchAttributeClusterDimension;
+      size.val.clusterDim = {plan.cluster, 1, 1};
+      const cudaLaunchConfig_t config{plan.cluster, plan.block(), shared, nullptr, &size, 1};
+      check(cudaOccupancyMaxActiveClusters(&found, kernel, &config), "cudaOccupancyMaxActiveClusters");
+    }
     clusters = static_cast<unsigned>(std::max(found, 1));
   }
   return clusters;
@@ -316,34 +318,27 @@ bool dispatch_short_floats(DType dtype, F&& run) {
   }
 }
 
-/// As launch, with an attribute.
-template <class... Parameters, class... Arguments>
-void launch_with(cudaLaunchAttribute attribute, void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared, Stream stream,
-                 Arguments&&... arguments) {
-  use(stream);
-  const cudaLaunchConfig_t config{grid, block, shared, handle(stream), &attribute, 1};
-  [&](Parameters... values) {
-    void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};
-    check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers), "launch");
-  }(std::forward<Arguments>(arguments)...);
-}
-
 /// `clusters` clusters, or blocks, of the plan.
 template <class... Parameters, class... Arguments>
 void launch_plan(void (*kernel)(Parameters...), unsigned clusters, const Plan& plan, std::size_t shared, Stream stream,
                  Arguments&&... arguments) {
   if (plan.cluster == 1) return launch(kernel, clusters, plan.block(), shared, stream, std::forward<Arguments>(arguments)...);
-  launch_with(cluster_attribute(plan), kernel, clusters * plan.cluster, plan.block(), shared, stream, std::forward<Arguments>(arguments)...);
+  launch_clusters(kernel, clusters * plan.cluster, plan.block(), plan.cluster, shared, stream, std::forward<Arguments>(arguments)...);
 }
 
 /// A kernel that may start while the one before it ends, and waits for that end itself before it reads what that one writes.
 template <class... Parameters, class... Arguments>
 void launch_overlapping(void (*kernel)(Parameters...), dim3 grid, dim3 block, Stream stream, Arguments&&... arguments) {
   if (!has_clusters(stream)) return launch(kernel, grid, block, 0, stream, std::forward<Arguments>(arguments)...);  // of the same generation
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  launch_with(attribute, kernel, grid, block, 0, stream, std::forward<Arguments>(arguments)...);
+  use(stream);
+  [&](Parameters... values) {
+    void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    const cudaLaunchConfig_t config{grid, block, 0, handle(stream), &attribute, 1};
+    check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers), "launch");
+  }(std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace tern::gpu::norm
