@@ -64,6 +64,8 @@ const std::vector<Entry>& entries() {
       {"src", &Options::src, check_language, ""},
       {"tgt", &Options::tgt, check_language, ""},
       {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "softmax and norms as fused kernels"},
+      {"precision", &Options::precision, one_of({"fp32", "tf32", "bf16", "fp16"}),
+       "fp32, tf32, bf16 or fp16; 16 bits with float32 master weights"},
       {"seed", &Options::seed, whole_number(0, std::int64_t{1} << 53), "of weights, order and dropout"},
       {"epochs", &Options::epochs, count, "passes over the training pairs"},
       {"updates", &Options::updates, count_or_none, "stop after so many updates, 0 for when the epochs are done"},
@@ -140,6 +142,8 @@ std::string conflict(const Options& options) {
     return fmt::format("heads: expected a divisor of the width {} but got {}", options.width, options.heads);
   return "";
 }
+
+nn::Precision precision(const Options& options) { return nn::precision_of(options.precision).value(); }
 
 nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, Device device) {
   nn::DecoderLMOptions model;

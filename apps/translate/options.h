@@ -8,6 +8,7 @@
 #include "common/program.h"
 #include "io/json_object.h"
 #include "nn/decoder_lm.h"
+#include "nn/precision.h"
 
 namespace tern::translate {
 
@@ -18,6 +19,7 @@ struct Options {
   std::string data, src, tgt, out;
   std::string device = "auto";
   bool use_fused_kernel = false;
+  std::string precision = "fp32";  ///< fp32, tf32, bf16 or fp16: nn::Precision
   int threads = 0;  ///< 0: one for each processor
   std::int64_t seed = 11111;
 
@@ -78,6 +80,8 @@ const std::vector<Entry>& entries();
 /// What is wrong with options that are each in their range, e.g. "heads: expected a divisor of ..."; "" if nothing is.
 std::string conflict(const Options& options);
 
+/// Of a run, whose options have been checked.
+nn::Precision precision(const Options& options);
 nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, Device device);
 /// The elements of the model's matrices: nearly all of its parameters, known before memory is taken for any.
 double matrix_elements(const nn::DecoderLMOptions& options);

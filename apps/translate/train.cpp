@@ -75,6 +75,11 @@ void check(const Options& options) {
   io::RunDirectory::check(options.out);
 }
 
+void check_device(const Options& options, Device device) {
+  if (precision(options) == nn::Precision::tf32 && device == cpu)
+    throw UsageError("--precision tf32: a GPU's matrix units have it and a CPU has not; use fp32 or bf16, or --device cuda");
+}
+
 /// A model that cannot fit is refused by name; the system would grant the memory, and end the program when it is used.
 void check_memory(const nn::DecoderLMOptions& model) {
   if (model.device != cpu) return;
@@ -89,7 +94,7 @@ void check_memory(const nn::DecoderLMOptions& model) {
 }
 
 void save_model(const io::RunDirectory& run, const nn::DecoderLM& model) {
-  io::save_safetensors(run.model(), nn::named_parameters(model), {{"format", "pt"}});
+  io::save_safetensors(run.model(), nn::named_masters(model), {{"format", "pt"}});
 }
 
 /// What the validation set says after the last epoch.
@@ -142,6 +147,7 @@ void train(const Options& options) {
   const double started = seconds_now();
   check(options);
   const Device device = apps::resolve_device(options.device);
+  check_device(options, device);
   if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));
   check_memory(model_options(options, options.vocab, device));
@@ -155,8 +161,8 @@ void train(const Options& options) {
   if (trainer.cut() > 0) fmt::print("cut      {} training pairs to {} tokens\n", trainer.cut(), options.length);
   fmt::print("model    {} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n", options.layers,
              options.width, options.heads, tokenizer.vocab_size(), static_cast<double>(params) / 1e6);
-  fmt::print("training {} updates of {} pairs on {}, fp32, {} kernels\n", trainer.total_updates(), options.batch_size,
-             apps::describe(device), options.use_fused_kernel ? "fused" : "plain");
+  fmt::print("training {} updates of {} pairs on {}, {}, {} kernels\n", trainer.total_updates(), options.batch_size,
+             apps::describe(device), options.precision, options.use_fused_kernel ? "fused" : "plain");
   std::fflush(stdout);
 
   // Nothing is written before: a mistake in options or data leaves no directory, and an earlier run as it was.
@@ -169,7 +175,7 @@ void train(const Options& options) {
   const text::Bleu bleu = text::bleu(hypotheses, data.test.tgt);
   const text::Chrf chrf = text::chrf(hypotheses, data.test.tgt);
   io::JsonObject summary;
-  summary.set("preset", options.preset).set("device", to_string(device)).set("precision", "fp32");
+  summary.set("preset", options.preset).set("device", to_string(device)).set("precision", options.precision);
   summary.set("use_fused_kernel", options.use_fused_kernel).set("params", params);
   summary.set("epochs", trainer.epochs()).set("updates", trainer.updates());
   summary.set("data_seconds", data_seconds).set("train_seconds", trainer.seconds());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -24,7 +25,8 @@ Trainer::Trainer(Translator& translator, std::vector<text::Example> train, std::
       captured_step_([this](const Tensors& inputs) { return step(inputs); }, translator.device) {
   require_targets(train_, "training");
   require_targets(valid_, "validation");
-  nn::flatten_parameters(model_);
+  nn::set_precision(model_, precision(options_));
+  if (precision(options_) == nn::Precision::fp16) scaler_.emplace(nn::GradScalerOptions{}, translator.device);
   optimizer_.emplace(nn::parameters(model_),
                      nn::AdamOptions{.lr = options_.lr, .beta2 = options_.beta2, .eps = options_.adam_eps});
   const auto pairs = static_cast<std::int64_t>(train_.size());
@@ -151,7 +153,7 @@ Tensor Trainer::loss(const Tensors& inputs, Reduction reduction) const {
     places = nn::restarted_places(prefix, length, restart_place(options_), options_.length - 1);
   CrossEntropyOptions options{.token_weights = weights, .reduction = reduction};
   if (reduction == Reduction::mean) options.label_smoothing = options_.label_smoothing;
-  const nn::AttentionMask mask(visible, length, length, DType::f32, ids.device());
+  const nn::AttentionMask mask(visible, length, length, nn::dtype_of(precision(options_)), ids.device());
   return cross_entropy(model_.forward(ids, mask, places), labels, options);
 }
 
@@ -165,9 +167,15 @@ double Trainer::lr_factor() const {
 Tensor Trainer::step(const Tensors& inputs) {
   optimizer_->zero_grad();
   const Tensor value = loss(inputs, Reduction::mean);
-  value.backward();
-  if (options_.clip > 0) nn::clip_grad_norm(optimizer_->parameters(), options_.clip);
-  optimizer_->step();
+  const double max_norm = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity();
+  if (scaler_) {
+    scaler_->scaled(value).backward();
+    scaler_->step(*optimizer_, max_norm);
+  } else {
+    value.backward();
+    optimizer_->step(options_.clip > 0 ? nn::GradientScale{.factor = nn::clip_factor(optimizer_->parameters(), max_norm).factor}
+                                       : nn::GradientScale{});
+  }
   return value.detach();
 }
 

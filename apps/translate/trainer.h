@@ -65,6 +65,7 @@ class Trainer {
   const std::vector<text::Example> train_, valid_;
   const text::SequenceOptions tokens_;
   std::optional<nn::Adam> optimizer_;
+  std::optional<nn::GradScaler> scaler_;  ///< in fp16
   nn::CapturedStep captured_step_;
   Tensor loss_sum_;
   std::int64_t epoch_ = 0, update_ = 0, per_epoch_ = 0, total_ = 0, log_every_ = 1, tokens_seen_ = 0;

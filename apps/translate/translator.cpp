@@ -77,6 +77,8 @@ Translator Translator::load(const std::filesystem::path& run, Device device) {
         throw io::FileError(fmt::format("{}: tensor \"{}\" holds values that are not finite",
                                         directory.model().string(), parameter.name));
   }
+  nn::set_requires_grad(model, false);  // no memory for gradients
+  nn::set_precision(model, precision(options));
   model.eval();
   return {std::move(options), std::move(tokenizer), std::move(model), device};
 }

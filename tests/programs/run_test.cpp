@@ -73,6 +73,33 @@ TEST_CASE("Fused kernels train as plain ones do") {
   CHECK(compared > 1);
 }
 
+TEST_CASE("16 bits train as fp32 does, and decode what training had") {
+  const TempDirectory directory;
+  write_corpus(directory / "data");
+  std::map<std::string, double> loss;
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
+    INFO(precision);
+    const fs::path out = directory / precision;
+    const Result result = run(translate, train(directory / "data", out, {"--updates", "20", "--batch-size", "16", "--device", "cpu", "--precision", precision}));
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    CHECK(contains(result.out, std::string(", ") + precision + ", plain kernels"));
+    CHECK(Json::parse(slurp(out / "config.json"))["precision"] == precision);
+    const Json summary = Json::parse(slurp(out / "summary.json"));
+    CHECK(summary["precision"] == precision);
+    loss[precision] = summary["valid_loss"];
+    // The file holds the float32 masters.
+    CHECK(contains(slurp(out / "model.safetensors"), "F32"));
+    CHECK(!contains(slurp(out / "model.safetensors"), "F16"));
+    const Result decoded = run(translate, {"decode", "--model", out.string(), "--device", "cpu"}, slurp(directory / "data" / "test.de"));
+    INFO(decoded.err);
+    CHECK(decoded.code == 0);
+    CHECK(contains(result.out, decoded.out.substr(0, decoded.out.find('\n'))));  // the first of the samples
+  }
+  CHECK(loss["bf16"] == Approx(loss["fp32"]).epsilon(0.02));
+  CHECK(loss["fp16"] == Approx(loss["fp32"]).epsilon(0.01));
+}
+
 TEST_CASE("A training writes its five files") {
   const Trained& run = Trained::get();
   INFO(run.result.err);
