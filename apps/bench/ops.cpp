@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 
 #include "autodiff/engine.h"
 #include "bench/timing.h"
 #include "common/program.h"
+#include "nn/optim.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -33,6 +35,7 @@ struct Case {
   std::int64_t forward_bytes, backward_bytes;
   Tensors leaves;  ///< what the gradient is taken of; the calls read them
   std::function<Tensor()> plain, fused;
+  std::function<void()> update = {};  ///< instead of these, for what has no gradient; it moves forward_bytes
 };
 
 struct Size {
@@ -87,6 +90,20 @@ Case residual_case(Size size, DType dtype, Device device) {
           [=] { return fused_residual_layer_norm(x, residual, gamma, beta, 1e-5, branch).y; }};
 }
 
+/// An update reads parameter, gradient and two moments and writes all but the gradient; with 16 bits, the parameter is written and
+/// its f32 master read and written: 28 bytes an element too.
+Case adamw_case(std::int64_t count, DType dtype, Device device) {
+  const Tensor x = leaf({count}, dtype, device);
+  Tensor(x).set_grad(cast(randn({count}, 0, 1, DType::f32, device), dtype));
+  const auto optimizer = std::make_shared<nn::AdamW>(Tensors{x});
+  return {"adamw", {count}, dtype, count * (dtype == DType::f64 ? 56 : 28), 0, {x}, {}, {}, [=] { optimizer->step(); }};
+}
+
+std::vector<std::int64_t> parameter_counts(Device device) {
+  if (device.type == DeviceType::cpu) return {10'000'000};
+  return {10'000'000, 124'000'000, 1'000'000'000};
+}
+
 std::vector<Shape> score_shapes(Device device) {
   if (device.type == DeviceType::cpu)
     return {{32, 8, 40, 40}, {8, 8, 128, 128}, {8, 8, 256, 256}, {4, 8, 512, 512}, {2, 8, 1024, 1024}, {1, 8, 2048, 2048}};
@@ -103,11 +120,11 @@ std::vector<Size> norm_sizes(Device device) {
   return sizes;
 }
 
-/// Rows of many lengths in tensors of 64 Mi elements: far beyond any cache, in 16 bits too.
+/// Rows of many lengths in tensors of 256 Mi elements: far beyond any cache, in 16 bits too.
 std::vector<Size> long_sizes(Device device) {
   if (device.type == DeviceType::cpu) return {};
   std::vector<Size> sizes;
-  for (const std::int64_t columns : {256, 1000, 1024, 4096, 8192, 16384, 32768, 50257, 65536}) sizes.push_back({(std::int64_t{1} << 26) / columns, columns});
+  for (const std::int64_t columns : {256, 1000, 1024, 4096, 8192, 16384, 32768, 50257, 65536}) sizes.push_back({(std::int64_t{1} << 28) / columns, columns});
   return sizes;
 }
 
@@ -120,6 +137,8 @@ std::vector<std::function<Case()>> cases_of(const std::string& op, DType dtype, 
   if (op == "softmax") {
     for (const Shape& shape : score_shapes(device)) cases.push_back([=] { return softmax_case(shape, dtype, device); });
     add(long_sizes(device), [=](Size size) { return long_softmax_case({size.rows, size.columns}, dtype, device); });
+  } else if (op == "adamw") {
+    for (const std::int64_t count : parameter_counts(device)) cases.push_back([=] { return adamw_case(count, dtype, device); });
   } else if (op == "residual_layernorm") {
     add({{5120, 256}}, [=](Size size) { return residual_case(size, dtype, device); });
     add(norm_sizes(device), [=](Size size) { return residual_case(size, dtype, device); });
@@ -173,10 +192,12 @@ class Bench {
     ceiling_ = static_cast<double>(8 * count) / ms / 1e6;
     emit("copy", {count}, DType::f32, "tern", ms, 8 * count);
     fmt::print("{}: a copy moves {:.0f} GB/s, reading and writing counted\n", apps::describe(device_), ceiling_);
-    fmt::print("{:<24} {:<20} {:<5} {:>11} {:>11} {:>7} {:>8} {:>7}\n", "op", "shape", "mode", "plain us", "fused us", "ratio", "GB/s", "of copy");
+    fmt::print("{:<24} {:<20} {:<5} {:>11} {:>11} {:>7} {:>8} {:>7} {:>13}\n", "op", "shape", "mode", "plain us", "fused us", "ratio", "GB/s", "of copy",
+               "of equal copy");
   }
 
   void run(const Case& c, const std::string& mode) {
+    if (c.update) return report_update(c, mode);
     const Tensor g = cast(randn(c.shape, 0, 1, DType::f32, device_), c.dtype);
     double forward[2], backward[2];
     for (const bool fused : {false, true}) {
@@ -204,10 +225,28 @@ class Bench {
     const std::string op = c.op + direction;
     emit(op, c.shape, c.dtype, "tern-plain", plain, bytes);
     emit(op, c.shape, c.dtype, "tern-fused", fused, bytes);
-    const double gbs = static_cast<double>(bytes) / fused / 1e6;
-    fmt::print("{:<24} {:<20} {:<5} {:11.2f} {:11.2f} {:6.2f}x {:8.0f} {:6.1f}%\n", op, to_string(c.shape), mode, plain * 1e3, fused * 1e3,
-               plain / fused, gbs, 100 * gbs / ceiling_);
+    emit(op, c.shape, c.dtype, "copy", equal_copy(bytes), bytes);
+    const double gbs = static_cast<double>(bytes) / fused / 1e6, equal = equal_copy(bytes);
+    fmt::print("{:<24} {:<20} {:<5} {:11.2f} {:11.2f} {:6.2f}x {:8.0f} {:6.1f}% {:12.1f}%\n", op, to_string(c.shape), mode, plain * 1e3,
+               fused * 1e3, plain / fused, gbs, 100 * gbs / ceiling_, 100 * equal / fused);
     std::fflush(stdout);
+  }
+
+  void report_update(const Case& c, const std::string& mode) {
+    const double ms = measure(c.update), gbs = static_cast<double>(c.forward_bytes) / ms / 1e6;
+    emit(c.op, c.shape, c.dtype, "tern", ms, c.forward_bytes);
+    fmt::print("{:<24} {:<20} {:<5} {:>11} {:11.2f} {:>7} {:8.0f} {:6.1f}%\n", c.op, to_string(c.shape), mode, "-", ms * 1e3, "-", gbs, 100 * gbs / ceiling_);
+    std::fflush(stdout);
+  }
+
+  /// ms of a copy that moves as many bytes, launched and timed alike: what is left of the ceiling on a small tensor.
+  double equal_copy(std::int64_t bytes) {
+    double& ms = equal_copies_[bytes];
+    if (ms == 0) {
+      const Tensor x = empty({bytes / 2}, DType::u8, device_), y = empty_like(x);
+      ms = measure([&] { copy_(y, x); });
+    }
+    return ms;
   }
 
   void emit(const std::string& op, const Shape& shape, DType dtype, const char* impl, double ms, std::int64_t bytes) {
@@ -224,6 +263,7 @@ class Bench {
   double seconds_, ceiling_ = 0;
   RowFile rows_;
   Tensor flush_;
+  std::map<std::int64_t, double> equal_copies_;  ///< ms, by bytes
 };
 
 void ops(const Options& options) {
@@ -249,7 +289,8 @@ void add_ops(CLI::App& app) {
   };
   std::vector<std::string> modes;
   for (const auto& [name, dtype] : dtypes) modes.push_back(name);
-  add("--op", options->op, "of softmax, layernorm, rmsnorm, residual_layernorm", list_of({"softmax", "layernorm", "rmsnorm", "residual_layernorm"}), "LIST");
+  add("--op", options->op, "of softmax, layernorm, rmsnorm, residual_layernorm, adamw",
+      list_of({"softmax", "layernorm", "rmsnorm", "residual_layernorm", "adamw"}), "LIST");
   add("--dtype", options->dtype, "of fp32, bf16, fp16, fp64", list_of(modes), "LIST");
   add("--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
   apps::add_threads_option(*command, options->threads);

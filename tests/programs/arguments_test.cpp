@@ -115,6 +115,12 @@ TEST_CASE("A GPU is asked for in vain where there is none") {
   unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
+TEST_CASE("TF32 is refused on a CPU") {
+  const TempDirectory directory;
+  check_refused(run(translate, train(directory / "data", directory / "run", {"--device", "cpu", "--precision", "tf32"})), "--precision tf32: ");
+  CHECK(directory.count() == 0);
+}
+
 TEST_CASE("Switches take a value, and the last of several counts") {
   const TempDirectory directory;
   write_corpus(directory / "data");
@@ -145,7 +151,7 @@ TEST_CASE("The bench refuses what it cannot run") {
       {{"step", "--dropout", "1"}, "--dropout: "},
       {{"step", "--bach", "1"}, "did you mean --batch?"},
       {{"step", "--json", (directory / "no" / "x").string()}, "could not be opened"},
-      {{"ops", "--op", "softmax,foo"}, "--op: expected softmax, layernorm, rmsnorm, residual_layernorm but got foo"},
+      {{"ops", "--op", "softmax,foo"}, "--op: expected softmax, layernorm, rmsnorm, residual_layernorm, adamw but got foo"},
       {{"ops", "--op", ""}, "--op: expected softmax"},
       {{"ops", "--dtype", "fp8"}, "--dtype: expected fp32, bf16, fp16, fp64 but got fp8"},
       {{"ops", "--seconds", "0"}, "--seconds: "},
@@ -157,11 +163,12 @@ TEST_CASE("The bench refuses what it cannot run") {
 TEST_CASE("The bench measures single operators") {
   const TempDirectory directory;
   const fs::path file = directory / "ops.jsonl";
-  const Arguments arguments{"ops", "--op", "layernorm", "--dtype", "fp32", "--device", "cpu", "--seconds", "1e-6", "--json", file.string()};
+  const Arguments arguments{"ops", "--op", "layernorm,adamw", "--dtype", "fp32", "--device", "cpu", "--seconds", "1e-6", "--json", file.string()};
   const Result result = run(bench, arguments);
   INFO(result.err);
   REQUIRE(result.code == 0);
   CHECK(contains(result.out, "layernorm_bwd"));
+  CHECK(contains(result.out, "adamw"));
   const std::vector<Json> rows = json_lines(file);
   REQUIRE(rows.size() > 20);
   CHECK(rows[0]["op"] == "copy");
