@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "autodiff/anomaly.h"
+#include "ops/autocast.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
@@ -113,6 +114,7 @@ Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool
     wanted.push_back({wanted_edges.back().node.get(), wanted_edges.back().output, i});
   }
   const GradMode mode(create_graph);
+  const NoAutocast as_forward_chose;
   Pass pass(std::move(wanted), accumulate, retain_graph || create_graph);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Tensor& y = outputs[i];

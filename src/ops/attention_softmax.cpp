@@ -4,6 +4,7 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
+#include "ops/detail/autocast.h"
 #include "ops/factory.h"
 #include "ops/kernels/softmax.h"
 #include "ops/normalize.h"
@@ -72,7 +73,8 @@ Tensor additive_padding(const Tensor& padding, DType scores) {
 
 }  // namespace
 
-Tensor attention_softmax(const Tensor& scores, const SoftmaxMask& mask) {
+Tensor attention_softmax(const Tensor& scores_, const SoftmaxMask& mask) {
+  const Tensor scores = detail::autocast("attention_softmax", scores_);
   check_mask("attention_softmax", scores, mask);
   const Tensor hidden = hidden_keys(scores, mask);
   if (!hidden.defined()) return softmax(scores);
@@ -83,7 +85,8 @@ Tensor attention_softmax(const Tensor& scores, const SoftmaxMask& mask) {
   return masked_fill(softmax(masked_fill(sum, hidden, lowest)), hidden, 0);
 }
 
-Tensor fused_attention_softmax(const Tensor& scores, const SoftmaxMask& mask) {
+Tensor fused_attention_softmax(const Tensor& scores_, const SoftmaxMask& mask) {
+  const Tensor scores = detail::autocast("attention_softmax", scores_);
   check_mask("fused_attention_softmax", scores, mask);
   const Tensor source = contiguous(scores), padding = additive_padding(mask.padding, scores.dtype());
   const Tensor prefix = mask.prefix.defined() ? contiguous(mask.prefix) : Tensor();

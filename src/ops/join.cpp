@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/detail/autocast.h"
 #include "ops/factory.h"
 #include "ops/kernels/copy.h"
 #include "ops/view.h"
@@ -13,8 +14,9 @@ static Tensor window(const Tensor& y, const Tensor& x, int dim, std::int64_t sta
   return y.as_strided(x.shape(), y.strides(), x.numel() == 0 ? 0 : start * y.strides()[dim]);
 }
 
-Tensor cat(TensorList xs, int dim) {
-  if (xs.size() == 0) fail("cat", "expected at least one tensor but got none");
+Tensor cat(TensorList list, int dim) {
+  if (list.size() == 0) fail("cat", "expected at least one tensor but got none");
+  const Tensors xs = detail::autocast_all("cat", {list.begin(), list.size()});
   const Tensor& first = xs[0];
   dim = normalize_dim(dim, first.dims(), "cat");
   Shape shape = first.shape();
@@ -40,8 +42,9 @@ Tensor cat(TensorList xs, int dim) {
   return record("cat", y, xs, {}, [dim, lengths](const Backward& call) -> Tensors { return split(call.grad(), lengths, dim); });
 }
 
-Tensor stack(TensorList xs, int dim) {
-  if (xs.size() == 0) fail("stack", "expected at least one tensor but got none");
+Tensor stack(TensorList list, int dim) {
+  if (list.size() == 0) fail("stack", "expected at least one tensor but got none");
+  const Tensors xs = detail::autocast_all("stack", {list.begin(), list.size()});
   dim = normalize_dim(dim, xs[0].dims() + 1, "stack");
   Tensors rows;
   for (const Tensor& x : xs) {

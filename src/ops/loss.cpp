@@ -4,6 +4,7 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
+#include "ops/detail/autocast.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/kernels/loss.h"
@@ -56,7 +57,8 @@ Tensor token_losses(const Tensor& x, const Tensor& targets, const Tensor& weight
 
 }  // namespace
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options) {
+Tensor cross_entropy(const Tensor& logits_, const Tensor& targets, const CrossEntropyOptions& options) {
+  const Tensor logits = detail::autocast("cross_entropy", logits_);
   const auto& [token_weights, ignore_index, smoothing, reduction] = options;
   if (!is_floating(logits.dtype()) || targets.dtype() != DType::i64)
     fail("cross_entropy", fmt::format("expected floating logits and i64 targets but got {} and {}", name(logits.dtype()), name(targets.dtype())));
@@ -83,7 +85,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
   return sum(losses) / sum(weights.defined() ? counted * weights : counted);
 }
 
-Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
+Tensor mse_loss(const Tensor& a_, const Tensor& b_, Reduction reduction) {
+  const Tensor a = detail::autocast("mse_loss", a_), b = detail::autocast("mse_loss", b_);
   if (a.shape() != b.shape())
     fail("mse_loss", fmt::format("expected operands of one shape but got {} and {}", to_string(a.shape()), to_string(b.shape())));
   if (!is_floating(promote(a.dtype(), b.dtype())))

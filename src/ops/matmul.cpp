@@ -4,6 +4,7 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
+#include "ops/detail/autocast.h"
 #include "ops/kernels/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
@@ -51,7 +52,8 @@ View batched(const Tensor& x, const Shape& batch) {
 
 }  // namespace
 
-Tensor matmul(const Tensor& a_, const Tensor& b_, double scale) {
+Tensor matmul(const Tensor& left, const Tensor& right, double scale) {
+  const Tensor a_ = detail::autocast("matmul", left), b_ = detail::autocast("matmul", right);
   check_operands("matmul", a_, b_);
   if (a_.dims() == 0 || b_.dims() == 0 || a_.size(-1) != b_.size(b_.dims() == 1 ? 0 : -2)) misfit(a_, b_);
   if (a_.dims() == 1) return squeeze(matmul(unsqueeze(a_, 0), b_, scale), b_.dims() == 1 ? 0 : -2);
@@ -88,7 +90,8 @@ static Tensor weight_gradient(const Backward& call, const Tensor& g, const Tenso
   return {};
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+Tensor linear(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
+  const Tensor x = detail::autocast("linear", x_), weight = detail::autocast("linear", weight_), bias = detail::autocast("linear", bias_);
   check_operands("linear", x, weight);
   if (weight.dims() != 2 || x.dims() == 0 || x.size(-1) != weight.size(1) ||
       (bias.defined() && bias.shape() != Shape{weight.size(0)}))

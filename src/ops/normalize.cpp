@@ -6,6 +6,7 @@
 
 #include "autodiff/engine.h"
 #include "ops/copy.h"
+#include "ops/detail/autocast.h"
 #include "ops/detail/dropout_at.h"
 #include "ops/factory.h"
 #include "ops/kernels/layer_norm.h"
@@ -24,7 +25,8 @@ static void check_floating(const char* op, const Tensor& x) {
   if (!is_floating(x.dtype())) fail(op, fmt::format("expected a floating dtype but got {}", name(x.dtype())));
 }
 
-Tensor softmax(const Tensor& x, int dim) {
+Tensor softmax(const Tensor& x_, int dim) {
+  const Tensor x = detail::autocast("softmax", x_);
   check_floating("softmax", x);
   dim = normalize_dim(dim, std::max(x.dims(), 1), "softmax");
   if (x.dims() == 0) return reshape(softmax(reshape(x, {1}), 0), {});
@@ -44,7 +46,8 @@ Tensor softmax(const Tensor& x, int dim) {
   });
 }
 
-Tensor log_softmax(const Tensor& x, int dim) {
+Tensor log_softmax(const Tensor& x_, int dim) {
+  const Tensor x = detail::autocast("log_softmax", x_);
   check_floating("log_softmax", x);
   dim = normalize_dim(dim, std::max(x.dims(), 1), "log_softmax");
   if (x.dims() == 0) return reshape(log_softmax(reshape(x, {1}), 0), {});
@@ -65,6 +68,9 @@ struct Norm {
   const char* op;
   bool centered;
   double eps;
+
+  /// x as this thread's autocast has it.
+  Tensor operand(const Tensor& x) const { return detail::autocast(centered ? "layer_norm" : "rms_norm", x); }
 };
 
 void check_norm(const char* op, const Tensor& x, std::initializer_list<const Tensor*> parameters) {
@@ -115,7 +121,8 @@ NormGradients closed_form(const Norm& norm, const Normalized& rows, const Tensor
   return result;
 }
 
-Tensor plain_norm(const Norm& norm, const Tensor& x, const Tensor& gamma, const Tensor& beta) {
+Tensor plain_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, const Tensor& beta_) {
+  const Tensor x = norm.operand(x_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
   check_norm(norm.op, x, {&gamma, &beta});
   Normalized rows;
   Tensor y;
@@ -192,7 +199,8 @@ FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor&
   return d;
 }
 
-Tensor fused_norm(const Norm& norm, const Tensor& x, const Tensor& gamma, const Tensor& beta) {
+Tensor fused_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, const Tensor& beta_) {
+  const Tensor x = norm.operand(x_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
   check_norm(norm.op, x, {&gamma, &beta});
   const Tensor source = contiguous(x), scale = gamma.defined() ? contiguous(gamma) : gamma, shift = beta.defined() ? contiguous(beta) : beta;
   const Statistics kept = empty_statistics(norm, x);
@@ -227,8 +235,10 @@ void check_branch(const char* op, const Tensor& x, const Tensor& residual, const
     fail(op, fmt::format("expected a dropout probability in [0, 1) but got {}", branch.dropout));
 }
 
-ResidualNorm plain_residual_norm(const Norm& norm, const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta,
-                                 const BranchOptions& branch) {
+ResidualNorm plain_residual_norm(const Norm& norm, const Tensor& x_, const Tensor& residual_, const Tensor& gamma_, const Tensor& beta_,
+                                 BranchOptions branch) {
+  const Tensor x = norm.operand(x_), residual = norm.operand(residual_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
+  branch.bias = norm.operand(branch.bias);
   check_norm(norm.op, x, {&gamma, &beta, &branch.bias});
   check_branch(norm.op, x, residual, branch);
   const Tensor sum = residual + dropout(branch.bias.defined() ? x + branch.bias : x, branch.dropout, branch.training);
@@ -252,8 +262,10 @@ FusedGradients composed_gradients(const Norm& norm, const Tensor& s, const Tenso
   return d;
 }
 
-ResidualNorm fused_residual_norm(const Norm& norm, const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta,
-                                 const BranchOptions& branch) {
+ResidualNorm fused_residual_norm(const Norm& norm, const Tensor& x_, const Tensor& residual_, const Tensor& gamma_, const Tensor& beta_,
+                                 BranchOptions branch) {
+  const Tensor x = norm.operand(x_), residual = norm.operand(residual_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
+  branch.bias = norm.operand(branch.bias);
   check_norm(norm.op, x, {&gamma, &beta, &branch.bias});
   check_branch(norm.op, x, residual, branch);
   const auto packed = [](const Tensor& t) { return t.defined() ? contiguous(t) : t; };

@@ -8,6 +8,7 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
+#include "ops/detail/autocast.h"
 #include "ops/factory.h"
 #include "ops/kernels/functors.h"
 #include "ops/kernels/pointwise.h"
@@ -129,7 +130,8 @@ Tensor div(const Tensor& a_, const Tensor& b_) {
   });
 }
 
-Tensor pow(const Tensor& a_, const Tensor& b_) {
+Tensor pow(const Tensor& base, const Tensor& exponent) {
+  const Tensor a_ = detail::autocast("pow", base), b_ = detail::autocast("pow", exponent);
   const auto [a, b] = promoted("pow", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
   return record("pow", apply("pow", Binary::pow, a, b), {a, b}, {a, b}, [](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
@@ -173,18 +175,21 @@ Tensor div(const Tensor& a_, double b) {
   const Tensor a = cast(a_, is_floating(a_.dtype()) ? a_.dtype() : DType::f32);
   return record("div", apply(Binary::div, a, b), {a}, {}, [b](const Backward& call) -> Tensors { return {call.grad() / b}; });
 }
-Tensor div(double a, const Tensor& b_) {
+Tensor div(double a, const Tensor& divisor) {
+  const Tensor b_ = detail::autocast("reciprocal", divisor);
   const Tensor b = cast(b_, is_floating(b_.dtype()) ? b_.dtype() : DType::f32);
   const Tensor y = apply(Binary::div, a, b);
   return record("div", y, {b}, {b, y}, [](const Backward& call) -> Tensors { return {neg(call.grad() * call.saved(1) / call.saved(0))}; });
 }
-Tensor pow(const Tensor& a_, double b) {
+Tensor pow(const Tensor& base, double b) {
+  const Tensor a_ = detail::autocast("pow", base);
   const Tensor a = cast(a_, b < 0 && !is_floating(a_.dtype()) ? DType::f32 : with_number("pow", a_.dtype(), b));
   return record("pow", apply(Binary::pow, a, b), {a}, {a}, [b](const Backward& call) -> Tensors {
     return {b == 0 ? zeros_like(call.grad()) : call.grad() * (pow(call.saved(0), b - 1) * b)};
   });
 }
-Tensor pow(double a, const Tensor& b_) {
+Tensor pow(double a, const Tensor& exponent) {
+  const Tensor b_ = detail::autocast("pow", exponent);
   const Tensor b = cast(b_, with_number("pow", b_.dtype(), a));
   const Tensor y = apply(Binary::pow, a, b);
   return record("pow", y, {b}, {y}, [a](const Backward& call) -> Tensors {
@@ -295,7 +300,8 @@ enum class Keep { nothing, input, output };
 /// A unary op. Backward is one kernel; where it is recorded itself, for a higher order, it is g * derivative(kept), in
 /// ops. `kept` is the input or the output, whichever the derivative is written in.
 template <class F>
-Tensor unary(const char* op, Unary f, const Tensor& x, Keep keep, F derivative, UnaryParams params = {}) {
+Tensor unary(const char* op, Unary f, const Tensor& x_, Keep keep, F derivative, UnaryParams params = {}) {
+  const Tensor x = detail::autocast(op, x_);
   if (!is_floating(x.dtype()) && (!functors::takes_integers(f) || x.dtype() == DType::boolean))
     fail(op, fmt::format("expected {} dtype but got {}", functors::takes_integers(f) ? "a numeric" : "a floating", name(x.dtype())));
   Tensor y = empty_like(x);

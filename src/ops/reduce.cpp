@@ -6,6 +6,7 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
+#include "ops/detail/autocast.h"
 #include "ops/factory.h"
 #include "ops/kernels/reduce.h"
 #include "ops/pointwise.h"
@@ -71,7 +72,7 @@ void check_some(const char* op, const Tensor& x, std::int64_t count) {
 }  // namespace
 
 Tensor sum(const Tensor& x_, const Dims& dims, bool keepdim) {
-  const Tensor x = counted(x_);
+  const Tensor x = counted(detail::autocast("sum", x_));
   return scaled_sum("sum", x, plan("sum", x, dims, keepdim), 1);
 }
 
@@ -90,7 +91,7 @@ Tensor var(const Tensor& x, const Dims& dims, std::int64_t correction, bool keep
 }
 
 Tensor prod(const Tensor& x_, const Dims& dims, bool keepdim) {
-  const Tensor x = counted(x_);
+  const Tensor x = counted(detail::autocast("prod", x_));
   const Plan p = plan("prod", x, dims, keepdim);
   return record("prod", apply(Reduce::prod, x, p, x.dtype()), {x}, {x}, [dims, kept = p.kept](const Backward& call) -> Tensors {
     const Tensor in = call.saved(0), g = reshape(call.grad(), kept);
@@ -117,7 +118,8 @@ static Tensor extreme(const char* op, Reduce f, const Tensor& x, const Dims& dim
 Tensor max(const Tensor& x, const Dims& dims, bool keepdim) { return extreme("max", Reduce::max, x, dims, keepdim); }
 Tensor min(const Tensor& x, const Dims& dims, bool keepdim) { return extreme("min", Reduce::min, x, dims, keepdim); }
 
-Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim) {
+Tensor logsumexp(const Tensor& x_, const Dims& dims, bool keepdim) {
+  const Tensor x = detail::autocast("logsumexp", x_);
   check_floating("logsumexp", x);
   const Plan p = plan("logsumexp", x, dims, keepdim);
   const Tensor y = apply(Reduce::logsumexp, x, p, x.dtype());
@@ -157,7 +159,7 @@ static Tensor cumsum_towards(const Tensor& x, int dim, bool reverse) {
 }
 
 Tensor cumsum(const Tensor& x, int dim) {
-  return cumsum_towards(counted(x), normalize_dim(dim, x.dims(), "cumsum"), false);
+  return cumsum_towards(counted(detail::autocast("cumsum", x)), normalize_dim(dim, x.dims(), "cumsum"), false);
 }
 
 }  // namespace tern

@@ -9,6 +9,7 @@ namespace tern {
 /// A link of the chain of modules whose forward is running; see autodiff/anomaly.h.
 struct ModuleScope;
 class ModuleNames;
+class Autocast;
 
 /// How float32 matrix products are computed on a GPU; other dtypes and the CPU know one way.
 enum class MatmulPrecision : std::uint8_t {
@@ -24,6 +25,7 @@ struct Context {
   bool anomaly = false;                  ///< every op's output is searched for NaN, which costs a wait per op
   void* cuda_stream = nullptr;           ///< the cudaStream_t that work is queued on; null is the default stream
   Generator generator;                   ///< the source of random positions
+  Autocast* autocast = nullptr;          ///< the innermost scope that chooses ops' dtypes; see ops/autocast.h
   const ModuleScope* scope = nullptr;    ///< the innermost running module
   const ModuleNames* names = nullptr;    ///< paths of the modules under watch in anomaly mode
 
