@@ -7,6 +7,7 @@
 #include "io/run_directory.h"
 #include "io/safetensors.h"
 #include "nn/nn.h"
+#include "ops/autocast.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"

@@ -99,6 +99,13 @@ Case adamw_case(std::int64_t count, DType dtype, Device device) {
   return {"adamw", {count}, dtype, count * (dtype == DType::f64 ? 56 : 28), 0, {x}, {}, {}, [=] { optimizer->step(); }};
 }
 
+/// The norm of all gradients, and the factor that bounds it: the gradients are read once.
+Case grad_norm_case(std::int64_t count, DType dtype, Device device) {
+  const Tensor x = leaf({count}, dtype, device);
+  Tensor(x).set_grad(cast(randn({count}, 0, 1, DType::f32, device), dtype));
+  return {"grad_norm", {count}, dtype, count * static_cast<std::int64_t>(size_of(dtype)), 0, {x}, {}, {}, [=] { nn::clip_factor({x}, 1); }};
+}
+
 std::vector<std::int64_t> parameter_counts(Device device) {
   if (device.type == DeviceType::cpu) return {10'000'000};
   return {10'000'000, 124'000'000, 1'000'000'000};
@@ -137,8 +144,9 @@ std::vector<std::function<Case()>> cases_of(const std::string& op, DType dtype, 
   if (op == "softmax") {
     for (const Shape& shape : score_shapes(device)) cases.push_back([=] { return softmax_case(shape, dtype, device); });
     add(long_sizes(device), [=](Size size) { return long_softmax_case({size.rows, size.columns}, dtype, device); });
-  } else if (op == "adamw") {
-    for (const std::int64_t count : parameter_counts(device)) cases.push_back([=] { return adamw_case(count, dtype, device); });
+  } else if (op == "adamw" || op == "grad_norm") {
+    const auto make = op == "adamw" ? adamw_case : grad_norm_case;
+    for (const std::int64_t count : parameter_counts(device)) cases.push_back([=] { return make(count, dtype, device); });
   } else if (op == "residual_layernorm") {
     add({{5120, 256}}, [=](Size size) { return residual_case(size, dtype, device); });
     add(norm_sizes(device), [=](Size size) { return residual_case(size, dtype, device); });
@@ -289,8 +297,8 @@ void add_ops(CLI::App& app) {
   };
   std::vector<std::string> modes;
   for (const auto& [name, dtype] : dtypes) modes.push_back(name);
-  add("--op", options->op, "of softmax, layernorm, rmsnorm, residual_layernorm, adamw",
-      list_of({"softmax", "layernorm", "rmsnorm", "residual_layernorm", "adamw"}), "LIST");
+  add("--op", options->op, "of softmax, layernorm, rmsnorm, residual_layernorm, adamw, grad_norm",
+      list_of({"softmax", "layernorm", "rmsnorm", "residual_layernorm", "adamw", "grad_norm"}), "LIST");
   add("--dtype", options->dtype, "of fp32, bf16, fp16, fp64", list_of(modes), "LIST");
   add("--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
   apps::add_threads_option(*command, options->threads);

@@ -2,6 +2,7 @@
 #include "nn/precision.h"
 
 #include "fixture.h"
+#include "ops/autocast.h"
 #include "ops/factory.h"
 #include "ops/loss.h"
 #include "ops/pointwise.h"
@@ -155,6 +156,42 @@ void check_scaler(Device device) {
   check_rounded(model);
 }
 
+/// A decoder with f32 parameters learns one batch, under autocast or not: the losses of 30 steps, and the weights.
+struct Trained {
+  std::vector<float> losses, weights;
+};
+Trained learn(std::optional<DType> dtype, bool captured, bool use_fused_kernel, Device device) {
+  manual_seed(11);
+  nn::DecoderLM model({.vocab = 19, .length = 8, .width = 24, .layers = 2, .heads = 3, .ff = 40, .dropout = 0.1, .use_fused_kernel = use_fused_kernel, .device = device});
+  nn::flatten_parameters(model);
+  nn::Adam optimizer(nn::parameters(model), {.lr = 5e-3});
+  nn::GradScaler scaler({}, device);
+  model.train();
+  const auto step = [&](const Tensors& batch) {
+    optimizer.zero_grad();
+    std::optional<Autocast> autocast;
+    if (dtype) autocast.emplace(*dtype);
+    const Tensor logits = model.forward(batch[0]), loss = cross_entropy(logits, batch[0]);
+    CHECK(logits.dtype() == dtype.value_or(DType::f32));
+    CHECK(loss.dtype() == DType::f32);
+    autocast.reset();
+    scaler.scaled(loss).backward();
+    scaler.step(optimizer, 1);
+    return loss.detach();
+  };
+  nn::CapturedStep replay(step, device);
+  std::vector<std::int64_t> ids;
+  for (float x : draw(12, 32, 9, 9)) ids.push_back(static_cast<std::int64_t>(x));
+  const Tensor batch = Tensor::from(ids, {4, 8}, device);
+  Trained result;
+  for (int i = 0; i < 30; ++i) result.losses.push_back((captured ? replay({batch}) : step({batch})).item<float>());
+  for (const Tensor& x : nn::parameters(model)) {
+    CHECK(x.dtype() == DType::f32);
+    for (float value : floats(x)) result.weights.push_back(value);
+  }
+  return result;
+}
+
 }  // namespace
 
 TEST_CASE("masters go the way of f32 parameters", "[precision]") { check_optimizers(cpu); }
@@ -267,6 +304,28 @@ TEST_CASE("masters follow to a GPU and back", "[precision][cuda]") {
     CHECK(x.launches() == 1);
   }
   for (std::size_t i = 0; i < a.size(); ++i) CHECK(distance(nn::named_masters(moved)[i].tensor, nn::named_masters(still)[i].tensor) < 1e-6);
+}
+
+TEST_CASE("a model trains under autocast", "[precision]") {
+  for (const bool use_fused_kernel : {false, true}) {
+    const Trained plain = learn(std::nullopt, false, use_fused_kernel, cpu);
+    CHECK(plain.losses.back() < 0.7f * plain.losses.front());
+    for (const DType dtype : halves) {
+      INFO(name(dtype));
+      CHECK(learn(dtype, false, use_fused_kernel, cpu).losses.back() == Approx(plain.losses.back()).epsilon(0.02));
+    }
+  }
+}
+
+TEST_CASE("a captured step under autocast is bitwise the plain one", "[precision][cuda]") {
+  for (const bool use_fused_kernel : {false, true})
+    for (const DType dtype : halves) {
+      INFO(name(dtype));
+      const Trained captured = learn(dtype, true, use_fused_kernel, cuda()), plain = learn(dtype, false, use_fused_kernel, cuda());
+      CHECK(captured.losses == plain.losses);
+      CHECK(captured.weights == plain.weights);
+      CHECK(captured.losses.back() == Approx(learn(std::nullopt, false, use_fused_kernel, cuda()).losses.back()).epsilon(0.02));
+    }
 }
 
 TEST_CASE("precision options are checked", "[precision]") {

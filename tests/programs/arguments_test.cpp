@@ -151,7 +151,7 @@ TEST_CASE("The bench refuses what it cannot run") {
       {{"step", "--dropout", "1"}, "--dropout: "},
       {{"step", "--bach", "1"}, "did you mean --batch?"},
       {{"step", "--json", (directory / "no" / "x").string()}, "could not be opened"},
-      {{"ops", "--op", "softmax,foo"}, "--op: expected softmax, layernorm, rmsnorm, residual_layernorm, adamw but got foo"},
+      {{"ops", "--op", "softmax,foo"}, "--op: expected softmax, layernorm, rmsnorm, residual_layernorm, adamw, grad_norm but got foo"},
       {{"ops", "--op", ""}, "--op: expected softmax"},
       {{"ops", "--dtype", "fp8"}, "--dtype: expected fp32, bf16, fp16, fp64 but got fp8"},
       {{"ops", "--seconds", "0"}, "--seconds: "},
@@ -163,12 +163,13 @@ TEST_CASE("The bench refuses what it cannot run") {
 TEST_CASE("The bench measures single operators") {
   const TempDirectory directory;
   const fs::path file = directory / "ops.jsonl";
-  const Arguments arguments{"ops", "--op", "layernorm,adamw", "--dtype", "fp32", "--device", "cpu", "--seconds", "1e-6", "--json", file.string()};
+  const Arguments arguments{"ops", "--op", "layernorm,adamw,grad_norm", "--dtype", "fp32", "--device", "cpu", "--seconds", "1e-6", "--json", file.string()};
   const Result result = run(bench, arguments);
   INFO(result.err);
   REQUIRE(result.code == 0);
   CHECK(contains(result.out, "layernorm_bwd"));
   CHECK(contains(result.out, "adamw"));
+  CHECK(contains(result.out, "grad_norm"));
   const std::vector<Json> rows = json_lines(file);
   REQUIRE(rows.size() > 20);
   CHECK(rows[0]["op"] == "copy");
