@@ -7,7 +7,7 @@
 namespace tern::nn {
 
 FeedForward::FeedForward(std::int64_t width, std::int64_t hidden, const FeedForwardOptions& o)
-    : fc(width, hidden, o.bias, o.device), proj(hidden, width, o.bias, o.device), activation(o.activation) {
+    : fc(width, hidden, o.bias, o.device), proj(hidden, width, o.bias, o.device), activation(o.activation), use_fused_kernel(o.use_fused_kernel) {
   if (o.gated) gate.emplace(width, hidden, o.bias, o.device);
 }
 
@@ -20,6 +20,10 @@ void FeedForward::visit(Visitor& v) {
 Tensor FeedForward::activated(const Tensor& x) const {
   const ModuleScope scope(this, "FeedForward");
   if (gate) return activate(activation, gate->forward(x)) * fc.forward(x);
+  if (use_fused_kernel && activation == Activation::gelu_tanh) {
+    const ModuleScope inner(&fc, "Linear");
+    return linear_gelu(x, fc.weight, fc.bias);
+  }
   return activate(activation, fc.forward(x));
 }
 
@@ -74,7 +78,8 @@ TransformerLayer::TransformerLayer(const TransformerLayerOptions& o)
     : norm1(o.norm, o.width, norm_options(o)),
       norm2(o.norm, o.width, norm_options(o)),
       attn(o.width, attention_options(o, false)),
-      ff(o.width, o.ff, {.activation = o.activation, .gated = o.gated, .bias = o.bias, .device = o.device}),
+      ff(o.width, o.ff,
+         {.activation = o.activation, .gated = o.gated, .bias = o.bias, .use_fused_kernel = o.use_fused_kernel, .device = o.device}),
       drop(o.dropout),
       use_fused_kernel(o.use_fused_kernel) {
   if (!o.cross) return;

@@ -7,6 +7,7 @@ struct FeedForwardOptions {
   Activation activation = Activation::gelu;
   bool gated = false;  ///< proj(activation(gate(x)) * fc(x)); with silu it is SwiGLU (Shazeer, 2020)
   bool bias = true;
+  bool use_fused_kernel = false;  ///< fc and gelu_tanh as one op
   Device device = cpu;
 };
 
@@ -22,6 +23,7 @@ struct FeedForward final : Module {
   Linear fc, proj;
   std::optional<Linear> gate;
   Activation activation = Activation::gelu;
+  bool use_fused_kernel = false;
 };
 
 /// A residual stream (B, T, width) and a branch that is to join it. With fused kernels the branch waits, so that its bias,

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <numbers>
+
 #include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
@@ -90,27 +92,96 @@ static Tensor weight_gradient(const Backward& call, const Tensor& g, const Tenso
   return {};
 }
 
+/// The sums of g's columns, or undefined where they could be added to the bias's gradient at once.
+static Tensor bias_gradient(const Backward& call, const Tensor& g) {
+  if (context().grad) return sum(g, {0});
+  const Tensor rows = contiguous(g), slot = call.slot(2);
+  if (slot.defined()) begin_in_place("linear", slot);
+  const Tensor sums = slot.defined() ? slot : empty({g.size(1)}, g.dtype(), g.device());
+  on(g.device(), [&](auto dev) { kernels::column_sums(dev, rows.view(), sums.view(), slot.defined() ? Write::accumulate : Write::overwrite); });
+  return slot.defined() ? Tensor() : sums;
+}
+
+namespace {
+
+/// The operands of a linear layer, as its kernels take them.
+struct LinearOperands {
+  LinearOperands(const char* op, const Tensor& x, const Tensor& weight_, const Tensor& bias) {
+    check_operands(op, x, weight_);
+    if (weight_.dims() != 2 || x.dims() == 0 || x.size(-1) != weight_.size(1) || (bias.defined() && bias.shape() != Shape{weight_.size(0)}))
+      fail(op, fmt::format("expected x (..., in), weight (out, in) and bias (out) but got {}, {} and {}", to_string(x.shape()),
+                           to_string(weight_.shape()), bias.defined() ? to_string(bias.shape()) : "none"));
+    if (bias.defined()) check_operands(op, x, bias);
+    const std::int64_t in = weight_.size(1), out = weight_.size(0);
+    shape = x.shape();
+    shape.back() = out;
+    rows = operand(reshape(x, {in == 0 ? numel(shape) / std::max<std::int64_t>(out, 1) : x.numel() / in, in}));
+    weight = operand(weight_);
+  }
+  /// The result (rows, out), not yet written.
+  Tensor result() const { return empty({rows.size(0), weight.size(0)}, rows.dtype(), rows.device()); }
+
+  Tensor rows, weight;
+  Shape shape;  ///< of the result
+};
+
+View view_of(const Tensor& bias) { return bias.defined() ? bias.view() : View{}; }
+
+/// The gradients of x and the weight, from that of the result.
+Tensors product_gradients(const Backward& call, const Tensor& g) {
+  return {call.needs(0) ? matmul(g, call.saved(1)) : Tensor(), call.needs(1) ? weight_gradient(call, g, call.saved(0)) : Tensor()};
+}
+
+}  // namespace
+
 Tensor linear(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
   const Tensor x = detail::autocast("linear", x_), weight = detail::autocast("linear", weight_), bias = detail::autocast("linear", bias_);
-  check_operands("linear", x, weight);
-  if (weight.dims() != 2 || x.dims() == 0 || x.size(-1) != weight.size(1) ||
-      (bias.defined() && bias.shape() != Shape{weight.size(0)}))
-    fail("linear", fmt::format("expected x (..., in), weight (out, in) and bias (out) but got {}, {} and {}", to_string(x.shape()),
-                               to_string(weight.shape()), bias.defined() ? to_string(bias.shape()) : "none"));
-  if (bias.defined()) check_operands("linear", x, bias);
-  const std::int64_t in = weight.size(1), out = weight.size(0);
-  Shape shape = x.shape();
-  shape.back() = out;
-  const Tensor rows = operand(reshape(x, {in == 0 ? numel(shape) / std::max<std::int64_t>(out, 1) : x.numel() / in, in}));
-  const Tensor matrix = operand(weight);
-  Tensor y = empty({rows.size(0), out}, x.dtype(), x.device());
-  on(y.device(), [&](auto dev) { kernels::linear(dev, rows.view(), matrix.view(), bias.defined() ? bias.view() : View{}, y.view()); });
-  y = record("linear", y, {rows, matrix, bias}, {rows, matrix}, [](const Backward& call) -> Tensors {
-    const Tensor &g = call.grad();
-    return {call.needs(0) ? matmul(g, call.saved(1)) : Tensor(), call.needs(1) ? weight_gradient(call, g, call.saved(0)) : Tensor(),
-            call.needs(2) ? sum(g, {0}) : Tensor()};
-  });
-  return reshape(y, shape);
+  const LinearOperands a("linear", x, weight, bias);
+  const Tensor y = a.result();
+  on(y.device(), [&](auto dev) { kernels::linear(dev, a.rows.view(), a.weight.view(), view_of(bias), y.view()); });
+  return reshape(record("linear", y, {a.rows, a.weight, bias}, {a.rows, a.weight},
+                        [](const Backward& call) -> Tensors {
+                          Tensors gradients = product_gradients(call, call.grad());
+                          gradients.push_back(call.needs(2) ? bias_gradient(call, call.grad()) : Tensor());
+                          return gradients;
+                        }),
+                 a.shape);
+}
+
+/// gelu_tanh'(x), in ops.
+static Tensor gelu_derivative(const Tensor& x) {
+  const double scale = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
+  const Tensor t = tanh(scale * (x + 0.044715 * (square(x) * x)));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - square(t)) * (scale * (1 + 3 * 0.044715 * square(x)));
+}
+
+Tensor linear_gelu(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
+  const Tensor x = detail::autocast("linear", x_), weight = detail::autocast("linear", weight_), bias = detail::autocast("linear", bias_);
+  const LinearOperands a("linear_gelu", x, weight, bias);
+  const Tensor before = a.result(), y = a.result();
+  on(y.device(), [&](auto dev) { kernels::linear_gelu(dev, a.rows.view(), a.weight.view(), view_of(bias), before.view(), y.view()); });
+  Tensors saved = {a.rows, a.weight, before};
+  if (bias.defined()) saved.push_back(bias);
+  const auto backward = [has_saved_bias = bias.defined()](const Backward& call) -> Tensors {
+    const bool has_bias = call.needs(2);
+    if (context().grad) {
+      // Computed again, so that the derivative's own history is whole.
+      const Tensor again = linear(call.saved(0), call.saved(1), has_saved_bias ? call.saved(3) : Tensor());
+      const Tensor g = call.grad() * gelu_derivative(again);
+      Tensors gradients = product_gradients(call, g);
+      gradients.push_back(has_bias ? sum(g, {0}) : Tensor());
+      return gradients;
+    }
+    const Tensor g = contiguous(call.grad()), dx = empty_like(g), slot = has_bias ? call.slot(2) : Tensor();
+    if (slot.defined()) begin_in_place("linear_gelu", slot);
+    const Tensor sums = slot.defined() || !has_bias ? slot : empty({g.size(1)}, g.dtype(), g.device());
+    const Write write = slot.defined() ? Write::accumulate : Write::overwrite;
+    on(g.device(), [&](auto dev) { kernels::gelu_bias_grad(dev, g.view(), call.saved(2).view(), dx.view(), view_of(sums), write); });
+    Tensors gradients = product_gradients(call, dx);
+    gradients.push_back(slot.defined() ? Tensor() : sums);
+    return gradients;
+  };
+  return reshape(record("linear_gelu", y, {a.rows, a.weight, bias}, saved, backward), a.shape);
 }
 
 }  // namespace tern

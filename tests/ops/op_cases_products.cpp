@@ -112,8 +112,13 @@ void add_matmul(Rows& rows) {
                    },
                    {"f32", "f64"}}};
   rows.push_back(row);
+}
 
-  row = {"linear", {}};
+void add_linear(Rows& rows, bool has_gelu) {
+  const auto f = [has_gelu](const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
+    return (has_gelu ? linear_gelu : linear)(x, weight, bias);
+  };
+  Row row{has_gelu ? "linear_gelu" : "linear", {}};
   row.slack = 40;
   struct Layer {
     Shape x;
@@ -135,42 +140,44 @@ void add_matmul(Rows& rows) {
       if (bias) inputs.push_back(value({l.out}));
       if (bias) inputs.back().optional = true;
       row.cases.push_back(
-          {inputs, [](In in) -> Tensors { return {linear(in[0], in[1], in.inputs.size() > 2 ? in[2] : Tensor())}; },
-           [](Ref in) {
-             const Array y = product(in[0], permuted(in[1], {1, 0}));
-             return one(in.inputs.size() > 2 ? zip(y, in[2], in.dtype, [](double a, double b) { return a + b; }) : y);
+          {inputs, [f](In in) -> Tensors { return {f(in[0], in[1], in.inputs.size() > 2 ? in[2] : Tensor())}; },
+           [has_gelu](Ref in) {
+             Array y = product(in[0], permuted(in[1], {1, 0}));
+             if (in.inputs.size() > 2) y = zip(y, in[2], in.dtype, [](double a, double b) { return a + b; });
+             if (!has_gelu) return one(y);
+             return one(map(y, in.dtype, [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }));
            }});
     }
-  row.mistakes = {{[] {
-                     linear(sample({2, 3}), sample({4, 2}));
+  row.mistakes = {{[=] {
+                     f(sample({2, 3}), sample({4, 2}));
                    },
                    {"(2, 3)", "(4, 2)", "none"}},
-                  {[] {
-                     linear(sample({2, 3}), sample({4, 3}), sample({3}));
+                  {[=] {
+                     f(sample({2, 3}), sample({4, 3}), sample({3}));
                    },
                    {"(2, 3)", "(4, 3)", "(3,)"}},
-                  {[] {
-                     linear(sample({2, 3}), sample({3}));
+                  {[=] {
+                     f(sample({2, 3}), sample({3}));
                    },
                    {"(3,)"}},
-                  {[] {
-                     linear(sample({}), sample({3, 3}));
+                  {[=] {
+                     f(sample({}), sample({3, 3}));
                    },
                    {"()"}},
-                  {[] {
-                     linear(sample({2, 3}), sample({4, 3}, DType::f64));
+                  {[=] {
+                     f(sample({2, 3}), sample({4, 3}, DType::f64));
                    },
                    {"f32", "f64"}},
-                  {[] {
-                     linear(sample({2, 3}), sample({4, 3}), sample({4}, DType::f64));
+                  {[=] {
+                     f(sample({2, 3}), sample({4, 3}), sample({4}, DType::f64));
                    },
                    {"f32", "f64"}},
-                  {[] {
-                     linear(sample({2, 3}), sample({4, 3}), sample({4}, DType::i64));
+                  {[=] {
+                     f(sample({2, 3}), sample({4, 3}), sample({4}, DType::i64));
                    },
                    {"f32", "i64"}},
-                  {[] {
-                     linear(sample({2, 3}, DType::i64), sample({4, 3}, DType::i64));
+                  {[=] {
+                     f(sample({2, 3}, DType::i64), sample({4, 3}, DType::i64));
                    },
                    {"floating", "i64"}}};
   rows.push_back(row);
@@ -304,6 +311,7 @@ void add_loss(Rows& rows) {
 
 void add_products(Rows& rows) {
   add_matmul(rows);
+  for (const bool has_gelu : {false, true}) add_linear(rows, has_gelu);
   add_loss(rows);
 }
 

@@ -30,4 +30,17 @@ void plain_linear(Tag device, const View& x, const View& weight, const View& bia
   binary(device, Binary::add, y, row, y);
 }
 
+/// before (M, N) = linear(x, weight, bias), y (M, N) = gelu_tanh(before); as linear asks, both results contiguous.
+void linear_gelu(Cpu, const View& x, const View& weight, const View& bias, const View& before, const View& y);
+void linear_gelu(Cuda, const View& x, const View& weight, const View& bias, const View& before, const View& y);
+
+/// sums (N) = the columns' sums of g (M, N), contiguous, or added to sums, of any stride: a bias's gradient. Sums of 16-bit floats are
+/// taken in float32.
+void column_sums(Cpu, const View& g, const View& sums, Write write);
+void column_sums(Cuda, const View& g, const View& sums, Write write);
+
+/// dx (M, N) = g gelu_tanh'(x), and its columns' sums as column_sums gives them, or not where sums.data is null. All contiguous but sums.
+void gelu_bias_grad(Cpu, const View& g, const View& x, const View& dx, const View& sums, Write write);
+void gelu_bias_grad(Cuda, const View& g, const View& x, const View& dx, const View& sums, Write write);
+
 }  // namespace tern::kernels
