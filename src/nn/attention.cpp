@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "ops/attention.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/matmul.h"
@@ -130,6 +131,13 @@ Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, c
   if (memory.defined() == qkv.has_value())
     fail("MultiHeadAttention", qkv ? "expected no memory: the layer was made for self attention"
                                    : "expected a memory: the layer was made for cross attention");
+  if (qkv && options.use_fused_kernel && !options.rope.defined()) {
+    const Tensor joined = qkv->forward(x);
+    const std::int64_t width = joined.size(2) / 3;
+    const Tensor y = fused_self_attention(reshape(joined, {joined.size(0), joined.size(1), 3, options.heads, width / options.heads}),
+                                          {.mask = mask.fused(), .dropout = options.dropout, .training = training});
+    return reshape(y, {y.size(0), y.size(1), width});
+  }
   Tensors parts = qkv ? split_heads(qkv->forward(x), 3, options.heads) : split_heads(query->forward(x), 1, options.heads);
   if (key_value)
     for (Tensor& part : split_heads(key_value->forward(memory), 2, options.heads)) parts.push_back(std::move(part));

@@ -5,8 +5,8 @@
 #include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
+#include "ops/detail/attention_mask.h"
 #include "ops/factory.h"
-#include "ops/kernels/softmax.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
@@ -15,26 +15,30 @@
 // The softmax of attention scores, with the masks that attention has: as a composition, and fused.
 namespace tern {
 
-namespace {
-
-void check_mask(const char* op, const Tensor& scores, const SoftmaxMask& mask) {
-  if (!is_floating(scores.dtype())) fail(op, fmt::format("expected floating scores but got {}", name(scores.dtype())));
+void detail::check_mask(const char* op, const Shape& scores, DType dtype, Device device, const SoftmaxMask& mask) {
+  if (!is_floating(dtype)) fail(op, fmt::format("expected floating scores but got {}", name(dtype)));
   const auto& [causal, padding, prefix] = mask;
   const int needed = padding.defined() || prefix.defined() ? 3 : 2;
-  if (scores.dims() < needed)
-    fail(op, fmt::format("expected scores of at least {} dimensions, (B, ..., T, S), but got {}", needed, to_string(scores.shape())));
+  if (scores.size() < needed)
+    fail(op, fmt::format("expected scores of at least {} dimensions, (B, ..., T, S), but got {}", needed, to_string(scores)));
   const auto check = [&](const char* what, const Tensor& x, const Shape& shape, bool dtype_fits, const char* dtypes) {
     if (!x.defined()) return;
     if (x.shape() != shape || !dtype_fits)
-      fail(op, fmt::format("expected {} {} of {} for scores {} but got {} {}", what, to_string(shape), dtypes, to_string(scores.shape()),
-                           name(x.dtype()), to_string(x.shape())));
-    if (x.device() != scores.device())
-      fail(op, fmt::format("expected {} on {} but got {}", what, to_string(scores.device()), to_string(x.device())));
+      fail(op, fmt::format("expected {} {} of {} for scores {} but got {} {}", what, to_string(shape), dtypes, to_string(scores), name(x.dtype()),
+                           to_string(x.shape())));
+    if (x.device() != device)
+      fail(op, fmt::format("expected {} on {} but got {}", what, to_string(device), to_string(x.device())));
   };
   if (padding.defined())
-    check("padding", padding, {scores.size(0), scores.size(-1)}, padding.dtype() == DType::boolean || is_floating(padding.dtype()), "bool or floats");
-  if (prefix.defined()) check("a prefix", prefix, {scores.size(0)}, prefix.dtype() == DType::i64, "i64");
+    check("padding", padding, {scores[0], scores.back()}, padding.dtype() == DType::boolean || is_floating(padding.dtype()), "bool or floats");
+  if (prefix.defined()) check("a prefix", prefix, {scores[0]}, prefix.dtype() == DType::i64, "i64");
   if (prefix.defined() && !causal) fail(op, "expected causal = true beside a prefix, which opens what causal closes");
+}
+
+namespace {
+
+void check_mask(const char* op, const Tensor& scores, const SoftmaxMask& mask) {
+  detail::check_mask(op, scores.shape(), scores.dtype(), scores.device(), mask);
 }
 
 /// x (B, ...) as (B, 1, .., 1, ...) with the scores' number of dimensions.
@@ -63,15 +67,23 @@ Tensor hidden_keys(const Tensor& scores, const SoftmaxMask& mask) {
   return hidden;
 }
 
-/// The padding as the kernels take it: (B, S), added to the scores.
-Tensor additive_padding(const Tensor& padding, DType scores) {
+}  // namespace
+
+/// The padding is added to the scores.
+static Tensor additive_padding(const Tensor& padding, DType scores) {
   if (!padding.defined()) return {};
   const DType dtype = scores == DType::f64 ? scores : DType::f32;
   if (padding.dtype() != DType::boolean) return contiguous(cast(padding.detach(), dtype));
   return masked_fill(zeros(padding.shape(), dtype, padding.device()), padding, -std::numeric_limits<double>::infinity());
 }
 
-}  // namespace
+detail::KernelMask::KernelMask(const SoftmaxMask& mask, DType scores)
+    : padding(additive_padding(mask.padding, scores)), prefix(mask.prefix.defined() ? contiguous(mask.prefix) : Tensor()), causal(mask.causal) {}
+
+kernels::SoftmaxMask detail::KernelMask::view() const {
+  const auto view_of = [](const Tensor& x) { return x.defined() ? x.view() : View{}; };
+  return {view_of(padding), view_of(prefix), causal};
+}
 
 Tensor attention_softmax(const Tensor& scores_, const SoftmaxMask& mask) {
   const Tensor scores = detail::autocast("attention_softmax", scores_);
@@ -88,11 +100,9 @@ Tensor attention_softmax(const Tensor& scores_, const SoftmaxMask& mask) {
 Tensor fused_attention_softmax(const Tensor& scores_, const SoftmaxMask& mask) {
   const Tensor scores = detail::autocast("attention_softmax", scores_);
   check_mask("fused_attention_softmax", scores, mask);
-  const Tensor source = contiguous(scores), padding = additive_padding(mask.padding, scores.dtype());
-  const Tensor prefix = mask.prefix.defined() ? contiguous(mask.prefix) : Tensor();
-  const Tensor y = empty_like(source);
-  const auto view = [](const Tensor& x) { return x.defined() ? x.view() : View{}; };
-  on(y.device(), [&](auto dev) { kernels::attention_softmax(dev, source.view(), {view(padding), view(prefix), mask.causal}, y.view()); });
+  const Tensor source = contiguous(scores), y = empty_like(source);
+  const detail::KernelMask masking(mask, scores.dtype());
+  on(y.device(), [&](auto dev) { kernels::attention_softmax(dev, source.view(), masking.view(), y.view()); });
   return record("fused_attention_softmax", y, {source}, {y}, [](const Backward& call) -> Tensors {
     const Tensor p = call.saved(0);
     if (context().grad) {

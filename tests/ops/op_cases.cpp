@@ -25,6 +25,7 @@ const Rows& table() {
     add_index(all);
     add_products(all);
     add_normalize(all);
+    add_attention(all);
     add_factory(all);
     return all;
   }();

@@ -1,0 +1,95 @@
+#include "ops/attention.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "autodiff/node.h"
+#include "ops/copy.h"
+#include "ops/detail/attention_mask.h"
+#include "ops/detail/autocast.h"
+#include "ops/detail/dropout_at.h"
+#include "ops/join.h"
+#include "ops/kernels/attention.h"
+#include "ops/matmul.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+// Self attention from a projection to the heads' results: as a composition, and fused.
+namespace tern {
+
+namespace {
+
+void check(const char* op, const Tensor& qkv, const AttentionParams& params) {
+  if (qkv.dims() != 5 || qkv.size(2) != 3)
+    fail(op, fmt::format("expected queries, keys and values (B, T, 3, H, D) but got {}", to_string(qkv.shape())));
+  if (!(params.dropout >= 0 && params.dropout < 1)) fail(op, fmt::format("expected a probability in [0, 1) but got {}", params.dropout));
+  const std::int64_t length = qkv.size(1);
+  detail::check_mask(op, {qkv.size(0), qkv.size(3), length, length}, qkv.dtype(), qkv.device(), params.mask);
+}
+
+double scale_for(const Tensor& qkv) { return 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(qkv.size(4), 1))); }
+
+/// Queries, keys and values, (B, H, T, D) each.
+Tensors heads_of(const Tensor& qkv) {
+  Tensors parts = unstack(qkv, 2);
+  for (Tensor& part : parts) part = transpose(part, 1, 2);
+  return parts;
+}
+
+Tensor compose(const Tensor& qkv, const AttentionParams& params, bool is_fused) {
+  const Tensors heads = heads_of(qkv);
+  const Tensor scores = matmul(heads[0], transpose(heads[1], -1, -2), scale_for(qkv));
+  const Tensor weights = (is_fused ? fused_attention_softmax : attention_softmax)(scores, params.mask);
+  return transpose(matmul(dropout(weights, params.dropout, params.training), heads[2]), 1, 2);
+}
+
+/// The gradient, written in ops: what forward had is composed again, with the same draws.
+Tensor gradient(const Tensor& qkv, const Tensor& g_, const SoftmaxMask& mask, double p, PhiloxState draws) {
+  const double scale = scale_for(qkv);
+  const Tensors heads = heads_of(qkv);
+  const Tensor g = transpose(g_, 1, 2);
+  const Tensor weights = attention_softmax(matmul(heads[0], transpose(heads[1], -1, -2), scale), mask);
+  const auto dropped = [&](const Tensor& x) { return p > 0 ? detail::dropout_at(x, p, draws) : x; };
+  const Tensor weighted = dropped(matmul(g, transpose(heads[2], -1, -2))) * weights;
+  const Tensor scores = weighted - weights * sum(weighted, {-1}, true);
+  Tensors parts = {matmul(scores, heads[1], scale), matmul(transpose(scores, -1, -2), heads[0], scale),
+                   matmul(transpose(dropped(weights), -1, -2), g)};
+  for (Tensor& part : parts) part = transpose(part, 1, 2);
+  return stack(parts, 2);
+}
+
+}  // namespace
+
+Tensor self_attention(const Tensor& qkv, const AttentionParams& params) {
+  check("self_attention", qkv, params);
+  return compose(qkv, params, false);
+}
+
+Tensor fused_self_attention(const Tensor& qkv_, const AttentionParams& params) {
+  const Tensor qkv = detail::autocast("matmul", qkv_);
+  check("fused_self_attention", qkv, params);
+  bool has_kernel = false;
+  on(qkv.device(), [&](auto dev) { has_kernel = kernels::has_self_attention(dev, qkv.dtype(), qkv.size(1), qkv.size(4)); });
+  if (!has_kernel) return compose(qkv, params, true);
+
+  const Tensor source = contiguous(qkv);
+  const std::int64_t batch = qkv.size(0), length = qkv.size(1), heads = qkv.size(3);
+  const Tensor y = empty({batch, length, heads, qkv.size(4)}, qkv.dtype(), qkv.device());
+  const detail::KernelMask mask(params.mask, qkv.dtype());
+  const double scale = scale_for(qkv), p = params.training ? params.dropout : 0;
+  const PhiloxState draws = p > 0 ? context().generator.reserve(batch * heads * length * length) : PhiloxState{};
+  const auto attention = [=] { return kernels::Attention{mask.view(), scale, p, draws}; };
+  on(y.device(), [&](auto dev) { kernels::self_attention(dev, source.view(), attention(), y.view()); });
+  return record("fused_self_attention", y, {source}, {source}, [=, given = params.mask](const Backward& call) -> Tensors {
+    const Tensor x = call.saved(0);
+    if (context().grad) return {gradient(x, call.grad(), given, p, draws)};
+    const Tensor g = contiguous(call.grad()), dx = empty_like(x);
+    on(dx.device(), [&](auto dev) { kernels::self_attention_grad(dev, x.view(), g.view(), attention(), dx.view()); });
+    return {dx};
+  });
+}
+
+}  // namespace tern

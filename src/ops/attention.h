@@ -1,0 +1,20 @@
+#pragma once
+#include "ops/normalize.h"
+
+namespace tern {
+
+struct AttentionParams {
+  SoftmaxMask mask = {};
+  double dropout = 0;     ///< of the probabilities, while training
+  bool training = false;
+};
+
+/// For every head softmax(q k^T / sqrt(D) + mask) v, where qkv (B, T, 3, H, D) holds queries, keys and values as a projection writes
+/// them: (B, T, H, D). Vaswani et al., 2017. Throws Error for another number of dimensions, or a mask that does not fit.
+Tensor self_attention(const Tensor& qkv, const AttentionParams& params = {});
+/// The same with fused kernels. Short heads on a GPU (T and D up to 64) take one kernel forward and one backward, which keep scores and
+/// probabilities of a head in shared memory and never write them; others take products and a fused softmax. A query that sees no key
+/// gives zeros.
+Tensor fused_self_attention(const Tensor& qkv, const AttentionParams& params = {});
+
+}  // namespace tern
