@@ -65,7 +65,7 @@ const std::vector<Entry>& entries() {
       {"tgt", &Options::tgt, check_language, ""},
       {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "softmax and norms as fused kernels"},
       {"precision", &Options::precision, one_of({"fp32", "tf32", "bf16", "fp16"}),
-       "fp32, tf32, bf16 or fp16; 16 bits with float32 master weights"},
+       "fp32, tf32, bf16 or fp16; 16 bits with float32 master weights", true},
       {"seed", &Options::seed, whole_number(0, std::int64_t{1} << 53), "of weights, order and dropout"},
       {"epochs", &Options::epochs, count, "passes over the training pairs"},
       {"updates", &Options::updates, count_or_none, "stop after so many updates, 0 for when the epochs are done"},
@@ -178,6 +178,7 @@ io::JsonObject to_json(const Options& options) {
 Options from_json(const io::JsonObject& config, const std::filesystem::path& file) {
   Options options;
   for (const Entry& entry : entries()) {
+    if (entry.may_lack && !config.contains(entry.key)) continue;
     std::visit(
         [&]<class T>(T Options::*at) {
           if constexpr (std::is_same_v<T, std::string>)

@@ -69,6 +69,7 @@ struct Entry {
   std::variant<std::string Options::*, bool Options::*, std::int64_t Options::*, double Options::*> member;
   apps::Check check;  ///< of the value as text
   std::string help;   ///< "" for what has an option of its own kind
+  bool may_lack = false;  ///< a run of an earlier version does not say it: the default is what it did
 
   std::string flag() const;  ///< "--batch-size" for "batch_size"
   std::string text(const Options& options) const;

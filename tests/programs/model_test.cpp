@@ -101,6 +101,10 @@ TEST_CASE("A config.json of the wrong kind") {
   lacking.erase("layers");
   run.write("config.json", lacking.dump());
   run.refused("\"layers\" to be an integer but it is missing");
+  Json earlier = Json::parse(config);
+  earlier.erase("precision");
+  run.write("config.json", earlier.dump());
+  run.check_decodes();
 }
 
 TEST_CASE("A config.json with absurd sizes takes no memory") {
