@@ -1,6 +1,7 @@
 #include "bench/ops.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -13,9 +14,12 @@
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
+#include "ops/loss.h"
+#include "ops/matmul.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
+#include "ops/reduce.h"
 #include "ops/view.h"
 
 namespace tern::bench {
@@ -36,6 +40,7 @@ struct Case {
   Tensors leaves;  ///< what the gradient is taken of; the calls read them
   std::function<Tensor()> plain, fused;
   std::function<void()> update = {};  ///< instead of these, for what has no gradient; it moves forward_bytes
+  bool together = false;  ///< one figure for both directions, which an op may share work between
 };
 
 struct Size {
@@ -111,6 +116,31 @@ std::vector<std::int64_t> parameter_counts(Device device) {
   return {10'000'000, 124'000'000, 1'000'000'000};
 }
 
+Tensor classes_of(std::int64_t rows, std::int64_t classes, Device device) {
+  return minimum(cast(rand({rows}, 0, static_cast<double>(classes), DType::f64, device), DType::i64), static_cast<double>(classes - 1));
+}
+
+/// The mean cross-entropy of rows of logits. The plain one is the definition, in ops.
+Case loss_case(Size size, DType dtype, Device device) {
+  const std::int64_t bytes = size.rows * size.columns * static_cast<std::int64_t>(size_of(dtype));
+  const Tensor x = leaf({size.rows, size.columns}, dtype, device), targets = classes_of(size.rows, size.columns, device);
+  const auto plain = [=] { return -mean(gather(log_softmax(cast(x, DType::f32)), 1, unsqueeze(targets, 1))); };
+  return {"xent", {size.rows, size.columns}, dtype, bytes, 2 * bytes, {x}, plain, [=] { return cross_entropy(x, targets); }};
+}
+
+struct Head {
+  std::int64_t rows, classes, width;
+};
+
+/// A language model's head and its loss, without a bias. The bytes are those of its operands and their gradients.
+Case head_case(Head size, DType dtype, Device device) {
+  const std::int64_t bytes = (size.rows + size.classes) * size.width * static_cast<std::int64_t>(size_of(dtype));
+  const Tensor x = leaf({size.rows, size.width}, dtype, device), targets = classes_of(size.rows, size.classes, device);
+  const Tensor weight = (leaf({size.classes, size.width}, dtype, device).detach() * 0.02).set_requires_grad();
+  return {"linear_xent", {size.rows, size.classes, size.width}, dtype, bytes, bytes, {x, weight},
+          [=] { return cross_entropy(linear(x, weight), targets); }, [=] { return linear_cross_entropy(x, weight, {}, targets); }, {}, true};
+}
+
 std::vector<Shape> score_shapes(Device device) {
   if (device.type == DeviceType::cpu)
     return {{32, 8, 40, 40}, {8, 8, 128, 128}, {8, 8, 256, 256}, {4, 8, 512, 512}, {2, 8, 1024, 1024}, {1, 8, 2048, 2048}};
@@ -135,6 +165,17 @@ std::vector<Size> long_sizes(Device device) {
   return sizes;
 }
 
+std::vector<Size> loss_sizes(Device device) {
+  if (device.type == DeviceType::cpu) return {{1280, 10000}, {256, 50257}};
+  return {{4992, 10000}, {8192, 32000}, {8192, 50257}, {8192, 50304}};
+}
+
+/// The classic translator's head, and GPT-2's with its vocabulary as it is and padded.
+std::vector<Head> head_sizes(Device device) {
+  if (device.type == DeviceType::cpu) return {{1280, 10000, 256}};
+  return {{5120, 10000, 256}, {8192, 50257, 768}, {8192, 50304, 768}};
+}
+
 /// Makes each case when its turn comes: together they would not fit in memory.
 std::vector<std::function<Case()>> cases_of(const std::string& op, DType dtype, Device device) {
   std::vector<std::function<Case()>> cases;
@@ -147,6 +188,10 @@ std::vector<std::function<Case()>> cases_of(const std::string& op, DType dtype, 
   } else if (op == "adamw" || op == "grad_norm") {
     const auto make = op == "adamw" ? adamw_case : grad_norm_case;
     for (const std::int64_t count : parameter_counts(device)) cases.push_back([=] { return make(count, dtype, device); });
+  } else if (op == "xent") {
+    add(loss_sizes(device), [=](Size size) { return loss_case(size, dtype, device); });
+  } else if (op == "linear_xent") {
+    for (const Head& size : head_sizes(device)) cases.push_back([=] { return head_case(size, dtype, device); });
   } else if (op == "residual_layernorm") {
     add({{5120, 256}}, [=](Size size) { return residual_case(size, dtype, device); });
     add(norm_sizes(device), [=](Size size) { return residual_case(size, dtype, device); });
@@ -174,6 +219,8 @@ std::vector<std::string> words(const std::string& list) {
   for (std::string word; std::getline(stream, word, ',');) result.push_back(word);
   return result;
 }
+
+const std::vector<std::string> op_names = {"softmax", "layernorm", "rmsnorm", "residual_layernorm", "xent", "linear_xent", "adamw", "grad_norm"};
 
 /// Every word of a list is one of these.
 apps::Check list_of(const std::vector<std::string>& allowed) {
@@ -206,12 +253,12 @@ class Bench {
 
   void run(const Case& c, const std::string& mode) {
     if (c.update) return report_update(c, mode);
-    const Tensor g = cast(randn(c.shape, 0, 1, DType::f32, device_), c.dtype);
+    if (c.together) return run_together(c, mode);
     double forward[2], backward[2];
     for (const bool fused : {false, true}) {
       const auto& call = fused ? c.fused : c.plain;
       forward[fused] = measure([&] { call(); });
-      const Tensor y = call();
+      const Tensor y = call(), g = cast(randn(y.shape(), 0, 1, DType::f32, device_), y.dtype());
       backward[fused] = measure([&] { grad({y}, c.leaves, {g}, false, true); });
     }
     report(c, "_fwd", mode, forward[0], forward[1], c.forward_bytes);
@@ -219,6 +266,21 @@ class Bench {
   }
 
  private:
+  void run_together(const Case& c, const std::string& mode) {
+    double ms[2], peak_mb[2];
+    for (const bool fused : {false, true}) {
+      const auto& call = fused ? c.fused : c.plain;
+      ms[fused] = measure([&] { grad({call()}, c.leaves, {}); });
+      synchronize(device_);
+      const std::size_t before = memory_statistics(device_).allocated;
+      on(device_, [](auto dev) { backend::reset_peak_memory(dev); });
+      grad({call()}, c.leaves, {});
+      peak_mb[fused] = static_cast<double>(memory_statistics(device_).peak_allocated - before) / 1e6;
+    }
+    report(c, "_fwd_bwd", mode, ms[0], ms[1], c.forward_bytes + c.backward_bytes);
+    fmt::print("  memory beyond the operands at the peak: plain {:.0f} MB, fused {:.0f} MB\n", peak_mb[0], peak_mb[1]);
+  }
+
   /// The median of about `seconds_` of calls. On a GPU each finds the cache full of something else.
   double measure(const std::function<void()>& f) {
     const auto between = [&] {
@@ -292,13 +354,12 @@ void ops(const Options& options) {
 void add_ops(CLI::App& app) {
   auto* command = app.add_subcommand("ops", "time single operators, plain and fused, beside a copy");
   const auto options = std::make_shared<Options>();
-  const auto add = [&](const char* name, auto& value, const char* help, const apps::Check& check, const char* type) {
+  const auto add = [&](const char* name, auto& value, const std::string& help, const apps::Check& check, const char* type) {
     command->add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
   };
   std::vector<std::string> modes;
   for (const auto& [name, dtype] : dtypes) modes.push_back(name);
-  add("--op", options->op, "of softmax, layernorm, rmsnorm, residual_layernorm, adamw, grad_norm",
-      list_of({"softmax", "layernorm", "rmsnorm", "residual_layernorm", "adamw", "grad_norm"}), "LIST");
+  add("--op", options->op, fmt::format("of {}", fmt::join(op_names, ", ")), list_of(op_names), "LIST");
   add("--dtype", options->dtype, "of fp32, bf16, fp16, fp64", list_of(modes), "LIST");
   add("--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
   apps::add_threads_option(*command, options->threads);

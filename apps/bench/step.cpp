@@ -93,7 +93,7 @@ Measured measure(const Options& options, Device device) {
   nn::AdamW optimizer(nn::parameters(model), nn::AdamOptions{.lr = 1e-4, .weight_decay = 0.01});
   const Tensor ids = random_ids(options, device), labels = random_ids(options, device);
 
-  const auto loss = [&] { return cross_entropy(model.forward(ids), labels); };
+  const auto loss = [&] { return model.loss(ids, labels); };
   const auto as_written = [&](const Tensors&) {
     optimizer.zero_grad();
     const Tensor value = loss();

@@ -154,7 +154,7 @@ Tensor Trainer::loss(const Tensors& inputs, Reduction reduction) const {
   CrossEntropyOptions options{.token_weights = weights, .reduction = reduction};
   if (reduction == Reduction::mean) options.label_smoothing = options_.label_smoothing;
   const nn::AttentionMask mask(visible, length, length, nn::dtype_of(precision(options_)), ids.device());
-  return cross_entropy(model_.forward(ids, mask, places), labels, options);
+  return model_.loss(ids, labels, options, mask, places);
 }
 
 double Trainer::lr_factor() const {

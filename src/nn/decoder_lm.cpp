@@ -94,10 +94,24 @@ Tensor DecoderLM::forward(const Tensor& ids, const AttentionMask& mask, const Te
   return head.forward(x);
 }
 
-Tensor DecoderLM::forward(const Tensor& ids) const {
+AttentionMask DecoderLM::causal_mask(const Tensor& ids) const {
   const std::int64_t length = ids.dims() == 2 ? ids.size(1) : 0;
   const MaskOptions causal{.causal = true, .use_fused_kernel = options.use_fused_kernel};
-  return forward(ids, AttentionMask(causal, length, length, tokens.weight.dtype(), tokens.weight.device()));
+  return AttentionMask(causal, length, length, tokens.weight.dtype(), tokens.weight.device());
+}
+
+Tensor DecoderLM::forward(const Tensor& ids) const { return forward(ids, causal_mask(ids)); }
+
+Tensor DecoderLM::loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options, const AttentionMask& mask,
+                       const Tensor& places) const {
+  if (!options.use_fused_kernel) return cross_entropy(forward(ids, mask, places), labels, loss_options);
+  const Tensor x = hidden(ids, mask, places);
+  const ModuleScope scope(this, "DecoderLM");
+  return linear_cross_entropy(x, head.weight, head.bias, labels, loss_options);
+}
+
+Tensor DecoderLM::loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options) const {
+  return loss(ids, labels, loss_options, causal_mask(ids));
 }
 
 Tensor restarted_places(const Tensor& prefix, std::int64_t length, std::int64_t start, std::int64_t last) {

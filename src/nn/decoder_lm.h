@@ -1,5 +1,6 @@
 #pragma once
 #include "nn/transformer.h"
+#include "ops/loss.h"
 
 namespace tern::nn {
 
@@ -47,6 +48,11 @@ struct DecoderLM final : Module {
   Tensor forward(const Tensor& ids) const;
   /// With a mask of one's own, (1 or B, 1, T, T), and places in the table of positions, (B, T) of i64, other than 0 .. T - 1.
   Tensor forward(const Tensor& ids, const AttentionMask& mask, const Tensor& places = {}) const;
+  /// cross_entropy(forward(ids), labels, options), and likewise with a mask and places, for labels (B, T). With fused
+  /// kernels the logits are never whole in memory (linear_cross_entropy).
+  Tensor loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options = {}) const;
+  Tensor loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options, const AttentionMask& mask,
+              const Tensor& places = {}) const;
   /// What the head gets: ids (B, T) -> (B, T, width).
   Tensor hidden(const Tensor& ids, const AttentionMask& mask, const Tensor& places = {}) const;
 
@@ -57,6 +63,9 @@ struct DecoderLM final : Module {
   std::vector<TransformerLayer> blocks;
   std::optional<Norm> norm;
   Linear head;
+
+ private:
+  AttentionMask causal_mask(const Tensor& ids) const;
 };
 
 /// Places for rows of a prefix and a continuation, (B, length) of i64, from the prefixes' lengths (B): the prefix counts from

@@ -2,13 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/kernels/loss.h"
+#include "ops/kernels/matmul.h"
 #include "ops/kernels/reduce.h"
+#include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
@@ -20,69 +25,304 @@ namespace {
 /// The dtype in which losses of such logits are kept.
 DType loss_dtype(DType dtype) { return dtype == DType::f64 ? dtype : DType::f32; }
 
-/// The derivative of token_losses with respect to the logits, in ops, for a higher order.
-Tensor composed_gradient(const Tensor& x, const Tensor& targets, const Tensor& weights, const Tensor& g, double smoothing,
-                         std::int64_t ignore_index) {
+View view_of(const Tensor& x) { return x.defined() ? x.view() : View{}; }
+
+/// What turns targets into losses, and is known without them.
+struct Rule {
+  std::int64_t ignore_index = -100;
+  double smoothing = 0;
+};
+
+/// The targets of N rows of logits.
+struct Tokens {
+  Tensor targets, weights;  ///< (N), contiguous; weights, in the losses' dtype, may be undefined
+  Rule rule;
+
+  kernels::TokenTargets view() const { return {targets.view(), view_of(weights), rule.ignore_index, rule.smoothing}; }
+  Tokens part(std::int64_t first, std::int64_t count) const {
+    return {slice(targets, 0, first, first + count), weights.defined() ? slice(weights, 0, first, first + count) : Tensor(), rule};
+  }
+};
+
+/// The targets of logits (..., V), checked; `logits` is their shape.
+Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const Tensor& targets, const CrossEntropyOptions& options) {
+  const Tensor& weights = options.token_weights;
+  if (!is_floating(x.dtype()) || targets.dtype() != DType::i64)
+    fail(op, fmt::format("expected floating logits and i64 targets but got {} and {}", name(x.dtype()), name(targets.dtype())));
+  Shape expected = logits;
+  if (!expected.empty()) expected.pop_back();
+  if (logits.empty() || targets.shape() != expected || (weights.defined() && weights.shape() != expected))
+    fail(op, fmt::format("expected logits (..., V), targets (...) and weights (...) but got {}, {} and {}", to_string(logits),
+                         to_string(targets.shape()), weights.defined() ? to_string(weights.shape()) : "none"));
+  if (targets.device() != x.device() || (weights.defined() && weights.device() != x.device()))
+    fail(op, "expected logits, targets and weights on one device");
+  if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1))
+    fail(op, fmt::format("expected label smoothing in [0, 1] but got {}", options.label_smoothing));
+  const std::int64_t rows = targets.numel();
+  Tokens tokens{contiguous(reshape(targets, {rows})), {}, {options.ignore_index, options.label_smoothing}};
+  if (weights.defined()) tokens.weights = contiguous(reshape(cast(weights.detach(), loss_dtype(x.dtype())), {rows}));
+  return tokens;
+}
+
+/// The derivative of the losses with respect to logits x (N, V), in ops, for a higher order. g is (N) or one for all.
+Tensor composed_gradient(const Tensor& x, const Tokens& tokens, const Tensor& g) {
   const std::int64_t classes = x.size(1);
-  const Tensor spread = one_hot(targets, classes, x.dtype()) * (1 - smoothing) + smoothing / static_cast<double>(classes);
-  Tensor scale = where(eq(targets, static_cast<double>(ignore_index)), 0.0, g);
-  if (weights.defined()) scale = scale * weights;
+  const Tensor spread = one_hot(tokens.targets, classes, x.dtype()) * (1 - tokens.rule.smoothing) + tokens.rule.smoothing / static_cast<double>(classes);
+  Tensor scale = where(eq(tokens.targets, static_cast<double>(tokens.rule.ignore_index)), 0.0, g);
+  if (tokens.weights.defined()) scale = scale * tokens.weights;
   return cast(unsqueeze(scale, 1), x.dtype()) * (exp(x - logsumexp(x, {1}, true)) - spread);
 }
 
-/// The loss of each row of logits x (N, V).
-Tensor token_losses(const Tensor& x, const Tensor& targets, const Tensor& weights, double smoothing, std::int64_t ignore_index) {
-  const DType dtype = loss_dtype(x.dtype());
-  Tensor losses = empty({x.size(0)}, dtype, x.device()), lse;
-  const View no_weights{};
-  {
-    const NoGrad unrecorded;
-    lse = logsumexp(cast(x, dtype), {1});  // a rounding of it to 16 bits would be an error of the loss
-  }
-  on(x.device(), [&](auto dev) {
-    kernels::cross_entropy(dev, x.view(), lse.view(), targets.view(), weights.defined() ? weights.view() : no_weights,
-                           losses.view(), smoothing, ignore_index);
+/// Losses (N) as the caller wants them, and what divides them: 1 for a sum.
+struct Reduced {
+  Tensor value, total;
+};
+Reduced reduce(const Tensor& losses, const Tokens& tokens, Reduction reduction) {
+  if (reduction == Reduction::none) return {losses, {}};
+  const Reduced result{empty({}, losses.dtype(), losses.device()), empty({}, losses.dtype(), losses.device())};
+  on(losses.device(), [&](auto dev) {
+    kernels::reduce_losses(dev, losses.view(), tokens.view(), reduction == Reduction::mean, result.value.view(), result.total.view());
   });
-  return record("cross_entropy", losses, {x}, {x, lse, targets, weights}, [=](const Backward& call) -> Tensors {
-    const Tensor logits = call.saved(0), w = call.saved(3), &g = call.grad();
-    if (context().grad) return {composed_gradient(logits, call.saved(2), w, g, smoothing, ignore_index)};
-    Tensor dx = empty(logits.shape(), logits.dtype(), logits.device());
+  return result;
+}
+
+/// What arrives at N losses from that of their reduction.
+kernels::LossGradient of_losses(const Tensor& g, const Tensor& total, std::int64_t count) {
+  View each = g.view();
+  if (total.defined()) {
+    each.shape = {count};
+    each.strides = {0};
+  }
+  return {each, view_of(total)};
+}
+
+/// The same in ops: (N), or one for all.
+Tensor composed_of_losses(const Tensor& g, const Tensor& total) { return total.defined() ? g / total : g; }
+
+}  // namespace
+
+/// (Autocast asks for float32, which the kernels compute in whatever the logits are stored in: there is nothing to cast.)
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options) {
+  const Tokens tokens = flat_tokens("cross_entropy", logits, logits.shape(), targets, options);
+  Tensor x = reshape(logits, {targets.numel(), logits.size(-1)});
+  if (x.strides()[1] != 1) x = contiguous(x);
+  const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device()), lse = empty_like(losses);
+  on(x.device(), [&](auto dev) { kernels::cross_entropy(dev, x.view(), tokens.view(), lse.view(), losses.view()); });
+  const auto [value, total] = reduce(losses, tokens, options.reduction);
+  const auto backward = [rule = tokens.rule](const Backward& call) -> Tensors {
+    const Tensor rows = call.saved(0), kept_total = call.saved(4), &g = call.grad();
+    const Tokens kept{call.saved(2), call.saved(3), rule};
+    if (context().grad) return {composed_gradient(rows, kept, composed_of_losses(g, kept_total))};
+    const Tensor dx = empty(rows.shape(), rows.dtype(), rows.device());
     on(dx.device(), [&](auto dev) {
-      kernels::cross_entropy_grad(dev, logits.view(), call.saved(1).view(), call.saved(2).view(), w.defined() ? w.view() : no_weights,
-                                  g.view(), dx.view(), smoothing, ignore_index);
+      kernels::cross_entropy_grad(dev, rows.view(), call.saved(1).view(), kept.view(), of_losses(g, kept_total, rows.size(0)), dx.view());
     });
     return {dx};
+  };
+  const Tensor result = record("cross_entropy", value, {x}, {x, lse, tokens.targets, tokens.weights, total}, backward);
+  return options.reduction == Reduction::none ? reshape(result, targets.shape()) : result;
+}
+
+// Note [Chunks of logits]
+// The logits of a language model are its largest tensor: (8192, 50304) in bf16 take 0.8 GB, and as much again for their gradient. But a
+// row's gradient depends on the row alone. So some rows at a time are multiplied by the head, turned into their losses and their gradient
+// in place, and multiplied into the gradients of x, weight and bias, in one buffer for all chunks. These gradients are made with the loss,
+// in forward, so that logits are computed once: three products, as many as without chunks. They are those of the sum of all losses; what
+// arrives in backward, which includes any loss scale, and the division by the number of tokens are one factor on the device, and multiply
+// what is D wide: x's gradient, and the weight's on its way into the leaf's slot. (Divided before, float16 would not hold the logits'
+// gradients.) After Hsu et al., "Liger Kernel", 2024. Where each token's loss has a factor of its own, which forward cannot know, the logits are computed
+// again in backward. Memory: a chunk, and between forward and backward the gradients of x, weight and bias.
+//
+// Short chunks cost time: the weight's gradient is read and written (and in 16 bits rounded) by each, and products of few rows leave a GPU
+// half empty.
+
+namespace {
+
+/// Bytes of logits in a chunk.
+std::int64_t chunk_bytes(Device device) { return std::int64_t{1} << (device.type == DeviceType::cpu ? 26 : 28); }
+
+/// A linear layer's operands: rows (N, D), weight (V, D), bias (V) or undefined. All but the bias have contiguous rows.
+struct Head {
+  Tensor rows, weight, bias;
+
+  std::int64_t classes() const { return weight.size(0); }
+};
+
+/// Where the gradients of a head's operands go, each unless undefined.
+struct HeadGradients {
+  Tensor rows, weight, bias;
+  Write weight_write = Write::overwrite;  ///< of the first chunk
+
+  bool any() const { return rows.defined() || weight.defined() || bias.defined(); }
+};
+
+/// Elements in the 16 bytes of which a GPU's fast products take whole ones.
+std::int64_t word_size(const Head& head) { return 16 / static_cast<std::int64_t>(size_of(head.rows.dtype())); }
+
+/// (rows, V), each row at an aligned address, even where V is odd.
+Tensor make_logits(const Head& head, std::int64_t rows) {
+  const std::int64_t stride = (head.classes() + word_size(head) - 1) / word_size(head) * word_size(head);
+  return slice(empty({rows, stride}, head.rows.dtype(), head.rows.device()), 1, 0, head.classes());
+}
+
+/// Classes [begin, end).
+struct Range {
+  std::int64_t begin, end;
+};
+
+/// The classes as products take them: all, or where their number is odd, whole words and the rest. For GPT-2's 50,257 that is five times as fast.
+std::vector<Range> ranges(const Head& head) {
+  const std::int64_t whole = head.classes() / word_size(head) * word_size(head);
+  if (whole == 0 || whole == head.classes() || head.rows.device().type == DeviceType::cpu) return {{0, head.classes()}};
+  return {{0, whole}, {whole, head.classes()}};
+}
+
+std::int64_t rows_of_chunk(const Head& head) {
+  const std::int64_t rows = head.rows.size(0), row_bytes = std::max<std::int64_t>(head.classes(), 1) * static_cast<std::int64_t>(size_of(head.rows.dtype()));
+  const std::int64_t most = std::max<std::int64_t>(chunk_bytes(head.rows.device()) / row_bytes, 1), chunks = (rows + most - 1) / most;
+  constexpr std::int64_t tile = 128;  // of a product
+  return chunks <= 1 ? rows : ((rows + chunks - 1) / chunks + tile - 1) / tile * tile;
+}
+
+/// Writes losses (N), and the gradients of their sum, each loss with its factor in g, (N) of any stride or all 1 without data.
+void walk_chunks(const Head& head, const Tokens& tokens, const View& g, const Tensor& losses, const HeadGradients& gradients, std::int64_t chunk_rows) {
+  const NoGrad unrecorded;
+  const std::int64_t count = head.rows.size(0), step = chunk_rows > 0 ? chunk_rows : rows_of_chunk(head);
+  if (count == 0 && gradients.weight.defined() && gradients.weight_write == Write::overwrite) zero_(gradients.weight);
+  if (count == 0 && gradients.bias.defined()) zero_(gradients.bias);
+  if (count == 0) return;
+  const Tensor buffer = make_logits(head, std::min(step, count));
+  const std::vector<Range> classes = ranges(head);
+  Tensor bias_parts;  // the sum of each chunk's columns
+  if (gradients.bias.defined()) bias_parts = empty({(count + step - 1) / step, head.classes()}, buffer.dtype(), buffer.device());
+  on(head.rows.device(), [&](auto dev) {
+    for (std::int64_t first = 0; first < count; first += step) {
+      const std::int64_t n = std::min(step, count - first);
+      const auto part = [&](const Tensor& x) { return slice(x, 0, first, first + n); };
+      const Tensor x = part(head.rows), logits = slice(buffer, 0, 0, n);
+      for (const Range& some : classes) {
+        const Tensor y = slice(logits, 1, some.begin, some.end), weight = slice(head.weight, 0, some.begin, some.end);
+        const View bias = head.bias.defined() ? slice(head.bias, 0, some.begin, some.end).view() : View{};
+        if (y.is_contiguous()) kernels::linear(dev, x.view(), weight.view(), bias, y.view());
+        else kernels::plain_linear(dev, x.view(), weight.view(), bias, y.view());
+      }
+      const Tokens targets = tokens.part(first, n);
+      if (!gradients.any()) {
+        kernels::cross_entropy(dev, logits.view(), targets.view(), empty({n}, losses.dtype(), losses.device()).view(), part(losses).view());
+        continue;
+      }
+      View factors = g;
+      if (g.data) {
+        factors.data = static_cast<std::byte*>(g.data) + first * g.strides[0] * static_cast<std::int64_t>(size_of(g.dtype));
+        factors.shape = {n};
+      }
+      kernels::cross_entropy_with_grad(dev, logits.view(), targets.view(), {factors, {}}, part(losses).view());
+      for (const Range& some : classes) {
+        const Tensor y = slice(logits, 1, some.begin, some.end);
+        if (gradients.rows.defined())
+          kernels::matmul(dev, y.view(), slice(head.weight, 0, some.begin, some.end).view(), part(gradients.rows).view(), 1,
+                          some.begin == 0 ? Write::overwrite : Write::accumulate);
+        if (gradients.weight.defined())
+          kernels::matmul(dev, transpose(y, 0, 1).view(), x.view(), slice(gradients.weight, 0, some.begin, some.end).view(), 1,
+                          first == 0 ? gradients.weight_write : Write::accumulate);
+      }
+      if (gradients.bias.defined()) kernels::reduce(dev, kernels::Reduce::sum, logits.view(), slice(bias_parts, 0, first / step, first / step + 1).view(), 1);
+    }
+    if (gradients.bias.defined()) kernels::reduce(dev, kernels::Reduce::sum, bias_parts.view(), unsqueeze(gradients.bias, 0).view(), 1);
   });
+}
+
+/// The gradients of x, weight and bias in ops, for a higher order.
+Tensors composed_gradients(const Backward& call, Rule rule) {
+  const Tensor x = call.saved(0), weight = call.saved(1), bias = call.saved(2);
+  const Tokens tokens{call.saved(3), call.saved(4), rule};
+  const Tensor logits = composed_gradient(linear(x, weight, bias), tokens, composed_of_losses(call.grad(), call.saved(5)));
+  return {call.needs(0) ? matmul(logits, weight) : Tensor(), call.needs(1) ? matmul(transpose(logits, 0, 1), x) : Tensor(),
+          call.needs(2) ? sum(logits, {0}) : Tensor()};
+}
+
+HeadGradients make_gradients(const Head& head, bool rows, bool weight, bool bias) {
+  const auto made = [](const Tensor& x, bool wanted) { return wanted ? empty(x.shape(), x.dtype(), x.device()) : Tensor(); };
+  return {made(head.rows, rows), made(head.weight, weight), made(head.bias, bias)};
+}
+
+/// The slot of an input if all of a gradient can be added to it as it lies.
+Tensor contiguous_slot(const Backward& call, std::size_t input) {
+  const Tensor slot = call.slot(input);
+  return slot.defined() && slot.is_contiguous() ? slot : Tensor();
+}
+
+/// A gradient that was kept, times what arrives; undefined where it was added to the input's slot.
+Tensor scaled(const Backward& call, std::size_t input, const Tensor& kept, const kernels::LossGradient& of_loss) {
+  if (!kept.defined()) return {};
+  const NoGrad outside;
+  const Tensor slot = contiguous_slot(call, input), y = slot.defined() ? slot : empty(kept.shape(), kept.dtype(), kept.device());
+  if (slot.defined()) begin_in_place("linear_cross_entropy", slot);
+  on(y.device(), [&](auto dev) { kernels::scale(dev, kept.view(), of_loss, y.view(), slot.defined() ? Write::accumulate : Write::overwrite); });
+  return slot.defined() ? Tensor() : y;
+}
+
+/// The mean or the sum of the losses of rows of logits.
+Tensor reduced_losses(const Head& head, const Tokens& tokens, Reduction reduction, std::int64_t chunk_rows) {
+  const auto& [x, weight, bias] = head;
+  HeadGradients gradients;
+  if (needs_record({x, weight, bias}))
+    gradients = make_gradients(head, x.requires_grad(), weight.requires_grad(), bias.defined() && bias.requires_grad());
+  const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device());
+  walk_chunks(head, tokens, {}, losses, gradients, chunk_rows);
+  const auto [value, total] = reduce(losses, tokens, reduction);
+  const auto backward = [rule = tokens.rule](const Backward& call) -> Tensors {
+    if (context().grad) return composed_gradients(call, rule);
+    const kernels::LossGradient of_loss{call.grad().view(), call.saved(5).view()};
+    return {scaled(call, 0, call.saved(6), of_loss), scaled(call, 1, call.saved(7), of_loss), scaled(call, 2, call.saved(8), of_loss)};
+  };
+  return record("linear_cross_entropy", value, {x, weight, bias},
+                {x, weight, bias, tokens.targets, tokens.weights, total, gradients.rows, gradients.weight, gradients.bias}, backward);
+}
+
+/// The loss of each row of logits.
+Tensor losses_of_rows(const Head& head, const Tokens& tokens, std::int64_t chunk_rows) {
+  const auto& [x, weight, bias] = head;
+  const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device());
+  walk_chunks(head, tokens, {}, losses, {}, chunk_rows);
+  const auto backward = [rule = tokens.rule, chunk_rows](const Backward& call) -> Tensors {
+    if (context().grad) return composed_gradients(call, rule);
+    const Tokens kept{call.saved(3), call.saved(4), rule};
+    const Head again{call.saved(0), call.saved(1), call.saved(2)};
+    const Tensor slot = contiguous_slot(call, 1);
+    HeadGradients gradients = make_gradients(again, call.needs(0), call.needs(1) && !slot.defined(), call.needs(2));
+    if (slot.defined()) {
+      const NoGrad outside;
+      begin_in_place("linear_cross_entropy", slot);
+      gradients.weight = slot;
+      gradients.weight_write = Write::accumulate;
+    }
+    walk_chunks(again, kept, call.grad().view(), empty_like(call.grad()), gradients, chunk_rows);
+    return {gradients.rows, slot.defined() ? Tensor() : gradients.weight, gradients.bias};
+  };
+  return record("linear_cross_entropy", losses, {x, weight, bias}, {x, weight, bias, tokens.targets, tokens.weights, Tensor()}, backward);
 }
 
 }  // namespace
 
-Tensor cross_entropy(const Tensor& logits_, const Tensor& targets, const CrossEntropyOptions& options) {
-  const Tensor logits = detail::autocast("cross_entropy", logits_);
-  const auto& [token_weights, ignore_index, smoothing, reduction] = options;
-  if (!is_floating(logits.dtype()) || targets.dtype() != DType::i64)
-    fail("cross_entropy", fmt::format("expected floating logits and i64 targets but got {} and {}", name(logits.dtype()), name(targets.dtype())));
-  Shape expected = logits.shape();
-  if (!expected.empty()) expected.pop_back();
-  if (logits.dims() == 0 || targets.shape() != expected || (token_weights.defined() && token_weights.shape() != expected))
-    fail("cross_entropy", fmt::format("expected logits (..., V), targets (...) and weights (...) but got {}, {} and {}", to_string(logits.shape()),
-                                      to_string(targets.shape()), token_weights.defined() ? to_string(token_weights.shape()) : "none"));
-  if (targets.device() != logits.device() || (token_weights.defined() && token_weights.device() != logits.device()))
-    fail("cross_entropy", "expected logits, targets and weights on one device");
-  if (!(smoothing >= 0 && smoothing <= 1)) fail("cross_entropy", fmt::format("expected label smoothing in [0, 1] but got {}", smoothing));
-
-  const std::int64_t rows = targets.numel();
-  const DType dtype = loss_dtype(logits.dtype());
-  Tensor x = reshape(logits, {rows, logits.size(-1)});
-  if (x.strides()[1] != 1) x = contiguous(x);
-  const Tensor flat_targets = contiguous(reshape(targets, {rows}));
-  Tensor weights;
-  if (token_weights.defined()) weights = contiguous(reshape(cast(token_weights.detach(), dtype), {rows}));
-  const Tensor losses = token_losses(x, flat_targets, weights, smoothing, ignore_index);
-  if (reduction == Reduction::none) return reshape(losses, targets.shape());
-  if (reduction == Reduction::sum) return sum(losses);
-  const Tensor counted = cast(ne(flat_targets, static_cast<double>(ignore_index)), dtype);
-  return sum(losses) / sum(weights.defined() ? counted * weights : counted);
+Tensor linear_cross_entropy(const Tensor& x_, const Tensor& weight_, const Tensor& bias_, const Tensor& targets, const CrossEntropyOptions& options,
+                            std::int64_t chunk_rows) {
+  const Tensor x = detail::autocast("linear", x_), weight = detail::autocast("linear", weight_), bias = detail::autocast("linear", bias_);
+  if (weight.dims() != 2 || x.dims() == 0 || x.size(-1) != weight.size(1) || (bias.defined() && bias.shape() != Shape{weight.size(0)}))
+    fail("linear_cross_entropy", fmt::format("expected x (..., D), weight (V, D) and bias (V) but got {}, {} and {}", to_string(x.shape()),
+                                             to_string(weight.shape()), bias.defined() ? to_string(bias.shape()) : "none"));
+  for (const Tensor* parameter : {&weight, &bias})
+    if (parameter->defined() && (parameter->dtype() != x.dtype() || parameter->device() != x.device()))
+      fail("linear_cross_entropy", fmt::format("expected parameters like x, {} on {}, but got {} on {}", name(x.dtype()), to_string(x.device()),
+                                               name(parameter->dtype()), to_string(parameter->device())));
+  if (chunk_rows < 0) fail("linear_cross_entropy", fmt::format("expected chunks of at least one row, or 0, but got {}", chunk_rows));
+  Shape logits = x.shape();
+  logits.back() = weight.size(0);
+  const Tokens tokens = flat_tokens("linear_cross_entropy", x, logits, targets, options);
+  const auto with_rows = [](const Tensor& matrix) { return matrix.strides()[1] == 1 && matrix.strides()[0] >= matrix.size(1) ? matrix : contiguous(matrix); };
+  const Head head{with_rows(reshape(x, {targets.numel(), x.size(-1)})), with_rows(weight), bias};
+  if (options.reduction != Reduction::none) return reduced_losses(head, tokens, options.reduction, chunk_rows);
+  return reshape(losses_of_rows(head, tokens, chunk_rows), targets.shape());
 }
 
 Tensor mse_loss(const Tensor& a_, const Tensor& b_, Reduction reduction) {

@@ -16,6 +16,11 @@ struct CrossEntropyOptions {
 /// the tokens that are not ignored; without any it is NaN. Losses are f32 for 16-bit logits.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 
+/// cross_entropy(linear(x, weight, bias), targets, options) for x (..., D), weight (V, D) and bias (V) or none, without ever holding all
+/// logits: rows of x go through in chunks, of `chunk_rows` or, for 0, of as many as are fast (Note [Chunks of logits]).
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& targets,
+                            const CrossEntropyOptions& options = {}, std::int64_t chunk_rows = 0);
+
 /// Mean (or sum, or all) of (a - b)^2; a and b have one shape.
 Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction = Reduction::mean);
 

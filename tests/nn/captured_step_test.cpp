@@ -30,7 +30,7 @@ struct Training {
   }
   Tensor step(const Tensors& batch) {
     optimizer.zero_grad();
-    const Tensor loss = cross_entropy(model.forward(batch[0]), batch[0]);
+    const Tensor loss = model.loss(batch[0], batch[0]);
     if (scaler) {
       scaler->scaled(loss).backward();
       scaler->step(optimizer, 0.5);

@@ -238,37 +238,75 @@ TEST_CASE("cross_entropy and its gradient") {
           targets.random(0, double(columns)).set(3, double(ignored));
           weights.random(0.5, 2);
           g.random(-1, 1);
-          lse.fill([&](std::int64_t n) {
+          const auto lse_of = [&](std::int64_t n) {
             double sum = 0;
             for (std::int64_t v = 0; v < columns; ++v) sum += std::exp(at(n, v));
-            return std::log(sum);
-          });
-          const View none, &w = weighted ? weights.view : none;
-          run(losses, [&](const View& y) { cross_entropy(Cpu{}, x, lse.view, targets.view, w, y, smoothing, ignored); });
-          check(losses, [&](std::int64_t n) {
+            return n == 3 ? 0 : std::log(sum);
+          };
+          const auto loss_of = [&](std::int64_t n) {
             if (n == 3) return 0.0;
             double mean = 0;
             for (std::int64_t v = 0; v < columns; ++v) mean += at(n, v) / double(columns);
-            const double loss = (1 - smoothing) * (lse[n] - at(n, std::int64_t(targets[n]))) + smoothing * (lse[n] - mean);
+            const double top = lse_of(n), loss = (1 - smoothing) * (top - at(n, std::int64_t(targets[n]))) + smoothing * (top - mean);
             return loss * (weighted ? weights[n] : 1);
-          });
+          };
+          const TokenTargets tokens{targets.view, weighted ? weights.view : View{}, ignored, smoothing};
+          run(losses, [&](const View& y) { cross_entropy(Cpu{}, x, tokens, lse.view, y); });
+          check(losses, loss_of);
+          check(lse, lse_of);
+          Array value({}, wide), total({}, wide);
+          for (bool mean : {false, true}) {
+            reduce_losses(Cpu{}, losses.view, tokens, mean, value.view, total.view);
+            double sum = 0, divisor = 0;
+            for (std::int64_t n = 0; n < rows; ++n) {
+              sum += losses[n];
+              if (n != 3) divisor += weighted ? weights[n] : 1;
+            }
+            if (!mean) divisor = 1;
+            check(total, [&](std::int64_t) { return divisor; });
+            check(value, [&](std::int64_t) { return sum / divisor; });
+          }
+          const auto gradient_of = [&](std::int64_t i, double of_loss) {
+            const std::int64_t n = i / columns, v = i % columns;
+            if (n == 3) return 0.0;
+            const double hit = v == std::int64_t(targets[n]) ? 1 - smoothing : 0;
+            return of_loss * (weighted ? weights[n] : 1) * (std::exp(at(n, v) - lse_of(n)) - hit - smoothing / double(columns));
+          };
           for (bool shared : {false, true}) {
             View gradient = g.view;
             if (shared) gradient.strides[0] = 0;
-            run(dx, [&](const View& y) { cross_entropy_grad(Cpu{}, x, lse.view, targets.view, w, gradient, y, smoothing, ignored); });
-            check(dx, [&](std::int64_t i) {
-              const std::int64_t n = i / columns, v = i % columns;
-              if (n == 3) return 0.0;
-              const double hit = v == std::int64_t(targets[n]) ? 1 - smoothing : 0;
-              return g[shared ? 0 : n] * (weighted ? weights[n] : 1) * (std::exp(at(n, v) - lse[n]) - hit - smoothing / double(columns));
-            });
+            run(dx, [&](const View& y) { cross_entropy_grad(Cpu{}, x, lse.view, tokens, {gradient, total.view}, y); });
+            check(dx, [&](std::int64_t i) { return gradient_of(i, g[shared ? 0 : i / columns] / total[0]); });
+          }
+          for (bool given : {false, true}) {
+            // The logits move to dx, and become their gradient there.
+            dx.fill([&](std::int64_t i) { return at(i / columns, i % columns); });
+            run(dx, [&](const View& y) { cross_entropy_with_grad(Cpu{}, y, tokens, {given ? g.view : View{}, {}}, losses.view); });
+            check(losses, loss_of);
+            check(dx, [&](std::int64_t i) { return gradient_of(i, given ? g[i / columns] : 1); });
           }
           if (columns == 31) {
             targets.set(8, 31);
-            CHECK_THROWS_AS(cross_entropy(Cpu{}, x, lse.view, targets.view, w, losses.view, smoothing, ignored), Error);
-            CHECK_THROWS_AS(cross_entropy_grad(Cpu{}, x, lse.view, targets.view, w, g.view, dx.view, smoothing, ignored), Error);
+            CHECK_THROWS_AS(cross_entropy(Cpu{}, x, tokens, lse.view, losses.view), Error);
+            CHECK_THROWS_AS(cross_entropy_grad(Cpu{}, x, lse.view, tokens, {g.view, {}}, dx.view), Error);
+            CHECK_THROWS_AS(cross_entropy_with_grad(Cpu{}, dx.view, tokens, {}, losses.view), Error);
           }
         }
+}
+
+TEST_CASE("a gradient times a factor, in a new place or added to one") {
+  for (DType dtype : floats)
+    for (std::int64_t n : {0, 1, 31, 33, 1025, 40000})
+      for (Write write : {Write::overwrite, Write::accumulate}) {
+        Array x({n}, dtype), y({n}, dtype), factor({}, dtype == DType::f64 ? DType::f64 : DType::f32);
+        x.random(-2, 2);
+        y.random(-2, 2);
+        factor.set(0, 0.37);
+        std::vector<double> before;
+        for (std::int64_t i = 0; i < n; ++i) before.push_back(write == Write::accumulate ? y[i] : 0);
+        run(y, [&](const View& to) { scale(Cpu{}, x.view, {factor.view, {}}, to, write); });
+        check(y, [&](std::int64_t i) { return before[static_cast<std::size_t>(i)] + factor[0] * x[i]; });
+      }
 }
 
 TEST_CASE("adam and sgd") {

@@ -183,10 +183,9 @@ void add_linear(Rows& rows, bool has_gelu) {
   rows.push_back(row);
 }
 
-/// The losses of rows of logits, as the definition says.
-Arrays cross_entropy_of(Ref in, std::int64_t ignore, double smoothing, Reduction reduction) {
-  A x = in[0], targets = in[1];
-  const DType dtype = in.dtype == DType::f64 ? DType::f64 : DType::f32;
+/// The losses of rows of logits x, as the definition says; weights may be null.
+Arrays cross_entropy_of(A x, A targets, const Array* token_weights, DType logits_dtype, std::int64_t ignore, double smoothing, Reduction reduction) {
+  const DType dtype = logits_dtype == DType::f64 ? DType::f64 : DType::f32;
   const std::int64_t classes = x.shape.back();
   double total = 0, weights = 0;
   Array losses = make(targets.shape, dtype, [&](const Shape& i) {
@@ -201,7 +200,7 @@ Arrays cross_entropy_of(Ref in, std::int64_t ignore, double smoothing, Reduction
       logits += x(at);
     }
     at.back() = target;
-    const double lse = std::log(sum), weight = in.inputs.size() > 2 ? in[2](i) : 1;
+    const double lse = std::log(sum), weight = token_weights ? (*token_weights)(i) : 1;
     const double loss =
         weight * ((1 - smoothing) * (lse - x(at)) + smoothing * (lse - logits / static_cast<double>(classes)));
     total += loss;
@@ -243,7 +242,9 @@ void add_loss(Rows& rows) {
                                  options.reduction = reduction;
                                  return {cross_entropy(in[0], in[1], options)};
                                },
-                               [=](Ref in) { return cross_entropy_of(in, ignore, smoothing, reduction); }});
+                               [=](Ref in) {
+                                 return cross_entropy_of(in[0], in[1], in.inputs.size() > 2 ? &in[2] : nullptr, in.dtype, ignore, smoothing, reduction);
+                               }});
         }
   const auto with = [](auto set) {
     CrossEntropyOptions options;
@@ -307,12 +308,69 @@ void add_loss(Rows& rows) {
   rows.push_back(row);
 }
 
+/// A number as the dtype keeps it: the losses, in float32, show how logits in 16 bits are rounded.
+double stored(double x, DType dtype) {
+  if (dtype == DType::f16) return static_cast<float>(f16(static_cast<float>(x)));
+  if (dtype == DType::bf16) return static_cast<float>(bf16(static_cast<float>(x)));
+  return x;
+}
+
+void add_linear_loss(Rows& rows) {
+  Row row{"linear_cross_entropy", {}};
+  row.slack = 40;
+  struct Layer {
+    Shape x;
+    std::int64_t classes, chunk;
+  };
+  for (const Layer& l : {Layer{{1, 1}, 1, 0}, {{3}, 5, 0}, {{0, 3}, 4, 0}, {{2, 2, 3}, 4, 3}, {{33, 5}, 31, 7}, {{3, 2}, 1025, 2}, {{40, 0}, 3, 16}, {{5, 33}, 8, 5}})
+    for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum})
+      for (const int variant : {0, 1, 2}) {  // plain, with a bias and smoothing, with ignored targets and token weights
+        Shape targets = l.x;
+        targets.pop_back();
+        if (numel(targets) == 0 && reduction == Reduction::mean) continue;  // NaN, and so are the gradients
+        std::vector<Input> inputs = {value(l.x, -1, 1), value({l.classes, l.x.back()}), index(targets, l.classes)};
+        if (variant == 1) inputs.push_back(value({l.classes}));
+        if (variant == 2) inputs.push_back(positive(targets));
+        if (variant == 2) inputs.back().differentiable = false;
+        const double smoothing = variant == 1 ? 0.1 : 0;
+        const std::int64_t ignore = variant < 2 || l.classes == 1 ? -100 : 2;
+        row.cases.push_back({inputs,
+                             [=](In in) -> Tensors {
+                               CrossEntropyOptions options{.ignore_index = ignore, .label_smoothing = smoothing, .reduction = reduction};
+                               if (variant == 2) options.token_weights = in[3];
+                               return {linear_cross_entropy(in[0], in[1], variant == 1 ? in[3] : Tensor(), in[2], options, l.chunk)};
+                             },
+                             [=](Ref in) {
+                               Array logits = product(in[0], permuted(in[1], {1, 0}));
+                               if (variant == 1) logits = zip(logits, in[3], in.dtype, [](double a, double b) { return a + b; });
+                               logits = map(logits, in.dtype, [&](double z) { return stored(z, in.dtype); });
+                               return cross_entropy_of(logits, in[2], variant == 2 ? &in[3] : nullptr, in.dtype, ignore, smoothing, reduction);
+                             }});
+        // In 16 bits a bias is added before the logits are rounded or after, as the device's product has it.
+        if (variant == 1) row.cases.back().dtypes = {DType::f64, DType::f32};
+      }
+  const Tensor x = sample({2, 3}), weight = sample({4, 3}), targets = sample({2}, DType::i64);
+  row.mistakes = {{[=] { linear_cross_entropy(x, sample({4, 2}), {}, targets); }, {"(2, 3)", "(4, 2)", "none"}},
+                  {[=] { linear_cross_entropy(x, weight, sample({3}), targets); }, {"(2, 3)", "(4, 3)", "(3,)"}},
+                  {[=] { linear_cross_entropy(x, sample({4, 3}, DType::f64), {}, targets); }, {"f32", "f64"}},
+                  {[=] { linear_cross_entropy(x, weight, sample({4}, DType::f64), targets); }, {"f32", "f64"}},
+                  {[=] { linear_cross_entropy(sample({2, 3}, DType::i64), sample({4, 3}, DType::i64), {}, targets); }, {"floating", "i64"}},
+                  {[=] { linear_cross_entropy(x, weight, {}, sample({3}, DType::i64)); }, {"(2, 4)", "(3,)", "none"}},
+                  {[=] { linear_cross_entropy(x, weight, {}, sample({2})); }, {"i64", "f32"}},
+                  {[=] { linear_cross_entropy(x, weight, {}, targets, {.token_weights = sample({3})}); }, {"(3,)"}},
+                  {[=] { linear_cross_entropy(x, weight, {}, targets, {.label_smoothing = 1.5}); }, {"1.5"}},
+                  {[=] { linear_cross_entropy(x, weight, {}, targets, {}, -1); }, {"-1"}},
+                  {[=] { linear_cross_entropy(x, weight, {}, Tensor::from(std::vector<std::int64_t>{0, 4}, {2})); }, {"4"}, "cross_entropy"}};
+  rows.push_back(row);
+}
+
 }  // namespace
 
 void add_products(Rows& rows) {
   add_matmul(rows);
   for (const bool has_gelu : {false, true}) add_linear(rows, has_gelu);
   add_loss(rows);
+  add_linear_loss(rows);
 }
 
 }  // namespace tern::op_cases

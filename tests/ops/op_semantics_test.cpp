@@ -10,6 +10,7 @@
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/loss.h"
+#include "ops/matmul.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
@@ -150,6 +151,28 @@ TEST_CASE("Ignored targets count for nothing in cross_entropy, and without any o
   CHECK(std::isnan(cross_entropy(logits, zeros({2}, DType::i64), options).item<double>()));
   options.reduction = Reduction::sum;
   CHECK(cross_entropy(logits, zeros({2}, DType::i64), options).item<double>() == 0);
+}
+
+TEST_CASE("linear_cross_entropy adds to gradients that are there, in chunks, twice") {
+  for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum}) {
+    const Tensor targets = Tensor::from(std::vector<std::int64_t>{1, 0, 3, 3, 2, -100, 1}, {7});
+    std::vector<Doubles> gradients[2];
+    for (const bool fused : {false, true}) {
+      Tensors leaves = {make_input(value({7, 3}), DType::f64, 0), make_input(value({4, 3}), DType::f64, 1), make_input(value({4}), DType::f64, 2)};
+      for (Tensor& x : leaves) x.set_requires_grad();
+      const CrossEntropyOptions options{.reduction = reduction};
+      for (int pass = 0; pass < 2; ++pass) {
+        const Tensor loss = fused ? linear_cross_entropy(leaves[0], leaves[1], leaves[2], targets, options, 2)
+                                  : cross_entropy(linear(leaves[0], leaves[1], leaves[2]), targets, options);
+        const Tensor g = make_input(value(loss.shape()), DType::f64, 3);
+        loss.backward(g, true);
+        loss.backward(g);
+      }
+      for (const Tensor& x : leaves) gradients[fused].push_back(list(x.grad()));
+    }
+    for (std::size_t i = 0; i < 3; ++i)
+      for (std::size_t k = 0; k < gradients[0][i].size(); ++k) CHECK(gradients[1][i][k] == Approx(gradients[0][i][k]).margin(1e-12));
+  }
 }
 
 TEST_CASE("An integer tensor takes whole numbers that it holds, and compares with any") {

@@ -151,7 +151,7 @@ TEST_CASE("The bench refuses what it cannot run") {
       {{"step", "--dropout", "1"}, "--dropout: "},
       {{"step", "--bach", "1"}, "did you mean --batch?"},
       {{"step", "--json", (directory / "no" / "x").string()}, "could not be opened"},
-      {{"ops", "--op", "softmax,foo"}, "--op: expected softmax, layernorm, rmsnorm, residual_layernorm, adamw, grad_norm but got foo"},
+      {{"ops", "--op", "softmax,foo"}, "--op: expected softmax, layernorm, rmsnorm, residual_layernorm, xent, linear_xent, adamw, grad_norm but got foo"},
       {{"ops", "--op", ""}, "--op: expected softmax"},
       {{"ops", "--dtype", "fp8"}, "--dtype: expected fp32, bf16, fp16, fp64 but got fp8"},
       {{"ops", "--seconds", "0"}, "--seconds: "},

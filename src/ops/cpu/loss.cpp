@@ -7,6 +7,8 @@
 #include "ops/cpu/loops.h"
 #include "ops/cpu/vector_math.h"
 
+// Cross-entropy on the CPU, row by row in runs that stay in the first-level cache: a row's logsumexp and its loss are one reading of it, and
+// its gradient, made right after it, another one from the second-level cache.
 namespace tern::kernels {
 
 using namespace loops;
@@ -16,84 +18,159 @@ namespace {
 [[gnu::always_inline]] inline float exp_of(float x) { return vector_math::exp(x); }
 [[gnu::always_inline]] inline double exp_of(double x) { return std::exp(x); }
 
-void check_targets(const View& x, const View& targets, std::int64_t ignore_index) {
-  const auto* const t = targets.as<const std::int64_t>();
+void check_targets(const View& x, const TokenTargets& tokens) {
+  const auto* const t = tokens.targets.as<const std::int64_t>();
   for (std::int64_t n = 0; n < x.shape[0]; ++n)
-    if (t[n] != ignore_index && (t[n] < 0 || t[n] >= x.shape[1]))
+    if (t[n] != tokens.ignore_index && (t[n] < 0 || t[n] >= x.shape[1]))
       fail("cross_entropy", "expected targets from 0 to " + std::to_string(x.shape[1] - 1) + " but got " + std::to_string(t[n]));
 }
 
-/// The sum of a row, run by run, so that it vectorises and its error stays small.
+/// The rows of logits of one call, of type S; C is the type of the arithmetic.
 template <class C, class S>
-C row_sum(const S* row, std::int64_t n) {
-  alignas(64) C buffer[chunk];
-  C total = 0;
-  for (std::int64_t i = 0; i < n; i += chunk) {
-    const std::int64_t m = std::min(chunk, n - i);
-    total += fold_run<Sum>(load(row + i, 1, m, buffer), m);
+class Rows {
+ public:
+  Rows(const View& x, const TokenTargets& tokens)
+      : x_(x), targets_(tokens.targets.as<const std::int64_t>()), weights_(tokens.weights.as<const C>()), ignore_index_(tokens.ignore_index),
+        smooth_(C(tokens.smoothing)), sharp_(C(1 - tokens.smoothing)) {}
+
+  bool is_ignored(std::int64_t n) const { return targets_[n] == ignore_index_; }
+
+  struct Loss {
+    C value, lse;
+  };
+
+  /// In runs: the largest logit so far, and the sum of exponentials relative to it.
+  Loss loss(std::int64_t n) const {
+    alignas(64) C buffer[chunk];
+    const S* const row = x_.as<const S>() + n * x_.strides[0];
+    C top = -std::numeric_limits<C>::infinity(), exponentials = 0, logits = 0;
+    for (std::int64_t first = 0; first < columns(); first += chunk) {
+      const std::int64_t m = std::min(chunk, columns() - first);
+      const C* const run = load(row + first, 1, m, buffer);
+      if (smooth_ != 0) logits += fold_run<Sum>(run, m);
+      const C highest = std::max(top, fold_run<Largest>(run, m));  // not NaN, which then comes in by the exponentials
+      if (highest == -std::numeric_limits<C>::infinity()) continue;
+      if (highest > top) exponentials *= exp_of(top - highest);
+      top = highest;
+      C part = 0;
+#pragma omp simd reduction(+ : part)
+      for (std::int64_t i = 0; i < m; ++i) part += exp_of(run[i] - highest);
+      exponentials += part;
+    }
+    const C lse = top + std::log(exponentials);
+    C value = sharp_ * (lse - C(row[targets_[n]]));
+    if (smooth_ != 0) value += smooth_ * (lse - logits / C(columns()));
+    return {weights_ ? value * weights_[n] : value, lse};
   }
-  return total;
-}
 
-}  // namespace
+  /// g is the gradient of the row's loss; `to` may be the row itself.
+  void gradient(std::int64_t n, C lse, C g, S* to) const {
+    if (is_ignored(n)) {
+      std::fill_n(to, columns(), S(C(0)));
+      return;
+    }
+    alignas(64) C in[chunk];
+    alignas(64) C result[chunk];
+    const S* const row = x_.as<const S>() + n * x_.strides[0];
+    const C factor = weights_ ? g * weights_[n] : g, even = smooth_ / C(columns());
+    for (std::int64_t first = 0; first < columns(); first += chunk) {
+      const std::int64_t m = std::min(chunk, columns() - first), target = targets_[n] - first;
+      const C* run = load(row + first, 1, m, in);
+      C* const out = tern::loops::target(to + first, 1, m, result);
+      // What the target's element needs is read before it is overwritten.
+      const bool hit = target >= 0 && target < m;
+      const C at_target = hit ? run[target] : C(0);
+#pragma omp simd
+      for (std::int64_t i = 0; i < m; ++i) out[i] = factor * (exp_of(run[i] - lse) - even);
+      if (hit) out[target] = factor * (exp_of(at_target - lse) - sharp_ - even);
+      store(out, to + first, 1, m);
+    }
+  }
 
-void cross_entropy(Cpu, const View& x, const View& lse, const View& targets, const View& weights, const View& losses,
-                   double smoothing, std::int64_t ignore_index) {
-  check_targets(x, targets, ignore_index);
-  const std::int64_t rows = x.shape[0], columns = x.shape[1];
+ private:
+  std::int64_t columns() const { return x_.shape[1]; }
+
+  const View& x_;
+  const std::int64_t* targets_;
+  const C* weights_;
+  std::int64_t ignore_index_;
+  C smooth_, sharp_;
+};
+
+/// Calls f(n, rows) for each row, shared among threads.
+template <class F>
+void for_rows(const View& x, const TokenTargets& tokens, F&& f) {
+  check_targets(x, tokens);
   dispatch_floats(x.dtype, "cross_entropy", [&]<class S>() {
-    using C = compute_t<S>;
-    const C smooth = C(smoothing), sharp = C(1 - smoothing), mean_factor = C(1 / double(columns));
-    // Without smoothing a row costs one element.
-    const std::int64_t row_size = smoothing == 0 ? 16 : columns;
-    parallel_units(rows, row_size, stream_grain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t n = begin; n < end; ++n) {
-        const std::int64_t target = targets.as<const std::int64_t>()[n];
-        C& loss = losses.as<C>()[n];
-        loss = 0;
-        if (target == ignore_index) continue;
-        const S* const row = x.as<const S>() + n * x.strides[0];
-        const C top = lse.as<const C>()[n];
-        loss = sharp * (top - C(row[target]));
-        if (smoothing != 0) loss += smooth * (top - row_sum<C>(row, columns) * mean_factor);
-        if (weights.data) loss *= weights.as<const C>()[n];
-      }
+    const Rows<compute_t<S>, S> rows(x, tokens);
+    parallel_units(x.shape[0], x.shape[1], function_grain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t n = begin; n < end; ++n) f.template operator()<compute_t<S>, S>(n, rows);
     });
   });
 }
 
-void cross_entropy_grad(Cpu, const View& x, const View& lse, const View& targets, const View& weights, const View& g, const View& dx,
-                        double smoothing, std::int64_t ignore_index) {
-  check_targets(x, targets, ignore_index);
-  const std::int64_t rows = x.shape[0], columns = x.shape[1];
-  dispatch_floats(x.dtype, "cross_entropy_grad", [&]<class S>() {
+/// The gradient of row n's loss.
+template <class C>
+C factor_of(const LossGradient& of_loss, std::int64_t n) {
+  const C g = of_loss.g.data ? of_loss.g.as<const C>()[n * (of_loss.g.dims() > 0 ? of_loss.g.strides[0] : 0)] : C(1);
+  return of_loss.total.data ? g / *of_loss.total.as<const C>() : g;
+}
+
+}  // namespace
+
+void cross_entropy(Cpu, const View& x, const TokenTargets& tokens, const View& lse, const View& losses) {
+  for_rows(x, tokens, [&]<class C, class S>(std::int64_t n, const Rows<C, S>& rows) {
+    const auto [loss, top] = rows.is_ignored(n) ? typename Rows<C, S>::Loss{} : rows.loss(n);
+    losses.as<C>()[n] = loss;
+    lse.as<C>()[n] = top;
+  });
+}
+
+void reduce_losses(Cpu, const View& losses, const TokenTargets& tokens, bool mean, const View& value, const View& total) {
+  dispatch_floats(losses.dtype, "cross_entropy", [&]<class C>() {
+    if constexpr (std::is_floating_point_v<C>) {
+      const std::int64_t count = losses.shape[0];
+      double sum = 0, weights = 0;
+      for (std::int64_t n = 0; n < count; ++n) {
+        sum += double(losses.as<const C>()[n]);
+        if (tokens.targets.as<const std::int64_t>()[n] != tokens.ignore_index) weights += tokens.weights.data ? double(tokens.weights.as<const C>()[n]) : 1;
+      }
+      *total.as<C>() = mean ? C(weights) : C(1);
+      *value.as<C>() = mean ? C(sum / weights) : C(sum);
+    }
+  });
+}
+
+void cross_entropy_grad(Cpu, const View& x, const View& lse, const TokenTargets& tokens, const LossGradient& of_loss, const View& dx) {
+  for_rows(x, tokens, [&]<class C, class S>(std::int64_t n, const Rows<C, S>& rows) {
+    rows.gradient(n, lse.as<const C>()[n], factor_of<C>(of_loss, n), dx.as<S>() + n * dx.strides[0]);
+  });
+}
+
+void cross_entropy_with_grad(Cpu, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses) {
+  for_rows(x, tokens, [&]<class C, class S>(std::int64_t n, const Rows<C, S>& rows) {
+    const auto [loss, lse] = rows.is_ignored(n) ? typename Rows<C, S>::Loss{} : rows.loss(n);
+    losses.as<C>()[n] = loss;
+    rows.gradient(n, lse, factor_of<C>(of_loss, n), x.as<S>() + n * x.strides[0]);
+  });
+}
+
+void scale(Cpu, const View& x, const LossGradient& of_loss, const View& y, Write write) {
+  dispatch_floats(x.dtype, "scale", [&]<class S>() {
     using C = compute_t<S>;
-    const C sharp = C(1 - smoothing), even = C(smoothing / double(columns));
-    parallel_units(rows, columns, function_grain, [&](std::int64_t begin, std::int64_t end) {
+    const C by = factor_of<C>(of_loss, 0);
+    parallel_units(x.numel(), 1, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) C in[chunk];
-      alignas(64) C result[chunk];
-      for (std::int64_t n = begin; n < end; ++n) {
-        const std::int64_t target = targets.as<const std::int64_t>()[n];
-        const S* const row = x.as<const S>() + n * x.strides[0];
-        S* const to = dx.as<S>() + n * columns;
-        if (target == ignore_index) {
-          std::fill_n(to, columns, S(C(0)));
-          continue;
-        }
-        const C top = lse.as<const C>()[n];
-        const C factor = g.as<const C>()[n * g.strides[0]] * (weights.data ? weights.as<const C>()[n] : C(1));
-        for (std::int64_t first = 0; first < columns; first += chunk) {
-          const std::int64_t m = std::min(chunk, columns - first);
-          const C* run = load(row + first, 1, m, in);
-          C* out = tern::loops::target(to + first, 1, m, result);
-          // dx may be x: what the target's element needs is read before it is overwritten.
-          const bool hit = target >= first && target < first + m;
-          const C at_target = hit ? run[target - first] : C(0);
+      alignas(64) C sum[chunk];
+      for (std::int64_t first = begin; first < end; first += chunk) {
+        const std::int64_t m = std::min(chunk, end - first);
+        const C* const run = load(x.as<const S>() + first, 1, m, in);
+        S* const to = y.as<S>() + first;
+        if (write == Write::accumulate) convert_run(to, sum, m);
+        else std::fill_n(sum, m, C(0));
 #pragma omp simd
-          for (std::int64_t i = 0; i < m; ++i) out[i] = factor * (exp_of(run[i] - top) - even);
-          if (hit) out[target - first] = factor * (exp_of(at_target - top) - sharp - even);
-          store(out, to + first, 1, m);
-        }
+        for (std::int64_t i = 0; i < m; ++i) sum[i] += by * run[i];
+        convert_run(sum, to, m);
       }
     });
   });

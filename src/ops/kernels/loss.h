@@ -3,20 +3,43 @@
 
 namespace tern::kernels {
 
-/// losses (N) = weight_n * ((1 - smoothing) * (lse_n - x[n, t_n]) + smoothing * (lse_n - mean_v x[n, v])) for logits x (N, V),
-/// lse (N) = logsumexp of each row and targets t (N), i64. weight_n is weights[n] (all 1 without weights.data); rows whose target equals
-/// ignore_index have loss 0. Everything contiguous but x, whose rows are (last stride 1); floats of one dtype (lse, losses: f32
-/// for 16-bit logits).
-void cross_entropy(Cpu, const View& x, const View& lse, const View& targets, const View& weights, const View& losses,
-                   double smoothing, std::int64_t ignore_index);
-void cross_entropy(Cuda, const View& x, const View& lse, const View& targets, const View& weights, const View& losses,
-                   double smoothing, std::int64_t ignore_index);
+/// What the losses of N rows of logits depend on besides the logits.
+struct TokenTargets {
+  View targets;  ///< (N), i64
+  View weights;  ///< (N) of the losses' dtype: a factor for each row's loss; without data all 1
+  std::int64_t ignore_index = -100;
+  double smoothing = 0;
+};
 
-/// dx[n, v] = g_n * weight_n * (exp(x[n, v] - lse_n) - (1 - smoothing) [v = t_n] - smoothing / V); rows that are ignored: 0.
-/// g (N) has the dtype of the losses and any stride (0 where one gradient serves all rows).
-void cross_entropy_grad(Cpu, const View& x, const View& lse, const View& targets, const View& weights, const View& g, const View& dx,
-                        double smoothing, std::int64_t ignore_index);
-void cross_entropy_grad(Cuda, const View& x, const View& lse, const View& targets, const View& weights, const View& g, const View& dx,
-                        double smoothing, std::int64_t ignore_index);
+/// losses (N) = weight_n * ((1 - smoothing) * (lse_n - x[n, t_n]) + smoothing * (lse_n - mean_v x[n, v])) for logits x (N, V), and lse (N) =
+/// logsumexp of each row. Of rows whose target is ignored both are 0, and nothing is read. Everything contiguous but x, whose rows are (last
+/// stride 1); floats of one dtype (lse, losses: f32 for 16-bit logits). Each row is read once. On the CPU a target outside the range
+/// throws, on a GPU, which cannot report it without waiting, it gives the row a loss of NaN.
+void cross_entropy(Cpu, const View& x, const TokenTargets& tokens, const View& lse, const View& losses);
+void cross_entropy(Cuda, const View& x, const TokenTargets& tokens, const View& lse, const View& losses);
+
+/// value () = the sum of losses (N), and total () = 1; or, for a mean, total = the sum of weight_n over the rows that are not ignored, and value
+/// is divided by it. Deterministic.
+void reduce_losses(Cpu, const View& losses, const TokenTargets& tokens, bool mean, const View& value, const View& total);
+void reduce_losses(Cuda, const View& losses, const TokenTargets& tokens, bool mean, const View& value, const View& total);
+
+/// What arrives from the losses: g (N) of any stride (0 where one gradient serves all rows), divided by total (), both of the losses' dtype.
+/// Either may be without data, for 1.
+struct LossGradient {
+  View g, total;
+};
+
+/// dx[n, v] = g_n / total * weight_n * (exp(x[n, v] - lse_n) - (1 - smoothing) [v = t_n] - smoothing / V); rows that are ignored: 0.
+/// dx, whose rows are contiguous, may be x.
+void cross_entropy_grad(Cpu, const View& x, const View& lse, const TokenTargets& tokens, const LossGradient& of_loss, const View& dx);
+void cross_entropy_grad(Cuda, const View& x, const View& lse, const TokenTargets& tokens, const LossGradient& of_loss, const View& dx);
+
+/// The losses (N) of logits x (N, V), and in x's place their gradient as above.
+void cross_entropy_with_grad(Cpu, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses);
+void cross_entropy_with_grad(Cuda, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses);
+
+/// y = g / total * x, or added to y, for contiguous floats of one dtype and one gradient g ().
+void scale(Cpu, const View& x, const LossGradient& of_loss, const View& y, Write write);
+void scale(Cuda, const View& x, const LossGradient& of_loss, const View& y, Write write);
 
 }  // namespace tern::kernels
