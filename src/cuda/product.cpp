@@ -159,7 +159,8 @@ class Trial {
  public:
   Trial(Plan& plan, const Product& product, const ProductOperands& at, double alpha, cublasLtHandle_t library, Stream stream)
       : plan_(plan), product_(product), at_(at), alpha_(alpha), library_(library), stream_(stream), workspace_(most_workspace, stream),
-        bytes_(static_cast<std::size_t>((product.count - 1) * product.c_step + (product.n - 1) * product.c_leading + product.m) * size_of(product.dtype)),
+        bytes_(static_cast<std::size_t>((product.count - 1) * product.c_step + (product.n - 1) * product.c_leading + product.m) *
+               size_of(product.dtype)),
         scratch_(product.write == Write::accumulate ? bytes_ : 0, stream),
         // A product that overwrites may be written again and again; one that adds writes its sum elsewhere.
         to_(product.write == Write::accumulate ? scratch_.as<void>() : at.c) {}

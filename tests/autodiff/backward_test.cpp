@@ -310,6 +310,28 @@ TEST_CASE("Ops add to the gradient that a leaf has, in place and as often as it 
   CHECK(gradients(true, true) == expected);
 }
 
+TEST_CASE("A linear layer adds to the gradients that its weight and bias have") {
+  for (const bool has_gelu : {false, true}) {
+    const auto gradients = [=](bool filled) {
+      Tensor w = leaf({1, 2, 3, 4, 5, 6}, {3, 2}), b = leaf({0.5, -1, 2});
+      const Tensor x = leaf({0.1, -0.1, 0.2, 0}, {2, 2}), flat = zeros({9}, DType::f64);
+      if (filled) w.set_grad(reshape(slice(flat, 0, 0, 6), {3, 2}));
+      if (filled) b.set_grad(slice(flat, 0, 6));
+      Doubles result;
+      for (int pass = 0; pass < 2; ++pass) {
+        sum(square((has_gelu ? linear_gelu : linear)(x, w, b))).backward();
+        for (const Tensor& g : {w.grad(), b.grad(), x.grad()}) {
+          const Doubles now = list(g);
+          result.insert(result.end(), now.begin(), now.end());
+        }
+      }
+      if (filled) CHECK(b.grad().impl().storage == flat.impl().storage);
+      return result;
+    };
+    CHECK(gradients(true) == gradients(false));
+  }
+}
+
 TEST_CASE("An accumulated gradient owns its memory") {
   const Tensor x = leaf({1, 2});
   const Tensor seed = ones({2}, DType::f64);
