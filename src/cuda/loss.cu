@@ -31,7 +31,9 @@ __device__ __forceinline__ float exponent_of(float x) { return log2f(x); }
 __device__ __forceinline__ double exponent_of(double x) { return std::log(x); }
 
 // Threads of a block: to read, many rows at a time are best, and to write, long stretches of few.
-inline constexpr unsigned reading_threads = 256, writing_threads = 512, unroll = 4, rounds = 4;
+inline constexpr unsigned reading_threads = 256, writing_threads = 512;
+// Vectors that a thread asks for at once, and how often it does so in a row that is not too long for that.
+inline constexpr unsigned unroll = 4, rounds = 4;
 
 template <class T>
 inline constexpr int width = 16 / sizeof(T);  ///< elements of a vector
@@ -199,8 +201,8 @@ struct Share {
 
   template <class C>
   __device__ explicit Share(const Rows<C, T>& rows)
-      : n(std::int64_t(blockIdx.x) * (blockDim.x / rows.threads) + threadIdx.x / rows.threads), lane(threadIdx.x % rows.threads), threads(rows.threads),
-        row(rows.x + n * rows.stride) {
+      : n(std::int64_t(blockIdx.x) * (blockDim.x / rows.threads) + threadIdx.x / rows.threads), lane(threadIdx.x % rows.threads),
+        threads(rows.threads), row(rows.x + n * rows.stride) {
     const unsigned boundary = threads > 32 ? 128 : 16, misaligned = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(row) % boundary);
     head = static_cast<unsigned>(min(rows.columns, std::int64_t((boundary - misaligned) % boundary / sizeof(T))));
     vectors = static_cast<unsigned>((rows.columns - head) / width<T>);
@@ -396,7 +398,8 @@ struct Result {
 /// Each block adds up a share of the rows; the last stage is a block's own if it is the only one.
 template <class C>
 __global__ void __launch_bounds__(writing_threads)
-    add_losses(const C* losses, const std::int64_t* targets, const C* weights, std::int64_t ignore_index, std::int64_t count, Totals<C>* parts, Result<C> result) {
+    add_losses(const C* losses, const std::int64_t* targets, const C* weights, std::int64_t ignore_index, std::int64_t count, Totals<C>* parts,
+               Result<C> result) {
   Totals<C> totals{};
 #pragma unroll 8
   for (std::int64_t n = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x; n < count; n += std::int64_t(gridDim.x) * blockDim.x) {

@@ -67,7 +67,8 @@ Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const T
 /// The derivative of the losses with respect to logits x (N, V), in ops, for a higher order. g is (N) or one for all.
 Tensor composed_gradient(const Tensor& x, const Tokens& tokens, const Tensor& g) {
   const std::int64_t classes = x.size(1);
-  const Tensor spread = one_hot(tokens.targets, classes, x.dtype()) * (1 - tokens.rule.smoothing) + tokens.rule.smoothing / static_cast<double>(classes);
+  const double smoothing = tokens.rule.smoothing;
+  const Tensor spread = one_hot(tokens.targets, classes, x.dtype()) * (1 - smoothing) + smoothing / static_cast<double>(classes);
   Tensor scale = where(eq(tokens.targets, static_cast<double>(tokens.rule.ignore_index)), 0.0, g);
   if (tokens.weights.defined()) scale = scale * tokens.weights;
   return cast(unsqueeze(scale, 1), x.dtype()) * (exp(x - logsumexp(x, {1}, true)) - spread);
@@ -130,8 +131,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
 // in forward, so that logits are computed once: three products, as many as without chunks. They are those of the sum of all losses; what
 // arrives in backward, which includes any loss scale, and the division by the number of tokens are one factor on the device, and multiply
 // what is D wide: x's gradient, and the weight's on its way into the leaf's slot. (Divided before, float16 would not hold the logits'
-// gradients.) After Hsu et al., "Liger Kernel", 2024. Where each token's loss has a factor of its own, which forward cannot know, the logits are computed
-// again in backward. Memory: a chunk, and between forward and backward the gradients of x, weight and bias.
+// gradients.) After Hsu et al., "Liger Kernel", 2024. Where each token's loss has a factor of its own, which forward cannot know, the logits
+// are computed again in backward. Memory: a chunk, and between forward and backward the gradients of x, weight and bias.
 //
 // Short chunks cost time: the weight's gradient is read and written (and in 16 bits rounded) by each, and products of few rows leave a GPU
 // half empty.
@@ -178,14 +179,16 @@ std::vector<Range> ranges(const Head& head) {
 }
 
 std::int64_t rows_of_chunk(const Head& head) {
-  const std::int64_t rows = head.rows.size(0), row_bytes = std::max<std::int64_t>(head.classes(), 1) * static_cast<std::int64_t>(size_of(head.rows.dtype()));
+  const auto row_bytes = std::max<std::int64_t>(head.classes(), 1) * static_cast<std::int64_t>(size_of(head.rows.dtype()));
+  const std::int64_t rows = head.rows.size(0);
   const std::int64_t most = std::max<std::int64_t>(chunk_bytes(head.rows.device()) / row_bytes, 1), chunks = (rows + most - 1) / most;
   constexpr std::int64_t tile = 128;  // of a product
   return chunks <= 1 ? rows : ((rows + chunks - 1) / chunks + tile - 1) / tile * tile;
 }
 
 /// Writes losses (N), and the gradients of their sum, each loss with its factor in g, (N) of any stride or all 1 without data.
-void walk_chunks(const Head& head, const Tokens& tokens, const View& g, const Tensor& losses, const HeadGradients& gradients, std::int64_t chunk_rows) {
+void walk_chunks(const Head& head, const Tokens& tokens, const View& g, const Tensor& losses, const HeadGradients& gradients,
+                 std::int64_t chunk_rows) {
   const NoGrad unrecorded;
   const std::int64_t count = head.rows.size(0), step = chunk_rows > 0 ? chunk_rows : rows_of_chunk(head);
   if (count == 0 && gradients.weight.defined() && gradients.weight_write == Write::overwrite) zero_(gradients.weight);
@@ -226,7 +229,8 @@ void walk_chunks(const Head& head, const Tokens& tokens, const View& g, const Te
           kernels::matmul(dev, transpose(y, 0, 1).view(), x.view(), slice(gradients.weight, 0, some.begin, some.end).view(), 1,
                           first == 0 ? gradients.weight_write : Write::accumulate);
       }
-      if (gradients.bias.defined()) kernels::reduce(dev, kernels::Reduce::sum, logits.view(), slice(bias_parts, 0, first / step, first / step + 1).view(), 1);
+      if (!gradients.bias.defined()) continue;
+      kernels::reduce(dev, kernels::Reduce::sum, logits.view(), slice(bias_parts, 0, first / step, first / step + 1).view(), 1);
     }
     if (gradients.bias.defined()) kernels::reduce(dev, kernels::Reduce::sum, bias_parts.view(), unsqueeze(gradients.bias, 0).view(), 1);
   });
@@ -319,7 +323,9 @@ Tensor linear_cross_entropy(const Tensor& x_, const Tensor& weight_, const Tenso
   Shape logits = x.shape();
   logits.back() = weight.size(0);
   const Tokens tokens = flat_tokens("linear_cross_entropy", x, logits, targets, options);
-  const auto with_rows = [](const Tensor& matrix) { return matrix.strides()[1] == 1 && matrix.strides()[0] >= matrix.size(1) ? matrix : contiguous(matrix); };
+  const auto with_rows = [](const Tensor& matrix) {
+    return matrix.strides()[1] == 1 && matrix.strides()[0] >= matrix.size(1) ? matrix : contiguous(matrix);
+  };
   const Head head{with_rows(reshape(x, {targets.numel(), x.size(-1)})), with_rows(weight), bias};
   if (options.reduction != Reduction::none) return reduced_losses(head, tokens, options.reduction, chunk_rows);
   return reshape(losses_of_rows(head, tokens, chunk_rows), targets.shape());

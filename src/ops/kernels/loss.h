@@ -12,7 +12,7 @@ struct TokenTargets {
 };
 
 /// losses (N) = weight_n * ((1 - smoothing) * (lse_n - x[n, t_n]) + smoothing * (lse_n - mean_v x[n, v])) for logits x (N, V), and lse (N) =
-/// logsumexp of each row. Of rows whose target is ignored both are 0, and nothing is read. Everything contiguous but x, whose rows are (last
+/// logsumexp of each row. Of rows whose target is ignored both are 0, whatever they hold. Everything contiguous but x, whose rows are (last
 /// stride 1); floats of one dtype (lse, losses: f32 for 16-bit logits). Each row is read once. On the CPU a target outside the range
 /// throws, on a GPU, which cannot report it without waiting, it gives the row a loss of NaN.
 void cross_entropy(Cpu, const View& x, const TokenTargets& tokens, const View& lse, const View& losses);
