@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(block_size) turn_pairs(__grid_constant__ const
   const auto row = static_cast<unsigned>(thread / rows.pairs), i = static_cast<unsigned>(thread - std::int64_t(row) * rows.pairs);
   const unsigned t = row % rows.length, head = row / rows.length, h = head % rows.heads, b = head / rows.heads;
   const T* const from = rows.x + b * rows.strides[0] + h * rows.strides[1] + t * rows.strides[2] + 2 * i;
-  const auto turn = read_vector<2>(rows.table + 2 * (std::int64_t(t) * rows.pairs + i));
-  const C first = convert<C>(from[0]), second = convert<C>(from[1]), cosine = turn.values[0], sine = rows.inverse ? -turn.values[1] : turn.values[1];
+  const C* const turn = rows.table + 2 * (std::int64_t(t) * rows.pairs + i);  // which may begin anywhere in a larger tensor
+  const C first = convert<C>(from[0]), second = convert<C>(from[1]), cosine = turn[0], sine = rows.inverse ? -turn[1] : turn[1];
   T* const to = rows.y + 2 * thread;
   to[0] = convert<T>(first * cosine - second * sine);
   to[1] = convert<T>(first * sine + second * cosine);
