@@ -20,7 +20,7 @@ namespace tern::bench {
 namespace {
 
 struct Options {
-  std::string model = "mt", arch = "gpt2", device = "auto", json;
+  std::string model = "mt", arch = "gpt2", precision = "fp32", device = "auto", json;
   std::int64_t batch = 32, length = 40, vocab = 10000;
   double dropout = 0.1;
   int threads = 0, warmup = 5, steps = 10;
@@ -66,10 +66,10 @@ nn::DecoderLMOptions model_options(const Options& options, Device device) {
 }
 
 /// TFLOP/s of a large square product: what a step's products are measured by.
-double gemm_ceiling(Device device) {
+double gemm_ceiling(Device device, DType dtype) {
   const std::int64_t n = device.type == DeviceType::cuda ? 8192 : 1024;
-  const Tensor a = randn({n, n}, 0, 1, DType::f32, device), b = randn({n, n}, 0, 1, DType::f32, device);
   const NoGrad unrecorded;
+  const Tensor a = cast(randn({n, n}, 0, 1, DType::f32, device), dtype), b = cast(randn({n, n}, 0, 1, DType::f32, device), dtype);
   const Times times = timed_on_device(device, 2, 7, [] {}, [&] { matmul(a, b); });
   return 2 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / times.median / 1e9;
 }
@@ -89,7 +89,7 @@ struct Measured {
 Measured measure(const Options& options, Device device) {
   manual_seed(0);
   nn::DecoderLM model(model_options(options, device));
-  nn::flatten_parameters(model);
+  nn::set_precision(model, *nn::precision_of(options.precision));
   nn::AdamW optimizer(nn::parameters(model), nn::AdamOptions{.lr = 1e-4, .weight_decay = 0.01});
   const Tensor ids = random_ids(options, device), labels = random_ids(options, device);
 
@@ -144,7 +144,7 @@ io::JsonObject describe(const Options& options, Device device) {
   io::JsonObject row;
   const std::string kernels = options.use_fused_kernel ? "tern-fused" : "tern-plain";
   row.set("model", options.model).set("arch", options.arch).set("B", options.batch).set("T", options.length).set("V", options.vocab);
-  row.set("p", options.dropout).set("dtype", "fp32").set("impl", kernels + (options.capture ? "-graph" : ""));
+  row.set("p", options.dropout).set("dtype", options.precision).set("impl", kernels + (options.capture ? "-graph" : ""));
   row.set("device", device.type == DeviceType::cpu ? "cpu" : "cuda");
   if (device.type == DeviceType::cpu) row.set("threads", num_threads());
   return row;
@@ -153,16 +153,18 @@ io::JsonObject describe(const Options& options, Device device) {
 void step(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
   const Device device = apps::resolve_device(options.device);
+  if (options.precision == "tf32" && device == cpu)
+    throw apps::UsageError("--precision tf32: a GPU's matrix units have it and a CPU has not; use fp32 or bf16, or --device cuda");
   RowFile rows(options.json);
   io::JsonObject row = describe(options, device);
-  fmt::print("{} {} B {} T {} V {} dropout {}, {}, fp32, {} kernels\n", options.model, options.arch, options.batch, options.length, options.vocab,
-             options.dropout, apps::describe(device), options.use_fused_kernel ? "fused" : "plain");
+  fmt::print("{} {} B {} T {} V {} dropout {}, {}, {}, {} kernels\n", options.model, options.arch, options.batch, options.length, options.vocab,
+             options.dropout, apps::describe(device), options.precision, options.use_fused_kernel ? "fused" : "plain");
   std::fflush(stdout);
   Measured m;
   double ceiling = 0;
   try {
     m = measure(options, device);
-    ceiling = gemm_ceiling(device);
+    ceiling = gemm_ceiling(device, nn::dtype_of(*nn::precision_of(options.precision)));
   } catch (const OutOfMemory& error) {
     // A result as well: how far a machine goes.
     fmt::print("  out of memory\n");
@@ -201,6 +203,7 @@ void add_step(CLI::App& app) {
   for (const auto& [name, size] : sizes) models.push_back(name);
   add("--model", options->model, "mt, ar, small, medium, large, xl or 2.7B", apps::one_of(models), "NAME");
   add("--arch", options->arch, "gpt2, or llama: RMSNorm, rotary positions, SwiGLU, no biases", apps::one_of({"gpt2", "llama"}), "NAME");
+  add("--precision", options->precision, "fp32, tf32, bf16 or fp16", apps::one_of({"fp32", "tf32", "bf16", "fp16"}), "NAME");
   add("--batch", options->batch, "sequences in a step", apps::whole_number(1, 1'000'000), "N");
   add("--length", options->length, "tokens of a sequence", apps::whole_number(1, 1'000'000), "N");
   add("--vocab", options->vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");

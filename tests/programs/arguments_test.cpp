@@ -150,6 +150,8 @@ TEST_CASE("The bench refuses what it cannot run") {
       {{"step", "--batch", "99999999999999999999"}, "--batch: "},
       {{"step", "--dropout", "1"}, "--dropout: "},
       {{"step", "--bach", "1"}, "did you mean --batch?"},
+      {{"step", "--precision", "fp8"}, "--precision: expected fp32, tf32, bf16, fp16 but got fp8"},
+      {{"step", "--precision", "tf32", "--device", "cpu"}, "--precision tf32: "},
       {{"step", "--json", (directory / "no" / "x").string()}, "could not be opened"},
       {{"ops", "--op", "softmax,foo"}, "--op: expected softmax, layernorm, rmsnorm, residual_layernorm, xent, linear_xent, adamw, grad_norm but got foo"},
       {{"ops", "--op", ""}, "--op: expected softmax"},
