@@ -8,6 +8,7 @@
 #include "io/safetensors.h"
 #include "nn/nn.h"
 #include "ops/autocast.h"
+#include "ops/conv.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"

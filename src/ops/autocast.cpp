@@ -16,6 +16,7 @@ static constexpr std::array table = {
     // Products are bound by arithmetic, which tensor cores do in 16 bits with f32 sums.
     AutocastRule{"matmul", CastTo::lower},
     AutocastRule{"linear", CastTo::lower},
+    AutocastRule{"depthwise_conv1d", CastTo::lower},
     // Sums of many terms, and functions that leave the range or the precision of 16 bits.
     AutocastRule{"softmax", CastTo::f32},
     AutocastRule{"log_softmax", CastTo::f32},

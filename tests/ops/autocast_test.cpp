@@ -4,6 +4,7 @@
 #include <map>
 
 #include "catch.h"
+#include "ops/conv.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -14,6 +15,7 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "ops/view.h"
 
 using namespace tern;
 
@@ -28,6 +30,9 @@ const std::map<std::string, Calls>& calls() {
   static const std::map<std::string, Calls> all = {
       {"matmul", {[](const Tensor& x) { return matmul(x, x); }, [=](const Tensor& x) { return matmul(x, row(x)); }, [](const Tensor& x) { return matmul(x, ones({4, 4})); }}},
       {"linear", {[](const Tensor& x) { return linear(x, x, {}); }, [](const Tensor& x) { return linear(x, ones({3, 4}), ones({3})); }}},
+      {"depthwise_conv1d",
+       {[](const Tensor& x) { return depthwise_conv1d(reshape(x, {1, 4, 4}), x); },
+        [](const Tensor& x) { return depthwise_conv1d_step(zeros({4, 3, 4}), x, ones({4, 4}), ones({4})).y; }}},
       {"softmax", {[](const Tensor& x) { return softmax(x); }}},
       {"log_softmax", {[](const Tensor& x) { return log_softmax(x); }}},
       {"attention_softmax", {[](const Tensor& x) { return attention_softmax(x, {.causal = true}); }, [](const Tensor& x) { return fused_attention_softmax(x); }}},

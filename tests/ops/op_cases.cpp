@@ -25,6 +25,7 @@ const Rows& table() {
     add_index(all);
     add_products(all);
     add_normalize(all);
+    add_conv(all);
     add_attention(all);
     add_factory(all);
     return all;
@@ -38,7 +39,7 @@ static std::set<std::string> declared_ops(const std::filesystem::path& header) {
   std::stringstream text;
   text << file.rdbuf();
   const std::string source = text.str();
-  static const std::regex declaration(R"((?:^|\n)(?:inline )?(?:Tensor|Tensors|Sorted|ResidualNorm) (operator[^(\s]+|\w+)\()");
+  static const std::regex declaration(R"((?:^|\n)(?:inline )?(?:Tensor|Tensors|Sorted|ResidualNorm|ConvStep) (operator[^(\s]+|\w+)\()");
   std::set<std::string> names;
   for (std::sregex_iterator i(source.begin(), source.end(), declaration), end; i != end; ++i) names.insert((*i)[1]);
   return names;

@@ -111,6 +111,7 @@ void add_view(Rows& rows);       // op_cases_view.cpp
 void add_index(Rows& rows);      // op_cases_index.cpp
 void add_products(Rows& rows);   // op_cases_products.cpp
 void add_normalize(Rows& rows);  // op_cases_normalize.cpp
+void add_conv(Rows& rows);       // op_cases_conv.cpp
 void add_attention(Rows& rows);  // op_cases_attention.cpp
 void add_factory(Rows& rows);    // op_cases_factory.cpp
 

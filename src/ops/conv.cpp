@@ -1,0 +1,192 @@
+#include "ops/conv.h"
+
+#include <fmt/format.h>
+
+#include "autodiff/node.h"
+#include "ops/copy.h"
+#include "ops/detail/autocast.h"
+#include "ops/join.h"
+#include "ops/kernels/conv.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+namespace tern {
+
+namespace {
+
+/// What is left of the options where u is (B, L, D).
+struct Window {
+  std::int64_t left, right;
+  bool silu;
+
+  std::int64_t outputs(std::int64_t length, std::int64_t taps) const { return length + left + right - taps + 1; }
+};
+
+void check_operands(const char* op, const Tensor& u, const Tensor& w, const Tensor& bias) {
+  if (!is_floating(u.dtype())) fail(op, fmt::format("expected a floating dtype but got {}", name(u.dtype())));
+  for (const Tensor* parameter : {&w, &bias})
+    if (parameter->defined() && (parameter->dtype() != u.dtype() || parameter->device() != u.device()))
+      fail(op, fmt::format("expected w and bias like u, {} on {}, but got {} on {}", name(u.dtype()), to_string(u.device()),
+                           name(parameter->dtype()), to_string(parameter->device())));
+}
+
+Window checked_window(const char* op, const Tensor& u, const Tensor& w, const Tensor& bias, const DepthwiseConvOptions& options) {
+  check_operands(op, u, w, bias);
+  const int channel_dim = options.channels_first ? 1 : 2;
+  if (u.dims() != 3 || w.dims() != 2 || w.size(0) != u.size(channel_dim) || w.size(1) < 1 || (bias.defined() && bias.shape() != Shape{w.size(0)}))
+    fail(op, fmt::format("expected u {}, w (D, K) with K >= 1 and bias (D) but got {}, {} and {}",
+                         options.channels_first ? "(B, D, L)" : "(B, L, D)", to_string(u.shape()), to_string(w.shape()),
+                         bias.defined() ? to_string(bias.shape()) : "none"));
+  const std::int64_t taps = w.size(1), length = u.size(3 - channel_dim);
+  Window window{options.left, options.right, options.silu};
+  if (options.padding == ConvPadding::causal) window.left = taps - 1, window.right = 0;
+  if (options.padding == ConvPadding::same) window.left = taps / 2, window.right = taps - 1 - taps / 2;
+  if (window.left < 0 || window.right < 0 || window.outputs(length, taps) < 0)
+    fail(op, fmt::format("expected padding of at least 0, and K - 1 = {} positions with it, but got ({}, {}) round {}", taps - 1, window.left,
+                         window.right, length));
+  return window;
+}
+
+View view_of(const Tensor& x) { return x.defined() ? x.view() : View{}; }
+
+/// True where positions lie next to each other, not channels.
+bool is_channels_first(const Tensor& u) { return u.strides()[1] == 1 && (u.strides()[2] != 1 || u.size(2) == 1); }
+
+/// New memory for (B, `length`, D), its dimensions in the order of u's.
+Tensor empty_in_order_of(const Tensor& u, std::int64_t length) {
+  const NoGrad unrecorded;
+  if (is_channels_first(u)) return transpose(empty({u.size(0), u.size(2), length}, u.dtype(), u.device()), 1, 2);
+  return empty({u.size(0), length, u.size(2)}, u.dtype(), u.device());
+}
+
+/// g, or a copy where a kernel could not read it side by side with u.
+Tensor in_order_of(const Tensor& u, const Tensor& g) {
+  if (g.strides()[is_channels_first(u) ? 1 : 2] == 1) return g;
+  const Tensor copy = empty_in_order_of(u, g.size(1));
+  return copy_(copy, g);
+}
+
+// The composition. Sums of 16-bit elements are formed in f32, as in the kernels.
+
+Tensor widened(const Tensor& x) { return x.defined() && size_of(x.dtype()) == 2 ? cast(x, DType::f32) : x; }
+
+/// Positions start .. start + count of x (B, L, D).
+Tensor positions(const Tensor& x, std::int64_t start, std::int64_t count) { return slice(x, 1, start, start + count); }
+
+/// The sums before SiLU, of widened operands.
+Tensor shifted_sums(const Tensor& u, const Tensor& w, const Tensor& bias, const Window& window) {
+  const std::int64_t taps = w.size(1), count = window.outputs(u.size(1), taps);
+  const Tensor padded = pad(u, 1, window.left, window.right);
+  Tensor z = positions(padded, 0, count) * select(w, 1, 0);
+  for (std::int64_t k = 1; k < taps; ++k) z = z + positions(padded, k, count) * select(w, 1, k);
+  return bias.defined() ? z + bias : z;
+}
+
+struct Gradients {
+  Tensor u, w, bias;
+};
+struct Wanted {
+  bool u, w, bias;
+};
+
+Gradients composed_gradients(const Tensor& u_, const Tensor& w_, const Tensor& bias_, const Tensor& g, const Window& window, Wanted wanted) {
+  const DType dtype = u_.dtype();
+  const Tensor u = widened(u_), w = widened(w_), bias = widened(bias_);
+  const std::int64_t taps = w.size(1), length = u.size(1), count = g.size(1);
+  Tensor dz = widened(g);
+  if (window.silu) {
+    const Tensor z = shifted_sums(u, w, bias, window), s = sigmoid(z);
+    dz = dz * (s * (1 + z * (1 - s)));
+  }
+  Gradients d;
+  if (wanted.u) {
+    const Tensor padded = pad(dz, 1, taps - 1, taps - 1);
+    for (std::int64_t k = 0; k < taps; ++k) {
+      const Tensor term = positions(padded, window.left + taps - 1 - k, length) * select(w, 1, k);
+      d.u = d.u.defined() ? d.u + term : term;
+    }
+    d.u = cast(d.u, dtype);
+  }
+  if (wanted.w) {
+    const Tensor padded = pad(u, 1, window.left, window.right);
+    Tensors columns;
+    for (std::int64_t k = 0; k < taps; ++k) columns.push_back(sum(dz * positions(padded, k, count), {0, 1}));
+    d.w = cast(stack(columns, 1), dtype);
+  }
+  if (wanted.bias) d.bias = cast(sum(dz, {0, 1}), dtype);
+  return d;
+}
+
+Gradients kernel_gradients(const Tensor& u, const Tensor& w, const Tensor& bias, const Tensor& g_, const Window& window, Wanted wanted) {
+  const Tensor g = in_order_of(u, g_);
+  const auto parameter = [&](bool is_wanted, const Shape& shape) { return is_wanted ? empty(shape, u.dtype(), u.device()) : Tensor(); };
+  Gradients d{wanted.u ? empty_in_order_of(u, u.size(1)) : Tensor(), parameter(wanted.w, w.shape()), parameter(wanted.bias, {w.size(0)})};
+  on(u.device(), [&](auto dev) {
+    kernels::depthwise_conv1d_grad(dev, {.u = u.view(),
+                                         .w = w.view(),
+                                         .bias = view_of(bias),
+                                         .left = window.left,
+                                         .silu = window.silu,
+                                         .g = g.view(),
+                                         .du = view_of(d.u),
+                                         .dw = view_of(d.w),
+                                         .db = view_of(d.bias)});
+  });
+  return d;
+}
+
+/// Of u (B, L, D), by the kernel.
+Tensor convolved(const Tensor& u, const Tensor& w_, const Tensor& bias_, const Window& window) {
+  const Tensor w = contiguous(w_), bias = bias_.defined() ? contiguous(bias_) : bias_;
+  const Tensor y = empty_in_order_of(u, window.outputs(u.size(1), w.size(1)));
+  on(u.device(), [&](auto dev) {
+    kernels::depthwise_conv1d(
+        dev, {.u = u.view(), .w = w.view(), .bias = view_of(bias), .left = window.left, .silu = window.silu, .y = y.view()});
+  });
+  return record("depthwise_conv1d", y, {u, w, bias}, {u, w, bias}, [window](const Backward& call) -> Tensors {
+    const Wanted wanted{call.needs(0), call.needs(1), call.needs(2)};
+    const auto gradients = context().grad ? composed_gradients : kernel_gradients;
+    Gradients d = gradients(call.saved(0), call.saved(1), call.saved(2), call.grad(), window, wanted);
+    return {d.u, d.w, d.bias};
+  });
+}
+
+/// f(u (B, L, D)), with u and the result in the layout of the options.
+template <class F>
+Tensor in_layout(const Tensor& u, const DepthwiseConvOptions& options, F f) {
+  return options.channels_first ? transpose(f(transpose(u, 1, 2)), 1, 2) : f(u);
+}
+
+}  // namespace
+
+Tensor depthwise_conv1d(const Tensor& u_, const Tensor& w_, const Tensor& bias_, const DepthwiseConvOptions& options) {
+  constexpr const char* op = "depthwise_conv1d";
+  const Tensor u = detail::autocast(op, u_), w = detail::autocast(op, w_), bias = detail::autocast(op, bias_);
+  const Window window = checked_window(op, u, w, bias, options);
+  return in_layout(u, options, [&](const Tensor& signal) { return convolved(signal, w, bias, window); });
+}
+
+Tensor composed_depthwise_conv1d(const Tensor& u, const Tensor& w, const Tensor& bias, const DepthwiseConvOptions& options) {
+  const Window window = checked_window("composed_depthwise_conv1d", u, w, bias, options);
+  return in_layout(u, options, [&](const Tensor& signal) {
+    const Tensor z = shifted_sums(widened(signal), widened(w), widened(bias), window);
+    return cast(window.silu ? silu(z) : z, u.dtype());
+  });
+}
+
+ConvStep depthwise_conv1d_step(const Tensor& state_, const Tensor& u_, const Tensor& w_, const Tensor& bias_, bool silu) {
+  constexpr const char* op = "depthwise_conv1d_step";
+  const auto operand = [](const Tensor& x) { return detail::autocast("depthwise_conv1d", x); };
+  const Tensor state = operand(state_), u = operand(u_), w = operand(w_), bias = operand(bias_);
+  check_operands(op, u, w, bias);
+  check_operands(op, u, state, {});
+  if (u.dims() != 2 || w.dims() != 2 || w.size(0) != u.size(1) || w.size(1) < 1 || state.shape() != Shape{u.size(0), w.size(1) - 1, u.size(1)} ||
+      (bias.defined() && bias.shape() != Shape{w.size(0)}))
+    fail(op, fmt::format("expected state (B, K - 1, D), u (B, D), w (D, K) with K >= 1 and bias (D) but got {}, {}, {} and {}",
+                         to_string(state.shape()), to_string(u.shape()), to_string(w.shape()), bias.defined() ? to_string(bias.shape()) : "none"));
+  const Tensor window = cat({state, unsqueeze(u, 1)}, 1);
+  return {squeeze(convolved(window, w, bias, {0, 0, silu}), 1), slice(window, 1, 1)};
+}
+
+}  // namespace tern

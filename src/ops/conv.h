@@ -1,0 +1,34 @@
+#pragma once
+#include "tensor/tensor.h"
+
+namespace tern {
+
+/// Where the zeros stand round a signal that is convolved with K taps.
+enum class ConvPadding : std::uint8_t {
+  causal,  ///< K - 1 on the left: y[l] sees u[l - K + 1 .. l]
+  same,    ///< K / 2 on the left, K - 1 - K / 2 on the right
+  given,   ///< DepthwiseConvOptions::left and right
+};
+struct DepthwiseConvOptions {
+  ConvPadding padding = ConvPadding::causal;
+  std::int64_t left = 0, right = 0;  ///< with ConvPadding::given
+  bool channels_first = false;       ///< u and y are (B, D, L), not (B, L, D)
+  bool silu = false;                 ///< y = z sigmoid(z) of the sums z
+};
+
+/// y[b, l, d] = sum over k of w[d, k] u[b, l - left + k, d] + bias[d]: each channel of u (B, L, D) with taps of its own, w (D, K); bias is
+/// (D) or undefined. y is (B, L + left + right - K + 1, D), its dimensions in memory in the order of u's; sums are in f32 (f64 for f64).
+/// One read and one write of memory each way. Throws Error if shapes, dtypes or devices do not fit.
+Tensor depthwise_conv1d(const Tensor& u, const Tensor& w, const Tensor& bias = {}, const DepthwiseConvOptions& options = {});
+/// The same as a sum of K shifted products, composed of other ops: the reference.
+Tensor composed_depthwise_conv1d(const Tensor& u, const Tensor& w, const Tensor& bias = {}, const DepthwiseConvOptions& options = {});
+
+struct ConvStep {
+  Tensor y;      ///< (B, D), the output at the new position
+  Tensor state;  ///< (B, K - 1, D), for the next step
+};
+/// One more position of the causal convolution, for decoding: u (B, D) follows the K - 1 positions in state (B, K - 1, D), which are zeros
+/// at first.
+ConvStep depthwise_conv1d_step(const Tensor& state, const Tensor& u, const Tensor& w, const Tensor& bias = {}, bool silu = false);
+
+}  // namespace tern

@@ -1,0 +1,128 @@
+#pragma once
+#include <cmath>
+
+#include "ops/cpu/loops.h"
+#include "ops/cpu/vector_math.h"
+
+// What the depthwise convolution and its gradient share. Both work on a tile at a time, which stays in the cache. Where channels are
+// neighbours in memory, a tile is some positions of up to `tile_channels` channels and loops run along these, each with taps of its own;
+// else it is a run of positions of one channel, and loops run along them with the same taps. Elements outside a signal are zeros that a
+// pointer leads to, so no loop has a branch.
+namespace tern::loops::conv {
+
+inline constexpr std::int64_t tile_channels = 512, tile_positions = 16;
+
+inline bool is_channels_last(const View& u) { return u.strides[1] != 1 || (u.strides[2] == 1 && u.shape[2] > 1); }
+
+/// out[i] = bias[i] + sum over k of taps[k][i] rows[k][i] for n elements; for a run of one channel, of taps[k][0] and bias[0].
+template <class C>
+struct Taps {
+  const C* values;      ///< (K, pitch)
+  std::int64_t pitch;
+  const C* bias;
+  std::int64_t count;   ///< K
+};
+template <class C>
+using Convolve = void (*)(const C* const* rows, const Taps<C>& taps, C* out, std::int64_t n);
+
+template <class C, bool along_channels, int K>
+void convolve(const C* const* rows, const Taps<C>& taps, C* out, std::int64_t n) {
+  const C* row[K];
+  const C* tap[K];
+  for (int k = 0; k < K; ++k) row[k] = rows[k], tap[k] = taps.values + k * taps.pitch;
+  const C* const bias = taps.bias;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    C sum = bias[along_channels ? i : 0];
+#pragma GCC unroll 8
+    for (int k = 0; k < K; ++k) sum += tap[k][along_channels ? i : 0] * row[k][i];
+    out[i] = sum;
+  }
+}
+
+/// For any number of taps: `out` comes from the first-level cache once a tap.
+template <class C, bool along_channels>
+void convolve_any(const C* const* rows, const Taps<C>& taps, C* out, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) out[i] = taps.bias[along_channels ? i : 0];
+  for (std::int64_t k = 0; k < taps.count; ++k) {
+    const C *const row = rows[k], *const tap = taps.values + k * taps.pitch;
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) out[i] += tap[along_channels ? i : 0] * row[i];
+  }
+}
+
+template <class C, bool along_channels>
+Convolve<C> convolve_for(std::int64_t taps) {
+  switch (taps) {
+    case 2: return convolve<C, along_channels, 2>;
+    case 3: return convolve<C, along_channels, 3>;
+    case 4: return convolve<C, along_channels, 4>;
+    case 5: return convolve<C, along_channels, 5>;
+    default: return convolve_any<C, along_channels>;
+  }
+}
+
+template <class C>
+[[gnu::always_inline]] inline C sigmoid(C z) {
+  if constexpr (std::is_same_v<C, float>) return vector_math::sigmoid(z);
+  else return 1 / (1 + std::exp(-z));
+}
+
+/// rows[r] = n elements, from channel c on, of position first + r of batch b, for r < count: where they lie, or in the buffer,
+/// `tile_channels` apart.
+template <class C, class S>
+void fetch_rows(const View& x, std::int64_t b, std::int64_t first, std::int64_t count, std::int64_t c, std::int64_t n, const C* zeros, C* buffer,
+                const C** rows) {
+  for (std::int64_t r = 0; r < count; ++r) {
+    const std::int64_t position = first + r;
+    const bool is_inside = position >= 0 && position < x.shape[1];
+    rows[r] = is_inside ? load(x.as<const S>() + b * x.strides[0] + position * x.strides[1] + c * x.strides[2], x.strides[2], n, buffer + r * tile_channels)
+                        : zeros;
+  }
+}
+
+/// Positions first .. first + count of a channel: where they lie, or in the buffer.
+template <class C, class S>
+const C* fetch_run(const View& x, std::int64_t b, std::int64_t c, std::int64_t first, std::int64_t count, C* buffer) {
+  const std::int64_t begin = std::clamp<std::int64_t>(-first, 0, count), end = std::clamp(x.shape[1] - first, begin, count);
+  const S* const from = x.as<const S>() + b * x.strides[0] + (first + begin) * x.strides[1] + c * x.strides[2];
+  if (begin == 0 && end == count) return load(from, x.strides[1], count, buffer);
+  std::fill_n(buffer, begin, C(0));
+  std::fill_n(buffer + end, count - end, C(0));
+  if (begin < end) {
+    const C* const inside = load(from, x.strides[1], end - begin, buffer + begin);
+    if (inside != buffer + begin) std::copy_n(inside, end - begin, buffer + begin);
+  }
+  return buffer;
+}
+
+/// Taps (D, K) and bias as C: each channel's taps side by side, or with `by_tap` each tap's channels, and reversed with `flipped`.
+template <class C>
+class Parameters {
+ public:
+  template <class S>
+  Parameters(const View& w, const View& bias, bool by_tap, bool flipped, const Stream& stream, S)
+      : channels_(w.shape[0]), count_(w.shape[1]), by_tap_(by_tap), memory_(channels_ * (count_ + 1), stream) {
+    C *const values = memory_.data(), *const shifts = values + channels_ * count_;
+    for (std::int64_t c = 0; c < channels_; ++c) {
+      for (std::int64_t k = 0; k < count_; ++k)
+        values[by_tap ? k * channels_ + c : c * count_ + k] = convert<C>(w.as<const S>()[c * count_ + (flipped ? count_ - 1 - k : k)]);
+      shifts[c] = bias.data ? convert<C>(bias.as<const S>()[c]) : C(0);
+    }
+  }
+
+  /// From channel c on, or of channel c alone.
+  Taps<C> at(std::int64_t c) const {
+    const C *const values = memory_.data(), *const shifts = values + channels_ * count_;
+    if (by_tap_) return {values + c, channels_, shifts + c, count_};
+    return {values + c * count_, 1, shifts + c, count_};
+  }
+
+ private:
+  std::int64_t channels_, count_;
+  bool by_tap_;
+  Scratch<C> memory_;
+};
+
+}  // namespace tern::loops::conv

@@ -1,0 +1,33 @@
+#pragma once
+#include "tensor/view.h"
+
+namespace tern::kernels {
+
+// Signals (B, L, D) of one dtype, floating, with any strides: a unit stride along D or along L is fast. Taps w (D, K), contiguous, and
+// bias (D), contiguous; sums are formed in f32, or f64 for f64. What lies outside a signal is 0. A view without data is absent.
+
+/// z[b, l, d] = sum over k of w[d, k] u[b, l - left + k, d] + bias[d], for l < y.shape[1]; y = z, or z sigmoid(z) with `silu`.
+struct DepthwiseConv1dArguments {
+  View u, w, bias;
+  std::int64_t left = 0;
+  bool silu = false;
+  View y;         ///< written
+};
+void depthwise_conv1d(Cpu, const DepthwiseConv1dArguments& arguments);
+void depthwise_conv1d(Cuda, const DepthwiseConv1dArguments& arguments);
+
+/// From g, the gradient of y, and dz = g y'(z), for which z is made again:
+///   du[b, t, d] = sum over k of w[d, k] dz[b, t + left - k, d],
+///   dw[d, k] = sum over b and l of dz[b, l, d] u[b, l - left + k, d], db[d] = sum over b and l of dz[b, l, d],
+/// in an order that depends on the shapes alone (on the GPU, also on the device).
+struct DepthwiseConv1dGradArguments {
+  View u, w, bias;  ///< bias counts only with `silu`
+  std::int64_t left = 0;
+  bool silu = false;
+  View g;
+  View du, dw, db;  ///< written where present; dw and db are contiguous
+};
+void depthwise_conv1d_grad(Cpu, const DepthwiseConv1dGradArguments& arguments);
+void depthwise_conv1d_grad(Cuda, const DepthwiseConv1dGradArguments& arguments);
+
+}  // namespace tern::kernels
