@@ -40,17 +40,18 @@ static void initialize_gpt2(DecoderLM& model) {
 }
 
 DecoderLM::DecoderLM(const DecoderLMOptions& options_) : options(options_) {
-  if (options.vocab < 1 || options.length < 1 || options.width < 1 || options.layers < 0 || options.ff < 1)
+  if (options.vocab < 1 || options.length < 1 || options.width < 1 || options.layers < 0 || options.ff < 0)
     fail("DecoderLM", fmt::format("expected sizes >= 1 but got vocab {}, length {}, width {}, layers {}, ff {}",
                                   options.vocab, options.length, options.width, options.layers, options.ff));
   tokens = Embedding(options.vocab, options.width, options.device);
   Tensor rope;
   if (options.positions == Positions::learned) positions.emplace(options.length, options.width, options.device);
-  else rope = rope_table(options.length, options.width / std::max<std::int64_t>(options.heads, 1), 10000, options.device);
+  if (options.positions == Positions::rotary)
+    rope = rope_table(options.length, options.width / std::max<std::int64_t>(options.heads, 1), 10000, options.device);
   drop = Dropout(options.dropout);
   // Built one by one: copies of one layer would share its parameters.
   for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(layer_options(options, rope));
-  if (options.final_norm)
+  if (options.final_norm && options.norm != NormKind::none)
     norm.emplace(options.norm, options.width,
                  NormOptions{.eps = options.layer_norm_eps,
                              .bias = options.bias,
@@ -80,7 +81,7 @@ Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& mask, const Ten
          fmt::format("expected at most {} positions but got ids {}", options.length, to_string(ids.shape())));
   if (places.defined() && places.shape() != ids.shape())
     fail("DecoderLM", fmt::format("expected a place for each of ids {} but got {}", to_string(ids.shape()), to_string(places.shape())));
-  if (places.defined() && !positions) fail("DecoderLM", "expected no places: rotary positions are those of the columns");
+  if (places.defined() && !positions) fail("DecoderLM", "expected no places: the model has no table of positions");
   Tensor x = tokens.forward(ids);
   if (positions) x = x + (places.defined() ? positions->forward(places) : slice(positions->weight, 0, 0, ids.size(1)));
   ResidualStream stream(drop.forward(x), options.use_fused_kernel);

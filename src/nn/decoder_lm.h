@@ -12,12 +12,13 @@ enum class Initialization : std::uint8_t {
 enum class Positions : std::uint8_t {
   learned,  ///< a table, added to the tokens
   rotary,   ///< turns queries and keys: RoPE
+  none,     ///< the causal mask alone tells places apart
 };
 
 struct DecoderLMOptions {
   std::int64_t vocab = 10000;
   std::int64_t length = 40;  ///< positions: the longest input
-  std::int64_t width = 256, layers = 4, heads = 8, ff = 256;
+  std::int64_t width = 256, layers = 4, heads = 8, ff = 256;  ///< ff 0: layers of attention alone
   double dropout = 0.1;  ///< of the embeddings, attention probabilities and residual branches
   Activation activation = Activation::gelu;
   bool gated = false;      ///< the feed-forward part; see FeedForwardOptions

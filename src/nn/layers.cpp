@@ -55,11 +55,15 @@ Tensor Embedding::forward(const Tensor& ids) const {
   return embedding(weight, ids);
 }
 
-static const char* name(NormKind kind) { return kind == NormKind::layer ? "LayerNorm" : "RMSNorm"; }
+static const char* name(NormKind kind) {
+  constexpr const char* names[] = {"LayerNorm", "RMSNorm", "Norm"};
+  return names[static_cast<int>(kind)];
+}
 
 Norm::Norm(NormKind kind_, std::int64_t width, const NormOptions& options)
     : kind(kind_), eps(options.eps), use_fused_kernel(options.use_fused_kernel) {
   check_sizes(name(kind), width, 1);
+  if (kind == NormKind::none) return;
   weight = init::ones(parameter({width}, options.device));
   if (options.bias && kind == NormKind::layer) bias = init::zeros(parameter({width}, options.device));
 }
@@ -71,12 +75,18 @@ void Norm::visit(Visitor& v) {
 
 Tensor Norm::forward(const Tensor& x) const {
   const ModuleScope scope(this, name(kind));
+  if (kind == NormKind::none) return x;
   if (kind == NormKind::rms) return (use_fused_kernel ? fused_rms_norm : rms_norm)(x, weight, eps);
   return (use_fused_kernel ? fused_layer_norm : layer_norm)(x, weight, bias, eps);
 }
 
 ResidualNorm Norm::forward(const Tensor& branch, const Tensor& residual, const BranchOptions& options) const {
   const ModuleScope scope(this, name(kind));
+  if (kind == NormKind::none) {
+    const Tensor x = options.bias.defined() ? branch + options.bias : branch;
+    const Tensor sum = residual + dropout(x, options.dropout, options.training);
+    return {sum, sum};
+  }
   if (kind == NormKind::rms)
     return (use_fused_kernel ? fused_residual_rms_norm : residual_rms_norm)(branch, residual, weight, eps, options);
   const auto join = use_fused_kernel ? fused_residual_layer_norm : residual_layer_norm;

@@ -31,9 +31,13 @@ struct NormOptions {
   Device device = cpu;
 };
 
-enum class NormKind : std::uint8_t { layer, rms };
+enum class NormKind : std::uint8_t {
+  layer,
+  rms,
+  none,  ///< x itself, for studies of what a norm is for
+};
 
-/// A norm over the last dimension: LayerNorm or RMSNorm, for modules that take either.
+/// A norm over the last dimension: LayerNorm, RMSNorm or nothing, for modules that take any of them.
 struct Norm : Module {
   Norm() = default;
   Norm(NormKind kind, std::int64_t width, const NormOptions& options = {});
@@ -43,7 +47,7 @@ struct Norm : Module {
   ResidualNorm forward(const Tensor& branch, const Tensor& residual, const BranchOptions& options = {}) const;
 
   NormKind kind = NormKind::layer;
-  Tensor weight, bias;  ///< bias may be undefined; RMSNorm has none
+  Tensor weight, bias;  ///< bias may be undefined; RMSNorm has none, and NormKind::none neither
   double eps = 1e-5;
   bool use_fused_kernel = false;
 };

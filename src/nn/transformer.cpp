@@ -76,12 +76,14 @@ static AttentionOptions attention_options(const TransformerLayerOptions& o, bool
 
 TransformerLayer::TransformerLayer(const TransformerLayerOptions& o)
     : norm1(o.norm, o.width, norm_options(o)),
-      norm2(o.norm, o.width, norm_options(o)),
       attn(o.width, attention_options(o, false)),
-      ff(o.width, o.ff,
-         {.activation = o.activation, .gated = o.gated, .bias = o.bias, .use_fused_kernel = o.use_fused_kernel, .device = o.device}),
       drop(o.dropout),
       use_fused_kernel(o.use_fused_kernel) {
+  if (o.ff > 0) {
+    norm2 = Norm(o.norm, o.width, norm_options(o));
+    ff = FeedForward(o.width, o.ff,
+                     {.activation = o.activation, .gated = o.gated, .bias = o.bias, .use_fused_kernel = o.use_fused_kernel, .device = o.device});
+  }
   if (!o.cross) return;
   norm_cross.emplace(o.norm, o.width, norm_options(o));
   cross_attn.emplace(o.width, attention_options(o, true));
@@ -115,7 +117,7 @@ void TransformerLayer::forward(ResidualStream& x, const AttentionMask& mask, con
   x.add(attn.heads_joined(x.normalized(norm1), {}, mask), attn.proj, drop);
   if (cross_attn)
     x.add(cross_attn->heads_joined(x.normalized(*norm_cross), memory, memory_mask), cross_attn->proj, drop);
-  x.add(ff.activated(x.normalized(norm2)), ff.proj, drop);
+  if (ff.fc.weight.defined()) x.add(ff.activated(x.normalized(norm2)), ff.proj, drop);
 }
 
 }  // namespace tern::nn

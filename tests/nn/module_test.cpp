@@ -53,6 +53,26 @@ TEST_CASE("parameters are named by their path", "[module]") {
   for (const Tensor& x : nn::parameters(model)) CHECK(x.requires_grad());
 }
 
+TEST_CASE("a model may lack MLPs, norms and positions", "[module]") {
+  nn::DecoderLMOptions options = odd_options();
+  options.layers = 1;
+  options.ff = 0;
+  options.norm = nn::NormKind::none;
+  options.positions = nn::Positions::none;
+  manual_seed(1);
+  const nn::DecoderLM model(options);
+  CHECK(names_of(nn::named_parameters(model)) ==
+        std::vector<std::string>{"tokens.weight", "blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.bias",
+                                 "blocks.0.attn.proj.weight", "blocks.0.attn.proj.bias", "head.weight", "head.bias"});
+  const Tensor x = model.tokens.forward(some_ids());
+  const Tensor expected = model.head.forward(x + model.blocks[0].attn.forward(x, nn::AttentionMask::causal(7)));
+  CHECK(distance(model.forward(some_ids()), expected) < 1e-5);
+  options.use_fused_kernel = true;
+  manual_seed(1);
+  const nn::DecoderLM fused(options);
+  CHECK(distance(fused.forward(some_ids()), expected) < 1e-5);
+}
+
 TEST_CASE("buffers are apart from parameters, undefined tensors are passed over", "[module]") {
   WithBuffer module;
   CHECK(names_of(nn::named_parameters(module)) == std::vector<std::string>{"fc.weight", "fc.bias"});
