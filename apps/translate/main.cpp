@@ -13,10 +13,9 @@ namespace {
 
 void add_train(CLI::App& app) {
   auto* command = app.add_subcommand("train", "train a translator from a directory of raw text");
-  // Options that the user gives change single values of the preset, which is known only when all are parsed.
   struct State {
     Options options;
-    std::vector<std::pair<const Entry*, std::string>> given;
+    apps::Given<Options> given;
   };
   const auto state = std::make_shared<State>();
   Options& options = state->options;
@@ -36,26 +35,12 @@ void add_train(CLI::App& app) {
   apps::add_device_option(*command, options.device);
   apps::add_threads_option(*command, options.threads);
 
-  const Options quick = preset("quick"), classic = preset("classic");
-  for (const Entry& entry : entries()) {
-    if (entry.help.empty()) {
+  const std::vector<Options> presets = {preset("quick"), preset("classic")};
+  for (const Entry& entry : entries())
+    if (entry.help.empty())
       command->get_option(entry.flag())->check(entry.check);
-      continue;
-    }
-    const std::string values = entry.text(quick) == entry.text(classic)
-                                   ? entry.text(quick)
-                                   : fmt::format("quick {}, classic {}", entry.text(quick), entry.text(classic));
-    const std::string help = fmt::format("{} ({})", entry.help, values);
-    const auto keep = [state, &entry](const std::string& text) { state->given.emplace_back(&entry, text); };
-    CLI::Option* option =
-        std::holds_alternative<bool Options::*>(entry.member)
-            ? apps::add_switch(*command, entry.flag(), help, [keep](bool value) { keep(value ? "True" : "False"); })
-            : command->add_option_function<std::string>(entry.flag(), keep, help)->check(entry.check);
-    option->group("The preset's values, and options that change them");
-    if (std::holds_alternative<std::int64_t Options::*>(entry.member)) option->type_name("N");
-    if (std::holds_alternative<double Options::*>(entry.member)) option->type_name("X");
-    if (std::holds_alternative<std::string Options::*>(entry.member)) option->type_name("NAME");
-  }
+    else
+      apps::add_entry(*command, entry, presets, state->given);
 
   command->callback([state] {
     const Options& given = state->options;

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "io/file_error.h"
-
 namespace tern::translate {
 
 using apps::Check, apps::one_of, apps::real_number, apps::truth_value, apps::whole_number;
@@ -103,38 +101,6 @@ const std::vector<Entry>& entries() {
   return table;
 }
 
-std::string Entry::flag() const {
-  std::string result = "--" + key;
-  std::replace(result.begin(), result.end(), '_', '-');
-  return result;
-}
-
-std::string Entry::text(const Options& options) const {
-  return std::visit(
-      [&](auto at) {
-        if constexpr (std::is_same_v<decltype(at), bool Options::*>)
-          return std::string(options.*at ? "True" : "False");
-        else
-          return fmt::format("{}", options.*at);
-      },
-      member);
-}
-
-void Entry::set(Options& options, const std::string& text) const {
-  std::visit(
-      [&]<class T>(T Options::*at) {
-        if constexpr (std::is_same_v<T, std::string>)
-          options.*at = text;
-        else if constexpr (std::is_same_v<T, bool>)
-          options.*at = apps::is_true(text);
-        else if constexpr (std::is_same_v<T, double>)
-          options.*at = std::stod(text);
-        else
-          options.*at = std::stoll(text);
-      },
-      member);
-}
-
 std::string conflict(const Options& options) {
   if (options.src == options.tgt)
     return fmt::format("tgt: expected another language than the source's {}", options.src);
@@ -161,39 +127,8 @@ nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, D
   return model;
 }
 
-double matrix_elements(const nn::DecoderLMOptions& options) {
-  const auto vocab = static_cast<double>(options.vocab), length = static_cast<double>(options.length),
-             width = static_cast<double>(options.width);
-  const auto layers = static_cast<double>(options.layers), ff = static_cast<double>(options.ff);
-  const double tables = options.tied_head ? 1 : 2;
-  return (tables * vocab + length) * width + layers * (4 * width * width + 2 * width * ff);
-}
-
-io::JsonObject to_json(const Options& options) {
-  io::JsonObject json;
-  for (const Entry& entry : entries()) std::visit([&](auto at) { json.set(entry.key, options.*at); }, entry.member);
-  return json;
-}
-
 Options from_json(const io::JsonObject& config, const std::filesystem::path& file) {
-  Options options;
-  for (const Entry& entry : entries()) {
-    if (entry.may_lack && !config.contains(entry.key)) continue;
-    std::visit(
-        [&]<class T>(T Options::*at) {
-          if constexpr (std::is_same_v<T, std::string>)
-            options.*at = config.get_string(entry.key);
-          else if constexpr (std::is_same_v<T, bool>)
-            options.*at = config.get_bool(entry.key);
-          else if constexpr (std::is_same_v<T, double>)
-            options.*at = config.get_double(entry.key);
-          else
-            options.*at = config.get_int(entry.key);
-        },
-        entry.member);
-    if (const std::string fault = entry.check(entry.text(options)); !fault.empty())
-      throw io::FileError(fmt::format("{}: {}: {}", file.string(), entry.key, fault));
-  }
+  Options options = apps::from_json(entries(), config, file);
   if (const std::string fault = conflict(options); !fault.empty())
     throw io::FileError(fmt::format("{}: {}", file.string(), fault));
   return options;

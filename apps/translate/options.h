@@ -2,11 +2,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <variant>
 #include <vector>
 
-#include "common/program.h"
-#include "io/json_object.h"
+#include "common/option_table.h"
 #include "nn/decoder_lm.h"
 #include "nn/precision.h"
 
@@ -63,19 +61,7 @@ inline std::int64_t restart_place(const Options& options) {
 /// The values of a preset. Throws UsageError for an unknown name.
 Options preset(const std::string& name);
 
-/// An option that a run is remembered by. The one table of them serves the command line, its help, and config.json.
-struct Entry {
-  std::string key;  ///< in config.json
-  std::variant<std::string Options::*, bool Options::*, std::int64_t Options::*, double Options::*> member;
-  apps::Check check;  ///< of the value as text
-  std::string help;   ///< "" for what has an option of its own kind
-  bool may_lack = false;  ///< a run of an earlier version does not say it: the default is what it did
-
-  std::string flag() const;  ///< "--batch-size" for "batch_size"
-  std::string text(const Options& options) const;
-  /// Sets the value from a text that check() has passed.
-  void set(Options& options, const std::string& text) const;
-};
+using Entry = apps::Entry<Options>;
 const std::vector<Entry>& entries();
 
 /// What is wrong with options that are each in their range, e.g. "heads: expected a divisor of ..."; "" if nothing is.
@@ -84,10 +70,7 @@ std::string conflict(const Options& options);
 /// Of a run, whose options have been checked.
 nn::Precision precision(const Options& options);
 nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, Device device);
-/// The elements of the model's matrices: nearly all of its parameters, known before memory is taken for any.
-double matrix_elements(const nn::DecoderLMOptions& options);
 
-io::JsonObject to_json(const Options& options);
 /// The options of an earlier run. Throws FileError, which begins with the file's name, for a value that is missing, of
 /// another type or out of range.
 Options from_json(const io::JsonObject& config, const std::filesystem::path& file);

@@ -1,10 +1,10 @@
 #include "translate/train.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 
+#include "common/model.h"
 #include "common/program.h"
 #include "io/run_directory.h"
 #include "io/safetensors.h"
@@ -66,31 +66,11 @@ std::vector<text::Example> encode(const text::Tokenizer& tokenizer, const text::
 
 /// All that can be known before the data is read.
 void check(const Options& options) {
-  for (const Entry& entry : entries())
-    if (const std::string fault = entry.check(entry.text(options)); !fault.empty())
-      throw UsageError(fmt::format("{}: {}", entry.flag(), fault));
+  for (const Entry& entry : entries()) entry.require_valid(options);
   if (const std::string fault = conflict(options); !fault.empty()) throw UsageError("--" + fault);
   if (options.data.empty()) throw UsageError("--data: expected a directory but got \"\"");
   if (options.out.empty()) throw UsageError("--out: expected a directory but got \"\"");
   io::RunDirectory::check(options.out);
-}
-
-void check_device(const Options& options, Device device) {
-  if (precision(options) == nn::Precision::tf32 && device == cpu)
-    throw UsageError("--precision tf32: a GPU's matrix units have it and a CPU has not; use fp32 or bf16, or --device cuda");
-}
-
-/// A model that cannot fit is refused by name; the system would grant the memory, and end the program when it is used.
-void check_memory(const nn::DecoderLMOptions& model) {
-  if (model.device != cpu) return;
-  const double needed = 16 * matrix_elements(model);  // weights, gradients, and Adam's two moments
-  const double there = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
-  if (there > 0 && needed > there)
-    throw UsageError(
-        fmt::format("a model of {:.3g} parameters needs {:.3g} GB to train and this machine has {:.3g} GB: use a "
-                    "smaller --width, --layers, "
-                    "--ff, --vocab or --length",
-                    matrix_elements(model), needed / 1e9, there / 1e9));
 }
 
 void save_model(const io::RunDirectory& run, const nn::DecoderLM& model) {
@@ -147,10 +127,11 @@ void train(const Options& options) {
   const double started = seconds_now();
   check(options);
   const Device device = apps::resolve_device(options.device);
-  check_device(options, device);
+  apps::require_precision(precision(options), device);
   if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));
-  check_memory(model_options(options, options.vocab, device));
+  apps::require_memory(model_options(options, options.vocab, device),
+                       "use a smaller --width, --layers, --ff, --vocab or --length");
 
   const Data data = read(options);
   const text::Tokenizer tokenizer = train_tokenizer(options, data.train);
@@ -161,13 +142,12 @@ void train(const Options& options) {
   if (trainer.cut() > 0) fmt::print("cut      {} training pairs to {} tokens\n", trainer.cut(), options.length);
   fmt::print("model    {} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n", options.layers,
              options.width, options.heads, tokenizer.vocab_size(), static_cast<double>(params) / 1e6);
-  fmt::print("training {} updates of {} pairs on {}, {}, {} kernels{}\n", trainer.total_updates(), options.batch_size,
-             apps::describe(device), options.precision, options.use_fused_kernel ? "fused" : "plain",
-             device.type == DeviceType::cuda ? ", steps replayed as CUDA graphs" : "");
+  fmt::print("training {} updates of {} pairs on {}, {}, {} kernels\n", trainer.total_updates(), options.batch_size,
+             apps::describe(device), options.precision, options.use_fused_kernel ? "fused" : "plain");
   std::fflush(stdout);
 
   // Nothing is written before: a mistake in options or data leaves no directory, and an earlier run as it was.
-  const io::RunDirectory run = io::RunDirectory::create(options.out, to_json(options));
+  const io::RunDirectory run = io::RunDirectory::create(options.out, apps::to_json(entries(), options));
   io::write_file_atomically(run.tokenizer(), tokenizer.to_json());
   const double data_seconds = seconds_now() - started;
   const Validation valid = run_epochs(trainer, translator, data, run);

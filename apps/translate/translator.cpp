@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/model.h"
 #include "io/file_error.h"
 #include "io/run_directory.h"
 #include "io/safetensors.h"
@@ -52,7 +53,7 @@ std::vector<std::string> Translator::translate(std::span<const std::string> line
 static void require_size(const io::RunDirectory& run, const nn::DecoderLMOptions& shape) {
   std::error_code error;
   const auto bytes = static_cast<double>(std::filesystem::file_size(run.model(), error));
-  const double elements = matrix_elements(shape);
+  const double elements = apps::matrix_elements(shape);
   if (!error && bytes < 2 * elements)
     throw io::FileError(fmt::format("{}: does not fit the model in {}: {:.3g} elements do not fit in {:.0f} bytes",
                                     run.model().string(), run.config().filename().string(), elements, bytes));

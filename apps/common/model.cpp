@@ -1,0 +1,32 @@
+#include "common/model.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "common/program.h"
+
+namespace tern::apps {
+
+double matrix_elements(const nn::DecoderLMOptions& options) {
+  const auto vocab = static_cast<double>(options.vocab), length = static_cast<double>(options.length),
+             width = static_cast<double>(options.width);
+  const auto layers = static_cast<double>(options.layers), ff = static_cast<double>(options.ff);
+  const double tables = options.tied_head ? 1 : 2;
+  return (tables * vocab + length) * width + layers * (4 * width * width + 2 * width * ff);
+}
+
+void require_memory(const nn::DecoderLMOptions& options, const std::string& remedy) {
+  if (options.device != cpu) return;
+  const double elements = matrix_elements(options), needed = 16 * elements;  // weights, gradients, and Adam's two moments
+  const double there = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (there > 0 && needed > there)
+    throw UsageError(fmt::format("a model of {:.3g} parameters needs {:.3g} GB to train and this machine has {:.3g} GB: {}",
+                                 elements, needed / 1e9, there / 1e9, remedy));
+}
+
+void require_precision(nn::Precision precision, Device device) {
+  if (precision == nn::Precision::tf32 && device == cpu)
+    throw UsageError("--precision tf32: a GPU's matrix units have it and a CPU has not; use fp32 or bf16, or --device cuda");
+}
+
+}  // namespace tern::apps

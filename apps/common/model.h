@@ -1,0 +1,19 @@
+#pragma once
+#include <string>
+
+#include "nn/decoder_lm.h"
+#include "nn/precision.h"
+
+namespace tern::apps {
+
+/// The elements of a model's matrices: nearly all of its parameters, known before memory is taken for any.
+double matrix_elements(const nn::DecoderLMOptions& options);
+
+/// Throws UsageError for a model that cannot be trained in this machine's memory: the system would grant the memory, and end
+/// the program when it is used. `remedy` names the options that make it smaller.
+void require_memory(const nn::DecoderLMOptions& options, const std::string& remedy);
+
+/// Throws UsageError for a precision that the device has not.
+void require_precision(nn::Precision precision, Device device);
+
+}  // namespace tern::apps
