@@ -59,14 +59,23 @@ void convolve_channels_first(const DepthwiseConv1dArguments& a) {
                  [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
     C *const buffer = memory.data() + thread * (run_size + chunk), *const sums = buffer + run_size;
     const C** const rows = pointers.data() + thread * taps;
-    for (std::int64_t unit = begin; unit < end; ++unit) {
-      const std::int64_t first = unit % runs * chunk, c = unit / runs % channels, b = unit / runs / channels, n = std::min(chunk, positions - first);
+    const auto make = [&](std::int64_t b, std::int64_t c, std::int64_t first, std::int64_t last) {
+      const std::int64_t n = last - first;
+      if (n <= 0) return;
       const C* const run = fetch_run<C, S>(a.u, b, c, first - a.left, n + taps - 1, buffer);
       for (std::int64_t k = 0; k < taps; ++k) rows[k] = run + k;
       S* const y = a.y.as<S>() + b * a.y.strides[0] + first * a.y.strides[1] + c * a.y.strides[2];
       C* const out = target(y, a.y.strides[1], n, sums);
       convolve_run(rows, parameters.at(c), out, n);
       finish(out, a.silu, y, a.y.strides[1], n);
+    };
+    for (std::int64_t unit = begin; unit < end; ++unit) {
+      const std::int64_t first = unit % runs * chunk, c = unit / runs % channels, b = unit / runs / channels, last = std::min(first + chunk, positions);
+      // Those that see zeros apart, so that the others' inputs are taken where they lie.
+      const std::int64_t from = std::clamp(a.left, first, last), to = std::clamp(a.u.shape[1] + a.left - taps + 1, from, last);
+      make(b, c, first, from);
+      make(b, c, from, to);
+      make(b, c, to, last);
     }
   });
 }

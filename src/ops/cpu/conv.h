@@ -59,6 +59,7 @@ Convolve<C> convolve_for(std::int64_t taps) {
     case 3: return convolve<C, along_channels, 3>;
     case 4: return convolve<C, along_channels, 4>;
     case 5: return convolve<C, along_channels, 5>;
+    case 7: return convolve<C, along_channels, 7>;
     default: return convolve_any<C, along_channels>;
   }
 }

@@ -20,7 +20,8 @@ struct Parts {
 
   explicit Parts(const DepthwiseConv1dGradArguments& a)
       : first(std::min<std::int64_t>(0, -a.left)), steps(std::max(a.u.shape[1], a.g.shape[1] - a.left) - first), batches(a.u.shape[0]) {
-    constexpr std::int64_t most = 64, shortest = 64;
+    constexpr std::int64_t most = 64;
+    const std::int64_t shortest = is_channels_last(a.u) ? 64 : 2 * chunk;
     of_batch = std::clamp<std::int64_t>(steps / shortest, 1, std::max<std::int64_t>(most / std::max<std::int64_t>(batches, 1), 1));
     size = (steps + of_batch - 1) / of_batch;
   }
