@@ -3,7 +3,7 @@
 
 usage: join.py OURS.jsonl PEERS.jsonl
 Rows of `tern-bench step` match where model, B, T, V, p, dtype and device are equal, and count by burst_ms, the time of a step without a
-wait in between. Rows of `tern-bench ops` match where op, shape, dtype and device are equal, and count by ms. Repeated rows count by their
+wait in between. Rows of `tern-bench ops` and `conv1d` match where op, shape, dtype and device are equal, and count by ms. Repeated rows count by their
 median; the range of steps stands in brackets. The ratio is the peer's time over ours: above 1 tern is faster.
 """
 import json
@@ -13,6 +13,7 @@ from collections import defaultdict
 
 STEP = ("model", "B", "T", "V", "p", "dtype", "device")
 MODES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
+COMPILED = ("compile", "compile-shifted")  # the operator, and a convolution as a sum of shifted products
 BEYOND_CACHE = 240e6  # bytes: four times the L2 cache of an H200
 
 
@@ -75,12 +76,12 @@ def join_ops(ours, notes, peers):
         if "tern-fused" not in mine:
             continue
         theirs = peers.get(key, {})
-        candidates = [theirs[impl] for impl in ("eager", "compile") if impl in theirs]
-        best = min(candidates, default=None)
+        compiled = min((theirs[impl] for impl in COMPILED if impl in theirs), default=None)
+        best = min((time for time in (theirs.get("eager"), compiled) if time is not None), default=None)
         fused, (size, of_copy) = mine["tern-fused"], notes[key]
         share = "" if of_copy is None else f"{100 * of_copy:.0f}%"
         print(f"| {op} | {'x'.join(map(str, shape))} | {MODES[dtype]} | {device} | {number(mine.get('tern-plain'))} | {number(fused)} "
-              f"| {ratio(mine.get('tern-plain'), fused)} | {share} | {number(theirs.get('eager'))} | {number(theirs.get('compile'))} | {ratio(best, fused)} |")
+              f"| {ratio(mine.get('tern-plain'), fused)} | {share} | {number(theirs.get('eager'))} | {number(compiled)} | {ratio(best, fused)} |")
         ratios, shares = summary[op, MODES[dtype], device]
         if best is not None:
             ratios.append(best / fused)

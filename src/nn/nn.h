@@ -2,6 +2,7 @@
 // Modules, optimizers and decoding in one include.
 #include "nn/attention.h"
 #include "nn/captured_step.h"
+#include "nn/count.h"
 #include "nn/decoder_lm.h"
 #include "nn/flat.h"
 #include "nn/generate.h"

@@ -144,7 +144,7 @@ TEST_CASE("Switches take a value, and the last of several counts") {
 TEST_CASE("The bench refuses what it cannot run") {
   const TempDirectory directory;
   const std::vector<std::pair<Arguments, std::string>> cases = {
-      {{}, "expected a subcommand (step, ops)"},
+      {{}, "expected a subcommand (step, ops, conv1d, count)"},
       {{"step", "--model", "foo"}, "--model: expected mt, ar, small, medium, large, xl, 2.7B but got foo"},
       {{"step", "--batch", "0"}, "--batch: expected a whole number from 1"},
       {{"step", "--batch", "99999999999999999999"}, "--batch: "},
@@ -158,6 +158,10 @@ TEST_CASE("The bench refuses what it cannot run") {
       {{"ops", "--dtype", "fp8"}, "--dtype: expected fp32, bf16, fp16, fp64 but got fp8"},
       {{"ops", "--seconds", "0"}, "--seconds: "},
       {{"ops", "--json", (directory / "no" / "x").string()}, "could not be opened"},
+      {{"conv1d", "--taps", "3,0"}, "--taps: expected a whole number from 1"},
+      {{"conv1d", "--dtype", "fp8"}, "--dtype: expected fp32, fp16, bf16, fp64 but got fp8"},
+      {{"count", "--device-name", "A1000"}, "--device-name: expected A100, T4, H100, H200, measured but got A1000"},
+      {{"count", "--heads", "0"}, "--heads: expected a whole number from 1"},
   };
   for (const auto& [arguments, message] : cases) check_refused(run(bench, arguments), message, "tern-bench");
 }
@@ -180,6 +184,35 @@ TEST_CASE("The bench measures single operators") {
     CHECK(row["ms"] > 0.0);
     CHECK(row["of_copy"] > 0.0);
   }
+}
+
+TEST_CASE("The bench measures the depthwise convolution") {
+  const TempDirectory directory;
+  const fs::path file = directory / "conv.jsonl";
+  const Result result = run(bench, {"conv1d", "--dtype", "fp32", "--taps", "3", "--device", "cpu", "--seconds", "1e-6", "--json", file.string()});
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  CHECK(contains(result.out, "8192"));
+  const std::vector<Json> rows = json_lines(file);
+  REQUIRE(rows.size() == 2 + 3 * 2 * 3);  // the roofs; of each shape, both ways, plain, fused and copy
+  CHECK(rows[1]["tflops"] > 0.0);
+  CHECK(rows[2]["op"] == "conv1d_fwd");
+  CHECK(rows[2]["shape"] == Json::array({1, 1024, 1024, 3}));
+}
+
+TEST_CASE("The bench counts a transformer's parts") {
+  const TempDirectory directory;
+  const fs::path file = directory / "count.jsonl";
+  const Result result = run(bench, {"count", "--batch", "16", "--length", "16384", "--width", "4096", "--heads", "32", "--bytes", "2", "--device-name",
+                                    "A100", "--device", "cpu", "--json", file.string()});
+  REQUIRE(result.code == 0);
+  const std::vector<Json> rows = json_lines(file);
+  REQUIRE(rows.size() == 8);
+  CHECK(rows[5]["part"] == "MHA");
+  CHECK(rows[5]["bound"] == "memory");
+  CHECK(rows[7]["part"] == "MLP");
+  CHECK(rows[7]["bound"] == "compute");
+  CHECK(run(bench, {"count", "--device-name", "measured", "--device", "cpu"}).code == 0);
 }
 
 TEST_CASE("The bench prints its measurements and appends them as JSON") {

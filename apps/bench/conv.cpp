@@ -1,0 +1,190 @@
+#include "bench/conv.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "autodiff/engine.h"
+#include "bench/timing.h"
+#include "common/program.h"
+#include "ops/conv.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/matmul.h"
+#include "ops/random.h"
+
+namespace tern::bench {
+namespace {
+
+struct Options {
+  std::string dtype = "fp32,fp16", taps = "3,4,7", layout = "last", device = "auto", json;
+  int threads = 0;
+  double seconds = 0.06;
+};
+
+/// u (batch, length, channels) with `taps` taps, zeros as for ConvPadding::same, and a bias.
+struct Case {
+  std::int64_t batch, length, channels, taps;
+  DType dtype;
+  bool channels_first;
+
+  std::int64_t elements() const { return batch * length * channels; }
+  std::int64_t signal_bytes() const { return elements() * static_cast<std::int64_t>(size_of(dtype)); }
+  double flops() const { return 2.0 * static_cast<double>(taps * elements()); }
+  std::vector<std::int64_t> shape() const { return {batch, length, channels, taps}; }
+};
+
+/// The shapes of the peer's script.
+std::vector<Shape> shapes_of(Device device) {
+  if (device.type == DeviceType::cpu) return {{1, 1024, 1024}, {1, 8192, 1024}, {4, 2048, 768}};
+  return {{1, 1024, 1024}, {1, 8192, 1024}, {1, 8192, 8192}, {16, 1024, 768}, {16, 2048, 2048}, {1, 131072, 1024}};
+}
+
+const std::map<std::string, std::pair<DType, const char*>> dtypes = {
+    {"fp32", {DType::f32, "float32"}}, {"fp16", {DType::f16, "float16"}}, {"bf16", {DType::bf16, "bfloat16"}}, {"fp64", {DType::f64, "float64"}}};
+
+std::vector<std::string> words(const std::string& list) {
+  std::vector<std::string> result;
+  std::stringstream stream(list);
+  for (std::string word; std::getline(stream, word, ',');) result.push_back(word);
+  return result;
+}
+
+/// Every word of a list passes the check.
+apps::Check list_of(apps::Check check) {
+  return [check = std::move(check)](const std::string& text) {
+    if (text.empty()) return check(text);
+    for (const std::string& word : words(text))
+      if (const std::string fault = check(word); !fault.empty()) return fault;
+    return std::string();
+  };
+}
+
+class Bench {
+ public:
+  explicit Bench(const Options& options) : device_(apps::resolve_device(options.device)), seconds_(options.seconds), rows_(options.json) {
+    if (device_.type == DeviceType::cuda) flush_ = empty({std::int64_t{1} << 26}, DType::f32, device_);
+  }
+
+  /// The two roofs: the bandwidth of a large copy, reading and writing counted, and the arithmetic of a large f32 product.
+  void roofs() {
+    const bool on_gpu = device_.type == DeviceType::cuda;
+    {
+      const std::int64_t count = std::int64_t{1} << (on_gpu ? 30 : 25);
+      const Tensor x = zeros({count}, DType::f32, device_), y = empty_like(x);
+      const double ms = measure([&] { copy_(y, x); });
+      copy_gbs_ = static_cast<double>(8 * count) / ms / 1e6;
+      rows_.add(row("copy", {count}, "float32", "tern", ms).set("gbs", rounded(copy_gbs_, 10)));
+    }
+    const std::int64_t side = on_gpu ? 8192 : 1024;
+    const Tensor a = randn({side, side}, 0, 1, DType::f32, device_);
+    const double ms = measure([&] { matmul(a, a); }), tflops = 2e-9 * static_cast<double>(side * side * side) / ms;
+    rows_.add(row("product", {side, side, side}, "float32", "tern", ms).set("tflops", rounded(tflops, 1e4)));
+    fmt::print("{}: a copy moves {:.0f} GB/s, reading and writing counted; a product of f32 matrices computes {:.2f} TFLOP/s\n",
+               apps::describe(device_), copy_gbs_, tflops);
+    fmt::print("{:<10} {:>3} {:>7} {:>5} {:>2} {:<5} {:>11} {:>11} {:>7} {:>7} {:>8} {:>8} {:>14}\n", "direction", "B", "L", "D", "K", "mode",
+               "plain us", "fused us", "ratio", "GB/s", "TFLOP/s", "of copy", "of equal copy");
+  }
+
+  void run(const Case& c, const std::string& mode) {
+    const Shape shape = c.channels_first ? Shape{c.batch, c.channels, c.length} : Shape{c.batch, c.length, c.channels};
+    const auto leaf = [&](const Shape& of) { return cast(randn(of, 0, 1, DType::f32, device_), c.dtype).set_requires_grad(); };
+    const Tensor u = leaf(shape), w = leaf({c.channels, c.taps}), bias = leaf({c.channels}), g = leaf(shape).detach();
+    const DepthwiseConvOptions options{.padding = ConvPadding::same, .channels_first = c.channels_first};
+    double forward[2], backward[2];
+    for (const bool fused : {false, true}) {
+      const auto call = [&] { return (fused ? depthwise_conv1d : composed_depthwise_conv1d)(u, w, bias, options); };
+      forward[fused] = measure([&] {
+        const NoGrad unrecorded;
+        call();
+      });
+      const Tensor y = call();
+      backward[fused] = measure([&] { grad({y}, {u, w, bias}, {g}, false, true); });
+    }
+    report(c, "fwd", mode, forward, 2 * c.signal_bytes(), c.flops());
+    report(c, "bwd", mode, backward, 3 * c.signal_bytes(), 2 * c.flops());
+  }
+
+ private:
+  /// The median of about `seconds_` of calls. On a GPU each finds the cache full of something else.
+  double measure(const std::function<void()>& f) {
+    const auto between = [&] {
+      if (flush_.defined()) zero_(flush_);
+    };
+    const double once = timed_on_device(device_, 2, 3, between, f).median;
+    const int repeats = static_cast<int>(std::clamp(seconds_ * 1e3 / std::max(once, 1e-3), 3.0, 200.0));
+    return timed_on_device(device_, 0, repeats, between, f).median;
+  }
+
+  void report(const Case& c, const std::string& direction, const std::string& mode, const double (&ms)[2], std::int64_t bytes, double flops) {
+    const std::string op = (c.channels_first ? "conv1d_first_" : "conv1d_") + direction;
+    const double copy_ms = equal_copy(bytes);
+    const std::pair<const char*, double> figures[] = {{"tern-plain", ms[0]}, {"tern-fused", ms[1]}, {"copy", copy_ms}};
+    for (const auto& [impl, time] : figures) {
+      const double gbs = static_cast<double>(bytes) / time / 1e6;
+      io::JsonObject line = row(op, c.shape(), dtypes.at(mode).second, impl, time);
+      line.set("gbs", rounded(gbs, 10)).set("of_copy", rounded(gbs / copy_gbs_, 1e4)).set("tflops", rounded(flops / time / 1e9, 1e5));
+      rows_.add(line.set("flop_per_byte", rounded(flops / static_cast<double>(bytes), 1e4)));
+    }
+    const double gbs = static_cast<double>(bytes) / ms[1] / 1e6;
+    fmt::print("{:<10} {:>3} {:>7} {:>5} {:>2} {:<5} {:11.2f} {:11.2f} {:6.2f}x {:7.0f} {:8.3f} {:7.1f}% {:13.1f}%\n", direction, c.batch, c.length,
+               c.channels, c.taps, mode, ms[0] * 1e3, ms[1] * 1e3, ms[0] / ms[1], gbs, flops / ms[1] / 1e9, 100 * gbs / copy_gbs_, 100 * copy_ms / ms[1]);
+    std::fflush(stdout);
+  }
+
+  /// ms of a copy that moves as many bytes, launched and timed alike: what is left of the bandwidth on a small signal.
+  double equal_copy(std::int64_t bytes) {
+    double& ms = equal_copies_[bytes];
+    if (ms == 0) {
+      const Tensor x = zeros({bytes / 2}, DType::u8, device_), y = empty_like(x);
+      ms = measure([&] { copy_(y, x); });
+    }
+    return ms;
+  }
+
+  io::JsonObject row(const std::string& op, const std::vector<std::int64_t>& shape, const char* dtype, const char* impl, double ms) const {
+    io::JsonObject result;
+    result.set("op", op).set("shape", shape).set("dtype", dtype).set("impl", impl).set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
+    if (device_.type == DeviceType::cpu) result.set("threads", num_threads());
+    return result.set("ms", rounded(ms, 1e5));
+  }
+
+  Device device_;
+  double seconds_, copy_gbs_ = 0;
+  RowFile rows_;
+  Tensor flush_;
+  std::map<std::int64_t, double> equal_copies_;  ///< ms, by bytes
+};
+
+void conv(const Options& options) {
+  if (options.threads > 0) set_num_threads(options.threads);
+  manual_seed(0);
+  Bench bench(options);
+  bench.roofs();
+  for (const Shape& shape : shapes_of(apps::resolve_device(options.device)))
+    for (const std::string& mode : words(options.dtype))
+      for (const std::string& taps : words(options.taps))
+        bench.run({shape[0], shape[1], shape[2], std::stoll(taps), dtypes.at(mode).first, options.layout == "first"}, mode);
+}
+
+}  // namespace
+
+void add_conv(CLI::App& app) {
+  auto* command = app.add_subcommand("conv1d", "time the depthwise convolution, composed and by its kernel, beside a copy");
+  const auto options = std::make_shared<Options>();
+  const auto add = [&](const char* name, auto& value, const char* help, const apps::Check& check, const char* type) {
+    command->add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
+  };
+  add("--dtype", options->dtype, "of fp32, fp16, bf16, fp64", list_of(apps::one_of({"fp32", "fp16", "bf16", "fp64"})), "LIST");
+  add("--taps", options->taps, "numbers of taps", list_of(apps::whole_number(1, 1024)), "LIST");
+  add("--layout", options->layout, "which dimension is contiguous: channels last (B, L, D), or first (B, D, L)", apps::one_of({"last", "first"}), "NAME");
+  add("--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
+  apps::add_threads_option(*command, options->threads);
+  command->add_option("--json", options->json, "append the rows to this file, one JSON object a line")->type_name("FILE");
+  apps::add_device_option(*command, options->device);
+  command->callback([options] { conv(*options); });
+}
+
+}  // namespace tern::bench

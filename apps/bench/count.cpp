@@ -1,0 +1,90 @@
+#include "bench/count.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "bench/timing.h"
+#include "common/program.h"
+#include "nn/count.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/matmul.h"
+#include "ops/random.h"
+
+namespace tern::bench {
+namespace {
+
+struct Options {
+  nn::TransformerSize size{16, 16384, 4096, 32, 2};
+  std::string device_name = "A100", device = "auto", json;
+  int threads = 0;
+};
+
+/// What the device at hand does: a large copy, and large products in f32 and in 16 bits.
+nn::DevicePeak measured(Device device) {
+  const bool on_gpu = device.type == DeviceType::cuda;
+  const auto seconds = [&](const std::function<void()>& f) { return timed_on_device(device, 2, 7, [] {}, f).median / 1e3; };
+  const std::int64_t count = std::int64_t{1} << (on_gpu ? 30 : 25), side = on_gpu ? 8192 : 1024;
+  const Tensor x = zeros({count}, DType::f32, device), y = empty_like(x);
+  const double bandwidth = static_cast<double>(8 * count) / seconds([&] { copy_(y, x); });
+  const auto rate = [&](DType dtype) {
+    const Tensor a = cast(randn({side, side}, 0, 1, DType::f32, device), dtype);
+    return 2 * static_cast<double>(side * side * side) / seconds([&] { matmul(a, a); });
+  };
+  const double flops_32 = rate(DType::f32);
+  return {apps::describe(device) + ", measured", on_gpu ? rate(DType::bf16) : flops_32, flops_32, bandwidth};
+}
+
+/// How a figure grows where the sequences grow to twice their length.
+double exponent(double at_length, double at_twice) { return std::log2(at_twice / at_length); }
+
+void count(const Options& options) {
+  if (options.threads > 0) set_num_threads(options.threads);
+  const nn::DevicePeak device = options.device_name == "measured" ? measured(apps::resolve_device(options.device)) : nn::known_device(options.device_name);
+  RowFile rows(options.json);
+  const nn::TransformerSize& size = options.size;
+  nn::TransformerSize longer = size;
+  longer.length *= 2;
+  const double ridge = device.ridge(size.bytes_per_element);
+  fmt::print("B {}, N {}, D {}, H {}, {} bytes an element; {}: {:.4g} TFLOP/s, {:.4g} GB/s, compute-bound above {:.4g} FLOP/byte\n", size.batch, size.length,
+             size.width, size.heads, size.bytes_per_element, device.name, device.flops(size.bytes_per_element) / 1e12, device.bandwidth / 1e9, ridge);
+  fmt::print("{:<18} {:>12} {:>12} {:>10} {:>11} {:>9} {:>12} {:>12}\n", "part", "GFLOP", "GB", "FLOP/byte", "ms at least", "bound by", "FLOP as", "bytes as");
+  const std::vector<nn::Count> counts = nn::count_transformer(size), at_twice = nn::count_transformer(longer);
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const nn::Count& c = counts[i];
+    const double compute_ms = c.flops / device.flops(size.bytes_per_element) * 1e3, memory_ms = c.bytes / device.bandwidth * 1e3;
+    const char* const bound = compute_ms > memory_ms ? "compute" : "memory";
+    const double flops_as = exponent(c.flops, at_twice[i].flops), bytes_as = exponent(c.bytes, at_twice[i].bytes);
+    fmt::print("{:<18} {:>12.6g} {:>12.6g} {:>10.4g} {:>11.4g} {:>9} {:>12} {:>12}\n", c.part, c.flops / 1e9, c.bytes / 1e9, c.intensity(),
+               std::max(compute_ms, memory_ms), bound, fmt::format("N^{:.2f}", flops_as), fmt::format("N^{:.2f}", bytes_as));
+    io::JsonObject row;
+    row.set("part", c.part).set("B", size.batch).set("N", size.length).set("D", size.width).set("H", size.heads);
+    row.set("bytes_per_element", size.bytes_per_element).set("device", device.name).set("flops", c.flops).set("bytes", c.bytes);
+    row.set("flop_per_byte", c.intensity()).set("bound", bound).set("ms", std::max(compute_ms, memory_ms));
+    rows.add(row.set("flops_exponent", flops_as).set("bytes_exponent", bytes_as));
+  }
+}
+
+}  // namespace
+
+void add_count(CLI::App& app) {
+  auto* command = app.add_subcommand("count", "count FLOPs and bytes of a transformer's parts");
+  const auto options = std::make_shared<Options>();
+  const auto add = [&](const char* name, auto& value, const char* help, const apps::Check& check, const char* type) {
+    command->add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
+  };
+  add("--batch", options->size.batch, "sequences, B", apps::whole_number(1, 1 << 24), "N");
+  add("--length", options->size.length, "tokens of a sequence, N", apps::whole_number(1, 1 << 30), "N");
+  add("--width", options->size.width, "of the model, D", apps::whole_number(1, 1 << 24), "N");
+  add("--heads", options->size.heads, "H", apps::whole_number(1, 1 << 16), "N");
+  add("--bytes", options->size.bytes_per_element, "per element", apps::whole_number(1, 8), "N");
+  add("--device-name", options->device_name, "A100, T4, H100 or H200 as published, or the measured rates of --device",
+      apps::one_of({"A100", "T4", "H100", "H200", "measured"}), "NAME");
+  apps::add_threads_option(*command, options->threads);
+  command->add_option("--json", options->json, "append the rows to this file, one JSON object a line")->type_name("FILE");
+  apps::add_device_option(*command, options->device);
+  command->callback([options] { count(*options); });
+}
+
+}  // namespace tern::bench
