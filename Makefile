@@ -12,10 +12,11 @@ export JOBS
 .DEFAULT_GOAL := help
 # Ninja runs the jobs in parallel; two of our targets at a time would be two Ninjas in one directory.
 .NOTPARALLEL:
-.PHONY: help packages build translate test install clean
+.PHONY: help packages build translate recall test install clean
 
 help:
 	@echo "make translate   train a German-English translator on the embedded corpus, about 2 minutes on 2 cores"
+	@echo "make recall      train a model that looks up what it has read, about 1 minute on 2 cores"
 	@echo "make build       build the library and the programs in $(BUILD)"
 	@echo "make test        build and run every test"
 	@echo "make install     install the library and the programs (PREFIX=/usr/local)"
@@ -31,6 +32,10 @@ build: packages
 translate: packages
 	@scripts/build.sh $(PRESET) tern-translate
 	@$(BUILD)/apps/tern-translate train --data data/embedded --src de --tgt en --preset quick --out runs/quick $(ARGS)
+
+recall: packages
+	@scripts/build.sh $(PRESET) tern-recall
+	@$(BUILD)/apps/tern-recall train --preset quick --out runs/recall $(ARGS)
 
 # Each test has two threads (CMakePresets.json). With more threads than processors, OpenMP spends its time waiting.
 test: packages

@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 using Arguments = std::vector<std::string>;
 namespace fs = std::filesystem;
 
-inline const std::string translate = TERN_TRANSLATE, bench = TERN_BENCH;
+inline const std::string translate = TERN_TRANSLATE, bench = TERN_BENCH, recall = TERN_RECALL;
 
 struct Result {
   int code = 0;  ///< as a shell shows it: 128 + N for a death by signal N

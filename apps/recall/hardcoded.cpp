@@ -1,0 +1,210 @@
+#include "recall/hardcoded.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "common/program.h"
+#include "io/atomic_file.h"
+#include "nn/nn.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/matmul.h"
+#include "ops/normalize.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+#include "recall/score.h"
+
+namespace tern::recall {
+
+// Note [Hard-coded recall]: with N positions and V tokens the residual stream has N + 2 V dimensions in three blocks: P, the
+// position; T, the token; C, the token before. All weights but these are 0, with g = ln N + 10, for which the softmax over N
+// scores of 0 and one of g is all but one-hot. Row-vector convention: q = x W_Q.
+//   Layer 1, the previous-token head: position i looks at i - 1, and copies its token into C.
+//     W_Q[P_i, P_(i-1)] = g sqrt(d);  W_K[P_i, P_i] = 1;  W_V[T_t, C_t] = 1
+//   Layer 2, the induction head: a token looks at where it was the token before, and adds what stands there to T.
+//     W_Q[T_t, T_t] = g sqrt(d);  W_K[C_t, T_t] = 1;  W_K[P_0, T_t] = -1;  W_V[T_t, T_t] = 2
+// The prediction is the argmax of T. The factor 2 outweighs the token itself, which the residual keeps in T. Under a causal
+// softmax position 0 must look at itself in layer 1, and so takes its own token for the one before; the entry at P_0 undoes that.
+nn::DecoderLM hardcoded_model(std::int64_t vocab, std::int64_t length, Device device) {
+  const std::int64_t width = length + 2 * vocab, token = length, before = length + vocab;
+  nn::DecoderLM model({.vocab = vocab,
+                       .length = length,
+                       .width = width,
+                       .layers = 2,
+                       .heads = 1,
+                       .ff = 0,
+                       .dropout = 0,
+                       .bias = false,
+                       .norm = nn::NormKind::none,
+                       .final_norm = false,
+                       .head_bias = false});
+  const auto columns = static_cast<std::size_t>(width);
+  // A matrix of `rows` x width with some entries; Linear keeps its weight transposed: (out, in).
+  const auto set = [&](const Tensor& weight, const auto& fill) {
+    std::vector<float> values(static_cast<std::size_t>(weight.size(0)) * columns);
+    fill([&](std::int64_t row, std::int64_t column, double value) {
+      values[static_cast<std::size_t>(row) * columns + static_cast<std::size_t>(column)] = static_cast<float>(value);
+    });
+    const NoGrad unrecorded;
+    copy_(weight, Tensor::from(values, weight.shape()));
+  };
+  const double sharp = (std::log(static_cast<double>(length)) + 10) * std::sqrt(static_cast<double>(width));
+  const auto unit_rows = [](std::int64_t count, std::int64_t block) {
+    return [=](const auto& entry) {
+      for (std::int64_t i = 0; i < count; ++i) entry(i, block + i, 1);
+    };
+  };
+  set(model.positions->weight, unit_rows(length, 0));
+  set(model.tokens.weight, unit_rows(vocab, token));
+  set(model.head.weight, unit_rows(vocab, token));
+  for (nn::TransformerLayer& block : model.blocks) set(block.attn.proj.weight, unit_rows(width, 0));
+
+  // Rows of qkv.weight are the outputs: queries from 0, keys from `key`, values from `value`.
+  const std::int64_t key = width, value = 2 * width;
+  set(model.blocks[0].attn.qkv->weight, [&](const auto& entry) {
+    for (std::int64_t i = 1; i < length; ++i) entry(i - 1, i, sharp);
+    for (std::int64_t i = 0; i < length; ++i) entry(key + i, i, 1);
+    for (std::int64_t t = 0; t < vocab; ++t) entry(value + before + t, token + t, 1);
+  });
+  set(model.blocks[1].attn.qkv->weight, [&](const auto& entry) {
+    for (std::int64_t t = 0; t < vocab; ++t) {
+      entry(token + t, token + t, sharp);
+      entry(key + token + t, before + t, 1);
+      entry(key + token + t, 0, -1);
+      entry(value + token + t, token + t, 2);
+    }
+  });
+  nn::set_requires_grad(model, false);
+  nn::to(model, device);
+  model.eval();
+  return model;
+}
+
+Task hardcoded_task(std::int64_t vocab, std::int64_t length) {
+  const std::int64_t keys = (vocab - 1) / 2;
+  return {.pairs = (length - 2) / 2, .keys = keys, .values = vocab - 1 - keys};
+}
+
+std::vector<bool> repeated_keys(const Task& task, const Examples& examples) {
+  std::vector<bool> result(examples.inputs.size());
+  for (std::int64_t row = 0; row < examples.count; ++row) {
+    std::vector<bool> seen(static_cast<std::size_t>(task.keys));
+    for (std::int64_t column = 0; column < examples.columns; ++column) {
+      const auto at = static_cast<std::size_t>(row * examples.columns + column);
+      if (examples.inputs[at] >= task.keys) continue;
+      const auto key = static_cast<std::size_t>(examples.inputs[at]);
+      result[at] = seen[key];
+      seen[key] = true;
+    }
+  }
+  return result;
+}
+
+std::vector<std::vector<HeatMap>> attention_maps(const nn::DecoderLM& model, const Tensor& ids) {
+  const NoGrad unrecorded;
+  const std::int64_t length = ids.size(1);
+  const auto map = [](const char* title, const Tensor& matrix) {
+    const Tensor host = to(contiguous(matrix), cpu);
+    return HeatMap{title, host.size(0), host.size(1), host.to_vector<float>()};
+  };
+  const nn::AttentionMask mask = nn::AttentionMask::causal(length, DType::f32, ids.device());
+  std::vector<std::vector<HeatMap>> result;
+  Tensor x = model.tokens.forward(ids) + slice(model.positions->weight, 0, 0, length);
+  for (const nn::TransformerLayer& block : model.blocks) {
+    const Tensors parts = split(select(block.attn.qkv->forward(x), 0, 0), model.options.width, 1);
+    const Tensor &q = parts[0], &k = parts[1];
+    const Tensor scores = matmul(q, transpose(k, 0, 1), 1 / std::sqrt(static_cast<double>(model.options.width)));
+    const Tensor masked = scores + reshape(mask.additive(), {length, length});
+    HeatMap visible = map("scores", scores);
+    for (std::int64_t i = 0; i < length; ++i)
+      for (std::int64_t j = i + 1; j < length; ++j)
+        visible.values[static_cast<std::size_t>(i * length + j)] = -std::numeric_limits<float>::infinity();
+    result.push_back({map("Q", q), map("K", k), visible, map("probabilities", softmax(masked))});
+    x = block.forward(x, mask);
+  }
+  return result;
+}
+
+namespace {
+
+constexpr std::int64_t most_shown = 5;  // failing examples, and each with this many columns before the failure
+
+void print_failure(const Task& task, const Examples& examples, std::size_t at, std::int64_t predicted) {
+  const auto column = static_cast<std::int64_t>(at) % examples.columns;
+  std::string read = column > most_shown ? "..." : "";
+  for (std::int64_t i = std::min(column, most_shown); i >= 0; --i)
+    read += " " + token_name(task, examples.inputs[at - static_cast<std::size_t>(i)]);
+  fmt::print("  failed: example {}, column {}: {} -> {} instead of {}\n", static_cast<std::int64_t>(at) / examples.columns, column,
+             read, token_name(task, predicted), token_name(task, examples.targets[at]));
+}
+
+/// Scores one size, and says what was wrong.
+Score score(const Task& task, const nn::DecoderLM& model, const Examples& examples, Device device) {
+  const NoGrad unrecorded;
+  const std::vector<bool> asked = repeated_keys(task, examples);
+  const std::int64_t batch = std::max<std::int64_t>(1, 4000 / examples.columns);
+  Score score;
+  for (std::int64_t row = 0; row < examples.count; row += batch) {
+    const std::int64_t rows = std::min(batch, examples.count - row);
+    const auto first = examples.inputs.begin() + row * examples.columns;
+    const std::vector<std::int64_t> ids(first, first + rows * examples.columns);
+    const Tensor logits = model.forward(Tensor::from(ids, {rows, examples.columns}, device));
+    const std::vector<std::int64_t> predicted = argmax(logits).to_vector<std::int64_t>();
+    for (std::size_t i = 0; i < predicted.size(); ++i) {
+      const std::size_t at = static_cast<std::size_t>(row * examples.columns) + i;
+      if (!asked[at]) continue;
+      ++score.answers;
+      if (predicted[i] == examples.targets[at])
+        ++score.correct;
+      else if (score.answers - score.correct <= most_shown)
+        print_failure(task, examples, at, predicted[i]);
+    }
+  }
+  return score;
+}
+
+void draw(const std::string& directory, const Task& task, const nn::DecoderLM& model, const Examples& examples, Device device) {
+  const std::vector<std::int64_t> ids(examples.inputs.begin(), examples.inputs.begin() + examples.columns);
+  const auto maps = attention_maps(model, Tensor::from(ids, {1, examples.columns}, device));
+  const char* const roles[] = {"the previous-token head", "the induction head"};
+  for (std::size_t layer = 0; layer < maps.size(); ++layer) {
+    const std::string name = fmt::format("v{}-n{}-layer{}", task.ids(), examples.columns, layer + 1);
+    const std::string title = fmt::format("Layer {}, {}: V = {}, N = {}", layer + 1, roles[layer], task.ids(), examples.columns);
+    io::write_file_atomically(std::filesystem::path(directory) / (name + ".svg"), to_svg(title, maps[layer]));
+  }
+}
+
+}  // namespace
+
+void hardcoded(const HardcodedOptions& options) {
+  if ((options.vocab > 0) != (options.length > 0))
+    throw apps::UsageError("--vocab and --length: expected both or neither, for the four sizes in turn");
+  if (options.length % 2 != 0)
+    throw apps::UsageError(fmt::format("--length: expected an even number, pairs and a question, but got {}", options.length));
+  const Device device = apps::resolve_device(options.device);
+  if (options.threads > 0) set_num_threads(options.threads);
+  std::error_code error;
+  if (!options.out.empty() && (std::filesystem::create_directories(options.out, error), error))
+    throw apps::UsageError(fmt::format("--out: {} could not be made: {}", options.out, error.message()));
+
+  std::vector<std::pair<std::int64_t, std::int64_t>> sizes = {{10, 12}, {20, 102}, {50, 12}, {20, 1002}};
+  if (options.vocab > 0) sizes = {{options.vocab, options.length}};
+  for (const auto& [vocab, length] : sizes) {
+    const Task task = hardcoded_task(vocab, length);
+    const std::int64_t count = options.examples > 0 ? options.examples : std::max<std::int64_t>(24'000 / length, 1);
+    const Examples examples = make_data_set(task, static_cast<std::uint64_t>(options.seed), count, 0, 0).train;
+    const nn::DecoderLM model = hardcoded_model(vocab, length, device);
+    const Score scored = score(task, model, examples, device);
+    fmt::print("V {:>3}  N {:>5}  width {:>5}  {} of {} repeated keys in {} examples: {:.2f}%\n", vocab, length, length + 2 * vocab,
+               scored.correct, scored.answers, count, 100 * scored.accuracy());
+    std::fflush(stdout);
+    if (!options.out.empty()) draw(options.out, task, model, examples, device);
+  }
+  if (!options.out.empty()) fmt::print("heat maps of each size's first example are in {}\n", options.out);
+}
+
+}  // namespace tern::recall

@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "nn/decoder_lm.h"
+#include "recall/data_set.h"
+#include "recall/plot.h"
+
+namespace tern::recall {
+
+/// A model that recalls without training: two layers of one attention head, residuals, no MLP and no norm. See Note
+/// [Hard-coded recall].
+nn::DecoderLM hardcoded_model(std::int64_t vocab, std::int64_t length, Device device = cpu);
+
+/// The recall task with so many tokens in all and `length` of them in an input: (length - 2) / 2 pairs, keys and values in halves.
+Task hardcoded_task(std::int64_t vocab, std::int64_t length);
+
+/// Where an input's column holds a key that occurred before, so that its value is known: (count, columns), row-major.
+std::vector<bool> repeated_keys(const Task& task, const Examples& examples);
+
+/// Q, K, scores and probabilities of each layer for one row of ids (1, T).
+std::vector<std::vector<HeatMap>> attention_maps(const nn::DecoderLM& model, const Tensor& ids);
+
+struct HardcodedOptions {
+  std::int64_t vocab = 0, length = 0;  ///< 0: the four sizes in turn
+  std::int64_t examples = 0;           ///< 0: some 24,000 tokens
+  std::int64_t seed = 1;
+  std::string device = "auto", out;  ///< out: a directory for heat maps, or ""
+  int threads = 0;
+};
+
+/// Scores the model, prints examples at which it fails, and draws heat maps. Throws UsageError.
+void hardcoded(const HardcodedOptions& options);
+
+}  // namespace tern::recall

@@ -1,0 +1,160 @@
+// tern-recall: trains models that look up what they have read, compares them, and builds one by hand.
+#include "common/program.h"
+#include "recall/hardcoded.h"
+#include "recall/sweep.h"
+#include "recall/train.h"
+
+namespace tern::recall {
+namespace {
+
+/// What the command line says of a training: its preset, and single values that change it.
+struct Arguments {
+  Options fixed;  ///< device, threads and the output
+  std::string preset, task;
+  apps::Given<Options> given;
+
+  /// Without a preset, the task's own.
+  Options chosen() const {
+    Options options = recall::preset(!preset.empty() ? preset : task == "mqar" ? "mqar" : "quick");
+    if (!task.empty()) options.task = task;
+    options.out = fixed.out;
+    options.device = fixed.device;
+    options.threads = fixed.threads;
+    for (const auto& [entry, text] : given) entry->set(options, text);
+    return options;
+  }
+};
+
+/// Adds the options of a training, but for those in `without`.
+void add_training(CLI::App& command, Arguments& arguments, const std::vector<std::string>& without = {}) {
+  command.add_option("--preset", arguments.preset, "quick (a minute or two on a CPU), classic (the course's model) or mqar")
+      ->type_name("NAME");
+  command.add_option("--task", arguments.task, "recall (one question at the end) or mqar (many, of a large vocabulary)")
+      ->type_name("NAME");
+  apps::add_device_option(command, arguments.fixed.device);
+  apps::add_threads_option(command, arguments.fixed.threads);
+  const std::vector<Options> all = presets();
+  for (const Entry& entry : entries()) {
+    if (entry.help.empty())
+      command.get_option(entry.flag())->check(entry.check);
+    else if (std::find(without.begin(), without.end(), entry.key) == without.end())
+      apps::add_entry(command, entry, all, arguments.given);
+  }
+}
+
+void add_train(CLI::App& app) {
+  auto* command = app.add_subcommand("train", "train a model on a recall task");
+  const auto arguments = std::make_shared<Arguments>();
+  command->add_option("--out", arguments->fixed.out, "run directory to write; an earlier run there is replaced")
+      ->required()
+      ->type_name("DIR");
+  add_training(*command, *arguments);
+  command->callback([arguments] { train(arguments->chosen()); });
+}
+
+/// An option for "1,2,3": each number has to pass the check.
+void add_list(CLI::App& command, const std::string& name, const std::string& help, const apps::Check& check,
+              std::vector<std::int64_t>& list) {
+  const auto split = [](const std::string& text) {
+    std::vector<std::string> words(1);
+    for (char c : text)
+      if (c == ',')
+        words.emplace_back();
+      else
+        words.back() += c;
+    return words;
+  };
+  command
+      .add_option_function<std::string>(
+          name,
+          [split, &list](const std::string& text) {
+            list.clear();
+            for (const std::string& word : split(text)) list.push_back(std::stoll(word));
+          },
+          help)
+      ->check([split, check](const std::string& text) {
+        for (const std::string& word : split(text))
+          if (const std::string fault = check(word); !fault.empty()) return fault;
+        return std::string();
+      })
+      ->type_name("N,N,...");
+}
+
+void add_sweep(CLI::App& app) {
+  auto* command = app.add_subcommand("sweep", "train many models; write a table and pictures of their accuracy");
+  struct State {
+    Arguments arguments;
+    Grid grid;
+  };
+  const auto state = std::make_shared<State>();
+  command->add_option("--out", state->arguments.fixed.out, "directory for sweep.csv and the pictures")->required()->type_name("DIR");
+  Grid& lists = state->grid;
+  add_list(*command, "--layers", "numbers of layers (recall 1,2,3,4; mqar 2)", apps::whole_number(1, 1024), lists.layers);
+  add_list(*command, "--widths", "widths (recall the preset's; mqar 64,128,256,512)", apps::whole_number(1, 65536), lists.widths);
+  add_list(*command, "--seeds", "seeds (recall 1,2,3,4,5; mqar 1)", apps::whole_number(0, std::int64_t{1} << 53), lists.seeds);
+  add_list(*command, "--lengths", "lengths of mqar, each with its pairs (64,128,256,512)", apps::whole_number(4, 100'000),
+           lists.lengths);
+  add_training(*command, state->arguments, {"layers", "width", "seed", "length"});
+  command->callback([state] {
+    const Options options = state->arguments.chosen();
+    const bool is_mqar = options.task == "mqar";
+    Grid grid = state->grid;
+    const auto fill = [](std::vector<std::int64_t>& list, const std::vector<std::int64_t>& otherwise) {
+      if (list.empty()) list = otherwise;
+    };
+    if (!is_mqar && !grid.lengths.empty()) throw apps::UsageError("--lengths: expected --task mqar; recall's follows from --pairs");
+    fill(grid.layers, is_mqar ? std::vector<std::int64_t>{2} : std::vector<std::int64_t>{1, 2, 3, 4});
+    fill(grid.seeds, is_mqar ? std::vector<std::int64_t>{1} : std::vector<std::int64_t>{1, 2, 3, 4, 5});
+    if (is_mqar) fill(grid.widths, {64, 128, 256, 512});
+    if (is_mqar) fill(grid.lengths, {64, 128, 256, 512});
+    sweep(options, grid);
+  });
+}
+
+void add_plot(CLI::App& app) {
+  auto* command = app.add_subcommand("plot", "draw the pictures of a sweep again");
+  struct State {
+    std::string csv, out;
+  };
+  const auto state = std::make_shared<State>();
+  command->add_option("csv", state->csv, "sweep.csv")->required()->type_name("FILE");
+  command->add_option("--out", state->out, "directory for the pictures (the table's)")->type_name("DIR");
+  command->callback([state] {
+    const std::filesystem::path csv = state->csv;
+    plot(csv, state->out.empty() ? csv.parent_path() : std::filesystem::path(state->out));
+  });
+}
+
+void add_hardcoded(CLI::App& app) {
+  auto* command = app.add_subcommand("hardcoded", "recall by two layers of attention whose weights are set by hand");
+  const auto options = std::make_shared<HardcodedOptions>();
+  command->add_option("--vocab", options->vocab, "V: half keys, half values, and the question's sign")
+      ->check(apps::whole_number(3, 10'000))
+      ->type_name("N");
+  command->add_option("--length", options->length, "N: tokens of an input, even")->check(apps::whole_number(4, 10'000))->type_name("N");
+  command->add_option("--examples", options->examples, "of each size (default: some 24,000 tokens)")
+      ->check(apps::whole_number(1, 1'000'000))
+      ->type_name("N");
+  command->add_option("--seed", options->seed, "of the examples")
+      ->check(apps::whole_number(0, std::int64_t{1} << 53))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--out", options->out, "directory for heat maps of Q, K, scores and probabilities")->type_name("DIR");
+  apps::add_device_option(*command, options->device);
+  apps::add_threads_option(*command, options->threads);
+  command->callback([options] { hardcoded(*options); });
+}
+
+}  // namespace
+}  // namespace tern::recall
+
+int main(int argc, char** argv) {
+  CLI::App app("Train models to look up what they have read, compare them, and build one by hand.", "tern-recall");
+  app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  tern::recall::add_train(app);
+  tern::recall::add_sweep(app);
+  tern::recall::add_plot(app);
+  tern::recall::add_hardcoded(app);
+  return tern::apps::run(app, argc, argv, "use a smaller --batch-size, --pairs, --width or --layers");
+}

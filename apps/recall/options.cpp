@@ -1,0 +1,179 @@
+#include "recall/options.h"
+
+namespace tern::recall {
+
+using apps::Check, apps::one_of, apps::real_number, apps::truth_value, apps::whole_number;
+
+namespace {
+
+Check one_of_presets() { return one_of({"quick", "classic", "mqar"}); }
+
+/// Small enough for two CPU cores, which pass 90% within half a minute. Rotary positions let the previous-token head form sooner
+/// than a learned table does (docs/recall.md).
+Options quick() {
+  Options options;
+  options.preset = "quick";
+  options.layers = 2;
+  options.width = 64;
+  options.heads = 2;
+  options.mlp = 2;
+  options.positions = "rotary";
+  options.epochs = 6;
+  options.lr = 2e-3;
+  options.beta2 = 0.98;
+  options.schedule = "cosine";
+  options.warmup = 100;
+  options.clip = 1;
+  return options;
+}
+
+/// The course's model and numbers (Stanford CS229S, project 0).
+Options classic() {
+  Options options;
+  options.preset = "classic";
+  options.layers = 4;
+  options.width = 256;
+  options.heads = 4;
+  options.mlp = 4;
+  options.dropout = 0.1;
+  options.tied_head = true;
+  options.epochs = 50;
+  options.batch_size = 32;
+  options.lr = 5e-4;
+  options.weight_decay = 0.01;
+  options.schedule = "cosine-epoch";
+  options.init = "gpt2";
+  return options;
+}
+
+/// Zoology's attention baseline: two layers, one head, no MLP.
+Options mqar() {
+  Options options;
+  options.preset = "mqar";
+  options.task = "mqar";
+  options.pairs = 4;
+  options.layers = 2;
+  options.width = 64;
+  options.heads = 1;
+  options.mlp = 0;
+  options.loss = "answer";
+  options.train_examples = 100000;
+  options.epochs = 64;
+  options.batch_size = 256;
+  options.lr = 3e-3;
+  options.weight_decay = 0.1;
+  options.schedule = "cosine";
+  options.clip = 1;
+  options.target = 0.995;
+  return options;
+}
+
+}  // namespace
+
+std::vector<Options> presets() { return {quick(), classic(), mqar()}; }
+
+Options preset(const std::string& name) {
+  for (Options& options : presets())
+    if (options.preset == name) return options;
+  throw apps::UsageError("--preset: " + one_of_presets()(name));
+}
+
+const std::vector<Entry>& entries() {
+  // The upper ends only keep absurd values from reaching arithmetic and allocation.
+  static const Check count = whole_number(1, 1'000'000), count_or_none = whole_number(0, 1'000'000'000);
+  static const std::vector<Entry> table = {
+      {"preset", &Options::preset, one_of_presets(), ""},
+      {"task", &Options::task, one_of({"recall", "mqar"}), ""},
+      {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "attention and norms as fused kernels"},
+      {"precision", &Options::precision, one_of({"fp32", "tf32", "bf16", "fp16"}),
+       "fp32, tf32, bf16 or fp16; 16 bits with float32 master weights"},
+      {"seed", &Options::seed, whole_number(0, std::int64_t{1} << 53), "of data, weights, order and dropout"},
+      {"pairs", &Options::pairs, whole_number(1, 100'000), "pairs of a key and its value in an example"},
+      {"keys", &Options::keys, whole_number(1, 100'000), "different keys of the task recall"},
+      {"values", &Options::values, whole_number(1, 100'000), "different values of the task recall"},
+      {"length", &Options::length, whole_number(4, 100'000), "tokens of an example of mqar"},
+      {"vocab", &Options::vocab, whole_number(4, 500'000), "tokens that mqar knows: half keys, half values"},
+      {"train_examples", &Options::train_examples, whole_number(1, 10'000'000), "examples of an epoch"},
+      {"valid_examples", &Options::valid_examples, count, "examples that measure each epoch"},
+      {"test_examples", &Options::test_examples, count, "examples that measure the end"},
+      {"layers", &Options::layers, whole_number(1, 1024), "transformer layers"},
+      {"width", &Options::width, whole_number(1, 65536), "of the residual stream"},
+      {"heads", &Options::heads, whole_number(1, 4096), "attention heads, a divisor of the width"},
+      {"mlp", &Options::mlp, whole_number(0, 64), "the MLP's hidden units for each unit of width, 0 for no MLP"},
+      {"norm", &Options::norm, one_of({"layer", "rms", "none"}), "layer, rms or none"},
+      {"positions", &Options::positions, one_of({"learned", "rotary", "none"}), "learned, rotary or none"},
+      {"dropout", &Options::dropout, real_number(0, 0.99), "probability, for embeddings and attention"},
+      {"branch_dropout", &Options::branch_dropout, real_number(0, 0.99), "probability, for what joins the residual stream"},
+      {"tied_head", &Options::tied_head, truth_value(), "the head shares the token table"},
+      {"causal", &Options::causal, truth_value(), "a token sees none that follow it"},
+      {"init", &Options::init, one_of({"default", "gpt2"}),
+       "of the weights: default (each layer's own, as PyTorch's) or gpt2"},
+      {"loss", &Options::loss, one_of({"all", "answer"}), "over all tokens, or the answer alone"},
+      {"epochs", &Options::epochs, count, "passes over the training examples"},
+      {"batch_size", &Options::batch_size, count, "examples in an update"},
+      {"lr", &Options::lr, real_number(1e-12, 1e12), "AdamW's learning rate, its peak under a schedule"},
+      {"beta2", &Options::beta2, real_number(0, 0.9999999), "AdamW's decay of squared gradients"},
+      {"weight_decay", &Options::weight_decay, real_number(0, 1e3), "AdamW's"},
+      {"schedule", &Options::schedule, one_of({"constant", "cosine", "cosine-epoch"}),
+       "constant, cosine or cosine-epoch, which keeps an epoch's rate"},
+      {"warmup", &Options::warmup, count_or_none, "updates until the learning rate has risen"},
+      {"clip", &Options::clip, real_number(0, 1e9), "largest gradient norm, 0 for any"},
+      {"target", &Options::target, real_number(0, 1), "stop at this validation accuracy, 0 for when the epochs are done"},
+  };
+  return table;
+}
+
+static std::string conflict(const Options& options) {
+  const bool is_mqar = options.task == "mqar";
+  if (options.width % options.heads != 0)
+    return fmt::format("heads: expected a divisor of the width {} but got {}", options.width, options.heads);
+  if (options.positions == "rotary" && options.width / options.heads % 2 != 0)
+    return fmt::format("positions: rotary ones turn pairs, expected heads of an even size but got {}",
+                       options.width / options.heads);
+  if (is_mqar && 4 * options.pairs > options.length)
+    return fmt::format("pairs: expected at most a quarter of the length {} but got {}", options.length, options.pairs);
+  if (is_mqar && options.pairs > options.vocab / 2 - 1)
+    return fmt::format("pairs: expected at most {} keys, half the vocabulary, but got {}", options.vocab / 2 - 1, options.pairs);
+  if (is_mqar && options.loss == "all")
+    return "loss: mqar asks for answers alone; expected answer but got all";
+  return "";
+}
+
+void require_valid(const Options& options) {
+  for (const Entry& entry : entries()) entry.require_valid(options);
+  if (const std::string fault = conflict(options); !fault.empty()) throw apps::UsageError("--" + fault);
+}
+
+Task task(const Options& options) {
+  return {.is_mqar = options.task == "mqar",
+          .pairs = options.pairs,
+          .keys = options.keys,
+          .values = options.values,
+          .length = options.length,
+          .vocab = options.vocab};
+}
+
+nn::Precision precision(const Options& options) { return nn::precision_of(options.precision).value(); }
+
+nn::DecoderLMOptions model_options(const Options& options, Device device) {
+  nn::DecoderLMOptions model;
+  model.vocab = task(options).ids();
+  model.length = task(options).columns();
+  model.width = options.width;
+  model.layers = options.layers;
+  model.heads = options.heads;
+  model.ff = options.mlp * options.width;
+  model.dropout = options.dropout;
+  model.norm = options.norm == "layer" ? nn::NormKind::layer : options.norm == "rms" ? nn::NormKind::rms : nn::NormKind::none;
+  model.positions = options.positions == "learned"  ? nn::Positions::learned
+                    : options.positions == "rotary" ? nn::Positions::rotary
+                                                    : nn::Positions::none;
+  model.tied_head = options.tied_head;
+  model.head_bias = false;
+  if (options.init == "gpt2") model.initialization = nn::Initialization::gpt2;
+  model.use_fused_kernel = options.use_fused_kernel;
+  model.device = device;
+  return model;
+}
+
+}  // namespace tern::recall

@@ -1,0 +1,72 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/option_table.h"
+#include "nn/decoder_lm.h"
+#include "nn/precision.h"
+#include "recall/data_set.h"
+
+namespace tern::recall {
+
+/// Everything that a training run depends on. A preset fills it, options on the command line change single values, and
+/// RUN/config.json keeps it.
+struct Options {
+  std::string preset = "quick";
+  std::string task = "recall";  ///< recall or mqar: see Task
+  std::string out;
+  std::string device = "auto";
+  bool use_fused_kernel = false;
+  std::string precision = "fp32";  ///< fp32, tf32, bf16 or fp16: nn::Precision
+  int threads = 0;                 ///< 0: one for each processor
+  std::int64_t seed = 1;
+
+  // Data
+  std::int64_t pairs = 50, keys = 9, values = 10;
+  std::int64_t length = 64, vocab = 8192;  ///< of mqar
+  std::int64_t train_examples = 10000;
+  std::int64_t valid_examples = 1000;  ///< on which training sees, once an epoch, how far it is
+  std::int64_t test_examples = 5000;   ///< on which the end is measured, once
+
+  // Model
+  std::int64_t layers = 2, width = 64, heads = 4;
+  std::int64_t mlp = 4;  ///< hidden units for each unit of width; 0: layers of attention alone
+  std::string norm = "layer";
+  std::string positions = "learned";
+  double dropout = 0;         ///< of embeddings and attention probabilities
+  double branch_dropout = 0;  ///< of what joins the residual stream
+  bool tied_head = false;
+  bool causal = true;
+  std::string init = "default";  ///< default: each layer's own, as PyTorch's; gpt2: N(0, 0.02)
+
+  // Training
+  std::string loss = "all";  ///< all tokens, or the answer alone
+  std::int64_t epochs = 50;
+  std::int64_t batch_size = 32;
+  double lr = 5e-4;
+  double beta2 = 0.999;
+  double weight_decay = 0.01;
+  std::string schedule = "cosine";  ///< constant, cosine (each update) or cosine-epoch
+  std::int64_t warmup = 0;
+  double clip = 0;    ///< gradient norm; 0: no clipping
+  double target = 0;  ///< training stops at this validation accuracy; 0: when the epochs are done
+};
+
+/// The values of a preset. Throws UsageError for an unknown name.
+Options preset(const std::string& name);
+/// All presets, in the order in which help shows them.
+std::vector<Options> presets();
+
+using Entry = apps::Entry<Options>;
+const std::vector<Entry>& entries();
+
+/// Throws UsageError for options that are out of range or do not fit together.
+void require_valid(const Options& options);
+
+/// Of options that have been checked.
+Task task(const Options& options);
+nn::Precision precision(const Options& options);
+nn::DecoderLMOptions model_options(const Options& options, Device device);
+
+}  // namespace tern::recall

@@ -1,0 +1,62 @@
+#include "recall/plot.h"
+
+#include <algorithm>
+#include <set>
+
+#include "recall/svg.h"
+
+namespace tern::recall {
+
+std::string to_svg(const Chart& chart) {
+  constexpr double width = 640, height = 380, left = 64, right = width - 24, top = 70, bottom = height - 52;
+  std::set<double> places;
+  for (const Series& series : chart.series)
+    for (const Point& point : series.points) places.insert(point.x);
+  const std::vector<double> x_ticks(places.begin(), places.end());
+  const double gap = (right - left) / static_cast<double>(std::max<std::size_t>(x_ticks.size(), 1));
+  const auto x_of = [&](double x) {
+    const auto place = std::lower_bound(x_ticks.begin(), x_ticks.end(), x) - x_ticks.begin();
+    return left + gap * (static_cast<double>(place) + 0.5);
+  };
+  const auto y_of = [&](double y) { return bottom - y * (bottom - top); };
+
+  std::string body = svg::text(left, 24, chart.title, "start", " font-size=\"15\"");
+  for (int percent = 0; percent <= 100; percent += 20) {
+    const double y = y_of(percent / 100.0);
+    body += fmt::format("<path d=\"M{:g} {:.1f}H{:g}\" stroke=\"{}\" stroke-opacity=\"{}\"/>\n", left, y, right, svg::grey,
+                        percent == 0 ? "1" : "0.25");
+    body += svg::text(left - 8, y + 4, fmt::format("{}%", percent), "end");
+  }
+  for (double x : x_ticks) {
+    body += fmt::format("<path d=\"M{:.1f} {:g}v5\" stroke=\"{}\"/>\n", x_of(x), bottom, svg::grey);
+    body += svg::text(x_of(x), bottom + 19, fmt::format("{:g}", x));
+  }
+  body += svg::text((left + right) / 2, height - 12, chart.x_label);
+  const double middle = (top + bottom) / 2;
+  body += svg::text(18, middle, chart.y_label, "middle", fmt::format(" transform=\"rotate(-90 18 {:g})\"", middle));
+
+  double legend = left;
+  for (std::size_t i = 0; i < chart.series.size(); ++i) {
+    const Series& series = chart.series[i];
+    const char* colour = svg::colours[i % std::size(svg::colours)];
+    // Series stand a little apart, so that their bars can be told apart too.
+    const double shift = 7 * (static_cast<double>(i) - static_cast<double>(chart.series.size() - 1) / 2);
+    std::string line, marks;
+    for (const Point& point : series.points) {
+      const double x = x_of(point.x) + shift;
+      line += fmt::format("{}{:.1f} {:.1f}", line.empty() ? "M" : "L", x, y_of(point.y));
+      marks += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"{}\" stroke=\"none\"/>", x, y_of(point.y), colour);
+      marks += fmt::format("<path d=\"M{0:.1f} {1:.1f}V{2:.1f}M{3:.1f} {1:.1f}h8M{3:.1f} {2:.1f}h8\"/>", x, y_of(point.low),
+                           y_of(point.high), x - 4);
+    }
+    body += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\" stroke-opacity=\"0.6\"/>\n", line, colour);
+    body += fmt::format("<g stroke=\"{}\" stroke-width=\"1.5\" fill=\"none\">{}</g>\n", colour, marks);
+    if (series.name.empty()) continue;
+    body += fmt::format("<path d=\"M{:g} 46h22\" stroke=\"{}\" stroke-width=\"3\"/>\n", legend, colour);
+    body += svg::text(legend + 28, 50, series.name, "start");
+    legend += 48 + 7 * static_cast<double>(series.name.size());
+  }
+  return svg::document(width, height, chart.title, body);
+}
+
+}  // namespace tern::recall

@@ -1,0 +1,97 @@
+#include "recall/runs.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <fstream>
+#include <variant>
+
+#include "io/file_error.h"
+
+namespace tern::recall {
+
+namespace {
+
+/// The one table that writing and reading go by.
+struct Column {
+  const char* name;
+  std::variant<std::string Run::*, std::int64_t Run::*, double Run::*> member;
+};
+constexpr Column columns[] = {
+    {"task", &Run::task},           {"layers", &Run::layers},         {"width", &Run::width},
+    {"length", &Run::length},       {"pairs", &Run::pairs},           {"seed", &Run::seed},
+    {"params", &Run::params},       {"accuracy", &Run::accuracy},     {"low", &Run::low},
+    {"high", &Run::high},           {"answers", &Run::answers},       {"train_loss", &Run::train_loss},
+    {"test_loss", &Run::test_loss}, {"epochs", &Run::epochs},         {"updates", &Run::updates},
+    {"seconds", &Run::seconds},     {"epoch_90", &Run::epoch_90},     {"seconds_90", &Run::seconds_90},
+};
+
+/// False unless the whole text is a value of the type.
+template <class T>
+bool parse(const std::string& text, T& value) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    value = text;
+    return text == "recall" || text == "mqar";
+  } else {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size();
+  }
+}
+
+std::vector<std::string> cells(const std::string& line) {
+  std::vector<std::string> result(1);
+  for (char c : line)
+    if (c == ',')
+      result.emplace_back();
+    else if (c != '\r')
+      result.back() += c;
+  return result;
+}
+
+}  // namespace
+
+std::string csv_header() {
+  std::string line;
+  for (const Column& column : columns) line += (line.empty() ? "" : ",") + std::string(column.name);
+  return line;
+}
+
+std::string to_csv(const Run& run) {
+  std::string line;
+  for (const Column& column : columns) {
+    if (!line.empty()) line += ',';
+    std::visit(
+        [&]<class T>(T Run::*at) {
+          if constexpr (std::is_same_v<T, double>)
+            line += fmt::format("{:.6g}", run.*at);
+          else
+            line += fmt::format("{}", run.*at);
+        },
+        column.member);
+  }
+  return line;
+}
+
+std::vector<Run> read_csv(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file || std::filesystem::is_directory(path)) throw io::FileError(fmt::format("{}: could not be read", path.string()));
+  std::vector<Run> runs;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const std::vector<std::string> values = cells(line);
+    if (number == 1 && cells(line) != cells(csv_header()))
+      throw io::FileError(fmt::format("{}: expected the columns of tern-recall sweep: task,layers,width,...", path.string()));
+    if (number == 1) continue;
+    if (values.size() != std::size(columns))
+      throw io::FileError(fmt::format("{}:{}: expected {} columns but got {}", path.string(), number, std::size(columns), values.size()));
+    Run& run = runs.emplace_back();
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (!std::visit([&](auto at) { return parse(values[i], run.*at); }, columns[i].member))
+        throw io::FileError(fmt::format("{}:{}: expected a value of the column {} but got {}", path.string(), number,
+                                        columns[i].name, values[i].substr(0, 40)));
+  }
+  if (runs.empty()) throw io::FileError(fmt::format("{}: expected at least one run but got none", path.string()));
+  return runs;
+}
+
+}  // namespace tern::recall

@@ -1,0 +1,40 @@
+#pragma once
+#include <fmt/format.h>
+
+#include <string>
+
+namespace tern::recall::svg {
+
+// Middle tones, which stand out from white and from black alike.
+constexpr const char* grey = "#7d8590";
+constexpr const char* colours[] = {"#3b82f6", "#ea7317", "#22a352", "#b45bd6", "#d64561", "#12a5b0"};
+
+inline std::string escape(const std::string& text) {
+  std::string result;
+  for (char c : text) {
+    if (c == '<')
+      result += "&lt;";
+    else if (c == '>')
+      result += "&gt;";
+    else if (c == '&')
+      result += "&amp;";
+    else
+      result += c;
+  }
+  return result;
+}
+
+/// `anchor`: start, middle or end. `more`: further attributes, with a space before.
+inline std::string text(double x, double y, const std::string& words, const char* anchor = "middle", const std::string& more = "") {
+  return fmt::format("<text x=\"{:g}\" y=\"{:g}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more, escape(words));
+}
+
+/// A whole file of `body`.
+inline std::string document(double width, double height, const std::string& title, const std::string& body) {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:g} {1:g}\" width=\"{0:g}\" height=\"{1:g}\" role=\"img\" "
+      "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"{2}\">\n<title>{3}</title>\n{4}</svg>\n",
+      width, height, grey, escape(title), body);
+}
+
+}  // namespace tern::recall::svg

@@ -1,0 +1,114 @@
+#include "recall/train.h"
+
+#include <fmt/format.h>
+
+#include "common/model.h"
+#include "io/run_directory.h"
+#include "io/safetensors.h"
+#include "recall/trainer.h"
+
+namespace tern::recall {
+
+using apps::duration, apps::seconds_now, apps::UsageError;
+
+namespace {
+
+/// The columns of the first example in which there is something to learn, at its begin and at its end.
+void print_example(const Task& task, const Examples& examples) {
+  const std::int64_t shown = std::min<std::int64_t>(8, examples.columns / 2);
+  std::string inputs = "  input ", targets = "  target";
+  for (std::int64_t i = 0; i < examples.columns; ++i) {
+    if (i == shown && i < examples.columns - shown) {
+      inputs += "  ...";
+      targets += "  ...";
+      i = examples.columns - shown;
+    }
+    const auto at = static_cast<std::size_t>(i);
+    const std::int64_t target = examples.targets[at];
+    inputs += fmt::format("{:>5}", token_name(task, examples.inputs[at]));
+    targets += fmt::format("{:>5}", target < 0 ? "-" : token_name(task, target));
+  }
+  fmt::print("{}\n{}\n", inputs, targets);
+}
+
+void save_model(const io::RunDirectory& run, const nn::DecoderLM& model) {
+  io::save_safetensors(run.model(), nn::named_masters(model), {{"format", "pt"}});
+}
+
+}  // namespace
+
+Device require_trainable(const Options& options) {
+  require_valid(options);
+  const Device device = apps::resolve_device(options.device);
+  apps::require_precision(precision(options), device);
+  apps::require_memory(model_options(options, device), "use a smaller --width, --layers, --mlp or --pairs");
+  return device;
+}
+
+void train(const Options& options) {
+  const double started = seconds_now();
+  const Device device = require_trainable(options);
+  if (options.out.empty()) throw UsageError("--out: expected a directory but got \"\"");
+  io::RunDirectory::check(options.out);
+  if (options.threads > 0) set_num_threads(options.threads);
+  manual_seed(static_cast<std::uint64_t>(options.seed));
+
+  const DataSet data = make_data_set(task(options), static_cast<std::uint64_t>(options.seed), options.train_examples,
+                                     options.valid_examples, options.test_examples);
+  Trainer trainer(options, data, device);
+  const std::int64_t params = nn::count_parameters(trainer.model());
+  fmt::print("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task,
+             options.pairs, task(options).ids(), options.train_examples, options.valid_examples, options.test_examples);
+  print_example(task(options), data.train);
+  fmt::print("model    {} layers, width {}, {} heads, {}: {:.2f} M parameters\n", options.layers, options.width, options.heads,
+             options.mlp > 0 ? fmt::format("MLP of {}", options.mlp * options.width) : "no MLP",
+             static_cast<double>(params) / 1e6);
+  fmt::print("training {} updates of {} examples at most on {}, {}, {} kernels\n", trainer.total_updates(), options.batch_size,
+             apps::describe(device), options.precision, options.use_fused_kernel ? "fused" : "plain");
+  std::fflush(stdout);
+
+  // Nothing is written before: a mistake in the options leaves no directory, and an earlier run as it was.
+  const io::RunDirectory run = io::RunDirectory::create(options.out, apps::to_json(entries(), options));
+  {
+    io::JsonLog log(run.log());
+    apps::ProgressLine progress;
+    trainer.run(progress, &log, [&] {
+      save_model(run, trainer.model());
+      io::JsonObject line;
+      line.set("epoch", trainer.epoch()).set("update", trainer.updates());
+      line.set("train_loss", trainer.train_loss()).set("valid_loss", trainer.valid().loss);
+      line.set("valid_accuracy", trainer.valid().accuracy());
+      line.set("examples_per_second", trainer.examples_per_second()).set("seconds", trainer.seconds());
+      log.write(line);
+      progress.print(fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  accuracy {:.1f}%  {:.0f} examples/s",
+                                 trainer.epoch(), trainer.train_loss(), trainer.valid().loss,
+                                 100 * trainer.valid().accuracy(), trainer.examples_per_second()));
+    });
+  }
+
+  const Score score = trainer.test();
+  const Interval interval = wilson(score);
+  io::JsonObject summary;
+  summary.set("preset", options.preset).set("task", options.task).set("device", to_string(device));
+  summary.set("precision", options.precision).set("use_fused_kernel", options.use_fused_kernel).set("params", params);
+  summary.set("epochs", trainer.epoch()).set("updates", trainer.updates());
+  summary.set("train_seconds", trainer.seconds()).set("total_seconds", seconds_now() - started);
+  summary.set("examples_per_second", trainer.examples_per_second());
+  summary.set("train_loss", trainer.train_loss()).set("test_loss", score.loss);
+  summary.set("test_accuracy", score.accuracy()).set("test_answers", score.answers);
+  summary.set("test_accuracy_low", interval.low).set("test_accuracy_high", interval.high);
+  if (const auto& passed = trainer.passed())
+    summary.set("epoch_of_90_percent", passed->epoch).set("seconds_to_90_percent", passed->seconds);
+  run.write_summary(summary);
+
+  fmt::print("test accuracy {:.2f}% (95% confidence: {:.2f}% to {:.2f}%) on {} answers, loss {:.4f} nats\n",
+             100 * score.accuracy(), 100 * interval.low, 100 * interval.high, score.answers, score.loss);
+  if (const auto& passed = trainer.passed())
+    fmt::print("90% were passed in epoch {}, after {}\n", passed->epoch, duration(passed->seconds));
+  else
+    fmt::print("90% were not passed in {} epochs\n", trainer.epoch());
+  fmt::print("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
+             options.out);
+}
+
+}  // namespace tern::recall

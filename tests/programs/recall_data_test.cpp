@@ -1,0 +1,148 @@
+// The recall tasks' data: what an example is made of, how it is distributed, and that splits share nothing.
+#include <map>
+#include <set>
+#include <vector>
+
+#include "catch.h"
+#include "recall/data_set.h"
+#include "recall/score.h"
+#include "tensor/error.h"
+
+using namespace tern::recall;
+
+namespace {
+
+using Row = std::vector<std::int64_t>;
+
+Row row_of(const std::vector<std::int64_t>& values, std::int64_t row, std::int64_t columns) {
+  return {values.begin() + row * columns, values.begin() + (row + 1) * columns};
+}
+
+std::set<Row> inputs(const Examples& examples) {
+  std::set<Row> result;
+  for (std::int64_t i = 0; i < examples.count; ++i) result.insert(row_of(examples.inputs, i, examples.columns));
+  return result;
+}
+
+bool are_disjoint(const Examples& a, const Examples& b) {
+  const std::set<Row> rows = inputs(a);
+  for (const Row& row : inputs(b))
+    if (rows.contains(row)) return false;
+  return true;
+}
+
+/// Pearson's statistic against equal counts; for n categories it is n - 1 in the mean, with a deviation of sqrt(2 (n - 1)).
+double chi_squared(const std::map<std::int64_t, int>& counts, std::size_t categories) {
+  double total = 0, result = 0;
+  for (const auto& [value, count] : counts) total += count;
+  const double expected = total / static_cast<double>(categories);
+  for (const auto& [value, count] : counts) result += (count - expected) * (count - expected) / expected;
+  return result + expected * static_cast<double>(categories - counts.size());
+}
+
+}  // namespace
+
+TEST_CASE("A recall example is pairs of one map, and a question whose answer was seen") {
+  const Task task;
+  const Examples examples = make_data_set(task, 3, 400, 0, 0).train;
+  REQUIRE(examples.columns == 102);
+  REQUIRE(examples.inputs.size() == 400 * 102);
+  for (std::int64_t i = 0; i < examples.count; ++i) {
+    const Row input = row_of(examples.inputs, i, 102), target = row_of(examples.targets, i, 102);
+    std::map<std::int64_t, std::int64_t> map;
+    bool is_well_made = true;
+    for (std::size_t at = 0; at < 100; at += 2) {
+      is_well_made = is_well_made && input[at] < 9 && input[at + 1] >= 9 && input[at + 1] < 19;
+      is_well_made = is_well_made && map.emplace(input[at], input[at + 1]).first->second == input[at + 1];
+    }
+    for (std::size_t at = 0; at < 101; ++at) is_well_made = is_well_made && target[at] == input[at + 1];
+    REQUIRE(is_well_made);
+    REQUIRE(input[100] == 19);
+    REQUIRE(map.contains(input[101]));
+    REQUIRE(target[101] == map[input[101]]);
+    REQUIRE(examples.places[static_cast<std::size_t>(i)] == 101);
+  }
+}
+
+TEST_CASE("Keys, values, questions and maps are uniform") {
+  const Examples examples = make_data_set({}, 1, 5000, 0, 0).train;
+  std::map<std::int64_t, int> keys, values, asked, firsts, pairs;
+  for (std::int64_t i = 0; i < examples.count; ++i) {
+    const Row input = row_of(examples.inputs, i, 102);
+    for (std::size_t at = 0; at < 100; at += 2) ++keys[input[at]];
+    ++values[input[1]];  // one value of an example: the others depend on it through the map
+    ++asked[input[101]];
+    ++firsts[input[0]];
+    ++pairs[input[0] * 100 + input[1]];
+  }
+  CHECK(chi_squared(keys, 9) < 8 + 5 * 4);
+  CHECK(chi_squared(values, 10) < 9 + 5 * 4.3);
+  CHECK(chi_squared(asked, 9) < 8 + 5 * 4);
+  CHECK(chi_squared(firsts, 9) < 8 + 5 * 4);
+  CHECK(chi_squared(pairs, 90) < 89 + 5 * 13.4);
+}
+
+TEST_CASE("Guessing the most frequent value is right in 27 of 100 examples") {
+  const Examples examples = make_data_set({}, 2, 5000, 0, 0).train;
+  Score score{.correct = 0, .answers = examples.count};
+  for (std::int64_t i = 0; i < examples.count; ++i) {
+    const Row input = row_of(examples.inputs, i, 102);
+    std::map<std::int64_t, int> counts;
+    for (std::size_t at = 1; at < 100; at += 2) ++counts[input[at]];
+    const auto most = std::max_element(counts.begin(), counts.end(), [](auto& a, auto& b) { return a.second < b.second; });
+    score.correct += most->first == examples.targets[static_cast<std::size_t>(i * 102 + 101)];
+  }
+  CHECK(score.accuracy() == Approx(0.27).margin(0.02));
+}
+
+TEST_CASE("An mqar example asks for each of its pairs once") {
+  const Task task{.is_mqar = true, .pairs = 8, .length = 128, .vocab = 512};
+  const Examples examples = make_data_set(task, 1, 300, 0, 0).train;
+  std::map<std::int64_t, int> places;
+  for (std::int64_t i = 0; i < examples.count; ++i) {
+    const Row input = row_of(examples.inputs, i, 128), target = row_of(examples.targets, i, 128);
+    std::map<std::int64_t, std::int64_t> map;
+    for (std::size_t at = 0; at < 16; at += 2) map[input[at]] = input[at + 1];
+    REQUIRE(map.size() == 8);
+    std::set<std::int64_t> asked;
+    for (std::int64_t place : row_of(examples.places, i, 8)) {
+      const auto at = static_cast<std::size_t>(place);
+      REQUIRE(at >= 16);
+      REQUIRE(map.contains(input[at]));
+      REQUIRE(target[at] == map[input[at]]);
+      asked.insert(input[at]);
+      ++places[place];
+    }
+    REQUIRE(asked.size() == 8);
+    REQUIRE(std::count(target.begin(), target.end(), -100) == 120);
+  }
+  // Early places are more likely: weights fall as 1 / i.
+  CHECK(places[16] > 2 * places[24]);
+  CHECK(places[16] > 250);
+}
+
+TEST_CASE("Data depend on the seed alone, and splits share no input") {
+  const Task small{.pairs = 2, .keys = 3, .values = 4};
+  const DataSet data = make_data_set(small, 5, 150, 60, 60);
+  CHECK(inputs(data.train).size() < 150);  // so few inputs exist that draws do repeat
+  CHECK(are_disjoint(data.train, data.valid));
+  CHECK(are_disjoint(data.train, data.test));
+  CHECK(are_disjoint(data.valid, data.test));
+  CHECK(make_data_set(small, 5, 150, 60, 60).test.inputs == data.test.inputs);
+  CHECK(make_data_set(small, 6, 150, 60, 60).train.inputs != data.train.inputs);
+
+  // More examples leave the first ones as they are.
+  const DataSet more = make_data_set({}, 5, 20, 10, 10), fewer = make_data_set({}, 5, 10, 10, 10);
+  CHECK(row_of(more.train.inputs, 9, 102) == row_of(fewer.train.inputs, 9, 102));
+  CHECK(more.test.inputs == fewer.test.inputs);
+  CHECK_THROWS_AS(make_data_set({.pairs = 1, .keys = 1, .values = 2}, 1, 50, 10, 10), tern::Error);
+}
+
+TEST_CASE("Wilson's interval") {
+  // R: prop.test(81, 263, correct = FALSE), Wilson's own example.
+  const Interval interval = wilson({.correct = 81, .answers = 263});
+  CHECK(interval.low == Approx(0.2553).margin(1e-4));
+  CHECK(interval.high == Approx(0.3662).margin(1e-4));
+  CHECK(wilson({.correct = 0, .answers = 10}).low == Approx(0).margin(1e-12));
+  CHECK(wilson({.correct = 10, .answers = 10}).low == Approx(0.7225).margin(1e-4));
+}
