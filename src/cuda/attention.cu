@@ -31,7 +31,7 @@ struct Heads {
   const std::int64_t* prefix;
   bool causal;
   std::uint32_t drop_bound;  ///< an element falls away where its word >> 8 is below
-  float keep;
+  float inverse_keep;
   PhiloxState draws;
   bool aligned;  ///< what is read begins at a multiple of four elements
 };
@@ -151,80 +151,129 @@ __device__ void multiply_transposed(const float* p, const float* x, const Heads&
     if (row + i < all.length) write4(y + (row + i) * stride + column, sums[i], 1);
 }
 
-/// The words of four elements from `first` on, which may begin within a block.
-__device__ void draw(const PhiloxState& draws, std::int64_t first, std::uint32_t (&words)[4]) {
-  const std::uint64_t block = draws.offset + (draws.base ? *draws.base : 0) + static_cast<std::uint64_t>(first >> 2);
-  const PhiloxBlock these = philox(draws.seed, block);
+/// Which of four elements from `first` on are kept, as bits. They may begin within a block of draws.
+__device__ unsigned draw_kept(const PhiloxState& draws, std::uint64_t base, std::int64_t first, std::uint32_t bound) {
+  const std::uint64_t block = draws.offset + base + static_cast<std::uint64_t>(first >> 2);
   const int skip = static_cast<int>(first & 3);
+  const auto kept_of = [&](std::uint64_t at) {
+    const PhiloxBlock these = philox(draws.seed, at);
+    unsigned kept = 0;
 #pragma unroll
-  for (int k = 0; k < 4; ++k) words[k] = these.words[k];
-  if (skip == 0) return;
-  const PhiloxBlock next = philox(draws.seed, block + 1);
-  for (int i = 0; i < skip; ++i) {
-    words[0] = words[1];
-    words[1] = words[2];
-    words[2] = words[3];
-    words[3] = i == 0 ? next.words[0] : i == 1 ? next.words[1] : next.words[2];
+    for (int k = 0; k < 4; ++k) kept |= unsigned(these.words[k] >> 8 >= bound) << k;
+    return kept;
+  };
+  unsigned kept = kept_of(block);
+  if (skip != 0) kept = (kept | kept_of(block + 1) << 4) >> skip & 15;
+  return kept;
+}
+
+template <int count, class F>
+__device__ __forceinline__ void combine_rows(float (&values)[count], F&& combine) {
+#pragma unroll
+  for (unsigned step = row_lanes / 2; step > 0; step /= 2)
+#pragma unroll
+    for (int r = 0; r < count; ++r) values[r] = combine(values[r], shuffle_xor(values[r], step));
+}
+
+/// A thread's share of the scores: four columns of every row of its own. The rows go through each stage together, so that one need not
+/// wait for another.
+template <int threads>
+struct Share {
+  static constexpr int rows_at_once = threads / row_lanes, count = threads == 128 ? 6 : longest / rows_at_once;
+  int first, column;
+  unsigned kept = ~0u;  ///< four bits for each row
+  float values[count][4];
+
+  /// Draws what is kept; needs no scores.
+  __device__ explicit Share(const Heads& all) : first(threadIdx.x / row_lanes), column(threadIdx.x % row_lanes * 4) {
+    if (all.drop_bound == 0) return;
+    kept = 0;
+    const std::uint64_t base = all.draws.base ? *all.draws.base : 0;
+#pragma unroll
+    for (int r = 0; r < count; ++r)
+      if (is_inside(all, r))
+        kept |= draw_kept(all.draws, base, (std::int64_t(blockIdx.x) * all.length + row(r)) * all.length + column, all.drop_bound) << 4 * r;
   }
-}
 
-template <class F>
-__device__ __forceinline__ float combine_row(float value, F&& combine) {
-#pragma unroll
-  for (unsigned step = row_lanes / 2; step > 0; step /= 2) value = combine(value, shuffle_xor(value, step));
-  return value;
-}
+  __device__ int row(int r) const { return first + r * rows_at_once; }
+  __device__ bool is_inside(const Heads& all, int r) const { return row(r) < all.padded && column < all.padded; }
+  __device__ float dropped(const Heads& all, float x, int r, int k) const { return kept >> (4 * r + k) & 1 ? x * all.inverse_keep : 0; }
 
-/// Four columns of a row of scores, in the registers of one of the row's threads.
-struct Quarter {
-  int row, column;
-  float probabilities[4];
-  bool kept[4];
-
-  /// The softmax of the row, of which this thread reads four scores. To be called by all threads of a warp.
-  __device__ Quarter(const Heads& all, const Head& at, const float* scores, int row_, int column_) : row(row_), column(column_) {
-    float values[4];
-    float most = -INFINITY;
-    const bool is_inside = row < all.length && column < all.padded;
+  /// The softmax of the rows.
+  __device__ void take_softmax(const Heads& all, const Head& at, const float* scores) {
+    float most[count], totals[count];
     const std::int64_t opened = all.prefix ? all.prefix[at.batch] : 0;
+    float padding[4] = {};
+    if (all.padding)
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int key = column + k;
-      bool is_visible = is_inside && key < all.length && (!all.causal || key <= row || key < opened);
-      const float padding = is_visible && all.padding ? all.padding[std::int64_t(at.batch) * all.length + key] : 0;
-      is_visible = is_visible && padding > hidden_padding;
-      values[k] = is_visible ? scores[row * all.score_pitch + key] + padding : -INFINITY;
-      most = fmaxf(most, values[k]);
+      for (int k = 0; k < 4; ++k)
+        if (column + k < all.length) padding[k] = all.padding[std::int64_t(at.batch) * all.length + column + k];
+#pragma unroll
+    for (int r = 0; r < count; ++r) {
+      float4 in = {0, 0, 0, 0};
+      if (is_inside(all, r)) in = load4(scores + row(r) * all.score_pitch + column);
+      const float read[4] = {in.x, in.y, in.z, in.w};
+      most[r] = -INFINITY;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int key = column + k;
+        const bool is_visible = row(r) < all.length && key < all.length && (!all.causal || key <= row(r) || key < opened) && padding[k] > hidden_padding;
+        values[r][k] = is_visible ? read[k] + padding[k] : -INFINITY;
+        most[r] = fmaxf(most[r], values[r][k]);
+      }
     }
-    most = combine_row(most, [](float a, float b) { return fmaxf(a, b); });
-    float total = 0;
+    combine_rows(most, [](float a, float b) { return fmaxf(a, b); });
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      probabilities[k] = values[k] == -INFINITY ? 0 : expf(values[k] - most);
-      total += probabilities[k];
+    for (int r = 0; r < count; ++r) {
+      totals[r] = 0;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        values[r][k] = values[r][k] == -INFINITY ? 0 : __expf(values[r][k] - most[r]);
+        totals[r] += values[r][k];
+      }
     }
-    total = combine_row(total, [](float a, float b) { return a + b; });
+    combine_rows(totals, [](float a, float b) { return a + b; });
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if (total > 0) probabilities[k] /= total;
-      kept[k] = true;
+    for (int r = 0; r < count; ++r) {
+      const float factor = totals[r] > 0 ? 1 / totals[r] : 0;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) values[r][k] *= factor;
     }
-    if (all.drop_bound == 0 || !is_inside) return;
-    std::uint32_t words[4];
-    draw(all.draws, (std::int64_t(blockIdx.x) * all.length + row) * all.length + column, words);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) kept[k] = words[k] >> 8 >= all.drop_bound;
   }
 
-  __device__ float dropped(const Heads& all, float x, int k) const { return kept[k] ? x / all.keep : 0; }
-};
+  /// The probabilities that are kept, to shared memory.
+  __device__ void write_kept(const Heads& all, float* to) const {
+#pragma unroll
+    for (int r = 0; r < count; ++r)
+      if (is_inside(all, r))
+        store4(to + row(r) * all.score_pitch + column, {dropped(all, values[r][0], r, 0), dropped(all, values[r][1], r, 1),
+                                                        dropped(all, values[r][2], r, 2), dropped(all, values[r][3], r, 3)});
+  }
 
-/// Calls f(row, column) for each thread's share of the scores; whole warps together.
-template <class F>
-__device__ void for_each_quarter(const Heads& all, F&& f) {
-  const int rows_at_once = blockDim.x / row_lanes;
-  for (int first = 0; first < all.padded; first += rows_at_once) f(first + static_cast<int>(threadIdx.x) / row_lanes, threadIdx.x % row_lanes * 4);
-}
+  /// The gradients of the scores in the place of those of the kept probabilities.
+  __device__ void differentiate(const Heads& all, float* gradients) const {
+    float own[count][4], weighted[count];
+#pragma unroll
+    for (int r = 0; r < count; ++r) {
+      float4 in = {0, 0, 0, 0};
+      if (is_inside(all, r)) in = load4(gradients + row(r) * all.score_pitch + column);
+      const float read[4] = {in.x, in.y, in.z, in.w};
+      weighted[r] = 0;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        own[r][k] = dropped(all, read[k], r, k);
+        weighted[r] += own[r][k] * values[r][k];
+      }
+    }
+    combine_rows(weighted, [](float a, float b) { return a + b; });
+#pragma unroll
+    for (int r = 0; r < count; ++r)
+      if (is_inside(all, r))
+        store4(gradients + row(r) * all.score_pitch + column,
+               {values[r][0] * (own[r][0] - weighted[r]), values[r][1] * (own[r][1] - weighted[r]), values[r][2] * (own[r][2] - weighted[r]),
+                values[r][3] * (own[r][3] - weighted[r])});
+  }
+};
 
 template <class T, int D, int threads>
 __global__ void __launch_bounds__(threads) attend(const T* qkv, T* y, __grid_constant__ const Heads all) {
@@ -233,6 +282,7 @@ __global__ void __launch_bounds__(threads) attend(const T* qkv, T* y, __grid_con
   float *const q = reinterpret_cast<float*>(shared), *const k = q + size, *const v = k + size, *const scores = v + size;
   const Head at(all);
   const std::int64_t part = std::int64_t(all.heads) * D, from = std::int64_t(at.batch) * all.length * 3 * part + at.head * D;
+  Share<threads> share(all);
   load_rows<D>(qkv + from, 3 * part, all, all.scale, q);
   load_rows<D>(qkv + from + part, 3 * part, all, 1, k);
   load_rows<D>(qkv + from + 2 * part, 3 * part, all, 1, v);
@@ -240,12 +290,8 @@ __global__ void __launch_bounds__(threads) attend(const T* qkv, T* y, __grid_con
   const int side = all.padded / 4;
   for (int unit = threadIdx.x; unit < side * side; unit += threads) multiply_rows<D>(q, k, all, unit, scores);
   __syncthreads();
-  for_each_quarter(all, [&](int row, int column) {
-    const Quarter p(all, at, scores, row, column);
-    if (row < all.padded && column < all.padded)
-      store4(scores + row * all.score_pitch + column, {p.dropped(all, p.probabilities[0], 0), p.dropped(all, p.probabilities[1], 1),
-                                                       p.dropped(all, p.probabilities[2], 2), p.dropped(all, p.probabilities[3], 3)});
-  });
+  share.take_softmax(all, at, scores);
+  share.write_kept(all, scores);
   __syncthreads();
   T* const to = y + std::int64_t(at.batch) * all.length * part + at.head * D;
   for (int unit = threadIdx.x; unit < side * (D / 4); unit += threads) multiply_scores<D>(scores, v, all, unit, 1, to, part);
@@ -259,6 +305,7 @@ __global__ void __launch_bounds__(threads) attend_grad(const T* qkv, const T* dy
   float *const weights = g + size, *const scores = weights + all.padded * all.score_pitch;
   const Head at(all);
   const std::int64_t part = std::int64_t(all.heads) * D, from = std::int64_t(at.batch) * all.length * 3 * part + at.head * D;
+  Share<threads> share(all);
   load_rows<D>(qkv + from, 3 * part, all, all.scale, q);
   load_rows<D>(qkv + from + part, 3 * part, all, 1, k);
   load_rows<D>(qkv + from + 2 * part, 3 * part, all, 1, v);
@@ -272,26 +319,9 @@ __global__ void __launch_bounds__(threads) attend_grad(const T* qkv, const T* dy
   }
   __syncthreads();
   // The dropped probabilities, and the gradients of the scores.
-  for_each_quarter(all, [&](int row, int column) {
-    const Quarter p(all, at, weights, row, column);
-    const bool is_inside = row < all.padded && column < all.padded;
-    float gradients[4], weighted = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      gradients[i] = is_inside ? p.dropped(all, scores[row * all.score_pitch + column + i], i) : 0;
-      weighted += gradients[i] * p.probabilities[i];
-    }
-    weighted = combine_row(weighted, [](float a, float b) { return a + b; });
-    if (!is_inside) return;
-    float kept[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      kept[i] = p.dropped(all, p.probabilities[i], i);
-      gradients[i] = p.probabilities[i] * (gradients[i] - weighted);
-    }
-    store4(weights + row * all.score_pitch + column, {kept[0], kept[1], kept[2], kept[3]});
-    store4(scores + row * all.score_pitch + column, {gradients[0], gradients[1], gradients[2], gradients[3]});
-  });
+  share.take_softmax(all, at, weights);
+  share.write_kept(all, weights);
+  share.differentiate(all, scores);
   __syncthreads();
   T* const to = dqkv + from;
   for (int unit = threadIdx.x; unit < 3 * strip; unit += threads) {
@@ -312,7 +342,7 @@ Heads heads_of(const View& qkv, const Attention& attention) {
   all.prefix = attention.mask.prefix.as<const std::int64_t>();
   all.causal = attention.mask.causal;
   all.drop_bound = static_cast<std::uint32_t>(std::ceil(attention.dropout * 0x1p24));
-  all.keep = static_cast<float>(1 - attention.dropout);
+  all.inverse_keep = static_cast<float>(1 / (1 - attention.dropout));
   all.draws = attention.draws;
   return all;
 }
