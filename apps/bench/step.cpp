@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "bench/timing.h"
+#include "common/model.h"
 #include "common/program.h"
 #include "io/json_object.h"
 #include "nn/nn.h"
@@ -153,8 +154,7 @@ io::JsonObject describe(const Options& options, Device device) {
 void step(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
   const Device device = apps::resolve_device(options.device);
-  if (options.precision == "tf32" && device == cpu)
-    throw apps::UsageError("--precision tf32: a GPU's matrix units have it and a CPU has not; use fp32 or bf16, or --device cuda");
+  apps::require_precision(*nn::precision_of(options.precision), device);
   RowFile rows(options.json);
   io::JsonObject row = describe(options, device);
   fmt::print("{} {} B {} T {} V {} dropout {}, {}, {}, {} kernels\n", options.model, options.arch, options.batch, options.length, options.vocab,
@@ -203,7 +203,7 @@ void add_step(CLI::App& app) {
   for (const auto& [name, size] : sizes) models.push_back(name);
   add("--model", options->model, "mt, ar, small, medium, large, xl or 2.7B", apps::one_of(models), "NAME");
   add("--arch", options->arch, "gpt2, or llama: RMSNorm, rotary positions, SwiGLU, no biases", apps::one_of({"gpt2", "llama"}), "NAME");
-  add("--precision", options->precision, "fp32, tf32, bf16 or fp16", apps::one_of({"fp32", "tf32", "bf16", "fp16"}), "NAME");
+  add("--precision", options->precision, "fp32, tf32, tf32x3, bf16 or fp16", apps::one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"}), "NAME");
   add("--batch", options->batch, "sequences in a step", apps::whole_number(1, 1'000'000), "N");
   add("--length", options->length, "tokens of a sequence", apps::whole_number(1, 1'000'000), "N");
   add("--vocab", options->vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");

@@ -9,6 +9,7 @@
 #include "cuda/checksum.h"
 #include "cuda/cublas.h"
 #include "cuda/stream.h"
+#include "cuda/tf32x3.h"
 #include "cuda/tuning.h"
 
 // Products by cuBLASLt. Descriptions, algorithm and workspace size of a product make a plan; a call looks its plan up by a key of
@@ -301,6 +302,10 @@ bool multiply_by_plan(const Product& p, const ProductOperands& at, double alpha,
 
 bool multiply(const Product& p, const ProductOperands& at, double alpha, Stream stream) {
   if (p.dtype == DType::f32 && p.precision == MatmulPrecision::tf32) return multiply_by_plan(p, at, alpha, stream);
+  if (p.precision == MatmulPrecision::tf32x3 && has_product_in_parts(p, at, stream)) {
+    multiply_in_parts(p, at, alpha, stream);
+    return true;
+  }
   Product strict = p;
   strict.precision = MatmulPrecision::fp32;
   return multiply_by_plan(strict, at, alpha, stream);

@@ -3,10 +3,11 @@
 #include <array>
 
 #include "nn/flat.h"
+#include "ops/matmul.h"
 
 namespace tern::nn {
 
-static constexpr std::array<const char*, 4> names = {"fp32", "tf32", "bf16", "fp16"};
+static constexpr std::array<const char*, 5> names = {"fp32", "tf32", "tf32x3", "bf16", "fp16"};
 
 const char* name(Precision precision) { return names[static_cast<std::size_t>(precision)]; }
 
@@ -24,8 +25,18 @@ DType dtype_of(Precision precision) {
   }
 }
 
+static MatmulPrecision matmul_precision_of(Precision precision) {
+  switch (precision) {
+    case Precision::tf32: return MatmulPrecision::tf32;
+    case Precision::tf32x3: return MatmulPrecision::tf32x3;
+    default: return MatmulPrecision::fp32;
+  }
+}
+
+bool has_precision(Precision precision, Device device) { return has_matmul_precision(matmul_precision_of(precision), device); }
+
 void set_precision(Module& module, Precision precision) {
-  context().matmul_precision = precision == Precision::tf32 ? MatmulPrecision::tf32 : MatmulPrecision::fp32;
+  context().matmul_precision = matmul_precision_of(precision);
   // The trained ones first: to() would keep of them what 16 bits hold.
   flatten_parameters(module, dtype_of(precision));
   to(module, dtype_of(precision));

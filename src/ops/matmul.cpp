@@ -54,6 +54,15 @@ View batched(const Tensor& x, const Shape& batch) {
 
 }  // namespace
 
+bool has_matmul_precision(MatmulPrecision precision, Device device) {
+  switch (precision) {
+    case MatmulPrecision::fp32: return true;
+    case MatmulPrecision::tf32: return device.type == DeviceType::cuda;
+    case MatmulPrecision::tf32x3: return on(device, [&](auto dev) { return kernels::has_tf32x3(dev, device); });
+  }
+  return false;
+}
+
 Tensor matmul(const Tensor& left, const Tensor& right, double scale) {
   const Tensor a_ = detail::autocast("matmul", left), b_ = detail::autocast("matmul", right);
   check_operands("matmul", a_, b_);

@@ -1,4 +1,5 @@
 #pragma once
+#include "tensor/context.h"
 #include "tensor/tensor.h"
 
 namespace tern {
@@ -7,6 +8,9 @@ namespace tern {
 /// a vector b is (K, 1), and the added dimension is dropped. Operands keep their strides where a product can take them. Floating
 /// dtypes, both the same; float32 is strict unless context().matmul_precision says otherwise. Throws Error that names both shapes.
 Tensor matmul(const Tensor& a, const Tensor& b, double scale = 1);
+
+/// Whether the device computes float32 products so; where it does not, it takes fp32.
+bool has_matmul_precision(MatmulPrecision precision, Device device);
 
 /// x (..., in) times weight (out, in) transposed, plus bias (out) if defined: (..., out).
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});

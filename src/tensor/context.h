@@ -15,7 +15,7 @@ class Autocast;
 enum class MatmulPrecision : std::uint8_t {
   fp32,    ///< strict: float32 multiplications and sums
   tf32,    ///< on tensor cores, from operands rounded to 11 bits
-  tf32x3,  ///< as exact as fp32, from three products on tensor cores where a kernel has them; else fp32
+  tf32x3,  ///< as exact as fp32, by three products on tensor cores where that is faster (on Hopper); else fp32
 };
 
 /// The only ambient state, one per thread.

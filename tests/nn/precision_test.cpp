@@ -202,14 +202,17 @@ TEST_CASE("the loss scale grows, shrinks and skips", "[precision]") { check_scal
 TEST_CASE("the loss scale grows, shrinks and skips on a GPU", "[precision][cuda]") { check_scaler(cuda()); }
 
 TEST_CASE("a precision keeps the values that a seed gave", "[precision]") {
-  for (const nn::Precision precision : {nn::Precision::fp32, nn::Precision::tf32, nn::Precision::bf16, nn::Precision::fp16}) {
+  for (const nn::Precision precision : {nn::Precision::fp32, nn::Precision::tf32, nn::Precision::tf32x3, nn::Precision::bf16, nn::Precision::fp16}) {
     CHECK(nn::precision_of(nn::name(precision)) == precision);
     manual_seed(8);
     Odd model;
     manual_seed(8);
     Odd reference;
     nn::set_precision(model, precision);
-    CHECK(context().matmul_precision == (precision == nn::Precision::tf32 ? MatmulPrecision::tf32 : MatmulPrecision::fp32));
+    CHECK(context().matmul_precision == (precision == nn::Precision::tf32     ? MatmulPrecision::tf32
+                                         : precision == nn::Precision::tf32x3 ? MatmulPrecision::tf32x3
+                                                                              : MatmulPrecision::fp32));
+    CHECK(nn::has_precision(precision, cpu) == (context().matmul_precision == MatmulPrecision::fp32));
     for (const Tensor& x : nn::parameters(model)) CHECK(x.dtype() == nn::dtype_of(precision));
     CHECK(worst_master(model, reference) == 0);
     check_rounded(model);

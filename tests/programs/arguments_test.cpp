@@ -117,7 +117,9 @@ TEST_CASE("A GPU is asked for in vain where there is none") {
 
 TEST_CASE("TF32 is refused on a CPU") {
   const TempDirectory directory;
-  check_refused(run(translate, train(directory / "data", directory / "run", {"--device", "cpu", "--precision", "tf32"})), "--precision tf32: ");
+  for (const std::string precision : {"tf32", "tf32x3"})
+    check_refused(run(translate, train(directory / "data", directory / "run", {"--device", "cpu", "--precision", precision})),
+                  "--precision " + precision + ": ");
   CHECK(directory.count() == 0);
 }
 
@@ -150,8 +152,9 @@ TEST_CASE("The bench refuses what it cannot run") {
       {{"step", "--batch", "99999999999999999999"}, "--batch: "},
       {{"step", "--dropout", "1"}, "--dropout: "},
       {{"step", "--bach", "1"}, "did you mean --batch?"},
-      {{"step", "--precision", "fp8"}, "--precision: expected fp32, tf32, bf16, fp16 but got fp8"},
+      {{"step", "--precision", "fp8"}, "--precision: expected fp32, tf32, tf32x3, bf16, fp16 but got fp8"},
       {{"step", "--precision", "tf32", "--device", "cpu"}, "--precision tf32: "},
+      {{"step", "--precision", "tf32x3", "--device", "cpu"}, "--precision tf32x3: "},
       {{"step", "--json", (directory / "no" / "x").string()}, "could not be opened"},
       {{"ops", "--op", "softmax,foo"}, "--op: expected softmax, layernorm, rmsnorm, residual_layernorm, xent, linear_xent, adamw, grad_norm but got foo"},
       {{"ops", "--op", ""}, "--op: expected softmax"},

@@ -66,6 +66,7 @@ TEST_CASE("A mistake in recall's arguments is one line, and leaves nothing behin
       {{"--task", "mqar", "--loss", "all"}, "--loss: mqar asks for answers alone"},
       {{"--pairs", "1", "--keys", "1", "--values", "2"}, "give too few"},
       {{"--precision", "tf32", "--device", "cpu"}, "--precision tf32: "},
+      {{"--precision", "tf32x3", "--device", "cpu"}, "--precision tf32x3: "},
       {{"--width", "65536", "--layers", "1024", "--device", "cpu"}, "GB to train and this machine has"},
       {{"--out", ""}, "--out: "},
   };

@@ -10,6 +10,9 @@ namespace tern::kernels {
 /// are contiguous (last stride 1). Any size may be 0; K = 0 gives zeros. float32 is strict float32; 16-bit floats accumulate in float32.
 void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Write write);
 void matmul(Cuda, const View& a, const View& b, const View& c, double alpha, Write write);
+/// Whether the device has MatmulPrecision::tf32x3, and not fp32 in its place.
+inline bool has_tf32x3(Cpu, Device) { return false; }
+bool has_tf32x3(Cuda, Device device);
 
 /// y (M, N) = x (M, K) @ weight (N, K) transposed, plus bias (N), or nothing where bias.data is null. One floating dtype; x and weight as Note
 /// [Matmul operands] asks, y contiguous, bias of any stride.
