@@ -179,7 +179,7 @@ Device resolve_device(const std::string& device) {
 
 std::string describe(Device device) {
   if (device.type == DeviceType::cpu)
-    return fmt::format("{} CPU thread{}", num_threads(), num_threads() == 1 ? "" : "s");
+    return counted(num_threads(), "CPU thread");
   return to_string(device);
 }
 
@@ -200,6 +200,12 @@ CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::s
       ->check(truth_value());
 }
 
+void make_directory(const std::string& option, const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) throw UsageError(fmt::format("{}: {} could not be made: {}", option, directory.string(), error.message()));
+}
+
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -209,6 +215,10 @@ std::string duration(double seconds) {
   if (whole >= 3600) return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
   if (whole >= 60) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
   return fmt::format("{} s", whole);
+}
+
+std::string counted(std::int64_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 ProgressLine::ProgressLine() : is_terminal_(isatty(STDERR_FILENO) != 0), last_(seconds_now()) {}

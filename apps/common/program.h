@@ -1,5 +1,6 @@
 #pragma once
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -62,9 +63,14 @@ class ProgressLine {
   std::size_t shown_ = 0;
 };
 
+/// Makes the directory that an option names, and its parents. Throws UsageError.
+void make_directory(const std::string& option, const std::filesystem::path& directory);
+
 /// Seconds of a clock that never goes back.
 double seconds_now();
 /// "1 h 05 min", "3 min 20 s", "45 s".
 std::string duration(double seconds);
+/// "1 layer", "2 layers".
+std::string counted(std::int64_t count, const std::string& noun);
 
 }  // namespace tern::apps

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "common/program.h"
 #include "io/atomic_file.h"
@@ -104,12 +105,26 @@ std::vector<bool> repeated_keys(const Task& task, const Examples& examples) {
   return result;
 }
 
-std::vector<std::vector<HeatMap>> attention_maps(const nn::DecoderLM& model, const Tensor& ids) {
+std::vector<std::vector<HeatMap>> attention_maps(const nn::DecoderLM& model, const Task& task, const std::vector<std::int64_t>& input) {
   const NoGrad unrecorded;
-  const std::int64_t length = ids.size(1);
-  const auto map = [](const char* title, const Tensor& matrix) {
+  const auto length = static_cast<std::int64_t>(input.size());
+  const Tensor ids = Tensor::from(input, {1, length}, model.tokens.weight.device());
+  std::vector<std::string> names;
+  for (std::int64_t id : input) names.push_back(token_name(task, id));
+  const std::vector<HeatMap::Block> blocks = {{"P", 0}, {"T", model.options.length}, {"C", model.options.length + task.ids()}};
+  const auto map = [&](const char* title, const Tensor& matrix) {
     const Tensor host = to(contiguous(matrix), cpu);
-    return HeatMap{title, host.size(0), host.size(1), host.to_vector<float>()};
+    return HeatMap{title, host.size(0), host.size(1), host.to_vector<float>(), names, {}, {}};
+  };
+  const auto features = [&](const char* title, const Tensor& matrix) {
+    HeatMap result = map(title, matrix);
+    result.blocks = blocks;
+    return result;
+  };
+  const auto square = [&](const char* title, const Tensor& matrix) {
+    HeatMap result = map(title, matrix);
+    result.column_names = names;
+    return result;
   };
   const nn::AttentionMask mask = nn::AttentionMask::causal(length, DType::f32, ids.device());
   std::vector<std::vector<HeatMap>> result;
@@ -119,11 +134,11 @@ std::vector<std::vector<HeatMap>> attention_maps(const nn::DecoderLM& model, con
     const Tensor &q = parts[0], &k = parts[1];
     const Tensor scores = matmul(q, transpose(k, 0, 1), 1 / std::sqrt(static_cast<double>(model.options.width)));
     const Tensor masked = scores + reshape(mask.additive(), {length, length});
-    HeatMap visible = map("scores", scores);
+    HeatMap visible = square("scores", scores);
     for (std::int64_t i = 0; i < length; ++i)
       for (std::int64_t j = i + 1; j < length; ++j)
         visible.values[static_cast<std::size_t>(i * length + j)] = -std::numeric_limits<float>::infinity();
-    result.push_back({map("Q", q), map("K", k), visible, map("probabilities", softmax(masked))});
+    result.push_back({features("Q", q), features("K", k), visible, square("probabilities", softmax(masked))});
     x = block.forward(x, mask);
   }
   return result;
@@ -167,9 +182,8 @@ Score score(const Task& task, const nn::DecoderLM& model, const Examples& exampl
   return score;
 }
 
-void draw(const std::string& directory, const Task& task, const nn::DecoderLM& model, const Examples& examples, Device device) {
-  const std::vector<std::int64_t> ids(examples.inputs.begin(), examples.inputs.begin() + examples.columns);
-  const auto maps = attention_maps(model, Tensor::from(ids, {1, examples.columns}, device));
+void draw(const std::string& directory, const Task& task, const nn::DecoderLM& model, const Examples& examples) {
+  const auto maps = attention_maps(model, task, {examples.inputs.begin(), examples.inputs.begin() + examples.columns});
   const char* const roles[] = {"the previous-token head", "the induction head"};
   for (std::size_t layer = 0; layer < maps.size(); ++layer) {
     const std::string name = fmt::format("v{}-n{}-layer{}", task.ids(), examples.columns, layer + 1);
@@ -187,9 +201,7 @@ void hardcoded(const HardcodedOptions& options) {
     throw apps::UsageError(fmt::format("--length: expected an even number, pairs and a question, but got {}", options.length));
   const Device device = apps::resolve_device(options.device);
   if (options.threads > 0) set_num_threads(options.threads);
-  std::error_code error;
-  if (!options.out.empty() && (std::filesystem::create_directories(options.out, error), error))
-    throw apps::UsageError(fmt::format("--out: {} could not be made: {}", options.out, error.message()));
+  if (!options.out.empty()) apps::make_directory("--out", options.out);
 
   std::vector<std::pair<std::int64_t, std::int64_t>> sizes = {{10, 12}, {20, 102}, {50, 12}, {20, 1002}};
   if (options.vocab > 0) sizes = {{options.vocab, options.length}};
@@ -202,7 +214,7 @@ void hardcoded(const HardcodedOptions& options) {
     fmt::print("V {:>3}  N {:>5}  width {:>5}  {} of {} repeated keys in {} examples: {:.2f}%\n", vocab, length, length + 2 * vocab,
                scored.correct, scored.answers, count, 100 * scored.accuracy());
     std::fflush(stdout);
-    if (!options.out.empty()) draw(options.out, task, model, examples, device);
+    if (!options.out.empty()) draw(options.out, task, model, examples);
   }
   if (!options.out.empty()) fmt::print("heat maps of each size's first example are in {}\n", options.out);
 }

@@ -19,8 +19,8 @@ Task hardcoded_task(std::int64_t vocab, std::int64_t length);
 /// Where an input's column holds a key that occurred before, so that its value is known: (count, columns), row-major.
 std::vector<bool> repeated_keys(const Task& task, const Examples& examples);
 
-/// Q, K, scores and probabilities of each layer for one row of ids (1, T).
-std::vector<std::vector<HeatMap>> attention_maps(const nn::DecoderLM& model, const Tensor& ids);
+/// Q, K, scores and probabilities of each layer for one input, a row of task.columns() ids.
+std::vector<std::vector<HeatMap>> attention_maps(const nn::DecoderLM& model, const Task& task, const std::vector<std::int64_t>& input);
 
 struct HardcodedOptions {
   std::int64_t vocab = 0, length = 0;  ///< 0: the four sizes in turn

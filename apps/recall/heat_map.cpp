@@ -12,17 +12,17 @@ namespace {
 constexpr std::int64_t most_cells = 120;  // a side: more cannot be told apart, and make the file large
 constexpr float hidden = -std::numeric_limits<float>::infinity();
 
-/// Means of blocks, few enough to draw; a block of which all is hidden is hidden.
+/// Means of square pieces, few enough to draw; a piece of which all is hidden is hidden.
 HeatMap shrunk(const HeatMap& map) {
-  const std::int64_t block = (std::max(map.rows, map.columns) + most_cells - 1) / most_cells;
-  if (block <= 1) return map;
-  HeatMap small{map.title, (map.rows + block - 1) / block, (map.columns + block - 1) / block, {}};
+  const std::int64_t piece = (std::max(map.rows, map.columns) + most_cells - 1) / most_cells;
+  if (piece <= 1) return map;
+  HeatMap small{map.title, (map.rows + piece - 1) / piece, (map.columns + piece - 1) / piece, {}};
   for (std::int64_t row = 0; row < small.rows; ++row)
     for (std::int64_t column = 0; column < small.columns; ++column) {
       double sum = 0;
       std::int64_t count = 0;
-      for (std::int64_t i = row * block; i < std::min((row + 1) * block, map.rows); ++i)
-        for (std::int64_t j = column * block; j < std::min((column + 1) * block, map.columns); ++j) {
+      for (std::int64_t i = row * piece; i < std::min((row + 1) * piece, map.rows); ++i)
+        for (std::int64_t j = column * piece; j < std::min((column + 1) * piece, map.columns); ++j) {
           const float value = map.values[static_cast<std::size_t>(i * map.columns + j)];
           if (value == hidden) continue;
           sum += value;
@@ -47,7 +47,7 @@ std::pair<float, float> range(const HeatMap& map) {
 /// Eight shades of blue for positive and of red for negative values; "" for about 0, which is the ground's colour.
 std::string shade(float value, float largest) {
   if (value == hidden || largest == 0) return "";
-  const int level = static_cast<int>(std::lround(8 * std::abs(value) / largest));
+  const int level = static_cast<int>(std::lround(8 * std::sqrt(std::abs(value) / largest)));
   if (level == 0) return "";
   const int faint = 235 - level * 23, strong = level < 8 ? 246 : 216;
   return value > 0 ? fmt::format("#{:02x}{:02x}{:02x}", faint, faint + 10, strong)
@@ -70,17 +70,42 @@ std::string cells(const HeatMap& map, float largest) {
   return result;
 }
 
+/// The names of rows and columns where a cell has room for them, and lines between blocks of columns with the blocks' names.
+std::string labels(const HeatMap& map, double left, double top, double cell) {
+  constexpr double room = 12;
+  const double bottom = top + cell * static_cast<double>(map.rows), middle = cell / 2 + 4;
+  std::string result;
+  const auto write = [&](double x, double y, const std::string& name, const char* anchor) {
+    result += svg::text(x, y, name, anchor, " font-size=\"10\"");
+  };
+  if (cell >= room) {
+    for (std::size_t i = 0; i < map.row_names.size(); ++i)
+      write(left - 5, top + cell * static_cast<double>(i) + middle, map.row_names[i], "end");
+    for (std::size_t i = 0; i < map.column_names.size(); ++i)
+      write(left + cell * (static_cast<double>(i) + 0.5), bottom + 14, map.column_names[i], "middle");
+  }
+  for (std::size_t i = 0; i < map.blocks.size(); ++i) {
+    const std::int64_t first = map.blocks[i].first, end = i + 1 < map.blocks.size() ? map.blocks[i + 1].first : map.columns;
+    if (first > 0)
+      result += fmt::format("<path d=\"M{:g} {:g}V{:g}\" stroke=\"{}\"/>\n", left + cell * static_cast<double>(first), top, bottom,
+                            svg::grey);
+    write(left + cell * static_cast<double>(first + end) / 2, bottom + 14, map.blocks[i].name, "middle");
+  }
+  return result;
+}
+
 }  // namespace
 
 std::string to_svg(const std::string& title, const std::vector<HeatMap>& maps) {
-  constexpr double side = 300, gap = 28, top = 84;
+  constexpr double side = 300, gap = 36, top = 84, below = 18;
   std::string body = svg::text(gap, 26, title, "start", " font-size=\"15\"");
   double left = gap, lowest = top;
   for (const HeatMap& whole : maps) {
     const auto [least, greatest] = range(whole);
     const HeatMap map = shrunk(whole);
     const auto [low, high] = range(map);
-    const double cell = side / static_cast<double>(std::max(map.rows, map.columns));
+    const auto longest = [](const HeatMap& of) { return static_cast<double>(std::max(of.rows, of.columns)); };
+    const double cell = side / longest(map), whole_cell = side / longest(whole);
     const double width = cell * static_cast<double>(map.columns), height = cell * static_cast<double>(map.rows);
     body += svg::text(left, top - 26, whole.title, "start", " font-size=\"13\"");
     body += svg::text(left, top - 10, fmt::format("{} x {}, from {:.3g} to {:.3g}", whole.rows, whole.columns, least, greatest),
@@ -89,8 +114,9 @@ std::string to_svg(const std::string& title, const std::vector<HeatMap>& maps) {
                         width, height, svg::grey);
     body += fmt::format("<g transform=\"translate({:g} {:g}) scale({:g})\" shape-rendering=\"crispEdges\">{}</g>\n", left, top, cell,
                         cells(map, std::max(-low, high)));
+    body += labels(whole, left, top, whole_cell);
     left += std::max(width, 170.0) + gap;
-    lowest = std::max(lowest, top + height);
+    lowest = std::max(lowest, top + height + below);
   }
   return svg::document(left, lowest + gap, title, body);
 }

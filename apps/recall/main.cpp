@@ -20,14 +20,18 @@ struct Arguments {
     options.out = fixed.out;
     options.device = fixed.device;
     options.threads = fixed.threads;
-    for (const auto& [entry, text] : given) entry->set(options, text);
+    for (const auto& [entry, text] : given) {
+      if (const std::string owner = task_of(*entry); !owner.empty() && owner != options.task)
+        throw apps::UsageError(fmt::format("{}: expected --task {}, which alone has it, but got {}", entry->flag(), owner, options.task));
+      entry->set(options, text);
+    }
     return options;
   }
 };
 
 /// Adds the options of a training, but for those in `without`.
 void add_training(CLI::App& command, Arguments& arguments, const std::vector<std::string>& without = {}) {
-  command.add_option("--preset", arguments.preset, "quick (a minute or two on a CPU), classic (the course's model) or mqar")
+  command.add_option("--preset", arguments.preset, "quick (half a minute on a CPU), classic (the course's model) or mqar")
       ->type_name("NAME");
   command.add_option("--task", arguments.task, "recall (one question at the end) or mqar (many, of a large vocabulary)")
       ->type_name("NAME");
@@ -87,7 +91,7 @@ void add_sweep(CLI::App& app) {
     Grid grid;
   };
   const auto state = std::make_shared<State>();
-  command->add_option("--out", state->arguments.fixed.out, "directory for sweep.csv and the pictures")->required()->type_name("DIR");
+  command->add_option("--out", state->arguments.fixed.out, "directory for sweep.csv and the pictures; earlier ones there are replaced")->required()->type_name("DIR");
   Grid& lists = state->grid;
   add_list(*command, "--layers", "numbers of layers (recall 1,2,3,4; mqar 2)", apps::whole_number(1, 1024), lists.layers);
   add_list(*command, "--widths", "widths (recall the preset's; mqar 64,128,256,512)", apps::whole_number(1, 65536), lists.widths);
@@ -112,16 +116,17 @@ void add_sweep(CLI::App& app) {
 }
 
 void add_plot(CLI::App& app) {
-  auto* command = app.add_subcommand("plot", "draw the pictures of a sweep again");
+  auto* command = app.add_subcommand("plot", "draw the pictures of sweeps again, several tables in one");
   struct State {
-    std::string csv, out;
+    std::vector<std::string> tables;
+    std::string out;
   };
   const auto state = std::make_shared<State>();
-  command->add_option("csv", state->csv, "sweep.csv")->required()->type_name("FILE");
-  command->add_option("--out", state->out, "directory for the pictures (the table's)")->type_name("DIR");
+  command->add_option("csv", state->tables, "tables that sweep wrote")->required()->type_name("FILE");
+  command->add_option("--out", state->out, "directory for the pictures (the first table's)")->type_name("DIR");
   command->callback([state] {
-    const std::filesystem::path csv = state->csv;
-    plot(csv, state->out.empty() ? csv.parent_path() : std::filesystem::path(state->out));
+    const std::filesystem::path first = state->tables.front();
+    plot(state->tables, state->out.empty() ? first.parent_path() : std::filesystem::path(state->out));
   });
 }
 

@@ -61,6 +61,9 @@ std::vector<Options> presets();
 using Entry = apps::Entry<Options>;
 const std::vector<Entry>& entries();
 
+/// The task that alone has this option, or "" where both have it.
+std::string task_of(const Entry& entry);
+
 /// Throws UsageError for options that are out of range or do not fit together.
 void require_valid(const Options& options);
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -23,7 +24,7 @@ inline Interval wilson(const Score& score) {
   const double p = score.accuracy(), shrunk = 1 + z * z / n;
   const double middle = (p + z * z / (2 * n)) / shrunk;
   const double half = z / shrunk * std::sqrt(p * (1 - p) / n + z * z / (4 * n * n));
-  return {middle - half, middle + half};
+  return {std::max(middle - half, 0.0), std::min(middle + half, 1.0)};  // rounding aside, both ends lie within
 }
 
 }  // namespace tern::recall

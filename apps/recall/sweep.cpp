@@ -101,6 +101,28 @@ std::vector<Series> series_of(const std::vector<Run>& runs, const std::string& t
   return result;
 }
 
+/// A line for each series, and for layers the answer to the question how many it takes.
+void print_summary(const Chart& chart) {
+  for (const Series& series : chart.series) {
+    fmt::print("{}, by {}:", series.name, chart.x_label);
+    for (const Point& point : series.points)
+      fmt::print("  {:g}: {:.2f}% ({:.2f} to {:.2f})", point.x, 100 * point.y, 100 * point.low, 100 * point.high);
+    fmt::print("\n");
+    if (chart.x_label != "layers") continue;
+    // From where on every seed of every larger number passes, too: one that fails in between is not skipped.
+    double fewest = 0;
+    for (const Point& point : series.points)
+      if (point.low < 0.9)
+        fewest = 0;
+      else if (fewest == 0)
+        fewest = point.x;
+    if (fewest > 0)
+      fmt::print("the fewest layers that reach 90% with every seed: {:g}\n", fewest);
+    else
+      fmt::print("no number of layers reaches 90% with every seed\n");
+  }
+}
+
 }  // namespace
 
 void sweep(const Options& options, const Grid& grid) {
@@ -110,40 +132,46 @@ void sweep(const Options& options, const Grid& grid) {
   for (const Options& run : runs) device = require_trainable(run);
   if (options.threads > 0) set_num_threads(options.threads);
   const std::filesystem::path directory = options.out, csv = directory / "sweep.csv";
-  std::error_code error;
-  if (std::filesystem::create_directories(directory, error); error)
-    throw apps::UsageError(fmt::format("--out: {} could not be made: {}", options.out, error.message()));
+  apps::make_directory("--out", directory);
+  std::string table = csv_header() + "\n";
+  io::write_file_atomically(csv, table);  // a directory that cannot be written is found before an hour of training
 
   fmt::print("{} runs on {}, {}, {} kernels\n", runs.size(), apps::describe(device), options.precision,
              options.use_fused_kernel ? "fused" : "plain");
   std::fflush(stdout);
-  std::string table = csv_header() + "\n";
   apps::ProgressLine progress;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const Run run = measure(runs[i], device, progress);
     table += to_csv(run) + "\n";
     io::write_file_atomically(csv, table);  // whole after each run: a sweep that is stopped has the rows that are done
-    progress.print(fmt::format("{:>3}/{}  {} layers  width {:>3}  N {:>3}, {} pairs  seed {}: accuracy {:.2f}%  loss {:.3f}  "
-                               "{} epochs, {}",
-                               i + 1, runs.size(), run.layers, run.width, run.length, run.pairs, run.seed, 100 * run.accuracy,
-                               run.test_loss, run.epochs, apps::duration(run.seconds)));
+    progress.print(fmt::format("{:>3}/{}  {}  width {:>3}  N {:>3}, {}  seed {}: accuracy {:.2f}%  loss {:.3f}  {}, {}", i + 1,
+                               runs.size(), apps::counted(run.layers, "layer"), run.width, run.length, apps::counted(run.pairs, "pair"),
+                               run.seed, 100 * run.accuracy, run.test_loss, apps::counted(run.epochs, "epoch"),
+                               apps::duration(run.seconds)));
   }
-  plot(csv, directory);
+  plot({csv.string()}, directory);
 }
 
-void plot(const std::filesystem::path& csv, const std::filesystem::path& directory) {
-  const std::vector<Run> runs = read_csv(csv);
+void plot(const std::vector<std::string>& tables, const std::filesystem::path& directory) {
+  std::vector<Run> runs;
+  for (const std::string& table : tables)
+    for (Run& run : read_csv(table)) runs.push_back(std::move(run));
   const Chart charts[] = {
       {"Associative recall: accuracy over layers", "layers", "accuracy of the answer",
        series_of(
-           runs, "recall", [](const Run& run) { return fmt::format("width {}, {} pairs", run.width, run.pairs); },
+           runs, "recall", [](const Run& run) { return fmt::format("width {}, {}", run.width, apps::counted(run.pairs, "pair")); },
            [](const Run& run) { return static_cast<double>(run.layers); })},
       {"Multi-query recall: accuracy over width", "width", "accuracy of the answers",
        series_of(
-           runs, "mqar", [](const Run& run) { return fmt::format("N {}, {} pairs, {} layers", run.length, run.pairs, run.layers); },
+           runs, "mqar",
+           [](const Run& run) {
+             return fmt::format("N {}, {}, {}", run.length, apps::counted(run.pairs, "pair"), apps::counted(run.layers, "layer"));
+           },
            [](const Run& run) { return static_cast<double>(run.width); })}};
+  if (!directory.empty()) apps::make_directory("--out", directory);
   for (const Chart& chart : charts) {
     if (chart.series.empty()) continue;
+    print_summary(chart);
     const std::filesystem::path file = directory / (&chart == &charts[0] ? "recall.svg" : "mqar.svg");
     io::write_file_atomically(file, to_svg(chart));
     fmt::print("wrote {}\n", file.string());

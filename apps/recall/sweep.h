@@ -18,11 +18,12 @@ struct Grid {
 /// sixteenth.
 std::int64_t pairs_of(std::int64_t length);
 
-/// Trains the grid, appends each run to options.out/sweep.csv when it is done, and draws the pictures. Throws UsageError, before
+/// Trains the grid, appends each run to options.out/sweep.csv when it is done, and does what plot() does. Throws UsageError, before
 /// the first run, for any run that is impossible.
 void sweep(const Options& options, const Grid& grid);
 
-/// Draws recall.svg and mqar.svg, each where the file of a sweep has runs of that task, into a directory. Throws FileError.
-void plot(const std::filesystem::path& csv, const std::filesystem::path& directory);
+/// Draws recall.svg and mqar.svg, each where the sweeps' tables have runs of that task, into a directory, and prints what the runs say
+/// together: the accuracy of each number of layers, and the fewest that reach 90% with every seed. Throws FileError.
+void plot(const std::vector<std::string>& tables, const std::filesystem::path& directory);
 
 }  // namespace tern::recall

@@ -5,30 +5,38 @@
 #include "common/model.h"
 #include "io/run_directory.h"
 #include "io/safetensors.h"
+#include "recall/targets.h"
 #include "recall/trainer.h"
 
 namespace tern::recall {
 
-using apps::duration, apps::seconds_now, apps::UsageError;
+using apps::counted, apps::duration, apps::seconds_now, apps::UsageError;
 
 namespace {
 
-/// The columns of the first example in which there is something to learn, at its begin and at its end.
+/// The first columns of the first example, and those that end with its first question.
 void print_example(const Task& task, const Examples& examples) {
-  const std::int64_t shown = std::min<std::int64_t>(8, examples.columns / 2);
+  const std::int64_t end = examples.places[0] + 1, shown = std::min<std::int64_t>(8, end / 2);
   std::string inputs = "  input ", targets = "  target";
-  for (std::int64_t i = 0; i < examples.columns; ++i) {
-    if (i == shown && i < examples.columns - shown) {
+  for (std::int64_t column = 0; column < end; ++column) {
+    if (column == shown && column < end - shown) {
       inputs += "  ...";
       targets += "  ...";
-      i = examples.columns - shown;
+      column = end - shown;
     }
-    const auto at = static_cast<std::size_t>(i);
+    const auto at = static_cast<std::size_t>(column);
     const std::int64_t target = examples.targets[at];
     inputs += fmt::format("{:>5}", token_name(task, examples.inputs[at]));
     targets += fmt::format("{:>5}", target < 0 ? "-" : token_name(task, target));
   }
   fmt::print("{}\n{}\n", inputs, targets);
+}
+
+void print_losses(const std::vector<TargetLoss>& losses) {
+  fmt::print("\n  {:<28}{:>9}  {:>13}  {:>14}\n", "test target", "targets", "loss in nats", "least possible");
+  for (const TargetLoss& target : losses)
+    fmt::print("  {:<28}{:>9}  {:>13.4f}  {:>14.4f}\n", target.what, target.count, target.loss, target.least);
+  fmt::print("\n");
 }
 
 void save_model(const io::RunDirectory& run, const nn::DecoderLM& model) {
@@ -60,8 +68,8 @@ void train(const Options& options) {
   fmt::print("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task,
              options.pairs, task(options).ids(), options.train_examples, options.valid_examples, options.test_examples);
   print_example(task(options), data.train);
-  fmt::print("model    {} layers, width {}, {} heads, {}: {:.2f} M parameters\n", options.layers, options.width, options.heads,
-             options.mlp > 0 ? fmt::format("MLP of {}", options.mlp * options.width) : "no MLP",
+  fmt::print("model    {}, width {}, {}, {}: {:.2f} M parameters\n", counted(options.layers, "layer"), options.width,
+             counted(options.heads, "head"), options.mlp > 0 ? fmt::format("MLP of {}", options.mlp * options.width) : "no MLP",
              static_cast<double>(params) / 1e6);
   fmt::print("training {} updates of {} examples at most on {}, {}, {} kernels\n", trainer.total_updates(), options.batch_size,
              apps::describe(device), options.precision, options.use_fused_kernel ? "fused" : "plain");
@@ -99,14 +107,22 @@ void train(const Options& options) {
   summary.set("test_accuracy_low", interval.low).set("test_accuracy_high", interval.high);
   if (const auto& passed = trainer.passed())
     summary.set("epoch_of_90_percent", passed->epoch).set("seconds_to_90_percent", passed->seconds);
+  std::vector<TargetLoss> losses;
+  if (options.loss == "all") {
+    losses = loss_by_target(task(options), data.test, trainer.test_losses());
+    io::JsonObject by_target;
+    for (const TargetLoss& target : losses) by_target.set(target.name, target.loss);
+    summary.set("test_loss_by_target", by_target).set("least_loss", losses.back().least);
+  }
   run.write_summary(summary);
 
+  if (!losses.empty()) print_losses(losses);
   fmt::print("test accuracy {:.2f}% (95% confidence: {:.2f}% to {:.2f}%) on {} answers, loss {:.4f} nats\n",
              100 * score.accuracy(), 100 * interval.low, 100 * interval.high, score.answers, score.loss);
   if (const auto& passed = trainer.passed())
     fmt::print("90% were passed in epoch {}, after {}\n", passed->epoch, duration(passed->seconds));
   else
-    fmt::print("90% were not passed in {} epochs\n", trainer.epoch());
+    fmt::print("90% were not passed in {}\n", counted(trainer.epoch(), "epoch"));
   fmt::print("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
              options.out);
 }

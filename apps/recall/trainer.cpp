@@ -87,26 +87,41 @@ Tensor Trainer::step(const Tensors& inputs) {
   return value.detach();
 }
 
-Score Trainer::score(const DeviceExamples& examples) {
+void Trainer::for_each_batch(const DeviceExamples& examples, const std::function<void(const Read&)>& visit) {
   constexpr std::size_t rows = 128;
   const NoGrad unrecorded;
   model_.eval();
-  Tensor correct = zeros({}, DType::i64, device_), total = zeros({}, DType::f32, device_);
   std::vector<std::size_t> order(static_cast<std::size_t>(examples.count));
   std::iota(order.begin(), order.end(), std::size_t{0});
-  for (const auto& picked : text::fixed_batches(order, rows)) {
-    const Read batch = read(examples, to_device(picked, device_));
+  for (const auto& picked : text::fixed_batches(order, rows)) visit(read(examples, to_device(picked, device_)));
+  model_.train();
+}
+
+Score Trainer::score(const DeviceExamples& examples) {
+  Tensor correct = zeros({}, DType::i64, device_), total = zeros({}, DType::f32, device_);
+  for_each_batch(examples, [&](const Read& batch) {
     const Asked answers = at(batch.all, batch.answers);
     correct = correct + sum(eq(argmax(model_.head.forward(answers.hidden)), answers.targets));
-    add_(total, loss(batch) * static_cast<double>(picked.size()));
-  }
-  model_.train();
+    add_(total, loss(batch) * static_cast<double>(batch.answers.size(0)));
+  });
+  // The device is waited for here alone.
+  const std::int64_t answers = examples.count * examples.places.size(1);
   return {.correct = correct.item<std::int64_t>(),
-          .answers = examples.count * examples.places.size(1),
-          .loss = require_finite(total.item<double>() / static_cast<double>(examples.count))};
+          .answers = answers,
+          .loss = require_finite(total.item<double>() / static_cast<double>(answers))};
 }
 
 Score Trainer::test() { return score(test_); }
+
+std::vector<float> Trainer::test_losses() {
+  std::vector<float> result;
+  for_each_batch(test_, [&](const Read& batch) {
+    const Tensor losses = cross_entropy(model_.head.forward(batch.all.hidden), batch.all.targets, {.reduction = Reduction::none});
+    const std::vector<float> values = losses.to_vector<float>();
+    result.insert(result.end(), values.begin(), values.end());
+  });
+  return result;
+}
 
 void Trainer::run(apps::ProgressLine& progress, io::JsonLog* log, const std::function<void()>& after_epoch) {
   started_ = seconds_now();

@@ -23,6 +23,8 @@ class Trainer {
 
   /// The score on the test examples.
   Score test();
+  /// The loss of each of their targets, (count, columns), whatever training looks at.
+  std::vector<float> test_losses();
 
   const nn::DecoderLM& model() const { return model_; }
   std::int64_t total_updates() const { return options_.epochs * per_epoch_; }
@@ -64,6 +66,8 @@ class Trainer {
   static Asked at(const Asked& all, const Tensor& places);
   Tensor loss(const Read& read) const;
   Tensor step(const Tensors& inputs);
+  /// Calls `visit` with what the model reads in each batch of the examples, in evaluation mode.
+  void for_each_batch(const DeviceExamples& examples, const std::function<void(const Read&)>& visit);
   Score score(const DeviceExamples& examples);
   void run_epoch(apps::ProgressLine& progress, io::JsonLog* log);
   double lr_factor() const;

@@ -1,4 +1,5 @@
 // The recall tasks' data: what an example is made of, how it is distributed, and that splits share nothing.
+#include <cmath>
 #include <map>
 #include <set>
 #include <vector>
@@ -6,6 +7,7 @@
 #include "catch.h"
 #include "recall/data_set.h"
 #include "recall/score.h"
+#include "recall/targets.h"
 #include "tensor/error.h"
 
 using namespace tern::recall;
@@ -138,6 +140,39 @@ TEST_CASE("Data depend on the seed alone, and splits share no input") {
   CHECK_THROWS_AS(make_data_set({.pairs = 1, .keys = 1, .values = 2}, 1, 50, 10, 10), tern::Error);
 }
 
+TEST_CASE("What a recall example's targets can be known from") {
+  const Task task{.pairs = 4, .keys = 3, .values = 5};
+  // k0 v1  k2 v0  k0 v1  k2 v0  =>  k2 [v0]
+  const std::vector<std::int64_t> tokens = {0, 4, 2, 3, 0, 4, 2, 3, 8, 2, 3};
+  const Examples example{.count = 1,
+                         .columns = 10,
+                         .answers = 1,
+                         .inputs = {tokens.begin(), tokens.end() - 1},
+                         .targets = {tokens.begin() + 1, tokens.end()},
+                         .places = {9}};
+  const std::vector<TargetLoss> result = loss_by_target(task, example, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  REQUIRE(result.size() == 7);
+  const auto check = [&](std::size_t at, const char* name, std::int64_t count, double loss, double least) {
+    CHECK(result[at].name == name);
+    CHECK(result[at].count == count);
+    CHECK(result[at].loss == Approx(loss).epsilon(1e-12));
+    CHECK(result[at].least == Approx(least).epsilon(1e-12));
+  };
+  check(0, "key", 3, (2 + 4 + 6) / 3.0, std::log(3));
+  check(1, "new_value", 2, (1 + 3) / 2.0, std::log(5));
+  check(2, "known_value", 2, (5 + 7) / 2.0, 0);
+  check(3, "arrow", 1, 8, 0);
+  check(4, "question", 1, 9, std::log(2));  // one of two keys that occurred
+  check(5, "answer", 1, 10, 0);
+  check(6, "all", 10, 5.5, (3 * std::log(3) + 2 * std::log(5) + std::log(2)) / 10);
+  CHECK_THROWS_AS(loss_by_target(task, example, {1, 2}), tern::Error);
+
+  // The default task's floor.
+  const Examples many = make_data_set({}, 1, 2000, 0, 0).train;
+  const double least = loss_by_target({}, many, std::vector<float>(many.targets.size())).back().least;
+  CHECK(least == Approx(1.28).margin(0.002));
+}
+
 TEST_CASE("Wilson's interval") {
   // R: prop.test(81, 263, correct = FALSE), Wilson's own example.
   const Interval interval = wilson({.correct = 81, .answers = 263});
@@ -145,4 +180,5 @@ TEST_CASE("Wilson's interval") {
   CHECK(interval.high == Approx(0.3662).margin(1e-4));
   CHECK(wilson({.correct = 0, .answers = 10}).low == Approx(0).margin(1e-12));
   CHECK(wilson({.correct = 10, .answers = 10}).low == Approx(0.7225).margin(1e-4));
+  for (std::int64_t answers : {1, 2, 3, 10, 5000}) CHECK(wilson({.correct = answers, .answers = answers}).high <= 1);
 }

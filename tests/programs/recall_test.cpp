@@ -64,6 +64,8 @@ TEST_CASE("A mistake in recall's arguments is one line, and leaves nothing behin
       {{"--task", "mqar", "--pairs", "17"}, "--pairs: expected at most a quarter of the length 64 but got 17"},
       {{"--task", "mqar", "--vocab", "8"}, "--pairs: expected at most 3 keys"},
       {{"--task", "mqar", "--loss", "all"}, "--loss: mqar asks for answers alone"},
+      {{"--task", "mqar", "--keys", "3"}, "--keys: expected --task recall, which alone has it, but got mqar"},
+      {{"--length", "64"}, "--length: expected --task mqar, which alone has it, but got recall"},
       {{"--pairs", "1", "--keys", "1", "--values", "2"}, "give too few"},
       {{"--precision", "tf32", "--device", "cpu"}, "--precision tf32: "},
       {{"--precision", "tf32x3", "--device", "cpu"}, "--precision tf32x3: "},
@@ -86,6 +88,11 @@ TEST_CASE("A mistake in recall's arguments is one line, and leaves nothing behin
       {{"sweep", "--out", out, "--widths", "64,65"}, "--heads: expected a divisor of the width 65"},
       {{"sweep", "--out", out, "--seed", "1"}, "did you mean --seeds?"},
       {{"plot", csv}, "could not be read"},
+      {{"plot"}, "csv is required"},
+      {{"train", "--out"}, "--out: expected a value"},
+      {{"train", "--out", "/proc/none"}, "/proc/none: the directory could not be made"},
+      {{"sweep", "--out", "/proc/none"}, "--out: /proc/none could not be made"},
+      {{"hardcoded", "--out", "/proc/none"}, "--out: /proc/none could not be made"},
       {{"hardcoded", "--vocab", "10"}, "expected both or neither"},
       {{"hardcoded", "--vocab", "10", "--length", "13"}, "--length: expected an even number"},
       {{"hardcoded", "--vocab", "2", "--length", "12"}, "--vocab: expected a whole number from 3"},
@@ -96,6 +103,8 @@ TEST_CASE("A mistake in recall's arguments is one line, and leaves nothing behin
   }
   spill(csv, "task,width\nrecall,64\n");
   check_refused(run(recall, {"plot", csv}), "expected the columns of tern-recall sweep", "tern-recall");
+  spill(csv, "");
+  check_refused(run(recall, {"plot", csv}), "expected at least one run", "tern-recall");
 }
 
 TEST_CASE("Recall finds no GPU where there is none") {
@@ -133,6 +142,10 @@ TEST_CASE("A recall training writes its four files, the same for a seed") {
   CHECK(summary["test_answers"] == 50);
   CHECK(summary["test_accuracy_low"] <= summary["test_accuracy"]);
   CHECK(summary["test_accuracy"] <= summary["test_accuracy_high"]);
+  const Json parts = summary["test_loss_by_target"];
+  for (const char* name : {"key", "new_value", "known_value", "arrow", "question", "answer"}) CHECK(parts[name] > 0);
+  CHECK(parts["all"].get<double>() == Approx(summary["test_loss"].get<double>()).epsilon(1e-5));
+  CHECK(parts["all"] > summary["least_loss"]);
 
   REQUIRE(run(recall, small(directory / "c", {"--seed", "2"})).code == 0);
   CHECK(slurp(directory / "a" / "model.safetensors") != slurp(directory / "c" / "model.safetensors"));
@@ -155,6 +168,7 @@ TEST_CASE("Every switch of recall trains") {
       const Result result = run(recall, small(directory / "run", arguments));
       INFO(result.err << fmt::format("{}", fmt::join(arguments, " ")));
       REQUIRE(result.code == 0);
+      CHECK(contains(result.out, "least possible") == contains(slurp(directory / "run" / "config.json"), "\"loss\": \"all\""));
       loss[fused] = Json::parse(slurp(directory / "run" / "summary.json"))["test_loss"];
     }
     INFO(fmt::format("{}", fmt::join(arguments, " ")));
@@ -187,9 +201,23 @@ TEST_CASE("A sweep writes a row a run, and pictures that plot draws again") {
   CHECK(contains(picture, "accuracy of the answer"));
   CHECK(!fs::exists(out / "mqar.svg"));
 
-  fs::create_directories(directory / "again");
-  REQUIRE(run(recall, {"plot", (out / "sweep.csv").string(), "--out", (directory / "again").string()}).code == 0);
-  CHECK(slurp(directory / "again" / "recall.svg") == picture);
+  const fs::path again = directory / "again" / "deep";
+  const Result drawn = run(recall, {"plot", (out / "sweep.csv").string(), "--out", again.string()});
+  REQUIRE(drawn.code == 0);
+  CHECK(slurp(again / "recall.svg") == picture);
+
+  // Tables of several sweeps become one picture each task, and what they say together is printed.
+  const std::string head = table.substr(0, table.find('\n') + 1);
+  spill(directory / "one.csv", head + "recall,1,64,102,50,1,9,0.27,0.26,0.28,50,1,1,1,1,1,0,0\nrecall,2,64,102,50,1,9,0.95,0.9,1,50,1,1,1,1,1,1,1\n");
+  spill(directory / "two.csv", head + "recall,2,64,102,50,2,9,0.85,0.8,0.9,50,1,1,1,1,1,0,0\nrecall,3,64,102,50,1,9,0.99,0.98,1,50,1,1,1,1,1,1,1\n"
+                                      "mqar,2,64,64,4,1,9,1,0.9,1,50,1,1,1,1,1,1,1\n");
+  const Result both = run(recall, {"plot", (directory / "one.csv").string(), (directory / "two.csv").string()});
+  INFO(both.err << both.out);
+  REQUIRE(both.code == 0);
+  CHECK(contains(both.out, "1: 27.00% (26.00 to 28.00)  2: 90.00% (85.00 to 95.00)  3: 99.00%"));
+  CHECK(contains(both.out, "the fewest layers that reach 90% with every seed: 3"));
+  CHECK(contains(both.out, "N 64, 4 pairs, 2 layers, by width:  64: 100.00%"));
+  CHECK(fs::exists(directory / "mqar.svg"));
 }
 
 TEST_CASE("Two layers with weights set by hand recall everything") {
@@ -206,5 +234,5 @@ TEST_CASE("Two layers with weights set by hand recall everything") {
   const Arguments drawn{"hardcoded", "--vocab", "10", "--length", "12", "--out", (directory / "maps").string()};
   REQUIRE(run(recall, drawn).code == 0);
   const std::string picture = slurp(directory / "maps" / "v10-n12-layer2.svg");
-  for (const char* part : {">Q<", ">K<", ">scores<", ">probabilities<", "12 x 32"}) CHECK(contains(picture, part));
+  for (const char* part : {">Q<", ">K<", ">scores<", ">probabilities<", "12 x 32", ">k0<", ">=&gt;<", ">P<", ">T<", ">C<"}) CHECK(contains(picture, part));
 }
