@@ -58,11 +58,10 @@ Options mqar() {
   options.mlp = 0;
   options.positions = "rotary";
   options.tied_head = true;
-  options.init = "gpt2";
   options.loss = "answer";
   options.train_examples = 100000;
   options.epochs = 16;
-  options.batch_size = 256;
+  options.batch_size = 32;
   options.lr = 3e-3;
   options.weight_decay = 0.1;
   options.schedule = "cosine";

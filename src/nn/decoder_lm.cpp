@@ -59,7 +59,10 @@ DecoderLM::DecoderLM(const DecoderLMOptions& options_) : options(options_) {
                              .device = options.device});
   head = Linear(options.width, options.vocab, options.head_bias, options.device);
   if (options.tied_head) head.weight = tokens.weight;
-  if (options.initialization == Initialization::gpt2) initialize_gpt2(*this);
+  if (options.initialization == Initialization::gpt2)
+    initialize_gpt2(*this);
+  else if (options.tied_head)
+    init::normal(tokens.weight, 0, 1 / std::sqrt(static_cast<double>(options.width)));
 }
 
 void DecoderLM::visit(Visitor& v) {

@@ -5,7 +5,7 @@
 namespace tern::nn {
 
 enum class Initialization : std::uint8_t {
-  layer_defaults,  ///< each layer's own
+  layer_defaults,  ///< each layer's own; but a tied table is N(0, 1/width), for which the first logits are about N(0, 1)
   gpt2,            ///< N(0, 0.02), biases 0, the projections back into the residual stream divided by sqrt(2 layers)
 };
 
