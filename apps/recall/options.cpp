@@ -62,7 +62,7 @@ Options mqar() {
   options.train_examples = 100000;
   options.epochs = 16;
   options.batch_size = 32;
-  options.lr = 3e-3;
+  options.lr = 1e-3;
   options.weight_decay = 0.1;
   options.schedule = "cosine";
   options.warmup = 200;

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "fixture.h"
 #include "ops/factory.h"
 #include "ops/loss.h"
@@ -226,6 +228,16 @@ TEST_CASE("moving a module keeps handles, ties, gradients and flatness", "[modul
   CHECK_THROWS_AS(graph.backward(), Error);  // it saved the f32 weights
   CHECK(loss_of(model).dtype() == DType::f64);
   CHECK_THROWS_AS(nn::to(model, DType::i64), Error);
+}
+
+TEST_CASE("a tied table starts with logits of about 1", "[module]") {
+  manual_seed(1);
+  nn::DecoderLMOptions options{.vocab = 500, .length = 8, .width = 64, .layers = 1, .heads = 2, .ff = 64, .head_bias = false, .tied_head = true};
+  nn::DecoderLM model(options);
+  model.eval();
+  const NoGrad unrecorded;
+  const Tensor logits = model.forward(reshape(arange(16, DType::i64), {2, 8}));
+  CHECK(std::sqrt(mean(square(logits)).item()) == Approx(1).margin(0.15));
 }
 
 TEST_CASE("zero_grad forgets gradients that are not flat", "[module]") {

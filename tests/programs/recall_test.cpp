@@ -183,6 +183,22 @@ TEST_CASE("Training stops at its target") {
   CHECK(Json::parse(slurp(directory / "run" / "summary.json"))["epochs"] < 10);
 }
 
+TEST_CASE("Two layers learn a small recall task in a second") {
+  const TempDirectory directory;
+  const Result result =
+      run(recall, small(directory / "run", {"--pairs", "12", "--keys", "4", "--values", "5", "--width", "32", "--heads", "1", "--device", "cpu",
+                                            "--train-examples", "4000", "--valid-examples", "300", "--test-examples", "1000", "--batch-size",
+                                            "32", "--epochs", "10", "--lr", "0.004", "--target", "0.99"}));
+  INFO(result.out << result.err);
+  REQUIRE(result.code == 0);
+  const Json summary = Json::parse(slurp(directory / "run" / "summary.json"));
+  CHECK(summary["test_accuracy"] >= 0.98);
+  CHECK(summary["epochs"] < 10);
+  CHECK(summary["epoch_of_90_percent"] <= summary["epochs"]);
+  CHECK(summary["seconds_to_90_percent"] <= summary["train_seconds"]);
+  CHECK(contains(result.out, "90% were passed in epoch "));
+}
+
 TEST_CASE("A sweep writes a row a run, and pictures that plot draws again") {
   const TempDirectory directory;
   const fs::path out = directory / "sweep";
