@@ -18,12 +18,13 @@ struct Column {
   std::variant<std::string Run::*, std::int64_t Run::*, double Run::*> member;
 };
 constexpr Column columns[] = {
-    {"task", &Run::task},           {"layers", &Run::layers},         {"width", &Run::width},
-    {"length", &Run::length},       {"pairs", &Run::pairs},           {"seed", &Run::seed},
-    {"params", &Run::params},       {"accuracy", &Run::accuracy},     {"low", &Run::low},
-    {"high", &Run::high},           {"answers", &Run::answers},       {"train_loss", &Run::train_loss},
-    {"test_loss", &Run::test_loss}, {"epochs", &Run::epochs},         {"updates", &Run::updates},
-    {"seconds", &Run::seconds},     {"epoch_90", &Run::epoch_90},     {"seconds_90", &Run::seconds_90},
+    {"task", &Run::task},               {"layers", &Run::layers},           {"width", &Run::width},
+    {"mlp", &Run::mlp},                 {"length", &Run::length},           {"pairs", &Run::pairs},
+    {"seed", &Run::seed},               {"params", &Run::params},           {"accuracy", &Run::accuracy},
+    {"low", &Run::low},                 {"high", &Run::high},               {"answers", &Run::answers},
+    {"train_loss", &Run::train_loss},   {"test_loss", &Run::test_loss},     {"epochs", &Run::epochs},
+    {"updates", &Run::updates},         {"seconds", &Run::seconds},         {"epoch_90", &Run::epoch_90},
+    {"seconds_90", &Run::seconds_90},
 };
 
 /// False unless the whole text is a value of the type.

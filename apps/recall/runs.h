@@ -11,7 +11,7 @@ namespace tern::recall {
 /// A row of sweep.csv: a training and what came of it.
 struct Run {
   std::string task;
-  std::int64_t layers = 0, width = 0, length = 0, pairs = 0, seed = 0;
+  std::int64_t layers = 0, width = 0, mlp = 0, length = 0, pairs = 0, seed = 0;
   std::int64_t params = 0;
   double accuracy = 0, low = 0, high = 0;  ///< on the test examples, with its 95% confidence interval
   std::int64_t answers = 0;

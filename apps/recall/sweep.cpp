@@ -53,6 +53,7 @@ Run measure(const Options& options, Device device, apps::ProgressLine& progress)
   return {.task = options.task,
           .layers = options.layers,
           .width = options.width,
+          .mlp = options.mlp,
           .length = shape.columns(),
           .pairs = options.pairs,
           .seed = options.seed,
@@ -159,7 +160,11 @@ void plot(const std::vector<std::string>& tables, const std::filesystem::path& d
   const Chart charts[] = {
       {"Associative recall: accuracy over layers", "layers", "accuracy of the answer",
        series_of(
-           runs, "recall", [](const Run& run) { return fmt::format("width {}, {}", run.width, apps::counted(run.pairs, "pair")); },
+           runs, "recall",
+           [](const Run& run) {
+             const std::string mlp = run.mlp > 0 ? fmt::format("MLP of {}", run.mlp * run.width) : "no MLP";
+             return fmt::format("width {}, {}, {}", run.width, mlp, apps::counted(run.pairs, "pair"));
+           },
            [](const Run& run) { return static_cast<double>(run.layers); })},
       {"Multi-query recall: accuracy over width", "width", "accuracy of the answers",
        series_of(

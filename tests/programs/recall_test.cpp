@@ -210,8 +210,8 @@ TEST_CASE("A sweep writes a row a run, and pictures that plot draws again") {
   REQUIRE(result.code == 0);
   const std::string table = slurp(out / "sweep.csv");
   CHECK(std::count(table.begin(), table.end(), '\n') == 5);
-  CHECK(contains(table, "task,layers,width,length,pairs,seed,params,accuracy,low,high,answers"));
-  CHECK(contains(table, "\nrecall,2,16,10,4,2,"));
+  CHECK(contains(table, "task,layers,width,mlp,length,pairs,seed,params,accuracy,low,high,answers"));
+  CHECK(contains(table, "\nrecall,2,16,2,10,4,2,"));
   const std::string picture = slurp(out / "recall.svg");
   CHECK(contains(picture, "<svg xmlns"));
   CHECK(contains(picture, "accuracy of the answer"));
@@ -224,12 +224,13 @@ TEST_CASE("A sweep writes a row a run, and pictures that plot draws again") {
 
   // Tables of several sweeps become one picture each task, and what they say together is printed.
   const std::string head = table.substr(0, table.find('\n') + 1);
-  spill(directory / "one.csv", head + "recall,1,64,102,50,1,9,0.27,0.26,0.28,50,1,1,1,1,1,0,0\nrecall,2,64,102,50,1,9,0.95,0.9,1,50,1,1,1,1,1,1,1\n");
-  spill(directory / "two.csv", head + "recall,2,64,102,50,2,9,0.85,0.8,0.9,50,1,1,1,1,1,0,0\nrecall,3,64,102,50,1,9,0.99,0.98,1,50,1,1,1,1,1,1,1\n"
-                                      "mqar,2,64,64,4,1,9,1,0.9,1,50,1,1,1,1,1,1,1\n");
+  spill(directory / "one.csv", head + "recall,1,64,2,102,50,1,9,0.27,0.26,0.28,50,1,1,1,1,1,0,0\nrecall,2,64,2,102,50,1,9,0.95,0.9,1,50,1,1,1,1,1,1,1\n");
+  spill(directory / "two.csv", head + "recall,2,64,2,102,50,2,9,0.85,0.8,0.9,50,1,1,1,1,1,0,0\nrecall,3,64,2,102,50,1,9,0.99,0.98,1,50,1,1,1,1,1,1,1\n"
+                                      "mqar,2,64,2,64,4,1,9,1,0.9,1,50,1,1,1,1,1,1,1\n");
   const Result both = run(recall, {"plot", (directory / "one.csv").string(), (directory / "two.csv").string()});
   INFO(both.err << both.out);
   REQUIRE(both.code == 0);
+  CHECK(contains(both.out, "width 64, MLP of 128, 50 pairs, by layers:"));
   CHECK(contains(both.out, "1: 27.00% (26.00 to 28.00)  2: 90.00% (85.00 to 95.00)  3: 99.00%"));
   CHECK(contains(both.out, "the fewest layers that reach 90% with every seed: 3"));
   CHECK(contains(both.out, "N 64, 4 pairs, 2 layers, by width:  64: 100.00%"));
