@@ -21,60 +21,66 @@ struct Convolution {
 
 // Channels last.
 
-/// How the positions and the vectors of channels are dealt out to blocks: a warp has 32 vectors side by side, a block's warps `tile`
-/// positions each. Blocks that start together have all channels of the same positions, which are neighbours in memory.
+/// How the positions and the vectors of channels are dealt out to blocks: a warp has 32 vectors side by side and one tile of positions, a
+/// block's warps tiles one after the other. Blocks that start together have all channels of the same positions, which are neighbours in
+/// memory.
 struct Tiles {
   unsigned columns, of_batch;  ///< blocks along D, and along L
-  int tile;
 };
 
-/// 16 bytes, but where the taps of so many channels would not leave registers for two blocks.
+/// Positions of a thread.
+inline constexpr int tile_size = 8;
+/// Blocks of a multiprocessor: the more arithmetic there is between a block's reads, the more others must be reading.
 template <class T, int K>
-inline constexpr int channels_of_thread = K <= 3 ? 16 / sizeof(T) : 4;
+inline constexpr int blocks_at_once = K == 7 && sizeof(T) == 2 ? 4 : 3;
 
 template <class T, int K>
-__global__ void __launch_bounds__(block_size, 2) convolve_channels_last(__grid_constant__ const Convolution<T> a, const Tiles tiles, unsigned channels) {
-  constexpr int width = channels_of_thread<T, K>, at_once = width == 8 || K == 7 ? 4 : 8;
+__global__ void __launch_bounds__(block_size, (blocks_at_once<T, K>))
+    convolve_channels_last(__grid_constant__ const Convolution<T> a, const Tiles tiles, unsigned channels) {
+  constexpr int words = words_of_thread, n = per_word<T>, width = words * n, rows = tile_size + K - 1;
   const unsigned column = blockIdx.x % tiles.columns, row = blockIdx.x / tiles.columns, b = row / tiles.of_batch;
   const unsigned channel = (column * 32 + threadIdx.x % 32) * width;
-  const int first = static_cast<int>((row % tiles.of_batch * warps + threadIdx.x / 32) * tiles.tile), end = min(first + tiles.tile, a.y.length);
-  if (channel >= channels || first >= end) return;
+  const int first = static_cast<int>((row % tiles.of_batch * warps + threadIdx.x / 32) * tile_size);
+  if (channel >= channels || first >= a.y.length) return;
 
-  float taps[K][width], bias[width], window[K][width];
-  read_taps(a.w, channel, taps);
-  read_bias(a.bias, channel, bias);
-  const T* const u = a.u.data + a.u.at(b, 0, channel);
-  T* const y = a.y.data + a.y.at(b, 0, channel);
-  const auto read = [&](int position) {
-    return a.u.has(position) ? read_vector<width>(u + position * a.u.position) : Vector<T, width>{};
-  };
+  // All reads before the first use, so that many are on their way.
+  Words<words> x[rows], bias{};
+  const T* const u = a.u.data + a.u.at(b, first - a.left, channel);
 #pragma unroll
-  for (int k = 1; k < K; ++k) unpack(read(first - a.left + k - 1), window[k]);
-  for (int l = first; l < end; l += at_once) {
-    // All reads before the first use, so that many are on their way.
-    Vector<T, width> ahead[at_once];
+  for (int r = 0; r < rows; ++r) x[r] = a.u.has(first - a.left + r) ? read_words<words>(u + r * a.u.position) : Words<words>{};
+  const Taps<T, K, words> all_taps(a.w + std::int64_t(channel) * K);
+  if (a.bias) bias = read_words<words>(a.bias + channel);
 #pragma unroll
-    for (int j = 0; j < at_once; ++j) ahead[j] = read(l + j - a.left + K - 1);
+  for (int v = 0; v < words; ++v) {
+    float taps[n][K], shift[n], in[rows][n];
+    all_taps.widen(v, taps);
+    widen_word<T>(bias.values[v], shift);
 #pragma unroll
-    for (int j = 0; j < at_once; ++j) {
+    for (int r = 0; r < rows; ++r) widen_word<T>(x[r].values[v], in[r]);
+    float sums[tile_size][n];
 #pragma unroll
-      for (int k = 0; k + 1 < K; ++k) {
+    for (int l = 0; l < tile_size; ++l) {
 #pragma unroll
-        for (int i = 0; i < width; ++i) window[k][i] = window[k + 1][i];
+      for (int i = 0; i < n; ++i) {
+        sums[l][i] = shift[i];
+#pragma unroll
+        for (int k = 0; k < K; ++k) sums[l][i] += taps[i][k] * in[l + k][i];
       }
-      unpack(ahead[j], window[K - 1]);
-      if (l + j >= end) break;
-      float sum[width];
-#pragma unroll
-      for (int i = 0; i < width; ++i) {
-        sum[i] = bias[i];
-#pragma unroll
-        for (int k = 0; k < K; ++k) sum[i] += taps[k][i] * window[k][i];
-        if (a.silu) sum[i] = conv::silu(sum[i]);
-      }
-      write_floats(y + (l + j) * a.y.position, sum);
     }
+    if (a.silu) {
+#pragma unroll
+      for (int l = 0; l < tile_size; ++l) {
+#pragma unroll
+        for (int i = 0; i < n; ++i) sums[l][i] = conv::silu(sums[l][i]);
+      }
+    }
+#pragma unroll
+    for (int l = 0; l < tile_size; ++l) x[l].values[v] = round_word<T>(sums[l]);
   }
+  T* const y = a.y.data + a.y.at(b, first, channel);
+#pragma unroll
+  for (int l = 0; l < tile_size; ++l)
+    if (first + l < a.y.length) write_words(y + l * a.y.position, x[l]);
 }
 
 // Channels first.
@@ -151,15 +157,11 @@ bool convolve_vectors(const DepthwiseConv1dArguments& a, const Convolution<T>& c
   const Stream stream = a.y.stream;
   const std::int64_t batches = a.y.shape[0], channels = a.y.shape[2];
   if (is_channels_last(a.u)) {
-    constexpr int width = channels_of_thread<T, K>;
+    constexpr int width = words_of_thread * per_word<T>;
     if (!has_vectors<T, width>(a.u, 2) || !has_vectors<T, width>(a.y, 2) || !is_aligned(a.w.data, sizeof(T) * width) ||
         !is_aligned(a.bias.data, sizeof(T) * width) || channels > (std::int64_t{1} << 30))
       return false;
-    // Long tiles read fewer positions twice; short ones keep a small signal on many multiprocessors.
-    const unsigned columns = blocks_for(channels, 32 * width);
-    int tile = 32;
-    while (tile > 8 && batches * columns * (a.y.shape[1] / (warps * tile)) < 1024) tile /= 2;
-    const Tiles tiles{columns, blocks_for(a.y.shape[1], warps * tile), tile};
+    const Tiles tiles{blocks_for(channels, 32 * width), blocks_for(a.y.shape[1], warps * tile_size)};
     launch(convolve_channels_last<T, K>, blocks_for(batches * tiles.columns * tiles.of_batch, 1), block_size, 0, stream, convolution, tiles,
            static_cast<unsigned>(channels));
     return true;

@@ -33,71 +33,106 @@ struct Parts {
   int size;             ///< steps of a warp
 };
 
-// Channels last. A thread has four channels, for which it keeps the taps, what u and dz show, and the sums: 4 (4 K + 2) registers.
+// Channels last. A thread has a vector of channels and walks along a part of L, a tile of steps at a time, with the taps, what u and g show
+// as they came, and the sums of its channels in registers.
 
-template <class T, int K>
-__global__ void __launch_bounds__(block_size, K <= 5 ? 2 : 1) differentiate_channels_last(__grid_constant__ const Backward<T> a, const Parts parts) {
-  constexpr int width = 4, at_once = K <= 4 ? 4 : 2;
-  __shared__ float shared[warps][32 * width];
+/// Note [One window]: without SiLU dz is g, and u[t] meets dz[t + left - k] both for du[t] and, as a product, for dw[k]; over all steps these
+/// are the products of Note [Steps of the gradient]. So u needs no window.
+
+inline constexpr int last_threads = 128, last_warps = last_threads / 32;
+/// Steps of a tile, a power of two up to 16, and blocks of a multiprocessor: what leaves each thread the registers that it needs.
+template <class T, int K, bool silu>
+struct Form {
+  static constexpr bool is_large = K == 7 && sizeof(T) == 2;
+  static constexpr int steps = silu ? (is_large ? 2 : 4) : (sizeof(T) == 4 || K < 4 || is_large ? 8 : 4);
+  static constexpr int blocks = is_large ? (silu ? 2 : 3) : 4;
+};
+
+template <class T, int K, bool silu>
+__global__ void __launch_bounds__(last_threads, (Form<T, K, silu>::blocks))
+    differentiate_channels_last(__grid_constant__ const Backward<T> a, const Parts parts) {
+  constexpr int words = words_of_thread, tile = Form<T, K, silu>::steps, n = per_word<T>, width = words * n;
+  constexpr int halo = K - 1, u_halo = silu ? halo : 0;  // positions of u before a step and after it
+  __shared__ float shared[last_warps][32 * width];
   const unsigned column = blockIdx.x % parts.columns, row = blockIdx.x / parts.columns, b = row / parts.of_batch;
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, channel = (column * 32 + lane) * width;
-  const int first = a.first + static_cast<int>((row % parts.of_batch * warps + warp) * parts.size), end = min(first + parts.size, a.end);
+  const int first = a.first + static_cast<int>((row % parts.of_batch * last_warps + warp) * parts.size), end = min(first + parts.size, a.end);
 
-  float sums[K + 1][width] = {};
+  float sums[words][K + 1][n] = {};
   if (channel < a.channels && first < end) {
-    float taps[K][width], bias[width], u_window[K][width] = {}, dz_window[K][width] = {};
-    read_taps(a.w, channel, taps);
-    read_bias(a.bias, channel, bias);
+    const Taps<T, K, words> all_taps(a.w + std::int64_t(channel) * K);
+    Words<words> bias{};
+    if (silu && a.bias) bias = read_words<words>(a.bias + channel);
     const T* const u = a.u.data + a.u.at(b, 0, channel);
     const T* const g = a.g.data + a.g.at(b, 0, channel);
     T* const du = a.du.data ? a.du.data + a.du.at(b, 0, channel) : nullptr;
-    const auto read_u = [&](int l) { return a.u.has(l) ? read_vector<width>(u + l * a.u.position) : Vector<T, width>{}; };
-    const auto read_g = [&](int l) { return a.g.has(l) ? read_vector<width>(g + l * a.g.position) : Vector<T, width>{}; };
-    // The windows move to step t: u[t .. t + K - 1] and dz[t + left - K + 1 .. t + left].
-    const auto move = [&](const Vector<T, width>& next_u, const Vector<T, width>& next_g) {
+    const auto read_u = [&](int l) { return a.u.has(l) ? read_words<words>(u + l * a.u.position) : Words<words>{}; };
+    const auto read_g = [&](int l) { return a.g.has(l) ? read_words<words>(g + l * a.g.position) : Words<words>{}; };
+    // At step t: u[t - u_halo .. t + tile - 1 + u_halo] and g[t + left - halo .. t + left + tile - 1]. What the next tile shares with this
+    // one stays, and what is new in it is read before this one's arithmetic.
+    Words<words> raw_u[tile + 2 * u_halo], raw_g[tile + halo];
 #pragma unroll
-      for (int k = 0; k + 1 < K; ++k) {
+    for (int r = 0; r < 2 * u_halo; ++r) raw_u[tile + r] = read_u(first - u_halo + r);
 #pragma unroll
-        for (int i = 0; i < width; ++i) u_window[k][i] = u_window[k + 1][i], dz_window[k][i] = dz_window[k + 1][i];
-      }
-      unpack(next_u, u_window[K - 1]);
-      unpack(next_g, dz_window[K - 1]);
-      if (!a.silu) return;
+    for (int r = 0; r < halo; ++r) raw_g[tile + r] = read_g(first + a.left - halo + r);
+    Words<words> next_u[tile], next_g[tile];
+    const auto read_next = [&](int t) {
 #pragma unroll
-      for (int i = 0; i < width; ++i) {
-        float z = bias[i];
+      for (int r = 0; r < tile; ++r) next_u[r] = read_u(t + u_halo + r);
+      // A part is whole tiles, but for the last one, at whose end u has ended, too.
 #pragma unroll
-        for (int k = 0; k < K; ++k) z += taps[k][i] * u_window[k][i];
-        dz_window[K - 1][i] *= silu_slope(z);
-      }
+      for (int r = 0; r < tile; ++r) next_g[r] = t + r < end ? read_g(t + a.left + r) : Words<words>{};
     };
-    // The K - 1 positions of dz before the part, made a second time.
+    read_next(first);
+    for (int t = first; t < end; t += tile) {
 #pragma unroll
-    for (int k = 1; k < K; ++k) unpack(read_u(first - K + k), u_window[k]);
-    for (int t = first - K + 1; t < first; ++t) move(read_u(t + K - 1), read_g(t + a.left));
-    for (int t = first; t < end; t += at_once) {
-      Vector<T, width> ahead_u[at_once], ahead_g[at_once];
+      for (int r = 0; r < 2 * u_halo; ++r) raw_u[r] = raw_u[tile + r];
 #pragma unroll
-      for (int j = 0; j < at_once; ++j) {
-        const bool is_mine = t + j < end;
-        ahead_u[j] = is_mine ? read_u(t + j + K - 1) : Vector<T, width>{};
-        ahead_g[j] = is_mine ? read_g(t + j + a.left) : Vector<T, width>{};
-      }
+      for (int r = 0; r < halo; ++r) raw_g[r] = raw_g[tile + r];
 #pragma unroll
-      for (int j = 0; j < at_once; ++j) {
-        move(ahead_u[j], ahead_g[j]);
-        float gradient[width] = {};
+      for (int r = 0; r < tile; ++r) raw_u[2 * u_halo + r] = next_u[r], raw_g[halo + r] = next_g[r];
+      if (t + tile < end) read_next(t + tile);
+      Words<words> out[tile];
 #pragma unroll
-        for (int i = 0; i < width; ++i) {
+      for (int v = 0; v < words; ++v) {
+        float taps[n][K], x[tile + 2 * u_halo][n], dz[tile + halo][n];
+        all_taps.widen(v, taps);
 #pragma unroll
-          for (int k = 0; k < K; ++k) {
-            gradient[i] += taps[k][i] * dz_window[K - 1 - k][i];
-            sums[k][i] += dz_window[K - 1][i] * u_window[k][i];
+        for (int r = 0; r < tile + 2 * u_halo; ++r) widen_word<T>(raw_u[r].values[v], x[r]);
+#pragma unroll
+        for (int r = 0; r < tile + halo; ++r) widen_word<T>(raw_g[r].values[v], dz[r]);
+        if constexpr (silu) {
+          float shift[n];
+          widen_word<T>(bias.values[v], shift);
+#pragma unroll
+          for (int r = 0; r < tile + halo; ++r) {
+#pragma unroll
+            for (int i = 0; i < n; ++i) {
+              float z = shift[i];
+#pragma unroll
+              for (int k = 0; k < K; ++k) z += taps[i][k] * x[r + k][i];
+              dz[r][i] *= silu_slope(z);
+            }
           }
-          sums[K][i] += dz_window[K - 1][i];
         }
-        if (du && t + j < end && a.du.has(t + j)) write_floats(du + (t + j) * a.du.position, gradient);
+#pragma unroll
+        for (int r = 0; r < tile; ++r) {
+          float gradient[n] = {};
+#pragma unroll
+          for (int i = 0; i < n; ++i) {
+#pragma unroll
+            for (int k = 0; k < K; ++k) {
+              gradient[i] += taps[i][k] * dz[r + halo - k][i];
+              sums[v][k][i] += x[r + u_halo][i] * dz[r + halo - k][i];
+            }
+            sums[v][K][i] += dz[r + halo][i];
+          }
+          out[r].values[v] = round_word<T>(gradient);
+        }
       }
+#pragma unroll
+      for (int r = 0; r < tile; ++r)
+        if (du && t + r < end && a.du.has(t + r)) write_words(du + (t + r) * a.du.position, out[r]);
     }
   }
 
@@ -107,13 +142,14 @@ __global__ void __launch_bounds__(block_size, K <= 5 ? 2 : 1) differentiate_chan
   for (int k = 0; k <= K; ++k) {
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < width; ++i) shared[warp][lane * width + i] = sums[k][i];
+    for (int i = 0; i < width; ++i) shared[warp][lane * width + i] = sums[i / n][k][i % n];
     __syncthreads();
+    static_assert(32 * width <= last_threads);
     const unsigned c = column * 32 * width + threadIdx.x;
     if (threadIdx.x >= 32 * width || c >= a.channels) continue;
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < warps; ++i) sum += shared[i][threadIdx.x];
+    for (int i = 0; i < last_warps; ++i) sum += shared[i][threadIdx.x];
     partials[std::int64_t(k) * a.channels + c] = sum;
   }
 }
@@ -174,23 +210,24 @@ __global__ void __launch_bounds__(block_size) differentiate_channels_first(__gri
 }
 
 /// dw[c, k] and db[c] = the sum over parts of partials[part, k, c] and partials[part, K, c]. A warp has a column in each lane, the
-/// block's warps every eighth part.
+/// block's warps every 8th part, or every 32nd: what bounds it is how often a warp waits for memory.
+constexpr int most_adding_threads = 1024;
 template <class T>
-__global__ void __launch_bounds__(block_size)
+__global__ void __launch_bounds__(most_adding_threads)
     add_partials(const float* __restrict__ partials, unsigned parts, int taps, unsigned channels, T* dw, T* db) {
-  __shared__ float shared[warps][32];
-  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane, k = blockIdx.y;
+  __shared__ float shared[most_adding_threads / 32][32];
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, adding_warps = blockDim.x / 32, c = blockIdx.x * 32 + lane, k = blockIdx.y;
   float sum = 0;
   if (c < channels) {
 #pragma unroll 8
-    for (unsigned part = warp; part < parts; part += warps) sum += partials[(std::int64_t(part) * (taps + 1) + k) * channels + c];
+    for (unsigned part = warp; part < parts; part += adding_warps) sum += partials[(std::int64_t(part) * (taps + 1) + k) * channels + c];
   }
   shared[warp][lane] = sum;
   __syncthreads();
   if (warp > 0 || c >= channels) return;
   sum = 0;
-#pragma unroll
-  for (int i = 0; i < warps; ++i) sum += shared[i][lane];
+#pragma unroll 8
+  for (unsigned i = 0; i < adding_warps; ++i) sum += shared[i][lane];
   if (k < taps && dw) dw[std::int64_t(c) * taps + k] = convert<T>(sum);
   if (k == taps && db) db[c] = convert<T>(sum);
 }
@@ -281,8 +318,8 @@ template <class T, int K>
 bool differentiate_vectors(const DepthwiseConv1dGradArguments& a) {
   const Stream stream = a.u.stream;
   const bool channels_last = is_channels_last(a.u);
-  constexpr int last_width = 4, first_width = 16 / sizeof(T);
   const std::int64_t batches = a.u.shape[0], channels = a.u.shape[2];
+  constexpr int last_width = words_of_thread * per_word<T>, first_width = 16 / sizeof(T);
   for (const View* x : {&a.u, &a.g, &a.du})
     if (channels_last ? !has_vectors<T, last_width>(*x, 2) : !has_vectors<T, first_width>(*x, 1)) return false;
   if (channels_last && (!is_aligned(a.w.data, sizeof(T) * last_width) || !is_aligned(a.bias.data, sizeof(T) * last_width))) return false;
@@ -294,19 +331,23 @@ bool differentiate_vectors(const DepthwiseConv1dGradArguments& a) {
   backward.first = -static_cast<int>((a.left + first_width - 1) / first_width * first_width);
   backward.end = static_cast<int>(std::max(a.u.shape[1], a.g.shape[1] - a.left));
   const std::int64_t steps = backward.end - backward.first;
-  Parts parts{channels_last ? blocks_for(channels, 32 * last_width) : 1, 1, channels_last ? 64 : 4096};
+  Parts parts{channels_last ? blocks_for(channels, 32 * last_width) : 1, 1, channels_last ? 128 : 4096};
   // Long parts read fewer positions twice and leave fewer partial sums; short ones keep a small signal on many multiprocessors.
-  const std::int64_t steps_at_once = channels_last ? warps : 1, units = batches * (channels_last ? parts.columns : channels / warps + 1);
-  while (parts.size > (channels_last ? 16 : 512) && units * (steps / (steps_at_once * parts.size)) < 1024) parts.size /= 2;
+  const std::int64_t steps_at_once = channels_last ? last_warps : 1, units = batches * (channels_last ? parts.columns : channels / warps + 1);
+  while (parts.size > (channels_last ? 16 : 512) && units * (steps / (steps_at_once * parts.size)) < (channels_last ? 512 : 1024)) parts.size /= 2;
   parts.of_batch = blocks_for(steps, steps_at_once * parts.size);
 
   const std::int64_t count = batches * parts.of_batch;
   const Workspace partials(a.dw.data || a.db.data ? static_cast<std::size_t>(count * (K + 1) * channels) * sizeof(float) : 0, stream);
   if (a.dw.data || a.db.data) backward.partials = partials.as<float>();
-  if (channels_last) launch(differentiate_channels_last<T, K>, blocks_for(count * parts.columns, 1), block_size, 0, stream, backward, parts);
-  else launch(differentiate_channels_first<T, K>, blocks_for(count * channels, warps), block_size, 0, stream, backward, parts, count * channels);
+  if (channels_last) {
+    const auto kernel = a.silu ? differentiate_channels_last<T, K, true> : differentiate_channels_last<T, K, false>;
+    launch(kernel, blocks_for(count * parts.columns, 1), last_threads, 0, stream, backward, parts);
+  } else {
+    launch(differentiate_channels_first<T, K>, blocks_for(count * channels, warps), block_size, 0, stream, backward, parts, count * channels);
+  }
   if (backward.partials)
-    launch(add_partials<T>, dim3(blocks_for(channels, 32), K + 1), block_size, 0, stream, backward.partials, static_cast<unsigned>(count), K,
+    launch(add_partials<T>, dim3(blocks_for(channels, 32), K + 1), count > 64 ? most_adding_threads : block_size, 0, stream, backward.partials, static_cast<unsigned>(count), K,
            static_cast<unsigned>(channels), a.dw.as<T>(), a.db.as<T>());
   return true;
 }
