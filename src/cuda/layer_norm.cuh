@@ -1,18 +1,15 @@
 #pragma once
-#include <cuda_pipeline.h>
+#include <cuda_awbarrier_primitives.h>
 
-#include <bit>
 #include <cmath>
 #include <map>
 #include <mutex>
 #include <tuple>
 
-#include "cuda/convert.cuh"
+#include "cuda/layer_norm_rows.cuh"
 #include "cuda/warp.cuh"
-#include "tensor/random.h"
-#include "tensor/view.h"
 
-// What layer_norm and its gradient share: how rows are dealt out to threads, how the threads of a row add up, and dropout.
+// What layer_norm and its gradient share: how rows are dealt out to threads, how the threads of a row add up, and how they are launched.
 //
 // A row stays in registers, a few vectors of it in each of its threads, so that memory sees it once. The threads of a row are a team:
 // some lanes of a warp for short rows, then whole warps of a block, then the blocks of a cluster. How many, and which of their vectors
@@ -49,19 +46,21 @@ inline Plan plan_rows(std::int64_t columns, int elements, int width, unsigned ro
   return plan;
 }
 
-/// Where the warps of a team leave their sums for each other. In a cluster the sums come from afar, and `arrived` counts their bytes.
-struct alignas(64) Exchange {
+/// Where the warps of teams leave their sums for each other, for two exchanges in turn: while some warps still read one, others may be at
+/// the next. And the barriers at which they wait: of each of a block's teams, or of each turn of a cluster, where sums come from afar and
+/// the barriers count their bytes.
+struct alignas(128) Exchange {
   static constexpr unsigned max_warps = 16;  ///< of a block
-  float2 sums[max_warps * max_cluster];
-  std::uint64_t arrived;
+  float2 sums[2][max_warps * max_cluster];
+  __mbarrier_t arrived[max_warps / 2];
 };
 
 /// The team that the calling thread is in. `alone`: a team of more than a warp has its block for itself.
 template <bool alone>
 class Team {
  public:
-  /// The exchanges, in shared memory, take turns: while some warps still read one, others may be at the next.
-  __device__ Team(const Plan& plan, Exchange (&exchanges)[2]) : exchanges_(exchanges), threads_(plan.threads), cluster_(plan.cluster) {
+  /// The exchange lies in shared memory.
+  __device__ Team(const Plan& plan, Exchange& exchange) : exchange_(exchange), threads_(plan.threads), cluster_(plan.cluster) {
     if (in_a_warp()) {
       thread_ = threadIdx.x & (threads_ - 1);
       group_ = threadIdx.x >> (31 - __clz(threads_));
@@ -72,13 +71,17 @@ class Team {
 #if __CUDA_ARCH__ >= 900
     if (cluster_ > 1) {
       if (threadIdx.x == 0) {
-        for (Exchange& exchange : exchanges)
-          asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(&exchange.arrived)) : "memory");
+        for (int turn = 0; turn < 2; ++turn) __mbarrier_init(exchange.arrived + turn, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
       }
       asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+      return;
     }
 #endif
+    if (!alone && !in_a_warp()) {
+      if (thread_ == 0) __mbarrier_init(exchange.arrived + group_, threads_ / 32);
+      __syncthreads();
+    }
   }
   /// Once, before the first add_up: waits until the blocks of the cluster run, and can be written to.
   __device__ void meet() const {
@@ -90,6 +93,7 @@ class Team {
   __device__ bool in_a_warp() const { return threads_ <= 32; }
   __device__ unsigned cluster() const { return blockIdx.x >> (31 - __clz(cluster_)); }  ///< the number of the team's cluster, or block
   __device__ unsigned group() const { return group_; }                                  ///< the team's number in its block
+  __device__ unsigned rank() const { return blockIdx.x & (cluster_ - 1); }              ///< the block's number in its cluster
   __device__ unsigned thread() const { return rank() * threads_ + thread_; }            ///< this thread's number in the team
   __device__ unsigned size() const { return threads_ * cluster_; }
 
@@ -98,18 +102,22 @@ class Team {
     value = add_lanes<16>(value, threads_);
     if (in_a_warp()) return value;
     const unsigned warps = threads_ / 32, warp = thread_ / 32, lane = thread_ % 32;
-    Exchange& exchange = exchanges_[turn_ & 1];
+    float2* sums = exchange_.sums[turn_ & 1];
     if (cluster_ == 1) {
-      float2* const sums = exchange.sums + group_ * warps;
+      sums += group_ * warps;
       if (lane == 0) sums[warp] = value;
-      if constexpr (alone) __syncthreads();
-      else asm volatile("bar.sync %0, %1;" ::"r"(1 + group_), "r"(threads_) : "memory");  // this team alone; 0 is __syncthreads
+      if constexpr (alone) {
+        __syncthreads();
+      } else {
+        if (lane == 0) __mbarrier_arrive(exchange_.arrived + group_);
+        wait(exchange_.arrived + group_, turn_ & 1);
+      }
       const unsigned other = lane % Exchange::max_warps;
       value = add_lanes<Exchange::max_warps / 2>(other < warps ? sums[other] : float2{}, 32);
     } else {
-      exchange_in_cluster(exchange, value, rank() * warps + warp, warps * cluster_);
+      exchange_in_cluster(sums, value, rank() * warps + warp, warps * cluster_);
       value = {};
-      for (unsigned i = lane; i < warps * cluster_; i += 32) value.x += exchange.sums[i].x, value.y += exchange.sums[i].y;
+      for (unsigned i = lane; i < warps * cluster_; i += 32) value.x += sums[i].x, value.y += sums[i].y;
       value = add_lanes<16>(value, 32);
     }
     ++turn_;
@@ -118,13 +126,23 @@ class Team {
 
  private:
   static __device__ unsigned address_of(const void* shared) { return static_cast<unsigned>(__cvta_generic_to_shared(shared)); }
-  __device__ unsigned rank() const { return blockIdx.x & (cluster_ - 1); }
+
+  /// Until the phase of this parity is over.
+  static __device__ void wait(__mbarrier_t* barrier, bool parity) {
+#if __CUDA_ARCH__ >= 900
+    constexpr std::uint32_t nanoseconds = 1u << 20;  // at most, before it looks again
+    while (!__mbarrier_try_wait_parity(barrier, parity, nanoseconds)) {}
+#else
+    while (!__mbarrier_test_wait_parity(barrier, parity)) {}
+#endif
+  }
 
   /// Puts the value into sums[at] of all blocks, and waits for the others' values. A store that says to its target's barrier that it has
   /// arrived: a barrier of the cluster would first wait for all earlier writes, and empty the first cache.
-  __device__ void exchange_in_cluster(Exchange& exchange, float2 value, unsigned at, unsigned count) const {
+  __device__ void exchange_in_cluster(float2* sums, float2 value, unsigned at, unsigned count) const {
 #if __CUDA_ARCH__ >= 900
-    const unsigned arrived = address_of(&exchange.arrived), lane = thread_ % 32;
+    __mbarrier_t* const barrier = exchange_.arrived + (turn_ & 1);
+    const unsigned arrived = address_of(barrier), lane = thread_ % 32;
     if (threadIdx.x == 0)
       asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(arrived), "r"(count * unsigned(sizeof value)) : "memory");
     if (lane < cluster_) {
@@ -133,15 +151,10 @@ class Team {
           "mapa.shared::cluster.u32 there, %0, %2;\n\t"
           "mapa.shared::cluster.u32 barrier, %1, %2;\n\t"
           "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%3, %4}, [barrier];\n\t}" ::
-          "r"(address_of(exchange.sums + at)), "r"(arrived), "r"(lane), "f"(value.x), "f"(value.y)
+          "r"(address_of(sums + at)), "r"(arrived), "r"(lane), "f"(value.x), "f"(value.y)
           : "memory");
     }
-    asm volatile(
-        "{\n\t.reg .pred done;\n\t"
-        "again:\n\t"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
-        "@!done bra again;\n\t}" ::"r"(arrived), "r"(turn_ / 2 & 1)
-        : "memory");
+    wait(barrier, turn_ / 2 & 1);
 #endif
   }
 
@@ -156,113 +169,8 @@ class Team {
     return value;
   }
 
-  Exchange (&exchanges_)[2];
+  Exchange& exchange_;
   unsigned threads_, cluster_, group_, thread_, turn_ = 0;
-};
-
-/// A vector as it lies in registers: elements of 16 bits in pairs, since a register holds two.
-template <class T, int width>
-using Words = std::conditional_t<is_half<T> && width % 2 == 0, Vector<std::uint32_t, (width + 1) / 2>, Vector<T, width>>;
-
-/// Starts a copy into shared memory.
-template <class V>
-__device__ __forceinline__ void copy_ahead(V* to, const void* from) {
-  if constexpr (sizeof(V) >= 4) __pipeline_memcpy_async(to, from, sizeof(V));
-  else *to = *static_cast<const V*>(from);
-}
-
-/// Elements that are read once: they go past the first cache, which keeps the parameters. The kernel may write there later.
-template <int width, class T>
-__device__ __forceinline__ Words<T, width> read_once(const T* address) {
-  using W = Words<T, width>;
-  if constexpr (sizeof(W) == 16) return std::bit_cast<W>(__ldcg(reinterpret_cast<const uint4*>(address)));
-  else if constexpr (sizeof(W) == 4) return std::bit_cast<W>(__ldcg(reinterpret_cast<const unsigned*>(address)));
-  else return std::bit_cast<W>(__ldcg(reinterpret_cast<const unsigned short*>(address)));
-}
-
-template <class T, int width>
-__device__ __forceinline__ void unpack(const Words<T, width>& words, float (&values)[width]) {
-#pragma unroll
-  for (int k = 0; k < width; ++k) {
-    if constexpr (std::is_same_v<Words<T, width>, Vector<T, width>>) {
-      values[k] = convert<float>(words.values[k]);
-    } else {
-      const std::uint32_t pair = words.values[k / 2];
-      if constexpr (std::is_same_v<T, bf16>) values[k] = __uint_as_float(k % 2 ? pair & 0xffff0000u : pair << 16);
-      else values[k] = __half2float(__ushort_as_half(static_cast<unsigned short>(pair >> k % 2 * 16)));
-    }
-  }
-}
-
-template <class T, int width>
-__device__ __forceinline__ Words<T, width> pack(const float (&values)[width]) {
-  Words<T, width> words;
-  if constexpr (std::is_same_v<Words<T, width>, Vector<T, width>>) {
-#pragma unroll
-    for (int k = 0; k < width; ++k) words.values[k] = convert<T>(values[k]);
-  } else {
-    using Pair = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
-#pragma unroll
-    for (int k = 0; k < width; k += 2) {
-      Pair pair;
-      if constexpr (std::is_same_v<T, bf16>) pair = __floats2bfloat162_rn(values[k], values[k + 1]);
-      else pair = __floats2half2_rn(values[k], values[k + 1]);
-      words.values[k / 2] = reinterpret_cast<const std::uint32_t&>(pair);
-    }
-  }
-  return words;
-}
-
-template <class T, int width>
-__device__ __forceinline__ void write_vector(T* address, const float (&values)[width]) {
-  *reinterpret_cast<Words<T, width>*>(address) = pack<T>(values);
-}
-
-/// A parameter's vector as floats; all are `otherwise` where there is no parameter.
-template <int width, class T>
-__device__ __forceinline__ void read_parameter(const T* parameter, float otherwise, float (&values)[width]) {
-  float none[width];
-#pragma unroll
-  for (int k = 0; k < width; ++k) none[k] = otherwise;
-  unpack<T>(parameter ? *reinterpret_cast<const Words<T, width>*>(parameter) : pack<T>(none), values);
-}
-
-/// Dropout of elements that lie anywhere in a larger tensor.
-template <class C>
-struct Dropout {
-  PhiloxState draws;
-  std::uint32_t bound;  ///< unit_float(word) < p holds where word >> 8 is below this, exactly
-  C keep, scale;        ///< 1 - p and its inverse
-
-  Dropout(double p, PhiloxState state)
-      : draws(state), bound(static_cast<std::uint32_t>(std::ceil(std::min(std::max(0.0, p), 1.0) * 0x1p24))), keep(static_cast<C>(1 - p)),
-        scale(1 / keep) {}
-
-  __device__ std::uint64_t position() const { return draws.offset + (bound > 0 && draws.base ? *draws.base : 0); }
-
-  /// Elements first, first + 1, ... of the tensor, where `first` is a multiple of 4 or there is one element.
-  template <int width>
-  __device__ void operator()(C (&values)[width], std::int64_t first, std::uint64_t position) const {
-#pragma unroll
-    for (int block = 0; block < width; block += 4) {
-      const PhiloxBlock drawn = philox(draws.seed, position + static_cast<std::uint64_t>(first + block) / 4);
-      if constexpr (width == 1) {
-        const auto word = static_cast<unsigned>(first) % 4;  // chosen by comparisons: an index would put the words into memory
-        const std::uint32_t low = word == 0 ? drawn.words[0] : drawn.words[1], high = word == 2 ? drawn.words[2] : drawn.words[3];
-        values[0] = drop(values[0], word < 2 ? low : high);
-      } else {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) values[block + k] = drop(values[block + k], drawn.words[k]);
-      }
-    }
-  }
-
- private:
-  /// value / keep, as the CPU divides: the product, and what it leaves of the value. (Division has a path for tiny divisors.)
-  __device__ C drop(C value, std::uint32_t word) const {
-    const C product = value * scale;
-    return word >> 8 < bound ? C(0) : fma(fma(-product, keep, value), scale, product);
-  }
 };
 
 inline int attribute(cudaDeviceAttr which, Stream stream) {
@@ -296,14 +204,6 @@ inline unsigned clusters_at_once(const void* kernel, const Plan& plan, std::size
     clusters = static_cast<unsigned>(std::max(found, 1));
   }
   return clusters;
-}
-
-/// True where rows of so many elements of T, at all of these addresses, can be read 16 bytes at a time.
-template <class T>
-bool are_aligned(std::int64_t columns, std::initializer_list<const View*> views) {
-  bool aligned = columns % static_cast<std::int64_t>(16 / sizeof(T)) == 0;
-  for (const View* view : views) aligned = aligned && is_aligned(view->data, 16);
-  return aligned;
 }
 
 /// Calls run.operator()<T>() for the types that are computed in f32; false for f64.

@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "cuda/allocator.h"
 #include "cuda/layer_norm.cuh"
 #include "ops/kernels/layer_norm.h"
@@ -24,10 +26,11 @@ struct Backward {
   T *dx, *dbranch;
   float* partials;                 ///< (clusters, 3 or 2, columns): of dgamma, dbeta and dbias; null where none is asked for
   std::int64_t rows;
-  std::int64_t share, end;         ///< cluster c has rows from c share on, below c share + end, every `step`th for each of its teams
+  std::int64_t share, end;         ///< cluster c has rows from c / period share on, below that + end, every `step`th for each of its teams
   std::int64_t step;
+  unsigned period;                 ///< and of these those of c % period, a team's neighbours in its block being as far apart
   std::int64_t stride, ahead;      ///< elements in a step, and to the row that is fetched while one is worked on
-  unsigned columns;
+  int columns;
   float inverse;                   ///< 1 / columns
   Dropout<float> dropout;
 };
@@ -58,19 +61,21 @@ struct Moments {
   }
 };
 
-/// with_branch: dbranch or dbias is asked for.
-template <class T, int width, bool with_branch>
+/// with_branch: dbranch or dbias is asked for. Skewed rows of one block all begin equally far from a vector's beginning, so that here,
+/// too, a thread's columns stay the same.
+template <class T, Alignment alignment, bool with_branch>
 __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_constant__ const Backward<T> a, const Plan plan) {
-  constexpr int vectors = elements_per_thread / width, sums = with_branch ? 3 : 2, pitch = vectors * 32;
-  extern __shared__ uint4 shared[];  // after the exchanges, at a multiple of 128 bytes: a copy into it is one transfer for each 128
-  static_assert(2 * sizeof(Exchange) % 128 == 0);
-  __shared__ Exchange exchanges[2];
-  Team<false> team(plan, exchanges);
-  const unsigned first = team.thread() * width, stride = team.size() * width;
+  constexpr int width = width_of<T, alignment>, vectors = elements_per_thread / width, sums = with_branch ? 3 : 2, pitch = vectors * 32;
+  extern __shared__ uint4 shared[];  // after the exchange, at a multiple of 128 bytes: a copy into it is one transfer for each 128
+  __shared__ Exchange exchange;
+  Team<false> team(plan, exchange);
+  const unsigned turn = team.cluster() / a.period;
+  const std::int64_t begin = turn * a.share + (team.cluster() - turn * a.period), end = min(turn * a.share + a.end, a.rows);
+  const int lead = static_cast<int>(team.thread()) * width, stride = static_cast<int>(team.size()) * width;
+  const int first = lead - skew_of<alignment, width>(begin * a.columns);
   // Of this thread's columns first + v stride those with v < count exist, and of its rows the first `rounds`.
-  const unsigned count = first < a.columns ? min((a.columns - first + stride - 1) / stride, vectors) : 0;
-  const std::int64_t begin = team.cluster() * a.share, end = min(begin + a.end, a.rows);
-  std::int64_t row = begin + team.group();
+  const int count = first < a.columns ? min((a.columns - first + stride - 1) / stride, vectors) : 0;
+  std::int64_t row = begin + team.group() * a.period;
   const auto rounds = static_cast<unsigned>(row < end ? (end - row + a.step - 1) / a.step : 0);
   std::int64_t at = row * a.columns + first;
 
@@ -94,10 +99,10 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
     }
     __pipeline_commit();
   };
-  const auto statistics_of = [&](unsigned round, std::int64_t of, std::int64_t from) {
+  const auto statistics_of = [&](unsigned round, std::int64_t of, std::int64_t start) {
     Statistics<T> known;
     if (round < rounds) {
-      if (a.mean) known.shift = a.s[from], known.mean = a.mean[of];
+      if (a.mean) known.shift = a.s[start], known.mean = a.mean[of];
       known.rstd = a.rstd[of];
     }
     return known;
@@ -111,7 +116,10 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
   Statistics<T> next = statistics_of(0, row, at - first);
   float gamma[vectors][width], totals[sums][vectors][width] = {};
 #pragma unroll
-  for (int v = 0; v < vectors; ++v) read_parameter(a.gamma && v < count ? a.gamma + first + v * stride : nullptr, 1, gamma[v]);
+  for (int v = 0; v < vectors; ++v) {
+    read_parameter<alignment>(v < count ? a.gamma : nullptr, 1, first + v * stride, a.columns, gamma[v]);
+    clear_outside<alignment>(gamma[v], first + v * stride, a.columns);  // what lies there may be no number
+  }
   const std::uint64_t position = with_branch ? a.dropout.position() : 0;
   team.meet();
 
@@ -131,6 +139,8 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
       float g[width];
       unpack<T>(ring[stage + v * 32], u[v]);
       unpack<T>(ring[stage + pitch + v * 32], g);
+      clear_outside<alignment>(u[v], first + v * stride, a.columns);
+      clear_outside<alignment>(g, first + v * stride, a.columns);
 #pragma unroll
       for (int k = 0; k < width; ++k) {
         u[v][k] = (u[v][k] - m.center) * m.rstd + m.rest;
@@ -148,6 +158,7 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
 #pragma unroll
       for (int v = 0; v < vectors; ++v) {
         if (v < count) {
+          const int column = first + v * stride;
           float dx[width];
 #pragma unroll
           for (int k = 0; k < width; ++k) dx[k] = u[v][k] * slope + (h[v][k] * m.rstd + less);
@@ -157,11 +168,11 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
 #pragma unroll
             for (int k = 0; k < width; ++k) dx[k] += more[k];
           }
-          write_vector(a.dx + at + v * stride, dx);
+          write_vector<alignment>(a.dx + at + v * stride, column, a.columns, dx);
           if constexpr (with_branch) {
             if (a.dropout.bound > 0) {
               a.dropout(dx, at + v * stride, position);
-              write_vector(a.dbranch + at + v * stride, dx);
+              write_vector<alignment>(a.dbranch + at + v * stride, column, a.columns, dx);
             }
 #pragma unroll
             for (int k = 0; k < width; ++k) totals[2][v][k] += dx[k];
@@ -180,14 +191,22 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
   asm volatile("griddepcontrol.launch_dependents;");  // add_partials may get ready
 #endif
   float* const partials = a.partials + std::int64_t(team.cluster()) * sums * a.columns;
-  if (plan.rows == 1) {
+  const auto leave = [&](float* sums_of_row, const float(&values)[vectors][width]) {
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
-      if (v < count) {
+      if (v >= count) continue;
+      if constexpr (alignment == Alignment::whole) {
+        *reinterpret_cast<Vector<float, width>*>(sums_of_row + first + v * stride) = reinterpret_cast<const Vector<float, width>&>(values[v]);
+      } else {
 #pragma unroll
-        for (int k = 0; k < sums; ++k) write_vector(partials + k * a.columns + first + v * stride, totals[k][v]);
+        for (int k = 0; k < width; ++k)
+          if (static_cast<unsigned>(first + v * stride + k) < static_cast<unsigned>(a.columns)) sums_of_row[first + v * stride + k] = values[v][k];
       }
     }
+  };
+  if (plan.rows == 1) {
+#pragma unroll
+    for (int k = 0; k < sums; ++k) leave(partials + k * a.columns, totals[k]);
     return;
   }
   // The teams of a warp, then those of a block, which leave their sums where the rows were.
@@ -204,13 +223,9 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
       }
     }
     __syncthreads();
-    if (!team.in_a_warp() || threadIdx.x % 32 < plan.threads) {
-#pragma unroll
-      for (int v = 0; v < vectors; ++v)
-        if (v < count) write_vector(pool + part * a.columns + first + v * stride, totals[k][v]);
-    }
+    if (!team.in_a_warp() || threadIdx.x % 32 < plan.threads) leave(pool + part * a.columns, totals[k]);
     __syncthreads();
-    for (unsigned c = threadIdx.x; c < a.columns; c += blockDim.x) {
+    for (int c = threadIdx.x; c < a.columns; c += blockDim.x) {
       float sum = 0;
 #pragma unroll 4
       for (unsigned i = 0; i < parts; ++i) sum += pool[i * a.columns + c];
@@ -335,30 +350,38 @@ void differentiate_any_rows(const LayerNormGradArguments& a) {
 /// False where a row is too long for any team.
 template <class T>
 bool differentiate_in_registers(const LayerNormGradArguments& a) {
-  constexpr int widest = 16 / sizeof(T);
   constexpr std::size_t shared_per_thread = slots * elements_per_thread * sizeof(T);
+  constexpr int widest = width_of<T, Alignment::whole>;
   const Stream stream = a.dx.stream;
   const std::int64_t rows = a.s.shape[0], columns = a.s.shape[1];
-  const bool aligned = are_aligned<T>(columns, {&a.s, &a.gamma, &a.g, &a.g_sum, &a.dx, &a.dbranch});
-  const std::size_t shared_limit = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, stream) - 2 * sizeof(Exchange);
+  const Alignment alignment = alignment_of<T>(columns, {&a.s, &a.gamma, &a.g, &a.g_sum, &a.dx, &a.dbranch});
+  const std::size_t shared_limit = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, stream) - sizeof(Exchange);
   const unsigned threads = std::min(max_threads, static_cast<unsigned>(shared_limit / shared_per_thread / 32 * 32));
-  const Plan plan = plan_rows(columns, elements_per_thread, aligned ? widest : 1, threads, threads, threads, has_clusters(stream));
+  const Plan plan = plan_rows(columns + (alignment == Alignment::skewed ? widest - 1 : 0), elements_per_thread,
+                              alignment == Alignment::single ? 1 : widest, threads, threads, threads, has_clusters(stream));
   if (plan.threads == 0) return false;
 
   const bool with_branch = a.dbias.data || a.p > 0, with_sums = a.dgamma.data || a.dbeta.data || a.dbias.data;
-  const auto kernel = with_branch ? (aligned ? differentiate_rows<T, widest, true> : differentiate_rows<T, 1, true>)
-                                  : (aligned ? differentiate_rows<T, widest, false> : differentiate_rows<T, 1, false>);
+  const auto kernel_for = [&]<bool branch>() {
+    if (alignment == Alignment::single) return differentiate_rows<T, Alignment::single, branch>;
+    return alignment == Alignment::skewed ? differentiate_rows<T, Alignment::skewed, branch> : differentiate_rows<T, Alignment::whole, branch>;
+  };
+  const auto kernel = with_branch ? kernel_for.template operator()<true>() : kernel_for.template operator()<false>();
   const std::size_t shared = plan.block() * shared_per_thread;
   use(stream);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "cudaFuncSetAttribute");
   const unsigned at_once = plan.cluster > 1 ? clusters_at_once(reinterpret_cast<const void*>(kernel), plan, shared, stream)
                                             : static_cast<unsigned>(attribute(cudaDevAttrMultiProcessorCount, stream));
-  const unsigned clusters = rows == 0 ? 0 : std::min(blocks_for(rows, plan.rows), at_once), sums = with_branch ? 3 : 2;
+  // After so many rows a row begins as far from a vector's beginning as the first.
+  const auto period = alignment == Alignment::skewed ? static_cast<unsigned>(widest / std::gcd(columns, std::int64_t(widest))) : 1;
+  unsigned clusters = rows == 0 ? 0 : std::min(blocks_for(rows, plan.rows), at_once);
+  if (rows > 0) clusters = std::max(clusters / period, 1u) * period;
+  const unsigned sums = with_branch ? 3 : 2;
   const Workspace partials(with_sums ? std::size_t(clusters) * sums * columns * sizeof(float) : 0, stream);
   if (rows > 0) {
     // Neighbouring rows at the same time are best for memory; but where there are few, each cluster has its even share.
-    const bool few = rows <= 8 * std::int64_t(clusters) * plan.rows;
-    const std::int64_t share = few ? (rows + clusters - 1) / clusters : plan.rows;
+    const bool few = period == 1 && rows <= 8 * std::int64_t(clusters) * plan.rows;
+    const std::int64_t share = few ? (rows + clusters - 1) / clusters : std::int64_t(period) * plan.rows;
     const std::int64_t step = few ? plan.rows : std::int64_t(clusters) * plan.rows;
     const Backward<T> backward{a.s.as<const T>(),
                                a.gamma.as<const T>(),
@@ -373,9 +396,10 @@ bool differentiate_in_registers(const LayerNormGradArguments& a) {
                                share,
                                few ? share : rows,
                                step,
+                               period,
                                step * columns,
                                step * columns * (a.g_sum.data ? 2 : 3),
-                               static_cast<unsigned>(columns),
+                               static_cast<int>(columns),
                                static_cast<float>(1 / static_cast<double>(columns)),
                                Dropout<float>(a.p, a.draws)};
     launch_plan(kernel, clusters, plan, shared, stream, backward, plan);

@@ -22,6 +22,7 @@ struct Case {
   int shift = 0;          ///< moves the rows off their alignment
   bool in_place = false;  ///< the sum is x, and dx is g
   double mean = 0;        ///< of x
+  double outlier = 0;     ///< added to the first element of every row of x
 
   bool summed() const { return residual || bias || p > 0; }
 };
@@ -35,7 +36,7 @@ void check(DType dtype, std::int64_t rows, std::int64_t columns, const Case& c) 
   INFO(name(dtype) << " (" << rows << ", " << columns << "): gamma " << c.gamma << ", beta " << c.beta << ", centered " << c.centered
                    << ", residual " << c.residual << ", bias " << c.bias << ", p " << c.p << ", g_sum " << c.g_sum << ", dgamma " << c.dgamma
                    << ", dbeta " << c.dbeta << ", dbias " << c.dbias << ", shift " << c.shift << ", in place " << c.in_place << ", mean "
-                   << c.mean);
+                   << c.mean << ", outlier " << c.outlier);
   const DType wide = dtype == DType::f64 ? dtype : DType::f32;
   const Shape whole{rows, columns};
   const auto twin = [&](unsigned seed, double middle = 0) {
@@ -50,6 +51,8 @@ void check(DType dtype, std::int64_t rows, std::int64_t columns, const Case& c) 
   };
   Twin x = twin(1, c.mean), residual = twin(2), sum = twin(3), y = twin(4);
   const Twin gamma = parameter(5, 0.5), beta = parameter(6, -2), bias = parameter(7, -2);
+  for (std::int64_t r = 0; c.outlier != 0 && r < rows; ++r) x.set(r * columns, x.get(r * columns) + c.outlier);
+  x.upload();
   Twin mean(wide, {rows}), rstd(wide, {rows});
   mean.upload();
   rstd.upload();
@@ -144,6 +147,19 @@ TEST_CASE("layer_norm and its gradient agree with the CPU for long rows", "[cuda
       check(dtype, 3, columns, everything);
     }
   check(DType::f32, 70, 65536, {});  // more rows than clusters
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (std::int64_t columns : {12290, 50257}) check(dtype, 70, columns, {});
+}
+
+TEST_CASE("layer_norm loses no digits to a row's first element", "[cuda]") {
+  for (DType dtype : floats)
+    for (std::int64_t columns : {40, 1025, 8192}) {
+      check(dtype, 33, columns, {.outlier = 100});
+      Case with_sum = everything;
+      with_sum.outlier = 100;
+      check(dtype, 33, columns, with_sum);
+    }
+  check(DType::f32, 3, 40000, {.outlier = 1000});
 }
 
 TEST_CASE("layer_norm and its gradient agree with the CPU for many rows", "[cuda]") {

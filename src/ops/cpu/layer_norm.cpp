@@ -71,28 +71,42 @@ class Dropout {
   alignas(64) std::uint32_t words_[4 * max_blocks];
 };
 
-/// What a row's elements are normalized with: u = (s - shift - mean) rstd; see Note [Shifted rows].
+/// What a row's elements are normalized with: u = (s - center) rstd + rest. The center is the mean, rounded; rest makes up for that. So
+/// neither a large mean nor a first element that is far off takes digits from the others; see Note [Shifted rows].
 template <class C>
 struct Moments {
-  C shift, mean, rstd;
+  C center, rest, rstd;
+
+  Moments() = default;
+  /// mean: from `shift` on.
+  Moments(C shift, double mean, double scale)
+      : center(static_cast<C>(shift + mean)), rest(static_cast<C>(((double(center) - shift) - mean) * scale)), rstd(static_cast<C>(scale)) {}
+};
+
+template <class C>
+struct Statistics {
+  C mean;  ///< from the first element on
+  Moments<C> moments;
 };
 
 /// Both sums in one pass. That of the squares is about the first element; where that is far from the mean, the difference would cancel,
-/// and the squares are taken once more about the mean.
+/// and both are taken once more about the mean.
 template <class C>
-Moments<C> moments_of(const C* row, std::int64_t n, bool centered, double eps) {
-  const C shift = centered && n > 0 ? row[0] : C(0);
-  const auto about = [=](C center) {
-    return sums<2, C>(n, [=](auto at) {
-      const auto distance = (at(row) - shift) - center;
+Statistics<C> statistics_of(const C* row, std::int64_t n, bool centered, double eps) {
+  const C first = centered && n > 0 ? row[0] : C(0);
+  double mean = 0, variance = 0;
+  const auto take = [&](C about) {
+    const auto [sum, squares] = sums<2, C>(n, [=](auto at) {
+      const auto distance = at(row) - about;
       return std::array{distance, distance * distance};
     });
+    const double rest = centered ? sum / double(n) : 0;
+    mean = (double(about) - first) + rest;
+    variance = std::max(squares / double(n) - rest * rest, 0.0);
+    return rest * rest > 2 * variance;
   };
-  const auto [sum, squares] = about(C(0));
-  const double mean = centered ? sum / double(n) : 0;
-  double variance = squares / double(n) - mean * mean;
-  if (mean * mean > 2 * variance) variance = about(C(mean))[1] / double(n);
-  return {shift, C(mean), C(1 / std::sqrt(variance + eps))};
+  if (take(first)) take(C(first + mean));
+  return {C(mean), {first, mean, 1 / std::sqrt(variance + eps)}};
 }
 
 /// The row of `sum` that begins at element `at`: residual + dropout(x + bias).
@@ -128,7 +142,7 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
       struct Row {
         const C* s;
         C* buffer;
-        Moments<C> moments;
+        Statistics<C> statistics;
       } group[most_rows];
       for (std::int64_t first = begin; first < end; first += group_size) {
         const std::int64_t count = std::min(group_size, end - first);
@@ -137,14 +151,14 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
           if (a.sum.data) add_branch<C, S>(a, bias, dropout, at);
           C* const buffer = row_memory.data() + (thread * group_size + k) * width;
           const C* const s = load((a.sum.data ? a.sum : a.x).as<const S>() + at, 1, columns, buffer);
-          group[k] = {s, buffer, moments_of(s, columns, a.centered, a.eps)};
+          group[k] = {s, buffer, statistics_of(s, columns, a.centered, a.eps)};
         }
         for (std::int64_t k = 0; k < count; ++k) {
-          const auto& [s, buffer, moments] = group[k];
-          if (a.centered) a.mean.as<C>()[first + k] = moments.mean;
-          a.rstd.as<C>()[first + k] = moments.rstd;
-          write_row(a.y.as<S>() + (first + k) * columns, columns, buffer, [s = s, m = moments, gamma, beta](std::int64_t i) {
-            return ((s[i] - m.shift) - m.mean) * m.rstd * gamma[i] + beta[i];
+          const auto& [s, buffer, statistics] = group[k];
+          if (a.centered) a.mean.as<C>()[first + k] = statistics.mean;
+          a.rstd.as<C>()[first + k] = statistics.moments.rstd;
+          write_row(a.y.as<S>() + (first + k) * columns, columns, buffer, [s = s, m = statistics.moments, gamma, beta](std::int64_t i) {
+            return ((s[i] - m.center) * m.rstd + m.rest) * gamma[i] + beta[i];
           });
         }
       }
@@ -174,10 +188,10 @@ struct GradRow {
 template <class C>
 void add_parameter_grads(const GradRow<C>& row, C* dgamma, C* dbeta, std::int64_t n) {
   const C *const s = row.s, *const g = row.g;
-  const auto [shift, mean, rstd] = row.moments;
+  const auto [center, rest, rstd] = row.moments;
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    dgamma[i] += g[i] * (((s[i] - shift) - mean) * rstd);
+    dgamma[i] += g[i] * ((s[i] - center) * rstd + rest);
     dbeta[i] += g[i];
   }
 }
@@ -187,10 +201,10 @@ void add_parameter_grads(const GradRow<C>& row, C* dgamma, C* dbeta, std::int64_
 template <class C>
 void grad_run(const GradRow<C>& row, const C* gamma, C* dx, std::int64_t n) {
   const auto [s, g, g_sum, moments, h_mean, hu_mean] = row;
-  const auto [shift, mean, rstd] = moments;
+  const auto [center, rest, rstd] = moments;
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    const C u = ((s[i] - shift) - mean) * rstd;
+    const C u = (s[i] - center) * rstd + rest;
     dx[i] = rstd * (g[i] * gamma[i] - h_mean - u * hu_mean) + g_sum[i];
   }
 }
@@ -223,10 +237,10 @@ GradRow<C> grad_row(const LayerNormGradArguments& a, const C* gamma, const C* ze
   const C* const g = load(a.g.as<const S>() + first, 1, columns, buffer + width);
   const C* const g_sum = a.g_sum.data ? load(a.g_sum.as<const S>() + first, 1, columns, buffer + 2 * width) : zeros;
   const bool shifted = a.centered && columns > 0;
-  const Moments<C> m{shifted ? s[0] : C(0), shifted ? a.mean.as<const C>()[row] : C(0), a.rstd.as<const C>()[row]};
+  const Moments<C> m(shifted ? s[0] : C(0), shifted ? a.mean.as<const C>()[row] : C(0), a.rstd.as<const C>()[row]);
   const auto [h_sum, hu_sum] = sums<2, C>(columns, [=](auto at) {
     const auto h = at(g) * at(gamma);
-    return std::array{h, h * (((at(s) - m.shift) - m.mean) * m.rstd)};
+    return std::array{h, h * ((at(s) - m.center) * m.rstd + m.rest)};
   });
   return {s, g, g_sum, m, a.centered ? C(h_sum / double(columns)) : C(0), C(hu_sum / double(columns))};
 }
