@@ -3,8 +3,9 @@
 
 usage: join.py OURS.jsonl PEERS.jsonl
 Rows of `tern-bench step` match where model, B, T, V, p, dtype and device are equal, and count by burst_ms, the time of a step without a
-wait in between. Rows of `tern-bench ops` and `conv1d` match where op, shape, dtype and device are equal, and count by ms. Repeated rows count by their
-median; the range of steps stands in brackets. The ratio is the peer's time over ours: above 1 tern is faster.
+wait in between. Rows of `tern-bench ops` and `conv1d` match where op, shape, dtype and device are equal, and count by ms; convolutions have
+a table of their own. Repeated rows count by their median; the range of steps stands in brackets. The ratio is the peer's time over ours:
+above 1 tern is faster.
 """
 import json
 import statistics
@@ -67,24 +68,47 @@ def ratio(above, below):
     return "" if above is None or below is None else f"{above / below:.2f}"
 
 
+def compiled_time(theirs):
+    return min((theirs[impl] for impl in COMPILED if impl in theirs), default=None)
+
+
+def best_time(theirs):
+    return min((time for time in (theirs.get("eager"), compiled_time(theirs)) if time is not None), default=None)
+
+
+def join_convolutions(ours, notes, peers):
+    print("| pass | layout | mode | B | L | D | K | tern us | composed us | eager us | compile us | best peer / tern | GB/s | TFLOP/s | of copy | of equal copy |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    for key, mine in ours.items():
+        op, (batch, length, channels, taps), dtype, _ = key
+        theirs, fused, (size, of_copy) = peers.get(key, {}), mine["tern-fused"], notes[key]
+        flops = 2 * taps * batch * length * channels * (2 if op.endswith("_bwd") else 1)
+        print(f"| {op[-3:]} | {'B, D, L' if 'first' in op else 'B, L, D'} | {MODES[dtype]} | {batch} | {length} | {channels} | {taps} | {number(fused)} "
+              f"| {number(mine.get('tern-plain'))} | {number(theirs.get('eager'))} | {number(compiled_time(theirs))} | {ratio(best_time(theirs), fused)} "
+              f"| {size / fused / 1e3:.0f} | {flops / fused / 1e6:.3f} | {100 * of_copy:.0f}% | {100 * mine['copy'] / fused:.0f}% |")
+
+
 def join_ops(ours, notes, peers):
     print("| op | shape | mode | device | plain us | fused us | plain / fused | of copy | eager us | compile us | best peer / fused |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
-    summary = defaultdict(lambda: ([], []))  # of an op and mode: ratios, and shares of a copy where the data is large
     for key, mine in ours.items():
         op, shape, dtype, device = key
-        if "tern-fused" not in mine:
-            continue
-        theirs = peers.get(key, {})
-        compiled = min((theirs[impl] for impl in COMPILED if impl in theirs), default=None)
-        best = min((time for time in (theirs.get("eager"), compiled) if time is not None), default=None)
-        fused, (size, of_copy) = mine["tern-fused"], notes[key]
+        theirs, fused, (_, of_copy) = peers.get(key, {}), mine["tern-fused"], notes[key]
         share = "" if of_copy is None else f"{100 * of_copy:.0f}%"
         print(f"| {op} | {'x'.join(map(str, shape))} | {MODES[dtype]} | {device} | {number(mine.get('tern-plain'))} | {number(fused)} "
-              f"| {ratio(mine.get('tern-plain'), fused)} | {share} | {number(theirs.get('eager'))} | {number(compiled)} | {ratio(best, fused)} |")
+              f"| {ratio(mine.get('tern-plain'), fused)} | {share} | {number(theirs.get('eager'))} | {number(compiled_time(theirs))} "
+              f"| {ratio(best_time(theirs), fused)} |")
+
+
+def summarise(ours, notes, peers):
+    """Of each op and mode: the ratios, and the shares of a copy where the data is large."""
+    summary = defaultdict(lambda: ([], []))
+    for key, mine in ours.items():
+        op, _, dtype, device = key
         ratios, shares = summary[op, MODES[dtype], device]
+        best, (size, of_copy) = best_time(peers.get(key, {})), notes[key]
         if best is not None:
-            ratios.append(best / fused)
+            ratios.append(best / mine["tern-fused"])
         if device == "cuda" and of_copy is not None and size >= BEYOND_CACHE:
             shares.append(of_copy)
     print("\n| op | mode | device | best peer / fused: least, median | of copy beyond 240 MB: least, median |")
@@ -103,8 +127,13 @@ def main():
     if any("burst_ms" in row for row in ours):
         join_steps(step_times(ours), step_times(peers))
     times, notes = op_times(ours)
-    if notes:
-        join_ops(times, notes, op_times(peers)[0])
+    times, others = {key: mine for key, mine in times.items() if "tern-fused" in mine}, op_times(peers)[0]
+    convolutions = {key: mine for key, mine in times.items() if key[0].startswith("conv1d")}
+    rest = {key: mine for key, mine in times.items() if key not in convolutions}
+    for join, rows in ((join_ops, rest), (join_convolutions, convolutions)):
+        if rows:
+            join(rows, notes, others)
+            summarise(rows, notes, others)
     return 0
 
 

@@ -12,10 +12,11 @@ import sys
 from html import escape
 
 WIDTH, HEIGHT = 760, 460
-LEFT, RIGHT, TOP, BOTTOM = 72, 24, 58, 56
+LEFT, RIGHT, TOP, BOTTOM = 80, 24, 58, 56
 # Middle tones, which stand out from white and from black alike.
 GREY, BLUE, ORANGE, GREEN = "#7d8590", "#3b82f6", "#ea7317", "#22a352"
 COLOURS = {"float32": BLUE, "float16": ORANGE, "bfloat16": GREEN}
+PEERS = {"eager": "PyTorch, eager", "compile-shifted": "PyTorch, compiled"}
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 
 
@@ -58,7 +59,7 @@ def power_of_ten(value):
 def draw(ours, peers, title):
     bandwidth, peak = roofs(ours)
     mine = [(point(row), row) for row in ours if row.get("impl") == "tern-fused" and point(row)]
-    theirs = [(point(row), row) for row in peers if row.get("impl") == "eager" and point(row)]
+    theirs = [(point(row), row) for row in peers if row.get("impl") in PEERS and point(row)]
     if not mine:
         raise Fault("expected forward rows of `tern-bench conv1d`")
     ridge = peak / bandwidth
@@ -89,21 +90,29 @@ def draw(ours, peers, title):
     path = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in corners)
     svg.append(f'<polyline points="{path}" fill="none" stroke="{GREY}" stroke-width="2"/>')
     svg.append(f'<text x="{at_x(10.0**high_x) - 4:.1f}" y="{at_y(peak) - 6:.1f}" text-anchor="end">f32 product: {peak / 1e12:.2f} TFLOP/s</text>')
-    middle = math.sqrt(left_x * ridge) * 3
-    svg.append(f'<text x="{at_x(middle) + 8:.1f}" y="{at_y(middle * bandwidth) + 16:.1f}">copy: {bandwidth / 1e9:.0f} GB/s</text>')
+    start = left_x * 1.3
+    svg.append(f'<text x="{at_x(start) + 8:.1f}" y="{at_y(start * bandwidth) + 14:.1f}">copy: {bandwidth / 1e9:.0f} GB/s</text>')
+
+    def mark(kind, dtype, x, y, title=""):
+        """A filled disc is ours, a ring ours in bf16, which lies where f16 does; a square is PyTorch's, a diamond compiled."""
+        colour = COLOURS.get(dtype, GREY)
+        if kind == "tern":
+            size, fill = (6, f'fill="none" stroke="{colour}" stroke-width="1.5"') if dtype == "bfloat16" else (4, f'fill="{colour}"')
+            return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" {fill}>{title}</circle>'
+        turn = f' transform="rotate(45 {x:.1f} {y:.1f})"' if kind == "compile-shifted" else ""
+        return f'<rect x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6" fill="none" stroke="{colour}"{turn}>{title}</rect>'
 
     for (x, y), row in theirs:
-        svg.append(f'<rect x="{at_x(x) - 3:.1f}" y="{at_y(y) - 3:.1f}" width="6" height="6" fill="none" stroke="{COLOURS.get(row["dtype"], GREY)}">'
-                   f'<title>PyTorch {row["dtype"]} {row["shape"]}: {row["ms"]} ms</title></rect>')
+        title = f'<title>{PEERS[row["impl"]]}, {row["dtype"]} {row["shape"]}: {row["ms"]} ms</title>'
+        svg.append(mark(row["impl"], row["dtype"], at_x(x), at_y(y), title))
     for (x, y), row in mine:
-        svg.append(f'<circle cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="4" fill="{COLOURS.get(row["dtype"], GREY)}">'
-                   f'<title>tern {row["dtype"]} {row["shape"]}: {row["ms"]} ms</title></circle>')
-    legend = [(dtype, COLOURS.get(dtype, GREY)) for dtype in dict.fromkeys(row["dtype"] for _, row in mine)]
-    for i, (dtype, colour) in enumerate(legend):
-        svg.append(f'<circle cx="{LEFT + 6 + 90 * i}" cy="42" r="4" fill="{colour}"/><text x="{LEFT + 16 + 90 * i}" y="46">{dtype}</text>')
-    if theirs:
-        x = LEFT + 6 + 90 * len(legend)
-        svg.append(f'<rect x="{x - 3}" y="39" width="6" height="6" fill="none" stroke="{GREY}"/><text x="{x + 10}" y="46">PyTorch, eager</text>')
+        svg.append(mark("tern", row["dtype"], at_x(x), at_y(y), f'<title>tern, {row["dtype"]} {row["shape"]}: {row["ms"]} ms</title>'))
+    legend = [("tern", dtype, dtype) for dtype in dict.fromkeys(row["dtype"] for _, row in mine)]
+    legend += [(impl, None, name) for impl, name in PEERS.items() if any(row["impl"] == impl for _, row in theirs)]
+    x = LEFT + 6
+    for kind, dtype, text in legend:
+        svg.append(mark(kind, dtype, x, 42) + f'<text x="{x + 10}" y="46">{text}</text>')
+        x += 26 + 7 * len(text)
     return "\n".join(svg + ["</svg>"]) + "\n"
 
 
