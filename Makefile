@@ -16,7 +16,7 @@ export JOBS
 
 help:
 	@echo "make translate   train a German-English translator on the embedded corpus, about 2 minutes on 2 cores"
-	@echo "make recall      train a model that looks up what it has read, about 1 minute on 2 cores"
+	@echo "make recall      train a model that looks up what it has read, about half a minute on 2 cores"
 	@echo "make build       build the library and the programs in $(BUILD)"
 	@echo "make test        build and run every test"
 	@echo "make install     install the library and the programs (PREFIX=/usr/local)"

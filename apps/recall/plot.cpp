@@ -7,8 +7,32 @@
 
 namespace tern::recall {
 
+namespace {
+
+/// Where a series' name stands.
+struct Spot {
+  double x = 0, y = 0;
+};
+
+/// Names side by side, in as many rows as they need between left and right.
+std::vector<Spot> legend(const Chart& chart, double left, double right, double top) {
+  std::vector<Spot> result;
+  Spot next{left, top};
+  for (const Series& series : chart.series) {
+    const double width = 48 + 6.4 * static_cast<double>(series.name.size());
+    if (next.x > left && next.x + width > right) next = {left, next.y + 20};
+    result.push_back(next);
+    next.x += width;
+  }
+  return result;
+}
+
+}  // namespace
+
 std::string to_svg(const Chart& chart) {
-  constexpr double width = 640, height = 380, left = 64, right = width - 24, top = 70, bottom = height - 52;
+  constexpr double width = 640, left = 64, right = width - 24;
+  const std::vector<Spot> names = legend(chart, left, right, 46);
+  const double top = (names.empty() ? 46 : names.back().y) + 24, bottom = top + 258, height = bottom + 52;
   std::set<double> places;
   for (const Series& series : chart.series)
     for (const Point& point : series.points) places.insert(point.x);
@@ -35,7 +59,6 @@ std::string to_svg(const Chart& chart) {
   const double middle = (top + bottom) / 2;
   body += svg::text(18, middle, chart.y_label, "middle", fmt::format(" transform=\"rotate(-90 18 {:g})\"", middle));
 
-  double legend = left;
   for (std::size_t i = 0; i < chart.series.size(); ++i) {
     const Series& series = chart.series[i];
     const char* colour = svg::colours[i % std::size(svg::colours)];
@@ -52,9 +75,8 @@ std::string to_svg(const Chart& chart) {
     body += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\" stroke-opacity=\"0.6\"/>\n", line, colour);
     body += fmt::format("<g stroke=\"{}\" stroke-width=\"1.5\" fill=\"none\">{}</g>\n", colour, marks);
     if (series.name.empty()) continue;
-    body += fmt::format("<path d=\"M{:g} 46h22\" stroke=\"{}\" stroke-width=\"3\"/>\n", legend, colour);
-    body += svg::text(legend + 28, 50, series.name, "start");
-    legend += 48 + 7 * static_cast<double>(series.name.size());
+    body += fmt::format("<path d=\"M{:g} {:g}h22\" stroke=\"{}\" stroke-width=\"3\"/>\n", names[i].x, names[i].y, colour);
+    body += svg::text(names[i].x + 28, names[i].y + 4, series.name, "start");
   }
   return svg::document(width, height, chart.title, body);
 }
