@@ -22,7 +22,8 @@ struct Arguments {
     options.threads = fixed.threads;
     for (const auto& [entry, text] : given) {
       if (const std::string owner = task_of(*entry); !owner.empty() && owner != options.task)
-        throw apps::UsageError(fmt::format("{}: expected --task {}, which alone has it, but got {}", entry->flag(), owner, options.task));
+        throw apps::UsageError(
+            fmt::format("{}: expected --task {}, which alone has it, but got {}", entry->flag(), owner, options.task));
       entry->set(options, text);
     }
     return options;
@@ -91,7 +92,10 @@ void add_sweep(CLI::App& app) {
     Grid grid;
   };
   const auto state = std::make_shared<State>();
-  command->add_option("--out", state->arguments.fixed.out, "directory for sweep.csv and the pictures; earlier ones there are replaced")->required()->type_name("DIR");
+  command
+      ->add_option("--out", state->arguments.fixed.out, "directory for sweep.csv and the pictures; earlier ones there are replaced")
+      ->required()
+      ->type_name("DIR");
   Grid& lists = state->grid;
   add_list(*command, "--layers", "numbers of layers (recall 1,2,3,4; mqar 2)", apps::whole_number(1, 1024), lists.layers);
   add_list(*command, "--widths", "widths (recall the preset's; mqar 64,128,256,512)", apps::whole_number(1, 65536), lists.widths);

@@ -232,8 +232,8 @@ TEST_CASE("moving a module keeps handles, ties, gradients and flatness", "[modul
 
 TEST_CASE("a tied table starts with logits of about 1", "[module]") {
   manual_seed(1);
-  nn::DecoderLMOptions options{.vocab = 500, .length = 8, .width = 64, .layers = 1, .heads = 2, .ff = 64, .head_bias = false, .tied_head = true};
-  nn::DecoderLM model(options);
+  nn::DecoderLM model(
+      {.vocab = 500, .length = 8, .width = 64, .layers = 1, .heads = 2, .ff = 64, .head_bias = false, .tied_head = true});
   model.eval();
   const NoGrad unrecorded;
   const Tensor logits = model.forward(reshape(arange(16, DType::i64), {2, 8}));
