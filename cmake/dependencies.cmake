@@ -22,6 +22,23 @@ target_compile_definitions(tern_pcre2 INTERFACE PCRE2_CODE_UNIT_WIDTH=8 PCRE2_ST
 # Installed, the library is looked for again (ternConfig.cmake): its path here may not be its path there.
 target_link_libraries(tern_pcre2 INTERFACE $<BUILD_INTERFACE:${PCRE2_LIBRARY}> $<INSTALL_INTERFACE:tern::pcre2>)
 
+# oneDNN has products of bfloat16 for processors that multiply it; ours multiply it as float32. Looked for by itself:
+# Debian's package file asks for OpenCL, which these products do without.
+set(TERN_HAS_ONEDNN OFF)
+if(TERN_ONEDNN)
+  find_path(ONEDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
+  find_library(ONEDNN_LIBRARY dnnl)
+  if(ONEDNN_INCLUDE_DIR AND ONEDNN_LIBRARY)
+    set(TERN_HAS_ONEDNN ON)
+    add_library(tern_onednn INTERFACE)
+    target_include_directories(tern_onednn SYSTEM INTERFACE $<BUILD_INTERFACE:${ONEDNN_INCLUDE_DIR}>)
+    target_link_libraries(tern_onednn INTERFACE $<BUILD_INTERFACE:${ONEDNN_LIBRARY}> $<INSTALL_INTERFACE:tern::onednn>)
+    message(STATUS "bfloat16 products on the CPU: by oneDNN, ${ONEDNN_LIBRARY}, where the processor has them")
+  else()
+    message(STATUS "bfloat16 products on the CPU: in float32, as oneDNN was not found (libdnnl-dev has it)")
+  endif()
+endif()
+
 if(TERN_CUDA)
   find_package(CUDAToolkit REQUIRED)
   add_library(tern_cuda_toolkit INTERFACE)

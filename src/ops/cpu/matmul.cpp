@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/onednn.h"
 #include "ops/kernels/copy.h"
 
 namespace tern::kernels {
@@ -12,8 +13,9 @@ using gemm::Matrix;
 using gemm::Sizes;
 
 // Matrix products on the CPU: batches that share one b become rows of one product, a product with a single row or column becomes sums over
-// the other operand's memory, and all others go through the packed kernel of gemm.h. What is shared among threads is the batch
-// where it is long enough, else a grid of parts of c; neither changes the order in which an element is summed.
+// the other operand's memory, and all others go through the packed kernel of gemm.h, or, of bfloat16, through oneDNN where it is there. What is
+// shared among threads is the batch where it is long enough, else a grid of parts of c; neither changes the order in which an element is
+// summed.
 
 namespace {
 
@@ -219,6 +221,11 @@ void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Writ
       const auto place = [&](const std::int64_t* at, std::int64_t) { return c.as<C>() + at[0]; };
       tiled_products<C, S>(batch, a, b, batch.c_row, C(alpha), write == Write::accumulate, c.stream, place);
     } else {
+      if constexpr (std::is_same_v<S, bf16>) {
+        const Matrix<const bf16> left{a.as<const bf16>(), batch.a_row, batch.a_column}, right{b.as<const bf16>(), batch.b_row, batch.b_column};
+        const bool add = write == Write::accumulate;
+        if (batch.loop.count == 1 && onednn::multiply(batch.size, alpha, left, right, c.as<bf16>(), batch.c_row, add)) return;
+      }
       // Sums stay in float32 until they are complete, and are rounded once.
       const Scratch<C> wide(batch.loop.count * rows * columns, c.stream);
       const auto place = [&](const std::int64_t*, std::int64_t number) { return wide.data() + number * rows * columns; };
