@@ -175,10 +175,16 @@ void attention_softmax_grad(Cpu, const View& y, const View& g, const View& dx) {
   dispatch_floats(y.dtype, "attention_softmax_grad", [&]<class S>() {
     using C = compute_t<S>;
     const std::int64_t width = whole_vectors<C>(columns), group_size = rows_in_group(width);
+    // bf16 is widened wherever it is read, which costs less than a way through a buffer.
+    using Read = std::conditional_t<std::is_same_v<S, bf16>, S, C>;
+    const auto rows_of = [](const View& view, std::int64_t at, std::int64_t n, C* buffer) -> const Read* {
+      if constexpr (std::is_same_v<Read, S>) return view.as<const S>() + at;
+      else return load(view.as<const S>() + at, 1, n, buffer);
+    };
     const Scratch<C> memory(omp_get_max_threads() * group_size * 2 * width, dx.stream);
     parallel_units(rows, columns, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
       struct GradRow {
-        const C *y, *g;
+        const Read *y, *g;
         C* buffer;  ///< of two rows, for those that cannot be used where they lie
         C mean;     ///< of g, weighted with y
       } group[most_rows];
@@ -186,14 +192,14 @@ void attention_softmax_grad(Cpu, const View& y, const View& g, const View& dx) {
         const std::int64_t count = std::min(group_size, end - first);
         for (std::int64_t k = 0; k < count; ++k) {
           C* const buffer = memory.data() + (thread * group_size + k) * 2 * width;
-          const C* const p = load(y.as<const S>() + (first + k) * columns, 1, columns, buffer);
-          const C* const q = load(g.as<const S>() + (first + k) * columns, 1, columns, buffer + width);
+          const Read* const p = rows_of(y, (first + k) * columns, columns, buffer);
+          const Read* const q = rows_of(g, (first + k) * columns, columns, buffer + width);
           group[k] = {p, q, buffer, C(sums<1, C>(columns, [=](auto at) { return std::array{at(p) * at(q)}; })[0])};
         }
         for (std::int64_t k = 0; k < count; ++k) {
           const auto& [p, q, buffer, mean] = group[k];
           write_row(dx.as<S>() + (first + k) * columns, columns, buffer,
-                    [p = p, q = q, mean = mean](std::int64_t i) { return p[i] * (q[i] - mean); });
+                    [p = p, q = q, mean = mean](std::int64_t i) { return convert<C>(p[i]) * (convert<C>(q[i]) - mean); });
         }
       }
     });
