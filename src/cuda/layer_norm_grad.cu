@@ -237,6 +237,7 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
 template <class T>
 struct ParameterGradients {
   T* outputs[3];  ///< dgamma, dbeta, dbias; null where not asked for
+  bool adds;
 };
 
 /// Adds up what each of `parts` blocks has added up: (parts, sums, columns). `across` threads side by side, a power of two up to 32, have
@@ -266,7 +267,7 @@ __global__ void __launch_bounds__(block_size)
   sum = 0;
 #pragma unroll
   for (int i = 0; i < block_size / 32; ++i) sum += shared[i][x];
-  output[column] = convert<T>(sum);
+  output[column] = convert<T>(to.adds ? convert<float>(output[column]) + sum : sum);
 }
 
 /// Operands whose dtype is known at run time, computed in f64.
@@ -317,7 +318,7 @@ __global__ void __launch_bounds__(block_size) differentiate_any(__grid_constant_
 
 /// A warp side by side has a column each, the block's warps every eighth row: out = the sum over rows of `of`, times u if asked.
 __global__ void __launch_bounds__(block_size)
-    add_columns_any(__grid_constant__ const AnyBackward a, const void* of, bool times_u, void* out) {
+    add_columns_any(__grid_constant__ const AnyBackward a, const void* of, bool times_u, void* out, bool adds) {
   __shared__ double shared[block_size / 32][32];
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const std::int64_t column = std::int64_t(blockIdx.x) * 32 + lane;
@@ -331,7 +332,7 @@ __global__ void __launch_bounds__(block_size)
   if (warp > 0 || column >= a.columns) return;
   sum = 0;
   for (int i = 0; i < block_size / 32; ++i) sum += shared[i][lane];
-  write<AnyFloat>(out, a.dtype, column, sum);
+  write<AnyFloat>(out, a.dtype, column, adds ? read<AnyFloat>(out, a.dtype, column) + sum : sum);
 }
 
 void differentiate_any_rows(const LayerNormGradArguments& a) {
@@ -339,7 +340,8 @@ void differentiate_any_rows(const LayerNormGradArguments& a) {
                         a.s.dtype, a.s.dtype == DType::f64 ? DType::f64 : DType::f32, a.s.shape[0], a.s.shape[1], a.centered,
                         Dropout<double>(a.p, a.draws)};
   const auto add_columns = [&](const View& of, bool times_u, const View& out) {
-    if (out.data) launch(add_columns_any, blocks_for(any.columns, 32), block_size, 0, a.dx.stream, any, of.data, times_u, out.data);
+    if (out.data) launch(add_columns_any, blocks_for(any.columns, 32), block_size, 0, a.dx.stream, any, of.data, times_u, out.data,
+                         a.write == Write::accumulate);
   };
   add_columns(a.g, true, a.dgamma);  // before dx, which may take the place of g
   add_columns(a.g, false, a.dbeta);
@@ -406,7 +408,7 @@ bool differentiate_in_registers(const LayerNormGradArguments& a) {
   }
   if (with_sums) {
     const unsigned across = columns < 4096 ? 8 : 32;
-    const ParameterGradients<T> to{{a.dgamma.as<T>(), a.dbeta.as<T>(), a.dbias.as<T>()}};
+    const ParameterGradients<T> to{{a.dgamma.as<T>(), a.dbeta.as<T>(), a.dbias.as<T>()}, a.write == Write::accumulate};
     launch_overlapping(add_partials<T>, dim3(blocks_for(columns, across), sums), block_size, stream, partials.as<const float>(), clusters,
                        sums, static_cast<unsigned>(columns), across, to);
   }

@@ -173,12 +173,36 @@ struct FusedGradients {
   Tensor x, branch, gamma, beta, bias;  ///< branch: x itself without dropout
 };
 
+/// Where the gradients of parameters go: to their slots, if all that are wanted have one, or to new tensors.
+struct ParameterGradients {
+  Tensor gamma, beta, bias;
+  Write write = Write::overwrite;
+
+  /// The parameters are inputs first, first + 1, ... of the call.
+  static ParameterGradients of(const Backward& call, std::size_t first, bool with_bias, const Tensor& s) {
+    ParameterGradients d;
+    Tensor* const all[] = {&d.gamma, &d.beta, &d.bias};
+    const std::size_t count = with_bias ? 3 : 2;
+    d.write = Write::accumulate;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!call.needs(first + i)) continue;
+      *all[i] = call.slot(first + i);
+      if (!all[i]->defined() || !all[i]->is_contiguous()) d.write = Write::overwrite;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!call.needs(first + i)) continue;
+      if (d.write == Write::overwrite) *all[i] = empty({s.size(-1)}, s.dtype(), s.device());
+      else begin_in_place("layer_norm", *all[i]);
+    }
+    return d;
+  }
+};
+
 /// By the kernel; g and g_sum as autograd gives them, g_sum may be undefined.
 FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor& gamma, const Statistics& kept, const Tensor& g,
-                                const Tensor& g_sum, const Draws& draws, Wanted wanted, bool wants_bias) {
+                                const Tensor& g_sum, const Draws& draws, const ParameterGradients& to) {
   const Tensor rows = contiguous(s), dy = contiguous(g), dsum = g_sum.defined() ? contiguous(g_sum) : Tensor();
-  const auto parameter = [&](bool is_wanted) { return is_wanted ? empty({s.size(-1)}, s.dtype(), s.device()) : Tensor(); };
-  FusedGradients d{empty_like(rows), {}, parameter(wanted.gamma), parameter(wanted.beta), parameter(wants_bias)};
+  FusedGradients d{empty_like(rows), {}, {}, {}, {}};
   d.branch = draws.p > 0 ? empty_like(rows) : d.x;
   on(s.device(), [&](auto dev) {
     kernels::layer_norm_grad(dev, {.s = rows_of(rows),
@@ -192,10 +216,12 @@ FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor&
                                    .draws = draws.state,
                                    .dx = rows_of(d.x),
                                    .dbranch = draws.p > 0 ? rows_of(d.branch) : View{},
-                                   .dgamma = view_of(d.gamma),
-                                   .dbeta = view_of(d.beta),
-                                   .dbias = view_of(d.bias)});
+                                   .dgamma = view_of(to.gamma),
+                                   .dbeta = view_of(to.beta),
+                                   .dbias = view_of(to.bias),
+                                   .write = to.write});
   });
+  if (to.write == Write::overwrite) d.gamma = to.gamma, d.beta = to.beta, d.bias = to.bias;
   return d;
 }
 
@@ -222,7 +248,7 @@ Tensor fused_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, cons
       NormGradients d = closed_form(norm, normalized(s, norm), weight, call.grad(), wanted);
       return {d.x, d.gamma, d.beta};
     }
-    FusedGradients d = kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, call.grad(), {}, {}, wanted, false);
+    FusedGradients d = kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, call.grad(), {}, {}, ParameterGradients::of(call, 1, false, s));
     return {d.x, d.gamma, d.beta};
   });
 }
@@ -296,7 +322,8 @@ ResidualNorm fused_residual_norm(const Norm& norm, const Tensor& x_, const Tenso
         const bool wants_bias = call.needs(4);
         const bool in_ops = context().grad || !g.defined();
         FusedGradients d = in_ops ? composed_gradients(norm, s, weight, g, g_sum, draws, wanted, wants_bias)
-                                  : kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, g, g_sum, draws, wanted, wants_bias);
+                                  : kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, g, g_sum, draws,
+                                                     ParameterGradients::of(call, 2, true, s));
         return {d.branch, d.x, d.gamma, d.beta, d.bias};
       });
   return {outputs[0], outputs[1]};

@@ -360,6 +360,25 @@ TEST_CASE("layer_norm and its gradient of all sizes") {
         }
 }
 
+TEST_CASE("layer_norm's gradients of parameters add to what is there") {
+  for (DType dtype : floats) {
+    Norm norm(65, 255, {.dtype = dtype, .residual = true, .bias = true, .p = 0.25});
+    norm.run();
+    const Norm once = norm;
+    LayerNormGradArguments arguments = norm.backward();
+    arguments.write = Write::accumulate;
+    layer_norm_grad(Cpu{}, arguments);
+    const auto check_twice = [&](const Array& sums, const Array& before) {
+      for (std::int64_t i = 0; i < 255; ++i) CHECK(sums[i] == 2 * before[i]);
+    };
+    if (size_of(dtype) == 2) continue;  // where what was there had been rounded
+    check_twice(norm.dgamma, once.dgamma);
+    check_twice(norm.dbeta, once.dbeta);
+    check_twice(norm.dbias, once.dbias);
+    CHECK(norm.dx.same_bytes(once.dx));
+  }
+}
+
 TEST_CASE("layer_norm writes over its operands") {
   for (DType dtype : floats)
     for (double p : {0.0, 0.3}) {

@@ -209,9 +209,9 @@ void grad_run(const GradRow<C>& row, const C* gamma, C* dx, std::int64_t n) {
   }
 }
 
-/// y = the sum of the parts' rows of `columns` elements, which lie `stride` apart.
+/// y = the sum of the parts' rows of `columns` elements, which lie `stride` apart, or is added to.
 template <class C, class S>
-void sum_parts(const C* parts, std::int64_t count, std::int64_t stride, std::int64_t columns, const View& y) {
+void sum_parts(const C* parts, std::int64_t count, std::int64_t stride, std::int64_t columns, const View& y, Write write) {
   const std::int64_t runs = (columns + chunk - 1) / chunk;
   parallel_units(runs, chunk * count, stream_grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t first = begin * chunk; first < std::min(end * chunk, columns); first += chunk) {
@@ -223,6 +223,11 @@ void sum_parts(const C* parts, std::int64_t count, std::int64_t stride, std::int
         for (std::int64_t i = 0; i < n; ++i) totals[i] += double(values[i]);
       }
       alignas(64) C rounded[chunk];
+      if (write == Write::accumulate) {
+        const C* const before = load(y.as<const S>() + first, 1, n, rounded);
+#pragma omp simd
+        for (std::int64_t i = 0; i < n; ++i) totals[i] += double(before[i]);
+      }
       convert_run(totals, rounded, n);
       store(rounded, y.as<S>() + first, 1, n);
     }
@@ -293,7 +298,7 @@ void layer_norm_grad(Cpu, const LayerNormGradArguments& a) {
     });
     const View* const outputs[] = {&a.dgamma, &a.dbeta, &a.dbias};
     for (int k = 0; k < 3; ++k)
-      if (outputs[k]->data) sum_parts<C, S>(part_memory.data() + k * width, parts, part_size, columns, *outputs[k]);
+      if (outputs[k]->data) sum_parts<C, S>(part_memory.data() + k * width, parts, part_size, columns, *outputs[k], a.write);
   });
 }
 

@@ -44,6 +44,7 @@ struct LayerNormGradArguments {
   View dx;                   ///< (R, N), written. It may be g or g_sum
   View dbranch;              ///< (R, N), written: present where p > 0
   View dgamma, dbeta, dbias; ///< (N), written where present
+  Write write = Write::overwrite;  ///< of these three: accumulate adds to what they hold, before anything is rounded
 };
 void layer_norm_grad(Cpu, const LayerNormGradArguments& arguments);
 void layer_norm_grad(Cuda, const LayerNormGradArguments& arguments);
