@@ -1,4 +1,5 @@
 #include "cuda/allocator.h"
+#include "cuda/arrivals.cuh"
 #include "cuda/convert.cuh"
 #include "cuda/launch.h"
 #include "ops/kernels/copy.h"
@@ -6,7 +7,7 @@
 #include "ops/kernels/matmul.h"
 
 // A bias's gradient: the sums of the columns of (M, N), on the way through gelu's derivative where there is one. Blocks sum strips of
-// rows, a second kernel adds the strips, in a fixed order. cuBLASLt has both as epilogues, but they take longer than these kernels: on
+// rows, and the last one adds the strips, in a fixed order. cuBLASLt has both as epilogues, but they take longer than these kernels: on
 // an H200, for 8192 x 3072 in bf16, the derivative with the bias's gradient 169 us more than the product alone, the bias's gradient
 // beside a weight's 22 us more, where reading the matrix takes 12.
 namespace tern::kernels {
@@ -16,7 +17,7 @@ using namespace gpu;
 namespace {
 
 constexpr int lanes = 32, warps = block_size / lanes;
-constexpr std::int64_t most_strips = 256;
+constexpr std::int64_t most_strips = 128;
 
 /// The sums of a block's columns over its warps; those of column `i` in the thread i of the first `lanes * width`.
 template <int width, class C>
@@ -32,10 +33,21 @@ __device__ C sum_warps(C (&shared)[warps][lanes * width], const C (&sums)[width]
   return total;
 }
 
-/// strips (gridDim.y, N): the sums of each strip of rows of g, or of g gelu'(x), which goes to dx. No strips where it is null.
+/// Where the columns' sums go.
+template <class T>
+struct ColumnSums {
+  T* sums;  ///< null: nowhere
+  std::int64_t stride;
+  bool adds;
+  computed_t<T>* strips;  ///< (gridDim.y, N): the sums of each strip of rows
+  unsigned* arrivals;     ///< of the blocks of each group of columns
+};
+
+/// The sums of the columns of g, or of g gelu'(x), which goes to dx. See Note [Last block].
 template <class T, int width, bool has_gelu>
 __global__ void __launch_bounds__(block_size)
-    sum_strips(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t columns, std::int64_t rows_in_strip, computed_t<T>* strips) {
+    sum_columns(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t columns, std::int64_t rows_in_strip,
+                __grid_constant__ const ColumnSums<T> to) {
   using C = computed_t<T>;
   __shared__ C shared[warps][lanes * width];
   const std::int64_t first = std::int64_t(blockIdx.x) * lanes * width, column = first + threadIdx.x % lanes * width;
@@ -62,46 +74,46 @@ __global__ void __launch_bounds__(block_size)
       }
     }
   }
-  if (!strips) return;
-  const C total = sum_warps<width>(shared, sums);
-  if (threadIdx.x < lanes * width && first + threadIdx.x < columns) strips[blockIdx.y * columns + first + threadIdx.x] = total;
-}
-
-template <class T>
-__global__ void __launch_bounds__(block_size)
-    add_strips(const computed_t<T>* strips, int count, std::int64_t columns, T* sums, std::int64_t stride, bool adds) {
-  using C = computed_t<T>;
-  __shared__ C shared[warps][lanes];
-  const std::int64_t column = std::int64_t(blockIdx.x) * lanes + threadIdx.x % lanes;
-  C own[1] = {};
-  if (column < columns)
+  if (!to.sums) return;
+  C total = sum_warps<width>(shared, sums);
+  const std::int64_t own = first + threadIdx.x;  // the column whose sum this thread has
+  const bool has_sum = threadIdx.x < lanes * width && own < columns;
+  if (gridDim.y > 1) {
+    if (has_sum) to.strips[blockIdx.y * columns + own] = total;
+    if (!is_last_block(to.arrivals + blockIdx.x, gridDim.y)) return;
+    C parts[width] = {};
+    if (column < columns)
 #pragma unroll 8
-    for (int strip = threadIdx.x / lanes; strip < count; strip += warps) own[0] += strips[strip * columns + column];
-  const C total = sum_warps<1>(shared, own);
-  if (threadIdx.x < lanes && column < columns) {
-    T& to = sums[column * stride];
-    to = convert<T>(adds ? convert<C>(to) + total : total);
+      for (unsigned strip = threadIdx.x / lanes; strip < gridDim.y; strip += warps) {
+        const Vector<C, width> part = read_vector<width>(to.strips + strip * columns + column);
+#pragma unroll
+        for (int k = 0; k < width; ++k) parts[k] += part.values[k];
+      }
+    total = sum_warps<width>(shared, parts);
   }
+  if (!has_sum) return;
+  T& sum = to.sums[own * to.stride];
+  sum = convert<T>(to.adds ? convert<C>(sum) + total : total);
 }
 
 template <class T, bool has_gelu>
 void sum(const View& g, const View& x, const View& dx, const View& sums, Write write) {
+  using C = computed_t<T>;
   constexpr int widest = 16 / sizeof(T) > 4 ? 4 : 16 / sizeof(T);
   const std::int64_t rows = g.shape[0], columns = g.shape[1];
   bool is_vector = columns % widest == 0 && is_aligned(g.data, widest * sizeof(T));
   if (has_gelu) is_vector = is_vector && is_aligned(x.data, widest * sizeof(T)) && is_aligned(dx.data, widest * sizeof(T));
   const unsigned across = blocks_for(columns, lanes * (is_vector ? widest : 1));
-  // Some four blocks for each of a large device's multiprocessors. The second kernel reads what all strips wrote.
+  // Some four blocks for each of a large device's multiprocessors; but the last one reads what all strips wrote.
   const std::int64_t wanted = std::clamp<std::int64_t>(528 / across, 1, most_strips);
   const std::int64_t rows_in_strip = std::max<std::int64_t>((rows + wanted - 1) / wanted, warps);
   const auto count = static_cast<unsigned>((rows + rows_in_strip - 1) / rows_in_strip);
-  const Workspace strips(sums.data ? count * static_cast<std::size_t>(columns) * sizeof(computed_t<T>) : 0, g.stream);
-  auto* const to = sums.data ? strips.as<computed_t<T>>() : nullptr;
-  launch(is_vector ? sum_strips<T, widest, has_gelu> : sum_strips<T, 1, has_gelu>, dim3(across, count), block_size, 0, g.stream, g.as<const T>(),
-         x.as<const T>(), dx.as<T>(), rows, columns, rows_in_strip, to);
-  if (!to) return;
-  launch(add_strips<T>, blocks_for(columns, lanes), block_size, 0, g.stream, to, static_cast<int>(count), columns, sums.as<T>(), sums.strides[0],
-         write == Write::accumulate);
+  const bool has_strips = sums.data && count > 1;
+  const Workspace strips(has_strips ? count * static_cast<std::size_t>(columns) * sizeof(C) : 0, g.stream);
+  const ColumnSums<T> to{sums.as<T>(), sums.data ? sums.strides[0] : 0, write == Write::accumulate, strips.as<C>(),
+                         has_strips ? arrivals(g.stream, across) : nullptr};
+  launch(is_vector ? sum_columns<T, widest, has_gelu> : sum_columns<T, 1, has_gelu>, dim3(across, count), block_size, 0, g.stream,
+         g.as<const T>(), x.as<const T>(), dx.as<T>(), rows, columns, rows_in_strip, to);
 }
 
 }  // namespace
