@@ -2,6 +2,7 @@
 #include "cuda/convert.cuh"
 #include "cuda/geometry.h"
 #include "cuda/radix_sort.h"
+#include "cuda/warp.cuh"
 #include "ops/kernels/index.h"
 
 // y[a, index[i], c] += source[a, i, c], as the gradient of an embedding asks it. Atomics would add in the order of
@@ -18,6 +19,38 @@ using namespace gpu;
 namespace {
 
 constexpr int piece_length = 32, ahead = 4;
+
+/// Up to so many indices are sorted by ranks.
+constexpr std::uint32_t most_ranked = 8192;
+constexpr int ranked_per_warp = 4;
+
+/// Sorts few indices stably by counting, for each, those that come before it: n^2 comparisons, but in one kernel, where a radix sort
+/// takes ten. A block has all keys in shared memory.
+__global__ void __launch_bounds__(block_size) sort_by_rank(const std::int64_t* index, std::int64_t stride, std::uint32_t count, std::uint32_t length,
+                                                           std::uint32_t* sorted_keys, std::uint32_t* sorted_positions) {
+  extern __shared__ std::uint32_t keys[];
+  for (std::uint32_t i = threadIdx.x; i < count; i += block_size) {
+    const std::int64_t at = index[i * stride];
+    keys[i] = at >= 0 && at < length ? static_cast<std::uint32_t>(at) : length;
+  }
+  __syncthreads();
+  const std::uint32_t first = (blockIdx.x * block_size + threadIdx.x) / 32 * ranked_per_warp, lane = threadIdx.x % 32;
+  std::uint32_t own[ranked_per_warp], ranks[ranked_per_warp] = {};
+#pragma unroll
+  for (int k = 0; k < ranked_per_warp; ++k) own[k] = first + k < count ? keys[first + k] : 0;
+  for (std::uint32_t j = lane; j < count; j += 32) {
+    const std::uint32_t key = keys[j];
+#pragma unroll
+    for (int k = 0; k < ranked_per_warp; ++k) ranks[k] += key < own[k] + (j < first + k);  // equal ones in the order of positions
+  }
+#pragma unroll
+  for (int k = 0; k < ranked_per_warp; ++k) {
+    const std::uint32_t rank = __reduce_add_sync(whole_warp, ranks[k]);
+    if (lane != 0 || first + k >= count) continue;
+    sorted_keys[rank] = own[k];
+    sorted_positions[rank] = first + k;
+  }
+}
 
 /// Sort keys: the indices, with N for those outside [0, N).
 __global__ void __launch_bounds__(block_size) index_keys(const std::int64_t* index, std::int64_t stride, std::uint32_t count, std::uint32_t length,
@@ -183,12 +216,19 @@ void index_add(Cuda, const View& y, const View& index, const View& source) {
     fail("index_add", "expected sizes of at most 2^30");
   const Stream stream = y.stream;
   const auto n = static_cast<std::size_t>(count);
-  const Workspace memory(4 * n * sizeof(std::uint32_t), stream);
-  auto* const keys = memory.as<std::uint32_t>();
-  auto *const positions = keys + n, *const sorted_keys = positions + n, *const sorted_positions = sorted_keys + n;
-  launch(index_keys, blocks_for(count), block_size, 0, stream, index.as<const std::int64_t>(), index.strides[0], static_cast<std::uint32_t>(count),
-         static_cast<std::uint32_t>(length), keys, positions);
-  sort_pairs(keys, sorted_keys, positions, sorted_positions, count, bits_for(static_cast<std::uint64_t>(length) + 1), stream);
+  const bool is_ranked = count <= most_ranked;
+  const Workspace memory((is_ranked ? 2 : 4) * n * sizeof(std::uint32_t), stream);
+  auto *const sorted_keys = memory.as<std::uint32_t>(), *const sorted_positions = sorted_keys + n;
+  if (is_ranked) {
+    launch(sort_by_rank, blocks_for(count, block_size / 32 * ranked_per_warp), block_size, n * sizeof(std::uint32_t), stream,
+           index.as<const std::int64_t>(), index.strides[0], static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(length), sorted_keys,
+           sorted_positions);
+  } else {
+    auto *const keys = sorted_positions + n, *const positions = keys + n;
+    launch(index_keys, blocks_for(count), block_size, 0, stream, index.as<const std::int64_t>(), index.strides[0],
+           static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(length), keys, positions);
+    sort_pairs(keys, sorted_keys, positions, sorted_positions, count, bits_for(static_cast<std::uint64_t>(length) + 1), stream);
+  }
   const Sorted sorted{sorted_keys, sorted_positions, static_cast<std::uint32_t>(count),
                       static_cast<std::uint32_t>((count + piece_length - 1) / piece_length), static_cast<std::uint32_t>(length)};
   switch (y.dtype) {

@@ -137,6 +137,8 @@ TEST_CASE("index_add agrees with the CPU and repeats to the bit", "[cuda]") {
     check(Twin(dtype, {1, 1, 5}), indices({100}, 1, 3), Twin(dtype, {1, 100, 5}));
     check(Twin(dtype, {1, 5000, 64}), indices({1500}, 5000, 3), Twin(dtype, {1, 1500, 64}));
     check(Twin(dtype, {3, 20, 40}), indices({200}, 20, 3), Twin(dtype, {3, 200, 40}));
+    for (std::int64_t n : {8192, 8193})  // sorted by ranks, and by digits
+      check(Twin(dtype, {1, 9000, 2}), indices({n}, 9000, 3), Twin(dtype, {1, n, 2}));
     check(Twin(dtype, {3, 20, 40}, gapped({3, 20, 40})), indices({200}, 20, 3, {2}), Twin(dtype, {3, 200, 40}, permuted({3, 200, 40}, {1, 2, 0}), 1));
     // Padding: one index nearly always, with runs that end at the ends of pieces and within them.
     for (std::int64_t others : {0, 32, 45}) {
