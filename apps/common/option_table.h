@@ -23,6 +23,7 @@ struct Entry {
   Check check;       ///< of the value as text
   std::string help;  ///< "" for what has an option of its own kind
   bool may_lack = false;  ///< a run of an earlier version does not say it: the default is what it did
+  std::string shown = ""; ///< as the default in the help, where it depends on more than the preset
 
   /// "--batch-size" for "batch_size".
   std::string flag() const {
@@ -85,7 +86,7 @@ std::string preset_values(const Entry<Options>& entry, const std::vector<Options
 template <class Options>
 void add_entry(CLI::App& command, const Entry<Options>& entry, const std::vector<Options>& presets,
                Given<Options>& given) {
-  const std::string help = fmt::format("{} ({})", entry.help, preset_values(entry, presets));
+  const std::string help = fmt::format("{} ({})", entry.help, entry.shown.empty() ? preset_values(entry, presets) : entry.shown);
   const auto keep = [&given, &entry](const std::string& text) { given.emplace_back(&entry, text); };
   CLI::Option* option =
       std::holds_alternative<bool Options::*>(entry.member)

@@ -183,6 +183,12 @@ std::string describe(Device device) {
   return to_string(device);
 }
 
+bool fused_by_default(const std::string& device) { return device != "cpu" && cuda_device_count() > 0; }
+
+std::string describe_step(bool use_fused_kernel, Device device) {
+  return fmt::format("{} kernels{}", use_fused_kernel ? "fused" : "plain", device.type == DeviceType::cuda ? ", each step one CUDA graph" : "");
+}
+
 void add_threads_option(CLI::App& command, int& threads) {
   // More than a few times the processors is slow; far more, and OpenMP ends the program.
   command.add_option("--threads", threads, "CPU threads (default: one for each processor)")

@@ -137,8 +137,8 @@ void sweep(const Options& options, const Grid& grid) {
   std::string table = csv_header() + "\n";
   io::write_file_atomically(csv, table);  // a directory that cannot be written is found before an hour of training
 
-  fmt::print("{} runs on {}, {}, {} kernels\n", runs.size(), apps::describe(device), options.precision,
-             options.use_fused_kernel ? "fused" : "plain");
+  fmt::print("{} runs on {}, {}, {}\n", runs.size(), apps::describe(device), options.precision,
+             apps::describe_step(options.use_fused_kernel, device));
   std::fflush(stdout);
   apps::ProgressLine progress;
   for (std::size_t i = 0; i < runs.size(); ++i) {

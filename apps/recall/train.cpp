@@ -71,8 +71,8 @@ void train(const Options& options) {
   fmt::print("model    {}, width {}, {}, {}: {:.2f} M parameters\n", counted(options.layers, "layer"), options.width,
              counted(options.heads, "head"), options.mlp > 0 ? fmt::format("MLP of {}", options.mlp * options.width) : "no MLP",
              static_cast<double>(params) / 1e6);
-  fmt::print("training {} updates of {} examples at most on {}, {}, {} kernels\n", trainer.total_updates(), options.batch_size,
-             apps::describe(device), options.precision, options.use_fused_kernel ? "fused" : "plain");
+  fmt::print("training {} updates of {} examples at most on {}, {}, {}\n", trainer.total_updates(), options.batch_size,
+             apps::describe(device), options.precision, apps::describe_step(options.use_fused_kernel, device));
   std::fflush(stdout);
 
   // Nothing is written before: a mistake in the options leaves no directory, and an earlier run as it was.

@@ -142,8 +142,8 @@ void train(const Options& options) {
   if (trainer.cut() > 0) fmt::print("cut      {} training pairs to {} tokens\n", trainer.cut(), options.length);
   fmt::print("model    {} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n", options.layers,
              options.width, options.heads, tokenizer.vocab_size(), static_cast<double>(params) / 1e6);
-  fmt::print("training {} updates of {} pairs on {}, {}, {} kernels\n", trainer.total_updates(), options.batch_size,
-             apps::describe(device), options.precision, options.use_fused_kernel ? "fused" : "plain");
+  fmt::print("training {} updates of {} pairs on {}, {}, {}\n", trainer.total_updates(), options.batch_size,
+             apps::describe(device), options.precision, apps::describe_step(options.use_fused_kernel, device));
   std::fflush(stdout);
 
   // Nothing is written before: a mistake in options or data leaves no directory, and an earlier run as it was.
