@@ -11,6 +11,8 @@
 #include "ops/detail/dropout_at.h"
 #include "ops/join.h"
 #include "ops/kernels/attention.h"
+#include "ops/kernels/matmul.h"
+#include "ops/kernels/random.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
@@ -61,6 +63,42 @@ Tensor gradient(const Tensor& qkv, const Tensor& g_, const SoftmaxMask& mask, do
   return stack(parts, 2);
 }
 
+/// On a GPU, as products of whole batches and fused kernels between them. The heads are brought side by side first: cuBLAS takes a batch
+/// with one stride faster than a list of addresses, and the gradients of queries, keys and values go to one tensor.
+Tensor attention_by_products(const Tensor& qkv, const AttentionParams& params) {
+  const Tensor heads = contiguous(permute(qkv, {2, 0, 3, 1, 4}));  // (3, B, H, T, D)
+  const detail::KernelMask mask(params.mask, qkv.dtype());
+  const double scale = scale_for(qkv), p = params.training ? params.dropout : 0;
+  Tensor weights, dropped, y;
+  PhiloxState draws;
+  {
+    const NoGrad unrecorded;
+    const Tensors parts = unstack(heads, 0);
+    weights = matmul(parts[0], transpose(parts[1], -1, -2), scale);
+    on(weights.device(), [&](auto dev) { kernels::attention_softmax(dev, weights.view(), mask.view(), weights.view()); });
+    if (p > 0) draws = context().generator.reserve(weights.numel());
+    dropped = p > 0 ? detail::dropout_at(weights, p, draws) : weights;
+    y = matmul(dropped, parts[2]);
+  }
+  y = record("fused_self_attention", y, {heads}, {heads, weights, dropped}, [=, given = params.mask](const Backward& call) -> Tensors {
+    const Tensor x = call.saved(0);
+    if (context().grad) return {permute(gradient(permute(x, {1, 3, 0, 2, 4}), transpose(call.grad(), 1, 2), given, p, draws), {2, 0, 3, 1, 4})};
+    const Tensors parts = unstack(x, 0);
+    const Tensor probabilities = call.saved(1), g = contiguous(call.grad()), dx = empty_like(x);
+    const Tensor scores = matmul(g, transpose(parts[2], -1, -2));
+    const auto part = [&](int i) { return select(dx, 0, i).view(); };
+    on(dx.device(), [&](auto dev) {
+      if (p > 0) kernels::dropout(dev, scores.view(), scores.view(), p, draws);
+      kernels::attention_softmax_grad(dev, probabilities.view(), scores.view(), scores.view());
+      kernels::matmul(dev, scores.view(), parts[1].view(), part(0), scale, Write::overwrite);
+      kernels::matmul(dev, transpose(scores, -1, -2).view(), parts[0].view(), part(1), scale, Write::overwrite);
+      kernels::matmul(dev, transpose(call.saved(2), -1, -2).view(), g.view(), part(2), 1, Write::overwrite);
+    });
+    return {dx};
+  });
+  return transpose(y, 1, 2);
+}
+
 }  // namespace
 
 Tensor self_attention(const Tensor& qkv, const AttentionParams& params) {
@@ -73,7 +111,7 @@ Tensor fused_self_attention(const Tensor& qkv_, const AttentionParams& params) {
   check("fused_self_attention", qkv, params);
   bool has_kernel = false;
   on(qkv.device(), [&](auto dev) { has_kernel = kernels::has_self_attention(dev, qkv.dtype(), qkv.size(1), qkv.size(4)); });
-  if (!has_kernel) return compose(qkv, params, true);
+  if (!has_kernel) return qkv.device() == cpu ? compose(qkv, params, true) : attention_by_products(qkv, params);
 
   const Tensor source = contiguous(qkv);
   const std::int64_t batch = qkv.size(0), length = qkv.size(1), heads = qkv.size(3);
