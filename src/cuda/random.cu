@@ -95,14 +95,16 @@ template <class T>
 struct Dropout {
   const T* x;
   std::uint32_t bound;
-  computed_t<T> keep;
+  computed_t<T> keep, scale;  ///< 1 - p and its inverse
   __device__ void operator()(const PhiloxBlock& block, std::int64_t first, bool vector, std::int64_t count, Vector<T, 4>& out) const {
     Vector<T, 4> in;
     if (vector) in = read_vector<4>(x + first);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       if (!vector && first + k < count) in.values[k] = x[first + k];
-      const auto kept = convert<computed_t<T>>(in.values[k]) / keep;  // divided, and not multiplied, as on the CPU
+      // value / keep, as the CPU divides: the product, and what it leaves of the value. (Division has a path for tiny divisors.)
+      const auto value = convert<computed_t<T>>(in.values[k]), product = value * scale, rest = fma(-product, keep, value);
+      const auto kept = rest == rest ? fma(rest, scale, product) : product;  // no rest of infinity
       out.values[k] = convert<T>(block.words[k] >> 8 < bound ? computed_t<T>(0) : kept);
     }
   }
@@ -132,7 +134,7 @@ void bernoulli(Cuda, const View& y, double probability, PhiloxState state) {
 
 void dropout(Cuda, const View& x, const View& y, double p, PhiloxState state) {
   dispatch_floats(y.dtype, "dropout", [&]<class T>() {
-    const Dropout<T> dropout{x.as<const T>(), threshold(p), static_cast<computed_t<T>>(1 - p)};
+    const Dropout<T> dropout{x.as<const T>(), threshold(p), static_cast<computed_t<T>>(1 - p), 1 / static_cast<computed_t<T>>(1 - p)};
     fill_blocks<T>(y, state, is_aligned(x.data, 4 * sizeof(T)), dropout);
   });
 }
