@@ -24,16 +24,9 @@ template <class F, class Vector>
   return fold_register<F, lanes / 2>(v, std::make_integer_sequence<int, lanes>());
 }
 
-/// The bits of N elements as floats.
+/// A vector of N elements.
 template <class T, int N>
 using Lanes [[gnu::vector_size(N * sizeof(T))]] = T;
-template <int N>
-[[gnu::always_inline]] inline auto widened(const bf16* from) {
-  Lanes<std::uint16_t, N> halves;
-  std::memcpy(&halves, from, sizeof halves);
-  return __builtin_convertvector(halves, Lanes<std::uint32_t, N>) << 16;
-}
-
 /// The elements of an operand that a step of `sums` is at: one of them, or a vector.
 template <class Value>
 struct At {
@@ -43,14 +36,6 @@ struct At {
     Value value;
     std::memcpy(&value, operand + i, sizeof value);
     return value;
-  }
-  /// Widened to floats on the way.
-  [[gnu::always_inline]] Value operator()(const bf16* operand) const {
-    if constexpr (std::is_same_v<Value, float>) {
-      return float(operand[i]);
-    } else {
-      return Value(widened<int(sizeof(Value) / sizeof(float))>(operand + i));
-    }
   }
 };
 

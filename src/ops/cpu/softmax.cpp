@@ -134,6 +134,84 @@ void write(const Row<C>& row, S* y, std::int64_t columns) {
   std::fill_n(y + row.limit, columns - row.limit, S(C(0)));
 }
 
+/// Elements of two rows of bf16. In each lane is a word of each row, which is two elements, low and high: nothing moves between lanes.
+template <int Lane>
+struct Pairs {
+  static constexpr int elements = 2 * Lane;
+  using Words = Lanes<std::uint32_t, Lane>;
+  using Floats = Lanes<float, Lane>;
+  Floats y_low, y_high, g_low, g_high;
+
+  [[gnu::always_inline]] Pairs(const bf16* y, const bf16* g) {
+    Words words;
+    std::memcpy(&words, y, sizeof words);
+    y_low = Floats(words << 16), y_high = Floats(words & 0xffff0000u);
+    std::memcpy(&words, g, sizeof words);
+    g_low = Floats(words << 16), g_high = Floats(words & 0xffff0000u);
+  }
+};
+
+/// Calls f(i, pairs, m) for the elements from i to i + m, in vectors and then in smaller ones. Of the last m is less than the pairs have,
+/// which end with zeros then.
+template <class F>
+[[gnu::always_inline]] inline void for_pairs(const bf16* y, const bf16* g, std::int64_t begin, std::int64_t end, F&& f) {
+  using Large = Pairs<vector_bytes / 4>;
+  using Small = Pairs<4>;
+  std::int64_t i = begin;
+  for (; i + Large::elements <= end; i += Large::elements) f(i, Large(y + i, g + i), std::int64_t(Large::elements));
+  for (; i + Small::elements <= end; i += Small::elements) f(i, Small(y + i, g + i), std::int64_t(Small::elements));
+  if (i == end) return;
+  bf16 copies[2][Small::elements] = {};
+  for (std::int64_t k = 0; k < end - i; ++k) copies[0][k] = y[i + k], copies[1][k] = g[i + k];
+  f(i, Small(copies[0], copies[1]), end - i);
+}
+
+double dot(const bf16* y, const bf16* g, std::int64_t n) {
+  constexpr std::int64_t block = 4096;
+  double total = 0;
+  for (std::int64_t first = 0; first < n; first += block) {
+    Lanes<float, vector_bytes / 4> large = {}, more = {};
+    Lanes<float, 4> small = {};
+    for_pairs(y, g, first, std::min(n, first + block), [&](std::int64_t, const auto& at, std::int64_t) {
+      if constexpr (sizeof at.y_low > sizeof small) large += at.y_low * at.g_low, more += at.y_high * at.g_high;
+      else small += at.y_low * at.g_low + at.y_high * at.g_high;
+    });
+    total += double(fold_register<Sum>(large + more)) + double(fold_register<Sum>(small));
+  }
+  return total;
+}
+
+/// dx = y (g - mean) of a row in which no number is NaN. It may be y or g.
+void write_grad(const bf16* y, const bf16* g, float mean, std::int64_t n, bf16* dx) {
+  for_pairs(y, g, 0, n, [&](std::int64_t i, const auto& at, std::int64_t m) {
+    using Words = typename std::decay_t<decltype(at)>::Words;
+    // To the nearest, and of two to the even one, as bf16's constructor.
+    const auto rounded = [](const auto& value) {
+      const auto bits = Words(value);
+      return bits + 0x7fffu + (bits >> 16 & 1u);
+    };
+    const Words words = rounded(at.y_low * (at.g_low - mean)) >> 16 | (rounded(at.y_high * (at.g_high - mean)) & 0xffff0000u);
+    if (m == at.elements) {
+      std::memcpy(static_cast<void*>(dx + i), &words, sizeof words);
+    } else {
+      std::uint16_t bits[at.elements];
+      std::memcpy(bits, &words, sizeof words);
+      for (std::int64_t k = 0; k < m; ++k) dx[i + k].bits = bits[k];
+    }
+  });
+}
+
+/// The gradient of up to most_rows rows; false, and nothing written, where a mean is not finite: only there may a number be NaN.
+bool differentiate_pairs(const bf16* y, const bf16* g, std::int64_t rows, std::int64_t columns, bf16* dx) {
+  float means[most_rows];
+  for (std::int64_t k = 0; k < rows; ++k) {
+    means[k] = float(dot(y + k * columns, g + k * columns, columns));
+    if (!std::isfinite(means[k])) return false;
+  }
+  for (std::int64_t k = 0; k < rows; ++k) write_grad(y + k * columns, g + k * columns, means[k], columns, dx + k * columns);
+  return true;
+}
+
 }  // namespace
 
 void attention_softmax(Cpu, const View& x, const SoftmaxMask& mask, const View& y) {
@@ -175,31 +253,29 @@ void attention_softmax_grad(Cpu, const View& y, const View& g, const View& dx) {
   dispatch_floats(y.dtype, "attention_softmax_grad", [&]<class S>() {
     using C = compute_t<S>;
     const std::int64_t width = whole_vectors<C>(columns), group_size = rows_in_group(width);
-    // bf16 is widened wherever it is read, which costs less than a way through a buffer.
-    using Read = std::conditional_t<std::is_same_v<S, bf16>, S, C>;
-    const auto rows_of = [](const View& view, std::int64_t at, std::int64_t n, C* buffer) -> const Read* {
-      if constexpr (std::is_same_v<Read, S>) return view.as<const S>() + at;
-      else return load(view.as<const S>() + at, 1, n, buffer);
-    };
     const Scratch<C> memory(omp_get_max_threads() * group_size * 2 * width, dx.stream);
     parallel_units(rows, columns, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
       struct GradRow {
-        const Read *y, *g;
+        const C *y, *g;
         C* buffer;  ///< of two rows, for those that cannot be used where they lie
         C mean;     ///< of g, weighted with y
       } group[most_rows];
       for (std::int64_t first = begin; first < end; first += group_size) {
         const std::int64_t count = std::min(group_size, end - first);
+        if constexpr (std::is_same_v<S, bf16>) {
+          const std::int64_t at = first * columns;
+          if (differentiate_pairs(y.as<const S>() + at, g.as<const S>() + at, count, columns, dx.as<S>() + at)) continue;
+        }
         for (std::int64_t k = 0; k < count; ++k) {
           C* const buffer = memory.data() + (thread * group_size + k) * 2 * width;
-          const Read* const p = rows_of(y, (first + k) * columns, columns, buffer);
-          const Read* const q = rows_of(g, (first + k) * columns, columns, buffer + width);
+          const C* const p = load(y.as<const S>() + (first + k) * columns, 1, columns, buffer);
+          const C* const q = load(g.as<const S>() + (first + k) * columns, 1, columns, buffer + width);
           group[k] = {p, q, buffer, C(sums<1, C>(columns, [=](auto at) { return std::array{at(p) * at(q)}; })[0])};
         }
         for (std::int64_t k = 0; k < count; ++k) {
           const auto& [p, q, buffer, mean] = group[k];
           write_row(dx.as<S>() + (first + k) * columns, columns, buffer,
-                    [p = p, q = q, mean = mean](std::int64_t i) { return convert<C>(p[i]) * (convert<C>(q[i]) - mean); });
+                    [p = p, q = q, mean = mean](std::int64_t i) { return p[i] * (q[i] - mean); });
         }
       }
     });
