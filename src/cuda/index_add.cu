@@ -18,36 +18,46 @@ using namespace gpu;
 
 namespace {
 
-constexpr int piece_length = 32, ahead = 4;
+constexpr int piece_length = 32, ahead = 8;
 
-/// Up to so many indices are sorted by ranks.
-constexpr std::uint32_t most_ranked = 8192;
-constexpr int ranked_per_warp = 4;
+// Up to so many indices, of a dimension that is not too long, are sorted by ranks: index and position then fit in one word.
+constexpr int position_bits = 13;
+constexpr std::uint32_t most_ranked = 1u << position_bits, longest_ranked = (1u << (32 - position_bits)) - 2;
+constexpr int ranking_threads = 512, ranked_per_warp = 3, ranked_per_block = ranking_threads / 32 * ranked_per_warp;
+
+/// The room for so many words, in whole rounds of a warp that reads four for each lane.
+constexpr std::uint32_t ranking_room(std::uint32_t count) { return (count + 127) / 128 * 128; }
 
 /// Sorts few indices stably by counting, for each, those that come before it: n^2 comparisons, but in one kernel, where a radix sort
-/// takes ten. A block has all keys in shared memory.
-__global__ void __launch_bounds__(block_size) sort_by_rank(const std::int64_t* index, std::int64_t stride, std::uint32_t count, std::uint32_t length,
-                                                           std::uint32_t* sorted_keys, std::uint32_t* sorted_positions) {
-  extern __shared__ std::uint32_t keys[];
-  for (std::uint32_t i = threadIdx.x; i < count; i += block_size) {
-    const std::int64_t at = index[i * stride];
-    keys[i] = at >= 0 && at < length ? static_cast<std::uint32_t>(at) : length;
+/// takes ten. A block has all words in shared memory.
+__global__ void __launch_bounds__(ranking_threads)
+    sort_by_rank(const std::int64_t* index, std::int64_t stride, std::uint32_t count, std::uint32_t length, std::uint32_t* sorted_keys,
+                 std::uint32_t* sorted_positions) {
+  extern __shared__ uint4 quads[];
+  auto* const words = reinterpret_cast<std::uint32_t*>(quads);
+  const std::uint32_t room = ranking_room(count);
+#pragma unroll 8
+  for (std::uint32_t i = threadIdx.x; i < room; i += ranking_threads) {
+    const std::int64_t at = i < count ? index[i * stride] : 0;
+    const std::uint32_t key = at >= 0 && at < length ? static_cast<std::uint32_t>(at) : length;
+    words[i] = i < count ? key << position_bits | i : 0xffffffffu;  // behind all others
   }
   __syncthreads();
-  const std::uint32_t first = (blockIdx.x * block_size + threadIdx.x) / 32 * ranked_per_warp, lane = threadIdx.x % 32;
+  const std::uint32_t first = blockIdx.x * ranked_per_block + threadIdx.x / 32 * ranked_per_warp, lane = threadIdx.x % 32;
   std::uint32_t own[ranked_per_warp], ranks[ranked_per_warp] = {};
 #pragma unroll
-  for (int k = 0; k < ranked_per_warp; ++k) own[k] = first + k < count ? keys[first + k] : 0;
-  for (std::uint32_t j = lane; j < count; j += 32) {
-    const std::uint32_t key = keys[j];
+  for (int k = 0; k < ranked_per_warp; ++k) own[k] = first + k < count ? words[first + k] : 0;
+#pragma unroll 2
+  for (std::uint32_t j = lane; j < room / 4; j += 32) {
+    const uint4 quad = quads[j];
 #pragma unroll
-    for (int k = 0; k < ranked_per_warp; ++k) ranks[k] += key < own[k] + (j < first + k);  // equal ones in the order of positions
+    for (int k = 0; k < ranked_per_warp; ++k) ranks[k] += (quad.x < own[k]) + (quad.y < own[k]) + (quad.z < own[k]) + (quad.w < own[k]);
   }
 #pragma unroll
   for (int k = 0; k < ranked_per_warp; ++k) {
     const std::uint32_t rank = __reduce_add_sync(whole_warp, ranks[k]);
     if (lane != 0 || first + k >= count) continue;
-    sorted_keys[rank] = own[k];
+    sorted_keys[rank] = own[k] >> position_bits;
     sorted_positions[rank] = first + k;
   }
 }
@@ -85,10 +95,9 @@ struct Partials {
   __device__ C& tail(std::uint32_t a, std::uint32_t piece, std::uint32_t c) const { return head(rows + a, piece, c); }
 };
 
-template <class C, class T>
-__device__ __forceinline__ void add_to(const Operands& o, std::uint32_t a, std::uint32_t n, std::uint32_t c, C sum) {
-  const std::int64_t at = a * o.y_strides[0] + n * o.y_strides[1] + c * o.y_strides[2];
-  write<T>(o.y, o.dtype, at, read<T>(o.y, o.dtype, at) + sum);
+/// Element (a, n, c) of y.
+__device__ __forceinline__ std::int64_t place_of(const Operands& o, std::uint32_t a, std::uint32_t n, std::uint32_t c) {
+  return a * o.y_strides[0] + n * o.y_strides[1] + c * o.y_strides[2];
 }
 
 /// A block takes `across` columns of block_size / across pieces.
@@ -106,34 +115,37 @@ __global__ void __launch_bounds__(block_size)
 
   std::uint32_t run = sorted.keys[begin];
   bool comes_in = begin > 0 && sorted.keys[begin - 1] == run;
-  C sum = 0;
+  C sum = 0, before = 0;  // of the run, and what y holds there
   for (std::uint32_t first = begin; first < end; first += ahead) {
     std::uint32_t keys[ahead];
-    C values[ahead];
+    C values[ahead], held[ahead];
 #pragma unroll
     for (int k = 0; k < ahead; ++k) {
       const std::uint32_t i = first + k;
       keys[k] = i < end ? sorted.keys[i] : sorted.length;
       // What is dropped is not read either: a run of it has no sum.
       values[k] = keys[k] < sorted.length ? read<T>(o.source, o.dtype, base + sorted.positions[i] * o.source_strides[1]) : C(0);
+      // No other thread of this kernel writes there: to read it now costs no second wait.
+      held[k] = keys[k] < sorted.length ? read<T>(o.y, o.dtype, place_of(o, a, keys[k], c)) : C(0);
     }
 #pragma unroll
     for (int k = 0; k < ahead; ++k) {
       if (first + k >= end) continue;
       if (keys[k] != run) {
         if (comes_in) partials.head(a, piece, c) = sum;
-        else if (run < sorted.length) add_to<C, T>(o, a, run, c, sum);
+        else if (run < sorted.length) write<T>(o.y, o.dtype, place_of(o, a, run, c), before + sum);
         run = keys[k];
         comes_in = false;
         sum = 0;
       }
+      before = held[k];
       sum += values[k];
     }
   }
   const bool leaves = end < sorted.count && sorted.keys[end] == run;
   if (leaves) partials.tail(a, piece, c) = sum;
   else if (comes_in) partials.head(a, piece, c) = sum;
-  else if (run < sorted.length) add_to<C, T>(o, a, run, c, sum);
+  else if (run < sorted.length) write<T>(o.y, o.dtype, place_of(o, a, run, c), before + sum);
 }
 
 /// The first position in [from, count) whose key differs from `key`.
@@ -181,7 +193,9 @@ __global__ void __launch_bounds__(block_size)
     }
     __syncthreads();
   }
-  if (y == 0 && c < o.columns) add_to<C, T>(o, a, key, c, sum);
+  if (y > 0 || c >= o.columns) return;
+  const std::int64_t at = place_of(o, a, key, c);
+  write<T>(o.y, o.dtype, at, read<T>(o.y, o.dtype, at) + sum);
 }
 
 template <class C, class T>
@@ -216,11 +230,11 @@ void index_add(Cuda, const View& y, const View& index, const View& source) {
     fail("index_add", "expected sizes of at most 2^30");
   const Stream stream = y.stream;
   const auto n = static_cast<std::size_t>(count);
-  const bool is_ranked = count <= most_ranked;
+  const bool is_ranked = count <= most_ranked && length <= longest_ranked;
   const Workspace memory((is_ranked ? 2 : 4) * n * sizeof(std::uint32_t), stream);
   auto *const sorted_keys = memory.as<std::uint32_t>(), *const sorted_positions = sorted_keys + n;
   if (is_ranked) {
-    launch(sort_by_rank, blocks_for(count, block_size / 32 * ranked_per_warp), block_size, n * sizeof(std::uint32_t), stream,
+    launch(sort_by_rank, blocks_for(count, ranked_per_block), ranking_threads, ranking_room(static_cast<std::uint32_t>(count)) * sizeof(std::uint32_t), stream,
            index.as<const std::int64_t>(), index.strides[0], static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(length), sorted_keys,
            sorted_positions);
   } else {
