@@ -2,6 +2,7 @@
 #include "cuda/arrivals.cuh"
 #include "cuda/convert.cuh"
 #include "cuda/launch.h"
+#include "cuda/warp.cuh"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/functors.h"
 #include "ops/kernels/matmul.h"
@@ -16,15 +17,19 @@ using namespace gpu;
 
 namespace {
 
-constexpr int lanes = 32, warps = block_size / lanes;
-constexpr std::int64_t most_strips = 128;
+// A block has few columns, so that the block that adds the strips has little to read: `lanes` threads side by side, and the others below.
+constexpr int lanes = 8, groups = block_size / lanes, warps = block_size / 32;
+constexpr std::int64_t most_strips = 64;
 
-/// The sums of a block's columns over its warps; those of column `i` in the thread i of the first `lanes * width`.
+/// The sums of a block's columns over its groups of lanes; those of column `i` in the thread i of the first `lanes * width`.
 template <int width, class C>
-__device__ C sum_warps(C (&shared)[warps][lanes * width], const C (&sums)[width]) {
-  const int lane = threadIdx.x % lanes;
+__device__ C sum_groups(C (&shared)[warps][lanes * width], C (&sums)[width]) {
 #pragma unroll
-  for (int k = 0; k < width; ++k) shared[threadIdx.x / lanes][lane * width + k] = sums[k];
+  for (int k = 0; k < width; ++k) {
+#pragma unroll
+    for (unsigned step = lanes; step < 32; step *= 2) sums[k] += shuffle_xor(sums[k], step);
+    if (threadIdx.x % 32 < lanes) shared[threadIdx.x / 32][threadIdx.x % lanes * width + k] = sums[k];
+  }
   __syncthreads();
   C total = 0;
   if (threadIdx.x < lanes * width)
@@ -55,7 +60,7 @@ __global__ void __launch_bounds__(block_size)
   C sums[width] = {};
   if (column < columns) {
 #pragma unroll 4
-    for (std::int64_t row = blockIdx.y * rows_in_strip + threadIdx.x / lanes; row < end; row += warps) {
+    for (std::int64_t row = blockIdx.y * rows_in_strip + threadIdx.x / lanes; row < end; row += groups) {
       const std::int64_t at = row * columns + column;
       const Vector<T, width> in = read_vector<width>(g + at);
       if constexpr (has_gelu) {
@@ -75,7 +80,7 @@ __global__ void __launch_bounds__(block_size)
     }
   }
   if (!to.sums) return;
-  C total = sum_warps<width>(shared, sums);
+  C total = sum_groups<width>(shared, sums);
   const std::int64_t own = first + threadIdx.x;  // the column whose sum this thread has
   const bool has_sum = threadIdx.x < lanes * width && own < columns;
   if (gridDim.y > 1) {
@@ -83,13 +88,13 @@ __global__ void __launch_bounds__(block_size)
     if (!is_last_block(to.arrivals + blockIdx.x, gridDim.y)) return;
     C parts[width] = {};
     if (column < columns)
-#pragma unroll 8
-      for (unsigned strip = threadIdx.x / lanes; strip < gridDim.y; strip += warps) {
+#pragma unroll 2
+      for (unsigned strip = threadIdx.x / lanes; strip < gridDim.y; strip += groups) {
         const Vector<C, width> part = read_vector<width>(to.strips + strip * columns + column);
 #pragma unroll
         for (int k = 0; k < width; ++k) parts[k] += part.values[k];
       }
-    total = sum_warps<width>(shared, parts);
+    total = sum_groups<width>(shared, parts);
   }
   if (!has_sum) return;
   T& sum = to.sums[own * to.stride];
@@ -104,9 +109,9 @@ void sum(const View& g, const View& x, const View& dx, const View& sums, Write w
   bool is_vector = columns % widest == 0 && is_aligned(g.data, widest * sizeof(T));
   if (has_gelu) is_vector = is_vector && is_aligned(x.data, widest * sizeof(T)) && is_aligned(dx.data, widest * sizeof(T));
   const unsigned across = blocks_for(columns, lanes * (is_vector ? widest : 1));
-  // Some four blocks for each of a large device's multiprocessors; but the last one reads what all strips wrote.
-  const std::int64_t wanted = std::clamp<std::int64_t>(528 / across, 1, most_strips);
-  const std::int64_t rows_in_strip = std::max<std::int64_t>((rows + wanted - 1) / wanted, warps);
+  // Some eight blocks for each of a large device's multiprocessors.
+  const std::int64_t wanted = std::clamp<std::int64_t>((1056 + across - 1) / across, 1, most_strips);
+  const std::int64_t rows_in_strip = std::max<std::int64_t>((rows + wanted - 1) / wanted, groups);
   const auto count = static_cast<unsigned>((rows + rows_in_strip - 1) / rows_in_strip);
   const bool has_strips = sums.data && count > 1;
   const Workspace strips(has_strips ? count * static_cast<std::size_t>(columns) * sizeof(C) : 0, g.stream);
