@@ -6,6 +6,7 @@
 
 #include "nn/init.h"
 #include "ops/factory.h"
+#include "ops/index.h"
 #include "ops/pointwise.h"
 #include "ops/rope.h"
 #include "ops/view.h"
@@ -74,6 +75,15 @@ void DecoderLM::visit(Visitor& v) {
   v("head", head);
 }
 
+/// Tokens and positions, after dropout: (B, T, width).
+Tensor DecoderLM::embedded(const Tensor& ids, const Tensor& places) const {
+  if (options.use_fused_kernel && !places.defined())
+    return fused_embedding(tokens.weight, positions ? positions->weight : Tensor(), ids, drop.p, drop.training);
+  Tensor x = tokens.forward(ids);
+  if (positions) x = x + (places.defined() ? positions->forward(places) : slice(positions->weight, 0, 0, ids.size(1)));
+  return drop.forward(x);
+}
+
 Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& mask, const Tensor& places) const {
   const ModuleScope scope(this, "DecoderLM");
   if (ids.dims() != 2 || ids.dtype() != DType::i64)
@@ -85,9 +95,7 @@ Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& mask, const Ten
   if (places.defined() && places.shape() != ids.shape())
     fail("DecoderLM", fmt::format("expected a place for each of ids {} but got {}", to_string(ids.shape()), to_string(places.shape())));
   if (places.defined() && !positions) fail("DecoderLM", "expected no places: the model has no table of positions");
-  Tensor x = tokens.forward(ids);
-  if (positions) x = x + (places.defined() ? positions->forward(places) : slice(positions->weight, 0, 0, ids.size(1)));
-  ResidualStream stream(drop.forward(x), options.use_fused_kernel);
+  ResidualStream stream(embedded(ids, places), options.use_fused_kernel);
   for (const TransformerLayer& block : blocks) block.forward(stream, mask);
   return norm ? stream.normalized(*norm) : stream.value();
 }

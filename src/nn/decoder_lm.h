@@ -67,6 +67,7 @@ struct DecoderLM final : Module {
 
  private:
   AttentionMask causal_mask(const Tensor& ids) const;
+  Tensor embedded(const Tensor& ids, const Tensor& places) const;
 };
 
 /// Places for rows of a prefix and a continuation, (B, length) of i64, from the prefixes' lengths (B): the prefix counts from

@@ -7,9 +7,13 @@
 #include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
+#include "ops/detail/dropout_at.h"
 #include "ops/kernels/copy.h"
+#include "ops/kernels/embedding.h"
 #include "ops/kernels/index.h"
 #include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
 #include "ops/view.h"
 
 namespace tern {
@@ -103,6 +107,64 @@ Tensor embedding(const Tensor& table, const Tensor& indices) {
   Shape shape = indices.shape();
   shape.push_back(table.size(1));
   return reshape(index_select(table, 0, reshape(indices, {indices.numel()})), shape);
+}
+
+static Tensor composed_embedding(const Tensor& table, const Tensor& positions, const Tensor& ids, double p, bool training) {
+  const Tensor x = embedding(table, ids);
+  return dropout(positions.defined() ? x + slice(positions, 0, 0, ids.size(1)) : x, p, training);
+}
+
+/// The gradients of the tables in ops, for a higher order.
+static Tensors embedding_gradients(const Backward& call, const Shape& table, const Shape& positions, double p, PhiloxState draws) {
+  const Tensor dsum = p > 0 ? detail::dropout_at(call.grad(), p, draws) : call.grad();
+  Tensors gradients(2);
+  if (call.needs(0)) gradients[0] = add_slices(table, 0, call.saved(0), reshape(dsum, {-1, table[1]}));
+  if (call.needs(1))
+    gradients[1] = add_slices(positions, 0, arange(dsum.size(1), DType::i64, dsum.device()), sum(dsum, {0}));
+  return gradients;
+}
+
+Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tensor& ids, double p, bool training) {
+  if (table.dims() != 2 || ids.dims() != 2)
+    fail("fused_embedding", fmt::format("expected a table (V, D) and indices (B, T) but got {} and {}", to_string(table.shape()), to_string(ids.shape())));
+  check_index("fused_embedding", table, ids);
+  if (positions.defined() && (positions.dims() != 2 || positions.size(0) < ids.size(1) || positions.size(1) != table.size(1) ||
+                              positions.dtype() != table.dtype() || positions.device() != table.device()))
+    fail("fused_embedding", fmt::format("expected positions (at least {}, {}) like the table, {} on {}, but got {} {} on {}", ids.size(1), table.size(1),
+                                        name(table.dtype()), to_string(table.device()), name(positions.dtype()), to_string(positions.shape()),
+                                        to_string(positions.device())));
+  if (!(p >= 0 && p < 1)) fail("fused_embedding", fmt::format("expected a probability in [0, 1) but got {}", p));
+  const std::int64_t count = ids.numel() * table.size(1);
+  bool has_kernel = false;
+  on(table.device(), [&](auto dev) { has_kernel = is_floating(table.dtype()) && count > 0 && kernels::has_embed(dev, count, table.size(1)); });
+  if (!has_kernel) return composed_embedding(table, positions, ids, p, training);
+
+  const Tensor rows = contiguous(table), places = positions.defined() ? contiguous(positions) : positions, index = contiguous(ids);
+  const double probability = training ? p : 0;
+  const PhiloxState draws = probability > 0 ? context().generator.reserve(count) : PhiloxState{};
+  const Tensor y = empty({ids.size(0), ids.size(1), table.size(1)}, table.dtype(), table.device());
+  const auto view_of = [](const Tensor& x) { return x.defined() ? x.view() : View{}; };
+  on(y.device(), [&](auto dev) { kernels::embed(dev, rows.view(), view_of(places), index.view(), probability, draws, y.view()); });
+  const Shape table_shape = table.shape(), positions_shape = positions.defined() ? positions.shape() : Shape{};
+  return record("fused_embedding", y, {rows, places}, {reshape(index, {ids.numel()})}, [=](const Backward& call) -> Tensors {
+    if (context().grad) return embedding_gradients(call, table_shape, positions_shape, probability, draws);
+    const Tensor g = contiguous(call.grad());
+    const auto slot_of = [&](std::size_t input) {
+      const Tensor slot = call.needs(input) ? call.slot(input) : Tensor();
+      if (slot.defined() && slot.is_contiguous()) begin_in_place("fused_embedding", slot);
+      return slot.defined() && slot.is_contiguous() ? slot : Tensor();
+    };
+    Tensors gradients(2);
+    Tensor dpositions = slot_of(1);
+    if (!dpositions.defined() && call.needs(1)) dpositions = gradients[1] = zeros(positions_shape, g.dtype(), g.device());
+    const Tensor dsum = probability > 0 ? empty_like(g) : g;
+    on(g.device(), [&](auto dev) { kernels::embed_grad(dev, g.view(), probability, draws, dsum.view(), view_of(dpositions)); });
+    if (!call.needs(0)) return gradients;
+    const Tensor source = reshape(dsum, {call.saved(0).numel(), table_shape[1]});
+    if (const Tensor slot = slot_of(0); slot.defined()) add_slices_to(slot, 0, call.saved(0), source);
+    else gradients[0] = add_slices(table_shape, 0, call.saved(0), source);
+    return gradients;
+  });
 }
 
 static void check_along(const char* op, const Tensor& x, int dim, const Tensor& index) {

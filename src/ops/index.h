@@ -8,6 +8,9 @@ namespace tern {
 
 /// Rows of a table (V, D) at indices (...): (..., D). The gradient is deterministic.
 Tensor embedding(const Tensor& table, const Tensor& indices);
+/// dropout(embedding(table, ids) + positions[:T], p, training) for ids (B, T): what enters a transformer, (B, T, D), with a kernel each way on
+/// a GPU. positions (P, D) with P >= T, or undefined.
+Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tensor& ids, double p = 0, bool training = true);
 /// result[.., i, ..] = x[.., index[.., i, ..], ..] along a dimension; x and index agree in the other sizes.
 Tensor gather(const Tensor& x, int dim, const Tensor& index);
 /// A copy of x with source added at the given indices along a dimension. Repeated indices add up, on a GPU in no fixed order.

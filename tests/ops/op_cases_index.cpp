@@ -196,6 +196,38 @@ void add_slices(Rows& rows) {
                    {"-1"},
                    "index_select"}};
   rows.push_back(row);
+
+  row = {"fused_embedding", {}};
+  struct Case {
+    Shape table, positions, ids;  ///< positions of no dimensions: none
+  };
+  for (const Case& c : {Case{{3, 4}, {2, 4}, {2, 2}},   Case{{5, 8}, {7, 8}, {3, 5}}, Case{{9, 4}, {}, {2, 3}},   Case{{31, 32}, {33, 32}, {2, 33}},
+                        Case{{4, 1028}, {1, 1028}, {1, 1}}, Case{{6, 3}, {4, 3}, {2, 3}}, Case{{6, 4}, {4, 4}, {33, 1}}, Case{{3, 4}, {2, 4}, {0, 2}},
+                        Case{{3, 4}, {2, 4}, {2, 0}}, Case{{3, 4}, {1025, 4}, {1, 1025}}}) {
+    const bool has_positions = !c.positions.empty();
+    std::vector<Input> inputs = {value(c.table), index(c.ids, c.table[0])};
+    if (has_positions) {
+      inputs.push_back(value(c.positions));
+      inputs.back().optional = true;
+    }
+    row.cases.push_back({inputs,
+                         [=](In in) -> Tensors { return {fused_embedding(in[0], has_positions ? in[2] : Tensor(), in[1])}; },
+                         [=](Ref in) {
+                           return one(make({c.ids[0], c.ids[1], c.table[1]}, in.dtype, [&](const Shape& i) {
+                             const double token = in[0]({static_cast<std::int64_t>(in[1]({i[0], i[1]})), i[2]});
+                             return token + (has_positions ? in[2]({i[1], i[2]}) : 0);
+                           }));
+                         }});
+  }
+  const Tensor ids = sample({2, 3}, DType::i64);
+  row.mistakes = {{[=] { fused_embedding(sample({3}), {}, ids); }, {"(3,)"}},
+                  {[=] { fused_embedding(sample({9, 4}), {}, indices({1})); }, {"(1,)"}},
+                  {[=] { fused_embedding(sample({9, 4}), {}, sample({2, 3})); }, {"i64", "f32"}},
+                  {[=] { fused_embedding(sample({9, 4}), sample({2, 4}), ids); }, {"(2, 4)"}},
+                  {[=] { fused_embedding(sample({9, 4}), sample({3, 5}), ids); }, {"(3, 5)"}},
+                  {[=] { fused_embedding(sample({9, 4}), sample({3, 4}, DType::f64), ids); }, {"f32", "f64"}},
+                  {[=] { fused_embedding(sample({9, 4}), {}, ids, 1); }, {"1"}}};
+  rows.push_back(row);
 }
 
 void add_triangles(Rows& rows) {
