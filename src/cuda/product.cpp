@@ -11,6 +11,7 @@
 #include "cuda/stream.h"
 #include "cuda/tf32x3.h"
 #include "cuda/tuning.h"
+#include "tensor/graph.h"
 
 // Products by cuBLASLt. Descriptions, algorithm and workspace size of a product make a plan; a call looks its plan up by a key of
 // numbers and launches it.
@@ -155,7 +156,8 @@ cublasStatus_t launch_plan(const Plan& plan, const Product& p, const ProductOper
                         plan.c.get(), &plan.algorithm, workspace.as<void>(), plan.workspace, handle(stream));
 }
 
-/// Times the algorithms of one product.
+/// Times the algorithms of one product, as parts of a graph: there the fills that some ask for, and the kernels that add a split sum, cost
+/// more than on a stream, and graphs are what steps are run as.
 class Trial {
  public:
   Trial(Plan& plan, const Product& product, const ProductOperands& at, double alpha, cublasLtHandle_t library, Stream stream)
@@ -164,7 +166,7 @@ class Trial {
                size_of(product.dtype)),
         scratch_(product.write == Write::accumulate ? bytes_ : 0, stream),
         // A product that overwrites may be written again and again; one that adds writes its sum elsewhere.
-        to_(product.write == Write::accumulate ? scratch_.as<void>() : at.c) {}
+        to_(product.write == Write::accumulate ? scratch_.as<void>() : at.c), aside_(backend::graph_stream(Cuda{}, stream.device)) {}
 
   /// Leaves the plan with the choice. Source of the rule: Note [Choice of algorithms].
   void choose(const std::vector<cublasLtMatmulHeuristicResult_t>& ranked) {
@@ -206,26 +208,33 @@ class Trial {
     plan_.is_supported = true;
   }
 
-  bool launch() { return launch_plan(plan_, product_, at_, to_, alpha_, library_, workspace_, stream_) == CUBLAS_STATUS_SUCCESS; }
+  bool launch(Stream stream) { return launch_plan(plan_, product_, at_, to_, alpha_, library_, workspace_, stream) == CUBLAS_STATUS_SUCCESS; }
 
   Result run(const cublasLtMatmulHeuristicResult_t& one, double best) {
     // A fifth of a millisecond for each of three samples; what is clearly slower than the best so far gets no second one.
     constexpr double sample_us = 200, hopeless = 1.2;
     take(one);
-    if (!launch()) return {&one, -1, 0};  // the first launch of a kernel loads it
-    const std::uint64_t checksum = checksum_of(to_, bytes_, stream_);
-    double us = sample(1);
+    if (!launch(stream_)) return {&one, -1, 0};  // the first launch of a kernel loads it
+    const std::uint64_t checksum = checksum_of(to_, bytes_, stream_);  // waits: from here on the operands are there for any stream
+    double us = sample(*recorded(1), 1);
     const int repeats = static_cast<int>(std::clamp(sample_us / us, 1.0, 20.0));
-    for (int i = 0; i < 3 && (best < 0 || us < hopeless * best || i == 0); ++i) us = std::min(us, sample(repeats));
+    const auto graph = recorded(repeats);
+    for (int i = 0; i < 3 && (best < 0 || us < hopeless * best || i == 0); ++i) us = std::min(us, sample(*graph, repeats));
     return {&one, us, checksum};
   }
 
-  /// Microseconds of a launch, after one that lets the host run ahead.
-  double sample(int repeats) {
-    launch();
-    const TimedEvent begin(stream_);
-    for (int i = 0; i < repeats; ++i) launch();
-    const TimedEvent end(stream_);
+  std::unique_ptr<backend::Graph> recorded(int repeats) {
+    return aside_->record([&] {
+      for (int i = 0; i < repeats; ++i) launch(aside_->get());
+    });
+  }
+
+  /// Microseconds of one of a graph's launches.
+  double sample(backend::Graph& graph, int repeats) {
+    graph.launch();
+    const TimedEvent begin(aside_->get());
+    graph.launch();
+    const TimedEvent end(aside_->get());
     return end.microseconds_since(begin) / repeats;
   }
 
@@ -239,6 +248,7 @@ class Trial {
   std::size_t bytes_;
   Workspace scratch_;
   void* to_;
+  std::unique_ptr<backend::GraphStream> aside_;
 };
 
 bool is_recording(Stream stream) {

@@ -21,7 +21,7 @@ namespace {
 using Words = std::array<std::uint64_t, sizeof(cublasLtMatmulAlgo_t) / sizeof(std::uint64_t)>;
 using Choices = std::map<ProductKey, Words>;
 
-constexpr const char* header = "tern products 1";
+constexpr const char* header = "tern products 2";
 
 /// FNV-1a, word by word. A line that was cut off or edited does not carry its words' sum.
 std::uint64_t sum_of(const ProductKey& key, const Words& words) {
