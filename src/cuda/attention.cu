@@ -375,31 +375,22 @@ void launch_heads(const View& qkv, const Heads& all, int matrices, int squares, 
   else is_short ? with(Kernels::template kernel<64, 128>, 128) : with(Kernels::template kernel<64, 256>, 256);
 }
 
-template <class F>
-void dispatch(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::f32: return f.template operator()<float>();
-    case DType::f16: return f.template operator()<f16>();
-    default: return f.template operator()<bf16>();
-  }
-}
-
 }  // namespace
 
 bool has_self_attention(Cuda, DType dtype, std::int64_t length, std::int64_t head_dim) {
-  return dtype != DType::f64 && length > 0 && length <= longest && (head_dim == 32 || head_dim == 64);
+  return dtype == DType::f32 && length > 0 && length <= longest && (head_dim == 32 || head_dim == 64);
 }
 
 void self_attention(Cuda, const View& qkv, const Attention& attention, const View& y) {
   Heads all = heads_of(qkv, attention);
   all.aligned = is_aligned(qkv.data, 4 * size_of(qkv.dtype));
-  dispatch(y.dtype, [&]<class T>() { launch_heads<Forward<T>>(qkv, all, 3, 1, qkv.as<const T>(), y.as<T>()); });
+  launch_heads<Forward<float>>(qkv, all, 3, 1, qkv.as<const float>(), y.as<float>());
 }
 
 void self_attention_grad(Cuda, const View& qkv, const View& g, const Attention& attention, const View& dqkv) {
   Heads all = heads_of(qkv, attention);
   all.aligned = is_aligned(qkv.data, 4 * size_of(qkv.dtype)) && is_aligned(g.data, 4 * size_of(g.dtype));
-  dispatch(qkv.dtype, [&]<class T>() { launch_heads<Backward<T>>(qkv, all, 4, 2, qkv.as<const T>(), g.as<const T>(), dqkv.as<T>()); });
+  launch_heads<Backward<float>>(qkv, all, 4, 2, qkv.as<const float>(), g.as<const float>(), dqkv.as<float>());
 }
 
 }  // namespace tern::kernels
