@@ -13,7 +13,17 @@
 
 namespace tern {
 
-void accumulate_gradient(Tensor& slot, const Tensor& incoming) {
+void accumulate_gradient(AutogradState& leaf, const Tensor& incoming) {
+  Tensor& slot = leaf.grad;
+  if (leaf.awaits_zeros) {
+    if (!context().grad) {
+      detail::forget_later_zeros(leaf);
+      copy_(slot, incoming);
+      return;
+    }
+    AutogradState* const marked = &leaf;
+    detail::write_later_zeros({&marked, 1});
+  }
   if (!slot.defined()) {
     // Without a graph to keep, the slot must own its memory: the tensor that arrived may be seen elsewhere.
     const bool is_unique = incoming.ref()->references() == 1 && incoming.impl().storage->references() == 1;

@@ -132,11 +132,51 @@ void detail::check_forms(const char* op, std::span<const Form> inputs, std::span
   }
 }
 
+/// The state of the leaf at an edge, if a node of this pass may add to its gradient itself.
+static AutogradState* open_leaf(const Node& node, std::size_t input) {
+  const auto* accumulate = dynamic_cast<const AccumulateGrad*>(node.next[input].node.get());
+  if (!accumulate || !node.into_leaves) return nullptr;
+  AutogradState* const state = autograd_state(accumulate->leaf);
+  return state->hooks.empty() && state->grad.defined() ? state : nullptr;
+}
+
 Tensor Backward::slot(std::size_t input) const {
-  const auto* leaf = dynamic_cast<const AccumulateGrad*>(node_.next[input].node.get());
-  if (!leaf || !node_.into_leaves) return {};
-  const AutogradState& state = *autograd_state(leaf->leaf);
-  return state.hooks.empty() ? state.grad : Tensor();
+  const AutogradState* state = open_leaf(node_, input);
+  if (!state) return {};
+  if (state->awaits_zeros) {
+    // Those of the node's other inputs with it: often they are neighbours.
+    std::vector<AutogradState*> marked;
+    for (std::size_t i = 0; i < node_.next.size(); ++i)
+      if (AutogradState* other = open_leaf(node_, i); other && other->awaits_zeros && std::find(marked.begin(), marked.end(), other) == marked.end())
+        marked.push_back(other);
+    detail::write_later_zeros(marked);
+  }
+  return state->grad;
+}
+
+Backward::Target Backward::target(std::size_t input) const {
+  AutogradState* const state = open_leaf(node_, input);
+  if (!state || !state->grad.is_contiguous()) return {};
+  const Write write = state->awaits_zeros ? Write::overwrite : Write::accumulate;
+  detail::forget_later_zeros(*state);
+  return {state->grad, write};
+}
+
+std::vector<Backward::Target> Backward::targets(std::span<const std::size_t> inputs) const {
+  bool have_elements = false;
+  std::vector<const AutogradState*> leaves;
+  for (const std::size_t input : inputs) {
+    const AutogradState* const state = open_leaf(node_, input);
+    if (!state || !state->grad.is_contiguous() || std::find(leaves.begin(), leaves.end(), state) != leaves.end()) return {};
+    leaves.push_back(state);
+    have_elements = have_elements || !state->awaits_zeros;
+  }
+  std::vector<Target> result;
+  for (const std::size_t input : inputs) {
+    if (have_elements) slot(input);
+    result.push_back(target(input));
+  }
+  return result;
 }
 
 Tensors AccumulateGrad::backward(std::span<const Tensor> gradients) {
@@ -144,7 +184,7 @@ Tensors AccumulateGrad::backward(std::span<const Tensor> gradients) {
   if (gradients[0].shape() != leaf.shape() || gradients[0].dtype() != leaf.dtype())
     fail("backward", fmt::format("expected a gradient of shape {}, {} for a leaf but got {}, {}", to_string(leaf.shape()),
                                  name(leaf.dtype()), to_string(gradients[0].shape()), name(gradients[0].dtype())));
-  accumulate_gradient(state.grad, gradients[0]);
+  accumulate_gradient(state, gradients[0]);
   for (const auto& hook : state.hooks) hook(leaf);
   return {};
 }
@@ -185,7 +225,8 @@ bool Tensor::is_leaf() const {
 }
 
 Tensor Tensor::grad() const {
-  const AutogradState* state = autograd_state(*this);
+  AutogradState* state = autograd_state(*this);
+  if (state && state->awaits_zeros) detail::write_later_zeros({&state, 1});
   return state ? state->grad : Tensor();
 }
 
@@ -194,7 +235,9 @@ void Tensor::set_grad(const Tensor& gradient) {
     fail("set_grad", fmt::format("expected a gradient of shape {}, {} on {} but got {}, {} on {}", to_string(shape()),
                                  name(dtype()), to_string(device()), to_string(gradient.shape()), name(gradient.dtype()),
                                  to_string(gradient.device())));
-  ensure_state(*this).grad = gradient;
+  AutogradState& state = ensure_state(*this);
+  detail::forget_later_zeros(state);
+  state.grad = gradient;
 }
 
 Tensor Tensor::detach() const { return as_strided(shape(), strides(), offset()); }

@@ -2,6 +2,7 @@
 #include <functional>
 #include <string>
 
+#include "autodiff/later_zeros.h"
 #include "tensor/tensor.h"
 
 namespace tern {
@@ -16,7 +17,9 @@ struct Edge {
 
 /// What autograd knows of a tensor.
 struct AutogradState final : RefCounted {
+  ~AutogradState() override { detail::forget_later_zeros(*this); }
   bool requires_grad = false;
+  bool awaits_zeros = false;   ///< grad stands for zeros that are not written: see Note [Later zeros]
   Tensor grad;                 ///< of a leaf
   Ref<Node> node;              ///< the op that made the tensor; null for a leaf
   std::uint32_t output = 0;    ///< which of the op's outputs it is
@@ -84,6 +87,16 @@ class Backward {
   /// The gradient that an input, a leaf, has already, where backward may add its own to it in place and return an undefined
   /// tensor for the input: a weight's gradient is then one product straight into its slice of the flat buffer. Else undefined.
   Tensor slot(std::size_t input) const;
+  /// As slot, for what can overwrite as well: where the gradient stands for zeros, backward need not read it. The caller writes every
+  /// element, by a contiguous kernel. Undefined where slot is, and where the gradient is not contiguous.
+  struct Target {
+    Tensor gradient;
+    Write write = Write::overwrite;  ///< accumulate: it has elements
+    explicit operator bool() const { return gradient.defined(); }
+  };
+  Target target(std::size_t input) const;
+  /// The targets of several inputs, all to be written in the same way; none where one of them has none, or two are one.
+  std::vector<Target> targets(std::span<const std::size_t> inputs) const;
 
  private:
   Node& node_;
@@ -148,9 +161,9 @@ Tensors record_all(const char* op, Tensors outputs, TensorList inputs, TensorLis
   return outputs;
 }
 
-/// Adds an incoming gradient to a slot: takes it where the slot is empty, adds in place where it is not (so that a
-/// slice of a flat gradient buffer stays one), and makes a new tensor where the sum itself is recorded. (engine.cpp)
-void accumulate_gradient(Tensor& slot, const Tensor& incoming);
+/// Adds an incoming gradient to a leaf's: takes it where there is none, adds in place where there is one (so that a slice of a flat
+/// gradient buffer stays one), and makes a new tensor where the sum itself is recorded. (engine.cpp)
+void accumulate_gradient(AutogradState& leaf, const Tensor& incoming);
 
 /// To be called by every in-place op before it writes: throws Error where autograd would miss the edit (the target or
 /// a source requires a gradient while ops are recorded), and marks the target as edited.

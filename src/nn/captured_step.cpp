@@ -1,5 +1,6 @@
 #include "nn/captured_step.h"
 
+#include "autodiff/later_zeros.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
@@ -68,6 +69,7 @@ Tensor CapturedStep::operator()(const Tensors& inputs) {
   for (const Tensor& x : inputs)
     if (!x.defined() || x.device() != device_) fail("CapturedStep", "expected inputs on " + to_string(device_));
   OnStream here(*stream_);
+  write_later_zeros();  // what is recorded starts from elements, and leaves elements
   const Tensor result = run(inputs);
   here.finish();
   return result;
@@ -114,6 +116,7 @@ void CapturedStep::record(Recording& recording) {
       recording.draws = generator.position();
       const NoGrad unrecorded;
       if (recording.draws > 0) add_(position_, static_cast<double>(recording.draws));
+      write_later_zeros();
     });
   } catch (...) {
     generator = before;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <tuple>
 
+#include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 
@@ -131,17 +132,12 @@ Tensors contiguous_runs(Tensors tensors) {
 }
 
 void zero_grad(const Tensors& parameters) {
-  const NoGrad unrecorded;
-  Tensors flat;
   for (Tensor x : parameters) {
-    const Tensor gradient = x.grad();
-    if (!gradient.defined()) continue;
-    if (is_flat(gradient))
-      flat.push_back(gradient);
-    else
-      x.set_grad({});
+    const AutogradState* const state = autograd_state(x);
+    if (!state || !state->grad.defined()) continue;
+    if (is_flat(state->grad)) zero_later(x);
+    else x.set_grad({});
   }
-  for (const Tensor& run : contiguous_runs(std::move(flat))) zero_(run);
 }
 
 void zero_grad(const Module& module) { zero_grad(parameters(module)); }

@@ -11,7 +11,8 @@ struct FlatParameters {
 
 /// Moves the parameters that require gradients into one storage per dtype, each slice aligned to 16 bytes, and binds
 /// their gradients to slices of a buffer of the same layout. Every parameter stays an ordinary leaf behind its old
-/// handle and keeps its value and gradient. From then on zero_grad is one fill, and an optimizer's step one kernel.
+/// handle and keeps its value and gradient. From then on zero_grad costs nothing (Note [Later zeros]: read gradients
+/// through grad()), and an optimizer's step is one kernel.
 /// Parameters of 16 bits get masters, which optimizers update. Throws Error if parameters of one dtype lie on several devices.
 std::vector<FlatParameters> flatten_parameters(Module& module);
 /// Moreover stores the parameters in a floating dtype; in 16 bits, the masters keep the values that they have now.

@@ -250,20 +250,15 @@ HeadGradients make_gradients(const Head& head, bool rows, bool weight, bool bias
   return {made(head.rows, rows), made(head.weight, weight), made(head.bias, bias)};
 }
 
-/// The slot of an input if all of a gradient can be added to it as it lies.
-Tensor contiguous_slot(const Backward& call, std::size_t input) {
-  const Tensor slot = call.slot(input);
-  return slot.defined() && slot.is_contiguous() ? slot : Tensor();
-}
-
 /// A gradient that was kept, times what arrives; undefined where it was added to the input's slot.
 Tensor scaled(const Backward& call, std::size_t input, const Tensor& kept, const kernels::LossGradient& of_loss) {
   if (!kept.defined()) return {};
   const NoGrad outside;
-  const Tensor slot = contiguous_slot(call, input), y = slot.defined() ? slot : empty(kept.shape(), kept.dtype(), kept.device());
-  if (slot.defined()) begin_in_place("linear_cross_entropy", slot);
-  on(y.device(), [&](auto dev) { kernels::scale(dev, kept.view(), of_loss, y.view(), slot.defined() ? Write::accumulate : Write::overwrite); });
-  return slot.defined() ? Tensor() : y;
+  const Backward::Target to = call.target(input);
+  const Tensor y = to ? to.gradient : empty(kept.shape(), kept.dtype(), kept.device());
+  if (to) begin_in_place("linear_cross_entropy", y);
+  on(y.device(), [&](auto dev) { kernels::scale(dev, kept.view(), of_loss, y.view(), to.write); });
+  return to ? Tensor() : y;
 }
 
 /// The mean or the sum of the losses of rows of logits.
@@ -293,16 +288,16 @@ Tensor losses_of_rows(const Head& head, const Tokens& tokens, std::int64_t chunk
     if (context().grad) return composed_gradients(call, rule);
     const Tokens kept{call.saved(3), call.saved(4), rule};
     const Head again{call.saved(0), call.saved(1), call.saved(2)};
-    const Tensor slot = contiguous_slot(call, 1);
-    HeadGradients gradients = make_gradients(again, call.needs(0), call.needs(1) && !slot.defined(), call.needs(2));
-    if (slot.defined()) {
+    const Backward::Target to = call.target(1);
+    HeadGradients gradients = make_gradients(again, call.needs(0), call.needs(1) && !to, call.needs(2));
+    if (to) {
       const NoGrad outside;
-      begin_in_place("linear_cross_entropy", slot);
-      gradients.weight = slot;
-      gradients.weight_write = Write::accumulate;
+      begin_in_place("linear_cross_entropy", to.gradient);
+      gradients.weight = to.gradient;
+      gradients.weight_write = to.write;
     }
     walk_chunks(again, kept, call.grad().view(), empty_like(call.grad()), gradients, chunk_rows);
-    return {gradients.rows, slot.defined() ? Tensor() : gradients.weight, gradients.bias};
+    return {gradients.rows, to ? Tensor() : gradients.weight, gradients.bias};
   };
   return record("linear_cross_entropy", losses, {x, weight, bias}, {x, weight, bias, tokens.targets, tokens.weights, Tensor()}, backward);
 }

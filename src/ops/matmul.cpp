@@ -92,23 +92,24 @@ Tensor matmul(const Tensor& left, const Tensor& right, double scale) {
 
 /// g^T x, or undefined where it could be added to the weight's gradient at once.
 static Tensor weight_gradient(const Backward& call, const Tensor& g, const Tensor& x) {
-  const Tensor slot = call.slot(1);
-  if (!slot.defined() || slot.strides()[1] != 1) return matmul(transpose(g, 0, 1), x);
+  const Backward::Target to = call.target(1);
+  if (!to) return matmul(transpose(g, 0, 1), x);
   const Tensor rows = operand(g);
   const NoGrad outside;
-  begin_in_place("linear", slot);
-  on(slot.device(), [&](auto dev) { kernels::matmul(dev, transpose(rows, 0, 1).view(), x.view(), slot.view(), 1, Write::accumulate); });
+  begin_in_place("linear", to.gradient);
+  on(g.device(), [&](auto dev) { kernels::matmul(dev, transpose(rows, 0, 1).view(), x.view(), to.gradient.view(), 1, to.write); });
   return {};
 }
 
 /// The sums of g's columns, or undefined where they could be added to the bias's gradient at once.
 static Tensor bias_gradient(const Backward& call, const Tensor& g) {
   if (context().grad) return sum(g, {0});
-  const Tensor rows = contiguous(g), slot = call.slot(2);
-  if (slot.defined()) begin_in_place("linear", slot);
-  const Tensor sums = slot.defined() ? slot : empty({g.size(1)}, g.dtype(), g.device());
-  on(g.device(), [&](auto dev) { kernels::column_sums(dev, rows.view(), sums.view(), slot.defined() ? Write::accumulate : Write::overwrite); });
-  return slot.defined() ? Tensor() : sums;
+  const Tensor rows = contiguous(g);
+  const Backward::Target to = call.target(2);
+  if (to) begin_in_place("linear", to.gradient);
+  const Tensor sums = to ? to.gradient : empty({g.size(1)}, g.dtype(), g.device());
+  on(g.device(), [&](auto dev) { kernels::column_sums(dev, rows.view(), sums.view(), to.write); });
+  return to ? Tensor() : sums;
 }
 
 namespace {
@@ -181,13 +182,13 @@ Tensor linear_gelu(const Tensor& x_, const Tensor& weight_, const Tensor& bias_)
       gradients.push_back(has_bias ? sum(g, {0}) : Tensor());
       return gradients;
     }
-    const Tensor g = contiguous(call.grad()), dx = empty_like(g), slot = has_bias ? call.slot(2) : Tensor();
-    if (slot.defined()) begin_in_place("linear_gelu", slot);
-    const Tensor sums = slot.defined() || !has_bias ? slot : empty({g.size(1)}, g.dtype(), g.device());
-    const Write write = slot.defined() ? Write::accumulate : Write::overwrite;
-    on(g.device(), [&](auto dev) { kernels::gelu_bias_grad(dev, g.view(), call.saved(2).view(), dx.view(), view_of(sums), write); });
+    const Tensor g = contiguous(call.grad()), dx = empty_like(g);
+    const Backward::Target to = has_bias ? call.target(2) : Backward::Target{};
+    if (to) begin_in_place("linear_gelu", to.gradient);
+    const Tensor sums = to || !has_bias ? to.gradient : empty({g.size(1)}, g.dtype(), g.device());
+    on(g.device(), [&](auto dev) { kernels::gelu_bias_grad(dev, g.view(), call.saved(2).view(), dx.view(), view_of(sums), to.write); });
     Tensors gradients = product_gradients(call, dx);
-    gradients.push_back(slot.defined() ? Tensor() : sums);
+    gradients.push_back(to ? Tensor() : sums);
     return gradients;
   };
   return reshape(record("linear_gelu", y, {a.rows, a.weight, bias}, saved, backward), a.shape);

@@ -177,22 +177,23 @@ struct FusedGradients {
 struct ParameterGradients {
   Tensor gamma, beta, bias;
   Write write = Write::overwrite;
+  bool are_new = true;
 
   /// The parameters are inputs first, first + 1, ... of the call.
   static ParameterGradients of(const Backward& call, std::size_t first, bool with_bias, const Tensor& s) {
     ParameterGradients d;
     Tensor* const all[] = {&d.gamma, &d.beta, &d.bias};
-    const std::size_t count = with_bias ? 3 : 2;
-    d.write = Write::accumulate;
-    for (std::size_t i = 0; i < count; ++i) {
-      if (!call.needs(first + i)) continue;
-      *all[i] = call.slot(first + i);
-      if (!all[i]->defined() || !all[i]->is_contiguous()) d.write = Write::overwrite;
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-      if (!call.needs(first + i)) continue;
-      if (d.write == Write::overwrite) *all[i] = empty({s.size(-1)}, s.dtype(), s.device());
-      else begin_in_place("layer_norm", *all[i]);
+    std::vector<std::size_t> inputs;
+    for (std::size_t i = 0; i < (with_bias ? 3 : 2); ++i)
+      if (call.needs(first + i)) inputs.push_back(first + i);
+    const std::vector<Backward::Target> to = call.targets(inputs);
+    d.are_new = to.empty();
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      Tensor& gradient = *all[inputs[i] - first];
+      gradient = d.are_new ? empty({s.size(-1)}, s.dtype(), s.device()) : to[i].gradient;
+      if (d.are_new) continue;
+      d.write = to[i].write;
+      begin_in_place("layer_norm", gradient);
     }
     return d;
   }
@@ -221,7 +222,7 @@ FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor&
                                    .dbias = view_of(to.bias),
                                    .write = to.write});
   });
-  if (to.write == Write::overwrite) d.gamma = to.gamma, d.beta = to.beta, d.bias = to.bias;
+  if (to.are_new) d.gamma = to.gamma, d.beta = to.beta, d.bias = to.bias;
   return d;
 }
 

@@ -1,5 +1,6 @@
 // The backward pass: accumulation, graphs of every shape, higher orders, what is freed and what is not.
 #include <cmath>
+#include <functional>
 
 #include "autodiff/engine.h"
 #include "autodiff/gradcheck.h"
@@ -9,7 +10,9 @@
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"
+#include "ops/loss.h"
 #include "ops/matmul.h"
+#include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
@@ -308,6 +311,67 @@ TEST_CASE("Ops add to the gradient that a leaf has, in place and as often as it 
   const Doubles expected = gradients(false, false);
   CHECK(gradients(true, false) == expected);
   CHECK(gradients(true, true) == expected);
+}
+
+TEST_CASE("A gradient that stands for zeros is overwritten, or its zeros are written when somebody looks", "[later_zeros]") {
+  const double old = 1e3;
+  const Tensor index = Tensor::from(std::vector<std::int64_t>{2, 0, 2}, {3}), x = leaf({1, -1, 2, 0}, {2, 2});
+  const std::vector<std::function<Tensor(const Tensor&, const Tensor&)>> uses = {
+      [&](const Tensor& w, const Tensor&) { return sum(linear(x, w) * 3) + sum(square(index_select(w, 0, index))); },
+      [&](const Tensor& w, const Tensor&) { return sum(slice(w, 0, 1, 3) * 7) + sum(linear(x, w)); },
+      [&](const Tensor& w, const Tensor&) { return sum(w * w); },
+      [&](const Tensor& w, const Tensor& b) { return sum(square(linear(x, w, b))) + sum(linear_gelu(x, w, b)); },
+      [&](const Tensor& w, const Tensor&) { return sum(square(fused_embedding(w, w, reshape(index, {1, 3}), 0, false))); },
+      [&](const Tensor& w, const Tensor& b) {
+        const Tensor y = fused_layer_norm(transpose(w, 0, 1), b, b);
+        return sum(square(y)) + sum(square(fused_layer_norm(transpose(w, 0, 1), b, b * 2)));
+      },
+      [&](const Tensor& w, const Tensor& b) {
+        const Tensor classes = Tensor::from(std::vector<std::int64_t>{1, 2}, {2});
+        return linear_cross_entropy(x, w, b, classes) + sum(linear_cross_entropy(x, w, b, classes, {.reduction = Reduction::none}));
+      },
+      [&](const Tensor& w, const Tensor&) { return sum(slice(w, 0, 0, 0)); },
+  };
+  for (std::size_t use = 0; use < uses.size(); ++use) {
+    CAPTURE(use);
+    const auto gradients = [&](bool is_marked, bool create_graph) {
+      Tensor w = leaf({1, 2, 3, 4, 5, 7}, {3, 2}), b = leaf({0.5, -1, 2});
+      const Tensor flat = full({9}, is_marked ? old : 0, DType::f64);
+      w.set_grad(reshape(slice(flat, 0, 0, 6), {3, 2}));
+      b.set_grad(slice(flat, 0, 6));
+      if (is_marked) zero_later(w), zero_later(b), zero_later(w);
+      uses[use](w, b).backward({}, false, create_graph);
+      Doubles result = list(w.grad().detach());
+      const Doubles more = list(b.grad().detach());
+      result.insert(result.end(), more.begin(), more.end());
+      if (!create_graph) CHECK(list(flat) == result);
+      return result;
+    };
+    const Doubles expected = gradients(false, false), got = gradients(true, false), recorded = gradients(true, true);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      CHECK(got[i] == Approx(expected[i]).epsilon(1e-12).margin(1e-12));
+      CHECK(recorded[i] == Approx(expected[i]).epsilon(1e-12).margin(1e-12));
+    }
+  }
+  // A gradient that is replaced, a leaf that ends, and what write_later_zeros does.
+  const Tensor flat = full({7}, old, DType::f64);
+  {
+    Tensor a = leaf({1, 2}), b = leaf({3, 4}), gone = leaf(Doubles{5});
+    a.set_grad(slice(flat, 0, 0, 2));
+    b.set_grad(slice(flat, 0, 2, 4));
+    gone.set_grad(slice(flat, 0, 4, 5));
+    for (const Tensor& leaving : {a, b, gone}) zero_later(leaving);
+    CHECK(list(flat) == Doubles(7, old));
+    gone.set_grad({});
+    write_later_zeros();
+    CHECK(list(flat) == Doubles{0, 0, 0, 0, old, old, old});
+    zero_later(a);
+    fill_(flat, old);
+  }
+  write_later_zeros();
+  CHECK(list(flat) == Doubles(7, old));
+  const std::string message = message_of([] { zero_later(leaf(1)); });
+  CHECK(contains(message, "[zero_later] expected a leaf that has a contiguous gradient"));
 }
 
 TEST_CASE("A linear layer adds to the gradients that its weight and bias have") {

@@ -1,0 +1,79 @@
+#include "autodiff/later_zeros.h"
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <unordered_set>
+#include <vector>
+
+#include "autodiff/node.h"
+#include "ops/factory.h"
+
+namespace tern {
+
+namespace {
+
+/// The states that are marked, of all threads.
+struct Marks {
+  std::mutex mutex;
+  std::unordered_set<AutogradState*> states;
+};
+Marks& marks() {
+  static auto& all = *new Marks;  // leaves may end after everything static
+  return all;
+}
+
+}  // namespace
+
+void zero_later(const Tensor& leaf) {
+  AutogradState* const state = autograd_state(leaf);
+  if (!state || !state->grad.defined() || !state->grad.is_contiguous()) fail("zero_later", "expected a leaf that has a contiguous gradient");
+  if (state->awaits_zeros) return;
+  Marks& all = marks();
+  const std::lock_guard lock(all.mutex);
+  all.states.insert(state);
+  state->awaits_zeros = true;
+}
+
+void detail::forget_later_zeros(AutogradState& state) {
+  if (!state.awaits_zeros) return;
+  Marks& all = marks();
+  const std::lock_guard lock(all.mutex);
+  all.states.erase(&state);
+  state.awaits_zeros = false;
+}
+
+void detail::write_later_zeros(std::span<AutogradState* const> marked) {
+  Tensors gradients;
+  for (AutogradState* state : marked) {
+    forget_later_zeros(*state);
+    gradients.push_back(state->grad);
+  }
+  std::sort(gradients.begin(), gradients.end(), [](const Tensor& a, const Tensor& b) {
+    const Storage *in_a = a.impl().storage.get(), *in_b = b.impl().storage.get();
+    return in_a == in_b ? a.offset() < b.offset() : std::less<const Storage*>()(in_a, in_b);
+  });
+  const NoGrad unrecorded;
+  for (std::size_t first = 0, last; first < gradients.size(); first = last) {
+    const Tensor& begin = gradients[first];
+    std::int64_t end = begin.offset() + begin.numel();
+    for (last = first + 1; last < gradients.size(); ++last) {
+      const Tensor& next = gradients[last];
+      if (!(next.impl().storage == begin.impl().storage) || next.dtype() != begin.dtype() || next.offset() != end) break;
+      end += next.numel();
+    }
+    zero_(begin.as_strided({end - begin.offset()}, {1}, begin.offset()));
+  }
+}
+
+void write_later_zeros() {
+  std::vector<AutogradState*> left;
+  {
+    Marks& all = marks();
+    const std::lock_guard lock(all.mutex);
+    left.assign(all.states.begin(), all.states.end());
+  }
+  detail::write_later_zeros(left);
+}
+
+}  // namespace tern
