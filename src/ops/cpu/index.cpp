@@ -1,7 +1,9 @@
 #include "ops/kernels/index.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "ops/cpu/loops.h"
 
@@ -105,6 +107,43 @@ void index_select(Cpu, const View& x, const View& index, const View& y) {
   });
 }
 
+/// index_add of 16-bit floats: what goes to one element is summed in float32 and rounded once.
+template <class S>
+static void add_in_float(const View& y, const View& index, const View& source) {
+  constexpr std::int64_t block = 32;
+  const std::int64_t outer = y.shape[0], count = source.shape[1], width = y.shape[2], blocks = (width + block - 1) / block;
+  // The rows that are added to, each once, and which of them an index means.
+  const Scratch<std::int32_t> place_of_row(y.shape[1], y.stream);
+  std::fill_n(place_of_row.data(), y.shape[1], -1);
+  std::vector<std::int64_t> rows;
+  std::vector<std::int32_t> places(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t row = index.as<const std::int64_t>()[i * index.strides[0]];
+    std::int32_t& place = place_of_row.data()[row];
+    if (place < 0) place = static_cast<std::int32_t>(rows.size()), rows.push_back(row);
+    places[static_cast<std::size_t>(i)] = place;
+  }
+  parallel_units(outer * blocks, count * block, stream_grain, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> sums(rows.size() * block);
+    for (std::int64_t unit = begin; unit < end; ++unit) {
+      const std::int64_t a = unit / blocks, first = unit % blocks * block, columns = std::min(width - first, block);
+      const auto for_rows = [&](auto&& f) {
+        for (std::size_t r = 0; r < rows.size(); ++r) {
+          S* const to = y.as<S>() + a * y.strides[0] + rows[r] * y.strides[1] + first * y.strides[2];
+          for (std::int64_t c = 0; c < columns; ++c) f(to[c * y.strides[2]], sums[r * block + static_cast<std::size_t>(c)]);
+        }
+      };
+      for_rows([](S element, float& sum) { sum = static_cast<float>(element); });
+      for (std::int64_t i = 0; i < count; ++i) {
+        const S* const from = source.as<const S>() + a * source.strides[0] + i * source.strides[1] + first * source.strides[2];
+        float* const to = sums.data() + places[static_cast<std::size_t>(i)] * block;
+        for (std::int64_t c = 0; c < columns; ++c) to[c] += static_cast<float>(from[c * source.strides[2]]);
+      }
+      for_rows([](S& element, float sum) { element = S(sum); });
+    }
+  });
+}
+
 void index_add(Cpu, const View& y, const View& index, const View& source) {
   check_indices("index_add", index, y.shape[1]);
   const std::int64_t outer = y.shape[0], count = source.shape[1], width = y.shape[2], y_stride = y.strides[2], stride = source.strides[2];
@@ -113,6 +152,7 @@ void index_add(Cpu, const View& y, const View& index, const View& source) {
   constexpr std::int64_t block = 32;
   const std::int64_t blocks = (width + block - 1) / block;
   dispatch_numbers(y.dtype, "index_add", [&]<class S>() {
+    if constexpr (sizeof(S) == 2) return add_in_float<S>(y, index, source);
     parallel_units(outer * blocks, count * block, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       while (begin < end) {
         const std::int64_t a = begin / blocks, first = begin % blocks * block, last = std::min(width, first + (end - begin) * block);
