@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "autodiff/anomaly.h"
+#include "autodiff/later_sums.h"
 #include "ops/autocast.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
@@ -59,8 +60,8 @@ Tensors gradients_of(Node& node, const Tensors& gradients) {
 
 class Pass {
  public:
-  Pass(std::vector<Wanted> wanted, bool accumulate, bool retain_graph)
-      : wanted_(std::move(wanted)), accumulate_(accumulate), retain_graph_(retain_graph) {}
+  Pass(std::vector<Wanted> wanted, bool accumulate, bool retain_graph, Device device)
+      : wanted_(std::move(wanted)), accumulate_(accumulate), retain_graph_(retain_graph), later_(device) {}
 
   void feed(const Edge& edge, const Tensor& gradient) {
     auto [place, is_new] = buffers_.try_emplace(edge.node.get());
@@ -86,6 +87,7 @@ class Pass {
         if (wanted.node == node.get()) results[wanted.input] = gradients[wanted.output];
       step(*node, gradients);
     }
+    later_.finish();
     return results;
   }
 
@@ -98,7 +100,9 @@ class Pass {
       fail("backward", fmt::format("expected a graph that is still alive, but '{}' was freed by an earlier backward: "
                                    "pass retain_graph to that one", node.op));
     node.into_leaves = accumulate_ && !context().grad && !context().anomaly;
+    node.later = node.into_leaves ? &later_ : nullptr;
     const Tensors results = gradients_of(node, gradients);
+    node.later = nullptr;
     if (!node.next.empty() && results.size() != node.next.size())
       fail(node.op, fmt::format("expected backward to return {} gradients but got {}", node.next.size(), results.size()));
     if (!retain_graph_) node.release_saved();
@@ -108,6 +112,7 @@ class Pass {
 
   std::vector<Wanted> wanted_;
   bool accumulate_, retain_graph_;
+  LaterSums later_;
   std::unordered_map<Node*, Tensors> buffers_;
   std::vector<Ref<Node>> queue_;
 };
@@ -125,7 +130,7 @@ Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool
   }
   const GradMode mode(create_graph);
   const NoAutocast as_forward_chose;
-  Pass pass(std::move(wanted), accumulate, retain_graph || create_graph);
+  Pass pass(std::move(wanted), accumulate, retain_graph || create_graph, outputs.size() > 0 ? outputs[0].device() : cpu);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Tensor& y = outputs[i];
     const Edge edge = edge_of(y);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "autodiff/later_sums.h"
+
 namespace tern {
 
 static AutogradState& ensure_state(const Tensor& x) {
@@ -137,7 +139,9 @@ static AutogradState* open_leaf(const Node& node, std::size_t input) {
   const auto* accumulate = dynamic_cast<const AccumulateGrad*>(node.next[input].node.get());
   if (!accumulate || !node.into_leaves) return nullptr;
   AutogradState* const state = autograd_state(accumulate->leaf);
-  return state->hooks.empty() && state->grad.defined() ? state : nullptr;
+  if (!state->hooks.empty() || !state->grad.defined()) return nullptr;
+  if (state->awaits_sum && node.later) node.later->finish();
+  return state;
 }
 
 Tensor Backward::slot(std::size_t input) const {
@@ -179,11 +183,22 @@ std::vector<Backward::Target> Backward::targets(std::span<const std::size_t> inp
   return result;
 }
 
+kernels::PartialSums* Backward::later(std::span<const std::size_t> inputs) const {
+  kernels::PartialSums* sums = nullptr;
+  for (const std::size_t input : inputs) {
+    if (!node_.later) return nullptr;
+    sums = node_.later->for_leaf(*autograd_state(static_cast<const AccumulateGrad&>(*node_.next[input].node).leaf));
+    if (!sums) return nullptr;
+  }
+  return sums;
+}
+
 Tensors AccumulateGrad::backward(std::span<const Tensor> gradients) {
   AutogradState& state = *autograd_state(leaf);
   if (gradients[0].shape() != leaf.shape() || gradients[0].dtype() != leaf.dtype())
     fail("backward", fmt::format("expected a gradient of shape {}, {} for a leaf but got {}, {}", to_string(leaf.shape()),
                                  name(leaf.dtype()), to_string(gradients[0].shape()), name(gradients[0].dtype())));
+  if (state.awaits_sum && later) later->finish();
   accumulate_gradient(state, gradients[0]);
   for (const auto& hook : state.hooks) hook(leaf);
   return {};

@@ -8,6 +8,10 @@
 namespace tern {
 
 struct Node;
+class LaterSums;
+namespace kernels {
+class PartialSums;
+}
 
 /// Where a gradient goes next: the given output of the op that `node` records, or the leaf that it accumulates into.
 struct Edge {
@@ -20,6 +24,7 @@ struct AutogradState final : RefCounted {
   ~AutogradState() override { detail::forget_later_zeros(*this); }
   bool requires_grad = false;
   bool awaits_zeros = false;   ///< grad stands for zeros that are not written: see Note [Later zeros]
+  bool awaits_sum = false;     ///< a sum that goes to grad is left in parts: see LaterSums
   Tensor grad;                 ///< of a leaf
   Ref<Node> node;              ///< the op that made the tensor; null for a leaf
   std::uint32_t output = 0;    ///< which of the op's outputs it is
@@ -67,6 +72,7 @@ struct Node : RefCounted {
   std::uint32_t outputs = 1;
   bool released = false;
   bool into_leaves = false;    ///< this pass adds to leaves' gradients, unrecorded: see Backward::slot
+  LaterSums* later = nullptr;  ///< of the pass that runs
   std::string module;          ///< the path of the module whose forward ran, in anomaly mode
 
  protected:
@@ -97,6 +103,9 @@ class Backward {
   Target target(std::size_t input) const;
   /// The targets of several inputs, all to be written in the same way; none where one of them has none, or two are one.
   std::vector<Target> targets(std::span<const std::size_t> inputs) const;
+  /// What a kernel may leave sums in, in parts, that go to the targets of these inputs, which were asked for before; null where it has to
+  /// add up itself. The sums are there when the pass ends, or something else wants to add to these gradients.
+  kernels::PartialSums* later(std::span<const std::size_t> inputs) const;
 
  private:
   Node& node_;

@@ -226,19 +226,4 @@ void launch_plan(void (*kernel)(Parameters...), unsigned clusters, const Plan& p
   launch_clusters(kernel, clusters * plan.cluster, plan.block(), plan.cluster, shared, stream, std::forward<Arguments>(arguments)...);
 }
 
-/// A kernel that may start while the one before it ends, and waits for that end itself before it reads what that one writes.
-template <class... Parameters, class... Arguments>
-void launch_overlapping(void (*kernel)(Parameters...), dim3 grid, dim3 block, Stream stream, Arguments&&... arguments) {
-  if (!has_clusters(stream)) return launch(kernel, grid, block, 0, stream, std::forward<Arguments>(arguments)...);  // of the same generation
-  use(stream);
-  [&](Parameters... values) {
-    void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    const cudaLaunchConfig_t config{grid, block, 0, handle(stream), &attribute, 1};
-    check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers), "launch");
-  }(std::forward<Arguments>(arguments)...);
-}
-
 }  // namespace tern::gpu::norm

@@ -1,7 +1,7 @@
 #include <numeric>
 
-#include "cuda/allocator.h"
 #include "cuda/layer_norm.cuh"
+#include "cuda/partial_sums.h"
 #include "ops/kernels/layer_norm.h"
 
 // The gradient of layer_norm in one reading of s and g and one writing of dx. About as many blocks as run at once walk over the rows;
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
 
   if (!a.partials) return;
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");  // add_partials may get ready
+  asm volatile("griddepcontrol.launch_dependents;");  // what adds up the parts may get ready
 #endif
   float* const partials = a.partials + std::int64_t(team.cluster()) * sums * a.columns;
   const auto leave = [&](float* sums_of_row, const float(&values)[vectors][width]) {
@@ -232,42 +232,6 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
       partials[k * a.columns + c] = sum;
     }
   }
-}
-
-template <class T>
-struct ParameterGradients {
-  T* outputs[3];  ///< dgamma, dbeta, dbias; null where not asked for
-  bool adds;
-};
-
-/// Adds up what each of `parts` blocks has added up: (parts, sums, columns). `across` threads side by side, a power of two up to 32, have
-/// a column each, and the others every nth part.
-template <class T>
-__global__ void __launch_bounds__(block_size)
-    add_partials(const float* __restrict__ partials, unsigned parts, unsigned sums, unsigned columns, unsigned across,
-                 const ParameterGradients<T> to) {
-  __shared__ float shared[block_size / 32][32];
-  T* const output = to.outputs[blockIdx.y];
-  if (!output) return;
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");  // it started while the blocks that write partials ended
-#endif
-  const unsigned x = threadIdx.x % across, y = threadIdx.x / across, warp = threadIdx.x / 32;
-  const unsigned column = blockIdx.x * across + x;
-  float sum = 0;
-  if (column < columns) {
-#pragma unroll 8
-    for (unsigned part = y; part < parts; part += block_size / across)
-      sum += partials[(std::int64_t(part) * sums + blockIdx.y) * columns + column];
-  }
-  for (unsigned lanes = across; lanes < 32; lanes *= 2) sum += shuffle_xor(sum, lanes);
-  if (threadIdx.x % 32 < across) shared[warp][x] = sum;
-  __syncthreads();
-  if (threadIdx.x >= across || column >= columns) return;
-  sum = 0;
-#pragma unroll
-  for (int i = 0; i < block_size / 32; ++i) sum += shared[i][x];
-  output[column] = convert<T>(to.adds ? convert<float>(output[column]) + sum : sum);
 }
 
 /// Operands whose dtype is known at run time, computed in f64.
@@ -379,7 +343,8 @@ bool differentiate_in_registers(const LayerNormGradArguments& a) {
   unsigned clusters = rows == 0 ? 0 : std::min(blocks_for(rows, plan.rows), at_once);
   if (rows > 0) clusters = std::max(clusters / period, 1u) * period;
   const unsigned sums = with_branch ? 3 : 2;
-  const Workspace partials(with_sums ? std::size_t(clusters) * sums * columns * sizeof(float) : 0, stream);
+  Parts parts(a.later, stream);
+  float* const partials = with_sums ? static_cast<float*>(parts->memory(std::size_t(clusters) * sums * columns * sizeof(float))) : nullptr;
   if (rows > 0) {
     // Neighbouring rows at the same time are best for memory; but where there are few, each cluster has its even share.
     const bool few = period == 1 && rows <= 8 * std::int64_t(clusters) * plan.rows;
@@ -393,7 +358,7 @@ bool differentiate_in_registers(const LayerNormGradArguments& a) {
                                a.rstd.as<const float>(),
                                a.dx.as<T>(),
                                a.dbranch.as<T>(),
-                               with_sums ? partials.as<float>() : nullptr,
+                               partials,
                                rows,
                                share,
                                few ? share : rows,
@@ -407,10 +372,12 @@ bool differentiate_in_registers(const LayerNormGradArguments& a) {
     launch_plan(kernel, clusters, plan, shared, stream, backward, plan);
   }
   if (with_sums) {
-    const unsigned across = columns < 4096 ? 8 : 32;
-    const ParameterGradients<T> to{{a.dgamma.as<T>(), a.dbeta.as<T>(), a.dbias.as<T>()}, a.write == Write::accumulate};
-    launch_overlapping(add_partials<T>, dim3(blocks_for(columns, across), sums), block_size, stream, partials.as<const float>(), clusters,
-                       sums, static_cast<unsigned>(columns), across, to);
+    const View* const to[] = {&a.dgamma, &a.dbeta, &a.dbias};
+    for (unsigned i = 0; i < sums; ++i)
+      if (to[i]->data)
+        parts->add({partials + i * columns, to[i]->data, sums * columns, 1, clusters, static_cast<unsigned>(columns), to[i]->dtype,
+                    a.write == Write::accumulate});
+    parts.finish();
   }
   return true;
 }

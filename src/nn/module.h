@@ -78,7 +78,7 @@ std::int64_t count_parameters(const Module& module);
 void to(Module& module, Device device);
 void to(Module& module, DType dtype);
 
-/// Forgets the gradients; those in a flat buffer are zeroed in place instead, with one fill for each contiguous run.
+/// Forgets the gradients; those in a flat buffer stay there and stand for zeros instead, see Note [Later zeros].
 void zero_grad(const Module& module);
 void zero_grad(const Tensors& parameters);
 

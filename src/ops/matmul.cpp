@@ -105,10 +105,11 @@ static Tensor weight_gradient(const Backward& call, const Tensor& g, const Tenso
 static Tensor bias_gradient(const Backward& call, const Tensor& g) {
   if (context().grad) return sum(g, {0});
   const Tensor rows = contiguous(g);
+  constexpr std::size_t bias[] = {2};
   const Backward::Target to = call.target(2);
   if (to) begin_in_place("linear", to.gradient);
   const Tensor sums = to ? to.gradient : empty({g.size(1)}, g.dtype(), g.device());
-  on(g.device(), [&](auto dev) { kernels::column_sums(dev, rows.view(), sums.view(), to.write); });
+  on(g.device(), [&](auto dev) { kernels::column_sums(dev, rows.view(), sums.view(), to.write, to ? call.later(bias) : nullptr); });
   return to ? Tensor() : sums;
 }
 
@@ -186,7 +187,9 @@ Tensor linear_gelu(const Tensor& x_, const Tensor& weight_, const Tensor& bias_)
     const Backward::Target to = has_bias ? call.target(2) : Backward::Target{};
     if (to) begin_in_place("linear_gelu", to.gradient);
     const Tensor sums = to || !has_bias ? to.gradient : empty({g.size(1)}, g.dtype(), g.device());
-    on(g.device(), [&](auto dev) { kernels::gelu_bias_grad(dev, g.view(), call.saved(2).view(), dx.view(), view_of(sums), to.write); });
+    constexpr std::size_t bias_input[] = {2};
+    kernels::PartialSums* const later = to ? call.later(bias_input) : nullptr;
+    on(g.device(), [&](auto dev) { kernels::gelu_bias_grad(dev, g.view(), call.saved(2).view(), dx.view(), view_of(sums), to.write, later); });
     Tensors gradients = product_gradients(call, dx);
     gradients.push_back(to ? Tensor() : sums);
     return gradients;

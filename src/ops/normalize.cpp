@@ -178,6 +178,7 @@ struct ParameterGradients {
   Tensor gamma, beta, bias;
   Write write = Write::overwrite;
   bool are_new = true;
+  kernels::PartialSums* later = nullptr;
 
   /// The parameters are inputs first, first + 1, ... of the call.
   static ParameterGradients of(const Backward& call, std::size_t first, bool with_bias, const Tensor& s) {
@@ -195,6 +196,7 @@ struct ParameterGradients {
       d.write = to[i].write;
       begin_in_place("layer_norm", gradient);
     }
+    if (!d.are_new) d.later = call.later(inputs);
     return d;
   }
 };
@@ -220,7 +222,8 @@ FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor&
                                    .dgamma = view_of(to.gamma),
                                    .dbeta = view_of(to.beta),
                                    .dbias = view_of(to.bias),
-                                   .write = to.write});
+                                   .write = to.write,
+                                   .later = to.later});
   });
   if (to.are_new) d.gamma = to.gamma, d.beta = to.beta, d.bias = to.bias;
   return d;
