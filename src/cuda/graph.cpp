@@ -1,6 +1,7 @@
 #include "tensor/graph.h"
 
 #include "cuda/allocator.h"
+#include "cuda/input_copies.h"
 #include "cuda/stream.h"
 
 namespace tern::gpu {
@@ -9,25 +10,38 @@ namespace {
 
 class RecordedGraph final : public backend::Graph {
  public:
-  RecordedGraph(cudaGraph_t graph, Stream stream) : stream_(stream) {
-    const cudaError_t counted = cudaGraphGetNodes(graph, nullptr, &nodes_);
-    const cudaError_t code = counted == cudaSuccess ? cudaGraphInstantiate(&executable_, graph, 0) : counted;
-    cudaGraphDestroy(graph);
+  /// The first node is the one that copies the inputs, if there are any.
+  RecordedGraph(cudaGraph_t graph, const InputCopies& inputs, Stream stream) : stream_(stream), graph_(graph), inputs_(inputs) {
+    std::size_t first = 1;
+    cudaError_t code = cudaGraphGetNodes(graph, nullptr, &nodes_);
+    if (code == cudaSuccess && inputs.count > 0) code = cudaGraphGetRootNodes(graph, &first_, &first);
+    if (code == cudaSuccess) code = cudaGraphInstantiate(&executable_, graph, 0);
+    if (code != cudaSuccess) cudaGraphDestroy(graph);
     check(code, "cudaGraphInstantiate");
   }
-  ~RecordedGraph() override { cudaGraphExecDestroy(executable_); }
+  ~RecordedGraph() override {
+    cudaGraphExecDestroy(executable_);
+    cudaGraphDestroy(graph_);
+  }
   RecordedGraph(const RecordedGraph&) = delete;
   RecordedGraph& operator=(const RecordedGraph&) = delete;
 
-  void launch() override {
+  void launch(std::span<const void* const> inputs) override {
     use(stream_);
+    if (inputs_.count > 0) {
+      for (int i = 0; i < inputs_.count; ++i) inputs_.all[i].from = inputs[static_cast<std::size_t>(i)];
+      set_inputs(executable_, first_, inputs_);
+    }
     check(cudaGraphLaunch(executable_, handle(stream_)), "cudaGraphLaunch");
   }
   std::size_t nodes() const override { return nodes_; }
 
  private:
   Stream stream_;
+  cudaGraph_t graph_;  ///< kept, as its nodes name those of the executable one
   cudaGraphExec_t executable_ = nullptr;
+  cudaGraphNode_t first_ = nullptr;
+  InputCopies inputs_;
   std::size_t nodes_ = 0;
 };
 
@@ -43,12 +57,17 @@ class OwnedGraphStream final : public backend::GraphStream {
   void follow(Stream other) override { Event(other).delay(get()); }
   void lead(Stream other) override { Event(get()).delay(other); }
 
-  std::unique_ptr<backend::Graph> record(const std::function<void()>& work) override {
+  std::unique_ptr<backend::Graph> record(const std::function<void()>& work, std::span<const Input> inputs) override {
+    static_assert(most_inputs == InputCopies::most);
+    if (inputs.size() > most_inputs) fail("cuda", "expected at most " + std::to_string(most_inputs) + " inputs of a graph but got " + std::to_string(inputs.size()));
     use(get());
+    InputCopies copies;
+    for (const Input& input : inputs) copies.all[copies.count++] = {input.data, input.data, input.bytes};
     // Relaxed: a first use of a library may take memory, which is no part of the recorded work.
     check(cudaStreamBeginCapture(handle(get()), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
     cudaGraph_t graph = nullptr;
     try {
+      if (copies.count > 0) copy_inputs(copies, get());
       work();
     } catch (...) {
       if (cudaStreamEndCapture(handle(get()), &graph) == cudaSuccess) cudaGraphDestroy(graph);
@@ -60,7 +79,7 @@ class OwnedGraphStream final : public backend::GraphStream {
       cudaGetLastError();
       fail("cuda", std::string("expected work that can be recorded as a graph, without a wait for the device, but got ") + cudaGetErrorString(code));
     }
-    return std::make_unique<RecordedGraph>(graph, get());
+    return std::make_unique<RecordedGraph>(graph, copies, get());
   }
 
  private:

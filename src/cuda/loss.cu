@@ -16,18 +16,16 @@ using namespace gpu;
 
 namespace {
 
-// Exponentials of floats are powers of 2, for which there is an instruction, and logits are multiplied by log2(e) in the subtraction of the
-// maximum. Those of doubles are powers of e.
-template <class C>
-inline constexpr C exponents = std::is_same_v<C, float> ? C(1.44269504088896341) : C(1);  ///< of the base, for each of e
-
+/// e^x; of floats by the instruction for powers of 2. x is a difference of logits: taken before the product with log2(e), it is as good for
+/// large logits as for small ones.
 __device__ __forceinline__ float power(float x) {
+  constexpr float log2_e = 1.44269504088896341f;
   float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * log2_e));
   return result;
 }
 __device__ __forceinline__ double power(double x) { return std::exp(x); }
-__device__ __forceinline__ float exponent_of(float x) { return log2f(x); }
+__device__ __forceinline__ float exponent_of(float x) { return logf(x); }
 __device__ __forceinline__ double exponent_of(double x) { return std::log(x); }
 
 // Threads of a block: to read, many rows at a time are best, and to write, long stretches of few.
@@ -118,21 +116,19 @@ __device__ __forceinline__ C largest(const uint4 (&words)[unroll]) {
   }
 }
 
-/// How far a thread is in its part of a row: the largest logit, and the sums of power(exponents * logit - shift) and of the logits, where
-/// they are wanted. No logits yet: any lower bound but -inf, whose difference to itself is NaN.
+/// How far a thread is in its part of a row: the largest logit, and the sums of e^(logit - top) and of the logits, where they are wanted. No
+/// logits yet: any lower bound but -inf, whose difference to itself is NaN.
 template <class C>
 struct Sums {
-  C top = C(-0x1p100), shift = exponents<C> * C(-0x1p100), powers = 0, logits = 0;
+  C top = C(-0x1p100), powers = 0, logits = 0;
 
   /// Rescales only where the maximum rises, once for many logits.
   __device__ void raise(C to) {
     if (to <= top) return;
+    powers *= power(top - to);
     top = to;
-    const C next = exponents<C> * to;
-    powers *= power(shift - next);
-    shift = next;
   }
-  __device__ C lse() const { return shift + exponent_of(powers); }  ///< in exponents of the base
+  __device__ C lse() const { return top + exponent_of(powers); }
 };
 
 template <class C>
@@ -141,14 +137,14 @@ struct SumsOp {
   static __device__ Sums<C> identity() { return {}; }
   /// The same to the last bit for (b, a), as all lanes of a warp go on with their own result.
   static __device__ Sums<C> combine(const Sums<C>& a, const Sums<C>& b) {
-    const C shift = fmax(a.shift, b.shift), difference = a.shift == b.shift ? C(0) : -fabs(a.shift - b.shift), factor = power(difference);
-    const bool rises = a.shift < b.shift;
-    return {fmax(a.top, b.top), shift, fma(rises ? a.powers : b.powers, factor, rises ? b.powers : a.powers), a.logits + b.logits};
+    const C factor = a.top == b.top ? C(1) : power(-fabs(a.top - b.top));
+    const bool rises = a.top < b.top;
+    return {fmax(a.top, b.top), fma(rises ? a.powers : b.powers, factor, rises ? b.powers : a.powers), a.logits + b.logits};
   }
 };
 template <class C>
 __device__ __forceinline__ Sums<C> shuffle_xor(const Sums<C>& a, unsigned step) {
-  return {gpu::shuffle_xor(a.top, step), gpu::shuffle_xor(a.shift, step), gpu::shuffle_xor(a.powers, step), gpu::shuffle_xor(a.logits, step)};
+  return {gpu::shuffle_xor(a.top, step), gpu::shuffle_xor(a.powers, step), gpu::shuffle_xor(a.logits, step)};
 }
 
 /// The combination of the values of a row's threads, a warp or the block, in all of them. Once in a kernel.
@@ -233,13 +229,38 @@ struct Share {
   }
 };
 
-/// The sums over a row, of which the first round has been read.
-template <class C, class T>
-__device__ __forceinline__ Sums<C> sums_of(const Rows<C, T>& rows, const Share<T>& share, uint4 (&words)[unroll]) {
+/// A thread's vectors of a row. Where `held`, all of them stay in registers from the reading on; else those of one round do, and to come
+/// back to an earlier one is to read it again.
+template <class T, bool held>
+struct Held {
+  uint4 words[held ? rounds : 1][unroll];
+
+  __device__ explicit Held(const Share<T>& share) { restart(share); }
+  __device__ void restart(const Share<T>& share) {
+#pragma unroll
+    for (unsigned r = 0; r < (held ? rounds : 1); ++r) share.read(share.lane + r * unroll * share.threads, words[r]);
+  }
+  /// Calls f(first, words) for each round.
+  template <class F>
+  __device__ __forceinline__ void for_rounds(const Share<T>& share, F&& f) {
+    if constexpr (held) {
+#pragma unroll
+      for (unsigned r = 0; r < rounds; ++r) f(share.lane + r * unroll * share.threads, words[r]);
+    } else {
+      for (unsigned first = share.lane; first < share.vectors; first = share.next(first)) {
+        if (first != share.lane) share.read(first, words[0]);
+        f(first, words[0]);
+      }
+    }
+  }
+};
+
+/// The sums over a row.
+template <class C, class T, bool held>
+__device__ __forceinline__ Sums<C> sums_of(const Rows<C, T>& rows, const Share<T>& share, Held<T, held>& row) {
   const bool with_logits = rows.smoothing != C(0);
   Sums<C> sums;
-  for (unsigned first = share.lane; first < share.vectors; first = share.next(first)) {
-    if (first != share.lane) share.read(first, words);
+  row.for_rounds(share, [&](unsigned first, const uint4 (&words)[unroll]) {
     sums.raise(largest<C, T>(words));
 #pragma unroll
     for (unsigned u = 0; u < unroll; ++u) {
@@ -247,18 +268,18 @@ __device__ __forceinline__ Sums<C> sums_of(const Rows<C, T>& rows, const Share<T
       C values[width<T>], powers = 0, logits = 0;
       unpack<T>(words[u], values);
 #pragma unroll
-      for (const C value : values) powers += power(fma(value, exponents<C>, -sums.shift));
+      for (const C value : values) powers += power(value - sums.top);
       sums.powers += powers;
       if (!with_logits) continue;
 #pragma unroll
       for (const C value : values) logits += value;
       sums.logits += logits;
     }
-  }
+  });
   share.for_singles([&](std::int64_t i) {
     const C logit = convert<C>(share.row[i]);
     sums.raise(logit);
-    sums.powers += power(fma(logit, exponents<C>, -sums.shift));
+    sums.powers += power(logit - sums.top);
     sums.logits += logit;
   });
   return combine_row<SumsOp<C>>(sums, share.threads);
@@ -266,7 +287,7 @@ __device__ __forceinline__ Sums<C> sums_of(const Rows<C, T>& rows, const Share<T
 
 template <class C, class T>
 __device__ __forceinline__ C loss_of(const Rows<C, T>& rows, std::int64_t n, const Sums<C>& sums, C logit) {
-  const C lse = sums.lse() / exponents<C>;
+  const C lse = sums.lse();
   C loss = rows.sharp * (lse - logit);
   if (rows.smoothing != C(0)) loss += rows.smoothing * (lse - sums.logits / static_cast<C>(rows.columns));
   return rows.weights ? loss * rows.weights[n] : loss;
@@ -277,18 +298,17 @@ __device__ __forceinline__ C target_logit(const Rows<C, T>& rows, const Share<T>
   return target < 0 || target >= rows.columns ? std::numeric_limits<C>::quiet_NaN() : convert<C>(share.row[target]);
 }
 
-/// Writes the gradient of a row, of which the first round has been read, to `out`, which may be the row. `lse` counts exponents of the base.
-template <class C, class T>
+/// Writes the gradient of a row to `out`, which may be the row.
+template <class C, class T, bool held>
 __device__ __forceinline__ void write_gradient(const Rows<C, T>& rows, const Share<T>& share, std::int64_t target, C lse, C g, T* out,
-                                               uint4 (&words)[unroll]) {
+                                               Held<T, held>& row) {
   const C factor = rows.weights ? g * rows.weights[share.n] : g, even = rows.smoothing / static_cast<C>(rows.columns);
-  const auto derivative = [&](C logit) { return factor * (power(fma(logit, exponents<C>, -lse)) - even); };
+  const auto derivative = [&](C logit) { return factor * (power(logit - lse) - even); };
   const bool hits = target >= 0 && target < rows.columns && share.owns(target);
   const C at_target = hits ? derivative(convert<C>(share.row[target])) - factor * rows.sharp : C(0);
   // The two rows are equally far from an aligned address, unless one has neighbours without gaps and the other has not.
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(out + share.head) % 16 == 0;
-  for (unsigned first = share.lane; first < share.vectors; first = share.next(first)) {
-    if (first != share.lane) share.read(first, words);
+  row.for_rounds(share, [&](unsigned first, const uint4 (&words)[unroll]) {
 #pragma unroll
     for (unsigned u = 0; u < unroll; ++u) {
       if (!share.has(first, u)) continue;
@@ -304,7 +324,7 @@ __device__ __forceinline__ void write_gradient(const Rows<C, T>& rows, const Sha
         for (int k = 0; k < width<T>; ++k) to[k] = convert<T>(values[k]);
       }
     }
-  }
+  });
   share.for_singles([&](std::int64_t i) { out[i] = convert<T>(derivative(convert<C>(share.row[i]))); });
   if (hits) out[target] = convert<T>(at_target);  // over what this very thread wrote
 }
@@ -318,15 +338,14 @@ template <class C, class T>
 __global__ void __launch_bounds__(reading_threads, 5) losses_of_rows(__grid_constant__ const Rows<C, T> rows, C* lse, C* losses) {
   const Share<T> share(rows);
   if (share.n >= rows.count) return;
-  uint4 words[unroll];
-  share.read(share.lane, words);
+  Held<T, false> row(share);
   const std::int64_t target = rows.targets[share.n];
   C loss = 0, top = 0;
   if (target != rows.ignore_index) {
     const C logit = target_logit(rows, share, target);
-    const Sums<C> sums = sums_of(rows, share, words);
+    const Sums<C> sums = sums_of(rows, share, row);
     loss = loss_of(rows, share.n, sums, logit);
-    top = sums.lse() / exponents<C>;
+    top = sums.lse();
   }
   if (share.lane != 0) return;
   losses[share.n] = loss;
@@ -338,21 +357,20 @@ __global__ void __launch_bounds__(writing_threads, 2)
     gradients_of_rows(__grid_constant__ const Rows<C, T> rows, const C* lse, Factors<C> factors, T* dx, std::int64_t dx_stride) {
   const Share<T> share(rows);
   if (share.n >= rows.count) return;
-  uint4 words[unroll];
-  share.read(share.lane, words);
+  Held<T, false> row(share);
   const std::int64_t target = rows.targets[share.n];
   T* const out = dx + share.n * dx_stride;
   if (target == rows.ignore_index) return write_zeros(rows, share, out);
-  write_gradient(rows, share, target, lse[share.n] * exponents<C>, factors[share.n], out, words);
+  write_gradient(rows, share, target, lse[share.n], factors[share.n], out, row);
 }
 
-template <class C, class T>
-__global__ void __launch_bounds__(writing_threads, 2)
+/// Where a row is `held`, it is read once; else the second reading finds it in a cache.
+template <class C, class T, bool held>
+__global__ void __launch_bounds__(writing_threads, held ? 1 : 2)
     losses_and_gradients_of_rows(__grid_constant__ const Rows<C, T> rows, Factors<C> factors, C* losses, T* dx) {
   const Share<T> share(rows);
   if (share.n >= rows.count) return;
-  uint4 words[unroll];
-  share.read(share.lane, words);
+  Held<T, held> row(share);
   const std::int64_t target = rows.targets[share.n];
   T* const out = dx + share.n * rows.stride;
   C loss = 0;
@@ -360,10 +378,10 @@ __global__ void __launch_bounds__(writing_threads, 2)
     write_zeros(rows, share, out);
   } else {
     const C logit = target_logit(rows, share, target);  // before any thread writes: they meet in sums_of
-    const Sums<C> sums = sums_of(rows, share, words);
+    const Sums<C> sums = sums_of(rows, share, row);
     loss = loss_of(rows, share.n, sums, logit);
-    share.read(share.lane, words);
-    write_gradient(rows, share, target, sums.lse(), factors[share.n], out, words);
+    if constexpr (!held) row.restart(share);
+    write_gradient(rows, share, target, sums.lse(), factors[share.n], out, row);
   }
   if (share.lane == 0) losses[share.n] = loss;
 }
@@ -500,7 +518,9 @@ void cross_entropy_grad(Cuda, const View& x, const View& lse, const TokenTargets
 
 void cross_entropy_with_grad(Cuda, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses) {
   with_rows(x, tokens, writing_threads, [&]<class C, class T>(const Rows<C, T>& rows, unsigned blocks, unsigned block) {
-    launch(losses_and_gradients_of_rows<C, T>, blocks, block, 0, losses.stream, rows, Factors<C>(of_loss), losses.as<C>(), x.as<T>());
+    const bool is_held = sizeof(C) == sizeof(float) && rows.columns <= std::int64_t(rounds * unroll * width<T>) * rows.threads;
+    launch(is_held ? losses_and_gradients_of_rows<C, T, sizeof(C) == sizeof(float)> : losses_and_gradients_of_rows<C, T, false>, blocks, block, 0,
+           losses.stream, rows, Factors<C>(of_loss), losses.as<C>(), x.as<T>());
   });
 }
 

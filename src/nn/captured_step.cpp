@@ -87,14 +87,21 @@ Tensor CapturedStep::run(const Tensors& inputs) {
     return result;
   }
   Recording& recording = found->second;
-  {
-    const NoGrad unrecorded;
-    for (std::size_t i = 0; i < inputs.size(); ++i) copy_(recording.inputs[i], inputs[i]);
-  }
   // The seed is part of every kernel that draws.
   if (!recording.graph || (recording.draws > 0 && recording.seed != context().generator.seed())) record(recording);
   place_randomness();
-  recording.graph->launch();
+  const NoGrad unrecorded;
+  Tensors sources;
+  std::vector<const void*> places;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (i >= backend::GraphStream::most_inputs) {
+      copy_(recording.inputs[i], inputs[i]);
+      continue;
+    }
+    sources.push_back(contiguous(inputs[i]));
+    places.push_back(sources.back().view().data);
+  }
+  recording.graph->launch(places);
   Generator& generator = context().generator;
   generator.set_position(generator.position() + recording.draws);
   mirror_ += recording.draws;
@@ -108,6 +115,9 @@ void CapturedStep::record(Recording& recording) {
   const Generator before = generator;
   // Draws are recorded from 0 on; where a replay begins is added in device memory.
   recording.seed = generator.seed();
+  std::vector<backend::GraphStream::Input> inputs;
+  for (const Tensor& x : recording.inputs)
+    if (inputs.size() < backend::GraphStream::most_inputs) inputs.push_back({x.view().data, static_cast<std::size_t>(x.numel()) * size_of(x.dtype())});
   generator.set_position(0);
   generator.set_base(static_cast<const std::uint64_t*>(position_.view().data));
   try {
@@ -117,7 +127,7 @@ void CapturedStep::record(Recording& recording) {
       const NoGrad unrecorded;
       if (recording.draws > 0) add_(position_, static_cast<double>(recording.draws));
       write_later_zeros();
-    });
+    }, inputs);
   } catch (...) {
     generator = before;
     throw;

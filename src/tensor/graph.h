@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "tensor/device.h"
 
@@ -10,7 +11,8 @@ namespace tern::backend {
 class Graph {
  public:
   virtual ~Graph() = default;
-  virtual void launch() = 0;
+  /// `inputs`: what each of the recording's inputs is filled from this time.
+  virtual void launch(std::span<const void* const> inputs = {}) = 0;
   /// Kernels, copies and fills in it.
   virtual std::size_t nodes() const = 0;
 };
@@ -24,8 +26,13 @@ class GraphStream {
   virtual void follow(Stream other) = 0;
   virtual void lead(Stream other) = 0;
   /// Calls `work`, which queues on this stream alone; nothing runs. Throws Error if the work cannot be recorded, because it
-  /// waits for the device.
-  virtual std::unique_ptr<Graph> record(const std::function<void()>& work) = 0;
+  /// waits for the device. At each launch the inputs, at most `most_inputs`, are filled first, as a part of the graph.
+  struct Input {
+    void* data;
+    std::size_t bytes;
+  };
+  static constexpr std::size_t most_inputs = 32;
+  virtual std::unique_ptr<Graph> record(const std::function<void()>& work, std::span<const Input> inputs = {}) = 0;
 };
 
 /// The CPU has no graphs: null.

@@ -1,11 +1,13 @@
 #include "nn/captured_step.h"
 
+#include "autodiff/later_zeros.h"
 #include "fixture.h"
 #include "ops/factory.h"
 #include "ops/loss.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "ops/view.h"
 
 using namespace tern;
 
@@ -98,4 +100,35 @@ TEST_CASE("a step that waits for the device is refused, and the next is well", "
   CHECK(step({x + 1}).to_vector<float>() == std::vector<float>{4, 4, 4});
   CHECK_THROWS_AS(step({Tensor()}), Error);
   CHECK_THROWS_AS(step({full({3}, 2)}), Error);
+}
+
+TEST_CASE("a captured step takes inputs of any number and stride, and gradients zeroed outside of it", "[capture][cuda]") {
+  const Device device = cuda();
+  Tensor w = full({3}, 2.0, DType::f32, device).set_requires_grad();
+  const Tensor gradient = zeros({3}, DType::f32, device);
+  w.set_grad(gradient);
+  nn::CapturedStep step(
+      [&](const Tensors& inputs) {
+        Tensor total = sum(w * inputs[0]);
+        for (std::size_t i = 1; i < inputs.size(); ++i) total = total + sum(w * inputs[i]);
+        total.backward();
+        return total.detach();
+      },
+      device);
+  double expected = 0;
+  for (int pass = 0; pass < 6; ++pass) {
+    if (pass != 3) zero_later(w), expected = 0;
+    Tensors inputs;
+    double sum_of_inputs = 0;
+    for (int i = 0; i < 40; ++i) {
+      const double value = 1 + pass + 0.5 * i;
+      sum_of_inputs += value;
+      const Tensor wide = full({3, 2}, value, DType::f32, device);
+      inputs.push_back(i % 2 == 0 ? select(wide, 1, 1) : full({3}, value, DType::f32, device));
+    }
+    expected += sum_of_inputs;
+    CHECK(step(inputs).item<float>() == Approx(6 * sum_of_inputs));
+    CHECK(w.grad().to_vector<float>() == std::vector<float>(3, static_cast<float>(expected)));
+  }
+  CHECK(step.recordings() == 1);
 }
