@@ -11,7 +11,7 @@ namespace tern::kernels {
 class PartialSums {
  public:
   virtual ~PartialSums() = default;
-  /// Queues the additions. The sums are not there before; finish is called by itself where the parts take more than 32 MiB.
+  /// Queues the additions. The sums are not there before; finish is called by itself where the parts take more than 16 MiB.
   virtual void finish() = 0;
 };
 
