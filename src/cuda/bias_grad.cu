@@ -16,7 +16,6 @@ using namespace gpu;
 namespace {
 
 constexpr int lanes = 32, warps = block_size / lanes;  ///< a row of a block's columns belongs to a warp
-constexpr int rows_at_once = 4;  ///< of a warp
 constexpr std::int64_t most_strips = 256;
 
 /// gelu_tanh'(x). In float32 by the hardware's exp, and without tanh, which takes 25 instructions: 0.5 (1 + tanh u) is the sigmoid of 2u.
@@ -42,31 +41,22 @@ __global__ void __launch_bounds__(block_size)
   const std::int64_t end = min(rows, (blockIdx.y + 1) * rows_in_strip);
   C sums[width] = {};
   if (column < columns) {
-    for (std::int64_t row = blockIdx.y * rows_in_strip + threadIdx.x / lanes; row < end; row += rows_at_once * warps) {
-      // All are asked for before the first is looked at: dx may be g or x, so that the compiler would not do it.
-      Vector<T, width> in[rows_at_once], before[has_gelu ? rows_at_once : 1];
+    for (std::int64_t row = blockIdx.y * rows_in_strip + threadIdx.x / lanes; row < end; row += warps) {
+      const std::int64_t at = row * columns + column;
+      const Vector<T, width> in = read_vector<width>(g + at);
+      if constexpr (has_gelu) {
+        const Vector<T, width> before = read_vector<width>(x + at);
+        Vector<T, width> out;
 #pragma unroll
-      for (int r = 0; r < rows_at_once; ++r) {
-        if (row + r * warps >= end) continue;
-        in[r] = read_vector<width>(g + (row + r * warps) * columns + column);
-        if constexpr (has_gelu) before[r] = read_vector<width>(x + (row + r * warps) * columns + column);
-      }
-#pragma unroll
-      for (int r = 0; r < rows_at_once; ++r) {
-        if (row + r * warps >= end) continue;
-        if constexpr (has_gelu) {
-          Vector<T, width> out;
-#pragma unroll
-          for (int k = 0; k < width; ++k) {
-            const C gradient = convert<C>(in[r].values[k]) * gelu_derivative(convert<C>(before[r].values[k]));
-            out.values[k] = convert<T>(gradient);
-            sums[k] += gradient;
-          }
-          write_vector(dx + (row + r * warps) * columns + column, out);
-        } else {
-#pragma unroll
-          for (int k = 0; k < width; ++k) sums[k] += convert<C>(in[r].values[k]);
+        for (int k = 0; k < width; ++k) {
+          const C gradient = convert<C>(in.values[k]) * gelu_derivative(convert<C>(before.values[k]));
+          out.values[k] = convert<T>(gradient);
+          sums[k] += gradient;
         }
+        write_vector(dx + at, out);
+      } else {
+#pragma unroll
+        for (int k = 0; k < width; ++k) sums[k] += convert<C>(in.values[k]);
       }
     }
   }
@@ -90,8 +80,8 @@ void sum(const View& g, const View& x, const View& dx, const View& sums, Write w
   bool is_vector = columns % widest == 0 && is_aligned(g.data, widest * sizeof(T));
   if (has_gelu) is_vector = is_vector && is_aligned(x.data, widest * sizeof(T)) && is_aligned(dx.data, widest * sizeof(T));
   const unsigned across = blocks_for(columns, lanes * (is_vector ? widest : 1));
-  // Some six blocks for each of a large device's multiprocessors, with two rows and more for each warp.
-  const std::int64_t wanted = std::clamp<std::int64_t>((792 + across - 1) / across, 1, most_strips);
+  // Some eight blocks for each of a large device's multiprocessors, with two rows and more for each warp.
+  const std::int64_t wanted = std::clamp<std::int64_t>((1056 + across - 1) / across, 1, most_strips);
   const std::int64_t rows_in_strip = std::max<std::int64_t>((rows + wanted - 1) / wanted, 2 * warps);
   const auto count = static_cast<unsigned>((rows + rows_in_strip - 1) / rows_in_strip);
   Parts parts(later, g.stream);

@@ -1,5 +1,7 @@
 #include "cuda/partial_sums.h"
 
+#include <algorithm>
+
 #include "cuda/convert.cuh"
 #include "cuda/launch.h"
 #include "cuda/warp.cuh"
@@ -9,13 +11,11 @@ namespace tern::gpu {
 
 namespace {
 
-constexpr int across = 32, groups = block_size / across;  ///< columns of a block, and threads that share one
+constexpr int across = 16, groups = block_size / across;  ///< columns of a block, and threads that share one
 constexpr int most_sums = 64;                             ///< of a kernel: its parameters take up to 4 KB
 
 struct Sums {
   PartialSum all[most_sums];
-  unsigned first_block[most_sums];
-  unsigned count;
 };
 
 /// A column's sum over the parts, in the threads whose group is 0.
@@ -25,7 +25,7 @@ __device__ C add_up(const PartialSum& sum, unsigned column, C (&shared)[groups][
   C total = 0;
   if (column < sum.columns) {
     const C* const parts = static_cast<const C*>(sum.parts) + column;
-#pragma unroll 16
+#pragma unroll 8
     for (unsigned part = y; part < sum.count; part += groups) total += parts[part * sum.pitch];
   }
   shared[y][x] = total;
@@ -37,22 +37,15 @@ __device__ C add_up(const PartialSum& sum, unsigned column, C (&shared)[groups][
   return total;
 }
 
-/// Which of the sums a block has: each lane looks at two, so that nothing is searched step by step.
-__device__ int sum_of_block(const Sums& sums) {
-  static_assert(most_sums == 2 * 32);
-  const unsigned lane = threadIdx.x % 32, other = lane + 32;
-  const bool begun = lane < sums.count && blockIdx.x >= sums.first_block[lane], other_begun = other < sums.count && blockIdx.x >= sums.first_block[other];
-  return __popc(__ballot_sync(whole_warp, begun)) + __popc(__ballot_sync(whole_warp, other_begun)) - 1;
-}
-
+/// A row of blocks for each sum.
 __global__ void __launch_bounds__(block_size) add_parts(__grid_constant__ const Sums sums) {
   __shared__ double shared[groups][across];
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");  // it may have started while the kernel ended that leaves the parts
 #endif
-  const int mine = sum_of_block(sums);
-  const PartialSum& sum = sums.all[mine];
-  const unsigned column = (blockIdx.x - sums.first_block[mine]) * across + threadIdx.x % across;
+  const PartialSum& sum = sums.all[blockIdx.y];
+  const unsigned column = blockIdx.x * across + threadIdx.x % across;
+  if (blockIdx.x * across >= sum.columns) return;
   double total = 0;
   if (sum.dtype == DType::f64) total = add_up<double>(sum, column, shared);
   else total = add_up<float>(sum, column, reinterpret_cast<float(&)[groups][across]>(shared));
@@ -62,7 +55,7 @@ __global__ void __launch_bounds__(block_size) add_parts(__grid_constant__ const 
 }
 
 /// The kernel may start while the one before it ends, and waits for that end itself.
-void launch_overlapping(unsigned blocks, Stream stream, const Sums& sums) {
+void launch_overlapping(dim3 blocks, Stream stream, const Sums& sums) {
   int generation = 0;
   check(cudaDeviceGetAttribute(&generation, cudaDevAttrComputeCapabilityMajor, stream.device.index), "cudaDeviceGetAttribute");
   if (generation < 9) return launch(add_parts, blocks, block_size, 0, stream, sums);
@@ -85,16 +78,16 @@ void* DevicePartialSums::memory(std::size_t bytes) {
 }
 
 void DevicePartialSums::finish() {
-  for (std::size_t first = 0; first < sums_.size(); first += most_sums) {
+  // Long ones and short ones apart, as a row of blocks has enough for the longest.
+  constexpr unsigned similar = 16;
+  std::stable_sort(sums_.begin(), sums_.end(), [](const PartialSum& a, const PartialSum& b) { return a.columns > b.columns; });
+  for (std::size_t first = 0, last = 0; first < sums_.size(); first = last) {
     Sums some{};
-    some.count = static_cast<unsigned>(std::min(sums_.size() - first, std::size_t(most_sums)));
-    unsigned blocks = 0;
-    for (unsigned i = 0; i < some.count; ++i) {
-      some.all[i] = sums_[first + i];
-      some.first_block[i] = blocks;
-      blocks += blocks_for(some.all[i].columns, across);
+    while (last < sums_.size() && last - first < most_sums && sums_[first].columns <= similar * sums_[last].columns) {
+      some.all[last - first] = sums_[last];
+      ++last;
     }
-    launch_overlapping(blocks, stream_, some);
+    launch_overlapping(dim3(blocks_for(sums_[first].columns, across), static_cast<unsigned>(last - first)), stream_, some);
   }
   sums_.clear();
   memory_.clear();
