@@ -14,7 +14,7 @@ class RecordedGraph final : public backend::Graph {
   RecordedGraph(cudaGraph_t graph, const InputCopies& inputs, Stream stream) : stream_(stream), graph_(graph), inputs_(inputs) {
     std::size_t first = 1;
     cudaError_t code = cudaGraphGetNodes(graph, nullptr, &nodes_);
-    if (code == cudaSuccess && inputs.count > 0) code = cudaGraphGetRootNodes(graph, &first_, &first);
+    if (code == cudaSuccess && !inputs.empty()) code = cudaGraphGetRootNodes(graph, &first_, &first);
     if (code == cudaSuccess) code = cudaGraphInstantiate(&executable_, graph, 0);
     if (code != cudaSuccess) cudaGraphDestroy(graph);
     check(code, "cudaGraphInstantiate");
@@ -26,9 +26,10 @@ class RecordedGraph final : public backend::Graph {
   RecordedGraph(const RecordedGraph&) = delete;
   RecordedGraph& operator=(const RecordedGraph&) = delete;
 
-  void launch(std::span<const void* const> inputs) override {
+  void launch(std::span<const void* const> inputs, std::uint64_t number) override {
     use(stream_);
-    if (inputs_.count > 0) {
+    if (!inputs_.empty()) {
+      inputs_.number = number;
       for (int i = 0; i < inputs_.count; ++i) inputs_.all[i].from = inputs[static_cast<std::size_t>(i)];
       set_inputs(executable_, first_, inputs_);
     }
@@ -57,17 +58,18 @@ class OwnedGraphStream final : public backend::GraphStream {
   void follow(Stream other) override { Event(other).delay(get()); }
   void lead(Stream other) override { Event(get()).delay(other); }
 
-  std::unique_ptr<backend::Graph> record(const std::function<void()>& work, std::span<const Input> inputs) override {
+  std::unique_ptr<backend::Graph> record(const std::function<void()>& work, std::span<const Input> inputs, std::uint64_t* number) override {
     static_assert(most_inputs == InputCopies::most);
     if (inputs.size() > most_inputs) fail("cuda", "expected at most " + std::to_string(most_inputs) + " inputs of a graph but got " + std::to_string(inputs.size()));
     use(get());
     InputCopies copies;
+    copies.number_at = number;
     for (const Input& input : inputs) copies.all[copies.count++] = {input.data, input.data, input.bytes};
     // Relaxed: a first use of a library may take memory, which is no part of the recorded work.
     check(cudaStreamBeginCapture(handle(get()), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
     cudaGraph_t graph = nullptr;
     try {
-      if (copies.count > 0) copy_inputs(copies, get());
+      if (!copies.empty()) copy_inputs(copies, get());
       work();
     } catch (...) {
       if (cudaStreamEndCapture(handle(get()), &graph) == cudaSuccess) cudaGraphDestroy(graph);

@@ -6,6 +6,8 @@ namespace {
 
 /// A row of blocks for each input.
 __global__ void __launch_bounds__(block_size) bring(__grid_constant__ const InputCopies copies) {
+  if (copies.number_at && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *copies.number_at = copies.number;
+  if (copies.count == 0) return;
   const InputCopies::Copy& copy = copies.all[blockIdx.y];
   const std::size_t thread = std::size_t(blockIdx.x) * block_size + threadIdx.x, threads = std::size_t(gridDim.x) * block_size;
   const bool is_aligned = (reinterpret_cast<std::uintptr_t>(copy.from) | reinterpret_cast<std::uintptr_t>(copy.to)) % sizeof(uint4) == 0;
@@ -19,7 +21,7 @@ dim3 grid_for(const InputCopies& copies) {
   std::size_t longest = 0;
   for (int i = 0; i < copies.count; ++i) longest = std::max(longest, copies.all[i].bytes);
   constexpr std::size_t most_blocks = 1024;
-  return dim3(static_cast<unsigned>(std::clamp<std::size_t>(longest / (sizeof(uint4) * block_size), 1, most_blocks)), static_cast<unsigned>(copies.count));
+  return dim3(static_cast<unsigned>(std::clamp<std::size_t>(longest / (sizeof(uint4) * block_size), 1, most_blocks)), static_cast<unsigned>(std::max(copies.count, 1)));
 }
 
 }  // namespace

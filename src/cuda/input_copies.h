@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 
 #include "cuda/launch.h"
 
@@ -16,6 +17,10 @@ struct InputCopies {
   };
   Copy all[most];
   int count = 0;
+  std::uint64_t* number_at = nullptr;  ///< where `number` is written
+  std::uint64_t number = 0;
+
+  bool empty() const { return count == 0 && !number_at; }
 };
 
 /// The kernel node that does these copies, as a launch and as parameters for a graph's node; `copies` must outlive the call that takes them.

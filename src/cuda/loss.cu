@@ -207,26 +207,38 @@ __global__ void __launch_bounds__(writing_threads) add_parts(const Totals<C>* pa
   if (threadIdx.x == 0) result.write(totals);
 }
 
+constexpr std::size_t most_scalings = 4;
+/// A row of blocks for each.
+template <class T>
+struct Scalings {
+  struct {
+    const T* x;
+    T* y;
+    std::int64_t count;
+    bool adds, vectors;
+  } all[most_scalings];
+};
+
 /// y = factor * x, or added to y: a vector for each thread, or where there are none an element.
-template <class C, class T, bool vectors>
-__global__ void __launch_bounds__(block_size) scaled(const T* x, Factors<C> factors, T* y, std::int64_t count, bool adds) {
-  constexpr int step = vectors ? width<T> : 1;
-  const std::int64_t i = (std::int64_t(blockIdx.x) * block_size + threadIdx.x) * step;
+template <class C, class T>
+__global__ void __launch_bounds__(block_size) scaled(__grid_constant__ const Scalings<T> scalings, Factors<C> factors) {
+  const auto& [x, y, count, adds, vectors] = scalings.all[blockIdx.y];
+  const std::int64_t i = (std::int64_t(blockIdx.x) * block_size + threadIdx.x) * (vectors ? width<T> : 1);
   if (i >= count) return;
-  if constexpr (vectors) {
-    const uint4 word = *reinterpret_cast<const uint4*>(x + i);
-    uint4 before{};
-    if (adds) before = *reinterpret_cast<const uint4*>(y + i);
-    C values[width<T>], sums[width<T>];
-    unpack<T>(word, values);
-    unpack<T>(before, sums);
-    const C by = factors[0];
-#pragma unroll
-    for (int k = 0; k < width<T>; ++k) sums[k] = fma(by, values[k], sums[k]);
-    __stcg(reinterpret_cast<uint4*>(y + i), pack<T>(sums));
-  } else {
-    y[i] = convert<T>(fma(factors[0], convert<C>(x[i]), adds ? convert<C>(y[i]) : C(0)));
+  const C by = factors[0];
+  if (!vectors) {
+    y[i] = convert<T>(fma(by, convert<C>(x[i]), adds ? convert<C>(y[i]) : C(0)));
+    return;
   }
+  const uint4 word = *reinterpret_cast<const uint4*>(x + i);
+  uint4 before{};
+  if (adds) before = *reinterpret_cast<const uint4*>(y + i);
+  C values[width<T>], sums[width<T>];
+  unpack<T>(word, values);
+  unpack<T>(before, sums);
+#pragma unroll
+  for (int k = 0; k < width<T>; ++k) sums[k] = fma(by, values[k], sums[k]);
+  __stcg(reinterpret_cast<uint4*>(y + i), pack<T>(sums));
 }
 
 /// Threads of a row: a warp, or a block that takes several rounds.
@@ -296,15 +308,24 @@ void cross_entropy_with_grad(Cuda, const View& x, const TokenTargets& tokens, co
   });
 }
 
-void scale(Cuda, const View& x, const LossGradient& of_loss, const View& y, Write write) {
-  const std::int64_t count = x.numel();
-  if (count == 0) return;
-  const bool adds = write == Write::accumulate;
-  dispatch_floats(x.dtype, "scale", [&]<class T>() {
-    using C = computed_t<T>;
-    const bool vectors = count % width<T> == 0 && is_aligned(x.data, 16) && is_aligned(y.data, 16);
-    launch(vectors ? scaled<C, T, true> : scaled<C, T, false>, blocks_for(count, block_size * (vectors ? width<T> : 1)), block_size, 0, y.stream,
-           x.as<const T>(), Factors<C>(of_loss), y.as<T>(), count, adds);
+void scale(Cuda, std::span<const Scaling> all, const LossGradient& of_loss) {
+  if (all.empty()) return;
+  dispatch_floats(all[0].x.dtype, "scale", [&]<class T>() {
+    for (std::size_t first = 0; first < all.size(); first += most_scalings) {
+      const auto some = all.subspan(first, std::min(most_scalings, all.size() - first));
+      Scalings<T> scalings{};
+      std::int64_t most_threads = 0;
+      for (std::size_t i = 0; i < some.size(); ++i) {
+        const auto& [x, y, write] = some[i];
+        const std::int64_t count = x.numel();
+        const bool vectors = count % width<T> == 0 && is_aligned(x.data, 16) && is_aligned(y.data, 16);
+        scalings.all[i] = {x.as<const T>(), y.as<T>(), count, write == Write::accumulate, vectors};
+        most_threads = std::max(most_threads, vectors ? count / width<T> : count);
+      }
+      if (most_threads == 0) continue;
+      launch(scaled<computed_t<T>, T>, dim3(blocks_for(most_threads), static_cast<unsigned>(some.size())), block_size, 0, some[0].y.stream, scalings,
+             Factors<computed_t<T>>(of_loss));
+    }
   });
 }
 

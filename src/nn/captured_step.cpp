@@ -3,7 +3,6 @@
 #include "autodiff/later_zeros.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
-#include "ops/pointwise.h"
 
 namespace tern::nn {
 
@@ -89,7 +88,6 @@ Tensor CapturedStep::run(const Tensors& inputs) {
   Recording& recording = found->second;
   // The seed is part of every kernel that draws.
   if (!recording.graph || (recording.draws > 0 && recording.seed != context().generator.seed())) record(recording);
-  place_randomness();
   const NoGrad unrecorded;
   Tensors sources;
   std::vector<const void*> places;
@@ -101,10 +99,9 @@ Tensor CapturedStep::run(const Tensors& inputs) {
     sources.push_back(contiguous(inputs[i]));
     places.push_back(sources.back().view().data);
   }
-  recording.graph->launch(places);
   Generator& generator = context().generator;
+  recording.graph->launch(places, generator.position());
   generator.set_position(generator.position() + recording.draws);
-  mirror_ += recording.draws;
   nodes_ = recording.graph->nodes();
   return recording.result;
 }
@@ -113,7 +110,7 @@ void CapturedStep::record(Recording& recording) {
   if (!position_.defined()) position_ = zeros({}, DType::i64, device_);
   Generator& generator = context().generator;
   const Generator before = generator;
-  // Draws are recorded from 0 on; where a replay begins is added in device memory.
+  // Draws are recorded from 0 on; where a replay begins is written to device memory by each launch, and added there.
   recording.seed = generator.seed();
   std::vector<backend::GraphStream::Input> inputs;
   for (const Tensor& x : recording.inputs)
@@ -124,24 +121,13 @@ void CapturedStep::record(Recording& recording) {
     recording.graph = stream_->record([&] {
       recording.result = step_(recording.inputs);
       recording.draws = generator.position();
-      const NoGrad unrecorded;
-      if (recording.draws > 0) add_(position_, static_cast<double>(recording.draws));
       write_later_zeros();
-    }, inputs);
+    }, inputs, static_cast<std::uint64_t*>(position_.view().data));
   } catch (...) {
     generator = before;
     throw;
   }
   generator = before;
-}
-
-/// The device's position follows the host's where something else has drawn or seeded in between.
-void CapturedStep::place_randomness() {
-  const std::uint64_t position = context().generator.position();
-  if (position == mirror_) return;
-  const NoGrad unrecorded;
-  copy_(position_, Tensor::from(std::vector<std::int64_t>{static_cast<std::int64_t>(position)}, {}, device_));
-  mirror_ = position;
 }
 
 }  // namespace tern::nn

@@ -38,14 +38,12 @@ class CapturedStep {
 
   Tensor run(const Tensors& inputs);
   void record(Recording& recording);
-  void place_randomness();
 
   Function step_;
   Device device_;
   std::unique_ptr<backend::GraphStream> stream_;
   std::map<Key, Recording> recordings_;
-  Tensor position_;                  ///< of the random numbers, i64 (), on the device; the graphs move it
-  std::uint64_t mirror_ = 0;         ///< what it holds
+  Tensor position_;                  ///< of the random numbers, i64 (), on the device; each launch writes it
   std::size_t nodes_ = 0;
 };
 

@@ -250,15 +250,21 @@ HeadGradients make_gradients(const Head& head, bool rows, bool weight, bool bias
   return {made(head.rows, rows), made(head.weight, weight), made(head.bias, bias)};
 }
 
-/// A gradient that was kept, times what arrives; undefined where it was added to the input's slot.
-Tensor scaled(const Backward& call, std::size_t input, const Tensor& kept, const kernels::LossGradient& of_loss) {
-  if (!kept.defined()) return {};
+/// The gradients of the first inputs that were kept, times what arrives; undefined where they were added to an input's slot.
+Tensors scaled(const Backward& call, const Tensors& kept, const kernels::LossGradient& of_loss) {
   const NoGrad outside;
-  const Backward::Target to = call.target(input);
-  const Tensor y = to ? to.gradient : empty(kept.shape(), kept.dtype(), kept.device());
-  if (to) begin_in_place("linear_cross_entropy", y);
-  on(y.device(), [&](auto dev) { kernels::scale(dev, kept.view(), of_loss, y.view(), to.write); });
-  return to ? Tensor() : y;
+  Tensors gradients(kept.size());
+  std::vector<kernels::Scaling> all;
+  for (std::size_t input = 0; input < kept.size(); ++input) {
+    const Tensor& x = kept[input];
+    if (!x.defined()) continue;
+    const Backward::Target to = call.target(input);
+    if (to) begin_in_place("linear_cross_entropy", to.gradient);
+    else gradients[input] = empty(x.shape(), x.dtype(), x.device());
+    all.push_back({x.view(), (to ? to.gradient : gradients[input]).view(), to.write});
+  }
+  on(call.grad().device(), [&](auto dev) { kernels::scale(dev, all, of_loss); });
+  return gradients;
 }
 
 /// The mean or the sum of the losses of rows of logits.
@@ -273,7 +279,7 @@ Tensor reduced_losses(const Head& head, const Tokens& tokens, Reduction reductio
   const auto backward = [rule = tokens.rule](const Backward& call) -> Tensors {
     if (context().grad) return composed_gradients(call, rule);
     const kernels::LossGradient of_loss{call.grad().view(), call.saved(5).view()};
-    return {scaled(call, 0, call.saved(6), of_loss), scaled(call, 1, call.saved(7), of_loss), scaled(call, 2, call.saved(8), of_loss)};
+    return scaled(call, {call.saved(6), call.saved(7), call.saved(8)}, of_loss);
   };
   return record("linear_cross_entropy", value, {x, weight, bias},
                 {x, weight, bias, tokens.targets, tokens.weights, total, gradients.rows, gradients.weight, gradients.bias}, backward);

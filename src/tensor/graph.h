@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -11,8 +12,8 @@ namespace tern::backend {
 class Graph {
  public:
   virtual ~Graph() = default;
-  /// `inputs`: what each of the recording's inputs is filled from this time.
-  virtual void launch(std::span<const void* const> inputs = {}) = 0;
+  /// `inputs`: what each of the recording's inputs is filled from this time; `number` goes to the recording's.
+  virtual void launch(std::span<const void* const> inputs = {}, std::uint64_t number = 0) = 0;
   /// Kernels, copies and fills in it.
   virtual std::size_t nodes() const = 0;
 };
@@ -26,13 +27,14 @@ class GraphStream {
   virtual void follow(Stream other) = 0;
   virtual void lead(Stream other) = 0;
   /// Calls `work`, which queues on this stream alone; nothing runs. Throws Error if the work cannot be recorded, because it
-  /// waits for the device. At each launch the inputs, at most `most_inputs`, are filled first, as a part of the graph.
+  /// waits for the device. At each launch the inputs, at most `most_inputs`, are filled first, as a part of the graph, and a number is
+  /// written, where there is a place for it.
   struct Input {
     void* data;
     std::size_t bytes;
   };
   static constexpr std::size_t most_inputs = 32;
-  virtual std::unique_ptr<Graph> record(const std::function<void()>& work, std::span<const Input> inputs = {}) = 0;
+  virtual std::unique_ptr<Graph> record(const std::function<void()>& work, std::span<const Input> inputs = {}, std::uint64_t* number = nullptr) = 0;
 };
 
 /// The CPU has no graphs: null.

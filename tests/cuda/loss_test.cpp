@@ -135,8 +135,16 @@ TEST_CASE("gradients times a factor, in a new place or added to one, agree with 
           x.randomize(1).upload();
           y.randomize(2).upload();
           factor.set(0, 0.37).upload();
-          kernels::scale(Cpu{}, x.host(), {factor.host(), {}}, y.host(), write);
-          kernels::scale(Cuda{}, x.device(), {factor.device(), {}}, y.device(), write);
+          Twin few(dtype, {5}), of_few(dtype, {5});
+          few.randomize(3).upload();
+          of_few.upload();
+          const auto five = [&](auto&& view) {  // the fifth, in place, after the others
+            return std::vector<kernels::Scaling>{{view(few), view(of_few)}, {view(x), view(y), write}, {view(few), view(of_few)}, {view(few), view(of_few)}, {view(x), view(x)}};
+          };
+          kernels::scale(Cpu{}, five([](Twin& t) { return t.host(); }), {factor.host(), {}});
+          kernels::scale(Cuda{}, five([](Twin& t) { return t.device(); }), {factor.device(), {}});
+          CHECK(of_few.difference(tolerance(dtype)) == "");
+          CHECK(x.difference(tolerance(dtype)) == "");
           CHECK(y.difference(tolerance(dtype)) == "");
         }
 }

@@ -304,7 +304,7 @@ TEST_CASE("a gradient times a factor, in a new place or added to one") {
         factor.set(0, 0.37);
         std::vector<double> before;
         for (std::int64_t i = 0; i < n; ++i) before.push_back(write == Write::accumulate ? y[i] : 0);
-        run(y, [&](const View& to) { scale(Cpu{}, x.view, {factor.view, {}}, to, write); });
+        run(y, [&](const View& to) { scale(Cpu{}, std::vector<Scaling>{{x.view, to, write}}, {factor.view, {}}); });
         check(y, [&](std::int64_t i) { return before[static_cast<std::size_t>(i)] + factor[0] * x[i]; });
       }
 }

@@ -155,7 +155,7 @@ void cross_entropy_with_grad(Cpu, const View& x, const TokenTargets& tokens, con
   });
 }
 
-void scale(Cpu, const View& x, const LossGradient& of_loss, const View& y, Write write) {
+static void scale_one(const View& x, const LossGradient& of_loss, const View& y, Write write) {
   dispatch_floats(x.dtype, "scale", [&]<class S>() {
     using C = compute_t<S>;
     const C by = factor_of<C>(of_loss, 0);
@@ -174,6 +174,10 @@ void scale(Cpu, const View& x, const LossGradient& of_loss, const View& y, Write
       }
     });
   });
+}
+
+void scale(Cpu, std::span<const Scaling> all, const LossGradient& of_loss) {
+  for (const Scaling& one : all) scale_one(one.x, of_loss, one.y, one.write);
 }
 
 }  // namespace tern::kernels

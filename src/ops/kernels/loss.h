@@ -1,4 +1,6 @@
 #pragma once
+#include <span>
+
 #include "tensor/view.h"
 
 namespace tern::kernels {
@@ -38,8 +40,13 @@ void cross_entropy_grad(Cuda, const View& x, const View& lse, const TokenTargets
 void cross_entropy_with_grad(Cpu, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses);
 void cross_entropy_with_grad(Cuda, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses);
 
-/// y = g / total * x, or added to y, for contiguous floats of one dtype and one gradient g ().
-void scale(Cpu, const View& x, const LossGradient& of_loss, const View& y, Write write);
-void scale(Cuda, const View& x, const LossGradient& of_loss, const View& y, Write write);
+/// y = g / total * x, or that added to y: contiguous floats of one dtype.
+struct Scaling {
+  View x, y;
+  Write write = Write::overwrite;
+};
+/// Some of them, of one dtype, by one gradient g (); on a GPU four at a time.
+void scale(Cpu, std::span<const Scaling> all, const LossGradient& of_loss);
+void scale(Cuda, std::span<const Scaling> all, const LossGradient& of_loss);
 
 }  // namespace tern::kernels
