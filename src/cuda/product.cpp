@@ -160,8 +160,9 @@ cublasStatus_t launch_plan(const Plan& plan, const Product& p, const ProductOper
 /// more than on a stream, and graphs are what steps are run as.
 class Trial {
  public:
-  Trial(Plan& plan, const Product& product, const ProductOperands& at, double alpha, cublasLtHandle_t library, Stream stream)
-      : plan_(plan), product_(product), at_(at), alpha_(alpha), library_(library), stream_(stream), workspace_(most_workspace, stream),
+  Trial(Plan& plan, const Product& product, const ProductOperands& at, double alpha, cublasLtHandle_t library, Stream stream,
+        std::size_t workspace_bytes)
+      : plan_(plan), product_(product), at_(at), alpha_(alpha), library_(library), stream_(stream), workspace_(workspace_bytes, stream),
         bytes_(static_cast<std::size_t>((product.count - 1) * product.c_step + (product.n - 1) * product.c_leading + product.m) *
                size_of(product.dtype)),
         scratch_(product.write == Write::accumulate ? bytes_ : 0, stream),
@@ -282,7 +283,9 @@ Plan make_plan(const Product& p, const ProductKey& key, const ProductOperands& a
   plan.is_supported = true;
   if (!is_timed) return plan;
   set_addresses(plan, p, at);
-  Trial(plan, p, at, alpha, library, stream).choose(ranked);
+  std::size_t workspace_bytes = 0;
+  for (const auto& one : ranked) workspace_bytes = std::max(workspace_bytes, one.workspaceSize);
+  Trial(plan, p, at, alpha, library, stream, workspace_bytes).choose(ranked);
   if (plan.is_supported) keep_algorithm(stream.device, key, plan.algorithm);
   return plan;
 }
