@@ -66,7 +66,7 @@ struct Scores {
   }
 };
 
-template <class T, class C>
+template <class T, bool drops, class C>
 __global__ void __launch_bounds__(C::threads, C::blocks) attend(const T* qkv, T* y, float* log_sums, __grid_constant__ const Heads all) {
   extern __shared__ uint4 shared[];
   constexpr int width = C::width, row_tiles = C::row_tiles, depth = width / 16;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(C::threads, C::blocks) attend(const T* qkv, T*
   const T* const q = qkv + std::int64_t(sequence) * all.length * stride + head * all.head_dim;
   const T *const k = q + part, *const v = k + part;
 
-  const unsigned q_tile = shared_address(shared), stages = q_tile + C::query_bytes;
+  const unsigned q_tile = tile_address(shared), stages = q_tile + C::query_bytes;
   const int end = all.causal ? min(all.length, max(first + C::rows, opened)) : all.length, tiles = (end + C::keys - 1) / C::keys;
   load_tile<T, width, C::rows, C::threads>(q_tile, q, stride, first, all);
   const auto load_stage = [&](int tile) {
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(C::threads, C::blocks) attend(const T* qkv, T*
   load_stage(0);
   commit_copies();
 
-  const std::uint64_t base = all.drop_bound ? draws_base(all) : 0;
+  const std::uint64_t base = drops ? draws_base(all) : 0;
   const float factor = all.padding ? 1 : all.scale2;
   unsigned queries[row_tiles][depth][4];
   float sums[row_tiles][width / 8][4] = {}, most[row_tiles][2], totals[row_tiles][2] = {};
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(C::threads, C::blocks) attend(const T* qkv, T*
             sums[m][d][half * 2 + 1] *= shrink;
           }
       }
-    if (all.drop_bound) scores.drop(all, base, (std::int64_t(at) * all.length + row0) * all.length + key0, end - key0);
+    if constexpr (drops) scores.drop(all, base, (std::int64_t(at) * all.length + row0) * all.length + key0, end - key0);
 
     const auto v_place = Places<width>::left(k_tile + C::tile_bytes);
 #pragma unroll
@@ -199,11 +199,11 @@ __global__ void __launch_bounds__(C::threads, C::blocks) attend(const T* qkv, T*
     }
 }
 
-template <class T, class C>
+template <class T, bool drops, class C>
 void launch_attend(const View& qkv, const Heads& all, const View& y, const View& log_sums) {
   const std::int64_t row_blocks = (all.length + C::rows - 1) / C::rows;
   const int stages = all.length > C::keys ? 2 : 1;
-  launch_tiles(attend<T, C>, row_blocks * all.batch * all.heads, C::threads, C::query_bytes + stages * C::stage_bytes, qkv.stream, qkv.as<const T>(), y.as<T>(),
+  launch_tiles(attend<T, drops, C>, row_blocks * all.batch * all.heads, C::threads, C::query_bytes + stages * C::stage_bytes, qkv.stream, qkv.as<const T>(), y.as<T>(),
                log_sums.as<float>(), all);
 }
 
@@ -216,8 +216,17 @@ bool has_flash_attention(Cuda, DType dtype, std::int64_t head_dim) {
 void flash_attention(Cuda, const View& qkv, const Attention& attention, const View& y, const View& log_sums) {
   if (y.numel() == 0) return;
   const Heads all = heads_of(qkv, attention);
-  dispatch(y.dtype, [&]<class T>() {
-    dispatch_width(all.head_dim, [&]<int width>() { launch_attend<T, Cut<width, 4, 1, 64, 1>>(qkv, all, y, log_sums); });
+  dispatch(y.dtype, all, [&]<class T, bool drops>() {
+    dispatch_width(all.head_dim, [&]<int width>() {
+      if constexpr (width <= 32) {
+        if (all.length <= 48) return launch_attend<T, drops, Cut<width, 3, 1, 48, 1>>(qkv, all, y, log_sums);
+      }
+      if constexpr (width <= 64) {
+        // A warp with 32 rows loads the keys half as often, but there must be enough blocks of such warps to keep the device busy.
+        if ((all.length + 127) / 128 * std::int64_t(all.batch) * all.heads >= 400) return launch_attend<T, drops, Cut<width, 4, 2, 64, 2>>(qkv, all, y, log_sums);
+      }
+      launch_attend<T, drops, Cut<width, 4, 1, 64, 1>>(qkv, all, y, log_sums);
+    });
   });
 }
 

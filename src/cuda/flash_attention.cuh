@@ -66,7 +66,7 @@ __device__ __forceinline__ float padding2_of(const Heads& all, int sequence, int
 
 // Tiles
 
-__device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ unsigned tile_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
 /// Rows of `width` elements in shared memory. Eight rows of one chunk of 16 bytes, as the matrix units' loads take them, lie in different
 /// banks: the chunks of a row change places with the row.
@@ -91,9 +91,9 @@ __device__ __forceinline__ void wait_copies() {
 }
 
 /// Begins to bring `rows` rows of a head, from row `first` on, to a tile; zeros where there are none. `from` is the head's first element,
-/// `stride` lies between its rows.
+/// `stride` lies between its rows. By `threads` threads, of which this one is number `thread`.
 template <class T, int width, int rows, int threads>
-__device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64_t stride, int first, const Heads& all) {
+__device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64_t stride, int first, const Heads& all, int thread = threadIdx.x) {
   using Shape = Tile<width>;
   constexpr int pieces = rows * Shape::chunks;
   // Where the threads take whole rows, eight at a time, a thread's chunk and its place in a row are the same in all steps.
@@ -111,7 +111,7 @@ __device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64
   };
   if constexpr (is_regular) {
     constexpr int step = threads / Shape::chunks;
-    const int row = threadIdx.x / Shape::chunks, chunk = threadIdx.x % Shape::chunks;
+    const int row = thread / Shape::chunks, chunk = thread % Shape::chunks;
     const T* const place = from + (first + row) * stride + chunk * 8;
     const unsigned target = to + Shape::place(row, chunk);
     const int rows_left = chunk * 8 < all.head_dim ? all.length - first - row : 0;
@@ -120,7 +120,7 @@ __device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64
   } else {
 #pragma unroll
     for (int i = 0; i < (pieces + threads - 1) / threads; ++i) {
-      const int piece = threadIdx.x + i * threads;
+      const int piece = thread + i * threads;
       if (pieces % threads != 0 && piece >= pieces) break;
       const int row = piece / Shape::chunks, chunk = piece % Shape::chunks;
       copy(to + Shape::place(row, chunk), from + (first + row) * stride + chunk * 8, first + row < all.length && chunk * 8 < all.head_dim);
@@ -217,10 +217,12 @@ static __device__ unsigned draw_kept(const Heads& all, std::uint64_t base, std::
 /// The position that draws begin at.
 __device__ __forceinline__ std::uint64_t draws_base(const Heads& all) { return all.draws.offset + (all.draws.base ? *all.draws.base : 0); }
 
+/// Calls f with the element type, and with whether there is dropout, whose registers nobody else should pay for.
 template <class F>
-void dispatch(DType dtype, F&& f) {
-  if (dtype == DType::f16) f.template operator()<f16>();
-  else f.template operator()<bf16>();
+void dispatch(DType dtype, const Heads& all, F&& f) {
+  const bool drops = all.drop_bound > 0;
+  if (dtype == DType::f16) drops ? f.template operator()<f16, true>() : f.template operator()<f16, false>();
+  else drops ? f.template operator()<bf16, true>() : f.template operator()<bf16, false>();
 }
 
 /// Calls f with the head's width in shared memory, a number of elements that kernels are compiled for.

@@ -1,5 +1,6 @@
 #include "cuda/allocator.h"
 #include "cuda/flash_attention.cuh"
+#include "cuda/wgmma.cuh"
 
 // Flash attention, backward. A block has some keys of one head, a warp 16 of them, and walks over the queries in tiles. Scores are
 // computed transposed, (keys, queries), so that their fragments are those of the left operands of the products that sum up the gradients
@@ -11,6 +12,11 @@
 // every run: a block adds to a tile of queries when those before it have, and the last one that sees the tile writes the result. Blocks of
 // a head go over the queries from the last to the first, so that each follows the one before it; they do not wait for one another but for
 // the moment in which they start together. A block waits only for blocks of lower numbers, which the device has started before.
+//
+// Note [Helpers]
+// Four more warps bring the next tile of queries, wait for the block's turn and pass it on, so that the others wait for neither. They meet at
+// named barriers, which alternate from tile to tile where one side could be there twice before the other. On Hopper the helpers give most of
+// their registers to the others. A block that has all keys and queries of its head needs none.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -19,19 +25,24 @@ using namespace gpu::flash;
 namespace {
 
 /// How a kernel cuts its work.
-template <int width_, int warps_, int queries_, int strip_, int blocks_>
+template <int width_, int warps_, int queries_, int strip_, int helpers_, int blocks_>
 struct Cut {
   static constexpr int width = width_;      ///< of a head, filled up
   static constexpr int warps = warps_;      ///< of a block
   static constexpr int queries = queries_;  ///< of a tile
   static constexpr int strip = strip_;      ///< queries whose scores a warp has at a time
+  static constexpr int helpers = helpers_;  ///< threads that help, or 0
   static constexpr int blocks = blocks_;    ///< that a multiprocessor has registers for, at least
-  static constexpr int keys = warps * 16, threads = warps * 32;
+  static constexpr int keys = warps * 16, threads = warps * 32, everybody = threads + helpers;
   static constexpr bool keeps_fragments = width <= 64;  ///< of keys and values, in registers
   static constexpr int key_bytes = Tile<width>::bytes(keys), query_bytes = Tile<width>::bytes(queries), score_bytes = Tile<queries>::bytes(keys);
   static constexpr int row_bytes = queries * 2 * static_cast<int>(sizeof(float));  ///< log_sums and products
   static constexpr int stage_bytes = 2 * query_bytes + row_bytes;
-  static constexpr int bytes(int stages) { return 2 * key_bytes + score_bytes + stages * stage_bytes; }
+  static constexpr int bytes(int stages) { return 2 * key_bytes + stages * (score_bytes + stage_bytes); }
+
+  // What helpers leave of a thread's share of the registers, which come in eights.
+  static constexpr int helper_registers = 40, share = 65536 / (everybody * blocks) / 8 * 8;
+  static constexpr int registers = std::min((share * everybody - helper_registers * helpers) / threads / 8 * 8, 240);
 
   // The queries' gradients, (queries, width): how the warps share them, in pieces that fit in registers.
   static constexpr int row_tiles = queries / 16, column_warps = warps / row_tiles, columns = width / column_warps;
@@ -82,15 +93,35 @@ __global__ void __launch_bounds__(block_size) multiply_results(const T* y, const
   if (is_there && thread % lanes == 0) products[(sequence * all.heads + head) * all.length + token % all.length] = product;
 }
 
-__device__ __forceinline__ int read_turn(const int* turn) {
+/// Waits until that many blocks have added, and sees what they did.
+__device__ __forceinline__ void wait_turn(const int* turn, int blocks) {
   int value;
-  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];\n" : "=r"(value) : "l"(turn) : "memory");
-  return value;
+  do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];\n" : "=r"(value) : "l"(turn) : "memory");
+  while (value != blocks);
 }
-__device__ __forceinline__ void write_turn(int* turn, int value) { asm volatile("st.release.gpu.global.b32 [%0], %1;\n" ::"l"(turn), "r"(value) : "memory"); }
+/// Shows what this thread did, and what it knows that others did, to the next block.
+__device__ __forceinline__ void pass_turn(int* turn, int blocks) {
+  __threadfence();
+  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;\n" ::"l"(turn), "r"(blocks) : "memory");
+}
 
-template <class T, class C>
-__global__ void __launch_bounds__(C::threads, C::blocks) attend_grad(__grid_constant__ const Operands operands, __grid_constant__ const Heads all) {
+/// Adds in global memory, without waiting.
+__device__ __forceinline__ void add_4(float4* to, const float (&x)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i) atomicAdd(reinterpret_cast<float*>(to) + i, x[i]);
+#endif
+}
+
+// Barriers among some warps of a block, by number. Who arrives does not wait; who waits sees what all did before.
+enum Barrier { scores_ready = 1, turn_is_here = 2, tile_ready = 3, tile_done = 5 };  // of the last two, one for even and one for odd tiles
+__device__ __forceinline__ void arrive(int barrier, int threads) { asm volatile("bar.arrive %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory"); }
+__device__ __forceinline__ void wait(int barrier, int threads) { asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory"); }
+
+template <class T, bool drops, class C>
+__global__ void __launch_bounds__(C::everybody, C::blocks) attend_grad(__grid_constant__ const Operands operands, __grid_constant__ const Heads all) {
   extern __shared__ uint4 shared[];
   constexpr int width = C::width, depth = width / 16;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
@@ -105,31 +136,64 @@ __global__ void __launch_bounds__(C::threads, C::blocks) attend_grad(__grid_cons
   const float* const log_sums = operands.log_sums + std::int64_t(at) * all.length;
   const float* const products = operands.products + std::int64_t(at) * all.length;
 
-  const unsigned k_tile = shared_address(shared), v_tile = k_tile + C::key_bytes, score_tile = v_tile + C::key_bytes, stages = score_tile + C::score_bytes;
+  const unsigned k_tile = tile_address(shared), v_tile = k_tile + C::key_bytes, stages = v_tile + C::key_bytes;
   const int tiles = (all.length + C::queries - 1) / C::queries, begin = all.causal && first_key >= opened ? first_key / C::queries : 0;
   const bool is_alone = all.length <= C::queries && all.length <= C::keys;  // then the products of y and g are computed here
-  const auto load_stage = [&](int tile) {
-    const unsigned to = stages + tile % 2 * C::stage_bytes;
+  int* const turns = operands.turns + std::int64_t(at) * tiles;
+  const auto stage_of = [&](int tile) { return stages + tile % 2 * (C::stage_bytes + C::score_bytes); };
+  // By threads numbered from `thread` on.
+  const auto load_stage = [&]<int threads>(int tile, int thread) {
+    const unsigned to = stage_of(tile);
     const int first = tile * C::queries;
-    load_tile<T, width, C::queries, C::threads>(to, q, stride, first, all);
-    load_tile<T, width, C::queries, C::threads>(to + C::query_bytes, g, part, first, all);
+    load_tile<T, width, C::queries, threads>(to, q, stride, first, all, thread);
+    load_tile<T, width, C::queries, threads>(to + C::query_bytes, g, part, first, all, thread);
     // Zeros beyond the last query: there q and g are zero, too, and so is what they give.
-    for (int i = threadIdx.x; i < 2 * C::queries; i += C::threads) {
+    for (int i = thread; i < 2 * C::queries; i += threads) {
       const int row = first + i % C::queries;
       const bool is_product = i >= C::queries;
       if (is_product && is_alone) break;
       const float* const place = is_product ? products : log_sums;
       copy_async_4(to + 2 * C::query_bytes + i * 4, row < all.length ? place + row : place, row < all.length);
     }
+    commit_copies();
   };
+  const int last_tile = tiles - 1;
+
+  if constexpr (C::helpers > 0) {
+    if (warp >= C::warps) {  // Note [Helpers]
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+      give_registers<C::helper_registers>();
+#endif
+      const int helper = threadIdx.x - C::threads;
+      const bool is_first = helper < 32, has_turns = gridDim.x > all.count();
+      for (int tile = last_tile; tile >= begin; --tile) {
+        if (tile > begin) {
+          load_stage.template operator()<C::helpers>(tile - 1, helper);
+          wait_copies<0>();
+          arrive(tile_ready + (tile - 1) % 2, C::everybody);
+        }
+        if (is_first && key_block > 0) {
+          if (lane == 0) wait_turn(turns + tile, key_block);
+          __syncwarp();
+          arrive(turn_is_here, C::threads + 32);
+        }
+        wait(tile_done + tile % 2, C::everybody);
+        if (helper == 0 && has_turns) pass_turn(turns + tile, key_block + 1);
+        __syncwarp();
+      }
+      return;
+    }
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    take_registers<C::registers>();
+#endif
+  }
+
   load_tile<T, width, C::keys, C::threads>(k_tile, k, stride, first_key, all);
   load_tile<T, width, C::keys, C::threads>(v_tile, v, stride, first_key, all);
-  const int last_tile = tiles - 1;
-  load_stage(last_tile);
-  commit_copies();
+  load_stage.template operator()<C::threads>(last_tile, threadIdx.x);
   if (is_alone) {
     constexpr int lanes = width / 8 <= 4 ? 4 : width / 8 <= 8 ? 8 : 16;
-    float* const to = reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(shared) + (stages - k_tile) + 2 * C::query_bytes) + C::queries;
+    float* const to = reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(shared) + (stage_of(0) - k_tile) + 2 * C::query_bytes) + C::queries;
     for (int row = threadIdx.x / lanes; row < C::queries; row += C::threads / lanes) {
       const std::int64_t place = row < all.length ? row * part : 0;
       const float product = multiply_row(y + place, g + place, all.head_dim, lanes, all.aligned);
@@ -137,123 +201,132 @@ __global__ void __launch_bounds__(C::threads, C::blocks) attend_grad(__grid_cons
     }
   }
 
-  const std::uint64_t base = all.drop_bound ? draws_base(all) : 0;
+  const std::uint64_t base = drops ? draws_base(all) : 0;
   float padding[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) padding[half] = padding2_of(all, sequence, key0 + group + half * 8);
   unsigned keys[C::keeps_fragments ? depth : 1][4], values[C::keeps_fragments ? depth : 1][4];
   float k_sums[width / 8][4] = {}, v_sums[width / 8][4] = {};
   const auto k_place = Places<width>::left(k_tile), v_place = Places<width>::left(v_tile);
-  int finished = -1;  // the tile that the next block may add to
+  wait_copies<0>();
+  wait(scores_ready, C::threads);
+  if constexpr (C::keeps_fragments)
+#pragma unroll
+    for (int d = 0; d < depth; ++d) {
+      load_matrices(keys[d], k_place(warp * 16, 2 * d));
+      load_matrices(values[d], v_place(warp * 16, 2 * d));
+    }
 
   for (int tile = last_tile; tile >= begin; --tile) {
-    wait_copies<0>();
-    __syncthreads();
-    if (finished >= 0 && threadIdx.x == 0) write_turn(operands.turns + std::int64_t(at) * tiles + finished, key_block + 1);
-    finished = -1;
-    if constexpr (C::keeps_fragments) {
-      if (tile == last_tile)
-#pragma unroll
-        for (int d = 0; d < depth; ++d) {
-          load_matrices(keys[d], k_place(warp * 16, 2 * d));
-          load_matrices(values[d], v_place(warp * 16, 2 * d));
-        }
-    }
-    if (tile > begin) load_stage(tile - 1);
-    commit_copies();
-
+    if (tile < last_tile) wait(tile_ready + tile % 2, C::everybody);
     const int first_query = tile * C::queries;
-    const unsigned q_tile = stages + tile % 2 * C::stage_bytes, g_tile = q_tile + C::query_bytes;
+    const unsigned q_tile = stage_of(tile), g_tile = q_tile + C::query_bytes, score_tile = q_tile + C::stage_bytes;
     const float* const rows = reinterpret_cast<const float*>(reinterpret_cast<const unsigned char*>(shared) + (g_tile + C::query_bytes - k_tile));
-    const auto q_right = Places<width>::right(q_tile), g_right = Places<width>::right(g_tile);
-    const auto q_turned = Places<width>::left(q_tile), g_turned = Places<width>::left(g_tile);
 
-#pragma unroll
-    for (int strip = 0; strip < C::queries; strip += C::strip) {
+    // A strip goes through three stages, and the next one's products are begun before the last stage, which needs not wait for them.
+    float s[C::strip / 8][4], ds[C::strip / 8][4];  // (keys, queries)
+    unsigned weights[C::strip / 16][4], gradients[C::strip / 16][4];
+    const auto is_seen = [&](int strip) {
       const int query0 = first_query + strip;
-      unsigned gradients[C::strip / 16][4] = {};
-      // Else nothing to see for this warp.
-      if (key0 < all.length && query0 < all.length && !(all.causal && key0 >= opened && key0 >= query0 + C::strip)) {
-        float s[C::strip / 8][4] = {}, ds[C::strip / 8][4] = {};
+      return key0 < all.length && query0 < all.length && !(all.causal && key0 >= opened && key0 >= query0 + C::strip);
+    };
+    const auto multiply_strip = [&](int strip) {
+      const auto q_right = Places<width>::right(q_tile), g_right = Places<width>::right(g_tile);
 #pragma unroll
-        for (int d = 0; d < depth; ++d) {
-          unsigned a[4];
-          if constexpr (!C::keeps_fragments) load_matrices(a, k_place(warp * 16, 2 * d));
-          const unsigned(&left)[4] = C::keeps_fragments ? keys[C::keeps_fragments ? d : 0] : a;
+      for (int n = 0; n < C::strip / 8; ++n)
 #pragma unroll
-          for (int n = 0; n < C::strip / 16; ++n) {
-            unsigned b[4];
-            load_matrices(b, q_right(strip + n * 16, 2 * d));
-            multiply<T>(s[2 * n], left, b[0], b[1]);
-            multiply<T>(s[2 * n + 1], left, b[2], b[3]);
-          }
+        for (int e = 0; e < 4; ++e) s[n][e] = ds[n][e] = 0;
+#pragma unroll
+      for (int d = 0; d < depth; ++d) {
+        unsigned a[2][4];
+        if constexpr (C::keeps_fragments) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) a[0][e] = keys[d][e], a[1][e] = values[d][e];
+        } else {
+          load_matrices(a[0], k_place(warp * 16, 2 * d));
+          load_matrices(a[1], v_place(warp * 16, 2 * d));
         }
-#pragma unroll
-        for (int d = 0; d < depth; ++d) {
-          unsigned a[4];
-          if constexpr (!C::keeps_fragments) load_matrices(a, v_place(warp * 16, 2 * d));
-          const unsigned(&left)[4] = C::keeps_fragments ? values[C::keeps_fragments ? d : 0] : a;
-#pragma unroll
-          for (int n = 0; n < C::strip / 16; ++n) {
-            unsigned b[4];
-            load_matrices(b, g_right(strip + n * 16, 2 * d));
-            multiply<T>(ds[2 * n], left, b[0], b[1]);
-            multiply<T>(ds[2 * n + 1], left, b[2], b[3]);
-          }
-        }
-
-        const bool is_masked = all.padding || key0 + 16 > all.length || (all.causal && key0 + 15 > query0);
-        unsigned weights[C::strip / 16][4];
 #pragma unroll
         for (int n = 0; n < C::strip / 16; ++n) {
-          unsigned kept[2];  // of queries 2 pair and 2 pair + 1: the lower half's bits are keys, and those of the upper half 8 queries on
-          if (all.drop_bound) {
-            const unsigned drawn = draw_kept(all, base, (std::int64_t(at) * all.length + query0 + n * 16) * all.length + key0);
-            kept[0] = __shfl_sync(whole_warp, drawn, pair * 8) >> group;
-            kept[1] = __shfl_sync(whole_warp, drawn, pair * 8 + 4) >> group;
-          }
+          unsigned b[4];
+          load_matrices(b, q_right(strip + n * 16, 2 * d));
+          multiply<T>(s[2 * n], a[0], b[0], b[1]);
+          multiply<T>(s[2 * n + 1], a[0], b[2], b[3]);
+          load_matrices(b, g_right(strip + n * 16, 2 * d));
+          multiply<T>(ds[2 * n], a[1], b[0], b[1]);
+          multiply<T>(ds[2 * n + 1], a[1], b[2], b[3]);
+        }
+      }
+    };
+    const auto differentiate_strip = [&](int strip) {
+      const int query0 = first_query + strip;
+      const bool is_masked = all.padding || key0 + 16 > all.length || (all.causal && key0 + 15 > query0);
 #pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            const int column = n * 2 + j, place = strip + column * 8 + pair * 2;
-            const float2 log_sum = *reinterpret_cast<const float2*>(rows + place), product = *reinterpret_cast<const float2*>(rows + C::queries + place);
+      for (int n = 0; n < C::strip / 16; ++n) {
+        unsigned kept[2];  // of queries 2 pair and 2 pair + 1: the lower half's bits are keys, and those of the upper half 8 queries on
+        if constexpr (drops) {
+          const unsigned drawn = draw_kept(all, base, (std::int64_t(at) * all.length + query0 + n * 16) * all.length + key0);
+          kept[0] = __shfl_sync(whole_warp, drawn, pair * 8) >> group;
+          kept[1] = __shfl_sync(whole_warp, drawn, pair * 8 + 4) >> group;
+        }
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int column = n * 2 + j, place = strip + column * 8 + pair * 2;
+          const float2 log_sum = *reinterpret_cast<const float2*>(rows + place), product = *reinterpret_cast<const float2*>(rows + C::queries + place);
+          float p[4];
+#pragma unroll
+          for (int e = 0; e < 4; ++e) p[e] = s[column][e] * all.scale2 - (e % 2 ? log_sum.y : log_sum.x);
+          if (is_masked)
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-              const int side = e % 2, half = e / 2;
-              const float shift = side ? log_sum.y : log_sum.x;
-              float p;
-              if (is_masked) {
-                const int key = key0 + group + half * 8;
-                const bool is_visible = !all.causal || key < opened || key <= query0 + column * 8 + pair * 2 + side;
-                p = is_visible ? exp2_fast(s[column][e] * all.scale2 + (padding[half] - shift)) : 0;
-              } else {
-                p = exp2_fast(s[column][e] * all.scale2 - shift);
-              }
-              float weight = p, gradient = ds[column][e];
-              if (all.drop_bound) {
-                const bool is_kept = kept[side] >> (half * 8 + j * 16) & 1;
-                weight = is_kept ? p : 0;
-                gradient = is_kept ? gradient * all.inverse_keep : 0;
-              }
-              s[column][e] = weight;
-              ds[column][e] = p * (gradient - (side ? product.y : product.x));
+              const int key = key0 + group + e / 2 * 8;
+              const bool is_visible = !all.causal || key < opened || key <= query0 + column * 8 + pair * 2 + e % 2;
+              p[e] = is_visible ? p[e] + padding[e / 2] : -INFINITY;
             }
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            p[e] = exp2_fast(p[e]);
+            float weight = p[e], gradient = ds[column][e];
+            if constexpr (drops) {
+              const bool is_kept = kept[e % 2] >> (e / 2 * 8 + j * 16) & 1;
+              weight = is_kept ? p[e] : 0;
+              gradient = is_kept ? gradient * all.inverse_keep : 0;
+            }
+            s[column][e] = weight;
+            ds[column][e] = p[e] * (gradient - (e % 2 ? product.y : product.x));
           }
-          pack_left<T>(weights[n], s[2 * n], s[2 * n + 1]);
-          pack_left<T>(gradients[n], ds[2 * n], ds[2 * n + 1]);
         }
+        pack_left<T>(weights[n], s[2 * n], s[2 * n + 1]);
+        pack_left<T>(gradients[n], ds[2 * n], ds[2 * n + 1]);
+      }
+    };
+    const auto add_strip = [&](int strip) {
+      const auto q_turned = Places<width>::left(q_tile), g_turned = Places<width>::left(g_tile);
+#pragma unroll
+      for (int n = 0; n < C::strip / 16; ++n)
+#pragma unroll
+        for (int d = 0; d < depth; ++d) {
+          unsigned b[4];
+          load_matrices_turned(b, g_turned(strip + n * 16, 2 * d));
+          multiply<T>(v_sums[2 * d], weights[n], b[0], b[1]);
+          multiply<T>(v_sums[2 * d + 1], weights[n], b[2], b[3]);
+          load_matrices_turned(b, q_turned(strip + n * 16, 2 * d));
+          multiply<T>(k_sums[2 * d], gradients[n], b[0], b[1]);
+          multiply<T>(k_sums[2 * d + 1], gradients[n], b[2], b[3]);
+        }
+    };
 
+    if (is_seen(0)) multiply_strip(0);
+#pragma unroll 1
+    for (int strip = 0; strip < C::queries; strip += C::strip) {
+      const bool is_here = is_seen(strip);
+      if (is_here) {
+        differentiate_strip(strip);
+      } else {
 #pragma unroll
         for (int n = 0; n < C::strip / 16; ++n)
 #pragma unroll
-          for (int d = 0; d < depth; ++d) {
-            unsigned b[4];
-            load_matrices_turned(b, g_turned(strip + n * 16, 2 * d));
-            multiply<T>(v_sums[2 * d], weights[n], b[0], b[1]);
-            multiply<T>(v_sums[2 * d + 1], weights[n], b[2], b[3]);
-            load_matrices_turned(b, q_turned(strip + n * 16, 2 * d));
-            multiply<T>(k_sums[2 * d], gradients[n], b[0], b[1]);
-            multiply<T>(k_sums[2 * d + 1], gradients[n], b[2], b[3]);
-          }
+          for (int e = 0; e < 4; ++e) gradients[n][e] = 0;
       }
 #pragma unroll
       for (int n = 0; n < C::strip / 8; ++n)
@@ -262,27 +335,20 @@ __global__ void __launch_bounds__(C::threads, C::blocks) attend_grad(__grid_cons
           const unsigned to = score_tile + Tile<C::queries>::place(warp * 16 + group + half * 8, strip / 8 + n) + pair * 4;
           asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(to), "r"(gradients[n / 2][n % 2 * 2 + half]) : "memory");
         }
+      if (strip + C::strip < C::queries && is_seen(strip + C::strip)) multiply_strip(strip + C::strip);
+      if (is_here) add_strip(strip);
     }
 
     // The queries' gradients: what the blocks before have summed up, and the product of this one.
     const int last_block = (all.causal ? max(min(first_query + C::queries, all.length), opened) - 1 : all.length - 1) / C::keys;
     const int row = warp % C::row_tiles * 16, column = warp / C::row_tiles * C::columns;
-    const int seen = all.causal ? max(min(first_query + C::queries, all.length), opened) : all.length;
-    const int deep = min(C::warps, (seen - first_key + 15) / 16);
+    const int seen = all.causal ? max(min(first_query + row + 16, all.length), opened) : all.length;  // keys that this warp's queries see
+    const int deep = max(min(C::warps, (seen - first_key + 15) / 16), 0);
     float4* const passed = reinterpret_cast<float4*>(operands.sums) + (std::int64_t(at) * tiles + tile) * (C::queries * width / 4) + threadIdx.x;
-    if (key_block > 0)
-      while (read_turn(operands.turns + std::int64_t(at) * tiles + tile) != key_block) {
-      }
+    wait(scores_ready, C::threads);
 #pragma unroll
     for (int p = 0; p < C::pieces; ++p) {
       float sums[C::piece / 8][4] = {};
-      if (key_block > 0)
-#pragma unroll
-        for (int d = 0; d < C::piece / 8; ++d) {
-          const float4 before = __ldcg(passed + (p * (C::piece / 8) + d) * C::threads);
-          sums[d][0] = before.x, sums[d][1] = before.y, sums[d][2] = before.z, sums[d][3] = before.w;
-        }
-      if (p == 0) __syncthreads();  // all gradients of scores are there
       const auto left = Places<C::queries>::right(score_tile);
       const auto right = Places<width>::left(k_tile);
 #pragma unroll 2
@@ -297,11 +363,21 @@ __global__ void __launch_bounds__(C::threads, C::blocks) attend_grad(__grid_cons
           multiply<T>(sums[2 * d + 1], a, b[2], b[3]);
         }
       }
+      if (p == 0 && key_block > 0) wait(turn_is_here, C::threads + 32);
       if (key_block < last_block) {
 #pragma unroll
-        for (int d = 0; d < C::piece / 8; ++d) __stcg(passed + (p * (C::piece / 8) + d) * C::threads, make_float4(sums[d][0], sums[d][1], sums[d][2], sums[d][3]));
-        finished = tile;
+        for (int d = 0; d < C::piece / 8; ++d) {
+          float4* const to = passed + (p * (C::piece / 8) + d) * C::threads;
+          if (key_block > 0) add_4(to, sums[d]);
+          else __stcg(to, make_float4(sums[d][0], sums[d][1], sums[d][2], sums[d][3]));
+        }
       } else {
+        if (key_block > 0)
+#pragma unroll
+          for (int d = 0; d < C::piece / 8; ++d) {
+            const float4 before = __ldcg(passed + (p * (C::piece / 8) + d) * C::threads);
+            sums[d][0] += before.x, sums[d][1] += before.y, sums[d][2] += before.z, sums[d][3] += before.w;
+          }
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int query = first_query + row + group + half * 8;
@@ -315,10 +391,7 @@ __global__ void __launch_bounds__(C::threads, C::blocks) attend_grad(__grid_cons
         }
       }
     }
-  }
-  if (finished >= 0) {
-    __syncthreads();
-    if (threadIdx.x == 0) write_turn(operands.turns + std::int64_t(at) * tiles + finished, key_block + 1);
+    if constexpr (C::helpers > 0) arrive(tile_done + tile % 2, C::everybody);
   }
 
 #pragma unroll
@@ -335,7 +408,7 @@ __global__ void __launch_bounds__(C::threads, C::blocks) attend_grad(__grid_cons
   }
 }
 
-template <class T, class C>
+template <class T, bool drops, class C>
 void launch_grad(const View& qkv, const View& y, const View& log_sums, const View& g, const View& dqkv, const Heads& all) {
   const std::int64_t heads = std::int64_t(all.batch) * all.heads, tiles = (all.length + C::queries - 1) / C::queries, blocks = (all.length + C::keys - 1) / C::keys;
   const bool is_alone = tiles == 1 && blocks == 1;
@@ -350,7 +423,7 @@ void launch_grad(const View& qkv, const View& y, const View& log_sums, const Vie
            turns.as<int>(), blocks > 1 ? heads * tiles : 0, lanes, all);
   }
   const Operands operands{qkv.data, y.data, g.data, log_sums.as<const float>(), products.as<const float>(), dqkv.data, sums.as<float>(), turns.as<int>()};
-  launch_tiles(attend_grad<T, C>, blocks * heads, C::threads, C::bytes(tiles > 1 ? 2 : 1), qkv.stream, operands, all);
+  launch_tiles(attend_grad<T, drops, C>, blocks * heads, C::everybody, C::bytes(tiles > 1 ? 2 : 1), qkv.stream, operands, all);
 }
 
 }  // namespace
@@ -359,9 +432,12 @@ void flash_attention_grad(Cuda, const View& qkv, const View& y, const View& log_
   if (y.numel() == 0) return;
   Heads all = heads_of(qkv, attention);
   all.aligned = all.aligned && is_aligned(y.data, 16) && is_aligned(g.data, 16);
-  dispatch(qkv.dtype, [&]<class T>() {
+  dispatch(qkv.dtype, all, [&]<class T, bool drops>() {
     dispatch_width(all.head_dim, [&]<int width>() {
-      launch_grad<T, Cut<width, 4, 64, 32, 1>>(qkv, y, log_sums, g, dqkv, all);
+      if constexpr (width <= 32) {
+        if (all.length <= 64) return launch_grad<T, drops, Cut<width, 4, 64, 16, 0, 4>>(qkv, y, log_sums, g, dqkv, all);
+      }
+      launch_grad<T, drops, Cut<width, 8, width <= 64 ? 128 : 64, 32, 128, 1>>(qkv, y, log_sums, g, dqkv, all);
     });
   });
 }
