@@ -15,17 +15,17 @@ namespace tern::gpu {
 unsigned* arrivals(Stream stream, std::size_t count);
 
 /// True in all threads of the last of a group's `blocks` blocks to call it with the group's counter. What the others had written to global
-/// memory before is then there to be read. Once in a kernel.
-__device__ __forceinline__ bool is_last_block(unsigned* counter, unsigned blocks) {
-  __shared__ bool is_last;
-  __threadfence();
-  __syncthreads();
+/// memory before is then there to be read. `sync` waits for all threads of a block that call it, and is_last is shared by them.
+template <class Sync>
+__device__ __forceinline__ bool is_last_block(unsigned* counter, unsigned blocks, bool& is_last, Sync sync) {
+  sync();
   if (threadIdx.x == 0) {
+    __threadfence();  // of one thread, for all: what the others wrote came before their sync
     is_last = atomicAdd(counter, 1) == blocks - 1;
     if (is_last) *counter = 0;
+    __threadfence();
   }
-  __syncthreads();
-  if (is_last) __threadfence();
+  sync();
   return is_last;
 }
 

@@ -3,18 +3,19 @@
 #include <algorithm>
 #include <memory>
 #include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include "cuda/allocator.h"
 #include "cuda/checksum.h"
 #include "cuda/cublas.h"
 #include "cuda/stream.h"
-#include "cuda/tf32x3.h"
+#include "cuda/tf32.h"
 #include "cuda/tuning.h"
 #include "tensor/graph.h"
 
-// Products by cuBLASLt. Descriptions, algorithm and workspace size of a product make a plan; a call looks its plan up by a key of
-// numbers and launches it.
+// Products by cuBLASLt, and of float32 by a kernel of ours. Descriptions, algorithm and workspace size of a product make a plan; a call
+// looks its plan up by a key of numbers and launches it.
 namespace tern::gpu {
 
 namespace {
@@ -58,12 +59,17 @@ struct KeyHash {
   }
 };
 
+/// A way to compute a product, and what memory cuBLASLt wants for it.
+struct Candidate {
+  ProductAlgorithm algorithm;
+  std::size_t workspace = 0;
+};
+
 /// A product that is ready to be launched.
 struct Plan {
   Description description;
   MatrixLayout a, b, c;
-  cublasLtMatmulAlgo_t algorithm{};
-  std::size_t workspace = 0;
+  Candidate choice;
   bool is_supported = false;
 };
 
@@ -115,7 +121,7 @@ void set_addresses(const Plan& plan, const Product& p, const ProductOperands& at
   if (p.epilogue == Epilogue::bias_gelu) set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at.before_gelu);
 }
 
-std::vector<cublasLtMatmulHeuristicResult_t> ranked_algorithms(const Plan& plan, const ProductOperands& at, cublasLtHandle_t library, int most) {
+std::vector<Candidate> library_algorithms(const Plan& plan, const ProductOperands& at, cublasLtHandle_t library, int most) {
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const Preference owner(preference);
@@ -135,8 +141,22 @@ std::vector<cublasLtMatmulHeuristicResult_t> ranked_algorithms(const Plan& plan,
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library, plan.description.get(), plan.a.get(), plan.b.get(), plan.c.get(),
                                                                plan.c.get(), preference, most, found.data(), &count);
   found.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<std::size_t>(count) : 0);
-  std::erase_if(found, [](const auto& one) { return one.state != CUBLAS_STATUS_SUCCESS; });
-  return found;
+  std::vector<Candidate> candidates;
+  for (const auto& one : found)
+    if (one.state == CUBLAS_STATUS_SUCCESS) candidates.push_back({one.algo, one.workspaceSize});
+  return candidates;
+}
+
+/// The best of cuBLASLt's, which has no 3xTF32, and then the best of ours: all that are worth timing, or one.
+std::vector<Candidate> ranked_candidates(const Plan& plan, const Product& p, const ProductOperands& at, cublasLtHandle_t library, Stream stream,
+                                         bool are_timed) {
+  std::vector<Candidate> candidates;
+  if (p.precision != MatmulPrecision::tf32x3) candidates = library_algorithms(plan, at, library, are_timed ? 8 : 1);
+  if (p.precision == MatmulPrecision::fp32 || (!are_timed && !candidates.empty())) return candidates;
+  auto cuts = tf32_cuts(p, at, stream);
+  cuts.resize(std::min<std::size_t>(cuts.size(), are_timed ? 4 : 1));
+  for (const Tf32Cut& cut : cuts) candidates.push_back({cut});
+  return candidates;
 }
 
 /// alpha or beta, in the type of the arithmetic.
@@ -151,9 +171,14 @@ struct Factor {
 /// `to` is c, or where a trial writes instead.
 cublasStatus_t launch_plan(const Plan& plan, const Product& p, const ProductOperands& at, void* to, double alpha, cublasLtHandle_t library,
                            const Workspace& workspace, Stream stream) {
+  if (const auto* const cut = std::get_if<Tf32Cut>(&plan.choice.algorithm)) {
+    multiply_tf32(p, at, to, alpha, *cut, stream);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   const Factor scale(alpha, p.dtype), keep(p.write == Write::accumulate ? 1 : 0, p.dtype);
   return cublasLtMatmul(library, plan.description.get(), scale.data(), at.a, plan.a.get(), at.b, plan.b.get(), keep.data(), at.c, plan.c.get(), to,
-                        plan.c.get(), &plan.algorithm, workspace.as<void>(), plan.workspace, handle(stream));
+                        plan.c.get(), std::get_if<cublasLtMatmulAlgo_t>(&plan.choice.algorithm), workspace.as<void>(), plan.choice.workspace,
+                        handle(stream));
 }
 
 /// Times the algorithms of one product, as parts of a graph: there the fills that some ask for, and the kernels that add a split sum, cost
@@ -170,7 +195,7 @@ class Trial {
         to_(product.write == Write::accumulate ? scratch_.as<void>() : at.c), aside_(backend::graph_stream(Cuda{}, stream.device)) {}
 
   /// Leaves the plan with the choice. Source of the rule: Note [Choice of algorithms].
-  void choose(const std::vector<cublasLtMatmulHeuristicResult_t>& ranked) {
+  void choose(const std::vector<Candidate>& ranked) {
     constexpr double noise = 1.03;
     std::vector<Result> results;
     double best = -1;
@@ -193,25 +218,24 @@ class Trial {
       }
       if (!choice || result.us < choice->us) choice = &result;
     }
-    take(*choice->algorithm);
+    take(*choice->candidate);
   }
 
  private:
   struct Result {
-    const cublasLtMatmulHeuristicResult_t* algorithm;
+    const Candidate* candidate;
     double us;  ///< negative: refused
     std::uint64_t checksum;
   };
 
-  void take(const cublasLtMatmulHeuristicResult_t& one) {
-    plan_.algorithm = one.algo;
-    plan_.workspace = one.workspaceSize;
+  void take(const Candidate& one) {
+    plan_.choice = one;
     plan_.is_supported = true;
   }
 
   bool launch(Stream stream) { return launch_plan(plan_, product_, at_, to_, alpha_, library_, workspace_, stream) == CUBLAS_STATUS_SUCCESS; }
 
-  Result run(const cublasLtMatmulHeuristicResult_t& one, double best) {
+  Result run(const Candidate& one, double best) {
     // A fifth of a millisecond for each of three samples; what is clearly slower than the best so far gets no second one.
     constexpr double sample_us = 200, hopeless = 1.2;
     take(one);
@@ -258,35 +282,42 @@ bool is_recording(Stream stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
+/// Whether a choice that was kept in a file serves here; the plan gets its workspace.
+bool is_possible(Plan& plan, const Product& p, const ProductOperands& at, cublasLtHandle_t library, Stream stream) {
+  if (const auto* const cut = std::get_if<Tf32Cut>(&plan.choice.algorithm)) {
+    const auto cuts = tf32_cuts(p, at, stream);
+    return std::find(cuts.begin(), cuts.end(), *cut) != cuts.end();
+  }
+  cublasLtMatmulHeuristicResult_t known{};
+  if (cublasLtMatmulAlgoCheck(library, plan.description.get(), plan.a.get(), plan.b.get(), plan.c.get(), plan.c.get(),
+                              std::get_if<cublasLtMatmulAlgo_t>(&plan.choice.algorithm), &known) != CUBLAS_STATUS_SUCCESS)
+    return false;
+  plan.choice.workspace = known.workspaceSize;
+  return known.workspaceSize <= most_workspace;
+}
+
 Plan make_plan(const Product& p, const ProductKey& key, const ProductOperands& at, double alpha, cublasLtHandle_t library, Stream stream) {
-  constexpr int candidates = 8;
   constexpr double worth_timing = 1 << 22;  // multiplications: some microseconds
   Plan plan = describe(p);
   const bool is_tuned = tuning_is_on() && static_cast<double>(p.m) * p.n * p.k * p.count >= worth_timing;
   if (is_tuned) {
     if (const auto chosen = chosen_algorithm(stream.device, key)) {
-      cublasLtMatmulHeuristicResult_t known{};
-      if (cublasLtMatmulAlgoCheck(library, plan.description.get(), plan.a.get(), plan.b.get(), plan.c.get(), plan.c.get(), &*chosen, &known) ==
-              CUBLAS_STATUS_SUCCESS && known.workspaceSize <= most_workspace) {
-        plan.algorithm = *chosen;
-        plan.workspace = known.workspaceSize;
-        plan.is_supported = true;
-        return plan;
-      }
+      plan.choice = {*chosen};
+      plan.is_supported = is_possible(plan, p, at, library, stream);
+      if (plan.is_supported) return plan;
     }
   }
   const bool is_timed = is_tuned && !is_recording(stream);
-  const auto ranked = ranked_algorithms(plan, at, library, is_timed ? candidates : 1);
+  const auto ranked = ranked_candidates(plan, p, at, library, stream, is_timed);
   if (ranked.empty()) return plan;
-  plan.algorithm = ranked[0].algo;
-  plan.workspace = ranked[0].workspaceSize;
+  plan.choice = ranked[0];
   plan.is_supported = true;
   if (!is_timed) return plan;
   set_addresses(plan, p, at);
   std::size_t workspace_bytes = 0;
-  for (const auto& one : ranked) workspace_bytes = std::max(workspace_bytes, one.workspaceSize);
+  for (const Candidate& one : ranked) workspace_bytes = std::max(workspace_bytes, one.workspace);
   Trial(plan, p, at, alpha, library, stream, workspace_bytes).choose(ranked);
-  if (plan.is_supported) keep_algorithm(stream.device, key, plan.algorithm);
+  if (plan.is_supported) keep_algorithm(stream.device, key, plan.choice.algorithm);
   return plan;
 }
 
@@ -303,7 +334,7 @@ bool multiply_by_plan(const Product& p, const ProductOperands& at, double alpha,
   Plan& plan = place->second;
   if (!plan.is_supported) return false;
   set_addresses(plan, p, at);
-  const Workspace workspace(plan.workspace, stream);
+  const Workspace workspace(plan.choice.workspace, stream);
   const cublasStatus_t status = launch_plan(plan, p, at, at.c, alpha, library, workspace, stream);
   // What the heuristic offers for 16-bit floats at odd addresses is refused only here.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return plan.is_supported = false;
@@ -314,11 +345,12 @@ bool multiply_by_plan(const Product& p, const ProductOperands& at, double alpha,
 }  // namespace
 
 bool multiply(const Product& p, const ProductOperands& at, double alpha, Stream stream) {
-  if (p.dtype == DType::f32 && p.precision == MatmulPrecision::tf32) return multiply_by_plan(p, at, alpha, stream);
-  if (p.precision == MatmulPrecision::tf32x3 && has_product_in_parts(p, at, stream)) {
-    multiply_in_parts(p, at, alpha, stream);
+  constexpr double worth_three = 1 << 26;  // multiplications
+  const bool is_float = p.dtype == DType::f32;
+  if (is_float && p.precision == MatmulPrecision::tf32) return multiply_by_plan(p, at, alpha, stream);
+  if (is_float && p.precision == MatmulPrecision::tf32x3 && static_cast<double>(p.m) * p.n * p.k >= worth_three &&
+      multiply_by_plan(p, at, alpha, stream))
     return true;
-  }
   Product strict = p;
   strict.precision = MatmulPrecision::fp32;
   return multiply_by_plan(strict, at, alpha, stream);

@@ -18,10 +18,33 @@ namespace tern::gpu {
 
 namespace {
 
-using Words = std::array<std::uint64_t, sizeof(cublasLtMatmulAlgo_t) / sizeof(std::uint64_t)>;
+/// An algorithm's kind and its words.
+using Words = std::array<std::uint64_t, 1 + sizeof(cublasLtMatmulAlgo_t) / sizeof(std::uint64_t)>;
 using Choices = std::map<ProductKey, Words>;
 
-constexpr const char* header = "tern products 2";
+constexpr const char* header = "tern products 3";
+
+Words words_of(const ProductAlgorithm& algorithm) {
+  Words words{algorithm.index()};
+  if (const auto* const known = std::get_if<cublasLtMatmulAlgo_t>(&algorithm)) {
+    std::memcpy(&words[1], known, sizeof(*known));
+  } else {
+    const auto& cut = std::get<Tf32Cut>(algorithm);
+    words[1] = cut.turned;
+    words[2] = static_cast<std::uint64_t>(cut.width);
+    words[3] = static_cast<std::uint64_t>(cut.cluster);
+    words[4] = static_cast<std::uint64_t>(cut.groups);
+  }
+  return words;
+}
+
+ProductAlgorithm algorithm_of(const Words& words) {
+  if (words[0] != 0)
+    return Tf32Cut{words[1] != 0, static_cast<int>(words[2]), static_cast<int>(words[3]), static_cast<int>(words[4])};
+  cublasLtMatmulAlgo_t algorithm;
+  std::memcpy(&algorithm, &words[1], sizeof(algorithm));
+  return algorithm;
+}
 
 /// FNV-1a, word by word. A line that was cut off or edited does not carry its words' sum.
 std::uint64_t sum_of(const ProductKey& key, const Words& words) {
@@ -126,22 +149,18 @@ bool tuning_is_on() {
   return is_on;
 }
 
-std::optional<cublasLtMatmulAlgo_t> chosen_algorithm(Device device, const ProductKey& key) {
+std::optional<ProductAlgorithm> chosen_algorithm(Device device, const ProductKey& key) {
   const std::lock_guard lock(mutex);
   const Choices& choices = store(device).choices;
   const auto place = choices.find(key);
   if (place == choices.end()) return {};
-  cublasLtMatmulAlgo_t algorithm;
-  std::memcpy(&algorithm, place->second.data(), sizeof(algorithm));
-  return algorithm;
+  return algorithm_of(place->second);
 }
 
-void keep_algorithm(Device device, const ProductKey& key, const cublasLtMatmulAlgo_t& algorithm) {
+void keep_algorithm(Device device, const ProductKey& key, const ProductAlgorithm& algorithm) {
   const std::lock_guard lock(mutex);
   Store& kept = store(device);
-  Words words;
-  std::memcpy(words.data(), &algorithm, sizeof(algorithm));
-  kept.choices[key] = words;
+  kept.choices[key] = words_of(algorithm);
   if (kept.path.empty()) return;
   // What other processes have chosen meanwhile stays chosen, for the runs to come.
   Choices all = kept.choices;

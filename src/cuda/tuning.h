@@ -3,19 +3,23 @@
 
 #include <array>
 #include <optional>
+#include <variant>
 
-#include "tensor/device.h"
+#include "cuda/tf32.h"
 
 namespace tern::gpu {
 
 /// What the choice of an algorithm depends on, in words.
 using ProductKey = std::array<std::int64_t, 11>;
 
+/// One of cuBLASLt's, or the kernel of tf32.h with a cut.
+using ProductAlgorithm = std::variant<cublasLtMatmulAlgo_t, Tf32Cut>;
+
 /// Note [Choice of algorithms]
 /// cuBLASLt ranks its algorithms by a model of the device that is off by up to a fifth (a head of 10,000 classes: 697 us, where its
 /// second choice takes 578), so the first eight are timed once for each new kind of product, in a graph. A fill of four bytes before a
-/// product takes 6 us there. Which one wins decides how sums are
-/// split, and so the last bits. To give the same bits in every later run on a machine, the choice is kept in a file,
+/// product takes 6 us there. In TF32 the first four of tf32_cuts are timed with them, for 3xTF32 those alone. Which one wins decides how
+/// sums are split, and so the last bits. To give the same bits in every later run on a machine, the choice is kept in a file,
 /// $XDG_CACHE_HOME/tern or ~/.cache/tern, one for each kind of GPU and version of cuBLAS; and another than the first choice is taken
 /// only where it is faster by more than the noise, and among equals one whose result is the first's bit for bit. Nothing is timed
 /// while a graph is recorded, nor for products that take no time: those get the first choice. With TERN_TUNE=0 in the environment all
@@ -23,8 +27,8 @@ using ProductKey = std::array<std::int64_t, 11>;
 bool tuning_is_on();
 
 /// The choice that an earlier product or process made.
-std::optional<cublasLtMatmulAlgo_t> chosen_algorithm(Device device, const ProductKey& key);
+std::optional<ProductAlgorithm> chosen_algorithm(Device device, const ProductKey& key);
 /// Keeps a choice for this process and later ones. A file that cannot be written is none.
-void keep_algorithm(Device device, const ProductKey& key, const cublasLtMatmulAlgo_t& algorithm);
+void keep_algorithm(Device device, const ProductKey& key, const ProductAlgorithm& algorithm);
 
 }  // namespace tern::gpu

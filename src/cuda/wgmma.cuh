@@ -44,11 +44,30 @@ __device__ __forceinline__ void copy_box_async(float* to, const CUtensorMap& map
                : "memory");
 }
 
+/// Has a tensor map that is a kernel's parameter at hand for the copies to come.
+__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory"); }
+
 /// Shows what this thread wrote in shared memory to the matrix units.
 __device__ __forceinline__ void show_to_matrix_units() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
 /// Shows barriers that this thread has set up to the copy engine.
 __device__ __forceinline__ void show_to_copies() { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
+
+/// Waits for all threads of a cluster, but those that have ended. Says nothing of what they wrote.
+__device__ __forceinline__ void meet_in_cluster() { asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;\n" ::: "memory"); }
+/// Begins to write a value at this place of the shared memory of a cluster's block; its barrier there gets 16 bytes.
+__device__ __forceinline__ void send_in_cluster(const float4* place, float4 value, SharedBarrier& barrier, int block) {
+  asm volatile(
+      "{\n.reg .u32 there, signal;\nmapa.shared::cluster.u32 there, %0, %2;\nmapa.shared::cluster.u32 signal, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [signal];\n}\n" ::"r"(shared_address(place)),
+      "r"(shared_address(&barrier.state)), "r"(block), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      : "memory");
+}
+
+/// Writes 16 bytes at once: the compiler may take a plain assignment apart.
+__device__ __forceinline__ void write_shared(float* place, float4 value) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(shared_address(place)), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w) : "memory");
+}
 
 /// Changes how many registers each thread of a group of four warps has.
 template <int count>

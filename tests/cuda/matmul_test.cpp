@@ -118,30 +118,32 @@ TEST_CASE("products in every precision agree with the CPU", "[cuda]") {
 
 TEST_CASE("a product that was timed gives the same bits again, and within a graph", "[cuda]") {
   // Large enough to be timed. The recorded call comes first for one of the shapes, where nothing can be.
-  for (const bool is_recorded_first : {false, true})
-    for (const Write write : {Write::overwrite, Write::accumulate}) {
-      const std::int64_t m = 520, n = is_recorded_first ? 264 : 256, k = 512;
-      Twin a(DType::f32, {m, k}), b(DType::f32, {k, n});
-      a.randomize(1).upload();
-      b.randomize(2).upload();
-      const auto stream = backend::graph_stream(Cuda{}, cuda());
-      const auto product = [&](Twin& c) {
-        View x = a.device(), y = b.device(), z = c.device();
-        x.stream = y.stream = z.stream = stream->get();
-        kernels::matmul(Cuda{}, x, y, z, 1, write);
-      };
-      std::vector<std::vector<std::byte>> results;
-      for (int i = 0; i < 4; ++i) {
-        Twin c(DType::f32, {m, n});
-        c.randomize(3).upload();
-        stream->follow(gpu_stream);
-        if ((i == 0) == is_recorded_first) stream->record([&] { product(c); })->launch();
-        else product(c);
-        stream->lead(gpu_stream);
-        results.push_back(c.download());
+  for (const MatmulPrecision precision : {MatmulPrecision::fp32, MatmulPrecision::tf32, MatmulPrecision::tf32x3})
+    for (const bool is_recorded_first : {false, true})
+      for (const Write write : {Write::overwrite, Write::accumulate}) {
+        const MatmulPrecisionMode mode(precision);
+        const std::int64_t m = 520, n = is_recorded_first ? 264 : 256, k = 512;
+        Twin a(DType::f32, {m, k}), b(DType::f32, {k, n});
+        a.randomize(1).upload();
+        b.randomize(2).upload();
+        const auto stream = backend::graph_stream(Cuda{}, cuda());
+        const auto product = [&](Twin& c) {
+          View x = a.device(), y = b.device(), z = c.device();
+          x.stream = y.stream = z.stream = stream->get();
+          kernels::matmul(Cuda{}, x, y, z, 1, write);
+        };
+        std::vector<std::vector<std::byte>> results;
+        for (int i = 0; i < 4; ++i) {
+          Twin c(DType::f32, {m, n});
+          c.randomize(3).upload();
+          stream->follow(gpu_stream);
+          if ((i == 0) == is_recorded_first) stream->record([&] { product(c); })->launch();
+          else product(c);
+          stream->lead(gpu_stream);
+          results.push_back(c.download());
+        }
+        for (const auto& result : results) CHECK(result == results[0]);
       }
-      for (const auto& result : results) CHECK(result == results[0]);
-    }
 }
 
 TEST_CASE("linear layers agree with the CPU", "[cuda]") {
