@@ -9,6 +9,7 @@
 #include "cuda/allocator.h"
 #include "cuda/checksum.h"
 #include "cuda/cublas.h"
+#include "cuda/deep_product.h"
 #include "cuda/stream.h"
 #include "cuda/tf32.h"
 #include "cuda/tuning.h"
@@ -147,11 +148,13 @@ std::vector<Candidate> library_algorithms(const Plan& plan, const ProductOperand
   return candidates;
 }
 
-/// The best of cuBLASLt's, which has no 3xTF32, and then the best of ours: all that are worth timing, or one.
+/// The best of cuBLASLt's, which has no 3xTF32, and of ours: all that are worth timing, or one. The deep one is first, as where it is no
+/// slower it saves a kernel.
 std::vector<Candidate> ranked_candidates(const Plan& plan, const Product& p, const ProductOperands& at, cublasLtHandle_t library, Stream stream,
                                          bool are_timed) {
   std::vector<Candidate> candidates;
   if (p.precision != MatmulPrecision::tf32x3) candidates = library_algorithms(plan, at, library, are_timed ? 8 : 1);
+  if (are_timed && has_deep_product(p, at, stream)) candidates.insert(candidates.begin(), Candidate{DeepAlgorithm{}});
   if (p.precision == MatmulPrecision::fp32 || (!are_timed && !candidates.empty())) return candidates;
   auto cuts = tf32_cuts(p, at, stream);
   cuts.resize(std::min<std::size_t>(cuts.size(), are_timed ? 4 : 1));
@@ -173,6 +176,10 @@ cublasStatus_t launch_plan(const Plan& plan, const Product& p, const ProductOper
                            const Workspace& workspace, Stream stream) {
   if (const auto* const cut = std::get_if<Tf32Cut>(&plan.choice.algorithm)) {
     multiply_tf32(p, at, to, alpha, *cut, stream);
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  if (std::holds_alternative<DeepAlgorithm>(plan.choice.algorithm)) {
+    multiply_deep(p, at, to, alpha, stream);
     return CUBLAS_STATUS_SUCCESS;
   }
   const Factor scale(alpha, p.dtype), keep(p.write == Write::accumulate ? 1 : 0, p.dtype);
@@ -288,6 +295,7 @@ bool is_possible(Plan& plan, const Product& p, const ProductOperands& at, cublas
     const auto cuts = tf32_cuts(p, at, stream);
     return std::find(cuts.begin(), cuts.end(), *cut) != cuts.end();
   }
+  if (std::holds_alternative<DeepAlgorithm>(plan.choice.algorithm)) return has_deep_product(p, at, stream);
   cublasLtMatmulHeuristicResult_t known{};
   if (cublasLtMatmulAlgoCheck(library, plan.description.get(), plan.a.get(), plan.b.get(), plan.c.get(), plan.c.get(),
                               std::get_if<cublasLtMatmulAlgo_t>(&plan.choice.algorithm), &known) != CUBLAS_STATUS_SUCCESS)

@@ -22,24 +22,24 @@ namespace {
 using Words = std::array<std::uint64_t, 1 + sizeof(cublasLtMatmulAlgo_t) / sizeof(std::uint64_t)>;
 using Choices = std::map<ProductKey, Words>;
 
-constexpr const char* header = "tern products 3";
+constexpr const char* header = "tern products 4";
 
 Words words_of(const ProductAlgorithm& algorithm) {
   Words words{algorithm.index()};
   if (const auto* const known = std::get_if<cublasLtMatmulAlgo_t>(&algorithm)) {
     std::memcpy(&words[1], known, sizeof(*known));
-  } else {
-    const auto& cut = std::get<Tf32Cut>(algorithm);
-    words[1] = cut.turned;
-    words[2] = static_cast<std::uint64_t>(cut.width);
-    words[3] = static_cast<std::uint64_t>(cut.cluster);
-    words[4] = static_cast<std::uint64_t>(cut.groups);
+  } else if (const auto* const cut = std::get_if<Tf32Cut>(&algorithm)) {
+    words[1] = cut->turned;
+    words[2] = static_cast<std::uint64_t>(cut->width);
+    words[3] = static_cast<std::uint64_t>(cut->cluster);
+    words[4] = static_cast<std::uint64_t>(cut->groups);
   }
   return words;
 }
 
 ProductAlgorithm algorithm_of(const Words& words) {
-  if (words[0] != 0)
+  if (words[0] == 2) return DeepAlgorithm{};
+  if (words[0] == 1)
     return Tf32Cut{words[1] != 0, static_cast<int>(words[2]), static_cast<int>(words[3]), static_cast<int>(words[4])};
   cublasLtMatmulAlgo_t algorithm;
   std::memcpy(&algorithm, &words[1], sizeof(algorithm));

@@ -5,6 +5,7 @@
 #include <optional>
 #include <variant>
 
+#include "cuda/deep_product.h"
 #include "cuda/tf32.h"
 
 namespace tern::gpu {
@@ -12,8 +13,8 @@ namespace tern::gpu {
 /// What the choice of an algorithm depends on, in words.
 using ProductKey = std::array<std::int64_t, 11>;
 
-/// One of cuBLASLt's, or the kernel of tf32.h with a cut.
-using ProductAlgorithm = std::variant<cublasLtMatmulAlgo_t, Tf32Cut>;
+/// One of cuBLASLt's, the kernel of tf32.h with a cut, or that of deep_product.h.
+using ProductAlgorithm = std::variant<cublasLtMatmulAlgo_t, Tf32Cut, DeepAlgorithm>;
 
 /// Note [Choice of algorithms]
 /// cuBLASLt ranks its algorithms by a model of the device that is off by up to a fifth (a head of 10,000 classes: 697 us, where its

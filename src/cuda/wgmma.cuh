@@ -38,7 +38,7 @@ __device__ __forceinline__ void sync_named(int barrier, int threads) { asm volat
 
 /// Begins to bring the box of a tensor map that starts at element (inner, outer) to shared memory; what lies outside the tensor is zero.
 /// The barrier gets its bytes.
-__device__ __forceinline__ void copy_box_async(float* to, const CUtensorMap& map, int inner, int outer, SharedBarrier& barrier) {
+__device__ __forceinline__ void copy_box_async(void* to, const CUtensorMap& map, int inner, int outer, SharedBarrier& barrier) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];\n" ::"r"(shared_address(to)),
                "l"(&map), "r"(inner), "r"(outer), "r"(shared_address(&barrier.state))
                : "memory");
