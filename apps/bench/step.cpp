@@ -179,7 +179,7 @@ void step(const Options& options) {
   if (m.graph_nodes > 0) fmt::print("  graph     {:9} nodes\n", m.graph_nodes);
   fmt::print("  forward   {:9.3f} ms, without recording\n", m.forward.median);
   fmt::print("  optimizer {:9.3f} ms\n", m.update.median);
-  fmt::print("  memory    {:9.3f} GB at the peak\n", m.peak_gb);
+  fmt::print("  memory    {:9.3f} GiB at the peak\n", m.peak_gb);
   row.set("step_ms", rounded(m.step.median, 1e3)).set("step_mean_ms", rounded(m.step.mean, 1e3));
   row.set("step_deviation_ms", rounded(m.step.deviation, 1e3));
   if (device.type == DeviceType::cuda) row.set("host_ms", rounded(m.host.median, 1e3));
