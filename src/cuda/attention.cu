@@ -22,7 +22,7 @@ using namespace gpu::short_heads;
 
 namespace {
 
-constexpr int longest = 64;
+constexpr int longest = all_tiles * tile_keys;
 
 /// The vectors of four elements of rows of D that a thread brings to shared memory, and where they lie there.
 template <int D>
@@ -105,9 +105,8 @@ __device__ __forceinline__ const float* load_bias(const Heads& all, int batch, f
 
 template <int tiles>
 constexpr int most_threads = (tiles + 1) / 2 * 32;
-/// So that the blocks of a batch of a thousand short heads all run at once.
 template <int D, int tiles>
-constexpr int blocks_at_once = D == 32 && tiles == 5 ? 8 : 1;
+constexpr int blocks_at_once = D == 32 && tiles == few_tiles ? 8 : 1;
 
 template <class T, MatmulPrecision precision, int D, int tiles>
 __global__ void __launch_bounds__(most_threads<tiles>, blocks_at_once<D, tiles>) attend(const T* qkv, T* y, __grid_constant__ const Heads all) {
@@ -185,8 +184,7 @@ __global__ void __launch_bounds__(most_threads<tiles>, blocks_at_once<D, tiles>)
   write_rows<true>(results[1], first, all.length, lane, to + 2 * part, 3 * part);
 }
 
-/// How many of the tiles that a kernel is made for hold so many keys: with fewer registers, more blocks fit on a multiprocessor.
-int tiles_for(std::int64_t length) { return length <= 40 ? 5 : longest / tile_keys; }
+int tiles_for(std::int64_t length) { return length <= few_tiles * tile_keys ? few_tiles : all_tiles; }
 
 Heads heads_of(const View& qkv, const Attention& attention) {
   Heads all{};
@@ -230,10 +228,10 @@ void launch_heads(const View& qkv, const Heads& all, Arguments... arguments) {
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "cudaFuncSetAttribute");
     launch(kernel, blocks_for(blocks, 1), threads, bytes, qkv.stream, arguments..., all);
   };
-  if (tiles_for(all.length) == 5)
-    head_dim == 32 ? with(Kernels::template kernel<T, precision, 32, 5>) : with(Kernels::template kernel<T, precision, 64, 5>);
+  if (tiles_for(all.length) == few_tiles)
+    head_dim == 32 ? with(Kernels::template kernel<T, precision, 32, few_tiles>) : with(Kernels::template kernel<T, precision, 64, few_tiles>);
   else
-    head_dim == 32 ? with(Kernels::template kernel<T, precision, 32, 8>) : with(Kernels::template kernel<T, precision, 64, 8>);
+    head_dim == 32 ? with(Kernels::template kernel<T, precision, 32, all_tiles>) : with(Kernels::template kernel<T, precision, 64, all_tiles>);
 }
 
 template <class F>

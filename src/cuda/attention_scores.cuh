@@ -13,7 +13,7 @@ namespace tern::gpu::short_heads {
 struct Heads {
   int length, heads, padded;  ///< padded: length up to what the tiles fill
   int score_pitch;            ///< between rows of scores in shared memory
-  float scale;                ///< of the scores
+  float scale;                ///< of the scores, positive
   const float* padding;
   const std::int64_t* prefix;
   bool causal;
