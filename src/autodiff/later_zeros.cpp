@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <functional>
 #include <mutex>
-#include <unordered_set>
+#include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "autodiff/node.h"
@@ -13,10 +14,10 @@ namespace tern {
 
 namespace {
 
-/// The states that are marked, of all threads.
+/// The states that are marked, and by which thread.
 struct Marks {
   std::mutex mutex;
-  std::unordered_set<AutogradState*> states;
+  std::unordered_map<AutogradState*, std::thread::id> states;
 };
 Marks& marks() {
   static auto& all = *new Marks;  // leaves may end after everything static
@@ -31,7 +32,7 @@ void zero_later(const Tensor& leaf) {
   if (state->awaits_zeros) return;
   Marks& all = marks();
   const std::lock_guard lock(all.mutex);
-  all.states.insert(state);
+  all.states.emplace(state, std::this_thread::get_id());
   state->awaits_zeros = true;
 }
 
@@ -46,6 +47,7 @@ void detail::forget_later_zeros(AutogradState& state) {
 void detail::write_later_zeros(std::span<AutogradState* const> marked) {
   Tensors gradients;
   for (AutogradState* state : marked) {
+    if (!state->awaits_zeros) continue;
     forget_later_zeros(*state);
     gradients.push_back(state->grad);
   }
@@ -71,7 +73,8 @@ void write_later_zeros() {
   {
     Marks& all = marks();
     const std::lock_guard lock(all.mutex);
-    left.assign(all.states.begin(), all.states.end());
+    for (const auto& [state, thread] : all.states)
+      if (thread == std::this_thread::get_id()) left.push_back(state);
   }
   detail::write_later_zeros(left);
 }
