@@ -22,6 +22,8 @@ using namespace gpu::short_heads;
 
 namespace {
 
+constexpr int longest = all_tiles * tile_keys;
+
 /// The vectors of four elements of rows of D that a thread brings to shared memory, and where they lie there.
 template <int D>
 struct Share {
@@ -128,8 +130,7 @@ __global__ void __launch_bounds__(most_threads<tiles>, blocks_at_once<D, tiles>)
   scores.drop();
   __pipeline_wait_prior(0);
   finish_rows<D, T, precision>(late, all);
-  if constexpr (!scores.lane.on_tensor_cores)
-    store_scores(scores.values, scores.first, all.padded, scores.limit, scores.lane, weights, all.score_pitch);
+  if constexpr (!scores.lane.on_tensor_cores) store_scores(scores.values, scores.first, all.padded, scores.limit, scores.lane, weights, all.score_pitch);
   __syncthreads();
   const auto result = multiply_scores<D>(scores.values, weights, all.score_pitch, v, scores.first, all.padded, scores.limit, scores.lane);
   write_rows<false>(result, scores.first, all.length, scores.lane, y + std::int64_t(batch) * all.length * part + head * D, part);
@@ -141,8 +142,7 @@ __global__ void __launch_bounds__(most_threads<tiles>, blocks_at_once<D, tiles>)
   extern __shared__ float4 shared[];
   // When the gradients of the scores are known, the values are done with, and with the queries' gradients the keys: the scores' gradients
   // and the probabilities take their places.
-  const int size = all.padded * (D + 4), room = all.padded * max(D + 4, all.score_pitch);
-  const int batch = blockIdx.x / all.heads, head = blockIdx.x % all.heads;
+  const int size = all.padded * (D + 4), room = all.padded * max(D + 4, all.score_pitch), batch = blockIdx.x / all.heads, head = blockIdx.x % all.heads;
   float *const q = reinterpret_cast<float*>(shared), *const g = q + size, *const k = g + size, *const v = k + room;
   float *const weights = k, *const gradients = v;
   const std::int64_t part = std::int64_t(all.heads) * D, from = std::int64_t(batch) * all.length * 3 * part + head * D;
@@ -230,16 +230,15 @@ void launch_heads(const View& qkv, const Heads& all, Arguments... arguments) {
   };
   if (tiles_for(all.length) == few_tiles)
     head_dim == 32 ? with(Kernels::template kernel<T, precision, 32, few_tiles>) : with(Kernels::template kernel<T, precision, 64, few_tiles>);
-  else if constexpr (std::is_same_v<T, float>)  // as has_self_attention says
+  else
     head_dim == 32 ? with(Kernels::template kernel<T, precision, 32, all_tiles>) : with(Kernels::template kernel<T, precision, 64, all_tiles>);
 }
 
 template <class F>
 void dispatch(DType dtype, F&& f) {
+  const bool takes_tf32 = context().matmul_precision == MatmulPrecision::tf32;
   switch (dtype) {
-    case DType::f32:
-      if (context().matmul_precision == MatmulPrecision::tf32) return f.template operator()<float, MatmulPrecision::tf32>();
-      return f.template operator()<float, MatmulPrecision::fp32>();
+    case DType::f32: return takes_tf32 ? f.template operator()<float, MatmulPrecision::tf32>() : f.template operator()<float, MatmulPrecision::fp32>();
     case DType::f16: return f.template operator()<f16, MatmulPrecision::tf32>();
     default: return f.template operator()<bf16, MatmulPrecision::tf32>();
   }
@@ -248,9 +247,7 @@ void dispatch(DType dtype, F&& f) {
 }  // namespace
 
 bool has_self_attention(Cuda, DType dtype, std::int64_t length, std::int64_t head_dim) {
-  // In 16 bits flash attention is as fast from some more keys on, which nearly fill its tiles.
-  const int tiles = dtype == DType::f32 ? all_tiles : few_tiles;
-  return dtype != DType::f64 && length > 0 && length <= tiles * tile_keys && (head_dim == 32 || head_dim == 64);
+  return dtype == DType::f32 && length > 0 && length <= longest && (head_dim == 32 || head_dim == 64);
 }
 
 void self_attention(Cuda, const View& qkv, const Attention& attention, const View& y) {

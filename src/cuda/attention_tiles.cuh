@@ -143,8 +143,7 @@ __device__ __forceinline__ void multiply_rows(const float* a, const float* b, in
 
 /// A warp's scores to shared memory, rows `pitch` apart.
 template <MatmulPrecision precision, int tiles>
-__device__ __forceinline__ void store_scores(const float (&scores)[tiles][4], int first, int padded, int limit, Lane<precision> lane, float* to,
-                                             int pitch) {
+__device__ __forceinline__ void store_scores(const float (&scores)[tiles][4], int first, int padded, int limit, Lane<precision> lane, float* to, int pitch) {
   float* const place = to + (first + lane.group) * pitch + 2 * lane.member;
 #pragma unroll
   for (int i = 0; i < tiles; ++i) {
@@ -203,8 +202,8 @@ __device__ __forceinline__ Rows<D> multiply_scores(const float (&scores)[tiles][
 /// sums += scores^T x for 16 columns of scores from `first`, and rows of both from `begin`, a multiple of 8, to `padded`.
 /// Several pairs of scores and x go together, so that none waits for another.
 template <int D, MatmulPrecision precision, int count>
-__device__ __forceinline__ void multiply_transposed(const float* const (&scores)[count], int pitch, const float* const (&x)[count], int first,
-                                                    int begin, int padded, Lane<precision> lane, Rows<D> (&sums)[count]) {
+__device__ __forceinline__ void multiply_transposed(const float* const (&scores)[count], int pitch, const float* const (&x)[count], int first, int begin,
+                                                    int padded, Lane<precision> lane, Rows<D> (&sums)[count]) {
   if constexpr (lane.on_tensor_cores) {
     const int low = min(first + lane.group, padded - 1), high = min(first + lane.group + 8, padded - 1);
     for (int row = begin + 2 * lane.member; row < padded; row += 8)

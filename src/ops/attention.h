@@ -12,10 +12,10 @@ struct AttentionParams {
 /// For every head softmax(q k^T / sqrt(D) + mask) v, where qkv (B, T, 3, H, D) holds queries, keys and values as a projection writes
 /// them: (B, T, H, D). Vaswani et al., 2017. Throws Error for another number of dimensions, or a mask that does not fit.
 Tensor self_attention(const Tensor& qkv, const AttentionParams& params = {});
-/// The same with fused kernels. On a GPU, short heads (D of 32 or 64; T up to 64, or 40 in a 16-bit dtype) take one kernel forward and one
-/// backward, which keep a head's scores and probabilities on the chip and never write them. Others of 8, 16, .. 128 elements in a 16-bit
-/// dtype take flash attention, whose memory grows with T alone (Dao, "FlashAttention-2", 2023), and all others products and a fused
-/// softmax. A query that sees no key gives zeros.
+/// The same with fused kernels. On a GPU, heads of 8, 16, .. 128 elements in a 16-bit dtype take flash attention, whose memory grows with T
+/// alone (Dao, "FlashAttention-2", 2023). Other short heads (T and D up to 64) take one kernel forward and one backward, which keep scores and
+/// probabilities of a head in shared memory and never write them; others take products and a fused softmax. A query that sees no key
+/// gives zeros.
 Tensor fused_self_attention(const Tensor& qkv, const AttentionParams& params = {});
 
 }  // namespace tern

@@ -15,8 +15,7 @@ struct Attention {
 inline bool has_self_attention(Cpu, DType, std::int64_t, std::int64_t) { return false; }
 bool has_self_attention(Cuda, DType dtype, std::int64_t length, std::int64_t head_dim);
 
-/// y (B, T, H, D) = dropout(softmax(scale q k^T + mask)) v for qkv (B, T, 3, H, D); contiguous, one dtype. Products of float32 are as the
-/// context's matmul_precision says, those of 16 bits in TF32.
+/// y (B, T, H, D) = dropout(softmax(scale q k^T + mask)) v for qkv (B, T, 3, H, D); contiguous, float32.
 inline void self_attention(Cpu, const View&, const Attention&, const View&) {}
 void self_attention(Cuda, const View& qkv, const Attention& attention, const View& y);
 
