@@ -42,10 +42,6 @@ struct Barriers {
   SharedBarrier loaded[stages], used[stages];
 };
 
-/// Waits for all threads of the cluster; what they wrote to shared memory before is then there to be read.
-__device__ __forceinline__ void synchronize_cluster() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" ::: "memory");
-}
 /// What lies at this place in the shared memory of one of the cluster's blocks.
 __device__ __forceinline__ float4 read_in_cluster(const float4* place, unsigned block) {
   float4 value;
@@ -199,9 +195,9 @@ __global__ void __launch_bounds__(threads) multiply(__grid_constant__ const Prob
       *reinterpret_cast<float2*>(place + 8 * sums_pitch + j * 8) = {sums[4 * j + 2], sums[4 * j + 3]};
     }
   }
-  synchronize_cluster();
+  meet_in_cluster();
   add_up<T>(p, own, split, row, column);
-  synchronize_cluster();  // nobody leaves while others read its sums
+  meet_in_cluster();  // nobody leaves while others read its sums
 #endif
 }
 

@@ -53,8 +53,10 @@ __device__ __forceinline__ void show_to_matrix_units() { asm volatile("fence.pro
 /// Shows barriers that this thread has set up to the copy engine.
 __device__ __forceinline__ void show_to_copies() { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
 
-/// Waits for all threads of a cluster, but those that have ended. Says nothing of what they wrote.
-__device__ __forceinline__ void meet_in_cluster() { asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;\n" ::: "memory"); }
+/// Waits for all threads of a cluster, but those that have ended; what they wrote to shared memory before is then there to be read.
+__device__ __forceinline__ void meet_in_cluster() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" ::: "memory");
+}
 /// Begins to write a value at this place of the shared memory of a cluster's block; its barrier there gets 16 bytes.
 __device__ __forceinline__ void send_in_cluster(const float4* place, float4 value, SharedBarrier& barrier, int block) {
   asm volatile(
