@@ -210,7 +210,12 @@ void launch_attend(const View& qkv, const Heads& all, const View& y, const View&
 }  // namespace
 
 bool has_flash_attention(Cuda, DType dtype, std::int64_t head_dim) {
-  return (dtype == DType::f16 || dtype == DType::bf16) && head_dim > 0 && head_dim <= 128 && head_dim % 8 == 0;
+  if ((dtype != DType::f16 && dtype != DType::bf16) || head_dim <= 0 || head_dim > 128 || head_dim % 8 != 0) return false;
+  // The backward pass keeps up to 162 KiB of tiles, for which compute capabilities 8.6 and 8.9 have no room.
+  int device = 0, shared_limit = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
+  return shared_limit >= 162 << 10;
 }
 
 void flash_attention(Cuda, const View& qkv, const Attention& attention, const View& y, const View& log_sums) {
