@@ -348,6 +348,7 @@ TEST_CASE("A gradient that stands for zeros is overwritten, or its zeros are wri
       // A gradient that has a graph keeps its leaf alive, and the leaf it.
       w.set_grad({});
       b.set_grad({});
+      Tensor(x).set_grad({});
       return result;
     };
     const Doubles expected = gradients(false, false), got = gradients(true, false), recorded = gradients(true, true);
