@@ -2,9 +2,9 @@
 
 namespace tern {
 
-kernels::PartialSums* LaterSums::for_leaf(AutogradState& leaf) {
+backend::PartialSums* LaterSums::for_leaf(AutogradState& leaf) {
   if (leaf.grad.device() != device_) return nullptr;
-  if (!sums_) sums_ = on(device_, [&](auto dev) { return kernels::partial_sums(dev, device_); });
+  if (!sums_) sums_ = on(device_, [&](auto dev) { return backend::partial_sums(dev, device_); });
   if (!sums_) return nullptr;
   leaf.awaits_sum = true;
   leaves_.emplace_back(Ref<AutogradState>(&leaf), leaf.grad);

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "autodiff/node.h"
-#include "ops/kernels/partial_sums.h"
+#include "tensor/partial_sums.h"
 
 namespace tern {
 
@@ -16,7 +16,7 @@ class LaterSums {
   LaterSums& operator=(const LaterSums&) = delete;
 
   /// Null on a device that adds up at once.
-  kernels::PartialSums* for_leaf(AutogradState& leaf);
+  backend::PartialSums* for_leaf(AutogradState& leaf);
   /// Adds up what there is.
   void finish();
 
@@ -24,7 +24,7 @@ class LaterSums {
   void forget();
 
   Device device_;
-  std::unique_ptr<kernels::PartialSums> sums_;
+  std::unique_ptr<backend::PartialSums> sums_;
   std::vector<std::pair<Ref<AutogradState>, Tensor>> leaves_;  ///< with the gradients, which are to stay alive
 };
 

@@ -183,8 +183,8 @@ std::vector<Backward::Target> Backward::targets(std::span<const std::size_t> inp
   return result;
 }
 
-kernels::PartialSums* Backward::later(std::span<const std::size_t> inputs) const {
-  kernels::PartialSums* sums = nullptr;
+backend::PartialSums* Backward::later(std::span<const std::size_t> inputs) const {
+  backend::PartialSums* sums = nullptr;
   for (const std::size_t input : inputs) {
     if (!node_.later) return nullptr;
     sums = node_.later->for_leaf(*autograd_state(static_cast<const AccumulateGrad&>(*node_.next[input].node).leaf));

@@ -9,7 +9,7 @@ namespace tern {
 
 struct Node;
 class LaterSums;
-namespace kernels {
+namespace backend {
 class PartialSums;
 }
 
@@ -105,7 +105,7 @@ class Backward {
   std::vector<Target> targets(std::span<const std::size_t> inputs) const;
   /// What a kernel may leave sums in, in parts, that go to the targets of these inputs, which were asked for before; null where it has to
   /// add up itself. The sums are there when the pass ends, or something else wants to add to these gradients.
-  kernels::PartialSums* later(std::span<const std::size_t> inputs) const;
+  backend::PartialSums* later(std::span<const std::size_t> inputs) const;
 
  private:
   Node& node_;

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(block_size)
 }
 
 template <class T, bool has_gelu>
-void sum(const View& g, const View& x, const View& dx, const View& sums, Write write, PartialSums* later) {
+void sum(const View& g, const View& x, const View& dx, const View& sums, Write write, backend::PartialSums* later) {
   using C = computed_t<T>;
   constexpr int widest = 16 / sizeof(T);
   const std::int64_t rows = g.shape[0], columns = g.shape[1];
@@ -95,12 +95,12 @@ void sum(const View& g, const View& x, const View& dx, const View& sums, Write w
 
 }  // namespace
 
-void column_sums(Cuda device, const View& g, const View& sums, Write write, PartialSums* later) {
+void column_sums(Cuda device, const View& g, const View& sums, Write write, backend::PartialSums* later) {
   if (g.numel() > 0) dispatch_floats(g.dtype, "column_sums", [&]<class T>() { sum<T, false>(g, {}, {}, sums, write, later); });
   else if (write == Write::overwrite) fill(device, sums, 0);
 }
 
-void gelu_bias_grad(Cuda device, const View& g, const View& x, const View& dx, const View& sums, Write write, PartialSums* later) {
+void gelu_bias_grad(Cuda device, const View& g, const View& x, const View& dx, const View& sums, Write write, backend::PartialSums* later) {
   if (g.numel() > 0) dispatch_floats(g.dtype, "gelu_bias_grad", [&]<class T>() { sum<T, true>(g, x, dx, sums, write, later); });
   else if (sums.data && write == Write::overwrite) fill(device, sums, 0);
 }

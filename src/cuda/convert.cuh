@@ -50,6 +50,24 @@ __device__ __forceinline__ To convert(From value) {
   }
 }
 
+/// Two 16-bit numbers of a register, the first in the lower half, converted by one instruction.
+template <class T>
+__device__ __forceinline__ unsigned pack_pair(float low, float high) {
+  unsigned result;
+  if constexpr (std::is_same_v<T, bf16>) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  return result;
+}
+/// The two numbers of such a register.
+template <class T>
+__device__ __forceinline__ void unpack_pair(unsigned both, float& low, float& high) {
+  T first, second;
+  first.bits = static_cast<std::uint16_t>(both);
+  second.bits = static_cast<std::uint16_t>(both >> 16);
+  low = widen(first);
+  high = widen(second);
+}
+
 /// Memory whose dtype is known at run time only; it is read as a C and written from a C. One kernel then serves all
 /// dtypes that are computed in C: the paths that need not be fastest use it.
 template <class C>

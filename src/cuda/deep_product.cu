@@ -4,6 +4,7 @@
 
 #include "cuda/convert.cuh"
 #include "cuda/launch.h"
+#include "cuda/tensor_map.h"
 #include "cuda/wgmma.cuh"
 
 // c (M, N) = a^T b for a (K, M) and b (K, N): see Note [Deep products]. A block has a tile of c and a part of the depth; one warp has the
@@ -167,7 +168,7 @@ template <class T>
 __global__ void __launch_bounds__(threads) multiply(__grid_constant__ const Problem p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float shared[];
-  __shared__ Barriers barriers;  // its presence says that this was compiled for wgmma: see is_compiled
+  __shared__ Barriers barriers;  // its presence says that this was compiled for wgmma: see has_body
   const auto offset = (swizzle_span - shared_address(shared) % swizzle_span) % swizzle_span;
   auto* const memory = reinterpret_cast<Stage<T>*>(reinterpret_cast<char*>(shared) + offset);
   if (threadIdx.x == 0) {
@@ -201,38 +202,9 @@ __global__ void __launch_bounds__(threads) multiply(__grid_constant__ const Prob
 #endif
 }
 
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
-  return value;
-}
-
-/// Whether the program holds the kernels for wgmma, which asks for the architecture 90a and not 90.
 bool is_compiled() {
-  static const bool is_so = [] {
-    cudaFuncAttributes attributes{};
-    return cudaFuncGetAttributes(&attributes, multiply<bf16>) == cudaSuccess && attributes.sharedSizeBytes > 0;
-  }();
+  static const bool is_so = has_body(multiply<bf16>);
   return is_so;
-}
-
-/// What the copy engine is told of an operand: boxes of `tile` elements of `tile_depth` rows.
-CUtensorMap map_of(const void* data, DType dtype, std::int64_t size, std::int64_t leading, std::int64_t depth) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found), "cudaGetDriverEntryPoint");
-    if (!function) fail_call(cudaErrorSymbolNotFound, "cuTensorMapEncodeTiled");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
-  CUtensorMap map;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(size), static_cast<cuuint64_t>(depth)}, strides[] = {static_cast<cuuint64_t>(leading) * 2};
-  const cuuint32_t box[] = {tile, tile_depth}, every[] = {1, 1};
-  const CUresult result = encode(&map, dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
-                                 const_cast<void*>(data), sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) fail_call(cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
-  return map;
 }
 
 template <class T>
@@ -248,15 +220,15 @@ bool has_deep_product(const Product& p, const ProductOperands& at, Stream stream
   const auto fits = [](const void* data, std::int64_t leading) { return is_aligned(data, 16) && leading % 8 == 0; };
   return (p.dtype == DType::bf16 || p.dtype == DType::f16) && p.count == 1 && p.epilogue == Epilogue::none && !p.a_transposed && p.b_transposed &&
          std::min(p.m, p.n) > 0 && p.k >= tile_depth && std::max({p.m, p.n, p.k}) < (std::int64_t(1) << 31) && fits(at.a, p.a_leading) &&
-         fits(at.b, p.b_leading) && attribute(cudaDevAttrComputeCapabilityMajor, stream.device.index) == 9 && is_compiled();
+         fits(at.b, p.b_leading) && attribute(cudaDevAttrComputeCapabilityMajor, stream.device) == 9 && is_compiled();
 }
 
 void multiply_deep(const Product& p, const ProductOperands& at, void* to, double alpha, Stream stream) {
   // Rows first: c^T (n, m) = b^T (n, k) a^T (k, m).
   const auto tiles = [](std::int64_t size) { return (size + tile - 1) / tile; };
   Problem problem{};
-  problem.left = map_of(at.b, p.dtype, p.n, p.b_leading, p.k);
-  problem.right = map_of(at.a, p.dtype, p.m, p.a_leading, p.k);
+  problem.left = tensor_map({at.b, p.dtype, p.n, p.k, p.b_leading}, tile, tile_depth);
+  problem.right = tensor_map({at.a, p.dtype, p.m, p.k, p.a_leading}, tile, tile_depth);
   problem.before = at.c;
   problem.c = to;
   problem.leading = p.c_leading;
@@ -267,7 +239,7 @@ void multiply_deep(const Product& p, const ProductOperands& at, void* to, double
   problem.alpha = static_cast<float>(alpha);
   problem.adds = p.write == Write::accumulate;
   // As many blocks as run at once, two on a multiprocessor, each with some steps at least.
-  const std::int64_t units = tiles(p.n) * tiles(p.m), at_once = 2 * attribute(cudaDevAttrMultiProcessorCount, stream.device.index);
+  const std::int64_t units = tiles(p.n) * tiles(p.m), at_once = 2 * attribute(cudaDevAttrMultiProcessorCount, stream.device);
   problem.splits = 1;
   while (problem.splits < most_splits && units * problem.splits * 2 <= at_once && problem.steps >= 8 * static_cast<int>(problem.splits)) problem.splits *= 2;
   problem.steps_in_split = (problem.steps + static_cast<int>(problem.splits) - 1) / static_cast<int>(problem.splits);

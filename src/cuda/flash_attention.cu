@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(C::threads, C::blocks) attend(const T* qkv, T*
       T* const to = y + (std::int64_t(sequence) * all.length + row) * part + head * all.head_dim + 2 * pair;
 #pragma unroll
       for (int d = 0; d < width / 8; ++d)
-        if (d * 8 < all.head_dim) *reinterpret_cast<unsigned*>(to + d * 8) = pack<T>(sums[m][d][half * 2] * weight, sums[m][d][half * 2 + 1] * weight);
+        if (d * 8 < all.head_dim) *reinterpret_cast<unsigned*>(to + d * 8) = pack_pair<T>(sums[m][d][half * 2] * weight, sums[m][d][half * 2 + 1] * weight);
     }
 }
 
@@ -209,13 +209,10 @@ void launch_attend(const View& qkv, const Heads& all, const View& y, const View&
 
 }  // namespace
 
-bool has_flash_attention(Cuda, DType dtype, std::int64_t head_dim) {
+bool has_flash_attention(Cuda, Device device, DType dtype, std::int64_t head_dim) {
   if ((dtype != DType::f16 && dtype != DType::bf16) || head_dim <= 0 || head_dim > 128 || head_dim % 8 != 0) return false;
   // The backward pass keeps up to 162 KiB of tiles, for which compute capabilities 8.6 and 8.9 have no room.
-  int device = 0, shared_limit = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
-  return shared_limit >= 162 << 10;
+  return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device) >= 162 << 10;
 }
 
 void flash_attention(Cuda, const View& qkv, const Attention& attention, const View& y, const View& log_sums) {

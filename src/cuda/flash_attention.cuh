@@ -170,22 +170,13 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const unsigned (&a)[4]
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Two neighbours in a row, the left one in the lower half.
-template <class T>
-__device__ __forceinline__ unsigned pack(float left, float right) {
-  unsigned both;
-  if constexpr (std::is_same_v<T, bf16>) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(right), "f"(left));
-  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(right), "f"(left));
-  return both;
-}
-
 /// Sums of 16 rows and 16 columns as a left operand of the next product.
 template <class T>
 __device__ __forceinline__ void pack_left(unsigned (&a)[4], const float (&left)[4], const float (&right)[4]) {
-  a[0] = pack<T>(left[0], left[1]);
-  a[1] = pack<T>(left[2], left[3]);
-  a[2] = pack<T>(right[0], right[1]);
-  a[3] = pack<T>(right[2], right[3]);
+  a[0] = pack_pair<T>(left[0], left[1]);
+  a[1] = pack_pair<T>(left[2], left[3]);
+  a[2] = pack_pair<T>(right[0], right[1]);
+  a[3] = pack_pair<T>(right[2], right[3]);
 }
 
 // Dropout

@@ -386,7 +386,7 @@ __global__ void __launch_bounds__(C::everybody, C::blocks) attend_grad(__grid_co
             for (int d = 0; d < C::piece / 8; ++d) {
               const int place = column + p * C::piece + d * 8;
               if (place < all.head_dim)
-                *reinterpret_cast<unsigned*>(dq + query * stride + place + pair * 2) = pack<T>(sums[d][half * 2] * all.scale, sums[d][half * 2 + 1] * all.scale);
+                *reinterpret_cast<unsigned*>(dq + query * stride + place + pair * 2) = pack_pair<T>(sums[d][half * 2] * all.scale, sums[d][half * 2 + 1] * all.scale);
             }
         }
       }
@@ -402,8 +402,8 @@ __global__ void __launch_bounds__(C::everybody, C::blocks) attend_grad(__grid_co
     for (int d = 0; d < width / 8; ++d)
       if (d * 8 < all.head_dim) {
         const std::int64_t place = key * stride + d * 8 + pair * 2;
-        *reinterpret_cast<unsigned*>(dk + place) = pack<T>(k_sums[d][half * 2] * all.scale, k_sums[d][half * 2 + 1] * all.scale);
-        *reinterpret_cast<unsigned*>(dv + place) = pack<T>(v_sums[d][half * 2] * all.inverse_keep, v_sums[d][half * 2 + 1] * all.inverse_keep);
+        *reinterpret_cast<unsigned*>(dk + place) = pack_pair<T>(k_sums[d][half * 2] * all.scale, k_sums[d][half * 2 + 1] * all.scale);
+        *reinterpret_cast<unsigned*>(dv + place) = pack_pair<T>(v_sums[d][half * 2] * all.inverse_keep, v_sums[d][half * 2 + 1] * all.inverse_keep);
       }
   }
 }

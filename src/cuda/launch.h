@@ -16,6 +16,12 @@ inline void check(cudaError_t code, const char* what) {
 
 inline cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
+inline int attribute(cudaDeviceAttr which, Device device) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, device.index), "cudaDeviceGetAttribute");
+  return value;
+}
+
 /// Makes the stream's device the current one of this thread, as every call of the runtime needs.
 inline void use(Stream stream) { check(cudaSetDevice(stream.device.index), "cudaSetDevice"); }
 

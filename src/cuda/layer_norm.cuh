@@ -173,12 +173,7 @@ class Team {
   unsigned threads_, cluster_, group_, thread_, turn_ = 0;
 };
 
-inline int attribute(cudaDeviceAttr which, Stream stream) {
-  int value = 0;
-  check(cudaDeviceGetAttribute(&value, which, stream.device.index), "cudaDeviceGetAttribute");
-  return value;
-}
-inline bool has_clusters(Stream stream) { return attribute(cudaDevAttrComputeCapabilityMajor, stream) >= 9; }
+inline bool has_clusters(Stream stream) { return attribute(cudaDevAttrComputeCapabilityMajor, stream.device) >= 9; }
 
 /// How many clusters, or blocks, run at once: clusters lie within parts of the chip that need not be multiples of them. Asked once for
 /// each plan.
@@ -193,7 +188,7 @@ inline unsigned clusters_at_once(const void* kernel, const Plan& plan, std::size
     if (plan.cluster == 1) {
       const int block = static_cast<int>(plan.block());
       check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found, kernel, block, shared), "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-      found *= attribute(cudaDevAttrMultiProcessorCount, stream);
+      found *= attribute(cudaDevAttrMultiProcessorCount, stream.device);
     } else {
       cudaLaunchAttribute size{};
       size.id = cudaLaunchAttributeClusterDimension;

@@ -321,7 +321,7 @@ bool differentiate_in_registers(const LayerNormGradArguments& a) {
   const Stream stream = a.dx.stream;
   const std::int64_t rows = a.s.shape[0], columns = a.s.shape[1];
   const Alignment alignment = alignment_of<T>(columns, {&a.s, &a.gamma, &a.g, &a.g_sum, &a.dx, &a.dbranch});
-  const std::size_t shared_limit = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, stream) - sizeof(Exchange);
+  const std::size_t shared_limit = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, stream.device) - sizeof(Exchange);
   const unsigned threads = std::min(max_threads, static_cast<unsigned>(shared_limit / shared_per_thread / 32 * 32));
   const Plan plan = plan_rows(columns + (alignment == Alignment::skewed ? widest - 1 : 0), elements_per_thread,
                               alignment == Alignment::single ? 1 : widest, threads, threads, threads, has_clusters(stream));
@@ -337,7 +337,7 @@ bool differentiate_in_registers(const LayerNormGradArguments& a) {
   use(stream);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "cudaFuncSetAttribute");
   const unsigned at_once = plan.cluster > 1 ? clusters_at_once(reinterpret_cast<const void*>(kernel), plan, shared, stream)
-                                            : static_cast<unsigned>(attribute(cudaDevAttrMultiProcessorCount, stream));
+                                            : static_cast<unsigned>(attribute(cudaDevAttrMultiProcessorCount, stream.device));
   // After so many rows a row begins as far from a vector's beginning as the first.
   const auto period = alignment == Alignment::skewed ? static_cast<unsigned>(widest / std::gcd(columns, std::int64_t(widest))) : 1;
   unsigned clusters = rows == 0 ? 0 : std::min(blocks_for(rows, plan.rows), at_once);

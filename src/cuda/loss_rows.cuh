@@ -34,13 +34,7 @@ __device__ __forceinline__ void unpack(const uint4& word, C (&values)[width<T>])
   if constexpr (is_half<T>) {
     const unsigned registers[] = {word.x, word.y, word.z, word.w};
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      T low, high;
-      low.bits = static_cast<std::uint16_t>(registers[k]);
-      high.bits = static_cast<std::uint16_t>(registers[k] >> 16);
-      values[2 * k] = widen(low);
-      values[2 * k + 1] = widen(high);
-    }
+    for (int k = 0; k < 4; ++k) unpack_pair<T>(registers[k], values[2 * k], values[2 * k + 1]);
   } else {
     const auto elements = std::bit_cast<Vector<T, width<T>>>(word);
 #pragma unroll
@@ -48,14 +42,6 @@ __device__ __forceinline__ void unpack(const uint4& word, C (&values)[width<T>])
   }
 }
 
-/// Two 16-bit numbers of a register, by one instruction.
-template <class T>
-__device__ __forceinline__ unsigned pair(float low, float high) {
-  unsigned result;
-  if constexpr (std::is_same_v<T, bf16>) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-  return result;
-}
 template <class T>
 __device__ __forceinline__ unsigned largest_pair(unsigned a, unsigned b) {
   unsigned result;
@@ -67,7 +53,7 @@ __device__ __forceinline__ unsigned largest_pair(unsigned a, unsigned b) {
 template <class T, class C>
 __device__ __forceinline__ uint4 pack(const C (&values)[width<T>]) {
   if constexpr (is_half<T>) {
-    return {pair<T>(values[0], values[1]), pair<T>(values[2], values[3]), pair<T>(values[4], values[5]), pair<T>(values[6], values[7])};
+    return {pack_pair<T>(values[0], values[1]), pack_pair<T>(values[2], values[3]), pack_pair<T>(values[4], values[5]), pack_pair<T>(values[6], values[7])};
   } else {
     Vector<T, width<T>> elements;
 #pragma unroll

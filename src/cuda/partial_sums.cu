@@ -56,9 +56,7 @@ __global__ void __launch_bounds__(block_size) add_parts(__grid_constant__ const 
 
 /// The kernel may start while the one before it ends, and waits for that end itself.
 void launch_overlapping(dim3 blocks, Stream stream, const Sums& sums) {
-  int generation = 0;
-  check(cudaDeviceGetAttribute(&generation, cudaDevAttrComputeCapabilityMajor, stream.device.index), "cudaDeviceGetAttribute");
-  if (generation < 9) return launch(add_parts, blocks, block_size, 0, stream, sums);
+  if (attribute(cudaDevAttrComputeCapabilityMajor, stream.device) < 9) return launch(add_parts, blocks, block_size, 0, stream, sums);
   use(stream);
   void* pointers[] = {const_cast<Sums*>(&sums)};
   cudaLaunchAttribute attribute{};
@@ -96,6 +94,6 @@ void DevicePartialSums::finish() {
 
 }  // namespace tern::gpu
 
-std::unique_ptr<tern::kernels::PartialSums> tern::kernels::partial_sums(Cuda, Device device) {
+std::unique_ptr<tern::backend::PartialSums> tern::backend::partial_sums(Cuda, Device device) {
   return std::make_unique<gpu::DevicePartialSums>(context().stream(device));
 }

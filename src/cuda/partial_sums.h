@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "cuda/allocator.h"
-#include "ops/kernels/partial_sums.h"
+#include "tensor/partial_sums.h"
 #include "tensor/view.h"
 
 namespace tern::gpu {
@@ -18,7 +18,7 @@ struct PartialSum {
   bool adds;
 };
 
-class DevicePartialSums final : public kernels::PartialSums {
+class DevicePartialSums final : public backend::PartialSums {
  public:
   explicit DevicePartialSums(Stream stream) : stream_(stream) {}
   Stream stream() const { return stream_; }
@@ -38,7 +38,7 @@ class DevicePartialSums final : public kernels::PartialSums {
 /// after the kernel, adds them up at once.
 class Parts {
  public:
-  Parts(kernels::PartialSums* later, Stream stream) : own_(stream) {
+  Parts(backend::PartialSums* later, Stream stream) : own_(stream) {
     auto* const given = static_cast<DevicePartialSums*>(later);
     sums_ = given && given->stream().device == stream.device && given->stream().handle == stream.handle ? given : &own_;
   }

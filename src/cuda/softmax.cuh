@@ -155,26 +155,10 @@ __device__ __forceinline__ void unpack(const Word<T, width>& word, float (&value
     const unsigned registers[4] = {word.x, word.y, word.z, word.w};
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      if constexpr (is_half<T>) {
-        T low, high;
-        low.bits = static_cast<std::uint16_t>(registers[k]);
-        high.bits = static_cast<std::uint16_t>(registers[k] >> 16);
-        values[2 * k] = widen(low);
-        values[2 * k + 1] = widen(high);
-      } else {
-        values[k] = __uint_as_float(registers[k]);
-      }
+      if constexpr (is_half<T>) unpack_pair<T>(registers[k], values[2 * k], values[2 * k + 1]);
+      else values[k] = __uint_as_float(registers[k]);
     }
   }
-}
-
-/// Two 16-bit numbers of a register, converted by one instruction.
-template <class T>
-__device__ __forceinline__ unsigned pair(float low, float high) {
-  unsigned result;
-  if constexpr (std::is_same_v<T, bf16>) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-  return result;
 }
 
 /// Writes the vector at `column` of a row, or the part that lies in the row.
@@ -193,7 +177,7 @@ __device__ __forceinline__ void write_vector(T* row, int column, int columns, co
     if constexpr (std::is_same_v<T, float>) {
       word = {__float_as_uint(values[0]), __float_as_uint(values[1]), __float_as_uint(values[2]), __float_as_uint(values[3])};
     } else {
-      word = {pair<T>(values[0], values[1]), pair<T>(values[2], values[3]), pair<T>(values[4], values[5]), pair<T>(values[6], values[7])};
+      word = {pack_pair<T>(values[0], values[1]), pack_pair<T>(values[2], values[3]), pack_pair<T>(values[4], values[5]), pack_pair<T>(values[6], values[7])};
     }
     *reinterpret_cast<uint4*>(row + column) = word;
   }

@@ -8,6 +8,7 @@
 #include "cuda/allocator.h"
 #include "cuda/convert.cuh"
 #include "cuda/launch.h"
+#include "cuda/tensor_map.h"
 #include "cuda/tf32_tiles.cuh"
 #include "ops/kernels/matmul.h"
 
@@ -18,40 +19,14 @@ namespace {
 
 using tf32::Problem, tf32::Side, tf32::tile_depth, tf32::tile_rows;
 
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
-  return value;
-}
-
-/// Whether the program holds the kernels for wgmma, which asks for the architecture 90a and not 90.
 bool is_compiled() {
-  static const bool is_so = [] {
-    cudaFuncAttributes attributes{};
-    return cudaFuncGetAttributes(&attributes, tf32::multiply<3, true, true, 128>) == cudaSuccess && attributes.sharedSizeBytes > 0;
-  }();
+  static const bool is_so = has_body(tf32::multiply<3, true, true, 128>);
   return is_so;
 }
 
-/// What the copy engine is told of an operand; a box is 32 elements of its contiguous side, and `outer` lines.
+/// A box is 32 elements of the operand's contiguous side, and `outer` lines.
 CUtensorMap map_of(const Side& side, std::int64_t depth, bool along_depth, int outer) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found), "cudaGetDriverEntryPoint");
-    if (!function) fail_call(cudaErrorSymbolNotFound, "cuTensorMapEncodeTiled");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
-  CUtensorMap map;
-  const auto size = static_cast<cuuint64_t>(side.size), k = static_cast<cuuint64_t>(depth);
-  const cuuint64_t sizes[] = {along_depth ? k : size, along_depth ? size : k};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(side.leading) * sizeof(float)};
-  const cuuint32_t box[] = {32, static_cast<cuuint32_t>(outer)}, every[] = {1, 1};
-  const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, const_cast<float*>(side.data), sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) fail_call(cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
-  return map;
+  return tensor_map({side.data, DType::f32, along_depth ? depth : side.size, along_depth ? side.size : depth, side.leading}, 32, outer);
 }
 
 std::int64_t tiles(std::int64_t size, int tile) { return (size + tile - 1) / tile; }
@@ -193,5 +168,5 @@ void multiply_tf32(const Product& p, const ProductOperands& at, void* to, double
 }  // namespace tern::gpu
 
 bool tern::kernels::has_tf32x3(Cuda, Device device) {
-  return gpu::attribute(cudaDevAttrComputeCapabilityMajor, device.index) == 9 && gpu::is_compiled();
+  return gpu::attribute(cudaDevAttrComputeCapabilityMajor, device) == 9 && gpu::is_compiled();
 }

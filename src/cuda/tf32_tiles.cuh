@@ -450,7 +450,7 @@ __global__ void __launch_bounds__(threads, 1) multiply(__grid_constant__ const P
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int depth = stages<products>;
   extern __shared__ float memory[];
-  __shared__ Shared<depth> shared;  // its presence says that this was compiled for wgmma: see is_compiled
+  __shared__ Shared<depth> shared;  // its presence says that this was compiled for wgmma: see has_body
   if (threadIdx.x == 0) {
     prefetch_map(p.left_map);
     prefetch_map(p.right_map);

@@ -132,7 +132,7 @@ Tensor fused_self_attention(const Tensor& qkv_, const AttentionParams& params) {
   bool has_kernel = false, has_tiles = false;
   on(qkv.device(), [&](auto dev) {
     has_kernel = kernels::has_self_attention(dev, qkv.dtype(), qkv.size(1), qkv.size(4));
-    has_tiles = kernels::has_flash_attention(dev, qkv.dtype(), qkv.size(4));
+    has_tiles = kernels::has_flash_attention(dev, qkv.device(), qkv.dtype(), qkv.size(4));
   });
   if (has_tiles) return attention_in_tiles(qkv, params);
   if (!has_kernel) return qkv.device() == cpu ? compose(qkv, params, true) : attention_by_products(qkv, params);

@@ -188,7 +188,7 @@ Tensor linear_gelu(const Tensor& x_, const Tensor& weight_, const Tensor& bias_)
     if (to) begin_in_place("linear_gelu", to.gradient);
     const Tensor sums = to || !has_bias ? to.gradient : empty({g.size(1)}, g.dtype(), g.device());
     constexpr std::size_t bias_input[] = {2};
-    kernels::PartialSums* const later = to ? call.later(bias_input) : nullptr;
+    backend::PartialSums* const later = to ? call.later(bias_input) : nullptr;
     on(g.device(), [&](auto dev) { kernels::gelu_bias_grad(dev, g.view(), call.saved(2).view(), dx.view(), view_of(sums), to.write, later); });
     Tensors gradients = product_gradients(call, dx);
     gradients.push_back(to ? Tensor() : sums);

@@ -178,7 +178,7 @@ struct ParameterGradients {
   Tensor gamma, beta, bias;
   Write write = Write::overwrite;
   bool are_new = true;
-  kernels::PartialSums* later = nullptr;
+  backend::PartialSums* later = nullptr;
 
   /// The parameters are inputs first, first + 1, ... of the call.
   static ParameterGradients of(const Backward& call, std::size_t first, bool with_bias, const Tensor& s) {

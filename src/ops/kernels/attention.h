@@ -24,8 +24,8 @@ inline void self_attention_grad(Cpu, const View&, const View&, const Attention&,
 void self_attention_grad(Cuda, const View& qkv, const View& g, const Attention& attention, const View& dqkv);
 
 /// Whether the device has flash_attention for heads of so many elements, of any length.
-inline bool has_flash_attention(Cpu, DType, std::int64_t) { return false; }
-bool has_flash_attention(Cuda, DType dtype, std::int64_t head_dim);
+inline bool has_flash_attention(Cpu, Device, DType, std::int64_t) { return false; }
+bool has_flash_attention(Cuda, Device device, DType dtype, std::int64_t head_dim);
 
 /// As self_attention, in tiles, with products of the dtype and sums in float32, in memory that grows with T alone. log_sums (B, H, T), f32,
 /// gets the logarithms to base 2 of the sums of each query's exponentials; infinity for a query that sees no key.

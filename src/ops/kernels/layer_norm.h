@@ -1,5 +1,5 @@
 #pragma once
-#include "ops/kernels/partial_sums.h"
+#include "tensor/partial_sums.h"
 #include "tensor/random.h"
 #include "tensor/view.h"
 
@@ -46,7 +46,7 @@ struct LayerNormGradArguments {
   View dbranch;              ///< (R, N), written: present where p > 0
   View dgamma, dbeta, dbias; ///< (N), written where present
   Write write = Write::overwrite;  ///< of these three: accumulate adds to what they hold, before anything is rounded
-  PartialSums* later = nullptr;    ///< where these three may be left in parts
+  backend::PartialSums* later = nullptr;    ///< where these three may be left in parts
 };
 void layer_norm_grad(Cpu, const LayerNormGradArguments& arguments);
 void layer_norm_grad(Cuda, const LayerNormGradArguments& arguments);

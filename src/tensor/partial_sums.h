@@ -3,7 +3,7 @@
 
 #include "tensor/device.h"
 
-namespace tern::kernels {
+namespace tern::backend {
 
 /// Sums over rows that kernels leave in parts: blocks sum some rows each, and something adds that up. Gradients of norms and biases are
 /// such sums, two dozen and more in a backward pass and of a few KB each, so that the addition costs little and a kernel for it much.
@@ -19,4 +19,4 @@ class PartialSums {
 inline std::unique_ptr<PartialSums> partial_sums(Cpu, Device) { return nullptr; }
 std::unique_ptr<PartialSums> partial_sums(Cuda, Device device);
 
-}  // namespace tern::kernels
+}  // namespace tern::backend
