@@ -5,12 +5,11 @@
 #define CATCH_CONFIG_RUNNER
 #endif
 #endif
-#include "catch.h"
-
 #include <cstdio>
 #include <cstring>
 #include <vector>
 
+#include "catch.h"
 #include "tensor/tensor.h"
 
 int main(int argc, char** argv) {

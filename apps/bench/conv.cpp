@@ -42,8 +42,10 @@ std::vector<Shape> shapes_of(Device device) {
   return {{1, 1024, 1024}, {1, 8192, 1024}, {1, 8192, 8192}, {16, 1024, 768}, {16, 2048, 2048}, {1, 131072, 1024}};
 }
 
-const std::map<std::string, std::pair<DType, const char*>> dtypes = {
-    {"fp32", {DType::f32, "float32"}}, {"fp16", {DType::f16, "float16"}}, {"bf16", {DType::bf16, "bfloat16"}}, {"fp64", {DType::f64, "float64"}}};
+const std::map<std::string, std::pair<DType, const char*>> dtypes = {{"fp32", {DType::f32, "float32"}},
+                                                                     {"fp16", {DType::f16, "float16"}},
+                                                                     {"bf16", {DType::bf16, "bfloat16"}},
+                                                                     {"fp64", {DType::f64, "float64"}}};
 
 std::vector<std::string> words(const std::string& list) {
   std::vector<std::string> result;
@@ -84,8 +86,8 @@ class Bench {
     rows_.add(row("product", {side, side, side}, "float32", "tern", ms).set("tflops", rounded(tflops, 1e4)));
     fmt::print("{}: a copy moves {:.0f} GB/s, reading and writing counted; a product of f32 matrices computes {:.2f} TFLOP/s\n",
                apps::describe(device_), copy_gbs_, tflops);
-    fmt::print("{:<10} {:>3} {:>7} {:>5} {:>2} {:<5} {:>11} {:>11} {:>7} {:>7} {:>8} {:>8} {:>14}\n", "direction", "B", "L", "D", "K", "mode",
-               "plain us", "fused us", "ratio", "GB/s", "TFLOP/s", "of copy", "of equal copy");
+    fmt::print("{:<10} {:>3} {:>7} {:>5} {:>2} {:<5} {:>11} {:>11} {:>7} {:>7} {:>8} {:>8} {:>14}\n", "direction", "B", "L", "D", "K",
+               "mode", "plain us", "fused us", "ratio", "GB/s", "TFLOP/s", "of copy", "of equal copy");
   }
 
   void run(const Case& c, const std::string& mode) {
@@ -118,7 +120,8 @@ class Bench {
     return timed_on_device(device_, 0, repeats, between, f).median;
   }
 
-  void report(const Case& c, const std::string& direction, const std::string& mode, const double (&ms)[2], std::int64_t bytes, double flops) {
+  void report(const Case& c, const std::string& direction, const std::string& mode, const double (&ms)[2], std::int64_t bytes,
+              double flops) {
     const std::string op = (c.channels_first ? "conv1d_first_" : "conv1d_") + direction;
     const double copy_ms = equal_copy(bytes);
     const std::pair<const char*, double> figures[] = {{"tern-plain", ms[0]}, {"tern-fused", ms[1]}, {"copy", copy_ms}};
@@ -129,8 +132,9 @@ class Bench {
       rows_.add(line.set("flop_per_byte", rounded(flops / static_cast<double>(bytes), 1e4)));
     }
     const double gbs = static_cast<double>(bytes) / ms[1] / 1e6;
-    fmt::print("{:<10} {:>3} {:>7} {:>5} {:>2} {:<5} {:11.2f} {:11.2f} {:6.2f}x {:7.0f} {:8.3f} {:7.1f}% {:13.1f}%\n", direction, c.batch, c.length,
-               c.channels, c.taps, mode, ms[0] * 1e3, ms[1] * 1e3, ms[0] / ms[1], gbs, flops / ms[1] / 1e9, 100 * gbs / copy_gbs_, 100 * copy_ms / ms[1]);
+    fmt::print("{:<10} {:>3} {:>7} {:>5} {:>2} {:<5} {:11.2f} {:11.2f} {:6.2f}x {:7.0f} {:8.3f} {:7.1f}% {:13.1f}%\n", direction, c.batch,
+               c.length, c.channels, c.taps, mode, ms[0] * 1e3, ms[1] * 1e3, ms[0] / ms[1], gbs, flops / ms[1] / 1e9, 100 * gbs / copy_gbs_,
+               100 * copy_ms / ms[1]);
     std::fflush(stdout);
   }
 
@@ -146,7 +150,11 @@ class Bench {
 
   io::JsonObject row(const std::string& op, const std::vector<std::int64_t>& shape, const char* dtype, const char* impl, double ms) const {
     io::JsonObject result;
-    result.set("op", op).set("shape", shape).set("dtype", dtype).set("impl", impl).set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
+    result.set("op", op)
+        .set("shape", shape)
+        .set("dtype", dtype)
+        .set("impl", impl)
+        .set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
     if (device_.type == DeviceType::cpu) result.set("threads", num_threads());
     return result.set("ms", rounded(ms, 1e5));
   }
@@ -179,7 +187,8 @@ void add_conv(CLI::App& app) {
   };
   add("--dtype", options->dtype, "of fp32, fp16, bf16, fp64", list_of(apps::one_of({"fp32", "fp16", "bf16", "fp64"})), "LIST");
   add("--taps", options->taps, "numbers of taps", list_of(apps::whole_number(1, 1024)), "LIST");
-  add("--layout", options->layout, "which dimension is contiguous: channels last (B, L, D), or first (B, D, L)", apps::one_of({"last", "first"}), "NAME");
+  add("--layout", options->layout, "which dimension is contiguous: channels last (B, L, D), or first (B, D, L)",
+      apps::one_of({"last", "first"}), "NAME");
   add("--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
   apps::add_threads_option(*command, options->threads);
   command->add_option("--json", options->json, "append the rows to this file, one JSON object a line")->type_name("FILE");

@@ -41,15 +41,18 @@ double exponent(double at_length, double at_twice) { return std::log2(at_twice /
 
 void count(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
-  const nn::DevicePeak device = options.device_name == "measured" ? measured(apps::resolve_device(options.device)) : nn::known_device(options.device_name);
+  const nn::DevicePeak device =
+      options.device_name == "measured" ? measured(apps::resolve_device(options.device)) : nn::known_device(options.device_name);
   RowFile rows(options.json);
   const nn::TransformerSize& size = options.size;
   nn::TransformerSize longer = size;
   longer.length *= 2;
   const double ridge = device.ridge(size.bytes_per_element);
-  fmt::print("B {}, N {}, D {}, H {}, {} bytes an element; {}: {:.4g} TFLOP/s, {:.4g} GB/s, compute-bound above {:.4g} FLOP/byte\n", size.batch, size.length,
-             size.width, size.heads, size.bytes_per_element, device.name, device.flops(size.bytes_per_element) / 1e12, device.bandwidth / 1e9, ridge);
-  fmt::print("{:<18} {:>12} {:>12} {:>10} {:>11} {:>9} {:>12} {:>12}\n", "part", "GFLOP", "GB", "FLOP/byte", "ms at least", "bound by", "FLOP as", "bytes as");
+  fmt::print("B {}, N {}, D {}, H {}, {} bytes an element; {}: {:.4g} TFLOP/s, {:.4g} GB/s, compute-bound above {:.4g} FLOP/byte\n",
+             size.batch, size.length, size.width, size.heads, size.bytes_per_element, device.name,
+             device.flops(size.bytes_per_element) / 1e12, device.bandwidth / 1e9, ridge);
+  fmt::print("{:<18} {:>12} {:>12} {:>10} {:>11} {:>9} {:>12} {:>12}\n", "part", "GFLOP", "GB", "FLOP/byte", "ms at least", "bound by",
+             "FLOP as", "bytes as");
   const std::vector<nn::Count> counts = nn::count_transformer(size), at_twice = nn::count_transformer(longer);
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const nn::Count& c = counts[i];

@@ -40,14 +40,16 @@ struct Case {
   Tensors leaves;  ///< what the gradient is taken of; the calls read them
   std::function<Tensor()> plain, fused;
   std::function<void()> update = {};  ///< instead of these, for what has no gradient; it moves forward_bytes
-  bool together = false;  ///< one figure for both directions, which an op may share work between
+  bool together = false;              ///< one figure for both directions, which an op may share work between
 };
 
 struct Size {
   std::int64_t rows, columns;
 };
 
-Tensor leaf(const Shape& shape, DType dtype, Device device) { return cast(randn(shape, 0, 1, DType::f32, device), dtype).set_requires_grad(); }
+Tensor leaf(const Shape& shape, DType dtype, Device device) {
+  return cast(randn(shape, 0, 1, DType::f32, device), dtype).set_requires_grad();
+}
 
 /// Attention scores with the last three keys padded.
 Case softmax_case(const Shape& shape, DType dtype, Device device) {
@@ -57,7 +59,13 @@ Case softmax_case(const Shape& shape, DType dtype, Device device) {
   const Tensor is_padded = ge(broadcast_to(arange(keys, DType::i64, device), {batch, keys}), static_cast<double>(keys - 3));
   const Tensor padding = masked_fill(zeros({batch, keys}, DType::f32, device), is_padded, -1e30);
   const Tensor additive = reshape(cast(padding, dtype), {batch, 1, 1, keys});
-  return {"softmax", shape, dtype, 2 * bytes, 3 * bytes, {x}, [=] { return softmax(x + additive); },
+  return {"softmax",
+          shape,
+          dtype,
+          2 * bytes,
+          3 * bytes,
+          {x},
+          [=] { return softmax(x + additive); },
           [=] { return fused_attention_softmax(x, {.padding = padding}); }};
 }
 
@@ -88,9 +96,15 @@ Case residual_case(Size size, DType dtype, Device device) {
   const std::int64_t bytes = size.rows * size.columns * static_cast<std::int64_t>(size_of(dtype));
   const Shape shape = {size.rows, size.columns};
   const Tensor x = leaf(shape, dtype, device), residual = leaf(shape, dtype, device);
-  const Tensor bias = leaf({size.columns}, dtype, device), gamma = leaf({size.columns}, dtype, device), beta = leaf({size.columns}, dtype, device);
+  const Tensor bias = leaf({size.columns}, dtype, device), gamma = leaf({size.columns}, dtype, device),
+               beta = leaf({size.columns}, dtype, device);
   const BranchOptions branch{.bias = bias, .dropout = 0.1};
-  return {"residual_layernorm", shape, dtype, 4 * bytes, 4 * bytes, {x, residual, bias, gamma, beta},
+  return {"residual_layernorm",
+          shape,
+          dtype,
+          4 * bytes,
+          4 * bytes,
+          {x, residual, bias, gamma, beta},
           [=] { return residual_layer_norm(x, residual, gamma, beta, 1e-5, branch).y; },
           [=] { return fused_residual_layer_norm(x, residual, gamma, beta, 1e-5, branch).y; }};
 }
@@ -137,8 +151,16 @@ Case head_case(Head size, DType dtype, Device device) {
   const std::int64_t bytes = (size.rows + size.classes) * size.width * static_cast<std::int64_t>(size_of(dtype));
   const Tensor x = leaf({size.rows, size.width}, dtype, device), targets = classes_of(size.rows, size.classes, device);
   const Tensor weight = (leaf({size.classes, size.width}, dtype, device).detach() * 0.02).set_requires_grad();
-  return {"linear_xent", {size.rows, size.classes, size.width}, dtype, bytes, bytes, {x, weight},
-          [=] { return cross_entropy(linear(x, weight), targets); }, [=] { return linear_cross_entropy(x, weight, {}, targets); }, {}, true};
+  return {"linear_xent",
+          {size.rows, size.classes, size.width},
+          dtype,
+          bytes,
+          bytes,
+          {x, weight},
+          [=] { return cross_entropy(linear(x, weight), targets); },
+          [=] { return linear_cross_entropy(x, weight, {}, targets); },
+          {},
+          true};
 }
 
 std::vector<Shape> score_shapes(Device device) {
@@ -161,7 +183,8 @@ std::vector<Size> norm_sizes(Device device) {
 std::vector<Size> long_sizes(Device device) {
   if (device.type == DeviceType::cpu) return {};
   std::vector<Size> sizes;
-  for (const std::int64_t columns : {256, 1000, 1024, 4096, 8192, 16384, 32768, 50257, 65536}) sizes.push_back({(std::int64_t{1} << 28) / columns, columns});
+  for (const std::int64_t columns : {256, 1000, 1024, 4096, 8192, 16384, 32768, 50257, 65536})
+    sizes.push_back({(std::int64_t{1} << 28) / columns, columns});
   return sizes;
 }
 
@@ -203,7 +226,8 @@ std::vector<std::function<Case()>> cases_of(const std::string& op, DType dtype, 
 }
 
 /// What PyTorch's users call the dtypes in a row, and what is typed.
-const std::vector<std::pair<std::string, DType>> dtypes = {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp64", DType::f64}};
+const std::vector<std::pair<std::string, DType>> dtypes = {
+    {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp64", DType::f64}};
 const char* long_name(DType dtype) {
   switch (dtype) {
     case DType::f32: return "float32";
@@ -220,7 +244,8 @@ std::vector<std::string> words(const std::string& list) {
   return result;
 }
 
-const std::vector<std::string> op_names = {"softmax", "layernorm", "rmsnorm", "residual_layernorm", "xent", "linear_xent", "adamw", "grad_norm"};
+const std::vector<std::string> op_names = {"softmax", "layernorm",   "rmsnorm", "residual_layernorm",
+                                           "xent",    "linear_xent", "adamw",   "grad_norm"};
 
 /// Every word of a list is one of these.
 apps::Check list_of(const std::vector<std::string>& allowed) {
@@ -234,8 +259,7 @@ apps::Check list_of(const std::vector<std::string>& allowed) {
 
 class Bench {
  public:
-  explicit Bench(const Options& options)
-      : device_(apps::resolve_device(options.device)), seconds_(options.seconds), rows_(options.json) {
+  explicit Bench(const Options& options) : device_(apps::resolve_device(options.device)), seconds_(options.seconds), rows_(options.json) {
     if (device_.type == DeviceType::cuda) flush_ = empty({std::int64_t{1} << 26}, DType::f32, device_);
   }
 
@@ -247,8 +271,8 @@ class Bench {
     ceiling_ = static_cast<double>(8 * count) / ms / 1e6;
     emit("copy", {count}, DType::f32, "tern", ms, 8 * count);
     fmt::print("{}: a copy moves {:.0f} GB/s, reading and writing counted\n", apps::describe(device_), ceiling_);
-    fmt::print("{:<24} {:<20} {:<5} {:>11} {:>11} {:>7} {:>8} {:>7} {:>13}\n", "op", "shape", "mode", "plain us", "fused us", "ratio", "GB/s", "of copy",
-               "of equal copy");
+    fmt::print("{:<24} {:<20} {:<5} {:>11} {:>11} {:>7} {:>8} {:>7} {:>13}\n", "op", "shape", "mode", "plain us", "fused us", "ratio",
+               "GB/s", "of copy", "of equal copy");
   }
 
   void run(const Case& c, const std::string& mode) {
@@ -305,7 +329,8 @@ class Bench {
   void report_update(const Case& c, const std::string& mode) {
     const double ms = measure(c.update), gbs = static_cast<double>(c.forward_bytes) / ms / 1e6;
     emit(c.op, c.shape, c.dtype, "tern", ms, c.forward_bytes);
-    fmt::print("{:<24} {:<20} {:<5} {:>11} {:11.2f} {:>7} {:8.0f} {:6.1f}%\n", c.op, to_string(c.shape), mode, "-", ms * 1e3, "-", gbs, 100 * gbs / ceiling_);
+    fmt::print("{:<24} {:<20} {:<5} {:>11} {:11.2f} {:>7} {:8.0f} {:6.1f}%\n", c.op, to_string(c.shape), mode, "-", ms * 1e3, "-", gbs,
+               100 * gbs / ceiling_);
     std::fflush(stdout);
   }
 

@@ -34,7 +34,7 @@ struct Size {
 
 /// mt is the classic translator, ar the associative-recall model, the others the sizes of the GPT-2 family and one more.
 const std::vector<std::pair<std::string, Size>> sizes = {
-    {"mt", {256, 256, 4, 8}},         {"ar", {128, 512, 2, 4}},         {"small", {768, 3072, 12, 12}}, {"medium", {1024, 4096, 24, 16}},
+    {"mt", {256, 256, 4, 8}},        {"ar", {128, 512, 2, 4}},     {"small", {768, 3072, 12, 12}},  {"medium", {1024, 4096, 24, 16}},
     {"large", {1280, 5120, 36, 20}}, {"xl", {1600, 6400, 48, 25}}, {"2.7B", {2560, 10240, 32, 32}},
 };
 
@@ -135,8 +135,8 @@ Measured measure(const Options& options, Device device) {
   const double tokens = static_cast<double>(options.batch * options.length);
   const std::int64_t tables = model.tokens.weight.numel() + (model.positions ? model.positions->weight.numel() : 0);
   result.params = nn::count_parameters(model) - tables;
-  const double flops = 6.0 * static_cast<double>(result.params) * tokens +
-                       6.0 * static_cast<double>(size.layers * options.length * size.width) * tokens;
+  const double flops =
+      6.0 * static_cast<double>(result.params) * tokens + 6.0 * static_cast<double>(size.layers * options.length * size.width) * tokens;
   result.tflops = flops / result.burst_ms / 1e9;
   return result;
 }
@@ -157,8 +157,8 @@ void step(const Options& options) {
   apps::require_precision(*nn::precision_of(options.precision), device);
   RowFile rows(options.json);
   io::JsonObject row = describe(options, device);
-  fmt::print("{} {} B {} T {} V {} dropout {}, {}, {}, {} kernels\n", options.model, options.arch, options.batch, options.length, options.vocab,
-             options.dropout, apps::describe(device), options.precision, options.use_fused_kernel ? "fused" : "plain");
+  fmt::print("{} {} B {} T {} V {} dropout {}, {}, {}, {} kernels\n", options.model, options.arch, options.batch, options.length,
+             options.vocab, options.dropout, apps::describe(device), options.precision, options.use_fused_kernel ? "fused" : "plain");
   std::fflush(stdout);
   Measured m;
   double ceiling = 0;
@@ -185,7 +185,8 @@ void step(const Options& options) {
   if (device.type == DeviceType::cuda) row.set("host_ms", rounded(m.host.median, 1e3));
   if (m.graph_nodes > 0) row.set("graph_nodes", static_cast<std::int64_t>(m.graph_nodes));
   row.set("burst_ms", rounded(m.burst_ms, 1e3)).set("fwd_ms", rounded(m.forward.median, 1e3));
-  row.set("backward_ms", rounded(m.step.median - m.forward.median - m.update.median, 1e3)).set("optimizer_ms", rounded(m.update.median, 1e3));
+  row.set("backward_ms", rounded(m.step.median - m.forward.median - m.update.median, 1e3))
+      .set("optimizer_ms", rounded(m.update.median, 1e3));
   row.set("tok_s", std::round(tokens / m.burst_ms * 1e3)).set("params", m.params).set("tflops", rounded(m.tflops, 10));
   row.set("of_gemm", rounded(m.tflops / ceiling, 1e4)).set("peak_gb", rounded(m.peak_gb, 100));
   rows.add(row);
@@ -203,7 +204,8 @@ void add_step(CLI::App& app) {
   for (const auto& [name, size] : sizes) models.push_back(name);
   add("--model", options->model, "mt, ar, small, medium, large, xl or 2.7B", apps::one_of(models), "NAME");
   add("--arch", options->arch, "gpt2, or llama: RMSNorm, rotary positions, SwiGLU, no biases", apps::one_of({"gpt2", "llama"}), "NAME");
-  add("--precision", options->precision, "fp32, tf32, tf32x3, bf16 or fp16", apps::one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"}), "NAME");
+  add("--precision", options->precision, "fp32, tf32, tf32x3, bf16 or fp16", apps::one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"}),
+      "NAME");
   add("--batch", options->batch, "sequences in a step", apps::whole_number(1, 1'000'000), "N");
   add("--length", options->length, "tokens of a sequence", apps::whole_number(1, 1'000'000), "N");
   add("--vocab", options->vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");
@@ -215,8 +217,7 @@ void add_step(CLI::App& app) {
                    [options](bool is_on) { options->use_fused_kernel = is_on; });
   apps::add_switch(*command, "--capture", "record the step as a CUDA graph and replay it",
                    [options](bool is_on) { options->capture = is_on; });
-  command->add_option("--json", options->json, "append the row to this file, one JSON object a line")
-      ->type_name("FILE");
+  command->add_option("--json", options->json, "append the row to this file, one JSON object a line")->type_name("FILE");
   apps::add_device_option(*command, options->device);
   command->callback([options] { step(*options); });
 }

@@ -20,8 +20,8 @@ void require_memory(const nn::DecoderLMOptions& options, const std::string& reme
   const double elements = matrix_elements(options), needed = 16 * elements;  // weights, gradients, and Adam's two moments
   const double there = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
   if (there > 0 && needed > there)
-    throw UsageError(fmt::format("a model of {:.3g} parameters needs {:.3g} GB to train and this machine has {:.3g} GB: {}",
-                                 elements, needed / 1e9, there / 1e9, remedy));
+    throw UsageError(fmt::format("a model of {:.3g} parameters needs {:.3g} GB to train and this machine has {:.3g} GB: {}", elements,
+                                 needed / 1e9, there / 1e9, remedy));
 }
 
 void require_precision(nn::Precision precision, Device device) {

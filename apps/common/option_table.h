@@ -20,10 +20,10 @@ template <class Options>
 struct Entry {
   std::string key;  ///< in config.json
   std::variant<std::string Options::*, bool Options::*, std::int64_t Options::*, double Options::*> member;
-  Check check;       ///< of the value as text
-  std::string help;  ///< "" for what has an option of its own kind
-  bool may_lack = false;  ///< a run of an earlier version does not say it: the default is what it did
-  std::string shown = ""; ///< as the default in the help, where it depends on more than the preset
+  Check check;             ///< of the value as text
+  std::string help;        ///< "" for what has an option of its own kind
+  bool may_lack = false;   ///< a run of an earlier version does not say it: the default is what it did
+  std::string shown = "";  ///< as the default in the help, where it depends on more than the preset
 
   /// "--batch-size" for "batch_size".
   std::string flag() const {
@@ -35,10 +35,8 @@ struct Entry {
   std::string text(const Options& options) const {
     return std::visit(
         [&](auto at) {
-          if constexpr (std::is_same_v<decltype(at), bool Options::*>)
-            return std::string(options.*at ? "True" : "False");
-          else
-            return fmt::format("{}", options.*at);
+          if constexpr (std::is_same_v<decltype(at), bool Options::*>) return std::string(options.*at ? "True" : "False");
+          else return fmt::format("{}", options.*at);
         },
         member);
   }
@@ -46,23 +44,18 @@ struct Entry {
   /// Sets the value from a text that check() has passed.
   void set(Options& options, const std::string& text) const {
     std::visit(
-        [&]<class T>(T Options::*at) {
-          if constexpr (std::is_same_v<T, std::string>)
-            options.*at = text;
-          else if constexpr (std::is_same_v<T, bool>)
-            options.*at = is_true(text);
-          else if constexpr (std::is_same_v<T, double>)
-            options.*at = std::stod(text);
-          else
-            options.*at = std::stoll(text);
+        [&]<class T>(T Options::* at) {
+          if constexpr (std::is_same_v<T, std::string>) options.*at = text;
+          else if constexpr (std::is_same_v<T, bool>) options.*at = is_true(text);
+          else if constexpr (std::is_same_v<T, double>) options.*at = std::stod(text);
+          else options.*at = std::stoll(text);
         },
         member);
   }
 
   /// Throws UsageError, which names the option, for a value out of range.
   void require_valid(const Options& options) const {
-    if (const std::string fault = check(text(options)); !fault.empty())
-      throw UsageError(fmt::format("{}: {}", flag(), fault));
+    if (const std::string fault = check(text(options)); !fault.empty()) throw UsageError(fmt::format("{}: {}", flag(), fault));
   }
 };
 
@@ -84,14 +77,12 @@ std::string preset_values(const Entry<Options>& entry, const std::vector<Options
 
 /// Adds an option that keeps what the user writes in `given`, which outlives the parsing.
 template <class Options>
-void add_entry(CLI::App& command, const Entry<Options>& entry, const std::vector<Options>& presets,
-               Given<Options>& given) {
+void add_entry(CLI::App& command, const Entry<Options>& entry, const std::vector<Options>& presets, Given<Options>& given) {
   const std::string help = fmt::format("{} ({})", entry.help, entry.shown.empty() ? preset_values(entry, presets) : entry.shown);
   const auto keep = [&given, &entry](const std::string& text) { given.emplace_back(&entry, text); };
-  CLI::Option* option =
-      std::holds_alternative<bool Options::*>(entry.member)
-          ? add_switch(command, entry.flag(), help, [keep](bool value) { keep(value ? "True" : "False"); })
-          : command.add_option_function<std::string>(entry.flag(), keep, help)->check(entry.check);
+  CLI::Option* option = std::holds_alternative<bool Options::*>(entry.member)
+                            ? add_switch(command, entry.flag(), help, [keep](bool value) { keep(value ? "True" : "False"); })
+                            : command.add_option_function<std::string>(entry.flag(), keep, help)->check(entry.check);
   option->group("The preset's values, and options that change them");
   if (std::holds_alternative<std::int64_t Options::*>(entry.member)) option->type_name("N");
   if (std::holds_alternative<double Options::*>(entry.member)) option->type_name("X");
@@ -108,21 +99,16 @@ io::JsonObject to_json(const std::vector<Entry<Options>>& entries, const Options
 /// The options of an earlier run. Throws FileError, which begins with the file's name, for a value that is missing, of
 /// another type or out of range.
 template <class Options>
-Options from_json(const std::vector<Entry<Options>>& entries, const io::JsonObject& config,
-                  const std::filesystem::path& file) {
+Options from_json(const std::vector<Entry<Options>>& entries, const io::JsonObject& config, const std::filesystem::path& file) {
   Options options;
   for (const auto& entry : entries) {
     if (entry.may_lack && !config.contains(entry.key)) continue;
     std::visit(
-        [&]<class T>(T Options::*at) {
-          if constexpr (std::is_same_v<T, std::string>)
-            options.*at = config.get_string(entry.key);
-          else if constexpr (std::is_same_v<T, bool>)
-            options.*at = config.get_bool(entry.key);
-          else if constexpr (std::is_same_v<T, double>)
-            options.*at = config.get_double(entry.key);
-          else
-            options.*at = config.get_int(entry.key);
+        [&]<class T>(T Options::* at) {
+          if constexpr (std::is_same_v<T, std::string>) options.*at = config.get_string(entry.key);
+          else if constexpr (std::is_same_v<T, bool>) options.*at = config.get_bool(entry.key);
+          else if constexpr (std::is_same_v<T, double>) options.*at = config.get_double(entry.key);
+          else options.*at = config.get_int(entry.key);
         },
         entry.member);
     if (const std::string fault = entry.check(entry.text(options)); !fault.empty())

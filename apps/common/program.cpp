@@ -21,8 +21,7 @@ namespace {
 /// A stream that fails at every use takes the place instead.
 void fill_closed_streams() {
   for (int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
-    if (::fcntl(descriptor, F_GETFD) < 0)
-      static_cast<void>(::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY));
+    if (::fcntl(descriptor, F_GETFD) < 0) static_cast<void>(::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY));
 }
 
 /// The Levenshtein distance.
@@ -39,8 +38,8 @@ std::size_t distance(const std::string& a, const std::string& b) {
 
 /// "; did you mean --epochs?", or "" where nothing is close.
 std::string suggestion(const std::string& word, const std::vector<std::string>& known) {
-  const auto nearest = std::min_element(
-      known.begin(), known.end(), [&](const auto& a, const auto& b) { return distance(word, a) < distance(word, b); });
+  const auto nearest =
+      std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) { return distance(word, a) < distance(word, b); });
   return nearest != known.end() && distance(word, *nearest) <= 3 ? fmt::format("; did you mean {}?", *nearest) : "";
 }
 
@@ -49,8 +48,7 @@ std::string unexpected(const CLI::App& app) {
   const std::vector<CLI::App*> given = app.get_subcommands();
   const CLI::App& command = given.empty() ? app : *given.front();
   const std::vector<std::string> rest = app.remaining(true);
-  const auto first =
-      std::find_if(rest.begin(), rest.end(), [](const std::string& word) { return word.starts_with("-"); });
+  const auto first = std::find_if(rest.begin(), rest.end(), [](const std::string& word) { return word.starts_with("-"); });
   if (first == rest.end()) return fmt::format("unexpected argument {}", rest.empty() ? "" : rest.front());
   const std::string word = first->substr(0, first->find('='));
   std::vector<std::string> options;
@@ -60,12 +58,11 @@ std::string unexpected(const CLI::App& app) {
 
 void require_subcommand(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    names.push_back(command->get_name());
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(command->get_name());
   const std::string word = argc > 1 ? argv[1] : "";
   if (word.starts_with("-") || std::find(names.begin(), names.end(), word) != names.end()) return;
-  throw UsageError(fmt::format("expected a subcommand ({}){}", fmt::join(names, ", "),
-                               argc > 1 ? " but got " + word + suggestion(word, names) : ""));
+  throw UsageError(
+      fmt::format("expected a subcommand ({}){}", fmt::join(names, ", "), argc > 1 ? " but got " + word + suggestion(word, names) : ""));
 }
 
 /// What CLI11 says, in our words.
@@ -76,8 +73,7 @@ std::string describe(const CLI::ParseError& error, const CLI::App& app) {
   // A misspelt option is found last, and first shows as one that is missing.
   const std::string message = app.remaining_size(true) > 0 ? unexpected(app) : text;
   const std::vector<CLI::App*> given = app.get_subcommands();
-  return fmt::format("{} ({}{} --help lists the options)", message, app.get_name(),
-                     given.empty() ? "" : " " + given.front()->get_name());
+  return fmt::format("{} ({}{} --help lists the options)", message, app.get_name(), given.empty() ? "" : " " + given.front()->get_name());
 }
 
 template <class T>
@@ -170,37 +166,32 @@ Device resolve_device(const std::string& device) {
 #ifdef TERN_CUDA
     throw UsageError("--device cuda: no GPU answers; use --device cpu, or check nvidia-smi");
 #else
-    throw UsageError(
-        "--device cuda: this program was built without CUDA; configure with -DTERN_CUDA=ON, or use --device cpu");
+    throw UsageError("--device cuda: this program was built without CUDA; configure with -DTERN_CUDA=ON, or use --device cpu");
 #endif
   }
   return device == "cpu" || gpus == 0 ? cpu : cuda();
 }
 
 std::string describe(Device device) {
-  if (device.type == DeviceType::cpu)
-    return counted(num_threads(), "CPU thread");
+  if (device.type == DeviceType::cpu) return counted(num_threads(), "CPU thread");
   return to_string(device);
 }
 
 bool fused_by_default(const std::string& device) { return device != "cpu" && cuda_device_count() > 0; }
 
 std::string describe_step(bool use_fused_kernel, Device device) {
-  return fmt::format("{} kernels{}", use_fused_kernel ? "fused" : "plain", device.type == DeviceType::cuda ? ", each step one CUDA graph" : "");
+  return fmt::format("{} kernels{}", use_fused_kernel ? "fused" : "plain",
+                     device.type == DeviceType::cuda ? ", each step one CUDA graph" : "");
 }
 
 void add_threads_option(CLI::App& command, int& threads) {
   // More than a few times the processors is slow; far more, and OpenMP ends the program.
-  command.add_option("--threads", threads, "CPU threads (default: one for each processor)")
-      ->check(whole_number(1, 1024))
-      ->type_name("N");
+  command.add_option("--threads", threads, "CPU threads (default: one for each processor)")->check(whole_number(1, 1024))->type_name("N");
 }
 
-CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::string& help,
-                        const std::function<void(bool)>& set) {
-  return command
-      .add_option_function<std::string>(
-          name, [set](const std::string& text) { set(is_true(text)); }, help)
+CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::string& help, const std::function<void(bool)>& set) {
+  return command.add_option_function<std::string>(
+                    name, [set](const std::string& text) { set(is_true(text)); }, help)
       ->expected(0, 1)
       ->type_name("[True|False]")
       ->check(truth_value());
@@ -212,9 +203,7 @@ void make_directory(const std::string& option, const std::filesystem::path& dire
   if (error) throw UsageError(fmt::format("{}: {} could not be made: {}", option, directory.string(), error.message()));
 }
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 std::string duration(double seconds) {
   const auto whole = static_cast<long>(seconds + 0.5);
@@ -223,9 +212,7 @@ std::string duration(double seconds) {
   return fmt::format("{} s", whole);
 }
 
-std::string counted(std::int64_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
+std::string counted(std::int64_t count, const std::string& noun) { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s"); }
 
 ProgressLine::ProgressLine() : is_terminal_(isatty(STDERR_FILENO) != 0), last_(seconds_now()) {}
 

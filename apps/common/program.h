@@ -43,8 +43,7 @@ std::string describe_step(bool use_fused_kernel, Device device);
 void add_threads_option(CLI::App& command, int& threads);
 
 /// `--name`, `--name True`, `--name=false`: a switch that takes a value as well.
-CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::string& help,
-                        const std::function<void(bool)>& set);
+CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::string& help, const std::function<void(bool)>& set);
 
 /// A status line that is rewritten in place on a terminal. Elsewhere, as in a log file, a line is printed now and then.
 class ProgressLine {

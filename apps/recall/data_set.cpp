@@ -25,9 +25,7 @@ class Draws {
     return block_.words[next_++ % 4];
   }
   /// In [0, n), for n far below 2^32, where the high half of the product is as good as uniform.
-  std::int64_t below(std::int64_t n) {
-    return static_cast<std::int64_t>((std::uint64_t{word()} * static_cast<std::uint64_t>(n)) >> 32);
-  }
+  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>((std::uint64_t{word()} * static_cast<std::uint64_t>(n)) >> 32); }
   /// In [0, 1).
   double unit() { return word() * 0x1p-32; }
 
@@ -74,8 +72,7 @@ std::vector<std::int64_t> distinct(std::int64_t count, std::int64_t low, std::in
 /// such a sample.
 std::vector<std::int64_t> question_places(std::int64_t count, std::int64_t room, Draws& draws) {
   std::vector<std::pair<double, std::int64_t>> keyed;
-  for (std::int64_t i = 0; i < room; ++i)
-    keyed.emplace_back(std::log(1 - draws.unit()) * std::pow(static_cast<double>(i + 1), 0.99), i);
+  for (std::int64_t i = 0; i < room; ++i) keyed.emplace_back(std::log(1 - draws.unit()) * std::pow(static_cast<double>(i + 1), 0.99), i);
   std::partial_sort(keyed.begin(), keyed.begin() + count, keyed.end(), std::greater<>());
   std::vector<std::int64_t> result;
   for (std::int64_t i = 0; i < count; ++i) result.push_back(keyed[static_cast<std::size_t>(i)].second);

@@ -153,8 +153,8 @@ void print_failure(const Task& task, const Examples& examples, std::size_t at, s
   std::string read = column > most_shown ? "..." : "";
   for (std::int64_t i = std::min(column, most_shown); i >= 0; --i)
     read += " " + token_name(task, examples.inputs[at - static_cast<std::size_t>(i)]);
-  fmt::print("  failed: example {}, column {}: {} -> {} instead of {}\n", static_cast<std::int64_t>(at) / examples.columns, column,
-             read, token_name(task, predicted), token_name(task, examples.targets[at]));
+  fmt::print("  failed: example {}, column {}: {} -> {} instead of {}\n", static_cast<std::int64_t>(at) / examples.columns, column, read,
+             token_name(task, predicted), token_name(task, examples.targets[at]));
 }
 
 /// Scores one size, and says what was wrong.
@@ -173,10 +173,8 @@ Score score(const Task& task, const nn::DecoderLM& model, const Examples& exampl
       const std::size_t at = static_cast<std::size_t>(row * examples.columns) + i;
       if (!asked[at]) continue;
       ++score.answers;
-      if (predicted[i] == examples.targets[at])
-        ++score.correct;
-      else if (score.answers - score.correct <= most_shown)
-        print_failure(task, examples, at, predicted[i]);
+      if (predicted[i] == examples.targets[at]) ++score.correct;
+      else if (score.answers - score.correct <= most_shown) print_failure(task, examples, at, predicted[i]);
     }
   }
   return score;

@@ -87,8 +87,8 @@ std::string labels(const HeatMap& map, double left, double top, double cell) {
   for (std::size_t i = 0; i < map.blocks.size(); ++i) {
     const std::int64_t first = map.blocks[i].first, end = i + 1 < map.blocks.size() ? map.blocks[i + 1].first : map.columns;
     if (first > 0)
-      result += fmt::format("<path d=\"M{:g} {:g}V{:g}\" stroke=\"{}\"/>\n", left + cell * static_cast<double>(first), top, bottom,
-                            svg::grey);
+      result +=
+          fmt::format("<path d=\"M{:g} {:g}V{:g}\" stroke=\"{}\"/>\n", left + cell * static_cast<double>(first), top, bottom, svg::grey);
     write(left + cell * static_cast<double>(first + end) / 2, bottom + 14, map.blocks[i].name, "middle");
   }
   return result;
@@ -108,10 +108,10 @@ std::string to_svg(const std::string& title, const std::vector<HeatMap>& maps) {
     const double cell = side / longest(map), whole_cell = side / longest(whole);
     const double width = cell * static_cast<double>(map.columns), height = cell * static_cast<double>(map.rows);
     body += svg::text(left, top - 26, whole.title, "start", " font-size=\"13\"");
-    body += svg::text(left, top - 10, fmt::format("{} x {}, from {:.3g} to {:.3g}", whole.rows, whole.columns, least, greatest),
-                      "start", " font-size=\"11\"");
-    body += fmt::format("<rect x=\"{:g}\" y=\"{:g}\" width=\"{:g}\" height=\"{:g}\" fill=\"#ffffff\" stroke=\"{}\"/>\n", left, top,
-                        width, height, svg::grey);
+    body += svg::text(left, top - 10, fmt::format("{} x {}, from {:.3g} to {:.3g}", whole.rows, whole.columns, least, greatest), "start",
+                      " font-size=\"11\"");
+    body += fmt::format("<rect x=\"{:g}\" y=\"{:g}\" width=\"{:g}\" height=\"{:g}\" fill=\"#ffffff\" stroke=\"{}\"/>\n", left, top, width,
+                        height, svg::grey);
     body += fmt::format("<g transform=\"translate({:g} {:g}) scale({:g})\" shape-rendering=\"crispEdges\">{}</g>\n", left, top, cell,
                         cells(map, std::max(-low, high)));
     body += labels(whole, left, top, whole_cell);

@@ -23,8 +23,7 @@ struct Arguments {
     options.use_fused_kernel = apps::fused_by_default(options.device);
     for (const auto& [entry, text] : given) {
       if (const std::string owner = task_of(*entry); !owner.empty() && owner != options.task)
-        throw apps::UsageError(
-            fmt::format("{}: expected --task {}, which alone has it, but got {}", entry->flag(), owner, options.task));
+        throw apps::UsageError(fmt::format("{}: expected --task {}, which alone has it, but got {}", entry->flag(), owner, options.task));
       entry->set(options, text);
     }
     return options;
@@ -35,16 +34,13 @@ struct Arguments {
 void add_training(CLI::App& command, Arguments& arguments, const std::vector<std::string>& without = {}) {
   command.add_option("--preset", arguments.preset, "quick (half a minute on a CPU), classic (the course's model) or mqar")
       ->type_name("NAME");
-  command.add_option("--task", arguments.task, "recall (one question at the end) or mqar (many, of a large vocabulary)")
-      ->type_name("NAME");
+  command.add_option("--task", arguments.task, "recall (one question at the end) or mqar (many, of a large vocabulary)")->type_name("NAME");
   apps::add_device_option(command, arguments.fixed.device);
   apps::add_threads_option(command, arguments.fixed.threads);
   const std::vector<Options> all = presets();
   for (const Entry& entry : entries()) {
-    if (entry.help.empty())
-      command.get_option(entry.flag())->check(entry.check);
-    else if (std::find(without.begin(), without.end(), entry.key) == without.end())
-      apps::add_entry(command, entry, all, arguments.given);
+    if (entry.help.empty()) command.get_option(entry.flag())->check(entry.check);
+    else if (std::find(without.begin(), without.end(), entry.key) == without.end()) apps::add_entry(command, entry, all, arguments.given);
   }
 }
 
@@ -64,10 +60,8 @@ void add_list(CLI::App& command, const std::string& name, const std::string& hel
   const auto split = [](const std::string& text) {
     std::vector<std::string> words(1);
     for (char c : text)
-      if (c == ',')
-        words.emplace_back();
-      else
-        words.back() += c;
+      if (c == ',') words.emplace_back();
+      else words.back() += c;
     return words;
   };
   command
@@ -93,16 +87,14 @@ void add_sweep(CLI::App& app) {
     Grid grid;
   };
   const auto state = std::make_shared<State>();
-  command
-      ->add_option("--out", state->arguments.fixed.out, "directory for sweep.csv and the pictures; earlier ones there are replaced")
+  command->add_option("--out", state->arguments.fixed.out, "directory for sweep.csv and the pictures; earlier ones there are replaced")
       ->required()
       ->type_name("DIR");
   Grid& lists = state->grid;
   add_list(*command, "--layers", "numbers of layers (recall 1,2,3,4; mqar 2)", apps::whole_number(1, 1024), lists.layers);
   add_list(*command, "--widths", "widths (recall the preset's; mqar 64,128,256,512)", apps::whole_number(1, 65536), lists.widths);
   add_list(*command, "--seeds", "seeds (recall 1,2,3,4,5; mqar 1)", apps::whole_number(0, std::int64_t{1} << 53), lists.seeds);
-  add_list(*command, "--lengths", "lengths of mqar, each with its pairs (64,128,256,512)", apps::whole_number(4, 100'000),
-           lists.lengths);
+  add_list(*command, "--lengths", "lengths of mqar, each with its pairs (64,128,256,512)", apps::whole_number(4, 100'000), lists.lengths);
   add_training(*command, state->arguments, {"layers", "width", "seed", "length"});
   command->callback([state] {
     const Options options = state->arguments.chosen();

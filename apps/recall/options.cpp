@@ -88,7 +88,8 @@ const std::vector<Entry>& entries() {
   static const std::vector<Entry> table = {
       {"preset", &Options::preset, one_of_presets(), ""},
       {"task", &Options::task, one_of({"recall", "mqar"}), ""},
-      {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "attention, norms and losses as fused kernels", false, "on a GPU True"},
+      {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "attention, norms and losses as fused kernels", false,
+       "on a GPU True"},
       {"precision", &Options::precision, one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"}),
        "fp32, tf32, tf32x3, bf16 or fp16; 16 bits with float32 master weights"},
       {"seed", &Options::seed, whole_number(0, std::int64_t{1} << 53), "of data, weights, order and dropout"},
@@ -110,8 +111,7 @@ const std::vector<Entry>& entries() {
       {"branch_dropout", &Options::branch_dropout, real_number(0, 0.99), "probability, for what joins the residual stream"},
       {"tied_head", &Options::tied_head, truth_value(), "the head shares the token table"},
       {"causal", &Options::causal, truth_value(), "a token sees none that follow it"},
-      {"init", &Options::init, one_of({"default", "gpt2"}),
-       "of the weights: default (each layer's own, as PyTorch's) or gpt2"},
+      {"init", &Options::init, one_of({"default", "gpt2"}), "of the weights: default (each layer's own, as PyTorch's) or gpt2"},
       {"loss", &Options::loss, one_of({"all", "answer"}), "over all tokens, or the answer alone"},
       {"epochs", &Options::epochs, count, "passes over the training examples"},
       {"batch_size", &Options::batch_size, count, "examples in an update"},
@@ -138,14 +138,12 @@ static std::string conflict(const Options& options) {
   if (options.width % options.heads != 0)
     return fmt::format("heads: expected a divisor of the width {} but got {}", options.width, options.heads);
   if (options.positions == "rotary" && options.width / options.heads % 2 != 0)
-    return fmt::format("positions: rotary ones turn pairs, expected heads of an even size but got {}",
-                       options.width / options.heads);
+    return fmt::format("positions: rotary ones turn pairs, expected heads of an even size but got {}", options.width / options.heads);
   if (is_mqar && 4 * options.pairs > options.length)
     return fmt::format("pairs: expected at most a quarter of the length {} but got {}", options.length, options.pairs);
   if (is_mqar && options.pairs > options.vocab / 2 - 1)
     return fmt::format("pairs: expected at most {} keys, half the vocabulary, but got {}", options.vocab / 2 - 1, options.pairs);
-  if (is_mqar && options.loss == "all")
-    return "loss: mqar asks for answers alone; expected answer but got all";
+  if (is_mqar && options.loss == "all") return "loss: mqar asks for answers alone; expected answer but got all";
   return "";
 }
 

@@ -29,7 +29,7 @@ std::string to_svg(const Chart& chart);
 struct HeatMap {
   std::string title;
   std::int64_t rows = 0, columns = 0;
-  std::vector<float> values;  ///< (rows, columns); -infinity is what a mask hides, and stays empty
+  std::vector<float> values;                                   ///< (rows, columns); -infinity is what a mask hides, and stays empty
   std::vector<std::string> row_names = {}, column_names = {};  ///< none, or one each; written where there is room
 
   /// Columns that belong together, from `first` to the next block's.

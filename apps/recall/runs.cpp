@@ -18,12 +18,24 @@ struct Column {
   std::variant<std::string Run::*, std::int64_t Run::*, double Run::*> member;
 };
 constexpr Column columns[] = {
-    {"task", &Run::task},               {"layers", &Run::layers},           {"width", &Run::width},
-    {"mlp", &Run::mlp},                 {"length", &Run::length},           {"pairs", &Run::pairs},
-    {"seed", &Run::seed},               {"params", &Run::params},           {"accuracy", &Run::accuracy},
-    {"low", &Run::low},                 {"high", &Run::high},               {"answers", &Run::answers},
-    {"train_loss", &Run::train_loss},   {"test_loss", &Run::test_loss},     {"epochs", &Run::epochs},
-    {"updates", &Run::updates},         {"seconds", &Run::seconds},         {"epoch_90", &Run::epoch_90},
+    {"task", &Run::task},
+    {"layers", &Run::layers},
+    {"width", &Run::width},
+    {"mlp", &Run::mlp},
+    {"length", &Run::length},
+    {"pairs", &Run::pairs},
+    {"seed", &Run::seed},
+    {"params", &Run::params},
+    {"accuracy", &Run::accuracy},
+    {"low", &Run::low},
+    {"high", &Run::high},
+    {"answers", &Run::answers},
+    {"train_loss", &Run::train_loss},
+    {"test_loss", &Run::test_loss},
+    {"epochs", &Run::epochs},
+    {"updates", &Run::updates},
+    {"seconds", &Run::seconds},
+    {"epoch_90", &Run::epoch_90},
     {"seconds_90", &Run::seconds_90},
 };
 
@@ -42,10 +54,8 @@ bool parse(const std::string& text, T& value) {
 std::vector<std::string> cells(const std::string& line) {
   std::vector<std::string> result(1);
   for (char c : line)
-    if (c == ',')
-      result.emplace_back();
-    else if (c != '\r')
-      result.back() += c;
+    if (c == ',') result.emplace_back();
+    else if (c != '\r') result.back() += c;
   return result;
 }
 
@@ -62,11 +72,9 @@ std::string to_csv(const Run& run) {
   for (const Column& column : columns) {
     if (!line.empty()) line += ',';
     std::visit(
-        [&]<class T>(T Run::*at) {
-          if constexpr (std::is_same_v<T, double>)
-            line += fmt::format("{:.6g}", run.*at);
-          else
-            line += fmt::format("{}", run.*at);
+        [&]<class T>(T Run::* at) {
+          if constexpr (std::is_same_v<T, double>) line += fmt::format("{:.6g}", run.*at);
+          else line += fmt::format("{}", run.*at);
         },
         column.member);
   }
@@ -88,8 +96,8 @@ std::vector<Run> read_csv(const std::filesystem::path& path) {
     Run& run = runs.emplace_back();
     for (std::size_t i = 0; i < values.size(); ++i)
       if (!std::visit([&](auto at) { return parse(values[i], run.*at); }, columns[i].member))
-        throw io::FileError(fmt::format("{}:{}: expected a value of the column {} but got {}", path.string(), number,
-                                        columns[i].name, values[i].substr(0, 40)));
+        throw io::FileError(fmt::format("{}:{}: expected a value of the column {} but got {}", path.string(), number, columns[i].name,
+                                        values[i].substr(0, 40)));
   }
   if (runs.empty()) throw io::FileError(fmt::format("{}: expected at least one run but got none", path.string()));
   return runs;

@@ -12,14 +12,10 @@ constexpr const char* colours[] = {"#3b82f6", "#ea7317", "#22a352", "#b45bd6", "
 inline std::string escape(const std::string& text) {
   std::string result;
   for (char c : text) {
-    if (c == '<')
-      result += "&lt;";
-    else if (c == '>')
-      result += "&gt;";
-    else if (c == '&')
-      result += "&amp;";
-    else
-      result += c;
+    if (c == '<') result += "&lt;";
+    else if (c == '>') result += "&gt;";
+    else if (c == '&') result += "&amp;";
+    else result += c;
   }
   return result;
 }

@@ -43,10 +43,10 @@ std::vector<Options> expand(const Options& options, const Grid& grid) {
 Run measure(const Options& options, Device device, apps::ProgressLine& progress) {
   manual_seed(static_cast<std::uint64_t>(options.seed));
   const Task shape = task(options);
-  Trainer trainer(options,
-                  make_data_set(shape, static_cast<std::uint64_t>(options.seed), options.train_examples, options.valid_examples,
-                                options.test_examples),
-                  device);
+  Trainer trainer(
+      options,
+      make_data_set(shape, static_cast<std::uint64_t>(options.seed), options.train_examples, options.valid_examples, options.test_examples),
+      device);
   trainer.run(progress);
   const Score score = trainer.test();
   const Interval interval = wilson(score);
@@ -113,14 +113,10 @@ void print_summary(const Chart& chart) {
     // From where on every seed of every larger number passes, too: one that fails in between is not skipped.
     double fewest = 0;
     for (const Point& point : series.points)
-      if (point.low < 0.9)
-        fewest = 0;
-      else if (fewest == 0)
-        fewest = point.x;
-    if (fewest > 0)
-      fmt::print("the fewest layers that reach 90% with every seed: {:g}\n", fewest);
-    else
-      fmt::print("no number of layers reaches 90% with every seed\n");
+      if (point.low < 0.9) fewest = 0;
+      else if (fewest == 0) fewest = point.x;
+    if (fewest > 0) fmt::print("the fewest layers that reach 90% with every seed: {:g}\n", fewest);
+    else fmt::print("no number of layers reaches 90% with every seed\n");
   }
 }
 
@@ -145,10 +141,9 @@ void sweep(const Options& options, const Grid& grid) {
     const Run run = measure(runs[i], device, progress);
     table += to_csv(run) + "\n";
     io::write_file_atomically(csv, table);  // whole after each run: a sweep that is stopped has the rows that are done
-    progress.print(fmt::format("{:>3}/{}  {}  width {:>3}  N {:>3}, {}  seed {}: accuracy {:.2f}%  loss {:.3f}  {}, {}", i + 1,
-                               runs.size(), apps::counted(run.layers, "layer"), run.width, run.length, apps::counted(run.pairs, "pair"),
-                               run.seed, 100 * run.accuracy, run.test_loss, apps::counted(run.epochs, "epoch"),
-                               apps::duration(run.seconds)));
+    progress.print(fmt::format("{:>3}/{}  {}  width {:>3}  N {:>3}, {}  seed {}: accuracy {:.2f}%  loss {:.3f}  {}, {}", i + 1, runs.size(),
+                               apps::counted(run.layers, "layer"), run.width, run.length, apps::counted(run.pairs, "pair"), run.seed,
+                               100 * run.accuracy, run.test_loss, apps::counted(run.epochs, "epoch"), apps::duration(run.seconds)));
   }
   plot({csv.string()}, directory);
 }
@@ -157,22 +152,22 @@ void plot(const std::vector<std::string>& tables, const std::filesystem::path& d
   std::vector<Run> runs;
   for (const std::string& table : tables)
     for (Run& run : read_csv(table)) runs.push_back(std::move(run));
-  const Chart charts[] = {
-      {"Associative recall: accuracy over layers", "layers", "accuracy of the answer",
-       series_of(
-           runs, "recall",
-           [](const Run& run) {
-             const std::string mlp = run.mlp > 0 ? fmt::format("MLP of {}", run.mlp * run.width) : "no MLP";
-             return fmt::format("width {}, {}, {}", run.width, mlp, apps::counted(run.pairs, "pair"));
-           },
-           [](const Run& run) { return static_cast<double>(run.layers); })},
-      {"Multi-query recall: accuracy over width", "width", "accuracy of the answers",
-       series_of(
-           runs, "mqar",
-           [](const Run& run) {
-             return fmt::format("N {}, {}, {}", run.length, apps::counted(run.pairs, "pair"), apps::counted(run.layers, "layer"));
-           },
-           [](const Run& run) { return static_cast<double>(run.width); })}};
+  const Chart charts[] = {{"Associative recall: accuracy over layers", "layers", "accuracy of the answer",
+                           series_of(
+                               runs, "recall",
+                               [](const Run& run) {
+                                 const std::string mlp = run.mlp > 0 ? fmt::format("MLP of {}", run.mlp * run.width) : "no MLP";
+                                 return fmt::format("width {}, {}, {}", run.width, mlp, apps::counted(run.pairs, "pair"));
+                               },
+                               [](const Run& run) { return static_cast<double>(run.layers); })},
+                          {"Multi-query recall: accuracy over width", "width", "accuracy of the answers",
+                           series_of(
+                               runs, "mqar",
+                               [](const Run& run) {
+                                 return fmt::format("N {}, {}, {}", run.length, apps::counted(run.pairs, "pair"),
+                                                    apps::counted(run.layers, "layer"));
+                               },
+                               [](const Run& run) { return static_cast<double>(run.width); })}};
   if (!directory.empty()) apps::make_directory("--out", directory);
   for (const Chart& chart : charts) {
     if (chart.series.empty()) continue;

@@ -9,9 +9,9 @@ namespace tern::recall {
 
 /// The mean loss of the targets of one kind, and the least that any model can have: what is drawn at random cannot be known.
 struct TargetLoss {
-  std::string name;        ///< as a key of summary.json: "known_value"
-  std::string what;        ///< for people: "value of a key that occurred"
-  std::int64_t count = 0;  ///< targets; 0 leaves both losses 0
+  std::string name;            ///< as a key of summary.json: "known_value"
+  std::string what;            ///< for people: "value of a key that occurred"
+  std::int64_t count = 0;      ///< targets; 0 leaves both losses 0
   double loss = 0, least = 0;  ///< in nats a target
 };
 

@@ -65,8 +65,8 @@ void train(const Options& options) {
                                      options.valid_examples, options.test_examples);
   Trainer trainer(options, data, device);
   const std::int64_t params = nn::count_parameters(trainer.model());
-  fmt::print("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task,
-             options.pairs, task(options).ids(), options.train_examples, options.valid_examples, options.test_examples);
+  fmt::print("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task, options.pairs,
+             task(options).ids(), options.train_examples, options.valid_examples, options.test_examples);
   print_example(task(options), data.train);
   fmt::print("model    {}, width {}, {}, {}: {:.2f} M parameters\n", counted(options.layers, "layer"), options.width,
              counted(options.heads, "head"), options.mlp > 0 ? fmt::format("MLP of {}", options.mlp * options.width) : "no MLP",
@@ -88,9 +88,9 @@ void train(const Options& options) {
       line.set("valid_accuracy", trainer.valid().accuracy());
       line.set("examples_per_second", trainer.examples_per_second()).set("seconds", trainer.seconds());
       log.write(line);
-      progress.print(fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  accuracy {:.1f}%  {:.0f} examples/s",
-                                 trainer.epoch(), trainer.train_loss(), trainer.valid().loss,
-                                 100 * trainer.valid().accuracy(), trainer.examples_per_second()));
+      progress.print(fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  accuracy {:.1f}%  {:.0f} examples/s", trainer.epoch(),
+                                 trainer.train_loss(), trainer.valid().loss, 100 * trainer.valid().accuracy(),
+                                 trainer.examples_per_second()));
     });
   }
 
@@ -117,14 +117,12 @@ void train(const Options& options) {
   run.write_summary(summary);
 
   if (!losses.empty()) print_losses(losses);
-  fmt::print("test accuracy {:.2f}% (95% confidence: {:.2f}% to {:.2f}%) on {} answers, loss {:.4f} nats\n",
-             100 * score.accuracy(), 100 * interval.low, 100 * interval.high, score.answers, score.loss);
+  fmt::print("test accuracy {:.2f}% (95% confidence: {:.2f}% to {:.2f}%) on {} answers, loss {:.4f} nats\n", 100 * score.accuracy(),
+             100 * interval.low, 100 * interval.high, score.answers, score.loss);
   if (const auto& passed = trainer.passed())
     fmt::print("90% were passed in epoch {}, after {}\n", passed->epoch, duration(passed->seconds));
-  else
-    fmt::print("90% were not passed in {}\n", counted(trainer.epoch(), "epoch"));
-  fmt::print("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
-             options.out);
+  else fmt::print("90% were not passed in {}\n", counted(trainer.epoch(), "epoch"));
+  fmt::print("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started), options.out);
 }
 
 }  // namespace tern::recall

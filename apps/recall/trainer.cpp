@@ -36,9 +36,8 @@ Trainer::Trainer(const Options& options, const DataSet& data, Device device)
   for (nn::TransformerLayer& block : model_.blocks) block.drop = nn::Dropout(options.branch_dropout);
   nn::set_precision(model_, precision(options_));
   if (precision(options_) == nn::Precision::fp16) scaler_.emplace(nn::GradScalerOptions{}, device);
-  optimizer_.emplace(nn::parameters(model_), nn::AdamOptions{.lr = options_.lr,
-                                                             .beta2 = options_.beta2,
-                                                             .weight_decay = options_.weight_decay});
+  optimizer_.emplace(nn::parameters(model_),
+                     nn::AdamOptions{.lr = options_.lr, .beta2 = options_.beta2, .weight_decay = options_.weight_decay});
   per_epoch_ = (train_.count + options_.batch_size - 1) / options_.batch_size;
   log_every_ = std::max<std::int64_t>(total_updates() / 200, 1);
 }
@@ -56,8 +55,7 @@ Trainer::Read Trainer::read(const DeviceExamples& examples, const Tensor& picks)
                                nn::dtype_of(precision(options_)), device_);
   const Tensor hidden = model_.hidden(ids, mask);
   const Tensor starts = reshape(arange(rows, DType::i64, device_), {rows, 1}) * static_cast<double>(columns);
-  return {.all = {flatten(hidden, 0, 1), flatten(targets)},
-          .answers = flatten(starts + index_select(examples.places, 0, picks))};
+  return {.all = {flatten(hidden, 0, 1), flatten(targets)}, .answers = flatten(starts + index_select(examples.places, 0, picks))};
 }
 
 /// The head, whose vocabulary may be large, works at the asked places alone.
@@ -163,9 +161,8 @@ void Trainer::run_epoch(apps::ProgressLine& progress, io::JsonLog* log) {
     if (progress.is_due()) {
       const double elapsed = seconds_now() - started_;
       const double left = elapsed / static_cast<double>(update_) * static_cast<double>(total_updates() - update_);
-      progress.update(fmt::format("epoch {}/{}  step {}/{}  loss {:.3f}  {:.0f} examples/s  {} left at most", epoch_,
-                                  options_.epochs, update_, total_updates(),
-                                  require_finite(loss_sum_.item<double>() / static_cast<double>(summed)),
+      progress.update(fmt::format("epoch {}/{}  step {}/{}  loss {:.3f}  {:.0f} examples/s  {} left at most", epoch_, options_.epochs,
+                                  update_, total_updates(), require_finite(loss_sum_.item<double>() / static_cast<double>(summed)),
                                   static_cast<double>(examples_seen_) / (training_seconds_ + seconds_now() - started),
                                   apps::duration(left)));
     }
@@ -183,8 +180,8 @@ double Trainer::lr_factor() const {
 
 double Trainer::require_finite(double loss) const {
   if (std::isfinite(loss)) return loss;
-  throw std::runtime_error(fmt::format("the loss is not finite any more (seen at update {} of {}): use a --lr below {:g}{}",
-                                       update_, total_updates(), options_.lr, options_.clip > 0 ? "" : ", or --clip 1"));
+  throw std::runtime_error(fmt::format("the loss is not finite any more (seen at update {} of {}): use a --lr below {:g}{}", update_,
+                                       total_updates(), options_.lr, options_.clip > 0 ? "" : ", or --clip 1"));
 }
 
 }  // namespace tern::recall

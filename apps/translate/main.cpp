@@ -19,16 +19,12 @@ void add_train(CLI::App& app) {
   };
   const auto state = std::make_shared<State>();
   Options& options = state->options;
-  command
-      ->add_option("--data", options.data,
-                   "directory with train.SRC, train.TGT, valid.* (or val.*), test*.*; plain or .gz")
+  command->add_option("--data", options.data, "directory with train.SRC, train.TGT, valid.* (or val.*), test*.*; plain or .gz")
       ->required()
       ->type_name("DIR");
   command->add_option("--src", options.src, "source language: the suffix of its files")->required()->type_name("NAME");
   command->add_option("--tgt", options.tgt, "target language")->required()->type_name("NAME");
-  command->add_option("--out", options.out, "run directory to write; an earlier run there is replaced")
-      ->required()
-      ->type_name("DIR");
+  command->add_option("--out", options.out, "run directory to write; an earlier run there is replaced")->required()->type_name("DIR");
   command->add_option("--preset", options.preset, "quick (minutes on a CPU) or classic (the well-known run)")
       ->type_name("NAME")
       ->capture_default_str();
@@ -37,10 +33,8 @@ void add_train(CLI::App& app) {
 
   const std::vector<Options> presets = {preset("quick"), preset("classic")};
   for (const Entry& entry : entries())
-    if (entry.help.empty())
-      command->get_option(entry.flag())->check(entry.check);
-    else
-      apps::add_entry(*command, entry, presets, state->given);
+    if (entry.help.empty()) command->get_option(entry.flag())->check(entry.check);
+    else apps::add_entry(*command, entry, presets, state->given);
 
   command->callback([state] {
     const Options& given = state->options;
@@ -84,10 +78,9 @@ void add_score(CLI::App& app) {
   command->callback([state] {
     const auto hypotheses = text::read_lines(state->hypotheses), references = text::read_lines(state->references);
     if (hypotheses.size() != references.size())
-      throw apps::UsageError(fmt::format("expected as many translations as references but got {} in {} and {} in {}",
-                                         hypotheses.size(), state->hypotheses, references.size(), state->references));
-    if (hypotheses.empty())
-      throw apps::UsageError(fmt::format("{}: expected at least one line but got an empty file", state->hypotheses));
+      throw apps::UsageError(fmt::format("expected as many translations as references but got {} in {} and {} in {}", hypotheses.size(),
+                                         state->hypotheses, references.size(), state->references));
+    if (hypotheses.empty()) throw apps::UsageError(fmt::format("{}: expected at least one line but got an empty file", state->hypotheses));
     const text::Bleu bleu = text::bleu(hypotheses, references, {state->lowercase});
     const text::Chrf chrf = text::chrf(hypotheses, references, {state->lowercase});
     if (!state->json) {

@@ -47,9 +47,7 @@ namespace {
 /// A language is the end of a file's name, and part of a special token.
 std::string check_language(const std::string& text) {
   const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127 && c != '/'; });
-  return is_plain && !text.empty() && text.size() <= 64
-             ? ""
-             : "expected a language as in train.de, without spaces and slashes";
+  return is_plain && !text.empty() && text.size() <= 64 ? "" : "expected a language as in train.de, without spaces and slashes";
 }
 
 }  // namespace
@@ -61,7 +59,8 @@ const std::vector<Entry>& entries() {
       {"preset", &Options::preset, one_of_presets(), ""},
       {"src", &Options::src, check_language, ""},
       {"tgt", &Options::tgt, check_language, ""},
-      {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "attention, norms and losses as fused kernels", false, "on a GPU True"},
+      {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "attention, norms and losses as fused kernels", false,
+       "on a GPU True"},
       {"precision", &Options::precision, one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"}),
        "fp32, tf32, tf32x3, bf16 or fp16; 16 bits with float32 master weights", true},
       {"seed", &Options::seed, whole_number(0, std::int64_t{1} << 53), "of weights, order and dropout"},
@@ -71,19 +70,15 @@ const std::vector<Entry>& entries() {
       {"lr", &Options::lr, real_number(1e-12, 1e12), "Adam's learning rate, its peak under a schedule"},
       {"beta2", &Options::beta2, real_number(0, 0.9999999), "Adam's decay of squared gradients"},
       {"adam_eps", &Options::adam_eps, real_number(0, 1), "added to the root of Adam's squared gradients"},
-      {"schedule", &Options::schedule, one_of({"constant", "cosine", "inverse-sqrt"}),
-       "constant, cosine or inverse-sqrt learning rate"},
+      {"schedule", &Options::schedule, one_of({"constant", "cosine", "inverse-sqrt"}), "constant, cosine or inverse-sqrt learning rate"},
       {"warmup", &Options::warmup, count_or_none, "updates until the learning rate has risen"},
       {"clip", &Options::clip, real_number(0, 1e9), "largest gradient norm, 0 for any"},
       {"dropout", &Options::dropout, real_number(0, 0.99), "probability"},
-      {"label_smoothing", &Options::label_smoothing, real_number(0, 0.99),
-       "share of a target that is spread over the vocabulary"},
+      {"label_smoothing", &Options::label_smoothing, real_number(0, 0.99), "share of a target that is spread over the vocabulary"},
       // A vocabulary begins with the 256 bytes and three special tokens.
       {"vocab", &Options::vocab, whole_number(259, 500'000), "size of the joint vocabulary"},
-      {"word_limit", &Options::word_limit, count_or_none,
-       "leave out training pairs of so many words or more, 0 for none"},
-      {"length", &Options::length, whole_number(4, 100'000),
-       "tokens of source, target and their ends; longer pairs are cut"},
+      {"word_limit", &Options::word_limit, count_or_none, "leave out training pairs of so many words or more, 0 for none"},
+      {"length", &Options::length, whole_number(4, 100'000), "tokens of source, target and their ends; longer pairs are cut"},
       {"pad_to_length", &Options::pad_to_length, truth_value(), "pad every pair to the length"},
       {"samples", &Options::samples, count_or_none, "pairs drawn for an epoch, 0 for all"},
       {"prefix_lm", &Options::prefix_lm, truth_value(), "source tokens see the whole source"},
@@ -91,19 +86,16 @@ const std::vector<Entry>& entries() {
       {"layers", &Options::layers, whole_number(1, 1024), "of the model"},
       {"heads", &Options::heads, whole_number(1, 1024), "of attention"},
       {"ff", &Options::ff, whole_number(1, 1'048'576), "inner width of the feed-forward layers"},
-      {"restart_positions", &Options::restart_positions, truth_value(),
-       "count a target's positions from its first token"},
+      {"restart_positions", &Options::restart_positions, truth_value(), "count a target's positions from its first token"},
       {"tied_head", &Options::tied_head, truth_value(), "use the token table as the weight of the head"},
-      {"init", &Options::init, one_of({"default", "gpt2"}),
-       "of the weights: default (each layer's own, as PyTorch's) or gpt2"},
+      {"init", &Options::init, one_of({"default", "gpt2"}), "of the weights: default (each layer's own, as PyTorch's) or gpt2"},
       {"bleu_every", &Options::bleu_every, count_or_none, "epochs between validation BLEU scores, 0 for the end alone"},
   };
   return table;
 }
 
 std::string conflict(const Options& options) {
-  if (options.src == options.tgt)
-    return fmt::format("tgt: expected another language than the source's {}", options.src);
+  if (options.src == options.tgt) return fmt::format("tgt: expected another language than the source's {}", options.src);
   if (options.width % options.heads != 0)
     return fmt::format("heads: expected a divisor of the width {} but got {}", options.width, options.heads);
   return "";
@@ -129,8 +121,7 @@ nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, D
 
 Options from_json(const io::JsonObject& config, const std::filesystem::path& file) {
   Options options = apps::from_json(entries(), config, file);
-  if (const std::string fault = conflict(options); !fault.empty())
-    throw io::FileError(fmt::format("{}: {}", file.string(), fault));
+  if (const std::string fault = conflict(options); !fault.empty()) throw io::FileError(fmt::format("{}: {}", file.string(), fault));
   return options;
 }
 

@@ -18,7 +18,7 @@ struct Options {
   std::string device = "auto";
   bool use_fused_kernel = false;
   std::string precision = "fp32";  ///< fp32, tf32, tf32x3, bf16 or fp16: nn::Precision
-  int threads = 0;  ///< 0: one for each processor
+  int threads = 0;                 ///< 0: one for each processor
   std::int64_t seed = 11111;
 
   // Data
@@ -54,9 +54,7 @@ struct Options {
 };
 
 /// The place of a target's first token where positions restart: the table's second half is the target's.
-inline std::int64_t restart_place(const Options& options) {
-  return options.restart_positions ? options.length / 2 : -1;
-}
+inline std::int64_t restart_place(const Options& options) { return options.restart_positions ? options.length / 2 : -1; }
 
 /// The values of a preset. Throws UsageError for an unknown name.
 Options preset(const std::string& name);

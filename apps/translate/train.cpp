@@ -36,15 +36,14 @@ Data read(const Options& options) {
   text::CorpusReport report = data.train.report;
   report.merge(data.valid.report);
   report.merge(data.test.report);
-  const std::size_t left_out =
-      options.word_limit > 0 ? text::filter_by_words(data.train, static_cast<std::size_t>(options.word_limit)) : 0;
+  const std::size_t left_out = options.word_limit > 0 ? text::filter_by_words(data.train, static_cast<std::size_t>(options.word_limit)) : 0;
   if (data.train.size() == 0)
-    throw UsageError(fmt::format("--word-limit {}: no training pair in {} has so few words; use a larger one, or 0",
-                                 options.word_limit, options.data));
+    throw UsageError(
+        fmt::format("--word-limit {}: no training pair in {} has so few words; use a larger one, or 0", options.word_limit, options.data));
   fmt::print("data     {}\n", report.summary());
   fmt::print("pairs    {} train{}, {} valid, {} test\n", data.train.size(),
-             left_out ? fmt::format(" ({} of {} words or more left out)", left_out, options.word_limit) : "",
-             data.valid.size(), data.test.size());
+             left_out ? fmt::format(" ({} of {} words or more left out)", left_out, options.word_limit) : "", data.valid.size(),
+             data.test.size());
   return data;
 }
 
@@ -59,8 +58,7 @@ text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorp
 
 std::vector<text::Example> encode(const text::Tokenizer& tokenizer, const text::ParallelCorpus& corpus) {
   std::vector<text::Example> examples(corpus.size());
-  for (std::size_t i = 0; i < corpus.size(); ++i)
-    examples[i] = {tokenizer.encode(corpus.src[i]), tokenizer.encode(corpus.tgt[i])};
+  for (std::size_t i = 0; i < corpus.size(); ++i) examples[i] = {tokenizer.encode(corpus.src[i]), tokenizer.encode(corpus.tgt[i])};
   return examples;
 }
 
@@ -96,8 +94,8 @@ Validation run_epochs(Trainer& trainer, const Translator& translator, const Data
     line.set("epoch", epoch).set("update", trainer.updates());
     line.set("train_loss", trainer.train_loss()).set("valid_loss", valid.loss);
     line.set("tokens_per_second", trainer.tokens_per_second()).set("seconds", trainer.seconds());
-    std::string text = fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  {:.0f} tokens/s", epoch,
-                                   trainer.train_loss(), valid.loss, trainer.tokens_per_second());
+    std::string text = fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  {:.0f} tokens/s", epoch, trainer.train_loss(),
+                                   valid.loss, trainer.tokens_per_second());
     const std::int64_t every = translator.options.bleu_every;
     if (!goes_on || (every > 0 && epoch % every == 0)) {
       valid.bleu = text::bleu(translator.translate(data.valid.src, decode_rows), data.valid.tgt).score;
@@ -110,14 +108,12 @@ Validation run_epochs(Trainer& trainer, const Translator& translator, const Data
   return valid;
 }
 
-void print_samples(const Options& options, const text::ParallelCorpus& test,
-                   const std::vector<std::string>& hypotheses) {
+void print_samples(const Options& options, const text::ParallelCorpus& test, const std::vector<std::string>& hypotheses) {
   const std::size_t samples = std::min<std::size_t>(10, hypotheses.size());
   fmt::print("\n{} sentences that were not trained on:\n", samples == 10 ? "Ten" : fmt::to_string(samples));
   for (std::size_t i = 0; i < samples; ++i) {
     const std::size_t at = i * hypotheses.size() / samples;
-    fmt::print("  {}  {}\n  {}  {}\n  ref {}\n\n", options.src, test.src[at], options.tgt, hypotheses[at],
-               test.tgt[at]);
+    fmt::print("  {}  {}\n  {}  {}\n  ref {}\n\n", options.src, test.src[at], options.tgt, hypotheses[at], test.tgt[at]);
   }
 }
 
@@ -130,8 +126,7 @@ void train(const Options& options) {
   apps::require_precision(precision(options), device);
   if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));
-  apps::require_memory(model_options(options, options.vocab, device),
-                       "use a smaller --width, --layers, --ff, --vocab or --length");
+  apps::require_memory(model_options(options, options.vocab, device), "use a smaller --width, --layers, --ff, --vocab or --length");
 
   const Data data = read(options);
   const text::Tokenizer tokenizer = train_tokenizer(options, data.train);
@@ -140,10 +135,10 @@ void train(const Options& options) {
   Trainer trainer(translator, encode(tokenizer, data.train), encode(tokenizer, data.valid));
   const std::int64_t params = nn::count_parameters(translator.model);
   if (trainer.cut() > 0) fmt::print("cut      {} training pairs to {} tokens\n", trainer.cut(), options.length);
-  fmt::print("model    {} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n", options.layers,
-             options.width, options.heads, tokenizer.vocab_size(), static_cast<double>(params) / 1e6);
-  fmt::print("training {} updates of {} pairs on {}, {}, {}\n", trainer.total_updates(), options.batch_size,
-             apps::describe(device), options.precision, apps::describe_step(options.use_fused_kernel, device));
+  fmt::print("model    {} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n", options.layers, options.width, options.heads,
+             tokenizer.vocab_size(), static_cast<double>(params) / 1e6);
+  fmt::print("training {} updates of {} pairs on {}, {}, {}\n", trainer.total_updates(), options.batch_size, apps::describe(device),
+             options.precision, apps::describe_step(options.use_fused_kernel, device));
   std::fflush(stdout);
 
   // Nothing is written before: a mistake in options or data leaves no directory, and an earlier run as it was.
@@ -168,8 +163,7 @@ void train(const Options& options) {
 
   print_samples(options, data.test, hypotheses);
   fmt::print("{}\n{}\n", text::format(bleu), text::format(chrf));
-  fmt::print("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()),
-             duration(seconds_now() - started), options.out);
+  fmt::print("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started), options.out);
 }
 
 }  // namespace tern::translate

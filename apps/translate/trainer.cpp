@@ -27,8 +27,7 @@ Trainer::Trainer(Translator& translator, std::vector<text::Example> train, std::
   require_targets(valid_, "validation");
   nn::set_precision(model_, precision(options_));
   if (precision(options_) == nn::Precision::fp16) scaler_.emplace(nn::GradScalerOptions{}, translator.device);
-  optimizer_.emplace(nn::parameters(model_),
-                     nn::AdamOptions{.lr = options_.lr, .beta2 = options_.beta2, .eps = options_.adam_eps});
+  optimizer_.emplace(nn::parameters(model_), nn::AdamOptions{.lr = options_.lr, .beta2 = options_.beta2, .eps = options_.adam_eps});
   const auto pairs = static_cast<std::int64_t>(train_.size());
   const std::int64_t samples = options_.samples > 0 ? std::min(options_.samples, pairs) : pairs;
   per_epoch_ = (samples + options_.batch_size - 1) / options_.batch_size;
@@ -38,19 +37,15 @@ Trainer::Trainer(Translator& translator, std::vector<text::Example> train, std::
 }
 
 void Trainer::require_targets(const std::vector<text::Example>& examples, const char* split) const {
-  const auto has_room = [&](const text::Example& example) {
-    return static_cast<std::int64_t>(example.src.size()) + 1 < options_.length;
-  };
+  const auto has_room = [&](const text::Example& example) { return static_cast<std::int64_t>(example.src.size()) + 1 < options_.length; };
   if (std::none_of(examples.begin(), examples.end(), has_room))
-    throw apps::UsageError(
-        fmt::format("--length {}: every {} source is so long that nothing of its target is left; use a larger --length",
-                    options_.length, split));
+    throw apps::UsageError(fmt::format("--length {}: every {} source is so long that nothing of its target is left; use a larger --length",
+                                       options_.length, split));
 }
 
 std::size_t Trainer::cut() const {
-  return static_cast<std::size_t>(std::count_if(train_.begin(), train_.end(), [&](const auto& example) {
-    return text::sequence_columns(example) >= options_.length;
-  }));
+  return static_cast<std::size_t>(
+      std::count_if(train_.begin(), train_.end(), [&](const auto& example) { return text::sequence_columns(example) >= options_.length; }));
 }
 
 bool Trainer::run_epoch(std::int64_t epoch, io::JsonLog& log, apps::ProgressLine& progress) {
@@ -72,16 +67,15 @@ bool Trainer::run_epoch(std::int64_t epoch, io::JsonLog& log, apps::ProgressLine
     // Reading the loss waits for the device.
     if (update_ % log_every_ == 0) {
       io::JsonObject line;
-      log.write(line.set("update", update_)
-                    .set("loss", require_finite(logged.since(loss_sum_, summed)))
-                    .set("lr", options_.lr * lr_factor()));
+      log.write(
+          line.set("update", update_).set("loss", require_finite(logged.since(loss_sum_, summed))).set("lr", options_.lr * lr_factor()));
     }
     if (progress.is_due()) {
       const double elapsed = seconds_ + seconds_now() - started;
       const double left = elapsed / static_cast<double>(update_) * static_cast<double>(total_ - update_);
-      progress.update(fmt::format("epoch {}/{}  step {}/{}  loss {:.3f}  {:.0f} tokens/s  {} left", epoch + 1, epochs(),
-                                  update_, total_, require_finite(shown.since(loss_sum_, summed)),
-                                  static_cast<double>(tokens_seen_) / elapsed, apps::duration(left)));
+      progress.update(fmt::format("epoch {}/{}  step {}/{}  loss {:.3f}  {:.0f} tokens/s  {} left", epoch + 1, epochs(), update_, total_,
+                                  require_finite(shown.since(loss_sum_, summed)), static_cast<double>(tokens_seen_) / elapsed,
+                                  apps::duration(left)));
     }
   }
   if (summed > 0) train_loss_ = require_finite(loss_sum_.item<double>() / static_cast<double>(summed));
@@ -112,25 +106,20 @@ double Trainer::Mean::since(const Tensor& running_sum, std::int64_t now) {
 /// Pairs of similar length share a batch where rows are not padded to a fixed length.
 std::vector<std::vector<std::size_t>> Trainer::epoch_batches(std::int64_t epoch) const {
   const auto seed = static_cast<std::uint64_t>(options_.seed), number = static_cast<std::uint64_t>(epoch);
-  std::vector<std::size_t> order =
-      text::epoch_order(train_.size(), seed, number, static_cast<std::size_t>(options_.samples));
+  std::vector<std::size_t> order = text::epoch_order(train_.size(), seed, number, static_cast<std::size_t>(options_.samples));
   const auto rows = static_cast<std::size_t>(options_.batch_size);
   if (options_.pad_to_length) return text::fixed_batches(order, rows);
   // Stable: pairs of one length stay in the epoch's random order.
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return columns(train_[a]) < columns(train_[b]); });
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return columns(train_[a]) < columns(train_[b]); });
   auto batches = text::fixed_batches(order, rows);
   std::vector<std::vector<std::size_t>> result;
   for (std::size_t i : text::epoch_order(batches.size(), seed + 1, number)) result.push_back(std::move(batches[i]));
   return result;
 }
 
-std::int64_t Trainer::columns(const text::Example& example) const {
-  return std::min(text::sequence_columns(example), options_.length - 1);
-}
+std::int64_t Trainer::columns(const text::Example& example) const { return std::min(text::sequence_columns(example), options_.length - 1); }
 
-Trainer::DeviceBatch Trainer::load(const std::vector<text::Example>& examples,
-                                   const std::vector<std::size_t>& picks) const {
+Trainer::DeviceBatch Trainer::load(const std::vector<text::Example>& examples, const std::vector<std::size_t>& picks) const {
   text::Batch host = text::make_batch(examples, picks, tokens_, options_.pad_to_length ? options_.length : 0);
   if (host.length >= options_.length) host = text::make_batch(examples, picks, tokens_, options_.length);
   const Device device = translator_.device;
@@ -149,8 +138,7 @@ Tensor Trainer::loss(const Tensors& inputs, Reduction reduction) const {
   nn::MaskOptions visible{.causal = true, .use_fused_kernel = options_.use_fused_kernel};
   if (options_.prefix_lm) visible.prefix = prefix;
   Tensor places;
-  if (options_.restart_positions)
-    places = nn::restarted_places(prefix, length, restart_place(options_), options_.length - 1);
+  if (options_.restart_positions) places = nn::restarted_places(prefix, length, restart_place(options_), options_.length - 1);
   CrossEntropyOptions options{.token_weights = weights, .reduction = reduction};
   if (reduction == Reduction::mean) options.label_smoothing = options_.label_smoothing;
   const nn::AttentionMask mask(visible, length, length, nn::dtype_of(precision(options_)), ids.device());
@@ -159,8 +147,7 @@ Tensor Trainer::loss(const Tensors& inputs, Reduction reduction) const {
 
 double Trainer::lr_factor() const {
   if (options_.schedule == "cosine") return nn::schedule::cosine(update_, options_.warmup, total_);
-  if (options_.schedule == "inverse-sqrt")
-    return nn::schedule::inverse_sqrt(update_, std::max<std::int64_t>(options_.warmup, 1));
+  if (options_.schedule == "inverse-sqrt") return nn::schedule::inverse_sqrt(update_, std::max<std::int64_t>(options_.warmup, 1));
   return nn::schedule::linear_warmup(update_, options_.warmup);
 }
 
@@ -181,10 +168,9 @@ Tensor Trainer::step(const Tensors& inputs) {
 
 double Trainer::require_finite(double loss) const {
   if (std::isfinite(loss)) return loss;
-  throw std::runtime_error(
-      fmt::format("the loss is not finite any more (seen at update {} of {}): use a --lr below {:g}{}; {} keeps {}",
-                  update_, total_, options_.lr, options_.clip > 0 ? "" : ", or --clip 1", options_.out,
-                  epoch_ > 0 ? fmt::format("the model of epoch {}", epoch_) : "no model, since no epoch was done"));
+  throw std::runtime_error(fmt::format("the loss is not finite any more (seen at update {} of {}): use a --lr below {:g}{}; {} keeps {}",
+                                       update_, total_, options_.lr, options_.clip > 0 ? "" : ", or --clip 1", options_.out,
+                                       epoch_ > 0 ? fmt::format("the model of epoch {}", epoch_) : "no model, since no epoch was done"));
 }
 
 }  // namespace tern::translate

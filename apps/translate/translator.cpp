@@ -14,8 +14,7 @@
 
 namespace tern::translate {
 
-std::vector<std::string> Translator::translate(std::span<const std::string> lines, std::size_t batch_size,
-                                               std::size_t* truncated) const {
+std::vector<std::string> Translator::translate(std::span<const std::string> lines, std::size_t batch_size, std::size_t* truncated) const {
   std::vector<std::string> result(lines.size());
   std::vector<nn::TokenIds> prompts;
   std::vector<std::size_t> places;
@@ -41,8 +40,7 @@ std::vector<std::string> Translator::translate(std::span<const std::string> line
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     std::string text = tokenizer.decode(std::vector<std::int32_t>(outputs[i].begin(), outputs[i].end()));
     // A model may put out any byte: an end of line would shift all lines after it, an escape speaks to the terminal.
-    std::replace_if(
-        text.begin(), text.end(), [](char c) { return (c >= 0 && c < ' ') || c == 127; }, ' ');
+    std::replace_if(text.begin(), text.end(), [](char c) { return (c >= 0 && c < ' ') || c == 127; }, ' ');
     const std::size_t first = text.find_first_not_of(' ');
     result[places[i]] = first == std::string::npos ? "" : text.substr(first);
   }
@@ -55,8 +53,8 @@ static void require_size(const io::RunDirectory& run, const nn::DecoderLMOptions
   const auto bytes = static_cast<double>(std::filesystem::file_size(run.model(), error));
   const double elements = apps::matrix_elements(shape);
   if (!error && bytes < 2 * elements)
-    throw io::FileError(fmt::format("{}: does not fit the model in {}: {:.3g} elements do not fit in {:.0f} bytes",
-                                    run.model().string(), run.config().filename().string(), elements, bytes));
+    throw io::FileError(fmt::format("{}: does not fit the model in {}: {:.3g} elements do not fit in {:.0f} bytes", run.model().string(),
+                                    run.config().filename().string(), elements, bytes));
 }
 
 Translator Translator::load(const std::filesystem::path& run, Device device) {
@@ -75,8 +73,7 @@ Translator Translator::load(const std::filesystem::path& run, Device device) {
     io::load_safetensors_into(directory.model(), parameters);
     for (const nn::NamedTensor& parameter : parameters)
       if (std::isnan(sum(parameter.tensor * 0.0).item<double>()))
-        throw io::FileError(fmt::format("{}: tensor \"{}\" holds values that are not finite",
-                                        directory.model().string(), parameter.name));
+        throw io::FileError(fmt::format("{}: tensor \"{}\" holds values that are not finite", directory.model().string(), parameter.name));
   }
   nn::set_requires_grad(model, false);  // no memory for gradients
   nn::set_precision(model, precision(options));

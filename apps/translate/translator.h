@@ -27,8 +27,7 @@ struct Translator {
 
   /// Greedy translations, in the order of the lines; an empty line gives an empty one, and control characters become
   /// spaces. A line of more tokens than the model has room for is cut, and counted in `truncated`.
-  std::vector<std::string> translate(std::span<const std::string> lines, std::size_t batch_size,
-                                     std::size_t* truncated = nullptr) const;
+  std::vector<std::string> translate(std::span<const std::string> lines, std::size_t batch_size, std::size_t* truncated = nullptr) const;
 
   /// Reads what `train` wrote. Throws FileError for anything that does not fit together.
   static Translator load(const std::filesystem::path& run, Device device);

@@ -40,12 +40,9 @@ Wording Composer::draw_time(Tense tense) {
     return {std::string("um halb ") + named.german, std::string("at half past ") + numbers()[hour - 1].english};
   }
   switch (tense) {
-    case Tense::present:
-      return wording(draw_pair(habitual_times()));
-    case Tense::past:
-      return wording(draw_pair(past_times()));
-    default:
-      return wording(draw_pair(coming_times()));
+    case Tense::present: return wording(draw_pair(habitual_times()));
+    case Tense::past: return wording(draw_pair(past_times()));
+    default: return wording(draw_pair(coming_times()));
   }
 }
 
@@ -81,9 +78,8 @@ void Composer::draw_negation(Clause& clause, int percent) {
   if (clause.frequency != nullptr || clause.manner != nullptr || !random_.chance(percent)) return;
   const auto quantified = [](const NounPhrase& phrase) {
     return phrase.noun != nullptr &&
-           (phrase.determiner == Determiner::every || phrase.determiner == Determiner::many ||
-            phrase.determiner == Determiner::number || phrase.determiner == Determiner::indefinite ||
-            phrase.determiner == Determiner::none);
+           (phrase.determiner == Determiner::every || phrase.determiner == Determiner::many || phrase.determiner == Determiner::number ||
+            phrase.determiner == Determiner::indefinite || phrase.determiner == Determiner::none);
   };
   if (quantified(clause.subject)) return;
   if (clause.recipient && quantified(*clause.recipient)) return;
@@ -111,22 +107,14 @@ Clause Composer::bare(const Verb& verb, const NounPhrase& subject) {
   clause.subject = subject;
   clause.verb = &verb;
   switch (verb.frame) {
-    case Frame::transitive:
-      clause.object = object(verb.object, subject, Case::accusative);
-      break;
-    case Frame::dative:
-      clause.object = object(verb.object, subject, Case::dative);
-      break;
+    case Frame::transitive: clause.object = object(verb.object, subject, Case::accusative); break;
+    case Frame::dative: clause.object = object(verb.object, subject, Case::dative); break;
     case Frame::ditransitive:
       clause.recipient = object(kind::person, subject, Case::dative);
       clause.object = object(verb.object, subject, Case::accusative);
       break;
-    case Frame::motion:
-      clause.place = direction(verb, subject);
-      break;
-    case Frame::position:
-      clause.place = location(verb, subject);
-      break;
+    case Frame::motion: clause.place = direction(verb, subject); break;
+    case Frame::position: clause.place = location(verb, subject); break;
     case Frame::placing: {
       clause.object = object(verb.object, subject, Case::accusative);
       clause.place = destination(*clause.object->noun);
@@ -137,8 +125,7 @@ Clause Composer::bare(const Verb& verb, const NounPhrase& subject) {
       clause.place->preposition = verb.preposition;
       clause.place->noun = object(verb.object, subject, verb.preposition->governs);
       break;
-    default:
-      break;
+    default: break;
   }
   return clause;
 }
@@ -153,10 +140,8 @@ Clause Composer::event(Frame frame) {
   draw_tense(clause);
   if (!is_lasting(*clause.verb)) {
     const bool anywhere = frame == Frame::intransitive && !is_one_of(*clause.verb, {"aufstehen"});
-    const bool somewhere =
-        is_one_of(*clause.verb, {"lesen", "schreiben", "essen", "trinken", "sehen", "suchen", "finden"});
-    if ((anywhere && random_.chance(45)) || (somewhere && random_.chance(14)))
-      clause.place = location(*clause.verb, clause.subject);
+    const bool somewhere = is_one_of(*clause.verb, {"lesen", "schreiben", "essen", "trinken", "sehen", "suchen", "finden"});
+    if ((anywhere && random_.chance(45)) || (somewhere && random_.chance(14))) clause.place = location(*clause.verb, clause.subject);
     draw_adverbials(clause, 36);
   }
   draw_negation(clause, 15);
@@ -255,9 +240,8 @@ NounPhrase Composer::relative_person(bool as_subject) {
     constexpr Person pronouns[] = {Person::i, Person::you, Person::we, Person::he};
     const NounPhrase who = pronoun(random_.pick(std::span<const Person>(pronouns)));
     const bool masculine = head.noun->gender == Gender::masculine && !head.plural;
-    clause.verb = masculine && random_.chance(50)
-                      ? &draw_verb(Frame::transitive, {"kennen", "besuchen", "anrufen", "abholen"})
-                      : &draw_verb(Frame::dative, {"helfen", "zuhören"});
+    clause.verb = masculine && random_.chance(50) ? &draw_verb(Frame::transitive, {"kennen", "besuchen", "anrufen", "abholen"})
+                                                  : &draw_verb(Frame::dative, {"helfen", "zuhören"});
     clause.subject = who;
     clause.object = head;
     head.relative_gap = Gap::object;

@@ -8,24 +8,19 @@ namespace {
 using Found = std::vector<Combination>;
 
 Combination described(const Adjective& adjective, const Noun& noun) {
-  const auto choices =
-      std::count_if(nouns().begin(), nouns().end(), [&](const Noun& other) { return goes_with(adjective, other); });
+  const auto choices = std::count_if(nouns().begin(), nouns().end(), [&](const Noun& other) { return goes_with(adjective, other); });
   return {std::string("adjective ") + adjective.german + " " + noun.german, static_cast<std::size_t>(choices)};
 }
 
 Combination compounded(const Modifier& modifier, const Noun& head) {
-  const auto heads =
-      std::count_if(nouns().begin(), nouns().end(), [&](const Noun& other) { return goes_with(modifier, other); });
-  const auto firsts = std::count_if(modifiers().begin(), modifiers().end(),
-                                    [&](const Modifier& other) { return goes_with(other, head); });
-  return {std::string("compound ") + modifier.german + " " + head.german,
-          static_cast<std::size_t>(std::min(heads, firsts))};
+  const auto heads = std::count_if(nouns().begin(), nouns().end(), [&](const Noun& other) { return goes_with(modifier, other); });
+  const auto firsts = std::count_if(modifiers().begin(), modifiers().end(), [&](const Modifier& other) { return goes_with(other, head); });
+  return {std::string("compound ") + modifier.german + " " + head.german, static_cast<std::size_t>(std::min(heads, firsts))};
 }
 
 Combination governed(const Verb& verb, const Noun& object) {
-  const auto choices = std::count_if(nouns().begin(), nouns().end(), [&](const Noun& other) {
-    return (other.kinds & verb.object & ~(kind::mass | kind::weak)) != 0;
-  });
+  const auto choices = std::count_if(nouns().begin(), nouns().end(),
+                                     [&](const Noun& other) { return (other.kinds & verb.object & ~(kind::mass | kind::weak)) != 0; });
   return {"object " + full_infinitive(verb) + " " + object.german, static_cast<std::size_t>(choices)};
 }
 

@@ -42,8 +42,7 @@ std::size_t count_held_out(const Example& example) {
 
 bool fits(const Example& example) {
   const std::size_t german = count_words(example.german), english = count_words(example.english);
-  return german >= min_words && german <= max_words && english >= min_words && english <= max_words &&
-         german + english <= max_pair_words;
+  return german >= min_words && german <= max_words && english >= min_words && english <= max_words && german + english <= max_pair_words;
 }
 
 // Draws sentences of the right length, each German sentence once, and sees to it that none has two translations.
@@ -62,8 +61,8 @@ class Source {
                       .combinations = combinations(sentence)};
       const auto [known, fresh] = translations_.emplace(example.german, example.english);
       if (known->second != example.english) {
-        throw std::logic_error("[corpus] two translations of '" + example.german + "': '" + known->second + "' and '" +
-                               example.english + "'");
+        throw std::logic_error("[corpus] two translations of '" + example.german + "': '" + known->second + "' and '" + example.english +
+                               "'");
       }
       if (fresh && fits(example)) return example;
     }
@@ -106,9 +105,7 @@ bool held_out(const Combination& combination) {
   return combination.choices >= 5 && hash(combination.text) % one_in == 0;
 }
 
-std::size_t count_words(const std::string& text) {
-  return static_cast<std::size_t>(std::count(text.begin(), text.end(), ' ')) + 1;
-}
+std::size_t count_words(const std::string& text) { return static_cast<std::size_t>(std::count(text.begin(), text.end(), ' ')) + 1; }
 
 Corpus make_corpus() {
   Corpus corpus;
@@ -165,7 +162,7 @@ std::vector<std::string> faults(const Corpus& corpus) {
   return found;
 }
 
-std::string file_text(const std::vector<Example>& examples, std::string Example::*side) {
+std::string file_text(const std::vector<Example>& examples, std::string Example::* side) {
   std::string text;
   for (const Example& example : examples) text += example.*side + '\n';
   return text;

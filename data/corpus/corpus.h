@@ -24,12 +24,11 @@ struct Corpus {
 
 struct Split {
   const char* name;
-  std::vector<Example> Corpus::*examples;
+  std::vector<Example> Corpus::* examples;
   std::size_t count;
 };
-constexpr std::array<Split, 3> splits = {{{"train", &Corpus::train, train_count},
-                                          {"valid", &Corpus::valid, valid_count},
-                                          {"test", &Corpus::test, test_count}}};
+constexpr std::array<Split, 3> splits = {
+    {{"train", &Corpus::train, train_count}, {"valid", &Corpus::valid, valid_count}, {"test", &Corpus::test, test_count}}};
 
 // Whether a combination is kept out of the training set: one in twelve, of compounds one in eight, chosen by a hash.
 // Words with few partners lose none, because turning a lamp off is not learnt from turning it on.
@@ -42,7 +41,7 @@ Corpus make_corpus();
 std::vector<std::string> faults(const Corpus& corpus);
 
 // One side of a split as its file holds it.
-std::string file_text(const std::vector<Example>& examples, std::string Example::*side);
+std::string file_text(const std::vector<Example>& examples, std::string Example::* side);
 
 std::size_t count_words(const std::string& text);
 

@@ -20,8 +20,7 @@ Person agreement(const NounPhrase& phrase) {
 }
 
 bool animate(const NounPhrase& phrase) {
-  return phrase.pronoun || phrase.name != nullptr ||
-         (phrase.noun != nullptr && (phrase.noun->kinds & kind::person) != 0);
+  return phrase.pronoun || phrase.name != nullptr || (phrase.noun != nullptr && (phrase.noun->kinds & kind::person) != 0);
 }
 
 std::size_t form_index(Person person) {
@@ -123,38 +122,19 @@ Words noun_phrase(const NounPhrase& phrase, bool subject) {
     words.back() += ends_with(words.back(), "s") ? "'" : "'s";
   } else {
     switch (phrase.determiner) {
-      case Determiner::none:
-        break;
-      case Determiner::definite:
-        words.push_back("the");
-        break;
+      case Determiner::none: break;
+      case Determiner::definite: words.push_back("the"); break;
       case Determiner::indefinite:
         if (!phrase.plural) words.push_back(a);
         break;
-      case Determiner::negative:
-        words.push_back(phrase.plural || mass ? "any" : a);
-        break;
-      case Determiner::possessive:
-        words.push_back(possessives[static_cast<std::size_t>(phrase.owner)]);
-        break;
-      case Determiner::demonstrative:
-        words.push_back(phrase.plural ? "these" : "this");
-        break;
-      case Determiner::every:
-        words.push_back("every");
-        break;
-      case Determiner::which:
-        words.push_back("which");
-        break;
-      case Determiner::many:
-        words.push_back("many");
-        break;
-      case Determiner::number:
-        words.push_back(phrase.number->english);
-        break;
-      case Determiner::named:
-        words.push_back(std::string(phrase.holder->text) + "'s");
-        break;
+      case Determiner::negative: words.push_back(phrase.plural || mass ? "any" : a); break;
+      case Determiner::possessive: words.push_back(possessives[static_cast<std::size_t>(phrase.owner)]); break;
+      case Determiner::demonstrative: words.push_back(phrase.plural ? "these" : "this"); break;
+      case Determiner::every: words.push_back("every"); break;
+      case Determiner::which: words.push_back("which"); break;
+      case Determiner::many: words.push_back("many"); break;
+      case Determiner::number: words.push_back(phrase.number->english); break;
+      case Determiner::named: words.push_back(std::string(phrase.holder->text) + "'s"); break;
     }
   }
   append(words, core);
@@ -225,9 +205,7 @@ std::string particle(const Verb& verb) {
 }
 
 // Picks up the child, but picks him up.
-bool takes_in_pronoun(const Clause& clause) {
-  return clause.object && clause.object->pronoun && !particle(*clause.verb).empty();
-}
+bool takes_in_pronoun(const Clause& clause) { return clause.object && clause.object->pronoun && !particle(*clause.verb).empty(); }
 
 struct Shown {
   bool subject = true, object = true, place = true, time = true;
@@ -342,25 +320,16 @@ std::string english(const Sentence& sentence) {
       }
       return join(words, '.');
     }
-    case Mood::question:
-      return join(question(clause, {}, {}), '?');
-    case Mood::who:
-      return join(question(clause, {"who"}, {.subject = false}), '?');
-    case Mood::what:
-      return join(question(clause, {"what"}, {.object = false}), '?');
-    case Mood::where:
-      return join(question(clause, {"where"}, {.place = false}), '?');
-    case Mood::where_to:
-      return join(question(clause, {"where"}, {.place = false}), '?');
-    case Mood::when:
-      return join(question(clause, {"when"}, {.time = false}), '?');
-    case Mood::why:
-      return join(question(clause, {"why"}, {}), '?');
-    case Mood::which:
-      return join(question(clause, noun_phrase(*clause.object, false), {.object = false}), '?');
+    case Mood::question: return join(question(clause, {}, {}), '?');
+    case Mood::who: return join(question(clause, {"who"}, {.subject = false}), '?');
+    case Mood::what: return join(question(clause, {"what"}, {.object = false}), '?');
+    case Mood::where: return join(question(clause, {"where"}, {.place = false}), '?');
+    case Mood::where_to: return join(question(clause, {"where"}, {.place = false}), '?');
+    case Mood::when: return join(question(clause, {"when"}, {.time = false}), '?');
+    case Mood::why: return join(question(clause, {"why"}, {}), '?');
+    case Mood::which: return join(question(clause, noun_phrase(*clause.object, false), {.object = false}), '?');
     case Mood::request: {
-      Words words = {"please",
-                     takes_in_pronoun(clause) ? without_last_word(clause.verb->english) : clause.verb->english};
+      Words words = {"please", takes_in_pronoun(clause) ? without_last_word(clause.verb->english) : clause.verb->english};
       append(words, after_verb(clause, {}));
       return join(words, '!');
     }

@@ -15,28 +15,18 @@ std::size_t index(Case value) { return static_cast<std::size_t>(value); }
 std::size_t column(Gender gender, bool plural) { return plural ? 3 : static_cast<std::size_t>(gender); }
 
 using Table = const char* const[4][4];
-constexpr Table definite_article = {{"der", "die", "das", "die"},
-                                    {"den", "die", "das", "die"},
-                                    {"dem", "der", "dem", "den"},
-                                    {"des", "der", "des", "der"}};
-constexpr Table relative_pronoun = {{"der", "die", "das", "die"},
-                                    {"den", "die", "das", "die"},
-                                    {"dem", "der", "dem", "denen"},
-                                    {"dessen", "deren", "dessen", "deren"}};
-constexpr Table der_word = {
-    {"er", "e", "es", "e"}, {"en", "e", "es", "e"}, {"em", "er", "em", "en"}, {"es", "er", "es", "er"}};
-constexpr Table ein_word = {
-    {"", "e", "", "e"}, {"en", "e", "", "e"}, {"em", "er", "em", "en"}, {"es", "er", "es", "er"}};
-constexpr Table weak_ending = {
-    {"e", "e", "e", "en"}, {"en", "e", "e", "en"}, {"en", "en", "en", "en"}, {"en", "en", "en", "en"}};
-constexpr Table mixed_ending = {
-    {"er", "e", "es", "en"}, {"en", "e", "es", "en"}, {"en", "en", "en", "en"}, {"en", "en", "en", "en"}};
-constexpr Table strong_ending = {
-    {"er", "e", "es", "e"}, {"en", "e", "es", "e"}, {"em", "er", "em", "en"}, {"en", "er", "en", "er"}};
+constexpr Table definite_article = {
+    {"der", "die", "das", "die"}, {"den", "die", "das", "die"}, {"dem", "der", "dem", "den"}, {"des", "der", "des", "der"}};
+constexpr Table relative_pronoun = {
+    {"der", "die", "das", "die"}, {"den", "die", "das", "die"}, {"dem", "der", "dem", "denen"}, {"dessen", "deren", "dessen", "deren"}};
+constexpr Table der_word = {{"er", "e", "es", "e"}, {"en", "e", "es", "e"}, {"em", "er", "em", "en"}, {"es", "er", "es", "er"}};
+constexpr Table ein_word = {{"", "e", "", "e"}, {"en", "e", "", "e"}, {"em", "er", "em", "en"}, {"es", "er", "es", "er"}};
+constexpr Table weak_ending = {{"e", "e", "e", "en"}, {"en", "e", "e", "en"}, {"en", "en", "en", "en"}, {"en", "en", "en", "en"}};
+constexpr Table mixed_ending = {{"er", "e", "es", "en"}, {"en", "e", "es", "en"}, {"en", "en", "en", "en"}, {"en", "en", "en", "en"}};
+constexpr Table strong_ending = {{"er", "e", "es", "e"}, {"en", "e", "es", "e"}, {"em", "er", "em", "en"}, {"en", "er", "en", "er"}};
 
-constexpr const char* pronoun_forms[7][3] = {{"ich", "mich", "mir"}, {"du", "dich", "dir"}, {"er", "ihn", "ihm"},
-                                             {"sie", "sie", "ihr"},  {"es", "es", "ihm"},   {"wir", "uns", "uns"},
-                                             {"sie", "sie", "ihnen"}};
+constexpr const char* pronoun_forms[7][3] = {{"ich", "mich", "mir"}, {"du", "dich", "dir"}, {"er", "ihn", "ihm"},   {"sie", "sie", "ihr"},
+                                             {"es", "es", "ihm"},    {"wir", "uns", "uns"}, {"sie", "sie", "ihnen"}};
 constexpr const char* possessives[7] = {"mein", "dein", "sein", "ihr", "sein", "unser", "ihr"};
 
 bool ends_with(const std::string& text, std::string_view end) {
@@ -75,8 +65,7 @@ Words noun_phrase(const NounPhrase& phrase, Case c) {
   Words words;
   const Table* endings = &strong_ending;
   switch (phrase.determiner) {
-    case Determiner::none:
-      break;
+    case Determiner::none: break;
     case Determiner::definite:
       words.push_back(definite_article[row][col]);
       endings = &weak_ending;
@@ -107,15 +96,9 @@ Words noun_phrase(const NounPhrase& phrase, Case c) {
       words.push_back(std::string("welch") + der_word[row][col]);
       endings = &weak_ending;
       break;
-    case Determiner::many:
-      words.push_back(std::string("viel") + strong_ending[row][col]);
-      break;
-    case Determiner::number:
-      words.push_back(phrase.number->german);
-      break;
-    case Determiner::named:
-      words.push_back(std::string(phrase.holder->text) + "s");
-      break;
+    case Determiner::many: words.push_back(std::string("viel") + strong_ending[row][col]); break;
+    case Determiner::number: words.push_back(phrase.number->german); break;
+    case Determiner::named: words.push_back(std::string(phrase.holder->text) + "s"); break;
   }
   if (phrase.adjective != nullptr) words.push_back(std::string(phrase.adjective->stem) + (*endings)[row][col]);
   std::string noun = inflect(*phrase.noun, c, phrase.plural);
@@ -166,14 +149,10 @@ std::string present(const Verb& verb, Person person) {
   const bool needs_e = ends_with(stem, "t") || ends_with(stem, "d") || ends_with(stem, "ffn") || ends_with(stem, "gn");
   const bool sibilant = ends_with(stem, "s") || ends_with(stem, "ß") || ends_with(stem, "z");
   switch (form) {
-    case 0:
-      return stem + "e";
-    case 1:
-      return *verb.du != '\0' ? verb.du : stem + (needs_e ? "est" : sibilant ? "t" : "st");
-    case 2:
-      return *verb.er != '\0' ? verb.er : stem + (needs_e ? "et" : "t");
-    default:
-      return infinitive;
+    case 0: return stem + "e";
+    case 1: return *verb.du != '\0' ? verb.du : stem + (needs_e ? "est" : sibilant ? "t" : "st");
+    case 2: return *verb.er != '\0' ? verb.er : stem + (needs_e ? "et" : "t");
+    default: return infinitive;
   }
 }
 
@@ -198,12 +177,9 @@ Bracket bracket(const Clause& clause) {
     case Tense::past:
       if (verb.preterite != nullptr) return {(*verb.preterite)[form], {}};
       return {(verb.perfect_with_sein ? sein_present : haben_present)[form], {verb.participle}};
-    case Tense::future:
-      return {werden_present[form], {full_infinitive(verb)}};
-    case Tense::modal:
-      return {clause.modal->present[form], {full_infinitive(verb)}};
-    case Tense::present:
-      break;
+    case Tense::future: return {werden_present[form], {full_infinitive(verb)}};
+    case Tense::modal: return {clause.modal->present[form], {full_infinitive(verb)}};
+    case Tense::present: break;
   }
   if (*verb.prefix != '\0') return {present(verb, person), {verb.prefix}, true};
   return {present(verb, person), {}};
@@ -308,14 +284,10 @@ Words main_clause(const Clause& clause, const Words& first, Shown shown) {
 
 Words statement(const Clause& clause) {
   switch (clause.front) {
-    case Front::time:
-      return main_clause(clause, {clause.time->german}, {.time = false});
-    case Front::object:
-      return main_clause(clause, noun_phrase(*clause.object, object_case(clause)), {.object = false});
-    case Front::place:
-      return main_clause(clause, preposition_phrase(*clause.place), {.place = false});
-    case Front::subject:
-      break;
+    case Front::time: return main_clause(clause, {clause.time->german}, {.time = false});
+    case Front::object: return main_clause(clause, noun_phrase(*clause.object, object_case(clause)), {.object = false});
+    case Front::place: return main_clause(clause, preposition_phrase(*clause.place), {.place = false});
+    case Front::subject: break;
   }
   return main_clause(clause, subject_words(clause), {.subject = false});
 }
@@ -334,22 +306,14 @@ std::string german(const Sentence& sentence) {
       }
       return join(words, '.');
     }
-    case Mood::question:
-      return join(main_clause(clause, {}, {}), '?');
-    case Mood::who:
-      return join(main_clause(clause, {"wer"}, {.subject = false}), '?');
-    case Mood::what:
-      return join(main_clause(clause, {"was"}, {.object = false}), '?');
-    case Mood::where:
-      return join(main_clause(clause, {"wo"}, {.place = false}), '?');
-    case Mood::where_to:
-      return join(main_clause(clause, {"wohin"}, {.place = false}), '?');
-    case Mood::when:
-      return join(main_clause(clause, {"wann"}, {.time = false}), '?');
-    case Mood::why:
-      return join(main_clause(clause, {"warum"}, {}), '?');
-    case Mood::which:
-      return join(main_clause(clause, noun_phrase(*clause.object, object_case(clause)), {.object = false}), '?');
+    case Mood::question: return join(main_clause(clause, {}, {}), '?');
+    case Mood::who: return join(main_clause(clause, {"wer"}, {.subject = false}), '?');
+    case Mood::what: return join(main_clause(clause, {"was"}, {.object = false}), '?');
+    case Mood::where: return join(main_clause(clause, {"wo"}, {.place = false}), '?');
+    case Mood::where_to: return join(main_clause(clause, {"wohin"}, {.place = false}), '?');
+    case Mood::when: return join(main_clause(clause, {"wann"}, {.time = false}), '?');
+    case Mood::why: return join(main_clause(clause, {"warum"}, {}), '?');
+    case Mood::which: return join(main_clause(clause, noun_phrase(*clause.object, object_case(clause)), {.object = false}), '?');
     case Mood::request: {
       Words words = {"bitte", imperative(*clause.verb)};
       append(words, middle_field(clause, {.subject = false}));

@@ -22,14 +22,10 @@ namespace kind {
 constexpr Kinds bit(int index) { return Kinds{1} << index; }
 constexpr Kinds adult = bit(0), young = bit(1), kin = bit(2), profession = bit(3), related = bit(4), animal = bit(5);
 constexpr Kinds pet = bit(6), food = bit(7), drink = bit(8), sweet = bit(9), warmable = bit(10), text = bit(11);
-constexpr Kinds written = bit(12), picture = bit(13), flower = bit(14), plant = bit(15), flat = bit(16),
-                upright = bit(17);
-constexpr Kinds tool = bit(18), gift = bit(19), clothing = bit(20), coloured = bit(21), furniture = bit(22),
-                seat = bit(23);
-constexpr Kinds surface = bit(24), shelter = bit(25), opening = bit(26), edge = bit(27), container = bit(28),
-                switched = bit(29);
-constexpr Kinds vehicle = bit(30), pulled = bit(31), room = bit(32), building = bit(33), area = bit(34),
-                landmark = bit(35);
+constexpr Kinds written = bit(12), picture = bit(13), flower = bit(14), plant = bit(15), flat = bit(16), upright = bit(17);
+constexpr Kinds tool = bit(18), gift = bit(19), clothing = bit(20), coloured = bit(21), furniture = bit(22), seat = bit(23);
+constexpr Kinds surface = bit(24), shelter = bit(25), opening = bit(26), edge = bit(27), container = bit(28), switched = bit(29);
+constexpr Kinds vehicle = bit(30), pulled = bit(31), room = bit(32), building = bit(33), area = bit(34), landmark = bit(35);
 constexpr Kinds target = bit(36), stop = bit(37), passage = bit(38), crossing = bit(39), sky = bit(40);
 constexpr Kinds mass = bit(60);  // neither plural nor indefinite article
 constexpr Kinds weak = bit(61);  // masculine n-declension: the plural form in every case but the nominative

@@ -56,8 +56,7 @@ void print_counts(const Corpus& corpus) {
     german_units.insert(example.german_units.begin(), example.german_units.end());
     english_units.insert(example.english_units.begin(), example.english_units.end());
   }
-  std::printf("train knows %zu German and %zu English words and parts of compounds\n", german_units.size(),
-              english_units.size());
+  std::printf("train knows %zu German and %zu English words and parts of compounds\n", german_units.size(), english_units.size());
 }
 
 int run(bool check, const fs::path& dir) {

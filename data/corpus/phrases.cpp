@@ -256,17 +256,11 @@ PrepositionPhrase Composer::location(const Verb& verb, const NounPhrase& who) {
   }
   if (is(*noun, animal)) {
     return spot(places(),
-                {{"in", room | area},
-                 {"unter", shelter},
-                 {"auf", seat},
-                 {"hinter", landmark},
-                 {"neben", landmark},
-                 {"vor", landmark}},
+                {{"in", room | area}, {"unter", shelter}, {"auf", seat}, {"hinter", landmark}, {"neben", landmark}, {"vor", landmark}},
                 noun);
   }
   if (is(*noun, furniture)) {
-    return spot(places(), {{"in", room}, {"neben", furniture | opening}, {"vor", building | opening}, {"an", opening}},
-                noun);
+    return spot(places(), {{"in", room}, {"neben", furniture | opening}, {"vor", building | opening}, {"an", opening}}, noun);
   }
   if (is(*noun, vehicle | pulled)) {
     return spot(places(), {{"vor", building}, {"hinter", building}, {"neben", building | plant}, {"in", area}}, noun);

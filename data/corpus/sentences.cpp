@@ -19,12 +19,9 @@ bool starts_like_polite_form(const Clause& clause) {
     case Front::subject:
       if (clause.verb->frame == Frame::existential) return false;
       return clause.subject.pronoun == Person::they || third_owner(clause.subject);
-    case Front::object:
-      return third_owner(*clause.object);
-    case Front::place:
-      return third_owner(clause.place->noun);
-    case Front::time:
-      return false;
+    case Front::object: return third_owner(*clause.object);
+    case Front::place: return third_owner(clause.place->noun);
+    case Front::time: return false;
   }
   return false;
 }
@@ -40,9 +37,8 @@ bool repeats_noun(const Clause& clause) {
     }
     return false;
   };
-  return repeats(&clause.subject) || (clause.recipient && repeats(&*clause.recipient)) ||
-         (clause.object && repeats(&*clause.object)) || (clause.place && repeats(&clause.place->noun)) ||
-         (clause.complement && repeats_noun(*clause.complement->clause));
+  return repeats(&clause.subject) || (clause.recipient && repeats(&*clause.recipient)) || (clause.object && repeats(&*clause.object)) ||
+         (clause.place && repeats(&clause.place->noun)) || (clause.complement && repeats_noun(*clause.complement->clause));
 }
 
 // Chairs with tables, people with people.
@@ -129,8 +125,7 @@ Sentence Composer::question() {
   clause.frequency = nullptr;
   if (clause.negated) {
     clause.negated = false;
-    if (clause.object && clause.object->determiner == Determiner::negative)
-      clause.object->determiner = Determiner::definite;
+    if (clause.object && clause.object->determiner == Determiner::negative) clause.object->determiner = Determiner::definite;
   }
   return sentence;
 }
@@ -141,19 +136,13 @@ Sentence Composer::request() {
   const NounPhrase you = pronoun(Person::you);
   const Verb* chosen = nullptr;
   switch (random_.below(5)) {
-    case 0:
-      chosen = &draw_verb(Frame::ditransitive, {"geben", "zeigen", "bringen"});
-      break;
-    case 1:
-      chosen = &draw_verb(Frame::placing);
-      break;
-    case 2:
-      chosen = &draw_verb(Frame::dative, {"helfen", "zuhören"});
-      break;
+    case 0: chosen = &draw_verb(Frame::ditransitive, {"geben", "zeigen", "bringen"}); break;
+    case 1: chosen = &draw_verb(Frame::placing); break;
+    case 2: chosen = &draw_verb(Frame::dative, {"helfen", "zuhören"}); break;
     default:
-      chosen = &draw_verb(Frame::transitive, {"öffnen", "schließen", "lesen", "schreiben", "kaufen", "essen", "trinken",
-                                              "suchen", "putzen", "füttern", "anrufen", "abholen", "aufräumen",
-                                              "einschalten", "ausschalten", "anziehen", "ausziehen", "besuchen"});
+      chosen = &draw_verb(Frame::transitive,
+                          {"öffnen", "schließen", "lesen", "schreiben", "kaufen", "essen", "trinken", "suchen", "putzen", "füttern",
+                           "anrufen", "abholen", "aufräumen", "einschalten", "ausschalten", "anziehen", "ausziehen", "besuchen"});
   }
   sentence.clause = bare(*chosen, you);
   // One opens the door at hand, but may be asked to buy a book.
@@ -219,8 +208,7 @@ Sentence Composer::comparison() {
     than = subject(clause.predicate->kinds);
   } while (!comparable(clause.subject, than) || (than.pronoun && than.pronoun != Person::you) ||
            (clause.subject.noun && than.noun && clause.subject.noun == than.noun) ||
-           (clause.subject.noun && (clause.subject.noun->kinds & mass) != 0) ||
-           (than.noun && (than.noun->kinds & mass) != 0));
+           (clause.subject.noun && (clause.subject.noun->kinds & mass) != 0) || (than.noun && (than.noun->kinds & mass) != 0));
   clause.subject.adjective = nullptr;
   than.adjective = nullptr;
   clause.than = than;
@@ -442,9 +430,9 @@ Sentence Composer::attempt() {
   Clause& clause = sentence.clause;
   clause = bare(Frame::attempting);
   if (random_.chance(45)) clause.tense = Tense::past;
-  const Verb& tried = draw_verb(Frame::transitive, {"öffnen", "schließen", "verkaufen", "anrufen", "lesen", "putzen",
-                                                    "aufräumen", "einschalten", "ausschalten", "füttern", "schreiben",
-                                                    "abholen", "anziehen", "ausziehen", "besuchen", "kaufen"});
+  const Verb& tried =
+      draw_verb(Frame::transitive, {"öffnen", "schließen", "verkaufen", "anrufen", "lesen", "putzen", "aufräumen", "einschalten",
+                                    "ausschalten", "füttern", "schreiben", "abholen", "anziehen", "ausziehen", "besuchen", "kaufen"});
   if ((tried.subject & kind::young) == 0) clause.subject = person(adult | kin);
   Complement complement;
   complement.conjunction = {"", ""};
@@ -467,8 +455,7 @@ Sentence Composer::relative() {
     }
     case 1: {
       constexpr Person pronouns[] = {Person::i, Person::you, Person::he, Person::she, Person::we};
-      clause.subject =
-          random_.chance(60) ? pronoun(random_.pick(std::span<const Person>(pronouns))) : person_noun(kin, false);
+      clause.subject = random_.chance(60) ? pronoun(random_.pick(std::span<const Person>(pronouns))) : person_noun(kin, false);
       clause.verb = &draw_verb(Frame::transitive, {"kennen", "suchen", "sehen", "besuchen", "anrufen"});
       clause.object = relative_person(false);
       break;
@@ -477,8 +464,7 @@ Sentence Composer::relative() {
       NounPhrase what = relative_thing(clothing | text | tool | furniture | container | vehicle | food | drink);
       what.adjective = nullptr;
       do {
-        clause = predicate_of(
-            what, {"alt", "neu", "schön", "teuer", "frisch", "schwer", "rot", "blau", "grün", "kalt", "warm"});
+        clause = predicate_of(what, {"alt", "neu", "schön", "teuer", "frisch", "schwer", "rot", "blau", "grün", "kalt", "warm"});
       } while (!goes_with(*clause.predicate, *what.noun));
       break;
     }
@@ -509,8 +495,7 @@ Sentence Composer::coordinated() {
   };
   sentence.clause = brief();
   Clause second = brief();
-  if (sentence.clause.verb == second.verb || agreement(sentence.clause.subject) == agreement(second.subject))
-    return coordinated();
+  if (sentence.clause.verb == second.verb || agreement(sentence.clause.subject) == agreement(second.subject)) return coordinated();
   if (random_.chance(35)) sentence.clause.tense = second.tense = Tense::past;
   sentence.conjunction = random_.chance(55) ? Pair{"und", "and"} : Pair{"aber", "but"};
   sentence.second = share(second);

@@ -22,10 +22,8 @@ constexpr Preposition talking_to = {"mit", Case::dative, "to", 0};
 
 constexpr Kinds being = person | animal;
 constexpr Kinds portable = flat | upright | tool;
-constexpr Kinds visible =
-    being | portable | clothing | furniture | vehicle | plant | flower | picture | building | pulled;
-constexpr Kinds goods =
-    food | drink | text | clothing | furniture | container | switched | vehicle | tool | flower | picture | upright;
+constexpr Kinds visible = being | portable | clothing | furniture | vehicle | plant | flower | picture | building | pulled;
+constexpr Kinds goods = food | drink | text | clothing | furniture | container | switched | vehicle | tool | flower | picture | upright;
 
 constexpr Verb verb_table[] = {
     {"schlafen", "", "schläfst", "schläft", "geschlafen", false, "sleep", "slept", Frame::intransitive, being},
@@ -34,8 +32,7 @@ constexpr Verb verb_table[] = {
     {"singen", "", "", "", "gesungen", false, "sing", "sang", Frame::intransitive, person},
     {"tanzen", "", "", "", "getanzt", false, "dance", "", Frame::intransitive, person},
     {"stehen", "auf", "", "", "aufgestanden", true, "get up", "got up", Frame::intransitive, person},
-    {"schlafen", "ein", "schläfst", "schläft", "eingeschlafen", true, "fall asleep", "fell asleep", Frame::intransitive,
-     being},
+    {"schlafen", "ein", "schläfst", "schläft", "eingeschlafen", true, "fall asleep", "fell asleep", Frame::intransitive, being},
     {"kommen", "an", "", "", "angekommen", true, "arrive", "", Frame::intransitive, person | pulled},
 
     {"lesen", "", "liest", "liest", "gelesen", false, "read", "read", Frame::transitive, person, text, "lies"},
@@ -51,11 +48,9 @@ constexpr Verb verb_table[] = {
     {"finden", "", "", "", "gefunden", false, "find", "found", Frame::transitive, being, being | portable},
     {"verlieren", "", "", "", "verloren", false, "lose", "lost", Frame::transitive, person, portable},
     {"sehen", "", "siehst", "sieht", "gesehen", false, "see", "saw", Frame::transitive, being, visible, "sieh"},
-    {"kennen", "", "", "", "gekannt", false, "know", "knew", Frame::transitive, person,
-     person | building | area | text},
+    {"kennen", "", "", "", "gekannt", false, "know", "knew", Frame::transitive, person, person | building | area | text},
     {"besuchen", "", "", "", "besucht", false, "visit", "", Frame::transitive, person, person | building},
-    {"putzen", "", "", "", "geputzt", false, "clean", "", Frame::transitive, person,
-     opening | room | furniture | vehicle | tool},
+    {"putzen", "", "", "", "geputzt", false, "clean", "", Frame::transitive, person, opening | room | furniture | vehicle | tool},
     {"brauchen", "", "", "", "gebraucht", false, "need", "", Frame::transitive, person, goods},
     {"füttern", "", "", "", "gefüttert", false, "feed", "fed", Frame::transitive, person, animal},
     {"haben", "", "hast", "hat", "gehabt", false, "have", "had", Frame::transitive, person,
@@ -72,20 +67,17 @@ constexpr Verb verb_table[] = {
     {"hören", "zu", "", "", "zugehört", false, "listen to", "listened to", Frame::dative, person, person},
     {"gehören", "", "", "", "gehört", false, "belong to", "belonged to", Frame::dative, goods | building | pet, person},
 
-    {"geben", "", "gibst", "gibt", "gegeben", false, "give", "gave", Frame::ditransitive, person,
-     gift | food | drink | tool | text, "gib"},
+    {"geben", "", "gibst", "gibt", "gegeben", false, "give", "gave", Frame::ditransitive, person, gift | food | drink | tool | text, "gib"},
     {"zeigen", "", "", "", "gezeigt", false, "show", "", Frame::ditransitive, person,
      picture | text | building | room | animal | clothing | vehicle},
-    {"bringen", "", "", "", "gebracht", false, "bring", "brought", Frame::ditransitive, person,
-     gift | food | drink | tool | text},
+    {"bringen", "", "", "", "gebracht", false, "bring", "brought", Frame::ditransitive, person, gift | food | drink | tool | text},
 
     {"gehen", "", "", "", "gegangen", true, "go", "went", Frame::motion, being},
     {"laufen", "", "läufst", "läuft", "gelaufen", true, "run", "ran", Frame::motion, being},
     {"kommen", "", "", "", "gekommen", true, "come", "came", Frame::motion, person},
 
     {"liegen", "", "", "", "gelegen", false, "lie", "lay", Frame::position, flat | animal},
-    {"stehen", "", "", "", "gestanden", false, "stand", "stood", Frame::position,
-     upright | furniture | vehicle | pulled | person},
+    {"stehen", "", "", "", "gestanden", false, "stand", "stood", Frame::position, upright | furniture | vehicle | pulled | person},
     {"sitzen", "", "", "", "gesessen", false, "sit", "sat", Frame::position, being},
     {"wohnen", "", "", "", "gewohnt", false, "live", "", Frame::position, person},
     {"bleiben", "", "", "", "geblieben", true, "stay", "", Frame::position, person},
@@ -93,14 +85,13 @@ constexpr Verb verb_table[] = {
     {"legen", "", "", "", "gelegt", false, "put", "put", Frame::placing, person, flat},
     {"stellen", "", "", "", "gestellt", false, "put", "put", Frame::placing, person, upright | furniture},
 
-    {"warten", "", "", "", "gewartet", false, "wait", "", Frame::prepositional, person, person | pulled, "", nullptr,
-     nullptr, &waiting_for},
-    {"sprechen", "", "sprichst", "spricht", "gesprochen", false, "talk", "", Frame::prepositional, person, person,
-     "sprich", nullptr, nullptr, &talking_to},
+    {"warten", "", "", "", "gewartet", false, "wait", "", Frame::prepositional, person, person | pulled, "", nullptr, nullptr,
+     &waiting_for},
+    {"sprechen", "", "sprichst", "spricht", "gesprochen", false, "talk", "", Frame::prepositional, person, person, "sprich", nullptr,
+     nullptr, &talking_to},
 
     {"sein", "", "bist", "ist", "gewesen", true, "be", "", Frame::copula, being, 0, "", &sein_present, &sein_preterite},
-    {"werden", "", "wirst", "wird", "geworden", true, "become", "became", Frame::becoming, person, 0, "",
-     &werden_present},
+    {"werden", "", "wirst", "wird", "geworden", true, "become", "became", Frame::becoming, person, 0, "", &werden_present},
     {"regnen", "", "", "", "geregnet", false, "rain", "", Frame::weather, 0},
     {"schneien", "", "", "", "geschneit", false, "snow", "", Frame::weather, 0},
     {"scheinen", "", "", "", "geschienen", false, "shine", "shone", Frame::weather, sky},
@@ -122,8 +113,7 @@ constexpr Modal modal_table[] = {
     {"dürfen", {"darf", "darfst", "darf", "dürfen", "dürfen"}, "may", "may", true, true},
 };
 
-constexpr Kinds thing =
-    flat | upright | tool | clothing | furniture | opening | container | vehicle | pulled | room | building;
+constexpr Kinds thing = flat | upright | tool | clothing | furniture | opening | container | vehicle | pulled | room | building;
 constexpr Kinds shade = clothing | coloured | vehicle | pulled | opening;
 
 constexpr Adjective adjective_table[] = {
@@ -148,8 +138,7 @@ constexpr Adjective adjective_table[] = {
     {"glücklich", "glücklich", "happy", "glücklicher", "happier", person},
     {"traurig", "traurig", "sad", "trauriger", "sadder", person},
     {"klug", "klug", "clever", "klüger", "cleverer", person | pet},
-    {"teuer", "teur", "expensive", "teurer", "more expensive",
-     clothing | vehicle | furniture | gift | switched | container | tool},
+    {"teuer", "teur", "expensive", "teurer", "more expensive", clothing | vehicle | furniture | gift | switched | container | tool},
     {"dunkel", "dunkl", "dark", "", "", room | building},
 };
 
@@ -178,14 +167,12 @@ constexpr Preposition goal_table[] = {
     {"nach", Case::dative, "to", 0},
 };
 
-constexpr Pair habitual_table[] = {{"am Morgen", "in the morning"},   {"am Abend", "in the evening"},
-                                   {"in der Nacht", "at night"},      {"jeden Tag", "every day"},
-                                   {"jeden Morgen", "every morning"}, {"heute", "today"},
-                                   {"im Sommer", "in summer"},        {"im Winter", "in winter"}};
-constexpr Pair past_table[] = {
-    {"gestern", "yesterday"},           {"letzte Woche", "last week"},       {"letztes Jahr", "last year"},
-    {"am Morgen", "in the morning"},    {"am Abend", "in the evening"},      {"im Sommer", "in summer"},
-    {"vor zwei Tagen", "two days ago"}, {"vor einer Stunde", "an hour ago"}, {"in der Nacht", "at night"}};
+constexpr Pair habitual_table[] = {{"am Morgen", "in the morning"}, {"am Abend", "in the evening"},    {"in der Nacht", "at night"},
+                                   {"jeden Tag", "every day"},      {"jeden Morgen", "every morning"}, {"heute", "today"},
+                                   {"im Sommer", "in summer"},      {"im Winter", "in winter"}};
+constexpr Pair past_table[] = {{"gestern", "yesterday"},           {"letzte Woche", "last week"},       {"letztes Jahr", "last year"},
+                               {"am Morgen", "in the morning"},    {"am Abend", "in the evening"},      {"im Sommer", "in summer"},
+                               {"vor zwei Tagen", "two days ago"}, {"vor einer Stunde", "an hour ago"}, {"in der Nacht", "at night"}};
 constexpr Pair coming_table[] = {{"morgen", "tomorrow"},
                                  {"heute", "today"},
                                  {"nächste Woche", "next week"},
@@ -200,8 +187,7 @@ constexpr Pair weekday_table[] = {{"am Montag", "on Monday"},
                                   {"am Sonntag", "on Sunday"}};
 constexpr Pair frequency_table[] = {
     {"oft", "often"}, {"immer", "always"}, {"manchmal", "sometimes"}, {"selten", "rarely"}, {"nie", "never"}};
-constexpr Pair manner_table[] = {
-    {"langsam", "slowly"}, {"schnell", "quickly"}, {"leise", "quietly"}, {"vorsichtig", "carefully"}};
+constexpr Pair manner_table[] = {{"langsam", "slowly"}, {"schnell", "quickly"}, {"leise", "quietly"}, {"vorsichtig", "carefully"}};
 constexpr Pair number_table[] = {{"zwei", "two"},  {"drei", "three"},   {"vier", "four"},   {"fünf", "five"},
                                  {"sechs", "six"}, {"sieben", "seven"}, {"acht", "eight"},  {"neun", "nine"},
                                  {"zehn", "ten"},  {"elf", "eleven"},   {"zwölf", "twelve"}};
@@ -245,9 +231,7 @@ bool is_one_of(const Verb& verb, std::initializer_list<std::string_view> infinit
   return std::find(infinitives.begin(), infinitives.end(), own) != infinitives.end();
 }
 
-bool is_lasting(const Verb& verb) {
-  return is_one_of(verb, {"gehören", "kennen", "lieben", "brauchen", "haben", "wohnen"});
-}
+bool is_lasting(const Verb& verb) { return is_one_of(verb, {"gehören", "kennen", "lieben", "brauchen", "haben", "wohnen"}); }
 
 bool is_mass(const Noun& noun) { return (noun.kinds & mass) != 0; }
 

@@ -9,8 +9,7 @@
 
 namespace tern {
 
-AnomalyMode::AnomalyMode(ModuleNames names)
-    : names_(std::move(names)), anomaly_before_(context().anomaly), names_before_(context().names) {
+AnomalyMode::AnomalyMode(ModuleNames names) : names_(std::move(names)), anomaly_before_(context().anomaly), names_before_(context().names) {
   context().anomaly = true;
   context().names = &names_;
 }
@@ -39,15 +38,17 @@ static std::string in_module(const std::string& module) { return module.empty() 
 
 void detail::check_anomaly(const char* op, std::span<const Tensor> outputs) {
   for (const Tensor& y : outputs)
-    if (has_nan(y)) fail(op, fmt::format("expected finite numbers but the forward of '{}'{} made a NaN, shape {}", op,
-                                         in_module(running_module()), to_string(y.shape())));
+    if (has_nan(y))
+      fail(op, fmt::format("expected finite numbers but the forward of '{}'{} made a NaN, shape {}", op, in_module(running_module()),
+                           to_string(y.shape())));
 }
 
 void check_gradients(const Node& node, const Tensors& gradients) {
   for (std::size_t i = 0; i < gradients.size(); ++i)
     if (has_nan(gradients[i]))
       fail(node.op, fmt::format("expected finite numbers but the backward of '{}'{} made a NaN in the gradient of its "
-                                "input {}, shape {}", node.op, in_module(node.module), i, to_string(gradients[i].shape())));
+                                "input {}, shape {}",
+                                node.op, in_module(node.module), i, to_string(gradients[i].shape())));
 }
 
 }  // namespace tern

@@ -8,9 +8,7 @@ namespace tern {
 
 /// A frame of the chain of running modules; a module's forward opens one. Costs two stores.
 struct ModuleScope {
-  ModuleScope(const void* module_, const char* type_) : module(module_), type(type_), outer(context().scope) {
-    context().scope = this;
-  }
+  ModuleScope(const void* module_, const char* type_) : module(module_), type(type_), outer(context().scope) { context().scope = this; }
   ~ModuleScope() { context().scope = outer; }
   ModuleScope(const ModuleScope&) = delete;
   ModuleScope& operator=(const ModuleScope&) = delete;

@@ -98,7 +98,8 @@ class Pass {
     if (node.next.empty() && !accumulate_) return;  // a leaf
     if (node.released)
       fail("backward", fmt::format("expected a graph that is still alive, but '{}' was freed by an earlier backward: "
-                                   "pass retain_graph to that one", node.op));
+                                   "pass retain_graph to that one",
+                                   node.op));
     node.into_leaves = accumulate_ && !context().grad && !context().anomaly;
     node.later = node.into_leaves ? &later_ : nullptr;
     const Tensors results = gradients_of(node, gradients);
@@ -117,8 +118,7 @@ class Pass {
   std::vector<Ref<Node>> queue_;
 };
 
-Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool accumulate, bool retain_graph,
-            bool create_graph) {
+Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool accumulate, bool retain_graph, bool create_graph) {
   if (grad_outputs.size() != 0 && grad_outputs.size() != outputs.size())
     fail("backward", fmt::format("expected {} gradients of outputs but got {}", outputs.size(), grad_outputs.size()));
   std::vector<Wanted> wanted;
@@ -139,12 +139,13 @@ Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool
     if (!gradient.defined()) {
       if (y.numel() != 1)
         fail("backward", fmt::format("expected a gradient for an output of shape {}: only one with a single element "
-                                     "has the default 1", to_string(y.shape())));
+                                     "has the default 1",
+                                     to_string(y.shape())));
       gradient = full(y.shape(), 1.0, y.dtype(), y.device());
     }
     if (gradient.shape() != y.shape() || gradient.dtype() != y.dtype())
-      fail("backward", fmt::format("expected a gradient of shape {}, {} but got {}, {}", to_string(y.shape()),
-                                   name(y.dtype()), to_string(gradient.shape()), name(gradient.dtype())));
+      fail("backward", fmt::format("expected a gradient of shape {}, {} but got {}, {}", to_string(y.shape()), name(y.dtype()),
+                                   to_string(gradient.shape()), name(gradient.dtype())));
     pass.feed(edge, gradient);
   }
   return pass.run(inputs.size());

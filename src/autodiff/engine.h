@@ -8,8 +8,7 @@ namespace tern {
 /// @param grad_outputs one for each output; may be left out where each output has one element
 /// @param create_graph record the computation, so that the result can be differentiated; implies retain_graph
 /// Throws Error if a shape does not fit or the graph was freed.
-Tensors grad(TensorList outputs, TensorList inputs, TensorList grad_outputs = {}, bool create_graph = false,
-             bool retain_graph = false);
+Tensors grad(TensorList outputs, TensorList inputs, TensorList grad_outputs = {}, bool create_graph = false, bool retain_graph = false);
 
 /// Adds gradients to every leaf, as Tensor::backward does, for several outputs at once.
 void backward(TensorList outputs, TensorList grad_outputs = {}, bool retain_graph = false, bool create_graph = false);

@@ -14,8 +14,8 @@ struct GradcheckOptions {
 
 struct GradcheckResult {
   bool ok = true;
-  double worst = 0;      ///< the largest |analytic - numeric|
-  std::string message;   ///< where it failed: input, element, both values
+  double worst = 0;     ///< the largest |analytic - numeric|
+  std::string message;  ///< where it failed: input, element, both values
   explicit operator bool() const { return ok; }
 };
 

@@ -28,7 +28,8 @@ Marks& marks() {
 
 void zero_later(const Tensor& leaf) {
   AutogradState* const state = autograd_state(leaf);
-  if (!state || !state->grad.defined() || !state->grad.is_contiguous()) fail("zero_later", "expected a leaf that has a contiguous gradient");
+  if (!state || !state->grad.defined() || !state->grad.is_contiguous())
+    fail("zero_later", "expected a leaf that has a contiguous gradient");
   if (state->awaits_zeros) return;
   Marks& all = marks();
   const std::lock_guard lock(all.mutex);

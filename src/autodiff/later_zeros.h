@@ -15,8 +15,8 @@ struct AutogradState;
 
 /// Marks the gradient that a leaf has, which must be contiguous.
 void zero_later(const Tensor& leaf);
-/// Writes the zeros of every mark of this thread that is left, in one fill for neighbours in memory. To be called where memory must hold what
-/// it stands for: before and after work that is recorded once and replayed.
+/// Writes the zeros of every mark of this thread that is left, in one fill for neighbours in memory. To be called where memory must hold
+/// what it stands for: before and after work that is recorded once and replayed.
 void write_later_zeros();
 
 namespace detail {

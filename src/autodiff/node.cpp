@@ -73,9 +73,7 @@ Tensor Saved::unpack(Node& owner) const {
   return output;
 }
 
-std::size_t Saved::bytes() const {
-  return tensor_.defined() ? static_cast<std::size_t>(tensor_.numel()) * size_of(tensor_.dtype()) : 0;
-}
+std::size_t Saved::bytes() const { return tensor_.defined() ? static_cast<std::size_t>(tensor_.numel()) * size_of(tensor_.dtype()) : 0; }
 
 Edge edge_of(const Tensor& x) {
   if (!x.defined()) return {};
@@ -151,7 +149,8 @@ Tensor Backward::slot(std::size_t input) const {
     // Those of the node's other inputs with it: often they are neighbours.
     std::vector<AutogradState*> marked;
     for (std::size_t i = 0; i < node_.next.size(); ++i)
-      if (AutogradState* other = open_leaf(node_, i); other && other->awaits_zeros && std::find(marked.begin(), marked.end(), other) == marked.end())
+      if (AutogradState* other = open_leaf(node_, i);
+          other && other->awaits_zeros && std::find(marked.begin(), marked.end(), other) == marked.end())
         marked.push_back(other);
     detail::write_later_zeros(marked);
   }
@@ -209,7 +208,8 @@ void begin_in_place(const char* op, const Tensor& target, TensorList sources) {
   recorded = recorded || needs_record(sources);
   if (recorded)
     fail(op, fmt::format("expected an in-place edit of {} outside autograd: wrap it in NoGrad, or use the op that "
-                         "returns a new tensor", to_string(target.shape())));
+                         "returns a new tensor",
+                         to_string(target.shape())));
   for (int i = 0; i < target.dims(); ++i)
     if (target.strides()[i] == 0 && target.shape()[i] > 1)
       fail(op, "expected a target without broadcast dimensions, whose elements share memory");
@@ -228,8 +228,7 @@ bool Tensor::requires_grad() const {
 
 Tensor& Tensor::set_requires_grad(bool requires_grad) {
   if (!is_leaf()) fail("set_requires_grad", "expected a leaf: detach() gives one");
-  if (requires_grad && !is_floating(dtype()))
-    fail("set_requires_grad", fmt::format("expected a floating dtype but got {}", name(dtype())));
+  if (requires_grad && !is_floating(dtype())) fail("set_requires_grad", fmt::format("expected a floating dtype but got {}", name(dtype())));
   if (requires_grad || autograd_state(*this)) ensure_state(*this).requires_grad = requires_grad;
   return *this;
 }
@@ -247,9 +246,8 @@ Tensor Tensor::grad() const {
 
 void Tensor::set_grad(const Tensor& gradient) {
   if (gradient.defined() && (gradient.shape() != shape() || gradient.dtype() != dtype() || gradient.device() != device()))
-    fail("set_grad", fmt::format("expected a gradient of shape {}, {} on {} but got {}, {} on {}", to_string(shape()),
-                                 name(dtype()), to_string(device()), to_string(gradient.shape()), name(gradient.dtype()),
-                                 to_string(gradient.device())));
+    fail("set_grad", fmt::format("expected a gradient of shape {}, {} on {} but got {}, {} on {}", to_string(shape()), name(dtype()),
+                                 to_string(device()), to_string(gradient.shape()), name(gradient.dtype()), to_string(gradient.device())));
   AutogradState& state = ensure_state(*this);
   detail::forget_later_zeros(state);
   state.grad = gradient;

@@ -23,12 +23,12 @@ struct Edge {
 struct AutogradState final : RefCounted {
   ~AutogradState() override { detail::forget_later_zeros(*this); }
   bool requires_grad = false;
-  bool awaits_zeros = false;   ///< grad stands for zeros that are not written: see Note [Later zeros]
-  bool awaits_sum = false;     ///< a sum that goes to grad is left in parts: see LaterSums
-  Tensor grad;                 ///< of a leaf
-  Ref<Node> node;              ///< the op that made the tensor; null for a leaf
-  std::uint32_t output = 0;    ///< which of the op's outputs it is
-  Node* accumulator = nullptr; ///< a leaf's node in the graphs that use it now; they own it
+  bool awaits_zeros = false;    ///< grad stands for zeros that are not written: see Note [Later zeros]
+  bool awaits_sum = false;      ///< a sum that goes to grad is left in parts: see LaterSums
+  Tensor grad;                  ///< of a leaf
+  Ref<Node> node;               ///< the op that made the tensor; null for a leaf
+  std::uint32_t output = 0;     ///< which of the op's outputs it is
+  Node* accumulator = nullptr;  ///< a leaf's node in the graphs that use it now; they own it
   std::vector<std::function<void(const Tensor&)>> hooks;
 };
 

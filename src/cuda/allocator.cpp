@@ -211,9 +211,10 @@ class CachingAllocator {
     std::sort(sizes.rbegin(), sizes.rend());
     std::string largest;
     for (std::size_t i = 0; i < std::min<std::size_t>(sizes.size(), 3); ++i) largest += (i == 0 ? ", the largest " : ", ") + mib(sizes[i]);
-    throw OutOfMemory("[cuda] expected " + std::to_string(bytes) + " bytes (" + mib(bytes) + ") of memory on " + to_string(device) + " but got none: " +
-                      mib(total) + " in all, " + mib(free) + " free, " + mib(statistics_.reserved) + " reserved, " + mib(statistics_.allocated) + " in " +
-                      std::to_string(sizes.size()) + " live tensors" + largest + "; use a smaller batch or model, or keep fewer results of the graph alive");
+    throw OutOfMemory("[cuda] expected " + std::to_string(bytes) + " bytes (" + mib(bytes) + ") of memory on " + to_string(device) +
+                      " but got none: " + mib(total) + " in all, " + mib(free) + " free, " + mib(statistics_.reserved) + " reserved, " +
+                      mib(statistics_.allocated) + " in " + std::to_string(sizes.size()) + " live tensors" + largest +
+                      "; use a smaller batch or model, or keep fewer results of the graph alive");
   }
 
   std::mutex mutex_;

@@ -14,7 +14,9 @@ class Workspace {
   Workspace& operator=(const Workspace&) = delete;
 
   template <class T = void>
-  T* as() const { return static_cast<T*>(data_); }
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
 
  private:
   std::size_t bytes_;

@@ -92,7 +92,8 @@ void arg_reduce_as(const View& x, const View& y, int dim) {
       launch(arg_reduce_by_warps<Op, T>, blocks_for(outputs, block_size / lanes), block_size, 0, x.stream, line, kept,
              static_cast<std::uint32_t>(outputs), lanes, to);
     else
-      launch(arg_reduce_by_blocks<Op, T>, blocks_for(outputs, 1), outputs < 512 && length > 8192 ? 1024 : block_size, 0, x.stream, line, kept, to);
+      launch(arg_reduce_by_blocks<Op, T>, blocks_for(outputs, 1), outputs < 512 && length > 8192 ? 1024 : block_size, 0, x.stream, line,
+             kept, to);
   });
 }
 

@@ -109,7 +109,8 @@ template <int D, int tiles>
 constexpr int blocks_at_once = D == 32 && tiles == few_tiles ? 8 : 1;
 
 template <class T, MatmulPrecision precision, int D, int tiles>
-__global__ void __launch_bounds__(most_threads<tiles>, blocks_at_once<D, tiles>) attend(const T* qkv, T* y, __grid_constant__ const Heads all) {
+__global__ void __launch_bounds__(most_threads<tiles>, blocks_at_once<D, tiles>)
+    attend(const T* qkv, T* y, __grid_constant__ const Heads all) {
   extern __shared__ float4 shared[];
   const int size = all.padded * (D + 4), batch = blockIdx.x / all.heads, head = blockIdx.x % all.heads;
   float *const q = reinterpret_cast<float*>(shared), *const k = q + size, *const v = k + size, *const weights = v + size + all.padded;
@@ -130,7 +131,8 @@ __global__ void __launch_bounds__(most_threads<tiles>, blocks_at_once<D, tiles>)
   scores.drop();
   __pipeline_wait_prior(0);
   finish_rows<D, T, precision>(late, all);
-  if constexpr (!scores.lane.on_tensor_cores) store_scores(scores.values, scores.first, all.padded, scores.limit, scores.lane, weights, all.score_pitch);
+  if constexpr (!scores.lane.on_tensor_cores)
+    store_scores(scores.values, scores.first, all.padded, scores.limit, scores.lane, weights, all.score_pitch);
   __syncthreads();
   const auto result = multiply_scores<D>(scores.values, weights, all.score_pitch, v, scores.first, all.padded, scores.limit, scores.lane);
   write_rows<false>(result, scores.first, all.length, scores.lane, y + std::int64_t(batch) * all.length * part + head * D, part);
@@ -142,7 +144,8 @@ __global__ void __launch_bounds__(most_threads<tiles>, blocks_at_once<D, tiles>)
   extern __shared__ float4 shared[];
   // When the gradients of the scores are known, the values are done with, and with the queries' gradients the keys: the scores' gradients
   // and the probabilities take their places.
-  const int size = all.padded * (D + 4), room = all.padded * max(D + 4, all.score_pitch), batch = blockIdx.x / all.heads, head = blockIdx.x % all.heads;
+  const int size = all.padded * (D + 4), room = all.padded * max(D + 4, all.score_pitch), batch = blockIdx.x / all.heads,
+            head = blockIdx.x % all.heads;
   float *const q = reinterpret_cast<float*>(shared), *const g = q + size, *const k = g + size, *const v = k + room;
   float *const weights = k, *const gradients = v;
   const std::int64_t part = std::int64_t(all.heads) * D, from = std::int64_t(batch) * all.length * 3 * part + head * D;
@@ -172,7 +175,8 @@ __global__ void __launch_bounds__(most_threads<tiles>, blocks_at_once<D, tiles>)
   store_scores(own, first, all.padded, limit, lane, gradients, all.score_pitch);
   __syncwarp();
   T* const to = dqkv + from;
-  write_rows<false>(multiply_scores<D>(own, gradients, all.score_pitch, k, first, all.padded, limit, lane), first, all.length, lane, to, 3 * part);
+  write_rows<false>(multiply_scores<D>(own, gradients, all.score_pitch, k, first, all.padded, limit, lane), first, all.length, lane, to,
+                    3 * part);
   __syncthreads();
   store_scores(scores.values, first, all.padded, limit, lane, weights, all.score_pitch);
   __syncthreads();
@@ -229,16 +233,19 @@ void launch_heads(const View& qkv, const Heads& all, Arguments... arguments) {
     launch(kernel, blocks_for(blocks, 1), threads, bytes, qkv.stream, arguments..., all);
   };
   if (tiles_for(all.length) == few_tiles)
-    head_dim == 32 ? with(Kernels::template kernel<T, precision, 32, few_tiles>) : with(Kernels::template kernel<T, precision, 64, few_tiles>);
+    head_dim == 32 ? with(Kernels::template kernel<T, precision, 32, few_tiles>)
+                   : with(Kernels::template kernel<T, precision, 64, few_tiles>);
   else
-    head_dim == 32 ? with(Kernels::template kernel<T, precision, 32, all_tiles>) : with(Kernels::template kernel<T, precision, 64, all_tiles>);
+    head_dim == 32 ? with(Kernels::template kernel<T, precision, 32, all_tiles>)
+                   : with(Kernels::template kernel<T, precision, 64, all_tiles>);
 }
 
 template <class F>
 void dispatch(DType dtype, F&& f) {
   const bool takes_tf32 = context().matmul_precision == MatmulPrecision::tf32;
   switch (dtype) {
-    case DType::f32: return takes_tf32 ? f.template operator()<float, MatmulPrecision::tf32>() : f.template operator()<float, MatmulPrecision::fp32>();
+    case DType::f32:
+      return takes_tf32 ? f.template operator()<float, MatmulPrecision::tf32>() : f.template operator()<float, MatmulPrecision::fp32>();
     case DType::f16: return f.template operator()<f16, MatmulPrecision::tf32>();
     default: return f.template operator()<bf16, MatmulPrecision::tf32>();
   }
@@ -253,7 +260,8 @@ bool has_self_attention(Cuda, DType dtype, std::int64_t length, std::int64_t hea
 void self_attention(Cuda, const View& qkv, const Attention& attention, const View& y) {
   Heads all = heads_of(qkv, attention);
   all.aligned = is_aligned(qkv.data, 4 * size_of(qkv.dtype));
-  dispatch(y.dtype, [&]<class T, MatmulPrecision precision>() { launch_heads<Forward, T, precision>(qkv, all, qkv.as<const T>(), y.as<T>()); });
+  dispatch(y.dtype,
+           [&]<class T, MatmulPrecision precision>() { launch_heads<Forward, T, precision>(qkv, all, qkv.as<const T>(), y.as<T>()); });
 }
 
 void self_attention_grad(Cuda, const View& qkv, const View& g, const Attention& attention, const View& dqkv) {

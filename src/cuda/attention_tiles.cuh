@@ -30,7 +30,8 @@ __device__ __forceinline__ void store4(float* to, float4 x) { *reinterpret_cast<
 template <MatmulPrecision precision>
 struct Lane {
   static constexpr bool on_tensor_cores = precision == MatmulPrecision::tf32;
-  static constexpr unsigned low_step = on_tensor_cores ? 1 : 2, high_step = on_tensor_cores ? 2 : 8;  ///< bits in which a group's lanes differ
+  static constexpr unsigned low_step = on_tensor_cores ? 1 : 2,
+                            high_step = on_tensor_cores ? 2 : 8;  ///< bits in which a group's lanes differ
   int group, member;
 
   __device__ Lane() {
@@ -119,7 +120,7 @@ __device__ __forceinline__ void multiply_rows(const float* a, const float* b, in
     const float* const high = a + min(first + lane.group + 8, padded - 1) * (D + 4);
     const float* const keys = b + 2 * lane.member * (D + 4);
     const auto sum_rows = [&]<bool both>() {
-#pragma unroll (steps_at_once<tiles>)
+#pragma unroll(steps_at_once<tiles>)
       for (int d = 0; d < D; d += 4) {
         const float4 x = load4(low + d), y = both ? load4(high + d) : float4{};
 #pragma unroll
@@ -143,7 +144,8 @@ __device__ __forceinline__ void multiply_rows(const float* a, const float* b, in
 
 /// A warp's scores to shared memory, rows `pitch` apart.
 template <MatmulPrecision precision, int tiles>
-__device__ __forceinline__ void store_scores(const float (&scores)[tiles][4], int first, int padded, int limit, Lane<precision> lane, float* to, int pitch) {
+__device__ __forceinline__ void store_scores(const float (&scores)[tiles][4], int first, int padded, int limit, Lane<precision> lane,
+                                             float* to, int pitch) {
   float* const place = to + (first + lane.group) * pitch + 2 * lane.member;
 #pragma unroll
   for (int i = 0; i < tiles; ++i) {
@@ -156,8 +158,8 @@ __device__ __forceinline__ void store_scores(const float (&scores)[tiles][4], in
 /// scores x for 16 rows of scores and the first 8 `limit` rows of x (padded, D). The scores are read from registers on tensor
 /// cores, else from `shared`, where they must be.
 template <int D, MatmulPrecision precision, int tiles>
-__device__ __forceinline__ Rows<D> multiply_scores(const float (&scores)[tiles][4], const float* shared, int pitch, const float* x, int first,
-                                                   int padded, int limit, Lane<precision> lane) {
+__device__ __forceinline__ Rows<D> multiply_scores(const float (&scores)[tiles][4], const float* shared, int pitch, const float* x,
+                                                   int first, int padded, int limit, Lane<precision> lane) {
   Rows<D> sums;
   if constexpr (lane.on_tensor_cores) {
     // The order of the keys is free too: the ones that a lane has of the scores are those that it reads of x.
@@ -174,7 +176,7 @@ __device__ __forceinline__ Rows<D> multiply_scores(const float (&scores)[tiles][
 #pragma unroll
     for (int p = 0; p < 4; ++p) rows[p] = shared + min(first + lane.member + 4 * p, padded - 1) * pitch;
     const auto sum_rows = [&]<int count>() {
-#pragma unroll (steps_at_once<tiles>)
+#pragma unroll(steps_at_once<tiles>)
       for (int key = 0; key < limit * tile_keys; key += 4) {
         float4 weights[count];
 #pragma unroll
@@ -202,8 +204,8 @@ __device__ __forceinline__ Rows<D> multiply_scores(const float (&scores)[tiles][
 /// sums += scores^T x for 16 columns of scores from `first`, and rows of both from `begin`, a multiple of 8, to `padded`.
 /// Several pairs of scores and x go together, so that none waits for another.
 template <int D, MatmulPrecision precision, int count>
-__device__ __forceinline__ void multiply_transposed(const float* const (&scores)[count], int pitch, const float* const (&x)[count], int first, int begin,
-                                                    int padded, Lane<precision> lane, Rows<D> (&sums)[count]) {
+__device__ __forceinline__ void multiply_transposed(const float* const (&scores)[count], int pitch, const float* const (&x)[count],
+                                                    int first, int begin, int padded, Lane<precision> lane, Rows<D> (&sums)[count]) {
   if constexpr (lane.on_tensor_cores) {
     const int low = min(first + lane.group, padded - 1), high = min(first + lane.group + 8, padded - 1);
     for (int row = begin + 2 * lane.member; row < padded; row += 8)
@@ -255,7 +257,7 @@ __device__ __forceinline__ void write_rows(const Rows<D>& rows, int first, int l
       if (row >= length) break;
 #pragma unroll
       for (int h = 0; h < D / 32; ++h) {
-        const float(&x)[4] = rows.values[4 * h + p];
+        const float (&x)[4] = rows.values[4 * h + p];
         write_vector(place + 32 * h, Vector<T, 4>{convert<T>(x[0]), convert<T>(x[1]), convert<T>(x[2]), convert<T>(x[3])});
       }
     }

@@ -89,7 +89,8 @@ void sum(const View& g, const View& x, const View& dx, const View& sums, Write w
   launch(is_vector ? sum_columns<T, widest, has_gelu> : sum_columns<T, 1, has_gelu>, dim3(across, count), block_size, 0, g.stream,
          g.as<const T>(), x.as<const T>(), dx.as<T>(), rows, columns, rows_in_strip, strips);
   if (sums.data)
-    parts->add({strips, sums.data, columns, sums.strides[0], count, static_cast<unsigned>(columns), sums.dtype, write == Write::accumulate});
+    parts->add(
+        {strips, sums.data, columns, sums.strides[0], count, static_cast<unsigned>(columns), sums.dtype, write == Write::accumulate});
   parts.finish();
 }
 

@@ -1,6 +1,5 @@
-#include "cuda/checksum.h"
-
 #include "cuda/allocator.h"
+#include "cuda/checksum.h"
 #include "cuda/launch.h"
 
 namespace tern::gpu {

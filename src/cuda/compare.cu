@@ -7,7 +7,9 @@ namespace {
 
 struct Choose {
   template <class T>
-  __device__ T operator()(bool condition, T a, T b) const { return condition ? a : b; }
+  __device__ T operator()(bool condition, T a, T b) const {
+    return condition ? a : b;
+  }
 };
 
 /// True where comparing integers with the number would go wrong in the integers' own type.

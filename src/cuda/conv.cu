@@ -191,8 +191,8 @@ void depthwise_conv1d(Cuda, const DepthwiseConv1dArguments& a) {
   if (done) return;
   dispatch_floats(a.y.dtype, "depthwise_conv1d", [&]<class T>() {
     const std::int64_t threads = a.y.shape[0] * ((a.y.shape[1] + 3) / 4) * a.y.shape[2];
-    launch(convolve_any<T>, blocks_for(threads), block_size, 0, a.y.stream, operands.template operator()<T>(), static_cast<int>(a.w.shape[1]),
-           a.y.shape[2], is_channels_last(a.u), threads);
+    launch(convolve_any<T>, blocks_for(threads), block_size, 0, a.y.stream, operands.template operator()<T>(),
+           static_cast<int>(a.w.shape[1]), a.y.shape[2], is_channels_last(a.u), threads);
   });
 }
 

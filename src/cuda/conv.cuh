@@ -60,8 +60,8 @@ template <class T, int width>
 bool has_vectors(const View& x, int fast) {
   if (!x.data) return true;
   const int slow = 3 - fast;
-  return (x.strides[fast] == 1 || x.shape[fast] == 1) && x.shape[fast] % width == 0 && x.strides[0] % width == 0 && x.strides[slow] % width == 0 &&
-         is_aligned(x.data, sizeof(T) * width);
+  return (x.strides[fast] == 1 || x.shape[fast] == 1) && x.shape[fast] % width == 0 && x.strides[0] % width == 0 &&
+         x.strides[slow] % width == 0 && is_aligned(x.data, sizeof(T) * width);
 }
 inline bool is_channels_last(const View& u) { return u.strides[1] != 1 || (u.strides[2] == 1 && u.shape[2] > 1); }
 /// Positions are counted in ints, with room for padding.
@@ -94,8 +94,8 @@ __device__ __forceinline__ unsigned round_word(const float (&x)[per_word<T>]) {
   }
 }
 
-/// Of a thread's vector of channels. Four words, 16 bytes, take twice the registers and leave half as many warps: on an H200 at best the same
-/// bandwidth, and a fifth less for 7 taps.
+/// Of a thread's vector of channels. Four words, 16 bytes, take twice the registers and leave half as many warps: on an H200 at best the
+/// same bandwidth, and a fifth less for 7 taps.
 inline constexpr int words_of_thread = 2;
 
 /// Elements side by side, by words.
@@ -158,7 +158,8 @@ __device__ __forceinline__ void shift_left(float (&x)[count], int by) {
   }
 }
 
-/// The positions from .. from + count of a channel, zeros outside of it. Where the channel's vectors are aligned; `row` is its first element.
+/// The positions from .. from + count of a channel, zeros outside of it. Where the channel's vectors are aligned; `row` is its first
+/// element.
 template <int width, int count, class T>
 __device__ __forceinline__ void read_window(const T* row, int from, int length, float (&x)[count]) {
   constexpr int vectors = (count + 2 * width - 2) / width, n = per_word<T>, words = width / n;

@@ -22,7 +22,7 @@ struct Backward {
   const T *w, *bias;
   int left;
   bool silu;
-  int first, end;       ///< of all steps
+  int first, end;  ///< of all steps
   unsigned channels;
   float* partials;
 };
@@ -30,14 +30,14 @@ struct Backward {
 /// How steps and channels are dealt out: as in conv.cu, with parts of L in place of tiles for channels first.
 struct Parts {
   unsigned columns, of_batch;
-  int size;             ///< steps of a warp
+  int size;  ///< steps of a warp
 };
 
 // Channels last. A thread has a vector of channels and walks along a part of L, a tile of steps at a time, with the taps, what u and g show
 // as they came, and the sums of its channels in registers.
 
-/// Note [One window]: without SiLU dz is g, and u[t] meets dz[t + left - k] both for du[t] and, as a product, for dw[k]; over all steps these
-/// are the products of Note [Steps of the gradient]. So u needs no window.
+/// Note [One window]: without SiLU dz is g, and u[t] meets dz[t + left - k] both for du[t] and, as a product, for dw[k]; over all steps
+/// these are the products of Note [Steps of the gradient]. So u needs no window.
 
 inline constexpr int last_threads = 128, last_warps = last_threads / 32;
 /// Steps of a tile, a power of two up to 16, and blocks of a multiprocessor: what leaves each thread the registers that it needs.
@@ -56,7 +56,8 @@ __global__ void __launch_bounds__(last_threads, (Form<T, K, silu>::blocks))
   __shared__ float shared[last_warps][32 * width];
   const unsigned column = blockIdx.x % parts.columns, row = blockIdx.x / parts.columns, b = row / parts.of_batch;
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, channel = (column * 32 + lane) * width;
-  const int first = a.first + static_cast<int>((row % parts.of_batch * last_warps + warp) * parts.size), end = min(first + parts.size, a.end);
+  const int first = a.first + static_cast<int>((row % parts.of_batch * last_warps + warp) * parts.size),
+            end = min(first + parts.size, a.end);
 
   float sums[words][K + 1][n] = {};
   if (channel < a.channels && first < end) {
@@ -157,7 +158,8 @@ __global__ void __launch_bounds__(last_threads, (Form<T, K, silu>::blocks))
 // Channels first. A warp has a part of a channel's steps, a vector of them in each lane at a time.
 
 template <class T, int K>
-__global__ void __launch_bounds__(block_size) differentiate_channels_first(__grid_constant__ const Backward<T> a, const Parts parts, std::int64_t count) {
+__global__ void __launch_bounds__(block_size)
+    differentiate_channels_first(__grid_constant__ const Backward<T> a, const Parts parts, std::int64_t count) {
   constexpr int width = 16 / sizeof(T), halo = K - 1;
   const std::int64_t unit = std::int64_t(blockIdx.x) * warps + threadIdx.x / 32;
   if (unit >= count) return;  // whole warps
@@ -216,7 +218,8 @@ template <class T>
 __global__ void __launch_bounds__(most_adding_threads)
     add_partials(const float* __restrict__ partials, unsigned parts, int taps, unsigned channels, T* dw, T* db) {
   __shared__ float shared[most_adding_threads / 32][32];
-  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, adding_warps = blockDim.x / 32, c = blockIdx.x * 32 + lane, k = blockIdx.y;
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, adding_warps = blockDim.x / 32, c = blockIdx.x * 32 + lane,
+                 k = blockIdx.y;
   float sum = 0;
   if (c < channels) {
 #pragma unroll 8
@@ -299,8 +302,8 @@ __global__ void __launch_bounds__(block_size) add_any(__grid_constant__ const An
 
 void differentiate_any_signal(const DepthwiseConv1dGradArguments& a) {
   const Stream stream = a.u.stream;
-  AnyBackward any{AnySignal(a.u), AnySignal(a.g), {}, AnySignal(a.du), a.w.data, a.bias.data, a.left, a.w.shape[1], a.u.shape[0], a.u.shape[2],
-                  a.silu, is_channels_last(a.u)};
+  AnyBackward any{AnySignal(a.u), AnySignal(a.g), {},           AnySignal(a.du), a.w.data, a.bias.data,
+                  a.left,         a.w.shape[1],   a.u.shape[0], a.u.shape[2],    a.silu,   is_channels_last(a.u)};
   View dz = a.g;
   dz.dtype = a.u.dtype == DType::f64 ? DType::f64 : DType::f32;
   dz.strides = {dz.shape[1] * dz.shape[2], any.channels_last ? dz.shape[2] : 1, any.channels_last ? 1 : dz.shape[1]};
@@ -325,16 +328,27 @@ bool differentiate_vectors(const DepthwiseConv1dGradArguments& a) {
   if (channels_last && (!is_aligned(a.w.data, sizeof(T) * last_width) || !is_aligned(a.bias.data, sizeof(T) * last_width))) return false;
   if (channels > (std::int64_t{1} << 30)) return false;
 
-  Backward<T> backward{Signal<const T>(a.u), Signal<const T>(a.g), Signal<T>(a.du), a.w.as<const T>(), a.bias.as<const T>(),
-                       static_cast<int>(a.left), a.silu, 0, 0, static_cast<unsigned>(channels), nullptr};
+  Backward<T> backward{Signal<const T>(a.u),
+                       Signal<const T>(a.g),
+                       Signal<T>(a.du),
+                       a.w.as<const T>(),
+                       a.bias.as<const T>(),
+                       static_cast<int>(a.left),
+                       a.silu,
+                       0,
+                       0,
+                       static_cast<unsigned>(channels),
+                       nullptr};
   // Vectors of steps begin where vectors of u do.
   backward.first = -static_cast<int>((a.left + first_width - 1) / first_width * first_width);
   backward.end = static_cast<int>(std::max(a.u.shape[1], a.g.shape[1] - a.left));
   const std::int64_t steps = backward.end - backward.first;
   Parts parts{channels_last ? blocks_for(channels, 32 * last_width) : 1, 1, channels_last ? 128 : 4096};
   // Long parts read fewer positions twice and leave fewer partial sums; short ones keep a small signal on many multiprocessors.
-  const std::int64_t steps_at_once = channels_last ? last_warps : 1, units = batches * (channels_last ? parts.columns : channels / warps + 1);
-  while (parts.size > (channels_last ? 16 : 512) && units * (steps / (steps_at_once * parts.size)) < (channels_last ? 512 : 1024)) parts.size /= 2;
+  const std::int64_t steps_at_once = channels_last ? last_warps : 1,
+                     units = batches * (channels_last ? parts.columns : channels / warps + 1);
+  while (parts.size > (channels_last ? 16 : 512) && units * (steps / (steps_at_once * parts.size)) < (channels_last ? 512 : 1024))
+    parts.size /= 2;
   parts.of_batch = blocks_for(steps, steps_at_once * parts.size);
 
   const std::int64_t count = batches * parts.of_batch;
@@ -344,11 +358,12 @@ bool differentiate_vectors(const DepthwiseConv1dGradArguments& a) {
     const auto kernel = a.silu ? differentiate_channels_last<T, K, true> : differentiate_channels_last<T, K, false>;
     launch(kernel, blocks_for(count * parts.columns, 1), last_threads, 0, stream, backward, parts);
   } else {
-    launch(differentiate_channels_first<T, K>, blocks_for(count * channels, warps), block_size, 0, stream, backward, parts, count * channels);
+    launch(differentiate_channels_first<T, K>, blocks_for(count * channels, warps), block_size, 0, stream, backward, parts,
+           count * channels);
   }
   if (backward.partials)
-    launch(add_partials<T>, dim3(blocks_for(channels, 32), K + 1), count > 64 ? most_adding_threads : block_size, 0, stream, backward.partials, static_cast<unsigned>(count), K,
-           static_cast<unsigned>(channels), a.dw.as<T>(), a.db.as<T>());
+    launch(add_partials<T>, dim3(blocks_for(channels, 32), K + 1), count > 64 ? most_adding_threads : block_size, 0, stream,
+           backward.partials, static_cast<unsigned>(count), K, static_cast<unsigned>(channels), a.dw.as<T>(), a.db.as<T>());
   return true;
 }
 
@@ -360,9 +375,8 @@ void depthwise_conv1d_grad(Cuda, const DepthwiseConv1dGradArguments& a) {
     fail("depthwise_conv1d", "expected fewer than 2^30 positions and at most 65534 taps");
   bool done = false;
   if (a.u.numel() > 0 && a.g.numel() > 0)
-    with_short_floats(a.u.dtype, [&]<class T>() {
-      return with_taps(a.w.shape[1], [&]<int K>() { done = differentiate_vectors<T, K>(a); });
-    });
+    with_short_floats(a.u.dtype,
+                      [&]<class T>() { return with_taps(a.w.shape[1], [&]<int K>() { done = differentiate_vectors<T, K>(a); }); });
   if (!done) differentiate_any_signal(a);
 }
 

@@ -83,15 +83,31 @@ template <class T>
 inline constexpr bool is_tag = std::is_empty_v<T>;
 
 namespace detail {
-template <class T> struct Computed { using type = compute_t<T>; };
-template <class C> struct Computed<Any<C>> { using type = C; };
-template <> struct Computed<AnyFloat> { using type = double; };
-template <> struct Computed<IntegerAsDouble> { using type = double; };
+template <class T> struct Computed {
+  using type = compute_t<T>;
+};
+template <class C> struct Computed<Any<C>> {
+  using type = C;
+};
+template <> struct Computed<AnyFloat> {
+  using type = double;
+};
+template <> struct Computed<IntegerAsDouble> {
+  using type = double;
+};
 
-template <class T> struct Erased { using type = T; };
-template <> struct Erased<float> { using type = Any<float>; };
-template <> struct Erased<f16> { using type = Any<float>; };
-template <> struct Erased<bf16> { using type = Any<float>; };
+template <class T> struct Erased {
+  using type = T;
+};
+template <> struct Erased<float> {
+  using type = Any<float>;
+};
+template <> struct Erased<f16> {
+  using type = Any<float>;
+};
+template <> struct Erased<bf16> {
+  using type = Any<float>;
+};
 }  // namespace detail
 
 /// The type that elements of T are computed in.

@@ -12,14 +12,16 @@ using namespace gpu;
 
 struct Identity {
   template <class T>
-  __device__ T operator()(T x) const { return x; }
+  __device__ T operator()(T x) const {
+    return x;
+  }
 };
 
 constexpr int tile = 32, tile_rows = 8;
 
 /// y[r, c] = x[c, r] in each of a batch of matrices: y is contiguous along c, x along r.
 template <class Bits>
-__global__ void __launch_bounds__(tile * tile_rows)
+__global__ void __launch_bounds__((tile * tile_rows))
     transpose_tiles(const Bits* x, std::int64_t x_stride, Bits* y, std::int64_t y_stride, std::int64_t rows, std::int64_t columns,
                     unsigned tiles_across, unsigned tiles_down, Indexer<2> batch) {
   __shared__ Bits cells[tile][tile + 1];  // the odd width spreads a column over the banks
@@ -55,8 +57,8 @@ bool copy_transposed(const View& x, const View& y) {
   const std::int64_t rows = layout.sizes[row_dim], columns = layout.sizes[0];
   const std::int64_t down = (rows + tile - 1) / tile, across = (columns + tile - 1) / tile;
   if (down * across * batch.numel() > 0x7fffffff) return false;
-  launch(transpose_tiles<Bits>, static_cast<unsigned>(down * across * batch.numel()), dim3(tile, tile_rows), 0, y.stream, x.as<const Bits>(),
-         layout.strides[1][0], y.as<Bits>(), layout.strides[0][row_dim], rows, columns, static_cast<unsigned>(across),
+  launch(transpose_tiles<Bits>, static_cast<unsigned>(down * across * batch.numel()), dim3(tile, tile_rows), 0, y.stream,
+         x.as<const Bits>(), layout.strides[1][0], y.as<Bits>(), layout.strides[0][row_dim], rows, columns, static_cast<unsigned>(across),
          static_cast<unsigned>(down), batch);
   return true;
 }

@@ -34,8 +34,7 @@ __global__ void __launch_bounds__(block_size) cumsum_by_threads(Line line, __gri
 }
 
 template <class C, class T>
-__global__ void __launch_bounds__(block_size)
-    sum_chunks(Line line, __grid_constant__ const Indexer<2> lines, unsigned chunks, C* sums) {
+__global__ void __launch_bounds__(block_size) sum_chunks(Line line, __grid_constant__ const Indexer<2> lines, unsigned chunks, C* sums) {
   std::int64_t offsets[2];
   lines.locate(blockIdx.x / chunks, offsets);
   const std::int64_t begin = blockIdx.x % chunks * line.chunk_length, end = min(line.length, begin + line.chunk_length);

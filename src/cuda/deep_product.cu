@@ -1,8 +1,7 @@
-#include "cuda/deep_product.h"
-
 #include <algorithm>
 
 #include "cuda/convert.cuh"
+#include "cuda/deep_product.h"
 #include "cuda/launch.h"
 #include "cuda/tensor_map.h"
 #include "cuda/wgmma.cuh"
@@ -46,18 +45,18 @@ struct Barriers {
 /// What lies at this place in the shared memory of one of the cluster's blocks.
 __device__ __forceinline__ float4 read_in_cluster(const float4* place, unsigned block) {
   float4 value;
-  asm volatile(
-      "{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\nld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}\n"
-      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-      : "r"(shared_address(place)), "r"(block)
-      : "memory");
+  asm volatile("{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\nld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}\n"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(shared_address(place)), "r"(block)
+               : "memory");
   return value;
 }
 
 /// A tile of which the depth is outermost: rows of 128 bytes in the swizzle of 128 bytes, eight of them after 1024.
 template <class T>
 __device__ __forceinline__ std::uint64_t descriptor_of_rows(const T* rows) {
-  return std::uint64_t((shared_address(rows) & 0x3ffff) >> 4) | std::uint64_t(1) << 16 | std::uint64_t(swizzle_span >> 4) << 32 | std::uint64_t(1) << 62;
+  return std::uint64_t((shared_address(rows) & 0x3ffff) >> 4) | std::uint64_t(1) << 16 | std::uint64_t(swizzle_span >> 4) << 32 |
+         std::uint64_t(1) << 62;
 }
 
 /// d (64, 64) += a (16, 64)^T b (16, 64), by the four warps of a group.
@@ -69,10 +68,10 @@ __device__ __forceinline__ void multiply_16(float (&d)[32], std::uint64_t a, std
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
         "}, %32, %33, adds, 1, 1, 1, 1;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),
+          "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]),
+          "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+          "+f"(d[30]), "+f"(d[31])
         : "l"(a), "l"(b));
   } else {
     asm volatile(
@@ -80,17 +79,18 @@ __device__ __forceinline__ void multiply_16(float (&d)[32], std::uint64_t a, std
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
         "}, %32, %33, adds, 1, 1, 1, 1;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),
+          "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]),
+          "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+          "+f"(d[30]), "+f"(d[31])
         : "l"(a), "l"(b));
   }
 }
 
 /// A warp's part: brings the stages of steps [first, first + count).
 template <class T>
-__device__ __forceinline__ void load_stages(const Problem& p, Stage<T>* memory, Barriers& barriers, int row, int column, int first, int count) {
+__device__ __forceinline__ void load_stages(const Problem& p, Stage<T>* memory, Barriers& barriers, int row, int column, int first,
+                                            int count) {
   for (int i = 0; i < count; ++i) {
     Stage<T>& stage = memory[i % stages];
     SharedBarrier& loaded = barriers.loaded[i % stages];
@@ -103,7 +103,8 @@ __device__ __forceinline__ void load_stages(const Problem& p, Stage<T>* memory, 
 
 /// The multiplying warps' part. A stage is free when the products after it have been queued and its own are done.
 template <class T>
-__device__ __forceinline__ void multiply_stages(const Stage<T>* memory, Barriers& barriers, int count, float (&sums)[tile * tile / multipliers]) {
+__device__ __forceinline__ void multiply_stages(const Stage<T>* memory, Barriers& barriers, int count,
+                                                float (&sums)[tile * tile / multipliers]) {
   constexpr int k = 16;  // of a product
   for (int i = 0; i < count; ++i) {
     const Stage<T>& stage = memory[i % stages];
@@ -210,7 +211,8 @@ bool is_compiled() {
 template <class T>
 void run(const Problem& problem, unsigned blocks, Stream stream) {
   use(stream);
-  check(cudaFuncSetAttribute(multiply<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes<T>)), "cudaFuncSetAttribute");
+  check(cudaFuncSetAttribute(multiply<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes<T>)),
+        "cudaFuncSetAttribute");
   launch_clusters(multiply<T>, blocks, threads, problem.splits, shared_bytes<T>, stream, problem);
 }
 
@@ -218,9 +220,10 @@ void run(const Problem& problem, unsigned blocks, Stream stream) {
 
 bool has_deep_product(const Product& p, const ProductOperands& at, Stream stream) {
   const auto fits = [](const void* data, std::int64_t leading) { return is_aligned(data, 16) && leading % 8 == 0; };
-  return (p.dtype == DType::bf16 || p.dtype == DType::f16) && p.count == 1 && p.epilogue == Epilogue::none && !p.a_transposed && p.b_transposed &&
-         std::min(p.m, p.n) > 0 && p.k >= tile_depth && std::max({p.m, p.n, p.k}) < (std::int64_t(1) << 31) && fits(at.a, p.a_leading) &&
-         fits(at.b, p.b_leading) && attribute(cudaDevAttrComputeCapabilityMajor, stream.device) == 9 && is_compiled();
+  return (p.dtype == DType::bf16 || p.dtype == DType::f16) && p.count == 1 && p.epilogue == Epilogue::none && !p.a_transposed &&
+         p.b_transposed && std::min(p.m, p.n) > 0 && p.k >= tile_depth && std::max({p.m, p.n, p.k}) < (std::int64_t(1) << 31) &&
+         fits(at.a, p.a_leading) && fits(at.b, p.b_leading) && attribute(cudaDevAttrComputeCapabilityMajor, stream.device) == 9 &&
+         is_compiled();
 }
 
 void multiply_deep(const Product& p, const ProductOperands& at, void* to, double alpha, Stream stream) {
@@ -241,7 +244,8 @@ void multiply_deep(const Product& p, const ProductOperands& at, void* to, double
   // As many blocks as run at once, two on a multiprocessor, each with some steps at least.
   const std::int64_t units = tiles(p.n) * tiles(p.m), at_once = 2 * attribute(cudaDevAttrMultiProcessorCount, stream.device);
   problem.splits = 1;
-  while (problem.splits < most_splits && units * problem.splits * 2 <= at_once && problem.steps >= 8 * static_cast<int>(problem.splits)) problem.splits *= 2;
+  while (problem.splits < most_splits && units * problem.splits * 2 <= at_once && problem.steps >= 8 * static_cast<int>(problem.splits))
+    problem.splits *= 2;
   problem.steps_in_split = (problem.steps + static_cast<int>(problem.splits) - 1) / static_cast<int>(problem.splits);
   const auto blocks = static_cast<unsigned>(units * problem.splits);
   if (p.dtype == DType::bf16) run<bf16>(problem, blocks, stream);

@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(block_size) embed_elements(__grid_constant__ c
   using C = computed_t<T>;
   const std::int64_t first = (std::int64_t(blockIdx.x) * block_size + threadIdx.x) * 4;
   if (first >= a.count) return;
-  const std::uint32_t n = a.width.divide(static_cast<std::uint32_t>(first)), column = static_cast<std::uint32_t>(first) - n * a.width.divisor;
+  const std::uint32_t n = a.width.divide(static_cast<std::uint32_t>(first)),
+                      column = static_cast<std::uint32_t>(first) - n * a.width.divisor;
   const std::int64_t row = a.ids[n], pitch = a.width.divisor;
   Vector<T, 4> token{}, out;
   if (row >= 0 && row < a.rows) token = read_four(a.table + row * pitch + column, a.aligned);
@@ -84,9 +85,9 @@ constexpr int lanes = 32, most_parts = 16;
 /// A block has 128 neighbouring elements of a sequence, four for each of 32 threads side by side; the block's `parts` rows of threads share
 /// the batch, each an even stretch.
 template <class T>
-__global__ void __launch_bounds__(lanes * most_parts)
-    embed_grad_elements(const T* g, std::int64_t batch, std::int64_t sequence, bool aligned, __grid_constant__ const Drop<computed_t<T>> drop,
-                        T* dsum, T* dpositions) {
+__global__ void __launch_bounds__((lanes * most_parts))
+    embed_grad_elements(const T* g, std::int64_t batch, std::int64_t sequence, bool aligned,
+                        __grid_constant__ const Drop<computed_t<T>> drop, T* dsum, T* dpositions) {
   using C = computed_t<T>;
   __shared__ C shared[most_parts][lanes * 4];
   const unsigned part = threadIdx.y, parts = blockDim.y;
@@ -129,8 +130,9 @@ void embed(Cuda, const View& table, const View& positions, const View& ids, doub
   if (count == 0) return;
   dispatch_floats(y.dtype, "embed", [&]<class T>() {
     const bool aligned = is_aligned(table.data, 4 * sizeof(T)) && is_aligned(positions.data, 4 * sizeof(T));
-    const Embedding<T> embedding{table.as<const T>(), positions.as<const T>(), ids.as<const std::int64_t>(), y.as<T>(), count, table.shape[0],
-                                 Divider(y.shape[2]), Divider(y.shape[1]), aligned, Drop<computed_t<T>>(p, draws)};
+    const Embedding<T> embedding{
+        table.as<const T>(), positions.as<const T>(), ids.as<const std::int64_t>(), y.as<T>(), count,
+        table.shape[0],      Divider(y.shape[2]),     Divider(y.shape[1]),          aligned,   Drop<computed_t<T>>(p, draws)};
     launch(embed_elements<T>, blocks_for(count, 4 * block_size), block_size, 0, y.stream, embedding);
   });
 }

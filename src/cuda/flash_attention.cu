@@ -130,7 +130,8 @@ __global__ void __launch_bounds__(C::threads, C::blocks) attend(const T* qkv, T*
         }
       }
 
-    if (all.padding || key0 + C::keys > all.length || (all.causal && key0 + C::keys > row0 + 1)) scores.mask(all, sequence, row0, key0, opened);
+    if (all.padding || key0 + C::keys > all.length || (all.causal && key0 + C::keys > row0 + 1))
+      scores.mask(all, sequence, row0, key0, opened);
 #pragma unroll
     for (int m = 0; m < row_tiles; ++m)
 #pragma unroll
@@ -195,7 +196,8 @@ __global__ void __launch_bounds__(C::threads, C::blocks) attend(const T* qkv, T*
       T* const to = y + (std::int64_t(sequence) * all.length + row) * part + head * all.head_dim + 2 * pair;
 #pragma unroll
       for (int d = 0; d < width / 8; ++d)
-        if (d * 8 < all.head_dim) *reinterpret_cast<unsigned*>(to + d * 8) = pack_pair<T>(sums[m][d][half * 2] * weight, sums[m][d][half * 2 + 1] * weight);
+        if (d * 8 < all.head_dim)
+          *reinterpret_cast<unsigned*>(to + d * 8) = pack_pair<T>(sums[m][d][half * 2] * weight, sums[m][d][half * 2 + 1] * weight);
     }
 }
 
@@ -203,8 +205,8 @@ template <class T, bool drops, class C>
 void launch_attend(const View& qkv, const Heads& all, const View& y, const View& log_sums) {
   const std::int64_t row_blocks = (all.length + C::rows - 1) / C::rows;
   const int stages = all.length > C::keys ? 2 : 1;
-  launch_tiles(attend<T, drops, C>, row_blocks * all.batch * all.heads, C::threads, C::query_bytes + stages * C::stage_bytes, qkv.stream, qkv.as<const T>(), y.as<T>(),
-               log_sums.as<float>(), all);
+  launch_tiles(attend<T, drops, C>, row_blocks * all.batch * all.heads, C::threads, C::query_bytes + stages * C::stage_bytes, qkv.stream,
+               qkv.as<const T>(), y.as<T>(), log_sums.as<float>(), all);
 }
 
 }  // namespace
@@ -225,7 +227,8 @@ void flash_attention(Cuda, const View& qkv, const Attention& attention, const Vi
       }
       if constexpr (width <= 64) {
         // A warp with 32 rows loads the keys half as often, but there must be enough blocks of such warps to keep the device busy.
-        if ((all.length + 127) / 128 * std::int64_t(all.batch) * all.heads >= 400) return launch_attend<T, drops, Cut<width, 4, 2, 64, 2>>(qkv, all, y, log_sums);
+        if ((all.length + 127) / 128 * std::int64_t(all.batch) * all.heads >= 400)
+          return launch_attend<T, drops, Cut<width, 4, 2, 64, 2>>(qkv, all, y, log_sums);
       }
       launch_attend<T, drops, Cut<width, 4, 1, 64, 1>>(qkv, all, y, log_sums);
     });

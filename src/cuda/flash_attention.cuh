@@ -27,7 +27,9 @@ struct Heads {
   __device__ int count() const { return batch * heads; }
   __device__ std::int64_t row_size() const { return std::int64_t(heads) * head_dim; }  ///< elements of a token's queries, or keys
   /// How many keys all queries of a sequence see.
-  __device__ int opened(int sequence) const { return prefix ? static_cast<int>(min(max(prefix[sequence], std::int64_t(0)), std::int64_t(length))) : 0; }
+  __device__ int opened(int sequence) const {
+    return prefix ? static_cast<int>(min(max(prefix[sequence], std::int64_t(0)), std::int64_t(length))) : 0;
+  }
 };
 
 inline constexpr float log2_e = 1.44269504088896340736f;
@@ -93,7 +95,8 @@ __device__ __forceinline__ void wait_copies() {
 /// Begins to bring `rows` rows of a head, from row `first` on, to a tile; zeros where there are none. `from` is the head's first element,
 /// `stride` lies between its rows. By `threads` threads, of which this one is number `thread`.
 template <class T, int width, int rows, int threads>
-__device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64_t stride, int first, const Heads& all, int thread = threadIdx.x) {
+__device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64_t stride, int first, const Heads& all,
+                                          int thread = threadIdx.x) {
   using Shape = Tile<width>;
   constexpr int pieces = rows * Shape::chunks;
   // Where the threads take whole rows, eight at a time, a thread's chunk and its place in a row are the same in all steps.
@@ -106,7 +109,8 @@ __device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64
       if (is_there)
 #pragma unroll
         for (int k = 0; k < 4; ++k) words[k] = unsigned(place[2 * k].bits) | unsigned(place[2 * k + 1].bits) << 16;
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(target), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(target), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                   : "memory");
     }
   };
   if constexpr (is_regular) {
@@ -132,7 +136,9 @@ __device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64
 
 /// Four matrices of 8 x 8 elements, of which each lane gives the address of one row.
 __device__ __forceinline__ void load_matrices(unsigned (&to)[4], unsigned from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from));
 }
 __device__ __forceinline__ void load_matrices_turned(unsigned (&to)[4], unsigned from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
@@ -149,7 +155,9 @@ class Places {
   static __device__ Places left(unsigned tile) { return Places(tile, threadIdx.x % 16, threadIdx.x % 32 / 16); }
   /// For a right operand whose columns are the tile's rows (16 columns, 16 deep), or turned for a left one (16 deep, 16 rows).
   static __device__ Places right(unsigned tile) { return Places(tile, threadIdx.x % 8 + threadIdx.x % 32 / 16 * 8, threadIdx.x / 8 % 2); }
-  __device__ __forceinline__ unsigned operator()(int row, int chunk) const { return base_ + row * Tile<width>::row_bytes + (chunk << 4 ^ column_); }
+  __device__ __forceinline__ unsigned operator()(int row, int chunk) const {
+    return base_ + row * Tile<width>::row_bytes + (chunk << 4 ^ column_);
+  }
 
  private:
   __device__ Places(unsigned tile, int row, int chunk)
@@ -162,12 +170,12 @@ template <class T>
 __device__ __forceinline__ void multiply(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (std::is_same_v<T, bf16>)
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   else
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /// Sums of 16 rows and 16 columns as a left operand of the next product.
@@ -193,7 +201,8 @@ static __device__ unsigned draw_kept(const Heads& all, std::uint64_t base, std::
     for (int k = 0; k < 4; ++k) kept |= unsigned(drawn.words[k] >> 8 >= all.drop_bound) << k;
     return kept;
   };
-  const std::uint64_t upper = static_cast<std::uint64_t>(first + std::int64_t(group) * all.length), lower = upper + 8 * std::uint64_t(all.length);
+  const std::uint64_t upper = static_cast<std::uint64_t>(first + std::int64_t(group) * all.length),
+                      lower = upper + 8 * std::uint64_t(all.length);
   unsigned kept = kept_of((upper >> 2) + pair) << 4 * pair | kept_of((lower >> 2) + pair) << (16 + 4 * pair);
   kept |= shuffle_xor(kept, 1);
   kept |= shuffle_xor(kept, 2);
@@ -228,7 +237,8 @@ void dispatch_width(int head_dim, F&& f) {
 
 /// Lets a kernel have that much shared memory, and launches it.
 template <class... Parameters, class... Arguments>
-void launch_tiles(void (*kernel)(Parameters...), std::int64_t blocks, int threads, std::size_t bytes, Stream stream, Arguments&&... arguments) {
+void launch_tiles(void (*kernel)(Parameters...), std::int64_t blocks, int threads, std::size_t bytes, Stream stream,
+                  Arguments&&... arguments) {
   use(stream);
   if (bytes > std::size_t(48) << 10)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "cudaFuncSetAttribute");

@@ -14,9 +14,9 @@
 // the moment in which they start together. A block waits only for blocks of lower numbers, which the device has started before.
 //
 // Note [Helpers]
-// Four more warps bring the next tile of queries, wait for the block's turn and pass it on, so that the others wait for neither. They meet at
-// named barriers, which alternate from tile to tile where one side could be there twice before the other. On Hopper the helpers give most of
-// their registers to the others. A block that has all keys and queries of its head needs none.
+// Four more warps bring the next tile of queries, wait for the block's turn and pass it on, so that the others wait for neither. They meet
+// at named barriers, which alternate from tile to tile where one side could be there twice before the other. On Hopper the helpers give
+// most of their registers to the others. A block that has all keys and queries of its head needs none.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -35,7 +35,8 @@ struct Cut {
   static constexpr int blocks = blocks_;    ///< that a multiprocessor has registers for, at least
   static constexpr int keys = warps * 16, threads = warps * 32, everybody = threads + helpers;
   static constexpr bool keeps_fragments = width <= 64;  ///< of keys and values, in registers
-  static constexpr int key_bytes = Tile<width>::bytes(keys), query_bytes = Tile<width>::bytes(queries), score_bytes = Tile<queries>::bytes(keys);
+  static constexpr int key_bytes = Tile<width>::bytes(keys), query_bytes = Tile<width>::bytes(queries),
+                       score_bytes = Tile<queries>::bytes(keys);
   static constexpr int row_bytes = queries * 2 * static_cast<int>(sizeof(float));  ///< log_sums and products
   static constexpr int stage_bytes = 2 * query_bytes + row_bytes;
   static constexpr int bytes(int stages) { return 2 * key_bytes + stages * (score_bytes + stage_bytes); }
@@ -81,8 +82,8 @@ __device__ __forceinline__ float multiply_row(const T* a, const T* b, int size, 
 
 /// products (B, H, T) = the sum of y g over each head; nobody has had a turn.
 template <class T>
-__global__ void __launch_bounds__(block_size) multiply_results(const T* y, const T* g, float* products, int* turns, std::int64_t tiles, int lanes,
-                                                               __grid_constant__ const Heads all) {
+__global__ void __launch_bounds__(block_size) multiply_results(const T* y, const T* g, float* products, int* turns, std::int64_t tiles,
+                                                               int lanes, __grid_constant__ const Heads all) {
   const std::int64_t thread = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = thread / lanes;
   if (thread < tiles) turns[thread] = 0;
   const bool is_there = row < std::int64_t(all.count()) * all.length;
@@ -108,7 +109,8 @@ __device__ __forceinline__ void pass_turn(int* turn, int blocks) {
 /// Adds in global memory, without waiting.
 __device__ __forceinline__ void add_4(float4* to, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "memory");
 #else
 #pragma unroll
   for (int i = 0; i < 4; ++i) atomicAdd(reinterpret_cast<float*>(to) + i, x[i]);
@@ -117,11 +119,16 @@ __device__ __forceinline__ void add_4(float4* to, const float (&x)[4]) {
 
 // Barriers among some warps of a block, by number. Who arrives does not wait; who waits sees what all did before.
 enum Barrier { scores_ready = 1, turn_is_here = 2, tile_ready = 3, tile_done = 5 };  // of the last two, one for even and one for odd tiles
-__device__ __forceinline__ void arrive(int barrier, int threads) { asm volatile("bar.arrive %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory"); }
-__device__ __forceinline__ void wait(int barrier, int threads) { asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory"); }
+__device__ __forceinline__ void arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void wait(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
+}
 
 template <class T, bool drops, class C>
-__global__ void __launch_bounds__(C::everybody, C::blocks) attend_grad(__grid_constant__ const Operands operands, __grid_constant__ const Heads all) {
+__global__ void __launch_bounds__(C::everybody, C::blocks)
+    attend_grad(__grid_constant__ const Operands operands, __grid_constant__ const Heads all) {
   extern __shared__ uint4 shared[];
   constexpr int width = C::width, depth = width / 16;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
@@ -129,7 +136,8 @@ __global__ void __launch_bounds__(C::everybody, C::blocks) attend_grad(__grid_co
   const int key_block = blockIdx.x / all.count(), at = blockIdx.x % all.count(), sequence = at / all.heads, head = at % all.heads;
   const int first_key = key_block * C::keys, key0 = first_key + warp * 16, opened = all.opened(sequence);
   const std::int64_t part = all.row_size(), stride = 3 * part;
-  const std::int64_t from = std::int64_t(sequence) * all.length * stride + head * all.head_dim, from_y = std::int64_t(sequence) * all.length * part + head * all.head_dim;
+  const std::int64_t from = std::int64_t(sequence) * all.length * stride + head * all.head_dim,
+                     from_y = std::int64_t(sequence) * all.length * part + head * all.head_dim;
   const T *const q = static_cast<const T*>(operands.qkv) + from, *const k = q + part, *const v = k + part;
   const T *const y = static_cast<const T*>(operands.y) + from_y, *const g = static_cast<const T*>(operands.g) + from_y;
   T *const dq = static_cast<T*>(operands.dqkv) + from, *const dk = dq + part, *const dv = dk + part;
@@ -165,7 +173,7 @@ __global__ void __launch_bounds__(C::everybody, C::blocks) attend_grad(__grid_co
       give_registers<C::helper_registers>();
 #endif
       const int helper = threadIdx.x - C::threads;
-      const bool is_first = helper < 32, has_turns = gridDim.x > all.count();
+      const bool is_first = helper<32, has_turns = gridDim.x> all.count();
       for (int tile = last_tile; tile >= begin; --tile) {
         if (tile > begin) {
           load_stage.template operator()<C::helpers>(tile - 1, helper);
@@ -193,7 +201,8 @@ __global__ void __launch_bounds__(C::everybody, C::blocks) attend_grad(__grid_co
   load_stage.template operator()<C::threads>(last_tile, threadIdx.x);
   if (is_alone) {
     constexpr int lanes = width / 8 <= 4 ? 4 : width / 8 <= 8 ? 8 : 16;
-    float* const to = reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(shared) + (stage_of(0) - k_tile) + 2 * C::query_bytes) + C::queries;
+    float* const to =
+        reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(shared) + (stage_of(0) - k_tile) + 2 * C::query_bytes) + C::queries;
     for (int row = threadIdx.x / lanes; row < C::queries; row += C::threads / lanes) {
       const std::int64_t place = row < all.length ? row * part : 0;
       const float product = multiply_row(y + place, g + place, all.head_dim, lanes, all.aligned);
@@ -221,7 +230,8 @@ __global__ void __launch_bounds__(C::everybody, C::blocks) attend_grad(__grid_co
     if (tile < last_tile) wait(tile_ready + tile % 2, C::everybody);
     const int first_query = tile * C::queries;
     const unsigned q_tile = stage_of(tile), g_tile = q_tile + C::query_bytes, score_tile = q_tile + C::stage_bytes;
-    const float* const rows = reinterpret_cast<const float*>(reinterpret_cast<const unsigned char*>(shared) + (g_tile + C::query_bytes - k_tile));
+    const float* const rows =
+        reinterpret_cast<const float*>(reinterpret_cast<const unsigned char*>(shared) + (g_tile + C::query_bytes - k_tile));
 
     // A strip goes through three stages, and the next one's products are begun before the last stage, which needs not wait for them.
     float s[C::strip / 8][4], ds[C::strip / 8][4];  // (keys, queries)
@@ -272,7 +282,8 @@ __global__ void __launch_bounds__(C::everybody, C::blocks) attend_grad(__grid_co
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const int column = n * 2 + j, place = strip + column * 8 + pair * 2;
-          const float2 log_sum = *reinterpret_cast<const float2*>(rows + place), product = *reinterpret_cast<const float2*>(rows + C::queries + place);
+          const float2 log_sum = *reinterpret_cast<const float2*>(rows + place),
+                       product = *reinterpret_cast<const float2*>(rows + C::queries + place);
           float p[4];
 #pragma unroll
           for (int e = 0; e < 4; ++e) p[e] = s[column][e] * all.scale2 - (e % 2 ? log_sum.y : log_sum.x);
@@ -344,7 +355,8 @@ __global__ void __launch_bounds__(C::everybody, C::blocks) attend_grad(__grid_co
     const int row = warp % C::row_tiles * 16, column = warp / C::row_tiles * C::columns;
     const int seen = all.causal ? max(min(first_query + row + 16, all.length), opened) : all.length;  // keys that this warp's queries see
     const int deep = max(min(C::warps, (seen - first_key + 15) / 16), 0);
-    float4* const passed = reinterpret_cast<float4*>(operands.sums) + (std::int64_t(at) * tiles + tile) * (C::queries * width / 4) + threadIdx.x;
+    float4* const passed =
+        reinterpret_cast<float4*>(operands.sums) + (std::int64_t(at) * tiles + tile) * (C::queries * width / 4) + threadIdx.x;
     wait(scores_ready, C::threads);
 #pragma unroll
     for (int p = 0; p < C::pieces; ++p) {
@@ -386,7 +398,8 @@ __global__ void __launch_bounds__(C::everybody, C::blocks) attend_grad(__grid_co
             for (int d = 0; d < C::piece / 8; ++d) {
               const int place = column + p * C::piece + d * 8;
               if (place < all.head_dim)
-                *reinterpret_cast<unsigned*>(dq + query * stride + place + pair * 2) = pack_pair<T>(sums[d][half * 2] * all.scale, sums[d][half * 2 + 1] * all.scale);
+                *reinterpret_cast<unsigned*>(dq + query * stride + place + pair * 2) =
+                    pack_pair<T>(sums[d][half * 2] * all.scale, sums[d][half * 2 + 1] * all.scale);
             }
         }
       }
@@ -403,14 +416,16 @@ __global__ void __launch_bounds__(C::everybody, C::blocks) attend_grad(__grid_co
       if (d * 8 < all.head_dim) {
         const std::int64_t place = key * stride + d * 8 + pair * 2;
         *reinterpret_cast<unsigned*>(dk + place) = pack_pair<T>(k_sums[d][half * 2] * all.scale, k_sums[d][half * 2 + 1] * all.scale);
-        *reinterpret_cast<unsigned*>(dv + place) = pack_pair<T>(v_sums[d][half * 2] * all.inverse_keep, v_sums[d][half * 2 + 1] * all.inverse_keep);
+        *reinterpret_cast<unsigned*>(dv + place) =
+            pack_pair<T>(v_sums[d][half * 2] * all.inverse_keep, v_sums[d][half * 2 + 1] * all.inverse_keep);
       }
   }
 }
 
 template <class T, bool drops, class C>
 void launch_grad(const View& qkv, const View& y, const View& log_sums, const View& g, const View& dqkv, const Heads& all) {
-  const std::int64_t heads = std::int64_t(all.batch) * all.heads, tiles = (all.length + C::queries - 1) / C::queries, blocks = (all.length + C::keys - 1) / C::keys;
+  const std::int64_t heads = std::int64_t(all.batch) * all.heads, tiles = (all.length + C::queries - 1) / C::queries,
+                     blocks = (all.length + C::keys - 1) / C::keys;
   const bool is_alone = tiles == 1 && blocks == 1;
   const auto bytes_if = [](bool is_needed, std::int64_t count) { return is_needed ? static_cast<std::size_t>(count) * 4 : 0; };
   const Workspace products(bytes_if(!is_alone, heads * all.length), qkv.stream);
@@ -419,16 +434,18 @@ void launch_grad(const View& qkv, const View& y, const View& log_sums, const Vie
   if (!is_alone) {
     int lanes = 1;
     while (lanes * 8 < all.head_dim) lanes *= 2;
-    launch(multiply_results<T>, blocks_for(heads * all.length * lanes), block_size, 0, qkv.stream, y.as<const T>(), g.as<const T>(), products.as<float>(),
-           turns.as<int>(), blocks > 1 ? heads * tiles : 0, lanes, all);
+    launch(multiply_results<T>, blocks_for(heads * all.length * lanes), block_size, 0, qkv.stream, y.as<const T>(), g.as<const T>(),
+           products.as<float>(), turns.as<int>(), blocks > 1 ? heads * tiles : 0, lanes, all);
   }
-  const Operands operands{qkv.data, y.data, g.data, log_sums.as<const float>(), products.as<const float>(), dqkv.data, sums.as<float>(), turns.as<int>()};
+  const Operands operands{qkv.data,  y.data,           g.data,         log_sums.as<const float>(), products.as<const float>(),
+                          dqkv.data, sums.as<float>(), turns.as<int>()};
   launch_tiles(attend_grad<T, drops, C>, blocks * heads, C::everybody, C::bytes(tiles > 1 ? 2 : 1), qkv.stream, operands, all);
 }
 
 }  // namespace
 
-void flash_attention_grad(Cuda, const View& qkv, const View& y, const View& log_sums, const View& g, const Attention& attention, const View& dqkv) {
+void flash_attention_grad(Cuda, const View& qkv, const View& y, const View& log_sums, const View& g, const Attention& attention,
+                          const View& dqkv) {
   if (y.numel() == 0) return;
   Heads all = heads_of(qkv, attention);
   all.aligned = all.aligned && is_aligned(y.data, 16) && is_aligned(g.data, 16);

@@ -36,7 +36,8 @@ __global__ void __launch_bounds__(block_size) add_squares(const T* x, std::int64
   if (threadIdx.x == 0) sums[blockIdx.x] = total;
 }
 
-__global__ void __launch_bounds__(block_size) finish(const double* sums, std::int64_t count, __grid_constant__ const GradientFactor result) {
+__global__ void __launch_bounds__(block_size)
+    finish(const double* sums, std::int64_t count, __grid_constant__ const GradientFactor result) {
   double sum = 0;
   for (std::int64_t i = threadIdx.x; i < count; i += block_size) sum += sums[i];
   const double total = block_reduce<PlusOp<double>>(sum);

@@ -60,7 +60,8 @@ class OwnedGraphStream final : public backend::GraphStream {
 
   std::unique_ptr<backend::Graph> record(const std::function<void()>& work, std::span<const Input> inputs, std::uint64_t* number) override {
     static_assert(most_inputs == InputCopies::most);
-    if (inputs.size() > most_inputs) fail("cuda", "expected at most " + std::to_string(most_inputs) + " inputs of a graph but got " + std::to_string(inputs.size()));
+    if (inputs.size() > most_inputs)
+      fail("cuda", "expected at most " + std::to_string(most_inputs) + " inputs of a graph but got " + std::to_string(inputs.size()));
     use(get());
     InputCopies copies;
     copies.number_at = number;
@@ -79,7 +80,8 @@ class OwnedGraphStream final : public backend::GraphStream {
     const cudaError_t code = cudaStreamEndCapture(handle(get()), &graph);
     if (code != cudaSuccess) {
       cudaGetLastError();
-      fail("cuda", std::string("expected work that can be recorded as a graph, without a wait for the device, but got ") + cudaGetErrorString(code));
+      fail("cuda", std::string("expected work that can be recorded as a graph, without a wait for the device, but got ") +
+                       cudaGetErrorString(code));
     }
     return std::make_unique<RecordedGraph>(graph, copies, get());
   }

@@ -103,8 +103,8 @@ void gather(Cuda, const View& x, const View& index, const View& y, int dim) {
     for_pieces(layout_along(dim, y, index, x), [&](const Layout<3>& layout, const std::int64_t* offsets) {
       const std::int64_t count = layout.numel();
       launch(gather_elements<Bits>, blocks_for(count), block_size, 0, y.stream, x.as<const Bits>() + offsets[2],
-             index.as<const std::int64_t>() + offsets[1], y.as<Bits>() + offsets[0], layout, static_cast<std::uint32_t>(count), x.shape[dim],
-             x.strides[dim]);
+             index.as<const std::int64_t>() + offsets[1], y.as<Bits>() + offsets[0], layout, static_cast<std::uint32_t>(count),
+             x.shape[dim], x.strides[dim]);
     });
   });
 }

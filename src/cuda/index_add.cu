@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(ranking_threads)
 }
 
 /// Sort keys: the indices, with N for those outside [0, N).
-__global__ void __launch_bounds__(block_size) index_keys(const std::int64_t* index, std::int64_t stride, std::uint32_t count, std::uint32_t length,
-                                                         std::uint32_t* keys, std::uint32_t* positions) {
+__global__ void __launch_bounds__(block_size) index_keys(const std::int64_t* index, std::int64_t stride, std::uint32_t count,
+                                                         std::uint32_t length, std::uint32_t* keys, std::uint32_t* positions) {
   const std::uint32_t i = blockIdx.x * block_size + threadIdx.x;
   if (i >= count) return;
   const std::int64_t at = index[i * stride];
@@ -91,7 +91,9 @@ template <class C>
 struct Partials {
   C* sums;
   std::uint32_t columns, pieces, rows;
-  __device__ C& head(std::uint32_t a, std::uint32_t piece, std::uint32_t c) const { return sums[(std::int64_t(a) * pieces + piece) * columns + c]; }
+  __device__ C& head(std::uint32_t a, std::uint32_t piece, std::uint32_t c) const {
+    return sums[(std::int64_t(a) * pieces + piece) * columns + c];
+  }
   __device__ C& tail(std::uint32_t a, std::uint32_t piece, std::uint32_t c) const { return head(rows + a, piece, c); }
 };
 
@@ -102,9 +104,8 @@ __device__ __forceinline__ std::int64_t place_of(const Operands& o, std::uint32_
 
 /// A block takes `across` columns of block_size / across pieces.
 template <class C, class T>
-__global__ void __launch_bounds__(block_size)
-    add_pieces(__grid_constant__ const Sorted sorted, __grid_constant__ const Operands o, Partials<C> partials, unsigned across, unsigned tiles,
-               unsigned groups) {
+__global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const Sorted sorted, __grid_constant__ const Operands o,
+                                                         Partials<C> partials, unsigned across, unsigned tiles, unsigned groups) {
   const unsigned group = blockIdx.x / tiles % groups;
   const std::uint32_t a = blockIdx.x / tiles / groups;
   const std::uint32_t c = blockIdx.x % tiles * across + threadIdx.x % across;
@@ -162,8 +163,8 @@ __device__ std::uint32_t run_end(const Sorted& sorted, std::uint32_t key, std::u
 /// A block per piece: where a run begins there and leaves, adds up what it left in this piece and the next ones. The
 /// partial sums are shared among block_size / across threads per column, each taking every nth in ascending order.
 template <class C, class T>
-__global__ void __launch_bounds__(block_size)
-    add_runs(__grid_constant__ const Sorted sorted, __grid_constant__ const Operands o, Partials<C> partials, unsigned across, unsigned tiles) {
+__global__ void __launch_bounds__(block_size) add_runs(__grid_constant__ const Sorted sorted, __grid_constant__ const Operands o,
+                                                       Partials<C> partials, unsigned across, unsigned tiles) {
   __shared__ C shared[block_size];
   const std::uint32_t piece = blockIdx.x / tiles % sorted.pieces, a = blockIdx.x / tiles / sorted.pieces;
   const std::uint32_t end = (piece + 1) * piece_length;
@@ -212,12 +213,14 @@ void index_add_as(const View& y, const View& source, const Sorted& sorted) {
 
   unsigned across = 1;
   while (across < 128 && across < columns) across *= 2;
-  const unsigned tiles = (columns + across - 1) / across, per_block = block_size / across, groups = (sorted.pieces + per_block - 1) / per_block;
-  launch(add_pieces<C, T>, blocks_for(source.shape[0] * groups * tiles, 1), block_size, 0, y.stream, sorted, o, partials, across, tiles, groups);
+  const unsigned tiles = (columns + across - 1) / across, per_block = block_size / across,
+                 groups = (sorted.pieces + per_block - 1) / per_block;
+  launch(add_pieces<C, T>, blocks_for(source.shape[0] * groups * tiles, 1), block_size, 0, y.stream, sorted, o, partials, across, tiles,
+         groups);
   if (sorted.pieces == 1) return;
   const unsigned narrow = std::min(across, 32u), narrow_tiles = (columns + narrow - 1) / narrow;
-  launch(add_runs<C, T>, blocks_for(source.shape[0] * sorted.pieces * narrow_tiles, 1), block_size, 0, y.stream, sorted, o, partials, narrow,
-         narrow_tiles);
+  launch(add_runs<C, T>, blocks_for(source.shape[0] * sorted.pieces * narrow_tiles, 1), block_size, 0, y.stream, sorted, o, partials,
+         narrow, narrow_tiles);
 }
 
 }  // namespace
@@ -234,9 +237,9 @@ void index_add(Cuda, const View& y, const View& index, const View& source) {
   const Workspace memory((is_ranked ? 2 : 4) * n * sizeof(std::uint32_t), stream);
   auto *const sorted_keys = memory.as<std::uint32_t>(), *const sorted_positions = sorted_keys + n;
   if (is_ranked) {
-    launch(sort_by_rank, blocks_for(count, ranked_per_block), ranking_threads, ranking_room(static_cast<std::uint32_t>(count)) * sizeof(std::uint32_t), stream,
-           index.as<const std::int64_t>(), index.strides[0], static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(length), sorted_keys,
-           sorted_positions);
+    launch(sort_by_rank, blocks_for(count, ranked_per_block), ranking_threads,
+           ranking_room(static_cast<std::uint32_t>(count)) * sizeof(std::uint32_t), stream, index.as<const std::int64_t>(),
+           index.strides[0], static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(length), sorted_keys, sorted_positions);
   } else {
     auto *const keys = sorted_positions + n, *const positions = keys + n;
     launch(index_keys, blocks_for(count), block_size, 0, stream, index.as<const std::int64_t>(), index.strides[0],

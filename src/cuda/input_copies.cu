@@ -21,7 +21,8 @@ dim3 grid_for(const InputCopies& copies) {
   std::size_t longest = 0;
   for (int i = 0; i < copies.count; ++i) longest = std::max(longest, copies.all[i].bytes);
   constexpr std::size_t most_blocks = 1024;
-  return dim3(static_cast<unsigned>(std::clamp<std::size_t>(longest / (sizeof(uint4) * block_size), 1, most_blocks)), static_cast<unsigned>(std::max(copies.count, 1)));
+  return dim3(static_cast<unsigned>(std::clamp<std::size_t>(longest / (sizeof(uint4) * block_size), 1, most_blocks)),
+              static_cast<unsigned>(std::max(copies.count, 1)));
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ struct InputCopies {
   bool empty() const { return count == 0 && !number_at; }
 };
 
-/// The kernel node that does these copies, as a launch and as parameters for a graph's node; `copies` must outlive the call that takes them.
+/// The kernel node that does these copies, as a launch and as parameters for a graph's node; `copies` must outlive the call that takes
+/// them.
 void copy_inputs(const InputCopies& copies, Stream stream);
 void set_inputs(cudaGraphExec_t executable, cudaGraphNode_t node, const InputCopies& copies);
 

@@ -11,7 +11,8 @@ namespace tern::gpu {
 /// Throws Error, `[cuda] what: the runtime's words`.
 [[noreturn]] void fail_call(cudaError_t code, const char* what);
 inline void check(cudaError_t code, const char* what) {
-  if (code != cudaSuccess) [[unlikely]] fail_call(code, what);
+  if (code != cudaSuccess) [[unlikely]]
+    fail_call(code, what);
 }
 
 inline cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }

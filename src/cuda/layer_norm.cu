@@ -1,5 +1,4 @@
 #include "cuda/layer_norm.cuh"
-
 #include "ops/kernels/layer_norm.h"
 
 // LayerNorm and RMSNorm of rows, with what precedes them in a transformer: s = residual + dropout(x + bias). A team of threads keeps a
@@ -70,7 +69,9 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, alignment, with
     }
     __pipeline_commit();
   };
-  const auto leading_of = [&](std::int64_t row) { return a.centered && row < a.rows && columns > 0 ? convert<float>(a.x[row * columns]) : 0; };
+  const auto leading_of = [&](std::int64_t row) {
+    return a.centered && row < a.rows && columns > 0 ? convert<float>(a.x[row * columns]) : 0;
+  };
   std::int64_t begin = std::int64_t(team.cluster()) * plan.rows;
   if constexpr (walking) fetch(begin + team.group());
   float next = walking && !with_branch ? leading_of(begin) : 0;
@@ -105,8 +106,7 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, alignment, with
     if (with_branch && a.residual) {
 #pragma unroll
       for (int v = 0; v < (with_branch ? vectors : 1); ++v)
-        if (first + v * stride < existing)
-          residual[v] = walking ? slots[pitch + v * 32] : read_once<width>(a.residual + at + v * stride);
+        if (first + v * stride < existing) residual[v] = walking ? slots[pitch + v * 32] : read_once<width>(a.residual + at + v * stride);
     }
     const float leading = with_branch ? 0 : walking ? next : leading_of(row);
     begin += std::int64_t(gridDim.x / plan.cluster) * plan.rows;
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, alignment, with
       if (first + v * stride < existing) {
         float gamma[width], beta[width];
         if constexpr (keeping) {
-          const auto read = [&](const W* here, float(&parameter)[width]) {
+          const auto read = [&](const W* here, float (&parameter)[width]) {
             if constexpr (alignment == Alignment::skewed) unpack<T>(shifted<T, width>(here[0], here[1], skew), parameter);
             else unpack<T>(here[1], parameter);
           };
@@ -285,7 +285,8 @@ bool normalize_in_registers(const LayerNormArguments& a) {
   const std::int64_t rows = a.x.shape[0], columns = a.x.shape[1];
   const Alignment alignment = alignment_of<T>(columns, {&a.x, &a.gamma, &a.beta, &a.residual, &a.bias, &a.sum, &a.y});
   constexpr int widest = width_of<T, Alignment::whole>;
-  const int elements = alignment == Alignment::single ? elements_per_thread<T, Alignment::single> : elements_per_thread<T, Alignment::whole>;
+  const int elements =
+      alignment == Alignment::single ? elements_per_thread<T, Alignment::single> : elements_per_thread<T, Alignment::whole>;
   const Plan plan = plan_rows(columns + (alignment == Alignment::skewed ? widest - 1 : 0), elements,
                               alignment == Alignment::single ? 1 : widest, row_block, 32, max_threads, has_clusters(stream));
   if (plan.threads == 0) return false;
@@ -316,7 +317,7 @@ bool normalize_in_registers(const LayerNormArguments& a) {
   unsigned clusters = blocks_for(rows, plan.rows);
   std::size_t shared = 0;
   if (walking) {
-    shared = plan.block() * elements * sizeof(T) * 2;  // with the residual's vectors
+    shared = plan.block() * elements * sizeof(T) * 2;                         // with the residual's vectors
     if (!a.sum.data) shared = (3 * plan.block() + 2) * elements * sizeof(T);  // with gamma's and beta's
     use(stream);
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "cudaFuncSetAttribute");
@@ -333,9 +334,21 @@ void layer_norm(Cuda, const LayerNormArguments& a) {
   bool done = false;
   const bool is_short = dispatch_short_floats(a.x.dtype, [&]<class T>() { done = normalize_in_registers<T>(a); });
   if (done) return;
-  const AnyForward any{a.x.data,   a.gamma.data, a.beta.data, a.residual.data, a.bias.data,
-                       a.sum.data, a.y.data,     a.mean.data, a.rstd.data,     a.x.dtype,
-                       is_short ? DType::f32 : DType::f64, a.x.shape[1], a.eps, a.centered, Dropout<double>(a.p, a.draws)};
+  const AnyForward any{a.x.data,
+                       a.gamma.data,
+                       a.beta.data,
+                       a.residual.data,
+                       a.bias.data,
+                       a.sum.data,
+                       a.y.data,
+                       a.mean.data,
+                       a.rstd.data,
+                       a.x.dtype,
+                       is_short ? DType::f32 : DType::f64,
+                       a.x.shape[1],
+                       a.eps,
+                       a.centered,
+                       Dropout<double>(a.p, a.draws)};
   launch(normalize_any, blocks_for(a.x.shape[0], 1), block_size, 0, a.y.stream, any);
 }
 

@@ -131,9 +131,11 @@ class Team {
   static __device__ void wait(__mbarrier_t* barrier, bool parity) {
 #if __CUDA_ARCH__ >= 900
     constexpr std::uint32_t nanoseconds = 1u << 20;  // at most, before it looks again
-    while (!__mbarrier_try_wait_parity(barrier, parity, nanoseconds)) {}
+    while (!__mbarrier_try_wait_parity(barrier, parity, nanoseconds)) {
+    }
 #else
-    while (!__mbarrier_test_wait_parity(barrier, parity)) {}
+    while (!__mbarrier_test_wait_parity(barrier, parity)) {
+    }
 #endif
   }
 
@@ -150,8 +152,8 @@ class Team {
           "{\n\t.reg .b32 there, barrier;\n\t"
           "mapa.shared::cluster.u32 there, %0, %2;\n\t"
           "mapa.shared::cluster.u32 barrier, %1, %2;\n\t"
-          "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%3, %4}, [barrier];\n\t}" ::
-          "r"(address_of(sums + at)), "r"(arrived), "r"(lane), "f"(value.x), "f"(value.y)
+          "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%3, %4}, [barrier];\n\t}" ::"r"(address_of(sums + at)),
+          "r"(arrived), "r"(lane), "f"(value.x), "f"(value.y)
           : "memory");
     }
     wait(barrier, turn_ / 2 & 1);

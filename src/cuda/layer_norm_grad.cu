@@ -24,14 +24,14 @@ struct Backward {
   const T *s, *gamma, *g, *g_sum;  ///< gamma and g_sum may be null
   const float *mean, *rstd;        ///< mean: null where rows were not centered
   T *dx, *dbranch;
-  float* partials;                 ///< (clusters, 3 or 2, columns): of dgamma, dbeta and dbias; null where none is asked for
+  float* partials;  ///< (clusters, 3 or 2, columns): of dgamma, dbeta and dbias; null where none is asked for
   std::int64_t rows;
-  std::int64_t share, end;         ///< cluster c has rows from c / period share on, below that + end, every `step`th for each of its teams
+  std::int64_t share, end;  ///< cluster c has rows from c / period share on, below that + end, every `step`th for each of its teams
   std::int64_t step;
-  unsigned period;                 ///< and of these those of c % period, a team's neighbours in its block being as far apart
-  std::int64_t stride, ahead;      ///< elements in a step, and to the row that is fetched while one is worked on
+  unsigned period;             ///< and of these those of c % period, a team's neighbours in its block being as far apart
+  std::int64_t stride, ahead;  ///< elements in a step, and to the row that is fetched while one is worked on
   int columns;
-  float inverse;                   ///< 1 / columns
+  float inverse;  ///< 1 / columns
   Dropout<float> dropout;
 };
 
@@ -191,16 +191,18 @@ __global__ void __launch_bounds__(max_threads, 1) differentiate_rows(__grid_cons
   asm volatile("griddepcontrol.launch_dependents;");  // what adds up the parts may get ready
 #endif
   float* const partials = a.partials + std::int64_t(team.cluster()) * sums * a.columns;
-  const auto leave = [&](float* sums_of_row, const float(&values)[vectors][width]) {
+  const auto leave = [&](float* sums_of_row, const float (&values)[vectors][width]) {
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
       if (v >= count) continue;
       if constexpr (alignment == Alignment::whole) {
-        *reinterpret_cast<Vector<float, width>*>(sums_of_row + first + v * stride) = reinterpret_cast<const Vector<float, width>&>(values[v]);
+        *reinterpret_cast<Vector<float, width>*>(sums_of_row + first + v * stride) =
+            reinterpret_cast<const Vector<float, width>&>(values[v]);
       } else {
 #pragma unroll
         for (int k = 0; k < width; ++k)
-          if (static_cast<unsigned>(first + v * stride + k) < static_cast<unsigned>(a.columns)) sums_of_row[first + v * stride + k] = values[v][k];
+          if (static_cast<unsigned>(first + v * stride + k) < static_cast<unsigned>(a.columns))
+            sums_of_row[first + v * stride + k] = values[v][k];
       }
     }
   };
@@ -300,12 +302,17 @@ __global__ void __launch_bounds__(block_size)
 }
 
 void differentiate_any_rows(const LayerNormGradArguments& a) {
-  const AnyBackward any{a.s.data, a.gamma.data, a.mean.data, a.rstd.data, a.g.data,   a.g_sum.data, a.dx.data, a.dbranch.data,
-                        a.s.dtype, a.s.dtype == DType::f64 ? DType::f64 : DType::f32, a.s.shape[0], a.s.shape[1], a.centered,
-                        Dropout<double>(a.p, a.draws)};
+  const AnyBackward any{a.s.data,     a.gamma.data,
+                        a.mean.data,  a.rstd.data,
+                        a.g.data,     a.g_sum.data,
+                        a.dx.data,    a.dbranch.data,
+                        a.s.dtype,    a.s.dtype == DType::f64 ? DType::f64 : DType::f32,
+                        a.s.shape[0], a.s.shape[1],
+                        a.centered,   Dropout<double>(a.p, a.draws)};
   const auto add_columns = [&](const View& of, bool times_u, const View& out) {
-    if (out.data) launch(add_columns_any, blocks_for(any.columns, 32), block_size, 0, a.dx.stream, any, of.data, times_u, out.data,
-                         a.write == Write::accumulate);
+    if (out.data)
+      launch(add_columns_any, blocks_for(any.columns, 32), block_size, 0, a.dx.stream, any, of.data, times_u, out.data,
+             a.write == Write::accumulate);
   };
   add_columns(a.g, true, a.dgamma);  // before dx, which may take the place of g
   add_columns(a.g, false, a.dbeta);
@@ -330,7 +337,8 @@ bool differentiate_in_registers(const LayerNormGradArguments& a) {
   const bool with_branch = a.dbias.data || a.p > 0, with_sums = a.dgamma.data || a.dbeta.data || a.dbias.data;
   const auto kernel_for = [&]<bool branch>() {
     if (alignment == Alignment::single) return differentiate_rows<T, Alignment::single, branch>;
-    return alignment == Alignment::skewed ? differentiate_rows<T, Alignment::skewed, branch> : differentiate_rows<T, Alignment::whole, branch>;
+    return alignment == Alignment::skewed ? differentiate_rows<T, Alignment::skewed, branch>
+                                          : differentiate_rows<T, Alignment::whole, branch>;
   };
   const auto kernel = with_branch ? kernel_for.template operator()<true>() : kernel_for.template operator()<false>();
   const std::size_t shared = plan.block() * shared_per_thread;

@@ -168,7 +168,9 @@ struct Dropout {
   C keep, scale;        ///< 1 - p and its inverse
 
   Dropout(double p, PhiloxState state)
-      : draws(state), bound(static_cast<std::uint32_t>(std::ceil(std::min(std::max(0.0, p), 1.0) * 0x1p24))), keep(static_cast<C>(1 - p)),
+      : draws(state),
+        bound(static_cast<std::uint32_t>(std::ceil(std::min(std::max(0.0, p), 1.0) * 0x1p24))),
+        keep(static_cast<C>(1 - p)),
         scale(1 / keep) {}
 
   __device__ std::uint64_t position() const { return draws.offset + (bound > 0 && draws.base ? *draws.base : 0); }

@@ -16,8 +16,16 @@ static bool multiply_rows(const View& x, const View& weight, const View& bias, c
   const bool has_bias = bias.data != nullptr;
   if (y.numel() == 0 || x.shape[1] == 0 || !has_rows(x) || !has_rows(weight) || (has_bias && bias.strides[0] != 1 && bias.shape[0] != 1))
     return false;
-  const Product product{.dtype = y.dtype, .precision = context().matmul_precision, .epilogue = epilogue, .a_transposed = true, .m = y.shape[1],
-                        .n = y.shape[0], .k = x.shape[1], .a_leading = weight.strides[0], .b_leading = x.strides[0], .c_leading = y.shape[1]};
+  const Product product{.dtype = y.dtype,
+                        .precision = context().matmul_precision,
+                        .epilogue = epilogue,
+                        .a_transposed = true,
+                        .m = y.shape[1],
+                        .n = y.shape[0],
+                        .k = x.shape[1],
+                        .a_leading = weight.strides[0],
+                        .b_leading = x.strides[0],
+                        .c_leading = y.shape[1]};
   return multiply(product, {.a = weight.data, .b = x.data, .c = y.data, .bias = bias.data, .before_gelu = before_gelu}, 1, y.stream);
 }
 

@@ -2,10 +2,10 @@
 #include "cuda/loss_rows.cuh"
 #include "ops/kernels/loss.h"
 
-// Cross-entropy of rows of logits, from five classes to any number. A warp or a block takes a row: its loss is one reading, the gradient one
-// reading and one writing, and both together are two readings of which the second finds the row in a cache. What counts is bytes on
-// their way from memory: a thread asks for four vectors of 16 bytes before it looks at the first, and for its first ones before it knows the
-// row's target; and a thread has several such rounds of a row, so that the end of a row, where threads wait for each other, is seldom.
+// Cross-entropy of rows of logits, from five classes to any number. A warp or a block takes a row: its loss is one reading, the gradient
+// one reading and one writing, and both together are two readings of which the second finds the row in a cache. What counts is bytes on
+// their way from memory: a thread asks for four vectors of 16 bytes before it looks at the first, and for its first ones before it knows
+// the row's target; and a thread has several such rounds of a row, so that the end of a row, where threads wait for each other, is seldom.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -29,7 +29,7 @@ template <class C, class T, bool held>
 __device__ __forceinline__ Sums<C> sums_of(const Rows<C, T>& rows, const Share<T>& share, Held<T, held>& row) {
   const bool with_logits = rows.smoothing != C(0);
   Sums<C> sums;
-  row.for_rounds(share, [&](unsigned first, const uint4 (&words)[unroll]) {
+  row.for_rounds(share, [&](unsigned first, const uint4(&words)[unroll]) {
     sums.raise(largest<C, T>(words));
 #pragma unroll
     for (unsigned u = 0; u < unroll; ++u) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void write_gradient(const Rows<C, T>& rows, const Sha
   const C at_target = hits ? derivative(convert<C>(share.row[target])) - factor * rows.sharp : C(0);
   // The two rows are equally far from an aligned address, unless one has neighbours without gaps and the other has not.
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(out + share.head) % 16 == 0;
-  row.for_rounds(share, [&](unsigned first, const uint4 (&words)[unroll]) {
+  row.for_rounds(share, [&](unsigned first, const uint4(&words)[unroll]) {
 #pragma unroll
     for (unsigned u = 0; u < unroll; ++u) {
       if (!share.has(first, u)) continue;
@@ -185,8 +185,8 @@ struct Result {
 /// Each block adds up a share of the rows; the last stage is a block's own if it is the only one.
 template <class C>
 __global__ void __launch_bounds__(writing_threads)
-    add_losses(const C* losses, const std::int64_t* targets, const C* weights, std::int64_t ignore_index, std::int64_t count, Totals<C>* parts,
-               Result<C> result) {
+    add_losses(const C* losses, const std::int64_t* targets, const C* weights, std::int64_t ignore_index, std::int64_t count,
+               Totals<C>* parts, Result<C> result) {
   Totals<C> totals{};
 #pragma unroll 8
   for (std::int64_t n = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x; n < count; n += std::int64_t(gridDim.x) * blockDim.x) {
@@ -299,8 +299,8 @@ void cross_entropy_grad(Cuda, const View& x, const View& lse, const TokenTargets
 
 void cross_entropy_with_grad(Cuda, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses) {
   with_rows(x, tokens, writing_threads, [&]<class C, class T>(const Rows<C, T>& rows, unsigned blocks, unsigned block) {
-    // Registers for whole rows leave room for half as many threads: on an H200, (5120, 10000) in float32 then take 106 us in place of 131, but
-    // in bf16, which has twice the arithmetic for a byte, 71 in place of 63.
+    // Registers for whole rows leave room for half as many threads: on an H200, (5120, 10000) in float32 then take 106 us in place of 131,
+    // but in bf16, which has twice the arithmetic for a byte, 71 in place of 63.
     constexpr bool can_hold = std::is_same_v<T, float>;
     const bool is_held = can_hold && rows.columns <= std::int64_t(rounds * unroll * width<T>) * rows.threads;
     launch(is_held ? losses_and_gradients_of_rows<C, T, can_hold> : losses_and_gradients_of_rows<C, T, false>, blocks, block, 0,
@@ -323,8 +323,8 @@ void scale(Cuda, std::span<const Scaling> all, const LossGradient& of_loss) {
         most_threads = std::max(most_threads, vectors ? count / width<T> : count);
       }
       if (most_threads == 0) continue;
-      launch(scaled<computed_t<T>, T>, dim3(blocks_for(most_threads), static_cast<unsigned>(some.size())), block_size, 0, some[0].y.stream, scalings,
-             Factors<computed_t<T>>(of_loss));
+      launch(scaled<computed_t<T>, T>, dim3(blocks_for(most_threads), static_cast<unsigned>(some.size())), block_size, 0, some[0].y.stream,
+             scalings, Factors<computed_t<T>>(of_loss));
     }
   });
 }

@@ -28,7 +28,8 @@ inline constexpr unsigned unroll = 4, rounds = 4;
 template <class T>
 inline constexpr int width = 16 / sizeof(T);  ///< elements of a vector
 
-/// Vectors stay in the form in which they are read and written, one instruction for each; structures of 16-bit numbers would be taken apart.
+/// Vectors stay in the form in which they are read and written, one instruction for each; structures of 16-bit numbers would be taken
+/// apart.
 template <class T, class C>
 __device__ __forceinline__ void unpack(const uint4& word, C (&values)[width<T>]) {
   if constexpr (is_half<T>) {
@@ -53,7 +54,8 @@ __device__ __forceinline__ unsigned largest_pair(unsigned a, unsigned b) {
 template <class T, class C>
 __device__ __forceinline__ uint4 pack(const C (&values)[width<T>]) {
   if constexpr (is_half<T>) {
-    return {pack_pair<T>(values[0], values[1]), pack_pair<T>(values[2], values[3]), pack_pair<T>(values[4], values[5]), pack_pair<T>(values[6], values[7])};
+    return {pack_pair<T>(values[0], values[1]), pack_pair<T>(values[2], values[3]), pack_pair<T>(values[4], values[5]),
+            pack_pair<T>(values[6], values[7])};
   } else {
     Vector<T, width<T>> elements;
 #pragma unroll
@@ -94,8 +96,8 @@ __device__ __forceinline__ C largest(const uint4 (&words)[unroll]) {
   }
 }
 
-/// How far a thread is in its part of a row: the largest logit, and the sums of e^(logit - top) and of the logits, where they are wanted. No
-/// logits yet: any lower bound but -inf, whose difference to itself is NaN.
+/// How far a thread is in its part of a row: the largest logit, and the sums of e^(logit - top) and of the logits, where they are wanted.
+/// No logits yet: any lower bound but -inf, whose difference to itself is NaN.
 template <class C>
 struct Sums {
   C top = C(-0x1p100), powers = 0, logits = 0;
@@ -154,8 +156,8 @@ struct Rows {
   unsigned threads;  ///< that share a row: 32, or the block's
 };
 
-/// A thread's share of a row. Vectors begin at an aligned address, in long rows at one where a line of memory begins; the elements before the
-/// first and behind the last of them, fewer than there are threads, go to the first threads.
+/// A thread's share of a row. Vectors begin at an aligned address, in long rows at one where a line of memory begins; the elements before
+/// the first and behind the last of them, fewer than there are threads, go to the first threads.
 template <class T>
 struct Share {
   std::int64_t n;
@@ -164,8 +166,10 @@ struct Share {
 
   template <class C>
   __device__ explicit Share(const Rows<C, T>& rows)
-      : n(std::int64_t(blockIdx.x) * (blockDim.x / rows.threads) + threadIdx.x / rows.threads), lane(threadIdx.x % rows.threads),
-        threads(rows.threads), row(rows.x + n * rows.stride) {
+      : n(std::int64_t(blockIdx.x) * (blockDim.x / rows.threads) + threadIdx.x / rows.threads),
+        lane(threadIdx.x % rows.threads),
+        threads(rows.threads),
+        row(rows.x + n * rows.stride) {
     const unsigned boundary = threads > 32 ? 128 : 16, misaligned = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(row) % boundary);
     head = static_cast<unsigned>(min(rows.columns, std::int64_t((boundary - misaligned) % boundary / sizeof(T))));
     vectors = static_cast<unsigned>((rows.columns - head) / width<T>);

@@ -104,9 +104,18 @@ __global__ void __launch_bounds__(block_size)
 class Multiplication {
  public:
   Multiplication(const Batch& p, DType dtype, double alpha, Write write, Stream stream)
-      : p_(p), dtype_(dtype), write_(write), stream_(stream), handle_(cublas(stream)), types_(types_of(dtype)),
-        element_(static_cast<std::int64_t>(size_of(dtype))), alpha_(alpha), beta_(write == Write::accumulate ? 1 : 0), a_(operation_of(p.m, p.k, p.a_strides[0], p.a_strides[1])),
-        b_(operation_of(p.k, p.n, p.b_strides[0], p.b_strides[1])), c_(operation_of(p.m, p.n, p.c_strides[0], p.c_strides[1])) {
+      : p_(p),
+        dtype_(dtype),
+        write_(write),
+        stream_(stream),
+        handle_(cublas(stream)),
+        types_(types_of(dtype)),
+        element_(static_cast<std::int64_t>(size_of(dtype))),
+        alpha_(alpha),
+        beta_(write == Write::accumulate ? 1 : 0),
+        a_(operation_of(p.m, p.k, p.a_strides[0], p.a_strides[1])),
+        b_(operation_of(p.k, p.n, p.b_strides[0], p.b_strides[1])),
+        c_(operation_of(p.m, p.n, p.c_strides[0], p.c_strides[1])) {
     if (a_.leading == 0 || b_.leading == 0 || c_.leading == 0 || c_.transpose != CUBLAS_OP_N)
       fail("matmul", "expected operands with one unit stride and c with contiguous rows");
   }
@@ -139,8 +148,16 @@ class Multiplication {
 
   /// By cuBLASLt, `count` products; d is the batch's dimension.
   bool by_plan(const Addresses& at, std::int64_t count, int d) const {
-    Product q{.dtype = dtype_, .precision = context().matmul_precision, .write = write_, .a_transposed = b_.transpose == CUBLAS_OP_T,
-              .b_transposed = a_.transpose == CUBLAS_OP_T, .m = p_.n, .n = p_.m, .k = p_.k, .a_leading = b_.leading, .b_leading = a_.leading,
+    Product q{.dtype = dtype_,
+              .precision = context().matmul_precision,
+              .write = write_,
+              .a_transposed = b_.transpose == CUBLAS_OP_T,
+              .b_transposed = a_.transpose == CUBLAS_OP_T,
+              .m = p_.n,
+              .n = p_.m,
+              .k = p_.k,
+              .a_leading = b_.leading,
+              .b_leading = a_.leading,
               .c_leading = c_.leading};
     if (count > 1) {
       q.count = count;
@@ -153,8 +170,9 @@ class Multiplication {
 
   void one(const Addresses& at) const {
     if (by_plan(at, 1, 0)) return;
-    check(cublasGemmEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, alpha_.as(types_.compute), at.b, types_.data, b_.leading, at.a,
-                          types_.data, a_.leading, beta_.as(types_.compute), at.c, types_.data, c_.leading, types_.compute, CUBLAS_GEMM_DEFAULT),
+    check(cublasGemmEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, alpha_.as(types_.compute), at.b, types_.data, b_.leading,
+                          at.a, types_.data, a_.leading, beta_.as(types_.compute), at.c, types_.data, c_.leading, types_.compute,
+                          CUBLAS_GEMM_DEFAULT),
           "cublasGemmEx");
   }
 
@@ -165,8 +183,8 @@ class Multiplication {
       const std::int64_t offsets[3] = {first * batch.strides[0][d], first * batch.strides[1][d], first * batch.strides[2][d]};
       const Addresses at = moved(base, offsets);
       if (by_plan(at, std::min(most, batch.sizes[d] - first), d)) continue;
-      check(cublasGemmStridedBatchedEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, alpha_.as(types_.compute), at.b, types_.data,
-                                          b_.leading, batch.strides[1][d], at.a, types_.data, a_.leading, batch.strides[0][d],
+      check(cublasGemmStridedBatchedEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, alpha_.as(types_.compute), at.b,
+                                          types_.data, b_.leading, batch.strides[1][d], at.a, types_.data, a_.leading, batch.strides[0][d],
                                           beta_.as(types_.compute), at.c, types_.data, c_.leading, batch.strides[2][d],
                                           std::min(most, batch.sizes[d] - first), types_.compute, CUBLAS_GEMM_DEFAULT),
             "cublasGemmStridedBatchedEx");
@@ -189,7 +207,8 @@ class Multiplication {
     const std::int64_t count = p_.batch.numel();
     const Workspace memory(static_cast<std::size_t>(3 * count) * sizeof(char*), stream_);
     char** const addresses = memory.as<char*>();
-    launch(write_addresses, blocks_for(count), block_size, 0, stream_, base, p_.batch, static_cast<std::uint32_t>(count), element_, addresses);
+    launch(write_addresses, blocks_for(count), block_size, 0, stream_, base, p_.batch, static_cast<std::uint32_t>(count), element_,
+           addresses);
     const auto list = [&](int operand) { return reinterpret_cast<void**>(addresses + operand * count); };
     check(cublasGemmBatchedEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, alpha_.as(types_.compute),
                                  const_cast<const void**>(list(1)), types_.data, b_.leading, const_cast<const void**>(list(0)), types_.data,

@@ -27,13 +27,16 @@ struct Values {
   const float *factor, *advance;  ///< see GradientScale
 
   Values(const View& parameters, const View& gradients, const View& master, const GradientScale& scale)
-      : parameter(parameters.as<P>()), gradient(gradients.as<const P>()), factor(scale.factor.as<const float>()),
+      : parameter(parameters.as<P>()),
+        gradient(gradients.as<const P>()),
+        factor(scale.factor.as<const float>()),
         advance(scale.advance.as<const float>()) {
     if constexpr (is_rounded) value = master.as<T>();
     else value = parameter;
   }
   bool is_aligned() const {
-    return gpu::is_aligned(value, width * sizeof(T)) && gpu::is_aligned(parameter, width * sizeof(P)) && gpu::is_aligned(gradient, width * sizeof(P));
+    return gpu::is_aligned(value, width * sizeof(T)) && gpu::is_aligned(parameter, width * sizeof(P)) &&
+           gpu::is_aligned(gradient, width * sizeof(P));
   }
   __device__ bool is_skipped() const { return advance && *advance == 0; }
   __device__ T gradient_factor() const { return factor ? T(*factor) : T(1); }
@@ -68,8 +71,16 @@ struct Adam : Values<P> {
   bool decoupled;
 
   explicit Adam(const AdamArguments& a)
-      : Values<P>(a.parameter, a.gradient, a.master, a.scale), m(a.m.as<T>()), v(a.v.as<T>()), lr(a.lr.as<const float>()),
-        step(a.step.as<const float>()), beta1(a.beta1), beta2(a.beta2), weight_decay(a.weight_decay), eps(T(a.eps)), decoupled(a.decoupled) {}
+      : Values<P>(a.parameter, a.gradient, a.master, a.scale),
+        m(a.m.as<T>()),
+        v(a.v.as<T>()),
+        lr(a.lr.as<const float>()),
+        step(a.step.as<const float>()),
+        beta1(a.beta1),
+        beta2(a.beta2),
+        weight_decay(a.weight_decay),
+        eps(T(a.eps)),
+        decoupled(a.decoupled) {}
   bool is_aligned() const { return Values<P>::is_aligned() && gpu::is_aligned(m, 16) && gpu::is_aligned(v, 16); }
 
   /// What the step number, the learning rate and the gradients' factor make of the formula.
@@ -78,8 +89,15 @@ struct Adam : Values<P> {
   };
   __device__ Factors factors() const {
     const double rate = *lr, t = *step;
-    return {this->gradient_factor(), T(beta1), T(beta2), T(1 - beta1), T(1 - beta2), T(rate / (1 - pow(beta1, t))), T(1 / sqrt(1 - pow(beta2, t))),
-            decoupled ? T(1 - rate * weight_decay) : T(1), decoupled ? T(0) : T(weight_decay)};
+    return {this->gradient_factor(),
+            T(beta1),
+            T(beta2),
+            T(1 - beta1),
+            T(1 - beta2),
+            T(rate / (1 - pow(beta1, t))),
+            T(1 / sqrt(1 - pow(beta2, t))),
+            decoupled ? T(1 - rate * weight_decay) : T(1),
+            decoupled ? T(0) : T(weight_decay)};
   }
 
   template <int n>
@@ -108,8 +126,12 @@ struct Sgd : Values<P> {
   bool nesterov;
 
   explicit Sgd(const SgdArguments& a)
-      : Values<P>(a.parameter, a.gradient, a.master, a.scale), momentum(a.momentum.as<T>()), lr(a.lr.as<const float>()),
-        momentum_factor(T(a.momentum_factor)), weight_decay(T(a.weight_decay)), nesterov(a.nesterov) {}
+      : Values<P>(a.parameter, a.gradient, a.master, a.scale),
+        momentum(a.momentum.as<T>()),
+        lr(a.lr.as<const float>()),
+        momentum_factor(T(a.momentum_factor)),
+        weight_decay(T(a.weight_decay)),
+        nesterov(a.nesterov) {}
   bool is_aligned() const { return Values<P>::is_aligned() && gpu::is_aligned(momentum, 16); }
 
   struct Factors {

@@ -1,9 +1,8 @@
-#include "cuda/partial_sums.h"
-
 #include <algorithm>
 
 #include "cuda/convert.cuh"
 #include "cuda/launch.h"
+#include "cuda/partial_sums.h"
 #include "cuda/warp.cuh"
 #include "tensor/context.h"
 
@@ -48,7 +47,7 @@ __global__ void __launch_bounds__(block_size) add_parts(__grid_constant__ const 
   if (blockIdx.x * across >= sum.columns) return;
   double total = 0;
   if (sum.dtype == DType::f64) total = add_up<double>(sum, column, shared);
-  else total = add_up<float>(sum, column, reinterpret_cast<float(&)[groups][across]>(shared));
+  else total = add_up<float>(sum, column, reinterpret_cast<float (&)[groups][across]>(shared));
   if (threadIdx.x >= across || column >= sum.columns) return;
   const std::int64_t at = column * sum.stride;
   write<AnyFloat>(sum.to, sum.dtype, at, sum.adds ? read<AnyFloat>(sum.to, sum.dtype, at) + total : total);

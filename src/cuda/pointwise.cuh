@@ -21,7 +21,9 @@ struct Input {
   alignas(8) unsigned char number[8] = {};  ///< a computed_t of the input's tag
 
   template <class C>
-  __device__ __forceinline__ C as() const { return *reinterpret_cast<const C*>(number); }
+  __device__ __forceinline__ C as() const {
+    return *reinterpret_cast<const C*>(number);
+  }
 };
 
 /// An input and how to walk through it.
@@ -136,8 +138,8 @@ inline constexpr int vector_width = 16 / static_cast<int>(std::max({sizeof(T)...
 
 /// The second half of vectors_body: the words are there.
 template <class Out, int width, class F, class... In, int... i>
-__device__ __forceinline__ Vector<Out, width> evaluate_words(const F& f, const Inputs<sizeof...(In)>& inputs, std::integer_sequence<int, i...>,
-                                                             const Vector<In, width>&... words) {
+__device__ __forceinline__ Vector<Out, width> evaluate_words(const F& f, const Inputs<sizeof...(In)>& inputs,
+                                                             std::integer_sequence<int, i...>, const Vector<In, width>&... words) {
   return evaluate<Out>(f, expand<In, width>(inputs.at[i], words)...);
 }
 
@@ -198,8 +200,8 @@ __device__ __forceinline__ void elements_body(const F& f, void* out, DType dtype
 }
 
 template <class F, class Out, class... In>
-__global__ void __launch_bounds__(block_size) pointwise_elements(F f, void* out, DType dtype, Inputs<sizeof...(In)> inputs,
-                                                                 Indexer<1 + sizeof...(In)> indexer, std::uint32_t count) {
+__global__ void __launch_bounds__(block_size)
+    pointwise_elements(F f, void* out, DType dtype, Inputs<sizeof...(In)> inputs, Indexer<1 + sizeof...(In)> indexer, std::uint32_t count) {
   elements_body<F, Out, In...>(f, out, dtype, inputs, indexer, count, std::make_integer_sequence<int, sizeof...(In)>());
 }
 
@@ -252,12 +254,12 @@ void pointwise(const F& f, const View& y, const Source (&sources)[sizeof...(In)]
         if (inputs.at[i].access != Access::number)
           fits = detail::find_access(layout, i + 1, inputs.at[i].data, sizes[i], width, vectors.at[i].access);
       if (fits)
-        return launch(detail::pointwise_vectors<F, Out, In...>, blocks_for(count, std::int64_t(block_size) * width), block_size, 0, y.stream,
-                      f, static_cast<Out*>(out), vectors, layout, count);
+        return launch(detail::pointwise_vectors<F, Out, In...>, blocks_for(count, std::int64_t(block_size) * width), block_size, 0,
+                      y.stream, f, static_cast<Out*>(out), vectors, layout, count);
     }
     constexpr int items = detail::items_of<erased_t<In>...>;
-    launch(detail::pointwise_elements<F, erased_t<Out>, erased_t<In>...>, blocks_for(count, block_size * items), block_size, 0, y.stream,
-           f, out, y.dtype, inputs, layout, count);
+    launch(detail::pointwise_elements<F, erased_t<Out>, erased_t<In>...>, blocks_for(count, block_size * items), block_size, 0, y.stream, f,
+           out, y.dtype, inputs, layout, count);
   });
 }
 

@@ -80,11 +80,13 @@ cudaDataType_t data_type(DType dtype) {
 
 MatrixLayout matrix(const Product& p, std::int64_t rows, std::int64_t columns, std::int64_t leading, std::int64_t step) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, data_type(p.dtype), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), leading),
+  check(cublasLtMatrixLayoutCreate(&layout, data_type(p.dtype), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns),
+                                   leading),
         "cublasLtMatrixLayoutCreate");
   MatrixLayout owner(layout);
   const auto count = static_cast<std::int32_t>(p.count);
-  check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)), "cublasLtMatrixLayoutSetAttribute");
+  check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)),
+        "cublasLtMatrixLayoutSetAttribute");
   check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof(step)),
         "cublasLtMatrixLayoutSetAttribute");
   return owner;
@@ -99,7 +101,10 @@ Plan describe(const Product& p) {
   const bool is_double = p.dtype == DType::f64, takes_tf32 = p.dtype == DType::f32 && p.precision == MatmulPrecision::tf32;
   Plan plan;
   cublasLtMatmulDesc_t description = nullptr;
-  check(cublasLtMatmulDescCreate(&description, is_double ? CUBLAS_COMPUTE_64F : takes_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+  check(cublasLtMatmulDescCreate(&description,
+                                 is_double    ? CUBLAS_COMPUTE_64F
+                                 : takes_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                              : CUBLAS_COMPUTE_32F,
                                  is_double ? CUDA_R_64F : CUDA_R_32F),
         "cublasLtMatmulDescCreate");
   plan.description.reset(description);
@@ -150,8 +155,8 @@ std::vector<Candidate> library_algorithms(const Plan& plan, const ProductOperand
 
 /// The best of cuBLASLt's, which has no 3xTF32, and of ours: all that are worth timing, or one. The deep one is first, as where it is no
 /// slower it saves a kernel.
-std::vector<Candidate> ranked_candidates(const Plan& plan, const Product& p, const ProductOperands& at, cublasLtHandle_t library, Stream stream,
-                                         bool are_timed) {
+std::vector<Candidate> ranked_candidates(const Plan& plan, const Product& p, const ProductOperands& at, cublasLtHandle_t library,
+                                         Stream stream, bool are_timed) {
   std::vector<Candidate> candidates;
   if (p.precision != MatmulPrecision::tf32x3) candidates = library_algorithms(plan, at, library, are_timed ? 8 : 1);
   if (are_timed && has_deep_product(p, at, stream)) candidates.insert(candidates.begin(), Candidate{DeepAlgorithm{}});
@@ -183,9 +188,9 @@ cublasStatus_t launch_plan(const Plan& plan, const Product& p, const ProductOper
     return CUBLAS_STATUS_SUCCESS;
   }
   const Factor scale(alpha, p.dtype), keep(p.write == Write::accumulate ? 1 : 0, p.dtype);
-  return cublasLtMatmul(library, plan.description.get(), scale.data(), at.a, plan.a.get(), at.b, plan.b.get(), keep.data(), at.c, plan.c.get(), to,
-                        plan.c.get(), std::get_if<cublasLtMatmulAlgo_t>(&plan.choice.algorithm), workspace.as<void>(), plan.choice.workspace,
-                        handle(stream));
+  return cublasLtMatmul(library, plan.description.get(), scale.data(), at.a, plan.a.get(), at.b, plan.b.get(), keep.data(), at.c,
+                        plan.c.get(), to, plan.c.get(), std::get_if<cublasLtMatmulAlgo_t>(&plan.choice.algorithm), workspace.as<void>(),
+                        plan.choice.workspace, handle(stream));
 }
 
 /// Times the algorithms of one product, as parts of a graph: there the fills that some ask for, and the kernels that add a split sum, cost
@@ -194,12 +199,19 @@ class Trial {
  public:
   Trial(Plan& plan, const Product& product, const ProductOperands& at, double alpha, cublasLtHandle_t library, Stream stream,
         std::size_t workspace_bytes)
-      : plan_(plan), product_(product), at_(at), alpha_(alpha), library_(library), stream_(stream), workspace_(workspace_bytes, stream),
+      : plan_(plan),
+        product_(product),
+        at_(at),
+        alpha_(alpha),
+        library_(library),
+        stream_(stream),
+        workspace_(workspace_bytes, stream),
         bytes_(static_cast<std::size_t>((product.count - 1) * product.c_step + (product.n - 1) * product.c_leading + product.m) *
                size_of(product.dtype)),
         scratch_(product.write == Write::accumulate ? bytes_ : 0, stream),
         // A product that overwrites may be written again and again; one that adds writes its sum elsewhere.
-        to_(product.write == Write::accumulate ? scratch_.as<void>() : at.c), aside_(backend::graph_stream(Cuda{}, stream.device)) {}
+        to_(product.write == Write::accumulate ? scratch_.as<void>() : at.c),
+        aside_(backend::graph_stream(Cuda{}, stream.device)) {}
 
   /// Leaves the plan with the choice. Source of the rule: Note [Choice of algorithms].
   void choose(const std::vector<Candidate>& ranked) {
@@ -240,13 +252,15 @@ class Trial {
     plan_.is_supported = true;
   }
 
-  bool launch(Stream stream) { return launch_plan(plan_, product_, at_, to_, alpha_, library_, workspace_, stream) == CUBLAS_STATUS_SUCCESS; }
+  bool launch(Stream stream) {
+    return launch_plan(plan_, product_, at_, to_, alpha_, library_, workspace_, stream) == CUBLAS_STATUS_SUCCESS;
+  }
 
   Result run(const Candidate& one, double best) {
     // A fifth of a millisecond for each of three samples; what is clearly slower than the best so far gets no second one.
     constexpr double sample_us = 200, hopeless = 1.2;
     take(one);
-    if (!launch(stream_)) return {&one, -1, 0};  // the first launch of a kernel loads it
+    if (!launch(stream_)) return {&one, -1, 0};                        // the first launch of a kernel loads it
     const std::uint64_t checksum = checksum_of(to_, bytes_, stream_);  // waits: from here on the operands are there for any stream
     double us = sample(*recorded(1), 1);
     const int repeats = static_cast<int>(std::clamp(sample_us / us, 1.0, 20.0));

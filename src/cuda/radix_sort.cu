@@ -1,9 +1,8 @@
-#include "cuda/radix_sort.h"
-
 #include <cub/device/device_radix_sort.cuh>
 
 #include "cuda/allocator.h"
 #include "cuda/launch.h"
+#include "cuda/radix_sort.h"
 
 // CUB's radix sort, compiled once for each width of keys: it takes the compiler longer than most of our files.
 namespace tern::gpu {

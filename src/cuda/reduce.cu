@@ -3,7 +3,7 @@
 // The dispatch, and the reductions that take integers.
 namespace tern::gpu {
 
-void reduce_logsumexp(const View& x, const View& y);  // reduce_logsumexp.cu
+void reduce_logsumexp(const View& x, const View& y);              // reduce_logsumexp.cu
 void reduce_extreme(bool largest, const View& x, const View& y);  // reduce_extreme.cu
 
 }  // namespace tern::gpu

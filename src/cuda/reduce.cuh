@@ -89,9 +89,8 @@ __device__ typename Op::Accumulator reduce_span(const Span& span, std::int64_t o
 
 /// `lanes` threads (a power of two, at most 32) per output; `kept` walks x and y.
 template <class Op, class T>
-__global__ void __launch_bounds__(block_size)
-    reduce_by_warps(__grid_constant__ const Span span, __grid_constant__ const Indexer<2> kept, std::uint32_t outputs, unsigned lanes,
-                    Target<Op> target) {
+__global__ void __launch_bounds__(block_size) reduce_by_warps(__grid_constant__ const Span span, __grid_constant__ const Indexer<2> kept,
+                                                              std::uint32_t outputs, unsigned lanes, Target<Op> target) {
   const std::uint32_t output = blockIdx.x * (block_size / lanes) + threadIdx.x / lanes;
   const unsigned lane = threadIdx.x % lanes;
   std::int64_t offsets[2] = {};
@@ -214,7 +213,8 @@ inline unsigned power_of_two(std::int64_t count, unsigned most) {
 /// The number of parts to cut `length` into, at least `shortest` long each, so that `units` of work each become enough blocks.
 inline unsigned chunks_for(std::int64_t length, std::int64_t shortest, std::int64_t units) {
   constexpr std::int64_t enough_blocks = 1024;
-  return static_cast<unsigned>(std::clamp<std::int64_t>(enough_blocks / std::max<std::int64_t>(units, 1), 1, std::max<std::int64_t>(length / shortest, 1)));
+  return static_cast<unsigned>(
+      std::clamp<std::int64_t>(enough_blocks / std::max<std::int64_t>(units, 1), 1, std::max<std::int64_t>(length / shortest, 1)));
 }
 
 }  // namespace detail
@@ -264,7 +264,8 @@ void reduce_spans(const Layout<2>& kept, const Layout<1>& reduced, const void* d
   unsigned lanes = side_by_side ? 1 : detail::power_of_two((length + width - 1) / width, 32);
   while (lanes < 32 && lanes < length && outputs * lanes < enough_threads) lanes *= 2;
   if (length <= long_row * width || outputs * lanes >= enough_threads * (side_by_side ? 1 : 16)) {
-    launch(detail::reduce_by_warps<Op, T>, blocks_for(outputs * lanes), block_size, 0, stream, span, kept, static_cast<std::uint32_t>(outputs), lanes, target);
+    launch(detail::reduce_by_warps<Op, T>, blocks_for(outputs * lanes), block_size, 0, stream, span, kept,
+           static_cast<std::uint32_t>(outputs), lanes, target);
     return;
   }
   const unsigned wanted = detail::chunks_for(length, 8192, outputs);
@@ -305,8 +306,8 @@ bool reduce_tiles(const Layout<2>& kept, const Layout<1>& reduced, const T* data
   shape.rows_per_chunk = (shape.rows + wanted - 1) / wanted;
   shape.chunks = static_cast<unsigned>((shape.rows + shape.rows_per_chunk - 1) / shape.rows_per_chunk);
   with_partials(kept, shape.chunks, target, stream, [&](const Target<Op>& into) {
-    launch(vectors ? detail::reduce_columns<Op, T, widest> : detail::reduce_columns<Op, T, 1>, blocks_for(units * shape.chunks, 1), block_size,
-           0, stream, shape, into);
+    launch(vectors ? detail::reduce_columns<Op, T, widest> : detail::reduce_columns<Op, T, 1>, blocks_for(units * shape.chunks, 1),
+           block_size, 0, stream, shape, into);
   });
   return true;
 }
@@ -316,7 +317,9 @@ template <class Op, class T>
 void reduce_as(const View& x, const View& y, double scale) {
   const Reduction whole(x, y);
   for_pieces(whole.kept, [&](const Layout<2>& kept, const std::int64_t* offsets) {
-    const auto at = [](const View& view, std::int64_t offset) { return view.as<char>() + offset * static_cast<std::int64_t>(size_of(view.dtype)); };
+    const auto at = [](const View& view, std::int64_t offset) {
+      return view.as<char>() + offset * static_cast<std::int64_t>(size_of(view.dtype));
+    };
     const void* data = at(x, offsets[0]);
     const Target<Op> target{at(y, offsets[1]), y.dtype, scale, nullptr, kept.numel()};
     if constexpr (!is_tag<T>) {

@@ -57,7 +57,9 @@ struct AnyAllOp {
   static __device__ std::int32_t identity() { return any ? 0 : 1; }
   static __device__ std::int32_t combine(std::int32_t a, std::int32_t b) { return any ? a | b : a & b; }
   template <class C>
-  static __device__ void add(std::int32_t& found, C value) { found = combine(found, value != C(0)); }
+  static __device__ void add(std::int32_t& found, C value) {
+    found = combine(found, value != C(0));
+  }
   static __device__ bool finish(std::int32_t found, double) { return found != 0; }
 };
 

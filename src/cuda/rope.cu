@@ -17,7 +17,7 @@ struct Rows {
   const computed_t<T>* table;
   std::int64_t strides[3];  ///< of x along batch, head, position
   unsigned heads, length, pairs;
-  std::int64_t count;       ///< of pairs in all rows
+  std::int64_t count;  ///< of pairs in all rows
   bool inverse;
 };
 
@@ -42,8 +42,15 @@ void rope(Cuda, const View& x, const View& table, const View& y, bool inverse) {
   if (y.numel() == 0) return;
   dispatch_floats(x.dtype, "rope", [&]<class T>() {
     const std::int64_t pairs = x.shape[3] / 2;
-    const Rows<T> rows{x.as<const T>(), y.as<T>(), table.as<const computed_t<T>>(), {x.strides[0], x.strides[1], x.strides[2]},
-                       static_cast<unsigned>(x.shape[1]), static_cast<unsigned>(x.shape[2]), static_cast<unsigned>(pairs), y.numel() / 2, inverse};
+    const Rows<T> rows{x.as<const T>(),
+                       y.as<T>(),
+                       table.as<const computed_t<T>>(),
+                       {x.strides[0], x.strides[1], x.strides[2]},
+                       static_cast<unsigned>(x.shape[1]),
+                       static_cast<unsigned>(x.shape[2]),
+                       static_cast<unsigned>(pairs),
+                       y.numel() / 2,
+                       inverse};
     launch(turn_pairs<T>, blocks_for(rows.count), block_size, 0, y.stream, rows);
   });
 }

@@ -19,9 +19,7 @@ struct Sight {
   const C* padding = nullptr;  ///< null: nothing is added
   std::int64_t limit = 0;
 
-  __device__ bool operator()(std::int64_t column) const {
-    return column < limit && (!padding || padding[column] > C(hidden_padding));
-  }
+  __device__ bool operator()(std::int64_t column) const { return column < limit && (!padding || padding[column] > C(hidden_padding)); }
 };
 
 /// Out of line: 64-bit division is long, and rarely needed.
@@ -154,7 +152,7 @@ __device__ __forceinline__ float scale_of(float top, const Exponent& exponential
 }
 
 template <class T, int width, int vectors, bool aligned>
-__global__ void __launch_bounds__(most_threads, width * vectors <= 8 ? 3 : 2)
+__global__ void __launch_bounds__(most_threads, width* vectors <= 8 ? 3 : 2)
     softmax_of_teams(Team team, const T* x, T* y, __grid_constant__ const Rows<float> rows) {
   __shared__ Parts<float2> parts;
   announce(team);
@@ -207,7 +205,8 @@ __global__ void __launch_bounds__(most_threads, width * vectors <= 8 ? 3 : 2)
 /// keep the memory busy. Here a row lies in shared memory as it came, each vector where only the thread that copied it reads; the
 /// exponentials are computed twice.
 template <class T, bool aligned>
-__global__ void __launch_bounds__(most_threads, 3) softmax_in_shared(Team team, const T* x, T* y, __grid_constant__ const Rows<float> rows) {
+__global__ void __launch_bounds__(most_threads, 3)
+    softmax_in_shared(Team team, const T* x, T* y, __grid_constant__ const Rows<float> rows) {
   constexpr int width = 8, vectors = elements_in_shared / width;
   __shared__ Parts<float2> parts;
   extern __shared__ uint4 copies[];
@@ -264,8 +263,7 @@ __global__ void __launch_bounds__(most_threads, 3) softmax_in_shared(Team team, 
 
 /// Rows too long for the largest team, and f64: a block per row at a time, two readings.
 template <class T>
-__global__ void __launch_bounds__(most_threads)
-    softmax_in_two_readings(const T* x, T* y, __grid_constant__ const Rows<compute_t<T>> rows) {
+__global__ void __launch_bounds__(most_threads) softmax_in_two_readings(const T* x, T* y, __grid_constant__ const Rows<compute_t<T>> rows) {
   using C = compute_t<T>;
   using Op = LogSumExpOp<C>;
   __shared__ ScaledSum<C> shared;
@@ -315,7 +313,7 @@ void attention_softmax(Cuda, const View& x, const SoftmaxMask& mask, const View&
   const std::int64_t rows_per_batch = x.dims() > 2 ? count / x.shape[0] : count;
   dispatch_floats(x.dtype, "attention_softmax", [&]<class T>() {
     using C = compute_t<T>;
-    const Rows<C> rows{count,       columns, queries, rows_per_batch, mask.padding.as<const C>(), mask.prefix.as<const std::int64_t>(),
+    const Rows<C> rows{count,      columns, queries, rows_per_batch, mask.padding.as<const C>(), mask.prefix.as<const std::int64_t>(),
                        mask.causal};
     if constexpr (!std::is_same_v<T, double>) {
       Rowwise kind = rowwise<T>({x, y}, columns);

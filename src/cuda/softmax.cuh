@@ -177,7 +177,8 @@ __device__ __forceinline__ void write_vector(T* row, int column, int columns, co
     if constexpr (std::is_same_v<T, float>) {
       word = {__float_as_uint(values[0]), __float_as_uint(values[1]), __float_as_uint(values[2]), __float_as_uint(values[3])};
     } else {
-      word = {pack_pair<T>(values[0], values[1]), pack_pair<T>(values[2], values[3]), pack_pair<T>(values[4], values[5]), pack_pair<T>(values[6], values[7])};
+      word = {pack_pair<T>(values[0], values[1]), pack_pair<T>(values[2], values[3]), pack_pair<T>(values[4], values[5]),
+              pack_pair<T>(values[6], values[7])};
     }
     *reinterpret_cast<uint4*>(row + column) = word;
   }

@@ -47,7 +47,7 @@ struct KeptInShared {
 constexpr bool is_kept_in_shared(int elements) { return elements == 32; }
 
 template <class T, int width, int vectors, bool aligned>
-__global__ void __launch_bounds__(most_threads, width * vectors == 16 ? 2 : 3)
+__global__ void __launch_bounds__(most_threads, width* vectors == 16 ? 2 : 3)
     softmax_grad_of_teams(Team team, const T* y, const T* g, T* dx, std::int64_t count, std::int64_t row_length) {
   __shared__ Parts<float> parts;
   announce(team);
@@ -58,8 +58,7 @@ __global__ void __launch_bounds__(most_threads, width * vectors == 16 ? 2 : 3)
 
   std::conditional_t<is_kept_in_shared(width * vectors), KeptInShared<T, width, vectors>, Kept<T, width, vectors>> kept;
 #pragma unroll
-  for (int i = 0; i < vectors; ++i)
-    kept.read(i, place.column(i) < columns, y + start + place.column(i), g + start + place.column(i));
+  for (int i = 0; i < vectors; ++i) kept.read(i, place.column(i) < columns, y + start + place.column(i), g + start + place.column(i));
   kept.await();
   float mean = 0;  // of g, weighted with y
 #pragma unroll

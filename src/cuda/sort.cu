@@ -26,7 +26,8 @@ __device__ std::uint64_t key_of(const void* data, DType dtype, std::int64_t offs
     case DType::f64: {
       const double value = static_cast<const double*>(data)[offset];
       if (value != value) return ~std::uint64_t(0);
-      return order_preserving<std::uint64_t>(static_cast<std::uint64_t>(__double_as_longlong(value == 0 ? 0.0 : value)), std::uint64_t(1) << 63);
+      return order_preserving<std::uint64_t>(static_cast<std::uint64_t>(__double_as_longlong(value == 0 ? 0.0 : value)), std::uint64_t(1)
+                                                                                                                             << 63);
     }
     case DType::f32: {
       const float value = static_cast<const float*>(data)[offset];
@@ -69,8 +70,8 @@ __global__ void __launch_bounds__(block_size)
 
 template <class Bits>
 __global__ void __launch_bounds__(block_size)
-    take_sorted(const Bits* x, __grid_constant__ const Indexer<1> indexer, const std::uint32_t* positions, std::uint32_t count, Divider length,
-                Bits* values, std::int64_t* indices) {
+    take_sorted(const Bits* x, __grid_constant__ const Indexer<1> indexer, const std::uint32_t* positions, std::uint32_t count,
+                Divider length, Bits* values, std::int64_t* indices) {
   const std::uint32_t i = blockIdx.x * block_size + threadIdx.x;
   if (i >= count) return;
   const std::uint32_t position = positions[i];
@@ -89,7 +90,8 @@ __global__ void __launch_bounds__(block_size)
   positions[i] = i;
 }
 
-__global__ void __launch_bounds__(block_size) widen_positions(const std::uint32_t* positions, std::int64_t count, std::int64_t* y, std::int64_t stride) {
+__global__ void __launch_bounds__(block_size)
+    widen_positions(const std::uint32_t* positions, std::int64_t count, std::int64_t* y, std::int64_t stride) {
   const std::int64_t i = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
   if (i < count) y[i * stride] = positions[i];
 }
@@ -100,7 +102,10 @@ struct Pairs {
   Pairs(std::int64_t count, Stream stream)
       : keys_memory(2 * static_cast<std::size_t>(count) * sizeof(Key), stream),
         positions_memory(2 * static_cast<std::size_t>(count) * sizeof(std::uint32_t), stream),
-        keys(keys_memory.as<Key>()), sorted_keys(keys + count), positions(positions_memory.as<std::uint32_t>()), sorted(positions + count) {}
+        keys(keys_memory.as<Key>()),
+        sorted_keys(keys + count),
+        positions(positions_memory.as<std::uint32_t>()),
+        sorted(positions + count) {}
   Workspace keys_memory, positions_memory;
   Key *keys, *sorted_keys;
   std::uint32_t *positions, *sorted;
@@ -125,8 +130,8 @@ void sort(Cuda, const View& x, const View& values, const View& indices, bool des
   const Indexer<1> indexer(layout_of(x.shape, {x.strides}));
 
   const Pairs<std::uint64_t> pairs(count, stream);
-  launch(make_keys, blocks_for(count), block_size, 0, stream, x.data, x.dtype, indexer, n, divider, key_bits, descending, with_rows, pairs.keys,
-         pairs.positions);
+  launch(make_keys, blocks_for(count), block_size, 0, stream, x.data, x.dtype, indexer, n, divider, key_bits, descending, with_rows,
+         pairs.keys, pairs.positions);
   sort_pairs(pairs.keys, pairs.sorted_keys, pairs.positions, pairs.sorted, count, with_rows ? key_bits + row_bits : key_bits, stream);
   const std::uint32_t* sorted = pairs.sorted;
   if (!with_rows && rows > 1) {

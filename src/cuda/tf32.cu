@@ -1,5 +1,3 @@
-#include "cuda/tf32.h"
-
 #include <algorithm>
 #include <cmath>
 #include <mutex>
@@ -9,6 +7,7 @@
 #include "cuda/convert.cuh"
 #include "cuda/launch.h"
 #include "cuda/tensor_map.h"
+#include "cuda/tf32.h"
 #include "cuda/tf32_tiles.cuh"
 #include "ops/kernels/matmul.h"
 
@@ -79,7 +78,12 @@ double time_of(const Tf32Cut& cut, std::int64_t tiles_of_c, std::int64_t steps, 
   const int splits = cut.cluster * cut.groups;
   const auto units = static_cast<double>(tiles_of_c * splits);
   const double rounds = std::ceil(units / blocks_at_once), each = static_cast<double>((steps + splits - 1) / splits);
-  const double step = is_single ? (!right_along ? 0.68 : cut.width == 80 ? 0.42 : 0.57) : (!right_along ? 1.26 : cut.width == 80 ? 0.77 : 1.12);
+  const double step = is_single ? (!right_along      ? 0.68
+                                   : cut.width == 80 ? 0.42
+                                                     : 0.57)
+                                : (!right_along      ? 1.26
+                                   : cut.width == 80 ? 0.77
+                                                     : 1.12);
   double time = 3.3 + rounds * (each * step + 1.6);
   if (cut.cluster > 1) time += 2;
   if (cut.groups > 1) {
@@ -94,8 +98,9 @@ double time_of(const Tf32Cut& cut, std::int64_t tiles_of_c, std::int64_t steps, 
 std::vector<Tf32Cut> tf32_cuts(const Product& p, const ProductOperands& at, Stream stream) {
   constexpr int most_splits = 64;
   const auto fits = [](const void* data, std::int64_t leading) { return is_aligned(data, 16) && leading % 4 == 0; };
-  if (p.dtype != DType::f32 || p.count != 1 || p.epilogue == Epilogue::bias_gelu || std::min(p.m, p.n) < 64 || p.k < tile_depth || p.m % 2 != 0 ||
-      !fits(at.a, p.a_leading) || !fits(at.b, p.b_leading) || !fits(at.c, p.c_leading) || !kernels::has_tf32x3(Cuda{}, stream.device))
+  if (p.dtype != DType::f32 || p.count != 1 || p.epilogue == Epilogue::bias_gelu || std::min(p.m, p.n) < 64 || p.k < tile_depth ||
+      p.m % 2 != 0 || !fits(at.a, p.a_leading) || !fits(at.b, p.b_leading) || !fits(at.c, p.c_leading) ||
+      !kernels::has_tf32x3(Cuda{}, stream.device))
     return {};
   const bool a_along = p.a_transposed, b_along = !p.b_transposed;
   const std::int64_t steps = tiles(p.k, tile_depth);
@@ -114,7 +119,8 @@ std::vector<Tf32Cut> tf32_cuts(const Product& p, const ProductOperands& at, Stre
         for (int groups = 1; cluster * groups <= std::min<std::int64_t>(steps, most_splits); ++groups) {
           const Tf32Cut cut{turned, width, cluster, groups};
           if (cluster > 1 && tiles_of_c * cluster * groups > capacity.blocks[cluster]) continue;  // its blocks have one tile each
-          cuts.emplace_back(time_of(cut, tiles_of_c, steps, p.precision == MatmulPrecision::tf32, right_along, capacity.blocks[cluster]), cut);
+          cuts.emplace_back(time_of(cut, tiles_of_c, steps, p.precision == MatmulPrecision::tf32, right_along, capacity.blocks[cluster]),
+                            cut);
         }
     }
   }
@@ -145,7 +151,8 @@ void multiply_tf32(const Product& p, const ProductOperands& at, void* to, double
   problem.cluster = cut.cluster;
   problem.groups = cut.groups;
   const std::size_t count = static_cast<std::size_t>(problem.row_tiles) * static_cast<std::size_t>(problem.column_tiles);
-  const Workspace partial(cut.groups > 1 ? count * static_cast<std::size_t>(cut.groups * tile_rows * cut.width) * sizeof(float) : 0, stream);
+  const Workspace partial(cut.groups > 1 ? count * static_cast<std::size_t>(cut.groups * tile_rows * cut.width) * sizeof(float) : 0,
+                          stream);
   if (cut.groups > 1) {
     problem.partial = partial.as<float4>();
     problem.arrived = arrivals(stream, count * static_cast<std::size_t>(cut.cluster));
@@ -156,10 +163,11 @@ void multiply_tf32(const Product& p, const ProductOperands& at, void* to, double
     use(stream);
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "cudaFuncSetAttribute");
     if (cut.cluster > 1)
-      launch_clusters(kernel, static_cast<unsigned>(problem.units() * cut.cluster), tf32::threads, static_cast<unsigned>(cut.cluster), bytes, stream,
-                      problem);
+      launch_clusters(kernel, static_cast<unsigned>(problem.units() * cut.cluster), tf32::threads, static_cast<unsigned>(cut.cluster),
+                      bytes, stream, problem);
     else
-      launch(kernel, static_cast<unsigned>(std::min(problem.units(), capacity_of(stream).blocks[1])), tf32::threads, bytes, stream, problem);
+      launch(kernel, static_cast<unsigned>(std::min(problem.units(), capacity_of(stream).blocks[1])), tf32::threads, bytes, stream,
+             problem);
   };
   if (p.precision == MatmulPrecision::tf32) with_kernel<1>(left_along, right_along, cut.width, run);
   else with_kernel<3>(left_along, right_along, cut.width, run);

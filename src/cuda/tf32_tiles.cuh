@@ -6,14 +6,14 @@
 
 // Float32 products on Hopper's tensor cores: one of operands rounded to TF32, or Note [Three TF32 products]. Tiles of 128 x `width`
 // elements of c are summed in steps of 32 along the depth. Of a block's four groups of four warps, one thread of the last has the copy
-// engine bring the operands' tiles to shared memory, as many steps ahead as there is room. The third group rounds or splits the right one's,
-// which wgmma takes from there, with the depth innermost. The first two have 64 rows each: they take the left operand to registers, round or
-// split it there and multiply. A block stays for several tiles, and loads the next while it writes one.
+// engine bring the operands' tiles to shared memory, as many steps ahead as there is room. The third group rounds or splits the right
+// one's, which wgmma takes from there, with the depth innermost. The first two have 64 rows each: they take the left operand to registers,
+// round or split it there and multiply. A block stays for several tiles, and loads the next while it writes one.
 //
-// Shared memory has little to spare: of the 1536 cycles in which tensor cores do three products of a step of width 128, their own reads take
-// 768, the copies 256 and the splits 384; of one product's 512 they take 256, 256 and 256, and the left operand 128 more. With cp.async
-// instead of the copy engine the products of a training step took 2.15 ms, and so 1.76. Two groups that take turns with the tensor cores
-// are no faster than two that do not.
+// Shared memory has little to spare: of the 1536 cycles in which tensor cores do three products of a step of width 128, their own reads
+// take 768, the copies 256 and the splits 384; of one product's 512 they take 256, 256 and 256, and the left operand 128 more. With
+// cp.async instead of the copy engine the products of a training step took 2.15 ms, and so 1.76. Two groups that take turns with the tensor
+// cores are no faster than two that do not.
 namespace tern::gpu::tf32 {
 
 inline constexpr int tile_rows = 128, tile_depth = 32;
@@ -48,7 +48,7 @@ struct Problem {
 template <int products, int width>
 struct Stage {
   float left[tile_rows * tile_depth];
-  float right[width * tile_depth];                   ///< wgmma cuts off what TF32 has no room for: of three, this is the large part as it is
+  float right[width * tile_depth];  ///< wgmma cuts off what TF32 has no room for: of three, this is the large part as it is
   float rest[products == 3 ? width * tile_depth : 1];
 };
 template <int width>
@@ -209,8 +209,10 @@ struct Places {
 /// Writes to c what a thread has of some eights of columns, the j-th, the (j + stride)-th and so on: two elements of its row, two of its
 /// other one. All that is read is read before the first is written. is_whole: the tile lies within c.
 template <bool turned, bool is_whole, int width, int count>
-__device__ __forceinline__ void write_eights(const Problem& p, const Cursor& at, const Places& places, int j, int stride, float4 (&values)[count]) {
-  const std::int64_t row = std::int64_t(at.row_tile) * tile_rows + places.row, column = std::int64_t(at.column_tile) * width + j * 8 + places.column;
+__device__ __forceinline__ void write_eights(const Problem& p, const Cursor& at, const Places& places, int j, int stride,
+                                             float4 (&values)[count]) {
+  const std::int64_t row = std::int64_t(at.row_tile) * tile_rows + places.row,
+                     column = std::int64_t(at.column_tile) * width + j * 8 + places.column;
   const int between_rows = places.other_row - places.row;
   const std::int64_t first = turned ? column * p.c_leading + row : row * p.c_leading + column;
   const std::int64_t next = turned ? stride * 8 * p.c_leading : stride * 8, other = turned ? between_rows : between_rows * p.c_leading;
@@ -241,7 +243,8 @@ __device__ __forceinline__ void write_eights(const Problem& p, const Cursor& at,
 #pragma unroll
     for (int t = 0; t < count; ++t) {
       if (!has(t)) continue;
-      const float2 before = has_row ? read(t, first + t * next) : float2{}, others = has_other ? read(t, first + t * next + other) : float2{};
+      const float2 before = has_row ? read(t, first + t * next) : float2{},
+                   others = has_other ? read(t, first + t * next + other) : float2{};
       values[t] = {values[t].x + before.x, values[t].y + before.y, values[t].z + others.x, values[t].w + others.y};
     }
   }
@@ -293,7 +296,7 @@ __device__ __forceinline__ void add_and_write(const Problem& p, const Cursor& at
   float4* const of_tile = p.partial + (std::int64_t(tile) * p.groups * eights + rank) * multipliers + thread;
   float4* const of_group = of_tile + at.group * eights * multipliers;
   // The sums of `count` parts of several eights of the share, from the slot-th on, so that many reads are under way.
-  const auto add = [&](int slot, int count, float4 (&totals)[together], auto part) {
+  const auto add = [&](int slot, int count, float4(&totals)[together], auto part) {
 #pragma unroll 1
     for (int i0 = 0; i0 < count; i0 += ahead)
 #pragma unroll
@@ -436,7 +439,8 @@ __device__ __forceinline__ void multiply_tiles(const Problem& p, Stage<products,
       hold(sums);
       release(used - 1);
     }
-    const bool is_whole = std::int64_t(at.row_tile + 1) * tile_rows <= p.left.size && std::int64_t(at.column_tile + 1) * width <= p.right.size;
+    const bool is_whole =
+        std::int64_t(at.row_tile + 1) * tile_rows <= p.left.size && std::int64_t(at.column_tile + 1) * width <= p.right.size;
     if (p.cluster > 1 || p.groups > 1) add_and_write<width>(p, at, places, sums, reinterpret_cast<float4*>(memory), shared);
     else if (p.turned) is_whole ? write_tile<true, true, width>(p, at, places, sums) : write_tile<true, false, width>(p, at, places, sums);
     else is_whole ? write_tile<false, true, width>(p, at, places, sums) : write_tile<false, false, width>(p, at, places, sums);

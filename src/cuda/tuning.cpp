@@ -39,8 +39,7 @@ Words words_of(const ProductAlgorithm& algorithm) {
 
 ProductAlgorithm algorithm_of(const Words& words) {
   if (words[0] == 2) return DeepAlgorithm{};
-  if (words[0] == 1)
-    return Tf32Cut{words[1] != 0, static_cast<int>(words[2]), static_cast<int>(words[3]), static_cast<int>(words[4])};
+  if (words[0] == 1) return Tf32Cut{words[1] != 0, static_cast<int>(words[2]), static_cast<int>(words[3]), static_cast<int>(words[4])};
   cublasLtMatmulAlgo_t algorithm;
   std::memcpy(&algorithm, &words[1], sizeof(algorithm));
   return algorithm;

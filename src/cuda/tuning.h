@@ -19,13 +19,13 @@ using ProductAlgorithm = std::variant<cublasLtMatmulAlgo_t, Tf32Cut, DeepAlgorit
 /// Note [Choice of algorithms]
 /// cuBLASLt ranks its algorithms by a model of the device that is off by up to a fifth (a head of 10,000 classes: 697 us, where its
 /// second choice takes 578), so the first eight are timed once for each new kind of product, in a graph. A fill of four bytes before a
-/// product takes 6 us there. In TF32 the first four of tf32_cuts are timed with them, for 3xTF32 those alone, and of 16-bit floats the kernel
-/// of deep_product.h, which counts as the first choice. Which one wins decides how sums are split, and so the last bits. To give the same
-/// bits in every later run on a machine, the choice is kept in a file, $XDG_CACHE_HOME/tern or ~/.cache/tern, one for each kind of GPU and
-/// version of cuBLAS; and another than the first choice is taken only where it is faster by more than the noise, and among equals one whose
-/// result is the first's bit for bit. Nothing is timed while a graph is recorded, nor for products that take no time: those get the first
-/// of cuBLASLt's. With TERN_TUNE=0 in the environment all do, and the file is neither read nor written: the same bits on every machine of a
-/// kind.
+/// product takes 6 us there. In TF32 the first four of tf32_cuts are timed with them, for 3xTF32 those alone, and of 16-bit floats the
+/// kernel of deep_product.h, which counts as the first choice. Which one wins decides how sums are split, and so the last bits. To give the
+/// same bits in every later run on a machine, the choice is kept in a file, $XDG_CACHE_HOME/tern or ~/.cache/tern, one for each kind of GPU
+/// and version of cuBLAS; and another than the first choice is taken only where it is faster by more than the noise, and among equals one
+/// whose result is the first's bit for bit. Nothing is timed while a graph is recorded, nor for products that take no time: those get the
+/// first of cuBLASLt's. With TERN_TUNE=0 in the environment all do, and the file is neither read nor written: the same bits on every
+/// machine of a kind.
 bool tuning_is_on();
 
 /// The choice that an earlier product or process made.

@@ -7,8 +7,9 @@ namespace tern::kernels {
 namespace {
 
 template <class F>
-constexpr bool serves_integers = std::is_same_v<F, functors::Neg> || std::is_same_v<F, functors::Abs> || std::is_same_v<F, functors::Sign> ||
-                                 std::is_same_v<F, functors::Square> || std::is_same_v<F, functors::Relu> || std::is_same_v<F, functors::Clamp>;
+constexpr bool serves_integers =
+    std::is_same_v<F, functors::Neg> || std::is_same_v<F, functors::Abs> || std::is_same_v<F, functors::Sign> ||
+    std::is_same_v<F, functors::Square> || std::is_same_v<F, functors::Relu> || std::is_same_v<F, functors::Clamp>;
 
 }  // namespace
 

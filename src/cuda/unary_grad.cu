@@ -10,7 +10,9 @@ template <class F>
 struct Gradient {
   F f;
   template <class T>
-  __device__ T operator()(T g, T x, T y) const { return g * f.grad(x, y); }
+  __device__ T operator()(T g, T x, T y) const {
+    return g * f.grad(x, y);
+  }
 };
 
 }  // namespace

@@ -88,9 +88,7 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 }
 
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) {
-  const auto refuse = [&](const std::string& reason) {
-    throw FileError(fmt::format("{}: could not be read: {}", path.string(), reason));
-  };
+  const auto refuse = [&](const std::string& reason) { throw FileError(fmt::format("{}: could not be read: {}", path.string(), reason)); };
   // Non-blocking, so that opening a pipe returns, and the check below can refuse it.
   const Closer file{::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
   struct stat status;

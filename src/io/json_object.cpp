@@ -56,9 +56,7 @@ JsonObject& JsonObject::set(std::string_view key, std::string_view value) { retu
 JsonObject& JsonObject::set(std::string_view key, bool value) { return set_text(key, value ? "true" : "false"); }
 JsonObject& JsonObject::set(std::string_view key, double value) { return set_text(key, text_of(value)); }
 JsonObject& JsonObject::set(std::string_view key, const JsonObject& value) { return set_text(key, value.dump()); }
-JsonObject& JsonObject::set(std::string_view key, const std::vector<std::string>& values) {
-  return set_text(key, text_of(values));
-}
+JsonObject& JsonObject::set(std::string_view key, const std::vector<std::string>& values) { return set_text(key, text_of(values)); }
 JsonObject& JsonObject::set(std::string_view key, const std::vector<std::int64_t>& values) {
   return set_text(key, fmt::format("[{}]", fmt::join(values, ", ")));
 }

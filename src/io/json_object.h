@@ -22,9 +22,7 @@ class JsonObject {
   JsonObject& set(std::string_view key, bool value);
   /// The shortest text that reads back as the same number; NaN and infinities, which JSON lacks, become null.
   JsonObject& set(std::string_view key, double value);
-  JsonObject& set(std::string_view key, std::integral auto value) {
-    return set_integer(key, static_cast<std::int64_t>(value));
-  }
+  JsonObject& set(std::string_view key, std::integral auto value) { return set_integer(key, static_cast<std::int64_t>(value)); }
   JsonObject& set(std::string_view key, const JsonObject& value);
   JsonObject& set(std::string_view key, const std::vector<std::string>& values);
   JsonObject& set(std::string_view key, const std::vector<std::int64_t>& values);

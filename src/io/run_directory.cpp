@@ -17,9 +17,7 @@ namespace {
 /// What marks a config.json as ours; the number is the layout's version.
 constexpr const char* marker = "tern_run";
 
-[[noreturn]] void refuse(const fs::path& path, const std::string& reason) {
-  throw FileError(fmt::format("{}: {}", path.string(), reason));
-}
+[[noreturn]] void refuse(const fs::path& path, const std::string& reason) { throw FileError(fmt::format("{}: {}", path.string(), reason)); }
 
 /// True for a directory whose config.json carries the marker. A damaged config.json is not ours to remove.
 bool holds_run(const fs::path& path) {
@@ -123,8 +121,7 @@ JsonLog::~JsonLog() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-JsonLog::JsonLog(JsonLog&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+JsonLog::JsonLog(JsonLog&& other) noexcept : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 void JsonLog::write(const JsonObject& object) {
   const std::string line = object.dump() + "\n";

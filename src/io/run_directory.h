@@ -22,8 +22,7 @@ class RunDirectory {
   /// Makes the directory, its parents included, removes what an earlier run left there, and writes config.json.
   /// Throws FileError if the directory holds something else or cannot be written; directories made on the way are
   /// removed again. Call it when the input has been checked, so that a bad input leaves no directory.
-  static RunDirectory create(const std::filesystem::path& path, const JsonObject& config,
-                             Existing existing = Existing::replace_run);
+  static RunDirectory create(const std::filesystem::path& path, const JsonObject& config, Existing existing = Existing::replace_run);
   /// Throws as create() would for a directory that it would refuse, and changes nothing: a program can call it before it
   /// reads a large corpus.
   static void check(const std::filesystem::path& path, Existing existing = Existing::replace_run);

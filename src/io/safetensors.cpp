@@ -67,8 +67,7 @@ class Reader {
     std::uint64_t length = 0;
     if (size < sizeof length) fail(fmt::format("expected a safetensors file of at least 8 bytes but got {}", size));
     read_bytes(&length, sizeof length);
-    if (length > max_header_bytes)
-      fail(fmt::format("expected a header of at most {} bytes but got {}", max_header_bytes, length));
+    if (length > max_header_bytes) fail(fmt::format("expected a header of at most {} bytes but got {}", max_header_bytes, length));
     if (length > size - sizeof length)
       fail(fmt::format("expected a header of {} bytes but the file ends after {}", length, size - sizeof length));
     std::string json(static_cast<std::size_t>(length), '\0');
@@ -162,7 +161,8 @@ Metadata load_safetensors_into(const std::filesystem::path& path, std::span<cons
       reader.fail(fmt::format("tensor {}: expected shape {} but the file has {}", quote_name(entry.name), to_string(target.shape()),
                               to_string(entry.shape)));
     if (target.dtype() != entry.dtype && !(is_floating(target.dtype()) && is_floating(entry.dtype)))
-      reader.fail(fmt::format("tensor {}: expected {} but the file has {}", quote_name(entry.name), name(target.dtype()), name(entry.dtype)));
+      reader.fail(
+          fmt::format("tensor {}: expected {} but the file has {}", quote_name(entry.name), name(target.dtype()), name(entry.dtype)));
     destinations.push_back(&target);
     by_name.erase(found);
   }

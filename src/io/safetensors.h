@@ -25,8 +25,7 @@ struct TensorFile {
 /// Writes tensors of any dtype, device and strides. The same tensors give the same bytes, whatever their order; the old
 /// file stays until the new one is whole. Throws Error for a name that is empty, reserved or given twice; FileError if
 /// the file cannot be written.
-void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
-                      const Metadata& metadata = {});
+void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors, const Metadata& metadata = {});
 
 /// Reads a file. Everything the header says is checked before memory for any tensor is taken. Throws FileError.
 TensorFile load_safetensors(const std::filesystem::path& path);

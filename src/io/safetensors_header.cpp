@@ -124,8 +124,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     switch (place_) {
       case Place::root:
         in_metadata_ = name == metadata_key;
-        if (in_metadata_ ? has_metadata_ : !names_.insert(name).second)
-          fail_file(fmt::format("has the name {} twice", quote_name(name)));
+        if (in_metadata_ ? has_metadata_ : !names_.insert(name).second) fail_file(fmt::format("has the name {} twice", quote_name(name)));
         has_metadata_ |= in_metadata_;
         entry_.name = std::move(name);
         return true;
@@ -152,9 +151,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   enum class Field { dtype, shape, offsets, other };
 
   [[noreturn]] void fail_file(const std::string& message) const { throw FileError(where_ + ": " + message); }
-  [[noreturn]] void fail(const std::string& message) const {
-    fail_file(fmt::format("tensor {}: {}", quote_name(entry_.name), message));
-  }
+  [[noreturn]] void fail(const std::string& message) const { fail_file(fmt::format("tensor {}: {}", quote_name(entry_.name), message)); }
   /// A value where it is not expected, unless it is part of an unknown member.
   bool scalar(const char* what) const {
     if (ignored_depth_ > 0 || (place_ == Place::entry && field_ == Field::other)) return true;
@@ -216,9 +213,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t 
   nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
   SafetensorsHeader header = std::move(reader.header);
 
-  std::sort(header.entries.begin(), header.entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
-    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
-  });
+  std::sort(header.entries.begin(), header.entries.end(),
+            [](const TensorEntry& a, const TensorEntry& b) { return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name); });
   std::uint64_t position = 0;
   for (const TensorEntry& entry : header.entries) {
     const auto fail_entry = [&](const std::string& message) { fail(fmt::format("tensor {}: {}", quote_name(entry.name), message)); };
@@ -229,8 +225,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t 
     if (entry.end < entry.begin || entry.end - entry.begin != *bytes)
       fail_entry(fmt::format("expected {} bytes for {} of shape {} but got the range {} to {}", *bytes,
                              format_names[static_cast<int>(entry.dtype)], to_string(entry.shape), entry.begin, entry.end));
-    if (entry.end > data_bytes)
-      fail_entry(fmt::format("ends at byte {} of the data, but the file has only {}", entry.end, data_bytes));
+    if (entry.end > data_bytes) fail_entry(fmt::format("ends at byte {} of the data, but the file has only {}", entry.end, data_bytes));
     position = entry.end;
   }
   if (position != data_bytes) fail(fmt::format("the tensors take {} bytes, but the file has {}", position, data_bytes));
@@ -260,8 +255,8 @@ std::string layout_safetensors(SafetensorsHeader& header) {
     entry.begin = position;
     entry.end = position += static_cast<std::uint64_t>(numel(entry.shape)) * size_of(entry.dtype);
     json += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}},", text(entry.name),
-                        format_names[static_cast<int>(entry.dtype)], fmt::join(entry.shape.begin(), entry.shape.end(), ","),
-                        entry.begin, entry.end);
+                        format_names[static_cast<int>(entry.dtype)], fmt::join(entry.shape.begin(), entry.shape.end(), ","), entry.begin,
+                        entry.end);
   }
   if (json.back() == ',') json.back() = '}';
   else json += '}';

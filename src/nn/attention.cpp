@@ -24,14 +24,13 @@ namespace tern::nn {
 // query that sees nothing gets zeros from it.
 static double hidden_score(DType dtype) { return dtype == DType::f16 ? -3e4 : -1e30; }
 
-AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, std::int64_t keys, DType dtype,
-                             Device device)
+AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, std::int64_t keys, DType dtype, Device device)
     : options_(options) {
   const auto& [is_causal, padding, prefix, use_fused_kernel] = options;
   const auto check = [](const char* what, const Tensor& x, int dims, DType expected) {
     if (x.dims() != dims || x.dtype() != expected)
-      fail("AttentionMask", fmt::format("expected {} of {} dimension(s) and {} but got {} {}", what, dims,
-                                        name(expected), name(x.dtype()), to_string(x.shape())));
+      fail("AttentionMask", fmt::format("expected {} of {} dimension(s) and {} but got {} {}", what, dims, name(expected), name(x.dtype()),
+                                        to_string(x.shape())));
   };
   if (padding.defined()) {
     check("padding", padding, 2, DType::boolean);
@@ -43,8 +42,7 @@ AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, s
     check("prefix", prefix, 1, DType::i64);
     if (!is_causal) fail("AttentionMask", "expected causal = true beside a prefix, which opens what causal closes");
     if (padding.defined() && padding.size(0) != prefix.size(0))
-      fail("AttentionMask",
-           fmt::format("expected a prefix for each of {} rows but got {}", padding.size(0), prefix.size(0)));
+      fail("AttentionMask", fmt::format("expected a prefix for each of {} rows but got {}", padding.size(0), prefix.size(0)));
     device = prefix.device();
   }
   fused_ = {.causal = is_causal, .padding = padding, .prefix = prefix};
@@ -53,8 +51,7 @@ AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, s
   const NoGrad unrecorded;
   if (use_fused_kernel) {
     // As the kernel takes it, so that it is made once and not in every layer.
-    if (padding.defined())
-      fused_.padding = masked_fill(zeros(padding.shape(), DType::f32, device), padding, hidden_score(DType::f32));
+    if (padding.defined()) fused_.padding = masked_fill(zeros(padding.shape(), DType::f32, device), padding, hidden_score(DType::f32));
     return;
   }
   const double score = hidden_score(dtype);
@@ -65,8 +62,7 @@ AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, s
   Tensor hidden;
   if (is_causal) {
     Tensor last_visible =
-        reshape(arange(static_cast<double>(keys - queries), static_cast<double>(keys), 1, DType::i64, device),
-                {1, 1, queries, 1});
+        reshape(arange(static_cast<double>(keys - queries), static_cast<double>(keys), 1, DType::i64, device), {1, 1, queries, 1});
     if (prefix.defined()) last_visible = maximum(last_visible, reshape(prefix, {prefix.size(0), 1, 1, 1}) - 1);
     hidden = gt(reshape(arange(keys, DType::i64, device), {1, 1, 1, keys}), last_visible);
   }
@@ -78,8 +74,7 @@ AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, s
 }
 
 const Tensor& AttentionMask::additive() const {
-  if (options_.use_fused_kernel)
-    fail("AttentionMask", "expected a mask made without use_fused_kernel for a layer of plain kernels");
+  if (options_.use_fused_kernel) fail("AttentionMask", "expected a mask made without use_fused_kernel for a layer of plain kernels");
   return additive_;
 }
 
@@ -98,8 +93,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
 
 MultiHeadAttention::MultiHeadAttention(std::int64_t width, const AttentionOptions& options_) : options(options_) {
   if (options.heads < 1 || width < 1 || width % options.heads != 0)
-    fail("MultiHeadAttention",
-         fmt::format("expected a width that the number of heads divides but got {} and {}", width, options.heads));
+    fail("MultiHeadAttention", fmt::format("expected a width that the number of heads divides but got {} and {}", width, options.heads));
   [[maybe_unused]] const Dropout valid(options.dropout);
   if (options.rope.defined() && options.cross)
     fail("MultiHeadAttention", "expected no rope in cross attention, whose two sides have positions of their own");
@@ -129,8 +123,8 @@ static Tensors split_heads(const Tensor& x, std::int64_t n, std::int64_t heads) 
 Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, const AttentionMask& mask) const {
   const ModuleScope scope(this, "MultiHeadAttention");
   if (memory.defined() == qkv.has_value())
-    fail("MultiHeadAttention", qkv ? "expected no memory: the layer was made for self attention"
-                                   : "expected a memory: the layer was made for cross attention");
+    fail("MultiHeadAttention",
+         qkv ? "expected no memory: the layer was made for self attention" : "expected a memory: the layer was made for cross attention");
   if (qkv && options.use_fused_kernel && !options.rope.defined()) {
     const Tensor joined = qkv->forward(x);
     const std::int64_t width = joined.size(2) / 3;
@@ -143,8 +137,7 @@ Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, c
     for (Tensor& part : split_heads(key_value->forward(memory), 2, options.heads)) parts.push_back(std::move(part));
   if (options.rope.defined())
     for (std::size_t i : {0, 1}) parts[i] = rope(parts[i], options.rope);
-  const Tensor y = transpose(
-      attention(parts[0], parts[1], parts[2], mask, options.dropout, training, options.use_fused_kernel), 1, 2);
+  const Tensor y = transpose(attention(parts[0], parts[1], parts[2], mask, options.dropout, training, options.use_fused_kernel), 1, 2);
   return reshape(y, {y.size(0), y.size(1), y.size(2) * y.size(3)});
 }
 

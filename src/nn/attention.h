@@ -6,9 +6,9 @@ namespace tern::nn {
 
 /// Which keys a query may see. All conditions hold together, but for the prefix, which opens what `causal` closes.
 struct MaskOptions {
-  bool causal = false;  ///< query i sees keys 0 .. i + (keys - queries): the last query sees all keys
-  Tensor padding = {};  ///< (B, keys), bool: true where a key is padding, and hidden
-  Tensor prefix = {};   ///< (B), i64: the first prefix[b] keys of row b are visible to all its queries; needs `causal`
+  bool causal = false;            ///< query i sees keys 0 .. i + (keys - queries): the last query sees all keys
+  Tensor padding = {};            ///< (B, keys), bool: true where a key is padding, and hidden
+  Tensor prefix = {};             ///< (B), i64: the first prefix[b] keys of row b are visible to all its queries; needs `causal`
   bool use_fused_kernel = false;  ///< for layers with fused kernels, which need no (B, 1, queries, keys) tensor: makes none
 };
 
@@ -19,8 +19,7 @@ class AttentionMask {
   AttentionMask() = default;
   /// Builds the mask on the device of the options' tensors, or on `device` if there are none; no host wait.
   /// Throws Error if shapes or dtypes do not fit.
-  AttentionMask(const MaskOptions& options, std::int64_t queries, std::int64_t keys, DType dtype = DType::f32,
-                Device device = cpu);
+  AttentionMask(const MaskOptions& options, std::int64_t queries, std::int64_t keys, DType dtype = DType::f32, Device device = cpu);
   static AttentionMask causal(std::int64_t length, DType dtype = DType::f32, Device device = cpu) {
     return AttentionMask({.causal = true}, length, length, dtype, device);
   }

@@ -114,15 +114,18 @@ void CapturedStep::record(Recording& recording) {
   recording.seed = generator.seed();
   std::vector<backend::GraphStream::Input> inputs;
   for (const Tensor& x : recording.inputs)
-    if (inputs.size() < backend::GraphStream::most_inputs) inputs.push_back({x.view().data, static_cast<std::size_t>(x.numel()) * size_of(x.dtype())});
+    if (inputs.size() < backend::GraphStream::most_inputs)
+      inputs.push_back({x.view().data, static_cast<std::size_t>(x.numel()) * size_of(x.dtype())});
   generator.set_position(0);
   generator.set_base(static_cast<const std::uint64_t*>(position_.view().data));
   try {
-    recording.graph = stream_->record([&] {
-      recording.result = step_(recording.inputs);
-      recording.draws = generator.position();
-      write_later_zeros();
-    }, inputs, static_cast<std::uint64_t*>(position_.view().data));
+    recording.graph = stream_->record(
+        [&] {
+          recording.result = step_(recording.inputs);
+          recording.draws = generator.position();
+          write_later_zeros();
+        },
+        inputs, static_cast<std::uint64_t*>(position_.view().data));
   } catch (...) {
     generator = before;
     throw;

@@ -43,7 +43,7 @@ class CapturedStep {
   Device device_;
   std::unique_ptr<backend::GraphStream> stream_;
   std::map<Key, Recording> recordings_;
-  Tensor position_;                  ///< of the random numbers, i64 (), on the device; each launch writes it
+  Tensor position_;  ///< of the random numbers, i64 (), on the device; each launch writes it
   std::size_t nodes_ = 0;
 };
 

@@ -24,8 +24,9 @@ const DevicePeak& known_device(const std::string& name) {
 
 std::vector<Count> count_transformer(const TransformerSize& size) {
   if (size.batch < 1 || size.length < 1 || size.width < 1 || size.heads < 1 || size.bytes_per_element < 1)
-    fail("count_transformer", fmt::format("expected sizes of at least 1 but got batch {}, length {}, width {}, heads {}, {} bytes an element",
-                                          size.batch, size.length, size.width, size.heads, size.bytes_per_element));
+    fail("count_transformer",
+         fmt::format("expected sizes of at least 1 but got batch {}, length {}, width {}, heads {}, {} bytes an element", size.batch,
+                     size.length, size.width, size.heads, size.bytes_per_element));
   const auto b = static_cast<double>(size.batch), n = static_cast<double>(size.length), d = static_cast<double>(size.width);
   const auto heads = static_cast<double>(size.heads), s = static_cast<double>(size.bytes_per_element);
   const double tokens = b * n * d, scores = b * heads * n * n, rows = b * heads * n, weights = d * d, mask = n * n;

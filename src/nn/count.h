@@ -24,8 +24,8 @@ struct DevicePeak {
   double ridge(int bytes_per_element) const { return flops(bytes_per_element) / bandwidth; }
 };
 /// A100 (80 GB, SXM), T4, H100 (SXM) and H200 (SXM) as NVIDIA publishes them: the data sheets "A100 Tensor Core GPU" (312 and 19.5 TFLOP/s,
-/// 2039 GB/s), "H100 Tensor Core GPU" (989 and 67 TFLOP/s, 3.35 TB/s) and "H200 Tensor Core GPU" (989 and 67 TFLOP/s, 4.8 TB/s), and for the
-/// T4 the white paper "NVIDIA Turing GPU Architecture" (65 and 8.1 TFLOP/s, 320 GB/s).
+/// 2039 GB/s), "H100 Tensor Core GPU" (989 and 67 TFLOP/s, 3.35 TB/s) and "H200 Tensor Core GPU" (989 and 67 TFLOP/s, 4.8 TB/s), and for
+/// the T4 the white paper "NVIDIA Turing GPU Architecture" (65 and 8.1 TFLOP/s, 320 GB/s).
 std::span<const DevicePeak> known_devices();
 /// Throws Error for a name that is not among them.
 const DevicePeak& known_device(const std::string& name);
@@ -35,9 +35,9 @@ struct TransformerSize {
   std::int64_t batch, length, width, heads;
   int bytes_per_element = 2;
 };
-/// The forward pass of a layer's parts, without biases: input projections (three products), QK^T / sqrt(d), mask (added; one for all heads),
-/// softmax (exponential, sum, division), AV, the last four together as multi-head attention (MHA), the same in one kernel (Dao et al.,
-/// "FlashAttention", 2022), and the MLP D -> 4 D -> D. Throws Error for a size below 1.
+/// The forward pass of a layer's parts, without biases: input projections (three products), QK^T / sqrt(d), mask (added; one for all
+/// heads), softmax (exponential, sum, division), AV, the last four together as multi-head attention (MHA), the same in one kernel (Dao et
+/// al., "FlashAttention", 2022), and the MLP D -> 4 D -> D. Throws Error for a size below 1.
 std::vector<Count> count_transformer(const TransformerSize& size);
 
 /// A depthwise convolution of (B, L, D) with K taps and a bias, in one kernel.

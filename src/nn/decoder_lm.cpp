@@ -33,17 +33,15 @@ static void initialize_gpt2(DecoderLM& model) {
   for (const NamedTensor& entry : named_parameters(model)) {
     const bool is_residual = entry.name.ends_with(".proj.weight");
     const double deviation = is_residual ? 0.02 / std::sqrt(2.0 * static_cast<double>(model.options.layers)) : 0.02;
-    if (entry.tensor.dims() == 2)
-      init::normal(entry.tensor, 0, deviation);
-    else if (entry.name.ends_with("bias"))
-      init::zeros(entry.tensor);
+    if (entry.tensor.dims() == 2) init::normal(entry.tensor, 0, deviation);
+    else if (entry.name.ends_with("bias")) init::zeros(entry.tensor);
   }
 }
 
 DecoderLM::DecoderLM(const DecoderLMOptions& options_) : options(options_) {
   if (options.vocab < 1 || options.length < 1 || options.width < 1 || options.layers < 0 || options.ff < 0)
-    fail("DecoderLM", fmt::format("expected sizes >= 1 but got vocab {}, length {}, width {}, layers {}, ff {}",
-                                  options.vocab, options.length, options.width, options.layers, options.ff));
+    fail("DecoderLM", fmt::format("expected sizes >= 1 but got vocab {}, length {}, width {}, layers {}, ff {}", options.vocab,
+                                  options.length, options.width, options.layers, options.ff));
   tokens = Embedding(options.vocab, options.width, options.device);
   Tensor rope;
   if (options.positions == Positions::learned) positions.emplace(options.length, options.width, options.device);
@@ -53,17 +51,14 @@ DecoderLM::DecoderLM(const DecoderLMOptions& options_) : options(options_) {
   // Built one by one: copies of one layer would share its parameters.
   for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(layer_options(options, rope));
   if (options.final_norm && options.norm != NormKind::none)
-    norm.emplace(options.norm, options.width,
-                 NormOptions{.eps = options.layer_norm_eps,
-                             .bias = options.bias,
-                             .use_fused_kernel = options.use_fused_kernel,
-                             .device = options.device});
+    norm.emplace(
+        options.norm, options.width,
+        NormOptions{
+            .eps = options.layer_norm_eps, .bias = options.bias, .use_fused_kernel = options.use_fused_kernel, .device = options.device});
   head = Linear(options.width, options.vocab, options.head_bias, options.device);
   if (options.tied_head) head.weight = tokens.weight;
-  if (options.initialization == Initialization::gpt2)
-    initialize_gpt2(*this);
-  else if (options.tied_head)
-    init::normal(tokens.weight, 0, 1 / std::sqrt(static_cast<double>(options.width)));
+  if (options.initialization == Initialization::gpt2) initialize_gpt2(*this);
+  else if (options.tied_head) init::normal(tokens.weight, 0, 1 / std::sqrt(static_cast<double>(options.width)));
 }
 
 void DecoderLM::visit(Visitor& v) {
@@ -87,11 +82,9 @@ Tensor DecoderLM::embedded(const Tensor& ids, const Tensor& places) const {
 Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& mask, const Tensor& places) const {
   const ModuleScope scope(this, "DecoderLM");
   if (ids.dims() != 2 || ids.dtype() != DType::i64)
-    fail("DecoderLM",
-         fmt::format("expected ids (B, T) of i64 but got {} {}", name(ids.dtype()), to_string(ids.shape())));
+    fail("DecoderLM", fmt::format("expected ids (B, T) of i64 but got {} {}", name(ids.dtype()), to_string(ids.shape())));
   if (ids.size(1) > options.length)
-    fail("DecoderLM",
-         fmt::format("expected at most {} positions but got ids {}", options.length, to_string(ids.shape())));
+    fail("DecoderLM", fmt::format("expected at most {} positions but got ids {}", options.length, to_string(ids.shape())));
   if (places.defined() && places.shape() != ids.shape())
     fail("DecoderLM", fmt::format("expected a place for each of ids {} but got {}", to_string(ids.shape()), to_string(places.shape())));
   if (places.defined() && !positions) fail("DecoderLM", "expected no places: the model has no table of positions");

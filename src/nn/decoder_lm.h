@@ -17,12 +17,12 @@ enum class Positions : std::uint8_t {
 
 struct DecoderLMOptions {
   std::int64_t vocab = 10000;
-  std::int64_t length = 40;  ///< positions: the longest input
+  std::int64_t length = 40;                                   ///< positions: the longest input
   std::int64_t width = 256, layers = 4, heads = 8, ff = 256;  ///< ff 0: layers of attention alone
-  double dropout = 0.1;  ///< of the embeddings, attention probabilities and residual branches
+  double dropout = 0.1;                                       ///< of the embeddings, attention probabilities and residual branches
   Activation activation = Activation::gelu;
-  bool gated = false;      ///< the feed-forward part; see FeedForwardOptions
-  bool bias = true;        ///< of the layers' linear parts and norms
+  bool gated = false;  ///< the feed-forward part; see FeedForwardOptions
+  bool bias = true;    ///< of the layers' linear parts and norms
   NormKind norm = NormKind::layer;
   Positions positions = Positions::learned;
   double layer_norm_eps = 1e-5;

@@ -12,9 +12,7 @@
 
 namespace tern::nn {
 
-static std::int64_t elements_per_slice(DType dtype) {
-  return static_cast<std::int64_t>(flat_alignment / size_of(dtype));
-}
+static std::int64_t elements_per_slice(DType dtype) { return static_cast<std::int64_t>(flat_alignment / size_of(dtype)); }
 
 static std::int64_t round_up(std::int64_t count, DType dtype) {
   const std::int64_t unit = elements_per_slice(dtype);
@@ -37,17 +35,15 @@ static FlatParameters flatten(const Tensors& parameters, DType dtype) {
   std::int64_t total = 0;
   for (const Tensor& x : parameters) {
     if (x.device() != device)
-      fail("flatten_parameters", fmt::format("expected parameters of {} on one device but got {} and {}", name(dtype),
-                                             to_string(device), to_string(x.device())));
+      fail("flatten_parameters",
+           fmt::format("expected parameters of {} on one device but got {} and {}", name(dtype), to_string(device), to_string(x.device())));
     total += round_up(x.numel(), dtype);
   }
   FlatParameters flat{flat_zeros(total, dtype, device), flat_zeros(total, dtype, device), {}};
   if (size_of(dtype) == 2) flat.masters = flat_zeros(total, DType::f32, device);
   std::int64_t offset = 0;
   for (const Tensor& x : parameters) {
-    const auto slice = [&](const Tensor& buffer) {
-      return buffer.as_strided(x.shape(), contiguous_strides(x.shape()), offset);
-    };
+    const auto slice = [&](const Tensor& buffer) { return buffer.as_strided(x.shape(), contiguous_strides(x.shape()), offset); };
     const Tensor master = master_of(x), values = master.defined() ? master : x.detach();
     const Tensor data = copy_(slice(flat.parameters), values), gradient = slice(flat.gradients);
     if (flat.masters.defined()) copy_(slice(flat.masters), values);

@@ -27,7 +27,7 @@ std::vector<NamedTensor> named_masters(const Module& module);
 class FlatStorage final : public Storage {
  public:
   using Storage::Storage;
-  Tensor masters;                    ///< of 16-bit parameters: (N), f32
+  Tensor masters;                     ///< of 16-bit parameters: (N), f32
   std::uint32_t masters_version = 0;  ///< this storage's when its elements were last the rounded masters
 };
 

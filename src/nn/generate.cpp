@@ -19,24 +19,20 @@ namespace {
 void check(const DecoderLM& model, const std::vector<TokenIds>& prompts, const GreedyOptions& options) {
   const DecoderLMOptions& o = model.options;
   if (options.max_length < 1 || options.max_length > o.length)
-    fail("greedy",
-         fmt::format("expected max_length in [1, {}], the model's length, but got {}", o.length, options.max_length));
+    fail("greedy", fmt::format("expected max_length in [1, {}], the model's length, but got {}", o.length, options.max_length));
   if (options.batch_size < 1) fail("greedy", "expected batch_size >= 1 but got 0");
   for (std::int64_t id : {options.eos, options.pad})
     if (id < 0 || id >= o.vocab) fail("greedy", fmt::format("expected eos and pad in [0, {}) but got {}", o.vocab, id));
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    if (prompts[i].empty())
-      fail("greedy", fmt::format("expected prompts of one token or more but prompt {} is empty", i));
+    if (prompts[i].empty()) fail("greedy", fmt::format("expected prompts of one token or more but prompt {} is empty", i));
     for (std::int64_t id : prompts[i])
-      if (id < 0 || id >= o.vocab)
-        fail("greedy", fmt::format("expected ids in [0, {}) but got {} in prompt {}", o.vocab, id, i));
+      if (id < 0 || id >= o.vocab) fail("greedy", fmt::format("expected ids in [0, {}) but got {} in prompt {}", o.vocab, id, i));
   }
 }
 
 /// Continues the prompts rows[i], all shorter than max_length. Row i has lengths[i] tokens in ids (B, max_length), then
 /// padding: causality keeps it from the tokens before, so that a row's result does not depend on the others' lengths.
-std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const TokenIds*>& rows,
-                             const GreedyOptions& options) {
+std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const TokenIds*>& rows, const GreedyOptions& options) {
   const auto batch = static_cast<std::int64_t>(rows.size());
   const std::int64_t limit = options.max_length;
   const Device device = model.tokens.weight.device();
@@ -61,8 +57,7 @@ std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const Tok
         options.restart_at < 0 ? Tensor() : restarted_places(prompt_ends, width, options.restart_at, model.options.length - 1);
     const Tensor states = model.hidden(slice(ids, 1, 0, width), mask, places);
     // The head sees one position of each row, its last.
-    const Tensor last = embedding(reshape(states, {batch * width, states.size(2)}),
-                                  row_starts * static_cast<double>(width) + lengths - 1);
+    const Tensor last = embedding(reshape(states, {batch * width, states.size(2)}), row_starts * static_cast<double>(width) + lengths - 1);
     const Tensor next = argmax(model.head.forward(last));
     active = logical_and(active, ne(next, static_cast<double>(options.eos)));
     const Tensor is_here = logical_and(eq(columns, unsqueeze(lengths, 1)), unsqueeze(active, 1));
@@ -83,8 +78,7 @@ std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const Tok
 
 }  // namespace
 
-std::vector<TokenIds> greedy(const DecoderLM& model, const std::vector<TokenIds>& prompts,
-                             const GreedyOptions& options) {
+std::vector<TokenIds> greedy(const DecoderLM& model, const std::vector<TokenIds>& prompts, const GreedyOptions& options) {
   check(model, prompts, options);
   const NoGrad unrecorded;
   DecoderLM quiet = model;  // shares the parameters; the mode is its own
@@ -93,8 +87,7 @@ std::vector<TokenIds> greedy(const DecoderLM& model, const std::vector<TokenIds>
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < prompts.size(); ++i)
     if (static_cast<std::int64_t>(prompts[i].size()) < options.max_length) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return prompts[a].size() < prompts[b].size(); });
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return prompts[a].size() < prompts[b].size(); });
   std::vector<TokenIds> result(prompts.size());
   for (std::size_t first = 0; first < order.size(); first += options.batch_size) {
     const std::size_t last = std::min(order.size(), first + options.batch_size);

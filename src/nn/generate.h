@@ -12,14 +12,13 @@ struct GreedyOptions {
   std::int64_t max_length = 40;    ///< of prompt and continuation together
   std::size_t batch_size = 64;     ///< rows decoded together; does not change the result
   bool is_prefix_visible = false;  ///< a prefix LM: every token of the prompt sees the whole prompt
-  std::int64_t restart_at = -1;  ///< the place of the first new token (see restarted_places); -1: after the prompt's
+  std::int64_t restart_at = -1;    ///< the place of the first new token (see restarted_places); -1: after the prompt's
 };
 
 /// The most probable next token until `eos` or `max_length`, for each prompt: the new tokens without `eos`, in the
 /// order of the prompts. Dropout is off whatever the model's mode. One wait per token for a single flag; the vocabulary
 /// never leaves the device. Throws Error for an empty prompt, an id outside the vocabulary, or max_length beyond the
 /// model's length.
-std::vector<TokenIds> greedy(const DecoderLM& model, const std::vector<TokenIds>& prompts,
-                             const GreedyOptions& options = {});
+std::vector<TokenIds> greedy(const DecoderLM& model, const std::vector<TokenIds>& prompts, const GreedyOptions& options = {});
 
 }  // namespace tern::nn

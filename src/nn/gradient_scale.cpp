@@ -90,8 +90,8 @@ Tensor GradScaler::step(Optimizer& optimizer, double max_norm) {
   const Tensor advance = empty({}, DType::f32, device);
   begin_in_place("GradScaler", scale_);
   begin_in_place("GradScaler", clean_steps_);
-  const kernels::LossScale loss{scale_.view(), clean_steps_.view(), advance.view(), options_.growth, options_.backoff,
-                                static_cast<double>(options_.interval)};
+  const kernels::LossScale loss{scale_.view(),   clean_steps_.view(), advance.view(),
+                                options_.growth, options_.backoff,    static_cast<double>(options_.interval)};
   const ClippedNorm clip = norm_and_factor(gradient_runs(parameters), device, max_norm, loss);
   optimizer.step({.factor = clip.factor, .advance = advance});
   return clip.norm;

@@ -45,14 +45,12 @@ Tensor trunc_normal(const Tensor& x, double mean, double deviation, double low, 
   // own draw and all devices agree.
   const auto erf_at = [&](double bound) { return std::erf((bound - mean) / (deviation * std::numbers::sqrt2)); };
   std::vector<double> values = rand(x.shape(), erf_at(low), erf_at(high), DType::f64).to_vector<double>();
-  for (double& value : values)
-    value = std::clamp(mean + deviation * std::numbers::sqrt2 * inverse_erf(value), low, high);
+  for (double& value : values) value = std::clamp(mean + deviation * std::numbers::sqrt2 * inverse_erf(value), low, high);
   return copy_(x, Tensor::from(values, x.shape()));
 }
 
 Fans fans(const Shape& shape) {
-  if (shape.size() < 2)
-    fail("init", fmt::format("expected a weight of two or more dimensions but got {}", to_string(shape)));
+  if (shape.size() < 2) fail("init", fmt::format("expected a weight of two or more dimensions but got {}", to_string(shape)));
   const std::int64_t field = numel(Shape(shape.begin() + 2, shape.end()));
   return {shape[1] * field, shape[0] * field};
 }

@@ -109,14 +109,10 @@ const char* name(Activation activation) {
 
 Tensor activate(Activation activation, const Tensor& x) {
   switch (activation) {
-    case Activation::gelu:
-      return gelu(x);
-    case Activation::gelu_tanh:
-      return gelu_tanh(x);
-    case Activation::relu:
-      return relu(x);
-    default:
-      return silu(x);
+    case Activation::gelu: return gelu(x);
+    case Activation::gelu_tanh: return gelu_tanh(x);
+    case Activation::relu: return relu(x);
+    default: return silu(x);
   }
 }
 

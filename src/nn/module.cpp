@@ -8,9 +8,7 @@
 
 namespace tern::nn {
 
-std::string Visitor::join(std::string_view name) const {
-  return path_.empty() ? std::string(name) : path_ + "." + std::string(name);
-}
+std::string Visitor::join(std::string_view name) const { return path_.empty() ? std::string(name) : path_ + "." + std::string(name); }
 
 void Visitor::operator()(std::string_view name, Tensor& parameter) {
   if (parameter.defined()) on_parameter(join(name), parameter);
@@ -62,11 +60,7 @@ Module& seen_by_readers(const Module& module) { return const_cast<Module&>(modul
 
 std::vector<NamedTensor> collect(const Module& module, bool with_parameters, bool with_buffers) {
   std::vector<NamedTensor> result;
-  EachTensor(
-      [&](const std::string& path, const Tensor& x) {
-        result.push_back({path, x});
-      },
-      with_parameters, with_buffers, false)
+  EachTensor([&](const std::string& path, const Tensor& x) { result.push_back({path, x}); }, with_parameters, with_buffers, false)
       .walk(seen_by_readers(module));
   return result;
 }
@@ -131,9 +125,7 @@ void set_requires_grad(Module& module, bool requires_grad) {
 
 ModuleNames module_names(const Module& module) {
   ModuleNames names;
-  EachModule([&](const std::string& path, const Module& child) {
-    names.add(&child, path);
-  }).walk(seen_by_readers(module));
+  EachModule([&](const std::string& path, const Module& child) { names.add(&child, path); }).walk(seen_by_readers(module));
   return names;
 }
 

@@ -22,15 +22,15 @@ void Optimizer::add_group(const Tensors& parameters, double lr) {
   require("Optimizer", lr >= 0, "a learning rate >= 0", lr);
   for (const Tensor& x : parameters) {
     if (!is_floating(x.dtype()) || !x.is_contiguous() || !x.is_leaf())
-      fail("Optimizer", fmt::format("expected contiguous leaves of a floating dtype but got {}{}{} {}",
-                                    x.is_leaf() ? "" : "a computed tensor, ", x.is_contiguous() ? "" : "strided, ",
-                                    name(x.dtype()), to_string(x.shape())));
+      fail("Optimizer",
+           fmt::format("expected contiguous leaves of a floating dtype but got {}{}{} {}", x.is_leaf() ? "" : "a computed tensor, ",
+                       x.is_contiguous() ? "" : "strided, ", name(x.dtype()), to_string(x.shape())));
     for (const Slot& other : slots_) {
       if (other.parameter.is_same(x))
         fail("Optimizer", fmt::format("expected each parameter once but {} came twice", to_string(x.shape())));
       if (other.parameter.device() != x.device())
-        fail("Optimizer", fmt::format("expected parameters on one device but got {} and {}",
-                                      to_string(other.parameter.device()), to_string(x.device())));
+        fail("Optimizer", fmt::format("expected parameters on one device but got {} and {}", to_string(other.parameter.device()),
+                                      to_string(x.device())));
     }
     slots_.push_back({x, groups_.size(), nullptr, x.dtype(), {}, {}});
   }
@@ -59,15 +59,12 @@ void Optimizer::set_lr_factor(double factor) {
 
 bool Optimizer::is_laid_out() const {
   if (runs_.empty()) return slots_.empty();
-  return std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
-    return slot.place == slot.parameter.view().data && slot.dtype == slot.parameter.dtype();
-  });
+  return std::all_of(slots_.begin(), slots_.end(),
+                     [](const Slot& slot) { return slot.place == slot.parameter.view().data && slot.dtype == slot.parameter.dtype(); });
 }
 
 /// All parameters of a run, one-dimensional.
-Tensor Optimizer::whole(const Run& run) const {
-  return run_of(slots_[run.slots.front()].parameter, slots_[run.slots.back()].parameter);
-}
+Tensor Optimizer::whole(const Run& run) const { return run_of(slots_[run.slots.front()].parameter, slots_[run.slots.back()].parameter); }
 
 // Note [Moments follow parameters]
 // The moments and the master of a run of parameters are runs of the same layout, padding included, so that one kernel can
@@ -82,8 +79,7 @@ void Optimizer::lay_out() {
   std::vector<std::size_t> order(slots_.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return slots_[a].group != slots_[b].group ? slots_[a].group < slots_[b].group
-                                              : lies_before(slots_[a].parameter, slots_[b].parameter);
+    return slots_[a].group != slots_[b].group ? slots_[a].group < slots_[b].group : lies_before(slots_[a].parameter, slots_[b].parameter);
   });
   runs_.clear();
   for (std::size_t i : order) {
@@ -121,10 +117,8 @@ void Optimizer::find_master(Run& run) {
   const Tensor parameter = whole(run).detach();
   if (size_of(parameter.dtype()) != 2) return;
   run.master = master_of(parameter);
-  if (run.master.defined())
-    run.version = static_cast<const FlatStorage&>(*parameter.impl().storage).masters_version;
-  else
-    run.master = cast(parameter, DType::f32), run.version = parameter.version();
+  if (run.master.defined()) run.version = static_cast<const FlatStorage&>(*parameter.impl().storage).masters_version;
+  else run.master = cast(parameter, DType::f32), run.version = parameter.version();
 }
 
 /// Where somebody else has written to the parameters since they were rounded from the master, as loading a file does, the
@@ -141,10 +135,8 @@ void Optimizer::step(const GradientScale& scale) {
   const NoGrad unrecorded;
   if (!is_laid_out()) lay_out();
   for (Run& run : runs_) refresh_master(run);
-  if (scale.advance.defined())
-    add_(steps_, scale.advance);
-  else
-    add_(steps_, 1.0);
+  if (scale.advance.defined()) add_(steps_, scale.advance);
+  else add_(steps_, 1.0);
   launches_ = 0;
   for (const Run& run : runs_) step(run, scale);
   for (Run& run : runs_) {
@@ -209,10 +201,9 @@ std::vector<NamedTensor> Optimizer::state(const std::vector<NamedTensor>& names)
 }
 
 SGD::SGD(const std::vector<Group>& groups)
-    : Optimizer(
-          std::any_of(groups.begin(), groups.end(), [](const Group& group) { return group.options.momentum != 0; })
-              ? std::vector<std::string>{"momentum"}
-              : std::vector<std::string>{}) {
+    : Optimizer(std::any_of(groups.begin(), groups.end(), [](const Group& group) { return group.options.momentum != 0; })
+                    ? std::vector<std::string>{"momentum"}
+                    : std::vector<std::string>{}) {
   for (const Group& group : groups) {
     const SGDOptions& o = group.options;
     require("SGD", o.momentum >= 0, "a momentum >= 0", o.momentum);
@@ -225,9 +216,7 @@ SGD::SGD(const std::vector<Group>& groups)
 
 static View view_or_none(const Tensor& x) { return x.defined() ? x.view() : View{}; }
 
-static kernels::GradientScale views(const GradientScale& scale) {
-  return {view_or_none(scale.factor), view_or_none(scale.advance)};
-}
+static kernels::GradientScale views(const GradientScale& scale) { return {view_or_none(scale.factor), view_or_none(scale.advance)}; }
 
 void SGD::update(std::size_t group, const Windows& run, const GradientScale& scale) {
   const SGDOptions& o = options_[group];

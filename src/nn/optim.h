@@ -100,8 +100,7 @@ class SGD final : public Optimizer {
   /// Throws Error for parameters that are not contiguous floats, that lie on several devices, that occur twice, or
   /// options out of range.
   explicit SGD(const std::vector<Group>& groups);
-  explicit SGD(const Tensors& parameters, const SGDOptions& options = {})
-      : SGD(std::vector<Group>{{parameters, options}}) {}
+  explicit SGD(const Tensors& parameters, const SGDOptions& options = {}) : SGD(std::vector<Group>{{parameters, options}}) {}
 
  protected:
   void update(std::size_t group, const Windows& run, const GradientScale& scale) override;
@@ -127,8 +126,7 @@ class Adam : public Optimizer {
   };
   /// Throws Error as SGD does.
   explicit Adam(const std::vector<Group>& groups);
-  explicit Adam(const Tensors& parameters, const AdamOptions& options = {})
-      : Adam(std::vector<Group>{{parameters, options}}) {}
+  explicit Adam(const Tensors& parameters, const AdamOptions& options = {}) : Adam(std::vector<Group>{{parameters, options}}) {}
 
  protected:
   void update(std::size_t group, const Windows& run, const GradientScale& scale) override;

@@ -9,10 +9,10 @@ namespace tern::nn {
 /// What a model computes in: the one option that programs and benches show.
 enum class Precision : std::uint8_t {
   fp32,
-  tf32,  ///< f32 parameters, products with TF32 operands; on a GPU alone
+  tf32,    ///< f32 parameters, products with TF32 operands; on a GPU alone
   tf32x3,  ///< f32 parameters, products as exact as fp32's, each of three with TF32 operands; on a Hopper GPU alone
-  bf16,  ///< parameters, activations and gradients in 16 bits, float32 within the kernels, in masters and in moments
-  fp16,  ///< likewise; gradients below 6e-8 vanish, so that training takes a GradScaler
+  bf16,    ///< parameters, activations and gradients in 16 bits, float32 within the kernels, in masters and in moments
+  fp16,    ///< likewise; gradients below 6e-8 vanish, so that training takes a GradScaler
 };
 /// "fp32", "tf32", "tf32x3", "bf16", "fp16".
 const char* name(Precision precision);

@@ -26,8 +26,7 @@ inline double cosine(std::int64_t step, std::int64_t warmup, std::int64_t total,
 /// After the warm-up, sqrt(warmup / step). Vaswani et al., 2017, without its factor of the width.
 inline double inverse_sqrt(std::int64_t step, std::int64_t warmup) {
   if (step < warmup) return linear_warmup(step, warmup);
-  return std::sqrt(static_cast<double>(std::max<std::int64_t>(warmup, 1)) /
-                   static_cast<double>(std::max<std::int64_t>(step, 1)));
+  return std::sqrt(static_cast<double>(std::max<std::int64_t>(warmup, 1)) / static_cast<double>(std::max<std::int64_t>(step, 1)));
 }
 
 }  // namespace tern::nn::schedule

@@ -7,7 +7,10 @@
 namespace tern::nn {
 
 FeedForward::FeedForward(std::int64_t width, std::int64_t hidden, const FeedForwardOptions& o)
-    : fc(width, hidden, o.bias, o.device), proj(hidden, width, o.bias, o.device), activation(o.activation), use_fused_kernel(o.use_fused_kernel) {
+    : fc(width, hidden, o.bias, o.device),
+      proj(hidden, width, o.bias, o.device),
+      activation(o.activation),
+      use_fused_kernel(o.use_fused_kernel) {
   if (o.gated) gate.emplace(width, hidden, o.bias, o.device);
 }
 
@@ -81,8 +84,9 @@ TransformerLayer::TransformerLayer(const TransformerLayerOptions& o)
       use_fused_kernel(o.use_fused_kernel) {
   if (o.ff > 0) {
     norm2 = Norm(o.norm, o.width, norm_options(o));
-    ff = FeedForward(o.width, o.ff,
-                     {.activation = o.activation, .gated = o.gated, .bias = o.bias, .use_fused_kernel = o.use_fused_kernel, .device = o.device});
+    ff = FeedForward(
+        o.width, o.ff,
+        {.activation = o.activation, .gated = o.gated, .bias = o.bias, .use_fused_kernel = o.use_fused_kernel, .device = o.device});
   }
   if (!o.cross) return;
   norm_cross.emplace(o.norm, o.width, norm_options(o));
@@ -101,22 +105,19 @@ void TransformerLayer::visit(Visitor& v) {
 
 Tensor TransformerLayer::forward(const Tensor& x, const AttentionMask& mask) const { return forward(x, mask, {}, {}); }
 
-Tensor TransformerLayer::forward(const Tensor& x, const AttentionMask& mask, const Tensor& memory,
-                                 const AttentionMask& memory_mask) const {
+Tensor TransformerLayer::forward(const Tensor& x, const AttentionMask& mask, const Tensor& memory, const AttentionMask& memory_mask) const {
   ResidualStream stream(x, use_fused_kernel);
   forward(stream, mask, memory, memory_mask);
   return stream.value();
 }
 
-void TransformerLayer::forward(ResidualStream& x, const AttentionMask& mask, const Tensor& memory,
-                               const AttentionMask& memory_mask) const {
+void TransformerLayer::forward(ResidualStream& x, const AttentionMask& mask, const Tensor& memory, const AttentionMask& memory_mask) const {
   const ModuleScope scope(this, "TransformerLayer");
   if (memory.defined() != cross_attn.has_value())
-    fail("TransformerLayer", cross_attn ? "expected a memory: the layer has cross attention"
-                                        : "expected no memory: the layer has no cross attention");
+    fail("TransformerLayer",
+         cross_attn ? "expected a memory: the layer has cross attention" : "expected no memory: the layer has no cross attention");
   x.add(attn.heads_joined(x.normalized(norm1), {}, mask), attn.proj, drop);
-  if (cross_attn)
-    x.add(cross_attn->heads_joined(x.normalized(*norm_cross), memory, memory_mask), cross_attn->proj, drop);
+  if (cross_attn) x.add(cross_attn->heads_joined(x.normalized(*norm_cross), memory, memory_mask), cross_attn->proj, drop);
   if (ff.fc.weight.defined()) x.add(ff.activated(x.normalized(norm2)), ff.proj, drop);
 }
 

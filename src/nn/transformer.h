@@ -47,7 +47,7 @@ class ResidualStream {
 struct TransformerLayerOptions {
   std::int64_t width = 256, heads = 8;
   std::int64_t ff = 1024;  ///< hidden units of the feed-forward part; 0: attention alone, without norm2 and ff
-  double dropout = 0.1;  ///< of attention probabilities and of each residual branch
+  double dropout = 0.1;    ///< of attention probabilities and of each residual branch
   Activation activation = Activation::gelu;
   bool gated = false;  ///< the feed-forward part; see FeedForwardOptions
   NormKind norm = NormKind::layer;
@@ -68,11 +68,9 @@ struct TransformerLayer final : Module {
   /// x (B, T, width) -> (B, T, width).
   Tensor forward(const Tensor& x, const AttentionMask& mask = {}) const;
   /// Several layers pass one stream on, so that each fuses with the next.
-  void forward(ResidualStream& x, const AttentionMask& mask, const Tensor& memory = {},
-               const AttentionMask& memory_mask = {}) const;
+  void forward(ResidualStream& x, const AttentionMask& mask, const Tensor& memory = {}, const AttentionMask& memory_mask = {}) const;
   /// With a memory (B, S, width). Throws Error unless the layer has `cross`.
-  Tensor forward(const Tensor& x, const AttentionMask& mask, const Tensor& memory,
-                 const AttentionMask& memory_mask) const;
+  Tensor forward(const Tensor& x, const AttentionMask& mask, const Tensor& memory, const AttentionMask& memory_mask) const;
 
   Norm norm1, norm2;
   MultiHeadAttention attn;

@@ -82,7 +82,8 @@ Tensor attention_by_products(const Tensor& qkv, const AttentionParams& params) {
   }
   y = record("fused_self_attention", y, {heads}, {heads, weights, dropped}, [=, given = params.mask](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0);
-    if (context().grad) return {permute(gradient(permute(x, {1, 3, 0, 2, 4}), transpose(call.grad(), 1, 2), given, p, draws), {2, 0, 3, 1, 4})};
+    if (context().grad)
+      return {permute(gradient(permute(x, {1, 3, 0, 2, 4}), transpose(call.grad(), 1, 2), given, p, draws), {2, 0, 3, 1, 4})};
     const Tensors parts = unstack(x, 0);
     const Tensor probabilities = call.saved(1), g = contiguous(call.grad()), dx = empty_like(x);
     const Tensor scores = matmul(g, transpose(parts[2], -1, -2));
@@ -114,7 +115,8 @@ Tensor attention_in_tiles(const Tensor& qkv, const AttentionParams& params) {
     const Tensor x = call.saved(0);
     if (context().grad) return {gradient(x, call.grad(), given, p, draws)};
     const Tensor result = call.saved(1), sums = call.saved(2), g = contiguous(call.grad()), dx = empty_like(x);
-    on(dx.device(), [&](auto dev) { kernels::flash_attention_grad(dev, x.view(), result.view(), sums.view(), g.view(), attention(), dx.view()); });
+    on(dx.device(),
+       [&](auto dev) { kernels::flash_attention_grad(dev, x.view(), result.view(), sums.view(), g.view(), attention(), dx.view()); });
     return {dx};
   });
 }

@@ -5,7 +5,7 @@ namespace tern {
 
 struct AttentionParams {
   SoftmaxMask mask = {};
-  double dropout = 0;     ///< of the probabilities, while training
+  double dropout = 0;  ///< of the probabilities, while training
   bool training = false;
 };
 
@@ -13,8 +13,8 @@ struct AttentionParams {
 /// them: (B, T, H, D). Vaswani et al., 2017. Throws Error for another number of dimensions, or a mask that does not fit.
 Tensor self_attention(const Tensor& qkv, const AttentionParams& params = {});
 /// The same with fused kernels. On a GPU, heads of 8, 16, .. 128 elements in a 16-bit dtype take flash attention, whose memory grows with T
-/// alone (Dao, "FlashAttention-2", 2023). Other short heads (T and D up to 64) take one kernel forward and one backward, which keep scores and
-/// probabilities of a head in shared memory and never write them; others take products and a fused softmax. A query that sees no key
+/// alone (Dao, "FlashAttention-2", 2023). Other short heads (T and D up to 64) take one kernel forward and one backward, which keep scores
+/// and probabilities of a head in shared memory and never write them; others take products and a fused softmax. A query that sees no key
 /// gives zeros.
 Tensor fused_self_attention(const Tensor& qkv, const AttentionParams& params = {});
 

@@ -4,8 +4,8 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
-#include "ops/detail/autocast.h"
 #include "ops/detail/attention_mask.h"
+#include "ops/detail/autocast.h"
 #include "ops/factory.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
@@ -24,13 +24,13 @@ void detail::check_mask(const char* op, const Shape& scores, DType dtype, Device
   const auto check = [&](const char* what, const Tensor& x, const Shape& shape, bool dtype_fits, const char* dtypes) {
     if (!x.defined()) return;
     if (x.shape() != shape || !dtype_fits)
-      fail(op, fmt::format("expected {} {} of {} for scores {} but got {} {}", what, to_string(shape), dtypes, to_string(scores), name(x.dtype()),
-                           to_string(x.shape())));
-    if (x.device() != device)
-      fail(op, fmt::format("expected {} on {} but got {}", what, to_string(device), to_string(x.device())));
+      fail(op, fmt::format("expected {} {} of {} for scores {} but got {} {}", what, to_string(shape), dtypes, to_string(scores),
+                           name(x.dtype()), to_string(x.shape())));
+    if (x.device() != device) fail(op, fmt::format("expected {} on {} but got {}", what, to_string(device), to_string(x.device())));
   };
   if (padding.defined())
-    check("padding", padding, {scores[0], scores.back()}, padding.dtype() == DType::boolean || is_floating(padding.dtype()), "bool or floats");
+    check("padding", padding, {scores[0], scores.back()}, padding.dtype() == DType::boolean || is_floating(padding.dtype()),
+          "bool or floats");
   if (prefix.defined()) check("a prefix", prefix, {scores[0]}, prefix.dtype() == DType::i64, "i64");
   if (prefix.defined() && !causal) fail(op, "expected causal = true beside a prefix, which opens what causal closes");
 }
@@ -54,7 +54,8 @@ Tensor hidden_keys(const Tensor& scores, const SoftmaxMask& mask) {
   const std::int64_t queries = scores.size(-2), keys = scores.size(-1);
   Tensor hidden;
   if (mask.causal) {
-    Tensor last = reshape(arange(static_cast<double>(keys - queries), static_cast<double>(keys), 1, DType::i64, scores.device()), {queries, 1});
+    Tensor last =
+        reshape(arange(static_cast<double>(keys - queries), static_cast<double>(keys), 1, DType::i64, scores.device()), {queries, 1});
     if (mask.prefix.defined()) last = maximum(last, beside(reshape(mask.prefix, {mask.prefix.size(0), 1, 1}), scores) - 1);
     hidden = gt(arange(keys, DType::i64, scores.device()), last);
   }
@@ -78,7 +79,9 @@ static Tensor additive_padding(const Tensor& padding, DType scores) {
 }
 
 detail::KernelMask::KernelMask(const SoftmaxMask& mask, DType scores)
-    : padding(additive_padding(mask.padding, scores)), prefix(mask.prefix.defined() ? contiguous(mask.prefix) : Tensor()), causal(mask.causal) {}
+    : padding(additive_padding(mask.padding, scores)),
+      prefix(mask.prefix.defined() ? contiguous(mask.prefix) : Tensor()),
+      causal(mask.causal) {}
 
 kernels::SoftmaxMask detail::KernelMask::view() const {
   const auto view_of = [](const Tensor& x) { return x.defined() ? x.view() : View{}; };

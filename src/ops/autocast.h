@@ -48,7 +48,7 @@ class NoAutocast {
 };
 
 enum class CastTo : std::uint8_t {
-  lower,   ///< the scope's 16-bit dtype
+  lower,  ///< the scope's 16-bit dtype
   f32,
   widest,  ///< of several operands, the widest of their dtypes
 };

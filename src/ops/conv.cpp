@@ -34,7 +34,8 @@ void check_operands(const char* op, const Tensor& u, const Tensor& w, const Tens
 Window checked_window(const char* op, const Tensor& u, const Tensor& w, const Tensor& bias, const DepthwiseConvOptions& options) {
   check_operands(op, u, w, bias);
   const int channel_dim = options.channels_first ? 1 : 2;
-  if (u.dims() != 3 || w.dims() != 2 || w.size(0) != u.size(channel_dim) || w.size(1) < 1 || (bias.defined() && bias.shape() != Shape{w.size(0)}))
+  if (u.dims() != 3 || w.dims() != 2 || w.size(0) != u.size(channel_dim) || w.size(1) < 1 ||
+      (bias.defined() && bias.shape() != Shape{w.size(0)}))
     fail(op, fmt::format("expected u {}, w (D, K) with K >= 1 and bias (D) but got {}, {} and {}",
                          options.channels_first ? "(B, D, L)" : "(B, L, D)", to_string(u.shape()), to_string(w.shape()),
                          bias.defined() ? to_string(bias.shape()) : "none"));
@@ -43,8 +44,8 @@ Window checked_window(const char* op, const Tensor& u, const Tensor& w, const Te
   if (options.padding == ConvPadding::causal) window.left = taps - 1, window.right = 0;
   if (options.padding == ConvPadding::same) window.left = taps / 2, window.right = taps - 1 - taps / 2;
   if (window.left < 0 || window.right < 0 || window.outputs(length, taps) < 0)
-    fail(op, fmt::format("expected padding of at least 0, and K - 1 = {} positions with it, but got ({}, {}) round {}", taps - 1, window.left,
-                         window.right, length));
+    fail(op, fmt::format("expected padding of at least 0, and K - 1 = {} positions with it, but got ({}, {}) round {}", taps - 1,
+                         window.left, window.right, length));
   return window;
 }
 
@@ -90,7 +91,8 @@ struct Wanted {
   bool u, w, bias;
 };
 
-Gradients composed_gradients(const Tensor& u_, const Tensor& w_, const Tensor& bias_, const Tensor& g, const Window& window, Wanted wanted) {
+Gradients composed_gradients(const Tensor& u_, const Tensor& w_, const Tensor& bias_, const Tensor& g, const Window& window,
+                             Wanted wanted) {
   const DType dtype = u_.dtype();
   const Tensor u = widened(u_), w = widened(w_), bias = widened(bias_);
   const std::int64_t taps = w.size(1), length = u.size(1), count = g.size(1);
@@ -181,10 +183,11 @@ ConvStep depthwise_conv1d_step(const Tensor& state_, const Tensor& u_, const Ten
   const Tensor state = operand(state_), u = operand(u_), w = operand(w_), bias = operand(bias_);
   check_operands(op, u, w, bias);
   check_operands(op, u, state, {});
-  if (u.dims() != 2 || w.dims() != 2 || w.size(0) != u.size(1) || w.size(1) < 1 || state.shape() != Shape{u.size(0), w.size(1) - 1, u.size(1)} ||
-      (bias.defined() && bias.shape() != Shape{w.size(0)}))
+  if (u.dims() != 2 || w.dims() != 2 || w.size(0) != u.size(1) || w.size(1) < 1 ||
+      state.shape() != Shape{u.size(0), w.size(1) - 1, u.size(1)} || (bias.defined() && bias.shape() != Shape{w.size(0)}))
     fail(op, fmt::format("expected state (B, K - 1, D), u (B, D), w (D, K) with K >= 1 and bias (D) but got {}, {}, {} and {}",
-                         to_string(state.shape()), to_string(u.shape()), to_string(w.shape()), bias.defined() ? to_string(bias.shape()) : "none"));
+                         to_string(state.shape()), to_string(u.shape()), to_string(w.shape()),
+                         bias.defined() ? to_string(bias.shape()) : "none"));
   const Tensor window = cat({state, unsqueeze(u, 1)}, 1);
   return {squeeze(convolved(window, w, bias, {0, 0, silu}), 1), slice(window, 1, 1)};
 }

@@ -42,8 +42,7 @@ Tensor to(const Tensor& x, Device device) {
       fail("to", fmt::format("expected a copy from or to the CPU but got {} to {}", to_string(x.device()), to_string(device)));
     }
   }
-  return record("to", y, {x}, {},
-                [from = x.device()](const Backward& call) -> Tensors { return {to(call.grad(), from)}; });
+  return record("to", y, {x}, {}, [from = x.device()](const Backward& call) -> Tensors { return {to(call.grad(), from)}; });
 }
 
 Tensor copy_(const Tensor& target, const Tensor& source) {

@@ -6,8 +6,8 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
-#include "ops/factory.h"
 #include "ops/detail/dropout_at.h"
+#include "ops/factory.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/embedding.h"
 #include "ops/kernels/index.h"
@@ -56,9 +56,8 @@ static void add_slices_to(const Tensor& y, int dim, const Tensor& index, const T
 static Tensor add_slices(const Shape& shape, int dim, const Tensor& index, const Tensor& source) {
   Tensor y = zeros(shape, source.dtype(), source.device());
   add_slices_to(y, dim, index, source);
-  return record("index_add", y, {source}, {index}, [dim](const Backward& call) -> Tensors {
-    return {index_select(call.grad(), dim, call.saved(0))};
-  });
+  return record("index_add", y, {source}, {index},
+                [dim](const Backward& call) -> Tensors { return {index_select(call.grad(), dim, call.saved(0))}; });
 }
 
 Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
@@ -119,24 +118,25 @@ static Tensors embedding_gradients(const Backward& call, const Shape& table, con
   const Tensor dsum = p > 0 ? detail::dropout_at(call.grad(), p, draws) : call.grad();
   Tensors gradients(2);
   if (call.needs(0)) gradients[0] = add_slices(table, 0, call.saved(0), reshape(dsum, {-1, table[1]}));
-  if (call.needs(1))
-    gradients[1] = add_slices(positions, 0, arange(dsum.size(1), DType::i64, dsum.device()), sum(dsum, {0}));
+  if (call.needs(1)) gradients[1] = add_slices(positions, 0, arange(dsum.size(1), DType::i64, dsum.device()), sum(dsum, {0}));
   return gradients;
 }
 
 Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tensor& ids, double p, bool training) {
   if (table.dims() != 2 || ids.dims() != 2)
-    fail("fused_embedding", fmt::format("expected a table (V, D) and indices (B, T) but got {} and {}", to_string(table.shape()), to_string(ids.shape())));
+    fail("fused_embedding",
+         fmt::format("expected a table (V, D) and indices (B, T) but got {} and {}", to_string(table.shape()), to_string(ids.shape())));
   check_index("fused_embedding", table, ids);
   if (positions.defined() && (positions.dims() != 2 || positions.size(0) < ids.size(1) || positions.size(1) != table.size(1) ||
                               positions.dtype() != table.dtype() || positions.device() != table.device()))
-    fail("fused_embedding", fmt::format("expected positions (at least {}, {}) like the table, {} on {}, but got {} {} on {}", ids.size(1), table.size(1),
-                                        name(table.dtype()), to_string(table.device()), name(positions.dtype()), to_string(positions.shape()),
-                                        to_string(positions.device())));
+    fail("fused_embedding", fmt::format("expected positions (at least {}, {}) like the table, {} on {}, but got {} {} on {}", ids.size(1),
+                                        table.size(1), name(table.dtype()), to_string(table.device()), name(positions.dtype()),
+                                        to_string(positions.shape()), to_string(positions.device())));
   if (!(p >= 0 && p < 1)) fail("fused_embedding", fmt::format("expected a probability in [0, 1) but got {}", p));
   const std::int64_t count = ids.numel() * table.size(1);
   bool has_kernel = false;
-  on(table.device(), [&](auto dev) { has_kernel = is_floating(table.dtype()) && count > 0 && kernels::has_embed(dev, count, table.size(1)); });
+  on(table.device(),
+     [&](auto dev) { has_kernel = is_floating(table.dtype()) && count > 0 && kernels::has_embed(dev, count, table.size(1)); });
   if (!has_kernel) return composed_embedding(table, positions, ids, p, training);
 
   const Tensor rows = contiguous(table), places = positions.defined() ? contiguous(positions) : positions, index = contiguous(ids);
@@ -170,16 +170,16 @@ Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tenso
 static void check_along(const char* op, const Tensor& x, int dim, const Tensor& index) {
   check_index(op, x, index);
   if (index.dims() != x.dims() || with_size(index.shape(), dim, 0) != with_size(x.shape(), dim, 0))
-    fail(op, fmt::format("expected indices like x {} but for dimension {}, but got {}", to_string(x.shape()), dim, to_string(index.shape())));
+    fail(op,
+         fmt::format("expected indices like x {} but for dimension {}, but got {}", to_string(x.shape()), dim, to_string(index.shape())));
 }
 
 /// Zeros of a shape with source added at the indices along a dimension: the derivative of gather.
 static Tensor scatter(const Shape& shape, int dim, const Tensor& index, const Tensor& source) {
   Tensor y = zeros(shape, source.dtype(), source.device());
   on(y.device(), [&](auto dev) { kernels::scatter_add(dev, y.view(), index.view(), source.view(), dim); });
-  return record("scatter_add", y, {source}, {index}, [dim](const Backward& call) -> Tensors {
-    return {gather(call.grad(), dim, call.saved(0))};
-  });
+  return record("scatter_add", y, {source}, {index},
+                [dim](const Backward& call) -> Tensors { return {gather(call.grad(), dim, call.saved(0))}; });
 }
 
 Tensor gather(const Tensor& x, int dim, const Tensor& index) {
@@ -187,9 +187,8 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index) {
   check_along("gather", x, dim, index);
   Tensor y = empty(index.shape(), x.dtype(), x.device());
   on(x.device(), [&](auto dev) { kernels::gather(dev, x.view(), index.view(), y.view(), dim); });
-  return record("gather", y, {x}, {index}, [dim, shape = x.shape()](const Backward& call) -> Tensors {
-    return {scatter(shape, dim, call.saved(0), call.grad())};
-  });
+  return record("gather", y, {x}, {index},
+                [dim, shape = x.shape()](const Backward& call) -> Tensors { return {scatter(shape, dim, call.saved(0), call.grad())}; });
 }
 
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {

@@ -3,13 +3,13 @@
 
 namespace tern {
 
-/// Indices are i64 tensors. On the CPU an index outside the range throws Error; on a GPU, where checking would have to wait, it reads as zero
-/// and its gradient is dropped.
+/// Indices are i64 tensors. On the CPU an index outside the range throws Error; on a GPU, where checking would have to wait, it reads as
+/// zero and its gradient is dropped.
 
 /// Rows of a table (V, D) at indices (...): (..., D). The gradient is deterministic.
 Tensor embedding(const Tensor& table, const Tensor& indices);
-/// dropout(embedding(table, ids) + positions[:T], p, training) for ids (B, T): what enters a transformer, (B, T, D), with a kernel each way on
-/// a GPU. positions (P, D) with P >= T, or undefined.
+/// dropout(embedding(table, ids) + positions[:T], p, training) for ids (B, T): what enters a transformer, (B, T, D), with a kernel each way
+/// on a GPU. positions (P, D) with P >= T, or undefined.
 Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tensor& ids, double p = 0, bool training = true);
 /// result[.., i, ..] = x[.., index[.., i, ..], ..] along a dimension; x and index agree in the other sizes.
 Tensor gather(const Tensor& x, int dim, const Tensor& index);

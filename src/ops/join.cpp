@@ -49,8 +49,9 @@ Tensor stack(TensorList list, int dim) {
   Tensors rows;
   for (const Tensor& x : xs) {
     if (x.shape() != xs[0].shape() || x.dtype() != xs[0].dtype() || x.device() != xs[0].device())
-      fail("stack", fmt::format("expected tensors like the first, {} {} on {}, but got {} {} on {}", name(xs[0].dtype()),
-                                to_string(xs[0].shape()), to_string(xs[0].device()), name(x.dtype()), to_string(x.shape()), to_string(x.device())));
+      fail("stack",
+           fmt::format("expected tensors like the first, {} {} on {}, but got {} {} on {}", name(xs[0].dtype()), to_string(xs[0].shape()),
+                       to_string(xs[0].device()), name(x.dtype()), to_string(x.shape()), to_string(x.device())));
     rows.push_back(unsqueeze(x, dim));
   }
   return cat(rows, dim);

@@ -131,8 +131,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
 // in forward, so that logits are computed once: three products, as many as without chunks. They are those of the sum of all losses; what
 // arrives in backward, which includes any loss scale, and the division by the number of tokens are one factor on the device, and multiply
 // what is D wide: x's gradient, and the weight's on its way into the leaf's slot. (Divided before, float16 would not hold the logits'
-// gradients.) After Hsu et al., "Liger Kernel", 2024. Where each token's loss has a factor of its own, which forward cannot know, the logits
-// are computed again in backward. Memory: a chunk, and between forward and backward the gradients of x, weight and bias.
+// gradients.) After Hsu et al., "Liger Kernel", 2024. Where each token's loss has a factor of its own, which forward cannot know, the
+// logits are computed again in backward. Memory: a chunk, and between forward and backward the gradients of x, weight and bias.
 //
 // Short chunks cost time: the weight's gradient is read and written (and in 16 bits rounded) by each, and products of few rows leave a GPU
 // half empty.
@@ -171,7 +171,8 @@ struct Range {
   std::int64_t begin, end;
 };
 
-/// The classes as products take them: all, or where their number is odd, whole words and the rest. For GPT-2's 50,257 that is five times as fast.
+/// The classes as products take them: all, or where their number is odd, whole words and the rest. For GPT-2's 50,257 that is five times as
+/// fast.
 std::vector<Range> ranges(const Head& head) {
   const std::int64_t whole = head.classes() / word_size(head) * word_size(head);
   if (whole == 0 || whole == head.classes() || head.rows.device().type == DeviceType::cpu) return {{0, head.classes()}};
@@ -310,16 +311,16 @@ Tensor losses_of_rows(const Head& head, const Tokens& tokens, std::int64_t chunk
 
 }  // namespace
 
-Tensor linear_cross_entropy(const Tensor& x_, const Tensor& weight_, const Tensor& bias_, const Tensor& targets, const CrossEntropyOptions& options,
-                            std::int64_t chunk_rows) {
+Tensor linear_cross_entropy(const Tensor& x_, const Tensor& weight_, const Tensor& bias_, const Tensor& targets,
+                            const CrossEntropyOptions& options, std::int64_t chunk_rows) {
   const Tensor x = detail::autocast("linear", x_), weight = detail::autocast("linear", weight_), bias = detail::autocast("linear", bias_);
   if (weight.dims() != 2 || x.dims() == 0 || x.size(-1) != weight.size(1) || (bias.defined() && bias.shape() != Shape{weight.size(0)}))
     fail("linear_cross_entropy", fmt::format("expected x (..., D), weight (V, D) and bias (V) but got {}, {} and {}", to_string(x.shape()),
                                              to_string(weight.shape()), bias.defined() ? to_string(bias.shape()) : "none"));
   for (const Tensor* parameter : {&weight, &bias})
     if (parameter->defined() && (parameter->dtype() != x.dtype() || parameter->device() != x.device()))
-      fail("linear_cross_entropy", fmt::format("expected parameters like x, {} on {}, but got {} on {}", name(x.dtype()), to_string(x.device()),
-                                               name(parameter->dtype()), to_string(parameter->device())));
+      fail("linear_cross_entropy", fmt::format("expected parameters like x, {} on {}, but got {} on {}", name(x.dtype()),
+                                               to_string(x.device()), name(parameter->dtype()), to_string(parameter->device())));
   if (chunk_rows < 0) fail("linear_cross_entropy", fmt::format("expected chunks of at least one row, or 0, but got {}", chunk_rows));
   Shape logits = x.shape();
   logits.back() = weight.size(0);

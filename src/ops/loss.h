@@ -6,9 +6,9 @@ namespace tern {
 enum class Reduction { none, mean, sum };
 
 struct CrossEntropyOptions {
-  Tensor token_weights;             ///< (...), like the targets: a factor for each token's loss; undefined: all 1
-  std::int64_t ignore_index = -100; ///< targets with this value count for nothing
-  double label_smoothing = 0;       ///< share of the target spread evenly over all classes, Szegedy et al. 2016
+  Tensor token_weights;              ///< (...), like the targets: a factor for each token's loss; undefined: all 1
+  std::int64_t ignore_index = -100;  ///< targets with this value count for nothing
+  double label_smoothing = 0;        ///< share of the target spread evenly over all classes, Szegedy et al. 2016
   Reduction reduction = Reduction::mean;
 };
 

@@ -18,7 +18,8 @@ namespace {
 
 [[noreturn]] void misfit(const Tensor& a, const Tensor& b) {
   fail("matmul", fmt::format("expected the last dimension of a to equal the second to last of b, and batch dimensions "
-                             "that broadcast, but got {} x {}", to_string(a.shape()), to_string(b.shape())));
+                             "that broadcast, but got {} x {}",
+                             to_string(a.shape()), to_string(b.shape())));
 }
 
 void check_operands(const char* op, const Tensor& a, const Tensor& b) {
@@ -189,7 +190,8 @@ Tensor linear_gelu(const Tensor& x_, const Tensor& weight_, const Tensor& bias_)
     const Tensor sums = to || !has_bias ? to.gradient : empty({g.size(1)}, g.dtype(), g.device());
     constexpr std::size_t bias_input[] = {2};
     backend::PartialSums* const later = to ? call.later(bias_input) : nullptr;
-    on(g.device(), [&](auto dev) { kernels::gelu_bias_grad(dev, g.view(), call.saved(2).view(), dx.view(), view_of(sums), to.write, later); });
+    on(g.device(),
+       [&](auto dev) { kernels::gelu_bias_grad(dev, g.view(), call.saved(2).view(), dx.view(), view_of(sums), to.write, later); });
     Tensors gradients = product_gradients(call, dx);
     gradients.push_back(to ? Tensor() : sums);
     return gradients;

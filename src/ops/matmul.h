@@ -4,8 +4,8 @@
 
 namespace tern {
 
-/// `scale` times the matrix products of a (..., M, K) and b (..., K, N): (..., M, N), with batch dimensions broadcast. A vector a is (1, K),
-/// a vector b is (K, 1), and the added dimension is dropped. Operands keep their strides where a product can take them. Floating
+/// `scale` times the matrix products of a (..., M, K) and b (..., K, N): (..., M, N), with batch dimensions broadcast. A vector a is (1,
+/// K), a vector b is (K, 1), and the added dimension is dropped. Operands keep their strides where a product can take them. Floating
 /// dtypes, both the same; float32 is strict unless context().matmul_precision says otherwise. Throws Error that names both shapes.
 Tensor matmul(const Tensor& a, const Tensor& b, double scale = 1);
 

@@ -56,9 +56,8 @@ Tensor log_softmax(const Tensor& x_, int dim) {
     const NoGrad unrecorded;
     y = x - logsumexp(x, {dim}, true);
   }
-  return record("log_softmax", y, {x}, {y}, [dim](const Backward& call) -> Tensors {
-    return {call.grad() - exp(call.saved(0)) * sum(call.grad(), {dim}, true)};
-  });
+  return record("log_softmax", y, {x}, {y},
+                [dim](const Backward& call) -> Tensors { return {call.grad() - exp(call.saved(0)) * sum(call.grad(), {dim}, true)}; });
 }
 
 namespace {
@@ -232,7 +231,8 @@ FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor&
 Tensor fused_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, const Tensor& beta_) {
   const Tensor x = norm.operand(x_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
   check_norm(norm.op, x, {&gamma, &beta});
-  const Tensor source = contiguous(x), scale = gamma.defined() ? contiguous(gamma) : gamma, shift = beta.defined() ? contiguous(beta) : beta;
+  const Tensor source = contiguous(x), scale = gamma.defined() ? contiguous(gamma) : gamma,
+               shift = beta.defined() ? contiguous(beta) : beta;
   const Statistics kept = empty_statistics(norm, x);
   const Tensor y = empty_like(source);
   on(x.device(), [&](auto dev) {
@@ -252,7 +252,8 @@ Tensor fused_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, cons
       NormGradients d = closed_form(norm, normalized(s, norm), weight, call.grad(), wanted);
       return {d.x, d.gamma, d.beta};
     }
-    FusedGradients d = kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, call.grad(), {}, {}, ParameterGradients::of(call, 1, false, s));
+    FusedGradients d =
+        kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, call.grad(), {}, {}, ParameterGradients::of(call, 1, false, s));
     return {d.x, d.gamma, d.beta};
   });
 }
@@ -299,7 +300,8 @@ ResidualNorm fused_residual_norm(const Norm& norm, const Tensor& x_, const Tenso
   check_norm(norm.op, x, {&gamma, &beta, &branch.bias});
   check_branch(norm.op, x, residual, branch);
   const auto packed = [](const Tensor& t) { return t.defined() ? contiguous(t) : t; };
-  const Tensor source = contiguous(x), stream = contiguous(residual), scale = packed(gamma), shift = packed(beta), bias = packed(branch.bias);
+  const Tensor source = contiguous(x), stream = contiguous(residual), scale = packed(gamma), shift = packed(beta),
+               bias = packed(branch.bias);
   Draws draws;
   if (branch.training && branch.dropout > 0) draws = {branch.dropout, context().generator.reserve(x.numel())};
   const Statistics kept = empty_statistics(norm, x);
@@ -319,17 +321,17 @@ ResidualNorm fused_residual_norm(const Norm& norm, const Tensor& x_, const Tenso
                               .mean = view_of(kept.mean),
                               .rstd = view_of(kept.rstd)});
   });
-  const Tensors outputs = record_all(
-      norm.op, {sum, y}, {source, stream, scale, shift, bias}, {sum, scale, kept.mean, kept.rstd}, [norm, draws](const Backward& call) -> Tensors {
-        const Tensor s = call.saved(0), weight = call.saved(1), &g_sum = call.grad(0), &g = call.grad(1);
-        const Wanted wanted{true, call.needs(2), call.needs(3)};
-        const bool wants_bias = call.needs(4);
-        const bool in_ops = context().grad || !g.defined();
-        FusedGradients d = in_ops ? composed_gradients(norm, s, weight, g, g_sum, draws, wanted, wants_bias)
-                                  : kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, g, g_sum, draws,
-                                                     ParameterGradients::of(call, 2, true, s));
-        return {d.branch, d.x, d.gamma, d.beta, d.bias};
-      });
+  const Tensors outputs = record_all(norm.op, {sum, y}, {source, stream, scale, shift, bias}, {sum, scale, kept.mean, kept.rstd},
+                                     [norm, draws](const Backward& call) -> Tensors {
+                                       const Tensor s = call.saved(0), weight = call.saved(1), &g_sum = call.grad(0), &g = call.grad(1);
+                                       const Wanted wanted{true, call.needs(2), call.needs(3)};
+                                       const bool wants_bias = call.needs(4);
+                                       const bool in_ops = context().grad || !g.defined();
+                                       FusedGradients d = in_ops ? composed_gradients(norm, s, weight, g, g_sum, draws, wanted, wants_bias)
+                                                                 : kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, g,
+                                                                                    g_sum, draws, ParameterGradients::of(call, 2, true, s));
+                                       return {d.branch, d.x, d.gamma, d.beta, d.bias};
+                                     });
   return {outputs[0], outputs[1]};
 }
 
@@ -355,7 +357,8 @@ ResidualNorm fused_residual_layer_norm(const Tensor& x, const Tensor& residual, 
 ResidualNorm residual_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, double eps, const BranchOptions& branch) {
   return plain_residual_norm({"residual_rms_norm", false, eps}, x, residual, gamma, {}, branch);
 }
-ResidualNorm fused_residual_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, double eps, const BranchOptions& branch) {
+ResidualNorm fused_residual_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, double eps,
+                                     const BranchOptions& branch) {
   return fused_residual_norm({"fused_residual_rms_norm", false, eps}, x, residual, gamma, {}, branch);
 }
 

@@ -25,8 +25,8 @@ Tensor attention_softmax(const Tensor& scores, const SoftmaxMask& mask = {});
 /// "LightSeq2", 2021, has the idea.
 Tensor fused_attention_softmax(const Tensor& scores, const SoftmaxMask& mask = {});
 
-/// (x - mean) / sqrt(var + eps) * gamma + beta over the last dimension of x (..., N); gamma and beta are (N) or undefined. The variance is the
-/// biased one. Ba, Kiros & Hinton, 2016.
+/// (x - mean) / sqrt(var + eps) * gamma + beta over the last dimension of x (..., N); gamma and beta are (N) or undefined. The variance is
+/// the biased one. Ba, Kiros & Hinton, 2016.
 Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps = 1e-5);
 Tensor fused_layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps = 1e-5);
 /// x / sqrt(mean(x^2) + eps) * gamma over the last dimension. Zhang & Sennrich, 2019.

@@ -38,8 +38,8 @@ View broadcast_view(const Tensor& x, const Shape& shape) {
 
 void check_devices(const char* op, const Tensor& a, const Tensor& b) {
   if (a.device() != b.device())
-    fail(op, fmt::format("expected operands on one device but got {} on {} and {} on {}", to_string(a.shape()),
-                         to_string(a.device()), to_string(b.shape()), to_string(b.device())));
+    fail(op, fmt::format("expected operands on one device but got {} on {} and {} on {}", to_string(a.shape()), to_string(a.device()),
+                         to_string(b.shape()), to_string(b.device())));
 }
 
 /// Arithmetic has no bool: true and false count as 1 and 0.
@@ -98,18 +98,16 @@ Tensor mask_of(const Tensor& mask, DType dtype) { return cast(mask, dtype); }
 
 Tensor add(const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted("add", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
-  return record("add", apply("add", Binary::add, a, b), {a, b}, {},
-                [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
-                  return {call.needs(0) ? sum_to(call.grad(), sa) : Tensor(), call.needs(1) ? sum_to(call.grad(), sb) : Tensor()};
-                });
+  return record("add", apply("add", Binary::add, a, b), {a, b}, {}, [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
+    return {call.needs(0) ? sum_to(call.grad(), sa) : Tensor(), call.needs(1) ? sum_to(call.grad(), sb) : Tensor()};
+  });
 }
 
 Tensor sub(const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted("sub", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
-  return record("sub", apply("sub", Binary::sub, a, b), {a, b}, {},
-                [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
-                  return {call.needs(0) ? sum_to(call.grad(), sa) : Tensor(), call.needs(1) ? sum_to(neg(call.grad()), sb) : Tensor()};
-                });
+  return record("sub", apply("sub", Binary::sub, a, b), {a, b}, {}, [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
+    return {call.needs(0) ? sum_to(call.grad(), sa) : Tensor(), call.needs(1) ? sum_to(neg(call.grad()), sb) : Tensor()};
+  });
 }
 
 Tensor mul(const Tensor& a_, const Tensor& b_) {
@@ -212,7 +210,8 @@ Tensor maximum(const Tensor& a, double b) { return extreme("maximum", Binary::ma
 static Tensor compared(const char* op, Compare f, const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted(op, a_, b_, promote(a_.dtype(), b_.dtype()));
   Tensor y = empty(broadcast_shapes(a.shape(), b.shape(), op), DType::boolean, a.device());
-  on(y.device(), [&, &x = a, &z = b](auto dev) { kernels::compare(dev, f, broadcast_view(x, y.shape()), broadcast_view(z, y.shape()), y.view()); });
+  on(y.device(),
+     [&, &x = a, &z = b](auto dev) { kernels::compare(dev, f, broadcast_view(x, y.shape()), broadcast_view(z, y.shape()), y.view()); });
   return y;
 }
 static Tensor compared(Compare f, const Tensor& a_, double b) {
@@ -322,23 +321,51 @@ Tensor unary(const char* op, Unary f, const Tensor& x_, Keep keep, F derivative,
 
 using T = const Tensor&;
 
-Tensor neg(T x) { return unary("neg", Unary::neg, x, Keep::nothing, [](T g, T) { return neg(g); }); }
-Tensor abs(T x) { return unary("abs", Unary::abs, x, Keep::input, [](T g, T x_) { return g * sign(x_); }); }
-Tensor sign(T x) { return unary("sign", Unary::sign, x, Keep::nothing, [](T g, T) { return zeros_like(g); }); }
-Tensor exp(T x) { return unary("exp", Unary::exp, x, Keep::output, [](T g, T y) { return g * y; }); }
-Tensor log(T x) { return unary("log", Unary::log, x, Keep::input, [](T g, T x_) { return g / x_; }); }
-Tensor sqrt(T x) { return unary("sqrt", Unary::sqrt, x, Keep::output, [](T g, T y) { return g * 0.5 / y; }); }
-Tensor rsqrt(T x) { return unary("rsqrt", Unary::rsqrt, x, Keep::output, [](T g, T y) { return g * (y * y * y * -0.5); }); }
-Tensor reciprocal(T x) { return unary("reciprocal", Unary::reciprocal, x, Keep::output, [](T g, T y) { return neg(g * square(y)); }); }
-Tensor square(T x) { return unary("square", Unary::square, x, Keep::input, [](T g, T x_) { return g * (x_ * 2); }); }
-Tensor sin(T x) { return unary("sin", Unary::sin, x, Keep::input, [](T g, T x_) { return g * cos(x_); }); }
-Tensor cos(T x) { return unary("cos", Unary::cos, x, Keep::input, [](T g, T x_) { return neg(g * sin(x_)); }); }
-Tensor tanh(T x) { return unary("tanh", Unary::tanh, x, Keep::output, [](T g, T y) { return g * (1 - square(y)); }); }
+Tensor neg(T x) {
+  return unary("neg", Unary::neg, x, Keep::nothing, [](T g, T) { return neg(g); });
+}
+Tensor abs(T x) {
+  return unary("abs", Unary::abs, x, Keep::input, [](T g, T x_) { return g * sign(x_); });
+}
+Tensor sign(T x) {
+  return unary("sign", Unary::sign, x, Keep::nothing, [](T g, T) { return zeros_like(g); });
+}
+Tensor exp(T x) {
+  return unary("exp", Unary::exp, x, Keep::output, [](T g, T y) { return g * y; });
+}
+Tensor log(T x) {
+  return unary("log", Unary::log, x, Keep::input, [](T g, T x_) { return g / x_; });
+}
+Tensor sqrt(T x) {
+  return unary("sqrt", Unary::sqrt, x, Keep::output, [](T g, T y) { return g * 0.5 / y; });
+}
+Tensor rsqrt(T x) {
+  return unary("rsqrt", Unary::rsqrt, x, Keep::output, [](T g, T y) { return g * (y * y * y * -0.5); });
+}
+Tensor reciprocal(T x) {
+  return unary("reciprocal", Unary::reciprocal, x, Keep::output, [](T g, T y) { return neg(g * square(y)); });
+}
+Tensor square(T x) {
+  return unary("square", Unary::square, x, Keep::input, [](T g, T x_) { return g * (x_ * 2); });
+}
+Tensor sin(T x) {
+  return unary("sin", Unary::sin, x, Keep::input, [](T g, T x_) { return g * cos(x_); });
+}
+Tensor cos(T x) {
+  return unary("cos", Unary::cos, x, Keep::input, [](T g, T x_) { return neg(g * sin(x_)); });
+}
+Tensor tanh(T x) {
+  return unary("tanh", Unary::tanh, x, Keep::output, [](T g, T y) { return g * (1 - square(y)); });
+}
 Tensor erf(T x) {
   return unary("erf", Unary::erf, x, Keep::input, [](T g, T x_) { return g * (exp(neg(square(x_))) * (2 * std::numbers::inv_sqrtpi)); });
 }
-Tensor sigmoid(T x) { return unary("sigmoid", Unary::sigmoid, x, Keep::output, [](T g, T y) { return g * (y * (1 - y)); }); }
-Tensor relu(T x) { return unary("relu", Unary::relu, x, Keep::output, [](T g, T y) { return g * mask_of(gt(y, 0), g.dtype()); }); }
+Tensor sigmoid(T x) {
+  return unary("sigmoid", Unary::sigmoid, x, Keep::output, [](T g, T y) { return g * (y * (1 - y)); });
+}
+Tensor relu(T x) {
+  return unary("relu", Unary::relu, x, Keep::output, [](T g, T y) { return g * mask_of(gt(y, 0), g.dtype()); });
+}
 Tensor gelu(T x) {
   return unary("gelu", Unary::gelu, x, Keep::input, [](T g, T x_) {
     const Tensor cdf = 0.5 * (1 + erf(x_ * (1 / std::numbers::sqrt2)));
@@ -360,9 +387,8 @@ Tensor silu(T x) {
 }
 Tensor clamp(T x, double low, double high) {
   if (!(low <= high)) fail("clamp", fmt::format("expected low <= high but got {} and {}", low, high));
-  return unary("clamp", Unary::clamp, x, Keep::input, [low, high](T g, T x_) {
-    return g * mask_of(logical_and(ge(x_, low), le(x_, high)), g.dtype());
-  }, {low, high});
+  return unary("clamp", Unary::clamp, x, Keep::input,
+               [low, high](T g, T x_) { return g * mask_of(logical_and(ge(x_, low), le(x_, high)), g.dtype()); }, {low, high});
 }
 
 static void check_target(const char* op, const Tensor& target) {
@@ -381,8 +407,7 @@ static Tensor in_place(const char* op, Binary f, const Tensor& target, const Ten
 }
 static Tensor in_place(const char* op, Binary f, const Tensor& target, double b) {
   check_target(op, target);
-  if (!holds(target.dtype(), b))
-    fail(op, fmt::format("expected a number that {} holds but got {}", name(target.dtype()), b));
+  if (!holds(target.dtype(), b)) fail(op, fmt::format("expected a number that {} holds but got {}", name(target.dtype()), b));
   begin_in_place(op, target);
   on(target.device(), [&](auto dev) { kernels::binary(dev, f, target.view(), Operand(b), target.view()); });
   return target;

@@ -38,8 +38,7 @@ Tensor randn(const Shape& shape, double mean, double deviation, DType dtype, Dev
 }
 
 Tensor bernoulli(const Shape& shape, double probability, DType dtype, Device device) {
-  if (!(probability >= 0 && probability <= 1))
-    fail("bernoulli", fmt::format("expected a probability in [0, 1] but got {}", probability));
+  if (!(probability >= 0 && probability <= 1)) fail("bernoulli", fmt::format("expected a probability in [0, 1] but got {}", probability));
   Tensor y = empty(shape, dtype, device);
   const PhiloxState state = context().generator.reserve(y.numel());
   on(device, [&](auto dev) { kernels::bernoulli(dev, y.view(), probability, state); });
@@ -77,8 +76,7 @@ Tensor detail::dropout_at(const Tensor& x, double p, PhiloxState state) {
   const Tensor source = contiguous(x);
   Tensor y = empty_like(source);
   on(x.device(), [&](auto dev) { kernels::dropout(dev, source.view(), y.view(), p, state); });
-  return record("dropout", y, {source}, {},
-                [=](const Backward& call) -> Tensors { return {dropout_at(call.grad(), p, state)}; });
+  return record("dropout", y, {source}, {}, [=](const Backward& call) -> Tensors { return {dropout_at(call.grad(), p, state)}; });
 }
 
 Tensor dropout(const Tensor& x, double p, bool training) {

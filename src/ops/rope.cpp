@@ -30,15 +30,15 @@ static Tensor turned(const Tensor& x, const Tensor& table, bool inverse) {
   const Tensor source = x.strides().back() == 1 || x.size(-1) <= 1 ? x : clone(x);
   Tensor y = empty(x.shape(), x.dtype(), x.device());
   on(y.device(), [&](auto dev) { kernels::rope(dev, source.view(), table.view(), y.view(), inverse); });
-  return record("rope", y, {source}, {table}, [inverse](const Backward& call) -> Tensors {
-    return {turned(call.grad(), call.saved(0), !inverse)};
-  });
+  return record("rope", y, {source}, {table},
+                [inverse](const Backward& call) -> Tensors { return {turned(call.grad(), call.saved(0), !inverse)}; });
 }
 
 Tensor rope(const Tensor& x, const Tensor& table) {
   if (!is_floating(x.dtype()) || !is_floating(table.dtype()))
     fail("rope", fmt::format("expected floating x and table but got {} and {}", name(x.dtype()), name(table.dtype())));
-  if (x.dims() != 4 || table.dims() != 3 || x.size(3) % 2 != 0 || table.size(0) < x.size(2) || table.size(1) != x.size(3) / 2 || table.size(2) != 2)
+  if (x.dims() != 4 || table.dims() != 3 || x.size(3) % 2 != 0 || table.size(0) < x.size(2) || table.size(1) != x.size(3) / 2 ||
+      table.size(2) != 2)
     fail("rope", fmt::format("expected x (B, H, T, D), D even, and a table (at least T, D / 2, 2) but got {} and {}", to_string(x.shape()),
                              to_string(table.shape())));
   if (x.device() != table.device())

@@ -54,7 +54,8 @@ Tensor reshape(const Tensor& x, const Shape& requested) {
   std::int64_t known = 0;
   int unknown = -1;
   const auto misfit = [&] {
-    fail("reshape", fmt::format("expected a shape with {} elements but got {} for {}", x.numel(), to_string(requested), to_string(x.shape())));
+    fail("reshape",
+         fmt::format("expected a shape with {} elements but got {} for {}", x.numel(), to_string(requested), to_string(x.shape())));
   };
   for (int i = 0; i < shape.size() && unknown < 0; ++i)
     if (shape[i] == -1) shape[unknown = i] = 1;
@@ -183,8 +184,7 @@ Tensor select(const Tensor& x, int dim, std::int64_t index) {
 
 Tensor squeeze(const Tensor& x, int dim) {
   dim = normalize_dim(dim, x.dims(), "squeeze");
-  if (x.shape()[dim] != 1)
-    fail("squeeze", fmt::format("expected size 1 in dimension {} but got {}", dim, to_string(x.shape())));
+  if (x.shape()[dim] != 1) fail("squeeze", fmt::format("expected size 1 in dimension {} but got {}", dim, to_string(x.shape())));
   Shape shape = x.shape();
   Strides strides = x.strides();
   shape.erase(dim);
@@ -240,9 +240,8 @@ Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim) 
     shapes.push_back(shape);
     start += size;
   }
-  return record_all("split", std::move(pieces), {x}, {}, [dim, shapes](const Backward& call) -> Tensors {
-    return {cat(filled_gradients(call, shapes), dim)};
-  });
+  return record_all("split", std::move(pieces), {x}, {},
+                    [dim, shapes](const Backward& call) -> Tensors { return {cat(filled_gradients(call, shapes), dim)}; });
 }
 
 Tensors split(const Tensor& x, std::int64_t size, int dim) {
@@ -264,9 +263,8 @@ Tensors unstack(const Tensor& x, int dim) {
   for (std::int64_t i = 0; i < x.shape()[dim]; ++i)
     slices.push_back(x.as_strided(shape, strides, x.offset() + (numel(shape) == 0 ? 0 : i * x.strides()[dim])));
   const std::vector<Shape> shapes(slices.size(), shape);
-  return record_all("unstack", std::move(slices), {x}, {}, [dim, shapes](const Backward& call) -> Tensors {
-    return {stack(filled_gradients(call, shapes), dim)};
-  });
+  return record_all("unstack", std::move(slices), {x}, {},
+                    [dim, shapes](const Backward& call) -> Tensors { return {stack(filled_gradients(call, shapes), dim)}; });
 }
 
 }  // namespace tern

@@ -20,14 +20,14 @@ enum class MatmulPrecision : std::uint8_t {
 
 /// The only ambient state, one per thread.
 struct Context {
-  bool grad = true;                      ///< ops on tensors that require gradients are recorded
+  bool grad = true;                                          ///< ops on tensors that require gradients are recorded
   MatmulPrecision matmul_precision = MatmulPrecision::fp32;  ///< of products that run now: backward's too, whatever forward had
-  bool anomaly = false;                  ///< every op's output is searched for NaN, which costs a wait per op
-  void* cuda_stream = nullptr;           ///< the cudaStream_t that work is queued on; null is the default stream
-  Generator generator;                   ///< the source of random positions
-  Autocast* autocast = nullptr;          ///< the innermost scope that chooses ops' dtypes; see ops/autocast.h
-  const ModuleScope* scope = nullptr;    ///< the innermost running module
-  const ModuleNames* names = nullptr;    ///< paths of the modules under watch in anomaly mode
+  bool anomaly = false;                                      ///< every op's output is searched for NaN, which costs a wait per op
+  void* cuda_stream = nullptr;                               ///< the cudaStream_t that work is queued on; null is the default stream
+  Generator generator;                                       ///< the source of random positions
+  Autocast* autocast = nullptr;                              ///< the innermost scope that chooses ops' dtypes; see ops/autocast.h
+  const ModuleScope* scope = nullptr;                        ///< the innermost running module
+  const ModuleNames* names = nullptr;                        ///< paths of the modules under watch in anomaly mode
 
   /// The stream that work on a device is queued on.
   Stream stream(Device device) const { return {device, device.type == DeviceType::cuda ? cuda_stream : nullptr}; }

@@ -109,12 +109,8 @@ CachingAllocator& allocator() {
 
 void* allocate(Cpu, std::size_t bytes, Stream) { return allocator().allocate(bytes); }
 void deallocate(Cpu, void* data, std::size_t bytes, Stream) noexcept { allocator().deallocate(data, bytes); }
-void copy_from_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream) {
-  std::memcpy(destination, source, bytes);
-}
-void copy_to_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream) {
-  std::memcpy(destination, source, bytes);
-}
+void copy_from_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream) { std::memcpy(destination, source, bytes); }
+void copy_to_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream) { std::memcpy(destination, source, bytes); }
 void synchronize(Cpu, Stream) {}
 
 using Clock = std::chrono::steady_clock;

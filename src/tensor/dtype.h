@@ -45,14 +45,30 @@ constexpr DType promote(DType a, DType b) {
 namespace detail {
 template <class T>
 struct DTypeOf;
-template <> struct DTypeOf<float> { static constexpr DType value = DType::f32; };
-template <> struct DTypeOf<double> { static constexpr DType value = DType::f64; };
-template <> struct DTypeOf<f16> { static constexpr DType value = DType::f16; };
-template <> struct DTypeOf<bf16> { static constexpr DType value = DType::bf16; };
-template <> struct DTypeOf<std::int32_t> { static constexpr DType value = DType::i32; };
-template <> struct DTypeOf<std::int64_t> { static constexpr DType value = DType::i64; };
-template <> struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::u8; };
-template <> struct DTypeOf<bool> { static constexpr DType value = DType::boolean; };
+template <> struct DTypeOf<float> {
+  static constexpr DType value = DType::f32;
+};
+template <> struct DTypeOf<double> {
+  static constexpr DType value = DType::f64;
+};
+template <> struct DTypeOf<f16> {
+  static constexpr DType value = DType::f16;
+};
+template <> struct DTypeOf<bf16> {
+  static constexpr DType value = DType::bf16;
+};
+template <> struct DTypeOf<std::int32_t> {
+  static constexpr DType value = DType::i32;
+};
+template <> struct DTypeOf<std::int64_t> {
+  static constexpr DType value = DType::i64;
+};
+template <> struct DTypeOf<std::uint8_t> {
+  static constexpr DType value = DType::u8;
+};
+template <> struct DTypeOf<bool> {
+  static constexpr DType value = DType::boolean;
+};
 }  // namespace detail
 
 /// The DType that stores a C++ type: dtype_of<float> is DType::f32.

@@ -34,7 +34,8 @@ class GraphStream {
     std::size_t bytes;
   };
   static constexpr std::size_t most_inputs = 32;
-  virtual std::unique_ptr<Graph> record(const std::function<void()>& work, std::span<const Input> inputs = {}, std::uint64_t* number = nullptr) = 0;
+  virtual std::unique_ptr<Graph> record(const std::function<void()>& work, std::span<const Input> inputs = {},
+                                        std::uint64_t* number = nullptr) = 0;
 };
 
 /// The CPU has no graphs: null.

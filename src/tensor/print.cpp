@@ -50,7 +50,8 @@ class Printer {
  private:
   std::string block(int dim, std::size_t indent) {
     const bool innermost = dim == shape_.size() - 1;
-    const std::string separator = innermost ? ", " : "," + std::string(static_cast<std::size_t>(shape_.size() - 1 - dim), '\n') + std::string(indent, ' ');
+    const std::string separator =
+        innermost ? ", " : "," + std::string(static_cast<std::size_t>(shape_.size() - 1 - dim), '\n') + std::string(indent, ' ');
     std::string out = "[";
     bool first = true;
     const auto item = [&](const std::string& text) {
@@ -58,9 +59,10 @@ class Printer {
       first = false;
       out += text;
     };
-    visible(shape_[dim], summarize_,
-            [&](std::int64_t) { item(innermost ? fmt::format("{:>{}}", texts_[next_++], width_) : block(dim + 1, indent + 1)); },
-            [&] { item("..."); });
+    visible(
+        shape_[dim], summarize_,
+        [&](std::int64_t) { item(innermost ? fmt::format("{:>{}}", texts_[next_++], width_) : block(dim + 1, indent + 1)); },
+        [&] { item("..."); });
     return out + "]";
   }
 

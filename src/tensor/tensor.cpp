@@ -11,9 +11,7 @@ namespace tern {
 
 void fail(const char* where, const std::string& message) { throw Error(fmt::format("[{}] {}", where, message)); }
 
-std::string to_string(Device device) {
-  return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", int(device.index));
-}
+std::string to_string(Device device) { return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", int(device.index)); }
 
 template <class T>
 static std::string join(const DimVec<T>& values) {
@@ -116,8 +114,8 @@ Tensor Tensor::as_strided(const Shape& new_shape, const Strides& new_strides, st
   const std::optional<Extent> touched = extent(new_shape, new_strides);
   const auto elements = static_cast<std::int64_t>(impl().storage->bytes() / size_of(dtype()));
   if (!touched || new_offset < -touched->low || new_offset > elements - touched->high)
-    fail("as_strided", fmt::format("expected a window inside a storage of {} elements but got shape {}, strides {}, offset {}",
-                                   elements, to_string(new_shape), to_string(new_strides), new_offset));
+    fail("as_strided", fmt::format("expected a window inside a storage of {} elements but got shape {}, strides {}, offset {}", elements,
+                                   to_string(new_shape), to_string(new_strides), new_offset));
   auto result = make_ref<TensorImpl>();
   result->storage = impl().storage;
   result->offset = new_offset;
@@ -129,8 +127,7 @@ Tensor Tensor::as_strided(const Shape& new_shape, const Strides& new_strides, st
 
 template <class T>
 static void check_type(const Tensor& x, const char* where) {
-  if (x.dtype() != dtype_of<T>)
-    fail(where, fmt::format("expected a tensor of {} but got {}", name(dtype_of<T>), name(x.dtype())));
+  if (x.dtype() != dtype_of<T>) fail(where, fmt::format("expected a tensor of {} but got {}", name(dtype_of<T>), name(x.dtype())));
 }
 
 template <class T>
@@ -198,14 +195,13 @@ template bool Tensor::item<bool>() const;
 /// Instantiates the members that are templates on the element type, for the eight of them.
 template <class... T>
 struct Instantiate {
-  static constexpr auto members = std::tuple{std::tuple{&Tensor::data<T>, &Tensor::to_vector<T>,
-                                                        static_cast<Tensor (*)(std::span<const T>, const Shape&, Device)>(&Tensor::from<T>)}...};
+  static constexpr auto members = std::tuple{std::tuple{
+      &Tensor::data<T>, &Tensor::to_vector<T>, static_cast<Tensor (*)(std::span<const T>, const Shape&, Device)>(&Tensor::from<T>)}...};
 };
 template struct Instantiate<float, double, f16, bf16, std::int32_t, std::int64_t, std::uint8_t, bool>;
 
 int normalize_dim(int dim, int dims, const char* where) {
-  if (dim < -dims || dim >= dims)
-    fail(where, fmt::format("expected a dimension in [{}, {}) but got {}", -dims, dims, dim));
+  if (dim < -dims || dim >= dims) fail(where, fmt::format("expected a dimension in [{}, {}) but got {}", -dims, dims, dim));
   return dim < 0 ? dim + dims : dim;
 }
 

@@ -37,7 +37,9 @@ class Tensor {
   }
   /// A zero-dimensional tensor.
   template <class T>
-  static Tensor scalar(T value, Device device = cpu) { return from(std::span<const T>(&value, 1), {}, device); }
+  static Tensor scalar(T value, Device device = cpu) {
+    return from(std::span<const T>(&value, 1), {}, device);
+  }
 
   bool defined() const noexcept { return bool(impl_); }
   const Shape& shape() const { return impl().shape; }

@@ -15,7 +15,9 @@ struct View {
   Stream stream;
 
   template <class T>
-  T* as() const { return static_cast<T*>(data); }
+  T* as() const {
+    return static_cast<T*>(data);
+  }
   int dims() const { return shape.size(); }
   std::int64_t numel() const { return tern::numel(shape); }
   bool is_contiguous() const { return tern::is_contiguous(shape, strides); }

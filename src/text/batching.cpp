@@ -43,12 +43,9 @@ void shuffle(std::vector<T>& values, std::size_t count, Random random) {
   }
 }
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) noexcept {
-  return (value + multiple - 1) / multiple * multiple;
-}
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) noexcept { return (value + multiple - 1) / multiple * multiple; }
 
-void check_picks(const char* what, std::span<const Example> examples, std::span<const std::size_t> picks,
-                 std::int64_t multiple) {
+void check_picks(const char* what, std::span<const Example> examples, std::span<const std::size_t> picks, std::int64_t multiple) {
   for (const std::size_t pick : picks) {
     if (pick >= examples.size()) {
       throw std::invalid_argument(fmt::format("[{}] expected picks below {} but got {}", what, examples.size(), pick));
@@ -61,10 +58,9 @@ std::int64_t ssize_of(std::span<const std::int32_t> ids) noexcept { return stati
 
 }  // namespace
 
-Sequence classic_sequence(std::span<const std::int32_t> src, std::span<const std::int32_t> tgt, std::int32_t eos_src,
-                          std::int32_t eos_tgt, std::int32_t pad, std::int64_t length) {
-  if (length < 2)
-    throw std::invalid_argument(fmt::format("[classic_sequence] expected length >= 2 but got {}", length));
+Sequence classic_sequence(std::span<const std::int32_t> src, std::span<const std::int32_t> tgt, std::int32_t eos_src, std::int32_t eos_tgt,
+                          std::int32_t pad, std::int64_t length) {
+  if (length < 2) throw std::invalid_argument(fmt::format("[classic_sequence] expected length >= 2 but got {}", length));
   const auto size = static_cast<std::size_t>(length);
   std::vector<std::int64_t> tokens(src.begin(), src.end());
   tokens.push_back(eos_src);
@@ -82,16 +78,12 @@ Sequence classic_sequence(std::span<const std::int32_t> src, std::span<const std
   return out;
 }
 
-std::int64_t sequence_columns(const Example& example) noexcept {
-  return ssize_of(example.src) + ssize_of(example.tgt) + 1;
-}
+std::int64_t sequence_columns(const Example& example) noexcept { return ssize_of(example.src) + ssize_of(example.tgt) + 1; }
 
-std::int64_t pair_columns(const Example& example) noexcept {
-  return std::max(ssize_of(example.src), ssize_of(example.tgt)) + 1;
-}
+std::int64_t pair_columns(const Example& example) noexcept { return std::max(ssize_of(example.src), ssize_of(example.tgt)) + 1; }
 
-Batch make_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
-                 std::int64_t length, std::int64_t multiple) {
+Batch make_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens, std::int64_t length,
+                 std::int64_t multiple) {
   check_picks("make_batch", examples, picks, multiple);
   if (length < 0 || length == 1) {
     throw std::invalid_argument(fmt::format("[make_batch] expected length 0 or >= 2 but got {}", length));
@@ -105,8 +97,7 @@ Batch make_batch(std::span<const Example> examples, std::span<const std::size_t>
   }
   for (const std::size_t pick : picks) {
     const Example& example = examples[pick];
-    const Sequence row =
-        classic_sequence(example.src, example.tgt, tokens.eos_src, tokens.eos_tgt, tokens.pad, batch.length + 1);
+    const Sequence row = classic_sequence(example.src, example.tgt, tokens.eos_src, tokens.eos_tgt, tokens.pad, batch.length + 1);
     batch.ids.insert(batch.ids.end(), row.ids.begin(), row.ids.end());
     batch.labels.insert(batch.labels.end(), row.labels.begin(), row.labels.end());
     batch.weights.insert(batch.weights.end(), row.weights.begin(), row.weights.end());
@@ -115,8 +106,8 @@ Batch make_batch(std::span<const Example> examples, std::span<const std::size_t>
   return batch;
 }
 
-PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std::size_t> picks,
-                          const SequenceOptions& tokens, std::int64_t multiple) {
+PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
+                          std::int64_t multiple) {
   check_picks("make_pair_batch", examples, picks, multiple);
   PairBatch batch;
   batch.rows = static_cast<std::int64_t>(picks.size());
@@ -154,8 +145,7 @@ std::vector<std::size_t> epoch_order(std::size_t size, std::uint64_t seed, std::
   return order;
 }
 
-std::vector<std::vector<std::size_t>> fixed_batches(std::span<const std::size_t> order, std::size_t batch_size,
-                                                    bool drop_last) {
+std::vector<std::vector<std::size_t>> fixed_batches(std::span<const std::size_t> order, std::size_t batch_size, bool drop_last) {
   if (batch_size == 0) throw std::invalid_argument("[fixed_batches] expected batch_size >= 1 but got 0");
   std::vector<std::vector<std::size_t>> batches;
   for (std::size_t begin = 0; begin < order.size(); begin += batch_size) {
@@ -167,24 +157,18 @@ std::vector<std::vector<std::size_t>> fixed_batches(std::span<const std::size_t>
   return batches;
 }
 
-std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size_t> order,
-                                                       std::span<const std::int64_t> lengths,
-                                                       const BucketOptions& options, std::uint64_t seed,
-                                                       std::uint64_t epoch) {
+std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
+                                                       const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch) {
   if (options.multiple < 1 || options.row_multiple < 1 || options.token_budget < 1) {
-    throw std::invalid_argument(
-        fmt::format("[bucketed_batches] expected token_budget, multiple and row_multiple >= 1 but got {}, {}, {}",
-                    options.token_budget, options.multiple, options.row_multiple));
+    throw std::invalid_argument(fmt::format("[bucketed_batches] expected token_budget, multiple and row_multiple >= 1 but got {}, {}, {}",
+                                            options.token_budget, options.multiple, options.row_multiple));
   }
   for (const std::size_t pick : order) {
     if (pick >= lengths.size() || lengths[pick] < 0) {
-      throw std::invalid_argument(
-          fmt::format("[bucketed_batches] expected a length >= 0 for each of the order but got none for {}", pick));
+      throw std::invalid_argument(fmt::format("[bucketed_batches] expected a length >= 0 for each of the order but got none for {}", pick));
     }
   }
-  const auto columns = [&](std::size_t pick) {
-    return round_up(std::max<std::int64_t>(lengths[pick], 1), options.multiple);
-  };
+  const auto columns = [&](std::size_t pick) { return round_up(std::max<std::int64_t>(lengths[pick], 1), options.multiple); };
   // Equal lengths stay in the epoch's random order, so that batches are made up anew each epoch.
   std::vector<std::size_t> sorted(order.begin(), order.end());
   std::stable_sort(sorted.begin(), sorted.end(), [&](std::size_t a, std::size_t b) { return columns(a) < columns(b); });
@@ -197,8 +181,7 @@ std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size
     };
     while (begin + rows < sorted.size() && fits(rows + 1)) ++rows;
     if (rows > options.row_multiple) rows -= rows % options.row_multiple;
-    batches.emplace_back(sorted.begin() + static_cast<std::ptrdiff_t>(begin),
-                         sorted.begin() + static_cast<std::ptrdiff_t>(begin + rows));
+    batches.emplace_back(sorted.begin() + static_cast<std::ptrdiff_t>(begin), sorted.begin() + static_cast<std::ptrdiff_t>(begin + rows));
     begin += rows;
   }
   shuffle(batches, batches.size(), Random(seed, epoch, 2));

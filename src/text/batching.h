@@ -27,8 +27,8 @@ struct Sequence {
 
 // Truncates or pads to `length` tokens. Throws std::invalid_argument for length < 2. A source of `length` tokens or
 // more leaves no target: all weights are 0.
-Sequence classic_sequence(std::span<const std::int32_t> src, std::span<const std::int32_t> tgt, std::int32_t eos_src,
-                          std::int32_t eos_tgt, std::int32_t pad, std::int64_t length);
+Sequence classic_sequence(std::span<const std::int32_t> src, std::span<const std::int32_t> tgt, std::int32_t eos_src, std::int32_t eos_tgt,
+                          std::int32_t pad, std::int64_t length);
 
 // A batch for a decoder-only model, row-major (rows B, length T).
 struct Batch {
@@ -53,16 +53,15 @@ struct PairBatch {
 // Throw std::invalid_argument for a pick out of range, length 1 or below 0, or multiple < 1.
 Batch make_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
                  std::int64_t length = 0, std::int64_t multiple = 1);
-PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std::size_t> picks,
-                          const SequenceOptions& tokens, std::int64_t multiple = 1);
+PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
+                          std::int64_t multiple = 1);
 
 // The order of an epoch: a permutation of 0..size-1, or its first `sample` entries when 0 < sample < size. A pure
 // function of its arguments, the same on every platform (SplitMix64, Steele et al. 2014, and Fisher-Yates).
 std::vector<std::size_t> epoch_order(std::size_t size, std::uint64_t seed, std::uint64_t epoch, std::size_t sample = 0);
 
 // Cuts `order` into batches of `batch_size`; the last one may be smaller, or is dropped.
-std::vector<std::vector<std::size_t>> fixed_batches(std::span<const std::size_t> order, std::size_t batch_size,
-                                                    bool drop_last = false);
+std::vector<std::vector<std::size_t>> fixed_batches(std::span<const std::size_t> order, std::size_t batch_size, bool drop_last = false);
 
 struct BucketOptions {
   std::size_t token_budget = 8192;  // rows times the longest row, padding included
@@ -74,10 +73,8 @@ struct BucketOptions {
 // Cuts `order` into batches of examples of similar length that fit the budget, then shuffles the batches (a pure
 // function of the arguments). lengths[i] is the length in tokens of example i; an example longer than the budget is a
 // batch by itself. Every entry of `order` is in exactly one batch.
-std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size_t> order,
-                                                       std::span<const std::int64_t> lengths,
-                                                       const BucketOptions& options, std::uint64_t seed,
-                                                       std::uint64_t epoch);
+std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
+                                                       const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch);
 
 // Columns that make_batch needs for an example: src + eos_src + tgt + eos_tgt, less one.
 std::int64_t sequence_columns(const Example& example) noexcept;

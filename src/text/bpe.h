@@ -51,7 +51,8 @@ class Tokenizer {
   // Pairs of ids in the order of their rank.
   std::vector<std::pair<std::int32_t, std::int32_t>> merges() const;
 
-  // The whole tokenizer.json as text (io/atomic_file.h writes it whole or not at all), and back; `name` stands in the messages of the DataError.
+  // The whole tokenizer.json as text (io/atomic_file.h writes it whole or not at all), and back; `name` stands in the messages of the
+  // DataError.
   std::string to_json() const;
   static Tokenizer from_json(std::string_view json, std::string_view name);
 

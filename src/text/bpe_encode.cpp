@@ -17,15 +17,13 @@ constexpr std::size_t cached_word_bytes = 64, cached_words = 1 << 17;
 
 class Encoder {
  public:
-  Encoder(const BpeModel& model, EncodeScratch& scratch, std::vector<std::int32_t>& out)
-      : model_(model), scratch_(scratch), out_(out) {}
+  Encoder(const BpeModel& model, EncodeScratch& scratch, std::vector<std::int32_t>& out) : model_(model), scratch_(scratch), out_(out) {}
 
   // Splits out the added tokens of one pass and gives the text between them to the next.
   void encode(std::string_view text) {
     split(model_.first_pass, text, [&](std::string_view part) {
-      split(model_.second_pass, part, [&](std::string_view rest) {
-        scratch_.words.for_each(rest, [&](std::string_view word) { encode_word(word); });
-      });
+      split(model_.second_pass, part,
+            [&](std::string_view rest) { scratch_.words.for_each(rest, [&](std::string_view word) { encode_word(word); }); });
     });
   }
 
@@ -63,8 +61,7 @@ class Encoder {
     const std::size_t old_size = out_.size();
     merge(word);
     const auto begin = static_cast<std::uint32_t>(scratch_.cached_ids.size());
-    scratch_.cached_ids.insert(scratch_.cached_ids.end(), out_.begin() + static_cast<std::ptrdiff_t>(old_size),
-                               out_.end());
+    scratch_.cached_ids.insert(scratch_.cached_ids.end(), out_.begin() + static_cast<std::ptrdiff_t>(old_size), out_.end());
     cache.emplace(word, std::pair(begin, static_cast<std::uint32_t>(out_.size() - old_size)));
   }
 
@@ -128,8 +125,7 @@ class Encoder {
 
 std::size_t checked(const BpeModel& model, std::int32_t id, const char* what) {
   if (id < 0 || static_cast<std::size_t>(id) >= model.tokens.size()) {
-    throw std::invalid_argument(
-        fmt::format("[{}] expected an id in [0, {}) but got {}", what, model.tokens.size(), id));
+    throw std::invalid_argument(fmt::format("[{}] expected an id in [0, {}) but got {}", what, model.tokens.size(), id));
   }
   return static_cast<std::size_t>(id);
 }
@@ -171,9 +167,7 @@ std::optional<std::int32_t> Tokenizer::token_to_id(std::string_view token) const
   return found == model_->ids.end() ? std::nullopt : std::optional(found->second);
 }
 
-const std::string& Tokenizer::id_to_token(std::int32_t id) const {
-  return model_->tokens[checked(*model_, id, "id_to_token")];
-}
+const std::string& Tokenizer::id_to_token(std::int32_t id) const { return model_->tokens[checked(*model_, id, "id_to_token")]; }
 
 std::vector<std::pair<std::int32_t, std::int32_t>> Tokenizer::merges() const {
   std::vector<std::pair<std::int32_t, std::int32_t>> pairs;

@@ -57,8 +57,7 @@ class BoundedParser : public nlohmann::json_sax<Json> {
   bool key(string_t& name) override {
     count();
     const auto [place, is_new] = open_.back()->get_ref<Json::object_t&>().emplace(std::move(name), nullptr);
-    if (!is_new)
-      throw DataError(fmt::format("{}: expected each key once but got '{}' twice", name_, shown(place->first)));
+    if (!is_new) throw DataError(fmt::format("{}: expected each key once but got '{}' twice", name_, shown(place->first)));
     member_ = &place->second;
     return true;
   }
@@ -113,8 +112,7 @@ class Reader {
     if (text.size() > max_file_bytes) fail("at most {} bytes but got {}", max_file_bytes, text.size());
     const Json root = parse(text);
     only_keys(root, "the file",
-              {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
-               "decoder", "model"});
+              {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"});
     expect(root, "version", "1.0");
     for (const char* key : {"truncation", "padding", "normalizer"}) expect(root, key, nullptr);
     byte_level(root, "pre_tokenizer");
@@ -123,8 +121,8 @@ class Reader {
     byte_level(root, "decoder");
     const Json& model = member(root, "model");
     only_keys(model, "model",
-              {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-               "byte_fallback", "ignore_merges", "vocab", "merges"});
+              {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback",
+               "ignore_merges", "vocab", "merges"});
     expect(model, "type", "BPE", "BPE");
     expect(model, "dropout", nullptr);
     expect(model, "unk_token", nullptr);
@@ -173,8 +171,7 @@ class Reader {
   // An absent setting is null; `also` is a second value that means the same.
   void expect(const Json& object, const char* key, const Json& value, const Json& also = nullptr) const {
     const Json& got = member(object, key);
-    if (got == value || (got == also && (also != nullptr || value == nullptr)) ||
-        (got.is_null() && value == Json(false))) {
+    if (got == value || (got == also && (also != nullptr || value == nullptr)) || (got.is_null() && value == Json(false))) {
       return;
     }
     fail("'{}' to be {} but got {}", key, value.dump(), shown(got.is_structured() ? got.type_name() : got.dump()));
@@ -283,8 +280,7 @@ class Reader {
       if (found == ids_.end()) model_->tokens.push_back(token.content);
       model_->added.push_back(std::move(token));
     }
-    std::sort(model_->added.begin(), model_->added.end(),
-              [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+    std::sort(model_->added.begin(), model_->added.end(), [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
   }
 
   std::string name_;
@@ -294,10 +290,7 @@ class Reader {
 };
 
 OrderedJson byte_level_json(bool add_prefix_space, bool trim_offsets) {
-  return {{"type", "ByteLevel"},
-          {"add_prefix_space", add_prefix_space},
-          {"trim_offsets", trim_offsets},
-          {"use_regex", true}};
+  return {{"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"trim_offsets", trim_offsets}, {"use_regex", true}};
 }
 
 std::string read_file(const std::filesystem::path& path) {
@@ -337,8 +330,8 @@ std::string Tokenizer::to_json() const {
   }
   OrderedJson merges = OrderedJson::array();
   for (const PairKey pair : model_->merges) {
-    merges.push_back(OrderedJson::array({model_->tokens[static_cast<std::size_t>(left_of(pair))],
-                                         model_->tokens[static_cast<std::size_t>(right_of(pair))]}));
+    merges.push_back(OrderedJson::array(
+        {model_->tokens[static_cast<std::size_t>(left_of(pair))], model_->tokens[static_cast<std::size_t>(right_of(pair))]}));
   }
   OrderedJson root = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
   root["added_tokens"] = std::move(added);
@@ -359,9 +352,7 @@ std::string Tokenizer::to_json() const {
   return root.dump(2);
 }
 
-Tokenizer Tokenizer::from_json(std::string_view json, std::string_view name) {
-  return Tokenizer(Reader(name).read(json));
-}
+Tokenizer Tokenizer::from_json(std::string_view json, std::string_view name) { return Tokenizer(Reader(name).read(json)); }
 
 Tokenizer Tokenizer::load(const std::filesystem::path& path) { return from_json(read_file(path), path.string()); }
 

@@ -52,8 +52,7 @@ void AddedMatcher::add(const AddedToken& token) {
   if (place == lengths.end() || *place != token.content.size()) lengths.insert(place, token.content.size());
 }
 
-bool AddedMatcher::find(std::string_view text, std::size_t from, std::size_t& begin, std::size_t& end,
-                        std::int32_t& id) const {
+bool AddedMatcher::find(std::string_view text, std::size_t from, std::size_t& begin, std::size_t& end, std::int32_t& id) const {
   for (std::size_t i = from; i < text.size(); ++i) {
     for (const std::size_t length : lengths_[static_cast<std::uint8_t>(text[i])]) {
       if (length > text.size() - i) continue;

@@ -96,9 +96,7 @@ class Trainer {
     std::int64_t count;
     PairKey pair;
     std::size_t positions;  // in positions_: the words that had the pair when it was pushed
-    bool operator<(const Entry& other) const noexcept {
-      return count != other.count ? count < other.count : pair > other.pair;
-    }
+    bool operator<(const Entry& other) const noexcept { return count != other.count ? count < other.count : pair > other.pair; }
   };
 
   std::int32_t add_token(const std::string& token) {
@@ -180,17 +178,16 @@ class Trainer {
 
 Tokenizer Tokenizer::train(std::span<const std::string> lines, const TrainOptions& options) {
   if (options.vocab_size > max_vocab_size) {
-    throw std::invalid_argument(fmt::format("[Tokenizer::train] expected a vocab_size of at most {} but got {}",
-                                            max_vocab_size, options.vocab_size));
+    throw std::invalid_argument(
+        fmt::format("[Tokenizer::train] expected a vocab_size of at most {} but got {}", max_vocab_size, options.vocab_size));
   }
   StringMap<bool> seen;
   for (const std::string& token : options.special_tokens) {
-    const bool text =
-        !token.empty() && token.size() <= max_added_bytes && find_invalid_utf8(token) == std::string::npos;
+    const bool text = !token.empty() && token.size() <= max_added_bytes && find_invalid_utf8(token) == std::string::npos;
     if (!text || !seen.emplace(token, true).second) {
-      throw std::invalid_argument(fmt::format(
-          "[Tokenizer::train] expected special tokens of UTF-8 text, 1 to {} bytes, each once, but got '{}'{}",
-          max_added_bytes, utf8_lossy(token.substr(0, 100)), text ? " twice" : ""));
+      throw std::invalid_argument(
+          fmt::format("[Tokenizer::train] expected special tokens of UTF-8 text, 1 to {} bytes, each once, but got '{}'{}", max_added_bytes,
+                      utf8_lossy(token.substr(0, 100)), text ? " twice" : ""));
     }
   }
   auto model = std::make_shared<BpeModel>();

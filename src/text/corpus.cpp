@@ -47,8 +47,8 @@ std::set<std::string> splits_of(const std::vector<std::string>& files, std::stri
 }
 
 // The name on the disk of the split that the user asked for.
-std::string resolve(const fs::path& dir, const std::vector<std::string>& files, std::string_view asked,
-                    std::string_view src, std::string_view tgt) {
+std::string resolve(const fs::path& dir, const std::vector<std::string>& files, std::string_view asked, std::string_view src,
+                    std::string_view tgt) {
   std::set<std::string> names = splits_of(files, src);
   names.merge(splits_of(files, tgt));
   std::vector<std::string> found;
@@ -59,14 +59,12 @@ std::string resolve(const fs::path& dir, const std::vector<std::string>& files, 
   // "test" itself wins over "test_2016": it is exactly what was asked for.
   if (asked == "test" && names.contains("test")) found = {"test"};
   if (found.size() > 1) {
-    throw DataError(
-        fmt::format("{}: expected one split for '{}' but got {}", dir.string(), asked, fmt::join(found, ", ")));
+    throw DataError(fmt::format("{}: expected one split for '{}' but got {}", dir.string(), asked, fmt::join(found, ", ")));
   }
   return found.empty() ? std::string(asked) : found[0];
 }
 
-fs::path side(const fs::path& dir, const std::vector<std::string>& files, const std::string& split,
-              std::string_view language) {
+fs::path side(const fs::path& dir, const std::vector<std::string>& files, const std::string& split, std::string_view language) {
   const std::string plain = fmt::format("{}.{}", split, language), gzip = plain + ".gz";
   const auto has = [&](const std::string& name) { return std::binary_search(files.begin(), files.end(), name); };
   if (has(plain) && has(gzip)) {
@@ -74,11 +72,9 @@ fs::path side(const fs::path& dir, const std::vector<std::string>& files, const 
   }
   if (!has(plain) && !has(gzip)) {
     constexpr std::size_t most = 12;
-    const std::vector<std::string> some(files.begin(),
-                                        files.begin() + static_cast<std::ptrdiff_t>(std::min(most, files.size())));
+    const std::vector<std::string> some(files.begin(), files.begin() + static_cast<std::ptrdiff_t>(std::min(most, files.size())));
     throw DataError(fmt::format("{}: expected {} or {} but got {}{}", dir.string(), plain, gzip,
-                                files.empty() ? "no file" : fmt::format("{}", fmt::join(some, ", ")),
-                                files.size() > most ? ", ..." : ""));
+                                files.empty() ? "no file" : fmt::format("{}", fmt::join(some, ", ")), files.size() > most ? ", ..." : ""));
   }
   return dir / (has(plain) ? plain : gzip);
 }
@@ -119,8 +115,7 @@ void CorpusReport::merge(const CorpusReport& other) {
 }
 
 std::string CorpusReport::summary() const {
-  return fmt::format("{} file{}, {} line{}, {}", files, files == 1 ? "" : "s", lines, lines == 1 ? "" : "s",
-                     size_of(bytes)) +
+  return fmt::format("{} file{}, {} line{}, {}", files, files == 1 ? "" : "s", lines, lines == 1 ? "" : "s", size_of(bytes)) +
          described(crlf, "CRLF") + described(byte_order_marks, "byte order mark") + described(empty, "empty") +
          described(skipped_pairs, "pairs skipped");
 }
@@ -138,8 +133,7 @@ std::vector<std::string> read_lines(const fs::path& file, const ReadOptions& opt
 ParallelCorpus read_pairs(const fs::path& dir, std::string_view split, std::string_view src, std::string_view tgt,
                           const ReadOptions& options) {
   if (src.empty() || tgt.empty() || src == tgt) {
-    throw std::invalid_argument(
-        fmt::format("[read_pairs] expected two different languages but got '{}' and '{}'", src, tgt));
+    throw std::invalid_argument(fmt::format("[read_pairs] expected two different languages but got '{}' and '{}'", src, tgt));
   }
   const std::vector<std::string> files = file_names(dir);
   const std::string name = resolve(dir, files, split, src, tgt);
@@ -151,12 +145,12 @@ ParallelCorpus read_pairs(const fs::path& dir, std::string_view split, std::stri
   corpus.tgt = read_lines(tgt_file, options, &corpus.report);
   for (const auto* one : {&corpus.src, &corpus.tgt}) {
     if (!one->empty()) continue;
-    throw DataError(fmt::format("{}: expected at least one line but got an empty file",
-                                one == &corpus.src ? corpus.src_file : corpus.tgt_file));
+    throw DataError(
+        fmt::format("{}: expected at least one line but got an empty file", one == &corpus.src ? corpus.src_file : corpus.tgt_file));
   }
   if (corpus.src.size() != corpus.tgt.size()) {
-    throw DataError(fmt::format("{}: expected as many lines as {} has but got {} against {}", corpus.src_file,
-                                corpus.tgt_file, corpus.src.size(), corpus.tgt.size()));
+    throw DataError(fmt::format("{}: expected as many lines as {} has but got {} against {}", corpus.src_file, corpus.tgt_file,
+                                corpus.src.size(), corpus.tgt.size()));
   }
   if (split != "train") return corpus;
   std::size_t kept = 0;

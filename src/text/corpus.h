@@ -43,8 +43,7 @@ struct CorpusReport {
 // one may lack its end. Throws DataError for: a file that cannot be read; gzip data that is truncated or corrupt, or a
 // file called *.gz that is not gzip; a byte that is not UTF-8 (file:line and the byte's column from 1); a NUL; a limit
 // of `options` passed.
-std::vector<std::string> read_lines(const std::filesystem::path& file, const ReadOptions& options = {},
-                                    CorpusReport* report = nullptr);
+std::vector<std::string> read_lines(const std::filesystem::path& file, const ReadOptions& options = {}, CorpusReport* report = nullptr);
 
 // Sentence pairs: src[i] is a translation of tgt[i].
 struct ParallelCorpus {
@@ -59,8 +58,8 @@ struct ParallelCorpus {
 // skipped and counted in the split "train" and kept in any other, so that test sets keep their line numbers.
 // Throws DataError as read_lines does, for a missing or an empty file (the message lists what the directory has), for
 // both plain and .gz present, and for line counts that differ (both files, both counts).
-ParallelCorpus read_pairs(const std::filesystem::path& dir, std::string_view split, std::string_view src,
-                          std::string_view tgt, const ReadOptions& options = {});
+ParallelCorpus read_pairs(const std::filesystem::path& dir, std::string_view split, std::string_view src, std::string_view tgt,
+                          const ReadOptions& options = {});
 
 // Names of the splits that have both sides in `dir`, sorted, e.g. {"test_2016_flickr", "train", "val"}.
 std::vector<std::string> list_splits(const std::filesystem::path& dir, std::string_view src, std::string_view tgt);

@@ -21,8 +21,7 @@ namespace tern::text {
 // damaged header for plain text and pass over rubbish after the end.
 class LineReader::Bytes {
  public:
-  explicit Bytes(const std::filesystem::path& file)
-      : name_(file.string()), file_(std::fopen(file.c_str(), "rb"), std::fclose) {
+  explicit Bytes(const std::filesystem::path& file) : name_(file.string()), file_(std::fopen(file.c_str(), "rb"), std::fclose) {
     if (!file_) throw DataError(fmt::format("{}: could not be opened: {}", name_, std::strerror(errno)));
     fill();
     gzip_ = in_.size() >= 2 && in_[0] == '\x1f' && in_[1] == '\x8b';
@@ -118,16 +117,15 @@ bool LineReader::next(std::string& line, CorpusReport& report) {
       text_ = bytes_->next();
       total_ += text_.size();
       if (total_ > options_.max_file_bytes) {
-        throw DataError(fmt::format("{}:{}: expected at most {} bytes of text (max_file_bytes) but got more", name_,
-                                    line_number_ + 1, options_.max_file_bytes));
+        throw DataError(fmt::format("{}:{}: expected at most {} bytes of text (max_file_bytes) but got more", name_, line_number_ + 1,
+                                    options_.max_file_bytes));
       }
     }
     if (text_.empty() && !begun) return false;
     if (!begun) {
       begun = true;
       if (++line_number_ > options_.max_lines) {
-        throw DataError(fmt::format("{}:{}: expected at most {} lines (max_lines) but got more", name_, line_number_,
-                                    options_.max_lines));
+        throw DataError(fmt::format("{}:{}: expected at most {} lines (max_lines) but got more", name_, line_number_, options_.max_lines));
       }
     }
     const std::size_t end = text_.find('\n');
@@ -147,8 +145,8 @@ bool LineReader::next(std::string& line, CorpusReport& report) {
 }
 
 void LineReader::too_long() const {
-  throw DataError(fmt::format("{}:{}: expected a line of at most {} bytes (max_line_bytes) but got a longer one", name_,
-                              line_number_, options_.max_line_bytes));
+  throw DataError(fmt::format("{}:{}: expected a line of at most {} bytes (max_line_bytes) but got a longer one", name_, line_number_,
+                              options_.max_line_bytes));
 }
 
 void LineReader::check(std::string& line, bool ended, CorpusReport& report) {

@@ -52,8 +52,8 @@ void for_each_word(std::string_view text, F&& f) {
 std::string split_punctuation(const std::string& text) {
   std::string spaced;
   for (const char c : text) {  // ASCII punctuation but ' , - .
-    const bool apart = (c >= '{' && c <= '~') || (c >= '[' && c <= '`') || (c >= ' ' && c <= '&') ||
-                       (c >= '(' && c <= '+') || (c >= ':' && c <= '@') || c == '/';
+    const bool apart = (c >= '{' && c <= '~') || (c >= '[' && c <= '`') || (c >= ' ' && c <= '&') || (c >= '(' && c <= '+') ||
+                       (c >= ':' && c <= '@') || c == '/';
     if (apart) {
       spaced.append({' ', c, ' '});
     } else {
@@ -73,12 +73,9 @@ std::string split_punctuation(const std::string& text) {
     }
     return out;
   };
-  spaced = rewrite(
-      spaced, [](char a, char b) { return !is_digit(a) && is_point(b); }, "a b ");
-  spaced = rewrite(
-      spaced, [](char a, char b) { return is_point(a) && !is_digit(b); }, " a b");
-  return rewrite(
-      spaced, [](char a, char b) { return is_digit(a) && b == '-'; }, "a b ");
+  spaced = rewrite(spaced, [](char a, char b) { return !is_digit(a) && is_point(b); }, "a b ");
+  spaced = rewrite(spaced, [](char a, char b) { return is_point(a) && !is_digit(b); }, " a b");
+  return rewrite(spaced, [](char a, char b) { return is_digit(a) && b == '-'; }, "a b ");
 }
 
 // N-grams that two sequences share, each counted as often as it is in both.
@@ -109,16 +106,12 @@ std::int64_t shared_ngrams(std::span<const std::uint32_t> a, std::span<const std
   return shared;
 }
 
-std::int64_t ngram_count(std::size_t length, std::size_t n) noexcept {
-  return length >= n ? static_cast<std::int64_t>(length - n + 1) : 0;
-}
+std::int64_t ngram_count(std::size_t length, std::size_t n) noexcept { return length >= n ? static_cast<std::int64_t>(length - n + 1) : 0; }
 
-void check_segments(const char* metric, std::span<const std::string> hypotheses,
-                    std::span<const std::string> references) {
+void check_segments(const char* metric, std::span<const std::string> hypotheses, std::span<const std::string> references) {
   if (hypotheses.size() == references.size() && !hypotheses.empty()) return;
-  throw std::invalid_argument(
-      fmt::format("[{}] expected as many hypotheses as references, at least one, but got {} and {}", metric,
-                  hypotheses.size(), references.size()));
+  throw std::invalid_argument(fmt::format("[{}] expected as many hypotheses as references, at least one, but got {} and {}", metric,
+                                          hypotheses.size(), references.size()));
 }
 
 double floored_log(double x) noexcept { return x == 0 ? -9999999999.0 : std::log(x); }
@@ -142,8 +135,7 @@ std::string tokenize_13a(std::string_view line) {
   return joined;
 }
 
-Bleu bleu(std::span<const std::string> hypotheses, std::span<const std::string> references,
-          const MetricOptions& options) {
+Bleu bleu(std::span<const std::string> hypotheses, std::span<const std::string> references, const MetricOptions& options) {
   check_segments("bleu", hypotheses, references);
   Bleu result;
   result.lowercase = options.lowercase;
@@ -173,8 +165,7 @@ Bleu bleu(std::span<const std::string> hypotheses, std::span<const std::string> 
   for (std::size_t n = 0; n < 4 && result.total[n] > 0; ++n) {
     const auto total = static_cast<double>(result.total[n]);
     if (result.correct[n] == 0) smoothing *= 2;
-    result.precisions[n] =
-        result.correct[n] == 0 ? 100 / (smoothing * total) : 100 * static_cast<double>(result.correct[n]) / total;
+    result.precisions[n] = result.correct[n] == 0 ? 100 / (smoothing * total) : 100 * static_cast<double>(result.correct[n]) / total;
   }
   double logs = 0;
   for (const double precision : result.precisions) logs += floored_log(precision);
@@ -182,8 +173,7 @@ Bleu bleu(std::span<const std::string> hypotheses, std::span<const std::string> 
   return result;
 }
 
-Chrf chrf(std::span<const std::string> hypotheses, std::span<const std::string> references,
-          const MetricOptions& options) {
+Chrf chrf(std::span<const std::string> hypotheses, std::span<const std::string> references, const MetricOptions& options) {
   check_segments("chrf", hypotheses, references);
   constexpr std::size_t orders = 6;
   std::array<std::int64_t, orders> hyp_counts{}, ref_counts{}, matches{};
@@ -232,16 +222,12 @@ std::string Chrf::signature() const {
 
 std::string format(const Bleu& bleu, int decimals) {
   const auto& p = bleu.precisions;
-  const double ratio =
-      bleu.ref_length > 0 ? static_cast<double>(bleu.hyp_length) / static_cast<double>(bleu.ref_length) : 0;
-  return fmt::format(
-      "BLEU|{} = {:.{}f} {:.1f}/{:.1f}/{:.1f}/{:.1f} (BP = {:.3f} ratio = {:.3f} hyp_len = {} ref_len = {})",
-      bleu.signature(), bleu.score, decimals, p[0], p[1], p[2], p[3], bleu.brevity_penalty, ratio, bleu.hyp_length,
-      bleu.ref_length);
+  const double ratio = bleu.ref_length > 0 ? static_cast<double>(bleu.hyp_length) / static_cast<double>(bleu.ref_length) : 0;
+  return fmt::format("BLEU|{} = {:.{}f} {:.1f}/{:.1f}/{:.1f}/{:.1f} (BP = {:.3f} ratio = {:.3f} hyp_len = {} ref_len = {})",
+                     bleu.signature(), bleu.score, decimals, p[0], p[1], p[2], p[3], bleu.brevity_penalty, ratio, bleu.hyp_length,
+                     bleu.ref_length);
 }
 
-std::string format(const Chrf& chrf, int decimals) {
-  return fmt::format("chrF2|{} = {:.{}f}", chrf.signature(), chrf.score, decimals);
-}
+std::string format(const Chrf& chrf, int decimals) { return fmt::format("chrF2|{} = {:.{}f}", chrf.signature(), chrf.score, decimals); }
 
 }  // namespace tern::text

@@ -36,10 +36,8 @@ struct Chrf {
 
 // Plain text in, one hypothesis and one reference a segment. Throw std::invalid_argument when the two differ in
 // number or are empty.
-Bleu bleu(std::span<const std::string> hypotheses, std::span<const std::string> references,
-          const MetricOptions& options = {});
-Chrf chrf(std::span<const std::string> hypotheses, std::span<const std::string> references,
-          const MetricOptions& options = {});
+Bleu bleu(std::span<const std::string> hypotheses, std::span<const std::string> references, const MetricOptions& options = {});
+Chrf chrf(std::span<const std::string> hypotheses, std::span<const std::string> references, const MetricOptions& options = {});
 
 // "BLEU|<signature> = 40.69 71.8/47.9/33.8/24.2 (BP = 1.000 ratio = 1.002 hyp_len = 12988 ref_len = 12968)"
 std::string format(const Bleu& bleu, int decimals = 2);

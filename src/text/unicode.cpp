@@ -12,16 +12,11 @@ struct SecondByte {
 };
 constexpr SecondByte second_byte(std::uint8_t lead) noexcept {
   switch (lead) {
-    case 0xE0:
-      return {0xA0, 0xBF};
-    case 0xED:
-      return {0x80, 0x9F};
-    case 0xF0:
-      return {0x90, 0xBF};
-    case 0xF4:
-      return {0x80, 0x8F};
-    default:
-      return {0x80, 0xBF};
+    case 0xE0: return {0xA0, 0xBF};
+    case 0xED: return {0x80, 0x9F};
+    case 0xF0: return {0x90, 0xBF};
+    case 0xF4: return {0x80, 0x8F};
+    default: return {0x80, 0xBF};
   }
 }
 
@@ -38,10 +33,7 @@ Utf8Step decode_utf8(std::string_view bytes) noexcept {
   const auto at = [&](std::size_t i) { return static_cast<std::uint8_t>(bytes[i]); };
   const std::uint8_t lead = at(0);
   if (lead < 0x80) return {lead, 1, true};
-  const int length = lead >= 0xC2 && lead <= 0xDF   ? 2
-                     : (lead & 0xF0) == 0xE0        ? 3
-                     : lead >= 0xF0 && lead <= 0xF4 ? 4
-                                                    : 0;
+  const int length = lead >= 0xC2 && lead <= 0xDF ? 2 : (lead & 0xF0) == 0xE0 ? 3 : lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
   if (length == 0) return {replacement_character, 1, false};
   char32_t value = lead & (0xFFu >> (length + 1));
   for (int i = 1; i < length; ++i) {
@@ -118,8 +110,8 @@ std::u32string to_code_points(std::string_view text) {
 }
 
 bool is_python_space(char32_t c) noexcept {
-  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
+         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 std::string_view strip_right(std::string_view text) noexcept {

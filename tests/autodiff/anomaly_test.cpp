@@ -52,8 +52,7 @@ TEST_CASE("A NaN names the module by its path and type") {
   {
     const ModuleScope b(&inner, "Linear");
     CHECK(running_module() == "blocks.0.fc (Linear)");
-    CHECK(contains(message_of([] { log(leaf({-1})); }),
-                   "the forward of 'log' in module blocks.0.fc (Linear) made a NaN"));
+    CHECK(contains(message_of([] { log(leaf({-1})); }), "the forward of 'log' in module blocks.0.fc (Linear) made a NaN"));
     const ModuleScope c(&stranger, "GELU");
     CHECK(running_module() == "GELU");
   }
@@ -74,8 +73,7 @@ TEST_CASE("A NaN in backward names the op and the module whose forward called it
   Tensor y = in_module([&] { return sqrt(x) * 0.0; });
   std::string message = message_of([&] { sum(y).backward(); });
   CHECK(contains(message, "[sqrt]"));
-  CHECK(contains(
-      message, "the backward of 'sqrt' in module head (Linear) made a NaN in the gradient of its input 0, shape (1,)"));
+  CHECK(contains(message, "the backward of 'sqrt' in module head (Linear) made a NaN in the gradient of its input 0, shape (1,)"));
   // A gradient that is composed of ops: the op that was called is named, not one of those.
   x = leaf({0});
   const Tensor factor = full({1}, infinity, DType::f64);

@@ -185,8 +185,7 @@ TEST_CASE("Gradients that do not fit are errors") {
   CHECK(contains(message, "expected a gradient of shape (2,), f64 but got (2,), f32"));
   message = message_of([&] { ones({}).backward(); });
   CHECK(contains(message, "[backward] expected a tensor that was computed from one that requires a gradient"));
-  CHECK_THROWS_WITH(backward({sum(x), sum(x)}, {ones({}, DType::f64)}),
-                    "[backward] expected 2 gradients of outputs but got 1");
+  CHECK_THROWS_WITH(backward({sum(x), sum(x)}, {ones({}, DType::f64)}), "[backward] expected 2 gradients of outputs but got 1");
   CHECK_THROWS_AS(Tensor().backward(), Error);
 }
 
@@ -219,7 +218,9 @@ TEST_CASE("What an op saved is released with the pass, and with the graph") {
   }
   CHECK(live() < before + 9000);  // the gradient
   const auto with_gradient = live();
-  { const Tensor y = exp(exp(x)); }
+  {
+    const Tensor y = exp(exp(x));
+  }
   CHECK(live() == with_gradient);
   {
     const Tensor y = sum(exp(x));

@@ -16,9 +16,7 @@ namespace tern {
 namespace {
 
 using Doubles = std::vector<double>;
-Tensor leaf(const Doubles& values) {
-  return Tensor::from(values, {static_cast<std::int64_t>(values.size())}).set_requires_grad();
-}
+Tensor leaf(const Doubles& values) { return Tensor::from(values, {static_cast<std::int64_t>(values.size())}).set_requires_grad(); }
 
 struct Cube : Function<Cube> {
   static Tensor forward(Tensors& saved, const Tensor& x) {
@@ -44,8 +42,7 @@ struct Scale : Function<Scale> {
     return x * factor;
   }
   static Tensors backward(const Backward& call) {
-    return {call.needs(0) ? call.grad() * call.saved(1) : Tensor(),
-            call.needs(1) ? sum(call.grad() * call.saved(0)) : Tensor()};
+    return {call.needs(0) ? call.grad() * call.saved(1) : Tensor(), call.needs(1) ? sum(call.grad() * call.saved(0)) : Tensor()};
   }
 };
 
@@ -129,8 +126,7 @@ TEST_CASE("A function on tensors without gradients records nothing") {
 
 TEST_CASE("Mistakes in a function's backward are errors") {
   const Tensor x = leaf({1, 2});
-  CHECK(contains(message_of([&] { sum(TooMany::apply(x)).backward(); }),
-                 "[function] expected backward to return 1 gradients but got 2"));
+  CHECK(contains(message_of([&] { sum(TooMany::apply(x)).backward(); }), "[function] expected backward to return 1 gradients but got 2"));
   // The gradient goes on into another op's kernel: it must be refused before.
   CHECK(contains(message_of([&] { WrongShape::apply(exp(x)).backward(); }), "(1000,)"));
   CHECK(contains(message_of([&] { WrongShape::apply(x).backward(); }),
@@ -147,8 +143,7 @@ TEST_CASE("gradcheck finds what is wrong") {
   const TensorFunction right = [](const Tensors& in) -> Tensors { return {sin(in[0])}; };
   CHECK(gradcheck(right, {x}));
   CHECK(gradcheck(right, {x}).worst < 1e-8);
-  const GradcheckResult wrong =
-      gradcheck([](const Tensors& in) -> Tensors { return {WrongDerivative::apply(in[0])}; }, {x});
+  const GradcheckResult wrong = gradcheck([](const Tensors& in) -> Tensors { return {WrongDerivative::apply(in[0])}; }, {x});
   CHECK_FALSE(wrong);
   CHECK(contains(wrong.message, "input 0, element 0"));
   CHECK(wrong.worst > 1e-3);
@@ -158,10 +153,8 @@ TEST_CASE("gradcheck finds what is wrong") {
   // A missing gradient counts as zero, and is found as well.
   CHECK_FALSE(gradcheck([](const Tensors& in) -> Tensors { return {in[0] * in[1].detach()}; }, {x, leaf({2, 3})}));
   CHECK_FALSE(gradcheck([](const Tensors& in) -> Tensors { return {in[0].detach()}; }, {x}));
-  CHECK(contains(message_of([&] { gradcheck(right, {ones({2}).set_requires_grad()}); }),
-                 "[gradcheck] expected f64 inputs but got f32"));
-  CHECK(contains(message_of([&] { gradcheck(right, {x.detach()}); }),
-                 "[gradcheck] expected an input that requires a gradient"));
+  CHECK(contains(message_of([&] { gradcheck(right, {ones({2}).set_requires_grad()}); }), "[gradcheck] expected f64 inputs but got f32"));
+  CHECK(contains(message_of([&] { gradcheck(right, {x.detach()}); }), "[gradcheck] expected an input that requires a gradient"));
 }
 
 TEST_CASE("gradcheck leaves the inputs as they were") {

@@ -1,13 +1,13 @@
 // What the caching allocator and the copies promise.
-#include "catch.h"
+#include "cuda/allocator.h"
 
 #include <thread>
 #include <vector>
 
-#include "cuda/allocator.h"
+#include "catch.h"
 #include "cuda/stream.h"
-#include "tensor/graph.h"
 #include "ops/kernels/copy.h"
+#include "tensor/graph.h"
 #include "twin.h"
 
 namespace tern {

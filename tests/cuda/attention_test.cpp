@@ -113,7 +113,7 @@ TEST_CASE("fused self attention passes on what is not a number", "[cuda]") {
   for (const MatmulPrecision precision : {MatmulPrecision::fp32, MatmulPrecision::tf32}) {
     const MatmulPrecisionMode mode(precision);
     std::vector<float> elements(2 * 20 * 3 * 1 * 32, 0.5f);
-    const std::uint32_t all_ones = 0x7fffffff;  // the NaN that kernels make
+    const std::uint32_t all_ones = 0x7fffffff;                        // the NaN that kernels make
     std::memcpy(&elements[3 * 32 * 7], &all_ones, sizeof(all_ones));  // of the first sequence's query 7
     const Tensor y = fused_self_attention(to(Tensor::from(elements, {2, 20, 3, 1, 32}), cuda()), {.mask = {.causal = true}});
     const Tensor sums = to(sum(y, {2, 3}), cpu);

@@ -62,7 +62,8 @@ void check(DType dtype, std::int64_t batch, std::int64_t length, std::int64_t ch
   kernels::depthwise_conv1d_grad(Cuda{}, backward(false, true, true));
   CHECK(du.difference(2 * tolerance(dtype)) == "");
   // The sums have a rounding for every position.
-  const double terms = static_cast<double>(std::max<std::int64_t>(batch * outputs, 1)), slack = dtype == DType::f32 ? std::max(4.0, terms / 64) : 4;
+  const double terms = static_cast<double>(std::max<std::int64_t>(batch * outputs, 1)),
+               slack = dtype == DType::f32 ? std::max(4.0, terms / 64) : 4;
   CHECK(dw.difference(slack * tolerance(dtype)) == "");
   CHECK(db.difference(slack * tolerance(dtype)) == "");
 
@@ -93,8 +94,8 @@ TEST_CASE("depthwise convolution and its gradient agree with the CPU", "[cuda]")
           check(dtype, 1, 1, 3, taps, {taps - 1, 0, first, silu, has_bias});
           check(dtype, 1, 40, 40, taps, {0, taps - 1, first, silu, has_bias});
         }
-      check(dtype, 1, 64, 64, 4, {3, 0, first, true, true, 8, 0});   // rows with gaps, aligned
-      check(dtype, 1, 64, 64, 4, {3, 0, first, true, true, 5, 0});   // and not
+      check(dtype, 1, 64, 64, 4, {3, 0, first, true, true, 8, 0});  // rows with gaps, aligned
+      check(dtype, 1, 64, 64, 4, {3, 0, first, true, true, 5, 0});  // and not
       check(dtype, 1, 64, 64, 4, {3, 0, first, true, true, 0, 1});
       check(dtype, 0, 8, 8, 4, {3, 0, first});
       check(dtype, 2, 0, 8, 4, {3, 0, first});

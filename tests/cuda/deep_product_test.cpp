@@ -33,7 +33,8 @@ gpu::Product product_of(DType dtype, const Size& size, Write write, std::int64_t
 
 TEST_CASE("products whose depth is split within clusters agree with the CPU, and give the same bits again", "[cuda]") {
   for (DType dtype : {DType::bf16, DType::f16})
-    for (const Size& size : {Size{1, 1, 64}, {31, 33, 65}, {64, 64, 100}, {65, 63, 1000}, {130, 200, 5000}, {256, 256, 5120}, {384, 40, 4097}, {8, 1025, 777}})
+    for (const Size& size :
+         {Size{1, 1, 64}, {31, 33, 65}, {64, 64, 100}, {65, 63, 1000}, {130, 200, 5000}, {256, 256, 5120}, {384, 40, 4097}, {8, 1025, 777}})
       for (Write write : {Write::overwrite, Write::accumulate})
         for (std::int64_t gap : {0, 8}) {
           INFO(name(dtype) << " (" << size.rows << ", " << size.columns << ", " << size.depth << "), gap " << gap);

@@ -37,7 +37,9 @@ double padding_of(std::int64_t sequence, std::int64_t key, std::int64_t length) 
   return key > length / 2 ? -infinity : 0;
 }
 /// None, some, and more than there are.
-std::int64_t prefix_of(std::int64_t sequence, std::int64_t length) { return sequence == 0 ? 0 : sequence == 1 ? length * 2 / 3 + 1 : length + 5; }
+std::int64_t prefix_of(std::int64_t sequence, std::int64_t length) {
+  return sequence == 0 ? 0 : sequence == 1 ? length * 2 / 3 + 1 : length + 5;
+}
 
 /// y, dqkv and log_sums in float64, in loops.
 struct Reference {

@@ -70,7 +70,8 @@ TEST_CASE("index_select agrees with the CPU", "[cuda]") {
       for (std::int64_t c : {1, 5, 64}) check(Twin(dtype, {1, 50, c}), indices({n}, 50, 2), Twin(dtype, {1, n, c}));
     check(Twin(dtype, {3, 50, 64}), indices({20}, 50, 3), Twin(dtype, {3, 20, 64}));
     check(Twin(dtype, {3, 50, 64}, {3200, 64, 1}, 1), indices({20}, 50, 3), Twin(dtype, {3, 20, 64}));
-    check(Twin(dtype, {3, 50, 64}, permuted({3, 50, 64}, {2, 0, 1})), indices({20}, 50, 3, {2}), Twin(dtype, {3, 20, 64}, gapped({3, 20, 64})));
+    check(Twin(dtype, {3, 50, 64}, permuted({3, 50, 64}, {2, 0, 1})), indices({20}, 50, 3, {2}),
+          Twin(dtype, {3, 20, 64}, gapped({3, 20, 64})));
     check(Twin(dtype, {1, 50, 64}), indices({20}, 50, 3, {0}), Twin(dtype, {1, 20, 64}));
   }
   Twin x(DType::f32, {1, 1000, 32}), y(DType::f32, {1, 70000, 32});
@@ -139,7 +140,8 @@ TEST_CASE("index_add agrees with the CPU and repeats to the bit", "[cuda]") {
     check(Twin(dtype, {3, 20, 40}), indices({200}, 20, 3), Twin(dtype, {3, 200, 40}));
     for (std::int64_t n : {8192, 8193})  // sorted by ranks, and by digits
       check(Twin(dtype, {1, 9000, 2}), indices({n}, 9000, 3), Twin(dtype, {1, n, 2}));
-    check(Twin(dtype, {3, 20, 40}, gapped({3, 20, 40})), indices({200}, 20, 3, {2}), Twin(dtype, {3, 200, 40}, permuted({3, 200, 40}, {1, 2, 0}), 1));
+    check(Twin(dtype, {3, 20, 40}, gapped({3, 20, 40})), indices({200}, 20, 3, {2}),
+          Twin(dtype, {3, 200, 40}, permuted({3, 200, 40}, {1, 2, 0}), 1));
     // Padding: one index nearly always, with runs that end at the ends of pieces and within them.
     for (std::int64_t others : {0, 32, 45}) {
       Twin index(DType::i64, {3000});

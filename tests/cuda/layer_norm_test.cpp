@@ -35,9 +35,9 @@ View if_present(const Twin& twin, bool present, bool cpu) { return present ? one
 
 void check(DType dtype, std::int64_t rows, std::int64_t columns, const Case& c) {
   INFO(name(dtype) << " (" << rows << ", " << columns << "): gamma " << c.gamma << ", beta " << c.beta << ", centered " << c.centered
-                   << ", residual " << c.residual << ", bias " << c.bias << ", p " << c.p << ", g_sum " << c.g_sum << ", dgamma " << c.dgamma
-                   << ", dbeta " << c.dbeta << ", dbias " << c.dbias << ", shift " << c.shift << ", in place " << c.in_place << ", mean "
-                   << c.mean << ", outlier " << c.outlier << ", adds " << c.adds);
+                   << ", residual " << c.residual << ", bias " << c.bias << ", p " << c.p << ", g_sum " << c.g_sum << ", dgamma "
+                   << c.dgamma << ", dbeta " << c.dbeta << ", dbias " << c.dbias << ", shift " << c.shift << ", in place " << c.in_place
+                   << ", mean " << c.mean << ", outlier " << c.outlier << ", adds " << c.adds);
   const DType wide = dtype == DType::f64 ? dtype : DType::f32;
   const Shape whole{rows, columns};
   const auto twin = [&](unsigned seed, double middle = 0) {

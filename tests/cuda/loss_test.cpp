@@ -78,8 +78,12 @@ TEST_CASE("cross-entropy and its gradient agree with the CPU", "[cuda]") {
           for (bool together : {false, true}) check(dtype, rows, columns, {.smoothing = smoothing, .together = together});
       for (bool together : {false, true}) {
         check(dtype, 40, 10000, {.smoothing = smoothing, .weighted = true, .together = together});
-        check(dtype, 40, 5027, {.smoothing = smoothing, .weighted = true, .shift = 1, .one_gradient = true, .together = together});  // rows at every alignment
-        check(dtype, 40, 100, {.smoothing = smoothing, .weighted = true, .row_stride = 133, .shift = 1, .together = together});  // x and dx at different ones
+        check(
+            dtype, 40, 5027,
+            {.smoothing = smoothing, .weighted = true, .shift = 1, .one_gradient = true, .together = together});  // rows at every alignment
+        check(
+            dtype, 40, 100,
+            {.smoothing = smoothing, .weighted = true, .row_stride = 133, .shift = 1, .together = together});  // x and dx at different ones
         check(dtype, 3, 50257, {.smoothing = smoothing, .weighted = true, .together = together});
         check(dtype, 3, 70001, {.smoothing = smoothing, .row_stride = 70008, .together = together});
       }
@@ -139,7 +143,11 @@ TEST_CASE("gradients times a factor, in a new place or added to one, agree with 
           few.randomize(3).upload();
           of_few.upload();
           const auto five = [&](auto&& view) {  // the fifth, in place, after the others
-            return std::vector<kernels::Scaling>{{view(few), view(of_few)}, {view(x), view(y), write}, {view(few), view(of_few)}, {view(few), view(of_few)}, {view(x), view(x)}};
+            return std::vector<kernels::Scaling>{{view(few), view(of_few)},
+                                                 {view(x), view(y), write},
+                                                 {view(few), view(of_few)},
+                                                 {view(few), view(of_few)},
+                                                 {view(x), view(x)}};
           };
           kernels::scale(Cpu{}, five([](Twin& t) { return t.host(); }), {factor.host(), {}});
           kernels::scale(Cuda{}, five([](Twin& t) { return t.device(); }), {factor.device(), {}});

@@ -38,7 +38,17 @@ Case plain(std::int64_t m, std::int64_t n, std::int64_t k) { return {{m, k}, {k,
 
 TEST_CASE("products of matrices agree with the CPU", "[cuda]") {
   for (DType dtype : floats)
-    for (auto [m, n, k] : std::vector<std::array<std::int64_t, 3>>{{1, 1, 1}, {33, 31, 17}, {128, 64, 256}, {1, 65, 33}, {65, 1, 33}, {5, 7, 1}, {0, 5, 3}, {5, 0, 3}, {5, 3, 0}, {1, 1, 1025}, {257, 129, 40}}) {
+    for (auto [m, n, k] : std::vector<std::array<std::int64_t, 3>>{{1, 1, 1},
+                                                                   {33, 31, 17},
+                                                                   {128, 64, 256},
+                                                                   {1, 65, 33},
+                                                                   {65, 1, 33},
+                                                                   {5, 7, 1},
+                                                                   {0, 5, 3},
+                                                                   {5, 0, 3},
+                                                                   {5, 3, 0},
+                                                                   {1, 1, 1025},
+                                                                   {257, 129, 40}}) {
       INFO(name(dtype) << " " << m << " x " << n << " x " << k);
       CHECK(difference(plain(m, n, k), dtype) == "");
       CHECK(difference(plain(m, n, k), dtype, 0.5, Write::accumulate) == "");
@@ -75,12 +85,18 @@ TEST_CASE("batched products agree with the CPU", "[cuda]") {
     both({{B, H, T, T}, {B, H, T, D}, {B, H, T, D}, {}, {T * 3 * E, D, 3 * E, 1}, {T * E, D, E, 1}});
     both({{B, H, T, D}, {B, H, D, T}, {B, H, T, T}, {}, {0, D * T, T, 1}, {}});
     both({{B, H, T, D}, {B, H, D, T}, {B, H, T, T}, {}, {D * T, 0, T, 1}, {}});
-    both({{2, B, H, T, D}, {2, B, H, D, 5}, {2, B, H, T, 5}, permuted({2, B, H, T, D}, {2, 0, 1, 3, 4}), permuted({2, B, H, D, 5}, {1, 2, 0, 4, 3}), {}});
+    both({{2, B, H, T, D},
+          {2, B, H, D, 5},
+          {2, B, H, T, 5},
+          permuted({2, B, H, T, D}, {2, 0, 1, 3, 4}),
+          permuted({2, B, H, D, 5}, {1, 2, 0, 4, 3}),
+          {}});
     both({{0, T, D}, {0, D, T}, {0, T, T}, {}, {}, {}});
     both({{B, T, 0}, {B, 0, T}, {B, T, T}, {}, {}, {}});
   }
   CHECK(difference({{70000, 2, 3}, {70000, 3, 2}, {70000, 2, 2}, {}, {}, {}}, DType::f32) == "");
-  CHECK(difference({{2, 35000, 2, 3}, {2, 35000, 3, 2}, {2, 35000, 2, 2}, permuted({2, 35000, 2, 3}, {1, 0, 2, 3}), {}, {}}, DType::f32) == "");
+  CHECK(difference({{2, 35000, 2, 3}, {2, 35000, 3, 2}, {2, 35000, 2, 2}, permuted({2, 35000, 2, 3}, {1, 0, 2, 3}), {}, {}}, DType::f32) ==
+        "");
 }
 
 TEST_CASE("float32 products are strict float32", "[cuda]") {
@@ -101,7 +117,8 @@ TEST_CASE("products in every precision agree with the CPU", "[cuda]") {
     const MatmulPrecisionMode mode(precision);
     INFO("precision " << static_cast<int>(precision));
     for (const DType dtype : floats)
-      for (auto [m, n, k] : std::vector<std::array<std::int64_t, 3>>{{33, 31, 17}, {128, 64, 256}, {1, 65, 33}, {257, 129, 40}, {640, 256, 300}}) {
+      for (auto [m, n, k] :
+           std::vector<std::array<std::int64_t, 3>>{{33, 31, 17}, {128, 64, 256}, {1, 65, 33}, {257, 129, 40}, {640, 256, 300}}) {
         INFO(name(dtype) << " " << m << " x " << n << " x " << k);
         CHECK(difference(plain(m, n, k), dtype) == "");
         CHECK(difference(plain(m, n, k), dtype, 0.5, Write::accumulate, 1) == "");
@@ -148,7 +165,8 @@ TEST_CASE("a product that was timed gives the same bits again, and within a grap
 
 TEST_CASE("linear layers agree with the CPU", "[cuda]") {
   for (const DType dtype : floats)
-    for (auto [rows, out, in] : std::vector<std::array<std::int64_t, 3>>{{1, 1, 1}, {33, 31, 17}, {5, 7, 1025}, {260, 129, 40}, {512, 256, 128}, {0, 3, 2}, {3, 2, 0}})
+    for (auto [rows, out, in] : std::vector<std::array<std::int64_t, 3>>{
+             {1, 1, 1}, {33, 31, 17}, {5, 7, 1025}, {260, 129, 40}, {512, 256, 128}, {0, 3, 2}, {3, 2, 0}})
       for (const int shift : {0, 1})
         for (const bool has_bias : {true, false}) {
           INFO(name(dtype) << " " << rows << " x " << in << " -> " << out << ", shift " << shift << ", bias " << has_bias);
@@ -166,7 +184,8 @@ TEST_CASE("linear layers agree with the CPU", "[cuda]") {
 
 TEST_CASE("a linear layer with GELU and its gradients agree with the CPU", "[cuda]") {
   for (const DType dtype : floats)
-    for (auto [rows, out, in] : std::vector<std::array<std::int64_t, 3>>{{1, 1, 1}, {33, 31, 17}, {1025, 8, 40}, {260, 129, 40}, {512, 256, 128}, {0, 3, 2}, {3, 2, 0}})
+    for (auto [rows, out, in] : std::vector<std::array<std::int64_t, 3>>{
+             {1, 1, 1}, {33, 31, 17}, {1025, 8, 40}, {260, 129, 40}, {512, 256, 128}, {0, 3, 2}, {3, 2, 0}})
       for (const int shift : {0, 1})
         for (const bool has_bias : {true, false}) {
           INFO(name(dtype) << " " << rows << " x " << in << " -> " << out << ", shift " << shift << ", bias " << has_bias);
@@ -175,7 +194,8 @@ TEST_CASE("a linear layer with GELU and its gradients agree with the CPU", "[cud
             made.randomize(seed, -1, 1).upload();
             return made;
           };
-          Twin x = twin({rows, in}, 1), weight = twin({out, in}, 2), bias = twin({out}, 3), before = twin({rows, out}, 4), y = twin({rows, out}, 5);
+          Twin x = twin({rows, in}, 1), weight = twin({out, in}, 2), bias = twin({out}, 3), before = twin({rows, out}, 4),
+               y = twin({rows, out}, 5);
           kernels::linear_gelu(Cpu{}, x.host(), weight.host(), has_bias ? bias.host() : View{}, before.host(), y.host());
           kernels::linear_gelu(Cuda{}, x.device(), weight.device(), has_bias ? bias.device() : View{}, before.device(), y.device());
           CHECK(before.difference(4 * tolerance(dtype)) == "");

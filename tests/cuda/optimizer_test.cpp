@@ -21,7 +21,8 @@ TEST_CASE("adam agrees with the CPU over several steps", "[cuda]") {
           INFO(name(dtype) << ", " << n << ", shift " << shift);
           const DType kept = dtype == DType::f64 ? DType::f64 : DType::f32;
           const bool is_half = size_of(dtype) == 2;
-          Twin p(dtype, {n}, {1}, shift), g(dtype, {n}), m(kept, {n}), v(kept, {n}), master(kept, {n}, {1}, shift), lr(DType::f32, {1}), step(DType::f32, {1});
+          Twin p(dtype, {n}, {1}, shift), g(dtype, {n}), m(kept, {n}), v(kept, {n}), master(kept, {n}, {1}, shift), lr(DType::f32, {1}),
+              step(DType::f32, {1});
           Twin factor(DType::f32, {1}), advance(DType::f32, {1});
           p.randomize(1).upload();
           master.randomize(3).upload();
@@ -62,7 +63,8 @@ TEST_CASE("sgd agrees with the CPU", "[cuda]") {
         INFO(name(dtype) << ", " << n << ", kind " << kind);
         const DType kept = dtype == DType::f64 ? DType::f64 : DType::f32;
         const bool is_half = size_of(dtype) == 2;
-        Twin p(dtype, {n}), g(dtype, {n}), buffer(kept, {n}, {1}, std::max(kind - 1, 0)), master(kept, {n}), lr(DType::f32, {1}), factor(DType::f32, {1});
+        Twin p(dtype, {n}), g(dtype, {n}), buffer(kept, {n}, {1}, std::max(kind - 1, 0)), master(kept, {n}), lr(DType::f32, {1}),
+            factor(DType::f32, {1});
         p.randomize(1).upload();
         g.randomize(2).upload();
         buffer.randomize(3).upload();

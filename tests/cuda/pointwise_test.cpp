@@ -94,7 +94,8 @@ TEST_CASE("unary functions take any strides", "[cuda]") {
 }
 
 TEST_CASE("special values pass through unary functions as on the CPU", "[cuda]") {
-  for (Unary f : {Unary::neg, Unary::abs, Unary::sign, Unary::exp, Unary::log, Unary::sqrt, Unary::relu, Unary::sigmoid, Unary::tanh, Unary::clamp, Unary::gelu})
+  for (Unary f : {Unary::neg, Unary::abs, Unary::sign, Unary::exp, Unary::log, Unary::sqrt, Unary::relu, Unary::sigmoid, Unary::tanh,
+                  Unary::clamp, Unary::gelu})
     for (DType dtype : floats) {
       Twin x(dtype, {8}), y(dtype, {8});
       const double values[] = {0, -0.0, NAN, INFINITY, -INFINITY, 1, -1, 60000};
@@ -229,13 +230,16 @@ TEST_CASE("where agrees with the CPU", "[cuda]") {
       CHECK(y.difference() == "");
     };
     const Operand numbers[] = {Operand(-INFINITY), Operand(1.0)};
-    for (std::int64_t n : {0, 1, 31, 33, 1025}) check(Twin(DType::boolean, {n}), numbers, Twin(dtype, {n}), Twin(dtype, {n}), Twin(dtype, {n}));
+    for (std::int64_t n : {0, 1, 31, 33, 1025})
+      check(Twin(DType::boolean, {n}), numbers, Twin(dtype, {n}), Twin(dtype, {n}), Twin(dtype, {n}));
     // A mask of positions over a batch of scores, with rows that allow vectors and with rows that do not.
     for (std::int64_t t : {32, 39}) {
       const Shape shape{6, t, t};
       check(Twin(DType::boolean, shape, {0, t, 1}), nullptr, Twin(dtype, shape), Twin(dtype, shape), Twin(dtype, shape));
-      check(Twin(DType::boolean, shape, {0, t, 1}, 1), numbers, Twin(dtype, shape), Twin(dtype, shape, permuted(shape, {0, 2, 1})), Twin(dtype, shape));
-      check(Twin(DType::boolean, shape, {1, 0, 0}), numbers, Twin(dtype, shape), Twin(dtype, shape, {0, 0, 0}), Twin(dtype, shape, gapped(shape)));
+      check(Twin(DType::boolean, shape, {0, t, 1}, 1), numbers, Twin(dtype, shape), Twin(dtype, shape, permuted(shape, {0, 2, 1})),
+            Twin(dtype, shape));
+      check(Twin(DType::boolean, shape, {1, 0, 0}), numbers, Twin(dtype, shape), Twin(dtype, shape, {0, 0, 0}),
+            Twin(dtype, shape, gapped(shape)));
     }
   }
 }

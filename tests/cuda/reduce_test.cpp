@@ -112,8 +112,8 @@ TEST_CASE("reductions take any strides", "[cuda]") {
     for (DType dtype : {DType::f32, DType::f16, DType::i32}) {
       if (!takes(f, dtype)) continue;
       INFO("reduction " << int(f) << ", " << name(dtype));
-      for (const Strides& strides : {permuted(shape, {2, 0, 1}), permuted(shape, {2, 1, 0}), gapped(shape), reversed(shape), Strides{0, 33, 1}, Strides{33, 0, 1},
-                                     Strides{0, 0, 0}})
+      for (const Strides& strides : {permuted(shape, {2, 0, 1}), permuted(shape, {2, 1, 0}), gapped(shape), reversed(shape),
+                                     Strides{0, 33, 1}, Strides{33, 0, 1}, Strides{0, 0, 0}})
         for (const Shape& result : {Shape{12, 40, 1}, Shape{12, 1, 33}, Shape{1, 40, 33}, Shape{1, 40, 1}, Shape{1, 1, 1}}) {
           CHECK(difference(f, Twin(dtype, shape, strides), result) == "");
           CHECK(difference(f, Twin(dtype, shape, strides, 1), result, gapped(result)) == "");
@@ -128,7 +128,8 @@ TEST_CASE("sums are scaled, and infinities and NaN go through", "[cuda]") {
     CHECK(difference(Reduce::sum, Twin(dtype, {100, 64}), {1, 64}, {}, 0.01) == "");
     CHECK(difference(Reduce::sum, Twin(dtype, {100, 64}), {100, 1}, {}, 0.25) == "");
     CHECK(difference(Reduce::sum, Twin(dtype, {40000}), {1}, {}, 1e-3) == "");
-    const double rows[6][3] = {{NAN, 1, 2}, {INFINITY, 1, 2}, {-INFINITY, -INFINITY, -INFINITY}, {INFINITY, -INFINITY, 0}, {1, NAN, INFINITY}, {-INFINITY, 3, 1}};
+    const double rows[6][3] = {{NAN, 1, 2},        {INFINITY, 1, 2}, {-INFINITY, -INFINITY, -INFINITY}, {INFINITY, -INFINITY, 0},
+                               {1, NAN, INFINITY}, {-INFINITY, 3, 1}};
     for (Reduce f : {Reduce::sum, Reduce::max, Reduce::min, Reduce::logsumexp, Reduce::any})
       for (bool by_columns : {false, true}) {
         const Shape shape = by_columns ? Shape{300, 6} : Shape{6, 300};
@@ -167,7 +168,8 @@ TEST_CASE("arg_reduce agrees with the CPU", "[cuda]") {
       for (std::int64_t n : {1, 31, 33, 1025, 20000}) check({n}, {1}, 0);
       for (int dim : {0, 1, 2}) {
         const Shape shape{9, 35, 66};
-        for (const Strides& strides : {contiguous_strides(shape), permuted(shape, {2, 1, 0}), reversed(shape)}) check(shape, strides, dim, is_floating(dtype));
+        for (const Strides& strides : {contiguous_strides(shape), permuted(shape, {2, 1, 0}), reversed(shape)})
+          check(shape, strides, dim, is_floating(dtype));
       }
       check({3, 10000}, {10000, 1}, 1, is_floating(dtype));
       check({10000, 3}, {3, 1}, 0);

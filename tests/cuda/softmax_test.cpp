@@ -103,7 +103,8 @@ Twin* into_y(Twin& y, Twin&, Twin&) { return &y; }
 Twin* into_g(Twin&, Twin& g, Twin&) { return &g; }
 
 // Every way to divide a row: lanes of a warp, a warp, blocks, clusters, rows that fit nowhere; vectors and single elements.
-constexpr std::int64_t lengths[] = {1, 2, 7, 31, 32, 33, 64, 100, 128, 256, 257, 512, 520, 1024, 1025, 4096, 8200, 16384, 16385, 65536, 100000};
+constexpr std::int64_t lengths[] = {1,   2,   7,    31,   32,   33,   64,    100,   128,   256,   257,
+                                    512, 520, 1024, 1025, 4096, 8200, 16384, 16385, 65536, 100000};
 
 }  // namespace
 
@@ -122,7 +123,8 @@ TEST_CASE("attention softmax and its gradient agree with the CPU at every length
 
 TEST_CASE("on the GPU every combination of masks agrees with the CPU", "[cuda]") {
   for (DType dtype : floats)
-    for (const Shape& shape : {Shape{3, 2, 5, 40}, Shape{3, 2, 9, 4}, Shape{3, 4, 600}, Shape{2, 1, 3, 2048}, Shape{2, 2, 6000}, Shape{17, 24}})
+    for (const Shape& shape :
+         {Shape{3, 2, 5, 40}, Shape{3, 2, 9, 4}, Shape{3, 4, 600}, Shape{2, 1, 3, 2048}, Shape{2, 2, 6000}, Shape{17, 24}})
       for (int flags = 0; flags < 16; ++flags) {
         const bool causal = flags & 2;
         check(dtype, shape, {.padded = (flags & 1) != 0, .causal = causal, .prefix = causal && (flags & 4), .nans = (flags & 8) != 0});

@@ -1,9 +1,10 @@
+#include "cuda/tf32.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "catch.h"
-#include "cuda/tf32.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/kernels/matmul.h"
@@ -38,7 +39,8 @@ TEST_CASE("three TF32 products are as exact as one of float32", "[cuda]") {
           const auto draw = [&](const Shape& shape) {
             return is_positive ? rand(shape, 0, 1, DType::f32, cuda()) : randn(shape, 0, 1, DType::f32, cuda());
           };
-          const Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}), b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
+          const Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}),
+                       b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
           const Tensor exact = matmul(cast(a, DType::f64), cast(b, DType::f64));
           const double strict = error_of(matmul(a, b), exact);
           const MatmulPrecisionMode mode(MatmulPrecision::tf32x3);
@@ -56,7 +58,8 @@ TEST_CASE("three TF32 products add, scale, take a bias and keep to their place",
       for (const bool b_turned : {false, true}) {
         INFO(fmt::format("{} x {} x {}, transposed {} {}", m, n, k, a_turned, b_turned));
         const auto draw = [&](const Shape& shape) { return randn(shape, 0, 1, DType::f32, cuda()); };
-        const Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}), b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
+        const Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}),
+                     b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
         const Tensor around = draw({m + 2, n + 8}), before = clone(around);
         const Tensor c = slice(slice(around, 0, 1, m + 1), 1, 4, n + 4);
         const Tensor want = cast(clone(c), DType::f64) + matmul(cast(a, DType::f64), cast(b, DType::f64), -0.5);
@@ -90,23 +93,34 @@ TEST_CASE("products on tensor cores are right however they are cut up", "[cuda]"
       for (const bool b_turned : {false, true})
         for (const MatmulPrecision precision : {MatmulPrecision::tf32, MatmulPrecision::tf32x3}) {
           const auto draw = [&](const Shape& shape) { return randn(shape, 0, 1, DType::f32, cuda()); };
-          const Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}), b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
+          const Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}),
+                       b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
           const Tensor before = draw({m, n}), bias = draw({n});
           const Tensor want = cast(before, DType::f64) + cast(bias, DType::f64) + matmul(cast(a, DType::f64), cast(b, DType::f64), 0.5);
           // Columns first: c^T = b^T a^T.
-          const gpu::Product product{.dtype = DType::f32, .precision = precision, .epilogue = gpu::Epilogue::bias, .write = Write::accumulate,
-                                     .a_transposed = b_turned, .b_transposed = a_turned, .m = n, .n = m, .k = k, .a_leading = b_turned ? k : n,
-                                     .b_leading = a_turned ? m : k, .c_leading = n};
+          const gpu::Product product{.dtype = DType::f32,
+                                     .precision = precision,
+                                     .epilogue = gpu::Epilogue::bias,
+                                     .write = Write::accumulate,
+                                     .a_transposed = b_turned,
+                                     .b_transposed = a_turned,
+                                     .m = n,
+                                     .n = m,
+                                     .k = k,
+                                     .a_leading = b_turned ? k : n,
+                                     .b_leading = a_turned ? m : k,
+                                     .c_leading = n};
           const auto run = [&](const gpu::Tf32Cut& cut, const Tensor& c) {
             const gpu::ProductOperands at{.a = b.view().data, .b = a.view().data, .c = before.view().data, .bias = bias.view().data};
             gpu::multiply_tf32(product, at, c.view().data, 0.5, cut, c.view().stream);
           };
-          const auto cuts = gpu::tf32_cuts(product, {.a = b.view().data, .b = a.view().data, .c = before.view().data}, before.view().stream);
+          const auto cuts =
+              gpu::tf32_cuts(product, {.a = b.view().data, .b = a.view().data, .c = before.view().data}, before.view().stream);
           REQUIRE(!cuts.empty());
           for (std::size_t i = 0; i < cuts.size(); i += 5) {
             const gpu::Tf32Cut& cut = cuts[i];
-            INFO(fmt::format("{} x {} x {}, transposed {} {}, precision {}, turned {}, width {}, cluster {}, groups {}", m, n, k, a_turned, b_turned,
-                             static_cast<int>(precision), cut.turned, cut.width, cut.cluster, cut.groups));
+            INFO(fmt::format("{} x {} x {}, transposed {} {}, precision {}, turned {}, width {}, cluster {}, groups {}", m, n, k, a_turned,
+                             b_turned, static_cast<int>(precision), cut.turned, cut.width, cut.cluster, cut.groups));
             const Tensor c = full({m, n}, std::nan(""), DType::f32, cuda()), again = clone(c);
             run(cut, c);
             run(cut, again);
@@ -125,8 +139,16 @@ TEST_CASE("TF32 rounds operands to nearest, and keeps infinities and NaN", "[cud
       const auto draw = [&](const Shape& shape) { return rand(shape, 0, 1, DType::f32, cuda()); };
       const std::int64_t m = 256, n = 256, k = 512;
       Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}), b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
-      const gpu::Product product{.dtype = DType::f32, .precision = MatmulPrecision::tf32, .a_transposed = b_turned, .b_transposed = a_turned,
-                                 .m = n, .n = m, .k = k, .a_leading = b_turned ? k : n, .b_leading = a_turned ? m : k, .c_leading = n};
+      const gpu::Product product{.dtype = DType::f32,
+                                 .precision = MatmulPrecision::tf32,
+                                 .a_transposed = b_turned,
+                                 .b_transposed = a_turned,
+                                 .m = n,
+                                 .n = m,
+                                 .k = k,
+                                 .a_leading = b_turned ? k : n,
+                                 .b_leading = a_turned ? m : k,
+                                 .c_leading = n};
       const auto run = [&] {
         const Tensor c = zeros({m, n}, DType::f32, cuda());
         const gpu::ProductOperands at{.a = b.view().data, .b = a.view().data, .c = c.view().data};

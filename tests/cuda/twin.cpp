@@ -35,8 +35,13 @@ Twin::~Twin() {
 }
 
 Twin::Twin(Twin&& other) noexcept
-    : dtype_(other.dtype_), shape_(other.shape_), strides_(other.strides_), first_(other.first_), memory_(std::move(other.memory_)),
-      uploaded_(std::move(other.uploaded_)), device_(std::exchange(other.device_, nullptr)) {}
+    : dtype_(other.dtype_),
+      shape_(other.shape_),
+      strides_(other.strides_),
+      first_(other.first_),
+      memory_(std::move(other.memory_)),
+      uploaded_(std::move(other.uploaded_)),
+      device_(std::exchange(other.device_, nullptr)) {}
 
 std::int64_t Twin::at(std::int64_t position) const {
   std::int64_t result = first_;
@@ -48,9 +53,8 @@ std::int64_t Twin::at(std::int64_t position) const {
 }
 
 double Twin::read(const std::vector<std::byte>& memory, std::int64_t at) const {
-  return dispatch_all(dtype_, [&]<class T>() {
-    return static_cast<double>(static_cast<compute_t<T>>(reinterpret_cast<const T*>(memory.data())[at]));
-  });
+  return dispatch_all(
+      dtype_, [&]<class T>() { return static_cast<double>(static_cast<compute_t<T>>(reinterpret_cast<const T*>(memory.data())[at])); });
 }
 
 static void write(std::vector<std::byte>& memory, DType dtype, std::int64_t at, double value) {
@@ -66,7 +70,8 @@ Twin& Twin::randomize(unsigned seed, double low, double high) {
   std::mt19937 generator(seed);
   std::uniform_real_distribution<double> uniform(low, high);
   const bool whole = !is_floating(dtype_);
-  if (dtype_ == DType::u8 || dtype_ == DType::boolean) uniform = std::uniform_real_distribution<double>(std::max(low, 0.0), std::max(high, 2.0));
+  if (dtype_ == DType::u8 || dtype_ == DType::boolean)
+    uniform = std::uniform_real_distribution<double>(std::max(low, 0.0), std::max(high, 2.0));
   const auto count = static_cast<std::int64_t>(memory_.size() / size_of(dtype_));
   for (std::int64_t i = 0; i < count; ++i) {
     const double value = uniform(generator);

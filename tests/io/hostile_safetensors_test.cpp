@@ -38,7 +38,8 @@ TEST_CASE("Headers that are valid") {
   CHECK(verdict("{" + entry("a", "F32", "[2]", "[0,8]") + "}", 8) == "ok");
   CHECK(verdict("{" + entry("b", "F32", "[2]", "[8,16]") + "," + entry("a", "I64", "[]", "[0,8]") + "}", 16) == "ok");
   CHECK(verdict("{" + entry("a", "F32", "[0]", "[0,0]") + "," + entry("b", "U8", "[3]", "[0,3]") + "," +
-                    entry("c", "U8", "[5,0]", "[3,3]") + "}", 3) == "ok");
+                    entry("c", "U8", "[5,0]", "[3,3]") + "}",
+                3) == "ok");
   CHECK(verdict(R"({"__metadata__":{"a":"b"}})", 0) == "ok");
   CHECK(verdict(R"({"a":{"data_offsets":[0,1],"comment":[{"x":[1,-2,3.5,null,true]}],"shape":[1],"dtype":"U8"}})", 1) == "ok");
 }
@@ -68,7 +69,8 @@ TEST_CASE("Headers that are not") {
   SECTION("types") {
     for (const char* value : {"1", "-1", "1.5", "\"x\"", "null", "true", "[]"})
       refused(std::string("{\"a\":") + value + "}", 0, "tensor \"a\": expected an object");
-    for (const char* value : {"1", "[]", "null", "{}"}) refused(std::string(R"({"__metadata__":{"k":)") + value + "}}", 0, "metadata \"k\"");
+    for (const char* value : {"1", "[]", "null", "{}"})
+      refused(std::string(R"({"__metadata__":{"k":)") + value + "}}", 0, "metadata \"k\"");
     for (const char* value : {"1", "[]", "null", "\"x\""}) refused(std::string(R"({"__metadata__":)") + value + "}", 0, "metadata");
     for (const char* value : {"1", "[]", "null", "{}"})
       refused(std::string(R"({"a":{"dtype":)") + value + R"(,"shape":[],"data_offsets":[0,4]}})", 4, "a dtype's name");
@@ -111,9 +113,12 @@ TEST_CASE("Headers that are not") {
     refused(a("F32", "[1]", "[0,4]"), 3, "has only 3");
     refused(a("F32", "[1]", "[1,5]"), 5, "start at 0");
     refused("{}", 1, "take 0 bytes, but the file has 1");
-    refused("{" + entry("a", "U8", "[4]", "[0,4]") + "," + entry("b", "U8", "[4]", "[5,9]") + "}", 9, "tensor \"b\": expected its bytes to start at 4");
-    refused("{" + entry("a", "U8", "[4]", "[0,4]") + "," + entry("b", "U8", "[4]", "[3,7]") + "}", 7, "tensor \"b\": expected its bytes to start at 4");
-    refused("{" + entry("a", "U8", "[4]", "[0,4]") + "," + entry("b", "U8", "[4]", "[0,4]") + "}", 4, "tensor \"b\": expected its bytes to start at 4");
+    refused("{" + entry("a", "U8", "[4]", "[0,4]") + "," + entry("b", "U8", "[4]", "[5,9]") + "}", 9,
+            "tensor \"b\": expected its bytes to start at 4");
+    refused("{" + entry("a", "U8", "[4]", "[0,4]") + "," + entry("b", "U8", "[4]", "[3,7]") + "}", 7,
+            "tensor \"b\": expected its bytes to start at 4");
+    refused("{" + entry("a", "U8", "[4]", "[0,4]") + "," + entry("b", "U8", "[4]", "[0,4]") + "}", 4,
+            "tensor \"b\": expected its bytes to start at 4");
     refused("{" + entry("a", "U8", "[4]", "[0,4]") + "," + entry("b", "U8", "[0]", "[2,2]") + "}", 4, "tensor \"b\"");
     refused(a("U8", "[4]", "[18446744073709551612,18446744073709551615]"), 4, "start at 0");
   }
@@ -182,7 +187,8 @@ TEST_CASE("Nothing is allocated for sizes that the file does not have") {
   };
   CHECK(peak(file_of("{" + entry("a", "F32", "[1000000000]", "[0,4000000000]") + "}", 64)) == 0);
   // The first tensor would fit; the second does not, and both are checked before the first is made.
-  CHECK(peak(file_of("{" + entry("a", "U8", "[64]", "[0,64]") + "," + entry("b", "U8", "[1099511627776]", "[64,1099511627840]") + "}", 64)) == 0);
+  CHECK(peak(file_of("{" + entry("a", "U8", "[64]", "[0,64]") + "," + entry("b", "U8", "[1099511627776]", "[64,1099511627840]") + "}",
+                     64)) == 0);
 }
 
 TEST_CASE("Random edits of a file never do worse than an error") {
@@ -191,9 +197,33 @@ TEST_CASE("Random edits of a file never do worse than an error") {
   std::mt19937 random(20240607);
   const auto below = [&](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(random); };
   // Pieces that mean something to a parser get further into it than random bytes do.
-  const std::string pieces[] = {"{", "}", "[", "]", ",", ":", "\"", "\\", "0", "9", "-", "e", ".", "18446744073709551615", "9223372036854775807",
-                                "null", "true", "\"dtype\":\"F32\"", "\"shape\":[", "\"data_offsets\":[0,0]", "__metadata__", "BOOL", "I64", "\\u0000",
-                                std::string(1, '\0'), "\xff", "\xC3"};
+  const std::string pieces[] = {"{",
+                                "}",
+                                "[",
+                                "]",
+                                ",",
+                                ":",
+                                "\"",
+                                "\\",
+                                "0",
+                                "9",
+                                "-",
+                                "e",
+                                ".",
+                                "18446744073709551615",
+                                "9223372036854775807",
+                                "null",
+                                "true",
+                                "\"dtype\":\"F32\"",
+                                "\"shape\":[",
+                                "\"data_offsets\":[0,0]",
+                                "__metadata__",
+                                "BOOL",
+                                "I64",
+                                "\\u0000",
+                                std::string(1, '\0'),
+                                "\xff",
+                                "\xC3"};
   const auto mutate = [&](std::string bytes) {
     for (std::size_t edits = 1 + below(4); edits > 0 && !bytes.empty(); --edits) {
       const std::size_t at = below(bytes.size());

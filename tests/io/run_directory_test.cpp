@@ -1,10 +1,11 @@
 #include "io/run_directory.h"
 
+#include <sys/resource.h>
+
 #include <cmath>
 #include <csignal>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sys/resource.h>
 
 #include "catch.h"
 #include "io/safetensors.h"
@@ -103,7 +104,8 @@ TEST_CASE("Reading a file has a limit") {
   const TempDirectory directory;
   spill(directory / "x", "12345");
   CHECK(read_file(directory / "x", 5) == "12345");
-  CHECK(file_error([&] { read_file(directory / "x", 4); }) == (directory / "x").string() + ": could not be read: it has 5 bytes, the limit is 4");
+  CHECK(file_error([&] { read_file(directory / "x", 4); }) ==
+        (directory / "x").string() + ": could not be read: it has 5 bytes, the limit is 4");
   CHECK_THROWS_AS(read_file(directory / "none"), FileError);
   CHECK_THROWS_AS(read_file(directory.path()), FileError);
   CHECK_THROWS_AS(read_file("/dev/zero"), FileError);

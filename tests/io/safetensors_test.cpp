@@ -55,7 +55,8 @@ std::vector<NamedTensor> reference_tensors() {
       {"i64.scalar", Tensor::scalar(std::int64_t{-4})},
       {"u8.empty", empty({2, 0, 3}, DType::u8)},
       {"u8", Tensor::from(std::vector<std::uint8_t>{4, 7, 255}, {3})},
-      {"bool", [] {
+      {"bool",
+       [] {
          const bool values[] = {true, false, false, true};
          return Tensor::from(std::span<const bool>(values), {2, 2});
        }()},
@@ -71,8 +72,8 @@ TEST_CASE("Every dtype and shape comes back as it was saved") {
   for (int d = 0; d < 8; ++d) {
     dispatch_all(static_cast<DType>(d), [&]<class T>() {
       std::vector<NamedTensor> tensors;
-      for (const Shape& shape : {Shape{}, Shape{0}, Shape{1}, Shape{31}, Shape{33}, Shape{1025}, Shape{3, 0, 2}, Shape{2, 3, 4},
-                                 Shape{1, 2, 1, 2, 1, 2, 1, 2}})
+      for (const Shape& shape :
+           {Shape{}, Shape{0}, Shape{1}, Shape{31}, Shape{33}, Shape{1025}, Shape{3, 0, 2}, Shape{2, 3, 4}, Shape{1, 2, 1, 2, 1, 2, 1, 2}})
         tensors.push_back({"x" + to_string(shape), ramp<T>(shape)});
       save_safetensors(path, tensors, {{"dtype", name(dtype_of<T>)}, {"empty", ""}, {"text", "a\"\\\n\xE2\x82\xAC"}});
       const TensorFile file = load_safetensors(path);
@@ -100,12 +101,9 @@ TEST_CASE("A file can hold no tensor at all") {
 TEST_CASE("Views are saved as what they show") {
   const TempDirectory directory;
   const Tensor x = ramp<float>({6, 5});
-  const std::vector<NamedTensor> views = {{"transposed", transpose(x, 0, 1)},
-                                          {"sliced", slice(x, 1, 1, 5, 2)},
-                                          {"selected", select(x, 0, 3)},
-                                          {"expanded", broadcast_to(select(x, 1, 2), {3, 6})},
-                                          {"offset", slice(x, 0, 2)},
-                                          {"x", x}};
+  const std::vector<NamedTensor> views = {{"transposed", transpose(x, 0, 1)}, {"sliced", slice(x, 1, 1, 5, 2)},
+                                          {"selected", select(x, 0, 3)},      {"expanded", broadcast_to(select(x, 1, 2), {3, 6})},
+                                          {"offset", slice(x, 0, 2)},         {"x", x}};
   save_safetensors(directory / "views", views);
   const TensorFile file = load_safetensors(directory / "views");
   for (const auto& [name, tensor] : views) {
@@ -187,8 +185,7 @@ TEST_CASE("Loading into tensors fills them where they are") {
   const Tensor into_a = zeros({3, 4}), into_b = zeros({5}, DType::i64);
   // The order is another one, one target is a view, and holds another float.
   const Tensor half = zeros({3, 4}, DType::f16);
-  CHECK(load_safetensors_into(path, std::vector<NamedTensor>{{"b", into_b}, {"a", transpose(into_a, 0, 1)}}) ==
-        Metadata{{"step", "7"}});
+  CHECK(load_safetensors_into(path, std::vector<NamedTensor>{{"b", into_b}, {"a", transpose(into_a, 0, 1)}}) == Metadata{{"step", "7"}});
   check_equal(transpose(into_a, 0, 1), a);
   check_equal(into_b, b);
   load_safetensors_into(path, std::vector<NamedTensor>{{"a", transpose(half, 0, 1)}, {"b", into_b}});
@@ -209,10 +206,8 @@ TEST_CASE("Loading into tensors that do not fit changes none of them") {
   };
   CHECK(load({{"a", a}, {"b", b}}) == "does not fit the model: the model lacks \"c\"");
   CHECK(load({{"a", a}, {"b", b}, {"c", c}, {"d", a}}) == "does not fit the model: it lacks \"d\"");
-  CHECK(load({{"a", a}, {"x", b}, {"y", c}}) ==
-        "does not fit the model: it lacks \"x\", \"y\"; the model lacks \"b\", \"c\"");
-  CHECK(load({{"a", a}, {"b", b}, {"c", zeros({4}, DType::i64)}}) ==
-        "tensor \"c\": expected shape (4,) but the file has (3,)");
+  CHECK(load({{"a", a}, {"x", b}, {"y", c}}) == "does not fit the model: it lacks \"x\", \"y\"; the model lacks \"b\", \"c\"");
+  CHECK(load({{"a", a}, {"b", b}, {"c", zeros({4}, DType::i64)}}) == "tensor \"c\": expected shape (4,) but the file has (3,)");
   CHECK(load({{"a", a}, {"b", b}, {"c", zeros({3})}}) == "tensor \"c\": expected f32 but the file has i64");
   std::vector<NamedTensor> many;
   for (const char* name : {"n1", "n2", "n3", "n4", "n5"}) many.push_back({name, a});

@@ -44,13 +44,9 @@ inline std::string slurp(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-inline void spill(const fs::path& path, std::string_view content) {
-  std::ofstream(path, std::ios::binary) << content;
-}
+inline void spill(const fs::path& path, std::string_view content) { std::ofstream(path, std::ios::binary) << content; }
 
-inline fs::path fixture_path(const std::string& name) {
-  return fs::path(TERN_SOURCE_DIR) / "tests/fixtures/io" / name;
-}
+inline fs::path fixture_path(const std::string& name) { return fs::path(TERN_SOURCE_DIR) / "tests/fixtures/io" / name; }
 
 /// The bytes of a safetensors file with this header and so many zero bytes of data.
 inline std::string file_of(std::string_view header, std::size_t data_bytes) {

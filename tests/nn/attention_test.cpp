@@ -13,8 +13,7 @@ namespace {
 
 constexpr std::int64_t B = 3, T = 5;
 const std::vector<std::int64_t> prefix_lengths{0, 2, 4};
-const bool padded[B][T] = {
-    {false, false, false, false, false}, {false, false, false, true, true}, {true, false, false, false, true}};
+const bool padded[B][T] = {{false, false, false, false, false}, {false, false, false, true, true}, {true, false, false, false, true}};
 
 Tensor padding() {
   Tensor x = empty({B, T}, DType::boolean);
@@ -81,10 +80,8 @@ TEST_CASE("masks hide what they should", "[mask]") {
       for (std::int64_t i = 0; i < T; ++i)
         for (std::int64_t j = 0; j < T; ++j) {
           const float value = additive[std::size_t((b * T + i) * T + j)];
-          if (is_visible(o, b, i, j))
-            CHECK(value == 0);
-          else
-            CHECK(value < -1e29f);
+          if (is_visible(o, b, i, j)) CHECK(value == 0);
+          else CHECK(value < -1e29f);
         }
   }
 }
@@ -102,8 +99,7 @@ TEST_CASE("masks that do not fit are refused", "[mask]") {
   CHECK_THROWS_AS(nn::AttentionMask({.padding = zeros({B, T})}, T, T), Error);
   CHECK_THROWS_AS(nn::AttentionMask({.prefix = prefix()}, T, T), Error);
   CHECK_THROWS_AS(nn::AttentionMask({.causal = true, .prefix = zeros({B, 1}, DType::i64)}, T, T), Error);
-  CHECK_THROWS_AS(nn::AttentionMask({.causal = true, .padding = padding(), .prefix = zeros({B + 1}, DType::i64)}, T, T),
-                  Error);
+  CHECK_THROWS_AS(nn::AttentionMask({.causal = true, .padding = padding(), .prefix = zeros({B + 1}, DType::i64)}, T, T), Error);
 }
 
 TEST_CASE("attention agrees with loops under every mask", "[attention]") {
@@ -111,8 +107,7 @@ TEST_CASE("attention agrees with loops under every mask", "[attention]") {
   const auto random = [] { return randn({B, 2, T, 3}, 0, 1, DType::f64); };
   const Tensor q = random(), k = random(), v = random();
   for (const nn::MaskOptions& o : all_masks())
-    CHECK(distance(nn::attention(q, k, v, nn::AttentionMask(o, T, T, DType::f64)).to_vector<double>(),
-                   naive(q, k, v, o)) < 1e-7);
+    CHECK(distance(nn::attention(q, k, v, nn::AttentionMask(o, T, T, DType::f64)).to_vector<double>(), naive(q, k, v, o)) < 1e-7);
 }
 
 TEST_CASE("self and cross attention agree with their definition", "[attention]") {
@@ -128,17 +123,13 @@ TEST_CASE("self and cross attention agree with their definition", "[attention]")
   const auto heads = [&](const Tensor& y, std::int64_t part) {
     return transpose(reshape(contiguous(slice(y, 2, part * D, (part + 1) * D)), {B, T, H, D / H}), 1, 2);
   };
-  const auto join = [&](const std::vector<double>& y) {
-    return reshape(transpose(Tensor::from(y, {B, H, T, D / H}), 1, 2), {B, T, D});
-  };
+  const auto join = [&](const std::vector<double>& y) { return reshape(transpose(Tensor::from(y, {B, H, T, D / H}), 1, 2), {B, T, D}); };
   for (const nn::MaskOptions& o : all_masks()) {
     const nn::AttentionMask mask(o, T, T, DType::f64);
     const Tensor y = self.qkv->forward(x);
-    CHECK(distance(self.forward(x, mask), self.proj.forward(join(naive(heads(y, 0), heads(y, 1), heads(y, 2), o)))) <
-          1e-6);
+    CHECK(distance(self.forward(x, mask), self.proj.forward(join(naive(heads(y, 0), heads(y, 1), heads(y, 2), o)))) < 1e-6);
     const Tensor q = cross.query->forward(x), kv = cross.key_value->forward(memory);
-    CHECK(distance(cross.forward(x, memory, mask),
-                   cross.proj.forward(join(naive(heads(q, 0), heads(kv, 0), heads(kv, 1), o)))) < 1e-6);
+    CHECK(distance(cross.forward(x, memory, mask), cross.proj.forward(join(naive(heads(q, 0), heads(kv, 0), heads(kv, 1), o)))) < 1e-6);
   }
   CHECK_THROWS_AS(self.forward(x, memory), Error);
   CHECK_THROWS_AS(cross.forward(x), Error);
@@ -148,13 +139,10 @@ TEST_CASE("a layer's gradients are those of finite differences", "[attention]") 
   manual_seed(9);
   nn::TransformerLayer layer({.width = 4, .heads = 2, .ff = 6, .dropout = 0, .cross = true});
   nn::to(layer, DType::f64);
-  const nn::AttentionMask mask({.causal = true, .prefix = Tensor::from(std::vector<std::int64_t>{0, 2}, {2})}, 3, 3,
-                               DType::f64);
-  Tensors inputs{randn({2, 3, 4}, 0, 1, DType::f64).set_requires_grad(),
-                 randn({2, 2, 4}, 0, 1, DType::f64).set_requires_grad()};
+  const nn::AttentionMask mask({.causal = true, .prefix = Tensor::from(std::vector<std::int64_t>{0, 2}, {2})}, 3, 3, DType::f64);
+  Tensors inputs{randn({2, 3, 4}, 0, 1, DType::f64).set_requires_grad(), randn({2, 2, 4}, 0, 1, DType::f64).set_requires_grad()};
   for (const Tensor& x : nn::parameters(layer)) inputs.push_back(x);
-  const GradcheckResult result =
-      gradcheck([&](const Tensors& xs) -> Tensors { return {layer.forward(xs[0], mask, xs[1], {})}; }, inputs);
+  const GradcheckResult result = gradcheck([&](const Tensors& xs) -> Tensors { return {layer.forward(xs[0], mask, xs[1], {})}; }, inputs);
   INFO(result.message);
   CHECK(result.ok);
   CHECK_THROWS_AS(layer.forward(inputs[0], mask), Error);
@@ -164,8 +152,7 @@ TEST_CASE("no token sees what its mask hides", "[attention]") {
   nn::DecoderLM model({.vocab = 11, .length = 6, .width = 8, .layers = 2, .heads = 2, .ff = 8, .dropout = 0});
   const auto logits = [&](std::vector<std::int64_t> ids, std::int64_t prefix_length) {
     const Tensor prefix = Tensor::from(std::vector<std::int64_t>{prefix_length}, {1});
-    return floats(
-        model.forward(Tensor::from(ids, {1, 6}), nn::AttentionMask({.causal = true, .prefix = prefix}, 6, 6)));
+    return floats(model.forward(Tensor::from(ids, {1, 6}), nn::AttentionMask({.causal = true, .prefix = prefix}, 6, 6)));
   };
   const auto rows = [](const std::vector<float>& x, std::size_t first, std::size_t last) {
     return std::vector<float>(x.begin() + std::ptrdiff_t(first * 11), x.begin() + std::ptrdiff_t(last * 11));

@@ -28,7 +28,15 @@ struct Training {
   }
   static nn::DecoderLMOptions options(bool use_fused_kernel, Device device) {
     manual_seed(3);
-    return {.vocab = 19, .length = 9, .width = 24, .layers = 2, .heads = 3, .ff = 40, .dropout = 0.2, .use_fused_kernel = use_fused_kernel, .device = device};
+    return {.vocab = 19,
+            .length = 9,
+            .width = 24,
+            .layers = 2,
+            .heads = 3,
+            .ff = 40,
+            .dropout = 0.2,
+            .use_fused_kernel = use_fused_kernel,
+            .device = device};
   }
   Tensor step(const Tensors& batch) {
     optimizer.zero_grad();

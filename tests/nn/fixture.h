@@ -49,9 +49,7 @@ inline std::vector<float> draw(std::uint64_t seed, std::int64_t count, double sc
   return result;
 }
 
-inline std::vector<float> floats(const tern::Tensor& x) {
-  return tern::cast(x.detach(), tern::DType::f32).to_vector<float>();
-}
+inline std::vector<float> floats(const tern::Tensor& x) { return tern::cast(x.detach(), tern::DType::f32).to_vector<float>(); }
 
 /// The largest |a - b|.
 template <class A, class B>

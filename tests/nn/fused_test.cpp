@@ -78,8 +78,7 @@ void check_agreement(Device device) {
         }
         CHECK(distance(passes[0].logits, passes[1].logits) < 5e-6);
         CHECK(distance(passes[0].loss, passes[1].loss) < 1e-6);
-        for (std::size_t i = 0; i < passes[0].gradients.size(); ++i)
-          CHECK(distance(passes[0].gradients[i], passes[1].gradients[i]) < 2e-6);
+        for (std::size_t i = 0; i < passes[0].gradients.size(); ++i) CHECK(distance(passes[0].gradients[i], passes[1].gradients[i]) < 2e-6);
       }
 }
 
@@ -119,15 +118,11 @@ TEST_CASE("a fused layer's gradients are those of finite differences", "[fused]"
   manual_seed(9);
   nn::TransformerLayer layer({.width = 4, .heads = 2, .ff = 6, .dropout = 0, .cross = true, .use_fused_kernel = true});
   nn::to(layer, DType::f64);
-  const nn::AttentionMask mask({.causal = true,
-                                .prefix = Tensor::from(std::vector<std::int64_t>{0, 2}, {2}),
-                                .use_fused_kernel = true},
-                               3, 3, DType::f64);
-  Tensors inputs{randn({2, 3, 4}, 0, 1, DType::f64).set_requires_grad(),
-                 randn({2, 2, 4}, 0, 1, DType::f64).set_requires_grad()};
+  const nn::AttentionMask mask({.causal = true, .prefix = Tensor::from(std::vector<std::int64_t>{0, 2}, {2}), .use_fused_kernel = true}, 3,
+                               3, DType::f64);
+  Tensors inputs{randn({2, 3, 4}, 0, 1, DType::f64).set_requires_grad(), randn({2, 2, 4}, 0, 1, DType::f64).set_requires_grad()};
   for (const Tensor& x : nn::parameters(layer)) inputs.push_back(x);
-  const GradcheckResult result =
-      gradcheck([&](const Tensors& xs) -> Tensors { return {layer.forward(xs[0], mask, xs[1], {})}; }, inputs);
+  const GradcheckResult result = gradcheck([&](const Tensors& xs) -> Tensors { return {layer.forward(xs[0], mask, xs[1], {})}; }, inputs);
   INFO(result.message);
   CHECK(result.ok);
 }
@@ -188,7 +183,8 @@ TEST_CASE("the Llama architecture trains, plain and fused alike, and knows posit
     CHECK(distance(std::vector<float>(row.begin(), row.begin() + vocab), std::vector<float>(row.end() - vocab, row.end())) < 1e-5);
     const Tensor mixed = Tensor::from(std::vector<std::int64_t>{1, 2, 3, 4, 1, 2, 3}, {1, length});
     const std::vector<float> other = floats(model.forward(mixed));
-    CHECK(distance(std::vector<float>(other.begin(), other.begin() + vocab), std::vector<float>(other.begin() + 4 * vocab, other.begin() + 5 * vocab)) > 1e-4);
+    CHECK(distance(std::vector<float>(other.begin(), other.begin() + vocab),
+                   std::vector<float>(other.begin() + 4 * vocab, other.begin() + 5 * vocab)) > 1e-4);
     CHECK_THROWS_AS(model.forward(mixed, nn::AttentionMask({.causal = true, .use_fused_kernel = fused}, length, length), mixed), Error);
     o.heads = 8;  // heads of 3
     CHECK_THROWS_AS(nn::DecoderLM(o), Error);

@@ -11,8 +11,7 @@ constexpr std::int64_t vocab = 23, limit = 14;
 
 nn::DecoderLM some_model(Device device = cpu) {
   manual_seed(12);
-  nn::DecoderLM model(
-      {.vocab = vocab, .length = limit, .width = 16, .layers = 2, .heads = 4, .ff = 16, .dropout = 0.3});
+  nn::DecoderLM model({.vocab = vocab, .length = limit, .width = 16, .layers = 2, .heads = 4, .ff = 16, .dropout = 0.3});
   nn::to(model, device);
   return model;
 }
@@ -37,8 +36,8 @@ nn::TokenIds naive(nn::DecoderLM model, nn::TokenIds ids, std::int64_t eos, bool
     nn::MaskOptions mask{.causal = true};
     const Device device = model.head.weight.device();
     if (is_prefix_visible) mask.prefix = Tensor::from(std::vector<std::int64_t>{prompt}, {1}, device);
-    const std::vector<float> logits = floats(model.forward(
-        Tensor::from(ids, {1, length}, device), nn::AttentionMask(mask, length, length, DType::f32, device)));
+    const std::vector<float> logits =
+        floats(model.forward(Tensor::from(ids, {1, length}, device), nn::AttentionMask(mask, length, length, DType::f32, device)));
     const auto last = logits.end() - vocab;
     const std::int64_t next = std::max_element(last, logits.end()) - last;
     if (next == eos) break;
@@ -62,14 +61,12 @@ void check_greedy(Device device) {
     REQUIRE(stopped > 0);
     for (std::size_t batch_size : {1, 2, 4, 64}) {
       INFO("batch size " << batch_size << ", prefix " << is_prefix_visible);
-      CHECK(nn::greedy(
-                model, prompts,
-                {.eos = eos, .max_length = limit, .batch_size = batch_size, .is_prefix_visible = is_prefix_visible}) ==
-            expected);
+      CHECK(nn::greedy(model, prompts,
+                       {.eos = eos, .max_length = limit, .batch_size = batch_size, .is_prefix_visible = is_prefix_visible}) == expected);
     }
     std::vector<nn::TokenIds> reversed(prompts.rbegin(), prompts.rend());
-    std::vector<nn::TokenIds> result = nn::greedy(
-        model, reversed, {.eos = eos, .max_length = limit, .batch_size = 4, .is_prefix_visible = is_prefix_visible});
+    std::vector<nn::TokenIds> result =
+        nn::greedy(model, reversed, {.eos = eos, .max_length = limit, .batch_size = 4, .is_prefix_visible = is_prefix_visible});
     std::reverse(result.begin(), result.end());
     CHECK(result == expected);
   }

@@ -13,9 +13,7 @@ using namespace tern;
 namespace {
 
 /// Odd sizes, so that flat slices need padding.
-nn::DecoderLMOptions odd_options() {
-  return {.vocab = 13, .length = 7, .width = 6, .layers = 2, .heads = 3, .ff = 5, .dropout = 0};
-}
+nn::DecoderLMOptions odd_options() { return {.vocab = 13, .length = 7, .width = 6, .layers = 2, .heads = 3, .ff = 5, .dropout = 0}; }
 
 Tensor some_ids(std::int64_t rows = 2, std::int64_t columns = 7, std::int64_t vocab = 13) {
   std::vector<std::int64_t> ids(static_cast<std::size_t>(rows * columns));
@@ -49,9 +47,9 @@ TEST_CASE("parameters are named by their path", "[module]") {
   CHECK(names_of(nn::named_parameters(model)) ==
         std::vector<std::string>{"tokens.weight", "positions.weight", "blocks.0.norm1.weight", "blocks.0.norm1.bias",
                                  "blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.bias", "blocks.0.attn.proj.weight",
-                                 "blocks.0.attn.proj.bias", "blocks.0.norm2.weight", "blocks.0.norm2.bias",
-                                 "blocks.0.ff.fc.weight", "blocks.0.ff.fc.bias", "blocks.0.ff.proj.weight",
-                                 "blocks.0.ff.proj.bias", "norm.weight", "norm.bias", "head.weight", "head.bias"});
+                                 "blocks.0.attn.proj.bias", "blocks.0.norm2.weight", "blocks.0.norm2.bias", "blocks.0.ff.fc.weight",
+                                 "blocks.0.ff.fc.bias", "blocks.0.ff.proj.weight", "blocks.0.ff.proj.bias", "norm.weight", "norm.bias",
+                                 "head.weight", "head.bias"});
   for (const Tensor& x : nn::parameters(model)) CHECK(x.requires_grad());
 }
 
@@ -63,9 +61,9 @@ TEST_CASE("a model may lack MLPs, norms and positions", "[module]") {
   options.positions = nn::Positions::none;
   manual_seed(1);
   const nn::DecoderLM model(options);
-  CHECK(names_of(nn::named_parameters(model)) ==
-        std::vector<std::string>{"tokens.weight", "blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.bias",
-                                 "blocks.0.attn.proj.weight", "blocks.0.attn.proj.bias", "head.weight", "head.bias"});
+  CHECK(names_of(nn::named_parameters(model)) == std::vector<std::string>{"tokens.weight", "blocks.0.attn.qkv.weight",
+                                                                          "blocks.0.attn.qkv.bias", "blocks.0.attn.proj.weight",
+                                                                          "blocks.0.attn.proj.bias", "head.weight", "head.bias"});
   const Tensor x = model.tokens.forward(some_ids());
   const Tensor expected = model.head.forward(x + model.blocks[0].attn.forward(x, nn::AttentionMask::causal(7)));
   CHECK(distance(model.forward(some_ids()), expected) < 1e-5);
@@ -186,9 +184,7 @@ TEST_CASE("flattening keeps values, gradients, handles and results", "[module][f
 
 TEST_CASE("neighbours are merged over padding only where the storage says that it is padding", "[flat]") {
   const Tensor plain = zeros({16});
-  const auto window = [](const Tensor& x, std::int64_t first, std::int64_t count) {
-    return x.as_strided({count}, {1}, first);
-  };
+  const auto window = [](const Tensor& x, std::int64_t first, std::int64_t count) { return x.as_strided({count}, {1}, first); };
   CHECK(nn::follows(window(plain, 0, 4), window(plain, 4, 4)));
   CHECK(!nn::follows(window(plain, 0, 3), window(plain, 4, 4)));
   CHECK(!nn::follows(window(plain, 4, 4), window(plain, 0, 4)));
@@ -200,8 +196,7 @@ TEST_CASE("neighbours are merged over padding only where the storage says that i
       v("gate", gate);
       v("b", b);
     }
-    Tensor a = zeros({7}).set_requires_grad(), gate = zeros({1}).set_requires_grad(),
-           b = zeros({5}).set_requires_grad();
+    Tensor a = zeros({7}).set_requires_grad(), gate = zeros({1}).set_requires_grad(), b = zeros({5}).set_requires_grad();
   } module;
   nn::flatten_parameters(module);
   CHECK(nn::follows(module.a, module.gate));
@@ -233,8 +228,7 @@ TEST_CASE("moving a module keeps handles, ties, gradients and flatness", "[modul
 
 TEST_CASE("a tied table starts with logits of about 1", "[module]") {
   manual_seed(1);
-  nn::DecoderLM model(
-      {.vocab = 500, .length = 8, .width = 64, .layers = 1, .heads = 2, .ff = 64, .head_bias = false, .tied_head = true});
+  nn::DecoderLM model({.vocab = 500, .length = 8, .width = 64, .layers = 1, .heads = 2, .ff = 64, .head_bias = false, .tied_head = true});
   model.eval();
   const NoGrad unrecorded;
   const Tensor logits = model.forward(reshape(arange(16, DType::i64), {2, 8}));
@@ -275,8 +269,7 @@ TEST_CASE("layers agree with their formulas", "[layers]") {
   CHECK(distance(norm.forward(x), expected) < 1e-6);
   CHECK(distance(nn::GELU().forward(x), gelu(x)) == 0);
   CHECK(distance(nn::GELU(true).forward(x), gelu_tanh(x)) == 0);
-  for (nn::Activation activation :
-       {nn::Activation::gelu, nn::Activation::gelu_tanh, nn::Activation::relu, nn::Activation::silu})
+  for (nn::Activation activation : {nn::Activation::gelu, nn::Activation::gelu_tanh, nn::Activation::relu, nn::Activation::silu})
     CHECK(nn::activate(activation, x).shape() == x.shape());
   CHECK(std::string(nn::name(nn::Activation::gelu_tanh)) == "gelu_tanh");
   CHECK(!nn::Linear(3, 2, false).bias.defined());
@@ -321,13 +314,8 @@ TEST_CASE("initialisers have the stated bounds and deviations", "[init]") {
   CHECK_THROWS_AS(nn::init::kaiming_uniform(zeros({3})), Error);
   CHECK(nn::init::fans({8, 4, 3, 3}).in == 36);
 
-  const nn::DecoderLM gpt({.vocab = 500,
-                           .length = 64,
-                           .width = 64,
-                           .layers = 8,
-                           .heads = 4,
-                           .ff = 256,
-                           .initialization = nn::Initialization::gpt2});
+  const nn::DecoderLM gpt(
+      {.vocab = 500, .length = 64, .width = 64, .layers = 8, .heads = 4, .ff = 256, .initialization = nn::Initialization::gpt2});
   CHECK(deviation(gpt.tokens.weight) == Approx(0.02).epsilon(0.05));
   CHECK(deviation(gpt.blocks[3].attn.proj.weight) == Approx(0.02 / 4).epsilon(0.05));
   CHECK(deviation(gpt.blocks[3].ff.fc.weight) == Approx(0.02).epsilon(0.05));

@@ -110,10 +110,8 @@ void set_gradients(const Tensors& parameters, std::uint64_t seed) {
   for (Tensor x : parameters) {
     const Tensor gradient = Tensor::from(draw(seed++, x.numel(), 1), x.shape());
     const NoGrad unrecorded;
-    if (x.grad().defined())
-      copy_(x.grad(), gradient);
-    else
-      x.set_grad(to(gradient, x.device()));
+    if (x.grad().defined()) copy_(x.grad(), gradient);
+    else x.set_grad(to(gradient, x.device()));
   }
 }
 
@@ -126,8 +124,7 @@ double worst_difference(const nn::Module& a, const nn::Module& b) {
 
 void check_fixture(Device device) {
   const json& entry = Fixture::get().index["optimizers"];
-  const std::vector<float> start = Fixture::get().values(entry["start"]),
-                           gradients = Fixture::get().values(entry["gradients"]);
+  const std::vector<float> start = Fixture::get().values(entry["start"]), gradients = Fixture::get().values(entry["gradients"]);
   const auto n = std::int64_t(start.size());
   for (const auto& [name, test] : entry["cases"].items()) {
     INFO(name);
@@ -153,8 +150,7 @@ TEST_CASE("Adam and AdamW agree with loops in f64", "[optim]") {
     for (double decay : {0.0, 0.1}) {
       const NaiveAdam naive{0.0625, 0.9, 0.98, 1e-9, decay, decoupled};
       check_against_loops(naive, [&](const Tensors& parameters) {
-        return nn::Adam(parameters,
-                        {.lr = 0.0625, .beta2 = 0.98, .eps = 1e-9, .weight_decay = decay, .decoupled = decoupled});
+        return nn::Adam(parameters, {.lr = 0.0625, .beta2 = 0.98, .eps = 1e-9, .weight_decay = decay, .decoupled = decoupled});
       });
     }
 }
@@ -177,8 +173,7 @@ TEST_CASE("flat parameters take one kernel and give the same numbers", "[optim][
   manual_seed(1);
   Odd plain, flat = nn::clone(plain);
   const auto buffers = nn::flatten_parameters(flat);
-  nn::AdamW a(nn::parameters(plain), {.lr = 0.1, .weight_decay = 0.1}),
-      b(nn::parameters(flat), {.lr = 0.1, .weight_decay = 0.1});
+  nn::AdamW a(nn::parameters(plain), {.lr = 0.1, .weight_decay = 0.1}), b(nn::parameters(flat), {.lr = 0.1, .weight_decay = 0.1});
   for (std::uint64_t step = 0; step < 3; ++step) {
     set_gradients(nn::parameters(plain), 100 * step);
     set_gradients(nn::parameters(flat), 100 * step);
@@ -315,8 +310,7 @@ TEST_CASE("clipping bounds the norm of all gradients", "[optim]") {
     if (flatten) nn::flatten_parameters(module);
     const Tensor norm = nn::clip_grad_norm(nn::parameters(module), clip["max_norm"]);
     CHECK(norm.item<double>() == Approx(clip["norm"].get<double>()).epsilon(1e-6));
-    for (std::size_t i = 0; i < 3; ++i)
-      CHECK(distance(floats(module.x[i].grad()), Fixture::get().values(clip["clipped"][i])) < 1e-6);
+    for (std::size_t i = 0; i < 3; ++i) CHECK(distance(floats(module.x[i].grad()), Fixture::get().values(clip["clipped"][i])) < 1e-6);
     // Inside the bound nothing changes.
     const std::vector<float> before = floats(module.x[2].grad());
     CHECK(nn::clip_grad_norm(nn::parameters(module), 100).item<double>() == Approx(1.5).epsilon(1e-5));

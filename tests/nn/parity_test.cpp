@@ -26,8 +26,7 @@ nn::DecoderLM model_of(const json& entry, Device device) {
     const json& row = entry["parameters"][i];
     const Tensor& x = parameters[i].tensor;
     REQUIRE(parameters[i].name == row["name"].get<std::string>());
-    REQUIRE(std::vector<std::int64_t>(x.shape().begin(), x.shape().end()) ==
-            row["shape"].get<std::vector<std::int64_t>>());
+    REQUIRE(std::vector<std::int64_t>(x.shape().begin(), x.shape().end()) == row["shape"].get<std::vector<std::int64_t>>());
     copy_(x, Tensor::from(draw(row["seed"], x.numel(), row["scale"], row["offset"]), x.shape()));
   }
   nn::to(model, device);

@@ -27,11 +27,10 @@ struct Odd final : nn::Module {
 void set_gradients(const Tensors& parameters, std::uint64_t seed) {
   const NoGrad unrecorded;
   for (Tensor x : parameters) {
-    const Tensor gradient = cast(cast(cast(Tensor::from(draw(seed++, x.numel(), 1), x.shape(), x.device()), DType::bf16), DType::f16), x.dtype());
-    if (x.grad().defined())
-      copy_(x.grad(), gradient);
-    else
-      x.set_grad(gradient);
+    const Tensor gradient =
+        cast(cast(cast(Tensor::from(draw(seed++, x.numel(), 1), x.shape(), x.device()), DType::bf16), DType::f16), x.dtype());
+    if (x.grad().defined()) copy_(x.grad(), gradient);
+    else x.set_grad(gradient);
   }
 }
 
@@ -62,10 +61,8 @@ void check_masters(Make make, Device device) {
       Odd model, reference = nn::clone(model);
       nn::to(model, device);
       nn::to(reference, device);
-      if (flat)
-        nn::flatten_parameters(model, dtype);
-      else
-        nn::to(model, dtype);
+      if (flat) nn::flatten_parameters(model, dtype);
+      else nn::to(model, dtype);
       if (!flat) nn::to(reference, dtype), nn::to(reference, DType::f32);  // masters begin at what 16 bits hold
       auto a = make(nn::parameters(model)), b = make(nn::parameters(reference));
       for (std::uint64_t step = 0; step < 5; ++step) {
@@ -81,7 +78,8 @@ void check_masters(Make make, Device device) {
         check_rounded(model);
       }
       for (std::size_t i = 0; i < nn::parameters(model).size(); ++i)
-        CHECK(distance(floats(nn::parameters(model)[i]), rounded(nn::parameters(reference)[i], dtype)) < (dtype == DType::bf16 ? 8e-3 : 1e-3));
+        CHECK(distance(floats(nn::parameters(model)[i]), rounded(nn::parameters(reference)[i], dtype)) <
+              (dtype == DType::bf16 ? 8e-3 : 1e-3));
     }
 }
 
@@ -162,7 +160,15 @@ struct Trained {
 };
 Trained learn(std::optional<DType> dtype, bool captured, bool use_fused_kernel, Device device) {
   manual_seed(11);
-  nn::DecoderLM model({.vocab = 19, .length = 8, .width = 24, .layers = 2, .heads = 3, .ff = 40, .dropout = 0.1, .use_fused_kernel = use_fused_kernel, .device = device});
+  nn::DecoderLM model({.vocab = 19,
+                       .length = 8,
+                       .width = 24,
+                       .layers = 2,
+                       .heads = 3,
+                       .ff = 40,
+                       .dropout = 0.1,
+                       .use_fused_kernel = use_fused_kernel,
+                       .device = device});
   nn::flatten_parameters(model);
   nn::Adam optimizer(nn::parameters(model), {.lr = 5e-3});
   nn::GradScaler scaler({}, device);
@@ -202,7 +208,8 @@ TEST_CASE("the loss scale grows, shrinks and skips", "[precision]") { check_scal
 TEST_CASE("the loss scale grows, shrinks and skips on a GPU", "[precision][cuda]") { check_scaler(cuda()); }
 
 TEST_CASE("a precision keeps the values that a seed gave", "[precision]") {
-  for (const nn::Precision precision : {nn::Precision::fp32, nn::Precision::tf32, nn::Precision::tf32x3, nn::Precision::bf16, nn::Precision::fp16}) {
+  for (const nn::Precision precision :
+       {nn::Precision::fp32, nn::Precision::tf32, nn::Precision::tf32x3, nn::Precision::bf16, nn::Precision::fp16}) {
     CHECK(nn::precision_of(nn::name(precision)) == precision);
     manual_seed(8);
     Odd model;
@@ -265,10 +272,8 @@ TEST_CASE("the state of 16-bit training holds the masters", "[precision]") {
 TEST_CASE("a value written to a 16-bit parameter reaches its master", "[precision]") {
   for (const bool flat : {true, false}) {
     Odd model;
-    if (flat)
-      nn::set_precision(model, nn::Precision::bf16);
-    else
-      nn::to(model, DType::bf16);
+    if (flat) nn::set_precision(model, nn::Precision::bf16);
+    else nn::to(model, DType::bf16);
     nn::SGD optimizer(nn::parameters(model), {.lr = 1.0 / 1024});
     for (int round = 0; round < 2; ++round) {
       set_gradients(nn::parameters(model), 4);

@@ -28,26 +28,34 @@ const std::map<std::string, Calls>& calls() {
   const auto ids = [] { return Tensor::from(std::vector<std::int64_t>{0, 3, 1, 2}, {4}); };
   const auto row = [](const Tensor& x) { return cast(ones({4}), x.dtype()); };
   static const std::map<std::string, Calls> all = {
-      {"matmul", {[](const Tensor& x) { return matmul(x, x); }, [=](const Tensor& x) { return matmul(x, row(x)); }, [](const Tensor& x) { return matmul(x, ones({4, 4})); }}},
+      {"matmul",
+       {[](const Tensor& x) { return matmul(x, x); }, [=](const Tensor& x) { return matmul(x, row(x)); },
+        [](const Tensor& x) { return matmul(x, ones({4, 4})); }}},
       {"linear", {[](const Tensor& x) { return linear(x, x, {}); }, [](const Tensor& x) { return linear(x, ones({3, 4}), ones({3})); }}},
       {"depthwise_conv1d",
        {[](const Tensor& x) { return depthwise_conv1d(reshape(x, {1, 4, 4}), x); },
         [](const Tensor& x) { return depthwise_conv1d_step(zeros({4, 3, 4}), x, ones({4, 4}), ones({4})).y; }}},
       {"softmax", {[](const Tensor& x) { return softmax(x); }}},
       {"log_softmax", {[](const Tensor& x) { return log_softmax(x); }}},
-      {"attention_softmax", {[](const Tensor& x) { return attention_softmax(x, {.causal = true}); }, [](const Tensor& x) { return fused_attention_softmax(x); }}},
+      {"attention_softmax",
+       {[](const Tensor& x) { return attention_softmax(x, {.causal = true}); },
+        [](const Tensor& x) { return fused_attention_softmax(x); }}},
       {"layer_norm",
-       {[=](const Tensor& x) { return layer_norm(x, row(x), {}); }, [](const Tensor& x) { return fused_layer_norm(x, ones({4}), ones({4})); },
+       {[=](const Tensor& x) { return layer_norm(x, row(x), {}); },
+        [](const Tensor& x) { return fused_layer_norm(x, ones({4}), ones({4})); },
         [](const Tensor& x) { return residual_layer_norm(x, ones({4, 4}), {}, {}).y; },
         [](const Tensor& x) { return fused_residual_layer_norm(x, ones({4, 4}), ones({4}), {}, 1e-5, {.bias = ones({4})}).sum; }}},
       {"rms_norm",
        {[=](const Tensor& x) { return rms_norm(x, row(x)); }, [](const Tensor& x) { return fused_rms_norm(x, ones({4})); },
-        [](const Tensor& x) { return residual_rms_norm(x, ones({4, 4}), {}).y; }, [](const Tensor& x) { return fused_residual_rms_norm(x, ones({4, 4}), {}).y; }}},
+        [](const Tensor& x) { return residual_rms_norm(x, ones({4, 4}), {}).y; },
+        [](const Tensor& x) { return fused_residual_rms_norm(x, ones({4, 4}), {}).y; }}},
       {"cross_entropy", {[=](const Tensor& x) { return cross_entropy(x, ids()); }}},
       {"mse_loss", {[](const Tensor& x) { return mse_loss(x, x * 2); }, [](const Tensor& x) { return mse_loss(x, ones({4, 4})); }}},
       {"exp", {[](const Tensor& x) { return exp(x); }}},
       {"log", {[](const Tensor& x) { return log(x); }}},
-      {"pow", {[](const Tensor& x) { return pow(x, 2.0); }, [](const Tensor& x) { return pow(2.0, x); }, [](const Tensor& x) { return pow(x, x); }}},
+      {"pow",
+       {[](const Tensor& x) { return pow(x, 2.0); }, [](const Tensor& x) { return pow(2.0, x); },
+        [](const Tensor& x) { return pow(x, x); }}},
       {"rsqrt", {[](const Tensor& x) { return rsqrt(x); }}},
       {"reciprocal", {[](const Tensor& x) { return reciprocal(x); }, [](const Tensor& x) { return 1.0 / x; }}},
       {"sum", {[](const Tensor& x) { return sum(x); }, [](const Tensor& x) { return sum(x, {1}, true); }}},
@@ -92,7 +100,8 @@ TEST_CASE("other ops follow their inputs under autocast", "[autocast]") {
   const Tensor ids = Tensor::from(std::vector<std::int64_t>{0, 3}, {2});
   const Autocast autocast(DType::bf16);
   for (const Tensor& x : {wide, narrow}) {
-    for (const Tensor& y : {gelu(x), relu(x), tanh(x), sqrt(x), x + x, x * 2, x / 3, mean(x), var(x), max(x), embedding(x, ids), dropout(x, 0.5, true)})
+    for (const Tensor& y :
+         {gelu(x), relu(x), tanh(x), sqrt(x), x + x, x * 2, x / 3, mean(x), var(x), max(x), embedding(x, ids), dropout(x, 0.5, true)})
       CHECK(y.dtype() == x.dtype());
   }
   CHECK((wide + narrow).dtype() == DType::f32);

@@ -69,8 +69,9 @@ std::vector<double> softmax(const Array& x, const Mask& mask) {
     for (std::int64_t c = 0; c < S; ++c)
       if (mask.sees(shape, row, c)) sum += std::isnan(score(c)) ? not_a_number : top == -infinity ? 0 : std::exp(score(c) - top);
     for (std::int64_t c = 0; c < S; ++c)
-      result[index(row * S + c)] =
-          !mask.sees(shape, row, c) || sum == 0 ? 0 : std::isnan(sum) ? not_a_number : std::exp(score(c) - top) / sum;
+      result[index(row * S + c)] = !mask.sees(shape, row, c) || sum == 0 ? 0
+                                   : std::isnan(sum)                     ? not_a_number
+                                                                         : std::exp(score(c) - top) / sum;
   }
   return result;
 }
@@ -95,7 +96,7 @@ Array make_padding(std::int64_t B, std::int64_t S, DType dtype) {
 }  // namespace
 
 TEST_CASE("attention_softmax") {
-  const std::vector<Shape> shapes = {{0, 3}, {3, 0},    {2, 0, 3, 5},  {1, 1},        {3, 3, 1},       {4, 31},        {2, 33, 31},
+  const std::vector<Shape> shapes = {{0, 3},  {3, 0},     {2, 0, 3, 5},   {1, 1},        {3, 3, 1},       {4, 31},         {2, 33, 31},
                                      {5, 17}, {3, 9, 33}, {3, 2, 40, 40}, {3, 2, 5, 64}, {2, 3, 7, 1025}, {3, 2, 129, 65}, {3, 1, 2, 3000}};
   for (const Shape& shape : shapes)
     for (DType dtype : floats)
@@ -211,10 +212,25 @@ struct Norm {
   };
 
   Norm(std::int64_t rows, std::int64_t columns, const Options& options)
-      : o(options), R(rows), N(columns), x({R, N}, o.dtype), residual({R, N}, o.dtype), g({R, N}, o.dtype), g_sum({R, N}, o.dtype),
-        gamma({N}, o.dtype), beta({N}, o.dtype), bias({N}, o.dtype), sum({R, N}, o.dtype), y({R, N}, o.dtype), dx({R, N}, o.dtype),
-        dbranch({R, N}, o.dtype), dgamma({N}, o.dtype), dbeta({N}, o.dtype), dbias({N}, o.dtype),
-        mean({R}, wide(o.dtype)), rstd({R}, wide(o.dtype)) {
+      : o(options),
+        R(rows),
+        N(columns),
+        x({R, N}, o.dtype),
+        residual({R, N}, o.dtype),
+        g({R, N}, o.dtype),
+        g_sum({R, N}, o.dtype),
+        gamma({N}, o.dtype),
+        beta({N}, o.dtype),
+        bias({N}, o.dtype),
+        sum({R, N}, o.dtype),
+        y({R, N}, o.dtype),
+        dx({R, N}, o.dtype),
+        dbranch({R, N}, o.dtype),
+        dgamma({N}, o.dtype),
+        dbeta({N}, o.dtype),
+        dbias({N}, o.dtype),
+        mean({R}, wide(o.dtype)),
+        rstd({R}, wide(o.dtype)) {
     normal(x, o.mean, o.deviation, 1);
     normal(residual, o.mean, o.deviation, 2);
     normal(g, 0, 1, 3);
@@ -233,12 +249,35 @@ struct Norm {
   const Array& s() const { return sums() ? sum : x; }
 
   LayerNormArguments forward() {
-    return {x.view, maybe(o.gamma, gamma), maybe(o.beta, beta), o.eps, o.centered, maybe(o.residual, residual), maybe(o.bias, bias), o.p,
-            draws(), maybe(sums(), sum), y.view, maybe(o.centered, mean), rstd.view};
+    return {x.view,
+            maybe(o.gamma, gamma),
+            maybe(o.beta, beta),
+            o.eps,
+            o.centered,
+            maybe(o.residual, residual),
+            maybe(o.bias, bias),
+            o.p,
+            draws(),
+            maybe(sums(), sum),
+            y.view,
+            maybe(o.centered, mean),
+            rstd.view};
   }
   LayerNormGradArguments backward() {
-    return {s().view, maybe(o.gamma, gamma), maybe(o.centered, mean), rstd.view, o.centered, g.view, maybe(o.g_sum, g_sum), o.p, draws(),
-            dx.view, maybe(o.p > 0, dbranch), maybe(o.gamma, dgamma), maybe(o.beta, dbeta), maybe(o.bias, dbias)};
+    return {s().view,
+            maybe(o.gamma, gamma),
+            maybe(o.centered, mean),
+            rstd.view,
+            o.centered,
+            g.view,
+            maybe(o.g_sum, g_sum),
+            o.p,
+            draws(),
+            dx.view,
+            maybe(o.p > 0, dbranch),
+            maybe(o.gamma, dgamma),
+            maybe(o.beta, dbeta),
+            maybe(o.bias, dbias)};
   }
   std::vector<Array*> outputs() { return {&sum, &y, &mean, &rstd, &dx, &dbranch, &dgamma, &dbeta, &dbias}; }
 
@@ -342,9 +381,21 @@ TEST_CASE("layer_norm and its gradient with every combination of operands") {
 }
 
 TEST_CASE("layer_norm and its gradient of all sizes") {
-  for (auto [R, N] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-           {0, 8},   {1, 1},    {5, 1},    {300, 1},   {3, 2},     {31, 17},  {1, 31},
-           {2, 64},  {700, 33}, {65, 255}, {9, 1025},  {260, 256}, {33, 2049}, {3, 5000}, {2100, 17}})
+  for (auto [R, N] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 8},
+                                                                        {1, 1},
+                                                                        {5, 1},
+                                                                        {300, 1},
+                                                                        {3, 2},
+                                                                        {31, 17},
+                                                                        {1, 31},
+                                                                        {2, 64},
+                                                                        {700, 33},
+                                                                        {65, 255},
+                                                                        {9, 1025},
+                                                                        {260, 256},
+                                                                        {33, 2049},
+                                                                        {3, 5000},
+                                                                        {2100, 17}})
     for (DType dtype : floats)
       for (bool centered : {true, false})
         for (bool full : {false, true}) {

@@ -1,5 +1,5 @@
-// The CPU's copying, pointwise and reducing kernels over plain Views against a naive loop in float64: sizes round the vector and chunk lengths, strided, reversed and broadcast operands,
-// the dtypes, every byte round the outputs, and one thread against two.
+// The CPU's copying, pointwise and reducing kernels over plain Views against a naive loop in float64: sizes round the vector and chunk
+// lengths, strided, reversed and broadcast operands, the dtypes, every byte round the outputs, and one thread against two.
 #include <limits>
 #include <numeric>
 
@@ -55,7 +55,8 @@ TEST_CASE("copy broadcasts, permutes and clamps") {
       for (std::int64_t t = 0; t < 40; ++t)
         for (std::int64_t d = 0; d < 32; ++d) {
           const double expected = x[((b * 40 + t) * 8 + h) * 32 + d];
-          if (heads[((b * 8 + h) * 40 + t) * 32 + d] != expected || keys[((b * 8 + h) * 32 + d) * 40 + t] != expected) FAIL("permuted wrongly");
+          if (heads[((b * 8 + h) * 40 + t) * 32 + d] != expected || keys[((b * 8 + h) * 32 + d) * 40 + t] != expected)
+            FAIL("permuted wrongly");
         }
 
   Array wild({4}, DType::f32), whole({4}, DType::i32);
@@ -124,8 +125,8 @@ TEST_CASE("unary functions and their gradients") {
 
 TEST_CASE("vector math agrees with the functors everywhere") {
   // Wide and special arguments, where a polynomial goes wrong first. Bounds are in units of the last place.
-  std::vector<double> arguments = {0.0,  -0.0,  INFINITY, -INFINITY, NAN,  1e-45,  -1e-45, 1e-40, 3e38, -3e38,
-                                   88.7, 88.8,  -87.5,    -103,      -103.9, -104, 1,      -1,    0.625, 5.6};
+  std::vector<double> arguments = {0.0,  -0.0, INFINITY, -INFINITY, NAN,    1e-45, -1e-45, 1e-40, 3e38,  -3e38,
+                                   88.7, 88.8, -87.5,    -103,      -103.9, -104,  1,      -1,    0.625, 5.6};
   std::mt19937 engine(3);
   for (double scale : {1e-6, 1e-2, 1.0, 10.0, 100.0, 1e6})
     for (int i = 0; i < 4000; ++i) arguments.push_back(scale * std::uniform_real_distribution<double>(-1, 1)(engine));
@@ -294,9 +295,24 @@ struct ReduceCase {
   std::vector<int> dims;
 };
 const std::vector<ReduceCase> reduce_cases = {
-    {{1}, {0}},          {{31}, {0}},          {{33}, {0}},          {{1025}, {0}},         {{4, 1025}, {1}},     {{1025, 4}, {0}},
-    {{33, 31}, {0}},     {{33, 31}, {1}},      {{33, 31}, {0, 1}},   {{5, 6, 7}, {1}},      {{5, 6, 7}, {0, 2}},  {{5, 6, 7}, {}},
-    {{2, 3, 4, 5}, {1, 3}}, {{0, 5}, {1}},     {{1, 9}, {0}},        {{300, 1100}, {0}},    {{300, 1100}, {0, 1}}, {{2, 90000}, {1}},
+    {{1}, {0}},
+    {{31}, {0}},
+    {{33}, {0}},
+    {{1025}, {0}},
+    {{4, 1025}, {1}},
+    {{1025, 4}, {0}},
+    {{33, 31}, {0}},
+    {{33, 31}, {1}},
+    {{33, 31}, {0, 1}},
+    {{5, 6, 7}, {1}},
+    {{5, 6, 7}, {0, 2}},
+    {{5, 6, 7}, {}},
+    {{2, 3, 4, 5}, {1, 3}},
+    {{0, 5}, {1}},
+    {{1, 9}, {0}},
+    {{300, 1100}, {0}},
+    {{300, 1100}, {0, 1}},
+    {{2, 90000}, {1}},
 };
 
 }  // namespace
@@ -321,10 +337,13 @@ TEST_CASE("reduce") {
           const auto expected = groups(x, y);
           double slack = 1;
           if (function == Reduce::sum || function == Reduce::prod) slack = 8;
-          check(y, [&](std::int64_t i) {
-            const double value = fold(function, expected[static_cast<std::size_t>(i)]) * (function == Reduce::sum ? scale : 1);
-            return dtype == DType::u8 ? double(std::uint8_t(std::int64_t(value))) : value;
-          }, slack);
+          check(
+              y,
+              [&](std::int64_t i) {
+                const double value = fold(function, expected[static_cast<std::size_t>(i)]) * (function == Reduce::sum ? scale : 1);
+                return dtype == DType::u8 ? double(std::uint8_t(std::int64_t(value))) : value;
+              },
+              slack);
         }
       }
     }

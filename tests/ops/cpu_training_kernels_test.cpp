@@ -1,5 +1,6 @@
-// The CPU's kernels for products, indexing, sorting, random numbers, losses and optimizers over plain Views against a naive loop in float64: sizes round the vector and chunk lengths, strided, reversed and broadcast operands,
-// the dtypes, every byte round the outputs, and one thread against two.
+// The CPU's kernels for products, indexing, sorting, random numbers, losses and optimizers over plain Views against a naive loop in
+// float64: sizes round the vector and chunk lengths, strided, reversed and broadcast operands, the dtypes, every byte round the outputs,
+// and one thread against two.
 #include <numeric>
 
 #include "kernel_array.h"
@@ -48,11 +49,14 @@ TEST_CASE("matmul") {
                 matmul(Cpu{}, a.view, b.view, out, 0.5, write);
               });
               CAPTURE(m, n, k, name(dtype), a_columns, b_columns, batch, int(write));
-              check(y, [&](std::int64_t i) {
-                const std::int64_t column = i % (n + 3);
-                if (column >= n) return c[i];
-                return 0.5 * products[static_cast<std::size_t>(i / (n + 3) * n + column)] + (write == Write::accumulate ? c[i] : 0);
-              }, dtype == DType::f32 || dtype == DType::f64 ? 8 : 2);
+              check(
+                  y,
+                  [&](std::int64_t i) {
+                    const std::int64_t column = i % (n + 3);
+                    if (column >= n) return c[i];
+                    return 0.5 * products[static_cast<std::size_t>(i / (n + 3) * n + column)] + (write == Write::accumulate ? c[i] : 0);
+                  },
+                  dtype == DType::f32 || dtype == DType::f64 ? 8 : 2);
             }
           }
 }
@@ -69,22 +73,28 @@ TEST_CASE("matmul broadcasts over batches and takes heads from strided views") {
   k.strides = {T * row, D, 1, row};
   k.data = qkv.view.as<float>() + H * D;
   run(scores, [&](const View& v) { matmul(Cpu{}, q, k, v, 1, Write::overwrite); });
-  check(scores, [&](std::int64_t i) {
-    const std::int64_t t = i % T, s = i / T % T, h = i / T / T % H, b = i / T / T / H;
-    double sum = 0;
-    for (std::int64_t d = 0; d < D; ++d) sum += qkv[(b * T + s) * row + h * D + d] * qkv[(b * T + t) * row + H * D + h * D + d];
-    return sum;
-  }, 4);
+  check(
+      scores,
+      [&](std::int64_t i) {
+        const std::int64_t t = i % T, s = i / T % T, h = i / T / T % H, b = i / T / T / H;
+        double sum = 0;
+        for (std::int64_t d = 0; d < D; ++d) sum += qkv[(b * T + s) * row + h * D + d] * qkv[(b * T + t) * row + H * D + h * D + d];
+        return sum;
+      },
+      4);
 
   Array x({5, 6, 7}), w({7, 9}), y({5, 6, 9});
   x.random(-1, 1);
   w.random(-1, 1, 2);
   run(y, [&](const View& v) { matmul(Cpu{}, x.view, w.broadcast(0, 5), v, 1, Write::overwrite); });
-  check(y, [&](std::int64_t i) {
-    double sum = 0;
-    for (std::int64_t j = 0; j < 7; ++j) sum += x[i / 9 * 7 + j] * w[j * 9 + i % 9];
-    return sum;
-  }, 4);
+  check(
+      y,
+      [&](std::int64_t i) {
+        double sum = 0;
+        for (std::int64_t j = 0; j < 7; ++j) sum += x[i / 9 * 7 + j] * w[j * 9 + i % 9];
+        return sum;
+      },
+      4);
 }
 
 TEST_CASE("gather and scatter_add") {
@@ -94,7 +104,8 @@ TEST_CASE("gather and scatter_add") {
         const Shape shape{5, 40, 33};
         Shape x_shape = shape;
         x_shape[dim] = 9;
-        Array x(x_shape, dtype, layout), index(shape, DType::i64, layout), y(shape, dtype), source(shape, dtype, layout), sum(x_shape, dtype, layout);
+        Array x(x_shape, dtype, layout), index(shape, DType::i64, layout), y(shape, dtype), source(shape, dtype, layout),
+            sum(x_shape, dtype, layout);
         x.random(0, 9);
         source.random(0, 2, 3);
         sum.random(0, 2, 4);
@@ -120,7 +131,8 @@ TEST_CASE("index_select and index_add") {
     for (Layout layout : layouts)
       for (std::int64_t width : {1, 33, 256}) {
         const std::int64_t A = 2, N = 17, I = 150;
-        Array x({A, N, width}, dtype, layout), index({I}, DType::i64, layout), y({A, I, width}, dtype, layout), sum({A, N, width}, dtype, layout);
+        Array x({A, N, width}, dtype, layout), index({I}, DType::i64, layout), y({A, I, width}, dtype, layout),
+            sum({A, N, width}, dtype, layout);
         x.random(0, 9);
         index.random(0, 17);
         sum.random(0, 2, 4);
@@ -173,7 +185,8 @@ TEST_CASE("sort is stable, with NaN largest") {
             });
             for (std::int64_t i = 0; i < n; ++i) {
               const std::int64_t from = order[static_cast<std::size_t>(i)];
-              if (indices[row * n + i] != double(from) || !close(values[row * n + i], x[row * n + from], 0)) FAIL("sorted wrongly at " << i);
+              if (indices[row * n + i] != double(from) || !close(values[row * n + i], x[row * n + from], 0))
+                FAIL("sorted wrongly at " << i);
             }
           }
           CHECK((values.guards_hold() && indices.guards_hold()));
@@ -190,12 +203,15 @@ TEST_CASE("random draws are the documented function of seed and position") {
       run(y, [&](const View& v) { uniform(Cpu{}, v, -2, 3, state); });
       check(y, [&](std::int64_t i) { return -2 + 5 * double(unit_float(word(i))); });
       run(y, [&](const View& v) { normal(Cpu{}, v, 0.5, 2, state); });
-      check(y, [&](std::int64_t i) {
-        const std::int64_t first = i / 2 * 2;
-        const double u1 = (double(word(first) >> 8) + 0.5) * 0x1p-24, u2 = double(unit_float(word(first + 1)));
-        const double radius = std::sqrt(-2 * std::log(dtype == DType::f64 ? u1 : double(float(u1)))), angle = 2 * M_PI * u2;
-        return 0.5 + 2 * radius * (i % 2 == 0 ? std::cos(angle) : std::sin(angle));
-      }, 2);
+      check(
+          y,
+          [&](std::int64_t i) {
+            const std::int64_t first = i / 2 * 2;
+            const double u1 = (double(word(first) >> 8) + 0.5) * 0x1p-24, u2 = double(unit_float(word(first + 1)));
+            const double radius = std::sqrt(-2 * std::log(dtype == DType::f64 ? u1 : double(float(u1)))), angle = 2 * M_PI * u2;
+            return 0.5 + 2 * radius * (i % 2 == 0 ? std::cos(angle) : std::sin(angle));
+          },
+          2);
       x.random(-1, 1);
       const double kept = 1 - 0.3;
       run(y, [&](const View& v) { dropout(Cpu{}, x.view, v, 0.3, state); });
@@ -229,7 +245,8 @@ TEST_CASE("cross_entropy and its gradient") {
         for (bool weighted : {false, true}) {
           const std::int64_t rows = 9, ignored = -100;
           const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
-          Array memory({rows, columns + 2}, dtype), lse({rows}, wide), targets({rows}, DType::i64), weights({rows}, wide), losses({rows}, wide);
+          Array memory({rows, columns + 2}, dtype), lse({rows}, wide), targets({rows}, DType::i64), weights({rows}, wide),
+              losses({rows}, wide);
           Array g({rows}, wide), dx({rows, columns}, dtype);
           memory.random(-4, 4);
           View x = memory.view;
@@ -336,7 +353,8 @@ TEST_CASE("adam and sgd") {
           };
           run(p1, [&](const View& out) {
             Array m2 = m, v2 = v, master2 = master;
-            adam(Cpu{}, {out, g.view, m2.view, v2.view, lr.view, step.view, 0.9, 0.99, 1e-6, 0.1, variant, is_half ? master2.view : View{}, scale});
+            adam(Cpu{}, {out, g.view, m2.view, v2.view, lr.view, step.view, 0.9, 0.99, 1e-6, 0.1, variant, is_half ? master2.view : View{},
+                         scale});
             keep(m2, m1);
             keep(v2, v1);
             keep(master2, master1);
@@ -350,10 +368,13 @@ TEST_CASE("adam and sgd") {
           };
           check(m1, first);
           check(v1, second);
-          check(is_half ? master1 : p1, [&](std::int64_t i) {
-            const double decayed = variant ? value[i] * (1 - 0.125 * 0.1) : value[i];
-            return decayed - 0.125 * (first(i) / (1 - std::pow(0.9, 3))) / (std::sqrt(second(i) / (1 - std::pow(0.99, 3))) + 1e-6);
-          }, 8);
+          check(
+              is_half ? master1 : p1,
+              [&](std::int64_t i) {
+                const double decayed = variant ? value[i] * (1 - 0.125 * 0.1) : value[i];
+                return decayed - 0.125 * (first(i) / (1 - std::pow(0.9, 3))) / (std::sqrt(second(i) / (1 - std::pow(0.99, 3))) + 1e-6);
+              },
+              8);
           if (is_half) check(p1, rounded(master1), 0);
 
           Array p3 = p, buffer = m, master3 = master;
@@ -366,7 +387,8 @@ TEST_CASE("adam and sgd") {
           const auto decayed = [&](std::int64_t i) { return arriving(i) + 0.5 * value[i]; };
           const auto velocity = [&](std::int64_t i) { return 0.75 * m[i] + decayed(i); };
           check(buffer, velocity);
-          check(is_half ? master3 : p3, [&](std::int64_t i) { return value[i] - 0.125 * (variant ? decayed(i) + 0.75 * velocity(i) : velocity(i)); });
+          check(is_half ? master3 : p3,
+                [&](std::int64_t i) { return value[i] - 0.125 * (variant ? decayed(i) + 0.75 * velocity(i) : velocity(i)); });
           if (is_half) check(p3, rounded(master3), 0);
           Array p4 = p, master4 = master;
           run(p4, [&](const View& out) {
@@ -380,7 +402,8 @@ TEST_CASE("adam and sgd") {
           advance.fill([](std::int64_t) { return 0; });
           Array p5 = p, m5 = m, v5 = v, master5 = master;
           const GradientScale none{factor.view, advance.view};
-          adam(Cpu{}, {p5.view, g.view, m5.view, v5.view, lr.view, step.view, 0.9, 0.99, 1e-6, 0.1, variant, is_half ? master5.view : View{}, none});
+          adam(Cpu{}, {p5.view, g.view, m5.view, v5.view, lr.view, step.view, 0.9, 0.99, 1e-6, 0.1, variant,
+                       is_half ? master5.view : View{}, none});
           sgd(Cpu{}, {p5.view, g.view, m5.view, lr.view, 0.75, 0.5, variant, is_half ? master5.view : View{}, none});
           CHECK((p5.same_bytes(p) && m5.same_bytes(m) && v5.same_bytes(v) && master5.same_bytes(master)));
         }

@@ -72,9 +72,8 @@ TEST_CASE("Every public op is a row, and every row is a public op") {
 
 TEST_CASE("Headers are searched for every kind of declaration") {
   const std::filesystem::path header = std::filesystem::temp_directory_path() / "tern_declared_ops.h";
-  std::ofstream(header)
-      << "namespace tern {\n/// Tensor not_this(\nTensor one(const Tensor& x);\ninline Tensor two(T x) { return x; }\n"
-         "Tensors three(int i);\nSorted four();\nTensor operator+(T a, T b);\n  Tensor five(T x);\nint six();\n}\n";
+  std::ofstream(header) << "namespace tern {\n/// Tensor not_this(\nTensor one(const Tensor& x);\ninline Tensor two(T x) { return x; }\n"
+                           "Tensors three(int i);\nSorted four();\nTensor operator+(T a, T b);\n  Tensor five(T x);\nint six();\n}\n";
   CHECK(declared_ops(header) == std::set<std::string>{"one", "two", "three", "four", "operator+"});
   std::filesystem::remove(header);
 }

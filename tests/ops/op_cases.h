@@ -29,9 +29,7 @@ struct Input {
 
 inline Input value(const Shape& shape, double low = -2, double high = 2) { return {shape, low, high}; }
 inline Input positive(const Shape& shape) { return {shape, 0.3, 2.5}; }
-inline Input index(const Shape& shape, std::int64_t bound) {
-  return {shape, 0, static_cast<double>(bound), DType::i64};
-}
+inline Input index(const Shape& shape, std::int64_t bound) { return {shape, 0, static_cast<double>(bound), DType::i64}; }
 inline Input truth(const Shape& shape) { return {shape, 0, 2, DType::boolean}; }
 inline Input distinct(const Shape& shape) {
   Input input{shape};
@@ -82,8 +80,7 @@ struct Mistake {
 };
 
 inline const std::vector<DType> floats = {DType::f64, DType::f32, DType::f16, DType::bf16};
-inline const std::vector<DType> numbers = {DType::f64, DType::f32, DType::f16, DType::bf16,
-                                           DType::i32, DType::i64, DType::u8};
+inline const std::vector<DType> numbers = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8};
 inline const std::vector<DType> all_dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16,
                                               DType::i32, DType::i64, DType::u8,  DType::boolean};
 inline const std::vector<DType> integers = {DType::i32, DType::i64, DType::u8};
@@ -136,8 +133,7 @@ Tensor sample(const Shape& shape, DType dtype = DType::f32);
 /// An input's elements in a place that is harder to read: a window in a larger storage that is filled with a guard
 /// value.
 enum class Layout { contiguous, offset, transposed, stepped, reversed };
-inline const std::vector<Layout> layouts = {Layout::contiguous, Layout::offset, Layout::transposed, Layout::stepped,
-                                            Layout::reversed};
+inline const std::vector<Layout> layouts = {Layout::contiguous, Layout::offset, Layout::transposed, Layout::stepped, Layout::reversed};
 const char* name(Layout layout);
 Tensor with_layout(const Tensor& x, Layout layout);
 /// The bytes of x's storage outside x, or all of them.

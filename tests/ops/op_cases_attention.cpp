@@ -1,9 +1,8 @@
 // Rows of ops/attention.h. Note [The table] in op_cases.h.
-#include "ops/attention.h"
-
 #include <cmath>
 
 #include "op_cases.h"
+#include "ops/attention.h"
 
 namespace tern::op_cases {
 
@@ -45,21 +44,21 @@ void add_attention(Rows& rows) {
     const auto f = fused ? fused_self_attention : self_attention;
     Row row{fused ? "fused_self_attention" : "self_attention", {}};
     row.slack = 40;
-    for (const auto& [shape, masks] : std::vector<std::pair<Shape, std::vector<Mask>>>{
-             {{1, 1, 3, 1, 2}, {Mask::none, Mask::causal}},
-             {{1, 3, 3, 2, 2}, {Mask::none, Mask::causal, Mask::prefix, Mask::padding}},
-             {{2, 5, 3, 3, 4}, {Mask::none, Mask::causal, Mask::prefix, Mask::padding}},
-             {{2, 3, 3, 2, 32}, {Mask::none, Mask::causal, Mask::prefix, Mask::padding}},
-             {{1, 31, 3, 1, 4}, {Mask::causal}},
-             {{1, 33, 3, 1, 32}, {Mask::none}},
-             {{1025, 1, 3, 1, 2}, {Mask::causal}},
-             {{2, 40, 3, 1, 32}, {Mask::causal, Mask::padding}},
-             {{1, 64, 3, 1, 64}, {Mask::none, Mask::causal}},
-             {{1, 65, 3, 1, 32}, {Mask::causal}},
-             {{0, 3, 3, 2, 32}, {Mask::causal}},
-             {{2, 0, 3, 2, 32}, {Mask::causal}},
-             {{2, 3, 3, 0, 32}, {Mask::causal}},
-             {{2, 3, 3, 2, 0}, {Mask::causal}}})
+    for (const auto& [shape, masks] :
+         std::vector<std::pair<Shape, std::vector<Mask>>>{{{1, 1, 3, 1, 2}, {Mask::none, Mask::causal}},
+                                                          {{1, 3, 3, 2, 2}, {Mask::none, Mask::causal, Mask::prefix, Mask::padding}},
+                                                          {{2, 5, 3, 3, 4}, {Mask::none, Mask::causal, Mask::prefix, Mask::padding}},
+                                                          {{2, 3, 3, 2, 32}, {Mask::none, Mask::causal, Mask::prefix, Mask::padding}},
+                                                          {{1, 31, 3, 1, 4}, {Mask::causal}},
+                                                          {{1, 33, 3, 1, 32}, {Mask::none}},
+                                                          {{1025, 1, 3, 1, 2}, {Mask::causal}},
+                                                          {{2, 40, 3, 1, 32}, {Mask::causal, Mask::padding}},
+                                                          {{1, 64, 3, 1, 64}, {Mask::none, Mask::causal}},
+                                                          {{1, 65, 3, 1, 32}, {Mask::causal}},
+                                                          {{0, 3, 3, 2, 32}, {Mask::causal}},
+                                                          {{2, 0, 3, 2, 32}, {Mask::causal}},
+                                                          {{2, 3, 3, 0, 32}, {Mask::causal}},
+                                                          {{2, 3, 3, 2, 0}, {Mask::causal}}})
       for (const Mask mask : masks) {
         std::vector<Input> inputs = {value(shape)};
         if (mask == Mask::prefix) inputs.push_back(index({shape[0]}, shape[1] + 2));

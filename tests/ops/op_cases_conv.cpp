@@ -1,11 +1,10 @@
 // Rows of ops/conv.h. Note [The table] in op_cases.h. The op and the composition that it replaces share their cases.
-#include "ops/conv.h"
-
 #include <cmath>
 #include <tuple>
 
 #include "catch.h"
 #include "op_cases.h"
+#include "ops/conv.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/join.h"
@@ -67,12 +66,12 @@ std::vector<Form> forms() {
       }
   for (const bool first : {false, true}) {
     const auto with = [=](ConvPadding padding, bool silu) { return DepthwiseConvOptions{padding, 0, 0, first, silu}; };
-    all.push_back({2, 1, 1, 3, with(causal, false)});    // L = 1, K > L
+    all.push_back({2, 1, 1, 3, with(causal, false)});  // L = 1, K > L
     all.push_back({1, 1, 3, 7, with(same, true)});
     all.push_back({2, 2, 3, 5, with(causal, true)});
     all.push_back({2, 3, 3, 2, with(same, true), false});
-    all.push_back({1, 4, 2, 3, with(given, false)});     // no padding at all
-    all.push_back({1, 4, 2, 5, with(given, false)});     // and no output
+    all.push_back({1, 4, 2, 3, with(given, false)});  // no padding at all
+    all.push_back({1, 4, 2, 5, with(given, false)});  // and no output
     all.push_back({0, 3, 2, 3, with(causal, true)});
     all.push_back({2, 0, 3, 3, with(causal, false)});
     all.push_back({2, 3, 0, 3, with(same, false)});
@@ -92,7 +91,7 @@ void add_convolution(Rows& rows) {
     row.slack = 10;
     for (const Form& form : forms()) {
       std::vector<Input> inputs = {value(form.options.channels_first ? Shape{form.batch, form.channels, form.length}
-                                                                      : Shape{form.batch, form.length, form.channels}),
+                                                                     : Shape{form.batch, form.length, form.channels}),
                                    value({form.channels, form.taps})};
       if (form.has_bias) inputs.push_back(value({form.channels}));
       if (form.has_bias) inputs.back().optional = true;
@@ -133,13 +132,14 @@ void add_step(Rows& rows) {
                              const auto input = [&](std::int64_t b, std::int64_t k, std::int64_t d) {
                                return k + 1 < taps ? in[0]({b, k, d}) : in[1]({b, d});
                              };
-                             return {make({batch, channels}, in.dtype,
-                                          [&](const Shape& i) {
-                                            double z = in[3]({i[1]});
-                                            for (std::int64_t k = 0; k < taps; ++k) z += in[2]({i[1], k}) * input(i[0], k, i[1]);
-                                            return maybe_silu(z, silu);
-                                          }),
-                                     make({batch, taps - 1, channels}, in.dtype, [&](const Shape& i) { return input(i[0], i[1] + 1, i[2]); })};
+                             return {
+                                 make({batch, channels}, in.dtype,
+                                      [&](const Shape& i) {
+                                        double z = in[3]({i[1]});
+                                        for (std::int64_t k = 0; k < taps; ++k) z += in[2]({i[1], k}) * input(i[0], k, i[1]);
+                                        return maybe_silu(z, silu);
+                                      }),
+                                 make({batch, taps - 1, channels}, in.dtype, [&](const Shape& i) { return input(i[0], i[1] + 1, i[2]); })};
                            }});
     }
   const Tensor state = sample({2, 3, 5}), u = sample({2, 5}), w = sample({5, 4}), bias = sample({5});

@@ -34,22 +34,13 @@ void add_fills(Rows& rows) {
                            [=](In in) -> Tensors { return {f(shape, in.dtype, in.device)}; },
                            [=](Ref in) { return one(filled(shape, in.dtype, value)); }});
     row.shown_name = "empty";  // which refuses shapes for all of them
-    row.mistakes = {{[=] {
-                       f({2, -1}, DType::f32, cpu);
-                     },
-                     {"(2, -1)"}},
-                    {[=] {
-                       f({std::int64_t(1) << 40, std::int64_t(1) << 40}, DType::f32, cpu);
-                     },
-                     {"(1099511627776, 1099511627776)"}}};
+    row.mistakes = {{[=] { f({2, -1}, DType::f32, cpu); }, {"(2, -1)"}},
+                    {[=] { f({std::int64_t(1) << 40, std::int64_t(1) << 40}, DType::f32, cpu); }, {"(1099511627776, 1099511627776)"}}};
     rows.push_back(row);
   };
-  factory(
-      "zeros", [](const Shape& s, DType t, Device d) { return zeros(s, t, d); }, 0);
-  factory(
-      "ones", [](const Shape& s, DType t, Device d) { return ones(s, t, d); }, 1);
-  factory(
-      "full", [](const Shape& s, DType t, Device d) { return full(s, 3, t, d); }, 3);
+  factory("zeros", [](const Shape& s, DType t, Device d) { return zeros(s, t, d); }, 0);
+  factory("ones", [](const Shape& s, DType t, Device d) { return ones(s, t, d); }, 1);
+  factory("full", [](const Shape& s, DType t, Device d) { return full(s, 3, t, d); }, 3);
 
   const auto alike = [&](const char* name, Tensor (*f)(T), double value) {
     Row row{name, {}};
@@ -63,25 +54,21 @@ void add_fills(Rows& rows) {
   };
   alike("zeros_like", zeros_like, 0);
   alike("ones_like", ones_like, 1);
-  alike(
-      "full_like", [](T x) { return full_like(x, 3); }, 3);
+  alike("full_like", [](T x) { return full_like(x, 3); }, 3);
 
   const auto in_place = [&](const char* name, Tensor (*f)(T), double value) {
     Row row{name, {}};
     row.dtypes = all_dtypes;
     row.differentiable = false;
     for (const Shape& shape : shapes)
-      row.cases.push_back({{edited(shape)},
-                           [=](In in) -> Tensors { return {f(in[0])}; },
-                           [=](Ref in) { return one(filled(shape, in.dtype, value)); }});
+      row.cases.push_back(
+          {{edited(shape)}, [=](In in) -> Tensors { return {f(in[0])}; }, [=](Ref in) { return one(filled(shape, in.dtype, value)); }});
     row.shown_name = "fill_";
     row.mistakes = {{[=] { f(sample({1}).as_strided({3}, {0}, 0)); }, {"share memory"}}};
     rows.push_back(row);
   };
-  in_place(
-      "fill_", [](T x) { return fill_(x, 5); }, 5);
-  in_place(
-      "zero_", [](T x) { return zero_(x); }, 0);
+  in_place("fill_", [](T x) { return fill_(x, 5); }, 5);
+  in_place("zero_", [](T x) { return zero_(x); }, 0);
 
   Row row{"arange", {}};
   row.dtypes = numbers;
@@ -95,14 +82,11 @@ void add_fills(Rows& rows) {
     double start, stop, step;
     std::int64_t count;
   };
-  for (const Range& r :
-       {Range{0, 10, 3, 4}, {5, 0, -2, 3}, {1, 1, 1, 0}, {3, 1, 1, 0}, {0.5, 2, 0.25, 6}, {10, 9, -0.25, 4}})
+  for (const Range& r : {Range{0, 10, 3, 4}, {5, 0, -2, 3}, {1, 1, 1, 0}, {3, 1, 1, 0}, {0.5, 2, 0.25, 6}, {10, 9, -0.25, 4}})
     row.cases.push_back(
         {{},
          [=](In in) -> Tensors { return {arange(r.start, r.stop, r.step, in.dtype, in.device)}; },
-         [=](Ref in) {
-           return one(make({r.count}, in.dtype, [=](const Shape& i) { return r.start + double(i[0]) * r.step; }));
-         },
+         [=](Ref in) { return one(make({r.count}, in.dtype, [=](const Shape& i) { return r.start + double(i[0]) * r.step; })); },
          r.step == std::floor(r.step) ? numbers : floats});
   row.mistakes = {{[] { arange(0, 3, 0); }, {}},
                   {[] { arange(0, 3, std::nan("")); }, {}},
@@ -118,8 +102,7 @@ void add_copies(Rows& rows) {
     row.dtypes = all_dtypes;
     row.on_cuda_bitwise = true;
     for (const Shape& shape : shapes)
-      row.cases.push_back(
-          {{value(shape)}, [=](In in) -> Tensors { return {f(in[0])}; }, [](Ref in) { return one(in[0]); }});
+      row.cases.push_back({{value(shape)}, [=](In in) -> Tensors { return {f(in[0])}; }, [](Ref in) { return one(in[0]); }});
     rows.push_back(row);
   };
   copying("clone", [](T x) { return clone(x); }, {});
@@ -130,21 +113,19 @@ void add_copies(Rows& rows) {
   row.dtypes = all_dtypes;
   for (const DType into : all_dtypes)
     for (const Shape& shape : shapes)
-      row.cases.push_back({{value(shape, -5, 5)},
-                           [=](In in) -> Tensors { return {cast(in[0], into)}; },
-                           [=](Ref in) {
-                             return one(map(in[0], into, [=](double x) {
-                               return is_floating(into) || into == DType::boolean ? x : std::trunc(x);
-                             }));
-                           }});
+      row.cases.push_back(
+          {{value(shape, -5, 5)},
+           [=](In in) -> Tensors { return {cast(in[0], into)}; },
+           [=](Ref in) {
+             return one(map(in[0], into, [=](double x) { return is_floating(into) || into == DType::boolean ? x : std::trunc(x); }));
+           }});
   // A negative number has no meaning as u8, an f64 that becomes f16 is no f64 any more.
   for (Case& op : row.cases) {
     const bool is_u8 = op.call({{sample({1})}, DType::f32, cpu})[0].dtype() == DType::u8;
     if (is_u8) op.inputs[0].low = 0;
   }
   // Rounding to a narrower float makes steps, which have no derivative.
-  for (Case& op : row.cases)
-    op.inputs[0].differentiable = op.call({{sample({1}, DType::f64)}, DType::f64, cpu})[0].dtype() == DType::f64;
+  for (Case& op : row.cases) op.inputs[0].differentiable = op.call({{sample({1}, DType::f64)}, DType::f64, cpu})[0].dtype() == DType::f64;
   rows.push_back(row);
 
   row = {"copy_", {}};
@@ -163,10 +144,7 @@ void add_copies(Rows& rows) {
                                                                            {{33, 31}, {33, 31}}}) {
     row.cases.push_back({{edited(target), value(source)},
                          [](In in) -> Tensors { return {copy_(in[0], in[1])}; },
-                         [](Ref in) {
-                           return one(
-                               make(in[0].shape, in.dtype, [&](const Shape& i) { return broadcast_at(in[1], i); }));
-                         }});
+                         [](Ref in) { return one(make(in[0].shape, in.dtype, [&](const Shape& i) { return broadcast_at(in[1], i); })); }});
     Input whole_numbers = value(source);
     whole_numbers.dtype = DType::i32;
     row.cases.push_back(row.cases.back());
@@ -174,10 +152,7 @@ void add_copies(Rows& rows) {
     row.cases.back().dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::boolean};
   }
   row.mistakes = {{[] { copy_(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
-                  {[] {
-                     copy_(sample({3}), sample({2, 3}));
-                   },
-                   {"(3,)", "(2, 3)"}},
+                  {[] { copy_(sample({3}), sample({2, 3})); }, {"(3,)", "(2, 3)"}},
                   {[] { copy_(sample({1}).as_strided({3}, {0}, 0), sample({3})); }, {"share memory"}}};
   rows.push_back(row);
 }
@@ -216,18 +191,15 @@ void add_random(Rows& rows) {
     rows.push_back(row);
   };
   drawing(
-      "rand", [](const Shape& s, DType t, Device d) { return rand(s, -1, 3, t, d); },
-      [](std::int64_t i) { return -1 + 4 * unit(i); }, {{[] { rand({3}, 0, 1, DType::i64); }, {"floating", "i64"}}}, 2);
+      "rand", [](const Shape& s, DType t, Device d) { return rand(s, -1, 3, t, d); }, [](std::int64_t i) { return -1 + 4 * unit(i); },
+      {{[] { rand({3}, 0, 1, DType::i64); }, {"floating", "i64"}}}, 2);
   drawing(
-      "randn", [](const Shape& s, DType t, Device d) { return randn(s, 0.5, 2, t, d); },
-      [](std::int64_t i) { return 0.5 + 2 * gauss(i); },
+      "randn", [](const Shape& s, DType t, Device d) { return randn(s, 0.5, 2, t, d); }, [](std::int64_t i) { return 0.5 + 2 * gauss(i); },
       {{[] { randn({3}, 0, 1, DType::boolean); }, {"floating", "bool"}}}, 4);
   drawing(
       "bernoulli", [](const Shape& s, DType t, Device d) { return bernoulli(s, 0.3, t, d); },
       [](std::int64_t i) { return double(unit(i) < 0.3); },
-      {{[] { bernoulli({3}, 1.5); }, {"1.5"}},
-       {[] { bernoulli({3}, -0.1); }, {"-0.1"}},
-       {[] { bernoulli({3}, std::nan("")); }, {"nan"}}},
+      {{[] { bernoulli({3}, 1.5); }, {"1.5"}}, {[] { bernoulli({3}, -0.1); }, {"-0.1"}}, {[] { bernoulli({3}, std::nan("")); }, {"nan"}}},
       1);
   rows.back().dtypes = all_dtypes;
   rows.back().on_cuda_bitwise = true;
@@ -243,12 +215,10 @@ void add_random(Rows& rows) {
                          },
                          [=](Ref) {
                            std::vector<std::pair<std::uint64_t, std::int64_t>> keys;
-                           for (std::int64_t i = 0; i < n; ++i)
-                             keys.push_back({std::uint64_t(word(4 * i + 1)) << 32 | word(4 * i), i});
+                           for (std::int64_t i = 0; i < n; ++i) keys.push_back({std::uint64_t(word(4 * i + 1)) << 32 | word(4 * i), i});
                            std::sort(keys.begin(), keys.end());
-                           return one(make({n}, DType::i64, [&](const Shape& i) {
-                             return double(keys[static_cast<std::size_t>(i[0])].second);
-                           }));
+                           return one(
+                               make({n}, DType::i64, [&](const Shape& i) { return double(keys[static_cast<std::size_t>(i[0])].second); }));
                          }});
   rows.push_back(row);
 
@@ -256,10 +226,7 @@ void add_random(Rows& rows) {
     Row drawn{name,
               {},
               {{[=] { f(sample({3}, DType::i64)); }, {"floating", "i64"}},
-               {[=] {
-                  f(sample({2, 3}).as_strided({3, 2}, {1, 3}, 0));
-                },
-                {"contiguous", "(1, 3)"}}}};
+               {[=] { f(sample({2, 3}).as_strided({3, 2}, {1, 3}, 0)); }, {"contiguous", "(1, 3)"}}}};
     drawn.differentiable = false;
     drawn.slack = slack;
     for (const Shape& shape : shapes)
@@ -271,10 +238,8 @@ void add_random(Rows& rows) {
                              [=](Ref in) { return one(counted(shape, in.dtype, g)); }});
     rows.push_back(drawn);
   };
-  in_place(
-      "uniform_", [](T x) { return uniform_(x, 2, 3); }, [](std::int64_t i) { return 2 + unit(i); }, 2);
-  in_place(
-      "normal_", [](T x) { return normal_(x, -1, 0.5); }, [](std::int64_t i) { return -1 + 0.5 * gauss(i); }, 4);
+  in_place("uniform_", [](T x) { return uniform_(x, 2, 3); }, [](std::int64_t i) { return 2 + unit(i); }, 2);
+  in_place("normal_", [](T x) { return normal_(x, -1, 0.5); }, [](std::int64_t i) { return -1 + 0.5 * gauss(i); }, 4);
 
   row = {"dropout", {}};
   for (const Shape& shape : shapes)

@@ -27,18 +27,9 @@ template <class F>
 std::vector<Mistake> wrong_indices(F f) {
   return {{[=] { f(sample({3}), 0, sample({2})); }, {"i64", "f32"}},
           {[=] { f(sample({3}), 0, sample({2}, DType::i32)); }, {"i64", "i32"}},
-          {[=] {
-             f(sample({3}), 1, indices({0, 0}));
-           },
-           {"1"}},
-          {[=] {
-             f(sample({3}), 0, indices({0, 3}));
-           },
-           {"3"}},
-          {[=] {
-             f(sample({3}), 0, indices({-1, 0}));
-           },
-           {"-1"}}};
+          {[=] { f(sample({3}), 1, indices({0, 0})); }, {"1"}},
+          {[=] { f(sample({3}), 0, indices({0, 3})); }, {"3"}},
+          {[=] { f(sample({3}), 0, indices({-1, 0})); }, {"-1"}}};
 }
 
 struct Pick {
@@ -50,9 +41,9 @@ void add_gathers(Rows& rows) {
   Row row{"gather", {}};
   row.dtypes = all_dtypes;
   row.on_cuda_bitwise = true;
-  const std::vector<Pick> picks = {
-      {{3}, {0}, 0},       {{1}, {1}, 0},       {{31}, {33}, 0},           {{33}, {31}, -1},   {{1025}, {1025}, 0},
-      {{4, 3}, {2, 3}, 0}, {{4, 3}, {4, 5}, 1}, {{2, 3, 4}, {2, 2, 4}, 1}, {{0, 3}, {0, 2}, 1}};
+  const std::vector<Pick> picks = {{{3}, {0}, 0},       {{1}, {1}, 0},       {{31}, {33}, 0},     {{33}, {31}, -1},
+                                   {{1025}, {1025}, 0}, {{4, 3}, {2, 3}, 0}, {{4, 3}, {4, 5}, 1}, {{2, 3, 4}, {2, 2, 4}, 1},
+                                   {{0, 3}, {0, 2}, 1}};
   for (const Pick& p : picks)
     row.cases.push_back({{value(p.x), index(p.index, p.x[p.dim < 0 ? p.dim + p.x.size() : p.dim])},
                          [p](In in) -> Tensors { return {gather(in[0], p.dim, in[1])}; },
@@ -83,26 +74,17 @@ void add_gathers(Rows& rows) {
                            });
                            return one(y);
                          }});
-  row.mistakes =
-      wrong_indices([](const Tensor& x, int dim, const Tensor& at) { scatter_add(x, dim, at, sample(at.shape())); });
+  row.mistakes = wrong_indices([](const Tensor& x, int dim, const Tensor& at) { scatter_add(x, dim, at, sample(at.shape())); });
   row.mistakes.push_back({[] { scatter_add(sample({3}), 0, indices({0, 1}), sample({3})); }, {"(2,)", "(3,)"}});
-  row.mistakes.push_back({[] {
-                            scatter_add(sample({3}), 0, indices({0, 1}), sample({2}, DType::f64));
-                          },
-                          {"f32", "f64"}});
-  row.mistakes.push_back({[] {
-                            scatter_add(sample({3, 2}), 0, sample({3, 3}, DType::i64), sample({3, 3}));
-                          },
-                          {"(3, 2)", "(3, 3)"}});
-  row.mistakes.push_back(
-      {[] { scatter_add(sample({3}, DType::boolean), 0, indices({0}), sample({1}, DType::boolean)); }, {"bool"}});
+  row.mistakes.push_back({[] { scatter_add(sample({3}), 0, indices({0, 1}), sample({2}, DType::f64)); }, {"f32", "f64"}});
+  row.mistakes.push_back({[] { scatter_add(sample({3, 2}), 0, sample({3, 3}, DType::i64), sample({3, 3})); }, {"(3, 2)", "(3, 3)"}});
+  row.mistakes.push_back({[] { scatter_add(sample({3}, DType::boolean), 0, indices({0}), sample({1}, DType::boolean)); }, {"bool"}});
   rows.push_back(row);
 }
 
 void add_slices(Rows& rows) {
-  const std::vector<Pick> picks = {{{3}, {0}, 0},       {{1}, {1}, 0},    {{31}, {33}, 0},  {{33}, {31}, -1},
-                                   {{1025}, {1025}, 0}, {{4, 3}, {6}, 0}, {{4, 3}, {2}, 1}, {{2, 3, 2}, {4}, 1},
-                                   {{0, 3}, {2}, 1},    {{5, 33}, {7}, 0}};
+  const std::vector<Pick> picks = {{{3}, {0}, 0},    {{1}, {1}, 0},    {{31}, {33}, 0},     {{33}, {31}, -1}, {{1025}, {1025}, 0},
+                                   {{4, 3}, {6}, 0}, {{4, 3}, {2}, 1}, {{2, 3, 2}, {4}, 1}, {{0, 3}, {2}, 1}, {{5, 33}, {7}, 0}};
   const auto with_index = [](const Pick& p) {
     Shape shape = p.x;
     shape[p.dim < 0 ? p.dim + shape.size() : p.dim] = p.index[0];
@@ -145,16 +127,11 @@ void add_slices(Rows& rows) {
                            });
                            return one(y);
                          }});
-  row.mistakes =
-      wrong_indices([](const Tensor& x, int dim, const Tensor& at) { index_add(x, dim, at, sample(at.shape())); });
-  row.mistakes.push_back({[] {
-                            index_add(sample({3, 2}), 0, indices({0}), sample({2, 2}));
-                          },
-                          {"(3, 2)", "(1,)", "(2, 2)"}});
+  row.mistakes = wrong_indices([](const Tensor& x, int dim, const Tensor& at) { index_add(x, dim, at, sample(at.shape())); });
+  row.mistakes.push_back({[] { index_add(sample({3, 2}), 0, indices({0}), sample({2, 2})); }, {"(3, 2)", "(1,)", "(2, 2)"}});
   row.mistakes.push_back({[] { index_add(sample({3}), 0, indices({0}), sample({1}, DType::f64)); }, {"f32", "f64"}});
   row.mistakes.push_back({[] { index_add(sample({3}), 0, sample({1, 1}, DType::i64), sample({1, 1})); }, {"(1, 1)"}});
-  row.mistakes.push_back(
-      {[] { index_add(sample({3}, DType::boolean), 0, indices({0}), sample({1}, DType::boolean)); }, {"bool"}});
+  row.mistakes.push_back({[] { index_add(sample({3}, DType::boolean), 0, indices({0}), sample({1}, DType::boolean)); }, {"bool"}});
   rows.push_back(row);
 
   row = {"embedding", {}};
@@ -180,38 +157,27 @@ void add_slices(Rows& rows) {
                            }));
                          }});
   row.mistakes = {{[] { embedding(sample({3}), indices({0})); }, {"(3,)"}},
-                  {[] {
-                     embedding(sample({3, 2}), sample({2}));
-                   },
-                   {"i64", "f32"}},
+                  {[] { embedding(sample({3, 2}), sample({2})); }, {"i64", "f32"}},
                   // Its kernel is index_select, and says so.
-                  {[] {
-                     embedding(sample({3, 2}), indices({1, 3}));
-                   },
-                   {"3"},
-                   "index_select"},
-                  {[] {
-                     embedding(sample({3, 2}), indices({-1}));
-                   },
-                   {"-1"},
-                   "index_select"}};
+                  {[] { embedding(sample({3, 2}), indices({1, 3})); }, {"3"}, "index_select"},
+                  {[] { embedding(sample({3, 2}), indices({-1})); }, {"-1"}, "index_select"}};
   rows.push_back(row);
 
   row = {"fused_embedding", {}};
   struct Case {
     Shape table, positions, ids;  ///< positions of no dimensions: none
   };
-  for (const Case& c : {Case{{3, 4}, {2, 4}, {2, 2}},   Case{{5, 8}, {7, 8}, {3, 5}}, Case{{9, 4}, {}, {2, 3}},   Case{{31, 32}, {33, 32}, {2, 33}},
-                        Case{{4, 1028}, {1, 1028}, {1, 1}}, Case{{6, 3}, {4, 3}, {2, 3}}, Case{{6, 4}, {4, 4}, {33, 1}}, Case{{3, 4}, {2, 4}, {0, 2}},
-                        Case{{3, 4}, {2, 4}, {2, 0}}, Case{{3, 4}, {1025, 4}, {1, 1025}}}) {
+  for (const Case& c :
+       {Case{{3, 4}, {2, 4}, {2, 2}}, Case{{5, 8}, {7, 8}, {3, 5}}, Case{{9, 4}, {}, {2, 3}}, Case{{31, 32}, {33, 32}, {2, 33}},
+        Case{{4, 1028}, {1, 1028}, {1, 1}}, Case{{6, 3}, {4, 3}, {2, 3}}, Case{{6, 4}, {4, 4}, {33, 1}}, Case{{3, 4}, {2, 4}, {0, 2}},
+        Case{{3, 4}, {2, 4}, {2, 0}}, Case{{3, 4}, {1025, 4}, {1, 1025}}}) {
     const bool has_positions = !c.positions.empty();
     std::vector<Input> inputs = {value(c.table), index(c.ids, c.table[0])};
     if (has_positions) {
       inputs.push_back(value(c.positions));
       inputs.back().optional = true;
     }
-    row.cases.push_back({inputs,
-                         [=](In in) -> Tensors { return {fused_embedding(in[0], has_positions ? in[2] : Tensor(), in[1])}; },
+    row.cases.push_back({inputs, [=](In in) -> Tensors { return {fused_embedding(in[0], has_positions ? in[2] : Tensor(), in[1])}; },
                          [=](Ref in) {
                            return one(make({c.ids[0], c.ids[1], c.table[1]}, in.dtype, [&](const Shape& i) {
                              const double token = in[0]({static_cast<std::int64_t>(in[1]({i[0], i[1]})), i[2]});
@@ -236,20 +202,19 @@ void add_triangles(Rows& rows) {
     Row row{upper ? "triu" : "tril", {}};
     row.dtypes = all_dtypes;
     row.on_cuda_bitwise = true;
-    for (const auto& [shape, diagonal] :
-         std::vector<std::pair<Shape, std::int64_t>>{{{0, 3}, 0},
-                                                     {{1, 1}, 0},
-                                                     {{31, 5}, 1},
-                                                     {{3, 33}, -1},
-                                                     {{2, 1025}, 700},
-                                                     {{5, 5}, 0},
-                                                     {{4, 5}, 1},
-                                                     {{5, 4}, -2},
-                                                     {{2, 3, 3}, 0},
-                                                     {{3, 4}, 9},
-                                                     {{3, 4}, -9},
-                                                     {{3, 4}, std::numeric_limits<std::int64_t>::max()},
-                                                     {{3, 4}, std::numeric_limits<std::int64_t>::min()}})
+    for (const auto& [shape, diagonal] : std::vector<std::pair<Shape, std::int64_t>>{{{0, 3}, 0},
+                                                                                     {{1, 1}, 0},
+                                                                                     {{31, 5}, 1},
+                                                                                     {{3, 33}, -1},
+                                                                                     {{2, 1025}, 700},
+                                                                                     {{5, 5}, 0},
+                                                                                     {{4, 5}, 1},
+                                                                                     {{5, 4}, -2},
+                                                                                     {{2, 3, 3}, 0},
+                                                                                     {{3, 4}, 9},
+                                                                                     {{3, 4}, -9},
+                                                                                     {{3, 4}, std::numeric_limits<std::int64_t>::max()},
+                                                                                     {{3, 4}, std::numeric_limits<std::int64_t>::min()}})
       row.cases.push_back({{value(shape)},
                            [f, diagonal = diagonal](In in) -> Tensors { return {f(in[0], diagonal)}; },
                            [upper, diagonal = diagonal](Ref in) {
@@ -266,8 +231,8 @@ void add_triangles(Rows& rows) {
   row.dtypes = all_dtypes;
   row.differentiable = false;
   row.on_cuda_bitwise = true;
-  for (const auto& [shape, classes] : std::vector<std::pair<Shape, std::int64_t>>{
-           {{0}, 3}, {{1}, 1}, {{31}, 4}, {{33}, 3}, {{1025}, 5}, {{}, 4}, {{2, 3}, 4}, {{3}, 0}}) {
+  for (const auto& [shape, classes] :
+       std::vector<std::pair<Shape, std::int64_t>>{{{0}, 3}, {{1}, 1}, {{31}, 4}, {{33}, 3}, {{1025}, 5}, {{}, 4}, {{2, 3}, 4}, {{3}, 0}}) {
     // One index outside the range gives a row of zeros.
     Input at = index(shape, classes + 1);
     at.low = -1;
@@ -283,8 +248,7 @@ void add_triangles(Rows& rows) {
                            }));
                          }});
   }
-  row.mistakes = {{[] { one_hot(sample({3}), 4); }, {"i64", "f32"}},
-                  {[] { one_hot(sample({3}, DType::i64), -1); }, {"-1"}}};
+  row.mistakes = {{[] { one_hot(sample({3}), 4); }, {"i64", "f32"}}, {[] { one_hot(sample({3}, DType::i64), -1); }, {"-1"}}};
   rows.push_back(row);
 }
 
@@ -295,9 +259,8 @@ Arrays sorted(A x, int dim, bool descending, std::int64_t count) {
     std::iota(order.begin(), order.end(), 0);
     // NaN counts as largest.
     const auto less = [](double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; };
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      return descending ? less(slice[b], slice[a]) : less(slice[a], slice[b]);
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return descending ? less(slice[b], slice[a]) : less(slice[a], slice[b]); });
     return std::vector<double>(order.begin(), order.end());
   });
   places.dtype = DType::i64;
@@ -330,13 +293,12 @@ void add_orders(Rows& rows) {
     for (const bool descending : {false, true})
       for (const bool ties : {false, true}) {
         const Input x = ties ? whole(shape) : distinct(shape);
-        row.cases.push_back(
-            {{x},
-             [dim = dim, descending](In in) -> Tensors {
-               const Sorted y = sort(in[0], dim, descending);
-               return {y.values, y.indices};
-             },
-             [dim = dim, descending](Ref in) { return sorted(in[0], dim, descending, in[0].size(dim)); }});
+        row.cases.push_back({{x},
+                             [dim = dim, descending](In in) -> Tensors {
+                               const Sorted y = sort(in[0], dim, descending);
+                               return {y.values, y.indices};
+                             },
+                             [dim = dim, descending](Ref in) { return sorted(in[0], dim, descending, in[0].size(dim)); }});
         // Where values are equal the derivative has a jump.
         row.cases.back().inputs[0].differentiable = !ties;
       }
@@ -345,9 +307,7 @@ void add_orders(Rows& rows) {
                          const Sorted y = sort(in[0]);
                          return {y.values, y.indices};
                        },
-                       [](Ref in) {
-                         return Arrays{in[0], Array{{}, DType::i64, {0}}};
-                       }});
+                       [](Ref in) { return Arrays{in[0], Array{{}, DType::i64, {0}}}; }});
   row.mistakes = {{[] { sort(sample({3}), 1); }, {"1"}}, {[] { sort(sample({3}, DType::boolean)); }, {"bool"}}};
   rows.push_back(row);
 

@@ -1,11 +1,11 @@
-// Rows of ops/normalize.h and ops/rope.h. Note [The table] in op_cases.h. A fused op and the composition that it replaces share their cases.
-#include "ops/normalize.h"
-
+// Rows of ops/normalize.h and ops/rope.h. Note [The table] in op_cases.h. A fused op and the composition that it replaces share their
+// cases.
 #include <cmath>
 #include <limits>
 #include <tuple>
 
 #include "op_cases.h"
+#include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/rope.h"
 
@@ -28,9 +28,9 @@ std::vector<double> softmax_of(std::vector<double> s) {
 }
 
 void add_softmax(Rows& rows) {
-  const std::vector<std::pair<Shape, int>> forms = {
-      {{0}, 0},    {{1}, 0},       {{31}, -1},  {{33}, 0},   {{1025}, 0},   {{}, -1},      {{3, 5}, 0},
-      {{3, 5}, 1}, {{2, 3, 4}, 1}, {{0, 3}, 1}, {{3, 0}, 1}, {{33, 31}, 0}, {{3, 1025}, 1}};
+  const std::vector<std::pair<Shape, int>> forms = {{{0}, 0},    {{1}, 0},      {{31}, -1},    {{33}, 0},      {{1025}, 0},
+                                                    {{}, -1},    {{3, 5}, 0},   {{3, 5}, 1},   {{2, 3, 4}, 1}, {{0, 3}, 1},
+                                                    {{3, 0}, 1}, {{33, 31}, 0}, {{3, 1025}, 1}};
   for (const bool logarithm : {false, true}) {
     const auto f = logarithm ? log_softmax : softmax;
     Row row{logarithm ? "log_softmax" : "softmax", {}};
@@ -47,10 +47,7 @@ void add_softmax(Rows& rows) {
                                return s;
                              }));
                            }});
-    row.mistakes = {{[=] {
-                       f(sample({2, 3}), 2);
-                     },
-                     {"2"}},
+    row.mistakes = {{[=] { f(sample({2, 3}), 2); }, {"2"}},
                     {[=] { f(sample({3}, DType::i64), 0); }, {"floating", "i64"}},
                     {[=] { f(sample({}), 1); }, {"1"}}};
     rows.push_back(row);
@@ -148,14 +145,8 @@ void add_attention_softmax(Rows& rows) {
       }
     const Tensor scores = sample({2, 3, 4});
     row.mistakes = {{[=] { f(sample({3}), {}); }, {"(3,)", "2 dimensions"}},
-                    {[=] {
-                       f(sample({3, 4}), {.padding = sample({3, 4})});
-                     },
-                     {"(3, 4)", "3 dimensions"}},
-                    {[=] {
-                       f(sample({3, 4}, DType::i64), {});
-                     },
-                     {"floating", "i64"}},
+                    {[=] { f(sample({3, 4}), {.padding = sample({3, 4})}); }, {"(3, 4)", "3 dimensions"}},
+                    {[=] { f(sample({3, 4}, DType::i64), {}); }, {"floating", "i64"}},
                     {[=] { f(scores, {.padding = sample({2, 3})}); }, {"padding (2, 4)", "(2, 3)"}},
                     {[=] { f(scores, {.padding = sample({2, 4}, DType::i64)}); }, {"bool or floats", "i64"}},
                     {[=] { f(scores, {.causal = true, .prefix = sample({3}, DType::i64)}); }, {"(2,)", "(3,)"}},
@@ -177,8 +168,7 @@ Array normalized(A x, bool centered, double eps) {
 }
 
 constexpr double eps = 1e-3;
-const std::vector<Shape> norm_shapes = {{0, 3}, {1, 2},    {31},   {33},    {3, 1025}, {1025, 8},
-                                        {3, 5}, {2, 2, 4}, {1, 1}, {7, 33}, {2, 0}};
+const std::vector<Shape> norm_shapes = {{0, 3}, {1, 2}, {31}, {33}, {3, 1025}, {1025, 8}, {3, 5}, {2, 2, 4}, {1, 1}, {7, 33}, {2, 0}};
 
 double times(double a, double b) { return a * b; }
 double plus(double a, double b) { return a + b; }
@@ -198,26 +188,18 @@ void add_norms(Rows& rows) {
                                                  : std::vector{value(shape), value({shape.back()})};
         for (std::size_t count = 1; count <= with.size(); ++count) {
           std::vector<Input> inputs(with.begin(), with.begin() + static_cast<std::ptrdiff_t>(count));
-          row.cases.push_back({inputs,
-                               [=](In in) -> Tensors {
-                                 return {f(in[0], count > 1 ? in[1] : Tensor(), count > 2 ? in[2] : Tensor(), eps)};
-                               },
-                               [=](Ref in) {
-                                 Array y = normalized(in[0], centered, eps);
-                                 if (count > 1) y = zip(y, in[1], in.dtype, times);
-                                 if (count > 2) y = zip(y, in[2], in.dtype, plus);
-                                 return one(y);
-                               }});
+          row.cases.push_back(
+              {inputs, [=](In in) -> Tensors { return {f(in[0], count > 1 ? in[1] : Tensor(), count > 2 ? in[2] : Tensor(), eps)}; },
+               [=](Ref in) {
+                 Array y = normalized(in[0], centered, eps);
+                 if (count > 1) y = zip(y, in[1], in.dtype, times);
+                 if (count > 2) y = zip(y, in[2], in.dtype, plus);
+                 return one(y);
+               }});
         }
       }
-      row.mistakes = {{[=] {
-                         f(sample({2, 3}), sample({2}), {}, eps);
-                       },
-                       {"(2, 3)", "(2,)"}},
-                      {[=] {
-                         f(sample({2, 3}), sample({1, 3}), {}, eps);
-                       },
-                       {"(2, 3)", "(1, 3)"}},
+      row.mistakes = {{[=] { f(sample({2, 3}), sample({2}), {}, eps); }, {"(2, 3)", "(2,)"}},
+                      {[=] { f(sample({2, 3}), sample({1, 3}), {}, eps); }, {"(2, 3)", "(1, 3)"}},
                       {[=] { f(sample({}), {}, {}, eps); }, {"()"}},
                       {[=] { f(sample({3}, DType::i64), {}, {}, eps); }, {"floating", "i64"}},
                       {[=] { f(sample({3}), sample({3}, DType::f64), {}, eps); }, {"f32", "f64"}}};
@@ -239,9 +221,9 @@ void add_residual_norms(Rows& rows) {
       Row row{fused ? "fused_" + name : name, {}};
       row.slack = 20;
       const auto f = [=](const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, const BranchOptions& branch) {
-        const ResidualNorm result =
-            centered ? (fused ? fused_residual_layer_norm : residual_layer_norm)(x, residual, gamma, beta, eps, branch)
-                     : (fused ? fused_residual_rms_norm : residual_rms_norm)(x, residual, gamma, eps, branch);
+        const ResidualNorm result = centered
+                                        ? (fused ? fused_residual_layer_norm : residual_layer_norm)(x, residual, gamma, beta, eps, branch)
+                                        : (fused ? fused_residual_rms_norm : residual_rms_norm)(x, residual, gamma, eps, branch);
         return Tensors{result.sum, result.y};
       };
       for (const Shape& shape : norm_shapes)
@@ -252,29 +234,25 @@ void add_residual_norms(Rows& rows) {
           for (int i = 0; i < bias + gamma + beta; ++i) inputs.push_back(value({shape.back()}));
           for (std::size_t i = 2; i < inputs.size(); ++i) inputs[i].optional = true;
           const std::size_t gamma_at = bias ? 3 : 2;
-          row.cases.push_back(
-              {inputs,
-               [=](In in) -> Tensors {
-                 BranchOptions branch;
-                 if (bias) branch.bias = in[2];
-                 return f(in[0], in[1], gamma ? in[gamma_at] : Tensor(), beta ? in[gamma_at + 1] : Tensor(), branch);
-               },
-               [=](Ref in) -> Arrays {
-                 Array sum = zip(in[0], in[1], in.dtype, plus);
-                 if (bias) sum = zip(sum, in[2], in.dtype, plus);
-                 Array y = normalized(sum, centered, eps);
-                 if (gamma) y = zip(y, in[gamma_at], in.dtype, times);
-                 if (beta) y = zip(y, in[gamma_at + 1], in.dtype, plus);
-                 return {sum, y};
-               }});
+          row.cases.push_back({inputs,
+                               [=](In in) -> Tensors {
+                                 BranchOptions branch;
+                                 if (bias) branch.bias = in[2];
+                                 return f(in[0], in[1], gamma ? in[gamma_at] : Tensor(), beta ? in[gamma_at + 1] : Tensor(), branch);
+                               },
+                               [=](Ref in) -> Arrays {
+                                 Array sum = zip(in[0], in[1], in.dtype, plus);
+                                 if (bias) sum = zip(sum, in[2], in.dtype, plus);
+                                 Array y = normalized(sum, centered, eps);
+                                 if (gamma) y = zip(y, in[gamma_at], in.dtype, times);
+                                 if (beta) y = zip(y, in[gamma_at + 1], in.dtype, plus);
+                                 return {sum, y};
+                               }});
         }
       const Tensor x = sample({2, 3});
       const auto with = [](const Tensor& bias, double p) { return BranchOptions{.bias = bias, .dropout = p}; };
       row.mistakes = {{[=] { f(x, sample({3}), {}, {}, {}); }, {"(2, 3)", "(3,)"}},
-                      {[=] {
-                         f(x, sample({2, 3}, DType::f64), {}, {}, {});
-                       },
-                       {"f32", "f64"}},
+                      {[=] { f(x, sample({2, 3}, DType::f64), {}, {}, {}); }, {"f32", "f64"}},
                       {[=] { f(x, x, sample({2}), {}, {}); }, {"(2, 3)", "(2,)"}},
                       {[=] { f(x, x, {}, {}, with(sample({2}), 0)); }, {"(2, 3)", "(2,)"}},
                       {[=] { f(x, x, {}, {}, with({}, 1)); }, {"[0, 1)", "1"}},
@@ -290,9 +268,7 @@ void add_rope(Rows& rows) {
   table.differentiable = false;
   for (const auto& [length, width, base] : {std::tuple{0, 4, 1e4}, {1, 2, 1e4}, {5, 0, 1e4}, {33, 8, 10.0}, {31, 66, 1e4}})
     table.cases.push_back({{},
-                           [=](In in) -> Tensors {
-                             return {rope_table(length, width, base, in.device)};
-                           },
+                           [=](In in) -> Tensors { return {rope_table(length, width, base, in.device)}; },
                            [=](Ref) {
                              return one(make({length, width / 2, 2}, DType::f32, [=](const Shape& i) {
                                const double angle = double(i[0]) * std::pow(base, -2.0 * double(i[1]) / width);
@@ -306,8 +282,16 @@ void add_rope(Rows& rows) {
   Row row{"rope", {}};
   row.slack = 4;
   // The table is any one: cosines and sines that are not of one angle show which is which.
-  for (const auto& [shape, positions] : std::vector<std::pair<Shape, std::int64_t>>{
-           {{0, 1, 2, 2}, 2}, {{1, 1, 1, 2}, 1}, {{2, 1, 3, 4}, 3}, {{1, 2, 2, 6}, 5}, {{2, 3, 33, 8}, 40}, {{1, 1, 3, 1026}, 3}, {{1, 1, 1025, 2}, 1025}, {{2, 2, 0, 4}, 1}, {{2, 1, 31, 2}, 31}, {{1, 2, 3, 0}, 3}}) {
+  for (const auto& [shape, positions] : std::vector<std::pair<Shape, std::int64_t>>{{{0, 1, 2, 2}, 2},
+                                                                                    {{1, 1, 1, 2}, 1},
+                                                                                    {{2, 1, 3, 4}, 3},
+                                                                                    {{1, 2, 2, 6}, 5},
+                                                                                    {{2, 3, 33, 8}, 40},
+                                                                                    {{1, 1, 3, 1026}, 3},
+                                                                                    {{1, 1, 1025, 2}, 1025},
+                                                                                    {{2, 2, 0, 4}, 1},
+                                                                                    {{2, 1, 31, 2}, 31},
+                                                                                    {{1, 2, 3, 0}, 3}}) {
     Input angles = value({positions, shape[3] / 2, 2});
     angles.differentiable = false;
     row.cases.push_back({{value(shape), angles},

@@ -75,10 +75,7 @@ Cases joined(std::initializer_list<Cases> lists) {
 
 std::vector<Mistake> misfits(Tensor (*f)(const Tensor&, const Tensor&)) {
   return {{[=] { f(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
-          {[=] {
-             f(sample({2, 3}), sample({2}));
-           },
-           {"(2, 3)", "(2,)"}},
+          {[=] { f(sample({2, 3}), sample({2})); }, {"(2, 3)", "(2,)"}},
           {[=] { f(sample({0}), sample({3})); }, {"(0,)", "(3,)"}}};
 }
 
@@ -86,8 +83,8 @@ using T = const Tensor&;
 const Input any = value({});
 const Input nonzero = positive({});
 
-Row arithmetic(const char* name, Tensor (*f)(T, T), double (*g)(double, double), const Input& a, const Input& b,
-               Cases more, Mistake unheld) {
+Row arithmetic(const char* name, Tensor (*f)(T, T), double (*g)(double, double), const Input& a, const Input& b, Cases more,
+               Mistake unheld) {
   Row row{name, joined({two(f, g, numeric, a, b), std::move(more)})};
   row.dtypes = all_dtypes;
   row.mistakes = misfits(f);
@@ -104,62 +101,51 @@ void add_arithmetic(Rows& rows) {
   const auto more = [](double a, double b) { return a > b ? a : b; };
 
   // With integers a whole number keeps the dtype, another one gives f32.
+  rows.push_back(arithmetic("add", add, plus, any, any,
+                            joined({with_number([](T x) { return add(x, 3); }, [](double x) { return x + 3; }, numeric, any),
+                                    with_number([](T x) { return add(x, -1); }, [](double x) { return x - 1; }, numeric, any,
+                                                {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64, DType::boolean}),
+                                    with_number([](T x) { return add(x, 0.5); }, [](double x) { return x + 0.5; }, divided, any)}),
+                            {[] { add(sample({3}, DType::u8), -1); }, {"u8", "-1"}}));
+  rows.push_back(arithmetic("sub", sub, minus, any, any,
+                            joined({with_number([](T x) { return sub(x, 1); }, [](double x) { return x - 1; }, numeric, any),
+                                    with_number([](T x) { return sub(x, 0.5); }, [](double x) { return x - 0.5; }, divided, any),
+                                    with_number([](T x) { return sub(2, x); }, [](double x) { return 2 - x; }, numeric, any),
+                                    with_number([](T x) { return sub(0.25, x); }, [](double x) { return 0.25 - x; }, divided, any)}),
+                            {[] { sub(256, sample({3}, DType::u8)); }, {"u8", "256"}}));
+  rows.push_back(arithmetic("mul", mul, times, any, any,
+                            joined({with_number([](T x) { return mul(x, 3); }, [](double x) { return x * 3; }, numeric, any),
+                                    with_number([](T x) { return mul(x, -0.5); }, [](double x) { return x * -0.5; }, divided, any)}),
+                            {[] { mul(sample({3}, DType::i32), 1e10); }, {"i32"}}));
   rows.push_back(arithmetic(
-      "add", add, plus, any, any,
-      joined({with_number([](T x) { return add(x, 3); }, [](double x) { return x + 3; }, numeric, any),
-              with_number([](T x) { return add(x, -1); }, [](double x) { return x - 1; }, numeric, any,
-                          {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64, DType::boolean}),
-              with_number([](T x) { return add(x, 0.5); }, [](double x) { return x + 0.5; }, divided, any)}),
-      {[] { add(sample({3}, DType::u8), -1); }, {"u8", "-1"}}));
+      "minimum", minimum, less, any, any,
+      with_number([](T x) { return minimum(x, 1); }, [](double x) { return std::min(x, 1.0); }, numeric, Input{{}, -2, 2, {}, {1}}),
+      {[] { minimum(sample({3}, DType::u8), -3); }, {"u8", "-3"}}));
   rows.push_back(arithmetic(
-      "sub", sub, minus, any, any,
-      joined({with_number([](T x) { return sub(x, 1); }, [](double x) { return x - 1; }, numeric, any),
-              with_number([](T x) { return sub(x, 0.5); }, [](double x) { return x - 0.5; }, divided, any),
-              with_number([](T x) { return sub(2, x); }, [](double x) { return 2 - x; }, numeric, any),
-              with_number([](T x) { return sub(0.25, x); }, [](double x) { return 0.25 - x; }, divided, any)}),
-      {[] { sub(256, sample({3}, DType::u8)); }, {"u8", "256"}}));
-  rows.push_back(arithmetic(
-      "mul", mul, times, any, any,
-      joined({with_number([](T x) { return mul(x, 3); }, [](double x) { return x * 3; }, numeric, any),
-              with_number([](T x) { return mul(x, -0.5); }, [](double x) { return x * -0.5; }, divided, any)}),
-      {[] { mul(sample({3}, DType::i32), 1e10); }, {"i32"}}));
-  rows.push_back(arithmetic("minimum", minimum, less, any, any,
-                            with_number([](T x) { return minimum(x, 1); }, [](double x) { return std::min(x, 1.0); },
-                                        numeric, Input{{}, -2, 2, {}, {1}}),
-                            {[] { minimum(sample({3}, DType::u8), -3); }, {"u8", "-3"}}));
-  rows.push_back(
-      arithmetic("maximum", maximum, more, any, any,
-                 joined({with_number([](T x) { return maximum(x, 1); }, [](double x) { return std::max(x, 1.0); },
-                                     numeric, Input{{}, -2, 2, {}, {1}}),
-                         with_number([](T x) { return maximum(x, 0.5); }, [](double x) { return std::max(x, 0.5); },
-                                     divided, Input{{}, -2, 2, {}, {0.5}})}),
-                 {[] { maximum(sample({3}, DType::i64), 1e30); }, {"i64"}}));
+      "maximum", maximum, more, any, any,
+      joined({with_number([](T x) { return maximum(x, 1); }, [](double x) { return std::max(x, 1.0); }, numeric, Input{{}, -2, 2, {}, {1}}),
+              with_number([](T x) { return maximum(x, 0.5); }, [](double x) { return std::max(x, 0.5); }, divided,
+                          Input{{}, -2, 2, {}, {0.5}})}),
+      {[] { maximum(sample({3}, DType::i64), 1e30); }, {"i64"}}));
 
-  Row division{
-      "div",
-      joined({two([](T a, T b) { return div(a, b); }, over, divided, any, Input{{}, 1, 4}),
-              with_number([](T x) { return div(x, 4); }, [](double x) { return x / 4; }, divided, any),
-              with_number([](T x) { return div(3, x); }, [](double x) { return 3 / x; }, divided, Input{{}, 1, 4})})};
+  Row division{"div", joined({two([](T a, T b) { return div(a, b); }, over, divided, any, Input{{}, 1, 4}),
+                              with_number([](T x) { return div(x, 4); }, [](double x) { return x / 4; }, divided, any),
+                              with_number([](T x) { return div(3, x); }, [](double x) { return 3 / x; }, divided, Input{{}, 1, 4})})};
   division.dtypes = numbers;
   division.mistakes = misfits(div);
   rows.push_back(division);
 
   Row power{"pow",
-            joined({two([](T a, T b) { return pow(a, b); }, [](double a, double b) { return std::pow(a, b); }, same,
-                        nonzero, any, floats),
-                    two([](T a, T b) { return pow(a, b); }, [](double a, double b) { return std::pow(a, b); }, numeric,
-                        Input{{}, -3, 4}, Input{{}, 0, 4}, integers),
+            joined({two([](T a, T b) { return pow(a, b); }, [](double a, double b) { return std::pow(a, b); }, same, nonzero, any, floats),
+                    two([](T a, T b) { return pow(a, b); }, [](double a, double b) { return std::pow(a, b); }, numeric, Input{{}, -3, 4},
+                        Input{{}, 0, 4}, integers),
                     with_number([](T x) { return pow(x, 3); }, [](double x) { return x * x * x; }, same, any, numbers),
                     with_number([](T x) { return pow(x, 1); }, [](double x) { return x; }, same, any, floats),
                     with_number([](T x) { return pow(x, 2); }, [](double x) { return x * x; }, same, any, floats),
-                    with_number([](T x) { return pow(x, -1.5); }, [](double x) { return std::pow(x, -1.5); }, same,
-                                nonzero, floats),
-                    with_number([](T x) { return pow(x, -1); }, [](double x) { return 1 / x; }, divided,
-                                Input{{}, 1, 4}, integers),
-                    with_number([](T x) { return pow(1.7, x); }, [](double x) { return std::pow(1.7, x); }, divided,
-                                any, floats),
-                    with_number([](T x) { return pow(2, x); }, [](double x) { return std::pow(2, x); }, same,
-                                Input{{}, 0, 5}, integers)})};
+                    with_number([](T x) { return pow(x, -1.5); }, [](double x) { return std::pow(x, -1.5); }, same, nonzero, floats),
+                    with_number([](T x) { return pow(x, -1); }, [](double x) { return 1 / x; }, divided, Input{{}, 1, 4}, integers),
+                    with_number([](T x) { return pow(1.7, x); }, [](double x) { return std::pow(1.7, x); }, divided, any, floats),
+                    with_number([](T x) { return pow(2, x); }, [](double x) { return std::pow(2, x); }, same, Input{{}, 0, 5}, integers)})};
   for (Case& op : with_number([](T x) { return pow(x, 0); }, [](double) { return 1.0; }, same, any, floats)) {
     op.twice = false;  // the derivative is 0 and depends on nothing
     power.cases.push_back(op);
@@ -199,19 +185,16 @@ void add_arithmetic(Rows& rows) {
 }
 
 void add_comparisons(Rows& rows) {
-  const auto comparison = [&](const char* name, Tensor (*f)(T, T), Tensor (*with)(T, double),
-                              bool (*g)(double, double)) {
+  const auto comparison = [&](const char* name, Tensor (*f)(T, T), Tensor (*with)(T, double), bool (*g)(double, double)) {
     // Whole numbers, so that some are equal.
     const auto number = [=](double x, double other) { return g(x, other); };
-    Row row{name, joined({two(f, g, boolean, whole({}), whole({})),
-                          with_number([=](T x) { return with(x, 1); }, [=](double x) { return number(x, 1); }, boolean,
-                                      whole({})),
-                          with_number([=](T x) { return with(x, -1); }, [=](double x) { return number(x, -1); },
-                                      boolean, whole({}, -2, 2)),
-                          with_number([=](T x) { return with(x, 0.5); }, [=](double x) { return number(x, 0.5); },
-                                      boolean, whole({})),
-                          with_number([=](T x) { return with(x, 1e10); }, [=](double x) { return number(x, 1e10); },
-                                      boolean, whole({}), numbers)})};
+    Row row{
+        name,
+        joined({two(f, g, boolean, whole({}), whole({})),
+                with_number([=](T x) { return with(x, 1); }, [=](double x) { return number(x, 1); }, boolean, whole({})),
+                with_number([=](T x) { return with(x, -1); }, [=](double x) { return number(x, -1); }, boolean, whole({}, -2, 2)),
+                with_number([=](T x) { return with(x, 0.5); }, [=](double x) { return number(x, 0.5); }, boolean, whole({})),
+                with_number([=](T x) { return with(x, 1e10); }, [=](double x) { return number(x, 1e10); }, boolean, whole({}), numbers)})};
     row.dtypes = all_dtypes;
     row.differentiable = false;
     row.mistakes = misfits(f);
@@ -235,8 +218,7 @@ void add_comparisons(Rows& rows) {
   };
   logical("logical_and", logical_and, [](double a, double b) { return a != 0 && b != 0; });
   logical("logical_or", logical_or, [](double a, double b) { return a != 0 || b != 0; });
-  Row negation{"logical_not", with_number(
-                                  logical_not, [](double x) { return double(x == 0); }, boolean, truth({}))};
+  Row negation{"logical_not", with_number(logical_not, [](double x) { return double(x == 0); }, boolean, truth({}))};
   negation.dtypes = {DType::boolean};
   negation.differentiable = false;
   negation.mistakes = {{[] { logical_not(sample({3})); }, {"bool", "f32"}}};
@@ -270,16 +252,13 @@ void add_choices(Rows& rows) {
                             }});
   const auto number = [&](bool tensor_first, double other, DType (*result)(DType), std::vector<DType> dtypes) {
     for (const auto& [condition, x] : pairs)
-      choice.cases.push_back({{truth(condition), value(x)},
-                              [=](const Arguments& in) -> Tensors {
-                                return {tensor_first ? where(in[0], in[1], other) : where(in[0], other, in[1])};
-                              },
-                              [=](const References& in) {
-                                return one(zip(in[0], in[1], result(in.dtype), [=](double c, double v) {
-                                  return (c != 0) == tensor_first ? v : other;
-                                }));
-                              },
-                              dtypes});
+      choice.cases.push_back(
+          {{truth(condition), value(x)},
+           [=](const Arguments& in) -> Tensors { return {tensor_first ? where(in[0], in[1], other) : where(in[0], other, in[1])}; },
+           [=](const References& in) {
+             return one(zip(in[0], in[1], result(in.dtype), [=](double c, double v) { return (c != 0) == tensor_first ? v : other; }));
+           },
+           dtypes});
   };
   number(true, 3, same, numbers);
   number(false, 3, same, numbers);
@@ -305,26 +284,20 @@ void add_choices(Rows& rows) {
                                                                         {{3, 5}, {3, 1}},
                                                                         {{2, 3, 4}, {}},
                                                                         {{33, 31}, {33, 1}}})
-    fill.cases.push_back({{value(shape), truth(mask)},
-                          [](const Arguments& in) -> Tensors { return {masked_fill(in[0], in[1], 7)}; },
-                          [](const References& in) {
-                            return one(zip(in[0], in[1], in.dtype, [](double x, double m) { return m != 0 ? 7 : x; }));
-                          }});
-  fill.mistakes = {{[] {
-                      masked_fill(sample({3}), sample({2, 3}, DType::boolean), 1);
-                    },
-                    {"(3,)", "(2, 3)"}},
+    fill.cases.push_back(
+        {{value(shape), truth(mask)},
+         [](const Arguments& in) -> Tensors { return {masked_fill(in[0], in[1], 7)}; },
+         [](const References& in) { return one(zip(in[0], in[1], in.dtype, [](double x, double m) { return m != 0 ? 7 : x; })); }});
+  fill.mistakes = {{[] { masked_fill(sample({3}), sample({2, 3}, DType::boolean), 1); }, {"(3,)", "(2, 3)"}},
                    {[] { masked_fill(sample({3}), sample({4}, DType::boolean), 1); }, {"(3,)", "(4,)"}},
                    {[] { masked_fill(sample({3}), sample({3}), 1); }, {"bool", "f32"}}};
   rows.push_back(fill);
 }
 
 void add_in_place(Rows& rows) {
-  const std::vector<std::pair<Shape, Shape>> targets = {
-      {{0}, {0}}, {{1}, {1}},    {{31}, {31}},     {{33}, {33}},    {{1025}, {1025}},
-      {{}, {}},   {{3, 5}, {5}}, {{3, 5}, {3, 1}}, {{2, 3, 4}, {}}, {{33, 31}, {31}}};
-  const auto in_place = [&](const char* name, Tensor (*f)(T, T), double (*g)(double, double),
-                            Tensor (*with)(T, double)) {
+  const std::vector<std::pair<Shape, Shape>> targets = {{{0}, {0}}, {{1}, {1}},    {{31}, {31}},     {{33}, {33}},    {{1025}, {1025}},
+                                                        {{}, {}},   {{3, 5}, {5}}, {{3, 5}, {3, 1}}, {{2, 3, 4}, {}}, {{33, 31}, {31}}};
+  const auto in_place = [&](const char* name, Tensor (*f)(T, T), double (*g)(double, double), Tensor (*with)(T, double)) {
     Row row{name, {}};
     row.dtypes = numbers;
     row.differentiable = false;
@@ -334,14 +307,10 @@ void add_in_place(Rows& rows) {
                            [=](const References& in) { return one(zip(in[0], in[1], in.dtype, g)); }});
     for (const auto& [target, other] : targets)
       if (with)
-        row.cases.push_back(
-            {{edited(target)},
-             [=](const Arguments& in) -> Tensors { return {with(in[0], 3)}; },
-             [=](const References& in) { return one(map(in[0], in.dtype, [=](double x) { return g(x, 3); })); }});
-    row.mistakes = {{[=] {
-                       f(sample({3}), sample({2, 3}));
-                     },
-                     {"(3,)", "(2, 3)"}},
+        row.cases.push_back({{edited(target)},
+                             [=](const Arguments& in) -> Tensors { return {with(in[0], 3)}; },
+                             [=](const References& in) { return one(map(in[0], in.dtype, [=](double x) { return g(x, 3); })); }});
+    row.mistakes = {{[=] { f(sample({3}), sample({2, 3})); }, {"(3,)", "(2, 3)"}},
                     {[=] { f(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
                     {[=] { f(sample({3}), sample({3}, DType::f64)); }, {"f32", "f64"}},
                     {[=] { f(sample({3}, DType::boolean), sample({3}, DType::boolean)); }, {"bool"}},
@@ -352,12 +321,9 @@ void add_in_place(Rows& rows) {
     }
     rows.push_back(row);
   };
-  in_place(
-      "add_", add_, [](double a, double b) { return a + b; }, add_);
-  in_place(
-      "sub_", sub_, [](double a, double b) { return a - b; }, nullptr);
-  in_place(
-      "mul_", mul_, [](double a, double b) { return a * b; }, mul_);
+  in_place("add_", add_, [](double a, double b) { return a + b; }, add_);
+  in_place("sub_", sub_, [](double a, double b) { return a - b; }, nullptr);
+  in_place("mul_", mul_, [](double a, double b) { return a * b; }, mul_);
 }
 
 void add_sum_to(Rows& rows) {
@@ -384,14 +350,8 @@ void add_sum_to(Rows& rows) {
                          }});
   row.slack = 10;
   row.mistakes = {{[] { sum_to(sample({3}), {4}); }, {"(3,)", "(4,)"}},
-                  {[] {
-                     sum_to(sample({3}), {1, 3});
-                   },
-                   {"(3,)", "(1, 3)"}},
-                  {[] {
-                     sum_to(sample({2, 3}), {2});
-                   },
-                   {"(2, 3)", "(2,)"}}};
+                  {[] { sum_to(sample({3}), {1, 3}); }, {"(3,)", "(1, 3)"}},
+                  {[] { sum_to(sample({2, 3}), {2}); }, {"(2, 3)", "(2,)"}}};
   rows.push_back(row);
 }
 

@@ -20,8 +20,7 @@ Array product(A a_, A b_) {
   Array a = a_, b = b_;
   if (a.shape.size() == 1) a.shape.insert(0, 1);
   if (b.shape.size() == 1) b.shape.push_back(1);
-  Shape batch = joint_shape(Shape(a.shape.begin(), a.shape.end() - 2), Shape(b.shape.begin(), b.shape.end() - 2)),
-        shape = batch;
+  Shape batch = joint_shape(Shape(a.shape.begin(), a.shape.end() - 2), Shape(b.shape.begin(), b.shape.end() - 2)), shape = batch;
   shape.push_back(a.size(-2));
   shape.push_back(b.size(-1));
   // The index of a matrix element, whose batch dimensions broadcast.
@@ -36,8 +35,7 @@ Array product(A a_, A b_) {
   Array c = make(shape, a.dtype, [&](const Shape& i) {
     const Shape at(i.begin(), i.end() - 2);
     double total = 0;
-    for (std::int64_t k = 0; k < a.size(-1); ++k)
-      total += element(a, at, i[i.size() - 2], k) * element(b, at, k, i.back());
+    for (std::int64_t k = 0; k < a.size(-1); ++k) total += element(a, at, i[i.size() - 2], k) * element(b, at, k, i.back());
     return total;
   });
   if (b_.shape.size() == 1) c.shape.erase(c.shape.size() - 1);
@@ -72,45 +70,21 @@ void add_matmul(Rows& rows) {
                                                                  {{0, 2, 3}, {0, 3, 2}},
                                                                  {{1025}, {1025}},
                                                                  {{4, 17, 5}, {4, 5, 19}}})
-    row.cases.push_back({{value(a), value(b)},
-                         [](In in) -> Tensors { return {matmul(in[0], in[1])}; },
-                         [](Ref in) { return one(product(in[0], in[1])); }});
-  for (const auto& [a, b] : std::vector<std::pair<Shape, Shape>>{{{2, 3}, {3, 4}},
-                                                                 {{3}, {2, 3, 2}},
-                                                                 {{2, 2, 3}, {3}},
-                                                                 {{2, 2, 3}, {3, 2}},
-                                                                 {{2, 1, 3}, {2, 3, 2}},
-                                                                 {{2, 0}, {0, 3}}})
     row.cases.push_back(
-        {{value(a), value(b)},
-         [](In in) -> Tensors { return {matmul(in[0], in[1], -0.25)}; },
-         [](Ref in) { return one(map(product(in[0], in[1]), in.dtype, [](double x) { return -0.25 * x; })); }});
-  row.mistakes = {{[] {
-                     matmul(sample({4, 8}), sample({7, 3}));
-                   },
-                   {"(4, 8) x (7, 3)"}},
-                  {[] {
-                     matmul(sample({2, 4, 8}), sample({3, 8, 3}));
-                   },
-                   {"(2,)", "(3,)"}},
+        {{value(a), value(b)}, [](In in) -> Tensors { return {matmul(in[0], in[1])}; }, [](Ref in) { return one(product(in[0], in[1])); }});
+  for (const auto& [a, b] : std::vector<std::pair<Shape, Shape>>{
+           {{2, 3}, {3, 4}}, {{3}, {2, 3, 2}}, {{2, 2, 3}, {3}}, {{2, 2, 3}, {3, 2}}, {{2, 1, 3}, {2, 3, 2}}, {{2, 0}, {0, 3}}})
+    row.cases.push_back({{value(a), value(b)},
+                         [](In in) -> Tensors { return {matmul(in[0], in[1], -0.25)}; },
+                         [](Ref in) { return one(map(product(in[0], in[1]), in.dtype, [](double x) { return -0.25 * x; })); }});
+  row.mistakes = {{[] { matmul(sample({4, 8}), sample({7, 3})); }, {"(4, 8) x (7, 3)"}},
+                  {[] { matmul(sample({2, 4, 8}), sample({3, 8, 3})); }, {"(2,)", "(3,)"}},
                   {[] { matmul(sample({3}), sample({4})); }, {"(3,) x (4,)"}},
-                  {[] {
-                     matmul(sample({2, 3}), sample({2}));
-                   },
-                   {"(2, 3) x (2,)"}},
+                  {[] { matmul(sample({2, 3}), sample({2})); }, {"(2, 3) x (2,)"}},
                   {[] { matmul(sample({}), sample({2})); }, {"() x (2,)"}},
-                  {[] {
-                     matmul(sample({2, 2, 3}), sample({2, 3}));
-                   },
-                   {"(2, 2, 3) x (2, 3)"}},
-                  {[] {
-                     matmul(sample({2, 2}, DType::i64), sample({2, 2}, DType::i64));
-                   },
-                   {"floating", "i64"}},
-                  {[] {
-                     matmul(sample({2, 2}), sample({2, 2}, DType::f64));
-                   },
-                   {"f32", "f64"}}};
+                  {[] { matmul(sample({2, 2, 3}), sample({2, 3})); }, {"(2, 2, 3) x (2, 3)"}},
+                  {[] { matmul(sample({2, 2}, DType::i64), sample({2, 2}, DType::i64)); }, {"floating", "i64"}},
+                  {[] { matmul(sample({2, 2}), sample({2, 2}, DType::f64)); }, {"f32", "f64"}}};
   rows.push_back(row);
 }
 
@@ -139,52 +113,30 @@ void add_linear(Rows& rows, bool has_gelu) {
       std::vector<Input> inputs = {value(l.x), value({l.out, l.in})};
       if (bias) inputs.push_back(value({l.out}));
       if (bias) inputs.back().optional = true;
-      row.cases.push_back(
-          {inputs, [f](In in) -> Tensors { return {f(in[0], in[1], in.inputs.size() > 2 ? in[2] : Tensor())}; },
-           [has_gelu](Ref in) {
-             Array y = product(in[0], permuted(in[1], {1, 0}));
-             if (in.inputs.size() > 2) y = zip(y, in[2], in.dtype, [](double a, double b) { return a + b; });
-             if (!has_gelu) return one(y);
-             return one(map(y, in.dtype, [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }));
-           }});
+      row.cases.push_back({inputs, [f](In in) -> Tensors { return {f(in[0], in[1], in.inputs.size() > 2 ? in[2] : Tensor())}; },
+                           [has_gelu](Ref in) {
+                             Array y = product(in[0], permuted(in[1], {1, 0}));
+                             if (in.inputs.size() > 2) y = zip(y, in[2], in.dtype, [](double a, double b) { return a + b; });
+                             if (!has_gelu) return one(y);
+                             return one(map(y, in.dtype, [](double x) {
+                               return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+                             }));
+                           }});
     }
-  row.mistakes = {{[=] {
-                     f(sample({2, 3}), sample({4, 2}));
-                   },
-                   {"(2, 3)", "(4, 2)", "none"}},
-                  {[=] {
-                     f(sample({2, 3}), sample({4, 3}), sample({3}));
-                   },
-                   {"(2, 3)", "(4, 3)", "(3,)"}},
-                  {[=] {
-                     f(sample({2, 3}), sample({3}));
-                   },
-                   {"(3,)"}},
-                  {[=] {
-                     f(sample({}), sample({3, 3}));
-                   },
-                   {"()"}},
-                  {[=] {
-                     f(sample({2, 3}), sample({4, 3}, DType::f64));
-                   },
-                   {"f32", "f64"}},
-                  {[=] {
-                     f(sample({2, 3}), sample({4, 3}), sample({4}, DType::f64));
-                   },
-                   {"f32", "f64"}},
-                  {[=] {
-                     f(sample({2, 3}), sample({4, 3}), sample({4}, DType::i64));
-                   },
-                   {"f32", "i64"}},
-                  {[=] {
-                     f(sample({2, 3}, DType::i64), sample({4, 3}, DType::i64));
-                   },
-                   {"floating", "i64"}}};
+  row.mistakes = {{[=] { f(sample({2, 3}), sample({4, 2})); }, {"(2, 3)", "(4, 2)", "none"}},
+                  {[=] { f(sample({2, 3}), sample({4, 3}), sample({3})); }, {"(2, 3)", "(4, 3)", "(3,)"}},
+                  {[=] { f(sample({2, 3}), sample({3})); }, {"(3,)"}},
+                  {[=] { f(sample({}), sample({3, 3})); }, {"()"}},
+                  {[=] { f(sample({2, 3}), sample({4, 3}, DType::f64)); }, {"f32", "f64"}},
+                  {[=] { f(sample({2, 3}), sample({4, 3}), sample({4}, DType::f64)); }, {"f32", "f64"}},
+                  {[=] { f(sample({2, 3}), sample({4, 3}), sample({4}, DType::i64)); }, {"f32", "i64"}},
+                  {[=] { f(sample({2, 3}, DType::i64), sample({4, 3}, DType::i64)); }, {"floating", "i64"}}};
   rows.push_back(row);
 }
 
 /// The losses of rows of logits x, as the definition says; weights may be null.
-Arrays cross_entropy_of(A x, A targets, const Array* token_weights, DType logits_dtype, std::int64_t ignore, double smoothing, Reduction reduction) {
+Arrays cross_entropy_of(A x, A targets, const Array* token_weights, DType logits_dtype, std::int64_t ignore, double smoothing,
+                        Reduction reduction) {
   const DType dtype = logits_dtype == DType::f64 ? DType::f64 : DType::f32;
   const std::int64_t classes = x.shape.back();
   double total = 0, weights = 0;
@@ -201,8 +153,7 @@ Arrays cross_entropy_of(A x, A targets, const Array* token_weights, DType logits
     }
     at.back() = target;
     const double lse = std::log(sum), weight = token_weights ? (*token_weights)(i) : 1;
-    const double loss =
-        weight * ((1 - smoothing) * (lse - x(at)) + smoothing * (lse - logits / static_cast<double>(classes)));
+    const double loss = weight * ((1 - smoothing) * (lse - x(at)) + smoothing * (lse - logits / static_cast<double>(classes)));
     total += loss;
     weights += weight;
     return loss;
@@ -214,16 +165,8 @@ Arrays cross_entropy_of(A x, A targets, const Array* token_weights, DType logits
 void add_loss(Rows& rows) {
   Row row{"cross_entropy", {}};
   row.slack = 10;
-  for (const auto& [shape, classes] : std::vector<std::pair<Shape, std::int64_t>>{{{0}, 3},
-                                                                                  {{1}, 1},
-                                                                                  {{31}, 5},
-                                                                                  {{33}, 3},
-                                                                                  {{1025}, 3},
-                                                                                  {{}, 4},
-                                                                                  {{4}, 5},
-                                                                                  {{2, 3}, 4},
-                                                                                  {{3}, 1025},
-                                                                                  {{5}, 31}})
+  for (const auto& [shape, classes] : std::vector<std::pair<Shape, std::int64_t>>{
+           {{0}, 3}, {{1}, 1}, {{31}, 5}, {{33}, 3}, {{1025}, 3}, {{}, 4}, {{4}, 5}, {{2, 3}, 4}, {{3}, 1025}, {{5}, 31}})
     for (const double smoothing : {0.0, 0.1})
       for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum})
         for (const int variant : {0, 1, 2}) {  // plain, with ignored targets, with token weights as well
@@ -243,7 +186,8 @@ void add_loss(Rows& rows) {
                                  return {cross_entropy(in[0], in[1], options)};
                                },
                                [=](Ref in) {
-                                 return cross_entropy_of(in[0], in[1], in.inputs.size() > 2 ? &in[2] : nullptr, in.dtype, ignore, smoothing, reduction);
+                                 return cross_entropy_of(in[0], in[1], in.inputs.size() > 2 ? &in[2] : nullptr, in.dtype, ignore, smoothing,
+                                                         reduction);
                                }});
         }
   const auto with = [](auto set) {
@@ -252,39 +196,15 @@ void add_loss(Rows& rows) {
     return options;
   };
   const Tensor targets = sample({2}, DType::i64);
-  row.mistakes = {{[=] {
-                     cross_entropy(sample({2, 3}), sample({3}, DType::i64));
-                   },
-                   {"(2, 3)", "(3,)", "none"}},
-                  {[=] {
-                     cross_entropy(sample({2, 3}), sample({2}));
-                   },
-                   {"i64", "f32"}},
-                  {[=] {
-                     cross_entropy(sample({2, 3}, DType::i64), targets);
-                   },
-                   {"floating", "i64"}},
+  row.mistakes = {{[=] { cross_entropy(sample({2, 3}), sample({3}, DType::i64)); }, {"(2, 3)", "(3,)", "none"}},
+                  {[=] { cross_entropy(sample({2, 3}), sample({2})); }, {"i64", "f32"}},
+                  {[=] { cross_entropy(sample({2, 3}, DType::i64), targets); }, {"floating", "i64"}},
                   {[=] { cross_entropy(sample({}), sample({}, DType::i64)); }, {"()"}},
-                  {[=] {
-                     cross_entropy(sample({2, 3}), targets, with([](auto& o) { o.token_weights = sample({3}); }));
-                   },
-                   {"(3,)"}},
-                  {[=] {
-                     cross_entropy(sample({2, 3}), targets, with([](auto& o) { o.label_smoothing = 1.5; }));
-                   },
-                   {"1.5"}},
-                  {[=] {
-                     cross_entropy(sample({2, 3}), targets, with([](auto& o) { o.label_smoothing = std::nan(""); }));
-                   },
-                   {"nan"}},
-                  {[=] {
-                     cross_entropy(sample({2, 3}), Tensor::from(std::vector<std::int64_t>{0, 3}, {2}));
-                   },
-                   {"3"}},
-                  {[=] {
-                     cross_entropy(sample({2, 3}), Tensor::from(std::vector<std::int64_t>{-1, 0}, {2}));
-                   },
-                   {"-1"}}};
+                  {[=] { cross_entropy(sample({2, 3}), targets, with([](auto& o) { o.token_weights = sample({3}); })); }, {"(3,)"}},
+                  {[=] { cross_entropy(sample({2, 3}), targets, with([](auto& o) { o.label_smoothing = 1.5; })); }, {"1.5"}},
+                  {[=] { cross_entropy(sample({2, 3}), targets, with([](auto& o) { o.label_smoothing = std::nan(""); })); }, {"nan"}},
+                  {[=] { cross_entropy(sample({2, 3}), Tensor::from(std::vector<std::int64_t>{0, 3}, {2})); }, {"3"}},
+                  {[=] { cross_entropy(sample({2, 3}), Tensor::from(std::vector<std::int64_t>{-1, 0}, {2})); }, {"-1"}}};
   rows.push_back(row);
 
   row = {"mse_loss", {}};
@@ -298,9 +218,7 @@ void add_loss(Rows& rows) {
              const Array squares = zip(in[0], in[1], in.dtype, [](double a, double b) { return (a - b) * (a - b); });
              if (reduction == Reduction::none) return one(squares);
              const double total = sum_of(squares.values);
-             return one({{},
-                         in.dtype,
-                         {reduction == Reduction::sum ? total : total / static_cast<double>(squares.values.size())}});
+             return one({{}, in.dtype, {reduction == Reduction::sum ? total : total / static_cast<double>(squares.values.size())}});
            }});
   row.mistakes = {{[] { mse_loss(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
                   {[] { mse_loss(sample({3}), sample({1})); }, {"(3,)", "(1,)"}},
@@ -322,7 +240,14 @@ void add_linear_loss(Rows& rows) {
     Shape x;
     std::int64_t classes, chunk;
   };
-  for (const Layer& l : {Layer{{1, 1}, 1, 0}, {{3}, 5, 0}, {{0, 3}, 4, 0}, {{2, 2, 3}, 4, 3}, {{33, 5}, 31, 7}, {{3, 2}, 1025, 2}, {{40, 0}, 3, 16}, {{5, 33}, 8, 5}})
+  for (const Layer& l : {Layer{{1, 1}, 1, 0},
+                         {{3}, 5, 0},
+                         {{0, 3}, 4, 0},
+                         {{2, 2, 3}, 4, 3},
+                         {{33, 5}, 31, 7},
+                         {{3, 2}, 1025, 2},
+                         {{40, 0}, 3, 16},
+                         {{5, 33}, 8, 5}})
     for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum})
       for (const int variant : {0, 1, 2}) {  // plain, with a bias and smoothing, with ignored targets and token weights
         Shape targets = l.x;
@@ -344,23 +269,25 @@ void add_linear_loss(Rows& rows) {
                                Array logits = product(in[0], permuted(in[1], {1, 0}));
                                if (variant == 1) logits = zip(logits, in[3], in.dtype, [](double a, double b) { return a + b; });
                                logits = map(logits, in.dtype, [&](double z) { return stored(z, in.dtype); });
-                               return cross_entropy_of(logits, in[2], variant == 2 ? &in[3] : nullptr, in.dtype, ignore, smoothing, reduction);
+                               return cross_entropy_of(logits, in[2], variant == 2 ? &in[3] : nullptr, in.dtype, ignore, smoothing,
+                                                       reduction);
                              }});
         // In 16 bits a bias is added before the logits are rounded or after, as the device's product has it.
         if (variant == 1) row.cases.back().dtypes = {DType::f64, DType::f32};
       }
   const Tensor x = sample({2, 3}), weight = sample({4, 3}), targets = sample({2}, DType::i64);
-  row.mistakes = {{[=] { linear_cross_entropy(x, sample({4, 2}), {}, targets); }, {"(2, 3)", "(4, 2)", "none"}},
-                  {[=] { linear_cross_entropy(x, weight, sample({3}), targets); }, {"(2, 3)", "(4, 3)", "(3,)"}},
-                  {[=] { linear_cross_entropy(x, sample({4, 3}, DType::f64), {}, targets); }, {"f32", "f64"}},
-                  {[=] { linear_cross_entropy(x, weight, sample({4}, DType::f64), targets); }, {"f32", "f64"}},
-                  {[=] { linear_cross_entropy(sample({2, 3}, DType::i64), sample({4, 3}, DType::i64), {}, targets); }, {"floating", "i64"}},
-                  {[=] { linear_cross_entropy(x, weight, {}, sample({3}, DType::i64)); }, {"(2, 4)", "(3,)", "none"}},
-                  {[=] { linear_cross_entropy(x, weight, {}, sample({2})); }, {"i64", "f32"}},
-                  {[=] { linear_cross_entropy(x, weight, {}, targets, {.token_weights = sample({3})}); }, {"(3,)"}},
-                  {[=] { linear_cross_entropy(x, weight, {}, targets, {.label_smoothing = 1.5}); }, {"1.5"}},
-                  {[=] { linear_cross_entropy(x, weight, {}, targets, {}, -1); }, {"-1"}},
-                  {[=] { linear_cross_entropy(x, weight, {}, Tensor::from(std::vector<std::int64_t>{0, 4}, {2})); }, {"4"}, "cross_entropy"}};
+  row.mistakes = {
+      {[=] { linear_cross_entropy(x, sample({4, 2}), {}, targets); }, {"(2, 3)", "(4, 2)", "none"}},
+      {[=] { linear_cross_entropy(x, weight, sample({3}), targets); }, {"(2, 3)", "(4, 3)", "(3,)"}},
+      {[=] { linear_cross_entropy(x, sample({4, 3}, DType::f64), {}, targets); }, {"f32", "f64"}},
+      {[=] { linear_cross_entropy(x, weight, sample({4}, DType::f64), targets); }, {"f32", "f64"}},
+      {[=] { linear_cross_entropy(sample({2, 3}, DType::i64), sample({4, 3}, DType::i64), {}, targets); }, {"floating", "i64"}},
+      {[=] { linear_cross_entropy(x, weight, {}, sample({3}, DType::i64)); }, {"(2, 4)", "(3,)", "none"}},
+      {[=] { linear_cross_entropy(x, weight, {}, sample({2})); }, {"i64", "f32"}},
+      {[=] { linear_cross_entropy(x, weight, {}, targets, {.token_weights = sample({3})}); }, {"(3,)"}},
+      {[=] { linear_cross_entropy(x, weight, {}, targets, {.label_smoothing = 1.5}); }, {"1.5"}},
+      {[=] { linear_cross_entropy(x, weight, {}, targets, {}, -1); }, {"-1"}},
+      {[=] { linear_cross_entropy(x, weight, {}, Tensor::from(std::vector<std::int64_t>{0, 4}, {2})); }, {"4"}, "cross_entropy"}};
   rows.push_back(row);
 }
 

@@ -51,34 +51,23 @@ void add_forms(Row& row, const std::vector<Form>& list, F f, G g, DType (*result
   for (const Form& form : list) {
     Input x = like;
     x.shape = form.shape;
-    row.cases.push_back(
-        {{x},
-         [=](const Arguments& in) -> Tensors { return {f(in[0], form.dims, form.keepdim)}; },
-         [=](const References& in) { return one(reduce(in[0], form.dims, form.keepdim, result(in.dtype), g)); },
-         dtypes});
+    row.cases.push_back({{x},
+                         [=](const Arguments& in) -> Tensors { return {f(in[0], form.dims, form.keepdim)}; },
+                         [=](const References& in) { return one(reduce(in[0], form.dims, form.keepdim, result(in.dtype), g)); },
+                         dtypes});
   }
 }
 
 template <class F>
 std::vector<Mistake> wrong_dims(F f) {
-  return {{[=] {
-             f(sample({2, 3}), Dims{2}, false);
-           },
-           {"[-2, 2)", "2"}},
-          {[=] {
-             f(sample({2, 3}), Dims{-3}, false);
-           },
-           {"-3"}},
-          {[=] {
-             f(sample({2, 3}), Dims{1, -1}, false);
-           },
-           {"once", "(1, -1)"}},
+  return {{[=] { f(sample({2, 3}), Dims{2}, false); }, {"[-2, 2)", "2"}},
+          {[=] { f(sample({2, 3}), Dims{-3}, false); }, {"-3"}},
+          {[=] { f(sample({2, 3}), Dims{1, -1}, false); }, {"once", "(1, -1)"}},
           {[=] { f(sample({}), Dims{0}, false); }, {"0"}}};
 }
 
 template <class F, class G>
-Row reduction(const char* name, F f, G g, DType (*result)(DType), const Input& like, const std::vector<DType>& dtypes,
-              bool of_nothing) {
+Row reduction(const char* name, F f, G g, DType (*result)(DType), const Input& like, const std::vector<DType>& dtypes, bool of_nothing) {
   Row row{name, {}};
   row.dtypes = dtypes;
   add_forms(row, forms, f, g, result, like);
@@ -123,24 +112,17 @@ void add_arg(Rows& rows, const char* name, Tensor (*f)(T, int, bool), bool large
     for (const Input& like : {value({}), whole({})}) {
       Input x = like;
       x.shape = form.shape;
-      row.cases.push_back(
-          {{x},
-           [=](const Arguments& in) -> Tensors { return {f(in[0], form.dim, form.keepdim)}; },
-           [=](const References& in) {
-             return one(reduce(in[0], {form.dim}, form.keepdim, DType::i64, [=](Slice s) {
-               return double((largest ? std::max_element(s.begin(), s.end()) : std::min_element(s.begin(), s.end())) -
-                             s.begin());
-             }));
-           }});
+      row.cases.push_back({{x},
+                           [=](const Arguments& in) -> Tensors { return {f(in[0], form.dim, form.keepdim)}; },
+                           [=](const References& in) {
+                             return one(reduce(in[0], {form.dim}, form.keepdim, DType::i64, [=](Slice s) {
+                               return double((largest ? std::max_element(s.begin(), s.end()) : std::min_element(s.begin(), s.end())) -
+                                             s.begin());
+                             }));
+                           }});
     }
-  row.mistakes = {{[=] {
-                     f(sample({2, 3}), 2, false);
-                   },
-                   {"2"}},
-                  {[=] {
-                     f(sample({2, 0}), 1, false);
-                   },
-                   {"(2, 0)"}},
+  row.mistakes = {{[=] { f(sample({2, 3}), 2, false); }, {"2"}},
+                  {[=] { f(sample({2, 0}), 1, false); }, {"(2, 0)"}},
                   {[=] { f(sample({0}), 0, false); }, {"(0,)"}},
                   {[=] { f(sample({3}, DType::boolean), 0, false); }, {"bool"}},
                   {[=] { f(sample({}), 0, false); }, {"0"}}};
@@ -165,9 +147,7 @@ void add_reduce(Rows& rows) {
   const auto smallest = [](Slice x) { return *std::min_element(x.begin(), x.end()); };
   const auto any_of = [](Slice x) { return std::any_of(x.begin(), x.end(), [](double v) { return v != 0; }); };
   const auto all_of = [](Slice x) { return std::all_of(x.begin(), x.end(), [](double v) { return v != 0; }); };
-  const auto floats_only = [](auto f) {
-    return Mistake{[=] { f(sample({3}, DType::i64), Dims{}, false); }, {"floating", "i64"}};
-  };
+  const auto floats_only = [](auto f) { return Mistake{[=] { f(sample({3}, DType::i64), Dims{}, false); }, {"floating", "i64"}}; };
 
   rows.push_back(reduction("sum", sum, sum_of, counted, value({}), all_dtypes, true));
   rows.back().slack = 20;
@@ -179,10 +159,9 @@ void add_reduce(Rows& rows) {
   Row variance{"var", {}};
   variance.slack = 10;
   add_forms(
-      variance, forms, plain_var,
-      [](Slice x) { return x.size() > 1 ? square_sum(x) / double(x.size() - 1) : std::nan(""); }, same, value({}));
-  add_forms(
-      variance, empty_forms, plain_var, [](Slice) { return std::nan(""); }, same, value({}));
+      variance, forms, plain_var, [](Slice x) { return x.size() > 1 ? square_sum(x) / double(x.size() - 1) : std::nan(""); }, same,
+      value({}));
+  add_forms(variance, empty_forms, plain_var, [](Slice) { return std::nan(""); }, same, value({}));
   add_forms(
       variance, forms, [](T x, const Dims& dims, bool keepdim) { return var(x, dims, 0, keepdim); },
       [](Slice x) { return square_sum(x) / double(x.size()); }, same, value({}));
@@ -210,8 +189,7 @@ void add_reduce(Rows& rows) {
   rows.push_back(product);
 
   for (const bool is_max : {true, false}) {
-    const auto f = is_max ? static_cast<Tensor (*)(T, const Dims&, bool)>(max)
-                          : static_cast<Tensor (*)(T, const Dims&, bool)>(min);
+    const auto f = is_max ? static_cast<Tensor (*)(T, const Dims&, bool)>(max) : static_cast<Tensor (*)(T, const Dims&, bool)>(min);
     rows.push_back(is_max ? reduction("max", f, largest, same, distinct({}), numbers, false)
                           : reduction("min", f, smallest, same, distinct({}), numbers, false));
     Row& row = rows.back();
@@ -225,17 +203,14 @@ void add_reduce(Rows& rows) {
   rows.back().slack = 4;
 
   const auto mostly = [](double low, double high) { return whole({}, low, high); };
-  rows.push_back(reduction("any", static_cast<Tensor (*)(T, const Dims&, bool)>(any), any_of, boolean, mostly(0, 1.02),
-                           all_dtypes, true));
+  rows.push_back(reduction("any", static_cast<Tensor (*)(T, const Dims&, bool)>(any), any_of, boolean, mostly(0, 1.02), all_dtypes, true));
   rows.back().differentiable = false;
-  rows.push_back(reduction("all", static_cast<Tensor (*)(T, const Dims&, bool)>(all), all_of, boolean, mostly(0.98, 3),
-                           all_dtypes, true));
+  rows.push_back(reduction("all", static_cast<Tensor (*)(T, const Dims&, bool)>(all), all_of, boolean, mostly(0.98, 3), all_dtypes, true));
   rows.back().differentiable = false;
   for (Row* row : {&rows[rows.size() - 2], &rows.back()})
     add_forms(
         *row, {{{33}, {}}, {{4, 31}, {1}}},
-        row->name == "any" ? static_cast<Tensor (*)(T, const Dims&, bool)>(any)
-                           : static_cast<Tensor (*)(T, const Dims&, bool)>(all),
+        row->name == "any" ? static_cast<Tensor (*)(T, const Dims&, bool)>(any) : static_cast<Tensor (*)(T, const Dims&, bool)>(all),
         [=, is_any = row->name == "any"](Slice x) { return is_any ? any_of(x) : all_of(x); }, boolean, whole({}, 0, 3));
 
   add_arg(rows, "argmax", argmax, true);

@@ -11,8 +11,7 @@ using namespace reference;
 
 namespace {
 
-const std::vector<Shape> shapes = {{0}, {1},    {31},      {33},     {1025},
-                                   {},  {3, 5}, {2, 0, 3}, {33, 31}, {1, 2, 1, 2, 1, 2, 1, 2}};
+const std::vector<Shape> shapes = {{0}, {1}, {31}, {33}, {1025}, {}, {3, 5}, {2, 0, 3}, {33, 31}, {1, 2, 1, 2, 1, 2, 1, 2}};
 
 struct Domain {
   double low = -3, high = 3;
@@ -20,8 +19,7 @@ struct Domain {
 };
 
 template <class F, class G>
-Row unary(const char* name, F f, G g, const Domain& domain = {}, double slack = 1,
-          const std::vector<DType>& dtypes = floats) {
+Row unary(const char* name, F f, G g, const Domain& domain = {}, double slack = 1, const std::vector<DType>& dtypes = floats) {
   Row row{name, {}};
   for (const Shape& shape : shapes)
     row.cases.push_back({{Input{shape, domain.low, domain.high, {}, domain.kinks}},
@@ -39,48 +37,33 @@ double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
 }  // namespace
 
 void add_unary(Rows& rows) {
-  rows.push_back(unary(
-      "neg", neg, [](double x) { return -x; }, {}, 1, numbers));
-  rows.push_back(unary(
-      "abs", static_cast<Tensor (*)(const Tensor&)>(abs), [](double x) { return std::abs(x); }, {-3, 3, {0}}, 1,
-      numbers));
-  rows.push_back(unary(
-      "sign", sign, [](double x) { return double((x > 0) - (x < 0)); }, {-3, 3, {0}}, 1, numbers));
+  rows.push_back(unary("neg", neg, [](double x) { return -x; }, {}, 1, numbers));
+  rows.push_back(unary("abs", static_cast<Tensor (*)(const Tensor&)>(abs), [](double x) { return std::abs(x); }, {-3, 3, {0}}, 1, numbers));
+  rows.push_back(unary("sign", sign, [](double x) { return double((x > 0) - (x < 0)); }, {-3, 3, {0}}, 1, numbers));
   rows.back().twice = false;  // its derivative is 0 and depends on nothing
+  rows.push_back(unary("square", square, [](double x) { return x * x; }, {}, 1, numbers));
+  rows.push_back(unary("relu", relu, [](double x) { return x > 0 ? x : 0; }, {-3, 3, {0}}, 1, numbers));
   rows.push_back(unary(
-      "square", square, [](double x) { return x * x; }, {}, 1, numbers));
-  rows.push_back(unary(
-      "relu", relu, [](double x) { return x > 0 ? x : 0; }, {-3, 3, {0}}, 1, numbers));
-  rows.push_back(unary(
-      "clamp", [](const Tensor& x) { return clamp(x, -1, 2); },
-      [](double x) { return std::min(std::max(x, -1.0), 2.0); }, {-3, 3, {-1, 2}}, 1, numbers));
+      "clamp", [](const Tensor& x) { return clamp(x, -1, 2); }, [](double x) { return std::min(std::max(x, -1.0), 2.0); }, {-3, 3, {-1, 2}},
+      1, numbers));
   rows.back().mistakes.push_back({[] { clamp(sample({3}), 2, 1); }, {"2", "1"}});
   rows.back().mistakes.push_back({[] { clamp(sample({3}), std::nan(""), 1); }, {"nan"}});
 
   rows.push_back(unary("exp", static_cast<Tensor (*)(const Tensor&)>(exp), [](double x) { return std::exp(x); }));
-  rows.push_back(
-      unary("log", static_cast<Tensor (*)(const Tensor&)>(log), [](double x) { return std::log(x); }, {0.1, 5}));
-  rows.push_back(
-      unary("sqrt", static_cast<Tensor (*)(const Tensor&)>(sqrt), [](double x) { return std::sqrt(x); }, {0.3, 5}));
-  rows.push_back(unary(
-      "rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, {0.3, 5}, 4));
-  rows.push_back(unary(
-      "reciprocal", reciprocal, [](double x) { return 1 / x; }, {0.3, 5}, 4));
-  rows.push_back(
-      unary("sin", static_cast<Tensor (*)(const Tensor&)>(sin), [](double x) { return std::sin(x); }, {-7, 7}));
-  rows.push_back(
-      unary("cos", static_cast<Tensor (*)(const Tensor&)>(cos), [](double x) { return std::cos(x); }, {-7, 7}));
-  rows.push_back(
-      unary("tanh", static_cast<Tensor (*)(const Tensor&)>(tanh), [](double x) { return std::tanh(x); }, {-5, 5}));
+  rows.push_back(unary("log", static_cast<Tensor (*)(const Tensor&)>(log), [](double x) { return std::log(x); }, {0.1, 5}));
+  rows.push_back(unary("sqrt", static_cast<Tensor (*)(const Tensor&)>(sqrt), [](double x) { return std::sqrt(x); }, {0.3, 5}));
+  rows.push_back(unary("rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, {0.3, 5}, 4));
+  rows.push_back(unary("reciprocal", reciprocal, [](double x) { return 1 / x; }, {0.3, 5}, 4));
+  rows.push_back(unary("sin", static_cast<Tensor (*)(const Tensor&)>(sin), [](double x) { return std::sin(x); }, {-7, 7}));
+  rows.push_back(unary("cos", static_cast<Tensor (*)(const Tensor&)>(cos), [](double x) { return std::cos(x); }, {-7, 7}));
+  rows.push_back(unary("tanh", static_cast<Tensor (*)(const Tensor&)>(tanh), [](double x) { return std::tanh(x); }, {-5, 5}));
   rows.push_back(unary("erf", static_cast<Tensor (*)(const Tensor&)>(erf), [](double x) { return std::erf(x); }));
   rows.push_back(unary("sigmoid", sigmoid, sigmoid_of, {-9, 9}));
   rows.push_back(unary("silu", silu, [](double x) { return x * sigmoid_of(x); }, {-9, 9}));
-  rows.push_back(
-      unary("gelu", gelu, [](double x) { return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2)); }, {-5, 5}));
-  rows.push_back(unary(
-      "gelu_tanh", gelu_tanh,
-      [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x))); },
-      {-5, 5}));
+  rows.push_back(unary("gelu", gelu, [](double x) { return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2)); }, {-5, 5}));
+  rows.push_back(unary("gelu_tanh", gelu_tanh,
+                       [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x))); },
+                       {-5, 5}));
 }
 
 }  // namespace tern::op_cases

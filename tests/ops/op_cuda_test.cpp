@@ -79,8 +79,7 @@ TEST_CASE("Gradients on the GPU are what the CPU gives", "[cuda]") {
         for (std::size_t i = 0; i < op.inputs.size(); ++i) {
           const Tensor x = make_input(op.inputs[i], dtype, i);
           inputs.push_back(gpu ? on_gpu(x) : x);
-          if (op.inputs[i].differentiable && is_floating(x.dtype()))
-            leaves.push_back(inputs.back().set_requires_grad());
+          if (op.inputs[i].differentiable && is_floating(x.dtype())) leaves.push_back(inputs.back().set_requires_grad());
         }
         if (leaves.empty()) return;
         Tensors outputs, weights;

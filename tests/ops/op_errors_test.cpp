@@ -49,8 +49,7 @@ TEST_CASE("Undefined inputs are errors") {
         if (op.inputs[missing].optional) continue;
         INFO(row.name << ", input " << missing << " undefined");
         Tensors inputs;
-        for (std::size_t i = 0; i < op.inputs.size(); ++i)
-          inputs.push_back(i == missing ? Tensor() : make_input(op.inputs[i], dtype, i));
+        for (std::size_t i = 0; i < op.inputs.size(); ++i) inputs.push_back(i == missing ? Tensor() : make_input(op.inputs[i], dtype, i));
         // Which of the two names is shown depends on who looks first.
         CHECK(starts_with(message_of([&] { op.call({inputs, dtype, cpu}); }), "["));
       }

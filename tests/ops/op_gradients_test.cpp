@@ -50,8 +50,7 @@ void for_each_case(F f) {
 
 /// A mean over nothing is NaN, and so is its derivative with respect to the incoming gradient.
 bool is_checked_twice(const Row& row, const Case& op) {
-  return row.twice && op.twice &&
-         std::all_of(op.inputs.begin(), op.inputs.end(), [](const Input& x) { return numel(x.shape) > 0; });
+  return row.twice && op.twice && std::all_of(op.inputs.begin(), op.inputs.end(), [](const Input& x) { return numel(x.shape) > 0; });
 }
 
 Tensors leaves_of(const Case& op, Layout layout, std::size_t only = SIZE_MAX) {
@@ -90,11 +89,7 @@ void check(const TensorFunction& f, const Tensors& leaves, bool twice) {
 
 TEST_CASE("Derivatives agree with central differences") {
   for_each_case([](const Row& row, const Case& op) {
-    check(
-        [&](const Tensors& x) {
-          return op.call({x, DType::f64, cpu});
-        },
-        leaves_of(op, Layout::contiguous), is_checked_twice(row, op));
+    check([&](const Tensors& x) { return op.call({x, DType::f64, cpu}); }, leaves_of(op, Layout::contiguous), is_checked_twice(row, op));
   });
 }
 
@@ -104,11 +99,8 @@ TEST_CASE("Derivatives agree where one input alone asks for a gradient") {
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
       if (!is_checked(op.inputs[i])) continue;
       INFO("input " << i);
-      check(
-          [&](const Tensors& x) {
-            return op.call({x, DType::f64, cpu});
-          },
-          leaves_of(op, Layout::contiguous, i), is_checked_twice(row, op));
+      check([&](const Tensors& x) { return op.call({x, DType::f64, cpu}); }, leaves_of(op, Layout::contiguous, i),
+            is_checked_twice(row, op));
     }
   });
 }

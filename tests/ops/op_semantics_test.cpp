@@ -126,8 +126,7 @@ TEST_CASE("Infinities and large numbers do not overflow on the way") {
   CHECK(slope([](const Tensor& x) { return logsumexp(x); }, {-infinity, -infinity}) == Doubles{0, 0});
   CHECK(slope([](const Tensor& x) { return logsumexp(x); }, {0, -infinity}) == Doubles{1, 0});
   // A masked position takes no part, and no gradient.
-  CHECK(slope([](const Tensor& x) { return select(softmax(masked_fill(x, gt(x, 5), -infinity)), 0, 0); }, {1, 9})[1] ==
-        0);
+  CHECK(slope([](const Tensor& x) { return select(softmax(masked_fill(x, gt(x, 5), -infinity)), 0, 0); }, {1, 9})[1] == 0);
 }
 
 TEST_CASE("Casts truncate, overflow to infinity, and test for zero") {
@@ -158,7 +157,8 @@ TEST_CASE("linear_cross_entropy adds to gradients that are there, in chunks, twi
     const Tensor targets = Tensor::from(std::vector<std::int64_t>{1, 0, 3, 3, 2, -100, 1}, {7});
     std::vector<Doubles> gradients[2];
     for (const bool fused : {false, true}) {
-      Tensors leaves = {make_input(value({7, 3}), DType::f64, 0), make_input(value({4, 3}), DType::f64, 1), make_input(value({4}), DType::f64, 2)};
+      Tensors leaves = {make_input(value({7, 3}), DType::f64, 0), make_input(value({4, 3}), DType::f64, 1),
+                        make_input(value({4}), DType::f64, 2)};
       for (Tensor& x : leaves) x.set_requires_grad();
       const CrossEntropyOptions options{.reduction = reduction};
       for (int pass = 0; pass < 2; ++pass) {

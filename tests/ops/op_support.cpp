@@ -22,12 +22,9 @@ Tensor from_doubles(const std::vector<double>& values, const Shape& shape, DType
   return dispatch_all(dtype, [&]<class T>() {
     const auto converted = std::make_unique<T[]>(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if constexpr (std::is_same_v<T, bool>)
-        converted[i] = values[i] != 0;
-      else if constexpr (std::is_arithmetic_v<T>)
-        converted[i] = static_cast<T>(values[i]);
-      else
-        converted[i] = T(static_cast<float>(values[i]));
+      if constexpr (std::is_same_v<T, bool>) converted[i] = values[i] != 0;
+      else if constexpr (std::is_arithmetic_v<T>) converted[i] = static_cast<T>(values[i]);
+      else converted[i] = T(static_cast<float>(values[i]));
     }
     return Tensor::from(std::span<const T>(converted.get(), values.size()), shape);
   });
@@ -44,8 +41,7 @@ Tensor make_input(const Input& input, DType dtype, std::size_t position) {
   std::iota(order.begin(), order.end(), 0);
   for (std::size_t i = count; i > 1; --i) std::swap(order[i - 1], order[philox(seed, i, 98).words[0] % i]);
   for (std::size_t i = 0; i < count; ++i) {
-    const double u =
-        input.distinct ? (static_cast<double>(order[i]) + 0.5) / static_cast<double>(count) : unit(seed, i);
+    const double u = input.distinct ? (static_cast<double>(order[i]) + 0.5) / static_cast<double>(count) : unit(seed, i);
     double v = input.low + (input.high - input.low) * u;
     for (double kink : input.kinks)
       if (std::abs(v - kink) < 0.1) v = kink + (v < kink ? -0.1 : 0.1);
@@ -67,23 +63,17 @@ reference::Array read(const Tensor& x) {
 
 static double tolerance(DType dtype) {
   switch (dtype) {
-    case DType::f64:
-      return 1e-12;
-    case DType::f32:
-      return 2e-6;
-    case DType::f16:
-      return 6e-4;  // half a unit in the last place is 4.9e-4
-    case DType::bf16:
-      return 4.5e-3;  // 3.9e-3
-    default:
-      return 0;
+    case DType::f64: return 1e-12;
+    case DType::f32: return 2e-6;
+    case DType::f16: return 6e-4;     // half a unit in the last place is 4.9e-4
+    case DType::bf16: return 4.5e-3;  // 3.9e-3
+    default: return 0;
   }
 }
 
 static std::string compare(const reference::Array& got, const reference::Array& want, double tolerance) {
   if (got.dtype != want.dtype) return fmt::format("expected {} but got {}", name(want.dtype), name(got.dtype));
-  if (got.shape != want.shape)
-    return fmt::format("expected shape {} but got {}", to_string(want.shape), to_string(got.shape));
+  if (got.shape != want.shape) return fmt::format("expected shape {} but got {}", to_string(want.shape), to_string(got.shape));
   if (got.values.size() != want.values.size()) return "expected as many elements as the shape says";
   for (std::size_t i = 0; i < got.values.size(); ++i) {
     const double g = got.values[i], w = want.values[i];
@@ -146,12 +136,9 @@ Tensor with_layout(const Tensor& x, Layout layout) {
     const auto count = static_cast<std::size_t>(numel(places) + 2 * margin);
     const auto storage = std::make_unique<T[]>(count);
     T guard{};
-    if constexpr (std::is_same_v<T, bool>)
-      guard = true;
-    else if constexpr (std::is_integral_v<T>)
-      guard = T(77);
-    else
-      guard = T(std::numeric_limits<float>::quiet_NaN());
+    if constexpr (std::is_same_v<T, bool>) guard = true;
+    else if constexpr (std::is_integral_v<T>) guard = T(77);
+    else guard = T(std::numeric_limits<float>::quiet_NaN());
     std::fill_n(storage.get(), count, guard);
     const std::vector<T> values = x.to_vector<T>();
     std::size_t next = 0;

@@ -43,17 +43,11 @@ void each(const Shape& shape, F f) {
 /// comparison's tolerance is one rounding of the op.
 inline double held(DType dtype, double value) {
   switch (dtype) {
-    case DType::boolean:
-      return value != 0;
-    case DType::u8:
-      return value - 256 * std::floor(value / 256);
-    case DType::i32:
-      return static_cast<double>(
-          static_cast<std::int32_t>(static_cast<std::uint32_t>(static_cast<std::int64_t>(value))));
-    case DType::i64:
-      return std::trunc(value);
-    default:
-      return value;
+    case DType::boolean: return value != 0;
+    case DType::u8: return value - 256 * std::floor(value / 256);
+    case DType::i32: return static_cast<double>(static_cast<std::int32_t>(static_cast<std::uint32_t>(static_cast<std::int64_t>(value))));
+    case DType::i64: return std::trunc(value);
+    default: return value;
   }
 }
 
@@ -93,8 +87,7 @@ inline Shape joint_shape(const Shape& a, const Shape& b) {
 
 template <class F>
 Array zip(const Array& a, const Array& b, DType dtype, F f) {
-  return make(joint_shape(a.shape, b.shape), dtype,
-              [&](const Shape& i) { return f(broadcast_at(a, i), broadcast_at(b, i)); });
+  return make(joint_shape(a.shape, b.shape), dtype, [&](const Shape& i) { return f(broadcast_at(a, i), broadcast_at(b, i)); });
 }
 
 inline Array reshaped(Array x, const Shape& shape) {

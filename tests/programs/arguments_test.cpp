@@ -12,8 +12,7 @@ TEST_CASE("Help is given for every subcommand") {
     CHECK(result.err.empty());
     CHECK(contains(result.out, "Subcommands:"));
   }
-  const std::map<std::string, std::string> options = {
-      {"train", "--use-fused-kernel"}, {"decode", "--model"}, {"score", "--hyp"}};
+  const std::map<std::string, std::string> options = {{"train", "--use-fused-kernel"}, {"decode", "--model"}, {"score", "--hyp"}};
   for (const auto& [command, option] : options) {
     const Result result = run(translate, {command, "--help"});
     CHECK(result.code == 0);
@@ -32,8 +31,7 @@ TEST_CASE("A mistake in the arguments is one line, and leaves nothing behind") {
       {{"train", "--dta", "x"}, "there is no option --dta; did you mean --data?"},
       {{"decode"}, "--model is required"},
       {{"decode", "--model", "nope", "extra"}, "unexpected argument extra"},
-      {{"decode", "--model", "nope", "--batch-size", "0"},
-       "--batch-size: expected a whole number from 1 to 1000000 but got 0"},
+      {{"decode", "--model", "nope", "--batch-size", "0"}, "--batch-size: expected a whole number from 1 to 1000000 but got 0"},
       {{"decode", "--model", "nope", "--threads", "0"}, "--threads: expected a whole number from 1"},
       {{"decode", "--model"}, "--model: expected a value"},
       {{"score", "--hyp", "x"}, "--ref is required"},
@@ -108,8 +106,7 @@ TEST_CASE("A GPU is asked for in vain where there is none") {
   setenv("CUDA_VISIBLE_DEVICES", "", 1);  // for the programs: this one has no need of a GPU
   const TempDirectory directory;
   check_refused(run(translate, train(directory / "data", directory / "run", {"--device", "cuda"})), "--device cuda: ");
-  check_refused(run(translate, {"decode", "--model", (directory / "run").string(), "--device", "cuda"}),
-                "--device cuda: ");
+  check_refused(run(translate, {"decode", "--model", (directory / "run").string(), "--device", "cuda"}), "--device cuda: ");
   check_refused(run(bench, {"step", "--device", "cuda"}), "--device cuda: ", "tern-bench");
   CHECK(directory.count() == 0);
   unsetenv("CUDA_VISIBLE_DEVICES");
@@ -156,7 +153,8 @@ TEST_CASE("The bench refuses what it cannot run") {
       {{"step", "--precision", "tf32", "--device", "cpu"}, "--precision tf32: "},
       {{"step", "--precision", "tf32x3", "--device", "cpu"}, "--precision tf32x3: "},
       {{"step", "--json", (directory / "no" / "x").string()}, "could not be opened"},
-      {{"ops", "--op", "softmax,foo"}, "--op: expected softmax, layernorm, rmsnorm, residual_layernorm, xent, linear_xent, adamw, grad_norm but got foo"},
+      {{"ops", "--op", "softmax,foo"},
+       "--op: expected softmax, layernorm, rmsnorm, residual_layernorm, xent, linear_xent, adamw, grad_norm but got foo"},
       {{"ops", "--op", ""}, "--op: expected softmax"},
       {{"ops", "--dtype", "fp8"}, "--dtype: expected fp32, bf16, fp16, fp64 but got fp8"},
       {{"ops", "--seconds", "0"}, "--seconds: "},
@@ -172,7 +170,8 @@ TEST_CASE("The bench refuses what it cannot run") {
 TEST_CASE("The bench measures single operators") {
   const TempDirectory directory;
   const fs::path file = directory / "ops.jsonl";
-  const Arguments arguments{"ops", "--op", "layernorm,adamw,grad_norm", "--dtype", "fp32", "--device", "cpu", "--seconds", "1e-6", "--json", file.string()};
+  const Arguments arguments{"ops",    "--op",       "layernorm,adamw,grad_norm", "--dtype", "fp32", "--device", "cpu", "--seconds", "1e-6",
+                            "--json", file.string()};
   const Result result = run(bench, arguments);
   INFO(result.err);
   REQUIRE(result.code == 0);
@@ -192,7 +191,8 @@ TEST_CASE("The bench measures single operators") {
 TEST_CASE("The bench measures the depthwise convolution") {
   const TempDirectory directory;
   const fs::path file = directory / "conv.jsonl";
-  const Result result = run(bench, {"conv1d", "--dtype", "fp32", "--taps", "3", "--device", "cpu", "--seconds", "1e-6", "--json", file.string()});
+  const Result result =
+      run(bench, {"conv1d", "--dtype", "fp32", "--taps", "3", "--device", "cpu", "--seconds", "1e-6", "--json", file.string()});
   INFO(result.err);
   REQUIRE(result.code == 0);
   CHECK(contains(result.out, "8192"));
@@ -206,8 +206,8 @@ TEST_CASE("The bench measures the depthwise convolution") {
 TEST_CASE("The bench counts a transformer's parts") {
   const TempDirectory directory;
   const fs::path file = directory / "count.jsonl";
-  const Result result = run(bench, {"count", "--batch", "16", "--length", "16384", "--width", "4096", "--heads", "32", "--bytes", "2", "--device-name",
-                                    "A100", "--device", "cpu", "--json", file.string()});
+  const Result result = run(bench, {"count", "--batch", "16", "--length", "16384", "--width", "4096", "--heads", "32", "--bytes", "2",
+                                    "--device-name", "A100", "--device", "cpu", "--json", file.string()});
   REQUIRE(result.code == 0);
   const std::vector<Json> rows = json_lines(file);
   REQUIRE(rows.size() == 8);

@@ -118,8 +118,7 @@ TEST_CASE("A config.json with absurd sizes takes no memory") {
     }
   }
   // In range each, and yet far more than the model's file holds.
-  for (const auto& [key, size] :
-       std::map<std::string, int>{{"width", 65536}, {"layers", 1024}, {"ff", 1048576}, {"length", 100000}}) {
+  for (const auto& [key, size] : std::map<std::string, int>{{"width", 65536}, {"layers", 1024}, {"ff", 1048576}, {"length", 100000}}) {
     run.write("config.json", config);
     run.set(key.c_str(), size);
     run.refused("model.safetensors: does not fit the model in config.json");
@@ -166,8 +165,7 @@ TEST_CASE("A model.safetensors of the wrong kind") {
   std::string renamed = model;
   renamed.replace(renamed.find("positions"), 9, "position5");
   run.write("model.safetensors", renamed);
-  run.refused(
-      "model.safetensors: does not fit the model: it lacks \"positions.weight\"; the model lacks \"position5.weight\"");
+  run.refused("model.safetensors: does not fit the model: it lacks \"positions.weight\"; the model lacks \"position5.weight\"");
   const float nan = std::nanf("");
   std::string poisoned = model;
   std::memcpy(poisoned.data() + 8 + header, &nan, sizeof nan);

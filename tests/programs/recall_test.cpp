@@ -31,10 +31,8 @@ std::vector<Json> losses(const fs::path& path) {
 }  // namespace
 
 TEST_CASE("Recall gives help for every subcommand") {
-  const std::map<std::string, std::string> options = {{"train", "quick 64, classic 256, mqar 64"},
-                                                      {"sweep", "--seeds"},
-                                                      {"plot", "--out"},
-                                                      {"hardcoded", "--vocab"}};
+  const std::map<std::string, std::string> options = {
+      {"train", "quick 64, classic 256, mqar 64"}, {"sweep", "--seeds"}, {"plot", "--out"}, {"hardcoded", "--vocab"}};
   for (const auto& [command, option] : options) {
     const Result result = run(recall, {command, "--help"});
     CHECK(result.code == 0);
@@ -185,12 +183,12 @@ TEST_CASE("Training stops at its target") {
 
 TEST_CASE("Two layers learn a small recall task in a second") {
   const TempDirectory directory;
-  const Result result =
-      run(recall, small(directory / "run", {"--pairs",          "12",   "--keys",           "4",    "--values",        "5",
-                                            "--width",          "32",   "--heads",          "1",    "--device",        "cpu",
-                                            "--train-examples", "4000", "--valid-examples", "300",  "--test-examples", "1000",
-                                            "--batch-size",     "32",   "--lr",             "0.004", "--epochs",       "10",
-                                            "--target",         "0.99"}));
+  const Result result = run(
+      recall,
+      small(directory / "run",
+            {"--pairs",  "12",    "--keys",           "4",    "--values",         "5",   "--width",         "32",   "--heads",      "1",
+             "--device", "cpu",   "--train-examples", "4000", "--valid-examples", "300", "--test-examples", "1000", "--batch-size", "32",
+             "--lr",     "0.004", "--epochs",         "10",   "--target",         "0.99"}));
   INFO(result.out << result.err);
   REQUIRE(result.code == 0);
   const Json summary = Json::parse(slurp(directory / "run" / "summary.json"));
@@ -227,11 +225,10 @@ TEST_CASE("A sweep writes a row a run, and pictures that plot draws again") {
   // Tables of several sweeps become one picture each task, and what they say together is printed.
   const std::string head = table.substr(0, table.find('\n') + 1);
   const std::string rest = ",50,1,1,1,1,1,";  // answers, losses, epochs, updates, seconds
-  spill(directory / "one.csv", head + "recall,1,64,2,102,50,1,9,0.27,0.26,0.28" + rest + "0,0\n" +
-                                   "recall,2,64,2,102,50,1,9,0.95,0.9,1" + rest + "1,1\n");
-  spill(directory / "two.csv", head + "recall,2,64,2,102,50,2,9,0.85,0.8,0.9" + rest + "0,0\n" +
-                                   "recall,3,64,2,102,50,1,9,0.99,0.98,1" + rest + "1,1\n" +
-                                   "mqar,2,64,2,64,4,1,9,1,0.9,1" + rest + "1,1\n");
+  spill(directory / "one.csv",
+        head + "recall,1,64,2,102,50,1,9,0.27,0.26,0.28" + rest + "0,0\n" + "recall,2,64,2,102,50,1,9,0.95,0.9,1" + rest + "1,1\n");
+  spill(directory / "two.csv", head + "recall,2,64,2,102,50,2,9,0.85,0.8,0.9" + rest + "0,0\n" + "recall,3,64,2,102,50,1,9,0.99,0.98,1" +
+                                   rest + "1,1\n" + "mqar,2,64,2,64,4,1,9,1,0.9,1" + rest + "1,1\n");
   const Result both = run(recall, {"plot", (directory / "one.csv").string(), (directory / "two.csv").string()});
   INFO(both.err << both.out);
   REQUIRE(both.code == 0);
@@ -256,6 +253,6 @@ TEST_CASE("Two layers with weights set by hand recall everything") {
   const Arguments drawn{"hardcoded", "--vocab", "10", "--length", "12", "--out", (directory / "maps").string()};
   REQUIRE(run(recall, drawn).code == 0);
   const std::string picture = slurp(directory / "maps" / "v10-n12-layer2.svg");
-  for (const char* part : {">Q<", ">K<", ">scores<", ">probabilities<", "12 x 32", ">k0<", ">=&gt;<", ">P<", ">T<",
-                           ">C<"}) CHECK(contains(picture, part));
+  for (const char* part : {">Q<", ">K<", ">scores<", ">probabilities<", "12 x 32", ">k0<", ">=&gt;<", ">P<", ">T<", ">C<"})
+    CHECK(contains(picture, part));
 }

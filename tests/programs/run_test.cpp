@@ -21,9 +21,7 @@ struct Trained {
     write_corpus(data);
     result = run(translate, train(data, path, more()));
   }
-  static Arguments more() {
-    return {"--updates", "90", "--epochs", "90", "--batch-size", "16", "--lr", "0.02", "--bleu-every", "5"};
-  }
+  static Arguments more() { return {"--updates", "90", "--epochs", "90", "--batch-size", "16", "--lr", "0.02", "--bleu-every", "5"}; }
   static const Trained& get() {
     static const Trained trained;
     return trained;
@@ -55,7 +53,8 @@ TEST_CASE("Fused kernels train as plain ones do") {
   std::vector<Json> logs[2];
   for (const bool fused : {false, true}) {
     const fs::path out = directory / (fused ? "fused" : "plain");
-    const Result result = run(translate, train(directory / "data", out, {"--updates", "20", "--batch-size", "16", "--use-fused-kernel", fused ? "True" : "False"}));
+    const Result result = run(translate, train(directory / "data", out,
+                                               {"--updates", "20", "--batch-size", "16", "--use-fused-kernel", fused ? "True" : "False"}));
     INFO(result.err);
     REQUIRE(result.code == 0);
     CHECK(contains(result.out, fused ? "fused kernels" : "plain kernels"));
@@ -80,7 +79,8 @@ TEST_CASE("16 bits train as fp32 does, and decode what training had") {
   for (const char* precision : {"fp32", "bf16", "fp16"}) {
     INFO(precision);
     const fs::path out = directory / precision;
-    const Result result = run(translate, train(directory / "data", out, {"--updates", "20", "--batch-size", "16", "--device", "cpu", "--precision", precision}));
+    const Result result = run(
+        translate, train(directory / "data", out, {"--updates", "20", "--batch-size", "16", "--device", "cpu", "--precision", precision}));
     INFO(result.err);
     REQUIRE(result.code == 0);
     CHECK(contains(result.out, std::string(", ") + precision + ", plain kernels"));
@@ -110,18 +110,16 @@ TEST_CASE("A training writes its five files") {
 
   std::vector<std::string> names;
   for (const auto& [name, content] : contents(run.path)) names.push_back(name);
-  CHECK(names ==
-        std::vector<std::string>{"config.json", "log.jsonl", "model.safetensors", "summary.json", "tokenizer.json"});
+  CHECK(names == std::vector<std::string>{"config.json", "log.jsonl", "model.safetensors", "summary.json", "tokenizer.json"});
 
-  const Json summary = Json::parse(slurp(run.path / "summary.json")),
-             config = Json::parse(slurp(run.path / "config.json"));
+  const Json summary = Json::parse(slurp(run.path / "summary.json")), config = Json::parse(slurp(run.path / "config.json"));
   CHECK(summary["preset"] == "quick");
   CHECK(summary["use_fused_kernel"] == (summary["device"] != "cpu"));
   CHECK(summary["device"].is_string());
   CHECK(summary["epochs"] == 30);
   CHECK(summary["updates"] == 90);
-  for (const char* key : {"params", "train_seconds", "tokens_per_second", "train_loss", "valid_loss", "valid_bleu",
-                          "test_bleu", "test_chrf"}) {
+  for (const char* key :
+       {"params", "train_seconds", "tokens_per_second", "train_loss", "valid_loss", "valid_bleu", "test_bleu", "test_chrf"}) {
     INFO(key);
     REQUIRE(summary[key].is_number());
     CHECK(summary[key] > 0);
@@ -178,10 +176,7 @@ TEST_CASE("Compressed data gives the same run") {
   fs::create_directory(directory / "data");
   for (const auto& [name, content] : contents(first.data)) {
     // "valid" may be called "val", and "test" may have a longer name.
-    const std::string stored = (name[0] == 'v'   ? "val"
-                                : name[1] == 'r' ? "train"
-                                                 : "test_2016") +
-                               name.substr(name.size() - 3);
+    const std::string stored = (name[0] == 'v' ? "val" : name[1] == 'r' ? "train" : "test_2016") + name.substr(name.size() - 3);
     spill(directory / "data" / (stored + ".gz"), gzip(content));
   }
   REQUIRE(run(translate, train(directory / "data", directory / "run", Trained::more())).code == 0);
@@ -197,8 +192,7 @@ TEST_CASE("decode gives what train scored") {
   CHECK(decoded.err.empty());
   CHECK(lines(decoded.out) == 12);
   spill(directory / "hyp", decoded.out);
-  const Result scored =
-      run(translate, {"score", "--json", "--hyp", directory / "hyp", "--ref", first.data / "test.en"});
+  const Result scored = run(translate, {"score", "--json", "--hyp", directory / "hyp", "--ref", first.data / "test.en"});
   REQUIRE(scored.code == 0);
   const Json score = Json::parse(scored.out), summary = Json::parse(slurp(first.path / "summary.json"));
   CHECK(score["bleu"] == summary["test_bleu"]);
@@ -276,8 +270,7 @@ TEST_CASE("A training without a standard output writes none into its files") {
 
 TEST_CASE("score refuses files that do not belong together") {
   const TempDirectory directory;
-  const std::string one = directory / "one", two = directory / "two", none = directory / "none",
-                    bad = directory / "bad";
+  const std::string one = directory / "one", two = directory / "two", none = directory / "none", bad = directory / "bad";
   spill(one, "a b c d\n");
   spill(two, "a b c d\ne\n");
   spill(none, "");
@@ -285,8 +278,7 @@ TEST_CASE("score refuses files that do not belong together") {
   const auto score = [&](const std::string& hyp, const std::string& ref) {
     return run(translate, {"score", "--json", "--hyp", hyp, "--ref", ref});
   };
-  check_refused(score(one, two),
-                "expected as many translations as references but got 1 in " + one + " and 2 in " + two);
+  check_refused(score(one, two), "expected as many translations as references but got 1 in " + one + " and 2 in " + two);
   check_refused(score(none, none), "none: expected at least one line");
   check_refused(score(bad, one), "bad:1: expected UTF-8");
   check_refused(score(one, directory / "nope"), "No such file or directory");
@@ -303,9 +295,8 @@ TEST_CASE("A loss that is not finite ends the training, and keeps the last good 
   const TempDirectory directory;
   write_corpus(directory / "data");
   // The rate rises until the weights overflow.
-  const Result result = run(
-      translate, train(directory / "data", directory / "run",
-                       {"--lr", "1e12", "--warmup", "20000", "--clip", "0", "--updates", "200", "--epochs", "200"}));
+  const Result result = run(translate, train(directory / "data", directory / "run",
+                                             {"--lr", "1e12", "--warmup", "20000", "--clip", "0", "--updates", "200", "--epochs", "200"}));
   INFO(result.err);
   CHECK(result.code == 1);
   CHECK(lines(result.err) == 1);
@@ -327,8 +318,8 @@ TEST_CASE("A run that is interrupted leaves whole files, and can be replaced") {
   const TempDirectory directory;
   write_corpus(directory / "data");
   const fs::path path = directory / "run";
-  const pid_t child = start(translate, train(directory / "data", path, {"--updates", "1000000", "--epochs", "1000000"}),
-                            "/dev/null", directory / "out", directory / "err");
+  const pid_t child = start(translate, train(directory / "data", path, {"--updates", "1000000", "--epochs", "1000000"}), "/dev/null",
+                            directory / "out", directory / "err");
   using namespace std::chrono_literals;
   for (int i = 0; i < 6000 && !fs::exists(path / "model.safetensors"); ++i) std::this_thread::sleep_for(10ms);
   std::this_thread::sleep_for(50ms);

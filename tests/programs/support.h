@@ -33,8 +33,8 @@ struct Result {
 };
 
 /// Starts a program; `out` and `err` are files.
-inline pid_t start(const std::string& program, const Arguments& arguments, const std::string& in,
-                   const std::string& out, const std::string& err) {
+inline pid_t start(const std::string& program, const Arguments& arguments, const std::string& in, const std::string& out,
+                   const std::string& err) {
   std::vector<char*> argv{const_cast<char*>(program.c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -74,8 +74,7 @@ inline Result shell(const std::string& script, const std::string& program, const
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// A mistake of the user's: exit code 2, and one line on stderr that begins with the program's name and says `part`.
-inline void check_refused(const Result& result, const std::string& part,
-                          const std::string& program = "tern-translate") {
+inline void check_refused(const Result& result, const std::string& part, const std::string& program = "tern-translate") {
   INFO("stderr: " << result.err);
   CHECK(result.code == 2);
   CHECK(result.err.rfind(program + ": ", 0) == 0);
@@ -89,8 +88,7 @@ inline void check_refused(const Result& result, const std::string& part,
 inline void write_corpus(const fs::path& directory, std::size_t train = 48) {
   const std::vector<std::pair<std::string, std::string>> nouns = {
       {"Hund", "dog"}, {"Mann", "man"}, {"Baum", "tree"}, {"Vogel", "bird"}, {"König", "king"}};
-  const std::vector<std::pair<std::string, std::string>> verbs = {
-      {"sieht", "sees"}, {"hört", "hears"}, {"kennt", "knows"}};
+  const std::vector<std::pair<std::string, std::string>> verbs = {{"sieht", "sees"}, {"hört", "hears"}, {"kennt", "knows"}};
   fs::create_directories(directory);
   std::size_t next = 0;
   for (const auto& [split, pairs] : std::map<std::string, std::size_t>{{"train", train}, {"valid", 8}, {"test", 12}}) {

@@ -13,8 +13,7 @@ namespace {
 
 /// The value of sign, exponent and mantissa fields, after IEEE 754: exponent 0 is subnormal, all ones infinite or NaN.
 double decoded(std::uint16_t bits, int mantissa_bits, int exponent_bits) {
-  const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1),
-            mantissa = bits & ((1 << mantissa_bits) - 1);
+  const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1), mantissa = bits & ((1 << mantissa_bits) - 1);
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const double sign = bits >> 15 ? -1 : 1, fraction = std::ldexp(mantissa, -mantissa_bits);
   if (exponent == (1 << exponent_bits) - 1) return mantissa ? std::nan("") : sign * INFINITY;
@@ -67,11 +66,9 @@ TEST_CASE("Every half is its fields' value as a float, and comes back") {
     h.bits = b.bits = static_cast<std::uint16_t>(i);
     const double want_h = decoded(h), want_b = decoded(b);
     const float got_h = h, got_b = b;
-    if (std::isnan(want_h) ? !std::isnan(got_h)
-                           : static_cast<double>(got_h) != want_h || std::signbit(got_h) != std::signbit(want_h))
+    if (std::isnan(want_h) ? !std::isnan(got_h) : static_cast<double>(got_h) != want_h || std::signbit(got_h) != std::signbit(want_h))
       FAIL_CHECK("f16 " << i << " is " << got_h);
-    if (std::isnan(want_b) ? !std::isnan(got_b)
-                           : static_cast<double>(got_b) != want_b || std::signbit(got_b) != std::signbit(want_b))
+    if (std::isnan(want_b) ? !std::isnan(got_b) : static_cast<double>(got_b) != want_b || std::signbit(got_b) != std::signbit(want_b))
       FAIL_CHECK("bf16 " << i << " is " << got_b);
     if (!std::isnan(want_h) && f16(got_h).bits != i) FAIL_CHECK("f16 " << i << " came back as " << f16(got_h).bits);
     if (!std::isnan(want_b) && bf16(got_b).bits != i) FAIL_CHECK("bf16 " << i << " came back as " << bf16(got_b).bits);
@@ -113,8 +110,7 @@ TEST_CASE("Floats round to the nearest half, ties to even") {
 TEST_CASE("Dtypes have sizes, names and C++ types") {
   CHECK(size_of(DType::f32) == 4);
   CHECK(size_of(DType::boolean) == 1);
-  for (DType dtype :
-       {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean}) {
+  for (DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean}) {
     dispatch_all(dtype, [&]<class T>() {
       CHECK(dtype_of<T> == dtype);
       CHECK(sizeof(T) == size_of(dtype));
@@ -122,13 +118,11 @@ TEST_CASE("Dtypes have sizes, names and C++ types") {
     CHECK(is_floating(dtype) == (name(dtype)[0] == 'f' || std::strcmp(name(dtype), "bf16") == 0));
   }
   CHECK(std::string(name(DType::boolean)) == "bool");
-  CHECK_THROWS_WITH(dispatch_floats(DType::i64, "gelu", []<class T>() {}),
-                    "[gelu] expected a floating dtype but got i64");
+  CHECK_THROWS_WITH(dispatch_floats(DType::i64, "gelu", []<class T>() {}), "[gelu] expected a floating dtype but got i64");
 }
 
 TEST_CASE("Promotion is the smallest dtype that holds both kinds") {
-  const std::vector<DType> all = {DType::f32, DType::f64, DType::f16, DType::bf16,
-                                  DType::i32, DType::i64, DType::u8,  DType::boolean};
+  const std::vector<DType> all = {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean};
   for (DType a : all) {
     CHECK(promote(a, a) == a);
     CHECK(promote(a, DType::boolean) == a);

@@ -8,10 +8,8 @@
 namespace tern {
 
 TEST_CASE("Tensors print their elements, dtype, shape and device") {
-  CHECK(to_string(Tensor::from(std::vector<float>{1, 2.5f, -3}, {3})) ==
-        "[ 1.0000,  2.5000, -3.0000]\nf32 (3,) on cpu");
-  CHECK(to_string(Tensor::from(std::vector<float>{1, 2, -3, 40}, {2, 2})) ==
-        "[[ 1.,  2.],\n [-3., 40.]]\nf32 (2, 2) on cpu");
+  CHECK(to_string(Tensor::from(std::vector<float>{1, 2.5f, -3}, {3})) == "[ 1.0000,  2.5000, -3.0000]\nf32 (3,) on cpu");
+  CHECK(to_string(Tensor::from(std::vector<float>{1, 2, -3, 40}, {2, 2})) == "[[ 1.,  2.],\n [-3., 40.]]\nf32 (2, 2) on cpu");
   CHECK(to_string(Tensor::from(std::vector<std::int64_t>{1, 20, -3}, {3})) == "[ 1, 20, -3]\ni64 (3,) on cpu");
   const bool truths[] = {true, false};
   CHECK(to_string(Tensor::from(std::span<const bool>(truths), {2})) == "[ true, false]\nbool (2,) on cpu");
@@ -53,8 +51,7 @@ TEST_CASE("Very small, very large and special numbers stay readable") {
   CHECK(to_string(Tensor::from(std::vector<double>{1e-8, 1}, {2})) == "[1.0000e-08, 1.0000e+00]\nf64 (2,) on cpu");
   CHECK(to_string(Tensor::from(std::vector<float>{1e8f, 2}, {2})) == "[1.0000e+08, 2.0000e+00]\nf32 (2,) on cpu");
   CHECK(to_string(Tensor::from(std::vector<float>{0.00025f, 0}, {2})) == "[2.5000e-04, 0.0000e+00]\nf32 (2,) on cpu");
-  CHECK(to_string(Tensor::from(std::vector<float>{INFINITY, -INFINITY, 1}, {3})) ==
-        "[ inf, -inf,   1.]\nf32 (3,) on cpu");
+  CHECK(to_string(Tensor::from(std::vector<float>{INFINITY, -INFINITY, 1}, {3})) == "[ inf, -inf,   1.]\nf32 (3,) on cpu");
   CHECK(to_string(zeros({2})) == "[0., 0.]\nf32 (2,) on cpu");
   CHECK(to_string(Tensor::from(std::vector<float>{0.5f, NAN}, {2})).find("nan") != std::string::npos);
 }

@@ -40,8 +40,7 @@ TEST_CASE("Philox gives the published words") {
   // Random123's kat_vectors, philox4x32 with 10 rounds.
   CHECK(words(0, 0, 0) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   CHECK(words(~0ull, ~0ull, ~0ull) == Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
-  CHECK(words(0x299f31d0a4093822, 0x85a308d3243f6a88, 0x0370734413198a2e) ==
-        Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+  CHECK(words(0x299f31d0a4093822, 0x85a308d3243f6a88, 0x0370734413198a2e) == Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
   static_assert(philox(0, 0).words[0] == 0x6627e8d5);
 }
 
@@ -78,8 +77,7 @@ TEST_CASE("A seed reproduces its numbers, another one does not, and draws differ
   CHECK(rand({10, 10}).to_vector<float>() == first);
   manual_seed(3);
   const auto wide = rand({100}, 0, 1, DType::f64).to_vector<double>();
-  CHECK(std::equal(wide.begin(), wide.end(), first.begin(),
-                   [](double a, float b) { return static_cast<float>(a) == b; }));
+  CHECK(std::equal(wide.begin(), wide.end(), first.begin(), [](double a, float b) { return static_cast<float>(a) == b; }));
 }
 
 TEST_CASE("Uniform numbers are uniform") {
@@ -126,8 +124,7 @@ TEST_CASE("Normal numbers are normal") {
   CHECK(static_cast<double>(within) / many == Approx(0.6827).margin(0.006));
   // Neighbours, which share a Box-Muller pair, do not depend on each other.
   double correlation = 0;
-  for (std::size_t i = 0; i + 1 < values.size(); i += 2)
-    correlation += (values[i] - 1) * (values[i + 1] - 1) / 9 / (many / 2.0);
+  for (std::size_t i = 0; i + 1 < values.size(); i += 2) correlation += (values[i] - 1) * (values[i + 1] - 1) / 9 / (many / 2.0);
   CHECK(std::abs(correlation) < 0.015);
 }
 

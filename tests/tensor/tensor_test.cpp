@@ -80,8 +80,7 @@ TEST_CASE("An undefined tensor answers with an error") {
 TEST_CASE("Sizes that do not fit in memory are errors") {
   constexpr std::int64_t large = std::int64_t(1) << 40;
   CHECK_THROWS_WITH(empty({2, -3}), "[empty] expected sizes >= 0 but got (2, -3)");
-  CHECK_THROWS_WITH(empty({large, large}),
-                    "[empty] expected a shape whose size fits in memory but got (1099511627776, 1099511627776)");
+  CHECK_THROWS_WITH(empty({large, large}), "[empty] expected a shape whose size fits in memory but got (1099511627776, 1099511627776)");
   CHECK_THROWS_AS(empty({std::numeric_limits<std::int64_t>::max()}), Error);
   CHECK_THROWS_AS(empty({large, large, 0}), Error);
   CHECK_THROWS_AS(empty(Shape::filled(8, 1000000000)), Error);
@@ -97,9 +96,8 @@ TEST_CASE("A window shares memory and is checked") {
   CHECK(x.as_strided({3}, {-4}, 11).to_vector<float>() == Floats{11, 7, 3});
   CHECK(x.as_strided({2, 2}, {0, 1}, 10).to_vector<float>() == Floats{10, 11, 10, 11});
   CHECK(x.as_strided({0}, {1}, 12).numel() == 0);
-  CHECK_THROWS_WITH(
-      x.as_strided({4}, {3}, 3),
-      "[as_strided] expected a window inside a storage of 12 elements but got shape (4,), strides (3,), offset 3");
+  CHECK_THROWS_WITH(x.as_strided({4}, {3}, 3),
+                    "[as_strided] expected a window inside a storage of 12 elements but got shape (4,), strides (3,), offset 3");
   CHECK_THROWS_AS(x.as_strided({13}, {1}, 0), Error);
   CHECK_THROWS_AS(x.as_strided({3}, {-4}, 7), Error);
   CHECK_THROWS_AS(x.as_strided({1}, {1}, -1), Error);

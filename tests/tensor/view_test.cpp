@@ -42,8 +42,7 @@ struct Dice {
 bool has_strides(const Offsets& places, const Shape& shape) {
   const Strides step = contiguous_strides(shape);
   Strides strides;
-  for (int d = 0; d < shape.size(); ++d)
-    strides.push_back(shape[d] > 1 ? places[static_cast<std::size_t>(step[d])] - places[0] : 0);
+  for (int d = 0; d < shape.size(); ++d) strides.push_back(shape[d] > 1 ? places[static_cast<std::size_t>(step[d])] - places[0] : 0);
   Shape index = Shape::filled(shape.size(), 0);
   for (std::int64_t place : places) {
     std::int64_t at = places[0];
@@ -83,12 +82,8 @@ TEST_CASE("reshape is a view exactly where strides allow it") {
     for (int edits = dice.roll(4); edits > 0 && x.dims() > 0; --edits) {
       const int dim = dice.roll(x.dims());
       switch (dice.roll(4)) {
-        case 0:
-          x = transpose(x, dim, dice.roll(x.dims()));
-          break;
-        case 1:
-          x = slice(x, dim, dice.roll(2), std::nullopt, 1 + dice.roll(2));
-          break;
+        case 0: x = transpose(x, dim, dice.roll(x.dims())); break;
+        case 1: x = slice(x, dim, dice.roll(2), std::nullopt, 1 + dice.roll(2)); break;
         case 2:
           if (x.dims() < 8) x = unsqueeze(x, dim);
           break;
@@ -102,14 +97,12 @@ TEST_CASE("reshape is a view exactly where strides allow it") {
       }
     }
     const Shape into = x.numel() == 0 ? Shape{3, 0, 2} : random_shape(x.numel(), dice);
-    INFO("seed " << seed << ": " << to_string(x.shape()) << " strides " << to_string(x.strides()) << " into "
-                 << to_string(into));
+    INFO("seed " << seed << ": " << to_string(x.shape()) << " strides " << to_string(x.strides()) << " into " << to_string(into));
     const Tensor y = reshape(x, into);
     if (y.shape() != into || y.to_vector<std::int32_t>() != x.to_vector<std::int32_t>()) FAIL_CHECK("other elements");
     if (x.numel() == 0) continue;
     const bool possible = has_strides(offsets(x), into);
-    if (shares(x, y) != possible)
-      FAIL_CHECK((possible ? "a copy where a view is possible" : "a view where none is possible"));
+    if (shares(x, y) != possible) FAIL_CHECK((possible ? "a copy where a view is possible" : "a view where none is possible"));
     (possible ? views : copies)++;
   }
   CHECK(views > 1000);
@@ -122,9 +115,7 @@ TEST_CASE("slice takes what Python's slices take") {
     for (std::int64_t stop = -9; stop <= 9; ++stop)
       for (std::int64_t step = 1; step <= 4; ++step) {
         std::vector<std::int32_t> want;
-        const auto bound = [](std::int64_t i) {
-          return std::min<std::int64_t>(std::max<std::int64_t>(i < 0 ? i + 7 : i, 0), 7);
-        };
+        const auto bound = [](std::int64_t i) { return std::min<std::int64_t>(std::max<std::int64_t>(i < 0 ? i + 7 : i, 0), 7); };
         for (std::int64_t i = bound(start); i < bound(stop); i += step)
           for (int column = 0; column < 2; ++column) want.push_back(static_cast<std::int32_t>(2 * i + column));
         const Tensor y = slice(x, 0, start, stop, step);

@@ -148,8 +148,7 @@ TEST_CASE("bucketed batches keep to the budget and lose nothing", "[text]") {
       cells += longest * static_cast<std::int64_t>(batch.size());
       CHECK((batch.size() == 1 || longest * static_cast<std::int64_t>(batch.size()) <= 512));
       CHECK((options.max_rows == 0 || batch.size() <= options.max_rows));
-      if (options.row_multiple > 1)
-        CHECK((batch.size() <= options.row_multiple || batch.size() % options.row_multiple == 0));
+      if (options.row_multiple > 1) CHECK((batch.size() <= options.row_multiple || batch.size() % options.row_multiple == 0));
     }
     std::sort(seen.begin(), seen.end());
     Order all(lengths.size());

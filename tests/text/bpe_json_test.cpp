@@ -38,8 +38,7 @@ TEST_CASE("a tokenizer survives the disk", "[text]") {
 
 TEST_CASE("loading reports what went wrong", "[text]") {
   const TempDir dir;
-  CHECK(message_of<DataError>([&] { Tokenizer::load(dir / "none.json"); }).find("none.json: could not be opened") !=
-        std::string::npos);
+  CHECK(message_of<DataError>([&] { Tokenizer::load(dir / "none.json"); }).find("none.json: could not be opened") != std::string::npos);
   CHECK_THROWS_AS(Tokenizer::load(dir.path()), DataError);
 }
 
@@ -54,27 +53,15 @@ TEST_CASE("a file that would encode differently is refused in one line", "[text]
   REQUIRE(error_of(good.dump()).empty());
   const std::vector<std::pair<const char*, std::function<void(Json&)>>> edits = {
       {"version", [](Json& j) { j["version"] = "2.0"; }},
-      {"truncation",
-       [](Json& j) {
-         j["truncation"] = {{"max_length", 10}};
-       }},
-      {"padding",
-       [](Json& j) {
-         j["padding"] = {{"pad_id", 2}};
-       }},
-      {"normalizer",
-       [](Json& j) {
-         j["normalizer"] = {{"type", "NFC"}};
-       }},
+      {"truncation", [](Json& j) { j["truncation"] = {{"max_length", 10}}; }},
+      {"padding", [](Json& j) { j["padding"] = {{"pad_id", 2}}; }},
+      {"normalizer", [](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }},
       {"pre_tokenizer", [](Json& j) { j["pre_tokenizer"] = nullptr; }},
       {"type", [](Json& j) { j["pre_tokenizer"]["type"] = "Whitespace"; }},
       {"add_prefix_space", [](Json& j) { j["pre_tokenizer"]["add_prefix_space"] = true; }},
       {"use_regex", [](Json& j) { j["pre_tokenizer"]["use_regex"] = false; }},
       {"trim_offsets", [](Json& j) { j["pre_tokenizer"]["trim_offsets"] = 1; }},
-      {"type",
-       [](Json& j) {
-         j["post_processor"] = {{"type", "TemplateProcessing"}};
-       }},
+      {"type", [](Json& j) { j["post_processor"] = {{"type", "TemplateProcessing"}}; }},
       {"decoder", [](Json& j) { j["decoder"] = nullptr; }},
       {"type", [](Json& j) { j["model"]["type"] = "Unigram"; }},
       {"dropout", [](Json& j) { j["model"]["dropout"] = 0.1; }},
@@ -100,22 +87,10 @@ TEST_CASE("a file that would encode differently is refused in one line", "[text]
       {"'a'", [](Json& j) { j["model"]["vocab"]["a"] = 259; }},
       {"each id once", [](Json& j) { j["model"]["vocab"]["a"] = 5; }},
       {"merges", [](Json& j) { j["model"]["merges"] = nullptr; }},
-      {"merge 0",
-       [](Json& j) {
-         j["model"]["merges"][0] = {"a", "nowhere"};
-       }},
-      {"merge 0",
-       [](Json& j) {
-         j["model"]["merges"][0] = {"a", "x"};
-       }},
-      {"merge 0",
-       [](Json& j) {
-         j["model"]["merges"][0] = {"a", "b", "c"};
-       }},
-      {"merge 0",
-       [](Json& j) {
-         j["model"]["merges"][0] = {"a", 1};
-       }},
+      {"merge 0", [](Json& j) { j["model"]["merges"][0] = {"a", "nowhere"}; }},
+      {"merge 0", [](Json& j) { j["model"]["merges"][0] = {"a", "x"}; }},
+      {"merge 0", [](Json& j) { j["model"]["merges"][0] = {"a", "b", "c"}; }},
+      {"merge 0", [](Json& j) { j["model"]["merges"][0] = {"a", 1}; }},
       {"merge 0", [](Json& j) { j["model"]["merges"][0] = "a b c"; }},
       {"merge 0", [](Json& j) { j["model"]["merges"][0] = "ab"; }},
       {"merge 0", [](Json& j) { j["model"]["merges"][0] = 7; }},
@@ -150,10 +125,9 @@ TEST_CASE("a file that would encode differently is refused in one line", "[text]
 
 TEST_CASE("a file that is not JSON, or too much of it, is refused", "[text]") {
   for (const std::string& text :
-       {std::string(), std::string("{"), std::string("null"), std::string("[]"), std::string("\xFF\xFE"),
-        std::string(1'000'000, '['), std::string("{\"model\":") + std::string(100'000, '['),
-        std::string(130 << 20, ' '), "{\"version\":\"" + std::string(5'000'000, 'x'), std::string("{\"a\":1e999}"),
-        std::string("{\"a\":\"\\ud800\"}")}) {
+       {std::string(), std::string("{"), std::string("null"), std::string("[]"), std::string("\xFF\xFE"), std::string(1'000'000, '['),
+        std::string("{\"model\":") + std::string(100'000, '['), std::string(130 << 20, ' '),
+        "{\"version\":\"" + std::string(5'000'000, 'x'), std::string("{\"a\":1e999}"), std::string("{\"a\":\"\\ud800\"}")}) {
     const std::string message = error_of(text);
     INFO(message);
     CHECK(message.rfind("t.json: expected ", 0) == 0);
@@ -179,20 +153,11 @@ TEST_CASE("no change of a few bytes crashes the reader", "[text]") {
     for (std::uint64_t n = 1 + random(3); n > 0; --n) {
       const std::size_t at = random(bad.size());
       switch (random(5)) {
-        case 0:
-          bad[at] = static_cast<char>(random(256));
-          break;
-        case 1:
-          bad.erase(at, 1 + random(40));
-          break;
-        case 2:
-          bad.insert(at, bad.substr(random(bad.size()), random(60)));
-          break;
-        case 3:
-          bad.resize(at + 1);
-          break;
-        default:
-          bad[at] = "{}[]\",:0-9e.\\"[random(13)];
+        case 0: bad[at] = static_cast<char>(random(256)); break;
+        case 1: bad.erase(at, 1 + random(40)); break;
+        case 2: bad.insert(at, bad.substr(random(bad.size()), random(60))); break;
+        case 3: bad.resize(at + 1); break;
+        default: bad[at] = "{}[]\",:0-9e.\\"[random(13)];
       }
     }
     try {

@@ -32,8 +32,7 @@ std::vector<std::string> strings(const Json& json) { return json.get<std::vector
 TEST_CASE("training gives Hugging Face's ids and merges", "[text]") {
   for (const Json& run : expected()["trainings"]) {
     const std::string corpus = run["corpus"].get<std::string>();
-    const std::vector<std::string> lines =
-        corpus == "nothing" ? std::vector<std::string>{} : strings(expected()[corpus]);
+    const std::vector<std::string> lines = corpus == "nothing" ? std::vector<std::string>{} : strings(expected()[corpus]);
     TrainOptions options;
     options.vocab_size = run["vocab_size"].get<std::size_t>();
     options.min_frequency = run["min_frequency"].get<std::uint64_t>();
@@ -169,11 +168,9 @@ TEST_CASE("encoding from several threads gives the same ids", "[text]") {
 TEST_CASE("arguments that make no sense are refused", "[text]") {
   CHECK_THROWS_AS(reference().decode(Ids{-1}), std::invalid_argument);
   CHECK_THROWS_AS(reference().decode(Ids{622}), std::invalid_argument);
-  CHECK(message_of<std::invalid_argument>([] { reference().id_to_token(622); }) ==
-        "[id_to_token] expected an id in [0, 622) but got 622");
+  CHECK(message_of<std::invalid_argument>([] { reference().id_to_token(622); }) == "[id_to_token] expected an id in [0, 622) but got 622");
   CHECK(reference().token_to_id("no such token") == std::nullopt);
-  for (const std::vector<std::string>& specials :
-       {std::vector<std::string>{""}, {"<a>", "<a>"}, {"\xFF"}, {std::string(2000, 'x')}}) {
+  for (const std::vector<std::string>& specials : {std::vector<std::string>{""}, {"<a>", "<a>"}, {"\xFF"}, {std::string(2000, 'x')}}) {
     TrainOptions options;
     options.special_tokens = specials;
     CHECK_THROWS_AS(Tokenizer::train({}, options), std::invalid_argument);

@@ -56,8 +56,7 @@ TEST_CASE("a file of several buffers reads the same plain and as gzip", "[text]"
   CHECK((read_lines(write(dir / "f.gz", gzip(content))) == expected));
   CHECK((read_lines(write(dir / "no-suffix", gzip(content))) == expected));
   const std::size_t half = content.size() / 2;  // two members and a padded end
-  CHECK((read_lines(write(dir / "m.gz", gzip(content.substr(0, half)) + gzip(content.substr(half)) +
-                                            std::string(99, '\0'))) == expected));
+  CHECK((read_lines(write(dir / "m.gz", gzip(content.substr(0, half)) + gzip(content.substr(half)) + std::string(99, '\0'))) == expected));
   CHECK(read_lines(write(dir / "e.gz", gzip(""))).empty());
 }
 
@@ -74,8 +73,8 @@ TEST_CASE("what is in a file is counted, with its first place", "[text]") {
   CHECK(report.empty.line == 2);
   CHECK(report.byte_order_marks.count == 1);
   const std::string a = (dir / "a").string();
-  CHECK(report.summary() == "1 file, 5 lines, 13 B; 2 CRLF (first " + a + ":3); 1 byte order mark (first " + a +
-                                ":1); 2 empty (first " + a + ":2)");
+  CHECK(report.summary() ==
+        "1 file, 5 lines, 13 B; 2 CRLF (first " + a + ":3); 1 byte order mark (first " + a + ":1); 2 empty (first " + a + ":2)");
   read_lines(write(dir / "b", "x\n"), {}, &report);
   CHECK(report.lines == 6);
   CHECK(report.files == 2);
@@ -88,8 +87,7 @@ TEST_CASE("bytes that are not text are errors with file, line and byte", "[text]
   CHECK(error_of(write(file, "\xEF\xBB\xBFq\xC3")) == file + ":1: expected UTF-8 but got byte 0xC3 at byte 5");
   CHECK(error_of(write(file, std::string("ok\n\nx\0y\n", 9))) == file + ":3: expected text but got a NUL at byte 2");
   CHECK(has(error_of(write(file, "a\n\xED\xA0\x80\n")), ":2: expected UTF-8"));
-  CHECK(error_of(write(dir / "g.gz", gzip("a\nb\xFE\n"))) ==
-        (dir / "g.gz").string() + ":2: expected UTF-8 but got byte 0xFE at byte 2");
+  CHECK(error_of(write(dir / "g.gz", gzip("a\nb\xFE\n"))) == (dir / "g.gz").string() + ":2: expected UTF-8 but got byte 0xFE at byte 2");
 }
 
 TEST_CASE("limits hold while the file streams in", "[text]") {
@@ -114,12 +112,10 @@ TEST_CASE("limits hold while the file streams in", "[text]") {
   options = {};
   options.max_file_bytes = 1'000'000;
   const std::string empty_lines = gzip(std::string(20'000'000, '\n'));
-  CHECK(has(error_of(write(dir / "bomb.gz", empty_lines), options),
-            "expected at most 1000000 bytes of text (max_file_bytes)"));
+  CHECK(has(error_of(write(dir / "bomb.gz", empty_lines), options), "expected at most 1000000 bytes of text (max_file_bytes)"));
   options = {};
   options.max_lines = 1000;
-  CHECK(has(error_of(write(dir / "bomb.gz", empty_lines), options),
-            "bomb.gz:1001: expected at most 1000 lines (max_lines)"));
+  CHECK(has(error_of(write(dir / "bomb.gz", empty_lines), options), "bomb.gz:1001: expected at most 1000 lines (max_lines)"));
   // Limits that do not limit must not wrap round.
   options.max_line_bytes = std::numeric_limits<std::size_t>::max();
   CHECK(read_lines(write(dir / "f", "abcdefgh\n"), options).size() == 1);
@@ -187,12 +183,10 @@ TEST_CASE("pairs are read from a data directory", "[text]") {
   CHECK(read_pairs(dir.path(), "test_2016", "de", "en").tgt == Lines{"y"});
   CHECK_THROWS_AS(read_pairs(dir.path(), "train", "de", "de"), std::invalid_argument);
 
-  const auto error = [&](const char* split) {
-    return message_of<DataError>([&] { read_pairs(dir.path(), split, "de", "en"); });
-  };
+  const auto error = [&](const char* split) { return message_of<DataError>([&] { read_pairs(dir.path(), split, "de", "en"); }); };
   write(dir / "val.en", "b\nc\nd\n");
-  CHECK(error("valid") == (dir / "val.de").string() + ": expected as many lines as " + (dir / "val.en").string() +
-                              " has but got 2 against 3");
+  CHECK(error("valid") ==
+        (dir / "val.de").string() + ": expected as many lines as " + (dir / "val.en").string() + " has but got 2 against 3");
   write(dir / "val.en", "");
   CHECK(error("valid") == (dir / "val.en").string() + ": expected at least one line but got an empty file");
   write(dir / "valid.de", "a\n");
@@ -202,8 +196,7 @@ TEST_CASE("pairs are read from a data directory", "[text]") {
   CHECK(has(error("dev"), "expected dev.de or dev.de.gz but got test_2016.de, test_2016.en"));
   write(dir / "train.de.gz", gzip("eins\n"));
   CHECK(has(error("train"), "expected either train.de or train.de.gz but got both"));
-  CHECK(has(message_of<DataError>([&] { read_pairs(dir / "nowhere", "train", "de", "en"); }),
-            "nowhere: could not be read"));
+  CHECK(has(message_of<DataError>([&] { read_pairs(dir / "nowhere", "train", "de", "en"); }), "nowhere: could not be read"));
 }
 
 TEST_CASE("words are counted and long pairs dropped", "[text]") {

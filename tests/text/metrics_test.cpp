@@ -56,8 +56,7 @@ TEST_CASE("BLEU and chrF equal sacreBLEU's", "[text]") {
 TEST_CASE("signatures say what was measured", "[text]") {
   const Lines one = {"The cat sat on the mat."};
   CHECK(bleu(one, one).signature() == "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:tern-0.1.0");
-  CHECK(bleu(one, one, {.lowercase = true}).signature() ==
-        "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:tern-0.1.0");
+  CHECK(bleu(one, one, {.lowercase = true}).signature() == "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:tern-0.1.0");
   CHECK(chrf(one, one).signature() == "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:tern-0.1.0");
   CHECK(format(bleu(one, one), 1) ==
         "BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:tern-0.1.0 = 100.0 100.0/100.0/100.0/100.0 "

@@ -32,8 +32,7 @@ class TempDir {
  public:
   TempDir() {
     static std::atomic<int> serial{0};
-    path_ = std::filesystem::temp_directory_path() /
-            ("tern-text-" + std::to_string(::getpid()) + "-" + std::to_string(serial++));
+    path_ = std::filesystem::temp_directory_path() / ("tern-text-" + std::to_string(::getpid()) + "-" + std::to_string(serial++));
     std::filesystem::create_directories(path_);
   }
   ~TempDir() {

@@ -34,8 +34,7 @@ TEST_CASE("ill-formed UTF-8 is found and replaced by maximal subparts", "[text]"
   CHECK(utf8_lossy("\xE2\x82\xE2\x82\xAC") == r + "\xE2\x82\xAC");
   CHECK(utf8_lossy("\xF8\x88\x80\x80\x80") == r + r + r + r + r);
   // The example of The Unicode Standard, table 3-8.
-  CHECK(utf8_lossy("\x61\xF1\x80\x80\xE1\x80\xC2\x62\x80\x63\x80\xBF\x64") ==
-        "a" + r + r + r + "b" + r + "c" + r + r + "d");
+  CHECK(utf8_lossy("\x61\xF1\x80\x80\xE1\x80\xC2\x62\x80\x63\x80\xBF\x64") == "a" + r + r + r + "b" + r + "c" + r + r + "d");
 }
 
 TEST_CASE("white space is Python's", "[text]") {
@@ -79,10 +78,7 @@ TEST_CASE("every code point has the class that the pre-tokeniser's definition gi
     for (auto c = classes[run].get<char32_t>(); c <= classes[run + 1].get<char32_t>(); ++c, ++seen) {
       std::string text;
       append_utf8(text, c);
-      const char* kind = count("a" + text) == 1   ? "L"
-                         : count("1" + text) == 1 ? "N"
-                         : count("." + text) == 2 ? "S"
-                                                  : "O";
+      const char* kind = count("a" + text) == 1 ? "L" : count("1" + text) == 1 ? "N" : count("." + text) == 2 ? "S" : "O";
       if (classes[run + 2] != kind) FAIL("U+" << std::hex << std::uint32_t(c) << " is " << kind);
     }
   }

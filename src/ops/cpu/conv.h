@@ -17,10 +17,10 @@ inline bool is_channels_last(const View& u) { return u.strides[1] != 1 || (u.str
 /// out[i] = bias[i] + sum over k of taps[k][i] rows[k][i] for n elements; for a run of one channel, of taps[k][0] and bias[0].
 template <class C>
 struct Taps {
-  const C* values;      ///< (K, pitch)
+  const C* values;  ///< (K, pitch)
   std::int64_t pitch;
   const C* bias;
-  std::int64_t count;   ///< K
+  std::int64_t count;  ///< K
 };
 template <class C>
 using Convolve = void (*)(const C* const* rows, const Taps<C>& taps, C* out, std::int64_t n);
@@ -73,12 +73,13 @@ template <class C>
 /// rows[r] = n elements, from channel c on, of position first + r of batch b, for r < count: where they lie, or in the buffer,
 /// `tile_channels` apart.
 template <class C, class S>
-void fetch_rows(const View& x, std::int64_t b, std::int64_t first, std::int64_t count, std::int64_t c, std::int64_t n, const C* zeros, C* buffer,
-                const C** rows) {
+void fetch_rows(const View& x, std::int64_t b, std::int64_t first, std::int64_t count, std::int64_t c, std::int64_t n, const C* zeros,
+                C* buffer, const C** rows) {
   for (std::int64_t r = 0; r < count; ++r) {
     const std::int64_t position = first + r;
     const bool is_inside = position >= 0 && position < x.shape[1];
-    rows[r] = is_inside ? load(x.as<const S>() + b * x.strides[0] + position * x.strides[1] + c * x.strides[2], x.strides[2], n, buffer + r * tile_channels)
+    rows[r] = is_inside ? load(x.as<const S>() + b * x.strides[0] + position * x.strides[1] + c * x.strides[2], x.strides[2], n,
+                               buffer + r * tile_channels)
                         : zeros;
   }
 }

@@ -78,38 +78,40 @@ void differentiate_channels_last(const DepthwiseConv1dGradArguments& a, const Pa
   const Convolve<C> convolve_row = convolve_for<C, true>(taps);
   parallel_units(parts.count() * runs, parts.size * std::min(channels, channels_at_once), stream_grain,
                  [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
-    C *const u_buffer = memory.data() + thread * rows_of_tile * tile_channels, *const g_buffer = u_buffer + u_rows * tile_channels;
-    C *const dz_buffer = g_buffer + g_rows * tile_channels, *const sums = dz_buffer + g_rows * tile_channels;
-    const C **const u = pointers.data() + thread * rows_of_tile, **const dz = u + u_rows;
-    for (std::int64_t unit = begin; unit < end; ++unit) {
-      const std::int64_t c = unit % runs * channels_at_once, part = unit / runs, b = parts.batch(part), n = std::min(channels_at_once, channels - c);
-      C* const totals = part_sums + part * (taps + 1) * channels + c;
-      for (std::int64_t k = 0; k <= taps; ++k) std::fill_n(totals + k * channels, n, C(0));
-      for (std::int64_t t = parts.begin(part); t < parts.end(part); t += tile_positions) {
-        const std::int64_t count = std::min(tile_positions, parts.end(part) - t);
-        fetch_rows<C, S>(a.u, b, t - halo, count + 2 * halo, c, n, zeros.data(), u_buffer, u);
-        fetch_rows<C, S>(a.g, b, t + a.left - halo, count + halo, c, n, zeros.data(), g_buffer, dz);
-        for (std::int64_t r = 0; a.silu && r < count + halo; ++r) {
-          if (dz[r] == zeros.data()) continue;
-          C* const z = dz_buffer + r * tile_channels;
-          convolve_row(u + r, forward.at(c), z, n);
-          through_silu(dz[r], z, z, n);
-          dz[r] = z;
-        }
-        for (std::int64_t r = 0; a.du.data && r < count; ++r) {
-          if (t + r < 0 || t + r >= a.du.shape[1]) continue;
-          S* const du = a.du.as<S>() + b * a.du.strides[0] + (t + r) * a.du.strides[1] + c * a.du.strides[2];
-          C* const out = target(du, a.du.strides[2], n, sums);
-          convolve_row(dz + r, backward.at(c), out, n);
-          store(out, du, a.du.strides[2], n);
-        }
-        if (!a.dw.data && !a.db.data) continue;
-        std::int64_t r = halo;
-        for (; r + 4 <= count + halo; r += 4) add_products<4>(dz + r, u + r, totals, channels, taps, n);
-        for (; r < count + halo; ++r) add_products<1>(dz + r, u + r, totals, channels, taps, n);
-      }
-    }
-  });
+                   C *const u_buffer = memory.data() + thread * rows_of_tile * tile_channels, *const g_buffer =
+                                                                                                  u_buffer + u_rows * tile_channels;
+                   C *const dz_buffer = g_buffer + g_rows * tile_channels, *const sums = dz_buffer + g_rows * tile_channels;
+                   const C **const u = pointers.data() + thread * rows_of_tile, **const dz = u + u_rows;
+                   for (std::int64_t unit = begin; unit < end; ++unit) {
+                     const std::int64_t c = unit % runs * channels_at_once, part = unit / runs, b = parts.batch(part),
+                                        n = std::min(channels_at_once, channels - c);
+                     C* const totals = part_sums + part * (taps + 1) * channels + c;
+                     for (std::int64_t k = 0; k <= taps; ++k) std::fill_n(totals + k * channels, n, C(0));
+                     for (std::int64_t t = parts.begin(part); t < parts.end(part); t += tile_positions) {
+                       const std::int64_t count = std::min(tile_positions, parts.end(part) - t);
+                       fetch_rows<C, S>(a.u, b, t - halo, count + 2 * halo, c, n, zeros.data(), u_buffer, u);
+                       fetch_rows<C, S>(a.g, b, t + a.left - halo, count + halo, c, n, zeros.data(), g_buffer, dz);
+                       for (std::int64_t r = 0; a.silu && r < count + halo; ++r) {
+                         if (dz[r] == zeros.data()) continue;
+                         C* const z = dz_buffer + r * tile_channels;
+                         convolve_row(u + r, forward.at(c), z, n);
+                         through_silu(dz[r], z, z, n);
+                         dz[r] = z;
+                       }
+                       for (std::int64_t r = 0; a.du.data && r < count; ++r) {
+                         if (t + r < 0 || t + r >= a.du.shape[1]) continue;
+                         S* const du = a.du.as<S>() + b * a.du.strides[0] + (t + r) * a.du.strides[1] + c * a.du.strides[2];
+                         C* const out = target(du, a.du.strides[2], n, sums);
+                         convolve_row(dz + r, backward.at(c), out, n);
+                         store(out, du, a.du.strides[2], n);
+                       }
+                       if (!a.dw.data && !a.db.data) continue;
+                       std::int64_t r = halo;
+                       for (; r + 4 <= count + halo; r += 4) add_products<4>(dz + r, u + r, totals, channels, taps, n);
+                       for (; r < count + halo; ++r) add_products<1>(dz + r, u + r, totals, channels, taps, n);
+                     }
+                   }
+                 });
 }
 
 template <class C>
@@ -131,7 +133,8 @@ void differentiate_channels_first(const DepthwiseConv1dGradArguments& a, const P
   const Scratch<double> sum_memory(threads * (taps + 1), a.u.stream);
   const Convolve<C> convolve_run = convolve_for<C, false>(taps);
   parallel_units(parts.count() * channels, parts.size, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
-    C *const u_buffer = memory.data() + thread * 4 * run_size, *const g_buffer = u_buffer + run_size, *const dz_buffer = g_buffer + run_size;
+    C *const u_buffer = memory.data() + thread * 4 * run_size, *const g_buffer = u_buffer + run_size,
+             *const dz_buffer = g_buffer + run_size;
     const C** const rows = pointers.data() + thread * taps;
     double* const totals = sum_memory.data() + thread * (taps + 1);
     for (std::int64_t unit = begin; unit < end; ++unit) {

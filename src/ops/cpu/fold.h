@@ -47,9 +47,9 @@ struct Smallest {
 
 /// The type to fold T in: sums and products of integers wrap, as only unsigned ones may, and truth values are bytes.
 template <class F, class T>
-using fold_t = typename std::conditional_t<
-    std::is_same_v<T, bool>, std::type_identity<std::uint8_t>,
-    std::conditional_t<std::is_integral_v<T> && F::wraps, std::make_unsigned<T>, std::type_identity<T>>>::type;
+using fold_t =
+    typename std::conditional_t<std::is_same_v<T, bool>, std::type_identity<std::uint8_t>,
+                                std::conditional_t<std::is_integral_v<T> && F::wraps, std::make_unsigned<T>, std::type_identity<T>>>::type;
 
 /// The fold of the lanes of a vector, by halves.
 template <class F, class T, int Bytes>
@@ -66,7 +66,8 @@ T fold_lanes(const T* lanes) {
   }
 }
 
-/// Folds as many whole vectors as [i, n) holds into result, and moves i past them. Interleaved accumulators hide the latency of an operation.
+/// Folds as many whole vectors as [i, n) holds into result, and moves i past them. Interleaved accumulators hide the latency of an
+/// operation.
 template <class F, class T, int Bytes, int Accumulators>
 [[gnu::always_inline]] inline void fold_vectors(const T* x, std::int64_t n, std::int64_t& i, T& result) {
   typedef T Vector __attribute__((vector_size(Bytes)));

@@ -188,7 +188,8 @@ constexpr std::int64_t packed_a_size(Sizes size) {
 }
 template <class T>
 constexpr std::int64_t packed_size(Sizes size) {
-  return packed_a_size<T>(size) + round_up(std::min(size.columns, block_columns), breadth<T>) * std::min(size.depth, block_depth) + lanes<T>;
+  return packed_a_size<T>(size) + round_up(std::min(size.columns, block_columns), breadth<T>) * std::min(size.depth, block_depth) +
+         lanes<T>;
 }
 
 /// c = alpha * a b, or added to c, on the calling thread. c's rows are contiguous; one stride of a and of b is 1. S is T or a 16-bit

@@ -20,8 +20,7 @@ void check_indices(const char* where, const View& index, std::int64_t size) {
   // Without an early exit the loop vectorises; the culprit is looked for only when there is one.
   bool all_inside = true;
   walk(loop, 0, loop.count, loop.count, [&](const std::int64_t* at, std::int64_t n) {
-    for (std::int64_t i = 0; i < n; ++i)
-      all_inside &= std::uint64_t(data[at[0] + i * loop.inner_stride(0)]) < std::uint64_t(size);
+    for (std::int64_t i = 0; i < n; ++i) all_inside &= std::uint64_t(data[at[0] + i * loop.inner_stride(0)]) < std::uint64_t(size);
   });
   if (all_inside) return;
   walk(loop, 0, loop.count, 1, [&](const std::int64_t* at, std::int64_t) {

@@ -15,9 +15,7 @@ namespace {
 
 /// Rows go from stage to stage together: the statistics of a single short row would keep what follows waiting.
 constexpr std::int64_t most_rows = 8;
-std::int64_t rows_in_group(std::int64_t columns) {
-  return columns > 0 ? std::clamp<std::int64_t>(2 * chunk / columns, 1, most_rows) : 1;
-}
+std::int64_t rows_in_group(std::int64_t columns) { return columns > 0 ? std::clamp<std::int64_t>(2 * chunk / columns, 1, most_rows) : 1; }
 
 /// Elements of a row's buffer: whole cache lines.
 std::int64_t padded(std::int64_t columns) { return (columns + 15) / 16 * 16; }
@@ -35,7 +33,9 @@ class Dropout {
  public:
   Dropout(double p, PhiloxState state)
       : bound_(std::uint32_t(std::ceil(std::clamp(p, 0.0, 1.0) * 0x1p24))),
-        keep_(1 - p), seed_(state.seed), position_(p > 0 ? state.offset + (state.base ? *state.base : 0) : 0) {}
+        keep_(1 - p),
+        seed_(state.seed),
+        position_(p > 0 ? state.offset + (state.base ? *state.base : 0) : 0) {}
 
   /// y[i] = x[i] / (1 - p), or 0, by the word of element first + i. y may be x.
   template <class C>
@@ -80,7 +80,9 @@ struct Moments {
   Moments() = default;
   /// mean: from `shift` on.
   Moments(C shift, double mean, double scale)
-      : center(static_cast<C>(shift + mean)), rest(static_cast<C>(((double(center) - shift) - mean) * scale)), rstd(static_cast<C>(scale)) {}
+      : center(static_cast<C>(shift + mean)),
+        rest(static_cast<C>(((double(center) - shift) - mean) * scale)),
+        rstd(static_cast<C>(scale)) {}
 };
 
 template <class C>
@@ -172,9 +174,7 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
 
 namespace {
 
-std::int64_t rows_in_part(std::int64_t rows) {
-  return std::max(std::clamp<std::int64_t>((rows + 31) / 32, 4, 32), (rows + 63) / 64);
-}
+std::int64_t rows_in_part(std::int64_t rows) { return std::max(std::clamp<std::int64_t>((rows + 31) / 32, 4, 32), (rows + 63) / 64); }
 
 /// A row of the backward pass: what it was normalized with, its gradients, and the means of h and h u.
 template <class C>

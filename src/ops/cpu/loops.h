@@ -133,8 +133,7 @@ Loop<N> make_loop(const Shape& shape, const Strides* const (&operands)[N], Order
   loop.count = sorted.count;
   for (int d = 0; d < sorted.dims; ++d) {
     bool merges = loop.dims > 0;
-    for (int k = 0; merges && k < N; ++k)
-      merges = loop.strides[loop.dims - 1][k] == sorted.strides[d][k] * sorted.shape[d];
+    for (int k = 0; merges && k < N; ++k) merges = loop.strides[loop.dims - 1][k] == sorted.strides[d][k] * sorted.shape[d];
     if (!merges) {
       loop.push(sorted.shape[d], sorted.strides[d]);
       continue;
@@ -214,8 +213,7 @@ inline void convert_run(const From* from, To* to, std::int64_t n) {
 #if defined(__F16C__) && defined(__AVX__)
   // The bit arithmetic of half.h has too many branches for the vectoriser; the processor has an instruction.
   if constexpr (std::is_same_v<From, f16> && std::is_same_v<To, float>) {
-    for (; i + 8 <= n; i += 8)
-      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
   } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, f16>) {
     for (; i + 8 <= n; i += 8)
       _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));

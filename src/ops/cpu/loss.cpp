@@ -7,8 +7,8 @@
 #include "ops/cpu/loops.h"
 #include "ops/cpu/vector_math.h"
 
-// Cross-entropy on the CPU, row by row in runs that stay in the first-level cache: a row's logsumexp and its loss are one reading of it, and
-// its gradient, made right after it, another one from the second-level cache.
+// Cross-entropy on the CPU, row by row in runs that stay in the first-level cache: a row's logsumexp and its loss are one reading of it,
+// and its gradient, made right after it, another one from the second-level cache.
 namespace tern::kernels {
 
 using namespace loops;
@@ -30,8 +30,12 @@ template <class C, class S>
 class Rows {
  public:
   Rows(const View& x, const TokenTargets& tokens)
-      : x_(x), targets_(tokens.targets.as<const std::int64_t>()), weights_(tokens.weights.as<const C>()), ignore_index_(tokens.ignore_index),
-        smooth_(C(tokens.smoothing)), sharp_(C(1 - tokens.smoothing)) {}
+      : x_(x),
+        targets_(tokens.targets.as<const std::int64_t>()),
+        weights_(tokens.weights.as<const C>()),
+        ignore_index_(tokens.ignore_index),
+        smooth_(C(tokens.smoothing)),
+        sharp_(C(1 - tokens.smoothing)) {}
 
   bool is_ignored(std::int64_t n) const { return targets_[n] == ignore_index_; }
 
@@ -133,7 +137,8 @@ void reduce_losses(Cpu, const View& losses, const TokenTargets& tokens, bool mea
       double sum = 0, weights = 0;
       for (std::int64_t n = 0; n < count; ++n) {
         sum += double(losses.as<const C>()[n]);
-        if (tokens.targets.as<const std::int64_t>()[n] != tokens.ignore_index) weights += tokens.weights.data ? double(tokens.weights.as<const C>()[n]) : 1;
+        if (tokens.targets.as<const std::int64_t>()[n] != tokens.ignore_index)
+          weights += tokens.weights.data ? double(tokens.weights.as<const C>()[n]) : 1;
       }
       *total.as<C>() = mean ? C(weights) : C(1);
       *value.as<C>() = mean ? C(sum / weights) : C(sum);

@@ -13,9 +13,9 @@ using gemm::Matrix;
 using gemm::Sizes;
 
 // Matrix products on the CPU: batches that share one b become rows of one product, a product with a single row or column becomes sums over
-// the other operand's memory, and all others go through the packed kernel of gemm.h, or, of bfloat16, through oneDNN where it is there. What is
-// shared among threads is the batch where it is long enough, else a grid of parts of c; neither changes the order in which an element is
-// summed.
+// the other operand's memory, and all others go through the packed kernel of gemm.h, or, of bfloat16, through oneDNN where it is there.
+// What is shared among threads is the batch where it is long enough, else a grid of parts of c; neither changes the order in which an
+// element is summed.
 
 namespace {
 
@@ -42,8 +42,13 @@ Batch make_batch(const View& a, const View& b, const View& c) {
     in_b.pop_back();
   }
   const Sizes size{c.shape[last - 1], c.shape[last], a.shape[last]};
-  Batch batch{size, make_loop<3>(shape, {&in_c, &in_a, &in_b}), a.strides[last - 1], a.strides[last],
-              b.strides[last - 1], b.strides[last], c.strides[last - 1]};
+  Batch batch{size,
+              make_loop<3>(shape, {&in_c, &in_a, &in_b}),
+              a.strides[last - 1],
+              a.strides[last],
+              b.strides[last - 1],
+              b.strides[last],
+              c.strides[last - 1]};
   // The stride of a dimension of size 1 may be anything; as 1, it keeps one stride of every matrix at 1.
   if (size.depth <= 1) batch.a_column = batch.b_row = 1;
   if (size.rows <= 1 && batch.a_column != 1) batch.a_row = 1;
@@ -178,7 +183,8 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
   const auto row_edge = [&](std::int64_t i) { return std::min(rows, gemm::round_up(rows * i / grid.row_parts, height)); };
   const auto column_edge = [&](std::int64_t j) { return std::min(columns, gemm::round_up(columns * j / grid.column_parts, breadth)); };
   // Rounding the edges may add a tile to a part.
-  const std::int64_t work_size = gemm::packed_size<C>({rows / grid.row_parts + 2 * height, columns / grid.column_parts + 2 * breadth, depth});
+  const std::int64_t work_size =
+      gemm::packed_size<C>({rows / grid.row_parts + 2 * height, columns / grid.column_parts + 2 * breadth, depth});
   const Scratch<C> work(work_size * threads, stream);
   const std::int64_t units = count * parts, at_once = std::max<std::int64_t>(1, units / (8 * threads));
   std::atomic<std::int64_t> taken = 0;
@@ -222,7 +228,8 @@ void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Writ
       tiled_products<C, S>(batch, a, b, batch.c_row, C(alpha), write == Write::accumulate, c.stream, place);
     } else {
       if constexpr (std::is_same_v<S, bf16>) {
-        const Matrix<const bf16> left{a.as<const bf16>(), batch.a_row, batch.a_column}, right{b.as<const bf16>(), batch.b_row, batch.b_column};
+        const Matrix<const bf16> left{a.as<const bf16>(), batch.a_row, batch.a_column},
+            right{b.as<const bf16>(), batch.b_row, batch.b_column};
         const bool add = write == Write::accumulate;
         if (batch.loop.count == 1 && onednn::multiply(batch.size, alpha, left, right, c.as<bf16>(), batch.c_row, add)) return;
       }

@@ -27,7 +27,8 @@ struct Library {
 
 template <class T>
 dnnl::memory memory_of(const dnnl::engine& engine, std::int64_t rows, std::int64_t columns, const gemm::Matrix<T>& matrix) {
-  const dnnl::memory::desc desc({rows, columns}, dnnl::memory::data_type::bf16, dnnl::memory::dims{matrix.row_stride, matrix.column_stride});
+  const dnnl::memory::desc desc({rows, columns}, dnnl::memory::data_type::bf16,
+                                dnnl::memory::dims{matrix.row_stride, matrix.column_stride});
   return dnnl::memory(desc, engine, const_cast<bf16*>(matrix.data));
 }
 
@@ -38,7 +39,8 @@ bool multiply(gemm::Sizes size, double alpha, const gemm::Matrix<const bf16>& a,
   constexpr std::int64_t worth_it = 1 << 20;  // multiplications: a call costs some 10 us
   if (size.rows * size.columns * size.depth < worth_it || !has_products()) return false;
   thread_local Library library;
-  const dnnl::memory left = memory_of(library.engine, size.rows, size.depth, a), right = memory_of(library.engine, size.depth, size.columns, b);
+  const dnnl::memory left = memory_of(library.engine, size.rows, size.depth, a),
+                     right = memory_of(library.engine, size.depth, size.columns, b);
   const dnnl::memory product = memory_of(library.engine, size.rows, size.columns, gemm::Matrix<bf16>{c, c_stride, 1});
   dnnl::post_ops after;
   dnnl::primitive_attr attributes;
@@ -60,7 +62,9 @@ bool multiply(gemm::Sizes size, double alpha, const gemm::Matrix<const bf16>& a,
 
 #else
 
-bool multiply(gemm::Sizes, double, const gemm::Matrix<const bf16>&, const gemm::Matrix<const bf16>&, bf16*, std::int64_t, bool) { return false; }
+bool multiply(gemm::Sizes, double, const gemm::Matrix<const bf16>&, const gemm::Matrix<const bf16>&, bf16*, std::int64_t, bool) {
+  return false;
+}
 
 #endif
 

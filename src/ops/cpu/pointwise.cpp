@@ -32,9 +32,7 @@ struct VectorSigmoid : functors::Sigmoid {
 };
 struct VectorGelu {
   float operator()(float x) const { return x * vector_math::normal_cdf(x); }
-  float grad(float x, float) const {
-    return vector_math::normal_cdf(x) + x * 0.398942280f * vector_math::exp(-0.5f * x * x);
-  }
+  float grad(float x, float) const { return vector_math::normal_cdf(x) + x * 0.398942280f * vector_math::exp(-0.5f * x * x); }
 };
 struct VectorGeluTanh {
   float operator()(float x) const { return 0.5f * x * (1.0f + vector_math::tanh(functors::GeluTanh::inner(x))); }
@@ -71,8 +69,8 @@ auto form(F f) {
 /// Functors that divide or take a root of integers have no meaning; they are not compiled.
 template <class T, class F>
 constexpr bool serves = std::is_floating_point_v<T> || std::is_same_v<F, functors::Neg> || std::is_same_v<F, functors::Abs> ||
-                        std::is_same_v<F, functors::Sign> || std::is_same_v<F, functors::Square> ||
-                        std::is_same_v<F, functors::Relu> || std::is_same_v<F, functors::Clamp>;
+                        std::is_same_v<F, functors::Sign> || std::is_same_v<F, functors::Square> || std::is_same_v<F, functors::Relu> ||
+                        std::is_same_v<F, functors::Clamp>;
 
 template <class T>
 [[gnu::flatten]] void unary_block(Unary f, UnaryParams params, const T* x, T* y, std::int64_t n) {
@@ -122,8 +120,8 @@ const Strides& strides_of(const Operand& operand, const View& y, Strides& zeros)
   return zeros;
 }
 
-/// An operand's elements as contiguous C, run by run. Numbers, and elements that are broadcast along the runs of a whole walk, fill the buffer
-/// but once.
+/// An operand's elements as contiguous C, run by run. Numbers, and elements that are broadcast along the runs of a whole walk, fill the
+/// buffer but once.
 template <class C, class S>
 class Source {
  public:
@@ -209,9 +207,7 @@ void unary_grad(Cpu, Unary f, const View& g, const View& x, const View& y, const
       alignas(64) C buffers[3][chunk];
       alignas(64) C result[chunk];
       walk(loop, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
-        const auto in = [&](const View& view, int k) {
-          return load(view.as<const S>() + at[k], loop.inner_stride(k), n, buffers[k - 1]);
-        };
+        const auto in = [&](const View& view, int k) { return load(view.as<const S>() + at[k], loop.inner_stride(k), n, buffers[k - 1]); };
         S* to = dx.as<S>() + at[0];
         C* out = target(to, loop.inner_stride(0), n, result);
         unary_grad_block<C>(f, params, in(g, 1), in(x, 2), in(y, 3), out, n);
@@ -227,9 +223,8 @@ void binary(Cpu, Binary f, const Operand& a, const Operand& b, const View& y) {
   dispatch_numbers(y.dtype, "binary", [&]<class S>() {
     using C = compute_t<S>;
     const std::int64_t grain = f == Binary::pow ? function_grain : stream_grain;
-    binary_walk<C, S, S>(a, squares ? a : b, y, grain, [&](const C* p, const C* q, C* out, std::int64_t n) {
-      binary_block<C>(squares ? Binary::mul : f, p, q, out, n);
-    });
+    binary_walk<C, S, S>(a, squares ? a : b, y, grain,
+                         [&](const C* p, const C* q, C* out, std::int64_t n) { binary_block<C>(squares ? Binary::mul : f, p, q, out, n); });
   });
 }
 

@@ -17,9 +17,8 @@ template <class Key>
 Ranked<Key>* radix_sort(Ranked<Key>* entries, Ranked<Key>* spare, std::int64_t n) {
   // The histograms of all digits cost as much as sorting a few hundred entries by comparison.
   if (n < 256) {
-    std::sort(entries, entries + n, [](const Ranked<Key>& a, const Ranked<Key>& b) {
-      return a.key != b.key ? a.key < b.key : a.position < b.position;
-    });
+    std::sort(entries, entries + n,
+              [](const Ranked<Key>& a, const Ranked<Key>& b) { return a.key != b.key ? a.key < b.key : a.position < b.position; });
     return entries;
   }
   constexpr int digits = sizeof(Key), base = 256;

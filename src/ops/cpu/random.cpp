@@ -17,7 +17,7 @@ constexpr std::int64_t blocks_per_chunk = chunk / 4;
 
 /// words[w][b] = word w of the block at position + b.
 [[gnu::flatten, gnu::noinline]] void philox_blocks(std::uint64_t seed, std::uint64_t position, std::int64_t count,
-                                                    std::uint32_t (*words)[blocks_per_chunk]) {
+                                                   std::uint32_t (*words)[blocks_per_chunk]) {
 #pragma omp simd
   for (std::int64_t b = 0; b < count; ++b) {
     const PhiloxBlock block = philox(seed, position + std::uint64_t(b));
@@ -59,9 +59,7 @@ void map_words(const View& y, PhiloxState state, F&& f) {
 }
 
 /// unit_float(word) < probability holds where word >> 8 is below this, exactly.
-std::uint32_t threshold(double probability) {
-  return std::uint32_t(std::ceil(std::min(std::max(0.0, probability), 1.0) * 0x1p24));
-}
+std::uint32_t threshold(double probability) { return std::uint32_t(std::ceil(std::min(std::max(0.0, probability), 1.0) * 0x1p24)); }
 
 /// Both halves of Box-Muller for n blocks, into z[w][b].
 void box_muller(const std::uint32_t (*words)[blocks_per_chunk], std::int64_t n, float (*z)[blocks_per_chunk]) {

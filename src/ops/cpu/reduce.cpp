@@ -30,7 +30,9 @@ struct Fold {
 };
 
 template <class F, class C>
-constexpr Fold<C> fold_of() { return {F::template identity<C>(), fold_run<F, C>, fold_columns<F, C>}; }
+constexpr Fold<C> fold_of() {
+  return {F::template identity<C>(), fold_run<F, C>, fold_columns<F, C>};
+}
 
 template <class C>
 Fold<C> fold_for(Reduce f) {
@@ -111,7 +113,8 @@ Plan make_plan(const View& x, const View& y, bool may_part) {
   }
   Plan plan{make_loop<2>(kept_shape, {&x_kept, &y_kept}), make_loop<1>(reduced_shape, {&x_reduced})};
   const auto step = [](std::int64_t stride) { return stride == 0 ? std::numeric_limits<std::int64_t>::max() : std::abs(stride); };
-  plan.by_columns = plan.reduced.count == 1 || (plan.kept.count > 1 && step(plan.kept.inner_stride(0)) < step(plan.reduced.inner_stride(0)));
+  plan.by_columns =
+      plan.reduced.count == 1 || (plan.kept.count > 1 && step(plan.kept.inner_stride(0)) < step(plan.reduced.inner_stride(0)));
   if (plan.kept.count == 0) return plan;
   // Wide blocks read long stretches of memory; even ones share well.
   constexpr std::int64_t widest = 8192;
@@ -215,43 +218,47 @@ void reduce_as(const Fold<C>& fold, const View& x, const View& y, double scale) 
 
 /// Subtracting an infinite maximum would give NaN; without it the sum is 0 or infinite, and so is its logarithm.
 template <class C>
-C finite_or_zero(C maximum) { return std::abs(maximum) <= std::numeric_limits<C>::max() ? maximum : C(0); }
+C finite_or_zero(C maximum) {
+  return std::abs(maximum) <= std::numeric_limits<C>::max() ? maximum : C(0);
+}
 
 template <class S, class C>
 void logsumexp(const View& x, const View& y) {
   const Plan plan = make_plan(x, y, false);
   const Fold<C> largest = fold_of<Largest, C>(), sum = fold_of<Sum, C>();
-  const std::int64_t y_stride = plan.kept.inner_stride(1), x_stride = plan.kept.inner_stride(0), reduced_stride = plan.reduced.inner_stride(0);
+  const std::int64_t y_stride = plan.kept.inner_stride(1), x_stride = plan.kept.inner_stride(0),
+                     reduced_stride = plan.reduced.inner_stride(0);
   const Scratch<C> memory(omp_get_max_threads() * Workspace<C>::size(plan), y.stream);
-  parallel_units(plan.blocks, plan.reduced.count * plan.width, function_grain, [&](std::int64_t first, std::int64_t last, std::int64_t thread) {
-    const Workspace<C> work(plan, memory.data() + thread * Workspace<C>::size(plan));
-    walk_blocks(plan, first, last, [&](std::int64_t x_at, std::int64_t y_at, std::int64_t width) {
-      const S* const from = x.as<const S>() + x_at;
-      const C* const maxima = fold_part(plan, largest, from, width, 0, plan.reduced.count, work);
-      C* const shift = work.shift;
-      for (std::int64_t i = 0; i < width; ++i) shift[i] = finite_or_zero(maxima[i]);
-      Cascade<C> cascade(sum, work.levels, width);
-      walk(plan.reduced, 0, plan.reduced.count, plan.by_columns ? 1 : chunk, [&](const std::int64_t* at, std::int64_t n) {
-        C* const e = work.exponentials;
-        if (plan.by_columns) {
-          const C* row = load(from + at[0], x_stride, width, work.row);
+  parallel_units(plan.blocks, plan.reduced.count * plan.width, function_grain,
+                 [&](std::int64_t first, std::int64_t last, std::int64_t thread) {
+                   const Workspace<C> work(plan, memory.data() + thread * Workspace<C>::size(plan));
+                   walk_blocks(plan, first, last, [&](std::int64_t x_at, std::int64_t y_at, std::int64_t width) {
+                     const S* const from = x.as<const S>() + x_at;
+                     const C* const maxima = fold_part(plan, largest, from, width, 0, plan.reduced.count, work);
+                     C* const shift = work.shift;
+                     for (std::int64_t i = 0; i < width; ++i) shift[i] = finite_or_zero(maxima[i]);
+                     Cascade<C> cascade(sum, work.levels, width);
+                     walk(plan.reduced, 0, plan.reduced.count, plan.by_columns ? 1 : chunk, [&](const std::int64_t* at, std::int64_t n) {
+                       C* const e = work.exponentials;
+                       if (plan.by_columns) {
+                         const C* row = load(from + at[0], x_stride, width, work.row);
 #pragma omp simd
-          for (std::int64_t i = 0; i < width; ++i) e[i] = exp_of(row[i] - shift[i]);
-          cascade.add(e);
-        } else {
-          const C* row = load(from + at[0], reduced_stride, n, work.row);
-          const C one_shift = shift[0];
+                         for (std::int64_t i = 0; i < width; ++i) e[i] = exp_of(row[i] - shift[i]);
+                         cascade.add(e);
+                       } else {
+                         const C* row = load(from + at[0], reduced_stride, n, work.row);
+                         const C one_shift = shift[0];
 #pragma omp simd
-          for (std::int64_t i = 0; i < n; ++i) e[i] = exp_of(row[i] - one_shift);
-          const C value = sum.block(e, n);
-          cascade.add(&value);
-        }
-      });
-      C* const sums = cascade.finish();
-      for (std::int64_t i = 0; i < width; ++i) sums[i] = shift[i] + std::log(sums[i]);
-      store(sums, y.as<S>() + y_at, width == 1 ? 1 : y_stride, width);
-    });
-  });
+                         for (std::int64_t i = 0; i < n; ++i) e[i] = exp_of(row[i] - one_shift);
+                         const C value = sum.block(e, n);
+                         cascade.add(&value);
+                       }
+                     });
+                     C* const sums = cascade.finish();
+                     for (std::int64_t i = 0; i < width; ++i) sums[i] = shift[i] + std::log(sums[i]);
+                     store(sums, y.as<S>() + y_at, width == 1 ? 1 : y_stride, width);
+                   });
+                 });
 }
 
 }  // namespace
@@ -352,7 +359,8 @@ void cumsum(Cpu, const View& x, const View& y, int dim, bool reverse) {
         }
         std::fill_n(sums, n, C(0));
         for (std::int64_t r = 0; r < length; ++r, from += x_step, to += y_step)
-          for (std::int64_t i = 0; i < n; ++i) to[i * loop.inner_stride(0)] = convert<S>(sums[i] += convert<C>(from[i * loop.inner_stride(1)]));
+          for (std::int64_t i = 0; i < n; ++i)
+            to[i * loop.inner_stride(0)] = convert<S>(sums[i] += convert<C>(from[i * loop.inner_stride(1)]));
       });
     });
   });

@@ -42,7 +42,9 @@ constexpr std::int64_t lanes = vector_bytes / int(sizeof(C));
 
 /// Rows are computed in whole vectors: what stands past their end is hidden, and dropped.
 template <class C>
-constexpr std::int64_t whole_vectors(std::int64_t n) { return (n + lanes<C> - 1) / lanes<C> * lanes<C>; }
+constexpr std::int64_t whole_vectors(std::int64_t n) {
+  return (n + lanes<C> - 1) / lanes<C> * lanes<C>;
+}
 
 /// The first n elements of a row with their padding; -inf in hidden columns, and past the end up to a whole vector. x may be scores.
 template <class C>
@@ -110,7 +112,7 @@ template <class C>
 struct Row {
   std::int64_t limit;  ///< columns that may be visible
   const C* padding;
-  C* buffer;           ///< `limit` elements in whole vectors
+  C* buffer;  ///< `limit` elements in whole vectors
   C top;
   double total;
 };

@@ -12,10 +12,18 @@ namespace {
 
 template <int Bytes>
 struct UnsignedOf;
-template <> struct UnsignedOf<1> { using type = std::uint8_t; };
-template <> struct UnsignedOf<2> { using type = std::uint16_t; };
-template <> struct UnsignedOf<4> { using type = std::uint32_t; };
-template <> struct UnsignedOf<8> { using type = std::uint64_t; };
+template <> struct UnsignedOf<1> {
+  using type = std::uint8_t;
+};
+template <> struct UnsignedOf<2> {
+  using type = std::uint16_t;
+};
+template <> struct UnsignedOf<4> {
+  using type = std::uint32_t;
+};
+template <> struct UnsignedOf<8> {
+  using type = std::uint64_t;
+};
 
 /// An unsigned number that orders as the value does: NaN is largest, whatever its bits; the zeros are equal.
 template <class S>

@@ -34,6 +34,7 @@ void flash_attention(Cuda, const View& qkv, const Attention& attention, const Vi
 
 /// dqkv from g, the gradient of y; with y and log_sums as forward has left them. The same bits in every run.
 inline void flash_attention_grad(Cpu, const View&, const View&, const View&, const View&, const Attention&, const View&) {}
-void flash_attention_grad(Cuda, const View& qkv, const View& y, const View& log_sums, const View& g, const Attention& attention, const View& dqkv);
+void flash_attention_grad(Cuda, const View& qkv, const View& y, const View& log_sums, const View& g, const Attention& attention,
+                          const View& dqkv);
 
 }  // namespace tern::kernels

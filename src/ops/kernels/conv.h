@@ -11,7 +11,7 @@ struct DepthwiseConv1dArguments {
   View u, w, bias;
   std::int64_t left = 0;
   bool silu = false;
-  View y;         ///< written
+  View y;  ///< written
 };
 void depthwise_conv1d(Cpu, const DepthwiseConv1dArguments& arguments);
 void depthwise_conv1d(Cuda, const DepthwiseConv1dArguments& arguments);

@@ -13,8 +13,8 @@ inline bool has_embed(Cuda, std::int64_t count, std::int64_t width) { return wid
 inline void embed(Cpu, const View&, const View&, const View&, double, PhiloxState, const View&) {}
 void embed(Cuda, const View& table, const View& positions, const View& ids, double p, PhiloxState draws, const View& y);
 
-/// dsum (B, T, D) = dropout(g), the gradient of the sum; dsum is aligned and may be g; it is not written where p = 0. dpositions (T, D) += its sum over
-/// the batch, in ascending order, before rounding; without data for none.
+/// dsum (B, T, D) = dropout(g), the gradient of the sum; dsum is aligned and may be g; it is not written where p = 0. dpositions (T, D) +=
+/// its sum over the batch, in ascending order, before rounding; without data for none.
 inline void embed_grad(Cpu, const View&, double, PhiloxState, const View&, const View&) {}
 void embed_grad(Cuda, const View& g, double p, PhiloxState draws, const View& dsum, const View& dpositions);
 

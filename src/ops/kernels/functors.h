@@ -104,13 +104,20 @@ struct Clamp {
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return double(x) >= low && double(x) <= high ? T(1) : T(0); }
 };
 
-struct Add { template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(a + b); } };
-struct Sub { template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(a - b); } };
-struct Mul { template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(a * b); } };
+struct Add {
+  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(a + b); }
+};
+struct Sub {
+  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(a - b); }
+};
+struct Mul {
+  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(a * b); }
+};
 struct Div {
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const {
     // Integers: by zero gives 0, and by -1 is a negation that may wrap, where the processor would trap on the smallest number.
-    if constexpr (std::is_integral_v<T>) return b == T(0) ? T(0) : b == T(-1) && std::is_signed_v<T> ? T(T(0) - std::make_unsigned_t<T>(a)) : T(a / b);
+    if constexpr (std::is_integral_v<T>)
+      return b == T(0) ? T(0) : b == T(-1) && std::is_signed_v<T> ? T(T(0) - std::make_unsigned_t<T>(a)) : T(a / b);
     else return a / b;
   }
 };
@@ -125,15 +132,31 @@ struct Pow {
     } else return std::pow(a, b);
   }
 };
-struct Minimum { template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return a != a || a < b ? a : b; } };
-struct Maximum { template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return a != a || a > b ? a : b; } };
+struct Minimum {
+  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return a != a || a < b ? a : b; }
+};
+struct Maximum {
+  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return a != a || a > b ? a : b; }
+};
 
-struct Eq { template <class T> TERN_HOST_DEVICE bool operator()(T a, T b) const { return a == b; } };
-struct Ne { template <class T> TERN_HOST_DEVICE bool operator()(T a, T b) const { return a != b; } };
-struct Lt { template <class T> TERN_HOST_DEVICE bool operator()(T a, T b) const { return a < b; } };
-struct Le { template <class T> TERN_HOST_DEVICE bool operator()(T a, T b) const { return a <= b; } };
-struct Gt { template <class T> TERN_HOST_DEVICE bool operator()(T a, T b) const { return a > b; } };
-struct Ge { template <class T> TERN_HOST_DEVICE bool operator()(T a, T b) const { return a >= b; } };
+struct Eq {
+  template <class T> TERN_HOST_DEVICE bool operator()(T a, T b) const { return a == b; }
+};
+struct Ne {
+  template <class T> TERN_HOST_DEVICE bool operator()(T a, T b) const { return a != b; }
+};
+struct Lt {
+  template <class T> TERN_HOST_DEVICE bool operator()(T a, T b) const { return a < b; }
+};
+struct Le {
+  template <class T> TERN_HOST_DEVICE bool operator()(T a, T b) const { return a <= b; }
+};
+struct Gt {
+  template <class T> TERN_HOST_DEVICE bool operator()(T a, T b) const { return a > b; }
+};
+struct Ge {
+  template <class T> TERN_HOST_DEVICE bool operator()(T a, T b) const { return a >= b; }
+};
 
 /// Calls visit with the functor that an enumerator names: the one place where the two meet.
 template <class F>

@@ -35,8 +35,15 @@ struct GradientFactor {
   double max_norm, growth, backoff, interval;
 
   explicit GradientFactor(const GradientFactorArguments& a)
-      : norm(a.norm.as<float>()), factor(a.factor.as<float>()), scale(a.loss.scale.as<float>()), clean_steps(a.loss.clean_steps.as<float>()),
-        advance(a.loss.advance.as<float>()), max_norm(a.max_norm), growth(a.loss.growth), backoff(a.loss.backoff), interval(a.loss.interval) {}
+      : norm(a.norm.as<float>()),
+        factor(a.factor.as<float>()),
+        scale(a.loss.scale.as<float>()),
+        clean_steps(a.loss.clean_steps.as<float>()),
+        advance(a.loss.advance.as<float>()),
+        max_norm(a.max_norm),
+        growth(a.loss.growth),
+        backoff(a.loss.backoff),
+        interval(a.loss.interval) {}
 
   TERN_HOST_DEVICE void operator()(double sum) const {
     const double loss_scale = scale ? *scale : 1.0, length = std::sqrt(sum) / loss_scale;

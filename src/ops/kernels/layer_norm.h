@@ -13,15 +13,15 @@ namespace tern::kernels {
 /// there, is what the row is made of; draws are as kernels::dropout's.
 struct LayerNormArguments {
   View x;
-  View gamma, beta;     ///< absent: 1 and 0
+  View gamma, beta;  ///< absent: 1 and 0
   double eps = 1e-5;
   bool centered = true;
   View residual, bias;  ///< (R, N) and (N)
   double p = 0;
-  PhiloxState draws;    ///< where p > 0
-  View sum;             ///< (R, N), written: present where there is a residual, a bias or p > 0. It may be x or residual
-  View y;               ///< (R, N), written
-  View mean, rstd;      ///< (R), written. mean is that of s - s[row, 0], see Note [Shifted rows]; absent unless centered
+  PhiloxState draws;  ///< where p > 0
+  View sum;           ///< (R, N), written: present where there is a residual, a bias or p > 0. It may be x or residual
+  View y;             ///< (R, N), written
+  View mean, rstd;    ///< (R), written. mean is that of s - s[row, 0], see Note [Shifted rows]; absent unless centered
 };
 void layer_norm(Cpu, const LayerNormArguments& arguments);
 void layer_norm(Cuda, const LayerNormArguments& arguments);
@@ -34,19 +34,19 @@ void layer_norm(Cuda, const LayerNormArguments& arguments);
 /// residual. dbranch is dx through the dropout, the gradient of the forward's x. dgamma = sum over rows of g u, dbeta of g, dbias of
 /// dbranch, or of dx without dropout; in an order that depends on the shape alone (on the GPU, also on the device).
 struct LayerNormGradArguments {
-  View s;                    ///< what was normalized: x, or the sum
+  View s;  ///< what was normalized: x, or the sum
   View gamma;
   View mean, rstd;
   bool centered = true;
-  View g;                    ///< (R, N), the gradient of y
-  View g_sum;                ///< (R, N), the gradient of the sum
+  View g;      ///< (R, N), the gradient of y
+  View g_sum;  ///< (R, N), the gradient of the sum
   double p = 0;
   PhiloxState draws;
-  View dx;                   ///< (R, N), written. It may be g or g_sum
-  View dbranch;              ///< (R, N), written: present where p > 0
-  View dgamma, dbeta, dbias; ///< (N), written where present
-  Write write = Write::overwrite;  ///< of these three: accumulate adds to what they hold, before anything is rounded
-  backend::PartialSums* later = nullptr;    ///< where these three may be left in parts
+  View dx;                                ///< (R, N), written. It may be g or g_sum
+  View dbranch;                           ///< (R, N), written: present where p > 0
+  View dgamma, dbeta, dbias;              ///< (N), written where present
+  Write write = Write::overwrite;         ///< of these three: accumulate adds to what they hold, before anything is rounded
+  backend::PartialSums* later = nullptr;  ///< where these three may be left in parts
 };
 void layer_norm_grad(Cpu, const LayerNormGradArguments& arguments);
 void layer_norm_grad(Cuda, const LayerNormGradArguments& arguments);

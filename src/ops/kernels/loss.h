@@ -13,20 +13,20 @@ struct TokenTargets {
   double smoothing = 0;
 };
 
-/// losses (N) = weight_n * ((1 - smoothing) * (lse_n - x[n, t_n]) + smoothing * (lse_n - mean_v x[n, v])) for logits x (N, V), and lse (N) =
-/// logsumexp of each row. Of rows whose target is ignored both are 0, whatever they hold. Everything contiguous but x, whose rows are (last
-/// stride 1); floats of one dtype (lse, losses: f32 for 16-bit logits). Each row is read once. On the CPU a target outside the range
+/// losses (N) = weight_n * ((1 - smoothing) * (lse_n - x[n, t_n]) + smoothing * (lse_n - mean_v x[n, v])) for logits x (N, V), and lse (N)
+/// = logsumexp of each row. Of rows whose target is ignored both are 0, whatever they hold. Everything contiguous but x, whose rows are
+/// (last stride 1); floats of one dtype (lse, losses: f32 for 16-bit logits). Each row is read once. On the CPU a target outside the range
 /// throws, on a GPU, which cannot report it without waiting, it gives the row a loss of NaN.
 void cross_entropy(Cpu, const View& x, const TokenTargets& tokens, const View& lse, const View& losses);
 void cross_entropy(Cuda, const View& x, const TokenTargets& tokens, const View& lse, const View& losses);
 
-/// value () = the sum of losses (N), and total () = 1; or, for a mean, total = the sum of weight_n over the rows that are not ignored, and value
-/// is divided by it. Deterministic.
+/// value () = the sum of losses (N), and total () = 1; or, for a mean, total = the sum of weight_n over the rows that are not ignored, and
+/// value is divided by it. Deterministic.
 void reduce_losses(Cpu, const View& losses, const TokenTargets& tokens, bool mean, const View& value, const View& total);
 void reduce_losses(Cuda, const View& losses, const TokenTargets& tokens, bool mean, const View& value, const View& total);
 
-/// What arrives from the losses: g (N) of any stride (0 where one gradient serves all rows), divided by total (), both of the losses' dtype.
-/// Either may be without data, for 1.
+/// What arrives from the losses: g (N) of any stride (0 where one gradient serves all rows), divided by total (), both of the losses'
+/// dtype. Either may be without data, for 1.
 struct LossGradient {
   View g, total;
 };

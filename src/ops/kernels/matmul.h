@@ -15,8 +15,8 @@ void matmul(Cuda, const View& a, const View& b, const View& c, double alpha, Wri
 inline bool has_tf32x3(Cpu, Device) { return false; }
 bool has_tf32x3(Cuda, Device device);
 
-/// y (M, N) = x (M, K) @ weight (N, K) transposed, plus bias (N), or nothing where bias.data is null. One floating dtype; x and weight as Note
-/// [Matmul operands] asks, y contiguous, bias of any stride.
+/// y (M, N) = x (M, K) @ weight (N, K) transposed, plus bias (N), or nothing where bias.data is null. One floating dtype; x and weight as
+/// Note [Matmul operands] asks, y contiguous, bias of any stride.
 void linear(Cpu, const View& x, const View& weight, const View& bias, const View& y);
 void linear(Cuda, const View& x, const View& weight, const View& bias, const View& y);
 
@@ -44,7 +44,9 @@ void column_sums(Cpu, const View& g, const View& sums, Write write, backend::Par
 void column_sums(Cuda, const View& g, const View& sums, Write write, backend::PartialSums* later = nullptr);
 
 /// dx (M, N) = g gelu_tanh'(x), and its columns' sums as column_sums gives them, or not where sums.data is null. All contiguous but sums.
-void gelu_bias_grad(Cpu, const View& g, const View& x, const View& dx, const View& sums, Write write, backend::PartialSums* later = nullptr);
-void gelu_bias_grad(Cuda, const View& g, const View& x, const View& dx, const View& sums, Write write, backend::PartialSums* later = nullptr);
+void gelu_bias_grad(Cpu, const View& g, const View& x, const View& dx, const View& sums, Write write,
+                    backend::PartialSums* later = nullptr);
+void gelu_bias_grad(Cuda, const View& g, const View& x, const View& dx, const View& sums, Write write,
+                    backend::PartialSums* later = nullptr);
 
 }  // namespace tern::kernels

@@ -5,7 +5,25 @@ namespace tern::kernels {
 
 /// Functions of one element, in the order of the functors in functors.h.
 enum class Unary : std::uint8_t {
-  neg, abs, sign, exp, log, sqrt, rsqrt, reciprocal, square, sin, cos, tanh, erf, sigmoid, relu, gelu, gelu_tanh, silu, clamp
+  neg,
+  abs,
+  sign,
+  exp,
+  log,
+  sqrt,
+  rsqrt,
+  reciprocal,
+  square,
+  sin,
+  cos,
+  tanh,
+  erf,
+  sigmoid,
+  relu,
+  gelu,
+  gelu_tanh,
+  silu,
+  clamp
 };
 /// Functions of two elements. The first group gives the operands' dtype, the second gives bool.
 enum class Binary : std::uint8_t { add, sub, mul, div, pow, minimum, maximum };

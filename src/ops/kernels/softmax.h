@@ -9,8 +9,8 @@ inline constexpr float hidden_padding = -1e4f;
 /// Which columns of scores (B, ..., T, S) a row sees, and what is added to them. Row t of batch b sees column c if c <= t + S - T or
 /// c < prefix[b] (all columns unless `causal`), and padding[b, c] > hidden_padding.
 struct SoftmaxMask {
-  View padding;         ///< (B, S), f32 (f64 for f64 scores), contiguous; no data: nothing is added
-  View prefix;          ///< (B), i64, contiguous; no data: all 0. Only with `causal`
+  View padding;  ///< (B, S), f32 (f64 for f64 scores), contiguous; no data: nothing is added
+  View prefix;   ///< (B), i64, contiguous; no data: all 0. Only with `causal`
   bool causal = false;
 };
 

@@ -15,7 +15,7 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int bytes = 64, R = 14;  // 28 of 32 registers
 #elif defined(__AVX__)
-constexpr int bytes = 32, R = 6;   // 12 of 16
+constexpr int bytes = 32, R = 6;  // 12 of 16
 #else
 constexpr int bytes = 16, R = 6;
 #endif

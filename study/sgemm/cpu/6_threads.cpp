@@ -11,7 +11,8 @@ namespace study::cpu {
 void threads(const Product& p) {
   std::vector<float> b(static_cast<std::size_t>((broad + wide) * deep));
   // Where there are few rows, blocks are lower, so that every thread has some.
-  const long share = (p.m + omp_get_max_threads() - 1) / omp_get_max_threads(), rows_at_once = std::min<long>(high, (share + R - 1) / R * R);
+  const long share = (p.m + omp_get_max_threads() - 1) / omp_get_max_threads(),
+             rows_at_once = std::min<long>(high, (share + R - 1) / R * R);
 #pragma omp parallel
   {
     std::vector<float> a(static_cast<std::size_t>(high * deep));
@@ -21,7 +22,7 @@ void threads(const Product& p) {
 #pragma omp for
         for (long at = 0; at < columns; at += wide)
           pack_columns(p.b + k * p.n + j + at, p.n, depth, std::min(wide, columns - at), b.data() + at * depth);
-        // The barrier at the end of a loop: b is packed for all, and then not used any more.
+      // The barrier at the end of a loop: b is packed for all, and then not used any more.
 #pragma omp for schedule(dynamic)
         for (long i = 0; i < p.m; i += rows_at_once) {
           const long rows = std::min(rows_at_once, p.m - i);

@@ -33,8 +33,9 @@ void eigen(const Product&) {}
 constexpr bool has_eigen = false;
 #endif
 
-constexpr Rung rungs[] = {{"naive", naive},     {"loop_order", loop_order}, {"cache_tiles", cache_tiles}, {"register_tiles", register_tiles},
-                          {"packing", packing}, {"threads", threads, true}};
+constexpr Rung rungs[] = {
+    {"naive", naive},     {"loop_order", loop_order}, {"cache_tiles", cache_tiles}, {"register_tiles", register_tiles},
+    {"packing", packing}, {"threads", threads, true}};
 
 /// The median ms of calls in about the seconds given, after one that does not count; of a single one where it takes longer than that.
 double measure(double seconds, const std::function<void()>& f) {
@@ -55,11 +56,13 @@ double measure(double seconds, const std::function<void()>& f) {
 double check_rung(const char* name, void (*run)(const Product&)) {
   double worst = 0;
   for (const Size& size : check_sizes) {
-    const auto a = random_matrix(static_cast<std::size_t>(size.m) * size.k, 1), b = random_matrix(static_cast<std::size_t>(size.k) * size.n, 2);
+    const auto a = random_matrix(static_cast<std::size_t>(size.m) * size.k, 1),
+               b = random_matrix(static_cast<std::size_t>(size.k) * size.n, 2);
     std::vector<float> c(static_cast<std::size_t>(size.m) * size.n, std::numeric_limits<float>::quiet_NaN());
     run({a.data(), b.data(), c.data(), size.m, size.n, size.k});
     const double error = relative_error(c, product_in_f64(a, b, size));
-    if (!(error < 2e-6)) throw std::runtime_error(fmt::format("{} ({}, {}, {}): the relative error is {:.3g}", name, size.m, size.n, size.k, error));
+    if (!(error < 2e-6))
+      throw std::runtime_error(fmt::format("{} ({}, {}, {}): the relative error is {:.3g}", name, size.m, size.n, size.k, error));
     worst = std::max(worst, error);
   }
   return worst;
@@ -79,15 +82,17 @@ void run(long side, double seconds, int thread_count, bool only_check, const std
     fmt::print("{:<16} {:>7} {:>10.2f} {:>9.2f}", name, is_threaded ? all : 1, ms, flops / ms / 1e6);
     if (library[is_threaded] > 0) fmt::print(" {:>8.1f}%", 100 * library[is_threaded] / ms);
     fmt::print(" {:>9.1e}\n", error);
-    lines.add(fmt::format(R"({{"op": "sgemm", "shape": [{0}, {0}, {0}], "device": "cpu", "threads": {1}, "impl": "{2}", "ms": {3:.4f}, "gflops": {4:.3f}, )"
-                          R"("of_library": {5:.4f}, "error": {6:.2e}}})",
-                          side, is_threaded ? all : 1, name, ms, flops / ms / 1e6, library[is_threaded] / ms, error));
+    lines.add(fmt::format(
+        R"({{"op": "sgemm", "shape": [{0}, {0}, {0}], "device": "cpu", "threads": {1}, "impl": "{2}", "ms": {3:.4f}, "gflops": {4:.3f}, )"
+        R"("of_library": {5:.4f}, "error": {6:.2e}}})",
+        side, is_threaded ? all : 1, name, ms, flops / ms / 1e6, library[is_threaded] / ms, error));
   };
   const auto timed = [&](void (*f)(const Product&), bool is_threaded) {
     omp_set_num_threads(is_threaded ? all : 1);
     return measure(seconds, [&] { f(product); });
   };
-  if (!only_check) fmt::print("{:<16} {:>7} {:>10} {:>9} {:>9} {:>9}\n", "rung", "threads", "ms", "GFLOP/s", has_eigen ? "of Eigen" : "", "error");
+  if (!only_check)
+    fmt::print("{:<16} {:>7} {:>10} {:>9} {:>9} {:>9}\n", "rung", "threads", "ms", "GFLOP/s", has_eigen ? "of Eigen" : "", "error");
   for (const bool is_threaded : {false, true}) {
     if (!has_eigen || only_check) continue;
     library[is_threaded] = timed(eigen, is_threaded);

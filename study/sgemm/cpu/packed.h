@@ -10,7 +10,7 @@ namespace study::cpu {
 #if defined(__AVX512F__)
 inline constexpr int bytes = 64, R = 14;  // 28 of 32 registers
 #elif defined(__AVX__)
-inline constexpr int bytes = 32, R = 6;   // 12 of 16
+inline constexpr int bytes = 32, R = 6;  // 12 of 16
 #else
 inline constexpr int bytes = 16, R = 6;
 #endif
@@ -37,7 +37,8 @@ inline void pack_columns(const float* b, long stride, long depth, long columns, 
     }
 }
 
-/// c (rows <= R, columns <= wide) = or += a panel of a times a panel of b. Every tile is computed whole; what lies outside of c is left out.
+/// c (rows <= R, columns <= wide) = or += a panel of a times a panel of b. Every tile is computed whole; what lies outside of c is left
+/// out.
 inline void tile(const float* a, const float* b, long depth, float* c, long stride, long rows, long columns, bool add) {
   Vector sum[R][V] = {};
   for (long k = 0; k < depth; ++k, a += R, b += wide) {

@@ -18,8 +18,6 @@ __global__ void multiply(Product p) {
 
 }  // namespace
 
-void naive(const Product& p, cudaStream_t stream) {
-  multiply<<<dim3((p.m + 31) / 32, (p.n + 31) / 32), dim3(32, 32), 0, stream>>>(p);
-}
+void naive(const Product& p, cudaStream_t stream) { multiply<<<dim3((p.m + 31) / 32, (p.n + 31) / 32), dim3(32, 32), 0, stream>>>(p); }
 
 }  // namespace study::gpu

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int L = 32;
 
-__global__ void __launch_bounds__(L * L) multiply(Product p) {
+__global__ void __launch_bounds__(L* L) multiply(Product p) {
   __shared__ float a[L][L], b[L][L];
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
   const int column = static_cast<int>(blockIdx.x) * L + x, row = static_cast<int>(blockIdx.y) * L + y;

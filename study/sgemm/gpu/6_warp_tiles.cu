@@ -59,9 +59,11 @@ __global__ void __launch_bounds__(threads, 2) multiply(Product p) {
       // Vectors of four rows half a tile apart, and of four columns a quarter apart.
       alignas(16) float left[rows], right[columns];
 #pragma unroll
-      for (int i = 0; i < rows; i += 4) *reinterpret_cast<float4*>(left + i) = *reinterpret_cast<const float4*>(&a[now][k][y + i / 4 * half]);
+      for (int i = 0; i < rows; i += 4)
+        *reinterpret_cast<float4*>(left + i) = *reinterpret_cast<const float4*>(&a[now][k][y + i / 4 * half]);
 #pragma unroll
-      for (int j = 0; j < columns; j += 4) *reinterpret_cast<float4*>(right + j) = *reinterpret_cast<const float4*>(&b[now][k][x + j / 4 * quarter]);
+      for (int j = 0; j < columns; j += 4)
+        *reinterpret_cast<float4*>(right + j) = *reinterpret_cast<const float4*>(&b[now][k][x + j / 4 * quarter]);
 #pragma unroll
       for (int i = 0; i < rows; ++i) {
 #pragma unroll

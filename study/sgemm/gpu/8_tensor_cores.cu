@@ -32,7 +32,9 @@ __device__ void copy_async(float* to, const float* from, bool is_inside) {
 __device__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Until no more than `pending` of this thread's groups are on their way.
 template <int pending>
-__device__ void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory"); }
+__device__ void wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
 
 /// A thread's share of the copies of one operand: `count` vectors of `width` elements, `step` rows apart. Of a the rows are outputs and the
 /// columns steps of k; of b it is the other way round.
@@ -44,8 +46,10 @@ struct Share {
   long stride;
 
   __device__ Share(const float* x, unsigned first_row, unsigned first_column, int row_length)
-      : row(threadIdx.x / a_row), column(threadIdx.x % a_row * width),
-        from(x + static_cast<long>(first_row + row) * row_length + first_column + column), stride(static_cast<long>(step) * row_length) {}
+      : row(threadIdx.x / a_row),
+        column(threadIdx.x % a_row * width),
+        from(x + static_cast<long>(first_row + row) * row_length + first_column + column),
+        stride(static_cast<long>(step) * row_length) {}
 };
 
 /// Rounded to TF32.

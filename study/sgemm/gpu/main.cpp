@@ -106,7 +106,8 @@ double measure(double seconds, const std::function<void()>& f) {
 double check_rung(const Rung& rung) {
   double worst = 0;
   for (const Size& size : check_sizes) {
-    const auto a = random_matrix(static_cast<std::size_t>(size.m) * size.k, 1), b = random_matrix(static_cast<std::size_t>(size.k) * size.n, 2);
+    const auto a = random_matrix(static_cast<std::size_t>(size.m) * size.k, 1),
+               b = random_matrix(static_cast<std::size_t>(size.k) * size.n, 2);
     const Buffer on_a(a), on_b(b);
     Buffer on_c(static_cast<std::size_t>(size.m) * size.n);
     on_c.poison();
@@ -133,8 +134,9 @@ void run(int side, double seconds, const std::string& only, const std::string& j
     const Library cublas(tf32);
     library[tf32] = measure(seconds, [&] { cublas(product, nullptr); });
     fmt::print("cuBLAS {}: {:.2f} TFLOP/s\n", tf32 ? "TF32" : "f32", flops / library[tf32] / 1e9);
-    lines.add(fmt::format(R"({{"op": "sgemm", "shape": [{0}, {0}, {0}], "device": "cuda", "impl": "{1}", "ms": {2:.5f}, "tflops": {3:.3f}}})", side,
-                          tf32 ? "cublas-tf32" : "cublas", library[tf32], flops / library[tf32] / 1e9));
+    lines.add(
+        fmt::format(R"({{"op": "sgemm", "shape": [{0}, {0}, {0}], "device": "cuda", "impl": "{1}", "ms": {2:.5f}, "tflops": {3:.3f}}})",
+                    side, tf32 ? "cublas-tf32" : "cublas", library[tf32], flops / library[tf32] / 1e9));
   }
   fmt::print("{:<16} {:>9} {:>8} {:>10} {:>12} {:>12} {:>10}\n", "rung", "ms", "TFLOP/s", "of cuBLAS", "global GB", "shared GB", "error");
   for (const Rung& rung : rungs) {
@@ -142,12 +144,15 @@ void run(int side, double seconds, const std::string& only, const std::string& j
     const double error = check_rung(rung), ms = measure(seconds, [&] { rung.run(product, nullptr); });
     check(cudaGetLastError());
     // 2 N^3 / L operands of four bytes from global memory, and N^3 (1 / rows + 1 / columns) from shared memory.
-    const double global = 4 * flops / rung.block / 1e9, shared = rung.rows == 0 ? 0 : 2 * flops * (1.0 / rung.rows + 1.0 / rung.columns) / 1e9;
+    const double global = 4 * flops / rung.block / 1e9,
+                 shared = rung.rows == 0 ? 0 : 2 * flops * (1.0 / rung.rows + 1.0 / rung.columns) / 1e9;
     const double share = library[rung.is_tf32] / ms;
-    fmt::print("{:<16} {:>9.3f} {:>8.2f} {:>9.1f}% {:>12.2f} {:>12.2f} {:>10.1e}\n", rung.name, ms, flops / ms / 1e9, 100 * share, global, shared, error);
-    lines.add(fmt::format(R"({{"op": "sgemm", "shape": [{0}, {0}, {0}], "device": "cuda", "impl": "{1}", "ms": {2:.5f}, "tflops": {3:.3f}, )"
-                          R"("of_library": {4:.4f}, "global_gb": {5:.3f}, "shared_gb": {6:.3f}, "error": {7:.2e}}})",
-                          side, rung.name, ms, flops / ms / 1e9, share, global, shared, error));
+    fmt::print("{:<16} {:>9.3f} {:>8.2f} {:>9.1f}% {:>12.2f} {:>12.2f} {:>10.1e}\n", rung.name, ms, flops / ms / 1e9, 100 * share, global,
+               shared, error);
+    lines.add(
+        fmt::format(R"({{"op": "sgemm", "shape": [{0}, {0}, {0}], "device": "cuda", "impl": "{1}", "ms": {2:.5f}, "tflops": {3:.3f}, )"
+                    R"("of_library": {4:.4f}, "global_gb": {5:.3f}, "shared_gb": {6:.3f}, "error": {7:.2e}}})",
+                    side, rung.name, ms, flops / ms / 1e9, share, global, shared, error));
   }
 }
 
