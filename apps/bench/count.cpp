@@ -4,9 +4,9 @@
 
 #include <cmath>
 
+#include "bench/roofline.h"
 #include "bench/timing.h"
 #include "common/program.h"
-#include "nn/count.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
@@ -16,13 +16,13 @@ namespace tern::bench {
 namespace {
 
 struct Options {
-  nn::TransformerSize size{16, 16384, 4096, 32, 2};
+  TransformerSize size{16, 16384, 4096, 32, 2};
   std::string device_name = "A100", device = "auto", json;
   int threads = 0;
 };
 
 /// What the device at hand does: a large copy, and large products in f32 and in 16 bits.
-nn::DevicePeak measured(Device device) {
+DevicePeak measured(Device device) {
   const bool on_gpu = device.type == DeviceType::cuda;
   const auto seconds = [&](const std::function<void()>& f) { return timed_on_device(device, 2, 7, [] {}, f).median / 1e3; };
   const std::int64_t count = std::int64_t{1} << (on_gpu ? 30 : 25), side = on_gpu ? 8192 : 1024;
@@ -41,11 +41,11 @@ double exponent(double at_length, double at_twice) { return std::log2(at_twice /
 
 void count(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
-  const nn::DevicePeak device =
-      options.device_name == "measured" ? measured(apps::resolve_device(options.device)) : nn::known_device(options.device_name);
+  const DevicePeak device =
+      options.device_name == "measured" ? measured(apps::resolve_device(options.device)) : known_device(options.device_name);
   RowFile rows(options.json);
-  const nn::TransformerSize& size = options.size;
-  nn::TransformerSize longer = size;
+  const TransformerSize& size = options.size;
+  TransformerSize longer = size;
   longer.length *= 2;
   const double ridge = device.ridge(size.bytes_per_element);
   fmt::print("B {}, N {}, D {}, H {}, {} bytes an element; {}: {:.4g} TFLOP/s, {:.4g} GB/s, compute-bound above {:.4g} FLOP/byte\n",
@@ -53,9 +53,9 @@ void count(const Options& options) {
              device.flops(size.bytes_per_element) / 1e12, device.bandwidth / 1e9, ridge);
   fmt::print("{:<18} {:>12} {:>12} {:>10} {:>11} {:>9} {:>12} {:>12}\n", "part", "GFLOP", "GB", "FLOP/byte", "ms at least", "bound by",
              "FLOP as", "bytes as");
-  const std::vector<nn::Count> counts = nn::count_transformer(size), at_twice = nn::count_transformer(longer);
+  const std::vector<Count> counts = count_transformer(size), at_twice = count_transformer(longer);
   for (std::size_t i = 0; i < counts.size(); ++i) {
-    const nn::Count& c = counts[i];
+    const Count& c = counts[i];
     const double compute_ms = c.flops / device.flops(size.bytes_per_element) * 1e3, memory_ms = c.bytes / device.bandwidth * 1e3;
     const char* const bound = compute_ms > memory_ms ? "compute" : "memory";
     const double flops_as = exponent(c.flops, at_twice[i].flops), bytes_as = exponent(c.bytes, at_twice[i].bytes);

@@ -10,7 +10,6 @@
 #include "autodiff/engine.h"
 #include "bench/timing.h"
 #include "common/program.h"
-#include "nn/optim.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -21,6 +20,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "train/optimizer.h"
 
 namespace tern::bench {
 namespace {
@@ -114,7 +114,7 @@ Case residual_case(Size size, DType dtype, Device device) {
 Case adamw_case(std::int64_t count, DType dtype, Device device) {
   const Tensor x = leaf({count}, dtype, device);
   Tensor(x).set_grad(cast(randn({count}, 0, 1, DType::f32, device), dtype));
-  const auto optimizer = std::make_shared<nn::AdamW>(Tensors{x});
+  const auto optimizer = std::make_shared<train::AdamW>(Tensors{x});
   return {"adamw", {count}, dtype, count * (dtype == DType::f64 ? 56 : 28), 0, {x}, {}, {}, [=] { optimizer->step(); }};
 }
 
@@ -122,7 +122,8 @@ Case adamw_case(std::int64_t count, DType dtype, Device device) {
 Case grad_norm_case(std::int64_t count, DType dtype, Device device) {
   const Tensor x = leaf({count}, dtype, device);
   Tensor(x).set_grad(cast(randn({count}, 0, 1, DType::f32, device), dtype));
-  return {"grad_norm", {count}, dtype, count * static_cast<std::int64_t>(size_of(dtype)), 0, {x}, {}, {}, [=] { nn::clip_factor({x}, 1); }};
+  return {
+      "grad_norm", {count}, dtype, count * static_cast<std::int64_t>(size_of(dtype)), 0, {x}, {}, {}, [=] { train::clip_factor({x}, 1); }};
 }
 
 std::vector<std::int64_t> parameter_counts(Device device) {

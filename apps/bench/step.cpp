@@ -16,6 +16,7 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "train/train.h"
 
 namespace tern::bench {
 namespace {
@@ -90,8 +91,8 @@ struct Measured {
 Measured measure(const Options& options, Device device) {
   manual_seed(0);
   nn::DecoderLM model(model_options(options, device));
-  nn::set_precision(model, *nn::precision_of(options.precision));
-  nn::AdamW optimizer(nn::parameters(model), nn::AdamOptions{.lr = 1e-4, .weight_decay = 0.01});
+  train::set_precision(model, *train::precision_of(options.precision));
+  train::AdamW optimizer(nn::parameters(model), train::AdamOptions{.lr = 1e-4, .weight_decay = 0.01});
   const Tensor ids = random_ids(options, device), labels = random_ids(options, device);
 
   const auto loss = [&] { return model.loss(ids, labels); };
@@ -102,7 +103,7 @@ Measured measure(const Options& options, Device device) {
     optimizer.step();
     return value.detach();
   };
-  nn::CapturedStep captured(as_written, device);
+  train::CapturedStep captured(as_written, device);
   const auto full = [&] {
     if (options.capture) captured({ids, labels});
     else as_written({});
@@ -154,7 +155,7 @@ io::JsonObject describe(const Options& options, Device device) {
 void step(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
   const Device device = apps::resolve_device(options.device);
-  apps::require_precision(*nn::precision_of(options.precision), device);
+  apps::require_precision(*train::precision_of(options.precision), device);
   RowFile rows(options.json);
   io::JsonObject row = describe(options, device);
   fmt::print("{} {} B {} T {} V {} dropout {}, {}, {}, {} kernels\n", options.model, options.arch, options.batch, options.length,
@@ -164,7 +165,7 @@ void step(const Options& options) {
   double ceiling = 0;
   try {
     m = measure(options, device);
-    ceiling = gemm_ceiling(device, nn::dtype_of(*nn::precision_of(options.precision)));
+    ceiling = gemm_ceiling(device, train::dtype_of(*train::precision_of(options.precision)));
   } catch (const OutOfMemory& error) {
     // A result as well: how far a machine goes.
     fmt::print("  out of memory\n");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/event.h"
 #include "common/program.h"
 #include "tensor/context.h"
 

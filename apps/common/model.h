@@ -2,7 +2,7 @@
 #include <string>
 
 #include "nn/decoder_lm.h"
-#include "nn/precision.h"
+#include "train/precision.h"
 
 namespace tern::apps {
 
@@ -14,6 +14,6 @@ double matrix_elements(const nn::DecoderLMOptions& options);
 void require_memory(const nn::DecoderLMOptions& options, const std::string& remedy);
 
 /// Throws UsageError for a precision that the device has not.
-void require_precision(nn::Precision precision, Device device);
+void require_precision(train::Precision precision, Device device);
 
 }  // namespace tern::apps

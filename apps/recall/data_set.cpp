@@ -6,7 +6,7 @@
 #include <cmath>
 #include <unordered_set>
 
-#include "tensor/error.h"
+#include "backend/error.h"
 #include "tensor/random.h"
 
 namespace tern::recall {

@@ -161,7 +161,7 @@ Task task(const Options& options) {
           .vocab = options.vocab};
 }
 
-nn::Precision precision(const Options& options) { return nn::precision_of(options.precision).value(); }
+train::Precision precision(const Options& options) { return train::precision_of(options.precision).value(); }
 
 nn::DecoderLMOptions model_options(const Options& options, Device device) {
   nn::DecoderLMOptions model;

@@ -5,8 +5,8 @@
 
 #include "common/option_table.h"
 #include "nn/decoder_lm.h"
-#include "nn/precision.h"
 #include "recall/data_set.h"
+#include "train/precision.h"
 
 namespace tern::recall {
 
@@ -18,7 +18,7 @@ struct Options {
   std::string out;
   std::string device = "auto";
   bool use_fused_kernel = false;
-  std::string precision = "fp32";  ///< fp32, tf32, tf32x3, bf16 or fp16: nn::Precision
+  std::string precision = "fp32";  ///< fp32, tf32, tf32x3, bf16 or fp16: train::Precision
   int threads = 0;                 ///< 0: one for each processor
   std::int64_t seed = 1;
 
@@ -69,7 +69,7 @@ void require_valid(const Options& options);
 
 /// Of options that have been checked.
 Task task(const Options& options);
-nn::Precision precision(const Options& options);
+train::Precision precision(const Options& options);
 nn::DecoderLMOptions model_options(const Options& options, Device device);
 
 }  // namespace tern::recall

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "tensor/error.h"
+#include "backend/error.h"
 
 namespace tern::recall {
 

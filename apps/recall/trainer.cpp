@@ -34,10 +34,10 @@ Trainer::Trainer(const Options& options, const DataSet& data, Device device)
       test_(upload(data.test)),
       captured_step_([this](const Tensors& inputs) { return step(inputs); }, device) {
   for (nn::TransformerLayer& block : model_.blocks) block.drop = nn::Dropout(options.branch_dropout);
-  nn::set_precision(model_, precision(options_));
-  if (precision(options_) == nn::Precision::fp16) scaler_.emplace(nn::GradScalerOptions{}, device);
+  train::set_precision(model_, precision(options_));
+  if (precision(options_) == train::Precision::fp16) scaler_.emplace(train::GradScalerOptions{}, device);
   optimizer_.emplace(nn::parameters(model_),
-                     nn::AdamOptions{.lr = options_.lr, .beta2 = options_.beta2, .weight_decay = options_.weight_decay});
+                     train::AdamOptions{.lr = options_.lr, .beta2 = options_.beta2, .weight_decay = options_.weight_decay});
   per_epoch_ = (train_.count + options_.batch_size - 1) / options_.batch_size;
   log_every_ = std::max<std::int64_t>(total_updates() / 200, 1);
 }
@@ -52,7 +52,7 @@ Trainer::Read Trainer::read(const DeviceExamples& examples, const Tensor& picks)
   const Tensor ids = index_select(examples.inputs, 0, picks), targets = index_select(examples.targets, 0, picks);
   const std::int64_t rows = ids.size(0), columns = ids.size(1);
   const nn::AttentionMask mask({.causal = options_.causal, .use_fused_kernel = options_.use_fused_kernel}, columns, columns,
-                               nn::dtype_of(precision(options_)), device_);
+                               train::dtype_of(precision(options_)), device_);
   const Tensor hidden = model_.hidden(ids, mask);
   const Tensor starts = reshape(arange(rows, DType::i64, device_), {rows, 1}) * static_cast<double>(columns);
   return {.all = {flatten(hidden, 0, 1), flatten(targets)}, .answers = flatten(starts + index_select(examples.places, 0, picks))};
@@ -78,8 +78,8 @@ Tensor Trainer::step(const Tensors& inputs) {
     scaler_->step(*optimizer_, max_norm);
   } else {
     value.backward();
-    nn::GradientScale scale;
-    if (options_.clip > 0) scale.factor = nn::clip_factor(optimizer_->parameters(), max_norm).factor;
+    train::GradientScale scale;
+    if (options_.clip > 0) scale.factor = train::clip_factor(optimizer_->parameters(), max_norm).factor;
     optimizer_->step(scale);
   }
   return value.detach();
@@ -172,9 +172,9 @@ void Trainer::run_epoch(apps::ProgressLine& progress, io::JsonLog* log) {
 }
 
 double Trainer::lr_factor() const {
-  if (options_.schedule == "cosine") return nn::schedule::cosine(update_, options_.warmup, total_updates());
-  const double risen = nn::schedule::linear_warmup(update_, options_.warmup);
-  if (options_.schedule == "cosine-epoch") return risen * nn::schedule::cosine(epoch_ - 1, 0, options_.epochs);
+  if (options_.schedule == "cosine") return train::schedule::cosine(update_, options_.warmup, total_updates());
+  const double risen = train::schedule::linear_warmup(update_, options_.warmup);
+  if (options_.schedule == "cosine-epoch") return risen * train::schedule::cosine(epoch_ - 1, 0, options_.epochs);
   return risen;
 }
 

@@ -8,6 +8,7 @@
 #include "recall/data_set.h"
 #include "recall/options.h"
 #include "recall/score.h"
+#include "train/train.h"
 
 namespace tern::recall {
 
@@ -77,9 +78,9 @@ class Trainer {
   const Device device_;
   nn::DecoderLM model_;
   const DeviceExamples train_, valid_examples_, test_;
-  std::optional<nn::AdamW> optimizer_;
-  std::optional<nn::GradScaler> scaler_;  ///< in fp16
-  nn::CapturedStep captured_step_;
+  std::optional<train::AdamW> optimizer_;
+  std::optional<train::GradScaler> scaler_;  ///< in fp16
+  train::CapturedStep captured_step_;
   Tensor loss_sum_;
   std::int64_t epoch_ = 0, update_ = 0, per_epoch_ = 0, log_every_ = 1, examples_seen_ = 0;
   double train_loss_ = 0, started_ = 0, seconds_ = 0, training_seconds_ = 0;

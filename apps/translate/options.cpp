@@ -101,7 +101,7 @@ std::string conflict(const Options& options) {
   return "";
 }
 
-nn::Precision precision(const Options& options) { return nn::precision_of(options.precision).value(); }
+train::Precision precision(const Options& options) { return train::precision_of(options.precision).value(); }
 
 nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, Device device) {
   nn::DecoderLMOptions model;

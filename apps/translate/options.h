@@ -6,7 +6,7 @@
 
 #include "common/option_table.h"
 #include "nn/decoder_lm.h"
-#include "nn/precision.h"
+#include "train/precision.h"
 
 namespace tern::translate {
 
@@ -17,7 +17,7 @@ struct Options {
   std::string data, src, tgt, out;
   std::string device = "auto";
   bool use_fused_kernel = false;
-  std::string precision = "fp32";  ///< fp32, tf32, tf32x3, bf16 or fp16: nn::Precision
+  std::string precision = "fp32";  ///< fp32, tf32, tf32x3, bf16 or fp16: train::Precision
   int threads = 0;                 ///< 0: one for each processor
   std::int64_t seed = 11111;
 
@@ -66,7 +66,7 @@ const std::vector<Entry>& entries();
 std::string conflict(const Options& options);
 
 /// Of a run, whose options have been checked.
-nn::Precision precision(const Options& options);
+train::Precision precision(const Options& options);
 nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, Device device);
 
 /// The options of an earlier run. Throws FileError, which begins with the file's name, for a value that is missing, of

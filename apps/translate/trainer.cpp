@@ -25,9 +25,9 @@ Trainer::Trainer(Translator& translator, std::vector<text::Example> train, std::
       captured_step_([this](const Tensors& inputs) { return step(inputs); }, translator.device) {
   require_targets(train_, "training");
   require_targets(valid_, "validation");
-  nn::set_precision(model_, precision(options_));
-  if (precision(options_) == nn::Precision::fp16) scaler_.emplace(nn::GradScalerOptions{}, translator.device);
-  optimizer_.emplace(nn::parameters(model_), nn::AdamOptions{.lr = options_.lr, .beta2 = options_.beta2, .eps = options_.adam_eps});
+  train::set_precision(model_, precision(options_));
+  if (precision(options_) == train::Precision::fp16) scaler_.emplace(train::GradScalerOptions{}, translator.device);
+  optimizer_.emplace(nn::parameters(model_), train::AdamOptions{.lr = options_.lr, .beta2 = options_.beta2, .eps = options_.adam_eps});
   const auto pairs = static_cast<std::int64_t>(train_.size());
   const std::int64_t samples = options_.samples > 0 ? std::min(options_.samples, pairs) : pairs;
   per_epoch_ = (samples + options_.batch_size - 1) / options_.batch_size;
@@ -141,14 +141,14 @@ Tensor Trainer::loss(const Tensors& inputs, Reduction reduction) const {
   if (options_.restart_positions) places = nn::restarted_places(prefix, length, restart_place(options_), options_.length - 1);
   CrossEntropyOptions options{.token_weights = weights, .reduction = reduction};
   if (reduction == Reduction::mean) options.label_smoothing = options_.label_smoothing;
-  const nn::AttentionMask mask(visible, length, length, nn::dtype_of(precision(options_)), ids.device());
+  const nn::AttentionMask mask(visible, length, length, train::dtype_of(precision(options_)), ids.device());
   return model_.loss(ids, labels, options, mask, places);
 }
 
 double Trainer::lr_factor() const {
-  if (options_.schedule == "cosine") return nn::schedule::cosine(update_, options_.warmup, total_);
-  if (options_.schedule == "inverse-sqrt") return nn::schedule::inverse_sqrt(update_, std::max<std::int64_t>(options_.warmup, 1));
-  return nn::schedule::linear_warmup(update_, options_.warmup);
+  if (options_.schedule == "cosine") return train::schedule::cosine(update_, options_.warmup, total_);
+  if (options_.schedule == "inverse-sqrt") return train::schedule::inverse_sqrt(update_, std::max<std::int64_t>(options_.warmup, 1));
+  return train::schedule::linear_warmup(update_, options_.warmup);
 }
 
 Tensor Trainer::step(const Tensors& inputs) {
@@ -160,8 +160,8 @@ Tensor Trainer::step(const Tensors& inputs) {
     scaler_->step(*optimizer_, max_norm);
   } else {
     value.backward();
-    optimizer_->step(options_.clip > 0 ? nn::GradientScale{.factor = nn::clip_factor(optimizer_->parameters(), max_norm).factor}
-                                       : nn::GradientScale{});
+    optimizer_->step(options_.clip > 0 ? train::GradientScale{.factor = train::clip_factor(optimizer_->parameters(), max_norm).factor}
+                                       : train::GradientScale{});
   }
   return value.detach();
 }

@@ -8,6 +8,7 @@
 #include "nn/nn.h"
 #include "ops/loss.h"
 #include "text/batching.h"
+#include "train/train.h"
 #include "translate/translator.h"
 
 namespace tern::translate {
@@ -64,9 +65,9 @@ class Trainer {
   nn::DecoderLM& model_;
   const std::vector<text::Example> train_, valid_;
   const text::SequenceOptions tokens_;
-  std::optional<nn::Adam> optimizer_;
-  std::optional<nn::GradScaler> scaler_;  ///< in fp16
-  nn::CapturedStep captured_step_;
+  std::optional<train::Adam> optimizer_;
+  std::optional<train::GradScaler> scaler_;  ///< in fp16
+  train::CapturedStep captured_step_;
   Tensor loss_sum_;
   std::int64_t epoch_ = 0, update_ = 0, per_epoch_ = 0, total_ = 0, log_every_ = 1, tokens_seen_ = 0;
   double train_loss_ = 0, seconds_ = 0;

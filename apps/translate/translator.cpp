@@ -67,16 +67,16 @@ Translator Translator::load(const std::filesystem::path& run, Device device) {
   const nn::DecoderLMOptions shape = model_options(options, static_cast<std::int64_t>(tokenizer.vocab_size()), device);
   require_size(directory, shape);
   nn::DecoderLM model(shape);
-  const std::vector<nn::NamedTensor> parameters = nn::named_parameters(model);
+  const std::vector<NamedTensor> parameters = nn::named_parameters(model);
   {
     const NoGrad unrecorded;
     io::load_safetensors_into(directory.model(), parameters);
-    for (const nn::NamedTensor& parameter : parameters)
+    for (const NamedTensor& parameter : parameters)
       if (std::isnan(sum(parameter.tensor * 0.0).item<double>()))
         throw io::FileError(fmt::format("{}: tensor \"{}\" holds values that are not finite", directory.model().string(), parameter.name));
   }
   nn::set_requires_grad(model, false);  // no memory for gradients
-  nn::set_precision(model, precision(options));
+  train::set_precision(model, precision(options));
   model.eval();
   return {std::move(options), std::move(tokenizer), std::move(model), device};
 }

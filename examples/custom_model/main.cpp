@@ -40,7 +40,7 @@ int main() {
   const Tensor labels = Tensor::from(spiral, {count}, device);
 
   Net net(64, device);
-  nn::AdamW optimizer(nn::parameters(net), {.lr = 0.01});
+  train::AdamW optimizer(nn::parameters(net), {.lr = 0.01});
   for (int step = 1; step <= 500; ++step) {
     const Tensor logits = net.forward(points);
     const Tensor loss = cross_entropy(logits, labels);

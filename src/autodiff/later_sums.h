@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "autodiff/node.h"
-#include "tensor/partial_sums.h"
+#include "backend/partial_sums.h"
 
 namespace tern {
 

@@ -12,7 +12,7 @@
 namespace tern::io {
 
 /// A name such as `blocks.0.attn.qkv.weight`, and what it names: `save_safetensors(path, nn::named_parameters(model))`.
-using NamedTensor = nn::NamedTensor;
+using NamedTensor = NamedTensor;
 /// Free text about a file: names to values.
 using Metadata = std::map<std::string, std::string>;
 

@@ -3,7 +3,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "nn/flat.h"
+#include "nn/parameter_buffer.h"
 #include "ops/copy.h"
 
 namespace tern::nn {

@@ -61,11 +61,6 @@ struct Module {
   bool training = true;
 };
 
-struct NamedTensor {
-  std::string name;
-  Tensor tensor;
-};
-
 /// In the order of visit; a tensor that is shared (tied weights) is listed once, under its first name.
 std::vector<NamedTensor> named_parameters(const Module& module);
 std::vector<NamedTensor> named_buffers(const Module& module);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "autodiff/node.h"
+#include "backend/memory.h"
 #include "ops/kernels/copy.h"
 #include "ops/view.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "tensor/device.h"
+#include "backend/device.h"
 #include "tensor/random.h"
 
 namespace tern {

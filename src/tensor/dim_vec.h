@@ -3,7 +3,7 @@
 #include <initializer_list>
 #include <string>
 
-#include "tensor/error.h"
+#include "backend/error.h"
 
 namespace tern {
 

@@ -1,8 +1,8 @@
 #pragma once
 #include <string>
 
+#include "backend/error.h"
 #include "tensor/dtype.h"
-#include "tensor/error.h"
 
 namespace tern {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "tensor/device.h"
+#include "backend/device.h"
 #include "tensor/ref.h"
 
 namespace tern {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "backend/memory.h"
 #include "tensor/dispatch.h"
 
 namespace tern {

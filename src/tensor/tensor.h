@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/memory.h"
 #include "tensor/context.h"
 #include "tensor/storage.h"
 #include "tensor/view.h"
@@ -101,6 +102,12 @@ class Tensor {
 
 /// A list of tensors: several outputs, gradients, a module's parameters.
 using Tensors = std::vector<Tensor>;
+
+/// A tensor and the name that it is saved under.
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;
+};
 
 /// Uninitialised memory.
 Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = cpu);

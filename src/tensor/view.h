@@ -1,5 +1,5 @@
 #pragma once
-#include "tensor/device.h"
+#include "backend/device.h"
 #include "tensor/dim_vec.h"
 #include "tensor/dtype.h"
 

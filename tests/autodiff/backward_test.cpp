@@ -3,11 +3,11 @@
 #include <functional>
 
 #include "autodiff/engine.h"
-#include "autodiff/gradcheck.h"
 #include "catch.h"
 #include "message.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
+#include "ops/gradcheck.h"
 #include "ops/index.h"
 #include "ops/join.h"
 #include "ops/loss.h"

@@ -3,11 +3,11 @@
 
 #include <cmath>
 
-#include "autodiff/gradcheck.h"
 #include "catch.h"
 #include "message.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
+#include "ops/gradcheck.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 

@@ -2,7 +2,7 @@
 #include <functional>
 #include <string>
 
-#include "tensor/error.h"
+#include "backend/error.h"
 
 namespace tern {
 

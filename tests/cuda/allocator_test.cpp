@@ -1,13 +1,13 @@
 // What the caching allocator and the copies promise.
-#include "cuda/allocator.h"
+#include "cuda/runtime/allocator.h"
 
 #include <thread>
 #include <vector>
 
+#include "backend/graph.h"
 #include "catch.h"
-#include "cuda/stream.h"
+#include "cuda/runtime/stream.h"
 #include "ops/kernels/copy.h"
-#include "tensor/graph.h"
 #include "twin.h"
 
 namespace tern {

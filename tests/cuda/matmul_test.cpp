@@ -2,9 +2,9 @@
 
 #include <vector>
 
+#include "backend/graph.h"
 #include "catch.h"
 #include "tensor/context.h"
-#include "tensor/graph.h"
 #include "twin.h"
 
 namespace tern {

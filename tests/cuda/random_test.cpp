@@ -1,5 +1,6 @@
 #include "ops/kernels/random.h"
 
+#include "backend/memory.h"
 #include "catch.h"
 #include "twin.h"
 

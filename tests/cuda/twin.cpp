@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "backend/memory.h"
 #include "tensor/dispatch.h"
 
 namespace tern::cuda_test {

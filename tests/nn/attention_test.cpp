@@ -1,6 +1,6 @@
-#include "autodiff/gradcheck.h"
-#include "fixture.h"
+#include "nn/fixture.h"
 #include "ops/factory.h"
+#include "ops/gradcheck.h"
 #include "ops/loss.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"

@@ -1,10 +1,11 @@
 // Layers with fused kernels against the same layers with plain ones, and against loops.
-#include "autodiff/gradcheck.h"
-#include "fixture.h"
+#include "nn/fixture.h"
 #include "ops/factory.h"
+#include "ops/gradcheck.h"
 #include "ops/loss.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
+#include "train/train.h"
 
 using namespace tern;
 
@@ -87,7 +88,7 @@ std::vector<double> losses(bool use_fused_kernel, Device device) {
   manual_seed(11);
   nn::DecoderLM model(options(use_fused_kernel, device));
   nn::flatten_parameters(model);
-  nn::Adam optimizer(nn::parameters(model), {.lr = 1e-3});
+  train::Adam optimizer(nn::parameters(model), {.lr = 1e-3});
   model.train();
   std::vector<double> result;
   for (unsigned step = 0; step < 200; ++step) {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "fixture.h"
+#include "nn/fixture.h"
 #include "ops/view.h"
 
 using namespace tern;

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "fixture.h"
+#include "nn/fixture.h"
 #include "ops/factory.h"
 #include "ops/loss.h"
 #include "ops/pointwise.h"
@@ -23,9 +23,9 @@ Tensor some_ids(std::int64_t rows = 2, std::int64_t columns = 7, std::int64_t vo
 
 Tensor loss_of(const nn::DecoderLM& model) { return cross_entropy(model.forward(some_ids()), some_ids()); }
 
-std::vector<std::string> names_of(const std::vector<nn::NamedTensor>& entries) {
+std::vector<std::string> names_of(const std::vector<NamedTensor>& entries) {
   std::vector<std::string> names;
-  for (const nn::NamedTensor& entry : entries) names.push_back(entry.name);
+  for (const NamedTensor& entry : entries) names.push_back(entry.name);
   return names;
 }
 

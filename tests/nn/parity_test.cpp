@@ -1,7 +1,8 @@
 // The decoder LM against PyTorch: the same weights, logits, loss, gradients and 20 steps of Adam.
-#include "fixture.h"
+#include "nn/fixture.h"
 #include "ops/loss.h"
 #include "ops/reduce.h"
+#include "train/train.h"
 
 using namespace tern;
 using nlohmann::json;
@@ -19,7 +20,7 @@ nn::DecoderLM model_of(const json& entry, Device device) {
                        .dropout = 0,
                        .activation = o["activation"] == "gelu" ? nn::Activation::gelu : nn::Activation::gelu_tanh,
                        .head_bias = o["head_bias"]});
-  const std::vector<nn::NamedTensor> parameters = nn::named_parameters(model);
+  const std::vector<NamedTensor> parameters = nn::named_parameters(model);
   REQUIRE(parameters.size() == entry["parameters"].size());
   const NoGrad unrecorded;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -97,7 +98,7 @@ void check_model(const char* name, bool flatten, Device device) {
   const Tensors parameters = nn::parameters(model);
   for (std::size_t i = 0; i < parameters.size(); ++i) check_gradient(parameters[i].grad(), entry["parameters"][i]);
 
-  nn::Adam optimizer(parameters, {.lr = entry["lr"]});
+  train::Adam optimizer(parameters, {.lr = entry["lr"]});
   for (std::size_t step = 0; step < entry["adam"].size(); ++step) {
     optimizer.zero_grad();
     const Tensor step_loss = loss_of(model, batch_of(entry, step % entry["batches"].size(), device));

@@ -2,10 +2,10 @@
 // and incoming gradients of every kind of stride, and the lower precisions against f64.
 #include <fmt/format.h>
 
-#include "autodiff/gradcheck.h"
 #include "catch.h"
 #include "op_cases.h"
 #include "ops/copy.h"
+#include "ops/gradcheck.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 

@@ -4,11 +4,11 @@
 #include <set>
 #include <vector>
 
+#include "backend/error.h"
 #include "catch.h"
 #include "recall/data_set.h"
 #include "recall/score.h"
 #include "recall/targets.h"
-#include "tensor/error.h"
 
 using namespace tern::recall;
 

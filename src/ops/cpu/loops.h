@@ -11,6 +11,7 @@
 #include <immintrin.h>
 #endif
 
+#include "backend/memory.h"
 #include "tensor/dispatch.h"
 #include "tensor/view.h"
 

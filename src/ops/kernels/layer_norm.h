@@ -1,5 +1,5 @@
 #pragma once
-#include "tensor/partial_sums.h"
+#include "backend/partial_sums.h"
 #include "tensor/random.h"
 #include "tensor/view.h"
 

@@ -1,6 +1,6 @@
 #pragma once
+#include "backend/partial_sums.h"
 #include "ops/kernels/pointwise.h"
-#include "tensor/partial_sums.h"
 #include "tensor/view.h"
 
 namespace tern::kernels {

@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <unordered_map>
+#include <utility>
+
+#include "backend/device.h"
+#include "backend/event.h"
+#include "backend/memory.h"
+
+namespace tern::backend {
+
+namespace {
+
+// Blocks that a step frees are what the next step asks for. Handing them back to the system in between would cost a
+// page fault for every 4 KiB that is touched again, which is more than most ops cost.
+// Under AddressSanitizer nothing is kept, so that an access to freed memory is seen.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool keeps_blocks = false;
+#else
+constexpr bool keeps_blocks = true;
+#endif
+
+class CachingAllocator {
+ public:
+  void* allocate(std::size_t bytes) {
+    const std::size_t size = keeps_blocks ? round_up(bytes) : bytes;
+    const std::lock_guard lock(mutex_);
+    void* data = nullptr;
+    if (const auto found = free_.find(size); found != free_.end() && found->second) {
+      data = std::exchange(found->second, found->second->next);
+    } else {
+      data = reserve(size);
+      statistics_.reserved += size;
+    }
+    ++statistics_.allocations;
+    statistics_.allocated += size;
+    statistics_.peak_allocated = std::max(statistics_.peak_allocated, statistics_.allocated);
+    return data;
+  }
+
+  void deallocate(void* data, std::size_t bytes) noexcept {
+    const std::size_t size = keeps_blocks ? round_up(bytes) : bytes;
+    const std::lock_guard lock(mutex_);
+    statistics_.allocated -= size;
+    if (!keeps_blocks) {
+      statistics_.reserved -= size;
+      return std::free(data);
+    }
+    FreeBlock*& head = free_[size];
+    head = new (data) FreeBlock{head};
+  }
+
+  MemoryStatistics statistics() {
+    const std::lock_guard lock(mutex_);
+    return statistics_;
+  }
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    statistics_.peak_allocated = statistics_.allocated;
+  }
+
+ private:
+  struct FreeBlock {
+    FreeBlock* next;
+  };
+  static constexpr std::size_t alignment = 64;
+
+  /// Sizes are rounded to steps of at most an eighth, so that close sizes share blocks.
+  static std::size_t round_up(std::size_t bytes) {
+    std::size_t step = alignment;
+    while (step * 16 < bytes) step *= 2;
+    return (bytes + step - 1) / step * step;
+  }
+
+  /// Memory from the system; what is kept for later goes back first where it has no more.
+  void* reserve(std::size_t size) {
+    const std::size_t whole = (size + alignment - 1) / alignment * alignment;
+    if (void* data = std::aligned_alloc(alignment, whole)) return data;
+    release_cache();
+    if (void* data = std::aligned_alloc(alignment, whole)) return data;
+    throw std::bad_alloc();
+  }
+
+  void release_cache() {
+    for (auto& [size, head] : free_) {
+      while (head) {
+        FreeBlock* next = head->next;
+        std::free(head);
+        statistics_.reserved -= size;
+        head = next;
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<std::size_t, FreeBlock*> free_;
+  MemoryStatistics statistics_;
+};
+
+/// Never destroyed: tensors of static duration may outlive any other static object.
+CachingAllocator& allocator() {
+  static auto& instance = *new CachingAllocator;
+  return instance;
+}
+
+}  // namespace
+
+void* allocate(Cpu, std::size_t bytes, Stream) { return allocator().allocate(bytes); }
+void deallocate(Cpu, void* data, std::size_t bytes, Stream) noexcept { allocator().deallocate(data, bytes); }
+void copy_from_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream) { std::memcpy(destination, source, bytes); }
+void copy_to_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream) { std::memcpy(destination, source, bytes); }
+void synchronize(Cpu, Stream) {}
+
+using Clock = std::chrono::steady_clock;
+void* mark(Cpu, Stream) { return new Clock::time_point(Clock::now()); }
+double milliseconds_between(Cpu, const void* earlier, const void* later) {
+  const auto at = [](const void* moment) { return *static_cast<const Clock::time_point*>(moment); };
+  return std::chrono::duration<double, std::milli>(at(later) - at(earlier)).count();
+}
+void forget(Cpu, void* moment) noexcept { delete static_cast<Clock::time_point*>(moment); }
+
+MemoryStatistics memory_statistics(Cpu) { return allocator().statistics(); }
+void reset_peak_memory(Cpu) { allocator().reset_peak(); }
+
+}  // namespace tern::backend

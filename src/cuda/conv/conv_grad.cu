@@ -1,0 +1,383 @@
+#include "cuda/conv/conv.cuh"
+#include "cuda/device/group.cuh"
+#include "cuda/runtime/allocator.h"
+#include "ops/kernels/conv.h"
+
+// The gradient of the depthwise convolution in one reading of u and g and one writing of du; Note [Steps of the gradient] in
+// ops/cpu/conv_grad.cpp says in which order. Each block, or warp, leaves its part of dw and db in partials (parts, K + 1, D), which a
+// second kernel adds up in order.
+namespace tern::kernels {
+
+using namespace gpu;
+using namespace gpu::conv;
+
+namespace {
+
+constexpr int warps = block_size / 32;
+
+template <class T>
+struct Backward {
+  Signal<const T> u, g;
+  Signal<T> du;
+  const T *w, *bias;
+  int left;
+  bool silu;
+  int first, end;  ///< of all steps
+  unsigned channels;
+  float* partials;
+};
+
+/// How steps and channels are dealt out: as in conv.cu, with parts of L in place of tiles for channels first.
+struct Parts {
+  unsigned columns, of_batch;
+  int size;  ///< steps of a warp
+};
+
+// Channels last. A thread has a vector of channels and walks along a part of L, a tile of steps at a time, with the taps, what u and g show
+// as they came, and the sums of its channels in registers.
+
+/// Note [One window]: without SiLU dz is g, and u[t] meets dz[t + left - k] both for du[t] and, as a product, for dw[k]; over all steps
+/// these are the products of Note [Steps of the gradient]. So u needs no window.
+
+inline constexpr int last_threads = 128, last_warps = last_threads / 32;
+/// Steps of a tile, a power of two up to 16, and blocks of a multiprocessor: what leaves each thread the registers that it needs.
+template <class T, int K, bool silu>
+struct Form {
+  static constexpr bool is_large = K == 7 && sizeof(T) == 2;
+  static constexpr int steps = silu ? (is_large ? 2 : 4) : (sizeof(T) == 4 || K < 4 || is_large ? 8 : 4);
+  static constexpr int blocks = is_large ? (silu ? 2 : 3) : 4;
+};
+
+template <class T, int K, bool silu>
+__global__ void __launch_bounds__(last_threads, (Form<T, K, silu>::blocks))
+    differentiate_channels_last(__grid_constant__ const Backward<T> a, const Parts parts) {
+  constexpr int words = words_of_thread, tile = Form<T, K, silu>::steps, n = per_word<T>, width = words * n;
+  constexpr int halo = K - 1, u_halo = silu ? halo : 0;  // positions of u before a step and after it
+  __shared__ float shared[last_warps][32 * width];
+  const unsigned column = blockIdx.x % parts.columns, row = blockIdx.x / parts.columns, b = row / parts.of_batch;
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, channel = (column * 32 + lane) * width;
+  const int first = a.first + static_cast<int>((row % parts.of_batch * last_warps + warp) * parts.size),
+            end = min(first + parts.size, a.end);
+
+  float sums[words][K + 1][n] = {};
+  if (channel < a.channels && first < end) {
+    const Taps<T, K, words> all_taps(a.w + std::int64_t(channel) * K);
+    Words<words> bias{};
+    if (silu && a.bias) bias = read_words<words>(a.bias + channel);
+    const T* const u = a.u.data + a.u.at(b, 0, channel);
+    const T* const g = a.g.data + a.g.at(b, 0, channel);
+    T* const du = a.du.data ? a.du.data + a.du.at(b, 0, channel) : nullptr;
+    const auto read_u = [&](int l) { return a.u.has(l) ? read_words<words>(u + l * a.u.position) : Words<words>{}; };
+    const auto read_g = [&](int l) { return a.g.has(l) ? read_words<words>(g + l * a.g.position) : Words<words>{}; };
+    // At step t: u[t - u_halo .. t + tile - 1 + u_halo] and g[t + left - halo .. t + left + tile - 1]. What the next tile shares with this
+    // one stays, and what is new in it is read before this one's arithmetic.
+    Words<words> raw_u[tile + 2 * u_halo], raw_g[tile + halo];
+#pragma unroll
+    for (int r = 0; r < 2 * u_halo; ++r) raw_u[tile + r] = read_u(first - u_halo + r);
+#pragma unroll
+    for (int r = 0; r < halo; ++r) raw_g[tile + r] = read_g(first + a.left - halo + r);
+    Words<words> next_u[tile], next_g[tile];
+    const auto read_next = [&](int t) {
+#pragma unroll
+      for (int r = 0; r < tile; ++r) next_u[r] = read_u(t + u_halo + r);
+      // A part is whole tiles, but for the last one, at whose end u has ended, too.
+#pragma unroll
+      for (int r = 0; r < tile; ++r) next_g[r] = t + r < end ? read_g(t + a.left + r) : Words<words>{};
+    };
+    read_next(first);
+    for (int t = first; t < end; t += tile) {
+#pragma unroll
+      for (int r = 0; r < 2 * u_halo; ++r) raw_u[r] = raw_u[tile + r];
+#pragma unroll
+      for (int r = 0; r < halo; ++r) raw_g[r] = raw_g[tile + r];
+#pragma unroll
+      for (int r = 0; r < tile; ++r) raw_u[2 * u_halo + r] = next_u[r], raw_g[halo + r] = next_g[r];
+      if (t + tile < end) read_next(t + tile);
+      Words<words> out[tile];
+#pragma unroll
+      for (int v = 0; v < words; ++v) {
+        float taps[n][K], x[tile + 2 * u_halo][n], dz[tile + halo][n];
+        all_taps.widen(v, taps);
+#pragma unroll
+        for (int r = 0; r < tile + 2 * u_halo; ++r) widen_word<T>(raw_u[r].values[v], x[r]);
+#pragma unroll
+        for (int r = 0; r < tile + halo; ++r) widen_word<T>(raw_g[r].values[v], dz[r]);
+        if constexpr (silu) {
+          float shift[n];
+          widen_word<T>(bias.values[v], shift);
+#pragma unroll
+          for (int r = 0; r < tile + halo; ++r) {
+#pragma unroll
+            for (int i = 0; i < n; ++i) {
+              float z = shift[i];
+#pragma unroll
+              for (int k = 0; k < K; ++k) z += taps[i][k] * x[r + k][i];
+              dz[r][i] *= silu_slope(z);
+            }
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < tile; ++r) {
+          float gradient[n] = {};
+#pragma unroll
+          for (int i = 0; i < n; ++i) {
+#pragma unroll
+            for (int k = 0; k < K; ++k) {
+              gradient[i] += taps[i][k] * dz[r + halo - k][i];
+              sums[v][k][i] += x[r + u_halo][i] * dz[r + halo - k][i];
+            }
+            sums[v][K][i] += dz[r + halo][i];
+          }
+          out[r].values[v] = round_word<T>(gradient);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < tile; ++r)
+        if (du && t + r < end && a.du.has(t + r)) write_words(du + (t + r) * a.du.position, out[r]);
+    }
+  }
+
+  if (!a.partials) return;
+  float* const partials = a.partials + std::int64_t(row) * (K + 1) * a.channels;
+#pragma unroll
+  for (int k = 0; k <= K; ++k) {
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < width; ++i) shared[warp][lane * width + i] = sums[i / n][k][i % n];
+    __syncthreads();
+    static_assert(32 * width <= last_threads);
+    const unsigned c = column * 32 * width + threadIdx.x;
+    if (threadIdx.x >= 32 * width || c >= a.channels) continue;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < last_warps; ++i) sum += shared[i][threadIdx.x];
+    partials[std::int64_t(k) * a.channels + c] = sum;
+  }
+}
+
+// Channels first. A warp has a part of a channel's steps, a vector of them in each lane at a time.
+
+template <class T, int K>
+__global__ void __launch_bounds__(block_size)
+    differentiate_channels_first(__grid_constant__ const Backward<T> a, const Parts parts, std::int64_t count) {
+  constexpr int width = 16 / sizeof(T), halo = K - 1;
+  const std::int64_t unit = std::int64_t(blockIdx.x) * warps + threadIdx.x / 32;
+  if (unit >= count) return;  // whole warps
+  const auto part = static_cast<unsigned>(unit / a.channels), channel = static_cast<unsigned>(unit - std::int64_t(part) * a.channels);
+  const unsigned lane = threadIdx.x % 32, b = part / parts.of_batch;
+  const int first = a.first + static_cast<int>(part % parts.of_batch * parts.size), end = min(first + parts.size, a.end);
+  const T* const u_row = a.u.data + a.u.at(b, 0, channel);
+  const T* const g_row = a.g.data + a.g.at(b, 0, channel);
+  const float bias = a.bias ? convert<float>(a.bias[channel]) : 0;
+  float taps[K], sums[K + 1] = {};
+#pragma unroll
+  for (int k = 0; k < K; ++k) taps[k] = convert<float>(a.w[std::int64_t(channel) * K + k]);
+
+  for (int t = first + static_cast<int>(lane) * width; t < end; t += 32 * width) {
+    float u[width + 2 * halo], dz[width + halo];
+    read_window<width>(u_row, t - halo, a.u.length, u);
+    read_window<width>(g_row, t + a.left - halo, a.g.length, dz);
+    if (a.silu) {
+#pragma unroll
+      for (int i = 0; i < width + halo; ++i) {
+        float z = bias;
+#pragma unroll
+        for (int k = 0; k < K; ++k) z += taps[k] * u[i + k];
+        dz[i] *= silu_slope(z);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < width; ++i) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) sums[k] += dz[i + halo] * u[i + halo + k];
+      sums[K] += dz[i + halo];
+    }
+    if (a.du.data && a.du.has(t)) {
+      float gradient[width] = {};
+#pragma unroll
+      for (int i = 0; i < width; ++i) {
+#pragma unroll
+        for (int k = 0; k < K; ++k) gradient[i] += taps[k] * dz[i + halo - k];
+      }
+      write_floats(a.du.data + a.du.at(b, t, channel), gradient);
+    }
+  }
+  if (!a.partials) return;
+#pragma unroll
+  for (int k = 0; k <= K; ++k) {
+#pragma unroll
+    for (unsigned step = 16; step > 0; step /= 2) sums[k] += shuffle_xor(sums[k], step);
+    if (lane == 0) a.partials[(std::int64_t(part) * (K + 1) + k) * a.channels + channel] = sums[k];
+  }
+}
+
+/// dw[c, k] and db[c] = the sum over parts of partials[part, k, c] and partials[part, K, c]. A warp has a column in each lane, the
+/// block's warps every 8th part, or every 32nd: what bounds it is how often a warp waits for memory.
+constexpr int most_adding_threads = 1024;
+template <class T>
+__global__ void __launch_bounds__(most_adding_threads)
+    add_partials(const float* __restrict__ partials, unsigned parts, int taps, unsigned channels, T* dw, T* db) {
+  __shared__ float shared[most_adding_threads / 32][32];
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, adding_warps = blockDim.x / 32, c = blockIdx.x * 32 + lane,
+                 k = blockIdx.y;
+  float sum = 0;
+  if (c < channels) {
+#pragma unroll 8
+    for (unsigned part = warp; part < parts; part += adding_warps) sum += partials[(std::int64_t(part) * (taps + 1) + k) * channels + c];
+  }
+  shared[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || c >= channels) return;
+  sum = 0;
+#pragma unroll 8
+  for (unsigned i = 0; i < adding_warps; ++i) sum += shared[i][lane];
+  if (k < taps && dw) dw[std::int64_t(c) * taps + k] = convert<T>(sum);
+  if (k == taps && db) db[c] = convert<T>(sum);
+}
+
+// Any K, strides and dtype, known at run time and computed in f64: dz goes to memory, then du, dw and db each come from it.
+
+struct AnySignal {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t strides[3] = {}, length = 0;
+
+  AnySignal() = default;
+  explicit AnySignal(const View& x) : data(x.data), dtype(x.dtype) {
+    if (!data) return;
+    for (int d = 0; d < 3; ++d) strides[d] = x.strides[d];
+    length = x.shape[1];
+  }
+  __device__ double operator()(std::int64_t b, std::int64_t l, std::int64_t d) const {
+    return l < 0 || l >= length ? 0 : read<AnyFloat>(data, dtype, b * strides[0] + l * strides[1] + d * strides[2]);
+  }
+};
+
+struct AnyBackward {
+  AnySignal u, g, dz, du;
+  const void *w, *bias;
+  std::int64_t left, taps, batches, channels;
+  bool silu, channels_last;
+
+  __device__ double tap(std::int64_t d, std::int64_t k) const { return read<AnyFloat>(w, u.dtype, d * taps + k); }
+};
+
+/// One element of dz, or of du, a thread.
+__global__ void __launch_bounds__(block_size) differentiate_any(__grid_constant__ const AnyBackward a, bool makes_dz) {
+  const std::int64_t thread = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
+  const AnySignal& to = makes_dz ? a.dz : a.du;
+  if (thread >= a.batches * to.length * a.channels) return;
+  const std::int64_t inner = a.channels_last ? a.channels : to.length, outer = a.channels_last ? to.length : a.channels;
+  const std::int64_t fast = thread % inner, slow = thread / inner % outer, b = thread / inner / outer;
+  const std::int64_t d = a.channels_last ? fast : slow, l = a.channels_last ? slow : fast;
+  double value = 0;
+  if (makes_dz) {
+    double z = a.bias ? read<AnyFloat>(a.bias, a.u.dtype, d) : 0;
+    for (std::int64_t k = 0; a.silu && k < a.taps; ++k) z += a.tap(d, k) * a.u(b, l - a.left + k, d);
+    value = a.g(b, l, d) * (a.silu ? silu_slope(z) : 1);
+  } else {
+    for (std::int64_t k = 0; k < a.taps; ++k) value += a.tap(d, k) * a.dz(b, l + a.left - k, d);
+  }
+  write<AnyFloat>(to.data, to.dtype, b * to.strides[0] + l * to.strides[1] + d * to.strides[2], value);
+}
+
+/// A lane has a channel, the block's warps every eighth position: dw[d, k] for k = blockIdx.y < K, db[d] for K.
+__global__ void __launch_bounds__(block_size) add_any(__grid_constant__ const AnyBackward a, void* dw, void* db) {
+  __shared__ double shared[warps][32];
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const std::int64_t d = std::int64_t(blockIdx.x) * 32 + lane, k = blockIdx.y;
+  double sum = 0;
+  if (d < a.channels) {
+    for (std::int64_t b = 0; b < a.batches; ++b)
+      for (std::int64_t l = warp; l < a.dz.length; l += warps) sum += a.dz(b, l, d) * (k < a.taps ? a.u(b, l - a.left + k, d) : 1);
+  }
+  shared[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || d >= a.channels) return;
+  sum = 0;
+  for (int i = 0; i < warps; ++i) sum += shared[i][lane];
+  if (k < a.taps && dw) write<AnyFloat>(dw, a.u.dtype, d * a.taps + k, sum);
+  if (k == a.taps && db) write<AnyFloat>(db, a.u.dtype, d, sum);
+}
+
+void differentiate_any_signal(const DepthwiseConv1dGradArguments& a) {
+  const Stream stream = a.u.stream;
+  AnyBackward any{AnySignal(a.u), AnySignal(a.g), {},           AnySignal(a.du), a.w.data, a.bias.data,
+                  a.left,         a.w.shape[1],   a.u.shape[0], a.u.shape[2],    a.silu,   is_channels_last(a.u)};
+  View dz = a.g;
+  dz.dtype = a.u.dtype == DType::f64 ? DType::f64 : DType::f32;
+  dz.strides = {dz.shape[1] * dz.shape[2], any.channels_last ? dz.shape[2] : 1, any.channels_last ? 1 : dz.shape[1]};
+  const Workspace memory(static_cast<std::size_t>(dz.numel()) * size_of(dz.dtype), stream);
+  dz.data = memory.as();
+  any.dz = AnySignal(dz);
+  if (dz.numel() > 0) launch(differentiate_any, blocks_for(dz.numel()), block_size, 0, stream, any, true);
+  if (a.du.data && a.du.numel() > 0) launch(differentiate_any, blocks_for(a.du.numel()), block_size, 0, stream, any, false);
+  const dim3 grid(blocks_for(any.channels, 32), static_cast<unsigned>(any.taps + 1));
+  if (a.dw.data || a.db.data) launch(add_any, grid, block_size, 0, stream, any, a.dw.data, a.db.data);
+}
+
+/// False where the shapes, K or the alignment ask for differentiate_any_signal.
+template <class T, int K>
+bool differentiate_vectors(const DepthwiseConv1dGradArguments& a) {
+  const Stream stream = a.u.stream;
+  const bool channels_last = is_channels_last(a.u);
+  const std::int64_t batches = a.u.shape[0], channels = a.u.shape[2];
+  constexpr int last_width = words_of_thread * per_word<T>, first_width = 16 / sizeof(T);
+  for (const View* x : {&a.u, &a.g, &a.du})
+    if (channels_last ? !has_vectors<T, last_width>(*x, 2) : !has_vectors<T, first_width>(*x, 1)) return false;
+  if (channels_last && (!is_aligned(a.w.data, sizeof(T) * last_width) || !is_aligned(a.bias.data, sizeof(T) * last_width))) return false;
+  if (channels > (std::int64_t{1} << 30)) return false;
+
+  Backward<T> backward{Signal<const T>(a.u),
+                       Signal<const T>(a.g),
+                       Signal<T>(a.du),
+                       a.w.as<const T>(),
+                       a.bias.as<const T>(),
+                       static_cast<int>(a.left),
+                       a.silu,
+                       0,
+                       0,
+                       static_cast<unsigned>(channels),
+                       nullptr};
+  // Vectors of steps begin where vectors of u do.
+  backward.first = -static_cast<int>((a.left + first_width - 1) / first_width * first_width);
+  backward.end = static_cast<int>(std::max(a.u.shape[1], a.g.shape[1] - a.left));
+  const std::int64_t steps = backward.end - backward.first;
+  Parts parts{channels_last ? blocks_for(channels, 32 * last_width) : 1, 1, channels_last ? 128 : 4096};
+  // Long parts read fewer positions twice and leave fewer partial sums; short ones keep a small signal on many multiprocessors.
+  const std::int64_t steps_at_once = channels_last ? last_warps : 1,
+                     units = batches * (channels_last ? parts.columns : channels / warps + 1);
+  while (parts.size > (channels_last ? 16 : 512) && units * (steps / (steps_at_once * parts.size)) < (channels_last ? 512 : 1024))
+    parts.size /= 2;
+  parts.of_batch = blocks_for(steps, steps_at_once * parts.size);
+
+  const std::int64_t count = batches * parts.of_batch;
+  const Workspace partials(a.dw.data || a.db.data ? static_cast<std::size_t>(count * (K + 1) * channels) * sizeof(float) : 0, stream);
+  if (a.dw.data || a.db.data) backward.partials = partials.as<float>();
+  if (channels_last) {
+    const auto kernel = a.silu ? differentiate_channels_last<T, K, true> : differentiate_channels_last<T, K, false>;
+    launch(kernel, blocks_for(count * parts.columns, 1), last_threads, 0, stream, backward, parts);
+  } else {
+    launch(differentiate_channels_first<T, K>, blocks_for(count * channels, warps), block_size, 0, stream, backward, parts,
+           count * channels);
+  }
+  if (backward.partials)
+    launch(add_partials<T>, dim3(blocks_for(channels, 32), K + 1), count > 64 ? most_adding_threads : block_size, 0, stream,
+           backward.partials, static_cast<unsigned>(count), K, static_cast<unsigned>(channels), a.dw.as<T>(), a.db.as<T>());
+  return true;
+}
+
+}  // namespace
+
+void depthwise_conv1d_grad(Cuda, const DepthwiseConv1dGradArguments& a) {
+  if (a.u.shape[2] == 0) return;
+  if (!is_short(a.u) || !is_short(a.g) || a.left >= (1 << 30) || a.w.shape[1] > 65534)
+    fail("depthwise_conv1d", "expected fewer than 2^30 positions and at most 65534 taps");
+  bool done = false;
+  if (a.u.numel() > 0 && a.g.numel() > 0)
+    with_short_floats(a.u.dtype,
+                      [&]<class T>() { return with_taps(a.w.shape[1], [&]<int K>() { done = differentiate_vectors<T, K>(a); }); });
+  if (!done) differentiate_any_signal(a);
+}
+
+}  // namespace tern::kernels

@@ -1,0 +1,258 @@
+#include "cuda/device/convert.cuh"
+#include "cuda/device/indexer.cuh"
+#include "cuda/gemm/cublas.h"
+#include "cuda/gemm/gemm.h"
+#include "cuda/runtime/allocator.h"
+#include "ops/kernels/copy.h"
+#include "ops/kernels/matmul.h"
+
+// Products by cuBLASLt, and by cuBLAS what that has no algorithm for. Both count columns first, so what they compute is c^T = b^T a^T:
+// the operands change places and a row-major matrix is "not transposed". Batches with one stride go to them as such, others as arrays
+// of addresses that a small kernel writes, or, where cuBLAS asks more of addresses than ours fulfil, one inner batch after the other.
+namespace tern::kernels {
+
+using namespace gpu;
+
+namespace {
+
+/// A matrix as cuBLAS takes it: transposed or not, and the distance between its columns.
+struct Operation {
+  cublasOperation_t transpose = CUBLAS_OP_N;
+  std::int64_t leading = 0;  ///< 0: cuBLAS cannot take these strides
+};
+
+Operation operation_of(std::int64_t rows, std::int64_t columns, std::int64_t row_stride, std::int64_t column_stride) {
+  if ((column_stride == 1 || columns <= 1) && (rows <= 1 || row_stride >= std::max<std::int64_t>(columns, 1)))
+    return {CUBLAS_OP_N, rows <= 1 ? std::max<std::int64_t>(columns, 1) : row_stride};
+  if ((row_stride == 1 || rows <= 1) && (columns <= 1 || column_stride >= std::max<std::int64_t>(rows, 1)))
+    return {CUBLAS_OP_T, columns <= 1 ? std::max<std::int64_t>(rows, 1) : column_stride};
+  return {};
+}
+
+struct Types {
+  cudaDataType_t data;
+  cublasComputeType_t compute;
+};
+
+Types types_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return {CUDA_R_32F, context().matmul_precision == MatmulPrecision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
+    case DType::f64: return {CUDA_R_64F, CUBLAS_COMPUTE_64F};
+    case DType::f16: return {CUDA_R_16F, CUBLAS_COMPUTE_32F};
+    case DType::bf16: return {CUDA_R_16BF, CUBLAS_COMPUTE_32F};
+    default: fail("matmul", std::string("expected a floating dtype but got ") + name(dtype));
+  }
+}
+
+/// alpha and beta in the type of the arithmetic.
+struct Factor {
+  explicit Factor(double value) : wide(value), narrow(static_cast<float>(value)) {}
+  const void* as(cublasComputeType_t type) const {
+    return type == CUBLAS_COMPUTE_64F ? static_cast<const void*>(&wide) : static_cast<const void*>(&narrow);
+  }
+  double wide;
+  float narrow;
+};
+
+/// A batch of products. `batch` walks a, b and c.
+struct Batch {
+  std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t a_strides[2] = {}, b_strides[2] = {}, c_strides[2] = {};  ///< of rows and columns
+  Layout<3> batch;
+};
+
+/// Takes the innermost dimension of a batch that multiplies by one b as further rows of a and c, where their strides allow it.
+bool merge_into_rows(Batch& p) {
+  if (p.batch.dims == 0) return false;
+  for (int d = 0; d < p.batch.dims; ++d) {
+    if (p.batch.strides[1][d] != 0) continue;
+    const std::int64_t size = p.batch.sizes[d], a_step = p.batch.strides[0][d], c_step = p.batch.strides[2][d];
+    const std::int64_t a_row = p.m == 1 ? a_step : p.a_strides[0], c_row = p.m == 1 ? c_step : p.c_strides[0];
+    if (p.m != 1 && (a_step != p.m * a_row || c_step != p.m * c_row)) continue;
+    if (operation_of(p.m * size, p.k, a_row, p.a_strides[1]).leading == 0) continue;
+    const Operation c = operation_of(p.m * size, p.n, c_row, p.c_strides[1]);
+    if (c.leading == 0 || c.transpose != CUBLAS_OP_N) continue;
+    p.m *= size;
+    p.a_strides[0] = a_row;
+    p.c_strides[0] = c_row;
+    Layout<3> rest;
+    for (int e = 0; e < p.batch.dims; ++e)
+      if (e != d) rest.push(p.batch.sizes[e], {p.batch.strides[0][e], p.batch.strides[1][e], p.batch.strides[2][e]});
+    p.batch = rest;
+    return true;
+  }
+  return false;
+}
+
+struct Addresses {
+  char *a, *b, *c;
+};
+
+/// addresses (3, count): where each product's a, b and c begin.
+__global__ void __launch_bounds__(block_size)
+    write_addresses(Addresses base, Indexer<3> batch, std::uint32_t count, std::int64_t element, char** addresses) {
+  const std::uint32_t i = blockIdx.x * block_size + threadIdx.x;
+  if (i >= count) return;
+  std::int64_t offsets[3];
+  batch.locate(i, offsets);
+  addresses[i] = base.a + offsets[0] * element;
+  addresses[std::int64_t(count) + i] = base.b + offsets[1] * element;
+  addresses[2 * std::int64_t(count) + i] = base.c + offsets[2] * element;
+}
+
+class Multiplication {
+ public:
+  Multiplication(const Batch& p, DType dtype, double alpha, Write write, Stream stream)
+      : p_(p),
+        dtype_(dtype),
+        write_(write),
+        stream_(stream),
+        handle_(cublas(stream)),
+        types_(types_of(dtype)),
+        element_(static_cast<std::int64_t>(size_of(dtype))),
+        alpha_(alpha),
+        beta_(write == Write::accumulate ? 1 : 0),
+        a_(operation_of(p.m, p.k, p.a_strides[0], p.a_strides[1])),
+        b_(operation_of(p.k, p.n, p.b_strides[0], p.b_strides[1])),
+        c_(operation_of(p.m, p.n, p.c_strides[0], p.c_strides[1])) {
+    if (a_.leading == 0 || b_.leading == 0 || c_.leading == 0 || c_.transpose != CUBLAS_OP_N)
+      fail("matmul", "expected operands with one unit stride and c with contiguous rows");
+  }
+
+  void run(const Addresses& base) const {
+    const Layout<3>& batch = p_.batch;
+    if (batch.dims == 0) return one(base);
+    if (batch.dims == 1) return strided(base, 0);
+    if (takes_addresses(base) && batch.numel() <= 65535) return scattered(base);
+    // Everything but the longest dimension in a loop.
+    int longest = 0;
+    for (int d = 1; d < batch.dims; ++d)
+      if (batch.sizes[d] > batch.sizes[longest]) longest = d;
+    const std::int64_t rest = batch.numel() / batch.sizes[longest];
+    for (std::int64_t i = 0; i < rest; ++i) {
+      std::int64_t index = i, offsets[3] = {};
+      for (int d = 0; d < batch.dims; ++d) {
+        if (d == longest) continue;
+        for (int o = 0; o < 3; ++o) offsets[o] += index % batch.sizes[d] * batch.strides[o][d];
+        index /= batch.sizes[d];
+      }
+      strided(moved(base, offsets), longest);
+    }
+  }
+
+ private:
+  Addresses moved(const Addresses& base, const std::int64_t* offsets) const {
+    return {base.a + offsets[0] * element_, base.b + offsets[1] * element_, base.c + offsets[2] * element_};
+  }
+
+  /// By cuBLASLt, `count` products; d is the batch's dimension.
+  bool by_plan(const Addresses& at, std::int64_t count, int d) const {
+    Product q{.dtype = dtype_,
+              .precision = context().matmul_precision,
+              .write = write_,
+              .a_transposed = b_.transpose == CUBLAS_OP_T,
+              .b_transposed = a_.transpose == CUBLAS_OP_T,
+              .m = p_.n,
+              .n = p_.m,
+              .k = p_.k,
+              .a_leading = b_.leading,
+              .b_leading = a_.leading,
+              .c_leading = c_.leading};
+    if (count > 1) {
+      q.count = count;
+      q.a_step = p_.batch.strides[1][d];
+      q.b_step = p_.batch.strides[0][d];
+      q.c_step = p_.batch.strides[2][d];
+    }
+    return multiply(q, {.a = at.b, .b = at.a, .c = at.c}, alpha_.wide, stream_);
+  }
+
+  void one(const Addresses& at) const {
+    if (by_plan(at, 1, 0)) return;
+    check(cublasGemmEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, alpha_.as(types_.compute), at.b, types_.data, b_.leading,
+                          at.a, types_.data, a_.leading, beta_.as(types_.compute), at.c, types_.data, c_.leading, types_.compute,
+                          CUBLAS_GEMM_DEFAULT),
+          "cublasGemmEx");
+  }
+
+  void strided(const Addresses& base, int d) const {
+    constexpr std::int64_t most = 65535;  // of a grid's third dimension
+    const Layout<3>& batch = p_.batch;
+    for (std::int64_t first = 0; first < batch.sizes[d]; first += most) {
+      const std::int64_t offsets[3] = {first * batch.strides[0][d], first * batch.strides[1][d], first * batch.strides[2][d]};
+      const Addresses at = moved(base, offsets);
+      if (by_plan(at, std::min(most, batch.sizes[d] - first), d)) continue;
+      check(cublasGemmStridedBatchedEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, alpha_.as(types_.compute), at.b,
+                                          types_.data, b_.leading, batch.strides[1][d], at.a, types_.data, a_.leading, batch.strides[0][d],
+                                          beta_.as(types_.compute), at.c, types_.data, c_.leading, batch.strides[2][d],
+                                          std::min(most, batch.sizes[d] - first), types_.compute, CUBLAS_GEMM_DEFAULT),
+            "cublasGemmStridedBatchedEx");
+    }
+  }
+
+  /// For 16-bit floats cuBLAS picks wide loads by k alone, and trusts the addresses to be aligned.
+  bool takes_addresses(const Addresses& base) const {
+    if (element_ > 2) return true;
+    const char* const bases[] = {base.a, base.b, base.c};
+    for (int o = 0; o < 3; ++o) {
+      if (!is_aligned(bases[o], 16)) return false;
+      for (int d = 0; d < p_.batch.dims; ++d)
+        if (p_.batch.strides[o][d] * element_ % 16 != 0) return false;
+    }
+    return true;
+  }
+
+  void scattered(const Addresses& base) const {
+    const std::int64_t count = p_.batch.numel();
+    const Workspace memory(static_cast<std::size_t>(3 * count) * sizeof(char*), stream_);
+    char** const addresses = memory.as<char*>();
+    launch(write_addresses, blocks_for(count), block_size, 0, stream_, base, p_.batch, static_cast<std::uint32_t>(count), element_,
+           addresses);
+    const auto list = [&](int operand) { return reinterpret_cast<void**>(addresses + operand * count); };
+    check(cublasGemmBatchedEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, alpha_.as(types_.compute),
+                                 const_cast<const void**>(list(1)), types_.data, b_.leading, const_cast<const void**>(list(0)), types_.data,
+                                 a_.leading, beta_.as(types_.compute), list(2), types_.data, c_.leading, count, types_.compute,
+                                 CUBLAS_GEMM_DEFAULT),
+          "cublasGemmBatchedEx");
+  }
+
+  const Batch& p_;
+  DType dtype_;
+  Write write_;
+  Stream stream_;
+  cublasHandle_t handle_;
+  Types types_;
+  std::int64_t element_;
+  Factor alpha_, beta_;
+  Operation a_, b_, c_;
+};
+
+}  // namespace
+
+void matmul(Cuda, const View& a, const View& b, const View& c, double alpha, Write write) {
+  if (c.numel() == 0) return;
+  const int row = c.dims() - 2, column = c.dims() - 1;
+  Batch p;
+  p.m = c.shape[row];
+  p.n = c.shape[column];
+  p.k = a.shape[column];
+  if (p.k == 0) {
+    if (write == Write::overwrite) fill(Cuda{}, c, 0);
+    return;
+  }
+  for (int i = 0; i < 2; ++i) {
+    p.a_strides[i] = a.strides[row + i];
+    p.b_strides[i] = b.strides[row + i];
+    p.c_strides[i] = c.strides[row + i];
+  }
+  Layout<3> batch;
+  for (int d = row - 1; d >= 0; --d) batch.push(c.shape[d], {a.strides[d], b.strides[d], c.strides[d]});
+  batch.simplify();
+  if (batch.numel() > 1) p.batch = batch;
+  while (merge_into_rows(p)) {
+  }
+  Multiplication(p, c.dtype, alpha, write, c.stream).run({a.as<char>(), b.as<char>(), c.as<char>()});
+}
+
+}  // namespace tern::kernels

@@ -1,0 +1,135 @@
+#include "cuda/device/convert.cuh"
+#include "cuda/device/indexer.cuh"
+#include "ops/kernels/index.h"
+
+// Reads and additions at indices from memory. A thread per element (or per 16 bytes, where rows are contiguous); an
+// index outside the range reads as zero and writes nothing.
+namespace tern::kernels {
+
+using namespace gpu;
+
+namespace {
+
+/// 16 bytes that move as one.
+struct alignas(16) Chunk {
+  std::uint32_t words[4] = {};
+};
+
+/// Operands y (or source), index and x with the dimension's own stride taken out: it is applied to the index's value.
+template <class Bits>
+__global__ void __launch_bounds__(block_size)
+    gather_elements(const Bits* __restrict__ x, const std::int64_t* __restrict__ index, Bits* __restrict__ y,
+                    __grid_constant__ const Indexer<3> indexer, std::uint32_t count, std::int64_t length, std::int64_t stride) {
+  const std::uint32_t i = blockIdx.x * block_size + threadIdx.x;
+  if (i >= count) return;
+  std::int64_t offsets[3];
+  indexer.locate(i, offsets);
+  const std::int64_t at = index[offsets[1]];
+  y[offsets[0]] = at >= 0 && at < length ? x[offsets[2] + at * stride] : Bits();
+}
+
+__device__ void atomic_add(float* at, float value) { atomicAdd(at, value); }
+__device__ void atomic_add(double* at, double value) { atomicAdd(at, value); }
+__device__ void atomic_add(f16* at, f16 value) { atomicAdd(reinterpret_cast<__half*>(at), __ushort_as_half(value.bits)); }
+__device__ void atomic_add(bf16* at, bf16 value) { atomicAdd(reinterpret_cast<__nv_bfloat16*>(at), __ushort_as_bfloat16(value.bits)); }
+__device__ void atomic_add(std::int32_t* at, std::int32_t value) { atomicAdd(at, value); }
+__device__ void atomic_add(std::int64_t* at, std::int64_t value) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(value));
+}
+/// There is no addition of bytes: exchange the aligned word around it until no other thread came between.
+__device__ void atomic_add(std::uint8_t* at, std::uint8_t value) {
+  const auto address = reinterpret_cast<std::uintptr_t>(at);
+  auto* const word = reinterpret_cast<unsigned*>(address & ~std::uintptr_t(3));
+  const unsigned shift = (address & 3) * 8;
+  unsigned seen = *word, expected;
+  do {
+    expected = seen;
+    const unsigned sum = ((expected >> shift) + value) & 0xffu;
+    seen = atomicCAS(word, expected, (expected & ~(0xffu << shift)) | (sum << shift));
+  } while (seen != expected);
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_size)
+    scatter_add_elements(T* y, const std::int64_t* __restrict__ index, const T* __restrict__ source,
+                         __grid_constant__ const Indexer<3> indexer, std::uint32_t count, std::int64_t length, std::int64_t stride) {
+  const std::uint32_t i = blockIdx.x * block_size + threadIdx.x;
+  if (i >= count) return;
+  std::int64_t offsets[3];
+  indexer.locate(i, offsets);
+  const std::int64_t at = index[offsets[1]];
+  if (at >= 0 && at < length) atomic_add(y + offsets[2] + at * stride, source[offsets[0]]);
+}
+
+/// The iteration over index's elements, with `table` (x or y) held still along dim.
+Layout<3> layout_along(int dim, const View& elements, const View& index, const View& table) {
+  Strides held = table.strides;
+  held[dim] = 0;
+  Layout<3> layout = layout_of(index.shape, {elements.strides, index.strides, held});
+  layout.simplify();
+  return layout;
+}
+
+/// Whether x's and y's rows (the last dimension) can be moved in 16-byte chunks.
+bool takes_chunks(const View& view, std::int64_t per_chunk) {
+  if (!is_aligned(view.data, 16) || view.strides[2] != 1 || view.shape[2] % per_chunk != 0) return false;
+  return view.strides[0] % per_chunk == 0 && view.strides[1] % per_chunk == 0;
+}
+View in_chunks(View view, std::int64_t per_chunk) {
+  view.shape[2] /= per_chunk;
+  view.strides[0] /= per_chunk;
+  view.strides[1] /= per_chunk;
+  return view;
+}
+
+/// Row selection is a gather whose index is broadcast along a and c.
+template <class Bits>
+void index_select_as(const View& x, const View& index, const View& y) {
+  Layout<3> whole = layout_of(y.shape, {y.strides, Strides{0, index.strides[0], 0}, Strides{x.strides[0], 0, x.strides[2]}});
+  whole.simplify();
+  for_pieces(whole, [&](const Layout<3>& layout, const std::int64_t* offsets) {
+    const std::int64_t count = layout.numel();
+    launch(gather_elements<Bits>, blocks_for(count), block_size, 0, y.stream, x.as<const Bits>() + offsets[2],
+           index.as<const std::int64_t>() + offsets[1], y.as<Bits>() + offsets[0], layout, static_cast<std::uint32_t>(count), x.shape[1],
+           x.strides[1]);
+  });
+}
+
+}  // namespace
+
+void gather(Cuda, const View& x, const View& index, const View& y, int dim) {
+  if (y.numel() == 0) return;
+  dispatch_bits(y.dtype, [&]<class Bits>() {
+    for_pieces(layout_along(dim, y, index, x), [&](const Layout<3>& layout, const std::int64_t* offsets) {
+      const std::int64_t count = layout.numel();
+      launch(gather_elements<Bits>, blocks_for(count), block_size, 0, y.stream, x.as<const Bits>() + offsets[2],
+             index.as<const std::int64_t>() + offsets[1], y.as<Bits>() + offsets[0], layout, static_cast<std::uint32_t>(count),
+             x.shape[dim], x.strides[dim]);
+    });
+  });
+}
+
+void scatter_add(Cuda, const View& y, const View& index, const View& source, int dim) {
+  if (source.numel() == 0) return;
+  if (y.dtype == DType::boolean) fail("scatter_add", "expected a numeric dtype but got bool");
+  dispatch_all(y.dtype, [&]<class T>() {
+    if constexpr (!std::is_same_v<T, bool>) {
+      for_pieces(layout_along(dim, source, index, y), [&](const Layout<3>& layout, const std::int64_t* offsets) {
+        const std::int64_t count = layout.numel();
+        launch(scatter_add_elements<T>, blocks_for(count), block_size, 0, y.stream, y.as<T>() + offsets[2],
+               index.as<const std::int64_t>() + offsets[1], source.as<const T>() + offsets[0], layout, static_cast<std::uint32_t>(count),
+               y.shape[dim], y.strides[dim]);
+      });
+    }
+  });
+}
+
+void index_select(Cuda, const View& x, const View& index, const View& y) {
+  if (y.numel() == 0) return;
+  const auto per_chunk = static_cast<std::int64_t>(16 / size_of(y.dtype));
+  if (takes_chunks(x, per_chunk) && takes_chunks(y, per_chunk))
+    return index_select_as<Chunk>(in_chunks(x, per_chunk), index, in_chunks(y, per_chunk));
+  dispatch_bits(y.dtype, [&]<class Bits>() { index_select_as<Bits>(x, index, y); });
+}
+
+}  // namespace tern::kernels

@@ -1,0 +1,61 @@
+#include "cuda/device/convert.cuh"
+#include "cuda/device/group.cuh"
+#include "cuda/runtime/launch.h"
+#include "ops/kernels/gradient_scale.h"
+
+// The norm of all gradients in two kernels: blocks read the gradients once and leave a sum of squares each, and one block adds
+// these and works out what the optimizer multiplies the gradients by. Nothing waits, and the order of all sums is fixed.
+namespace tern::kernels {
+
+using namespace gpu;
+
+namespace {
+
+/// Block b adds the squares of part b of x.
+template <class T>
+__global__ void __launch_bounds__(block_size) add_squares(const T* x, std::int64_t count, bool aligned, double* sums) {
+  using C = compute_t<T>;
+  constexpr int width = 16 / sizeof(T), unroll = 4;
+  const std::int64_t vectors = aligned ? count / width : 0;
+  const std::int64_t thread = std::int64_t(blockIdx.x) * block_size + threadIdx.x, threads = std::int64_t(gridDim.x) * block_size;
+  C sum[unroll] = {};
+  std::int64_t i = thread;
+  for (; i + (unroll - 1) * threads < vectors; i += unroll * threads) {
+    Vector<T, width> values[unroll];
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) values[u] = read_vector<width>(x + (i + u * threads) * width);
+#pragma unroll
+    for (int u = 0; u < unroll; ++u)
+#pragma unroll
+      for (const T value : values[u].values) sum[u] += convert<C>(value) * convert<C>(value);
+  }
+  for (; i < vectors; i += threads)
+    for (const T value : read_vector<width>(x + i * width).values) sum[0] += convert<C>(value) * convert<C>(value);
+  for (i = vectors * width + thread; i < count; i += threads) sum[1] += convert<C>(x[i]) * convert<C>(x[i]);
+  const double total = block_reduce<PlusOp<double>>(double(sum[0]) + double(sum[1]) + double(sum[2]) + double(sum[3]));
+  if (threadIdx.x == 0) sums[blockIdx.x] = total;
+}
+
+__global__ void __launch_bounds__(block_size)
+    finish(const double* sums, std::int64_t count, __grid_constant__ const GradientFactor result) {
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < count; i += block_size) sum += sums[i];
+  const double total = block_reduce<PlusOp<double>>(sum);
+  if (threadIdx.x == 0) result(total);
+}
+
+}  // namespace
+
+void square_sums(Cuda, const View& x, const View& sums) {
+  if (sums.numel() == 0) return;
+  dispatch_floats(x.dtype, "square_sums", [&]<class T>() {
+    launch(add_squares<T>, static_cast<unsigned>(sums.numel()), block_size, 0, x.stream, x.as<const T>(), x.numel(), is_aligned(x.data, 16),
+           sums.as<double>());
+  });
+}
+
+void gradient_factor(Cuda, const GradientFactorArguments& a) {
+  launch(finish, 1, block_size, 0, a.norm.stream, a.sums.as<const double>(), a.sums.numel(), GradientFactor(a));
+}
+
+}  // namespace tern::kernels

@@ -1,0 +1,25 @@
+#include "cuda/pointwise/pointwise.cuh"
+#include "ops/kernels/functors.h"
+
+namespace tern::kernels {
+
+void binary(Cuda, Binary f, const Operand& a, const Operand& b, const View& y) {
+  // x^2 is by far the most frequent power.
+  if (f == Binary::pow && b.is_number && b.number == 2) return binary(Cuda{}, Binary::mul, a, a, y);
+  functors::visit(f, [&](auto function) {
+    const auto run = [&]<class T>() {
+      using C = gpu::computed_t<T>;
+      gpu::pointwise<T, T, T>(function, y, {gpu::source_of<C>(a, y, y.dtype), gpu::source_of<C>(b, y, y.dtype)});
+    };
+    switch (y.dtype) {
+      case DType::f32: return run.template operator()<float>();
+      case DType::f16: return run.template operator()<f16>();
+      case DType::bf16: return run.template operator()<bf16>();
+      case DType::f64: return run.template operator()<gpu::Any<double>>();
+      case DType::boolean: fail("binary", "expected a numeric dtype but got bool");
+      default: return run.template operator()<gpu::Any<std::int64_t>>();
+    }
+  });
+}
+
+}  // namespace tern::kernels

@@ -1,0 +1,59 @@
+#include "cuda/pointwise/pointwise.cuh"
+#include "ops/kernels/functors.h"
+
+namespace tern::kernels {
+
+namespace {
+
+struct Choose {
+  template <class T>
+  __device__ T operator()(bool condition, T a, T b) const {
+    return condition ? a : b;
+  }
+};
+
+/// True where comparing integers with the number would go wrong in the integers' own type.
+bool needs_double(const Operand& operand, DType dtype) {
+  if (!operand.is_number) return false;
+  switch (dtype) {
+    case DType::i32: return static_cast<double>(gpu::number_as<std::int32_t>(operand.number)) != operand.number;
+    case DType::i64: return static_cast<double>(gpu::number_as<std::int64_t>(operand.number)) != operand.number;
+    default: return static_cast<double>(gpu::number_as<std::uint8_t>(operand.number)) != operand.number;
+  }
+}
+
+/// The operand as bits: a number becomes what y's dtype makes of it.
+template <class Bits>
+gpu::Source bits_source(const Operand& operand, const View& y) {
+  if (!operand.is_number) return gpu::view_source(operand.view);
+  return gpu::number_source(static_cast<Bits>(gpu::bits_of(operand.number, y.dtype)), y);
+}
+
+}  // namespace
+
+void compare(Cuda, Compare f, const Operand& a, const Operand& b, const View& y) {
+  const DType dtype = a.is_number ? b.view.dtype : a.view.dtype;
+  functors::visit(f, [&](auto function) {
+    const auto run = [&]<class T>() {
+      using C = gpu::computed_t<T>;
+      gpu::pointwise<bool, T, T>(function, y, {gpu::source_of<C>(a, y, dtype), gpu::source_of<C>(b, y, dtype)});
+    };
+    switch (dtype) {
+      case DType::f32: return run.template operator()<float>();
+      case DType::f16: return run.template operator()<f16>();
+      case DType::bf16: return run.template operator()<bf16>();
+      case DType::f64: return run.template operator()<gpu::Any<double>>();
+      default:
+        if (needs_double(a, dtype) || needs_double(b, dtype)) return run.template operator()<gpu::IntegerAsDouble>();
+        return run.template operator()<gpu::Any<std::int64_t>>();
+    }
+  });
+}
+
+void where(Cuda, const View& condition, const Operand& a, const Operand& b, const View& y) {
+  gpu::dispatch_bits(y.dtype, [&]<class Bits>() {
+    gpu::pointwise<Bits, bool, Bits, Bits>(Choose{}, y, {gpu::view_source(condition), bits_source<Bits>(a, y), bits_source<Bits>(b, y)});
+  });
+}
+
+}  // namespace tern::kernels

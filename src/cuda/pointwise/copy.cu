@@ -1,0 +1,185 @@
+#include "cuda/pointwise/pointwise.cuh"
+#include "ops/kernels/copy.h"
+
+// Copies with and without conversion, and what fills memory. Copies between equal dtypes move bits. A copy whose two
+// sides are contiguous along different dimensions goes through tiles in shared memory, so that both reads and writes use
+// whole sectors.
+namespace tern::kernels {
+
+namespace {
+
+using namespace gpu;
+
+struct Identity {
+  template <class T>
+  __device__ T operator()(T x) const {
+    return x;
+  }
+};
+
+constexpr int tile = 32, tile_rows = 8;
+
+/// y[r, c] = x[c, r] in each of a batch of matrices: y is contiguous along c, x along r.
+template <class Bits>
+__global__ void __launch_bounds__((tile * tile_rows))
+    transpose_tiles(const Bits* x, std::int64_t x_stride, Bits* y, std::int64_t y_stride, std::int64_t rows, std::int64_t columns,
+                    unsigned tiles_across, unsigned tiles_down, Indexer<2> batch) {
+  __shared__ Bits cells[tile][tile + 1];  // the odd width spreads a column over the banks
+  const unsigned across = blockIdx.x % tiles_across, rest = blockIdx.x / tiles_across;
+  const std::int64_t column0 = std::int64_t(across) * tile, row0 = std::int64_t(rest % tiles_down) * tile;
+  std::int64_t offsets[2];
+  batch.locate(rest / tiles_down, offsets);
+  y += offsets[0];
+  x += offsets[1];
+  const std::int64_t row = row0 + threadIdx.x;
+  for (int j = threadIdx.y; j < tile; j += tile_rows)
+    if (row < rows && column0 + j < columns) cells[j][threadIdx.x] = x[(column0 + j) * x_stride + row];
+  __syncthreads();
+  const std::int64_t column = column0 + threadIdx.x;
+  for (int j = threadIdx.y; j < tile; j += tile_rows)
+    if (row0 + j < rows && column < columns) y[(row0 + j) * y_stride + column] = cells[threadIdx.x][j];
+}
+
+/// Copies by tiles where that pays; false where it does not.
+template <class Bits>
+bool copy_transposed(const View& x, const View& y) {
+  Layout<2> layout = layout_of(y.shape, {y.strides, x.strides});
+  layout.simplify();
+  if (layout.dims < 2 || layout.strides[0][0] != 1 || layout.strides[1][0] == 1 || layout.sizes[0] < 16) return false;
+  int row_dim = 0;
+  for (int d = 1; d < layout.dims; ++d)
+    if (layout.strides[1][d] == 1 && layout.sizes[d] >= 16) row_dim = d;
+  if (row_dim == 0) return false;
+  Layout<2> batch;
+  for (int d = 1; d < layout.dims; ++d)
+    if (d != row_dim) batch.push(layout.sizes[d], {layout.strides[0][d], layout.strides[1][d]});
+  batch.simplify();
+  const std::int64_t rows = layout.sizes[row_dim], columns = layout.sizes[0];
+  const std::int64_t down = (rows + tile - 1) / tile, across = (columns + tile - 1) / tile;
+  if (down * across * batch.numel() > 0x7fffffff) return false;
+  launch(transpose_tiles<Bits>, static_cast<unsigned>(down * across * batch.numel()), dim3(tile, tile_rows), 0, y.stream,
+         x.as<const Bits>(), layout.strides[1][0], y.as<Bits>(), layout.strides[0][row_dim], rows, columns, static_cast<unsigned>(across),
+         static_cast<unsigned>(down), batch);
+  return true;
+}
+
+template <class Out, class In>
+void convert_copy(const View& x, const View& y) {
+  pointwise<Out, In>(Identity{}, y, {view_source(x)});
+}
+
+/// Conversions among the three short floats are what mixed precision does all the time.
+template <class Out>
+bool copy_short_floats(const View& x, const View& y) {
+  switch (x.dtype) {
+    case DType::f32: return convert_copy<Out, float>(x, y), true;
+    case DType::f16: return convert_copy<Out, f16>(x, y), true;
+    case DType::bf16: return convert_copy<Out, bf16>(x, y), true;
+    default: return false;
+  }
+}
+bool copy_short_floats(const View& x, const View& y) {
+  switch (y.dtype) {
+    case DType::f32: return copy_short_floats<float>(x, y);
+    case DType::f16: return copy_short_floats<f16>(x, y);
+    case DType::bf16: return copy_short_floats<bf16>(x, y);
+    default: return false;
+  }
+}
+
+__global__ void __launch_bounds__(block_size)
+    arange_elements(void* y, DType dtype, std::int64_t stride, std::int64_t count, double start, double step) {
+  const std::int64_t i = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
+  if (i < count) write<AnyNumber>(y, dtype, i * stride, start + static_cast<double>(i) * step);
+}
+
+template <class Bits>
+__global__ void __launch_bounds__(block_size)
+    triangle_elements(const Bits* x, Bits* y, Indexer<2> indexer, std::uint32_t count, std::int64_t diagonal, bool upper) {
+  const std::uint32_t index = blockIdx.x * block_size + threadIdx.x;
+  if (index >= count) return;
+  // The first two dimensions are a matrix's columns and rows.
+  const std::uint32_t line = indexer.sizes[0].divide(index), column = index - line * indexer.sizes[0].divisor;
+  const std::uint32_t row = line - indexer.sizes[1].divide(line) * indexer.sizes[1].divisor;
+  const std::int64_t distance = std::int64_t(column) - std::int64_t(row);
+  std::int64_t offsets[2];
+  indexer.locate(index, offsets);
+  const bool keep = upper ? distance >= diagonal : distance <= diagonal;
+  y[offsets[0]] = keep ? x[offsets[1]] : Bits(0);
+}
+
+}  // namespace
+
+void copy(Cuda, const View& x, const View& y) {
+  if (y.numel() == 0) return;
+  if (x.dtype == y.dtype) {
+    if (x.is_contiguous() && y.is_contiguous()) {
+      use(y.stream);
+      const std::size_t bytes = static_cast<std::size_t>(y.numel()) * size_of(y.dtype);
+      return check(cudaMemcpyAsync(y.data, x.data, bytes, cudaMemcpyDeviceToDevice, handle(y.stream)), "copy");
+    }
+    dispatch_bits(y.dtype, [&]<class Bits>() {
+      if (!copy_transposed<Bits>(x, y)) convert_copy<Bits, Bits>(x, y);
+    });
+    return;
+  }
+  if (copy_short_floats(x, y)) return;
+  if (is_floating(x.dtype)) convert_copy<AnyNumber, AnyFloat>(x, y);
+  else convert_copy<AnyNumber, Any<std::int64_t>>(x, y);
+}
+
+void fill(Cuda, const View& y, double value) {
+  if (y.numel() == 0) return;
+  const std::uint64_t bits = bits_of(value, y.dtype);
+  if (bits == 0 && y.is_contiguous()) {
+    use(y.stream);
+    const std::size_t bytes = static_cast<std::size_t>(y.numel()) * size_of(y.dtype);
+    return check(cudaMemsetAsync(y.data, 0, bytes, handle(y.stream)), "fill");
+  }
+  dispatch_bits(y.dtype, [&]<class Bits>() { pointwise<Bits, Bits>(Identity{}, y, {number_source(static_cast<Bits>(bits), y)}); });
+}
+
+void arange(Cuda, const View& y, double start, double step) {
+  if (y.dtype == DType::boolean) fail("arange", "expected a numeric dtype but got bool");
+  const std::int64_t count = y.shape[0];
+  if (count == 0) return;
+  launch(arange_elements, blocks_for(count), block_size, 0, y.stream, y.data, y.dtype, y.strides[0], count, start, step);
+}
+
+void triangle(Cuda, const View& x, const View& y, std::int64_t diagonal, bool upper) {
+  if (y.numel() == 0) return;
+  const auto run = [&](const View& from, const View& to) {
+    dispatch_bits(to.dtype, [&]<class Bits>() {
+      const auto count = static_cast<std::uint32_t>(to.numel());
+      launch(triangle_elements<Bits>, blocks_for(count), block_size, 0, to.stream, from.as<const Bits>(), to.as<Bits>(),
+             layout_of(to.shape, {to.strides, from.strides}), count, diagonal, upper);
+    });
+  };
+  constexpr std::int64_t limit = std::int64_t(1) << 30;
+  if (y.numel() <= limit) return run(x, y);
+  // Matrix by matrix, since the index of an element must tell its row.
+  const int last = y.dims() - 1;
+  if (y.shape[last] * y.shape[last - 1] > limit) fail("triangle", "expected matrices of at most 2^30 elements");
+  View from = x, to = y;
+  for (View* view : {&from, &to}) {
+    view->shape = {view->shape[last - 1], view->shape[last]};
+    view->strides = {view->strides[last - 1], view->strides[last]};
+  }
+  Layout<2> batch;
+  for (int d = last - 2; d >= 0; --d) batch.push(y.shape[d], {y.strides[d], x.strides[d]});
+  const auto element = static_cast<std::int64_t>(size_of(y.dtype));
+  const std::int64_t matrices = batch.numel();
+  for (std::int64_t m = 0; m < matrices; ++m) {
+    std::int64_t rest = m, to_offset = 0, from_offset = 0;
+    for (int d = 0; d < batch.dims; ++d) {
+      to_offset += rest % batch.sizes[d] * batch.strides[0][d];
+      from_offset += rest % batch.sizes[d] * batch.strides[1][d];
+      rest /= batch.sizes[d];
+    }
+    to.data = y.as<char>() + to_offset * element;
+    from.data = x.as<char>() + from_offset * element;
+    run(from, to);
+  }
+}
+
+}  // namespace tern::kernels

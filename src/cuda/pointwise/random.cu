@@ -1,0 +1,142 @@
+#include <cmath>
+
+#include "cuda/device/convert.cuh"
+#include "cuda/runtime/launch.h"
+#include "ops/kernels/random.h"
+
+// A thread draws one Philox block and makes its four elements. (permutation is in sort.cu.)
+namespace tern::kernels {
+
+using namespace gpu;
+
+namespace {
+
+/// Each thread has f make four elements of a block's words (`vector`: they exist and are aligned), and writes those that exist.
+template <class T, class F>
+__global__ void __launch_bounds__(block_size) map_blocks(F f, T* y, std::int64_t count, PhiloxState state, bool aligned) {
+  const std::int64_t block = std::int64_t(blockIdx.x) * block_size + threadIdx.x, first = 4 * block;
+  if (first >= count) return;
+  const std::uint64_t base = state.base ? *state.base : 0;
+  const PhiloxBlock words = philox(state.seed, state.offset + base + static_cast<std::uint64_t>(block));
+  const bool whole = first + 4 <= count;
+  Vector<T, 4> elements;
+  f(words, first, whole && aligned, count, elements);
+  if (whole && aligned) {
+    *reinterpret_cast<Vector<T, 4>*>(y + first) = elements;
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      if (first + k < count) y[first + k] = elements.values[k];
+  }
+}
+
+template <class T, class F>
+void fill_blocks(const View& y, PhiloxState state, bool aligned, F f) {
+  const std::int64_t count = y.numel();
+  if (count == 0) return;
+  launch(map_blocks<T, F>, blocks_for((count + 3) / 4), block_size, 0, y.stream, f, y.as<T>(), count, state,
+         aligned && is_aligned(y.data, 4 * sizeof(T)));
+}
+
+/// unit_float(word) < probability holds where word >> 8 is below this, exactly.
+std::uint32_t threshold(double probability) {
+  return static_cast<std::uint32_t>(std::ceil(std::min(std::max(0.0, probability), 1.0) * 0x1p24));
+}
+
+template <class T>
+struct Uniform {
+  computed_t<T> start, width;
+  __device__ void operator()(const PhiloxBlock& block, std::int64_t, bool, std::int64_t, Vector<T, 4>& out) const {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) out.values[k] = convert<T>(start + width * static_cast<computed_t<T>>(unit_float(block.words[k])));
+  }
+};
+
+/// Two normal numbers from two words: Box & Muller, 1958.
+__device__ __forceinline__ void box_muller(std::uint32_t a, std::uint32_t b, float& first, float& second) {
+  const float radius = std::sqrt(-2.0f * std::log((static_cast<float>(a >> 8) + 0.5f) * 0x1p-24f));
+  float sine, cosine;
+  sincospif(2.0f * unit_float(b), &sine, &cosine);
+  first = radius * cosine;
+  second = radius * sine;
+}
+__device__ __forceinline__ void box_muller(std::uint32_t a, std::uint32_t b, double& first, double& second) {
+  const double radius = std::sqrt(-2.0 * std::log((static_cast<double>(a >> 8) + 0.5) * 0x1p-24));
+  double sine, cosine;
+  sincospi(2.0 * static_cast<double>(unit_float(b)), &sine, &cosine);
+  first = radius * cosine;
+  second = radius * sine;
+}
+
+template <class T>
+struct Normal {
+  computed_t<T> mean, deviation;
+  __device__ void operator()(const PhiloxBlock& block, std::int64_t, bool, std::int64_t, Vector<T, 4>& out) const {
+    computed_t<T> z[4];
+    box_muller(block.words[0], block.words[1], z[0], z[1]);
+    box_muller(block.words[2], block.words[3], z[2], z[3]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) out.values[k] = convert<T>(mean + deviation * z[k]);
+  }
+};
+
+/// Zero and one are the dtype's bits for them.
+template <class Bits>
+struct Bernoulli {
+  std::uint32_t bound;
+  Bits one;
+  __device__ void operator()(const PhiloxBlock& block, std::int64_t, bool, std::int64_t, Vector<Bits, 4>& out) const {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) out.values[k] = block.words[k] >> 8 < bound ? one : Bits(0);
+  }
+};
+
+template <class T>
+struct Dropout {
+  const T* x;
+  std::uint32_t bound;
+  computed_t<T> keep, scale;  ///< 1 - p and its inverse
+  __device__ void operator()(const PhiloxBlock& block, std::int64_t first, bool vector, std::int64_t count, Vector<T, 4>& out) const {
+    Vector<T, 4> in;
+    if (vector) in = read_vector<4>(x + first);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (!vector && first + k < count) in.values[k] = x[first + k];
+      // value / keep, as the CPU divides: the product, and what it leaves of the value. (Division has a path for tiny divisors.)
+      const auto value = convert<computed_t<T>>(in.values[k]), product = value * scale, rest = fma(-product, keep, value);
+      const auto kept = rest == rest ? fma(rest, scale, product) : product;  // no rest of infinity
+      out.values[k] = convert<T>(block.words[k] >> 8 < bound ? computed_t<T>(0) : kept);
+    }
+  }
+};
+
+}  // namespace
+
+void uniform(Cuda, const View& y, double low, double high, PhiloxState state) {
+  dispatch_floats(y.dtype, "uniform", [&]<class T>() {
+    using C = computed_t<T>;
+    fill_blocks<T>(y, state, true, Uniform<T>{static_cast<C>(low), static_cast<C>(high - low)});
+  });
+}
+
+void normal(Cuda, const View& y, double mean, double deviation, PhiloxState state) {
+  dispatch_floats(y.dtype, "normal", [&]<class T>() {
+    using C = computed_t<T>;
+    fill_blocks<T>(y, state, true, Normal<T>{static_cast<C>(mean), static_cast<C>(deviation)});
+  });
+}
+
+void bernoulli(Cuda, const View& y, double probability, PhiloxState state) {
+  dispatch_bits(y.dtype, [&]<class Bits>() {
+    fill_blocks<Bits>(y, state, true, Bernoulli<Bits>{threshold(probability), static_cast<Bits>(bits_of(1, y.dtype))});
+  });
+}
+
+void dropout(Cuda, const View& x, const View& y, double p, PhiloxState state) {
+  dispatch_floats(y.dtype, "dropout", [&]<class T>() {
+    const Dropout<T> dropout{x.as<const T>(), threshold(p), static_cast<computed_t<T>>(1 - p), 1 / static_cast<computed_t<T>>(1 - p)};
+    fill_blocks<T>(y, state, is_aligned(x.data, 4 * sizeof(T)), dropout);
+  });
+}
+
+}  // namespace tern::kernels

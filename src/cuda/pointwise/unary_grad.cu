@@ -1,0 +1,34 @@
+#include "cuda/pointwise/pointwise.cuh"
+#include "ops/kernels/functors.h"
+
+namespace tern::kernels {
+
+namespace {
+
+/// dx = g * f'(x), given y = f(x).
+template <class F>
+struct Gradient {
+  F f;
+  template <class T>
+  __device__ T operator()(T g, T x, T y) const {
+    return g * f.grad(x, y);
+  }
+};
+
+}  // namespace
+
+void unary_grad(Cuda, Unary f, const View& g, const View& x, const View& y, const View& dx, UnaryParams params) {
+  functors::visit(f, params, [&](auto function) {
+    const gpu::Source sources[] = {gpu::view_source(g), gpu::view_source(x), gpu::view_source(y)};
+    const auto run = [&]<class T>() { gpu::pointwise<T, T, T, T>(Gradient<decltype(function)>{function}, dx, sources); };
+    switch (dx.dtype) {
+      case DType::f32: return run.template operator()<float>();
+      case DType::f16: return run.template operator()<f16>();
+      case DType::bf16: return run.template operator()<bf16>();
+      case DType::f64: return run.template operator()<gpu::Any<double>>();
+      default: fail("unary_grad", std::string("expected a floating dtype but got ") + name(dx.dtype));
+    }
+  });
+}
+
+}  // namespace tern::kernels

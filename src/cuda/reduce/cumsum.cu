@@ -1,0 +1,149 @@
+#include "cuda/device/convert.cuh"
+#include "cuda/device/group.cuh"
+#include "cuda/device/indexer.cuh"
+#include "cuda/runtime/allocator.h"
+#include "ops/kernels/reduce.h"
+
+// Running sums. A running sum cannot be a tree, so floats are added in double. Lines that lie side by side take a thread each;
+// others a block each, in steps of a block's size. Few long lines are cut into chunks: their sums come first, then
+// the sums before each chunk, then the lines. No block waits for another, and the order of addition is fixed.
+namespace tern::kernels {
+
+using namespace gpu;
+
+namespace {
+
+struct Line {
+  const void* x = nullptr;
+  void* y = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t length = 0, x_stride = 0, y_stride = 0, chunk_length = 0;
+};
+
+template <class C, class T>
+__global__ void __launch_bounds__(block_size) cumsum_by_threads(Line line, __grid_constant__ const Indexer<2> lines, std::uint32_t count) {
+  const std::uint32_t index = blockIdx.x * block_size + threadIdx.x;
+  if (index >= count) return;
+  std::int64_t offsets[2];
+  lines.locate(index, offsets);
+  C sum = 0;
+  for (std::int64_t i = 0; i < line.length; ++i) {
+    sum += static_cast<C>(read<T>(line.x, line.dtype, offsets[1] + i * line.x_stride));
+    write<T>(line.y, line.dtype, offsets[0] + i * line.y_stride, sum);
+  }
+}
+
+template <class C, class T>
+__global__ void __launch_bounds__(block_size) sum_chunks(Line line, __grid_constant__ const Indexer<2> lines, unsigned chunks, C* sums) {
+  std::int64_t offsets[2];
+  lines.locate(blockIdx.x / chunks, offsets);
+  const std::int64_t begin = blockIdx.x % chunks * line.chunk_length, end = min(line.length, begin + line.chunk_length);
+  C sum = 0;
+#pragma unroll 4
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += block_size)
+    sum += static_cast<C>(read<T>(line.x, line.dtype, offsets[1] + i * line.x_stride));
+  sum = block_reduce<PlusOp<C>>(sum);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+/// Each chunk's sum becomes the sum of the chunks before it; a thread per line.
+template <class C>
+__global__ void __launch_bounds__(block_size) scan_chunks(C* sums, unsigned chunks, std::uint32_t count) {
+  const std::uint32_t line = blockIdx.x * block_size + threadIdx.x;
+  if (line >= count) return;
+  C before = 0;
+  for (unsigned c = 0; c < chunks; ++c) {
+    C& sum = sums[std::int64_t(line) * chunks + c];
+    const C here = sum;
+    sum = before;
+    before += here;
+  }
+}
+
+template <class C, class T>
+__global__ void __launch_bounds__(block_size)
+    cumsum_by_blocks(Line line, __grid_constant__ const Indexer<2> lines, unsigned chunks, const C* sums_before) {
+  constexpr unsigned warps = block_size / 32;
+  __shared__ C warp_sums[2][warps];
+  std::int64_t offsets[2];
+  lines.locate(blockIdx.x / chunks, offsets);
+  const std::int64_t begin = blockIdx.x % chunks * line.chunk_length, end = min(line.length, begin + line.chunk_length);
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  C before = sums_before ? sums_before[blockIdx.x] : C(0);
+  int turn = 0;
+  for (std::int64_t first = begin; first < end; first += block_size, turn ^= 1) {
+    const std::int64_t i = first + threadIdx.x;
+    C sum = i < end ? static_cast<C>(read<T>(line.x, line.dtype, offsets[1] + i * line.x_stride)) : C(0);
+#pragma unroll
+    for (unsigned step = 1; step < 32; step *= 2) {
+      const C left = __shfl_up_sync(whole_warp, sum, step);
+      if (lane >= step) sum += left;
+    }
+    // Two sets of sums take turns, so that one barrier keeps a fast warp from overwriting what a slow one still reads.
+    if (lane == 31) warp_sums[turn][warp] = sum;
+    __syncthreads();
+    C total = 0, left = 0;
+#pragma unroll
+    for (unsigned w = 0; w < warps; ++w) {
+      if (w == warp) left = total;
+      total += warp_sums[turn][w];
+    }
+    if (i < end) write<T>(line.y, line.dtype, offsets[0] + i * line.y_stride, before + (left + sum));
+    before += total;
+  }
+}
+
+template <class C, class T>
+void cumsum_as(const View& x, const View& y, int dim, bool reverse) {
+  Layout<2> whole;
+  for (int d = x.dims() - 1; d >= 0; --d)
+    if (d != dim) whole.push(y.shape[d], {y.strides[d], x.strides[d]});
+  whole.simplify();
+  const auto element = static_cast<std::int64_t>(size_of(y.dtype));
+  const std::int64_t length = y.shape[dim], start = reverse ? length - 1 : 0;
+  for_pieces(whole, [&](const Layout<2>& lines, const std::int64_t* offsets) {
+    Line line{x.as<char>() + (offsets[1] + start * x.strides[dim]) * element,
+              y.as<char>() + (offsets[0] + start * y.strides[dim]) * element,
+              y.dtype,
+              length,
+              reverse ? -x.strides[dim] : x.strides[dim],
+              reverse ? -y.strides[dim] : y.strides[dim],
+              length};
+    const std::int64_t count = lines.numel();
+    const auto magnitude = [](std::int64_t step) { return step < 0 ? -step : step; };
+    const bool side_by_side = count > 1 && magnitude(lines.strides[0][0]) < magnitude(line.y_stride);
+    if (length <= 16 || (side_by_side && count >= 8192))
+      return launch(cumsum_by_threads<C, T>, blocks_for(count), block_size, 0, y.stream, line, lines, static_cast<std::uint32_t>(count));
+
+    constexpr std::int64_t long_line = 8192, enough_blocks = 256;
+    unsigned chunks = 1;
+    if (length > long_line && count < enough_blocks) {
+      const std::int64_t wanted = std::min(length / (long_line / 2), enough_blocks / count + 1);
+      line.chunk_length = ((length + wanted - 1) / wanted + block_size - 1) / block_size * block_size;
+      chunks = static_cast<unsigned>((length + line.chunk_length - 1) / line.chunk_length);
+    }
+    if (chunks == 1) {
+      launch(cumsum_by_blocks<C, T>, blocks_for(count, 1), block_size, 0, y.stream, line, lines, 1u, nullptr);
+      return;
+    }
+    const Workspace sums(static_cast<std::size_t>(count * chunks) * sizeof(C), y.stream);
+    launch(sum_chunks<C, T>, blocks_for(count * chunks, 1), block_size, 0, y.stream, line, lines, chunks, sums.as<C>());
+    launch(scan_chunks<C>, blocks_for(count), block_size, 0, y.stream, sums.as<C>(), chunks, static_cast<std::uint32_t>(count));
+    launch(cumsum_by_blocks<C, T>, blocks_for(count * chunks, 1), block_size, 0, y.stream, line, lines, chunks, sums.as<const C>());
+  });
+}
+
+}  // namespace
+
+void cumsum(Cuda, const View& x, const View& y, int dim, bool reverse) {
+  if (y.numel() == 0) return;
+  switch (y.dtype) {
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16: return cumsum_as<double, Any<float>>(x, y, dim, reverse);
+    case DType::f64: return cumsum_as<double, Any<double>>(x, y, dim, reverse);
+    default: return cumsum_as<std::int64_t, Any<std::int64_t>>(x, y, dim, reverse);
+  }
+}
+
+}  // namespace tern::kernels

@@ -1,0 +1,98 @@
+#include <algorithm>
+
+#include "cuda/device/convert.cuh"
+#include "cuda/device/group.cuh"
+#include "cuda/reduce/deferred_sums.h"
+#include "cuda/runtime/launch.h"
+#include "tensor/context.h"
+
+namespace tern::gpu {
+
+namespace {
+
+constexpr int across = 16, groups = block_size / across;  ///< columns of a block, and threads that share one
+constexpr int most_sums = 64;                             ///< of a kernel: its parameters take up to 4 KB
+
+struct Sums {
+  PartialSum all[most_sums];
+};
+
+/// A column's sum over the parts, in the threads whose group is 0.
+template <class C>
+__device__ C add_up(const PartialSum& sum, unsigned column, C (&shared)[groups][across]) {
+  const unsigned x = threadIdx.x % across, y = threadIdx.x / across;
+  C total = 0;
+  if (column < sum.columns) {
+    const C* const parts = static_cast<const C*>(sum.parts) + column;
+#pragma unroll 8
+    for (unsigned part = y; part < sum.count; part += groups) total += parts[part * sum.pitch];
+  }
+  shared[y][x] = total;
+  __syncthreads();
+  total = 0;
+  if (y == 0)
+#pragma unroll
+    for (int group = 0; group < groups; ++group) total += shared[group][x];
+  return total;
+}
+
+/// A row of blocks for each sum.
+__global__ void __launch_bounds__(block_size) add_parts(__grid_constant__ const Sums sums) {
+  __shared__ double shared[groups][across];
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");  // it may have started while the kernel ended that leaves the parts
+#endif
+  const PartialSum& sum = sums.all[blockIdx.y];
+  const unsigned column = blockIdx.x * across + threadIdx.x % across;
+  if (blockIdx.x * across >= sum.columns) return;
+  double total = 0;
+  if (sum.dtype == DType::f64) total = add_up<double>(sum, column, shared);
+  else total = add_up<float>(sum, column, reinterpret_cast<float (&)[groups][across]>(shared));
+  if (threadIdx.x >= across || column >= sum.columns) return;
+  const std::int64_t at = column * sum.stride;
+  write<AnyFloat>(sum.to, sum.dtype, at, sum.adds ? read<AnyFloat>(sum.to, sum.dtype, at) + total : total);
+}
+
+/// The kernel may start while the one before it ends, and waits for that end itself.
+void launch_overlapping(dim3 blocks, Stream stream, const Sums& sums) {
+  if (attribute(cudaDevAttrComputeCapabilityMajor, stream.device) < 9) return launch(add_parts, blocks, block_size, 0, stream, sums);
+  use(stream);
+  void* pointers[] = {const_cast<Sums*>(&sums)};
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config{blocks, block_size, 0, handle(stream), &attribute, 1};
+  check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(add_parts), pointers), "launch");
+}
+
+}  // namespace
+
+void* DevicePartialSums::memory(std::size_t bytes) {
+  constexpr std::size_t most_bytes = std::size_t(16) << 20;  // so that they are still in the cache
+  if (bytes_ + bytes > most_bytes) finish();
+  bytes_ += bytes;
+  return memory_.emplace_back(bytes, stream_).as<void>();
+}
+
+void DevicePartialSums::finish() {
+  // Long ones and short ones apart, as a row of blocks has enough for the longest.
+  constexpr unsigned similar = 16;
+  std::stable_sort(sums_.begin(), sums_.end(), [](const PartialSum& a, const PartialSum& b) { return a.columns > b.columns; });
+  for (std::size_t first = 0, last = 0; first < sums_.size(); first = last) {
+    Sums some{};
+    while (last < sums_.size() && last - first < most_sums && sums_[first].columns <= similar * sums_[last].columns) {
+      some.all[last - first] = sums_[last];
+      ++last;
+    }
+    launch_overlapping(dim3(blocks_for(sums_[first].columns, across), static_cast<unsigned>(last - first)), stream_, some);
+  }
+  sums_.clear();
+  memory_.clear();
+  bytes_ = 0;
+}
+
+}  // namespace tern::gpu
+
+std::unique_ptr<tern::backend::PartialSums> tern::backend::partial_sums(Cuda, Device device) {
+  return std::make_unique<gpu::DevicePartialSums>(context().stream(device));
+}

@@ -1,0 +1,48 @@
+#include "cuda/reduce/reduce_ops.cuh"
+
+// The dispatch, and the reductions that take integers.
+namespace tern::gpu {
+
+void reduce_logsumexp(const View& x, const View& y);              // reduce_logsumexp.cu
+void reduce_extreme(bool largest, const View& x, const View& y);  // reduce_extreme.cu
+
+}  // namespace tern::gpu
+
+namespace tern::kernels {
+
+using namespace gpu;
+
+namespace {
+
+template <template <class> class Op>
+void reduce_numbers(const View& x, const View& y, double scale) {
+  switch (x.dtype) {
+    case DType::i32:
+    case DType::i64:
+    case DType::u8: return reduce_as<Op<std::int64_t>, Any<std::int64_t>>(x, y, scale);
+    default: dispatch_reduction(x.dtype, [&]<class C, class T>() { reduce_as<Op<C>, T>(x, y, scale); });
+  }
+}
+
+template <bool any>
+void reduce_any_all(const View& x, const View& y) {
+  if (is_floating(x.dtype)) reduce_as<AnyAllOp<any>, AnyFloat>(x, y, 1);
+  else reduce_as<AnyAllOp<any>, Any<std::int64_t>>(x, y, 1);
+}
+
+}  // namespace
+
+void reduce(Cuda, Reduce f, const View& x, const View& y, double scale) {
+  if (y.numel() == 0) return;
+  switch (f) {
+    case Reduce::sum: return reduce_numbers<SumOp>(x, y, scale);
+    case Reduce::prod: return reduce_numbers<ProductOp>(x, y, 1);
+    case Reduce::max: return reduce_extreme(true, x, y);
+    case Reduce::min: return reduce_extreme(false, x, y);
+    case Reduce::logsumexp: return reduce_logsumexp(x, y);
+    case Reduce::any: return reduce_any_all<true>(x, y);
+    default: return reduce_any_all<false>(x, y);
+  }
+}
+
+}  // namespace tern::kernels

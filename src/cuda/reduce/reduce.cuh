@@ -1,0 +1,348 @@
+#pragma once
+#include "cuda/device/convert.cuh"
+#include "cuda/device/group.cuh"
+#include "cuda/device/indexer.cuh"
+#include "cuda/runtime/allocator.h"
+#include "ops/kernels/reduce.h"
+
+// Reductions over any dimensions, each element read once. Note [Reduction order]: every sum is a tree whose shape depends on
+// the operands' shapes and strides alone, never on how blocks are scheduled, so results repeat to the bit. No atomics.
+//   - rows: what is reduced is contiguous. A few lanes, a warp or a block per output, in 16-byte reads.
+//   - columns: what is kept is contiguous, as in the gradient of a bias. A block holds a tile of columns.
+//   - strided: anything else, and dtypes that need not be fastest.
+// Where there are few outputs, what each reduces is cut into chunks; their partial results are combined by a second
+// kernel.
+namespace tern::gpu {
+
+/// What every kernel does with a finished output or partial result.
+template <class Op>
+struct Target {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  double scale = 1;
+  typename Op::Accumulator* partials = nullptr;  ///< (chunks, outputs); null where there is one chunk
+  std::int64_t outputs = 0;
+
+  __device__ void put(std::int64_t offset, std::int64_t output, unsigned chunk, typename Op::Accumulator value) const {
+    if (partials) partials[chunk * outputs + output] = value;
+    else write<typename Op::Out>(data, dtype, offset, Op::finish(value, scale));
+  }
+};
+
+namespace detail {
+
+/// Lanes `lane`, lane + lanes, ... of `length` contiguous elements: up to the first aligned address one by one, then in
+/// vectors. Each position in a vector has its own accumulator, so that additions do not wait for each other.
+template <class Op, class T>
+__device__ typename Op::Accumulator reduce_run(const T* __restrict__ data, std::int64_t length, unsigned lane, unsigned lanes) {
+  constexpr int width = 16 / sizeof(T);
+  typename Op::Accumulator sums[width];
+#pragma unroll
+  for (int k = 0; k < width; ++k) sums[k] = Op::identity();
+  const unsigned misaligned = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(data) % 16 / sizeof(T));
+  const std::int64_t head = min(length, std::int64_t((width - misaligned) % width));
+  const std::int64_t vectors = (length - head) / width, tail = head + vectors * width;
+  for (std::int64_t i = lane; i < head; i += lanes) Op::add(sums[0], convert<computed_t<T>>(data[i]));
+#pragma unroll 2
+  for (std::int64_t v = lane; v < vectors; v += lanes) {
+    const auto words = read_vector<width>(data + head + v * width);
+#pragma unroll
+    for (int k = 0; k < width; ++k) Op::add(sums[k], convert<computed_t<T>>(words.values[k]));
+  }
+  for (std::int64_t i = tail + lane; i < length; i += lanes) Op::add(sums[0], convert<computed_t<T>>(data[i]));
+#pragma unroll
+  for (int step = width / 2; step > 0; step /= 2) {
+#pragma unroll
+    for (int k = 0; k < step; ++k) sums[k] = Op::combine(sums[k], sums[k + step]);
+  }
+  return sums[0];
+}
+
+/// The same for elements that lie anywhere.
+template <class Op, class T>
+__device__ typename Op::Accumulator reduce_strided(const void* data, DType dtype, std::int64_t offset, const Indexer<1>& reduced,
+                                                   std::int64_t begin, std::int64_t end, unsigned lane, unsigned lanes) {
+  typename Op::Accumulator sum = Op::identity();
+#pragma unroll 2
+  for (std::int64_t i = begin + lane; i < end; i += lanes) {
+    std::int64_t at[1];
+    reduced.locate(static_cast<std::uint32_t>(i), at);
+    Op::add(sum, read<T>(data, dtype, offset + at[0]));
+  }
+  return sum;
+}
+
+/// What is reduced for each output: a run of elements, or elements anywhere (T is then a tag).
+struct Span {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t length = 0, chunk_length = 0;
+  Indexer<1> reduced;
+};
+
+template <class Op, class T>
+__device__ typename Op::Accumulator reduce_span(const Span& span, std::int64_t offset, unsigned chunk, unsigned lane, unsigned lanes) {
+  const std::int64_t begin = chunk * span.chunk_length, end = min(span.length, begin + span.chunk_length);
+  if constexpr (is_tag<T>) return reduce_strided<Op, T>(span.data, span.dtype, offset, span.reduced, begin, end, lane, lanes);
+  else return reduce_run<Op, T>(static_cast<const T*>(span.data) + offset + begin, max(end - begin, std::int64_t(0)), lane, lanes);
+}
+
+/// `lanes` threads (a power of two, at most 32) per output; `kept` walks x and y.
+template <class Op, class T>
+__global__ void __launch_bounds__(block_size) reduce_by_warps(__grid_constant__ const Span span, __grid_constant__ const Indexer<2> kept,
+                                                              std::uint32_t outputs, unsigned lanes, Target<Op> target) {
+  const std::uint32_t output = blockIdx.x * (block_size / lanes) + threadIdx.x / lanes;
+  const unsigned lane = threadIdx.x % lanes;
+  std::int64_t offsets[2] = {};
+  typename Op::Accumulator sum = Op::identity();
+  if (output < outputs) {
+    kept.locate(output, offsets);
+    sum = reduce_span<Op, T>(span, offsets[0], 0, lane, lanes);
+  }
+  for (unsigned step = lanes / 2; step > 0; step /= 2) sum = Op::combine(sum, shuffle_xor(sum, step));  // whole warps arrive here
+  if (output < outputs && lane == 0) target.put(offsets[1], output, 0, sum);
+}
+
+/// A block per output and chunk.
+template <class Op, class T>
+__global__ void __launch_bounds__(block_size)
+    reduce_by_blocks(__grid_constant__ const Span span, __grid_constant__ const Indexer<2> kept, unsigned chunks, Target<Op> target) {
+  const std::uint32_t output = blockIdx.x / chunks;
+  const unsigned chunk = blockIdx.x % chunks;
+  std::int64_t offsets[2];
+  kept.locate(output, offsets);
+  const auto sum = block_reduce<Op>(reduce_span<Op, T>(span, offsets[0], chunk, threadIdx.x, block_size));
+  if (threadIdx.x == 0) target.put(offsets[1], output, chunk, sum);
+}
+
+/// Tiles of columns: `across` threads (a power of two) side by side hold `width` columns each, the block's other threads take every
+/// nth row. `outer` walks the kept dimensions but the columns, in x and y.
+struct Columns {
+  const void* data = nullptr;
+  std::int64_t rows = 0, row_stride = 0, columns = 0, y_stride = 0, rows_per_chunk = 0;
+  unsigned across = 1, tiles = 1, chunks = 1;
+  Indexer<2> outer;
+};
+
+template <class Op, class T, int width>
+__global__ void __launch_bounds__(block_size) reduce_columns(__grid_constant__ const Columns shape, Target<Op> target) {
+  using A = typename Op::Accumulator;
+  __shared__ A shared[width][block_size];
+  const unsigned tile = blockIdx.x % shape.tiles, rest = blockIdx.x / shape.tiles;
+  const unsigned chunk = rest % shape.chunks, outer = rest / shape.chunks;
+  const unsigned x = threadIdx.x % shape.across, y = threadIdx.x / shape.across, down = block_size / shape.across;
+  std::int64_t offsets[2];
+  shape.outer.locate(outer, offsets);
+  const std::int64_t column = (std::int64_t(tile) * shape.across + x) * width;
+  const std::int64_t begin = chunk * shape.rows_per_chunk, end = min(shape.rows, begin + shape.rows_per_chunk);
+  const T* __restrict__ data = static_cast<const T*>(shape.data) + offsets[0] + column;
+
+  A sums[width];
+#pragma unroll
+  for (int k = 0; k < width; ++k) sums[k] = Op::identity();
+  if (column + width <= shape.columns) {
+#pragma unroll 4
+    for (std::int64_t row = begin + y; row < end; row += down) {
+      const auto words = read_vector<width>(data + row * shape.row_stride);
+#pragma unroll
+      for (int k = 0; k < width; ++k) Op::add(sums[k], convert<computed_t<T>>(words.values[k]));
+    }
+  } else if (column < shape.columns) {
+    for (std::int64_t row = begin + y; row < end; row += down) {
+#pragma unroll
+      for (int k = 0; k < width; ++k)
+        if (column + k < shape.columns) Op::add(sums[k], convert<computed_t<T>>(data[row * shape.row_stride + k]));
+    }
+  }
+
+#pragma unroll
+  for (int k = 0; k < width; ++k) shared[k][threadIdx.x] = sums[k];
+  __syncthreads();
+  for (unsigned step = down / 2; step > 0; step /= 2) {
+    if (y < step) {
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        sums[k] = Op::combine(sums[k], shared[k][threadIdx.x + step * shape.across]);
+        shared[k][threadIdx.x] = sums[k];
+      }
+    }
+    __syncthreads();
+  }
+  if (y != 0) return;
+#pragma unroll
+  for (int k = 0; k < width; ++k)
+    if (column + k < shape.columns)
+      target.put(offsets[1] + (column + k) * shape.y_stride, outer * shape.columns + column + k, chunk, sums[k]);
+}
+
+/// The second stage: a few neighbouring outputs per block, whose partial results the block's threads share.
+template <class Op>
+__global__ void __launch_bounds__(block_size)
+    combine_partials(const typename Op::Accumulator* __restrict__ partials, unsigned chunks, unsigned across,
+                     __grid_constant__ const Indexer<2> kept, Target<Op> target) {
+  __shared__ typename Op::Accumulator shared[block_size];
+  const unsigned x = threadIdx.x % across, y = threadIdx.x / across, down = block_size / across;
+  const std::int64_t output = std::int64_t(blockIdx.x) * across + x;
+  typename Op::Accumulator sum = Op::identity();
+  if (output < target.outputs) {
+#pragma unroll 4
+    for (unsigned chunk = y; chunk < chunks; chunk += down) sum = Op::combine(sum, partials[chunk * target.outputs + output]);
+  }
+  shared[threadIdx.x] = sum;
+  __syncthreads();
+  for (unsigned step = down / 2; step > 0; step /= 2) {
+    if (y < step) {
+      sum = Op::combine(sum, shared[threadIdx.x + step * across]);
+      shared[threadIdx.x] = sum;
+    }
+    __syncthreads();
+  }
+  if (y != 0 || output >= target.outputs) return;
+  std::int64_t offsets[2];
+  kept.locate(static_cast<std::uint32_t>(output), offsets);
+  target.put(offsets[1], output, 0, sum);
+}
+
+/// The smallest power of two that is at least `count`, up to `most`.
+inline unsigned power_of_two(std::int64_t count, unsigned most) {
+  unsigned power = 1;
+  while (power < most && power < count) power *= 2;
+  return power;
+}
+
+/// The number of parts to cut `length` into, at least `shortest` long each, so that `units` of work each become enough blocks.
+inline unsigned chunks_for(std::int64_t length, std::int64_t shortest, std::int64_t units) {
+  constexpr std::int64_t enough_blocks = 1024;
+  return static_cast<unsigned>(
+      std::clamp<std::int64_t>(enough_blocks / std::max<std::int64_t>(units, 1), 1, std::max<std::int64_t>(length / shortest, 1)));
+}
+
+}  // namespace detail
+
+/// Kept and reduced dimensions of a reduction.
+struct Reduction {
+  Layout<2> kept;     ///< strides in x and in y
+  Layout<1> reduced;  ///< strides in x
+
+  Reduction(const View& x, const View& y) {
+    for (int d = x.dims() - 1; d >= 0; --d) {
+      if (x.shape[d] == y.shape[d]) kept.push(x.shape[d], {x.strides[d], y.strides[d]});
+      else reduced.push(x.shape[d], {x.strides[d]});
+    }
+    kept.simplify();
+    reduced.simplify();
+  }
+};
+
+/// Launches the first stage into partial results, and the second, where there are several chunks; else only the first.
+template <class Op, class F>
+void with_partials(const Layout<2>& kept, unsigned chunks, const Target<Op>& target, Stream stream, F&& first_stage) {
+  if (chunks == 1) return first_stage(target);
+  const std::int64_t outputs = kept.numel();
+  const Workspace partials(static_cast<std::size_t>(outputs * chunks) * sizeof(typename Op::Accumulator), stream);
+  Target<Op> staged = target;
+  staged.partials = partials.as<typename Op::Accumulator>();
+  first_stage(staged);
+  // Partials are few and in the cache: what counts is that each thread has a short chain of them. Eight floats side by side
+  // are one sector.
+  const unsigned across = detail::power_of_two(outputs, 8);
+  launch(detail::combine_partials<Op>, blocks_for(outputs, across), block_size, 0, stream, staged.partials, chunks, across, kept, target);
+}
+
+/// Reduces spans: T is an element type for contiguous ones, a tag for others.
+template <class Op, class T>
+void reduce_spans(const Layout<2>& kept, const Layout<1>& reduced, const void* data, DType dtype, const Target<Op>& target, Stream stream) {
+  const std::int64_t outputs = kept.numel(), length = reduced.numel();
+  if (is_tag<T> && length > 0x7fffffff) fail("reduce", "expected at most 2^31 - 1 strided elements for each result");
+  constexpr int width = is_tag<T> ? 1 : 16 / sizeof(std::conditional_t<is_tag<T>, char, T>);
+  detail::Span span{data, dtype, length, length, reduced};
+
+  constexpr std::int64_t enough_threads = 32768, long_row = 1024;
+  const auto magnitude = [](std::int64_t stride) { return stride < 0 ? -stride : stride; };
+  // Where neighbouring outputs read neighbouring elements, a thread for each reads best, if there are enough of them.
+  const bool side_by_side = is_tag<T> && (length == 1 || (magnitude(kept.strides[0][0]) < magnitude(reduced.strides[0][0]) && outputs > 1));
+  unsigned lanes = side_by_side ? 1 : detail::power_of_two((length + width - 1) / width, 32);
+  while (lanes < 32 && lanes < length && outputs * lanes < enough_threads) lanes *= 2;
+  if (length <= long_row * width || outputs * lanes >= enough_threads * (side_by_side ? 1 : 16)) {
+    launch(detail::reduce_by_warps<Op, T>, blocks_for(outputs * lanes), block_size, 0, stream, span, kept,
+           static_cast<std::uint32_t>(outputs), lanes, target);
+    return;
+  }
+  const unsigned wanted = detail::chunks_for(length, 8192, outputs);
+  span.chunk_length = ((length + wanted - 1) / wanted + 63) / 64 * 64;  // chunks of aligned rows are aligned
+  const auto chunks = static_cast<unsigned>((length + span.chunk_length - 1) / span.chunk_length);
+  with_partials(kept, chunks, target, stream, [&](const Target<Op>& into) {
+    launch(detail::reduce_by_blocks<Op, T>, blocks_for(outputs * chunks, 1), block_size, 0, stream, span, kept, chunks, into);
+  });
+}
+
+/// Reduces columns: kept.strides[0][0] is 1 and `reduced` has one dimension. False where tiles would lie idle.
+template <class Op, class T>
+bool reduce_tiles(const Layout<2>& kept, const Layout<1>& reduced, const T* data, const Target<Op>& target, Stream stream) {
+  detail::Columns shape;
+  shape.data = data;
+  shape.rows = reduced.sizes[0];
+  shape.row_stride = reduced.strides[0][0];
+  shape.columns = kept.sizes[0];
+  shape.y_stride = kept.strides[1][0];
+  if (shape.rows == 0 || (shape.rows < 16 && kept.numel() >= 65536)) return false;
+
+  Layout<2> outer;
+  for (int d = 1; d < kept.dims; ++d) outer.push(kept.sizes[d], {kept.strides[0][d], kept.strides[1][d]});
+  if (outer.dims == 0) outer.push(1, {});
+  shape.outer = outer;
+
+  constexpr int widest = 16 / sizeof(T);
+  bool vectors = is_aligned(data, 16) && shape.row_stride % widest == 0 && shape.columns >= widest;
+  for (int d = 0; d < outer.dims; ++d) vectors = vectors && outer.strides[0][d] % widest == 0;
+  const int width = vectors ? widest : 1;
+  // A warp side by side reads 512 bytes of a row; fewer threads where there are fewer columns.
+  shape.across = detail::power_of_two((shape.columns + width - 1) / width, 32);
+  shape.tiles = blocks_for(shape.columns, std::int64_t(shape.across) * width);
+  const std::int64_t units = outer.numel() * shape.tiles, down = block_size / shape.across;
+  // Enough rows for each thread to have several reads in flight, not so many that a sum is a long chain.
+  unsigned wanted = detail::chunks_for(shape.rows, down * 4, units);
+  wanted = static_cast<unsigned>(std::max<std::int64_t>(wanted, shape.rows / (down * 1024)));
+  shape.rows_per_chunk = (shape.rows + wanted - 1) / wanted;
+  shape.chunks = static_cast<unsigned>((shape.rows + shape.rows_per_chunk - 1) / shape.rows_per_chunk);
+  with_partials(kept, shape.chunks, target, stream, [&](const Target<Op>& into) {
+    launch(vectors ? detail::reduce_columns<Op, T, widest> : detail::reduce_columns<Op, T, 1>, blocks_for(units * shape.chunks, 1),
+           block_size, 0, stream, shape, into);
+  });
+  return true;
+}
+
+/// y = the reduction of x by Op, whose arithmetic suits elements of T: a short float, or a tag.
+template <class Op, class T>
+void reduce_as(const View& x, const View& y, double scale) {
+  const Reduction whole(x, y);
+  for_pieces(whole.kept, [&](const Layout<2>& kept, const std::int64_t* offsets) {
+    const auto at = [](const View& view, std::int64_t offset) {
+      return view.as<char>() + offset * static_cast<std::int64_t>(size_of(view.dtype));
+    };
+    const void* data = at(x, offsets[0]);
+    const Target<Op> target{at(y, offsets[1]), y.dtype, scale, nullptr, kept.numel()};
+    if constexpr (!is_tag<T>) {
+      if (whole.reduced.dims == 1) {
+        const auto* elements = static_cast<const T*>(data);
+        if (whole.reduced.strides[0][0] == 1) return reduce_spans<Op, T>(kept, whole.reduced, data, x.dtype, target, x.stream);
+        if (kept.strides[0][0] == 1 && kept.sizes[0] >= 4 && reduce_tiles<Op, T>(kept, whole.reduced, elements, target, x.stream)) return;
+      }
+    }
+    reduce_spans<Op, erased_t<T>>(kept, whole.reduced, data, x.dtype, target, x.stream);
+  });
+}
+
+/// Calls run.operator()<C, T> with the type of arithmetic and that of the elements.
+template <class F>
+void dispatch_reduction(DType dtype, F&& run) {
+  switch (dtype) {
+    case DType::f32: return run.template operator()<float, float>();
+    case DType::f16: return run.template operator()<float, f16>();
+    case DType::bf16: return run.template operator()<float, bf16>();
+    case DType::f64: return run.template operator()<double, Any<double>>();
+    default: fail("reduce", std::string("expected a floating dtype but got ") + name(dtype));
+  }
+}
+
+}  // namespace tern::gpu

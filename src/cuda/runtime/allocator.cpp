@@ -1,0 +1,248 @@
+#include "cuda/runtime/allocator.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/memory.h"
+#include "cuda/runtime/launch.h"
+
+// cudaMalloc and cudaFree wait for the device, so memory is taken in segments, and what a tensor gives back is kept for the
+// next one. A block is split where a request leaves enough of it, and joined with its free neighbours when it comes back, so
+// that sizes that change from step to step share the same segments.
+//
+// Note [Stream order]: a free block may still be in use by kernels queued on its stream. It is handed out again on that stream
+// only, where new work queues behind the old. Memory that is used on a second stream must outlive that use.
+namespace tern::gpu {
+
+namespace {
+
+using backend::MemoryStatistics;
+
+constexpr std::size_t KiB = std::size_t(1) << 10, MiB = KiB << 10;
+
+/// Small requests share small segments, and so do not cut up the large ones.
+constexpr std::size_t small_limit = MiB, small_segment = 2 * MiB, medium_limit = 10 * MiB, medium_segment = 20 * MiB;
+
+std::size_t round_up(std::size_t bytes, std::size_t step) { return (bytes + step - 1) / step * step; }
+/// What a request takes of a segment.
+std::size_t block_size_for(std::size_t bytes) { return round_up(bytes, 512); }
+std::size_t segment_size_for(std::size_t size) {
+  return size <= small_limit ? small_segment : size < medium_limit ? medium_segment : round_up(size, 2 * MiB);
+}
+
+using Key = std::pair<int, void*>;  // device, stream
+Key key_of(Stream stream) { return {stream.device.index, stream.handle}; }
+
+/// A part of a segment; its neighbours there are linked.
+struct Block {
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+  Key key;
+  bool is_small = false, is_live = false;
+  Block *previous = nullptr, *next = nullptr;
+
+  bool is_segment() const { return !previous && !next; }
+};
+
+struct BySize {
+  using is_transparent = void;
+  bool operator()(const Block* a, const Block* b) const { return std::pair(a->size, a->data) < std::pair(b->size, b->data); }
+  bool operator()(const Block* a, std::size_t size) const { return a->size < size; }
+};
+using FreeBlocks = std::set<Block*, BySize>;
+
+class CachingAllocator {
+ public:
+  void* allocate(std::size_t bytes, Stream stream) {
+    const std::size_t size = block_size_for(bytes);
+    const std::lock_guard lock(mutex_);
+    Block* block = take(size, stream);
+    if (!block) block = reserve(size, bytes, stream);
+    split(block, size);
+    block->is_live = true;
+    live_.emplace(block->data, block);
+    ++statistics_.allocations;
+    statistics_.allocated += block->size;
+    statistics_.peak_allocated = std::max(statistics_.peak_allocated, statistics_.allocated);
+    return block->data;
+  }
+
+  void deallocate(void* data) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto place = live_.find(data);
+    if (place == live_.end()) return;
+    Block* block = place->second;
+    live_.erase(place);
+    statistics_.allocated -= block->size;
+    block->is_live = false;
+    if (block->next && !block->next->is_live) absorb_next(block);
+    if (block->previous && !block->previous->is_live) {
+      block = block->previous;
+      absorb_next(block);
+    }
+    free_blocks(block).insert(block);
+  }
+
+  void release_all() {
+    const std::lock_guard lock(mutex_);
+    std::set<int> devices;
+    for (const auto& [key, pool] : pools_) devices.insert(key.first);
+    for (const int device : devices) {
+      check(cudaSetDevice(device), "cudaSetDevice");
+      check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+      release(device);
+    }
+  }
+
+  void hold(Stream stream, bool is_held) {
+    const std::lock_guard lock(mutex_);
+    if (is_held) held_.insert(key_of(stream));
+    else held_.erase(key_of(stream));
+  }
+
+  MemoryStatistics statistics() {
+    const std::lock_guard lock(mutex_);
+    return statistics_;
+  }
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    statistics_.peak_allocated = statistics_.allocated;
+  }
+
+ private:
+  struct Pool {
+    FreeBlocks small, large;
+  };
+
+  FreeBlocks& free_blocks(const Block* block) {
+    Pool& pool = pools_[block->key];
+    return block->is_small ? pool.small : pool.large;
+  }
+
+  /// The smallest free block that fits, taken out of its pool.
+  Block* take(std::size_t size, Stream stream) {
+    Pool& pool = pools_[key_of(stream)];
+    FreeBlocks& blocks = size <= small_limit ? pool.small : pool.large;
+    const auto found = blocks.lower_bound(size);
+    if (found == blocks.end()) return nullptr;
+    Block* const block = *found;
+    blocks.erase(found);
+    return block;
+  }
+
+  /// Cuts off what the request leaves, unless it is too little to serve another one of its kind.
+  void split(Block* block, std::size_t size) {
+    const std::size_t rest = block->size - size;
+    if (rest < (block->is_small ? 512 : small_limit + 1)) return;
+    auto* const other = new Block{block->data + size, rest, block->key, block->is_small, false, block, block->next};
+    if (block->next) block->next->previous = other;
+    block->next = other;
+    block->size = size;
+    free_blocks(other).insert(other);
+  }
+
+  /// A block that is in no pool takes in its right neighbour, which may be in one; then it is in none.
+  void absorb_next(Block* block) noexcept {
+    Block* const next = block->next;
+    free_blocks(block).erase(block);
+    free_blocks(next).erase(next);
+    block->size += next->size;
+    block->next = next->next;
+    if (block->next) block->next->previous = block;
+    delete next;
+  }
+
+  Block* reserve(std::size_t size, std::size_t bytes, Stream stream) {
+    use(stream);
+    std::size_t segment = segment_size_for(size);
+    void* data = nullptr;
+    if (!malloc(&data, segment)) {
+      check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+      release(stream.device.index);
+      // The request alone, where a whole segment is too much.
+      if (!malloc(&data, segment) && !malloc(&data, segment = size)) fail_out_of_memory(bytes, stream.device);
+    }
+    statistics_.reserved += segment;
+    return new Block{static_cast<std::byte*>(data), segment, key_of(stream), size <= small_limit};
+  }
+
+  /// Gives the device's free segments back. The device must be idle and current.
+  void release(int device) {
+    for (auto& [key, pool] : pools_) {
+      if (key.first != device || held_.contains(key)) continue;
+      for (FreeBlocks* const blocks : {&pool.small, &pool.large})
+        for (auto i = blocks->begin(); i != blocks->end();) {
+          Block* const block = *i;
+          if (!block->is_segment()) {
+            ++i;
+            continue;
+          }
+          check(cudaFree(block->data), "cudaFree");
+          statistics_.reserved -= block->size;
+          i = blocks->erase(i);
+          delete block;
+        }
+    }
+  }
+
+  /// False where memory is short.
+  static bool malloc(void** data, std::size_t size) {
+    const cudaError_t code = cudaMalloc(data, size);
+    if (code == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // an error that is dealt with must not meet the next check
+      return false;
+    }
+    check(code, "cudaMalloc");
+    return true;
+  }
+
+  [[noreturn]] void fail_out_of_memory(std::size_t bytes, Device device) {
+    std::size_t free = 0, total = 0;
+    if (cudaMemGetInfo(&free, &total) != cudaSuccess) cudaGetLastError();
+    const auto mib = [](std::size_t count) { return std::to_string((count + MiB / 2) / MiB) + " MiB"; };
+    std::vector<std::size_t> sizes;
+    for (const auto& [data, block] : live_)
+      if (block->key.first == device.index) sizes.push_back(block->size);
+    std::sort(sizes.rbegin(), sizes.rend());
+    std::string largest;
+    for (std::size_t i = 0; i < std::min<std::size_t>(sizes.size(), 3); ++i) largest += (i == 0 ? ", the largest " : ", ") + mib(sizes[i]);
+    throw OutOfMemory("[cuda] expected " + std::to_string(bytes) + " bytes (" + mib(bytes) + ") of memory on " + to_string(device) +
+                      " but got none: " + mib(total) + " in all, " + mib(free) + " free, " + mib(statistics_.reserved) + " reserved, " +
+                      mib(statistics_.allocated) + " in " + std::to_string(sizes.size()) + " live tensors" + largest +
+                      "; use a smaller batch or model, or keep fewer results of the graph alive");
+  }
+
+  std::mutex mutex_;
+  std::map<Key, Pool> pools_;
+  std::set<Key> held_;
+  std::unordered_map<void*, Block*> live_;
+  MemoryStatistics statistics_;
+};
+
+/// Never destroyed: tensors of static duration give memory back after main, when no call of the runtime is safe any more.
+CachingAllocator& allocator() {
+  static auto& instance = *new CachingAllocator;
+  return instance;
+}
+
+}  // namespace
+
+void release_cached_memory() { allocator().release_all(); }
+void hold_cached_memory(Stream stream, bool is_held) { allocator().hold(stream, is_held); }
+
+}  // namespace tern::gpu
+
+namespace tern::backend {
+
+void* allocate(Cuda, std::size_t bytes, Stream stream) { return gpu::allocator().allocate(bytes, stream); }
+void deallocate(Cuda, void* data, std::size_t, Stream) noexcept { gpu::allocator().deallocate(data); }
+MemoryStatistics memory_statistics(Cuda) { return gpu::allocator().statistics(); }
+void reset_peak_memory(Cuda) { gpu::allocator().reset_peak(); }
+
+}  // namespace tern::backend

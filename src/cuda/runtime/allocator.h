@@ -1,0 +1,33 @@
+#pragma once
+#include "backend/device.h"
+#include "backend/memory.h"
+
+namespace tern::gpu {
+
+/// Memory for the duration of a call: results of a first stage, sorted keys. It goes back to the stream's cache on
+/// return, while the kernels that use it may still be queued: whoever gets it next is queued behind them.
+class Workspace {
+ public:
+  Workspace(std::size_t bytes, Stream stream)
+      : bytes_(bytes > 0 ? bytes : 1), stream_(stream), data_(backend::allocate(Cuda{}, bytes_, stream)) {}
+  ~Workspace() { backend::deallocate(Cuda{}, data_, bytes_, stream_); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  template <class T = void>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  std::size_t bytes_;
+  Stream stream_;
+  void* data_;
+};
+
+/// Gives all cached memory back to the devices, but what is held; waits for them.
+void release_cached_memory();
+/// While held, a stream's cached memory stays cached: a graph that was recorded on the stream works in it.
+void hold_cached_memory(Stream stream, bool is_held);
+
+}  // namespace tern::gpu

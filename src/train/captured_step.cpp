@@ -1,0 +1,136 @@
+#include "train/captured_step.h"
+
+#include "autodiff/later_zeros.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+
+namespace tern::train {
+
+struct CapturedStep::Recording {
+  Tensors inputs;  ///< what the graph reads
+  Tensor result;
+  std::unique_ptr<backend::Graph> graph;
+  std::uint64_t seed = 0;
+  std::uint64_t draws = 0;  ///< random positions that a step takes
+};
+
+namespace {
+
+/// While it lives, work goes to another stream, which waits for the present one at the start; and the other way round at the end.
+class OnStream {
+ public:
+  explicit OnStream(backend::GraphStream& stream) : stream_(stream), before_(context().cuda_stream) {
+    stream_.follow(outer());
+    context().cuda_stream = stream_.get().handle;
+  }
+  ~OnStream() { context().cuda_stream = before_; }
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+  /// To be called when all is queued.
+  void finish() { stream_.lead(outer()); }
+
+ private:
+  Stream outer() const { return {stream_.get().device, before_}; }
+  backend::GraphStream& stream_;
+  void* before_;
+};
+
+std::vector<std::int64_t> key_of(const Tensors& inputs) {
+  std::vector<std::int64_t> key;
+  for (const Tensor& x : inputs) {
+    key.push_back(static_cast<std::int64_t>(x.dtype()));
+    key.push_back(x.dims());
+    key.insert(key.end(), x.shape().begin(), x.shape().end());
+  }
+  return key;
+}
+
+Tensors copies(const Tensors& inputs) {
+  const NoGrad unrecorded;
+  Tensors result;
+  for (const Tensor& x : inputs) result.push_back(clone(x));
+  return result;
+}
+
+}  // namespace
+
+CapturedStep::CapturedStep(Function step, Device device) : step_(std::move(step)), device_(device) {
+  stream_ = on(device, [&](auto dev) { return backend::graph_stream(dev, device); });
+}
+CapturedStep::~CapturedStep() = default;
+CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
+CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
+
+std::size_t CapturedStep::recordings() const { return recordings_.size(); }
+
+Tensor CapturedStep::operator()(const Tensors& inputs) {
+  if (!stream_) return step_(inputs);
+  for (const Tensor& x : inputs)
+    if (!x.defined() || x.device() != device_) fail("CapturedStep", "expected inputs on " + to_string(device_));
+  OnStream here(*stream_);
+  write_later_zeros();  // what is recorded starts from elements, and leaves elements
+  const Tensor result = run(inputs);
+  here.finish();
+  return result;
+}
+
+Tensor CapturedStep::run(const Tensors& inputs) {
+  const Key key = key_of(inputs);
+  const auto found = recordings_.find(key);
+  if (found == recordings_.end()) {
+    // As written: libraries load their kernels, moments come into being, and memory is found for every tensor.
+    Recording recording;
+    recording.inputs = copies(inputs);
+    Tensor result = step_(recording.inputs);
+    recordings_.emplace(key, std::move(recording));
+    return result;
+  }
+  Recording& recording = found->second;
+  // The seed is part of every kernel that draws.
+  if (!recording.graph || (recording.draws > 0 && recording.seed != context().generator.seed())) record(recording);
+  const NoGrad unrecorded;
+  Tensors sources;
+  std::vector<const void*> places;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (i >= backend::GraphStream::most_inputs) {
+      copy_(recording.inputs[i], inputs[i]);
+      continue;
+    }
+    sources.push_back(contiguous(inputs[i]));
+    places.push_back(sources.back().view().data);
+  }
+  Generator& generator = context().generator;
+  recording.graph->launch(places, generator.position());
+  generator.set_position(generator.position() + recording.draws);
+  nodes_ = recording.graph->nodes();
+  return recording.result;
+}
+
+void CapturedStep::record(Recording& recording) {
+  if (!position_.defined()) position_ = zeros({}, DType::i64, device_);
+  Generator& generator = context().generator;
+  const Generator before = generator;
+  // Draws are recorded from 0 on; where a replay begins is written to device memory by each launch, and added there.
+  recording.seed = generator.seed();
+  std::vector<backend::GraphStream::Input> inputs;
+  for (const Tensor& x : recording.inputs)
+    if (inputs.size() < backend::GraphStream::most_inputs)
+      inputs.push_back({x.view().data, static_cast<std::size_t>(x.numel()) * size_of(x.dtype())});
+  generator.set_position(0);
+  generator.set_base(static_cast<const std::uint64_t*>(position_.view().data));
+  try {
+    recording.graph = stream_->record(
+        [&] {
+          recording.result = step_(recording.inputs);
+          recording.draws = generator.position();
+          write_later_zeros();
+        },
+        inputs, static_cast<std::uint64_t*>(position_.view().data));
+  } catch (...) {
+    generator = before;
+    throw;
+  }
+  generator = before;
+}
+
+}  // namespace tern::train

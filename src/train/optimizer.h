@@ -1,0 +1,146 @@
+#pragma once
+#include "nn/module.h"
+#include "train/grad_scale.h"
+
+namespace tern::train {
+
+/// Base of the optimizers. A step runs on the device without a host value or wait: the learning rate and the number of
+/// steps live in one-element f32 tensors there. Neighbouring parameters in one storage, as flatten_parameters leaves
+/// them, are updated by one kernel. Parameters without a gradient are passed over; the step count is the optimizer's,
+/// not the parameter's. Parameters of 16 bits are the rounded values of f32 masters, which the same kernel updates.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(Optimizer&&) = default;  // a copy would share the moments
+  Optimizer& operator=(Optimizer&&) = default;
+
+  /// One update from the gradients as they are, or scaled on their way in.
+  void step(const GradientScale& scale = {});
+  void zero_grad() const;
+
+  /// Sets every group's learning rate, or each group's to its own initial one times a factor (see schedule.h).
+  void set_lr(double lr);
+  void set_lr_factor(double factor);
+
+  /// What a checkpoint needs: `step`, `lr.<group>`, and each parameter's moments as `<kind>.<parameter>`, where the
+  /// parameter is its name in `names`, or its position if it is not there; `master.<parameter>` for those of 16 bits. The
+  /// tensors are windows on the optimizer's own memory: copy_ into them restores it.
+  std::vector<NamedTensor> state(const std::vector<NamedTensor>& names = {});
+
+  Tensors parameters() const;
+  /// The learning rate of a group on the device, f32 ().
+  const Tensor& lr(std::size_t group = 0) const { return groups_[group].lr; }
+  /// The number of steps so far on the device, f32 ().
+  const Tensor& steps() const { return steps_; }
+  /// Kernel calls of the last step: the number of contiguous runs.
+  std::size_t launches() const { return launches_; }
+
+ protected:
+  explicit Optimizer(std::vector<std::string> moments) : moment_names_(std::move(moments)) {}
+  /// To be called by a constructor for each group.
+  void add_group(const Tensors& parameters, double lr);
+  /// One-dimensional contiguous windows on a run of parameters and what belongs to them.
+  struct Windows {
+    Tensor parameter, gradient, master;  ///< master: undefined unless the parameters have 16 bits
+    Tensors moments;
+  };
+  /// One kernel.
+  virtual void update(std::size_t group, const Windows& run, const GradientScale& scale) = 0;
+
+ private:
+  struct Group {
+    double initial_lr = 0;
+    Tensor lr;
+  };
+  struct Slot {  // of a parameter
+    Tensor parameter;
+    std::size_t group = 0;
+    const void* place = nullptr;  // of the parameter when its run was laid out
+    DType dtype = DType::f32;     // and its dtype
+    Tensors moments;              // windows on the run's, in the parameter's shape
+    Tensor master;
+  };
+  struct Run {  // parameters that follow each other, and what belongs to them
+    std::vector<std::size_t> slots;
+    Tensors moments;
+    Tensor master;
+    std::uint32_t version = 0;  // of the parameters when they were last the rounded master
+  };
+
+  bool is_laid_out() const;
+  void lay_out();
+  void find_master(Run& run);
+  void refresh_master(Run& run);
+  void step(const Run& run, const GradientScale& scale);
+  Tensor whole(const Run& run) const;
+
+  std::vector<std::string> moment_names_;
+  std::vector<Group> groups_;
+  std::vector<Slot> slots_;  // in the order given
+  std::vector<Run> runs_;
+  Tensor steps_;
+  std::size_t launches_ = 0;
+};
+
+struct SGDOptions {
+  double lr = 1e-2;
+  double momentum = 0;
+  double weight_decay = 0;  ///< added to the gradient
+  bool nesterov = false;
+};
+
+/// Stochastic gradient descent, with momentum as in Sutskever et al., 2013: buffer = momentum buffer + g, p -= lr
+/// buffer.
+class SGD final : public Optimizer {
+ public:
+  struct Group {
+    Tensors parameters;
+    SGDOptions options;
+  };
+  /// Throws Error for parameters that are not contiguous floats, that lie on several devices, that occur twice, or
+  /// options out of range.
+  explicit SGD(const std::vector<Group>& groups);
+  explicit SGD(const Tensors& parameters, const SGDOptions& options = {}) : SGD(std::vector<Group>{{parameters, options}}) {}
+
+ protected:
+  void update(std::size_t group, const Windows& run, const GradientScale& scale) override;
+
+ private:
+  std::vector<SGDOptions> options_;
+};
+
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool decoupled = false;  ///< weight decay acts on the weight (AdamW) and not on the gradient
+};
+
+/// Kingma & Ba, 2015.
+class Adam : public Optimizer {
+ public:
+  struct Group {
+    Tensors parameters;
+    AdamOptions options;
+  };
+  /// Throws Error as SGD does.
+  explicit Adam(const std::vector<Group>& groups);
+  explicit Adam(const Tensors& parameters, const AdamOptions& options = {}) : Adam(std::vector<Group>{{parameters, options}}) {}
+
+ protected:
+  void update(std::size_t group, const Windows& run, const GradientScale& scale) override;
+
+ private:
+  std::vector<AdamOptions> options_;
+};
+
+/// Adam with decoupled weight decay. Loshchilov & Hutter, 2019.
+class AdamW final : public Adam {
+ public:
+  explicit AdamW(std::vector<Group> groups);
+  explicit AdamW(const Tensors& parameters, const AdamOptions& options = {.weight_decay = 0.01})
+      : AdamW(std::vector<Group>{{parameters, options}}) {}
+};
+
+}  // namespace tern::train

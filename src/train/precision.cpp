@@ -1,0 +1,47 @@
+#include "train/precision.h"
+
+#include <array>
+
+#include "nn/parameter_buffer.h"
+#include "ops/matmul.h"
+
+namespace tern::train {
+
+using namespace nn;  // parameters and their buffers
+
+static constexpr std::array<const char*, 5> names = {"fp32", "tf32", "tf32x3", "bf16", "fp16"};
+
+const char* name(Precision precision) { return names[static_cast<std::size_t>(precision)]; }
+
+std::optional<Precision> precision_of(std::string_view name) {
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (name == names[i]) return static_cast<Precision>(i);
+  return std::nullopt;
+}
+
+DType dtype_of(Precision precision) {
+  switch (precision) {
+    case Precision::bf16: return DType::bf16;
+    case Precision::fp16: return DType::f16;
+    default: return DType::f32;
+  }
+}
+
+static MatmulPrecision matmul_precision_of(Precision precision) {
+  switch (precision) {
+    case Precision::tf32: return MatmulPrecision::tf32;
+    case Precision::tf32x3: return MatmulPrecision::tf32x3;
+    default: return MatmulPrecision::fp32;
+  }
+}
+
+bool has_precision(Precision precision, Device device) { return has_matmul_precision(matmul_precision_of(precision), device); }
+
+void set_precision(nn::Module& module, Precision precision) {
+  context().matmul_precision = matmul_precision_of(precision);
+  // The trained ones first: to() would keep of them what 16 bits hold.
+  flatten_parameters(module, dtype_of(precision));
+  to(module, dtype_of(precision));
+}
+
+}  // namespace tern::train

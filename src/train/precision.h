@@ -1,0 +1,32 @@
+#pragma once
+#include <optional>
+#include <string_view>
+
+#include "nn/module.h"
+
+namespace tern::train {
+
+/// What a model computes in: the one option that programs and benches show.
+enum class Precision : std::uint8_t {
+  fp32,
+  tf32,    ///< f32 parameters, products with TF32 operands; on a GPU alone
+  tf32x3,  ///< f32 parameters, products as exact as fp32's, each of three with TF32 operands; on a Hopper GPU alone
+  bf16,    ///< parameters, activations and gradients in 16 bits, float32 within the kernels, in masters and in moments
+  fp16,    ///< likewise; gradients below 6e-8 vanish, so that training takes a GradScaler
+};
+/// "fp32", "tf32", "tf32x3", "bf16", "fp16".
+const char* name(Precision precision);
+/// The precision of that name, if there is one.
+std::optional<Precision> precision_of(std::string_view name);
+/// What the parameters are stored in.
+DType dtype_of(Precision precision);
+
+/// Whether the device computes so. Where it does not, tf32 and tf32x3 take fp32's products.
+bool has_precision(Precision precision, Device device);
+
+/// Sets how this thread computes f32 products, and stores the module's floating parameters and buffers in the precision's dtype.
+/// To be called when the parameters have their first values and lie on their device: those that are trained are flattened, and in
+/// 16 bits keep the values that they have now as masters (flatten_parameters). Going back to fp32 restores these.
+void set_precision(nn::Module& module, Precision precision);
+
+}  // namespace tern::train

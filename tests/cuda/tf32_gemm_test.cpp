@@ -1,0 +1,169 @@
+#include "cuda/gemm/tf32_gemm.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "catch.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/kernels/matmul.h"
+#include "ops/matmul.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+#include "tensor/context.h"
+
+namespace tern {
+
+namespace {
+
+/// |got - exact| / |exact|.
+double error_of(const Tensor& got, const Tensor& exact) {
+  return std::sqrt(sum(square(cast(got, DType::f64) - exact)).item<double>() / sum(square(exact)).item<double>());
+}
+
+}  // namespace
+
+TEST_CASE("three TF32 products are as exact as one of float32", "[cuda]") {
+  if (!has_matmul_precision(MatmulPrecision::tf32x3, cuda())) return;
+  manual_seed(5);
+  // Cut into tiles of either width, into parts of the depth, and at sizes that fill neither tiles nor boxes of the copy engine.
+  for (auto [m, n, k] : std::vector<std::array<std::int64_t, 3>>{
+           {512, 512, 256}, {5120, 256, 256}, {5120, 768, 96}, {520, 264, 1028}, {1004, 132, 1028}, {512, 256, 10000}, {256, 256, 50304}})
+    for (const bool is_positive : {false, true})
+      for (const bool a_turned : {false, true})
+        for (const bool b_turned : {false, true}) {
+          INFO(fmt::format("{} x {} x {}, positive {}, transposed {} {}", m, n, k, is_positive, a_turned, b_turned));
+          const auto draw = [&](const Shape& shape) {
+            return is_positive ? rand(shape, 0, 1, DType::f32, cuda()) : randn(shape, 0, 1, DType::f32, cuda());
+          };
+          const Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}),
+                       b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
+          const Tensor exact = matmul(cast(a, DType::f64), cast(b, DType::f64));
+          const double strict = error_of(matmul(a, b), exact);
+          const MatmulPrecisionMode mode(MatmulPrecision::tf32x3);
+          const Tensor c = matmul(a, b);
+          CHECK(error_of(c, exact) <= strict + 1e-7);
+          // Another kernel made it, and makes the same bits again.
+          CHECK(error_of(c, cast(matmul(a, b), DType::f64)) == 0);
+        }
+}
+
+TEST_CASE("three TF32 products add, scale, take a bias and keep to their place", "[cuda]") {
+  manual_seed(6);
+  for (auto [m, n, k] : std::vector<std::array<std::int64_t, 3>>{{520, 520, 300}, {5120, 256, 256}, {256, 260, 5120}})
+    for (const bool a_turned : {false, true})
+      for (const bool b_turned : {false, true}) {
+        INFO(fmt::format("{} x {} x {}, transposed {} {}", m, n, k, a_turned, b_turned));
+        const auto draw = [&](const Shape& shape) { return randn(shape, 0, 1, DType::f32, cuda()); };
+        const Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}),
+                     b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
+        const Tensor around = draw({m + 2, n + 8}), before = clone(around);
+        const Tensor c = slice(slice(around, 0, 1, m + 1), 1, 4, n + 4);
+        const Tensor want = cast(clone(c), DType::f64) + matmul(cast(a, DType::f64), cast(b, DType::f64), -0.5);
+        {
+          const MatmulPrecisionMode mode(MatmulPrecision::tf32x3);
+          kernels::matmul(Cuda{}, a.view(), b.view(), c.view(), -0.5, Write::accumulate);
+        }
+        CHECK(error_of(c, want) < 1e-6);
+        // What lies around c is as it was.
+        const Tensor moved = around - before;
+        CHECK(max(abs(slice(moved, 1, 0, 4))).item<double>() == 0);
+        CHECK(max(abs(slice(moved, 1, n + 4, n + 8))).item<double>() == 0);
+        CHECK(max(abs(slice(moved, 0, 0, 1))).item<double>() == 0);
+        CHECK(max(abs(slice(moved, 0, m + 1, m + 2))).item<double>() == 0);
+      }
+  const Tensor x = randn({5120, 256}, 0, 1, DType::f32, cuda());
+  for (const std::int64_t out : {256, 520}) {
+    const Tensor weight = randn({out, 256}, 0, 1, DType::f32, cuda()), bias = randn({out}, 0, 1, DType::f32, cuda());
+    const Tensor want = linear(cast(x, DType::f64), cast(weight, DType::f64), cast(bias, DType::f64));
+    const MatmulPrecisionMode mode(MatmulPrecision::tf32x3);
+    CHECK(error_of(linear(x, weight, bias), want) < 1e-6);
+  }
+}
+
+TEST_CASE("products on tensor cores are right however they are cut up", "[cuda]") {
+  if (!has_matmul_precision(MatmulPrecision::tf32x3, cuda())) return;
+  manual_seed(7);
+  // Sizes that fill tiles, and sizes that do not.
+  for (auto [m, n, k] : std::vector<std::array<std::int64_t, 3>>{{520, 264, 1028}, {132, 1004, 416}, {256, 256, 2080}})
+    for (const bool a_turned : {false, true})
+      for (const bool b_turned : {false, true})
+        for (const MatmulPrecision precision : {MatmulPrecision::tf32, MatmulPrecision::tf32x3}) {
+          const auto draw = [&](const Shape& shape) { return randn(shape, 0, 1, DType::f32, cuda()); };
+          const Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}),
+                       b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
+          const Tensor before = draw({m, n}), bias = draw({n});
+          const Tensor want = cast(before, DType::f64) + cast(bias, DType::f64) + matmul(cast(a, DType::f64), cast(b, DType::f64), 0.5);
+          // Columns first: c^T = b^T a^T.
+          const gpu::Product product{.dtype = DType::f32,
+                                     .precision = precision,
+                                     .epilogue = gpu::Epilogue::bias,
+                                     .write = Write::accumulate,
+                                     .a_transposed = b_turned,
+                                     .b_transposed = a_turned,
+                                     .m = n,
+                                     .n = m,
+                                     .k = k,
+                                     .a_leading = b_turned ? k : n,
+                                     .b_leading = a_turned ? m : k,
+                                     .c_leading = n};
+          const auto run = [&](const gpu::Tf32Cut& cut, const Tensor& c) {
+            const gpu::ProductOperands at{.a = b.view().data, .b = a.view().data, .c = before.view().data, .bias = bias.view().data};
+            gpu::multiply_tf32(product, at, c.view().data, 0.5, cut, c.view().stream);
+          };
+          const auto cuts =
+              gpu::tf32_cuts(product, {.a = b.view().data, .b = a.view().data, .c = before.view().data}, before.view().stream);
+          REQUIRE(!cuts.empty());
+          for (std::size_t i = 0; i < cuts.size(); i += 5) {
+            const gpu::Tf32Cut& cut = cuts[i];
+            INFO(fmt::format("{} x {} x {}, transposed {} {}, precision {}, turned {}, width {}, cluster {}, groups {}", m, n, k, a_turned,
+                             b_turned, static_cast<int>(precision), cut.turned, cut.width, cut.cluster, cut.groups));
+            const Tensor c = full({m, n}, std::nan(""), DType::f32, cuda()), again = clone(c);
+            run(cut, c);
+            run(cut, again);
+            CHECK(error_of(c, want) < (precision == MatmulPrecision::tf32 ? 4e-4 : 1e-6));
+            CHECK(error_of(again, cast(c, DType::f64)) == 0);
+          }
+        }
+}
+
+TEST_CASE("TF32 rounds operands to nearest, and keeps infinities and NaN", "[cuda]") {
+  if (!has_matmul_precision(MatmulPrecision::tf32x3, cuda())) return;
+  // Of numbers of one sign a product of operands that are cut off would be 7e-4 too small.
+  manual_seed(8);
+  for (const bool a_turned : {false, true})
+    for (const bool b_turned : {false, true}) {
+      const auto draw = [&](const Shape& shape) { return rand(shape, 0, 1, DType::f32, cuda()); };
+      const std::int64_t m = 256, n = 256, k = 512;
+      Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}), b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
+      const gpu::Product product{.dtype = DType::f32,
+                                 .precision = MatmulPrecision::tf32,
+                                 .a_transposed = b_turned,
+                                 .b_transposed = a_turned,
+                                 .m = n,
+                                 .n = m,
+                                 .k = k,
+                                 .a_leading = b_turned ? k : n,
+                                 .b_leading = a_turned ? m : k,
+                                 .c_leading = n};
+      const auto run = [&] {
+        const Tensor c = zeros({m, n}, DType::f32, cuda());
+        const gpu::ProductOperands at{.a = b.view().data, .b = a.view().data, .c = c.view().data};
+        gpu::multiply_tf32(product, at, c.view().data, 1, gpu::tf32_cuts(product, at, c.view().stream).front(), c.view().stream);
+        return c;
+      };
+      CHECK(error_of(run(), matmul(cast(a, DType::f64), cast(b, DType::f64))) < 1e-4);
+      // One infinity in a row of a, one NaN in a column of b.
+      copy_(slice(slice(a, 0, 3, 4), 1, 5, 6), full({1, 1}, INFINITY, DType::f32, cuda()));
+      copy_(slice(slice(b, 0, 7, 8), 1, 9, 10), full({1, 1}, std::nan(""), DType::f32, cuda()));
+      const Tensor c = run();
+      CHECK(std::isinf(slice(slice(c, 0, 3, 4), 1, 0, 1).item<float>()));
+      CHECK(std::isnan(slice(slice(c, 0, 0, 1), 1, 9, 10).item<float>()));
+      CHECK(std::isfinite(slice(slice(c, 0, 0, 1), 1, 0, 1).item<float>()));
+    }
+}
+
+}  // namespace tern

@@ -1,0 +1,144 @@
+#include "train/captured_step.h"
+
+#include "autodiff/later_zeros.h"
+#include "nn/fixture.h"
+#include "ops/factory.h"
+#include "ops/loss.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+#include "train/train.h"
+
+using namespace tern;
+
+namespace {
+
+Tensor ids(unsigned seed, std::int64_t length, Device device) {
+  std::vector<std::int64_t> values;
+  for (float x : draw(seed, 4 * length, 0.5, 0.5)) values.push_back(static_cast<std::int64_t>(x * 19));
+  return Tensor::from(values, {4, length}, device);
+}
+
+/// A model, and what a training loop does with it.
+struct Training {
+  Training(bool use_fused_kernel, train::Precision precision, Device device)
+      : model(options(use_fused_kernel, device)), optimizer((train::set_precision(model, precision), nn::parameters(model)), {.lr = 1e-2}) {
+    model.train();
+    if (precision == train::Precision::fp16) scaler.emplace(train::GradScalerOptions{.scale = 1 << 20, .interval = 7}, device);
+  }
+  static nn::DecoderLMOptions options(bool use_fused_kernel, Device device) {
+    manual_seed(3);
+    return {.vocab = 19,
+            .length = 9,
+            .width = 24,
+            .layers = 2,
+            .heads = 3,
+            .ff = 40,
+            .dropout = 0.2,
+            .use_fused_kernel = use_fused_kernel,
+            .device = device};
+  }
+  Tensor step(const Tensors& batch) {
+    optimizer.zero_grad();
+    const Tensor loss = model.loss(batch[0], batch[0]);
+    if (scaler) {
+      scaler->scaled(loss).backward();
+      scaler->step(optimizer, 0.5);
+    } else {
+      loss.backward();
+      optimizer.step({.factor = train::clip_factor(optimizer.parameters(), 0.5).factor});
+    }
+    return loss.detach();
+  }
+  nn::DecoderLM model;
+  train::Adam optimizer;
+  std::optional<train::GradScaler> scaler;
+};
+
+/// Everything a training leaves behind, after 100 steps on two lengths with a learning rate that moves.
+std::vector<float> train_steps(bool captured, bool use_fused_kernel, train::Precision precision, Device device,
+                               std::size_t expected_recordings) {
+  Training training(use_fused_kernel, precision, device);
+  train::CapturedStep replay([&](const Tensors& batch) { return training.step(batch); }, device);
+  std::vector<float> result;
+  manual_seed(8);
+  for (unsigned step = 0; step < 100; ++step) {
+    training.optimizer.set_lr_factor(1 / (1 + 0.01 * step));
+    const Tensors batch{ids(step, step % 3 == 2 ? 7 : 9, device)};
+    const Tensor loss = captured ? replay(batch) : training.step(batch);
+    if (step % 10 == 9) result.push_back(loss.item<float>());
+    if (step == 50) rand({5}, 0, 1, DType::f32, device);  // somebody else draws
+    if (step == 70) manual_seed(77);
+  }
+  CHECK(replay.recordings() == (captured ? expected_recordings : 0));
+  if (captured && expected_recordings > 0) CHECK(replay.nodes() > 10);
+  for (const NamedTensor& entry : training.optimizer.state())
+    for (float value : floats(entry.tensor)) result.push_back(value);
+  for (const NamedTensor& entry : nn::named_masters(training.model))
+    for (float value : floats(entry.tensor)) result.push_back(value);
+  if (training.scaler) result.push_back(training.scaler->scale().item<float>());
+  result.push_back(static_cast<float>(context().generator.position()));
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("on the CPU a captured step runs as written", "[capture]") {
+  for (const train::Precision precision : {train::Precision::fp32, train::Precision::bf16})
+    CHECK(train_steps(true, false, precision, cpu, 0) == train_steps(false, false, precision, cpu, 0));
+}
+
+TEST_CASE("replayed steps are bitwise those that run as written, dropout included", "[capture][cuda]") {
+  for (const train::Precision precision : {train::Precision::fp32, train::Precision::bf16, train::Precision::fp16})
+    for (const bool use_fused_kernel : {false, true}) {
+      INFO(train::name(precision) << (use_fused_kernel ? ", fused" : ", plain"));
+      const auto captured = train_steps(true, use_fused_kernel, precision, cuda(), 2);
+      CHECK(captured == train_steps(false, use_fused_kernel, precision, cuda(), 0));
+      CHECK(std::all_of(captured.begin(), captured.end(), [](float value) { return std::isfinite(value); }));
+    }
+}
+
+TEST_CASE("a step that waits for the device is refused, and the next is well", "[capture][cuda]") {
+  bool waits = true;
+  train::CapturedStep step([&](const Tensors& x) { return waits && sum(x[0]).item<float>() > 100 ? x[0] : x[0] + 1; }, cuda());
+  const Tensor x = full({3}, 2, DType::f32, cuda());
+  step({x});  // runs as written, where waiting is allowed
+  CHECK_THROWS_AS(step({x}), Error);
+  waits = false;
+  CHECK(step({x}).to_vector<float>() == std::vector<float>{3, 3, 3});
+  CHECK(step({x + 1}).to_vector<float>() == std::vector<float>{4, 4, 4});
+  CHECK_THROWS_AS(step({Tensor()}), Error);
+  CHECK_THROWS_AS(step({full({3}, 2)}), Error);
+}
+
+TEST_CASE("a captured step takes inputs of any number and stride, and gradients zeroed outside of it", "[capture][cuda]") {
+  const Device device = cuda();
+  Tensor w = full({3}, 2.0, DType::f32, device).set_requires_grad();
+  const Tensor gradient = zeros({3}, DType::f32, device);
+  w.set_grad(gradient);
+  train::CapturedStep step(
+      [&](const Tensors& inputs) {
+        Tensor total = sum(w * inputs[0]);
+        for (std::size_t i = 1; i < inputs.size(); ++i) total = total + sum(w * inputs[i]);
+        total.backward();
+        return total.detach();
+      },
+      device);
+  double expected = 0;
+  for (int pass = 0; pass < 6; ++pass) {
+    if (pass != 3) zero_later(w), expected = 0;
+    Tensors inputs;
+    double sum_of_inputs = 0;
+    for (int i = 0; i < 40; ++i) {
+      const double value = 1 + pass + 0.5 * i;
+      sum_of_inputs += value;
+      const Tensor wide = full({3, 2}, value, DType::f32, device);
+      inputs.push_back(i % 2 == 0 ? select(wide, 1, 1) : full({3}, value, DType::f32, device));
+    }
+    expected += sum_of_inputs;
+    CHECK(step(inputs).item<float>() == Approx(6 * sum_of_inputs));
+    CHECK(w.grad().to_vector<float>() == std::vector<float>(3, static_cast<float>(expected)));
+  }
+  CHECK(step.recordings() == 1);
+}

@@ -1,0 +1,346 @@
+// Training below float32: masters, what moves and saves them, clipping within the update, and loss scaling.
+
+#include "nn/fixture.h"
+#include "ops/autocast.h"
+#include "ops/factory.h"
+#include "ops/loss.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+#include "train/train.h"
+
+using namespace tern;
+
+namespace {
+
+constexpr DType halves[] = {DType::bf16, DType::f16};
+
+struct Odd final : nn::Module {
+  void visit(nn::Visitor& v) override {
+    v("a", a);
+    v("b", b);
+    v("c", c);
+  }
+  nn::Linear a{3, 5}, b{5, 7}, c{7, 1, false};
+};
+
+/// Gradients that both 16-bit dtypes hold exactly.
+void set_gradients(const Tensors& parameters, std::uint64_t seed) {
+  const NoGrad unrecorded;
+  for (Tensor x : parameters) {
+    const Tensor gradient =
+        cast(cast(cast(Tensor::from(draw(seed++, x.numel(), 1), x.shape(), x.device()), DType::bf16), DType::f16), x.dtype());
+    if (x.grad().defined()) copy_(x.grad(), gradient);
+    else x.set_grad(gradient);
+  }
+}
+
+std::vector<float> rounded(const Tensor& x, DType dtype) { return floats(cast(x.detach(), dtype)); }
+
+void check_rounded(const nn::Module& model) {
+  const auto parameters = nn::named_parameters(model), masters = nn::named_masters(model);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    CHECK(masters[i].tensor.dtype() == DType::f32);
+    CHECK(floats(parameters[i].tensor) == rounded(masters[i].tensor, parameters[i].tensor.dtype()));
+  }
+}
+
+double worst_master(const nn::Module& model, const nn::Module& reference) {
+  double worst = 0;
+  const auto masters = nn::named_masters(model);
+  const Tensors expected = nn::parameters(reference);
+  for (std::size_t i = 0; i < masters.size(); ++i) worst = std::max(worst, distance(masters[i].tensor, expected[i]));
+  return worst;
+}
+
+/// Steps of 16-bit parameters beside those of f32 ones from the same gradients: the masters go the same way.
+template <class Make>
+void check_masters(Make make, Device device) {
+  for (const DType dtype : halves)
+    for (const bool flat : {true, false}) {
+      manual_seed(5);
+      Odd model, reference = nn::clone(model);
+      nn::to(model, device);
+      nn::to(reference, device);
+      if (flat) nn::flatten_parameters(model, dtype);
+      else nn::to(model, dtype);
+      if (!flat) nn::to(reference, dtype), nn::to(reference, DType::f32);  // masters begin at what 16 bits hold
+      auto a = make(nn::parameters(model)), b = make(nn::parameters(reference));
+      for (std::uint64_t step = 0; step < 5; ++step) {
+        set_gradients(nn::parameters(model), 100 * step);
+        set_gradients(nn::parameters(reference), 100 * step);
+        a.step();
+        b.step();
+      }
+      INFO(name(dtype) << (flat ? ", flat" : ""));
+      if (flat) {
+        CHECK(a.launches() == 1);
+        CHECK(worst_master(model, reference) < 1e-6);
+        check_rounded(model);
+      }
+      for (std::size_t i = 0; i < nn::parameters(model).size(); ++i)
+        CHECK(distance(floats(nn::parameters(model)[i]), rounded(nn::parameters(reference)[i], dtype)) <
+              (dtype == DType::bf16 ? 8e-3 : 1e-3));
+    }
+}
+
+void check_optimizers(Device device) {
+  check_masters([](const Tensors& x) { return train::AdamW(x, {.lr = 0.1, .weight_decay = 0.1}); }, device);
+  check_masters([](const Tensors& x) { return train::Adam(x, {.lr = 0.1}); }, device);
+  check_masters([](const Tensors& x) { return train::SGD(x, {.lr = 0.1, .momentum = 0.9, .nesterov = true}); }, device);
+  check_masters([](const Tensors& x) { return train::SGD(x, {.lr = 0.1}); }, device);
+}
+
+/// A step that clips within the update against one that scales the gradients first.
+void check_clipping(Device device) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16})
+    for (const bool flat : {true, false}) {
+      manual_seed(6);
+      Odd inside, before = nn::clone(inside);
+      for (Odd* model : {&inside, &before}) {
+        nn::to(*model, device);
+        nn::to(*model, dtype);
+        if (flat) nn::flatten_parameters(*model);
+        set_gradients(nn::parameters(*model), 3);
+      }
+      train::SGD a(nn::parameters(inside), {.lr = 0.5}), b(nn::parameters(before), {.lr = 0.5});
+      double squares = 0;
+      for (const Tensor& x : nn::parameters(inside))
+        for (float g : floats(x.grad())) squares += double(g) * g;
+      const train::ClippedNorm clip = train::clip_factor(a.parameters(), 0.25);
+      a.step({.factor = clip.factor});
+      INFO(name(dtype) << (flat ? ", flat" : ""));
+      CHECK(clip.norm.item<double>() == Approx(std::sqrt(squares)).epsilon(1e-6));
+      CHECK(clip.factor.item<double>() == Approx(0.25 / (std::sqrt(squares) + 1e-6)).epsilon(1e-6));
+      CHECK(train::clip_grad_norm(b.parameters(), 0.25).item() == Approx(std::sqrt(squares)).epsilon(1e-6));
+      b.step();
+      const double bound = dtype == DType::bf16 ? 8e-3 : dtype == DType::f16 ? 1e-3 : 1e-6;
+      for (std::size_t i = 0; i < a.parameters().size(); ++i) CHECK(distance(a.parameters()[i], b.parameters()[i]) < bound);
+      CHECK(train::clip_factor(a.parameters(), 1e6).factor.item() == 1);
+    }
+}
+
+/// Loss scaling over steps of which one overflows.
+void check_scaler(Device device) {
+  manual_seed(7);
+  Odd model, reference = nn::clone(model);
+  nn::to(model, device);
+  nn::to(reference, device);
+  nn::flatten_parameters(model, DType::f16);
+  train::Adam optimizer(nn::parameters(model), {.lr = 0.1}), plain(nn::parameters(reference), {.lr = 0.1});
+  train::GradScaler scaler({.scale = 256, .interval = 3}, device);
+  const double scales[] = {256, 256, 512, 256, 256, 256, 512};
+  for (std::uint64_t step = 0; step < 7; ++step) {
+    set_gradients(nn::parameters(model), 100 * step);
+    set_gradients(nn::parameters(reference), 100 * step);
+    const double before = scaler.scale().item<double>();
+    const bool overflows = step == 3;
+    const NoGrad unrecorded;
+    for (const Tensor& x : nn::parameters(model)) mul_(x.grad(), before / 64);  // exact in f16, beside the 64 taken out here:
+    for (const Tensor& x : nn::parameters(reference)) mul_(x.grad(), 1.0 / 64);
+    if (overflows) fill_(nn::parameters(model)[1].grad(), INFINITY);
+    const std::vector<float> weights = floats(model.a.weight);
+    const Tensor norm = scaler.step(optimizer, 100);
+    CHECK(scaler.scale().item<double>() == scales[step]);
+    if (overflows) {
+      CHECK(!std::isfinite(norm.item<float>()));
+      CHECK(floats(model.a.weight) == weights);
+      CHECK(optimizer.steps().item() == 3);
+    } else {
+      plain.step();
+    }
+  }
+  CHECK(optimizer.steps().item() == 6);
+  CHECK(worst_master(model, reference) < 1e-4);
+  check_rounded(model);
+}
+
+/// A decoder with f32 parameters learns one batch, under autocast or not: the losses of 30 steps, and the weights.
+struct Trained {
+  std::vector<float> losses, weights;
+};
+Trained learn(std::optional<DType> dtype, bool captured, bool use_fused_kernel, Device device) {
+  manual_seed(11);
+  nn::DecoderLM model({.vocab = 19,
+                       .length = 8,
+                       .width = 24,
+                       .layers = 2,
+                       .heads = 3,
+                       .ff = 40,
+                       .dropout = 0.1,
+                       .use_fused_kernel = use_fused_kernel,
+                       .device = device});
+  nn::flatten_parameters(model);
+  train::Adam optimizer(nn::parameters(model), {.lr = 5e-3});
+  train::GradScaler scaler({}, device);
+  model.train();
+  const auto step = [&](const Tensors& batch) {
+    optimizer.zero_grad();
+    std::optional<Autocast> autocast;
+    if (dtype) autocast.emplace(*dtype);
+    const Tensor logits = model.forward(batch[0]), loss = cross_entropy(logits, batch[0]);
+    CHECK(logits.dtype() == dtype.value_or(DType::f32));
+    CHECK(loss.dtype() == DType::f32);
+    autocast.reset();
+    scaler.scaled(loss).backward();
+    scaler.step(optimizer, 1);
+    return loss.detach();
+  };
+  train::CapturedStep replay(step, device);
+  std::vector<std::int64_t> ids;
+  for (float x : draw(12, 32, 9, 9)) ids.push_back(static_cast<std::int64_t>(x));
+  const Tensor batch = Tensor::from(ids, {4, 8}, device);
+  Trained result;
+  for (int i = 0; i < 30; ++i) result.losses.push_back((captured ? replay({batch}) : step({batch})).item<float>());
+  for (const Tensor& x : nn::parameters(model)) {
+    CHECK(x.dtype() == DType::f32);
+    for (float value : floats(x)) result.weights.push_back(value);
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("masters go the way of f32 parameters", "[precision]") { check_optimizers(cpu); }
+TEST_CASE("masters go the way of f32 parameters on a GPU", "[precision][cuda]") { check_optimizers(cuda()); }
+TEST_CASE("clipping within the update is clipping before it", "[precision]") { check_clipping(cpu); }
+TEST_CASE("clipping within the update is clipping before it on a GPU", "[precision][cuda]") { check_clipping(cuda()); }
+TEST_CASE("the loss scale grows, shrinks and skips", "[precision]") { check_scaler(cpu); }
+TEST_CASE("the loss scale grows, shrinks and skips on a GPU", "[precision][cuda]") { check_scaler(cuda()); }
+
+TEST_CASE("a precision keeps the values that a seed gave", "[precision]") {
+  for (const train::Precision precision :
+       {train::Precision::fp32, train::Precision::tf32, train::Precision::tf32x3, train::Precision::bf16, train::Precision::fp16}) {
+    CHECK(train::precision_of(train::name(precision)) == precision);
+    manual_seed(8);
+    Odd model;
+    manual_seed(8);
+    Odd reference;
+    train::set_precision(model, precision);
+    CHECK(context().matmul_precision == (precision == train::Precision::tf32     ? MatmulPrecision::tf32
+                                         : precision == train::Precision::tf32x3 ? MatmulPrecision::tf32x3
+                                                                                 : MatmulPrecision::fp32));
+    CHECK(train::has_precision(precision, cpu) == (context().matmul_precision == MatmulPrecision::fp32));
+    for (const Tensor& x : nn::parameters(model)) CHECK(x.dtype() == train::dtype_of(precision));
+    CHECK(worst_master(model, reference) == 0);
+    check_rounded(model);
+    train::set_precision(model, train::Precision::fp32);
+    for (const Tensor& x : nn::parameters(model)) CHECK(x.dtype() == DType::f32);
+    CHECK(worst_master(model, reference) == 0);
+  }
+  CHECK(!train::precision_of("fp8"));
+  CHECK(context().matmul_precision == MatmulPrecision::fp32);
+
+  Odd frozen;  // what is not trained has no master, and no gradient
+  nn::set_requires_grad(frozen, false);
+  train::set_precision(frozen, train::Precision::bf16);
+  CHECK(frozen.a.weight.dtype() == DType::bf16);
+  CHECK(!nn::is_flat(frozen.a.weight));
+}
+
+TEST_CASE("the state of 16-bit training holds the masters", "[precision]") {
+  manual_seed(9);
+  Odd model;
+  train::set_precision(model, train::Precision::bf16);
+  train::AdamW optimizer(nn::parameters(model), {.lr = 0.01});
+  const auto step = [](Odd& m, train::AdamW& with, std::uint64_t seed) {
+    set_gradients(nn::parameters(m), seed);
+    with.step();
+  };
+  step(model, optimizer, 1);
+  // As a checkpoint is read: the model from its f32 file, then the optimizer's state.
+  Odd other;
+  const auto saved = nn::named_masters(model), into = nn::named_parameters(other);
+  {
+    const NoGrad unrecorded;
+    for (std::size_t i = 0; i < saved.size(); ++i) copy_(into[i].tensor, saved[i].tensor);
+  }
+  train::set_precision(other, train::Precision::bf16);
+  train::AdamW restored(nn::parameters(other), {.lr = 0.01});
+  const auto from = optimizer.state(nn::named_parameters(model)), state = restored.state(nn::named_parameters(other));
+  CHECK(state.back().name == "master.c.weight");
+  CHECK(state.back().tensor.dtype() == DType::f32);
+  CHECK(state.size() == 2 + 3 * saved.size());
+  for (std::size_t i = 0; i < from.size(); ++i) copy_(state[i].tensor, from[i].tensor);
+  for (std::uint64_t seed : {2, 3}) {
+    step(model, optimizer, seed);
+    step(other, restored, seed);
+  }
+  const auto a = nn::named_masters(model), b = nn::named_masters(other);
+  for (std::size_t i = 0; i < a.size(); ++i) CHECK(floats(a[i].tensor) == floats(b[i].tensor));
+}
+
+TEST_CASE("a value written to a 16-bit parameter reaches its master", "[precision]") {
+  for (const bool flat : {true, false}) {
+    Odd model;
+    if (flat) train::set_precision(model, train::Precision::bf16);
+    else nn::to(model, DType::bf16);
+    train::SGD optimizer(nn::parameters(model), {.lr = 1.0 / 1024});
+    for (int round = 0; round < 2; ++round) {
+      set_gradients(nn::parameters(model), 4);
+      const std::vector<float> gradient = floats(model.b.bias.grad());
+      {
+        const NoGrad unrecorded;
+        fill_(model.b.bias, 2 + round);
+      }
+      optimizer.step();
+      const Tensor master = optimizer.state(nn::named_parameters(model)).back().tensor;  // of c.weight, which nobody wrote to
+      CHECK(floats(model.c.weight) == rounded(master, DType::bf16));
+      for (const auto& entry : optimizer.state(nn::named_parameters(model)))
+        if (entry.name == "master.b.bias")
+          for (std::size_t i = 0; i < gradient.size(); ++i) CHECK(floats(entry.tensor)[i] == 2.f + float(round) - gradient[i] / 1024);
+    }
+  }
+}
+
+TEST_CASE("masters follow to a GPU and back", "[precision][cuda]") {
+  manual_seed(10);
+  Odd moved, still = nn::clone(moved);
+  train::set_precision(moved, train::Precision::bf16);
+  train::set_precision(still, train::Precision::bf16);
+  nn::to(moved, cuda());
+  nn::to(moved, cpu);
+  CHECK(worst_master(moved, still) > 0);  // the reference's parameters are rounded
+  const auto a = nn::named_masters(moved), b = nn::named_masters(still);
+  for (std::size_t i = 0; i < a.size(); ++i) CHECK(floats(a[i].tensor) == floats(b[i].tensor));
+  train::AdamW x(nn::parameters(moved), {.lr = 0.1}), y(nn::parameters(still), {.lr = 0.1});
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    nn::to(moved, step % 2 == 0 ? cuda() : cpu);
+    set_gradients(nn::parameters(moved), 10 * step);
+    set_gradients(nn::parameters(still), 10 * step);
+    x.step();
+    y.step();
+    CHECK(x.launches() == 1);
+  }
+  for (std::size_t i = 0; i < a.size(); ++i) CHECK(distance(nn::named_masters(moved)[i].tensor, nn::named_masters(still)[i].tensor) < 1e-6);
+}
+
+TEST_CASE("a model trains under autocast", "[precision]") {
+  for (const bool use_fused_kernel : {false, true}) {
+    const Trained plain = learn(std::nullopt, false, use_fused_kernel, cpu);
+    CHECK(plain.losses.back() < 0.7f * plain.losses.front());
+    for (const DType dtype : halves) {
+      INFO(name(dtype));
+      CHECK(learn(dtype, false, use_fused_kernel, cpu).losses.back() == Approx(plain.losses.back()).epsilon(0.02));
+    }
+  }
+}
+
+TEST_CASE("a captured step under autocast is bitwise the plain one", "[precision][cuda]") {
+  for (const bool use_fused_kernel : {false, true})
+    for (const DType dtype : halves) {
+      INFO(name(dtype));
+      const Trained captured = learn(dtype, true, use_fused_kernel, cuda()), plain = learn(dtype, false, use_fused_kernel, cuda());
+      CHECK(captured.losses == plain.losses);
+      CHECK(captured.weights == plain.weights);
+      CHECK(captured.losses.back() == Approx(learn(std::nullopt, false, use_fused_kernel, cuda()).losses.back()).epsilon(0.02));
+    }
+}
+
+TEST_CASE("precision options are checked", "[precision]") {
+  CHECK_THROWS_AS(train::clip_factor({}, 0), Error);
+  CHECK_THROWS_AS(train::GradScaler({.scale = 0}), Error);
+  CHECK_THROWS_AS(train::GradScaler({.backoff = 1}), Error);
+  CHECK_THROWS_AS(train::GradScaler({.interval = 0}), Error);
+  Odd model;
+  CHECK_THROWS_AS(nn::flatten_parameters(model, DType::i64), Error);
+}
