@@ -10,10 +10,6 @@
 
 namespace tern {
 
-void fail(const char* where, const std::string& message) { throw Error(fmt::format("[{}] {}", where, message)); }
-
-std::string to_string(Device device) { return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", int(device.index)); }
-
 template <class T>
 static std::string join(const DimVec<T>& values) {
   return values.size() == 1 ? fmt::format("({},)", values[0]) : fmt::format("({})", fmt::join(values.begin(), values.end(), ", "));
@@ -24,14 +20,6 @@ std::string to_string(const Dims& values) { return join(values); }
 Context& context() noexcept {
   thread_local Context instance;
   return instance;
-}
-
-int cuda_device_count() {
-#ifdef TERN_CUDA
-  return backend::device_count(Cuda{});
-#else
-  return 0;
-#endif
 }
 
 void synchronize(Device device) {
