@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backend/memory.h"
 #include "catch.h"
 #include "tensor/dispatch.h"
 #include "twin.h"
