@@ -1,8 +1,9 @@
 #include <algorithm>
 
-#include "cuda/device/convert.cuh"
-#include "cuda/device/wgmma.cuh"
+#include "cuda/device/old_names.cuh"
+#include "cuda/device/vec16.cuh"
 #include "cuda/gemm/split_k_bf16.h"
+#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/tensor_map.h"
 
