@@ -4,11 +4,9 @@
 #include <string>
 
 #include "backend/error.h"
+#include "tensor/max_dims.h"
 
 namespace tern {
-
-/// The most dimensions that a tensor can have.
-inline constexpr int max_dims = 8;
 
 /// A sequence of at most max_dims numbers, without heap memory and trivially copyable, so that a kernel can take it
 /// by value.

@@ -33,18 +33,4 @@ decltype(auto) dispatch_all(DType dtype, F&& f) {
   }
 }
 
-/// The type that arithmetic on T is done in: float for the 16-bit floats, T itself otherwise.
-template <class T>
-struct ComputeType {
-  using type = T;
-};
-template <> struct ComputeType<f16> {
-  using type = float;
-};
-template <> struct ComputeType<bf16> {
-  using type = float;
-};
-template <class T>
-using compute_t = typename ComputeType<T>::type;
-
 }  // namespace tern

@@ -75,4 +75,18 @@ template <> struct DTypeOf<bool> {
 template <class T>
 inline constexpr DType dtype_of = detail::DTypeOf<T>::value;
 
+/// The type that arithmetic on T is done in: float for the 16-bit floats, T itself otherwise.
+template <class T>
+struct ComputeType {
+  using type = T;
+};
+template <> struct ComputeType<f16> {
+  using type = float;
+};
+template <> struct ComputeType<bf16> {
+  using type = float;
+};
+template <class T>
+using compute_t = typename ComputeType<T>::type;
+
 }  // namespace tern

@@ -4,6 +4,7 @@
 
 #include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
+#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/attention.h"
 

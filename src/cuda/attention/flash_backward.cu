@@ -1,6 +1,9 @@
 #include "cuda/attention/flash.cuh"
-#include "cuda/device/wgmma.cuh"
+#include "cuda/device/vec16.cuh"
 #include "cuda/runtime/allocator.h"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/old_names.cuh"
 
 // Flash attention, backward. A block has some keys of one head, a warp 16 of them, and walks over the queries in tiles. Scores are
 // computed transposed, (keys, queries), so that their fragments are those of the left operands of the products that sum up the gradients

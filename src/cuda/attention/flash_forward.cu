@@ -1,4 +1,5 @@
 #include "cuda/attention/flash.cuh"
+#include "cuda/runtime/launch.h"
 
 // Flash attention, forward: Dao, "FlashAttention-2", 2023. A block has some rows of queries of one head and walks over the keys in tiles;
 // a warp has 16 or 32 of the rows. Scores stay in registers: the fragments of scores are, once exponents are taken, those of the left

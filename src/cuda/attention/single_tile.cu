@@ -4,7 +4,8 @@
 
 #include "cuda/attention/single_tile.cuh"
 #include "cuda/attention/single_tile_scores.cuh"
-#include "cuda/device/convert.cuh"
+#include "cuda/device/vec16.cuh"
+#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/attention.h"
 

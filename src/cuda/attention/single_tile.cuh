@@ -1,7 +1,7 @@
 #pragma once
 #include <algorithm>
 
-#include "cuda/device/convert.cuh"
+#include "cuda/device/vec16.cuh"
 #include "cuda/runtime/launch.h"
 #include "tensor/context.h"
 

@@ -1,5 +1,8 @@
 #include "cuda/conv/conv.cuh"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
 #include "ops/kernels/conv.h"
+#include "tensor/dispatch.h"
 
 namespace tern::kernels {
 

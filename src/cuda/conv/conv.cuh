@@ -1,5 +1,6 @@
 #pragma once
-#include "cuda/device/convert.cuh"
+#include "cuda/device/vec16.cuh"
+#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "tensor/view.h"
 

@@ -1,6 +1,8 @@
 #include "cuda/conv/conv.cuh"
 #include "cuda/device/group.cuh"
 #include "cuda/runtime/allocator.h"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
 #include "ops/kernels/conv.h"
 
 // The gradient of the depthwise convolution in one reading of u and g and one writing of du; Note [Steps of the gradient] in

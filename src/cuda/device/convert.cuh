@@ -2,12 +2,14 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cstdint>
 #include <limits>
+#include <type_traits>
 
-#include "tensor/dispatch.h"
+#include "tensor/dtype.h"
 
-// How kernels read and write elements. The 16-bit types of tensor/half.h convert in portable code; the processor has
-// instructions for it.
+// Elements: how kernels convert, read and write them. The 16-bit types of tensor/half.h convert in portable code; the GPU has instructions
+// for it.
 namespace tern::gpu {
 
 /// A number as an integer type: truncated and kept within bounds; NaN gives 0.
@@ -161,49 +163,5 @@ __device__ __forceinline__ void write(void* data, DType dtype, std::int64_t offs
     with_type<T>(dtype, put);
   }
 }
-
-/// Calls f with an unsigned integer as wide as the dtype: for kernels that move elements and do not compute with them.
-template <class F>
-decltype(auto) dispatch_bits(DType dtype, F&& f) {
-  switch (size_of(dtype)) {
-    case 8: return f.template operator()<std::uint64_t>();
-    case 4: return f.template operator()<std::uint32_t>();
-    case 2: return f.template operator()<std::uint16_t>();
-    default: return f.template operator()<std::uint8_t>();
-  }
-}
-
-/// The bits of a number in the dtype, in the low bytes.
-inline std::uint64_t bits_of(double number, DType dtype) {
-  switch (dtype) {
-    case DType::f32: return std::bit_cast<std::uint32_t>(static_cast<float>(number));
-    case DType::f64: return std::bit_cast<std::uint64_t>(number);
-    case DType::f16: return f16(static_cast<float>(number)).bits;
-    case DType::bf16: return bf16(static_cast<float>(number)).bits;
-    case DType::i32: return static_cast<std::uint32_t>(number_as<std::int32_t>(number));
-    case DType::i64: return static_cast<std::uint64_t>(number_as<std::int64_t>(number));
-    case DType::u8: return number_as<std::uint8_t>(number);
-    default: return number != 0;
-  }
-}
-
-/// Elements that one instruction moves: 16 bytes where the types allow it. The address must be a multiple of its size.
-template <class T, int width>
-struct alignas(sizeof(T) * width) Vector {
-  T values[width];
-};
-
-template <int width, class T>
-__device__ __forceinline__ Vector<T, width> read_vector(const T* address) {
-  return *reinterpret_cast<const Vector<T, width>*>(address);
-}
-
-template <class T, int width>
-__device__ __forceinline__ void write_vector(T* address, const Vector<T, width>& vector) {
-  *reinterpret_cast<Vector<T, width>*>(address) = vector;
-}
-
-/// True where a vector of `bytes` may be read at the address.
-inline bool is_aligned(const void* data, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
 
 }  // namespace tern::gpu

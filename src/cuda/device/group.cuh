@@ -1,8 +1,9 @@
 #pragma once
-#include "cuda/runtime/launch.h"
+#include <cmath>
 
-// Exchange among the threads of a warp and of a block. A combination of values is an Op with an Accumulator type, its
-// identity() and combine(a, b).
+// Reductions over the threads of a warp and of a block. A combination of values is an Op with an Accumulator type, its identity() and
+// combine(a, b). An all-reduce leaves the result in all threads: the same bits where combine(a, b) and combine(b, a) are. (Clusters:
+// cluster.cuh.)
 namespace tern::gpu {
 
 inline constexpr unsigned whole_warp = 0xffffffffu;
@@ -19,23 +20,50 @@ struct PlusOp {
   static __device__ C combine(C a, C b) { return a + b; }
 };
 
+/// The largest; NaN counts as none.
+struct MaxOp {
+  using Accumulator = float;
+  static __device__ float identity() { return -INFINITY; }
+  static __device__ float combine(float a, float b) { return fmaxf(a, b); }
+};
+
+/// The combination of the values of a warp's lanes, in all of them.
+template <class Op>
+__device__ __forceinline__ typename Op::Accumulator warp_all_reduce(typename Op::Accumulator value) {
+#pragma unroll
+  for (unsigned step = 16; step > 0; step /= 2) value = Op::combine(value, shuffle_xor(value, step));
+  return value;
+}
+/// The same among neighbouring lanes, a power of two of them.
+template <class Op>
+__device__ __forceinline__ typename Op::Accumulator lanes_all_reduce(typename Op::Accumulator value, unsigned lanes) {
+  for (unsigned step = lanes / 2; step > 0; step /= 2) value = Op::combine(value, shuffle_xor(value, step));
+  return value;
+}
+
 /// The combination of the values of a block's threads, valid in thread 0. The block has whole warps, at most 32. A second
 /// call in one kernel needs a barrier before it.
 template <class Op>
 __device__ typename Op::Accumulator block_reduce(typename Op::Accumulator value) {
   __shared__ typename Op::Accumulator shared[32];
-#pragma unroll
-  for (unsigned step = 16; step > 0; step /= 2) value = Op::combine(value, shuffle_xor(value, step));
+  value = warp_all_reduce<Op>(value);
   const unsigned warps = blockDim.x / 32, lane = threadIdx.x % 32;
   if (warps == 1) return value;
   if (lane == 0) shared[threadIdx.x / 32] = value;
   __syncthreads();
-  if (threadIdx.x < 32) {
-    value = lane < warps ? shared[lane] : Op::identity();
-#pragma unroll
-    for (unsigned step = 16; step > 0; step /= 2) value = Op::combine(value, shuffle_xor(value, step));
-  }
+  if (threadIdx.x < 32) value = warp_all_reduce<Op>(lane < warps ? shared[lane] : Op::identity());
   return value;
+}
+
+/// As block_reduce, in all threads, of a block of at most `max_warps`: each warp reduces the warps' values for itself.
+template <class Op, unsigned max_warps = 32>
+__device__ __forceinline__ typename Op::Accumulator block_all_reduce(typename Op::Accumulator value) {
+  __shared__ typename Op::Accumulator shared[max_warps];
+  value = warp_all_reduce<Op>(value);
+  const unsigned warps = blockDim.x / 32, lane = threadIdx.x % 32;
+  if (lane == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  return warp_all_reduce<Op>(lane < warps ? shared[lane] : Op::identity());
 }
 
 }  // namespace tern::gpu

@@ -1,12 +1,12 @@
 #pragma once
-#include "cuda/runtime/semaphore.h"
 
+// Semaphores in device memory, by which blocks of one kernel tell each other how far they are. (runtime/semaphore.h has the memory.)
 namespace tern::gpu {
 
 /// Note [Last block]
 /// A sum over more rows than a block reads has two stages: blocks leave partial sums, and something adds those. A second kernel for that
 /// costs a launch and a start, more than the addition itself; so the last block of a group to leave its part adds them all, in the order of
-/// the parts and not of arrival. Blocks find out by counting arrivals in device memory. The counters are zero between kernels: the last
+/// the parts and not of arrival. Blocks find out by a completion counter in device memory. The counters are zero between kernels: the last
 /// block sets its group's back, and kernels of one stream do not overlap in this.
 
 /// True in all threads of the last of a group's `blocks` blocks to call it with the group's counter. What the others had written to global
@@ -22,6 +22,34 @@ __device__ __forceinline__ bool is_last_block(unsigned* counter, unsigned blocks
   }
   sync();
   return is_last;
+}
+
+/// Note [Ordered sums]
+/// Atomic additions come in another order in each run, and floats then give another sum. Where blocks add to one place in global memory,
+/// they take turns instead: a semaphore says how many have added, and a block waits until those before it have. Blocks must be numbered
+/// so that one waits only for blocks of lower numbers, which the device has started before.
+
+/// Waits until the semaphore is `turn`, and sees what the blocks before wrote.
+__device__ __forceinline__ void semaphore_wait(const int* semaphore, int turn) {
+  int value;
+  do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];\n" : "=r"(value) : "l"(semaphore) : "memory");
+  while (value != turn);
+}
+/// Shows the next block what this thread wrote, and what it knows that others did, and gives it the turn.
+__device__ __forceinline__ void semaphore_release(int* semaphore, int turn) {
+  __threadfence();
+  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;\n" ::"l"(semaphore), "r"(turn) : "memory");
+}
+
+/// Adds to global memory without waiting for the result (red).
+__device__ __forceinline__ void red_add(float4* to, const float (&x)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "memory");
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i) atomicAdd(reinterpret_cast<float*>(to) + i, x[i]);
+#endif
 }
 
 }  // namespace tern::gpu

@@ -1,9 +1,11 @@
-#include "cuda/device/convert.cuh"
+#include "cuda/device/vec16.cuh"
 #include "cuda/reduce/deferred_sums.h"
+#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/functors.h"
 #include "ops/kernels/matmul.h"
+#include "tensor/dispatch.h"
 
 // A bias's gradient: the sums of the columns of (M, N), on the way through gelu's derivative where there is one. Blocks sum strips of
 // rows and leave them as parts. cuBLASLt has both as epilogues, but they take longer than these kernels: on an H200, for 8192 x 3072 in

@@ -2,6 +2,7 @@
 #include <cublas_v2.h>
 
 #include "backend/device.h"
+#include "cuda/runtime/launch.h"
 
 namespace tern::gpu {
 

@@ -13,6 +13,7 @@
 #include "cuda/gemm/split_k_bf16.h"
 #include "cuda/gemm/tf32_gemm.h"
 #include "cuda/runtime/allocator.h"
+#include "cuda/runtime/launch.h"
 #include "cuda/runtime/stream.h"
 
 // Products by cuBLASLt, and of float32 by a kernel of ours. Descriptions, algorithm and workspace size of a product make a plan; a call

@@ -3,6 +3,9 @@
 #include "cuda/gemm/cublas.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/runtime/allocator.h"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/layout.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/matmul.h"
 

@@ -1,9 +1,10 @@
 #include <algorithm>
 
-#include "cuda/device/convert.cuh"
-#include "cuda/device/wgmma.cuh"
+#include "cuda/device/vec16.cuh"
 #include "cuda/gemm/split_k_bf16.h"
+#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/old_names.cuh"
 #include "cuda/runtime/tensor_map.h"
 
 // c (M, N) = a^T b for a (K, M) and b (K, N): see Note [Deep products]. A block has a tile of c and a part of the depth; one warp has the

@@ -7,7 +7,9 @@
 #include "cuda/gemm/tf32_gemm.h"
 #include "cuda/gemm/tf32_mainloop.cuh"
 #include "cuda/runtime/allocator.h"
+#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/old_names.cuh"
 #include "cuda/runtime/tensor_map.h"
 #include "ops/kernels/matmul.h"
 

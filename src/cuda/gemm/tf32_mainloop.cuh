@@ -2,7 +2,7 @@
 #include <cuda.h>
 
 #include "cuda/device/semaphore.cuh"
-#include "cuda/device/wgmma.cuh"
+#include "cuda/runtime/old_names.cuh"
 
 // Float32 products on Hopper's tensor cores: one of operands rounded to TF32, or Note [Three TF32 products]. Tiles of 128 x `width`
 // elements of c are summed in steps of 32 along the depth. Of a block's four groups of four warps, one thread of the last has the copy

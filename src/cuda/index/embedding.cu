@@ -1,9 +1,12 @@
 #include <cmath>
 
-#include "cuda/device/convert.cuh"
 #include "cuda/device/indexer.cuh"
+#include "cuda/device/philox_dropout.cuh"
+#include "cuda/device/vec16.cuh"
+#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/embedding.h"
+#include "tensor/dispatch.h"
 
 // Token rows, position rows and dropout in one pass each way: as an embedding, an addition and a dropout each number would be written and
 // read twice more. A thread has four neighbours at a time, for which one Philox block is drawn.
@@ -12,29 +15,6 @@ namespace tern::kernels {
 using namespace gpu;
 
 namespace {
-
-/// Dropout of four neighbours, which begin at a multiple of four.
-template <class C>
-struct Drop {
-  PhiloxState draws;
-  std::uint32_t bound;  ///< 0: nothing falls away
-  C keep, scale;        ///< 1 - p and its inverse
-
-  Drop(double p, PhiloxState state)
-      : draws(state), bound(static_cast<std::uint32_t>(std::ceil(p * 0x1p24))), keep(static_cast<C>(1 - p)), scale(1 / keep) {}
-
-  __device__ void operator()(C (&values)[4], std::int64_t first) const {
-    if (bound == 0) return;
-    const std::uint64_t position = draws.offset + (draws.base ? *draws.base : 0);
-    const PhiloxBlock block = philox(draws.seed, position + static_cast<std::uint64_t>(first / 4));
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      // As the CPU divides: see random.cu.
-      const C product = values[k] * scale, rest = fma(-product, keep, values[k]), kept = rest == rest ? fma(rest, scale, product) : product;
-      values[k] = block.words[k] >> 8 < bound ? C(0) : kept;
-    }
-  }
-};
 
 template <class T>
 struct Embedding {
@@ -45,7 +25,7 @@ struct Embedding {
   std::int64_t count, rows;  ///< elements of y, rows of the table
   Divider width, length;     ///< D and T
   bool aligned;              ///< all rows
-  Drop<C> drop;
+  Dropout<C> dropout;
 };
 
 /// Four neighbours, as one where they begin at an aligned address.
@@ -74,7 +54,7 @@ __global__ void __launch_bounds__(block_size) embed_elements(__grid_constant__ c
 #pragma unroll
     for (int k = 0; k < 4; ++k) values[k] = convert<C>(convert<T>(values[k] + convert<C>(position.values[k])));
   }
-  a.drop(values, first);
+  if (a.dropout.drops) a.dropout(values, first, a.dropout.position());
 #pragma unroll
   for (int k = 0; k < 4; ++k) out.values[k] = convert<T>(values[k]);
   write_vector(a.y + first, out);
@@ -87,12 +67,13 @@ constexpr int lanes = 32, most_parts = 16;
 template <class T>
 __global__ void __launch_bounds__((lanes * most_parts))
     embed_grad_elements(const T* g, std::int64_t batch, std::int64_t sequence, bool aligned,
-                        __grid_constant__ const Drop<computed_t<T>> drop, T* dsum, T* dpositions) {
+                        __grid_constant__ const Dropout<computed_t<T>> dropout, T* dsum, T* dpositions) {
   using C = computed_t<T>;
   __shared__ C shared[most_parts][lanes * 4];
   const unsigned part = threadIdx.y, parts = blockDim.y;
   const std::int64_t column = (std::int64_t(blockIdx.x) * lanes + threadIdx.x) * 4, share = (batch + parts - 1) / parts;
   C sums[4] = {};
+  const std::uint64_t position = dropout.position();
   if (column < sequence) {
 #pragma unroll 4
     for (std::int64_t b = part * share; b < min(batch, (part + 1) * share); ++b) {
@@ -101,14 +82,14 @@ __global__ void __launch_bounds__((lanes * most_parts))
       const auto in = read_four(g + at, aligned);
 #pragma unroll
       for (int k = 0; k < 4; ++k) values[k] = convert<C>(in.values[k]);
-      drop(values, at);
+      if (dropout.drops) dropout(values, at, position);
       Vector<T, 4> out;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         out.values[k] = convert<T>(values[k]);
         sums[k] += convert<C>(out.values[k]);
       }
-      if (drop.bound > 0) write_vector(dsum + at, out);
+      if (dropout.drops) write_vector(dsum + at, out);
     }
   }
   if (!dpositions) return;
@@ -132,7 +113,7 @@ void embed(Cuda, const View& table, const View& positions, const View& ids, doub
     const bool aligned = is_aligned(table.data, 4 * sizeof(T)) && is_aligned(positions.data, 4 * sizeof(T));
     const Embedding<T> embedding{
         table.as<const T>(), positions.as<const T>(), ids.as<const std::int64_t>(), y.as<T>(), count,
-        table.shape[0],      Divider(y.shape[2]),     Divider(y.shape[1]),          aligned,   Drop<computed_t<T>>(p, draws)};
+        table.shape[0],      Divider(y.shape[2]),     Divider(y.shape[1]),          aligned,   Dropout<computed_t<T>>(p, draws)};
     launch(embed_elements<T>, blocks_for(count, 4 * block_size), block_size, 0, y.stream, embedding);
   });
 }
@@ -143,7 +124,7 @@ void embed_grad(Cuda, const View& g, double p, PhiloxState draws, const View& ds
   dispatch_floats(g.dtype, "embed_grad", [&]<class T>() {
     const auto parts = static_cast<unsigned>(std::clamp<std::int64_t>(batch, 4, most_parts));
     launch(embed_grad_elements<T>, blocks_for(sequence, lanes * 4), dim3(lanes, parts), 0, g.stream, g.as<const T>(), batch, sequence,
-           is_aligned(g.data, 4 * sizeof(T)), Drop<computed_t<T>>(p, draws), dsum.as<T>(), dpositions.as<T>());
+           is_aligned(g.data, 4 * sizeof(T)), Dropout<computed_t<T>>(p, draws), dsum.as<T>(), dpositions.as<T>());
   });
 }
 

@@ -1,6 +1,10 @@
 #include "cuda/device/convert.cuh"
 #include "cuda/device/indexer.cuh"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/layout.h"
 #include "ops/kernels/index.h"
+#include "tensor/dispatch.h"
 
 // Reads and additions at indices from memory. A thread per element (or per 16 bytes, where rows are contiguous); an
 // index outside the range reads as zero and writes nothing.

@@ -3,6 +3,7 @@
 #include "cuda/device/indexer.cuh"
 #include "cuda/index/radix_sort.h"
 #include "cuda/runtime/allocator.h"
+#include "cuda/runtime/launch.h"
 #include "ops/kernels/index.h"
 
 // y[a, index[i], c] += source[a, i, c], as the gradient of an embedding asks it. Atomics would add in the order of

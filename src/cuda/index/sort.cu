@@ -2,6 +2,9 @@
 #include "cuda/device/indexer.cuh"
 #include "cuda/index/radix_sort.h"
 #include "cuda/runtime/allocator.h"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/layout.h"
 #include "ops/kernels/index.h"
 #include "ops/kernels/random.h"
 

@@ -1,7 +1,9 @@
-#include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
+#include "cuda/device/vec16.cuh"
+#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/gradient_scale.h"
+#include "tensor/dispatch.h"
 
 // The norm of all gradients in two kernels: blocks read the gradients once and leave a sum of squares each, and one block adds
 // these and works out what the optimizer multiplies the gradients by. Nothing waits, and the order of all sums is fixed.

@@ -1,6 +1,8 @@
-#include "cuda/device/convert.cuh"
+#include "cuda/device/vec16.cuh"
+#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/optimizer.h"
+#include "tensor/dispatch.h"
 
 // Updates of a run of parameters: every number is read once and written once. What changes from step to step is read from device
 // memory, so a captured step stays right; what follows from it for all parameters is worked out once a block, which other blocks'

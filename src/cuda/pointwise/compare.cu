@@ -1,4 +1,5 @@
 #include "cuda/pointwise/pointwise.cuh"
+#include "cuda/runtime/dispatch.h"
 #include "ops/kernels/functors.h"
 
 namespace tern::kernels {

@@ -1,4 +1,7 @@
 #include "cuda/pointwise/pointwise.cuh"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/layout.h"
 #include "ops/kernels/copy.h"
 
 // Copies with and without conversion, and what fills memory. Copies between equal dtypes move bits. A copy whose two

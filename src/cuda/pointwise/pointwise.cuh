@@ -1,8 +1,11 @@
 #pragma once
 #include <cstring>
 
-#include "cuda/device/convert.cuh"
 #include "cuda/device/indexer.cuh"
+#include "cuda/device/vec16.cuh"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/layout.h"
 #include "ops/kernels/pointwise.h"
 
 // The two kernels behind every pointwise function. Both only move memory: what counts is bytes in flight.

@@ -1,8 +1,11 @@
 #include <cmath>
 
-#include "cuda/device/convert.cuh"
+#include "cuda/device/philox_dropout.cuh"
+#include "cuda/device/vec16.cuh"
+#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/random.h"
+#include "tensor/dispatch.h"
 
 // A thread draws one Philox block and makes its four elements. (permutation is in sort.cu.)
 namespace tern::kernels {
@@ -36,11 +39,6 @@ void fill_blocks(const View& y, PhiloxState state, bool aligned, F f) {
   if (count == 0) return;
   launch(map_blocks<T, F>, blocks_for((count + 3) / 4), block_size, 0, y.stream, f, y.as<T>(), count, state,
          aligned && is_aligned(y.data, 4 * sizeof(T)));
-}
-
-/// unit_float(word) < probability holds where word >> 8 is below this, exactly.
-std::uint32_t threshold(double probability) {
-  return static_cast<std::uint32_t>(std::ceil(std::min(std::max(0.0, probability), 1.0) * 0x1p24));
 }
 
 template <class T>
@@ -83,29 +81,25 @@ struct Normal {
 /// Zero and one are the dtype's bits for them.
 template <class Bits>
 struct Bernoulli {
-  std::uint32_t bound;
+  DropoutMask ones;  ///< 1 is what dropout drops
   Bits one;
   __device__ void operator()(const PhiloxBlock& block, std::int64_t, bool, std::int64_t, Vector<Bits, 4>& out) const {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) out.values[k] = block.words[k] >> 8 < bound ? one : Bits(0);
+    for (int k = 0; k < 4; ++k) out.values[k] = ones.keep(block.words[k]) ? Bits(0) : one;
   }
 };
 
 template <class T>
-struct Dropout {
+struct DroppedOut {
   const T* x;
-  std::uint32_t bound;
-  computed_t<T> keep, scale;  ///< 1 - p and its inverse
+  Dropout<computed_t<T>> dropout;
   __device__ void operator()(const PhiloxBlock& block, std::int64_t first, bool vector, std::int64_t count, Vector<T, 4>& out) const {
     Vector<T, 4> in;
     if (vector) in = read_vector<4>(x + first);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       if (!vector && first + k < count) in.values[k] = x[first + k];
-      // value / keep, as the CPU divides: the product, and what it leaves of the value. (Division has a path for tiny divisors.)
-      const auto value = convert<computed_t<T>>(in.values[k]), product = value * scale, rest = fma(-product, keep, value);
-      const auto kept = rest == rest ? fma(rest, scale, product) : product;  // no rest of infinity
-      out.values[k] = convert<T>(block.words[k] >> 8 < bound ? computed_t<T>(0) : kept);
+      out.values[k] = convert<T>(dropout(convert<computed_t<T>>(in.values[k]), block.words[k]));
     }
   }
 };
@@ -128,14 +122,14 @@ void normal(Cuda, const View& y, double mean, double deviation, PhiloxState stat
 
 void bernoulli(Cuda, const View& y, double probability, PhiloxState state) {
   dispatch_bits(y.dtype, [&]<class Bits>() {
-    fill_blocks<Bits>(y, state, true, Bernoulli<Bits>{threshold(probability), static_cast<Bits>(bits_of(1, y.dtype))});
+    fill_blocks<Bits>(y, state, true, Bernoulli<Bits>{DropoutMask(probability, state), static_cast<Bits>(bits_of(1, y.dtype))});
   });
 }
 
 void dropout(Cuda, const View& x, const View& y, double p, PhiloxState state) {
   dispatch_floats(y.dtype, "dropout", [&]<class T>() {
-    const Dropout<T> dropout{x.as<const T>(), threshold(p), static_cast<computed_t<T>>(1 - p), 1 / static_cast<computed_t<T>>(1 - p)};
-    fill_blocks<T>(y, state, is_aligned(x.data, 4 * sizeof(T)), dropout);
+    const DroppedOut<T> dropped{x.as<const T>(), Dropout<computed_t<T>>(p, state)};
+    fill_blocks<T>(y, state, is_aligned(x.data, 4 * sizeof(T)), dropped);
   });
 }
 

@@ -1,6 +1,7 @@
 #include "cuda/device/convert.cuh"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/rope.h"
+#include "tensor/dispatch.h"
 
 // A thread turns one pair. Neighbouring threads have neighbouring pairs of a row, so reading and writing are coalesced; the table
 // is read by every head and batch, and stays in the cache.

@@ -1,6 +1,8 @@
 #include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
 #include "cuda/device/indexer.cuh"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/layout.h"
 #include "ops/kernels/reduce.h"
 
 // Where the extreme lies. As in reductions over strided elements, a few lanes, a warp or a block share the elements of an

@@ -2,6 +2,8 @@
 #include "cuda/device/group.cuh"
 #include "cuda/device/indexer.cuh"
 #include "cuda/runtime/allocator.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/layout.h"
 #include "ops/kernels/reduce.h"
 
 // Running sums. A running sum cannot be a tree, so floats are added in double. Lines that lie side by side take a thread each;

@@ -1,8 +1,11 @@
 #pragma once
-#include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
 #include "cuda/device/indexer.cuh"
+#include "cuda/device/vec16.cuh"
 #include "cuda/runtime/allocator.h"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/layout.h"
 #include "ops/kernels/reduce.h"
 
 // Reductions over any dimensions, each element read once. Note [Reduction order]: every sum is a tree whose shape depends on

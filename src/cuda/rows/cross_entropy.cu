@@ -1,6 +1,9 @@
 #include "cuda/rows/cross_entropy.cuh"
 #include "cuda/runtime/allocator.h"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
 #include "ops/kernels/loss.h"
+#include "tensor/dispatch.h"
 
 // Cross-entropy of rows of logits, from five classes to any number. A warp or a block takes a row: its loss is one reading, the gradient
 // one reading and one writing, and both together are two readings of which the second finds the row in a cache. What counts is bytes on

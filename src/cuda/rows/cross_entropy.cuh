@@ -1,8 +1,8 @@
 #pragma once
 #include <bit>
 
-#include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
+#include "cuda/device/vec16.cuh"
 #include "cuda/runtime/launch.h"
 
 // Rows of logits: how threads share one, read it in vectors, and sum its exponentials.
@@ -28,40 +28,12 @@ inline constexpr unsigned unroll = 4, rounds = 4;
 template <class T>
 inline constexpr int width = 16 / sizeof(T);  ///< elements of a vector
 
-/// Vectors stay in the form in which they are read and written, one instruction for each; structures of 16-bit numbers would be taken
-/// apart.
-template <class T, class C>
-__device__ __forceinline__ void unpack(const uint4& word, C (&values)[width<T>]) {
-  if constexpr (is_half<T>) {
-    const unsigned registers[] = {word.x, word.y, word.z, word.w};
-#pragma unroll
-    for (int k = 0; k < 4; ++k) unpack_pair<T>(registers[k], values[2 * k], values[2 * k + 1]);
-  } else {
-    const auto elements = std::bit_cast<Vector<T, width<T>>>(word);
-#pragma unroll
-    for (int k = 0; k < width<T>; ++k) values[k] = elements.values[k];
-  }
-}
-
 template <class T>
 __device__ __forceinline__ unsigned largest_pair(unsigned a, unsigned b) {
   unsigned result;
   if constexpr (std::is_same_v<T, bf16>) asm("max.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
   else asm("max.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
   return result;
-}
-
-template <class T, class C>
-__device__ __forceinline__ uint4 pack(const C (&values)[width<T>]) {
-  if constexpr (is_half<T>) {
-    return {pack_pair<T>(values[0], values[1]), pack_pair<T>(values[2], values[3]), pack_pair<T>(values[4], values[5]),
-            pack_pair<T>(values[6], values[7])};
-  } else {
-    Vector<T, width<T>> elements;
-#pragma unroll
-    for (int k = 0; k < width<T>; ++k) elements.values[k] = values[k];
-    return std::bit_cast<uint4>(elements);
-  }
 }
 
 /// A vector whose exponentials are 0.

@@ -1,4 +1,6 @@
+#include "cuda/device/vec16.cuh"
 #include "cuda/rows/layer_norm.cuh"
+#include "cuda/runtime/launch.h"
 #include "ops/kernels/layer_norm.h"
 
 // LayerNorm and RMSNorm of rows, with what precedes them in a transformer: s = residual + dropout(x + bias). A team of threads keeps a

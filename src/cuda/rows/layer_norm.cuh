@@ -8,6 +8,7 @@
 
 #include "cuda/device/group.cuh"
 #include "cuda/rows/layer_norm_rows.cuh"
+#include "cuda/runtime/launch.h"
 
 // What layer_norm and its gradient share: how rows are dealt out to threads, how the threads of a row add up, and how they are launched.
 //

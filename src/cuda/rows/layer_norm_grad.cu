@@ -1,7 +1,9 @@
 #include <numeric>
 
+#include "cuda/device/vec16.cuh"
 #include "cuda/reduce/deferred_sums.h"
 #include "cuda/rows/layer_norm.cuh"
+#include "cuda/runtime/launch.h"
 #include "ops/kernels/layer_norm.h"
 
 // The gradient of layer_norm in one reading of s and g and one writing of dx. About as many blocks as run at once walk over the rows;

@@ -5,7 +5,8 @@
 #include <bit>
 #include <cmath>
 
-#include "cuda/device/convert.cuh"
+#include "cuda/device/vec16.cuh"
+#include "cuda/runtime/dispatch.h"
 #include "tensor/random.h"
 #include "tensor/view.h"
 

@@ -4,8 +4,9 @@
 #include <bit>
 #include <optional>
 
-#include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
+#include "cuda/device/vec16.cuh"
+#include "cuda/runtime/launch.h"
 #include "tensor/view.h"
 
 // What the kernels of softmax and of its gradient share. A row lies in the registers of a team of threads, so that memory is read

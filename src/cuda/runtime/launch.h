@@ -26,30 +26,55 @@ inline int attribute(cudaDeviceAttr which, Device device) {
 /// Makes the stream's device the current one of this thread, as every call of the runtime needs.
 inline void use(Stream stream) { check(cudaSetDevice(stream.device.index), "cudaSetDevice"); }
 
+/// How a kernel is launched.
+struct LaunchConfig {
+  dim3 grid, block;
+  std::size_t shared = 0;  ///< bytes of dynamic shared memory
+  Stream stream;
+  /// So many blocks, a power of two up to 8, form a cluster: side by side on the device, in reach of each other's shared memory. More than
+  /// one needs compute capability 9.
+  unsigned cluster = 1;
+  /// Programmatic dependent launch: the kernel may start while the one before it ends, and calls griddepcontrol.wait before it reads what
+  /// that wrote. Before compute capability 9 it starts as any other.
+  bool overlaps_previous = false;
+};
+
 /// The one place where kernels start. Arguments are converted to the kernel's parameter types.
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared, Stream stream, Arguments&&... arguments) {
-  use(stream);
+void launch(void (*kernel)(Parameters...), const LaunchConfig& config, Arguments&&... arguments) {
+  use(config.stream);
+  const void* const function = reinterpret_cast<const void*>(kernel);
+  // A kernel must ask for more than 48 KB; what its own arrays take of these is not known here.
+  if (constexpr std::size_t without_asking = 40 << 10; config.shared > without_asking)
+    check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(config.shared)),
+          "cudaFuncSetAttribute");
   [&](Parameters... values) {
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};
-    check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, pointers, shared, handle(stream)), "launch");
+    cudaLaunchAttribute attributes[2]{};
+    unsigned count = 0;
+    if (config.cluster > 1) {
+      attributes[count].id = cudaLaunchAttributeClusterDimension;
+      attributes[count++].val.clusterDim = {config.cluster, 1, 1};
+    }
+    if (config.overlaps_previous && attribute(cudaDevAttrComputeCapabilityMajor, config.stream.device) >= 9) {
+      attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    const cudaLaunchConfig_t launched{config.grid, config.block, config.shared, handle(config.stream), attributes, count};
+    check(cudaLaunchKernelExC(&launched, function, pointers), "launch");
   }(std::forward<Arguments>(arguments)...);
 }
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared, Stream stream, Arguments&&... arguments) {
+  launch(kernel, LaunchConfig{.grid = grid, .block = block, .shared = shared, .stream = stream}, std::forward<Arguments>(arguments)...);
+}
 
-/// As launch, with every `cluster` blocks, a power of two up to 8, side by side on the device and in reach of each other's
-/// shared memory. Needs compute capability 9.
+/// The name before, until its last users are gone.
 template <class... Parameters, class... Arguments>
 void launch_clusters(void (*kernel)(Parameters...), dim3 grid, dim3 block, unsigned cluster, std::size_t shared, Stream stream,
                      Arguments&&... arguments) {
-  use(stream);
-  [&](Parameters... values) {
-    void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {cluster, 1, 1};
-    const cudaLaunchConfig_t config{grid, block, shared, handle(stream), &attribute, 1};
-    check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers), "launch");
-  }(std::forward<Arguments>(arguments)...);
+  launch(kernel, LaunchConfig{.grid = grid, .block = block, .shared = shared, .stream = stream, .cluster = cluster},
+         std::forward<Arguments>(arguments)...);
 }
 
 /// Threads of a block where nothing asks for another number.

@@ -8,7 +8,7 @@
 
 namespace tern::gpu {
 
-unsigned* arrivals(Stream stream, std::size_t count) {
+unsigned* completion_counters(Stream stream, std::size_t count) {
   struct Counters {
     unsigned* data = nullptr;
     std::size_t count = 0;
@@ -21,10 +21,10 @@ unsigned* arrivals(Stream stream, std::size_t count) {
   use(stream);
   const std::size_t wanted = std::max<std::size_t>(2 * count, 1024);
   void* data = nullptr;
-  check(cudaMalloc(&data, wanted * sizeof(unsigned)), "counters of blocks");
-  const OwnedStream aside(stream.device);  // the stream itself may be recording
-  check(cudaMemsetAsync(data, 0, wanted * sizeof(unsigned), handle(aside.get())), "counters of blocks");
-  check(cudaStreamSynchronize(handle(aside.get())), "counters of blocks");
+  check(cudaMalloc(&data, wanted * sizeof(unsigned)), "completion counters");
+  const OwnedStream separate(stream.device);  // the stream itself may be recording
+  check(cudaMemsetAsync(data, 0, wanted * sizeof(unsigned), handle(separate.get())), "completion counters");
+  check(cudaStreamSynchronize(handle(separate.get())), "completion counters");
   counters = {static_cast<unsigned*>(data), wanted};
   return counters.data;
 }

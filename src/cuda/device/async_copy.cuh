@@ -1,0 +1,130 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+struct CUtensorMap_st;  // of <cuda.h>, a host header: a kernel takes it as a __grid_constant__ parameter and never looks inside
+
+// Copies that run while the threads that asked for them go on, and how those find out that they have arrived:
+//
+//   cp.async   16, 8 or 4 bytes a thread, from global to shared memory; waited for by count of committed groups      (sm_80)
+//   TMA        a box of a tensor, asked for by one thread, whose bytes an mbarrier counts                            (sm_90)
+//   mbarrier   a barrier in shared memory that opens after so many arrivals and so many bytes, phase after phase     (sm_80, bytes sm_90)
+//   pipeline   a ring of stages, each with a full and an empty mbarrier; PipelineState says which stage is next
+namespace tern::gpu {
+
+/// The 32-bit address of shared memory as PTX takes it.
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
+
+// cp.async
+
+/// Begins to copy `bytes` to shared memory, or to write zeros there. 16 bytes pass by the first-level cache.
+template <int bytes>
+__device__ __forceinline__ void cp_async(std::uint32_t to, const void* from, bool is_there) {
+  static_assert(bytes == 4 || bytes == 8 || bytes == 16);
+  if constexpr (bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(to), "l"(from), "n"(bytes), "r"(is_there ? bytes : 0) : "memory");
+}
+template <int bytes>
+__device__ __forceinline__ void cp_async(std::uint32_t to, const void* from) {
+  static_assert(bytes == 4 || bytes == 8 || bytes == 16);
+  if constexpr (bytes == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(from) : "memory");
+  else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;\n" ::"r"(to), "l"(from), "n"(bytes) : "memory");
+}
+/// Makes a group of this thread's copies since the last.
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+/// Until at most so many of this thread's latest groups are under way.
+template <int groups>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(groups) : "memory");
+}
+__device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
+
+// mbarrier
+
+/// A barrier in shared memory whose phase is over after `count` arrivals and all bytes that were expected; then the next one begins.
+/// Phases are told apart by their parity, 0 for the first.
+struct MBarrier {
+  std::uint64_t state;
+
+  /// By one thread; the others see it after fence_barrier_init and a barrier of the block or the cluster.
+  __device__ void init(unsigned count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(&state)), "r"(count));
+  }
+  __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(&state)) : "memory"); }
+#if __CUDA_ARCH__ >= 900
+  /// Arrives, and asks for so many bytes of copies before the phase is over.
+  __device__ void arrive_and_expect_tx(unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(&state)), "r"(bytes) : "memory");
+  }
+#endif
+  /// Until the phase of this parity is over. The phase before the first counts as one of parity 1.
+  __device__ void wait(unsigned parity) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n.reg .pred over;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n@over bra done;\nbra again;\ndone:\n}\n" ::
+            "r"(shared_address(&state)),
+        "r"(parity)
+        : "memory");
+#else
+    asm volatile(
+        "{\n.reg .pred over;\nagain:\nmbarrier.test_wait.parity.shared.b64 over, [%0], %1;\n@over bra done;\nbra again;\ndone:\n}\n" ::"r"(
+            shared_address(&state)),
+        "r"(parity)
+        : "memory");
+#endif
+  }
+};
+
+/// Where a thread is in a ring of pipeline stages: the stage, and the parity of the phase in which its full barrier opens for this round.
+/// A consumer waits on full[index] with `phase`; a producer, whose stages are empty at first, on empty[index] with `phase ^ 1`.
+template <int stages>
+struct PipelineState {
+  int index = 0;
+  unsigned phase = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++index == stages) {
+      index = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// Fences and named barriers
+
+/// Makes barriers that this thread has initialised visible to TMA and to the cluster.
+__device__ __forceinline__ void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
+/// Makes this thread's writes to shared memory visible to the async proxy: wgmma and TMA.
+__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+
+/// One of the block's 16 hardware barriers, for `threads` threads in whole warps; number 0 is __syncthreads.
+__device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
+}
+/// Counts as arrived and does not wait.
+__device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// TMA
+
+#if __CUDA_ARCH__ >= 900
+
+/// Begins to load the box of a tensor map that starts at element (inner, outer); zeros where it lies outside the tensor. The barrier counts
+/// its bytes.
+__device__ __forceinline__ void tma_load_2d(void* to, const CUtensorMap_st& map, int inner, int outer, MBarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];\n" ::"r"(shared_address(to)),
+      "l"(&map), "r"(inner), "r"(outer), "r"(shared_address(&barrier.state))
+      : "memory");
+}
+/// Brings the tensor map, a parameter of the kernel, to the cache that TMA reads it from.
+__device__ __forceinline__ void tma_prefetch_map(const CUtensorMap_st& map) {
+  asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
+}
+
+#endif
+
+}  // namespace tern::gpu

@@ -1,0 +1,95 @@
+#pragma once
+#include "cuda/device/async_copy.cuh"
+
+// Thread block clusters (sm_90): up to eight blocks that run side by side and reach each other's shared memory, DSMEM.
+namespace tern::gpu {
+
+inline constexpr unsigned max_cluster = 8;  ///< blocks; every device that has clusters has them of this size
+
+#if __CUDA_ARCH__ >= 900
+
+__device__ __forceinline__ unsigned cluster_rank() {
+  unsigned rank;
+  asm("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+  return rank;
+}
+
+/// Arrives at the cluster's barrier, for cluster_wait to wait for. What was written before is there to be read after that.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;\n" ::: "memory"); }
+/// The same without that promise: says that this block has started, and can be written to.
+__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory"); }
+/// Waits for all threads of a cluster, but those that have ended.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" ::: "memory");
+}
+
+/// Reads what lies at this place of the shared memory of a block of the cluster.
+__device__ __forceinline__ float4 read_dsmem(const float4* place, unsigned block) {
+  float4 value;
+  asm volatile("{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\nld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}\n"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(shared_address(place)), "r"(block)
+               : "memory");
+  return value;
+}
+
+/// Begins to write a value to this place of the shared memory of a block of the cluster, whose barrier at the same place as this one counts
+/// the bytes.
+__device__ __forceinline__ void st_async(const float4* place, float4 value, MBarrier& barrier, unsigned block) {
+  asm volatile(
+      "{\n.reg .u32 there, signal;\nmapa.shared::cluster.u32 there, %0, %2;\nmapa.shared::cluster.u32 signal, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [signal];\n}\n" ::"r"(shared_address(place)),
+      "r"(shared_address(&barrier.state)), "r"(block), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      : "memory");
+}
+__device__ __forceinline__ void st_async(const float2* place, float2 value, MBarrier& barrier, unsigned block) {
+  asm volatile(
+      "{\n.reg .u32 there, signal;\nmapa.shared::cluster.u32 there, %0, %2;\nmapa.shared::cluster.u32 signal, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%3, %4}, [signal];\n}\n" ::"r"(shared_address(place)),
+      "r"(shared_address(&barrier.state)), "r"(block), "f"(value.x), "f"(value.y)
+      : "memory");
+}
+__device__ __forceinline__ void st_async(const float* place, float value, MBarrier& barrier, unsigned block) {
+  asm volatile(
+      "{\n.reg .u32 there, signal;\nmapa.shared::cluster.u32 there, %0, %2;\nmapa.shared::cluster.u32 signal, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %3, [signal];\n}\n" ::"r"(shared_address(place)),
+      "r"(shared_address(&barrier.state)), "r"(block), "f"(value)
+      : "memory");
+}
+
+#endif
+
+/// The exchange through DSMEM by which the blocks of a cluster all-reduce: every warp writes its value to all blocks, which then reduce the
+/// same values in the same order. Two slots, used in turn: while some warps still read one, others may be at the next.
+///
+/// A store says to its target's barrier that it has arrived (st.async). A barrier of the cluster would first wait for all earlier writes to
+/// global memory, and empty the first-level cache.
+template <class V, unsigned max_warps>
+struct alignas(128) DsmemExchange {
+  V values[2][max_warps * max_cluster];
+  MBarrier full[2];
+
+#if __CUDA_ARCH__ >= 900
+  /// By all threads, once and early. Before the first all_gather, cluster_wait: until then a block may not run yet.
+  __device__ void init() {
+    if (threadIdx.x == 0) {
+      full[0].init(1);
+      full[1].init(1);
+      fence_barrier_init();
+    }
+    cluster_arrive();
+  }
+  /// The values of all warps of the cluster, blocks outermost, for each of its threads. `turn` counts the calls of a kernel from 0;
+  /// `value` is that of the warp, in its first `cluster` lanes.
+  __device__ const V* all_gather(V value, unsigned turn, unsigned cluster) {
+    const unsigned warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = turn % 2;
+    if (threadIdx.x == 0) full[slot].arrive_and_expect_tx(cluster * warps * unsigned(sizeof(V)));
+    if (lane < cluster) st_async(values[slot] + cluster_rank() * warps + warp, value, full[slot], lane);
+    full[slot].wait(turn / 2 % 2);
+    return values[slot];
+  }
+#endif
+};
+
+}  // namespace tern::gpu

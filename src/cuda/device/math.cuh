@@ -1,0 +1,56 @@
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+// Fast float arithmetic by the GPU's special-function unit, and rounding to TF32.
+namespace tern::gpu {
+
+inline constexpr float log2_e = 1.44269504088896340736f;
+
+/// 2^x within 2 units in the last place; a result that would be denormal is 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// e^x: of floats by exp2_approx, so its relative error grows with |x|. A difference of logits should be taken before the product with
+/// log2(e): it is then as exact for large logits as for small ones.
+__device__ __forceinline__ float exp_approx(float x) { return exp2_approx(x * log2_e); }
+__device__ __forceinline__ double exp_approx(double x) { return exp(x); }
+
+/// gelu_tanh'(x) by one exponential and without tanh, which takes 25 instructions: 0.5 (1 + tanh u) is the sigmoid s of 2u, so that
+/// gelu_tanh(x) = x s, and its derivative s + x s (1 - s) 2u'.
+__device__ __forceinline__ float gelu_tanh_derivative(float x) {
+  constexpr float scale = 0.79788456080286535588f, cubic = 0.044715f;
+  const float square = x * x, part = __expf(-2 * scale * x * (1 + cubic * square));
+  const float s = __fdividef(1, 1 + part);
+  return s + x * (s * (1 - s)) * (2 * scale + 6 * scale * cubic * square);  // in this order 0 stays 0 where the square is large
+}
+
+// TF32 has the exponent of a float and 10 of its 23 explicit bits. Tensor cores truncate: they do not look at the 13 lower bits.
+
+/// x rounded to nearest, ties away from zero, by the instruction that is made for it.
+__device__ __forceinline__ float round_to_tf32(float x) {
+  std::uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return __uint_as_float(bits);
+}
+__device__ __forceinline__ float4 round_to_tf32(float4 x) {
+  return {round_to_tf32(x.x), round_to_tf32(x.y), round_to_tf32(x.z), round_to_tf32(x.w)};
+}
+
+/// x plus half a unit of TF32's last place, so that the tensor core's truncation rounds it: an integer addition, where the conversion
+/// has a quarter of its rate.
+__device__ __forceinline__ float add_half_tf32_ulp(float x) {
+  constexpr std::uint32_t half = 1u << 12;
+  return fabsf(x) < INFINITY ? __uint_as_float(__float_as_uint(x) + half) : x;
+}
+
+/// x minus what the tensor core takes of it by truncation, as TF32: the small part of a product in 3xTF32.
+__device__ __forceinline__ float tf32_residual(float x) { return round_to_tf32(x - __uint_as_float(__float_as_uint(x) & 0xffffe000u)); }
+__device__ __forceinline__ float4 tf32_residual(float4 x) {
+  return {tf32_residual(x.x), tf32_residual(x.y), tf32_residual(x.z), tf32_residual(x.w)};
+}
+
+}  // namespace tern::gpu

@@ -1,0 +1,38 @@
+#pragma once
+#include <bit>
+
+#include "cuda/device/convert.cuh"
+#include "tensor/dtype.h"
+
+// From a dtype to what a kernel is compiled for, on the host. (tensor/dispatch.h has the floating types.)
+namespace tern::gpu {
+
+/// Calls f with an unsigned integer as wide as the dtype: for kernels that move elements and do not compute with them.
+template <class F>
+decltype(auto) dispatch_bits(DType dtype, F&& f) {
+  switch (size_of(dtype)) {
+    case 8: return f.template operator()<std::uint64_t>();
+    case 4: return f.template operator()<std::uint32_t>();
+    case 2: return f.template operator()<std::uint16_t>();
+    default: return f.template operator()<std::uint8_t>();
+  }
+}
+
+/// The bits of a number in the dtype, in the low bytes.
+inline std::uint64_t bits_of(double number, DType dtype) {
+  switch (dtype) {
+    case DType::f32: return std::bit_cast<std::uint32_t>(static_cast<float>(number));
+    case DType::f64: return std::bit_cast<std::uint64_t>(number);
+    case DType::f16: return f16(static_cast<float>(number)).bits;
+    case DType::bf16: return bf16(static_cast<float>(number)).bits;
+    case DType::i32: return static_cast<std::uint32_t>(number_as<std::int32_t>(number));
+    case DType::i64: return static_cast<std::uint64_t>(number_as<std::int64_t>(number));
+    case DType::u8: return number_as<std::uint8_t>(number);
+    default: return number != 0;
+  }
+}
+
+/// True where a vector of `bytes` may be read at the address.
+inline bool is_aligned(const void* data, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
+
+}  // namespace tern::gpu
