@@ -1,5 +1,5 @@
-#include "cuda/rows/softmax.cuh"
-#include "ops/kernels/softmax.h"
+#include "cuda/rows/attention_softmax.cuh"
+#include "ops/kernels/attention_softmax.h"
 
 // The gradient of softmax: one reading of y and of g, one writing. It needs no masks, since hidden columns have y = 0.
 namespace tern::kernels {

@@ -1,7 +1,7 @@
 #include "cuda/device/indexer.cuh"
 #include "cuda/reduce/reduce_ops.cuh"
-#include "cuda/rows/softmax.cuh"
-#include "ops/kernels/softmax.h"
+#include "cuda/rows/attention_softmax.cuh"
+#include "ops/kernels/attention_softmax.h"
 
 // Softmax with the masks of attention. Columns behind the causal limit are not read. Note [Padding and the cache]: scores pass by the
 // first-level cache, so that the padding of a batch, which all of its rows read, stays there.
