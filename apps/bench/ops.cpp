@@ -10,6 +10,7 @@
 #include "autodiff/engine.h"
 #include "bench/timing.h"
 #include "common/program.h"
+#include "ops/attention_softmax.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"

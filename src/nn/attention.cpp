@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ops/attention.h"
+#include "ops/attention_softmax.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/matmul.h"

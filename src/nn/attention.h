@@ -1,6 +1,6 @@
 #pragma once
 #include "nn/layers.h"
-#include "ops/normalize.h"
+#include "ops/attention_softmax.h"
 
 namespace tern::nn {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "ops/normalize.h"
+#include "ops/attention_softmax.h"
 
 namespace tern {
 

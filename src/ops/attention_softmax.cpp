@@ -1,3 +1,5 @@
+#include "ops/attention_softmax.h"
+
 #include <fmt/format.h>
 
 #include <limits>

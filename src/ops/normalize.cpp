@@ -19,7 +19,8 @@ namespace tern {
 
 // Plain compositions: the forward runs unrecorded, and backward is the closed form of the derivative, in ops. So a step
 // keeps one or two tensors for each call, not every intermediate. A fused op has kernels for both, and takes the same closed
-// form where its gradient is to be differentiated again. (Softmax of attention scores is in attention_softmax.cpp.)
+// form where its gradient is to be differentiated again. Kernels: softmax has none of its own, only that of attention scores has
+// (attention_softmax.cpp); those of layer_norm and rms_norm are in ops/cpu/layer_norm.cpp and cuda/rows/layer_norm.cu.
 
 static void check_floating(const char* op, const Tensor& x) {
   if (!is_floating(x.dtype())) fail(op, fmt::format("expected a floating dtype but got {}", name(x.dtype())));

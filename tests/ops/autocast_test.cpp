@@ -4,6 +4,7 @@
 #include <map>
 
 #include "catch.h"
+#include "ops/attention_softmax.h"
 #include "ops/conv.h"
 #include "ops/copy.h"
 #include "ops/factory.h"

@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "kernel_array.h"
+#include "ops/kernels/attention_softmax.h"
 #include "ops/kernels/layer_norm.h"
 #include "ops/kernels/random.h"
-#include "ops/kernels/softmax.h"
 
 using namespace tern;
 using namespace tern::kernels;

@@ -1,10 +1,11 @@
-// Rows of ops/normalize.h and ops/rope.h. Note [The table] in op_cases.h. A fused op and the composition that it replaces share their
-// cases.
+// Rows of ops/normalize.h, ops/attention_softmax.h and ops/rope.h. Note [The table] in op_cases.h. A fused op and the composition that it
+// replaces share their cases.
 #include <cmath>
 #include <limits>
 #include <tuple>
 
 #include "op_cases.h"
+#include "ops/attention_softmax.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/rope.h"

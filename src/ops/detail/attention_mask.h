@@ -1,6 +1,6 @@
 #pragma once
-#include "ops/kernels/softmax.h"
-#include "ops/normalize.h"
+#include "ops/attention_softmax.h"
+#include "ops/kernels/attention_softmax.h"
 
 namespace tern::detail {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "ops/kernels/softmax.h"
+#include "ops/kernels/attention_softmax.h"
 #include "tensor/random.h"
 
 namespace tern::kernels {

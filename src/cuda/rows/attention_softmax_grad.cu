@@ -1,7 +1,7 @@
 #include "cuda/device/vec16.cuh"
-#include "cuda/rows/softmax.cuh"
+#include "cuda/rows/attention_softmax.cuh"
 #include "cuda/runtime/launch.h"
-#include "ops/kernels/softmax.h"
+#include "ops/kernels/attention_softmax.h"
 #include "tensor/dispatch.h"
 
 // The gradient of softmax: one reading of y and of g, one writing. It needs no masks, since hidden columns have y = 0.

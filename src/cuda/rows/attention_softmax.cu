@@ -1,10 +1,10 @@
 #include "cuda/device/indexer.cuh"
 #include "cuda/device/vec16.cuh"
 #include "cuda/reduce/reduce_ops.cuh"
-#include "cuda/rows/softmax.cuh"
+#include "cuda/rows/attention_softmax.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "ops/kernels/softmax.h"
+#include "ops/kernels/attention_softmax.h"
 #include "tensor/dispatch.h"
 
 // Softmax with the masks of attention. Columns behind the causal limit are not read. Note [Padding and the cache]: scores pass by the

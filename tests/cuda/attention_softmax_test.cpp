@@ -1,4 +1,4 @@
-#include "ops/kernels/softmax.h"
+#include "ops/kernels/attention_softmax.h"
 
 #include <algorithm>
 #include <cmath>
