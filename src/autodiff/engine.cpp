@@ -6,11 +6,8 @@
 #include <unordered_map>
 
 #include "autodiff/anomaly.h"
+#include "autodiff/gradient_arithmetic.h"
 #include "autodiff/later_sums.h"
-#include "ops/autocast.h"
-#include "ops/copy.h"
-#include "ops/factory.h"
-#include "ops/pointwise.h"
 
 namespace tern {
 
@@ -19,7 +16,7 @@ void accumulate_gradient(AutogradState& leaf, const Tensor& incoming) {
   if (leaf.awaits_zeros) {
     if (!context().grad) {
       detail::forget_later_zeros(leaf);
-      copy_(slot, incoming);
+      detail::copy_gradient(incoming, slot);
       return;
     }
     AutogradState* const marked = &leaf;
@@ -28,11 +25,11 @@ void accumulate_gradient(AutogradState& leaf, const Tensor& incoming) {
   if (!slot.defined()) {
     // Without a graph to keep, the slot must own its memory: the tensor that arrived may be seen elsewhere.
     const bool is_unique = incoming.ref()->references() == 1 && incoming.impl().storage->references() == 1;
-    slot = context().grad || (is_unique && incoming.is_contiguous()) ? incoming : clone(incoming);
+    slot = context().grad || (is_unique && incoming.is_contiguous()) ? incoming : detail::cloned(incoming);
   } else if (context().grad) {
-    slot = slot + incoming;
+    slot = detail::sum_of_gradients(slot, incoming);
   } else {
-    add_(slot, incoming);
+    detail::add_gradient(incoming, slot);
   }
 }
 
@@ -71,7 +68,7 @@ class Pass {
       std::push_heap(queue_.begin(), queue_.end(), earlier);
     }
     Tensor& slot = place->second[edge.output];
-    slot = slot.defined() ? slot + gradient : gradient;
+    slot = slot.defined() ? detail::sum_of_gradients(slot, gradient) : gradient;
   }
 
   /// Nodes in descending order of recording: when one is reached, all that it feeds has been. Source of the order:
@@ -141,7 +138,8 @@ Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool
         fail("backward", fmt::format("expected a gradient for an output of shape {}: only one with a single element "
                                      "has the default 1",
                                      to_string(y.shape())));
-      gradient = full(y.shape(), 1.0, y.dtype(), y.device());
+      gradient = empty_like(y);
+      detail::fill_gradient(gradient, 1);
     }
     if (gradient.shape() != y.shape() || gradient.dtype() != y.dtype())
       fail("backward", fmt::format("expected a gradient of shape {}, {} but got {}, {}", to_string(y.shape()), name(y.dtype()),

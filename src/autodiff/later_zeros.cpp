@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "autodiff/gradient_arithmetic.h"
 #include "autodiff/node.h"
-#include "ops/factory.h"
 
 namespace tern {
 
@@ -56,7 +56,6 @@ void detail::write_later_zeros(std::span<AutogradState* const> marked) {
     const Storage *in_a = a.impl().storage.get(), *in_b = b.impl().storage.get();
     return in_a == in_b ? a.offset() < b.offset() : std::less<const Storage*>()(in_a, in_b);
   });
-  const NoGrad unrecorded;
   for (std::size_t first = 0, last; first < gradients.size(); first = last) {
     const Tensor& begin = gradients[first];
     std::int64_t end = begin.offset() + begin.numel();
@@ -65,7 +64,7 @@ void detail::write_later_zeros(std::span<AutogradState* const> marked) {
       if (!(next.impl().storage == begin.impl().storage) || next.dtype() != begin.dtype() || next.offset() != end) break;
       end += next.numel();
     }
-    zero_(begin.as_strided({end - begin.offset()}, {1}, begin.offset()));
+    detail::fill_gradient(begin.as_strided({end - begin.offset()}, {1}, begin.offset()), 0);
   }
 }
 

@@ -35,18 +35,6 @@ class Autocast {
   std::unordered_map<const TensorImpl*, Cast> weights_;
 };
 
-/// While it lives, no autocast is in force: backward passes, and parts of a model that need their own dtypes.
-class NoAutocast {
- public:
-  NoAutocast() { context().autocast = nullptr; }
-  ~NoAutocast() { context().autocast = before_; }
-  NoAutocast(const NoAutocast&) = delete;
-  NoAutocast& operator=(const NoAutocast&) = delete;
-
- private:
-  Autocast* before_ = context().autocast;
-};
-
 enum class CastTo : std::uint8_t {
   lower,  ///< the scope's 16-bit dtype
   f32,

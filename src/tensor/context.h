@@ -62,6 +62,18 @@ class GradMode {
   bool before_ = context().grad;
 };
 
+/// While it lives, no autocast is in force: backward passes, and parts of a model that need their own dtypes.
+class NoAutocast {
+ public:
+  NoAutocast() { context().autocast = nullptr; }
+  ~NoAutocast() { context().autocast = before_; }
+  NoAutocast(const NoAutocast&) = delete;
+  NoAutocast& operator=(const NoAutocast&) = delete;
+
+ private:
+  Autocast* before_ = context().autocast;
+};
+
 /// While it lives, float32 products on a GPU are computed as told.
 class MatmulPrecisionMode {
  public:

@@ -1,0 +1,42 @@
+#include "autodiff/gradient_arithmetic.h"
+
+#include <fmt/format.h>
+
+#include "autodiff/node.h"
+#include "ops/kernels/copy.h"
+#include "ops/kernels/pointwise.h"
+
+namespace tern::detail {
+
+void fill_gradient(const Tensor& target, double value) {
+  target.impl().storage->bump_version();
+  on(target.device(), [&](auto dev) { kernels::fill(dev, target.view(), value); });
+}
+
+void copy_gradient(const Tensor& source, const Tensor& target) {
+  target.impl().storage->bump_version();
+  on(target.device(), [&](auto dev) { kernels::copy(dev, source.view(), target.view()); });
+}
+
+void add_gradient(const Tensor& source, const Tensor& target) {
+  target.impl().storage->bump_version();
+  on(target.device(), [&](auto dev) { kernels::binary(dev, kernels::Binary::add, target.view(), source.view(), target.view()); });
+}
+
+Tensor cloned(const Tensor& gradient) {
+  const Tensor copy = empty_like(gradient);
+  on(copy.device(), [&](auto dev) { kernels::copy(dev, gradient.view(), copy.view()); });
+  return copy;
+}
+
+Tensor sum_of_gradients(const Tensor& a, const Tensor& b) {
+  if (a.shape() != b.shape() || a.dtype() != b.dtype() || a.device() != b.device())
+    fail("backward",
+         fmt::format("expected gradients of one tensor to be alike but got {} {} on {} and {} {} on {}", name(a.dtype()),
+                     to_string(a.shape()), to_string(a.device()), name(b.dtype()), to_string(b.shape()), to_string(b.device())));
+  const Tensor sum = empty_like(a);
+  on(sum.device(), [&](auto dev) { kernels::binary(dev, kernels::Binary::add, a.view(), b.view(), sum.view()); });
+  return record("add", sum, {a, b}, {}, [](const Backward& call) -> Tensors { return {call.grad(), call.grad()}; });
+}
+
+}  // namespace tern::detail
