@@ -6,6 +6,7 @@
 #include "io/run_directory.h"
 #include "io/safetensors.h"
 #include "nn/nn.h"
+#include "ops/attention.h"
 #include "ops/attention_softmax.h"
 #include "ops/autocast.h"
 #include "ops/conv.h"

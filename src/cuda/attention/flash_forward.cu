@@ -1,10 +1,18 @@
 #include "cuda/attention/flash.cuh"
 #include "cuda/runtime/launch.h"
 
-// Flash attention, forward: Dao, "FlashAttention-2", 2023. A block has some rows of queries of one head and walks over the keys in tiles;
-// a warp has 16 or 32 of the rows. Scores stay in registers: the fragments of scores are, once exponents are taken, those of the left
-// operand of the product with the values. Of global memory only the projection is read and the result written, and the logarithm of the
-// sum of each row's exponentials, from which the backward pass has the probabilities again.
+// Flash attention, forward: Dao, "FlashAttention-2", 2023. A block has some rows of queries of one head and walks over the keys in tiles,
+// with the softmax's maximum and sum of what it has seen so far (online softmax); a warp has 16 or 32 of the rows. Of global memory only
+// the projection is read and the result written, and the logarithm of the sum of each row's exponentials, from which the backward pass has
+// the probabilities again.
+//
+//     shared memory    Q (rows, d)  |  stage 0: K, V (keys, d)  |  stage 1: K, V of the next tile
+//     all warps        cp.async of tile i + 1 to one stage, while they multiply tile i in the other; one __syncthreads a tile
+//     registers        Q as left operand, S = Q K^T (rows, keys), y (rows, d), a maximum and a sum a row
+//
+//     S = Q K^T  ->  mask  ->  S = 2^(S - max)  ->  dropout  ->  y = y 2^(old max - max) + S V
+//
+// The fragments of S are, rounded, those of the left operand of the product with V, so scores never leave the registers.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -12,203 +20,142 @@ using namespace gpu::flash;
 
 namespace {
 
-/// How a kernel cuts its work.
-template <int width_, int warps_, int row_tiles_, int keys_, int blocks_>
-struct Cut {
-  static constexpr int width = width_;          ///< of a head, filled up
-  static constexpr int warps = warps_;          ///< of a block
-  static constexpr int row_tiles = row_tiles_;  ///< of 16 queries, of each warp
-  static constexpr int keys = keys_;            ///< of a tile
-  static constexpr int blocks = blocks_;        ///< that a multiprocessor has registers for, at least
-  static constexpr int rows = warps * row_tiles * 16, threads = warps * 32;
-  static constexpr int query_bytes = Tile<width>::bytes(rows), tile_bytes = Tile<width>::bytes(keys), stage_bytes = 2 * tile_bytes;
+template <int width_, int warps_, int warp_rows_, int keys_, int min_blocks_>
+struct ForwardConfig {
+  static constexpr int width = width_;            ///< of a head, filled up
+  static constexpr int warps = warps_;            ///< of a block
+  static constexpr int warp_rows = warp_rows_;    ///< queries of each warp
+  static constexpr int keys = keys_;              ///< of a tile
+  static constexpr int min_blocks = min_blocks_;  ///< that a multiprocessor has registers for
+  static constexpr int rows = warps * warp_rows, threads = warps * 32;
+  static constexpr int query_bytes = SharedTile<width>::bytes(rows), tile_bytes = SharedTile<width>::bytes(keys),
+                       stage_bytes = 2 * tile_bytes;
+  using Scores = FragmentTile<warp_rows, keys>;
 };
 
-/// What a warp has of the scores of its rows and a tile of keys.
-template <class C>
-struct Scores {
-  float values[C::row_tiles][C::keys / 8][4];
-
-  /// Hides what the rows do not see, adds the padding, and multiplies by scale2 if there is one.
-  __device__ __forceinline__ void mask(const Heads& all, int sequence, int row0, int key0, int opened) {
-    const int group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4;
+/// Hides what the rows do not see, adds the padding, and multiplies by scale_log2 if there is one.
+template <class Scores>
+__device__ __forceinline__ void mask(Scores& scores, const FlashParams& params, int sequence, int row0, int key0, int prefix_len) {
 #pragma unroll
-    for (int n = 0; n < C::keys / 8; ++n)
+  for (int c = 0; c < Scores::lane_columns; ++c) {
+    const int key = key0 + Scores::column_of(c);
+    const float padding = params.padding_log2(sequence, key);
+    const int first_row = params.causal && key >= prefix_len ? key : 0;  // that sees the key
 #pragma unroll
-      for (int side = 0; side < 2; ++side) {
-        const int key = key0 + n * 8 + pair * 2 + side;
-        const float padding = padding2_of(all, sequence, key);
-        const int first_row = all.causal && key >= opened ? key : 0;  // that sees the key
-#pragma unroll
-        for (int m = 0; m < C::row_tiles; ++m)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            float& score = values[m][n][half * 2 + side];
-            if (all.padding) score = score * all.scale2 + padding;
-            if (row0 + m * 16 + group + half * 8 < first_row || padding == -INFINITY) score = -INFINITY;
-          }
-      }
-  }
-
-  /// Drops some; `first` is the number of the first row's and key's element among all.
-  __device__ __forceinline__ void drop(const Heads& all, std::uint64_t base, std::int64_t first, int keys_left) {
-    const int pair = threadIdx.x % 4;
-#pragma unroll
-    for (int n = 0; n < C::keys / 16; ++n) {
-      if (n * 16 >= keys_left) break;
-#pragma unroll
-      for (int m = 0; m < C::row_tiles; ++m) {
-        const unsigned kept = draw_kept(all, base, first + std::int64_t(m) * 16 * all.length + n * 16) >> 2 * pair;
-#pragma unroll
-        for (int k = 0; k < 8; ++k)
-          if (!(kept >> (k % 2 + k / 4 * 8 + k / 2 % 2 * 16) & 1)) values[m][n * 2 + k / 4][k % 4] = 0;
-      }
+    for (int r = 0; r < Scores::lane_rows; ++r) {
+      float& score = scores.at(r, c);
+      if (params.padding) score = score * params.scale_log2 + padding;
+      if (row0 + Scores::row_of(r) < first_row || padding == -INFINITY) score = -INFINITY;
     }
   }
-};
+}
+
+/// Drops some scores; `first` is the number of the first row's and key's element among all.
+template <class Scores>
+__device__ __forceinline__ void drop(Scores& scores, const FlashParams& params, std::uint64_t position, std::int64_t first, int keys_left) {
+#pragma unroll
+  for (int n = 0; n < Scores::columns / 16; ++n) {
+    if (n * 16 >= keys_left) break;
+#pragma unroll
+    for (int m = 0; m < Scores::row_tiles; ++m) {
+      const unsigned kept = params.kept_16x16(position, first + std::int64_t(m) * 16 * params.length + n * 16) >> 2 * MmaLanes::member();
+#pragma unroll
+      for (int k = 0; k < 8; ++k)
+        if (!(kept >> (k % 2 + k / 4 * 8 + k / 2 % 2 * 16) & 1)) scores.values[m][n * 2 + k / 4][k % 4] = 0;
+    }
+  }
+}
 
 template <class T, bool drops, class C>
-__global__ void __launch_bounds__(C::threads, C::blocks) attend(const T* qkv, T* y, float* log_sums, __grid_constant__ const Heads all) {
+__global__ void __launch_bounds__(C::threads, C::min_blocks)
+    flash_attention_forward(const T* qkv, T* y, float* log_sums, __grid_constant__ const FlashParams params) {
   extern __shared__ uint4 shared[];
-  constexpr int width = C::width, row_tiles = C::row_tiles, depth = width / 16;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
+  using Scores = typename C::Scores;
+  constexpr int width = C::width, lane_rows = Scores::lane_rows;
+  const int warp = threadIdx.x / 32;
   // The rows that see most keys go first.
-  const int unit = blockIdx.x / all.count(), row_blocks = gridDim.x / all.count(), at = blockIdx.x % all.count();
-  const int sequence = at / all.heads, head = at % all.heads;
-  const int first = (all.causal ? row_blocks - 1 - unit : unit) * C::rows, row0 = first + warp * row_tiles * 16;
-  const int opened = all.opened(sequence);
-  const std::int64_t part = all.row_size(), stride = 3 * part;
-  const T* const q = qkv + std::int64_t(sequence) * all.length * stride + head * all.head_dim;
+  const int unit = blockIdx.x / params.batch_heads(), row_blocks = gridDim.x / params.batch_heads();
+  const int batch_head = blockIdx.x % params.batch_heads(), sequence = batch_head / params.heads, head = batch_head % params.heads;
+  const int first = (params.causal ? row_blocks - 1 - unit : unit) * C::rows, row0 = first + warp * C::warp_rows;
+  const int prefix_len = params.prefix_len(sequence);
+  const std::int64_t part = params.row_size(), stride = 3 * part;
+  const T* const q = qkv + std::int64_t(sequence) * params.length * stride + head * params.head_dim;
   const T *const k = q + part, *const v = k + part;
 
-  const unsigned q_tile = tile_address(shared), stages = q_tile + C::query_bytes;
-  const int end = all.causal ? min(all.length, max(first + C::rows, opened)) : all.length, tiles = (end + C::keys - 1) / C::keys;
-  load_tile<T, width, C::rows, C::threads>(q_tile, q, stride, first, all);
+  const unsigned q_tile = shared_address(shared), stages = q_tile + C::query_bytes;
+  const int end = params.causal ? min(params.length, max(first + C::rows, prefix_len)) : params.length;
+  const int tiles = (end + C::keys - 1) / C::keys;
+  load_tile<T, width, C::rows, C::threads>(q_tile, q, stride, first, params);
   const auto load_stage = [&](int tile) {
     const unsigned to = stages + tile % 2 * C::stage_bytes;
-    load_tile<T, width, C::keys, C::threads>(to, k, stride, tile * C::keys, all);
-    load_tile<T, width, C::keys, C::threads>(to + C::tile_bytes, v, stride, tile * C::keys, all);
+    load_tile<T, width, C::keys, C::threads>(to, k, stride, tile * C::keys, params);
+    load_tile<T, width, C::keys, C::threads>(to + C::tile_bytes, v, stride, tile * C::keys, params);
   };
   load_stage(0);
-  commit_copies();
+  cp_async_commit();
 
-  const std::uint64_t base = drops ? draws_base(all) : 0;
-  const float factor = all.padding ? 1 : all.scale2;
-  unsigned queries[row_tiles][depth][4];
-  float sums[row_tiles][width / 8][4] = {}, most[row_tiles][2], totals[row_tiles][2] = {};
+  const std::uint64_t position = drops ? params.dropout.position() : 0;
+  const float factor = params.padding ? 1 : params.scale_log2;  // mask() scales where there is padding
+  RegisterOperand<C::warp_rows, width> queries;
+  FragmentTile<C::warp_rows, width> sums = {};  // of y, before the division
+  float row_max[lane_rows], row_sum[lane_rows] = {};
 #pragma unroll
-  for (int m = 0; m < row_tiles; ++m) most[m][0] = most[m][1] = -INFINITY;
+  for (int r = 0; r < lane_rows; ++r) row_max[r] = -INFINITY;
 
   for (int tile = 0; tile < tiles; ++tile) {
-    wait_copies<0>();
+    cp_async_wait<0>();
     __syncthreads();
-    if (tile == 0) {
-      const auto place = Places<width>::left(q_tile);
-#pragma unroll
-      for (int m = 0; m < row_tiles; ++m)
-#pragma unroll
-        for (int d = 0; d < depth; ++d) load_matrices(queries[m][d], place((warp * row_tiles + m) * 16, 2 * d));
-    }
+    if (tile == 0) queries.template assign<T>(OperandA<width>(q_tile, warp * C::warp_rows));
     if (tile + 1 < tiles) load_stage(tile + 1);
-    commit_copies();
+    cp_async_commit();
 
     const int key0 = tile * C::keys;
-    if (row0 >= all.length || (all.causal && key0 >= opened && key0 >= row0 + row_tiles * 16)) continue;  // nothing to see for this warp
-    const unsigned k_tile = stages + tile % 2 * C::stage_bytes;
+    if (row0 >= params.length || (params.causal && key0 >= prefix_len && key0 >= row0 + C::warp_rows)) continue;  // this warp sees no key
+    const unsigned k_tile = stages + tile % 2 * C::stage_bytes, v_tile = k_tile + C::tile_bytes;
 
-    Scores<C> scores = {};
-    const auto k_place = Places<width>::right(k_tile);
+    Scores scores = {};
+    mma<T, width>(Product(scores, queries, OperandBt<width>(k_tile)));
+    if (params.padding || key0 + C::keys > params.length || (params.causal && key0 + C::keys > row0 + 1))
+      mask(scores, params, sequence, row0, key0, prefix_len);
 #pragma unroll
-    for (int d = 0; d < depth; ++d)
-#pragma unroll
-      for (int n = 0; n < C::keys / 16; ++n) {
-        unsigned b[4];
-        load_matrices(b, k_place(n * 16, 2 * d));
-#pragma unroll
-        for (int m = 0; m < row_tiles; ++m) {
-          multiply<T>(scores.values[m][2 * n], queries[m][d], b[0], b[1]);
-          multiply<T>(scores.values[m][2 * n + 1], queries[m][d], b[2], b[3]);
-        }
-      }
-
-    if (all.padding || key0 + C::keys > all.length || (all.causal && key0 + C::keys > row0 + 1))
-      scores.mask(all, sequence, row0, key0, opened);
-#pragma unroll
-    for (int m = 0; m < row_tiles; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float here = -INFINITY;
-#pragma unroll
-        for (int n = 0; n < C::keys / 8; ++n) here = fmaxf(here, fmaxf(scores.values[m][n][half * 2], scores.values[m][n][half * 2 + 1]));
-        here = fmaxf(here, shuffle_xor(here, 1));
-        here = fmaxf(here, shuffle_xor(here, 2));
-        const float before = most[m][half];
-        most[m][half] = fmaxf(before, here);
-        const float shift = most[m][half] == -INFINITY ? 0 : most[m][half] * factor, shrink = exp2_fast(before * factor - shift);
-        float total = 0;
-#pragma unroll
-        for (int n = 0; n < C::keys / 8; ++n)
-#pragma unroll
-          for (int side = 0; side < 2; ++side) {
-            float& score = scores.values[m][n][half * 2 + side];
-            score = exp2_fast(score * factor - shift);
-            total += score;
-          }
-        totals[m][half] = totals[m][half] * shrink + total;
-        if (__any_sync(whole_warp, shrink != 1))  // after some tiles the largest score is rarely a new one
-#pragma unroll
-          for (int d = 0; d < width / 8; ++d) {
-            sums[m][d][half * 2] *= shrink;
-            sums[m][d][half * 2 + 1] *= shrink;
-          }
-      }
-    if constexpr (drops) scores.drop(all, base, (std::int64_t(at) * all.length + row0) * all.length + key0, end - key0);
-
-    const auto v_place = Places<width>::left(k_tile + C::tile_bytes);
-#pragma unroll
-    for (int n = 0; n < C::keys / 16; ++n) {
-      unsigned weights[row_tiles][4];
-#pragma unroll
-      for (int m = 0; m < row_tiles; ++m) pack_left<T>(weights[m], scores.values[m][2 * n], scores.values[m][2 * n + 1]);
-#pragma unroll
-      for (int d = 0; d < depth; ++d) {
-        unsigned b[4];
-        load_matrices_turned(b, v_place(n * 16, 2 * d));
-#pragma unroll
-        for (int m = 0; m < row_tiles; ++m) {
-          multiply<T>(sums[m][2 * d], weights[m], b[0], b[1]);
-          multiply<T>(sums[m][2 * d + 1], weights[m], b[2], b[3]);
-        }
-      }
+    for (int r = 0; r < lane_rows; ++r) {
+      const float before = row_max[r];
+      row_max[r] = fmaxf(before, scores.row_max(r));
+      const float shift = row_max[r] == -INFINITY ? 0 : row_max[r] * factor, rescale = exp2_approx(before * factor - shift);
+      scores.exp2_row(r, factor, shift);
+      row_sum[r] = row_sum[r] * rescale + scores.partial_row_sum(r);
+      if (__any_sync(whole_warp, rescale != 1)) sums.scale_row(r, rescale);  // after some tiles the maximum is rarely a new one
     }
+    if constexpr (drops)
+      drop(scores, params, position, (std::int64_t(batch_head) * params.length + row0) * params.length + key0, end - key0);
+    mma<T, C::keys>(Product(sums, scores, OperandB<width>(v_tile)));
   }
 
 #pragma unroll
-  for (int m = 0; m < row_tiles; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float total = totals[m][half];
-      total += shuffle_xor(total, 1);
-      total += shuffle_xor(total, 2);
-      const int row = row0 + m * 16 + group + half * 8;
-      if (row >= all.length) continue;
-      const float weight = total > 0 ? all.inverse_keep / total : 0;
-      if (pair == 0) log_sums[std::int64_t(at) * all.length + row] = total > 0 ? most[m][half] * factor + log2f(total) : INFINITY;
-      T* const to = y + (std::int64_t(sequence) * all.length + row) * part + head * all.head_dim + 2 * pair;
-#pragma unroll
-      for (int d = 0; d < width / 8; ++d)
-        if (d * 8 < all.head_dim)
-          *reinterpret_cast<unsigned*>(to + d * 8) = pack_pair<T>(sums[m][d][half * 2] * weight, sums[m][d][half * 2 + 1] * weight);
-    }
+  for (int r = 0; r < lane_rows; ++r) {
+    const float total = Scores::combine_sum(row_sum[r]);
+    const int row = row0 + Scores::row_of(r);
+    if (row >= params.length) continue;
+    const float weight = total > 0 ? params.inverse_keep / total : 0;
+    if (MmaLanes::member() == 0)
+      log_sums[std::int64_t(batch_head) * params.length + row] = total > 0 ? row_max[r] * factor + log2f(total) : INFINITY;
+    T* const to = y + (std::int64_t(sequence) * params.length + row) * part + head * params.head_dim;
+    sums.template store_row<T>(r, weight, to, 0, params.head_dim);
+  }
 }
 
 template <class T, bool drops, class C>
-void launch_attend(const View& qkv, const Heads& all, const View& y, const View& log_sums) {
-  const std::int64_t row_blocks = (all.length + C::rows - 1) / C::rows;
-  const int stages = all.length > C::keys ? 2 : 1;
-  launch_tiles(attend<T, drops, C>, row_blocks * all.batch * all.heads, C::threads, C::query_bytes + stages * C::stage_bytes, qkv.stream,
-               qkv.as<const T>(), y.as<T>(), log_sums.as<float>(), all);
+void launch_forward(const View& qkv, const FlashParams& params, const View& y, const View& log_sums) {
+  const std::int64_t row_blocks = (params.length + C::rows - 1) / C::rows;
+  const int stages = params.length > C::keys ? 2 : 1;
+  launch(flash_attention_forward<T, drops, C>, blocks_for(row_blocks * params.batch * params.heads, 1), C::threads,
+         C::query_bytes + stages * C::stage_bytes, qkv.stream, qkv.as<const T>(), y.as<T>(), log_sums.as<float>(), params);
 }
+
+/// Blocks of 128 queries from which on a warp takes 32 rows: it then loads keys half as often, but there must be enough blocks to keep the
+/// device busy. Fitted on one H200, three for each of its 132 multiprocessors, by the rows of bench/ops.md, "Attention on one H200": of
+/// (4, 12, 512, 64), which has 192, and (4, 12, 1024, 64), with 384, up to (1, 16, 4096, 64), with 512. Other devices take the same.
+constexpr std::int64_t wide_warp_blocks = 400;
 
 }  // namespace
 
@@ -220,18 +167,17 @@ bool has_flash_attention(Cuda, Device device, DType dtype, std::int64_t head_dim
 
 void flash_attention(Cuda, const View& qkv, const Attention& attention, const View& y, const View& log_sums) {
   if (y.numel() == 0) return;
-  const Heads all = heads_of(qkv, attention);
-  dispatch(y.dtype, all, [&]<class T, bool drops>() {
-    dispatch_width(all.head_dim, [&]<int width>() {
+  const FlashParams params(qkv, attention);
+  dispatch(y.dtype, params, [&]<class T, bool drops>() {
+    dispatch_width(params.head_dim, [&]<int width>() {
       if constexpr (width <= 32) {
-        if (all.length <= 48) return launch_attend<T, drops, Cut<width, 3, 1, 48, 1>>(qkv, all, y, log_sums);
+        if (params.length <= 48) return launch_forward<T, drops, ForwardConfig<width, 3, 16, 48, 1>>(qkv, params, y, log_sums);
       }
       if constexpr (width <= 64) {
-        // A warp with 32 rows loads the keys half as often, but there must be enough blocks of such warps to keep the device busy.
-        if ((all.length + 127) / 128 * std::int64_t(all.batch) * all.heads >= 400)
-          return launch_attend<T, drops, Cut<width, 4, 2, 64, 2>>(qkv, all, y, log_sums);
+        if ((params.length + 127) / 128 * std::int64_t(params.batch) * params.heads >= wide_warp_blocks)
+          return launch_forward<T, drops, ForwardConfig<width, 4, 32, 64, 2>>(qkv, params, y, log_sums);
       }
-      launch_attend<T, drops, Cut<width, 4, 1, 64, 1>>(qkv, all, y, log_sums);
+      launch_forward<T, drops, ForwardConfig<width, 4, 16, 64, 1>>(qkv, params, y, log_sums);
     });
   });
 }

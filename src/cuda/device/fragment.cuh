@@ -1,0 +1,257 @@
+#pragma once
+#include "cuda/device/group.cuh"
+#include "cuda/device/math.cuh"
+#include "cuda/device/mma.cuh"
+
+// Tiles of a warp: accumulators in registers, 16-bit operands in swizzled shared memory or in registers, and products of them. An
+// attention kernel reads as its formula: mma(scores, queries, keys transposed), row_max, exp2, row_sum, mma(y, scores, values).
+namespace tern::gpu {
+
+/// Lanes over a tile of accumulators as mma has them: a group of four neighbouring lanes shares each row.
+struct MmaLanes {
+  static constexpr unsigned low_step = 1, high_step = 2;  ///< bits of the lane's number in which a group's members differ
+  static __device__ __forceinline__ int group() { return threadIdx.x % 32 / 4; }
+  static __device__ __forceinline__ int member() { return threadIdx.x % 4; }
+};
+
+/// Accumulators (rows, columns) of a warp, in tiles of (16, 8). A lane has a small grid of them, `lane_rows` rows of `lane_columns`:
+/// element (r, c) of the grid is element (row_of(r), column_of(c)) of the tile, and at(r, c).
+template <int rows_, int columns_, class Lanes_ = MmaLanes>
+struct FragmentTile {
+  using Lanes = Lanes_;
+  static constexpr int rows = rows_, columns = columns_, row_tiles = rows / 16, column_tiles = columns / 8;
+  static constexpr int lane_rows = 2 * row_tiles, lane_columns = 2 * column_tiles;
+  static_assert(rows % 16 == 0 && columns % 8 == 0);
+
+  float values[row_tiles][column_tiles][4];
+
+  static __device__ __forceinline__ int row_of(int r) { return r / 2 * 16 + r % 2 * 8 + Lanes::group(); }
+  static __device__ __forceinline__ int column_of(int c) { return c / 2 * 8 + c % 2 + 2 * Lanes::member(); }
+  __device__ __forceinline__ float& at(int r, int c) { return values[r / 2][c / 2][r % 2 * 2 + c % 2]; }
+  __device__ __forceinline__ float at(int r, int c) const { return values[r / 2][c / 2][r % 2 * 2 + c % 2]; }
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int r = 0; r < lane_rows; ++r)
+#pragma unroll
+      for (int c = 0; c < lane_columns; ++c) at(r, c) = 0;
+  }
+
+  /// f(the lane's four elements of tile (m, n), m, n) for the first `limit` tiles of columns.
+  template <class F>
+  __device__ __forceinline__ void for_each_tile(int limit, F&& f) {
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n) {
+      if (n >= limit) break;
+#pragma unroll
+      for (int m = 0; m < row_tiles; ++m) f(values[m][n], m, n);
+    }
+  }
+  /// f(element, r, c) for the lane's elements in them.
+  template <class F>
+  __device__ __forceinline__ void for_each(int limit, F&& f) {
+    for_each_tile(limit, [&](float (&tile)[4], int m, int n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) f(tile[e], 2 * m + e / 2, 2 * n + e % 2);
+    });
+  }
+
+  /// A value of a row that each lane of its group has a part of, for all of them.
+  template <class F>
+  static __device__ __forceinline__ float combine(float part, F&& f) {
+    part = f(part, shuffle_xor(part, Lanes::low_step));
+    return f(part, shuffle_xor(part, Lanes::high_step));
+  }
+  static __device__ __forceinline__ float combine_max(float part) {
+    return combine(part, [](float a, float b) { return fmaxf(a, b); });
+  }
+  static __device__ __forceinline__ float combine_sum(float part) {
+    return combine(part, [](float a, float b) { return a + b; });
+  }
+
+  // Verbs of one row, the lane's r-th.
+
+  __device__ __forceinline__ float row_max(int r) const {
+    float most = -INFINITY;
+#pragma unroll
+    for (int c = 0; c < lane_columns; c += 2) most = fmaxf(most, fmaxf(at(r, c), at(r, c + 1)));
+    return combine_max(most);
+  }
+  /// The sum of what the lane has of the row: combine_sum makes it the row's.
+  __device__ __forceinline__ float partial_row_sum(int r) const {
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c < lane_columns; ++c) sum += at(r, c);
+    return sum;
+  }
+  /// x = 2^(factor x - shift)
+  __device__ __forceinline__ void exp2_row(int r, float factor, float shift) {
+#pragma unroll
+    for (int c = 0; c < lane_columns; ++c) at(r, c) = exp2_approx(at(r, c) * factor - shift);
+  }
+  __device__ __forceinline__ void scale_row(int r, float factor) {
+#pragma unroll
+    for (int c = 0; c < lane_columns; ++c) at(r, c) *= factor;
+  }
+
+  /// Writes factor times the row to `to`, where a row has `size` elements, a multiple of 8, and the tile begins with number `first`.
+  template <class T>
+  __device__ __forceinline__ void store_row(int r, float factor, T* to, int first, int size) const {
+    T* const pairs = to + first + 2 * Lanes::member();
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n)
+      if (first + n * 8 < size) {
+        const float x = at(r, 2 * n) * factor, y = at(r, 2 * n + 1) * factor;
+        if constexpr (std::is_same_v<T, float>) *reinterpret_cast<float2*>(pairs + n * 8) = {x, y};
+        else *reinterpret_cast<unsigned*>(pairs + n * 8) = pack_pair<T>(x, y);
+      }
+  }
+
+  /// Fragment (m, k) of the tile as a left operand of 16 bits.
+  template <class T>
+  __device__ __forceinline__ void load(unsigned (&to)[4], int m, int k) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = pack_pair<T>(values[m][2 * k + i / 2][i % 2 * 2], values[m][2 * k + i / 2][i % 2 * 2 + 1]);
+  }
+};
+
+/// Rows of `width` elements of 16 bits in shared memory. Eight rows of one chunk of 16 bytes, as ldmatrix takes them, lie in different
+/// banks: the chunks of a row change places with the row (the swizzle).
+template <int width>
+struct SharedTile {
+  static constexpr int chunks = width / 8, row_bytes = width * 2;
+  static constexpr int bytes(int rows) { return rows * row_bytes; }
+  static __device__ __forceinline__ int swizzle(int row) { return chunks % 8 == 0 ? row % 8 : chunks % 4 == 0 ? row / 2 % 4 : row / 4 % 2; }
+  static __device__ __forceinline__ unsigned offset(int row, int chunk) { return row * row_bytes + ((chunk ^ swizzle(row)) << 4); }
+};
+
+/// An operand of mma_m16n8k16 in a SharedTile, from a row that is a multiple of 16 and an even chunk on. A left one is (rows, depth), or
+/// lies transposed, (depth, rows); a right one is (depth, columns), or lies transposed, (columns, depth). Whatever depends on the lane
+/// alone is computed once.
+template <int width, bool is_left, bool is_transposed>
+class SharedOperand {
+ public:
+  explicit __device__ __forceinline__ SharedOperand(unsigned tile, int row = 0, int chunk = 0)
+      : base_(tile + (row + lane_row()) * SharedTile<width>::row_bytes),
+        swizzle_((lane_chunk() ^ SharedTile<width>::swizzle(lane_row())) << 4),
+        chunk_(chunk) {}
+
+  /// The fragment of 16 rows or columns and 16 of the depth, by numbers: of a left operand a whole one, of a right one those of the first 8
+  /// columns and of the others.
+  template <class T>
+  __device__ __forceinline__ void load(unsigned (&to)[4], int i, int k) const {
+    constexpr bool depth_first = is_left == is_transposed;  // the tile's rows run along the depth
+    const int row = depth_first ? k : i, column = depth_first ? i : k;
+    const unsigned from = base_ + row * 16 * SharedTile<width>::row_bytes + ((chunk_ + 2 * column) << 4 ^ swizzle_);
+    if constexpr (depth_first) ldmatrix_trans(to, from);
+    else ldmatrix(to, from);
+  }
+
+ private:
+  // Which row of 16 and which of two chunks the lane addresses: the order of the four matrices is that of a fragment's registers.
+  static __device__ __forceinline__ int lane_row() {
+    return is_transposed ? threadIdx.x % 8 + threadIdx.x % 32 / 16 * 8 : threadIdx.x % 16;
+  }
+  static __device__ __forceinline__ int lane_chunk() { return is_transposed ? threadIdx.x / 8 % 2 : threadIdx.x % 32 / 16; }
+  unsigned base_, swizzle_;
+  int chunk_;
+};
+template <int width> using OperandA = SharedOperand<width, true, false>;
+template <int width> using OperandAt = SharedOperand<width, true, true>;
+template <int width> using OperandB = SharedOperand<width, false, false>;
+template <int width> using OperandBt = SharedOperand<width, false, true>;
+
+/// A left operand (rows, depth) of 16 bits in registers.
+template <int rows, int depth>
+struct RegisterOperand {
+  unsigned values[rows / 16][depth / 16][4];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int m = 0; m < rows / 16; ++m)
+#pragma unroll
+      for (int k = 0; k < depth / 16; ++k)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) values[m][k][i] = 0;
+  }
+  /// Of a tile in shared memory, or of rounded accumulators.
+  template <class T, class Operand>
+  __device__ __forceinline__ void assign(const Operand& from) {
+#pragma unroll
+    for (int m = 0; m < rows / 16; ++m)
+#pragma unroll
+      for (int k = 0; k < depth / 16; ++k) from.template load<T>(values[m][k], m, k);
+  }
+  /// Writes it to a SharedTile, from a row and a chunk on.
+  template <int width>
+  __device__ __forceinline__ void store(unsigned tile, int row, int chunk) const {
+#pragma unroll
+    for (int m = 0; m < rows / 16; ++m)
+#pragma unroll
+      for (int n = 0; n < depth / 8; ++n)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const unsigned to =
+              tile + SharedTile<width>::offset(row + m * 16 + MmaLanes::group() + half * 8, chunk + n) + MmaLanes::member() * 4;
+          asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(to), "r"(values[m][n / 2][n % 2 * 2 + half]) : "memory");
+        }
+  }
+  template <class T>
+  __device__ __forceinline__ void load(unsigned (&to)[4], int m, int k) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = values[m][k][i];
+  }
+};
+
+/// A product c += a b that is computed in steps of 16 of the depth.
+template <int rows, int columns, class A, class B>
+struct Product {
+  FragmentTile<rows, columns>& c;
+  const A& a;
+  const B& b;
+  unsigned a_fragments[rows / 16][4];
+
+  static constexpr int column_pairs = columns / 16;
+
+  __device__ __forceinline__ Product(FragmentTile<rows, columns>& c_, const A& a_, const B& b_) : c(c_), a(a_), b(b_) {}
+
+  template <class T>
+  __device__ __forceinline__ void load_a(int k) {
+#pragma unroll
+    for (int m = 0; m < rows / 16; ++m) a.template load<T>(a_fragments[m], m, k);
+  }
+  /// 16 columns.
+  template <class T>
+  __device__ __forceinline__ void step(int n, int k) {
+    unsigned b_fragments[4];
+    b.template load<T>(b_fragments, n, k);
+#pragma unroll
+    for (int m = 0; m < rows / 16; ++m) {
+      mma_m16n8k16<T>(c.values[m][2 * n], a_fragments[m], b_fragments[0], b_fragments[1]);
+      mma_m16n8k16<T>(c.values[m][2 * n + 1], a_fragments[m], b_fragments[2], b_fragments[3]);
+    }
+  }
+};
+
+/// Computes products over `steps` times 16 of the depth, `unroll` steps at a time; of the same shape, step by step together, so that none
+/// waits for its own sums while the others could go on.
+template <class T, int unroll, class First, class... Others>
+__device__ __forceinline__ void mma_steps(int steps, First first, Others... others) {
+#pragma unroll(unroll)
+  for (int k = 0; k < steps; ++k) {
+    first.template load_a<T>(k);
+    (others.template load_a<T>(k), ...);
+#pragma unroll
+    for (int n = 0; n < First::column_pairs; ++n) {
+      first.template step<T>(n, k);
+      (others.template step<T>(n, k), ...);
+    }
+  }
+}
+/// The same of a depth that is known to the compiler.
+template <class T, int depth, class... Products>
+__device__ __forceinline__ void mma(Products... products) {
+  mma_steps<T, depth / 16>(depth / 16, products...);
+}
+
+}  // namespace tern::gpu
