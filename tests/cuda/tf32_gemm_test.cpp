@@ -26,21 +26,21 @@ double error_of(const Tensor& got, const Tensor& exact) {
 
 }  // namespace
 
-TEST_CASE("three TF32 products are as exact as one of float32", "[cuda]") {
+TEST_CASE("3xTF32 is as exact as float32", "[cuda]") {
   if (!has_matmul_precision(MatmulPrecision::tf32x3, cuda())) return;
   manual_seed(5);
-  // Cut into tiles of either width, into parts of the depth, and at sizes that fill neither tiles nor boxes of the copy engine.
+  // With tiles of either width, with and without split-K, and at sizes that fill neither tiles nor TMA boxes.
   for (auto [m, n, k] : std::vector<std::array<std::int64_t, 3>>{
            {512, 512, 256}, {5120, 256, 256}, {5120, 768, 96}, {520, 264, 1028}, {1004, 132, 1028}, {512, 256, 10000}, {256, 256, 50304}})
     for (const bool is_positive : {false, true})
-      for (const bool a_turned : {false, true})
-        for (const bool b_turned : {false, true}) {
-          INFO(fmt::format("{} x {} x {}, positive {}, transposed {} {}", m, n, k, is_positive, a_turned, b_turned));
+      for (const bool a_transposed : {false, true})
+        for (const bool b_transposed : {false, true}) {
+          INFO(fmt::format("{} x {} x {}, positive {}, transposed {} {}", m, n, k, is_positive, a_transposed, b_transposed));
           const auto draw = [&](const Shape& shape) {
             return is_positive ? rand(shape, 0, 1, DType::f32, cuda()) : randn(shape, 0, 1, DType::f32, cuda());
           };
-          const Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}),
-                       b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
+          const Tensor a = a_transposed ? transpose(draw({k, m}), 0, 1) : draw({m, k}),
+                       b = b_transposed ? transpose(draw({n, k}), 0, 1) : draw({k, n});
           const Tensor exact = matmul(cast(a, DType::f64), cast(b, DType::f64));
           const double strict = error_of(matmul(a, b), exact);
           const MatmulPrecisionMode mode(MatmulPrecision::tf32x3);
@@ -51,15 +51,15 @@ TEST_CASE("three TF32 products are as exact as one of float32", "[cuda]") {
         }
 }
 
-TEST_CASE("three TF32 products add, scale, take a bias and keep to their place", "[cuda]") {
+TEST_CASE("3xTF32 adds, scales, takes a bias and keeps to its place", "[cuda]") {
   manual_seed(6);
   for (auto [m, n, k] : std::vector<std::array<std::int64_t, 3>>{{520, 520, 300}, {5120, 256, 256}, {256, 260, 5120}})
-    for (const bool a_turned : {false, true})
-      for (const bool b_turned : {false, true}) {
-        INFO(fmt::format("{} x {} x {}, transposed {} {}", m, n, k, a_turned, b_turned));
+    for (const bool a_transposed : {false, true})
+      for (const bool b_transposed : {false, true}) {
+        INFO(fmt::format("{} x {} x {}, transposed {} {}", m, n, k, a_transposed, b_transposed));
         const auto draw = [&](const Shape& shape) { return randn(shape, 0, 1, DType::f32, cuda()); };
-        const Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}),
-                     b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
+        const Tensor a = a_transposed ? transpose(draw({k, m}), 0, 1) : draw({m, k}),
+                     b = b_transposed ? transpose(draw({n, k}), 0, 1) : draw({k, n});
         const Tensor around = draw({m + 2, n + 8}), before = clone(around);
         const Tensor c = slice(slice(around, 0, 1, m + 1), 1, 4, n + 4);
         const Tensor want = cast(clone(c), DType::f64) + matmul(cast(a, DType::f64), cast(b, DType::f64), -0.5);
@@ -84,46 +84,47 @@ TEST_CASE("three TF32 products add, scale, take a bias and keep to their place",
   }
 }
 
-TEST_CASE("products on tensor cores are right however they are cut up", "[cuda]") {
+TEST_CASE("TF32 GEMMs are right in every tile configuration", "[cuda]") {
   if (!has_matmul_precision(MatmulPrecision::tf32x3, cuda())) return;
   manual_seed(7);
   // Sizes that fill tiles, and sizes that do not.
   for (auto [m, n, k] : std::vector<std::array<std::int64_t, 3>>{{520, 264, 1028}, {132, 1004, 416}, {256, 256, 2080}})
-    for (const bool a_turned : {false, true})
-      for (const bool b_turned : {false, true})
+    for (const bool a_transposed : {false, true})
+      for (const bool b_transposed : {false, true})
         for (const MatmulPrecision precision : {MatmulPrecision::tf32, MatmulPrecision::tf32x3}) {
           const auto draw = [&](const Shape& shape) { return randn(shape, 0, 1, DType::f32, cuda()); };
-          const Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}),
-                       b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
+          const Tensor a = a_transposed ? transpose(draw({k, m}), 0, 1) : draw({m, k}),
+                       b = b_transposed ? transpose(draw({n, k}), 0, 1) : draw({k, n});
           const Tensor before = draw({m, n}), bias = draw({n});
           const Tensor want = cast(before, DType::f64) + cast(bias, DType::f64) + matmul(cast(a, DType::f64), cast(b, DType::f64), 0.5);
           // Columns first: c^T = b^T a^T.
-          const gpu::Product product{.dtype = DType::f32,
-                                     .precision = precision,
-                                     .epilogue = gpu::Epilogue::bias,
-                                     .write = Write::accumulate,
-                                     .a_transposed = b_turned,
-                                     .b_transposed = a_turned,
-                                     .m = n,
-                                     .n = m,
-                                     .k = k,
-                                     .a_leading = b_turned ? k : n,
-                                     .b_leading = a_turned ? m : k,
-                                     .c_leading = n};
-          const auto run = [&](const gpu::Tf32Cut& cut, const Tensor& c) {
-            const gpu::ProductOperands at{.a = b.view().data, .b = a.view().data, .c = before.view().data, .bias = bias.view().data};
-            gpu::multiply_tf32(product, at, c.view().data, 0.5, cut, c.view().stream);
+          const gpu::GemmProblem problem{.dtype = DType::f32,
+                                         .precision = precision,
+                                         .epilogue = gpu::Epilogue::bias,
+                                         .write = Write::accumulate,
+                                         .a_transposed = b_transposed,
+                                         .b_transposed = a_transposed,
+                                         .m = n,
+                                         .n = m,
+                                         .k = k,
+                                         .lda = b_transposed ? k : n,
+                                         .ldb = a_transposed ? m : k,
+                                         .ldc = n};
+          const auto run = [&](const gpu::TileConfig& config, const Tensor& c) {
+            const gpu::GemmOperands at{.a = b.view().data, .b = a.view().data, .c = before.view().data, .bias = bias.view().data};
+            gpu::tf32_gemm(problem, at, c.view().data, 0.5, config, c.view().stream);
           };
-          const auto cuts =
-              gpu::tf32_cuts(product, {.a = b.view().data, .b = a.view().data, .c = before.view().data}, before.view().stream);
-          REQUIRE(!cuts.empty());
-          for (std::size_t i = 0; i < cuts.size(); i += 5) {
-            const gpu::Tf32Cut& cut = cuts[i];
-            INFO(fmt::format("{} x {} x {}, transposed {} {}, precision {}, turned {}, width {}, cluster {}, groups {}", m, n, k, a_turned,
-                             b_turned, static_cast<int>(precision), cut.turned, cut.width, cut.cluster, cut.groups));
+          const auto configs =
+              gpu::tf32_configs(problem, {.a = b.view().data, .b = a.view().data, .c = before.view().data}, before.view().stream);
+          REQUIRE(!configs.empty());
+          for (std::size_t i = 0; i < configs.size(); i += 5) {
+            const gpu::TileConfig& config = configs[i];
+            INFO(fmt::format("{} x {} x {}, transposed {} {}, precision {}, swap_ab {}, tile_n {}, cluster {}, slices {}", m, n, k,
+                             a_transposed, b_transposed, static_cast<int>(precision), config.swap_ab, config.tile_n, config.cluster,
+                             config.slices));
             const Tensor c = full({m, n}, std::nan(""), DType::f32, cuda()), again = clone(c);
-            run(cut, c);
-            run(cut, again);
+            run(config, c);
+            run(config, again);
             CHECK(error_of(c, want) < (precision == MatmulPrecision::tf32 ? 4e-4 : 1e-6));
             CHECK(error_of(again, cast(c, DType::f64)) == 0);
           }
@@ -132,27 +133,28 @@ TEST_CASE("products on tensor cores are right however they are cut up", "[cuda]"
 
 TEST_CASE("TF32 rounds operands to nearest, and keeps infinities and NaN", "[cuda]") {
   if (!has_matmul_precision(MatmulPrecision::tf32x3, cuda())) return;
-  // Of numbers of one sign a product of operands that are cut off would be 7e-4 too small.
+  // Of numbers of one sign a product of truncated operands would be 7e-4 too small.
   manual_seed(8);
-  for (const bool a_turned : {false, true})
-    for (const bool b_turned : {false, true}) {
+  for (const bool a_transposed : {false, true})
+    for (const bool b_transposed : {false, true}) {
       const auto draw = [&](const Shape& shape) { return rand(shape, 0, 1, DType::f32, cuda()); };
       const std::int64_t m = 256, n = 256, k = 512;
-      Tensor a = a_turned ? transpose(draw({k, m}), 0, 1) : draw({m, k}), b = b_turned ? transpose(draw({n, k}), 0, 1) : draw({k, n});
-      const gpu::Product product{.dtype = DType::f32,
-                                 .precision = MatmulPrecision::tf32,
-                                 .a_transposed = b_turned,
-                                 .b_transposed = a_turned,
-                                 .m = n,
-                                 .n = m,
-                                 .k = k,
-                                 .a_leading = b_turned ? k : n,
-                                 .b_leading = a_turned ? m : k,
-                                 .c_leading = n};
+      Tensor a = a_transposed ? transpose(draw({k, m}), 0, 1) : draw({m, k}),
+             b = b_transposed ? transpose(draw({n, k}), 0, 1) : draw({k, n});
+      const gpu::GemmProblem problem{.dtype = DType::f32,
+                                     .precision = MatmulPrecision::tf32,
+                                     .a_transposed = b_transposed,
+                                     .b_transposed = a_transposed,
+                                     .m = n,
+                                     .n = m,
+                                     .k = k,
+                                     .lda = b_transposed ? k : n,
+                                     .ldb = a_transposed ? m : k,
+                                     .ldc = n};
       const auto run = [&] {
         const Tensor c = zeros({m, n}, DType::f32, cuda());
-        const gpu::ProductOperands at{.a = b.view().data, .b = a.view().data, .c = c.view().data};
-        gpu::multiply_tf32(product, at, c.view().data, 1, gpu::tf32_cuts(product, at, c.view().stream).front(), c.view().stream);
+        const gpu::GemmOperands at{.a = b.view().data, .b = a.view().data, .c = c.view().data};
+        gpu::tf32_gemm(problem, at, c.view().data, 1, gpu::tf32_configs(problem, at, c.view().stream).front(), c.view().stream);
         return c;
       };
       CHECK(error_of(run(), matmul(cast(a, DType::f64), cast(b, DType::f64))) < 1e-4);

@@ -1,170 +1,112 @@
 #include "cuda/gemm/autotune.h"
 
-#include <unistd.h>
+#include <algorithm>
 
-#include <cctype>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <mutex>
-#include <sstream>
-#include <string>
-
-#include "cuda/runtime/launch.h"
+#include "backend/graph.h"
+#include "cuda/gemm/checksum.h"
+#include "cuda/runtime/allocator.h"
+#include "cuda/runtime/stream.h"
 
 namespace tern::gpu {
 
 namespace {
 
-/// An algorithm's kind and its words.
-using Words = std::array<std::uint64_t, 1 + sizeof(cublasLtMatmulAlgo_t) / sizeof(std::uint64_t)>;
-using Choices = std::map<ProductKey, Words>;
-
-constexpr const char* header = "tern products 4";
-
-Words words_of(const ProductAlgorithm& algorithm) {
-  Words words{algorithm.index()};
-  if (const auto* const known = std::get_if<cublasLtMatmulAlgo_t>(&algorithm)) {
-    std::memcpy(&words[1], known, sizeof(*known));
-  } else if (const auto* const cut = std::get_if<Tf32Cut>(&algorithm)) {
-    words[1] = cut->turned;
-    words[2] = static_cast<std::uint64_t>(cut->width);
-    words[3] = static_cast<std::uint64_t>(cut->cluster);
-    words[4] = static_cast<std::uint64_t>(cut->groups);
-  }
-  return words;
+std::size_t max_workspace_bytes(const std::vector<Candidate>& candidates) {
+  std::size_t bytes = 0;
+  for (const Candidate& one : candidates) bytes = std::max(bytes, one.workspace_bytes);
+  return bytes;
 }
 
-ProductAlgorithm algorithm_of(const Words& words) {
-  if (words[0] == 2) return DeepAlgorithm{};
-  if (words[0] == 1) return Tf32Cut{words[1] != 0, static_cast<int>(words[2]), static_cast<int>(words[3]), static_cast<int>(words[4])};
-  cublasLtMatmulAlgo_t algorithm;
-  std::memcpy(&algorithm, &words[1], sizeof(algorithm));
-  return algorithm;
-}
+/// Times candidates as parts of a graph: there the fills that some ask for, and the kernels that add the sums of a split-K GEMM, cost more
+/// than on a stream, and graphs are what steps are run as.
+class Autotuner {
+ public:
+  Autotuner(const std::vector<Candidate>& ranked, const GemmProblem& p, const GemmOperands& operands, Stream stream,
+            const LaunchCandidate& launch)
+      : ranked_(ranked),
+        launch_(launch),
+        stream_(stream),
+        workspace_(max_workspace_bytes(ranked), stream),
+        bytes_(static_cast<std::size_t>((p.batch_count - 1) * p.c_batch_stride + (p.n - 1) * p.ldc + p.m) * size_of(p.dtype)),
+        scratch_(p.write == Write::accumulate ? bytes_ : 0, stream),
+        // A GEMM that overwrites may be written again and again; one that accumulates writes its sum elsewhere.
+        out_(p.write == Write::accumulate ? scratch_.as<void>() : operands.c),
+        graph_stream_(backend::graph_stream(Cuda{}, stream.device)) {}
 
-/// FNV-1a, word by word. A line that was cut off or edited does not carry its words' sum.
-std::uint64_t sum_of(const ProductKey& key, const Words& words) {
-  std::uint64_t sum = 0xcbf29ce484222325;
-  const auto add = [&](std::uint64_t word) { sum = (sum ^ word) * 0x100000001b3; };
-  for (const std::int64_t word : key) add(static_cast<std::uint64_t>(word));
-  for (const std::uint64_t word : words) add(word);
-  return sum;
-}
-
-/// Adds what the file holds; lines that are not well formed count as absent.
-void read(const std::filesystem::path& path, Choices& choices) {
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line) || line != header) return;
-  while (std::getline(file, line)) {
-    std::istringstream fields(line);
-    fields >> std::hex;
-    ProductKey key{};
-    Words words{};
-    std::uint64_t field = 0, sum = 0;
-    for (std::int64_t& word : key) {
-      fields >> field;
-      word = static_cast<std::int64_t>(field);
+  const Candidate* choose() {
+    constexpr double noise = 1.03;
+    std::vector<Timing> timings;
+    double best_us = -1;
+    for (const Candidate& one : ranked_) {
+      const Timing timing = time(one, best_us);
+      if (timing.us < 0) continue;
+      timings.push_back(timing);
+      if (best_us < 0 || timing.us < best_us) best_us = timing.us;
     }
-    for (std::uint64_t& word : words) fields >> word;
-    if (fields >> sum && sum == sum_of(key, words)) choices.insert_or_assign(key, words);
-  }
-}
-
-/// Whole, or not at all: readers never see half a file, and of two writers the last one stays.
-void write(const std::filesystem::path& path, const Choices& choices) {
-  std::error_code failed;
-  std::filesystem::create_directories(path.parent_path(), failed);
-  std::filesystem::path part = path;
-  part += "." + std::to_string(getpid());
-  {
-    std::ofstream file(part);
-    file << header << '\n' << std::hex;
-    for (const auto& [key, words] : choices) {
-      for (const std::int64_t word : key) file << static_cast<std::uint64_t>(word) << ' ';
-      for (const std::uint64_t word : words) file << word << ' ';
-      file << sum_of(key, words) << '\n';
+    const Timing* choice = nullptr;
+    for (const Timing& timing : timings) {
+      if (timing.us > noise * best_us) continue;
+      if (timing.checksum == timings[0].checksum) {
+        choice = &timing;
+        break;
+      }
+      if (!choice || timing.us < choice->us) choice = &timing;
     }
-    file.close();
-    if (file.fail()) {
-      std::filesystem::remove(part, failed);
-      return;
-    }
+    return choice ? choice->candidate : nullptr;
   }
-  std::filesystem::rename(part, path, failed);
-  if (failed) std::filesystem::remove(part, failed);
-}
 
-/// Empty where the environment names no place.
-std::filesystem::path cache_directory() {
-  const auto variable = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return std::filesystem::path(value ? value : "");
+ private:
+  struct Timing {
+    const Candidate* candidate;
+    double us;  ///< negative: refused
+    std::uint64_t checksum;
   };
-  if (const auto cache = variable("XDG_CACHE_HOME"); cache.is_absolute()) return cache / "tern";
-  if (const auto home = variable("HOME"); home.is_absolute()) return home / ".cache" / "tern";
-  return {};
-}
 
-std::filesystem::path path_for(Device device) {
-  const std::filesystem::path directory = cache_directory();
-  if (directory.empty()) return {};
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, device.index), "cudaGetDeviceProperties");
-  std::string name = properties.name;
-  for (char& c : name)
-    if (!std::isalnum(static_cast<unsigned char>(c))) c = '-';
-  return directory / ("products-" + name + "-cublas-" + std::to_string(cublasLtGetVersion()) + ".txt");
-}
+  bool launch(const Candidate& one, Stream stream) { return launch_(one, out_, workspace_.as<void>(), stream); }
 
-struct Store {
-  std::filesystem::path path;
-  Choices choices;
-};
-
-std::mutex mutex;
-
-/// The device's choices, read when they are first asked for. Under the mutex.
-Store& store(Device device) {
-  static auto& stores = *new std::map<int, Store>;
-  auto place = stores.find(device.index);
-  if (place == stores.end()) {
-    place = stores.emplace(device.index, Store{path_for(device), {}}).first;
-    if (!place->second.path.empty()) read(place->second.path, place->second.choices);
+  Timing time(const Candidate& one, double best_us) {
+    // A fifth of a millisecond for each of three samples; a candidate that is slower than the best so far by prune_ratio gets no second
+    // one.
+    constexpr double sample_us = 200, prune_ratio = 1.2;
+    if (!launch(one, stream_)) return {&one, -1, 0};                    // the first launch of a kernel loads it
+    const std::uint64_t checksum = checksum_of(out_, bytes_, stream_);  // waits: from here on the operands are there for any stream
+    double us = sample(*record(one, 1), 1);
+    const int repeats = static_cast<int>(std::clamp(sample_us / us, 1.0, 20.0));
+    const auto graph = record(one, repeats);
+    for (int i = 0; i < 3 && (best_us < 0 || us < prune_ratio * best_us || i == 0); ++i) us = std::min(us, sample(*graph, repeats));
+    return {&one, us, checksum};
   }
-  return place->second;
-}
+
+  std::unique_ptr<backend::Graph> record(const Candidate& one, int repeats) {
+    return graph_stream_->record([&] {
+      for (int i = 0; i < repeats; ++i) launch(one, graph_stream_->get());
+    });
+  }
+
+  /// Microseconds of one of a graph's launches.
+  double sample(backend::Graph& graph, int repeats) {
+    graph.launch();
+    const TimedEvent begin(graph_stream_->get());
+    graph.launch();
+    const TimedEvent end(graph_stream_->get());
+    return end.microseconds_since(begin) / repeats;
+  }
+
+  const std::vector<Candidate>& ranked_;
+  const LaunchCandidate& launch_;
+  Stream stream_;
+  Workspace workspace_;
+  std::size_t bytes_;
+  Workspace scratch_;
+  void* out_;
+  std::unique_ptr<backend::GraphStream> graph_stream_;
+};
 
 }  // namespace
 
-bool tuning_is_on() {
-  static const bool is_on = [] {
-    const char* const value = std::getenv("TERN_TUNE");
-    return !value || std::strcmp(value, "0") != 0;
-  }();
-  return is_on;
-}
-
-std::optional<ProductAlgorithm> chosen_algorithm(Device device, const ProductKey& key) {
-  const std::lock_guard lock(mutex);
-  const Choices& choices = store(device).choices;
-  const auto place = choices.find(key);
-  if (place == choices.end()) return {};
-  return algorithm_of(place->second);
-}
-
-void keep_algorithm(Device device, const ProductKey& key, const ProductAlgorithm& algorithm) {
-  const std::lock_guard lock(mutex);
-  Store& kept = store(device);
-  kept.choices[key] = words_of(algorithm);
-  if (kept.path.empty()) return;
-  // What other processes have chosen meanwhile stays chosen, for the runs to come.
-  Choices all = kept.choices;
-  read(kept.path, all);
-  write(kept.path, all);
+const Candidate* autotune(const std::vector<Candidate>& ranked, const GemmProblem& problem, const GemmOperands& operands, Stream stream,
+                          const LaunchCandidate& launch) {
+  return Autotuner(ranked, problem, operands, stream, launch).choose();
 }
 
 }  // namespace tern::gpu

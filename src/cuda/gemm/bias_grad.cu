@@ -1,3 +1,4 @@
+#include "cuda/device/math.cuh"
 #include "cuda/device/vec16.cuh"
 #include "cuda/reduce/deferred_sums.h"
 #include "cuda/runtime/dispatch.h"
@@ -7,10 +8,10 @@
 #include "ops/kernels/matmul.h"
 #include "tensor/dispatch.h"
 
-// A bias's gradient: the sums of the columns of (M, N), on the way through gelu's derivative where there is one. Blocks sum strips of
-// rows and leave them as parts. cuBLASLt has both as epilogues, but they take longer than these kernels: on an H200, for 8192 x 3072 in
-// bf16, the derivative with the bias's gradient 169 us more than the product alone, the bias's gradient beside a weight's 22 us more,
-// where reading the matrix takes 12.
+// A bias's gradient: the sums of the columns of (M, N), on the way through gelu's derivative where there is one. Each block sums some rows
+// and leaves that as a part (deferred_sums.h). cuBLASLt has both as epilogues, but they take longer than these kernels: on an H200, for
+// 8192 x 3072 in bf16, the derivative with the bias's gradient 169 us more than the GEMM alone, the bias's gradient beside a weight's 22 us
+// more, where reading the matrix takes 12.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -18,32 +19,27 @@ using namespace gpu;
 namespace {
 
 constexpr int lanes = 32, warps = block_size / lanes;  ///< a row of a block's columns belongs to a warp
-constexpr std::int64_t most_strips = 256;
+constexpr std::int64_t max_parts = 256;
 
-/// gelu_tanh'(x). In float32 by the hardware's exp, and without tanh, which takes 25 instructions: 0.5 (1 + tanh u) is the sigmoid of 2u.
+/// gelu_tanh'(x): of floats the fast form.
 template <class C>
 __device__ __forceinline__ C gelu_derivative(C x) {
-  if constexpr (std::is_same_v<C, float>) {
-    constexpr float scale = 0.79788456080286535588f, cubic = 0.044715f;
-    const float square = x * x, part = __expf(-2 * scale * x * (1 + cubic * square));
-    const float s = __fdividef(1, 1 + part);
-    return s + x * (s * (1 - s)) * (2 * scale + 6 * scale * cubic * square);  // in this order 0 stays 0 where the square is large
-  } else {
-    return functors::GeluTanh{}.grad(x, C(0));
-  }
+  if constexpr (std::is_same_v<C, float>) return gelu_tanh_derivative(x);
+  else return functors::GeluTanh{}.grad(x, C(0));
 }
 
-/// The sums of the columns of g, or of g gelu'(x), which goes to dx: (gridDim.y, N) of strips of rows, nowhere where null.
+/// The sums of the columns of g, or of g gelu'(x), which goes to dx. parts (gridDim.y, N): of rows_per_block rows each; null where nobody
+/// wants the sums.
 template <class T, int width, bool has_gelu>
 __global__ void __launch_bounds__(block_size)
-    sum_columns(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t columns, std::int64_t rows_in_strip, computed_t<T>* strips) {
+    sum_columns(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t columns, std::int64_t rows_per_block, computed_t<T>* parts) {
   using C = computed_t<T>;
   __shared__ C shared[warps][lanes * width];
   const std::int64_t first = std::int64_t(blockIdx.x) * lanes * width, column = first + threadIdx.x % lanes * width;
-  const std::int64_t end = min(rows, (blockIdx.y + 1) * rows_in_strip);
+  const std::int64_t end = min(rows, (blockIdx.y + 1) * rows_per_block);
   C sums[width] = {};
   if (column < columns) {
-    for (std::int64_t row = blockIdx.y * rows_in_strip + threadIdx.x / lanes; row < end; row += warps) {
+    for (std::int64_t row = blockIdx.y * rows_per_block + threadIdx.x / lanes; row < end; row += warps) {
       const std::int64_t at = row * columns + column;
       const Vector<T, width> in = read_vector<width>(g + at);
       if constexpr (has_gelu) {
@@ -62,7 +58,7 @@ __global__ void __launch_bounds__(block_size)
       }
     }
   }
-  if (!strips) return;
+  if (!parts) return;
 #pragma unroll
   for (int k = 0; k < width; ++k) shared[threadIdx.x / lanes][threadIdx.x % lanes * width + k] = sums[k];
   __syncthreads();
@@ -70,7 +66,7 @@ __global__ void __launch_bounds__(block_size)
     C total = 0;
 #pragma unroll
     for (int warp = 0; warp < warps; ++warp) total += shared[warp][i];
-    strips[blockIdx.y * columns + first + i] = total;
+    parts[blockIdx.y * columns + first + i] = total;
   }
 }
 
@@ -82,17 +78,18 @@ void sum(const View& g, const View& x, const View& dx, const View& sums, Write w
   bool is_vector = columns % widest == 0 && is_aligned(g.data, widest * sizeof(T));
   if (has_gelu) is_vector = is_vector && is_aligned(x.data, widest * sizeof(T)) && is_aligned(dx.data, widest * sizeof(T));
   const unsigned across = blocks_for(columns, lanes * (is_vector ? widest : 1));
-  // Some eight blocks for each of a large device's multiprocessors, with two rows and more for each warp.
-  const std::int64_t wanted = std::clamp<std::int64_t>((1056 + across - 1) / across, 1, most_strips);
-  const std::int64_t rows_in_strip = std::max<std::int64_t>((rows + wanted - 1) / wanted, 2 * warps);
-  const auto count = static_cast<unsigned>((rows + rows_in_strip - 1) / rows_in_strip);
+  // Some eight blocks for each multiprocessor, with two rows and more for each warp.
+  const std::int64_t blocks = 8 * attribute(cudaDevAttrMultiProcessorCount, g.stream.device);
+  const std::int64_t wanted = std::clamp<std::int64_t>((blocks + across - 1) / across, 1, max_parts);
+  const std::int64_t rows_per_block = std::max<std::int64_t>((rows + wanted - 1) / wanted, 2 * warps);
+  const auto count = static_cast<unsigned>((rows + rows_per_block - 1) / rows_per_block);
   Parts parts(later, g.stream);
-  C* const strips = sums.data ? static_cast<C*>(parts->memory(count * static_cast<std::size_t>(columns) * sizeof(C))) : nullptr;
+  C* const memory = sums.data ? static_cast<C*>(parts->memory(count * static_cast<std::size_t>(columns) * sizeof(C))) : nullptr;
   launch(is_vector ? sum_columns<T, widest, has_gelu> : sum_columns<T, 1, has_gelu>, dim3(across, count), block_size, 0, g.stream,
-         g.as<const T>(), x.as<const T>(), dx.as<T>(), rows, columns, rows_in_strip, strips);
+         g.as<const T>(), x.as<const T>(), dx.as<T>(), rows, columns, rows_per_block, memory);
   if (sums.data)
     parts->add(
-        {strips, sums.data, columns, sums.strides[0], count, static_cast<unsigned>(columns), sums.dtype, write == Write::accumulate});
+        {memory, sums.data, columns, sums.strides[0], count, static_cast<unsigned>(columns), sums.dtype, write == Write::accumulate});
   parts.finish();
 }
 

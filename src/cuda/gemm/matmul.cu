@@ -9,22 +9,22 @@
 #include "ops/kernels/copy.h"
 #include "ops/kernels/matmul.h"
 
-// Products by cuBLASLt, and by cuBLAS what that has no algorithm for. Both count columns first, so what they compute is c^T = b^T a^T:
-// the operands change places and a row-major matrix is "not transposed". Batches with one stride go to them as such, others as arrays
-// of addresses that a small kernel writes, or, where cuBLAS asks more of addresses than ours fulfil, one inner batch after the other.
+// Batched GEMM by gemm.h, and by cuBLAS where that has no algorithm. Both are column-major, so they compute c^T = b^T a^T: the operands
+// change places and a row-major matrix is "not transposed". A batch with one stride goes to them as such, another as arrays of addresses
+// that a small kernel writes, or, where cuBLAS asks more of addresses than ours fulfil, one inner batch after the other.
 namespace tern::kernels {
 
 using namespace gpu;
 
 namespace {
 
-/// A matrix as cuBLAS takes it: transposed or not, and the distance between its columns.
-struct Operation {
+/// A matrix in memory as BLAS describes it.
+struct BlasLayout {
   cublasOperation_t transpose = CUBLAS_OP_N;
-  std::int64_t leading = 0;  ///< 0: cuBLAS cannot take these strides
+  std::int64_t leading_dimension = 0;  ///< 0: BLAS cannot take these strides
 };
 
-Operation operation_of(std::int64_t rows, std::int64_t columns, std::int64_t row_stride, std::int64_t column_stride) {
+BlasLayout blas_layout(std::int64_t rows, std::int64_t columns, std::int64_t row_stride, std::int64_t column_stride) {
   if ((column_stride == 1 || columns <= 1) && (rows <= 1 || row_stride >= std::max<std::int64_t>(columns, 1)))
     return {CUBLAS_OP_N, rows <= 1 ? std::max<std::int64_t>(columns, 1) : row_stride};
   if ((row_stride == 1 || rows <= 1) && (columns <= 1 || column_stride >= std::max<std::int64_t>(rows, 1)))
@@ -32,50 +32,24 @@ Operation operation_of(std::int64_t rows, std::int64_t columns, std::int64_t row
   return {};
 }
 
-struct Types {
-  cudaDataType_t data;
-  cublasComputeType_t compute;
-};
-
-Types types_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return {CUDA_R_32F, context().matmul_precision == MatmulPrecision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
-    case DType::f64: return {CUDA_R_64F, CUBLAS_COMPUTE_64F};
-    case DType::f16: return {CUDA_R_16F, CUBLAS_COMPUTE_32F};
-    case DType::bf16: return {CUDA_R_16BF, CUBLAS_COMPUTE_32F};
-    default: fail("matmul", std::string("expected a floating dtype but got ") + name(dtype));
-  }
-}
-
-/// alpha and beta in the type of the arithmetic.
-struct Factor {
-  explicit Factor(double value) : wide(value), narrow(static_cast<float>(value)) {}
-  const void* as(cublasComputeType_t type) const {
-    return type == CUBLAS_COMPUTE_64F ? static_cast<const void*>(&wide) : static_cast<const void*>(&narrow);
-  }
-  double wide;
-  float narrow;
-};
-
-/// A batch of products. `batch` walks a, b and c.
-struct Batch {
+/// c (m, n) = a (m, k) b (k, n), row-major, for each element of a batch of any strides over a, b and c.
+struct BatchedProblem {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t a_strides[2] = {}, b_strides[2] = {}, c_strides[2] = {};  ///< of rows and columns
   Layout<3> batch;
 };
 
-/// Takes the innermost dimension of a batch that multiplies by one b as further rows of a and c, where their strides allow it.
-bool merge_into_rows(Batch& p) {
+/// Takes a dimension of the batch that shares one b as further rows of a and c, where their strides allow it.
+bool merge_into_rows(BatchedProblem& p) {
   if (p.batch.dims == 0) return false;
   for (int d = 0; d < p.batch.dims; ++d) {
     if (p.batch.strides[1][d] != 0) continue;
-    const std::int64_t size = p.batch.sizes[d], a_step = p.batch.strides[0][d], c_step = p.batch.strides[2][d];
-    const std::int64_t a_row = p.m == 1 ? a_step : p.a_strides[0], c_row = p.m == 1 ? c_step : p.c_strides[0];
-    if (p.m != 1 && (a_step != p.m * a_row || c_step != p.m * c_row)) continue;
-    if (operation_of(p.m * size, p.k, a_row, p.a_strides[1]).leading == 0) continue;
-    const Operation c = operation_of(p.m * size, p.n, c_row, p.c_strides[1]);
-    if (c.leading == 0 || c.transpose != CUBLAS_OP_N) continue;
+    const std::int64_t size = p.batch.sizes[d], a_stride = p.batch.strides[0][d], c_stride = p.batch.strides[2][d];
+    const std::int64_t a_row = p.m == 1 ? a_stride : p.a_strides[0], c_row = p.m == 1 ? c_stride : p.c_strides[0];
+    if (p.m != 1 && (a_stride != p.m * a_row || c_stride != p.m * c_row)) continue;
+    if (blas_layout(p.m * size, p.k, a_row, p.a_strides[1]).leading_dimension == 0) continue;
+    const BlasLayout c = blas_layout(p.m * size, p.n, c_row, p.c_strides[1]);
+    if (c.leading_dimension == 0 || c.transpose != CUBLAS_OP_N) continue;
     p.m *= size;
     p.a_strides[0] = a_row;
     p.c_strides[0] = c_row;
@@ -92,7 +66,7 @@ struct Addresses {
   char *a, *b, *c;
 };
 
-/// addresses (3, count): where each product's a, b and c begin.
+/// addresses (3, count): of each GEMM's a, b and c.
 __global__ void __launch_bounds__(block_size)
     write_addresses(Addresses base, Indexer<3> batch, std::uint32_t count, std::int64_t element, char** addresses) {
   const std::uint32_t i = blockIdx.x * block_size + threadIdx.x;
@@ -104,30 +78,32 @@ __global__ void __launch_bounds__(block_size)
   addresses[2 * std::int64_t(count) + i] = base.c + offsets[2] * element;
 }
 
-class Multiplication {
+class BatchedGemm {
  public:
-  Multiplication(const Batch& p, DType dtype, double alpha, Write write, Stream stream)
+  BatchedGemm(const BatchedProblem& p, DType dtype, double alpha, Write write, Stream stream)
       : p_(p),
         dtype_(dtype),
         write_(write),
         stream_(stream),
         handle_(cublas(stream)),
-        types_(types_of(dtype)),
+        type_(cuda_type(dtype)),
+        compute_(compute_type(dtype, context().matmul_precision)),
         element_(static_cast<std::int64_t>(size_of(dtype))),
         alpha_(alpha),
-        beta_(write == Write::accumulate ? 1 : 0),
-        a_(operation_of(p.m, p.k, p.a_strides[0], p.a_strides[1])),
-        b_(operation_of(p.k, p.n, p.b_strides[0], p.b_strides[1])),
-        c_(operation_of(p.m, p.n, p.c_strides[0], p.c_strides[1])) {
-    if (a_.leading == 0 || b_.leading == 0 || c_.leading == 0 || c_.transpose != CUBLAS_OP_N)
+        scale_(alpha, dtype),
+        beta_(write == Write::accumulate ? 1 : 0, dtype),
+        a_(blas_layout(p.m, p.k, p.a_strides[0], p.a_strides[1])),
+        b_(blas_layout(p.k, p.n, p.b_strides[0], p.b_strides[1])),
+        c_(blas_layout(p.m, p.n, p.c_strides[0], p.c_strides[1])) {
+    if (a_.leading_dimension == 0 || b_.leading_dimension == 0 || c_.leading_dimension == 0 || c_.transpose != CUBLAS_OP_N)
       fail("matmul", "expected operands with one unit stride and c with contiguous rows");
   }
 
   void run(const Addresses& base) const {
     const Layout<3>& batch = p_.batch;
-    if (batch.dims == 0) return one(base);
+    if (batch.dims == 0) return single(base);
     if (batch.dims == 1) return strided(base, 0);
-    if (takes_addresses(base) && batch.numel() <= 65535) return scattered(base);
+    if (takes_pointer_array(base) && batch.numel() <= 65535) return pointer_array(base);
     // Everything but the longest dimension in a loop.
     int longest = 0;
     for (int d = 1; d < batch.dims; ++d)
@@ -149,53 +125,52 @@ class Multiplication {
     return {base.a + offsets[0] * element_, base.b + offsets[1] * element_, base.c + offsets[2] * element_};
   }
 
-  /// By cuBLASLt, `count` products; d is the batch's dimension.
-  bool by_plan(const Addresses& at, std::int64_t count, int d) const {
-    Product q{.dtype = dtype_,
-              .precision = context().matmul_precision,
-              .write = write_,
-              .a_transposed = b_.transpose == CUBLAS_OP_T,
-              .b_transposed = a_.transpose == CUBLAS_OP_T,
-              .m = p_.n,
-              .n = p_.m,
-              .k = p_.k,
-              .a_leading = b_.leading,
-              .b_leading = a_.leading,
-              .c_leading = c_.leading};
+  /// `count` GEMMs along a dimension of the batch, by gemm.h.
+  bool planned(const Addresses& at, std::int64_t count, int dimension) const {
+    GemmProblem q{.dtype = dtype_,
+                  .precision = context().matmul_precision,
+                  .write = write_,
+                  .a_transposed = b_.transpose == CUBLAS_OP_T,
+                  .b_transposed = a_.transpose == CUBLAS_OP_T,
+                  .m = p_.n,
+                  .n = p_.m,
+                  .k = p_.k,
+                  .lda = b_.leading_dimension,
+                  .ldb = a_.leading_dimension,
+                  .ldc = c_.leading_dimension};
     if (count > 1) {
-      q.count = count;
-      q.a_step = p_.batch.strides[1][d];
-      q.b_step = p_.batch.strides[0][d];
-      q.c_step = p_.batch.strides[2][d];
+      q.batch_count = count;
+      q.a_batch_stride = p_.batch.strides[1][dimension];
+      q.b_batch_stride = p_.batch.strides[0][dimension];
+      q.c_batch_stride = p_.batch.strides[2][dimension];
     }
-    return multiply(q, {.a = at.b, .b = at.a, .c = at.c}, alpha_.wide, stream_);
+    return gemm(q, {.a = at.b, .b = at.a, .c = at.c}, alpha_, stream_);
   }
 
-  void one(const Addresses& at) const {
-    if (by_plan(at, 1, 0)) return;
-    check(cublasGemmEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, alpha_.as(types_.compute), at.b, types_.data, b_.leading,
-                          at.a, types_.data, a_.leading, beta_.as(types_.compute), at.c, types_.data, c_.leading, types_.compute,
-                          CUBLAS_GEMM_DEFAULT),
+  void single(const Addresses& at) const {
+    if (planned(at, 1, 0)) return;
+    check(cublasGemmEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, scale_.data(), at.b, type_, b_.leading_dimension, at.a,
+                          type_, a_.leading_dimension, beta_.data(), at.c, type_, c_.leading_dimension, compute_, CUBLAS_GEMM_DEFAULT),
           "cublasGemmEx");
   }
 
   void strided(const Addresses& base, int d) const {
-    constexpr std::int64_t most = 65535;  // of a grid's third dimension
+    constexpr std::int64_t max_count = 65535;  // of a grid's third dimension
     const Layout<3>& batch = p_.batch;
-    for (std::int64_t first = 0; first < batch.sizes[d]; first += most) {
+    for (std::int64_t first = 0; first < batch.sizes[d]; first += max_count) {
       const std::int64_t offsets[3] = {first * batch.strides[0][d], first * batch.strides[1][d], first * batch.strides[2][d]};
       const Addresses at = moved(base, offsets);
-      if (by_plan(at, std::min(most, batch.sizes[d] - first), d)) continue;
-      check(cublasGemmStridedBatchedEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, alpha_.as(types_.compute), at.b,
-                                          types_.data, b_.leading, batch.strides[1][d], at.a, types_.data, a_.leading, batch.strides[0][d],
-                                          beta_.as(types_.compute), at.c, types_.data, c_.leading, batch.strides[2][d],
-                                          std::min(most, batch.sizes[d] - first), types_.compute, CUBLAS_GEMM_DEFAULT),
+      if (planned(at, std::min(max_count, batch.sizes[d] - first), d)) continue;
+      check(cublasGemmStridedBatchedEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, scale_.data(), at.b, type_,
+                                          b_.leading_dimension, batch.strides[1][d], at.a, type_, a_.leading_dimension, batch.strides[0][d],
+                                          beta_.data(), at.c, type_, c_.leading_dimension, batch.strides[2][d],
+                                          std::min(max_count, batch.sizes[d] - first), compute_, CUBLAS_GEMM_DEFAULT),
             "cublasGemmStridedBatchedEx");
     }
   }
 
   /// For 16-bit floats cuBLAS picks wide loads by k alone, and trusts the addresses to be aligned.
-  bool takes_addresses(const Addresses& base) const {
+  bool takes_pointer_array(const Addresses& base) const {
     if (element_ > 2) return true;
     const char* const bases[] = {base.a, base.b, base.c};
     for (int o = 0; o < 3; ++o) {
@@ -206,29 +181,30 @@ class Multiplication {
     return true;
   }
 
-  void scattered(const Addresses& base) const {
+  void pointer_array(const Addresses& base) const {
     const std::int64_t count = p_.batch.numel();
     const Workspace memory(static_cast<std::size_t>(3 * count) * sizeof(char*), stream_);
     char** const addresses = memory.as<char*>();
     launch(write_addresses, blocks_for(count), block_size, 0, stream_, base, p_.batch, static_cast<std::uint32_t>(count), element_,
            addresses);
     const auto list = [&](int operand) { return reinterpret_cast<void**>(addresses + operand * count); };
-    check(cublasGemmBatchedEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, alpha_.as(types_.compute),
-                                 const_cast<const void**>(list(1)), types_.data, b_.leading, const_cast<const void**>(list(0)), types_.data,
-                                 a_.leading, beta_.as(types_.compute), list(2), types_.data, c_.leading, count, types_.compute,
-                                 CUBLAS_GEMM_DEFAULT),
+    check(cublasGemmBatchedEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, scale_.data(), const_cast<const void**>(list(1)),
+                                 type_, b_.leading_dimension, const_cast<const void**>(list(0)), type_, a_.leading_dimension, beta_.data(),
+                                 list(2), type_, c_.leading_dimension, count, compute_, CUBLAS_GEMM_DEFAULT),
           "cublasGemmBatchedEx");
   }
 
-  const Batch& p_;
+  const BatchedProblem& p_;
   DType dtype_;
   Write write_;
   Stream stream_;
   cublasHandle_t handle_;
-  Types types_;
+  cudaDataType_t type_;
+  cublasComputeType_t compute_;
   std::int64_t element_;
-  Factor alpha_, beta_;
-  Operation a_, b_, c_;
+  double alpha_;
+  GemmScale scale_, beta_;
+  BlasLayout a_, b_, c_;
 };
 
 }  // namespace
@@ -236,7 +212,7 @@ class Multiplication {
 void matmul(Cuda, const View& a, const View& b, const View& c, double alpha, Write write) {
   if (c.numel() == 0) return;
   const int row = c.dims() - 2, column = c.dims() - 1;
-  Batch p;
+  BatchedProblem p;
   p.m = c.shape[row];
   p.n = c.shape[column];
   p.k = a.shape[column];
@@ -255,7 +231,7 @@ void matmul(Cuda, const View& a, const View& b, const View& c, double alpha, Wri
   if (batch.numel() > 1) p.batch = batch;
   while (merge_into_rows(p)) {
   }
-  Multiplication(p, c.dtype, alpha, write, c.stream).run({a.as<char>(), b.as<char>(), c.as<char>()});
+  BatchedGemm(p, c.dtype, alpha, write, c.stream).run({a.as<char>(), b.as<char>(), c.as<char>()});
 }
 
 }  // namespace tern::kernels

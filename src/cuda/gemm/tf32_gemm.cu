@@ -1,53 +1,54 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <mutex>
 #include <utility>
 
-#include "cuda/device/convert.cuh"
 #include "cuda/gemm/tf32_gemm.h"
 #include "cuda/gemm/tf32_mainloop.cuh"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/old_names.cuh"
+#include "cuda/runtime/semaphore.h"
 #include "cuda/runtime/tensor_map.h"
 #include "ops/kernels/matmul.h"
 
-// How products are cut up for the kernel of tf32_tiles.cuh, and its launch.
+// The tile configurations of the kernel of tf32_mainloop.cuh, ranked by a model of its time, and its launch.
 namespace tern::gpu {
 
 namespace {
 
-using tf32::Problem, tf32::Side, tf32::tile_depth, tf32::tile_rows;
+using tf32::tf32_gemm_kernel, tf32::Tf32Params, tf32::Operand, tf32::tile_k, tf32::tile_m;
 
 bool is_compiled() {
-  static const bool is_so = has_body(tf32::multiply<3, true, true, 128>);
+  static const bool is_so = has_sm90a_body(tf32_gemm_kernel<3, true, true, 128>);
   return is_so;
 }
 
 /// A box is 32 elements of the operand's contiguous side, and `outer` lines.
-CUtensorMap map_of(const Side& side, std::int64_t depth, bool along_depth, int outer) {
-  return tensor_map({side.data, DType::f32, along_depth ? depth : side.size, along_depth ? side.size : depth, side.leading}, 32, outer);
+CUtensorMap map_of(const Operand& operand, std::int64_t depth, bool is_k_major, int outer) {
+  const std::int64_t size = operand.size;
+  return tensor_map({operand.data, DType::f32, is_k_major ? depth : size, is_k_major ? size : depth, operand.leading_dimension}, 32, outer);
 }
 
 std::int64_t tiles(std::int64_t size, int tile) { return (size + tile - 1) / tile; }
 
-/// Calls run with the kernel and its bytes of shared memory.
+/// Calls run with the kernel and its bytes of shared memory. Of two operands that differ, b is the K-major one; an MN-major b has tiles of
+/// 128 alone.
 template <int products, class Run>
-void with_kernel(bool left_along, bool right_along, int width, Run run) {
-  using tf32::multiply, tf32::shared_bytes;
-  if (!right_along) run(multiply<products, false, false, 128>, shared_bytes<products, 128>);
-  else if (left_along && width == 128) run(multiply<products, true, true, 128>, shared_bytes<products, 128>);
-  else if (left_along) run(multiply<products, true, true, 80>, shared_bytes<products, 80>);
-  else if (width == 128) run(multiply<products, false, true, 128>, shared_bytes<products, 128>);
-  else run(multiply<products, false, true, 80>, shared_bytes<products, 80>);
+void with_kernel(bool a_k_major, bool b_k_major, int tile_n, Run run) {
+  using tf32::shared_bytes;
+  if (!b_k_major) run(tf32_gemm_kernel<products, false, false, 128>, shared_bytes<products, 128>);
+  else if (a_k_major && tile_n == 128) run(tf32_gemm_kernel<products, true, true, 128>, shared_bytes<products, 128>);
+  else if (a_k_major) run(tf32_gemm_kernel<products, true, true, 80>, shared_bytes<products, 80>);
+  else if (tile_n == 128) run(tf32_gemm_kernel<products, false, true, 128>, shared_bytes<products, 128>);
+  else run(tf32_gemm_kernel<products, false, true, 80>, shared_bytes<products, 80>);
 }
 
-constexpr int most_cluster = 8;  // that every device with clusters has
+constexpr int max_cluster_size = static_cast<int>(max_cluster);
 
-struct Capacity {
-  int blocks[most_cluster + 1];  ///< that run at once in clusters of so many
-};
+/// Blocks that run at once in clusters of so many.
+using Capacity = std::array<int, max_cluster_size + 1>;
 
 /// One block has a multiprocessor for itself, and those of a cluster lie together: of some sizes not all multiprocessors have any.
 const Capacity& capacity_of(Stream stream) {
@@ -57,122 +58,136 @@ const Capacity& capacity_of(Stream stream) {
   const auto index = static_cast<std::size_t>(stream.device.index);
   if (all.size() <= index) all.resize(index + 1);
   Capacity& capacity = all[index];
-  if (capacity.blocks[1] != 0) return capacity;
+  if (capacity[1] != 0) return capacity;
   use(stream);
   with_kernel<3>(true, true, 128, [&](auto kernel, std::size_t bytes) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "cudaFuncSetAttribute");
-    for (unsigned cluster = most_cluster; cluster >= 1; --cluster) {
+    for (unsigned cluster = max_cluster; cluster >= 1; --cluster) {
       cudaLaunchAttribute size{};
       size.id = cudaLaunchAttributeClusterDimension;
       size.val.clusterDim = {cluster, 1, 1};
       const cudaLaunchConfig_t config{cluster, tf32::threads, bytes, nullptr, &size, 1};
       int clusters = 0;
       check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "cudaOccupancyMaxActiveClusters");
-      capacity.blocks[cluster] = clusters * static_cast<int>(cluster);
+      capacity[cluster] = clusters * static_cast<int>(cluster);
     }
   });
   return capacity;
 }
 
-/// Microseconds on an H200, from all cuts of 42 products of layers: the one with the least was at most 14% slower than the fastest, which
-/// was among the first four but for three products, by 7% at most.
-double time_of(const Tf32Cut& cut, std::int64_t tiles_of_c, std::int64_t steps, bool is_single, bool right_along, int blocks_at_once) {
-  const int splits = cut.cluster * cut.groups;
-  const auto units = static_cast<double>(tiles_of_c * splits);
-  const double rounds = std::ceil(units / blocks_at_once), each = static_cast<double>((steps + splits - 1) / splits);
-  const double step = is_single ? (!right_along      ? 0.68
-                                   : cut.width == 80 ? 0.42
-                                                     : 0.57)
-                                : (!right_along      ? 1.26
-                                   : cut.width == 80 ? 0.77
-                                                     : 1.12);
-  double time = 3.3 + rounds * (each * step + 1.6);
-  if (cut.cluster > 1) time += 2;
-  if (cut.groups > 1) {
-    const double megabytes = static_cast<double>(tiles_of_c * cut.groups * tile_rows * cut.width) * sizeof(float) / 1e6;
-    time += 2.8 + 0.38 * megabytes + 0.25 * rounds * cut.groups / cut.cluster;
+/// Note [Model of a TF32 GEMM's time]
+/// Microseconds, fitted on an H200 (November 2026) to all configurations of 42 GEMMs: the forward product and both gradients of layers like
+/// those of docs/precision.md's table. The configuration with the least was at most 14% slower than the fastest, which was among the first
+/// four but for three GEMMs, by 7% at most; so the first four are timed (Note [Choice of algorithms]), and a model that is off on another
+/// device of compute capability 9 costs no more than that. Others have none of these configurations. To be watched in bench/README.md: the
+/// rows mt tf32x3, mt tf32 and small tf32 of the steps.
+struct StepTimes {
+  double b_mn_major, width_80, width_128;  ///< a step of tile_k
+};
+constexpr StepTimes one_product{0.68, 0.42, 0.57}, three_products{1.26, 0.77, 1.12};
+constexpr double per_gemm = 3.3;
+constexpr double per_round = 1.6;         ///< a tile of each block, beside its steps
+constexpr double cluster_reduction = 2;   ///< through DSMEM
+constexpr double slice_reduction = 2.8;   ///< through global memory, beside the next two
+constexpr double per_megabyte = 0.38;     ///< of the slices' sums
+constexpr double per_slice_added = 0.25;  ///< by the last cluster, whose blocks share the additions
+
+double modelled_time(const TileConfig& config, std::int64_t c_tiles, std::int64_t k_steps, bool is_one_product, bool b_k_major,
+                     int blocks_at_once) {
+  const StepTimes& times = is_one_product ? one_product : three_products;
+  const double step = !b_k_major ? times.b_mn_major : config.tile_n == 80 ? times.width_80 : times.width_128;
+  const int splits = config.splits();
+  const double rounds = std::ceil(static_cast<double>(c_tiles * splits) / blocks_at_once);
+  const auto steps_of_split = static_cast<double>((k_steps + splits - 1) / splits);
+  double time = per_gemm + rounds * (steps_of_split * step + per_round);
+  if (config.cluster > 1) time += cluster_reduction;
+  if (config.slices > 1) {
+    const double megabytes = static_cast<double>(c_tiles * config.slices * tile_m * config.tile_n) * sizeof(float) / 1e6;
+    time += slice_reduction + per_megabyte * megabytes + per_slice_added * rounds * config.slices / config.cluster;
   }
   return time;
 }
 
 }  // namespace
 
-std::vector<Tf32Cut> tf32_cuts(const Product& p, const ProductOperands& at, Stream stream) {
-  constexpr int most_splits = 64;
-  const auto fits = [](const void* data, std::int64_t leading) { return is_aligned(data, 16) && leading % 4 == 0; };
-  if (p.dtype != DType::f32 || p.count != 1 || p.epilogue == Epilogue::bias_gelu || std::min(p.m, p.n) < 64 || p.k < tile_depth ||
-      p.m % 2 != 0 || !fits(at.a, p.a_leading) || !fits(at.b, p.b_leading) || !fits(at.c, p.c_leading) ||
+std::vector<TileConfig> tf32_configs(const GemmProblem& p, const GemmOperands& operands, Stream stream) {
+  constexpr int max_splits = 64;
+  const auto fits = [](const void* data, std::int64_t leading_dimension) { return is_aligned(data, 16) && leading_dimension % 4 == 0; };
+  if (p.dtype != DType::f32 || p.batch_count != 1 || p.epilogue == Epilogue::bias_gelu || std::min(p.m, p.n) < 64 || p.k < tile_k ||
+      p.m % 2 != 0 || !fits(operands.a, p.lda) || !fits(operands.b, p.ldb) || !fits(operands.c, p.ldc) ||
       !kernels::has_tf32x3(Cuda{}, stream.device))
     return {};
-  const bool a_along = p.a_transposed, b_along = !p.b_transposed;
-  const std::int64_t steps = tiles(p.k, tile_depth);
+  // Row-major, c^T (n, m) = b^T (n, k) a^T (k, m): unless swapped, the kernel's a is the problem's b.
+  const bool a_k_major = p.a_transposed, b_k_major = !p.b_transposed;
+  const std::int64_t k_steps = tiles(p.k, tile_k);
   const Capacity& capacity = capacity_of(stream);
-  std::vector<std::pair<double, Tf32Cut>> cuts;
-  for (const bool turned : {false, true}) {
-    // Who lies with the depth innermost is the right one, if one does. Rows first: c^T (n, m) = b^T (n, k) a^T (k, m).
-    if (b_along != a_along && turned != b_along) continue;
-    const std::int64_t rows = turned ? p.m : p.n, columns = turned ? p.n : p.m;
-    const bool right_along = turned ? b_along : a_along;
-    for (const int width : {128, 80}) {
-      if (width != 128 && !right_along) continue;
-      const std::int64_t tiles_of_c = tiles(rows, tile_rows) * tiles(columns, width);
-      if (tiles_of_c > (std::int64_t(1) << 24)) continue;  // units are counted in int
-      for (int cluster = 1; cluster <= most_cluster; ++cluster)
-        for (int groups = 1; cluster * groups <= std::min<std::int64_t>(steps, most_splits); ++groups) {
-          const Tf32Cut cut{turned, width, cluster, groups};
-          if (cluster > 1 && tiles_of_c * cluster * groups > capacity.blocks[cluster]) continue;  // its blocks have one tile each
-          cuts.emplace_back(time_of(cut, tiles_of_c, steps, p.precision == MatmulPrecision::tf32, right_along, capacity.blocks[cluster]),
-                            cut);
+  std::vector<std::pair<double, TileConfig>> timed;
+  for (const bool swap_ab : {false, true}) {
+    // If one of two is K-major, that one is the kernel's b.
+    if (b_k_major != a_k_major && swap_ab != b_k_major) continue;
+    const std::int64_t rows = swap_ab ? p.m : p.n, columns = swap_ab ? p.n : p.m;
+    const bool right_k_major = swap_ab ? b_k_major : a_k_major;
+    for (const int tile_n : {128, 80}) {
+      if (tile_n != 128 && !right_k_major) continue;
+      const std::int64_t c_tiles = tiles(rows, tile_m) * tiles(columns, tile_n);
+      if (c_tiles > (std::int64_t(1) << 24)) continue;  // work tiles are counted in int
+      for (int cluster = 1; cluster <= max_cluster_size; ++cluster)
+        for (int slices = 1; cluster * slices <= std::min<std::int64_t>(k_steps, max_splits); ++slices) {
+          const TileConfig config{swap_ab, tile_n, cluster, slices};
+          const int at_once = capacity[static_cast<std::size_t>(cluster)];
+          if (cluster > 1 && c_tiles * cluster * slices > at_once) continue;  // its blocks have one tile each
+          timed.emplace_back(modelled_time(config, c_tiles, k_steps, p.precision == MatmulPrecision::tf32, right_k_major, at_once), config);
         }
     }
   }
-  std::stable_sort(cuts.begin(), cuts.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
-  std::vector<Tf32Cut> ranked;
-  for (const auto& [time, cut] : cuts) ranked.push_back(cut);
+  std::stable_sort(timed.begin(), timed.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
+  std::vector<TileConfig> ranked;
+  for (const auto& [time, config] : timed) ranked.push_back(config);
   return ranked;
 }
 
-void multiply_tf32(const Product& p, const ProductOperands& at, void* to, double alpha, const Tf32Cut& cut, Stream stream) {
-  Problem problem{};
-  problem.left = {static_cast<const float*>(at.b), p.n, p.b_leading};
-  problem.right = {static_cast<const float*>(at.a), p.m, p.a_leading};
-  problem.depth = p.k;
-  problem.c = static_cast<float*>(to);
-  problem.before = p.write == Write::accumulate ? static_cast<const float*>(at.c) : nullptr;
-  problem.c_leading = p.c_leading;
-  problem.bias = p.epilogue == Epilogue::bias ? static_cast<const float*>(at.bias) : nullptr;
-  problem.alpha = static_cast<float>(alpha);
-  problem.turned = cut.turned;
-  bool left_along = !p.b_transposed, right_along = p.a_transposed;
-  if (cut.turned) {
-    std::swap(problem.left, problem.right);
-    std::swap(left_along, right_along);
+void tf32_gemm(const GemmProblem& p, const GemmOperands& operands, void* out, double alpha, const TileConfig& config, Stream stream) {
+  Tf32Params params{};
+  params.a = {static_cast<const float*>(operands.b), p.n, p.ldb};
+  params.b = {static_cast<const float*>(operands.a), p.m, p.lda};
+  params.depth = p.k;
+  params.c = static_cast<float*>(out);
+  params.c_in = p.write == Write::accumulate ? static_cast<const float*>(operands.c) : nullptr;
+  params.ldc = p.ldc;
+  params.bias = p.epilogue == Epilogue::bias ? static_cast<const float*>(operands.bias) : nullptr;
+  params.alpha = static_cast<float>(alpha);
+  params.swap_ab = config.swap_ab;
+  bool a_k_major = !p.b_transposed, b_k_major = p.a_transposed;
+  if (config.swap_ab) {
+    std::swap(params.a, params.b);
+    std::swap(a_k_major, b_k_major);
   }
-  problem.row_tiles = static_cast<int>(tiles(problem.left.size, tile_rows));
-  problem.column_tiles = static_cast<int>(tiles(problem.right.size, cut.width));
-  problem.cluster = cut.cluster;
-  problem.groups = cut.groups;
-  const std::size_t count = static_cast<std::size_t>(problem.row_tiles) * static_cast<std::size_t>(problem.column_tiles);
-  const Workspace partial(cut.groups > 1 ? count * static_cast<std::size_t>(cut.groups * tile_rows * cut.width) * sizeof(float) : 0,
-                          stream);
-  if (cut.groups > 1) {
-    problem.partial = partial.as<float4>();
-    problem.arrived = arrivals(stream, count * static_cast<std::size_t>(cut.cluster));
+  params.row_tiles = static_cast<int>(tiles(params.a.size, tile_m));
+  params.column_tiles = static_cast<int>(tiles(params.b.size, config.tile_n));
+  params.cluster = config.cluster;
+  params.slices = config.slices;
+  const std::size_t c_tiles = static_cast<std::size_t>(params.row_tiles) * static_cast<std::size_t>(params.column_tiles);
+  const bool has_slices = config.slices > 1;
+  const Workspace partials(has_slices ? c_tiles * static_cast<std::size_t>(config.slices * tile_m * config.tile_n) * sizeof(float) : 0,
+                           stream);
+  if (has_slices) {
+    params.partials = partials.as<float4>();
+    params.completion = completion_counters(stream, c_tiles * static_cast<std::size_t>(config.cluster));
   }
-  problem.left_map = map_of(problem.left, p.k, left_along, left_along ? tile_rows : tile_depth);
-  problem.right_map = map_of(problem.right, p.k, right_along, right_along ? cut.width : tile_depth);
+  params.a_map = map_of(params.a, p.k, a_k_major, a_k_major ? tile_m : tile_k);
+  params.b_map = map_of(params.b, p.k, b_k_major, b_k_major ? config.tile_n : tile_k);
+  const int blocks = config.cluster > 1 ? params.work_tiles() * config.cluster : std::min(params.work_tiles(), capacity_of(stream)[1]);
   const auto run = [&](auto kernel, std::size_t bytes) {
-    use(stream);
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "cudaFuncSetAttribute");
-    if (cut.cluster > 1)
-      launch_clusters(kernel, static_cast<unsigned>(problem.units() * cut.cluster), tf32::threads, static_cast<unsigned>(cut.cluster),
-                      bytes, stream, problem);
-    else
-      launch(kernel, static_cast<unsigned>(std::min(problem.units(), capacity_of(stream).blocks[1])), tf32::threads, bytes, stream,
-             problem);
+    launch(kernel,
+           LaunchConfig{.grid = static_cast<unsigned>(blocks),
+                        .block = tf32::threads,
+                        .shared = bytes,
+                        .stream = stream,
+                        .cluster = static_cast<unsigned>(config.cluster)},
+           params);
   };
-  if (p.precision == MatmulPrecision::tf32) with_kernel<1>(left_along, right_along, cut.width, run);
-  else with_kernel<3>(left_along, right_along, cut.width, run);
+  if (p.precision == MatmulPrecision::tf32) with_kernel<1>(a_k_major, b_k_major, config.tile_n, run);
+  else with_kernel<3>(a_k_major, b_k_major, config.tile_n, run);
 }
 
 }  // namespace tern::gpu

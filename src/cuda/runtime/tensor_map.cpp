@@ -12,7 +12,7 @@ static CUtensorMapDataType type_of(DType dtype) {
   }
 }
 
-CUtensorMap tensor_map(const Matrix& matrix, int box_inner, int box_outer) {
+CUtensorMap tensor_map(const TmaMatrix& matrix, int box_inner, int box_outer) {
   static const auto encode = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found{};
@@ -23,7 +23,7 @@ CUtensorMap tensor_map(const Matrix& matrix, int box_inner, int box_outer) {
   }();
   CUtensorMap map;
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(matrix.inner), static_cast<cuuint64_t>(matrix.outer)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(matrix.leading) * size_of(matrix.dtype)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(matrix.leading_dimension) * size_of(matrix.dtype)};
   const cuuint32_t box[] = {static_cast<cuuint32_t>(box_inner), static_cast<cuuint32_t>(box_outer)}, every[] = {1, 1};
   const CUresult result =
       encode(&map, type_of(matrix.dtype), 2, const_cast<void*>(matrix.data), sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,

@@ -8,20 +8,19 @@
 
 namespace tern::gpu {
 
-/// What the copy engine of Hopper is told of a matrix: lines of `inner` elements, `leading` apart, `outer` of them, and the box of lines
-/// and their elements that a copy brings. A line of a box has 128 bytes, and is swizzled as wgmma reads it. Throws Error where the driver
-/// refuses.
-struct Matrix {
+/// A matrix for TMA: `outer` lines of `inner` contiguous elements.
+struct TmaMatrix {
   const void* data;
   DType dtype;
-  std::int64_t inner, outer, leading;  ///< in elements
+  std::int64_t inner, outer, leading_dimension;  ///< in elements; the last from line to line
 };
-CUtensorMap tensor_map(const Matrix& matrix, int box_inner, int box_outer);
+/// The tensor map by which TMA loads boxes of the matrix. A line of a box has 128 bytes, and is swizzled as wgmma reads it. Throws Error
+/// where the driver refuses.
+CUtensorMap tensor_map(const TmaMatrix& matrix, int box_inner, int box_outer);
 
-/// Whether the program holds a kernel for wgmma with its body, which asks for the architecture 90a and not 90: with it, it has shared
-/// memory.
+/// Whether the program holds a wgmma kernel with its body: the body is compiled for sm_90a and not for sm_90, and has static shared memory.
 template <class... Parameters>
-bool has_body(void (*kernel)(Parameters...)) {
+bool has_sm90a_body(void (*kernel)(Parameters...)) {
   cudaFuncAttributes attributes{};
   return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)) == cudaSuccess && attributes.sharedSizeBytes > 0;
 }

@@ -1,0 +1,148 @@
+#include "cuda/gemm/autotune_cache.h"
+
+#include <cublasLt.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <string>
+
+#include "cuda/runtime/launch.h"
+
+namespace tern::gpu {
+
+namespace {
+
+using Choices = std::map<ProblemKey, AlgorithmWords>;
+
+constexpr const char* header = "tern products 4";  // names the format; a file of another one is written anew
+
+/// FNV-1a, word by word. A line that was cut off or edited does not carry its words' checksum.
+std::uint64_t checksum_of(const ProblemKey& key, const AlgorithmWords& words) {
+  std::uint64_t sum = 0xcbf29ce484222325;
+  const auto add = [&](std::uint64_t word) { sum = (sum ^ word) * 0x100000001b3; };
+  for (const std::int64_t word : key) add(static_cast<std::uint64_t>(word));
+  for (const std::uint64_t word : words) add(word);
+  return sum;
+}
+
+/// Adds what the file holds; lines that are not well formed count as absent.
+void read(const std::filesystem::path& path, Choices& choices) {
+  std::ifstream file(path);
+  std::string line;
+  if (!std::getline(file, line) || line != header) return;
+  while (std::getline(file, line)) {
+    std::istringstream fields(line);
+    fields >> std::hex;
+    ProblemKey key{};
+    AlgorithmWords words{};
+    std::uint64_t field = 0, checksum = 0;
+    for (std::int64_t& word : key) {
+      fields >> field;
+      word = static_cast<std::int64_t>(field);
+    }
+    for (std::uint64_t& word : words) fields >> word;
+    if (fields >> checksum && checksum == checksum_of(key, words)) choices.insert_or_assign(key, words);
+  }
+}
+
+/// Whole, or not at all: readers never see half a file, and of two writers the last one stays.
+void write(const std::filesystem::path& path, const Choices& choices) {
+  std::error_code failed;
+  std::filesystem::create_directories(path.parent_path(), failed);
+  std::filesystem::path part = path;
+  part += "." + std::to_string(getpid());
+  {
+    std::ofstream file(part);
+    file << header << '\n' << std::hex;
+    for (const auto& [key, words] : choices) {
+      for (const std::int64_t word : key) file << static_cast<std::uint64_t>(word) << ' ';
+      for (const std::uint64_t word : words) file << word << ' ';
+      file << checksum_of(key, words) << '\n';
+    }
+    file.close();
+    if (file.fail()) {
+      std::filesystem::remove(part, failed);
+      return;
+    }
+  }
+  std::filesystem::rename(part, path, failed);
+  if (failed) std::filesystem::remove(part, failed);
+}
+
+/// Empty where the environment names no place.
+std::filesystem::path cache_directory() {
+  const auto variable = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::filesystem::path(value ? value : "");
+  };
+  if (const auto cache = variable("XDG_CACHE_HOME"); cache.is_absolute()) return cache / "tern";
+  if (const auto home = variable("HOME"); home.is_absolute()) return home / ".cache" / "tern";
+  return {};
+}
+
+std::filesystem::path path_for(Device device) {
+  const std::filesystem::path directory = cache_directory();
+  if (directory.empty()) return {};
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device.index), "cudaGetDeviceProperties");
+  std::string name = properties.name;
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '-';
+  return directory / ("products-" + name + "-cublas-" + std::to_string(cublasLtGetVersion()) + ".txt");
+}
+
+struct Cache {
+  std::filesystem::path path;
+  Choices choices;
+};
+
+std::mutex mutex;
+
+/// The device's choices, read when they are first asked for. Under the mutex.
+Cache& cache(Device device) {
+  static auto& caches = *new std::map<int, Cache>;
+  auto place = caches.find(device.index);
+  if (place == caches.end()) {
+    place = caches.emplace(device.index, Cache{path_for(device), {}}).first;
+    if (!place->second.path.empty()) read(place->second.path, place->second.choices);
+  }
+  return place->second;
+}
+
+}  // namespace
+
+bool autotune_is_on() {
+  static const bool is_on = [] {
+    const char* const value = std::getenv("TERN_TUNE");
+    return !value || std::strcmp(value, "0") != 0;
+  }();
+  return is_on;
+}
+
+std::optional<AlgorithmWords> cached_algorithm(Device device, const ProblemKey& key) {
+  const std::lock_guard lock(mutex);
+  const Choices& choices = cache(device).choices;
+  const auto place = choices.find(key);
+  if (place == choices.end()) return {};
+  return place->second;
+}
+
+void cache_algorithm(Device device, const ProblemKey& key, const AlgorithmWords& algorithm) {
+  const std::lock_guard lock(mutex);
+  Cache& kept = cache(device);
+  kept.choices[key] = algorithm;
+  if (kept.path.empty()) return;
+  // Other processes' choices of the meantime stay, for the runs to come.
+  Choices all = kept.choices;
+  read(kept.path, all);
+  write(kept.path, all);
+}
+
+}  // namespace tern::gpu
