@@ -10,7 +10,6 @@
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/factory.h"
-#include "ops/kernels/functors.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
@@ -21,7 +20,6 @@ using kernels::Binary;
 using kernels::Compare;
 using kernels::Operand;
 using kernels::Unary;
-using kernels::UnaryParams;
 
 namespace {
 
@@ -72,19 +70,19 @@ std::pair<Tensor, Tensor> promoted(const char* op, const Tensor& a, const Tensor
   return {cast(a, dtype), cast(b, dtype)};
 }
 
-Tensor apply(const char* op, Binary f, const Tensor& a, const Tensor& b) {
+Tensor apply(const char* op, const Binary& f, const Tensor& a, const Tensor& b) {
   Tensor y = empty(broadcast_shapes(a.shape(), b.shape(), op), a.dtype(), a.device());
   on(y.device(), [&](auto dev) { kernels::binary(dev, f, broadcast_view(a, y.shape()), broadcast_view(b, y.shape()), y.view()); });
   return y;
 }
 
-Tensor apply(Binary f, const Tensor& a, double b) {
+Tensor apply(const Binary& f, const Tensor& a, double b) {
   Tensor y = empty_like(a);
   on(y.device(), [&](auto dev) { kernels::binary(dev, f, a.view(), Operand(b), y.view()); });
   return y;
 }
 
-Tensor apply(Binary f, double a, const Tensor& b) {
+Tensor apply(const Binary& f, double a, const Tensor& b) {
   Tensor y = empty_like(b);
   on(y.device(), [&](auto dev) { kernels::binary(dev, f, Operand(a), b.view(), y.view()); });
   return y;
@@ -98,21 +96,21 @@ Tensor mask_of(const Tensor& mask, DType dtype) { return cast(mask, dtype); }
 
 Tensor add(const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted("add", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
-  return record("add", apply("add", Binary::add, a, b), {a, b}, {}, [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
+  return record("add", apply("add", functors::Add{}, a, b), {a, b}, {}, [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
     return {call.needs(0) ? sum_to(call.grad(), sa) : Tensor(), call.needs(1) ? sum_to(call.grad(), sb) : Tensor()};
   });
 }
 
 Tensor sub(const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted("sub", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
-  return record("sub", apply("sub", Binary::sub, a, b), {a, b}, {}, [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
+  return record("sub", apply("sub", functors::Sub{}, a, b), {a, b}, {}, [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
     return {call.needs(0) ? sum_to(call.grad(), sa) : Tensor(), call.needs(1) ? sum_to(neg(call.grad()), sb) : Tensor()};
   });
 }
 
 Tensor mul(const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted("mul", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
-  return record("mul", apply("mul", Binary::mul, a, b), {a, b}, {a, b}, [](const Backward& call) -> Tensors {
+  return record("mul", apply("mul", functors::Mul{}, a, b), {a, b}, {a, b}, [](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
     return {call.needs(0) ? sum_to(g * y, x.shape()) : Tensor(), call.needs(1) ? sum_to(g * x, y.shape()) : Tensor()};
   });
@@ -122,7 +120,7 @@ Tensor div(const Tensor& a_, const Tensor& b_) {
   DType dtype = promote(a_.dtype(), b_.dtype());
   if (!is_floating(dtype)) dtype = DType::f32;
   const auto [a, b] = promoted("div", a_, b_, dtype);
-  return record("div", apply("div", Binary::div, a, b), {a, b}, {a, b}, [](const Backward& call) -> Tensors {
+  return record("div", apply("div", functors::Div{}, a, b), {a, b}, {a, b}, [](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), y = call.saved(1), gx = call.grad() / y;
     return {call.needs(0) ? sum_to(gx, x.shape()) : Tensor(), call.needs(1) ? sum_to(neg(gx * x / y), y.shape()) : Tensor()};
   });
@@ -131,7 +129,7 @@ Tensor div(const Tensor& a_, const Tensor& b_) {
 Tensor pow(const Tensor& base, const Tensor& exponent) {
   const Tensor a_ = detail::autocast("pow", base), b_ = detail::autocast("pow", exponent);
   const auto [a, b] = promoted("pow", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
-  return record("pow", apply("pow", Binary::pow, a, b), {a, b}, {a, b}, [](const Backward& call) -> Tensors {
+  return record("pow", apply("pow", functors::Pow{}, a, b), {a, b}, {a, b}, [](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
     Tensor gx, gy;
     if (call.needs(0)) gx = sum_to(where(eq(y, 0), 0, g * y * pow(x, y - 1)), x.shape());
@@ -141,98 +139,98 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
   });
 }
 
-static Tensor extreme(const char* op, Binary f, const Tensor& a_, const Tensor& b_) {
+static Tensor extreme(const char* op, const Binary& f, const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted(op, a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
   return record(op, apply(op, f, a, b), {a, b}, {a, b}, [f](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
-    const Tensor wins = f == Binary::minimum ? lt(x, y) : gt(x, y);
+    const Tensor wins = std::holds_alternative<functors::Minimum>(f) ? lt(x, y) : gt(x, y);
     const Tensor share = mask_of(wins, g.dtype()) + mask_of(eq(x, y), g.dtype()) * 0.5;
     return {call.needs(0) ? sum_to(g * share, x.shape()) : Tensor(), call.needs(1) ? sum_to(g * (1 - share), y.shape()) : Tensor()};
   });
 }
-Tensor minimum(const Tensor& a, const Tensor& b) { return extreme("minimum", Binary::minimum, a, b); }
-Tensor maximum(const Tensor& a, const Tensor& b) { return extreme("maximum", Binary::maximum, a, b); }
+Tensor minimum(const Tensor& a, const Tensor& b) { return extreme("minimum", functors::Minimum{}, a, b); }
+Tensor maximum(const Tensor& a, const Tensor& b) { return extreme("maximum", functors::Maximum{}, a, b); }
 
 Tensor add(const Tensor& a_, double b) {
   const Tensor a = cast(a_, with_number("add", a_.dtype(), b));
-  return record("add", apply(Binary::add, a, b), {a}, {}, [](const Backward& call) -> Tensors { return {call.grad()}; });
+  return record("add", apply(functors::Add{}, a, b), {a}, {}, [](const Backward& call) -> Tensors { return {call.grad()}; });
 }
 Tensor sub(const Tensor& a_, double b) {
   const Tensor a = cast(a_, with_number("sub", a_.dtype(), b));
-  return record("sub", apply(Binary::sub, a, b), {a}, {}, [](const Backward& call) -> Tensors { return {call.grad()}; });
+  return record("sub", apply(functors::Sub{}, a, b), {a}, {}, [](const Backward& call) -> Tensors { return {call.grad()}; });
 }
 Tensor sub(double a, const Tensor& b_) {
   const Tensor b = cast(b_, with_number("sub", b_.dtype(), a));
-  return record("sub", apply(Binary::sub, a, b), {b}, {}, [](const Backward& call) -> Tensors { return {neg(call.grad())}; });
+  return record("sub", apply(functors::Sub{}, a, b), {b}, {}, [](const Backward& call) -> Tensors { return {neg(call.grad())}; });
 }
 Tensor mul(const Tensor& a_, double b) {
   const Tensor a = cast(a_, with_number("mul", a_.dtype(), b));
-  return record("mul", apply(Binary::mul, a, b), {a}, {}, [b](const Backward& call) -> Tensors { return {call.grad() * b}; });
+  return record("mul", apply(functors::Mul{}, a, b), {a}, {}, [b](const Backward& call) -> Tensors { return {call.grad() * b}; });
 }
 Tensor div(const Tensor& a_, double b) {
   const Tensor a = cast(a_, is_floating(a_.dtype()) ? a_.dtype() : DType::f32);
-  return record("div", apply(Binary::div, a, b), {a}, {}, [b](const Backward& call) -> Tensors { return {call.grad() / b}; });
+  return record("div", apply(functors::Div{}, a, b), {a}, {}, [b](const Backward& call) -> Tensors { return {call.grad() / b}; });
 }
 Tensor div(double a, const Tensor& divisor) {
   const Tensor b_ = detail::autocast("reciprocal", divisor);
   const Tensor b = cast(b_, is_floating(b_.dtype()) ? b_.dtype() : DType::f32);
-  const Tensor y = apply(Binary::div, a, b);
+  const Tensor y = apply(functors::Div{}, a, b);
   return record("div", y, {b}, {b, y}, [](const Backward& call) -> Tensors { return {neg(call.grad() * call.saved(1) / call.saved(0))}; });
 }
 Tensor pow(const Tensor& base, double b) {
   const Tensor a_ = detail::autocast("pow", base);
   const Tensor a = cast(a_, b < 0 && !is_floating(a_.dtype()) ? DType::f32 : with_number("pow", a_.dtype(), b));
-  return record("pow", apply(Binary::pow, a, b), {a}, {a}, [b](const Backward& call) -> Tensors {
+  return record("pow", apply(functors::Pow{}, a, b), {a}, {a}, [b](const Backward& call) -> Tensors {
     return {b == 0 ? zeros_like(call.grad()) : call.grad() * (pow(call.saved(0), b - 1) * b)};
   });
 }
 Tensor pow(double a, const Tensor& exponent) {
   const Tensor b_ = detail::autocast("pow", exponent);
   const Tensor b = cast(b_, with_number("pow", b_.dtype(), a));
-  const Tensor y = apply(Binary::pow, a, b);
+  const Tensor y = apply(functors::Pow{}, a, b);
   return record("pow", y, {b}, {y}, [a](const Backward& call) -> Tensors {
     return {a == 0 ? zeros_like(call.grad()) : call.grad() * (call.saved(0) * std::log(a))};
   });
 }
 
 /// The gradient goes to x where x wins, and half of it where both are equal.
-static Tensor extreme(const char* op, Binary f, const Tensor& a_, double b) {
+static Tensor extreme(const char* op, const Binary& f, const Tensor& a_, double b) {
   const Tensor a = cast(a_, with_number(op, a_.dtype(), b));
   return record(op, apply(f, a, b), {a}, {a}, [f, b](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), &g = call.grad();
-    const Tensor wins = f == Binary::minimum ? lt(x, b) : gt(x, b);
+    const Tensor wins = std::holds_alternative<functors::Minimum>(f) ? lt(x, b) : gt(x, b);
     return {g * (mask_of(wins, g.dtype()) + mask_of(eq(x, b), g.dtype()) * 0.5)};
   });
 }
-Tensor minimum(const Tensor& a, double b) { return extreme("minimum", Binary::minimum, a, b); }
-Tensor maximum(const Tensor& a, double b) { return extreme("maximum", Binary::maximum, a, b); }
+Tensor minimum(const Tensor& a, double b) { return extreme("minimum", functors::Minimum{}, a, b); }
+Tensor maximum(const Tensor& a, double b) { return extreme("maximum", functors::Maximum{}, a, b); }
 
-static Tensor compared(const char* op, Compare f, const Tensor& a_, const Tensor& b_) {
+static Tensor compared(const char* op, const Compare& f, const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted(op, a_, b_, promote(a_.dtype(), b_.dtype()));
   Tensor y = empty(broadcast_shapes(a.shape(), b.shape(), op), DType::boolean, a.device());
   on(y.device(),
      [&, &x = a, &z = b](auto dev) { kernels::compare(dev, f, broadcast_view(x, y.shape()), broadcast_view(z, y.shape()), y.view()); });
   return y;
 }
-static Tensor compared(Compare f, const Tensor& a_, double b) {
+static Tensor compared(const Compare& f, const Tensor& a_, double b) {
   // A number that the integers do not have is smaller or larger than each of them, or between two: f64 tells.
   const Tensor a = holds(a_.dtype(), b) ? a_ : cast(a_, DType::f64);
   Tensor y = empty(a.shape(), DType::boolean, a.device());
   on(y.device(), [&](auto dev) { kernels::compare(dev, f, a.view(), Operand(b), y.view()); });
   return y;
 }
-Tensor eq(const Tensor& a, const Tensor& b) { return compared("eq", Compare::eq, a, b); }
-Tensor ne(const Tensor& a, const Tensor& b) { return compared("ne", Compare::ne, a, b); }
-Tensor lt(const Tensor& a, const Tensor& b) { return compared("lt", Compare::lt, a, b); }
-Tensor le(const Tensor& a, const Tensor& b) { return compared("le", Compare::le, a, b); }
-Tensor gt(const Tensor& a, const Tensor& b) { return compared("gt", Compare::gt, a, b); }
-Tensor ge(const Tensor& a, const Tensor& b) { return compared("ge", Compare::ge, a, b); }
-Tensor eq(const Tensor& a, double b) { return compared(Compare::eq, a, b); }
-Tensor ne(const Tensor& a, double b) { return compared(Compare::ne, a, b); }
-Tensor lt(const Tensor& a, double b) { return compared(Compare::lt, a, b); }
-Tensor le(const Tensor& a, double b) { return compared(Compare::le, a, b); }
-Tensor gt(const Tensor& a, double b) { return compared(Compare::gt, a, b); }
-Tensor ge(const Tensor& a, double b) { return compared(Compare::ge, a, b); }
+Tensor eq(const Tensor& a, const Tensor& b) { return compared("eq", functors::Eq{}, a, b); }
+Tensor ne(const Tensor& a, const Tensor& b) { return compared("ne", functors::Ne{}, a, b); }
+Tensor lt(const Tensor& a, const Tensor& b) { return compared("lt", functors::Lt{}, a, b); }
+Tensor le(const Tensor& a, const Tensor& b) { return compared("le", functors::Le{}, a, b); }
+Tensor gt(const Tensor& a, const Tensor& b) { return compared("gt", functors::Gt{}, a, b); }
+Tensor ge(const Tensor& a, const Tensor& b) { return compared("ge", functors::Ge{}, a, b); }
+Tensor eq(const Tensor& a, double b) { return compared(functors::Eq{}, a, b); }
+Tensor ne(const Tensor& a, double b) { return compared(functors::Ne{}, a, b); }
+Tensor lt(const Tensor& a, double b) { return compared(functors::Lt{}, a, b); }
+Tensor le(const Tensor& a, double b) { return compared(functors::Le{}, a, b); }
+Tensor gt(const Tensor& a, double b) { return compared(functors::Gt{}, a, b); }
+Tensor ge(const Tensor& a, double b) { return compared(functors::Ge{}, a, b); }
 
 static void check_bool(const char* op, const Tensor& x) {
   if (x.dtype() != DType::boolean) fail(op, fmt::format("expected a bool tensor but got {}", name(x.dtype())));
@@ -299,18 +297,18 @@ enum class Keep { nothing, input, output };
 /// A unary op. Backward is one kernel; where it is recorded itself, for a higher order, it is g * derivative(kept), in
 /// ops. `kept` is the input or the output, whichever the derivative is written in.
 template <class F>
-Tensor unary(const char* op, Unary f, const Tensor& x_, Keep keep, F derivative, UnaryParams params = {}) {
+Tensor unary(const char* op, const Unary& f, const Tensor& x_, Keep keep, F derivative) {
   const Tensor x = detail::autocast(op, x_);
-  if (!is_floating(x.dtype()) && (!functors::takes_integers(f) || x.dtype() == DType::boolean))
-    fail(op, fmt::format("expected {} dtype but got {}", functors::takes_integers(f) ? "a numeric" : "a floating", name(x.dtype())));
+  if (!is_floating(x.dtype()) && (!kernels::takes_integers(f) || x.dtype() == DType::boolean))
+    fail(op, fmt::format("expected {} dtype but got {}", kernels::takes_integers(f) ? "a numeric" : "a floating", name(x.dtype())));
   Tensor y = empty_like(x);
-  on(x.device(), [&](auto dev) { kernels::unary(dev, f, x.view(), y.view(), params); });
+  on(x.device(), [&](auto dev) { kernels::unary(dev, f, x.view(), y.view()); });
   const auto backward = [=](const Backward& call) -> Tensors {
     const Tensor& g = call.grad();
     const Tensor kept = keep == Keep::nothing ? Tensor() : call.saved(0);
     if (context().grad || keep == Keep::nothing) return {derivative(g, kept)};
     Tensor dx = empty_like(g);
-    on(g.device(), [&](auto dev) { kernels::unary_grad(dev, f, g.view(), kept.view(), kept.view(), dx.view(), params); });
+    on(g.device(), [&](auto dev) { kernels::unary_grad(dev, f, g.view(), kept.view(), kept.view(), dx.view()); });
     return {dx};
   };
   if (keep == Keep::nothing) return record(op, y, {x}, {}, backward);
@@ -322,79 +320,80 @@ Tensor unary(const char* op, Unary f, const Tensor& x_, Keep keep, F derivative,
 using T = const Tensor&;
 
 Tensor neg(T x) {
-  return unary("neg", Unary::neg, x, Keep::nothing, [](T g, T) { return neg(g); });
+  return unary("neg", functors::Neg{}, x, Keep::nothing, [](T g, T) { return neg(g); });
 }
 Tensor abs(T x) {
-  return unary("abs", Unary::abs, x, Keep::input, [](T g, T x_) { return g * sign(x_); });
+  return unary("abs", functors::Abs{}, x, Keep::input, [](T g, T x_) { return g * sign(x_); });
 }
 Tensor sign(T x) {
-  return unary("sign", Unary::sign, x, Keep::nothing, [](T g, T) { return zeros_like(g); });
+  return unary("sign", functors::Sign{}, x, Keep::nothing, [](T g, T) { return zeros_like(g); });
 }
 Tensor exp(T x) {
-  return unary("exp", Unary::exp, x, Keep::output, [](T g, T y) { return g * y; });
+  return unary("exp", functors::Exp{}, x, Keep::output, [](T g, T y) { return g * y; });
 }
 Tensor log(T x) {
-  return unary("log", Unary::log, x, Keep::input, [](T g, T x_) { return g / x_; });
+  return unary("log", functors::Log{}, x, Keep::input, [](T g, T x_) { return g / x_; });
 }
 Tensor sqrt(T x) {
-  return unary("sqrt", Unary::sqrt, x, Keep::output, [](T g, T y) { return g * 0.5 / y; });
+  return unary("sqrt", functors::Sqrt{}, x, Keep::output, [](T g, T y) { return g * 0.5 / y; });
 }
 Tensor rsqrt(T x) {
-  return unary("rsqrt", Unary::rsqrt, x, Keep::output, [](T g, T y) { return g * (y * y * y * -0.5); });
+  return unary("rsqrt", functors::Rsqrt{}, x, Keep::output, [](T g, T y) { return g * (y * y * y * -0.5); });
 }
 Tensor reciprocal(T x) {
-  return unary("reciprocal", Unary::reciprocal, x, Keep::output, [](T g, T y) { return neg(g * square(y)); });
+  return unary("reciprocal", functors::Reciprocal{}, x, Keep::output, [](T g, T y) { return neg(g * square(y)); });
 }
 Tensor square(T x) {
-  return unary("square", Unary::square, x, Keep::input, [](T g, T x_) { return g * (x_ * 2); });
+  return unary("square", functors::Square{}, x, Keep::input, [](T g, T x_) { return g * (x_ * 2); });
 }
 Tensor sin(T x) {
-  return unary("sin", Unary::sin, x, Keep::input, [](T g, T x_) { return g * cos(x_); });
+  return unary("sin", functors::Sin{}, x, Keep::input, [](T g, T x_) { return g * cos(x_); });
 }
 Tensor cos(T x) {
-  return unary("cos", Unary::cos, x, Keep::input, [](T g, T x_) { return neg(g * sin(x_)); });
+  return unary("cos", functors::Cos{}, x, Keep::input, [](T g, T x_) { return neg(g * sin(x_)); });
 }
 Tensor tanh(T x) {
-  return unary("tanh", Unary::tanh, x, Keep::output, [](T g, T y) { return g * (1 - square(y)); });
+  return unary("tanh", functors::Tanh{}, x, Keep::output, [](T g, T y) { return g * (1 - square(y)); });
 }
 Tensor erf(T x) {
-  return unary("erf", Unary::erf, x, Keep::input, [](T g, T x_) { return g * (exp(neg(square(x_))) * (2 * std::numbers::inv_sqrtpi)); });
+  return unary("erf", functors::Erf{}, x, Keep::input,
+               [](T g, T x_) { return g * (exp(neg(square(x_))) * (2 * std::numbers::inv_sqrtpi)); });
 }
 Tensor sigmoid(T x) {
-  return unary("sigmoid", Unary::sigmoid, x, Keep::output, [](T g, T y) { return g * (y * (1 - y)); });
+  return unary("sigmoid", functors::Sigmoid{}, x, Keep::output, [](T g, T y) { return g * (y * (1 - y)); });
 }
 Tensor relu(T x) {
-  return unary("relu", Unary::relu, x, Keep::output, [](T g, T y) { return g * mask_of(gt(y, 0), g.dtype()); });
+  return unary("relu", functors::Relu{}, x, Keep::output, [](T g, T y) { return g * mask_of(gt(y, 0), g.dtype()); });
 }
 Tensor gelu(T x) {
-  return unary("gelu", Unary::gelu, x, Keep::input, [](T g, T x_) {
+  return unary("gelu", functors::Gelu{}, x, Keep::input, [](T g, T x_) {
     const Tensor cdf = 0.5 * (1 + erf(x_ * (1 / std::numbers::sqrt2)));
     return g * (cdf + x_ * exp(square(x_) * -0.5) * (std::numbers::inv_sqrtpi / std::numbers::sqrt2));
   });
 }
 Tensor gelu_tanh(T x) {
-  return unary("gelu_tanh", Unary::gelu_tanh, x, Keep::input, [](T g, T x_) {
+  return unary("gelu_tanh", functors::GeluTanh{}, x, Keep::input, [](T g, T x_) {
     const double scale = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
     const Tensor t = tanh(scale * (x_ + 0.044715 * (square(x_) * x_)));
     return g * (0.5 * (1 + t) + 0.5 * x_ * (1 - square(t)) * (scale * (1 + 3 * 0.044715 * square(x_))));
   });
 }
 Tensor silu(T x) {
-  return unary("silu", Unary::silu, x, Keep::input, [](T g, T x_) {
+  return unary("silu", functors::Silu{}, x, Keep::input, [](T g, T x_) {
     const Tensor s = sigmoid(x_);
     return g * (s * (1 + x_ * (1 - s)));
   });
 }
 Tensor clamp(T x, double low, double high) {
   if (!(low <= high)) fail("clamp", fmt::format("expected low <= high but got {} and {}", low, high));
-  return unary("clamp", Unary::clamp, x, Keep::input,
-               [low, high](T g, T x_) { return g * mask_of(logical_and(ge(x_, low), le(x_, high)), g.dtype()); }, {low, high});
+  return unary("clamp", functors::Clamp{low, high}, x, Keep::input,
+               [low, high](T g, T x_) { return g * mask_of(logical_and(ge(x_, low), le(x_, high)), g.dtype()); });
 }
 
 static void check_target(const char* op, const Tensor& target) {
   if (target.dtype() == DType::boolean) fail(op, "expected a target of a numeric dtype but got bool");
 }
-static Tensor in_place(const char* op, Binary f, const Tensor& target, const Tensor& b) {
+static Tensor in_place(const char* op, const Binary& f, const Tensor& target, const Tensor& b) {
   check_target(op, target);
   check_devices(op, target, b);
   if (b.dtype() != target.dtype())
@@ -405,18 +404,18 @@ static Tensor in_place(const char* op, Binary f, const Tensor& target, const Ten
   on(target.device(), [&](auto dev) { kernels::binary(dev, f, target.view(), broadcast_view(b, target.shape()), target.view()); });
   return target;
 }
-static Tensor in_place(const char* op, Binary f, const Tensor& target, double b) {
+static Tensor in_place(const char* op, const Binary& f, const Tensor& target, double b) {
   check_target(op, target);
   if (!holds(target.dtype(), b)) fail(op, fmt::format("expected a number that {} holds but got {}", name(target.dtype()), b));
   begin_in_place(op, target);
   on(target.device(), [&](auto dev) { kernels::binary(dev, f, target.view(), Operand(b), target.view()); });
   return target;
 }
-Tensor add_(T target, T b) { return in_place("add_", Binary::add, target, b); }
-Tensor sub_(T target, T b) { return in_place("sub_", Binary::sub, target, b); }
-Tensor mul_(T target, T b) { return in_place("mul_", Binary::mul, target, b); }
-Tensor add_(T target, double b) { return in_place("add_", Binary::add, target, b); }
-Tensor mul_(T target, double b) { return in_place("mul_", Binary::mul, target, b); }
+Tensor add_(T target, T b) { return in_place("add_", functors::Add{}, target, b); }
+Tensor sub_(T target, T b) { return in_place("sub_", functors::Sub{}, target, b); }
+Tensor mul_(T target, T b) { return in_place("mul_", functors::Mul{}, target, b); }
+Tensor add_(T target, double b) { return in_place("add_", functors::Add{}, target, b); }
+Tensor mul_(T target, double b) { return in_place("mul_", functors::Mul{}, target, b); }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
   if (x.shape() == shape) return x;

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "catch.h"
-#include "ops/kernels/functors.h"
+#include "every_function.h"
 #include "twin.h"
 
 namespace tern {
@@ -16,24 +16,23 @@ using kernels::Unary;
 
 namespace {
 
-constexpr int unary_count = 18, binary_count = 7, compare_count = 6;
-constexpr kernels::UnaryParams bounds{-0.5, 0.75};
+constexpr functors::Clamp clamp{-0.5, 0.75};
 
-bool needs_positive(Unary f) { return f == Unary::log || f == Unary::sqrt || f == Unary::rsqrt || f == Unary::reciprocal; }
+bool needs_positive(const Unary& f) { return holds_one_of<functors::Log, functors::Sqrt, functors::Rsqrt, functors::Reciprocal>(f); }
 
 /// Functions amplify the rounding of the 16-bit operands no more than this.
-double slack(Unary f) { return needs_positive(f) ? 8 : 2; }
+double slack(const Unary& f) { return needs_positive(f) ? 8 : 2; }
 
-std::string unary_difference(Unary f, Twin x, Twin y) {
+std::string unary_difference(const Unary& f, Twin x, Twin y) {
   x.randomize(1, needs_positive(f) ? 0.2 : -4, 4).upload();
   y.upload();
-  kernels::unary(Cpu{}, f, x.host(), y.host(), bounds);
-  kernels::unary(Cuda{}, f, x.device(), y.device(), bounds);
+  kernels::unary(Cpu{}, f, x.host(), y.host());
+  kernels::unary(Cuda{}, f, x.device(), y.device());
   return y.difference(slack(f) * tolerance(x.host().dtype));
 }
 
-std::string binary_difference(Binary f, Twin a, Twin b, Twin y) {
-  const bool positive = f == Binary::pow || f == Binary::div;
+std::string binary_difference(const Binary& f, Twin a, Twin b, Twin y) {
+  const bool positive = holds_one_of<functors::Pow, functors::Div>(f);
   a.randomize(1, positive ? 0.5 : -3, 3).upload();
   b.randomize(2, positive ? 0.5 : -3, 3).upload();
   y.upload();
@@ -45,24 +44,23 @@ std::string binary_difference(Binary f, Twin a, Twin b, Twin y) {
 }  // namespace
 
 TEST_CASE("unary functions and their derivatives agree with the CPU", "[cuda]") {
-  for (int i = 0; i < unary_count; ++i) {
-    const auto f = static_cast<Unary>(i);
+  for (const Unary& f : every_function<Unary>()) {
     for (DType dtype : floats)
       for (std::int64_t n : {0, 1, 31, 33, 1025, 20000}) {
-        INFO("function " << i << ", " << name(dtype) << ", " << n);
+        INFO("function " << f.index() << ", " << name(dtype) << ", " << n);
         CHECK(unary_difference(f, Twin(dtype, {n}), Twin(dtype, {n})) == "");
         Twin g(dtype, {n}), x(dtype, {n}), y(dtype, {n}), dx(dtype, {n});
         g.randomize(3).upload();
         x.randomize(4, needs_positive(f) ? 0.2 : -4, 4);
-        kernels::unary(Cpu{}, f, x.host(), y.host(), bounds);
+        kernels::unary(Cpu{}, f, x.host(), y.host());
         x.upload();
         y.upload();
         dx.upload();
-        kernels::unary_grad(Cpu{}, f, g.host(), x.host(), y.host(), dx.host(), bounds);
-        kernels::unary_grad(Cuda{}, f, g.device(), x.device(), y.device(), dx.device(), bounds);
+        kernels::unary_grad(Cpu{}, f, g.host(), x.host(), y.host(), dx.host());
+        kernels::unary_grad(Cuda{}, f, g.device(), x.device(), y.device(), dx.device());
         CHECK(dx.difference(4 * slack(f) * tolerance(dtype)) == "");
       }
-    if (!functors::takes_integers(f)) continue;
+    if (!kernels::takes_integers(f)) continue;
     for (DType dtype : integers)
       for (std::int64_t n : {1, 33, 1025}) CHECK(unary_difference(f, Twin(dtype, {n}), Twin(dtype, {n})) == "");
   }
@@ -73,7 +71,7 @@ TEST_CASE("unary functions take any strides", "[cuda]") {
   for (DType dtype : {DType::f32, DType::f64, DType::bf16, DType::i32}) {
     INFO(name(dtype));
     const auto check = [&](const Strides& x, const Strides& y, int shift_x = 0, int shift_y = 0) {
-      CHECK(unary_difference(Unary::square, Twin(dtype, shape, x, shift_x), Twin(dtype, shape, y, shift_y)) == "");
+      CHECK(unary_difference(functors::Square{}, Twin(dtype, shape, x, shift_x), Twin(dtype, shape, y, shift_y)) == "");
     };
     const Strides plain = contiguous_strides(shape);
     check(plain, plain, 1, 0);
@@ -90,30 +88,29 @@ TEST_CASE("unary functions take any strides", "[cuda]") {
     check({0, 0, 1}, plain);
     check({0, 0, 0}, plain);
   }
-  CHECK(unary_difference(Unary::exp, Twin(DType::f32, {}), Twin(DType::f32, {})) == "");
+  CHECK(unary_difference(functors::Exp{}, Twin(DType::f32, {}), Twin(DType::f32, {})) == "");
 }
 
 TEST_CASE("special values pass through unary functions as on the CPU", "[cuda]") {
-  for (Unary f : {Unary::neg, Unary::abs, Unary::sign, Unary::exp, Unary::log, Unary::sqrt, Unary::relu, Unary::sigmoid, Unary::tanh,
-                  Unary::clamp, Unary::gelu})
+  using namespace functors;
+  for (const Unary& f : std::vector<Unary>{Neg{}, Abs{}, Sign{}, Exp{}, Log{}, Sqrt{}, Relu{}, Sigmoid{}, Tanh{}, clamp, Gelu{}})
     for (DType dtype : floats) {
       Twin x(dtype, {8}), y(dtype, {8});
       const double values[] = {0, -0.0, NAN, INFINITY, -INFINITY, 1, -1, 60000};
       for (int i = 0; i < 8; ++i) x.set(i, values[i]);
       x.upload();
       y.upload();
-      kernels::unary(Cpu{}, f, x.host(), y.host(), bounds);
-      kernels::unary(Cuda{}, f, x.device(), y.device(), bounds);
-      INFO("function " << int(f) << ", " << name(dtype));
+      kernels::unary(Cpu{}, f, x.host(), y.host());
+      kernels::unary(Cuda{}, f, x.device(), y.device());
+      INFO("function " << f.index() << ", " << name(dtype));
       CHECK(y.difference(2 * tolerance(dtype)) == "");
     }
 }
 
 TEST_CASE("binary functions agree with the CPU", "[cuda]") {
-  for (int i = 0; i < binary_count; ++i) {
-    const auto f = static_cast<Binary>(i);
+  for (const Binary& f : every_function<Binary>()) {
     for (DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8}) {
-      INFO("function " << i << ", " << name(dtype));
+      INFO("function " << f.index() << ", " << name(dtype));
       for (std::int64_t n : {0, 1, 31, 33, 1025, 20000})
         CHECK(binary_difference(f, Twin(dtype, {n}), Twin(dtype, {n}), Twin(dtype, {n})) == "");
       const Shape shape{37, 64};
@@ -148,12 +145,12 @@ TEST_CASE("binary works in place, on broadcast operands and on special values", 
   Twin y(DType::f32, {300, 256}), row(DType::f32, {300, 256}, {0, 1});
   y.randomize(1).upload();
   row.randomize(2).upload();
-  kernels::binary(Cpu{}, Binary::add, y.host(), row.host(), y.host());
-  kernels::binary(Cuda{}, Binary::add, y.device(), row.device(), y.device());
+  kernels::binary(Cpu{}, functors::Add{}, y.host(), row.host(), y.host());
+  kernels::binary(Cuda{}, functors::Add{}, y.device(), row.device(), y.device());
   CHECK(y.difference() == "");
 
   const double values[] = {NAN, 1, INFINITY, -INFINITY, 0, -0.0};
-  for (Binary f : {Binary::minimum, Binary::maximum, Binary::div, Binary::pow})
+  for (const Binary& f : std::vector<Binary>{functors::Minimum{}, functors::Maximum{}, functors::Div{}, functors::Pow{}})
     for (DType dtype : {DType::f32, DType::f64, DType::bf16}) {
       Twin a(dtype, {36}), b(dtype, {36}), c(dtype, {36});
       for (int i = 0; i < 36; ++i) {
@@ -165,14 +162,14 @@ TEST_CASE("binary works in place, on broadcast operands and on special values", 
       c.upload();
       kernels::binary(Cpu{}, f, a.host(), b.host(), c.host());
       kernels::binary(Cuda{}, f, a.device(), b.device(), c.device());
-      INFO("function " << int(f) << ", " << name(dtype));
+      INFO("function " << f.index() << ", " << name(dtype));
       CHECK(c.difference(tolerance(dtype)) == "");
     }
   Twin a(DType::i32, {4}), b(DType::i32, {4}), c(DType::i32, {4});
   a.set(0, -2147483648.0).set(1, 7).set(2, -7).set(3, 5).upload();
   b.set(0, -1).set(1, 0).set(2, 2).set(3, -1).upload();
   c.upload();
-  for (Binary f : {Binary::div, Binary::pow, Binary::add}) {
+  for (const Binary& f : std::vector<Binary>{functors::Div{}, functors::Pow{}, functors::Add{}}) {
     kernels::binary(Cpu{}, f, a.host(), b.host(), c.host());
     kernels::binary(Cuda{}, f, a.device(), b.device(), c.device());
     CHECK(c.difference() == "");
@@ -180,10 +177,9 @@ TEST_CASE("binary works in place, on broadcast operands and on special values", 
 }
 
 TEST_CASE("comparisons agree with the CPU", "[cuda]") {
-  for (int i = 0; i < compare_count; ++i) {
-    const auto f = static_cast<Compare>(i);
+  for (const Compare& f : every_function<Compare>()) {
     for (DType dtype : all_dtypes) {
-      INFO("comparison " << i << ", " << name(dtype));
+      INFO("comparison " << f.index() << ", " << name(dtype));
       for (std::int64_t n : {0, 1, 31, 33, 1025, 20000}) {
         Twin a(dtype, {n}), b(dtype, {n}), y(DType::boolean, {n});
         a.randomize(1, 0, 3).upload();

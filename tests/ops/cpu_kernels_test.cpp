@@ -3,9 +3,9 @@
 #include <limits>
 #include <numeric>
 
+#include "every_function.h"
 #include "kernel_array.h"
 #include "ops/kernels/copy.h"
-#include "ops/kernels/functors.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/kernels/reduce.h"
 
@@ -94,33 +94,31 @@ TEST_CASE("fill, arange and triangle") {
 }
 
 TEST_CASE("unary functions and their gradients") {
-  for (int f = 0; f <= int(Unary::clamp); ++f) {
-    const auto function = Unary(f);
-    const UnaryParams params{-0.5, 0.75};
-    const bool positive = function == Unary::log || function == Unary::sqrt || function == Unary::rsqrt || function == Unary::reciprocal;
-    for (DType dtype : numbers) {
-      if (!is_floating(dtype) && !functors::takes_integers(function)) continue;
-      for (const Shape& shape : shapes)
-        for (Layout layout : {Layout::packed, Layout::reversed}) {
-          if (skips(shape, dtype, layout)) continue;
-          const Layout other = layout == Layout::packed ? Layout::packed : Layout::spaced;
-          Array x(shape, dtype, layout), y(shape, dtype, other), g(shape, dtype, layout), dx(shape, dtype, other);
-          x.random(positive ? 0.1 : -4, 4);
-          if (dtype == DType::u8) x.random(0, 15);
-          g.random(-1, 1, 2);
-          CAPTURE(f, name(dtype));
-          run(y, [&](const View& v) { unary(Cpu{}, function, x.view, v, params); });
-          functors::visit(function, params, [&](auto functor) {
-            const double slack = function == Unary::reciprocal ? 2 : 1;
+  for (const Unary& function : every_function<Unary>())
+    dispatch_functor(function, [&](auto functor) {
+      using F = decltype(functor);
+      const bool positive = is_one_of<F, functors::Log, functors::Sqrt, functors::Rsqrt, functors::Reciprocal>;
+      for (DType dtype : numbers) {
+        if (!is_floating(dtype) && !functor.integral) continue;
+        for (const Shape& shape : shapes)
+          for (Layout layout : {Layout::packed, Layout::reversed}) {
+            if (skips(shape, dtype, layout)) continue;
+            const Layout other = layout == Layout::packed ? Layout::packed : Layout::spaced;
+            Array x(shape, dtype, layout), y(shape, dtype, other), g(shape, dtype, layout), dx(shape, dtype, other);
+            x.random(positive ? 0.1 : -4, 4);
+            if (dtype == DType::u8) x.random(0, 15);
+            g.random(-1, 1, 2);
+            CAPTURE(function.index(), name(dtype));
+            run(y, [&](const View& v) { unary(Cpu{}, function, x.view, v); });
+            const double slack = std::is_same_v<F, functors::Reciprocal> ? 2 : 1;
             if (is_floating(dtype)) check(y, [&](std::int64_t i) { return functor(x[i]); }, slack);
-            else if (dtype != DType::u8 && function != Unary::clamp) check(y, [&](std::int64_t i) { return functor(x[i]); });
-            if (!is_floating(dtype)) return;
-            run(dx, [&](const View& v) { unary_grad(Cpu{}, function, g.view, x.view, y.view, v, params); });
+            else if (dtype != DType::u8 && !std::is_same_v<F, functors::Clamp>) check(y, [&](std::int64_t i) { return functor(x[i]); });
+            if (!is_floating(dtype)) continue;
+            run(dx, [&](const View& v) { unary_grad(Cpu{}, function, g.view, x.view, y.view, v); });
             check(dx, [&](std::int64_t i) { return g[i] * functor.grad(x[i], y[i]); }, 4);
-          });
-        }
-    }
-  }
+          }
+      }
+    });
 }
 
 TEST_CASE("vector math agrees with the functors everywhere") {
@@ -133,8 +131,8 @@ TEST_CASE("vector math agrees with the functors everywhere") {
   const auto n = static_cast<std::int64_t>(arguments.size());
   Array x({n}), y({n});
   x.fill([&](std::int64_t i) { return arguments[static_cast<std::size_t>(i)]; });
-  const auto worst = [&](Unary f, auto functor, bool relative, double smallest = 0x1p-149) {
-    unary(Cpu{}, f, x.view, y.view, {});
+  const auto worst = [&](auto functor, bool relative, double smallest = 0x1p-149) {
+    unary(Cpu{}, functor, x.view, y.view);
     double result = 0;
     for (std::int64_t i = 0; i < n; ++i) {
       const double expected = functor(x[i]), got = y[i];
@@ -146,19 +144,19 @@ TEST_CASE("vector math agrees with the functors everywhere") {
     }
     return result;
   };
-  CHECK(worst(Unary::exp, functors::Exp{}, true) <= 2);
-  CHECK(worst(Unary::log, functors::Log{}, true) <= 2);
-  CHECK(worst(Unary::tanh, functors::Tanh{}, true) <= 2);
+  CHECK(worst(functors::Exp{}, true) <= 2);
+  CHECK(worst(functors::Log{}, true) <= 2);
+  CHECK(worst(functors::Tanh{}, true) <= 2);
   // e^-x overflows before 1 / e^-x leaves the normal numbers.
-  CHECK(worst(Unary::sigmoid, functors::Sigmoid{}, true, 0x1p-126) <= 4);
-  CHECK(worst(Unary::gelu, functors::Gelu{}, false) <= 8);
-  CHECK(worst(Unary::gelu_tanh, functors::GeluTanh{}, false) <= 2);
-  CHECK(worst(Unary::silu, functors::Silu{}, false) <= 4);
+  CHECK(worst(functors::Sigmoid{}, true, 0x1p-126) <= 4);
+  CHECK(worst(functors::Gelu{}, false) <= 8);
+  CHECK(worst(functors::GeluTanh{}, false) <= 2);
+  CHECK(worst(functors::Silu{}, false) <= 4);
 }
 
 TEST_CASE("binary functions over views and numbers") {
-  for (int f = 0; f <= int(Binary::maximum); ++f)
-    functors::visit(Binary(f), [&](auto functor) {
+  for (const Binary& f : every_function<Binary>())
+    dispatch_functor(f, [&](auto functor) {
       for (DType dtype : numbers)
         for (const Shape& shape : shapes)
           for (Layout layout : layouts) {
@@ -166,17 +164,17 @@ TEST_CASE("binary functions over views and numbers") {
             Array a(shape, dtype, layout), b(shape, dtype, Layout::packed), y(shape, dtype, Layout::transposed);
             a.random(1, 4);
             b.random(1, 4, 2);
-            CAPTURE(f, name(dtype));
+            CAPTURE(f.index(), name(dtype));
             const bool truncates = !is_floating(dtype);
             const auto expected = [&](double p, double q) {
               const double value = functor(p, q);
               return dtype == DType::u8 ? double(std::uint8_t(int(value))) : truncates ? std::trunc(value) : value;
             };
-            run(y, [&](const View& v) { binary(Cpu{}, Binary(f), a.view, b.view, v); });
+            run(y, [&](const View& v) { binary(Cpu{}, f, a.view, b.view, v); });
             check(y, [&](std::int64_t i) { return expected(a[i], b[i]); }, 2);
-            run(y, [&](const View& v) { binary(Cpu{}, Binary(f), a.view, 2.0, v); });
+            run(y, [&](const View& v) { binary(Cpu{}, f, a.view, 2.0, v); });
             check(y, [&](std::int64_t i) { return expected(a[i], 2); }, 2);
-            run(y, [&](const View& v) { binary(Cpu{}, Binary(f), 3.0, b.view, v); });
+            run(y, [&](const View& v) { binary(Cpu{}, f, 3.0, b.view, v); });
             check(y, [&](std::int64_t i) { return expected(3, b[i]); }, 2);
           }
     });
@@ -187,8 +185,8 @@ TEST_CASE("binary functions over views and numbers") {
   y.random(-1, 1);
   const Array before = y;
   run(y, [&](const View& v) {
-    binary(Cpu{}, Binary::add, v, row.broadcast(0, 37), v);
-    binary(Cpu{}, Binary::mul, column.broadcast(1, 1100), v, v);
+    binary(Cpu{}, functors::Add{}, v, row.broadcast(0, 37), v);
+    binary(Cpu{}, functors::Mul{}, column.broadcast(1, 1100), v, v);
   });
   check(y, [&](std::int64_t i) { return column[i / 1100] * (before[i] + row[i % 1100]); });
 }
@@ -198,11 +196,11 @@ TEST_CASE("integer division and power have no traps") {
   const std::int32_t least = std::numeric_limits<std::int32_t>::min();
   a.fill([&](std::int64_t i) { return i == 0 ? 7 : i == 1 ? double(least) : i == 2 ? -7 : -1; });
   b.fill([](std::int64_t i) { return i == 0 ? 0 : i == 1 ? -1 : i == 2 ? 2 : -3; });
-  binary(Cpu{}, Binary::div, a.view, b.view, y.view);
+  binary(Cpu{}, functors::Div{}, a.view, b.view, y.view);
   CHECK(y[0] == 0);
   CHECK(y[1] == double(least));
   CHECK(y[2] == -3);
-  binary(Cpu{}, Binary::pow, a.view, b.view, y.view);
+  binary(Cpu{}, functors::Pow{}, a.view, b.view, y.view);
   CHECK(y[0] == 1);
   CHECK(y[2] == 49);
   CHECK(y[3] == -1);
@@ -212,26 +210,26 @@ TEST_CASE("minimum and maximum give NaN where an operand is NaN") {
   Array a({40}), b({40}), y({40});
   a.fill([](std::int64_t i) { return i % 3 == 0 ? NAN : 1; });
   b.fill([](std::int64_t i) { return i % 5 == 0 ? NAN : 2; });
-  for (Binary f : {Binary::minimum, Binary::maximum}) {
+  for (const Binary& f : {Binary(functors::Minimum{}), Binary(functors::Maximum{})}) {
     binary(Cpu{}, f, a.view, b.view, y.view);
-    check(y, [&](std::int64_t i) { return i % 3 == 0 || i % 5 == 0 ? NAN : f == Binary::minimum ? 1 : 2; });
+    check(y, [&](std::int64_t i) { return i % 3 == 0 || i % 5 == 0 ? NAN : std::holds_alternative<functors::Minimum>(f) ? 1 : 2; });
   }
 }
 
 TEST_CASE("compare") {
-  for (int f = 0; f <= int(Compare::ge); ++f)
-    functors::visit(Compare(f), [&](auto functor) {
+  for (const Compare& f : every_function<Compare>())
+    dispatch_functor(f, [&](auto functor) {
       for (DType dtype : all_dtypes)
         for (const Shape& shape : shapes) {
           if (skips(shape, dtype)) continue;
           Array a(shape, dtype, Layout::reversed), b(shape, dtype), y(shape, DType::boolean, Layout::spaced);
           a.random(0, 3);
           b.random(0, 3, 2);
-          run(y, [&](const View& v) { compare(Cpu{}, Compare(f), a.view, b.view, v); });
+          run(y, [&](const View& v) { compare(Cpu{}, f, a.view, b.view, v); });
           check(y, [&](std::int64_t i) { return functor(a[i], b[i]); });
           // A number that the dtype does not hold is compared as it is.
           for (double number : {1.0, 1.5, 300.0, -1.0}) {
-            run(y, [&](const View& v) { compare(Cpu{}, Compare(f), a.view, number, v); });
+            run(y, [&](const View& v) { compare(Cpu{}, f, a.view, number, v); });
             check(y, [&](std::int64_t i) { return functor(a[i], number); });
           }
         }

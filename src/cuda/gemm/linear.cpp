@@ -39,7 +39,7 @@ void linear_gelu(Cuda device, const View& x, const View& weight, const View& bia
   const bool is_half = size_of(y.dtype) == 2;
   if (is_half && bias.data && linear_gemm(x, weight, bias, y, Epilogue::bias_gelu, before.data)) return;
   linear(device, x, weight, bias, before);
-  unary(device, Unary::gelu_tanh, before, y, {});
+  unary(device, functors::GeluTanh{}, before, y);
 }
 
 }  // namespace tern::kernels

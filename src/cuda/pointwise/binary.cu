@@ -1,12 +1,11 @@
 #include "cuda/pointwise/pointwise.cuh"
-#include "ops/kernels/functors.h"
 
 namespace tern::kernels {
 
-void binary(Cuda, Binary f, const Operand& a, const Operand& b, const View& y) {
+void binary(Cuda, const Binary& f, const Operand& a, const Operand& b, const View& y) {
   // x^2 is by far the most frequent power.
-  if (f == Binary::pow && b.is_number && b.number == 2) return binary(Cuda{}, Binary::mul, a, a, y);
-  functors::visit(f, [&](auto function) {
+  if (std::holds_alternative<functors::Pow>(f) && b.is_number && b.number == 2) return binary(Cuda{}, functors::Mul{}, a, a, y);
+  dispatch_functor(f, [&](auto function) {
     const auto run = [&]<class T>() {
       using C = gpu::computed_t<T>;
       gpu::pointwise<T, T, T>(function, y, {gpu::source_of<C>(a, y, y.dtype), gpu::source_of<C>(b, y, y.dtype)});

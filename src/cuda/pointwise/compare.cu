@@ -1,6 +1,5 @@
 #include "cuda/pointwise/pointwise.cuh"
 #include "cuda/runtime/dispatch.h"
-#include "ops/kernels/functors.h"
 
 namespace tern::kernels {
 
@@ -32,9 +31,9 @@ gpu::Source bits_source(const Operand& operand, const View& y) {
 
 }  // namespace
 
-void compare(Cuda, Compare f, const Operand& a, const Operand& b, const View& y) {
+void compare(Cuda, const Compare& f, const Operand& a, const Operand& b, const View& y) {
   const DType dtype = a.is_number ? b.view.dtype : a.view.dtype;
-  functors::visit(f, [&](auto function) {
+  dispatch_functor(f, [&](auto function) {
     const auto run = [&]<class T>() {
       using C = gpu::computed_t<T>;
       gpu::pointwise<bool, T, T>(function, y, {gpu::source_of<C>(a, y, dtype), gpu::source_of<C>(b, y, dtype)});

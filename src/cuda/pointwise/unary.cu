@@ -1,20 +1,10 @@
 #include "cuda/pointwise/pointwise.cuh"
-#include "ops/kernels/functors.h"
 
 // Functions of one element (Note [Functors]) and, in unary_grad.cu, their derivatives.
 namespace tern::kernels {
 
-namespace {
-
-template <class F>
-constexpr bool serves_integers =
-    std::is_same_v<F, functors::Neg> || std::is_same_v<F, functors::Abs> || std::is_same_v<F, functors::Sign> ||
-    std::is_same_v<F, functors::Square> || std::is_same_v<F, functors::Relu> || std::is_same_v<F, functors::Clamp>;
-
-}  // namespace
-
-void unary(Cuda, Unary f, const View& x, const View& y, UnaryParams params) {
-  functors::visit(f, params, [&](auto function) {
+void unary(Cuda, const Unary& f, const View& x, const View& y) {
+  dispatch_functor(f, [&](auto function) {
     const gpu::Source source = gpu::view_source(x);
     const auto run = [&]<class T>() { gpu::pointwise<T, T>(function, y, {source}); };
     switch (y.dtype) {
@@ -23,7 +13,7 @@ void unary(Cuda, Unary f, const View& x, const View& y, UnaryParams params) {
       case DType::bf16: return run.template operator()<bf16>();
       case DType::f64: return run.template operator()<gpu::Any<double>>();
       default:
-        if constexpr (serves_integers<decltype(function)>) {
+        if constexpr (function.integral) {
           if (y.dtype != DType::boolean) return run.template operator()<gpu::Any<std::int64_t>>();
         }
         fail("unary", std::string("expected a dtype that the function takes but got ") + name(y.dtype));

@@ -1,5 +1,4 @@
 #include "cuda/pointwise/pointwise.cuh"
-#include "ops/kernels/functors.h"
 
 namespace tern::kernels {
 
@@ -17,8 +16,8 @@ struct Gradient {
 
 }  // namespace
 
-void unary_grad(Cuda, Unary f, const View& g, const View& x, const View& y, const View& dx, UnaryParams params) {
-  functors::visit(f, params, [&](auto function) {
+void unary_grad(Cuda, const Unary& f, const View& g, const View& x, const View& y, const View& dx) {
+  dispatch_functor(f, [&](auto function) {
     const gpu::Source sources[] = {gpu::view_source(g), gpu::view_source(x), gpu::view_source(y)};
     const auto run = [&]<class T>() { gpu::pointwise<T, T, T, T>(Gradient<decltype(function)>{function}, dx, sources); };
     switch (dx.dtype) {

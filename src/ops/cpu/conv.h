@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "ops/cpu/loops.h"
-#include "ops/cpu/vector_math.h"
+#include "ops/kernels/vector_math.h"
 
 // What the depthwise convolution and its gradient share. Both work on a tile at a time, which stays in the cache. Where channels are
 // neighbours in memory, a tile is some positions of up to `tile_channels` channels and loops run along these, each with taps of its own;

@@ -8,7 +8,7 @@ void linear(Cpu device, const View& x, const View& weight, const View& bias, con
 
 void linear_gelu(Cpu device, const View& x, const View& weight, const View& bias, const View& before, const View& y) {
   linear(device, x, weight, bias, before);
-  unary(device, Unary::gelu_tanh, before, y, {});
+  unary(device, functors::GeluTanh{}, before, y);
 }
 
 void column_sums(Cpu device, const View& g, const View& sums, Write write, backend::PartialSums*) {
@@ -21,11 +21,11 @@ void column_sums(Cpu device, const View& g, const View& sums, Write write, backe
   added.data = memory.data();
   added.strides = {0, 1};
   reduce(device, Reduce::sum, g, added, 1);
-  binary(device, Binary::add, row, added, row);
+  binary(device, functors::Add{}, row, added, row);
 }
 
 void gelu_bias_grad(Cpu device, const View& g, const View& x, const View& dx, const View& sums, Write write, backend::PartialSums*) {
-  unary_grad(device, Unary::gelu_tanh, g, x, x, dx, {});
+  unary_grad(device, functors::GeluTanh{}, g, x, x, dx);
   if (sums.data) column_sums(device, dx, sums, write);
 }
 

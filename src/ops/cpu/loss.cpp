@@ -5,7 +5,7 @@
 
 #include "ops/cpu/fold.h"
 #include "ops/cpu/loops.h"
-#include "ops/cpu/vector_math.h"
+#include "ops/kernels/vector_math.h"
 
 // Cross-entropy on the CPU, row by row in runs that stay in the first-level cache: a row's logsumexp and its loss are one reading of it,
 // and its gradient, made right after it, another one from the second-level cache.

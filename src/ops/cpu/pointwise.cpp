@@ -3,8 +3,6 @@
 #include <cstring>
 
 #include "ops/cpu/loops.h"
-#include "ops/cpu/vector_math.h"
-#include "ops/kernels/functors.h"
 
 namespace tern::kernels {
 
@@ -17,100 +15,43 @@ using namespace loops;
 
 namespace {
 
-// The float32 forms of functors that call <cmath>, which does not vectorise: see Note [Vector math].
-struct VectorExp : functors::Exp {
-  float operator()(float x) const { return vector_math::exp(x); }
-};
-struct VectorLog : functors::Log {
-  float operator()(float x) const { return vector_math::log(x); }
-};
-struct VectorTanh : functors::Tanh {
-  float operator()(float x) const { return vector_math::tanh(x); }
-};
-struct VectorSigmoid : functors::Sigmoid {
-  float operator()(float x) const { return vector_math::sigmoid(x); }
-};
-struct VectorGelu {
-  float operator()(float x) const { return x * vector_math::normal_cdf(x); }
-  float grad(float x, float) const { return vector_math::normal_cdf(x) + x * 0.398942280f * vector_math::exp(-0.5f * x * x); }
-};
-struct VectorGeluTanh {
-  float operator()(float x) const { return 0.5f * x * (1.0f + vector_math::tanh(functors::GeluTanh::inner(x))); }
-  float grad(float x, float) const {
-    const float t = vector_math::tanh(functors::GeluTanh::inner(x));
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * 0.797884561f * (1.0f + 0.134145f * x * x);
-  }
-};
-struct VectorSilu {
-  float operator()(float x) const { return x * vector_math::sigmoid(x); }
-  float grad(float x, float) const {
-    const float s = vector_math::sigmoid(x);
-    return s * (1.0f + x * (1.0f - s));
-  }
-};
-
-/// The form of a functor that the loops over T use.
-template <class T, class F>
-auto form(F f) {
-  if constexpr (std::is_same_v<T, float>) {
-    if constexpr (std::is_same_v<F, functors::Exp>) return VectorExp{};
-    else if constexpr (std::is_same_v<F, functors::Log>) return VectorLog{};
-    else if constexpr (std::is_same_v<F, functors::Tanh>) return VectorTanh{};
-    else if constexpr (std::is_same_v<F, functors::Sigmoid>) return VectorSigmoid{};
-    else if constexpr (std::is_same_v<F, functors::Gelu>) return VectorGelu{};
-    else if constexpr (std::is_same_v<F, functors::GeluTanh>) return VectorGeluTanh{};
-    else if constexpr (std::is_same_v<F, functors::Silu>) return VectorSilu{};
-    else return f;
-  } else {
-    return f;
-  }
-}
-
-/// Functors that divide or take a root of integers have no meaning; they are not compiled.
-template <class T, class F>
-constexpr bool serves = std::is_floating_point_v<T> || std::is_same_v<F, functors::Neg> || std::is_same_v<F, functors::Abs> ||
-                        std::is_same_v<F, functors::Sign> || std::is_same_v<F, functors::Square> || std::is_same_v<F, functors::Relu> ||
-                        std::is_same_v<F, functors::Clamp>;
-
 template <class T>
-[[gnu::flatten]] void unary_block(Unary f, UnaryParams params, const T* x, T* y, std::int64_t n) {
-  functors::visit(f, params, [&](auto functor) {
-    if constexpr (serves<T, decltype(functor)>) {
-      const auto function = form<T>(functor);
+[[gnu::flatten]] void unary_block(const Unary& f, const T* x, T* y, std::int64_t n) {
+  dispatch_functor(f, [&](auto functor) {
+    if constexpr (std::is_floating_point_v<T> || functor.integral) {
 #pragma omp simd
-      for (std::int64_t i = 0; i < n; ++i) y[i] = function(x[i]);
+      for (std::int64_t i = 0; i < n; ++i) y[i] = functor(x[i]);
     }
   });
 }
 
 template <class T>
-[[gnu::flatten]] void unary_grad_block(Unary f, UnaryParams params, const T* g, const T* x, const T* y, T* dx, std::int64_t n) {
-  functors::visit(f, params, [&](auto functor) {
-    const auto function = form<T>(functor);
+[[gnu::flatten]] void unary_grad_block(const Unary& f, const T* g, const T* x, const T* y, T* dx, std::int64_t n) {
+  dispatch_functor(f, [&](auto functor) {
 #pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) dx[i] = g[i] * function.grad(x[i], y[i]);
+    for (std::int64_t i = 0; i < n; ++i) dx[i] = g[i] * functor.grad(x[i], y[i]);
   });
 }
 
 template <class T>
-[[gnu::flatten]] void binary_block(Binary f, const T* a, const T* b, T* y, std::int64_t n) {
-  functors::visit(f, [&](auto functor) {
+[[gnu::flatten]] void binary_block(const Binary& f, const T* a, const T* b, T* y, std::int64_t n) {
+  dispatch_functor(f, [&](auto functor) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) y[i] = functor(a[i], b[i]);
   });
 }
 
 template <class T>
-[[gnu::flatten]] void compare_block(Compare f, const T* a, const T* b, bool* y, std::int64_t n) {
-  functors::visit(f, [&](auto functor) {
+[[gnu::flatten]] void compare_block(const Compare& f, const T* a, const T* b, bool* y, std::int64_t n) {
+  dispatch_functor(f, [&](auto functor) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) y[i] = functor(a[i], b[i]);
   });
 }
 
-bool calls_functions(Unary f) {
-  using enum Unary;
-  return f == exp || f == log || f == sin || f == cos || f == tanh || f == sigmoid || f == gelu || f == gelu_tanh || f == silu;
+template <class Functions>
+std::int64_t grain_of(const Functions& f) {
+  return dispatch_functor(f, [](const auto& functor) { return functor.transcendental ? function_grain : stream_grain; });
 }
 
 /// A number does not move.
@@ -180,55 +121,55 @@ bool needs_double(const Operand& a, const Operand& b) {
 
 }  // namespace
 
-void unary(Cpu, Unary f, const View& x, const View& y, UnaryParams params) {
+void unary(Cpu, const Unary& f, const View& x, const View& y) {
   const auto loop = make_loop<2>(y.shape, {&y.strides, &x.strides});
   const auto run = [&]<class S>() {
     using C = compute_t<S>;
-    parallel(loop.count, calls_functions(f) ? function_grain : stream_grain, [&](std::int64_t begin, std::int64_t end) {
+    parallel(loop.count, grain_of(f), [&](std::int64_t begin, std::int64_t end) {
       alignas(64) C in[chunk];
       alignas(64) C result[chunk];
       walk(loop, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
         S* to = y.as<S>() + at[0];
         C* out = target(to, loop.inner_stride(0), n, result);
-        unary_block<C>(f, params, load(x.as<const S>() + at[1], loop.inner_stride(1), n, in), out, n);
+        unary_block<C>(f, load(x.as<const S>() + at[1], loop.inner_stride(1), n, in), out, n);
         store(out, to, loop.inner_stride(0), n);
       });
     });
   };
-  if (functors::takes_integers(f)) dispatch_numbers(y.dtype, "unary", run);
+  if (takes_integers(f)) dispatch_numbers(y.dtype, "unary", run);
   else dispatch_floats(y.dtype, "unary", run);
 }
 
-void unary_grad(Cpu, Unary f, const View& g, const View& x, const View& y, const View& dx, UnaryParams params) {
+void unary_grad(Cpu, const Unary& f, const View& g, const View& x, const View& y, const View& dx) {
   const auto loop = make_loop<4>(dx.shape, {&dx.strides, &g.strides, &x.strides, &y.strides});
   dispatch_floats(dx.dtype, "unary_grad", [&]<class S>() {
     using C = compute_t<S>;
-    parallel(loop.count, calls_functions(f) ? function_grain : stream_grain, [&](std::int64_t begin, std::int64_t end) {
+    parallel(loop.count, grain_of(f), [&](std::int64_t begin, std::int64_t end) {
       alignas(64) C buffers[3][chunk];
       alignas(64) C result[chunk];
       walk(loop, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
         const auto in = [&](const View& view, int k) { return load(view.as<const S>() + at[k], loop.inner_stride(k), n, buffers[k - 1]); };
         S* to = dx.as<S>() + at[0];
         C* out = target(to, loop.inner_stride(0), n, result);
-        unary_grad_block<C>(f, params, in(g, 1), in(x, 2), in(y, 3), out, n);
+        unary_grad_block<C>(f, in(g, 1), in(x, 2), in(y, 3), out, n);
         store(out, to, loop.inner_stride(0), n);
       });
     });
   });
 }
 
-void binary(Cpu, Binary f, const Operand& a, const Operand& b, const View& y) {
+void binary(Cpu, const Binary& f, const Operand& a, const Operand& b, const View& y) {
   // x^2 is by far the most frequent power; the product is exact to rounding, as pow is.
-  const bool squares = f == Binary::pow && b.is_number && b.number == 2;
+  const bool squares = std::holds_alternative<functors::Pow>(f) && b.is_number && b.number == 2;
+  const Binary function = squares ? functors::Mul{} : f;
   dispatch_numbers(y.dtype, "binary", [&]<class S>() {
     using C = compute_t<S>;
-    const std::int64_t grain = f == Binary::pow ? function_grain : stream_grain;
-    binary_walk<C, S, S>(a, squares ? a : b, y, grain,
-                         [&](const C* p, const C* q, C* out, std::int64_t n) { binary_block<C>(squares ? Binary::mul : f, p, q, out, n); });
+    binary_walk<C, S, S>(a, squares ? a : b, y, grain_of(function),
+                         [&](const C* p, const C* q, C* out, std::int64_t n) { binary_block<C>(function, p, q, out, n); });
   });
 }
 
-void compare(Cpu, Compare f, const Operand& a, const Operand& b, const View& y) {
+void compare(Cpu, const Compare& f, const Operand& a, const Operand& b, const View& y) {
   dispatch_all(dtype_of_views(a, b), [&]<class S>() {
     using C = std::conditional_t<std::is_same_v<S, bool>, std::uint8_t, compute_t<S>>;
     const auto block = [&](const auto* p, const auto* q, bool* out, std::int64_t n) { compare_block(f, p, q, out, n); };

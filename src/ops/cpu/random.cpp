@@ -5,7 +5,7 @@
 
 #include "ops/cpu/loops.h"
 #include "ops/cpu/radix_sort.h"
-#include "ops/cpu/vector_math.h"
+#include "ops/kernels/vector_math.h"
 
 namespace tern::kernels {
 

@@ -2,118 +2,144 @@
 #include <cmath>
 #include <type_traits>
 
-#include "ops/kernels/pointwise.h"
+#include "ops/kernels/math.h"
 #include "tensor/half.h"
 
 namespace tern::functors {
 
-/// Note [Functors]: a pointwise function is written once, for one element, and serves both devices. `operator()` is the function;
-/// `grad(x, y)` its derivative, given x and y = f(x). T is the type of the arithmetic: float, double or an integer.
-/// The CPU backend may have a vectorised form beside it (ops/cpu/pointwise.cpp) and is tested against this one.
-
-template <class T> TERN_HOST_DEVICE T sigmoid_of(T x) { return T(1) / (T(1) + std::exp(-x)); }
+/// Note [Functors]: a pointwise function is written once, for one element, and serves both devices. T is the type of the arithmetic:
+/// float, double or an integer. A function's parameters are its functor's members.
+///
+/// A unary functor has `operator()`, the function; `grad(x, y)`, its derivative, given x and y = f(x); and two traits:
+///   integral        integers have a meaning as operands too (a functor without it is compiled for floats alone);
+///   transcendental  an element costs tens of instructions, so that a second thread on the CPU pays sooner.
+/// A binary functor has `operator()` and the trait transcendental; all take integers. What calls exp, log and their kind takes them
+/// from ops/kernels/math.h, which has a form that vectorises. Lists of all functions are Unary, Binary and Compare in
+/// ops/kernels/pointwise.h.
 
 struct Neg {
+  static constexpr bool integral = true, transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T x) const { return T(-x); }
   template <class T> TERN_HOST_DEVICE T grad(T, T) const { return T(-1); }
 };
 struct Abs {
+  static constexpr bool integral = true, transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T x) const { return x < T(0) ? T(-x) : x; }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return x > T(0) ? T(1) : x < T(0) ? T(-1) : x * T(0); }
 };
 struct Sign {
+  static constexpr bool integral = true, transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T x) const { return x > T(0) ? T(1) : x < T(0) ? T(-1) : T(x * T(0)); }
   template <class T> TERN_HOST_DEVICE T grad(T, T) const { return T(0); }
 };
 struct Exp {
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::exp(x); }
+  static constexpr bool integral = false, transcendental = true;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return math::exp(x); }
   template <class T> TERN_HOST_DEVICE T grad(T, T y) const { return y; }
 };
 struct Log {
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::log(x); }
+  static constexpr bool integral = false, transcendental = true;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return math::log(x); }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return T(1) / x; }
 };
 struct Sqrt {
+  static constexpr bool integral = false, transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::sqrt(x); }
   template <class T> TERN_HOST_DEVICE T grad(T, T y) const { return T(0.5) / y; }
 };
 struct Rsqrt {
+  static constexpr bool integral = false, transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T x) const { return T(1) / std::sqrt(x); }
   template <class T> TERN_HOST_DEVICE T grad(T, T y) const { return T(-0.5) * y * y * y; }
 };
 struct Reciprocal {
+  static constexpr bool integral = false, transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T x) const { return T(1) / x; }
   template <class T> TERN_HOST_DEVICE T grad(T, T y) const { return -y * y; }
 };
 struct Square {
+  static constexpr bool integral = true, transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T x) const { return T(x * x); }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return T(2) * x; }
 };
 struct Sin {
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::sin(x); }
-  template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return std::cos(x); }
+  static constexpr bool integral = false, transcendental = true;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return math::sin(x); }
+  template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return math::cos(x); }
 };
 struct Cos {
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::cos(x); }
-  template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return -std::sin(x); }
+  static constexpr bool integral = false, transcendental = true;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return math::cos(x); }
+  template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return -math::sin(x); }
 };
 struct Tanh {
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::tanh(x); }
+  static constexpr bool integral = false, transcendental = true;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return math::tanh(x); }
   template <class T> TERN_HOST_DEVICE T grad(T, T y) const { return T(1) - y * y; }
 };
 struct Erf {
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::erf(x); }
-  template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return T(1.12837916709551257390) * std::exp(-x * x); }
+  static constexpr bool integral = false, transcendental = true;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return math::erf(x); }
+  template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return T(1.12837916709551257390) * math::exp(-x * x); }
 };
 struct Sigmoid {
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return sigmoid_of(x); }
+  static constexpr bool integral = false, transcendental = true;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return math::sigmoid(x); }
   template <class T> TERN_HOST_DEVICE T grad(T, T y) const { return y * (T(1) - y); }
 };
 struct Relu {
+  static constexpr bool integral = true, transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T x) const { return x < T(0) ? T(0) : x; }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return x > T(0) ? T(1) : T(0); }
 };
 /// x * Phi(x), Hendrycks & Gimpel 2016.
 struct Gelu {
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return T(0.5) * x * (T(1) + std::erf(x * T(0.70710678118654752440))); }
+  static constexpr bool integral = false, transcendental = true;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return x * math::normal_cdf(x); }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const {
-    const T cdf = T(0.5) * (T(1) + std::erf(x * T(0.70710678118654752440)));
-    return cdf + x * T(0.39894228040143267794) * std::exp(T(-0.5) * x * x);
+    return math::normal_cdf(x) + x * T(0.39894228040143267794) * math::exp(T(-0.5) * x * x);
   }
 };
 /// 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
 struct GeluTanh {
+  static constexpr bool integral = false, transcendental = true;
   template <class T> TERN_HOST_DEVICE static T inner(T x) { return T(0.79788456080286535588) * (x + T(0.044715) * x * x * x); }
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return T(0.5) * x * (T(1) + std::tanh(inner(x))); }
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return T(0.5) * x * (T(1) + math::tanh(inner(x))); }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const {
-    const T t = std::tanh(inner(x));
+    const T t = math::tanh(inner(x));
     return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * T(0.79788456080286535588) * (T(1) + T(3 * 0.044715) * x * x);
   }
 };
 struct Silu {
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return x * sigmoid_of(x); }
+  static constexpr bool integral = false, transcendental = true;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return x * math::sigmoid(x); }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const {
-    const T s = sigmoid_of(x);
+    const T s = math::sigmoid(x);
     return s * (T(1) + x * (T(1) - s));
   }
 };
 /// NaN passes; the derivative is 1 inside and on the bounds.
 struct Clamp {
+  static constexpr bool integral = true, transcendental = false;
   double low, high;
   template <class T> TERN_HOST_DEVICE T operator()(T x) const { return double(x) < low ? T(low) : double(x) > high ? T(high) : x; }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return double(x) >= low && double(x) <= high ? T(1) : T(0); }
 };
 
 struct Add {
+  static constexpr bool transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(a + b); }
 };
 struct Sub {
+  static constexpr bool transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(a - b); }
 };
 struct Mul {
+  static constexpr bool transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(a * b); }
 };
 struct Div {
+  static constexpr bool transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const {
     // Integers: by zero gives 0, and by -1 is a negation that may wrap, where the processor would trap on the smallest number.
     if constexpr (std::is_integral_v<T>)
@@ -122,6 +148,7 @@ struct Div {
   }
 };
 struct Pow {
+  static constexpr bool transcendental = true;
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const {
     if constexpr (std::is_integral_v<T>) {
       if (b < T(0)) return a == T(1) ? T(1) : a == T(-1) ? (b % 2 == 0 ? T(1) : T(-1)) : T(0);
@@ -133,9 +160,11 @@ struct Pow {
   }
 };
 struct Minimum {
+  static constexpr bool transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return a != a || a < b ? a : b; }
 };
 struct Maximum {
+  static constexpr bool transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return a != a || a > b ? a : b; }
 };
 
@@ -157,63 +186,5 @@ struct Gt {
 struct Ge {
   template <class T> TERN_HOST_DEVICE bool operator()(T a, T b) const { return a >= b; }
 };
-
-/// Calls visit with the functor that an enumerator names: the one place where the two meet.
-template <class F>
-decltype(auto) visit(kernels::Unary f, kernels::UnaryParams params, F&& visitor) {
-  using enum kernels::Unary;
-  switch (f) {
-    case neg: return visitor(Neg{});
-    case abs: return visitor(Abs{});
-    case sign: return visitor(Sign{});
-    case exp: return visitor(Exp{});
-    case log: return visitor(Log{});
-    case sqrt: return visitor(Sqrt{});
-    case rsqrt: return visitor(Rsqrt{});
-    case reciprocal: return visitor(Reciprocal{});
-    case square: return visitor(Square{});
-    case sin: return visitor(Sin{});
-    case cos: return visitor(Cos{});
-    case tanh: return visitor(Tanh{});
-    case erf: return visitor(Erf{});
-    case sigmoid: return visitor(Sigmoid{});
-    case relu: return visitor(Relu{});
-    case gelu: return visitor(Gelu{});
-    case gelu_tanh: return visitor(GeluTanh{});
-    case silu: return visitor(Silu{});
-    default: return visitor(Clamp{params.low, params.high});
-  }
-}
-template <class F>
-decltype(auto) visit(kernels::Binary f, F&& visitor) {
-  using enum kernels::Binary;
-  switch (f) {
-    case add: return visitor(Add{});
-    case sub: return visitor(Sub{});
-    case mul: return visitor(Mul{});
-    case div: return visitor(Div{});
-    case pow: return visitor(Pow{});
-    case minimum: return visitor(Minimum{});
-    default: return visitor(Maximum{});
-  }
-}
-template <class F>
-decltype(auto) visit(kernels::Compare f, F&& visitor) {
-  using enum kernels::Compare;
-  switch (f) {
-    case eq: return visitor(Eq{});
-    case ne: return visitor(Ne{});
-    case lt: return visitor(Lt{});
-    case le: return visitor(Le{});
-    case gt: return visitor(Gt{});
-    default: return visitor(Ge{});
-  }
-}
-
-/// The unary functions that take integers as well as floats.
-constexpr bool takes_integers(kernels::Unary f) {
-  using enum kernels::Unary;
-  return f == neg || f == abs || f == sign || f == square || f == relu || f == clamp;
-}
 
 }  // namespace tern::functors

@@ -31,7 +31,7 @@ void plain_linear(Tag device, const View& x, const View& weight, const View& bia
   View row = bias;
   row.shape = y.shape;
   row.strides = {0, bias.strides[0]};
-  binary(device, Binary::add, y, row, y);
+  binary(device, functors::Add{}, y, row, y);
 }
 
 /// before (M, N) = linear(x, weight, bias), y (M, N) = gelu_tanh(before); as linear asks, both results contiguous.

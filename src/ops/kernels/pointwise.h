@@ -1,38 +1,32 @@
 #pragma once
+#include <variant>
+
+#include "ops/kernels/functors.h"
 #include "tensor/view.h"
 
 namespace tern::kernels {
 
-/// Functions of one element, in the order of the functors in functors.h.
-enum class Unary : std::uint8_t {
-  neg,
-  abs,
-  sign,
-  exp,
-  log,
-  sqrt,
-  rsqrt,
-  reciprocal,
-  square,
-  sin,
-  cos,
-  tanh,
-  erf,
-  sigmoid,
-  relu,
-  gelu,
-  gelu_tanh,
-  silu,
-  clamp
-};
-/// Functions of two elements. The first group gives the operands' dtype, the second gives bool.
-enum class Binary : std::uint8_t { add, sub, mul, div, pow, minimum, maximum };
-enum class Compare : std::uint8_t { eq, ne, lt, le, gt, ge };
+/// The functions of one element, of two that give their dtype, and of two that give bool; each with its parameters, if it has any. A
+/// functor that is not in a list does not convert to it: an op that forgets its line here does not compile.
+using Unary = std::variant<functors::Neg, functors::Abs, functors::Sign, functors::Exp, functors::Log, functors::Sqrt, functors::Rsqrt,
+                           functors::Reciprocal, functors::Square, functors::Sin, functors::Cos, functors::Tanh, functors::Erf,
+                           functors::Sigmoid, functors::Relu, functors::Gelu, functors::GeluTanh, functors::Silu, functors::Clamp>;
+using Binary =
+    std::variant<functors::Add, functors::Sub, functors::Mul, functors::Div, functors::Pow, functors::Minimum, functors::Maximum>;
+using Compare = std::variant<functors::Eq, functors::Ne, functors::Lt, functors::Le, functors::Gt, functors::Ge>;
 
-/// The bounds of clamp; other functions ignore them.
-struct UnaryParams {
-  double low = 0, high = 0;
-};
+/// Calls f with the functor that a Unary, Binary or Compare holds. Comparisons in a row and not std::visit, whose table of pointers
+/// would keep f from being inlined.
+template <std::size_t i = 0, class... Functors, class F>
+decltype(auto) dispatch_functor(const std::variant<Functors...>& function, F&& f) {
+  if constexpr (i + 1 < sizeof...(Functors))
+    if (function.index() != i) return dispatch_functor<i + 1>(function, f);
+  return f(*std::get_if<i>(&function));
+}
+
+inline bool takes_integers(const Unary& function) {
+  return dispatch_functor(function, [](const auto& f) { return f.integral; });
+}
 
 /// An operand of a pointwise kernel: a view, or one number for all elements.
 struct Operand {
@@ -44,23 +38,23 @@ struct Operand {
   Operand(double number_) : number(number_), is_number(true) {}
 };
 
-/// y = f(x); same shape and dtype, any strides. Floating dtypes; neg, abs, sign, square, relu and clamp also take integers.
-void unary(Cpu, Unary f, const View& x, const View& y, UnaryParams params);
-void unary(Cuda, Unary f, const View& x, const View& y, UnaryParams params);
+/// y = f(x); same shape and dtype, any strides. Floating dtypes, and integers where takes_integers(f).
+void unary(Cpu, const Unary& f, const View& x, const View& y);
+void unary(Cuda, const Unary& f, const View& x, const View& y);
 
 /// dx = g * f'(x), given y = f(x) as well; floating, one dtype and shape, any strides.
-void unary_grad(Cpu, Unary f, const View& g, const View& x, const View& y, const View& dx, UnaryParams params);
-void unary_grad(Cuda, Unary f, const View& g, const View& x, const View& y, const View& dx, UnaryParams params);
+void unary_grad(Cpu, const Unary& f, const View& g, const View& x, const View& y, const View& dx);
+void unary_grad(Cuda, const Unary& f, const View& g, const View& x, const View& y, const View& dx);
 
 /// y = f(a, b), Note [Operands]: views have y's shape (broadcast dimensions have stride 0) and dtype, and any strides; at
 /// most one operand is a number. Numeric dtypes; y may be one of the views themselves. Integer div truncates as C++ does
 /// (by zero: 0); integer pow multiplies. minimum and maximum give NaN where an operand is NaN.
-void binary(Cpu, Binary f, const Operand& a, const Operand& b, const View& y);
-void binary(Cuda, Binary f, const Operand& a, const Operand& b, const View& y);
+void binary(Cpu, const Binary& f, const Operand& a, const Operand& b, const View& y);
+void binary(Cuda, const Binary& f, const Operand& a, const Operand& b, const View& y);
 
 /// As binary, for comparisons: the views share a dtype (any), y is bool.
-void compare(Cpu, Compare f, const Operand& a, const Operand& b, const View& y);
-void compare(Cuda, Compare f, const Operand& a, const Operand& b, const View& y);
+void compare(Cpu, const Compare& f, const Operand& a, const Operand& b, const View& y);
+void compare(Cuda, const Compare& f, const Operand& a, const Operand& b, const View& y);
 
 /// y = condition ? a : b; condition is bool; both operands may be numbers.
 void where(Cpu, const View& condition, const Operand& a, const Operand& b, const View& y);

@@ -53,6 +53,15 @@ namespace tern::vector_math {
   return x == 0.0f ? -infinity : defined;
 }
 
+/// log(1 + x).
+[[gnu::always_inline]] inline float log1p(float x) {
+  // What 1 + x rounds off, divided by it, is the first term of the logarithm's error.
+  constexpr float infinity = std::bit_cast<float>(0x7f800000u);
+  const float sum = 1.0f + x, y = log(sum), corrected = y + (x - (sum - 1.0f)) / sum;
+  const float positive = sum > 0.0f ? corrected : y;
+  return sum < infinity ? positive : y;
+}
+
 [[gnu::always_inline]] inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
 [[gnu::always_inline]] inline float tanh(float x) {
