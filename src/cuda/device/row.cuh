@@ -91,24 +91,12 @@ struct RowPartition {
   TERN_HOST_DEVICE unsigned block() const { return threads * rows; }
 };
 
-/// Shared memory of an all-reduce: a value of each warp of the row, in two slots used by turns, since some warps may be at the next
-/// exchange while others still read this one. In a cluster the values come over DSMEM. Where several groups of warps share a block, the
-/// mbarrier of each counts its warps.
-template <class V>
-struct RowExchange {
-  static constexpr unsigned max_warps = 16;  ///< of a block
-  DsmemExchange<V, max_warps> warps;
-  MBarrier arrived[max_warps / 2];
-};
-
-/// The group of threads that share a row, as one of them sees it. whole_block: a group of more than a warp has its block for itself. V: the
-/// values that its warps exchange.
-template <bool whole_block, class V = float2>
-class RowGroup {
+/// A thread's place in the group that shares its row. whole_block: a group of more than a warp has its block for itself.
+template <bool whole_block>
+class RowThread {
  public:
-  /// The exchange lies in shared memory.
-  __device__ RowGroup(const RowPartition& partition, RowExchange<V>& exchange)
-      : exchange_(exchange), threads_(partition.threads), rows_(partition.rows), cluster_(partition.cluster) {
+  __device__ explicit RowThread(const RowPartition& partition)
+      : threads_(partition.threads), rows_(partition.rows), cluster_(partition.cluster) {
     if (in_a_warp()) {
       index_ = threadIdx.x >> (31 - __clz(threads_));
       thread_ = threadIdx.x & (threads_ - 1);
@@ -118,6 +106,53 @@ class RowGroup {
       thread_ = rank() * threads_ + thread_of_block();
       size_ = cluster_ * threads_;
     }
+  }
+
+  __device__ bool in_a_warp() const { return threads_ <= 32; }
+  __device__ unsigned lanes() const { return min(threads_, 32u); }                      ///< of the group in this warp
+  __device__ unsigned cluster() const { return blockIdx.x >> (31 - __clz(cluster_)); }  ///< the number of the cluster, or block
+  __device__ unsigned rank() const { return blockIdx.x & (cluster_ - 1); }              ///< the block's number in its cluster
+  __device__ unsigned index() const { return index_; }                                  ///< the group's number in its block
+  __device__ unsigned thread() const { return thread_; }                                ///< this thread's number in the group
+  __device__ unsigned size() const { return size_; }                                    ///< threads of the group
+
+  /// The row of this group, or the first of them, where row i belongs to group i of the grid.
+  __device__ std::int64_t first_row() const { return std::int64_t(cluster()) * rows_ + index_; }
+
+  /// This thread's vectors of a row whose first element is `element` elements behind a multiple of 16 bytes.
+  template <RowAccess access, int width>
+  __device__ RowColumns columns(std::int64_t element) const {
+    return {static_cast<int>(thread_) * width - row_skew<access, width>(element), static_cast<int>(size_) * width};
+  }
+
+ protected:
+  /// The number among the group's threads in this block, for groups of more than a warp.
+  __device__ unsigned thread_of_block() const { return whole_block ? threadIdx.x : threadIdx.x - index_ * threads_; }
+
+  unsigned threads_, rows_, cluster_, index_, thread_, size_;
+};
+
+/// Shared memory of an all-reduce: a value of each warp of the row, in two slots used by turns, since some warps may be at the next exchange
+/// while others still read this one. In a cluster the values come over DSMEM. Where several groups of warps share a block, the mbarrier of
+/// each counts its warps.
+template <class V>
+struct RowExchange {
+  static constexpr unsigned max_warps = 16;  ///< of a block
+  DsmemExchange<V, max_warps> warps;
+  MBarrier arrived[max_warps / 2];
+};
+
+/// The group of threads that share a row, as one of them sees it, with its all-reduce. V: the values that its warps exchange.
+template <bool whole_block, class V = float2>
+class RowGroup : public RowThread<whole_block> {
+  using Thread = RowThread<whole_block>;
+  using Thread::cluster_, Thread::index_, Thread::thread_of_block, Thread::threads_;
+
+ public:
+  using Thread::in_a_warp;
+
+  /// The exchange lies in shared memory.
+  __device__ RowGroup(const RowPartition& partition, RowExchange<V>& exchange) : Thread(partition), exchange_(exchange) {
 #if __CUDA_ARCH__ >= 900
     if (cluster_ > 1) {
       exchange.warps.init();
@@ -135,23 +170,6 @@ class RowGroup {
     if (cluster_ > 1) cluster_wait();
 #endif
   }
-
-  __device__ bool in_a_warp() const { return threads_ <= 32; }
-  __device__ unsigned lanes() const { return min(threads_, 32u); }                      ///< of the group in this warp
-  __device__ unsigned cluster() const { return blockIdx.x >> (31 - __clz(cluster_)); }  ///< the number of the cluster, or block
-  __device__ unsigned index() const { return index_; }                                  ///< the group's number in its block
-  __device__ unsigned rank() const { return blockIdx.x & (cluster_ - 1); }              ///< the block's number in its cluster
-  __device__ unsigned thread() const { return thread_; }                                ///< this thread's number in the group
-  __device__ unsigned size() const { return size_; }
-
-  /// This thread's vectors of a row whose first element is `element` elements behind a multiple of 16 bytes.
-  template <RowAccess access, int width>
-  __device__ RowColumns columns(std::int64_t element) const {
-    return {static_cast<int>(thread()) * width - row_skew<access, width>(element), static_cast<int>(size()) * width};
-  }
-
-  /// The row of this group, or the first of them, where row i belongs to group i of the grid.
-  __device__ std::int64_t first_row() const { return std::int64_t(cluster()) * rows_ + index_; }
 
   struct WarpValues {
     const V* values;
@@ -190,9 +208,6 @@ class RowGroup {
   }
 
  private:
-  /// The number among the group's threads in this block, for groups of more than a warp.
-  __device__ unsigned thread_of_block() const { return whole_block ? threadIdx.x : threadIdx.x - index_ * threads_; }
-
   /// Over groups of `most` lanes, of which `lanes` are of the row: unlike lanes_all_reduce, without a loop that the warp's rows would wait
   /// in.
   template <unsigned most>
@@ -206,7 +221,7 @@ class RowGroup {
   }
 
   RowExchange<V>& exchange_;
-  unsigned threads_, rows_, cluster_, index_, thread_, size_, turn_ = 0;
+  unsigned turn_ = 0;
 };
 
 }  // namespace tern::gpu
