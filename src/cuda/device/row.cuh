@@ -132,9 +132,9 @@ class RowThread {
   unsigned threads_, rows_, cluster_, index_, thread_, size_;
 };
 
-/// Shared memory of an all-reduce: a value of each warp of the row, in two slots used by turns, since some warps may be at the next exchange
-/// while others still read this one. In a cluster the values come over DSMEM. Where several groups of warps share a block, the mbarrier of
-/// each counts its warps.
+/// Shared memory of an all-reduce: a value of each warp of the row, in two slots used by turns, since some warps may be at the next
+/// exchange while others still read this one. In a cluster the values come over DSMEM. Where several groups of warps share a block, the
+/// mbarrier of each counts its warps.
 template <class V>
 struct RowExchange {
   static constexpr unsigned max_warps = 16;  ///< of a block
