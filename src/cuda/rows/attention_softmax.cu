@@ -1,14 +1,23 @@
 #include "cuda/device/indexer.cuh"
-#include "cuda/device/vec16.cuh"
+#include "cuda/device/math.cuh"
 #include "cuda/reduce/reduce_ops.cuh"
 #include "cuda/rows/attention_softmax.cuh"
-#include "cuda/runtime/dispatch.h"
-#include "cuda/runtime/launch.h"
 #include "ops/kernels/attention_softmax.h"
 #include "tensor/dispatch.h"
 
-// Softmax with the masks of attention. Columns behind the causal limit are not read. Note [Padding and the cache]: scores pass by the
-// first-level cache, so that the padding of a batch, which all of its rows read, stays there.
+// The softmax kernels: softmax of attention scores, with causal, prefix and padding masks. Columns behind the causal limit are not read.
+// (Softmax along any dimension, without a mask, is a composition of ops in ops/normalize.cpp.)
+//
+//   row in registers, or in shared memory      two passes over a row that fits in neither
+//     read x, mask            (threads)          online softmax: max and sum(exp(x - max)) in one pass
+//     m = max(x)              (warp)             block-reduce both
+//     e = exp(x - m)          (thread)           read x again, write exp(x - m) / sum
+//     l = sum(e)              (warp)
+//     (m, l) of all warps     (one exchange)
+//     write e * exp(m - m_row) / l_row
+//
+// Note [Padding and the cache]: scores pass by the first-level cache, so that the padding of a batch, which all of its rows read, stays
+// there.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -17,9 +26,9 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// What a row sees: the columns before a limit whose padding is not hidden.
+/// The columns that a row sees: those before a limit whose padding does not hide them.
 template <class C>
-struct Sight {
+struct VisibleRange {
   const C* padding = nullptr;  ///< null: nothing is added
   std::int64_t limit = 0;
 
@@ -29,9 +38,9 @@ struct Sight {
 /// Out of line: 64-bit division is long, and rarely needed.
 __device__ __noinline__ std::int64_t divide_slowly(std::int64_t n, std::int64_t divisor) { return n / divisor; }
 
-/// The rows of the scores, and SoftmaxMask.
+/// The rows of scores (B, ..., T, S), and SoftmaxMask.
 template <class C>
-struct Rows {
+struct ScoreRows {
   std::int64_t count, columns, queries, rows_per_batch;
   const C* padding;
   const std::int64_t* prefix;
@@ -43,8 +52,8 @@ struct Rows {
     return many ? divide_slowly(row, divisor) : by.divide(static_cast<std::uint32_t>(row));
   }
 
-  __device__ Sight<C> sight(std::int64_t row) const {
-    Sight<C> result{nullptr, columns};
+  __device__ VisibleRange<C> visible(std::int64_t row) const {
+    VisibleRange<C> result{nullptr, columns};
     if (!padding && !causal) return result;
     const std::int64_t batch = divide(row, by_batch, rows_per_batch);
     if (padding) result.padding = padding + batch * columns;
@@ -57,50 +66,36 @@ struct Rows {
   }
 };
 
-/// 2^x within 2 units in the last place; denormal results are 0.
-__device__ __forceinline__ float exp2_of(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
 /// Note [Exponentials]: exp(x - m) for the largest score m is 2^(ax - am) with a = log2(e): one multiplication and addition and one
 /// special function. am is rounded, but alike for all scores, so what that does to them cancels in the division by their sum. Where
 /// |m| is so large that it might overflow instead, scores are equal or so far apart that only the largest count, and a = 1/2 does:
 /// then am is exact.
-struct Exponent {
+struct ShiftedExp {
   float a, am;
 
   /// Where m is -inf nothing is seen, and the exponentials are 0 whatever is subtracted.
-  __device__ explicit Exponent(float m) : a(fabsf(m) < 0x1p30f || m == -infinity ? 1.44269504f : 0.5f), am(m == -infinity ? 0 : a * m) {}
+  __device__ explicit ShiftedExp(float m) : a(fabsf(m) < 0x1p30f || m == -infinity ? log2_e : 0.5f), am(m == -infinity ? 0 : a * m) {}
 
-  __device__ float operator()(float x) const { return exp2_of(fmaf(x, a, -am)); }
-  /// What turns exponentials relative to this maximum into those relative to a larger one.
-  __device__ float factor_for(const Exponent& larger) const { return a == larger.a ? exp2_of(am - larger.am) : 0.f; }
+  __device__ float operator()(float x) const { return exp2_approx(fmaf(x, a, -am)); }
+  /// The factor by which exponentials relative to this maximum become those relative to a larger one.
+  __device__ float factor_for(const ShiftedExp& larger) const { return a == larger.a ? exp2_approx(am - larger.am) : 0.f; }
 };
 
-constexpr int elements_in_shared = 64;
-
-/// A maximum to subtract: where it is -inf, nothing is seen, and the exponentials are 0 whatever is subtracted.
-template <class C>
-__device__ __forceinline__ C shift_for(C maximum) {
-  return maximum == -std::numeric_limits<C>::infinity() ? C(0) : maximum;
-}
-
-/// A row in which a NaN is seen; this thread writes every `stride`th column from `first` on. Out of line, since it is rare.
-template <class T, class C>
-__device__ __noinline__ void write_nan(T* y, const Rows<C>& rows, std::int64_t row, std::int64_t first, std::int64_t stride) {
-  const Sight<C> sees = rows.sight(row);
-  for (std::int64_t c = first; c < rows.columns; c += stride)
-    y[row * rows.columns + c] = convert<T>(sees(c) ? std::numeric_limits<C>::quiet_NaN() : C(0));
+/// A row in which a NaN is seen: this thread's columns of it, in vectors of `width`. Out of line, since it is rare.
+template <int width, class T, class C>
+__device__ __noinline__ void write_nan(T* y, const ScoreRows<C>& rows, std::int64_t row, RowColumns own) {
+  const VisibleRange<C> visible = rows.visible(row);
+  for (std::int64_t vector = own.first; vector < rows.columns; vector += own.stride)
+    for (std::int64_t c = max(vector, std::int64_t(0)); c < min(vector + width, rows.columns); ++c)
+      y[row * rows.columns + c] = convert<T>(visible(c) ? std::numeric_limits<C>::quiet_NaN() : C(0));
 }
 
 /// A thread's scores of a row, -inf where they are hidden.
-template <bool aligned, class T, int width, int vectors>
-__device__ __forceinline__ void make_scores(const Word<T, width> (&words)[vectors], const Sight<float>& sees, int columns, Place& place,
-                                            float (&scores)[vectors][width]) {
-  const int limit = static_cast<int>(sees.limit);
-  if (sees.padding) {
+template <RowAccess access, class T, int width, int vectors>
+__device__ __forceinline__ void mask_scores(const Packed<T, width> (&packed)[vectors], const VisibleRange<float>& visible, int columns,
+                                            RowColumns& own, float (&scores)[vectors][width]) {
+  const int limit = static_cast<int>(visible.limit);
+  if (visible.padding) {
     // Loads of 16 numbers at a time: enough to wait once for several, and few enough for the registers.
     constexpr int group = 16 / width < vectors ? 16 / width : vectors;
 #pragma unroll
@@ -108,19 +103,19 @@ __device__ __forceinline__ void make_scores(const Word<T, width> (&words)[vector
       Vector<float, width> padding[group] = {};
 #pragma unroll
       for (int i = 0; i < group; ++i) {
-        const int c = place.column(begin + i);
-        if constexpr (aligned) {
-          if (c < limit) padding[i] = read_vector<width>(sees.padding + c);
+        const int c = own[begin + i];
+        if constexpr (access == RowAccess::aligned) {
+          if (c < limit) padding[i] = read_vector<width>(visible.padding + c);
         } else {
 #pragma unroll
           for (int k = 0; k < width; ++k)
-            if (is_within(c + k, limit)) padding[i].values[k] = sees.padding[c + k];
+            if (is_within(c + k, limit)) padding[i].values[k] = visible.padding[c + k];
         }
       }
 #pragma unroll
       for (int i = 0; i < group; ++i) {
         float values[width];
-        unpack<T, width>(words[begin + i], values);
+        unpack<T>(packed[begin + i], values);
 #pragma unroll
         for (int k = 0; k < width; ++k)
           scores[begin + i][k] = padding[i].values[k] > hidden_padding ? values[k] + padding[i].values[k] : -infinity;
@@ -128,62 +123,71 @@ __device__ __forceinline__ void make_scores(const Word<T, width> (&words)[vector
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < vectors; ++i) unpack<T, width>(words[i], scores[i]);
+    for (int i = 0; i < vectors; ++i) unpack<T>(packed[i], scores[i]);
   }
-  if (width > 1 && (!aligned || limit < columns)) {
-    place.forget_columns();
+  if (width > 1 && (access != RowAccess::aligned || limit < columns)) {
+    launder(own.first);
 #pragma unroll
     for (int i = 0; i < vectors; ++i)
 #pragma unroll
       for (int k = 0; k < width; ++k)
-        if (!is_within(place.column(i) + k, limit)) scores[i][k] = -infinity;
+        if (!is_within(own[i] + k, limit)) scores[i][k] = -infinity;
   }
 }
 
-/// What makes probabilities of the exponentials of this warp, which are relative to its own largest score `top` and have the sum
-/// `total`. So one exchange tells the row's maximum and its sum.
-__device__ __forceinline__ float scale_of(float top, const Exponent& exponential, float total, Parts<float2>& parts, Team team) {
-  if (team.in_a_warp()) return total == 0 ? 0.f : 1 / total;
-  const unsigned count = exchange(parts, float2{top, total}, team), lane = threadIdx.x % 32;
+/// All-reduce of (max, sum of exponentials) by one exchange: the factor that makes probabilities of this warp's exponentials, which are
+/// relative to its own largest score `top` and have the sum `total`.
+__device__ __forceinline__ float normalizer(float top, const ShiftedExp& exponential, float total, RowGroup<true>& group) {
+  if (group.in_a_warp()) return total == 0 ? 0.f : 1 / total;
+  group.wait_for_cluster();
+  const auto [warps, count] = group.all_gather({top, total});
+  const unsigned lane = threadIdx.x % 32;
   float row_top = -infinity, row_total = 0;
-  for (unsigned i = lane; i < count; i += 32) row_top = fmaxf(row_top, parts.values[i].x);
-  const Exponent of_row(max_of_lanes(row_top, 32));
+  for (unsigned i = lane; i < count; i += 32) row_top = fmaxf(row_top, warps[i].x);
+  const ShiftedExp of_row(warp_all_reduce<MaxOp>(row_top));
   for (unsigned i = lane; i < count; i += 32)
-    if (const auto [part_top, part] = parts.values[i]; part != 0) row_total += part * Exponent(part_top).factor_for(of_row);
-  row_total = sum_of_lanes(row_total, 32);
+    if (const auto [warp_top, warp_total] = warps[i]; warp_total != 0) row_total += warp_total * ShiftedExp(warp_top).factor_for(of_row);
+  row_total = warp_all_reduce<PlusOp<float>>(row_total);
   if (row_total == 0) return 0;
   return (total == 0 ? 1.f : exponential.factor_for(of_row)) / row_total;
 }
 
-template <class T, int width, int vectors, bool aligned>
-__global__ void __launch_bounds__(most_threads, width* vectors <= 8 ? 3 : 2)
-    softmax_of_teams(Team team, const T* x, T* y, __grid_constant__ const Rows<float> rows) {
-  __shared__ Parts<float2> parts;
-  announce(team);
-  Place place(team);
-  const bool exists = place.row < rows.count;
-  const Sight<float> sees = exists ? rows.sight(place.row) : Sight<float>{};
-  const int columns = exists ? static_cast<int>(rows.columns) : 0;
-  const std::int64_t start = place.row * rows.columns;
-  place.divide<width, aligned>(exists ? x + start : nullptr);
+/// Writes this thread's vector at `column` of a row, or the part that lies in the row.
+template <RowAccess access, class T, int width>
+__device__ __forceinline__ void write_probabilities(T* row, int column, int columns, const float (&values)[width]) {
+  if (column < columns) write_row_vector<access>(row + column, column, columns, values);
+}
 
-  Word<T, width> words[vectors];
+template <class T, RowAccess access, int vectors>
+__global__ void __launch_bounds__(max_softmax_threads, row_vector_width<T, access>* vectors <= 8 ? 3 : 2)
+    softmax_in_registers(RowPartition partition, const T* x, T* y, __grid_constant__ const ScoreRows<float> rows) {
+  constexpr int width = row_vector_width<T, access>;
+  __shared__ RowExchange<float2> exchange;
+  RowGroup<true> group(partition, exchange);
+  const std::int64_t row = group.first_row();
+  const bool exists = row < rows.count;
+  const VisibleRange<float> visible = exists ? rows.visible(row) : VisibleRange<float>{};
+  const int columns = exists ? static_cast<int>(rows.columns) : 0;
+  const std::int64_t start = row * rows.columns;
+  RowColumns own = columns_of<access>(group, exists ? x + start : nullptr);
+
+  Packed<T, width> packed[vectors];
 #pragma unroll
   for (int i = 0; i < vectors; ++i) {
-    words[i] = repeat<width>(T(-infinity));
-    if (place.column(i) < sees.limit) words[i] = read_once<width>(x + start + place.column(i));
+    packed[i] = broadcast<width>(T(-infinity));
+    if (own[i] < visible.limit) packed[i] = read_packed_cg<width>(x + start + own[i]);
   }
-  place.forget_columns();
+  launder(own.first);
   float values[vectors][width];
-  make_scores<aligned, T>(words, sees, columns, place, values);
+  mask_scores<access, T>(packed, visible, columns, own, values);
 
   float top = -infinity;
 #pragma unroll
   for (int i = 0; i < vectors; ++i)
 #pragma unroll
     for (int k = 0; k < width; ++k) top = fmaxf(top, values[i][k]);
-  top = max_of_lanes(top, team.lanes());
-  const Exponent exponential(top);
+  top = lanes_all_reduce<MaxOp>(top, group.lanes());
+  const ShiftedExp exponential(top);
   float total = 0;
 #pragma unroll
   for (int i = 0; i < vectors; ++i) {
@@ -192,121 +196,142 @@ __global__ void __launch_bounds__(most_threads, width* vectors <= 8 ? 3 : 2)
     for (int k = 0; k < width; ++k) sum += values[i][k] = exponential(values[i][k]);
     total += sum;
   }
-  total = sum_of_lanes(total, team.lanes());
+  total = lanes_all_reduce<PlusOp<float>>(total, group.lanes());
 
-  const float scale = scale_of(top, exponential, total, parts, team);
-  place.forget_columns();
-  if (isnan(scale)) return write_nan(y, rows, place.row, (place.first + width - 1) / width, place.stride / width);
+  const float scale = normalizer(top, exponential, total, group);
+  launder(own.first);
+  if (isnan(scale)) return write_nan<width>(y, rows, row, own);
 #pragma unroll
   for (int i = 0; i < vectors; ++i) {
 #pragma unroll
     for (int k = 0; k < width; ++k) values[i][k] *= scale;
-    write_vector<aligned>(y + start, place.column(i), columns, values[i]);
+    write_probabilities<access>(y + start, own[i], columns, values[i]);
   }
 }
 
-/// Long rows of 16-bit numbers without padding. In registers, which hold them as floats, too little of them would be under way to
-/// keep the memory busy. Here a row lies in shared memory as it came, each vector where only the thread that copied it reads; the
-/// exponentials are computed twice.
-template <class T, bool aligned>
-__global__ void __launch_bounds__(most_threads, 3)
-    softmax_in_shared(Team team, const T* x, T* y, __grid_constant__ const Rows<float> rows) {
+constexpr int elements_in_shared = 64;  ///< of a row in a thread
+
+/// Long rows of 16-bit numbers without padding, in shared memory. Each vector lies where only the thread that copied it reads, so that no
+/// barrier is needed; the exponentials are computed twice.
+template <class T, RowAccess access>
+__global__ void __launch_bounds__(max_softmax_threads, 3)
+    softmax_in_shared(RowPartition partition, const T* x, T* y, __grid_constant__ const ScoreRows<float> rows) {
   constexpr int width = 8, vectors = elements_in_shared / width;
-  __shared__ Parts<float2> parts;
-  extern __shared__ uint4 copies[];
-  const auto slot = [&](int i) -> uint4& { return copies[i * blockDim.x + threadIdx.x]; };
-  announce(team);
-  Place place(team);
-  const std::int64_t start = place.row * rows.columns;
-  place.divide<width, aligned>(x + start);
-  const auto columns = static_cast<int>(rows.columns), limit = static_cast<int>(rows.sight(place.row).limit);
+  __shared__ RowExchange<float2> exchange;
+  extern __shared__ uint4 cache[];
+  const auto slot = [&](int i) -> uint4& { return cache[i * blockDim.x + threadIdx.x]; };
+  RowGroup<true> group(partition, exchange);
+  const std::int64_t row = group.first_row(), start = row * rows.columns;
+  RowColumns own = columns_of<access>(group, x + start);
+  const auto columns = static_cast<int>(rows.columns), limit = static_cast<int>(rows.visible(row).limit);
 #pragma unroll
   for (int i = 0; i < vectors; ++i) {
-    if (place.column(i) < limit) copy_async(slot(i), x + start + place.column(i));
-    else slot(i) = repeat<width>(T(-infinity));
+    if (own[i] < limit) cp_async<16>(shared_address(&slot(i)), x + start + own[i]);
+    else slot(i) = broadcast<width>(T(-infinity));
   }
-  await_copies();
-  if (!aligned || limit < columns) {
+  cp_async_wait_all();
+  if (access != RowAccess::aligned || limit < columns) {
 #pragma unroll 1
     for (int i = 0; i < vectors; ++i) {
-      if (is_vector_within<width, false>(place.column(i), limit)) continue;
+      if (is_within(own[i], limit) && own[i] + width <= limit) continue;
       T* const elements = reinterpret_cast<T*>(&slot(i));
       for (int k = 0; k < width; ++k)
-        if (!is_within(place.column(i) + k, limit)) elements[k] = T(-infinity);
+        if (!is_within(own[i] + k, limit)) elements[k] = T(-infinity);
     }
   }
 
   float top = -infinity, total = 0, values[width];
 #pragma unroll
   for (int i = 0; i < vectors; ++i) {
-    unpack<T, width>(slot(i), values);
+    unpack<T>(slot(i), values);
 #pragma unroll
     for (int k = 0; k < width; ++k) top = fmaxf(top, values[k]);
   }
-  top = max_of_lanes(top, 32);
-  const Exponent exponential(top);
-  __syncwarp();  // not for its waiting: the compiler would keep in registers, of which there are too few, what is to be read again
+  top = warp_all_reduce<MaxOp>(top);
+  const ShiftedExp exponential(top);
+  __syncwarp();  // a compiler barrier: else the row would be kept in registers, of which there are too few, and not read again
 #pragma unroll
   for (int i = 0; i < vectors; ++i) {
-    unpack<T, width>(slot(i), values);
+    unpack<T>(slot(i), values);
     float sum = 0;
 #pragma unroll
     for (int k = 0; k < width; ++k) sum += exponential(values[k]);
     total += sum;
   }
-  const float scale = scale_of(top, exponential, sum_of_lanes(total, 32), parts, team);
-  if (isnan(scale)) return write_nan(y, rows, place.row, (place.first + width - 1) / width, place.stride / width);
+  const float scale = normalizer(top, exponential, warp_all_reduce<PlusOp<float>>(total), group);
+  if (isnan(scale)) return write_nan<width>(y, rows, row, own);
 #pragma unroll
   for (int i = 0; i < vectors; ++i) {
-    unpack<T, width>(slot(i), values);
+    unpack<T>(slot(i), values);
 #pragma unroll
     for (int k = 0; k < width; ++k) values[k] = exponential(values[k]) * scale;
-    write_vector<aligned>(y + start, place.column(i), columns, values);
+    write_probabilities<access>(y + start, own[i], columns, values);
   }
 }
 
-/// Rows too long for the largest team, and f64: a block per row at a time, two readings.
+/// A maximum to subtract: where it is -inf, nothing is seen, and the exponentials are 0 whatever is subtracted.
+template <class C>
+__device__ __forceinline__ C shift_for(C maximum) {
+  return maximum == -std::numeric_limits<C>::infinity() ? C(0) : maximum;
+}
+
+/// Rows too long for a cluster, and f64: a block takes a row at a time, in two passes, the first an online softmax.
 template <class T>
-__global__ void __launch_bounds__(most_threads) softmax_in_two_readings(const T* x, T* y, __grid_constant__ const Rows<compute_t<T>> rows) {
+__global__ void __launch_bounds__(max_softmax_threads)
+    softmax_two_pass(const T* x, T* y, __grid_constant__ const ScoreRows<compute_t<T>> rows) {
   using C = compute_t<T>;
   using Op = LogSumExpOp<C>;
   __shared__ ScaledSum<C> shared;
   for (std::int64_t n = blockIdx.x; n < rows.count; n += gridDim.x) {
     const T* const row = x + n * rows.columns;
     T* const out = y + n * rows.columns;
-    const Sight<C> sees = rows.sight(n);
-    const auto score = [&](std::int64_t c) { return convert<C>(row[c]) + (sees.padding ? sees.padding[c] : C(0)); };
+    const VisibleRange<C> visible = rows.visible(n);
+    const auto score = [&](std::int64_t c) { return convert<C>(row[c]) + (visible.padding ? visible.padding[c] : C(0)); };
     auto statistic = Op::identity();
 #pragma unroll 4
-    for (std::int64_t c = threadIdx.x; c < sees.limit; c += blockDim.x)
-      if (sees(c)) Op::add(statistic, score(c));
+    for (std::int64_t c = threadIdx.x; c < visible.limit; c += blockDim.x)
+      if (visible(c)) Op::add(statistic, score(c));
     statistic = block_reduce<Op>(statistic);
     if (threadIdx.x == 0) shared = statistic;
     __syncthreads();
     const auto [top, total] = shared;
     if (isnan(total) || top == std::numeric_limits<C>::infinity()) {
-      write_nan(y, rows, n, threadIdx.x, blockDim.x);
+      write_nan<1>(y, rows, n, {static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)});
     } else {
       const C scale = total == 0 ? C(0) : C(1) / total, shift = shift_for(top);
 #pragma unroll 4
       for (std::int64_t c = threadIdx.x; c < rows.columns; c += blockDim.x)
-        out[c] = convert<T>(sees(c) ? std::exp(score(c) - shift) * scale : C(0));
+        out[c] = convert<T>(visible(c) ? std::exp(score(c) - shift) * scale : C(0));
     }
     __syncthreads();  // the next row overwrites what is shared
   }
 }
 
+/// False where a row is too long for a cluster.
 template <class T>
-void softmax_by_plan(const Plan& plan, const View& x, const View& y, const Rows<float>& rows) {
-  with_layout<T, 32>(plan, [&]<int width, int vectors, bool aligned>() {
-    launch_teams(softmax_of_teams<T, width, vectors, aligned>, plan, rows.count, 0, y.stream, x.as<const T>(), y.as<T>(), rows);
-  });
-}
-
-template <class T>
-void softmax_of_long_rows(const View& x, const View& y, const Rows<compute_t<T>>& rows) {
-  const auto [blocks, threads] = looping_grid(rows.count, rows.columns);
-  launch(softmax_in_two_readings<T>, blocks, threads, 0, y.stream, x.as<const T>(), y.as<T>(), rows);
+bool softmax_by_plan(const View& x, const View& y, const ScoreRows<float>& rows) {
+  RowAccess access = row_access<T>({&x, &y}, rows.columns);
+  if (access == RowAccess::aligned && !is_aligned(rows.padding, sizeof(float) * vec16_width<T>)) access = RowAccess::misaligned;
+  const auto launch_plan = [&](auto kernel, const SoftmaxPlan& plan, std::size_t shared) {
+    launch_rows(kernel, plan.partition, blocks_for(rows.count, plan.partition.rows), shared, y.stream, x.as<const T>(), y.as<T>(), rows);
+    return true;
+  };
+  if constexpr (is_half<T>) {
+    if (rows.columns > 8192 && !rows.padding && access != RowAccess::scalar) {
+      const auto kernel =
+          access == RowAccess::aligned ? softmax_in_shared<T, RowAccess::aligned> : softmax_in_shared<T, RowAccess::misaligned>;
+      if (const auto plan = plan_softmax<T>(rows.columns, access, elements_in_shared, elements_in_shared, y.stream))
+        return launch_plan(kernel, *plan, elements_in_shared * sizeof(T) * plan->partition.block());
+    }
+  }
+  // Enough of a row in each thread to keep the memory busy, and no more than it takes, since rows in few threads waste less. Measured on an
+  // H200 by rows `softmax` of bench/ops.md; no device needs them.
+  const int elements = is_half<T> ? (rows.columns <= 64 ? 16 : 32) : rows.columns <= 256 ? 8 : rows.columns <= 6144 ? 16 : 32;
+  const auto plan = plan_softmax<T>(rows.columns, access, elements, 32, y.stream);
+  if (!plan) return false;
+  with_softmax_layout<T, 32>(*plan,
+                             [&]<RowAccess access, int vectors>() { launch_plan(softmax_in_registers<T, access, vectors>, *plan, 0); });
+  return true;
 }
 
 }  // namespace
@@ -317,23 +342,12 @@ void attention_softmax(Cuda, const View& x, const SoftmaxMask& mask, const View&
   const std::int64_t rows_per_batch = x.dims() > 2 ? count / x.shape[0] : count;
   dispatch_floats(x.dtype, "attention_softmax", [&]<class T>() {
     using C = compute_t<T>;
-    const Rows<C> rows{count,      columns, queries, rows_per_batch, mask.padding.as<const C>(), mask.prefix.as<const std::int64_t>(),
-                       mask.causal};
-    if constexpr (!std::is_same_v<T, double>) {
-      Rowwise kind = rowwise<T>({x, y}, columns);
-      if (kind == Rowwise::aligned && !is_aligned(rows.padding, 16 / sizeof(T) * sizeof(float))) kind = Rowwise::skewed;
-      if constexpr (is_half<T>) {
-        if (columns > 8192 && !rows.padding && kind != Rowwise::single) {
-          if (const auto plan = plan_for<T>(columns, kind, elements_in_shared, elements_in_shared, y.stream))
-            return launch_teams(kind == Rowwise::aligned ? softmax_in_shared<T, true> : softmax_in_shared<T, false>, *plan, count,
-                                elements_in_shared * sizeof(T), y.stream, x.as<const T>(), y.as<T>(), rows);
-        }
-      }
-      // Enough of a row in each thread to keep the memory busy, and no more than it takes, since small teams waste less.
-      const int elements = is_half<T> ? (columns <= 64 ? 16 : 32) : columns <= 256 ? 8 : columns <= 6144 ? 16 : 32;
-      if (const auto plan = plan_for<T>(columns, kind, elements, 32, y.stream)) return softmax_by_plan<T>(*plan, x, y, rows);
-    }
-    softmax_of_long_rows<T>(x, y, rows);
+    const ScoreRows<C> rows{count,      columns, queries, rows_per_batch, mask.padding.as<const C>(), mask.prefix.as<const std::int64_t>(),
+                            mask.causal};
+    if constexpr (!std::is_same_v<T, double>)
+      if (softmax_by_plan<T>(x, y, rows)) return;
+    const auto [blocks, threads] = looping_grid(count, columns);
+    launch(softmax_two_pass<T>, blocks, threads, 0, y.stream, x.as<const T>(), y.as<T>(), rows);
   });
 }
 

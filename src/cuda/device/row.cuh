@@ -1,0 +1,227 @@
+#pragma once
+#include "cuda/device/cluster.cuh"
+#include "cuda/device/group.cuh"
+#include "cuda/device/vec16.cuh"
+
+// Rows of a matrix under reductions: softmax, cross-entropy and the norms share this partition of a row over threads, this access to a row
+// that begins anywhere, and this all-reduce. (rows/row_launch.h chooses a partition and launches it.)
+//
+//   row of 37 floats, misaligned by 3                          | partition        | who shares a row             | all-reduce
+//   16-byte vector  v0        v1        v2           v9        | ---------------- | ---------------------------- | -------------------
+//                ...#|####|####|####|####| ... |####|##..      | threads <= 32    | lanes of a warp              | shuffles
+//                 ^ the row before                   ^ after   | threads > 32     | whole warps of a block       | and shared memory
+//   thread t of 4 holds vectors t, t + 4, t + 8 of the row     | cluster > 1      | the blocks of a cluster      | and DSMEM
+//
+// Each row is read once and written once. Neighbouring threads have neighbouring vectors, so that a warp's loads are contiguous; and each
+// thread asks for all its vectors before it uses the first, since what keeps the memory busy is the number of bytes under way.
+namespace tern::gpu {
+
+// ---- Access: the vectors of a row
+
+enum class RowAccess {
+  aligned,     ///< rows begin and end at multiples of 16 bytes: vectors, all of whose elements are of one row
+  misaligned,  ///< vectors at multiples of 16 bytes; the first and the last of a row may hold elements of its neighbours
+  scalar,      ///< element by element
+};
+
+/// Elements of a vector.
+template <class T, RowAccess access>
+inline constexpr int row_vector_width = access == RowAccess::scalar ? 1 : vec16_width<T>;
+
+/// How many elements before a row its first vector begins. `element` counts the row's first element from any multiple of 16 bytes.
+template <RowAccess access, int width>
+__device__ __forceinline__ int row_skew(std::int64_t element) {
+  return access == RowAccess::misaligned ? static_cast<int>(element) & (width - 1) : 0;
+}
+
+/// The columns of a row that a thread has: vectors that begin at `first`, which a misaligned row may have below 0, and every `stride`th.
+struct RowColumns {
+  int first, stride;
+
+  __device__ int operator[](int vector) const { return first + vector * stride; }
+};
+
+/// Whether a column is one of the first `count`.
+__device__ __forceinline__ bool is_within(int column, int count) { return static_cast<unsigned>(column) < static_cast<unsigned>(count); }
+
+/// Whether all of a vector lies in the row, given that it begins before the row's end.
+template <RowAccess access, int width>
+__device__ __forceinline__ bool is_vector_within(int column, int columns) {
+  return access != RowAccess::misaligned || (column >= 0 && column + width <= columns);
+}
+
+/// Sets what a vector holds of other rows to `value`.
+template <RowAccess access, int width>
+__device__ __forceinline__ void clear_outside(float (&values)[width], int column, int columns, float value = 0) {
+  if (is_vector_within<access, width>(column, columns)) return;
+#pragma unroll
+  for (int k = 0; k < width; ++k)
+    if (!is_within(column + k, columns)) values[k] = value;
+}
+
+/// Writes what of a vector lies in the row, which has it at `column`; it begins before the row's end.
+template <RowAccess access, int width, class T>
+__device__ __forceinline__ void write_row_vector(T* to, int column, int columns, const float (&values)[width]) {
+  if constexpr (access != RowAccess::misaligned) {
+    write_packed<width>(to, pack<T>(values));
+  } else if (is_vector_within<access, width>(column, columns)) {
+    // As assembly, since the compiler would make single stores of both branches.
+    const uint4 packed = pack<T>(values);
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(packed.x), "r"(packed.y), "r"(packed.z), "r"(packed.w)
+                 : "memory");
+  } else {
+#pragma unroll
+    for (int k = 0; k < width; ++k)
+      if (is_within(column + k, columns)) to[k] = convert<T>(values[k]);
+  }
+}
+
+/// Compiler barrier: from here on the value counts as new, so that what was computed from it is computed again, which is cheap, and not
+/// kept in registers between two loops, which is dear.
+__device__ __forceinline__ void launder(int& value) { asm volatile("" : "+r"(value)); }
+
+// ---- Partition: the threads of a row
+
+/// How rows are dealt out to threads.
+struct RowPartition {
+  unsigned threads = 1;  ///< of a block that share a row: a power of two up to 32, or whole warps
+  unsigned rows = 1;     ///< that a block has at a time; 1 in a cluster
+  unsigned cluster = 1;  ///< blocks that share a row: a power of two
+
+  TERN_HOST_DEVICE unsigned block() const { return threads * rows; }
+};
+
+/// A thread's place in the group that shares its row. whole_block: a group of more than a warp has its block for itself.
+template <bool whole_block>
+class RowThread {
+ public:
+  __device__ explicit RowThread(const RowPartition& partition)
+      : threads_(partition.threads), rows_(partition.rows), cluster_(partition.cluster) {
+    if (in_a_warp()) {
+      index_ = threadIdx.x >> (31 - __clz(threads_));
+      thread_ = threadIdx.x & (threads_ - 1);
+      size_ = threads_;
+    } else {
+      index_ = whole_block ? 0 : threadIdx.x / threads_;
+      thread_ = rank() * threads_ + thread_of_block();
+      size_ = cluster_ * threads_;
+    }
+  }
+
+  __device__ bool in_a_warp() const { return threads_ <= 32; }
+  __device__ unsigned lanes() const { return min(threads_, 32u); }                      ///< of the group in this warp
+  __device__ unsigned cluster() const { return blockIdx.x >> (31 - __clz(cluster_)); }  ///< the number of the cluster, or block
+  __device__ unsigned rank() const { return blockIdx.x & (cluster_ - 1); }              ///< the block's number in its cluster
+  __device__ unsigned index() const { return index_; }                                  ///< the group's number in its block
+  __device__ unsigned thread() const { return thread_; }                                ///< this thread's number in the group
+  __device__ unsigned size() const { return size_; }                                    ///< threads of the group
+
+  /// The row of this group, or the first of them, where row i belongs to group i of the grid.
+  __device__ std::int64_t first_row() const { return std::int64_t(cluster()) * rows_ + index_; }
+
+  /// This thread's vectors of a row whose first element is `element` elements behind a multiple of 16 bytes.
+  template <RowAccess access, int width>
+  __device__ RowColumns columns(std::int64_t element) const {
+    return {static_cast<int>(thread_) * width - row_skew<access, width>(element), static_cast<int>(size_) * width};
+  }
+
+ protected:
+  /// The number among the group's threads in this block, for groups of more than a warp.
+  __device__ unsigned thread_of_block() const { return whole_block ? threadIdx.x : threadIdx.x - index_ * threads_; }
+
+  unsigned threads_, rows_, cluster_, index_, thread_, size_;
+};
+
+/// Shared memory of an all-reduce: a value of each warp of the row, in two slots used by turns, since some warps may be at the next
+/// exchange while others still read this one. In a cluster the values come over DSMEM. Where several groups of warps share a block, the
+/// mbarrier of each counts its warps.
+template <class V>
+struct RowExchange {
+  static constexpr unsigned max_warps = 16;  ///< of a block
+  DsmemExchange<V, max_warps> warps;
+  MBarrier arrived[max_warps / 2];
+};
+
+/// The group of threads that share a row, as one of them sees it, with its all-reduce. V: the values that its warps exchange.
+template <bool whole_block, class V = float2>
+class RowGroup : public RowThread<whole_block> {
+  using Thread = RowThread<whole_block>;
+  using Thread::cluster_, Thread::index_, Thread::thread_of_block, Thread::threads_;
+
+ public:
+  using Thread::in_a_warp;
+
+  /// The exchange lies in shared memory.
+  __device__ RowGroup(const RowPartition& partition, RowExchange<V>& exchange) : Thread(partition), exchange_(exchange) {
+#if __CUDA_ARCH__ >= 900
+    if (cluster_ > 1) {
+      exchange.warps.init();
+      return;
+    }
+#endif
+    if (!whole_block && !in_a_warp()) {
+      if (thread_of_block() == 0) exchange.arrived[index_].init(threads_ / 32);
+      __syncthreads();
+    }
+  }
+  /// Once, before the first exchange: until then a block of the cluster may not run yet.
+  __device__ void wait_for_cluster() const {
+#if __CUDA_ARCH__ >= 900
+    if (cluster_ > 1) cluster_wait();
+#endif
+  }
+
+  struct WarpValues {
+    const V* values;
+    unsigned count;
+  };
+  /// The values of the group's warps, for all of its threads; `value` is the same in all lanes of a warp. A group within a warp needs none.
+  __device__ WarpValues all_gather(V value) {
+    const unsigned warps = threads_ / 32, thread = thread_of_block(), turn = turn_++;
+#if __CUDA_ARCH__ >= 900
+    if (cluster_ > 1) return {exchange_.warps.all_gather(value, turn, cluster_), warps * cluster_};
+#endif
+    V* const values = exchange_.warps.values[turn & 1] + (whole_block ? 0 : index_ * warps);
+    if (thread % 32 == 0) values[thread / 32] = value;
+    if constexpr (whole_block) {
+      __syncthreads();
+    } else {
+      if (thread % 32 == 0) exchange_.arrived[index_].arrive();
+      exchange_.arrived[index_].wait(turn & 1);
+    }
+    return {values, warps};
+  }
+
+  /// The sums over the group, in all of its threads. The same bits for each of them: all add in the same order.
+  __device__ float2 all_reduce_sum(float2 value) {
+    value = sum_lanes<32>(value, threads_);
+    if (in_a_warp()) return value;
+    const auto [values, count] = all_gather(value);
+    const unsigned lane = threadIdx.x % 32;
+    if (cluster_ == 1) {
+      const unsigned warp = lane % RowExchange<V>::max_warps;
+      return sum_lanes<RowExchange<V>::max_warps>(warp < count ? values[warp] : float2{}, 32);
+    }
+    value = {};
+    for (unsigned i = lane; i < count; i += 32) value.x += values[i].x, value.y += values[i].y;
+    return sum_lanes<32>(value, 32);
+  }
+
+ private:
+  /// Over groups of `most` lanes, of which `lanes` are of the row: unlike lanes_all_reduce, without a loop that the warp's rows would wait
+  /// in.
+  template <unsigned most>
+  static __device__ float2 sum_lanes(float2 value, unsigned lanes) {
+#pragma unroll
+    for (unsigned step = most / 2; step > 0; step /= 2) {
+      const float2 other{shuffle_xor(value.x, step), shuffle_xor(value.y, step)};
+      if (step < lanes) value.x += other.x, value.y += other.y;
+    }
+    return value;
+  }
+
+  RowExchange<V>& exchange_;
+  unsigned turn_ = 0;
+};
+
+}  // namespace tern::gpu

@@ -1,0 +1,96 @@
+#pragma once
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <tuple>
+
+#include "cuda/device/row.cuh"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
+#include "tensor/view.h"
+
+// The host's half of device/row.cuh: how rows can be accessed, how they are partitioned over threads, and their launch.
+namespace tern::gpu {
+
+/// How the rows of all these views, contiguous and of equal length, can be accessed by one kernel: in vectors where all are equally far
+/// from a multiple of 16 bytes. A view without data counts as aligned.
+template <class T>
+RowAccess row_access(std::initializer_list<const View*> views, std::int64_t columns) {
+  const auto distance = [](const View* view) { return reinterpret_cast<std::uintptr_t>(view->data) % 16; };
+  const std::uintptr_t first = distance(*views.begin());
+  if (!std::ranges::all_of(views, [&](const View* view) { return distance(view) == first; })) return RowAccess::scalar;
+  return first == 0 && columns % vec16_width<T> == 0 ? RowAccess::aligned : RowAccess::misaligned;
+}
+
+/// The longest that a row of so many elements gets by what its vectors hold of its neighbours.
+template <class T>
+std::int64_t row_extent(std::int64_t columns, RowAccess access) {
+  return columns + (access == RowAccess::misaligned ? vec16_width<T> - 1 : 0);
+}
+
+inline bool has_clusters(Stream stream) { return attribute(cudaDevAttrComputeCapabilityMajor, stream.device) >= 9; }
+
+struct RowLimits {
+  unsigned max_threads;       ///< of a block
+  unsigned min_lanes = 1;     ///< of a row, where it is shared by lanes of a warp
+  unsigned shared_block = 0;  ///< threads of a block that several rows share
+  unsigned max_sharing = 32;  ///< the most threads of a row that shares its block
+};
+
+/// The partition of rows of which each needs `needed` threads; nothing where even a cluster cannot hold a row.
+inline std::optional<RowPartition> partition_rows(std::int64_t needed, const RowLimits& limits, Stream stream) {
+  const std::int64_t max_threads = limits.max_threads;
+  RowPartition partition;
+  if (needed > max_threads && (needed > max_threads * max_cluster || !has_clusters(stream))) return std::nullopt;
+  if (needed <= 32) {
+    while (partition.threads < std::max<std::int64_t>(needed, limits.min_lanes)) partition.threads *= 2;
+  } else {
+    while (needed > max_threads * partition.cluster) partition.cluster *= 2;
+    partition.threads = static_cast<unsigned>((needed + partition.cluster * 32 - 1) / (partition.cluster * 32) * 32);
+  }
+  if (partition.cluster == 1 && partition.threads <= limits.max_sharing)
+    partition.rows = std::max(1u, limits.shared_block / partition.threads);
+  return partition;
+}
+
+/// Launches kernel(partition, arguments...) with a cluster, or a block, for each of its `clusters`.
+template <class... Parameters, class... Arguments>
+void launch_rows(void (*kernel)(RowPartition, Parameters...), const RowPartition& partition, std::int64_t clusters, std::size_t shared,
+                 Stream stream, Arguments&&... arguments) {
+  const LaunchConfig config{.grid = blocks_for(clusters * partition.cluster, 1),
+                            .block = partition.block(),
+                            .shared = shared,
+                            .stream = stream,
+                            .cluster = partition.cluster};
+  launch(kernel, config, partition, std::forward<Arguments>(arguments)...);
+}
+
+/// How many clusters, or blocks, run at once: clusters lie within parts of the chip that need not be multiples of them. Asked once for
+/// each partition.
+inline unsigned clusters_at_once(const void* kernel, const RowPartition& partition, std::size_t shared, Stream stream) {
+  static std::mutex mutex;
+  static std::map<std::tuple<const void*, int, unsigned, unsigned>, unsigned> known;
+  const std::lock_guard lock(mutex);
+  unsigned& clusters = known[{kernel, stream.device.index, partition.cluster, partition.threads}];
+  if (clusters == 0) {
+    use(stream);
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "cudaFuncSetAttribute");
+    int found = 0;
+    if (partition.cluster == 1) {
+      const int block = static_cast<int>(partition.block());
+      check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found, kernel, block, shared), "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+      found *= attribute(cudaDevAttrMultiProcessorCount, stream.device);
+    } else {
+      cudaLaunchAttribute size{};
+      size.id = cudaLaunchAttributeClusterDimension;
+      size.val.clusterDim = {partition.cluster, 1, 1};
+      const cudaLaunchConfig_t config{partition.cluster, partition.block(), shared, nullptr, &size, 1};
+      check(cudaOccupancyMaxActiveClusters(&found, kernel, &config), "cudaOccupancyMaxActiveClusters");
+    }
+    clusters = static_cast<unsigned>(std::max(found, 1));
+  }
+  return clusters;
+}
+
+}  // namespace tern::gpu
