@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(block_size, (blocks_at_once<T, K>))
 #pragma unroll
       for (int l = 0; l < tile_size; ++l) {
 #pragma unroll
-        for (int i = 0; i < n; ++i) sums[l][i] = conv::silu(sums[l][i]);
+        for (int i = 0; i < n; ++i) sums[l][i] = silu_approx(sums[l][i]);
       }
     }
 #pragma unroll
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(block_size)
     }
     if (a.silu) {
 #pragma unroll
-      for (int i = 0; i < width; ++i) sum[i] = conv::silu(sum[i]);
+      for (int i = 0; i < width; ++i) sum[i] = silu_approx(sum[i]);
     }
     write_floats(a.y.data + a.y.at(b, l, channel), sum);
   }
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(block_size)
 #pragma unroll
   for (int j = 0; j < at_once; ++j) {
     const int l = first + j * step;
-    if (l < a.y.length) a.y.data[a.y.at(b, l, channel)] = convert<T>(a.silu ? conv::silu(sums[j]) : sums[j]);
+    if (l < a.y.length) a.y.data[a.y.at(b, l, channel)] = convert<T>(a.silu ? silu_approx(sums[j]) : sums[j]);
   }
 }
 

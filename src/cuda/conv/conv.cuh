@@ -1,11 +1,12 @@
 #pragma once
+#include "cuda/device/math.cuh"
 #include "cuda/device/vec16.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "tensor/view.h"
 
-// What the depthwise convolution and its gradient share. Memory bounds both, so that each element should come from memory once and in
-// vectors, and what neighbours read twice should come from the caches:
+// Depthwise convolution, forward and backward: signals, taps and vectors. Memory bounds both kernels, so each element should come from
+// memory once and in vectors, and what neighbours read twice from the caches:
 //
 // - channels last, (B, L, D) with a unit stride along D: a thread has a vector of channels of a few positions, a tile, and reads all that
 //   these see before it computes. The warps of a block have tiles one after the other along L, whose K - 1 common positions lie in the
@@ -73,26 +74,13 @@ template <class T>
 inline constexpr int per_word = 4 / sizeof(T);
 template <class T>
 __device__ __forceinline__ void widen_word(unsigned word, float (&x)[per_word<T>]) {
-  if constexpr (std::is_same_v<T, float>) {
-    x[0] = __uint_as_float(word);
-  } else if constexpr (std::is_same_v<T, f16>) {
-    const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&word));
-    x[0] = pair.x, x[1] = pair.y;
-  } else {
-    x[0] = __uint_as_float(word << 16), x[1] = __uint_as_float(word & 0xffff0000u);
-  }
+  if constexpr (is_half<T>) unpack_pair<T>(word, x[0], x[1]);
+  else x[0] = __uint_as_float(word);
 }
 template <class T>
 __device__ __forceinline__ unsigned round_word(const float (&x)[per_word<T>]) {
-  if constexpr (std::is_same_v<T, float>) {
-    return __float_as_uint(x[0]);
-  } else if constexpr (std::is_same_v<T, f16>) {
-    const __half2 pair = __floats2half2_rn(x[0], x[1]);
-    return *reinterpret_cast<const unsigned*>(&pair);
-  } else {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(x[0], x[1]);
-    return *reinterpret_cast<const unsigned*>(&pair);
-  }
+  if constexpr (is_half<T>) return pack_pair<T>(x[0], x[1]);
+  else return __float_as_uint(x[0]);
 }
 
 /// Of a thread's vector of channels. Four words, 16 bytes, take twice the registers and leave half as many warps: on an H200 at best the
@@ -159,8 +147,8 @@ __device__ __forceinline__ void shift_left(float (&x)[count], int by) {
   }
 }
 
-/// The positions from .. from + count of a channel, zeros outside of it. Where the channel's vectors are aligned; `row` is its first
-/// element.
+/// The positions from .. from + count of a channel, zeros outside of it. `row` is its first element; its vectors are
+/// aligned.
 template <int width, int count, class T>
 __device__ __forceinline__ void read_window(const T* row, int from, int length, float (&x)[count]) {
   constexpr int vectors = (count + 2 * width - 2) / width, n = per_word<T>, words = width / n;
@@ -182,18 +170,6 @@ __device__ __forceinline__ void read_window(const T* row, int from, int length, 
   shift_left<width / 2>(wide, off);
 #pragma unroll
   for (int i = 0; i < count; ++i) x[i] = wide[i];
-}
-
-__device__ __forceinline__ float silu(float z) { return __fdividef(z, 1 + __expf(-z)); }
-__device__ __forceinline__ double silu(double z) { return z / (1 + exp(-z)); }
-/// The derivative of silu.
-__device__ __forceinline__ float silu_slope(float z) {
-  const float s = __fdividef(1, 1 + __expf(-z));
-  return s * (1 + z * (1 - s));
-}
-__device__ __forceinline__ double silu_slope(double z) {
-  const double s = 1 / (1 + exp(-z));
-  return s * (1 + z * (1 - s));
 }
 
 }  // namespace tern::gpu::conv

@@ -18,7 +18,7 @@ namespace {
 constexpr int warps = block_size / 32;
 
 template <class T>
-struct Backward {
+struct Gradient {
   Signal<const T> u, g;
   Signal<T> du;
   const T *w, *bias;
@@ -30,7 +30,7 @@ struct Backward {
 };
 
 /// How steps and channels are dealt out: as in conv.cu, with parts of L in place of tiles for channels first.
-struct Parts {
+struct Partition {
   unsigned columns, of_batch;
   int size;  ///< steps of a warp
 };
@@ -44,22 +44,22 @@ struct Parts {
 inline constexpr int last_threads = 128, last_warps = last_threads / 32;
 /// Steps of a tile, a power of two up to 16, and blocks of a multiprocessor: what leaves each thread the registers that it needs.
 template <class T, int K, bool silu>
-struct Form {
+struct TileShape {
   static constexpr bool is_large = K == 7 && sizeof(T) == 2;
   static constexpr int steps = silu ? (is_large ? 2 : 4) : (sizeof(T) == 4 || K < 4 || is_large ? 8 : 4);
   static constexpr int blocks = is_large ? (silu ? 2 : 3) : 4;
 };
 
 template <class T, int K, bool silu>
-__global__ void __launch_bounds__(last_threads, (Form<T, K, silu>::blocks))
-    differentiate_channels_last(__grid_constant__ const Backward<T> a, const Parts parts) {
-  constexpr int words = words_of_thread, tile = Form<T, K, silu>::steps, n = per_word<T>, width = words * n;
+__global__ void __launch_bounds__(last_threads, (TileShape<T, K, silu>::blocks))
+    differentiate_channels_last(__grid_constant__ const Gradient<T> a, const Partition partition) {
+  constexpr int words = words_of_thread, tile = TileShape<T, K, silu>::steps, n = per_word<T>, width = words * n;
   constexpr int halo = K - 1, u_halo = silu ? halo : 0;  // positions of u before a step and after it
   __shared__ float shared[last_warps][32 * width];
-  const unsigned column = blockIdx.x % parts.columns, row = blockIdx.x / parts.columns, b = row / parts.of_batch;
+  const unsigned column = blockIdx.x % partition.columns, row = blockIdx.x / partition.columns, b = row / partition.of_batch;
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, channel = (column * 32 + lane) * width;
-  const int first = a.first + static_cast<int>((row % parts.of_batch * last_warps + warp) * parts.size),
-            end = min(first + parts.size, a.end);
+  const int first = a.first + static_cast<int>((row % partition.of_batch * last_warps + warp) * partition.size),
+            end = min(first + partition.size, a.end);
 
   float sums[words][K + 1][n] = {};
   if (channel < a.channels && first < end) {
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(last_threads, (Form<T, K, silu>::blocks))
               float z = shift[i];
 #pragma unroll
               for (int k = 0; k < K; ++k) z += taps[i][k] * x[r + k][i];
-              dz[r][i] *= silu_slope(z);
+              dz[r][i] *= silu_derivative(z);
             }
           }
         }
@@ -161,13 +161,13 @@ __global__ void __launch_bounds__(last_threads, (Form<T, K, silu>::blocks))
 
 template <class T, int K>
 __global__ void __launch_bounds__(block_size)
-    differentiate_channels_first(__grid_constant__ const Backward<T> a, const Parts parts, std::int64_t count) {
+    differentiate_channels_first(__grid_constant__ const Gradient<T> a, const Partition partition, std::int64_t count) {
   constexpr int width = 16 / sizeof(T), halo = K - 1;
   const std::int64_t unit = std::int64_t(blockIdx.x) * warps + threadIdx.x / 32;
   if (unit >= count) return;  // whole warps
   const auto part = static_cast<unsigned>(unit / a.channels), channel = static_cast<unsigned>(unit - std::int64_t(part) * a.channels);
-  const unsigned lane = threadIdx.x % 32, b = part / parts.of_batch;
-  const int first = a.first + static_cast<int>(part % parts.of_batch * parts.size), end = min(first + parts.size, a.end);
+  const unsigned lane = threadIdx.x % 32, b = part / partition.of_batch;
+  const int first = a.first + static_cast<int>(part % partition.of_batch * partition.size), end = min(first + partition.size, a.end);
   const T* const u_row = a.u.data + a.u.at(b, 0, channel);
   const T* const g_row = a.g.data + a.g.at(b, 0, channel);
   const float bias = a.bias ? convert<float>(a.bias[channel]) : 0;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(block_size)
         float z = bias;
 #pragma unroll
         for (int k = 0; k < K; ++k) z += taps[k] * u[i + k];
-        dz[i] *= silu_slope(z);
+        dz[i] *= silu_derivative(z);
       }
     }
 #pragma unroll
@@ -215,11 +215,11 @@ __global__ void __launch_bounds__(block_size)
 
 /// dw[c, k] and db[c] = the sum over parts of partials[part, k, c] and partials[part, K, c]. A warp has a column in each lane, the
 /// block's warps every 8th part, or every 32nd: what bounds it is how often a warp waits for memory.
-constexpr int most_adding_threads = 1024;
+constexpr int max_adding_threads = 1024;
 template <class T>
-__global__ void __launch_bounds__(most_adding_threads)
+__global__ void __launch_bounds__(max_adding_threads)
     add_partials(const float* __restrict__ partials, unsigned parts, int taps, unsigned channels, T* dw, T* db) {
-  __shared__ float shared[most_adding_threads / 32][32];
+  __shared__ float shared[max_adding_threads / 32][32];
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, adding_warps = blockDim.x / 32, c = blockIdx.x * 32 + lane,
                  k = blockIdx.y;
   float sum = 0;
@@ -255,7 +255,7 @@ struct AnySignal {
   }
 };
 
-struct AnyBackward {
+struct AnyGradient {
   AnySignal u, g, dz, du;
   const void *w, *bias;
   std::int64_t left, taps, batches, channels;
@@ -265,7 +265,7 @@ struct AnyBackward {
 };
 
 /// One element of dz, or of du, a thread.
-__global__ void __launch_bounds__(block_size) differentiate_any(__grid_constant__ const AnyBackward a, bool makes_dz) {
+__global__ void __launch_bounds__(block_size) differentiate_any(__grid_constant__ const AnyGradient a, bool makes_dz) {
   const std::int64_t thread = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
   const AnySignal& to = makes_dz ? a.dz : a.du;
   if (thread >= a.batches * to.length * a.channels) return;
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(block_size) differentiate_any(__grid_constant_
   if (makes_dz) {
     double z = a.bias ? read<AnyFloat>(a.bias, a.u.dtype, d) : 0;
     for (std::int64_t k = 0; a.silu && k < a.taps; ++k) z += a.tap(d, k) * a.u(b, l - a.left + k, d);
-    value = a.g(b, l, d) * (a.silu ? silu_slope(z) : 1);
+    value = a.g(b, l, d) * (a.silu ? silu_derivative(z) : 1);
   } else {
     for (std::int64_t k = 0; k < a.taps; ++k) value += a.tap(d, k) * a.dz(b, l + a.left - k, d);
   }
@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(block_size) differentiate_any(__grid_constant_
 }
 
 /// A lane has a channel, the block's warps every eighth position: dw[d, k] for k = blockIdx.y < K, db[d] for K.
-__global__ void __launch_bounds__(block_size) add_any(__grid_constant__ const AnyBackward a, void* dw, void* db) {
+__global__ void __launch_bounds__(block_size) add_any(__grid_constant__ const AnyGradient a, void* dw, void* db) {
   __shared__ double shared[warps][32];
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const std::int64_t d = std::int64_t(blockIdx.x) * 32 + lane, k = blockIdx.y;
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(block_size) add_any(__grid_constant__ const An
 
 void differentiate_any_signal(const DepthwiseConv1dGradArguments& a) {
   const Stream stream = a.u.stream;
-  AnyBackward any{AnySignal(a.u), AnySignal(a.g), {},           AnySignal(a.du), a.w.data, a.bias.data,
+  AnyGradient any{AnySignal(a.u), AnySignal(a.g), {},           AnySignal(a.du), a.w.data, a.bias.data,
                   a.left,         a.w.shape[1],   a.u.shape[0], a.u.shape[2],    a.silu,   is_channels_last(a.u)};
   View dz = a.g;
   dz.dtype = a.u.dtype == DType::f64 ? DType::f64 : DType::f32;
@@ -330,7 +330,7 @@ bool differentiate_vectors(const DepthwiseConv1dGradArguments& a) {
   if (channels_last && (!is_aligned(a.w.data, sizeof(T) * last_width) || !is_aligned(a.bias.data, sizeof(T) * last_width))) return false;
   if (channels > (std::int64_t{1} << 30)) return false;
 
-  Backward<T> backward{Signal<const T>(a.u),
+  Gradient<T> gradient{Signal<const T>(a.u),
                        Signal<const T>(a.g),
                        Signal<T>(a.du),
                        a.w.as<const T>(),
@@ -342,30 +342,30 @@ bool differentiate_vectors(const DepthwiseConv1dGradArguments& a) {
                        static_cast<unsigned>(channels),
                        nullptr};
   // Vectors of steps begin where vectors of u do.
-  backward.first = -static_cast<int>((a.left + first_width - 1) / first_width * first_width);
-  backward.end = static_cast<int>(std::max(a.u.shape[1], a.g.shape[1] - a.left));
-  const std::int64_t steps = backward.end - backward.first;
-  Parts parts{channels_last ? blocks_for(channels, 32 * last_width) : 1, 1, channels_last ? 128 : 4096};
+  gradient.first = -static_cast<int>((a.left + first_width - 1) / first_width * first_width);
+  gradient.end = static_cast<int>(std::max(a.u.shape[1], a.g.shape[1] - a.left));
+  const std::int64_t steps = gradient.end - gradient.first;
+  Partition partition{channels_last ? blocks_for(channels, 32 * last_width) : 1, 1, channels_last ? 128 : 4096};
   // Long parts read fewer positions twice and leave fewer partial sums; short ones keep a small signal on many multiprocessors.
   const std::int64_t steps_at_once = channels_last ? last_warps : 1,
-                     units = batches * (channels_last ? parts.columns : channels / warps + 1);
-  while (parts.size > (channels_last ? 16 : 512) && units * (steps / (steps_at_once * parts.size)) < (channels_last ? 512 : 1024))
-    parts.size /= 2;
-  parts.of_batch = blocks_for(steps, steps_at_once * parts.size);
+                     units = batches * (channels_last ? partition.columns : channels / warps + 1);
+  while (partition.size > (channels_last ? 16 : 512) && units * (steps / (steps_at_once * partition.size)) < (channels_last ? 512 : 1024))
+    partition.size /= 2;
+  partition.of_batch = blocks_for(steps, steps_at_once * partition.size);
 
-  const std::int64_t count = batches * parts.of_batch;
+  const std::int64_t count = batches * partition.of_batch;
   const Workspace partials(a.dw.data || a.db.data ? static_cast<std::size_t>(count * (K + 1) * channels) * sizeof(float) : 0, stream);
-  if (a.dw.data || a.db.data) backward.partials = partials.as<float>();
+  if (a.dw.data || a.db.data) gradient.partials = partials.as<float>();
   if (channels_last) {
     const auto kernel = a.silu ? differentiate_channels_last<T, K, true> : differentiate_channels_last<T, K, false>;
-    launch(kernel, blocks_for(count * parts.columns, 1), last_threads, 0, stream, backward, parts);
+    launch(kernel, blocks_for(count * partition.columns, 1), last_threads, 0, stream, gradient, partition);
   } else {
-    launch(differentiate_channels_first<T, K>, blocks_for(count * channels, warps), block_size, 0, stream, backward, parts,
+    launch(differentiate_channels_first<T, K>, blocks_for(count * channels, warps), block_size, 0, stream, gradient, partition,
            count * channels);
   }
-  if (backward.partials)
-    launch(add_partials<T>, dim3(blocks_for(channels, 32), K + 1), count > 64 ? most_adding_threads : block_size, 0, stream,
-           backward.partials, static_cast<unsigned>(count), K, static_cast<unsigned>(channels), a.dw.as<T>(), a.db.as<T>());
+  if (gradient.partials)
+    launch(add_partials<T>, dim3(blocks_for(channels, 32), K + 1), count > 64 ? max_adding_threads : block_size, 0, stream,
+           gradient.partials, static_cast<unsigned>(count), K, static_cast<unsigned>(channels), a.dw.as<T>(), a.db.as<T>());
   return true;
 }
 

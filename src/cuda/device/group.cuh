@@ -55,6 +55,27 @@ __device__ typename Op::Accumulator block_reduce(typename Op::Accumulator value)
   return value;
 }
 
+/// For a block whose threads are rows of `across`, a power of two of rows: the combination of the values of each column of threads, valid
+/// in the first row.
+template <class Op, int width, int threads>
+__device__ __forceinline__ void column_reduce(typename Op::Accumulator (&values)[width], typename Op::Accumulator (&shared)[width][threads],
+                                              unsigned across) {
+  const unsigned row = threadIdx.x / across;
+#pragma unroll
+  for (int k = 0; k < width; ++k) shared[k][threadIdx.x] = values[k];
+  __syncthreads();
+  for (unsigned step = threads / across / 2; step > 0; step /= 2) {
+    if (row < step) {
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        values[k] = Op::combine(values[k], shared[k][threadIdx.x + step * across]);
+        shared[k][threadIdx.x] = values[k];
+      }
+    }
+    __syncthreads();
+  }
+}
+
 /// As block_reduce, in all threads, of a block of at most `max_warps`: each warp reduces the warps' values for itself.
 template <class Op, unsigned max_warps = 32>
 __device__ __forceinline__ typename Op::Accumulator block_all_reduce(typename Op::Accumulator value) {

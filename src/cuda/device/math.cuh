@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstdint>
 
-// Fast float arithmetic by the GPU's special-function unit, and rounding to TF32.
+// Fast math: float functions by the GPU's special-function unit, and rounding to TF32. Doubles take the exact functions.
 namespace tern::gpu {
 
 inline constexpr float log2_e = 1.44269504088896340736f;
@@ -26,6 +26,18 @@ __device__ __forceinline__ float gelu_tanh_derivative(float x) {
   const float square = x * x, part = __expf(-2 * scale * x * (1 + cubic * square));
   const float s = __fdividef(1, 1 + part);
   return s + x * (s * (1 - s)) * (2 * scale + 6 * scale * cubic * square);  // in this order 0 stays 0 where the square is large
+}
+
+/// silu(x) = x s(x) with the sigmoid s, and its derivative s + x s (1 - s).
+__device__ __forceinline__ float silu_approx(float x) { return __fdividef(x, 1 + __expf(-x)); }
+__device__ __forceinline__ double silu_approx(double x) { return x / (1 + exp(-x)); }
+__device__ __forceinline__ float silu_derivative(float x) {
+  const float s = __fdividef(1, 1 + __expf(-x));
+  return s * (1 + x * (1 - s));
+}
+__device__ __forceinline__ double silu_derivative(double x) {
+  const double s = 1 / (1 + exp(-x));
+  return s * (1 + x * (1 - s));
 }
 
 // TF32 has the exponent of a float and 10 of its 23 explicit bits. Tensor cores truncate: they do not look at the 13 lower bits.

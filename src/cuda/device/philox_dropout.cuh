@@ -22,7 +22,7 @@ struct DropoutMask {
     if (drops) last_dropped = static_cast<std::uint32_t>((bound << 8) - 1);
   }
 
-  __device__ __forceinline__ bool keep(std::uint32_t word) const { return word > last_dropped || !drops; }
+  __device__ __forceinline__ bool keep(std::uint32_t word) const { return (word > last_dropped) | !drops; }
   /// The block of element 0. Memory is read for it, so a kernel asks once.
   __device__ __forceinline__ std::uint64_t position() const { return philox.offset + (drops && philox.base ? *philox.base : 0); }
   /// Bit k says whether element 4 (block - position()) + k is kept. For kernels that know that drops is true.
@@ -51,7 +51,10 @@ struct Dropout : DropoutMask {
     const C product = fmin(fmax(x * inverse, -largest), largest);
     return fma(fma(-product, keep_probability, x), inverse, product);
   }
-  __device__ __forceinline__ C operator()(C x, std::uint32_t word) const { return keep(word) ? scale(x) : C(0); }
+  __device__ __forceinline__ C operator()(C x, std::uint32_t word) const {
+    const C kept = scale(x);  // of every element: a branch would cost more
+    return keep(word) ? kept : C(0);
+  }
 
   /// Elements first, first + 1, ... of a tensor, where `first` is a multiple of 4 or there is one element; `position` is position().
   template <int width>

@@ -49,8 +49,8 @@ __global__ void __launch_bounds__(block_size) embed_elements(__grid_constant__ c
 #pragma unroll
   for (int k = 0; k < 4; ++k) values[k] = convert<C>(token.values[k]);
   if (a.positions) {
-    const std::uint32_t place = n - a.length.divide(n) * a.length.divisor;
-    const auto position = read_four(a.positions + place * pitch + column, a.aligned);
+    const std::uint32_t t = n - a.length.divide(n) * a.length.divisor;
+    const auto position = read_four(a.positions + t * pitch + column, a.aligned);
 #pragma unroll
     for (int k = 0; k < 4; ++k) values[k] = convert<C>(convert<T>(values[k] + convert<C>(position.values[k])));
   }
@@ -60,16 +60,16 @@ __global__ void __launch_bounds__(block_size) embed_elements(__grid_constant__ c
   write_vector(a.y + first, out);
 }
 
-constexpr int lanes = 32, most_parts = 16;
+constexpr int lanes = 32, max_parts = 16;
 
 /// A block has 128 neighbouring elements of a sequence, four for each of 32 threads side by side; the block's `parts` rows of threads share
 /// the batch, each an even stretch.
 template <class T>
-__global__ void __launch_bounds__((lanes * most_parts))
+__global__ void __launch_bounds__((lanes * max_parts))
     embed_grad_elements(const T* g, std::int64_t batch, std::int64_t sequence, bool aligned,
                         __grid_constant__ const Dropout<computed_t<T>> dropout, T* dsum, T* dpositions) {
   using C = computed_t<T>;
-  __shared__ C shared[most_parts][lanes * 4];
+  __shared__ C shared[max_parts][lanes * 4];
   const unsigned part = threadIdx.y, parts = blockDim.y;
   const std::int64_t column = (std::int64_t(blockIdx.x) * lanes + threadIdx.x) * 4, share = (batch + parts - 1) / parts;
   C sums[4] = {};
@@ -122,7 +122,7 @@ void embed_grad(Cuda, const View& g, double p, PhiloxState draws, const View& ds
   const std::int64_t batch = g.shape[0], sequence = g.shape[1] * g.shape[2];
   if (batch * sequence == 0 || (p == 0 && !dpositions.data)) return;
   dispatch_floats(g.dtype, "embed_grad", [&]<class T>() {
-    const auto parts = static_cast<unsigned>(std::clamp<std::int64_t>(batch, 4, most_parts));
+    const auto parts = static_cast<unsigned>(std::clamp<std::int64_t>(batch, 4, max_parts));
     launch(embed_grad_elements<T>, blocks_for(sequence, lanes * 4), dim3(lanes, parts), 0, g.stream, g.as<const T>(), batch, sequence,
            is_aligned(g.data, 4 * sizeof(T)), Dropout<computed_t<T>>(p, draws), dsum.as<T>(), dpositions.as<T>());
   });

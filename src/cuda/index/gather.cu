@@ -6,8 +6,8 @@
 #include "ops/kernels/index.h"
 #include "tensor/dispatch.h"
 
-// Reads and additions at indices from memory. A thread per element (or per 16 bytes, where rows are contiguous); an
-// index outside the range reads as zero and writes nothing.
+// Gather, index_select and scatter_add: reads and additions at indices from memory. A thread per element (or per 16 bytes, where rows are
+// contiguous); an index outside the range reads as zero and writes nothing.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -86,31 +86,30 @@ View in_chunks(View view, std::int64_t per_chunk) {
   return view;
 }
 
-/// Row selection is a gather whose index is broadcast along a and c.
+/// y = what x has at the indices along `dim`, for a layout of y, the index and the rest of x.
 template <class Bits>
-void index_select_as(const View& x, const View& index, const View& y) {
-  Layout<3> whole = layout_of(y.shape, {y.strides, Strides{0, index.strides[0], 0}, Strides{x.strides[0], 0, x.strides[2]}});
-  whole.simplify();
+void gather_as(const Layout<3>& whole, const View& x, const View& index, const View& y, int dim) {
   for_pieces(whole, [&](const Layout<3>& layout, const std::int64_t* offsets) {
     const std::int64_t count = layout.numel();
     launch(gather_elements<Bits>, blocks_for(count), block_size, 0, y.stream, x.as<const Bits>() + offsets[2],
-           index.as<const std::int64_t>() + offsets[1], y.as<Bits>() + offsets[0], layout, static_cast<std::uint32_t>(count), x.shape[1],
-           x.strides[1]);
+           index.as<const std::int64_t>() + offsets[1], y.as<Bits>() + offsets[0], layout, static_cast<std::uint32_t>(count), x.shape[dim],
+           x.strides[dim]);
   });
+}
+
+/// Row selection is a gather whose index is broadcast along a and c.
+template <class Bits>
+void index_select_as(const View& x, const View& index, const View& y) {
+  Layout<3> layout = layout_of(y.shape, {y.strides, Strides{0, index.strides[0], 0}, Strides{x.strides[0], 0, x.strides[2]}});
+  layout.simplify();
+  gather_as<Bits>(layout, x, index, y, 1);
 }
 
 }  // namespace
 
 void gather(Cuda, const View& x, const View& index, const View& y, int dim) {
   if (y.numel() == 0) return;
-  dispatch_bits(y.dtype, [&]<class Bits>() {
-    for_pieces(layout_along(dim, y, index, x), [&](const Layout<3>& layout, const std::int64_t* offsets) {
-      const std::int64_t count = layout.numel();
-      launch(gather_elements<Bits>, blocks_for(count), block_size, 0, y.stream, x.as<const Bits>() + offsets[2],
-             index.as<const std::int64_t>() + offsets[1], y.as<Bits>() + offsets[0], layout, static_cast<std::uint32_t>(count),
-             x.shape[dim], x.strides[dim]);
-    });
-  });
+  dispatch_bits(y.dtype, [&]<class Bits>() { gather_as<Bits>(layout_along(dim, y, index, x), x, index, y, dim); });
 }
 
 void scatter_add(Cuda, const View& y, const View& index, const View& source, int dim) {

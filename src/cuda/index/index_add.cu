@@ -19,11 +19,11 @@ using namespace gpu;
 
 namespace {
 
-constexpr int piece_length = 32, ahead = 8;
+constexpr int piece_length = 32, prefetch = 8;
 
-// Up to so many indices, of a dimension that is not too long, are sorted by ranks: index and position then fit in one word.
+// Rank sort: up to so many indices, of a dimension that is not too long, so that index and position fit in one word.
 constexpr int position_bits = 13;
-constexpr std::uint32_t most_ranked = 1u << position_bits, longest_ranked = (1u << (32 - position_bits)) - 2;
+constexpr std::uint32_t max_ranked = 1u << position_bits, max_ranked_length = (1u << (32 - position_bits)) - 2;
 constexpr int ranking_threads = 512, ranked_per_warp = 3, ranked_per_block = ranking_threads / 32 * ranked_per_warp;
 
 /// The room for so many words, in whole rounds of a warp that reads four for each lane.
@@ -73,13 +73,14 @@ __global__ void __launch_bounds__(block_size) index_keys(const std::int64_t* ind
   positions[i] = i;
 }
 
-struct Sorted {
+/// The sorted indices.
+struct SortedIndices {
   const std::uint32_t *keys, *positions;
   std::uint32_t count, pieces;
-  std::uint32_t length;  ///< N: the key of what is dropped
+  std::uint32_t length;  ///< N: the key of indices outside [0, N)
 };
 
-struct Operands {
+struct IndexAdd {
   const void* source;
   void* y;
   DType dtype;
@@ -99,13 +100,13 @@ struct Partials {
 };
 
 /// Element (a, n, c) of y.
-__device__ __forceinline__ std::int64_t place_of(const Operands& o, std::uint32_t a, std::uint32_t n, std::uint32_t c) {
+__device__ __forceinline__ std::int64_t offset_of(const IndexAdd& o, std::uint32_t a, std::uint32_t n, std::uint32_t c) {
   return a * o.y_strides[0] + n * o.y_strides[1] + c * o.y_strides[2];
 }
 
 /// A block takes `across` columns of block_size / across pieces.
 template <class C, class T>
-__global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const Sorted sorted, __grid_constant__ const Operands o,
+__global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const SortedIndices sorted, __grid_constant__ const IndexAdd o,
                                                          Partials<C> partials, unsigned across, unsigned tiles, unsigned groups) {
   const unsigned group = blockIdx.x / tiles % groups;
   const std::uint32_t a = blockIdx.x / tiles / groups;
@@ -118,24 +119,24 @@ __global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const
   std::uint32_t run = sorted.keys[begin];
   bool comes_in = begin > 0 && sorted.keys[begin - 1] == run;
   C sum = 0, before = 0;  // of the run, and what y holds there
-  for (std::uint32_t first = begin; first < end; first += ahead) {
-    std::uint32_t keys[ahead];
-    C values[ahead], held[ahead];
+  for (std::uint32_t first = begin; first < end; first += prefetch) {
+    std::uint32_t keys[prefetch];
+    C values[prefetch], held[prefetch];
 #pragma unroll
-    for (int k = 0; k < ahead; ++k) {
+    for (int k = 0; k < prefetch; ++k) {
       const std::uint32_t i = first + k;
       keys[k] = i < end ? sorted.keys[i] : sorted.length;
-      // What is dropped is not read either: a run of it has no sum.
+      // An index outside the range is not read either: a run of them has no sum.
       values[k] = keys[k] < sorted.length ? read<T>(o.source, o.dtype, base + sorted.positions[i] * o.source_strides[1]) : C(0);
       // No other thread of this kernel writes there: to read it now costs no second wait.
-      held[k] = keys[k] < sorted.length ? read<T>(o.y, o.dtype, place_of(o, a, keys[k], c)) : C(0);
+      held[k] = keys[k] < sorted.length ? read<T>(o.y, o.dtype, offset_of(o, a, keys[k], c)) : C(0);
     }
 #pragma unroll
-    for (int k = 0; k < ahead; ++k) {
+    for (int k = 0; k < prefetch; ++k) {
       if (first + k >= end) continue;
       if (keys[k] != run) {
         if (comes_in) partials.head(a, piece, c) = sum;
-        else if (run < sorted.length) write<T>(o.y, o.dtype, place_of(o, a, run, c), before + sum);
+        else if (run < sorted.length) write<T>(o.y, o.dtype, offset_of(o, a, run, c), before + sum);
         run = keys[k];
         comes_in = false;
         sum = 0;
@@ -147,11 +148,11 @@ __global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const
   const bool leaves = end < sorted.count && sorted.keys[end] == run;
   if (leaves) partials.tail(a, piece, c) = sum;
   else if (comes_in) partials.head(a, piece, c) = sum;
-  else if (run < sorted.length) write<T>(o.y, o.dtype, place_of(o, a, run, c), before + sum);
+  else if (run < sorted.length) write<T>(o.y, o.dtype, offset_of(o, a, run, c), before + sum);
 }
 
 /// The first position in [from, count) whose key differs from `key`.
-__device__ std::uint32_t run_end(const Sorted& sorted, std::uint32_t key, std::uint32_t from) {
+__device__ std::uint32_t run_end(const SortedIndices& sorted, std::uint32_t key, std::uint32_t from) {
   std::uint32_t low = from, high = sorted.count;
   while (low < high) {
     const std::uint32_t middle = low + (high - low) / 2;
@@ -164,9 +165,9 @@ __device__ std::uint32_t run_end(const Sorted& sorted, std::uint32_t key, std::u
 /// A block per piece: where a run begins there and leaves, adds up what it left in this piece and the next ones. The
 /// partial sums are shared among block_size / across threads per column, each taking every nth in ascending order.
 template <class C, class T>
-__global__ void __launch_bounds__(block_size) add_runs(__grid_constant__ const Sorted sorted, __grid_constant__ const Operands o,
+__global__ void __launch_bounds__(block_size) add_runs(__grid_constant__ const SortedIndices sorted, __grid_constant__ const IndexAdd o,
                                                        Partials<C> partials, unsigned across, unsigned tiles) {
-  __shared__ C shared[block_size];
+  __shared__ C shared[1][block_size];
   const std::uint32_t piece = blockIdx.x / tiles % sorted.pieces, a = blockIdx.x / tiles / sorted.pieces;
   const std::uint32_t end = (piece + 1) * piece_length;
   // The same for the whole block.
@@ -179,31 +180,23 @@ __global__ void __launch_bounds__(block_size) add_runs(__grid_constant__ const S
   const std::uint32_t last = (run_end(sorted, key, end) - 1) / piece_length;
   const std::uint32_t c = blockIdx.x % tiles * across + threadIdx.x % across;
   const unsigned y = threadIdx.x / across, down = block_size / across;
-  C sum = 0;
+  C sum[1] = {};
   if (c < o.columns) {
     // The run leaves every piece but its last, where it ends and so left a head.
 #pragma unroll 4
-    for (std::uint32_t p = piece + y; p < last; p += down) sum += partials.tail(a, p, c);
-    if ((last - piece) % down == y) sum += partials.head(a, last, c);
+    for (std::uint32_t p = piece + y; p < last; p += down) sum[0] += partials.tail(a, p, c);
+    if ((last - piece) % down == y) sum[0] += partials.head(a, last, c);
   }
-  shared[threadIdx.x] = sum;
-  __syncthreads();
-  for (unsigned step = down / 2; step > 0; step /= 2) {
-    if (y < step) {
-      sum += shared[threadIdx.x + step * across];
-      shared[threadIdx.x] = sum;
-    }
-    __syncthreads();
-  }
+  column_reduce<PlusOp<C>>(sum, shared, across);
   if (y > 0 || c >= o.columns) return;
-  const std::int64_t at = place_of(o, a, key, c);
-  write<T>(o.y, o.dtype, at, read<T>(o.y, o.dtype, at) + sum);
+  const std::int64_t at = offset_of(o, a, key, c);
+  write<T>(o.y, o.dtype, at, read<T>(o.y, o.dtype, at) + sum[0]);
 }
 
 template <class C, class T>
-void index_add_as(const View& y, const View& source, const Sorted& sorted) {
+void index_add_as(const View& y, const View& source, const SortedIndices& sorted) {
   const auto rows = static_cast<std::uint32_t>(source.shape[0]), columns = static_cast<std::uint32_t>(source.shape[2]);
-  Operands o{source.data, y.data, y.dtype, {}, {}, columns, rows};
+  IndexAdd o{source.data, y.data, y.dtype, {}, {}, columns, rows};
   for (int d = 0; d < 3; ++d) {
     o.source_strides[d] = source.strides[d];
     o.y_strides[d] = y.strides[d];
@@ -234,7 +227,7 @@ void index_add(Cuda, const View& y, const View& index, const View& source) {
     fail("index_add", "expected sizes of at most 2^30");
   const Stream stream = y.stream;
   const auto n = static_cast<std::size_t>(count);
-  const bool is_ranked = count <= most_ranked && length <= longest_ranked;
+  const bool is_ranked = count <= max_ranked && length <= max_ranked_length;
   const Workspace memory((is_ranked ? 2 : 4) * n * sizeof(std::uint32_t), stream);
   auto *const sorted_keys = memory.as<std::uint32_t>(), *const sorted_positions = sorted_keys + n;
   if (is_ranked) {
@@ -247,8 +240,8 @@ void index_add(Cuda, const View& y, const View& index, const View& source) {
            static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(length), keys, positions);
     sort_pairs(keys, sorted_keys, positions, sorted_positions, count, bits_for(static_cast<std::uint64_t>(length) + 1), stream);
   }
-  const Sorted sorted{sorted_keys, sorted_positions, static_cast<std::uint32_t>(count),
-                      static_cast<std::uint32_t>((count + piece_length - 1) / piece_length), static_cast<std::uint32_t>(length)};
+  const SortedIndices sorted{sorted_keys, sorted_positions, static_cast<std::uint32_t>(count),
+                             static_cast<std::uint32_t>((count + piece_length - 1) / piece_length), static_cast<std::uint32_t>(length)};
   switch (y.dtype) {
     case DType::f32: return index_add_as<float, float>(y, source, sorted);
     case DType::f16: return index_add_as<float, f16>(y, source, sorted);

@@ -8,9 +8,9 @@
 #include "ops/kernels/index.h"
 #include "ops/kernels/random.h"
 
-// Sorting turns each element into an unsigned number of the same order (its bits, with the sign turned round; NaN last; all of it
-// inverted for descending order) and leaves the rest to one stable radix sort of the whole tensor, with the number of the row as the
-// leading bits. Keys of 64 bits have no room for it: they are sorted by value, then, stably, by row.
+// Sorting: each element becomes an unsigned key of the same order (its bits, with the sign bit flipped and negative numbers inverted; NaN
+// last; all of it inverted for descending order), and CUB's stable radix sort orders the whole tensor at once, with the number of the row
+// as the leading bits. Keys of 64 bits have no room for it: they are sorted by value, then, stably, by row.
 namespace tern::kernels {
 
 using namespace gpu;

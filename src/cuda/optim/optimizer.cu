@@ -4,21 +4,22 @@
 #include "ops/kernels/optimizer.h"
 #include "tensor/dispatch.h"
 
-// Updates of a run of parameters: every number is read once and written once. What changes from step to step is read from device
-// memory, so a captured step stays right; what follows from it for all parameters is worked out once a block, which other blocks'
-// loads hide.
+// Optimizers: updates of a contiguous segment of parameters, in which every number is read once and written once. The learning rate, the
+// step number and the gradients' factor are read from device memory, so a captured step stays right; the factors that follow from them
+// are computed once a block, which other blocks' loads hide.
 namespace tern::kernels {
 
 using namespace gpu;
 
 namespace {
 
-/// Of 4 vectors each: on an H200 4% faster than as many blocks as run at once, each with a long stretch.
+/// Vectors of a thread. Four: on an H200 AdamW (the adamw rows of bench/README.md) was 4% faster so than with as many blocks as run at
+/// once, each with a long stretch. Elsewhere it is right too, if perhaps not the best.
 constexpr int vectors_per_thread = 4;
 
 /// Parameters stored as P, whose values are kept and updated as T: in place, or in a master copy for the 16-bit floats.
 template <class P>
-struct Values {
+struct ParameterSegment {
   using T = compute_t<P>;
   static constexpr int width = 16 / sizeof(T);  ///< elements that a thread takes at once
   static constexpr bool is_rounded = !std::is_same_v<P, T>;
@@ -28,7 +29,7 @@ struct Values {
   const P* gradient;
   const float *factor, *advance;  ///< see GradientScaleView
 
-  Values(const View& parameters, const View& gradients, const View& master, const GradientScaleView& scale)
+  ParameterSegment(const View& parameters, const View& gradients, const View& master, const GradientScaleView& scale)
       : parameter(parameters.as<P>()),
         gradient(gradients.as<const P>()),
         factor(scale.factor.as<const float>()),
@@ -64,8 +65,8 @@ struct Values {
 };
 
 template <class P>
-struct Adam : Values<P> {
-  using typename Values<P>::T;
+struct Adam : ParameterSegment<P> {
+  using typename ParameterSegment<P>::T;
   T *m, *v;
   const float *lr, *step;
   double beta1, beta2, weight_decay;
@@ -73,7 +74,7 @@ struct Adam : Values<P> {
   bool decoupled;
 
   explicit Adam(const AdamArguments& a)
-      : Values<P>(a.parameter, a.gradient, a.master, a.scale),
+      : ParameterSegment<P>(a.parameter, a.gradient, a.master, a.scale),
         m(a.m.as<T>()),
         v(a.v.as<T>()),
         lr(a.lr.as<const float>()),
@@ -83,9 +84,9 @@ struct Adam : Values<P> {
         weight_decay(a.weight_decay),
         eps(T(a.eps)),
         decoupled(a.decoupled) {}
-  bool is_aligned() const { return Values<P>::is_aligned() && gpu::is_aligned(m, 16) && gpu::is_aligned(v, 16); }
+  bool is_aligned() const { return ParameterSegment<P>::is_aligned() && gpu::is_aligned(m, 16) && gpu::is_aligned(v, 16); }
 
-  /// What the step number, the learning rate and the gradients' factor make of the formula.
+  /// The formula's factors, from the step number, the learning rate and the gradients' factor.
   struct Factors {
     T gradient, b1, b2, c1, c2, rate, root_factor, shrink, decay;
   };
@@ -120,21 +121,21 @@ struct Adam : Values<P> {
 };
 
 template <class P>
-struct Sgd : Values<P> {
-  using typename Values<P>::T;
+struct Sgd : ParameterSegment<P> {
+  using typename ParameterSegment<P>::T;
   T* momentum;  ///< null without it
   const float* lr;
   T momentum_factor, weight_decay;
   bool nesterov;
 
   explicit Sgd(const SgdArguments& a)
-      : Values<P>(a.parameter, a.gradient, a.master, a.scale),
+      : ParameterSegment<P>(a.parameter, a.gradient, a.master, a.scale),
         momentum(a.momentum.as<T>()),
         lr(a.lr.as<const float>()),
         momentum_factor(T(a.momentum_factor)),
         weight_decay(T(a.weight_decay)),
         nesterov(a.nesterov) {}
-  bool is_aligned() const { return Values<P>::is_aligned() && gpu::is_aligned(momentum, 16); }
+  bool is_aligned() const { return ParameterSegment<P>::is_aligned() && gpu::is_aligned(momentum, 16); }
 
   struct Factors {
     T gradient, lr;

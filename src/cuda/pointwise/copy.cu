@@ -4,7 +4,7 @@
 #include "cuda/runtime/layout.h"
 #include "ops/kernels/copy.h"
 
-// Copies with and without conversion, and what fills memory. Copies between equal dtypes move bits. A copy whose two
+// Copy, cast, fill, arange and triangle. Copies between equal dtypes move bits. A copy whose two
 // sides are contiguous along different dimensions goes through tiles in shared memory, so that both reads and writes use
 // whole sectors.
 namespace tern::kernels {

@@ -5,8 +5,8 @@
 #include "cuda/runtime/layout.h"
 #include "ops/kernels/reduce.h"
 
-// Where the extreme lies. As in reductions over strided elements, a few lanes, a warp or a block share the elements of an
-// output; what they compare are pairs of value and index.
+// Arg-max and arg-min. As in reductions over strided elements, a few lanes, a warp or a block share the elements of an output; they compare
+// pairs of value and index.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -37,41 +37,43 @@ struct ArgOp {
   }
 };
 
-struct Line {
+/// The elements that an output is chosen from.
+struct Candidates {
   const void* data = nullptr;
   DType dtype = DType::f32;
   std::int64_t length = 0, stride = 0;
 };
 
 template <class Op, class T>
-__device__ typename Op::Accumulator search(const Line& line, std::int64_t offset, unsigned lane, unsigned lanes) {
+__device__ typename Op::Accumulator search(const Candidates& candidates, std::int64_t offset, unsigned lane, unsigned lanes) {
   auto best = Op::identity();
 #pragma unroll 4
-  for (std::int64_t i = lane; i < line.length; i += lanes)
-    best = Op::combine(best, {read<T>(line.data, line.dtype, offset + i * line.stride), i});
+  for (std::int64_t i = lane; i < candidates.length; i += lanes)
+    best = Op::combine(best, {read<T>(candidates.data, candidates.dtype, offset + i * candidates.stride), i});
   return best;
 }
 
 template <class Op, class T>
-__global__ void __launch_bounds__(block_size)
-    arg_reduce_by_warps(Line line, __grid_constant__ const Indexer<2> kept, std::uint32_t outputs, unsigned lanes, std::int64_t* y) {
+__global__ void __launch_bounds__(block_size) arg_reduce_by_warps(Candidates candidates, __grid_constant__ const Indexer<2> kept,
+                                                                  std::uint32_t outputs, unsigned lanes, std::int64_t* y) {
   const std::uint32_t output = blockIdx.x * (block_size / lanes) + threadIdx.x / lanes;
   const unsigned lane = threadIdx.x % lanes;
   std::int64_t offsets[2] = {};
   auto best = Op::identity();
   if (output < outputs) {
     kept.locate(output, offsets);
-    best = search<Op, T>(line, offsets[0], lane, lanes);
+    best = search<Op, T>(candidates, offsets[0], lane, lanes);
   }
-  for (unsigned step = lanes / 2; step > 0; step /= 2) best = Op::combine(best, shuffle_xor(best, step));  // whole warps arrive here
+  best = lanes_all_reduce<Op>(best, lanes);  // whole warps arrive here
   if (output < outputs && lane == 0) y[offsets[1]] = best.index;
 }
 
 template <class Op, class T>
-__global__ void __launch_bounds__(1024) arg_reduce_by_blocks(Line line, __grid_constant__ const Indexer<2> kept, std::int64_t* y) {
+__global__ void __launch_bounds__(1024)
+    arg_reduce_by_blocks(Candidates candidates, __grid_constant__ const Indexer<2> kept, std::int64_t* y) {
   std::int64_t offsets[2];
   kept.locate(blockIdx.x, offsets);
-  const auto best = block_reduce<Op>(search<Op, T>(line, offsets[0], threadIdx.x, blockDim.x));
+  const auto best = block_reduce<Op>(search<Op, T>(candidates, offsets[0], threadIdx.x, blockDim.x));
   if (threadIdx.x == 0) y[offsets[1]] = best.index;
 }
 
@@ -83,7 +85,7 @@ void arg_reduce_as(const View& x, const View& y, int dim) {
   whole.simplify();
   for_pieces(whole, [&](const Layout<2>& kept, const std::int64_t* offsets) {
     const std::int64_t outputs = kept.numel(), length = x.shape[dim], stride = x.strides[dim];
-    const Line line{x.as<char>() + offsets[0] * static_cast<std::int64_t>(size_of(x.dtype)), x.dtype, length, stride};
+    const Candidates candidates{x.as<char>() + offsets[0] * static_cast<std::int64_t>(size_of(x.dtype)), x.dtype, length, stride};
     std::int64_t* to = y.as<std::int64_t>() + offsets[1];
     const auto magnitude = [](std::int64_t step) { return step < 0 ? -step : step; };
     const bool side_by_side = outputs > 1 && magnitude(kept.strides[0][0]) < magnitude(stride);
@@ -91,11 +93,11 @@ void arg_reduce_as(const View& x, const View& y, int dim) {
     while (lanes > 1 && lanes / 2 >= length) lanes /= 2;
     while (lanes < 32 && lanes < length && outputs * lanes < 32768) lanes *= 2;
     if (length <= 512 || outputs * lanes >= 524288)
-      launch(arg_reduce_by_warps<Op, T>, blocks_for(outputs, block_size / lanes), block_size, 0, x.stream, line, kept,
+      launch(arg_reduce_by_warps<Op, T>, blocks_for(outputs, block_size / lanes), block_size, 0, x.stream, candidates, kept,
              static_cast<std::uint32_t>(outputs), lanes, to);
     else
-      launch(arg_reduce_by_blocks<Op, T>, blocks_for(outputs, 1), outputs < 512 && length > 8192 ? 1024 : block_size, 0, x.stream, line,
-             kept, to);
+      launch(arg_reduce_by_blocks<Op, T>, blocks_for(outputs, 1), outputs < 512 && length > 8192 ? 1024 : block_size, 0, x.stream,
+             candidates, kept, to);
   });
 }
 

@@ -1,3 +1,5 @@
+#include <cub/block/block_scan.cuh>
+
 #include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
 #include "cuda/device/indexer.cuh"
@@ -6,9 +8,10 @@
 #include "cuda/runtime/layout.h"
 #include "ops/kernels/reduce.h"
 
-// Running sums. A running sum cannot be a tree, so floats are added in double. Lines that lie side by side take a thread each;
-// others a block each, in steps of a block's size. Few long lines are cut into chunks: their sums come first, then
-// the sums before each chunk, then the lines. No block waits for another, and the order of addition is fixed.
+// Cumulative sums. A running sum cannot be a tree, so floats are added in double. Lines that lie side by side take a thread each; others a
+// block each, in steps of a block's size, by CUB's block scan. Few long lines are cut into chunks: their sums come first, then the sums
+// before each chunk, then the lines. The order of addition is fixed, which CUB's device scan does not promise of floats: there a block adds
+// what it finds of those before it.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -65,32 +68,19 @@ __global__ void __launch_bounds__(block_size) scan_chunks(C* sums, unsigned chun
 template <class C, class T>
 __global__ void __launch_bounds__(block_size)
     cumsum_by_blocks(Line line, __grid_constant__ const Indexer<2> lines, unsigned chunks, const C* sums_before) {
-  constexpr unsigned warps = block_size / 32;
-  __shared__ C warp_sums[2][warps];
+  using BlockScan = cub::BlockScan<C, block_size, cub::BLOCK_SCAN_WARP_SCANS>;
+  __shared__ typename BlockScan::TempStorage storage[2];  // used in turn: one barrier a step is then enough
   std::int64_t offsets[2];
   lines.locate(blockIdx.x / chunks, offsets);
   const std::int64_t begin = blockIdx.x % chunks * line.chunk_length, end = min(line.length, begin + line.chunk_length);
-  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   C before = sums_before ? sums_before[blockIdx.x] : C(0);
-  int turn = 0;
-  for (std::int64_t first = begin; first < end; first += block_size, turn ^= 1) {
+  int slot = 0;
+  for (std::int64_t first = begin; first < end; first += block_size, slot ^= 1) {
     const std::int64_t i = first + threadIdx.x;
     C sum = i < end ? static_cast<C>(read<T>(line.x, line.dtype, offsets[1] + i * line.x_stride)) : C(0);
-#pragma unroll
-    for (unsigned step = 1; step < 32; step *= 2) {
-      const C left = __shfl_up_sync(whole_warp, sum, step);
-      if (lane >= step) sum += left;
-    }
-    // Two sets of sums take turns, so that one barrier keeps a fast warp from overwriting what a slow one still reads.
-    if (lane == 31) warp_sums[turn][warp] = sum;
-    __syncthreads();
-    C total = 0, left = 0;
-#pragma unroll
-    for (unsigned w = 0; w < warps; ++w) {
-      if (w == warp) left = total;
-      total += warp_sums[turn][w];
-    }
-    if (i < end) write<T>(line.y, line.dtype, offsets[0] + i * line.y_stride, before + (left + sum));
+    C total;
+    BlockScan(storage[slot]).InclusiveSum(sum, sum, total);
+    if (i < end) write<T>(line.y, line.dtype, offsets[0] + i * line.y_stride, before + sum);
     before += total;
   }
 }

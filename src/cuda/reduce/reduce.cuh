@@ -13,11 +13,11 @@
 //   - rows: what is reduced is contiguous. A few lanes, a warp or a block per output, in 16-byte reads.
 //   - columns: what is kept is contiguous, as in the gradient of a bias. A block holds a tile of columns.
 //   - strided: anything else, and dtypes that need not be fastest.
-// Where there are few outputs, what each reduces is cut into chunks; their partial results are combined by a second
-// kernel.
+// If there are few outputs, the elements of each are cut into chunks, whose partial results a second kernel combines. (CUB has segmented
+// reductions too, of contiguous segments alone, one of the three cases, and with an order of additions of its own.)
 namespace tern::gpu {
 
-/// What every kernel does with a finished output or partial result.
+/// The destination of a finished output or of a partial result.
 template <class Op>
 struct Target {
   void* data = nullptr;
@@ -75,7 +75,7 @@ __device__ typename Op::Accumulator reduce_strided(const void* data, DType dtype
   return sum;
 }
 
-/// What is reduced for each output: a run of elements, or elements anywhere (T is then a tag).
+/// The elements that are reduced for each output: a run of them, or elements anywhere (T is then a tag).
 struct Span {
   const void* data = nullptr;
   DType dtype = DType::f32;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(block_size) reduce_by_warps(__grid_constant__ 
     kept.locate(output, offsets);
     sum = reduce_span<Op, T>(span, offsets[0], 0, lane, lanes);
   }
-  for (unsigned step = lanes / 2; step > 0; step /= 2) sum = Op::combine(sum, shuffle_xor(sum, step));  // whole warps arrive here
+  sum = lanes_all_reduce<Op>(sum, lanes);  // whole warps arrive here
   if (output < outputs && lane == 0) target.put(offsets[1], output, 0, sum);
 }
 
@@ -158,19 +158,7 @@ __global__ void __launch_bounds__(block_size) reduce_columns(__grid_constant__ c
     }
   }
 
-#pragma unroll
-  for (int k = 0; k < width; ++k) shared[k][threadIdx.x] = sums[k];
-  __syncthreads();
-  for (unsigned step = down / 2; step > 0; step /= 2) {
-    if (y < step) {
-#pragma unroll
-      for (int k = 0; k < width; ++k) {
-        sums[k] = Op::combine(sums[k], shared[k][threadIdx.x + step * shape.across]);
-        shared[k][threadIdx.x] = sums[k];
-      }
-    }
-    __syncthreads();
-  }
+  column_reduce<Op>(sums, shared, shape.across);
   if (y != 0) return;
 #pragma unroll
   for (int k = 0; k < width; ++k)
@@ -183,27 +171,19 @@ template <class Op>
 __global__ void __launch_bounds__(block_size)
     combine_partials(const typename Op::Accumulator* __restrict__ partials, unsigned chunks, unsigned across,
                      __grid_constant__ const Indexer<2> kept, Target<Op> target) {
-  __shared__ typename Op::Accumulator shared[block_size];
+  __shared__ typename Op::Accumulator shared[1][block_size];
   const unsigned x = threadIdx.x % across, y = threadIdx.x / across, down = block_size / across;
   const std::int64_t output = std::int64_t(blockIdx.x) * across + x;
-  typename Op::Accumulator sum = Op::identity();
+  typename Op::Accumulator sum[1] = {Op::identity()};
   if (output < target.outputs) {
 #pragma unroll 4
-    for (unsigned chunk = y; chunk < chunks; chunk += down) sum = Op::combine(sum, partials[chunk * target.outputs + output]);
+    for (unsigned chunk = y; chunk < chunks; chunk += down) sum[0] = Op::combine(sum[0], partials[chunk * target.outputs + output]);
   }
-  shared[threadIdx.x] = sum;
-  __syncthreads();
-  for (unsigned step = down / 2; step > 0; step /= 2) {
-    if (y < step) {
-      sum = Op::combine(sum, shared[threadIdx.x + step * across]);
-      shared[threadIdx.x] = sum;
-    }
-    __syncthreads();
-  }
+  column_reduce<Op>(sum, shared, across);
   if (y != 0 || output >= target.outputs) return;
   std::int64_t offsets[2];
   kept.locate(static_cast<std::uint32_t>(output), offsets);
-  target.put(offsets[1], output, 0, sum);
+  target.put(offsets[1], output, 0, sum[0]);
 }
 
 /// The smallest power of two that is at least `count`, up to `most`.
@@ -262,7 +242,7 @@ void reduce_spans(const Layout<2>& kept, const Layout<1>& reduced, const void* d
 
   constexpr std::int64_t enough_threads = 32768, long_row = 1024;
   const auto magnitude = [](std::int64_t stride) { return stride < 0 ? -stride : stride; };
-  // Where neighbouring outputs read neighbouring elements, a thread for each reads best, if there are enough of them.
+  // A thread for each output reads best if neighbouring outputs read neighbouring elements, and there are enough of them.
   const bool side_by_side = is_tag<T> && (length == 1 || (magnitude(kept.strides[0][0]) < magnitude(reduced.strides[0][0]) && outputs > 1));
   unsigned lanes = side_by_side ? 1 : detail::power_of_two((length + width - 1) / width, 32);
   while (lanes < 32 && lanes < length && outputs * lanes < enough_threads) lanes *= 2;
