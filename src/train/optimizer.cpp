@@ -27,23 +27,23 @@ void Optimizer::add_group(const Tensors& parameters, double lr) {
       fail("Optimizer",
            fmt::format("expected contiguous leaves of a floating dtype but got {}{}{} {}", x.is_leaf() ? "" : "a computed tensor, ",
                        x.is_contiguous() ? "" : "strided, ", name(x.dtype()), to_string(x.shape())));
-    for (const Slot& other : slots_) {
+    for (const ParameterState& other : states_) {
       if (other.parameter.is_same(x))
         fail("Optimizer", fmt::format("expected each parameter once but {} came twice", to_string(x.shape())));
       if (other.parameter.device() != x.device())
         fail("Optimizer", fmt::format("expected parameters on one device but got {} and {}", to_string(other.parameter.device()),
                                       to_string(x.device())));
     }
-    slots_.push_back({x, groups_.size(), nullptr, x.dtype(), {}, {}});
+    states_.push_back({x, groups_.size(), nullptr, x.dtype(), {}, {}});
   }
-  const Device device = slots_.empty() ? cpu : slots_[0].parameter.device();
+  const Device device = states_.empty() ? cpu : states_[0].parameter.device();
   if (!steps_.defined()) steps_ = zeros({}, DType::f32, device);
   groups_.push_back({lr, full({}, lr, DType::f32, device)});
 }
 
 Tensors Optimizer::parameters() const {
   Tensors result;
-  for (const Slot& slot : slots_) result.push_back(slot.parameter);
+  for (const ParameterState& state : states_) result.push_back(state.parameter);
   return result;
 }
 
@@ -60,99 +60,102 @@ void Optimizer::set_lr_factor(double factor) {
 }
 
 bool Optimizer::is_laid_out() const {
-  if (runs_.empty()) return slots_.empty();
-  return std::all_of(slots_.begin(), slots_.end(),
-                     [](const Slot& slot) { return slot.place == slot.parameter.view().data && slot.dtype == slot.parameter.dtype(); });
+  if (segments_.empty()) return states_.empty();
+  return std::all_of(states_.begin(), states_.end(), [](const ParameterState& state) {
+    return state.data == state.parameter.view().data && state.dtype == state.parameter.dtype();
+  });
 }
 
-/// All parameters of a run, one-dimensional.
-Tensor Optimizer::whole(const Run& run) const { return run_of(slots_[run.slots.front()].parameter, slots_[run.slots.back()].parameter); }
+/// All parameters of a segment, one-dimensional.
+Tensor Optimizer::whole(const Segment& segment) const {
+  return run_of(states_[segment.parameters.front()].parameter, states_[segment.parameters.back()].parameter);
+}
 
 // Note [Moments follow parameters]
-// The moments and the master of a run of parameters are runs of the same layout, padding included, so that one kernel can
-// walk over all of them with one index. Padding is zero in all of them, and an update of zeros gives zeros.
-// Where parameters have been moved since (flattened, sent to another device), the moments are laid out anew and keep
-// their values.
+// The moments and the master of a segment of parameters are segments of the same layout, padding included, so that one
+// kernel can walk over all of them with one index. Padding is zero in all of them, and an update of zeros gives zeros.
+// Once parameters have moved (flattened, sent to another device), the moments are laid out anew and keep their values.
 void Optimizer::lay_out() {
-  const Device device = slots_.empty() ? cpu : slots_[0].parameter.device();
+  const Device device = states_.empty() ? cpu : states_[0].parameter.device();
   steps_ = to(steps_, device);
   for (Group& group : groups_) group.lr = to(group.lr, device);
 
-  std::vector<std::size_t> order(slots_.size());
+  std::vector<std::size_t> order(states_.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return slots_[a].group != slots_[b].group ? slots_[a].group < slots_[b].group : lies_before(slots_[a].parameter, slots_[b].parameter);
+    return states_[a].group != states_[b].group ? states_[a].group < states_[b].group
+                                                : lies_before(states_[a].parameter, states_[b].parameter);
   });
-  runs_.clear();
+  segments_.clear();
   for (std::size_t i : order) {
-    const bool continues = !runs_.empty() && slots_[runs_.back().slots.back()].group == slots_[i].group &&
-                           follows(slots_[runs_.back().slots.back()].parameter, slots_[i].parameter);
-    if (!continues) runs_.emplace_back();
-    runs_.back().slots.push_back(i);
+    const bool continues = !segments_.empty() && states_[segments_.back().parameters.back()].group == states_[i].group &&
+                           follows(states_[segments_.back().parameters.back()].parameter, states_[i].parameter);
+    if (!continues) segments_.emplace_back();
+    segments_.back().parameters.push_back(i);
   }
-  for (Run& run : runs_) {
-    const Tensor all = whole(run);
+  for (Segment& segment : segments_) {
+    const Tensor all = whole(segment);
     const DType kept = all.dtype() == DType::f64 ? DType::f64 : DType::f32;
-    for (std::size_t kind = 0; kind < moment_names_.size(); ++kind) run.moments.push_back(zeros(all.shape(), kept, device));
-    find_master(run);
-    for (std::size_t i : run.slots) {
-      Slot& slot = slots_[i];
-      const Shape& shape = slot.parameter.shape();
+    for (std::size_t kind = 0; kind < moment_names_.size(); ++kind) segment.moments.push_back(zeros(all.shape(), kept, device));
+    find_master(segment);
+    for (std::size_t i : segment.parameters) {
+      ParameterState& state = states_[i];
+      const Shape& shape = state.parameter.shape();
       const auto window = [&](const Tensor& x) {
-        return x.as_strided(shape, contiguous_strides(shape), x.offset() + slot.parameter.offset() - all.offset());
+        return x.as_strided(shape, contiguous_strides(shape), x.offset() + state.parameter.offset() - all.offset());
       };
-      const Tensors before = std::move(slot.moments);
-      slot.moments.clear();
-      for (std::size_t kind = 0; kind < run.moments.size(); ++kind) {
-        slot.moments.push_back(window(run.moments[kind]));
-        if (!before.empty()) copy_(slot.moments[kind], before[kind]);
+      const Tensors before = std::move(state.moments);
+      state.moments.clear();
+      for (std::size_t kind = 0; kind < segment.moments.size(); ++kind) {
+        state.moments.push_back(window(segment.moments[kind]));
+        if (!before.empty()) copy_(state.moments[kind], before[kind]);
       }
-      const Tensor master_before = std::exchange(slot.master, run.master.defined() ? window(run.master) : Tensor());
-      if (master_before.defined() && slot.master.defined()) copy_(slot.master, master_before);
-      slot.place = slot.parameter.view().data;
-      slot.dtype = slot.parameter.dtype();
+      const Tensor master_before = std::exchange(state.master, segment.master.defined() ? window(segment.master) : Tensor());
+      if (master_before.defined() && state.master.defined()) copy_(state.master, master_before);
+      state.data = state.parameter.view().data;
+      state.dtype = state.parameter.dtype();
     }
   }
 }
 
-void Optimizer::find_master(Run& run) {
-  const Tensor parameter = whole(run).detach();
+void Optimizer::find_master(Segment& segment) {
+  const Tensor parameter = whole(segment).detach();
   if (size_of(parameter.dtype()) != 2) return;
-  run.master = master_of(parameter);
-  if (run.master.defined()) run.version = static_cast<const FlatStorage&>(*parameter.impl().storage).masters_version;
-  else run.master = cast(parameter, DType::f32), run.version = parameter.version();
+  segment.master = master_of(parameter);
+  if (segment.master.defined()) segment.version = static_cast<const FlatStorage&>(*parameter.impl().storage).masters_version;
+  else segment.master = cast(parameter, DType::f32), segment.version = parameter.version();
 }
 
-/// Where somebody else has written to the parameters since they were rounded from the master, as loading a file does, the
-/// elements that changed are the master's as well.
-void Optimizer::refresh_master(Run& run) {
-  const Tensor parameter = whole(run).detach();
-  if (!run.master.defined() || run.version == parameter.version()) return;
-  const Tensor is_unchanged = eq(cast(run.master, parameter.dtype()), parameter);
-  copy_(run.master, where(is_unchanged, run.master, cast(parameter, DType::f32)));
-  run.version = parameter.version();
+/// Elements of the parameters that somebody else has written since they were rounded from the master, as loading a file does,
+/// become the master's as well.
+void Optimizer::refresh_master(Segment& segment) {
+  const Tensor parameter = whole(segment).detach();
+  if (!segment.master.defined() || segment.version == parameter.version()) return;
+  const Tensor is_unchanged = eq(cast(segment.master, parameter.dtype()), parameter);
+  copy_(segment.master, where(is_unchanged, segment.master, cast(parameter, DType::f32)));
+  segment.version = parameter.version();
 }
 
 void Optimizer::step(const GradientScale& scale) {
   const NoGrad unrecorded;
   if (!is_laid_out()) lay_out();
-  for (Run& run : runs_) refresh_master(run);
+  for (Segment& segment : segments_) refresh_master(segment);
   if (scale.advance.defined()) add_(steps_, scale.advance);
   else add_(steps_, 1.0);
   launches_ = 0;
-  for (const Run& run : runs_) step(run, scale);
-  for (Run& run : runs_) {
-    const Tensor& parameter = slots_[run.slots.front()].parameter;
-    run.version = parameter.version();
-    if (is_flat(parameter)) static_cast<FlatStorage&>(*parameter.impl().storage).masters_version = run.version;
+  for (const Segment& segment : segments_) step(segment, scale);
+  for (Segment& segment : segments_) {
+    const Tensor& parameter = states_[segment.parameters.front()].parameter;
+    segment.version = parameter.version();
+    if (is_flat(parameter)) static_cast<FlatStorage&>(*parameter.impl().storage).masters_version = segment.version;
   }
 }
 
-/// One update for each stretch of the run whose gradients lie as its parameters do.
-void Optimizer::step(const Run& run, const GradientScale& scale) {
-  const auto gradient_of = [&](std::size_t i) { return slots_[run.slots[i]].parameter.grad(); };
-  const auto parameter_of = [&](std::size_t i) -> const Tensor& { return slots_[run.slots[i]].parameter; };
-  for (std::size_t first = 0; first < run.slots.size();) {
+/// One update for each part of the segment whose gradients lie as its parameters do.
+void Optimizer::step(const Segment& segment, const GradientScale& scale) {
+  const auto gradient_of = [&](std::size_t i) { return states_[segment.parameters[i]].parameter.grad(); };
+  const auto parameter_of = [&](std::size_t i) -> const Tensor& { return states_[segment.parameters[i]].parameter; };
+  for (std::size_t first = 0; first < segment.parameters.size();) {
     Tensor first_gradient = gradient_of(first);
     if (!first_gradient.defined()) {
       ++first;
@@ -161,7 +164,7 @@ void Optimizer::step(const Run& run, const GradientScale& scale) {
     first_gradient = contiguous(first_gradient);
     std::size_t last = first;
     Tensor last_gradient = first_gradient;
-    while (last + 1 < run.slots.size()) {
+    while (last + 1 < segment.parameters.size()) {
       const Tensor next = gradient_of(last + 1);
       if (!next.defined() || !next.is_contiguous() || !follows(last_gradient, next) ||
           next.offset() - first_gradient.offset() != parameter_of(last + 1).offset() - parameter_of(first).offset())
@@ -169,16 +172,16 @@ void Optimizer::step(const Run& run, const GradientScale& scale) {
       last_gradient = next;
       ++last;
     }
-    Windows windows{run_of(parameter_of(first), parameter_of(last)), run_of(first_gradient, last_gradient), {}, {}};
+    SegmentViews views{run_of(parameter_of(first), parameter_of(last)), run_of(first_gradient, last_gradient), {}, {}};
     const auto window = [&](const Tensor& x) {
-      return x.as_strided(windows.parameter.shape(), {1}, x.offset() + windows.parameter.offset() - parameter_of(0).offset());
+      return x.as_strided(views.parameter.shape(), {1}, x.offset() + views.parameter.offset() - parameter_of(0).offset());
     };
-    for (const Tensor& moment : run.moments) windows.moments.push_back(window(moment));
-    if (run.master.defined()) windows.master = window(run.master);
-    for (const Tensor& target : {windows.parameter, windows.master})
+    for (const Tensor& moment : segment.moments) views.moments.push_back(window(moment));
+    if (segment.master.defined()) views.master = window(segment.master);
+    for (const Tensor& target : {views.parameter, views.master})
       if (target.defined()) begin_in_place("Optimizer", target);
-    for (const Tensor& target : windows.moments) begin_in_place("Optimizer", target);
-    update(slots_[run.slots[first]].group, windows, scale);
+    for (const Tensor& target : views.moments) begin_in_place("Optimizer", target);
+    update_segment(states_[segment.parameters[first]].group, views, scale);
     ++launches_;
     first = last + 1;
   }
@@ -192,13 +195,13 @@ std::vector<NamedTensor> Optimizer::state(const std::vector<NamedTensor>& names)
   std::vector<NamedTensor> result{{"step", steps_}};
   for (std::size_t i = 0; i < groups_.size(); ++i) result.push_back({fmt::format("lr.{}", i), groups_[i].lr});
   const auto add = [&](const std::string& kind, std::size_t i, const Tensor& x) {
-    const auto found = known.find(slots_[i].parameter.ref().get());
+    const auto found = known.find(states_[i].parameter.ref().get());
     result.push_back({fmt::format("{}.{}", kind, found == known.end() ? std::to_string(i) : found->second), x});
   };
   for (std::size_t kind = 0; kind < moment_names_.size(); ++kind)
-    for (std::size_t i = 0; i < slots_.size(); ++i) add(moment_names_[kind], i, slots_[i].moments[kind]);
-  for (std::size_t i = 0; i < slots_.size(); ++i)
-    if (slots_[i].master.defined()) add("master", i, slots_[i].master);
+    for (std::size_t i = 0; i < states_.size(); ++i) add(moment_names_[kind], i, states_[i].moments[kind]);
+  for (std::size_t i = 0; i < states_.size(); ++i)
+    if (states_[i].master.defined()) add("master", i, states_[i].master);
   return result;
 }
 
@@ -218,21 +221,21 @@ SGD::SGD(const std::vector<Group>& groups)
 
 static View view_or_none(const Tensor& x) { return x.defined() ? x.view() : View{}; }
 
-static kernels::GradientScale views(const GradientScale& scale) { return {view_or_none(scale.factor), view_or_none(scale.advance)}; }
+static kernels::GradientScaleView view_of(const GradientScale& scale) { return {view_or_none(scale.factor), view_or_none(scale.advance)}; }
 
-void SGD::update(std::size_t group, const Windows& run, const GradientScale& scale) {
+void SGD::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
   const SGDOptions& o = options_[group];
   kernels::SgdArguments arguments;
-  arguments.parameter = run.parameter.view();
-  arguments.gradient = run.gradient.view();
-  if (o.momentum != 0) arguments.momentum = run.moments[0].view();
+  arguments.parameter = segment.parameter.view();
+  arguments.gradient = segment.gradient.view();
+  if (o.momentum != 0) arguments.momentum = segment.moments[0].view();
   arguments.lr = lr(group).view();
   arguments.momentum_factor = o.momentum;
   arguments.weight_decay = o.weight_decay;
   arguments.nesterov = o.nesterov;
-  arguments.master = view_or_none(run.master);
-  arguments.scale = views(scale);
-  on(run.parameter.device(), [&](auto dev) { kernels::sgd(dev, arguments); });
+  arguments.master = view_or_none(segment.master);
+  arguments.scale = view_of(scale);
+  on(segment.parameter.device(), [&](auto dev) { kernels::sgd(dev, arguments); });
 }
 
 Adam::Adam(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
@@ -247,13 +250,13 @@ Adam::Adam(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
   }
 }
 
-void Adam::update(std::size_t group, const Windows& run, const GradientScale& scale) {
+void Adam::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
   const AdamOptions& o = options_[group];
   kernels::AdamArguments arguments;
-  arguments.parameter = run.parameter.view();
-  arguments.gradient = run.gradient.view();
-  arguments.m = run.moments[0].view();
-  arguments.v = run.moments[1].view();
+  arguments.parameter = segment.parameter.view();
+  arguments.gradient = segment.gradient.view();
+  arguments.m = segment.moments[0].view();
+  arguments.v = segment.moments[1].view();
   arguments.lr = lr(group).view();
   arguments.step = steps().view();
   arguments.beta1 = o.beta1;
@@ -261,9 +264,9 @@ void Adam::update(std::size_t group, const Windows& run, const GradientScale& sc
   arguments.eps = o.eps;
   arguments.weight_decay = o.weight_decay;
   arguments.decoupled = o.decoupled;
-  arguments.master = view_or_none(run.master);
-  arguments.scale = views(scale);
-  on(run.parameter.device(), [&](auto dev) { kernels::adam(dev, arguments); });
+  arguments.master = view_or_none(segment.master);
+  arguments.scale = view_of(scale);
+  on(segment.parameter.device(), [&](auto dev) { kernels::adam(dev, arguments); });
 }
 
 static std::vector<Adam::Group> decoupled(std::vector<Adam::Group> groups) {

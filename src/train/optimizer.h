@@ -1,8 +1,14 @@
 #pragma once
 #include "nn/module.h"
-#include "train/grad_scale.h"
 
 namespace tern::train {
+
+/// Numbers on the device that the gradients meet on their way into an update, f32 (): no step waits for them, and no pass over the
+/// gradients applies them.
+struct GradientScale {
+  Tensor factor = {};   ///< gradients are multiplied by it; undefined for 1
+  Tensor advance = {};  ///< 0 where the step changes nothing and does not count; undefined for 1
+};
 
 /// Base of the optimizers. A step runs on the device without a host value or wait: the learning rate and the number of
 /// steps live in one-element f32 tensors there. Neighbouring parameters in one storage, as flatten_parameters leaves
@@ -32,36 +38,36 @@ class Optimizer {
   const Tensor& lr(std::size_t group = 0) const { return groups_[group].lr; }
   /// The number of steps so far on the device, f32 ().
   const Tensor& steps() const { return steps_; }
-  /// Kernel calls of the last step: the number of contiguous runs.
+  /// Kernel calls of the last step: the number of contiguous segments.
   std::size_t launches() const { return launches_; }
 
  protected:
   explicit Optimizer(std::vector<std::string> moments) : moment_names_(std::move(moments)) {}
   /// To be called by a constructor for each group.
   void add_group(const Tensors& parameters, double lr);
-  /// One-dimensional contiguous windows on a run of parameters and what belongs to them.
-  struct Windows {
+  /// A contiguous segment of parameters and their state, all one-dimensional views of one length.
+  struct SegmentViews {
     Tensor parameter, gradient, master;  ///< master: undefined unless the parameters have 16 bits
     Tensors moments;
   };
   /// One kernel.
-  virtual void update(std::size_t group, const Windows& run, const GradientScale& scale) = 0;
+  virtual void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) = 0;
 
  private:
   struct Group {
     double initial_lr = 0;
     Tensor lr;
   };
-  struct Slot {  // of a parameter
+  struct ParameterState {
     Tensor parameter;
     std::size_t group = 0;
-    const void* place = nullptr;  // of the parameter when its run was laid out
-    DType dtype = DType::f32;     // and its dtype
-    Tensors moments;              // windows on the run's, in the parameter's shape
+    const void* data = nullptr;  // of the parameter when its segment was laid out
+    DType dtype = DType::f32;    // and its dtype
+    Tensors moments;             // views on the segment's, in the parameter's shape
     Tensor master;
   };
-  struct Run {  // parameters that follow each other, and what belongs to them
-    std::vector<std::size_t> slots;
+  struct Segment {  // parameters that follow each other in memory, and their state
+    std::vector<std::size_t> parameters;
     Tensors moments;
     Tensor master;
     std::uint32_t version = 0;  // of the parameters when they were last the rounded master
@@ -69,15 +75,15 @@ class Optimizer {
 
   bool is_laid_out() const;
   void lay_out();
-  void find_master(Run& run);
-  void refresh_master(Run& run);
-  void step(const Run& run, const GradientScale& scale);
-  Tensor whole(const Run& run) const;
+  void find_master(Segment& segment);
+  void refresh_master(Segment& segment);
+  void step(const Segment& segment, const GradientScale& scale);
+  Tensor whole(const Segment& segment) const;
 
   std::vector<std::string> moment_names_;
   std::vector<Group> groups_;
-  std::vector<Slot> slots_;  // in the order given
-  std::vector<Run> runs_;
+  std::vector<ParameterState> states_;  // in the order given
+  std::vector<Segment> segments_;
   Tensor steps_;
   std::size_t launches_ = 0;
 };
@@ -103,7 +109,7 @@ class SGD final : public Optimizer {
   explicit SGD(const Tensors& parameters, const SGDOptions& options = {}) : SGD(std::vector<Group>{{parameters, options}}) {}
 
  protected:
-  void update(std::size_t group, const Windows& run, const GradientScale& scale) override;
+  void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
 
  private:
   std::vector<SGDOptions> options_;
@@ -129,7 +135,7 @@ class Adam : public Optimizer {
   explicit Adam(const Tensors& parameters, const AdamOptions& options = {}) : Adam(std::vector<Group>{{parameters, options}}) {}
 
  protected:
-  void update(std::size_t group, const Windows& run, const GradientScale& scale) override;
+  void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
 
  private:
   std::vector<AdamOptions> options_;

@@ -344,7 +344,7 @@ TEST_CASE("adam and sgd") {
           factor.fill([](std::int64_t) { return 0.75; });
           advance.fill([](std::int64_t) { return 1; });
           const Array& value = is_half ? master : p;
-          const GradientScale scale = scaled ? GradientScale{factor.view, advance.view} : GradientScale{};
+          const GradientScaleView scale = scaled ? GradientScaleView{factor.view, advance.view} : GradientScaleView{};
           CAPTURE(name(dtype), n, variant, scaled);
 
           Array p1 = p, m1 = m, v1 = v, master1 = master;
@@ -401,7 +401,7 @@ TEST_CASE("adam and sgd") {
           // A step that is not to be taken writes nothing.
           advance.fill([](std::int64_t) { return 0; });
           Array p5 = p, m5 = m, v5 = v, master5 = master;
-          const GradientScale none{factor.view, advance.view};
+          const GradientScaleView none{factor.view, advance.view};
           adam(Cpu{}, {p5.view, g.view, m5.view, v5.view, lr.view, step.view, 0.9, 0.99, 1e-6, 0.1, variant,
                        is_half ? master5.view : View{}, none});
           sgd(Cpu{}, {p5.view, g.view, m5.view, lr.view, 0.75, 0.5, variant, is_half ? master5.view : View{}, none});

@@ -26,9 +26,9 @@ struct Values {
   T* value;
   P* parameter;
   const P* gradient;
-  const float *factor, *advance;  ///< see GradientScale
+  const float *factor, *advance;  ///< see GradientScaleView
 
-  Values(const View& parameters, const View& gradients, const View& master, const GradientScale& scale)
+  Values(const View& parameters, const View& gradients, const View& master, const GradientScaleView& scale)
       : parameter(parameters.as<P>()),
         gradient(gradients.as<const P>()),
         factor(scale.factor.as<const float>()),

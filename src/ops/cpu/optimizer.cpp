@@ -23,7 +23,8 @@ struct Stretch {
 /// Calls f with every stretch of the run. Gradients of 16 bits, or with a factor, go through a buffer in the first-level cache, and
 /// 16-bit parameters are rounded from their masters while these are there too.
 template <class F>
-void for_stretches(const View& parameter, const View& gradient, const View& master, const GradientScale& scale, const char* where, F&& f) {
+void for_stretches(const View& parameter, const View& gradient, const View& master, const GradientScaleView& scale, const char* where,
+                   F&& f) {
   if (scale.advance.data && *scale.advance.as<const float>() == 0) return;
   dispatch_floats(parameter.dtype, where, [&]<class P>() {
     using T = compute_t<P>;

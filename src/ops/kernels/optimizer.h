@@ -9,8 +9,8 @@ namespace tern::kernels {
 // Parameters of 16 bits have their values in a master copy, f32: the gradient, of 16 bits too, is widened, master and moments are
 // updated in f32, and the parameter becomes the rounded master, all in one pass. Micikevicius et al., "Mixed Precision Training", 2018.
 
-/// What an update does with the gradients on their way in.
-struct GradientScale {
+/// Numbers that the gradients meet on their way into an update, as train::GradientScale has them.
+struct GradientScaleView {
   View factor{};   ///< they are multiplied by it: a clip, a loss scale taken out; data is null for 1
   View advance{};  ///< 0 where the update is to leave everything as it is; data is null for 1
 };
@@ -23,7 +23,7 @@ struct AdamArguments {
   bool decoupled =
       false;      ///< AdamW (Loshchilov & Hutter 2019): p -= lr * weight_decay * p, instead of adding weight_decay * p to the gradient
   View master{};  ///< f32, with parameters of 16 bits alone
-  GradientScale scale{};
+  GradientScaleView scale{};
 };
 /// m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
 /// Kingma & Ba, "Adam", ICLR 2015, algorithm 1.
@@ -37,7 +37,7 @@ struct SgdArguments {
   double momentum_factor = 0, weight_decay = 0;
   bool nesterov = false;
   View master{};  ///< f32, with parameters of 16 bits alone
-  GradientScale scale{};
+  GradientScaleView scale{};
 };
 /// g += weight_decay * p; buffer = momentum * buffer + g; p -= lr * (nesterov ? g + momentum * buffer : buffer).
 void sgd(Cpu, const SgdArguments& arguments);

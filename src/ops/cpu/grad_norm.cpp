@@ -1,10 +1,15 @@
-#include "ops/kernels/gradient_scale.h"
+#include "ops/kernels/grad_norm.h"
+
+#include <algorithm>
 
 #include "ops/cpu/loops.h"
 
 namespace tern::kernels {
 
 using namespace loops;
+
+/// More than there are threads, of enough elements each that a part's own cost does not show.
+std::int64_t square_sum_parts(Cpu, std::int64_t count) { return std::clamp<std::int64_t>(count / 4096, 1, 1024); }
 
 void square_sums(Cpu, const View& x, const View& sums) {
   const std::int64_t count = x.numel(), parts = sums.numel();
@@ -31,11 +36,11 @@ void square_sums(Cpu, const View& x, const View& sums) {
   });
 }
 
-void gradient_factor(Cpu, const GradientFactorArguments& a) {
+void clip_factor(Cpu, const ClipArguments& a) {
   const double* const sums = a.sums.as<const double>();
   double total = 0;
   for (std::int64_t i = 0; i < a.sums.numel(); ++i) total += sums[i];
-  GradientFactor{a}(total);
+  ClipFactor{a}(total);
 }
 
 }  // namespace tern::kernels

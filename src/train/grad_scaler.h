@@ -7,25 +7,6 @@ namespace tern::train {
 
 class Optimizer;
 
-/// What an optimizer's kernels do to the gradients on their way in. The numbers lie on the device, f32 (), so that no step waits for
-/// them and no pass over the gradients applies them.
-struct GradientScale {
-  Tensor factor = {};   ///< gradients are multiplied by it; undefined for 1
-  Tensor advance = {};  ///< 0 where the step changes nothing and does not count; undefined for 1
-};
-
-/// The norm of gradients, and what bounds it, both f32 () on the device.
-struct ClippedNorm {
-  Tensor norm;
-  Tensor factor;  ///< min(1, max_norm / (norm + 1e-6))
-};
-/// One reduction over the gradients as they are: `optimizer.step({.factor = clip_factor(parameters, 1).factor})` clips them on their
-/// way into the update. Parameters without a gradient do not count. Throws Error unless max_norm > 0.
-ClippedNorm clip_factor(const Tensors& parameters, double max_norm);
-
-/// Scales all gradients by that factor, in place on the device, and returns their norm before, without waiting for it.
-Tensor clip_grad_norm(const Tensors& parameters, double max_norm);
-
 struct GradScalerOptions {
   double scale = 65536;  ///< the first one
   double growth = 2, backoff = 0.5;

@@ -6,6 +6,9 @@
 
 namespace tern::kernels {
 
+/// Parts into which square_sums() best divides `count` elements.
+std::int64_t square_sum_parts(Cpu, std::int64_t count);
+std::int64_t square_sum_parts(Cuda, std::int64_t count);
 /// Sums of squares of x's parts: x is contiguous and floating, `sums` is contiguous, f64, and has an element for each part. Elements are
 /// squared and added in f32, those of f64 in f64, and a part's threads are added in f64, in one order.
 void square_sums(Cpu, const View& x, const View& sums);
@@ -21,20 +24,20 @@ struct LossScale {
 
 /// From the sums of squares of the gradients (n), f64: `norm`, theirs without the loss scale, and `factor`, which takes the loss scale
 /// out of them and bounds the norm, min(1, max_norm / (norm + 1e-6)); both f32 (). The loss scale is then moved on.
-struct GradientFactorArguments {
+struct ClipArguments {
   View sums, norm, factor;
   double max_norm = INFINITY;
   LossScale loss{};
 };
-void gradient_factor(Cpu, const GradientFactorArguments& arguments);
-void gradient_factor(Cuda, const GradientFactorArguments& arguments);
+void clip_factor(Cpu, const ClipArguments& arguments);
+void clip_factor(Cuda, const ClipArguments& arguments);
 
 /// The same over plain pointers, for one thread of either device.
-struct GradientFactor {
+struct ClipFactor {
   float *norm, *factor, *scale, *clean_steps, *advance;
   double max_norm, growth, backoff, interval;
 
-  explicit GradientFactor(const GradientFactorArguments& a)
+  explicit ClipFactor(const ClipArguments& a)
       : norm(a.norm.as<float>()),
         factor(a.factor.as<float>()),
         scale(a.loss.scale.as<float>()),

@@ -1,0 +1,68 @@
+#include "train/clip.h"
+
+#include <fmt/format.h>
+
+#include "nn/parameter_buffer.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/pointwise.h"
+#include "train/detail/grad_norm.h"
+
+namespace tern::train {
+
+using namespace nn;  // parameters and their buffers
+
+/// The gradients, merged into as few contiguous segments as possible.
+static Tensors gradient_segments(const Tensors& parameters) {
+  Tensors merged, segments;
+  for (const Tensor& x : parameters) {
+    const Tensor gradient = x.grad();
+    if (gradient.defined()) (gradient.is_contiguous() ? merged : segments).push_back(gradient);
+  }
+  for (Tensor& segment : contiguous_runs(std::move(merged))) segments.push_back(std::move(segment));
+  return segments;
+}
+
+static ClippedNorm norm_and_factor_of(const Tensors& segments, Device device, double max_norm, const kernels::LossScale& loss) {
+  const ClippedNorm result{empty({}, DType::f32, device), empty({}, DType::f32, device)};
+  on(device, [&](auto dev) {
+    std::int64_t parts = 0;
+    for (const Tensor& segment : segments) parts += kernels::square_sum_parts(dev, segment.numel());
+    const Tensor sums = empty({parts}, DType::f64, device);
+    std::int64_t first = 0;
+    for (const Tensor& segment : segments) {
+      const Tensor own = sums.as_strided({kernels::square_sum_parts(dev, segment.numel())}, {1}, first);
+      kernels::square_sums(dev, contiguous(segment).view(), own.view());
+      first += own.numel();
+    }
+    kernels::clip_factor(dev, {sums.view(), result.norm.view(), result.factor.view(), max_norm, loss});
+  });
+  return result;
+}
+
+void detail::check_max_norm(const char* where, double max_norm) {
+  if (!(max_norm > 0)) fail(where, fmt::format("expected max_norm > 0 but got {}", max_norm));
+}
+
+Device detail::device_of(const Tensors& parameters) { return parameters.empty() ? cpu : parameters[0].device(); }
+
+ClippedNorm detail::norm_and_factor(const Tensors& parameters, double max_norm, const kernels::LossScale& loss) {
+  return norm_and_factor_of(gradient_segments(parameters), device_of(parameters), max_norm, loss);
+}
+
+ClippedNorm clip_factor(const Tensors& parameters, double max_norm) {
+  detail::check_max_norm("clip_factor", max_norm);
+  const NoGrad unrecorded;
+  return detail::norm_and_factor(parameters, max_norm);
+}
+
+Tensor clip_grad_norm(const Tensors& parameters, double max_norm) {
+  detail::check_max_norm("clip_grad_norm", max_norm);
+  const NoGrad unrecorded;
+  const Tensors segments = gradient_segments(parameters);
+  const ClippedNorm clip = norm_and_factor_of(segments, detail::device_of(parameters), max_norm, {});
+  for (const Tensor& segment : segments) mul_(segment, cast(clip.factor, segment.dtype()));
+  return clip.norm;
+}
+
+}  // namespace tern::train

@@ -1,0 +1,18 @@
+#pragma once
+#include "tensor/tensor.h"
+
+namespace tern::train {
+
+/// The norm of gradients, and the factor that bounds it, both f32 () on the device.
+struct ClippedNorm {
+  Tensor norm;
+  Tensor factor;  ///< min(1, max_norm / (norm + 1e-6))
+};
+/// One reduction over the gradients as they are: `optimizer.step({.factor = clip_factor(parameters, 1).factor})` clips them on their
+/// way into the update. Parameters without a gradient do not count. Throws Error unless max_norm > 0.
+ClippedNorm clip_factor(const Tensors& parameters, double max_norm);
+
+/// Scales all gradients by that factor, in place on the device, and returns their norm before, without waiting for it.
+Tensor clip_grad_norm(const Tensors& parameters, double max_norm);
+
+}  // namespace tern::train
