@@ -40,15 +40,8 @@ struct Training {
             .device = device};
   }
   Tensor step(const Tensors& batch) {
-    optimizer.zero_grad();
     const Tensor loss = model.loss(batch[0], batch[0]);
-    if (scaler) {
-      scaler->scaled(loss).backward();
-      scaler->step(optimizer, 0.5);
-    } else {
-      loss.backward();
-      optimizer.step({.factor = train::clip_factor(optimizer.parameters(), 0.5).factor});
-    }
+    train::update(loss, optimizer, {.max_norm = 0.5, .scaler = scaler ? &*scaler : nullptr});
     return loss.detach();
   }
   nn::DecoderLM model;

@@ -1,0 +1,26 @@
+#include "train/step.h"
+
+#include "autodiff/engine.h"
+#include "train/clip.h"
+#include "train/detail/grad_norm.h"
+
+namespace tern::train {
+
+Tensor update(const Tensor& loss, Optimizer& optimizer, const UpdateOptions& options) {
+  detail::check_max_norm("update", options.max_norm);
+  optimizer.zero_grad();
+  if (options.scaler) {
+    options.scaler->scaled(loss).backward();
+    return options.scaler->step(optimizer, options.max_norm);
+  }
+  loss.backward();
+  if (options.max_norm == std::numeric_limits<double>::infinity()) {
+    optimizer.step();
+    return {};
+  }
+  const ClippedNorm clip = clip_factor(optimizer.parameters(), options.max_norm);
+  optimizer.step({.factor = clip.factor});
+  return clip.norm;
+}
+
+}  // namespace tern::train

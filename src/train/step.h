@@ -1,0 +1,20 @@
+#pragma once
+#include <limits>
+
+#include "train/grad_scaler.h"
+#include "train/optimizer.h"
+
+namespace tern::train {
+
+struct UpdateOptions {
+  double max_norm = std::numeric_limits<double>::infinity();  ///< of all gradients together: longer ones are scaled down to it
+  GradScaler* scaler = nullptr;                               ///< scales the loss, as gradients in float16 need it
+};
+
+/// The training step once the loss is known: zero_grad, backward, clipping, the optimizer's update. The loss scale and the clip are
+/// taken out of the gradients within the update. Nothing waits for the device, so that a CapturedStep can record it.
+/// Returns the norm of the gradients before they were clipped, f32 (); undefined where neither max_norm nor a scaler asks for it.
+/// Throws Error unless max_norm > 0, before anything has changed.
+Tensor update(const Tensor& loss, Optimizer& optimizer, const UpdateOptions& options = {});
+
+}  // namespace tern::train
