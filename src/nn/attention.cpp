@@ -25,8 +25,8 @@ namespace tern::nn {
 static double hidden_score(DType dtype) { return dtype == DType::f16 ? -3e4 : -1e30; }
 
 AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, std::int64_t keys, DType dtype, Device device)
-    : options_(options) {
-  const auto& [is_causal, padding, prefix, use_fused_kernel] = options;
+    : options_(options), queries_(queries), keys_(keys), dtype_(dtype), device_(device) {
+  const Tensor &padding = options.padding, &prefix = options.prefix;
   const auto check = [](const char* what, const Tensor& x, int dims, DType expected) {
     if (x.dims() != dims || x.dtype() != expected)
       fail("AttentionMask", fmt::format("expected {} of {} dimension(s) and {} but got {} {}", what, dims, name(expected), name(x.dtype()),
@@ -36,29 +36,33 @@ AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, s
     check("padding", padding, 2, DType::boolean);
     if (padding.size(1) != keys)
       fail("AttentionMask", fmt::format("expected padding (B, {}) but got {}", keys, to_string(padding.shape())));
-    device = padding.device();
+    device_ = padding.device();
   }
   if (prefix.defined()) {
     check("prefix", prefix, 1, DType::i64);
-    if (!is_causal) fail("AttentionMask", "expected causal = true beside a prefix, which opens what causal closes");
+    if (!options.causal) fail("AttentionMask", "expected causal = true beside a prefix, which opens what causal closes");
     if (padding.defined() && padding.size(0) != prefix.size(0))
       fail("AttentionMask", fmt::format("expected a prefix for each of {} rows but got {}", padding.size(0), prefix.size(0)));
-    device = prefix.device();
+    device_ = prefix.device();
   }
-  fused_ = {.causal = is_causal, .padding = padding, .prefix = prefix};
-  if (!is_causal && !padding.defined()) return;
+}
 
+const SoftmaxMask& AttentionMask::fused() const {
+  if (fused_) return *fused_;
   const NoGrad unrecorded;
-  if (use_fused_kernel) {
-    // As the kernel takes it, so that it is made once and not in every layer.
-    if (padding.defined()) fused_.padding = masked_fill(zeros(padding.shape(), DType::f32, device), padding, hidden_score(DType::f32));
-    return;
-  }
+  fused_ = {.causal = options_.causal, .padding = options_.padding, .prefix = options_.prefix};
+  // As the kernel takes it, so that it is made once and not in every layer.
+  if (const Tensor& padding = options_.padding; padding.defined())
+    fused_->padding = masked_fill(zeros(padding.shape(), DType::f32, device_), padding, hidden_score(DType::f32));
+  return *fused_;
+}
+
+static Tensor additive_mask(const MaskOptions& options, std::int64_t queries, std::int64_t keys, DType dtype, Device device) {
+  const auto& [is_causal, padding, prefix] = options;
+  if (!is_causal && !padding.defined()) return {};
   const double score = hidden_score(dtype);
-  if (is_causal && !padding.defined() && !prefix.defined()) {
-    additive_ = triu(full({1, 1, queries, keys}, score, dtype, device), keys - queries + 1);
-    return;
-  }
+  if (is_causal && !padding.defined() && !prefix.defined())
+    return triu(full({1, 1, queries, keys}, score, dtype, device), keys - queries + 1);
   Tensor hidden;
   if (is_causal) {
     Tensor last_visible =
@@ -70,25 +74,27 @@ AttentionMask::AttentionMask(const MaskOptions& options, std::int64_t queries, s
     const Tensor padded = reshape(padding, {padding.size(0), 1, 1, keys});
     hidden = hidden.defined() ? logical_or(hidden, padded) : padded;
   }
-  additive_ = masked_fill(zeros(hidden.shape(), dtype, device), hidden, score);
+  return masked_fill(zeros(hidden.shape(), dtype, device), hidden, score);
 }
 
 const Tensor& AttentionMask::additive() const {
-  if (options_.use_fused_kernel) fail("AttentionMask", "expected a mask made without use_fused_kernel for a layer of plain kernels");
-  return additive_;
+  const NoGrad unrecorded;
+  if (!additive_) additive_ = additive_mask(options_, queries_, keys_, dtype_, device_);
+  return *additive_;
 }
 
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask, double p, bool training,
-                 bool use_fused_kernel) {
-  Tensor scores = matmul(q, transpose(k, -1, -2), 1 / std::sqrt(static_cast<double>(q.size(-1))));
-  Tensor weights;
-  if (use_fused_kernel) {
-    weights = fused_attention_softmax(scores, mask.fused());
-  } else {
-    if (mask.additive().defined()) scores = scores + mask.additive();
-    weights = softmax(scores);
-  }
-  return matmul(dropout(weights, p, training), v);
+static Tensor attention_scores(const Tensor& q, const Tensor& k) {
+  return matmul(q, transpose(k, -1, -2), 1 / std::sqrt(static_cast<double>(q.size(-1))));
+}
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask, double p, bool training) {
+  Tensor scores = attention_scores(q, k);
+  if (mask.additive().defined()) scores = scores + mask.additive();
+  return matmul(dropout(softmax(scores), p, training), v);
+}
+
+Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask, double p, bool training) {
+  return matmul(dropout(fused_attention_softmax(attention_scores(q, k), mask.fused()), p, training), v);
 }
 
 MultiHeadAttention::MultiHeadAttention(std::int64_t width, const AttentionOptions& options_) : options(options_) {
@@ -125,7 +131,7 @@ Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, c
   if (memory.defined() == qkv.has_value())
     fail("MultiHeadAttention",
          qkv ? "expected no memory: the layer was made for self attention" : "expected a memory: the layer was made for cross attention");
-  if (qkv && options.use_fused_kernel && !options.rope.defined()) {
+  if (qkv && use_fused_kernel && !options.rope.defined()) {
     const Tensor joined = qkv->forward(x);
     const std::int64_t width = joined.size(2) / 3;
     const Tensor y = fused_self_attention(reshape(joined, {joined.size(0), joined.size(1), 3, options.heads, width / options.heads}),
@@ -137,7 +143,8 @@ Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, c
     for (Tensor& part : split_heads(key_value->forward(memory), 2, options.heads)) parts.push_back(std::move(part));
   if (options.rope.defined())
     for (std::size_t i : {0, 1}) parts[i] = rope(parts[i], options.rope);
-  const Tensor y = transpose(attention(parts[0], parts[1], parts[2], mask, options.dropout, training, options.use_fused_kernel), 1, 2);
+  const auto attend = use_fused_kernel ? fused_attention : attention;
+  const Tensor y = transpose(attend(parts[0], parts[1], parts[2], mask, options.dropout, training), 1, 2);
   return reshape(y, {y.size(0), y.size(1), y.size(2) * y.size(3)});
 }
 

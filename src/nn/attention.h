@@ -6,19 +6,17 @@ namespace tern::nn {
 
 /// Which keys a query may see. All conditions hold together, but for the prefix, which opens what `causal` closes.
 struct MaskOptions {
-  bool causal = false;            ///< query i sees keys 0 .. i + (keys - queries): the last query sees all keys
-  Tensor padding = {};            ///< (B, keys), bool: true where a key is padding, and hidden
-  Tensor prefix = {};             ///< (B), i64: the first prefix[b] keys of row b are visible to all its queries; needs `causal`
-  bool use_fused_kernel = false;  ///< for layers with fused kernels, which need no (B, 1, queries, keys) tensor: makes none
+  bool causal = false;  ///< query i sees keys 0 .. i + (keys - queries): the last query sees all keys
+  Tensor padding = {};  ///< (B, keys), bool: true where a key is padding, and hidden
+  Tensor prefix = {};   ///< (B), i64: the first prefix[b] keys of row b are visible to all its queries; needs `causal`
 };
 
-/// A mask ready for use, made once for a batch and shared by all layers.
+/// A mask of one batch, shared by all layers. The tensors that plain and fused kernels take are each made when first asked for.
 class AttentionMask {
  public:
   /// Hides nothing.
   AttentionMask() = default;
-  /// Builds the mask on the device of the options' tensors, or on `device` if there are none; no host wait.
-  /// Throws Error if shapes or dtypes do not fit.
+  /// On the device of the options' tensors, or on `device` if there are none; no host wait. Throws Error if shapes or dtypes do not fit.
   AttentionMask(const MaskOptions& options, std::int64_t queries, std::int64_t keys, DType dtype = DType::f32, Device device = cpu);
   static AttentionMask causal(std::int64_t length, DType dtype = DType::f32, Device device = cpu) {
     return AttentionMask({.causal = true}, length, length, dtype, device);
@@ -26,16 +24,18 @@ class AttentionMask {
 
   /// Added to the scores: (1 or B, 1, queries, keys), 0 where visible; undefined if nothing is hidden. See Note [Hidden
   /// scores].
-  /// Throws Error for a mask that was made for fused kernels.
   const Tensor& additive() const;
-  /// The same for fused_attention_softmax.
-  const SoftmaxMask& fused() const { return fused_; }
+  /// The same for fused_attention_softmax, without a (B, 1, queries, keys) tensor.
+  const SoftmaxMask& fused() const;
   const MaskOptions& options() const { return options_; }
 
  private:
   MaskOptions options_;
-  SoftmaxMask fused_;
-  Tensor additive_;
+  std::int64_t queries_ = 0, keys_ = 0;
+  DType dtype_ = DType::f32;
+  Device device_ = cpu;
+  mutable std::optional<Tensor> additive_;
+  mutable std::optional<SoftmaxMask> fused_;
 };
 
 struct AttentionOptions {
@@ -44,7 +44,6 @@ struct AttentionOptions {
   bool bias = true;
   bool cross = false;  ///< queries from x, keys and values from a memory
   Tensor rope = {};    ///< of rope_table: turns queries and keys; self attention only
-  bool use_fused_kernel = false;
   Device device = cpu;
 };
 
@@ -70,6 +69,9 @@ struct MultiHeadAttention final : Module {
 /// softmax(q k^T / sqrt(D) + mask) v: q (B, H, T, D), k and v (B, H, S, D), any strides -> (B, H, T, D). See Note [Hidden
 /// scores] for queries that see no key.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask = {}, double dropout = 0,
-                 bool training = false, bool use_fused_kernel = false);
+                 bool training = false);
+/// The same with fused_attention_softmax: a query that sees no key gives zeros.
+Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask = {}, double dropout = 0,
+                       bool training = false);
 
 }  // namespace tern::nn

@@ -24,7 +24,6 @@ static TransformerLayerOptions layer_options(const DecoderLMOptions& o, const Te
           .layer_norm_eps = o.layer_norm_eps,
           .bias = o.bias,
           .rope = rope,
-          .use_fused_kernel = o.use_fused_kernel,
           .device = o.device};
 }
 
@@ -51,14 +50,12 @@ DecoderLM::DecoderLM(const DecoderLMOptions& options_) : options(options_) {
   // Built one by one: copies of one layer would share its parameters.
   for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(layer_options(options, rope));
   if (options.final_norm && options.norm != NormKind::none)
-    norm.emplace(
-        options.norm, options.width,
-        NormOptions{
-            .eps = options.layer_norm_eps, .bias = options.bias, .use_fused_kernel = options.use_fused_kernel, .device = options.device});
+    norm.emplace(options.norm, options.width, NormOptions{.eps = options.layer_norm_eps, .bias = options.bias, .device = options.device});
   head = Linear(options.width, options.vocab, options.head_bias, options.device);
   if (options.tied_head) head.weight = tokens.weight;
   if (options.initialization == Initialization::gpt2) initialize_gpt2(*this);
   else if (options.tied_head) init::normal(tokens.weight, 0, 1 / std::sqrt(static_cast<double>(options.width)));
+  set_use_fused_kernel(options.use_fused_kernel);
 }
 
 void DecoderLM::visit(Visitor& v) {
@@ -71,57 +68,47 @@ void DecoderLM::visit(Visitor& v) {
 }
 
 /// Tokens and positions, after dropout: (B, T, width).
-Tensor DecoderLM::embedded(const Tensor& ids, const Tensor& places) const {
-  if (options.use_fused_kernel && !places.defined())
+Tensor DecoderLM::embedded(const Tensor& ids, const Tensor& position_ids) const {
+  if (use_fused_kernel && !position_ids.defined())
     return fused_embedding(tokens.weight, positions ? positions->weight : Tensor(), ids, drop.p, drop.training);
   Tensor x = tokens.forward(ids);
-  if (positions) x = x + (places.defined() ? positions->forward(places) : slice(positions->weight, 0, 0, ids.size(1)));
+  if (positions) x = x + (position_ids.defined() ? positions->forward(position_ids) : slice(positions->weight, 0, 0, ids.size(1)));
   return drop.forward(x);
 }
 
-Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& mask, const Tensor& places) const {
+Tensor DecoderLM::hidden(const Tensor& ids, const MaskOptions& visible, const Tensor& position_ids) const {
   const ModuleScope scope(this, "DecoderLM");
   if (ids.dims() != 2 || ids.dtype() != DType::i64)
     fail("DecoderLM", fmt::format("expected ids (B, T) of i64 but got {} {}", name(ids.dtype()), to_string(ids.shape())));
-  if (ids.size(1) > options.length)
+  const std::int64_t length = ids.size(1);
+  if (length > options.length)
     fail("DecoderLM", fmt::format("expected at most {} positions but got ids {}", options.length, to_string(ids.shape())));
-  if (places.defined() && places.shape() != ids.shape())
-    fail("DecoderLM", fmt::format("expected a place for each of ids {} but got {}", to_string(ids.shape()), to_string(places.shape())));
-  if (places.defined() && !positions) fail("DecoderLM", "expected no places: the model has no table of positions");
-  ResidualStream stream(embedded(ids, places), options.use_fused_kernel);
+  if (position_ids.defined() && position_ids.shape() != ids.shape())
+    fail("DecoderLM",
+         fmt::format("expected a position for each of ids {} but got {}", to_string(ids.shape()), to_string(position_ids.shape())));
+  if (position_ids.defined() && !positions) fail("DecoderLM", "expected no position_ids: the model has no table of positions");
+  const AttentionMask mask(visible, length, length, tokens.weight.dtype(), tokens.weight.device());
+  ResidualStream stream(embedded(ids, position_ids), use_fused_kernel);
   for (const TransformerLayer& block : blocks) block.forward(stream, mask);
   return norm ? stream.normalized(*norm) : stream.value();
 }
 
-Tensor DecoderLM::forward(const Tensor& ids, const AttentionMask& mask, const Tensor& places) const {
-  const Tensor x = hidden(ids, mask, places);
+Tensor DecoderLM::forward(const Tensor& ids, const MaskOptions& mask, const Tensor& position_ids) const {
+  const Tensor x = hidden(ids, mask, position_ids);
   const ModuleScope scope(this, "DecoderLM");
   return head.forward(x);
 }
 
-AttentionMask DecoderLM::causal_mask(const Tensor& ids) const {
-  const std::int64_t length = ids.dims() == 2 ? ids.size(1) : 0;
-  const MaskOptions causal{.causal = true, .use_fused_kernel = options.use_fused_kernel};
-  return AttentionMask(causal, length, length, tokens.weight.dtype(), tokens.weight.device());
-}
-
-Tensor DecoderLM::forward(const Tensor& ids) const { return forward(ids, causal_mask(ids)); }
-
-Tensor DecoderLM::loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options, const AttentionMask& mask,
-                       const Tensor& places) const {
-  if (!options.use_fused_kernel) return cross_entropy(forward(ids, mask, places), labels, loss_options);
-  const Tensor x = hidden(ids, mask, places);
+Tensor DecoderLM::loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options, const MaskOptions& mask,
+                       const Tensor& position_ids) const {
+  const Tensor x = hidden(ids, mask, position_ids);
   const ModuleScope scope(this, "DecoderLM");
-  return linear_cross_entropy(x, head.weight, head.bias, labels, loss_options);
+  return head.cross_entropy(x, labels, loss_options);
 }
 
-Tensor DecoderLM::loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options) const {
-  return loss(ids, labels, loss_options, causal_mask(ids));
-}
-
-Tensor restarted_places(const Tensor& prefix, std::int64_t length, std::int64_t start, std::int64_t last) {
+Tensor reset_position_ids(const Tensor& prefix, std::int64_t length, std::int64_t start, std::int64_t last) {
   if (prefix.dims() != 1 || prefix.dtype() != DType::i64)
-    fail("restarted_places", fmt::format("expected prefixes (B) of i64 but got {} {}", name(prefix.dtype()), to_string(prefix.shape())));
+    fail("reset_position_ids", fmt::format("expected prefixes (B) of i64 but got {} {}", name(prefix.dtype()), to_string(prefix.shape())));
   const Tensor columns = reshape(arange(length, DType::i64, prefix.device()), {1, length}), ends = unsqueeze(prefix, 1);
   return minimum(where(lt(columns, ends), columns, columns - ends + static_cast<double>(start)), static_cast<double>(last));
 }

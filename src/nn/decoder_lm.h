@@ -12,7 +12,7 @@ enum class Initialization : std::uint8_t {
 enum class Positions : std::uint8_t {
   learned,  ///< a table, added to the tokens
   rotary,   ///< turns queries and keys: RoPE
-  none,     ///< the causal mask alone tells places apart
+  none,     ///< the causal mask alone tells positions apart
 };
 
 struct DecoderLMOptions {
@@ -30,7 +30,7 @@ struct DecoderLMOptions {
   bool head_bias = true;
   bool tied_head = false;  ///< the head's weight is the token table
   Initialization initialization = Initialization::layer_defaults;
-  bool use_fused_kernel = false;
+  bool use_fused_kernel = false;  ///< the model's first Module::use_fused_kernel
   Device device = cpu;
 };
 
@@ -44,18 +44,15 @@ struct DecoderLM final : Module {
   explicit DecoderLM(const DecoderLMOptions& options);
   void visit(Visitor& v) override;
 
-  /// ids (B, T), i64 -> logits (B, T, vocab), with a causal mask.
+  /// ids (B, T), i64 -> logits (B, T, vocab). `mask` says which of the T tokens each of them sees; position_ids, (B, T) of i64, are
+  /// rows of the table of positions, where these are not 0 .. T - 1.
   /// Throws Error for another dtype or number of dimensions, or T > length.
-  Tensor forward(const Tensor& ids) const;
-  /// With a mask of one's own, (1 or B, 1, T, T), and places in the table of positions, (B, T) of i64, other than 0 .. T - 1.
-  Tensor forward(const Tensor& ids, const AttentionMask& mask, const Tensor& places = {}) const;
-  /// cross_entropy(forward(ids), labels, options), and likewise with a mask and places, for labels (B, T). With fused
-  /// kernels the logits are never whole in memory (linear_cross_entropy).
-  Tensor loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options = {}) const;
-  Tensor loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options, const AttentionMask& mask,
-              const Tensor& places = {}) const;
-  /// What the head gets: ids (B, T) -> (B, T, width).
-  Tensor hidden(const Tensor& ids, const AttentionMask& mask, const Tensor& places = {}) const;
+  Tensor forward(const Tensor& ids, const MaskOptions& mask = {.causal = true}, const Tensor& position_ids = {}) const;
+  /// cross_entropy(forward(ids, mask, position_ids), labels, options) for labels (B, T); see Linear::cross_entropy.
+  Tensor loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options = {},
+              const MaskOptions& mask = {.causal = true}, const Tensor& position_ids = {}) const;
+  /// The head's input: ids (B, T) -> (B, T, width).
+  Tensor hidden(const Tensor& ids, const MaskOptions& mask = {.causal = true}, const Tensor& position_ids = {}) const;
 
   DecoderLMOptions options;
   Embedding tokens;
@@ -66,12 +63,11 @@ struct DecoderLM final : Module {
   Linear head;
 
  private:
-  AttentionMask causal_mask(const Tensor& ids) const;
-  Tensor embedded(const Tensor& ids, const Tensor& places) const;
+  Tensor embedded(const Tensor& ids, const Tensor& position_ids) const;
 };
 
-/// Places for rows of a prefix and a continuation, (B, length) of i64, from the prefixes' lengths (B): the prefix counts from
-/// 0, the continuation from `start`, so that its n-th token has one place whatever the prefix's length. Both end at `last`.
-Tensor restarted_places(const Tensor& prefix, std::int64_t length, std::int64_t start, std::int64_t last);
+/// Position ids for rows of a prefix and a continuation, (B, length) of i64, from the prefixes' lengths (B): the prefix counts from
+/// 0, the continuation from `start`, so that its n-th token has one position whatever the prefix's length. Both end at `last`.
+Tensor reset_position_ids(const Tensor& prefix, std::int64_t length, std::int64_t start, std::int64_t last);
 
 }  // namespace tern::nn

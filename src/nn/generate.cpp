@@ -36,7 +36,6 @@ std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const Tok
   const auto batch = static_cast<std::int64_t>(rows.size());
   const std::int64_t limit = options.max_length;
   const Device device = model.tokens.weight.device();
-  const DType dtype = model.tokens.weight.dtype();
   std::vector<std::int64_t> padded(static_cast<std::size_t>(batch * limit), options.pad), prompt_lengths;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     std::copy(rows[i]->begin(), rows[i]->end(), padded.begin() + static_cast<std::int64_t>(i) * limit);
@@ -51,11 +50,10 @@ std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const Tok
 
   for (std::int64_t width = *std::max_element(prompt_lengths.begin(), prompt_lengths.end());; ++width) {
     width = std::min(width, limit);
-    const MaskOptions visible{.causal = true, .prefix = prefix, .use_fused_kernel = model.options.use_fused_kernel};
-    const AttentionMask mask(visible, width, width, dtype, device);
-    const Tensor places =
-        options.restart_at < 0 ? Tensor() : restarted_places(prompt_ends, width, options.restart_at, model.options.length - 1);
-    const Tensor states = model.hidden(slice(ids, 1, 0, width), mask, places);
+    Tensor position_ids;
+    if (options.reset_position >= 0)
+      position_ids = reset_position_ids(prompt_ends, width, options.reset_position, model.options.length - 1);
+    const Tensor states = model.hidden(slice(ids, 1, 0, width), {.causal = true, .prefix = prefix}, position_ids);
     // The head sees one position of each row, its last.
     const Tensor last = embedding(reshape(states, {batch * width, states.size(2)}), row_starts * static_cast<double>(width) + lengths - 1);
     const Tensor next = argmax(model.head.forward(last));

@@ -9,10 +9,10 @@ using TokenIds = std::vector<std::int64_t>;
 
 struct GreedyOptions {
   std::int64_t eos = 1, pad = 2;
-  std::int64_t max_length = 40;    ///< of prompt and continuation together
-  std::size_t batch_size = 64;     ///< rows decoded together; does not change the result
-  bool is_prefix_visible = false;  ///< a prefix LM: every token of the prompt sees the whole prompt
-  std::int64_t restart_at = -1;    ///< the place of the first new token (see restarted_places); -1: after the prompt's
+  std::int64_t max_length = 40;      ///< of prompt and continuation together
+  std::size_t batch_size = 64;       ///< rows decoded together; does not change the result
+  bool is_prefix_visible = false;    ///< a prefix LM: every token of the prompt sees the whole prompt
+  std::int64_t reset_position = -1;  ///< of the first new token (see reset_position_ids); -1: the one after the prompt's
 };
 
 /// The most probable next token until `eos` or `max_length`, for each prompt: the new tokens without `eos`, in the

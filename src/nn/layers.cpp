@@ -42,6 +42,23 @@ Tensor Linear::forward(const Tensor& x) const {
   return linear(x, weight, bias);
 }
 
+Tensor Linear::forward_without_bias(const Tensor& x) const {
+  const ModuleScope scope(this, "Linear");
+  return linear(x, weight);
+}
+
+Tensor Linear::activated(Activation activation, const Tensor& x) const {
+  if (!use_fused_kernel || activation != Activation::gelu_tanh) return activate(activation, forward(x));
+  const ModuleScope scope(this, "Linear");
+  return linear_gelu(x, weight, bias);
+}
+
+Tensor Linear::cross_entropy(const Tensor& x, const Tensor& targets, const CrossEntropyOptions& options) const {
+  if (!use_fused_kernel) return tern::cross_entropy(forward(x), targets, options);
+  const ModuleScope scope(this, "Linear");
+  return linear_cross_entropy(x, weight, bias, targets, options);
+}
+
 Embedding::Embedding(std::int64_t count, std::int64_t width, Device device) {
   check_sizes("Embedding", count, width);
   weight = parameter({count, width}, device);
@@ -60,8 +77,7 @@ static const char* name(NormKind kind) {
   return names[static_cast<int>(kind)];
 }
 
-Norm::Norm(NormKind kind_, std::int64_t width, const NormOptions& options)
-    : kind(kind_), eps(options.eps), use_fused_kernel(options.use_fused_kernel) {
+Norm::Norm(NormKind kind_, std::int64_t width, const NormOptions& options) : kind(kind_), eps(options.eps) {
   check_sizes(name(kind), width, 1);
   if (kind == NormKind::none) return;
   weight = init::ones(parameter({width}, options.device));

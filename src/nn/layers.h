@@ -1,15 +1,28 @@
 #pragma once
 #include "nn/module.h"
+#include "ops/loss.h"
 #include "ops/normalize.h"
 
 namespace tern::nn {
 
-/// y = x W^T + b: (..., in) -> (..., out). Weight (out, in) and bias (out) start uniform in +-1 / sqrt(in).
+enum class Activation : std::uint8_t { gelu, gelu_tanh, relu, silu };
+/// "gelu", "gelu_tanh", "relu", "silu".
+const char* name(Activation activation);
+Tensor activate(Activation activation, const Tensor& x);
+
+/// y = x W^T + b: (..., in) -> (..., out). Weight (out, in) and bias (out) start uniform in +-1 / sqrt(in). The products with the
+/// weight are all here, so that a Linear with another form of weight (of 8 bits, of low rank) changes this class alone.
 struct Linear final : Module {
   Linear() = default;
   Linear(std::int64_t in, std::int64_t out, bool with_bias = true, Device device = cpu);
   void visit(Visitor& v) override;
   Tensor forward(const Tensor& x) const;
+  /// x W^T, for a caller that adds the bias in a kernel of its own: see ResidualStream.
+  Tensor forward_without_bias(const Tensor& x) const;
+  /// activate(activation, forward(x)); among fused kernels gelu_tanh is part of the product (linear_gelu).
+  Tensor activated(Activation activation, const Tensor& x) const;
+  /// cross_entropy(forward(x), targets, options); with fused kernels the logits are never whole in memory (linear_cross_entropy).
+  Tensor cross_entropy(const Tensor& x, const Tensor& targets, const CrossEntropyOptions& options = {}) const;
 
   Tensor weight, bias;  ///< bias may be undefined
 };
@@ -27,7 +40,6 @@ struct Embedding final : Module {
 struct NormOptions {
   double eps = 1e-5;
   bool bias = true;  ///< LayerNorm's; RMSNorm has none
-  bool use_fused_kernel = false;
   Device device = cpu;
 };
 
@@ -49,7 +61,6 @@ struct Norm : Module {
   NormKind kind = NormKind::layer;
   Tensor weight, bias;  ///< bias may be undefined; RMSNorm has none, and NormKind::none neither
   double eps = 1e-5;
-  bool use_fused_kernel = false;
 };
 
 /// (x - mean) / sqrt(var + eps) * weight + bias over the last dimension.
@@ -73,11 +84,6 @@ struct Dropout final : Module {
 
   double p = 0;
 };
-
-enum class Activation : std::uint8_t { gelu, gelu_tanh, relu, silu };
-/// "gelu", "gelu_tanh", "relu", "silu".
-const char* name(Activation activation);
-Tensor activate(Activation activation, const Tensor& x);
 
 /// x Phi(x), exactly or by its approximation with tanh.
 struct GELU final : Module {

@@ -12,7 +12,7 @@ namespace tern::nn {
 
 struct Module;
 
-/// What a module shows its members to, one line for each: `v("fc", fc)`. It knows the path so far, so that a weight
+/// Receives a module's members, one line for each: `v("fc", fc)`. It knows the path so far, so that a weight
 /// arrives as `blocks.0.attn.qkv.weight`. Undefined tensors and empty optionals are passed over.
 class Visitor {
  public:
@@ -57,8 +57,11 @@ struct Module {
   /// Switches the module and all below it between training and evaluation, which dropout asks for.
   void train(bool on = true);
   void eval() { train(false); }
+  /// Switches the module and all below it between fused kernels and plain ones, which give the same but for rounding.
+  void set_use_fused_kernel(bool on = true);
 
   bool training = true;
+  bool use_fused_kernel = false;  ///< for layers that have fused kernels
 };
 
 /// In the order of visit; a tensor that is shared (tied weights) is listed once, under its first name.

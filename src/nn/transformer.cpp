@@ -1,16 +1,12 @@
 #include "nn/transformer.h"
 
-#include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 
 namespace tern::nn {
 
 FeedForward::FeedForward(std::int64_t width, std::int64_t hidden, const FeedForwardOptions& o)
-    : fc(width, hidden, o.bias, o.device),
-      proj(hidden, width, o.bias, o.device),
-      activation(o.activation),
-      use_fused_kernel(o.use_fused_kernel) {
+    : fc(width, hidden, o.bias, o.device), proj(hidden, width, o.bias, o.device), activation(o.activation) {
   if (o.gated) gate.emplace(width, hidden, o.bias, o.device);
 }
 
@@ -23,11 +19,7 @@ void FeedForward::visit(Visitor& v) {
 Tensor FeedForward::activated(const Tensor& x) const {
   const ModuleScope scope(this, "FeedForward");
   if (gate) return activate(activation, gate->forward(x)) * fc.forward(x);
-  if (use_fused_kernel && activation == Activation::gelu_tanh) {
-    const ModuleScope inner(&fc, "Linear");
-    return linear_gelu(x, fc.weight, fc.bias);
-  }
-  return activate(activation, fc.forward(x));
+  return fc.activated(activation, x);
 }
 
 Tensor FeedForward::forward(const Tensor& x) const {
@@ -41,8 +33,7 @@ void ResidualStream::add(const Tensor& branch, const Linear& proj, const Dropout
     return;
   }
   x_ = value();
-  const ModuleScope scope(&proj, "Linear");
-  waiting_ = linear(branch, proj.weight);
+  waiting_ = proj.forward_without_bias(branch);
   options_ = {.bias = proj.bias, .dropout = drop.p, .training = drop.training};
 }
 
@@ -63,30 +54,17 @@ Tensor ResidualStream::value() {
   return x_;
 }
 
-static NormOptions norm_options(const TransformerLayerOptions& o) {
-  return {.eps = o.layer_norm_eps, .bias = o.bias, .use_fused_kernel = o.use_fused_kernel, .device = o.device};
-}
+static NormOptions norm_options(const TransformerLayerOptions& o) { return {.eps = o.layer_norm_eps, .bias = o.bias, .device = o.device}; }
 
 static AttentionOptions attention_options(const TransformerLayerOptions& o, bool cross) {
-  return {.heads = o.heads,
-          .dropout = o.dropout,
-          .bias = o.bias,
-          .cross = cross,
-          .rope = cross ? Tensor() : o.rope,
-          .use_fused_kernel = o.use_fused_kernel,
-          .device = o.device};
+  return {.heads = o.heads, .dropout = o.dropout, .bias = o.bias, .cross = cross, .rope = cross ? Tensor() : o.rope, .device = o.device};
 }
 
 TransformerLayer::TransformerLayer(const TransformerLayerOptions& o)
-    : norm1(o.norm, o.width, norm_options(o)),
-      attn(o.width, attention_options(o, false)),
-      drop(o.dropout),
-      use_fused_kernel(o.use_fused_kernel) {
+    : norm1(o.norm, o.width, norm_options(o)), attn(o.width, attention_options(o, false)), drop(o.dropout) {
   if (o.ff > 0) {
     norm2 = Norm(o.norm, o.width, norm_options(o));
-    ff = FeedForward(
-        o.width, o.ff,
-        {.activation = o.activation, .gated = o.gated, .bias = o.bias, .use_fused_kernel = o.use_fused_kernel, .device = o.device});
+    ff = FeedForward(o.width, o.ff, {.activation = o.activation, .gated = o.gated, .bias = o.bias, .device = o.device});
   }
   if (!o.cross) return;
   norm_cross.emplace(o.norm, o.width, norm_options(o));

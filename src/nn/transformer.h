@@ -7,7 +7,6 @@ struct FeedForwardOptions {
   Activation activation = Activation::gelu;
   bool gated = false;  ///< proj(activation(gate(x)) * fc(x)); with silu it is SwiGLU (Shazeer, 2020)
   bool bias = true;
-  bool use_fused_kernel = false;  ///< fc and gelu_tanh as one op
   Device device = cpu;
 };
 
@@ -23,7 +22,6 @@ struct FeedForward final : Module {
   Linear fc, proj;
   std::optional<Linear> gate;
   Activation activation = Activation::gelu;
-  bool use_fused_kernel = false;
 };
 
 /// A residual stream (B, T, width) and a branch that is to join it. With fused kernels the branch waits, so that its bias,
@@ -55,7 +53,6 @@ struct TransformerLayerOptions {
   bool bias = true;    ///< of the linear layers and norms
   Tensor rope = {};    ///< of rope_table: queries and keys of self attention are turned by it
   bool cross = false;  ///< adds attention to a memory between the other two
-  bool use_fused_kernel = false;
   Device device = cpu;
 };
 
@@ -78,7 +75,6 @@ struct TransformerLayer final : Module {
   std::optional<MultiHeadAttention> cross_attn;
   FeedForward ff;
   Dropout drop;
-  bool use_fused_kernel = false;
 };
 
 }  // namespace tern::nn

@@ -152,7 +152,7 @@ TEST_CASE("no token sees what its mask hides", "[attention]") {
   nn::DecoderLM model({.vocab = 11, .length = 6, .width = 8, .layers = 2, .heads = 2, .ff = 8, .dropout = 0});
   const auto logits = [&](std::vector<std::int64_t> ids, std::int64_t prefix_length) {
     const Tensor prefix = Tensor::from(std::vector<std::int64_t>{prefix_length}, {1});
-    return floats(model.forward(Tensor::from(ids, {1, 6}), nn::AttentionMask({.causal = true, .prefix = prefix}, 6, 6)));
+    return floats(model.forward(Tensor::from(ids, {1, 6}), {.causal = true, .prefix = prefix}));
   };
   const auto rows = [](const std::vector<float>& x, std::size_t first, std::size_t last) {
     return std::vector<float>(x.begin() + std::ptrdiff_t(first * 11), x.begin() + std::ptrdiff_t(last * 11));
@@ -169,7 +169,7 @@ TEST_CASE("a row of padding gives finite gradients", "[attention]") {
   Tensor hidden = full({2, 4}, 0, DType::boolean);
   for (int i = 0; i < 4; ++i) hidden.data<bool>()[4 + i] = true;
   const Tensor ids = Tensor::from(std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8}, {2, 4});
-  cross_entropy(model.forward(ids, nn::AttentionMask({.causal = true, .padding = hidden}, 4, 4)), ids).backward();
+  cross_entropy(model.forward(ids, {.causal = true, .padding = hidden}), ids).backward();
   for (const Tensor& x : nn::parameters(model))
     for (float g : floats(x.grad())) REQUIRE(std::isfinite(g));
 }

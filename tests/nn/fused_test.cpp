@@ -39,11 +39,11 @@ Tensor padding(Device device) {
   return to(hidden, device);
 }
 
-nn::AttentionMask mask(int kind, bool use_fused_kernel, Device device) {
-  nn::MaskOptions o{.causal = kind != 1, .use_fused_kernel = use_fused_kernel};
+nn::MaskOptions mask(int kind, Device device) {
+  nn::MaskOptions o{.causal = kind != 1};
   if (kind >= 1) o.padding = padding(device);
   if (kind == 3) o.prefix = Tensor::from(std::vector<std::int64_t>{3, 0, 7}, {rows}, device);
-  return nn::AttentionMask(o, length, length, DType::f32, device);
+  return o;
 }
 
 struct Pass {
@@ -54,9 +54,9 @@ struct Pass {
 Pass pass(nn::DecoderLM& model, int kind, Device device) {
   manual_seed(5);  // for dropout
   Pass result;
-  result.logits = model.forward(ids(1, device), mask(kind, model.options.use_fused_kernel, device));
+  result.logits = model.forward(ids(1, device), mask(kind, device));
   manual_seed(5);
-  result.loss = model.loss(ids(1, device), ids(2, device), {.label_smoothing = 0.1}, mask(kind, model.options.use_fused_kernel, device));
+  result.loss = model.loss(ids(1, device), ids(2, device), {.label_smoothing = 0.1}, mask(kind, device));
   CHECK(distance(result.loss, cross_entropy(result.logits, ids(2, device), {.label_smoothing = 0.1})) < 1e-6);
   result.loss.backward();
   for (const Tensor& x : nn::parameters(model)) result.gradients.push_back(x.grad());
@@ -117,10 +117,10 @@ TEST_CASE("fused and plain models learn along one curve on a GPU", "[fused][cuda
 
 TEST_CASE("a fused layer's gradients are those of finite differences", "[fused]") {
   manual_seed(9);
-  nn::TransformerLayer layer({.width = 4, .heads = 2, .ff = 6, .dropout = 0, .cross = true, .use_fused_kernel = true});
+  nn::TransformerLayer layer({.width = 4, .heads = 2, .ff = 6, .dropout = 0, .cross = true});
+  layer.set_use_fused_kernel();
   nn::to(layer, DType::f64);
-  const nn::AttentionMask mask({.causal = true, .prefix = Tensor::from(std::vector<std::int64_t>{0, 2}, {2}), .use_fused_kernel = true}, 3,
-                               3, DType::f64);
+  const nn::AttentionMask mask({.causal = true, .prefix = Tensor::from(std::vector<std::int64_t>{0, 2}, {2})}, 3, 3, DType::f64);
   Tensors inputs{randn({2, 3, 4}, 0, 1, DType::f64).set_requires_grad(), randn({2, 2, 4}, 0, 1, DType::f64).set_requires_grad()};
   for (const Tensor& x : nn::parameters(layer)) inputs.push_back(x);
   const GradcheckResult result = gradcheck([&](const Tensors& xs) -> Tensors { return {layer.forward(xs[0], mask, xs[1], {})}; }, inputs);
@@ -131,7 +131,9 @@ TEST_CASE("a fused layer's gradients are those of finite differences", "[fused]"
 TEST_CASE("norms join a branch to a stream in either way", "[fused]") {
   manual_seed(4);
   const Tensor branch = randn({2, 3, 8}), residual = randn({2, 3, 8}), bias = randn({8});
-  const auto check = [&](const auto& plain, const auto& fused) {
+  const auto check = [&](const auto& plain) {
+    auto fused = plain;
+    fused.set_use_fused_kernel();
     const ResidualNorm a = plain.forward(branch, residual, {.bias = bias}), b = fused.forward(branch, residual, {.bias = bias});
     CHECK(distance(a.sum, residual + branch + bias) < 1e-6);
     CHECK(distance(a.y, plain.forward(a.sum)) < 1e-6);
@@ -139,24 +141,58 @@ TEST_CASE("norms join a branch to a stream in either way", "[fused]") {
     CHECK(distance(a.y, b.y) < 1e-6);
     CHECK(distance(plain.forward(branch), fused.forward(branch)) < 1e-6);
   };
-  check(nn::LayerNorm(8), nn::LayerNorm(8, {.use_fused_kernel = true}));
-  check(nn::RMSNorm(8), nn::RMSNorm(8, {.use_fused_kernel = true}));
+  check(nn::LayerNorm(8));
+  check(nn::RMSNorm(8));
 }
 
 TEST_CASE("a query that sees nothing gets zeros from the fused softmax", "[fused]") {
   const Tensor hidden = full({1, 3}, 1, DType::boolean), x = randn({1, 2, 3, 4}, 0, 1).set_requires_grad();
-  const nn::AttentionMask mask({.padding = hidden, .use_fused_kernel = true}, 3, 3);
-  const Tensor y = nn::attention(x, x, x, mask, 0, false, true);
+  const Tensor y = nn::fused_attention(x, x, x, nn::AttentionMask({.padding = hidden}, 3, 3));
   CHECK(distance(y, zeros({1, 2, 3, 4})) == 0);
   y.backward(ones({1, 2, 3, 4}));
   CHECK(distance(x.grad(), zeros({1, 2, 3, 4})) == 0);
 }
 
-TEST_CASE("a mask for fused kernels is refused by plain ones, and not the other way", "[fused]") {
-  nn::DecoderLM plain(options(false, cpu)), fused(options(true, cpu));
-  CHECK_THROWS_WITH(plain.forward(ids(1, cpu), mask(2, true, cpu)),
-                    "[AttentionMask] expected a mask made without use_fused_kernel for a layer of plain kernels");
-  CHECK(distance(fused.forward(ids(1, cpu), mask(2, false, cpu)), fused.forward(ids(1, cpu), mask(2, true, cpu))) == 0);
+TEST_CASE("one switch chooses the kernels of a whole model, whatever it was built with", "[fused]") {
+  Tensor logits[2], switched[2];
+  for (const bool fused : {false, true}) {
+    manual_seed(3);
+    nn::DecoderLM model(options(fused, cpu));
+    CHECK(model.blocks[1].ff.fc.use_fused_kernel == fused);
+    CHECK(nn::DecoderLM(model).head.use_fused_kernel == fused);
+    logits[fused] = model.forward(ids(1, cpu), mask(2, cpu));
+    model.set_use_fused_kernel(!fused);
+    CHECK(model.norm->use_fused_kernel == !fused);
+    switched[!fused] = model.forward(ids(1, cpu), mask(2, cpu));
+  }
+  for (const bool fused : {false, true}) CHECK(floats(logits[fused]) == floats(switched[fused]));
+  CHECK(floats(logits[0]) != floats(logits[1]));  // they do round differently
+}
+
+TEST_CASE("one mask serves plain and fused layers", "[fused]") {
+  manual_seed(12);
+  nn::TransformerLayer plain({.width = 24, .heads = 3, .ff = 40, .dropout = 0}), fused = plain;
+  fused.set_use_fused_kernel();
+  const Tensor x = randn({rows, length, 24});
+  for (int kind = 0; kind < 4; ++kind) {
+    const nn::AttentionMask shared(mask(kind, cpu), length, length);
+    CHECK(distance(plain.forward(x, shared), fused.forward(x, shared)) < 5e-6);
+  }
+}
+
+TEST_CASE("a linear layer's fused forms agree with its plain ones", "[fused]") {
+  manual_seed(13);
+  nn::Linear plain(6, 9), fused = plain;
+  fused.set_use_fused_kernel();
+  const Tensor x = randn({4, 6}), targets = Tensor::from(std::vector<std::int64_t>{1, 8, 0, 3}, {4});
+  CHECK(distance(plain.forward_without_bias(x) + plain.bias, plain.forward(x)) < 1e-6);
+  for (const nn::Activation a : {nn::Activation::gelu, nn::Activation::gelu_tanh, nn::Activation::relu, nn::Activation::silu}) {
+    CHECK(floats(plain.activated(a, x)) == floats(nn::activate(a, plain.forward(x))));
+    CHECK(distance(plain.activated(a, x), fused.activated(a, x)) < 1e-6);
+  }
+  const CrossEntropyOptions smoothed{.label_smoothing = 0.1};
+  CHECK(distance(plain.cross_entropy(x, targets, smoothed), cross_entropy(plain.forward(x), targets, smoothed)) == 0);
+  CHECK(distance(plain.cross_entropy(x, targets, smoothed), fused.cross_entropy(x, targets, smoothed)) < 1e-6);
 }
 
 TEST_CASE("the Llama architecture trains, plain and fused alike, and knows positions by rotation", "[fused]") {
@@ -186,7 +222,7 @@ TEST_CASE("the Llama architecture trains, plain and fused alike, and knows posit
     const std::vector<float> other = floats(model.forward(mixed));
     CHECK(distance(std::vector<float>(other.begin(), other.begin() + vocab),
                    std::vector<float>(other.begin() + 4 * vocab, other.begin() + 5 * vocab)) > 1e-4);
-    CHECK_THROWS_AS(model.forward(mixed, nn::AttentionMask({.causal = true, .use_fused_kernel = fused}, length, length), mixed), Error);
+    CHECK_THROWS_AS(model.forward(mixed, {.causal = true}, mixed), Error);
     o.heads = 8;  // heads of 3
     CHECK_THROWS_AS(nn::DecoderLM(o), Error);
   }

@@ -36,8 +36,7 @@ nn::TokenIds naive(nn::DecoderLM model, nn::TokenIds ids, std::int64_t eos, bool
     nn::MaskOptions mask{.causal = true};
     const Device device = model.head.weight.device();
     if (is_prefix_visible) mask.prefix = Tensor::from(std::vector<std::int64_t>{prompt}, {1}, device);
-    const std::vector<float> logits =
-        floats(model.forward(Tensor::from(ids, {1, length}, device), nn::AttentionMask(mask, length, length, DType::f32, device)));
+    const std::vector<float> logits = floats(model.forward(Tensor::from(ids, {1, length}, device), mask));
     const auto last = logits.end() - vocab;
     const std::int64_t next = std::max_element(last, logits.end()) - last;
     if (next == eos) break;
