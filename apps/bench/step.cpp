@@ -97,10 +97,8 @@ Measured measure(const Options& options, Device device) {
 
   const auto loss = [&] { return model.loss(ids, labels); };
   const auto as_written = [&](const Tensors&) {
-    optimizer.zero_grad();
     const Tensor value = loss();
-    value.backward();
-    optimizer.step();
+    train::update(value, optimizer);
     return value.detach();
   };
   train::CapturedStep captured(as_written, device);
@@ -163,6 +161,7 @@ void step(const Options& options) {
   std::fflush(stdout);
   Measured m;
   double ceiling = 0;
+  const train::PrecisionScope scope(*train::precision_of(options.precision));
   try {
     m = measure(options, device);
     ceiling = gemm_ceiling(device, train::dtype_of(*train::precision_of(options.precision)));

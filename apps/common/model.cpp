@@ -26,7 +26,7 @@ void require_memory(const nn::DecoderLMOptions& options, const std::string& reme
 
 void require_precision(train::Precision precision, Device device) {
   if (precision == train::Precision::tf32 && device == cpu)
-    throw UsageError("--precision tf32: a GPU's matrix units have it and a CPU has not; use fp32 or bf16, or --device cuda");
+    throw UsageError("--precision tf32: a GPU's tensor cores have it and a CPU has not; use fp32 or bf16, or --device cuda");
   if (precision == train::Precision::tf32x3 && !train::has_precision(precision, device))
     throw UsageError("--precision tf32x3: a Hopper GPU has it, in a build for sm_90a, and no other device; use fp32");
 }

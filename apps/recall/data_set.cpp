@@ -36,7 +36,7 @@ class Draws {
 
 /// One row of Examples.
 struct Example {
-  std::vector<std::int64_t> inputs, targets, places;
+  std::vector<std::int64_t> inputs, targets, answer_columns;
 };
 
 Example draw_recall(const Task& task, Draws& draws) {
@@ -67,10 +67,10 @@ std::vector<std::int64_t> distinct(std::int64_t count, std::int64_t low, std::in
   return result;
 }
 
-/// Places for the questions among those left after the pairs, early ones more likely: with probability proportional to
+/// Columns for the questions, by their number among those left after the pairs, early ones more likely: with probability proportional to
 /// i^(a - 1), a = 0.01, without replacement, as in zoology. Efraimidis and Spirakis' keys ln(u) / weight make the largest ones
 /// such a sample.
-std::vector<std::int64_t> question_places(std::int64_t count, std::int64_t room, Draws& draws) {
+std::vector<std::int64_t> question_columns(std::int64_t count, std::int64_t room, Draws& draws) {
   std::vector<std::pair<double, std::int64_t>> keyed;
   for (std::int64_t i = 0; i < room; ++i) keyed.emplace_back(std::log(1 - draws.unit()) * std::pow(static_cast<double>(i + 1), 0.99), i);
   std::partial_sort(keyed.begin(), keyed.begin() + count, keyed.end(), std::greater<>());
@@ -83,18 +83,18 @@ Example draw_mqar(const Task& task, Draws& draws) {
   const auto columns = static_cast<std::size_t>(task.length), pairs = static_cast<std::size_t>(task.pairs);
   const std::vector<std::int64_t> keys = distinct(task.pairs, 1, task.vocab / 2, draws);
   const std::vector<std::int64_t> values = distinct(task.pairs, task.vocab / 2, task.vocab, draws);
-  const std::vector<std::int64_t> asked = question_places(task.pairs, (task.length - 2 * task.pairs) / 2, draws);
+  const std::vector<std::int64_t> asked = question_columns(task.pairs, (task.length - 2 * task.pairs) / 2, draws);
   Example example{std::vector<std::int64_t>(columns), std::vector<std::int64_t>(columns, ignored), {}};
-  for (std::int64_t& token : example.inputs) token = draws.below(task.vocab);  // what stands between the questions
+  for (std::int64_t& token : example.inputs) token = draws.below(task.vocab);  // between the questions
   for (std::size_t i = 0; i < pairs; ++i) {
     example.inputs[2 * i] = keys[i];
     example.inputs[2 * i + 1] = values[i];
   }
   for (std::size_t i = 0; i < pairs; ++i) {
-    const std::size_t place = 2 * pairs + 2 * static_cast<std::size_t>(asked[i]);
-    example.inputs[place] = keys[i];
-    example.targets[place] = values[i];
-    example.places.push_back(static_cast<std::int64_t>(place));
+    const std::size_t column = 2 * pairs + 2 * static_cast<std::size_t>(asked[i]);
+    example.inputs[column] = keys[i];
+    example.targets[column] = values[i];
+    example.answer_columns.push_back(static_cast<std::int64_t>(column));
   }
   return example;
 }
@@ -111,7 +111,8 @@ using Taken = std::unordered_set<std::uint64_t>;
 
 Examples draw_split(const Task& task, std::uint64_t seed, std::uint64_t split, std::int64_t count, Taken& taken) {
   constexpr std::uint64_t most_attempts = 1000;
-  Examples examples{.count = count, .columns = task.columns(), .answers = task.answers(), .inputs = {}, .targets = {}, .places = {}};
+  Examples examples{
+      .count = count, .columns = task.columns(), .answers = task.answers(), .inputs = {}, .targets = {}, .answer_columns = {}};
   Taken own;
   for (std::int64_t i = 0; i < count; ++i) {
     Example example;
@@ -128,7 +129,7 @@ Examples draw_split(const Task& task, std::uint64_t seed, std::uint64_t split, s
     own.insert(hash(example.inputs));
     examples.inputs.insert(examples.inputs.end(), example.inputs.begin(), example.inputs.end());
     examples.targets.insert(examples.targets.end(), example.targets.begin(), example.targets.end());
-    examples.places.insert(examples.places.end(), example.places.begin(), example.places.end());
+    examples.answer_columns.insert(examples.answer_columns.end(), example.answer_columns.begin(), example.answer_columns.end());
   }
   taken.merge(own);
   return examples;

@@ -5,9 +5,9 @@
 
 namespace tern::recall {
 
-/// What is recalled. In `recall` an example is `pairs` pairs "key value", drawn with replacement from a map of the example's own,
+/// A recall task. In `recall` an example is `pairs` pairs "key value", drawn with replacement from a map of the example's own,
 /// then "=> key" with a key that was seen; ids: keys, values, "=>". In `mqar` (Arora et al., "Zoology", 2023) the pairs are
-/// distinct, and each of their keys returns later at a random place, which asks for its value.
+/// distinct, and each of their keys returns later in a random column, which asks for its value.
 struct Task {
   bool is_mqar = false;
   std::int64_t pairs = 50;
@@ -25,7 +25,7 @@ struct Task {
 struct Examples {
   std::int64_t count = 0, columns = 0, answers = 0;
   std::vector<std::int64_t> inputs, targets;  ///< (count, columns)
-  std::vector<std::int64_t> places;           ///< (count, answers): the columns whose targets are the answers
+  std::vector<std::int64_t> answer_columns;   ///< (count, answers): the columns whose targets are the answers
 };
 
 struct DataSet {

@@ -16,7 +16,7 @@ namespace {
 
 /// The first columns of the first example, and those that end with its first question.
 void print_example(const Task& task, const Examples& examples) {
-  const std::int64_t end = examples.places[0] + 1, shown = std::min<std::int64_t>(8, end / 2);
+  const std::int64_t end = examples.answer_columns[0] + 1, shown = std::min<std::int64_t>(8, end / 2);
   std::string inputs = "  input ", targets = "  target";
   for (std::int64_t column = 0; column < end; ++column) {
     if (column == shown && column < end - shown) {

@@ -53,8 +53,8 @@ struct Options {
   std::int64_t bleu_every = 5;  ///< epochs between BLEU scores on the validation set; 0: at the end alone
 };
 
-/// The place of a target's first token where positions restart: the table's second half is the target's.
-inline std::int64_t restart_place(const Options& options) { return options.restart_positions ? options.length / 2 : -1; }
+/// The position of a target's first token, if positions restart there: the table's second half is the target's. Else -1.
+inline std::int64_t reset_position(const Options& options) { return options.restart_positions ? options.length / 2 : -1; }
 
 /// The values of a preset. Throws UsageError for an unknown name.
 Options preset(const std::string& name);
@@ -62,7 +62,7 @@ Options preset(const std::string& name);
 using Entry = apps::Entry<Options>;
 const std::vector<Entry>& entries();
 
-/// What is wrong with options that are each in their range, e.g. "heads: expected a divisor of ..."; "" if nothing is.
+/// The fault of options that are each in their range, e.g. "heads: expected a divisor of ..."; "" if nothing is.
 std::string conflict(const Options& options);
 
 /// Of a run, whose options have been checked.

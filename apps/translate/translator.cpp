@@ -17,7 +17,7 @@ namespace tern::translate {
 std::vector<std::string> Translator::translate(std::span<const std::string> lines, std::size_t batch_size, std::size_t* truncated) const {
   std::vector<std::string> result(lines.size());
   std::vector<nn::TokenIds> prompts;
-  std::vector<std::size_t> places;
+  std::vector<std::size_t> rows;
   const auto room = static_cast<std::size_t>(source_room());
   for (std::size_t i = 0; i < lines.size(); ++i) {
     std::vector<std::int32_t> ids = tokenizer.encode(lines[i]);
@@ -28,21 +28,22 @@ std::vector<std::string> Translator::translate(std::span<const std::string> line
     }
     ids.push_back(eos_src());
     prompts.emplace_back(ids.begin(), ids.end());
-    places.push_back(i);
+    rows.push_back(i);
   }
   const nn::GreedyOptions greedy{.eos = eos_tgt(),
                                  .pad = pad(),
                                  .max_length = options.length,
                                  .batch_size = batch_size,
                                  .is_prefix_visible = options.prefix_lm,
-                                 .restart_at = restart_place(options)};
+                                 .reset_position = reset_position(options)};
+  const train::PrecisionScope scope(precision(options));
   const std::vector<nn::TokenIds> outputs = nn::greedy(model, prompts, greedy);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     std::string text = tokenizer.decode(std::vector<std::int32_t>(outputs[i].begin(), outputs[i].end()));
     // A model may put out any byte: an end of line would shift all lines after it, an escape speaks to the terminal.
     std::replace_if(text.begin(), text.end(), [](char c) { return (c >= 0 && c < ' ') || c == 127; }, ' ');
     const std::size_t first = text.find_first_not_of(' ');
-    result[places[i]] = first == std::string::npos ? "" : text.substr(first);
+    result[rows[i]] = first == std::string::npos ? "" : text.substr(first);
   }
   return result;
 }

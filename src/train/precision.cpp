@@ -37,8 +37,9 @@ static MatmulPrecision matmul_precision_of(Precision precision) {
 
 bool has_precision(Precision precision, Device device) { return has_matmul_precision(matmul_precision_of(precision), device); }
 
+PrecisionScope::PrecisionScope(Precision precision) : products_(matmul_precision_of(precision)) {}
+
 void set_precision(nn::Module& module, Precision precision) {
-  context().matmul_precision = matmul_precision_of(precision);
   // The trained ones first: to() would keep of them what 16 bits hold.
   flatten_parameters(module, dtype_of(precision));
   to(module, dtype_of(precision));

@@ -62,7 +62,7 @@ TEST_CASE("A recall example is pairs of one map, and a question whose answer was
     REQUIRE(input[100] == 19);
     REQUIRE(map.contains(input[101]));
     REQUIRE(target[101] == map[input[101]]);
-    REQUIRE(examples.places[static_cast<std::size_t>(i)] == 101);
+    REQUIRE(examples.answer_columns[static_cast<std::size_t>(i)] == 101);
   }
 }
 
@@ -99,8 +99,8 @@ TEST_CASE("The most frequent value is right in 27 of 100 examples, the one as fr
     const auto more = [](auto& a, auto& b) { return a.second < b.second; };
     frequent.correct += std::max_element(values.begin(), values.end(), more)->first == answer;
     // A value stands for one key or more, and so occurs at least as often as each.
-    const auto misfit = [&](int count) { return count < keys[input[101]] ? 1000 : count - keys[input[101]]; };
-    const auto closer = [&](auto& a, auto& b) { return misfit(a.second) < misfit(b.second); };
+    const auto excess = [&](int count) { return count < keys[input[101]] ? 1000 : count - keys[input[101]]; };
+    const auto closer = [&](auto& a, auto& b) { return excess(a.second) < excess(b.second); };
     fitting.correct += std::min_element(values.begin(), values.end(), closer)->first == answer;
   }
   CHECK(frequent.accuracy() == Approx(0.27).margin(0.02));
@@ -110,27 +110,27 @@ TEST_CASE("The most frequent value is right in 27 of 100 examples, the one as fr
 TEST_CASE("An mqar example asks for each of its pairs once") {
   const Task task{.is_mqar = true, .pairs = 8, .length = 128, .vocab = 512};
   const Examples examples = make_data_set(task, 1, 300, 0, 0).train;
-  std::map<std::int64_t, int> places;
+  std::map<std::int64_t, int> columns;
   for (std::int64_t i = 0; i < examples.count; ++i) {
     const Row input = row_of(examples.inputs, i, 128), target = row_of(examples.targets, i, 128);
     std::map<std::int64_t, std::int64_t> map;
     for (std::size_t at = 0; at < 16; at += 2) map[input[at]] = input[at + 1];
     REQUIRE(map.size() == 8);
     std::set<std::int64_t> asked;
-    for (std::int64_t place : row_of(examples.places, i, 8)) {
-      const auto at = static_cast<std::size_t>(place);
+    for (std::int64_t column : row_of(examples.answer_columns, i, 8)) {
+      const auto at = static_cast<std::size_t>(column);
       REQUIRE(at >= 16);
       REQUIRE(map.contains(input[at]));
       REQUIRE(target[at] == map[input[at]]);
       asked.insert(input[at]);
-      ++places[place];
+      ++columns[column];
     }
     REQUIRE(asked.size() == 8);
     REQUIRE(std::count(target.begin(), target.end(), -100) == 120);
   }
-  // Early places are more likely: weights fall as 1 / i.
-  CHECK(places[16] > 2 * places[24]);
-  CHECK(places[16] > 250);
+  // Early columns are more likely: weights fall as 1 / i.
+  CHECK(columns[16] > 2 * columns[24]);
+  CHECK(columns[16] > 250);
 }
 
 TEST_CASE("Data depend on the seed alone, and splits share no input") {
@@ -159,7 +159,7 @@ TEST_CASE("What a recall example's targets can be known from") {
                          .answers = 1,
                          .inputs = {tokens.begin(), tokens.end() - 1},
                          .targets = {tokens.begin() + 1, tokens.end()},
-                         .places = {9}};
+                         .answer_columns = {9}};
   const std::vector<TargetLoss> result = loss_by_target(task, example, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
   REQUIRE(result.size() == 7);
   const auto check = [&](std::size_t at, const char* name, std::int64_t count, double loss, double least) {

@@ -174,15 +174,13 @@ Trained learn(std::optional<DType> dtype, bool captured, bool use_fused_kernel, 
   train::GradScaler scaler({}, device);
   model.train();
   const auto step = [&](const Tensors& batch) {
-    optimizer.zero_grad();
     std::optional<Autocast> autocast;
     if (dtype) autocast.emplace(*dtype);
     const Tensor logits = model.forward(batch[0]), loss = cross_entropy(logits, batch[0]);
     CHECK(logits.dtype() == dtype.value_or(DType::f32));
     CHECK(loss.dtype() == DType::f32);
     autocast.reset();
-    scaler.scaled(loss).backward();
-    scaler.step(optimizer, 1);
+    train::update(loss, optimizer, {.max_norm = 1, .scaler = &scaler});
     return loss.detach();
   };
   train::CapturedStep replay(step, device);
@@ -216,10 +214,7 @@ TEST_CASE("a precision keeps the values that a seed gave", "[precision]") {
     manual_seed(8);
     Odd reference;
     train::set_precision(model, precision);
-    CHECK(context().matmul_precision == (precision == train::Precision::tf32     ? MatmulPrecision::tf32
-                                         : precision == train::Precision::tf32x3 ? MatmulPrecision::tf32x3
-                                                                                 : MatmulPrecision::fp32));
-    CHECK(train::has_precision(precision, cpu) == (context().matmul_precision == MatmulPrecision::fp32));
+    CHECK(context().matmul_precision == MatmulPrecision::fp32);  // the thread's products are not the module's
     for (const Tensor& x : nn::parameters(model)) CHECK(x.dtype() == train::dtype_of(precision));
     CHECK(worst_master(model, reference) == 0);
     check_rounded(model);
@@ -228,13 +223,30 @@ TEST_CASE("a precision keeps the values that a seed gave", "[precision]") {
     CHECK(worst_master(model, reference) == 0);
   }
   CHECK(!train::precision_of("fp8"));
-  CHECK(context().matmul_precision == MatmulPrecision::fp32);
 
   Odd frozen;  // what is not trained has no master, and no gradient
   nn::set_requires_grad(frozen, false);
   train::set_precision(frozen, train::Precision::bf16);
   CHECK(frozen.a.weight.dtype() == DType::bf16);
   CHECK(!nn::is_flat(frozen.a.weight));
+}
+
+TEST_CASE("f32 products have a precision within its scope alone", "[precision]") {
+  using train::Precision;
+  for (const auto& [precision, products] : {std::pair{Precision::fp32, MatmulPrecision::fp32},
+                                            {Precision::tf32, MatmulPrecision::tf32},
+                                            {Precision::tf32x3, MatmulPrecision::tf32x3},
+                                            {Precision::bf16, MatmulPrecision::fp32},
+                                            {Precision::fp16, MatmulPrecision::fp32}}) {
+    const train::PrecisionScope outer(Precision::tf32);
+    {
+      const train::PrecisionScope scope(precision);
+      CHECK(context().matmul_precision == products);
+      CHECK(train::has_precision(precision, cpu) == (context().matmul_precision == MatmulPrecision::fp32));
+    }
+    CHECK(context().matmul_precision == MatmulPrecision::tf32);
+  }
+  CHECK(context().matmul_precision == MatmulPrecision::fp32);
 }
 
 TEST_CASE("the state of 16-bit training holds the masters", "[precision]") {

@@ -1,0 +1,92 @@
+#include "common/training_loop.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "common/program.h"
+#include "ops/factory.h"
+#include "ops/pointwise.h"
+
+namespace tern::apps {
+
+TrainingLoop::TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimizer, TrainingOptions options, Device device)
+    : loss_(std::move(loss)),
+      optimizer_(std::move(optimizer)),
+      options_(std::move(options)),
+      device_(device),
+      captured_update_([this](const Tensors& batch) { return update(batch); }, device) {
+  if (options_.precision == train::Precision::fp16) scaler_.emplace(train::GradScalerOptions{}, device);
+}
+
+Tensor TrainingLoop::update(const Tensors& batch) {
+  const Tensor loss = loss_(batch);
+  train::update(
+      loss, *optimizer_,
+      {.max_norm = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity(), .scaler = scaler_ ? &*scaler_ : nullptr});
+  return loss.detach();
+}
+
+void TrainingLoop::begin_epoch() {
+  epoch_started_ = seconds_now();
+  loss_sum_ = zeros({}, DType::f32, device_);
+  logged_ = {};
+  steps_ = 0;
+}
+
+void TrainingLoop::end_epoch() {
+  seconds_ = seconds();
+  epoch_started_.reset();
+}
+
+void TrainingLoop::step(const Tensors& batch, std::int64_t items) {
+  const train::PrecisionScope precision(options_.precision);
+  ++update_;
+  optimizer_->set_lr_factor(options_.lr_factor(update_));
+  add_(loss_sum_, captured_update_(batch));
+  ++steps_;
+  items_ += items;
+}
+
+void TrainingLoop::log(io::JsonLog& log) {
+  if (update_ % std::max<std::int64_t>(options_.updates / 200, 1) != 0) return;
+  io::JsonObject line;
+  line.set("update", update_).set("loss", require_finite(mean_loss_since(logged_))).set("lr", options_.lr * options_.lr_factor(update_));
+  log.write(line);
+}
+
+std::string TrainingLoop::status(std::int64_t epoch, std::int64_t epochs, double loss, const char* unit, double elapsed) const {
+  const double left = elapsed / static_cast<double>(update_) * static_cast<double>(options_.updates - update_);
+  return fmt::format("epoch {}/{}  step {}/{}  loss {:.3f}  {:.0f} {}/s  {} left", epoch, epochs, update_, options_.updates,
+                     require_finite(loss), items_per_second(), unit, duration(left));
+}
+
+double TrainingLoop::seconds() const { return seconds_ + (epoch_started_ ? seconds_now() - *epoch_started_ : 0); }
+
+double TrainingLoop::items_per_second() const {
+  const double elapsed = seconds();
+  return elapsed > 0 ? static_cast<double>(items_) / elapsed : 0;
+}
+
+double TrainingLoop::mean_loss() const {
+  Reading begin;
+  return mean_loss_since(begin);
+}
+
+double TrainingLoop::mean_loss_since(Reading& last) const {
+  const double sum = loss_sum_.item<double>();
+  return (sum - std::exchange(last.sum, sum)) / static_cast<double>(steps_ - std::exchange(last.steps, steps_));
+}
+
+double TrainingLoop::require_finite(double loss) const {
+  if (std::isfinite(loss)) return loss;
+  throw std::runtime_error(fmt::format("the loss is not finite any more (seen at update {} of {}): use a --lr below {:g}{}{}", update_,
+                                       options_.updates, options_.lr, options_.clip > 0 ? "" : ", or --clip 1",
+                                       options_.remains ? options_.remains() : ""));
+}
+
+}  // namespace tern::apps

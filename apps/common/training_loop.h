@@ -1,0 +1,81 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "io/run_directory.h"
+#include "train/train.h"
+
+namespace tern::apps {
+
+struct TrainingOptions {
+  train::Precision precision = train::Precision::fp32;
+  double lr = 0;                                         ///< the peak rate
+  std::function<double(std::int64_t update)> lr_factor;  ///< of the peak rate, for an update counted from 1
+  double clip = 0;                                       ///< largest gradient norm; 0: any
+  std::int64_t updates = 0;                              ///< in all
+  /// Ends the message of a training whose loss is not finite any more, e.g. "; RUN keeps the model of epoch 3". May be empty.
+  std::function<std::string()> remains = {};
+};
+
+/// The updates of a training, each a captured step, and the numbers that a program shows and logs of them. The loss stays on the device
+/// and is read only when it is asked for. A loss that is not finite is an exception that names the update and what to change.
+class TrainingLoop {
+ public:
+  /// The mean loss of a batch, recorded for backward.
+  using Loss = std::function<Tensor(const Tensors& batch)>;
+  TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimizer, TrainingOptions options, Device device);
+  TrainingLoop(const TrainingLoop&) = delete;  // the captured step knows where the loop is
+  TrainingLoop& operator=(const TrainingLoop&) = delete;
+
+  /// Means of the loss begin anew, and the clock runs until end_epoch().
+  void begin_epoch();
+  void end_epoch();
+  /// One update by a batch of so many tokens or examples.
+  void step(const Tensors& batch, std::int64_t items);
+  /// Counts an update whose batch has nothing to learn from.
+  void skip() { ++update_; }
+
+  /// In some 200 updates of the whole training a line with update, loss and lr: the loss is the mean since the line before.
+  void log(io::JsonLog& log);
+  /// "epoch 2/8  step 300/1200  loss 2.345  1234 tokens/s  3 min 20 s left", if the updates so far took `elapsed` seconds.
+  std::string status(std::int64_t epoch, std::int64_t epochs, double loss, const char* unit, double elapsed) const;
+
+  std::int64_t updates() const { return update_; }
+  std::int64_t total_updates() const { return options_.updates; }
+  /// The updates of this epoch that were no skips.
+  std::int64_t steps_in_epoch() const { return steps_; }
+  /// Of all epochs, without what is between them.
+  double seconds() const;
+  double items_per_second() const;
+
+  /// The mean loss of the epoch so far. Waits for the device.
+  double mean_loss() const;
+  /// A reader's last reading, to be made anew for each epoch.
+  struct Reading {
+    double sum = 0;
+    std::int64_t steps = 0;
+  };
+  /// The mean loss since that reading, which becomes this one. Waits for the device.
+  double mean_loss_since(Reading& last) const;
+  /// The loss itself. Throws std::runtime_error if it is not finite.
+  double require_finite(double loss) const;
+
+ private:
+  Tensor update(const Tensors& batch);
+
+  const Loss loss_;
+  const std::unique_ptr<train::Optimizer> optimizer_;
+  const TrainingOptions options_;
+  const Device device_;
+  std::optional<train::GradScaler> scaler_;  ///< in fp16
+  train::CapturedStep captured_update_;
+  Tensor loss_sum_;  ///< of this epoch
+  Reading logged_;
+  std::int64_t update_ = 0, steps_ = 0, items_ = 0;
+  std::optional<double> epoch_started_;
+  double seconds_ = 0;
+};
+
+}  // namespace tern::apps
