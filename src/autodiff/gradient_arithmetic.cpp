@@ -20,7 +20,7 @@ void copy_gradient(const Tensor& source, const Tensor& target) {
 
 void add_gradient(const Tensor& source, const Tensor& target) {
   target.impl().storage->bump_version();
-  on(target.device(), [&](auto dev) { kernels::binary(dev, kernels::Binary::add, target.view(), source.view(), target.view()); });
+  on(target.device(), [&](auto dev) { kernels::binary(dev, functors::Add{}, target.view(), source.view(), target.view()); });
 }
 
 Tensor cloned(const Tensor& gradient) {
@@ -35,7 +35,7 @@ Tensor sum_of_gradients(const Tensor& a, const Tensor& b) {
          fmt::format("expected gradients of one tensor to be alike but got {} {} on {} and {} {} on {}", name(a.dtype()),
                      to_string(a.shape()), to_string(a.device()), name(b.dtype()), to_string(b.shape()), to_string(b.device())));
   const Tensor sum = empty_like(a);
-  on(sum.device(), [&](auto dev) { kernels::binary(dev, kernels::Binary::add, a.view(), b.view(), sum.view()); });
+  on(sum.device(), [&](auto dev) { kernels::binary(dev, functors::Add{}, a.view(), b.view(), sum.view()); });
   return record("add", sum, {a, b}, {}, [](const Backward& call) -> Tensors { return {call.grad(), call.grad()}; });
 }
 

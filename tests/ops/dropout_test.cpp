@@ -29,7 +29,8 @@ Tensor extremes(DType dtype, const Shape& shape) {
 template <class F>
 std::vector<double> elements_of(F f, Device device) {
   manual_seed(5);
-  return cast(to(f(device), cpu), DType::f64).to_vector<double>();
+  const Tensor result = cast(to(f(device), cpu), DType::f64);
+  return result.to_vector<double>();
 }
 
 /// Calls check(f) for functions of a device that drop elements of extremes(dtype), plain and fused.
