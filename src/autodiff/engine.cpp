@@ -7,31 +7,8 @@
 
 #include "autodiff/anomaly.h"
 #include "autodiff/gradient_arithmetic.h"
-#include "autodiff/later_sums.h"
 
 namespace tern {
-
-void accumulate_gradient(AutogradState& leaf, const Tensor& incoming) {
-  Tensor& slot = leaf.grad;
-  if (leaf.awaits_zeros) {
-    if (!context().grad) {
-      detail::forget_later_zeros(leaf);
-      detail::copy_gradient(incoming, slot);
-      return;
-    }
-    AutogradState* const marked = &leaf;
-    detail::write_later_zeros({&marked, 1});
-  }
-  if (!slot.defined()) {
-    // Without a graph to keep, the slot must own its memory: the tensor that arrived may be seen elsewhere.
-    const bool is_unique = incoming.ref()->references() == 1 && incoming.impl().storage->references() == 1;
-    slot = context().grad || (is_unique && incoming.is_contiguous()) ? incoming : detail::cloned(incoming);
-  } else if (context().grad) {
-    slot = detail::sum_of_gradients(slot, incoming);
-  } else {
-    detail::add_gradient(incoming, slot);
-  }
-}
 
 namespace {
 
@@ -44,13 +21,13 @@ struct Wanted {
 
 /// The gradients of a node's inputs. In anomaly mode they are searched here, and not in the ops that backward is written
 /// in: so it is the op of the forward pass, and its module, that an error names.
-Tensors gradients_of(Node& node, const Tensors& gradients) {
-  if (!context().anomaly) return node.backward(gradients);
+Tensors gradients_of(Node& node, const Backward& call) {
+  if (!context().anomaly) return node.backward(call);
   struct Restore {
     ~Restore() { context().anomaly = true; }
   } restore;
   context().anomaly = false;
-  Tensors results = node.backward(gradients);
+  Tensors results = node.backward(call);
   check_gradients(node, results);
   return results;
 }
@@ -58,16 +35,10 @@ Tensors gradients_of(Node& node, const Tensors& gradients) {
 class Pass {
  public:
   Pass(std::vector<Wanted> wanted, bool accumulate, bool retain_graph, Device device)
-      : wanted_(std::move(wanted)), accumulate_(accumulate), retain_graph_(retain_graph), later_(device) {}
+      : wanted_(std::move(wanted)), accumulate_(accumulate), retain_graph_(retain_graph), leaves_(device) {}
 
   void feed(const Edge& edge, const Tensor& gradient) {
-    auto [place, is_new] = buffers_.try_emplace(edge.node.get());
-    if (is_new) {
-      place->second.resize(edge.node->outputs);
-      queue_.push_back(edge.node);
-      std::push_heap(queue_.begin(), queue_.end(), earlier);
-    }
-    Tensor& slot = place->second[edge.output];
+    Tensor& slot = visit(edge.node)[edge.output];
     slot = slot.defined() ? detail::sum_of_gradients(slot, gradient) : gradient;
   }
 
@@ -82,35 +53,61 @@ class Pass {
       const Tensors gradients = std::move(buffers_.extract(node.get()).mapped());
       for (const Wanted& wanted : wanted_)
         if (wanted.node == node.get()) results[wanted.input] = gradients[wanted.output];
-      step(*node, gradients);
+      step(node, gradients);
     }
-    later_.finish();
+    leaves_.finish();
+    for (const Ref<Node>& node : deferred_) gradient_sink(*node->leaf()).announce(*node->leaf());
     return results;
   }
 
  private:
   static bool earlier(const Ref<Node>& a, const Ref<Node>& b) { return a->sequence < b->sequence; }
 
-  void step(Node& node, const Tensors& gradients) {
-    if (node.next.empty() && !accumulate_) return;  // a leaf
-    if (node.released)
+  /// What has arrived at the outputs of a node, which is in the queue from then on.
+  Tensors& visit(const Ref<Node>& node) {
+    auto [place, is_new] = buffers_.try_emplace(node.get());
+    if (is_new) {
+      place->second.resize(node->outputs);
+      queue_.push_back(node);
+      std::push_heap(queue_.begin(), queue_.end(), earlier);
+    }
+    return place->second;
+  }
+
+  void step(const Ref<Node>& node, const Tensors& gradients) {
+    if (const Tensor* leaf = node->leaf()) {
+      if (accumulate_) finish_leaf(node, *leaf, gradients[0]);
+      return;
+    }
+    if (node->released)
       fail("backward", fmt::format("expected a graph that is still alive, but '{}' was freed by an earlier backward: "
                                    "pass retain_graph to that one",
-                                   node.op));
-    node.into_leaves = accumulate_ && !context().grad && !context().anomaly;
-    node.later = node.into_leaves ? &later_ : nullptr;
-    const Tensors results = gradients_of(node, gradients);
-    node.later = nullptr;
-    if (!node.next.empty() && results.size() != node.next.size())
-      fail(node.op, fmt::format("expected backward to return {} gradients but got {}", node.next.size(), results.size()));
-    if (!retain_graph_) node.release_saved();
-    for (std::size_t i = 0; i < node.next.size(); ++i)
-      if (node.next[i].node && results[i].defined()) feed(node.next[i], results[i]);
+                                   node->op));
+    const bool writes_leaves = accumulate_ && !context().grad && !context().anomaly;
+    const Tensors results = gradients_of(*node, Backward(*node, gradients, writes_leaves ? &leaves_ : nullptr));
+    if (results.size() != node->next.size())
+      fail(node->op, fmt::format("expected backward to return {} gradients but got {}", node->next.size(), results.size()));
+    for (const Ref<Node>& leaf : leaves_.close()) visit(leaf);
+    if (!retain_graph_) node->release_saved();
+    for (std::size_t i = 0; i < node->next.size(); ++i)
+      if (node->next[i].node && results[i].defined()) feed(node->next[i], results[i]);
+  }
+
+  /// All that the pass has for the leaf is in its sink, or arrives now.
+  void finish_leaf(const Ref<Node>& node, const Tensor& leaf, const Tensor& gradient) {
+    if (gradient.defined() && (gradient.shape() != leaf.shape() || gradient.dtype() != leaf.dtype()))
+      fail("backward", fmt::format("expected a gradient of shape {}, {} for a leaf but got {}, {}", to_string(leaf.shape()),
+                                   name(leaf.dtype()), to_string(gradient.shape()), name(gradient.dtype())));
+    GradientSink& sink = gradient_sink(leaf);
+    if (gradient.defined()) sink.add(gradient);
+    if (sink.is_deferred()) deferred_.push_back(node);
+    else sink.announce(leaf);
   }
 
   std::vector<Wanted> wanted_;
   bool accumulate_, retain_graph_;
-  LaterSums later_;
+  LeafWriter leaves_;
+  std::vector<Ref<Node>> deferred_;  ///< of leaves that wait for sums to be ready
   std::unordered_map<Node*, Tensors> buffers_;
   std::vector<Ref<Node>> queue_;
 };

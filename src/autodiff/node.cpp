@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "autodiff/later_sums.h"
-
 namespace tern {
 
 static AutogradState& ensure_state(const Tensor& x) {
@@ -14,13 +12,20 @@ static AutogradState& ensure_state(const Tensor& x) {
   return static_cast<AutogradState&>(*slot);
 }
 
-/// Adds what arrives to the gradient of a leaf. The leaf's state does not own it: it lives as long as a graph needs it.
+GradientSink& gradient_sink(const Tensor& leaf) {
+  AutogradState& state = ensure_state(leaf);
+  if (!state.sink) state.sink = std::make_unique<GradientSink>();
+  return *state.sink;
+}
+
+/// Where a leaf's gradients arrive. The leaf's state does not own it: it lives as long as a graph needs it.
 struct AccumulateGrad final : Node {
-  explicit AccumulateGrad(const Tensor& x) : Node("accumulate"), leaf(x) { autograd_state(leaf)->accumulator = this; }
-  ~AccumulateGrad() override { autograd_state(leaf)->accumulator = nullptr; }
-  Tensors backward(std::span<const Tensor> gradients) override;
+  explicit AccumulateGrad(const Tensor& x) : Node("accumulate"), of(x) { autograd_state(of)->accumulator = this; }
+  ~AccumulateGrad() override { autograd_state(of)->accumulator = nullptr; }
+  Tensors backward(const Backward&) override { return {}; }
+  const Tensor* leaf() const override { return &of; }
   void release_saved() override {}
-  Tensor leaf;
+  Tensor of;
 };
 
 std::uint64_t Node::next_sequence(std::uint64_t after) noexcept {
@@ -132,75 +137,16 @@ void detail::check_forms(const char* op, std::span<const Form> inputs, std::span
   }
 }
 
-/// The state of the leaf at an edge, if a node of this pass may add to its gradient itself.
-static AutogradState* open_leaf(const Node& node, std::size_t input) {
-  const auto* accumulate = dynamic_cast<const AccumulateGrad*>(node.next[input].node.get());
-  if (!accumulate || !node.into_leaves) return nullptr;
-  AutogradState* const state = autograd_state(accumulate->leaf);
-  if (!state->hooks.empty() || !state->grad.defined()) return nullptr;
-  if (state->awaits_sum && node.later) node.later->finish();
-  return state;
+GradientTarget Backward::sink(std::size_t input) const {
+  const Ref<Node>& node = node_.next[input].node;
+  const Tensor* const leaf = leaves_ && node ? node->leaf() : nullptr;
+  return leaf ? leaves_->open(*leaf, node) : GradientTarget{};
 }
 
-Tensor Backward::slot(std::size_t input) const {
-  const AutogradState* state = open_leaf(node_, input);
-  if (!state) return {};
-  if (state->awaits_zeros) {
-    // Those of the node's other inputs with it: often they are neighbours.
-    std::vector<AutogradState*> marked;
-    for (std::size_t i = 0; i < node_.next.size(); ++i)
-      if (AutogradState* other = open_leaf(node_, i);
-          other && other->awaits_zeros && std::find(marked.begin(), marked.end(), other) == marked.end())
-        marked.push_back(other);
-    detail::write_later_zeros(marked);
-  }
-  return state->grad;
-}
-
-Backward::Target Backward::target(std::size_t input) const {
-  AutogradState* const state = open_leaf(node_, input);
-  if (!state || !state->grad.is_contiguous()) return {};
-  const Write write = state->awaits_zeros ? Write::overwrite : Write::accumulate;
-  detail::forget_later_zeros(*state);
-  return {state->grad, write};
-}
-
-std::vector<Backward::Target> Backward::targets(std::span<const std::size_t> inputs) const {
-  bool have_elements = false;
-  std::vector<const AutogradState*> leaves;
-  for (const std::size_t input : inputs) {
-    const AutogradState* const state = open_leaf(node_, input);
-    if (!state || !state->grad.is_contiguous() || std::find(leaves.begin(), leaves.end(), state) != leaves.end()) return {};
-    leaves.push_back(state);
-    have_elements = have_elements || !state->awaits_zeros;
-  }
-  std::vector<Target> result;
-  for (const std::size_t input : inputs) {
-    if (have_elements) slot(input);
-    result.push_back(target(input));
-  }
-  return result;
-}
-
-backend::PartialSums* Backward::later(std::span<const std::size_t> inputs) const {
-  backend::PartialSums* sums = nullptr;
-  for (const std::size_t input : inputs) {
-    if (!node_.later) return nullptr;
-    sums = node_.later->for_leaf(*autograd_state(static_cast<const AccumulateGrad&>(*node_.next[input].node).leaf));
-    if (!sums) return nullptr;
-  }
-  return sums;
-}
-
-Tensors AccumulateGrad::backward(std::span<const Tensor> gradients) {
-  AutogradState& state = *autograd_state(leaf);
-  if (gradients[0].shape() != leaf.shape() || gradients[0].dtype() != leaf.dtype())
-    fail("backward", fmt::format("expected a gradient of shape {}, {} for a leaf but got {}, {}", to_string(leaf.shape()),
-                                 name(leaf.dtype()), to_string(gradients[0].shape()), name(gradients[0].dtype())));
-  if (state.awaits_sum && later) later->finish();
-  accumulate_gradient(state, gradients[0]);
-  for (const auto& hook : state.hooks) hook(leaf);
-  return {};
+GradientTarget Backward::sink(std::size_t input, const Shape& shape, const Tensor& like) const {
+  if (!needs(input)) return {};
+  const GradientTarget own = sink(input);
+  return own ? own : GradientTarget{empty(shape, like.dtype(), like.device()), Write::overwrite, nullptr, true};
 }
 
 void begin_in_place(const char* op, const Tensor& target, TensorList sources) {
@@ -216,9 +162,9 @@ void begin_in_place(const char* op, const Tensor& target, TensorList sources) {
   target.impl().storage->bump_version();
 }
 
-void on_gradient(const Tensor& leaf, std::function<void(const Tensor&)> hook) {
-  if (!leaf.is_leaf() || !leaf.requires_grad()) fail("on_gradient", "expected a leaf that requires a gradient");
-  ensure_state(leaf).hooks.push_back(std::move(hook));
+void on_gradient_ready(const Tensor& leaf, std::function<void(const Tensor&)> hook) {
+  if (!leaf.is_leaf() || !leaf.requires_grad()) fail("on_gradient_ready", "expected a leaf that requires a gradient");
+  gradient_sink(leaf).on_ready(std::move(hook));
 }
 
 bool Tensor::requires_grad() const {
@@ -239,18 +185,15 @@ bool Tensor::is_leaf() const {
 }
 
 Tensor Tensor::grad() const {
-  AutogradState* state = autograd_state(*this);
-  if (state && state->awaits_zeros) detail::write_later_zeros({&state, 1});
-  return state ? state->grad : Tensor();
+  const AutogradState* state = autograd_state(*this);
+  return state && state->sink ? state->sink->get() : Tensor();
 }
 
 void Tensor::set_grad(const Tensor& gradient) {
   if (gradient.defined() && (gradient.shape() != shape() || gradient.dtype() != dtype() || gradient.device() != device()))
     fail("set_grad", fmt::format("expected a gradient of shape {}, {} on {} but got {}, {} on {}", to_string(shape()), name(dtype()),
                                  to_string(device()), to_string(gradient.shape()), name(gradient.dtype()), to_string(gradient.device())));
-  AutogradState& state = ensure_state(*this);
-  detail::forget_later_zeros(state);
-  state.grad = gradient;
+  gradient_sink(*this).set(gradient);
 }
 
 Tensor Tensor::detach() const { return as_strided(shape(), strides(), offset()); }

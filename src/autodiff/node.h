@@ -1,17 +1,15 @@
 #pragma once
 #include <functional>
+#include <memory>
 #include <string>
 
-#include "autodiff/later_zeros.h"
+#include "autodiff/gradient_sink.h"
 #include "tensor/tensor.h"
 
 namespace tern {
 
 struct Node;
-class LaterSums;
-namespace backend {
-class PartialSums;
-}
+class Backward;
 
 /// Where a gradient goes next: the given output of the op that `node` records, or the leaf that it accumulates into.
 struct Edge {
@@ -21,19 +19,17 @@ struct Edge {
 
 /// What autograd knows of a tensor.
 struct AutogradState final : RefCounted {
-  ~AutogradState() override { detail::forget_later_zeros(*this); }
   bool requires_grad = false;
-  bool awaits_zeros = false;    ///< grad stands for zeros that are not written: see Note [Later zeros]
-  bool awaits_sum = false;      ///< a sum that goes to grad is left in parts: see LaterSums
-  Tensor grad;                  ///< of a leaf
-  Ref<Node> node;               ///< the op that made the tensor; null for a leaf
-  std::uint32_t output = 0;     ///< which of the op's outputs it is
-  Node* accumulator = nullptr;  ///< a leaf's node in the graphs that use it now; they own it
-  std::vector<std::function<void(const Tensor&)>> hooks;
+  std::unique_ptr<GradientSink> sink;  ///< of a leaf; null before it has a gradient or a hook
+  Ref<Node> node;                      ///< the op that made the tensor; null for a leaf
+  std::uint32_t output = 0;            ///< which of the op's outputs it is
+  Node* accumulator = nullptr;         ///< a leaf's node in the graphs that use it now; they own it
 };
 
 /// The state, or null for a tensor that autograd has not met.
 inline AutogradState* autograd_state(const Tensor& x) { return static_cast<AutogradState*>(x.impl().autograd.get()); }
+/// The tensor's sink, which may be made by this.
+GradientSink& gradient_sink(const Tensor& leaf);
 /// The edge along which a tensor's gradient flows; its node is null where none is wanted.
 Edge edge_of(const Tensor& x);
 
@@ -61,7 +57,9 @@ struct Node : RefCounted {
 
   /// The gradients of the inputs, in order, from those of the outputs, any of which may be undefined for "zero".
   /// Written in ops, so that it can be differentiated again.
-  virtual Tensors backward(std::span<const Tensor> gradients) = 0;
+  virtual Tensors backward(const Backward& call) = 0;
+  /// The leaf whose gradients arrive here, if that is what the node is for.
+  virtual const Tensor* leaf() const { return nullptr; }
   /// Frees the saved tensors.
   virtual void release_saved();
 
@@ -71,9 +69,7 @@ struct Node : RefCounted {
   std::vector<Saved> saved;
   std::uint32_t outputs = 1;
   bool released = false;
-  bool into_leaves = false;    ///< this pass adds to leaves' gradients, unrecorded: see Backward::slot
-  LaterSums* later = nullptr;  ///< of the pass that runs
-  std::string module;          ///< the path of the module whose forward ran, in anomaly mode
+  std::string module;  ///< the path of the module whose forward ran, in anomaly mode
 
  protected:
   void destroy() noexcept override;
@@ -82,7 +78,9 @@ struct Node : RefCounted {
 /// What an op's backward function sees.
 class Backward {
  public:
-  Backward(Node& node, std::span<const Tensor> gradients) : node_(node), gradients_(gradients) {}
+  /// `leaves` is null in a pass whose gradients do not go to leaves, or are recorded, or searched for NaN.
+  Backward(Node& node, std::span<const Tensor> gradients, LeafWriter* leaves = nullptr)
+      : node_(node), gradients_(gradients), leaves_(leaves) {}
   /// The gradient of an output; undefined where none arrived, which cannot happen to a single output.
   const Tensor& grad(std::size_t output = 0) const { return gradients_[output]; }
   std::span<const Tensor> grads() const { return gradients_; }
@@ -90,32 +88,23 @@ class Backward {
   Tensor saved(std::size_t index) const { return node_.saved[index].unpack(node_); }
   /// True where the gradient of an input is wanted; for another one an undefined tensor may be returned.
   bool needs(std::size_t input) const { return bool(node_.next[input].node); }
-  /// The gradient that an input, a leaf, has already, where backward may add its own to it in place and return an undefined
-  /// tensor for the input: a weight's gradient is then one product straight into its slice of the flat buffer. Else undefined.
-  Tensor slot(std::size_t input) const;
-  /// As slot, for what can overwrite as well: where the gradient stands for zeros, backward need not read it. The caller writes every
-  /// element, by a contiguous kernel. Undefined where slot is, and where the gradient is not contiguous.
-  struct Target {
-    Tensor gradient;
-    Write write = Write::overwrite;  ///< accumulate: it has elements
-    explicit operator bool() const { return gradient.defined(); }
-  };
-  Target target(std::size_t input) const;
-  /// The targets of several inputs, all to be written in the same way; none where one of them has none, or two are one.
-  std::vector<Target> targets(std::span<const std::size_t> inputs) const;
-  /// What a kernel may leave sums in, in parts, that go to the targets of these inputs, which were asked for before; null where it has to
-  /// add up itself. The sums are there when the pass ends, or something else wants to add to these gradients.
-  backend::PartialSums* later(std::span<const std::size_t> inputs) const;
+  /// The gradient that an input, a leaf, has already, for a kernel that can write into it: a weight's gradient is then one product straight
+  /// into its slice of the flat buffer. The kernel writes every element, or adds, as the target says; for that input, backward returns the
+  /// target's result(). No target where the input is no such leaf, or a sink that this call has taken already. See Note [Gradient sink].
+  GradientTarget sink(std::size_t input) const;
+  /// As sink, or else new memory of that shape, with the dtype and device of `like`; none only where the gradient is not needed.
+  GradientTarget sink(std::size_t input, const Shape& shape, const Tensor& like) const;
 
  private:
   Node& node_;
   std::span<const Tensor> gradients_;
+  LeafWriter* leaves_;
 };
 
 template <class F>
 struct LambdaNode final : Node {
   LambdaNode(const char* name, F f) : Node(name), function(std::move(f)) {}
-  Tensors backward(std::span<const Tensor> gradients) override { return function(Backward(*this, gradients)); }
+  Tensors backward(const Backward& call) override { return function(call); }
   F function;
 };
 
@@ -170,15 +159,13 @@ Tensors record_all(const char* op, Tensors outputs, TensorList inputs, TensorLis
   return outputs;
 }
 
-/// Adds an incoming gradient to a leaf's: takes it where there is none, adds in place where there is one (so that a slice of a flat
-/// gradient buffer stays one), and makes a new tensor where the sum itself is recorded. (engine.cpp)
-void accumulate_gradient(AutogradState& leaf, const Tensor& incoming);
-
 /// To be called by every in-place op before it writes: throws Error where autograd would miss the edit (the target or
 /// a source requires a gradient while ops are recorded), and marks the target as edited.
 void begin_in_place(const char* op, const Tensor& target, TensorList sources = {});
 
-/// Calls `hook` with the leaf each time a backward pass has finished its gradient. Throws Error for a non-leaf.
-void on_gradient(const Tensor& leaf, std::function<void(const Tensor&)> hook);
+/// Calls `hook` with the leaf each time a backward pass has finished its gradient, which Tensor::grad() gives: once a pass, in the order in
+/// which leaves are done, for each leaf that gradients reached. A sum that kernels deferred is done when the pass ends. The hook may change
+/// the gradient, or take it away. Throws Error for a non-leaf.
+void on_gradient_ready(const Tensor& leaf, std::function<void(const Tensor&)> hook);
 
 }  // namespace tern

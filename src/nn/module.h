@@ -76,7 +76,7 @@ std::int64_t count_parameters(const Module& module);
 void to(Module& module, Device device);
 void to(Module& module, DType dtype);
 
-/// Forgets the gradients; those in a flat buffer stay there and stand for zeros instead, see Note [Later zeros].
+/// Forgets the gradients; those in a flat buffer stay there and stand for zeros instead, see Note [Gradient sink].
 void zero_grad(const Module& module);
 void zero_grad(const Tensors& parameters);
 

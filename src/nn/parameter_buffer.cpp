@@ -3,32 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <tuple>
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
-#include "ops/factory.h"
 
 namespace tern::nn {
-
-static std::int64_t elements_per_slice(DType dtype) { return static_cast<std::int64_t>(flat_alignment / size_of(dtype)); }
-
-static std::int64_t round_up(std::int64_t count, DType dtype) {
-  const std::int64_t unit = elements_per_slice(dtype);
-  return (count + unit - 1) / unit * unit;
-}
-
-static Tensor flat_zeros(std::int64_t count, DType dtype, Device device) {
-  auto impl = make_ref<TensorImpl>();
-  impl->storage = make_ref<FlatStorage>(static_cast<std::size_t>(count) * size_of(dtype), context().stream(device));
-  impl->shape = {count};
-  impl->strides = {1};
-  impl->dtype = dtype;
-  return zero_(Tensor(std::move(impl)));
-}
-
-static FlatStorage* flat_storage(const Tensor& x) { return dynamic_cast<FlatStorage*>(x.impl().storage.get()); }
 
 static FlatParameters flatten(const Tensors& parameters, DType dtype) {
   const Device device = parameters[0].device();
@@ -37,7 +17,7 @@ static FlatParameters flatten(const Tensors& parameters, DType dtype) {
     if (x.device() != device)
       fail("flatten_parameters",
            fmt::format("expected parameters of {} on one device but got {} and {}", name(dtype), to_string(device), to_string(x.device())));
-    total += round_up(x.numel(), dtype);
+    total += padded_size(x.numel(), dtype);
   }
   FlatParameters flat{flat_zeros(total, dtype, device), flat_zeros(total, dtype, device), {}};
   if (size_of(dtype) == 2) flat.masters = flat_zeros(total, DType::f32, device);
@@ -50,7 +30,7 @@ static FlatParameters flatten(const Tensors& parameters, DType dtype) {
     if (x.grad().defined()) copy_(gradient, x.grad());
     detail::rebind(x, data);
     Tensor(x).set_grad(gradient);
-    offset += round_up(x.numel(), dtype);
+    offset += padded_size(x.numel(), dtype);
   }
   FlatStorage* storage = flat_storage(flat.parameters);
   storage->masters = flat.masters;
@@ -94,46 +74,9 @@ std::vector<NamedTensor> named_masters(const Module& module) {
   return result;
 }
 
-bool is_flat(const Tensor& x) { return flat_storage(x) != nullptr; }
-
-Tensor master_of(const Tensor& x) {
-  const FlatStorage* storage = flat_storage(x);
-  if (!storage || !storage->masters.defined() || size_of(x.dtype()) != 2) return {};
-  return storage->masters.as_strided(x.shape(), contiguous_strides(x.shape()), x.offset());
-}
-
-bool follows(const Tensor& previous, const Tensor& next) {
-  if (!(previous.impl().storage == next.impl().storage) || previous.dtype() != next.dtype()) return false;
-  const std::int64_t gap = next.offset() - (previous.offset() + previous.numel());
-  return gap == 0 || (gap > 0 && gap < elements_per_slice(next.dtype()) && is_flat(next));
-}
-
-Tensor run_of(const Tensor& first, const Tensor& last) {
-  return first.as_strided({last.offset() + last.numel() - first.offset()}, {1}, first.offset());
-}
-
-bool lies_before(const Tensor& a, const Tensor& b) {
-  const Storage *in_a = a.impl().storage.get(), *in_b = b.impl().storage.get();
-  return in_a == in_b ? a.offset() < b.offset() : std::less<const Storage*>()(in_a, in_b);
-}
-
-Tensors contiguous_runs(Tensors tensors) {
-  std::stable_sort(tensors.begin(), tensors.end(), lies_before);
-  Tensors runs;
-  for (std::size_t first = 0, last; first < tensors.size(); first = last + 1) {
-    for (last = first; last + 1 < tensors.size() && follows(tensors[last], tensors[last + 1]);) ++last;
-    runs.push_back(run_of(tensors[first], tensors[last]));
-  }
-  return runs;
-}
-
 void zero_grad(const Tensors& parameters) {
-  for (Tensor x : parameters) {
-    const AutogradState* const state = autograd_state(x);
-    if (!state || !state->grad.defined()) continue;
-    if (is_flat(state->grad)) zero_later(x);
-    else x.set_grad({});
-  }
+  for (const Tensor& x : parameters)
+    if (const AutogradState* const state = autograd_state(x); state && state->sink) state->sink->clear();
 }
 
 void zero_grad(const Module& module) { zero_grad(parameters(module)); }

@@ -71,12 +71,11 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
     on(x.device(), [&](auto dev) { kernels::index_select(dev, from.view(), index.view(), into.view()); });
   }
   return record("index_select", y, {x}, {index}, [dim, shape = x.shape()](const Backward& call) -> Tensors {
-    if (const Tensor slot = call.slot(0); slot.defined() && slot.is_contiguous()) {
-      begin_in_place("index_select", slot);
-      add_slices_to(slot, dim, call.saved(0), call.grad());
-      return {Tensor()};
-    }
-    return {add_slices(shape, dim, call.saved(0), call.grad())};
+    if (context().grad) return {add_slices(shape, dim, call.saved(0), call.grad())};
+    GradientTarget to = call.sink(0, shape, call.grad());
+    start_from_zeros({&to});
+    add_slices_to(to.gradient, dim, call.saved(0), call.grad());
+    return {to.result()};
   });
 }
 
@@ -149,21 +148,12 @@ Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tenso
   return record("fused_embedding", y, {rows, places}, {reshape(index, {ids.numel()})}, [=](const Backward& call) -> Tensors {
     if (context().grad) return embedding_gradients(call, table_shape, positions_shape, probability, draws);
     const Tensor g = contiguous(call.grad());
-    const auto slot_of = [&](std::size_t input) {
-      const Tensor slot = call.needs(input) ? call.slot(input) : Tensor();
-      if (slot.defined() && slot.is_contiguous()) begin_in_place("fused_embedding", slot);
-      return slot.defined() && slot.is_contiguous() ? slot : Tensor();
-    };
-    Tensors gradients(2);
-    Tensor dpositions = slot_of(1);
-    if (!dpositions.defined() && call.needs(1)) dpositions = gradients[1] = zeros(positions_shape, g.dtype(), g.device());
+    GradientTarget to_table = call.sink(0, table_shape, g), to_positions = call.sink(1, positions_shape, g);
+    start_from_zeros({&to_table, &to_positions});
     const Tensor dsum = probability > 0 ? empty_like(g) : g;
-    on(g.device(), [&](auto dev) { kernels::embed_grad(dev, g.view(), probability, draws, dsum.view(), view_of(dpositions)); });
-    if (!call.needs(0)) return gradients;
-    const Tensor source = reshape(dsum, {call.saved(0).numel(), table_shape[1]});
-    if (const Tensor slot = slot_of(0); slot.defined()) add_slices_to(slot, 0, call.saved(0), source);
-    else gradients[0] = add_slices(table_shape, 0, call.saved(0), source);
-    return gradients;
+    on(g.device(), [&](auto dev) { kernels::embed_grad(dev, g.view(), probability, draws, dsum.view(), to_positions.view()); });
+    if (to_table) add_slices_to(to_table.gradient, 0, call.saved(0), reshape(dsum, {call.saved(0).numel(), table_shape[1]}));
+    return {to_table.result(), to_positions.result()};
   });
 }
 

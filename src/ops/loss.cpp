@@ -251,18 +251,16 @@ HeadGradients make_gradients(const Head& head, bool rows, bool weight, bool bias
   return {made(head.rows, rows), made(head.weight, weight), made(head.bias, bias)};
 }
 
-/// The gradients of the first inputs that were kept, times what arrives; undefined where they were added to an input's slot.
+/// The gradients of the first inputs that were kept, times what arrives.
 Tensors scaled(const Backward& call, const Tensors& kept, const kernels::LossGradient& of_loss) {
-  const NoGrad outside;
   Tensors gradients(kept.size());
   std::vector<kernels::Scaling> all;
   for (std::size_t input = 0; input < kept.size(); ++input) {
     const Tensor& x = kept[input];
     if (!x.defined()) continue;
-    const Backward::Target to = call.target(input);
-    if (to) begin_in_place("linear_cross_entropy", to.gradient);
-    else gradients[input] = empty(x.shape(), x.dtype(), x.device());
-    all.push_back({x.view(), (to ? to.gradient : gradients[input]).view(), to.write});
+    const GradientTarget to = call.sink(input, x.shape(), x);
+    gradients[input] = to.result();
+    all.push_back({x.view(), to.view(), to.write});
   }
   on(call.grad().device(), [&](auto dev) { kernels::scale(dev, all, of_loss); });
   return gradients;
@@ -295,16 +293,12 @@ Tensor losses_of_rows(const Head& head, const Tokens& tokens, std::int64_t chunk
     if (context().grad) return composed_gradients(call, rule);
     const Tokens kept{call.saved(3), call.saved(4), rule};
     const Head again{call.saved(0), call.saved(1), call.saved(2)};
-    const Backward::Target to = call.target(1);
-    HeadGradients gradients = make_gradients(again, call.needs(0), call.needs(1) && !to, call.needs(2));
-    if (to) {
-      const NoGrad outside;
-      begin_in_place("linear_cross_entropy", to.gradient);
-      gradients.weight = to.gradient;
-      gradients.weight_write = to.write;
-    }
+    const GradientTarget weight_target = call.sink(1, again.weight.shape(), again.weight);
+    HeadGradients gradients = make_gradients(again, call.needs(0), false, call.needs(2));
+    gradients.weight = weight_target.gradient;
+    gradients.weight_write = weight_target.write;
     walk_chunks(again, kept, call.grad().view(), empty_like(call.grad()), gradients, chunk_rows);
-    return {gradients.rows, to ? Tensor() : gradients.weight, gradients.bias};
+    return {gradients.rows, weight_target.result(), gradients.bias};
   };
   return record("linear_cross_entropy", losses, {x, weight, bias}, {x, weight, bias, tokens.targets, tokens.weights, Tensor()}, backward);
 }

@@ -91,27 +91,22 @@ Tensor matmul(const Tensor& left, const Tensor& right, double scale) {
   });
 }
 
-/// g^T x, or undefined where it could be added to the weight's gradient at once.
+/// The gradient g^T x of a linear layer's weight, as backward returns it.
 static Tensor weight_gradient(const Backward& call, const Tensor& g, const Tensor& x) {
-  const Backward::Target to = call.target(1);
-  if (!to) return matmul(transpose(g, 0, 1), x);
+  if (context().grad) return matmul(transpose(g, 0, 1), x);
+  const GradientTarget to = call.sink(1, {g.size(1), x.size(1)}, g);
   const Tensor rows = operand(g);
-  const NoGrad outside;
-  begin_in_place("linear", to.gradient);
-  on(g.device(), [&](auto dev) { kernels::matmul(dev, transpose(rows, 0, 1).view(), x.view(), to.gradient.view(), 1, to.write); });
-  return {};
+  on(g.device(), [&](auto dev) { kernels::matmul(dev, transpose(rows, 0, 1).view(), x.view(), to.view(), 1, to.write); });
+  return to.result();
 }
 
-/// The sums of g's columns, or undefined where they could be added to the bias's gradient at once.
+/// The gradient of its bias, the sums of g's columns.
 static Tensor bias_gradient(const Backward& call, const Tensor& g) {
   if (context().grad) return sum(g, {0});
   const Tensor rows = contiguous(g);
-  constexpr std::size_t bias[] = {2};
-  const Backward::Target to = call.target(2);
-  if (to) begin_in_place("linear", to.gradient);
-  const Tensor sums = to ? to.gradient : empty({g.size(1)}, g.dtype(), g.device());
-  on(g.device(), [&](auto dev) { kernels::column_sums(dev, rows.view(), sums.view(), to.write, to ? call.later(bias) : nullptr); });
-  return to ? Tensor() : sums;
+  const GradientTarget to = call.sink(2, {g.size(1)}, g);
+  on(g.device(), [&](auto dev) { kernels::column_sums(dev, rows.view(), to.view(), to.write, to.deferred); });
+  return to.result();
 }
 
 namespace {
@@ -185,15 +180,11 @@ Tensor linear_gelu(const Tensor& x_, const Tensor& weight_, const Tensor& bias_)
       return gradients;
     }
     const Tensor g = contiguous(call.grad()), dx = empty_like(g);
-    const Backward::Target to = has_bias ? call.target(2) : Backward::Target{};
-    if (to) begin_in_place("linear_gelu", to.gradient);
-    const Tensor sums = to || !has_bias ? to.gradient : empty({g.size(1)}, g.dtype(), g.device());
-    constexpr std::size_t bias_input[] = {2};
-    backend::PartialSums* const later = to ? call.later(bias_input) : nullptr;
+    const GradientTarget to = call.sink(2, {g.size(1)}, g);
     on(g.device(),
-       [&](auto dev) { kernels::gelu_bias_grad(dev, g.view(), call.saved(2).view(), dx.view(), view_of(sums), to.write, later); });
+       [&](auto dev) { kernels::gelu_bias_grad(dev, g.view(), call.saved(2).view(), dx.view(), to.view(), to.write, to.deferred); });
     Tensors gradients = product_gradients(call, dx);
-    gradients.push_back(to ? Tensor() : sums);
+    gradients.push_back(to.result());
     return gradients;
   };
   return reshape(record("linear_gelu", y, {a.rows, a.weight, bias}, saved, backward), a.shape);

@@ -173,37 +173,33 @@ struct FusedGradients {
   Tensor x, branch, gamma, beta, bias;  ///< branch: x itself without dropout
 };
 
-/// Where the gradients of parameters go: to their slots, if all that are wanted have one, or to new tensors.
-struct ParameterGradients {
-  Tensor gamma, beta, bias;
+/// Where the kernel puts the gradients of parameters, all in one way.
+struct ParameterTargets {
+  GradientTarget gamma, beta, bias;
   Write write = Write::overwrite;
-  bool are_new = true;
-  backend::PartialSums* later = nullptr;
+  kernels::DeferredSums* deferred = nullptr;  ///< none of them is deferred where one is new, which is used at once
 
   /// The parameters are inputs first, first + 1, ... of the call.
-  static ParameterGradients of(const Backward& call, std::size_t first, bool with_bias, const Tensor& s) {
-    ParameterGradients d;
-    Tensor* const all[] = {&d.gamma, &d.beta, &d.bias};
-    std::vector<std::size_t> inputs;
-    for (std::size_t i = 0; i < (with_bias ? 3 : 2); ++i)
-      if (call.needs(first + i)) inputs.push_back(first + i);
-    const std::vector<Backward::Target> to = call.targets(inputs);
-    d.are_new = to.empty();
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      Tensor& gradient = *all[inputs[i] - first];
-      gradient = d.are_new ? empty({s.size(-1)}, s.dtype(), s.device()) : to[i].gradient;
-      if (d.are_new) continue;
-      d.write = to[i].write;
-      begin_in_place("layer_norm", gradient);
+  static ParameterTargets of(const Backward& call, std::size_t first, bool with_bias, const Tensor& s) {
+    const Shape shape = {s.size(-1)};
+    ParameterTargets d{call.sink(first, shape, s), call.sink(first + 1, shape, s), {}};
+    if (with_bias) d.bias = call.sink(first + 2, shape, s);
+    bool has_elements = false, has_new = false;
+    for (const GradientTarget* to : {&d.gamma, &d.beta, &d.bias}) {
+      has_elements = has_elements || (*to && to->write == Write::accumulate);
+      has_new = has_new || to->is_new;
+      if (to->deferred) d.deferred = to->deferred;
     }
-    if (!d.are_new) d.later = call.later(inputs);
+    if (has_new) d.deferred = nullptr;
+    if (has_elements) start_from_zeros({&d.gamma, &d.beta, &d.bias});
+    if (has_elements) d.write = Write::accumulate;
     return d;
   }
 };
 
 /// By the kernel; g and g_sum as autograd gives them, g_sum may be undefined.
 FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor& gamma, const Statistics& kept, const Tensor& g,
-                                const Tensor& g_sum, const Draws& draws, const ParameterGradients& to) {
+                                const Tensor& g_sum, const Draws& draws, const ParameterTargets& to) {
   const Tensor rows = contiguous(s), dy = contiguous(g), dsum = g_sum.defined() ? contiguous(g_sum) : Tensor();
   FusedGradients d{empty_like(rows), {}, {}, {}, {}};
   d.branch = draws.p > 0 ? empty_like(rows) : d.x;
@@ -219,13 +215,13 @@ FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor&
                                    .draws = draws.state,
                                    .dx = rows_of(d.x),
                                    .dbranch = draws.p > 0 ? rows_of(d.branch) : View{},
-                                   .dgamma = view_of(to.gamma),
-                                   .dbeta = view_of(to.beta),
-                                   .dbias = view_of(to.bias),
+                                   .dgamma = to.gamma.view(),
+                                   .dbeta = to.beta.view(),
+                                   .dbias = to.bias.view(),
                                    .write = to.write,
-                                   .later = to.later});
+                                   .deferred = to.deferred});
   });
-  if (to.are_new) d.gamma = to.gamma, d.beta = to.beta, d.bias = to.bias;
+  d.gamma = to.gamma.result(), d.beta = to.beta.result(), d.bias = to.bias.result();
   return d;
 }
 
@@ -254,7 +250,7 @@ Tensor fused_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, cons
       return {d.x, d.gamma, d.beta};
     }
     FusedGradients d =
-        kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, call.grad(), {}, {}, ParameterGradients::of(call, 1, false, s));
+        kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, call.grad(), {}, {}, ParameterTargets::of(call, 1, false, s));
     return {d.x, d.gamma, d.beta};
   });
 }
@@ -330,7 +326,7 @@ ResidualNorm fused_residual_norm(const Norm& norm, const Tensor& x_, const Tenso
                                        const bool in_ops = context().grad || !g.defined();
                                        FusedGradients d = in_ops ? composed_gradients(norm, s, weight, g, g_sum, draws, wanted, wants_bias)
                                                                  : kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, g,
-                                                                                    g_sum, draws, ParameterGradients::of(call, 2, true, s));
+                                                                                    g_sum, draws, ParameterTargets::of(call, 2, true, s));
                                        return {d.branch, d.x, d.gamma, d.beta, d.bias};
                                      });
   return {outputs[0], outputs[1]};

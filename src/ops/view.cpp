@@ -167,9 +167,10 @@ Tensor slice(const Tensor& x, int dim, std::int64_t start, std::optional<std::in
   strides[dim] *= step;
   const std::int64_t offset = x.offset() + (numel(shape) == 0 ? 0 : first * x.strides()[dim]);
   return record("slice", x.as_strided(shape, strides, offset), {x}, {}, [=, from = x.shape()](const Backward& call) -> Tensors {
-    if (const Tensor slot = call.slot(0); slot.defined()) {
-      add_(slice(slot, dim, first, last, step), call.grad());
-      return {Tensor()};
+    if (GradientTarget to = call.sink(0)) {
+      start_from_zeros({&to});
+      add_(slice(to.gradient, dim, first, last, step), call.grad());
+      return {to.result()};
     }
     return {embed_slice(call.grad(), from, dim, first, step)};
   });

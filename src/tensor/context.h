@@ -3,6 +3,7 @@
 
 #include "backend/device.h"
 #include "tensor/random.h"
+#include "tensor/ref.h"
 
 namespace tern {
 
@@ -26,6 +27,7 @@ struct Context {
   void* cuda_stream = nullptr;                               ///< the cudaStream_t that work is queued on; null is the default stream
   Generator generator;                                       ///< the source of random positions
   Autocast* autocast = nullptr;                              ///< the innermost scope that chooses ops' dtypes; see ops/autocast.h
+  Ref<RefCounted> lazy_zeros;                                ///< gradients that stand for zeros: see Note [Gradient sink]
   const ModuleScope* scope = nullptr;                        ///< the innermost running module
   const ModuleNames* names = nullptr;                        ///< paths of the modules under watch in anomaly mode
 

@@ -1,6 +1,6 @@
 #include "train/captured_step.h"
 
-#include "autodiff/later_zeros.h"
+#include "autodiff/gradient_sink.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 
@@ -68,7 +68,7 @@ Tensor CapturedStep::operator()(const Tensors& inputs) {
   for (const Tensor& x : inputs)
     if (!x.defined() || x.device() != device_) fail("CapturedStep", "expected inputs on " + to_string(device_));
   OnStream here(*stream_);
-  write_later_zeros();  // what is recorded starts from elements, and leaves elements
+  write_lazy_zeros();  // what is recorded starts from elements, and leaves elements
   const Tensor result = run(inputs);
   here.finish();
   return result;
@@ -123,7 +123,7 @@ void CapturedStep::record(Recording& recording) {
         [&] {
           recording.result = step_(recording.inputs);
           recording.draws = generator.position();
-          write_later_zeros();
+          write_lazy_zeros();
         },
         inputs, static_cast<std::uint64_t*>(position_.view().data));
   } catch (...) {

@@ -68,7 +68,7 @@ bool Optimizer::is_laid_out() const {
 
 /// All parameters of a segment, one-dimensional.
 Tensor Optimizer::whole(const Segment& segment) const {
-  return run_of(states_[segment.parameters.front()].parameter, states_[segment.parameters.back()].parameter);
+  return segment_between(states_[segment.parameters.front()].parameter, states_[segment.parameters.back()].parameter);
 }
 
 // Note [Moments follow parameters]
@@ -84,12 +84,12 @@ void Optimizer::lay_out() {
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return states_[a].group != states_[b].group ? states_[a].group < states_[b].group
-                                                : lies_before(states_[a].parameter, states_[b].parameter);
+                                                : precedes_in_memory(states_[a].parameter, states_[b].parameter);
   });
   segments_.clear();
   for (std::size_t i : order) {
     const bool continues = !segments_.empty() && states_[segments_.back().parameters.back()].group == states_[i].group &&
-                           follows(states_[segments_.back().parameters.back()].parameter, states_[i].parameter);
+                           is_adjacent(states_[segments_.back().parameters.back()].parameter, states_[i].parameter);
     if (!continues) segments_.emplace_back();
     segments_.back().parameters.push_back(i);
   }
@@ -166,13 +166,13 @@ void Optimizer::step(const Segment& segment, const GradientScale& scale) {
     Tensor last_gradient = first_gradient;
     while (last + 1 < segment.parameters.size()) {
       const Tensor next = gradient_of(last + 1);
-      if (!next.defined() || !next.is_contiguous() || !follows(last_gradient, next) ||
+      if (!next.defined() || !next.is_contiguous() || !is_adjacent(last_gradient, next) ||
           next.offset() - first_gradient.offset() != parameter_of(last + 1).offset() - parameter_of(first).offset())
         break;
       last_gradient = next;
       ++last;
     }
-    SegmentViews views{run_of(parameter_of(first), parameter_of(last)), run_of(first_gradient, last_gradient), {}, {}};
+    SegmentViews views{segment_between(parameter_of(first), parameter_of(last)), segment_between(first_gradient, last_gradient), {}, {}};
     const auto window = [&](const Tensor& x) {
       return x.as_strided(views.parameter.shape(), {1}, x.offset() + views.parameter.offset() - parameter_of(0).offset());
     };

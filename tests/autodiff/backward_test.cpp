@@ -292,7 +292,7 @@ TEST_CASE("Ops add to the gradient that a leaf has, in place and as often as it 
     Tensor w = leaf({1, 2, 3, 4, 5, 6}, {3, 2});
     const Tensor x = leaf({1, -1, 2, 0}, {2, 2});
     int calls = 0;
-    if (hooked) on_gradient(w, [&](const Tensor&) { ++calls; });
+    if (hooked) on_gradient_ready(w, [&](const Tensor&) { ++calls; });
     const Tensor flat = zeros({7}, DType::f64), index = Tensor::from(std::vector<std::int64_t>{2, 0, 2}, {3});
     if (filled) w.set_grad(reshape(slice(flat, 0, 1), {3, 2}));
     Doubles result;
@@ -314,7 +314,7 @@ TEST_CASE("Ops add to the gradient that a leaf has, in place and as often as it 
   CHECK(gradients(true, true) == expected);
 }
 
-TEST_CASE("A gradient that stands for zeros is overwritten, or its zeros are written when somebody looks", "[later_zeros]") {
+TEST_CASE("A gradient that stands for zeros is overwritten, or its zeros are written when somebody looks", "[gradient_sink]") {
   const double old = 1e3;
   const Tensor index = Tensor::from(std::vector<std::int64_t>{2, 0, 2}, {3}), x = leaf({1, -1, 2, 0}, {2, 2});
   const std::vector<std::function<Tensor(const Tensor&, const Tensor&)>> uses = {
@@ -340,7 +340,7 @@ TEST_CASE("A gradient that stands for zeros is overwritten, or its zeros are wri
       const Tensor flat = full({9}, is_marked ? old : 0, DType::f64);
       w.set_grad(reshape(slice(flat, 0, 0, 6), {3, 2}));
       b.set_grad(slice(flat, 0, 6));
-      if (is_marked) zero_later(w), zero_later(b), zero_later(w);
+      if (is_marked) gradient_sink(w).zero(), gradient_sink(b).zero(), gradient_sink(w).zero();
       uses[use](w, b).backward({}, false, create_graph);
       Doubles result = list(w.grad().detach());
       const Doubles more = list(b.grad().detach());
@@ -358,25 +358,25 @@ TEST_CASE("A gradient that stands for zeros is overwritten, or its zeros are wri
       CHECK(recorded[i] == Approx(expected[i]).epsilon(1e-12).margin(1e-12));
     }
   }
-  // A gradient that is replaced, a leaf that ends, and what write_later_zeros does.
+  // A gradient that is replaced, a leaf that ends, and what write_lazy_zeros does.
   const Tensor flat = full({7}, old, DType::f64);
   {
     Tensor a = leaf({1, 2}), b = leaf({3, 4}), gone = leaf(Doubles{5});
     a.set_grad(slice(flat, 0, 0, 2));
     b.set_grad(slice(flat, 0, 2, 4));
     gone.set_grad(slice(flat, 0, 4, 5));
-    for (const Tensor& leaving : {a, b, gone}) zero_later(leaving);
+    for (const Tensor& leaving : {a, b, gone}) gradient_sink(leaving).zero();
     CHECK(list(flat) == Doubles(7, old));
     gone.set_grad({});
-    write_later_zeros();
+    write_lazy_zeros();
     CHECK(list(flat) == Doubles{0, 0, 0, 0, old, old, old});
-    zero_later(a);
+    gradient_sink(a).zero();
     fill_(flat, old);
   }
-  write_later_zeros();
+  write_lazy_zeros();
   CHECK(list(flat) == Doubles(7, old));
-  const std::string message = message_of([] { zero_later(leaf(1)); });
-  CHECK(contains(message, "[zero_later] expected a leaf that has a contiguous gradient"));
+  const std::string message = message_of([] { gradient_sink(leaf(1)).zero(); });
+  CHECK(contains(message, "[zero_grad] expected a leaf that has a contiguous gradient"));
 }
 
 TEST_CASE("A linear layer adds to the gradients that its weight and bias have") {
@@ -423,8 +423,8 @@ TEST_CASE("An accumulated gradient owns its memory") {
 TEST_CASE("Hooks see the finished gradient, once for each pass, in order") {
   const Tensor x = leaf({1, 2});
   std::vector<std::pair<int, Doubles>> calls;
-  on_gradient(x, [&](const Tensor& leaf_) { calls.push_back({1, list(leaf_.grad())}); });
-  on_gradient(x, [&](const Tensor& leaf_) {
+  on_gradient_ready(x, [&](const Tensor& leaf_) { calls.push_back({1, list(leaf_.grad())}); });
+  on_gradient_ready(x, [&](const Tensor& leaf_) {
     CHECK(leaf_.is_same(x));
     calls.push_back({2, list(leaf_.grad())});
   });
@@ -436,15 +436,15 @@ TEST_CASE("Hooks see the finished gradient, once for each pass, in order") {
   CHECK(calls.back().second == Doubles{8, 12});
   grad({sum(x)}, {x});
   CHECK(calls.size() == 4);
-  CHECK_THROWS_WITH(on_gradient(y, [](const Tensor&) {}), "[on_gradient] expected a leaf that requires a gradient");
-  CHECK_THROWS_AS(on_gradient(ones({2}), [](const Tensor&) {}), Error);
+  CHECK_THROWS_WITH(on_gradient_ready(y, [](const Tensor&) {}), "[on_gradient_ready] expected a leaf that requires a gradient");
+  CHECK_THROWS_AS(on_gradient_ready(ones({2}), [](const Tensor&) {}), Error);
 }
 
 TEST_CASE("A hook runs as soon as its leaf is done, before the rest of the pass") {
   const Tensor early = leaf(1), late = leaf(2);
   std::vector<int> order;
-  on_gradient(early, [&](const Tensor&) { order.push_back(1); });
-  on_gradient(late, [&](const Tensor&) { order.push_back(2); });
+  on_gradient_ready(early, [&](const Tensor&) { order.push_back(1); });
+  on_gradient_ready(late, [&](const Tensor&) { order.push_back(2); });
   Tensor y = early * 2;
   for (int i = 0; i < 5; ++i) y = y * 1.5;
   (y * late).backward();
@@ -536,7 +536,7 @@ TEST_CASE("An exception inside backward leaves everything usable") {
   sum(z * z).backward();
   CHECK(list(z.grad()) == Doubles{2, 4});
   // A hook that throws.
-  on_gradient(x, [](const Tensor&) { throw std::runtime_error("hook"); });
+  on_gradient_ready(x, [](const Tensor&) { throw std::runtime_error("hook"); });
   CHECK_THROWS_WITH(sum(x).backward(), "hook");
   sum(z).backward();
   CHECK(list(z.grad()) == Doubles{3, 5});

@@ -179,16 +179,16 @@ TEST_CASE("flattening keeps values, gradients, handles and results", "[module][f
   for (const Tensor& x : parameters) CHECK(distance(floats(x.grad()), std::vector<float>(std::size_t(x.numel()))) == 0);
   CHECK(distance(floats(flat[0].gradients), std::vector<float>(std::size_t(flat[0].gradients.numel()))) == 0);
   CHECK(parameters[0].grad().impl().storage == flat[0].gradients.impl().storage);
-  CHECK(nn::contiguous_runs(parameters).size() == 1);
+  CHECK(contiguous_segments(parameters).size() == 1);
 }
 
 TEST_CASE("neighbours are merged over padding only where the storage says that it is padding", "[flat]") {
   const Tensor plain = zeros({16});
   const auto window = [](const Tensor& x, std::int64_t first, std::int64_t count) { return x.as_strided({count}, {1}, first); };
-  CHECK(nn::follows(window(plain, 0, 4), window(plain, 4, 4)));
-  CHECK(!nn::follows(window(plain, 0, 3), window(plain, 4, 4)));
-  CHECK(!nn::follows(window(plain, 4, 4), window(plain, 0, 4)));
-  CHECK(!nn::follows(window(plain, 0, 4), window(zeros({16}), 4, 4)));
+  CHECK(is_adjacent(window(plain, 0, 4), window(plain, 4, 4)));
+  CHECK(!is_adjacent(window(plain, 0, 3), window(plain, 4, 4)));
+  CHECK(!is_adjacent(window(plain, 4, 4), window(plain, 0, 4)));
+  CHECK(!is_adjacent(window(plain, 0, 4), window(zeros({16}), 4, 4)));
 
   struct Three final : nn::Module {
     void visit(nn::Visitor& v) override {
@@ -199,9 +199,9 @@ TEST_CASE("neighbours are merged over padding only where the storage says that i
     Tensor a = zeros({7}).set_requires_grad(), gate = zeros({1}).set_requires_grad(), b = zeros({5}).set_requires_grad();
   } module;
   nn::flatten_parameters(module);
-  CHECK(nn::follows(module.a, module.gate));
-  CHECK(nn::follows(module.gate, module.b));
-  CHECK(!nn::follows(module.a, module.b));  // the gate lies between
+  CHECK(is_adjacent(module.a, module.gate));
+  CHECK(is_adjacent(module.gate, module.b));
+  CHECK(!is_adjacent(module.a, module.b));  // the gate lies between
 }
 
 TEST_CASE("moving a module keeps handles, ties, gradients and flatness", "[module]") {
@@ -218,8 +218,8 @@ TEST_CASE("moving a module keeps handles, ties, gradients and flatness", "[modul
   CHECK(model.head.weight.is_same(handle));
   CHECK(floats(handle) == values);
   CHECK(floats(handle.grad()) == gradient);
-  CHECK(nn::is_flat(handle));
-  CHECK(nn::is_flat(handle.grad()));
+  CHECK(is_flat(handle));
+  CHECK(is_flat(handle.grad()));
   CHECK(handle.requires_grad());
   CHECK_THROWS_AS(graph.backward(), Error);  // it saved the f32 weights
   CHECK(loss_of(model).dtype() == DType::f64);

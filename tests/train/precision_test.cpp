@@ -228,7 +228,7 @@ TEST_CASE("a precision keeps the values that a seed gave", "[precision]") {
   nn::set_requires_grad(frozen, false);
   train::set_precision(frozen, train::Precision::bf16);
   CHECK(frozen.a.weight.dtype() == DType::bf16);
-  CHECK(!nn::is_flat(frozen.a.weight));
+  CHECK(!is_flat(frozen.a.weight));
 }
 
 TEST_CASE("f32 products have a precision within its scope alone", "[precision]") {

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(block_size)
 }
 
 template <class T, bool has_gelu>
-void sum(const View& g, const View& x, const View& dx, const View& sums, Write write, backend::PartialSums* later) {
+void sum(const View& g, const View& x, const View& dx, const View& sums, Write write, DeferredSums* deferred) {
   using C = computed_t<T>;
   constexpr int widest = 16 / sizeof(T);
   const std::int64_t rows = g.shape[0], columns = g.shape[1];
@@ -83,7 +83,7 @@ void sum(const View& g, const View& x, const View& dx, const View& sums, Write w
   const std::int64_t wanted = std::clamp<std::int64_t>((blocks + across - 1) / across, 1, max_parts);
   const std::int64_t rows_per_block = std::max<std::int64_t>((rows + wanted - 1) / wanted, 2 * warps);
   const auto count = static_cast<unsigned>((rows + rows_per_block - 1) / rows_per_block);
-  Parts parts(later, g.stream);
+  PartialSums parts(deferred, g.stream);
   C* const memory = sums.data ? static_cast<C*>(parts->memory(count * static_cast<std::size_t>(columns) * sizeof(C))) : nullptr;
   launch(is_vector ? sum_columns<T, widest, has_gelu> : sum_columns<T, 1, has_gelu>, dim3(across, count), block_size, 0, g.stream,
          g.as<const T>(), x.as<const T>(), dx.as<T>(), rows, columns, rows_per_block, memory);
@@ -95,13 +95,13 @@ void sum(const View& g, const View& x, const View& dx, const View& sums, Write w
 
 }  // namespace
 
-void column_sums(Cuda device, const View& g, const View& sums, Write write, backend::PartialSums* later) {
-  if (g.numel() > 0) dispatch_floats(g.dtype, "column_sums", [&]<class T>() { sum<T, false>(g, {}, {}, sums, write, later); });
+void column_sums(Cuda device, const View& g, const View& sums, Write write, DeferredSums* deferred) {
+  if (g.numel() > 0) dispatch_floats(g.dtype, "column_sums", [&]<class T>() { sum<T, false>(g, {}, {}, sums, write, deferred); });
   else if (write == Write::overwrite) fill(device, sums, 0);
 }
 
-void gelu_bias_grad(Cuda device, const View& g, const View& x, const View& dx, const View& sums, Write write, backend::PartialSums* later) {
-  if (g.numel() > 0) dispatch_floats(g.dtype, "gelu_bias_grad", [&]<class T>() { sum<T, true>(g, x, dx, sums, write, later); });
+void gelu_bias_grad(Cuda device, const View& g, const View& x, const View& dx, const View& sums, Write write, DeferredSums* deferred) {
+  if (g.numel() > 0) dispatch_floats(g.dtype, "gelu_bias_grad", [&]<class T>() { sum<T, true>(g, x, dx, sums, write, deferred); });
   else if (sums.data && write == Write::overwrite) fill(device, sums, 0);
 }
 

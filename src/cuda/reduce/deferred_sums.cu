@@ -2,19 +2,20 @@
 
 #include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
-#include "cuda/reduce/deferred_sums.h"
 #include "cuda/runtime/launch.h"
-#include "tensor/context.h"
+#include "ops/kernels/deferred_sums.h"
 
-namespace tern::gpu {
+namespace tern::kernels {
+
+using namespace gpu;
 
 namespace {
 
 constexpr int across = 16, groups = block_size / across;  ///< columns of a block, and threads that share one
-constexpr int most_sums = 64;                             ///< of a kernel: its parameters take up to 4 KB
+constexpr int max_sums = 64;                              ///< of a kernel: its parameters take up to 4 KB
 
 struct Sums {
-  PartialSum all[most_sums];
+  PartialSum all[max_sums];
 };
 
 /// A column's sum over the parts, in the threads whose group is 0.
@@ -67,32 +68,18 @@ void launch_overlapping(dim3 blocks, Stream stream, const Sums& sums) {
 
 }  // namespace
 
-void* DevicePartialSums::memory(std::size_t bytes) {
-  constexpr std::size_t most_bytes = std::size_t(16) << 20;  // so that they are still in the cache
-  if (bytes_ + bytes > most_bytes) finish();
-  bytes_ += bytes;
-  return memory_.emplace_back(bytes, stream_).as<void>();
-}
-
-void DevicePartialSums::finish() {
+void add_partial_sums(Cuda, std::span<PartialSum> sums, Stream stream) {
   // Long ones and short ones apart, as a row of blocks has enough for the longest.
   constexpr unsigned similar = 16;
-  std::stable_sort(sums_.begin(), sums_.end(), [](const PartialSum& a, const PartialSum& b) { return a.columns > b.columns; });
-  for (std::size_t first = 0, last = 0; first < sums_.size(); first = last) {
+  std::stable_sort(sums.begin(), sums.end(), [](const PartialSum& a, const PartialSum& b) { return a.columns > b.columns; });
+  for (std::size_t first = 0, last = 0; first < sums.size(); first = last) {
     Sums some{};
-    while (last < sums_.size() && last - first < most_sums && sums_[first].columns <= similar * sums_[last].columns) {
-      some.all[last - first] = sums_[last];
+    while (last < sums.size() && last - first < max_sums && sums[first].columns <= similar * sums[last].columns) {
+      some.all[last - first] = sums[last];
       ++last;
     }
-    launch_overlapping(dim3(blocks_for(sums_[first].columns, across), static_cast<unsigned>(last - first)), stream_, some);
+    launch_overlapping(dim3(blocks_for(sums[first].columns, across), static_cast<unsigned>(last - first)), stream, some);
   }
-  sums_.clear();
-  memory_.clear();
-  bytes_ = 0;
 }
 
-}  // namespace tern::gpu
-
-std::unique_ptr<tern::backend::PartialSums> tern::backend::partial_sums(Cuda, Device device) {
-  return std::make_unique<gpu::DevicePartialSums>(context().stream(device));
-}
+}  // namespace tern::kernels

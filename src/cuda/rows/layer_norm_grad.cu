@@ -353,7 +353,7 @@ bool differentiate_in_registers(const LayerNormGradArguments& a) {
   unsigned clusters = rows == 0 ? 0 : std::min(blocks_for(rows, plan.rows), at_once);
   if (rows > 0) clusters = std::max(clusters / period, 1u) * period;
   const unsigned sums = with_branch ? 3 : 2;
-  Parts parts(a.later, stream);
+  PartialSums parts(a.deferred, stream);
   float* const partials = with_sums ? static_cast<float*>(parts->memory(std::size_t(clusters) * sums * columns * sizeof(float))) : nullptr;
   if (rows > 0) {
     // Neighbouring rows at the same time are best for memory; but where there are few, each cluster has its even share.

@@ -11,7 +11,7 @@ void linear_gelu(Cpu device, const View& x, const View& weight, const View& bias
   unary(device, functors::GeluTanh{}, before, y);
 }
 
-void column_sums(Cpu device, const View& g, const View& sums, Write write, backend::PartialSums*) {
+void column_sums(Cpu device, const View& g, const View& sums, Write write, DeferredSums*) {
   View row = sums;
   row.shape = {1, sums.shape[0]};
   row.strides = {0, sums.strides[0]};
@@ -24,7 +24,7 @@ void column_sums(Cpu device, const View& g, const View& sums, Write write, backe
   binary(device, functors::Add{}, row, added, row);
 }
 
-void gelu_bias_grad(Cpu device, const View& g, const View& x, const View& dx, const View& sums, Write write, backend::PartialSums*) {
+void gelu_bias_grad(Cpu device, const View& g, const View& x, const View& dx, const View& sums, Write write, DeferredSums*) {
   unary_grad(device, functors::GeluTanh{}, g, x, x, dx);
   if (sums.data) column_sums(device, dx, sums, write);
 }

@@ -1,5 +1,5 @@
 #pragma once
-#include "backend/partial_sums.h"
+#include "ops/kernels/deferred_sums.h"
 #include "tensor/random.h"
 #include "tensor/view.h"
 
@@ -42,11 +42,11 @@ struct LayerNormGradArguments {
   View g_sum;  ///< (R, N), the gradient of the sum
   double p = 0;
   PhiloxState draws;
-  View dx;                                ///< (R, N), written. It may be g or g_sum
-  View dbranch;                           ///< (R, N), written: present where p > 0
-  View dgamma, dbeta, dbias;              ///< (N), written where present
-  Write write = Write::overwrite;         ///< of these three: accumulate adds to what they hold, before anything is rounded
-  backend::PartialSums* later = nullptr;  ///< where these three may be left in parts
+  View dx;                           ///< (R, N), written. It may be g or g_sum
+  View dbranch;                      ///< (R, N), written: present where p > 0
+  View dgamma, dbeta, dbias;         ///< (N), written where present
+  Write write = Write::overwrite;    ///< of these three: accumulate adds to what they hold, before anything is rounded
+  DeferredSums* deferred = nullptr;  ///< where these three may be left in parts
 };
 void layer_norm_grad(Cpu, const LayerNormGradArguments& arguments);
 void layer_norm_grad(Cuda, const LayerNormGradArguments& arguments);

@@ -1,5 +1,5 @@
 #pragma once
-#include "backend/partial_sums.h"
+#include "ops/kernels/deferred_sums.h"
 #include "ops/kernels/pointwise.h"
 #include "tensor/view.h"
 
@@ -39,14 +39,12 @@ void linear_gelu(Cpu, const View& x, const View& weight, const View& bias, const
 void linear_gelu(Cuda, const View& x, const View& weight, const View& bias, const View& before, const View& y);
 
 /// sums (N) = the columns' sums of g (M, N), contiguous, or added to sums, of any stride: a bias's gradient. Sums of 16-bit floats are
-/// taken in float32. They may be left in parts in `later`.
-void column_sums(Cpu, const View& g, const View& sums, Write write, backend::PartialSums* later = nullptr);
-void column_sums(Cuda, const View& g, const View& sums, Write write, backend::PartialSums* later = nullptr);
+/// taken in float32. They may be left in parts in `deferred`.
+void column_sums(Cpu, const View& g, const View& sums, Write write, DeferredSums* deferred = nullptr);
+void column_sums(Cuda, const View& g, const View& sums, Write write, DeferredSums* deferred = nullptr);
 
 /// dx (M, N) = g gelu_tanh'(x), and its columns' sums as column_sums gives them, or not where sums.data is null. All contiguous but sums.
-void gelu_bias_grad(Cpu, const View& g, const View& x, const View& dx, const View& sums, Write write,
-                    backend::PartialSums* later = nullptr);
-void gelu_bias_grad(Cuda, const View& g, const View& x, const View& dx, const View& sums, Write write,
-                    backend::PartialSums* later = nullptr);
+void gelu_bias_grad(Cpu, const View& g, const View& x, const View& dx, const View& sums, Write write, DeferredSums* deferred = nullptr);
+void gelu_bias_grad(Cuda, const View& g, const View& x, const View& dx, const View& sums, Write write, DeferredSums* deferred = nullptr);
 
 }  // namespace tern::kernels

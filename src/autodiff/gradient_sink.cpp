@@ -1,0 +1,166 @@
+#include "autodiff/gradient_sink.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "autodiff/gradient_arithmetic.h"
+#include "autodiff/node.h"
+#include "autodiff/parameter_buffer.h"
+
+namespace tern {
+
+/// The marks that a thread made, in its context. Those of other threads' leaves, or of leaves that have ended, are null by now.
+struct GradientSink::LazyZerosOfThread final : RefCounted {
+  std::vector<Ref<LazyZeros>> marks;
+  std::size_t next_sweep = 64;  ///< of null ones, at this number of marks
+
+  static LazyZerosOfThread& get() {
+    Ref<RefCounted>& list = context().lazy_zeros;
+    if (!list) list = make_ref<LazyZerosOfThread>();
+    return static_cast<LazyZerosOfThread&>(*list);
+  }
+};
+
+/// One fill for neighbours.
+static void fill_with_zeros(Tensors gradients) {
+  for (const Tensor& segment : contiguous_segments(std::move(gradients))) detail::fill_gradient(segment, 0);
+}
+
+Tensor GradientSink::get() {
+  settle();
+  write_zeros();
+  return gradient_;
+}
+
+void GradientSink::set(const Tensor& gradient) {
+  settle();
+  forget_zeros();
+  gradient_ = gradient;
+}
+
+void GradientSink::zero() {
+  if (!gradient_.defined() || !gradient_.is_contiguous()) fail("zero_grad", "expected a leaf that has a contiguous gradient");
+  settle();
+  if (is_zero()) return;
+  zeros_ = make_ref<LazyZeros>(this);
+  LazyZerosOfThread& zeroed = LazyZerosOfThread::get();
+  zeroed.marks.push_back(zeros_);
+  if (zeroed.marks.size() < zeroed.next_sweep) return;
+  std::erase_if(zeroed.marks, [](const Ref<LazyZeros>& mark) { return !mark->sink; });
+  zeroed.next_sweep = 2 * zeroed.marks.size() + 64;
+}
+
+void GradientSink::clear() {
+  if (gradient_.defined() && is_flat(gradient_)) zero();
+  else set({});
+}
+
+void GradientSink::add(const Tensor& incoming) {
+  if (is_open_)
+    fail("backward", "expected no gradient for a leaf whose sink is open: a backward within a backward comes before Backward::sink");
+  settle();
+  if (!gradient_.defined()) {
+    // Without a graph to keep, the gradient must own its memory: the tensor that arrived may be seen elsewhere.
+    const bool is_unique = incoming.ref()->references() == 1 && incoming.impl().storage->references() == 1;
+    gradient_ = context().grad || (is_unique && incoming.is_contiguous()) ? incoming : detail::cloned(incoming);
+  } else if (context().grad) {
+    write_zeros();
+    gradient_ = detail::sum_of_gradients(gradient_, incoming);
+  } else if (is_zero()) {
+    detail::copy_gradient(incoming, gradient_);
+    forget_zeros();
+  } else {
+    detail::add_gradient(incoming, gradient_);
+  }
+}
+
+void GradientSink::announce(const Tensor& leaf) const {
+  for (std::size_t i = 0; i < hooks_.size(); ++i) hooks_[i](leaf);
+}
+
+void GradientSink::forget_zeros() {
+  if (zeros_) zeros_->sink = nullptr;
+  zeros_ = nullptr;
+}
+
+void GradientSink::write_zeros() {
+  if (!is_zero()) return;
+  fill_with_zeros({gradient_});
+  forget_zeros();
+}
+
+void GradientSink::settle() {
+  if (deferred_in_) deferred_in_->finish();
+}
+
+void write_lazy_zeros() {
+  const auto marks = std::exchange(GradientSink::LazyZerosOfThread::get().marks, {});
+  Tensors gradients;
+  for (const auto& mark : marks)
+    if (GradientSink* const sink = mark->sink) {
+      gradients.push_back(sink->gradient_);
+      sink->forget_zeros();
+    }
+  fill_with_zeros(std::move(gradients));
+}
+
+void start_from_zeros(std::initializer_list<GradientTarget*> targets) {
+  Tensors gradients;
+  for (GradientTarget* target : targets) {
+    if (*target && target->write == Write::overwrite) gradients.push_back(target->gradient);
+    target->write = Write::accumulate;
+  }
+  fill_with_zeros(std::move(gradients));
+}
+
+LeafWriter::LeafWriter(Device device) : sums_(context().stream(device)) {}
+
+LeafWriter::~LeafWriter() {
+  abandon();
+  if (deferred_.empty()) return;
+  try {
+    finish();
+  } catch (...) {  // the exception that ends the pass says more
+    for (const Opened& leaf : deferred_) leaf.sink->deferred_in_ = nullptr;
+  }
+}
+
+GradientTarget LeafWriter::open(const Tensor& leaf, const Ref<Node>& node) {
+  GradientSink* const sink = autograd_state(leaf)->sink.get();
+  if (!sink || sink->is_open_ || !sink->gradient_.defined() || !sink->gradient_.is_contiguous()) return {};
+  sink->settle();
+  if (open_.empty()) sums_before_ = sums_.count();
+  sink->is_open_ = true;
+  open_.push_back({node, sink, sink->gradient_});
+  sink->gradient_.impl().storage->bump_version();
+  const bool may_defer = sink->gradient_.device() == sums_.stream().device;
+  return {sink->gradient_, sink->is_zero() ? Write::overwrite : Write::accumulate, may_defer ? &sums_ : nullptr, false};
+}
+
+std::vector<Ref<Node>> LeafWriter::close() {
+  std::vector<Ref<Node>> written;
+  for (Opened& leaf : open_) {
+    leaf.sink->is_open_ = false;
+    leaf.sink->forget_zeros();
+    written.push_back(leaf.node);
+    const std::size_t bytes = static_cast<std::size_t>(leaf.gradient.numel()) * size_of(leaf.gradient.dtype());
+    if (!sums_.has_sum_to(leaf.gradient.view().data, bytes, sums_before_)) continue;
+    leaf.sink->deferred_in_ = this;
+    deferred_.push_back(std::move(leaf));
+  }
+  open_.clear();
+  return written;
+}
+
+void LeafWriter::abandon() noexcept {
+  for (const Opened& leaf : open_) leaf.sink->is_open_ = false;
+  open_.clear();
+}
+
+void LeafWriter::finish() {
+  sums_.finish();
+  for (const Opened& leaf : deferred_) leaf.sink->deferred_in_ = nullptr;
+  deferred_.clear();
+}
+
+}  // namespace tern

@@ -1,0 +1,120 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <vector>
+
+#include "ops/kernels/deferred_sums.h"
+#include "tensor/tensor.h"
+
+namespace tern {
+
+struct Node;
+class LeafWriter;
+
+/// Note [Gradient sink]
+/// All gradients of a leaf go into its sink, which owns the gradient tensor and knows what the memory holds:
+///  - zero: zero_grad of a flat gradient costs nothing. The elements stand for zeros until the next pass overwrites them, somebody looks
+///    through Tensor::grad(), or write_lazy_zeros is called. What reads the memory by another handle in between sees old elements.
+///  - open: a backward call has taken it (Backward::sink) and its kernels write straight into the gradient, a slice of the flat buffer:
+///    overwriting zeros, accumulating onto anything else. Zeros stay zeros if the call throws.
+///  - deferred: such a kernel left a sum in parts (kernels::DeferredSums). One kernel adds up all of a pass at its end; sooner where
+///    somebody else reads or writes the gradient, another pass within the pass included.
+/// When all that a pass contributes is in, and summed, the leaf is ready: hooks are called, once for each pass and leaf that gradients
+/// reached, however they came. Hooks have no part in which kernels run.
+class GradientSink {
+ public:
+  GradientSink() = default;
+  ~GradientSink() { forget_zeros(); }
+  GradientSink(const GradientSink&) = delete;
+  GradientSink& operator=(const GradientSink&) = delete;
+
+  /// The gradient, with elements in its memory; undefined where there is none.
+  Tensor get();
+  void set(const Tensor& gradient);
+  /// Lets the gradient, which must be contiguous, stand for zeros.
+  void zero();
+  /// Forgets the gradient; one in a flat buffer (autodiff/parameter_buffer.h) stays there and stands for zeros.
+  void clear();
+  /// Takes what arrives where there is no gradient, adds in place where there is one (so that a slice of a flat buffer stays one), and
+  /// makes a new tensor where the sum itself is recorded.
+  void add(const Tensor& incoming);
+
+  bool is_zero() const { return bool(zeros_); }
+  bool is_deferred() const { return deferred_in_ != nullptr; }
+
+  void on_ready(std::function<void(const Tensor&)> hook) { hooks_.push_back(std::move(hook)); }
+  /// The leaf's gradient is final for this pass.
+  void announce(const Tensor& leaf) const;
+
+ private:
+  friend class LeafWriter;
+  friend void write_lazy_zeros();
+  /// A mark in the list of the thread that zeroed the gradient; null when the zeros are written or forgotten.
+  struct LazyZeros final : RefCounted {
+    explicit LazyZeros(GradientSink* of) : sink(of) {}
+    std::atomic<GradientSink*> sink;
+  };
+  struct LazyZerosOfThread;
+
+  void forget_zeros();
+  void write_zeros();
+  /// Adds up sums that are deferred.
+  void settle();
+
+  Tensor gradient_;
+  Ref<LazyZeros> zeros_;
+  LeafWriter* deferred_in_ = nullptr;  ///< a pass that has not added up its sums
+  bool is_open_ = false;
+  std::vector<std::function<void(const Tensor&)>> hooks_;
+};
+
+/// Writes the zeros that gradients stand for since this thread zeroed them, in one fill for neighbours in memory. To be called where memory
+/// must hold what it stands for: before and after work that is recorded once and replayed.
+void write_lazy_zeros();
+
+/// Where a kernel puts the gradient of an op's input.
+struct GradientTarget {
+  Tensor gradient;                            ///< contiguous; undefined where there is none
+  Write write = Write::overwrite;             ///< accumulate: it has elements
+  kernels::DeferredSums* deferred = nullptr;  ///< where the gradient, a sum, may be left in parts
+  bool is_new = false;                        ///< not a leaf's own
+
+  explicit operator bool() const { return gradient.defined(); }
+  View view() const { return gradient.defined() ? gradient.view() : View{}; }
+  /// What backward returns for the input: nothing where the leaf has it already.
+  Tensor result() const { return is_new ? gradient : Tensor(); }
+};
+
+/// For kernels that only add: fills those targets with zeros that would be overwritten, in one fill for neighbours in memory.
+void start_from_zeros(std::initializer_list<GradientTarget*> targets);
+
+/// The sinks that the kernels of one backward pass write to.
+class LeafWriter {
+ public:
+  explicit LeafWriter(Device device);
+  /// Adds up what an exception left.
+  ~LeafWriter();
+  LeafWriter(const LeafWriter&) = delete;
+  LeafWriter& operator=(const LeafWriter&) = delete;
+
+  /// A target in a leaf's own gradient, for the backward call that runs; none where the leaf has no contiguous gradient, or the call has
+  /// this one already. `node` stands for the leaf in the graph.
+  GradientTarget open(const Tensor& leaf, const Ref<Node>& node);
+  /// To be called when the backward call has returned, or thrown. Returns the nodes of the leaves that it wrote to.
+  std::vector<Ref<Node>> close();
+  void abandon() noexcept;
+  /// Adds up what is deferred.
+  void finish();
+
+ private:
+  struct Opened {
+    Ref<Node> node;  // which keeps the sink
+    GradientSink* sink;
+    Tensor gradient;
+  };
+  kernels::DeferredSums sums_;
+  std::size_t sums_before_ = 0;  ///< of the call that runs
+  std::vector<Opened> open_, deferred_;
+};
+
+}  // namespace tern

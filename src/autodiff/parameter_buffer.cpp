@@ -1,0 +1,61 @@
+#include "autodiff/parameter_buffer.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "autodiff/gradient_arithmetic.h"
+
+namespace tern {
+
+static std::int64_t alignment_in_elements(DType dtype) { return static_cast<std::int64_t>(flat_alignment / size_of(dtype)); }
+
+std::int64_t padded_size(std::int64_t count, DType dtype) {
+  const std::int64_t unit = alignment_in_elements(dtype);
+  return (count + unit - 1) / unit * unit;
+}
+
+Tensor flat_zeros(std::int64_t count, DType dtype, Device device) {
+  auto impl = make_ref<TensorImpl>();
+  impl->storage = make_ref<FlatStorage>(static_cast<std::size_t>(count) * size_of(dtype), context().stream(device));
+  impl->shape = {count};
+  impl->strides = {1};
+  impl->dtype = dtype;
+  const Tensor x(std::move(impl));
+  detail::fill_gradient(x, 0);
+  return x;
+}
+
+FlatStorage* flat_storage(const Tensor& x) { return dynamic_cast<FlatStorage*>(x.impl().storage.get()); }
+
+Tensor master_of(const Tensor& x) {
+  const FlatStorage* storage = flat_storage(x);
+  if (!storage || !storage->masters.defined() || size_of(x.dtype()) != 2) return {};
+  return storage->masters.as_strided(x.shape(), contiguous_strides(x.shape()), x.offset());
+}
+
+bool is_adjacent(const Tensor& previous, const Tensor& next) {
+  if (!(previous.impl().storage == next.impl().storage) || previous.dtype() != next.dtype()) return false;
+  const std::int64_t gap = next.offset() - (previous.offset() + previous.numel());
+  return gap == 0 || (gap > 0 && gap < alignment_in_elements(next.dtype()) && is_flat(next));
+}
+
+Tensor segment_between(const Tensor& first, const Tensor& last) {
+  return first.as_strided({last.offset() + last.numel() - first.offset()}, {1}, first.offset());
+}
+
+bool precedes_in_memory(const Tensor& a, const Tensor& b) {
+  const Storage *in_a = a.impl().storage.get(), *in_b = b.impl().storage.get();
+  return in_a == in_b ? a.offset() < b.offset() : std::less<const Storage*>()(in_a, in_b);
+}
+
+Tensors contiguous_segments(Tensors tensors) {
+  std::stable_sort(tensors.begin(), tensors.end(), precedes_in_memory);
+  Tensors segments;
+  for (std::size_t first = 0, last; first < tensors.size(); first = last + 1) {
+    for (last = first; last + 1 < tensors.size() && is_adjacent(tensors[last], tensors[last + 1]);) ++last;
+    segments.push_back(segment_between(tensors[first], tensors[last]));
+  }
+  return segments;
+}
+
+}  // namespace tern

@@ -1,0 +1,38 @@
+#pragma once
+#include "tensor/tensor.h"
+
+namespace tern {
+
+/// The memory of flat parameters or gradients (nn::flatten_parameters). The type says that gaps between slices are padding, and nobody's
+/// data.
+class FlatStorage final : public Storage {
+ public:
+  using Storage::Storage;
+  Tensor masters;                     ///< of 16-bit parameters: (N), f32
+  std::uint32_t masters_version = 0;  ///< this storage's when its elements were last the rounded masters
+};
+
+inline constexpr std::size_t flat_alignment = 16;  ///< bytes
+
+/// (count) zeros in a FlatStorage.
+Tensor flat_zeros(std::int64_t count, DType dtype, Device device);
+/// The storage of a window on a FlatStorage, else null.
+FlatStorage* flat_storage(const Tensor& x);
+inline bool is_flat(const Tensor& x) { return flat_storage(x) != nullptr; }
+/// The elements that a slice of that many takes with its padding.
+std::int64_t padded_size(std::int64_t count, DType dtype);
+/// The window on the masters that a contiguous 16-bit parameter is rounded from, of its shape; undefined where it has none.
+Tensor master_of(const Tensor& x);
+
+// Contiguous segments of a storage, which one kernel can take: all tensors here are contiguous.
+
+/// True if `next` begins where `previous` ends, or after padding that belongs to nobody.
+bool is_adjacent(const Tensor& previous, const Tensor& next);
+/// (n): everything from the first element of `first` to the last one of `last`, in one storage.
+Tensor segment_between(const Tensor& first, const Tensor& last);
+/// An order of tensors in which those of one storage stand together, by offset.
+bool precedes_in_memory(const Tensor& a, const Tensor& b);
+/// The tensors merged into as few segments as possible.
+Tensors contiguous_segments(Tensors tensors);
+
+}  // namespace tern
