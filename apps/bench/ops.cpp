@@ -21,6 +21,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "train/clip.h"
 #include "train/optimizer.h"
 
 namespace tern::bench {
