@@ -21,7 +21,7 @@ struct Options {
   int threads = 0;
 };
 
-/// What the device at hand does: a large copy, and large products in f32 and in 16 bits.
+/// The measured peak of the device at hand: a large copy, and large products in f32 and in 16 bits.
 DevicePeak measured(Device device) {
   const bool on_gpu = device.type == DeviceType::cuda;
   const auto seconds = [&](const std::function<void()>& f) { return timed_on_device(device, 2, 7, [] {}, f).median / 1e3; };

@@ -228,7 +228,7 @@ std::vector<std::function<Case()>> cases_of(const std::string& op, DType dtype, 
   return cases;
 }
 
-/// What PyTorch's users call the dtypes in a row, and what is typed.
+/// The dtypes' short names: those of a row in a table, and of --dtype.
 const std::vector<std::pair<std::string, DType>> dtypes = {
     {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp64", DType::f64}};
 const char* long_name(DType dtype) {

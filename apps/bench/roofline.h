@@ -14,7 +14,7 @@ struct Count {
   double intensity() const { return flops / bytes; }  ///< FLOP per byte
 };
 
-/// What a device can do at best.
+/// The peak rates of a device.
 struct DevicePeak {
   std::string name;
   double flops_16, flops_32;  ///< FLOP/s of 16-bit products (on tensor cores, dense), and in f32

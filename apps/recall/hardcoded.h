@@ -16,7 +16,7 @@ nn::DecoderLM hardcoded_model(std::int64_t vocab, std::int64_t length, Device de
 /// The recall task with so many tokens in all and `length` of them in an input: (length - 2) / 2 pairs, keys and values in halves.
 Task hardcoded_task(std::int64_t vocab, std::int64_t length);
 
-/// Where an input's column holds a key that occurred before, so that its value is known: (count, columns), row-major.
+/// True for columns of an input whose key occurred before, so that its value is known: (count, columns), row-major.
 std::vector<bool> repeated_keys(const Task& task, const Examples& examples);
 
 /// Q, K, scores and probabilities of each layer for one input, a row of task.columns() ids.

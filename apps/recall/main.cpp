@@ -7,7 +7,7 @@
 namespace tern::recall {
 namespace {
 
-/// What the command line says of a training: its preset, and single values that change it.
+/// The command line of a training: its preset, and single values that change it.
 struct Arguments {
   Options fixed;  ///< device, threads and the output
   std::string preset, task;

@@ -9,7 +9,7 @@ namespace tern::recall {
 
 namespace {
 
-/// Where a series' name stands.
+/// The position of a series' name.
 struct Spot {
   double x = 0, y = 0;
 };
@@ -33,10 +33,10 @@ std::string to_svg(const Chart& chart) {
   constexpr double width = 640, left = 64, right = width - 24;
   const std::vector<Spot> names = legend(chart, left, right, 46);
   const double top = (names.empty() ? 46 : names.back().y) + 24, bottom = top + 258, height = bottom + 52;
-  std::set<double> places;
+  std::set<double> xs;
   for (const Series& series : chart.series)
-    for (const Point& point : series.points) places.insert(point.x);
-  const std::vector<double> x_ticks(places.begin(), places.end());
+    for (const Point& point : series.points) xs.insert(point.x);
+  const std::vector<double> x_ticks(xs.begin(), xs.end());
   const double gap = (right - left) / static_cast<double>(std::max<std::size_t>(x_ticks.size(), 1));
   const auto x_of = [&](double x) {
     const auto place = std::lower_bound(x_ticks.begin(), x_ticks.end(), x) - x_ticks.begin();

@@ -75,7 +75,7 @@ void save_model(const io::RunDirectory& run, const nn::DecoderLM& model) {
   io::save_safetensors(run.model(), nn::named_masters(model), {{"format", "pt"}});
 }
 
-/// What the validation set says after the last epoch.
+/// Scores on the validation set after the last epoch.
 struct Validation {
   double loss = 0, bleu = 0;
 };

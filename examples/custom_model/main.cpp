@@ -44,9 +44,7 @@ int main() {
   for (int step = 1; step <= 500; ++step) {
     const Tensor logits = net.forward(points);
     const Tensor loss = cross_entropy(logits, labels);
-    optimizer.zero_grad();
-    loss.backward();
-    optimizer.step();
+    train::update(loss, optimizer);  // zero_grad, backward, step
     if (step % 100 == 0) {
       const Tensor right = cast(eq(argmax(logits), labels), DType::f32);
       std::printf("step %d  loss %.4f  accuracy %.1f %%\n", step, loss.item(), 100 * mean(right).item());

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What marks a config.json as ours; the number is the layout's version.
+/// The key that marks a config.json as ours; its number is the layout's version.
 constexpr const char* marker = "tern_run";
 
 [[noreturn]] void refuse(const fs::path& path, const std::string& reason) { throw FileError(fmt::format("{}: {}", path.string(), reason)); }

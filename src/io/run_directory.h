@@ -9,7 +9,7 @@
 
 namespace tern::io {
 
-/// What create() does with a directory that is not empty.
+/// Policy of create() for a directory that is not empty.
 enum class Existing : std::uint8_t {
   replace_run,  ///< an earlier run is replaced; anything else is refused
   replace_any,  ///< other people's files are left alone, and ours are written beside them

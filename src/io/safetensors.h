@@ -16,7 +16,7 @@ using NamedTensor = NamedTensor;
 /// Free text about a file: names to values.
 using Metadata = std::map<std::string, std::string>;
 
-/// What a file holds.
+/// The content of a file.
 struct TensorFile {
   std::map<std::string, Tensor> tensors;  ///< on the CPU, contiguous
   Metadata metadata;

@@ -9,7 +9,7 @@
 /// The JSON header of a safetensors file, apart from any file: text in, checked entries out, and back.
 namespace tern::io {
 
-/// Where a tensor's bytes lie, counted from the end of the header.
+/// A tensor of the file; its bytes are counted from the end of the header.
 struct TensorEntry {
   std::string name;
   DType dtype = DType::f32;

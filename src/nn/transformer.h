@@ -51,7 +51,7 @@ struct TransformerLayerOptions {
   NormKind norm = NormKind::layer;
   double layer_norm_eps = 1e-5;
   bool bias = true;    ///< of the linear layers and norms
-  Tensor rope = {};    ///< of rope_table: queries and keys of self attention are turned by it
+  Tensor rope = {};    ///< of rope_table: queries and keys of self attention are rotated by it
   bool cross = false;  ///< adds attention to a memory between the other two
   Device device = cpu;
 };

@@ -5,8 +5,8 @@
 
 namespace tern {
 
-/// Where a draw starts. A draw is a pure function of the seed and the position, the same on every device: element i takes word i % 4
-/// of the block at `offset + *base + i / 4`. `base` is null, or points to a counter in device memory that moves between replays of a
+/// Philox seed and offset of a draw. A draw is a pure function of the seed and the position, the same on every device: element i takes word
+/// i % 4 of the block at `offset + *base + i / 4`. `base` is null, or points to a counter in device memory that moves between replays of a
 /// captured graph; see Note [Random position].
 struct PhiloxState {
   std::uint64_t seed = 0;

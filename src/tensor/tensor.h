@@ -10,7 +10,7 @@
 
 namespace tern {
 
-/// What a tensor handle shares with its copies: a window on a Storage, and what autograd knows of it.
+/// The state that a tensor handle shares with its copies: a view of a Storage, and what autograd knows of it.
 struct TensorImpl final : RefCounted {
   Ref<Storage> storage;
   std::int64_t offset = 0;  ///< of the first element, in elements
@@ -55,7 +55,7 @@ class Tensor {
   /// True for the same window on the same memory.
   bool is_same(const Tensor& other) const noexcept { return impl_ == other.impl_; }
 
-  /// What kernels take. The stream is the current one of the tensor's device.
+  /// The form that kernels take. The stream is the current one of the tensor's device.
   View view() const;
   /// The address of the first element. Throws Error unless T is the tensor's type.
   template <class T>

@@ -26,7 +26,7 @@ constexpr std::size_t max_file_bytes = std::size_t{128} << 20;
 constexpr std::size_t max_values = 4'000'000;  // of any kind, keys included: a token and its merge take five
 constexpr std::size_t max_depth = 8;
 
-// What a message may show of text from the file: short, UTF-8, without control characters, so one line.
+// Text from the file as a message may show it: short, UTF-8, without control characters, so one line.
 std::string shown(std::string_view text) {
   const bool cut = text.size() > 120;
   std::string out = utf8_lossy(text.substr(0, 120));

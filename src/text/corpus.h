@@ -17,7 +17,7 @@ struct ReadOptions {
   std::size_t max_lines = 50'000'000;
 };
 
-// Where something that is allowed, but worth telling, was first seen. `line` counts from 1; 0 means nowhere.
+// The first place of something that is allowed, but worth telling. `line` counts from 1; 0 means nowhere.
 struct Occurrence {
   std::uint64_t count = 0;
   std::string file;
@@ -25,7 +25,7 @@ struct Occurrence {
   void note(const std::string& in_file, std::uint64_t at_line);
 };
 
-// What reading found. Everything in it has a defined outcome and training goes on; what cannot go on is a DataError.
+// The findings of reading. Everything in it has a defined outcome and training goes on; what cannot go on is a DataError.
 struct CorpusReport {
   std::uint64_t files = 0;
   std::uint64_t lines = 0;

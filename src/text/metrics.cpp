@@ -60,7 +60,7 @@ std::string split_punctuation(const std::string& text) {
       spaced.push_back(c);
     }
   }
-  // Where `applies` holds for two neighbours, writes `shape` with a and b for them, and goes on after both.
+  // Replaces two neighbours for which `applies` holds by `shape` with a and b for them, and goes on after both.
   const auto rewrite = [](const std::string& in, auto&& applies, std::string_view shape) {
     std::string out;
     for (std::size_t i = 0; i < in.size(); ++i) {

@@ -28,9 +28,9 @@ class Optimizer {
   void set_lr(double lr);
   void set_lr_factor(double factor);
 
-  /// What a checkpoint needs: `step`, `lr.<group>`, and each parameter's moments as `<kind>.<parameter>`, where the
+  /// The state for a checkpoint: `step`, `lr.<group>`, and each parameter's moments as `<kind>.<parameter>`, where the
   /// parameter is its name in `names`, or its position if it is not there; `master.<parameter>` for those of 16 bits. The
-  /// tensors are windows on the optimizer's own memory: copy_ into them restores it.
+  /// tensors are views of the optimizer's own memory: copy_ into them restores it.
   std::vector<NamedTensor> state(const std::vector<NamedTensor>& names = {});
 
   Tensors parameters() const;

@@ -11,7 +11,7 @@
 #include "ops/copy.h"
 #include "tensor/random.h"
 
-/// What tests/fixtures/make_nn_fixtures.py wrote.
+/// Values that tests/fixtures/make_nn_fixtures.py wrote.
 class Fixture {
  public:
   static const Fixture& get() {

@@ -1,4 +1,4 @@
-// What the programs make of their command line. Every refusal comes before anything is read or written.
+// The programs' command line. Every refusal comes before anything is read or written.
 #include <cstdlib>
 
 #include "support.h"

@@ -84,7 +84,7 @@ TEST_CASE("Keys, values, questions and maps are uniform") {
   CHECK(chi_squared(pairs, 90) < 89 + 5 * 13.4);
 }
 
-// What models can do that look nothing up.
+// Accuracies of guesses that look nothing up.
 TEST_CASE("The most frequent value is right in 27 of 100 examples, the one as frequent as the key in 39") {
   const Examples examples = make_data_set({}, 2, 5000, 0, 0).train;
   Score frequent{.correct = 0, .answers = examples.count}, fitting = frequent;
