@@ -20,6 +20,10 @@ Tensor fused_layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta
 Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps = 1e-5);
 Tensor fused_rms_norm(const Tensor& x, const Tensor& gamma, double eps = 1e-5);
 
+/// layer_norm over each of `groups` runs of channels of x (B, C, ...), all their positions together, then * gamma + beta by channel; gamma
+/// and beta are (C) or undefined. Throws Error unless `groups` divides C. Wu & He, "Group Normalization", 2018.
+Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& gamma, const Tensor& beta, double eps = 1e-5);
+
 /// What happens to a branch before it joins the residual stream.
 struct BranchOptions {
   Tensor bias = {};    ///< (N)
