@@ -5,7 +5,7 @@
 
 namespace tern {
 
-/// Where the zeros stand round a signal that is convolved with K taps.
+/// Zero padding of a signal that is convolved with K taps.
 enum class ConvPadding : std::uint8_t {
   causal,  ///< K - 1 on the left: y[l] sees u[l - K + 1 .. l]
   same,    ///< K / 2 on the left, K - 1 - K / 2 on the right
