@@ -192,4 +192,44 @@ ConvStep depthwise_conv1d_step(const Tensor& state_, const Tensor& u_, const Ten
   return {squeeze(convolved(window, w, bias, {0, 0, silu}), 1), slice(window, 1, 1)};
 }
 
+static kernels::SlidingWindow sliding_window(const char* op, const UnfoldOptions& options, std::int64_t height, std::int64_t width) {
+  const auto axis = [&](std::size_t d, std::int64_t size) {
+    const std::int64_t taps = options.kernel[d], stride = options.stride[d], padding = options.padding[d], dilation = options.dilation[d];
+    if (taps < 1 || stride < 1 || dilation < 1 || padding < 0)
+      fail(op, fmt::format("expected kernel, stride and dilation of at least 1 and padding of at least 0 but got {}, {}, {} and {}", taps,
+                           stride, dilation, padding));
+    const std::int64_t rest = size + 2 * padding - dilation * (taps - 1) - 1;
+    if (rest < 0 || size + 2 * padding > std::int64_t(1) << 30)
+      fail(op, fmt::format("expected a window of {} elements, {} apart, that fits into {} + 2 * {}, at most 2^30", taps, dilation, size,
+                           padding));
+    return kernels::WindowAxis{taps, stride, padding, dilation, rest / stride + 1};
+  };
+  return {axis(0, height), axis(1, width)};
+}
+
+Tensor unfold(const Tensor& x, const UnfoldOptions& options) {
+  if (!is_floating(x.dtype())) fail("unfold", fmt::format("expected a floating dtype but got {}", name(x.dtype())));
+  if (x.dims() != 4) fail("unfold", fmt::format("expected x (B, C, H, W) but got {}", to_string(x.shape())));
+  const kernels::SlidingWindow window = sliding_window("unfold", options, x.size(2), x.size(3));
+  const Shape shape = {x.size(0), x.size(1) * window.y.taps * window.x.taps, window.y.positions * window.x.positions};
+  Tensor columns = empty(shape, x.dtype(), x.device());
+  on(x.device(), [&](auto dev) { kernels::unfold(dev, x.view(), window, columns.view()); });
+  return record("unfold", columns, {x}, {}, [options, height = x.size(2), width = x.size(3)](const Backward& call) -> Tensors {
+    return {fold(call.grad(), height, width, options)};
+  });
+}
+
+Tensor fold(const Tensor& columns_, std::int64_t height, std::int64_t width, const UnfoldOptions& options) {
+  if (!is_floating(columns_.dtype())) fail("fold", fmt::format("expected a floating dtype but got {}", name(columns_.dtype())));
+  if (height < 0 || width < 0) fail("fold", fmt::format("expected a height and a width of at least 0 but got {} and {}", height, width));
+  const kernels::SlidingWindow window = sliding_window("fold", options, height, width);
+  const std::int64_t taps = window.y.taps * window.x.taps, positions = window.y.positions * window.x.positions;
+  if (columns_.dims() != 3 || columns_.size(1) % taps != 0 || columns_.size(2) != positions)
+    fail("fold", fmt::format("expected columns (B, C * {}, {}) but got {}", taps, positions, to_string(columns_.shape())));
+  const Tensor columns = contiguous(columns_);
+  Tensor x = empty({columns.size(0), columns.size(1) / taps, height, width}, columns.dtype(), columns.device());
+  on(x.device(), [&](auto dev) { kernels::fold(dev, columns.view(), window, x.view()); });
+  return record("fold", x, {columns}, {}, [options](const Backward& call) -> Tensors { return {unfold(call.grad(), options)}; });
+}
+
 }  // namespace tern

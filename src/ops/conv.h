@@ -1,9 +1,11 @@
 #pragma once
+#include <array>
+
 #include "tensor/tensor.h"
 
 namespace tern {
 
-/// Where the zeros stand round a signal that is convolved with K taps.
+/// Zero padding of a signal that is convolved with K taps.
 enum class ConvPadding : std::uint8_t {
   causal,  ///< K - 1 on the left: y[l] sees u[l - K + 1 .. l]
   same,    ///< K / 2 on the left, K - 1 - K / 2 on the right
@@ -30,5 +32,18 @@ struct ConvStep {
 /// One more position of the causal convolution, for decoding: u (B, D) follows the K - 1 positions in state (B, K - 1, D), which are zeros
 /// at first.
 ConvStep depthwise_conv1d_step(const Tensor& state, const Tensor& u, const Tensor& w, const Tensor& bias = {}, bool silu = false);
+
+/// A window of kernel[0] x kernel[1] elements, `dilation` apart, that moves over an image in steps of `stride`; zeros stand round the
+/// image, `padding` on each side. (height, width) each.
+struct UnfoldOptions {
+  std::array<std::int64_t, 2> kernel, stride = {1, 1}, padding = {0, 0}, dilation = {1, 1};
+};
+/// im2col: the windows of images x (B, C, H, W) as columns (B, C kh kw, oh ow), in the order of torch.nn.functional.unfold. A convolution
+/// with w (O, C, kh, kw) is matmul(reshape(w, {O, C kh kw}), columns), pooling a reduction of reshape(columns, {B, C, kh kw, oh ow}).
+/// Throws Error unless the window fits into the image.
+Tensor unfold(const Tensor& x, const UnfoldOptions& options);
+/// col2im, its adjoint: each element of an image (B, C, height, width) is the sum of those of columns (B, C kh kw, oh ow) that unfold took
+/// from it. Sums are in f32 (f64 for f64) and in a fixed order.
+Tensor fold(const Tensor& columns, std::int64_t height, std::int64_t width, const UnfoldOptions& options);
 
 }  // namespace tern

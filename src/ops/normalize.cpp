@@ -340,6 +340,21 @@ Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, doub
 Tensor fused_layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps) {
   return fused_norm({"fused_layer_norm", true, eps}, x, gamma, beta);
 }
+Tensor group_norm(const Tensor& x_, std::int64_t groups, const Tensor& gamma_, const Tensor& beta_, double eps) {
+  const Norm norm{"group_norm", true, eps};
+  const Tensor x = norm.operand(x_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
+  check_floating("group_norm", x);
+  if (x.dims() < 2 || groups < 1 || x.size(1) % groups != 0)
+    fail("group_norm", fmt::format("expected x (B, C, ...) and groups that divide C but got {} and {}", to_string(x.shape()), groups));
+  check_norm("group_norm", transpose(x, 1, -1), {&gamma, &beta});  // (C) against the last dimension
+  std::int64_t width = x.size(1) / groups;
+  for (int d = 2; d < x.dims(); ++d) width *= x.size(d);
+  Shape by_channel = Shape::filled(x.dims(), 1);
+  by_channel[1] = x.size(1);
+  const auto spread = [&](const Tensor& parameter) { return parameter.defined() ? reshape(parameter, by_channel) : parameter; };
+  const Tensor unit = plain_norm(norm, reshape(x, {x.size(0), groups, width}), {}, {});
+  return affine(reshape(unit, x.shape()), spread(gamma), spread(beta));
+}
 Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return plain_norm({"rms_norm", false, eps}, x, gamma, {}); }
 Tensor fused_rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return fused_norm({"fused_rms_norm", false, eps}, x, gamma, {}); }
 

@@ -20,7 +20,11 @@ Tensor fused_layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta
 Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps = 1e-5);
 Tensor fused_rms_norm(const Tensor& x, const Tensor& gamma, double eps = 1e-5);
 
-/// What happens to a branch before it joins the residual stream.
+/// layer_norm over each of `groups` runs of channels of x (B, C, ...), all their positions together, then * gamma + beta by channel; gamma
+/// and beta are (C) or undefined. Throws Error unless `groups` divides C. Wu & He, "Group Normalization", 2018.
+Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& gamma, const Tensor& beta, double eps = 1e-5);
+
+/// Bias and dropout of a branch, before it joins the residual stream.
 struct BranchOptions {
   Tensor bias = {};    ///< (N)
   double dropout = 0;  ///< probability, in [0, 1)
@@ -30,8 +34,7 @@ struct ResidualNorm {
   Tensor sum;  ///< residual + dropout(x + bias)
   Tensor y;    ///< the sum, normalized
 };
-/// A branch x (..., N) joins a residual stream of its shape, and the sum is normalized: what stands between two layers of a
-/// transformer.
+/// A branch x (..., N) joins a residual stream of its shape, and the sum is normalized, as between two layers of a transformer.
 ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, double eps = 1e-5,
                                  const BranchOptions& branch = {});
 ResidualNorm fused_residual_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, double eps = 1e-5,

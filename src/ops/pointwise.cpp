@@ -384,6 +384,10 @@ Tensor silu(T x) {
     return g * (s * (1 + x_ * (1 - s)));
   });
 }
+Tensor softplus(T x, double beta) {
+  if (!(beta > 0) || !std::isfinite(beta)) fail("softplus", fmt::format("expected a finite beta > 0 but got {}", beta));
+  return unary("softplus", functors::Softplus{beta}, x, Keep::input, [beta](T g, T x_) { return g * sigmoid(x_ * beta); });
+}
 Tensor clamp(T x, double low, double high) {
   if (!(low <= high)) fail("clamp", fmt::format("expected low <= high but got {} and {}", low, high));
   return unary("clamp", functors::Clamp{low, high}, x, Keep::input,

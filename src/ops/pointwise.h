@@ -93,6 +93,8 @@ Tensor gelu(const Tensor& x);
 Tensor gelu_tanh(const Tensor& x);
 /// x sigmoid(x).
 Tensor silu(const Tensor& x);
+/// log(1 + exp(beta x)) / beta, a smooth relu: x where beta x is large. Throws Error unless beta > 0. Dugas et al., 2001.
+Tensor softplus(const Tensor& x, double beta = 1);
 /// Limited to [low, high]; the gradient passes inside and on the bounds. Throws Error if low > high.
 Tensor clamp(const Tensor& x, double low, double high);
 

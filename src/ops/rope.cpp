@@ -25,13 +25,13 @@ Tensor rope_table(std::int64_t length, std::int64_t head_dim, double base, Devic
   return Tensor::from(table, {length, head_dim / 2, 2}, device);
 }
 
-/// A rotation is orthogonal: its derivative turns back.
-static Tensor turned(const Tensor& x, const Tensor& table, bool inverse) {
+/// A rotation is orthogonal: its derivative rotates back.
+static Tensor rotated(const Tensor& x, const Tensor& table, bool inverse) {
   const Tensor source = x.strides().back() == 1 || x.size(-1) <= 1 ? x : clone(x);
   Tensor y = empty(x.shape(), x.dtype(), x.device());
   on(y.device(), [&](auto dev) { kernels::rope(dev, source.view(), table.view(), y.view(), inverse); });
   return record("rope", y, {source}, {table},
-                [inverse](const Backward& call) -> Tensors { return {turned(call.grad(), call.saved(0), !inverse)}; });
+                [inverse](const Backward& call) -> Tensors { return {rotated(call.grad(), call.saved(0), !inverse)}; });
 }
 
 Tensor rope(const Tensor& x, const Tensor& table) {
@@ -43,7 +43,7 @@ Tensor rope(const Tensor& x, const Tensor& table) {
                              to_string(table.shape())));
   if (x.device() != table.device())
     fail("rope", fmt::format("expected x and table on one device but got {} and {}", to_string(x.device()), to_string(table.device())));
-  return turned(x, contiguous(cast(slice(table.detach(), 0, 0, x.size(2)), x.dtype() == DType::f64 ? DType::f64 : DType::f32)), false);
+  return rotated(x, contiguous(cast(slice(table.detach(), 0, 0, x.size(2)), x.dtype() == DType::f64 ? DType::f64 : DType::f32)), false);
 }
 
 }  // namespace tern

@@ -53,19 +53,19 @@ Tensor reshape(const Tensor& x, const Shape& requested) {
   Shape shape = requested;
   std::int64_t known = 0;
   int unknown = -1;
-  const auto misfit = [&] {
+  const auto reject = [&] {
     fail("reshape",
          fmt::format("expected a shape with {} elements but got {} for {}", x.numel(), to_string(requested), to_string(x.shape())));
   };
   for (int i = 0; i < shape.size() && unknown < 0; ++i)
     if (shape[i] == -1) shape[unknown = i] = 1;
-  if (!is_countable(shape)) misfit();
+  if (!is_countable(shape)) reject();
   known = numel(shape);
   if (unknown >= 0) {
-    if (known == 0 || x.numel() % known != 0) misfit();
+    if (known == 0 || x.numel() % known != 0) reject();
     shape[unknown] = x.numel() / known;
   }
-  if (numel(shape) != x.numel()) misfit();
+  if (numel(shape) != x.numel()) reject();
   if (shape == x.shape()) return x;
   const auto strides = view_strides(x.shape(), x.strides(), shape);
   if (!strides) return reshape(clone(x), shape);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -28,6 +29,8 @@ const Rows& table() {
     add_conv(all);
     add_attention(all);
     add_factory(all);
+    // For work on one op: TERN_OP=softplus test-ops "Ops give*,*erivatives*,Mistakes*".
+    if (const char* only = std::getenv("TERN_OP")) std::erase_if(all, [&](const Row& row) { return row.name != only; });
     return all;
   }();
   return rows;

@@ -47,7 +47,7 @@ inline Input edited(const Shape& shape) {
   return input;
 }
 
-/// What a call gets.
+/// Arguments of a call.
 struct Arguments {
   Tensors inputs;
   DType dtype;    ///< the one that the case runs in
@@ -56,7 +56,7 @@ struct Arguments {
 };
 using Call = std::function<Tensors(const Arguments&)>;
 
-/// What a reference gets: the inputs' values as the dtype holds them.
+/// Arguments of a reference: the inputs' values as the dtype holds them.
 struct References {
   reference::Arrays inputs;
   DType dtype;
@@ -97,8 +97,25 @@ struct Row {
   std::string shown_name = {};   ///< in messages, where it is not the function's name
 };
 
-/// Where an element count matters: none, one, below and above a vector or a warp, above a block.
+/// Element counts that matter: none, one, below and above a vector or a warp, above a block.
 inline const std::vector<std::int64_t> sizes = {0, 1, 31, 33, 1025};
+
+// A row to copy. With ops/<family>.h declaring Tensor hypot(const Tensor& a, const Tensor& b), in op_cases_<family>.cpp:
+//
+//   Row row{"hypot", {}};                                         // the function's name
+//   for (std::int64_t n : sizes)                                  // all sizes must occur, as a dimension or a count
+//     row.cases.push_back({{value({3, n}), value({n})},           // the inputs: shapes, and how to fill them; here b is broadcast
+//                          [](const Arguments& in) -> Tensors { return {hypot(in[0], in[1])}; },
+//                          [](const References& in) {             // in float64, in plain loops (reference.h), without calling an op
+//                            return one(zip(in[0], in[1], in.dtype, [](double a, double b) { return std::hypot(a, b); }));
+//                          }});
+//   row.slack = 2;                                                // only if it rounds more than once
+//   row.mistakes = {{[] { hypot(sample({2}), sample({3})); }, {"(2,)", "(3,)"}},       // each error, with words of its message
+//                   {[] { hypot(sample({2}, DType::boolean), sample({2})); }, {"bool"}}};
+//   rows.push_back(row);
+//
+// Run it alone with TERN_OP=hypot test-ops "Ops *,*erivatives*,Mistakes*". Its gradients of both orders, dtypes, layouts, guard bytes and
+// the GPU need no further line.
 
 using Rows = std::vector<Row>;
 void add_pointwise(Rows& rows);  // op_cases_pointwise.cpp

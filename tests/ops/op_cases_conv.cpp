@@ -151,11 +151,88 @@ void add_step(Rows& rows) {
   rows.push_back(row);
 }
 
+/// The element of an image (B, C, H, W) that stands at an index of its columns, if there is one.
+struct Unfolding {
+  Shape image;
+  UnfoldOptions options;
+
+  std::int64_t positions(std::size_t d) const {
+    const auto& [kernel, stride, padding, dilation] = options;
+    return (image[2 + static_cast<int>(d)] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) / stride[d] + 1;
+  }
+  Shape columns() const { return {image[0], image[1] * options.kernel[0] * options.kernel[1], positions(0) * positions(1)}; }
+  Shape source(const Shape& i) const {
+    const auto& [kernel, stride, padding, dilation] = options;
+    const std::int64_t tap[] = {i[1] / kernel[1] % kernel[0], i[1] % kernel[1]}, at[] = {i[2] / positions(1), i[2] % positions(1)};
+    Shape source = {i[0], i[1] / (kernel[0] * kernel[1]), 0, 0};
+    for (std::size_t d = 0; d < 2; ++d) source[2 + static_cast<int>(d)] = at[d] * stride[d] + tap[d] * dilation[d] - padding[d];
+    return source;
+  }
+  bool has(const Shape& i) const { return i[2] >= 0 && i[2] < image[2] && i[3] >= 0 && i[3] < image[3]; }
+};
+
+void add_unfold(Rows& rows) {
+  const std::vector<Unfolding> all = {
+      {{0, 2, 3, 4}, {.kernel = {2, 2}}},
+      {{2, 0, 3, 4}, {.kernel = {2, 2}}},
+      {{1, 1, 1, 1}, {.kernel = {1, 1}}},
+      {{1, 1, 0, 2}, {.kernel = {2, 1}, .padding = {1, 0}}},
+      {{2, 3, 4, 5}, {.kernel = {3, 2}}},
+      {{2, 2, 6, 6}, {.kernel = {2, 2}, .stride = {2, 2}}},
+      {{1, 2, 5, 7}, {.kernel = {3, 3}, .stride = {2, 1}, .padding = {1, 2}}},
+      {{1, 2, 7, 6}, {.kernel = {2, 3}, .stride = {1, 3}, .padding = {2, 0}, .dilation = {3, 2}}},
+      {{1, 1, 5, 9}, {.kernel = {1, 2}, .stride = {4, 3}}},  // elements that no window sees
+      {{1, 1, 31, 33}, {.kernel = {3, 3}, .padding = {1, 1}}},
+      {{1, 1, 2, 1025}, {.kernel = {1, 3}, .stride = {1, 2}, .padding = {0, 1}}},
+      {{1, 1025, 2, 2}, {.kernel = {2, 2}}},
+  };
+  Row to_columns{"unfold", {}}, to_image{"fold", {}};
+  for (const Unfolding& form : all) {
+    to_columns.cases.push_back({{value(form.image)},
+                                [=](In in) -> Tensors { return {unfold(in[0], form.options)}; },
+                                [=](Ref in) -> Arrays {
+                                  return {make(form.columns(), in.dtype, [&](const Shape& i) {
+                                    const Shape source = form.source(i);
+                                    return form.has(source) ? in[0](source) : 0;
+                                  })};
+                                }});
+    to_image.cases.push_back({{value(form.columns())},
+                              [=](In in) -> Tensors { return {fold(in[0], form.image[2], form.image[3], form.options)}; },
+                              [=](Ref in) -> Arrays {
+                                Array y = make(form.image, in.dtype, [](const Shape&) { return 0.0; });
+                                each(form.columns(), [&](const Shape& i) {
+                                  if (const Shape source = form.source(i); form.has(source)) y(source) += in[0](i);
+                                });
+                                return {y};
+                              }});
+  }
+  to_image.slack = 2;
+  const Tensor x = sample({1, 2, 4, 4}), columns = sample({1, 8, 9});
+  const auto both = [&](const UnfoldOptions& options, const std::vector<std::string>& contains) {
+    to_columns.mistakes.push_back({[=] { unfold(x, options); }, contains});
+    to_image.mistakes.push_back({[=] { fold(columns, 4, 4, options); }, contains});
+  };
+  both({.kernel = {0, 2}}, {"at least 1", "0"});
+  both({.kernel = {2, 2}, .stride = {1, 0}}, {"at least 1", "0"});
+  both({.kernel = {2, 2}, .padding = {-1, 0}}, {"at least 0", "-1"});
+  both({.kernel = {2, 3}, .dilation = {1, 2}}, {"3 elements, 2 apart", "4 + 2 * 0"});
+  to_columns.mistakes.push_back({[] { unfold(sample({2, 4, 4}), {.kernel = {2, 2}}); }, {"(B, C, H, W)", "(2, 4, 4)"}});
+  to_columns.mistakes.push_back({[] { unfold(sample({1, 2, 4, 4}, DType::i64), {.kernel = {2, 2}}); }, {"floating", "i64"}});
+  to_image.mistakes.push_back({[] { fold(sample({1, 7, 9}), 4, 4, {.kernel = {2, 2}}); }, {"(B, C * 4, 9)", "(1, 7, 9)"}});
+  to_image.mistakes.push_back({[] { fold(sample({1, 8, 8}), 4, 4, {.kernel = {2, 2}}); }, {"(B, C * 4, 9)", "(1, 8, 8)"}});
+  to_image.mistakes.push_back({[] { fold(sample({8, 9}), 4, 4, {.kernel = {2, 2}}); }, {"(8, 9)"}});
+  to_image.mistakes.push_back({[] { fold(sample({1, 8, 9}), -4, 4, {.kernel = {2, 2}}); }, {"-4"}});
+  to_image.mistakes.push_back({[] { fold(sample({1, 8, 9}, DType::i64), 4, 4, {.kernel = {2, 2}}); }, {"floating", "i64"}});
+  rows.push_back(to_columns);
+  rows.push_back(to_image);
+}
+
 }  // namespace
 
 void add_conv(Rows& rows) {
   add_convolution(rows);
   add_step(rows);
+  add_unfold(rows);
 }
 
 TEST_CASE("The handout's convolution is exact in every padding, layout and dtype") {

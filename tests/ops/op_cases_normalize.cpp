@@ -315,6 +315,49 @@ void add_rope(Rows& rows) {
   rows.push_back(row);
 }
 
+void add_group_norm(Rows& rows) {
+  Row row{"group_norm", {}};
+  row.slack = 20;
+  for (const auto& [shape, groups] : std::vector<std::pair<Shape, std::int64_t>>{{{0, 4, 3}, 2},
+                                                                                 {{2, 4, 0}, 2},
+                                                                                 {{3, 1}, 1},
+                                                                                 {{2, 6}, 2},
+                                                                                 {{2, 6, 5}, 3},
+                                                                                 {{2, 4, 3, 2}, 1},
+                                                                                 {{2, 3, 7}, 3},
+                                                                                 {{1, 2, 2, 1, 3}, 2},
+                                                                                 {{31, 4, 2}, 2},
+                                                                                 {{1, 33, 2}, 11},
+                                                                                 {{1, 2, 1025}, 2}})
+    for (const int parameters : {0, 1, 2}) {
+      std::vector<Input> inputs = {value(shape)};
+      for (int i = 0; i < parameters; ++i) inputs.push_back(value({shape[1]}));
+      row.cases.push_back({inputs,
+                           [=, groups = groups](In in) -> Tensors {
+                             return {group_norm(in[0], groups, parameters > 0 ? in[1] : Tensor(), parameters > 1 ? in[2] : Tensor(), eps)};
+                           },
+                           [=, groups = groups](Ref in) {
+                             Shape by_channel = Shape::filled(in[0].shape.size(), 1);
+                             by_channel[1] = in[0].size(1);
+                             const std::int64_t rows_of_groups = in[0].size(0) * groups;
+                             const Shape by_group = {rows_of_groups, rows_of_groups == 0 ? 0 : numel(in[0].shape) / rows_of_groups};
+                             Array y = reshaped(normalized(reshaped(in[0], by_group), true, eps), in[0].shape);
+                             if (parameters > 0) y = zip(y, reshaped(in[1], by_channel), in.dtype, times);
+                             if (parameters > 1) y = zip(y, reshaped(in[2], by_channel), in.dtype, plus);
+                             return one(y);
+                           }});
+    }
+  const Tensor x = sample({2, 6, 5});
+  row.mistakes = {{[=] { group_norm(x, 4, {}, {}); }, {"(2, 6, 5)", "4"}},
+                  {[=] { group_norm(x, 0, {}, {}); }, {"(2, 6, 5)", "0"}},
+                  {[] { group_norm(sample({6}), 2, {}, {}); }, {"(6,)"}},
+                  {[=] { group_norm(x, 2, sample({5}), {}); }, {"(5,)"}},
+                  {[=] { group_norm(x, 2, {}, sample({6, 1})); }, {"(6, 1)"}},
+                  {[=] { group_norm(x, 2, sample({6}, DType::f64), {}); }, {"f32", "f64"}},
+                  {[] { group_norm(sample({2, 6}, DType::i64), 2, {}, {}); }, {"floating", "i64"}}};
+  rows.push_back(row);
+}
+
 }  // namespace
 
 void add_normalize(Rows& rows) {
@@ -322,6 +365,7 @@ void add_normalize(Rows& rows) {
   add_softmax(rows);
   add_attention_softmax(rows);
   add_norms(rows);
+  add_group_norm(rows);
   add_residual_norms(rows);
 }
 

@@ -1,4 +1,6 @@
 // Rows of ops/pointwise.h with one operand. Note [The table] in op_cases.h.
+#include <fmt/format.h>
+
 #include <cmath>
 #include <numbers>
 
@@ -34,6 +36,8 @@ Row unary(const char* name, F f, G g, const Domain& domain = {}, double slack = 
 
 double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
 
+double softplus_of(double x, double beta) { return std::max(x, 0.0) + std::log1p(std::exp(-beta * std::abs(x))) / beta; }
+
 }  // namespace
 
 void add_unary(Rows& rows) {
@@ -60,6 +64,13 @@ void add_unary(Rows& rows) {
   rows.push_back(unary("erf", static_cast<Tensor (*)(const Tensor&)>(erf), [](double x) { return std::erf(x); }));
   rows.push_back(unary("sigmoid", sigmoid, sigmoid_of, {-9, 9}));
   rows.push_back(unary("silu", silu, [](double x) { return x * sigmoid_of(x); }, {-9, 9}));
+  rows.push_back(unary("softplus", [](const Tensor& x) { return softplus(x); }, [](double x) { return softplus_of(x, 1); }, {-40, 40}));
+  for (const double beta : {0.5, 3.0}) {
+    const Row other = unary("softplus", [=](const Tensor& x) { return softplus(x, beta); }, [=](double x) { return softplus_of(x, beta); });
+    rows.back().cases.insert(rows.back().cases.end(), other.cases.begin(), other.cases.end());
+  }
+  for (const double beta : {0.0, -1.0, std::nan(""), HUGE_VAL})
+    rows.back().mistakes.push_back({[=] { softplus(sample({3}), beta); }, {"beta > 0", fmt::format("{}", beta)}});
   rows.push_back(unary("gelu", gelu, [](double x) { return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2)); }, {-5, 5}));
   rows.push_back(unary("gelu_tanh", gelu_tanh,
                        [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x))); },

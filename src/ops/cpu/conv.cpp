@@ -9,7 +9,7 @@ using namespace loops::conv;
 
 namespace {
 
-/// What becomes of n sums on their way to y: `out` is where they are, y itself or a buffer.
+/// Epilogue of n sums on their way to y, SiLU and conversion: `out` is where they are, y itself or a buffer.
 template <class C, class S>
 void finish(C* out, bool silu, S* y, std::int64_t stride, std::int64_t n) {
   if (silu) {

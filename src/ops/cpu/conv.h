@@ -4,10 +4,10 @@
 #include "ops/cpu/loops.h"
 #include "ops/kernels/vector_math.h"
 
-// What the depthwise convolution and its gradient share. Both work on a tile at a time, which stays in the cache. Where channels are
-// neighbours in memory, a tile is some positions of up to `tile_channels` channels and loops run along these, each with taps of its own;
-// else it is a run of positions of one channel, and loops run along them with the same taps. Elements outside a signal are zeros that a
-// pointer leads to, so no loop has a branch.
+// Tiles and taps, for the depthwise convolution and its gradient. Both work on a tile at a time, which stays in the cache. Where channels
+// are neighbours in memory, a tile is some positions of up to `tile_channels` channels and loops run along these, each with taps of its
+// own; else it is a run of positions of one channel, and loops run along them with the same taps. Elements outside a signal are zeros that
+// a pointer leads to, so no loop has a branch.
 namespace tern::loops::conv {
 
 inline constexpr std::int64_t tile_channels = 512, tile_positions = 16;

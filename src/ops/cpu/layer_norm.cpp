@@ -71,7 +71,7 @@ class Dropout {
   alignas(64) std::uint32_t words_[4 * max_blocks];
 };
 
-/// What a row's elements are normalized with: u = (s - center) rstd + rest. The center is the mean, rounded; rest makes up for that. So
+/// Statistics that normalize a row: u = (s - center) rstd + rest. The center is the mean, rounded; rest makes up for that. So
 /// neither a large mean nor a first element that is far off takes digits from the others; see Note [Shifted rows].
 template <class C>
 struct Moments {

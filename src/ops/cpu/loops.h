@@ -238,7 +238,7 @@ inline const C* load(const S* from, std::int64_t stride, std::int64_t n, C* buff
   return buffer;
 }
 
-/// Where to compute n elements that belong at `to`: there, or in the buffer, from which `store` takes them.
+/// The place to compute n elements that belong at `to`: there, or in the buffer, from which `store` takes them.
 template <class C, class S>
 inline C* target(S* to, std::int64_t stride, std::int64_t n, C* buffer) {
   if constexpr (std::is_same_v<C, S>)

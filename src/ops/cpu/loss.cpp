@@ -81,7 +81,7 @@ class Rows {
       const std::int64_t m = std::min(chunk, columns() - first), target = targets_[n] - first;
       const C* run = load(row + first, 1, m, in);
       C* const out = tern::loops::target(to + first, 1, m, result);
-      // What the target's element needs is read before it is overwritten.
+      // The logit of the target is read before it is overwritten.
       const bool hit = target >= 0 && target < m;
       const C at_target = hit ? run[target] : C(0);
 #pragma omp simd

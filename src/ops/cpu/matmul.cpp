@@ -14,7 +14,7 @@ using gemm::Sizes;
 
 // Matrix products on the CPU: batches that share one b become rows of one product, a product with a single row or column becomes sums over
 // the other operand's memory, and all others go through the packed kernel of gemm.h, or, of bfloat16, through oneDNN where it is there.
-// What is shared among threads is the batch where it is long enough, else a grid of parts of c; neither changes the order in which an
+// Threads share the batch where it is long enough, else a grid of parts of c; neither changes the order in which an
 // element is summed.
 
 namespace {
@@ -56,7 +56,8 @@ Batch make_batch(const View& a, const View& b, const View& c) {
   return batch;
 }
 
-/// Where all products share one b and the rows of their matrices lie evenly, (B, M, K) times (K, N) is (B M, K) times (K, N).
+/// A batch whose products share one b, and whose matrices' rows lie evenly, is one product: (B, M, K) times (K, N) is (B M, K) times
+/// (K, N).
 void merge_batch(Batch& batch) {
   Loop<3>& loop = batch.loop;
   const std::int64_t in_c = loop.inner_stride(0), in_a = loop.inner_stride(1), length = loop.inner();

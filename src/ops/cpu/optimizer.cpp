@@ -12,7 +12,7 @@ using namespace loops;
 
 namespace {
 
-/// What the update of a stretch of a run reads and writes: the gradients widened and scaled, and the values that are kept exactly.
+/// Operands of the update of a stretch of a run: the gradients widened and scaled, and the values that are kept exactly.
 template <class T>
 struct Stretch {
   T* value;

@@ -5,7 +5,7 @@
 
 #include "ops/cpu/fold.h"
 
-// What kernels share that take a row at a time: its sums, and its way out.
+// Sums of a row, and its conversion on the way out, for kernels that take a row at a time.
 namespace tern::loops {
 
 /// The fold of the lanes of a vector by halves, as fold_lanes, without a way through memory: rows are short.

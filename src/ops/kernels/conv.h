@@ -30,4 +30,20 @@ struct DepthwiseConv1dGradArguments {
 void depthwise_conv1d_grad(Cpu, const DepthwiseConv1dGradArguments& arguments);
 void depthwise_conv1d_grad(Cuda, const DepthwiseConv1dGradArguments& arguments);
 
+/// A window that slides over images: tap t at position p of an axis stands over element p stride + t dilation - padding.
+struct WindowAxis {
+  std::int64_t taps, stride, padding, dilation, positions;
+};
+struct SlidingWindow {
+  WindowAxis y, x;
+};
+/// columns[b, (c kh + i) kw + j, oh positions + ow] = the element of x[b, c] under tap (i, j) at position (oh, ow), 0 outside. Floating;
+/// x (B, C, H, W) has any strides, columns is contiguous.
+void unfold(Cpu, const View& x, const SlidingWindow& window, const View& columns);
+void unfold(Cuda, const View& x, const SlidingWindow& window, const View& columns);
+/// x[b, c, h, w] = the sum of the elements of columns that unfold takes from there, in an order that the window alone decides; all
+/// contiguous.
+void fold(Cpu, const View& columns, const SlidingWindow& window, const View& x);
+void fold(Cuda, const View& columns, const SlidingWindow& window, const View& x);
+
 }  // namespace tern::kernels

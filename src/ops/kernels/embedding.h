@@ -4,7 +4,8 @@
 
 namespace tern::kernels {
 
-/// What enters a transformer, as one kernel each way, for `count` elements in rows of `width`. Indices outside the table read as zero.
+/// A transformer's input embedding, as one kernel each way, for `count` elements in rows of `width`. Indices outside the table read as
+/// zero.
 inline bool has_embed(Cpu, std::int64_t, std::int64_t) { return false; }
 inline bool has_embed(Cuda, std::int64_t count, std::int64_t width) { return width % 4 == 0 && count < (std::int64_t{1} << 31); }
 

@@ -118,6 +118,16 @@ struct Silu {
     return s * (T(1) + x * (T(1) - s));
   }
 };
+/// log(1 + exp(beta x)) / beta, split at 0 so that neither branch overflows or rounds a small result off.
+struct Softplus {
+  static constexpr bool integral = false, transcendental = true;
+  double beta = 1;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const {
+    const T z = T(beta) * x;
+    return (z > T(0) ? x : T(0)) + math::log1p(math::exp(z > T(0) ? -z : z)) / T(beta);
+  }
+  template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return math::sigmoid(T(beta) * x); }
+};
 /// NaN passes; the derivative is 1 inside and on the bounds.
 struct Clamp {
   static constexpr bool integral = true, transcendental = false;

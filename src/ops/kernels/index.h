@@ -11,7 +11,7 @@ void gather(Cpu, const View& x, const View& index, const View& y, int dim);
 void gather(Cuda, const View& x, const View& index, const View& y, int dim);
 
 /// y[.., index[.., i, ..], ..] += source[.., i, ..] along `dim`; index and source have one shape; y floating or integer.
-/// Where indices repeat, the order of addition on a GPU is not fixed.
+/// The order in which repeated indices add up on a GPU is not fixed.
 void scatter_add(Cpu, const View& y, const View& index, const View& source, int dim);
 void scatter_add(Cuda, const View& y, const View& index, const View& source, int dim);
 

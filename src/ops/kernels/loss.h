@@ -5,7 +5,7 @@
 
 namespace tern::kernels {
 
-/// What the losses of N rows of logits depend on besides the logits.
+/// Targets, weights and options of the losses of N rows of logits.
 struct TokenTargets {
   View targets;  ///< (N), i64
   View weights;  ///< (N) of the losses' dtype: a factor for each row's loss; without data all 1
@@ -25,8 +25,8 @@ void cross_entropy(Cuda, const View& x, const TokenTargets& tokens, const View& 
 void reduce_losses(Cpu, const View& losses, const TokenTargets& tokens, bool mean, const View& value, const View& total);
 void reduce_losses(Cuda, const View& losses, const TokenTargets& tokens, bool mean, const View& value, const View& total);
 
-/// What arrives from the losses: g (N) of any stride (0 where one gradient serves all rows), divided by total (), both of the losses'
-/// dtype. Either may be without data, for 1.
+/// The gradient that arrives from the losses: g (N) of any stride (0 where one gradient serves all rows), divided by total (), both of the
+/// losses' dtype. Either may be without data, for 1.
 struct LossGradient {
   View g, total;
 };

@@ -55,7 +55,7 @@ namespace tern::vector_math {
 
 /// log(1 + x).
 [[gnu::always_inline]] inline float log1p(float x) {
-  // What 1 + x rounds off, divided by it, is the first term of the logarithm's error.
+  // The first term of the error in log(1 + x): the part of x that rounding 1 + x takes off, over 1 + x.
   constexpr float infinity = std::bit_cast<float>(0x7f800000u);
   const float sum = 1.0f + x, y = log(sum), corrected = y + (x - (sum - 1.0f)) / sum;
   const float positive = sum > 0.0f ? corrected : y;

@@ -1,0 +1,74 @@
+#include "ops/cpu/loops.h"
+#include "ops/kernels/conv.h"
+
+// im2col and its adjoint, by rows: tap (i, j) of an output row reads one image row, `stride` elements apart.
+namespace tern::kernels {
+
+using namespace loops;
+
+namespace {
+
+/// The positions [begin, end) along a dimension whose element under a tap lies inside the image, and the element under position 0.
+struct Reach {
+  std::int64_t begin, end, first;
+
+  Reach(std::int64_t tap, std::int64_t size, const WindowAxis& axis) : first(tap * axis.dilation - axis.padding) {
+    begin = first < 0 ? std::min(axis.positions, (-first + axis.stride - 1) / axis.stride) : 0;
+    end = first < size ? std::clamp((size - first + axis.stride - 1) / axis.stride, begin, axis.positions) : begin;
+  }
+};
+
+}  // namespace
+
+void unfold(Cpu, const View& x, const SlidingWindow& window, const View& columns) {
+  const std::int64_t channels = x.shape[1], height = x.shape[2], width = x.shape[3], taps = window.y.taps * window.x.taps;
+  const std::int64_t positions = window.y.positions * window.x.positions;
+  dispatch_floats(x.dtype, "unfold", [&]<class S>() {
+    parallel_units(x.shape[0] * channels * taps, positions, stream_grain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const std::int64_t j = row % window.x.taps, i = row % taps / window.x.taps, c = row / taps % channels, b = row / taps / channels;
+        const Reach along_y(i, height, window.y), along_x(j, width, window.x);
+        const S* const image = x.as<const S>() + b * x.strides[0] + c * x.strides[1];
+        S* to = columns.as<S>() + row * positions;
+        for (std::int64_t oh = 0; oh < window.y.positions; ++oh, to += window.x.positions) {
+          std::fill_n(to, window.x.positions, S{});
+          if (oh < along_y.begin || oh >= along_y.end) continue;
+          const S* const from = image + (along_y.first + oh * window.y.stride) * x.strides[2];
+          for (std::int64_t ow = along_x.begin; ow < along_x.end; ++ow)
+            to[ow] = from[(along_x.first + ow * window.x.stride) * x.strides[3]];
+        }
+      }
+    });
+  });
+}
+
+void fold(Cpu, const View& columns, const SlidingWindow& window, const View& x) {
+  const std::int64_t channels = x.shape[1], height = x.shape[2], width = x.shape[3], taps = window.y.taps * window.x.taps;
+  const std::int64_t positions = window.y.positions * window.x.positions;
+  dispatch_floats(x.dtype, "fold", [&]<class S>() {
+    using C = compute_t<S>;
+    const Scratch<C> sums(width * omp_get_max_threads(), x.stream);
+    parallel_units(x.shape[0] * channels * height, width * taps, stream_grain,
+                   [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
+                     C* const sum = sums.data() + thread * width;
+                     for (std::int64_t row = begin; row < end; ++row) {
+                       std::fill_n(sum, width, C(0));
+                       const std::int64_t h = row % height, image = row / height;
+                       for (std::int64_t i = 0; i < window.y.taps; ++i) {
+                         const std::int64_t above = h + window.y.padding - i * window.y.dilation, oh = above / window.y.stride;
+                         if (above < 0 || above % window.y.stride != 0 || oh >= window.y.positions) continue;
+                         for (std::int64_t j = 0; j < window.x.taps; ++j) {
+                           const Reach along_x(j, width, window.x);
+                           const S* const from =
+                               columns.as<const S>() + ((image * taps + i * window.x.taps + j) * positions) + oh * window.x.positions;
+                           for (std::int64_t ow = along_x.begin; ow < along_x.end; ++ow)
+                             sum[along_x.first + ow * window.x.stride] += C(from[ow]);
+                         }
+                       }
+                       convert_run(sum, x.as<S>() + row * width, width);
+                     }
+                   });
+  });
+}
+
+}  // namespace tern::kernels
