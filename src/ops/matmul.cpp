@@ -56,12 +56,7 @@ View batched(const Tensor& x, const Shape& batch) {
 }  // namespace
 
 bool has_matmul_precision(MatmulPrecision precision, Device device) {
-  switch (precision) {
-    case MatmulPrecision::fp32: return true;
-    case MatmulPrecision::tf32: return device.type == DeviceType::cuda;
-    case MatmulPrecision::tf32x3: return on(device, [&](auto dev) { return kernels::has_tf32x3(dev, device); });
-  }
-  return false;
+  return on(device, [&](auto dev) { return kernels::has_matmul_precision(dev, precision, device); });
 }
 
 Tensor matmul(const Tensor& left, const Tensor& right, double scale) {

@@ -2,6 +2,7 @@
 #include "cuda/device/indexer.cuh"
 #include "cuda/gemm/cublas.h"
 #include "cuda/gemm/gemm.h"
+#include "cuda/gemm/tf32_gemm.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
@@ -208,6 +209,10 @@ class BatchedGemm {
 };
 
 }  // namespace
+
+bool has_matmul_precision(Cuda, MatmulPrecision precision, Device device) {
+  return precision != MatmulPrecision::tf32x3 || has_tf32_gemm(device);
+}
 
 void matmul(Cuda, const View& a, const View& b, const View& c, double alpha, Write write) {
   if (c.numel() == 0) return;

@@ -138,7 +138,7 @@ template <class T>
 __global__ void __launch_bounds__(threads) split_k_gemm_kernel(__grid_constant__ const SplitKParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float shared[];
-  __shared__ Barriers barriers;  // its presence says that this was compiled for wgmma: see has_sm90a_body
+  __shared__ Barriers barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
   const auto offset = (swizzle_span - shared_address(shared) % swizzle_span) % swizzle_span;
   auto* const memory = reinterpret_cast<Stage<T>*>(reinterpret_cast<char*>(shared) + offset);
   if (threadIdx.x == 0) {
@@ -172,19 +172,13 @@ __global__ void __launch_bounds__(threads) split_k_gemm_kernel(__grid_constant__
 #endif
 }
 
-bool is_compiled() {
-  static const bool is_so = has_sm90a_body(split_k_gemm_kernel<bf16>);
-  return is_so;
-}
-
 }  // namespace
 
 bool has_split_k_gemm(const GemmProblem& p, const GemmOperands& operands, Stream stream) {
   const auto fits = [](const void* data, std::int64_t leading_dimension) { return is_aligned(data, 16) && leading_dimension % 8 == 0; };
   return (p.dtype == DType::bf16 || p.dtype == DType::f16) && p.batch_count == 1 && p.epilogue == Epilogue::none && !p.a_transposed &&
          p.b_transposed && std::min(p.m, p.n) > 0 && p.k >= tile_k && std::max({p.m, p.n, p.k}) < (std::int64_t(1) << 31) &&
-         fits(operands.a, p.lda) && fits(operands.b, p.ldb) && attribute(cudaDevAttrComputeCapabilityMajor, stream.device) == 9 &&
-         is_compiled();
+         fits(operands.a, p.lda) && fits(operands.b, p.ldb) && runs_wgmma_kernel(split_k_gemm_kernel<bf16>, stream.device);
 }
 
 void split_k_gemm(const GemmProblem& p, const GemmOperands& operands, void* out, double alpha, Stream stream) {
@@ -202,7 +196,7 @@ void split_k_gemm(const GemmProblem& p, const GemmOperands& operands, void* out,
   params.k_steps = static_cast<int>((p.k + tile_k - 1) / tile_k);
   params.alpha = static_cast<float>(alpha);
   params.accumulates = p.write == Write::accumulate;
-  // As many blocks as run at once, two on a multiprocessor, each with some steps at least.
+  // As many blocks as run at once, two on a multiprocessor, each with some steps at least (on an H200: docs/precision.md, 16-bit floats).
   const std::int64_t c_tiles = tiles(p.n) * tiles(p.m), at_once = 2 * attribute(cudaDevAttrMultiProcessorCount, stream.device);
   params.splits = 1;
   while (params.splits < max_splits && c_tiles * params.splits * 2 <= at_once && params.k_steps >= 8 * static_cast<int>(params.splits))

@@ -8,7 +8,7 @@ namespace tern::gpu::tf32 {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Where a thread's accumulators of a tile lie. A fragment is 8 columns of the tile; of each the thread has two neighbouring columns in two
+/// Place of a thread's accumulators in a tile. A fragment is 8 columns of the tile; of each the thread has two neighbouring columns in two
 /// rows: float4 {row: x, y; other_row: z, w}.
 struct FragmentPosition {
   int row, other_row, column;

@@ -11,7 +11,6 @@
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/semaphore.h"
 #include "cuda/runtime/tensor_map.h"
-#include "ops/kernels/matmul.h"
 
 // The tile configurations of the kernel of tf32_mainloop.cuh, ranked by a model of its time, and its launch.
 namespace tern::gpu {
@@ -19,11 +18,6 @@ namespace tern::gpu {
 namespace {
 
 using tf32::tf32_gemm_kernel, tf32::Tf32Params, tf32::Operand, tf32::tile_k, tf32::tile_m;
-
-bool is_compiled() {
-  static const bool is_so = has_sm90a_body(tf32_gemm_kernel<3, true, true, 128>);
-  return is_so;
-}
 
 /// A box is 32 elements of the operand's contiguous side, and `outer` lines.
 CUtensorMap map_of(const Operand& operand, std::int64_t depth, bool is_k_major, int outer) {
@@ -110,12 +104,13 @@ double modelled_time(const TileConfig& config, std::int64_t c_tiles, std::int64_
 
 }  // namespace
 
+bool has_tf32_gemm(Device device) { return runs_wgmma_kernel(tf32_gemm_kernel<3, true, true, 128>, device); }
+
 std::vector<TileConfig> tf32_configs(const GemmProblem& p, const GemmOperands& operands, Stream stream) {
   constexpr int max_splits = 64;
   const auto fits = [](const void* data, std::int64_t leading_dimension) { return is_aligned(data, 16) && leading_dimension % 4 == 0; };
   if (p.dtype != DType::f32 || p.batch_count != 1 || p.epilogue == Epilogue::bias_gelu || std::min(p.m, p.n) < 64 || p.k < tile_k ||
-      p.m % 2 != 0 || !fits(operands.a, p.lda) || !fits(operands.b, p.ldb) || !fits(operands.c, p.ldc) ||
-      !kernels::has_tf32x3(Cuda{}, stream.device))
+      p.m % 2 != 0 || !fits(operands.a, p.lda) || !fits(operands.b, p.ldb) || !fits(operands.c, p.ldc) || !has_tf32_gemm(stream.device))
     return {};
   // Row-major, c^T (n, m) = b^T (n, k) a^T (k, m): unless swapped, the kernel's a is the problem's b.
   const bool a_k_major = p.a_transposed, b_k_major = !p.b_transposed;
@@ -191,7 +186,3 @@ void tf32_gemm(const GemmProblem& p, const GemmOperands& operands, void* out, do
 }
 
 }  // namespace tern::gpu
-
-bool tern::kernels::has_tf32x3(Cuda, Device device) {
-  return gpu::attribute(cudaDevAttrComputeCapabilityMajor, device) == 9 && gpu::is_compiled();
-}

@@ -25,8 +25,11 @@ struct TileConfig {
   int splits() const { return cluster * slices; }
 };
 
-/// All configurations of tf32_gemm for a problem, the fastest first by a model of the device. None where the device (below or above compute
-/// capability 9, which leaves the problem to cuBLASLt) or the operands do not allow any.
+/// Whether the device has tf32_gemm: compute capability 9, in a build for sm_90a.
+bool has_tf32_gemm(Device device);
+
+/// All configurations of tf32_gemm for a problem, the fastest first by a model of the device. None where the device has none (the
+/// problem is cuBLASLt's then) or the operands do not allow any.
 std::vector<TileConfig> tf32_configs(const GemmProblem& problem, const GemmOperands& operands, Stream stream);
 
 /// Queues alpha a b, added to c where the problem accumulates, into `out`, which is c or laid out as it. With operands rounded to TF32 (to

@@ -210,7 +210,7 @@ template <int products, bool a_k_major, bool b_k_major, int tile_n>
 __global__ void __launch_bounds__(threads, 1) tf32_gemm_kernel(__grid_constant__ const Tf32Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float memory[];
-  __shared__ Barriers<stages<products>> barriers;  // its presence says that this was compiled for wgmma: see has_sm90a_body
+  __shared__ Barriers<stages<products>> barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
   if (threadIdx.x == 0) {
     tma_prefetch_map(p.a_map);
     tma_prefetch_map(p.b_map);

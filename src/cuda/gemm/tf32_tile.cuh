@@ -89,7 +89,7 @@ struct WorkTile {
   static __device__ int stride(const Tf32Params& p) { return static_cast<int>(gridDim.x) / p.cluster; }
 };
 
-/// Where element (row, k) lies in a K-major tile: in TMA's and wgmma's swizzle of 128 bytes.
+/// The offset of element (row, k) in a K-major tile: in TMA's and wgmma's swizzle of 128 bytes.
 __device__ __forceinline__ int k_major_offset(int row, int k) { return row * tile_k + ((k / 4 ^ row % 8) * 4 + k % 4); }
 /// And in an MN-major one: boxes of 32 rows, each swizzled.
 __device__ __forceinline__ int mn_major_offset(int row, int k) {

@@ -1,7 +1,5 @@
 #include "cuda/runtime/tensor_map.h"
 
-#include "cuda/runtime/launch.h"
-
 namespace tern::gpu {
 
 static CUtensorMapDataType type_of(DType dtype) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cuda/runtime/launch.h"
 #include "tensor/dtype.h"
 
 namespace tern::gpu {
@@ -18,9 +19,11 @@ struct TmaMatrix {
 /// where the driver refuses.
 CUtensorMap tensor_map(const TmaMatrix& matrix, int box_inner, int box_outer);
 
-/// Whether the program holds a wgmma kernel with its body: the body is compiled for sm_90a and not for sm_90, and has static shared memory.
+/// Whether the device runs a wgmma kernel of ours: it has compute capability 9, and the program was built for sm_90a, without which the
+/// kernel has no body and no static shared memory.
 template <class... Parameters>
-bool has_sm90a_body(void (*kernel)(Parameters...)) {
+bool runs_wgmma_kernel(void (*kernel)(Parameters...), Device device) {
+  if (attribute(cudaDevAttrComputeCapabilityMajor, device) != 9) return false;
   cudaFuncAttributes attributes{};
   return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)) == cudaSuccess && attributes.sharedSizeBytes > 0;
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include "ops/kernels/deferred_sums.h"
 #include "ops/kernels/pointwise.h"
+#include "tensor/context.h"
 #include "tensor/view.h"
 
 namespace tern::kernels {
@@ -11,9 +12,9 @@ namespace tern::kernels {
 /// are contiguous (last stride 1). Any size may be 0; K = 0 gives zeros. float32 is strict float32; 16-bit floats accumulate in float32.
 void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Write write);
 void matmul(Cuda, const View& a, const View& b, const View& c, double alpha, Write write);
-/// Whether the device has MatmulPrecision::tf32x3, and not fp32 in its place.
-inline bool has_tf32x3(Cpu, Device) { return false; }
-bool has_tf32x3(Cuda, Device device);
+/// Whether the device multiplies float32 in this precision, and not in fp32 in its place.
+inline bool has_matmul_precision(Cpu, MatmulPrecision precision, Device) { return precision == MatmulPrecision::fp32; }
+bool has_matmul_precision(Cuda, MatmulPrecision precision, Device device);
 
 /// y (M, N) = x (M, K) @ weight (N, K) transposed, plus bias (N), or nothing where bias.data is null. One floating dtype; x and weight as
 /// Note [Matmul operands] asks, y contiguous, bias of any stride.
