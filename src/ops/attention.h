@@ -13,9 +13,9 @@ struct AttentionParams {
 /// them: (B, T, H, D). Vaswani et al., 2017. Throws Error for another number of dimensions, or a mask that does not fit.
 Tensor self_attention(const Tensor& qkv, const AttentionParams& params = {});
 /// The same with fused kernels. On a GPU, heads of 8, 16, .. 128 elements in a 16-bit dtype take flash attention, whose memory grows with T
-/// alone (Dao, "FlashAttention-2", 2023). Other short heads (T and D up to 64) take one kernel forward and one backward, which keep scores
-/// and probabilities of a head in shared memory and never write them; others take products and a fused softmax. A query that sees no key
-/// gives zeros.
+/// alone (Dao, "FlashAttention-2", 2023). In float32, heads of 32 or 64 elements and up to 64 tokens take single-tile attention, one kernel
+/// forward and one backward, which keep a head's scores on the chip and never write them; others take products and a fused softmax. A query
+/// that sees no key gives zeros.
 Tensor fused_self_attention(const Tensor& qkv, const AttentionParams& params = {});
 
 }  // namespace tern

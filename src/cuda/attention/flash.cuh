@@ -1,84 +1,51 @@
 #pragma once
+#include "cuda/attention/attention_args.cuh"
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/fragment.cuh"
-#include "cuda/device/philox_dropout.cuh"
-#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "ops/kernels/attention.h"
 
-// Flash attention, shared by both passes: the parameters, the copy of a tile to shared memory, padding and dropout of scores, and the
-// dispatch to kernels. Scores are taken to base 2: 2^(x log2(e)) = e^x, for which the GPU has an instruction.
+// Flash attention, shared by both passes: padding and dropout of scores, the copy of a tile to shared memory, and the dispatch to kernels.
 namespace tern::gpu::flash {
 
-struct FlashParams {
-  int length, batch, heads, head_dim;
-  float scale, scale_log2;  ///< of the scores; scale_log2 = scale log2(e)
-  const float* padding;
-  const std::int64_t* prefix;
-  bool causal;
-  DropoutMask dropout;
-  float inverse_keep;
-  bool aligned;  ///< all inputs begin at a multiple of 16 bytes
+/// The padding of a key as it is added to scores times scale_log2; -inf: the key is hidden.
+__device__ __forceinline__ float padding_log2(const AttentionArgs& args, int sequence, int key) {
+  if (key >= args.length) return -INFINITY;
+  if (!args.padding) return 0;
+  const float x = args.padding[std::int64_t(sequence) * args.length + key];
+  return x > kernels::hidden_padding ? x * log2_e : -INFINITY;
+}
 
-  FlashParams(const View& qkv, const kernels::Attention& attention)
-      : length(static_cast<int>(qkv.shape[1])),
-        batch(static_cast<int>(qkv.shape[0])),
-        heads(static_cast<int>(qkv.shape[3])),
-        head_dim(static_cast<int>(qkv.shape[4])),
-        scale(static_cast<float>(attention.scale)),
-        scale_log2(scale * log2_e),
-        padding(attention.mask.padding.as<const float>()),
-        prefix(attention.mask.prefix.as<const std::int64_t>()),
-        causal(attention.mask.causal),
-        dropout(attention.dropout, attention.draws),
-        inverse_keep(static_cast<float>(1 / (1 - attention.dropout))),
-        aligned(is_aligned(qkv.data, 16)) {}
-
-  __device__ int batch_heads() const { return batch * heads; }
-  __device__ std::int64_t row_size() const { return std::int64_t(heads) * head_dim; }  ///< elements of a token's queries, or keys
-  /// Keys at the begin of a sequence that all of its queries see.
-  __device__ int prefix_len(int sequence) const {
-    return prefix ? static_cast<int>(min(max(prefix[sequence], std::int64_t(0)), std::int64_t(length))) : 0;
+/// Which of 16 x 16 probabilities dropout keeps, those from element `first` of all on in rows `length` apart; `position` is the dropout's.
+/// A thread gets its rows whole: bit k of the lower half is column k of row `lane / 4`, the upper half is 8 rows below. Each lane draws one
+/// block of four words for either row; where rows do not begin with a block, a fifth block follows.
+static __device__ unsigned kept_16x16(const AttentionArgs& args, std::uint64_t position, std::int64_t first) {
+  const DropoutMask& dropout = args.dropout;
+  const unsigned lane = threadIdx.x % 32, group = lane / 4, member = lane % 4;
+  const std::uint64_t upper = static_cast<std::uint64_t>(first + std::int64_t(group) * args.length),
+                      lower = upper + 8 * std::uint64_t(args.length);
+  unsigned kept = dropout.kept_of_block(position + (upper >> 2) + member) << 4 * member |
+                  dropout.kept_of_block(position + (lower >> 2) + member) << (16 + 4 * member);
+  kept |= shuffle_xor(kept, 1);
+  kept |= shuffle_xor(kept, 2);
+  if (args.length % 4 != 0) {
+    const unsigned fifth = dropout.kept_of_block(position + ((member % 2 == 0 ? upper : lower) >> 2) + 4);
+    const unsigned after_upper = __shfl_sync(whole_warp, fifth, lane & ~3u), after_lower = __shfl_sync(whole_warp, fifth, lane & ~3u | 1u);
+    kept = ((kept & 0xffff | after_upper << 16) >> (upper & 3) & 0xffff) | (kept >> 16 | after_lower << 16) >> (lower & 3) << 16;
   }
-  /// The padding of a key as it is added to scores times scale_log2; -inf: the key is hidden.
-  __device__ __forceinline__ float padding_log2(int sequence, int key) const {
-    if (key >= length) return -INFINITY;
-    if (!padding) return 0;
-    const float x = padding[std::int64_t(sequence) * length + key];
-    return x > kernels::hidden_padding ? x * log2_e : -INFINITY;
-  }
-
-  /// Which of 16 x 16 probabilities dropout keeps, those from element `first` of all on in rows `length` apart; `position` is the
-  /// dropout's. A thread gets its rows whole: bit k of the lower half is column k of row `lane / 4`, the upper half is 8 rows below. Each
-  /// lane draws one block of four words for either row; where rows do not begin with a block, a fifth block follows.
-  __device__ unsigned kept_16x16(std::uint64_t position, std::int64_t first) const {
-    const unsigned lane = threadIdx.x % 32, group = lane / 4, member = lane % 4;
-    const std::uint64_t upper = static_cast<std::uint64_t>(first + std::int64_t(group) * length), lower = upper + 8 * std::uint64_t(length);
-    unsigned kept = dropout.kept_of_block(position + (upper >> 2) + member) << 4 * member |
-                    dropout.kept_of_block(position + (lower >> 2) + member) << (16 + 4 * member);
-    kept |= shuffle_xor(kept, 1);
-    kept |= shuffle_xor(kept, 2);
-    if (length % 4 != 0) {
-      const unsigned fifth = dropout.kept_of_block(position + ((member % 2 == 0 ? upper : lower) >> 2) + 4);
-      const unsigned after_upper = __shfl_sync(whole_warp, fifth, lane & ~3u),
-                     after_lower = __shfl_sync(whole_warp, fifth, lane & ~3u | 1u);
-      kept = ((kept & 0xffff | after_upper << 16) >> (upper & 3) & 0xffff) | (kept >> 16 | after_lower << 16) >> (lower & 3) << 16;
-    }
-    return kept;
-  }
-};
+  return kept;
+}
 
 /// Begins to copy `rows` rows of a head, from row `first` on, to a SharedTile; zeros where there are none. `from` is the head's first
 /// element, `stride` lies between its rows. By `threads` threads, of which this one is number `thread`.
 template <class T, int width, int rows, int threads>
-__device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64_t stride, int first, const FlashParams& params,
+__device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64_t stride, int first, const AttentionArgs& args,
                                           int thread = threadIdx.x) {
   using Tile = SharedTile<width>;
   constexpr int pieces = rows * Tile::chunks;
   // If the threads take whole rows, eight at a time, a thread's chunk and the chunk's place in a row are the same in all steps.
   constexpr bool is_regular = threads % (8 * Tile::chunks) == 0 && pieces % threads == 0;
   const auto copy = [&](unsigned target, const T* source, bool is_there) {
-    if (params.aligned) {
+    if (args.aligned) {
       cp_async<16>(target, is_there ? source : from, is_there);
     } else {
       unsigned words[4] = {};
@@ -94,7 +61,7 @@ __device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64
     const int row = thread / Tile::chunks, chunk = thread % Tile::chunks;
     const T* const source = from + (first + row) * stride + chunk * 8;
     const unsigned target = to + Tile::offset(row, chunk);
-    const int rows_left = chunk * 8 < params.head_dim ? params.length - first - row : 0;
+    const int rows_left = chunk * 8 < args.head_dim ? args.length - first - row : 0;
 #pragma unroll
     for (int i = 0; i < pieces / threads; ++i) copy(target + i * step * Tile::row_bytes, source + i * step * stride, i * step < rows_left);
   } else {
@@ -104,15 +71,15 @@ __device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64
       if (pieces % threads != 0 && piece >= pieces) break;
       const int row = piece / Tile::chunks, chunk = piece % Tile::chunks;
       copy(to + Tile::offset(row, chunk), from + (first + row) * stride + chunk * 8,
-           first + row < params.length && chunk * 8 < params.head_dim);
+           first + row < args.length && chunk * 8 < args.head_dim);
     }
   }
 }
 
 /// Calls f with the element type, and with whether there is dropout, whose registers nobody else should pay for.
 template <class F>
-void dispatch(DType dtype, const FlashParams& params, F&& f) {
-  const bool drops = params.dropout.drops;
+void dispatch(DType dtype, const AttentionArgs& args, F&& f) {
+  const bool drops = args.dropout.drops;
   if (dtype == DType::f16) drops ? f.template operator()<f16, true>() : f.template operator()<f16, false>();
   else drops ? f.template operator()<bf16, true>() : f.template operator()<bf16, false>();
 }

@@ -58,8 +58,9 @@ struct BackwardConfig {
   static constexpr int bytes(int stages) { return 2 * key_bytes + stages * stage_bytes; }
 
   // Registers come in eights; consumers take what producers leave of their share.
-  static constexpr int producer_registers = 40, share = 65536 / (threads * min_blocks) / 8 * 8;
-  static constexpr int consumer_registers = std::min((share * threads - producer_registers * producers) / consumers / 8 * 8, 240);
+  [[maybe_unused]] static constexpr int producer_registers = 40, share = 65536 / (threads * min_blocks) / 8 * 8;
+  [[maybe_unused]] static constexpr int consumer_registers =
+      std::min((share * threads - producer_registers * producers) / consumers / 8 * 8, 240);
 
   // dQ (queries, width): how the warps share it, in pieces that fit in registers.
   static constexpr int row_tiles = queries / 16, column_warps = warps / row_tiles, columns = width / column_warps;
@@ -102,22 +103,22 @@ __device__ __forceinline__ float dot_row(const T* a, const T* b, int size, int l
 template <class T>
 __global__ void __launch_bounds__(block_size)
     flash_attention_delta(const T* y, const T* dy, float* delta, int* semaphores, std::int64_t tiles, int lanes,
-                          __grid_constant__ const FlashParams params) {
+                          __grid_constant__ const AttentionArgs args) {
   const std::int64_t thread = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = thread / lanes;
   if (thread < tiles) semaphores[thread] = 0;
-  const bool is_there = row < std::int64_t(params.batch_heads()) * params.length;
-  const std::int64_t at = is_there ? row * params.head_dim : 0;
-  const float sum = dot_row(y + at, dy + at, params.head_dim, lanes, params.aligned);
-  const std::int64_t token = row / params.heads, sequence = token / params.length;
-  const int head = static_cast<int>(row % params.heads);
-  if (is_there && thread % lanes == 0) delta[(sequence * params.heads + head) * params.length + token % params.length] = sum;
+  const bool is_there = row < std::int64_t(args.batch_heads()) * args.length;
+  const std::int64_t at = is_there ? row * args.head_dim : 0;
+  const float sum = dot_row(y + at, dy + at, args.head_dim, lanes, args.aligned);
+  const std::int64_t token = row / args.heads, sequence = token / args.length;
+  const int head = static_cast<int>(row % args.heads);
+  if (is_there && thread % lanes == 0) delta[(sequence * args.heads + head) * args.length + token % args.length] = sum;
 }
 
 /// A block's part of the work, and its shared memory: what producers and consumers both know.
 template <class T, class C>
 struct Block {
   static constexpr int width = C::width;
-  const FlashParams& params;
+  const AttentionArgs& args;
   // The keys that most queries see go first.
   int key_block, batch_head, sequence, first_key, prefix_len;
   int tiles, begin;  ///< of queries; those from `begin` on see a key of the block
@@ -130,23 +131,23 @@ struct Block {
   unsigned k_tile, v_tile, stages;
   bool is_alone;  ///< has all keys and queries of its head
 
-  __device__ __forceinline__ Block(const BackwardOperands& operands, const FlashParams& params_, void* shared_)
-      : params(params_), shared(static_cast<unsigned char*>(shared_)) {
-    key_block = C::has_whole_head ? 0 : blockIdx.x / params.batch_heads(), batch_head = blockIdx.x % params.batch_heads();
-    sequence = batch_head / params.heads, first_key = key_block * C::keys, prefix_len = params.prefix_len(sequence);
-    part = params.row_size(), stride = 3 * part;
-    const int head = batch_head % params.heads;
-    const std::int64_t from = std::int64_t(sequence) * params.length * stride + head * params.head_dim,
-                       from_y = std::int64_t(sequence) * params.length * part + head * params.head_dim;
+  __device__ __forceinline__ Block(const BackwardOperands& operands, const AttentionArgs& args_, void* shared_)
+      : args(args_), shared(static_cast<unsigned char*>(shared_)) {
+    key_block = C::has_whole_head ? 0 : blockIdx.x / args.batch_heads(), batch_head = blockIdx.x % args.batch_heads();
+    sequence = batch_head / args.heads, first_key = key_block * C::keys, prefix_len = args.prefix_len(sequence);
+    part = args.row_size(), stride = 3 * part;
+    const int head = batch_head % args.heads;
+    const std::int64_t from = std::int64_t(sequence) * args.length * stride + head * args.head_dim,
+                       from_y = std::int64_t(sequence) * args.length * part + head * args.head_dim;
     q = static_cast<const T*>(operands.qkv) + from, k = q + part, v = k + part;
     y = static_cast<const T*>(operands.y) + from_y, dy = static_cast<const T*>(operands.dy) + from_y;
     dq = static_cast<T*>(operands.dqkv) + from, dk = dq + part, dv = dk + part;
-    log_sums = operands.log_sums + std::int64_t(batch_head) * params.length;
-    delta = operands.delta + std::int64_t(batch_head) * params.length;
+    log_sums = operands.log_sums + std::int64_t(batch_head) * args.length;
+    delta = operands.delta + std::int64_t(batch_head) * args.length;
     k_tile = shared_address(shared), v_tile = k_tile + C::key_bytes, stages = v_tile + C::key_bytes;
-    tiles = (params.length + C::queries - 1) / C::queries;
-    begin = params.causal && first_key >= prefix_len ? first_key / C::queries : 0;
-    is_alone = C::has_whole_head || (params.length <= C::queries && params.length <= C::keys);
+    tiles = (args.length + C::queries - 1) / C::queries;
+    begin = args.causal && first_key >= prefix_len ? first_key / C::queries : 0;
+    is_alone = C::has_whole_head || (args.length <= C::queries && args.length <= C::keys);
     semaphores = operands.semaphores + std::int64_t(batch_head) * tiles;
   }
 
@@ -160,15 +161,15 @@ struct Block {
   template <int threads>
   __device__ __forceinline__ void load_stage(int tile, int thread) const {
     const int first = tile * C::queries;
-    load_tile<T, width, C::queries, threads>(q_tile(tile), q, stride, first, params, thread);
-    load_tile<T, width, C::queries, threads>(dy_tile(tile), dy, part, first, params, thread);
+    load_tile<T, width, C::queries, threads>(q_tile(tile), q, stride, first, args, thread);
+    load_tile<T, width, C::queries, threads>(dy_tile(tile), dy, part, first, args, thread);
     // Zeros beyond the last query: there q and dy are zero, too, and so is what they give.
     for (int i = thread; i < 2 * C::queries; i += threads) {
       const int row = first + i % C::queries;
       const bool is_delta = i >= C::queries;
       if (is_delta && is_alone) break;
       const float* const source = is_delta ? delta : log_sums;
-      cp_async<4>(rows(tile) + i * 4, row < params.length ? source + row : source, row < params.length);
+      cp_async<4>(rows(tile) + i * 4, row < args.length ? source + row : source, row < args.length);
     }
     cp_async_commit();
   }
@@ -178,16 +179,16 @@ struct Block {
     constexpr int lanes = width / 8 <= 4 ? 4 : width / 8 <= 8 ? 8 : 16;
     float* const to = pointer(rows(0)) + C::queries;
     for (int row = threadIdx.x / lanes; row < C::queries; row += C::consumers / lanes) {
-      const std::int64_t at = row < params.length ? row * part : 0;
-      const float sum = dot_row(y + at, dy + at, params.head_dim, lanes, params.aligned);
-      if (threadIdx.x % lanes == 0) to[row] = row < params.length ? sum : 0;
+      const std::int64_t at = row < args.length ? row * part : 0;
+      const float sum = dot_row(y + at, dy + at, args.head_dim, lanes, args.aligned);
+      if (threadIdx.x % lanes == 0) to[row] = row < args.length ? sum : 0;
     }
   }
 
   /// All that a thread of the producer warpgroup does.
   __device__ __forceinline__ void produce() const {
     const int producer = threadIdx.x - C::consumers;
-    const bool is_first_warp = producer<32, has_turns = gridDim.x> params.batch_heads();
+    const bool is_first_warp = producer<32, has_turns = gridDim.x> args.batch_heads();
     for (int tile = tiles - 1; tile >= begin; --tile) {
       if (tile > begin) {
         load_stage<C::producers>(tile - 1, producer);
@@ -214,7 +215,7 @@ struct Consumer {
   using Keys = std::conditional_t<C::caches_fragments, RegisterOperand<16, width>, OperandA<width>>;
 
   const Block<T, C>& block;
-  const FlashParams& params;
+  const AttentionArgs& args;
   int warp, key0;
   std::uint64_t dropout_position;
   float padding[Scores::lane_rows];
@@ -223,10 +224,10 @@ struct Consumer {
   FragmentTile<16, width> dk_sums = {}, dv_sums = {};
 
   __device__ __forceinline__ explicit Consumer(const Block<T, C>& block_)
-      : block(block_), params(block_.params), warp(threadIdx.x / 32), key0(block_.first_key + warp * 16) {
-    dropout_position = drops ? params.dropout.position() : 0;
+      : block(block_), args(block_.args), warp(threadIdx.x / 32), key0(block_.first_key + warp * 16) {
+    dropout_position = drops ? args.dropout.position() : 0;
 #pragma unroll
-    for (int r = 0; r < Scores::lane_rows; ++r) padding[r] = params.padding_log2(block.sequence, key0 + Scores::row_of(r));
+    for (int r = 0; r < Scores::lane_rows; ++r) padding[r] = padding_log2(args, block.sequence, key0 + Scores::row_of(r));
   }
 
   /// The warp's rows of K or V: in registers where they have room.
@@ -242,20 +243,20 @@ struct Consumer {
 
   /// Whether any of a sub-tile's queries sees any of the warp's keys.
   __device__ __forceinline__ bool is_visible(int query0) const {
-    return key0 < params.length && query0 < params.length && !(params.causal && key0 >= block.prefix_len && key0 >= query0 + sub_queries);
+    return key0 < args.length && query0 < args.length && !(args.causal && key0 >= block.prefix_len && key0 >= query0 + sub_queries);
   }
 
   /// From S and dP of the queries from query0 on, P with dropout and dS, as operands. `rows` has the queries' log_sums, and delta after
   /// those of a tile.
   __device__ __forceinline__ void differentiate(int query0, const float* rows) {
-    const bool is_masked = params.padding || key0 + 16 > params.length || (params.causal && key0 + 15 > query0);
+    const bool is_masked = args.padding || key0 + 16 > args.length || (args.causal && key0 + 15 > query0);
     const int group = MmaLanes::group(), member = MmaLanes::member(), prefix_len = block.prefix_len;
 #pragma unroll
     for (int n = 0; n < sub_queries / 16; ++n) {
       unsigned kept[2];  // of queries 2 member and 2 member + 1: the lower half's bits are keys, and those of the upper half 8 queries on
       if constexpr (drops) {
-        const std::int64_t first = (std::int64_t(block.batch_head) * params.length + query0 + n * 16) * params.length + key0;
-        const unsigned drawn = params.kept_16x16(dropout_position, first);
+        const std::int64_t first = (std::int64_t(block.batch_head) * args.length + query0 + n * 16) * args.length + key0;
+        const unsigned drawn = kept_16x16(args, dropout_position, first);
         kept[0] = __shfl_sync(whole_warp, drawn, member * 8) >> group;
         kept[1] = __shfl_sync(whole_warp, drawn, member * 8 + 4) >> group;
       }
@@ -266,12 +267,12 @@ struct Consumer {
                      delta = *reinterpret_cast<const float2*>(rows + C::queries + first_query);
         float p[4];
 #pragma unroll
-        for (int e = 0; e < 4; ++e) p[e] = s.values[0][column][e] * params.scale_log2 - (e % 2 ? log_sum.y : log_sum.x);
+        for (int e = 0; e < 4; ++e) p[e] = s.values[0][column][e] * args.scale_log2 - (e % 2 ? log_sum.y : log_sum.x);
         if (is_masked)
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const int key = key0 + group + e / 2 * 8;
-            const bool is_seen = !params.causal || key < prefix_len || key <= query0 + first_query + e % 2;
+            const bool is_seen = !args.causal || key < prefix_len || key <= query0 + first_query + e % 2;
             const float padded = p[e] + padding[e / 2];
             p[e] = is_seen ? padded : -INFINITY;
           }
@@ -282,7 +283,7 @@ struct Consumer {
           if constexpr (drops) {
             const bool is_kept = kept[e % 2] >> (e / 2 * 8 + j * 16) & 1;
             weight = is_kept ? p[e] : 0;
-            gradient = is_kept ? gradient * params.inverse_keep : 0;
+            gradient = is_kept ? gradient * args.inverse_keep : 0;
           }
           s.values[0][column][e] = weight;
           dp.values[0][column][e] = p[e] * (gradient - (e % 2 ? delta.y : delta.x));
@@ -296,11 +297,11 @@ struct Consumer {
   /// dQ of a tile: this block's product, added to what the blocks before have summed up.
   __device__ __forceinline__ void add_dq(int tile, float4* sums) const {
     const int first_query = tile * C::queries, key_block = block.key_block;
-    const int last_query_end = min(first_query + C::queries, params.length);
-    const int last_block = (params.causal ? max(last_query_end, block.prefix_len) - 1 : params.length - 1) / C::keys;
+    const int last_query_end = min(first_query + C::queries, args.length);
+    const int last_block = (args.causal ? max(last_query_end, block.prefix_len) - 1 : args.length - 1) / C::keys;
     const int row = warp % C::row_tiles * 16, column = warp / C::row_tiles * C::columns;
     // Keys that this warp's queries see.
-    const int seen = params.causal ? max(min(first_query + row + 16, params.length), block.prefix_len) : params.length;
+    const int seen = args.causal ? max(min(first_query + row + 16, args.length), block.prefix_len) : args.length;
     const int depth_tiles = max(min(C::warps, (seen - block.first_key + 15) / 16), 0);
     sums += (std::int64_t(block.batch_head) * block.tiles + tile) * (C::queries * width / 4) + threadIdx.x;
 #pragma unroll
@@ -328,8 +329,8 @@ struct Consumer {
           }
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-          if (const int query = first_query + row + dq.row_of(r); query < params.length)
-            dq.template store_row<T>(r, params.scale, block.dq + query * block.stride, first_column, params.head_dim);
+          if (const int query = first_query + row + dq.row_of(r); query < args.length)
+            dq.template store_row<T>(r, args.scale, block.dq + query * block.stride, first_column, args.head_dim);
       }
     }
   }
@@ -337,19 +338,19 @@ struct Consumer {
   __device__ __forceinline__ void write_dk_dv() const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-      if (const int key = key0 + Scores::row_of(r); key < params.length) {
-        dk_sums.template store_row<T>(r, params.scale, block.dk + key * block.stride, 0, params.head_dim);
-        dv_sums.template store_row<T>(r, params.inverse_keep, block.dv + key * block.stride, 0, params.head_dim);
+      if (const int key = key0 + Scores::row_of(r); key < args.length) {
+        dk_sums.template store_row<T>(r, args.scale, block.dk + key * block.stride, 0, args.head_dim);
+        dv_sums.template store_row<T>(r, args.inverse_keep, block.dv + key * block.stride, 0, args.head_dim);
       }
   }
 };
 
 template <class T, bool drops, class C>
 __global__ void __launch_bounds__(C::threads, C::min_blocks)
-    flash_attention_backward(__grid_constant__ const BackwardOperands operands, __grid_constant__ const FlashParams params) {
+    flash_attention_backward(__grid_constant__ const BackwardOperands operands, __grid_constant__ const AttentionArgs args) {
   extern __shared__ uint4 shared[];
   constexpr int width = C::width;
-  const Block<T, C> block(operands, params, shared);
+  const Block<T, C> block(operands, args, shared);
   if constexpr (C::producers > 0) {
     if (threadIdx.x >= C::consumers) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -363,8 +364,8 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks)
   }
 
   const int last_tile = block.tiles - 1;
-  load_tile<T, width, C::keys, C::consumers>(block.k_tile, block.k, block.stride, block.first_key, params);
-  load_tile<T, width, C::keys, C::consumers>(block.v_tile, block.v, block.stride, block.first_key, params);
+  load_tile<T, width, C::keys, C::consumers>(block.k_tile, block.k, block.stride, block.first_key, args);
+  load_tile<T, width, C::keys, C::consumers>(block.v_tile, block.v, block.stride, block.first_key, args);
   block.template load_stage<C::consumers>(last_tile, threadIdx.x);
   if (block.is_alone) block.compute_delta();
   Consumer<T, drops, C> warp(block);
@@ -405,24 +406,24 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks)
 }
 
 template <class T, bool drops, class C>
-void launch_backward(const View& qkv, const View& y, const View& log_sums, const View& dy, const View& dqkv, const FlashParams& params) {
-  const std::int64_t heads = std::int64_t(params.batch) * params.heads, tiles = (params.length + C::queries - 1) / C::queries,
-                     blocks = (params.length + C::keys - 1) / C::keys;
+void launch_backward(const View& qkv, const View& y, const View& log_sums, const View& dy, const View& dqkv, const AttentionArgs& args) {
+  const std::int64_t heads = std::int64_t(args.batch) * args.heads, tiles = (args.length + C::queries - 1) / C::queries,
+                     blocks = (args.length + C::keys - 1) / C::keys;
   const bool is_alone = tiles == 1 && blocks == 1;
   const auto bytes_if = [](bool is_needed, std::int64_t count) { return is_needed ? static_cast<std::size_t>(count) * 4 : 0; };
-  const Workspace delta(bytes_if(!is_alone, heads * params.length), qkv.stream);
+  const Workspace delta(bytes_if(!is_alone, heads * args.length), qkv.stream);
   const Workspace semaphores(bytes_if(blocks > 1, heads * tiles), qkv.stream);
   const Workspace sums(bytes_if(blocks > 1, heads * tiles * C::queries * C::width), qkv.stream);
   if (!is_alone) {
     int lanes = 1;
-    while (lanes * 8 < params.head_dim) lanes *= 2;
-    launch(flash_attention_delta<T>, blocks_for(heads * params.length * lanes), block_size, 0, qkv.stream, y.as<const T>(),
-           dy.as<const T>(), delta.as<float>(), semaphores.as<int>(), blocks > 1 ? heads * tiles : 0, lanes, params);
+    while (lanes * 8 < args.head_dim) lanes *= 2;
+    launch(flash_attention_delta<T>, blocks_for(heads * args.length * lanes), block_size, 0, qkv.stream, y.as<const T>(), dy.as<const T>(),
+           delta.as<float>(), semaphores.as<int>(), blocks > 1 ? heads * tiles : 0, lanes, args);
   }
   const BackwardOperands operands{
       qkv.data, y.data, dy.data, log_sums.as<const float>(), delta.as<const float>(), dqkv.data, sums.as<float>(), semaphores.as<int>()};
   launch(flash_attention_backward<T, drops, C>, blocks_for(blocks * heads, 1), C::threads, C::bytes(tiles > 1 ? 2 : 1), qkv.stream,
-         operands, params);
+         operands, args);
 }
 
 }  // namespace
@@ -430,15 +431,14 @@ void launch_backward(const View& qkv, const View& y, const View& log_sums, const
 void flash_attention_grad(Cuda, const View& qkv, const View& y, const View& log_sums, const View& g, const Attention& attention,
                           const View& dqkv) {
   if (y.numel() == 0) return;
-  FlashParams params(qkv, attention);
-  params.aligned = params.aligned && is_aligned(y.data, 16) && is_aligned(g.data, 16);
-  dispatch(qkv.dtype, params, [&]<class T, bool drops>() {
-    dispatch_width(params.head_dim, [&]<int width>() {
+  AttentionArgs args(qkv, attention);
+  args.aligned = args.aligned && is_aligned(y.data, 16) && is_aligned(g.data, 16);
+  dispatch(qkv.dtype, args, [&]<class T, bool drops>() {
+    dispatch_width(args.head_dim, [&]<int width>() {
       if constexpr (width <= 32) {
-        if (params.length <= 64)
-          return launch_backward<T, drops, BackwardConfig<width, 4, 64, 16, 0, 4>>(qkv, y, log_sums, g, dqkv, params);
+        if (args.length <= 64) return launch_backward<T, drops, BackwardConfig<width, 4, 64, 16, 0, 4>>(qkv, y, log_sums, g, dqkv, args);
       }
-      launch_backward<T, drops, BackwardConfig<width, 8, width <= 64 ? 128 : 64, 32, 128, 1>>(qkv, y, log_sums, g, dqkv, params);
+      launch_backward<T, drops, BackwardConfig<width, 8, width <= 64 ? 128 : 64, 32, 128, 1>>(qkv, y, log_sums, g, dqkv, args);
     });
   });
 }

@@ -35,16 +35,16 @@ struct ForwardConfig {
 
 /// Hides what the rows do not see, adds the padding, and multiplies by scale_log2 if there is one.
 template <class Scores>
-__device__ __forceinline__ void mask(Scores& scores, const FlashParams& params, int sequence, int row0, int key0, int prefix_len) {
+__device__ __forceinline__ void mask(Scores& scores, const AttentionArgs& args, int sequence, int row0, int key0, int prefix_len) {
 #pragma unroll
   for (int c = 0; c < Scores::lane_columns; ++c) {
     const int key = key0 + Scores::column_of(c);
-    const float padding = params.padding_log2(sequence, key);
-    const int first_row = params.causal && key >= prefix_len ? key : 0;  // that sees the key
+    const float padding = padding_log2(args, sequence, key);
+    const int first_row = args.causal && key >= prefix_len ? key : 0;  // that sees the key
 #pragma unroll
     for (int r = 0; r < Scores::lane_rows; ++r) {
       float& score = scores.at(r, c);
-      if (params.padding) score = score * params.scale_log2 + padding;
+      if (args.padding) score = score * args.scale_log2 + padding;
       if (row0 + Scores::row_of(r) < first_row || padding == -INFINITY) score = -INFINITY;
     }
   }
@@ -52,13 +52,13 @@ __device__ __forceinline__ void mask(Scores& scores, const FlashParams& params, 
 
 /// Drops some scores; `first` is the number of the first row's and key's element among all.
 template <class Scores>
-__device__ __forceinline__ void drop(Scores& scores, const FlashParams& params, std::uint64_t position, std::int64_t first, int keys_left) {
+__device__ __forceinline__ void drop(Scores& scores, const AttentionArgs& args, std::uint64_t position, std::int64_t first, int keys_left) {
 #pragma unroll
   for (int n = 0; n < Scores::columns / 16; ++n) {
     if (n * 16 >= keys_left) break;
 #pragma unroll
     for (int m = 0; m < Scores::row_tiles; ++m) {
-      const unsigned kept = params.kept_16x16(position, first + std::int64_t(m) * 16 * params.length + n * 16) >> 2 * MmaLanes::member();
+      const unsigned kept = kept_16x16(args, position, first + std::int64_t(m) * 16 * args.length + n * 16) >> 2 * MmaLanes::member();
 #pragma unroll
       for (int k = 0; k < 8; ++k)
         if (!(kept >> (k % 2 + k / 4 * 8 + k / 2 % 2 * 16) & 1)) scores.values[m][n * 2 + k / 4][k % 4] = 0;
@@ -68,34 +68,34 @@ __device__ __forceinline__ void drop(Scores& scores, const FlashParams& params, 
 
 template <class T, bool drops, class C>
 __global__ void __launch_bounds__(C::threads, C::min_blocks)
-    flash_attention_forward(const T* qkv, T* y, float* log_sums, __grid_constant__ const FlashParams params) {
+    flash_attention_forward(const T* qkv, T* y, float* log_sums, __grid_constant__ const AttentionArgs args) {
   extern __shared__ uint4 shared[];
   using Scores = typename C::Scores;
   constexpr int width = C::width, lane_rows = Scores::lane_rows;
   const int warp = threadIdx.x / 32;
   // The rows that see most keys go first.
-  const int unit = blockIdx.x / params.batch_heads(), row_blocks = gridDim.x / params.batch_heads();
-  const int batch_head = blockIdx.x % params.batch_heads(), sequence = batch_head / params.heads, head = batch_head % params.heads;
-  const int first = (params.causal ? row_blocks - 1 - unit : unit) * C::rows, row0 = first + warp * C::warp_rows;
-  const int prefix_len = params.prefix_len(sequence);
-  const std::int64_t part = params.row_size(), stride = 3 * part;
-  const T* const q = qkv + std::int64_t(sequence) * params.length * stride + head * params.head_dim;
+  const int unit = blockIdx.x / args.batch_heads(), row_blocks = gridDim.x / args.batch_heads();
+  const int batch_head = blockIdx.x % args.batch_heads(), sequence = batch_head / args.heads, head = batch_head % args.heads;
+  const int first = (args.causal ? row_blocks - 1 - unit : unit) * C::rows, row0 = first + warp * C::warp_rows;
+  const int prefix_len = args.prefix_len(sequence);
+  const std::int64_t part = args.row_size(), stride = 3 * part;
+  const T* const q = qkv + std::int64_t(sequence) * args.length * stride + head * args.head_dim;
   const T *const k = q + part, *const v = k + part;
 
   const unsigned q_tile = shared_address(shared), stages = q_tile + C::query_bytes;
-  const int end = params.causal ? min(params.length, max(first + C::rows, prefix_len)) : params.length;
+  const int end = args.causal ? min(args.length, max(first + C::rows, prefix_len)) : args.length;
   const int tiles = (end + C::keys - 1) / C::keys;
-  load_tile<T, width, C::rows, C::threads>(q_tile, q, stride, first, params);
+  load_tile<T, width, C::rows, C::threads>(q_tile, q, stride, first, args);
   const auto load_stage = [&](int tile) {
     const unsigned to = stages + tile % 2 * C::stage_bytes;
-    load_tile<T, width, C::keys, C::threads>(to, k, stride, tile * C::keys, params);
-    load_tile<T, width, C::keys, C::threads>(to + C::tile_bytes, v, stride, tile * C::keys, params);
+    load_tile<T, width, C::keys, C::threads>(to, k, stride, tile * C::keys, args);
+    load_tile<T, width, C::keys, C::threads>(to + C::tile_bytes, v, stride, tile * C::keys, args);
   };
   load_stage(0);
   cp_async_commit();
 
-  const std::uint64_t position = drops ? params.dropout.position() : 0;
-  const float factor = params.padding ? 1 : params.scale_log2;  // mask() scales where there is padding
+  const std::uint64_t position = drops ? args.dropout.position() : 0;
+  const float factor = args.padding ? 1 : args.scale_log2;  // mask() scales where there is padding
   RegisterOperand<C::warp_rows, width> queries;
   FragmentTile<C::warp_rows, width> sums = {};  // of y, before the division
   float row_max[lane_rows], row_sum[lane_rows] = {};
@@ -110,13 +110,13 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks)
     cp_async_commit();
 
     const int key0 = tile * C::keys;
-    if (row0 >= params.length || (params.causal && key0 >= prefix_len && key0 >= row0 + C::warp_rows)) continue;  // this warp sees no key
+    if (row0 >= args.length || (args.causal && key0 >= prefix_len && key0 >= row0 + C::warp_rows)) continue;  // this warp sees no key
     const unsigned k_tile = stages + tile % 2 * C::stage_bytes, v_tile = k_tile + C::tile_bytes;
 
     Scores scores = {};
     mma<T, width>(Product(scores, queries, OperandBt<width>(k_tile)));
-    if (params.padding || key0 + C::keys > params.length || (params.causal && key0 + C::keys > row0 + 1))
-      mask(scores, params, sequence, row0, key0, prefix_len);
+    if (args.padding || key0 + C::keys > args.length || (args.causal && key0 + C::keys > row0 + 1))
+      mask(scores, args, sequence, row0, key0, prefix_len);
 #pragma unroll
     for (int r = 0; r < lane_rows; ++r) {
       const float before = row_max[r];
@@ -126,8 +126,7 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks)
       row_sum[r] = row_sum[r] * rescale + scores.partial_row_sum(r);
       if (__any_sync(whole_warp, rescale != 1)) sums.scale_row(r, rescale);  // after some tiles the maximum is rarely a new one
     }
-    if constexpr (drops)
-      drop(scores, params, position, (std::int64_t(batch_head) * params.length + row0) * params.length + key0, end - key0);
+    if constexpr (drops) drop(scores, args, position, (std::int64_t(batch_head) * args.length + row0) * args.length + key0, end - key0);
     mma<T, C::keys>(Product(sums, scores, OperandB<width>(v_tile)));
   }
 
@@ -135,26 +134,26 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks)
   for (int r = 0; r < lane_rows; ++r) {
     const float total = Scores::combine_sum(row_sum[r]);
     const int row = row0 + Scores::row_of(r);
-    if (row >= params.length) continue;
-    const float weight = total > 0 ? params.inverse_keep / total : 0;
+    if (row >= args.length) continue;
+    const float weight = total > 0 ? args.inverse_keep / total : 0;
     if (MmaLanes::member() == 0)
-      log_sums[std::int64_t(batch_head) * params.length + row] = total > 0 ? row_max[r] * factor + log2f(total) : INFINITY;
-    T* const to = y + (std::int64_t(sequence) * params.length + row) * part + head * params.head_dim;
-    sums.template store_row<T>(r, weight, to, 0, params.head_dim);
+      log_sums[std::int64_t(batch_head) * args.length + row] = total > 0 ? row_max[r] * factor + log2f(total) : INFINITY;
+    T* const to = y + (std::int64_t(sequence) * args.length + row) * part + head * args.head_dim;
+    sums.template store_row<T>(r, weight, to, 0, args.head_dim);
   }
 }
 
 template <class T, bool drops, class C>
-void launch_forward(const View& qkv, const FlashParams& params, const View& y, const View& log_sums) {
-  const std::int64_t row_blocks = (params.length + C::rows - 1) / C::rows;
-  const int stages = params.length > C::keys ? 2 : 1;
-  launch(flash_attention_forward<T, drops, C>, blocks_for(row_blocks * params.batch * params.heads, 1), C::threads,
-         C::query_bytes + stages * C::stage_bytes, qkv.stream, qkv.as<const T>(), y.as<T>(), log_sums.as<float>(), params);
+void launch_forward(const View& qkv, const AttentionArgs& args, const View& y, const View& log_sums) {
+  const std::int64_t row_blocks = (args.length + C::rows - 1) / C::rows;
+  const int stages = args.length > C::keys ? 2 : 1;
+  launch(flash_attention_forward<T, drops, C>, blocks_for(row_blocks * args.batch * args.heads, 1), C::threads,
+         C::query_bytes + stages * C::stage_bytes, qkv.stream, qkv.as<const T>(), y.as<T>(), log_sums.as<float>(), args);
 }
 
 /// Blocks of 128 queries from which on a warp takes 32 rows: it then loads keys half as often, but there must be enough blocks to keep the
-/// device busy. Fitted on one H200, three for each of its 132 multiprocessors, by the rows of bench/ops.md, "Attention on one H200": of
-/// (4, 12, 512, 64), which has 192, and (4, 12, 1024, 64), with 384, up to (1, 16, 4096, 64), with 512. Other devices take the same.
+/// device busy. Fitted on one H200, about three for each of its 132 multiprocessors. Of the rows of bench/ops.md, "Attention on one H200",
+/// (4, 12, 1024, 64) has 384 and stays below, (1, 16, 4096, 64) has 512. Other devices take the same number.
 constexpr std::int64_t wide_warp_blocks = 400;
 
 }  // namespace
@@ -167,17 +166,17 @@ bool has_flash_attention(Cuda, Device device, DType dtype, std::int64_t head_dim
 
 void flash_attention(Cuda, const View& qkv, const Attention& attention, const View& y, const View& log_sums) {
   if (y.numel() == 0) return;
-  const FlashParams params(qkv, attention);
-  dispatch(y.dtype, params, [&]<class T, bool drops>() {
-    dispatch_width(params.head_dim, [&]<int width>() {
+  const AttentionArgs args(qkv, attention);
+  dispatch(y.dtype, args, [&]<class T, bool drops>() {
+    dispatch_width(args.head_dim, [&]<int width>() {
       if constexpr (width <= 32) {
-        if (params.length <= 48) return launch_forward<T, drops, ForwardConfig<width, 3, 16, 48, 1>>(qkv, params, y, log_sums);
+        if (args.length <= 48) return launch_forward<T, drops, ForwardConfig<width, 3, 16, 48, 1>>(qkv, args, y, log_sums);
       }
       if constexpr (width <= 64) {
-        if ((params.length + 127) / 128 * std::int64_t(params.batch) * params.heads >= wide_warp_blocks)
-          return launch_forward<T, drops, ForwardConfig<width, 4, 32, 64, 2>>(qkv, params, y, log_sums);
+        if ((args.length + 127) / 128 * std::int64_t(args.batch) * args.heads >= wide_warp_blocks)
+          return launch_forward<T, drops, ForwardConfig<width, 4, 32, 64, 2>>(qkv, args, y, log_sums);
       }
-      launch_forward<T, drops, ForwardConfig<width, 4, 16, 64, 1>>(qkv, params, y, log_sums);
+      launch_forward<T, drops, ForwardConfig<width, 4, 16, 64, 1>>(qkv, args, y, log_sums);
     });
   });
 }

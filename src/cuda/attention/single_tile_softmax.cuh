@@ -1,50 +1,43 @@
 #pragma once
+#include "cuda/attention/attention_args.cuh"
 #include "cuda/attention/single_tile_matmul.cuh"
-#include "cuda/device/philox_dropout.cuh"
 
 // Softmax of single-tile attention: mask, softmax, dropout and their gradient, of scores that a warp has in registers.
 namespace tern::gpu::single_tile {
 
-struct SingleTileParams {
-  int length, heads, padded;  ///< padded: the length filled up to whole tiles
-  int score_pitch;            ///< between rows of scores in shared memory
-  float scale;                ///< of the scores, positive
-  const float* padding;
-  const std::int64_t* prefix;
-  bool causal;
-  DropoutMask dropout;
-  float keep, inverse_keep;  ///< the probability to stay, and what is multiplied then
-  bool aligned;              ///< what is read begins at a multiple of 16 bytes
+struct SingleTileArgs : AttentionArgs {
+  int padded;       ///< the length filled up to whole tiles
+  int score_pitch;  ///< between rows of scores in shared memory
+  float keep;       ///< the probability that an element stays
 };
 
 /// A warp's scores: 16 rows from `first`, of which it computes the `limit` tiles of keys that some row may see.
 template <class Lanes, int tiles>
 struct SoftmaxTile {
   using Tile = Scores<Lanes, tiles>;
-  int first, limit;
-  std::int64_t prefix_len;  ///< keys that every row sees
-  unsigned kept = ~0u;      ///< four bits for each tile, as its elements lie in the lane
+  int first, limit, prefix_len;  ///< prefix_len: keys that every row sees
+  unsigned kept = ~0u;           ///< four bits for each tile, as its elements lie in the lane
   Tile scores;
 
-  __device__ SoftmaxTile(const SingleTileParams& params, int batch, int warp) : first(warp * warp_rows), limit(params.padded / tile_keys) {
-    prefix_len = !params.causal ? params.length : params.prefix ? params.prefix[batch] : 0;
-    const int visible = max(warp + 1, static_cast<int>((min(prefix_len, std::int64_t(params.length)) + warp_rows - 1) / warp_rows));
+  __device__ SoftmaxTile(const SingleTileArgs& args, int batch, int warp) : first(warp * warp_rows), limit(args.padded / tile_keys) {
+    prefix_len = args.causal ? args.prefix_len(batch) : args.length;
+    const int visible = max(warp + 1, (prefix_len + warp_rows - 1) / warp_rows);
     limit = min(limit, visible * (warp_rows / tile_keys));
   }
 
   /// Draws dropout's mask of head `index`; needs no scores. Of the pairs of columns that two neighbours have in the same two rows, each
   /// draws those of one row, four in a block of draws. They may begin within one.
-  __device__ void draw(const SingleTileParams& params, std::int64_t index) {
-    if (!params.dropout.drops) return;
+  __device__ void draw(const SingleTileArgs& args, std::int64_t index) {
+    if (!args.dropout.drops) return;
     const bool is_odd = Lanes::member() % 2;
-    const std::int64_t begin = (index * params.length + first + Lanes::group() + 8 * is_odd) * params.length + Lanes::member() / 2 * 4;
-    const std::uint64_t block = params.dropout.position() + static_cast<std::uint64_t>(begin >> 2);
+    const std::int64_t begin = (index * args.length + first + Lanes::group() + 8 * is_odd) * args.length + Lanes::member() / 2 * 4;
+    const std::uint64_t block = args.dropout.position() + static_cast<std::uint64_t>(begin >> 2);
     const int skip = static_cast<int>(begin & 3);
     unsigned own = 0;
 #pragma unroll 1
     for (int i = 0; i < limit; ++i) {
-      unsigned bits = params.dropout.kept_of_block(block + i * (tile_keys / 4));
-      if (skip != 0) bits = (bits | params.dropout.kept_of_block(block + i * (tile_keys / 4) + 1) << 4) >> skip & 15;
+      unsigned bits = args.dropout.kept_of_block(block + i * (tile_keys / 4));
+      if (skip != 0) bits = (bits | args.dropout.kept_of_block(block + i * (tile_keys / 4) + 1) << 4) >> skip & 15;
       own |= bits << 4 * i;
     }
     const unsigned other = shuffle_xor(own, Lanes::low_step);
@@ -54,12 +47,12 @@ struct SoftmaxTile {
 
   /// The softmax of the rows, over the probability that an element is kept, in their place. `bias` is in shared memory, what is added to
   /// each key's scores before they are scaled, or null.
-  __device__ void softmax(const SingleTileParams& params, const float* bias) {
+  __device__ void softmax(const SingleTileArgs& args, const float* bias) {
     int ends[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = first + Tile::row_of(r);
-      ends[r] = row < params.length ? static_cast<int>(min(std::int64_t(params.length), max(std::int64_t(row + 1), prefix_len))) : 0;
+      ends[r] = row < args.length ? max(row + 1, prefix_len) : 0;
     }
     float row_max[2] = {-INFINITY, -INFINITY}, row_sum[2] = {0, 0}, factors[2];
     scores.for_each_tile(limit, [&](float (&x)[4], int, int n) {
@@ -75,20 +68,19 @@ struct SoftmaxTile {
         row_max[e / 2] = fmaxf(row_max[e / 2], x[e]);
       }
     });
-    const float scale_log2 = params.scale * log2_e;
 #pragma unroll
     for (float& x : row_max) {
       x = Tile::combine_max(x);
-      x = x == -INFINITY ? 0 : x * scale_log2;  // -INFINITY: the row sees nothing
+      x = x == -INFINITY ? 0 : x * args.scale_log2;  // -INFINITY: the row sees nothing
     }
     scores.for_each(limit, [&](float& x, int r, int) {
-      x = exp2_approx(x * scale_log2 - row_max[r]);
+      x = exp2_approx(x * args.scale_log2 - row_max[r]);
       row_sum[r] += x;
     });
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       row_sum[r] = Tile::combine_sum(row_sum[r]);
-      factors[r] = row_sum[r] > 0 ? params.inverse_keep / row_sum[r] : 0;
+      factors[r] = row_sum[r] > 0 ? args.inverse_keep / row_sum[r] : 0;
     }
     scores.for_each(limit, [&](float& x, int r, int) { x *= factors[r]; });
   }
@@ -100,15 +92,15 @@ struct SoftmaxTile {
 
   /// From the gradients of the kept probabilities those of the scores before they are scaled, in their place; and drop().
   /// With kept, m in {0, 1}, and keep, and p the softmax: p (m g / keep - sum(p m g / keep)) = v (m g - keep sum(v m g)) for v = p / keep.
-  __device__ void differentiate(const SingleTileParams& params, Tile& gradients) {
+  __device__ void differentiate(const SingleTileArgs& args, Tile& gradients) {
     float weighted[2] = {0, 0};
     gradients.for_each(limit, [&](float& g, int r, int c) {
       g = dropped(g, r, c);
       weighted[r] += g * scores.at(r, c);
     });
 #pragma unroll
-    for (float& x : weighted) x = Tile::combine_sum(x) * (params.keep * params.scale);
-    gradients.for_each(limit, [&](float& g, int r, int c) { g = rounded(scores.at(r, c) * (g * params.scale - weighted[r])); });
+    for (float& x : weighted) x = Tile::combine_sum(x) * (args.keep * args.scale);
+    gradients.for_each(limit, [&](float& g, int r, int c) { g = rounded(scores.at(r, c) * (g * args.scale - weighted[r])); });
     drop();
   }
 
