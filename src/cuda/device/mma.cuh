@@ -15,7 +15,7 @@
 //     row group + 8 (8)    the same lanes                                      elements c[2], c[3]
 //
 // A left operand of 16 bits, a (16, 16), is two such accumulators side by side, with a pair of elements in a register: the result of one
-// product, rounded, is the left operand of the next as it stands. b (16, 8), turned over, is one half of that.
+// product, rounded, is the left operand of the next as it stands. b (16, 8), transposed, is one half of that.
 namespace tern::gpu {
 
 /// Four matrices of 8 rows of 16 bytes, whose row l % 8 of matrix l / 8 lane l gives the shared-memory address of. Of each, a lane gets the
