@@ -1,4 +1,5 @@
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -26,8 +27,7 @@ Tensor extremes(DType dtype, const Shape& shape) {
 }
 
 /// The elements that f makes on the device, with the same draws on all of them.
-template <class F>
-std::vector<double> elements_of(F f, Device device) {
+std::vector<double> elements_of(const std::function<Tensor(Device)>& f, Device device) {
   manual_seed(5);
   const Tensor result = cast(to(f(device), cpu), DType::f64);
   return result.to_vector<double>();

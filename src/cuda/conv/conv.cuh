@@ -74,13 +74,26 @@ template <class T>
 inline constexpr int per_word = 4 / sizeof(T);
 template <class T>
 __device__ __forceinline__ void widen_word(unsigned word, float (&x)[per_word<T>]) {
-  if constexpr (is_half<T>) unpack_pair<T>(word, x[0], x[1]);
-  else x[0] = __uint_as_float(word);
+  if constexpr (std::is_same_v<T, float>) {
+    x[0] = __uint_as_float(word);
+  } else if constexpr (std::is_same_v<T, f16>) {
+    const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&word));  // unpack_pair made kernels of the gradient spill
+    x[0] = pair.x, x[1] = pair.y;
+  } else {
+    x[0] = __uint_as_float(word << 16), x[1] = __uint_as_float(word & 0xffff0000u);
+  }
 }
 template <class T>
 __device__ __forceinline__ unsigned round_word(const float (&x)[per_word<T>]) {
-  if constexpr (is_half<T>) return pack_pair<T>(x[0], x[1]);
-  else return __float_as_uint(x[0]);
+  if constexpr (std::is_same_v<T, float>) {
+    return __float_as_uint(x[0]);
+  } else if constexpr (std::is_same_v<T, f16>) {
+    const __half2 pair = __floats2half2_rn(x[0], x[1]);
+    return *reinterpret_cast<const unsigned*>(&pair);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(x[0], x[1]);
+    return *reinterpret_cast<const unsigned*>(&pair);
+  }
 }
 
 /// Of a thread's vector of channels. Four words, 16 bytes, take twice the registers and leave half as many warps: on an H200 at best the

@@ -8,7 +8,7 @@ struct CUtensorMap_st;  // of <cuda.h>, a host header: a kernel takes it as a __
 //
 //   cp.async   16, 8 or 4 bytes a thread, from global to shared memory; waited for by count of committed groups      (sm_80)
 //   TMA        a box of a tensor, asked for by one thread, whose bytes an mbarrier counts                            (sm_90)
-//   mbarrier   a barrier in shared memory that opens after so many arrivals and so many bytes, phase after phase     (sm_80, bytes sm_90)
+//   mbarrier   a barrier in shared memory that opens when so many threads and bytes have arrived, phase after phase (sm_80, bytes sm_90)
 //   pipeline   a ring of stages, each with a full and an empty mbarrier; PipelineState says which stage is next
 namespace tern::gpu {
 
@@ -43,7 +43,7 @@ __device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wai
 
 // mbarrier
 
-/// A barrier in shared memory whose phase is over after `count` arrivals and all bytes that were expected; then the next one begins.
+/// A barrier in shared memory whose phase is over when `count` threads and all expected bytes have arrived; then the next one begins.
 /// Phases are told apart by their parity, 0 for the first.
 struct MBarrier {
   std::uint64_t state;

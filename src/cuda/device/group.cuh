@@ -55,16 +55,15 @@ __device__ typename Op::Accumulator block_reduce(typename Op::Accumulator value)
   return value;
 }
 
-/// For a block whose threads are rows of `across`, a power of two of rows: the combination of the values of each column of threads, valid
-/// in the first row.
+/// For a block whose threads are `rows` rows, a power of two, of `across`: the combination of the values of each column of threads, valid
+/// in row 0. `row` is this thread's.
 template <class Op, int width, int threads>
 __device__ __forceinline__ void column_reduce(typename Op::Accumulator (&values)[width], typename Op::Accumulator (&shared)[width][threads],
-                                              unsigned across) {
-  const unsigned row = threadIdx.x / across;
+                                              unsigned across, unsigned row, unsigned rows) {
 #pragma unroll
   for (int k = 0; k < width; ++k) shared[k][threadIdx.x] = values[k];
   __syncthreads();
-  for (unsigned step = threads / across / 2; step > 0; step /= 2) {
+  for (unsigned step = rows / 2; step > 0; step /= 2) {
     if (row < step) {
 #pragma unroll
       for (int k = 0; k < width; ++k) {

@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(block_size) add_runs(__grid_constant__ const S
     for (std::uint32_t p = piece + y; p < last; p += down) sum[0] += partials.tail(a, p, c);
     if ((last - piece) % down == y) sum[0] += partials.head(a, last, c);
   }
-  column_reduce<PlusOp<C>>(sum, shared, across);
+  column_reduce<PlusOp<C>>(sum, shared, across, y, down);
   if (y > 0 || c >= o.columns) return;
   const std::int64_t at = offset_of(o, a, key, c);
   write<T>(o.y, o.dtype, at, read<T>(o.y, o.dtype, at) + sum[0]);

@@ -54,18 +54,6 @@ __global__ void __launch_bounds__(block_size) add_parts(__grid_constant__ const 
   write<AnyFloat>(sum.to, sum.dtype, at, sum.adds ? read<AnyFloat>(sum.to, sum.dtype, at) + total : total);
 }
 
-/// The kernel may start while the one before it ends, and waits for that end itself.
-void launch_overlapping(dim3 blocks, Stream stream, const Sums& sums) {
-  if (attribute(cudaDevAttrComputeCapabilityMajor, stream.device) < 9) return launch(add_parts, blocks, block_size, 0, stream, sums);
-  use(stream);
-  void* pointers[] = {const_cast<Sums*>(&sums)};
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  const cudaLaunchConfig_t config{blocks, block_size, 0, handle(stream), &attribute, 1};
-  check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(add_parts), pointers), "launch");
-}
-
 }  // namespace
 
 void add_partial_sums(Cuda, std::span<PartialSum> sums, Stream stream) {
@@ -78,7 +66,8 @@ void add_partial_sums(Cuda, std::span<PartialSum> sums, Stream stream) {
       some.all[last - first] = sums[last];
       ++last;
     }
-    launch_overlapping(dim3(blocks_for(sums[first].columns, across), static_cast<unsigned>(last - first)), stream, some);
+    const dim3 blocks(blocks_for(sums[first].columns, across), static_cast<unsigned>(last - first));
+    launch(add_parts, {.grid = blocks, .block = block_size, .stream = stream, .overlaps_previous = true}, some);
   }
 }
 

@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(block_size) reduce_columns(__grid_constant__ c
     }
   }
 
-  column_reduce<Op>(sums, shared, shape.across);
+  column_reduce<Op>(sums, shared, shape.across, y, down);
   if (y != 0) return;
 #pragma unroll
   for (int k = 0; k < width; ++k)
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(block_size)
 #pragma unroll 4
     for (unsigned chunk = y; chunk < chunks; chunk += down) sum[0] = Op::combine(sum[0], partials[chunk * target.outputs + output]);
   }
-  column_reduce<Op>(sum, shared, across);
+  column_reduce<Op>(sum, shared, across, y, down);
   if (y != 0 || output >= target.outputs) return;
   std::int64_t offsets[2];
   kept.locate(static_cast<std::uint32_t>(output), offsets);
