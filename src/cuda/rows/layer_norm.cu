@@ -1,14 +1,24 @@
-#include "cuda/device/vec16.cuh"
 #include "cuda/rows/layer_norm.cuh"
-#include "cuda/runtime/launch.h"
-#include "ops/kernels/layer_norm.h"
 
-// LayerNorm and RMSNorm of rows, with what precedes them in a transformer: s = residual + dropout(x + bias). A team of threads keeps a
-// row in registers from its one reading to its one writing. Mean and variance come in one exchange, from the distances to the row's first
-// element: a mean of 1e4 takes no digit from a deviation of 1. Only where that element is itself far off is there a second exchange, of
-// the distances to the mean then known; and where there is a sum to write, whose first element no other thread knows, the mean is first.
+// LayerNorm and RMSNorm of rows, with their prelude in a transformer: s = residual + dropout(x + bias). The threads of a row keep it in
+// registers from its one read to its one write:
 //
-// Rows that no team can hold, and f64, which is for gradient checks, go through one plain kernel that reads rows again and again.
+//   read x (, bias, residual)         -> s in registers, rounded as it is written to `sum`
+//   d = s - shift                        shift: the row's first element, or with a sum its mean, which then costs an all-reduce
+//   all-reduce (sum of d, of d^2)     -> mean, rstd; both in one exchange
+//   y = (d rstd - rest rstd) gamma + beta
+//
+// With the first element as shift a mean of 1e4 takes no digit from a deviation of 1. Only where that element is itself far off is there a
+// second all-reduce, of the distances to the mean then known. A row with a sum has the mean for its shift, since no other thread knows the
+// first element of what is yet to be summed.
+//
+// Blocks of long rows are persistent: they loop over rows, as many as run at once. Shared memory then holds
+//
+//   | next row of x | next residual, with a sum                                        | cp.async, from the use of a row to that of the
+//   next
+//                   | gamma | beta of this block's columns, without a sum, if they fit | for the whole kernel
+//
+// Rows that no group of threads can hold, and f64, take layer_norm_any.cu.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -32,160 +42,193 @@ struct Forward {
 };
 
 /// Elements of a row in a thread: 64 bytes, of which enough are on their way at a time.
-template <class T, Alignment alignment>
-constexpr int elements_per_thread = alignment == Alignment::single ? 16 : 64 / sizeof(T);
+template <class T, RowAccess access>
+constexpr int elements_per_thread = access == RowAccess::scalar ? 16 : 64 / sizeof(T);
 
-/// Blocks of max_threads on a multiprocessor: what the registers allow.
-template <class T, Alignment alignment, bool with_branch, bool walking>
+/// Blocks of max_threads on a multiprocessor: as many as the registers allow.
+template <class T, RowAccess access, bool with_sum, bool persistent>
 constexpr int blocks_at_once() {
-  if (alignment == Alignment::single) return 1;
-  return alignment == Alignment::whole && !with_branch && !walking && sizeof(T) == 4 ? 3 : 2;
+  if (access == RowAccess::scalar) return 1;
+  return access == RowAccess::aligned && !with_sum && !persistent && sizeof(T) == 4 ? 3 : 2;
 }
 
-/// with_branch: there is a sum to write. walking: a block or a cluster goes from row to row, and the next row is on its way into shared
-/// memory; else it has its rows at once, and other blocks load while it adds up. Whoever walks keeps its part of gamma and beta in shared
-/// memory, if there is room for it: the parts of a cluster's blocks are more than the first cache holds.
-template <class T, Alignment alignment, bool with_branch, bool walking>
-__global__ void __launch_bounds__(max_threads, blocks_at_once<T, alignment, with_branch, walking>())
-    normalize_rows(__grid_constant__ const Forward<T> a, const Plan plan) {
-  constexpr int width = width_of<T, alignment>, vectors = elements_per_thread<T, alignment> / width, pitch = vectors * 32;
-  constexpr bool keeping = walking && !with_branch;
-  extern __shared__ uint4 shared[];  // after the exchange, at a multiple of 128 bytes: a copy into it is one transfer for each 128
-  __shared__ Exchange exchange;
-  Team<true> team(plan, exchange);
-  const int columns = a.columns, lead = static_cast<int>(team.thread()) * width, stride = static_cast<int>(team.size()) * width;
-  const std::uint64_t position = with_branch ? a.dropout.position() : 0;
+/// Gamma and beta of a block's columns, in shared memory, for persistent blocks: those of all blocks of a cluster are more than the
+/// first-level cache holds. Of each, the v-th vectors of the block's threads, and the one before them, of which misaligned rows have a
+/// part.
+template <class T, RowAccess access, int vectors>
+struct ParameterCache {
+  static constexpr int width = row_vector_width<T, access>;
+  using P = Packed<T, width>;
+  P* memory;
 
-  // The vectors of x, and of the residual, of the next row. A warp has them side by side.
-  using W = Words<T, width>;
-  W* const slots = reinterpret_cast<W*>(shared) + threadIdx.x / 32 * (with_branch ? 2 * pitch : pitch) + threadIdx.x % 32;
-  const auto fetch = [&](std::int64_t row) {
-    const std::int64_t start = row * columns;
-    const int first = lead - skew_of<alignment, width>(start);
-#pragma unroll
-    for (int v = 0; v < vectors; ++v) {
-      if (row < a.rows && first + v * stride < columns) {
-        copy_ahead(slots + v * 32, a.x + (start + first) + v * stride);
-        if (with_branch && a.residual) copy_ahead(slots + pitch + v * 32, a.residual + (start + first) + v * stride);
-      }
-    }
-    __pipeline_commit();
-  };
-  const auto leading_of = [&](std::int64_t row) {
-    return a.centered && row < a.rows && columns > 0 ? convert<float>(a.x[row * columns]) : 0;
-  };
-  std::int64_t begin = std::int64_t(team.cluster()) * plan.rows;
-  if constexpr (walking) fetch(begin + team.group());
-  float next = walking && !with_branch ? leading_of(begin) : 0;
+  static __device__ int chunk() { return static_cast<int>(blockDim.x) + 1; }
 
-  // Of a parameter, the v-th vectors of the block's threads, and the one before them, of which skewed rows have a part.
-  const int chunk = static_cast<int>(blockDim.x) + 1;
-  W* const kept = reinterpret_cast<W*>(shared) + blockDim.x * vectors;
-  if constexpr (keeping) {
-    const int begins = (static_cast<int>(team.rank() * blockDim.x) - 1) * width;
-    for (int i = threadIdx.x; i < vectors * chunk; i += blockDim.x) {
-      const int c = begins + i / chunk * stride + i % chunk * width;
-      if (c < 0 || c >= columns) continue;
+  __device__ __forceinline__ void fill(const Forward<T>& a, unsigned rank, int stride) const {
+    const int begin = (static_cast<int>(rank * blockDim.x) - 1) * width;
+    for (int i = threadIdx.x; i < vectors * chunk(); i += blockDim.x) {
+      const int c = begin + i / chunk() * stride + i % chunk() * width;
+      if (c < 0 || c >= a.columns) continue;
       float gamma[width], beta[width];
-      read_parameter<Alignment::whole>(a.gamma, 1, c, columns, gamma);
-      read_parameter<Alignment::whole>(a.beta, 0, c, columns, beta);
-      kept[i] = pack<T>(gamma);
-      kept[i + vectors * chunk] = pack<T>(beta);
+      read_parameter<RowAccess::aligned>(a.gamma, 1, c, a.columns, gamma);
+      read_parameter<RowAccess::aligned>(a.beta, 0, c, a.columns, beta);
+      memory[i] = pack<T>(gamma);
+      memory[i + vectors * chunk()] = pack<T>(beta);
     }
     __syncthreads();
   }
-  team.meet();
+  /// As this thread's v-th vector of a row has them that begins `skew` elements behind an aligned address.
+  __device__ __forceinline__ void read(int v, int skew, float (&gamma)[width], float (&beta)[width]) const {
+    const auto read_one = [&](const P* here, float (&parameter)[width]) {
+      if constexpr (access == RowAccess::misaligned) unpack<T>(shifted<T, width>(here[0], here[1], skew), parameter);
+      else unpack<T>(here[1], parameter);
+    };
+    const P* const here = memory + v * chunk() + threadIdx.x;
+    read_one(here, gamma);
+    read_one(here + vectors * chunk(), beta);
+  }
+};
+
+/// s = residual + dropout(x + bias) of a vector, from x in `values`; as rounded, it is written and left there. Elements of other rows are
+/// 0.
+template <RowAccess access, class T, int width>
+__device__ __forceinline__ void add_residual(const Forward<T>& a, const Packed<T, width>& residual, std::int64_t at, int column,
+                                             std::uint64_t position, float (&values)[width]) {
+  float terms[width];
+  if (a.bias) {
+    read_parameter<access>(a.bias, 0, column, a.columns, terms);
+#pragma unroll
+    for (int k = 0; k < width; ++k) values[k] += terms[k];
+  }
+  if (a.dropout.drops) a.dropout(values, at, position);
+  if (a.residual) {
+    unpack<T>(residual, terms);
+#pragma unroll
+    for (int k = 0; k < width; ++k) values[k] += terms[k];
+  }
+  unpack<T>(pack<T>(values), values);
+  write_row_vector<access>(a.sum + at, column, a.columns, values);
+  clear_outside<access>(values, column, a.columns);
+}
+
+/// Sums of d and of d^2.
+template <RowAccess access, int vectors, int width>
+__device__ __forceinline__ float2 subtract(float (&values)[vectors][width], float amount, const RowColumns& own, int existing,
+                                           int columns) {
+  float2 moments{};
+#pragma unroll
+  for (int v = 0; v < vectors; ++v) {
+    if (own[v] < existing) {
+#pragma unroll
+      for (int k = 0; k < width; ++k) values[v][k] -= amount;
+      clear_outside<access>(values[v], own[v], columns);
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        moments.x += values[v][k];
+        moments.y += values[v][k] * values[v][k];
+      }
+    }
+  }
+  return moments;
+}
+
+/// with_sum: there is a sum to write. persistent: a block or a cluster loops over rows; else it has its rows at once, and other blocks load
+/// while it adds up.
+template <class T, RowAccess access, bool with_sum, bool persistent>
+__global__ void __launch_bounds__(max_threads, blocks_at_once<T, access, with_sum, persistent>())
+    layer_norm_rows(const RowPartition partition, __grid_constant__ const Forward<T> a) {
+  constexpr int width = row_vector_width<T, access>, vectors = elements_per_thread<T, access> / width, pitch = vectors * 32;
+  constexpr bool caches_parameters = persistent && !with_sum;
+  using P = Packed<T, width>;
+  extern __shared__ uint4 shared[];  // after the exchange, at a multiple of 128 bytes: a copy into it is one transfer for each 128
+  __shared__ RowExchange<float2> exchange;
+  RowGroup<true> group(partition, exchange);
+  const int columns = a.columns, lead = static_cast<int>(group.thread()) * width, stride = static_cast<int>(group.size()) * width;
+  const std::uint64_t position = with_sum ? a.dropout.position() : 0;
+
+  // The vectors of x, and of the residual, of the next row. A warp has them side by side.
+  P* const next_row = reinterpret_cast<P*>(shared) + threadIdx.x / 32 * (with_sum ? 2 * pitch : pitch) + threadIdx.x % 32;
+  const auto fetch = [&](std::int64_t row) {
+    const std::int64_t start = row * columns;
+    const int first = lead - row_skew<access, width>(start);
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) {
+      if (row < a.rows && first + v * stride < columns) {
+        copy_ahead(next_row + v * 32, a.x + (start + first) + v * stride);
+        if (with_sum && a.residual) copy_ahead(next_row + pitch + v * 32, a.residual + (start + first) + v * stride);
+      }
+    }
+    cp_async_commit();
+  };
+  const auto first_element = [&](std::int64_t row) {
+    return a.centered && row < a.rows && columns > 0 ? convert<float>(a.x[row * columns]) : 0;
+  };
+  std::int64_t begin = std::int64_t(group.cluster()) * partition.rows;
+  if constexpr (persistent) fetch(begin + group.index());
+  float next_shift = persistent && !with_sum ? first_element(begin) : 0;
+  const ParameterCache<T, access, vectors> parameters{reinterpret_cast<P*>(shared) + blockDim.x * vectors};
+  if constexpr (caches_parameters) parameters.fill(a, group.rank(), stride);
+  group.wait_for_cluster();
   do {
-    const std::int64_t row = begin + team.group(), start = row * columns;
+    const std::int64_t row = begin + group.index(), start = row * columns;
     const int existing = row < a.rows ? columns : -width;  // whole warps go on to the end, with rows that do not exist
-    const int skew = skew_of<alignment, width>(start), first = lead - skew;
-    const std::int64_t at = start + first;
-    if constexpr (walking) __pipeline_wait_prior(0);
-    W words[vectors] = {}, residual[with_branch ? vectors : 1] = {};
+    const int skew = row_skew<access, width>(start);
+    const RowColumns own{lead - skew, stride};
+    const std::int64_t at = start + own.first;
+    if constexpr (persistent) cp_async_wait<0>();
+    P packed[vectors] = {}, residual[with_sum ? vectors : 1] = {};
 #pragma unroll
     for (int v = 0; v < vectors; ++v)
-      if (first + v * stride < existing) words[v] = walking ? slots[v * 32] : read_once<width>(a.x + at + v * stride);
-    if (with_branch && a.residual) {
+      if (own[v] < existing) packed[v] = persistent ? next_row[v * 32] : read_packed_cg<width>(a.x + at + v * stride);
+    if (with_sum && a.residual) {
 #pragma unroll
-      for (int v = 0; v < (with_branch ? vectors : 1); ++v)
-        if (first + v * stride < existing) residual[v] = walking ? slots[pitch + v * 32] : read_once<width>(a.residual + at + v * stride);
+      for (int v = 0; v < (with_sum ? vectors : 1); ++v)
+        if (own[v] < existing) residual[v] = persistent ? next_row[pitch + v * 32] : read_packed_cg<width>(a.residual + at + v * stride);
     }
-    const float leading = with_branch ? 0 : walking ? next : leading_of(row);
-    begin += std::int64_t(gridDim.x / plan.cluster) * plan.rows;
-    if constexpr (walking) fetch(begin + team.group());
-    if constexpr (walking && !with_branch) next = leading_of(begin);
+    const float first_shift = with_sum ? 0 : persistent ? next_shift : first_element(row);
+    begin += std::int64_t(gridDim.x / partition.cluster) * partition.rows;
+    if constexpr (persistent) fetch(begin + group.index());
+    if constexpr (persistent && !with_sum) next_shift = first_element(begin);
 
     float values[vectors][width], total = 0;
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
-      const int column = first + v * stride;
-      unpack<T>(words[v], values[v]);
-      if (with_branch && column < existing) {
-        float terms[width];
-        if (a.bias) {
-          read_parameter<alignment>(a.bias, 0, column, columns, terms);
-#pragma unroll
-          for (int k = 0; k < width; ++k) values[v][k] += terms[k];
-        }
-        if (a.dropout.bound > 0) a.dropout(values[v], at + v * stride, position);
-        if (a.residual) {
-          unpack<T>(residual[with_branch ? v : 0], terms);
-#pragma unroll
-          for (int k = 0; k < width; ++k) values[v][k] += terms[k];
-        }
-        unpack<T>(pack<T>(values[v]), values[v]);
-        write_vector<alignment>(a.sum + at + v * stride, column, columns, values[v]);
-        clear_outside<alignment>(values[v], column, columns);
-      }
-      if constexpr (with_branch) {
+      unpack<T>(packed[v], values[v]);
+      if constexpr (with_sum) {
+        if (own[v] < existing) add_residual<access>(a, residual[v], at + v * stride, own[v], position, values[v]);
 #pragma unroll
         for (int k = 0; k < width; ++k) total += values[v][k];
       }
     }
 
     const bool has_first_column = lead == 0 && row < a.rows;
-    float shift = 0, mean = 0;  // what is taken off the elements, and that from the first element on
-    if (a.centered && with_branch) {
-      float leading = values[0][0];
-      if (alignment == Alignment::skewed && has_first_column) leading = convert<float>(a.sum[start]);
-      shift = team.add_up({total, 0}).x * a.inverse;
-      mean = shift - leading;
+    float shift = 0, mean = 0;  // subtracted from the elements, and that from the first element on
+    if (a.centered && with_sum) {
+      float first = values[0][0];
+      if (access == RowAccess::misaligned && has_first_column) first = convert<float>(a.sum[start]);
+      shift = group.all_reduce_sum({total, 0}).x * a.inverse;
+      mean = shift - first;
     } else if (a.centered) {
-      shift = leading;
+      shift = first_shift;
     }
-    float rest, variance;
-    const auto take_off = [&](float amount) {
-      float2 moments{};
-#pragma unroll
-      for (int v = 0; v < vectors; ++v) {
-        if (first + v * stride < existing) {
-#pragma unroll
-          for (int k = 0; k < width; ++k) values[v][k] -= amount;
-          clear_outside<alignment>(values[v], first + v * stride, columns);
-#pragma unroll
-          for (int k = 0; k < width; ++k) {
-            moments.x += values[v][k];
-            moments.y += values[v][k] * values[v][k];
-          }
-        }
-      }
-      moments = team.add_up(moments);
+    float rest, variance;  // rest: the mean of what is left
+    const auto take_moments = [&](float amount) {
+      const float2 moments = group.all_reduce_sum(subtract<access>(values, amount, own, existing, columns));
       rest = a.centered ? moments.x * a.inverse : 0;
       variance = moments.y * a.inverse - rest * rest;
     };
-    take_off(shift);
-    if (!with_branch && rest * rest > 4 * variance) {  // the first element is far off: digits are lost
+    take_moments(shift);
+    if (!with_sum && rest * rest > 4 * variance) {  // the first element is far off: digits are lost
       const float known = rest;
       if constexpr (sizeof(T) == 4) {  // those of 16 bits have fewer than are left
 #pragma unroll
         for (int v = 0; v < vectors; ++v)
-          if (first + v * stride < existing) unpack<T>(read_once<width>(a.x + at + v * stride), values[v]);
+          if (own[v] < existing) unpack<T>(read_packed_cg<width>(a.x + at + v * stride), values[v]);
         shift += known;
-        mean = shift - leading;
-        take_off(shift);
+        mean = shift - first_shift;
+        take_moments(shift);
       } else {
         mean = known;
-        take_off(known);
+        take_moments(known);
       }
     }
     const float rstd = rsqrtf((variance < 0 ? 0 : variance) + a.eps);  // by rounding, where the elements are equal
@@ -197,101 +240,32 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, alignment, with
     const float offset = -rest * rstd;
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
-      if (first + v * stride < existing) {
+      if (own[v] < existing) {
         float gamma[width], beta[width];
-        if constexpr (keeping) {
-          const auto read = [&](const W* here, float (&parameter)[width]) {
-            if constexpr (alignment == Alignment::skewed) unpack<T>(shifted<T, width>(here[0], here[1], skew), parameter);
-            else unpack<T>(here[1], parameter);
-          };
-          const W* const here = kept + v * chunk + threadIdx.x;
-          read(here, gamma);
-          read(here + vectors * chunk, beta);
+        if constexpr (caches_parameters) {
+          parameters.read(v, skew, gamma, beta);
         } else {
-          read_parameter<alignment>(a.gamma, 1, first + v * stride, columns, gamma);
-          read_parameter<alignment>(a.beta, 0, first + v * stride, columns, beta);
+          read_parameter<access>(a.gamma, 1, own[v], columns, gamma);
+          read_parameter<access>(a.beta, 0, own[v], columns, beta);
         }
 #pragma unroll
         for (int k = 0; k < width; ++k) values[v][k] = (values[v][k] * rstd + offset) * gamma[k] + beta[k];
-        write_vector<alignment>(a.y + at + v * stride, first + v * stride, columns, values[v]);
+        write_row_vector<access>(a.y + at + v * stride, own[v], columns, values[v]);
       }
     }
-  } while (walking && begin < a.rows);
+  } while (persistent && begin < a.rows);
 }
 
-/// Operands whose dtype is known at run time, computed in f64.
-struct AnyForward {
-  const void *x, *gamma, *beta, *residual, *bias;
-  void *sum, *y, *mean, *rstd;
-  DType dtype, statistics;
-  std::int64_t columns;
-  double eps;
-  bool centered;
-  Dropout<double> dropout;
-
-  __device__ double at(const void* data, std::int64_t i) const { return read<AnyFloat>(data, dtype, i); }
-};
-
-/// A block per row.
-__global__ void __launch_bounds__(block_size) normalize_any(__grid_constant__ const AnyForward a) {
-  __shared__ double shared;
-  const auto block_sum = [](double value) {
-    value = block_reduce<PlusOp<double>>(value);
-    if (threadIdx.x == 0) shared = value;
-    __syncthreads();
-    value = shared;
-    __syncthreads();
-    return value;
-  };
-  const std::int64_t row = blockIdx.x, start = row * a.columns;
-  const std::uint64_t position = a.dropout.position();
-  const void* const s = a.sum ? a.sum : a.x;
-  if (a.sum) {
-    for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
-      double value[1] = {a.at(a.x, start + c)};
-      if (a.bias) value[0] += a.at(a.bias, c);
-      if (a.dropout.bound > 0) a.dropout(value, start + c, position);
-      if (a.residual) value[0] += a.at(a.residual, start + c);
-      write<AnyFloat>(a.sum, a.dtype, start + c, value[0]);
-    }
-    __syncthreads();
-  }
-  const double shift = a.centered && a.columns > 0 ? a.at(s, start) : 0;
-  __syncthreads();  // y may be s
-  double mean = 0, squares = 0;
-  if (a.centered) {
-    for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) mean += a.at(s, start + c) - shift;
-    mean = block_sum(mean) / static_cast<double>(a.columns);
-  }
-  for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
-    const double distance = (a.at(s, start + c) - shift) - mean;
-    squares += distance * distance;
-  }
-  const double rstd = 1 / std::sqrt(block_sum(squares) / static_cast<double>(a.columns) + a.eps);
-  if (threadIdx.x == 0) {
-    if (a.centered) write<AnyFloat>(a.mean, a.statistics, row, mean);
-    write<AnyFloat>(a.rstd, a.statistics, row, rstd);
-  }
-  for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
-    double value = ((a.at(s, start + c) - shift) - mean) * rstd;
-    if (a.gamma) value *= a.at(a.gamma, c);
-    if (a.beta) value += a.at(a.beta, c);
-    write<AnyFloat>(a.y, a.dtype, start + c, value);
-  }
-}
-
-/// False where a row is too long for any team.
+/// False where a row is too long for a cluster.
 template <class T>
-bool normalize_in_registers(const LayerNormArguments& a) {
+bool layer_norm_in_registers(const LayerNormArguments& a) {
   const Stream stream = a.y.stream;
   const std::int64_t rows = a.x.shape[0], columns = a.x.shape[1];
-  const Alignment alignment = alignment_of<T>(columns, {&a.x, &a.gamma, &a.beta, &a.residual, &a.bias, &a.sum, &a.y});
-  constexpr int widest = width_of<T, Alignment::whole>;
-  const int elements =
-      alignment == Alignment::single ? elements_per_thread<T, Alignment::single> : elements_per_thread<T, Alignment::whole>;
-  const Plan plan = plan_rows(columns + (alignment == Alignment::skewed ? widest - 1 : 0), elements,
-                              alignment == Alignment::single ? 1 : widest, row_block, 32, max_threads, has_clusters(stream));
-  if (plan.threads == 0) return false;
+  const RowAccess access = norm_access<T>(columns, {&a.x, &a.gamma, &a.beta, &a.residual, &a.bias, &a.sum, &a.y});
+  const bool is_scalar = access == RowAccess::scalar;
+  const int elements = is_scalar ? elements_per_thread<T, RowAccess::scalar> : elements_per_thread<T, RowAccess::aligned>;
+  const auto partition = partition_norm<T>(columns, access, elements, {.max_threads = max_threads, .shared_block = row_block}, stream);
+  if (!partition) return false;
   const Forward<T> forward{a.x.as<const T>(),
                            a.gamma.as<const T>(),
                            a.beta.as<const T>(),
@@ -308,24 +282,23 @@ bool normalize_in_registers(const LayerNormArguments& a) {
                            a.centered,
                            Dropout<float>(a.p, a.draws)};
   // Clusters are costly to start; of large blocks too few fit on a multiprocessor for some to load while others add up.
-  const bool walking = alignment != Alignment::single && (plan.cluster > 1 || (sizeof(T) < 4 && plan.threads > max_threads / 2));
-  const auto kernel_for = [&]<bool with_branch>() {
-    if (alignment == Alignment::single) return normalize_rows<T, Alignment::single, with_branch, false>;
-    if (alignment == Alignment::skewed)
-      return walking ? normalize_rows<T, Alignment::skewed, with_branch, true> : normalize_rows<T, Alignment::skewed, with_branch, false>;
-    return walking ? normalize_rows<T, Alignment::whole, with_branch, true> : normalize_rows<T, Alignment::whole, with_branch, false>;
+  const bool persistent = !is_scalar && (partition->cluster > 1 || (sizeof(T) < 4 && partition->threads > max_threads / 2));
+  const auto kernel_for = [&]<bool with_sum>() {
+    constexpr auto aligned = RowAccess::aligned, misaligned = RowAccess::misaligned;
+    if (is_scalar) return layer_norm_rows<T, RowAccess::scalar, with_sum, false>;
+    if (access == misaligned)
+      return persistent ? layer_norm_rows<T, misaligned, with_sum, true> : layer_norm_rows<T, misaligned, with_sum, false>;
+    return persistent ? layer_norm_rows<T, aligned, with_sum, true> : layer_norm_rows<T, aligned, with_sum, false>;
   };
   const auto kernel = a.sum.data ? kernel_for.template operator()<true>() : kernel_for.template operator()<false>();
-  unsigned clusters = blocks_for(rows, plan.rows);
+  unsigned clusters = blocks_for(rows, partition->rows);
   std::size_t shared = 0;
-  if (walking) {
-    shared = plan.block() * elements * sizeof(T) * 2;                         // with the residual's vectors
-    if (!a.sum.data) shared = (3 * plan.block() + 2) * elements * sizeof(T);  // with gamma's and beta's
-    use(stream);
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "cudaFuncSetAttribute");
-    clusters = std::min(clusters, clusters_at_once(reinterpret_cast<const void*>(kernel), plan, shared, stream));
+  if (persistent) {
+    shared = partition->block() * elements * sizeof(T) * 2;                         // with the residual's vectors
+    if (!a.sum.data) shared = (3 * partition->block() + 2) * elements * sizeof(T);  // with gamma's and beta's
+    clusters = std::min(clusters, clusters_at_once(reinterpret_cast<const void*>(kernel), *partition, shared, stream));
   }
-  launch_plan(kernel, clusters, plan, shared, stream, forward, plan);
+  launch_rows(kernel, *partition, clusters, shared, stream, forward);
   return true;
 }
 
@@ -334,24 +307,8 @@ bool normalize_in_registers(const LayerNormArguments& a) {
 void layer_norm(Cuda, const LayerNormArguments& a) {
   if (a.x.shape[0] == 0) return;
   bool done = false;
-  const bool is_short = dispatch_short_floats(a.x.dtype, [&]<class T>() { done = normalize_in_registers<T>(a); });
-  if (done) return;
-  const AnyForward any{a.x.data,
-                       a.gamma.data,
-                       a.beta.data,
-                       a.residual.data,
-                       a.bias.data,
-                       a.sum.data,
-                       a.y.data,
-                       a.mean.data,
-                       a.rstd.data,
-                       a.x.dtype,
-                       is_short ? DType::f32 : DType::f64,
-                       a.x.shape[1],
-                       a.eps,
-                       a.centered,
-                       Dropout<double>(a.p, a.draws)};
-  launch(normalize_any, blocks_for(a.x.shape[0], 1), block_size, 0, a.y.stream, any);
+  dispatch_short_floats(a.x.dtype, [&]<class T>() { done = layer_norm_in_registers<T>(a); });
+  if (!done) layer_norm_any(a);
 }
 
 }  // namespace tern::kernels
