@@ -16,8 +16,6 @@ __device__ __forceinline__ unsigned cluster_rank() {
 
 /// Arrives at the cluster's barrier, for cluster_wait to wait for. What was written before is there to be read after that.
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;\n" ::: "memory"); }
-/// The same without that promise: says that this block has started, and can be written to.
-__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory"); }
 /// Waits for all threads of a cluster, but those that have ended.
 __device__ __forceinline__ void cluster_sync() {

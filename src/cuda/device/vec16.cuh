@@ -19,8 +19,6 @@ struct alignas(sizeof(T) * width) Vector {
 /// Elements of a vector of 16 bytes.
 template <class T>
 inline constexpr int vec16_width = 16 / sizeof(T);
-template <class T>
-using Vec16 = Vector<T, vec16_width<T>>;
 
 template <int width, class T>
 __device__ __forceinline__ Vector<T, width> read_vector(const T* address) {

@@ -65,7 +65,7 @@ constexpr int lanes = 32, max_parts = 16;
 /// A block has 128 neighbouring elements of a sequence, four for each of 32 threads side by side; the block's `parts` rows of threads share
 /// the batch, each an even stretch.
 template <class T>
-__global__ void __launch_bounds__((lanes * max_parts))
+__global__ void __launch_bounds__((lanes * max_parts), 2)
     embed_grad_elements(const T* g, std::int64_t batch, std::int64_t sequence, bool aligned,
                         __grid_constant__ const Dropout<computed_t<T>> dropout, T* dsum, T* dpositions) {
   using C = computed_t<T>;

@@ -69,14 +69,6 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sh
   launch(kernel, LaunchConfig{.grid = grid, .block = block, .shared = shared, .stream = stream}, std::forward<Arguments>(arguments)...);
 }
 
-/// The name before, until its last users are gone.
-template <class... Parameters, class... Arguments>
-void launch_clusters(void (*kernel)(Parameters...), dim3 grid, dim3 block, unsigned cluster, std::size_t shared, Stream stream,
-                     Arguments&&... arguments) {
-  launch(kernel, LaunchConfig{.grid = grid, .block = block, .shared = shared, .stream = stream, .cluster = cluster},
-         std::forward<Arguments>(arguments)...);
-}
-
 /// Threads of a block where nothing asks for another number.
 inline constexpr int block_size = 256;
 
