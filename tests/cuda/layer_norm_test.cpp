@@ -1,6 +1,7 @@
 #include "ops/kernels/layer_norm.h"
 
 #include <cmath>
+#include <limits>
 
 #include "catch.h"
 #include "twin.h"
@@ -210,6 +211,59 @@ TEST_CASE("layer_norm and its gradient agree with the CPU in place and wherever 
 TEST_CASE("layer_norm keeps its digits where the mean is far greater than the deviation", "[cuda]") {
   for (DType dtype : {DType::f32, DType::f64})
     for (std::int64_t columns : {33, 40, 1023, 1024, 4096, 32768}) check(dtype, 20, columns, {.mean = 1e4});
+}
+
+TEST_CASE("The dropout of layer_norm keeps infinities, also those that it makes", "[cuda]") {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  for (DType dtype : floats)
+    for (std::int64_t columns : {64, 61, 4096}) {
+      INFO(name(dtype) << " columns " << columns);
+      const DType wide = dtype == DType::f64 ? dtype : DType::f32;
+      const double large = dtype == DType::f64 ? 1.7e308 : dtype == DType::f16 ? 65000 : 3.3e38;  // x / 0.9 is infinite
+      const Shape whole{8, columns};
+      const auto extremes = [&] {
+        Twin made(dtype, whole);
+        made.randomize(1);
+        const double values[] = {infinity, large, 1, -infinity, -large};
+        for (std::int64_t i = 0; i < made.host().numel(); i += 3) made.set(i, values[i / 3 % 5]);
+        made.upload();
+        return made;
+      };
+      const Twin x = extremes(), g_sum = extremes();
+      Twin sum(dtype, whole), y(dtype, whole), s(dtype, whole), g(dtype, whole), dx(dtype, whole), dbranch(dtype, whole);
+      Twin mean(wide, {8}), rstd(wide, {8});
+      for (Twin* twin : {&sum, &y, &s, &g, &dx, &dbranch, &mean, &rstd}) twin->randomize(2, 0.5, 1).upload();
+      const PhiloxState draws{0x123456789abcdef0u, 0xfffffff0u, nullptr};
+      // First the gradient, since the forward overwrites the statistics.
+      const auto run = [&](auto device, bool cpu) {
+        kernels::LayerNormGradArguments grad;
+        grad.s = one_of(s, cpu);
+        grad.mean = one_of(mean, cpu);
+        grad.rstd = one_of(rstd, cpu);
+        grad.g = one_of(g, cpu);
+        grad.g_sum = one_of(g_sum, cpu);
+        grad.p = 0.1;
+        grad.draws = draws;
+        grad.dx = one_of(dx, cpu);
+        grad.dbranch = one_of(dbranch, cpu);
+        kernels::layer_norm_grad(device, grad);
+        kernels::LayerNormArguments norm;
+        norm.x = one_of(x, cpu);
+        norm.p = 0.1;
+        norm.draws = draws;
+        norm.sum = one_of(sum, cpu);
+        norm.y = one_of(y, cpu);
+        norm.mean = one_of(mean, cpu);
+        norm.rstd = one_of(rstd, cpu);
+        kernels::layer_norm(device, norm);
+      };
+      run(Cpu{}, true);
+      run(Cuda{}, false);
+      for (std::int64_t i = 0; i < x.host().numel(); ++i) REQUIRE_FALSE((std::isnan(sum.get(i)) || std::isnan(dbranch.get(i))));
+      CHECK(sum.difference(tolerance(dtype)) == "");
+      CHECK(dx.difference(4 * tolerance(dtype)) == "");
+      CHECK(dbranch.difference(4 * tolerance(dtype)) == "");
+    }
 }
 
 TEST_CASE("the gradient of layer_norm has the same bits every time", "[cuda]") {

@@ -52,18 +52,20 @@ constexpr int blocks_at_once() {
   return access == RowAccess::aligned && !with_sum && !persistent && sizeof(T) == 4 ? 3 : 2;
 }
 
-/// Gamma and beta of a block's columns, in shared memory, for persistent blocks: those of all blocks of a cluster are more than the
-/// first-level cache holds. Of each, the v-th vectors of the block's threads, and the one before them, of which misaligned rows have a
-/// part.
-template <class T, RowAccess access, int vectors>
-struct ParameterCache {
+/// Gamma and beta as this thread's vectors have them. `cached`: a block keeps those of its columns in shared memory, for persistent blocks:
+/// those of all blocks of a cluster are more than the first-level cache holds. Of each there are the v-th vectors of the block's threads,
+/// and the one before them, of which misaligned rows have a part.
+template <class T, RowAccess access, int vectors, bool cached>
+struct Parameters {
   static constexpr int width = row_vector_width<T, access>;
   using P = Packed<T, width>;
-  P* memory;
+  P* cache;
 
   static __device__ int chunk() { return static_cast<int>(blockDim.x) + 1; }
 
-  __device__ __forceinline__ void fill(const Forward<T>& a, unsigned rank, int stride) const {
+  /// By all threads of the block, the rank-th of a cluster whose rows' vectors v and v + 1 are `stride` apart.
+  __device__ __forceinline__ void fill_cache(const Forward<T>& a, unsigned rank, int stride) const {
+    if constexpr (!cached) return;
     const int begin = (static_cast<int>(rank * blockDim.x) - 1) * width;
     for (int i = threadIdx.x; i < vectors * chunk(); i += blockDim.x) {
       const int c = begin + i / chunk() * stride + i % chunk() * width;
@@ -71,20 +73,26 @@ struct ParameterCache {
       float gamma[width], beta[width];
       read_parameter<RowAccess::aligned>(a.gamma, 1, c, a.columns, gamma);
       read_parameter<RowAccess::aligned>(a.beta, 0, c, a.columns, beta);
-      memory[i] = pack<T>(gamma);
-      memory[i + vectors * chunk()] = pack<T>(beta);
+      cache[i] = pack<T>(gamma);
+      cache[i + vectors * chunk()] = pack<T>(beta);
     }
     __syncthreads();
   }
-  /// As this thread's v-th vector of a row has them that begins `skew` elements behind an aligned address.
-  __device__ __forceinline__ void read(int v, int skew, float (&gamma)[width], float (&beta)[width]) const {
-    const auto read_one = [&](const P* here, float (&parameter)[width]) {
-      if constexpr (access == RowAccess::misaligned) unpack<T>(shifted<T, width>(here[0], here[1], skew), parameter);
-      else unpack<T>(here[1], parameter);
-    };
-    const P* const here = memory + v * chunk() + threadIdx.x;
-    read_one(here, gamma);
-    read_one(here + vectors * chunk(), beta);
+  /// Beside vector v, at `column` of a row that begins `skew` elements behind an aligned address.
+  __device__ __forceinline__ void read(const Forward<T>& a, int v, int skew, int column, float (&gamma)[width],
+                                       float (&beta)[width]) const {
+    if constexpr (!cached) {
+      read_parameter<access>(a.gamma, 1, column, a.columns, gamma);
+      read_parameter<access>(a.beta, 0, column, a.columns, beta);
+    } else {
+      const auto read_one = [&](const P* here, float (&parameter)[width]) {
+        if constexpr (access == RowAccess::misaligned) unpack<T>(shifted<T, width>(here[0], here[1], skew), parameter);
+        else unpack<T>(here[1], parameter);
+      };
+      const P* const here = cache + v * chunk() + threadIdx.x;
+      read_one(here, gamma);
+      read_one(here + vectors * chunk(), beta);
+    }
   }
 };
 
@@ -137,7 +145,6 @@ template <class T, RowAccess access, bool with_sum, bool persistent>
 __global__ void __launch_bounds__(max_threads, blocks_at_once<T, access, with_sum, persistent>())
     layer_norm_rows(const RowPartition partition, __grid_constant__ const Forward<T> a) {
   constexpr int width = row_vector_width<T, access>, vectors = elements_per_thread<T, access> / width, pitch = vectors * 32;
-  constexpr bool caches_parameters = persistent && !with_sum;
   using P = Packed<T, width>;
   extern __shared__ uint4 shared[];  // after the exchange, at a multiple of 128 bytes: a copy into it is one transfer for each 128
   __shared__ RowExchange<float2> exchange;
@@ -165,8 +172,8 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, access, with_su
   std::int64_t begin = std::int64_t(group.cluster()) * partition.rows;
   if constexpr (persistent) fetch(begin + group.index());
   float next_shift = persistent && !with_sum ? first_element(begin) : 0;
-  const ParameterCache<T, access, vectors> parameters{reinterpret_cast<P*>(shared) + blockDim.x * vectors};
-  if constexpr (caches_parameters) parameters.fill(a, group.rank(), stride);
+  const Parameters<T, access, vectors, persistent && !with_sum> parameters{reinterpret_cast<P*>(shared) + blockDim.x * vectors};
+  parameters.fill_cache(a, group.rank(), stride);
   group.wait_for_cluster();
   do {
     const std::int64_t row = begin + group.index(), start = row * columns;
@@ -242,12 +249,7 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, access, with_su
     for (int v = 0; v < vectors; ++v) {
       if (own[v] < existing) {
         float gamma[width], beta[width];
-        if constexpr (caches_parameters) {
-          parameters.read(v, skew, gamma, beta);
-        } else {
-          read_parameter<access>(a.gamma, 1, own[v], columns, gamma);
-          read_parameter<access>(a.beta, 0, own[v], columns, beta);
-        }
+        parameters.read(a, v, skew, own[v], gamma, beta);
 #pragma unroll
         for (int k = 0; k < width; ++k) values[v][k] = (values[v][k] * rstd + offset) * gamma[k] + beta[k];
         write_row_vector<access>(a.y + at + v * stride, own[v], columns, values[v]);

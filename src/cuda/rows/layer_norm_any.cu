@@ -14,30 +14,40 @@ __device__ double block_sum(double value) {
   return value;
 }
 
-struct AnyLayerNorm {
-  const void *x, *gamma, *beta, *residual, *bias;
-  void *sum, *y, *mean, *rstd;
+/// The arguments of a call, of which the kernels take the pointers, and what they are otherwise computed with.
+template <class Arguments>
+struct AnyRows : Arguments {
   DType dtype, statistics;
-  std::int64_t columns;
-  double eps;
-  bool centered;
+  std::int64_t rows, columns;
   Dropout<double> dropout;
 
-  __device__ double at(const void* data, std::int64_t i) const { return read<AnyFloat>(data, dtype, i); }
+  AnyRows(const Arguments& arguments, const View& x)
+      : Arguments(arguments),
+        dtype(x.dtype),
+        statistics(dtype == DType::f64 ? dtype : DType::f32),
+        rows(x.shape[0]),
+        columns(x.shape[1]),
+        dropout(arguments.p, arguments.draws) {}
+
+  __device__ double at(const View& x, std::int64_t i) const { return read<AnyFloat>(x.data, dtype, i); }
+  __device__ double statistic(const View& x, std::int64_t row) const { return read<AnyFloat>(x.data, statistics, row); }
+  __device__ void put(const View& x, std::int64_t i, double value) const { write<AnyFloat>(x.data, dtype, i, value); }
 };
+using AnyLayerNorm = AnyRows<kernels::LayerNormArguments>;
+using AnyLayerNormGrad = AnyRows<kernels::LayerNormGradArguments>;
 
 /// A block per row.
 __global__ void __launch_bounds__(block_size) layer_norm_rows_any(__grid_constant__ const AnyLayerNorm a) {
   const std::int64_t row = blockIdx.x, start = row * a.columns;
   const std::uint64_t position = a.dropout.position();
-  const void* const s = a.sum ? a.sum : a.x;
-  if (a.sum) {
+  const View& s = a.sum.data ? a.sum : a.x;
+  if (a.sum.data) {
     for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
       double value[1] = {a.at(a.x, start + c)};
-      if (a.bias) value[0] += a.at(a.bias, c);
+      if (a.bias.data) value[0] += a.at(a.bias, c);
       if (a.dropout.drops) a.dropout(value, start + c, position);
-      if (a.residual) value[0] += a.at(a.residual, start + c);
-      write<AnyFloat>(a.sum, a.dtype, start + c, value[0]);
+      if (a.residual.data) value[0] += a.at(a.residual, start + c);
+      a.put(a.sum, start + c, value[0]);
     }
     __syncthreads();
   }
@@ -54,31 +64,21 @@ __global__ void __launch_bounds__(block_size) layer_norm_rows_any(__grid_constan
   }
   const double rstd = 1 / std::sqrt(block_sum(squares) / static_cast<double>(a.columns) + a.eps);
   if (threadIdx.x == 0) {
-    if (a.centered) write<AnyFloat>(a.mean, a.statistics, row, mean);
-    write<AnyFloat>(a.rstd, a.statistics, row, rstd);
+    if (a.centered) write<AnyFloat>(a.mean.data, a.statistics, row, mean);
+    write<AnyFloat>(a.rstd.data, a.statistics, row, rstd);
   }
   for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
     double value = ((a.at(s, start + c) - shift) - mean) * rstd;
-    if (a.gamma) value *= a.at(a.gamma, c);
-    if (a.beta) value += a.at(a.beta, c);
-    write<AnyFloat>(a.y, a.dtype, start + c, value);
+    if (a.gamma.data) value *= a.at(a.gamma, c);
+    if (a.beta.data) value += a.at(a.beta, c);
+    a.put(a.y, start + c, value);
   }
 }
 
-struct AnyLayerNormGrad {
-  const void *s, *gamma, *mean, *rstd, *g, *g_sum;
-  void *dx, *dbranch;
-  DType dtype, statistics;
-  std::int64_t rows, columns;
-  bool centered;
-  Dropout<double> dropout;
-
-  __device__ double at(const void* data, std::int64_t i) const { return read<AnyFloat>(data, dtype, i); }
-  __device__ double x_hat(std::int64_t row, std::int64_t c) const {
-    const double shift = centered ? at(s, row * columns) : 0, less = centered ? read<AnyFloat>(mean, statistics, row) : 0;
-    return ((at(s, row * columns + c) - shift) - less) * read<AnyFloat>(rstd, statistics, row);
-  }
-};
+__device__ double x_hat(const AnyLayerNormGrad& a, std::int64_t row, std::int64_t c) {
+  const double shift = a.centered ? a.at(a.s, row * a.columns) : 0, mean = a.centered ? a.statistic(a.mean, row) : 0;
+  return ((a.at(a.s, row * a.columns + c) - shift) - mean) * a.statistic(a.rstd, row);
+}
 
 /// A block per row: dx and dbranch.
 __global__ void __launch_bounds__(block_size) layer_norm_grad_rows_any(__grid_constant__ const AnyLayerNormGrad a) {
@@ -86,77 +86,55 @@ __global__ void __launch_bounds__(block_size) layer_norm_grad_rows_any(__grid_co
   const auto n = static_cast<double>(a.columns);
   double h_sum = 0, h_x_hat_sum = 0;
   for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
-    const double h = a.at(a.g, start + c) * (a.gamma ? a.at(a.gamma, c) : 1);
+    const double h = a.at(a.g, start + c) * (a.gamma.data ? a.at(a.gamma, c) : 1);
     h_sum += h;
-    h_x_hat_sum += h * a.x_hat(row, c);
+    h_x_hat_sum += h * x_hat(a, row, c);
   }
   const double h_mean = a.centered ? block_sum(h_sum) / n : 0, h_x_hat_mean = block_sum(h_x_hat_sum) / n;
-  const double rstd = read<AnyFloat>(a.rstd, a.statistics, row);
+  const double rstd = a.statistic(a.rstd, row);
   const std::uint64_t position = a.dropout.position();
   for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
-    const double h = a.at(a.g, start + c) * (a.gamma ? a.at(a.gamma, c) : 1);
-    double dx[1] = {rstd * (h - h_mean - a.x_hat(row, c) * h_x_hat_mean)};
-    if (a.g_sum) dx[0] += a.at(a.g_sum, start + c);
-    write<AnyFloat>(a.dx, a.dtype, start + c, dx[0]);
+    const double h = a.at(a.g, start + c) * (a.gamma.data ? a.at(a.gamma, c) : 1);
+    double dx[1] = {rstd * (h - h_mean - x_hat(a, row, c) * h_x_hat_mean)};
+    if (a.g_sum.data) dx[0] += a.at(a.g_sum, start + c);
+    a.put(a.dx, start + c, dx[0]);
     if (a.dropout.drops) {
       a.dropout(dx, start + c, position);
-      write<AnyFloat>(a.dbranch, a.dtype, start + c, dx[0]);
+      a.put(a.dbranch, start + c, dx[0]);
     }
   }
 }
 
 /// A warp side by side has a column each, the block's warps every eighth row: out = the sum over rows of `of`, times x_hat if asked.
 __global__ void __launch_bounds__(block_size)
-    sum_columns_any(__grid_constant__ const AnyLayerNormGrad a, const void* of, bool times_x_hat, void* out, bool adds) {
+    sum_columns_any(__grid_constant__ const AnyLayerNormGrad a, const View of, bool times_x_hat, const View out) {
   __shared__ double shared[block_size / 32][32];
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const std::int64_t column = std::int64_t(blockIdx.x) * 32 + lane;
   double sum = 0;
   if (column < a.columns) {
     for (std::int64_t row = warp; row < a.rows; row += block_size / 32)
-      sum += a.at(of, row * a.columns + column) * (times_x_hat ? a.x_hat(row, column) : 1);
+      sum += a.at(of, row * a.columns + column) * (times_x_hat ? x_hat(a, row, column) : 1);
   }
   shared[warp][lane] = sum;
   __syncthreads();
   if (warp > 0 || column >= a.columns) return;
   sum = 0;
   for (int i = 0; i < block_size / 32; ++i) sum += shared[i][lane];
-  write<AnyFloat>(out, a.dtype, column, adds ? read<AnyFloat>(out, a.dtype, column) + sum : sum);
+  a.put(out, column, a.write == Write::accumulate ? a.at(out, column) + sum : sum);
 }
 
 }  // namespace
 
 void layer_norm_any(const kernels::LayerNormArguments& a) {
-  const AnyLayerNorm any{a.x.data,
-                         a.gamma.data,
-                         a.beta.data,
-                         a.residual.data,
-                         a.bias.data,
-                         a.sum.data,
-                         a.y.data,
-                         a.mean.data,
-                         a.rstd.data,
-                         a.x.dtype,
-                         a.x.dtype == DType::f64 ? DType::f64 : DType::f32,
-                         a.x.shape[1],
-                         a.eps,
-                         a.centered,
-                         Dropout<double>(a.p, a.draws)};
-  launch(layer_norm_rows_any, blocks_for(a.x.shape[0], 1), block_size, 0, a.y.stream, any);
+  const AnyLayerNorm any(a, a.x);
+  launch(layer_norm_rows_any, blocks_for(any.rows, 1), block_size, 0, a.y.stream, any);
 }
 
 void layer_norm_grad_any(const kernels::LayerNormGradArguments& a) {
-  const AnyLayerNormGrad any{a.s.data,     a.gamma.data,
-                             a.mean.data,  a.rstd.data,
-                             a.g.data,     a.g_sum.data,
-                             a.dx.data,    a.dbranch.data,
-                             a.s.dtype,    a.s.dtype == DType::f64 ? DType::f64 : DType::f32,
-                             a.s.shape[0], a.s.shape[1],
-                             a.centered,   Dropout<double>(a.p, a.draws)};
+  const AnyLayerNormGrad any(a, a.s);
   const auto sum_columns = [&](const View& of, bool times_x_hat, const View& out) {
-    if (out.data)
-      launch(sum_columns_any, blocks_for(any.columns, 32), block_size, 0, a.dx.stream, any, of.data, times_x_hat, out.data,
-             a.write == Write::accumulate);
+    if (out.data) launch(sum_columns_any, blocks_for(any.columns, 32), block_size, 0, a.dx.stream, any, of, times_x_hat, out);
   };
   sum_columns(a.g, true, a.dgamma);  // before dx, which may take the place of g
   sum_columns(a.g, false, a.dbeta);

@@ -58,6 +58,13 @@ template <class T>
 struct Statistics {
   T shift{};
   float mean = 0, rstd = 0;
+
+  /// Of a row whose first element is s[start]; zeros if it does not exist.
+  __device__ Statistics(const Backward<T>& a, bool exists, std::int64_t row, std::int64_t start) {
+    if (!exists) return;
+    if (a.mean) shift = a.s[start], mean = a.mean[row];
+    rstd = a.rstd[row];
+  }
 };
 
 /// The numbers by which a row is normalized: x_hat = (s - center) rstd + rest. The center is the mean, rounded; rest makes up for that.
@@ -79,6 +86,9 @@ struct Moments {
 template <RowAccess access, int sums, int vectors, int width>
 __device__ __forceinline__ void write_partials(float (&totals)[sums][vectors][width], float* to, const RowPartition& partition,
                                                const RowColumns& own, int count, int columns, float* shared) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");  // the kernel that adds up the partials may get ready
+#endif
   const auto write_sums = [&](float* row, const float (&values)[vectors][width]) {
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
@@ -160,21 +170,13 @@ __global__ void __launch_bounds__(max_threads, 1)
     }
     cp_async_commit();
   };
-  const auto statistics_of = [&](unsigned round, std::int64_t of, std::int64_t start) {
-    Statistics<T> known;
-    if (round < rounds) {
-      if (a.mean) known.shift = a.s[start], known.mean = a.mean[of];
-      known.rstd = a.rstd[of];
-    }
-    return known;
-  };
 
   // Rows and columns that do not exist are zeros, which add nothing.
   if (count < vectors) {
     for (int i = 0; i < slots * vectors; ++i) ring[i * 32] = P{};
   }
   for (unsigned i = 0; i * stage_pitch < slots * pitch; ++i) fetch(i, at + i * a.stride, i * stage_pitch);
-  Statistics<T> next = statistics_of(0, row, at - own.first);
+  Statistics<T> next(a, rounds > 0, row, at - own.first);
   float gamma[vectors][width], totals[sums][vectors][width] = {};
 #pragma unroll
   for (int v = 0; v < vectors; ++v) {
@@ -190,7 +192,7 @@ __global__ void __launch_bounds__(max_threads, 1)
   for (unsigned round = 0; round < warp_rounds; ++round) {
     const Moments m(next);
     row += step;
-    next = statistics_of(round + 1, row, at + a.stride - own.first);
+    next = Statistics<T>(a, round + 1 < rounds, row, at + a.stride - own.first);
     if (a.g_sum) cp_async_wait<1>();
     else cp_async_wait<2>();
     float x_hat[vectors][width], h[vectors][width];
@@ -247,9 +249,6 @@ __global__ void __launch_bounds__(max_threads, 1)
   }
 
   if (!a.partials) return;
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");  // the kernel that adds up the partials may get ready
-#endif
   float* const partials = a.partials + std::int64_t(group.cluster()) * sums * a.columns;
   write_partials<access>(totals, partials, partition, own, count, a.columns, reinterpret_cast<float*>(shared));
 }

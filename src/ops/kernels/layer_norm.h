@@ -30,11 +30,11 @@ void layer_norm(Cuda, const LayerNormArguments& arguments);
 /// where the mean is far greater than the deviation; so nothing cancels. A mean near 1e4 kept in f32 is off by up to 5e-4, and the
 /// backward pass would see that in every normalized element: what is kept is the mean of the distances.
 
-/// dx = rstd (h - [centered] mean(h) - u mean(h u)) + g_sum with u = (s - mean) rstd and h = g gamma: the gradient of s, and of the
-/// residual. dbranch is dx through the dropout, the gradient of the forward's x. dgamma = sum over rows of g u, dbeta of g, dbias of
-/// dbranch, or of dx without dropout; in an order that depends on the shape alone (on the GPU, also on the device).
+/// dx = rstd (h - [centered] mean(h) - x_hat mean(h x_hat)) + g_sum with x_hat = (s - mean) rstd and h = g gamma: the gradient of s, and of
+/// the residual. dbranch is dx through the dropout, the gradient of the forward's x. dgamma = sum over rows of g x_hat, dbeta of g, dbias
+/// of dbranch, or of dx without dropout; in an order that depends on the shape alone (on the GPU, also on the device).
 struct LayerNormGradArguments {
-  View s;  ///< what was normalized: x, or the sum
+  View s;  ///< the normalized rows' source: x, or the sum
   View gamma;
   View mean, rstd;
   bool centered = true;
