@@ -74,6 +74,29 @@ TEST_CASE("NVRTC compiles a kernel from parts of the device library", "[nvrtc]")
     })") == "");
 }
 
+TEST_CASE("NVRTC compiles attention to one tile of keys from fragment tiles", "[nvrtc]") {
+  CHECK(compile(R"(
+    #include "cuda/device/async_copy.cuh"
+    #include "cuda/device/fragment.cuh"
+    using namespace tern::gpu;
+    extern "C" __global__ void attend(float* y) {
+      __shared__ uint4 shared[3 * SharedTile<64>::bytes(32) / 16];
+      const unsigned q = shared_address(shared), k = q + SharedTile<64>::bytes(32), v = k + SharedTile<64>::bytes(32);
+      RegisterOperand<32, 64> queries;
+      queries.assign<tern::f16>(OperandA<64>(q));
+      FragmentTile<32, 32> scores = {};
+      mma<tern::f16, 64>(Product(scores, queries, OperandBt<64>(k)));
+      FragmentTile<32, 64> sums = {};
+      float row_sum[sums.lane_rows];
+      for (int r = 0; r < sums.lane_rows; ++r) {
+        scores.exp2_row(r, 1, scores.row_max(r));
+        row_sum[r] = scores.combine_sum(scores.partial_row_sum(r));
+      }
+      mma<tern::f16, 32>(Product(sums, scores, OperandB<64>(v)));
+      for (int r = 0; r < sums.lane_rows; ++r) sums.store_row(r, 1 / row_sum[r], y + 64 * sums.row_of(r), 0, 64);
+    })") == "");
+}
+
 TEST_CASE("NVRTC refuses a host header", "[nvrtc]") {
   CHECK(compile("#include \"cuda/runtime/launch.h\"\n") != "");
   CHECK(compile("#include <map>\n") != "");

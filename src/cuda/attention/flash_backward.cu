@@ -58,9 +58,8 @@ struct BackwardConfig {
   static constexpr int bytes(int stages) { return 2 * key_bytes + stages * stage_bytes; }
 
   // Registers come in eights; consumers take what producers leave of their share.
-  [[maybe_unused]] static constexpr int producer_registers = 40, share = 65536 / (threads * min_blocks) / 8 * 8;
-  [[maybe_unused]] static constexpr int consumer_registers =
-      std::min((share * threads - producer_registers * producers) / consumers / 8 * 8, 240);
+  static constexpr int producer_registers = 40, share = 65536 / (threads * min_blocks) / 8 * 8;
+  static constexpr int consumer_registers = std::min((share * threads - producer_registers * producers) / consumers / 8 * 8, 240);
 
   // dQ (queries, width): how the warps share it, in pieces that fit in registers.
   static constexpr int row_tiles = queries / 16, column_warps = warps / row_tiles, columns = width / column_warps;
@@ -379,8 +378,7 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks)
     const int first_query = tile * C::queries;
     const unsigned q_tile = block.q_tile(tile), dy_tile = block.dy_tile(tile);
     const auto multiply_scores = [&](int sub) {  // S = K Q^T, dP = V dY^T
-      warp.s.clear();
-      warp.dp.clear();
+      warp.s = {}, warp.dp = {};
       mma<T, width>(Product(warp.s, keys, OperandBt<width>(q_tile, sub)), Product(warp.dp, values, OperandBt<width>(dy_tile, sub)));
     };
 
@@ -390,7 +388,7 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks)
     for (int sub = 0; sub < C::queries; sub += C::sub_queries) {
       const bool is_visible = warp.is_visible(first_query + sub);
       if (is_visible) warp.differentiate(first_query + sub, block.pointer(block.rows(tile)) + sub);
-      else warp.ds_operand.clear();
+      else warp.ds_operand = {};
       warp.ds_operand.template store<C::queries>(block.ds_tile(tile), warp.warp * 16, sub / 8);
       if (const int next = sub + C::sub_queries; next < C::queries && warp.is_visible(first_query + next)) multiply_scores(next);
       if (is_visible)

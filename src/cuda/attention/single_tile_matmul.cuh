@@ -73,7 +73,7 @@ __device__ __forceinline__ void matmul_ABt(const float* a, const float* b, int f
   using Lanes = typename Scores::Lanes;
   constexpr int tiles = Scores::column_tiles;
   auto& sums = scores.values[0];
-  scores.clear();
+  scores = {};
   if constexpr (on_tensor_cores<Lanes>) {
     const int tile = threadIdx.x % 32 / 8, row = threadIdx.x % 8;
     const float* const from = a + min(first + tile % 2 * 8 + row, padded - 1) * (D + 4) + tile / 2 * 4;

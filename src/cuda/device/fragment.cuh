@@ -30,13 +30,6 @@ struct FragmentTile {
   __device__ __forceinline__ float& at(int r, int c) { return values[r / 2][c / 2][r % 2 * 2 + c % 2]; }
   __device__ __forceinline__ float at(int r, int c) const { return values[r / 2][c / 2][r % 2 * 2 + c % 2]; }
 
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int r = 0; r < lane_rows; ++r)
-#pragma unroll
-      for (int c = 0; c < lane_columns; ++c) at(r, c) = 0;
-  }
-
   /// f(the lane's four elements of tile (m, n), m, n) for the first `limit` tiles of columns.
   template <class F>
   __device__ __forceinline__ void for_each_tile(int limit, F&& f) {
@@ -166,14 +159,6 @@ template <int rows, int depth>
 struct RegisterOperand {
   unsigned values[rows / 16][depth / 16][4];
 
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int m = 0; m < rows / 16; ++m)
-#pragma unroll
-      for (int k = 0; k < depth / 16; ++k)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) values[m][k][i] = 0;
-  }
   /// Of a tile in shared memory, or of rounded accumulators.
   template <class T, class Operand>
   __device__ __forceinline__ void assign(const Operand& from) {
