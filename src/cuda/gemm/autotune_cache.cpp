@@ -27,7 +27,7 @@ constexpr const char* header = "tern products 4";  // names the format; a file o
 std::uint64_t checksum_of(const ProblemKey& key, const AlgorithmWords& words) {
   std::uint64_t sum = 0xcbf29ce484222325;
   const auto add = [&](std::uint64_t word) { sum = (sum ^ word) * 0x100000001b3; };
-  for (const std::int64_t word : key) add(static_cast<std::uint64_t>(word));
+  for (const std::uint64_t word : key) add(word);
   for (const std::uint64_t word : words) add(word);
   return sum;
 }
@@ -42,11 +42,8 @@ void read(const std::filesystem::path& path, Choices& choices) {
     fields >> std::hex;
     ProblemKey key{};
     AlgorithmWords words{};
-    std::uint64_t field = 0, checksum = 0;
-    for (std::int64_t& word : key) {
-      fields >> field;
-      word = static_cast<std::int64_t>(field);
-    }
+    std::uint64_t checksum = 0;
+    for (std::uint64_t& word : key) fields >> word;
     for (std::uint64_t& word : words) fields >> word;
     if (fields >> checksum && checksum == checksum_of(key, words)) choices.insert_or_assign(key, words);
   }
@@ -62,7 +59,7 @@ void write(const std::filesystem::path& path, const Choices& choices) {
     std::ofstream file(part);
     file << header << '\n' << std::hex;
     for (const auto& [key, words] : choices) {
-      for (const std::int64_t word : key) file << static_cast<std::uint64_t>(word) << ' ';
+      for (const std::uint64_t word : key) file << word << ' ';
       for (const std::uint64_t word : words) file << word << ' ';
       file << checksum_of(key, words) << '\n';
     }

@@ -8,7 +8,7 @@
 namespace tern::gpu {
 
 /// The numbers that the choice of an algorithm depends on.
-using ProblemKey = std::array<std::int64_t, 11>;
+using ProblemKey = std::array<std::uint64_t, 11>;
 /// An algorithm's kind and its parameters, as numbers: the cache knows no more of them.
 using AlgorithmWords = std::array<std::uint64_t, 9>;
 

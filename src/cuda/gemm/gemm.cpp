@@ -15,24 +15,27 @@ namespace tern::gpu {
 namespace {
 
 ProblemKey key_of(const GemmProblem& p, const GemmOperands& operands) {
-  std::int64_t packed = 0;
-  const auto pack = [&](std::int64_t value, int bits) { packed = packed << bits | value; };
-  pack(static_cast<std::int64_t>(p.dtype), 4);
-  pack(static_cast<std::int64_t>(p.precision), 4);
-  pack(static_cast<std::int64_t>(p.epilogue), 4);
+  std::uint64_t packed = 0;
+  const auto pack = [&](auto value, int bits) { packed = packed << bits | static_cast<std::uint64_t>(value); };
+  pack(p.dtype, 4);
+  pack(p.precision, 4);
+  pack(p.epilogue, 4);
   pack(p.write == Write::accumulate, 1);
   pack(p.a_transposed, 1);
   pack(p.b_transposed, 1);
   for (const void* address :
        {operands.a, operands.b, static_cast<const void*>(operands.c), operands.bias, static_cast<const void*>(operands.before_gelu)})
     pack(log2_alignment(address), 4);
-  return {packed, p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.batch_count, p.a_batch_stride, p.b_batch_stride, p.c_batch_stride};
+  const std::array numbers{p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.batch_count, p.a_batch_stride, p.b_batch_stride, p.c_batch_stride};
+  ProblemKey key{packed};
+  std::transform(numbers.begin(), numbers.end(), key.begin() + 1, [](std::int64_t number) { return static_cast<std::uint64_t>(number); });
+  return key;
 }
 
 struct KeyHash {
   std::size_t operator()(const ProblemKey& key) const {
     std::uint64_t hash = 0;
-    for (const std::int64_t word : key) hash = (hash ^ static_cast<std::uint64_t>(word)) * 0x9e3779b97f4a7c15, hash ^= hash >> 29;
+    for (const std::uint64_t word : key) hash = (hash ^ word) * 0x9e3779b97f4a7c15, hash ^= hash >> 29;
     return hash;
   }
 };

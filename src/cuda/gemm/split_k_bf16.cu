@@ -71,21 +71,22 @@ template <class T>
 __device__ __forceinline__ void multiply_stages(const Stage<T>* memory, Barriers& barriers, int count,
                                                 float (&sums)[tile * tile / consumers]) {
   constexpr int wgmma_k = 16;
-  PipelineState<stages> read, release;
+  constexpr int k16_rows = wgmma_k * tile * sizeof(T) >> 4;  // a wgmma's depth in the descriptor's units of 16 bytes
+  PipelineState<stages> read;
+  int previous = 0;
+#pragma unroll 2  // more is code that a kernel of 5 us fetches once
   for (int i = 0; i < count; ++i, read.advance()) {
-    const Stage<T>& stage = memory[read.index];
+    const std::uint64_t a = wgmma_descriptor(memory[read.index].a), b = wgmma_descriptor(memory[read.index].b);
     barriers.full[read.index].wait(read.phase);
     warpgroup_fence_operand(sums);
     warpgroup_arrive();
 #pragma unroll
-    for (int k = 0; k < tile_k; k += wgmma_k)
-      wgmma_k16<std::is_same_v<T, bf16>>(sums, wgmma_descriptor(stage.a + k * tile), wgmma_descriptor(stage.b + k * tile));
+    for (int k = 0; k < tile_k / wgmma_k; ++k) wgmma_k16<std::is_same_v<T, bf16>>(sums, a + k * k16_rows, b + k * k16_rows);
     warpgroup_commit_batch();
     warpgroup_wait<1>();
     warpgroup_fence_operand(sums);
-    if (i == 0) continue;
-    if (threadIdx.x % 32 == 0) barriers.empty[release.index].arrive();
-    release.advance();
+    if (i > 0 && threadIdx.x % 32 == 0) barriers.empty[previous].arrive();
+    previous = read.index;
   }
   warpgroup_wait<0>();
   warpgroup_fence_operand(sums);

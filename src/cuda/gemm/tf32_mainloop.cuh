@@ -136,9 +136,9 @@ __device__ __forceinline__ void multiply_tiles(const Tf32Params& p, Stage<produc
         if constexpr (products == 3) fragment.small[s][i] = __float_as_uint(round_to_tf32(x - big));
       }
   };
-  const auto release = [&](const State& state) {
+  const auto release = [&](int stage) {
     __syncwarp();
-    if (lane == 0) barriers.empty[state.index].arrive();
+    if (lane == 0) barriers.empty[stage].arrive();
   };
   WorkTile tile;
   State read;  // of the step that is multiplied
@@ -148,7 +148,7 @@ __device__ __forceinline__ void multiply_tiles(const Tf32Params& p, Stage<produc
     // While tensor cores are at one step, a's fragment for the next is made ready.
     AFragment<products> fragments[2];
     load_a(fragments[0], read);
-    State previous = read;
+    [[maybe_unused]] int previous = read.index;  // stage of the step before
     const auto multiply_step = [&](AFragment<products>& now, AFragment<products>& next, int step) {
       constexpr int k8_floats = 8 * sizeof(float) >> 4;  // a wgmma's depth in the descriptor's units of 16 bytes
       const Stage<products, tile_n>& stage = memory[read.index];
@@ -171,7 +171,7 @@ __device__ __forceinline__ void multiply_tiles(const Tf32Params& p, Stage<produc
         if (step + 1 < tile.steps) load_a(next, ahead);
         warpgroup_wait<0>();
         warpgroup_fence_operand(step_sums);
-        release(read);
+        release(read.index);
 #pragma unroll
         for (int i = 0; i < tile_n / 2; ++i) sums[i] += step_sums[i];
       } else {
@@ -181,7 +181,7 @@ __device__ __forceinline__ void multiply_tiles(const Tf32Params& p, Stage<produc
         warpgroup_commit_batch();
         warpgroup_wait<1>();
         if (step > 0) release(previous);
-        previous = read;
+        previous = read.index;
         if (step + 1 < tile.steps) load_a(next, ahead);
       }
       read = ahead;
