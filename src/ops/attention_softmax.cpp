@@ -8,6 +8,7 @@
 #include "ops/copy.h"
 #include "ops/detail/attention_mask.h"
 #include "ops/detail/autocast.h"
+#include "ops/detail/softmax_gradient.h"
 #include "ops/factory.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
@@ -110,10 +111,7 @@ Tensor fused_attention_softmax(const Tensor& scores_, const SoftmaxMask& mask) {
   on(y.device(), [&](auto dev) { kernels::attention_softmax(dev, source.view(), masking.view(), y.view()); });
   return record("fused_attention_softmax", y, {source}, {y}, [](const Backward& call) -> Tensors {
     const Tensor p = call.saved(0);
-    if (context().grad) {
-      const Tensor weighted = call.grad() * p;
-      return {weighted - p * sum(weighted, {-1}, true)};
-    }
+    if (context().grad) return {detail::softmax_gradient(p, call.grad(), -1)};  // the scores themselves are not kept
     const Tensor g = contiguous(call.grad()), dx = empty_like(p);
     on(dx.device(), [&](auto dev) { kernels::attention_softmax_grad(dev, p.view(), g.view(), dx.view()); });
     return {dx};
