@@ -14,6 +14,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
 // The softmax of attention scores, with the masks that attention has: as a composition, and fused.
 namespace tern {
@@ -86,10 +87,7 @@ detail::KernelMask::KernelMask(const SoftmaxMask& mask, DType scores)
       prefix(mask.prefix.defined() ? contiguous(mask.prefix) : Tensor()),
       causal(mask.causal) {}
 
-kernels::SoftmaxMask detail::KernelMask::view() const {
-  const auto view_of = [](const Tensor& x) { return x.defined() ? x.view() : View{}; };
-  return {view_of(padding), view_of(prefix), causal};
-}
+kernels::SoftmaxMask detail::KernelMask::view() const { return {view_of(padding), view_of(prefix), causal}; }
 
 Tensor attention_softmax(const Tensor& scores_, const SoftmaxMask& mask) {
   const Tensor scores = detail::autocast("attention_softmax", scores_);

@@ -10,6 +10,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
 namespace tern {
 
@@ -48,8 +49,6 @@ Window checked_window(const char* op, const Tensor& u, const Tensor& w, const Te
                          window.left, window.right, length));
   return window;
 }
-
-View view_of(const Tensor& x) { return x.defined() ? x.view() : View{}; }
 
 /// True where positions lie next to each other, not channels.
 bool is_channels_first(const Tensor& u) { return u.strides()[1] == 1 && (u.strides()[2] != 1 || u.size(2) == 1); }

@@ -15,6 +15,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
 namespace tern {
 
@@ -134,7 +135,6 @@ Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tenso
   const double probability = training ? p : 0;
   const PhiloxState draws = probability > 0 ? context().generator.reserve(count) : PhiloxState{};
   const Tensor y = empty({ids.size(0), ids.size(1), table.size(1)}, table.dtype(), table.device());
-  const auto view_of = [](const Tensor& x) { return x.defined() ? x.view() : View{}; };
   on(y.device(), [&](auto dev) { kernels::embed(dev, rows.view(), view_of(places), index.view(), probability, draws, y.view()); });
   const Shape table_shape = table.shape(), positions_shape = positions.defined() ? positions.shape() : Shape{};
   return record("fused_embedding", y, {rows, places}, {reshape(index, {ids.numel()})}, [=](const Backward& call) -> Tensors {

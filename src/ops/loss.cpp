@@ -18,6 +18,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
 namespace tern {
 
@@ -25,8 +26,6 @@ namespace {
 
 /// The dtype in which losses of such logits are kept.
 DType loss_dtype(DType dtype) { return dtype == DType::f64 ? dtype : DType::f32; }
-
-View view_of(const Tensor& x) { return x.defined() ? x.view() : View{}; }
 
 /// What turns targets into losses, and is known without them.
 struct Rule {

@@ -9,6 +9,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
 namespace tern {
 
@@ -124,8 +125,6 @@ struct LinearOperands {
   Tensor rows, weight;
   Shape shape;  ///< of the result
 };
-
-View view_of(const Tensor& bias) { return bias.defined() ? bias.view() : View{}; }
 
 /// The gradients of x and the weight, from that of the result.
 Tensors product_gradients(const Backward& call, const Tensor& g) {

@@ -15,6 +15,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
 namespace tern {
 
@@ -156,8 +157,6 @@ View rows_of(const Tensor& x) {
   view.strides = {columns, 1};
   return view;
 }
-View view_of(const Tensor& x) { return x.defined() ? x.view() : View{}; }
-
 struct Statistics {
   Tensor mean, rstd;  ///< (R); see Note [Shifted rows]
 };
