@@ -7,6 +7,7 @@
 
 #include "autodiff/anomaly.h"
 #include "autodiff/gradient_arithmetic.h"
+#include "autodiff/vjp.h"
 
 namespace tern {
 
@@ -42,6 +43,9 @@ class Pass {
     slot = slot.defined() ? detail::sum_of_gradients(slot, gradient) : gradient;
   }
 
+  /// The pass goes no further than to what is wanted.
+  void end_at_wanted() { ends_at_wanted_ = true; }
+
   /// Nodes in descending order of recording: when one is reached, all that it feeds has been. Source of the order:
   /// a node can only use outputs of nodes recorded before it.
   Tensors run(std::size_t inputs) {
@@ -51,9 +55,10 @@ class Pass {
       const Ref<Node> node = std::move(queue_.back());
       queue_.pop_back();
       const Tensors gradients = std::move(buffers_.extract(node.get()).mapped());
+      bool is_wanted = false;
       for (const Wanted& wanted : wanted_)
-        if (wanted.node == node.get()) results[wanted.input] = gradients[wanted.output];
-      step(node, gradients);
+        if (wanted.node == node.get()) results[wanted.input] = gradients[wanted.output], is_wanted = true;
+      if (!is_wanted || !ends_at_wanted_) step(node, gradients);
     }
     leaves_.finish();
     for (const Ref<Node>& node : deferred_) gradient_sink(*node->leaf()).announce(*node->leaf());
@@ -105,7 +110,7 @@ class Pass {
   }
 
   std::vector<Wanted> wanted_;
-  bool accumulate_, retain_graph_;
+  bool accumulate_, retain_graph_, ends_at_wanted_ = false;
   LeafWriter leaves_;
   std::vector<Ref<Node>> deferred_;  ///< of leaves that wait for sums to be ready
   std::unordered_map<Node*, Tensors> buffers_;
@@ -147,6 +152,29 @@ Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool
 }
 
 }  // namespace
+
+Tensors vjp(const Backward& call, const Tensors& inputs, const std::function<Tensors(const Tensors&)>& reference) {
+  // The reference gets handles of its own, at which the pass ends: one input may be computed from another.
+  Tensors own = inputs, outputs;
+  std::vector<Wanted> wanted;
+  std::vector<Edge> wanted_edges;
+  {
+    const GradMode recorded(true);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (!inputs[i].defined() || !call.needs(i)) continue;
+      own[i] = record("input", inputs[i].detach(), {inputs[i]}, {}, [](const Backward& gradient) -> Tensors { return {gradient.grad()}; });
+      if (!own[i].requires_grad()) own[i].set_requires_grad();
+      wanted_edges.push_back(edge_of(own[i]));
+      wanted.push_back({wanted_edges.back().node.get(), wanted_edges.back().output, i});
+    }
+    outputs = reference(own);
+  }
+  Pass pass(std::move(wanted), false, true, cpu);
+  pass.end_at_wanted();
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    if (const Edge edge = edge_of(outputs[i]); edge.node && call.grad(i).defined()) pass.feed(edge, call.grad(i));
+  return pass.run(inputs.size());
+}
 
 Tensors grad(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool create_graph, bool retain_graph) {
   return run(outputs, inputs, grad_outputs, false, retain_graph, create_graph);

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "autodiff/node.h"
+#include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/attention_mask.h"
 #include "ops/detail/autocast.h"
@@ -41,26 +41,22 @@ Tensors heads_of(const Tensor& qkv) {
   return parts;
 }
 
-Tensor compose(const Tensor& qkv, const AttentionParams& params, bool is_fused) {
+/// The composition, with `dropped` for the dropout of the weights.
+template <class F>
+Tensor compose(const Tensor& qkv, const SoftmaxMask& mask, bool is_fused, F dropped) {
   const Tensors heads = heads_of(qkv);
   const Tensor scores = matmul(heads[0], transpose(heads[1], -1, -2), scale_for(qkv));
-  const Tensor weights = (is_fused ? fused_attention_softmax : attention_softmax)(scores, params.mask);
-  return transpose(matmul(dropout(weights, params.dropout, params.training), heads[2]), 1, 2);
+  const Tensor weights = (is_fused ? fused_attention_softmax : attention_softmax)(scores, mask);
+  return transpose(matmul(dropped(weights), heads[2]), 1, 2);
 }
 
-/// The gradient, written in ops: what forward had is composed again, with the same draws.
-Tensor gradient(const Tensor& qkv, const Tensor& g_, const SoftmaxMask& mask, double p, PhiloxState draws) {
-  const double scale = scale_for(qkv);
-  const Tensors heads = heads_of(qkv);
-  const Tensor g = transpose(g_, 1, 2);
-  const Tensor weights = attention_softmax(matmul(heads[0], transpose(heads[1], -1, -2), scale), mask);
-  const auto dropped = [&](const Tensor& x) { return p > 0 ? detail::dropout_at(x, p, draws) : x; };
-  const Tensor weighted = dropped(matmul(g, transpose(heads[2], -1, -2))) * weights;
-  const Tensor scores = weighted - weights * sum(weighted, {-1}, true);
-  Tensors parts = {matmul(scores, heads[1], scale), matmul(transpose(scores, -1, -2), heads[0], scale),
-                   matmul(transpose(dropped(weights), -1, -2), g)};
-  for (Tensor& part : parts) part = transpose(part, 1, 2);
-  return stack(parts, 2);
+Tensor compose(const Tensor& qkv, const AttentionParams& params, bool is_fused) {
+  return compose(qkv, params.mask, is_fused, [&](const Tensor& weights) { return dropout(weights, params.dropout, params.training); });
+}
+
+/// The same with draws that were made before: the reference of the fused ones.
+Tensor compose_again(const Tensor& qkv, const SoftmaxMask& mask, double p, PhiloxState draws) {
+  return compose(qkv, mask, false, [&](const Tensor& weights) { return p > 0 ? detail::dropout_at(weights, p, draws) : weights; });
 }
 
 /// On a GPU, as products of whole batches and fused kernels between them. The heads are brought side by side first: cuBLAS takes a batch
@@ -83,7 +79,9 @@ Tensor attention_by_products(const Tensor& qkv, const AttentionParams& params) {
   y = record("fused_self_attention", y, {heads}, {heads, weights, dropped}, [=, given = params.mask](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0);
     if (context().grad)
-      return {permute(gradient(permute(x, {1, 3, 0, 2, 4}), transpose(call.grad(), 1, 2), given, p, draws), {2, 0, 3, 1, 4})};
+      return vjp(call, {x}, [&](const Tensors& in) -> Tensors {
+        return {transpose(compose_again(permute(in[0], {1, 3, 0, 2, 4}), given, p, draws), 1, 2)};
+      });
     const Tensors parts = unstack(x, 0);
     const Tensor probabilities = call.saved(1), g = contiguous(call.grad()), dx = empty_like(x);
     const Tensor scores = matmul(g, transpose(parts[2], -1, -2));
@@ -113,7 +111,7 @@ Tensor attention_in_tiles(const Tensor& qkv, const AttentionParams& params) {
   on(y.device(), [&](auto dev) { kernels::flash_attention(dev, source.view(), attention(), y.view(), log_sums.view()); });
   return record("fused_self_attention", y, {source}, {source, y, log_sums}, [=, given = params.mask](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0);
-    if (context().grad) return {gradient(x, call.grad(), given, p, draws)};
+    if (context().grad) return vjp(call, {x}, [&](const Tensors& in) -> Tensors { return {compose_again(in[0], given, p, draws)}; });
     const Tensor result = call.saved(1), sums = call.saved(2), g = contiguous(call.grad()), dx = empty_like(x);
     on(dx.device(),
        [&](auto dev) { kernels::flash_attention_grad(dev, x.view(), result.view(), sums.view(), g.view(), attention(), dx.view()); });
@@ -149,7 +147,7 @@ Tensor fused_self_attention(const Tensor& qkv_, const AttentionParams& params) {
   on(y.device(), [&](auto dev) { kernels::self_attention(dev, source.view(), attention(), y.view()); });
   return record("fused_self_attention", y, {source}, {source}, [=, given = params.mask](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0);
-    if (context().grad) return {gradient(x, call.grad(), given, p, draws)};
+    if (context().grad) return vjp(call, {x}, [&](const Tensors& in) -> Tensors { return {compose_again(in[0], given, p, draws)}; });
     const Tensor g = contiguous(call.grad()), dx = empty_like(x);
     on(dx.device(), [&](auto dev) { kernels::self_attention_grad(dev, x.view(), g.view(), attention(), dx.view()); });
     return {dx};

@@ -8,11 +8,13 @@
 #include "ops/copy.h"
 #include "ops/detail/attention_mask.h"
 #include "ops/detail/autocast.h"
+#include "ops/detail/softmax_gradient.h"
 #include "ops/factory.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
 // The softmax of attention scores, with the masks that attention has: as a composition, and fused.
 namespace tern {
@@ -85,10 +87,7 @@ detail::KernelMask::KernelMask(const SoftmaxMask& mask, DType scores)
       prefix(mask.prefix.defined() ? contiguous(mask.prefix) : Tensor()),
       causal(mask.causal) {}
 
-kernels::SoftmaxMask detail::KernelMask::view() const {
-  const auto view_of = [](const Tensor& x) { return x.defined() ? x.view() : View{}; };
-  return {view_of(padding), view_of(prefix), causal};
-}
+kernels::SoftmaxMask detail::KernelMask::view() const { return {view_of(padding), view_of(prefix), causal}; }
 
 Tensor attention_softmax(const Tensor& scores_, const SoftmaxMask& mask) {
   const Tensor scores = detail::autocast("attention_softmax", scores_);
@@ -110,10 +109,7 @@ Tensor fused_attention_softmax(const Tensor& scores_, const SoftmaxMask& mask) {
   on(y.device(), [&](auto dev) { kernels::attention_softmax(dev, source.view(), masking.view(), y.view()); });
   return record("fused_attention_softmax", y, {source}, {y}, [](const Backward& call) -> Tensors {
     const Tensor p = call.saved(0);
-    if (context().grad) {
-      const Tensor weighted = call.grad() * p;
-      return {weighted - p * sum(weighted, {-1}, true)};
-    }
+    if (context().grad) return {detail::softmax_gradient(p, call.grad(), -1)};  // the scores themselves are not kept
     const Tensor g = contiguous(call.grad()), dx = empty_like(p);
     on(dx.device(), [&](auto dev) { kernels::attention_softmax_grad(dev, p.view(), g.view(), dx.view()); });
     return {dx};

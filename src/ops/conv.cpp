@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "autodiff/node.h"
+#include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/join.h"
@@ -10,6 +10,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
 namespace tern {
 
@@ -49,8 +50,6 @@ Window checked_window(const char* op, const Tensor& u, const Tensor& w, const Te
   return window;
 }
 
-View view_of(const Tensor& x) { return x.defined() ? x.view() : View{}; }
-
 /// True where positions lie next to each other, not channels.
 bool is_channels_first(const Tensor& u) { return u.strides()[1] == 1 && (u.strides()[2] != 1 || u.size(2) == 1); }
 
@@ -84,58 +83,31 @@ Tensor shifted_sums(const Tensor& u, const Tensor& w, const Tensor& bias, const 
   return bias.defined() ? z + bias : z;
 }
 
-struct Gradients {
-  Tensor u, w, bias;
-};
-struct Wanted {
-  bool u, w, bias;
-};
-
-Gradients composed_gradients(const Tensor& u_, const Tensor& w_, const Tensor& bias_, const Tensor& g, const Window& window,
-                             Wanted wanted) {
-  const DType dtype = u_.dtype();
-  const Tensor u = widened(u_), w = widened(w_), bias = widened(bias_);
-  const std::int64_t taps = w.size(1), length = u.size(1), count = g.size(1);
-  Tensor dz = widened(g);
-  if (window.silu) {
-    const Tensor z = shifted_sums(u, w, bias, window), s = sigmoid(z);
-    dz = dz * (s * (1 + z * (1 - s)));
-  }
-  Gradients d;
-  if (wanted.u) {
-    const Tensor padded = pad(dz, 1, taps - 1, taps - 1);
-    for (std::int64_t k = 0; k < taps; ++k) {
-      const Tensor term = positions(padded, window.left + taps - 1 - k, length) * select(w, 1, k);
-      d.u = d.u.defined() ? d.u + term : term;
-    }
-    d.u = cast(d.u, dtype);
-  }
-  if (wanted.w) {
-    const Tensor padded = pad(u, 1, window.left, window.right);
-    Tensors columns;
-    for (std::int64_t k = 0; k < taps; ++k) columns.push_back(sum(dz * positions(padded, k, count), {0, 1}));
-    d.w = cast(stack(columns, 1), dtype);
-  }
-  if (wanted.bias) d.bias = cast(sum(dz, {0, 1}), dtype);
-  return d;
+Tensor composed(const Tensor& u, const Tensor& w, const Tensor& bias, const Window& window) {
+  const Tensor z = shifted_sums(widened(u), widened(w), widened(bias), window);
+  return cast(window.silu ? silu(z) : z, u.dtype());
 }
 
-Gradients kernel_gradients(const Tensor& u, const Tensor& w, const Tensor& bias, const Tensor& g_, const Window& window, Wanted wanted) {
-  const Tensor g = in_order_of(u, g_);
-  const auto parameter = [&](bool is_wanted, const Shape& shape) { return is_wanted ? empty(shape, u.dtype(), u.device()) : Tensor(); };
-  Gradients d{wanted.u ? empty_in_order_of(u, u.size(1)) : Tensor(), parameter(wanted.w, w.shape()), parameter(wanted.bias, {w.size(0)})};
+/// The gradients of u, w and bias, as far as the call needs them, by the kernel.
+Tensors kernel_gradients(const Backward& call, const Window& window) {
+  const Tensor u = call.saved(0), w = call.saved(1), g = in_order_of(u, call.grad());
+  const auto parameter = [&](std::size_t input, const Shape& shape) {
+    return call.needs(input) ? empty(shape, u.dtype(), u.device()) : Tensor();
+  };
+  const Tensor du = call.needs(0) ? empty_in_order_of(u, u.size(1)) : Tensor(), dw = parameter(1, w.shape()),
+               dbias = parameter(2, {w.size(0)});
   on(u.device(), [&](auto dev) {
     kernels::depthwise_conv1d_grad(dev, {.u = u.view(),
                                          .w = w.view(),
-                                         .bias = view_of(bias),
+                                         .bias = view_of(call.saved(2)),
                                          .left = window.left,
                                          .silu = window.silu,
                                          .g = g.view(),
-                                         .du = view_of(d.u),
-                                         .dw = view_of(d.w),
-                                         .db = view_of(d.bias)});
+                                         .du = view_of(du),
+                                         .dw = view_of(dw),
+                                         .db = view_of(dbias)});
   });
-  return d;
+  return {du, dw, dbias};
 }
 
 /// Of u (B, L, D), by the kernel.
@@ -147,10 +119,9 @@ Tensor convolved(const Tensor& u, const Tensor& w_, const Tensor& bias_, const W
         dev, {.u = u.view(), .w = w.view(), .bias = view_of(bias), .left = window.left, .silu = window.silu, .y = y.view()});
   });
   return record("depthwise_conv1d", y, {u, w, bias}, {u, w, bias}, [window](const Backward& call) -> Tensors {
-    const Wanted wanted{call.needs(0), call.needs(1), call.needs(2)};
-    const auto gradients = context().grad ? composed_gradients : kernel_gradients;
-    Gradients d = gradients(call.saved(0), call.saved(1), call.saved(2), call.grad(), window, wanted);
-    return {d.u, d.w, d.bias};
+    if (!context().grad) return kernel_gradients(call, window);
+    return vjp(call, {call.saved(0), call.saved(1), call.saved(2)},
+               [&](const Tensors& in) -> Tensors { return {composed(in[0], in[1], in[2], window)}; });
   });
 }
 
@@ -171,10 +142,7 @@ Tensor depthwise_conv1d(const Tensor& u_, const Tensor& w_, const Tensor& bias_,
 
 Tensor composed_depthwise_conv1d(const Tensor& u, const Tensor& w, const Tensor& bias, const DepthwiseConvOptions& options) {
   const Window window = checked_window("composed_depthwise_conv1d", u, w, bias, options);
-  return in_layout(u, options, [&](const Tensor& signal) {
-    const Tensor z = shifted_sums(widened(signal), widened(w), widened(bias), window);
-    return cast(window.silu ? silu(z) : z, u.dtype());
-  });
+  return in_layout(u, options, [&](const Tensor& signal) { return composed(signal, w, bias, window); });
 }
 
 ConvStep depthwise_conv1d_step(const Tensor& state_, const Tensor& u_, const Tensor& w_, const Tensor& bias_, bool silu) {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "autodiff/node.h"
+#include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/dropout_at.h"
 #include "ops/factory.h"
@@ -15,6 +15,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
 namespace tern {
 
@@ -107,18 +108,10 @@ Tensor embedding(const Tensor& table, const Tensor& indices) {
   return reshape(index_select(table, 0, reshape(indices, {indices.numel()})), shape);
 }
 
-static Tensor composed_embedding(const Tensor& table, const Tensor& positions, const Tensor& ids, double p, bool training) {
+/// The rows of the table at ids (B, T), plus those of the positions.
+static Tensor embedding_sum(const Tensor& table, const Tensor& positions, const Tensor& ids) {
   const Tensor x = embedding(table, ids);
-  return dropout(positions.defined() ? x + slice(positions, 0, 0, ids.size(1)) : x, p, training);
-}
-
-/// The gradients of the tables in ops, for a higher order.
-static Tensors embedding_gradients(const Backward& call, const Shape& table, const Shape& positions, double p, PhiloxState draws) {
-  const Tensor dsum = p > 0 ? detail::dropout_at(call.grad(), p, draws) : call.grad();
-  Tensors gradients(2);
-  if (call.needs(0)) gradients[0] = add_slices(table, 0, call.saved(0), reshape(dsum, {-1, table[1]}));
-  if (call.needs(1)) gradients[1] = add_slices(positions, 0, arange(dsum.size(1), DType::i64, dsum.device()), sum(dsum, {0}));
-  return gradients;
+  return positions.defined() ? x + slice(positions, 0, 0, ids.size(1)) : x;
 }
 
 Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tensor& ids, double p, bool training) {
@@ -136,18 +129,25 @@ Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tenso
   bool has_kernel = false;
   on(table.device(),
      [&](auto dev) { has_kernel = is_floating(table.dtype()) && count > 0 && kernels::has_embed(dev, count, table.size(1)); });
-  if (!has_kernel) return composed_embedding(table, positions, ids, p, training);
+  if (!has_kernel) return dropout(embedding_sum(table, positions, ids), p, training);
 
   const Tensor rows = contiguous(table), places = positions.defined() ? contiguous(positions) : positions, index = contiguous(ids);
   const double probability = training ? p : 0;
   const PhiloxState draws = probability > 0 ? context().generator.reserve(count) : PhiloxState{};
   const Tensor y = empty({ids.size(0), ids.size(1), table.size(1)}, table.dtype(), table.device());
-  const auto view_of = [](const Tensor& x) { return x.defined() ? x.view() : View{}; };
   on(y.device(), [&](auto dev) { kernels::embed(dev, rows.view(), view_of(places), index.view(), probability, draws, y.view()); });
   const Shape table_shape = table.shape(), positions_shape = positions.defined() ? positions.shape() : Shape{};
   return record("fused_embedding", y, {rows, places}, {reshape(index, {ids.numel()})}, [=](const Backward& call) -> Tensors {
-    if (context().grad) return embedding_gradients(call, table_shape, positions_shape, probability, draws);
     const Tensor g = contiguous(call.grad());
+    if (context().grad) {
+      // Linear in both tables, so that zeros stand for them.
+      const auto like = [&](const Shape& shape) { return zeros(shape, g.dtype(), g.device()); };
+      const Tensor at = reshape(call.saved(0), {g.size(0), g.size(1)});
+      return vjp(call, {like(table_shape), call.needs(1) ? like(positions_shape) : Tensor()}, [&](const Tensors& in) -> Tensors {
+        const Tensor x = embedding_sum(in[0], in[1], at);
+        return {probability > 0 ? detail::dropout_at(x, probability, draws) : x};
+      });
+    }
     GradientTarget to_table = call.sink(0, table_shape, g), to_positions = call.sink(1, positions_shape, g);
     start_from_zeros({&to_table, &to_positions});
     const Tensor dsum = probability > 0 ? empty_like(g) : g;

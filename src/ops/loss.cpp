@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "autodiff/node.h"
+#include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/factory.h"
@@ -14,9 +14,11 @@
 #include "ops/kernels/matmul.h"
 #include "ops/kernels/reduce.h"
 #include "ops/matmul.h"
+#include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
 namespace tern {
 
@@ -24,8 +26,6 @@ namespace {
 
 /// The dtype in which losses of such logits are kept.
 DType loss_dtype(DType dtype) { return dtype == DType::f64 ? dtype : DType::f32; }
-
-View view_of(const Tensor& x) { return x.defined() ? x.view() : View{}; }
 
 /// What turns targets into losses, and is known without them.
 struct Rule {
@@ -64,14 +64,15 @@ Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const T
   return tokens;
 }
 
-/// The derivative of the losses with respect to logits x (N, V), in ops, for a higher order. g is (N) or one for all.
-Tensor composed_gradient(const Tensor& x, const Tokens& tokens, const Tensor& g) {
-  const std::int64_t classes = x.size(1);
+/// The losses (N) of logits x (N, V) in ops, divided where there is a total of the reduction: the reference of the kernels.
+Tensor composed_losses(const Tensor& x, const Tokens& tokens, const Tensor& total) {
+  const DType dtype = loss_dtype(x.dtype());
   const double smoothing = tokens.rule.smoothing;
-  const Tensor spread = one_hot(tokens.targets, classes, x.dtype()) * (1 - smoothing) + smoothing / static_cast<double>(classes);
-  Tensor scale = where(eq(tokens.targets, static_cast<double>(tokens.rule.ignore_index)), 0.0, g);
-  if (tokens.weights.defined()) scale = scale * tokens.weights;
-  return cast(unsqueeze(scale, 1), x.dtype()) * (exp(x - logsumexp(x, {1}, true)) - spread);
+  const Tensor share = one_hot(tokens.targets, x.size(1), dtype) * (1 - smoothing) + smoothing / static_cast<double>(x.size(1));
+  const Tensor each = neg(sum(share * log_softmax(cast(x, dtype), 1), {1}));
+  Tensor losses = where(eq(tokens.targets, static_cast<double>(tokens.rule.ignore_index)), 0.0, each);
+  if (tokens.weights.defined()) losses = losses * tokens.weights;
+  return total.defined() ? sum(losses) / total : losses;
 }
 
 /// Losses (N) as the caller wants them, and what divides them: 1 for a sum.
@@ -97,9 +98,6 @@ kernels::LossGradient of_losses(const Tensor& g, const Tensor& total, std::int64
   return {each, view_of(total)};
 }
 
-/// The same in ops: (N), or one for all.
-Tensor composed_of_losses(const Tensor& g, const Tensor& total) { return total.defined() ? g / total : g; }
-
 }  // namespace
 
 /// (Autocast asks for float32, which the kernels compute in whatever the logits are stored in: there is nothing to cast.)
@@ -113,7 +111,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
   const auto backward = [rule = tokens.rule](const Backward& call) -> Tensors {
     const Tensor rows = call.saved(0), kept_total = call.saved(4), &g = call.grad();
     const Tokens kept{call.saved(2), call.saved(3), rule};
-    if (context().grad) return {composed_gradient(rows, kept, composed_of_losses(g, kept_total))};
+    if (context().grad) return vjp(call, {rows}, [&](const Tensors& in) -> Tensors { return {composed_losses(in[0], kept, kept_total)}; });
     const Tensor dx = empty(rows.shape(), rows.dtype(), rows.device());
     on(dx.device(), [&](auto dev) {
       kernels::cross_entropy_grad(dev, rows.view(), call.saved(1).view(), kept.view(), of_losses(g, kept_total, rows.size(0)), dx.view());
@@ -237,13 +235,11 @@ void walk_chunks(const Head& head, const Tokens& tokens, const View& g, const Te
   });
 }
 
-/// The gradients of x, weight and bias in ops, for a higher order.
-Tensors composed_gradients(const Backward& call, Rule rule) {
-  const Tensor x = call.saved(0), weight = call.saved(1), bias = call.saved(2);
+/// The gradients of x, weight and bias where they are differentiated again.
+Tensors gradients_by_reference(const Backward& call, Rule rule) {
   const Tokens tokens{call.saved(3), call.saved(4), rule};
-  const Tensor logits = composed_gradient(linear(x, weight, bias), tokens, composed_of_losses(call.grad(), call.saved(5)));
-  return {call.needs(0) ? matmul(logits, weight) : Tensor(), call.needs(1) ? matmul(transpose(logits, 0, 1), x) : Tensor(),
-          call.needs(2) ? sum(logits, {0}) : Tensor()};
+  return vjp(call, {call.saved(0), call.saved(1), call.saved(2)},
+             [&](const Tensors& in) -> Tensors { return {composed_losses(linear(in[0], in[1], in[2]), tokens, call.saved(5))}; });
 }
 
 HeadGradients make_gradients(const Head& head, bool rows, bool weight, bool bias) {
@@ -276,7 +272,7 @@ Tensor reduced_losses(const Head& head, const Tokens& tokens, Reduction reductio
   walk_chunks(head, tokens, {}, losses, gradients, chunk_rows);
   const auto [value, total] = reduce(losses, tokens, reduction);
   const auto backward = [rule = tokens.rule](const Backward& call) -> Tensors {
-    if (context().grad) return composed_gradients(call, rule);
+    if (context().grad) return gradients_by_reference(call, rule);
     const kernels::LossGradient of_loss{call.grad().view(), call.saved(5).view()};
     return scaled(call, {call.saved(6), call.saved(7), call.saved(8)}, of_loss);
   };
@@ -290,7 +286,7 @@ Tensor losses_of_rows(const Head& head, const Tokens& tokens, std::int64_t chunk
   const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device());
   walk_chunks(head, tokens, {}, losses, {}, chunk_rows);
   const auto backward = [rule = tokens.rule, chunk_rows](const Backward& call) -> Tensors {
-    if (context().grad) return composed_gradients(call, rule);
+    if (context().grad) return gradients_by_reference(call, rule);
     const Tokens kept{call.saved(3), call.saved(4), rule};
     const Head again{call.saved(0), call.saved(1), call.saved(2)};
     const GradientTarget weight_target = call.sink(1, again.weight.shape(), again.weight);

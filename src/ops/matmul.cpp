@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <numbers>
-
-#include "autodiff/node.h"
+#include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/kernels/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
 namespace tern {
 
@@ -127,8 +126,6 @@ struct LinearOperands {
   Shape shape;  ///< of the result
 };
 
-View view_of(const Tensor& bias) { return bias.defined() ? bias.view() : View{}; }
-
 /// The gradients of x and the weight, from that of the result.
 Tensors product_gradients(const Backward& call, const Tensor& g) {
   return {call.needs(0) ? matmul(g, call.saved(1)) : Tensor(), call.needs(1) ? weight_gradient(call, g, call.saved(0)) : Tensor()};
@@ -150,13 +147,6 @@ Tensor linear(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
                  a.shape);
 }
 
-/// gelu_tanh'(x), in ops.
-static Tensor gelu_derivative(const Tensor& x) {
-  const double scale = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
-  const Tensor t = tanh(scale * (x + 0.044715 * (square(x) * x)));
-  return 0.5 * (1 + t) + 0.5 * x * (1 - square(t)) * (scale * (1 + 3 * 0.044715 * square(x)));
-}
-
 Tensor linear_gelu(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
   const Tensor x = detail::autocast("linear", x_), weight = detail::autocast("linear", weight_), bias = detail::autocast("linear", bias_);
   const LinearOperands a("linear_gelu", x, weight, bias);
@@ -165,15 +155,9 @@ Tensor linear_gelu(const Tensor& x_, const Tensor& weight_, const Tensor& bias_)
   Tensors saved = {a.rows, a.weight, before};
   if (bias.defined()) saved.push_back(bias);
   const auto backward = [has_saved_bias = bias.defined()](const Backward& call) -> Tensors {
-    const bool has_bias = call.needs(2);
-    if (context().grad) {
-      // Computed again, so that the derivative's own history is whole.
-      const Tensor again = linear(call.saved(0), call.saved(1), has_saved_bias ? call.saved(3) : Tensor());
-      const Tensor g = call.grad() * gelu_derivative(again);
-      Tensors gradients = product_gradients(call, g);
-      gradients.push_back(has_bias ? sum(g, {0}) : Tensor());
-      return gradients;
-    }
+    if (context().grad)
+      return vjp(call, {call.saved(0), call.saved(1), has_saved_bias ? call.saved(3) : Tensor()},
+                 [](const Tensors& in) -> Tensors { return {gelu_tanh(linear(in[0], in[1], in[2]))}; });
     const Tensor g = contiguous(call.grad()), dx = empty_like(g);
     const GradientTarget to = call.sink(2, {g.size(1)}, g);
     on(g.device(),

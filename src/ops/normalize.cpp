@@ -4,26 +4,33 @@
 
 #include <algorithm>
 
-#include "autodiff/engine.h"
+#include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/detail/dropout_at.h"
+#include "ops/detail/softmax_gradient.h"
 #include "ops/factory.h"
 #include "ops/kernels/layer_norm.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
 namespace tern {
 
 // Plain compositions: the forward runs unrecorded, and backward is the closed form of the derivative, in ops. So a step
-// keeps one or two tensors for each call, not every intermediate. A fused op has kernels for both, and takes the same closed
-// form where its gradient is to be differentiated again. Kernels: softmax has none of its own, only that of attention scores has
+// keeps one or two tensors for each call, not every intermediate. A fused op has kernels for both, and takes the plain op's gradient
+// where that is to be differentiated again (vjp). Kernels: softmax has none of its own, only that of attention scores has
 // (attention_softmax.cpp); those of layer_norm and rms_norm are in ops/cpu/layer_norm.cpp and cuda/rows/layer_norm.cu.
 
 static void check_floating(const char* op, const Tensor& x) {
   if (!is_floating(x.dtype())) fail(op, fmt::format("expected a floating dtype but got {}", name(x.dtype())));
+}
+
+Tensor detail::softmax_gradient(const Tensor& p, const Tensor& g, int dim) {
+  const Tensor weighted = g * p;
+  return weighted - p * sum(weighted, {dim}, true);
 }
 
 Tensor softmax(const Tensor& x_, int dim) {
@@ -41,10 +48,8 @@ Tensor softmax(const Tensor& x_, int dim) {
       y = shifted / sum(shifted, {dim}, true);
     }
   }
-  return record("softmax", y, {x}, {y}, [dim](const Backward& call) -> Tensors {
-    const Tensor p = call.saved(0), weighted = call.grad() * p;
-    return {weighted - p * sum(weighted, {dim}, true)};
-  });
+  return record("softmax", y, {x}, {y},
+                [dim](const Backward& call) -> Tensors { return {detail::softmax_gradient(call.saved(0), call.grad(), dim)}; });
 }
 
 Tensor log_softmax(const Tensor& x_, int dim) {
@@ -152,8 +157,6 @@ View rows_of(const Tensor& x) {
   view.strides = {columns, 1};
   return view;
 }
-View view_of(const Tensor& x) { return x.defined() ? x.view() : View{}; }
-
 struct Statistics {
   Tensor mean, rstd;  ///< (R); see Note [Shifted rows]
 };
@@ -244,11 +247,9 @@ Tensor fused_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, cons
   });
   return record(norm.op, y, {source, scale, shift}, {source, scale, kept.mean, kept.rstd}, [norm](const Backward& call) -> Tensors {
     const Tensor s = call.saved(0), weight = call.saved(1);
-    const Wanted wanted{call.needs(0), call.needs(1), call.needs(2)};
-    if (context().grad) {
-      NormGradients d = closed_form(norm, normalized(s, norm), weight, call.grad(), wanted);
-      return {d.x, d.gamma, d.beta};
-    }
+    if (context().grad)  // linear in beta, so that zeros stand for it
+      return vjp(call, {s, weight, call.needs(2) ? zeros({s.size(-1)}, s.dtype(), s.device()) : Tensor()},
+                 [&](const Tensors& in) -> Tensors { return {plain_norm(norm, in[0], in[1], in[2])}; });
     FusedGradients d =
         kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, call.grad(), {}, {}, ParameterTargets::of(call, 1, false, s));
     return {d.x, d.gamma, d.beta};
@@ -273,21 +274,23 @@ ResidualNorm plain_residual_norm(const Norm& norm, const Tensor& x_, const Tenso
   return {sum, plain_norm(norm, sum, gamma, beta)};
 }
 
-/// The gradients of residual_norm in ops, for a higher order, and where the sum alone was used.
-FusedGradients composed_gradients(const Norm& norm, const Tensor& s, const Tensor& gamma, const Tensor& g, const Tensor& g_sum,
-                                  const Draws& draws, Wanted wanted, bool wants_bias) {
-  FusedGradients d;
-  if (g.defined()) {
-    NormGradients through = closed_form(norm, normalized(s, norm), gamma, g, {true, wanted.gamma, wanted.beta});
-    d = {g_sum.defined() ? through.x + g_sum : through.x, {}, through.gamma, through.beta, {}};
-  } else {
-    d.x = g_sum;
-    if (wanted.gamma) d.gamma = zeros({s.size(-1)}, s.dtype(), s.device());
-    if (wanted.beta) d.beta = zeros({s.size(-1)}, s.dtype(), s.device());
-  }
-  d.branch = draws.p > 0 ? detail::dropout_at(d.x, draws.p, draws.state) : d.x;
-  if (wants_bias) d.bias = sum_to(d.branch, {s.size(-1)});
-  return d;
+/// The gradients of residual_norm where they are differentiated again, from its sum s. That is linear in x, residual and bias, so that
+/// zeros stand for x and bias, and s for the residual.
+Tensors residual_norm_gradients(const Backward& call, const Norm& norm, const Tensor& s, const Tensor& gamma, const Draws& draws) {
+  const auto stand_in = [&](std::size_t input) { return call.needs(input) ? zeros({s.size(-1)}, s.dtype(), s.device()) : Tensor(); };
+  return vjp(call, {zeros_like(s), s, gamma, stand_in(3), stand_in(4)}, [&](const Tensors& in) -> Tensors {
+    Tensor branch = in[4].defined() ? in[0] + in[4] : in[0];
+    if (draws.p > 0) branch = detail::dropout_at(branch, draws.p, draws.state);
+    const Tensor sum = in[1] + branch;
+    return {sum, plain_norm(norm, sum, in[2], in[3])};
+  });
+}
+
+/// The gradients where the sum alone was used, in ops.
+Tensors sum_gradients(const Backward& call, const Tensor& g, const Draws& draws) {
+  const Tensor branch = draws.p > 0 ? detail::dropout_at(g, draws.p, draws.state) : g;
+  const auto none = [&](std::size_t input) { return call.needs(input) ? zeros({g.size(-1)}, g.dtype(), g.device()) : Tensor(); };
+  return {branch, g, none(2), none(3), call.needs(4) ? sum_to(branch, {g.size(-1)}) : Tensor()};
 }
 
 ResidualNorm fused_residual_norm(const Norm& norm, const Tensor& x_, const Tensor& residual_, const Tensor& gamma_, const Tensor& beta_,
@@ -321,12 +324,10 @@ ResidualNorm fused_residual_norm(const Norm& norm, const Tensor& x_, const Tenso
   const Tensors outputs = record_all(norm.op, {sum, y}, {source, stream, scale, shift, bias}, {sum, scale, kept.mean, kept.rstd},
                                      [norm, draws](const Backward& call) -> Tensors {
                                        const Tensor s = call.saved(0), weight = call.saved(1), &g_sum = call.grad(0), &g = call.grad(1);
-                                       const Wanted wanted{true, call.needs(2), call.needs(3)};
-                                       const bool wants_bias = call.needs(4);
-                                       const bool in_ops = context().grad || !g.defined();
-                                       FusedGradients d = in_ops ? composed_gradients(norm, s, weight, g, g_sum, draws, wanted, wants_bias)
-                                                                 : kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, g,
-                                                                                    g_sum, draws, ParameterTargets::of(call, 2, true, s));
+                                       if (!g.defined()) return sum_gradients(call, g_sum, draws);
+                                       if (context().grad) return residual_norm_gradients(call, norm, s, weight, draws);
+                                       FusedGradients d = kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, g, g_sum, draws,
+                                                                           ParameterTargets::of(call, 2, true, s));
                                        return {d.branch, d.x, d.gamma, d.beta, d.bias};
                                      });
   return {outputs[0], outputs[1]};

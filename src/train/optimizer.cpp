@@ -11,6 +11,7 @@
 #include "ops/factory.h"
 #include "ops/kernels/optimizer.h"
 #include "ops/pointwise.h"
+#include "tensor/view_of.h"
 
 namespace tern::train {
 
@@ -219,9 +220,7 @@ SGD::SGD(const std::vector<Group>& groups)
   }
 }
 
-static View view_or_none(const Tensor& x) { return x.defined() ? x.view() : View{}; }
-
-static kernels::GradientScaleView view_of(const GradientScale& scale) { return {view_or_none(scale.factor), view_or_none(scale.advance)}; }
+static kernels::GradientScaleView view_of(const GradientScale& scale) { return {view_of(scale.factor), view_of(scale.advance)}; }
 
 void SGD::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
   const SGDOptions& o = options_[group];
@@ -233,7 +232,7 @@ void SGD::update_segment(std::size_t group, const SegmentViews& segment, const G
   arguments.momentum_factor = o.momentum;
   arguments.weight_decay = o.weight_decay;
   arguments.nesterov = o.nesterov;
-  arguments.master = view_or_none(segment.master);
+  arguments.master = view_of(segment.master);
   arguments.scale = view_of(scale);
   on(segment.parameter.device(), [&](auto dev) { kernels::sgd(dev, arguments); });
 }
@@ -264,7 +263,7 @@ void Adam::update_segment(std::size_t group, const SegmentViews& segment, const 
   arguments.eps = o.eps;
   arguments.weight_decay = o.weight_decay;
   arguments.decoupled = o.decoupled;
-  arguments.master = view_or_none(segment.master);
+  arguments.master = view_of(segment.master);
   arguments.scale = view_of(scale);
   on(segment.parameter.device(), [&](auto dev) { kernels::adam(dev, arguments); });
 }
