@@ -73,7 +73,7 @@ struct ScoreRows {
 struct ShiftedExp {
   float a, am;
 
-  /// Where m is -inf nothing is seen, and the exponentials are 0 whatever is subtracted.
+  /// With m = -inf nothing is seen, and the exponentials are 0 whatever is subtracted.
   __device__ explicit ShiftedExp(float m) : a(fabsf(m) < 0x1p30f || m == -infinity ? log2_e : 0.5f), am(m == -infinity ? 0 : a * m) {}
 
   __device__ float operator()(float x) const { return exp2_approx(fmaf(x, a, -am)); }
