@@ -235,26 +235,26 @@ TEST_CASE("The dropout of layer_norm keeps infinities, also those that it makes"
       for (Twin* twin : {&sum, &y, &s, &g, &dx, &dbranch, &mean, &rstd}) twin->randomize(2, 0.5, 1).upload();
       const PhiloxState draws{0x123456789abcdef0u, 0xfffffff0u, nullptr};
       // First the gradient, since the forward overwrites the statistics.
-      const auto run = [&](auto device, bool cpu) {
+      const auto run = [&](auto device, bool on_cpu) {
         kernels::LayerNormGradArguments grad;
-        grad.s = one_of(s, cpu);
-        grad.mean = one_of(mean, cpu);
-        grad.rstd = one_of(rstd, cpu);
-        grad.g = one_of(g, cpu);
-        grad.g_sum = one_of(g_sum, cpu);
+        grad.s = one_of(s, on_cpu);
+        grad.mean = one_of(mean, on_cpu);
+        grad.rstd = one_of(rstd, on_cpu);
+        grad.g = one_of(g, on_cpu);
+        grad.g_sum = one_of(g_sum, on_cpu);
         grad.p = 0.1;
         grad.draws = draws;
-        grad.dx = one_of(dx, cpu);
-        grad.dbranch = one_of(dbranch, cpu);
+        grad.dx = one_of(dx, on_cpu);
+        grad.dbranch = one_of(dbranch, on_cpu);
         kernels::layer_norm_grad(device, grad);
         kernels::LayerNormArguments norm;
-        norm.x = one_of(x, cpu);
+        norm.x = one_of(x, on_cpu);
         norm.p = 0.1;
         norm.draws = draws;
-        norm.sum = one_of(sum, cpu);
-        norm.y = one_of(y, cpu);
-        norm.mean = one_of(mean, cpu);
-        norm.rstd = one_of(rstd, cpu);
+        norm.sum = one_of(sum, on_cpu);
+        norm.y = one_of(y, on_cpu);
+        norm.mean = one_of(mean, on_cpu);
+        norm.rstd = one_of(rstd, on_cpu);
         kernels::layer_norm(device, norm);
       };
       run(Cpu{}, true);

@@ -208,12 +208,11 @@ class RowGroup : public RowThread<whole_block> {
   }
 
  private:
-  /// Over groups of `most` lanes, of which `lanes` are of the row: unlike lanes_all_reduce, without a loop that the warp's rows would wait
-  /// in.
-  template <unsigned most>
+  /// Among `max_lanes` neighbouring lanes, of which `lanes` share the row: unlike lanes_all_reduce, without a loop.
+  template <unsigned max_lanes>
   static __device__ float2 sum_lanes(float2 value, unsigned lanes) {
 #pragma unroll
-    for (unsigned step = most / 2; step > 0; step /= 2) {
+    for (unsigned step = max_lanes / 2; step > 0; step /= 2) {
       const float2 other{shuffle_xor(value.x, step), shuffle_xor(value.y, step)};
       if (step < lanes) value.x += other.x, value.y += other.y;
     }

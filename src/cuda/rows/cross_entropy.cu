@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(writing_threads) sum_partials(const Totals<C>*
   if (threadIdx.x == 0) result.write(totals);
 }
 
-constexpr std::size_t most_scalings = 4;
+constexpr std::size_t max_scalings = 4;
 /// A row of blocks for each.
 template <class T>
 struct Scalings {
@@ -223,7 +223,7 @@ struct Scalings {
     T* y;
     std::int64_t count;
     bool adds, vectors;
-  } all[most_scalings];
+  } all[max_scalings];
 };
 
 /// y = factor * x, or added to y: a vector for each thread, or where there are none an element.
@@ -314,19 +314,19 @@ void cross_entropy_with_grad(Cuda, const View& x, const TokenTargets& tokens, co
 void scale(Cuda, std::span<const Scaling> all, const LossGradient& of_loss) {
   if (all.empty()) return;
   dispatch_floats(all[0].x.dtype, "scale", [&]<class T>() {
-    for (std::size_t first = 0; first < all.size(); first += most_scalings) {
-      const auto some = all.subspan(first, std::min(most_scalings, all.size() - first));
+    for (std::size_t first = 0; first < all.size(); first += max_scalings) {
+      const auto some = all.subspan(first, std::min(max_scalings, all.size() - first));
       Scalings<T> scalings{};
-      std::int64_t most_threads = 0;
+      std::int64_t max_threads = 0;
       for (std::size_t i = 0; i < some.size(); ++i) {
         const auto& [x, y, write] = some[i];
         const std::int64_t count = x.numel();
         const bool vectors = count % width<T> == 0 && is_aligned(x.data, 16) && is_aligned(y.data, 16);
         scalings.all[i] = {x.as<const T>(), y.as<T>(), count, write == Write::accumulate, vectors};
-        most_threads = std::max(most_threads, vectors ? count / width<T> : count);
+        max_threads = std::max(max_threads, vectors ? count / width<T> : count);
       }
-      if (most_threads == 0) continue;
-      launch(scaled<computed_t<T>, T>, dim3(blocks_for(most_threads), static_cast<unsigned>(some.size())), block_size, 0, some[0].y.stream,
+      if (max_threads == 0) continue;
+      launch(scaled<computed_t<T>, T>, dim3(blocks_for(max_threads), static_cast<unsigned>(some.size())), block_size, 0, some[0].y.stream,
              scalings, LossFactors<computed_t<T>>(of_loss));
     }
   });
