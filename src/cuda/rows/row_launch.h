@@ -75,7 +75,7 @@ inline unsigned clusters_at_once(const void* kernel, const RowPartition& partiti
   unsigned& clusters = known[{kernel, stream.device.index, partition.cluster, partition.threads}];
   if (clusters == 0) {
     use(stream);
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "cudaFuncSetAttribute");
+    allow_shared(kernel, shared);
     int found = 0;
     if (partition.cluster == 1) {
       const int block = static_cast<int>(partition.block());

@@ -26,6 +26,13 @@ inline int attribute(cudaDeviceAttr which, Device device) {
 /// Makes the stream's device the current one of this thread, as every call of the runtime needs.
 inline void use(Stream stream) { check(cudaSetDevice(stream.device.index), "cudaSetDevice"); }
 
+/// Lets a kernel be launched with so much dynamic shared memory. It must be asked for above 48 KB, less what the kernel's own arrays take.
+/// Less than 40 KB is never asked for: that would be the limit of later launches, too.
+inline void allow_shared(const void* kernel, std::size_t bytes) {
+  if (constexpr std::size_t without_asking = 40 << 10; bytes > without_asking)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "cudaFuncSetAttribute");
+}
+
 /// How a kernel is launched.
 struct LaunchConfig {
   dim3 grid, block;
@@ -44,10 +51,7 @@ template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const LaunchConfig& config, Arguments&&... arguments) {
   use(config.stream);
   const void* const function = reinterpret_cast<const void*>(kernel);
-  // A kernel must ask for more than 48 KB; what its own arrays take of these is not known here.
-  if (constexpr std::size_t without_asking = 40 << 10; config.shared > without_asking)
-    check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(config.shared)),
-          "cudaFuncSetAttribute");
+  allow_shared(function, config.shared);
   [&](Parameters... values) {
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};
     cudaLaunchAttribute attributes[2]{};
