@@ -13,7 +13,7 @@ namespace tern {
 
 namespace {
 
-/// What one backward pass wants of a node's output.
+/// A node's output whose gradient is asked for.
 struct Wanted {
   const Node* node;
   std::uint32_t output;
@@ -68,7 +68,7 @@ class Pass {
  private:
   static bool earlier(const Ref<Node>& a, const Ref<Node>& b) { return a->sequence < b->sequence; }
 
-  /// What has arrived at the outputs of a node, which is in the queue from then on.
+  /// The gradients that have arrived at the outputs of a node, which is in the queue from then on.
   Tensors& visit(const Ref<Node>& node) {
     auto [place, is_new] = buffers_.try_emplace(node.get());
     if (is_new) {

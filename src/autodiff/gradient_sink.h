@@ -72,7 +72,7 @@ class GradientSink {
 /// must hold what it stands for: before and after work that is recorded once and replayed.
 void write_lazy_zeros();
 
-/// Where a kernel puts the gradient of an op's input.
+/// The memory that a kernel puts the gradient of an op's input in.
 struct GradientTarget {
   Tensor gradient;                            ///< contiguous; undefined where there is none
   Write write = Write::overwrite;             ///< accumulate: it has elements
@@ -81,7 +81,7 @@ struct GradientTarget {
 
   explicit operator bool() const { return gradient.defined(); }
   View view() const { return gradient.defined() ? gradient.view() : View{}; }
-  /// What backward returns for the input: nothing where the leaf has it already.
+  /// The result of backward for the input: nothing where the leaf has it already.
   Tensor result() const { return is_new ? gradient : Tensor(); }
 };
 

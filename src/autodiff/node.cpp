@@ -18,7 +18,7 @@ GradientSink& gradient_sink(const Tensor& leaf) {
   return *state.sink;
 }
 
-/// Where a leaf's gradients arrive. The leaf's state does not own it: it lives as long as a graph needs it.
+/// The node at which a leaf's gradients arrive. The leaf's state does not own it: it lives as long as a graph needs it.
 struct AccumulateGrad final : Node {
   explicit AccumulateGrad(const Tensor& x) : Node("accumulate"), of(x) { autograd_state(of)->accumulator = this; }
   ~AccumulateGrad() override { autograd_state(of)->accumulator = nullptr; }

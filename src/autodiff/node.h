@@ -11,13 +11,13 @@ namespace tern {
 struct Node;
 class Backward;
 
-/// Where a gradient goes next: the given output of the op that `node` records, or the leaf that it accumulates into.
+/// The next stop of a gradient: the given output of the op that `node` records, or the leaf that it accumulates into.
 struct Edge {
   Ref<Node> node;
   std::uint32_t output = 0;
 };
 
-/// What autograd knows of a tensor.
+/// Autograd's part of a tensor.
 struct AutogradState final : RefCounted {
   bool requires_grad = false;
   std::unique_ptr<GradientSink> sink;  ///< of a leaf; null before it has a gradient or a hook
@@ -75,7 +75,7 @@ struct Node : RefCounted {
   void destroy() noexcept override;
 };
 
-/// What an op's backward function sees.
+/// The view that an op's backward function has of the pass.
 class Backward {
  public:
   /// `leaves` is null in a pass whose gradients do not go to leaves, or are recorded, or searched for NaN.
@@ -132,7 +132,7 @@ namespace detail {
 void attach(Ref<Node> node, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved);
 void check_anomaly(const char* op, std::span<const Tensor> outputs);
 
-/// What the gradient of an input must be like.
+/// The shape and dtype that the gradient of an input must have.
 struct Form {
   Shape shape;
   DType dtype = DType::f32;

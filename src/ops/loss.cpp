@@ -27,7 +27,7 @@ namespace {
 /// The dtype in which losses of such logits are kept.
 DType loss_dtype(DType dtype) { return dtype == DType::f64 ? dtype : DType::f32; }
 
-/// What turns targets into losses, and is known without them.
+/// The numbers that turn targets into losses.
 struct Rule {
   std::int64_t ignore_index = -100;
   double smoothing = 0;
@@ -88,7 +88,7 @@ Reduced reduce(const Tensor& losses, const Tokens& tokens, Reduction reduction) 
   return result;
 }
 
-/// What arrives at N losses from that of their reduction.
+/// The gradient of N losses, from that of their reduction.
 kernels::LossGradient of_losses(const Tensor& g, const Tensor& total, std::int64_t count) {
   View each = g.view();
   if (total.defined()) {
@@ -147,7 +147,7 @@ struct Head {
   std::int64_t classes() const { return weight.size(0); }
 };
 
-/// Where the gradients of a head's operands go, each unless undefined.
+/// The memory for the gradients of a head's operands, each unless undefined.
 struct HeadGradients {
   Tensor rows, weight, bias;
   Write weight_write = Write::overwrite;  ///< of the first chunk
@@ -186,8 +186,8 @@ std::int64_t rows_of_chunk(const Head& head) {
 }
 
 /// Writes losses (N), and the gradients of their sum, each loss with its factor in g, (N) of any stride or all 1 without data.
-void walk_chunks(const Head& head, const Tokens& tokens, const View& g, const Tensor& losses, const HeadGradients& gradients,
-                 std::int64_t chunk_rows) {
+void chunked_cross_entropy(const Head& head, const Tokens& tokens, const View& g, const Tensor& losses, const HeadGradients& gradients,
+                           std::int64_t chunk_rows) {
   const NoGrad unrecorded;
   const std::int64_t count = head.rows.size(0), step = chunk_rows > 0 ? chunk_rows : rows_of_chunk(head);
   if (count == 0 && gradients.weight.defined() && gradients.weight_write == Write::overwrite) zero_(gradients.weight);
@@ -269,7 +269,7 @@ Tensor reduced_losses(const Head& head, const Tokens& tokens, Reduction reductio
   if (needs_record({x, weight, bias}))
     gradients = make_gradients(head, x.requires_grad(), weight.requires_grad(), bias.defined() && bias.requires_grad());
   const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device());
-  walk_chunks(head, tokens, {}, losses, gradients, chunk_rows);
+  chunked_cross_entropy(head, tokens, {}, losses, gradients, chunk_rows);
   const auto [value, total] = reduce(losses, tokens, reduction);
   const auto backward = [rule = tokens.rule](const Backward& call) -> Tensors {
     if (context().grad) return gradients_by_reference(call, rule);
@@ -284,7 +284,7 @@ Tensor reduced_losses(const Head& head, const Tokens& tokens, Reduction reductio
 Tensor losses_of_rows(const Head& head, const Tokens& tokens, std::int64_t chunk_rows) {
   const auto& [x, weight, bias] = head;
   const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device());
-  walk_chunks(head, tokens, {}, losses, {}, chunk_rows);
+  chunked_cross_entropy(head, tokens, {}, losses, {}, chunk_rows);
   const auto backward = [rule = tokens.rule, chunk_rows](const Backward& call) -> Tensors {
     if (context().grad) return gradients_by_reference(call, rule);
     const Tokens kept{call.saved(3), call.saved(4), rule};
@@ -293,7 +293,7 @@ Tensor losses_of_rows(const Head& head, const Tokens& tokens, std::int64_t chunk
     HeadGradients gradients = make_gradients(again, call.needs(0), false, call.needs(2));
     gradients.weight = weight_target.gradient;
     gradients.weight_write = weight_target.write;
-    walk_chunks(again, kept, call.grad().view(), empty_like(call.grad()), gradients, chunk_rows);
+    chunked_cross_entropy(again, kept, call.grad().view(), empty_like(call.grad()), gradients, chunk_rows);
     return {gradients.rows, weight_target.result(), gradients.bias};
   };
   return record("linear_cross_entropy", losses, {x, weight, bias}, {x, weight, bias, tokens.targets, tokens.weights, Tensor()}, backward);
