@@ -15,7 +15,7 @@ namespace tern {
 
 namespace {
 
-[[noreturn]] void misfit(const Tensor& a, const Tensor& b) {
+[[noreturn]] void fail_shapes(const Tensor& a, const Tensor& b) {
   fail("matmul", fmt::format("expected the last dimension of a to equal the second to last of b, and batch dimensions "
                              "that broadcast, but got {} x {}",
                              to_string(a.shape()), to_string(b.shape())));
@@ -61,7 +61,7 @@ bool has_matmul_precision(MatmulPrecision precision, Device device) {
 Tensor matmul(const Tensor& left, const Tensor& right, double scale) {
   const Tensor a_ = detail::autocast("matmul", left), b_ = detail::autocast("matmul", right);
   check_operands("matmul", a_, b_);
-  if (a_.dims() == 0 || b_.dims() == 0 || a_.size(-1) != b_.size(b_.dims() == 1 ? 0 : -2)) misfit(a_, b_);
+  if (a_.dims() == 0 || b_.dims() == 0 || a_.size(-1) != b_.size(b_.dims() == 1 ? 0 : -2)) fail_shapes(a_, b_);
   if (a_.dims() == 1) return squeeze(matmul(unsqueeze(a_, 0), b_, scale), b_.dims() == 1 ? 0 : -2);
   if (b_.dims() == 1) return squeeze(matmul(a_, unsqueeze(b_, 1), scale), -1);
   if (a_.dims() > 2 && b_.dims() == 2) {
