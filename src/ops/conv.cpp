@@ -16,7 +16,7 @@ namespace tern {
 
 namespace {
 
-/// The options that remain once u is (B, L, D).
+/// Padding and activation, the options that are left where u is (B, L, D).
 struct Window {
   std::int64_t left, right;
   bool silu;

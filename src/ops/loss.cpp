@@ -27,8 +27,8 @@ namespace {
 /// The dtype in which losses of such logits are kept.
 DType loss_dtype(DType dtype) { return dtype == DType::f64 ? dtype : DType::f32; }
 
-/// The numbers that turn targets into losses.
-struct Rule {
+/// Options that turn targets into losses.
+struct LabelOptions {
   std::int64_t ignore_index = -100;
   double smoothing = 0;
 };
@@ -36,11 +36,11 @@ struct Rule {
 /// The targets of N rows of logits.
 struct Tokens {
   Tensor targets, weights;  ///< (N), contiguous; weights, in the losses' dtype, may be undefined
-  Rule rule;
+  LabelOptions labels;
 
-  kernels::TokenTargets view() const { return {targets.view(), view_of(weights), rule.ignore_index, rule.smoothing}; }
+  kernels::TokenTargets view() const { return {targets.view(), view_of(weights), labels.ignore_index, labels.smoothing}; }
   Tokens part(std::int64_t first, std::int64_t count) const {
-    return {slice(targets, 0, first, first + count), weights.defined() ? slice(weights, 0, first, first + count) : Tensor(), rule};
+    return {slice(targets, 0, first, first + count), weights.defined() ? slice(weights, 0, first, first + count) : Tensor(), labels};
   }
 };
 
@@ -67,10 +67,10 @@ Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const T
 /// The losses (N) of logits x (N, V) in ops, divided where there is a total of the reduction: the reference of the kernels.
 Tensor composed_losses(const Tensor& x, const Tokens& tokens, const Tensor& total) {
   const DType dtype = loss_dtype(x.dtype());
-  const double smoothing = tokens.rule.smoothing;
+  const double smoothing = tokens.labels.smoothing;
   const Tensor share = one_hot(tokens.targets, x.size(1), dtype) * (1 - smoothing) + smoothing / static_cast<double>(x.size(1));
   const Tensor each = neg(sum(share * log_softmax(cast(x, dtype), 1), {1}));
-  Tensor losses = where(eq(tokens.targets, static_cast<double>(tokens.rule.ignore_index)), 0.0, each);
+  Tensor losses = where(eq(tokens.targets, static_cast<double>(tokens.labels.ignore_index)), 0.0, each);
   if (tokens.weights.defined()) losses = losses * tokens.weights;
   return total.defined() ? sum(losses) / total : losses;
 }
@@ -88,7 +88,7 @@ Reduced reduce(const Tensor& losses, const Tokens& tokens, Reduction reduction) 
   return result;
 }
 
-/// The gradient of N losses, from that of their reduction.
+/// The gradient of N losses from that of their reduction.
 kernels::LossGradient of_losses(const Tensor& g, const Tensor& total, std::int64_t count) {
   View each = g.view();
   if (total.defined()) {
@@ -108,9 +108,9 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
   const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device()), lse = empty_like(losses);
   on(x.device(), [&](auto dev) { kernels::cross_entropy(dev, x.view(), tokens.view(), lse.view(), losses.view()); });
   const auto [value, total] = reduce(losses, tokens, options.reduction);
-  const auto backward = [rule = tokens.rule](const Backward& call) -> Tensors {
+  const auto backward = [labels = tokens.labels](const Backward& call) -> Tensors {
     const Tensor rows = call.saved(0), kept_total = call.saved(4), &g = call.grad();
-    const Tokens kept{call.saved(2), call.saved(3), rule};
+    const Tokens kept{call.saved(2), call.saved(3), labels};
     if (context().grad) return vjp(call, {rows}, [&](const Tensors& in) -> Tensors { return {composed_losses(in[0], kept, kept_total)}; });
     const Tensor dx = empty(rows.shape(), rows.dtype(), rows.device());
     on(dx.device(), [&](auto dev) {
@@ -124,7 +124,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
 
 // Note [Chunks of logits]
 // The logits of a language model are its largest tensor: (8192, 50304) in bf16 take 0.8 GB, and as much again for their gradient. But a
-// row's gradient depends on the row alone. So some rows at a time are multiplied by the head, turned into their losses and their gradient
+// row's gradient depends on the row alone. So some rows at a time are multiplied by the head, made into their losses and their gradient
 // in place, and multiplied into the gradients of x, weight and bias, in one buffer for all chunks. These gradients are made with the loss,
 // in forward, so that logits are computed once: three products, as many as without chunks. They are those of the sum of all losses; what
 // arrives in backward, which includes any loss scale, and the division by the number of tokens are one factor on the device, and multiply
@@ -141,13 +141,13 @@ namespace {
 std::int64_t chunk_bytes(Device device) { return std::int64_t{1} << (device.type == DeviceType::cpu ? 26 : 28); }
 
 /// A linear layer's operands: rows (N, D), weight (V, D), bias (V) or undefined. All but the bias have contiguous rows.
-struct Head {
+struct LmHead {
   Tensor rows, weight, bias;
 
   std::int64_t classes() const { return weight.size(0); }
 };
 
-/// The memory for the gradients of a head's operands, each unless undefined.
+/// Outputs for the gradients of a head's operands, each unless undefined.
 struct HeadGradients {
   Tensor rows, weight, bias;
   Write weight_write = Write::overwrite;  ///< of the first chunk
@@ -156,10 +156,10 @@ struct HeadGradients {
 };
 
 /// Elements in the 16 bytes of which a GPU's fast products take whole ones.
-std::int64_t word_size(const Head& head) { return 16 / static_cast<std::int64_t>(size_of(head.rows.dtype())); }
+std::int64_t word_size(const LmHead& head) { return 16 / static_cast<std::int64_t>(size_of(head.rows.dtype())); }
 
 /// (rows, V), each row at an aligned address, even where V is odd.
-Tensor make_logits(const Head& head, std::int64_t rows) {
+Tensor make_logits(const LmHead& head, std::int64_t rows) {
   const std::int64_t stride = (head.classes() + word_size(head) - 1) / word_size(head) * word_size(head);
   return slice(empty({rows, stride}, head.rows.dtype(), head.rows.device()), 1, 0, head.classes());
 }
@@ -171,13 +171,13 @@ struct Range {
 
 /// The classes as products take them: all, or where their number is odd, whole words and the rest. For GPT-2's 50,257 that is five times as
 /// fast.
-std::vector<Range> ranges(const Head& head) {
+std::vector<Range> ranges(const LmHead& head) {
   const std::int64_t whole = head.classes() / word_size(head) * word_size(head);
   if (whole == 0 || whole == head.classes() || head.rows.device().type == DeviceType::cpu) return {{0, head.classes()}};
   return {{0, whole}, {whole, head.classes()}};
 }
 
-std::int64_t rows_of_chunk(const Head& head) {
+std::int64_t rows_of_chunk(const LmHead& head) {
   const auto row_bytes = std::max<std::int64_t>(head.classes(), 1) * static_cast<std::int64_t>(size_of(head.rows.dtype()));
   const std::int64_t rows = head.rows.size(0);
   const std::int64_t most = std::max<std::int64_t>(chunk_bytes(head.rows.device()) / row_bytes, 1), chunks = (rows + most - 1) / most;
@@ -186,7 +186,7 @@ std::int64_t rows_of_chunk(const Head& head) {
 }
 
 /// Writes losses (N), and the gradients of their sum, each loss with its factor in g, (N) of any stride or all 1 without data.
-void chunked_cross_entropy(const Head& head, const Tokens& tokens, const View& g, const Tensor& losses, const HeadGradients& gradients,
+void chunked_cross_entropy(const LmHead& head, const Tokens& tokens, const View& g, const Tensor& losses, const HeadGradients& gradients,
                            std::int64_t chunk_rows) {
   const NoGrad unrecorded;
   const std::int64_t count = head.rows.size(0), step = chunk_rows > 0 ? chunk_rows : rows_of_chunk(head);
@@ -236,13 +236,13 @@ void chunked_cross_entropy(const Head& head, const Tokens& tokens, const View& g
 }
 
 /// The gradients of x, weight and bias where they are differentiated again.
-Tensors gradients_by_reference(const Backward& call, Rule rule) {
-  const Tokens tokens{call.saved(3), call.saved(4), rule};
+Tensors gradients_by_reference(const Backward& call, LabelOptions labels) {
+  const Tokens tokens{call.saved(3), call.saved(4), labels};
   return vjp(call, {call.saved(0), call.saved(1), call.saved(2)},
              [&](const Tensors& in) -> Tensors { return {composed_losses(linear(in[0], in[1], in[2]), tokens, call.saved(5))}; });
 }
 
-HeadGradients make_gradients(const Head& head, bool rows, bool weight, bool bias) {
+HeadGradients make_gradients(const LmHead& head, bool rows, bool weight, bool bias) {
   const auto made = [](const Tensor& x, bool wanted) { return wanted ? empty(x.shape(), x.dtype(), x.device()) : Tensor(); };
   return {made(head.rows, rows), made(head.weight, weight), made(head.bias, bias)};
 }
@@ -263,7 +263,7 @@ Tensors scaled(const Backward& call, const Tensors& kept, const kernels::LossGra
 }
 
 /// The mean or the sum of the losses of rows of logits.
-Tensor reduced_losses(const Head& head, const Tokens& tokens, Reduction reduction, std::int64_t chunk_rows) {
+Tensor reduced_losses(const LmHead& head, const Tokens& tokens, Reduction reduction, std::int64_t chunk_rows) {
   const auto& [x, weight, bias] = head;
   HeadGradients gradients;
   if (needs_record({x, weight, bias}))
@@ -271,8 +271,8 @@ Tensor reduced_losses(const Head& head, const Tokens& tokens, Reduction reductio
   const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device());
   chunked_cross_entropy(head, tokens, {}, losses, gradients, chunk_rows);
   const auto [value, total] = reduce(losses, tokens, reduction);
-  const auto backward = [rule = tokens.rule](const Backward& call) -> Tensors {
-    if (context().grad) return gradients_by_reference(call, rule);
+  const auto backward = [labels = tokens.labels](const Backward& call) -> Tensors {
+    if (context().grad) return gradients_by_reference(call, labels);
     const kernels::LossGradient of_loss{call.grad().view(), call.saved(5).view()};
     return scaled(call, {call.saved(6), call.saved(7), call.saved(8)}, of_loss);
   };
@@ -281,14 +281,14 @@ Tensor reduced_losses(const Head& head, const Tokens& tokens, Reduction reductio
 }
 
 /// The loss of each row of logits.
-Tensor losses_of_rows(const Head& head, const Tokens& tokens, std::int64_t chunk_rows) {
+Tensor losses_of_rows(const LmHead& head, const Tokens& tokens, std::int64_t chunk_rows) {
   const auto& [x, weight, bias] = head;
   const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device());
   chunked_cross_entropy(head, tokens, {}, losses, {}, chunk_rows);
-  const auto backward = [rule = tokens.rule, chunk_rows](const Backward& call) -> Tensors {
-    if (context().grad) return gradients_by_reference(call, rule);
-    const Tokens kept{call.saved(3), call.saved(4), rule};
-    const Head again{call.saved(0), call.saved(1), call.saved(2)};
+  const auto backward = [labels = tokens.labels, chunk_rows](const Backward& call) -> Tensors {
+    if (context().grad) return gradients_by_reference(call, labels);
+    const Tokens kept{call.saved(3), call.saved(4), labels};
+    const LmHead again{call.saved(0), call.saved(1), call.saved(2)};
     const GradientTarget weight_target = call.sink(1, again.weight.shape(), again.weight);
     HeadGradients gradients = make_gradients(again, call.needs(0), false, call.needs(2));
     gradients.weight = weight_target.gradient;
@@ -318,7 +318,7 @@ Tensor linear_cross_entropy(const Tensor& x_, const Tensor& weight_, const Tenso
   const auto with_rows = [](const Tensor& matrix) {
     return matrix.strides()[1] == 1 && matrix.strides()[0] >= matrix.size(1) ? matrix : contiguous(matrix);
   };
-  const Head head{with_rows(reshape(x, {targets.numel(), x.size(-1)})), with_rows(weight), bias};
+  const LmHead head{with_rows(reshape(x, {targets.numel(), x.size(-1)})), with_rows(weight), bias};
   if (options.reduction != Reduction::none) return reduced_losses(head, tokens, options.reduction, chunk_rows);
   return reshape(losses_of_rows(head, tokens, chunk_rows), targets.shape());
 }

@@ -166,7 +166,7 @@ Statistics empty_statistics(const Norm& norm, const Tensor& x) {
   return {norm.centered ? empty(rows, dtype, x.device()) : Tensor(), empty(rows, dtype, x.device())};
 }
 
-/// The dropout of a branch: enough to draw it again.
+/// Dropout of a branch: enough to draw it again.
 struct Draws {
   double p = 0;
   PhiloxState state = {};
@@ -176,7 +176,7 @@ struct FusedGradients {
   Tensor x, branch, gamma, beta, bias;  ///< branch: x itself without dropout
 };
 
-/// The memory that the kernel puts the gradients of parameters in, all in one way.
+/// Outputs of the kernel for the gradients of parameters, all written in one way.
 struct ParameterTargets {
   GradientTarget gamma, beta, bias;
   Write write = Write::overwrite;

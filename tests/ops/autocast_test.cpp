@@ -1,4 +1,4 @@
-// What autocast's table says, op by op, and what a scope does with weights and gradients.
+// Autocast's table, op by op, and what a scope does with weights and gradients.
 #include "ops/autocast.h"
 
 #include <map>

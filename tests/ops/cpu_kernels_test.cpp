@@ -258,7 +258,7 @@ TEST_CASE("where") {
 
 namespace {
 
-/// Where element i of x lands in y, whose reduced dimensions have size 1.
+/// The element of y that element i of x goes to, whose reduced dimensions have size 1.
 std::int64_t landing(const Shape& x, const Shape& y, std::int64_t i) {
   std::int64_t at = 0, scale = 1;
   for (int d = x.size() - 1; d >= 0; --d) {

@@ -22,7 +22,7 @@ Tensor indices(std::vector<std::int64_t> values) {
   return Tensor::from(values, {count});
 }
 
-/// What an op on (x, dim, index) refuses.
+/// Mistakes that an op on (x, dim, index) refuses.
 template <class F>
 std::vector<Mistake> wrong_indices(F f) {
   return {{[=] { f(sample({3}), 0, sample({2})); }, {"i64", "f32"}},
@@ -299,7 +299,7 @@ void add_orders(Rows& rows) {
                                return {y.values, y.indices};
                              },
                              [dim = dim, descending](Ref in) { return sorted(in[0], dim, descending, in[0].size(dim)); }});
-        // Where values are equal the derivative has a jump.
+        // Equal values make the derivative jump.
         row.cases.back().inputs[0].differentiable = !ties;
       }
   row.cases.push_back({{value({})},

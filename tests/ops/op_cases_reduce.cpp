@@ -165,7 +165,7 @@ void add_reduce(Rows& rows) {
   add_forms(
       variance, forms, [](T x, const Dims& dims, bool keepdim) { return var(x, dims, 0, keepdim); },
       [](Slice x) { return square_sum(x) / double(x.size()); }, same, value({}));
-  // Where there is no freedom left the result is NaN and so has no derivative to compare.
+  // Without a degree of freedom the result is NaN and so has no derivative to compare.
   std::erase_if(variance.cases, [](const Case& op) { return numel(op.inputs[0].shape) == 1; });
   add_forms(
       variance, {{{1}, {}}, {{}, {}}}, [](T x, const Dims& dims, bool keepdim) { return var(x, dims, 0, keepdim); },

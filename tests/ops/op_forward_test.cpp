@@ -59,7 +59,7 @@ TEST_CASE("Ops give the reference's results in every dtype and layout, and write
       std::vector<std::vector<unsigned char>> before;
       std::vector<std::uint32_t> versions;
       for (std::size_t i = 0; i < inputs.size(); ++i) {
-        // Where the op writes its input, each layout needs a fresh one.
+        // An op that writes its input needs a fresh one for each layout.
         placed.push_back(with_layout(op.inputs[i].edited ? make_input(op.inputs[i], dtype, i) : inputs[i], layout));
         before.push_back(op.inputs[i].edited ? guard_bytes(placed[i]) : storage_bytes(placed[i]));
         versions.push_back(placed[i].version());

@@ -1,4 +1,4 @@
-// What the headers promise beyond values at ordinary points: promotion, derivatives at kinks and ties, NaN and
+// Promises of the headers beyond values at ordinary points: promotion, derivatives at kinks and ties, NaN and
 // infinities.
 #include <cmath>
 #include <limits>

@@ -8,7 +8,7 @@
 
 namespace tern::reference {
 
-/// What the ops are tested against: row-major numbers in float64, and plain loops over indices. Nothing here calls a
+/// References that the ops are tested against: row-major numbers in float64, and plain loops over indices. Nothing here calls a
 /// kernel or an op.
 struct Array {
   Shape shape;

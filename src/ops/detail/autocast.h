@@ -1,7 +1,8 @@
 #pragma once
 #include "ops/autocast.h"
 
-// What an op asks, in one line. Outside of a scope, and for dtypes that autocast leaves alone (f64, integers), it gets x itself.
+// Autocast's casts of an op's operands, in one line. Outside of a scope, and for dtypes that autocast leaves alone (f64, integers), it gets
+// x itself.
 namespace tern::detail {
 
 inline Tensor autocast(const char* op, const Tensor& x) {
