@@ -15,6 +15,28 @@ namespace tern::gpu {
 /// The 32-bit address of shared memory as PTX takes it.
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
 
+/// Loads and stores at such an address.
+template <class V>
+__device__ __forceinline__ V load_shared(std::uint32_t address);
+template <>
+__device__ __forceinline__ float load_shared<float>(std::uint32_t address) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+template <>
+__device__ __forceinline__ float2 load_shared<float2>(std::uint32_t address) {
+  float2 value;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(value.x), "=f"(value.y) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(address), "f"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, float2 value) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(address), "f"(value.x), "f"(value.y) : "memory");
+}
+
 // cp.async
 
 /// Begins to copy `bytes` to shared memory, or to write zeros there. 16 bytes pass by the first-level cache.
@@ -63,8 +85,8 @@ struct MBarrier {
   __device__ void wait(unsigned parity) {
 #if __CUDA_ARCH__ >= 900
     asm volatile(
-        "{\n.reg .pred over;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n@over bra done;\nbra again;\ndone:\n}\n" ::
-            "r"(shared_address(&state)),
+        "{\n.reg .pred over;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1, 0x100000;\n@over bra done;\nbra "
+        "again;\ndone:\n}\n" ::"r"(shared_address(&state)),
         "r"(parity)
         : "memory");
 #else

@@ -16,6 +16,8 @@ __device__ __forceinline__ unsigned cluster_rank() {
 
 /// Arrives at the cluster's barrier, for cluster_wait to wait for. What was written before is there to be read after that.
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;\n" ::: "memory"); }
+/// The same where only that this block runs, and what a fence has made visible, is to be known: earlier writes are not waited for.
+__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;\n" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory"); }
 /// Waits for all threads of a cluster, but those that have ended.
 __device__ __forceinline__ void cluster_sync() {
@@ -59,32 +61,33 @@ __device__ __forceinline__ void st_async(const float* place, float value, MBarri
 #endif
 
 /// The exchange through DSMEM by which the blocks of a cluster all-reduce: every warp writes its value to all blocks, which then reduce the
-/// same values in the same order. Two slots, used in turn: while some warps still read one, others may be at the next.
+/// same values in the same order. Two slots, used in turn: while some warps still read one, others may be at the next. One slot serves a
+/// kernel that exchanges once, and takes less from the first-level cache.
 ///
 /// A store says to its target's barrier that it has arrived (st.async). A barrier of the cluster would first wait for all earlier writes to
 /// global memory, and empty the first-level cache.
-template <class V, unsigned max_warps>
+template <class V, unsigned max_warps, unsigned slots = 2>
 struct alignas(128) DsmemExchange {
-  V values[2][max_warps * max_cluster];
-  MBarrier full[2];
+  V values[slots][max_warps * max_cluster];
+  MBarrier full[slots];
 
 #if __CUDA_ARCH__ >= 900
   /// By all threads, once and early. Before the first all_gather, cluster_wait: until then a block may not run yet.
   __device__ void init() {
     if (threadIdx.x == 0) {
-      full[0].init(1);
-      full[1].init(1);
+#pragma unroll
+      for (MBarrier& barrier : full) barrier.init(1);
       fence_barrier_init();
     }
-    cluster_arrive();
+    cluster_arrive_relaxed();
   }
   /// The values of all warps of the cluster, blocks outermost, for each of its threads. `turn` counts the calls of a kernel from 0;
   /// `value` is that of the warp, in its first `cluster` lanes.
   __device__ const V* all_gather(V value, unsigned turn, unsigned cluster) {
-    const unsigned warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = turn % 2;
+    const unsigned warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = turn % slots;
     if (threadIdx.x == 0) full[slot].arrive_and_expect_tx(cluster * warps * unsigned(sizeof(V)));
     if (lane < cluster) st_async(values[slot] + cluster_rank() * warps + warp, value, full[slot], lane);
-    full[slot].wait(turn / 2 % 2);
+    full[slot].wait(turn / slots % 2);
     return values[slot];
   }
 #endif

@@ -62,10 +62,10 @@ __device__ __forceinline__ void clear_outside(float (&values)[width], int column
 /// Writes what of a vector lies in the row, which has it at `column`; it begins before the row's end.
 template <RowAccess access, int width, class T>
 __device__ __forceinline__ void write_row_vector(T* to, int column, int columns, const float (&values)[width]) {
-  if constexpr (access != RowAccess::misaligned) {
-    write_packed<width>(to, pack<T>(values));
+  if constexpr (width == 1) {
+    *to = convert<T>(values[0]);
   } else if (is_vector_within<access, width>(column, columns)) {
-    // As assembly, since the compiler would make single stores of both branches.
+    // As assembly, since the compiler would make stores of single elements.
     const uint4 packed = pack<T>(values);
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(packed.x), "r"(packed.y), "r"(packed.z), "r"(packed.w)
                  : "memory");
@@ -132,34 +132,39 @@ class RowThread {
   unsigned threads_, rows_, cluster_, index_, thread_, size_;
 };
 
-/// Shared memory of an all-reduce: a value of each warp of the row, in two slots used by turns, since some warps may be at the next
-/// exchange while others still read this one. In a cluster the values come over DSMEM. Where several groups of warps share a block, the
-/// mbarrier of each counts its warps.
-template <class V>
+/// Shared memory of an all-reduce: a value of each warp of the row, which in a cluster come over DSMEM, in one slot or in two used by
+/// turns. Where several groups of warps share a block, the mbarrier of each counts its warps.
+template <bool whole_block, class V, unsigned slots>
 struct RowExchange {
   static constexpr unsigned max_warps = 16;  ///< of a block
-  DsmemExchange<V, max_warps> warps;
-  MBarrier arrived[max_warps / 2];
+  DsmemExchange<V, max_warps, slots> warps;
+};
+template <class V, unsigned slots>
+struct RowExchange<false, V, slots> : RowExchange<true, V, slots> {
+  MBarrier arrived[RowExchange::max_warps / 2];
 };
 
-/// The group of threads that share a row, as one of them sees it, with its all-reduce. V: the values that its warps exchange.
-template <bool whole_block, class V = float2>
+/// The group of threads that share a row, as one of them sees it, with its all-reduce. V: the values that its warps exchange; slots: 1 for
+/// a kernel that exchanges once.
+template <bool whole_block, class V = float2, unsigned slots = 2>
 class RowGroup : public RowThread<whole_block> {
   using Thread = RowThread<whole_block>;
   using Thread::cluster_, Thread::index_, Thread::thread_of_block, Thread::threads_;
 
  public:
+  using Exchange = RowExchange<whole_block, V, slots>;
   using Thread::in_a_warp;
 
   /// The exchange lies in shared memory.
-  __device__ RowGroup(const RowPartition& partition, RowExchange<V>& exchange) : Thread(partition), exchange_(exchange) {
+  __device__ RowGroup(const RowPartition& partition, Exchange& exchange) : Thread(partition), exchange_(exchange) {
 #if __CUDA_ARCH__ >= 900
     if (cluster_ > 1) {
       exchange.warps.init();
       return;
     }
 #endif
-    if (!whole_block && !in_a_warp()) {
+    if constexpr (!whole_block) {
+      if (in_a_warp()) return;
       if (thread_of_block() == 0) exchange.arrived[index_].init(threads_ / 32);
       __syncthreads();
     }
@@ -171,18 +176,22 @@ class RowGroup : public RowThread<whole_block> {
 #endif
   }
 
+  /// The values of the group's warps in shared memory. Read by their 32-bit address: the compiler, which loses sight of the memory space on
+  /// the way from the exchange, would take generic loads and pointers of two registers.
   struct WarpValues {
-    const V* values;
+    std::uint32_t address;
     unsigned count;
+
+    __device__ V operator[](unsigned warp) const { return load_shared<V>(address + warp * unsigned(sizeof(V))); }
   };
   /// The values of the group's warps, for all of its threads; `value` is the same in all lanes of a warp. A group within a warp needs none.
   __device__ WarpValues all_gather(V value) {
     const unsigned warps = threads_ / 32, thread = thread_of_block(), turn = turn_++;
 #if __CUDA_ARCH__ >= 900
-    if (cluster_ > 1) return {exchange_.warps.all_gather(value, turn, cluster_), warps * cluster_};
+    if (cluster_ > 1) return {shared_address(exchange_.warps.all_gather(value, turn, cluster_)), warps * cluster_};
 #endif
-    V* const values = exchange_.warps.values[turn & 1] + (whole_block ? 0 : index_ * warps);
-    if (thread % 32 == 0) values[thread / 32] = value;
+    const std::uint32_t values = shared_address(exchange_.warps.values[turn % slots] + (whole_block ? 0 : index_ * warps));
+    if (thread % 32 == 0) store_shared(values + thread / 32 * unsigned(sizeof(V)), value);
     if constexpr (whole_block) {
       __syncthreads();
     } else {
@@ -196,14 +205,18 @@ class RowGroup : public RowThread<whole_block> {
   __device__ float2 all_reduce_sum(float2 value) {
     value = sum_lanes<32>(value, threads_);
     if (in_a_warp()) return value;
-    const auto [values, count] = all_gather(value);
+    const WarpValues values = all_gather(value);
+    const unsigned count = values.count;
     const unsigned lane = threadIdx.x % 32;
     if (cluster_ == 1) {
-      const unsigned warp = lane % RowExchange<V>::max_warps;
-      return sum_lanes<RowExchange<V>::max_warps>(warp < count ? values[warp] : float2{}, 32);
+      const unsigned warp = lane % Exchange::max_warps;
+      return sum_lanes<Exchange::max_warps>(warp < count ? values[warp] : float2{}, 32);
     }
     value = {};
-    for (unsigned i = lane; i < count; i += 32) value.x += values[i].x, value.y += values[i].y;
+    for (unsigned i = lane; i < count; i += 32) {
+      const float2 of_warp = values[i];
+      value.x += of_warp.x, value.y += of_warp.y;
+    }
     return sum_lanes<32>(value, 32);
   }
 
@@ -219,7 +232,7 @@ class RowGroup : public RowThread<whole_block> {
     return value;
   }
 
-  RowExchange<V>& exchange_;
+  Exchange& exchange_;
   unsigned turn_ = 0;
 };
 

@@ -135,12 +135,15 @@ __device__ __forceinline__ void mask_scores(const Packed<T, width> (&packed)[vec
   }
 }
 
+using SoftmaxGroup = RowGroup<true, float2, 1>;
+
 /// All-reduce of (max, sum of exponentials) by one exchange: the factor that makes probabilities of this warp's exponentials, which are
 /// relative to its own largest score `top` and have the sum `total`.
-__device__ __forceinline__ float normalizer(float top, const ShiftedExp& exponential, float total, RowGroup<true>& group) {
+__device__ __forceinline__ float normalizer(float top, const ShiftedExp& exponential, float total, SoftmaxGroup& group) {
   if (group.in_a_warp()) return total == 0 ? 0.f : 1 / total;
   group.wait_for_cluster();
-  const auto [warps, count] = group.all_gather({top, total});
+  const auto warps = group.all_gather({top, total});
+  const unsigned count = warps.count;
   const unsigned lane = threadIdx.x % 32;
   float row_top = -infinity, row_total = 0;
   for (unsigned i = lane; i < count; i += 32) row_top = fmaxf(row_top, warps[i].x);
@@ -162,8 +165,8 @@ template <class T, RowAccess access, int vectors>
 __global__ void __launch_bounds__(max_softmax_threads, row_vector_width<T, access>* vectors <= 8 ? 3 : 2)
     softmax_in_registers(RowPartition partition, const T* x, T* y, __grid_constant__ const ScoreRows<float> rows) {
   constexpr int width = row_vector_width<T, access>;
-  __shared__ RowExchange<float2> exchange;
-  RowGroup<true> group(partition, exchange);
+  __shared__ SoftmaxGroup::Exchange exchange;
+  SoftmaxGroup group(partition, exchange);
   const std::int64_t row = group.first_row();
   const bool exists = row < rows.count;
   const VisibleRange<float> visible = exists ? rows.visible(row) : VisibleRange<float>{};
@@ -217,10 +220,10 @@ template <class T, RowAccess access>
 __global__ void __launch_bounds__(max_softmax_threads, 3)
     softmax_in_shared(RowPartition partition, const T* x, T* y, __grid_constant__ const ScoreRows<float> rows) {
   constexpr int width = 8, vectors = elements_in_shared / width;
-  __shared__ RowExchange<float2> exchange;
+  __shared__ SoftmaxGroup::Exchange exchange;
   extern __shared__ uint4 cache[];
   const auto slot = [&](int i) -> uint4& { return cache[i * blockDim.x + threadIdx.x]; };
-  RowGroup<true> group(partition, exchange);
+  SoftmaxGroup group(partition, exchange);
   const std::int64_t row = group.first_row(), start = row * rows.columns;
   RowColumns own = columns_of<access>(group, x + start);
   const auto columns = static_cast<int>(rows.columns), limit = static_cast<int>(rows.visible(row).limit);

@@ -62,7 +62,7 @@ void with_softmax_layout(const SoftmaxPlan& plan, F&& run) {
 
 /// The columns of the row at `row` that this thread holds.
 template <RowAccess access, class T, class V>
-__device__ RowColumns columns_of(const RowGroup<true, V>& group, const T* row) {
+__device__ RowColumns columns_of(const RowGroup<true, V, 1>& group, const T* row) {
   return group.template columns<access, row_vector_width<T, access>>(
       static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) / sizeof(T)));
 }

@@ -52,8 +52,9 @@ template <class T, RowAccess access, int vectors>
 __global__ void __launch_bounds__(max_softmax_threads, row_vector_width<T, access>* vectors == 16 ? 2 : 3)
     softmax_grad_by_groups(RowPartition partition, const T* y, const T* g, T* dx, std::int64_t count, std::int64_t row_length) {
   constexpr int width = row_vector_width<T, access>;
-  __shared__ RowExchange<float> exchange;
-  RowGroup<true, float> group(partition, exchange);
+  using Group = RowGroup<true, float, 1>;
+  __shared__ Group::Exchange exchange;
+  Group group(partition, exchange);
   const std::int64_t row = group.first_row(), start = row * row_length;
   const int columns = row < count ? static_cast<int>(row_length) : 0;
   RowColumns own = columns_of<access>(group, columns > 0 ? y + start : nullptr);
@@ -77,9 +78,9 @@ __global__ void __launch_bounds__(max_softmax_threads, row_vector_width<T, acces
   dot = lanes_all_reduce<PlusOp<float>>(dot, group.lanes());
   if (!group.in_a_warp()) {
     group.wait_for_cluster();
-    const auto [warps, warp_count] = group.all_gather(dot);
+    const auto warps = group.all_gather(dot);
     dot = 0;
-    for (unsigned i = threadIdx.x % 32; i < warp_count; i += 32) dot += warps[i];
+    for (unsigned i = threadIdx.x % 32; i < warps.count; i += 32) dot += warps[i];
     dot = warp_all_reduce<PlusOp<float>>(dot);
   }
   launder(own.first);

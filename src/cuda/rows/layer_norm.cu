@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, access, with_su
   constexpr int width = row_vector_width<T, access>, vectors = elements_per_thread<T, access> / width, pitch = vectors * 32;
   using P = Packed<T, width>;
   extern __shared__ uint4 shared[];  // after the exchange, at a multiple of 128 bytes: a copy into it is one transfer for each 128
-  __shared__ RowExchange<float2> exchange;
+  __shared__ RowGroup<true>::Exchange exchange;
   RowGroup<true> group(partition, exchange);
   const int columns = a.columns, lead = static_cast<int>(group.thread()) * width, stride = static_cast<int>(group.size()) * width;
   const std::uint64_t position = with_sum ? a.dropout.position() : 0;
