@@ -1,4 +1,4 @@
-# What `cmake --install` gives: headers, static libraries, the package that find_package(tern) loads, and the programs.
+# The tree that `cmake --install` gives: headers, static libraries, the package that find_package(tern) loads, and the programs.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 

@@ -1,5 +1,5 @@
 // The entry of every test program. `--needs-cuda` makes it leave with 77, which CTest reports as skipped, where no GPU
-// answers: a test that did not run is never a test that passed.
+// answers, and `--needs-two-gpus` where only one does: a test that did not run is never a test that passed.
 #ifdef __has_include
 #if !__has_include(<catch2/catch_all.hpp>)
 #define CATCH_CONFIG_RUNNER
@@ -9,18 +9,20 @@
 #include <cstring>
 #include <vector>
 
+#include "backend/device.h"
 #include "catch.h"
-#include "tensor/tensor.h"
 
 int main(int argc, char** argv) {
   std::vector<char*> arguments;
-  bool needs_cuda = false;
+  int needed_gpus = 0;
   for (int i = 0; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--needs-cuda") == 0) needs_cuda = true;
+    if (std::strcmp(argv[i], "--needs-cuda") == 0) needed_gpus = 1;
+    else if (std::strcmp(argv[i], "--needs-two-gpus") == 0) needed_gpus = 2;
     else arguments.push_back(argv[i]);
   }
-  if (needs_cuda && tern::cuda_device_count() == 0) {
-    std::puts("skipped: no CUDA device, or a build without CUDA");
+  if (const int gpus = tern::cuda_device_count(); gpus < needed_gpus) {
+    if (gpus == 0) std::puts("skipped: no CUDA device, or a build without CUDA");
+    else std::puts("skipped: one CUDA device where the tests need two");
     return 77;
   }
   return Catch::Session().run(static_cast<int>(arguments.size()), arguments.data());

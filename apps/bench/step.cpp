@@ -111,7 +111,7 @@ Measured measure(const Options& options, Device device) {
     loss();
   };
   model.train();
-  on(device, [](auto dev) { backend::reset_peak_memory(dev); });
+  reset_peak_memory(device);
   Measured result;
   result.step = timed(device, options.warmup, options.steps, full);
   result.burst_ms = burst(device, 2 * options.steps, full);

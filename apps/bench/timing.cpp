@@ -43,24 +43,18 @@ double burst(Device device, int repeats, const std::function<void()>& f) {
 }
 
 Times timed_on_device(Device device, int warmup, int repeats, const std::function<void()>& between, const std::function<void()>& f) {
-  return on(device, [&](auto dev) {
-    const Stream stream = context().stream(device);
-    for (int i = 0; i < warmup; ++i) f();
-    std::vector<void*> starts, ends;
-    for (int i = 0; i < repeats; ++i) {
-      between();
-      starts.push_back(backend::mark(dev, stream));
-      f();
-      ends.push_back(backend::mark(dev, stream));
-    }
-    std::vector<double> ms;
-    for (std::size_t i = 0; i < starts.size(); ++i) {
-      ms.push_back(backend::milliseconds_between(dev, starts[i], ends[i]));
-      backend::forget(dev, starts[i]);
-      backend::forget(dev, ends[i]);
-    }
-    return statistics(std::move(ms));
-  });
+  const Stream stream = context().stream(device);
+  for (int i = 0; i < warmup; ++i) f();
+  std::vector<backend::Event> starts, ends;
+  for (int i = 0; i < repeats; ++i) {
+    between();
+    starts.emplace_back(stream, backend::Event::Timing::on);
+    f();
+    ends.emplace_back(stream, backend::Event::Timing::on);
+  }
+  std::vector<double> ms;
+  for (std::size_t i = 0; i < starts.size(); ++i) ms.push_back(milliseconds_between(starts[i], ends[i]));
+  return statistics(std::move(ms));
 }
 
 RowFile::RowFile(const std::string& path) : path_(path) {

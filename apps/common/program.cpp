@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <new>
 #include <numeric>
+#include <optional>
+#include <string_view>
 
 #include "text/data_error.h"
 
@@ -17,8 +19,8 @@ namespace tern::apps {
 
 namespace {
 
-/// Where a standard stream is closed, the next file that is opened takes its number, and what is printed ends up in it.
-/// A stream that fails at every use takes the place instead.
+/// The next file that is opened takes the number of a closed standard stream, and what is printed ends up in it. A stream that fails at
+/// every use takes the place instead.
 void fill_closed_streams() {
   for (int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(descriptor, F_GETFD) < 0) static_cast<void>(::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY));
@@ -43,7 +45,7 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
   return nearest != known.end() && distance(word, *nearest) <= 3 ? fmt::format("; did you mean {}?", *nearest) : "";
 }
 
-/// What is wrong with the arguments that no option took.
+/// The fault in the arguments that no option took.
 std::string unexpected(const CLI::App& app) {
   const std::vector<CLI::App*> given = app.get_subcommands();
   const CLI::App& command = given.empty() ? app : *given.front();
@@ -65,7 +67,7 @@ void require_subcommand(const CLI::App& app, int argc, char** argv) {
       fmt::format("expected a subcommand ({}){}", fmt::join(names, ", "), argc > 1 ? " but got " + word + suggestion(word, names) : ""));
 }
 
-/// What CLI11 says, in our words.
+/// The message of CLI11, in our words.
 std::string describe(const CLI::ParseError& error, const CLI::App& app) {
   const std::string text = error.what();
   if (dynamic_cast<const CLI::ValidationError*>(&error)) return text;
@@ -88,6 +90,20 @@ std::string quoted(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < 32 || c == 127) c = ' ';
   return text.size() > 60 ? text.substr(0, 57) + "..." : text;
+}
+
+/// N of "cuda:N".
+std::optional<int> cuda_index(const std::string& device) {
+  constexpr std::string_view prefix = "cuda:";
+  int index = 0;
+  if (!device.starts_with(prefix) || !parse(device.substr(prefix.size()), index) || index < 0) return std::nullopt;
+  return index;
+}
+
+std::string device_name(const std::string& text) {
+  static const std::vector<std::string> words = {"cpu", "cuda", "auto"};
+  if (cuda_index(text) || std::find(words.begin(), words.end(), text) != words.end()) return "";
+  return fmt::format("expected cpu, cuda, cuda:N, auto but got {}{}", quoted(text), suggestion(text, words));
 }
 
 template <class T>
@@ -154,22 +170,25 @@ bool is_true(const std::string& text) {
 }
 
 void add_device_option(CLI::App& command, std::string& device) {
-  command.add_option("--device", device, "cpu, cuda, or auto: cuda where a GPU answers")
-      ->check(one_of({"cpu", "cuda", "auto"}))
+  command.add_option("--device", device, "cpu, cuda, cuda:N for the GPU of that index, or auto: cuda where a GPU answers")
+      ->check(device_name)
       ->type_name("NAME")
       ->capture_default_str();
 }
 
 Device resolve_device(const std::string& device) {
   const int gpus = cuda_device_count();
-  if (device == "cuda" && gpus == 0) {
-#ifdef TERN_CUDA
-    throw UsageError("--device cuda: no GPU answers; use --device cpu, or check nvidia-smi");
-#else
-    throw UsageError("--device cuda: this program was built without CUDA; configure with -DTERN_CUDA=ON, or use --device cpu");
-#endif
+  if (device.starts_with("cuda") && gpus == 0) {
+    const char* const why = built_with_cuda ? "no GPU answers; use --device cpu, or check nvidia-smi"
+                                            : "this program was built without CUDA; configure with -DTERN_CUDA=ON, or use --device cpu";
+    throw UsageError(fmt::format("--device {}: {}", device, why));
   }
-  return device == "cpu" || gpus == 0 ? cpu : cuda();
+  if (device == "cpu" || gpus == 0) return cpu;
+  const int index = cuda_index(device).value_or(0);
+  if (index >= gpus)
+    throw UsageError(fmt::format("--device {}: expected an index below {}, as {} here", device, gpus,
+                                 gpus == 1 ? "one GPU answers" : fmt::format("{} GPUs answer", gpus)));
+  return cuda(index);
 }
 
 std::string describe(Device device) {

@@ -20,7 +20,7 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What CLI11's check() takes: "" for a text that is allowed, else what was expected and what came.
+/// The argument of CLI11's check(): "" for a text that is allowed, else what was expected and what came.
 using Check = std::function<std::string(const std::string&)>;
 Check whole_number(std::int64_t low, std::int64_t high);
 Check real_number(double low, double high);
@@ -29,7 +29,7 @@ Check one_of(std::vector<std::string> words);
 Check truth_value();
 bool is_true(const std::string& text);
 
-/// `--device cpu|cuda|auto`: adds the option, and later gives the device. Throws UsageError for cuda without a GPU.
+/// `--device cpu|cuda|cuda:N|auto`: adds the option, and later gives the device. Throws UsageError for a GPU that does not answer.
 void add_device_option(CLI::App& command, std::string& device);
 Device resolve_device(const std::string& device);
 /// "cuda:0" or "2 CPU threads".

@@ -103,6 +103,7 @@ class Pass {
     if (gradient.defined() && (gradient.shape() != leaf.shape() || gradient.dtype() != leaf.dtype()))
       fail("backward", fmt::format("expected a gradient of shape {}, {} for a leaf but got {}, {}", to_string(leaf.shape()),
                                    name(leaf.dtype()), to_string(gradient.shape()), name(gradient.dtype())));
+    check_one_device("backward", {&leaf, &gradient});
     GradientSink& sink = gradient_sink(leaf);
     if (gradient.defined()) sink.add(gradient);
     if (sink.is_deferred()) deferred_.push_back(node);
@@ -146,6 +147,7 @@ Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool
     if (gradient.shape() != y.shape() || gradient.dtype() != y.dtype())
       fail("backward", fmt::format("expected a gradient of shape {}, {} but got {}, {}", to_string(y.shape()), name(y.dtype()),
                                    to_string(gradient.shape()), name(gradient.dtype())));
+    check_one_device("backward", {&y, &gradient});
     pass.feed(edge, gradient);
   }
   return pass.run(inputs.size());

@@ -15,7 +15,7 @@ namespace tern::backend {
 
 namespace {
 
-// Blocks that a step frees are what the next step asks for. Handing them back to the system in between would cost a
+// A step asks again for the blocks that the step before has freed. Handing them back to the system in between would cost a
 // page fault for every 4 KiB that is touched again, which is more than most ops cost.
 // Under AddressSanitizer nothing is kept, so that an access to freed memory is seen.
 #if defined(__SANITIZE_ADDRESS__)
@@ -116,14 +116,16 @@ void copy_to_host(Cpu, void* destination, const void* source, std::size_t bytes,
 void synchronize(Cpu, Stream) {}
 
 using Clock = std::chrono::steady_clock;
-void* mark(Cpu, Stream) { return new Clock::time_point(Clock::now()); }
+void* create_event(Cpu, Device, bool) { return new Clock::time_point; }
+void record_event(Cpu, void* event, Stream) { *static_cast<Clock::time_point*>(event) = Clock::now(); }
+void synchronize_event(Cpu, const void*) {}
 double milliseconds_between(Cpu, const void* earlier, const void* later) {
-  const auto at = [](const void* moment) { return *static_cast<const Clock::time_point*>(moment); };
+  const auto at = [](const void* event) { return *static_cast<const Clock::time_point*>(event); };
   return std::chrono::duration<double, std::milli>(at(later) - at(earlier)).count();
 }
-void forget(Cpu, void* moment) noexcept { delete static_cast<Clock::time_point*>(moment); }
+void destroy_event(Cpu, void* event) noexcept { delete static_cast<Clock::time_point*>(event); }
 
-MemoryStatistics memory_statistics(Cpu) { return allocator().statistics(); }
-void reset_peak_memory(Cpu) { allocator().reset_peak(); }
+MemoryStatistics memory_statistics(Cpu, Device) { return allocator().statistics(); }
+void reset_peak_memory(Cpu, Device) { allocator().reset_peak(); }
 
 }  // namespace tern::backend

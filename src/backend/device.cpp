@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "backend/memory.h"
 
 namespace tern {
@@ -11,11 +13,12 @@ void fail(const char* where, const std::string& message) { throw Error(fmt::form
 std::string to_string(Device device) { return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", int(device.index)); }
 
 int cuda_device_count() {
-#ifdef TERN_CUDA
-  return backend::device_count(Cuda{});
-#else
-  return 0;
-#endif
+  if constexpr (built_with_cuda) return std::min(backend::device_count(Cuda{}), max_cuda_devices);
+  else return 0;
+}
+
+void fail_without_cuda(Device device) {
+  fail("device", fmt::format("expected a build with CUDA for {}: configure with -DTERN_CUDA=ON", to_string(device)));
 }
 
 }  // namespace tern

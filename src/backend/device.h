@@ -21,8 +21,9 @@ constexpr Device cuda(int index = 0) { return {DeviceType::cuda, static_cast<std
 /// "cpu", "cuda:0".
 std::string to_string(Device device);
 
-/// The number of CUDA devices that this build and this machine can use; 0 in a build without CUDA.
+/// The number of CUDA devices that this build and this machine can use, at most max_cuda_devices; 0 in a build without CUDA.
 int cuda_device_count();
+inline constexpr int max_cuda_devices = 16;
 
 /// How many threads CPU kernels use; by default one for each processor that this process may run on.
 int num_threads();
@@ -35,22 +36,41 @@ struct Stream {
   void* handle = nullptr;
 };
 
+/// Whether CUDA is built in. This is the only place that asks the build.
+#ifdef TERN_CUDA
+inline constexpr bool built_with_cuda = true;
+#else
+inline constexpr bool built_with_cuda = false;
+#endif
+[[noreturn]] void fail_without_cuda(Device device);
+
 /// Tags that choose a device's overload of a kernel.
 struct Cpu {};
 struct Cuda {};
 
 /// Calls f with the tag of the device's backend. Kernels are overloaded on the tag, so a kernel that a backend lacks
-/// is a link error and not a surprise at run time. This is the only place that asks whether CUDA is built in.
+/// is an error of the compiler or the linker, and not a surprise at run time.
 template <class F>
 decltype(auto) on(Device device, F&& f) {
   if (device.type == DeviceType::cuda) {
-#ifdef TERN_CUDA
-    return f(Cuda{});
-#else
-    fail("device", "expected a build with CUDA for " + to_string(device) + ": configure with -DTERN_CUDA=ON");
-#endif
+    if constexpr (built_with_cuda) return f(Cuda{});
+    else fail_without_cuda(device);
   }
   return f(Cpu{});
+}
+
+/// For kernels that CUDA alone has, and which so have no overload for the CPU. Throws Error that names `where` on another device.
+template <class F>
+decltype(auto) on_cuda(const char* where, Device device, F&& f) {
+  if (device.type != DeviceType::cuda) fail(where, "expected a CUDA device for a kernel that no other has but got " + to_string(device));
+  if constexpr (built_with_cuda) return f(Cuda{});
+  else fail_without_cuda(device);
+}
+/// Asks such a kernel whether it takes the arguments: f's answer on a CUDA device, and false elsewhere.
+template <class F>
+bool cuda_has(Device device, F&& f) {
+  if constexpr (built_with_cuda) return device.type == DeviceType::cuda && f(Cuda{});
+  else return false;
 }
 
 }  // namespace tern

@@ -12,8 +12,8 @@ namespace tern::backend {
 class Graph {
  public:
   virtual ~Graph() = default;
-  /// `inputs`: what each of the recording's inputs is filled from this time; `number` goes to the recording's.
-  virtual void launch(std::span<const void* const> inputs = {}, std::uint64_t number = 0) = 0;
+  /// Each of the recording's inputs is copied from its place in `inputs` first, and `rng_offset` is written where the recording reads it.
+  virtual void launch(std::span<const void* const> inputs = {}, std::uint64_t rng_offset = 0) = 0;
   /// Kernels, copies and fills in it.
   virtual std::size_t nodes() const = 0;
 };
@@ -23,19 +23,17 @@ class GraphStream {
  public:
   virtual ~GraphStream() = default;
   virtual Stream get() const = 0;
-  /// Work queued here from now on waits for what `other` has queued so far, or the other way round.
-  virtual void follow(Stream other) = 0;
-  virtual void lead(Stream other) = 0;
-  /// Calls `work`, which queues on this stream alone; nothing runs. Throws Error if the work cannot be recorded, because it
-  /// waits for the device. At each launch the inputs, at most `most_inputs`, are filled first, as a part of the graph, and a number is
-  /// written, where there is a place for it.
+  /// Memory that the recorded work reads, and that each launch fills first, as a part of the graph.
   struct Input {
     void* data;
     std::size_t bytes;
   };
-  static constexpr std::size_t most_inputs = 32;
+  static constexpr std::size_t max_inputs = 32;
+  /// Calls `work`, which queues on this stream alone; nothing runs. Throws Error if the work cannot be recorded, because it waits for the
+  /// device, or if there are more than max_inputs inputs. `rng_offset`, if not null, is where kernels read the position of the random
+  /// stream, which each launch writes.
   virtual std::unique_ptr<Graph> record(const std::function<void()>& work, std::span<const Input> inputs = {},
-                                        std::uint64_t* number = nullptr) = 0;
+                                        std::uint64_t* rng_offset = nullptr) = 0;
 };
 
 /// The CPU has no graphs: null.

@@ -3,7 +3,7 @@
 
 #include "backend/device.h"
 
-/// What a backend offers beneath the kernels. Everything but `synchronize` and the copies to the host is asynchronous
+/// The seam of a backend beneath the kernels. Everything but `synchronize` and the copies to the host is asynchronous
 /// on the stream.
 namespace tern::backend {
 
@@ -21,17 +21,21 @@ void copy_from_host(Cuda, void* destination, const void* source, std::size_t byt
 void copy_to_host(Cuda, void* destination, const void* source, std::size_t bytes, Stream stream);
 void synchronize(Cuda, Stream stream);
 int device_count(Cuda);
+/// Copies from one CUDA device to another, directly where the two reach each other and over the host else. Work queued later on either
+/// stream comes after the copy, so that both blocks of memory keep their stream's order.
+void copy_between(Cuda, void* destination, Stream destination_stream, const void* source, Stream source_stream, std::size_t bytes);
 
-/// What a device's allocator has done so far, in bytes and calls.
+/// Statistics of one device's allocator, in bytes and calls.
 struct MemoryStatistics {
   std::size_t allocated = 0;       ///< in live tensors
   std::size_t peak_allocated = 0;  ///< the most that was ever in live tensors
   std::size_t reserved = 0;        ///< taken from the device, live or cached
   std::size_t allocations = 0;     ///< calls so far
 };
-MemoryStatistics memory_statistics(Cpu);
-MemoryStatistics memory_statistics(Cuda);
-void reset_peak_memory(Cpu);
-void reset_peak_memory(Cuda);
+MemoryStatistics memory_statistics(Cpu, Device device);
+MemoryStatistics memory_statistics(Cuda, Device device);
+/// The peak starts anew from what is allocated now.
+void reset_peak_memory(Cpu, Device device);
+void reset_peak_memory(Cuda, Device device);
 
 }  // namespace tern::backend

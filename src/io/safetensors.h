@@ -5,14 +5,12 @@
 #include <string>
 
 #include "io/file_error.h"
-#include "nn/module.h"
+#include "tensor/tensor.h"
 
 /// The safetensors format: eight bytes of header length, a JSON header of names, dtypes, shapes and offsets, the bytes.
 /// https://huggingface.co/docs/safetensors. Nothing in a file is ever executed.
 namespace tern::io {
 
-/// A name such as `blocks.0.attn.qkv.weight`, and what it names: `save_safetensors(path, nn::named_parameters(model))`.
-using NamedTensor = NamedTensor;
 /// Free text about a file: names to values.
 using Metadata = std::map<std::string, std::string>;
 
@@ -22,9 +20,9 @@ struct TensorFile {
   Metadata metadata;
 };
 
-/// Writes tensors of any dtype, device and strides. The same tensors give the same bytes, whatever their order; the old
-/// file stays until the new one is whole. Throws Error for a name that is empty, reserved or given twice; FileError if
-/// the file cannot be written.
+/// Writes tensors of any dtype, device and strides: `save_safetensors(path, nn::named_parameters(model))`. The same tensors give the same
+/// bytes, whatever their order; the old file stays until the new one is whole. Throws Error for a name that is empty, reserved or given
+/// twice; FileError if the file cannot be written.
 void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors, const Metadata& metadata = {});
 
 /// Reads a file. Everything the header says is checked before memory for any tensor is taken. Throws FileError.

@@ -108,13 +108,14 @@ Tensor attention_in_tiles(const Tensor& qkv, const AttentionParams& params) {
   const double scale = scale_for(qkv), p = params.training ? params.dropout : 0;
   const PhiloxState draws = p > 0 ? context().generator.reserve(batch * heads * length * length) : PhiloxState{};
   const auto attention = [=] { return kernels::Attention{mask.view(), scale, p, draws}; };
-  on(y.device(), [&](auto dev) { kernels::flash_attention(dev, source.view(), attention(), y.view(), log_sums.view()); });
+  on_cuda("fused_self_attention", y.device(),
+          [&](auto dev) { kernels::flash_attention(dev, source.view(), attention(), y.view(), log_sums.view()); });
   return record("fused_self_attention", y, {source}, {source, y, log_sums}, [=, given = params.mask](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0);
     if (context().grad) return vjp(call, {x}, [&](const Tensors& in) -> Tensors { return {compose_again(in[0], given, p, draws)}; });
     const Tensor result = call.saved(1), sums = call.saved(2), g = contiguous(call.grad()), dx = empty_like(x);
-    on(dx.device(),
-       [&](auto dev) { kernels::flash_attention_grad(dev, x.view(), result.view(), sums.view(), g.view(), attention(), dx.view()); });
+    on_cuda("fused_self_attention", dx.device(),
+            [&](auto dev) { kernels::flash_attention_grad(dev, x.view(), result.view(), sums.view(), g.view(), attention(), dx.view()); });
     return {dx};
   });
 }
@@ -129,13 +130,10 @@ Tensor self_attention(const Tensor& qkv, const AttentionParams& params) {
 Tensor fused_self_attention(const Tensor& qkv_, const AttentionParams& params) {
   const Tensor qkv = detail::autocast("matmul", qkv_);
   check("fused_self_attention", qkv, params);
-  bool has_kernel = false, has_tiles = false;
-  on(qkv.device(), [&](auto dev) {
-    has_kernel = kernels::has_self_attention(dev, qkv.dtype(), qkv.size(1), qkv.size(4));
-    has_tiles = kernels::has_flash_attention(dev, qkv.device(), qkv.dtype(), qkv.size(4));
-  });
-  if (has_tiles) return attention_in_tiles(qkv, params);
-  if (!has_kernel) return qkv.device() == cpu ? compose(qkv, params, true) : attention_by_products(qkv, params);
+  if (cuda_has(qkv.device(), [&](auto dev) { return kernels::has_flash_attention(dev, qkv.device(), qkv.dtype(), qkv.size(4)); }))
+    return attention_in_tiles(qkv, params);
+  if (!cuda_has(qkv.device(), [&](auto dev) { return kernels::has_self_attention(dev, qkv.dtype(), qkv.size(1), qkv.size(4)); }))
+    return qkv.device() == cpu ? compose(qkv, params, true) : attention_by_products(qkv, params);
 
   const Tensor source = contiguous(qkv);
   const std::int64_t batch = qkv.size(0), length = qkv.size(1), heads = qkv.size(3);
@@ -144,12 +142,13 @@ Tensor fused_self_attention(const Tensor& qkv_, const AttentionParams& params) {
   const double scale = scale_for(qkv), p = params.training ? params.dropout : 0;
   const PhiloxState draws = p > 0 ? context().generator.reserve(batch * heads * length * length) : PhiloxState{};
   const auto attention = [=] { return kernels::Attention{mask.view(), scale, p, draws}; };
-  on(y.device(), [&](auto dev) { kernels::self_attention(dev, source.view(), attention(), y.view()); });
+  on_cuda("fused_self_attention", y.device(), [&](auto dev) { kernels::self_attention(dev, source.view(), attention(), y.view()); });
   return record("fused_self_attention", y, {source}, {source}, [=, given = params.mask](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0);
     if (context().grad) return vjp(call, {x}, [&](const Tensors& in) -> Tensors { return {compose_again(in[0], given, p, draws)}; });
     const Tensor g = contiguous(call.grad()), dx = empty_like(x);
-    on(dx.device(), [&](auto dev) { kernels::self_attention_grad(dev, x.view(), g.view(), attention(), dx.view()); });
+    on_cuda("fused_self_attention", dx.device(),
+            [&](auto dev) { kernels::self_attention_grad(dev, x.view(), g.view(), attention(), dx.view()); });
     return {dx};
   });
 }

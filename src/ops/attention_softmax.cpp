@@ -30,7 +30,8 @@ void detail::check_mask(const char* op, const Shape& scores, DType dtype, Device
     if (x.shape() != shape || !dtype_fits)
       fail(op, fmt::format("expected {} {} of {} for scores {} but got {} {}", what, to_string(shape), dtypes, to_string(scores),
                            name(x.dtype()), to_string(x.shape())));
-    if (x.device() != device) fail(op, fmt::format("expected {} on {} but got {}", what, to_string(device), to_string(x.device())));
+    if (x.device() != device)
+      fail(op, fmt::format("expected tensors on one device but got {} and {}", to_string(device), to_string(x.device())));
   };
   if (padding.defined())
     check("padding", padding, {scores[0], scores.back()}, padding.dtype() == DType::boolean || is_floating(padding.dtype()),

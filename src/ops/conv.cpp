@@ -25,11 +25,11 @@ struct Window {
 };
 
 void check_operands(const char* op, const Tensor& u, const Tensor& w, const Tensor& bias) {
+  check_one_device(op, {&u, &w, &bias});
   if (!is_floating(u.dtype())) fail(op, fmt::format("expected a floating dtype but got {}", name(u.dtype())));
   for (const Tensor* parameter : {&w, &bias})
-    if (parameter->defined() && (parameter->dtype() != u.dtype() || parameter->device() != u.device()))
-      fail(op, fmt::format("expected w and bias like u, {} on {}, but got {} on {}", name(u.dtype()), to_string(u.device()),
-                           name(parameter->dtype()), to_string(parameter->device())));
+    if (parameter->defined() && parameter->dtype() != u.dtype())
+      fail(op, fmt::format("expected w and bias of u's dtype {} but got {}", name(u.dtype()), name(parameter->dtype())));
 }
 
 Window checked_window(const char* op, const Tensor& u, const Tensor& w, const Tensor& bias, const DepthwiseConvOptions& options) {

@@ -40,7 +40,7 @@ Tensor to(const Tensor& x, Device device) {
     } else if (x.device().type == DeviceType::cpu) {
       on(device, [&](auto dev) { backend::copy_from_host(dev, into.data, from.data, bytes, into.stream); });
     } else {
-      fail("to", fmt::format("expected a copy from or to the CPU but got {} to {}", to_string(x.device()), to_string(device)));
+      on_cuda("to", device, [&](auto dev) { backend::copy_between(dev, into.data, into.stream, from.data, from.stream, bytes); });
     }
   }
   return record("to", y, {x}, {}, [from = x.device()](const Backward& call) -> Tensors { return {to(call.grad(), from)}; });

@@ -22,14 +22,8 @@ namespace tern {
 namespace {
 
 void check_index(const char* op, const Tensor& x, const Tensor& index) {
+  check_one_device(op, {&x, &index});
   if (index.dtype() != DType::i64) fail(op, fmt::format("expected indices of i64 but got {}", name(index.dtype())));
-  if (index.device() != x.device())
-    fail(op, fmt::format("expected indices on {} but got {}", to_string(x.device()), to_string(index.device())));
-}
-
-void check_source(const char* op, const Tensor& x, const Tensor& source) {
-  if (source.device() != x.device())
-    fail(op, fmt::format("expected a source on {} but got {}", to_string(x.device()), to_string(source.device())));
 }
 
 /// x as (A, N, C) around a dimension of length N. Dimensions on either side are merged, which may take a copy.
@@ -81,9 +75,9 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
 }
 
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+  check_one_device("index_add", {&x, &index, &source});
   check_index("index_add", x, index);
   dim = normalize_dim(dim, x.dims(), "index_add");
-  check_source("index_add", x, source);
   if (index.dims() != 1 || source.shape() != with_size(x.shape(), dim, index.size(0)) || source.dtype() != x.dtype())
     fail("index_add", fmt::format("expected indices (I) and a source like x {} {} with I slices along dimension {} but got {} and {} {}",
                                   name(x.dtype()), to_string(x.shape()), dim, to_string(index.shape()), name(source.dtype()),
@@ -115,27 +109,27 @@ static Tensor embedding_sum(const Tensor& table, const Tensor& positions, const 
 }
 
 Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tensor& ids, double p, bool training) {
+  check_one_device("fused_embedding", {&table, &positions, &ids});
   if (table.dims() != 2 || ids.dims() != 2)
     fail("fused_embedding",
          fmt::format("expected a table (V, D) and indices (B, T) but got {} and {}", to_string(table.shape()), to_string(ids.shape())));
   check_index("fused_embedding", table, ids);
   if (positions.defined() && (positions.dims() != 2 || positions.size(0) < ids.size(1) || positions.size(1) != table.size(1) ||
-                              positions.dtype() != table.dtype() || positions.device() != table.device()))
-    fail("fused_embedding", fmt::format("expected positions (at least {}, {}) like the table, {} on {}, but got {} {} on {}", ids.size(1),
-                                        table.size(1), name(table.dtype()), to_string(table.device()), name(positions.dtype()),
-                                        to_string(positions.shape()), to_string(positions.device())));
+                              positions.dtype() != table.dtype()))
+    fail("fused_embedding", fmt::format("expected positions (at least {}, {}) of the table's dtype {} but got {} {}", ids.size(1),
+                                        table.size(1), name(table.dtype()), name(positions.dtype()), to_string(positions.shape())));
   if (!(p >= 0 && p < 1)) fail("fused_embedding", fmt::format("expected a probability in [0, 1) but got {}", p));
   const std::int64_t count = ids.numel() * table.size(1);
-  bool has_kernel = false;
-  on(table.device(),
-     [&](auto dev) { has_kernel = is_floating(table.dtype()) && count > 0 && kernels::has_embed(dev, count, table.size(1)); });
+  const bool has_kernel = is_floating(table.dtype()) && count > 0 &&
+                          cuda_has(table.device(), [&](auto dev) { return kernels::has_embed(dev, count, table.size(1)); });
   if (!has_kernel) return dropout(embedding_sum(table, positions, ids), p, training);
 
   const Tensor rows = contiguous(table), places = positions.defined() ? contiguous(positions) : positions, index = contiguous(ids);
   const double probability = training ? p : 0;
   const PhiloxState draws = probability > 0 ? context().generator.reserve(count) : PhiloxState{};
   const Tensor y = empty({ids.size(0), ids.size(1), table.size(1)}, table.dtype(), table.device());
-  on(y.device(), [&](auto dev) { kernels::embed(dev, rows.view(), view_of(places), index.view(), probability, draws, y.view()); });
+  on_cuda("fused_embedding", y.device(),
+          [&](auto dev) { kernels::embed(dev, rows.view(), view_of(places), index.view(), probability, draws, y.view()); });
   const Shape table_shape = table.shape(), positions_shape = positions.defined() ? positions.shape() : Shape{};
   return record("fused_embedding", y, {rows, places}, {reshape(index, {ids.numel()})}, [=](const Backward& call) -> Tensors {
     const Tensor g = contiguous(call.grad());
@@ -151,7 +145,8 @@ Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tenso
     GradientTarget to_table = call.sink(0, table_shape, g), to_positions = call.sink(1, positions_shape, g);
     start_from_zeros({&to_table, &to_positions});
     const Tensor dsum = probability > 0 ? empty_like(g) : g;
-    on(g.device(), [&](auto dev) { kernels::embed_grad(dev, g.view(), probability, draws, dsum.view(), to_positions.view()); });
+    on_cuda("fused_embedding", g.device(),
+            [&](auto dev) { kernels::embed_grad(dev, g.view(), probability, draws, dsum.view(), to_positions.view()); });
     if (to_table) add_slices_to(to_table.gradient, 0, call.saved(0), reshape(dsum, {call.saved(0).numel(), table_shape[1]}));
     return {to_table.result(), to_positions.result()};
   });
@@ -182,9 +177,9 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index) {
 }
 
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+  check_one_device("scatter_add", {&x, &index, &source});
   dim = normalize_dim(dim, x.dims(), "scatter_add");
   check_along("scatter_add", x, dim, index);
-  check_source("scatter_add", x, source);
   if (source.shape() != index.shape() || source.dtype() != x.dtype())
     fail("scatter_add", fmt::format("expected a source {} {} but got {} {}", name(x.dtype()), to_string(index.shape()),
                                     name(source.dtype()), to_string(source.shape())));

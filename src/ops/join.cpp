@@ -17,6 +17,7 @@ static Tensor window(const Tensor& y, const Tensor& x, int dim, std::int64_t sta
 Tensor cat(TensorList list, int dim) {
   if (list.size() == 0) fail("cat", "expected at least one tensor but got none");
   const Tensors xs = detail::autocast_all("cat", {list.begin(), list.size()});
+  check_one_device("cat", xs);
   const Tensor& first = xs[0];
   dim = normalize_dim(dim, first.dims(), "cat");
   Shape shape = first.shape();
@@ -25,10 +26,9 @@ Tensor cat(TensorList list, int dim) {
   for (const Tensor& x : xs) {
     Shape others = x.shape();
     if (x.dims() == first.dims()) others[dim] = shape[dim];
-    if (others != shape || x.dtype() != first.dtype() || x.device() != first.device())
-      fail("cat", fmt::format("expected tensors like the first, {} {} on {}, but for dimension {}; tensor {} is {} {} on {}",
-                              name(first.dtype()), to_string(first.shape()), to_string(first.device()), dim, lengths.size(),
-                              name(x.dtype()), to_string(x.shape()), to_string(x.device())));
+    if (others != shape || x.dtype() != first.dtype())
+      fail("cat", fmt::format("expected tensors like the first, {} {}, but for dimension {}; tensor {} is {} {}", name(first.dtype()),
+                              to_string(first.shape()), dim, lengths.size(), name(x.dtype()), to_string(x.shape())));
     lengths.push_back(x.shape()[dim]);
     shape[dim] += lengths.back();
   }
@@ -45,13 +45,13 @@ Tensor cat(TensorList list, int dim) {
 Tensor stack(TensorList list, int dim) {
   if (list.size() == 0) fail("stack", "expected at least one tensor but got none");
   const Tensors xs = detail::autocast_all("stack", {list.begin(), list.size()});
+  check_one_device("stack", xs);
   dim = normalize_dim(dim, xs[0].dims() + 1, "stack");
   Tensors rows;
   for (const Tensor& x : xs) {
-    if (x.shape() != xs[0].shape() || x.dtype() != xs[0].dtype() || x.device() != xs[0].device())
-      fail("stack",
-           fmt::format("expected tensors like the first, {} {} on {}, but got {} {} on {}", name(xs[0].dtype()), to_string(xs[0].shape()),
-                       to_string(xs[0].device()), name(x.dtype()), to_string(x.shape()), to_string(x.device())));
+    if (x.shape() != xs[0].shape() || x.dtype() != xs[0].dtype())
+      fail("stack", fmt::format("expected tensors like the first, {} {}, but got {} {}", name(xs[0].dtype()), to_string(xs[0].shape()),
+                                name(x.dtype()), to_string(x.shape())));
     rows.push_back(unsqueeze(x, dim));
   }
   return cat(rows, dim);

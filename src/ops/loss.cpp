@@ -47,6 +47,7 @@ struct Tokens {
 /// The targets of logits (..., V), checked; `logits` is their shape.
 Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const Tensor& targets, const CrossEntropyOptions& options) {
   const Tensor& weights = options.token_weights;
+  check_one_device(op, {&x, &targets, &weights});
   if (!is_floating(x.dtype()) || targets.dtype() != DType::i64)
     fail(op, fmt::format("expected floating logits and i64 targets but got {} and {}", name(x.dtype()), name(targets.dtype())));
   Shape expected = logits;
@@ -54,8 +55,6 @@ Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const T
   if (logits.empty() || targets.shape() != expected || (weights.defined() && weights.shape() != expected))
     fail(op, fmt::format("expected logits (..., V), targets (...) and weights (...) but got {}, {} and {}", to_string(logits),
                          to_string(targets.shape()), weights.defined() ? to_string(weights.shape()) : "none"));
-  if (targets.device() != x.device() || (weights.defined() && weights.device() != x.device()))
-    fail(op, "expected logits, targets and weights on one device");
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1))
     fail(op, fmt::format("expected label smoothing in [0, 1] but got {}", options.label_smoothing));
   const std::int64_t rows = targets.numel();
@@ -304,13 +303,14 @@ Tensor losses_of_rows(const LmHead& head, const Tokens& tokens, std::int64_t chu
 Tensor linear_cross_entropy(const Tensor& x_, const Tensor& weight_, const Tensor& bias_, const Tensor& targets,
                             const CrossEntropyOptions& options, std::int64_t chunk_rows) {
   const Tensor x = detail::autocast("linear", x_), weight = detail::autocast("linear", weight_), bias = detail::autocast("linear", bias_);
+  check_one_device("linear_cross_entropy", {&x, &weight, &bias, &targets, &options.token_weights});
   if (weight.dims() != 2 || x.dims() == 0 || x.size(-1) != weight.size(1) || (bias.defined() && bias.shape() != Shape{weight.size(0)}))
     fail("linear_cross_entropy", fmt::format("expected x (..., D), weight (V, D) and bias (V) but got {}, {} and {}", to_string(x.shape()),
                                              to_string(weight.shape()), bias.defined() ? to_string(bias.shape()) : "none"));
   for (const Tensor* parameter : {&weight, &bias})
-    if (parameter->defined() && (parameter->dtype() != x.dtype() || parameter->device() != x.device()))
-      fail("linear_cross_entropy", fmt::format("expected parameters like x, {} on {}, but got {} on {}", name(x.dtype()),
-                                               to_string(x.device()), name(parameter->dtype()), to_string(parameter->device())));
+    if (parameter->defined() && parameter->dtype() != x.dtype())
+      fail("linear_cross_entropy",
+           fmt::format("expected parameters of x's dtype {} but got {}", name(x.dtype()), name(parameter->dtype())));
   if (chunk_rows < 0) fail("linear_cross_entropy", fmt::format("expected chunks of at least one row, or 0, but got {}", chunk_rows));
   Shape logits = x.shape();
   logits.back() = weight.size(0);
@@ -325,12 +325,11 @@ Tensor linear_cross_entropy(const Tensor& x_, const Tensor& weight_, const Tenso
 
 Tensor mse_loss(const Tensor& a_, const Tensor& b_, Reduction reduction) {
   const Tensor a = detail::autocast("mse_loss", a_), b = detail::autocast("mse_loss", b_);
+  check_one_device("mse_loss", {&a, &b});
   if (a.shape() != b.shape())
     fail("mse_loss", fmt::format("expected operands of one shape but got {} and {}", to_string(a.shape()), to_string(b.shape())));
   if (!is_floating(promote(a.dtype(), b.dtype())))
     fail("mse_loss", fmt::format("expected a floating dtype but got {} and {}", name(a.dtype()), name(b.dtype())));
-  if (a.device() != b.device())
-    fail("mse_loss", fmt::format("expected operands on one device but got {} and {}", to_string(a.device()), to_string(b.device())));
   const Tensor squared = square(a - b);
   return reduction == Reduction::none ? squared : reduction == Reduction::sum ? sum(squared) : mean(squared);
 }

@@ -22,10 +22,9 @@ namespace {
 }
 
 void check_operands(const char* op, const Tensor& a, const Tensor& b) {
+  check_one_device(op, {&a, &b});
   if (!is_floating(a.dtype()) || a.dtype() != b.dtype())
     fail(op, fmt::format("expected operands of one floating dtype but got {} and {}", name(a.dtype()), name(b.dtype())));
-  if (a.device() != b.device())
-    fail(op, fmt::format("expected operands on one device but got {} and {}", to_string(a.device()), to_string(b.device())));
 }
 
 /// x where a product can take its strides (Note [Matmul operands]), else a copy.
@@ -108,6 +107,7 @@ namespace {
 /// The operands of a linear layer, as its kernels take them.
 struct LinearOperands {
   LinearOperands(const char* op, const Tensor& x, const Tensor& weight_, const Tensor& bias) {
+    check_one_device(op, {&x, &weight_, &bias});
     check_operands(op, x, weight_);
     if (weight_.dims() != 2 || x.dims() == 0 || x.size(-1) != weight_.size(1) || (bias.defined() && bias.shape() != Shape{weight_.size(0)}))
       fail(op, fmt::format("expected x (..., in), weight (out, in) and bias (out) but got {}, {} and {}", to_string(x.shape()),

@@ -34,12 +34,6 @@ View broadcast_view(const Tensor& x, const Shape& shape) {
   return view;
 }
 
-void check_devices(const char* op, const Tensor& a, const Tensor& b) {
-  if (a.device() != b.device())
-    fail(op, fmt::format("expected operands on one device but got {} on {} and {} on {}", to_string(a.shape()), to_string(a.device()),
-                         to_string(b.shape()), to_string(b.device())));
-}
-
 /// Arithmetic has no bool: true and false count as 1 and 0.
 DType numeric(DType dtype) { return dtype == DType::boolean ? DType::i64 : dtype; }
 
@@ -66,7 +60,7 @@ DType with_number(const char* op, DType dtype, double number) {
 
 /// Both operands in their common dtype.
 std::pair<Tensor, Tensor> promoted(const char* op, const Tensor& a, const Tensor& b, DType dtype) {
-  check_devices(op, a, b);
+  check_one_device(op, {&a, &b});
   return {cast(a, dtype), cast(b, dtype)};
 }
 
@@ -252,7 +246,7 @@ Tensor logical_or(const Tensor& a, const Tensor& b) {
 
 Tensor where(const Tensor& condition, const Tensor& a_, const Tensor& b_) {
   check_bool("where", condition);
-  check_devices("where", condition, a_);
+  check_one_device("where", {&condition, &a_, &b_});
   const auto [a, b] = promoted("where", a_, b_, promote(a_.dtype(), b_.dtype()));
   const Shape shape = broadcast_shapes(condition.shape(), broadcast_shapes(a.shape(), b.shape(), "where"), "where");
   Tensor y = empty(shape, a.dtype(), a.device());
@@ -269,7 +263,7 @@ Tensor where(const Tensor& condition, const Tensor& a_, const Tensor& b_) {
 /// where with a number for one side: x is taken where the condition equals `taken`.
 static Tensor where_number(const char* op, const Tensor& condition, const Tensor& x_, double number, bool taken) {
   check_bool(op, condition);
-  check_devices(op, condition, x_);
+  check_one_device(op, {&condition, &x_});
   const Tensor x = holds(x_.dtype(), number) ? x_ : cast(x_, with_number(op, x_.dtype(), number));
   const Shape shape = broadcast_shapes(condition.shape(), x.shape(), op);
   Tensor y = empty(shape, x.dtype(), x.device());
@@ -285,6 +279,7 @@ Tensor where(const Tensor& condition, const Tensor& a, double b) { return where_
 Tensor where(const Tensor& condition, double a, const Tensor& b) { return where_number("where", condition, b, a, false); }
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
+  check_one_device("masked_fill", {&x, &mask});
   if (broadcast_shapes(x.shape(), mask.shape(), "masked_fill") != x.shape())
     fail("masked_fill", fmt::format("expected a mask that broadcasts to {} but got {}", to_string(x.shape()), to_string(mask.shape())));
   return where_number("masked_fill", mask, x, value, false);
@@ -399,7 +394,7 @@ static void check_target(const char* op, const Tensor& target) {
 }
 static Tensor in_place(const char* op, const Binary& f, const Tensor& target, const Tensor& b) {
   check_target(op, target);
-  check_devices(op, target, b);
+  check_one_device(op, {&target, &b});
   if (b.dtype() != target.dtype())
     fail(op, fmt::format("expected an operand of the target's dtype {} but got {}", name(target.dtype()), name(b.dtype())));
   if (broadcast_shapes(target.shape(), b.shape(), op) != target.shape())

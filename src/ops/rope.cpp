@@ -35,14 +35,13 @@ static Tensor rotated(const Tensor& x, const Tensor& table, bool inverse) {
 }
 
 Tensor rope(const Tensor& x, const Tensor& table) {
+  check_one_device("rope", {&x, &table});
   if (!is_floating(x.dtype()) || !is_floating(table.dtype()))
     fail("rope", fmt::format("expected floating x and table but got {} and {}", name(x.dtype()), name(table.dtype())));
   if (x.dims() != 4 || table.dims() != 3 || x.size(3) % 2 != 0 || table.size(0) < x.size(2) || table.size(1) != x.size(3) / 2 ||
       table.size(2) != 2)
     fail("rope", fmt::format("expected x (B, H, T, D), D even, and a table (at least T, D / 2, 2) but got {} and {}", to_string(x.shape()),
                              to_string(table.shape())));
-  if (x.device() != table.device())
-    fail("rope", fmt::format("expected x and table on one device but got {} and {}", to_string(x.device()), to_string(table.device())));
   return rotated(x, contiguous(cast(slice(table.detach(), 0, 0, x.size(2)), x.dtype() == DType::f64 ? DType::f64 : DType::f32)), false);
 }
 

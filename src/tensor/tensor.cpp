@@ -27,7 +27,11 @@ void synchronize(Device device) {
 }
 
 backend::MemoryStatistics memory_statistics(Device device) {
-  return on(device, [](auto dev) { return backend::memory_statistics(dev); });
+  return on(device, [&](auto dev) { return backend::memory_statistics(dev, device); });
+}
+
+void reset_peak_memory(Device device) {
+  on(device, [&](auto dev) { backend::reset_peak_memory(dev, device); });
 }
 
 Storage::Storage(std::size_t bytes, Stream stream) : bytes_(bytes), stream_(stream) {
@@ -205,6 +209,24 @@ Shape broadcast_shapes(const Shape& a, const Shape& b, const char* where) {
       fail(where, fmt::format("expected shapes that broadcast but got {} and {}", to_string(a), to_string(b)));
   }
   return result;
+}
+
+static void check_device(const char* where, Device expected, const Tensor& x) {
+  if (x.device() != expected)
+    fail(where, fmt::format("expected tensors on one device but got {} and {}", to_string(expected), to_string(x.device())));
+}
+
+void check_one_device(const char* where, std::initializer_list<const Tensor*> tensors) {
+  const Tensor* first = nullptr;
+  for (const Tensor* x : tensors) {
+    if (!x->defined()) continue;
+    if (!first) first = x;
+    check_device(where, first->device(), *x);
+  }
+}
+
+void check_one_device(const char* where, std::span<const Tensor> tensors) {
+  for (const Tensor& x : tensors) check_one_device(where, {&tensors[0], &x});
 }
 
 }  // namespace tern

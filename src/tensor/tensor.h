@@ -1,4 +1,5 @@
 #pragma once
+#include <initializer_list>
 #include <iosfwd>
 #include <span>
 #include <vector>
@@ -120,6 +121,10 @@ int normalize_dim(int dim, int dims, const char* where);
 /// Throws Error that names `where` and both shapes.
 Shape broadcast_shapes(const Shape& a, const Shape& b, const char* where);
 
+/// Throws Error that names `where` and both devices unless the tensors are on one; undefined ones are on none.
+void check_one_device(const char* where, std::initializer_list<const Tensor*> tensors);
+void check_one_device(const char* where, std::span<const Tensor> tensors);
+
 /// Prints the elements with at most 4 digits after the point, large tensors abbreviated, and dtype, shape and device.
 std::ostream& operator<<(std::ostream& out, const Tensor& x);
 std::string to_string(const Tensor& x);
@@ -128,5 +133,7 @@ std::string to_string(const Tensor& x);
 void synchronize(Device device);
 /// The device's memory use, as its allocator counts it.
 backend::MemoryStatistics memory_statistics(Device device);
+/// The peak of the device's memory use starts anew from its use now.
+void reset_peak_memory(Device device);
 
 }  // namespace tern

@@ -1,6 +1,7 @@
 #include "train/captured_step.h"
 
 #include "autodiff/gradient_sink.h"
+#include "backend/event.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 
@@ -19,20 +20,13 @@ namespace {
 /// While it lives, work goes to another stream, which waits for the present one at the start; and the other way round at the end.
 class OnStream {
  public:
-  explicit OnStream(backend::GraphStream& stream) : stream_(stream), before_(context().cuda_stream) {
-    stream_.follow(outer());
-    context().cuda_stream = stream_.get().handle;
-  }
-  ~OnStream() { context().cuda_stream = before_; }
-  OnStream(const OnStream&) = delete;
-  OnStream& operator=(const OnStream&) = delete;
+  explicit OnStream(Stream stream) : stream_(stream), scope_(stream) { backend::wait_stream(stream_, scope_.outer()); }
   /// To be called when all is queued.
-  void finish() { stream_.lead(outer()); }
+  void finish() { backend::wait_stream(scope_.outer(), stream_); }
 
  private:
-  Stream outer() const { return {stream_.get().device, before_}; }
-  backend::GraphStream& stream_;
-  void* before_;
+  Stream stream_;
+  StreamScope scope_;
 };
 
 std::vector<std::int64_t> key_of(const Tensors& inputs) {
@@ -67,7 +61,7 @@ Tensor CapturedStep::operator()(const Tensors& inputs) {
   if (!stream_) return step_(inputs);
   for (const Tensor& x : inputs)
     if (!x.defined() || x.device() != device_) fail("CapturedStep", "expected inputs on " + to_string(device_));
-  OnStream here(*stream_);
+  OnStream here(stream_->get());
   write_lazy_zeros();  // what is recorded starts from elements, and leaves elements
   const Tensor result = run(inputs);
   here.finish();
@@ -92,7 +86,7 @@ Tensor CapturedStep::run(const Tensors& inputs) {
   Tensors sources;
   std::vector<const void*> places;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (i >= backend::GraphStream::most_inputs) {
+    if (i >= backend::GraphStream::max_inputs) {
       copy_(recording.inputs[i], inputs[i]);
       continue;
     }
@@ -114,7 +108,7 @@ void CapturedStep::record(Recording& recording) {
   recording.seed = generator.seed();
   std::vector<backend::GraphStream::Input> inputs;
   for (const Tensor& x : recording.inputs)
-    if (inputs.size() < backend::GraphStream::most_inputs)
+    if (inputs.size() < backend::GraphStream::max_inputs)
       inputs.push_back({x.view().data, static_cast<std::size_t>(x.numel()) * size_of(x.dtype())});
   generator.set_position(0);
   generator.set_base(static_cast<const std::uint64_t*>(position_.view().data));

@@ -1,13 +1,15 @@
-// What the caching allocator and the copies promise.
+// The promises of the caching allocator and of copies.
 #include "cuda/runtime/allocator.h"
 
 #include <thread>
 #include <vector>
 
+#include "backend/event.h"
 #include "backend/graph.h"
 #include "catch.h"
 #include "cuda/runtime/stream.h"
 #include "ops/kernels/copy.h"
+#include "tensor/tensor.h"
 #include "twin.h"
 
 namespace tern {
@@ -46,23 +48,23 @@ TEST_CASE("A small request does not take a large block", "[cuda]") {
 TEST_CASE("Memory is counted while it lives and while it is cached", "[cuda]") {
   constexpr std::size_t segment = std::size_t(32) << 20;
   gpu::release_cached_memory();
-  const auto before = backend::memory_statistics(Cuda{});
+  const auto before = memory_statistics(cuda());
   CHECK(before.reserved >= before.allocated);
-  backend::reset_peak_memory(Cuda{});
+  reset_peak_memory(cuda());
   void* const data = allocate(segment);
-  const auto live = backend::memory_statistics(Cuda{});
+  const auto live = memory_statistics(cuda());
   CHECK(live.allocated - before.allocated == segment);
   CHECK(live.reserved - before.reserved == segment);
   CHECK(live.allocations - before.allocations == 1);
   deallocate(data, segment);
-  const auto cached = backend::memory_statistics(Cuda{});
+  const auto cached = memory_statistics(cuda());
   CHECK(cached.allocated == before.allocated);
   CHECK(cached.reserved == live.reserved);
   CHECK(cached.peak_allocated == live.allocated);
-  backend::reset_peak_memory(Cuda{});
-  CHECK(backend::memory_statistics(Cuda{}).peak_allocated == before.allocated);
+  reset_peak_memory(cuda());
+  CHECK(memory_statistics(cuda()).peak_allocated == before.allocated);
   gpu::release_cached_memory();
-  CHECK(backend::memory_statistics(Cuda{}).reserved == before.reserved);
+  CHECK(memory_statistics(cuda()).reserved == before.reserved);
 }
 
 TEST_CASE("A large block serves several requests, and is whole again when they are back", "[cuda]") {
@@ -70,14 +72,14 @@ TEST_CASE("A large block serves several requests, and is whole again when they a
   gpu::release_cached_memory();
   auto* const whole = static_cast<std::byte*>(allocate(64 * MiB));
   deallocate(whole, 64 * MiB);
-  const auto reserved = backend::memory_statistics(Cuda{}).reserved;
+  const auto reserved = memory_statistics(cuda()).reserved;
   for (const bool forward : {true, false}) {
     void* parts[3];
     for (int i = 0; i < 3; ++i) parts[i] = allocate(20 * MiB);
     CHECK(parts[0] == whole);
     CHECK(parts[1] == whole + 20 * MiB);
     CHECK(parts[2] == whole + 40 * MiB);
-    CHECK(backend::memory_statistics(Cuda{}).reserved == reserved);
+    CHECK(memory_statistics(cuda()).reserved == reserved);
     for (int i = 0; i < 3; ++i) deallocate(parts[forward ? i : (i + 1) % 3], 20 * MiB);
     void* const again = allocate(64 * MiB);
     CHECK(again == whole);
@@ -90,22 +92,22 @@ TEST_CASE("Where memory is short the cache is given back first, but for what a g
   gpu::release_cached_memory();
   const auto graph_stream = backend::graph_stream(Cuda{}, cuda());
   deallocate(allocate(std::size_t(32) << 20, graph_stream->get()), std::size_t(32) << 20, graph_stream->get());
-  const auto held = backend::memory_statistics(Cuda{}).reserved;
+  const auto held = memory_statistics(cuda()).reserved;
   gpu::release_cached_memory();
-  CHECK(backend::memory_statistics(Cuda{}).reserved == held);
+  CHECK(memory_statistics(cuda()).reserved == held);
   std::size_t free = 0, total = 0;
   REQUIRE(cudaMemGetInfo(&free, &total) == cudaSuccess);
   deallocate(allocate(free / 2), free / 2);
-  CHECK(backend::memory_statistics(Cuda{}).reserved >= held + free / 2);
+  CHECK(memory_statistics(cuda()).reserved >= held + free / 2);
   void* const most = allocate(free / 4 * 3);
-  CHECK(backend::memory_statistics(Cuda{}).reserved < held + free);
+  CHECK(memory_statistics(cuda()).reserved < held + free);
   deallocate(most, free / 4 * 3);
   gpu::release_cached_memory();
-  CHECK(backend::memory_statistics(Cuda{}).reserved == held);
+  CHECK(memory_statistics(cuda()).reserved == held);
 }
 
 TEST_CASE("A request beyond the device's memory is refused and leaves the device usable", "[cuda]") {
-  const auto before = backend::memory_statistics(Cuda{});
+  const auto before = memory_statistics(cuda());
   std::string message;
   try {
     allocate(std::size_t(1) << 50);
@@ -114,7 +116,7 @@ TEST_CASE("A request beyond the device's memory is refused and leaves the device
   }
   CHECK(message.find("[cuda] expected 1125899906842624 bytes") == 0);
   for (const char* part : {"cuda:0", "free", "live tensors", "reserved"}) CHECK(message.find(part) != std::string::npos);
-  CHECK(backend::memory_statistics(Cuda{}).allocated == before.allocated);
+  CHECK(memory_statistics(cuda()).allocated == before.allocated);
   cuda_test::Twin y(DType::f32, {100});
   y.upload();
   kernels::fill(Cpu{}, y.host(), 3);
@@ -158,13 +160,11 @@ TEST_CASE("A stream can be made to wait for another", "[cuda]") {
   const gpu::OwnedStream side(cuda());
   cuda_test::Twin y(DType::f32, {1 << 20});
   y.upload();
-  const gpu::Event uploaded(gpu_stream);
-  uploaded.delay(side.get());
+  backend::wait_stream(side.get(), gpu_stream);
   View view = y.device();
   view.stream = side.get();
   kernels::fill(Cuda{}, view, 2);
-  const gpu::Event filled(side.get());
-  filled.delay(gpu_stream);
+  backend::wait_stream(gpu_stream, side.get());
   kernels::fill(Cpu{}, y.host(), 2);
   CHECK(y.difference() == "");
   backend::synchronize(Cuda{}, side.get());

@@ -180,7 +180,7 @@ TEST_CASE("Nothing is allocated for sizes that the file does not have") {
   const fs::path path = directory / "x";
   const auto peak = [&](const std::string& bytes) {
     spill(path, bytes);
-    backend::reset_peak_memory(Cpu{});
+    reset_peak_memory(cpu);
     const std::size_t before = memory_statistics(cpu).peak_allocated;
     CHECK_THROWS_AS(load_safetensors(path), FileError);
     return memory_statistics(cpu).peak_allocated - before;

@@ -10,10 +10,10 @@ namespace tern::op_cases {
 
 namespace {
 
-/// The same place in an equal storage on the GPU, so that strides are kept.
-Tensor on_gpu(const Tensor& x) {
+/// The same place in an equal storage on a GPU, so that strides are kept.
+Tensor on_gpu(const Tensor& x, Device device = cuda()) {
   const auto elements = static_cast<std::int64_t>(x.impl().storage->bytes() / size_of(x.dtype()));
-  return to(x.as_strided({elements}, {1}, 0), cuda()).as_strided(x.shape(), x.strides(), x.offset());
+  return to(x.as_strided({elements}, {1}, 0), device).as_strided(x.shape(), x.strides(), x.offset());
 }
 
 template <class F>
@@ -34,10 +34,11 @@ void for_each_case(F f) {
   }
 }
 
-}  // namespace
+/// Makes the first GPU the current one of this thread, whatever ran before.
+void make_first_gpu_current() { synchronize(cuda(0)); }
 
-TEST_CASE("Ops on the GPU give what the CPU gives", "[cuda]") {
-  for_each_case([](const Row& row, const Case& op, DType dtype) {
+void check_ops_on(Device device) {
+  for_each_case([device](const Row& row, const Case& op, DType dtype) {
     const bool contiguous_only = row.name == "uniform_" || row.name == "normal_";
     for (Layout layout : layouts) {
       if (op.inputs.empty() && layout != Layout::contiguous) continue;
@@ -46,14 +47,15 @@ TEST_CASE("Ops on the GPU give what the CPU gives", "[cuda]") {
       Tensors here, there, guards;
       for (std::size_t i = 0; i < op.inputs.size(); ++i) {
         here.push_back(with_layout(make_input(op.inputs[i], dtype, i), layout));
-        there.push_back(on_gpu(here[i]));
+        there.push_back(on_gpu(here[i], device));
         guards.push_back(op.inputs[i].edited ? Tensor() : here[i]);
       }
-      const Tensors want = op.call({here, dtype, cpu}), got = op.call({there, dtype, cuda()});
+      make_first_gpu_current();
+      const Tensors want = op.call({here, dtype, cpu}), got = op.call({there, dtype, device});
       REQUIRE(got.size() == want.size());
       for (std::size_t i = 0; i < got.size(); ++i) {
         // `to` is the op that goes elsewhere.
-        if (row.name != "to") CHECK(got[i].device() == cuda());
+        if (row.name != "to") CHECK(got[i].device() == device);
         const std::string found = difference(to(got[i], cpu), want[i], 2 * row.slack, row.on_cuda_bitwise);
         if (!found.empty()) FAIL_CHECK("output " << i << ": " << found);
       }
@@ -68,8 +70,8 @@ TEST_CASE("Ops on the GPU give what the CPU gives", "[cuda]") {
   });
 }
 
-TEST_CASE("Gradients on the GPU are what the CPU gives", "[cuda]") {
-  for_each_case([](const Row& row, const Case& op, DType dtype) {
+void check_gradients_on(Device device) {
+  for_each_case([device](const Row& row, const Case& op, DType dtype) {
     if (!row.differentiable || !is_floating(dtype)) return;
     for (bool create_graph : {false, true}) {
       INFO("create_graph " << create_graph);
@@ -78,17 +80,19 @@ TEST_CASE("Gradients on the GPU are what the CPU gives", "[cuda]") {
         Tensors inputs, leaves;
         for (std::size_t i = 0; i < op.inputs.size(); ++i) {
           const Tensor x = make_input(op.inputs[i], dtype, i);
-          inputs.push_back(gpu ? on_gpu(x) : x);
+          inputs.push_back(gpu ? on_gpu(x, device) : x);
           if (op.inputs[i].differentiable && is_floating(x.dtype())) leaves.push_back(inputs.back().set_requires_grad());
         }
         if (leaves.empty()) return;
         Tensors outputs, weights;
-        for (const Tensor& y : op.call({inputs, dtype, gpu ? cuda() : cpu})) {
+        make_first_gpu_current();
+        for (const Tensor& y : op.call({inputs, dtype, gpu ? device : cpu})) {
           if (!y.requires_grad()) continue;
           outputs.push_back(y);
           weights.push_back(to(make_input({y.shape()}, y.dtype(), 10 + outputs.size()), y.device()));
         }
         if (outputs.empty()) return;
+        make_first_gpu_current();
         gradients[gpu] = grad(outputs, leaves, weights, create_graph);
       }
       for (std::size_t i = 0; i < gradients[0].size(); ++i) {
@@ -99,6 +103,15 @@ TEST_CASE("Gradients on the GPU are what the CPU gives", "[cuda]") {
       }
     }
   });
+}
+
+}  // namespace
+
+TEST_CASE("Ops on the GPU give what the CPU gives", "[cuda]") { check_ops_on(cuda()); }
+TEST_CASE("Ops on a second GPU give what the CPU gives, while the first is current", "[cuda][two-gpus]") { check_ops_on(cuda(1)); }
+TEST_CASE("Gradients on the GPU are what the CPU gives", "[cuda]") { check_gradients_on(cuda()); }
+TEST_CASE("Gradients on a second GPU are what the CPU gives, while the first is current", "[cuda][two-gpus]") {
+  check_gradients_on(cuda(1));
 }
 
 TEST_CASE("Operands on different devices are errors", "[cuda]") {
@@ -121,8 +134,8 @@ TEST_CASE("Operands on different devices are errors", "[cuda]") {
           message = error.what();
         }
         CAPTURE(message);
-        const std::string start = "[" + (row.shown_name.empty() ? row.name : row.shown_name) + "] expected ";
-        CHECK(message.rfind(start, 0) == 0);
+        const std::string start = "[" + (row.shown_name.empty() ? row.name : row.shown_name) + "] expected tensors on one device but got ";
+        CHECK((message == start + "cpu and cuda:0" || message == start + "cuda:0 and cpu"));
       }
       break;
     }

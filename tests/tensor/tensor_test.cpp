@@ -149,7 +149,7 @@ TEST_CASE("The allocator counts what is live, and keeps the peak") {
     CHECK(now.reserved >= now.allocated);
   }
   CHECK(memory_statistics(cpu).allocated == before.allocated);
-  backend::reset_peak_memory(Cpu{});
+  reset_peak_memory(cpu);
   CHECK(memory_statistics(cpu).peak_allocated == before.allocated);
   {
     const Tensor view = transpose(empty({30, 40}), 0, 1);

@@ -92,6 +92,19 @@ TEST_CASE("replayed steps are bitwise those that run as written, dropout include
     }
 }
 
+TEST_CASE("steps on a second GPU are bitwise those on the first, captured or not, while the first is current",
+          "[capture][cuda][two-gpus]") {
+  for (const train::Precision precision : {train::Precision::fp32, train::Precision::bf16, train::Precision::fp16})
+    for (const bool use_fused_kernel : {false, true}) {
+      INFO(train::name(precision) << (use_fused_kernel ? ", fused" : ", plain"));
+      const auto expected = train_steps(true, use_fused_kernel, precision, cuda(0), 2);
+      synchronize(cuda(0));
+      CHECK(train_steps(false, use_fused_kernel, precision, cuda(1), 0) == expected);
+      synchronize(cuda(0));
+      CHECK(train_steps(true, use_fused_kernel, precision, cuda(1), 2) == expected);
+    }
+}
+
 TEST_CASE("a step that waits for the device is refused, and the next is well", "[capture][cuda]") {
   bool waits = true;
   train::CapturedStep step([&](const Tensors& x) { return waits && sum(x[0]).item<float>() > 100 ? x[0] : x[0] + 1; }, cuda());

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "backend/event.h"
 #include "backend/graph.h"
 #include "cuda/gemm/checksum.h"
 #include "cuda/runtime/allocator.h"
-#include "cuda/runtime/stream.h"
 
 namespace tern::gpu {
 
@@ -86,10 +86,10 @@ class Autotuner {
   /// Microseconds of one of a graph's launches.
   double sample(backend::Graph& graph, int repeats) {
     graph.launch();
-    const TimedEvent begin(graph_stream_->get());
+    const backend::Event begin(graph_stream_->get(), backend::Event::Timing::on);
     graph.launch();
-    const TimedEvent end(graph_stream_->get());
-    return end.microseconds_since(begin) / repeats;
+    const backend::Event end(graph_stream_->get(), backend::Event::Timing::on);
+    return milliseconds_between(begin, end) * 1e3 / repeats;
   }
 
   const std::vector<Candidate>& ranked_;

@@ -84,15 +84,19 @@ std::filesystem::path cache_directory() {
   return {};
 }
 
-std::filesystem::path path_for(Device device) {
-  const std::filesystem::path directory = cache_directory();
-  if (directory.empty()) return {};
+/// The device's name, fit for that of a file.
+std::string kind_of(Device device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device.index), "cudaGetDeviceProperties");
   std::string name = properties.name;
   for (char& c : name)
     if (!std::isalnum(static_cast<unsigned char>(c))) c = '-';
-  return directory / ("products-" + name + "-cublas-" + std::to_string(cublasLtGetVersion()) + ".txt");
+  return name;
+}
+
+std::filesystem::path path_for(const std::string& kind) {
+  const std::filesystem::path directory = cache_directory();
+  return directory.empty() ? directory : directory / ("products-" + kind + "-cublas-" + std::to_string(cublasLtGetVersion()) + ".txt");
 }
 
 struct Cache {
@@ -102,15 +106,19 @@ struct Cache {
 
 std::mutex mutex;
 
-/// The device's choices, read when they are first asked for. Under the mutex.
+/// The choices for the device's kind, read when they are first asked for: GPUs of one kind share them, and so give the same bits. Under the
+/// mutex.
 Cache& cache(Device device) {
-  static auto& caches = *new std::map<int, Cache>;
-  auto place = caches.find(device.index);
-  if (place == caches.end()) {
-    place = caches.emplace(device.index, Cache{path_for(device), {}}).first;
-    if (!place->second.path.empty()) read(place->second.path, place->second.choices);
+  static auto& by_kind = *new std::map<std::string, Cache>;
+  static auto& by_device = *new std::map<int, Cache*>;
+  Cache*& known = by_device[device.index];
+  if (!known) {
+    const std::string kind = kind_of(device);
+    const auto [place, is_new] = by_kind.try_emplace(kind, Cache{path_for(kind), {}});
+    if (is_new && !place->second.path.empty()) read(place->second.path, place->second.choices);
+    known = &place->second;
   }
-  return place->second;
+  return *known;
 }
 
 }  // namespace

@@ -12,8 +12,8 @@
 #include "backend/memory.h"
 #include "cuda/runtime/launch.h"
 
-// cudaMalloc and cudaFree wait for the device, so memory is taken in segments, and what a tensor gives back is kept for the
-// next one. A block is split where a request leaves enough of it, and joined with its free neighbours when it comes back, so
+// cudaMalloc and cudaFree wait for the device, so memory is taken in segments, and a block that a tensor gives back is kept
+// for the next one. A block is split where a request leaves enough of it, and joined with its free neighbours when it comes back, so
 // that sizes that change from step to step share the same segments.
 //
 // Note [Stream order]: a free block may still be in use by kernels queued on its stream. It is handed out again on that stream
@@ -30,7 +30,7 @@ constexpr std::size_t KiB = std::size_t(1) << 10, MiB = KiB << 10;
 constexpr std::size_t small_limit = MiB, small_segment = 2 * MiB, medium_limit = 10 * MiB, medium_segment = 20 * MiB;
 
 std::size_t round_up(std::size_t bytes, std::size_t step) { return (bytes + step - 1) / step * step; }
-/// What a request takes of a segment.
+/// The part of a segment that a request takes.
 std::size_t block_size_for(std::size_t bytes) { return round_up(bytes, 512); }
 std::size_t segment_size_for(std::size_t size) {
   return size <= small_limit ? small_segment : size < medium_limit ? medium_segment : round_up(size, 2 * MiB);
@@ -47,6 +47,7 @@ struct Block {
   bool is_small = false, is_live = false;
   Block *previous = nullptr, *next = nullptr;
 
+  int device() const { return key.first; }
   bool is_segment() const { return !previous && !next; }
 };
 
@@ -67,9 +68,10 @@ class CachingAllocator {
     split(block, size);
     block->is_live = true;
     live_.emplace(block->data, block);
-    ++statistics_.allocations;
-    statistics_.allocated += block->size;
-    statistics_.peak_allocated = std::max(statistics_.peak_allocated, statistics_.allocated);
+    MemoryStatistics& statistics = statistics_[stream.device.index];
+    ++statistics.allocations;
+    statistics.allocated += block->size;
+    statistics.peak_allocated = std::max(statistics.peak_allocated, statistics.allocated);
     return block->data;
   }
 
@@ -79,7 +81,7 @@ class CachingAllocator {
     if (place == live_.end()) return;
     Block* block = place->second;
     live_.erase(place);
-    statistics_.allocated -= block->size;
+    statistics_[block->device()].allocated -= block->size;
     block->is_live = false;
     if (block->next && !block->next->is_live) absorb_next(block);
     if (block->previous && !block->previous->is_live) {
@@ -106,13 +108,13 @@ class CachingAllocator {
     else held_.erase(key_of(stream));
   }
 
-  MemoryStatistics statistics() {
+  MemoryStatistics statistics(Device device) {
     const std::lock_guard lock(mutex_);
-    return statistics_;
+    return statistics_[device.index];
   }
-  void reset_peak() {
+  void reset_peak(Device device) {
     const std::lock_guard lock(mutex_);
-    statistics_.peak_allocated = statistics_.allocated;
+    statistics_[device.index].peak_allocated = statistics_[device.index].allocated;
   }
 
  private:
@@ -168,7 +170,7 @@ class CachingAllocator {
       // The request alone, where a whole segment is too much.
       if (!malloc(&data, segment) && !malloc(&data, segment = size)) fail_out_of_memory(bytes, stream.device);
     }
-    statistics_.reserved += segment;
+    statistics_[stream.device.index].reserved += segment;
     return new Block{static_cast<std::byte*>(data), segment, key_of(stream), size <= small_limit};
   }
 
@@ -184,7 +186,7 @@ class CachingAllocator {
             continue;
           }
           check(cudaFree(block->data), "cudaFree");
-          statistics_.reserved -= block->size;
+          statistics_[device].reserved -= block->size;
           i = blocks->erase(i);
           delete block;
         }
@@ -208,21 +210,21 @@ class CachingAllocator {
     const auto mib = [](std::size_t count) { return std::to_string((count + MiB / 2) / MiB) + " MiB"; };
     std::vector<std::size_t> sizes;
     for (const auto& [data, block] : live_)
-      if (block->key.first == device.index) sizes.push_back(block->size);
+      if (block->device() == device.index) sizes.push_back(block->size);
     std::sort(sizes.rbegin(), sizes.rend());
     std::string largest;
     for (std::size_t i = 0; i < std::min<std::size_t>(sizes.size(), 3); ++i) largest += (i == 0 ? ", the largest " : ", ") + mib(sizes[i]);
     throw OutOfMemory("[cuda] expected " + std::to_string(bytes) + " bytes (" + mib(bytes) + ") of memory on " + to_string(device) +
-                      " but got none: " + mib(total) + " in all, " + mib(free) + " free, " + mib(statistics_.reserved) + " reserved, " +
-                      mib(statistics_.allocated) + " in " + std::to_string(sizes.size()) + " live tensors" + largest +
-                      "; use a smaller batch or model, or keep fewer results of the graph alive");
+                      " but got none: " + mib(total) + " in all, " + mib(free) + " free, " + mib(statistics_[device.index].reserved) +
+                      " reserved, " + mib(statistics_[device.index].allocated) + " in " + std::to_string(sizes.size()) + " live tensors" +
+                      largest + "; use a smaller batch or model, or keep fewer results of the graph alive");
   }
 
   std::mutex mutex_;
   std::map<Key, Pool> pools_;
   std::set<Key> held_;
   std::unordered_map<void*, Block*> live_;
-  MemoryStatistics statistics_;
+  std::map<int, MemoryStatistics> statistics_;  ///< of each device
 };
 
 /// Never destroyed: tensors of static duration give memory back after main, when no call of the runtime is safe any more.
@@ -242,7 +244,7 @@ namespace tern::backend {
 
 void* allocate(Cuda, std::size_t bytes, Stream stream) { return gpu::allocator().allocate(bytes, stream); }
 void deallocate(Cuda, void* data, std::size_t, Stream) noexcept { gpu::allocator().deallocate(data); }
-MemoryStatistics memory_statistics(Cuda) { return gpu::allocator().statistics(); }
-void reset_peak_memory(Cuda) { gpu::allocator().reset_peak(); }
+MemoryStatistics memory_statistics(Cuda, Device device) { return gpu::allocator().statistics(device); }
+void reset_peak_memory(Cuda, Device device) { gpu::allocator().reset_peak(device); }
 
 }  // namespace tern::backend

@@ -1,3 +1,7 @@
+#include <mutex>
+#include <set>
+#include <utility>
+
 #include "backend/event.h"
 #include "backend/memory.h"
 #include "cuda/runtime/launch.h"
@@ -45,25 +49,61 @@ void synchronize(Cuda, Stream stream) {
   check(cudaStreamSynchronize(handle(stream)), "synchronize");
 }
 
-void* mark(Cuda, Stream stream) {
-  gpu::use(stream);
+/// Lets kernels and copies of one device reach the other's memory, once for each pair. Pairs that cannot stay as they are: the runtime
+/// takes their copies over the host.
+static void enable_peer_access(Device device, Device peer) {
+  static std::mutex mutex;
+  static std::set<std::pair<int, int>> done;
+  const std::lock_guard lock(mutex);
+  if (!done.insert({device.index, peer.index}).second) return;
+  int can_access = 0;
+  check(cudaDeviceCanAccessPeer(&can_access, device.index, peer.index), "cudaDeviceCanAccessPeer");
+  if (!can_access) return;
+  gpu::use({device});
+  if (const cudaError_t code = cudaDeviceEnablePeerAccess(peer.index, 0); code == cudaErrorPeerAccessAlreadyEnabled) cudaGetLastError();
+  else check(code, "cudaDeviceEnablePeerAccess");
+}
+
+void copy_between(Cuda, void* destination, Stream destination_stream, const void* source, Stream source_stream, std::size_t bytes) {
+  if (bytes == 0) return;
+  const Device from = source_stream.device, to = destination_stream.device;
+  enable_peer_access(from, to);
+  enable_peer_access(to, from);
+  // The destination's memory may be in use by work queued before; what is queued on its stream later reads the copy.
+  wait_stream(source_stream, destination_stream);
+  gpu::use(source_stream);
+  check(cudaMemcpyPeerAsync(destination, to.index, source, from.index, bytes, handle(source_stream)), "copy between devices");
+  wait_stream(destination_stream, source_stream);
+}
+
+static cudaEvent_t event_of(const void* event) { return static_cast<cudaEvent_t>(const_cast<void*>(event)); }
+
+void* create_event(Cuda, Device device, bool is_timed) {
+  gpu::use({device});
   cudaEvent_t event = nullptr;
-  check(cudaEventCreate(&event), "cudaEventCreate");
-  if (const cudaError_t code = cudaEventRecord(event, handle(stream)); code != cudaSuccess) {
-    cudaEventDestroy(event);
-    gpu::fail_call(code, "cudaEventRecord");
-  }
+  check(cudaEventCreateWithFlags(&event, is_timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate");
   return event;
 }
 
+void record_event(Cuda, void* event, Stream stream) {
+  gpu::use(stream);
+  check(cudaEventRecord(event_of(event), handle(stream)), "cudaEventRecord");
+}
+
+void wait_event(Cuda, const void* event, Stream stream) {
+  gpu::use(stream);
+  check(cudaStreamWaitEvent(handle(stream), event_of(event), 0), "cudaStreamWaitEvent");
+}
+
+void synchronize_event(Cuda, const void* event) { check(cudaEventSynchronize(event_of(event)), "cudaEventSynchronize"); }
+
 double milliseconds_between(Cuda, const void* earlier, const void* later) {
-  const auto event = [](const void* moment) { return static_cast<cudaEvent_t>(const_cast<void*>(moment)); };
+  synchronize_event(Cuda{}, later);
   float milliseconds = 0;
-  check(cudaEventSynchronize(event(later)), "cudaEventSynchronize");
-  check(cudaEventElapsedTime(&milliseconds, event(earlier), event(later)), "cudaEventElapsedTime");
+  check(cudaEventElapsedTime(&milliseconds, event_of(earlier), event_of(later)), "cudaEventElapsedTime");
   return milliseconds;
 }
 
-void forget(Cuda, void* moment) noexcept { cudaEventDestroy(static_cast<cudaEvent_t>(moment)); }
+void destroy_event(Cuda, void* event) noexcept { cudaEventDestroy(event_of(event)); }
 
 }  // namespace tern::backend

@@ -26,10 +26,10 @@ class RecordedGraph final : public backend::Graph {
   RecordedGraph(const RecordedGraph&) = delete;
   RecordedGraph& operator=(const RecordedGraph&) = delete;
 
-  void launch(std::span<const void* const> inputs, std::uint64_t number) override {
+  void launch(std::span<const void* const> inputs, std::uint64_t rng_offset) override {
     use(stream_);
     if (!inputs_.empty()) {
-      inputs_.number = number;
+      inputs_.rng_offset = rng_offset;
       for (int i = 0; i < inputs_.count; ++i) inputs_.all[i].from = inputs[static_cast<std::size_t>(i)];
       set_inputs(executable_, first_, inputs_);
     }
@@ -55,16 +55,15 @@ class OwnedGraphStream final : public backend::GraphStream {
   }
 
   Stream get() const override { return stream_.get(); }
-  void follow(Stream other) override { Event(other).delay(get()); }
-  void lead(Stream other) override { Event(get()).delay(other); }
 
-  std::unique_ptr<backend::Graph> record(const std::function<void()>& work, std::span<const Input> inputs, std::uint64_t* number) override {
-    static_assert(most_inputs == InputCopies::most);
-    if (inputs.size() > most_inputs)
-      fail("cuda", "expected at most " + std::to_string(most_inputs) + " inputs of a graph but got " + std::to_string(inputs.size()));
+  std::unique_ptr<backend::Graph> record(const std::function<void()>& work, std::span<const Input> inputs,
+                                         std::uint64_t* rng_offset) override {
+    static_assert(max_inputs == InputCopies::max_copies);
+    if (inputs.size() > max_inputs)
+      fail("cuda", "expected at most " + std::to_string(max_inputs) + " inputs of a graph but got " + std::to_string(inputs.size()));
     use(get());
     InputCopies copies;
-    copies.number_at = number;
+    copies.rng_offset_address = rng_offset;
     for (const Input& input : inputs) copies.all[copies.count++] = {input.data, input.data, input.bytes};
     // Relaxed: a first use of a library may take memory, which is no part of the recorded work.
     check(cudaStreamBeginCapture(handle(get()), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");

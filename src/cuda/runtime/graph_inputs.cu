@@ -5,8 +5,8 @@ namespace tern::gpu {
 namespace {
 
 /// A row of blocks for each input.
-__global__ void __launch_bounds__(block_size) bring(__grid_constant__ const InputCopies copies) {
-  if (copies.number_at && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *copies.number_at = copies.number;
+__global__ void __launch_bounds__(block_size) copy_all_inputs(__grid_constant__ const InputCopies copies) {
+  if (copies.rng_offset_address && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *copies.rng_offset_address = copies.rng_offset;
   if (copies.count == 0) return;
   const InputCopies::Copy& copy = copies.all[blockIdx.y];
   const std::size_t thread = std::size_t(blockIdx.x) * block_size + threadIdx.x, threads = std::size_t(gridDim.x) * block_size;
@@ -20,19 +20,19 @@ __global__ void __launch_bounds__(block_size) bring(__grid_constant__ const Inpu
 dim3 grid_for(const InputCopies& copies) {
   std::size_t longest = 0;
   for (int i = 0; i < copies.count; ++i) longest = std::max(longest, copies.all[i].bytes);
-  constexpr std::size_t most_blocks = 1024;
-  return dim3(static_cast<unsigned>(std::clamp<std::size_t>(longest / (sizeof(uint4) * block_size), 1, most_blocks)),
+  constexpr std::size_t max_blocks = 1024;
+  return dim3(static_cast<unsigned>(std::clamp<std::size_t>(longest / (sizeof(uint4) * block_size), 1, max_blocks)),
               static_cast<unsigned>(std::max(copies.count, 1)));
 }
 
 }  // namespace
 
-void copy_inputs(const InputCopies& copies, Stream stream) { launch(bring, grid_for(copies), block_size, 0, stream, copies); }
+void copy_inputs(const InputCopies& copies, Stream stream) { launch(copy_all_inputs, grid_for(copies), block_size, 0, stream, copies); }
 
 void set_inputs(cudaGraphExec_t executable, cudaGraphNode_t node, const InputCopies& copies) {
   void* arguments[] = {const_cast<InputCopies*>(&copies)};
   cudaKernelNodeParams parameters{};
-  parameters.func = reinterpret_cast<void*>(bring);
+  parameters.func = reinterpret_cast<void*>(copy_all_inputs);
   parameters.gridDim = grid_for(copies);
   parameters.blockDim = dim3(block_size);
   parameters.kernelParams = arguments;

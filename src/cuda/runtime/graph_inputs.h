@@ -6,26 +6,26 @@
 
 namespace tern::gpu {
 
-/// Where a recorded graph's inputs are brought from at a launch, and where it reads them. One kernel brings all: as copies of their own
+/// The inputs of a recorded graph at a launch: their places, and where the graph reads them. One kernel copies all: as copies of their own
 /// before the graph they cost 20 us each on an H200, which goes from one engine to another and back for them.
 struct InputCopies {
-  static constexpr int most = 32;
+  static constexpr int max_copies = 32;
   struct Copy {
     const void* from;
     void* to;
     std::size_t bytes;
   };
-  Copy all[most];
+  Copy all[max_copies];
   int count = 0;
-  std::uint64_t* number_at = nullptr;  ///< where `number` is written
-  std::uint64_t number = 0;
+  std::uint64_t* rng_offset_address = nullptr;  ///< in device memory; null for a graph that draws no random numbers
+  std::uint64_t rng_offset = 0;
 
-  bool empty() const { return count == 0 && !number_at; }
+  bool empty() const { return count == 0 && !rng_offset_address; }
 };
 
-/// The kernel node that does these copies, as a launch and as parameters for a graph's node; `copies` must outlive the call that takes
-/// them.
+/// Queues the kernel that does these copies.
 void copy_inputs(const InputCopies& copies, Stream stream);
+/// Gives these copies to the node of an executable graph that copy_inputs was recorded as.
 void set_inputs(cudaGraphExec_t executable, cudaGraphNode_t node, const InputCopies& copies);
 
 }  // namespace tern::gpu

@@ -11,29 +11,25 @@ struct Attention {
   PhiloxState draws;   ///< element i of the probabilities (B, H, T, T) takes draw i, as in dropout
 };
 
-/// Whether the device has self_attention for heads of so many tokens and elements.
-inline bool has_self_attention(Cpu, DType, std::int64_t, std::int64_t) { return false; }
+// CUDA alone has these: they are called through on_cuda, and asked for through cuda_has.
+
+/// Whether there is a self_attention for heads of so many tokens and elements.
 bool has_self_attention(Cuda, DType dtype, std::int64_t length, std::int64_t head_dim);
 
 /// y (B, T, H, D) = dropout(softmax(scale q k^T + mask)) v for qkv (B, T, 3, H, D); contiguous, float32.
-inline void self_attention(Cpu, const View&, const Attention&, const View&) {}
 void self_attention(Cuda, const View& qkv, const Attention& attention, const View& y);
 
-/// dqkv from g, the gradient of y. What forward had is computed again, from the same draws.
-inline void self_attention_grad(Cpu, const View&, const View&, const Attention&, const View&) {}
+/// dqkv from g, the gradient of y. The probabilities are computed again, from the same draws as forward's.
 void self_attention_grad(Cuda, const View& qkv, const View& g, const Attention& attention, const View& dqkv);
 
-/// Whether the device has flash_attention for heads of so many elements, of any length.
-inline bool has_flash_attention(Cpu, Device, DType, std::int64_t) { return false; }
+/// Whether there is a flash_attention for heads of so many elements, of any length.
 bool has_flash_attention(Cuda, Device device, DType dtype, std::int64_t head_dim);
 
 /// As self_attention, in tiles, with products of the dtype and sums in float32, in memory that grows with T alone. log_sums (B, H, T), f32,
 /// gets the logarithms to base 2 of the sums of each query's exponentials; infinity for a query that sees no key.
-inline void flash_attention(Cpu, const View&, const Attention&, const View&, const View&) {}
 void flash_attention(Cuda, const View& qkv, const Attention& attention, const View& y, const View& log_sums);
 
 /// dqkv from g, the gradient of y; with y and log_sums as forward has left them. The same bits in every run.
-inline void flash_attention_grad(Cpu, const View&, const View&, const View&, const View&, const Attention&, const View&) {}
 void flash_attention_grad(Cuda, const View& qkv, const View& y, const View& log_sums, const View& g, const Attention& attention,
                           const View& dqkv);
 

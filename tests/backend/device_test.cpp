@@ -1,0 +1,82 @@
+// The seam between devices: streams of a thread, events, and kernels that one device alone has.
+#include <algorithm>
+#include <thread>
+
+#include "backend/event.h"
+#include "catch.h"
+#include "tensor/tensor.h"
+
+namespace tern {
+
+static std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("A kernel that CUDA alone has cannot be called elsewhere") {
+  bool is_called = false;
+  const auto kernel = [&](auto) { is_called = true; };
+  CHECK(message_of([&] { on_cuda("op", cpu, kernel); }) == "[op] expected a CUDA device for a kernel that no other has but got cpu");
+  CHECK_FALSE(cuda_has(cpu, [](auto) { return true; }));
+  CHECK(cuda_has(cuda(), [](auto) { return true; }) == built_with_cuda);
+  CHECK_FALSE(is_called);
+  if (built_with_cuda) return;
+  const std::string message = "[device] expected a build with CUDA for cuda:1: configure with -DTERN_CUDA=ON";
+  CHECK(message_of([&] { on_cuda("op", cuda(1), kernel); }) == message);
+  CHECK(message_of([&] { on(cuda(1), kernel); }) == message);
+  CHECK_FALSE(is_called);
+}
+
+TEST_CASE("Each device has a stream of its own in a thread") {
+  int places[2];
+  const Stream first{cuda(0), &places[0]}, second{cuda(1), &places[1]};
+  {
+    const StreamScope outer(first);
+    CHECK(context().stream(cuda(0)).handle == first.handle);
+    CHECK(context().stream(cuda(1)).handle == nullptr);
+    const StreamScope inner(second);
+    CHECK(inner.outer().device == cuda(1));
+    CHECK(inner.outer().handle == nullptr);
+    CHECK(context().stream(cuda(0)).handle == first.handle);
+    CHECK(context().stream(cuda(1)).handle == second.handle);
+    CHECK(context().stream(cpu).handle == nullptr);
+    std::thread([] { CHECK(context().stream(cuda(0)).handle == nullptr); }).join();
+  }
+  CHECK(context().stream(cuda(0)).handle == nullptr);
+  CHECK(context().stream(cuda(1)).handle == nullptr);
+  // Neither the CPU nor a device that cannot be has one.
+  context().set_stream({cpu, &places[0]});
+  context().set_stream({cuda(max_cuda_devices), &places[0]});
+  context().set_stream({cuda(-1), &places[0]});
+  for (const Device device : {cpu, cuda(max_cuda_devices), cuda(-1)}) CHECK(context().stream(device).handle == nullptr);
+}
+
+TEST_CASE("Events of the CPU are reached when they are recorded") {
+  backend::Event earlier(Stream{}, backend::Event::Timing::on);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  backend::Event later(cpu, backend::Event::Timing::on);
+  later.record({});
+  later.wait({});
+  later.synchronize();
+  CHECK(milliseconds_between(earlier, later) >= 5);
+  const backend::Event moved = std::move(later);
+  CHECK(milliseconds_between(earlier, moved) >= 5);
+  backend::wait_stream({}, {});
+  CHECK(message_of([&] { earlier.record({cuda(1)}); }) == "[event] expected a stream of cpu but got one of cuda:1");
+}
+
+TEST_CASE("Memory is counted for the device that is asked about") {
+  reset_peak_memory(cpu);
+  const auto before = memory_statistics(cpu);
+  {
+    const Tensor x = empty({1000});
+  }
+  CHECK(memory_statistics(cpu).peak_allocated >= before.allocated + 4000);
+  CHECK(memory_statistics(cpu).allocated == before.allocated);
+}
+
+}  // namespace tern

@@ -1,0 +1,93 @@
+// Ops on tensors of two devices, over the whole table: an Error that names both, whether or not there is a GPU.
+#include "autodiff/node.h"
+#include "catch.h"
+#include "op_cases.h"
+#include "ops/copy.h"
+#include "ops/kernels/attention.h"
+#include "ops/kernels/embedding.h"
+#include "ops/reduce.h"
+
+namespace tern::op_cases {
+
+namespace {
+
+/// A tensor that says it is on another device and has no memory: enough for an op that looks at devices before anything else, and a build
+/// without CUDA can make it. No machine has that device, so that a kernel which takes the tensor is refused and never runs.
+Tensor elsewhere(const Tensor& x) {
+  auto impl = make_ref<TensorImpl>();
+  impl->storage = make_ref<Storage>(0, Stream{cuda(100)});
+  impl->shape = x.shape();
+  impl->strides = x.strides();
+  impl->dtype = x.dtype();
+  return Tensor(std::move(impl));
+}
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+template <class Dev>
+concept has_attention_kernels = requires(Dev dev, View x, kernels::Attention attention) {
+  kernels::self_attention(dev, x, attention, x);
+} || requires(Dev dev, View x, kernels::Attention attention) { kernels::flash_attention(dev, x, attention, x, x); };
+template <class Dev>
+concept has_embedding_kernels = requires(Dev dev, View x, PhiloxState draws) { kernels::embed(dev, x, x, x, 0.0, draws, x); };
+
+// A kernel that the CPU lacks is no function with an empty body: a call does not compile.
+static_assert(has_attention_kernels<Cuda> && !has_attention_kernels<Cpu>);
+static_assert(has_embedding_kernels<Cuda> && !has_embedding_kernels<Cpu>);
+
+TEST_CASE("An op on tensors of two devices is an error that names both") {
+  int checked = 0;
+  for (const Row& row : table()) {
+    for (std::size_t number = 0; number < row.cases.size(); ++number) {
+      const Case& op = row.cases[number];
+      if (op.inputs.size() < 2 || row.name == "copy_") continue;  // copy_ is for two devices
+      const DType dtype = op.dtypes.empty() ? row.dtypes.front() : op.dtypes.front();
+      for (std::size_t moved = 0; moved < op.inputs.size(); ++moved) {
+        INFO(describe(row, op, number, dtype) << ", input " << moved << " elsewhere");
+        Tensors inputs;
+        for (std::size_t i = 0; i < op.inputs.size(); ++i) inputs.push_back(make_input(op.inputs[i], dtype, i));
+        inputs[moved] = elsewhere(inputs[moved]);
+        const std::string message = message_of([&] { op.call({inputs, dtype, cpu}); });
+        const std::string start = "[" + (row.shown_name.empty() ? row.name : row.shown_name) + "] expected tensors on one device but got ";
+        CAPTURE(message);
+        // These rows make an additive padding by ops on that input alone, before the op is called.
+        if (row.name.ends_with("attention_softmax") && (message.starts_with("[device]") || message.starts_with("[cuda]"))) continue;
+        CHECK((message == start + "cpu and cuda:100" || message == start + "cuda:100 and cpu"));
+        ++checked;
+      }
+    }
+  }
+  CHECK(checked > 100);
+}
+
+TEST_CASE("check_one_device names the first two devices that differ") {
+  const Tensor here = sample({2}), there = elsewhere(here), none;
+  CHECK_NOTHROW(check_one_device("op", {}));
+  CHECK_NOTHROW(check_one_device("op", {&none, &here, &none, &here}));
+  CHECK_NOTHROW(check_one_device("op", {&none, &there, &there}));
+  CHECK(message_of([&] { check_one_device("op", {&none, &there, &none, &here}); }) ==
+        "[op] expected tensors on one device but got cuda:100 and cpu");
+  CHECK(message_of([&] { check_one_device("op", Tensors{here, here, there}); }) ==
+        "[op] expected tensors on one device but got cpu and cuda:100");
+}
+
+TEST_CASE("A gradient on another device than its tensor is an error that names both") {
+  const std::string expected = "[backward] expected tensors on one device but got cpu and cuda:100";
+  Tensor x = sample({2}).set_requires_grad();
+  CHECK(message_of([&] { x.backward(elsewhere(x)); }) == expected);
+  // One that a user's op returns for a leaf.
+  const Tensor y = record("mine", clone(x.detach()), {x}, {}, [&](const Backward&) -> Tensors { return {elsewhere(x)}; });
+  CHECK(message_of([&] { sum(y).backward(); }) == expected);
+  CHECK_FALSE(x.grad().defined());
+}
+
+}  // namespace tern::op_cases
