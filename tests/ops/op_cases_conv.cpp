@@ -185,6 +185,9 @@ void add_unfold(Rows& rows) {
       {{1, 1, 31, 33}, {.kernel = {3, 3}, .padding = {1, 1}}},
       {{1, 1, 2, 1025}, {.kernel = {1, 3}, .stride = {1, 2}, .padding = {0, 1}}},
       {{1, 1025, 2, 2}, {.kernel = {2, 2}}},
+      {{1, 1, 1, 31}, {.kernel = {1, 1}}},
+      {{1, 1, 3, 11}, {.kernel = {1, 1}}},
+      {{1, 1, 5, 205}, {.kernel = {1, 1}}},
   };
   Row to_columns{"unfold", {}}, to_image{"fold", {}};
   for (const Unfolding& form : all) {

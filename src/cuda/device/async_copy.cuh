@@ -99,7 +99,7 @@ struct MBarrier {
   }
 };
 
-/// Where a thread is in a ring of pipeline stages: the stage, and the parity of the phase in which its full barrier opens for this round.
+/// Pipeline state of a thread in a ring of stages: the stage, and the parity of the phase in which its full barrier opens for this round.
 /// A consumer waits on full[index] with `phase`; a producer, whose stages are empty at first, on empty[index] with `phase ^ 1`.
 template <int stages>
 struct PipelineState {

@@ -13,7 +13,7 @@ void check(cublasStatus_t code, const char* what);
 /// This thread's cuBLAS handle for the stream, with a workspace of its own; its device is made current.
 cublasHandle_t cublas(Stream stream);
 
-/// What cuBLAS recommends as workspace for sm_90.
+/// Workspace that cuBLAS recommends for sm_90.
 inline constexpr std::size_t cublas_workspace_bytes = std::size_t(32) << 20;
 
 cudaDataType_t cuda_type(DType dtype);

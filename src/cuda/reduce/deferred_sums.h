@@ -3,8 +3,8 @@
 
 namespace tern::gpu {
 
-/// Where a kernel leaves the parts of its sums: in those that are deferred to the end of the pass, where it was given some of the same
-/// stream, or in its own, which `finish`, to be called after the kernel, adds up at once.
+/// Partial sums of one kernel: among those deferred to the end of the pass, if it was given some of the same stream, or its own, which
+/// `finish`, to be called after the kernel, adds up at once.
 class PartialSums {
  public:
   PartialSums(kernels::DeferredSums* deferred, Stream stream) : own_(stream), sums_(&own_) {
