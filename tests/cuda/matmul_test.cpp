@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "backend/event.h"
 #include "backend/graph.h"
 #include "catch.h"
 #include "tensor/context.h"
@@ -153,10 +154,10 @@ TEST_CASE("a product that was timed gives the same bits again, and within a grap
         for (int i = 0; i < 4; ++i) {
           Twin c(DType::f32, {m, n});
           c.randomize(3).upload();
-          stream->follow(gpu_stream);
+          backend::wait_stream(stream->get(), gpu_stream);
           if ((i == 0) == is_recorded_first) stream->record([&] { product(c); })->launch();
           else product(c);
-          stream->lead(gpu_stream);
+          backend::wait_stream(gpu_stream, stream->get());
           results.push_back(c.download());
         }
         for (const auto& result : results) CHECK(result == results[0]);
