@@ -2,7 +2,7 @@
 """Compares two builds of tern-bench on one machine: every row of `ops`, `conv1d` and of the steps in bench/README.md, alternating.
 
 usage: compare_builds.py OLD/tern-bench NEW/tern-bench [--device cuda|cpu] [--suites steps,ops,conv1d] [--repeats N] [--seconds X]
-                         [--limit PERCENT] [--rows OUT.jsonl]
+                         [--steps N] [--limit PERCENT] [--rows OUT.jsonl]
 
 Each command runs with the old build, then with the new one, and so on; a row's time is the least of its repeats, which is what the device
 takes when nothing disturbs it. Prints the rows whose time differs by more than the limit and a summary, and exits with 1 where one is slower.

@@ -19,7 +19,7 @@ endif()
 
 if(TERN_CUDA)
   if(NOT CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES native)   # the GPU at hand; .ci/run names 90a where there is none
+    set(CMAKE_CUDA_ARCHITECTURES native)   # the GPU at hand; the preset ci-cuda names 90a where there is none
   endif()
   enable_language(CUDA)
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)   # CMake 3.25 does not know that nvcc has had it since 12.0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/check-includes.sh [--self-test]: fails on an include that points up the house, or into a room that is none of the file's
-# business, and names it: `src/tensor/tensor.h:9: includes ops/copy.h, which is above: tensor may include backend`.
+# scripts/check-includes.sh [--self-test]: a room is a directory of src, and rooms stand on each other (docs/architecture.md). Fails on an
+# include that points up, or into a room that the file's own may not use, and names it: `src/tensor/tensor.h:9: includes ops/copy.h, which is above: tensor may include backend`.
 # With --self-test it shows on planted files that it finds such includes, and nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -127,7 +127,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
 // in place, and multiplied into the gradients of x, weight and bias, in one buffer for all chunks. These gradients are made with the loss,
 // in forward, so that logits are computed once: three products, as many as without chunks. They are those of the sum of all losses; what
 // arrives in backward, which includes any loss scale, and the division by the number of tokens are one factor on the device, and multiply
-// what is D wide: x's gradient, and the weight's on its way into the leaf's slot. (Divided before, float16 would not hold the logits'
+// what is D wide: x's gradient, and the weight's on its way into the leaf's sink. (Divided before, float16 would not hold the logits'
 // gradients.) After Hsu et al., "Liger Kernel", 2024. Where each token's loss has a factor of its own, which forward cannot know, the
 // logits are computed again in backward. Memory: a chunk, and between forward and backward the gradients of x, weight and bias.
 //

@@ -51,8 +51,8 @@ TERN_HOST_DEVICE constexpr PhiloxBlock philox(std::uint64_t seed, std::uint64_t 
 TERN_HOST_DEVICE constexpr float unit_float(std::uint32_t word) { return float(word >> 8) * 0x1p-24f; }
 
 /// Hands out positions of one random stream. Note [Random position]: on the host the position is `next`; while a CUDA
-/// graph is captured, `base` points to a counter in device memory that the graph's owner advances before each replay,
-/// so that a replay draws anew although the captured offsets are constants.
+/// graph is captured, `base` points to a counter in device memory that each launch of the graph writes first, so that a
+/// replay draws anew although the captured offsets are constants.
 class Generator {
  public:
   explicit Generator(std::uint64_t seed = 0) : seed_(seed) {}

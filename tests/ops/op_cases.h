@@ -11,8 +11,8 @@ namespace tern::op_cases {
 
 /// Note [The table]: every public function of src/ops/*.h is a Row. A row lists concrete cases, each with its inputs,
 /// the call and a float64 reference written in plain loops, and the mistakes that the op must refuse. All else follows
-/// from the row: the checks in op_forward_test.cpp, op_gradients_test.cpp, op_errors_test.cpp and op_cuda_test.cpp run
-/// over the whole table.
+/// from the row: the checks in op_forward_test.cpp, op_gradients_test.cpp, op_errors_test.cpp, op_devices_test.cpp and
+/// op_cuda_test.cpp run over the whole table.
 
 /// How to make one input. Values depend on the shape and the input's position alone.
 struct Input {
