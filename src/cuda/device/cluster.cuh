@@ -14,9 +14,8 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-/// Arrives at the cluster's barrier, for cluster_wait to wait for. What was written before is there to be read after that.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;\n" ::: "memory"); }
-/// The same where only that this block runs, and what a fence has made visible, is to be known: earlier writes are not waited for.
+/// Arrives at the cluster's barrier, for cluster_wait to wait for: this block runs, and what a fence has made visible is. Earlier writes
+/// are not waited for.
 __device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;\n" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory"); }
 /// Waits for all threads of a cluster, but those that have ended.
