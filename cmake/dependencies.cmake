@@ -1,6 +1,5 @@
 # Packages are found, never downloaded. A package's headers are SYSTEM, so its warnings are not ours. A package that is
 # headers alone is BUILD_INTERFACE: no installed header includes one, so a user of the library needs none.
-find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -30,6 +29,7 @@ if(TERN_ONEDNN)
   find_library(ONEDNN_LIBRARY dnnl)
   if(ONEDNN_INCLUDE_DIR AND ONEDNN_LIBRARY)
     set(TERN_HAS_ONEDNN ON)
+    find_package(OpenMP REQUIRED COMPONENTS CXX)   # whose threads oneDNN has
     add_library(tern_onednn INTERFACE)
     target_include_directories(tern_onednn SYSTEM INTERFACE $<BUILD_INTERFACE:${ONEDNN_INCLUDE_DIR}>)
     target_link_libraries(tern_onednn INTERFACE $<BUILD_INTERFACE:${ONEDNN_LIBRARY}> $<INSTALL_INTERFACE:tern::onednn>)

@@ -1,14 +1,224 @@
-#include <omp.h>
+#include "backend/threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "backend/device.h"
 
 namespace tern {
 
-int num_threads() { return omp_get_max_threads(); }
+namespace {
+
+constexpr int max_threads = 1024;
+
+/// The processors that the control group of this process may use, from its quota of CPU time; 0 without one.
+int processors_of_quota() {
+  double quota = 0, period = 0;
+  std::string first;
+  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> first >> period && first != "max") {
+    quota = std::strtod(first.c_str(), nullptr);
+  } else if (!v2.is_open()) {
+    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") >> quota;
+    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period;
+  }
+  return quota > 0 && period > 0 ? static_cast<int>(std::ceil(quota / period)) : 0;
+}
+
+/// The first number of OMP_NUM_THREADS, which users of numerical programs know; 0 if it is not one that can be used.
+int threads_of_environment() {
+  const char* const text = std::getenv("OMP_NUM_THREADS");
+  int count = 0;
+  if (text) std::from_chars(text, text + std::strlen(text), count);
+  return count >= 1 && count <= max_threads ? count : 0;
+}
+
+int processors() {
+  cpu_set_t allowed;
+  int count =
+      sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : static_cast<int>(std::thread::hardware_concurrency());
+  if (const int quota = processors_of_quota()) count = std::min(count, quota);
+  return std::clamp(count, 1, max_threads);
+}
+
+std::atomic<int>& thread_count() {
+  static std::atomic<int> count = threads_of_environment() ? threads_of_environment() : processors();
+  return count;
+}
+
+}  // namespace
+
+int num_threads() { return thread_count().load(std::memory_order_relaxed); }
 
 void set_num_threads(int count) {
-  if (count < 1) fail("set_num_threads", "expected at least one thread but got " + std::to_string(count));
-  omp_set_num_threads(count);
+  if (count < 1 || count > max_threads)
+    fail("set_num_threads", "expected 1 to " + std::to_string(max_threads) + " threads but got " + std::to_string(count));
+  thread_count().store(count, std::memory_order_relaxed);
 }
+
+namespace backend {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// Waits until `value` is no longer `old`: spins for `spin` at the most, then sleeps.
+void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old, Clock::duration spin) {
+  for (const auto end = Clock::now() + spin; Clock::now() < end;)
+    for (int i = 0; i < 32; ++i) {
+      if (value.load(std::memory_order_acquire) != old) return;
+      pause();
+    }
+  value.wait(old, std::memory_order_acquire);
+}
+
+/// Note [Waiting threads]: a thread without work spins for some microseconds, since the next kernel of a step is about that far, and then
+/// sleeps. One that spins for longer burns the processor's time that a neighbour wants, and that it will lack itself once there is work:
+/// the scheduler gives it to those who have slept.
+///
+/// The parts of a call are taken by number, so that no one waits for a thread that did not wake up in time: the caller does what is left.
+/// Only a thread that is stopped in the middle of a part holds it up. Where that took long, processors are scarce, and for a while the
+/// caller does all parts by itself. Which thread does a part never changes a result.
+class ThreadPool {
+ public:
+  void run(int parts, void (*call)(const void*, int), const void* context) {
+    const auto run_alone = [&] {
+      for (int part = 0; part < parts; ++part) call(context, part);
+    };
+    if (inside_) return run_alone();
+    const Inside inside;
+    const std::unique_lock lock(running_, std::try_to_lock);
+    const auto start = Clock::now();
+    if (!lock || start < alone_until_) return run_alone();
+    grow(parts - 1);
+    call_ = call;
+    context_ = context;
+    unfinished_.store(static_cast<std::uint32_t>(parts), std::memory_order_relaxed);
+    ++round_;
+    tickets_.store(ticket(round_, parts, 0), std::memory_order_release);
+    const std::size_t helpers = std::min(workers_.size(), static_cast<std::size_t>(parts - 1));
+    for (std::size_t i = 0; i < helpers; ++i) {
+      workers_[i]->round.store(round_, std::memory_order_release);
+      workers_[i]->round.notify_one();
+    }
+    take_parts(round_);
+    const auto done = Clock::now();
+    for (std::uint32_t left; (left = unfinished_.load(std::memory_order_acquire)) != 0;) wait_while(unfinished_, left, spin_at_end);
+    if (const auto waited = Clock::now() - done; waited > long_wait && waited > 4 * (done - start)) alone_until_ = done + 16 * waited;
+  }
+
+ private:
+  static constexpr auto spin_for_work = std::chrono::microseconds(50), spin_at_end = std::chrono::microseconds(50),
+                        long_wait = std::chrono::microseconds(500);
+
+  /// This thread is in a part, or hands out parts.
+  struct Inside {
+    Inside() { inside_ = true; }
+    ~Inside() { inside_ = false; }
+  };
+  struct alignas(64) Worker {
+    std::atomic<std::uint32_t> round = 0;  ///< the latest that it was called to
+  };
+
+  /// The state of a round in one word, so that a part is taken from the round that it belongs to or not at all: the round's number, its
+  /// parts, and the number of the next.
+  static std::uint64_t ticket(std::uint32_t round, int parts, int next) {
+    return std::uint64_t(round) << 32 | std::uint64_t(parts) << 16 | std::uint64_t(next);
+  }
+
+  /// Does parts of a round until all have been taken.
+  void take_parts(std::uint32_t round) {
+    std::uint64_t now = tickets_.load(std::memory_order_acquire);
+    while (static_cast<std::uint32_t>(now >> 32) == round && (now & 0xffff) < (now >> 16 & 0xffff)) {
+      if (!tickets_.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+      call_(context_, static_cast<int>(now & 0xffff));
+      if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
+      now = tickets_.load(std::memory_order_acquire);
+    }
+  }
+
+  void work(Worker& self, std::uint32_t seen) {
+    const Inside inside;
+    for (;;) {
+      wait_while(self.round, seen, spin_for_work);
+      seen = self.round.load(std::memory_order_acquire);
+      take_parts(seen);
+    }
+  }
+
+  /// Starts threads until there are `count`, but no more than there are processors, or as many as the system allows.
+  void grow(int count) {
+    static const int enough = processors() - 1;
+    while (static_cast<int>(workers_.size()) < std::min(count, enough)) {
+      // Signals are for the program's own threads.
+      sigset_t all, before;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &before);
+      auto worker = std::make_unique<Worker>();
+      worker->round = round_;
+      try {
+        std::thread([this, self = worker.get(), seen = round_] { work(*self, seen); }).detach();
+        workers_.push_back(std::move(worker));
+      } catch (const std::system_error&) {
+        count = 0;
+      }
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    }
+  }
+
+  static thread_local bool inside_;
+  std::mutex running_;  ///< held by the thread that the pool works for
+  std::vector<std::unique_ptr<Worker>> workers_;
+  Clock::time_point alone_until_{};
+  void (*call_)(const void*, int) = nullptr;
+  const void* context_ = nullptr;
+  std::uint32_t round_ = 0;
+  alignas(64) std::atomic<std::uint64_t> tickets_ = 0;
+  alignas(64) std::atomic<std::uint32_t> unfinished_ = 0;
+};
+
+thread_local bool ThreadPool::inside_ = false;
+
+/// Never destroyed: its threads sleep on it until the program ends. The child of a fork has none of them, and gets a new one.
+ThreadPool*& pool() {
+  static ThreadPool* instance = [] {
+    pthread_atfork(nullptr, nullptr, [] { pool() = new ThreadPool; });
+    return new ThreadPool;
+  }();
+  return instance;
+}
+
+}  // namespace
+
+void run_parts(int parts, void (*call)(const void*, int), const void* context) noexcept {
+  if (parts == 1) return call(context, 0);
+  if (parts > 1) pool()->run(parts, call, context);
+}
+
+}  // namespace backend
 
 }  // namespace tern

@@ -283,11 +283,11 @@ struct Norm {
 
   /// Runs both kernels with one thread and with two.
   void run() {
-    omp_set_num_threads(1);
+    set_num_threads(1);
     Norm other = *this;
     layer_norm(Cpu{}, forward());
     layer_norm_grad(Cpu{}, backward());
-    omp_set_num_threads(2);
+    set_num_threads(2);
     layer_norm(Cpu{}, other.forward());
     layer_norm_grad(Cpu{}, other.backward());
     const auto mine = outputs(), theirs = other.outputs();

@@ -1,6 +1,4 @@
 #pragma once
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -141,9 +139,9 @@ inline void check(const Array& y, const std::function<double(std::int64_t)>& exp
 /// Runs f on y with one thread and with two, which must give the same bytes.
 inline void run(Array& y, const std::function<void(const View&)>& f) {
   Array other = y;
-  omp_set_num_threads(1);
+  set_num_threads(1);
   f(y.view);
-  omp_set_num_threads(2);
+  set_num_threads(2);
   f(other.view);
   REQUIRE(y.same_bytes(other));
 }

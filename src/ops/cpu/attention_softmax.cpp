@@ -228,7 +228,7 @@ void attention_softmax(Cpu, const View& x, const SoftmaxMask& mask, const View& 
   dispatch_floats(x.dtype, "attention_softmax", [&]<class S>() {
     using C = compute_t<S>;
     const std::int64_t width = whole_vectors<C>(columns), group_size = rows_in_group(width);
-    const Scratch<C> memory(omp_get_max_threads() * group_size * width, y.stream);
+    const Scratch<C> memory(num_threads() * group_size * width, y.stream);
     parallel_units(rows, columns, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
       Row<C> group[most_rows];
       for (std::int64_t first = begin; first < end; first += group_size) {
@@ -255,7 +255,7 @@ void attention_softmax_grad(Cpu, const View& y, const View& g, const View& dx) {
   dispatch_floats(y.dtype, "attention_softmax_grad", [&]<class S>() {
     using C = compute_t<S>;
     const std::int64_t width = whole_vectors<C>(columns), group_size = rows_in_group(width);
-    const Scratch<C> memory(omp_get_max_threads() * group_size * 2 * width, dx.stream);
+    const Scratch<C> memory(num_threads() * group_size * 2 * width, dx.stream);
     parallel_units(rows, columns, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
       struct GradRow {
         const C *y, *g;

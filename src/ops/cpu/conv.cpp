@@ -23,7 +23,7 @@ template <class C, class S>
 void convolve_channels_last(const DepthwiseConv1dArguments& a) {
   const std::int64_t positions = a.y.shape[1], channels = a.y.shape[2], taps = a.w.shape[1];
   const std::int64_t tiles = (positions + tile_positions - 1) / tile_positions, runs = (channels + tile_channels - 1) / tile_channels;
-  const std::int64_t rows_of_tile = tile_positions + taps - 1, threads = omp_get_max_threads();
+  const std::int64_t rows_of_tile = tile_positions + taps - 1, threads = num_threads();
   const Parameters<C> parameters(a.w, a.bias, true, false, a.y.stream, S());
   const Scratch<C> zeros(tile_channels, a.y.stream), memory(threads * (rows_of_tile + 1) * tile_channels, a.y.stream);
   const Scratch<const C*> pointers(threads * rows_of_tile, a.y.stream);
@@ -52,7 +52,7 @@ void convolve_channels_last(const DepthwiseConv1dArguments& a) {
 template <class C, class S>
 void convolve_channels_first(const DepthwiseConv1dArguments& a) {
   const std::int64_t positions = a.y.shape[1], channels = a.y.shape[2], taps = a.w.shape[1];
-  const std::int64_t runs = (positions + chunk - 1) / chunk, run_size = chunk + taps - 1, threads = omp_get_max_threads();
+  const std::int64_t runs = (positions + chunk - 1) / chunk, run_size = chunk + taps - 1, threads = num_threads();
   const Parameters<C> parameters(a.w, a.bias, false, false, a.y.stream, S());
   const Scratch<C> memory(threads * (run_size + chunk), a.y.stream);
   const Scratch<const C*> pointers(threads * taps, a.y.stream);

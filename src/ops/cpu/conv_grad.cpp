@@ -68,7 +68,7 @@ void add_products(const C* const* dz, const C* const* u, C* sums, std::int64_t p
 template <class C, class S>
 void differentiate_channels_last(const DepthwiseConv1dGradArguments& a, const Parts& parts, C* part_sums) {
   constexpr std::int64_t channels_at_once = tile_channels / 2;  // the tile has u, g and dz
-  const std::int64_t channels = a.u.shape[2], taps = a.w.shape[1], halo = taps - 1, threads = omp_get_max_threads();
+  const std::int64_t channels = a.u.shape[2], taps = a.w.shape[1], halo = taps - 1, threads = num_threads();
   const std::int64_t runs = (channels + channels_at_once - 1) / channels_at_once;
   const std::int64_t u_rows = tile_positions + 2 * halo, g_rows = tile_positions + halo, rows_of_tile = u_rows + 2 * g_rows + 1;
   const Parameters<C> forward(a.w, a.bias, true, false, a.u.stream, S()), backward(a.w, View{}, true, true, a.u.stream, S());
@@ -125,7 +125,7 @@ double total(const C* a, std::int64_t n) {
 
 template <class C, class S>
 void differentiate_channels_first(const DepthwiseConv1dGradArguments& a, const Parts& parts, C* part_sums) {
-  const std::int64_t channels = a.u.shape[2], taps = a.w.shape[1], halo = taps - 1, threads = omp_get_max_threads();
+  const std::int64_t channels = a.u.shape[2], taps = a.w.shape[1], halo = taps - 1, threads = num_threads();
   const std::int64_t run_size = chunk + 2 * halo;
   const Parameters<C> forward(a.w, a.bias, false, false, a.u.stream, S()), backward(a.w, View{}, false, true, a.u.stream, S());
   const Scratch<C> memory(threads * 4 * run_size, a.u.stream);

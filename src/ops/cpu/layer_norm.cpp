@@ -135,7 +135,7 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
   dispatch_floats(a.x.dtype, "layer_norm", [&]<class S>() {
     using C = compute_t<S>;
     const std::int64_t group_size = rows_in_group(columns), width = padded(columns);
-    const Scratch<C> parameter_memory(3 * width, a.y.stream), row_memory(omp_get_max_threads() * group_size * width, a.y.stream);
+    const Scratch<C> parameter_memory(3 * width, a.y.stream), row_memory(num_threads() * group_size * width, a.y.stream);
     const C* const gamma = parameters<C, S>(a.gamma, columns, C(1), parameter_memory.data());
     const C* const beta = parameters<C, S>(a.beta, columns, C(0), parameter_memory.data() + width);
     const C* const bias = parameters<C, S>(a.bias, columns, C(0), parameter_memory.data() + 2 * width);
@@ -272,7 +272,7 @@ void layer_norm_grad(Cpu, const LayerNormGradArguments& a) {
     const std::int64_t part_rows = rows_in_part(rows), parts = (rows + part_rows - 1) / part_rows;
     const std::int64_t width = padded(columns), part_size = 3 * width;
     // dgamma, dbeta and dbias of each part; and s, g and g_sum of a row of each thread, where they cannot be used where they lie.
-    const Scratch<C> part_memory(parts * part_size, a.dx.stream), row_memory(omp_get_max_threads() * 3 * width, a.dx.stream);
+    const Scratch<C> part_memory(parts * part_size, a.dx.stream), row_memory(num_threads() * 3 * width, a.dx.stream);
     const Scratch<C> parameter_memory(2 * width, a.dx.stream);
     const C* const gamma = parameters<C, S>(a.gamma, columns, C(1), parameter_memory.data());
     C* const zeros = parameter_memory.data() + width;

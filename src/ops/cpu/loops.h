@@ -1,6 +1,4 @@
 #pragma once
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -12,6 +10,7 @@
 #endif
 
 #include "backend/memory.h"
+#include "backend/threads.h"
 #include "tensor/dispatch.h"
 #include "tensor/view.h"
 
@@ -36,8 +35,8 @@ inline constexpr int vector_bytes = 16;
 /// for functions such as exp.
 inline constexpr std::int64_t stream_grain = 16384, function_grain = 4096;
 
-/// Calls f(begin, end) or f(begin, end, thread) on `threads` even parts of [0, count), each on its own thread; threads are numbered
-/// from 0. f must not throw.
+/// Calls f(begin, end) or f(begin, end, part) on `threads` even parts of [0, count), side by side; parts are numbered from 0, and each may
+/// have memory of its own. f must not throw.
 template <class F>
 void share(std::int64_t count, std::int64_t threads, F&& f) {
   const auto call = [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
@@ -45,19 +44,14 @@ void share(std::int64_t count, std::int64_t threads, F&& f) {
     if constexpr (std::is_invocable_v<F, std::int64_t, std::int64_t, std::int64_t>) f(begin, end, thread);
     else f(begin, end);
   };
-  if (threads <= 1) return call(0, count, 0);
-#pragma omp parallel num_threads(static_cast<int>(threads))
-  {
-    // Inside another parallel region fewer threads come than were asked for.
-    const std::int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
-    call(count * i / n, count * (i + 1) / n, i);
-  }
+  const std::int64_t parts = std::max<std::int64_t>(threads, 1);
+  backend::run_parts(static_cast<int>(parts), [&](int part) { call(count * part / parts, count * (part + 1) / parts, part); });
 }
 
 /// As share, for units of `unit` elements each, on as many threads as have `grain` elements to themselves.
 template <class F>
 void parallel_units(std::int64_t count, std::int64_t unit, std::int64_t grain, F&& f) {
-  share(count, std::min({std::int64_t(omp_get_max_threads()), count, count * unit / grain}), f);
+  share(count, std::min({std::int64_t(num_threads()), count, count * unit / grain}), f);
 }
 template <class F>
 void parallel(std::int64_t count, std::int64_t grain, F&& f) {

@@ -135,7 +135,7 @@ void vector_products(const Batch& batch, const View& a, const View& b, const Vie
     matrix_vector<C, S>(m, xs.data() + depth * number, depth, c.as<S>() + at[0], y_stride, alpha, write, begin, end);
   };
   // Short products go to the threads whole, long ones are cut.
-  const bool whole = batch.loop.count >= omp_get_max_threads();
+  const bool whole = batch.loop.count >= num_threads();
   parallel_units(whole ? batch.loop.count : 1, count * depth, stream_grain, [&](std::int64_t first, std::int64_t last) {
     std::int64_t number = first;
     walk(batch.loop, whole ? first : 0, whole ? last : batch.loop.count, 1, [&](const std::int64_t* at, std::int64_t) {
@@ -174,7 +174,7 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
                     Place&& place) {
   const std::int64_t rows = batch.size.rows, columns = batch.size.columns, depth = batch.size.depth;
   const std::int64_t count = batch.loop.count, multiplications = count * rows * columns * depth;
-  const std::int64_t threads = std::clamp<std::int64_t>(multiplications / product_grain, 1, omp_get_max_threads());
+  const std::int64_t threads = std::clamp<std::int64_t>(multiplications / product_grain, 1, num_threads());
   // A long product is cut finer than the threads need: if one of them is held up, the others take over what it has not begun.
   const bool whole = count % threads == 0 || count >= 8 * threads;
   const std::int64_t spare_parts = threads > 1 ? std::clamp<std::int64_t>(multiplications / (threads * long_part), 1, 4) : 1;

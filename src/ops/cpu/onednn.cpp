@@ -1,6 +1,8 @@
 #include "ops/cpu/onednn.h"
 
 #ifdef TERN_ONEDNN
+#include <omp.h>
+
 #include <oneapi/dnnl/dnnl.hpp>
 #endif
 
@@ -39,6 +41,7 @@ bool multiply(gemm::Sizes size, double alpha, const gemm::Matrix<const bf16>& a,
   constexpr std::int64_t worth_it = 1 << 20;  // multiplications: a call costs some 10 us
   if (size.rows * size.columns * size.depth < worth_it || !has_products()) return false;
   thread_local Library library;
+  omp_set_num_threads(num_threads());
   const dnnl::memory left = memory_of(library.engine, size.rows, size.depth, a),
                      right = memory_of(library.engine, size.depth, size.columns, b);
   const dnnl::memory product = memory_of(library.engine, size.rows, size.columns, gemm::Matrix<bf16>{c, c_stride, 1});

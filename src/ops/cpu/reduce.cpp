@@ -186,7 +186,7 @@ void reduce_as(const Fold<C>& fold, const View& x, const View& y, double scale) 
   };
   const Scratch<C> partial(plan.parts > 1 ? plan.blocks * plan.parts * plan.width : 0, y.stream);
   const std::int64_t unit = plan.reduced.count * plan.width / plan.parts;
-  const Scratch<C> memory(omp_get_max_threads() * Workspace<C>::size(plan), y.stream);
+  const Scratch<C> memory(num_threads() * Workspace<C>::size(plan), y.stream);
   parallel_units(plan.blocks * plan.parts, unit, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
     const Workspace<C> work(plan, memory.data() + thread * Workspace<C>::size(plan));
     if (plan.parts == 1) {
@@ -228,7 +228,7 @@ void logsumexp(const View& x, const View& y) {
   const Fold<C> largest = fold_of<Largest, C>(), sum = fold_of<Sum, C>();
   const std::int64_t y_stride = plan.kept.inner_stride(1), x_stride = plan.kept.inner_stride(0),
                      reduced_stride = plan.reduced.inner_stride(0);
-  const Scratch<C> memory(omp_get_max_threads() * Workspace<C>::size(plan), y.stream);
+  const Scratch<C> memory(num_threads() * Workspace<C>::size(plan), y.stream);
   parallel_units(plan.blocks, plan.reduced.count * plan.width, function_grain,
                  [&](std::int64_t first, std::int64_t last, std::int64_t thread) {
                    const Workspace<C> work(plan, memory.data() + thread * Workspace<C>::size(plan));

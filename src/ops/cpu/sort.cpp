@@ -55,7 +55,7 @@ void sort(Cpu, const View& x, const View& values, const View& indices, bool desc
   const auto rows = make_loop<1>(shape, {&strides}, Order::row_major);
   dispatch_numbers(x.dtype, "sort", [&]<class S>() {
     using Key = decltype(key_of(S{}));
-    const Scratch<Ranked<Key>> entries(omp_get_max_threads() * 2 * length, x.stream);
+    const Scratch<Ranked<Key>> entries(num_threads() * 2 * length, x.stream);
     parallel_units(rows.count, length, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
       Ranked<Key>* const own = entries.data() + thread * 2 * length;
       std::int64_t row = begin;

@@ -47,7 +47,7 @@ void fold(Cpu, const View& columns, const SlidingWindow& window, const View& x) 
   const std::int64_t positions = window.y.positions * window.x.positions;
   dispatch_floats(x.dtype, "fold", [&]<class S>() {
     using C = compute_t<S>;
-    const Scratch<C> sums(width * omp_get_max_threads(), x.stream);
+    const Scratch<C> sums(width * num_threads(), x.stream);
     parallel_units(x.shape[0] * channels * height, width * taps, stream_grain,
                    [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
                      C* const sum = sums.data() + thread * width;
