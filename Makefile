@@ -37,7 +37,7 @@ recall: packages
 	@scripts/build.sh $(PRESET) tern-recall
 	@$(BUILD)/apps/tern-recall train --preset quick --out runs/recall $(ARGS)
 
-# Each test has two threads (CMakePresets.json). With more threads than processors, OpenMP spends its time waiting.
+# Each test has two threads (CMakePresets.json). More threads than processors bring nothing.
 test: packages
 	@scripts/build.sh $(PRESET) all
 	@ctest --preset $(PRESET) --parallel $$((($(JOBS) + 1) / 2)) $(ARGS)

@@ -9,6 +9,7 @@ option(TERN_BUILD_APPS "Build the programs and the corpus writer" ${PROJECT_IS_T
 option(TERN_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TERN_INSTALL "Define the install rules" ${PROJECT_IS_TOP_LEVEL})
 option(TERN_WERROR "Treat warnings as errors" OFF)
+option(TERN_HARDENED "Check the preconditions of the standard library and the stack, and stop where one does not hold" OFF)
 set(TERN_SANITIZE "" CACHE STRING "Sanitizers for the CPU build, as in -fsanitize=..., e.g. address,undefined")
 
 find_program(TERN_CCACHE ccache)
@@ -51,6 +52,16 @@ if(TERN_NATIVE)
   # GCC 12 with AVX-512 builds std::vector<double>{1, 1, 0, 0} as {1, 1, 1, 1} where it vectorises straight-line code.
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(tern_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-tree-slp-vectorize>)
+  endif()
+endif()
+if(PROJECT_IS_TOP_LEVEL)
+  add_link_options(LINKER:-z,relro LINKER:-z,now)   # no table of functions stays writable in a running program
+endif()
+if(TERN_HARDENED)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong> $<$<COMPILE_LANGUAGE:CXX>:-fstack-clash-protection>)
+  add_compile_definitions($<$<COMPILE_LANGUAGE:CXX>:_GLIBCXX_ASSERTIONS>)
+  if(NOT TERN_SANITIZE)   # whose checks of the same functions see more
+    add_compile_definitions($<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:_FORTIFY_SOURCE=2>)
   endif()
 endif()
 if(TERN_SANITIZE)

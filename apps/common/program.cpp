@@ -204,7 +204,6 @@ std::string describe_step(bool use_fused_kernel, Device device) {
 }
 
 void add_threads_option(CLI::App& command, int& threads) {
-  // More than a few times the processors is slow; far more, and OpenMP ends the program.
   command.add_option("--threads", threads, "CPU threads (default: one for each processor)")->check(whole_number(1, 1024))->type_name("N");
 }
 

@@ -196,7 +196,7 @@ void write_grad(const bf16* y, const bf16* g, float mean, std::int64_t n, bf16* 
     if (m == at.elements) {
       std::memcpy(static_cast<void*>(dx + i), &words, sizeof words);
     } else {
-      std::uint16_t bits[at.elements];
+      std::uint16_t bits[std::decay_t<decltype(at)>::elements];
       std::memcpy(bits, &words, sizeof words);
       for (std::int64_t k = 0; k < m; ++k) dx[i + k].bits = bits[k];
     }
@@ -275,9 +275,9 @@ void attention_softmax_grad(Cpu, const View& y, const View& g, const View& dx) {
           group[k] = {p, q, buffer, C(sums<1, C>(columns, [=](auto at) { return std::array{at(p) * at(q)}; })[0])};
         }
         for (std::int64_t k = 0; k < count; ++k) {
-          const auto& [p, q, buffer, mean] = group[k];
-          write_row(dx.as<S>() + (first + k) * columns, columns, buffer,
-                    [p = p, q = q, mean = mean](std::int64_t i) { return p[i] * (q[i] - mean); });
+          const GradRow row = group[k];
+          write_row(dx.as<S>() + (first + k) * columns, columns, row.buffer,
+                    [row](std::int64_t i) { return row.y[i] * (row.g[i] - row.mean); });
         }
       }
     });

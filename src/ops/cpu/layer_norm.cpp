@@ -156,12 +156,13 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
           group[k] = {s, buffer, statistics_of(s, columns, a.centered, a.eps)};
         }
         for (std::int64_t k = 0; k < count; ++k) {
-          const auto& [s, buffer, statistics] = group[k];
-          if (a.centered) a.mean.as<C>()[first + k] = statistics.mean;
-          a.rstd.as<C>()[first + k] = statistics.moments.rstd;
-          write_row(a.y.as<S>() + (first + k) * columns, columns, buffer, [s = s, m = statistics.moments, gamma, beta](std::int64_t i) {
-            return ((s[i] - m.center) * m.rstd + m.rest) * gamma[i] + beta[i];
-          });
+          const auto& row = group[k];
+          if (a.centered) a.mean.as<C>()[first + k] = row.statistics.mean;
+          a.rstd.as<C>()[first + k] = row.statistics.moments.rstd;
+          write_row(a.y.as<S>() + (first + k) * columns, columns, row.buffer,
+                    [s = row.s, m = row.statistics.moments, gamma, beta](std::int64_t i) {
+                      return ((s[i] - m.center) * m.rstd + m.rest) * gamma[i] + beta[i];
+                    });
         }
       }
     });
@@ -188,10 +189,10 @@ struct GradRow {
 template <class C>
 void add_parameter_grads(const GradRow<C>& row, C* dgamma, C* dbeta, std::int64_t n) {
   const C *const s = row.s, *const g = row.g;
-  const auto [center, rest, rstd] = row.moments;
+  const Moments<C> m = row.moments;
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    dgamma[i] += g[i] * ((s[i] - center) * rstd + rest);
+    dgamma[i] += g[i] * ((s[i] - m.center) * m.rstd + m.rest);
     dbeta[i] += g[i];
   }
 }
@@ -200,12 +201,12 @@ void add_parameter_grads(const GradRow<C>& row, C* dgamma, C* dbeta, std::int64_
 /// which goes to memory.
 template <class C>
 void grad_run(const GradRow<C>& row, const C* gamma, C* dx, std::int64_t n) {
-  const auto [s, g, g_sum, moments, h_mean, hu_mean] = row;
-  const auto [center, rest, rstd] = moments;
+  const GradRow<C> r = row;
+  const Moments<C> m = r.moments;
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    const C u = (s[i] - center) * rstd + rest;
-    dx[i] = rstd * (g[i] * gamma[i] - h_mean - u * hu_mean) + g_sum[i];
+    const C u = (r.s[i] - m.center) * m.rstd + m.rest;
+    dx[i] = m.rstd * (r.g[i] * gamma[i] - r.h_mean - u * r.hu_mean) + r.g_sum[i];
   }
 }
 
