@@ -383,7 +383,7 @@ TEST_CASE("sums of many equal numbers stay exact to rounding") {
   x.fill([](std::int64_t) { return 0.1; });
   run(y, [&](const View& v) { reduce(Cpu{}, Reduce::sum, x.view, v, 1); });
   CHECK(y[0] == Approx(double(0.1f) * double(n)).epsilon(1e-6));
-  View tall = x.view, wide;
+  View tall = x.view;
   tall.shape = {n / 8, 8};
   tall.strides = {8, 1};
   Array columns({1, 8});
