@@ -13,7 +13,9 @@
 #include <optional>
 #include <string_view>
 
-#include "text/data_error.h"
+#include "common/output.h"
+#include "common/stop.h"
+#include "io/file_error.h"
 
 namespace tern::apps {
 
@@ -119,20 +121,25 @@ Check number(const char* kind, T low, T high) {
 
 int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
   fill_closed_streams();
+  ignore_write_signals();
   const auto complain = [&](const std::string& message, int code) {
     std::fflush(stdout);
-    fmt::print(stderr, "{}: {}\n", app.get_name(), message);
+    write_message(fmt::format("{}: {}\n", app.get_name(), message));
     return code;
   };
   try {
     require_subcommand(app, argc, argv);
     app.parse(argc, argv);
-    if (std::fflush(stdout) != 0) return complain("the output could not be written", 1);
+    if (const std::string fault = output_fault(); !fault.empty()) return complain("the output could not be written: " + fault, 1);
     return 0;
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
     return complain(describe(error, app), 2);
+  } catch (const Stopped& stop) {
+    return complain(stop.what(), 128 + stop.signal);
+  } catch (const io::DiskError& error) {
+    return complain(error.what(), 1);
   } catch (const text::DataError& error) {
     return complain(error.what(), 2);
   } catch (const UsageError& error) {
@@ -239,25 +246,22 @@ bool ProgressLine::is_due() const { return seconds_now() - last_ >= (is_terminal
 void ProgressLine::update(const std::string& text) {
   last_ = seconds_now();
   if (!is_terminal_) {
-    fmt::print(stderr, "{}\n", text);
+    write_progress(text + "\n");
     return;
   }
   // Spaces cover what a longer line before has left.
-  fmt::print(stderr, "\r{:<{}}", text, shown_);
-  std::fflush(stderr);
+  write_progress(fmt::format("\r{:<{}}", text, shown_));
   shown_ = text.size();
 }
 
 void ProgressLine::finish() {
-  if (shown_ > 0) fmt::print(stderr, "\r{:<{}}\r", "", shown_);
-  std::fflush(stderr);
+  if (shown_ > 0) write_progress(fmt::format("\r{:<{}}\r", "", shown_));
   shown_ = 0;
 }
 
 void ProgressLine::print(const std::string& line) {
   finish();
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+  write_output(line + "\n");
 }
 
 }  // namespace tern::apps

@@ -10,9 +10,9 @@
 namespace tern::apps {
 
 /// Parses the arguments, runs the subcommand's callback, and returns the exit code: 0, 2 for a mistake of the user's
-/// (an unknown option, a bad file, an impossible size) and 1 for everything else (no memory, a full disk, a fault of
-/// ours). An error is one line on stderr that starts with the program's name; `memory_hint` ends the one for too little
-/// memory.
+/// (an unknown option, a bad file, an impossible size), 1 for everything else (no memory, a full disk, a fault of
+/// ours), and 128 + N for a stop in good order by signal N. An error is one line on stderr that starts with the program's name;
+/// `memory_hint` ends the one for too little memory.
 int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint);
 
 /// A fault in what the user asked for, found before any work is done.
@@ -45,7 +45,8 @@ void add_threads_option(CLI::App& command, int& threads);
 /// `--name`, `--name True`, `--name=false`: a switch that takes a value as well.
 CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::string& help, const std::function<void(bool)>& set);
 
-/// A status line that is rewritten in place on a terminal. Elsewhere, as in a log file, a line is printed now and then.
+/// A status line that is rewritten in place on a terminal. Elsewhere, as in a log file, a line is printed now and then. What cannot be
+/// written is dropped.
 class ProgressLine {
  public:
   ProgressLine();

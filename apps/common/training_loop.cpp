@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/program.h"
+#include "common/stop.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 
@@ -44,6 +45,7 @@ void TrainingLoop::end_epoch() {
 }
 
 void TrainingLoop::step(const Tensors& batch, std::int64_t items) {
+  require_no_stop();
   const train::PrecisionScope precision(options_.precision);
   ++update_;
   optimizer_->set_lr_factor(options_.lr_factor(update_));
@@ -52,11 +54,11 @@ void TrainingLoop::step(const Tensors& batch, std::int64_t items) {
   items_ += items;
 }
 
-void TrainingLoop::log(io::JsonLog& log) {
+void TrainingLoop::log(TrainingRun& run) {
   if (update_ % std::max<std::int64_t>(options_.updates / 200, 1) != 0) return;
   io::JsonObject line;
   line.set("update", update_).set("loss", require_finite(mean_loss_since(logged_))).set("lr", options_.lr * options_.lr_factor(update_));
-  log.write(line);
+  run.log(line);
 }
 
 std::string TrainingLoop::status(std::int64_t epoch, std::int64_t epochs, double loss, const char* unit, double elapsed) const {
@@ -80,6 +82,11 @@ double TrainingLoop::mean_loss() const {
 double TrainingLoop::mean_loss_since(Reading& last) const {
   const double sum = loss_sum_.item<double>();
   return (sum - std::exchange(last.sum, sum)) / static_cast<double>(steps_ - std::exchange(last.steps, steps_));
+}
+
+void TrainingLoop::require_no_stop() const {
+  if (stop_signal() == 0) return;
+  apps::require_no_stop(fmt::format("at update {} of {}{}", update_, options_.updates, options_.remains ? options_.remains() : ""));
 }
 
 double TrainingLoop::require_finite(double loss) const {

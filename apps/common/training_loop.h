@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "io/run_directory.h"
+#include "common/training_run.h"
 #include "train/train.h"
 
 namespace tern::apps {
@@ -15,12 +15,13 @@ struct TrainingOptions {
   std::function<double(std::int64_t update)> lr_factor;  ///< of the peak rate, for an update counted from 1
   double clip = 0;                                       ///< largest gradient norm; 0: any
   std::int64_t updates = 0;                              ///< in all
-  /// Ends the message of a training whose loss is not finite any more, e.g. "; RUN keeps the model of epoch 3". May be empty.
+  /// Ends the message of a training that ends early, e.g. "; RUN keeps the model of epoch 3". May be empty.
   std::function<std::string()> remains = {};
 };
 
 /// The updates of a training, each a captured step, and the numbers that a program shows and logs of them. The loss stays on the device
-/// and is read only when it is asked for. A loss that is not finite is an exception that names the update and what to change.
+/// and is read only when it is asked for. A loss that is not finite is an exception that names the update and what to change. A signal
+/// that asks for a stop (StopSignals) is one between two updates.
 class TrainingLoop {
  public:
   /// The mean loss of a batch, recorded for backward.
@@ -32,13 +33,13 @@ class TrainingLoop {
   /// Means of the loss begin anew, and the clock runs until end_epoch().
   void begin_epoch();
   void end_epoch();
-  /// One update by a batch of so many tokens or examples.
+  /// One update by a batch of so many tokens or examples. Throws Stopped before it, if that is asked for.
   void step(const Tensors& batch, std::int64_t items);
   /// Counts an update whose batch has nothing to learn from.
   void skip() { ++update_; }
 
   /// In some 200 updates of the whole training a line with update, loss and lr: the loss is the mean since the line before.
-  void log(io::JsonLog& log);
+  void log(TrainingRun& run);
   /// "epoch 2/8  step 300/1200  loss 2.345  1234 tokens/s  3 min 20 s left", if the updates so far took `elapsed` seconds.
   std::string status(std::int64_t epoch, std::int64_t epochs, double loss, const char* unit, double elapsed) const;
 
@@ -59,6 +60,8 @@ class TrainingLoop {
   };
   /// The mean loss since that reading, which becomes this one. Waits for the device.
   double mean_loss_since(Reading& last) const;
+  /// Throws Stopped if a signal asks for a stop.
+  void require_no_stop() const;
   /// The loss itself. Throws std::runtime_error if it is not finite.
   double require_finite(double loss) const;
 

@@ -87,7 +87,9 @@ void add_sweep(CLI::App& app) {
     Grid grid;
   };
   const auto state = std::make_shared<State>();
-  command->add_option("--out", state->arguments.fixed.out, "directory for sweep.csv and the pictures; earlier ones there are replaced")
+  command
+      ->add_option("--out", state->arguments.fixed.out,
+                   "directory for sweep.csv and the pictures; a sweep that was cut short there goes on")
       ->required()
       ->type_name("DIR");
   Grid& lists = state->grid;

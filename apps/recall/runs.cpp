@@ -81,12 +81,13 @@ std::string to_csv(const Run& run) {
   return line;
 }
 
-std::vector<Run> read_csv(const std::filesystem::path& path) {
+static std::vector<Run> read(const std::filesystem::path& path, bool drops_cut_line) {
   std::ifstream file(path);
   if (!file || std::filesystem::is_directory(path)) throw io::FileError(fmt::format("{}: could not be read", path.string()));
   std::vector<Run> runs;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
+    if (drops_cut_line && file.eof()) break;  // getline() met the end of the file before one of the line
     const std::vector<std::string> values = cells(line);
     if (number == 1 && cells(line) != cells(csv_header()))
       throw io::FileError(fmt::format("{}: expected the columns of tern-recall sweep: task,layers,width,...", path.string()));
@@ -99,8 +100,15 @@ std::vector<Run> read_csv(const std::filesystem::path& path) {
         throw io::FileError(fmt::format("{}:{}: expected a value of the column {} but got {}", path.string(), number, columns[i].name,
                                         values[i].substr(0, 40)));
   }
+  return runs;
+}
+
+std::vector<Run> read_csv(const std::filesystem::path& path) {
+  std::vector<Run> runs = read(path, false);
   if (runs.empty()) throw io::FileError(fmt::format("{}: expected at least one run but got none", path.string()));
   return runs;
 }
+
+std::vector<Run> read_csv_to_continue(const std::filesystem::path& path) { return read(path, true); }
 
 }  // namespace tern::recall

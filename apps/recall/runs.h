@@ -25,7 +25,9 @@ struct Run {
 /// The names of the columns, and a run's values; no line break.
 std::string csv_header();
 std::string to_csv(const Run& run);
-/// Throws FileError, which names the line, for a file that is not a sweep's.
+/// Throws FileError, which names the line, for a file that is not a sweep's, or that has no run.
 std::vector<Run> read_csv(const std::filesystem::path& path);
+/// The runs of a table that a sweep is to go on with: there may be none, and a last line without its end was cut off and is left out.
+std::vector<Run> read_csv_to_continue(const std::filesystem::path& path);
 
 }  // namespace tern::recall

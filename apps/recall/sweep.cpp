@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <filesystem>
+#include <functional>
 #include <map>
+#include <stdexcept>
 
-#include "io/atomic_file.h"
+#include "common/output.h"
+#include "common/stop.h"
+#include "io/run_directory.h"
 #include "recall/plot.h"
 #include "recall/runs.h"
 #include "recall/score.h"
@@ -40,13 +44,87 @@ std::vector<Options> expand(const Options& options, const Grid& grid) {
   return runs;
 }
 
-Run measure(const Options& options, Device device, apps::ProgressLine& progress) {
+/// The entries that no column of the table stands for.
+std::vector<Entry> shared_entries() {
+  std::vector<Entry> shared = entries();
+  std::erase_if(shared, [](const Entry& entry) {
+    const char* const columns[] = {"layers", "width", "mlp", "length", "pairs", "seed"};
+    return std::find(std::begin(columns), std::end(columns), entry.key) != std::end(columns);
+  });
+  return shared;
+}
+
+/// Throws FileError, which names the option, unless the table's settings are these.
+void require_same(const std::filesystem::path& file, const Options& options) {
+  const std::vector<Entry> shared = shared_entries();
+  const Options there = apps::from_json(shared, io::read_json(file), file);
+  for (const Entry& entry : shared)
+    if (entry.text(there) != entry.text(options))
+      throw io::FileError(fmt::format("{}: the sweep there has {} {} and this one {}: name another directory", file.string(), entry.flag(),
+                                      entry.text(there), entry.text(options)));
+}
+
+/// The table of a sweep on the disk, whole after each run.
+class Table {
+ public:
+  /// Goes on with the table in a directory, if there is one.
+  Table(const std::filesystem::path& directory, const Options& options) : lock_(directory), file_(directory / "sweep.csv") {
+    const std::filesystem::path settings = directory / "sweep.json";
+    if (std::filesystem::exists(file_)) runs_ = read_csv_to_continue(file_);
+    if (!runs_.empty() && !std::filesystem::exists(settings))
+      throw io::FileError(
+          fmt::format("{}: sweep.json, which says with what settings it was made, is missing: name another directory", file_.string()));
+    if (!runs_.empty()) require_same(settings, options);
+    io::remove_temporaries(directory, [](const std::string& name) {
+      return name == "sweep.csv" || name == "sweep.json" || name == "recall.svg" || name == "mqar.svg";
+    });
+    // Both before an hour of training, which finds a directory that cannot be written.
+    if (runs_.empty()) io::write_json(settings, apps::to_json(shared_entries(), options));
+    write();
+  }
+
+  const std::filesystem::path& file() const { return file_; }
+  bool has(const Options& options) const {
+    return std::any_of(runs_.begin(), runs_.end(), [&](const Run& run) {
+      return run.task == options.task && run.layers == options.layers && run.width == options.width && run.mlp == options.mlp &&
+             run.length == task(options).columns() && run.pairs == options.pairs && run.seed == options.seed;
+    });
+  }
+  /// A disk that is full or fails does not end the sweep: the row is written with the next one.
+  void add(const Run& run) {
+    runs_.push_back(run);
+    try {
+      write();
+      fault_.clear();
+    } catch (const io::FileError& error) {
+      fault_ = error.what();
+      apps::write_message(fmt::format("tern-recall: {}: the sweep goes on\n", fault_));
+    }
+  }
+  void require_written() const {
+    if (!fault_.empty()) throw std::runtime_error("the last row was not written: " + fault_);
+  }
+
+ private:
+  void write() const {
+    std::string text = csv_header() + "\n";
+    for (const Run& run : runs_) text += to_csv(run) + "\n";
+    io::write_file_atomically(file_, text);
+  }
+
+  const io::DirectoryLock lock_;
+  const std::filesystem::path file_;
+  std::vector<Run> runs_;
+  std::string fault_;  ///< of the last attempt
+};
+
+Run measure(const Options& options, Device device, apps::ProgressLine& progress, const std::function<std::string()>& remains) {
   manual_seed(static_cast<std::uint64_t>(options.seed));
   const Task shape = task(options);
   Trainer trainer(
       options,
       make_data_set(shape, static_cast<std::uint64_t>(options.seed), options.train_examples, options.valid_examples, options.test_examples),
-      device);
+      device, remains);
   trainer.run(progress);
   const Score score = trainer.test();
   const Interval interval = wilson(score);
@@ -105,18 +183,18 @@ std::vector<Series> series_of(const std::vector<Run>& runs, const std::string& t
 /// A line for each series, and for layers the answer to the question how many it takes.
 void print_summary(const Chart& chart) {
   for (const Series& series : chart.series) {
-    fmt::print("{}, by {}:", series.name, chart.x_label);
+    apps::say("{}, by {}:", series.name, chart.x_label);
     for (const Point& point : series.points)
-      fmt::print("  {:g}: {:.2f}% ({:.2f} to {:.2f})", point.x, 100 * point.y, 100 * point.low, 100 * point.high);
-    fmt::print("\n");
+      apps::say("  {:g}: {:.2f}% ({:.2f} to {:.2f})", point.x, 100 * point.y, 100 * point.low, 100 * point.high);
+    apps::say("\n");
     if (chart.x_label != "layers") continue;
     // From where on every seed of every larger number passes, too: one that fails in between is not skipped.
     double fewest = 0;
     for (const Point& point : series.points)
       if (point.low < 0.9) fewest = 0;
       else if (fewest == 0) fewest = point.x;
-    if (fewest > 0) fmt::print("the fewest layers that reach 90% with every seed: {:g}\n", fewest);
-    else fmt::print("no number of layers reaches 90% with every seed\n");
+    if (fewest > 0) apps::say("the fewest layers that reach 90% with every seed: {:g}\n", fewest);
+    else apps::say("no number of layers reaches 90% with every seed\n");
   }
 }
 
@@ -128,24 +206,29 @@ void sweep(const Options& options, const Grid& grid) {
   Device device = cpu;
   for (const Options& run : runs) device = require_trainable(run);
   if (options.threads > 0) set_num_threads(options.threads);
-  const std::filesystem::path directory = options.out, csv = directory / "sweep.csv";
-  apps::make_directory("--out", directory);
-  std::string table = csv_header() + "\n";
-  io::write_file_atomically(csv, table);  // a directory that cannot be written is found before an hour of training
+  const apps::StopSignals signals;
+  const std::filesystem::path directory = options.out;
+  Table table(directory, options);
+  const auto is_done = [&](const Options& run) { return table.has(run); };
+  auto done = std::count_if(runs.begin(), runs.end(), is_done);
+  const auto remains = [&] {
+    return fmt::format("; {} has {} of {} runs, and the same command goes on from there", table.file().string(), done, runs.size());
+  };
 
-  fmt::print("{} runs on {}, {}, {}\n", runs.size(), apps::describe(device), options.precision,
-             apps::describe_step(options.use_fused_kernel, device));
-  std::fflush(stdout);
+  apps::say("{} runs on {}, {}, {}{}\n", runs.size(), apps::describe(device), options.precision,
+            apps::describe_step(options.use_fused_kernel, device), done > 0 ? fmt::format("; {} are done", done) : "");
   apps::ProgressLine progress;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const Run run = measure(runs[i], device, progress);
-    table += to_csv(run) + "\n";
-    io::write_file_atomically(csv, table);  // whole after each run: a sweep that is stopped has the rows that are done
+    if (is_done(runs[i])) continue;
+    const Run run = measure(runs[i], device, progress, remains);
+    table.add(run);
+    ++done;
     progress.print(fmt::format("{:>3}/{}  {}  width {:>3}  N {:>3}, {}  seed {}: accuracy {:.2f}%  loss {:.3f}  {}, {}", i + 1, runs.size(),
                                apps::counted(run.layers, "layer"), run.width, run.length, apps::counted(run.pairs, "pair"), run.seed,
                                100 * run.accuracy, run.test_loss, apps::counted(run.epochs, "epoch"), apps::duration(run.seconds)));
   }
-  plot({csv.string()}, directory);
+  table.require_written();
+  plot({table.file().string()}, directory);
 }
 
 void plot(const std::vector<std::string>& tables, const std::filesystem::path& directory) {
@@ -174,7 +257,7 @@ void plot(const std::vector<std::string>& tables, const std::filesystem::path& d
     print_summary(chart);
     const std::filesystem::path file = directory / (&chart == &charts[0] ? "recall.svg" : "mqar.svg");
     io::write_file_atomically(file, to_svg(chart));
-    fmt::print("wrote {}\n", file.string());
+    apps::say("wrote {}\n", file.string());
   }
 }
 

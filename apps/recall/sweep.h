@@ -18,8 +18,10 @@ struct Grid {
 /// sixteenth.
 std::int64_t pairs_of(std::int64_t length);
 
-/// Trains the grid, appends each run to options.out/sweep.csv when it is done, and does what plot() does. Throws UsageError, before
-/// the first run, for any run that is impossible.
+/// Trains the grid, appends each run to options.out/sweep.csv when it is done, and does what plot() does. Runs that the table has already
+/// are left out: the same command goes on with a sweep that was cut short. options.out/sweep.json keeps the settings that all rows share.
+/// Throws UsageError, before the first run, for any run that is impossible, and FileError for a table of other settings, or while another
+/// process writes there.
 void sweep(const Options& options, const Grid& grid);
 
 /// Draws recall.svg and mqar.svg, each where the sweeps' tables have runs of that task, into a directory, and prints what the runs say

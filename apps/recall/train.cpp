@@ -3,14 +3,16 @@
 #include <fmt/format.h>
 
 #include "common/model.h"
+#include "common/output.h"
+#include "common/stop.h"
+#include "common/training_run.h"
 #include "io/run_directory.h"
-#include "io/safetensors.h"
 #include "recall/targets.h"
 #include "recall/trainer.h"
 
 namespace tern::recall {
 
-using apps::counted, apps::duration, apps::seconds_now, apps::UsageError;
+using apps::counted, apps::duration, apps::say, apps::seconds_now, apps::UsageError;
 
 namespace {
 
@@ -29,18 +31,14 @@ void print_example(const Task& task, const Examples& examples) {
     inputs += fmt::format("{:>5}", token_name(task, examples.inputs[at]));
     targets += fmt::format("{:>5}", target < 0 ? "-" : token_name(task, target));
   }
-  fmt::print("{}\n{}\n", inputs, targets);
+  say("{}\n{}\n", inputs, targets);
 }
 
 void print_losses(const std::vector<TargetLoss>& losses) {
-  fmt::print("\n  {:<28}{:>9}  {:>13}  {:>14}\n", "test target", "targets", "loss in nats", "least possible");
+  say("\n  {:<28}{:>9}  {:>13}  {:>14}\n", "test target", "targets", "loss in nats", "least possible");
   for (const TargetLoss& target : losses)
-    fmt::print("  {:<28}{:>9}  {:>13.4f}  {:>14.4f}\n", target.what, target.count, target.loss, target.least);
-  fmt::print("\n");
-}
-
-void save_model(const io::RunDirectory& run, const nn::DecoderLM& model) {
-  io::save_safetensors(run.model(), nn::named_masters(model), {{"format", "pt"}});
+    say("  {:<28}{:>9}  {:>13.4f}  {:>14.4f}\n", target.what, target.count, target.loss, target.least);
+  say("\n");
 }
 
 }  // namespace
@@ -61,33 +59,33 @@ void train(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));
 
+  const apps::StopSignals signals;
+  // Before long work, so that a directory that cannot be written, or that another training writes, is found at once. An earlier run there
+  // stays as it is until this one has a model.
+  apps::TrainingRun run("tern-recall", options.out, apps::to_json(entries(), options));
   const DataSet data = make_data_set(task(options), static_cast<std::uint64_t>(options.seed), options.train_examples,
                                      options.valid_examples, options.test_examples);
-  Trainer trainer(options, data, device);
+  Trainer trainer(options, data, device, [&run] { return run.remains(); });
   const std::int64_t params = nn::count_parameters(trainer.model());
-  fmt::print("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task, options.pairs,
-             task(options).ids(), options.train_examples, options.valid_examples, options.test_examples);
+  say("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task, options.pairs,
+      task(options).ids(), options.train_examples, options.valid_examples, options.test_examples);
   print_example(task(options), data.train);
-  fmt::print("model    {}, width {}, {}, {}: {:.2f} M parameters\n", counted(options.layers, "layer"), options.width,
-             counted(options.heads, "head"), options.mlp > 0 ? fmt::format("MLP of {}", options.mlp * options.width) : "no MLP",
-             static_cast<double>(params) / 1e6);
-  fmt::print("training {} updates of {} examples at most on {}, {}, {}\n", trainer.total_updates(), options.batch_size,
-             apps::describe(device), options.precision, apps::describe_step(options.use_fused_kernel, device));
-  std::fflush(stdout);
+  say("model    {}, width {}, {}, {}: {:.2f} M parameters\n", counted(options.layers, "layer"), options.width,
+      counted(options.heads, "head"), options.mlp > 0 ? fmt::format("MLP of {}", options.mlp * options.width) : "no MLP",
+      static_cast<double>(params) / 1e6);
+  say("training {} updates of {} examples at most on {}, {}, {}\n", trainer.total_updates(), options.batch_size, apps::describe(device),
+      options.precision, apps::describe_step(options.use_fused_kernel, device));
 
-  // Nothing is written before: a mistake in the options leaves no directory, and an earlier run as it was.
-  const io::RunDirectory run = io::RunDirectory::create(options.out, apps::to_json(entries(), options));
   {
-    io::JsonLog log(run.log());
     apps::ProgressLine progress;
-    trainer.run(progress, &log, [&] {
-      save_model(run, trainer.model());
+    trainer.run(progress, &run, [&] {
+      run.save(trainer.model(), trainer.epoch(), trainer.updates());
       io::JsonObject line;
       line.set("epoch", trainer.epoch()).set("update", trainer.updates());
       line.set("train_loss", trainer.train_loss()).set("valid_loss", trainer.valid().loss);
       line.set("valid_accuracy", trainer.valid().accuracy());
       line.set("examples_per_second", trainer.examples_per_second()).set("seconds", trainer.seconds());
-      log.write(line);
+      run.log(line);
       progress.print(fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  accuracy {:.1f}%  {:.0f} examples/s", trainer.epoch(),
                                  trainer.train_loss(), trainer.valid().loss, 100 * trainer.valid().accuracy(),
                                  trainer.examples_per_second()));
@@ -114,15 +112,14 @@ void train(const Options& options) {
     for (const TargetLoss& target : losses) by_target.set(target.name, target.loss);
     summary.set("test_loss_by_target", by_target).set("least_loss", losses.back().least);
   }
-  run.write_summary(summary);
 
   if (!losses.empty()) print_losses(losses);
-  fmt::print("test accuracy {:.2f}% (95% confidence: {:.2f}% to {:.2f}%) on {} answers, loss {:.4f} nats\n", 100 * score.accuracy(),
-             100 * interval.low, 100 * interval.high, score.answers, score.loss);
-  if (const auto& passed = trainer.passed())
-    fmt::print("90% were passed in epoch {}, after {}\n", passed->epoch, duration(passed->seconds));
-  else fmt::print("90% were not passed in {}\n", counted(trainer.epoch(), "epoch"));
-  fmt::print("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started), options.out);
+  say("test accuracy {:.2f}% (95% confidence: {:.2f}% to {:.2f}%) on {} answers, loss {:.4f} nats\n", 100 * score.accuracy(),
+      100 * interval.low, 100 * interval.high, score.answers, score.loss);
+  if (const auto& passed = trainer.passed()) say("90% were passed in epoch {}, after {}\n", passed->epoch, duration(passed->seconds));
+  else say("90% were not passed in {}\n", counted(trainer.epoch(), "epoch"));
+  run.finish(summary);
+  say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started), options.out);
 }
 
 }  // namespace tern::recall

@@ -22,7 +22,7 @@ static Tensor to_device(const std::vector<std::size_t>& picks, Device device) {
   return Tensor::from(ids, {static_cast<std::int64_t>(ids.size())}, device);
 }
 
-Trainer::Trainer(const Options& options, const DataSet& data, Device device)
+Trainer::Trainer(const Options& options, const DataSet& data, Device device, std::function<std::string()> remains)
     : options_(options),
       device_(device),
       model_(model_options(options, device)),
@@ -37,7 +37,8 @@ Trainer::Trainer(const Options& options, const DataSet& data, Device device)
                                  .lr = options_.lr,
                                  .lr_factor = [this, total](std::int64_t update) { return lr_factor(update, total); },
                                  .clip = options_.clip,
-                                 .updates = total};
+                                 .updates = total,
+                                 .remains = std::move(remains)};
   loop_.emplace([this](const Tensors& picks) { return loss(forward(train_, picks[0])); },
                 std::make_unique<train::AdamW>(nn::parameters(model_), adam), std::move(training), device);
 }
@@ -74,7 +75,10 @@ void Trainer::for_each_batch(const DeviceExamples& examples, const std::function
   model_.eval();
   std::vector<std::size_t> order(static_cast<std::size_t>(examples.count));
   std::iota(order.begin(), order.end(), std::size_t{0});
-  for (const auto& picked : text::fixed_batches(order, rows)) visit(forward(examples, to_device(picked, device_)));
+  for (const auto& picked : text::fixed_batches(order, rows)) {
+    loop_->require_no_stop();
+    visit(forward(examples, to_device(picked, device_)));
+  }
   model_.train();
 }
 
@@ -104,10 +108,10 @@ std::vector<float> Trainer::test_losses() {
   return result;
 }
 
-void Trainer::run(apps::ProgressLine& progress, io::JsonLog* log, const std::function<void()>& after_epoch) {
+void Trainer::run(apps::ProgressLine& progress, apps::TrainingRun* run, const std::function<void()>& after_epoch) {
   started_ = seconds_now();
   for (bool goes_on = true; goes_on;) {
-    run_epoch(progress, log);
+    run_epoch(progress, run);
     valid_ = score(valid_examples_);
     seconds_ = seconds_now() - started_;
     if (!passed_ && valid_.accuracy() >= 0.9) passed_ = {epoch_, seconds_};
@@ -116,7 +120,7 @@ void Trainer::run(apps::ProgressLine& progress, io::JsonLog* log, const std::fun
   }
 }
 
-void Trainer::run_epoch(apps::ProgressLine& progress, io::JsonLog* log) {
+void Trainer::run_epoch(apps::ProgressLine& progress, apps::TrainingRun* run) {
   ++epoch_;
   model_.train();
   loop_->begin_epoch();
@@ -124,7 +128,7 @@ void Trainer::run_epoch(apps::ProgressLine& progress, io::JsonLog* log) {
   const auto order = text::epoch_order(static_cast<std::size_t>(train_.count), seed, number, 0);
   for (const auto& picked : text::fixed_batches(order, static_cast<std::size_t>(options_.batch_size))) {
     loop_->step({to_device(picked, device_)}, static_cast<std::int64_t>(picked.size()));
-    if (log) loop_->log(*log);
+    if (run) loop_->log(*run);
     if (progress.is_due())
       progress.update(loop_->status(epoch_, options_.epochs, loop_->mean_loss(), "examples", seconds_now() - started_) + " at most");
   }

@@ -16,10 +16,11 @@ namespace tern::recall {
 class Trainer {
  public:
   /// The options have been checked. The weights are drawn here, from this thread's generator.
-  Trainer(const Options& options, const DataSet& data, Device device);
+  /// `remains` ends the message of a training that ends early.
+  Trainer(const Options& options, const DataSet& data, Device device, std::function<std::string()> remains);
 
-  /// Epochs until they are done or the target is reached; `after_epoch` is called after each. The log may be null.
-  void run(apps::ProgressLine& progress, io::JsonLog* log = nullptr, const std::function<void()>& after_epoch = {});
+  /// Epochs until they are done or the target is reached; `after_epoch` is called after each. The run may be null.
+  void run(apps::ProgressLine& progress, apps::TrainingRun* run = nullptr, const std::function<void()>& after_epoch = {});
 
   /// The score on the test examples.
   Score test();
@@ -68,7 +69,7 @@ class Trainer {
   /// Calls `visit` with each batch of the examples, in evaluation mode.
   void for_each_batch(const DeviceExamples& examples, const std::function<void(const Forward&)>& visit);
   Score score(const DeviceExamples& examples);
-  void run_epoch(apps::ProgressLine& progress, io::JsonLog* log);
+  void run_epoch(apps::ProgressLine& progress, apps::TrainingRun* run);
   double lr_factor(std::int64_t update, std::int64_t total) const;
 
   const Options options_;

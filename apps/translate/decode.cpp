@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/output.h"
 #include "common/program.h"
 #include "text/corpus.h"
 #include "text/data_error.h"
@@ -46,18 +47,23 @@ void decode(const DecodeOptions& options) {
   const Device device = apps::resolve_device(options.device);
   if (options.threads > 0) set_num_threads(options.threads);
   const Translator translator = Translator::load(options.model, device);
+  if (!translator.is_finished)
+    apps::write_message(
+        fmt::format("tern-translate: {}: the training of this model goes on, or was cut short: it has no summary.json\n", options.model));
   const std::vector<std::string> lines = read_input();
   std::size_t truncated = 0;
   // Blocks of several batches let the decoder put sentences of similar length together.
   const auto batch = static_cast<std::size_t>(options.batch_size);
   for (std::size_t first = 0; first < lines.size(); first += 16 * batch) {
     const auto block = std::span(lines).subspan(first, std::min(16 * batch, lines.size() - first));
-    for (const std::string& line : translator.translate(block, batch, &truncated)) fmt::print("{}\n", line);
-    if (std::fflush(stdout) != 0) throw std::runtime_error(fmt::format("the output could not be written: {}", std::strerror(errno)));
+    std::string text;
+    for (const std::string& line : translator.translate(block, batch, &truncated)) text += line + "\n";
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+      throw std::runtime_error(fmt::format("the output could not be written: {}", std::strerror(errno)));
   }
   if (truncated > 0)
-    fmt::print(stderr, "tern-translate: {} of {} lines were cut to the {} tokens that the model has room for\n", truncated, lines.size(),
-               translator.source_room());
+    apps::write_message(fmt::format("tern-translate: {} of {} lines were cut to the {} tokens that the model has room for\n", truncated,
+                                    lines.size(), translator.source_room()));
 }
 
 }  // namespace tern::translate

@@ -3,11 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <span>
+#include <utility>
 
 #include "common/model.h"
+#include "common/output.h"
 #include "common/program.h"
+#include "common/stop.h"
+#include "common/training_run.h"
 #include "io/run_directory.h"
-#include "io/safetensors.h"
 #include "nn/nn.h"
 #include "text/corpus.h"
 #include "text/metrics.h"
@@ -17,21 +22,27 @@
 namespace tern::translate {
 
 using apps::duration;
+using apps::say;
 using apps::seconds_now;
 using apps::UsageError;
 
 namespace {
 
-constexpr std::size_t decode_rows = 128;
+constexpr std::size_t decode_rows = 128, decode_block = 16;  ///< sentences of a batch, batches of a block
+
+/// Called between the steps of the preparation, for a signal to end it.
+using OnStep = std::function<void()>;
 
 struct Data {
   text::ParallelCorpus train, valid, test;
 };
 
-Data read(const Options& options) {
+Data read(const Options& options, const OnStep& on_step) {
   Data data;
   data.train = text::read_pairs(options.data, "train", options.src, options.tgt);
+  on_step();
   data.valid = text::read_pairs(options.data, "valid", options.src, options.tgt);
+  on_step();
   data.test = text::read_pairs(options.data, "test", options.src, options.tgt);
   text::CorpusReport report = data.train.report;
   report.merge(data.valid.report);
@@ -40,25 +51,28 @@ Data read(const Options& options) {
   if (data.train.size() == 0)
     throw UsageError(
         fmt::format("--word-limit {}: no training pair in {} has so few words; use a larger one, or 0", options.word_limit, options.data));
-  fmt::print("data     {}\n", report.summary());
-  fmt::print("pairs    {} train{}, {} valid, {} test\n", data.train.size(),
-             left_out ? fmt::format(" ({} of {} words or more left out)", left_out, options.word_limit) : "", data.valid.size(),
-             data.test.size());
+  say("data     {}\n", report.summary());
+  say("pairs    {} train{}, {} valid, {} test\n", data.train.size(),
+      left_out ? fmt::format(" ({} of {} words or more left out)", left_out, options.word_limit) : "", data.valid.size(), data.test.size());
   return data;
 }
 
-text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorpus& corpus) {
+text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorpus& corpus, const OnStep& on_step) {
   std::vector<std::string> lines = corpus.src;
   lines.insert(lines.end(), corpus.tgt.begin(), corpus.tgt.end());
   text::TrainOptions training;
+  training.on_step = on_step;
   training.vocab_size = static_cast<std::size_t>(options.vocab);
   training.special_tokens = {end_token(options.src), end_token(options.tgt), pad_token};
   return text::Tokenizer::train(lines, training);
 }
 
-std::vector<text::Example> encode(const text::Tokenizer& tokenizer, const text::ParallelCorpus& corpus) {
+std::vector<text::Example> encode(const text::Tokenizer& tokenizer, const text::ParallelCorpus& corpus, const OnStep& on_step) {
   std::vector<text::Example> examples(corpus.size());
-  for (std::size_t i = 0; i < corpus.size(); ++i) examples[i] = {tokenizer.encode(corpus.src[i]), tokenizer.encode(corpus.tgt[i])};
+  for (std::size_t i = 0; i < corpus.size(); ++i) {
+    on_step();
+    examples[i] = {tokenizer.encode(corpus.src[i]), tokenizer.encode(corpus.tgt[i])};
+  }
   return examples;
 }
 
@@ -71,25 +85,31 @@ void check(const Options& options) {
   io::RunDirectory::check(options.out);
 }
 
-void save_model(const io::RunDirectory& run, const nn::DecoderLM& model) {
-  io::save_safetensors(run.model(), nn::named_masters(model), {{"format", "pt"}});
-}
-
 /// Scores on the validation set after the last epoch.
 struct Validation {
   double loss = 0, bleu = 0;
 };
 
+/// In blocks, between which a signal ends the training.
+std::vector<std::string> translate(const Trainer& trainer, const Translator& translator, std::span<const std::string> lines) {
+  std::vector<std::string> result;
+  for (std::size_t first = 0; first < lines.size(); first += decode_block * decode_rows) {
+    trainer.require_no_stop();
+    const auto block = lines.subspan(first, std::min(decode_block * decode_rows, lines.size() - first));
+    for (std::string& line : translator.translate(block, decode_rows)) result.push_back(std::move(line));
+  }
+  return result;
+}
+
 /// Trains epoch by epoch, and logs and saves each.
-Validation run_epochs(Trainer& trainer, const Translator& translator, const Data& data, const io::RunDirectory& run) {
-  io::JsonLog log(run.log());
+Validation run_epochs(Trainer& trainer, const Translator& translator, const Data& data, apps::TrainingRun& run) {
   apps::ProgressLine progress;
   Validation valid;
   bool goes_on = true;
   for (std::int64_t epoch = 1; goes_on; ++epoch) {
-    goes_on = trainer.run_epoch(epoch - 1, log, progress);
+    goes_on = trainer.run_epoch(epoch - 1, run, progress);
     valid.loss = trainer.valid_loss();
-    save_model(run, translator.model);
+    run.save(translator.model, epoch, trainer.updates());
     io::JsonObject line;
     line.set("epoch", epoch).set("update", trainer.updates());
     line.set("train_loss", trainer.train_loss()).set("valid_loss", valid.loss);
@@ -98,11 +118,11 @@ Validation run_epochs(Trainer& trainer, const Translator& translator, const Data
                                    valid.loss, trainer.tokens_per_second());
     const std::int64_t every = translator.options.bleu_every;
     if (!goes_on || (every > 0 && epoch % every == 0)) {
-      valid.bleu = text::bleu(translator.translate(data.valid.src, decode_rows), data.valid.tgt).score;
+      valid.bleu = text::bleu(translate(trainer, translator, data.valid.src), data.valid.tgt).score;
       line.set("valid_bleu", valid.bleu);
       text += fmt::format("  valid BLEU {:.2f}", valid.bleu);
     }
-    log.write(line);
+    run.log(line);
     progress.print(text);
   }
   return valid;
@@ -110,10 +130,10 @@ Validation run_epochs(Trainer& trainer, const Translator& translator, const Data
 
 void print_samples(const Options& options, const text::ParallelCorpus& test, const std::vector<std::string>& hypotheses) {
   const std::size_t samples = std::min<std::size_t>(10, hypotheses.size());
-  fmt::print("\n{} sentences that were not trained on:\n", samples == 10 ? "Ten" : fmt::to_string(samples));
+  say("\n{} sentences that were not trained on:\n", samples == 10 ? "Ten" : fmt::to_string(samples));
   for (std::size_t i = 0; i < samples; ++i) {
     const std::size_t at = i * hypotheses.size() / samples;
-    fmt::print("  {}  {}\n  {}  {}\n  ref {}\n\n", options.src, test.src[at], options.tgt, hypotheses[at], test.tgt[at]);
+    say("  {}  {}\n  {}  {}\n  ref {}\n\n", options.src, test.src[at], options.tgt, hypotheses[at], test.tgt[at]);
   }
 }
 
@@ -128,26 +148,31 @@ void train(const Options& options) {
   manual_seed(static_cast<std::uint64_t>(options.seed));
   apps::require_memory(model_options(options, options.vocab, device), "use a smaller --width, --layers, --ff, --vocab or --length");
 
-  const Data data = read(options);
-  const text::Tokenizer tokenizer = train_tokenizer(options, data.train);
+  const apps::StopSignals signals;
+  // Before the data is read, so that a directory that cannot be written, or that another training writes, is found at once. An earlier
+  // run there stays as it is until this one has a model; a mistake in the data leaves nothing.
+  apps::TrainingRun run("tern-translate", options.out, apps::to_json(entries(), options));
+  const auto remains = [&run] { return run.remains(); };
+  const OnStep on_step = [&run] {
+    if (apps::stop_signal() != 0) apps::require_no_stop("before the first update" + run.remains());
+  };
+  const Data data = read(options, on_step);
+  const text::Tokenizer tokenizer = train_tokenizer(options, data.train, on_step);
   const nn::DecoderLMOptions shape = model_options(options, static_cast<std::int64_t>(tokenizer.vocab_size()), device);
   Translator translator{options, tokenizer, nn::DecoderLM(shape), device};
-  Trainer trainer(translator, encode(tokenizer, data.train), encode(tokenizer, data.valid));
+  Trainer trainer(translator, encode(tokenizer, data.train, on_step), encode(tokenizer, data.valid, on_step), remains);
   const std::int64_t params = nn::count_parameters(translator.model);
-  if (trainer.cut() > 0) fmt::print("cut      {} training pairs to {} tokens\n", trainer.cut(), options.length);
-  fmt::print("model    {} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n", options.layers, options.width, options.heads,
-             tokenizer.vocab_size(), static_cast<double>(params) / 1e6);
-  fmt::print("training {} updates of {} pairs on {}, {}, {}\n", trainer.total_updates(), options.batch_size, apps::describe(device),
-             options.precision, apps::describe_step(options.use_fused_kernel, device));
-  std::fflush(stdout);
+  if (trainer.cut() > 0) say("cut      {} training pairs to {} tokens\n", trainer.cut(), options.length);
+  say("model    {} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n", options.layers, options.width, options.heads,
+      tokenizer.vocab_size(), static_cast<double>(params) / 1e6);
+  say("training {} updates of {} pairs on {}, {}, {}\n", trainer.total_updates(), options.batch_size, apps::describe(device),
+      options.precision, apps::describe_step(options.use_fused_kernel, device));
 
-  // Nothing is written before: a mistake in options or data leaves no directory, and an earlier run as it was.
-  const io::RunDirectory run = io::RunDirectory::create(options.out, apps::to_json(entries(), options));
-  io::write_file_atomically(run.tokenizer(), tokenizer.to_json());
+  run.write_tokenizer(tokenizer.to_json());
   const double data_seconds = seconds_now() - started;
   const Validation valid = run_epochs(trainer, translator, data, run);
 
-  const std::vector<std::string> hypotheses = translator.translate(data.test.src, decode_rows);
+  const std::vector<std::string> hypotheses = translate(trainer, translator, data.test.src);
   const text::Bleu bleu = text::bleu(hypotheses, data.test.tgt);
   const text::Chrf chrf = text::chrf(hypotheses, data.test.tgt);
   io::JsonObject summary;
@@ -159,11 +184,11 @@ void train(const Options& options) {
   summary.set("train_loss", trainer.train_loss()).set("valid_loss", valid.loss).set("valid_bleu", valid.bleu);
   summary.set("test_bleu", bleu.score).set("test_chrf", chrf.score);
   summary.set("bleu_signature", bleu.signature()).set("chrf_signature", chrf.signature());
-  run.write_summary(summary);
 
   print_samples(options, data.test, hypotheses);
-  fmt::print("{}\n{}\n", text::format(bleu), text::format(chrf));
-  fmt::print("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started), options.out);
+  say("{}\n{}\n", text::format(bleu), text::format(chrf));
+  run.finish(summary);
+  say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started), options.out);
 }
 
 }  // namespace tern::translate

@@ -11,7 +11,8 @@
 
 namespace tern::translate {
 
-Trainer::Trainer(Translator& translator, std::vector<text::Example> train, std::vector<text::Example> valid)
+Trainer::Trainer(Translator& translator, std::vector<text::Example> train, std::vector<text::Example> valid,
+                 std::function<std::string()> remains)
     : options_(translator.options),
       translator_(translator),
       model_(translator.model),
@@ -31,11 +32,8 @@ Trainer::Trainer(Translator& translator, std::vector<text::Example> train, std::
                                  .lr = options_.lr,
                                  .lr_factor = [this, total](std::int64_t update) { return lr_factor(update, total); },
                                  .clip = options_.clip,
-                                 .updates = total};
-  training.remains = [this] {
-    const std::string model = epoch_ > 0 ? fmt::format("the model of epoch {}", epoch_) : "no model, since no epoch was done";
-    return fmt::format("; {} keeps {}", options_.out, model);
-  };
+                                 .updates = total,
+                                 .remains = std::move(remains)};
   loop_.emplace([this](const Tensors& inputs) { return loss(inputs, Reduction::mean); },
                 std::make_unique<train::Adam>(nn::parameters(model_), adam), std::move(training), translator.device);
 }
@@ -52,8 +50,7 @@ std::size_t Trainer::cut() const {
       std::count_if(train_.begin(), train_.end(), [&](const auto& example) { return text::sequence_columns(example) >= options_.length; }));
 }
 
-bool Trainer::run_epoch(std::int64_t epoch, io::JsonLog& log, apps::ProgressLine& progress) {
-  epoch_ = epoch;
+bool Trainer::run_epoch(std::int64_t epoch, apps::TrainingRun& run, apps::ProgressLine& progress) {
   model_.train();
   loop_->begin_epoch();
   apps::TrainingLoop::Reading shown;
@@ -65,7 +62,7 @@ bool Trainer::run_epoch(std::int64_t epoch, io::JsonLog& log, apps::ProgressLine
       continue;
     }
     loop_->step(batch.inputs, batch.tokens);
-    loop_->log(log);
+    loop_->log(run);
     if (progress.is_due()) progress.update(loop_->status(epoch + 1, epochs(), loop_->mean_loss_since(shown), "tokens", loop_->seconds()));
   }
   if (loop_->steps_in_epoch() > 0) train_loss_ = loop_->require_finite(loop_->mean_loss());
@@ -82,6 +79,7 @@ double Trainer::valid_loss() {
   std::vector<std::size_t> order(valid_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   for (const auto& picks : text::fixed_batches(order, static_cast<std::size_t>(options_.batch_size))) {
+    loop_->require_no_stop();
     const DeviceBatch batch = load(valid_, picks);
     add_(total, loss(batch.inputs, Reduction::sum));
     weight += batch.weight;

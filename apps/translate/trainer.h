@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -16,12 +17,15 @@ namespace tern::translate {
 class Trainer {
  public:
   /// The translator outlives the trainer. Throws UsageError where no pair has room for a target.
-  Trainer(Translator& translator, std::vector<text::Example> train, std::vector<text::Example> valid);
+  /// `remains` ends the message of a training that ends early.
+  Trainer(Translator& translator, std::vector<text::Example> train, std::vector<text::Example> valid, std::function<std::string()> remains);
 
   /// One pass over an epoch's pairs, counted from 0; false when the last update is done.
-  bool run_epoch(std::int64_t epoch, io::JsonLog& log, apps::ProgressLine& progress);
+  bool run_epoch(std::int64_t epoch, apps::TrainingRun& run, apps::ProgressLine& progress);
   /// The loss of a token on the validation set, without dropout.
   double valid_loss();
+  /// Throws apps::Stopped if a signal asks for a stop.
+  void require_no_stop() const { loop_->require_no_stop(); }
 
   std::int64_t epochs() const { return (total_updates() + per_epoch_ - 1) / per_epoch_; }
   std::int64_t total_updates() const { return loop_->total_updates(); }
@@ -55,7 +59,7 @@ class Trainer {
   const std::vector<text::Example> train_, valid_;
   const text::SequenceOptions tokens_;
   std::optional<apps::TrainingLoop> loop_;
-  std::int64_t epoch_ = 0, per_epoch_ = 0;
+  std::int64_t per_epoch_ = 0;
   double train_loss_ = 0;
 };
 

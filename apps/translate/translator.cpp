@@ -60,6 +60,7 @@ static void require_size(const io::RunDirectory& run, const nn::DecoderLMOptions
 
 Translator Translator::load(const std::filesystem::path& run, Device device) {
   const io::RunDirectory directory = io::RunDirectory::open(run);
+  directory.require_whole();
   Options options = from_json(directory.read_config(), directory.config());
   text::Tokenizer tokenizer = text::Tokenizer::load(directory.tokenizer());
   for (const std::string& token : {end_token(options.src), end_token(options.tgt), pad_token})
@@ -79,7 +80,7 @@ Translator Translator::load(const std::filesystem::path& run, Device device) {
   nn::set_requires_grad(model, false);  // no memory for gradients
   train::set_precision(model, precision(options));
   model.eval();
-  return {std::move(options), std::move(tokenizer), std::move(model), device};
+  return {std::move(options), std::move(tokenizer), std::move(model), device, directory.is_finished()};
 }
 
 }  // namespace tern::translate

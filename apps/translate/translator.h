@@ -17,6 +17,7 @@ struct Translator {
   text::Tokenizer tokenizer;
   nn::DecoderLM model;
   Device device;
+  bool is_finished = false;  ///< the training of a model that was loaded came to its end
 
   std::int32_t eos_src() const { return *tokenizer.token_to_id(end_token(options.src)); }
   std::int32_t eos_tgt() const { return *tokenizer.token_to_id(end_token(options.tgt)); }
@@ -29,7 +30,8 @@ struct Translator {
   /// spaces. A line of more tokens than the model has room for is cut, and counted in `truncated`.
   std::vector<std::string> translate(std::span<const std::string> lines, std::size_t batch_size, std::size_t* truncated = nullptr) const;
 
-  /// Reads what `train` wrote. Throws FileError for anything that does not fit together.
+  /// Reads what `train` wrote. Throws FileError for anything that does not fit together, by its digests too
+  /// (io::RunDirectory::require_whole).
   static Translator load(const std::filesystem::path& run, Device device);
 };
 

@@ -8,7 +8,9 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <regex>
 #include <utility>
+#include <vector>
 
 #include "io/file_error.h"
 
@@ -30,6 +32,13 @@ struct Closer {
 
 }  // namespace
 
+void fail_file(const std::filesystem::path& path, const std::string& what, int error) {
+  const std::string message = fmt::format("{}: could not be {}: {}", path.string(), what, std::strerror(error));
+  for (const int disk : {ENOSPC, EDQUOT, EFBIG, EIO})
+    if (error == disk) throw DiskError(message);
+  throw FileError(message);
+}
+
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
   if (std::error_code ignored; std::filesystem::is_directory(path_, ignored))
     throw FileError(fmt::format("{}: could not be written: it is a directory", path_.string()));
@@ -37,7 +46,7 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
   static std::atomic<unsigned> serial{0};
   do {
     temporary_ = (directory_of(path_) / fmt::format(".{}.{}.{}.tmp", path_.filename().string(), ::getpid(), serial++)).string();
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    descriptor_ = uninterrupted([&] { return ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
   } while (descriptor_ < 0 && errno == EEXIST);
   if (descriptor_ < 0) {
     temporary_.clear();
@@ -49,36 +58,43 @@ AtomicFile::~AtomicFile() { discard(); }
 
 void AtomicFile::discard() noexcept {
   if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (!temporary_.empty()) uninterrupted([&] { return ::unlink(temporary_.c_str()); });
   temporary_.clear();
 }
 
 void AtomicFile::fail(const char* what) {
-  const std::string reason = std::strerror(errno);
+  const int error = errno;
   discard();
-  throw FileError(fmt::format("{}: could not be {}: {}", path_.string(), what, reason));
+  fail_file(path_, what, error);
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
   const char* from = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t written = ::write(descriptor_, from, bytes);
-    if (written < 0 && errno == EINTR) continue;
+    const ssize_t written = uninterrupted([&] { return ::write(descriptor_, from, bytes); });
     if (written < 0) fail("written");
     from += written;
     bytes -= static_cast<std::size_t>(written);
   }
 }
 
+void AtomicFile::overwrite(std::size_t offset, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = uninterrupted([&] { return ::pwrite(descriptor_, text.data(), text.size(), static_cast<off_t>(offset)); });
+    if (written < 0) fail("written");
+    offset += static_cast<std::size_t>(written);
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
 void AtomicFile::commit() {
   // Without the first fsync a loss of power can leave the new name with an empty file; without the last, the old name.
-  if (::fsync(descriptor_) != 0) fail("written");
-  if (::close(std::exchange(descriptor_, -1)) != 0) fail("written");
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("replaced");
+  if (uninterrupted([&] { return ::fsync(descriptor_); }) != 0) fail("written");
+  // A close that a signal interrupts has closed all the same, and the bytes are on the disk.
+  if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail("written");
+  if (uninterrupted([&] { return ::rename(temporary_.c_str(), path_.c_str()); }) != 0) fail("replaced");
   temporary_.clear();
-  const Closer directory{::open(directory_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  // Some file systems cannot sync a directory, and one that may not be read cannot be opened: no fault of the file's.
-  if (directory.descriptor >= 0 && ::fsync(directory.descriptor) != 0 && errno == EIO) fail("synced");
+  sync_directory(directory_of(path_));
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
@@ -87,10 +103,32 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
   file.commit();
 }
 
+std::string temporary_target(const std::string& name) {
+  static const std::regex temporary(R"(\.(.+)\.[0-9]+\.[0-9]+\.tmp)");
+  std::smatch found;
+  return std::regex_match(name, found, temporary) ? found[1].str() : "";
+}
+
+void remove_temporaries(const std::filesystem::path& directory, const std::function<bool(const std::string& name)>& is_target) {
+  std::vector<std::filesystem::path> left;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored))
+    if (const std::string target = temporary_target(entry.path().filename().string()); !target.empty() && is_target(target))
+      left.push_back(entry.path());
+  for (const auto& file : left) std::filesystem::remove(file, ignored);
+}
+
+void sync_directory(const std::filesystem::path& path) {
+  const Closer directory{uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); })};
+  // Some file systems cannot sync a directory, and one that may not be read cannot be opened: no fault of the file's.
+  if (directory.descriptor < 0 || uninterrupted([&] { return ::fsync(directory.descriptor); }) == 0) return;
+  if (errno == EIO || errno == ENOSPC || errno == EDQUOT) fail_file(path, "synced", errno);
+}
+
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) {
   const auto refuse = [&](const std::string& reason) { throw FileError(fmt::format("{}: could not be read: {}", path.string(), reason)); };
   // Non-blocking, so that opening a pipe returns, and the check below can refuse it.
-  const Closer file{::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
+  const Closer file{uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); })};
   struct stat status;
   if (file.descriptor < 0 || ::fstat(file.descriptor, &status) != 0) refuse(std::strerror(errno));
   if (!S_ISREG(status.st_mode)) refuse("it is not a regular file");
@@ -99,9 +137,8 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) 
   std::string content(size, '\0');
   std::size_t done = 0;
   while (done < size) {
-    const ssize_t got = ::read(file.descriptor, content.data() + done, size - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) refuse(std::strerror(errno));
+    const ssize_t got = uninterrupted([&] { return ::read(file.descriptor, content.data() + done, size - done); });
+    if (got < 0) fail_file(path, "read", errno);
     if (got == 0) break;
     done += static_cast<std::size_t>(got);
   }

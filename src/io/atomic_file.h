@@ -1,6 +1,8 @@
 #pragma once
+#include <cerrno>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -16,9 +18,11 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  /// Appends bytes. Throws FileError, as on a full disk.
+  /// Appends bytes. Throws FileError, as a DiskError on a full disk.
   void write(const void* data, std::size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
+  /// Replaces bytes that have been written. Throws FileError.
+  void overwrite(std::size_t offset, std::string_view text);
   /// Puts the new content in the old one's place: fsync, rename, fsync of the directory. Throws FileError.
   void commit();
 
@@ -34,7 +38,24 @@ class AtomicFile {
 /// Replaces the content of `path`, or leaves it as it was. Throws FileError.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
+/// Removes temporary files that killed processes have left in a directory, for those targets whose name `is_target` takes. Call it
+/// where no other process writes these targets.
+void remove_temporaries(const std::filesystem::path& directory, const std::function<bool(const std::string& name)>& is_target);
+/// The name of the file that a temporary file of AtomicFile was to become; "" for any other name.
+std::string temporary_target(const std::string& name);
+
+/// Names that were made, renamed or removed in a directory last from here on. Throws DiskError.
+void sync_directory(const std::filesystem::path& path);
+
 /// The content of a regular file of at most `max_bytes`. Throws FileError.
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes = std::size_t(64) << 20);
+
+/// The result of a system call, made again while a signal interrupts it.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
 
 }  // namespace tern::io

@@ -2,11 +2,16 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
-#include <cstring>
-#include <vector>
+#include <system_error>
+#include <utility>
+
+#include "io/checksum.h"
 
 namespace tern::io {
 
@@ -16,8 +21,27 @@ namespace {
 
 /// The key that marks a config.json as ours; its number is the layout's version.
 constexpr const char* marker = "tern_run";
+constexpr std::int64_t version = 2, first_with_digests = 2;
+
+constexpr const char *staging = ".tern-staging", *complete = ".tern-complete";
+const std::string removed = ".removed";
+constexpr std::array names = {"config.json", "tokenizer.json", "log.jsonl", "model.safetensors", "summary.json"};
+
+constexpr std::size_t max_json_bytes = std::size_t(16) << 20, max_tokenizer_bytes = std::size_t(256) << 20;
+
+std::string digest_key(const std::string& name) { return fmt::format("{}:{}", checksum_key, name); }
 
 [[noreturn]] void refuse(const fs::path& path, const std::string& reason) { throw FileError(fmt::format("{}: {}", path.string(), reason)); }
+
+/// Throws FileError where the system does not say: a file that is taken for missing would be replaced.
+bool is_there(const fs::path& path) {
+  struct stat status;
+  if (uninterrupted([&] { return ::stat(path.c_str(), &status); }) == 0) return true;
+  if (errno != ENOENT && errno != ENOTDIR) fail_file(path, "read", errno);
+  return false;
+}
+
+bool is_ours(const std::string& name) { return std::find(names.begin(), names.end(), name) != names.end(); }
 
 /// True for a directory whose config.json carries the marker. A damaged config.json is not ours to remove.
 bool holds_run(const fs::path& path) {
@@ -28,36 +52,46 @@ bool holds_run(const fs::path& path) {
   }
 }
 
-/// Makes a directory and its parents, and removes those that it made unless it is told to keep them.
-class NewDirectories {
- public:
-  explicit NewDirectories(const fs::path& path) {
-    std::vector<fs::path> missing;
-    std::error_code ignored;
-    for (fs::path at = fs::absolute(path).lexically_normal(); !at.empty() && !fs::exists(at, ignored); at = at.parent_path())
-      missing.push_back(at);
-    for (; !missing.empty(); missing.pop_back()) {
-      std::error_code error;
-      // A path that ends in a slash stands twice in the list.
-      if (fs::create_directory(missing.back(), error)) made_.push_back(missing.back());
-      if (error) {
-        undo();
-        refuse(path, "the directory could not be made: " + error.message());
-      }
-    }
-  }
-  ~NewDirectories() { undo(); }
-  NewDirectories(const NewDirectories&) = delete;
-  NewDirectories& operator=(const NewDirectories&) = delete;
-  void keep() noexcept { made_.clear(); }
+/// True for what only a killed process can have left.
+bool is_leftover(const std::string& name) { return name == staging || is_ours(temporary_target(name)); }
 
- private:
-  void undo() noexcept {
-    std::error_code ignored;
-    for (; !made_.empty(); made_.pop_back()) fs::remove(made_.back(), ignored);
+void rename_file(const fs::path& from, const fs::path& to) {
+  if (uninterrupted([&] { return ::rename(from.c_str(), to.c_str()); }) != 0) fail_file(to, "replaced", errno);
+}
+
+void remove_file(const fs::path& path) {
+  if (uninterrupted([&] { return ::unlink(path.c_str()); }) != 0 && errno != ENOENT) fail_file(path, "removed", errno);
+}
+
+/// The step that counts of Note [A run takes an earlier one's place].
+void declare_complete(const fs::path& path) {
+  const fs::path from = path / staging;
+  for (const std::string name : names)
+    if (!is_there(from / name) && is_there(path / name)) write_file_atomically(from / (name + removed), "");
+  sync_directory(from);
+  rename_file(from, path / complete);
+}
+
+/// The steps after it. Each can be repeated, and they are repeated from the first one after any end in between.
+void move_into_place(const fs::path& path) {
+  const fs::path from = path / complete;
+  sync_directory(path);
+  bool has_moved = false;
+  for (const std::string name : names) {
+    if (is_there(from / name)) rename_file(from / name, path / name);
+    else if (is_there(from / (name + removed))) remove_file(path / name);
+    else continue;
+    has_moved = true;
   }
-  std::vector<fs::path> made_;
-};
+  if (has_moved) {
+    sync_directory(path);
+    sync_directory(from);
+  }
+  std::error_code error;
+  fs::remove_all(from, error);
+  if (error) fail_file(from, "removed", error.value());
+  sync_directory(path);
+}
 
 }  // namespace
 
@@ -68,70 +102,117 @@ void RunDirectory::check(const fs::path& path, Existing existing) {
   if (status.type() == fs::file_type::not_found) return;
   if (error && status.type() == fs::file_type::none) refuse(path, "could not be read: " + error.message());
   if (status.type() != fs::file_type::directory) refuse(path, "is not a directory");
-  const bool empty = fs::is_empty(path, error);
+  bool has_others = false;
+  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error))
+    has_others = has_others || !is_leftover(at->path().filename().string());
   if (error) refuse(path, "could not be read: " + error.message());
-  if (!empty && existing == Existing::replace_run && !holds_run(path))
+  if (has_others && existing == Existing::replace_run && !holds_run(path) && !holds_run(path / complete))
     refuse(path, "holds files that are not an earlier run: name a new or empty directory");
 }
 
 RunDirectory RunDirectory::create(const fs::path& path, const JsonObject& config, Existing existing) {
   check(path, existing);
-  NewDirectories made(path);
   RunDirectory run(path);
-  // config.json goes last and comes first: whatever happens in between, a directory with one of our files is known as a
-  // run, and no model stands beside a configuration that is not its own.
-  for (const fs::path& file : {run.summary(), run.log(), run.model(), run.tokenizer()}) {
-    std::error_code error;
-    fs::remove(file, error);
-    if (error) refuse(file, "could not be removed: " + error.message());
-  }
+  run.lock_.emplace(path);
+  check(path, existing);  // nobody else writes there any more
+  if (is_there(path / complete)) move_into_place(path);
+  std::error_code error;
+  fs::remove_all(path / staging, error);
+  if (error) refuse(path / staging, "could not be removed: " + error.message());
+  remove_temporaries(path, is_ours);
+
+  if (uninterrupted([&] { return ::mkdir((path / staging).c_str(), 0777); }) != 0) fail_file(path, "written", errno);
+  run.is_staged_ = true;
   JsonObject marked;
-  marked.set(marker, 1);
+  marked.set(marker, version);
   marked.update(config);
-  write_json(run.config(), marked);
-  made.keep();
+  run.write("config.json", marked.pretty());
   return run;
 }
 
 RunDirectory RunDirectory::open(const fs::path& path) {
   std::error_code ignored;
-  if (!fs::exists(path, ignored)) refuse(path, "there is no such run directory");
+  if (!is_there(path)) refuse(path, "there is no such run directory");
   if (!fs::is_directory(path, ignored)) refuse(path, "is not a directory");
   RunDirectory run(path);
-  if (!run.read_config().contains(marker)) refuse(run.config(), fmt::format("is not a run's: it lacks the key \"{}\"", marker));
+  if (!is_there(run.config()) && is_there(path / staging)) refuse(path, "holds no model yet: its first training goes on, or was cut short");
+  const JsonObject config = run.read_config();
+  if (!config.contains(marker)) refuse(run.config(), fmt::format("is not a run's: it lacks the key \"{}\"", marker));
+  if (config.get_int(marker) > version)
+    refuse(run.config(),
+           fmt::format("\"{}\" is {}: the run is of a later version, this one knows up to {}", marker, config.get_int(marker), version));
   return run;
 }
 
+RunDirectory::~RunDirectory() {
+  if (!is_staged_) return;
+  std::error_code ignored;
+  fs::remove_all(path_ / staging, ignored);
+}
+
+RunDirectory::RunDirectory(RunDirectory&& other) noexcept
+    : path_(std::move(other.path_)),
+      lock_(std::move(other.lock_)),
+      digests_(std::move(other.digests_)),
+      is_staged_(std::exchange(other.is_staged_, false)) {}
+
+fs::path RunDirectory::file(const std::string& name) const {
+  if (is_staged_) return path_ / staging / name;
+  const fs::path moving = path_ / complete / name;
+  return is_there(moving) || is_there(path_ / complete / (name + removed)) ? moving : path_ / name;
+}
+
+void RunDirectory::write(const std::string& name, std::string_view text) {
+  write_file_atomically(file(name), text);
+  digests_[name] = checksum(text);
+}
+
 JsonObject RunDirectory::read_config() const { return read_json(config()); }
-void RunDirectory::write_summary(const JsonObject& object) const { write_json(summary(), object); }
 
-JsonObject read_json(const fs::path& path) {
-  constexpr std::size_t max_bytes = std::size_t(16) << 20;
-  return JsonObject::parse(read_file(path, max_bytes), path.string());
+void RunDirectory::write_tokenizer(std::string_view json) { write("tokenizer.json", json); }
+
+void RunDirectory::save_model(std::span<const NamedTensor> tensors, Metadata metadata) {
+  if (!is_staged_) take_place();
+  metadata[checksum_key] = "";
+  for (const auto& [name, digest] : digests_) metadata[digest_key(name)] = digest;
+  save_safetensors(model(), tensors, metadata);
+  if (is_staged_) take_place();
 }
 
-void write_json(const fs::path& path, const JsonObject& object) { write_file_atomically(path, object.pretty()); }
-
-JsonLog::JsonLog(fs::path path) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) refuse(path_, fmt::format("could not be opened: {}", std::strerror(errno)));
+/// Goes on where an earlier call has failed.
+void RunDirectory::take_place() {
+  if (is_staged_) declare_complete(path_);
+  is_staged_ = false;
+  if (is_there(path_ / complete)) move_into_place(path_);
 }
 
-JsonLog::~JsonLog() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+void RunDirectory::write_summary(const JsonObject& object) {
+  if (is_staged_) refuse(path_, "a run without a model has no summary");
+  take_place();
+  write_json(summary(), object);
 }
 
-JsonLog::JsonLog(JsonLog&& other) noexcept : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+bool RunDirectory::has_model() const { return !is_staged_ && is_there(model()); }
+bool RunDirectory::keeps_earlier() const { return is_staged_ && is_there(path_ / "model.safetensors"); }
+bool RunDirectory::is_finished() const { return is_there(summary()); }
 
-void JsonLog::write(const JsonObject& object) {
-  const std::string line = object.dump() + "\n";
-  std::size_t done = 0;
-  while (done < line.size()) {
-    const ssize_t written = ::write(descriptor_, line.data() + done, line.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) refuse(path_, fmt::format("could not be written: {}", std::strerror(errno)));
-    done += static_cast<std::size_t>(written);
+void RunDirectory::require_whole() const {
+  if (!is_there(model())) refuse(path_, "holds no model: its training was cut short before the first one, or the file was removed");
+  const Metadata metadata = load_safetensors_metadata(model());
+  if (!metadata.contains(checksum_key) && read_config().get_int(marker) >= first_with_digests)
+    refuse(model(), fmt::format("is not the model of {}: it lacks the digests of its run", config().filename().string()));
+  for (const std::string name : names) {
+    const auto digest = metadata.find(digest_key(name));
+    if (digest == metadata.end()) continue;
+    if (!is_there(file(name))) refuse(file(name), fmt::format("is missing: {} was written with one", model().filename().string()));
+    if (checksum(read_file(file(name), max_tokenizer_bytes)) != digest->second)
+      refuse(file(name),
+             fmt::format("is not the one that {} was written with: it was changed, or is another run's", model().filename().string()));
   }
 }
+
+JsonObject read_json(const fs::path& path) { return JsonObject::parse(read_file(path, max_json_bytes), path.string()); }
+
+void write_json(const fs::path& path, const JsonObject& object) { write_file_atomically(path, object.pretty()); }
 
 }  // namespace tern::io

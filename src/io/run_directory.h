@@ -1,11 +1,18 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <utility>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include "io/atomic_file.h"
+#include "io/directory_lock.h"
 #include "io/file_error.h"
+#include "io/json_log.h"
 #include "io/json_object.h"
+#include "io/safetensors.h"
 
 namespace tern::io {
 
@@ -15,56 +22,77 @@ enum class Existing : std::uint8_t {
   replace_any,  ///< other people's files are left alone, and ours are written beside them
 };
 
-/// The directory that a training run writes: config.json, tokenizer.json, model.safetensors, log.jsonl, summary.json.
-/// It is known by its config.json, which is the first file written and carries a `tern_run` key.
+/// The directory that a training run writes: config.json, tokenizer.json, model.safetensors, log.jsonl, summary.json. It is known by its
+/// config.json, which carries a `tern_run` key.
+///
+/// Note [A run takes an earlier one's place]
+/// A run is written into the subdirectory .tern-staging, and an earlier one stays as it is until the first model is whole. Then the
+/// subdirectory is renamed to .tern-complete, which is the one step that counts: from there on its files are the directory's, before
+/// those of the same names beside it. Last they are moved to their places. Whatever ends a process in between, open() finds one whole
+/// run, and the next create() ends the move. A file that the earlier run alone has (its summary) goes too: .tern-complete says so by an
+/// empty file NAME.removed. Every step is synced before the next one relies on it.
+///
+/// Note [Digests of a run]
+/// model.safetensors carries, as metadata, a checksum of itself and one of each file that has to fit it ("tern.crc32:config.json").
+/// require_whole() compares them. Runs with `tern_run` 1, of versions before, have none, and are read without.
 class RunDirectory {
  public:
-  /// Makes the directory, its parents included, removes what an earlier run left there, and writes config.json.
-  /// Throws FileError if the directory holds something else or cannot be written; directories made on the way are
-  /// removed again. Call it when the input has been checked, so that a bad input leaves no directory.
+  /// Locks the directory against other writers, makes it and its parents if need be, removes what killed processes have left, and writes
+  /// config.json beside an earlier run. Call it before long work: it finds out that nothing can be written there. Without a model all is
+  /// undone at the end, and directories that it made are removed. Throws FileError if the directory holds something else, if another
+  /// process writes a run there, or if it cannot be written.
   static RunDirectory create(const std::filesystem::path& path, const JsonObject& config, Existing existing = Existing::replace_run);
-  /// Throws as create() would for a directory that it would refuse, and changes nothing: a program can call it before it
-  /// reads a large corpus.
+  /// Throws as create() would for a directory that it would refuse by what it holds, and changes nothing.
   static void check(const std::filesystem::path& path, Existing existing = Existing::replace_run);
-  /// An earlier run. Throws FileError unless `path` is a run directory.
+  /// An earlier run, to be read. Throws FileError unless `path` is a run directory of this or an earlier version.
   static RunDirectory open(const std::filesystem::path& path);
 
+  ~RunDirectory();
+  RunDirectory(RunDirectory&& other) noexcept;
+  RunDirectory& operator=(RunDirectory&&) = delete;
+
   const std::filesystem::path& path() const noexcept { return path_; }
-  std::filesystem::path config() const { return path_ / "config.json"; }
-  std::filesystem::path tokenizer() const { return path_ / "tokenizer.json"; }
-  std::filesystem::path model() const { return path_ / "model.safetensors"; }
-  std::filesystem::path log() const { return path_ / "log.jsonl"; }
-  std::filesystem::path summary() const { return path_ / "summary.json"; }
+  /// Each file's place, which moves once, when a new run takes an earlier one's place.
+  std::filesystem::path config() const { return file("config.json"); }
+  std::filesystem::path tokenizer() const { return file("tokenizer.json"); }
+  std::filesystem::path model() const { return file("model.safetensors"); }
+  std::filesystem::path log() const { return file("log.jsonl"); }
+  std::filesystem::path summary() const { return file("summary.json"); }
 
   JsonObject read_config() const;
-  void write_summary(const JsonObject& summary) const;
+
+  /// A text that the model has to fit. Throws FileError.
+  void write_tokenizer(std::string_view json);
+  /// Replaces the model, which gets the run's digests beside the metadata given; the first one lets the run take an earlier one's
+  /// place. Throws FileError, as a DiskError on a full disk; the model before stays then, and a later call may succeed.
+  void save_model(std::span<const NamedTensor> tensors, Metadata metadata = {});
+  /// Ends a run that has its last model. Throws FileError.
+  void write_summary(const JsonObject& summary);
+
+  /// True when this run has a model.
+  bool has_model() const;
+  /// True while an earlier run with a model is there, and is kept.
+  bool keeps_earlier() const;
+  /// False for a run without a summary: it was cut short, or goes on.
+  bool is_finished() const;
+  /// Throws FileError, one line, unless there is a model and the files fit it by their digests.
+  void require_whole() const;
 
  private:
   explicit RunDirectory(std::filesystem::path path) : path_(std::move(path)) {}
+  std::filesystem::path file(const std::string& name) const;
+  void write(const std::string& name, std::string_view text);
+  void take_place();
+
   std::filesystem::path path_;
+  std::optional<DirectoryLock> lock_;           ///< of a run that is written
+  std::map<std::string, std::string> digests_;  ///< of files that the model has to fit
+  bool is_staged_ = false;
 };
 
 /// Reads and parses a file that holds one JSON object. Throws FileError.
 JsonObject read_json(const std::filesystem::path& path);
 /// Replaces a file by an object, one key a line. Throws FileError.
 void write_json(const std::filesystem::path& path, const JsonObject& object);
-
-/// A log of JSON objects, one a line. Every line is handed to the system at once, so that a reader sees whole lines and
-/// a crash loses none.
-class JsonLog {
- public:
-  /// Opens the file for appending, and makes it if need be. Throws FileError.
-  explicit JsonLog(std::filesystem::path path);
-  ~JsonLog();
-  JsonLog(JsonLog&& other) noexcept;
-  JsonLog& operator=(JsonLog&&) = delete;
-
-  /// Appends a line. Throws FileError, as on a full disk.
-  void write(const JsonObject& line);
-
- private:
-  std::filesystem::path path_;
-  int descriptor_ = -1;
-};
 
 }  // namespace tern::io

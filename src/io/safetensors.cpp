@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "io/atomic_file.h"
+#include "io/checksum.h"
 #include "io/safetensors_header.h"
 #include "ops/copy.h"
 
@@ -20,6 +21,17 @@ namespace tern::io {
 static_assert(std::endian::native == std::endian::little, "safetensors elements are little-endian, and are copied as they are");
 
 namespace {
+
+/// Stands for the checksum in the header while the checksum is taken.
+constexpr std::string_view no_checksum = "00000000";
+
+/// Position of the checksum's digits in a header's JSON, or npos. Quotes inside of strings are escaped, so this is the key.
+std::size_t checksum_place(std::string_view json) {
+  const std::string key = fmt::format("\"{}\":\"", checksum_key);
+  const std::size_t found = json.find(key);
+  if (found == json.npos || json.size() < found + key.size() + no_checksum.size()) return json.npos;
+  return found + key.size();
+}
 
 /// An open file whose header has been checked, and whose tensors can be read in the order of their bytes.
 class Reader {
@@ -47,9 +59,17 @@ class Reader {
     auto* data = static_cast<unsigned char*>(result.view().data);
     const auto bytes = static_cast<std::size_t>(entry.end - entry.begin);
     read_bytes(data, bytes);
+    sum_.add(data, bytes);
     // A bool that is neither 0 nor 1 is undefined behaviour in C++. NumPy reads every other byte as true as well.
     if (entry.dtype == DType::boolean) std::transform(data, data + bytes, data, [](unsigned char byte) { return byte != 0; });
     return result;
+  }
+
+  /// Call it when every entry has been read.
+  void check_sum() const {
+    const auto stored = header_.metadata.find(checksum_key);
+    if (stored == header_.metadata.end() || stored->second == sum_.hex()) return;
+    fail(fmt::format("is damaged, or was changed: its checksum is {} and its bytes give {}", quote_name(stored->second), sum_.hex()));
   }
 
   [[noreturn]] void fail(const std::string& message) const { throw FileError(where_ + ": " + message); }
@@ -73,6 +93,9 @@ class Reader {
     std::string json(static_cast<std::size_t>(length), '\0');
     read_bytes(json.data(), json.size());
     header_ = parse_safetensors_header(json, size - sizeof length - length, where_);
+    if (const std::size_t place = checksum_place(json); place != json.npos) json.replace(place, no_checksum.size(), no_checksum);
+    sum_.add(&length, sizeof length);
+    sum_.add(json);
   }
 
   void read_bytes(void* data, std::size_t bytes) {
@@ -90,6 +113,7 @@ class Reader {
   std::string where_;
   int descriptor_ = -1;
   SafetensorsHeader header_;
+  Checksum sum_;  ///< of what has been read
 };
 
 /// Names for a message: the first few, and how many more there are.
@@ -107,6 +131,7 @@ void save_safetensors(const std::filesystem::path& path, std::span<const NamedTe
   constexpr const char* where = "save_safetensors";
   SafetensorsHeader header;
   header.metadata = metadata;
+  if (const auto sum = header.metadata.find(checksum_key); sum != header.metadata.end()) sum->second = no_checksum;
   std::map<std::string, Tensor> by_name;
   for (const auto& [name, tensor] : tensors) {
     if (name.empty() || name == "__metadata__") fail(where, fmt::format("expected a tensor's name but got {}", quote_name(name)));
@@ -123,13 +148,19 @@ void save_safetensors(const std::filesystem::path& path, std::span<const NamedTe
 
   const NoGrad no_grad;
   AtomicFile file(path);
-  file.write(&length, sizeof length);
-  file.write(json);
+  Checksum sum;
+  const auto write = [&](const void* data, std::size_t bytes) {
+    sum.add(data, bytes);
+    file.write(data, bytes);
+  };
+  write(&length, sizeof length);
+  write(json.data(), json.size());
   for (const TensorEntry& entry : header.entries) {
     // One tensor at a time, so that saving a model on a GPU takes little memory of the host.
     const Tensor host = contiguous(to(by_name.at(entry.name), cpu));
-    file.write(host.view().data, static_cast<std::size_t>(entry.end - entry.begin));
+    write(host.view().data, static_cast<std::size_t>(entry.end - entry.begin));
   }
+  if (metadata.contains(checksum_key)) file.overwrite(sizeof length + checksum_place(json), sum.hex());
   file.commit();
 }
 
@@ -138,6 +169,7 @@ TensorFile load_safetensors(const std::filesystem::path& path) {
   TensorFile result;
   result.metadata = std::move(reader.header().metadata);
   for (const TensorEntry& entry : reader.header().entries) result.tensors.emplace(entry.name, reader.read(entry));
+  reader.check_sum();
   return result;
 }
 
@@ -178,9 +210,12 @@ Metadata load_safetensors_into(const std::filesystem::path& path, std::span<cons
   Tensors loaded;
   loaded.reserve(destinations.size());
   for (const TensorEntry& entry : reader.header().entries) loaded.push_back(reader.read(entry));
+  reader.check_sum();
   const NoGrad no_grad;
   for (std::size_t i = 0; i < loaded.size(); ++i) copy_(*destinations[i], loaded[i]);
   return std::move(reader.header().metadata);
 }
+
+Metadata load_safetensors_metadata(const std::filesystem::path& path) { return std::move(Reader(path).header().metadata); }
 
 }  // namespace tern::io

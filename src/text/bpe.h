@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +20,7 @@ struct TrainOptions {
   std::size_t vocab_size = 10'000;  // never less comes out than the special tokens and the 256 bytes
   std::uint64_t min_frequency = 2;  // a pair that occurs less often is not merged
   std::vector<std::string> special_tokens;
+  std::function<void()> on_step = {};  // called for each line and merge; what it throws ends the training
 };
 
 // Byte-level byte-pair encoding (Sennrich et al. 2016, over bytes as in Radford et al. 2019): the same ids, merges and

@@ -37,6 +37,7 @@ class Trainer {
     PreTokenizer words;
     StringMap<std::uint64_t> counts;
     for (const std::string& line : lines) {
+      if (options_.on_step) options_.on_step();
       words.for_each(line, [&](std::string_view word) {
         if (word.size() < 2) return;  // nothing to merge
         const auto found = counts.find(word);
@@ -57,6 +58,7 @@ class Trainer {
   void merge_pairs() {
     count_pairs();
     while (model_.tokens.size() < options_.vocab_size && !queue_.empty()) {
+      if (options_.on_step) options_.on_step();
       Entry best = queue_.top();
       queue_.pop();
       const std::int64_t count = *counts_.find(best.pair);

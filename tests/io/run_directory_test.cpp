@@ -5,6 +5,7 @@
 #include <cmath>
 #include <csignal>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "catch.h"
@@ -40,6 +41,20 @@ class FullDisk {
   rlimit before_{};
   void (*handler_)(int) = nullptr;
 };
+
+std::vector<NamedTensor> one_tensor(double value) { return {{"w", full({}, value)}}; }
+
+std::map<std::string, std::string> contents(const fs::path& directory) {
+  std::map<std::string, std::string> result;
+  for (const auto& entry : fs::directory_iterator(directory)) result[entry.path().filename().string()] = slurp(entry.path());
+  return result;
+}
+
+std::string names_in(const fs::path& directory) {
+  std::string result;
+  for (const auto& [name, content] : contents(directory)) result += (result.empty() ? "" : " ") + name;
+  return result;
+}
 
 JsonObject small_config() { return JsonObject().set("preset", "quick").set("layers", 2); }
 
@@ -80,12 +95,27 @@ TEST_CASE("A full disk leaves the old file and nothing beside it") {
     CHECK(message == path.string() + ": could not be written: File too large");
     CHECK_THROWS_AS(write_file_atomically(path, std::string(10000, 'x')), FileError);
     CHECK_THROWS_AS(write_file_atomically(directory / "new", std::string(10000, 'x')), FileError);
-    JsonLog log(directory / "log.jsonl");
-    CHECK_THROWS_AS(log.write(JsonObject().set("x", std::string(10000, 'x'))), FileError);
+    CHECK_THROWS_AS(write_file_atomically(path, std::string(10000, 'x')), DiskError);
   }
   CHECK(slurp(path) == before);
-  fs::remove(directory / "log.jsonl");
   CHECK(directory.count() == 1);
+}
+
+TEST_CASE("A line that a full disk does not take is written whole with the next") {
+  const TempDirectory directory;
+  const fs::path path = directory / "log.jsonl";
+  JsonLog log(path);
+  log.write(JsonObject().set("step", 1));
+  const std::string first = slurp(path);
+  {
+    const FullDisk full(first.size() + 5);  // room for a part of the line
+    CHECK_THROWS_AS(log.write(JsonObject().set("step", 2)), DiskError);
+    CHECK(slurp(path) == first);
+    CHECK_THROWS_AS(log.sync(), DiskError);
+  }
+  log.write(JsonObject().set("step", 3));
+  log.sync();
+  CHECK(slurp(path) == "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
 }
 
 TEST_CASE("Places that cannot be written are named") {
@@ -169,29 +199,184 @@ TEST_CASE("JSON of another shape is refused with the place and the key") {
 TEST_CASE("A run directory is made, known again and replaced") {
   const TempDirectory directory;
   const fs::path path = directory / "runs/first";
-  const RunDirectory run = RunDirectory::create(path, small_config());
-  CHECK(run.read_config().get_string("preset") == "quick");
-  CHECK(run.read_config().get_int("tern_run") == 1);
-  run.write_summary(JsonObject().set("bleu", 90.5));
-  JsonLog(run.log()).write(JsonObject().set("step", 1));
-  JsonLog(run.log()).write(JsonObject().set("step", 2));
-  CHECK(slurp(run.log()) == "{\"step\":1}\n{\"step\":2}\n");
-  spill(run.model(), "x");
-  spill(run.tokenizer(), "x");
+  {
+    RunDirectory run = RunDirectory::create(path, small_config());
+    CHECK(run.read_config().get_string("preset") == "quick");
+    CHECK(run.read_config().get_int("tern_run") == 2);
+    JsonLog log(run.log());
+    log.write(JsonObject().set("step", 1));
+    run.write_tokenizer("tokens");
+    CHECK_FALSE(run.has_model());
+    run.save_model(one_tensor(1));
+    CHECK(run.has_model());
+    log.write(JsonObject().set("step", 2));
+    CHECK_FALSE(RunDirectory::open(path).is_finished());
+    run.write_summary(JsonObject().set("bleu", 90.5));
+    CHECK(slurp(path / "log.jsonl") == "{\"step\":1}\n{\"step\":2}\n");
+  }
+  CHECK(names_in(path) == "config.json log.jsonl model.safetensors summary.json tokenizer.json");
   spill(path / "notes.txt", "mine");
+  const RunDirectory found = RunDirectory::open(path);
+  found.require_whole();
+  CHECK(found.is_finished());
+  CHECK(found.read_config().get_int("layers") == 2);
+  CHECK(read_json(found.summary()).get_double("bleu") == 90.5);
 
-  CHECK(RunDirectory::open(path).read_config().get_int("layers") == 2);
-  CHECK(read_json(run.summary()).get_double("bleu") == 90.5);
-
-  const RunDirectory again = RunDirectory::create(path, JsonObject().set("preset", "classic"));
-  CHECK(again.read_config().get_string("preset") == "classic");
-  for (const fs::path& file : {again.log(), again.model(), again.tokenizer(), again.summary()}) CHECK_FALSE(fs::exists(file));
+  const auto before = contents(path);
+  {
+    RunDirectory again = RunDirectory::create(path, JsonObject().set("preset", "classic"));
+    JsonLog log(again.log());
+    CHECK(again.keeps_earlier());
+    RunDirectory::open(path).require_whole();
+    CHECK(RunDirectory::open(path).read_config().get_string("preset") == "quick");
+  }
+  CHECK(contents(path) == before);  // no model, no change
+  {
+    RunDirectory again = RunDirectory::create(path, JsonObject().set("preset", "classic"));
+    again.save_model(one_tensor(2));
+    CHECK_FALSE(again.keeps_earlier());
+  }
+  CHECK(RunDirectory::open(path).read_config().get_string("preset") == "classic");
+  CHECK(names_in(path) == "config.json model.safetensors notes.txt");
   CHECK(slurp(path / "notes.txt") == "mine");
 
   fs::create_directory(directory / "empty");
-  RunDirectory::create(directory / "empty", small_config());
-  RunDirectory::create(directory.path() / "with/slash/", small_config());
+  RunDirectory::create(directory / "empty", small_config()).save_model(one_tensor(1));
+  RunDirectory::create(directory.path() / "with/slash/", small_config()).save_model(one_tensor(1));
   CHECK(fs::exists(directory / "with/slash/config.json"));
+}
+
+TEST_CASE("A run without a model leaves nothing") {
+  const TempDirectory directory;
+  {
+    const RunDirectory run = RunDirectory::create(directory / "a/b", small_config());
+  }
+  CHECK(directory.count() == 0);
+}
+
+TEST_CASE("A run directory has one writer") {
+  const TempDirectory directory;
+  const fs::path path = directory / "run";
+  const std::string busy = path.string() + ": another process writes a run there: wait until it ends, or name another directory";
+  const auto create = [&] { return file_error([&] { RunDirectory::create(path, small_config()); }); };
+  {
+    RunDirectory run = RunDirectory::create(path, small_config());
+    CHECK(create() == busy);
+    run.save_model(one_tensor(1));
+    CHECK(create() == busy);
+    const RunDirectory moved = std::move(run);
+    CHECK(create() == busy);
+  }
+  CHECK(create() == "(no FileError)");
+  RunDirectory::open(path).require_whole();
+}
+
+TEST_CASE("What killed processes left is removed, and refuses nobody") {
+  const TempDirectory directory;
+  const fs::path path = directory / "run";
+  fs::create_directories(path / ".tern-staging");
+  spill(path / ".tern-staging/config.json", "{");
+  spill(path / ".config.json.77.0.tmp", "{");
+  CHECK(file_error([&] { RunDirectory::open(path); }).ends_with("holds no model yet: its first training goes on, or was cut short"));
+  RunDirectory::create(path, small_config()).save_model(one_tensor(1));
+  CHECK(names_in(path) == "config.json model.safetensors");
+  spill(path / ".model.safetensors.999.3.tmp", "half");
+  spill(path / ".other.999.3.tmp", "not ours");
+  RunDirectory::create(path, small_config()).save_model(one_tensor(1));
+  CHECK(names_in(path) == ".other.999.3.tmp config.json model.safetensors");
+}
+
+TEST_CASE("A run that is cut short while it takes its place is whole, wherever that was") {
+  const TempDirectory directory;
+  const std::vector<std::string> moved = {"config.json", "log.jsonl", "model.safetensors"};
+  // So many of the new files are in their places already; with all of them the old run's summary is gone as well.
+  for (std::size_t done = 0; done <= moved.size(); ++done) {
+    INFO(done);
+    const fs::path path = directory / std::to_string(done), fresh = directory / "fresh";
+    {
+      RunDirectory old = RunDirectory::create(path, small_config());
+      JsonLog log(old.log());
+      old.save_model(one_tensor(1));
+      old.write_summary(JsonObject().set("bleu", 1));
+      RunDirectory run = RunDirectory::create(fresh, JsonObject().set("preset", "classic"));
+      JsonLog(run.log()).write(JsonObject().set("step", 1));
+      run.save_model(one_tensor(2));
+    }
+    fs::rename(fresh, path / ".tern-complete");
+    spill(path / ".tern-complete/summary.json.removed", "");
+    for (std::size_t i = 0; i < done; ++i) fs::rename(path / ".tern-complete" / moved[i], path / moved[i]);
+    if (done == moved.size()) fs::remove(path / "summary.json");
+
+    const auto check_new = [&] {
+      const RunDirectory found = RunDirectory::open(path);
+      found.require_whole();
+      CHECK_FALSE(found.is_finished());
+      CHECK(found.read_config().get_string("preset") == "classic");
+      CHECK(load_safetensors(found.model()).tensors.at("w").item() == 2);
+      CHECK(slurp(found.log()) == "{\"step\":1}\n");
+    };
+    check_new();
+    {
+      const RunDirectory next = RunDirectory::create(path, small_config());
+    }  // ends the move, and then does nothing
+    check_new();
+    CHECK(names_in(path) == "config.json log.jsonl model.safetensors");
+  }
+}
+
+TEST_CASE("Files of different runs, and damaged ones, are told by their digests") {
+  const TempDirectory directory;
+  const fs::path path = directory / "run", other = directory / "other";
+  for (const fs::path& at : {path, other}) {
+    RunDirectory run = RunDirectory::create(at, JsonObject().set("preset", at.filename().string()));
+    run.write_tokenizer("tokens of " + at.filename().string());
+    run.save_model(one_tensor(1));
+  }
+  const auto fault = [&] { return file_error([&] { RunDirectory::open(path).require_whole(); }); };
+  CHECK(fault() == "(no FileError)");
+  const std::string changed = " is not the one that model.safetensors was written with: it was changed, or is another run's";
+  for (const char* name : {"config.json", "tokenizer.json"}) {
+    const std::string good = slurp(path / name);
+    fs::copy_file(other / name, path / name, fs::copy_options::overwrite_existing);
+    CHECK(fault() == (path / name).string() + ":" + changed);
+    std::string flipped = good;
+    flipped.back() = static_cast<char>(flipped.back() ^ 16);
+    spill(path / name, name[0] == 'c' ? good + " " : flipped);
+    CHECK(fault() == (path / name).string() + ":" + changed);
+    spill(path / name, good);
+  }
+  fs::rename(path / "tokenizer.json", path / "tokens");
+  CHECK(fault() == (path / "tokenizer.json").string() + ": is missing: model.safetensors was written with one");
+  fs::rename(path / "tokens", path / "tokenizer.json");
+
+  // Any byte of the model: its header's, its data's, its checksum's own.
+  const std::string model = slurp(path / "model.safetensors");
+  const std::vector<NamedTensor> target = {{"w", zeros({})}};
+  for (std::size_t at = 8; at < model.size(); ++at) {
+    std::string damaged = model;
+    damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    spill(path / "model.safetensors", damaged);
+    INFO(at);
+    CHECK(file_error([&] { load_safetensors_into(path / "model.safetensors", target); }) != "(no FileError)");
+  }
+  CHECK(target[0].tensor.item() == 0);
+
+  save_safetensors(path / "model.safetensors", one_tensor(1));  // of a version before, or of another program
+  CHECK(fault() == (path / "model.safetensors").string() + ": is not the model of config.json: it lacks the digests of its run");
+  fs::remove(path / "model.safetensors");
+  CHECK(fault().starts_with(path.string() + ": holds no model"));
+}
+
+TEST_CASE("Runs of other versions") {
+  const TempDirectory directory;
+  const fs::path path = directory / "run";
+  fs::create_directory(path);
+  spill(path / "config.json", "{\"tern_run\":1}");
+  save_safetensors(path / "model.safetensors", one_tensor(1));
+  RunDirectory::open(path).require_whole();
+  spill(path / "config.json", "{\"tern_run\":3}");
+  CHECK(file_error([&] { RunDirectory::open(path); }) ==
+        (path / "config.json").string() + ": \"tern_run\" is 3: the run is of a later version, this one knows up to 2");
 }
 
 TEST_CASE("A directory of other things is left alone") {
@@ -217,7 +402,7 @@ TEST_CASE("A directory of other things is left alone") {
   CHECK_THROWS_AS(RunDirectory::open(directory / "file"), FileError);
   CHECK_THROWS_AS(RunDirectory::open(directory / "other"), FileError);
 
-  RunDirectory::create(directory / "other", small_config(), Existing::replace_any);
+  RunDirectory::create(directory / "other", small_config(), Existing::replace_any).save_model(one_tensor(1));
   CHECK(RunDirectory::open(directory / "other").read_config().contains("preset"));
 }
 
@@ -225,7 +410,7 @@ TEST_CASE("A run directory that cannot be written leaves nothing") {
   const TempDirectory directory;
   {
     const FullDisk full(4);
-    CHECK_THROWS_AS(RunDirectory::create(directory / "a/b/c", small_config()), FileError);
+    CHECK_THROWS_AS(RunDirectory::create(directory / "a/b/c", small_config()), DiskError);
   }
   CHECK(directory.count() == 0);
   CHECK_THROWS_AS(JsonLog(directory / "none/log.jsonl"), FileError);

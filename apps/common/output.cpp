@@ -1,0 +1,58 @@
+#include "common/output.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+namespace tern::apps {
+
+namespace {
+
+constexpr int patience = 1000;  // milliseconds that a reader may take
+
+std::string lost;  // the first reason
+
+/// A pipe is ready where it has room for 4 KB, and no call blocks then that writes less.
+bool is_ready(int descriptor, int milliseconds) {
+  pollfd stream{descriptor, POLLOUT, 0};
+  int ready = ::poll(&stream, 1, milliseconds);
+  while (ready < 0 && errno == EINTR) ready = ::poll(&stream, 1, milliseconds);
+  return ready != 0;
+}
+
+void write_error(std::string_view text, int milliseconds) {
+  if (!is_ready(STDERR_FILENO, milliseconds)) return;
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+  std::clearerr(stderr);  // a disk that was full may have room for the next line
+}
+
+}  // namespace
+
+void write_output(std::string_view text) {
+  if (!is_ready(STDOUT_FILENO, patience)) {
+    if (lost.empty()) lost = "its reader does not read";
+    return;
+  }
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+  if (lost.empty()) lost = std::strerror(errno);
+}
+
+void write_message(std::string_view text) { write_error(text, patience); }
+void write_progress(std::string_view text) { write_error(text, 0); }
+
+std::string output_fault() {
+  if (lost.empty() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) lost = errno != 0 ? std::strerror(errno) : "unknown error";
+  return lost;
+}
+
+void ignore_write_signals() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+}  // namespace tern::apps
