@@ -13,26 +13,20 @@ TrainingRun::TrainingRun(std::string program, const std::filesystem::path& out, 
     : program_(std::move(program)), run_(io::RunDirectory::create(out, config)), log_(run_.log()) {}
 
 void TrainingRun::log(const io::JsonObject& line) {
-  try {
-    log_->write(line);
-  } catch (const io::FileError& error) {
-    // One message, however many lines follow: a full disk says it with each.
-    if (log_fault_.empty()) write_message(fmt::format("{}: {}: training goes on\n", program_, error.what()));
-    log_fault_ = error.what();
-  }
+  try_log([&] { log_->write(line); });
 }
 
-void TrainingRun::sync_log() {
+void TrainingRun::try_log(const std::function<void()>& write) {
   try {
-    log_->sync();
+    write();
   } catch (const io::FileError& error) {
-    if (log_fault_.empty()) write_message(fmt::format("{}: {}: training goes on\n", program_, error.what()));
-    log_fault_ = error.what();
+    // One message, however many lines follow: a full disk says it with each.
+    if (!std::exchange(has_log_fault_, true)) write_message(fmt::format("{}: {}: training goes on\n", program_, error.what()));
   }
 }
 
 void TrainingRun::save(const nn::Module& model, std::int64_t epoch, std::int64_t update) {
-  sync_log();  // a model on the disk has its log beside it
+  try_log([&] { log_->sync(); });  // a model on the disk has its log beside it
   try {
     run_.save_model(nn::named_masters(model), {{"format", "pt"}, {"epoch", fmt::to_string(epoch)}, {"update", fmt::to_string(update)}});
     saved_epoch_ = epoch;
@@ -45,7 +39,7 @@ void TrainingRun::save(const nn::Module& model, std::int64_t epoch, std::int64_t
 }
 
 void TrainingRun::finish(const io::JsonObject& summary) {
-  sync_log();
+  try_log([&] { log_->sync(); });
   if (!model_fault_.empty()) throw std::runtime_error(fmt::format("the last model was not written: {}{}", model_fault_, remains()));
   run_.write_summary(summary);
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -20,20 +21,22 @@ class TrainingRun {
   void log(const io::JsonObject& line);
   /// Writes the model of an epoch, with the log up to there.
   void save(const nn::Module& model, std::int64_t epoch, std::int64_t update);
-  /// Writes the log to its end. Throws std::runtime_error if the last model, and the summary if it, could not be written.
+  /// Writes the log to its end, and the summary. Throws std::runtime_error if the last model could not be written, FileError for the
+  /// summary.
   void finish(const io::JsonObject& summary);
 
   /// "; RUN keeps the model of epoch 3", or what else a training that ends now leaves there.
   std::string remains() const;
 
  private:
-  void sync_log();
+  void try_log(const std::function<void()>& write);
 
   const std::string program_;
   io::RunDirectory run_;
   std::optional<io::JsonLog> log_;
   std::int64_t saved_epoch_ = 0;
-  std::string log_fault_, model_fault_;  ///< of the last attempt; "" where it went well
+  bool has_log_fault_ = false;
+  std::string model_fault_;  ///< of the last attempt; "" where it went well
 };
 
 }  // namespace tern::apps

@@ -357,7 +357,10 @@ TEST_CASE("Files of different runs, and damaged ones, are told by their digests"
     damaged[at] = static_cast<char>(damaged[at] ^ 1);
     spill(path / "model.safetensors", damaged);
     INFO(at);
-    CHECK(file_error([&] { load_safetensors_into(path / "model.safetensors", target); }) != "(no FileError)");
+    CHECK(file_error([&] {
+            RunDirectory::open(path).require_whole();
+            load_safetensors_into(path / "model.safetensors", target);
+          }) != "(no FileError)");
   }
   CHECK(target[0].tensor.item() == 0);
 
