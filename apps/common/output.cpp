@@ -34,7 +34,7 @@ void write_error(std::string_view text, int milliseconds) {
 }  // namespace
 
 void write_output(std::string_view text) {
-  if (!is_ready(STDOUT_FILENO, patience)) {
+  if (!is_ready(STDOUT_FILENO, lost.empty() ? patience : 0)) {  // waits once: the training is not to take a reader's time
     if (lost.empty()) lost = "its reader does not read";
     return;
   }

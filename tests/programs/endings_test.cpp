@@ -3,6 +3,7 @@
 #include <functional>
 #include <thread>
 
+#include "common/output.h"
 #include "support.h"
 
 using namespace tern::programs::test;
@@ -134,6 +135,24 @@ TEST_CASE("A stream that fails does not end a program in another way") {
   CHECK(fs::exists(path / "summary.json"));
 }
 
+TEST_CASE("Output that nobody reads is dropped") {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) ::dup2(ends[1], stream);
+    const std::string line(100, 'x');
+    for (int i = 0; i < 2000; ++i) {  // a pipe holds 64 KB
+      tern::apps::write_progress(line);
+      tern::apps::write_output(line);
+    }
+    ::_exit(tern::apps::output_fault() == "its reader does not read" ? 0 : 1);
+  }
+  CHECK(finish(child) == 0);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
 TEST_CASE("decode refuses damaged and mixed runs") {
   const Trained trained;
   const fs::path path = trained.directory / "run";
@@ -187,7 +206,7 @@ TEST_CASE("A sweep goes on where it was cut short") {
   CHECK(contents(out).count(".sweep.csv.999.0.tmp") == 0);
 
   const auto before = contents(out);
-  check_refused(run(recall, sweep(out, "1,2,3,4", {"--lr", "0.01"})), "sweep.json: the sweep there has --lr 0.0005 and this one 0.01",
+  check_refused(run(recall, sweep(out, "1,2,3,4", {"--lr", "0.01"})), "sweep.json: the sweep there has --lr 0.002 and this one 0.01",
                 "tern-recall");
   CHECK(contents(out) == before);
   fs::remove(out / "sweep.json");

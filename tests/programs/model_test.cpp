@@ -1,6 +1,7 @@
 // Run directories that are damaged, or made to do damage: decode says which file, and takes no memory on a file's word.
 #include <cstring>
 
+#include "io/safetensors.h"
 #include "support.h"
 
 using namespace tern::programs::test;
@@ -29,12 +30,20 @@ class Run {
   }
 
  private:
+  /// Without digests, as a version before wrote it: with them any change is refused at once (endings_test.cpp), and what is behind that
+  /// would go untested.
   struct Trained {
     TempDirectory directory;
     fs::path path = directory / "run";
     Trained() {
       write_corpus(directory / "data");
       run(translate, train(directory / "data", path));
+      Json config = Json::parse(slurp(path / "config.json"));
+      config["tern_run"] = 1;
+      spill(path / "config.json", config.dump());
+      std::vector<tern::NamedTensor> tensors;
+      for (const auto& [name, tensor] : tern::io::load_safetensors(path / "model.safetensors").tensors) tensors.push_back({name, tensor});
+      tern::io::save_safetensors(path / "model.safetensors", tensors);
     }
   };
   /// 2 GB of address space are plenty for a model of 50 KB. Under AddressSanitizer, which maps terabytes, a large
@@ -56,7 +65,7 @@ class Run {
 
 }  // namespace
 
-TEST_CASE("A whole run decodes") { Run().check_decodes(); }
+TEST_CASE("A whole run decodes, also one of a version before") { Run().check_decodes(); }
 
 TEST_CASE("A directory that is no run") {
   const TempDirectory directory;
@@ -172,7 +181,7 @@ TEST_CASE("A model.safetensors of the wrong kind") {
   run.write("model.safetensors", poisoned);
   run.refused("holds values that are not finite");
   fs::remove(run.path / "model.safetensors");
-  run.refused("model.safetensors: could not be read: No such file");
+  run.refused("holds no model: ");
   run.write("model.safetensors", model);
   run.check_decodes();
 }
