@@ -168,7 +168,7 @@ TEST_CASE("decode refuses damaged and mixed runs") {
                         return text;
                       }),
                 "is damaged, or was changed: its checksum is ");
-  const std::string changed = " is not the one that model.safetensors was written with";
+  const std::string changed = ": is not the one that model.safetensors was written with";
   check_refused(spoil("config.json",
                       [](std::string text) {
                         const std::string key = "\"restart_positions\": ";

@@ -90,7 +90,7 @@ TEST_CASE("A mistake in recall's arguments is one line, and leaves nothing behin
       {{"train", "--out"}, "--out: expected a value"},
       {{"train", "--out", "/proc/none"}, "/proc/none: the directory could not be made"},
       {{"sweep", "--out", "/proc/none"}, "/proc/none: the directory could not be made"},
-      {{"hardcoded", "--out", "/proc/none"}, "/proc/none: the directory could not be made"},
+      {{"hardcoded", "--out", "/proc/none"}, "--out: /proc/none could not be made"},
       {{"hardcoded", "--vocab", "10"}, "expected both or neither"},
       {{"hardcoded", "--vocab", "10", "--length", "13"}, "--length: expected an even number"},
       {{"hardcoded", "--vocab", "2", "--length", "12"}, "--vocab: expected a whole number from 3"},
