@@ -3,11 +3,8 @@
 
 namespace tern::io {
 
-/// A fault in a file or directory that the user named: missing, corrupt, hostile, or on a full disk. The message is one
-/// line and starts with the path; a program prints it and exits with code 2. It is a text::DataError, so that a program
-/// catches both with one handler.
-struct FileError : text::DataError {
-  using text::DataError::DataError;
-};
+/// A fault in a file or directory that the user named: missing, corrupt, hostile, or on a full disk. The message begins with the path;
+/// a program prints it as one line and exits with code 2. Reading text and reading tensors share the type.
+using FileError = text::DataError;
 
 }  // namespace tern::io
