@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <new>
 #include <numeric>
@@ -14,6 +15,7 @@
 #include <string_view>
 
 #include "text/data_error.h"
+#include "text/printable.h"
 
 namespace tern::apps {
 
@@ -84,13 +86,8 @@ bool parse(const std::string& text, T& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-/// A text as a message shows it: on one line, and not too long.
-std::string quoted(std::string text) {
-  if (text.empty()) return "\"\"";
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 32 || c == 127) c = ' ';
-  return text.size() > 60 ? text.substr(0, 57) + "..." : text;
-}
+/// A text as a message shows it.
+std::string quoted(const std::string& text) { return text.empty() ? "\"\"" : text::printable(text, 60); }
 
 /// N of "cuda:N".
 std::optional<int> cuda_index(const std::string& device) {
@@ -110,7 +107,10 @@ template <class T>
 Check number(const char* kind, T low, T high) {
   return [=](const std::string& text) -> std::string {
     T value{};
-    if (parse(text, value) && value >= low && value <= high) return "";
+    bool is_valid = parse(text, value) && value >= low && value <= high;
+    // A number below the normal ones, such as 1e-320, is a slip, and some of the functions that read numbers take none.
+    if constexpr (!std::is_integral_v<T>) is_valid = is_valid && (value == 0 || std::isnormal(value));
+    if (is_valid) return "";
     return fmt::format("expected a {} from {} to {} but got {}", kind, low, high, quoted(text));
   };
 }
@@ -121,7 +121,7 @@ int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
   fill_closed_streams();
   const auto complain = [&](const std::string& message, int code) {
     std::fflush(stdout);
-    fmt::print(stderr, "{}: {}\n", app.get_name(), message);
+    fmt::print(stderr, "{}: {}\n", app.get_name(), text::printable(message));
     return code;
   };
   try {

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <fstream>
+#include <cmath>
 #include <variant>
 
 #include "io/file_error.h"
+#include "text/line_reader.h"
+#include "text/printable.h"
 
 namespace tern::recall {
 
@@ -47,6 +49,8 @@ bool parse(const std::string& text, T& value) {
     return text == "recall" || text == "mqar";
   } else {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if constexpr (std::is_same_v<T, double>)
+      if (!std::isfinite(value)) return false;
     return error == std::errc() && end == text.data() + text.size();
   }
 }
@@ -82,11 +86,13 @@ std::string to_csv(const Run& run) {
 }
 
 std::vector<Run> read_csv(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path)) throw io::FileError(fmt::format("{}: could not be read", path.string()));
   std::vector<Run> runs;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
+  text::ReadOptions limits;
+  limits.max_lines = 1'000'000;
+  text::LineReader reader(path, limits);
+  text::CorpusReport report;
+  for (std::string line; reader.next(line, report);) {
+    const std::uint64_t number = reader.line_number();
     const std::vector<std::string> values = cells(line);
     if (number == 1 && cells(line) != cells(csv_header()))
       throw io::FileError(fmt::format("{}: expected the columns of tern-recall sweep: task,layers,width,...", path.string()));
@@ -97,7 +103,7 @@ std::vector<Run> read_csv(const std::filesystem::path& path) {
     for (std::size_t i = 0; i < values.size(); ++i)
       if (!std::visit([&](auto at) { return parse(values[i], run.*at); }, columns[i].member))
         throw io::FileError(fmt::format("{}:{}: expected a value of the column {} but got {}", path.string(), number, columns[i].name,
-                                        values[i].substr(0, 40)));
+                                        text::printable(values[i], 60)));
   }
   if (runs.empty()) throw io::FileError(fmt::format("{}: expected at least one run but got none", path.string()));
   return runs;

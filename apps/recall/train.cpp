@@ -7,6 +7,7 @@
 #include "io/safetensors.h"
 #include "recall/targets.h"
 #include "recall/trainer.h"
+#include "text/printable.h"
 
 namespace tern::recall {
 
@@ -122,7 +123,8 @@ void train(const Options& options) {
   if (const auto& passed = trainer.passed())
     fmt::print("90% were passed in epoch {}, after {}\n", passed->epoch, duration(passed->seconds));
   else fmt::print("90% were not passed in {}\n", counted(trainer.epoch(), "epoch"));
-  fmt::print("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started), options.out);
+  fmt::print("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
+             text::printable(options.out));
 }
 
 }  // namespace tern::recall

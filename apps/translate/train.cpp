@@ -11,6 +11,7 @@
 #include "nn/nn.h"
 #include "text/corpus.h"
 #include "text/metrics.h"
+#include "text/printable.h"
 #include "translate/trainer.h"
 #include "translate/translator.h"
 
@@ -19,6 +20,7 @@ namespace tern::translate {
 using apps::duration;
 using apps::seconds_now;
 using apps::UsageError;
+using text::printable;
 
 namespace {
 
@@ -30,12 +32,15 @@ struct Data {
 
 Data read(const Options& options) {
   Data data;
-  data.train = text::read_pairs(options.data, "train", options.src, options.tgt);
-  data.valid = text::read_pairs(options.data, "valid", options.src, options.tgt);
-  data.test = text::read_pairs(options.data, "test", options.src, options.tgt);
-  text::CorpusReport report = data.train.report;
-  report.merge(data.valid.report);
-  report.merge(data.test.report);
+  text::CorpusReport report;
+  const auto read = [&](const char* split) {
+    text::ParallelCorpus corpus = text::read_pairs(options.data, split, options.src, options.tgt, text::ReadOptions().beside(report));
+    report.merge(corpus.report);
+    return corpus;
+  };
+  data.train = read("train");
+  data.valid = read("valid");
+  data.test = read("test");
   const std::size_t left_out = options.word_limit > 0 ? text::filter_by_words(data.train, static_cast<std::size_t>(options.word_limit)) : 0;
   if (data.train.size() == 0)
     throw UsageError(
@@ -113,7 +118,8 @@ void print_samples(const Options& options, const text::ParallelCorpus& test, con
   fmt::print("\n{} sentences that were not trained on:\n", samples == 10 ? "Ten" : fmt::to_string(samples));
   for (std::size_t i = 0; i < samples; ++i) {
     const std::size_t at = i * hypotheses.size() / samples;
-    fmt::print("  {}  {}\n  {}  {}\n  ref {}\n\n", options.src, test.src[at], options.tgt, hypotheses[at], test.tgt[at]);
+    fmt::print("  {}  {}\n  {}  {}\n  ref {}\n\n", options.src, printable(test.src[at]), options.tgt, printable(hypotheses[at]),
+               printable(test.tgt[at]));
   }
 }
 
@@ -163,7 +169,8 @@ void train(const Options& options) {
 
   print_samples(options, data.test, hypotheses);
   fmt::print("{}\n{}\n", text::format(bleu), text::format(chrf));
-  fmt::print("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started), options.out);
+  fmt::print("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
+             printable(options.out));
 }
 
 }  // namespace tern::translate
