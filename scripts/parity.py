@@ -13,6 +13,7 @@ import json
 import math
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -38,12 +39,14 @@ def lines_of(path):
 
 
 def bpe(program, data, vocab, scratch):
-    """Byte for byte the same tokenizer.json, and the same ids for every line that it was trained on."""
+    """Byte for byte the same tokenizer.json, and the same ids for every line of the corpus, the other splits' too."""
     from tokenizers import ByteLevelBPETokenizer, Tokenizer
     files = sides(data)
+    training = [line for file in files for line in lines_of(file)]
+    files += sorted(file for file in data.iterdir() if re.search(r"\.(de|en)(\.gz)?$", file.name) and file not in files)
     lines = [line for file in files for line in lines_of(file)]
     trained = ByteLevelBPETokenizer()
-    trained.train_from_iterator(lines, vocab_size=vocab, min_frequency=2, special_tokens=SPECIALS, show_progress=False)
+    trained.train_from_iterator(training, vocab_size=vocab, min_frequency=2, special_tokens=SPECIALS, show_progress=False)
     trained.save(str(scratch / "theirs.json"))
     subprocess.run([program, "bpe", str(vocab), scratch / "ours.json", scratch / "ids", *files], check=True)
     same_file = (scratch / "theirs.json").read_bytes() == (scratch / "ours.json").read_bytes()

@@ -1,5 +1,5 @@
 // What tern computes for scripts/parity.py, which sets it beside what the reference packages compute.
-//   tern-parity bpe VOCAB TOKENIZER.json IDS.jsonl FILE...   trains on the lines of all files; the ids of each line
+//   tern-parity bpe VOCAB TOKENIZER.json IDS.jsonl FILE...   trains on the lines of the first two files; the ids of every line
 //   tern-parity scores CASES.json                            [{hyps, refs, lowercase}...] -> [[BLEU, chrF]...] on the standard output
 //   tern-parity model MODEL.safetensors BATCH.safetensors OUT.safetensors    the classic model's logits, loss and gradients
 #include <fmt/format.h>
@@ -20,12 +20,15 @@ using Json = nlohmann::json;
 
 static void bpe(const std::vector<std::string>& arguments) {
   std::vector<std::string> lines;
-  for (std::size_t i = 3; i < arguments.size(); ++i)
+  std::size_t trained = 0;
+  for (std::size_t i = 3; i < arguments.size(); ++i) {
     for (std::string& line : text::read_lines(arguments[i])) lines.push_back(std::move(line));
+    if (i <= 4) trained = lines.size();
+  }
   text::TrainOptions options;
   options.vocab_size = std::stoul(arguments[0]);
   options.special_tokens = {"<eos_de>", "<eos_en>", "<pad>"};
-  const text::Tokenizer tokenizer = text::Tokenizer::train(lines, options);
+  const text::Tokenizer tokenizer = text::Tokenizer::train(std::span(lines).first(trained), options);
   io::write_file_atomically(arguments[1], tokenizer.to_json());
   std::ofstream ids(arguments[2]);
   for (const std::string& line : lines) ids << fmt::format("[{}]\n", fmt::join(tokenizer.encode(line), ","));
