@@ -12,13 +12,14 @@ export JOBS
 .DEFAULT_GOAL := help
 # Ninja runs the jobs in parallel; two of our targets at a time would be two Ninjas in one directory.
 .NOTPARALLEL:
-.PHONY: help packages build translate recall test install clean
+.PHONY: help packages build translate recall test parity install clean
 
 help:
 	@echo "make translate   train a German-English translator on the embedded corpus, about 2 minutes on 2 cores"
 	@echo "make recall      train a model that looks up what it has read, about half a minute on 2 cores"
 	@echo "make build       build the library and the programs in $(BUILD)"
 	@echo "make test        build and run every test"
+	@echo "make parity      set tern beside tokenizers, sacreBLEU and PyTorch, which it fetches into build/reference (DATA=a corpus)"
 	@echo "make install     install the library and the programs (PREFIX=/usr/local)"
 	@echo "make clean       remove $(BUILD)"
 	@echo "Each installs the distribution packages that are missing. PRESET, JOBS and ARGS change what is done: see Makefile."
@@ -41,6 +42,12 @@ recall: packages
 test: packages
 	@scripts/build.sh $(PRESET) all
 	@ctest --preset $(PRESET) --parallel $$((($(JOBS) + 1) / 2)) $(ARGS)
+
+# The reference packages go into a virtual environment of their own; nothing else of the project needs them.
+parity: packages
+	@scripts/build.sh $(PRESET) tern-parity
+	@python=$$(scripts/reference-packages.sh tokenizers sacrebleu safetensors numpy torch) && \
+	  $$python scripts/parity.py --program $(BUILD)/tests/parity/tern-parity $(if $(DATA),--data $(DATA)) $(ARGS)
 
 PREFIX ?= /usr/local
 install: packages

@@ -1,7 +1,8 @@
-// The step of a small LSTM that is made of ops, for busy_neighbours.py: many small kernels, the worst case of threads that wait. Not part of
-// the build:
+// The step of a small LSTM that is made of ops, for busy_neighbours.py: many small kernels, the worst case of threads that wait. Not part
+// of the build:
 //
-//   g++ -std=c++20 -O3 -march=native bench/lstm_step.cpp -Isrc -o lstm_step BUILD/libtern_{train,nn,ops,autodiff,cpu,tensor,backend}.a -lfmt -pthread
+//   g++ -std=c++20 -O3 -march=native bench/lstm_step.cpp -Isrc -o lstm_step BUILD/libtern_{train,nn,ops,autodiff,cpu,tensor,backend}.a
+//   -lfmt -pthread
 //   ./lstm_step THREADS STEPS
 //
 // It prints the ms of each step: B 16, T 32, width 96, fp32.

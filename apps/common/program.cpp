@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <new>
 #include <numeric>
@@ -16,6 +17,8 @@
 #include "common/output.h"
 #include "common/stop.h"
 #include "io/file_error.h"
+#include "text/data_error.h"
+#include "text/printable.h"
 
 namespace tern::apps {
 
@@ -86,13 +89,8 @@ bool parse(const std::string& text, T& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-/// A text as a message shows it: on one line, and not too long.
-std::string quoted(std::string text) {
-  if (text.empty()) return "\"\"";
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 32 || c == 127) c = ' ';
-  return text.size() > 60 ? text.substr(0, 57) + "..." : text;
-}
+/// A text as a message shows it.
+std::string quoted(const std::string& text) { return text.empty() ? "\"\"" : text::printable(text, 60); }
 
 /// N of "cuda:N".
 std::optional<int> cuda_index(const std::string& device) {
@@ -112,7 +110,10 @@ template <class T>
 Check number(const char* kind, T low, T high) {
   return [=](const std::string& text) -> std::string {
     T value{};
-    if (parse(text, value) && value >= low && value <= high) return "";
+    bool is_valid = parse(text, value) && value >= low && value <= high;
+    // A number below the normal ones, such as 1e-320, is a slip, and some of the functions that read numbers take none.
+    if constexpr (!std::is_integral_v<T>) is_valid = is_valid && (value == 0 || std::isnormal(value));
+    if (is_valid) return "";
     return fmt::format("expected a {} from {} to {} but got {}", kind, low, high, quoted(text));
   };
 }
@@ -124,7 +125,7 @@ int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
   ignore_write_signals();
   const auto complain = [&](const std::string& message, int code) {
     std::fflush(stdout);
-    write_message(fmt::format("{}: {}\n", app.get_name(), message));
+    write_message(fmt::format("{}: {}\n", app.get_name(), text::printable(message)));
     return code;
   };
   try {

@@ -18,6 +18,7 @@
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "recall/score.h"
+#include "text/printable.h"
 
 namespace tern::recall {
 
@@ -214,7 +215,7 @@ void hardcoded(const HardcodedOptions& options) {
     std::fflush(stdout);
     if (!options.out.empty()) draw(options.out, task, model, examples);
   }
-  if (!options.out.empty()) fmt::print("heat maps of each size's first example are in {}\n", options.out);
+  if (!options.out.empty()) fmt::print("heat maps of each size's first example are in {}\n", text::printable(options.out));
 }
 
 }  // namespace tern::recall

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <fstream>
+#include <cmath>
+#include <sstream>
 #include <variant>
 
 #include "io/file_error.h"
+#include "text/input_file.h"
+#include "text/printable.h"
 
 namespace tern::recall {
 
@@ -47,6 +50,8 @@ bool parse(const std::string& text, T& value) {
     return text == "recall" || text == "mqar";
   } else {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if constexpr (std::is_same_v<T, double>)
+      if (!std::isfinite(value)) return false;
     return error == std::errc() && end == text.data() + text.size();
   }
 }
@@ -81,13 +86,14 @@ std::string to_csv(const Run& run) {
   return line;
 }
 
+/// drops_cut_line: a last line without an end is left out.
 static std::vector<Run> read(const std::filesystem::path& path, bool drops_cut_line) {
-  std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path)) throw io::FileError(fmt::format("{}: could not be read", path.string()));
+  std::string content = text::read_file(path, std::size_t{1} << 28);
+  if (drops_cut_line) content.resize(content.rfind('\n') + 1);  // to nothing where there is no whole line
+  std::istringstream lines(content);
   std::vector<Run> runs;
   std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    if (drops_cut_line && file.eof()) break;  // getline() met the end of the file before one of the line
+  for (int number = 1; std::getline(lines, line); ++number) {
     const std::vector<std::string> values = cells(line);
     if (number == 1 && cells(line) != cells(csv_header()))
       throw io::FileError(fmt::format("{}: expected the columns of tern-recall sweep: task,layers,width,...", path.string()));
@@ -98,7 +104,7 @@ static std::vector<Run> read(const std::filesystem::path& path, bool drops_cut_l
     for (std::size_t i = 0; i < values.size(); ++i)
       if (!std::visit([&](auto at) { return parse(values[i], run.*at); }, columns[i].member))
         throw io::FileError(fmt::format("{}:{}: expected a value of the column {} but got {}", path.string(), number, columns[i].name,
-                                        values[i].substr(0, 40)));
+                                        text::printable(values[i], 60)));
   }
   return runs;
 }

@@ -16,6 +16,7 @@
 #include "recall/score.h"
 #include "recall/train.h"
 #include "recall/trainer.h"
+#include "text/printable.h"
 
 namespace tern::recall {
 
@@ -257,7 +258,7 @@ void plot(const std::vector<std::string>& tables, const std::filesystem::path& d
     print_summary(chart);
     const std::filesystem::path file = directory / (&chart == &charts[0] ? "recall.svg" : "mqar.svg");
     io::write_file_atomically(file, to_svg(chart));
-    apps::say("wrote {}\n", file.string());
+    apps::say("wrote {}\n", text::printable(file.string()));
   }
 }
 

@@ -9,6 +9,7 @@
 #include "io/run_directory.h"
 #include "recall/targets.h"
 #include "recall/trainer.h"
+#include "text/printable.h"
 
 namespace tern::recall {
 
@@ -119,7 +120,7 @@ void train(const Options& options) {
   if (const auto& passed = trainer.passed()) say("90% were passed in epoch {}, after {}\n", passed->epoch, duration(passed->seconds));
   else say("90% were not passed in {}\n", counted(trainer.epoch(), "epoch"));
   run.finish(summary);
-  say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started), options.out);
+  say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started), text::printable(options.out));
 }
 
 }  // namespace tern::recall

@@ -10,9 +10,8 @@ struct DecodeOptions {
   int threads = 0;  ///< 0: one for each processor
 };
 
-/// Translates the lines of the standard input to the standard output, a line for a line. All input is read and checked
-/// first, so that a fault in its last line does not come after hours of work. Throws DataError for a fault in the input
-/// or in the model's directory.
+/// Translates the lines of the standard input to the standard output, a line for a line, as they come: memory does not grow with the
+/// input. Throws DataError for a fault in the model's directory, and for one in the input when the lines before it are written.
 void decode(const DecodeOptions& options);
 
 }  // namespace tern::translate

@@ -16,6 +16,7 @@
 #include "nn/nn.h"
 #include "text/corpus.h"
 #include "text/metrics.h"
+#include "text/printable.h"
 #include "translate/trainer.h"
 #include "translate/translator.h"
 
@@ -25,6 +26,7 @@ using apps::duration;
 using apps::say;
 using apps::seconds_now;
 using apps::UsageError;
+using text::printable;
 
 namespace {
 
@@ -39,14 +41,16 @@ struct Data {
 
 Data read(const Options& options, const OnStep& on_step) {
   Data data;
-  data.train = text::read_pairs(options.data, "train", options.src, options.tgt);
-  on_step();
-  data.valid = text::read_pairs(options.data, "valid", options.src, options.tgt);
-  on_step();
-  data.test = text::read_pairs(options.data, "test", options.src, options.tgt);
-  text::CorpusReport report = data.train.report;
-  report.merge(data.valid.report);
-  report.merge(data.test.report);
+  text::CorpusReport report;
+  const auto read = [&](const char* split) {
+    text::ParallelCorpus corpus = text::read_pairs(options.data, split, options.src, options.tgt, text::ReadOptions().beside(report));
+    report.merge(corpus.report);
+    on_step();
+    return corpus;
+  };
+  data.train = read("train");
+  data.valid = read("valid");
+  data.test = read("test");
   const std::size_t left_out = options.word_limit > 0 ? text::filter_by_words(data.train, static_cast<std::size_t>(options.word_limit)) : 0;
   if (data.train.size() == 0)
     throw UsageError(
@@ -133,7 +137,8 @@ void print_samples(const Options& options, const text::ParallelCorpus& test, con
   say("\n{} sentences that were not trained on:\n", samples == 10 ? "Ten" : fmt::to_string(samples));
   for (std::size_t i = 0; i < samples; ++i) {
     const std::size_t at = i * hypotheses.size() / samples;
-    say("  {}  {}\n  {}  {}\n  ref {}\n\n", options.src, test.src[at], options.tgt, hypotheses[at], test.tgt[at]);
+    say("  {}  {}\n  {}  {}\n  ref {}\n\n", options.src, printable(test.src[at]), options.tgt, printable(hypotheses[at]),
+        printable(test.tgt[at]));
   }
 }
 
@@ -188,7 +193,7 @@ void train(const Options& options) {
   print_samples(options, data.test, hypotheses);
   say("{}\n{}\n", text::format(bleu), text::format(chrf));
   run.finish(summary);
-  say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started), options.out);
+  say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started), printable(options.out));
 }
 
 }  // namespace tern::translate

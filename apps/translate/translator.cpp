@@ -11,6 +11,7 @@
 #include "io/safetensors.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
+#include "text/printable.h"
 
 namespace tern::translate {
 
@@ -39,9 +40,8 @@ std::vector<std::string> Translator::translate(std::span<const std::string> line
   const train::PrecisionScope scope(precision(options));
   const std::vector<nn::TokenIds> outputs = nn::greedy(model, prompts, greedy);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    std::string text = tokenizer.decode(std::vector<std::int32_t>(outputs[i].begin(), outputs[i].end()));
     // A model may put out any byte: an end of line would shift all lines after it, an escape speaks to the terminal.
-    std::replace_if(text.begin(), text.end(), [](char c) { return (c >= 0 && c < ' ') || c == 127; }, ' ');
+    const std::string text = text::without_controls(tokenizer.decode(std::vector<std::int32_t>(outputs[i].begin(), outputs[i].end())));
     const std::size_t first = text.find_first_not_of(' ');
     result[rows[i]] = first == std::string::npos ? "" : text.substr(first);
   }

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "io/file_error.h"
+#include "text/input_file.h"
 
 namespace tern::io {
 
@@ -125,25 +125,6 @@ void sync_directory(const std::filesystem::path& path) {
   if (errno == EIO || errno == ENOSPC || errno == EDQUOT) fail_file(path, "synced", errno);
 }
 
-std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) {
-  const auto refuse = [&](const std::string& reason) { throw FileError(fmt::format("{}: could not be read: {}", path.string(), reason)); };
-  // Non-blocking, so that opening a pipe returns, and the check below can refuse it.
-  const Closer file{uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); })};
-  struct stat status;
-  if (file.descriptor < 0 || ::fstat(file.descriptor, &status) != 0) refuse(std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) refuse("it is not a regular file");
-  const auto size = static_cast<std::size_t>(status.st_size);
-  if (size > max_bytes) refuse(fmt::format("it has {} bytes, the limit is {}", size, max_bytes));
-  std::string content(size, '\0');
-  std::size_t done = 0;
-  while (done < size) {
-    const ssize_t got = uninterrupted([&] { return ::read(file.descriptor, content.data() + done, size - done); });
-    if (got < 0) fail_file(path, "read", errno);
-    if (got == 0) break;
-    done += static_cast<std::size_t>(got);
-  }
-  content.resize(done);
-  return content;
-}
+std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) { return text::read_file(path, max_bytes); }
 
 }  // namespace tern::io

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "io/file_error.h"
+#include "text/json_reader.h"
+#include "text/printable.h"
 
 namespace tern::io {
 
@@ -19,28 +20,13 @@ std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json:
 }  // namespace
 
 JsonObject JsonObject::parse(std::string_view text, std::string where) {
-  const auto fail = [&](const std::string& message) { throw FileError(where + ": " + message); };
-  // To the parser a NUL ends the text, whatever stands behind it.
-  if (text.find('\0') != text.npos) fail("is not valid JSON: it holds a NUL byte");
-  // The parser is iterative, but what uses a document is not: a hostile depth would overflow the stack.
-  constexpr int max_depth = 64;
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > max_depth) fail(fmt::format("is nested deeper than {} levels", max_depth));
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
-      fail(fmt::format("has the key {} twice", text_of(parsed)));
-    return true;
-  };
+  const text::JsonLimits limits;
+  text::JsonSource source(text, where, limits.max_string_bytes);
+  const Json document = text::JsonReader(source, limits).read();
+  if (!document.is_object()) throw FileError(fmt::format("{}: expected a JSON object but got {}", where, document.type_name()));
   JsonObject result;
-  try {
-    const Json document = Json::parse(text.begin(), text.end(), check);
-    if (!document.is_object()) fail(fmt::format("expected a JSON object but got {}", document.type_name()));
-    for (const auto& [key, value] : document.items()) result.members_.emplace_back(key, text_of(value));
-  } catch (const Json::parse_error& error) {
-    fail(fmt::format("is not valid JSON: error at byte {}", error.byte));
-  }
+  result.members_.reserve(document.size());
+  for (const auto& [key, value] : document.items()) result.members_.emplace_back(key, text_of(value));
   result.where_ = std::move(where);
   return result;
 }
@@ -76,7 +62,7 @@ const std::string* JsonObject::find(std::string_view key) const {
 void JsonObject::fail(std::string_view key, const char* expected) const {
   const std::string* text = find(key);
   throw FileError(fmt::format("{}: expected the key \"{}\" to be {} but {}", where_.empty() ? "JSON" : where_, key, expected,
-                              text ? "got " + text->substr(0, 40) : "it is missing"));
+                              text ? "got " + text::printable(*text, 60) : "it is missing"));
 }
 
 std::string JsonObject::get_string(std::string_view key) const {

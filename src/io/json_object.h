@@ -13,7 +13,7 @@ class JsonObject {
  public:
   JsonObject() = default;
   /// Reads an object; `where` starts the messages. Throws FileError for anything but one JSON object without duplicate
-  /// keys.
+  /// keys, and for one of more than 100,000 values, 64 levels, or a string of more than 1 MiB.
   static JsonObject parse(std::string_view text, std::string where);
 
   /// Sets a key, or replaces its value. Bytes that are not UTF-8 become U+FFFD.

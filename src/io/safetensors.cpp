@@ -1,20 +1,17 @@
 #include "io/safetensors.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <vector>
 
 #include "io/atomic_file.h"
 #include "io/checksum.h"
 #include "io/safetensors_header.h"
 #include "ops/copy.h"
+#include "text/input_file.h"
+#include "text/json_reader.h"
 
 namespace tern::io {
 
@@ -33,24 +30,47 @@ std::size_t checksum_place(std::string_view json) {
   return found + key.size();
 }
 
+/// The checksum of a header that comes piece by piece, with no_checksum in the place of its own.
+class HeaderSum {
+ public:
+  explicit HeaderSum(Checksum& sum) : sum_(sum) {}
+  void add(std::string_view part) {
+    std::string bytes(part);
+    for (char& byte : bytes) {
+      if (left_ > 0) {
+        --left_;
+        byte = no_checksum.front();
+      } else if (matched_ < key_.size()) {
+        matched_ = byte == key_[matched_] ? matched_ + 1 : byte == key_[0] ? 1 : 0;
+        if (matched_ == key_.size()) left_ = no_checksum.size();
+      }
+    }
+    sum_.add(bytes);
+  }
+
+ private:
+  Checksum& sum_;
+  const std::string key_ = fmt::format("\"{}\":\"", checksum_key);
+  std::size_t matched_ = 0, left_ = 0;
+};
+
 /// An open file whose header has been checked, and whose tensors can be read in the order of their bytes.
 class Reader {
  public:
-  explicit Reader(const std::filesystem::path& path) : where_(path.string()) {
-    // Non-blocking, so that opening a pipe returns, and is refused below.
-    descriptor_ = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    try {
-      read_header();
-    } catch (...) {
-      close();
-      throw;
-    }
+  explicit Reader(const std::filesystem::path& path) : file_(path) {
+    const std::uint64_t size = file_.size();
+    std::uint64_t length = 0;
+    if (size < sizeof length) fail(fmt::format("expected a safetensors file of at least 8 bytes but got {}", size));
+    read_bytes(&length, sizeof length);
+    if (length > max_header_bytes) fail(fmt::format("expected a header of at most {} bytes but got {}", max_header_bytes, length));
+    if (length > size - sizeof length)
+      fail(fmt::format("expected a header of {} bytes but the file ends after {}", length, size - sizeof length));
+    sum_.add(&length, sizeof length);
+    HeaderSum header_sum(sum_);
+    text::JsonSource source(file_, length, max_header_string_bytes, [&](std::string_view part) { header_sum.add(part); });
+    header_ = parse_safetensors_header(source, size - sizeof length - length);
   }
-  ~Reader() { close(); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
 
-  const SafetensorsHeader& header() const noexcept { return header_; }
   SafetensorsHeader& header() noexcept { return header_; }
 
   /// The tensor of the next entry.
@@ -72,52 +92,26 @@ class Reader {
     fail(fmt::format("is damaged, or was changed: its checksum is {} and its bytes give {}", quote_name(stored->second), sum_.hex()));
   }
 
-  [[noreturn]] void fail(const std::string& message) const { throw FileError(where_ + ": " + message); }
+  [[noreturn]] void fail(const std::string& message) const { throw FileError(file_.name() + ": " + message); }
 
  private:
-  void close() noexcept {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-
-  void read_header() {
-    struct stat status;
-    if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) fail(fmt::format("could not be read: {}", std::strerror(errno)));
-    if (!S_ISREG(status.st_mode)) fail("could not be read: it is not a regular file");
-    const auto size = static_cast<std::uint64_t>(status.st_size);
-    std::uint64_t length = 0;
-    if (size < sizeof length) fail(fmt::format("expected a safetensors file of at least 8 bytes but got {}", size));
-    read_bytes(&length, sizeof length);
-    if (length > max_header_bytes) fail(fmt::format("expected a header of at most {} bytes but got {}", max_header_bytes, length));
-    if (length > size - sizeof length)
-      fail(fmt::format("expected a header of {} bytes but the file ends after {}", length, size - sizeof length));
-    std::string json(static_cast<std::size_t>(length), '\0');
-    read_bytes(json.data(), json.size());
-    header_ = parse_safetensors_header(json, size - sizeof length - length, where_);
-    if (const std::size_t place = checksum_place(json); place != json.npos) json.replace(place, no_checksum.size(), no_checksum);
-    sum_.add(&length, sizeof length);
-    sum_.add(json);
-  }
-
   void read_bytes(void* data, std::size_t bytes) {
     char* to = static_cast<char*>(data);
     while (bytes > 0) {
-      const ssize_t got = ::read(descriptor_, to, bytes);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) fail(fmt::format("could not be read: {}", std::strerror(errno)));
+      const std::size_t got = file_.read(to, bytes);
       if (got == 0) fail("ended early: it was changed while it was read");
       to += got;
-      bytes -= static_cast<std::size_t>(got);
+      bytes -= got;
     }
   }
 
-  std::string where_;
-  int descriptor_ = -1;
+  text::InputFile file_;
   SafetensorsHeader header_;
   Checksum sum_;  ///< of what has been read
 };
 
 /// Names for a message: the first few, and how many more there are.
-std::string some(const std::vector<std::string>& names) {
+std::string some(const std::vector<std::string_view>& names) {
   constexpr std::size_t limit = 3;
   std::string result;
   for (std::size_t i = 0; i < std::min(names.size(), limit); ++i) result += (i ? ", " : "") + quote_name(names[i]);
@@ -141,6 +135,8 @@ void save_safetensors(const std::filesystem::path& path, std::span<const NamedTe
   }
   if (header.entries.size() > max_tensors)
     fail(where, fmt::format("expected at most {} tensors but got {}", max_tensors, header.entries.size()));
+  if (metadata.size() > max_metadata)
+    fail(where, fmt::format("expected at most {} pairs of metadata but got {}", max_metadata, metadata.size()));
   const std::string json = layout_safetensors(header);
   const std::uint64_t length = json.size();
   if (length > max_header_bytes)
@@ -168,7 +164,10 @@ TensorFile load_safetensors(const std::filesystem::path& path) {
   Reader reader(path);
   TensorFile result;
   result.metadata = std::move(reader.header().metadata);
-  for (const TensorEntry& entry : reader.header().entries) result.tensors.emplace(entry.name, reader.read(entry));
+  for (TensorEntry& entry : reader.header().entries) {
+    Tensor tensor = reader.read(entry);
+    result.tensors.emplace(std::move(entry.name), std::move(tensor));
+  }
   reader.check_sum();
   return result;
 }
@@ -180,7 +179,7 @@ Metadata load_safetensors_into(const std::filesystem::path& path, std::span<cons
     if (!by_name.emplace(name, &tensor).second)
       tern::fail("load_safetensors_into", fmt::format("expected different names but got {} twice", quote_name(name)));
 
-  std::vector<std::string> unexpected;
+  std::vector<std::string_view> unexpected;
   std::vector<const Tensor*> destinations;
   for (const TensorEntry& entry : reader.header().entries) {
     const auto found = by_name.find(entry.name);
@@ -198,8 +197,8 @@ Metadata load_safetensors_into(const std::filesystem::path& path, std::span<cons
     destinations.push_back(&target);
     by_name.erase(found);
   }
-  std::vector<std::string> missing;
-  for (const auto& [name, tensor] : by_name) missing.emplace_back(name);
+  std::vector<std::string_view> missing;
+  for (const auto& [name, tensor] : by_name) missing.push_back(name);
   std::sort(unexpected.begin(), unexpected.end());
   if (!missing.empty() || !unexpected.empty())
     reader.fail(fmt::format("does not fit the model:{}{}{}", missing.empty() ? "" : " it lacks " + some(missing),

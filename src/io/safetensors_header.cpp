@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
-#include <unordered_set>
+
+#include "text/json_reader.h"
+#include "text/printable.h"
 
 namespace tern::io {
 
@@ -35,7 +37,7 @@ int rank(DType dtype) {
 /// text; here, what cannot be a header is refused at its first wrong token.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit HeaderReader(const std::string& where) : where_(where) {}
+  explicit HeaderReader(text::JsonSource& source) : source_(source), where_(source.name()) {}
   SafetensorsHeader header;
 
   bool null() override { return scalar("null"); }
@@ -46,6 +48,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool binary(binary_t&) override { return scalar("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) override {
+    source_.begin_value();
     if (place_ != Place::sizes && place_ != Place::offsets) return scalar("a number");
     if (place_ == Place::offsets) {
       if (offsets_ == 2) fail("expected 2 offsets but got more");
@@ -60,7 +63,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool string(string_t& value) override {
     if (place_ == Place::metadata) {
-      header.metadata.emplace(std::move(key_), std::move(value));
+      source_.begin_value();
+      // A copy has no more room than it needs; the parser's own string has.
+      header.metadata.emplace(key_, value);
       return true;
     }
     if (place_ != Place::entry || field_ != Field::dtype) return scalar("a string");
@@ -71,6 +76,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_object(std::size_t) override {
+    source_.begin_value();
     switch (place_) {
       case Place::start: place_ = Place::root; return true;
       case Place::root:
@@ -88,6 +94,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_object() override {
+    source_.begin_value();
     if (ignored_depth_ > 0) {
       --ignored_depth_;
     } else if (place_ == Place::entry) {
@@ -103,6 +110,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_array(std::size_t) override {
+    source_.begin_value();
     if (place_ == Place::entry && field_ == Field::shape) place_ = Place::sizes;
     else if (place_ == Place::entry && field_ == Field::offsets) place_ = Place::offsets;
     else return nested("an array");
@@ -110,6 +118,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_array() override {
+    source_.begin_value();
     if (ignored_depth_ > 0) {
       --ignored_depth_;
       return true;
@@ -120,17 +129,19 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool key(string_t& name) override {
+    source_.begin_value();
     if (ignored_depth_ > 0) return true;
     switch (place_) {
       case Place::root:
         in_metadata_ = name == metadata_key;
-        if (in_metadata_ ? has_metadata_ : !names_.insert(name).second) fail_file(fmt::format("has the name {} twice", quote_name(name)));
+        if (in_metadata_ && has_metadata_) fail_file(fmt::format("has the name {} twice", quote_name(name)));
         has_metadata_ |= in_metadata_;
-        entry_.name = std::move(name);
+        entry_.name = name;
         return true;
       case Place::metadata:
         if (header.metadata.contains(name)) fail_file(fmt::format("has the metadata {} twice", quote_name(name)));
-        key_ = std::move(name);
+        if (header.metadata.size() == max_metadata) fail_file(fmt::format("has more than {} pairs of metadata", max_metadata));
+        key_ = name;
         return true;
       default:
         field_ = name == "dtype" ? Field::dtype : name == "shape" ? Field::shape : name == "data_offsets" ? Field::offsets : Field::other;
@@ -154,6 +165,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   [[noreturn]] void fail(const std::string& message) const { fail_file(fmt::format("tensor {}: {}", quote_name(entry_.name), message)); }
   /// A value where it is not expected, unless it is part of an unknown member.
   bool scalar(const char* what) const {
+    source_.begin_value();
     if (ignored_depth_ > 0 || (place_ == Place::entry && field_ == Field::other)) return true;
     unexpected(what);
   }
@@ -176,12 +188,12 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     }
   }
 
+  text::JsonSource& source_;
   const std::string& where_;
   Place place_ = Place::start;
   Field field_ = Field::other;
   TensorEntry entry_;
   std::string key_;
-  std::unordered_set<std::string> names_;
   int offsets_ = 0, seen_ = 0, ignored_depth_ = 0;
   bool in_metadata_ = false, has_metadata_ = false;
 };
@@ -197,21 +209,20 @@ std::optional<std::uint64_t> checked_bytes(const TensorEntry& entry) {
 
 }  // namespace
 
-std::string quote_name(std::string_view name) {
-  constexpr std::size_t limit = 80;
-  std::string result = nlohmann::json(name.substr(0, limit)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  if (name.size() > limit) result += "...";
-  return result;
-}
+std::string quote_name(std::string_view name) { return fmt::format("\"{}\"", text::printable(name, 80)); }
 
-SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t data_bytes, const std::string& where) {
-  const auto fail = [&](const std::string& message) { throw FileError(where + ": " + message); };
-  if (!json.starts_with('{')) fail("expected the header to start with {");
-  // To the parser a NUL ends the text, whatever stands behind it.
-  if (json.find('\0') != json.npos) fail("the header is not valid JSON: it holds a NUL byte");
-  HeaderReader reader(where);
-  nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
+SafetensorsHeader parse_safetensors_header(text::JsonSource& source, std::uint64_t data_bytes) {
+  const auto fail = [&](const std::string& message) { throw FileError(source.name() + ": " + message); };
+  if (!source.has_more() || source.front() != '{') fail("expected the header to start with {");
+  HeaderReader reader(source);
+  nlohmann::json::sax_parse(source.begin(), source.end(), &reader);
   SafetensorsHeader header = std::move(reader.header);
+
+  std::vector<const std::string*> names;
+  for (const TensorEntry& entry : header.entries) names.push_back(&entry.name);
+  std::sort(names.begin(), names.end(), [](const auto* a, const auto* b) { return *a < *b; });
+  const auto same = std::adjacent_find(names.begin(), names.end(), [](const auto* a, const auto* b) { return *a == *b; });
+  if (same != names.end()) fail(fmt::format("has the name {} twice", quote_name(**same)));
 
   std::sort(header.entries.begin(), header.entries.end(),
             [](const TensorEntry& a, const TensorEntry& b) { return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name); });

@@ -6,6 +6,10 @@
 
 #include "io/safetensors.h"
 
+namespace tern::text {
+class JsonSource;
+}
+
 /// The JSON header of a safetensors file, apart from any file: text in, checked entries out, and back.
 namespace tern::io {
 
@@ -27,17 +31,21 @@ inline constexpr std::uint64_t max_header_bytes = 100'000'000;
 /// Ours for the number of tensors. A tensor costs about 0.5 KB beside its elements, so that a header of empty ones
 /// would take far more memory than its file has bytes.
 inline constexpr std::size_t max_tensors = 100'000;
+/// And for pairs of metadata, whose map takes more than their text.
+inline constexpr std::size_t max_metadata = 100'000;
+/// And for one name or one value of the metadata, in bytes: the parser holds it several times.
+inline constexpr std::size_t max_header_string_bytes = std::size_t{8} << 20;
 
-/// Checks a header against a data section of `data_bytes`, and throws FileError that starts with `where`. An entry that
+/// Reads a header to its end, piece by piece, and checks it against a data section of `data_bytes`. Throws FileError. An entry that
 /// is returned has a supported dtype, a shape whose size fits, and a range of just that size; the ranges cover the
 /// data section without holes and overlaps; no name stands twice. Unknown members of an entry are ignored, as the
 /// reference implementation does.
-SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t data_bytes, const std::string& where);
+SafetensorsHeader parse_safetensors_header(text::JsonSource& source, std::uint64_t data_bytes);
 
 /// Sets the entries' order and ranges, and returns the header's JSON, padded with spaces to a multiple of 8 bytes.
 std::string layout_safetensors(SafetensorsHeader& header);
 
-/// A name as an error message shows it: quoted, on one line, at most about 80 characters.
+/// A name as an error message shows it: quoted, on one line, at most about 80 bytes of it.
 std::string quote_name(std::string_view name);
 
 }  // namespace tern::io

@@ -32,12 +32,10 @@ class Encoder {
   void split(const AddedMatcher& matcher, std::string_view text, F&& between) {
     std::size_t from = 0;
     if (!matcher.empty()) {
-      std::size_t begin = 0, end = 0;
-      std::int32_t id = 0;
-      while (matcher.find(text, from, begin, end, id)) {
-        if (begin > from) between(text.substr(from, begin - from));
-        out_.push_back(id);
-        from = end;
+      for (const AddedMatcher::Match& match : matcher.find(text)) {
+        if (match.begin > from) between(text.substr(from, match.begin - from));
+        out_.push_back(match.id);
+        from = match.begin + match.size;
       }
     }
     if (from < text.size()) between(text.substr(from));
@@ -155,7 +153,7 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
   std::string bytes;
   for (const std::int32_t id : ids) {
     const std::size_t i = checked(*model_, id, "decode");
-    if (!(skip_special && model_->special[i])) bytes += model_->token_bytes[i];
+    if (!(skip_special && model_->special[i])) bytes += model_->bytes_of(i);
   }
   return utf8_lossy(bytes);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 
 #include "text/unicode.h"
@@ -46,29 +47,87 @@ std::string bytes_of_token(std::string_view token) {
 }
 
 void AddedMatcher::add(const AddedToken& token) {
-  ids_.emplace(token.content, token.id);
-  auto& lengths = lengths_[static_cast<std::uint8_t>(token.content[0])];
-  const auto place = std::lower_bound(lengths.begin(), lengths.end(), token.content.size(), std::greater<>());
-  if (place == lengths.end() || *place != token.content.size()) lengths.insert(place, token.content.size());
+  if (nodes_.empty()) {
+    nodes_.emplace_back();
+    depths_.push_back(0);
+  }
+  std::int32_t node = 0;
+  for (std::size_t i = token.content.size(); i > 0; --i) {
+    const auto byte = static_cast<std::uint8_t>(token.content[i - 1]);
+    std::int32_t& child = children_[pair_key(node, byte)];
+    if (child == 0) {
+      child = static_cast<std::int32_t>(nodes_.size());
+      if (node == 0) roots_[byte] = child;
+      depths_.push_back(depths_[static_cast<std::size_t>(node)] + 1);
+      nodes_.push_back({.parent = node, .byte = byte});
+    }
+    node = child;
+  }
+  nodes_[static_cast<std::size_t>(node)].id = token.id;
+  nodes_[static_cast<std::size_t>(node)].size = static_cast<std::uint32_t>(token.content.size());
+  longest_ = std::max(longest_, token.content.size());
 }
 
-bool AddedMatcher::find(std::string_view text, std::size_t from, std::size_t& begin, std::size_t& end, std::int32_t& id) const {
-  for (std::size_t i = from; i < text.size(); ++i) {
-    for (const std::size_t length : lengths_[static_cast<std::uint8_t>(text[i])]) {
-      if (length > text.size() - i) continue;
-      const auto found = ids_.find(text.substr(i, length));
-      if (found == ids_.end()) continue;
-      begin = i;
-      end = i + length;
-      id = found->second;
-      return true;
+void AddedMatcher::finish() {
+  // Shorter nodes first: a suffix is shorter than what it is the suffix of.
+  std::vector<std::int32_t> order(nodes_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return depths_[static_cast<std::size_t>(a)] < depths_[static_cast<std::size_t>(b)];
+  });
+  for (const std::int32_t at : order) {
+    Node& node = nodes_[static_cast<std::size_t>(at)];
+    if (at == 0) continue;
+    if (node.parent != 0) node.suffix = next(nodes_[static_cast<std::size_t>(node.parent)].suffix, node.byte);
+    const Node& suffix = nodes_[static_cast<std::size_t>(node.suffix)];
+    if (node.id < 0) {
+      node.id = suffix.id;
+      node.size = suffix.size;
     }
   }
-  return false;
+  depths_ = {};
+}
+
+// The longest node that the text so far, with this byte at its end, ends with.
+std::int32_t AddedMatcher::next(std::int32_t node, std::uint8_t byte) const noexcept {
+  while (node != 0) {
+    if (const std::int32_t* child = children_.find(pair_key(node, byte))) return *child;
+    node = nodes_[static_cast<std::size_t>(node)].suffix;
+  }
+  return roots_[byte];
+}
+
+std::vector<AddedMatcher::Match> AddedMatcher::find(std::string_view text) const {
+  std::vector<Match> matches, here;
+  // Pieces, so that what is kept of a long text is little where it has few matches. A string that begins in a piece may end past it.
+  constexpr std::size_t piece = std::size_t{1} << 16;
+  std::size_t free = 0;  // the end of the last match
+  for (std::size_t begin = 0; begin < text.size(); begin += piece) {
+    const std::size_t end = std::min(text.size(), begin + piece), last = std::min(text.size(), end + longest_ - 1);
+    here.clear();
+    std::int32_t node = 0;
+    for (std::size_t i = last; i > begin; --i) {
+      node = next(node, static_cast<std::uint8_t>(text[i - 1]));
+      if (node == 0) continue;
+      const Node& at = nodes_[static_cast<std::size_t>(node)];
+      if (at.id >= 0 && i <= end) here.push_back({i - 1, at.size, at.id});
+    }
+    for (std::size_t i = here.size(); i > 0; --i) {
+      if (here[i - 1].begin < free) continue;
+      matches.push_back(here[i - 1]);
+      free = matches.back().begin + matches.back().size;
+    }
+  }
+  return matches;
+}
+
+void BpeModel::index_tokens() {
+  ids.reserve(tokens.size());
+  for (std::size_t id = 0; id < tokens.size(); ++id) ids.emplace(tokens[id], static_cast<std::int32_t>(id));
 }
 
 void BpeModel::finish() {
-  for (std::size_t id = 0; id < tokens.size(); ++id) ids.emplace(tokens[id], static_cast<std::int32_t>(id));
+  if (ids.empty()) index_tokens();
   for (std::size_t byte = 0; byte < 256; ++byte) {
     const auto found = ids.find(byte_token(static_cast<std::uint8_t>(byte)));
     if (found == ids.end()) throw std::invalid_argument(fmt::format("expected a token for byte {} but got none", byte));
@@ -83,13 +142,19 @@ void BpeModel::finish() {
     }
     rules[pair] = {static_cast<std::uint32_t>(rank), merged->second};
   }
-  token_bytes.reserve(tokens.size());
-  for (const std::string& token : tokens) token_bytes.push_back(bytes_of_token(token));
+  byte_begins.reserve(tokens.size() + 1);
+  for (const std::string& token : tokens) {
+    byte_begins.push_back(static_cast<std::uint32_t>(token_bytes.size()));
+    token_bytes += bytes_of_token(token);
+  }
+  byte_begins.push_back(static_cast<std::uint32_t>(token_bytes.size()));
   special.assign(tokens.size(), false);
   for (const AddedToken& token : added) {
     special[static_cast<std::size_t>(token.id)] = token.special;
     (token.normalized ? second_pass : first_pass).add(token);
   }
+  first_pass.finish();
+  second_pass.finish();
 }
 
 }  // namespace tern::text

@@ -31,22 +31,43 @@ struct AddedToken {
   bool normalized = false;
 };
 
-// Finds the leftmost and then longest of a set of strings.
+// Finds the leftmost and then longest of a set of strings, one after the other, in time linear in the text whatever the strings are:
+// the automaton of Aho and Corasick (1975) over the reversed strings, run from the text's end, knows at each place the longest string
+// that begins there.
 class AddedMatcher {
  public:
+  struct Match {
+    std::size_t begin, size;
+    std::int32_t id;
+  };
+
   void add(const AddedToken& token);
-  bool empty() const noexcept { return ids_.empty(); }
-  // False if none is at or after `from`.
-  bool find(std::string_view text, std::size_t from, std::size_t& begin, std::size_t& end, std::int32_t& id) const;
+  void finish();  // after the last add()
+  bool empty() const noexcept { return nodes_.size() <= 1; }
+  // All matches in order; they do not overlap.
+  std::vector<Match> find(std::string_view text) const;
 
  private:
-  StringMap<std::int32_t> ids_;
-  std::array<std::vector<std::size_t>, 256> lengths_;  // by first byte, longest first, each once
+  struct Node {
+    std::int32_t parent = 0, suffix = 0;  // suffix: the longest other node that this one ends with
+    std::int32_t id = -1;                 // of the longest string that this node ends with, -1 for none
+    std::uint32_t size = 0;               // of that string
+    std::uint8_t byte = 0;                // the last one
+  };
+  std::int32_t next(std::int32_t node, std::uint8_t byte) const noexcept;
+
+  std::vector<Node> nodes_;  // in the order of add(); finish() needs no other, as it goes by depth
+  std::vector<std::uint32_t> depths_;
+  PairMap<std::int32_t> children_;  // (node, byte) -> node
+  std::array<std::int32_t, 256> roots_{};
+  std::size_t longest_ = 0;
 };
 
 // Bounds on what is trained and loaded, so that every file we write we also read, in bounded memory.
 inline constexpr std::size_t max_vocab_size = 500'000;
-inline constexpr std::size_t max_added_bytes = 1024;  // of one added token
+inline constexpr std::size_t max_token_bytes = 1024;                         // of one token as tokenizer.json spells it
+inline constexpr std::size_t max_vocab_bytes = std::size_t{32} << 20;        // of all tokens
+inline constexpr std::size_t max_added_tokens_bytes = std::size_t{1} << 19;  // of all added tokens
 
 struct MergeRule {
   std::uint32_t rank = 0;
@@ -78,16 +99,22 @@ struct BpeModel {
   std::vector<PairKey> merges;    // by rank, each once
 
   // Derived by finish():
-  StringMap<std::int32_t> ids;
+  std::unordered_map<std::string_view, std::int32_t> ids;  // the keys lie in `tokens`
   PairMap<MergeRule> rules;
   std::array<std::int32_t, 256> byte_ids{};
-  std::vector<std::string> token_bytes;
+  std::string token_bytes;                 // of all tokens, one after the other
+  std::vector<std::uint32_t> byte_begins;  // of each token in `token_bytes`, and the end
+  std::string_view bytes_of(std::size_t id) const {
+    return std::string_view(token_bytes).substr(byte_begins[id], byte_begins[id + 1] - byte_begins[id]);
+  }
   std::vector<bool> special;
   AddedMatcher first_pass, second_pass;
 
   mutable std::mutex scratch_mutex;
   mutable EncodeScratch scratch;
 
+  // Sets `ids`. Tokens may not be added or moved from then on.
+  void index_tokens();
   // Throws std::invalid_argument with the reason when a byte or a merged token has no id.
   void finish();
 };

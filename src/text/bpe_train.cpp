@@ -70,6 +70,8 @@ class Trainer {
       if (count < 1 || static_cast<std::uint64_t>(count) < options_.min_frequency) break;
       const std::string merged = token(left_of(best.pair)) + token(right_of(best.pair));
       const auto found = ids_.find(merged);
+      // A longer one would not be read again. (As max_token_length of the trainer that we follow, which by default sets no limit.)
+      if (found == ids_.end() && (merged.size() > max_token_bytes || token_bytes_ + merged.size() > max_vocab_bytes)) continue;
       const std::int32_t id = found != ids_.end() ? found->second : add_token(merged);
       merges_.push_back(best.pair);
       for (const std::uint32_t word : positions_[best.positions]) merge_in_word(word, best.pair, id);
@@ -104,7 +106,10 @@ class Trainer {
   std::int32_t add_token(const std::string& token) {
     const auto id = static_cast<std::int32_t>(model_.tokens.size());
     const auto [place, is_new] = ids_.emplace(token, id);
-    if (is_new) model_.tokens.push_back(token);
+    if (is_new) {
+      model_.tokens.push_back(token);
+      token_bytes_ += token.size();
+    }
     return place->second;
   }
 
@@ -167,6 +172,7 @@ class Trainer {
   const TrainOptions& options_;
   BpeModel& model_;
   StringMap<std::int32_t> ids_;
+  std::size_t token_bytes_ = 0;
   std::vector<std::int32_t> symbols_;
   std::vector<Word> words_;
   PairMap<std::int64_t> counts_;
@@ -185,10 +191,10 @@ Tokenizer Tokenizer::train(std::span<const std::string> lines, const TrainOption
   }
   StringMap<bool> seen;
   for (const std::string& token : options.special_tokens) {
-    const bool text = !token.empty() && token.size() <= max_added_bytes && find_invalid_utf8(token) == std::string::npos;
+    const bool text = !token.empty() && token.size() <= max_token_bytes && find_invalid_utf8(token) == std::string::npos;
     if (!text || !seen.emplace(token, true).second) {
       throw std::invalid_argument(
-          fmt::format("[Tokenizer::train] expected special tokens of UTF-8 text, 1 to {} bytes, each once, but got '{}'{}", max_added_bytes,
+          fmt::format("[Tokenizer::train] expected special tokens of UTF-8 text, 1 to {} bytes, each once, but got '{}'{}", max_token_bytes,
                       utf8_lossy(token.substr(0, 100)), text ? " twice" : ""));
     }
   }

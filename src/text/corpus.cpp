@@ -10,6 +10,7 @@
 
 #include "text/data_error.h"
 #include "text/line_reader.h"
+#include "text/printable.h"
 #include "text/unicode.h"
 
 namespace tern::text {
@@ -81,7 +82,7 @@ fs::path side(const fs::path& dir, const std::vector<std::string>& files, const 
 
 std::string described(const Occurrence& what, const char* name) {
   if (what.count == 0) return {};
-  return fmt::format("; {} {} (first {}:{})", what.count, name, what.file, what.line);
+  return fmt::format("; {} {} (first {}:{})", what.count, name, printable(what.file, 200), what.line);
 }
 
 std::string size_of(std::uint64_t bytes) {
@@ -120,9 +121,15 @@ std::string CorpusReport::summary() const {
          described(skipped_pairs, "pairs skipped");
 }
 
+ReadOptions ReadOptions::beside(const CorpusReport& held) const noexcept {
+  ReadOptions rest = *this;
+  rest.max_memory_bytes -= std::min(rest.max_memory_bytes, held.memory());
+  return rest;
+}
+
 std::vector<std::string> read_lines(const fs::path& file, const ReadOptions& options, CorpusReport* report) {
   CorpusReport found;
-  LineReader reader(file, options);
+  LineReader reader(file, report ? options.beside(*report) : options);
   std::vector<std::string> lines;
   for (std::string line; reader.next(line, found);) lines.push_back(line);
   found.files = 1;

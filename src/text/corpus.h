@@ -9,12 +9,19 @@
 
 namespace tern::text {
 
-// Limits on what one file may expand to. They are checked while the file streams in, so that neither a line without an
+// Limits on what files may expand to. They are checked while a file streams in, so that neither a line without an
 // end nor a small .gz of a large size can exhaust the memory.
+struct CorpusReport;
 struct ReadOptions {
   std::size_t max_line_bytes = std::size_t{1} << 20;      // without the line end
   std::uint64_t max_file_bytes = std::uint64_t{4} << 30;  // after decompression
   std::size_t max_lines = 50'000'000;
+  // The memory that lines take: their bytes and 32 a line. Of all files that share a report.
+  std::uint64_t max_memory_bytes = std::uint64_t{4} << 30;
+  // And of one .gz, as a multiple of the compressed bytes read so far; the first 16 MiB are free. Text comes to some 3, and zeros to 1030.
+  std::uint64_t max_gzip_ratio = 64;
+  // What is left of max_memory_bytes when the files of this report are held.
+  ReadOptions beside(const CorpusReport& held) const noexcept;
 };
 
 // The first place of something that is allowed, but worth telling. `line` counts from 1; 0 means nowhere.
@@ -29,7 +36,8 @@ struct Occurrence {
 struct CorpusReport {
   std::uint64_t files = 0;
   std::uint64_t lines = 0;
-  std::uint64_t bytes = 0;      // text without line ends
+  std::uint64_t bytes = 0;  // text without line ends
+  std::uint64_t memory() const noexcept { return bytes + 32 * lines; }
   Occurrence crlf;              // lines that ended in CR LF: the CR was dropped
   Occurrence byte_order_marks;  // a mark at the start of a file: dropped
   Occurrence empty;             // lines with nothing but white space
@@ -40,9 +48,9 @@ struct CorpusReport {
 };
 
 // Reads a text file, plain or gzip (told by its first bytes), one sentence a line; lines end in LF or CR LF, the last
-// one may lack its end. Throws DataError for: a file that cannot be read; gzip data that is truncated or corrupt, or a
-// file called *.gz that is not gzip; a byte that is not UTF-8 (file:line and the byte's column from 1); a NUL; a limit
-// of `options` passed.
+// one may lack its end. Throws DataError for: a file that cannot be read, or is not a regular one; gzip data that is truncated or corrupt,
+// or a file called *.gz that is not gzip; a byte that is not UTF-8 (file:line and the byte's column from 1); a NUL; a limit of `options`
+// passed.
 std::vector<std::string> read_lines(const std::filesystem::path& file, const ReadOptions& options = {}, CorpusReport* report = nullptr);
 
 // Sentence pairs: src[i] is a translation of tgt[i].

@@ -5,14 +5,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <new>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "text/data_error.h"
+#include "text/input_file.h"
 #include "text/unicode.h"
 
 namespace tern::text {
@@ -21,8 +20,8 @@ namespace tern::text {
 // damaged header for plain text and pass over rubbish after the end.
 class LineReader::Bytes {
  public:
-  explicit Bytes(const std::filesystem::path& file) : name_(file.string()), file_(std::fopen(file.c_str(), "rb"), std::fclose) {
-    if (!file_) throw DataError(fmt::format("{}: could not be opened: {}", name_, std::strerror(errno)));
+  Bytes(int descriptor, const std::string& name) : name_(name), file_(descriptor, name) {}
+  explicit Bytes(const std::filesystem::path& file) : name_(file.string()), file_(file) {
     fill();
     gzip_ = in_.size() >= 2 && in_[0] == '\x1f' && in_[1] == '\x8b';
     if (file.extension() == ".gz" && !gzip_) {
@@ -33,6 +32,11 @@ class LineReader::Bytes {
   ~Bytes() {
     if (started_) inflateEnd(&zlib_);
   }
+
+  // True if next() would not wait for the file.
+  bool is_ready() const noexcept { return !in_.empty() || file_.is_ready(); }
+  // The bytes that were used of compressed data; nothing of plain text.
+  std::optional<std::uint64_t> compressed() const noexcept { return gzip_ ? std::optional(read_ - in_.size()) : std::nullopt; }
 
   // The next run of bytes, valid until the next call; empty at the end of the file.
   std::string_view next() {
@@ -68,10 +72,8 @@ class LineReader::Bytes {
 
  private:
   void fill() {
-    const std::size_t n = std::fread(file_buffer_.data(), 1, file_buffer_.size(), file_.get());
-    if (n == 0 && std::ferror(file_.get())) {
-      throw DataError(fmt::format("{}: could not be read: {}", name_, std::strerror(errno)));
-    }
+    const std::size_t n = file_.read(file_buffer_.data(), file_buffer_.size());
+    read_ += n;
     in_ = {file_buffer_.data(), n};
   }
 
@@ -97,7 +99,8 @@ class LineReader::Bytes {
   }
 
   std::string name_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  InputFile file_;
+  std::uint64_t read_ = 0;
   std::array<char, 1 << 16> file_buffer_, out_;
   std::string_view in_;  // bytes of the file that are not used yet
   bool gzip_ = false, started_ = false;
@@ -107,7 +110,12 @@ class LineReader::Bytes {
 LineReader::LineReader(const std::filesystem::path& file, const ReadOptions& options)
     : name_(file.string()), options_(options), bytes_(std::make_unique<Bytes>(file)) {}
 
+LineReader::LineReader(int descriptor, std::string name, const ReadOptions& options)
+    : name_(std::move(name)), options_(options), bytes_(std::make_unique<Bytes>(descriptor, name_)) {}
+
 LineReader::~LineReader() = default;
+
+bool LineReader::is_ready() const noexcept { return text_.find('\n') != std::string_view::npos || bytes_->is_ready(); }
 
 bool LineReader::next(std::string& line, CorpusReport& report) {
   line.clear();
@@ -120,6 +128,7 @@ bool LineReader::next(std::string& line, CorpusReport& report) {
         throw DataError(fmt::format("{}:{}: expected at most {} bytes of text (max_file_bytes) but got more", name_, line_number_ + 1,
                                     options_.max_file_bytes));
       }
+      check_ratio();
     }
     if (text_.empty() && !begun) return false;
     if (!begun) {
@@ -142,6 +151,15 @@ bool LineReader::next(std::string& line, CorpusReport& report) {
       return true;
     }
   }
+}
+
+void LineReader::check_ratio() const {
+  constexpr std::uint64_t free = std::uint64_t{16} << 20;
+  const auto compressed = bytes_->compressed();
+  if (!compressed || total_ + 32 * line_number_ <= free + options_.max_gzip_ratio * *compressed) return;
+  throw DataError(
+      fmt::format("{}:{}: expected gzip data of at most {} times its size (max_gzip_ratio) but got more; unpack it if it is text", name_,
+                  line_number_ + 1, options_.max_gzip_ratio));
 }
 
 void LineReader::too_long() const {
@@ -170,6 +188,10 @@ void LineReader::check(std::string& line, bool ended, CorpusReport& report) {
   }
   ++report.lines;
   report.bytes += line.size();
+  if (report.memory() > options_.max_memory_bytes) {
+    throw DataError(fmt::format("{}:{}: expected lines that fit in the {} bytes of memory left for them (max_memory_bytes) but got more",
+                                name_, line_number_, options_.max_memory_bytes));
+  }
   if (strip_right(line).empty()) report.empty.note(name_, line_number_);
 }
 

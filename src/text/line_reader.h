@@ -15,15 +15,20 @@ namespace tern::text {
 class LineReader {
  public:
   LineReader(const std::filesystem::path& file, const ReadOptions& options);
+  // An open stream of any kind, such as the standard input, as plain text. It is left open.
+  LineReader(int descriptor, std::string name, const ReadOptions& options);
   ~LineReader();
 
   // The next line without its end; false after the last one. Fills in `report` as it goes.
   bool next(std::string& line, CorpusReport& report);
+  // False if next() may wait for more to come.
+  bool is_ready() const noexcept;
   std::uint64_t line_number() const noexcept { return line_number_; }  // of the last line, from 1
 
  private:
   class Bytes;
   [[noreturn]] void too_long() const;
+  void check_ratio() const;
   void check(std::string& line, bool ended, CorpusReport& report);
 
   std::string name_;

@@ -7,6 +7,7 @@
 #include "io/safetensors.h"
 #include "io/safetensors_header.h"
 #include "support.h"
+#include "text/json_reader.h"
 
 using namespace tern;
 using namespace tern::io;
@@ -21,7 +22,8 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
 /// What the header parser says of a header; "ok" if it takes it.
 std::string verdict(const std::string& header, std::uint64_t data_bytes) {
   try {
-    parse_safetensors_header(header, data_bytes, "f");
+    text::JsonSource source(header, "f", max_header_string_bytes);
+    parse_safetensors_header(source, data_bytes);
     return "ok";
   } catch (const FileError& error) {
     CHECK(std::string(error.what()).find('\n') == std::string::npos);
@@ -60,7 +62,7 @@ TEST_CASE("Headers that are not") {
     for (const char* text : {"{", "{} x", "{\"a\"}", "{\"a\":}", "{,}", "{}{}", "{\"a\":{}", "{\"\xff\":{}}", "{\"a\\ud800\":1}", "{'a':1}",
                              "{\"a\":{\"dtype\":\"F32\",}}", "{/**/}"})
       refused(text, 0, "f: ");
-    refused(std::string("{}\0", 3), 0, "not valid JSON");
+    refused(std::string("{}\0", 3), 0, "valid JSON but got a NUL");
     refused("{\"a\":" + std::string(1000, '[') + std::string(1000, ']') + "}", 0, "expected an object");
     refused(R"({"a":{"x":)" + std::string(100000, '[') + std::string(100000, ']') + "}}", 0, "nested too deep");
     refused(R"({"a":{"x":)" + std::string(1000000, '['), 0, "nested too deep");
@@ -84,7 +86,7 @@ TEST_CASE("Headers that are not") {
   SECTION("dtypes") {
     for (const char* dtype : {"F8_E4M3", "f32", "F33", "", "I8", "C64", "__"})
       refused(a(dtype, "[1]", "[0,4]"), 4, "F32, F64, F16, BF16, I32, I64, U8, BOOL");
-    refused(a(std::string(100000, 'F'), "[1]", "[0,4]"), 4, "FFF\"...");
+    refused(a(std::string(100000, 'F'), "[1]", "[0,4]"), 4, "FFF ... FFF");
   }
   SECTION("missing and repeated members") {
     refused(R"({"a":{}})", 0, "has no dtype");
@@ -123,13 +125,19 @@ TEST_CASE("Headers that are not") {
     refused(a("U8", "[4]", "[18446744073709551612,18446744073709551615]"), 4, "start at 0");
   }
   SECTION("names are shown on one short line") {
-    refused("{" + entry("a\\n\\u0000\\u202e", "X", "[1]", "[0,4]") + "}", 4, "\"a\\n\\u0000\\u202e\"");
-    refused("{" + entry(std::string(1 << 20, 'n'), "X", "[1]", "[0,4]") + "}", 4, "nnn\"...");
+    refused("{" + entry("a\\n\\u0000\\u202e", "X", "[1]", "[0,4]") + "}", 4, "\"a\\n\\x00\\u202e\"");
+    refused("{" + entry(std::string(1 << 20, 'n'), "X", "[1]", "[0,4]") + "}", 4, "nnn ... nnn");
   }
   SECTION("more tensors than there can be") {
     std::string header = "{";
     for (std::size_t i = 0; i <= max_tensors; ++i) header += (i ? "," : "") + entry(std::to_string(i), "U8", "[0]", "[0,0]");
     refused(header + "}", 0, "more than 100000 tensors");
+  }
+  SECTION("more metadata than there can be") {
+    std::string header = R"({"__metadata__":{)";
+    for (std::size_t i = 0; i <= max_metadata; ++i) header += (i ? ",\"" : "\"") + std::to_string(i) + "\":\"\"";
+    refused(header + "}}", 0, "more than 100000 pairs of metadata");
+    refused(R"({"__metadata__":{"a":")" + std::string(max_header_string_bytes + 1, 'x') + "\"}}", 0, "strings and white space of at most");
   }
 }
 
@@ -243,7 +251,8 @@ TEST_CASE("Random edits of a file never do worse than an error") {
   for (int i = 0; i < 30000; ++i) {
     const std::string changed = mutate(header);
     try {
-      const SafetensorsHeader parsed = parse_safetensors_header(changed, whole.size() - 8 - header_bytes, "f");
+      text::JsonSource source(changed, "f", max_header_string_bytes);
+      const SafetensorsHeader parsed = parse_safetensors_header(source, whole.size() - 8 - header_bytes);
       std::uint64_t bytes = 0;
       for (const TensorEntry& e : parsed.entries) {
         // What is accepted keeps what the parser promises.

@@ -181,10 +181,15 @@ TEST_CASE("JSON of another shape is refused with the place and the key") {
   for (const char* text : {"", "{", "[]", "1", "{} {}", "{\"a\":}", "{\"a\":1,}", "{\"\xff\":1}"})
     CHECK(parse(text).starts_with("config.json: "));
   CHECK(parse(std::string("{}\0{}", 5)).starts_with("config.json: "));
-  CHECK(parse(R"({"a":1,"b":2,"a":3})") == R"(config.json: has the key "a" twice)");
-  CHECK(parse(R"({"a":{"b":2,"b":3}})") == R"(config.json: has the key "b" twice)");
+  CHECK(parse(R"({"a":1,"b":2,"a":3})") == R"(config.json: expected each key once but got "a" twice)");
+  CHECK(parse(R"({"a":{"b":2,"b":3}})") == R"(config.json: expected each key once but got "b" twice)");
   CHECK(parse(R"({"a":{"b":2},"c":{"b":3}})") == "(no FileError)");
-  CHECK(parse("{\"a\":" + std::string(100000, '[')) == "config.json: is nested deeper than 64 levels");
+  CHECK(parse("{\"a\":" + std::string(100000, '[')) == "config.json: expected at most 64 levels of nesting but got more");
+
+  CHECK(parse(R"({"lr":1e999})").starts_with("config.json: expected numbers that fit in a float64"));
+  std::string many = "{\"tern_run\":1";
+  for (int i = 0; i < 200'000; ++i) many += ",\"k" + std::to_string(i) + "\":1";
+  CHECK(parse(many + "}") == "config.json: expected at most 100000 JSON values but got more");
 
   const JsonObject object = JsonObject::parse(R"({"s":"x","i":1,"f":1.5,"big":18446744073709551615,"t":true})", "config.json");
   CHECK(file_error([&] { object.get_int("m"); }) == "config.json: expected the key \"m\" to be an integer but it is missing");

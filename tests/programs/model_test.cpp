@@ -80,9 +80,9 @@ TEST_CASE("A config.json of the wrong kind") {
   const Run run;
   const std::string config = run.read("config.json");
   run.write("config.json", "");
-  run.refused("config.json: is not valid JSON");
+  run.refused("config.json: expected valid JSON");
   run.write("config.json", config.substr(0, config.size() / 2));
-  run.refused("config.json: is not valid JSON");
+  run.refused("config.json: expected valid JSON");
   run.write("config.json", "[]");
   run.refused("config.json: expected a JSON object but got array");
   run.write("config.json", "{}");
@@ -138,7 +138,7 @@ TEST_CASE("A tokenizer.json of the wrong kind") {
   const Run run;
   const std::string tokenizer = run.read("tokenizer.json");
   run.write("tokenizer.json", tokenizer.substr(0, tokenizer.size() / 2));
-  run.refused("tokenizer.json: expected JSON");
+  run.refused("tokenizer.json: expected valid JSON");
   run.write("tokenizer.json", "{}");
   run.refused("tokenizer.json: ");
   Json edited = Json::parse(tokenizer);
@@ -146,7 +146,7 @@ TEST_CASE("A tokenizer.json of the wrong kind") {
   run.write("tokenizer.json", edited.dump());
   run.refused("tokenizer.json: ");
   fs::remove(run.path / "tokenizer.json");
-  run.refused("tokenizer.json: could not be opened: No such file");
+  run.refused("tokenizer.json: could not be read: No such file");
 }
 
 TEST_CASE("A tokenizer of another model") {

@@ -38,7 +38,7 @@ TEST_CASE("a tokenizer survives the disk", "[text]") {
 
 TEST_CASE("loading reports what went wrong", "[text]") {
   const TempDir dir;
-  CHECK(message_of<DataError>([&] { Tokenizer::load(dir / "none.json"); }).find("none.json: could not be opened") != std::string::npos);
+  CHECK(message_of<DataError>([&] { Tokenizer::load(dir / "none.json"); }).find("none.json: could not be read") != std::string::npos);
   CHECK_THROWS_AS(Tokenizer::load(dir.path()), DataError);
 }
 
@@ -109,7 +109,7 @@ TEST_CASE("a file that would encode differently is refused in one line", "[text]
          j["added_tokens"].push_back(j["added_tokens"][0]);
          j["added_tokens"][1]["content"] = "<late>";
        }},
-      {"?", [](Json& j) { j["model"]["merges"][0] = "a\nb\x1b[31m c"; }},
+      {"'a\\nb\\x1b[31m'", [](Json& j) { j["model"]["merges"][0] = "a\nb\x1b[31m c"; }},
   };
   for (const auto& [word, edit] : edits) {
     Json bad = good;
@@ -136,12 +136,12 @@ TEST_CASE("a file that is not JSON, or too much of it, is refused", "[text]") {
   }
   std::string many = "[";
   for (int i = 0; i < 4'100'000; ++i) many += "0,";
-  CHECK(error_of(many + "0]").find("at most 4000000 JSON values") != std::string::npos);
+  CHECK(error_of(many + "0]").find("at most 1000 JSON values") != std::string::npos);
   // A list of empty objects, which a parser may search anew after each of them.
   many = "{\"added_tokens\":[";
   for (int i = 0; i < 1'000'000; ++i) many += "{},";
-  CHECK(error_of(many + "{}]}").find("version") != std::string::npos);
-  CHECK(error_of("{\"version\":1,\"version\":1}") == "t.json: expected each key once but got 'version' twice");
+  CHECK(error_of(many + "{}]}").find("'content'") != std::string::npos);
+  CHECK(error_of("{\"version\":1,\"version\":1}") == "t.json: expected each key once but got \"version\" twice");
 }
 
 TEST_CASE("no change of a few bytes crashes the reader", "[text]") {

@@ -1,0 +1,73 @@
+#include "text/input_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "text/data_error.h"
+
+namespace tern::text {
+
+InputFile::InputFile(const std::filesystem::path& path) : name_(path.string()), is_owned_(true) {
+  // Non-blocking, so that opening a FIFO returns, and the check below can refuse it.
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  struct stat status;
+  if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) {
+    const std::string reason = std::strerror(errno);
+    if (descriptor_ >= 0) ::close(descriptor_);
+    throw DataError(fmt::format("{}: could not be read: {}", name_, reason));
+  }
+  if (!S_ISREG(status.st_mode)) {
+    ::close(descriptor_);
+    throw DataError(fmt::format("{}: could not be read: it is not a regular file", name_));
+  }
+  size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+InputFile::InputFile(int descriptor, std::string name) : name_(std::move(name)), descriptor_(descriptor) {}
+
+InputFile::~InputFile() {
+  if (is_owned_) ::close(descriptor_);
+}
+
+std::size_t InputFile::read(void* to, std::size_t bytes) {
+  while (true) {
+    const ssize_t got = ::read(descriptor_, to, bytes);
+    if (got >= 0) return static_cast<std::size_t>(got);
+    if (errno == EAGAIN) {  // an open stream that another program has made non-blocking
+      struct pollfd wanted{descriptor_, POLLIN, 0};
+      ::poll(&wanted, 1, -1);
+    } else if (errno != EINTR) {
+      throw DataError(fmt::format("{}: could not be read: {}", name_, std::strerror(errno)));
+    }
+  }
+}
+
+bool InputFile::is_ready() const noexcept {
+  struct pollfd wanted{descriptor_, POLLIN, 0};
+  return ::poll(&wanted, 1, 0) != 0;
+}
+
+std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) {
+  InputFile file(path);
+  if (file.size() > max_bytes) {
+    throw DataError(fmt::format("{}: could not be read: it has {} bytes, the limit is {}", file.name(), file.size(), max_bytes));
+  }
+  std::string content(static_cast<std::size_t>(file.size()), '\0');
+  std::size_t done = 0;
+  while (done < content.size()) {
+    const std::size_t got = file.read(content.data() + done, content.size() - done);
+    if (got == 0) break;
+    done += got;
+  }
+  content.resize(done);
+  return content;
+}
+
+}  // namespace tern::text

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Writes tests/fuzz/corpus: small inputs from which the fuzz programs set out. Needs nothing but Python."""
+import json
+import pathlib
+import struct
+
+HERE = pathlib.Path(__file__).parent / "corpus"
+
+
+def write(kind, name, content):
+    path = HERE / kind / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def safetensors(header, data):
+    text = header if isinstance(header, str) else json.dumps(header, separators=(",", ":"))
+    return struct.pack("<Q", len(text)) + text.encode() + bytes(data)
+
+
+def byte_characters():
+    table, following = [], 256
+    for byte in range(256):
+        printable = 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174
+        table.append(chr(byte if printable else following))
+        following += not printable
+    return sorted(table)
+
+
+def tokenizer(added=("<pad>",), merges=(("a", "b"), ("ab", "ab"), ("x", "ab"))):
+    tokens = list(added) + byte_characters() + [a + b for a, b in merges]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    byte_level = lambda prefix, trim: {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": trim, "use_regex": True}
+    return json.dumps({
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [{"id": i, "content": token, **flags} for i, token in enumerate(added)],
+        "normalizer": None, "pre_tokenizer": byte_level(False, True), "post_processor": byte_level(True, False),
+        "decoder": byte_level(True, True),
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                  "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                  "vocab": {token: i for i, token in enumerate(tokens)}, "merges": [list(pair) for pair in merges]},
+    }, ensure_ascii=False, separators=(",", ":"))
+
+
+def main():
+    entry = lambda dtype, shape, begin, end: {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    write("safetensors", "empty", safetensors("{}", 0))
+    write("safetensors", "one", safetensors({"a": entry("F32", [2, 3], 0, 24)}, 24))
+    write("safetensors", "many", safetensors({"__metadata__": {"format": "pt", "k": "\u00fc"}, "b": entry("I64", [], 0, 8),
+                                              "a.weight": entry("BF16", [1, 2], 8, 12), "c": entry("U8", [0, 5], 12, 12),
+                                              "d": entry("BOOL", [3], 12, 15)}, 15))
+    write("safetensors", "unknown", safetensors('{"a":{"data_offsets":[0,1],"x":[{"y":[1,-2,3.5,null]}],"shape":[1],"dtype":"U8"}}  ', 1))
+    write("tokenizer", "small", tokenizer())
+    write("tokenizer", "added", tokenizer(("<pad>", "<eos_de>", "ab<pad>"), (("a", "b"),)))
+    write("tokenizer", "bare", tokenizer((), ()))
+    write("config", "run", json.dumps({"tern_run": 1, "preset": "quick", "src": "de", "lr": 0.005, "width": 128, "prefix_lm": True}))
+    write("config", "nested", '{"a":{"b":[1,-2,3.5e-7,"\\u00fc\\n",null,{"c":{}}]},"":"x","big":18446744073709551615}')
+    write("encode", "words", "Der Hund h\u00f6rt <pad> it's 1998, we'll see  \t\n")
+    write("encode", "odd", "\u3000\U0001F600e\u0301<pa<pad>ab<pad>ab\u00fc\u00fc\x00\x7f\u200d".encode() + b"\xff\xc3\xe2\x82")
+    write("corpus", "plain", "Ein Hund.\r\n\nThe dog sees it.\nEin Mann \u00fc\n")
+    write("corpus", "mark", "\ufeffa b c\na b d\n \u3000\nlast")
+    write("gzip", "packed", b"\x05\xff\x0f\x00" + "Ein Hund.\nThe dog.\n".encode() * 4)
+    write("gzip", "flipped", b"\x09\x0c\x00\x04" + b"a b c d\n" * 20)
+    write("gzip", "raw", b"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x03\x4b\x4c\xe4\x02\x00\x07\xa1\xea\xdd\x02\x00\x00\x00")
+
+
+if __name__ == "__main__":
+    main()
