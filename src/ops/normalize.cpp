@@ -366,8 +366,8 @@ Tensor group_norm(const Tensor& x_, std::int64_t groups, const Tensor& gamma_, c
   Shape by_channel = Shape::filled(x.dims(), 1);
   by_channel[1] = x.size(1);
   const auto spread = [&](const Tensor& parameter) { return parameter.defined() ? reshape(parameter, by_channel) : parameter; };
-  const Tensor unit = plain_norm(norm, reshape(x, {x.size(0), groups, width}), {}, {});
-  return affine(reshape(unit, x.shape()), spread(gamma), spread(beta));
+  const Tensor unit = plain_norm(norm, reshape(detail::widened(x), {x.size(0), groups, width}), {}, {});
+  return cast(affine(reshape(unit, x.shape()), spread(detail::widened(gamma)), spread(detail::widened(beta))), x.dtype());
 }
 Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return plain_norm({"rms_norm", false, eps}, x, gamma, {}); }
 Tensor fused_rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return fused_norm({"fused_rms_norm", false, eps}, x, gamma, {}); }
