@@ -5,6 +5,7 @@
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
+#include "ops/detail/widened.h"
 #include "ops/join.h"
 #include "ops/kernels/conv.h"
 #include "ops/pointwise.h"
@@ -69,7 +70,7 @@ Tensor in_order_of(const Tensor& u, const Tensor& g) {
 
 // The composition. Sums of 16-bit elements are formed in f32, as in the kernels.
 
-Tensor widened(const Tensor& x) { return x.defined() && size_of(x.dtype()) == 2 ? cast(x, DType::f32) : x; }
+using detail::widened;
 
 /// Positions start .. start + count of x (B, L, D).
 Tensor positions(const Tensor& x, std::int64_t start, std::int64_t count) { return slice(x, 1, start, start + count); }

@@ -8,6 +8,7 @@
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
+#include "ops/detail/widened.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/kernels/loss.h"
@@ -330,8 +331,11 @@ Tensor mse_loss(const Tensor& a_, const Tensor& b_, Reduction reduction) {
     fail("mse_loss", fmt::format("expected operands of one shape but got {} and {}", to_string(a.shape()), to_string(b.shape())));
   if (!is_floating(promote(a.dtype(), b.dtype())))
     fail("mse_loss", fmt::format("expected a floating dtype but got {} and {}", name(a.dtype()), name(b.dtype())));
-  const Tensor squared = square(a - b);
-  return reduction == Reduction::none ? squared : reduction == Reduction::sum ? sum(squared) : mean(squared);
+  const Tensor squared = square(detail::widened(a) - detail::widened(b));
+  return cast(reduction == Reduction::none  ? squared
+              : reduction == Reduction::sum ? sum(squared)
+                                            : mean(squared),
+              promote(a.dtype(), b.dtype()));
 }
 
 }  // namespace tern

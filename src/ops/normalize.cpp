@@ -7,8 +7,10 @@
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
+#include "ops/detail/centered.h"
 #include "ops/detail/dropout_at.h"
 #include "ops/detail/softmax_gradient.h"
+#include "ops/detail/widened.h"
 #include "ops/factory.h"
 #include "ops/kernels/layer_norm.h"
 #include "ops/pointwise.h"
@@ -44,8 +46,8 @@ Tensor softmax(const Tensor& x_, int dim) {
     if (x.numel() == 0) {
       y = empty_like(x);
     } else {
-      const Tensor shifted = exp(x - max(x, {dim}, true));
-      y = shifted / sum(shifted, {dim}, true);
+      const Tensor wide = detail::widened(x), exponentials = exp(wide - max(wide, {dim}, true));
+      y = cast(exponentials / sum(exponentials, {dim}, true), x.dtype());
     }
   }
   return record("softmax", y, {x}, {y},
@@ -60,10 +62,13 @@ Tensor log_softmax(const Tensor& x_, int dim) {
   Tensor y;
   {
     const NoGrad unrecorded;
-    y = x - logsumexp(x, {dim}, true);
+    const Tensor wide = detail::widened(x);
+    y = cast(wide - logsumexp(wide, {dim}, true), x.dtype());
   }
-  return record("log_softmax", y, {x}, {y},
-                [dim](const Backward& call) -> Tensors { return {call.grad() - exp(call.saved(0)) * sum(call.grad(), {dim}, true)}; });
+  return record("log_softmax", y, {x}, {y}, [dim](const Backward& call) -> Tensors {
+    const Tensor g = detail::widened(call.grad());
+    return {cast(g - exp(detail::widened(call.saved(0))) * sum(g, {dim}, true), call.grad().dtype())};
+  });
 }
 
 namespace {
@@ -91,19 +96,21 @@ void check_norm(const char* op, const Tensor& x, std::initializer_list<const Ten
 }
 
 struct Normalized {
-  Tensor unit, rstd;  ///< the normalized rows, and one over the deviation
+  Tensor unit, rstd;  ///< the normalized rows, and one over the deviation; both widened
 };
 
-Normalized normalized(const Tensor& x, const Norm& norm) {
-  const Tensor deviation = norm.centered ? x - mean(x, {-1}, true) : x;
+Normalized normalized(const Tensor& x_, const Norm& norm) {
+  const Tensor x = detail::widened(x_), deviation = norm.centered ? detail::centered(x, {-1}) : x;
   const Tensor rstd = rsqrt(mean(square(deviation), {-1}, true) + norm.eps);
-  return {deviation * rstd, rstd};
+  const bool is_own = !deviation.is_same(x_);
+  return {is_own && !context().grad ? mul_(deviation, rstd) : deviation * rstd, rstd};
 }
 
-Tensor affine(Tensor unit, const Tensor& gamma, const Tensor& beta) {
-  if (gamma.defined()) unit = unit * gamma;
-  if (beta.defined()) unit = unit + beta;
-  return unit;
+Tensor affine(const Tensor& unit, const Tensor& gamma, const Tensor& beta) {
+  const Tensor scaled = gamma.defined() ? unit * gamma : unit;
+  if (!beta.defined()) return scaled;
+  const bool is_own = gamma.defined() && !context().grad && scaled.dtype() == beta.dtype();
+  return is_own ? add_(scaled, beta) : scaled + beta;
 }
 
 struct NormGradients {
@@ -134,12 +141,16 @@ Tensor plain_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, cons
   {
     const NoGrad unrecorded;
     rows = normalized(x, norm);
-    y = affine(rows.unit, gamma, beta);
+    y = cast(affine(rows.unit, detail::widened(gamma), detail::widened(beta)), x.dtype());
+    rows.unit = cast(rows.unit, x.dtype());
   }
   return record(norm.op, y, {x, gamma, beta}, {x, gamma, rows.unit, rows.rstd}, [norm](const Backward& call) -> Tensors {
     // For a higher order what was kept must depend on x: make it again, recorded.
-    const Normalized made = context().grad ? normalized(call.saved(0), norm) : Normalized{call.saved(2), call.saved(3)};
-    NormGradients d = closed_form(norm, made, call.saved(1), call.grad(), {call.needs(0), call.needs(1), call.needs(2)});
+    const Normalized made = context().grad ? normalized(call.saved(0), norm) : Normalized{detail::widened(call.saved(2)), call.saved(3)};
+    NormGradients d = closed_form(norm, made, detail::widened(call.saved(1)), detail::widened(call.grad()),
+                                  {call.needs(0), call.needs(1), call.needs(2)});
+    for (Tensor* gradient : {&d.x, &d.gamma, &d.beta})
+      if (gradient->defined()) *gradient = cast(*gradient, call.grad().dtype());
     return {d.x, d.gamma, d.beta};
   });
 }
@@ -355,8 +366,8 @@ Tensor group_norm(const Tensor& x_, std::int64_t groups, const Tensor& gamma_, c
   Shape by_channel = Shape::filled(x.dims(), 1);
   by_channel[1] = x.size(1);
   const auto spread = [&](const Tensor& parameter) { return parameter.defined() ? reshape(parameter, by_channel) : parameter; };
-  const Tensor unit = plain_norm(norm, reshape(x, {x.size(0), groups, width}), {}, {});
-  return affine(reshape(unit, x.shape()), spread(gamma), spread(beta));
+  const Tensor unit = plain_norm(norm, reshape(detail::widened(x), {x.size(0), groups, width}), {}, {});
+  return cast(affine(reshape(unit, x.shape()), spread(detail::widened(gamma)), spread(detail::widened(beta))), x.dtype());
 }
 Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return plain_norm({"rms_norm", false, eps}, x, gamma, {}); }
 Tensor fused_rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return fused_norm({"fused_rms_norm", false, eps}, x, gamma, {}); }

@@ -9,6 +9,7 @@
 #include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
+#include "ops/detail/widened.h"
 #include "ops/factory.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/reduce.h"
@@ -336,7 +337,7 @@ Tensor rsqrt(T x) {
   return unary("rsqrt", functors::Rsqrt{}, x, Keep::output, [](T g, T y) { return g * (y * y * y * -0.5); });
 }
 Tensor reciprocal(T x) {
-  return unary("reciprocal", functors::Reciprocal{}, x, Keep::output, [](T g, T y) { return neg(g * square(y)); });
+  return unary("reciprocal", functors::Reciprocal{}, x, Keep::output, [](T g, T y) { return neg(g * y * y); });
 }
 Tensor square(T x) {
   return unary("square", functors::Square{}, x, Keep::input, [](T g, T x_) { return g * (x_ * 2); });
@@ -367,10 +368,10 @@ Tensor gelu(T x) {
   });
 }
 Tensor gelu_tanh(T x) {
-  return unary("gelu_tanh", functors::GeluTanh{}, x, Keep::input, [](T g, T x_) {
+  return unary("gelu_tanh", functors::GeluTanh{}, x, Keep::input, [](T g, T kept) {
     const double scale = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
-    const Tensor t = tanh(scale * (x_ + 0.044715 * (square(x_) * x_)));
-    return g * (0.5 * (1 + t) + 0.5 * x_ * (1 - square(t)) * (scale * (1 + 3 * 0.044715 * square(x_))));
+    const Tensor x_ = detail::widened(kept), t = tanh(scale * (x_ + 0.044715 * (square(x_) * x_)));
+    return g * cast(0.5 * (1 + t) + 0.5 * x_ * (1 - square(t)) * (scale * (1 + 3 * 0.044715 * square(x_))), g.dtype());
   });
 }
 Tensor silu(T x) {

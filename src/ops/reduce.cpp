@@ -7,6 +7,8 @@
 #include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
+#include "ops/detail/centered.h"
+#include "ops/detail/widened.h"
 #include "ops/factory.h"
 #include "ops/kernels/reduce.h"
 #include "ops/pointwise.h"
@@ -82,12 +84,17 @@ Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
   return scaled_sum("mean", x, p, p.count ? 1.0 / static_cast<double>(p.count) : std::numeric_limits<double>::quiet_NaN());
 }
 
+Tensor detail::centered(const Tensor& x, const Dims& dims) {
+  const Tensor deviation = x - mean(x, dims, true), rest = mean(deviation, dims, true);
+  return context().grad ? deviation - rest : sub_(deviation, rest);
+}
+
 Tensor var(const Tensor& x, const Dims& dims, std::int64_t correction, bool keepdim) {
   check_floating("var", x);
   const Plan p = plan("var", x, dims, keepdim);
-  const Tensor deviation = x - mean(x, dims, true);
   const double freedom = static_cast<double>(p.count - correction);
-  return scaled_sum("var", square(deviation), p, freedom > 0 ? 1 / freedom : std::numeric_limits<double>::quiet_NaN());
+  const Tensor squares = square(detail::centered(detail::widened(x), dims));
+  return cast(scaled_sum("var", squares, p, freedom > 0 ? 1 / freedom : std::numeric_limits<double>::quiet_NaN()), x.dtype());
 }
 
 Tensor prod(const Tensor& x_, const Dims& dims, bool keepdim) {
@@ -111,8 +118,10 @@ static Tensor extreme(const char* op, Reduce f, const Tensor& x, const Dims& dim
   const Tensor y = apply(f, x, p, x.dtype());
   return record(op, y, {x}, {x, y}, [kept = p.kept, dims](const Backward& call) -> Tensors {
     const Tensor in = call.saved(0);
-    const Tensor chosen = cast(eq(in, reshape(call.saved(1), kept)), in.dtype());
-    return {chosen * (reshape(call.grad(), kept) / sum(chosen, dims, true))};
+    const Tensor is_chosen = eq(in, reshape(call.saved(1), kept)), g = detail::widened(reshape(call.grad(), kept));
+    // The count of equal ones may be beyond f16.
+    const Tensor share = cast(g / sum(cast(is_chosen, g.dtype()), dims, true), in.dtype());
+    return {cast(is_chosen, in.dtype()) * share};
   });
 }
 Tensor max(const Tensor& x, const Dims& dims, bool keepdim) { return extreme("max", Reduce::max, x, dims, keepdim); }
@@ -123,11 +132,13 @@ Tensor logsumexp(const Tensor& x_, const Dims& dims, bool keepdim) {
   check_floating("logsumexp", x);
   const Plan p = plan("logsumexp", x, dims, keepdim);
   const Tensor y = apply(Reduce::logsumexp, x, p, x.dtype());
-  return record("logsumexp", y, {x}, {x, y}, [kept = p.kept](const Backward& call) -> Tensors {
-    const Tensor total = reshape(call.saved(1), kept);
+  return record("logsumexp", y, {x}, {x, y}, [dims, kept = p.kept](const Backward& call) -> Tensors {
+    // A total of 16 bits is not enough: its rounding is the relative error of every exponential.
+    const Tensor in = detail::widened(call.saved(0));
+    const Tensor total = detail::is_narrow(call.saved(1).dtype()) ? logsumexp(in, dims, true) : reshape(call.saved(1), kept);
     // exp(-inf - 0) = 0 is the gradient where all of a slice is -inf; exp(-inf + inf) would be NaN.
     const Tensor finite = where(eq(total, -std::numeric_limits<double>::infinity()), 0.0, total);
-    return {exp(call.saved(0) - finite) * reshape(call.grad(), kept)};
+    return {cast(exp(in - finite) * detail::widened(reshape(call.grad(), kept)), call.saved(0).dtype())};
   });
 }
 

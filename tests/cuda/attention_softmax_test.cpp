@@ -6,6 +6,7 @@
 
 #include "backend/memory.h"
 #include "catch.h"
+#include "skip.h"
 #include "tensor/dispatch.h"
 #include "twin.h"
 
@@ -169,8 +170,7 @@ TEST_CASE("on the GPU softmax reaches elements past the 2^31st", "[cuda]") {
   try {
     data = backend::allocate(Cuda{}, bytes, gpu_stream);
   } catch (const Error&) {
-    WARN("too little memory on this GPU");
-    return;
+    return test::skip("it needs 4.3 GB of the GPU's memory");
   }
   const View x{data, {1, rows, columns}, {rows * columns, columns, 1}, DType::bf16, gpu_stream};
   const std::vector<bf16> zeros(3 * columns);

@@ -13,6 +13,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "skip.h"
 #include "tensor/context.h"
 
 namespace tern {
@@ -27,7 +28,7 @@ double error_of(const Tensor& got, const Tensor& exact) {
 }  // namespace
 
 TEST_CASE("3xTF32 is as exact as float32", "[cuda]") {
-  if (!has_matmul_precision(MatmulPrecision::tf32x3, cuda())) return;
+  if (!has_matmul_precision(MatmulPrecision::tf32x3, cuda())) return test::skip("the kernel is for Hopper GPUs");
   manual_seed(5);
   // With tiles of either width, with and without split-K, and at sizes that fill neither tiles nor TMA boxes.
   for (auto [m, n, k] : std::vector<std::array<std::int64_t, 3>>{
@@ -85,7 +86,7 @@ TEST_CASE("3xTF32 adds, scales, takes a bias and keeps to its place", "[cuda]") 
 }
 
 TEST_CASE("TF32 GEMMs are right in every tile configuration", "[cuda]") {
-  if (!has_matmul_precision(MatmulPrecision::tf32x3, cuda())) return;
+  if (!has_matmul_precision(MatmulPrecision::tf32x3, cuda())) return test::skip("the kernel is for Hopper GPUs");
   manual_seed(7);
   // Sizes that fill tiles, and sizes that do not.
   for (auto [m, n, k] : std::vector<std::array<std::int64_t, 3>>{{520, 264, 1028}, {132, 1004, 416}, {256, 256, 2080}})
@@ -132,7 +133,7 @@ TEST_CASE("TF32 GEMMs are right in every tile configuration", "[cuda]") {
 }
 
 TEST_CASE("TF32 rounds operands to nearest, and keeps infinities and NaN", "[cuda]") {
-  if (!has_matmul_precision(MatmulPrecision::tf32x3, cuda())) return;
+  if (!has_matmul_precision(MatmulPrecision::tf32x3, cuda())) return test::skip("the kernel is for Hopper GPUs");
   // Of numbers of one sign a product of truncated operands would be 7e-4 too small.
   manual_seed(8);
   for (const bool a_transposed : {false, true})

@@ -14,6 +14,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "skip.h"
 #include "tensor/dispatch.h"
 
 namespace tern {
@@ -50,6 +51,7 @@ std::string message_of(const std::function<void()>& call) {
 }  // namespace
 
 TEST_CASE("Tensors of any size, stride and dtype go from one GPU to the other and back", "[cuda][two-gpus]") {
+  if (test::lacks_second_gpu()) return;
   for (const auto& [from, target] : {std::pair(cuda(0), cuda(1)), std::pair(cuda(1), cuda(0))})
     for (DType dtype : all_dtypes) {
       INFO(name(dtype) << " from " << to_string(from) << " to " << to_string(target));
@@ -74,6 +76,7 @@ TEST_CASE("Tensors of any size, stride and dtype go from one GPU to the other an
 }
 
 TEST_CASE("copy_ converts and broadcasts from one GPU to a view on the other", "[cuda][two-gpus]") {
+  if (test::lacks_second_gpu()) return;
   for (const auto& [from, target] : {std::pair(cuda(0), cuda(1)), std::pair(cuda(1), cuda(0))})
     for (DType source_dtype : all_dtypes)
       for (DType target_dtype : all_dtypes) {
@@ -88,6 +91,7 @@ TEST_CASE("copy_ converts and broadcasts from one GPU to a view on the other", "
 }
 
 TEST_CASE("Copies between GPUs keep the order of both streams", "[cuda][two-gpus]") {
+  if (test::lacks_second_gpu()) return;
   const Shape shape{3 << 20};
   for (int round = 0; round < 20; ++round) {
     const Tensor source = zeros(shape, DType::f32, cuda(0));
@@ -105,6 +109,7 @@ TEST_CASE("Copies between GPUs keep the order of both streams", "[cuda][two-gpus
 }
 
 TEST_CASE("Copies between GPUs wait for streams of their own", "[cuda][two-gpus]") {
+  if (test::lacks_second_gpu()) return;
   const gpu::OwnedStream first(cuda(0)), second(cuda(1));
   const StreamScope on_first(first.get()), on_second(second.get());
   CHECK(context().stream(cuda(0)).handle == first.get().handle);
@@ -119,6 +124,7 @@ TEST_CASE("Copies between GPUs wait for streams of their own", "[cuda][two-gpus]
 }
 
 TEST_CASE("Gradients flow from one GPU to the other", "[cuda][two-gpus]") {
+  if (test::lacks_second_gpu()) return;
   Tensor x = counting({5, 33}, DType::f32, cuda(0)).set_requires_grad();
   Tensor y = counting({5, 33}, DType::f32, cuda(1)).set_requires_grad();
   sum(to(square(x), cuda(1)) * y).backward();
@@ -129,6 +135,7 @@ TEST_CASE("Gradients flow from one GPU to the other", "[cuda][two-gpus]") {
 }
 
 TEST_CASE("Memory is counted for each GPU by itself", "[cuda][two-gpus]") {
+  if (test::lacks_second_gpu()) return;
   gpu::release_cached_memory();
   const auto first = memory_statistics(cuda(0)), second = memory_statistics(cuda(1));
   reset_peak_memory(cuda(0));
@@ -154,6 +161,7 @@ TEST_CASE("Memory is counted for each GPU by itself", "[cuda][two-gpus]") {
 }
 
 TEST_CASE("Streams belong to one GPU, and events go between them", "[cuda][two-gpus]") {
+  if (test::lacks_second_gpu()) return;
   const gpu::OwnedStream side(cuda(1));
   {
     const StreamScope scope(side.get());
@@ -172,12 +180,14 @@ TEST_CASE("Streams belong to one GPU, and events go between them", "[cuda][two-g
 }
 
 TEST_CASE("An op on tensors of two GPUs is an error that names both", "[cuda][two-gpus]") {
+  if (test::lacks_second_gpu()) return;
   const Tensor x = counting({4, 4}, DType::f32, cuda(0)), y = counting({4, 4}, DType::f32, cuda(1));
   CHECK(message_of([&] { x + y; }) == "[add] expected tensors on one device but got cuda:0 and cuda:1");
   CHECK(message_of([&] { matmul(y, x); }) == "[matmul] expected tensors on one device but got cuda:1 and cuda:0");
 }
 
 TEST_CASE("Threads work on one GPU each", "[cuda][two-gpus]") {
+  if (test::lacks_second_gpu()) return;
   // Every per-device cache is filled from both at once: handles of cuBLAS, chosen algorithms, counters, pools of memory.
   const Tensor a = counting({300, 200}, DType::f32, cpu), b = counting({200, 100}, DType::f32, cpu);
   Tensor results[2];

@@ -44,6 +44,8 @@ void add_attention(Rows& rows) {
     const auto f = fused ? fused_self_attention : self_attention;
     Row row{fused ? "fused_self_attention" : "self_attention", {}};
     row.slack = 40;
+    row.roundings = 3;  // scores, weights
+    row.gradient_roundings = 7;
     for (const auto& [shape, masks] :
          std::vector<std::pair<Shape, std::vector<Mask>>>{{{1, 1, 3, 1, 2}, {Mask::none, Mask::causal}},
                                                           {{1, 3, 3, 2, 2}, {Mask::none, Mask::causal, Mask::prefix, Mask::padding}},

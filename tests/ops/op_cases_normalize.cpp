@@ -180,6 +180,7 @@ void add_norms(Rows& rows) {
       const std::string name = centered ? "layer_norm" : "rms_norm";
       Row row{fused ? "fused_" + name : name, {}};
       row.slack = 20;
+      if (!fused) row.gradient_roundings = 9;  // of the normalized rows, which it keeps
       const auto f = [=](const Tensor& x, const Tensor& gamma, const Tensor& beta, double e) {
         if (centered) return (fused ? fused_layer_norm : layer_norm)(x, gamma, beta, e);
         return (fused ? fused_rms_norm : rms_norm)(x, gamma, e);
@@ -221,6 +222,8 @@ void add_residual_norms(Rows& rows) {
       const std::string name = centered ? "residual_layer_norm" : "residual_rms_norm";
       Row row{fused ? "fused_" + name : name, {}};
       row.slack = 20;
+      row.roundings = 3;  // the sum
+      row.gradient_roundings = 9;
       const auto f = [=](const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, const BranchOptions& branch) {
         const ResidualNorm result = centered
                                         ? (fused ? fused_residual_layer_norm : residual_layer_norm)(x, residual, gamma, beta, eps, branch)

@@ -151,6 +151,7 @@ void add_arithmetic(Rows& rows) {
     power.cases.push_back(op);
   }
   power.slack = 4;
+  power.gradient_roundings = 12;  // with a logarithm, a power and products of both
   power.mistakes = misfits(pow);
   rows.push_back(power);
 

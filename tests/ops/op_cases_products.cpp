@@ -94,6 +94,7 @@ void add_linear(Rows& rows, bool has_gelu) {
   };
   Row row{has_gelu ? "linear_gelu" : "linear", {}};
   row.slack = 40;
+  row.roundings = has_gelu ? 4 : 2;  // before and after the bias
   struct Layer {
     Shape x;
     std::int64_t in, out;

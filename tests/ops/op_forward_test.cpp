@@ -33,10 +33,10 @@ Tensors inputs_of(const Case& op, DType dtype) {
   return inputs;
 }
 
-void check_outputs(const Tensors& got, const reference::Arrays& want, double slack) {
+void check_outputs(const Row& row, const Tensors& got, const reference::Arrays& want) {
   REQUIRE(got.size() == want.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
-    const std::string found = difference(got[i], want[i], slack);
+    const std::string found = difference(got[i], want[i], forward_tolerance(row, want[i].dtype));
     if (!found.empty()) FAIL_CHECK("output " << i << ": " << found);
   }
 }
@@ -65,7 +65,7 @@ TEST_CASE("Ops give the reference's results in every dtype and layout, and write
         versions.push_back(placed[i].version());
       }
       const Tensors got = op.call({placed, dtype, cpu});
-      check_outputs(got, want, row.slack);
+      check_outputs(row, got, want);
       for (std::size_t i = 0; i < placed.size(); ++i) {
         INFO("input " << i);
         const bool edits = op.inputs[i].edited;
@@ -91,7 +91,7 @@ TEST_CASE("Ops take broadcast inputs, whose elements share memory") {
         References references{{}, dtype};
         for (const Tensor& x : inputs) references.inputs.push_back(read(x));
         const reference::Arrays want = op.reference(references);
-        check_outputs(op.call({inputs, dtype, cpu}), want, row.slack);
+        check_outputs(row, op.call({inputs, dtype, cpu}), want);
       }
     }
   });

@@ -1,5 +1,5 @@
 // Gradient checks over the whole table: first and second derivatives against central differences in f64, with inputs
-// and incoming gradients of every kind of stride, and the lower precisions against f64.
+// and incoming gradients of every kind of stride. The lower precisions are in op_precision_test.cpp.
 #include <fmt/format.h>
 
 #include "catch.h"
@@ -158,48 +158,11 @@ TEST_CASE("A gradient that is recorded is the same as one that is not") {
       }
       const Tensors recorded = grad(outputs, wanted, weights, true), plain = grad(outputs, wanted, weights);
       for (std::size_t i = 0; i < plain.size(); ++i) {
-        const std::string found = difference(recorded[i], plain[i], 20, false);
+        const std::string found = difference(recorded[i], plain[i], tolerance(DType::f64, 20, 0));
         if (!found.empty()) FAIL_CHECK(name(layout) << ", gradient " << i << ": " << found);
       }
     }
   });
-}
-
-TEST_CASE("Gradients in lower precision agree with f64") {
-  for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    for_each_case([&](const Row& row, const Case& op) {
-      const auto& dtypes = op.dtypes.empty() ? row.dtypes : op.dtypes;
-      if (std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) return;
-      INFO(name(dtype));
-      Tensors gradients[2];
-      for (int exact = 0; exact < 2; ++exact) {
-        const DType used = exact ? DType::f64 : dtype;
-        Tensors inputs, leaves;
-        for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-          Tensor x = make_input(op.inputs[i], dtype, i);
-          if (is_floating(x.dtype())) x = cast(x, op.inputs[i].dtype.value_or(used));
-          if (is_checked(op.inputs[i])) leaves.push_back(x.set_requires_grad());
-          inputs.push_back(x);
-        }
-        Tensors outputs, weights;
-        for (const Tensor& y : op.call({inputs, used, cpu})) {
-          if (!y.requires_grad()) continue;
-          Input weight{y.shape()};
-          outputs.push_back(y);
-          weights.push_back(cast(make_input(weight, dtype, 10 + outputs.size()), y.dtype()));
-        }
-        gradients[exact] = grad(outputs, leaves, weights);
-      }
-      for (std::size_t i = 0; i < gradients[0].size(); ++i) {
-        REQUIRE(gradients[0][i].defined() == gradients[1][i].defined());
-        if (!gradients[0][i].defined()) continue;
-        reference::Array want = read(gradients[1][i]);
-        want.dtype = gradients[0][i].dtype();
-        const std::string found = difference(gradients[0][i], want, 6 * row.slack);
-        if (!found.empty()) FAIL_CHECK("gradient " << i << ": " << found);
-      }
-    });
-  }
 }
 
 }  // namespace tern::op_cases

@@ -61,38 +61,46 @@ reference::Array read(const Tensor& x) {
   return result;
 }
 
-static double tolerance(DType dtype) {
+Tolerance Tolerance::operator*(double factor) const { return {relative * factor, absolute * factor}; }
+
+Tolerance tolerance(DType dtype, double slack, double roundings) {
   switch (dtype) {
-    case DType::f64: return 1e-12;
-    case DType::f32: return 2e-6;
-    case DType::f16: return 6e-4;     // half a unit in the last place is 4.9e-4
-    case DType::bf16: return 4.5e-3;  // 3.9e-3
-    default: return 0;
+    case DType::f64: return {1e-12 * slack, 0};
+    case DType::f32: return {2e-6 * slack, 0};
+    // Half a unit in the last place, and half the smallest number.
+    case DType::f16: return {2e-6 * slack + 0x1p-11 * roundings, 0x1p-25 * roundings};
+    case DType::bf16: return {2e-6 * slack + 0x1p-8 * roundings, 0};
+    default: return {};
   }
 }
+Tolerance forward_tolerance(const Row& row, DType dtype) { return tolerance(dtype, row.slack, row.roundings); }
+Tolerance gradient_tolerance(const Row& row, DType dtype) { return tolerance(dtype, 6 * row.slack, row.gradient_roundings); }
 
-static std::string compare(const reference::Array& got, const reference::Array& want, double tolerance) {
+std::string difference(const reference::Array& got, const reference::Array& want, const Tolerance& tolerance) {
   if (got.dtype != want.dtype) return fmt::format("expected {} but got {}", name(want.dtype), name(got.dtype));
   if (got.shape != want.shape) return fmt::format("expected shape {} but got {}", to_string(want.shape), to_string(got.shape));
   if (got.values.size() != want.values.size()) return "expected as many elements as the shape says";
+  double scale = 0;
+  for (const double w : want.values)
+    if (std::isfinite(w)) scale = std::max(scale, std::abs(w));
+  scale = std::clamp(scale, 0.25, 1.0);
   for (std::size_t i = 0; i < got.values.size(); ++i) {
     const double g = got.values[i], w = want.values[i];
     const bool same = g == w || (std::isnan(g) && std::isnan(w));
-    if (!same && !(std::abs(g - w) <= tolerance * (1 + std::abs(w))))
+    if (!same && !(std::abs(g - w) <= tolerance.relative * (scale + std::abs(w)) + tolerance.absolute))
       return fmt::format("element {} of {}: expected {:.17g} but got {:.17g}", i, to_string(want.shape), w, g);
   }
   return "";
 }
 
-std::string difference(const Tensor& got, const reference::Array& want, double slack) {
+std::string difference(const Tensor& got, const reference::Array& want, const Tolerance& tolerance) {
   if (!got.defined()) return "expected a tensor but got an undefined one";
-  return compare(read(got), want, slack * tolerance(got.dtype()));
+  return difference(read(got), want, tolerance);
 }
 
-std::string difference(const Tensor& got, const Tensor& want, double slack, bool bitwise) {
+std::string difference(const Tensor& got, const Tensor& want, const Tolerance& tolerance) {
   if (got.defined() != want.defined()) return "one is undefined";
-  if (!got.defined()) return "";
-  return compare(read(got), read(want), bitwise ? 0 : slack * tolerance(got.dtype()));
+  return got.defined() ? difference(read(got), read(want), tolerance) : "";
 }
 
 std::string describe(const Row& row, const Case& op, std::size_t number, DType dtype) {

@@ -60,6 +60,7 @@ void check_nearest(float value) {
 }  // namespace
 
 TEST_CASE("Every half is its fields' value as a float, and comes back") {
+  int nans = 0;
   for (std::uint32_t i = 0; i < 65536; ++i) {
     f16 h;
     bf16 b;
@@ -74,7 +75,9 @@ TEST_CASE("Every half is its fields' value as a float, and comes back") {
     if (!std::isnan(want_b) && bf16(got_b).bits != i) FAIL_CHECK("bf16 " << i << " came back as " << bf16(got_b).bits);
     if (std::isnan(want_h) && !std::isnan(static_cast<float>(f16(got_h)))) FAIL_CHECK("f16 NaN " << i << " was lost");
     if (std::isnan(want_b) && !std::isnan(static_cast<float>(bf16(got_b)))) FAIL_CHECK("bf16 NaN " << i << " was lost");
+    nans += std::isnan(got_h) + std::isnan(got_b);
   }
+  CHECK(nans == 2 * (1023 + 127));  // all that an exponent of ones has, but the infinities
 }
 
 TEST_CASE("Floats round to the nearest half, ties to even") {

@@ -1,5 +1,7 @@
 #include "text/unicode.h"
 
+#include <array>
+
 #include "catch.h"
 #include "support.h"
 #include "text/pretokenize.h"
@@ -8,6 +10,7 @@ using namespace tern::text;
 using namespace tern::text::test;
 
 TEST_CASE("every code point survives UTF-8", "[text]") {
+  std::array<int, 5> of_size = {};
   for (char32_t c = 0; c < 0x110000; ++c) {
     if (c >= 0xD800 && c < 0xE000) continue;
     std::string bytes;
@@ -15,7 +18,9 @@ TEST_CASE("every code point survives UTF-8", "[text]") {
     const Utf8Step step = decode_utf8(bytes);
     if (!(step.valid && step.code_point == c && step.size == bytes.size())) FAIL("U+" << std::hex << std::uint32_t(c));
     if (bytes.size() > 1 && find_invalid_utf8(std::string_view(bytes).substr(0, bytes.size() - 1)) != 0) FAIL();
+    ++of_size[bytes.size()];
   }
+  CHECK(of_size == std::array<int, 5>{0, 0x80, 0x800 - 0x80, 0x10000 - 0x800 - 0x800, 0x100000});
 }
 
 TEST_CASE("ill-formed UTF-8 is found and replaced by maximal subparts", "[text]") {

@@ -8,6 +8,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "skip.h"
 #include "train/train.h"
 
 using namespace tern;
@@ -94,6 +95,7 @@ TEST_CASE("replayed steps are bitwise those that run as written, dropout include
 
 TEST_CASE("steps on a second GPU are bitwise those on the first, captured or not, while the first is current",
           "[capture][cuda][two-gpus]") {
+  if (test::lacks_second_gpu()) return;
   for (const train::Precision precision : {train::Precision::fp32, train::Precision::bf16, train::Precision::fp16})
     for (const bool use_fused_kernel : {false, true}) {
       INFO(train::name(precision) << (use_fused_kernel ? ", fused" : ", plain"));

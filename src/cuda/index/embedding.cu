@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "cuda/device/indexer.cuh"
+#include "cuda/device/long_sum.cuh"
 #include "cuda/device/philox_dropout.cuh"
 #include "cuda/device/vec16.cuh"
 #include "cuda/runtime/dispatch.h"
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__((lanes * max_parts), 2)
   __shared__ C shared[max_parts][lanes * 4];
   const unsigned part = threadIdx.y, parts = blockDim.y;
   const std::int64_t column = (std::int64_t(blockIdx.x) * lanes + threadIdx.x) * 4, share = (batch + parts - 1) / parts;
-  C sums[4] = {};
+  LongSum<C> sums[4];
   const std::uint64_t position = dropout.position();
   if (column < sequence) {
 #pragma unroll 4
@@ -87,14 +88,14 @@ __global__ void __launch_bounds__((lanes * max_parts), 2)
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         out.values[k] = convert<T>(values[k]);
-        sums[k] += convert<C>(out.values[k]);
+        sums[k].add(convert<C>(out.values[k]));
       }
       if (dropout.drops) write_vector(dsum + at, out);
     }
   }
   if (!dpositions) return;
 #pragma unroll
-  for (int k = 0; k < 4; ++k) shared[part][threadIdx.x * 4 + k] = sums[k];
+  for (int k = 0; k < 4; ++k) shared[part][threadIdx.x * 4 + k] = sums[k].value();
   __syncthreads();
   const unsigned own = part * lanes + threadIdx.x;
   const std::int64_t to = std::int64_t(blockIdx.x) * lanes * 4 + own;

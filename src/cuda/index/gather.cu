@@ -1,8 +1,10 @@
 #include "cuda/device/convert.cuh"
 #include "cuda/device/indexer.cuh"
+#include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/layout.h"
+#include "ops/kernels/copy.h"
 #include "ops/kernels/index.h"
 #include "tensor/dispatch.h"
 
@@ -53,16 +55,16 @@ __device__ void atomic_add(std::uint8_t* at, std::uint8_t value) {
   } while (seen != expected);
 }
 
-template <class T>
+template <class Sum, class T>
 __global__ void __launch_bounds__(block_size)
-    scatter_add_elements(T* y, const std::int64_t* __restrict__ index, const T* __restrict__ source,
+    scatter_add_elements(Sum* y, const std::int64_t* __restrict__ index, const T* __restrict__ source,
                          __grid_constant__ const Indexer<3> indexer, std::uint32_t count, std::int64_t length, std::int64_t stride) {
   const std::uint32_t i = blockIdx.x * block_size + threadIdx.x;
   if (i >= count) return;
   std::int64_t offsets[3];
   indexer.locate(i, offsets);
   const std::int64_t at = index[offsets[1]];
-  if (at >= 0 && at < length) atomic_add(y + offsets[2] + at * stride, source[offsets[0]]);
+  if (at >= 0 && at < length) atomic_add(y + offsets[2] + at * stride, convert<Sum>(source[offsets[0]]));
 }
 
 /// The iteration over index's elements, with `table` (x or y) held still along dim.
@@ -97,6 +99,16 @@ void gather_as(const Layout<3>& whole, const View& x, const View& index, const V
   });
 }
 
+template <class Sum, class T>
+void scatter_add_as(const View& y, const View& index, const View& source, int dim) {
+  for_pieces(layout_along(dim, source, index, y), [&](const Layout<3>& layout, const std::int64_t* offsets) {
+    const std::int64_t count = layout.numel();
+    launch(scatter_add_elements<Sum, T>, blocks_for(count), block_size, 0, y.stream, y.as<Sum>() + offsets[2],
+           index.as<const std::int64_t>() + offsets[1], source.as<const T>() + offsets[0], layout, static_cast<std::uint32_t>(count),
+           y.shape[dim], y.strides[dim]);
+  });
+}
+
 /// Row selection is a gather whose index is broadcast along a and c.
 template <class Bits>
 void index_select_as(const View& x, const View& index, const View& y) {
@@ -116,14 +128,17 @@ void scatter_add(Cuda, const View& y, const View& index, const View& source, int
   if (source.numel() == 0) return;
   if (y.dtype == DType::boolean) fail("scatter_add", "expected a numeric dtype but got bool");
   dispatch_all(y.dtype, [&]<class T>() {
-    if constexpr (!std::is_same_v<T, bool>) {
-      for_pieces(layout_along(dim, source, index, y), [&](const Layout<3>& layout, const std::int64_t* offsets) {
-        const std::int64_t count = layout.numel();
-        launch(scatter_add_elements<T>, blocks_for(count), block_size, 0, y.stream, y.as<T>() + offsets[2],
-               index.as<const std::int64_t>() + offsets[1], source.as<const T>() + offsets[0], layout, static_cast<std::uint32_t>(count),
-               y.shape[dim], y.strides[dim]);
-      });
+    if constexpr (std::is_same_v<T, float> || is_half<T>) {
+      // More additions than a sum of this type stands; see Note [Long sums] in ops/cpu/index.cpp.
+      if (index.shape[dim] > (is_half<T> ? 1 : 16)) {
+        const Workspace memory(static_cast<std::size_t>(y.numel()) * sizeof(double), y.stream);
+        const View sums{memory.as(), y.shape, contiguous_strides(y.shape), DType::f64, y.stream};
+        copy(Cuda{}, y, sums);
+        scatter_add_as<double, T>(sums, index, source, dim);
+        return copy(Cuda{}, sums, y);
+      }
     }
+    if constexpr (!std::is_same_v<T, bool>) scatter_add_as<T, T>(y, index, source, dim);
   });
 }
 

@@ -1,6 +1,7 @@
 #include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
 #include "cuda/device/indexer.cuh"
+#include "cuda/device/long_sum.cuh"
 #include "cuda/index/radix_sort.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
@@ -118,7 +119,8 @@ __global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const
 
   std::uint32_t run = sorted.keys[begin];
   bool comes_in = begin > 0 && sorted.keys[begin - 1] == run;
-  C sum = 0, before = 0;  // of the run, and what y holds there
+  LongSum<C> sum;  // of the run
+  C before = 0;    // what y holds there
   for (std::uint32_t first = begin; first < end; first += prefetch) {
     std::uint32_t keys[prefetch];
     C values[prefetch], held[prefetch];
@@ -135,20 +137,20 @@ __global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const
     for (int k = 0; k < prefetch; ++k) {
       if (first + k >= end) continue;
       if (keys[k] != run) {
-        if (comes_in) partials.head(a, piece, c) = sum;
-        else if (run < sorted.length) write<T>(o.y, o.dtype, offset_of(o, a, run, c), before + sum);
+        if (comes_in) partials.head(a, piece, c) = sum.value();
+        else if (run < sorted.length) write<T>(o.y, o.dtype, offset_of(o, a, run, c), before + sum.value());
         run = keys[k];
         comes_in = false;
-        sum = 0;
+        sum = {};
       }
       before = held[k];
-      sum += values[k];
+      sum.add(values[k]);
     }
   }
   const bool leaves = end < sorted.count && sorted.keys[end] == run;
-  if (leaves) partials.tail(a, piece, c) = sum;
-  else if (comes_in) partials.head(a, piece, c) = sum;
-  else if (run < sorted.length) write<T>(o.y, o.dtype, offset_of(o, a, run, c), before + sum);
+  if (leaves) partials.tail(a, piece, c) = sum.value();
+  else if (comes_in) partials.head(a, piece, c) = sum.value();
+  else if (run < sorted.length) write<T>(o.y, o.dtype, offset_of(o, a, run, c), before + sum.value());
 }
 
 /// The first position in [from, count) whose key differs from `key`.
@@ -180,13 +182,14 @@ __global__ void __launch_bounds__(block_size) add_runs(__grid_constant__ const S
   const std::uint32_t last = (run_end(sorted, key, end) - 1) / piece_length;
   const std::uint32_t c = blockIdx.x % tiles * across + threadIdx.x % across;
   const unsigned y = threadIdx.x / across, down = block_size / across;
-  C sum[1] = {};
+  LongSum<C> own;
   if (c < o.columns) {
     // The run leaves every piece but its last, where it ends and so left a head.
 #pragma unroll 4
-    for (std::uint32_t p = piece + y; p < last; p += down) sum[0] += partials.tail(a, p, c);
-    if ((last - piece) % down == y) sum[0] += partials.head(a, last, c);
+    for (std::uint32_t p = piece + y; p < last; p += down) own.add(partials.tail(a, p, c));
+    if ((last - piece) % down == y) own.add(partials.head(a, last, c));
   }
+  C sum[1] = {own.value()};
   column_reduce<PlusOp<C>>(sum, shared, across, y, down);
   if (y > 0 || c >= o.columns) return;
   const std::int64_t at = offset_of(o, a, key, c);

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "backend/device.h"
 #include "ops/cpu/loops.h"
 
 namespace tern::kernels {
@@ -57,6 +60,37 @@ void for_each_line(const Loop<N>& others, std::int64_t length, std::int64_t step
   });
 }
 
+/// Note [Long sums]: so many numbers may be added in float32 one after the other. Each addition rounds: 16 leave at most 1e-6 of a sum
+/// of numbers of one sign, a million 1%. More are added in float64, or in float32 up to 16 at a time, which is faster, and these sums in
+/// float64. A sum of 16-bit floats is rounded to 16 bits once, at its end.
+constexpr std::int64_t short_sum = 16;
+
+/// scatter_add with float64 sums of whole lines of y along `dim`, of which y's copy has cost as much already.
+/// others: the lines of source, index and y.
+template <class S>
+void scatter_long_sums(const View& y, const View& index, const View& source, const Loop<3>& others, int dim) {
+  constexpr std::int64_t most_sums = 131072, most_lines = 256;  // within the second-level cache, if lines are no longer than that
+  const std::int64_t targets = y.shape[dim], length = index.shape[dim],
+                     lines = std::clamp<std::int64_t>(most_sums / targets, 1, most_lines);
+  const Scratch<double> memory(num_threads() * targets * lines, y.stream);
+  parallel_units(others.count, length, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
+    double* const sums = memory.data() + thread * targets * lines;
+    walk(others, begin, end, lines, [&](const std::int64_t* at, std::int64_t n) {
+      const auto for_targets = [&](auto&& f) {
+        for (std::int64_t t = 0; t < targets; ++t)
+          for (std::int64_t j = 0; j < n; ++j) f(y.as<S>()[at[2] + j * others.inner_stride(2) + t * y.strides[dim]], sums[t * n + j]);
+      };
+      for_targets([](const S& element, double& sum) { sum = convert<double>(element); });
+      for (std::int64_t i = 0; i < length; ++i)
+        for (std::int64_t j = 0; j < n; ++j) {
+          const std::int64_t to = index.as<const std::int64_t>()[at[1] + j * others.inner_stride(1) + i * index.strides[dim]];
+          sums[to * n + j] += convert<double>(source.as<const S>()[at[0] + j * others.inner_stride(0) + i * source.strides[dim]]);
+        }
+      for_targets([](S& element, double sum) { element = convert<S>(sum); });
+    });
+  });
+}
+
 }  // namespace
 
 void gather(Cpu, const View& x, const View& index, const View& y, int dim) {
@@ -80,6 +114,8 @@ void scatter_add(Cpu, const View& y, const View& index, const View& source, int 
   const auto others = make_loop<3>(without(index.shape, dim), {&source_others, &index_others, &y_others});
   const std::int64_t y_step = y.strides[dim], index_step = index.strides[dim], source_step = source.strides[dim];
   dispatch_numbers(y.dtype, "scatter_add", [&]<class S>() {
+    if (std::is_floating_point_v<compute_t<S>> && sizeof(S) < 8 && index.shape[dim] > (sizeof(S) == 2 ? 1 : short_sum))
+      return scatter_long_sums<S>(y, index, source, others, dim);
     for_each_line(others, index.shape[dim], source_step, [&](std::int64_t i, std::int64_t j, const std::int64_t* at) {
       const std::int64_t to = index.as<const std::int64_t>()[at[1] + j * others.inner_stride(1) + i * index_step];
       S& target = y.as<S>()[at[2] + j * others.inner_stride(2) + to * y_step];
@@ -106,65 +142,119 @@ void index_select(Cpu, const View& x, const View& index, const View& y) {
   });
 }
 
-/// index_add of 16-bit floats: what goes to one element is summed in float32 and rounded once.
-template <class S>
-static void add_in_float(const View& y, const View& index, const View& source) {
-  constexpr std::int64_t block = 32;
-  const std::int64_t outer = y.shape[0], count = source.shape[1], width = y.shape[2], blocks = (width + block - 1) / block;
-  // The rows that are added to, each once, and which of them an index means.
-  const Scratch<std::int32_t> place_of_row(y.shape[1], y.stream);
-  std::fill_n(place_of_row.data(), y.shape[1], -1);
-  std::vector<std::int64_t> rows;
-  std::vector<std::int32_t> places(static_cast<std::size_t>(count));
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t row = index.as<const std::int64_t>()[i * index.strides[0]];
-    std::int32_t& place = place_of_row.data()[row];
-    if (place < 0) place = static_cast<std::int32_t>(rows.size()), rows.push_back(row);
-    places[static_cast<std::size_t>(i)] = place;
-  }
-  parallel_units(outer * blocks, count * block, stream_grain, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> sums(rows.size() * block);
-    for (std::int64_t unit = begin; unit < end; ++unit) {
-      const std::int64_t a = unit / blocks, first = unit % blocks * block, columns = std::min(width - first, block);
-      const auto for_rows = [&](auto&& f) {
-        for (std::size_t r = 0; r < rows.size(); ++r) {
-          S* const to = y.as<S>() + a * y.strides[0] + rows[r] * y.strides[1] + first * y.strides[2];
-          for (std::int64_t c = 0; c < columns; ++c) f(to[c * y.strides[2]], sums[r * block + static_cast<std::size_t>(c)]);
-        }
-      };
-      for_rows([](S element, float& sum) { sum = static_cast<float>(element); });
-      for (std::int64_t i = 0; i < count; ++i) {
-        const S* const from = source.as<const S>() + a * source.strides[0] + i * source.strides[1] + first * source.strides[2];
-        float* const to = sums.data() + places[static_cast<std::size_t>(i)] * block;
-        for (std::int64_t c = 0; c < columns; ++c) to[c] += static_cast<float>(from[c * source.strides[2]]);
-      }
-      for_rows([](S& element, float sum) { element = S(sum); });
+namespace {
+
+/// The rows that more than `at_most` slices are added to.
+class BusyRows {
+ public:
+  BusyRows(const View& index, std::int64_t length, std::int64_t at_most, const Stream& stream) : places_(length, stream) {
+    std::int32_t* const counts = places_.data();
+    std::fill_n(counts, length, 0);
+    for (std::int64_t i = 0; length > 0 && i < index.shape[0]; ++i) ++counts[index.as<const std::int64_t>()[i * index.strides[0]]];
+    for (std::int64_t row = 0; row < length; ++row) {
+      const bool is_busy = counts[row] > at_most;
+      counts[row] = is_busy ? static_cast<std::int32_t>(rows_.size()) : -1;
+      if (is_busy) rows_.push_back(row);
     }
-  });
+  }
+  std::int64_t count() const { return std::int64_t(rows_.size()); }
+  std::int64_t operator[](std::int64_t place) const { return rows_[std::size_t(place)]; }
+  /// The place of a row among these, or -1.
+  std::int32_t place_of(std::int64_t row) const { return rows_.empty() ? -1 : places_.data()[row]; }
+
+ private:
+  Scratch<std::int32_t> places_;
+  std::vector<std::int64_t> rows_;
+};
+
+/// Room for the sums of one thread, each (rows, pitch).
+struct Sums {
+  float* narrow;  ///< of all rows that are added to, where y has 16 bits
+  double* long_sums;
+  std::int32_t* added;  ///< to a long row since its sum was moved into the float64 one
+  std::int64_t pitch;
+};
+
+/// y (N, C) += source (I, C) at the indices, in ascending order of i. Sums grow in y, or in float32 where y has 16 bits; those of long
+/// rows go to float64 ones every so often, Note [Long sums].
+template <class S>
+void add_slices(const View& y, const View& index, const View& source, const BusyRows& narrow_rows, const BusyRows& long_rows,
+                const Sums& sums) {
+  using C = compute_t<S>;
+  constexpr bool is_narrow = sizeof(S) == 2;
+  const std::int64_t columns = y.shape[1], y_stride = y.strides[1], stride = source.strides[1], to_stride = is_narrow ? 1 : y_stride;
+  alignas(64) C buffer[chunk];
+  const auto row_of = [&](std::int64_t row) { return y.as<S>() + row * y.strides[0]; };
+  const auto sum_at = [&](std::int64_t row) {
+    if constexpr (is_narrow) return sums.narrow + narrow_rows.place_of(row) * sums.pitch;
+    else return row_of(row);
+  };
+  if constexpr (is_narrow)
+    for (std::int64_t r = 0; r < narrow_rows.count(); ++r) {
+      const C* const held = load(row_of(narrow_rows[r]), y_stride, columns, buffer);
+      std::copy_n(held, columns, sums.narrow + r * sums.pitch);
+    }
+  std::fill_n(sums.long_sums, long_rows.count() * sums.pitch, 0.0);
+  std::fill_n(sums.added, long_rows.count(), 0);
+  for (std::int64_t i = 0; i < source.shape[0]; ++i) {
+    const std::int64_t row = index.as<const std::int64_t>()[i * index.strides[0]];
+    const C* const slice = load(source.as<const S>() + i * source.strides[0], stride, columns, buffer);
+    C* const sum = sum_at(row);
+    if (to_stride == 1) {
+#pragma omp simd
+      for (std::int64_t c = 0; c < columns; ++c) sum[c] = sum_of(sum[c], slice[c]);
+    } else {
+      for (std::int64_t c = 0; c < columns; ++c) sum[c * to_stride] = sum_of(sum[c * to_stride], slice[c]);
+    }
+    const std::int32_t place = long_rows.place_of(row);
+    if (place < 0 || ++sums.added[place] < short_sum) continue;
+    sums.added[place] = 0;
+    for (std::int64_t c = 0; c < columns; ++c) sums.long_sums[place * sums.pitch + c] += double(std::exchange(sum[c * to_stride], C(0)));
+  }
+  for (std::int64_t r = 0; r < long_rows.count(); ++r) {
+    C* const sum = sum_at(long_rows[r]);
+    for (std::int64_t c = 0; c < columns; ++c) sum[c * to_stride] = C(sums.long_sums[r * sums.pitch + c] + double(sum[c * to_stride]));
+  }
+  if constexpr (is_narrow)
+    for (std::int64_t r = 0; r < narrow_rows.count(); ++r) store(sums.narrow + r * sums.pitch, row_of(narrow_rows[r]), y_stride, columns);
 }
+
+/// Columns [first, last) of matrix a of a view (A, N, C).
+View columns_of(const View& x, std::int64_t a, std::int64_t first, std::int64_t last) {
+  View part = x;
+  part.data = static_cast<char*>(x.data) + (a * x.strides[0] + first * x.strides[2]) * std::int64_t(size_of(x.dtype));
+  part.shape = {x.shape[1], last - first};
+  part.strides = {x.strides[1], x.strides[2]};
+  return part;
+}
+
+}  // namespace
 
 void index_add(Cpu, const View& y, const View& index, const View& source) {
   check_indices("index_add", index, y.shape[1]);
-  const std::int64_t outer = y.shape[0], count = source.shape[1], width = y.shape[2], y_stride = y.strides[2], stride = source.strides[2];
+  const std::int64_t outer = y.shape[0], count = source.shape[1], width = y.shape[2];
   // Threads take columns: equal indices then meet in one thread, in order, and frequent ones cannot unbalance the work.
   // A column block is a multiple of a cache line, so that threads do not write to the same one.
-  constexpr std::int64_t block = 32;
+  constexpr std::int64_t block = 32, most_sums = 131072;
   const std::int64_t blocks = (width + block - 1) / block;
   dispatch_numbers(y.dtype, "index_add", [&]<class S>() {
-    if constexpr (sizeof(S) == 2) return add_in_float<S>(y, index, source);
-    parallel_units(outer * blocks, count * block, stream_grain, [&](std::int64_t begin, std::int64_t end) {
+    constexpr bool is_narrow = sizeof(S) == 2, has_long = is_narrow || std::is_same_v<S, float>;
+    const BusyRows narrow_rows(index, is_narrow ? y.shape[1] : 0, 0, y.stream),
+        long_rows(index, has_long && count > short_sum ? y.shape[1] : 0, short_sum, y.stream);
+    // So many columns at a time that their sums stay in the second-level cache.
+    const std::int64_t at_once =
+        std::clamp<std::int64_t>(most_sums / block / std::max<std::int64_t>(narrow_rows.count() + long_rows.count(), 1), 1, chunk / block);
+    const std::int64_t pitch = at_once * block, narrow_size = narrow_rows.count() * pitch, long_size = long_rows.count() * pitch;
+    const Scratch<float> narrow_memory(num_threads() * narrow_size, y.stream);
+    const Scratch<double> long_memory(num_threads() * long_size, y.stream);
+    const Scratch<std::int32_t> added(num_threads() * long_rows.count(), y.stream);
+    parallel_units(outer * blocks, count * block, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
+      const Sums sums{narrow_memory.data() + thread * narrow_size, long_memory.data() + thread * long_size,
+                      added.data() + thread * long_rows.count(), pitch};
       while (begin < end) {
-        const std::int64_t a = begin / blocks, first = begin % blocks * block, last = std::min(width, first + (end - begin) * block);
-        for (std::int64_t i = 0; i < count; ++i) {
-          const S* from = source.as<const S>() + a * source.strides[0] + i * source.strides[1];
-          S* to = y.as<S>() + a * y.strides[0] + index.as<const std::int64_t>()[i * index.strides[0]] * y.strides[1];
-          if (y_stride == 1 && stride == 1) {
-#pragma omp simd
-            for (std::int64_t c = first; c < last; ++c) to[c] = sum_of(to[c], from[c]);
-          } else {
-            for (std::int64_t c = first; c < last; ++c) to[c * y_stride] = sum_of(to[c * y_stride], from[c * stride]);
-          }
-        }
+        const std::int64_t a = begin / blocks, first = begin % blocks * block,
+                           last = std::min(width, first + std::min(end - begin, at_once) * block);
+        add_slices<S>(columns_of(y, a, first, last), index, columns_of(source, a, first, last), narrow_rows, long_rows, sums);
         begin += (last - first + block - 1) / block;
       }
     });
