@@ -92,7 +92,7 @@ Measured measure(const Options& options, Device device) {
   manual_seed(0);
   nn::DecoderLM model(model_options(options, device));
   train::set_precision(model, *train::precision_of(options.precision));
-  train::AdamW optimizer(nn::parameters(model), train::AdamOptions{.lr = 1e-4, .weight_decay = 0.01});
+  train::AdamW optimizer(nn::parameters(model), train::AdamWOptions{.lr = 1e-4, .weight_decay = 0.01});
   const Tensor ids = random_ids(options, device), labels = random_ids(options, device);
 
   const auto loss = [&] { return model.loss(ids, labels); };

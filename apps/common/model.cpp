@@ -1,8 +1,8 @@
 #include "common/model.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
+#include "backend/system_memory.h"
 #include "common/program.h"
 
 namespace tern::apps {
@@ -18,10 +18,10 @@ double matrix_elements(const nn::DecoderLMOptions& options) {
 void require_memory(const nn::DecoderLMOptions& options, const std::string& remedy) {
   if (options.device != cpu) return;
   const double elements = matrix_elements(options), needed = 16 * elements;  // weights, gradients, and Adam's two moments
-  const double there = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  const auto there = static_cast<double>(backend::usable_memory());
   if (there > 0 && needed > there)
-    throw UsageError(fmt::format("a model of {:.3g} parameters needs {:.3g} GB to train and this machine has {:.3g} GB: {}", elements,
-                                 needed / 1e9, there / 1e9, remedy));
+    throw UsageError(fmt::format("a model of {:.3g} parameters needs {:.3g} GB to train and this machine has {:.3g} GB for it: {}",
+                                 elements, needed / 1e9, there / 1e9, remedy));
 }
 
 void require_precision(train::Precision precision, Device device) {

@@ -145,6 +145,8 @@ int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
     return complain(error.what(), 2);
   } catch (const UsageError& error) {
     return complain(error.what(), 2);
+  } catch (const OutOfMemory& error) {
+    return complain(fmt::format("out of memory: {}: {}", memory_hint, error.what()), 1);
   } catch (const Error& error) {
     return complain(error.what(), 2);
   } catch (const std::bad_alloc&) {

@@ -32,7 +32,7 @@ Trainer::Trainer(const Options& options, const DataSet& data, Device device, std
   for (nn::TransformerLayer& block : model_.blocks) block.drop = nn::Dropout(options.branch_dropout);
   train::set_precision(model_, precision(options_));
   const std::int64_t total = options_.epochs * ((train_.count + options_.batch_size - 1) / options_.batch_size);
-  const train::AdamOptions adam{.lr = options_.lr, .beta2 = options_.beta2, .weight_decay = options_.weight_decay};
+  const train::AdamWOptions adam{.lr = options_.lr, .beta2 = options_.beta2, .weight_decay = options_.weight_decay};
   apps::TrainingOptions training{.precision = precision(options_),
                                  .lr = options_.lr,
                                  .lr_factor = [this, total](std::int64_t update) { return lr_factor(update, total); },

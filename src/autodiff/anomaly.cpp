@@ -4,20 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "tensor/dispatch.h"
 
 namespace tern {
-
-AnomalyMode::AnomalyMode(ModuleNames names) : names_(std::move(names)), anomaly_before_(context().anomaly), names_before_(context().names) {
-  context().anomaly = true;
-  context().names = &names_;
-}
-
-AnomalyMode::~AnomalyMode() {
-  context().anomaly = anomaly_before_;
-  context().names = names_before_;
-}
 
 std::string running_module() {
   const ModuleScope* scope = context().scope;
@@ -26,29 +17,49 @@ std::string running_module() {
   return path && !path->empty() ? fmt::format("{} ({})", *path, scope->type) : scope->type;
 }
 
-static bool has_nan(const Tensor& x) {
+/// The first kind of number found that is not finite: "a NaN" before "an Inf"; null where all are.
+static const char* fault_in(const Tensor& x) {
+  if (!x.defined() || !is_floating(x.dtype())) return nullptr;
+  return dispatch_floats(x.dtype(), "anomaly", [&]<class T>() -> const char* {
+    bool has_infinity = false;
+    for (const T element : x.to_vector<T>()) {
+      const auto value = static_cast<double>(element);
+      if (std::isnan(value)) return "a NaN";
+      has_infinity = has_infinity || std::isinf(value);
+    }
+    return has_infinity ? "an Inf" : nullptr;
+  });
+}
+
+static bool has_infinity(const Tensor& x) {
   if (!x.defined() || !is_floating(x.dtype())) return false;
   return dispatch_floats(x.dtype(), "anomaly", [&]<class T>() {
     const std::vector<T> values = x.to_vector<T>();
-    return std::any_of(values.begin(), values.end(), [](T value) { return std::isnan(static_cast<double>(value)); });
+    return std::any_of(values.begin(), values.end(), [](T value) { return std::isinf(static_cast<double>(value)); });
   });
 }
 
 static std::string in_module(const std::string& module) { return module.empty() ? "" : " in module " + module; }
 
-void detail::check_anomaly(const char* op, std::span<const Tensor> outputs) {
-  for (const Tensor& y : outputs)
-    if (has_nan(y))
-      fail(op, fmt::format("expected finite numbers but the forward of '{}'{} made a NaN, shape {}", op, in_module(running_module()),
-                           to_string(y.shape())));
+/// Ops that put a number where they are told to, of which -Inf is the usual one.
+static bool places_numbers(std::string_view op) { return op == "masked_fill" || op == "pad" || op == "where"; }
+
+void detail::check_anomaly(const char* op, std::span<const Tensor> outputs, const TensorList& inputs) {
+  for (const Tensor& y : outputs) {
+    const char* const fault = fault_in(y);
+    if (!fault) continue;
+    if (fault == std::string_view("an Inf") && (places_numbers(op) || std::any_of(inputs.begin(), inputs.end(), has_infinity))) continue;
+    fail(op, fmt::format("expected finite numbers but the forward of '{}'{} made {}, shape {}", op, in_module(running_module()), fault,
+                         to_string(y.shape())));
+  }
 }
 
 void check_gradients(const Node& node, const Tensors& gradients) {
   for (std::size_t i = 0; i < gradients.size(); ++i)
-    if (has_nan(gradients[i]))
-      fail(node.op, fmt::format("expected finite numbers but the backward of '{}'{} made a NaN in the gradient of its "
+    if (const char* const fault = fault_in(gradients[i]))
+      fail(node.op, fmt::format("expected finite numbers but the backward of '{}'{} made {} in the gradient of its "
                                 "input {}, shape {}",
-                                node.op, in_module(node.module), i, to_string(gradients[i].shape())));
+                                node.op, in_module(node.module), fault, i, to_string(gradients[i].shape())));
 }
 
 }  // namespace tern

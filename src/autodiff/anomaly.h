@@ -32,26 +32,25 @@ class ModuleNames {
   std::unordered_map<const void*, std::string> paths_;
 };
 
-/// While it lives, the output of every op and the gradients that every backward returns are searched for NaN; the first
-/// one found throws Error with the op's name and the path and type of the module whose forward called it. Slow: every
-/// op waits for its result.
+/// While it lives, the output of every op and the gradients that every backward returns are searched for NaN and Inf; the first
+/// one found throws Error with the op's name and the path and type of the module whose forward called it. An Inf that an op was given, as
+/// a mask's -Inf is, passes through; one that it made does not, nor does any in a gradient: a GradScaler's first scales may be such.
+/// Slow: every op waits for its result.
 class AnomalyMode {
  public:
-  explicit AnomalyMode(ModuleNames names = {});
-  ~AnomalyMode();
-  AnomalyMode(const AnomalyMode&) = delete;
-  AnomalyMode& operator=(const AnomalyMode&) = delete;
+  explicit AnomalyMode(ModuleNames names = {})
+      : names_(std::move(names)), anomaly_(context().anomaly, true), in_use_(context().names, &names_) {}
 
  private:
   ModuleNames names_;
-  bool anomaly_before_;
-  const ModuleNames* names_before_;
+  ScopedValue<bool> anomaly_;
+  ScopedValue<const ModuleNames*> in_use_;
 };
 
 /// `blocks.0.attn.qkv (Linear)` for the innermost running module; "" outside any.
 std::string running_module();
 
-/// Throws Error that names the node's op and module if one of its gradients has a NaN.
+/// Throws Error that names the node's op and module if one of its gradients has a NaN or an Inf.
 void check_gradients(const Node& node, const Tensors& gradients);
 
 }  // namespace tern

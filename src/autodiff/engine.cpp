@@ -24,10 +24,7 @@ struct Wanted {
 /// in: so it is the op of the forward pass, and its module, that an error names.
 Tensors gradients_of(Node& node, const Backward& call) {
   if (!context().anomaly) return node.backward(call);
-  struct Restore {
-    ~Restore() { context().anomaly = true; }
-  } restore;
-  context().anomaly = false;
+  const ScopedValue<bool> unsearched(context().anomaly, false);
   Tensors results = node.backward(call);
   check_gradients(node, results);
   return results;
@@ -85,8 +82,8 @@ class Pass {
       return;
     }
     if (node->released)
-      fail("backward", fmt::format("expected a graph that is still alive, but '{}' was freed by an earlier backward: "
-                                   "pass retain_graph to that one",
+      fail("backward", fmt::format("expected a graph that is still alive, but '{}' was freed by an earlier backward, "
+                                   "which may have thrown: pass retain_graph to that one, or run forward again",
                                    node->op));
     const bool writes_leaves = accumulate_ && !context().grad && !context().anomaly;
     const Tensors results = gradients_of(*node, Backward(*node, gradients, writes_leaves ? &leaves_ : nullptr));
@@ -106,7 +103,7 @@ class Pass {
     check_one_device("backward", {&leaf, &gradient});
     GradientSink& sink = gradient_sink(leaf);
     if (gradient.defined()) sink.add(gradient);
-    if (sink.is_deferred()) deferred_.push_back(node);
+    if (sink.is_deferred_in(leaves_)) deferred_.push_back(node);
     else sink.announce(leaf);
   }
 

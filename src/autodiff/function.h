@@ -5,6 +5,11 @@
 
 namespace tern {
 
+namespace detail {
+/// Gives gradients that lack the history of what they were computed from, or all where `every`, one that throws when it is followed.
+void forbid_second_derivative(const char* op, const Backward& call, Tensors& gradients, bool every);
+}  // namespace detail
+
 /// An op of a user's own with its own backward:
 ///
 ///     struct Cube : Function<Cube> {
@@ -15,6 +20,12 @@ namespace tern {
 ///
 /// forward takes tensors only, runs unrecorded, and puts what backward needs into `saved` (inputs, its output, or
 /// intermediate results). backward returns one gradient for each input; written in ops, it can be differentiated again.
+/// One that is written otherwise, by a kernel or by a loop over elements, cannot: under create_graph a gradient that comes back without
+/// history, although the gradients or saved tensors that it was computed from have one, throws Error ("once differentiable") where it is
+/// differentiated. A saved tensor that the gradient does not depend on (its shape alone is used) is saved as x.detach(). A gradient with
+/// a part of its history, such as kernel(x) * grad, cannot be told from a whole one: such a Function has the member
+///
+///       static constexpr bool once_differentiable = true;
 template <class Derived>
 struct Function {
   template <class... Inputs>
@@ -33,6 +44,8 @@ struct Function {
     return record("function", output, {inputs...}, saved, [forms](const Backward& call) {
       Tensors gradients = Derived::backward(call);
       detail::check_forms("function", forms, gradients);
+      constexpr bool is_once = requires { requires Derived::once_differentiable; };
+      if (context().grad) detail::forbid_second_derivative("function", call, gradients, is_once);
       return gradients;
     });
   }

@@ -1,6 +1,7 @@
 #include "autodiff/gradient_sink.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "autodiff/gradient_arithmetic.h"
@@ -26,19 +27,30 @@ static void fill_with_zeros(Tensors gradients) {
   for (const Tensor& segment : contiguous_segments(std::move(gradients))) detail::fill_gradient(segment, 0);
 }
 
+GradientSink::Turn GradientSink::wait_for_turn() const {
+  Turn turn = try_turn();
+  if (turn) return turn;
+  for (LeafWriter* writer = context().leaf_writer; writer; writer = writer->scope_.before()) writer->finish();
+  turn.lock();
+  return turn;
+}
+
 Tensor GradientSink::get() {
+  const Turn turn = wait_for_turn();
   settle();
   write_zeros();
   return gradient_;
 }
 
 void GradientSink::set(const Tensor& gradient) {
+  const Turn turn = wait_for_turn();
   settle();
   forget_zeros();
   gradient_ = gradient;
 }
 
 void GradientSink::zero() {
+  const Turn turn = wait_for_turn();
   if (!gradient_.defined() || !gradient_.is_contiguous()) fail("zero_grad", "expected a leaf that has a contiguous gradient");
   settle();
   if (is_zero()) return;
@@ -51,11 +63,13 @@ void GradientSink::zero() {
 }
 
 void GradientSink::clear() {
+  const Turn turn = wait_for_turn();
   if (gradient_.defined() && is_flat(gradient_)) zero();
   else set({});
 }
 
 void GradientSink::add(const Tensor& incoming) {
+  const Turn turn = wait_for_turn();
   if (is_open_)
     fail("backward", "expected no gradient for a leaf whose sink is open: a backward within a backward comes before Backward::sink");
   settle();
@@ -74,12 +88,24 @@ void GradientSink::add(const Tensor& incoming) {
   }
 }
 
+void GradientSink::on_ready(Hook hook) {
+  const Turn turn = wait_for_turn();
+  hooks_.push_back(std::make_shared<const Hook>(std::move(hook)));
+}
+
 void GradientSink::announce(const Tensor& leaf) const {
-  for (std::size_t i = 0; i < hooks_.size(); ++i) hooks_[i](leaf);
+  Turn turn = wait_for_turn();
+  const auto hooks = hooks_;  // a hook may add one
+  turn.unlock();
+  for (const auto& hook : hooks) (*hook)(leaf);
 }
 
 void GradientSink::forget_zeros() {
-  if (zeros_) zeros_->sink = nullptr;
+  if (!zeros_) return;
+  {
+    const std::lock_guard lock(zeros_->mutex);
+    zeros_->sink = nullptr;
+  }
   zeros_ = nullptr;
 }
 
@@ -90,17 +116,27 @@ void GradientSink::write_zeros() {
 }
 
 void GradientSink::settle() {
-  if (deferred_in_) deferred_in_->finish();
+  if (LeafWriter* const writer = deferred_in_.load(std::memory_order_relaxed)) writer->finish();
 }
 
 void write_lazy_zeros() {
   const auto marks = std::exchange(GradientSink::LazyZerosOfThread::get().marks, {});
   Tensors gradients;
+  std::vector<GradientSink::Turn> turns;
+  const auto take = [&](GradientSink::LazyZeros& mark) {
+    const std::lock_guard lock(mark.mutex);  // which a thread that has the sink may wait for, so that the sink is not waited for here
+    GradientSink* const sink = mark.sink;
+    if (!sink) return true;
+    GradientSink::Turn turn = sink->try_turn();
+    if (!turn) return false;
+    gradients.push_back(sink->gradient_);
+    mark.sink = nullptr;
+    sink->zeros_ = nullptr;
+    turns.push_back(std::move(turn));
+    return true;
+  };
   for (const auto& mark : marks)
-    if (GradientSink* const sink = mark->sink) {
-      gradients.push_back(sink->gradient_);
-      sink->forget_zeros();
-    }
+    while (!take(*mark)) std::this_thread::yield();
   fill_with_zeros(std::move(gradients));
 }
 
@@ -126,12 +162,13 @@ LeafWriter::~LeafWriter() {
 }
 
 GradientTarget LeafWriter::open(const Tensor& leaf, const Ref<Node>& node) {
-  GradientSink* const sink = autograd_state(leaf)->sink.get();
-  if (!sink || sink->is_open_ || !sink->gradient_.defined() || !sink->gradient_.is_contiguous()) return {};
+  GradientSink* const sink = autograd_state(leaf)->sink.load(std::memory_order_acquire);
+  GradientSink::Turn turn = sink ? sink->try_turn() : GradientSink::Turn();
+  if (!turn || sink->is_open_ || !sink->gradient_.defined() || !sink->gradient_.is_contiguous()) return {};
   sink->settle();
   if (open_.empty()) sums_before_ = sums_.count();
   sink->is_open_ = true;
-  open_.push_back({node, sink, sink->gradient_});
+  open_.push_back({node, sink, sink->gradient_, std::move(turn)});
   sink->gradient_.impl().storage->bump_version();
   const bool may_defer = sink->gradient_.device() == sums_.stream().device;
   return {sink->gradient_, sink->is_zero() ? Write::overwrite : Write::accumulate, may_defer ? &sums_ : nullptr, false};

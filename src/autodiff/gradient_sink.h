@@ -1,6 +1,8 @@
 #pragma once
 #include <atomic>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "ops/kernels/deferred_sums.h"
@@ -21,10 +23,17 @@ class LeafWriter;
 ///    somebody else reads or writes the gradient, another pass within the pass included.
 /// When all that a pass contributes is in, and summed, the leaf is ready: hooks are called, once for each pass and leaf that gradients
 /// reached, however they came. Hooks have no part in which kernels run.
+/// Passes of several threads may reach one leaf: each holds the sink while it adds, or has it open, or deferred. A kernel that finds it
+/// held by another thread writes to memory of its own, and the pass adds that when its turn comes: all arrive, in no given order, so that
+/// the last bits may differ. A thread that waits has added up its own deferred sums before, and so never holds what another waits for. On a
+/// GPU the threads must order their streams themselves, as for all memory that they share.
 class GradientSink {
  public:
   GradientSink() = default;
-  ~GradientSink() { forget_zeros(); }
+  ~GradientSink() {
+    const auto turn = wait_for_turn();
+    forget_zeros();
+  }
   GradientSink(const GradientSink&) = delete;
   GradientSink& operator=(const GradientSink&) = delete;
 
@@ -39,10 +48,11 @@ class GradientSink {
   /// makes a new tensor where the sum itself is recorded.
   void add(const Tensor& incoming);
 
-  bool is_zero() const { return bool(zeros_); }
-  bool is_deferred() const { return deferred_in_ != nullptr; }
+  /// True where a pass, the one that has the writer, has not added up sums yet.
+  bool is_deferred_in(const LeafWriter& writer) const { return deferred_in_.load(std::memory_order_relaxed) == &writer; }
 
-  void on_ready(std::function<void(const Tensor&)> hook) { hooks_.push_back(std::move(hook)); }
+  using Hook = std::function<void(const Tensor&)>;
+  void on_ready(Hook hook);
   /// The leaf's gradient is final for this pass.
   void announce(const Tensor& leaf) const;
 
@@ -52,20 +62,28 @@ class GradientSink {
   /// A mark in the list of the thread that zeroed the gradient; null when the zeros are written or forgotten.
   struct LazyZeros final : RefCounted {
     explicit LazyZeros(GradientSink* of) : sink(of) {}
+    std::mutex mutex;  ///< held where the sink is forgotten, or must not end
     std::atomic<GradientSink*> sink;
   };
   struct LazyZerosOfThread;
+  using Turn = std::unique_lock<std::recursive_mutex>;
 
+  /// The sink for this thread alone, for as long as the result lives.
+  Turn wait_for_turn() const;
+  /// As that, or nothing where another thread has it.
+  Turn try_turn() const { return Turn(mutex_, std::try_to_lock); }
+  bool is_zero() const { return bool(zeros_); }
   void forget_zeros();
   void write_zeros();
   /// Adds up sums that are deferred.
   void settle();
 
+  mutable std::recursive_mutex mutex_;  ///< a pass within a pass has the turn of the outer one
   Tensor gradient_;
   Ref<LazyZeros> zeros_;
-  LeafWriter* deferred_in_ = nullptr;  ///< a pass that has not added up its sums
+  std::atomic<LeafWriter*> deferred_in_{nullptr};  ///< a pass that has not added up its sums
   bool is_open_ = false;
-  std::vector<std::function<void(const Tensor&)>> hooks_;
+  std::vector<std::shared_ptr<const Hook>> hooks_;
 };
 
 /// Writes the zeros that gradients stand for since this thread zeroed them, in one fill for neighbours in memory. To be called where memory
@@ -88,14 +106,12 @@ struct GradientTarget {
 /// For kernels that only add: fills those targets with zeros that would be overwritten, in one fill for neighbours in memory.
 void start_from_zeros(std::initializer_list<GradientTarget*> targets);
 
-/// The sinks that the kernels of one backward pass write to.
+/// The sinks that the kernels of one backward pass write to. It lives in the thread of the pass.
 class LeafWriter {
  public:
   explicit LeafWriter(Device device);
   /// Adds up what an exception left.
   ~LeafWriter();
-  LeafWriter(const LeafWriter&) = delete;
-  LeafWriter& operator=(const LeafWriter&) = delete;
 
   /// A target in a leaf's own gradient, for the backward call that runs; none where the leaf has no contiguous gradient, or the call has
   /// this one already. `node` stands for the leaf in the graph.
@@ -111,10 +127,13 @@ class LeafWriter {
     Ref<Node> node;  // which keeps the sink
     GradientSink* sink;
     Tensor gradient;
+    GradientSink::Turn turn;
   };
+  friend class GradientSink;
   kernels::DeferredSums sums_;
   std::size_t sums_before_ = 0;  ///< of the call that runs
   std::vector<Opened> open_, deferred_;
+  ScopedValue<LeafWriter*> scope_{context().leaf_writer, this};
 };
 
 }  // namespace tern

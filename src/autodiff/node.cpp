@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
+
+#include "tensor/overlap.h"
 
 namespace tern {
 
@@ -14,14 +17,28 @@ static AutogradState& ensure_state(const Tensor& x) {
 
 GradientSink& gradient_sink(const Tensor& leaf) {
   AutogradState& state = ensure_state(leaf);
-  if (!state.sink) state.sink = std::make_unique<GradientSink>();
-  return *state.sink;
+  GradientSink* sink = state.sink.load(std::memory_order_acquire);
+  if (sink) return *sink;
+  auto made = std::make_unique<GradientSink>();
+  if (state.sink.compare_exchange_strong(sink, made.get(), std::memory_order_acq_rel)) return *made.release();
+  return *sink;  // another thread was faster
 }
+
+// Note [Threads and leaves]
+// Threads may run a model's forward and backward at the same time, each on a graph of its own: what they share are the leaves. A leaf's
+// accumulator, which the graphs own together, may end in one thread while another looks it up, so that both do so under a lock, and
+// the look-up takes a reference only of one that is not about to end. Gradients meet in the sink: Note [Gradient sink].
+// Not for several threads at once: a backward through one graph, and edits of a leaf (an optimizer's step, set_requires_grad) beside its
+// use.
 
 /// The node at which a leaf's gradients arrive. The leaf's state does not own it: it lives as long as a graph needs it.
 struct AccumulateGrad final : Node {
-  explicit AccumulateGrad(const Tensor& x) : Node("accumulate"), of(x) { autograd_state(of)->accumulator = this; }
-  ~AccumulateGrad() override { autograd_state(of)->accumulator = nullptr; }
+  explicit AccumulateGrad(const Tensor& x) : Node("accumulate"), of(x) {}
+  ~AccumulateGrad() override {
+    AutogradState& state = *autograd_state(of);
+    const std::lock_guard lock(state.accumulator_lock);
+    if (state.accumulator == this) state.accumulator = nullptr;
+  }
   Tensors backward(const Backward&) override { return {}; }
   const Tensor* leaf() const override { return &of; }
   void release_saved() override {}
@@ -85,8 +102,12 @@ Edge edge_of(const Tensor& x) {
   AutogradState* state = autograd_state(x);
   if (!state || !state->requires_grad) return {};
   if (state->node) return {state->node, state->output};
-  if (state->accumulator) return {Ref<Node>(state->accumulator), 0};
-  return {make_ref<AccumulateGrad>(x), 0};
+  const std::lock_guard lock(state->accumulator_lock);
+  Node*& accumulator = state->accumulator;
+  if (accumulator && accumulator->try_retain()) return {Ref<Node>::adopt(accumulator), 0};
+  const auto made = make_ref<AccumulateGrad>(x);
+  accumulator = made.get();
+  return {made, 0};
 }
 
 bool needs_record(const TensorList& inputs) {
@@ -137,8 +158,12 @@ void detail::check_forms(const char* op, std::span<const Form> inputs, std::span
   }
 }
 
+void Backward::fail_index(const char* what, std::size_t index, std::size_t count) const {
+  fail(node_.op, fmt::format("expected backward to ask for one of {} {}s, counted from 0, but got {}", count, what, index));
+}
+
 GradientTarget Backward::sink(std::size_t input) const {
-  const Ref<Node>& node = node_.next[input].node;
+  const Ref<Node>& node = edge(input).node;
   const Tensor* const leaf = leaves_ && node ? node->leaf() : nullptr;
   return leaf ? leaves_->open(*leaf, node) : GradientTarget{};
 }
@@ -156,14 +181,21 @@ void begin_in_place(const char* op, const Tensor& target, TensorList sources) {
     fail(op, fmt::format("expected an in-place edit of {} outside autograd: wrap it in NoGrad, or use the op that "
                          "returns a new tensor",
                          to_string(target.shape())));
-  for (int i = 0; i < target.dims(); ++i)
-    if (target.strides()[i] == 0 && target.shape()[i] > 1)
-      fail(op, "expected a target without broadcast dimensions, whose elements share memory");
+  if (overlap(target) != Overlap::none)
+    fail(op, fmt::format("expected a target of which no two elements share memory but got shape {} with strides {}: write to a clone",
+                         to_string(target.shape()), to_string(target.strides())));
+  for (const Tensor& source : sources)
+    if (const Overlap shared = overlap(target, source); shared == Overlap::partial || shared == Overlap::undecided)
+      fail(op, fmt::format("expected a source that shares no memory with the target, unless it is the same window, but got {} at {} and "
+                           "{} at {}{}: clone() the source",
+                           to_string(source.shape()), source.offset(), to_string(target.shape()), target.offset(),
+                           shared == Overlap::undecided ? ", which interlock so that this could not be decided" : ""));
   target.impl().storage->bump_version();
 }
 
 void on_gradient_ready(const Tensor& leaf, std::function<void(const Tensor&)> hook) {
   if (!leaf.is_leaf() || !leaf.requires_grad()) fail("on_gradient_ready", "expected a leaf that requires a gradient");
+  if (!hook) fail("on_gradient_ready", "expected a function but got none");
   gradient_sink(leaf).on_ready(std::move(hook));
 }
 
@@ -175,7 +207,7 @@ bool Tensor::requires_grad() const {
 Tensor& Tensor::set_requires_grad(bool requires_grad) {
   if (!is_leaf()) fail("set_requires_grad", "expected a leaf: detach() gives one");
   if (requires_grad && !is_floating(dtype())) fail("set_requires_grad", fmt::format("expected a floating dtype but got {}", name(dtype())));
-  if (requires_grad || autograd_state(*this)) ensure_state(*this).requires_grad = requires_grad;
+  ensure_state(*this).requires_grad = requires_grad;  // of one that is frozen too: autograd has then met it
   return *this;
 }
 
@@ -186,7 +218,8 @@ bool Tensor::is_leaf() const {
 
 Tensor Tensor::grad() const {
   const AutogradState* state = autograd_state(*this);
-  return state && state->sink ? state->sink->get() : Tensor();
+  GradientSink* const sink = state ? state->sink.load(std::memory_order_acquire) : nullptr;
+  return sink ? sink->get() : Tensor();
 }
 
 void Tensor::set_grad(const Tensor& gradient) {
@@ -196,6 +229,6 @@ void Tensor::set_grad(const Tensor& gradient) {
   gradient_sink(*this).set(gradient);
 }
 
-Tensor Tensor::detach() const { return as_strided(shape(), strides(), offset()); }
+Tensor Tensor::detach() const { return window(shape(), strides(), offset()); }
 
 }  // namespace tern

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,13 +18,31 @@ struct Edge {
   std::uint32_t output = 0;
 };
 
-/// Autograd's part of a tensor.
+/// A lock that is one byte: held for a few instructions.
+class SmallLock {
+ public:
+  void lock() noexcept {
+    while (held_.test_and_set(std::memory_order_acquire)) held_.wait(true, std::memory_order_relaxed);
+  }
+  void unlock() noexcept {
+    held_.clear(std::memory_order_release);
+    held_.notify_one();
+  }
+
+ private:
+  std::atomic_flag held_;
+};
+
+/// Autograd's part of a tensor. Of a leaf that asks for a gradient, several threads may use it at once: Note [Threads and leaves].
 struct AutogradState final : RefCounted {
+  ~AutogradState() override { delete sink.load(std::memory_order_acquire); }
+
   bool requires_grad = false;
-  std::unique_ptr<GradientSink> sink;  ///< of a leaf; null before it has a gradient or a hook
-  Ref<Node> node;                      ///< the op that made the tensor; null for a leaf
-  std::uint32_t output = 0;            ///< which of the op's outputs it is
-  Node* accumulator = nullptr;         ///< a leaf's node in the graphs that use it now; they own it
+  SmallLock accumulator_lock;
+  std::uint32_t output = 0;                  ///< which of the op's outputs it is
+  std::atomic<GradientSink*> sink{nullptr};  ///< owned, of a leaf; null before it has a gradient or a hook
+  Ref<Node> node;                            ///< the op that made the tensor; null for a leaf
+  Node* accumulator = nullptr;               ///< a leaf's node in the graphs that use it now; they own it
 };
 
 /// The state, or null for a tensor that autograd has not met.
@@ -75,19 +94,26 @@ struct Node : RefCounted {
   void destroy() noexcept override;
 };
 
-/// The view that an op's backward function has of the pass.
+/// The view that an op's backward function has of the pass. An index out of range throws Error.
 class Backward {
  public:
   /// `leaves` is null in a pass whose gradients do not go to leaves, or are recorded, or searched for NaN.
   Backward(Node& node, std::span<const Tensor> gradients, LeafWriter* leaves = nullptr)
       : node_(node), gradients_(gradients), leaves_(leaves) {}
   /// The gradient of an output; undefined where none arrived, which cannot happen to a single output.
-  const Tensor& grad(std::size_t output = 0) const { return gradients_[output]; }
+  const Tensor& grad(std::size_t output = 0) const {
+    if (output >= gradients_.size()) fail_index("output", output, gradients_.size());
+    return gradients_[output];
+  }
   std::span<const Tensor> grads() const { return gradients_; }
   /// A tensor from the op's list of saved ones.
-  Tensor saved(std::size_t index) const { return node_.saved[index].unpack(node_); }
+  Tensor saved(std::size_t index) const {
+    if (index >= node_.saved.size()) fail_index("saved tensor", index, node_.saved.size());
+    return node_.saved[index].unpack(node_);
+  }
+  std::size_t saved_count() const { return node_.saved.size(); }
   /// True where the gradient of an input is wanted; for another one an undefined tensor may be returned.
-  bool needs(std::size_t input) const { return bool(node_.next[input].node); }
+  bool needs(std::size_t input) const { return bool(edge(input).node); }
   /// The gradient that an input, a leaf, has already, for a kernel that can write into it: a weight's gradient is then one product straight
   /// into its slice of the flat buffer. The kernel writes every element, or adds, as the target says; for that input, backward returns the
   /// target's result(). No target where the input is no such leaf, or a sink that this call has taken already. See Note [Gradient sink].
@@ -96,6 +122,12 @@ class Backward {
   GradientTarget sink(std::size_t input, const Shape& shape, const Tensor& like) const;
 
  private:
+  const Edge& edge(std::size_t input) const {
+    if (input >= node_.next.size()) fail_index("input", input, node_.next.size());
+    return node_.next[input];
+  }
+  [[noreturn]] void fail_index(const char* what, std::size_t index, std::size_t count) const;
+
   Node& node_;
   std::span<const Tensor> gradients_;
   LeafWriter* leaves_;
@@ -130,7 +162,7 @@ bool needs_record(const TensorList& inputs);
 
 namespace detail {
 void attach(Ref<Node> node, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved);
-void check_anomaly(const char* op, std::span<const Tensor> outputs);
+void check_anomaly(const char* op, std::span<const Tensor> outputs, const TensorList& inputs);
 
 /// The shape and dtype that the gradient of an input must have.
 struct Form {
@@ -145,7 +177,7 @@ void check_forms(const char* op, std::span<const Form> inputs, std::span<const T
 /// gradient for each input. Tensors in `saved` are kept until then. Recorded only where a gradient is wanted.
 template <class F>
 Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved, F backward) {
-  if (context().anomaly) detail::check_anomaly(op, {&output, 1});
+  if (context().anomaly) detail::check_anomaly(op, {&output, 1}, inputs);
   if (needs_record(inputs) && is_floating(output.dtype()))
     detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), {&output, 1}, inputs, saved);
   return output;
@@ -154,18 +186,20 @@ Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved
 /// As record, for an op with several outputs.
 template <class F>
 Tensors record_all(const char* op, Tensors outputs, TensorList inputs, TensorList saved, F backward) {
-  if (context().anomaly) detail::check_anomaly(op, outputs);
+  if (context().anomaly) detail::check_anomaly(op, outputs, inputs);
   if (needs_record(inputs)) detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), outputs, inputs, saved);
   return outputs;
 }
 
 /// To be called by every in-place op before it writes: throws Error where autograd would miss the edit (the target or
-/// a source requires a gradient while ops are recorded), and marks the target as edited.
+/// a source requires a gradient while ops are recorded) and where elements would be written before they are read: a target whose elements
+/// share memory, or a source that shares some with the target and is not the same window. Then marks the target as edited.
 void begin_in_place(const char* op, const Tensor& target, TensorList sources = {});
 
 /// Calls `hook` with the leaf each time a backward pass has finished its gradient, which Tensor::grad() gives: once a pass, in the order in
 /// which leaves are done, for each leaf that gradients reached. A sum that kernels deferred is done when the pass ends. The hook may change
-/// the gradient, or take it away. Throws Error for a non-leaf.
+/// the gradient, take it away, or register a hook, which is called from the next pass on. Throws Error for a non-leaf, and for a hook
+/// without a function.
 void on_gradient_ready(const Tensor& leaf, std::function<void(const Tensor&)> hook);
 
 }  // namespace tern

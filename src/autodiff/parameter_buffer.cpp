@@ -30,7 +30,7 @@ FlatStorage* flat_storage(const Tensor& x) { return dynamic_cast<FlatStorage*>(x
 Tensor master_of(const Tensor& x) {
   const FlatStorage* storage = flat_storage(x);
   if (!storage || !storage->masters.defined() || size_of(x.dtype()) != 2) return {};
-  return storage->masters.as_strided(x.shape(), contiguous_strides(x.shape()), x.offset());
+  return storage->masters.window(x.shape(), contiguous_strides(x.shape()), x.offset());
 }
 
 bool is_adjacent(const Tensor& previous, const Tensor& next) {
@@ -40,7 +40,7 @@ bool is_adjacent(const Tensor& previous, const Tensor& next) {
 }
 
 Tensor segment_between(const Tensor& first, const Tensor& last) {
-  return first.as_strided({last.offset() + last.numel() - first.offset()}, {1}, first.offset());
+  return first.window({last.offset() + last.numel() - first.offset()}, {1}, first.offset());
 }
 
 bool precedes_in_memory(const Tensor& a, const Tensor& b) {

@@ -17,6 +17,8 @@ namespace {
 
 // A step asks again for the blocks that the step before has freed. Handing them back to the system in between would cost a
 // page fault for every 4 KiB that is touched again, which is more than most ops cost.
+// What is kept is bounded: with what is in use, twice the most that was ever in use, and 16 MiB. A step's blocks
+// are fewer than that, and stay. A size that grows from step to step would otherwise leave all of its earlier blocks behind.
 // Under AddressSanitizer nothing is kept, so that an access to freed memory is seen.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool keeps_blocks = false;
@@ -30,15 +32,18 @@ class CachingAllocator {
     const std::size_t size = keeps_blocks ? round_up(bytes) : bytes;
     const std::lock_guard lock(mutex_);
     void* data = nullptr;
-    if (const auto found = free_.find(size); found != free_.end() && found->second) {
-      data = std::exchange(found->second, found->second->next);
+    if (const auto found = free_.find(size); found != free_.end() && found->second.head) {
+      data = std::exchange(found->second.head, found->second.head->next);
+      found->second.last_use = statistics_.allocations;
     } else {
+      trim(size);
       data = reserve(size);
       statistics_.reserved += size;
     }
     ++statistics_.allocations;
     statistics_.allocated += size;
     statistics_.peak_allocated = std::max(statistics_.peak_allocated, statistics_.allocated);
+    most_allocated_ = std::max(most_allocated_, statistics_.allocated);
     return data;
   }
 
@@ -50,8 +55,9 @@ class CachingAllocator {
       statistics_.reserved -= size;
       return std::free(data);
     }
-    FreeBlock*& head = free_[size];
-    head = new (data) FreeBlock{head};
+    FreeBlocks& blocks = free_[size];
+    blocks.head = new (data) FreeBlock{blocks.head};
+    blocks.last_use = statistics_.allocations;
   }
 
   MemoryStatistics statistics() {
@@ -66,6 +72,11 @@ class CachingAllocator {
  private:
   struct FreeBlock {
     FreeBlock* next;
+  };
+  /// Of one size.
+  struct FreeBlocks {
+    FreeBlock* head = nullptr;
+    std::size_t last_use = 0;  ///< in allocations
   };
   static constexpr std::size_t alignment = 64;
 
@@ -82,22 +93,37 @@ class CachingAllocator {
     if (void* data = std::aligned_alloc(alignment, whole)) return data;
     release_cache();
     if (void* data = std::aligned_alloc(alignment, whole)) return data;
-    throw std::bad_alloc();
+    const auto mib = [](std::size_t bytes) { return std::to_string((bytes >> 20) + ((bytes & 0xFFFFF) != 0)) + " MiB"; };
+    throw OutOfMemory("[cpu] expected " + std::to_string(size) + " bytes (" + mib(size) +
+                      ") of memory but got none: " + mib(statistics_.allocated) +
+                      " are in live tensors; use a smaller batch or model, or keep fewer results of the graph " + "alive");
   }
 
-  void release_cache() {
-    for (auto& [size, head] : free_) {
-      while (head) {
-        FreeBlock* next = head->next;
-        std::free(head);
-        statistics_.reserved -= size;
-        head = next;
-      }
+  /// Gives free blocks back, those that were of no use for the longest time first, until there is room for one more block.
+  void trim(std::size_t size) {
+    const std::size_t most_reserved = 2 * std::max(most_allocated_, statistics_.allocated + size) + (std::size_t(16) << 20);
+    while (statistics_.reserved + size > most_reserved) {
+      auto oldest = free_.end();
+      for (auto blocks = free_.begin(); blocks != free_.end(); ++blocks)
+        if (blocks->second.head && (oldest == free_.end() || blocks->second.last_use < oldest->second.last_use)) oldest = blocks;
+      if (oldest == free_.end()) return;
+      while (oldest->second.head && statistics_.reserved + size > most_reserved) release(oldest->first, oldest->second);
     }
   }
 
+  void release(std::size_t size, FreeBlocks& blocks) {
+    std::free(std::exchange(blocks.head, blocks.head->next));
+    statistics_.reserved -= size;
+  }
+
+  void release_cache() {
+    for (auto& [size, blocks] : free_)
+      while (blocks.head) release(size, blocks);
+  }
+
   std::mutex mutex_;
-  std::unordered_map<std::size_t, FreeBlock*> free_;
+  std::unordered_map<std::size_t, FreeBlocks> free_;
+  std::size_t most_allocated_ = 0;  ///< since the start, whatever reset_peak did
   MemoryStatistics statistics_;
 };
 

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <vector>
 
 #include "io/atomic_file.h"
 #include "io/checksum.h"
 #include "io/safetensors_header.h"
 #include "ops/copy.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
 #include "text/input_file.h"
 #include "text/json_reader.h"
 
@@ -172,6 +175,13 @@ TensorFile load_safetensors(const std::filesystem::path& path) {
   return result;
 }
 
+/// True where a conversion to a narrower format would overflow.
+static bool becomes_infinite(const Tensor& x, DType dtype) {
+  if (x.dtype() == dtype || !is_floating(dtype) || size_of(dtype) > size_of(x.dtype()) || x.numel() == 0) return false;
+  const auto is_infinite = [](const Tensor& y) { return eq(abs(y), std::numeric_limits<double>::infinity()); };
+  return any(ne(is_infinite(cast(x, dtype)), is_infinite(x))).item<bool>();
+}
+
 Metadata load_safetensors_into(const std::filesystem::path& path, std::span<const NamedTensor> targets) {
   Reader reader(path);
   std::map<std::string_view, const Tensor*> by_name;
@@ -211,6 +221,11 @@ Metadata load_safetensors_into(const std::filesystem::path& path, std::span<cons
   for (const TensorEntry& entry : reader.header().entries) loaded.push_back(reader.read(entry));
   reader.check_sum();
   const NoGrad no_grad;
+  for (std::size_t i = 0; i < loaded.size(); ++i)
+    if (becomes_infinite(loaded[i], destinations[i]->dtype()))
+      reader.fail(fmt::format("tensor {}: expected numbers that {} holds but the file has larger ones, in {}: load it as {}",
+                              quote_name(reader.header().entries[i].name), name(destinations[i]->dtype()), name(loaded[i].dtype()),
+                              name(loaded[i].dtype())));
   for (std::size_t i = 0; i < loaded.size(); ++i) copy_(*destinations[i], loaded[i]);
   return std::move(reader.header().metadata);
 }

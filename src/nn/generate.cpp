@@ -46,7 +46,7 @@ std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const Tok
   const Tensor prompt_ends = lengths, prefix = options.is_prefix_visible ? prompt_ends : Tensor();
   const Tensor columns = reshape(arange(limit, DType::i64, device), {1, limit});
   const Tensor row_starts = arange(batch, DType::i64, device);
-  Tensor active = full({batch}, 1, DType::boolean, device);
+  Tensor active = full({batch}, 1, DType::boolean, device), is_number = active;
 
   for (std::int64_t width = *std::max_element(prompt_lengths.begin(), prompt_lengths.end());; ++width) {
     width = std::min(width, limit);
@@ -56,7 +56,10 @@ std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const Tok
     const Tensor states = model.hidden(slice(ids, 1, 0, width), {.causal = true, .prefix = prefix}, position_ids);
     // The head sees one position of each row, its last.
     const Tensor last = embedding(reshape(states, {batch * width, states.size(2)}), row_starts * static_cast<double>(width) + lengths - 1);
-    const Tensor next = argmax(model.head.forward(last));
+    const Tensor logits = model.head.forward(last), next = argmax(logits);
+    // A NaN is an extreme to argmax: where one is among the logits, it is the one taken. Rows that have ended do not count.
+    const Tensor taken = squeeze(gather(logits, 1, unsqueeze(next, 1)), 1);
+    is_number = logical_and(is_number, logical_or(eq(taken, taken), logical_not(active)));
     active = logical_and(active, ne(next, static_cast<double>(options.eos)));
     const Tensor is_here = logical_and(eq(columns, unsqueeze(lengths, 1)), unsqueeze(active, 1));
     ids = where(is_here, unsqueeze(next, 1), ids);
@@ -65,6 +68,8 @@ std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const Tok
     if (!any(active).item<bool>()) break;
   }
 
+  if (!all(is_number).item<bool>())
+    fail("greedy", "expected logits that are numbers but the model made a NaN: AnomalyMode names the module");
   const std::vector<std::int64_t> tokens = ids.to_vector<std::int64_t>(), ends = lengths.to_vector<std::int64_t>();
   std::vector<TokenIds> result;
   for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -3,6 +3,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "autodiff/node.h"
 #include "nn/parameter_buffer.h"
 #include "ops/copy.h"
 
@@ -58,8 +59,20 @@ struct EachModule final : Visitor {
 /// visit is not const, because some visitors replace what they see. Those that take a const module only look.
 Module& seen_by_readers(const Module& module) { return const_cast<Module&>(module); }
 
+/// Two tensors of one name would be one in a file.
+void check_names(const Module& module) {
+  std::unordered_map<std::string, const TensorImpl*> names;
+  const auto check = [&](const std::string& path, const Tensor& x) {
+    const TensorImpl* const tensor = x.ref().get();
+    if (names.emplace(path, tensor).first->second != tensor)
+      fail("visit", "expected different names but two tensors of the module are '" + path + "': give each member of visit its own");
+  };
+  EachTensor(check, true, true, true).walk(seen_by_readers(module));
+}
+
 std::vector<NamedTensor> collect(const Module& module, bool with_parameters, bool with_buffers) {
   std::vector<NamedTensor> result;
+  check_names(module);
   EachTensor([&](const std::string& path, const Tensor& x) { result.push_back({path, x}); }, with_parameters, with_buffers, false)
       .walk(seen_by_readers(module));
   return result;
@@ -140,7 +153,7 @@ void detail::own_parameters(Module& module) {
     Tensor& copy = copies[x.ref().get()];
     if (!copy.defined()) {
       copy = tern::clone(x);
-      if (x.requires_grad()) copy.set_requires_grad();
+      if (autograd_state(x)) copy.set_requires_grad(x.requires_grad());
     }
     x = copy;
   };

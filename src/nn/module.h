@@ -13,14 +13,17 @@ namespace tern::nn {
 struct Module;
 
 /// Receives a module's members, one line for each: `v("fc", fc)`. It knows the path so far, so that a weight
-/// arrives as `blocks.0.attn.qkv.weight`. Undefined tensors and empty optionals are passed over.
+/// arrives as `blocks.0.attn.qkv.weight`. Undefined tensors and empty optionals are passed over. A member that visit leaves out is neither
+/// trained nor saved. A parameter must say that it is one, set_requires_grad(), or that it is frozen, set_requires_grad(false): an
+/// optimizer refuses others.
 class Visitor {
  public:
   virtual ~Visitor() = default;
 
   void operator()(std::string_view name, Tensor& parameter);
   void operator()(std::string_view name, Module& child);
-  /// `name.0`, `name.1`, ...
+  /// `name.0`, `name.1`, ... Copies of one module share its parameters: std::vector<Linear>(4, Linear(8, 8)) is one layer four times, and
+  /// four layers are four calls of emplace_back(8, 8).
   template <std::derived_from<Module> M>
   void operator()(std::string_view name, std::vector<M>& children) {
     for (std::size_t i = 0; i < children.size(); ++i)
@@ -64,7 +67,8 @@ struct Module {
   bool use_fused_kernel = false;  ///< for layers that have fused kernels
 };
 
-/// In the order of visit; a tensor that is shared (tied weights) is listed once, under its first name.
+/// In the order of visit; a tensor that is shared (tied weights) is listed once, under its first name. Throw Error where two tensors have
+/// one name.
 std::vector<NamedTensor> named_parameters(const Module& module);
 std::vector<NamedTensor> named_buffers(const Module& module);
 Tensors parameters(const Module& module);
@@ -80,7 +84,7 @@ void to(Module& module, DType dtype);
 void zero_grad(const Module& module);
 void zero_grad(const Tensors& parameters);
 
-/// Asks for gradients of all parameters, or of none.
+/// Asks for gradients of all parameters, or of none: freezes them.
 void set_requires_grad(Module& module, bool requires_grad);
 
 /// The path of every module in the tree, for AnomalyMode. The module must stay where it is while the names are in use.

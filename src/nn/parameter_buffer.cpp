@@ -23,7 +23,7 @@ static FlatParameters flatten(const Tensors& parameters, DType dtype) {
   if (size_of(dtype) == 2) flat.masters = flat_zeros(total, DType::f32, device);
   std::int64_t offset = 0;
   for (const Tensor& x : parameters) {
-    const auto slice = [&](const Tensor& buffer) { return buffer.as_strided(x.shape(), contiguous_strides(x.shape()), offset); };
+    const auto slice = [&](const Tensor& buffer) { return buffer.window(x.shape(), contiguous_strides(x.shape()), offset); };
     const Tensor master = master_of(x), values = master.defined() ? master : x.detach();
     const Tensor data = copy_(slice(flat.parameters), values), gradient = slice(flat.gradients);
     if (flat.masters.defined()) copy_(slice(flat.masters), values);
@@ -76,7 +76,8 @@ std::vector<NamedTensor> named_masters(const Module& module) {
 
 void zero_grad(const Tensors& parameters) {
   for (const Tensor& x : parameters)
-    if (const AutogradState* const state = autograd_state(x); state && state->sink) state->sink->clear();
+    if (const AutogradState* const state = autograd_state(x))
+      if (GradientSink* const sink = state->sink.load(std::memory_order_acquire)) sink->clear();
 }
 
 void zero_grad(const Module& module) { zero_grad(parameters(module)); }

@@ -48,12 +48,12 @@ static const AutocastRule* rule_of(std::string_view op) {
 
 static bool is_castable(DType dtype) { return is_floating(dtype) && dtype != DType::f64; }
 
-Autocast::Autocast(DType dtype) : dtype_(dtype), before_(context().autocast) {
+static DType checked_dtype(DType dtype) {
   if (size_of(dtype) != 2) fail("Autocast", std::string("expected bf16 or f16 but got ") + name(dtype));
-  context().autocast = this;
+  return dtype;
 }
 
-Autocast::~Autocast() { context().autocast = before_; }
+Autocast::Autocast(DType dtype) : dtype_(checked_dtype(dtype)), scope_(context().autocast, this) {}
 
 Tensor Autocast::operand(const char* op, const Tensor& x) {
   const AutocastRule* rule = rule_of(op);

@@ -14,7 +14,6 @@ class Autocast {
  public:
   /// Throws Error for a dtype other than bf16 and f16.
   explicit Autocast(DType dtype);
-  ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 
@@ -31,8 +30,8 @@ class Autocast {
   Tensor lowered(const Tensor& x);
 
   DType dtype_;
-  Autocast* before_;
   std::unordered_map<const TensorImpl*, Cast> weights_;
+  ScopedValue<Autocast*> scope_;
 };
 
 enum class CastTo : std::uint8_t {

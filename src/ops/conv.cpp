@@ -11,6 +11,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/checked.h"
 #include "tensor/view_of.h"
 
 namespace tern {
@@ -45,6 +46,8 @@ Window checked_window(const char* op, const Tensor& u, const Tensor& w, const Te
   Window window{options.left, options.right, options.silu};
   if (options.padding == ConvPadding::causal) window.left = taps - 1, window.right = 0;
   if (options.padding == ConvPadding::same) window.left = taps / 2, window.right = taps - 1 - taps / 2;
+  // The padded signal is a tensor of the composition: its length is bounded first.
+  if (window.left >= 0 && window.right >= 0) checked_add(op, checked_add(op, length, window.left), window.right);
   if (window.left < 0 || window.right < 0 || window.outputs(length, taps) < 0)
     fail(op, fmt::format("expected padding of at least 0, and K - 1 = {} positions with it, but got ({}, {}) round {}", taps - 1,
                          window.left, window.right, length));
@@ -167,8 +170,9 @@ static kernels::SlidingWindow sliding_window(const char* op, const UnfoldOptions
     if (taps < 1 || stride < 1 || dilation < 1 || padding < 0)
       fail(op, fmt::format("expected kernel, stride and dilation of at least 1 and padding of at least 0 but got {}, {}, {} and {}", taps,
                            stride, dilation, padding));
-    const std::int64_t rest = size + 2 * padding - dilation * (taps - 1) - 1;
-    if (rest < 0 || size + 2 * padding > std::int64_t(1) << 30)
+    const std::int64_t padded = checked_add(op, size, checked_mul(op, 2, padding));
+    const std::int64_t rest = padded - checked_mul(op, dilation, taps - 1) - 1;
+    if (rest < 0 || padded > std::int64_t(1) << 30)
       fail(op, fmt::format("expected a window of {} elements, {} apart, that fits into {} + 2 * {}, at most 2^30", taps, dilation, size,
                            padding));
     return kernels::WindowAxis{taps, stride, padding, dilation, rest / stride + 1};
@@ -180,7 +184,7 @@ Tensor unfold(const Tensor& x, const UnfoldOptions& options) {
   if (!is_floating(x.dtype())) fail("unfold", fmt::format("expected a floating dtype but got {}", name(x.dtype())));
   if (x.dims() != 4) fail("unfold", fmt::format("expected x (B, C, H, W) but got {}", to_string(x.shape())));
   const kernels::SlidingWindow window = sliding_window("unfold", options, x.size(2), x.size(3));
-  const Shape shape = {x.size(0), x.size(1) * window.y.taps * window.x.taps, window.y.positions * window.x.positions};
+  const Shape shape = {x.size(0), checked_mul("unfold", x.size(1), window.y.taps * window.x.taps), window.y.positions * window.x.positions};
   Tensor columns = empty(shape, x.dtype(), x.device());
   on(x.device(), [&](auto dev) { kernels::unfold(dev, x.view(), window, columns.view()); });
   return record("unfold", columns, {x}, {}, [options, height = x.size(2), width = x.size(3)](const Backward& call) -> Tensors {

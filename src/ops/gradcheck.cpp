@@ -20,8 +20,8 @@ static Tensor fixed_weights(const Tensor& like, std::uint64_t seed) {
 
 /// A copy of an input that keeps its strides, so that non-contiguous inputs are checked as such.
 static Tensor leaf_like(const Tensor& x) {
-  const Tensor storage = x.as_strided({static_cast<std::int64_t>(x.impl().storage->bytes() / size_of(x.dtype()))}, {1}, 0);
-  Tensor leaf = clone(storage).as_strided(x.shape(), x.strides(), x.offset());
+  const Tensor storage = x.window({static_cast<std::int64_t>(x.impl().storage->bytes() / size_of(x.dtype()))}, {1}, 0);
+  Tensor leaf = clone(storage).window(x.shape(), x.strides(), x.offset());
   if (x.requires_grad()) leaf.set_requires_grad();
   return leaf;
 }
@@ -71,7 +71,7 @@ GradcheckResult gradcheck(const TensorFunction& f, const Tensors& inputs, const 
         place += rest % wanted[i].shape()[d] * wanted[i].strides()[d];
         rest /= wanted[i].shape()[d];
       }
-      const Tensor element = wanted[i].as_strided({}, {}, place);
+      const Tensor element = wanted[i].window({}, {}, place);
       const double before = element.item<double>();
       fill_(element, before + options.step);
       const double above = weighted();

@@ -6,12 +6,13 @@
 #include "ops/factory.h"
 #include "ops/kernels/copy.h"
 #include "ops/view.h"
+#include "tensor/checked.h"
 
 namespace tern {
 
 /// The part of a tensor from `start` along a dimension that has x's shape, without history.
 static Tensor window(const Tensor& y, const Tensor& x, int dim, std::int64_t start) {
-  return y.as_strided(x.shape(), y.strides(), x.numel() == 0 ? 0 : start * y.strides()[dim]);
+  return y.window(x.shape(), y.strides(), x.numel() == 0 ? 0 : start * y.strides()[dim]);
 }
 
 Tensor cat(TensorList list, int dim) {
@@ -30,7 +31,7 @@ Tensor cat(TensorList list, int dim) {
       fail("cat", fmt::format("expected tensors like the first, {} {}, but for dimension {}; tensor {} is {} {}", name(first.dtype()),
                               to_string(first.shape()), dim, lengths.size(), name(x.dtype()), to_string(x.shape())));
     lengths.push_back(x.shape()[dim]);
-    shape[dim] += lengths.back();
+    shape[dim] = checked_add("cat", shape[dim], lengths.back());
   }
   Tensor y = empty(shape, first.dtype(), first.device());
   std::int64_t start = 0;
@@ -61,8 +62,7 @@ Tensor pad(const Tensor& x, int dim, std::int64_t before, std::int64_t after, do
   dim = normalize_dim(dim, x.dims(), "pad");
   if (before < 0 || after < 0) fail("pad", fmt::format("expected sizes >= 0 but got {} and {}", before, after));
   Shape shape = x.shape();
-  if (__builtin_add_overflow(shape[dim], before, &shape[dim]) || __builtin_add_overflow(shape[dim], after, &shape[dim]))
-    fail("pad", fmt::format("expected a length that fits in memory but got {} with {} and {} added", x.shape()[dim], before, after));
+  shape[dim] = checked_add("pad", checked_add("pad", shape[dim], before), after);
   Tensor y = full(shape, value, x.dtype(), x.device());
   const Tensor place = window(y, x, dim, before);
   on(y.device(), [&](auto dev) { kernels::copy(dev, x.view(), place.view()); });

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
@@ -83,7 +84,8 @@ struct Norm {
   Tensor operand(const Tensor& x) const { return detail::autocast(centered ? "layer_norm" : "rms_norm", x); }
 };
 
-void check_norm(const char* op, const Tensor& x, std::initializer_list<const Tensor*> parameters) {
+void check_norm(const char* op, double eps, const Tensor& x, std::initializer_list<const Tensor*> parameters) {
+  if (!(eps > 0) || !std::isfinite(eps)) fail(op, fmt::format("expected a finite eps > 0 but got {}", eps));
   check_floating(op, x);
   for (const Tensor* parameter : parameters) {
     check_one_device(op, {&x, parameter});
@@ -135,7 +137,7 @@ NormGradients closed_form(const Norm& norm, const Normalized& rows, const Tensor
 
 Tensor plain_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, const Tensor& beta_) {
   const Tensor x = norm.operand(x_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
-  check_norm(norm.op, x, {&gamma, &beta});
+  check_norm(norm.op, norm.eps, x, {&gamma, &beta});
   Normalized rows;
   Tensor y;
   {
@@ -241,7 +243,7 @@ FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor&
 
 Tensor fused_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, const Tensor& beta_) {
   const Tensor x = norm.operand(x_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
-  check_norm(norm.op, x, {&gamma, &beta});
+  check_norm(norm.op, norm.eps, x, {&gamma, &beta});
   const Tensor source = contiguous(x), scale = gamma.defined() ? contiguous(gamma) : gamma,
                shift = beta.defined() ? contiguous(beta) : beta;
   const Statistics kept = empty_statistics(norm, x);
@@ -280,7 +282,7 @@ ResidualNorm plain_residual_norm(const Norm& norm, const Tensor& x_, const Tenso
                                  BranchOptions branch) {
   const Tensor x = norm.operand(x_), residual = norm.operand(residual_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
   branch.bias = norm.operand(branch.bias);
-  check_norm(norm.op, x, {&gamma, &beta, &branch.bias});
+  check_norm(norm.op, norm.eps, x, {&gamma, &beta, &branch.bias});
   check_branch(norm.op, x, residual, branch);
   const Tensor sum = residual + dropout(branch.bias.defined() ? x + branch.bias : x, branch.dropout, branch.training);
   return {sum, plain_norm(norm, sum, gamma, beta)};
@@ -309,7 +311,7 @@ ResidualNorm fused_residual_norm(const Norm& norm, const Tensor& x_, const Tenso
                                  BranchOptions branch) {
   const Tensor x = norm.operand(x_), residual = norm.operand(residual_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
   branch.bias = norm.operand(branch.bias);
-  check_norm(norm.op, x, {&gamma, &beta, &branch.bias});
+  check_norm(norm.op, norm.eps, x, {&gamma, &beta, &branch.bias});
   check_branch(norm.op, x, residual, branch);
   const auto packed = [](const Tensor& t) { return t.defined() ? contiguous(t) : t; };
   const Tensor source = contiguous(x), stream = contiguous(residual), scale = packed(gamma), shift = packed(beta),
@@ -360,7 +362,7 @@ Tensor group_norm(const Tensor& x_, std::int64_t groups, const Tensor& gamma_, c
   check_floating("group_norm", x);
   if (x.dims() < 2 || groups < 1 || x.size(1) % groups != 0)
     fail("group_norm", fmt::format("expected x (B, C, ...) and groups that divide C but got {} and {}", to_string(x.shape()), groups));
-  check_norm("group_norm", transpose(x, 1, -1), {&gamma, &beta});  // (C) against the last dimension
+  check_norm("group_norm", eps, transpose(x, 1, -1), {&gamma, &beta});  // (C) against the last dimension
   std::int64_t width = x.size(1) / groups;
   for (int d = 2; d < x.dims(); ++d) width *= x.size(d);
   Shape by_channel = Shape::filled(x.dims(), 1);

@@ -12,6 +12,7 @@ Tensor softmax(const Tensor& x, int dim = -1);
 /// log(softmax(x)), accurate where softmax underflows.
 Tensor log_softmax(const Tensor& x, int dim = -1);
 
+/// Norms throw Error unless eps > 0.
 /// (x - mean) / sqrt(var + eps) * gamma + beta over the last dimension of x (..., N); gamma and beta are (N) or undefined. The variance is
 /// the biased one. Ba, Kiros & Hinton, 2016.
 Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps = 1e-5);

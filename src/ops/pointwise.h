@@ -5,7 +5,7 @@ namespace tern {
 
 /// Pointwise ops. Binary ones broadcast (dimensions are matched from the last, size 1 repeats) and promote (tensor/dtype.h:promote).
 /// A C++ number as operand takes the tensor's dtype; with an integer tensor and a number that is not whole the result is f32,
-/// and a whole one that the dtype does not hold throws.
+/// and a whole one that the dtype does not hold throws. Integer results beyond the dtype's range wrap.
 /// All throw Error that names the op and both shapes where these do not broadcast, or the devices where they differ.
 
 Tensor add(const Tensor& a, const Tensor& b);
@@ -13,7 +13,8 @@ Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 /// Of two integer tensors: f32.
 Tensor div(const Tensor& a, const Tensor& b);
-/// a^b. The gradient with respect to b is 0 where a = 0 and b >= 0.
+/// a^b. The gradient with respect to b is 0 where a = 0 and b >= 0. Of two integer tensors: the whole part, so that a negative exponent
+/// gives 1 or -1 for a base of 1 or -1 and 0 for any other, 0 included; a negative number as exponent of integers gives f32.
 Tensor pow(const Tensor& a, const Tensor& b);
 /// NaN where an operand is NaN. Where both are equal each gets half of the gradient.
 Tensor minimum(const Tensor& a, const Tensor& b);

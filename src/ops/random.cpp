@@ -2,15 +2,27 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/detail/dropout_at.h"
 #include "ops/kernels/random.h"
+#include "tensor/checked.h"
 
 namespace tern {
 
 static void check_floating(const char* op, DType dtype) {
   if (!is_floating(dtype)) fail(op, fmt::format("expected a floating dtype but got {}", name(dtype)));
+}
+
+static void check_bounds(const char* op, double low, double high) {
+  if (!(low <= high) || !std::isfinite(low) || !std::isfinite(high))
+    fail(op, fmt::format("expected finite bounds low <= high but got {} and {}", low, high));
+}
+static void check_deviation(const char* op, double mean, double deviation) {
+  if (!(deviation >= 0) || !std::isfinite(mean) || !std::isfinite(deviation))
+    fail(op, fmt::format("expected a finite mean and a deviation >= 0 but got {} and {}", mean, deviation));
 }
 
 static void draw_uniform(const Tensor& x, double low, double high) {
@@ -25,6 +37,7 @@ static void draw_normal(const Tensor& x, double mean, double deviation) {
 
 Tensor rand(const Shape& shape, double low, double high, DType dtype, Device device) {
   check_floating("rand", dtype);
+  check_bounds("rand", low, high);
   Tensor y = empty(shape, dtype, device);
   draw_uniform(y, low, high);
   return y;
@@ -32,6 +45,7 @@ Tensor rand(const Shape& shape, double low, double high, DType dtype, Device dev
 
 Tensor randn(const Shape& shape, double mean, double deviation, DType dtype, Device device) {
   check_floating("randn", dtype);
+  check_deviation("randn", mean, deviation);
   Tensor y = empty(shape, dtype, device);
   draw_normal(y, mean, deviation);
   return y;
@@ -49,7 +63,7 @@ Tensor randperm(std::int64_t n, Device device) {
   if (n < 0) fail("randperm", fmt::format("expected n >= 0 but got {}", n));
   Tensor y = empty({n}, DType::i64, device);
   // A key takes two words of a block, so an element takes a whole block.
-  const PhiloxState state = context().generator.reserve(4 * n);
+  const PhiloxState state = context().generator.reserve(checked_mul("randperm", 4, n));
   on(device, [&](auto dev) { kernels::permutation(dev, y.view(), state); });
   return y;
 }
@@ -61,12 +75,14 @@ static void check_in_place(const char* op, const Tensor& x) {
 }
 
 Tensor uniform_(const Tensor& x, double low, double high) {
+  check_bounds("uniform_", low, high);
   check_in_place("uniform_", x);
   draw_uniform(x, low, high);
   return x;
 }
 
 Tensor normal_(const Tensor& x, double mean, double deviation) {
+  check_deviation("normal_", mean, deviation);
   check_in_place("normal_", x);
   draw_normal(x, mean, deviation);
   return x;

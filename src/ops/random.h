@@ -4,18 +4,19 @@
 namespace tern {
 
 /// Random tensors from this thread's generator (context().generator, seeded by manual_seed): Philox 4x32-10, the same numbers on every
-/// device.
+/// device. Each thread has its own generator, and every thread begins with seed 0: threads that are to draw different numbers seed
+/// themselves with different ones (docs/threads.md).
 
-/// Uniform in [low, high).
+/// Uniform in [low, high). Throws Error unless low <= high, both finite.
 Tensor rand(const Shape& shape, double low = 0, double high = 1, DType dtype = DType::f32, Device device = cpu);
-/// Normal with the given mean and standard deviation.
+/// Normal with the given mean and standard deviation. Throws Error unless both are finite and deviation >= 0.
 Tensor randn(const Shape& shape, double mean = 0, double deviation = 1, DType dtype = DType::f32, Device device = cpu);
 /// 1 with the given probability, else 0. Throws Error for a probability outside [0, 1].
 Tensor bernoulli(const Shape& shape, double probability, DType dtype = DType::f32, Device device = cpu);
 /// The numbers 0 .. n-1 in random order, i64 (n).
 Tensor randperm(std::int64_t n, Device device = cpu);
 
-/// In place, on a contiguous floating tensor; return x.
+/// In place, on a contiguous floating tensor; return x. Throw Error as rand and randn do.
 Tensor uniform_(const Tensor& x, double low, double high);
 Tensor normal_(const Tensor& x, double mean, double deviation);
 

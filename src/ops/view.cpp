@@ -69,7 +69,7 @@ Tensor reshape(const Tensor& x, const Shape& requested) {
   if (shape == x.shape()) return x;
   const auto strides = view_strides(x.shape(), x.strides(), shape);
   if (!strides) return reshape(clone(x), shape);
-  return record("reshape", x.as_strided(shape, *strides, x.offset()), {x}, {},
+  return record("reshape", x.window(shape, *strides, x.offset()), {x}, {},
                 [from = x.shape()](const Backward& call) -> Tensors { return {reshape(call.grad(), from)}; });
 }
 
@@ -101,7 +101,7 @@ Tensor permute(const Tensor& x, const Dims& requested) {
     strides.push_back(x.strides()[order[i]]);
     inverse[order[i]] = i;
   }
-  return record("permute", x.as_strided(shape, strides, x.offset()), {x}, {},
+  return record("permute", x.window(shape, strides, x.offset()), {x}, {},
                 [inverse](const Backward& call) -> Tensors { return {permute(call.grad(), inverse)}; });
 }
 
@@ -122,7 +122,7 @@ static Tensor broadcast_as(const char* op, const Tensor& x, const Shape& shape) 
     if (x.shape()[i] == shape[lead + i]) strides[lead + i] = x.strides()[i];
   }
   if (!fits) fail(op, fmt::format("expected a shape that {} broadcasts to but got {}", to_string(x.shape()), to_string(shape)));
-  return record(op, x.as_strided(shape, strides, x.offset()), {x}, {},
+  return record(op, x.window(shape, strides, x.offset()), {x}, {},
                 [from = x.shape()](const Backward& call) -> Tensors { return {sum_to(call.grad(), from)}; });
 }
 
@@ -145,7 +145,7 @@ static Tensor embed_slice(const Tensor& x, const Shape& shape, int dim, std::int
   Strides strides = y.strides();
   const std::int64_t offset = x.numel() == 0 ? 0 : start * strides[dim];
   strides[dim] *= step;
-  const Tensor window = y.as_strided(x.shape(), strides, offset);
+  const Tensor window = y.window(x.shape(), strides, offset);
   on(x.device(), [&](auto dev) { kernels::copy(dev, x.view(), window.view()); });
   const std::int64_t stop = start + x.shape()[dim] * step;
   return record("embed_slice", y, {x}, {}, [=, length = shape[dim]](const Backward& call) -> Tensors {
@@ -166,7 +166,7 @@ Tensor slice(const Tensor& x, int dim, std::int64_t start, std::optional<std::in
   step = std::min(step, std::max<std::int64_t>(length, 1));  // a longer one would also leave one element
   strides[dim] *= step;
   const std::int64_t offset = x.offset() + (numel(shape) == 0 ? 0 : first * x.strides()[dim]);
-  return record("slice", x.as_strided(shape, strides, offset), {x}, {}, [=, from = x.shape()](const Backward& call) -> Tensors {
+  return record("slice", x.window(shape, strides, offset), {x}, {}, [=, from = x.shape()](const Backward& call) -> Tensors {
     if (GradientTarget to = call.sink(0)) {
       start_from_zeros({&to});
       add_(slice(to.gradient, dim, first, last, step), call.grad());
@@ -190,7 +190,7 @@ Tensor squeeze(const Tensor& x, int dim) {
   Strides strides = x.strides();
   shape.erase(dim);
   strides.erase(dim);
-  return record("squeeze", x.as_strided(shape, strides, x.offset()), {x}, {},
+  return record("squeeze", x.window(shape, strides, x.offset()), {x}, {},
                 [dim](const Backward& call) -> Tensors { return {unsqueeze(call.grad(), dim)}; });
 }
 
@@ -208,7 +208,7 @@ Tensor unsqueeze(const Tensor& x, int dim) {
   const std::int64_t stride = dim < x.dims() ? shape[dim] * strides[dim] : 1;
   shape.insert(dim, 1);
   strides.insert(dim, stride);
-  return record("unsqueeze", x.as_strided(shape, strides, x.offset()), {x}, {},
+  return record("unsqueeze", x.window(shape, strides, x.offset()), {x}, {},
                 [dim](const Backward& call) -> Tensors { return {squeeze(call.grad(), dim)}; });
 }
 
@@ -237,7 +237,7 @@ Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim) 
   for (std::int64_t size : sizes) {
     Shape shape = x.shape();
     shape[dim] = size;
-    pieces.push_back(x.as_strided(shape, x.strides(), x.offset() + (numel(shape) == 0 ? 0 : start * x.strides()[dim])));
+    pieces.push_back(x.window(shape, x.strides(), x.offset() + (numel(shape) == 0 ? 0 : start * x.strides()[dim])));
     shapes.push_back(shape);
     start += size;
   }
@@ -262,7 +262,7 @@ Tensors unstack(const Tensor& x, int dim) {
   strides.erase(dim);
   Tensors slices;
   for (std::int64_t i = 0; i < x.shape()[dim]; ++i)
-    slices.push_back(x.as_strided(shape, strides, x.offset() + (numel(shape) == 0 ? 0 : i * x.strides()[dim])));
+    slices.push_back(x.window(shape, strides, x.offset() + (numel(shape) == 0 ? 0 : i * x.strides()[dim])));
   const std::vector<Shape> shapes(slices.size(), shape);
   return record_all("unstack", std::move(slices), {x}, {},
                     [dim, shapes](const Backward& call) -> Tensors { return {stack(filled_gradients(call, shapes), dim)}; });

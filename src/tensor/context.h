@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <utility>
 
 #include "backend/device.h"
 #include "tensor/random.h"
@@ -11,6 +12,8 @@ namespace tern {
 struct ModuleScope;
 class ModuleNames;
 class Autocast;
+struct ScopeLink;
+class LeafWriter;
 
 /// How float32 matrix products are computed on a GPU; other dtypes and the CPU know one way.
 enum class MatmulPrecision : std::uint8_t {
@@ -19,17 +22,20 @@ enum class MatmulPrecision : std::uint8_t {
   tf32x3,  ///< as exact as fp32, by three products on tensor cores where that is faster (on Hopper); else fp32
 };
 
-/// The only ambient state that a result depends on, one per thread.
+/// The only ambient state that a result depends on, one per thread. A new thread begins with the values below: it records, knows no
+/// autocast, and draws from seed 0, whatever the thread that started it has (docs/threads.md).
 struct Context {
   bool grad = true;                                          ///< ops on tensors that require gradients are recorded
   MatmulPrecision matmul_precision = MatmulPrecision::fp32;  ///< of products that run now: backward's too, whatever forward had
-  bool anomaly = false;                                      ///< every op's output is searched for NaN, which costs a wait per op
+  bool anomaly = false;                                      ///< every op's output is searched for NaN and Inf, which costs a wait per op
   void* cuda_streams[max_cuda_devices] = {};  ///< of each device, the cudaStream_t that work is queued on; null is the default one
   Generator generator;                        ///< the source of random positions
   Autocast* autocast = nullptr;               ///< the innermost scope that chooses ops' dtypes; see ops/autocast.h
   Ref<RefCounted> lazy_zeros;                 ///< gradients that stand for zeros: see Note [Gradient sink]
   const ModuleScope* scope = nullptr;         ///< the innermost running module
   const ModuleNames* names = nullptr;         ///< paths of the modules under watch in anomaly mode
+  ScopeLink* scopes = nullptr;                ///< the innermost scope that holds a part of this
+  LeafWriter* leaf_writer = nullptr;          ///< of the innermost backward pass that adds to leaves
 
   /// The stream that work on a device is queued on. A device beyond the last one fails where it is first used.
   Stream stream(Device device) const { return {device, has_stream(device) ? cuda_streams[device.index] : nullptr}; }
@@ -37,76 +43,95 @@ struct Context {
   void set_stream(Stream stream) {
     if (has_stream(stream.device)) cuda_streams[stream.device.index] = stream.handle;
   }
+  /// That of a device; of one without streams, a place that nobody reads.
+  void*& stream_slot(Device device) { return has_stream(device) ? cuda_streams[device.index] : no_stream_; }
 
  private:
+  void* no_stream_ = nullptr;
   static bool has_stream(Device device) { return device.type == DeviceType::cuda && device.index >= 0 && device.index < max_cuda_devices; }
 };
 
 Context& context() noexcept;
 
-/// Seeds this thread's random numbers, on every device.
+/// Seeds this thread's random numbers, on every device. Other threads keep their own seed, and a new thread has seed 0: threads that draw
+/// without seeding draw equal numbers (docs/threads.md).
 inline void manual_seed(std::uint64_t seed) { context().generator.set_seed(seed); }
+
+/// A link of the thread's chain of scopes, innermost first: which part of the context a scope holds.
+struct ScopeLink {
+  const void* slot = nullptr;
+  ScopeLink* outer = nullptr;
+};
+
+/// While it lives, a part of the thread's context has another value. Scopes may end in any order, as those on the heap do: the value is
+/// that of the innermost one alive. One must end in the thread that opened it.
+template <class T>
+class ScopedValue : private ScopeLink {
+ public:
+  ScopedValue(T& slot_, T value) : ScopeLink{&slot_, context().scopes}, place_(slot_), before_(std::exchange(slot_, value)) {
+    context().scopes = this;
+  }
+  ~ScopedValue() {
+    ScopedValue* inner = nullptr;  // which goes back to this one's value, and from now on to the one before
+    ScopeLink** link = &context().scopes;
+    for (; *link && *link != this; link = &(*link)->outer)
+      if ((*link)->slot == slot) inner = static_cast<ScopedValue*>(*link);
+    if (*link) *link = outer;
+    (inner ? inner->before_ : place_) = before_;
+  }
+  ScopedValue(const ScopedValue&) = delete;
+  ScopedValue& operator=(const ScopedValue&) = delete;
+
+  const T& before() const { return before_; }
+
+ private:
+  T& place_;
+  T before_;
+};
 
 /// While it lives, work on the stream's device is queued on that stream.
 class StreamScope {
  public:
-  explicit StreamScope(Stream stream) : before_(context().stream(stream.device)) { context().set_stream(stream); }
-  ~StreamScope() { context().set_stream(before_); }
-  StreamScope(const StreamScope&) = delete;
-  StreamScope& operator=(const StreamScope&) = delete;
+  explicit StreamScope(Stream stream) : device_(stream.device), handle_(context().stream_slot(stream.device), stream.handle) {}
   /// The stream that was in use before.
-  Stream outer() const { return before_; }
+  Stream outer() const { return {device_, handle_.before()}; }
 
  private:
-  Stream before_;
-};
-
-/// While it lives, ops are not recorded.
-class NoGrad {
- public:
-  NoGrad() { context().grad = false; }
-  ~NoGrad() { context().grad = before_; }
-  NoGrad(const NoGrad&) = delete;
-  NoGrad& operator=(const NoGrad&) = delete;
-
- private:
-  bool before_ = context().grad;
+  Device device_;
+  ScopedValue<void*> handle_;
 };
 
 /// While it lives, ops are recorded or not, as told.
 class GradMode {
  public:
-  explicit GradMode(bool grad) { context().grad = grad; }
-  ~GradMode() { context().grad = before_; }
-  GradMode(const GradMode&) = delete;
-  GradMode& operator=(const GradMode&) = delete;
+  explicit GradMode(bool grad) : grad_(context().grad, grad) {}
 
  private:
-  bool before_ = context().grad;
+  ScopedValue<bool> grad_;
+};
+
+/// While it lives, ops are not recorded.
+class NoGrad : GradMode {
+ public:
+  NoGrad() : GradMode(false) {}
 };
 
 /// While it lives, no autocast is in force: backward passes, and parts of a model that need their own dtypes.
 class NoAutocast {
  public:
-  NoAutocast() { context().autocast = nullptr; }
-  ~NoAutocast() { context().autocast = before_; }
-  NoAutocast(const NoAutocast&) = delete;
-  NoAutocast& operator=(const NoAutocast&) = delete;
+  NoAutocast() : autocast_(context().autocast, nullptr) {}
 
  private:
-  Autocast* before_ = context().autocast;
+  ScopedValue<Autocast*> autocast_;
 };
 
 /// While it lives, float32 products on a GPU are computed as told.
 class MatmulPrecisionMode {
  public:
-  explicit MatmulPrecisionMode(MatmulPrecision precision) { context().matmul_precision = precision; }
-  ~MatmulPrecisionMode() { context().matmul_precision = before_; }
-  MatmulPrecisionMode(const MatmulPrecisionMode&) = delete;
-  MatmulPrecisionMode& operator=(const MatmulPrecisionMode&) = delete;
+  explicit MatmulPrecisionMode(MatmulPrecision precision) : precision_(context().matmul_precision, precision) {}
 
  private:
-  MatmulPrecision before_ = context().matmul_precision;
+  ScopedValue<MatmulPrecision> precision_;
 };
 
 }  // namespace tern

@@ -8,6 +8,10 @@
 
 namespace tern {
 
+namespace detail {
+[[noreturn]] void fail_index(int index, int size);
+}
+
 /// A sequence of at most max_dims numbers, without heap memory and trivially copyable, so that a kernel can take it
 /// by value.
 template <class T>
@@ -29,10 +33,11 @@ class DimVec {
 
   constexpr int size() const { return size_; }
   constexpr bool empty() const { return size_ == 0; }
-  constexpr T& operator[](int i) { return values_[i]; }
-  constexpr const T& operator[](int i) const { return values_[i]; }
-  constexpr T& back() { return values_[size_ - 1]; }
-  constexpr const T& back() const { return values_[size_ - 1]; }
+  /// Throws Error for an index out of range.
+  constexpr T& operator[](int i) { return values_[checked(i)]; }
+  constexpr const T& operator[](int i) const { return values_[checked(i)]; }
+  constexpr T& back() { return (*this)[size_ - 1]; }
+  constexpr const T& back() const { return (*this)[size_ - 1]; }
   constexpr T* begin() { return values_; }
   constexpr T* end() { return values_ + size_; }
   constexpr const T* begin() const { return values_; }
@@ -42,13 +47,15 @@ class DimVec {
     if (size_ == max_dims) fail("shape", "expected at most 8 dimensions");
     values_[size_++] = value;
   }
-  constexpr void pop_back() { --size_; }
+  constexpr void pop_back() { size_ = checked(size_ - 1); }
   constexpr void insert(int position, T value) {
     push_back(value);
+    checked(position);
     for (int i = size_ - 1; i > position; --i) values_[i] = values_[i - 1];
     values_[position] = value;
   }
   constexpr void erase(int position) {
+    checked(position);
     for (int i = position; i + 1 < size_; ++i) values_[i] = values_[i + 1];
     --size_;
   }
@@ -61,6 +68,14 @@ class DimVec {
   }
 
  private:
+  constexpr int checked(int i) const {
+#ifndef __CUDA_ARCH__
+    if (static_cast<unsigned>(i) >= static_cast<unsigned>(size_)) [[unlikely]]
+      detail::fail_index(i, size_);
+#endif
+    return i;
+  }
+
   T values_[max_dims] = {};
   int size_ = 0;
 };

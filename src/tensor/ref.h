@@ -17,6 +17,13 @@ class RefCounted {
   void release() const noexcept {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) const_cast<RefCounted*>(this)->destroy();
   }
+  /// A reference more, unless the last one has gone and the object is about to end.
+  bool try_retain() const noexcept {
+    std::uint32_t count = references_.load(std::memory_order_relaxed);
+    while (count != 0)
+      if (references_.compare_exchange_weak(count, count + 1, std::memory_order_acquire, std::memory_order_relaxed)) return true;
+    return false;
+  }
   std::uint32_t references() const noexcept { return references_.load(std::memory_order_relaxed); }
 
  protected:
@@ -35,6 +42,12 @@ class Ref {
   Ref(std::nullptr_t) noexcept {}
   explicit Ref(T* object) noexcept : object_(object) {
     if (object_) object_->retain();
+  }
+  /// Owns a reference that was taken already.
+  static Ref adopt(T* object) noexcept {
+    Ref result;
+    result.object_ = object;
+    return result;
   }
   Ref(const Ref& other) noexcept : Ref(other.object_) {}
   Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}

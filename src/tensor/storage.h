@@ -1,4 +1,6 @@
 #pragma once
+#include <atomic>
+
 #include "backend/device.h"
 #include "tensor/ref.h"
 
@@ -15,15 +17,16 @@ class Storage : public RefCounted {
   std::size_t bytes() const noexcept { return bytes_; }
   Stream stream() const noexcept { return stream_; }
 
-  /// How often the memory was edited in place. A tensor saved for backward remembers it, and so detects an edit.
-  std::uint32_t version() const noexcept { return version_; }
-  void bump_version() noexcept { ++version_; }
+  /// How often the memory was edited in place. A tensor saved for backward remembers it, and so detects an edit. Threads may edit different
+  /// parts, as gradients in one flat buffer are.
+  std::uint32_t version() const noexcept { return version_.load(std::memory_order_relaxed); }
+  void bump_version() noexcept { version_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
   Stream stream_;
-  std::uint32_t version_ = 0;
+  std::atomic<std::uint32_t> version_ = 0;
 };
 
 }  // namespace tern

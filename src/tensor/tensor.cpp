@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <optional>
+#include <utility>
 
 #include "backend/memory.h"
 #include "tensor/dispatch.h"
@@ -14,6 +17,7 @@ template <class T>
 static std::string join(const DimVec<T>& values) {
   return values.size() == 1 ? fmt::format("({},)", values[0]) : fmt::format("({})", fmt::join(values.begin(), values.end(), ", "));
 }
+void detail::fail_index(int index, int size) { fail("shape", fmt::format("expected an index in [0, {}) but got {}", size, index)); }
 std::string to_string(const Shape& values) { return join(values); }
 std::string to_string(const Dims& values) { return join(values); }
 
@@ -103,12 +107,12 @@ std::optional<Extent> extent(const Shape& shape, const Strides& strides) {
 
 }  // namespace
 
-Tensor Tensor::as_strided(const Shape& new_shape, const Strides& new_strides, std::int64_t new_offset) const {
+Tensor Tensor::window(const Shape& new_shape, const Strides& new_strides, std::int64_t new_offset) const {
   const std::optional<Extent> touched = extent(new_shape, new_strides);
   const auto elements = static_cast<std::int64_t>(impl().storage->bytes() / size_of(dtype()));
   if (!touched || new_offset < -touched->low || new_offset > elements - touched->high)
-    fail("as_strided", fmt::format("expected a window inside a storage of {} elements but got shape {}, strides {}, offset {}", elements,
-                                   to_string(new_shape), to_string(new_strides), new_offset));
+    fail("window", fmt::format("expected a window inside a storage of {} elements but got shape {}, strides {}, offset {}", elements,
+                               to_string(new_shape), to_string(new_strides), new_offset));
   auto result = make_ref<TensorImpl>();
   result->storage = impl().storage;
   result->offset = new_offset;
@@ -168,6 +172,30 @@ std::vector<T> Tensor::to_vector() const {
   return result;
 }
 
+namespace detail {
+
+/// Whether a conversion to T gives the number itself, or the nearest one where both are floats.
+template <class T, class S>
+static bool holds(S value) {
+  if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, S>) return true;
+  else if constexpr (std::is_integral_v<T> && !std::is_integral_v<S>) {
+    const auto number = static_cast<double>(value);  // NaN is outside
+    return number >= static_cast<double>(std::numeric_limits<T>::min()) && number < std::ldexp(1.0, std::numeric_limits<T>::digits);
+  } else if constexpr (std::is_integral_v<T>) return std::in_range<T>(static_cast<std::int64_t>(value));
+  else if constexpr (std::is_integral_v<S>) {
+    const auto number = static_cast<long double>(value);  // which holds every integer
+    return static_cast<long double>(static_cast<T>(value)) == number;
+  } else return true;
+}
+
+template <class S>
+static std::string shown(S value) {
+  if constexpr (std::is_integral_v<S>) return fmt::format("{}: item<std::int64_t>() gives an integer", static_cast<std::int64_t>(value));
+  else return fmt::format("{}", static_cast<double>(value));
+}
+
+}  // namespace detail
+
 template <class T>
 T Tensor::item() const {
   if (numel() != 1) fail("item", fmt::format("expected one element but got shape {}", to_string(shape())));
@@ -175,6 +203,8 @@ T Tensor::item() const {
   return dispatch_all(dtype(), [&]<class S>() {
     S value{};
     on(device(), [&](auto dev) { backend::copy_to_host(dev, &value, x.data, sizeof(S), x.stream); });
+    if (!detail::holds<T>(value))
+      fail("item", fmt::format("expected a number that {} holds but got {}", name(dtype_of<T>), detail::shown(value)));
     return static_cast<T>(value);
   });
 }

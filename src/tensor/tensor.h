@@ -65,12 +65,14 @@ class Tensor {
   /// The elements in row-major order; waits for the device. Throws Error unless T is the tensor's type.
   template <class T>
   std::vector<T> to_vector() const;
-  /// The only element, converted to T; waits for the device. Throws Error unless there is exactly one.
+  /// The only element, converted to T; waits for the device. Throws Error unless there is exactly one, and for one that T does not hold:
+  /// a NaN as an integer, an integer above 2^24 that is no float.
   template <class T = float>
   T item() const;
 
-  /// Another window on the same storage, without history. Bounds are checked.
-  Tensor as_strided(const Shape& shape, const Strides& strides, std::int64_t offset) const;
+  /// Another window on the same storage, without history: what is computed from it gives this tensor no gradient. Views with history are
+  /// ops (ops/view.h). Bounds are checked.
+  Tensor window(const Shape& shape, const Strides& strides, std::int64_t offset) const;
   /// The offset of the first element in the storage, in elements.
   std::int64_t offset() const { return impl().offset; }
   /// The number of in-place edits of the storage so far.
@@ -80,7 +82,7 @@ class Tensor {
 
   /// True for a leaf that asks for a gradient, and for what is computed from one.
   bool requires_grad() const;
-  /// Asks for a gradient, on a floating leaf. Returns the tensor, for chaining.
+  /// Asks for a gradient, on a floating leaf, or freezes a parameter. Returns the tensor, for chaining.
   Tensor& set_requires_grad(bool requires_grad = true);
   /// True unless an op recorded how this tensor was made.
   bool is_leaf() const;

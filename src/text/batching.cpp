@@ -43,6 +43,9 @@ void shuffle(std::vector<T>& values, std::size_t count, Random random) {
   }
 }
 
+// A batch that wide would fit into no memory.
+constexpr std::int64_t most_columns = std::int64_t(1) << 40;
+
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) noexcept { return (value + multiple - 1) / multiple * multiple; }
 
 void check_picks(const char* what, std::span<const Example> examples, std::span<const std::size_t> picks, std::int64_t multiple) {
@@ -51,7 +54,8 @@ void check_picks(const char* what, std::span<const Example> examples, std::span<
       throw std::invalid_argument(fmt::format("[{}] expected picks below {} but got {}", what, examples.size(), pick));
     }
   }
-  if (multiple < 1) throw std::invalid_argument(fmt::format("[{}] expected multiple >= 1 but got {}", what, multiple));
+  if (multiple < 1 || multiple > most_columns)
+    throw std::invalid_argument(fmt::format("[{}] expected multiple in [1, {}] but got {}", what, most_columns, multiple));
 }
 
 std::int64_t ssize_of(std::span<const std::int32_t> ids) noexcept { return static_cast<std::int64_t>(ids.size()); }
@@ -159,9 +163,11 @@ std::vector<std::vector<std::size_t>> fixed_batches(std::span<const std::size_t>
 
 std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
                                                        const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch) {
-  if (options.multiple < 1 || options.row_multiple < 1 || options.token_budget < 1) {
-    throw std::invalid_argument(fmt::format("[bucketed_batches] expected token_budget, multiple and row_multiple >= 1 but got {}, {}, {}",
-                                            options.token_budget, options.multiple, options.row_multiple));
+  if (options.multiple < 1 || options.multiple > most_columns || options.row_multiple < 1 || options.token_budget < 1) {
+    throw std::invalid_argument(
+        fmt::format("[bucketed_batches] expected token_budget, multiple and row_multiple >= 1, and no more columns "
+                    "than memory holds, but got {}, {}, {}",
+                    options.token_budget, options.multiple, options.row_multiple));
   }
   for (const std::size_t pick : order) {
     if (pick >= lengths.size() || lengths[pick] < 0) {

@@ -49,6 +49,7 @@ Tensors copies(const Tensors& inputs) {
 }  // namespace
 
 CapturedStep::CapturedStep(Function step, Device device) : step_(std::move(step)), device_(device) {
+  if (!step_) fail("CapturedStep", "expected a function but got none");
   stream_ = on(device, [&](auto dev) { return backend::graph_stream(dev, device); });
 }
 CapturedStep::~CapturedStep() = default;

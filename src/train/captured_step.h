@@ -18,6 +18,7 @@ namespace tern::train {
 class CapturedStep {
  public:
   using Function = std::function<Tensor(const Tensors& inputs)>;
+  /// Throws Error without a function.
   explicit CapturedStep(Function step, Device device = cpu);
   ~CapturedStep();
   CapturedStep(CapturedStep&&) noexcept;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "nn/parameter_buffer.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
@@ -31,7 +33,7 @@ static ClippedNorm norm_and_factor_of(const Tensors& segments, Device device, do
     const Tensor sums = empty({parts}, DType::f64, device);
     std::int64_t first = 0;
     for (const Tensor& segment : segments) {
-      const Tensor own = sums.as_strided({kernels::square_sum_parts(dev, segment.numel())}, {1}, first);
+      const Tensor own = sums.window({kernels::square_sum_parts(dev, segment.numel())}, {1}, first);
       kernels::square_sums(dev, contiguous(segment).view(), own.view());
       first += own.numel();
     }
@@ -56,11 +58,14 @@ ClippedNorm clip_factor(const Tensors& parameters, double max_norm) {
   return detail::norm_and_factor(parameters, max_norm);
 }
 
-Tensor clip_grad_norm(const Tensors& parameters, double max_norm) {
+Tensor clip_grad_norm(const Tensors& parameters, double max_norm, bool error_if_nonfinite) {
   detail::check_max_norm("clip_grad_norm", max_norm);
   const NoGrad unrecorded;
   const Tensors segments = gradient_segments(parameters);
   const ClippedNorm clip = norm_and_factor_of(segments, detail::device_of(parameters), max_norm, {});
+  if (error_if_nonfinite)
+    if (const double norm = clip.norm.item<double>(); !std::isfinite(norm))
+      fail("clip_grad_norm", fmt::format("expected gradients of a finite norm but got {}", norm));
   for (const Tensor& segment : segments) mul_(segment, cast(clip.factor, segment.dtype()));
   return clip.norm;
 }

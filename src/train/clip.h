@@ -12,7 +12,9 @@ struct ClippedNorm {
 /// way into the update. Parameters without a gradient do not count. Throws Error unless max_norm > 0.
 ClippedNorm clip_factor(const Tensors& parameters, double max_norm);
 
-/// Scales all gradients by that factor, in place on the device, and returns their norm before, without waiting for it.
-Tensor clip_grad_norm(const Tensors& parameters, double max_norm);
+/// Scales all gradients by that factor, in place on the device, and returns their norm before, without waiting for it. A norm that is not
+/// finite (a gradient is not, or it is beyond float's range) gives NaN or zeros; with error_if_nonfinite it throws Error before anything
+/// is changed, and waits for the norm.
+Tensor clip_grad_norm(const Tensors& parameters, double max_norm, bool error_if_nonfinite = false);
 
 }  // namespace tern::train

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "autodiff/node.h"
 #include "nn/parameter_buffer.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
@@ -28,6 +29,11 @@ void Optimizer::add_group(const Tensors& parameters, double lr) {
       fail("Optimizer",
            fmt::format("expected contiguous leaves of a floating dtype but got {}{}{} {}", x.is_leaf() ? "" : "a computed tensor, ",
                        x.is_contiguous() ? "" : "strided, ", name(x.dtype()), to_string(x.shape())));
+    if (!autograd_state(x))
+      fail("Optimizer",
+           fmt::format("expected parameters that require a gradient, or are frozen, but {} at position {} was never told: call "
+                       "set_requires_grad() on it where the module makes it, or set_requires_grad(false) to freeze it",
+                       to_string(x.shape()), states_.size()));
     for (const ParameterState& other : states_) {
       if (other.parameter.is_same(x))
         fail("Optimizer", fmt::format("expected each parameter once but {} came twice", to_string(x.shape())));
@@ -40,6 +46,11 @@ void Optimizer::add_group(const Tensors& parameters, double lr) {
   const Device device = states_.empty() ? cpu : states_[0].parameter.device();
   if (!steps_.defined()) steps_ = zeros({}, DType::f32, device);
   groups_.push_back({lr, full({}, lr, DType::f32, device)});
+}
+
+const Tensor& Optimizer::lr(std::size_t group) const {
+  if (group >= groups_.size()) fail("lr", fmt::format("expected one of {} groups, counted from 0, but got {}", groups_.size(), group));
+  return groups_[group].lr;
 }
 
 Tensors Optimizer::parameters() const {
@@ -103,7 +114,7 @@ void Optimizer::lay_out() {
       ParameterState& state = states_[i];
       const Shape& shape = state.parameter.shape();
       const auto window = [&](const Tensor& x) {
-        return x.as_strided(shape, contiguous_strides(shape), x.offset() + state.parameter.offset() - all.offset());
+        return x.window(shape, contiguous_strides(shape), x.offset() + state.parameter.offset() - all.offset());
       };
       const Tensors before = std::move(state.moments);
       state.moments.clear();
@@ -139,6 +150,12 @@ void Optimizer::refresh_master(Segment& segment) {
 
 void Optimizer::step(const GradientScale& scale) {
   const NoGrad unrecorded;
+  for (std::size_t i = 0; i < states_.size(); ++i)
+    if (states_[i].parameter.ref()->references() == 1)
+      fail("Optimizer",
+           fmt::format("expected parameters that a module holds but nobody else has parameter {}, {}: was it replaced after the "
+                       "optimizer was made? copy_ into a parameter, and do not assign to it",
+                       i, to_string(states_[i].parameter.shape())));
   if (!is_laid_out()) lay_out();
   for (Segment& segment : segments_) refresh_master(segment);
   if (scale.advance.defined()) add_(steps_, scale.advance);
@@ -175,7 +192,7 @@ void Optimizer::step(const Segment& segment, const GradientScale& scale) {
     }
     SegmentViews views{segment_between(parameter_of(first), parameter_of(last)), segment_between(first_gradient, last_gradient), {}, {}};
     const auto window = [&](const Tensor& x) {
-      return x.as_strided(views.parameter.shape(), {1}, x.offset() + views.parameter.offset() - parameter_of(0).offset());
+      return x.window(views.parameter.shape(), {1}, x.offset() + views.parameter.offset() - parameter_of(0).offset());
     };
     for (const Tensor& moment : segment.moments) views.moments.push_back(window(moment));
     if (segment.master.defined()) views.master = window(segment.master);
@@ -237,42 +254,61 @@ void SGD::update_segment(std::size_t group, const SegmentViews& segment, const G
   on(segment.parameter.device(), [&](auto dev) { kernels::sgd(dev, arguments); });
 }
 
-Adam::Adam(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
-  for (const Group& group : groups) {
-    const AdamOptions& o = group.options;
-    require("Adam", o.beta1 >= 0 && o.beta1 < 1, "0 <= beta1 < 1", o.beta1);
-    require("Adam", o.beta2 >= 0 && o.beta2 < 1, "0 <= beta2 < 1", o.beta2);
-    require("Adam", o.eps >= 0, "eps >= 0", o.eps);
-    require("Adam", o.weight_decay >= 0, "a weight decay >= 0", o.weight_decay);
-    add_group(group.parameters, o.lr);
-    options_.push_back(o);
-  }
+template <class Options>
+static void check_adam(const char* where, const Options& o) {
+  require(where, o.beta1 >= 0 && o.beta1 < 1, "0 <= beta1 < 1", o.beta1);
+  require(where, o.beta2 >= 0 && o.beta2 < 1, "0 <= beta2 < 1", o.beta2);
+  require(where, o.eps >= 0, "eps >= 0", o.eps);
+  require(where, o.weight_decay >= 0, "a weight decay >= 0", o.weight_decay);
 }
 
-void Adam::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
-  const AdamOptions& o = options_[group];
+/// AdamW's options have the same members.
+template <class Options>
+static void adam_step(const Options& o, bool decoupled, Device device, kernels::AdamArguments arguments) {
+  arguments.beta1 = o.beta1;
+  arguments.beta2 = o.beta2;
+  arguments.eps = o.eps;
+  arguments.weight_decay = o.weight_decay;
+  arguments.decoupled = decoupled;
+  on(device, [&](auto dev) { kernels::adam(dev, arguments); });
+}
+
+template <class Segment>
+static kernels::AdamArguments adam_views(const Segment& segment, const Tensor& lr, const Tensor& steps, const GradientScale& scale) {
   kernels::AdamArguments arguments;
   arguments.parameter = segment.parameter.view();
   arguments.gradient = segment.gradient.view();
   arguments.m = segment.moments[0].view();
   arguments.v = segment.moments[1].view();
-  arguments.lr = lr(group).view();
-  arguments.step = steps().view();
-  arguments.beta1 = o.beta1;
-  arguments.beta2 = o.beta2;
-  arguments.eps = o.eps;
-  arguments.weight_decay = o.weight_decay;
-  arguments.decoupled = o.decoupled;
+  arguments.lr = lr.view();
+  arguments.step = steps.view();
   arguments.master = view_of(segment.master);
   arguments.scale = view_of(scale);
-  on(segment.parameter.device(), [&](auto dev) { kernels::adam(dev, arguments); });
+  return arguments;
 }
 
-static std::vector<Adam::Group> decoupled(std::vector<Adam::Group> groups) {
-  for (Adam::Group& group : groups) group.options.decoupled = true;
-  return groups;
+Adam::Adam(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
+  for (const Group& group : groups) {
+    check_adam("Adam", group.options);
+    add_group(group.parameters, group.options.lr);
+    options_.push_back(group.options);
+  }
 }
 
-AdamW::AdamW(std::vector<Group> groups) : Adam(decoupled(std::move(groups))) {}
+void Adam::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
+  adam_step(options_[group], false, segment.parameter.device(), adam_views(segment, lr(group), steps(), scale));
+}
+
+AdamW::AdamW(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
+  for (const Group& group : groups) {
+    check_adam("AdamW", group.options);
+    add_group(group.parameters, group.options.lr);
+    options_.push_back(group.options);
+  }
+}
+
+void AdamW::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
+  adam_step(options_[group], true, segment.parameter.device(), adam_views(segment, lr(group), steps(), scale));
+}
 
 }  // namespace tern::train

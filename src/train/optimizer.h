@@ -20,7 +20,8 @@ class Optimizer {
   Optimizer(Optimizer&&) = default;  // a copy would share the moments
   Optimizer& operator=(Optimizer&&) = default;
 
-  /// One update from the gradients as they are, or scaled on their way in.
+  /// One update from the gradients as they are, or scaled on their way in. Throws Error for a parameter that nobody else holds any more: a
+  /// module's weight that was replaced by another tensor, which no step would change (copy_ into the old one instead).
   void step(const GradientScale& scale = {});
   void zero_grad() const;
 
@@ -34,8 +35,8 @@ class Optimizer {
   std::vector<NamedTensor> state(const std::vector<NamedTensor>& names = {});
 
   Tensors parameters() const;
-  /// The learning rate of a group on the device, f32 ().
-  const Tensor& lr(std::size_t group = 0) const { return groups_[group].lr; }
+  /// The learning rate of a group on the device, f32 (). Throws Error for a group that is not there.
+  const Tensor& lr(std::size_t group = 0) const;
   /// The number of steps so far on the device, f32 ().
   const Tensor& steps() const { return steps_; }
   /// Kernel calls of the last step: the number of contiguous segments.
@@ -103,8 +104,8 @@ class SGD final : public Optimizer {
     Tensors parameters;
     SGDOptions options;
   };
-  /// Throws Error for parameters that are not contiguous floats, that lie on several devices, that occur twice, or
-  /// options out of range.
+  /// Throws Error for parameters that are not contiguous floats, that lie on several devices, that occur twice, that were never told
+  /// whether they are trained (set_requires_grad() trains one, set_requires_grad(false) freezes it), or options out of range.
   explicit SGD(const std::vector<Group>& groups);
   explicit SGD(const Tensors& parameters, const SGDOptions& options = {}) : SGD(std::vector<Group>{{parameters, options}}) {}
 
@@ -119,12 +120,17 @@ struct AdamOptions {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0;
-  bool decoupled = false;  ///< weight decay acts on the weight (AdamW) and not on the gradient
+  double weight_decay = 0;  ///< added to the gradient
+};
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;  ///< of the weight itself: p -= lr * weight_decay * p
 };
 
 /// Kingma & Ba, 2015.
-class Adam : public Optimizer {
+class Adam final : public Optimizer {
  public:
   struct Group {
     Tensors parameters;
@@ -142,11 +148,21 @@ class Adam : public Optimizer {
 };
 
 /// Adam with decoupled weight decay. Loshchilov & Hutter, 2019.
-class AdamW final : public Adam {
+class AdamW final : public Optimizer {
  public:
-  explicit AdamW(std::vector<Group> groups);
-  explicit AdamW(const Tensors& parameters, const AdamOptions& options = {.weight_decay = 0.01})
-      : AdamW(std::vector<Group>{{parameters, options}}) {}
+  struct Group {
+    Tensors parameters;
+    AdamWOptions options;
+  };
+  /// Throws Error as SGD does.
+  explicit AdamW(const std::vector<Group>& groups);
+  explicit AdamW(const Tensors& parameters, const AdamWOptions& options = {}) : AdamW(std::vector<Group>{{parameters, options}}) {}
+
+ protected:
+  void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
+
+ private:
+  std::vector<AdamWOptions> options_;
 };
 
 }  // namespace tern::train

@@ -34,10 +34,22 @@ TEST_CASE("A NaN in forward names its op") {
   const std::string message = message_of([] { log(leaf({1, -1})); });
   CHECK(contains(message, "[log]"));
   CHECK(contains(message, "the forward of 'log' made a NaN, shape (2,)"));
-  CHECK(message_of([] { exp(leaf({1, 800})); }) == "");  // infinity is no NaN
+  CHECK(contains(message_of([] { exp(leaf({1, 800})); }), "the forward of 'exp' made an Inf, shape (2,)"));
+  CHECK(contains(message_of([] { log(leaf({1, 0, -1})); }), "made a NaN"));  // which says more than the Inf beside it
   CHECK(contains(message_of([] { leaf({0}) / zeros({1}, DType::f64); }), "'div'"));
   const NoGrad unrecorded;
   CHECK(contains(message_of([] { sqrt(full({1}, -1.0)); }), "'sqrt'"));
+}
+
+TEST_CASE("An Inf that an op was given passes, and one that it makes does not") {
+  const AnomalyMode mode;
+  const Tensor x = leaf({1, 2}), mask = Tensor::from(std::vector<std::uint8_t>{1, 0}, {2});
+  const Tensor masked = masked_fill(x, gt(mask, 0), -infinity);
+  CHECK(exp(masked).to_vector<double>() == std::vector<double>{0, std::exp(2.0)});
+  CHECK(message_of([&] { masked + x; }) == "");
+  CHECK(contains(message_of([] { leaf({1}) / zeros({1}, DType::f64); }), "the forward of 'div' made an Inf"));
+  const Tensor y = leaf({0});
+  CHECK(contains(message_of([&] { sum(sqrt(y)).backward(); }), "the backward of 'sqrt' made an Inf in the gradient of its input 0"));
 }
 
 TEST_CASE("A NaN names the module by its path and type") {

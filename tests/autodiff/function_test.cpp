@@ -165,4 +165,74 @@ TEST_CASE("gradcheck leaves the inputs as they were") {
   CHECK(x.version() == 0);
 }
 
+namespace {
+
+/// 3 x^2, its gradient by a loop.
+template <bool Detached>
+struct ByLoop : Function<ByLoop<Detached>> {
+  static Tensor forward(Tensors& saved, const Tensor& x) {
+    saved = {Detached ? x.detach() : x};
+    return 3 * x * x;
+  }
+  static Tensors backward(const Backward& call) {
+    std::vector<double> x = call.saved(0).to_vector<double>();
+    const std::vector<double> g = call.grad().to_vector<double>();
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] *= 6 * g[i];
+    return {Tensor::from(x, call.grad().shape())};
+  }
+};
+
+/// A gradient that has history by g, and not by x.
+struct Half : Function<Half> {
+  static constexpr bool once_differentiable = true;
+  static Tensor forward(Tensors& saved, const Tensor& x) {
+    saved = {x};
+    return x * x;
+  }
+  static Tensors backward(const Backward& call) { return {call.grad() * (2 * call.saved(0).detach())}; }
+};
+
+struct OutOfRange : Function<OutOfRange> {
+  static inline int which = 0;
+  static Tensor forward(Tensors& saved, const Tensor& x) {
+    saved = {x};
+    return x + 0;
+  }
+  static Tensors backward(const Backward& call) {
+    if (which == 0) call.saved(3);
+    if (which == 1) call.grad(7);
+    if (which == 2) call.needs(99);
+    if (which == 3) call.sink(1);
+    return {call.grad()};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("A function whose gradient has no history is not differentiated twice in silence") {
+  const Tensor x = Tensor::from(std::vector<double>{2}, {1}).set_requires_grad();
+  const auto y = [&] { return ByLoop<false>::apply(x) + 2 * x; };
+  CHECK(grad({y()}, {x})[0].item<double>() == 14);
+  const Tensor first = grad({y()}, {x}, {}, true)[0];
+  CHECK(first.item<double>() == 14);
+  const std::string message = message_of([&] { grad({first}, {x}); });
+  CHECK(contains(message, "[function] expected a backward written in ops, but this one is once differentiable"));
+  const Tensor half = grad({Half::apply(x)}, {x}, {Tensor::from(std::vector<double>{1}, {1}).set_requires_grad()}, true)[0];
+  CHECK(contains(message_of([&] { grad({half}, {x}); }), "once differentiable"));
+  // What is saved without history is said not to matter.
+  CHECK(grad({ByLoop<true>::apply(x) + x * x}, {x}, {}, true)[0].item<double>() == 16);
+  CHECK(grad({grad({ByLoop<true>::apply(x) + x * x}, {x}, {}, true)[0]}, {x})[0].item<double>() == 2);
+}
+
+TEST_CASE("What backward asks for beyond its op is an error") {
+  const char* const parts[] = {"one of 1 saved tensors, counted from 0, but got 3", "one of 1 outputs, counted from 0, but got 7",
+                               "one of 1 inputs, counted from 0, but got 99", "one of 1 inputs, counted from 0, but got 1"};
+  for (OutOfRange::which = 0; OutOfRange::which < 4; ++OutOfRange::which) {
+    const Tensor x = Tensor::from(std::vector<double>{2}, {1}).set_requires_grad();
+    const std::string message = message_of([&] { OutOfRange::apply(x).backward(); });
+    CHECK(contains(message, "[function] expected backward to ask for"));
+    CHECK(contains(message, parts[OutOfRange::which]));
+  }
+}
+
 }  // namespace tern

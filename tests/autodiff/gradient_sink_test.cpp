@@ -47,7 +47,7 @@ struct Layer {
     std::int64_t offset = 0;
     for (Tensor* x : all()) {
       if (kept == Kept::none) continue;
-      x->set_grad(buffer.as_strided(x->shape(), contiguous_strides(x->shape()), offset));
+      x->set_grad(buffer.window(x->shape(), contiguous_strides(x->shape()), offset));
       if (kept == Kept::flat_zeros) gradient_sink(*x).clear();
       offset += padded_size(x->numel(), DType::f32);
     }
@@ -440,6 +440,29 @@ TEST_CASE("Zeros are written by the thread that zeroed, and forgotten by any", "
   }
   write_lazy_zeros();
   CHECK(list(memory) == Doubles{0, 0, 9, 9});
+}
+
+TEST_CASE("A hook may register another, and must be a function") {
+  const Tensor x = leaf({1, 2});
+  int outer = 0, inner = 0;
+  on_gradient_ready(x, [&, big = Doubles(100)](const Tensor& leaf_) {
+    for (int i = 0; i < 10; ++i) on_gradient_ready(leaf_, [&](const Tensor&) { ++inner; });
+    outer += big.size() == 100;  // the hook itself is still whole
+  });
+  sum(x * x).backward();
+  CHECK(outer == 1);
+  CHECK(inner == 0);
+  sum(x * x).backward();
+  CHECK(outer == 2);
+  CHECK(inner == 10);
+  CHECK(message_of([&] { on_gradient_ready(x, nullptr); }) == "[on_gradient_ready] expected a function but got none");
+}
+
+TEST_CASE("A backward that threw is not repeated in silence") {
+  const Tensor x = leaf({1, 2});
+  const Tensor y = sum(Throws::apply(x * x) * x);
+  CHECK_THROWS_AS(y.backward(), std::runtime_error);
+  CHECK(contains(message_of([&] { y.backward(); }), "was freed by an earlier backward, which may have thrown"));
 }
 
 }  // namespace tern

@@ -1,13 +1,17 @@
 // The context belongs to a thread; tensors and graphs may go from one to another.
 #include <atomic>
+#include <functional>
 #include <thread>
 
 #include "autodiff/engine.h"
+#include "autodiff/parameter_buffer.h"
 #include "catch.h"
 #include "ops/factory.h"
+#include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "ops/view.h"
 
 namespace tern {
 
@@ -65,6 +69,89 @@ TEST_CASE("A graph is released by a thread that did not record it") {
   for (int i = 0; i < 100000; ++i) y = sin(y);
   std::thread([y = std::move(y)]() mutable { y = {}; }).join();
   CHECK_FALSE(y.defined());
+}
+
+namespace {
+
+/// Two layers of whole numbers, so that sums are exact in any order.
+struct Model {
+  Tensor w = leaf({3, 3}, {1, -1, 0, 1, 1, -1, 0, 1, 1}), b = leaf({3}, {0, 1, -1}), v = leaf({3, 3}, {0, 1, 1, -1, 0, 1, 1, 1, 0});
+
+  static Tensor leaf(const Shape& shape, const std::vector<float>& values) { return Tensor::from(values, shape).set_requires_grad(); }
+  Tensor loss(const Tensor& x) const { return sum(linear(linear(linear(x, w, b), v), w, b)); }
+  Tensors parameters() const { return {w, b, v}; }
+  /// Places in one buffer, as those of a flat optimizer.
+  void flatten_gradients() const {
+    const Tensor flat = flat_zeros(32, DType::f32, cpu);
+    std::int64_t offset = 0;
+    for (Tensor x : parameters()) {
+      x.set_grad(reshape(slice(flat, 0, offset, offset + x.numel()), x.shape()));
+      offset += padded_size(x.numel(), x.dtype());
+    }
+  }
+};
+
+void run_threads(int count, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < count; ++t) threads.emplace_back(body, t);
+  for (std::thread& thread : threads) thread.join();
+}
+
+constexpr int rounds =
+#ifdef __SANITIZE_THREAD__
+    300;
+#else
+    20000;
+#endif
+
+}  // namespace
+
+TEST_CASE("Threads share a model's forward", "[threads]") {
+  const Model model;
+  const Tensor x = ones({2, 3});
+  const float expected = model.loss(x).item();
+  std::atomic<int> right = 0;
+  run_threads(4, [&](int) {
+    for (int i = 0; i < rounds; ++i) right += linear(x, model.w, model.b).requires_grad();
+    right += model.loss(x).item() == expected;
+  });
+  CHECK(right == 4 * rounds + 4);
+}
+
+TEST_CASE("Threads that train one model add all of their gradients", "[threads]") {
+  const Tensor x = ones({2, 3});
+  const Model alone;
+  alone.loss(x).backward();
+  for (const bool is_flat : {false, true}) {
+    Model shared;
+    if (is_flat) shared.flatten_gradients();
+    std::atomic<int> calls = 0;
+    on_gradient_ready(shared.v, [&](const Tensor& leaf) { calls += leaf.grad().defined(); });
+    const int passes = rounds / 20;
+    run_threads(4, [&](int) {
+      for (int i = 0; i < passes; ++i) shared.loss(x).backward();
+    });
+    CHECK(calls == 4 * passes);
+    for (std::size_t i = 0; i < 3; ++i)
+      CHECK(shared.parameters()[i].grad().to_vector<float>() == (alone.parameters()[i].grad() * (4.0 * passes)).to_vector<float>());
+  }
+}
+
+TEST_CASE("A leaf's first hook, gradient and graph may come from several threads at once", "[threads]") {
+  const int leaves = rounds / 10;
+  std::vector<Tensor> xs;
+  for (int i = 0; i < leaves; ++i) xs.push_back(full({2}, 3, DType::f64).set_requires_grad());
+  std::atomic<int> calls = 0;
+  run_threads(4, [&](int t) {
+    for (Tensor& x : xs) {
+      if (t == 0) on_gradient_ready(x, [&](const Tensor&) { ++calls; });
+      else sum(x * x).backward();
+    }
+  });
+  int right = 0;
+  for (const Tensor& x : xs) right += x.grad().to_vector<double>() == std::vector<double>{18, 18};
+  CHECK(right == leaves);
+  CHECK(calls <= 3 * leaves);
 }
 
 }  // namespace tern

@@ -71,7 +71,7 @@ TEST_CASE("Tensors of any size, stride and dtype go from one GPU to the other an
       check([](const Tensor& x) { return slice(x, 1, 3, 20); });
       check([](const Tensor& x) { return select(x, 2, 4); });
       check([](const Tensor& x) { return broadcast_to(select(x, 0, 1), {3, 33, 5}); });
-      check([](const Tensor& x) { return x.as_strided({11, 3}, {-5, 2}, 100); });
+      check([](const Tensor& x) { return x.window({11, 3}, {-5, 2}, 100); });
     }
 }
 

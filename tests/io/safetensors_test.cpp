@@ -1,6 +1,7 @@
 #include "io/safetensors.h"
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "catch.h"
@@ -223,4 +224,18 @@ TEST_CASE("A tensor on a GPU is saved and filled there", "[cuda]") {
   const Tensor target = zeros({7, 5}, DType::f32, cuda());
   load_safetensors_into(directory / "x", std::vector<NamedTensor>{{"x", target}});
   check_equal(to(target, cpu), transpose(x, 0, 1));
+}
+
+TEST_CASE("Numbers that the target's dtype does not hold are refused") {
+  const TempDirectory dir;
+  const auto path = dir / "wide.safetensors";
+  save_safetensors(path, std::vector<NamedTensor>{{"x", Tensor::from(std::vector<float>{1, 1e30f}, {2})}});
+  const Tensor narrow = zeros({2}, DType::f16), wide = zeros({2}, DType::bf16);
+  CHECK_THROWS_AS(load_safetensors_into(path, std::vector<NamedTensor>{{"x", narrow}}), FileError);
+  CHECK(cast(narrow, DType::f32).to_vector<float>() == std::vector<float>{0, 0});
+  load_safetensors_into(path, std::vector<NamedTensor>{{"x", wide}});
+  CHECK(cast(wide, DType::f32).to_vector<float>()[1] == Approx(1e30).epsilon(0.01));
+  save_safetensors(path, std::vector<NamedTensor>{{"x", Tensor::from(std::vector<float>{1, INFINITY}, {2})}});
+  load_safetensors_into(path, std::vector<NamedTensor>{{"x", narrow}});
+  CHECK(std::isinf(cast(narrow, DType::f32).to_vector<float>()[1]));
 }

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <cmath>
 
 #include "nn/fixture.h"
+#include "ops/factory.h"
 #include "ops/view.h"
 
 using namespace tern;
@@ -96,4 +98,12 @@ TEST_CASE("greedy decoding refuses what it cannot continue", "[generate]") {
   CHECK_THROWS_AS(nn::greedy(model, {{1}}, {.max_length = limit + 1}), Error);
   CHECK_THROWS_AS(nn::greedy(model, {{1}}, {.eos = vocab, .max_length = 5}), Error);
   CHECK_THROWS_AS(nn::greedy(model, {{1}}, {.max_length = 5, .batch_size = 0}), Error);
+}
+
+TEST_CASE("A model that makes NaN generates nothing", "[generate]") {
+  const nn::DecoderLM model = some_model();
+  const NoGrad unrecorded;
+  fill_(slice(model.head.weight, 0, 3, 4), std::nan(""));
+  CHECK_THROWS_WITH(nn::greedy(model, {{1}, {2, 1}}, {.max_length = 5}),
+                    "[greedy] expected logits that are numbers but the model made a NaN: AnomalyMode names the module");
 }

@@ -184,7 +184,7 @@ TEST_CASE("flattening keeps values, gradients, handles and results", "[module][f
 
 TEST_CASE("neighbours are merged over padding only where the storage says that it is padding", "[flat]") {
   const Tensor plain = zeros({16});
-  const auto window = [](const Tensor& x, std::int64_t first, std::int64_t count) { return x.as_strided({count}, {1}, first); };
+  const auto window = [](const Tensor& x, std::int64_t first, std::int64_t count) { return x.window({count}, {1}, first); };
   CHECK(is_adjacent(window(plain, 0, 4), window(plain, 4, 4)));
   CHECK(!is_adjacent(window(plain, 0, 3), window(plain, 4, 4)));
   CHECK(!is_adjacent(window(plain, 4, 4), window(plain, 0, 4)));
@@ -321,4 +321,19 @@ TEST_CASE("initialisers have the stated bounds and deviations", "[init]") {
   CHECK(deviation(gpt.blocks[3].ff.fc.weight) == Approx(0.02).epsilon(0.05));
   CHECK(double(max(abs(gpt.blocks[7].attn.qkv->bias)).item()) == 0);
   CHECK(double(min(gpt.blocks[7].norm1.weight).item()) == 1);
+}
+
+TEST_CASE("A name that visit gives twice is an error at once") {
+  struct Twice final : nn::Module {
+    void visit(nn::Visitor& v) override {
+      v("fc", a);
+      v("fc", b);
+    }
+    nn::Linear a{2, 2}, b{2, 2};
+  };
+  Twice model;
+  CHECK_THROWS_WITH(nn::parameters(model),
+                    "[visit] expected different names but two tensors of the module are 'fc.weight': give each member of visit its own");
+  model.b = model.a;  // tied: one layer
+  CHECK(nn::parameters(model).size() == 2);
 }

@@ -2,6 +2,7 @@
 #include "ops/autocast.h"
 
 #include <map>
+#include <memory>
 
 #include "catch.h"
 #include "ops/attention_softmax.h"
@@ -190,4 +191,17 @@ TEST_CASE("gradients flow through autocast's casts", "[autocast]") {
       CHECK(std::sqrt(error) <= bound * std::sqrt(norm) + 1e-6);
     }
   }
+}
+
+TEST_CASE("Autocasts end in any order") {
+  auto outer = std::make_unique<Autocast>(DType::bf16), inner = std::make_unique<Autocast>(DType::f16);
+  const Tensor x = ones({2, 2});
+  outer.reset();
+  CHECK(matmul(x, x).dtype() == DType::f16);
+  auto none = std::make_unique<NoAutocast>();
+  inner.reset();
+  CHECK(matmul(x, x).dtype() == DType::f32);
+  none.reset();
+  CHECK(matmul(x, x).dtype() == DType::f32);
+  CHECK(context().autocast == nullptr);
 }

@@ -64,7 +64,7 @@ void add_fills(Rows& rows) {
       row.cases.push_back(
           {{edited(shape)}, [=](In in) -> Tensors { return {f(in[0])}; }, [=](Ref in) { return one(filled(shape, in.dtype, value)); }});
     row.shown_name = "fill_";
-    row.mistakes = {{[=] { f(sample({1}).as_strided({3}, {0}, 0)); }, {"share memory"}}};
+    row.mistakes = {{[=] { f(sample({1}).window({3}, {0}, 0)); }, {"share memory"}}};
     rows.push_back(row);
   };
   in_place("fill_", [](T x) { return fill_(x, 5); }, 5);
@@ -153,7 +153,7 @@ void add_copies(Rows& rows) {
   }
   row.mistakes = {{[] { copy_(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
                   {[] { copy_(sample({3}), sample({2, 3})); }, {"(3,)", "(2, 3)"}},
-                  {[] { copy_(sample({1}).as_strided({3}, {0}, 0), sample({3})); }, {"share memory"}}};
+                  {[] { copy_(sample({1}).window({3}, {0}, 0), sample({3})); }, {"share memory"}}};
   rows.push_back(row);
 }
 
@@ -226,7 +226,7 @@ void add_random(Rows& rows) {
     Row drawn{name,
               {},
               {{[=] { f(sample({3}, DType::i64)); }, {"floating", "i64"}},
-               {[=] { f(sample({2, 3}).as_strided({3, 2}, {1, 3}, 0)); }, {"contiguous", "(1, 3)"}}}};
+               {[=] { f(sample({2, 3}).window({3, 2}, {1, 3}, 0)); }, {"contiguous", "(1, 3)"}}}};
     drawn.differentiable = false;
     drawn.slack = slack;
     for (const Shape& shape : shapes)

@@ -315,7 +315,7 @@ void add_in_place(Rows& rows) {
                     {[=] { f(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
                     {[=] { f(sample({3}), sample({3}, DType::f64)); }, {"f32", "f64"}},
                     {[=] { f(sample({3}, DType::boolean), sample({3}, DType::boolean)); }, {"bool"}},
-                    {[=] { f(sample({1}).as_strided({3}, {0}, 0), sample({3})); }, {"share memory"}}};
+                    {[=] { f(sample({1}).window({3}, {0}, 0), sample({3})); }, {"share memory"}}};
     if (with) {
       row.mistakes.push_back({[=] { with(sample({3}, DType::i64), 0.5); }, {"i64", "0.5"}});
       row.mistakes.push_back({[=] { with(sample({3}, DType::boolean), 1); }, {"bool"}});

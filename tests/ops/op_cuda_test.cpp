@@ -14,7 +14,7 @@ namespace {
 /// The same place in an equal storage on a GPU, so that strides are kept.
 Tensor on_gpu(const Tensor& x, Device device = cuda()) {
   const auto elements = static_cast<std::int64_t>(x.impl().storage->bytes() / size_of(x.dtype()));
-  return to(x.as_strided({elements}, {1}, 0), device).as_strided(x.shape(), x.strides(), x.offset());
+  return to(x.window({elements}, {1}, 0), device).window(x.shape(), x.strides(), x.offset());
 }
 
 template <class F>
@@ -66,7 +66,7 @@ void check_ops_on(Device device) {
       for (std::size_t i = 0; i < there.size(); ++i) {
         // The whole storage: what an op edits is the same on both devices, and all else is as it was.
         const auto elements = static_cast<std::int64_t>(here[i].impl().storage->bytes() / size_of(here[i].dtype()));
-        const Tensor whole = here[i].as_strided({elements}, {1}, 0), copy = there[i].as_strided({elements}, {1}, 0);
+        const Tensor whole = here[i].window({elements}, {1}, 0), copy = there[i].window({elements}, {1}, 0);
         const std::string found = difference(to(copy, cpu), whole, op.inputs[i].edited ? between_devices(row, whole.dtype()) : Tolerance{});
         if (!found.empty()) FAIL_CHECK("storage of input " << i << ": " << found);
       }

@@ -1,18 +1,23 @@
 // Promises of the headers beyond values at ordinary points: promotion, derivatives at kinks and ties, NaN and
 // infinities.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "autodiff/anomaly.h"
 #include "autodiff/engine.h"
 #include "catch.h"
 #include "op_cases.h"
+#include "ops/conv.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
+#include "ops/join.h"
 #include "ops/loss.h"
 #include "ops/matmul.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
+#include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 
@@ -190,6 +195,106 @@ TEST_CASE("An integer tensor takes whole numbers that it holds, and compares wit
   CHECK(where(gt(x, 1), x, 0.5).dtype() == DType::f32);
   CHECK(where(gt(x, 1), x, 3).dtype() == DType::u8);
   CHECK(where(gt(x, 1), gt(x, 1), 1).dtype() == DType::boolean);
+}
+
+TEST_CASE("Sizes that do not fit into 64 bits are errors") {
+  const std::int64_t large = std::numeric_limits<std::int64_t>::max();
+  CHECK_THROWS_AS(depthwise_conv1d(ones({1, 4, 3}), ones({3, 2}), {}, {.padding = ConvPadding::given, .left = large, .right = large}),
+                  Error);
+  CHECK_THROWS_AS(unfold(ones({1, 1, 4, 4}), {.kernel = {2, 2}, .padding = {large, large}}), Error);
+  CHECK_THROWS_AS(unfold(ones({1, 1, 4, 4}), {.kernel = {large, large}, .dilation = {large, large}}), Error);
+  const Tensor wide = broadcast_to(ones({1}), {std::int64_t(1) << 62});
+  CHECK_THROWS_AS(cat({wide, wide, wide}, 0), Error);
+  CHECK_THROWS_AS(pad(wide, 0, large, 1), Error);
+  CHECK_THROWS_AS(randperm(large), Error);
+}
+
+TEST_CASE("Integers wrap, and their powers are whole") {
+  using Longs = std::vector<std::int64_t>;
+  const std::int64_t high = std::numeric_limits<std::int64_t>::max(), low = std::numeric_limits<std::int64_t>::min();
+  const auto longs = [](const Longs& values) { return Tensor::from(values, {static_cast<std::int64_t>(values.size())}); };
+  CHECK((longs({high}) + longs({1})).to_vector<std::int64_t>() == Longs{low});
+  CHECK((longs({low}) - longs({1})).to_vector<std::int64_t>() == Longs{high});
+  CHECK((longs({high}) * longs({2})).to_vector<std::int64_t>() == Longs{-2});
+  CHECK(neg(longs({low, 3})).to_vector<std::int64_t>() == Longs{low, -3});
+  CHECK(abs(longs({low, -3})).to_vector<std::int64_t>() == Longs{low, 3});
+  CHECK(square(longs({std::int64_t(1) << 32})).to_vector<std::int64_t>() == Longs{0});
+  CHECK(pow(longs({0, 2, 1, -1, -1}), longs({-1, -1, -5, -3, -2})).to_vector<std::int64_t>() == Longs{0, 0, 1, -1, 1});
+}
+
+TEST_CASE("Random numbers and norms refuse options without a meaning") {
+  const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+  CHECK_THROWS_WITH(rand({2}, 5, 1), "[rand] expected finite bounds low <= high but got 5 and 1");
+  for (const auto& [low, high] : {std::pair{nan, 1.0}, {0.0, nan}, {-infinity, 0.0}, {0.0, infinity}}) {
+    CHECK_THROWS_AS(rand({2}, low, high), Error);
+    CHECK_THROWS_AS(uniform_(empty({2}), low, high), Error);
+  }
+  for (const auto& [mean, deviation] : {std::pair{0.0, -1.0}, {0.0, nan}, {nan, 1.0}, {0.0, infinity}}) {
+    CHECK_THROWS_AS(randn({2}, mean, deviation), Error);
+    CHECK_THROWS_AS(normal_(empty({2}), mean, deviation), Error);
+  }
+  CHECK(rand({2}, 3, 3).to_vector<float>() == std::vector<float>{3, 3});
+  CHECK(randn({2}, 3, 0).to_vector<float>() == std::vector<float>{3, 3});
+  const Tensor x = ones({2, 4}), g = ones({4});
+  for (const double eps : {-1.0, 0.0, nan, infinity}) {
+    CHECK_THROWS_AS(layer_norm(x, g, g, eps), Error);
+    CHECK_THROWS_AS(fused_layer_norm(x, g, g, eps), Error);
+    CHECK_THROWS_AS(rms_norm(x, g, eps), Error);
+    CHECK_THROWS_AS(fused_rms_norm(x, g, eps), Error);
+    CHECK_THROWS_AS(group_norm(reshape(x, {2, 4, 1}), 2, g, g, eps), Error);
+    CHECK_THROWS_AS(residual_layer_norm(x, x, g, g, eps), Error);
+    CHECK_THROWS_AS(fused_residual_rms_norm(x, x, g, eps), Error);
+  }
+}
+
+namespace {
+
+bool has_nan(const Tensors& xs) {
+  for (const Tensor& x : xs)
+    if (is_floating(x.dtype()))
+      for (const double value : op_cases::read(x).values)
+        if (std::isnan(value)) return true;
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("A NaN in any op's output is named in anomaly mode") {
+  int named = 0;
+  for (const op_cases::Row& row : op_cases::table())
+    for (const op_cases::Case& op : row.cases) {
+      const std::vector<DType>& dtypes = op.dtypes.empty() ? row.dtypes : op.dtypes;
+      if (std::find(dtypes.begin(), dtypes.end(), DType::f32) == dtypes.end()) continue;
+      for (std::size_t poisoned = 0; poisoned < op.inputs.size(); ++poisoned) {
+        const auto inputs = [&] {
+          Tensors result;
+          for (std::size_t i = 0; i < op.inputs.size(); ++i) result.push_back(op_cases::make_input(op.inputs[i], DType::f32, i));
+          const Tensor& x = result[poisoned];
+          if (x.numel() > 0 && is_floating(x.dtype())) fill_(slice(reshape(x, {x.numel()}), 0, 0, 1), std::nan(""));
+          return result;
+        };
+        const Tensors given = inputs();
+        if (!has_nan({given[poisoned]}) || op.inputs[poisoned].edited) continue;
+        INFO(row.name << ", input " << poisoned);
+        const Tensors got = op.call({given, DType::f32, cpu});
+        // What is handed through, or written in place, is not an op's output.
+        const bool is_given = std::any_of(got.begin(), got.end(), [&](const Tensor& y) {
+          return std::any_of(given.begin(), given.end(), [&](const Tensor& x) { return x.is_same(y); });
+        });
+        if (is_given || !has_nan(got)) continue;
+        const Tensors again = inputs();
+        std::string message;
+        try {
+          const AnomalyMode mode;
+          op.call({again, DType::f32, cpu});
+        } catch (const Error& error) {
+          message = error.what();
+        }
+        CHECK(message.find("made a NaN") != std::string::npos);
+        ++named;
+      }
+    }
+  CHECK(named > 100);
 }
 
 }  // namespace tern::op_cases

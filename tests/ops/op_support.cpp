@@ -156,7 +156,7 @@ Tensor with_layout(const Tensor& x, Layout layout) {
       storage[static_cast<std::size_t>(at)] = values[next++];
     });
     const Tensor whole = Tensor::from(std::span<const T>(storage.get(), count), {static_cast<std::int64_t>(count)});
-    return whole.as_strided(x.shape(), strides, offset);
+    return whole.window(x.shape(), strides, offset);
   });
 }
 

@@ -74,4 +74,17 @@ TEST_CASE("Shapes broadcast from the last dimension") {
   CHECK_THROWS_AS(broadcast_shapes({0}, {2}, "op"), Error);
 }
 
+TEST_CASE("An index beyond a shape is an error") {
+  const Shape shape{2, 3};
+  Shape edited = shape;
+  CHECK_THROWS_WITH(shape[2], "[shape] expected an index in [0, 2) but got 2");
+  CHECK_THROWS_AS(shape[100], Error);
+  CHECK_THROWS_AS(edited[-1] = 4, Error);
+  CHECK_THROWS_AS(edited.erase(2), Error);
+  CHECK_THROWS_AS(edited.insert(5, 1), Error);
+  CHECK_THROWS_AS(Shape{}.back(), Error);
+  CHECK_THROWS_AS(Shape{}.pop_back(), Error);
+  CHECK(shape[1] == 3);
+}
+
 }  // namespace tern

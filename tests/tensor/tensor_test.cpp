@@ -1,5 +1,6 @@
 // The handle and its memory: construction, elements, windows, errors, the allocator's counts.
 #include <array>
+#include <cmath>
 #include <limits>
 
 #include "catch.h"
@@ -89,25 +90,25 @@ TEST_CASE("Sizes that do not fit in memory are errors") {
 
 TEST_CASE("A window shares memory and is checked") {
   const Tensor x = count({4, 3});
-  const Tensor column = x.as_strided({4}, {3}, 1);
+  const Tensor column = x.window({4}, {3}, 1);
   CHECK(column.to_vector<float>() == Floats{1, 4, 7, 10});
   column.data<float>()[3] = -1;
   CHECK(x.to_vector<float>()[4] == -1);
-  CHECK(x.as_strided({3}, {-4}, 11).to_vector<float>() == Floats{11, 7, 3});
-  CHECK(x.as_strided({2, 2}, {0, 1}, 10).to_vector<float>() == Floats{10, 11, 10, 11});
-  CHECK(x.as_strided({0}, {1}, 12).numel() == 0);
-  CHECK_THROWS_WITH(x.as_strided({4}, {3}, 3),
-                    "[as_strided] expected a window inside a storage of 12 elements but got shape (4,), strides (3,), offset 3");
-  CHECK_THROWS_AS(x.as_strided({13}, {1}, 0), Error);
-  CHECK_THROWS_AS(x.as_strided({3}, {-4}, 7), Error);
-  CHECK_THROWS_AS(x.as_strided({1}, {1}, -1), Error);
-  CHECK_THROWS_AS(x.as_strided({1}, {1}, 12), Error);
-  CHECK_THROWS_AS(x.as_strided({0}, {1}, 13), Error);
-  CHECK_THROWS_AS(x.as_strided({-2}, {1}, 3), Error);
-  CHECK_THROWS_AS(x.as_strided({2, 2}, {1}, 0), Error);
-  CHECK_THROWS_AS(x.as_strided({3}, {std::numeric_limits<std::int64_t>::max()}, 0), Error);
+  CHECK(x.window({3}, {-4}, 11).to_vector<float>() == Floats{11, 7, 3});
+  CHECK(x.window({2, 2}, {0, 1}, 10).to_vector<float>() == Floats{10, 11, 10, 11});
+  CHECK(x.window({0}, {1}, 12).numel() == 0);
+  CHECK_THROWS_WITH(x.window({4}, {3}, 3),
+                    "[window] expected a window inside a storage of 12 elements but got shape (4,), strides (3,), offset 3");
+  CHECK_THROWS_AS(x.window({13}, {1}, 0), Error);
+  CHECK_THROWS_AS(x.window({3}, {-4}, 7), Error);
+  CHECK_THROWS_AS(x.window({1}, {1}, -1), Error);
+  CHECK_THROWS_AS(x.window({1}, {1}, 12), Error);
+  CHECK_THROWS_AS(x.window({0}, {1}, 13), Error);
+  CHECK_THROWS_AS(x.window({-2}, {1}, 3), Error);
+  CHECK_THROWS_AS(x.window({2, 2}, {1}, 0), Error);
+  CHECK_THROWS_AS(x.window({3}, {std::numeric_limits<std::int64_t>::max()}, 0), Error);
   constexpr std::int64_t large = std::int64_t(1) << 40;
-  CHECK_THROWS_AS(x.as_strided({large, large}, {0, 0}, 0), Error);
+  CHECK_THROWS_AS(x.window({large, large}, {0, 0}, 0), Error);
 }
 
 TEST_CASE("Handles share, copies do not") {
@@ -177,6 +178,52 @@ TEST_CASE("A device that there is not is an error") {
   const Device none = cuda(cuda_device_count());
   CHECK_THROWS_AS(empty({3}, DType::f32, none), Error);
   CHECK_THROWS_AS(to(count({3}), none), Error);
+}
+
+TEST_CASE("item gives no number that its type does not hold") {
+  const auto item = [](auto value, auto as) { return Tensor::scalar(value).template item<decltype(as)>(); };
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double value : {std::nan(""), infinity, -infinity, 1e19, 0x1p63}) CHECK_THROWS_AS(item(value, std::int64_t()), Error);
+  CHECK(item(-0x1p63, std::int64_t()) == std::numeric_limits<std::int64_t>::min());
+  CHECK(item(2.75, std::int64_t()) == 2);
+  CHECK_THROWS_AS(item(std::int64_t(1) << 31, std::int32_t()), Error);
+  CHECK(item(std::int64_t(16777216), 0.0f) == 16777216.0f);
+  CHECK_THROWS_WITH(item(std::int64_t(16777217), 0.0f),
+                    "[item] expected a number that f32 holds but got 16777217: item<std::int64_t>() gives an integer");
+  CHECK_THROWS_AS(item(std::numeric_limits<std::int64_t>::max(), 0.0), Error);
+  CHECK(std::isnan(item(std::nan(""), 0.0f)));
+  CHECK(item(0.1, 0.0f) == 0.1f);
+}
+
+TEST_CASE("Too little memory is an error that says so", "[memory]") {
+  const std::int64_t huge = std::int64_t(1) << 58;
+  CHECK_THROWS_AS(zeros({huge}), OutOfMemory);
+  std::string message;
+  try {
+    zeros({huge});
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  CHECK(message.find("[cpu] expected 1152921504606846976 bytes (1099511627776 MiB) of memory but got none") == 0);
+  CHECK(message.find("use a smaller batch or model") != std::string::npos);
+  CHECK(ones({4}).to_vector<float>() == Floats(4, 1));
+}
+
+TEST_CASE("A tensor that grows leaves no trail of blocks", "[memory]") {
+  const std::int64_t mib = 1 << 18;  // elements
+  const std::size_t before = memory_statistics(cpu).reserved;
+  Tensor x = empty({mib});
+  for (std::int64_t size = 2; size <= 128; ++size) {
+    x = {};
+    x = empty({size * mib});
+  }
+  const backend::MemoryStatistics after = memory_statistics(cpu);
+  CHECK(after.reserved - before < std::size_t(282) << 20);  // 2.2 times what was in use
+  // Blocks of one size are still kept for the next tensor of it.
+  x = {};
+  const std::size_t reserved = memory_statistics(cpu).reserved;
+  for (int i = 0; i < 3; ++i) empty({128 * mib});
+  CHECK(memory_statistics(cpu).reserved == reserved);
 }
 
 }  // namespace tern

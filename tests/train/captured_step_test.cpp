@@ -150,3 +150,7 @@ TEST_CASE("a captured step takes inputs of any number and stride, and gradients 
   }
   CHECK(step.recordings() == 1);
 }
+
+TEST_CASE("A step without a function is an error where it is made") {
+  CHECK_THROWS_WITH(train::CapturedStep(nullptr), "[CapturedStep] expected a function but got none");
+}

@@ -36,7 +36,14 @@ __global__ void __launch_bounds__(block_size) add_squares(const T* x, std::int64
   for (; i < vectors; i += threads)
     for (const T value : read_vector<width>(x + i * width).values) sum[0] += convert<C>(value) * convert<C>(value);
   for (i = vectors * width + thread; i < count; i += threads) sum[1] += convert<C>(x[i]) * convert<C>(x[i]);
-  const double total = block_reduce<PlusOp<double>>(double(sum[0]) + double(sum[1]) + double(sum[2]) + double(sum[3]));
+  double own = double(sum[0]) + double(sum[1]) + double(sum[2]) + double(sum[3]);
+  if (!(own < INFINITY)) {  // squares beyond float's range, or a NaN: the thread's elements once more, in double
+    own = 0;
+    for (i = thread; i < vectors; i += threads)
+      for (const T value : read_vector<width>(x + i * width).values) own += double(convert<C>(value)) * double(convert<C>(value));
+    for (i = vectors * width + thread; i < count; i += threads) own += double(convert<C>(x[i])) * double(convert<C>(x[i]));
+  }
+  const double total = block_reduce<PlusOp<double>>(own);
   if (threadIdx.x == 0) sums[blockIdx.x] = total;
 }
 

@@ -1,6 +1,7 @@
 #include "ops/kernels/grad_norm.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ops/cpu/loops.h"
 
@@ -28,7 +29,9 @@ void square_sums(Cpu, const View& x, const View& sums) {
           C sum = 0;
 #pragma omp simd reduction(+ : sum)
           for (std::int64_t i = 0; i < n; ++i) sum += values[i] * values[i];
-          total += double(sum);
+          if (std::isfinite(sum)) total += double(sum);
+          else
+            for (std::int64_t i = 0; i < n; ++i) total += double(values[i]) * double(values[i]);  // squares beyond float's range
         }
         result[part] = total;
       }

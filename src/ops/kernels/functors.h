@@ -17,14 +17,30 @@ namespace tern::functors {
 /// from ops/kernels/math.h, which has a form that vectorises. Lists of all functions are Unary, Binary and Compare in
 /// ops/kernels/pointwise.h.
 
+/// What an integer is added, subtracted and multiplied as: results beyond its range wrap, as they do on every processor, where C++ leaves
+/// those of signed types undefined. Types that are shorter than int are widened to it, and cannot overflow there.
+template <class T, bool = std::is_integral_v<T> && sizeof(T) >= sizeof(int)>
+struct Wrapping {
+  using type = T;
+};
+template <class T>
+struct Wrapping<T, true> {
+  using type = std::make_unsigned_t<T>;
+};
+template <class T>
+using wrapping_t = typename Wrapping<T>::type;
+
 struct Neg {
   static constexpr bool integral = true, transcendental = false;
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return T(-x); }
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const {
+    if constexpr (std::is_integral_v<T>) return T(wrapping_t<T>(0) - wrapping_t<T>(x));
+    else return -x;
+  }
   template <class T> TERN_HOST_DEVICE T grad(T, T) const { return T(-1); }
 };
 struct Abs {
   static constexpr bool integral = true, transcendental = false;
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return x < T(0) ? T(-x) : x; }
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return x < T(0) ? Neg{}(x) : x; }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return x > T(0) ? T(1) : x < T(0) ? T(-1) : x * T(0); }
 };
 struct Sign {
@@ -59,7 +75,7 @@ struct Reciprocal {
 };
 struct Square {
   static constexpr bool integral = true, transcendental = false;
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return T(x * x); }
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return T(wrapping_t<T>(x) * wrapping_t<T>(x)); }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return T(2) * x; }
 };
 struct Sin {
@@ -138,15 +154,15 @@ struct Clamp {
 
 struct Add {
   static constexpr bool transcendental = false;
-  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(a + b); }
+  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(wrapping_t<T>(a) + wrapping_t<T>(b)); }
 };
 struct Sub {
   static constexpr bool transcendental = false;
-  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(a - b); }
+  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(wrapping_t<T>(a) - wrapping_t<T>(b)); }
 };
 struct Mul {
   static constexpr bool transcendental = false;
-  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(a * b); }
+  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(wrapping_t<T>(a) * wrapping_t<T>(b)); }
 };
 struct Div {
   static constexpr bool transcendental = false;

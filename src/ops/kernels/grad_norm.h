@@ -10,7 +10,7 @@ namespace tern::kernels {
 std::int64_t square_sum_parts(Cpu, std::int64_t count);
 std::int64_t square_sum_parts(Cuda, std::int64_t count);
 /// Sums of squares of x's parts: x is contiguous and floating, `sums` is contiguous, f64, and has an element for each part. Elements are
-/// squared and added in f32, those of f64 in f64, and a part's threads are added in f64, in one order.
+/// squared and added in f32, those of f64 and sums that overflow in f64, and a part's threads are added in f64, in one order.
 void square_sums(Cpu, const View& x, const View& sums);
 void square_sums(Cuda, const View& x, const View& sums);
 
