@@ -84,6 +84,7 @@ Tensor random_ids(const Options& options, Device device) {
 struct Measured {
   Times step, forward, update, host;
   double burst_ms = 0, tflops = 0, peak_gb = 0;
+  double loss = 0;          ///< of the last step: shows that the steps are those of a training, and of which
   std::int64_t params = 0;  ///< those that a token's products touch
   std::size_t graph_nodes = 0;
 };
@@ -102,10 +103,8 @@ Measured measure(const Options& options, Device device) {
     return value.detach();
   };
   train::CapturedStep captured(as_written, device);
-  const auto full = [&] {
-    if (options.capture) captured({ids, labels});
-    else as_written({});
-  };
+  Tensor last_loss;
+  const auto full = [&] { last_loss = options.capture ? captured({ids, labels}) : as_written({}); };
   const auto forward = [&] {
     const NoGrad unrecorded;
     loss();
@@ -125,6 +124,7 @@ Measured measure(const Options& options, Device device) {
   }
   synchronize(device);
   result.host = statistics(std::move(host));
+  result.loss = last_loss.item<double>();
   result.forward = timed(device, options.warmup, options.steps, forward);
   result.update = timed(device, 1, options.steps, [&] { optimizer.step(); });
   result.peak_gb = static_cast<double>(memory_statistics(device).peak_allocated) / 0x1p30;
@@ -180,6 +180,7 @@ void step(const Options& options) {
   fmt::print("  forward   {:9.3f} ms, without recording\n", m.forward.median);
   fmt::print("  optimizer {:9.3f} ms\n", m.update.median);
   fmt::print("  memory    {:9.3f} GiB at the peak\n", m.peak_gb);
+  fmt::print("  loss      {:9.3f} in the last step\n", m.loss);
   row.set("step_ms", rounded(m.step.median, 1e3)).set("step_mean_ms", rounded(m.step.mean, 1e3));
   row.set("step_deviation_ms", rounded(m.step.deviation, 1e3));
   if (device.type == DeviceType::cuda) row.set("host_ms", rounded(m.host.median, 1e3));
@@ -188,7 +189,7 @@ void step(const Options& options) {
   row.set("backward_ms", rounded(m.step.median - m.forward.median - m.update.median, 1e3))
       .set("optimizer_ms", rounded(m.update.median, 1e3));
   row.set("tok_s", std::round(tokens / m.burst_ms * 1e3)).set("params", m.params).set("tflops", rounded(m.tflops, 10));
-  row.set("of_gemm", rounded(m.tflops / ceiling, 1e4)).set("peak_gb", rounded(m.peak_gb, 100));
+  row.set("of_gemm", rounded(m.tflops / ceiling, 1e4)).set("peak_gb", rounded(m.peak_gb, 100)).set("loss", m.loss);
   rows.add(row);
 }
 

@@ -209,6 +209,7 @@ TEST_CASE("Loading into tensors that do not fit changes none of them") {
   CHECK(load({{"a", a}, {"b", b}, {"c", c}, {"d", a}}) == "does not fit the model: it lacks \"d\"");
   CHECK(load({{"a", a}, {"x", b}, {"y", c}}) == "does not fit the model: it lacks \"x\", \"y\"; the model lacks \"b\", \"c\"");
   CHECK(load({{"a", a}, {"b", b}, {"c", zeros({4}, DType::i64)}}) == "tensor \"c\": expected shape (4,) but the file has (3,)");
+  CHECK(load({{"a", zeros({2, 2})}, {"b", b}, {"c", c}}) == "tensor \"a\": expected shape (2, 2) but the file has (4,)");
   CHECK(load({{"a", a}, {"b", b}, {"c", zeros({3})}}) == "tensor \"c\": expected f32 but the file has i64");
   std::vector<NamedTensor> many;
   for (const char* name : {"n1", "n2", "n3", "n4", "n5"}) many.push_back({name, a});

@@ -1,0 +1,127 @@
+// The options of tern-bench change what is measured or counted: each case fails where its option is ignored. every_flag_test.cpp reads
+// the names of the cases.
+#include "support.h"
+
+using namespace tern::programs::test;
+
+namespace {
+
+/// The rows of a call.
+std::vector<Json> rows_of(const Arguments& arguments, std::string* out = nullptr) {
+  const TempDirectory directory;
+  const fs::path file = directory / "rows";
+  Arguments all = arguments;
+  all.insert(all.end(), {"--json", file.string()});
+  const Result result = run(bench, all);
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  if (out) *out = result.out;
+  return json_lines(file);
+}
+
+void check_gpu_is_refused(const char* command) {
+  const Result refused = shell("CUDA_VISIBLE_DEVICES= exec \"$0\" \"$@\"", bench, {command, "--device", "cuda"});
+  check_refused(refused, "--device cuda: ", "tern-bench");
+}
+
+}  // namespace
+
+TEST_CASE("tern-bench count --batch --length --width --heads --bytes --device-name --json: the counts themselves") {
+  const auto row = [](const Arguments& more, const std::string& part) {
+    Arguments all{"count", "--batch", "2", "--length", "64", "--width", "32", "--heads", "4", "--bytes", "2", "--device-name", "A100"};
+    all.insert(all.end(), more.begin(), more.end());
+    for (const Json& candidate : rows_of(all))
+      if (candidate["part"] == part) return candidate;
+    FAIL("no part " << part);
+    return Json();
+  };
+  const auto flops = [&](const Arguments& more, const char* part) { return row(more, part)["flops"].get<double>(); };
+  // The MLP D -> 4 D -> D: 16 B N D^2 operations. Scores: one number for each head, query and key.
+  CHECK(flops({}, "MLP") == Approx(16.0 * 2 * 64 * 32 * 32).epsilon(0.05));
+  CHECK(flops({"--batch", "6"}, "MLP") == Approx(3 * flops({}, "MLP")));
+  CHECK(flops({"--length", "128"}, "MLP") == Approx(2 * flops({}, "MLP")));
+  CHECK(flops({"--width", "64"}, "MLP") > 3.5 * flops({}, "MLP"));
+  CHECK(flops({"--heads", "8"}, "softmax") == Approx(2 * flops({}, "softmax")));
+  CHECK(row({"--bytes", "4"}, "softmax")["bytes"].get<double>() == Approx(2 * row({}, "softmax")["bytes"].get<double>()));
+  // 2 bytes an element; what memory bounds takes its bytes over the bandwidth.
+  for (const auto& [name, bandwidth] : std::map<std::string, double>{{"A100", 2.039e12}, {"T4", 3.2e11}}) {
+    const Json softmax = row({"--device-name", name}, "softmax");
+    CHECK(softmax["bound"] == "memory");
+    CHECK(softmax["ms"].get<double>() == Approx(softmax["bytes"].get<double>() / bandwidth * 1e3));
+  }
+}
+
+TEST_CASE("tern-bench count --threads --device: of the device that is measured") {
+  const Result result = run(bench, {"count", "--device-name", "measured", "--threads", "3", "--device", "cpu"});
+  CHECK(contains(result.out, "3 CPU threads, measured"));
+  const Result refused =
+      shell("CUDA_VISIBLE_DEVICES= exec \"$0\" \"$@\"", bench, {"count", "--device-name", "measured", "--device", "cuda"});
+  check_refused(refused, "--device cuda: ", "tern-bench");
+}
+
+TEST_CASE(
+    "tern-bench step --model --arch --precision --batch --length --vocab --dropout --warmup --steps --use-fused-kernel --threads --json "
+    "--device: the loss of the last step is of this model, these tokens and so many updates") {
+  const auto measured = [](const Arguments& more, std::string* out = nullptr) {
+    Arguments all{"step"};
+    std::istringstream words(
+        "--model ar --arch gpt2 --precision fp32 --batch 2 --length 6 --vocab 50 --dropout 0 --warmup 0 --steps 1 --threads 1 --device cpu "
+        "--use-fused-kernel False");
+    for (std::string word; words >> word;) all.push_back(word);
+    all.insert(all.end(), more.begin(), more.end());
+    const std::vector<Json> rows = rows_of(all, out);
+    REQUIRE(rows.size() == 1);
+    return rows[0];
+  };
+  std::string out;
+  const Json plain = measured({}, &out);
+  CHECK(measured({})["loss"] == plain["loss"]);
+  CHECK(plain["loss"] > 1.0);
+  CHECK(plain["loss"] < 10.0);
+  CHECK(contains(out, "1 CPU thread,"));
+  for (const Arguments& change : std::vector<Arguments>{{"--model", "mt"},
+                                                        {"--arch", "llama"},
+                                                        {"--precision", "bf16"},
+                                                        {"--batch", "3"},
+                                                        {"--length", "7"},
+                                                        {"--vocab", "60"},
+                                                        {"--dropout", "0.5"},
+                                                        {"--warmup", "1"},
+                                                        {"--steps", "2"}}) {
+    INFO(change[0]);
+    CHECK(measured(change)["loss"] != plain["loss"]);
+  }
+  for (const auto& [flag, value] :
+       std::vector<std::pair<const char*, const char*>>{{"--model", "mt"}, {"--arch", "llama"}, {"--vocab", "60"}}) {
+    INFO(flag);
+    CHECK(measured({flag, value})["params"] != plain["params"]);
+  }
+  measured({"--threads", "3"}, &out);
+  CHECK(contains(out, "3 CPU threads,"));
+  check_gpu_is_refused("step");
+}
+
+TEST_CASE("tern-bench ops --op --dtype --threads --json --device: what is measured") {
+  std::string out;
+  const std::vector<Json> rows =
+      rows_of({"ops", "--op", "grad_norm", "--dtype", "fp64", "--seconds", "1e-6", "--threads", "2", "--device", "cpu"}, &out);
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[1]["op"] == "grad_norm");
+  CHECK(rows[1]["dtype"] == "float64");
+  CHECK(rows[1]["threads"] == 2);
+  CHECK(contains(out, "2 CPU threads: a copy moves"));
+  check_gpu_is_refused("ops");
+}
+
+TEST_CASE("tern-bench conv1d --dtype --taps --layout --threads --json --device: what is measured") {
+  const std::vector<Json> rows =
+      rows_of({"conv1d", "--dtype", "fp64", "--taps", "1", "--layout", "first", "--seconds", "1e-6", "--threads", "2", "--device", "cpu"});
+  REQUIRE(rows.size() == 2 + 3 * 2 * 3);
+  for (std::size_t i = 2; i < rows.size(); ++i) {
+    CHECK(rows[i]["op"].get<std::string>().rfind("conv1d_first_", 0) == 0);
+    CHECK(rows[i]["dtype"] == "float64");
+    CHECK(rows[i]["shape"][3] == 1);
+    CHECK(rows[i]["threads"] == 2);
+  }
+  check_gpu_is_refused("conv1d");
+}

@@ -1,0 +1,406 @@
+// Every option of tern-translate does what it says: each case fails where its option is ignored. A training's losses and weights are
+// held against those of a training that is written out here. every_flag_test.cpp reads the names of the cases.
+#include <numeric>
+
+#include "reference.h"
+#include "text/batching.h"
+#include "text/bpe.h"
+#include "text/corpus.h"
+#include "train/schedule.h"
+
+using namespace tern;
+using namespace tern::programs::test;
+
+namespace {
+
+/// Pairs of 5 to 15 words a side.
+void write_sentences(const fs::path& directory, std::size_t train = 40) {
+  const std::vector<std::pair<std::string, std::string>> nouns = {{"Hund", "dog"},   {"Mann", "man"},   {"Baum", "tree"},
+                                                                  {"Vogel", "bird"}, {"König", "king"}, {"Fluss", "river"}};
+  fs::create_directories(directory);
+  std::size_t next = 0;
+  for (const auto& [split, pairs] : std::vector<std::pair<std::string, std::size_t>>{{"train", train}, {"valid", 8}, {"test", 6}}) {
+    std::string src, tgt;
+    for (std::size_t i = 0; i < pairs; ++i, next += 5) {
+      const auto &subject = nouns[next % 6], &object = nouns[next / 6 % 6];
+      src += fmt::format("Der {} sieht den {}", subject.first, object.first);
+      tgt += fmt::format("The {} sees the {}", subject.second, object.second);
+      for (std::size_t more = 0; more < next / 5 % 4; ++more) {
+        src += fmt::format(" und den {}", nouns[(next + more) % 6].first);
+        tgt += fmt::format(" and the {}", nouns[(next + more) % 6].second);
+      }
+      src += " .\n";
+      tgt += " .\n";
+    }
+    spill(directory / (split + ".de"), src);
+    spill(directory / (split + ".en"), tgt);
+  }
+}
+
+/// A training as the options of `arguments()` have it; a case changes what its option is to change.
+struct Setting {
+  ReferenceOptimizer optimizer;
+  nn::DecoderLMOptions model{.vocab = 320, .length = 40, .width = 16, .layers = 1, .heads = 2, .ff = 24, .dropout = 0};
+  std::uint64_t seed = 3;
+  double label_smoothing = 0;
+  bool prefix_lm = true, restart_positions = true, pad_to_length = true;
+  std::size_t batch_size = 100, samples = 0, word_limit = 0;
+  int updates = 3;
+  std::string src = "de", tgt = "en";
+};
+
+Arguments arguments(const fs::path& data, const fs::path& out, const Arguments& more) {
+  Arguments result{"train", "--data", data.string(), "--src", "de", "--tgt", "en", "--out", out.string()};
+  std::istringstream words(
+      "--device cpu --threads 1 --precision fp32 --use-fused-kernel False --preset quick --vocab 320 --length 40 --width 16 --layers 1 "
+      "--heads 2 --ff 24 --dropout 0 --batch-size 100 --updates 3 --warmup 0 --schedule constant --lr 0.5 --adam-eps 1 --beta2 0.98 --clip "
+      "0 "
+      "--seed 3 --pad-to-length True");
+  for (std::string word; words >> word;) result.push_back(word);
+  result.insert(result.end(), more.begin(), more.end());
+  return result;
+}
+
+/// The library's parts, put together anew.
+class Reference {
+ public:
+  /// The tokenizer is the program's, in a run's directory.
+  Reference(const Setting& setting, const fs::path& data, const fs::path& run)
+      : setting_(setting), tokenizer_(text::Tokenizer::load(run / "tokenizer.json")) {
+    train_ = examples(data, "train");
+    valid_ = examples(data, "valid");
+    tokens_ = {id("<eos_" + setting.src + ">"), id("<eos_" + setting.tgt + ">"), id("<pad>")};
+    setting_.model.vocab = static_cast<std::int64_t>(tokenizer_.vocab_size());  // a small corpus has not always so many pairs to merge
+    manual_seed(setting.seed);
+    model = nn::DecoderLM(setting_.model);
+  }
+
+  /// The loss of each update; the model is trained.
+  std::vector<double> train() {
+    ReferenceAdam adam(model, setting_.optimizer);
+    std::vector<double> losses;
+    for (std::uint64_t epoch = 0; static_cast<int>(losses.size()) < setting_.updates; ++epoch)
+      for (const auto& picks : batches(epoch))
+        if (static_cast<int>(losses.size()) < setting_.updates)
+          losses.push_back(adam.update(loss(train_, picks, setting_.label_smoothing)));
+    return losses;
+  }
+  double valid_loss() const {
+    std::vector<std::size_t> all(valid_.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    return loss(valid_, all, 0).item<double>();
+  }
+  std::size_t pairs() const { return train_.size(); }
+
+  nn::DecoderLM model;
+
+ private:
+  std::int32_t id(const std::string& token) const { return tokenizer_.token_to_id(token).value(); }
+
+  std::vector<text::Example> examples(const fs::path& data, const std::string& split) const {
+    const auto src = text::read_lines(data / (split + "." + setting_.src)), tgt = text::read_lines(data / (split + "." + setting_.tgt));
+    std::vector<text::Example> result;
+    for (std::size_t i = 0; i < src.size(); ++i) {
+      const std::size_t words = text::count_words(src[i]) + text::count_words(tgt[i]);
+      if (split == "train" && setting_.word_limit > 0 && words >= setting_.word_limit) continue;
+      result.push_back({tokenizer_.encode(src[i]), tokenizer_.encode(tgt[i])});
+    }
+    return result;
+  }
+
+  std::vector<std::vector<std::size_t>> batches(std::uint64_t epoch) const {
+    std::vector<std::size_t> order = text::epoch_order(train_.size(), setting_.seed, epoch, setting_.samples);
+    if (setting_.pad_to_length) return text::fixed_batches(order, setting_.batch_size);
+    const auto length = [&](std::size_t i) {
+      return std::min(train_[i].src.size() + train_[i].tgt.size() + 2, std::size_t(setting_.model.length));
+    };
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return length(a) < length(b); });
+    const auto sorted = text::fixed_batches(order, setting_.batch_size);
+    std::vector<std::vector<std::size_t>> result;
+    for (std::size_t i : text::epoch_order(sorted.size(), setting_.seed + 1, epoch)) result.push_back(sorted[i]);
+    return result;
+  }
+
+  /// Of the examples, each in a row of the full length.
+  Tensor loss(const std::vector<text::Example>& examples, const std::vector<std::size_t>& picks, double label_smoothing) const {
+    const std::int64_t length = setting_.model.length;
+    const text::Batch batch = text::make_batch(examples, picks, tokens_, length);
+    const Shape shape{batch.rows, batch.length};
+    std::vector<std::int64_t> positions;
+    for (std::int64_t prefix : batch.prefix)
+      for (std::int64_t column = 0; column < batch.length; ++column)
+        positions.push_back(column < prefix ? column : std::min(length / 2 + column - prefix, length - 1));
+    nn::MaskOptions mask{.causal = true};
+    if (setting_.prefix_lm) mask.prefix = Tensor::from(batch.prefix, {batch.rows});
+    return model.loss(Tensor::from(batch.ids, shape), Tensor::from(batch.labels, shape),
+                      {.token_weights = Tensor::from(batch.weights, shape), .label_smoothing = label_smoothing}, mask,
+                      setting_.restart_positions ? Tensor::from(positions, shape) : Tensor());
+  }
+
+  Setting setting_;
+  text::Tokenizer tokenizer_;
+  std::vector<text::Example> train_, valid_;
+  text::SequenceOptions tokens_;
+};
+
+/// A run of the program, and what it said.
+struct Run {
+  TempDirectory directory;
+  fs::path data = directory / "data", path = directory / "run";
+  Result result;
+
+  explicit Run(const Arguments& more = {}) {
+    write_sentences(data);
+    start(more);
+  }
+  void start(const Arguments& more) {
+    result = run(translate, arguments(data, path, more));
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+  }
+};
+
+/// Trains with the options, and checks every loss and weight against the setting's. The weights that the plain setting leads to are far
+/// from these, so that an option without effect shows.
+void check_training(const Arguments& options, const Setting& setting) {
+  static const Run plain;
+  const Run run(options);
+  Reference reference(setting, run.data, run.path);
+  check_equal(logged(run.path, "loss"), reference.train());
+  CHECK(logged(run.path, "valid_loss").back() == Approx(reference.valid_loss()).epsilon(1e-5));
+  const Weights found = weights_of(run.path);
+  CHECK(distance(found, weights_of(reference.model)) < 2e-5);
+  if (!options.empty()) CHECK(distance(found, weights_of(plain.path)) > 2e-4);
+}
+
+}  // namespace
+
+TEST_CASE("A training of the translator is the one that is written out here") { check_training({}, {}); }
+
+TEST_CASE("tern-translate train --label-smoothing: training's loss alone is smoothed") {
+  check_training({"--label-smoothing", "0.3"}, {.label_smoothing = 0.3});
+}
+
+TEST_CASE("tern-translate train --clip: the gradient's norm is bounded") {
+  check_training({"--clip", "0.1"}, {.optimizer = {.clip = 0.1}});
+}
+
+TEST_CASE("tern-translate train --beta2 --adam-eps: Adam's own numbers") {
+  check_training({"--beta2", "0.5"}, {.optimizer = {.beta2 = 0.5}});
+  check_training({"--adam-eps", "0.1"}, {.optimizer = {.eps = 0.1}});
+}
+
+TEST_CASE("tern-translate train --lr --schedule --warmup: the rates of the updates") {
+  check_training({"--lr", "0.2"}, {.optimizer = {.lr = 0.2}});
+  const auto check = [](const Arguments& options, const std::vector<double>& factors) {
+    check_training(options, {.optimizer = {.factor = [&](int update) { return factors[std::size_t(update - 1)]; }}});
+    const Run run(options);
+    std::vector<double> rates;
+    for (double factor : factors) rates.push_back(0.5 * factor);
+    check_equal(logged(run.path, "lr"), rates, 1e-12);
+  };
+  check({"--warmup", "4"}, {0.25, 0.5, 0.75});
+  check({"--schedule", "cosine"}, {0.75, 0.25, 0});
+  check({"--schedule", "inverse-sqrt", "--warmup", "2"}, {0.5, 1, std::sqrt(2.0 / 3)});
+}
+
+TEST_CASE("tern-translate train --prefix-lm: source tokens see the whole source") {
+  // With one layer nothing that a target sees depends on what the source tokens saw.
+  Setting setting;
+  setting.model.layers = 2;
+  check_training({"--layers", "2"}, setting);
+  setting.prefix_lm = false;
+  check_training({"--layers", "2", "--prefix-lm", "False"}, setting);
+  const Run seen({"--layers", "2"}), hidden({"--layers", "2", "--prefix-lm", "False"});
+  CHECK(distance(weights_of(seen.path), weights_of(hidden.path)) > 2e-4);
+}
+
+TEST_CASE("tern-translate train --restart-positions: a target counts from half the length") {
+  check_training({"--restart-positions", "False"}, {.restart_positions = false});
+}
+
+TEST_CASE("tern-translate train --pad-to-length: rows of one length are not sorted by it") {
+  const Arguments small{"--batch-size", "8"};
+  check_training(small, {.batch_size = 8});
+  check_training({"--batch-size", "8", "--pad-to-length", "False"}, {.pad_to_length = false, .batch_size = 8});
+  const Run padded(small), sorted({"--batch-size", "8", "--pad-to-length", "False"});
+  CHECK(distance(weights_of(padded.path), weights_of(sorted.path)) > 2e-4);
+}
+
+TEST_CASE("tern-translate train --samples --batch-size: pairs of an epoch, and of an update") {
+  check_training({"--samples", "12"}, {.samples = 12});
+  check_training({"--batch-size", "16"}, {.batch_size = 16});
+  const Run run({"--samples", "12", "--batch-size", "5", "--epochs", "2", "--updates", "0"});
+  CHECK(logged(run.path, "update").back() == 6);
+}
+
+TEST_CASE("tern-translate train --seed: of the weights and of the order") {
+  check_training({"--seed", "4", "--batch-size", "16"}, {.seed = 4, .batch_size = 16});
+}
+
+TEST_CASE("tern-translate train --width --layers --heads --ff --tied-head --init: the model") {
+  const Setting plain;
+  const std::vector<std::pair<Arguments, std::function<void(nn::DecoderLMOptions&)>>> cases = {
+      {{"--width", "24"}, [](auto& model) { model.width = 24; }},
+      {{"--layers", "2"}, [](auto& model) { model.layers = 2; }},
+      {{"--heads", "4"}, [](auto& model) { model.heads = 4; }},
+      {{"--ff", "16"}, [](auto& model) { model.ff = 16; }},
+      {{"--tied-head"}, [](auto& model) { model.tied_head = true; }},
+      {{"--init", "gpt2"}, [](auto& model) { model.initialization = nn::Initialization::gpt2; }},
+  };
+  for (const auto& [options, change] : cases) {
+    INFO(options[0]);
+    Setting setting = plain;
+    change(setting.model);
+    check_training(options, setting);
+  }
+}
+
+TEST_CASE("tern-translate train --vocab: the size of the tokenizer and of the tables") {
+  Setting setting;
+  setting.model.vocab = 290;
+  check_training({"--vocab", "290"}, setting);
+  CHECK(weights_of(Run({"--vocab", "290"}).path)["head.bias"].size() == 290);
+}
+
+TEST_CASE("tern-translate train --length: longer pairs are cut") {
+  Setting setting;
+  setting.model.length = 14;
+  check_training({"--length", "14"}, setting);
+  CHECK(contains(Run({"--length", "14"}).result.out, "cut      "));
+}
+
+TEST_CASE("tern-translate train --word-limit: long pairs are left out") {
+  check_training({"--word-limit", "16"}, {.word_limit = 16});
+  CHECK(contains(Run({"--word-limit", "16"}).result.out, " of 16 words or more left out)"));
+}
+
+TEST_CASE("tern-translate train --src --tgt --data: what is read") {
+  check_training({"--src", "en", "--tgt", "de"}, {.src = "en", .tgt = "de"});
+  const Run run;
+  const fs::path fewer = run.directory / "fewer", out = run.directory / "other";
+  write_sentences(fewer, 12);
+  REQUIRE(tern::programs::test::run(translate, arguments(run.data, out, {"--data", fewer.string()})).code == 0);
+  Reference reference({}, fewer, out);
+  CHECK(reference.pairs() == 12);
+  check_equal(logged(out, "loss"), reference.train());
+}
+
+TEST_CASE("tern-translate train --dropout: in training, and in training alone") {
+  const Arguments still{"--lr", "1e-12"};  // the weights stay where they begin
+  const Run without(still), with({"--lr", "1e-12", "--dropout", "0.5"});
+  const std::vector<double> plain = logged(without.path, "loss"), dropped = logged(with.path, "loss");
+  REQUIRE(plain.size() == 3);
+  REQUIRE(dropped.size() == 3);
+  CHECK(plain[0] == Approx(plain[1]).epsilon(1e-6));
+  for (double loss : dropped) CHECK(std::abs(loss - plain[0]) > 1e-3);
+  CHECK(std::abs(dropped[0] - dropped[1]) > 1e-4);
+  check_equal(logged(with.path, "valid_loss"), logged(without.path, "valid_loss"));
+}
+
+TEST_CASE("tern-translate train --epochs --updates: how long") {
+  const Run epochs({"--updates", "0", "--epochs", "4", "--batch-size", "20"});
+  CHECK(logged(epochs.path, "epoch") == std::vector<double>{1, 2, 3, 4});
+  CHECK(summary_of(epochs.path)["updates"] == 8);
+  const Run updates({"--updates", "5", "--epochs", "4", "--batch-size", "20"});
+  CHECK(logged(updates.path, "epoch") == std::vector<double>{1, 2, 3});
+  CHECK(summary_of(updates.path)["updates"] == 5);
+}
+
+TEST_CASE("tern-translate train --bleu-every: which epochs are scored") {
+  const auto scored = [](const Arguments& more) {
+    Arguments options{"--updates", "0", "--epochs", "5"};
+    options.insert(options.end(), more.begin(), more.end());
+    const Run run(options);
+    std::vector<double> epochs;
+    for (const Json& line : json_lines(run.path / "log.jsonl"))
+      if (line.contains("valid_bleu")) epochs.push_back(line["epoch"]);
+    return epochs;
+  };
+  CHECK(scored({"--bleu-every", "0"}) == std::vector<double>{5});
+  CHECK(scored({"--bleu-every", "2"}) == std::vector<double>{2, 4, 5});
+}
+
+TEST_CASE("tern-translate train --preset: where values come from that are not given") {
+  const Run base;
+  Arguments few{"train", "--data", base.data.string(), "--src", "de", "--tgt", "en"};
+  std::istringstream words("--device cpu --threads 1 --width 16 --heads 2 --layers 1 --ff 24 --dropout 0 --vocab 320 --updates 2 --seed 3");
+  for (std::string word; words >> word;) few.push_back(word);
+  const auto trained = [&](const char* preset) {
+    const fs::path out = base.directory / preset;
+    Arguments all = few;
+    all.insert(all.end(), {"--preset", preset, "--out", out.string()});
+    REQUIRE(run(translate, all).code == 0);
+    return out;
+  };
+  // classic: rows of 40 tokens, the whole corpus in a batch, no prefix, Adam(0.02) with an epsilon of 3e-3, BLEU every fifth epoch.
+  Setting classic{.optimizer = {.lr = 0.02, .beta2 = 0.999, .eps = 3e-3}, .prefix_lm = false, .restart_positions = false, .updates = 2};
+  Reference reference(classic, base.data, trained("classic"));
+  check_equal(logged(base.directory / "classic", "loss"), reference.train());
+  CHECK(distance(weights_of(base.directory / "classic"), weights_of(reference.model)) < 2e-4);
+  check_equal(logged(trained("quick"), "lr"), {0.005 / 200, 0.005 * 2 / 200}, 1e-12);  // a warm-up of 200 updates
+}
+
+TEST_CASE("tern-translate train --precision: 16 bits are coarser, by what they should be") {
+  const Run exact;
+  const std::vector<double> wanted = logged(exact.path, "valid_loss");
+  for (const auto& [precision, epsilon] : std::vector<std::pair<const char*, double>>{{"bf16", 8e-3}, {"fp16", 1e-3}}) {
+    INFO(precision);
+    const Run run({"--precision", precision});
+    const std::vector<double> found = logged(run.path, "valid_loss");
+    check_equal(found, wanted, epsilon);
+    CHECK(std::abs(found[0] / wanted[0] - 1) > 1e-6);
+  }
+}
+
+TEST_CASE("tern-translate train --use-fused-kernel: other kernels round otherwise, and no more than that") {
+  const Run plain, fused({"--use-fused-kernel"});
+  CHECK(contains(plain.result.out, "plain kernels"));
+  CHECK(contains(fused.result.out, "fused kernels"));
+  const double apart = distance(weights_of(plain.path), weights_of(fused.path));
+  CHECK(apart > 0);
+  CHECK(apart < 1e-4);
+}
+
+TEST_CASE("tern-translate train --threads --device --out: on which processors, and where to") {
+  const Run run({"--threads", "3"});
+  CHECK(contains(run.result.out, "on 3 CPU threads"));
+  CHECK(fs::exists(run.path / "summary.json"));
+  const Result refused =
+      shell("CUDA_VISIBLE_DEVICES= exec \"$0\" \"$@\"", translate, arguments(run.data, run.directory / "gpu", {"--device", "cuda"}));
+  check_refused(refused, "--device cuda: ");
+  CHECK(!fs::exists(run.directory / "gpu"));
+}
+
+TEST_CASE("tern-translate decode --model --device: which model, on which device") {
+  const Run one, other({"--seed", "8", "--updates", "1"});
+  const auto decode = [](const fs::path& model) {
+    return run(translate, {"decode", "--model", model.string(), "--device", "cpu"}, "Der Hund\n").out;
+  };
+  CHECK(!decode(one.path).empty());
+  CHECK(decode(one.path) != decode(other.path));
+  const Result refused =
+      shell("CUDA_VISIBLE_DEVICES= exec \"$0\" \"$@\"", translate, {"decode", "--model", one.path.string(), "--device", "cuda"});
+  check_refused(refused, "--device cuda: ");
+}
+
+TEST_CASE("tern-translate score --hyp --ref --json --lowercase: what is compared, and how it is printed") {
+  const TempDirectory directory;
+  const std::string hyp = directory / "hyp", ref = directory / "ref";
+  spill(hyp, "The dog sees the old tree\n");
+  spill(ref, "the dog sees the old tree and sleeps\n");
+  const auto score = [&](const Arguments& more) {
+    Arguments all{"score", "--json", "--hyp", hyp, "--ref", ref};
+    all.insert(all.end(), more.begin(), more.end());
+    return Json::parse(run(translate, all).out);
+  };
+  // The brevity penalty takes the hypothesis to be the shorter one: exp(1 - 8 / 6).
+  CHECK(score({})["brevity_penalty"].get<double>() == Approx(std::exp(-1.0 / 3)));
+  CHECK(score({"--hyp", ref, "--ref", hyp})["brevity_penalty"] == 1.0);
+  CHECK(score({"--hyp", ref})["bleu"].get<double>() == Approx(100));
+  CHECK(score({"--ref", hyp})["chrf"].get<double>() == Approx(100));
+  CHECK(score({"--lowercase"})["bleu"].get<double>() == Approx(100 * std::exp(-1.0 / 3)));
+  CHECK(score({})["bleu"] < score({"--lowercase"})["bleu"]);
+  const Result plain = run(translate, {"score", "--hyp", hyp, "--ref", ref});
+  CHECK(plain.out.rfind("BLEU|", 0) == 0);
+}
