@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <thread>
 
 int main(int argc, char** argv) {
   const char* kind = argc > 1 ? argv[1] : "";
@@ -21,6 +22,11 @@ int main(int argc, char** argv) {
     [[maybe_unused]] void* volatile lost = std::malloc(100);
     lost = nullptr;
     return 0;  // found at the exit
+  } else if (std::strcmp(kind, "race") == 0) {
+    volatile int shared = 0;
+    std::thread other([&] { shared = shared + one; });
+    shared = shared + one;
+    other.join();
   }
   std::puts("survived");
 }
