@@ -26,7 +26,7 @@ void check_gpu_is_refused(const char* command) {
 
 }  // namespace
 
-TEST_CASE("tern-bench count --batch --length --width --heads --bytes --device-name --json: the counts themselves") {
+TEST_CASE("tern-bench count --batch --length --width --heads --bytes --device-name --json (the counts themselves)") {
   const auto row = [](const Arguments& more, const std::string& part) {
     Arguments all{"count", "--batch", "2", "--length", "64", "--width", "32", "--heads", "4", "--bytes", "2", "--device-name", "A100"};
     all.insert(all.end(), more.begin(), more.end());
@@ -51,7 +51,7 @@ TEST_CASE("tern-bench count --batch --length --width --heads --bytes --device-na
   }
 }
 
-TEST_CASE("tern-bench count --threads --device: of the device that is measured") {
+TEST_CASE("tern-bench count --threads --device (of the device that is measured)") {
   const Result result = run(bench, {"count", "--device-name", "measured", "--threads", "3", "--device", "cpu"});
   CHECK(contains(result.out, "3 CPU threads, measured"));
   const Result refused =
@@ -61,7 +61,7 @@ TEST_CASE("tern-bench count --threads --device: of the device that is measured")
 
 TEST_CASE(
     "tern-bench step --model --arch --precision --batch --length --vocab --dropout --warmup --steps --use-fused-kernel --threads --json "
-    "--device: the loss of the last step is of this model, these tokens and so many updates") {
+    "--device (the loss of the last step is of this model, these tokens and so many updates)") {
   const auto measured = [](const Arguments& more, std::string* out = nullptr) {
     Arguments all{"step"};
     std::istringstream words(
@@ -101,7 +101,7 @@ TEST_CASE(
   check_gpu_is_refused("step");
 }
 
-TEST_CASE("tern-bench ops --op --dtype --threads --json --device: what is measured") {
+TEST_CASE("tern-bench ops --op --dtype --threads --json --device (what is measured)") {
   std::string out;
   const std::vector<Json> rows =
       rows_of({"ops", "--op", "grad_norm", "--dtype", "fp64", "--seconds", "1e-6", "--threads", "2", "--device", "cpu"}, &out);
@@ -113,7 +113,7 @@ TEST_CASE("tern-bench ops --op --dtype --threads --json --device: what is measur
   check_gpu_is_refused("ops");
 }
 
-TEST_CASE("tern-bench conv1d --dtype --taps --layout --threads --json --device: what is measured") {
+TEST_CASE("tern-bench conv1d --dtype --taps --layout --threads --json --device (what is measured)") {
   const std::vector<Json> rows =
       rows_of({"conv1d", "--dtype", "fp64", "--taps", "1", "--layout", "first", "--seconds", "1e-6", "--threads", "2", "--device", "cpu"});
   REQUIRE(rows.size() == 2 + 3 * 2 * 3);

@@ -158,7 +158,7 @@ void check_training(const std::vector<std::pair<Arguments, Change>>& cases) {
 
 TEST_CASE("A training of recall is the one that is written out here") { check_training(Arguments{}, Setting{}); }
 
-TEST_CASE("tern-recall train --pairs --keys --values --train-examples --seed --batch-size --epochs: the data and their order") {
+TEST_CASE("tern-recall train --pairs --keys --values --train-examples --seed --batch-size --epochs (the data and their order)") {
   check_training({{{"--pairs", "7"}, [](Setting& s) { s.task.pairs = 7; }},
                   {{"--keys", "4"}, [](Setting& s) { s.task.keys = 4; }},
                   {{"--values", "5"}, [](Setting& s) { s.task.values = 5; }},
@@ -168,7 +168,7 @@ TEST_CASE("tern-recall train --pairs --keys --values --train-examples --seed --b
                   {{"--epochs", "3"}, [](Setting& s) { s.epochs = 3; }}});
 }
 
-TEST_CASE("tern-recall train --valid-examples --test-examples: what is measured") {
+TEST_CASE("tern-recall train --valid-examples --test-examples (what is measured)") {
   Reference reference(Setting{.valid = 33, .test = 41});
   const std::vector<double> losses = reference.train();
   const Run run({"--valid-examples", "33", "--test-examples", "41"});
@@ -180,7 +180,7 @@ TEST_CASE("tern-recall train --valid-examples --test-examples: what is measured"
   CHECK(summary_of(run.path)["test_loss"].get<double>() == Approx(reference.loss(reference.data.test)).epsilon(1e-4));
 }
 
-TEST_CASE("tern-recall train --layers --width --heads --mlp --norm --positions --tied-head --init: the model") {
+TEST_CASE("tern-recall train --layers --width --heads --mlp --norm --positions --tied-head --init (the model)") {
   check_training({{{"--layers", "2"}, [](Setting& s) { s.model.layers = 2; }},
                   {{"--width", "24"}, [](Setting& s) { s.model.width = 24, s.model.ff = 48; }},
                   {{"--heads", "4"}, [](Setting& s) { s.model.heads = 4; }},
@@ -194,15 +194,15 @@ TEST_CASE("tern-recall train --layers --width --heads --mlp --norm --positions -
                   {{"--init", "gpt2"}, [](Setting& s) { s.model.initialization = nn::Initialization::gpt2; }}});
 }
 
-TEST_CASE("tern-recall train --causal: a token sees what follows it, or does not") {
+TEST_CASE("tern-recall train --causal (a token sees what follows it, or does not)") {
   check_training({{{"--causal", "False"}, [](Setting& s) { s.causal = false; }}});
 }
 
-TEST_CASE("tern-recall train --loss: over all tokens, or the answer alone") {
+TEST_CASE("tern-recall train --loss (over all tokens, or the answer alone)") {
   check_training({{{"--loss", "answer"}, [](Setting& s) { s.answers_alone = true; }}});
 }
 
-TEST_CASE("tern-recall train --lr --beta2 --weight-decay --clip: the optimizer") {
+TEST_CASE("tern-recall train --lr --beta2 --weight-decay --clip (the optimizer)") {
   check_training({{{"--lr", "0.02"}, [](Setting& s) { s.optimizer.lr = 0.02; }},
                   {{"--beta2", "0.5"}, [](Setting& s) { s.optimizer.beta2 = 0.5; }},
                   {{"--weight-decay", "5"}, [](Setting& s) { s.optimizer.weight_decay = 5; }}});
@@ -210,7 +210,7 @@ TEST_CASE("tern-recall train --lr --beta2 --weight-decay --clip: the optimizer")
   check_training({{{"--clip", "0.01"}, [](Setting& s) { s.optimizer.clip = 0.01; }}});
 }
 
-TEST_CASE("tern-recall train --schedule --warmup: the rates of the updates") {
+TEST_CASE("tern-recall train --schedule --warmup (the rates of the updates)") {
   const auto check = [](const Arguments& options, const std::vector<double>& factors) {
     INFO(options[1]);
     Setting setting;
@@ -226,7 +226,7 @@ TEST_CASE("tern-recall train --schedule --warmup: the rates of the updates") {
   check({"--warmup", "5"}, {0.2, 0.4, 0.6, 0.8});
 }
 
-TEST_CASE("tern-recall train --task --length --vocab: multi-query recall") {
+TEST_CASE("tern-recall train --task --length --vocab (multi-query recall)") {
   const Arguments mqar{"--task", "mqar", "--preset", "mqar", "--pairs", "3", "--length", "16", "--vocab", "32"};
   Setting setting;
   setting.task = {.is_mqar = true, .pairs = 3, .length = 16, .vocab = 32};
@@ -246,7 +246,7 @@ TEST_CASE("tern-recall train --task --length --vocab: multi-query recall") {
   }
 }
 
-TEST_CASE("tern-recall train --preset: where values come from that are not given") {
+TEST_CASE("tern-recall train --preset (where values come from that are not given)") {
   const TempDirectory directory;
   const auto rates = [&](const char* preset) {
     const fs::path out = directory / preset;
@@ -262,7 +262,7 @@ TEST_CASE("tern-recall train --preset: where values come from that are not given
   check_equal(rates("mqar"), {0.001 / 200, 0.001 * 2 / 200, 0.001 * 3 / 200, 0.001 * 4 / 200}, 1e-12);
 }
 
-TEST_CASE("tern-recall train --dropout --branch-dropout: in training, and in training alone") {
+TEST_CASE("tern-recall train --dropout --branch-dropout (in training, and in training alone)") {
   const Run without({"--lr", "1e-12"});  // the weights stay where they begin
   for (const char* flag : {"--dropout", "--branch-dropout"}) {
     INFO(flag);
@@ -276,7 +276,7 @@ TEST_CASE("tern-recall train --dropout --branch-dropout: in training, and in tra
   CHECK(logged(Run({"--dropout", "0.5"}).path, "loss") != logged(Run({"--branch-dropout", "0.5"}).path, "loss"));
 }
 
-TEST_CASE("tern-recall train --target: training stops there") {
+TEST_CASE("tern-recall train --target (training stops there)") {
   const Run run({"--target", "0.02", "--epochs", "30"}), whole({"--epochs", "30", "--target", "0"});
   CHECK(logged(whole.path, "epoch").size() == 30);
   const std::vector<double> reached = logged(run.path, "valid_accuracy");
@@ -285,7 +285,7 @@ TEST_CASE("tern-recall train --target: training stops there") {
   for (std::size_t i = 0; i + 1 < reached.size(); ++i) CHECK(reached[i] < 0.02);
 }
 
-TEST_CASE("tern-recall train --precision: 16 bits are coarser, by what they should be") {
+TEST_CASE("tern-recall train --precision (16 bits are coarser, by what they should be)") {
   const Run exact;
   const std::vector<double> wanted = logged(exact.path, "valid_loss");
   for (const auto& [precision, epsilon] : std::vector<std::pair<const char*, double>>{{"bf16", 8e-3}, {"fp16", 1e-3}}) {
@@ -297,7 +297,7 @@ TEST_CASE("tern-recall train --precision: 16 bits are coarser, by what they shou
   }
 }
 
-TEST_CASE("tern-recall train --use-fused-kernel: other kernels round otherwise, and no more than that") {
+TEST_CASE("tern-recall train --use-fused-kernel (other kernels round otherwise, and no more than that)") {
   const Run plain, fused({"--use-fused-kernel"});
   CHECK(contains(plain.result.out, "plain kernels"));
   CHECK(contains(fused.result.out, "fused kernels"));
@@ -305,7 +305,7 @@ TEST_CASE("tern-recall train --use-fused-kernel: other kernels round otherwise, 
   check_equal(logged(fused.path, "loss"), logged(plain.path, "loss"), 1e-4);
 }
 
-TEST_CASE("tern-recall train --threads --device --out: on which processors, and where to") {
+TEST_CASE("tern-recall train --threads --device --out (on which processors, and where to)") {
   const Run run({"--threads", "3"});
   CHECK(contains(run.result.out, "on 3 CPU threads"));
   CHECK(fs::exists(run.path / "summary.json"));
@@ -360,7 +360,7 @@ struct Sweep {
 TEST_CASE(
     "tern-recall sweep --task --preset --use-fused-kernel --precision --pairs --keys --values --vocab --train-examples --valid-examples "
     "--test-examples --heads --mlp --norm --positions --dropout --branch-dropout --tied-head --causal --init --loss --epochs --batch-size "
-    "--lr --beta2 --weight-decay --schedule --warmup --clip --target: each run is train's with the same options") {
+    "--lr --beta2 --weight-decay --schedule --warmup --clip --target (each run is train's with the same options)") {
   const std::vector<Arguments> changes = {{},
                                           {"--use-fused-kernel", "True"},
                                           {"--precision", "bf16"},
@@ -411,7 +411,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("tern-recall sweep --layers --widths --seeds --lengths --out --threads --device: the runs of a grid") {
+TEST_CASE("tern-recall sweep --layers --widths --seeds --lengths --out --threads --device (the runs of a grid)") {
   const Sweep sweep({"--threads", "3", "--epochs", "1"}, {"--layers", "1,2", "--widths", "8,16", "--seeds", "4,5"});
   CHECK(sweep.column("layers") == std::vector<std::string>{"1", "1", "1", "1", "2", "2", "2", "2"});
   CHECK(sweep.column("width") == std::vector<std::string>{"8", "8", "16", "16", "8", "8", "16", "16"});
@@ -433,7 +433,7 @@ TEST_CASE("tern-recall sweep --layers --widths --seeds --lengths --out --threads
   check_refused(refused, "--device cuda: ", "tern-recall");
 }
 
-TEST_CASE("tern-recall plot --out: where the picture goes") {
+TEST_CASE("tern-recall plot --out (where the picture goes)") {
   const Sweep sweep({"--epochs", "1"});
   const fs::path csv = sweep.path / "sweep.csv", other = sweep.directory / "pictures";
   const std::string drawn = slurp(sweep.path / "recall.svg");
@@ -445,7 +445,7 @@ TEST_CASE("tern-recall plot --out: where the picture goes") {
   CHECK(slurp(sweep.path / "recall.svg") == drawn);
 }
 
-TEST_CASE("tern-recall hardcoded --vocab --length --examples --seed --out --device: sizes, examples and pictures") {
+TEST_CASE("tern-recall hardcoded --vocab --length --examples --seed --out --device (sizes, examples and pictures)") {
   const TempDirectory directory;
   const auto said = [&](const Arguments& more) {
     Arguments all{"hardcoded", "--device", "cpu", "--vocab", "10", "--length", "12", "--examples", "7"};

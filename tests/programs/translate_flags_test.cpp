@@ -177,20 +177,20 @@ void check_training(const Arguments& options, const Setting& setting) {
 
 TEST_CASE("A training of the translator is the one that is written out here") { check_training({}, {}); }
 
-TEST_CASE("tern-translate train --label-smoothing: training's loss alone is smoothed") {
+TEST_CASE("tern-translate train --label-smoothing (training's loss alone is smoothed)") {
   check_training({"--label-smoothing", "0.3"}, {.label_smoothing = 0.3});
 }
 
-TEST_CASE("tern-translate train --clip: the gradient's norm is bounded") {
+TEST_CASE("tern-translate train --clip (the gradient's norm is bounded)") {
   check_training({"--clip", "0.1"}, {.optimizer = {.clip = 0.1}});
 }
 
-TEST_CASE("tern-translate train --beta2 --adam-eps: Adam's own numbers") {
+TEST_CASE("tern-translate train --beta2 --adam-eps (Adam's own numbers)") {
   check_training({"--beta2", "0.5"}, {.optimizer = {.beta2 = 0.5}});
   check_training({"--adam-eps", "0.1"}, {.optimizer = {.eps = 0.1}});
 }
 
-TEST_CASE("tern-translate train --lr --schedule --warmup: the rates of the updates") {
+TEST_CASE("tern-translate train --lr --schedule --warmup (the rates of the updates)") {
   check_training({"--lr", "0.2"}, {.optimizer = {.lr = 0.2}});
   const auto check = [](const Arguments& options, const std::vector<double>& factors) {
     check_training(options, {.optimizer = {.factor = [&](int update) { return factors[std::size_t(update - 1)]; }}});
@@ -204,7 +204,7 @@ TEST_CASE("tern-translate train --lr --schedule --warmup: the rates of the updat
   check({"--schedule", "inverse-sqrt", "--warmup", "2"}, {0.5, 1, std::sqrt(2.0 / 3)});
 }
 
-TEST_CASE("tern-translate train --prefix-lm: source tokens see the whole source") {
+TEST_CASE("tern-translate train --prefix-lm (source tokens see the whole source)") {
   // With one layer nothing that a target sees depends on what the source tokens saw.
   Setting setting;
   setting.model.layers = 2;
@@ -215,11 +215,11 @@ TEST_CASE("tern-translate train --prefix-lm: source tokens see the whole source"
   CHECK(distance(weights_of(seen.path), weights_of(hidden.path)) > 2e-4);
 }
 
-TEST_CASE("tern-translate train --restart-positions: a target counts from half the length") {
+TEST_CASE("tern-translate train --restart-positions (a target counts from half the length)") {
   check_training({"--restart-positions", "False"}, {.restart_positions = false});
 }
 
-TEST_CASE("tern-translate train --pad-to-length: rows of one length are not sorted by it") {
+TEST_CASE("tern-translate train --pad-to-length (rows of one length are not sorted by it)") {
   const Arguments small{"--batch-size", "8"};
   check_training(small, {.batch_size = 8});
   check_training({"--batch-size", "8", "--pad-to-length", "False"}, {.pad_to_length = false, .batch_size = 8});
@@ -227,18 +227,18 @@ TEST_CASE("tern-translate train --pad-to-length: rows of one length are not sort
   CHECK(distance(weights_of(padded.path), weights_of(sorted.path)) > 2e-4);
 }
 
-TEST_CASE("tern-translate train --samples --batch-size: pairs of an epoch, and of an update") {
+TEST_CASE("tern-translate train --samples --batch-size (pairs of an epoch, and of an update)") {
   check_training({"--samples", "12"}, {.samples = 12});
   check_training({"--batch-size", "16"}, {.batch_size = 16});
   const Run run({"--samples", "12", "--batch-size", "5", "--epochs", "2", "--updates", "0"});
   CHECK(logged(run.path, "update").back() == 6);
 }
 
-TEST_CASE("tern-translate train --seed: of the weights and of the order") {
+TEST_CASE("tern-translate train --seed (of the weights and of the order)") {
   check_training({"--seed", "4", "--batch-size", "16"}, {.seed = 4, .batch_size = 16});
 }
 
-TEST_CASE("tern-translate train --width --layers --heads --ff --tied-head --init: the model") {
+TEST_CASE("tern-translate train --width --layers --heads --ff --tied-head --init (the model)") {
   const Setting plain;
   const std::vector<std::pair<Arguments, std::function<void(nn::DecoderLMOptions&)>>> cases = {
       {{"--width", "24"}, [](auto& model) { model.width = 24; }},
@@ -256,26 +256,26 @@ TEST_CASE("tern-translate train --width --layers --heads --ff --tied-head --init
   }
 }
 
-TEST_CASE("tern-translate train --vocab: the size of the tokenizer and of the tables") {
+TEST_CASE("tern-translate train --vocab (the size of the tokenizer and of the tables)") {
   Setting setting;
   setting.model.vocab = 290;
   check_training({"--vocab", "290"}, setting);
   CHECK(weights_of(Run({"--vocab", "290"}).path)["head.bias"].size() == 290);
 }
 
-TEST_CASE("tern-translate train --length: longer pairs are cut") {
+TEST_CASE("tern-translate train --length (longer pairs are cut)") {
   Setting setting;
   setting.model.length = 14;
   check_training({"--length", "14"}, setting);
   CHECK(contains(Run({"--length", "14"}).result.out, "cut      "));
 }
 
-TEST_CASE("tern-translate train --word-limit: long pairs are left out") {
+TEST_CASE("tern-translate train --word-limit (long pairs are left out)") {
   check_training({"--word-limit", "16"}, {.word_limit = 16});
   CHECK(contains(Run({"--word-limit", "16"}).result.out, " of 16 words or more left out)"));
 }
 
-TEST_CASE("tern-translate train --src --tgt --data: what is read") {
+TEST_CASE("tern-translate train --src --tgt --data (what is read)") {
   check_training({"--src", "en", "--tgt", "de"}, {.src = "en", .tgt = "de"});
   const Run run;
   const fs::path fewer = run.directory / "fewer", out = run.directory / "other";
@@ -286,7 +286,7 @@ TEST_CASE("tern-translate train --src --tgt --data: what is read") {
   check_equal(logged(out, "loss"), reference.train());
 }
 
-TEST_CASE("tern-translate train --dropout: in training, and in training alone") {
+TEST_CASE("tern-translate train --dropout (in training, and in training alone)") {
   const Arguments still{"--lr", "1e-12"};  // the weights stay where they begin
   const Run without(still), with({"--lr", "1e-12", "--dropout", "0.5"});
   const std::vector<double> plain = logged(without.path, "loss"), dropped = logged(with.path, "loss");
@@ -298,7 +298,7 @@ TEST_CASE("tern-translate train --dropout: in training, and in training alone") 
   check_equal(logged(with.path, "valid_loss"), logged(without.path, "valid_loss"));
 }
 
-TEST_CASE("tern-translate train --epochs --updates: how long") {
+TEST_CASE("tern-translate train --epochs --updates (how long)") {
   const Run epochs({"--updates", "0", "--epochs", "4", "--batch-size", "20"});
   CHECK(logged(epochs.path, "epoch") == std::vector<double>{1, 2, 3, 4});
   CHECK(summary_of(epochs.path)["updates"] == 8);
@@ -307,7 +307,7 @@ TEST_CASE("tern-translate train --epochs --updates: how long") {
   CHECK(summary_of(updates.path)["updates"] == 5);
 }
 
-TEST_CASE("tern-translate train --bleu-every: which epochs are scored") {
+TEST_CASE("tern-translate train --bleu-every (which epochs are scored)") {
   const auto scored = [](const Arguments& more) {
     Arguments options{"--updates", "0", "--epochs", "5"};
     options.insert(options.end(), more.begin(), more.end());
@@ -321,7 +321,7 @@ TEST_CASE("tern-translate train --bleu-every: which epochs are scored") {
   CHECK(scored({"--bleu-every", "2"}) == std::vector<double>{2, 4, 5});
 }
 
-TEST_CASE("tern-translate train --preset: where values come from that are not given") {
+TEST_CASE("tern-translate train --preset (where values come from that are not given)") {
   const Run base;
   Arguments few{"train", "--data", base.data.string(), "--src", "de", "--tgt", "en"};
   std::istringstream words("--device cpu --threads 1 --width 16 --heads 2 --layers 1 --ff 24 --dropout 0 --vocab 320 --updates 2 --seed 3");
@@ -341,7 +341,7 @@ TEST_CASE("tern-translate train --preset: where values come from that are not gi
   check_equal(logged(trained("quick"), "lr"), {0.005 / 200, 0.005 * 2 / 200}, 1e-12);  // a warm-up of 200 updates
 }
 
-TEST_CASE("tern-translate train --precision: 16 bits are coarser, by what they should be") {
+TEST_CASE("tern-translate train --precision (16 bits are coarser, by what they should be)") {
   const Run exact;
   const std::vector<double> wanted = logged(exact.path, "valid_loss");
   for (const auto& [precision, epsilon] : std::vector<std::pair<const char*, double>>{{"bf16", 8e-3}, {"fp16", 1e-3}}) {
@@ -353,7 +353,7 @@ TEST_CASE("tern-translate train --precision: 16 bits are coarser, by what they s
   }
 }
 
-TEST_CASE("tern-translate train --use-fused-kernel: other kernels round otherwise, and no more than that") {
+TEST_CASE("tern-translate train --use-fused-kernel (other kernels round otherwise, and no more than that)") {
   const Run plain, fused({"--use-fused-kernel"});
   CHECK(contains(plain.result.out, "plain kernels"));
   CHECK(contains(fused.result.out, "fused kernels"));
@@ -362,7 +362,7 @@ TEST_CASE("tern-translate train --use-fused-kernel: other kernels round otherwis
   CHECK(apart < 1e-4);
 }
 
-TEST_CASE("tern-translate train --threads --device --out: on which processors, and where to") {
+TEST_CASE("tern-translate train --threads --device --out (on which processors, and where to)") {
   const Run run({"--threads", "3"});
   CHECK(contains(run.result.out, "on 3 CPU threads"));
   CHECK(fs::exists(run.path / "summary.json"));
@@ -372,7 +372,7 @@ TEST_CASE("tern-translate train --threads --device --out: on which processors, a
   CHECK(!fs::exists(run.directory / "gpu"));
 }
 
-TEST_CASE("tern-translate decode --model --device: which model, on which device") {
+TEST_CASE("tern-translate decode --model --device (which model, on which device)") {
   const Run one, other({"--seed", "8", "--updates", "1"});
   const auto decode = [](const fs::path& model) {
     return run(translate, {"decode", "--model", model.string(), "--device", "cpu"}, "Der Hund\n").out;
@@ -384,7 +384,7 @@ TEST_CASE("tern-translate decode --model --device: which model, on which device"
   check_refused(refused, "--device cuda: ");
 }
 
-TEST_CASE("tern-translate score --hyp --ref --json --lowercase: what is compared, and how it is printed") {
+TEST_CASE("tern-translate score --hyp --ref --json --lowercase (what is compared, and how it is printed)") {
   const TempDirectory directory;
   const std::string hyp = directory / "hyp", ref = directory / "ref";
   spill(hyp, "The dog sees the old tree\n");
