@@ -9,7 +9,7 @@ using namespace tern::programs::test;
 
 namespace {
 
-/// What changes no result, and why.
+/// Options that change no result, and why.
 const std::map<std::string, std::string> without_effect = {
     {"tern-translate decode --batch-size", "rows decoded together do not see each other; run_test.cpp has its output the same for all"},
     {"tern-translate decode --threads", "results do not depend on the number of threads, and decode prints nothing but them"},
