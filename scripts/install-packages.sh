@@ -31,6 +31,9 @@ has_header pcre2.h || missing+=(libpcre2-dev)
 has_header zlib.h || missing+=(zlib1g-dev)
 has_header catch2/catch.hpp || has_header catch2/catch_all.hpp || missing+=(catch2)
 
+# Programs that the caller needs beyond the build, each the name of its package: scripts/install-packages.sh clang-tidy.
+for program in "$@"; do has_program "$program" || missing+=("$program"); done
+
 # ccache makes the second build fast; a build without it is as good.
 optional=()
 has_program ccache || optional+=(ccache)
