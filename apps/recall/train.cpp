@@ -120,7 +120,8 @@ void train(const Options& options) {
   if (const auto& passed = trainer.passed()) say("90% were passed in epoch {}, after {}\n", passed->epoch, duration(passed->seconds));
   else say("90% were not passed in {}\n", counted(trainer.epoch(), "epoch"));
   run.finish(summary);
-  say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started), text::printable(options.out));
+  say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
+      text::printable(options.out));
 }
 
 }  // namespace tern::recall

@@ -193,7 +193,8 @@ void train(const Options& options) {
   print_samples(options, data.test, hypotheses);
   say("{}\n{}\n", text::format(bleu), text::format(chrf));
   run.finish(summary);
-  say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started), printable(options.out));
+  say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
+      printable(options.out));
 }
 
 }  // namespace tern::translate
