@@ -44,7 +44,7 @@ void add_attention(Rows& rows) {
     const auto f = fused ? fused_self_attention : self_attention;
     Row row{fused ? "fused_self_attention" : "self_attention", {}};
     row.slack = 40;
-    row.roundings = 12;  // scores, which reach 8 and more in a head of 64 like elements, and weights
+    row.roundings = 12;  // scores, whose roundings the exponentials multiply, and weights
     row.gradient_roundings = 7;
     for (const auto& [shape, masks] :
          std::vector<std::pair<Shape, std::vector<Mask>>>{{{1, 1, 3, 1, 2}, {Mask::none, Mask::causal}},

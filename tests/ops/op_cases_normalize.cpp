@@ -222,7 +222,7 @@ void add_residual_norms(Rows& rows) {
       const std::string name = centered ? "residual_layer_norm" : "residual_rms_norm";
       Row row{fused ? "fused_" + name : name, {}};
       row.slack = 20;
-      row.roundings = 12;  // the sum, whose rounding the norm divides by the deviation: below 1 in a row of like elements
+      row.roundings = 6;  // the sum, whose rounding the norm divides by the deviation
       row.gradient_roundings = 9;
       const auto f = [=](const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, const BranchOptions& branch) {
         const ResidualNorm result = centered

@@ -33,10 +33,10 @@ Tensors inputs_of(const Case& op, DType dtype) {
   return inputs;
 }
 
-void check_outputs(const Row& row, const Tensors& got, const reference::Arrays& want) {
+void check_outputs(const Row& row, const Tensors& got, const reference::Arrays& want, double factor = 1) {
   REQUIRE(got.size() == want.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
-    const std::string found = difference(got[i], want[i], forward_tolerance(row, want[i].dtype));
+    const std::string found = difference(got[i], want[i], forward_tolerance(row, want[i].dtype) * factor);
     if (!found.empty()) FAIL_CHECK("output " << i << ": " << found);
   }
 }
@@ -91,7 +91,8 @@ TEST_CASE("Ops take broadcast inputs, whose elements share memory") {
         References references{{}, dtype};
         for (const Tensor& x : inputs) references.inputs.push_back(read(x));
         const reference::Arrays want = op.reference(references);
-        check_outputs(row, op.call({inputs, dtype, cpu}), want);
+        // Roundings of like elements are alike: they add up where those of different ones cancel in part, as in a score of like elements.
+        check_outputs(row, op.call({inputs, dtype, cpu}), want, 2);
       }
     }
   });
