@@ -4,12 +4,51 @@
 
 namespace tern::kernels {
 
-struct Attention {
-  SoftmaxMask mask;    ///< of scores (B, H, T, T)
-  double scale = 1;    ///< of the scores
-  double dropout = 0;  ///< of the probabilities
-  PhiloxState draws;   ///< element i of the probabilities (B, H, T, T) takes draw i, as in dropout
+/// Which keys a query sees of scores (B, H, T, S): query t of batch row b sees key s where all of these hold.
+///   s < key_lengths[b]
+///   not causal, or s <= t + S - T, or s < prefix[b]
+///   window == 0, or s > t + S - T - window
+///   padding[b, s] > hidden_padding
+/// A query that sees no key gives zeros, and its gradients are zeros.
+struct AttentionMask {
+  View padding;             ///< (B, S), f32 (f64 for f64 scores), contiguous, added to the scores; no data: nothing is added
+  View prefix;              ///< (B), i64, contiguous; no data: all 0. Only with `causal`
+  View key_lengths;         ///< (B), i64, contiguous; no data: all S
+  std::int64_t window = 0;  ///< keys before and with its own that a query sees; 0: all. Only with `causal`
+  bool causal = false;
 };
+
+/// How q (B, T, H, D), k and v (B, S, Hkv, D) make y (B, T, H, D). The last stride of each is 1, all others are any. Head h takes
+/// the keys and values of head h / (H / Hkv).
+struct Attention {
+  AttentionMask mask;
+  View bias;           ///< (B, H, T, S) with any strides, 0 where it is broadcast, added to scale q k^T; of the dtype of q; no data: none
+  double scale = 1;    ///< of q k^T
+  double dropout = 0;  ///< of the probabilities
+  PhiloxState draws;   ///< element i of the probabilities (B, H, T, S) takes draw i, as in dropout
+  /// Packed sequences: (N + 1), i64, contiguous. q is (1, total, H, D), and sequence n has its rows query_starts[n] up to
+  /// query_starts[n + 1]; k and v likewise by key_starts. Masks' B is then N; T and S above are those of each sequence by itself,
+  /// and max_queries and max_keys the longest ones, which the rows of `draws` and log_sums go by. No data: one sequence a batch row.
+  View query_starts, key_starts;
+  std::int64_t max_queries = 0, max_keys = 0;
+};
+
+/// y = dropout(softmax(scale q k^T + bias + mask)) v in tiles: no memory beside y and log_sums. Products of the dtype (f32: as the product
+/// mode says), sums in float32 (f64 for f64). log_sums (B, H, T), f32 (f64 for f64), gets the logarithms to base 2 of the sums of each
+/// query's exponentials; infinity for a query that sees no key.
+void flash_attention(Cpu, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums);
+void flash_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums);
+
+/// dq, dk, dv (each like its input, with last stride 1 and any other strides), and dbias unless it has no data (contiguous, in the bias's
+/// shape with broadcast dimensions 1), from g, the gradient of y, last stride 1; with y and log_sums as forward has left them. The same
+/// bits in every run.
+struct AttentionGradients {
+  View q, k, v, bias;
+};
+void flash_attention_grad(Cpu, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
+                          const Attention& attention, const AttentionGradients& gradients);
+void flash_attention_grad(Cuda, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
+                          const Attention& attention, const AttentionGradients& gradients);
 
 // CUDA alone has these: they are called through on_cuda, and asked for through cuda_has.
 
