@@ -7,6 +7,7 @@
 #include "io/safetensors.h"
 #include "nn/nn.h"
 #include "ops/attention.h"
+#include "ops/attention_mask.h"
 #include "ops/attention_softmax.h"
 #include "ops/autocast.h"
 #include "ops/conv.h"

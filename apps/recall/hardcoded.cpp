@@ -10,6 +10,7 @@
 #include "common/program.h"
 #include "io/atomic_file.h"
 #include "nn/nn.h"
+#include "ops/attention_softmax.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
@@ -127,19 +128,18 @@ std::vector<std::vector<HeatMap>> attention_maps(const nn::DecoderLM& model, con
     result.column_names = names;
     return result;
   };
-  const nn::AttentionMask mask = nn::AttentionMask::causal(length, DType::f32, ids.device());
+  const AttentionMask mask{.causal = true};
   std::vector<std::vector<HeatMap>> result;
   Tensor x = model.tokens.forward(ids) + slice(model.positions->weight, 0, 0, length);
   for (const nn::TransformerLayer& block : model.blocks) {
     const Tensors parts = split(select(block.attn.qkv->forward(x), 0, 0), model.options.width, 1);
     const Tensor &q = parts[0], &k = parts[1];
     const Tensor scores = matmul(q, transpose(k, 0, 1), 1 / std::sqrt(static_cast<double>(model.options.width)));
-    const Tensor masked = scores + reshape(mask.additive(), {length, length});
     HeatMap visible = square("scores", scores);
     for (std::int64_t i = 0; i < length; ++i)
       for (std::int64_t j = i + 1; j < length; ++j)
         visible.values[static_cast<std::size_t>(i * length + j)] = -std::numeric_limits<float>::infinity();
-    result.push_back({features("Q", q), features("K", k), visible, square("probabilities", softmax(masked))});
+    result.push_back({features("Q", q), features("K", k), visible, square("probabilities", attention_softmax(scores, mask))});
     x = block.forward(x, mask);
   }
   return result;

@@ -118,7 +118,7 @@ Trainer::DeviceBatch Trainer::load(const std::vector<text::Example>& examples, c
 
 Tensor Trainer::loss(const Tensors& inputs, Reduction reduction) const {
   const Tensor &ids = inputs[0], &labels = inputs[1], &weights = inputs[2], &prefix = inputs[3];
-  nn::MaskOptions mask{.causal = true};
+  AttentionMask mask{.causal = true};
   if (options_.prefix_lm) mask.prefix = prefix;
   Tensor position_ids;
   if (options_.restart_positions) position_ids = nn::reset_position_ids(prefix, ids.size(1), reset_position(options_), options_.length - 1);

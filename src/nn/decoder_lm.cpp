@@ -76,7 +76,7 @@ Tensor DecoderLM::embedded(const Tensor& ids, const Tensor& position_ids) const 
   return drop.forward(x);
 }
 
-Tensor DecoderLM::hidden(const Tensor& ids, const MaskOptions& visible, const Tensor& position_ids) const {
+Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& visible, const Tensor& position_ids) const {
   const ModuleScope scope(this, "DecoderLM");
   if (ids.dims() != 2 || ids.dtype() != DType::i64)
     fail("DecoderLM", fmt::format("expected ids (B, T) of i64 but got {} {}", name(ids.dtype()), to_string(ids.shape())));
@@ -87,19 +87,19 @@ Tensor DecoderLM::hidden(const Tensor& ids, const MaskOptions& visible, const Te
     fail("DecoderLM",
          fmt::format("expected a position for each of ids {} but got {}", to_string(ids.shape()), to_string(position_ids.shape())));
   if (position_ids.defined() && !positions) fail("DecoderLM", "expected no position_ids: the model has no table of positions");
-  const AttentionMask mask(visible, length, length, tokens.weight.dtype(), tokens.weight.device());
+  const AttentionMask mask = shared_by_layers(visible);
   ResidualStream stream(embedded(ids, position_ids), use_fused_kernel);
   for (const TransformerLayer& block : blocks) block.forward(stream, mask);
   return norm ? stream.normalized(*norm) : stream.value();
 }
 
-Tensor DecoderLM::forward(const Tensor& ids, const MaskOptions& mask, const Tensor& position_ids) const {
+Tensor DecoderLM::forward(const Tensor& ids, const AttentionMask& mask, const Tensor& position_ids) const {
   const Tensor x = hidden(ids, mask, position_ids);
   const ModuleScope scope(this, "DecoderLM");
   return head.forward(x);
 }
 
-Tensor DecoderLM::loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options, const MaskOptions& mask,
+Tensor DecoderLM::loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options, const AttentionMask& mask,
                        const Tensor& position_ids) const {
   const Tensor x = hidden(ids, mask, position_ids);
   const ModuleScope scope(this, "DecoderLM");

@@ -47,12 +47,12 @@ struct DecoderLM final : Module {
   /// ids (B, T), i64 -> logits (B, T, vocab). `mask` says which of the T tokens each of them sees; position_ids, (B, T) of i64, are
   /// rows of the table of positions, where these are not 0 .. T - 1.
   /// Throws Error for another dtype or number of dimensions, or T > length.
-  Tensor forward(const Tensor& ids, const MaskOptions& mask = {.causal = true}, const Tensor& position_ids = {}) const;
+  Tensor forward(const Tensor& ids, const AttentionMask& mask = {.causal = true}, const Tensor& position_ids = {}) const;
   /// cross_entropy(forward(ids, mask, position_ids), labels, options) for labels (B, T); see Linear::cross_entropy.
   Tensor loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options = {},
-              const MaskOptions& mask = {.causal = true}, const Tensor& position_ids = {}) const;
+              const AttentionMask& mask = {.causal = true}, const Tensor& position_ids = {}) const;
   /// The head's input: ids (B, T) -> (B, T, width).
-  Tensor hidden(const Tensor& ids, const MaskOptions& mask = {.causal = true}, const Tensor& position_ids = {}) const;
+  Tensor hidden(const Tensor& ids, const AttentionMask& mask = {.causal = true}, const Tensor& position_ids = {}) const;
 
   DecoderLMOptions options;
   Embedding tokens;

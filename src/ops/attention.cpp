@@ -5,10 +5,13 @@
 #include <cmath>
 
 #include "autodiff/vjp.h"
+#include "ops/attention_softmax.h"
 #include "ops/copy.h"
 #include "ops/detail/attention_mask.h"
 #include "ops/detail/autocast.h"
 #include "ops/detail/dropout_at.h"
+#include "ops/factory.h"
+#include "ops/index.h"
 #include "ops/join.h"
 #include "ops/kernels/attention.h"
 #include "ops/kernels/matmul.h"
@@ -18,69 +21,313 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
-// Self attention from a projection to the heads' results: as a composition, and fused.
+// Scaled dot-product attention: as a composition, and by kernels in tiles.
 namespace tern {
 
 namespace {
 
-void check(const char* op, const Tensor& qkv, const AttentionParams& params) {
-  if (qkv.dims() != 5 || qkv.size(2) != 3)
-    fail(op, fmt::format("expected queries, keys and values (B, T, 3, H, D) but got {}", to_string(qkv.shape())));
+constexpr const char* fused_name = "fused_scaled_dot_product_attention";
+
+/// T and S of packed sequences are the longest ones'.
+struct Sizes {
+  std::int64_t batch = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0, width = 0;
+  bool is_packed = false;
+
+  Shape scores() const { return {batch, heads, queries, keys}; }
+};
+
+/// On the CPU, where they can be read without a wait: starts ascend from 0 to the rows' number, by `longest` at most.
+void check_starts(const char* op, const char* what, const Tensor& starts, std::int64_t rows, std::int64_t longest) {
+  if (starts.device() != cpu) return;
+  const std::vector<std::int64_t> at = starts.to_vector<std::int64_t>();
+  bool fits = at.front() == 0 && at.back() == rows;
+  for (std::size_t n = 1; fits && n < at.size(); ++n) fits = at[n] >= at[n - 1] && at[n] - at[n - 1] <= longest;
+  if (!fits)
+    fail(op, fmt::format("expected {} that ascend from 0 to {}, by {} at most, but got ({})", what, rows, longest, fmt::join(at, ", ")));
+}
+
+Sizes check_packed(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
+  const auto &starts = params.query_starts, &key_starts = params.key_starts;
+  if (!starts.defined() || !key_starts.defined()) fail(op, "expected query_starts and key_starts, or neither, but got one of them");
+  if (starts.dims() != 1 || starts.size(0) < 1 || starts.shape() != key_starts.shape() || starts.dtype() != DType::i64 ||
+      key_starts.dtype() != DType::i64)
+    fail(op, fmt::format("expected query_starts and key_starts (N + 1) of i64 but got {} {} and {} {}", name(starts.dtype()),
+                         to_string(starts.shape()), name(key_starts.dtype()), to_string(key_starts.shape())));
+  if (q.dims() != 3 || k.dims() != 3 || k.shape() != v.shape() || k.size(2) != q.size(2))
+    fail(op, fmt::format("expected packed q (total, H, D), and k and v (total, Hkv, D), but got {}, {} and {}", to_string(q.shape()),
+                         to_string(k.shape()), to_string(v.shape())));
+  check_starts(op, "query_starts", starts, q.size(0), params.max_queries);
+  check_starts(op, "key_starts", key_starts, k.size(0), params.max_keys);
+  return {starts.size(0) - 1, params.max_queries, params.max_keys, q.size(1), k.size(1), q.size(2), true};
+}
+
+Sizes check_shapes(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
+  if (params.query_starts.defined() || params.key_starts.defined()) return check_packed(op, q, k, v, params);
+  if (q.dims() != 4 || k.dims() != 4 || k.shape() != v.shape() || k.size(0) != q.size(0) || k.size(3) != q.size(3))
+    fail(op, fmt::format("expected q (B, T, H, D), and k and v (B, S, Hkv, D), but got {}, {} and {}", to_string(q.shape()),
+                         to_string(k.shape()), to_string(v.shape())));
+  return {q.size(0), q.size(1), k.size(1), q.size(2), k.size(2), q.size(3)};
+}
+
+Sizes check(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
+  const Tensor& bias = params.bias;
+  check_one_device(op, {&q, &k, &v, &bias, &params.query_starts, &params.key_starts});
+  if (!is_floating(q.dtype()) || k.dtype() != q.dtype() || v.dtype() != q.dtype() || (bias.defined() && bias.dtype() != q.dtype()))
+    fail(op, fmt::format("expected q, k, v and bias of one floating dtype but got {}, {}, {}{}", name(q.dtype()), name(k.dtype()),
+                         name(v.dtype()), bias.defined() ? fmt::format(" and {}", name(bias.dtype())) : ""));
+  const Sizes sizes = check_shapes(op, q, k, v, params);
+  if (sizes.heads > 0 && (sizes.kv_heads == 0 || sizes.heads % sizes.kv_heads != 0))
+    fail(op, fmt::format("expected heads of k and v whose number divides q's but got q {} and k {}", to_string(q.shape()),
+                         to_string(k.shape())));
   if (!(params.dropout >= 0 && params.dropout < 1)) fail(op, fmt::format("expected a probability in [0, 1) but got {}", params.dropout));
-  const std::int64_t length = qkv.size(1);
-  detail::check_mask(op, {qkv.size(0), qkv.size(3), length, length}, qkv.dtype(), qkv.device(), params.mask);
+  if (bias.defined()) {
+    const Shape scores = sizes.scores();
+    bool fits = bias.dims() <= 4;
+    for (int d = 1; fits && d <= bias.dims(); ++d) fits = bias.size(-d) == 1 || bias.size(-d) == scores[4 - d];
+    if (!fits) fail(op, fmt::format("expected a bias that broadcasts to {} but got {}", to_string(scores), to_string(bias.shape())));
+  }
+  detail::check_mask(op, sizes.scores(), q.dtype(), q.device(), params.mask);
+  return sizes;
 }
 
-double scale_for(const Tensor& qkv) { return 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(qkv.size(4), 1))); }
-
-/// Queries, keys and values, (B, H, T, D) each.
-Tensors heads_of(const Tensor& qkv) {
-  Tensors parts = unstack(qkv, 2);
-  for (Tensor& part : parts) part = transpose(part, 1, 2);
-  return parts;
+double scale_of(const Sizes& sizes, const AttentionParams& params) {
+  return params.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(sizes.width, 1))));
 }
 
-/// The composition, with `dropped` for the dropout of the weights.
-template <class F>
-Tensor compose(const Tensor& qkv, const SoftmaxMask& mask, bool is_fused, F dropped) {
-  const Tensors heads = heads_of(qkv);
-  const Tensor scores = matmul(heads[0], transpose(heads[1], -1, -2), scale_for(qkv));
-  const Tensor weights = (is_fused ? fused_attention_softmax : attention_softmax)(scores, mask);
-  return transpose(matmul(dropped(weights), heads[2]), 1, 2);
+/// Packed sequences and a batch of them, in which each has room for the longest.
+class Packing {
+ public:
+  Packing(const Tensor& starts, std::int64_t total, std::int64_t longest) : total_(total), longest_(longest), count_(starts.size(0) - 1) {
+    begins_ = slice(starts, 0, 0, count_);
+    ends_ = slice(starts, 0, 1);
+  }
+  Tensor lengths() const { return ends_ - begins_; }
+
+  /// x (total, H, D) as (N, longest, H, D), with zeros after the end of a sequence.
+  Tensor spread(const Tensor& x) const {
+    const Tensor columns = arange(longest_, DType::i64, x.device());
+    const Tensor rows =
+        where(lt(columns, unsqueeze(lengths(), 1)), unsqueeze(begins_, 1) + columns, static_cast<double>(total_));  // else the row of zeros
+    return reshape(index_select(pad(x, 0, 0, 1), 0, reshape(rows, {count_ * longest_})), {count_, longest_, x.size(1), x.size(2)});
+  }
+  /// y (N, longest, H, D) as (total, H, D).
+  Tensor gathered(const Tensor& y) const {
+    const Tensor rows = arange(total_, DType::i64, y.device());
+    const Tensor sequence = sum(cast(ge(unsqueeze(rows, 1), ends_), DType::i64), {1});
+    const Tensor places = sequence * static_cast<double>(longest_) + rows - index_select(begins_, 0, sequence);
+    return index_select(reshape(y, {count_ * longest_, y.size(2), y.size(3)}), 0, places);
+  }
+
+ private:
+  Tensor begins_, ends_;
+  std::int64_t total_, longest_, count_;
+};
+
+/// The composition for heads side by side, with `softmax` of the scores and `dropped` for the dropout of the weights.
+template <class Softmax, class Dropped>
+Tensor compose_heads(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params, Softmax softmax,
+                     Dropped dropped) {
+  // A group of heads shares keys and values: (B, Hkv, H / Hkv, T, D) beside (B, Hkv, 1, S, D).
+  const std::int64_t group = sizes.kv_heads == 0 ? 1 : sizes.heads / sizes.kv_heads;
+  const auto grouped = [&](const Tensor& x, const Shape& shape) { return group == 1 ? x : reshape(x, shape); };
+  const auto heads = [&](const Tensor& x) { return group == 1 ? transpose(x, 1, 2) : unsqueeze(transpose(x, 1, 2), 2); };
+  const Shape by_group{sizes.batch, sizes.kv_heads, group, sizes.queries, sizes.width};
+  Shape scores_by_group = by_group;
+  scores_by_group[4] = sizes.keys;
+  const Tensor queries = group == 1
+                             ? transpose(q, 1, 2)
+                             : permute(reshape(q, {sizes.batch, sizes.queries, sizes.kv_heads, group, sizes.width}), {0, 2, 3, 1, 4});
+  Tensor scores = grouped(matmul(queries, transpose(heads(k), -1, -2), scale_of(sizes, params)), sizes.scores());
+  if (params.bias.defined()) scores = scores + cast(params.bias, scores.dtype());
+  const Tensor weights = dropped(softmax(scores));
+  const Tensor y = matmul(grouped(weights, scores_by_group), heads(v));
+  return transpose(grouped(y, {sizes.batch, sizes.heads, sizes.queries, sizes.width}), 1, 2);
 }
 
-Tensor compose(const Tensor& qkv, const AttentionParams& params, bool is_fused) {
-  return compose(qkv, params.mask, is_fused, [&](const Tensor& weights) { return dropout(weights, params.dropout, params.training); });
+template <class Dropped>
+Tensor compose(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params, bool is_fused,
+               Dropped dropped) {
+  if (!sizes.is_packed)
+    return compose_heads(
+        sizes, q, k, v, params,
+        [&](const Tensor& scores) { return (is_fused ? fused_attention_softmax : attention_softmax)(scores, params.mask); }, dropped);
+  if (sizes.batch == 0) return clone(q);
+  const Packing queries(params.query_starts, q.size(0), sizes.queries), keys(params.key_starts, k.size(0), sizes.keys);
+  return queries.gathered(compose_heads(
+      sizes, queries.spread(q), keys.spread(k), keys.spread(v), params,
+      [&](const Tensor& scores) { return detail::attention_softmax(scores, params.mask, queries.lengths(), keys.lengths()); }, dropped));
 }
 
-/// The same with draws that were made before: the reference of the fused ones.
-Tensor compose_again(const Tensor& qkv, const SoftmaxMask& mask, double p, PhiloxState draws) {
-  return compose(qkv, mask, false, [&](const Tensor& weights) { return p > 0 ? detail::dropout_at(weights, p, draws) : weights; });
+Tensor compose(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params, bool is_fused) {
+  return compose(sizes, q, k, v, params, is_fused,
+                 [&](const Tensor& weights) { return dropout(weights, params.dropout, params.training); });
+}
+
+/// The composition with draws that were made before, from q, k, v and the bias: the reference of the fused ops.
+Tensors compose_again(const Sizes& sizes, const Tensors& in, AttentionParams params, PhiloxState draws) {
+  if (in.size() > 3) params.bias = in[3];
+  return {compose(sizes, in[0], in[1], in[2], params, false, [&](const Tensor& weights) {
+    return params.training && params.dropout > 0 ? detail::dropout_at(weights, params.dropout, draws) : weights;
+  })};
+}
+
+PhiloxState draws_for(const Sizes& sizes, const AttentionParams& params) {
+  return params.training && params.dropout > 0 ? context().generator.reserve(numel(sizes.scores())) : PhiloxState{};
+}
+
+// Note [Packed projection]: q, k and v are often slices of what one projection wrote, (.., 3, H, D), or k and v of (.., 2, Hkv, D). Their
+// gradients are then written as slices of one tensor in the same order, which unstack and split pass on as it is (ops/view.cpp): no copy
+// joins them.
+
+/// Whether b's heads lie behind a's in each row of one tensor.
+bool is_beside(const Tensor& a, const Tensor& b) {
+  const int d = a.dims();
+  if (a.numel() == 0 || b.numel() == 0 || a.impl().storage != b.impl().storage || a.strides() != b.strides()) return false;
+  for (int i = 0; i < d - 2; ++i)
+    if (a.size(i) != b.size(i)) return false;
+  return a.strides()[d - 1] == 1 && a.strides()[d - 2] == a.size(-1) && b.offset() - a.offset() == a.size(-2) * a.size(-1);
+}
+
+/// Memory for the gradients of tensors: where they stand beside each other, slices of one.
+Tensors gradients_beside(const Tensors& xs) {
+  Tensors results;
+  for (std::size_t first = 0, last = 0; first < xs.size(); first = last) {
+    Shape shape = xs[first].shape();
+    const int dim = shape.size() - 2;
+    for (last = first + 1; last < xs.size() && is_beside(xs[last - 1], xs[last]); ++last) shape[dim] += xs[last].size(dim);
+    const Tensor whole = empty(shape, xs[first].dtype(), xs[first].device());
+    std::int64_t start = 0;
+    for (std::size_t i = first; i < last; start += xs[i++].size(dim))
+      results.push_back(whole.window(xs[i].shape(), whole.strides(), xs[i].numel() == 0 ? 0 : start * whole.strides()[dim]));
+  }
+  return results;
+}
+
+/// x with last stride 1, as the kernels take it.
+Tensor with_whole_rows(const Tensor& x) { return x.size(-1) <= 1 || x.strides().back() == 1 ? x : contiguous(x); }
+
+/// As the kernels take it: packed sequences are rows of one batch.
+View batched(const Tensor& x) {
+  View view = x.view();
+  view.strides[view.dims() - 1] = 1;
+  if (view.dims() == 4) return view;
+  view.shape.insert(0, 1);
+  view.strides.insert(0, 0);
+  return view;
+}
+
+/// In tiles: nothing that grows with T S is in memory.
+Tensor attention_in_tiles(const Sizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_, const AttentionParams& params) {
+  const Tensor q = with_whole_rows(q_), k = with_whole_rows(k_), v = with_whole_rows(v_), bias = params.bias;
+  const Tensor y = empty(q.shape(), q.dtype(), q.device());
+  const Tensor log_sums = empty({sizes.batch, sizes.heads, sizes.queries}, q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
+  const detail::KernelMask mask(params.mask, q.dtype());
+  const PhiloxState draws = draws_for(sizes, params);
+  AttentionParams given = params;  // but for the bias, which is saved with its history
+  given.bias = {};
+  const auto contiguous_starts = [](const Tensor& starts) { return starts.defined() ? contiguous(starts) : starts; };
+  const Tensor query_starts = contiguous_starts(params.query_starts), key_starts = contiguous_starts(params.key_starts);
+  const auto attention = [=, p = params.training ? params.dropout : 0](const Tensor& added) {
+    return kernels::Attention{.mask = mask.view(),
+                              .bias = added.defined() ? broadcast_to(added.detach(), sizes.scores()).view() : View{},
+                              .scale = scale_of(sizes, given),
+                              .dropout = p,
+                              .draws = draws,
+                              .query_starts = view_of(query_starts),
+                              .key_starts = view_of(key_starts),
+                              .max_queries = given.max_queries,
+                              .max_keys = given.max_keys};
+  };
+  kernels::flash_attention(Cpu{}, batched(q), batched(k), batched(v), attention(bias), batched(y), log_sums.view());
+  return record(fused_name, y, {q, k, v, bias}, {q, k, v, bias, y, log_sums}, [=](const Backward& call) -> Tensors {
+    const Tensors in = {call.saved(0), call.saved(1), call.saved(2), call.saved(3)};
+    if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, given, draws); });
+    const Tensor g = with_whole_rows(call.grad());
+    Tensors results = gradients_beside({in[0], in[1], in[2]});
+    results.emplace_back();
+    if (in[3].defined() && call.needs(3)) {
+      Shape shape = in[3].shape();
+      while (shape.size() < 4) shape.insert(0, 1);
+      results[3] = empty(shape, g.dtype(), g.device());
+    }
+    kernels::flash_attention_grad(Cpu{}, batched(in[0]), batched(in[1]), batched(in[2]), batched(call.saved(4)), call.saved(5).view(),
+                                  batched(g), attention(in[3]),
+                                  {batched(results[0]), batched(results[1]), batched(results[2]), view_of(results[3])});
+    if (results[3].defined()) results[3] = results[3].window(in[3].shape(), contiguous_strides(in[3].shape()), 0);
+    return results;
+  });
+}
+
+/// Whether it is self attention with a mask that every kernel knows.
+bool is_simple(const Sizes& sizes, const AttentionParams& params) {
+  return !sizes.is_packed && sizes.queries == sizes.keys && sizes.heads == sizes.kv_heads && !params.bias.defined() &&
+         params.mask.window == 0 && !params.mask.key_lengths.defined();
+}
+
+/// q, k and v as the whole (B, T, 3, H, D) that they are slices of; undefined where they are not.
+Tensor whole_projection(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const Shape& s = q.shape();
+  if (!is_beside(q, k) || !is_beside(k, v) || q.strides()[1] != 3 * s[2] * s[3] || q.strides()[0] != s[1] * q.strides()[1]) return {};
+  const Shape shape{s[0], s[1], 3, s[2], s[3]};
+  return q.window(shape, contiguous_strides(shape), q.offset());
+}
+
+/// On a GPU, by the kernels that take a whole projection: in tiles, or a head in one tile. q, k and v are slices of one.
+Tensor attention_of_projection(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,
+                               bool in_tiles) {
+  const Tensor y = empty(q.shape(), q.dtype(), q.device());
+  const Tensor log_sums = in_tiles ? empty({sizes.batch, sizes.heads, sizes.queries}, DType::f32, q.device()) : Tensor();
+  const detail::KernelMask mask(params.mask, q.dtype());
+  const PhiloxState draws = draws_for(sizes, params);
+  const auto attention = [=, scale = scale_of(sizes, params), p = params.training ? params.dropout : 0] {
+    return kernels::Attention{.mask = mask.view(), .scale = scale, .dropout = p, .draws = draws};
+  };
+  const auto projection = [](const Tensors& in) { return whole_projection(in[0], in[1], in[2]).view(); };
+  on_cuda(fused_name, y.device(), [&](auto dev) {
+    if (in_tiles) kernels::flash_attention(dev, projection({q, k, v}), attention(), y.view(), log_sums.view());
+    else kernels::self_attention(dev, projection({q, k, v}), attention(), y.view());
+  });
+  const Tensors kept = in_tiles ? Tensors{q, k, v, y, log_sums} : Tensors{q, k, v};
+  return record(fused_name, y, {q, k, v}, kept, [=](const Backward& call) -> Tensors {
+    const Tensors in = {call.saved(0), call.saved(1), call.saved(2)};
+    if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, params, draws); });
+    const Tensor g = contiguous(call.grad());
+    Tensors results = gradients_beside(in);
+    on_cuda(fused_name, g.device(), [&](auto dev) {
+      if (in_tiles)
+        kernels::flash_attention_grad(dev, projection(in), call.saved(3).view(), call.saved(4).view(), g.view(), attention(),
+                                      projection(results));
+      else kernels::self_attention_grad(dev, projection(in), g.view(), attention(), projection(results));
+    });
+    return results;
+  });
 }
 
 /// On a GPU, as products of whole batches and fused kernels between them. The heads are brought side by side first: cuBLAS takes a batch
-/// with one stride faster than a list of addresses, and the gradients of queries, keys and values go to one tensor.
-Tensor attention_by_products(const Tensor& qkv, const AttentionParams& params) {
-  const Tensor heads = contiguous(permute(qkv, {2, 0, 3, 1, 4}));  // (3, B, H, T, D)
-  const detail::KernelMask mask(params.mask, qkv.dtype());
-  const double scale = scale_for(qkv), p = params.training ? params.dropout : 0;
+/// with one stride faster than a list of addresses.
+Tensor attention_by_products(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
+  const Tensor heads = stack({transpose(q, 1, 2), transpose(k, 1, 2), transpose(v, 1, 2)}, 0);  // (3, B, H, T, D)
+  const detail::KernelMask mask(params.mask, q.dtype());
+  const double scale = scale_of(sizes, params), p = params.training ? params.dropout : 0;
+  const PhiloxState draws = draws_for(sizes, params);
   Tensor weights, dropped, y;
-  PhiloxState draws;
   {
     const NoGrad unrecorded;
     const Tensors parts = unstack(heads, 0);
     weights = matmul(parts[0], transpose(parts[1], -1, -2), scale);
     on(weights.device(), [&](auto dev) { kernels::attention_softmax(dev, weights.view(), mask.view(), weights.view()); });
-    if (p > 0) draws = context().generator.reserve(weights.numel());
     dropped = p > 0 ? detail::dropout_at(weights, p, draws) : weights;
     y = matmul(dropped, parts[2]);
   }
-  y = record("fused_self_attention", y, {heads}, {heads, weights, dropped}, [=, given = params.mask](const Backward& call) -> Tensors {
+  y = record(fused_name, y, {heads}, {heads, weights, dropped}, [=](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0);
     if (context().grad)
       return vjp(call, {x}, [&](const Tensors& in) -> Tensors {
-        return {transpose(compose_again(permute(in[0], {1, 3, 0, 2, 4}), given, p, draws), 1, 2)};
+        Tensors parts = unstack(in[0], 0);
+        for (Tensor& part : parts) part = transpose(part, 1, 2);
+        return {transpose(compose_again(sizes, parts, params, draws)[0], 1, 2)};
       });
     const Tensors parts = unstack(x, 0);
     const Tensor probabilities = call.saved(1), g = contiguous(call.grad()), dx = empty_like(x);
@@ -98,59 +345,34 @@ Tensor attention_by_products(const Tensor& qkv, const AttentionParams& params) {
   return transpose(y, 1, 2);
 }
 
-/// On a GPU, in tiles: nothing that grows with T^2 is in memory.
-Tensor attention_in_tiles(const Tensor& qkv, const AttentionParams& params) {
-  const Tensor source = contiguous(qkv);
-  const std::int64_t batch = qkv.size(0), length = qkv.size(1), heads = qkv.size(3);
-  const Tensor y = empty({batch, length, heads, qkv.size(4)}, qkv.dtype(), qkv.device());
-  const Tensor log_sums = empty({batch, heads, length}, DType::f32, qkv.device());
-  const detail::KernelMask mask(params.mask, qkv.dtype());
-  const double scale = scale_for(qkv), p = params.training ? params.dropout : 0;
-  const PhiloxState draws = p > 0 ? context().generator.reserve(batch * heads * length * length) : PhiloxState{};
-  const auto attention = [=] { return kernels::Attention{mask.view(), scale, p, draws}; };
-  on_cuda("fused_self_attention", y.device(),
-          [&](auto dev) { kernels::flash_attention(dev, source.view(), attention(), y.view(), log_sums.view()); });
-  return record("fused_self_attention", y, {source}, {source, y, log_sums}, [=, given = params.mask](const Backward& call) -> Tensors {
-    const Tensor x = call.saved(0);
-    if (context().grad) return vjp(call, {x}, [&](const Tensors& in) -> Tensors { return {compose_again(in[0], given, p, draws)}; });
-    const Tensor result = call.saved(1), sums = call.saved(2), g = contiguous(call.grad()), dx = empty_like(x);
-    on_cuda("fused_self_attention", dx.device(),
-            [&](auto dev) { kernels::flash_attention_grad(dev, x.view(), result.view(), sums.view(), g.view(), attention(), dx.view()); });
-    return {dx};
-  });
+/// Products run in the dtype that autocast says, and the bias is added to one.
+AttentionParams lowered(const AttentionParams& params) {
+  AttentionParams result = params;
+  result.bias = detail::autocast("matmul", params.bias);
+  return result;
 }
 
 }  // namespace
 
-Tensor self_attention(const Tensor& qkv, const AttentionParams& params) {
-  check("self_attention", qkv, params);
-  return compose(qkv, params, false);
+Tensor scaled_dot_product_attention(const Tensor& q_, const Tensor& k_, const Tensor& v_, const AttentionParams& params_) {
+  const Tensor q = detail::autocast("matmul", q_), k = detail::autocast("matmul", k_), v = detail::autocast("matmul", v_);
+  const AttentionParams params = lowered(params_);
+  return compose(check("scaled_dot_product_attention", q, k, v, params), q, k, v, params, false);
 }
 
-Tensor fused_self_attention(const Tensor& qkv_, const AttentionParams& params) {
-  const Tensor qkv = detail::autocast("matmul", qkv_);
-  check("fused_self_attention", qkv, params);
-  if (cuda_has(qkv.device(), [&](auto dev) { return kernels::has_flash_attention(dev, qkv.device(), qkv.dtype(), qkv.size(4)); }))
-    return attention_in_tiles(qkv, params);
-  if (!cuda_has(qkv.device(), [&](auto dev) { return kernels::has_self_attention(dev, qkv.dtype(), qkv.size(1), qkv.size(4)); }))
-    return qkv.device() == cpu ? compose(qkv, params, true) : attention_by_products(qkv, params);
-
-  const Tensor source = contiguous(qkv);
-  const std::int64_t batch = qkv.size(0), length = qkv.size(1), heads = qkv.size(3);
-  const Tensor y = empty({batch, length, heads, qkv.size(4)}, qkv.dtype(), qkv.device());
-  const detail::KernelMask mask(params.mask, qkv.dtype());
-  const double scale = scale_for(qkv), p = params.training ? params.dropout : 0;
-  const PhiloxState draws = p > 0 ? context().generator.reserve(batch * heads * length * length) : PhiloxState{};
-  const auto attention = [=] { return kernels::Attention{mask.view(), scale, p, draws}; };
-  on_cuda("fused_self_attention", y.device(), [&](auto dev) { kernels::self_attention(dev, source.view(), attention(), y.view()); });
-  return record("fused_self_attention", y, {source}, {source}, [=, given = params.mask](const Backward& call) -> Tensors {
-    const Tensor x = call.saved(0);
-    if (context().grad) return vjp(call, {x}, [&](const Tensors& in) -> Tensors { return {compose_again(in[0], given, p, draws)}; });
-    const Tensor g = contiguous(call.grad()), dx = empty_like(x);
-    on_cuda("fused_self_attention", dx.device(),
-            [&](auto dev) { kernels::self_attention_grad(dev, x.view(), g.view(), attention(), dx.view()); });
-    return {dx};
-  });
+Tensor fused_scaled_dot_product_attention(const Tensor& q_, const Tensor& k_, const Tensor& v_, const AttentionParams& params_) {
+  const Tensor q = detail::autocast("matmul", q_), k = detail::autocast("matmul", k_), v = detail::autocast("matmul", v_);
+  const AttentionParams params = lowered(params_);
+  const Sizes sizes = check(fused_name, q, k, v, params);
+  if (q.device() == cpu) return attention_in_tiles(sizes, q, k, v, params);
+  if (!is_simple(sizes, params) || q.numel() == 0) return compose(sizes, q, k, v, params, true);
+  const bool in_tiles =
+      cuda_has(q.device(), [&](auto dev) { return kernels::has_flash_attention(dev, q.device(), q.dtype(), sizes.width); });
+  if (!in_tiles && !cuda_has(q.device(), [&](auto dev) { return kernels::has_self_attention(dev, q.dtype(), sizes.queries, sizes.width); }))
+    return attention_by_products(sizes, q, k, v, params);
+  if (whole_projection(q, k, v).defined()) return attention_of_projection(sizes, q, k, v, params, in_tiles);
+  const Tensors parts = unstack(stack({q, k, v}, 2), 2);
+  return attention_of_projection(sizes, parts[0], parts[1], parts[2], params, in_tiles);
 }
 
 }  // namespace tern

@@ -1,21 +1,31 @@
 #pragma once
-#include "ops/attention_softmax.h"
+#include <optional>
+
+#include "ops/attention_mask.h"
 
 namespace tern {
 
 struct AttentionParams {
-  SoftmaxMask mask = {};
-  double dropout = 0;  ///< of the probabilities, while training
+  AttentionMask mask = {};
+  Tensor bias = {};                  ///< of q's dtype, broadcast to (B, H, T, S), added to the scaled scores; it gets a gradient
+  std::optional<double> scale = {};  ///< of q k^T; 1 / sqrt(D) if there is none
+  double dropout = 0;                ///< of the probabilities, while training
   bool training = false;
+  /// Packed sequences: sequence n of N has rows query_starts[n] up to query_starts[n + 1] of q (total, H, D), and likewise by key_starts of
+  /// k and v (total, Hkv, D). (N + 1) of i64, from 0 to the total, ascending. Masks and bias are then those of a batch of N, with T =
+  /// max_queries and S = max_keys, which no sequence is longer than; but a causal sequence ends with its own last query and key.
+  Tensor query_starts = {}, key_starts = {};
+  std::int64_t max_queries = 0, max_keys = 0;
 };
 
-/// For every head softmax(q k^T / sqrt(D) + mask) v, where qkv (B, T, 3, H, D) holds queries, keys and values as a projection writes
-/// them: (B, T, H, D). Vaswani et al., 2017. Throws Error for another number of dimensions, or a mask that does not fit.
-Tensor self_attention(const Tensor& qkv, const AttentionParams& params = {});
-/// The same with fused kernels. On a GPU, heads of 8, 16, .. 128 elements in a 16-bit dtype take flash attention, whose memory grows with T
-/// alone (Dao, "FlashAttention-2", 2023). In float32, heads of 32 or 64 elements and up to 64 tokens take single-tile attention, one kernel
-/// forward and one backward, which keep a head's scores on the chip and never write them; others take products and a fused softmax. A query
-/// that sees no key gives zeros.
-Tensor fused_self_attention(const Tensor& qkv, const AttentionParams& params = {});
+/// softmax(scale q k^T + bias + mask) v for every head: q (B, T, H, D), k and v (B, S, Hkv, D), any strides -> (B, T, H, D). Hkv divides H,
+/// and head h takes the keys and values of head h / (H / Hkv). A query that sees no key gives zeros. Element i of the probabilities
+/// (B, H, T, S) is dropped or not by draw i. Vaswani et al., 2017; Ainslie et al., "GQA", 2023. Throws Error for floating dtypes that
+/// differ, shapes that do not fit, and on the CPU for starts that do not ascend within the rows.
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params = {});
+/// The same in tiles, in memory that grows with T and S and not with their product: for backward it keeps the inputs, the result and a
+/// number for each query and head (Dao, "FlashAttention-2", 2023). On a GPU, heads that no kernel takes are computed by products and a
+/// fused softmax.
+Tensor fused_scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params = {});
 
 }  // namespace tern

@@ -19,10 +19,10 @@
 // The softmax of attention scores, with the masks that attention has: as a composition, and fused.
 namespace tern {
 
-void detail::check_mask(const char* op, const Shape& scores, DType dtype, Device device, const SoftmaxMask& mask) {
+void detail::check_mask(const char* op, const Shape& scores, DType dtype, Device device, const AttentionMask& mask) {
   if (!is_floating(dtype)) fail(op, fmt::format("expected floating scores but got {}", name(dtype)));
-  const auto& [causal, padding, prefix] = mask;
-  const int needed = padding.defined() || prefix.defined() ? 3 : 2;
+  const auto& [causal, padding, prefix, key_lengths, window] = mask;
+  const int needed = padding.defined() || prefix.defined() || key_lengths.defined() ? 3 : 2;
   if (scores.size() < needed)
     fail(op, fmt::format("expected scores of at least {} dimensions, (B, ..., T, S), but got {}", needed, to_string(scores)));
   const auto check = [&](const char* what, const Tensor& x, const Shape& shape, bool dtype_fits, const char* dtypes) {
@@ -37,12 +37,16 @@ void detail::check_mask(const char* op, const Shape& scores, DType dtype, Device
     check("padding", padding, {scores[0], scores.back()}, padding.dtype() == DType::boolean || is_floating(padding.dtype()),
           "bool or floats");
   if (prefix.defined()) check("a prefix", prefix, {scores[0]}, prefix.dtype() == DType::i64, "i64");
+  if (key_lengths.defined()) check("key_lengths", key_lengths, {scores[0]}, key_lengths.dtype() == DType::i64, "i64");
   if (prefix.defined() && !causal) fail(op, "expected causal = true beside a prefix, which opens what causal closes");
+  if (window < 0 || (window > 0 && (!causal || prefix.defined())))
+    fail(op, fmt::format("expected a window >= 0, with causal = true and no prefix beside it, but got window {}, causal {} and {} prefix",
+                         window, causal, prefix.defined() ? "a" : "no"));
 }
 
 namespace {
 
-void check_mask(const char* op, const Tensor& scores, const SoftmaxMask& mask) {
+void check_mask(const char* op, const Tensor& scores, const AttentionMask& mask) {
   detail::check_mask(op, scores.shape(), scores.dtype(), scores.device(), mask);
 }
 
@@ -53,24 +57,40 @@ Tensor beside(const Tensor& x, const Tensor& scores) {
   for (int d = 1; d < x.dims(); ++d) shape.push_back(x.size(d));
   return reshape(x, shape);
 }
+/// As beside, for a number for each batch row.
+Tensor beside_rows(const Tensor& x, const Tensor& scores) { return beside(reshape(x, {x.size(0), 1, 1}), scores); }
 
-/// True where a row does not see a key, in a shape that broadcasts to the scores'; undefined if nothing is hidden.
-Tensor hidden_keys(const Tensor& scores, const SoftmaxMask& mask) {
+/// True where a row does not see a key, in a shape that broadcasts to the scores'; undefined if nothing is hidden. Queries end `past` keys
+/// behind their own number, (B) of i64; undefined: S - T.
+Tensor hidden_keys(const Tensor& scores, const AttentionMask& mask, const Tensor& past) {
   const std::int64_t queries = scores.size(-2), keys = scores.size(-1);
+  const Tensor columns = arange(keys, DType::i64, scores.device());
   Tensor hidden;
+  const auto hide = [&](const Tensor& more) { hidden = hidden.defined() ? logical_or(hidden, more) : more; };
   if (mask.causal) {
-    Tensor last =
-        reshape(arange(static_cast<double>(keys - queries), static_cast<double>(keys), 1, DType::i64, scores.device()), {queries, 1});
-    if (mask.prefix.defined()) last = maximum(last, beside(reshape(mask.prefix, {mask.prefix.size(0), 1, 1}), scores) - 1);
-    hidden = gt(arange(keys, DType::i64, scores.device()), last);
+    const Tensor rows = reshape(arange(queries, DType::i64, scores.device()), {queries, 1});
+    const Tensor own = past.defined() ? rows + beside_rows(past, scores) : rows + static_cast<double>(keys - queries);
+    hide(gt(columns, mask.prefix.defined() ? maximum(own, beside_rows(mask.prefix, scores) - 1) : own));
+    if (mask.window > 0) hide(le(columns, own - static_cast<double>(mask.window)));
   }
+  if (mask.key_lengths.defined()) hide(ge(columns, beside_rows(mask.key_lengths, scores)));
   if (mask.padding.defined()) {
     const bool is_boolean = mask.padding.dtype() == DType::boolean;
     const Tensor padded = is_boolean ? mask.padding : le(cast(mask.padding, DType::f32), static_cast<double>(kernels::hidden_padding));
-    const Tensor along = beside(unsqueeze(padded, 1), scores);
-    hidden = hidden.defined() ? logical_or(hidden, along) : along;
+    hide(beside(unsqueeze(padded, 1), scores));
   }
   return hidden;
+}
+
+/// The composition, with `past` of hidden_keys.
+Tensor masked_softmax(const Tensor& scores, const AttentionMask& mask, const Tensor& past) {
+  const Tensor hidden = hidden_keys(scores, mask, past);
+  if (!hidden.defined()) return softmax(scores);
+  const bool adds = mask.padding.defined() && mask.padding.dtype() != DType::boolean;
+  const Tensor sum = adds ? scores + cast(beside(unsqueeze(mask.padding.detach(), 1), scores), scores.dtype()) : scores;
+  // Twice: the first gives the hidden keys nothing, the second a row that sees none.
+  const double lowest = scores.dtype() == DType::f16 ? -3e4 : -1e30;
+  return masked_fill(softmax(masked_fill(sum, hidden, lowest)), hidden, 0);
 }
 
 }  // namespace
@@ -83,28 +103,34 @@ static Tensor additive_padding(const Tensor& padding, DType scores) {
   return masked_fill(zeros(padding.shape(), dtype, padding.device()), padding, -std::numeric_limits<double>::infinity());
 }
 
-detail::KernelMask::KernelMask(const SoftmaxMask& mask, DType scores)
+detail::KernelMask::KernelMask(const AttentionMask& mask, DType scores)
     : padding(additive_padding(mask.padding, scores)),
       prefix(mask.prefix.defined() ? contiguous(mask.prefix) : Tensor()),
+      key_lengths(mask.key_lengths.defined() ? contiguous(mask.key_lengths) : Tensor()),
+      window(mask.window),
       causal(mask.causal) {}
 
-kernels::SoftmaxMask detail::KernelMask::view() const { return {view_of(padding), view_of(prefix), causal}; }
-
-Tensor attention_softmax(const Tensor& scores_, const SoftmaxMask& mask) {
-  const Tensor scores = detail::autocast("attention_softmax", scores_);
-  check_mask("attention_softmax", scores, mask);
-  const Tensor hidden = hidden_keys(scores, mask);
-  if (!hidden.defined()) return softmax(scores);
-  const bool adds = mask.padding.defined() && mask.padding.dtype() != DType::boolean;
-  const Tensor sum = adds ? scores + cast(beside(unsqueeze(mask.padding.detach(), 1), scores), scores.dtype()) : scores;
-  // Twice: the first gives the hidden keys nothing, the second a row that sees none.
-  const double lowest = scores.dtype() == DType::f16 ? -3e4 : -1e30;
-  return masked_fill(softmax(masked_fill(sum, hidden, lowest)), hidden, 0);
+kernels::AttentionMask detail::KernelMask::view() const {
+  return {view_of(padding), view_of(prefix), view_of(key_lengths), window, causal};
 }
 
-Tensor fused_attention_softmax(const Tensor& scores_, const SoftmaxMask& mask) {
+Tensor detail::attention_softmax(const Tensor& scores_, const AttentionMask& mask, const Tensor& query_lengths, const Tensor& key_lengths) {
+  const Tensor scores = detail::autocast("attention_softmax", scores_);
+  AttentionMask shortened = mask;
+  shortened.key_lengths = mask.key_lengths.defined() ? minimum(mask.key_lengths, key_lengths) : key_lengths;
+  return masked_softmax(scores, shortened, key_lengths - query_lengths);
+}
+
+Tensor attention_softmax(const Tensor& scores_, const AttentionMask& mask) {
+  const Tensor scores = detail::autocast("attention_softmax", scores_);
+  check_mask("attention_softmax", scores, mask);
+  return masked_softmax(scores, mask, {});
+}
+
+Tensor fused_attention_softmax(const Tensor& scores_, const AttentionMask& mask) {
   const Tensor scores = detail::autocast("attention_softmax", scores_);
   check_mask("fused_attention_softmax", scores, mask);
+  if (scores.device() != cpu && (mask.window > 0 || mask.key_lengths.defined())) return masked_softmax(scores, mask, {});
   const Tensor source = contiguous(scores), y = empty_like(source);
   const detail::KernelMask masking(mask, scores.dtype());
   on(y.device(), [&](auto dev) { kernels::attention_softmax(dev, source.view(), masking.view(), y.view()); });

@@ -221,6 +221,23 @@ static Tensors filled_gradients(const Backward& call, const std::vector<Shape>& 
   return gradients;
 }
 
+/// The gradients of pieces along a dimension as one tensor. Pieces that lie in one as its pieces along that dimension are not moved: see
+/// Note [Packed projection].
+static Tensor joined(const Tensors& pieces, int dim) {
+  const Tensor& first = pieces[0];
+  Shape shape = first.shape();
+  std::int64_t next = first.offset();
+  bool fits = !context().grad;
+  shape[dim] = 0;
+  for (const Tensor& piece : pieces) {
+    fits = fits && piece.numel() > 0 && piece.impl().storage == first.impl().storage && piece.strides() == first.strides() &&
+           piece.offset() == next;
+    shape[dim] += piece.shape()[dim];
+    next += piece.shape()[dim] * piece.strides()[dim];
+  }
+  return fits && is_contiguous(shape, first.strides()) ? first.window(shape, first.strides(), first.offset()) : cat(pieces, dim);
+}
+
 Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim) {
   dim = normalize_dim(dim, x.dims(), "split");
   std::int64_t total = 0;
@@ -242,7 +259,7 @@ Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim) 
     start += size;
   }
   return record_all("split", std::move(pieces), {x}, {},
-                    [dim, shapes](const Backward& call) -> Tensors { return {cat(filled_gradients(call, shapes), dim)}; });
+                    [dim, shapes](const Backward& call) -> Tensors { return {joined(filled_gradients(call, shapes), dim)}; });
 }
 
 Tensors split(const Tensor& x, std::int64_t size, int dim) {
@@ -264,8 +281,11 @@ Tensors unstack(const Tensor& x, int dim) {
   for (std::int64_t i = 0; i < x.shape()[dim]; ++i)
     slices.push_back(x.window(shape, strides, x.offset() + (numel(shape) == 0 ? 0 : i * x.strides()[dim])));
   const std::vector<Shape> shapes(slices.size(), shape);
-  return record_all("unstack", std::move(slices), {x}, {},
-                    [dim, shapes](const Backward& call) -> Tensors { return {stack(filled_gradients(call, shapes), dim)}; });
+  return record_all("unstack", std::move(slices), {x}, {}, [dim, shapes](const Backward& call) -> Tensors {
+    Tensors rows = filled_gradients(call, shapes);
+    for (Tensor& row : rows) row = unsqueeze(row, dim);
+    return {joined(rows, dim)};
+  });
 }
 
 }  // namespace tern

@@ -52,8 +52,8 @@ std::string relative_difference(const Twin& twin, double scale) {
   return {};
 }
 
-kernels::SoftmaxMask mask_of(const View& padding, const View& prefix, const Options& options) {
-  return {options.padded ? padding : View{}, options.prefix ? prefix : View{}, options.causal};
+kernels::AttentionMask mask_of(const View& padding, const View& prefix, const Options& options) {
+  return {.padding = options.padded ? padding : View{}, .prefix = options.prefix ? prefix : View{}, .causal = options.causal};
 }
 
 void check(DType dtype, const Shape& shape, const Options& options) {

@@ -133,6 +133,12 @@ void check_kernels(DType dtype, std::int64_t length, std::int64_t width, Mask ma
   CHECK(difference(dqkv, reference.dqkv, allowed) == "");
 }
 
+/// Of qkv (B, T, 3, H, D), as a projection writes it.
+Tensor self_attention(const Tensor& qkv, const AttentionParams& params, bool fused) {
+  const Tensors parts = unstack(qkv, 2);
+  return (fused ? fused_scaled_dot_product_attention : scaled_dot_product_attention)(parts[0], parts[1], parts[2], params);
+}
+
 /// |a - b| / |b|, in float64.
 double distance(const Tensor& a, const Tensor& b) {
   const Tensor x = cast(a.detach(), DType::f64), y = cast(b.detach(), DType::f64);
@@ -184,7 +190,7 @@ TEST_CASE("flash attention is the composition in float64 with the same draws", "
           const DType computed = fused ? dtype : DType::f64;
           const Tensor x = cast(qkv, computed).detach().set_requires_grad();
           manual_seed(11);
-          const Tensor y = (fused ? fused_self_attention : self_attention)(x, params);
+          const Tensor y = self_attention(x, params, fused);
           y.backward(cast(g, computed));
           results[fused] = {y, x.grad()};
           if (fused && is_padded(mask)) {  // the second sequence sees nothing
@@ -203,7 +209,7 @@ TEST_CASE("flash attention can be differentiated twice", "[cuda]") {
   Tensor results[2];
   for (const bool fused : {false, true}) {
     const Tensor x = cast(cast(given, DType::bf16), fused ? DType::bf16 : DType::f64).detach().set_requires_grad();
-    const Tensor y = (fused ? fused_self_attention : self_attention)(x, {.mask = {.causal = true}});
+    const Tensor y = self_attention(x, {.mask = {.causal = true}}, fused);
     const Tensor dx = grad({sum(square(y))}, {x}, {}, true)[0];
     sum(square(dx)).backward();
     results[fused] = x.grad();

@@ -19,6 +19,12 @@ namespace tern {
 
 namespace {
 
+/// Of qkv (B, T, 3, H, D), as a projection writes it.
+Tensor self_attention(const Tensor& qkv, const AttentionParams& params, bool fused) {
+  const Tensors parts = unstack(qkv, 2);
+  return (fused ? fused_scaled_dot_product_attention : scaled_dot_product_attention)(parts[0], parts[1], parts[2], params);
+}
+
 /// |a - b| / |b|, in float64.
 double distance(const Tensor& a, const Tensor& b) {
   const Tensor x = cast(a.detach(), DType::f64), y = cast(b.detach(), DType::f64);
@@ -30,7 +36,7 @@ Tensors results_of(const Tensor& x_, const Tensor& g, const AttentionParams& par
   Tensor x = clone(x_);
   x.set_requires_grad();
   manual_seed(11);
-  const Tensor y = (fused ? fused_self_attention : self_attention)(x, params);
+  const Tensor y = self_attention(x, params, fused);
   y.backward(g);
   return {y, x.grad()};
 }
@@ -54,7 +60,7 @@ TEST_CASE("fused self attention is the composition, dropout and gradients includ
             if (dtype != DType::f32) x = cast(cast(qkv, dtype), fused ? dtype : DType::f32);
             x.set_requires_grad();
             manual_seed(11);
-            const Tensor y = (fused ? fused_self_attention : self_attention)(x, params);
+            const Tensor y = self_attention(x, params, fused);
             y.backward(cast(cast(g, dtype), x.dtype()));
             results[fused] = {y, x.grad()};
           }
@@ -100,7 +106,7 @@ TEST_CASE("fused self attention takes what begins within a vector", "[cuda]") {
     for (const bool copied : {false, true}) {
       Tensor x = copied ? clone(shifted) : shifted.detach();
       x.set_requires_grad();
-      const Tensor y = fused_self_attention(x, params);
+      const Tensor y = self_attention(x, params, true);
       y.backward(g);
       results[copied] = {y, x.grad()};
     }
@@ -114,7 +120,7 @@ TEST_CASE("fused self attention passes on what is not a number", "[cuda]") {
     std::vector<float> elements(2 * 20 * 3 * 1 * 32, 0.5f);
     const std::uint32_t all_ones = 0x7fffffff;                        // the NaN that kernels make
     std::memcpy(&elements[3 * 32 * 7], &all_ones, sizeof(all_ones));  // of the first sequence's query 7
-    const Tensor y = fused_self_attention(to(Tensor::from(elements, {2, 20, 3, 1, 32}), cuda()), {.mask = {.causal = true}});
+    const Tensor y = self_attention(to(Tensor::from(elements, {2, 20, 3, 1, 32}), cuda()), {.mask = {.causal = true}}, true);
     const Tensor sums = to(sum(y, {2, 3}), cpu);
     for (std::int64_t b = 0; b < 2; ++b)
       for (std::int64_t t = 0; t < 20; ++t) CHECK(std::isnan(select(select(sums, 0, b), 0, t).item<float>()) == (b == 0 && t == 7));

@@ -35,7 +35,7 @@ nn::TokenIds naive(nn::DecoderLM model, nn::TokenIds ids, std::int64_t eos, bool
   const auto prompt = std::int64_t(ids.size());
   while (std::int64_t(ids.size()) < limit) {
     const auto length = std::int64_t(ids.size());
-    nn::MaskOptions mask{.causal = true};
+    AttentionMask mask{.causal = true};
     const Device device = model.head.weight.device();
     if (is_prefix_visible) mask.prefix = Tensor::from(std::vector<std::int64_t>{prompt}, {1}, device);
     const std::vector<float> logits = floats(model.forward(Tensor::from(ids, {1, length}, device), mask));

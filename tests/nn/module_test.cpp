@@ -65,7 +65,7 @@ TEST_CASE("a model may lack MLPs, norms and positions", "[module]") {
                                                                           "blocks.0.attn.qkv.bias", "blocks.0.attn.proj.weight",
                                                                           "blocks.0.attn.proj.bias", "head.weight", "head.bias"});
   const Tensor x = model.tokens.forward(some_ids());
-  const Tensor expected = model.head.forward(x + model.blocks[0].attn.forward(x, nn::AttentionMask::causal(7)));
+  const Tensor expected = model.head.forward(x + model.blocks[0].attn.forward(x, {.causal = true}));
   CHECK(distance(model.forward(some_ids()), expected) < 1e-5);
   options.use_fused_kernel = true;
   manual_seed(1);

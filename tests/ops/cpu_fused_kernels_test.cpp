@@ -46,12 +46,19 @@ void check(const Array& y, const std::vector<double>& expected, double slack = 1
 struct Mask {
   std::optional<Array> padding, prefix;
   bool causal = false;
+  std::optional<Array> key_lengths = {};
+  std::int64_t window = 0;
 
-  SoftmaxMask view() const { return {padding ? padding->view : View{}, prefix ? prefix->view : View{}, causal}; }
+  AttentionMask view() const {
+    const auto view_of = [](const std::optional<Array>& x) { return x ? x->view : View{}; };
+    return {view_of(padding), view_of(prefix), view_of(key_lengths), window, causal};
+  }
   bool sees(const Shape& shape, std::int64_t row, std::int64_t column) const {
     const std::int64_t T = shape[shape.size() - 2], S = shape[shape.size() - 1];
     const std::int64_t batch = shape.size() > 2 ? row / (numel(shape) / S / shape[0]) : 0;
     if (padding && !((*padding)[batch * S + column] > -1e4)) return false;
+    if (key_lengths && double(column) >= (*key_lengths)[batch]) return false;
+    if (window > 0 && column <= row % T + S - T - window) return false;
     return !causal || column <= row % T + S - T || (prefix && double(column) < (*prefix)[batch]);
   }
 };
@@ -101,7 +108,7 @@ TEST_CASE("attention_softmax") {
   for (const Shape& shape : shapes)
     for (DType dtype : floats)
       for (bool padded : {false, true})
-        for (int causality : {0, 1, 2}) {
+        for (int causality : {0, 1, 2, 3}) {
           const std::int64_t S = shape[shape.size() - 1], B = shape.size() > 2 ? shape[0] : 1;
           Array x(shape, dtype), y(shape, dtype);
           x.random(-4, 4);
@@ -110,6 +117,11 @@ TEST_CASE("attention_softmax") {
           if (causality == 2) {
             mask.prefix.emplace(Shape{B}, DType::i64);
             mask.prefix->fill([&](std::int64_t b) { return b == 0 ? double(S / 2) : b == 1 ? double(S + 9) : -3.0; });
+          }
+          if (causality == 3) {
+            mask.window = S / 3 + 1;
+            mask.key_lengths.emplace(Shape{B}, DType::i64);
+            mask.key_lengths->fill([&](std::int64_t b) { return b == 0 ? double(S * 2 / 3) : b == 1 ? double(S + 9) : -3.0; });
           }
           CAPTURE(shape.size(), S, name(dtype), padded, causality);
           const auto expected = softmax(x, mask);

@@ -59,9 +59,11 @@ void add_softmax(Rows& rows) {
 struct Masks {
   bool causal = false, prefix = false;
   enum Padding { none, boolean, additive } padding = none;
+  std::int64_t window = 0;
+  bool lengths = false;
 };
 
-/// attention_softmax as its docstring says; inputs: scores, then the padding and the prefix that there are.
+/// attention_softmax as its docstring says; inputs: scores, then the padding, and the prefix or the key_lengths that there are.
 Array attention_softmax_of(Ref in, const Masks& masks) {
   const Array& x = in[0];
   const std::int64_t queries = x.size(-2), keys = x.size(-1);
@@ -79,6 +81,8 @@ Array attention_softmax_of(Ref in, const Masks& masks) {
       double score = x(at);
       const bool opened = masks.prefix && s < static_cast<std::int64_t>(in.inputs.back()({b}));
       if (masks.causal && s > t + keys - queries && !opened) score = -INFINITY;
+      if (masks.window > 0 && s <= t + keys - queries - masks.window) score = -INFINITY;
+      if (masks.lengths && s >= static_cast<std::int64_t>(in.inputs.back()({b}))) score = -INFINITY;
       if (masks.padding != Masks::none) {
         const double padding = in[1]({b, s});
         score += masks.padding == Masks::boolean ? (padding != 0 ? -INFINITY : 0) : padding > 1 ? -INFINITY : padding;
@@ -99,15 +103,16 @@ Array attention_softmax_of(Ref in, const Masks& masks) {
 
 void add_attention_softmax(Rows& rows) {
   const Masks causal{true}, prefix{true, true}, boolean{false, false, Masks::boolean}, additive{false, false, Masks::additive},
-      both{true, false, Masks::boolean}, all{true, true, Masks::additive};
+      both{true, false, Masks::boolean}, all{true, true, Masks::additive}, window{true, false, Masks::none, 2},
+      lengths{true, false, Masks::additive, 3, true};
   const std::vector<std::pair<Shape, std::vector<Masks>>> forms = {
       {{3, 5}, {{}, causal}},
       {{5, 3}, {causal}},  // the first queries see nothing
       {{1, 1}, {{}, causal}},
       {{0, 3}, {{}, causal}},
       {{3, 0}, {{}, causal}},
-      {{2, 3, 4}, {{}, causal, prefix, boolean, additive, both, all}},
-      {{2, 4, 3}, {prefix, all}},
+      {{2, 3, 4}, {{}, causal, prefix, boolean, additive, both, all, window, lengths}},
+      {{2, 4, 3}, {prefix, all, window, lengths}},
       {{1, 2, 3, 4}, {causal, all}},
       {{2, 2, 2, 3}, {prefix, both, all}},
       {{0, 2, 3}, {all}},
@@ -132,14 +137,15 @@ void add_attention_softmax(Rows& rows) {
           inputs.push_back(value(padded));
           inputs.back().differentiable = false;
         }
-        if (masks.prefix) inputs.push_back(index({shape[0]}, shape[shape.size() - 1] + 2));
+        if (masks.prefix || masks.lengths) inputs.push_back(index({shape[0]}, shape[shape.size() - 1] + 2));
         for (std::size_t i = 1; i < inputs.size(); ++i) inputs[i].optional = true;
         row.cases.push_back({inputs,
                              [=](In in) -> Tensors {
-                               SoftmaxMask mask{.causal = masks.causal};
+                               AttentionMask mask{.causal = masks.causal, .window = masks.window};
                                if (masks.padding == Masks::boolean) mask.padding = in[1];
                                if (masks.padding == Masks::additive) mask.padding = masked_fill(in[1], gt(in[1], 1.0), -INFINITY);
                                if (masks.prefix) mask.prefix = in.inputs.back();
+                               if (masks.lengths) mask.key_lengths = in.inputs.back();
                                return {f(in[0], mask)};
                              },
                              [=](Ref in) { return one(attention_softmax_of(in, masks)); }});
@@ -152,7 +158,9 @@ void add_attention_softmax(Rows& rows) {
                     {[=] { f(scores, {.padding = sample({2, 4}, DType::i64)}); }, {"bool or floats", "i64"}},
                     {[=] { f(scores, {.causal = true, .prefix = sample({3}, DType::i64)}); }, {"(2,)", "(3,)"}},
                     {[=] { f(scores, {.causal = true, .prefix = sample({2})}); }, {"i64", "f32"}},
-                    {[=] { f(scores, {.prefix = sample({2}, DType::i64)}); }, {"causal = true"}}};
+                    {[=] { f(scores, {.prefix = sample({2}, DType::i64)}); }, {"causal = true"}},
+                    {[=] { f(scores, {.key_lengths = sample({3}, DType::i64)}); }, {"key_lengths (2,)", "(3,)"}},
+                    {[=] { f(scores, {.window = 3}); }, {"window 3", "causal = true"}}};
     rows.push_back(row);
   }
 }

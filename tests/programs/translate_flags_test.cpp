@@ -130,7 +130,7 @@ class Reference {
     for (std::int64_t prefix : batch.prefix)
       for (std::int64_t column = 0; column < batch.length; ++column)
         positions.push_back(column < prefix ? column : std::min(length / 2 + column - prefix, length - 1));
-    nn::MaskOptions mask{.causal = true};
+    AttentionMask mask{.causal = true};
     if (setting_.prefix_lm) mask.prefix = Tensor::from(batch.prefix, {batch.rows});
     return model.loss(Tensor::from(batch.ids, shape), Tensor::from(batch.labels, shape),
                       {.token_weights = Tensor::from(batch.weights, shape), .label_smoothing = label_smoothing}, mask,

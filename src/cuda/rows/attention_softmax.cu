@@ -38,7 +38,7 @@ struct VisibleRange {
 /// Out of line: 64-bit division is long, and rarely needed.
 __device__ __noinline__ std::int64_t divide_slowly(std::int64_t n, std::int64_t divisor) { return n / divisor; }
 
-/// The rows of scores (B, ..., T, S), and SoftmaxMask.
+/// The rows of scores (B, ..., T, S), and AttentionMask.
 template <class C>
 struct ScoreRows {
   std::int64_t count, columns, queries, rows_per_batch;
@@ -341,7 +341,7 @@ bool softmax_by_plan(const View& x, const View& y, const ScoreRows<float>& rows)
 
 }  // namespace
 
-void attention_softmax(Cuda, const View& x, const SoftmaxMask& mask, const View& y) {
+void attention_softmax(Cuda, const View& x, const AttentionMask& mask, const View& y) {
   if (y.numel() == 0) return;
   const std::int64_t columns = x.shape[x.dims() - 1], queries = x.shape[x.dims() - 2], count = x.numel() / columns;
   const std::int64_t rows_per_batch = x.dims() > 2 ? count / x.shape[0] : count;

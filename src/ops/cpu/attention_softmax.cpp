@@ -37,15 +37,6 @@ namespace {
 template <class C>
 constexpr C infinity = std::numeric_limits<C>::infinity();
 
-template <class C>
-constexpr std::int64_t lanes = vector_bytes / int(sizeof(C));
-
-/// Rows are computed in whole vectors: what stands past their end is hidden, and dropped.
-template <class C>
-constexpr std::int64_t whole_vectors(std::int64_t n) {
-  return (n + lanes<C> - 1) / lanes<C> * lanes<C>;
-}
-
 /// The first n elements of a row with their padding; -inf in hidden columns, and past the end up to a whole vector. x may be scores.
 template <class C>
 void make_scores(const C* x, const C* padding, std::int64_t n, C* scores) {
@@ -72,24 +63,6 @@ void make_scores(const C* x, const C* padding, std::int64_t n, C* scores) {
   }
 }
 
-/// The largest of n scores in whole vectors. NaN, which is in no order, shows in the sum.
-template <class C>
-C largest(const C* scores, std::int64_t n) {
-  typedef C Vector __attribute__((vector_size(vector_bytes), may_alias));
-  const auto* const vectors = reinterpret_cast<const Vector*>(scores);
-  const std::int64_t count = n / lanes<C>;
-  if (count == 0) return -infinity<C>;
-  Vector first = vectors[0], second = first;
-  std::int64_t i = 1;
-  for (; i + 2 <= count; i += 2) {
-    LargestNumber::fold(first, vectors[i]);
-    LargestNumber::fold(second, vectors[i + 1]);
-  }
-  if (i < count) LargestNumber::fold(first, vectors[i]);
-  LargestNumber::fold(first, second);
-  return fold_register<LargestNumber>(first);
-}
-
 /// Turns n scores into exp(score - shift), and returns their sum.
 template <class C>
 double exponentials(C* scores, std::int64_t n, C shift) {
@@ -110,7 +83,8 @@ std::int64_t rows_in_group(std::int64_t width) { return std::clamp<std::int64_t>
 
 template <class C>
 struct Row {
-  std::int64_t limit;  ///< columns that may be visible
+  std::int64_t begin;  ///< of the columns that may be visible
+  std::int64_t limit;  ///< their number
   const C* padding;
   C* buffer;  ///< `limit` elements in whole vectors
   C top;
@@ -126,6 +100,8 @@ void normalize(Row<C>& row) {
 template <class C, class S>
 void write(const Row<C>& row, S* y, std::int64_t columns) {
   C* const e = row.buffer;
+  std::fill_n(y, row.begin, S(C(0)));
+  y += row.begin;
   if (row.total != row.total) {
     for (std::int64_t i = 0; i < row.limit; ++i)
       y[i] = S(row.padding && !(row.padding[i] > C(hidden_padding)) ? C(0) : std::numeric_limits<C>::quiet_NaN());
@@ -133,7 +109,7 @@ void write(const Row<C>& row, S* y, std::int64_t columns) {
     const C factor = row.total > 0 ? C(1 / row.total) : C(0);
     write_row(y, row.limit, e, [=](std::int64_t i) { return e[i] * factor; });
   }
-  std::fill_n(y + row.limit, columns - row.limit, S(C(0)));
+  std::fill_n(y + row.limit, columns - row.begin - row.limit, S(C(0)));
 }
 
 /// Elements of two rows of bf16. In each lane is a word of each row, which is two elements, low and high: nothing moves between lanes.
@@ -216,14 +192,20 @@ bool differentiate_pairs(const bf16* y, const bf16* g, std::int64_t rows, std::i
 
 }  // namespace
 
-void attention_softmax(Cpu, const View& x, const SoftmaxMask& mask, const View& y) {
+void attention_softmax(Cpu, const View& x, const AttentionMask& mask, const View& y) {
   if (x.numel() == 0) return;
   const std::int64_t columns = x.shape[x.dims() - 1], queries = x.shape[x.dims() - 2], rows = x.numel() / columns;
   const std::int64_t rows_per_batch = x.dims() > 2 ? rows / x.shape[0] : rows;
+  const auto of_batch = [&](const View& numbers, std::int64_t row, std::int64_t otherwise) {
+    return numbers.data ? numbers.as<const std::int64_t>()[row / rows_per_batch] : otherwise;
+  };
   const auto limit_of = [&](std::int64_t row) {
-    if (!mask.causal) return columns;
-    const std::int64_t prefix = mask.prefix.data ? mask.prefix.as<const std::int64_t>()[row / rows_per_batch] : 0;
-    return std::clamp<std::int64_t>(std::max(row % queries + columns - queries + 1, prefix), 0, columns);
+    std::int64_t limit = of_batch(mask.key_lengths, row, columns);
+    if (mask.causal) limit = std::min(limit, std::max(row % queries + columns - queries + 1, of_batch(mask.prefix, row, 0)));
+    return std::clamp<std::int64_t>(limit, 0, columns);
+  };
+  const auto begin_of = [&](std::int64_t row, std::int64_t limit) {
+    return mask.window > 0 ? std::clamp<std::int64_t>(row % queries + columns - queries + 1 - mask.window, 0, limit) : 0;
   };
   dispatch_floats(x.dtype, "attention_softmax", [&]<class S>() {
     using C = compute_t<S>;
@@ -234,12 +216,13 @@ void attention_softmax(Cpu, const View& x, const SoftmaxMask& mask, const View& 
       for (std::int64_t first = begin; first < end; first += group_size) {
         const std::int64_t count = std::min(group_size, end - first);
         for (std::int64_t k = 0; k < count; ++k) {
-          const std::int64_t index = first + k, limit = limit_of(index);
+          const std::int64_t index = first + k, stop = limit_of(index), start = begin_of(index, stop), limit = stop - start;
           Row<C>& row = group[k];
+          row.begin = start;
           row.limit = limit;
           row.buffer = memory.data() + (thread * group_size + k) * width;
-          row.padding = mask.padding.data ? mask.padding.as<const C>() + index / rows_per_batch * columns : nullptr;
-          make_scores(load(x.as<const S>() + index * columns, 1, limit, row.buffer), row.padding, limit, row.buffer);
+          row.padding = mask.padding.data ? mask.padding.as<const C>() + index / rows_per_batch * columns + start : nullptr;
+          make_scores(load(x.as<const S>() + index * columns + start, 1, limit, row.buffer), row.padding, limit, row.buffer);
           row.top = largest(row.buffer, whole_vectors<C>(limit));
         }
         for (std::int64_t k = 0; k < count; ++k) normalize(group[k]);

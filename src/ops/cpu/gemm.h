@@ -54,17 +54,39 @@ template <int Most, class T>
   if constexpr (Most > 1) copy_edge<Most / 2>(to, from, n);
 }
 
+/// The left operand of a tile, a column of it by step of the depth: packed R rows wide, or where it lies, by rows or by columns.
+template <class T, int R>
+struct PanelOperand {
+  const T* at;
+  T operator[](int r) const { return at[r]; }
+  void step() { at += R; }
+};
+template <class T>
+struct RowsOperand {
+  const T* at;
+  std::int64_t stride;
+  T operator[](int r) const { return at[r * stride]; }
+  void step() { ++at; }
+};
+template <class T>
+struct ColumnsOperand {
+  const T* at;
+  std::int64_t stride;
+  T operator[](int r) const { return at[r]; }
+  void step() { at += stride; }
+};
+
 /// c (rows x columns, of a tile of R x V vectors) = alpha * a b, or added to c.
-template <class T, int R, int V>
-void tile(std::int64_t depth, const T* __restrict a, const T* __restrict b, T* c, std::int64_t c_stride, int rows, int columns, T alpha,
-          bool add) {
+template <int R, int V, class T, class A>
+[[gnu::always_inline]] inline void multiply_tile(std::int64_t depth, A a, const T* __restrict b, T* c, std::int64_t c_stride, int rows,
+                                                 int columns, T alpha, bool add) {
   using Vector = typename VectorOf<T>::type;
   constexpr int width = V * lanes<T>;
   // c is on its way while the sums are formed.
   for (int r = 0; r < rows; ++r)
     for (int v = 0; v < V; ++v) __builtin_prefetch(c + r * c_stride + v * lanes<T>, 1);
   Vector sum[R][V] = {};
-  for (std::int64_t k = 0; k < depth; ++k, a += R, b += width) {
+  for (std::int64_t k = 0; k < depth; ++k, a.step(), b += width) {
     Vector row[V];
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v) row[v] = *reinterpret_cast<const Vector*>(b + v * lanes<T>);
@@ -95,6 +117,11 @@ void tile(std::int64_t depth, const T* __restrict a, const T* __restrict b, T* c
   }
 }
 
+template <class T, int R, int V>
+void tile(std::int64_t depth, const T* __restrict a, const T* __restrict b, T* c, std::int64_t c_stride, int rows, int columns, T alpha,
+          bool add) {
+  multiply_tile<R, V>(depth, PanelOperand<T, R>{a}, b, c, c_stride, rows, columns, alpha, add);
+}
 template <class T>
 using Tile = void (*)(std::int64_t, const T*, const T*, T*, std::int64_t, int, int, T, bool);
 
@@ -103,6 +130,23 @@ template <class T>
 Tile<T> tile_for(int height, int vectors) {
   static constexpr auto table = []<int... I>(std::integer_sequence<int, I...>) {
     return std::array<std::array<Tile<T>, 2>, sizeof...(I)>{{{tile<T, 2 * I + 2, 1>, tile<T, 2 * I + 2, 2>}...}};
+  }(std::make_integer_sequence<int, max_height / 2>());
+  return table[static_cast<std::size_t>(height / 2 - 1)][static_cast<std::size_t>(vectors - 1)];
+}
+
+/// The same for an a that is not packed: its rows must be there for the whole height.
+template <class A, int R, int V, class T>
+void strided_tile(std::int64_t depth, A a, const T* b, T* c, std::int64_t c_stride, int rows, int columns, T alpha, bool add) {
+  multiply_tile<R, V>(depth, a, b, c, c_stride, rows, columns, alpha, add);
+}
+template <class A, class T>
+using StridedTile = void (*)(std::int64_t, A, const T*, T*, std::int64_t, int, int, T, bool);
+
+template <class A, class T>
+StridedTile<A, T> strided_tile_for(int height, int vectors) {
+  static constexpr auto table = []<int... I>(std::integer_sequence<int, I...>) {
+    return std::array<std::array<StridedTile<A, T>, 2>, sizeof...(I)>{
+        {{strided_tile<A, 2 * I + 2, 1, T>, strided_tile<A, 2 * I + 2, 2, T>}...}};
   }(std::make_integer_sequence<int, max_height / 2>());
   return table[static_cast<std::size_t>(height / 2 - 1)][static_cast<std::size_t>(vectors - 1)];
 }

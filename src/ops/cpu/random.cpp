@@ -3,21 +3,14 @@
 #include <cmath>
 #include <numbers>
 
-#include "ops/cpu/loops.h"
+#include "ops/cpu/philox.h"
 #include "ops/cpu/radix_sort.h"
 #include "ops/kernels/vector_math.h"
 
-namespace tern::kernels {
+namespace tern {
 
-using namespace loops;
-
-namespace {
-
-constexpr std::int64_t blocks_per_chunk = chunk / 4;
-
-/// words[w][b] = word w of the block at position + b.
-[[gnu::flatten, gnu::noinline]] void philox_blocks(std::uint64_t seed, std::uint64_t position, std::int64_t count,
-                                                   std::uint32_t (*words)[blocks_per_chunk]) {
+[[gnu::flatten, gnu::noinline]] void loops::philox_blocks(std::uint64_t seed, std::uint64_t position, std::int64_t count,
+                                                          std::uint32_t (*words)[blocks_per_chunk]) {
 #pragma omp simd
   for (std::int64_t b = 0; b < count; ++b) {
     const PhiloxBlock block = philox(seed, position + std::uint64_t(b));
@@ -27,6 +20,12 @@ constexpr std::int64_t blocks_per_chunk = chunk / 4;
     words[3][b] = block.words[3];
   }
 }
+
+namespace kernels {
+
+using namespace loops;
+
+namespace {
 
 /// Calls f(i, n, words) for chunks of n elements from element i on, a multiple of 4; words[w][b] is for element i + 4 b + w.
 template <class F>
@@ -57,9 +56,6 @@ void map_words(const View& y, PhiloxState state, F&& f) {
     store(out, to, 1, n);
   });
 }
-
-/// unit_float(word) < probability holds where word >> 8 is below this, exactly.
-std::uint32_t threshold(double probability) { return std::uint32_t(std::ceil(std::min(std::max(0.0, probability), 1.0) * 0x1p24)); }
 
 /// Both halves of Box-Muller for n blocks, into z[w][b].
 void box_muller(const std::uint32_t (*words)[blocks_per_chunk], std::int64_t n, float (*z)[blocks_per_chunk]) {
@@ -155,4 +151,5 @@ void dropout(Cpu, const View& x, const View& y, double p, PhiloxState state) {
   });
 }
 
-}  // namespace tern::kernels
+}  // namespace kernels
+}  // namespace tern

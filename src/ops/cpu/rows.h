@@ -104,4 +104,31 @@ template <class C, class S, class Value>
   }
 }
 
+template <class C>
+inline constexpr std::int64_t lanes = vector_bytes / int(sizeof(C));
+
+/// Rows of scores are computed in whole vectors: what stands past their end is hidden, and dropped.
+template <class C>
+constexpr std::int64_t whole_vectors(std::int64_t n) {
+  return (n + lanes<C> - 1) / lanes<C> * lanes<C>;
+}
+
+/// The largest of n scores in whole vectors; -inf of none. NaN, which is in no order, may be left out.
+template <class C>
+C largest(const C* scores, std::int64_t n) {
+  typedef C Vector __attribute__((vector_size(vector_bytes), may_alias));
+  const auto* const vectors = reinterpret_cast<const Vector*>(scores);
+  const std::int64_t count = n / lanes<C>;
+  if (count == 0) return -std::numeric_limits<C>::infinity();
+  Vector first = vectors[0], second = first;
+  std::int64_t i = 1;
+  for (; i + 2 <= count; i += 2) {
+    LargestNumber::fold(first, vectors[i]);
+    LargestNumber::fold(second, vectors[i + 1]);
+  }
+  if (i < count) LargestNumber::fold(first, vectors[i]);
+  LargestNumber::fold(first, second);
+  return fold_register<LargestNumber>(first);
+}
+
 }  // namespace tern::loops

@@ -4,20 +4,6 @@
 
 namespace tern::kernels {
 
-/// Which keys a query sees of scores (B, H, T, S): query t of batch row b sees key s where all of these hold.
-///   s < key_lengths[b]
-///   not causal, or s <= t + S - T, or s < prefix[b]
-///   window == 0, or s > t + S - T - window
-///   padding[b, s] > hidden_padding
-/// A query that sees no key gives zeros, and its gradients are zeros.
-struct AttentionMask {
-  View padding;             ///< (B, S), f32 (f64 for f64 scores), contiguous, added to the scores; no data: nothing is added
-  View prefix;              ///< (B), i64, contiguous; no data: all 0. Only with `causal`
-  View key_lengths;         ///< (B), i64, contiguous; no data: all S
-  std::int64_t window = 0;  ///< keys before and with its own that a query sees; 0: all. Only with `causal`
-  bool causal = false;
-};
-
 /// How q (B, T, H, D), k and v (B, S, Hkv, D) make y (B, T, H, D). The last stride of each is 1, all others are any. Head h takes
 /// the keys and values of head h / (H / Hkv).
 struct Attention {

@@ -6,18 +6,25 @@ namespace tern::kernels {
 /// A key whose padding is this or less is hidden, whatever its score: masks of -inf, of -1e30 and of f16's lowest number mean the same.
 inline constexpr float hidden_padding = -1e4f;
 
-/// Which columns of scores (B, ..., T, S) a row sees, and what is added to them. Row t of batch b sees column c if c <= t + S - T or
-/// c < prefix[b] (all columns unless `causal`), and padding[b, c] > hidden_padding.
-struct SoftmaxMask {
-  View padding;  ///< (B, S), f32 (f64 for f64 scores), contiguous; no data: nothing is added
-  View prefix;   ///< (B), i64, contiguous; no data: all 0. Only with `causal`
+/// Which keys a query sees of scores (B, ..., T, S): query t of batch row b sees key s where all of these hold.
+///   s < key_lengths[b]
+///   not causal, or s <= t + S - T, or s < prefix[b]
+///   window == 0, or s > t + S - T - window
+///   padding[b, s] > hidden_padding
+/// A query that sees no key gives zeros, and its gradients are zeros.
+struct AttentionMask {
+  View padding;             ///< (B, S), f32 (f64 for f64 scores), contiguous, added to the scores; no data: nothing is added
+  View prefix;              ///< (B), i64, contiguous; no data: all 0. Only with `causal`
+  View key_lengths;         ///< (B), i64, contiguous; no data: all S
+  std::int64_t window = 0;  ///< keys before and with its own that a query sees; 0: all. Only with `causal`
   bool causal = false;
 };
 
 /// y = softmax(x + padding) over the columns that a row sees, and 0 in the others; a row that sees nothing, or only scores of -inf,
 /// is 0. x (B, ..., T, S), at least two dimensions, contiguous, floating; y alike, and may be x.
-void attention_softmax(Cpu, const View& x, const SoftmaxMask& mask, const View& y);
-void attention_softmax(Cuda, const View& x, const SoftmaxMask& mask, const View& y);
+void attention_softmax(Cpu, const View& x, const AttentionMask& mask, const View& y);
+/// CUDA takes no key_lengths and no window.
+void attention_softmax(Cuda, const View& x, const AttentionMask& mask, const View& y);
 
 /// dx = y (g - sum(g y)) for each row of (..., S); everything contiguous and of one dtype. dx may be y or g.
 void attention_softmax_grad(Cpu, const View& y, const View& g, const View& dx);

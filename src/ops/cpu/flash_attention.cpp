@@ -1,0 +1,193 @@
+#include "ops/cpu/flash_attention.h"
+
+namespace tern::kernels {
+
+using namespace flash;
+using loops::Scratch;
+using loops::whole_vectors;
+
+// The forward pass of flash attention: a thread takes a tile of queries and goes through the tiles of keys that it sees, with the running
+// maximum and sum of each query (online softmax). Dao, "FlashAttention-2", 2023, algorithm 1.
+
+namespace {
+
+/// The keys and values of a tile, packed.
+template <class C>
+struct KeyTile {
+  Panels<C> keys, values;  ///< (D, n) and (n, D)
+
+  static std::int64_t keys_size(const Problem& problem) { return Panels<C>::size(problem.width, tile_keys); }
+  static std::int64_t size(const Problem& problem) { return keys_size(problem) + Panels<C>::size(tile_keys, problem.width); }
+};
+
+/// Where a thread works.
+template <class C>
+struct Workspace {
+  C *queries, *scores, *sums;  ///< (rows, pitch), (rows, tile_keys), (rows, pitch)
+  std::int64_t pitch;
+  alignas(64) C tops[tile_queries], totals[tile_queries];
+
+  static std::int64_t pitch_of(const Problem& problem) { return gemm::round_up(problem.width, gemm::breadth<C>); }
+  static constexpr std::int64_t rows = tile_queries + gemm::max_height;
+  static std::int64_t size(const Problem& problem) { return rows * (2 * pitch_of(problem) + tile_keys); }
+  Workspace(const Problem& problem, C* memory)
+      : queries(memory), scores(queries + rows * pitch_of(problem)), sums(scores + rows * tile_keys), pitch(pitch_of(problem)) {}
+};
+
+/// Turns n scores into exponentials relative to their query's largest score so far, and returns the factor for what was summed before.
+template <class C>
+C update_softmax(C* scores, std::int64_t n, C& top, C& total) {
+  const C before = top;
+  top = std::max(before, loops::largest(scores, n));
+  const C shift = top == -infinity<C> ? C(0) : top;  // of a query that has seen nothing
+  C sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < n; ++i) sum += scores[i] = exp2_below_zero(scores[i] - shift);
+  const C factor = exp2_below_zero(before - shift);
+  total = total * factor + sum;
+  return factor;
+}
+
+template <class C, class S>
+class Forward {
+ public:
+  Forward(const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums)
+      : problem_(q, k, attention), dropout_(problem_), q_(q), k_(k), v_(v), y_(y), log_sums_(log_sums) {}
+
+  void run() const {
+    const std::int64_t tile_size = KeyTile<C>::size(problem_), key_tiles = problem_.key_tiles(), query_tiles = problem_.query_tiles();
+    const std::int64_t key_heads = problem_.sequences * problem_.kv_heads, group = problem_.group(), head_size = key_tiles * tile_size;
+    const std::int64_t threads = problem_.threads(key_heads * group * query_tiles), work_size = Workspace<C>::size(problem_);
+    const Scratch<C> work(threads * work_size, y_.stream);
+    const auto workspace = [&](std::int64_t thread) { return Workspace<C>(problem_, work.data() + thread * work_size); };
+    // Keys and values of a head are packed once for all that see them. With heads enough, each thread packs those that it works on; else
+    // threads share the packing, and then the tiles of queries.
+    const bool alone = key_heads % threads == 0 || key_heads >= 8 * threads;
+    const Scratch<C> packed((alone ? threads : key_heads) * head_size, y_.stream);
+    const auto pack_tile = [&](std::int64_t key_head, std::int64_t tile, C* memory) {
+      pack(problem_.sequence(key_head / problem_.kv_heads), key_head % problem_.kv_heads, tile, memory + tile * tile_size);
+    };
+    // The last tiles are the longest of causal attention, and are begun first.
+    const auto attend_tile = [&](std::int64_t key_head, std::int64_t part, const C* memory, Workspace<C>& own) {
+      const std::int64_t head = key_head % problem_.kv_heads * group + part % group, tile = query_tiles - 1 - part / group;
+      attend(problem_.sequence(key_head / problem_.kv_heads), head, tile * tile_queries, memory, own);
+    };
+    if (alone) {
+      take_turns(key_heads, threads, [&](std::int64_t key_head, std::int64_t thread) {
+        C* const memory = packed.data() + thread * head_size;
+        Workspace<C> own = workspace(thread);
+        for (std::int64_t tile = 0; tile < key_tiles; ++tile) pack_tile(key_head, tile, memory);
+        for (std::int64_t part = 0; part < group * query_tiles; ++part) attend_tile(key_head, part, memory, own);
+      });
+      return;
+    }
+    take_turns(key_heads * key_tiles, threads, [&](std::int64_t unit, std::int64_t) {
+      pack_tile(unit / key_tiles, unit % key_tiles, packed.data() + unit / key_tiles * head_size);
+    });
+    take_turns(key_heads * group * query_tiles, threads, [&](std::int64_t unit, std::int64_t thread) {
+      Workspace<C> own = workspace(thread);
+      attend_tile(unit % key_heads, unit / key_heads, packed.data() + unit % key_heads * head_size, own);
+    });
+  }
+
+ private:
+  KeyTile<C> tile_of(const Sequence& s, std::int64_t first, const C* memory) const {
+    const std::int64_t n = std::min(tile_keys, s.keys - first);
+    return {{memory, problem_.width, n}, {memory + KeyTile<C>::keys_size(problem_), n, problem_.width}};
+  }
+
+  void pack(const Sequence& s, std::int64_t kv_head, std::int64_t tile, C* memory) const {
+    const std::int64_t first = tile * tile_keys, n = std::min(tile_keys, s.keys - first);
+    if (n <= 0) return;
+    const Rows<const S> keys(k_, s, s.first_key, kv_head), values(v_, s, s.first_key, kv_head);
+    Panels<C>::pack(keys[first], 1, keys.stride, problem_.width, n, memory);
+    Panels<C>::pack(values[first], values.stride, 1, n, problem_.width, memory + KeyTile<C>::keys_size(problem_));
+  }
+
+  /// The results of a tile of queries from `first` on; `packed` are the tiles of its head's keys and values.
+  void attend(const Sequence& s, std::int64_t head, std::int64_t first, const C* packed, Workspace<C>& own) const {
+    const std::int64_t rows = std::min(tile_queries, s.queries - first);
+    write_unseen_log_sums(s, head, first);
+    if (rows <= 0) return;
+    const int height = gemm::panel_height(rows);
+    copy_rows<C, S>(Rows<const S>(q_, s, s.first_query, head), first, rows, problem_.width, gemm::round_up(rows, height), own.pitch,
+                    own.queries);
+    std::fill_n(own.sums, rows * own.pitch, C(0));
+    std::fill_n(own.tops, rows, -infinity<C>);
+    std::fill_n(own.totals, rows, C(0));
+    ScoreRows<C, S> score_rows(problem_, s, head);
+    const std::int64_t tile_size = KeyTile<C>::size(problem_), last = s.end(first + rows - 1);
+    for (std::int64_t key = s.begin(first) / tile_keys * tile_keys; key < last; key += tile_keys) {
+      const KeyTile<C> tile = tile_of(s, key, packed + key / tile_keys * tile_size);
+      score_rows.move_to(key, tile.keys.columns);
+      for (std::int64_t row = 0; row < rows; row += height)
+        attend_panel(s, head, first, row, std::min<std::int64_t>(height, rows - row), height, key, tile, score_rows, own);
+    }
+    write(s, head, first, rows, own);
+  }
+
+  /// Adds what a tile of keys gives to a panel of up to `height` queries.
+  void attend_panel(const Sequence& s, std::int64_t head, std::int64_t first, std::int64_t row, std::int64_t rows, int height,
+                    std::int64_t key, const KeyTile<C>& tile, ScoreRows<C, S>& score_rows, Workspace<C>& own) const {
+    const std::int64_t end = std::clamp<std::int64_t>(s.end(first + row + rows - 1) - key, 0, tile.keys.columns);
+    const std::int64_t begin = std::clamp<std::int64_t>(s.begin(first + row) - key, 0, end) / Panels<C>::breadth * Panels<C>::breadth;
+    if (begin == end) return;
+    const std::int64_t whole = begin + whole_vectors<C>(end - begin);
+    C* const scores = own.scores + row * tile_keys;
+    const C scale = C(problem_.attention.scale) * std::numbers::log2e_v<C>;
+    using Operand = gemm::RowsOperand<C>;
+    multiply_panel(height, rows, Operand{own.queries + row * own.pitch, own.pitch}, tile.keys, {0, problem_.width, begin, end}, scores,
+                   tile_keys, scale, false);
+    alignas(64) C keeps[tile_keys];
+    for (std::int64_t r = 0; r < rows; ++r) {
+      C* const line = scores + r * tile_keys;
+      const std::int64_t t = first + row + r;
+      score_rows.complete(t, begin, whole, line);
+      const C factor = update_softmax(line + begin, whole - begin, own.tops[row + r], own.totals[row + r]);
+      if (factor != 1) {
+        C* const sums = own.sums + (row + r) * own.pitch;
+#pragma omp simd
+        for (std::int64_t d = 0; d < own.pitch; ++d) sums[d] *= factor;
+      }
+      if (!dropout_.drops()) continue;
+      dropout_.kept(((s.number * problem_.heads + head) * problem_.queries + t) * problem_.keys + key + begin, end - begin, keeps);
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) line[i] *= keeps[i - begin];
+    }
+    // Rows of the panel below the last one are what the products before have left: finite or not, nobody reads what comes of them.
+    multiply_panel(height, rows, Operand{scores + begin, tile_keys}, tile.values, {begin, end, 0, problem_.width},
+                   own.sums + row * own.pitch, own.pitch, C(1), true);
+  }
+
+  C* log_sums_of(const Sequence& s, std::int64_t head) const {
+    return log_sums_.as<C>() + (s.number * problem_.heads + head) * problem_.queries;
+  }
+  /// A packed sequence may be shorter than the longest.
+  void write_unseen_log_sums(const Sequence& s, std::int64_t head, std::int64_t first) const {
+    const std::int64_t begin = std::max(first, s.queries), end = std::min(first + tile_queries, problem_.queries);
+    if (begin < end) std::fill(log_sums_of(s, head) + begin, log_sums_of(s, head) + end, infinity<C>);
+  }
+  void write(const Sequence& s, std::int64_t head, std::int64_t first, std::int64_t rows, Workspace<C>& own) const {
+    const Rows<S> results(y_, s, s.first_query, head);
+    const C kept = C(1 / (1 - problem_.attention.dropout));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const C total = own.totals[r], factor = total == 0 ? C(0) : kept / total;
+      C* const sums = own.sums + r * own.pitch;
+      loops::write_row(results[first + r], problem_.width, sums, [=](std::int64_t d) { return sums[d] * factor; });
+      log_sums_of(s, head)[first + r] = total == 0 ? infinity<C> : own.tops[r] + std::log2(total);
+    }
+  }
+
+  Problem problem_;
+  Dropout dropout_;
+  View q_, k_, v_, y_, log_sums_;
+};
+
+}  // namespace
+
+void flash_attention(Cpu, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums) {
+  if (log_sums.numel() == 0) return;
+  dispatch_floats(q.dtype, "flash_attention", [&]<class S>() { Forward<compute_t<S>, S>(q, k, v, attention, y, log_sums).run(); });
+}
+
+}  // namespace tern::kernels

@@ -1,0 +1,249 @@
+#pragma once
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <numbers>
+
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/philox.h"
+#include "ops/cpu/rows.h"
+#include "ops/kernels/attention.h"
+
+// Flash attention on the CPU, shared by both passes: who sees whom, products of tiles, scores, and dropout.
+namespace tern::flash {
+
+using kernels::Attention;
+
+/// Note [CPU tiles]: scores are computed for tile_queries x tile_keys at a time. A tile's keys, values, scores and sums take about half of
+/// a second-level cache of 512 KiB at D = 64, and a tile side is whole vectors and nearly whole register tiles of every instruction set.
+inline constexpr std::int64_t tile_queries = 96, tile_keys = 96;
+/// Multiplications below which a second thread costs more than it brings.
+inline constexpr std::int64_t product_grain = 1 << 17;
+
+template <class C>
+inline constexpr C infinity = std::numeric_limits<C>::infinity();
+
+/// One batch row, or one of packed sequences, and who sees whom in it.
+struct Sequence {
+  std::int64_t number = 0, batch = 0, first_query = 0, first_key = 0;  ///< first_: its first rows in the batch row `batch`
+  std::int64_t queries = 0, all_keys = 0, keys = 0;                    ///< keys: those before key_lengths
+  std::int64_t past = 0;                                               ///< the own key of query t is t + past
+  std::int64_t prefix = 0, window = 0;
+  bool causal = false;
+
+  /// Query t sees keys from `begin` to before `end` at most.
+  std::int64_t end(std::int64_t t) const { return causal ? std::clamp<std::int64_t>(std::max(t + past + 1, prefix), 0, keys) : keys; }
+  std::int64_t begin(std::int64_t t) const { return window > 0 ? std::clamp<std::int64_t>(t + past + 1 - window, 0, end(t)) : 0; }
+  /// Keys from `first` to before `last` are seen by no queries but these.
+  std::int64_t queries_begin(std::int64_t first) const {
+    return causal && first >= prefix ? std::clamp<std::int64_t>(first - past, 0, queries) : 0;
+  }
+  std::int64_t queries_end(std::int64_t last) const {
+    return window > 0 ? std::clamp<std::int64_t>(last - 1 - past + window, 0, queries) : queries;
+  }
+};
+
+/// Sizes of a call, and its sequences.
+struct Problem {
+  const Attention& attention;
+  std::int64_t sequences, queries, keys, heads, kv_heads, width;  ///< queries and keys of the longest sequence
+
+  Problem(const View& q, const View& k, const Attention& attention_)
+      : attention(attention_),
+        sequences(is_packed() ? attention.query_starts.shape[0] - 1 : q.shape[0]),
+        queries(is_packed() ? attention.max_queries : q.shape[1]),
+        keys(is_packed() ? attention.max_keys : k.shape[1]),
+        heads(q.shape[2]),
+        kv_heads(k.shape[2]),
+        width(q.shape[3]) {}
+
+  bool is_packed() const { return attention.query_starts.data; }
+  std::int64_t group() const { return kv_heads == 0 ? 0 : heads / kv_heads; }
+  std::int64_t key_tiles() const { return (keys + tile_keys - 1) / tile_keys; }
+  std::int64_t query_tiles() const { return (queries + tile_queries - 1) / tile_queries; }
+
+  Sequence sequence(std::int64_t n) const {
+    const kernels::AttentionMask& mask = attention.mask;
+    const auto number = [n](const View& numbers) { return numbers.as<const std::int64_t>()[n]; };
+    Sequence s{.number = n, .batch = n, .queries = queries, .all_keys = keys, .window = mask.window, .causal = mask.causal};
+    if (is_packed()) {
+      const std::int64_t *query = attention.query_starts.as<const std::int64_t>() + n,
+                         *key = attention.key_starts.as<const std::int64_t>() + n;
+      s.batch = 0;
+      s.first_query = query[0], s.first_key = key[0];
+      s.queries = query[1] - query[0], s.all_keys = key[1] - key[0];
+    }
+    s.past = s.all_keys - s.queries;
+    if (mask.prefix.data) s.prefix = number(mask.prefix);
+    s.keys = mask.key_lengths.data ? std::clamp<std::int64_t>(number(mask.key_lengths), 0, s.all_keys) : s.all_keys;
+    return s;
+  }
+  /// Threads that have work enough, for so many units of work.
+  std::int64_t threads(std::int64_t units) const {
+    const std::int64_t multiplications = sequences * heads * queries * keys * std::max<std::int64_t>(width, 1);
+    return std::clamp<std::int64_t>(std::min(units, multiplications / product_grain), 1, num_threads());
+  }
+};
+
+/// The rows of a head.
+template <class S>
+struct Rows {
+  S* data;
+  std::int64_t stride;
+
+  Rows(const View& x, const Sequence& s, std::int64_t first, std::int64_t head)
+      : data(x.as<S>() + s.batch * x.strides[0] + first * x.strides[1] + head * x.strides[2]), stride(x.strides[1]) {}
+  S* operator[](std::int64_t row) const { return data + row * stride; }
+};
+
+/// f(unit, thread) for all units, the next one by the thread that is free.
+template <class F>
+void take_turns(std::int64_t units, std::int64_t threads, F&& f) {
+  std::atomic<std::int64_t> taken = 0;
+  loops::share(threads, threads, [&](std::int64_t, std::int64_t, std::int64_t thread) {
+    for (std::int64_t unit = taken++; unit < units; unit = taken++) f(unit, thread);
+  });
+}
+
+/// The right operand of products, (depth, columns), packed as gemm.h says: `breadth` columns by step of the depth, the last panel one
+/// vector wide where that is enough.
+template <class C>
+struct Panels {
+  const C* data;
+  std::int64_t depth, columns;
+
+  static constexpr std::int64_t breadth = gemm::breadth<C>;
+  int vectors(std::int64_t column) const { return columns - column <= gemm::lanes<C> ? 1 : 2; }
+
+  /// Elements that `pack` writes, and somewhat more.
+  static std::int64_t size(std::int64_t depth, std::int64_t columns) {
+    return gemm::round_up(gemm::round_up(columns, breadth) * depth + gemm::lanes<C>, 64);
+  }
+  /// Packs the matrix whose element (i, j) lies at x + i depth_stride + j column_stride.
+  template <class S>
+  static Panels pack(const S* x, std::int64_t depth_stride, std::int64_t column_stride, std::int64_t depth, std::int64_t columns, C* to) {
+    const std::int64_t rest = columns % breadth, narrow = rest > 0 && rest <= gemm::lanes<C> ? rest : 0, wide = columns - narrow;
+    gemm::pack(x, column_stride, depth_stride, wide, depth, breadth, to);
+    if (narrow) gemm::pack(x + wide * column_stride, column_stride, depth_stride, narrow, depth, gemm::lanes<C>, to + wide * depth);
+    return {to, depth, columns};
+  }
+};
+
+/// Part of a product's right operand, by which the product is shorter too.
+struct Part {
+  std::int64_t depth_begin, depth_end, column_begin, column_end;  ///< column_begin: of a panel
+};
+
+/// c = alpha a b or more, for up to `height` rows; the right end of c is a whole vector.
+template <class A, class C>
+void multiply_panel(int height, std::int64_t rows, const A& a, const Panels<C>& b, const Part& part, C* c, std::int64_t c_stride, C alpha,
+                    bool add) {
+  for (std::int64_t j = part.column_begin; j < part.column_end; j += Panels<C>::breadth) {
+    const int vectors = b.vectors(j), width = vectors * gemm::lanes<C>;
+    gemm::strided_tile_for<A, C>(height, vectors)(part.depth_end - part.depth_begin, a, b.data + j * b.depth + part.depth_begin * width,
+                                                  c + j, c_stride, static_cast<int>(rows), width, alpha, add);
+  }
+}
+
+/// n rows as C, `pitch` apart, with zeros up to there, and rows of zeros up to `padded`.
+template <class C, class S>
+void copy_rows(const Rows<const S>& from, std::int64_t first, std::int64_t n, std::int64_t width, std::int64_t padded, std::int64_t pitch,
+               C* to) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    loops::convert_run(from[first + i], to + i * pitch, width);
+    std::fill(to + i * pitch + width, to + (i + 1) * pitch, C(0));
+  }
+  std::fill(to + n * pitch, to + padded * pitch, C(0));
+}
+
+/// 2^x for x that is not much above 0, and 0 where that is no normal number.
+[[gnu::always_inline]] inline float exp2_below_zero(float x) {
+  // 2^x = 2^n 2^r with |r| <= 1/2; the polynomial, through 2^r at Chebyshev's nodes, is off by 9e-9.
+  constexpr float rounder = 0x1.8p23f;
+  const float shifted = x + rounder, r = x - (shifted - rounder);
+  float p = 1.54531634e-4f;
+  p = p * r + 1.33908633e-3f;
+  p = p * r + 9.61808302e-3f;
+  p = p * r + 5.55035695e-2f;
+  p = p * r + 2.40226507e-1f;
+  p = p * r + 6.93147182e-1f;
+  p = p * r + 1.0f;
+  // The integer n stands in the low bits of `shifted`; what lies above them is shifted out.
+  const float scale = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + 0x3f800000u), y = p * scale;
+  return x < -126.0f ? 0.0f : y;
+}
+[[gnu::always_inline]] inline double exp2_below_zero(double x) { return std::exp2(x); }
+
+/// What is added to scores of one head, to base 2, and which are hidden.
+template <class C, class S>
+class ScoreRows {
+ public:
+  ScoreRows(const Problem& problem, const Sequence& s, std::int64_t head) : attention_(problem.attention), sequence_(s) {
+    if (const View& bias = attention_.bias; bias.data) bias_ = bias.as<const S>() + s.number * bias.strides[0] + head * bias.strides[1];
+    if (attention_.mask.padding.data) padding_ = attention_.mask.padding.as<const C>() + s.number * problem.keys;
+  }
+  /// To the tile of n keys from `first` on.
+  void move_to(std::int64_t first, std::int64_t n) {
+    first_ = first;
+    if (!padding_) return;
+    for (std::int64_t i = 0; i < n; ++i)
+      tile_padding_[i] = padding_[first + i] > C(kernels::hidden_padding) ? padding_[first + i] * log2_e : -infinity<C>;
+  }
+  /// Completes scale log2(e) q k^T of query t, in columns [begin, end) of the tile, whole vectors; hidden ones become -inf.
+  void complete(std::int64_t t, std::int64_t begin, std::int64_t end, C* scores) {
+    const std::int64_t seen = std::clamp(sequence_.begin(t) - first_, begin, end), stop = std::clamp(sequence_.end(t) - first_, seen, end);
+    if (bias_) {
+      const Strides& strides = attention_.bias.strides;
+      const C* const bias = loops::load(bias_ + t * strides[2] + (first_ + seen) * strides[3], strides[3], stop - seen, buffer_);
+#pragma omp simd
+      for (std::int64_t i = 0; i < stop - seen; ++i) scores[seen + i] += log2_e * bias[i];
+    }
+    if (padding_) {
+#pragma omp simd
+      for (std::int64_t i = seen; i < stop; ++i) scores[i] = tile_padding_[i] == -infinity<C> ? -infinity<C> : scores[i] + tile_padding_[i];
+    }
+    std::fill(scores + begin, scores + seen, -infinity<C>);
+    std::fill(scores + stop, scores + end, -infinity<C>);
+  }
+
+ private:
+  static constexpr C log2_e = std::numbers::log2e_v<C>;
+  const Attention& attention_;
+  const Sequence& sequence_;
+  const S* bias_ = nullptr;
+  const C* padding_ = nullptr;
+  std::int64_t first_ = 0;
+  alignas(64) C tile_padding_[tile_keys], buffer_[tile_keys];
+};
+
+/// Which probabilities dropout keeps.
+class Dropout {
+ public:
+  explicit Dropout(const Problem& problem)
+      : seed_(problem.attention.draws.seed),
+        position_(problem.attention.draws.offset + (problem.attention.draws.base ? *problem.attention.draws.base : 0)),
+        bound_(loops::threshold(problem.attention.dropout)),
+        drops_(problem.attention.dropout > 0) {}
+
+  bool drops() const { return drops_; }
+  /// 1 or 0 for n elements from `element` on, at most a tile's.
+  template <class C>
+  void kept(std::int64_t element, std::int64_t n, C* keeps) const {
+    constexpr std::int64_t most_blocks = tile_keys / 4 + 1;
+    alignas(64) std::uint32_t words[4][loops::blocks_per_chunk], ordered[4 * most_blocks];
+    const std::int64_t first = element / 4, blocks = (element + n + 3) / 4 - first;
+    loops::philox_blocks(seed_, position_ + std::uint64_t(first), blocks, words);
+    for (std::int64_t b = 0; b < blocks; ++b)
+      for (int w = 0; w < 4; ++w) ordered[4 * b + w] = words[w][b];
+    const std::uint32_t* const own = ordered + element % 4;
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) keeps[i] = own[i] >> 8 < bound_ ? C(0) : C(1);
+  }
+
+ private:
+  std::uint64_t seed_, position_;
+  std::uint32_t bound_;
+  bool drops_;
+};
+
+}  // namespace tern::flash
