@@ -182,23 +182,27 @@ TEST_CASE("Keys past a sequence's length are not read") {
 TEST_CASE("Gradients of slices of one projection are written into one tensor") {
   manual_seed(9);
   const Tensor qkv = randn({2, 40, 3, 2, 8}).set_requires_grad(), g = randn({2, 40, 2, 8});
-  const auto bytes_of_backward = [&](bool copied) {
+  const auto gradients_of = [&](bool copied, bool whole) {
     Tensors parts = unstack(qkv, 2);
     if (copied)
       for (Tensor& part : parts) part = clone(part);
     const Tensor y = fused_scaled_dot_product_attention(parts[0], parts[1], parts[2], {});
-    const std::size_t before = memory_statistics(cpu).allocated;
-    const Tensor dx = grad({y}, {qkv}, {g})[0];
-    CHECK(dx.is_contiguous());
-    return memory_statistics(cpu).allocated - before;
+    return whole ? grad({y}, {qkv}, {g}) : grad({y}, parts, {g});
   };
-  CHECK(bytes_of_backward(false) == bytes_of_backward(true));
-  const Tensors parts = unstack(qkv, 2);
-  const Tensors gradients = grad({fused_scaled_dot_product_attention(parts[0], parts[1], parts[2], {})}, parts, {g});
-  CHECK(gradients[1].impl().storage == gradients[0].impl().storage);
-  CHECK(gradients[2].offset() - gradients[1].offset() == 2 * 8);
-  const Tensor whole = grad({fused_scaled_dot_product_attention(parts[0], parts[1], parts[2], {})}, {qkv}, {g})[0];
-  CHECK(is_bitwise_same(whole, stack(gradients, 2)));
+  const Tensors slices = gradients_of(false, false);
+  CHECK(slices[1].impl().storage == slices[0].impl().storage);
+  CHECK(slices[1].offset() - slices[0].offset() == 2 * 8);
+  CHECK(slices[2].offset() - slices[1].offset() == 2 * 8);
+  const Tensor joined = gradients_of(false, true)[0];
+  CHECK(joined.is_contiguous());
+  CHECK(is_bitwise_same(joined, stack(slices, 2)));
+  CHECK(is_bitwise_same(joined, gradients_of(true, true)[0]));
+  const auto allocations_of = [&](bool copied) {
+    const std::size_t before = memory_statistics(cpu).allocations;
+    gradients_of(copied, true);
+    return memory_statistics(cpu).allocations - before;
+  };
+  CHECK(allocations_of(true) - allocations_of(false) == 3 + 3);  // three copies; three gradients and their join instead of one tensor
 }
 
 }  // namespace tern
