@@ -141,7 +141,16 @@ std::vector<std::pair<Shapes, std::vector<Form>>> forms() {
       added{.padding = Padding::additive}, lengths{.lengths = true}, window{.causal = true, .window = 2},
       all{.causal = true, .padding = Padding::additive, .prefix = true, .lengths = true}, drops{.causal = true, .dropout = 0.4};
   return {
+      // Small enough to be differentiated element by element.
       {{{1, 1, 1, 2}, {1, 1, 1, 2}}, {none, causal}},
+      {{{1, 3, 1, 2}, {1, 3, 1, 2}}, {none, causal, prefix, hidden, added, lengths, window, all, drops, {.scale = 0.3}}},
+      {{{1, 3, 1, 2}, {1, 2, 1, 2}}, {none, causal, window}},
+      {{{1, 2, 2, 2}, {1, 3, 1, 2}},
+       {causal, {.causal = true, .bias = {2, 2, 3}, .dropout = 0.3}, {.bias = {1, 2, 1, 3}, .lengths = true}}},
+      {{{2, 2, 1, 2}, {2, 3, 1, 2}}, {{.bias = {2, 3}}, {.bias = {2, 1, 1, 1}}}},
+      {{{4, 2, 2}, {3, 1, 2}},
+       {{.causal = true, .bias = {2, 1, 3, 2}, .query_starts = {0, 1, 4}, .key_starts = {0, 2, 3}},
+        {.dropout = 0.3, .query_starts = {0, 1, 4}, .key_starts = {0, 1, 3}}}},
       {{{2, 5, 3, 4}, {2, 5, 3, 4}}, {none, causal, prefix, hidden, added, lengths, window, all, drops, {.scale = 0.3}}},
       {{{2, 3, 2, 4}, {2, 7, 2, 4}}, {none, causal, prefix, window, all, drops}},
       {{{2, 7, 2, 4}, {2, 3, 2, 4}}, {causal, window, all}},  // the first queries see nothing
