@@ -150,7 +150,7 @@ std::vector<std::pair<Shapes, std::vector<Form>>> forms() {
       {{{2, 2, 1, 2}, {2, 3, 1, 2}}, {{.bias = {2, 3}}, {.bias = {2, 1, 1, 1}}}},
       {{{4, 2, 2}, {3, 1, 2}},
        {{.causal = true, .bias = {2, 1, 3, 2}, .query_starts = {0, 1, 4}, .key_starts = {0, 2, 3}},
-        {.dropout = 0.3, .query_starts = {0, 1, 4}, .key_starts = {0, 1, 3}}}},
+        {.query_starts = {0, 1, 4}, .key_starts = {0, 1, 3}}}},
       {{{2, 5, 3, 4}, {2, 5, 3, 4}}, {none, causal, prefix, hidden, added, lengths, window, all, drops, {.scale = 0.3}}},
       {{{2, 3, 2, 4}, {2, 7, 2, 4}}, {none, causal, prefix, window, all, drops}},
       {{{2, 7, 2, 4}, {2, 3, 2, 4}}, {causal, window, all}},  // the first queries see nothing
