@@ -17,8 +17,6 @@ using kernels::Attention;
 /// Note [CPU tiles]: scores are computed for tile_queries x tile_keys at a time. A tile's keys, values, scores and sums take about half of
 /// a second-level cache of 512 KiB at D = 64, and a tile side is whole vectors and nearly whole register tiles of every instruction set.
 inline constexpr std::int64_t tile_queries = 96, tile_keys = 96;
-/// Multiplications below which a second thread costs more than it brings.
-inline constexpr std::int64_t product_grain = 1 << 17;
 
 template <class C>
 inline constexpr C infinity = std::numeric_limits<C>::infinity();
@@ -81,7 +79,7 @@ struct Problem {
   /// Threads that have work enough, for so many units of work.
   std::int64_t threads(std::int64_t units) const {
     const std::int64_t multiplications = sequences * heads * queries * keys * std::max<std::int64_t>(width, 1);
-    return std::clamp<std::int64_t>(std::min(units, multiplications / product_grain), 1, num_threads());
+    return std::clamp<std::int64_t>(std::min(units, multiplications / gemm::product_grain), 1, num_threads());
   }
 };
 

@@ -23,6 +23,8 @@ using loops::vector_bytes;
 /// A tile of two vectors per row leaves a few of the 32 registers of AVX-512, or of the 16 of the others, for a and b.
 inline constexpr int max_height = vector_bytes == 64 ? 14 : 6;
 inline constexpr std::int64_t block_depth = 256, block_rows = 20 * max_height, block_columns = 2048;
+/// Multiplications below which a second thread costs more than it brings.
+inline constexpr std::int64_t product_grain = 1 << 17;
 
 template <class T>
 inline constexpr int lanes = vector_bytes / int(sizeof(T));

@@ -10,6 +10,7 @@ namespace tern::kernels {
 
 using namespace loops;
 using gemm::Matrix;
+using gemm::product_grain;
 using gemm::Sizes;
 
 // Matrix products on the CPU: batches that share one b become rows of one product, a product with a single row or column becomes sums over
@@ -19,8 +20,6 @@ using gemm::Sizes;
 
 namespace {
 
-/// Multiplications below which a second thread costs more than it brings.
-constexpr std::int64_t product_grain = 1 << 17;
 /// Multiplications that make a part worth its own packing, half a millisecond's work.
 constexpr std::int64_t long_part = 1 << 26;
 
