@@ -57,19 +57,22 @@ int processors() {
   return std::clamp(count, 1, max_threads);
 }
 
-std::atomic<int>& thread_count() {
-  static std::atomic<int> count = threads_of_environment() ? threads_of_environment() : processors();
+int default_threads() {
+  static const int count = threads_of_environment() ? threads_of_environment() : processors();
   return count;
 }
 
+/// Of this thread: a kernel that runs in another one has laid out its memory for its own number.
+thread_local int chosen_threads = 0;
+
 }  // namespace
 
-int num_threads() { return thread_count().load(std::memory_order_relaxed); }
+int num_threads() { return chosen_threads > 0 ? chosen_threads : default_threads(); }
 
 void set_num_threads(int count) {
   if (count < 1 || count > max_threads)
     fail("set_num_threads", "expected 1 to " + std::to_string(max_threads) + " threads but got " + std::to_string(count));
-  thread_count().store(count, std::memory_order_relaxed);
+  chosen_threads = count;
 }
 
 namespace backend {

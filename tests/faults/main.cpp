@@ -95,7 +95,7 @@ void check_log(const fs::path& log, const std::string& name, Tally& tally) {
     if (!nlohmann::json::accept(line)) return tally.fault(name + ": a torn line in the log: " + line);
 }
 
-/// What stands in a directory after an end. `before` is empty where no run stood there.
+/// Checks the files of a directory after an end. `before` is empty where no run stood there.
 void check_directory(const fs::path& directory, const Files& before, const std::string& name, Tally& tally) {
   ++tally.ends;
   const bool is_moving = fs::exists(directory / ".tern-complete");

@@ -116,7 +116,7 @@ TEST_CASE("JSON is read within its limits", "[text]") {
   CHECK(has(json_error("[[[1]]]", limits), "at most 2 levels"));
   CHECK(has(json_error("[\"01234567890\"]", limits), "at most 10 bytes"));
   CHECK(has(json_error("[" + std::string(20, ' ') + "]", limits), "at most 10 bytes"));
-  // What took hours: many keys, many empty objects.
+  // These took hours: many keys, many empty objects.
   std::string keys = "{", objects = "[";
   for (int i = 0; i < 1'000'000; ++i) {
     keys += "\"k" + std::to_string(i) + "\":1,";
@@ -163,7 +163,7 @@ TEST_CASE("a trainer makes no token that would not be read again", "[text]") {
   CHECK(Tokenizer::from_json(tokenizer.to_json(), "t.json").encode(lines[0]) == tokenizer.encode(lines[0]));
 }
 
-// Where each of many added tokens may begin at each byte, a search that starts anew at each byte takes minutes here.
+// Many added tokens that may begin at each byte: a search that starts anew at each byte takes minutes here.
 TEST_CASE("many added tokens cost no more than one", "[text]") {
   Json file = tokenizer_of_bytes();
   for (int i = 1; i <= 900; ++i) {
