@@ -123,6 +123,13 @@ TEST_CASE("The recorded gradient of gelu_tanh holds where a square leaves float1
   CHECK(error_of(g, grad({gelu_tanh(x)}, {x}, {ones_like(x)})[0]) < 1e-3);
 }
 
+TEST_CASE("The mean of equal f32 numbers is that number") {
+  for (std::int64_t count = 1; count <= 1000; ++count) {
+    INFO(count);
+    CHECK(mean(full({count}, 0.75)).item<float>() == 0.75f);
+  }
+}
+
 TEST_CASE("The plain norms of f32 rows far from 0 are as exact as the rows") {
   manual_seed(7);
   const Tensor deviations = randn({8, 1000}, 0, 1, DType::f64);

@@ -140,7 +140,7 @@ void check_training(const Arguments& options, const Setting& setting) {
   check_equal({logged(run.path, "valid_accuracy").back(), summary["test_accuracy"]},
               {reference.accuracy(reference.data.valid), reference.accuracy(reference.data.test)});
   CHECK(summary["test_answers"] == setting.test * setting.task.answers());
-  CHECK(distance(weights_of(run.path), weights_of(reference.model)) < 2e-4);
+  CHECK(distance(weights_of(run.path), weights_of(reference.model)) < 2e-5);
   if (!options.empty()) CHECK(logged(run.path, "loss") != logged(plain.path, "loss"));
 }
 
