@@ -13,15 +13,13 @@
 #include <vector>
 
 #include "catch.h"
+#include "files.h"
 #include "io/safetensors.h"
-#include "io/support.h"
 
 /// The programs are run as a user runs them: as processes, with arguments, standard streams and files.
 namespace tern::programs::test {
 
-using io::test::slurp;
-using io::test::spill;
-using io::test::TempDirectory;
+using tern::test::slurp, tern::test::spill, tern::test::TempDirectory;
 using Json = nlohmann::json;
 using Arguments = std::vector<std::string>;
 namespace fs = std::filesystem;

@@ -137,7 +137,7 @@ TEST_CASE("added tokens are found as Hugging Face finds them", "[text]") {
 }
 
 TEST_CASE("bytes that are not UTF-8 encode byte by byte", "[text]") {
-  TestRandom random{3};
+  SplitMix64 random{3};
   for (int round = 0; round < 2000; ++round) {
     std::string text;
     for (std::uint64_t n = random(20); n > 0; --n) text += static_cast<char>(random(4) ? random(256) : 'a');

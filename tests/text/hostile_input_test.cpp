@@ -57,7 +57,7 @@ TEST_CASE("text is shown without control characters, on one line, and not at len
 }
 
 TEST_CASE("only regular files are opened", "[text]") {
-  const TempDir dir;
+  const TempDirectory dir;
   REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
   for (const std::filesystem::path& path : {dir / "fifo", dir.path(), std::filesystem::path("/dev/zero")}) {
     const std::string expected = path.string() + ": could not be read: it is not a regular file";
@@ -71,11 +71,11 @@ TEST_CASE("only regular files are opened", "[text]") {
 }
 
 TEST_CASE("gzip data that unpacks to far more than text does is refused early", "[text]") {
-  const TempDir dir;
+  const TempDirectory dir;
   for (const char* unit : {"\n", "a long line of the same text over and over\n"}) {
     std::string much;
     while (much.size() < (std::size_t{40} << 20)) much += unit;
-    write(dir / "f.gz", gzip(much));
+    spill(dir / "f.gz", gzip(much));
     CHECK(
         has(message_of<DataError>([&] { read_lines(dir / "f.gz"); }), "expected gzip data of at most 64 times its size (max_gzip_ratio)"));
     ReadOptions trusting;
@@ -85,9 +85,9 @@ TEST_CASE("gzip data that unpacks to far more than text does is refused early", 
 }
 
 TEST_CASE("all files of a corpus share a limit of memory", "[text]") {
-  const TempDir dir;
-  write(dir / "train.de", "abcd\nefgh\n");
-  write(dir / "train.en", "ijkl\nmnop\n");
+  const TempDirectory dir;
+  spill(dir / "train.de", "abcd\nefgh\n");
+  spill(dir / "train.en", "ijkl\nmnop\n");
   ReadOptions options;
   options.max_memory_bytes = 4 * (4 + 32);
   CHECK(read_pairs(dir.path(), "train", "de", "en", options).size() == 2);
@@ -183,7 +183,7 @@ TEST_CASE("many added tokens cost no more than one", "[text]") {
 }
 
 TEST_CASE("added tokens are found as by trying each at each place", "[text]") {
-  TestRandom random{5};
+  SplitMix64 random{5};
   for (int round = 0; round < 60; ++round) {
     Json file = tokenizer_of_bytes();
     file["added_tokens"][0]["content"] = "<pad>";
