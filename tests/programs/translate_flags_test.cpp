@@ -341,25 +341,10 @@ TEST_CASE("tern-translate train --preset (where values come from that are not gi
   check_equal(logged(trained("quick"), "lr"), {0.005 / 200, 0.005 * 2 / 200}, 1e-12);  // a warm-up of 200 updates
 }
 
-TEST_CASE("tern-translate train --precision (16 bits are coarser, by what they should be)") {
-  const Run exact;
-  const std::vector<double> wanted = logged(exact.path, "valid_loss");
-  for (const auto& [precision, epsilon] : std::vector<std::pair<const char*, double>>{{"bf16", 8e-3}, {"fp16", 1e-3}}) {
-    INFO(precision);
-    const Run run({"--precision", precision});
-    const std::vector<double> found = logged(run.path, "valid_loss");
-    check_equal(found, wanted, epsilon);
-    CHECK(std::abs(found[0] / wanted[0] - 1) > 1e-6);
-  }
-}
+TEST_CASE("tern-translate train --precision (16 bits are coarser, by what they should be)") { check_precision<Run>(); }
 
 TEST_CASE("tern-translate train --use-fused-kernel (other kernels round otherwise, and no more than that)") {
-  const Run plain, fused({"--use-fused-kernel"});
-  CHECK(contains(plain.result.out, "plain kernels"));
-  CHECK(contains(fused.result.out, "fused kernels"));
-  const double apart = distance(weights_of(plain.path), weights_of(fused.path));
-  CHECK(apart > 0);
-  CHECK(apart < 1e-4);
+  check_fused_kernels<Run>(1e-4, 1e-5);
 }
 
 TEST_CASE("tern-translate train --threads --device --out (on which processors, and where to)") {
