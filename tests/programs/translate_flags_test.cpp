@@ -324,7 +324,7 @@ TEST_CASE("tern-translate train --bleu-every (which epochs are scored)") {
 TEST_CASE("tern-translate train --preset (where values come from that are not given)") {
   const Run base;
   Arguments few{"train", "--data", base.data.string(), "--src", "de", "--tgt", "en"};
-  std::istringstream words("--device cpu --threads 1 --width 16 --heads 2 --layers 1 --ff 24 --dropout 0 --vocab 320 --updates 2 --seed 3");
+  std::istringstream words("--device cpu --threads 1 --width 16 --heads 2 --layers 2 --ff 24 --dropout 0 --vocab 320 --updates 2 --seed 3");
   for (std::string word; words >> word;) few.push_back(word);
   const auto trained = [&](const char* preset) {
     const fs::path out = base.directory / preset;
@@ -335,6 +335,7 @@ TEST_CASE("tern-translate train --preset (where values come from that are not gi
   };
   // classic: rows of 40 tokens, the whole corpus in a batch, no prefix, Adam(0.02) with an epsilon of 3e-3, BLEU every fifth epoch.
   Setting classic{.optimizer = {.lr = 0.02, .beta2 = 0.999, .eps = 3e-3}, .prefix_lm = false, .restart_positions = false, .updates = 2};
+  classic.model.layers = 2;  // with one, a prefix would not show
   Reference reference(classic, base.data, trained("classic"));
   check_equal(logged(base.directory / "classic", "loss"), reference.train());
   CHECK(distance(weights_of(base.directory / "classic"), weights_of(reference.model)) < 2e-4);
