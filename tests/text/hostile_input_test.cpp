@@ -79,9 +79,24 @@ TEST_CASE("gzip data that unpacks to far more than text does is refused early", 
     CHECK(
         has(message_of<DataError>([&] { read_lines(dir / "f.gz"); }), "expected gzip data of at most 64 times its size (max_gzip_ratio)"));
     ReadOptions trusting;
-    trusting.max_gzip_ratio = 1'000'000;
+    trusting.max_gzip_ratio = trusting.max_memory_ratio = 1'000'000;
     CHECK(read_lines(dir / "f.gz", trusting).back() == std::string(unit).substr(0, std::string(unit).size() - 1));
   }
+}
+
+TEST_CASE("a file of empty lines takes no more memory than one of text", "[text]") {
+  const TempDirectory dir;
+  const std::string file = (dir / "f").string();
+  spill(file, std::string(4'000'000, '\n'));
+  // 32 bytes a line and 8 for its text: (64 << 20) / 24 lines.
+  CHECK(message_of<DataError>([&] { read_lines(file); }) ==
+        file +
+            ":2796203: expected lines that take at most 8 times the memory of their text "
+            "(max_memory_ratio) but got more; leave empty lines out");
+  std::string short_lines;
+  while (short_lines.size() < 16'000'000) short_lines += "abc\n";
+  spill(file, short_lines);
+  CHECK(read_lines(file).size() == 4'000'000);
 }
 
 TEST_CASE("all files of a corpus share a limit of memory", "[text]") {
