@@ -6,13 +6,14 @@
 
 #include "files.h"
 #include "io/file_error.h"
+#include "paths.h"
 
 namespace tern::io::test {
 
 namespace fs = std::filesystem;
 using tern::test::slurp, tern::test::spill, tern::test::TempDirectory;
 
-inline fs::path fixture_path(const std::string& name) { return fs::path(TERN_SOURCE_DIR) / "tests/fixtures/io" / name; }
+inline fs::path fixture_path(const std::string& name) { return fs::path(tern::test::source_directory) / "tests/fixtures/io" / name; }
 
 /// The bytes of a safetensors file with this header and so many zero bytes of data.
 inline std::string file_of(std::string_view header, std::size_t data_bytes) {

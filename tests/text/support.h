@@ -7,6 +7,7 @@
 
 #include "bytes.h"
 #include "files.h"
+#include "paths.h"
 
 namespace tern::text::test {
 
@@ -14,7 +15,7 @@ using tern::test::gzip, tern::test::slurp, tern::test::spill, tern::test::SplitM
 using Json = nlohmann::json;
 
 inline std::filesystem::path fixture_path(const std::string& name) {
-  return std::filesystem::path(TERN_SOURCE_DIR) / "tests/fixtures/text" / name;
+  return std::filesystem::path(tern::test::source_directory) / "tests/fixtures/text" / name;
 }
 
 inline Json fixture(const std::string& name) { return Json::parse(slurp(fixture_path(name))); }
