@@ -20,13 +20,13 @@
 #include <string>
 #include <vector>
 
+#include "files.h"
 #include "io/run_directory.h"
-#include "io/support.h"
 
 namespace {
 
 namespace fs = std::filesystem;
-using tern::io::RunDirectory, tern::io::test::slurp, tern::io::test::spill, tern::io::test::TempDirectory;
+using tern::io::RunDirectory, tern::test::slurp, tern::test::spill, tern::test::TempDirectory;
 using Files = std::map<std::string, std::string>;
 using Variables = std::vector<std::pair<std::string, std::string>>;
 

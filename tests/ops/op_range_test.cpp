@@ -97,6 +97,9 @@ TEST_CASE("Variances, mean squares and softmaxes of 16-bit numbers compute in f3
   const Tensor far = full({1000}, 400, DType::f16), leaf = full({1000}, 1, DType::f16).set_requires_grad();
   CHECK(values_of(mse_loss(far, full({1000}, 200, DType::f16)))[0] == 40000);
   CHECK(std::isinf(values_of(mse_loss(far, leaf))[0]));  // 159201 itself is beyond
+  std::vector<double> one_far(1000);
+  one_far[3] = 300;  // its square, 90000, is beyond, and the mean is not
+  CHECK(values_of(mse_loss(cast(Tensor::from(one_far, {1000}), DType::f16), zeros({1000}, DType::f16)))[0] == 90);
   // 100,000 equal scores: their sum is beyond float16, and each probability is not.
   const Tensor equal = full({2, 100000}, 3, DType::f16).set_requires_grad();
   CHECK(error_of(softmax(equal, 1) * 100000, ones({2, 100000}, DType::f64)) < 1e-2);

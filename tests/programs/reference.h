@@ -123,4 +123,32 @@ inline void check_equal(const std::vector<double>& found, const std::vector<doub
 
 inline Json summary_of(const fs::path& run) { return Json::parse(slurp(run / "summary.json")); }
 
+/// Of --precision: losses in 16 bits are those of float32 but for the roundings. Run{options} trains a program's small model; `path` is the
+/// run's directory, `result` the program's end.
+template <class Run>
+void check_precision() {
+  const Run exact;
+  const std::vector<double> wanted = logged(exact.path, "valid_loss");
+  for (const auto& [precision, epsilon] : std::vector<std::pair<const char*, double>>{{"bf16", 8e-3}, {"fp16", 1e-3}}) {
+    INFO(precision);
+    const Run run({"--precision", precision});
+    const std::vector<double> found = logged(run.path, "valid_loss");
+    check_equal(found, wanted, epsilon);
+    CHECK(std::abs(found[0] / wanted[0] - 1) > 1e-6);
+  }
+}
+
+/// Of --use-fused-kernel: the program says which kernels it has, and their trainings differ, but no further than these bounds of the
+/// weights and, relatively, of the losses.
+template <class Run>
+void check_fused_kernels(double weights, double losses) {
+  const Run plain, fused({"--use-fused-kernel"});
+  CHECK(contains(plain.result.out, "plain kernels"));
+  CHECK(contains(fused.result.out, "fused kernels"));
+  const double apart = distance(weights_of(plain.path), weights_of(fused.path));
+  CHECK(apart > 0);
+  CHECK(apart < weights);
+  check_equal(logged(fused.path, "loss"), logged(plain.path, "loss"), losses);
+}
+
 }  // namespace tern::programs::test

@@ -3,11 +3,11 @@
 #include <cmath>
 #include <thread>
 
+#include "bytes.h"
 #include "support.h"
-#include "text/support.h"
 
 using namespace tern::programs::test;
-using tern::text::test::gzip;
+using tern::test::gzip;
 
 namespace {
 
