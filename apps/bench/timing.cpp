@@ -7,6 +7,7 @@
 
 #include "backend/event.h"
 #include "common/program.h"
+#include "io/file_error.h"
 #include "tensor/context.h"
 
 namespace tern::bench {
@@ -57,15 +58,14 @@ Times timed_on_device(Device device, int warmup, int repeats, const std::functio
   return statistics(std::move(ms));
 }
 
-RowFile::RowFile(const std::string& path) : path_(path) {
-  if (!path_.empty()) out_.open(path_, std::ios::app);
-  if (!out_) throw apps::UsageError(fmt::format("--json {}: could not be opened for writing", path_));
+RowFile::RowFile(const std::string& path) try {
+  if (!path.empty()) log_.emplace(path);
+} catch (const io::FileError& error) {
+  throw apps::UsageError(fmt::format("--json {}", error.what()));
 }
 
 void RowFile::add(const io::JsonObject& row) {
-  if (path_.empty()) return;
-  out_ << row.dump() << '\n';
-  if (!out_.flush()) throw std::runtime_error(fmt::format("{}: could not be written", path_));
+  if (log_) log_->write(row);
 }
 
 }  // namespace tern::bench

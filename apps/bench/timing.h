@@ -1,10 +1,10 @@
 #pragma once
-#include <fstream>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "io/json_object.h"
+#include "io/json_log.h"
 #include "tensor/tensor.h"
 
 namespace tern::bench {
@@ -29,13 +29,13 @@ inline double rounded(double x, double scale) { return static_cast<double>(stati
 /// `--json FILE`: appends rows, one JSON object a line.
 class RowFile {
  public:
-  /// No path: rows go nowhere. Throws UsageError if the file cannot be opened.
+  /// No path: rows go nowhere. Throws UsageError if the file cannot be opened, and does not wait for one who reads a FIFO.
   explicit RowFile(const std::string& path);
+  /// Throws FileError.
   void add(const io::JsonObject& row);
 
  private:
-  std::string path_;
-  std::ofstream out_;
+  std::optional<io::JsonLog> log_;
 };
 
 }  // namespace tern::bench

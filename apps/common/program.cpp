@@ -206,8 +206,6 @@ std::string describe(Device device) {
   return to_string(device);
 }
 
-bool fused_by_default(const std::string& device) { return device != "cpu" && cuda_device_count() > 0; }
-
 std::string describe_step(bool use_fused_kernel, Device device) {
   return fmt::format("{} kernels{}", use_fused_kernel ? "fused" : "plain",
                      device.type == DeviceType::cuda ? ", each step one CUDA graph" : "");

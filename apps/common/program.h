@@ -34,8 +34,6 @@ void add_device_option(CLI::App& command, std::string& device);
 Device resolve_device(const std::string& device);
 /// "cuda:0" or "2 CPU threads".
 std::string describe(Device device);
-/// Whether a training takes fused kernels where the user does not say: on a GPU. `device` is as for resolve_device, and may be absent.
-bool fused_by_default(const std::string& device);
 /// "fused kernels", and on a GPU ", each step one CUDA graph".
 std::string describe_step(bool use_fused_kernel, Device device);
 

@@ -20,7 +20,6 @@ struct Arguments {
     options.out = fixed.out;
     options.device = fixed.device;
     options.threads = fixed.threads;
-    options.use_fused_kernel = apps::fused_by_default(options.device);
     for (const auto& [entry, text] : given) {
       if (const std::string owner = task_of(*entry); !owner.empty() && owner != options.task)
         throw apps::UsageError(fmt::format("{}: expected --task {}, which alone has it, but got {}", entry->flag(), owner, options.task));

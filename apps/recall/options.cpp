@@ -88,8 +88,7 @@ const std::vector<Entry>& entries() {
   static const std::vector<Entry> table = {
       {"preset", &Options::preset, one_of_presets(), ""},
       {"task", &Options::task, one_of({"recall", "mqar"}), ""},
-      {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "attention, norms and losses as fused kernels", false,
-       "on a GPU True"},
+      {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "attention, norms and losses as fused kernels"},
       {"precision", &Options::precision, one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"}),
        "fp32, tf32, tf32x3, bf16 or fp16; 16 bits with float32 master weights"},
       {"seed", &Options::seed, whole_number(0, std::int64_t{1} << 53), "of data, weights, order and dropout"},

@@ -45,7 +45,6 @@ void add_train(CLI::App& app) {
     chosen.out = given.out;
     chosen.device = given.device;
     chosen.threads = given.threads;
-    chosen.use_fused_kernel = apps::fused_by_default(chosen.device);
     for (const auto& [entry, text] : state->given) entry->set(chosen, text);
     train(chosen);
   });

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "autodiff/gradient_sink.h"
@@ -18,27 +19,12 @@ struct Edge {
   std::uint32_t output = 0;
 };
 
-/// A lock that is one byte: held for a few instructions.
-class SmallLock {
- public:
-  void lock() noexcept {
-    while (held_.test_and_set(std::memory_order_acquire)) held_.wait(true, std::memory_order_relaxed);
-  }
-  void unlock() noexcept {
-    held_.clear(std::memory_order_release);
-    held_.notify_one();
-  }
-
- private:
-  std::atomic_flag held_;
-};
-
 /// Autograd's part of a tensor. Of a leaf that asks for a gradient, several threads may use it at once: Note [Threads and leaves].
 struct AutogradState final : RefCounted {
   ~AutogradState() override { delete sink.load(std::memory_order_acquire); }
 
   bool requires_grad = false;
-  SmallLock accumulator_lock;
+  std::mutex accumulator_lock;
   std::uint32_t output = 0;                  ///< which of the op's outputs it is
   std::atomic<GradientSink*> sink{nullptr};  ///< owned, of a leaf; null before it has a gradient or a hook
   Ref<Node> node;                            ///< the op that made the tensor; null for a leaf

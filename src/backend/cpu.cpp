@@ -17,7 +17,7 @@ namespace {
 
 // A step asks again for the blocks that the step before has freed. Handing them back to the system in between would cost a
 // page fault for every 4 KiB that is touched again, which is more than most ops cost.
-// What is kept is bounded: with what is in use, twice the most that was ever in use, and 16 MiB. A step's blocks
+// The memory that is kept is bounded: with that in use, twice the most that was ever in use, and 16 MiB. A step's blocks
 // are fewer than that, and stay. A size that grows from step to step would otherwise leave all of its earlier blocks behind.
 // Under AddressSanitizer nothing is kept, so that an access to freed memory is seen.
 #if defined(__SANITIZE_ADDRESS__)
@@ -96,7 +96,7 @@ class CachingAllocator {
     const auto mib = [](std::size_t bytes) { return std::to_string((bytes >> 20) + ((bytes & 0xFFFFF) != 0)) + " MiB"; };
     throw OutOfMemory("[cpu] expected " + std::to_string(size) + " bytes (" + mib(size) +
                       ") of memory but got none: " + mib(statistics_.allocated) +
-                      " are in live tensors; use a smaller batch or model, or keep fewer results of the graph " + "alive");
+                      " are in live tensors; use a smaller batch or model, or keep fewer results of the graph alive");
   }
 
   /// Gives free blocks back, those that were of no use for the longest time first, until there is room for one more block.

@@ -25,9 +25,10 @@ std::string to_string(Device device);
 int cuda_device_count();
 inline constexpr int max_cuda_devices = 16;
 
-/// How many threads CPU kernels use; by default one for each processor that this process may run on.
+/// How many threads the CPU kernels that this thread calls use; by default one for each processor that this process may run on, or the
+/// number in OMP_NUM_THREADS.
 int num_threads();
-/// Throws Error unless count >= 1.
+/// For this thread. Throws Error unless 1 <= count <= 1024.
 void set_num_threads(int count);
 
 /// A queue of work on a device. The handle is a cudaStream_t; it is null on the CPU and for CUDA's default stream.

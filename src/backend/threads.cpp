@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -20,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "backend/control_group.h"
 #include "backend/device.h"
 
 namespace tern {
@@ -27,19 +27,6 @@ namespace tern {
 namespace {
 
 constexpr int max_threads = 1024;
-
-/// The processors that the control group of this process may use, from its quota of CPU time; 0 without one.
-int processors_of_quota() {
-  double quota = 0, period = 0;
-  std::string first;
-  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> first >> period && first != "max") {
-    quota = std::strtod(first.c_str(), nullptr);
-  } else if (!v2.is_open()) {
-    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") >> quota;
-    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period;
-  }
-  return quota > 0 && period > 0 ? static_cast<int>(std::ceil(quota / period)) : 0;
-}
 
 /// The first number of OMP_NUM_THREADS, which users of numerical programs know; 0 if it is not one that can be used.
 int threads_of_environment() {
@@ -53,23 +40,27 @@ int processors() {
   cpu_set_t allowed;
   int count =
       sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : static_cast<int>(std::thread::hardware_concurrency());
-  if (const int quota = processors_of_quota()) count = std::min(count, quota);
+  const double quota = backend::group_limits().processors;
+  if (quota < count) count = static_cast<int>(std::ceil(quota));
   return std::clamp(count, 1, max_threads);
 }
 
-std::atomic<int>& thread_count() {
-  static std::atomic<int> count = threads_of_environment() ? threads_of_environment() : processors();
+int default_threads() {
+  static const int count = threads_of_environment() ? threads_of_environment() : processors();
   return count;
 }
 
+/// Of this thread: a kernel that runs in another one has laid out its memory for its own number.
+thread_local int chosen_threads = 0;
+
 }  // namespace
 
-int num_threads() { return thread_count().load(std::memory_order_relaxed); }
+int num_threads() { return chosen_threads > 0 ? chosen_threads : default_threads(); }
 
 void set_num_threads(int count) {
   if (count < 1 || count > max_threads)
     fail("set_num_threads", "expected 1 to " + std::to_string(max_threads) + " threads but got " + std::to_string(count));
-  thread_count().store(count, std::memory_order_relaxed);
+  chosen_threads = count;
 }
 
 namespace backend {

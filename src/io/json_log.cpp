@@ -12,8 +12,11 @@
 namespace tern::io {
 
 JsonLog::JsonLog(std::filesystem::path path) : path_(std::move(path)) {
-  descriptor_ = uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666); });
+  // O_NONBLOCK: a FIFO that no one reads is refused at once (ENXIO). Lines are then written as to any file.
+  constexpr int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+  descriptor_ = uninterrupted([&] { return ::open(path_.c_str(), flags | O_NONBLOCK, 0666); });
   if (descriptor_ < 0) fail_file(path_, "opened", errno);
+  ::fcntl(descriptor_, F_SETFL, flags);
   end_ = ::lseek(descriptor_, 0, SEEK_END);
 }
 

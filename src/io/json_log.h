@@ -11,7 +11,8 @@ namespace tern::io {
 /// killed process loses none; sync() keeps them from a loss of power.
 class JsonLog {
  public:
-  /// Opens the file for appending, and makes it if need be. One process at a time writes it. Throws FileError.
+  /// Opens the file for appending, and makes it if need be. One process at a time writes it. Throws FileError, for a FIFO without a reader
+  /// as well.
   explicit JsonLog(std::filesystem::path path);
   ~JsonLog();
   JsonLog(JsonLog&& other) noexcept;

@@ -131,7 +131,15 @@ std::vector<std::string> read_lines(const fs::path& file, const ReadOptions& opt
   CorpusReport found;
   LineReader reader(file, report ? options.beside(*report) : options);
   std::vector<std::string> lines;
-  for (std::string line; reader.next(line, found);) lines.push_back(line);
+  for (std::string line; reader.next(line, found);) {
+    constexpr std::uint64_t free = std::uint64_t{64} << 20;
+    if (found.memory() > free && found.memory() - free > options.max_memory_ratio * (found.bytes + found.lines))
+      throw DataError(
+          fmt::format("{}:{}: expected lines that take at most {} times the memory of their text (max_memory_ratio) but got more; "
+                      "leave empty lines out",
+                      file.string(), found.lines, options.max_memory_ratio));
+    lines.push_back(line);
+  }
   found.files = 1;
   if (report) report->merge(found);
   return lines;

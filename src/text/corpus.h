@@ -20,7 +20,10 @@ struct ReadOptions {
   std::uint64_t max_memory_bytes = std::uint64_t{4} << 30;
   // And of one .gz, as a multiple of the compressed bytes read so far; the first 16 MiB are free. Text comes to some 3, and zeros to 1030.
   std::uint64_t max_gzip_ratio = 64;
-  // What is left of max_memory_bytes when the files of this report are held.
+  // And of one file whose lines are held, as a multiple of its text; the first 64 MiB are free. Sentences come to some 2, and empty lines
+  // to 32.
+  std::uint64_t max_memory_ratio = 8;
+  // These limits, with the part of max_memory_bytes that is left when the files of this report are held.
   ReadOptions beside(const CorpusReport& held) const noexcept;
 };
 

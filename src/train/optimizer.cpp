@@ -255,60 +255,39 @@ void SGD::update_segment(std::size_t group, const SegmentViews& segment, const G
 }
 
 template <class Options>
-static void check_adam(const char* where, const Options& o) {
-  require(where, o.beta1 >= 0 && o.beta1 < 1, "0 <= beta1 < 1", o.beta1);
-  require(where, o.beta2 >= 0 && o.beta2 < 1, "0 <= beta2 < 1", o.beta2);
-  require(where, o.eps >= 0, "eps >= 0", o.eps);
-  require(where, o.weight_decay >= 0, "a weight decay >= 0", o.weight_decay);
+AdamOf<Options>::AdamOf(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
+  for (const Group& group : groups) {
+    const Options& o = group.options;
+    require(Options::optimizer, o.beta1 >= 0 && o.beta1 < 1, "0 <= beta1 < 1", o.beta1);
+    require(Options::optimizer, o.beta2 >= 0 && o.beta2 < 1, "0 <= beta2 < 1", o.beta2);
+    require(Options::optimizer, o.eps >= 0, "eps >= 0", o.eps);
+    require(Options::optimizer, o.weight_decay >= 0, "a weight decay >= 0", o.weight_decay);
+    add_group(group.parameters, o.lr);
+    options_.push_back(o);
+  }
 }
 
-/// AdamW's options have the same members.
 template <class Options>
-static void adam_step(const Options& o, bool decoupled, Device device, kernels::AdamArguments arguments) {
-  arguments.beta1 = o.beta1;
-  arguments.beta2 = o.beta2;
-  arguments.eps = o.eps;
-  arguments.weight_decay = o.weight_decay;
-  arguments.decoupled = decoupled;
-  on(device, [&](auto dev) { kernels::adam(dev, arguments); });
-}
-
-template <class Segment>
-static kernels::AdamArguments adam_views(const Segment& segment, const Tensor& lr, const Tensor& steps, const GradientScale& scale) {
+void AdamOf<Options>::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
+  const Options& o = options_[group];
   kernels::AdamArguments arguments;
   arguments.parameter = segment.parameter.view();
   arguments.gradient = segment.gradient.view();
   arguments.m = segment.moments[0].view();
   arguments.v = segment.moments[1].view();
-  arguments.lr = lr.view();
-  arguments.step = steps.view();
+  arguments.lr = lr(group).view();
+  arguments.step = steps().view();
+  arguments.beta1 = o.beta1;
+  arguments.beta2 = o.beta2;
+  arguments.eps = o.eps;
+  arguments.weight_decay = o.weight_decay;
+  arguments.decoupled = Options::decoupled;
   arguments.master = view_of(segment.master);
   arguments.scale = view_of(scale);
-  return arguments;
+  on(segment.parameter.device(), [&](auto dev) { kernels::adam(dev, arguments); });
 }
 
-Adam::Adam(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
-  for (const Group& group : groups) {
-    check_adam("Adam", group.options);
-    add_group(group.parameters, group.options.lr);
-    options_.push_back(group.options);
-  }
-}
-
-void Adam::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
-  adam_step(options_[group], false, segment.parameter.device(), adam_views(segment, lr(group), steps(), scale));
-}
-
-AdamW::AdamW(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
-  for (const Group& group : groups) {
-    check_adam("AdamW", group.options);
-    add_group(group.parameters, group.options.lr);
-    options_.push_back(group.options);
-  }
-}
-
-void AdamW::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
-  adam_step(options_[group], true, segment.parameter.device(), adam_views(segment, lr(group), steps(), scale));
-}
+template class AdamOf<AdamOptions>;
+template class AdamOf<AdamWOptions>;
 
 }  // namespace tern::train

@@ -117,52 +117,46 @@ class SGD final : public Optimizer {
 };
 
 struct AdamOptions {
+  static constexpr const char* optimizer = "Adam";
+  static constexpr bool decoupled = false;
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;  ///< added to the gradient
 };
 struct AdamWOptions {
+  static constexpr const char* optimizer = "AdamW";
+  static constexpr bool decoupled = true;
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.01;  ///< of the weight itself: p -= lr * weight_decay * p
 };
 
+/// Adam and AdamW, which differ in their decay alone.
+template <class Options>
+class AdamOf final : public Optimizer {
+ public:
+  struct Group {
+    Tensors parameters;
+    Options options;
+  };
+  /// Throws Error as SGD does.
+  explicit AdamOf(const std::vector<Group>& groups);
+  explicit AdamOf(const Tensors& parameters, const Options& options = {}) : AdamOf(std::vector<Group>{{parameters, options}}) {}
+
+ protected:
+  void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
+
+ private:
+  std::vector<Options> options_;
+};
+extern template class AdamOf<AdamOptions>;
+extern template class AdamOf<AdamWOptions>;
+
 /// Kingma & Ba, 2015.
-class Adam final : public Optimizer {
- public:
-  struct Group {
-    Tensors parameters;
-    AdamOptions options;
-  };
-  /// Throws Error as SGD does.
-  explicit Adam(const std::vector<Group>& groups);
-  explicit Adam(const Tensors& parameters, const AdamOptions& options = {}) : Adam(std::vector<Group>{{parameters, options}}) {}
-
- protected:
-  void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
-
- private:
-  std::vector<AdamOptions> options_;
-};
-
+using Adam = AdamOf<AdamOptions>;
 /// Adam with decoupled weight decay. Loshchilov & Hutter, 2019.
-class AdamW final : public Optimizer {
- public:
-  struct Group {
-    Tensors parameters;
-    AdamWOptions options;
-  };
-  /// Throws Error as SGD does.
-  explicit AdamW(const std::vector<Group>& groups);
-  explicit AdamW(const Tensors& parameters, const AdamWOptions& options = {}) : AdamW(std::vector<Group>{{parameters, options}}) {}
-
- protected:
-  void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
-
- private:
-  std::vector<AdamWOptions> options_;
-};
+using AdamW = AdamOf<AdamWOptions>;
 
 }  // namespace tern::train

@@ -1,15 +1,10 @@
 // The seam between devices: streams of a thread, events, and kernels that one device alone has.
-#include <unistd.h>
-
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <thread>
 
 #include "backend/event.h"
-#include "backend/system_memory.h"
 #include "catch.h"
 #include "tensor/tensor.h"
 
@@ -108,34 +103,6 @@ TEST_CASE("A part of the context goes back to what it was in whatever order its 
   CHECK(context().stream(cuda(1)).handle == &places[2]);
   other.reset();
   CHECK(context().stream(cuda(1)).handle == nullptr);
-}
-
-TEST_CASE("The limits of control groups count as memory", "[memory]") {
-  namespace fs = std::filesystem;
-  const fs::path root = fs::temp_directory_path() / ("tern-cgroup-" + std::to_string(::getpid()));
-  fs::create_directories(root / "user/job");
-  fs::create_directories(root / "memory/batch");
-  const auto write = [](const fs::path& file, const std::string& text) { std::ofstream(file) << text; };
-  const auto limit = [&] { return backend::cgroup_memory_limit(root / "self", root); };
-  const std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
-  CHECK(limit() == none);
-  write(root / "self", "0::/user/job\n");
-  CHECK(limit() == none);
-  write(root / "user/job/memory.max", "max\n");
-  CHECK(limit() == none);
-  write(root / "user/memory.max", "600000000\n");  // an outer group's
-  CHECK(limit() == 600000000);
-  write(root / "user/job/memory.max", "500000000\n");
-  CHECK(limit() == 500000000);
-  write(root / "self", "3:cpu,cpuacct:/batch\n9:memory:/batch\n");
-  write(root / "memory/batch/memory.limit_in_bytes", "700000000\n");
-  write(root / "memory/memory.limit_in_bytes", "9223372036854771712\n");
-  CHECK(limit() == 700000000);
-  write(root / "self", "0::/somewhere/of/the/host\n");
-  write(root / "memory.max", "400000000\n");  // inside of a container the group is the root
-  CHECK(limit() == 400000000);
-  fs::remove_all(root);
-  CHECK(backend::usable_memory() > 0);
 }
 
 }  // namespace tern

@@ -20,13 +20,13 @@
 #include <string>
 #include <vector>
 
+#include "files.h"
 #include "io/run_directory.h"
-#include "io/support.h"
 
 namespace {
 
 namespace fs = std::filesystem;
-using tern::io::RunDirectory, tern::io::test::slurp, tern::io::test::spill, tern::io::test::TempDirectory;
+using tern::io::RunDirectory, tern::test::slurp, tern::test::spill, tern::test::TempDirectory;
 using Files = std::map<std::string, std::string>;
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
@@ -95,7 +95,7 @@ void check_log(const fs::path& log, const std::string& name, Tally& tally) {
     if (!nlohmann::json::accept(line)) return tally.fault(name + ": a torn line in the log: " + line);
 }
 
-/// What stands in a directory after an end. `before` is empty where no run stood there.
+/// Checks the files of a directory after an end. `before` is empty where no run stood there.
 void check_directory(const fs::path& directory, const Files& before, const std::string& name, Tally& tally) {
   ++tally.ends;
   const bool is_moving = fs::exists(directory / ".tern-complete");

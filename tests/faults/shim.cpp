@@ -255,7 +255,7 @@ int rename(const char* old_name, const char* new_name) {
   const int result = real(old_name, new_name);
   if (result != 0) return result;
   state().changes.push_back({Change::renamed, to, from, spare});
-  // What was known of a file, or of those in a directory, goes with it.
+  // Knowledge of a file, or of those in a directory, goes with it.
   std::map<std::string, off_t> moved;
   for (const auto& [path, bytes] : state().synced)
     moved[path == from ? to : path.starts_with(from + "/") ? to + path.substr(from.size()) : path == to ? "" : path] = bytes;

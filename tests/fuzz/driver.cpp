@@ -10,15 +10,17 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <vector>
 
+#include "bytes.h"
+#include "files.h"
 #include "fuzz.h"
 
 namespace {
 
 namespace fs = std::filesystem;
+using tern::test::slurp, tern::test::SplitMix64;
 
 std::string current;  // the input at hand
 
@@ -33,17 +35,6 @@ extern "C" void on_signal(int signal) {
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
-
-// SplitMix64.
-struct Random {
-  std::uint64_t state;
-  std::uint64_t operator()(std::uint64_t bound) {
-    std::uint64_t z = (state += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return (z ^ (z >> 31)) % bound;
-  }
-};
 
 // Pieces that mean something to one of the readers.
 constexpr const char* words[] = {"{",
@@ -85,7 +76,7 @@ constexpr const char* words[] = {"{",
                                  "<pad>",
                                  "\x1f\x8b\x08"};
 
-std::string mutate(const std::vector<std::string>& seeds, Random& random, std::size_t most) {
+std::string mutate(const std::vector<std::string>& seeds, SplitMix64& random, std::size_t most) {
   std::string text = seeds[random(seeds.size())];
   for (std::uint64_t n = 1 + random(4); n > 0; --n) {
     const std::size_t at = random(text.size() + 1);
@@ -107,11 +98,6 @@ std::string mutate(const std::vector<std::string>& seeds, Random& random, std::s
   }
   if (text.size() > most) text.resize(most);
   return text;
-}
-
-std::string slurp(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
 void run(const std::string& text) {
@@ -152,7 +138,7 @@ int main(int argc, char** argv) {
   for (const std::string& text : seeds) run(text);
   if (!mutates) return 0;
   seeds.emplace_back();
-  Random random{seed};
+  SplitMix64 random{seed};
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   std::uint64_t done = 0;

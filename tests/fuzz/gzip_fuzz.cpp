@@ -1,7 +1,6 @@
 // A corpus file that begins as gzip does. The first byte says which: bytes as they are, or text that is compressed here, and of which
 // the next three bytes flip bits: so that the mutated bytes are not all lost to the first checksum.
-#include <zlib.h>
-
+#include "bytes.h"
 #include "corpus_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -11,16 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     tern::fuzz::read_corpus(std::string("\x1f\x8b\x08").append(rest));
     return 0;
   }
-  z_stream zlib{};
-  deflateInit2(&zlib, 1 + data[0] % 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
-  std::string packed(deflateBound(&zlib, rest.size()) + 32, '\0');
-  zlib.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(rest.data()));
-  zlib.avail_in = static_cast<uInt>(rest.size());
-  zlib.next_out = reinterpret_cast<Bytef*>(packed.data());
-  zlib.avail_out = static_cast<uInt>(packed.size());
-  deflate(&zlib, Z_FINISH);
-  packed.resize(zlib.total_out);
-  deflateEnd(&zlib);
+  std::string packed = tern::test::gzip(rest, 1 + data[0] % 9);
   const std::size_t at = data[1] + 256u * (data[2] % 16);
   if (at < packed.size()) packed[at] = static_cast<char>(packed[at] ^ data[3]);
   tern::fuzz::read_corpus(packed);

@@ -1,52 +1,19 @@
 #pragma once
-#include <unistd.h>
-
-#include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <string_view>
 
+#include "files.h"
 #include "io/file_error.h"
+#include "paths.h"
 
 namespace tern::io::test {
 
 namespace fs = std::filesystem;
+using tern::test::slurp, tern::test::spill, tern::test::TempDirectory;
 
-/// A directory of its own for one test, removed at the end.
-class TempDirectory {
- public:
-  TempDirectory() {
-    static std::atomic<int> serial{0};
-    path_ = fs::temp_directory_path() / ("tern-io-" + std::to_string(::getpid()) + "-" + std::to_string(serial++));
-    fs::create_directories(path_);
-  }
-  ~TempDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TempDirectory(const TempDirectory&) = delete;
-  TempDirectory& operator=(const TempDirectory&) = delete;
-  fs::path operator/(std::string_view name) const { return path_ / name; }
-  const fs::path& path() const { return path_; }
-  /// How many entries it holds, hidden ones too.
-  std::ptrdiff_t count() const { return std::distance(fs::directory_iterator(path_), {}); }
-
- private:
-  fs::path path_;
-};
-
-inline std::string slurp(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
-inline void spill(const fs::path& path, std::string_view content) { std::ofstream(path, std::ios::binary) << content; }
-
-inline fs::path fixture_path(const std::string& name) { return fs::path(TERN_SOURCE_DIR) / "tests/fixtures/io" / name; }
+inline fs::path fixture_path(const std::string& name) { return fs::path(tern::test::source_directory) / "tests/fixtures/io" / name; }
 
 /// The bytes of a safetensors file with this header and so many zero bytes of data.
 inline std::string file_of(std::string_view header, std::size_t data_bytes) {

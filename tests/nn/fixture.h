@@ -9,6 +9,7 @@
 #include "catch.h"
 #include "nn/nn.h"
 #include "ops/copy.h"
+#include "paths.h"
 #include "tensor/random.h"
 
 /// Values that tests/fixtures/make_nn_fixtures.py wrote.
@@ -28,7 +29,7 @@ class Fixture {
 
  private:
   Fixture() {
-    const std::string folder = std::string(TERN_SOURCE_DIR) + "/tests/fixtures/nn/";
+    const std::string folder = std::string(tern::test::source_directory) + "/tests/fixtures/nn/";
     std::ifstream(folder + "index.json") >> index;
     std::ifstream file(folder + "values.bin", std::ios::binary | std::ios::ate);
     values_.resize(static_cast<std::size_t>(file.tellg()) / sizeof(float));

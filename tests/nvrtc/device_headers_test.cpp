@@ -5,10 +5,13 @@
 #include <vector>
 
 #include "catch.h"
+#include "paths.h"
 
 // The device library must stay free of host headers, so that kernels made at run time can use it: NVRTC, which has none of the host's
 // headers, compiles each header of cuda/device for Hopper. It needs no GPU.
 namespace {
+
+const std::string source_directory = tern::test::source_directory;
 
 /// Headers of the standard library that device code may include, as libcu++ has them.
 constexpr const char* standard_headers[] = {"bit", "cmath", "cstddef", "cstdint", "limits", "type_traits", "utility"};
@@ -31,10 +34,11 @@ std::string compile(const std::string& source) {
   nvrtcProgram program = nullptr;
   REQUIRE(nvrtcCreateProgram(&program, source.c_str(), "source.cu", static_cast<int>(pointers.size()), pointers.data(), standard_headers) ==
           NVRTC_SUCCESS);
+  const std::string include_path = "--include-path=" + source_directory + "/src";
   const char* const options[] = {"--gpu-architecture=sm_90a",
                                  "--std=c++20",
                                  "--device-as-default-execution-space",
-                                 "--include-path=" TERN_SOURCE_DIR "/src",
+                                 include_path.c_str(),
                                  "--include-path=" TERN_CUDA_INCLUDE_DIR,
                                  "--include-path=" TERN_CUDA_INCLUDE_DIR "/cccl"};
   const nvrtcResult result = nvrtcCompileProgram(program, std::size(options), options);
@@ -47,7 +51,7 @@ std::string compile(const std::string& source) {
 
 TEST_CASE("NVRTC takes every header of the device library", "[nvrtc]") {
   int headers = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(TERN_SOURCE_DIR "/src/cuda/device")) {
+  for (const auto& entry : std::filesystem::directory_iterator(source_directory + "/src/cuda/device")) {
     const std::string name = entry.path().filename().string();
     INFO(name);
     CHECK(compile("#include \"cuda/device/" + name + "\"\n") == "");

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "catch.h"
+#include "paths.h"
 #include "tensor/dispatch.h"
 
 namespace tern::op_cases {
@@ -53,7 +54,7 @@ static const std::set<std::string> not_ops = {"autocast_table", "has_matmul_prec
 
 static std::set<std::string> public_ops() {
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(TERN_SOURCE_DIR "/src/ops"))
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(test::source_directory) + "/src/ops"))
     if (entry.path().extension() == ".h") names.merge(declared_functions(entry.path()));
   for (const std::string& name : not_ops) {
     INFO(name << " is not an op, and no header of src/ops declares it");

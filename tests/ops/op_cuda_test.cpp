@@ -2,8 +2,7 @@
 #include <fmt/format.h>
 
 #include "autodiff/engine.h"
-#include "catch.h"
-#include "op_cases.h"
+#include "for_each_case.h"
 #include "ops/copy.h"
 #include "skip.h"
 
@@ -15,24 +14,6 @@ namespace {
 Tensor on_gpu(const Tensor& x, Device device = cuda()) {
   const auto elements = static_cast<std::int64_t>(x.impl().storage->bytes() / size_of(x.dtype()));
   return to(x.window({elements}, {1}, 0), device).window(x.shape(), x.strides(), x.offset());
-}
-
-template <class F>
-void for_each_case(F f) {
-  for (const Row& row : table()) {
-    for (std::size_t i = 0; i < row.cases.size(); ++i) {
-      const Case& op = row.cases[i];
-      for (DType dtype : op.dtypes.empty() ? row.dtypes : op.dtypes) {
-        const std::string what = describe(row, op, i, dtype);
-        INFO(what);
-        try {
-          f(row, op, dtype);
-        } catch (const std::exception& error) {
-          FAIL_CHECK("threw " << error.what());
-        }
-      }
-    }
-  }
 }
 
 /// Either device may be off by a tolerance.

@@ -1,31 +1,11 @@
 // Forward checks over the whole table: against the reference, in every dtype and every layout in memory, with guards.
 #include <fmt/format.h>
 
-#include "catch.h"
-#include "op_cases.h"
+#include "for_each_case.h"
 
 namespace tern::op_cases {
 
 namespace {
-
-/// Calls f for every case of the table in each of its dtypes, and says which one threw.
-template <class F>
-void for_each_case(F f) {
-  for (const Row& row : table()) {
-    for (std::size_t i = 0; i < row.cases.size(); ++i) {
-      const Case& op = row.cases[i];
-      for (DType dtype : op.dtypes.empty() ? row.dtypes : op.dtypes) {
-        const std::string what = describe(row, op, i, dtype);
-        INFO(what);
-        try {
-          f(row, op, dtype);
-        } catch (const std::exception& error) {
-          FAIL_CHECK("threw " << error.what());
-        }
-      }
-    }
-  }
-}
 
 Tensors inputs_of(const Case& op, DType dtype) {
   Tensors inputs;

@@ -7,33 +7,12 @@
 #include <map>
 
 #include "autodiff/engine.h"
-#include "catch.h"
-#include "op_cases.h"
+#include "for_each_case.h"
 #include "ops/copy.h"
 
 namespace tern::op_cases {
 
 namespace {
-
-/// Calls f(row, case, dtype) for every case of the table in each of its floating dtypes.
-template <class F>
-void for_each_floating_case(F f) {
-  for (const Row& row : table()) {
-    for (std::size_t i = 0; i < row.cases.size(); ++i) {
-      const Case& op = row.cases[i];
-      for (DType dtype : op.dtypes.empty() ? row.dtypes : op.dtypes) {
-        if (!is_floating(dtype)) continue;
-        const std::string what = describe(row, op, i, dtype);
-        INFO(what);
-        try {
-          f(row, op, dtype);
-        } catch (const std::exception& error) {
-          FAIL_CHECK("threw " << error.what());
-        }
-      }
-    }
-  }
-}
 
 bool is_checked(const Input& input) { return input.differentiable && is_floating(input.dtype.value_or(DType::f64)); }
 
@@ -116,7 +95,8 @@ void check_spoilt(const Pair& pair, std::size_t largest_element) {
 TEST_CASE("Gradients in lower precision agree with f64, and what is spoilt is refused") {
   // Of each output and gradient of a row: the largest magnitude that is expected, over all cases.
   std::map<std::string, double> magnitudes;
-  for_each_floating_case([&](const Row& row, const Case& op, DType dtype) {
+  for_each_case([&](const Row& row, const Case& op, DType dtype) {
+    if (!is_floating(dtype)) return;
     std::vector<Pair> pairs = output_pairs(row, op, dtype);  // which op_forward_test.cpp compares
     for (Pair& pair : gradient_pairs(row, op, dtype)) {
       const std::string found = difference(pair.got, pair.want, pair.tolerance);

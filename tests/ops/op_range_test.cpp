@@ -97,6 +97,9 @@ TEST_CASE("Variances, mean squares and softmaxes of 16-bit numbers compute in f3
   const Tensor far = full({1000}, 400, DType::f16), leaf = full({1000}, 1, DType::f16).set_requires_grad();
   CHECK(values_of(mse_loss(far, full({1000}, 200, DType::f16)))[0] == 40000);
   CHECK(std::isinf(values_of(mse_loss(far, leaf))[0]));  // 159201 itself is beyond
+  std::vector<double> one_far(1000);
+  one_far[3] = 300;  // its square, 90000, is beyond, and the mean is not
+  CHECK(values_of(mse_loss(cast(Tensor::from(one_far, {1000}), DType::f16), zeros({1000}, DType::f16)))[0] == 90);
   // 100,000 equal scores: their sum is beyond float16, and each probability is not.
   const Tensor equal = full({2, 100000}, 3, DType::f16).set_requires_grad();
   CHECK(error_of(softmax(equal, 1) * 100000, ones({2, 100000}, DType::f64)) < 1e-2);
@@ -121,6 +124,13 @@ TEST_CASE("The recorded gradient of gelu_tanh holds where a square leaves float1
   const Tensor x = cast(Tensor::from(std::vector<double>{-400, -3, 0.5, 300, 60000}, {5}), DType::f16).set_requires_grad();
   const Tensor g = grad({gelu_tanh(x)}, {x}, {ones_like(x)}, true)[0];
   CHECK(error_of(g, grad({gelu_tanh(x)}, {x}, {ones_like(x)})[0]) < 1e-3);
+}
+
+TEST_CASE("The mean of equal f32 numbers is that number") {
+  for (std::int64_t count = 1; count <= 1000; ++count) {
+    INFO(count);
+    CHECK(mean(full({count}, 0.75)).item<float>() == 0.75f);
+  }
 }
 
 TEST_CASE("The plain norms of f32 rows far from 0 are as exact as the rows") {

@@ -1,4 +1,4 @@
-// What tern computes for scripts/parity.py, which sets it beside what the reference packages compute.
+// The results of tern for scripts/parity.py, which sets it beside what the reference packages compute.
 //   tern-parity bpe VOCAB TOKENIZER.json IDS.jsonl FILE...   trains on the lines of the first two files; the ids of every line
 //   tern-parity scores CASES.json                            [{hyps, refs, lowercase}...] -> [[BLEU, chrF]...] on the standard output
 //   tern-parity model MODEL.safetensors BATCH.safetensors OUT.safetensors    the classic model's logits, loss and gradients

@@ -139,8 +139,8 @@ TEST_CASE("Switches take a value, and the last of several counts") {
   CHECK(classic["preset"] == "classic");
   CHECK(classic["batch_size"] == 16);
   CHECK(classic["samples"] == 20000);
-  CHECK(classic["use_fused_kernel"] == false);
-  CHECK(config({"--use-fused-kernel"})["use_fused_kernel"] == true);
+  CHECK(classic["use_fused_kernel"] == true);
+  CHECK(config({"--use-fused-kernel", "no"})["use_fused_kernel"] == false);
 }
 
 TEST_CASE("The bench refuses what it cannot run") {

@@ -1,9 +1,9 @@
 // Faults in the training data: named with file and line, before the run directory is made.
+#include "bytes.h"
 #include "support.h"
-#include "text/support.h"
 
 using namespace tern::programs::test;
-using tern::text::test::gzip;
+using tern::test::gzip;
 
 namespace {
 

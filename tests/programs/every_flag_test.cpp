@@ -3,6 +3,7 @@
 #include <regex>
 #include <set>
 
+#include "paths.h"
 #include "support.h"
 
 using namespace tern::programs::test;
@@ -41,7 +42,7 @@ std::set<std::string> options_in_help() {
 std::set<std::string> options_in_cases() {
   std::set<std::string> options;
   const std::regex name("TEST_CASE\\(\\s*\"(tern-[a-z]+ [a-z0-9]+)((\\s*\"?\\s*\"?--[a-z0-9-]+)+)");
-  for (const auto& entry : fs::directory_iterator(fs::path(TERN_SOURCE_DIR) / "tests" / "programs")) {
+  for (const auto& entry : fs::directory_iterator(fs::path(tern::test::source_directory) / "tests" / "programs")) {
     if (entry.path().extension() != ".cpp" || entry.path().filename() == "every_flag_test.cpp") continue;
     const std::string text = slurp(entry.path());
     for (std::sregex_iterator at(text.begin(), text.end(), name), end; at != end; ++at) {

@@ -73,6 +73,7 @@ TEST_CASE("A FIFO where a file is expected is refused, and not waited for") {
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
   check_refused(run(translate, {"score", "--hyp", fifo, "--ref", fifo}), "fifo: could not be read: it is not a regular file");
   check_refused(run(recall, {"plot", fifo}), "fifo: could not be read: it is not a regular file", "tern-recall");
+  check_refused(run(bench, {"count", "--json", fifo}), "fifo: could not be opened: ", "tern-bench");
   check_refused(run(recall, {"plot", "/dev/zero"}), "/dev/zero: could not be read: it is not a regular file", "tern-recall");
   for (const char* file : {"tokenizer.json", "config.json", "model.safetensors"}) {
     fs::rename(directory / "run" / file, directory / "kept");

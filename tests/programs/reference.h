@@ -88,14 +88,22 @@ inline Weights weights_of(const fs::path& run) {
   return result;
 }
 
-/// The largest difference of two models' weights; infinite where names or sizes differ.
+/// Whether an element is of the bias of keys, which adds the same number to all scores of a query: its gradient is 0 but for rounding, of
+/// which Adam makes steps as long as any.
+inline bool is_bias_of_keys(const std::string& name, std::size_t i, std::size_t size) {
+  if (name.ends_with("attn.qkv.bias")) return i >= size / 3 && i < 2 * size / 3;
+  return name.ends_with("attn.key_value.bias") && i < size / 2;
+}
+
+/// The largest difference of two models' weights, but for the biases of keys; infinite where names or sizes differ.
 inline double distance(const Weights& a, const Weights& b) {
   double largest = 0;
   if (a.size() != b.size()) return INFINITY;
   for (const auto& [name, values] : a) {
     const auto other = b.find(name);
     if (other == b.end() || other->second.size() != values.size()) return INFINITY;
-    for (std::size_t i = 0; i < values.size(); ++i) largest = std::max(largest, std::abs(double(values[i]) - double(other->second[i])));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (!is_bias_of_keys(name, i, values.size())) largest = std::max(largest, std::abs(double(values[i]) - double(other->second[i])));
   }
   return largest;
 }
@@ -114,5 +122,32 @@ inline void check_equal(const std::vector<double>& found, const std::vector<doub
 }
 
 inline Json summary_of(const fs::path& run) { return Json::parse(slurp(run / "summary.json")); }
+
+/// Of --precision: losses in 16 bits are those of float32 but for the roundings. Run{options} trains a program's small model; `path` is the
+/// run's directory, `result` the program's end.
+template <class Run>
+void check_precision() {
+  const Run exact;
+  const std::vector<double> wanted = logged(exact.path, "valid_loss");
+  for (const auto& [precision, epsilon] : std::vector<std::pair<const char*, double>>{{"bf16", 8e-3}, {"fp16", 1e-3}}) {
+    INFO(precision);
+    const Run run({"--precision", precision});
+    const std::vector<double> found = logged(run.path, "valid_loss");
+    check_equal(found, wanted, epsilon);
+    CHECK(std::abs(found[0] / wanted[0] - 1) > 1e-6);
+  }
+}
+
+/// Of --use-fused-kernel: the program says which kernels it has, and their trainings differ, but by roundings alone.
+template <class Run>
+void check_fused_kernels() {
+  const Run plain, fused({"--use-fused-kernel"});
+  CHECK(contains(plain.result.out, "plain kernels"));
+  CHECK(contains(fused.result.out, "fused kernels"));
+  const double apart = distance(weights_of(plain.path), weights_of(fused.path));
+  CHECK(apart > 0);
+  CHECK(apart < 1e-4);
+  check_equal(logged(fused.path, "loss"), logged(plain.path, "loss"));
+}
 
 }  // namespace tern::programs::test

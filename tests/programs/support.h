@@ -13,20 +13,19 @@
 #include <vector>
 
 #include "catch.h"
+#include "files.h"
 #include "io/safetensors.h"
-#include "io/support.h"
+#include "program_paths.h"
 
 /// The programs are run as a user runs them: as processes, with arguments, standard streams and files.
 namespace tern::programs::test {
 
-using io::test::slurp;
-using io::test::spill;
-using io::test::TempDirectory;
+using tern::test::slurp, tern::test::spill, tern::test::TempDirectory;
 using Json = nlohmann::json;
 using Arguments = std::vector<std::string>;
 namespace fs = std::filesystem;
 
-inline const std::string translate = TERN_TRANSLATE, bench = TERN_BENCH, recall = TERN_RECALL;
+inline const std::string translate = translate_program, bench = bench_program, recall = recall_program;
 
 struct Result {
   int code = 0;  ///< as a shell shows it: 128 + N for a death by signal N

@@ -30,14 +30,14 @@ std::string error_of(const std::string& text) {
 }  // namespace
 
 TEST_CASE("a tokenizer survives the disk", "[text]") {
-  const TempDir dir;
+  const TempDirectory dir;
   const Tokenizer tokenizer = Tokenizer::from_json(smallest().dump(), "t.json");
   std::ofstream(dir / "t.json") << tokenizer.to_json();
   CHECK((Tokenizer::load(dir / "t.json").to_json() == tokenizer.to_json()));
 }
 
 TEST_CASE("loading reports what went wrong", "[text]") {
-  const TempDir dir;
+  const TempDirectory dir;
   CHECK(message_of<DataError>([&] { Tokenizer::load(dir / "none.json"); }).find("none.json: could not be read") != std::string::npos);
   CHECK_THROWS_AS(Tokenizer::load(dir.path()), DataError);
 }
@@ -146,7 +146,7 @@ TEST_CASE("a file that is not JSON, or too much of it, is refused", "[text]") {
 
 TEST_CASE("no change of a few bytes crashes the reader", "[text]") {
   const std::string good = smallest().dump();
-  TestRandom random{17};
+  SplitMix64 random{17};
   int refused = 0;
   for (int round = 0; round < 1500; ++round) {
     std::string bad = good;

@@ -1,8 +1,7 @@
 #include "text/bpe.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
+#include <ctime>
 
 #include "catch.h"
 #include "support.h"
@@ -111,12 +110,12 @@ TEST_CASE("a word of a megabyte costs no more than prose", "[text]") {
   for (const std::string unit : {"a", "ab", "\xC3\xBC", " ", "\xC2\xA0", ".", "\xF0\x9F\x98\x80", "\xFF", "a\xFF"}) {
     std::string text;
     while (text.size() < 1'000'000) text += unit;
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     const Ids ids = reference().encode(text);
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const double seconds = double(std::clock() - start) / CLOCKS_PER_SEC;  // of this process, whoever else is busy
     INFO(unit);
     CHECK((reference().decode(ids, false) == utf8_lossy(text)));
-    CHECK(seconds.count() < 30);  // a quadratic way takes many minutes
+    CHECK(seconds < 30);  // a quadratic way takes many minutes
   }
 }
 
@@ -137,7 +136,7 @@ TEST_CASE("added tokens are found as Hugging Face finds them", "[text]") {
 }
 
 TEST_CASE("bytes that are not UTF-8 encode byte by byte", "[text]") {
-  TestRandom random{3};
+  SplitMix64 random{3};
   for (int round = 0; round < 2000; ++round) {
     std::string text;
     for (std::uint64_t n = random(20); n > 0; --n) text += static_cast<char>(random(4) ? random(256) : 'a');
@@ -147,22 +146,6 @@ TEST_CASE("bytes that are not UTF-8 encode byte by byte", "[text]") {
     for (const std::int32_t id : ids) bytes += reference().id_to_token(id);
     CHECK(to_code_points(bytes).size() == text.size());
   }
-}
-
-TEST_CASE("encoding from several threads gives the same ids", "[text]") {
-  const std::vector<std::string> lines = strings(expected()["lines"]);
-  std::vector<Ids> alone;
-  for (const std::string& line : lines) alone.push_back(reference().encode(line));
-  const Tokenizer shared = Tokenizer::load(fixture_path("tokenizer.json"));
-  std::vector<int> wrong(4);
-  std::vector<std::thread> threads;
-  for (std::size_t t = 0; t < wrong.size(); ++t) {
-    threads.emplace_back([&, t] {
-      for (std::size_t i = 0; i < lines.size(); ++i) wrong[t] += shared.encode(lines[i]) != alone[i];
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  CHECK(wrong == std::vector<int>(4, 0));
 }
 
 TEST_CASE("arguments that make no sense are refused", "[text]") {

@@ -27,8 +27,8 @@ bool has(const std::string& text, std::string_view part) {
 }  // namespace
 
 TEST_CASE("lines are what lies between line ends", "[text]") {
-  const TempDir dir;
-  const auto lines = [&](std::string_view content) { return read_lines(write(dir / "f", content)); };
+  const TempDirectory dir;
+  const auto lines = [&](std::string_view content) { return read_lines(spill(dir / "f", content)); };
   CHECK(lines("").empty());
   CHECK(lines("\n") == Lines{""});
   CHECK(lines("a") == Lines{"a"});
@@ -44,26 +44,26 @@ TEST_CASE("lines are what lies between line ends", "[text]") {
 }
 
 TEST_CASE("a file of several buffers reads the same plain and as gzip", "[text]") {
-  const TempDir dir;
-  TestRandom random{5};
+  const TempDirectory dir;
+  SplitMix64 random{5};
   std::string content;
   Lines expected;
   while (content.size() < 400'000) {
     expected.emplace_back(random(20) ? random(300) : 70'000, static_cast<char>('a' + random(26)));
     content += expected.back() + "\n";
   }
-  CHECK((read_lines(write(dir / "f", content)) == expected));
-  CHECK((read_lines(write(dir / "f.gz", gzip(content))) == expected));
-  CHECK((read_lines(write(dir / "no-suffix", gzip(content))) == expected));
+  CHECK((read_lines(spill(dir / "f", content)) == expected));
+  CHECK((read_lines(spill(dir / "f.gz", gzip(content))) == expected));
+  CHECK((read_lines(spill(dir / "no-suffix", gzip(content))) == expected));
   const std::size_t half = content.size() / 2;  // two members and a padded end
-  CHECK((read_lines(write(dir / "m.gz", gzip(content.substr(0, half)) + gzip(content.substr(half)) + std::string(99, '\0'))) == expected));
-  CHECK(read_lines(write(dir / "e.gz", gzip(""))).empty());
+  CHECK((read_lines(spill(dir / "m.gz", gzip(content.substr(0, half)) + gzip(content.substr(half)) + std::string(99, '\0'))) == expected));
+  CHECK(read_lines(spill(dir / "e.gz", gzip(""))).empty());
 }
 
 TEST_CASE("what is in a file is counted, with its first place", "[text]") {
-  const TempDir dir;
+  const TempDirectory dir;
   CorpusReport report;
-  read_lines(write(dir / "a", "\xEF\xBB\xBFone\n \t\ntwo\r\nthree\r\n\n"), {}, &report);
+  read_lines(spill(dir / "a", "\xEF\xBB\xBFone\n \t\ntwo\r\nthree\r\n\n"), {}, &report);
   CHECK(report.lines == 5);
   CHECK(report.files == 1);
   CHECK(report.bytes == 13);
@@ -75,70 +75,70 @@ TEST_CASE("what is in a file is counted, with its first place", "[text]") {
   const std::string a = (dir / "a").string();
   CHECK(report.summary() ==
         "1 file, 5 lines, 13 B; 2 CRLF (first " + a + ":3); 1 byte order mark (first " + a + ":1); 2 empty (first " + a + ":2)");
-  read_lines(write(dir / "b", "x\n"), {}, &report);
+  read_lines(spill(dir / "b", "x\n"), {}, &report);
   CHECK(report.lines == 6);
   CHECK(report.files == 2);
 }
 
 TEST_CASE("bytes that are not text are errors with file, line and byte", "[text]") {
-  const TempDir dir;
+  const TempDirectory dir;
   const std::string file = (dir / "f").string();
-  CHECK(error_of(write(file, "ok\nab\xFFz\n")) == file + ":2: expected UTF-8 but got byte 0xFF at byte 3");
-  CHECK(error_of(write(file, "\xEF\xBB\xBFq\xC3")) == file + ":1: expected UTF-8 but got byte 0xC3 at byte 5");
-  CHECK(error_of(write(file, std::string("ok\n\nx\0y\n", 9))) == file + ":3: expected text but got a NUL at byte 2");
-  CHECK(has(error_of(write(file, "a\n\xED\xA0\x80\n")), ":2: expected UTF-8"));
-  CHECK(error_of(write(dir / "g.gz", gzip("a\nb\xFE\n"))) == (dir / "g.gz").string() + ":2: expected UTF-8 but got byte 0xFE at byte 2");
+  CHECK(error_of(spill(file, "ok\nab\xFFz\n")) == file + ":2: expected UTF-8 but got byte 0xFF at byte 3");
+  CHECK(error_of(spill(file, "\xEF\xBB\xBFq\xC3")) == file + ":1: expected UTF-8 but got byte 0xC3 at byte 5");
+  CHECK(error_of(spill(file, std::string("ok\n\nx\0y\n", 9))) == file + ":3: expected text but got a NUL at byte 2");
+  CHECK(has(error_of(spill(file, "a\n\xED\xA0\x80\n")), ":2: expected UTF-8"));
+  CHECK(error_of(spill(dir / "g.gz", gzip("a\nb\xFE\n"))) == (dir / "g.gz").string() + ":2: expected UTF-8 but got byte 0xFE at byte 2");
 }
 
 TEST_CASE("limits hold while the file streams in", "[text]") {
-  const TempDir dir;
+  const TempDirectory dir;
   ReadOptions options;
   options.max_line_bytes = 10;
-  CHECK(read_lines(write(dir / "f", "0123456789\r\n0123456789\n0123456789"), options).size() == 3);
-  CHECK(read_lines(write(dir / "f",
+  CHECK(read_lines(spill(dir / "f", "0123456789\r\n0123456789\n0123456789"), options).size() == 3);
+  CHECK(read_lines(spill(dir / "f",
                          "\xEF\xBB\xBF"
                          "0123456789\r\n"),
                    options)
             .size() == 1);
   const std::string file = (dir / "f").string();
-  CHECK(error_of(write(dir / "f", "x\n01234567890\n"), options) ==
+  CHECK(error_of(spill(dir / "f", "x\n01234567890\n"), options) ==
         file + ":2: expected a line of at most 10 bytes (max_line_bytes) but got a longer one");
-  CHECK(has(error_of(write(dir / "f", "0123456789\r"), options), ":1: expected a line of at most 10"));
+  CHECK(has(error_of(spill(dir / "f", "0123456789\r"), options), ":1: expected a line of at most 10"));
 
   // A hundred megabytes without a line end, from a file of a hundred kilobytes: neither is held.
   const std::string bomb = gzip(std::string(100'000'000, 'a'));
   CHECK(bomb.size() < 200'000);
-  CHECK(has(error_of(write(dir / "bomb.gz", bomb)), "bomb.gz:1: expected a line of at most 1048576 bytes"));
+  CHECK(has(error_of(spill(dir / "bomb.gz", bomb)), "bomb.gz:1: expected a line of at most 1048576 bytes"));
   options = {};
   options.max_file_bytes = 1'000'000;
   options.max_gzip_ratio = 100'000;
   const std::string empty_lines = gzip(std::string(20'000'000, '\n'));
-  CHECK(has(error_of(write(dir / "bomb.gz", empty_lines), options), "expected at most 1000000 bytes of text (max_file_bytes)"));
+  CHECK(has(error_of(spill(dir / "bomb.gz", empty_lines), options), "expected at most 1000000 bytes of text (max_file_bytes)"));
   options = {};
   options.max_lines = 1000;
-  CHECK(has(error_of(write(dir / "bomb.gz", empty_lines), options), "bomb.gz:1001: expected at most 1000 lines (max_lines)"));
+  CHECK(has(error_of(spill(dir / "bomb.gz", empty_lines), options), "bomb.gz:1001: expected at most 1000 lines (max_lines)"));
   // Limits that do not limit must not wrap round.
   options.max_line_bytes = std::numeric_limits<std::size_t>::max();
-  CHECK(read_lines(write(dir / "f", "abcdefgh\n"), options).size() == 1);
+  CHECK(read_lines(spill(dir / "f", "abcdefgh\n"), options).size() == 1);
 }
 
 TEST_CASE("gzip data cut short anywhere is an error", "[text]") {
-  const TempDir dir;
+  const TempDirectory dir;
   std::string content;
   for (int i = 0; i < 40; ++i) content += "line " + std::to_string(i * 7919) + "\n";
   const std::string whole = gzip(content);
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    const std::string message = error_of(write(dir / "f.gz", whole.substr(0, size)));
+    const std::string message = error_of(spill(dir / "f.gz", whole.substr(0, size)));
     if (size < 2 ? !has(message, "f.gz: expected gzip data") : !has(message, "f.gz: the gzip data is truncated")) {
       FAIL("cut at " << size << ": " << message);
     }
   }
-  CHECK(has(error_of(write(dir / "f.gz", whole + "rest")), "followed by something else"));
-  CHECK(has(error_of(write(dir / "f.gz", whole + whole.substr(0, 1))), "truncated"));
+  CHECK(has(error_of(spill(dir / "f.gz", whole + "rest")), "followed by something else"));
+  CHECK(has(error_of(spill(dir / "f.gz", whole + whole.substr(0, 1))), "truncated"));
 }
 
 TEST_CASE("no damaged byte of gzip data changes a line or crashes", "[text]") {
-  const TempDir dir;
+  const TempDirectory dir;
   const std::string content(2000, 'x');
   const std::string whole = gzip("hello\n" + content + "\n");
   const Lines expected = {"hello", content};
@@ -149,7 +149,7 @@ TEST_CASE("no damaged byte of gzip data changes a line or crashes", "[text]") {
       bad[at] = static_cast<char>(bad[at] ^ (1 << bit));
       try {
         // Some bits carry no text, such as the time, and some say the same in another way.
-        if (read_lines(write(dir / "f.gz", bad)) != expected) FAIL("byte " << at << " bit " << bit);
+        if (read_lines(spill(dir / "f.gz", bad)) != expected) FAIL("byte " << at << " bit " << bit);
       } catch (const DataError&) {
         ++refused;
       }
@@ -159,19 +159,19 @@ TEST_CASE("no damaged byte of gzip data changes a line or crashes", "[text]") {
 }
 
 TEST_CASE("files that cannot be read are errors", "[text]") {
-  const TempDir dir;
+  const TempDirectory dir;
   CHECK(has(error_of(dir / "none"), "none: could not be read: No such file"));
   CHECK(has(error_of(dir.path()), "could not be read: it is not a regular file"));
 }
 
 TEST_CASE("pairs are read from a data directory", "[text]") {
-  const TempDir dir;
-  write(dir / "train.de", "eins\n\nzwei drei\nvier\n");
-  write(dir / "train.en.gz", gzip("one\ntwo\n \nfour\n"));
-  write(dir / "val.de", "a\n\n");
-  write(dir / "val.en", "b\nc\n");
-  write(dir / "test_2016.de", "x\n");
-  write(dir / "test_2016.en", "y\n");
+  const TempDirectory dir;
+  spill(dir / "train.de", "eins\n\nzwei drei\nvier\n");
+  spill(dir / "train.en.gz", gzip("one\ntwo\n \nfour\n"));
+  spill(dir / "val.de", "a\n\n");
+  spill(dir / "val.en", "b\nc\n");
+  spill(dir / "test_2016.de", "x\n");
+  spill(dir / "test_2016.en", "y\n");
   CHECK(list_splits(dir.path(), "de", "en") == Lines{"test_2016", "train", "val"});
 
   const ParallelCorpus train = read_pairs(dir.path(), "train", "de", "en");
@@ -188,17 +188,17 @@ TEST_CASE("pairs are read from a data directory", "[text]") {
   CHECK_THROWS_AS(read_pairs(dir.path(), "train", "de", "de"), std::invalid_argument);
 
   const auto error = [&](const char* split) { return message_of<DataError>([&] { read_pairs(dir.path(), split, "de", "en"); }); };
-  write(dir / "val.en", "b\nc\nd\n");
+  spill(dir / "val.en", "b\nc\nd\n");
   CHECK(error("valid") ==
         (dir / "val.de").string() + ": expected as many lines as " + (dir / "val.en").string() + " has but got 2 against 3");
-  write(dir / "val.en", "");
+  spill(dir / "val.en", "");
   CHECK(error("valid") == (dir / "val.en").string() + ": expected at least one line but got an empty file");
-  write(dir / "valid.de", "a\n");
+  spill(dir / "valid.de", "a\n");
   CHECK(has(error("valid"), "expected one split for 'valid' but got val, valid"));
-  write(dir / "test_2017.en", "y\n");
+  spill(dir / "test_2017.en", "y\n");
   CHECK(has(error("test"), "expected one split for 'test' but got test_2016, test_2017"));
   CHECK(has(error("dev"), "expected dev.de or dev.de.gz but got test_2016.de, test_2016.en"));
-  write(dir / "train.de.gz", gzip("eins\n"));
+  spill(dir / "train.de.gz", gzip("eins\n"));
   CHECK(has(error("train"), "expected either train.de or train.de.gz but got both"));
   CHECK(has(message_of<DataError>([&] { read_pairs(dir / "nowhere", "train", "de", "en"); }), "nowhere: could not be read"));
 }

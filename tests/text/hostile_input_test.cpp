@@ -57,7 +57,7 @@ TEST_CASE("text is shown without control characters, on one line, and not at len
 }
 
 TEST_CASE("only regular files are opened", "[text]") {
-  const TempDir dir;
+  const TempDirectory dir;
   REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
   for (const std::filesystem::path& path : {dir / "fifo", dir.path(), std::filesystem::path("/dev/zero")}) {
     const std::string expected = path.string() + ": could not be read: it is not a regular file";
@@ -71,23 +71,38 @@ TEST_CASE("only regular files are opened", "[text]") {
 }
 
 TEST_CASE("gzip data that unpacks to far more than text does is refused early", "[text]") {
-  const TempDir dir;
+  const TempDirectory dir;
   for (const char* unit : {"\n", "a long line of the same text over and over\n"}) {
     std::string much;
     while (much.size() < (std::size_t{40} << 20)) much += unit;
-    write(dir / "f.gz", gzip(much));
+    spill(dir / "f.gz", gzip(much));
     CHECK(
         has(message_of<DataError>([&] { read_lines(dir / "f.gz"); }), "expected gzip data of at most 64 times its size (max_gzip_ratio)"));
     ReadOptions trusting;
-    trusting.max_gzip_ratio = 1'000'000;
+    trusting.max_gzip_ratio = trusting.max_memory_ratio = 1'000'000;
     CHECK(read_lines(dir / "f.gz", trusting).back() == std::string(unit).substr(0, std::string(unit).size() - 1));
   }
 }
 
+TEST_CASE("a file of empty lines takes no more memory than one of text", "[text]") {
+  const TempDirectory dir;
+  const std::string file = (dir / "f").string();
+  spill(file, std::string(4'000'000, '\n'));
+  // 32 bytes a line and 8 for its text: (64 << 20) / 24 lines.
+  CHECK(message_of<DataError>([&] { read_lines(file); }) ==
+        file +
+            ":2796203: expected lines that take at most 8 times the memory of their text "
+            "(max_memory_ratio) but got more; leave empty lines out");
+  std::string short_lines;
+  while (short_lines.size() < 16'000'000) short_lines += "abc\n";
+  spill(file, short_lines);
+  CHECK(read_lines(file).size() == 4'000'000);
+}
+
 TEST_CASE("all files of a corpus share a limit of memory", "[text]") {
-  const TempDir dir;
-  write(dir / "train.de", "abcd\nefgh\n");
-  write(dir / "train.en", "ijkl\nmnop\n");
+  const TempDirectory dir;
+  spill(dir / "train.de", "abcd\nefgh\n");
+  spill(dir / "train.en", "ijkl\nmnop\n");
   ReadOptions options;
   options.max_memory_bytes = 4 * (4 + 32);
   CHECK(read_pairs(dir.path(), "train", "de", "en", options).size() == 2);
@@ -116,7 +131,7 @@ TEST_CASE("JSON is read within its limits", "[text]") {
   CHECK(has(json_error("[[[1]]]", limits), "at most 2 levels"));
   CHECK(has(json_error("[\"01234567890\"]", limits), "at most 10 bytes"));
   CHECK(has(json_error("[" + std::string(20, ' ') + "]", limits), "at most 10 bytes"));
-  // What took hours: many keys, many empty objects.
+  // These took hours: many keys, many empty objects.
   std::string keys = "{", objects = "[";
   for (int i = 0; i < 1'000'000; ++i) {
     keys += "\"k" + std::to_string(i) + "\":1,";
@@ -163,7 +178,7 @@ TEST_CASE("a trainer makes no token that would not be read again", "[text]") {
   CHECK(Tokenizer::from_json(tokenizer.to_json(), "t.json").encode(lines[0]) == tokenizer.encode(lines[0]));
 }
 
-// Where each of many added tokens may begin at each byte, a search that starts anew at each byte takes minutes here.
+// Many added tokens that may begin at each byte: a search that starts anew at each byte takes minutes here.
 TEST_CASE("many added tokens cost no more than one", "[text]") {
   Json file = tokenizer_of_bytes();
   for (int i = 1; i <= 900; ++i) {
@@ -183,7 +198,7 @@ TEST_CASE("many added tokens cost no more than one", "[text]") {
 }
 
 TEST_CASE("added tokens are found as by trying each at each place", "[text]") {
-  TestRandom random{5};
+  SplitMix64 random{5};
   for (int round = 0; round < 60; ++round) {
     Json file = tokenizer_of_bytes();
     file["added_tokens"][0]["content"] = "<pad>";

@@ -324,6 +324,26 @@ TEST_CASE("clipping bounds the norm of all gradients", "[optim]") {
   CHECK(train::clip_grad_norm({zeros({3}).set_requires_grad()}, 1).item() == 0);
 }
 
+TEST_CASE("clipping counts and scales strided gradients, and nothing beside them", "[optim]") {
+  const Tensor turned = Tensor::from(std::vector<float>{1, 2, 3, 4, 5, 6}, {2, 3}),
+               spread = Tensor::from(std::vector<float>{7, 50, 8, 60}, {4});
+  Tensor a = zeros({3, 2}).set_requires_grad(), b = zeros({2}).set_requires_grad(), c = zeros({1}).set_requires_grad();
+  a.set_grad(turned.window({3, 2}, {1, 3}, 0));
+  b.set_grad(spread.window({2}, {2}, 0));
+  c.set_grad(Tensor::from(std::vector<float>{9}, {1}));
+  const double norm = std::sqrt(1 + 4 + 9 + 16 + 25 + 36 + 49 + 64 + 81), factor = 0.5 / (norm + 1e-6);
+  CHECK(train::clip_grad_norm({a, b, c}, 0.5).item<double>() == Approx(norm));
+  const auto check = [&](const Tensor& found, const std::vector<double>& wanted) {
+    const std::vector<float> values = floats(found);
+    REQUIRE(values.size() == wanted.size());
+    for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(values[i] == Approx(wanted[i]));
+  };
+  check(turned, {factor, 2 * factor, 3 * factor, 4 * factor, 5 * factor, 6 * factor});
+  check(a.grad(), {factor, 4 * factor, 2 * factor, 5 * factor, 3 * factor, 6 * factor});
+  check(spread, {7 * factor, 50, 8 * factor, 60});
+  check(c.grad(), {9 * factor});
+}
+
 TEST_CASE("optimizers refuse what they cannot update", "[optim]") {
   const Tensor x = zeros({3}).set_requires_grad();
   CHECK_THROWS_AS(train::Adam({x, x}), Error);

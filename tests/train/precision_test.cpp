@@ -2,6 +2,7 @@
 
 #include "nn/fixture.h"
 #include "ops/autocast.h"
+#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/loss.h"
 #include "ops/pointwise.h"
@@ -154,6 +155,25 @@ void check_scaler(Device device) {
   check_rounded(model);
 }
 
+/// SGD's steps have the size of the gradients, which Adam divides out: a scale that stays in shows.
+void check_scaled_step(Device device) {
+  for (const double max_norm : {100.0, 0.25}) {
+    INFO(max_norm);
+    Tensor x = to(Tensor::from(std::vector<float>{3, 4}, {2}), device).set_requires_grad();
+    train::SGD optimizer({x}, {.lr = 0.5});
+    train::GradScaler scaler({.scale = 1024}, device);
+    scaler.scaled(sum(x * to(Tensor::from(std::vector<float>{0.3f, 0.4f}, {2}), device))).backward();
+    const std::vector<float> scaled = floats(x.grad());
+    CHECK(scaled[0] == Approx(1024 * 0.3));
+    CHECK(scaled[1] == Approx(1024 * 0.4));
+    CHECK(scaler.step(optimizer, max_norm).item<double>() == Approx(0.5));
+    const double step = 0.5 * std::min(1.0, max_norm / 0.5);
+    const std::vector<float> moved = floats(x.detach());
+    CHECK(moved[0] - 3 == Approx(-step * 0.3).epsilon(1e-5));
+    CHECK(moved[1] - 4 == Approx(-step * 0.4).epsilon(1e-5));
+  }
+}
+
 /// A decoder with f32 parameters learns one batch, under autocast or not: the losses of 30 steps, and the weights.
 struct Trained {
   std::vector<float> losses, weights;
@@ -204,6 +224,9 @@ TEST_CASE("clipping within the update is clipping before it", "[precision]") { c
 TEST_CASE("clipping within the update is clipping before it on a GPU", "[precision][cuda]") { check_clipping(cuda()); }
 TEST_CASE("the loss scale grows, shrinks and skips", "[precision]") { check_scaler(cpu); }
 TEST_CASE("the loss scale grows, shrinks and skips on a GPU", "[precision][cuda]") { check_scaler(cuda()); }
+
+TEST_CASE("the loss scale is taken out of the norm and the update", "[precision]") { check_scaled_step(cpu); }
+TEST_CASE("the loss scale is taken out of the norm and the update on a GPU", "[precision][cuda]") { check_scaled_step(cuda()); }
 
 TEST_CASE("a precision keeps the values that a seed gave", "[precision]") {
   for (const train::Precision precision :

@@ -15,7 +15,7 @@ struct SumOp {
   static __device__ C identity() { return C(0); }
   static __device__ C combine(C a, C b) { return C(wrapping_t<C>(a) + wrapping_t<C>(b)); }
   static __device__ void add(C& sum, C value) { sum = combine(sum, value); }
-  static __device__ C finish(C sum, double scale) { return scale == 1 ? sum : C(sum * static_cast<C>(scale)); }
+  static __device__ C finish(C sum, double scale) { return scale == 1 ? sum : C(static_cast<double>(sum) * scale); }
 };
 
 template <class C>

@@ -181,7 +181,7 @@ void reduce_as(const Fold<C>& fold, const View& x, const View& y, double scale) 
   const std::int64_t y_stride = plan.kept.inner_stride(1);
   const auto write = [&](C* values, std::int64_t at, std::int64_t width) {
     if (scale != 1)
-      for (std::int64_t i = 0; i < width; ++i) values[i] = C(values[i] * C(scale));
+      for (std::int64_t i = 0; i < width; ++i) values[i] = C(static_cast<double>(values[i]) * scale);
     store(values, y.as<R>() + at, width == 1 ? 1 : y_stride, width);
   };
   const Scratch<C> partial(plan.parts > 1 ? plan.blocks * plan.parts * plan.width : 0, y.stream);

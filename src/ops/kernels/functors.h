@@ -17,8 +17,8 @@ namespace tern::functors {
 /// from ops/kernels/math.h, which has a form that vectorises. Lists of all functions are Unary, Binary and Compare in
 /// ops/kernels/pointwise.h.
 
-/// What an integer is added, subtracted and multiplied as: results beyond its range wrap, as they do on every processor, where C++ leaves
-/// those of signed types undefined. Types that are shorter than int are widened to it, and cannot overflow there.
+/// The type in which integers are added, subtracted and multiplied: results beyond its range wrap, as they do on every processor, where C++
+/// leaves those of signed types undefined. Types that are shorter than int are widened to it, and cannot overflow there.
 template <class T, bool = std::is_integral_v<T> && sizeof(T) >= sizeof(int)>
 struct Wrapping {
   using type = T;

@@ -6,10 +6,10 @@ namespace tern::kernels {
 enum class Reduce : std::uint8_t { sum, prod, max, min, logsumexp, any, all };
 
 /// y = scale * reduction of x over the dimensions in which y has size 1 and x has not; x and y have the same number of
-/// dimensions, any strides. `scale` applies to sum alone. Dtypes: sum, prod, max, min: y has x's numeric dtype;
-/// logsumexp: a floating one; any, all: x of any dtype, y bool. 16-bit floats are reduced in float32. Over no elements:
-/// sum 0, prod 1, logsumexp -inf, any false, all true (max and min of nothing are refused by the op). NaN propagates.
-/// Sums are pairwise or tree-shaped, and deterministic.
+/// dimensions, any strides. `scale` applies to sum alone, and in f64: the mean of equal numbers is that number. Dtypes: sum, prod, max,
+/// min: y has x's numeric dtype; logsumexp: a floating one; any, all: x of any dtype, y bool. 16-bit floats are reduced in float32. Over no
+/// elements: sum 0, prod 1, logsumexp -inf, any false, all true (max and min of nothing are refused by the op). NaN propagates. Sums are
+/// pairwise or tree-shaped, and deterministic.
 void reduce(Cpu, Reduce f, const View& x, const View& y, double scale);
 void reduce(Cuda, Reduce f, const View& x, const View& y, double scale);
 

@@ -1,0 +1,49 @@
+#pragma once
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+/// Files of tests, for programs without Catch2 too.
+namespace tern::test {
+
+namespace fs = std::filesystem;
+
+/// A directory of its own for one test, removed at the end.
+class TempDirectory {
+ public:
+  TempDirectory() {
+    static std::atomic<int> serial{0};
+    path_ = fs::temp_directory_path() / ("tern-test-" + std::to_string(::getpid()) + "-" + std::to_string(serial++));
+    fs::create_directories(path_);
+  }
+  ~TempDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TempDirectory(const TempDirectory&) = delete;
+  TempDirectory& operator=(const TempDirectory&) = delete;
+  fs::path operator/(std::string_view name) const { return path_ / name; }
+  const fs::path& path() const { return path_; }
+  /// How many entries it holds, hidden ones too.
+  std::ptrdiff_t count() const { return std::distance(fs::directory_iterator(path_), {}); }
+
+ private:
+  fs::path path_;
+};
+
+inline std::string slurp(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+inline fs::path spill(const fs::path& path, std::string_view content) {
+  std::ofstream(path, std::ios::binary) << content;
+  return path;
+}
+
+}  // namespace tern::test

@@ -1,0 +1,9 @@
+#include "program_paths.h"
+
+namespace tern::programs::test {
+
+const char* const translate_program = TERN_TRANSLATE;
+const char* const bench_program = TERN_BENCH;
+const char* const recall_program = TERN_RECALL;
+
+}  // namespace tern::programs::test

@@ -1,0 +1,9 @@
+#pragma once
+
+namespace tern::programs::test {
+
+extern const char* const translate_program;
+extern const char* const bench_program;
+extern const char* const recall_program;
+
+}  // namespace tern::programs::test
