@@ -142,6 +142,19 @@ __device__ __forceinline__ void tma_load_2d(void* to, const CUtensorMap_st& map,
       "l"(&map), "r"(inner), "r"(outer), "r"(shared_address(&barrier.state))
       : "memory");
 }
+/// Likewise of a tensor of four dimensions, from element (x0, x1, x2, x3) on, the innermost first.
+__device__ __forceinline__ void tma_load_4d(std::uint32_t to, const CUtensorMap_st& map, int x0, int x1, int x2, int x3, MBarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\n" ::"r"(to),
+      "l"(&map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(shared_address(&barrier.state))
+      : "memory");
+}
+/// Begins to copy contiguous bytes, a multiple of 16, at addresses that are.
+__device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, unsigned bytes, MBarrier& barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(&barrier.state))
+               : "memory");
+}
 /// Brings the tensor map, a parameter of the kernel, to the cache that TMA reads it from.
 __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap_st& map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");

@@ -34,6 +34,15 @@ __device__ __forceinline__ void ldmatrix_trans(unsigned (&to)[4], unsigned row) 
                : "memory");
 }
 
+/// Writes what ldmatrix reads, from such registers to such rows (sm_90).
+__device__ __forceinline__ void stmatrix(unsigned row, const unsigned (&from)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(row), "r"(from[0]), "r"(from[1]), "r"(from[2]),
+               "r"(from[3])
+               : "memory");
+#endif
+}
+
 /// c (16, 8) += a (16, 16) b (16, 8) of f16 or bf16.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "cuda/device/vec16.cuh"
-#include "cuda/device/wgmma.cuh"
+#include "cuda/device/wgmma_k16.cuh"
 #include "cuda/gemm/split_k_bf16.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
@@ -81,7 +81,7 @@ __device__ __forceinline__ void multiply_stages(const Stage<T>* memory, Barriers
     warpgroup_fence_operand(sums);
     warpgroup_arrive();
 #pragma unroll
-    for (int k = 0; k < tile_k / wgmma_k; ++k) wgmma_k16<std::is_same_v<T, bf16>>(sums, a + k * k16_rows, b + k * k16_rows);
+    for (int k = 0; k < tile_k / wgmma_k; ++k) wgmma_k16<T, true, true>(sums, a + k * k16_rows, b + k * k16_rows, true);
     warpgroup_commit_batch();
     warpgroup_wait<1>();
     warpgroup_fence_operand(sums);

@@ -10,7 +10,7 @@ static CUtensorMapDataType type_of(DType dtype) {
   }
 }
 
-CUtensorMap tensor_map(const TmaMatrix& matrix, int box_inner, int box_outer) {
+CUtensorMap tensor_map(const TmaTensor& tensor, const int* box) {
   static const auto encode = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found{};
@@ -20,14 +20,24 @@ CUtensorMap tensor_map(const TmaMatrix& matrix, int box_inner, int box_outer) {
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
   }();
   CUtensorMap map;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(matrix.inner), static_cast<cuuint64_t>(matrix.outer)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(matrix.leading_dimension) * size_of(matrix.dtype)};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_inner), static_cast<cuuint32_t>(box_outer)}, every[] = {1, 1};
-  const CUresult result =
-      encode(&map, type_of(matrix.dtype), 2, const_cast<void*>(matrix.data), sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  cuuint64_t sizes[5], strides[4];  // in bytes, from the second dimension on
+  cuuint32_t box_sizes[5], every[5];
+  for (int i = 0; i < tensor.rank; ++i) {
+    sizes[i] = static_cast<cuuint64_t>(tensor.sizes[i]);
+    if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(tensor.strides[i]) * size_of(tensor.dtype);
+    box_sizes[i] = static_cast<cuuint32_t>(box[i]);
+    every[i] = 1;
+  }
+  const CUresult result = encode(&map, type_of(tensor.dtype), static_cast<cuuint32_t>(tensor.rank), const_cast<void*>(tensor.data), sizes,
+                                 strides, box_sizes, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) fail_call(cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
   return map;
+}
+
+CUtensorMap tensor_map(const TmaMatrix& matrix, int box_inner, int box_outer) {
+  const int box[] = {box_inner, box_outer};
+  return tensor_map(TmaTensor{matrix.data, matrix.dtype, 2, {matrix.inner, matrix.outer}, {1, matrix.leading_dimension}}, box);
 }
 
 }  // namespace tern::gpu

@@ -19,6 +19,16 @@ struct TmaMatrix {
 /// where the driver refuses.
 CUtensorMap tensor_map(const TmaMatrix& matrix, int box_inner, int box_outer);
 
+/// A tensor of `rank` dimensions for TMA, the innermost first and contiguous; the others' strides, in elements, are multiples of 16 bytes.
+struct TmaTensor {
+  const void* data;
+  DType dtype;
+  int rank;
+  std::int64_t sizes[5], strides[5];  ///< strides[0] is 1
+};
+/// Likewise for boxes of a tensor.
+CUtensorMap tensor_map(const TmaTensor& tensor, const int* box);
+
 /// Whether the device runs a wgmma kernel of ours: it has compute capability 9, and the program was built for sm_90a, without which the
 /// kernel has no body and no static shared memory.
 template <class... Parameters>

@@ -1,0 +1,40 @@
+#pragma once
+#include "cuda/attention/hopper_backward.cuh"
+#include "cuda/attention/hopper_launch.cuh"
+#include "cuda/runtime/allocator.h"
+
+namespace tern::gpu::hopper {
+
+template <class T, class C, bool general, bool drops>
+void launch_backward(Args args, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
+                     const kernels::AttentionGradients& gradients) {
+  const int tiles = (args.queries + C::queries - 1) / C::queries, blocks = (args.keys + C::keys - 1) / C::keys;
+  const std::int64_t all_tiles = std::int64_t(tiles) * args.all_heads(),
+                     items = std::int64_t(blocks) * args.sequences * args.kv_heads;
+  if (items > 0x7fffffff || all_tiles > 0x7fffffff) fail("attention", "expected at most 2^31 - 1 tiles");
+  const std::int64_t sum_bytes = std::int64_t(C::pieces) * C::queries * block_columns * 4;
+  const Workspace rows(static_cast<std::size_t>(all_tiles * C::row_values * 4), q.stream);
+  const Workspace semaphores(static_cast<std::size_t>(all_tiles * 4), q.stream);
+  const Workspace sums(static_cast<std::size_t>(blocks > 1 ? all_tiles * sum_bytes : 0), q.stream);
+  const int lanes = args.head_dim <= 64 ? 8 : 16;
+  launch(hopper_attention_rows<T>, blocks_for(all_tiles * C::queries * lanes), block_size, 0, q.stream, Heads(y), Heads(g), Heads(gradients.q),
+         log_sums.as<const float>(), rows.as<float>(), semaphores.as<int>(), tiles, lanes, args);
+  args.heads_at_once = args.sequences * args.kv_heads;
+  const BackwardParams params{map_of(q, C::queries),
+                              map_of(k, C::keys),
+                              map_of(v, C::keys),
+                              map_of(g, C::queries),
+                              args,
+                              Heads(gradients.q),
+                              Heads(gradients.k),
+                              Heads(gradients.v),
+                              rows.as<const float>(),
+                              sums.as<float4>(),
+                              semaphores.as<int>(),
+                              WorkQueue{completion_counters(q.stream, 1), static_cast<int>(items)},
+                              tiles,
+                              blocks};
+  launch(hopper_attention_backward<T, C, general, drops>, blocks_of(items, q.stream), C::threads, C::shared_bytes, q.stream, params);
+}
+
+}  // namespace tern::gpu::hopper

@@ -1,0 +1,425 @@
+#pragma once
+#include "cuda/attention/hopper.cuh"
+
+// Flash attention on Hopper, forward: Shah et al., "FlashAttention-3", 2024. A block has a tile of queries of one head, 64 for each of its
+// consumer warpgroups, and walks over the tiles of keys that they see, from the last to the first:
+//
+//     producer            24 or 32 registers     one thread: q_empty -> TMA: Q -> q_full; k_empty[i] -> TMA: K -> k_full[i]; V likewise
+//     consumer            240 or 160 registers   k_full[i] -> S = Q K^T, issued; v_full[j] -> y += P V of the tile before, issued;
+//     warpgroups                                 S there: -> k_empty[i]; mask, online softmax of S, while the tensor cores go on with P V;
+//                                                P V there: -> v_empty[j]; P = S rounded, y rescaled where a maximum has grown
+//
+//     shared memory   | Q (64 groups, d) | ring of K (keys, d): stages | ring of V (keys, d): stages |
+//     (64, 192 x 128)      24 KiB            4 x 16 KiB                   4 x 16 KiB                      152 KiB
+//     (128, 128 x 128)     32 KiB            2 x 32 KiB                   2 x 32 KiB                      160 KiB
+//     (128, 128 x 176)     32 KiB            2 x 44 KiB                   2 x 44 KiB                      208 KiB
+//
+//     registers       S keys / 2, P keys / 4, y d / 2:  d 64: 64 + 32 + 32 of 160;  d 128: 64 + 32 + 64, or 88 + 44 + 64, of 240
+//
+// Consumers take turns (ping-pong): one that has issued its products lets the next one issue, and has its softmax meanwhile. Named barrier
+// 1 + g is the turn of group g. Each takes as many turns for a tile of queries, also for tiles of keys that its own queries do not see.
+//
+// A block is persistent: its producer takes work from a queue, longest tiles first, and loads the next while consumers write a result. The
+// number of the item goes with Q.
+//
+// The softmax's reference, the maximum at first, follows the maximum when that has grown by more than `slack` (as in FlashAttention-4): sums
+// are rescaled rarely, and exponentials stay below 2^slack.
+namespace tern::gpu::hopper {
+
+template <int width_, int groups_, int keys_, int stages_, bool ping_pong_ = true, int slack_ = 8>
+struct ForwardConfig {
+  static constexpr int width = width_;    ///< of a head, filled up
+  static constexpr int groups = groups_;  ///< consumer warpgroups
+  static constexpr int keys = keys_;      ///< of a tile
+  static constexpr int stages = stages_;  ///< of the rings of K and V
+  static constexpr bool ping_pong = ping_pong_;
+  static constexpr int slack = slack_;
+  static constexpr int rows = groups * 64, threads = (groups + 1) * warpgroup;
+  using QTile = Tile<width, 64>;
+  using KTile = Tile<width, keys>;
+  static constexpr int q_bytes = groups * QTile::bytes;
+  static constexpr std::size_t shared_bytes = q_bytes + 2 * stages * KTile::bytes + swizzle_span;
+  static constexpr int producer_registers = groups == 2 ? 24 : 32, consumer_registers = groups == 2 ? 240 : 160;
+};
+
+struct ForwardParams {
+  CUtensorMap q, k, v;
+  Args args;
+  Heads y;
+  float* log_sums;
+  WorkQueue queue;
+  int tiles;  ///< of queries, of the longest sequence
+
+  /// The last tiles go first where queries see those before them: they are the longest.
+  __device__ WorkItem item(int number) const {
+    WorkItem item(number, tiles, args.all_heads(), args.heads_at_once);
+    if (args.causal) item.tile = tiles - 1 - item.tile;
+    return item;
+  }
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <int stages>
+struct ForwardBarriers {
+  MBarrier q_full, q_empty, k_full[stages], k_empty[stages], v_full[stages], v_empty[stages];
+  int item;
+};
+
+/// Tiles of keys that some queries see: `count` of them, the last one first.
+struct KeyTiles {
+  int last, count;
+
+  template <int keys>
+  static __device__ __forceinline__ KeyTiles of(const Sequence& sequence, int first_query, int rows) {
+    const int last_query = min(first_query + rows, sequence.queries) - 1;
+    if (last_query < first_query) return {0, 0};
+    const int begin = sequence.key_begin(first_query), end = sequence.key_end(last_query);
+    if (end <= begin) return {0, 0};
+    const int last = (end - 1) / keys;
+    return {last, last - begin / keys + 1};
+  }
+};
+
+/// The producer: one thread.
+template <class C>
+__device__ __forceinline__ void produce(const ForwardParams& p, unsigned memory, ForwardBarriers<C::stages>& barriers) {
+  using QTile = typename C::QTile;
+  using KTile = typename C::KTile;
+  const unsigned k_ring = memory + C::q_bytes, v_ring = k_ring + C::stages * KTile::bytes;
+  PipelineState<C::stages> k_state, v_state;
+  unsigned phase = 1;
+  for (int number = static_cast<int>(blockIdx.x); number >= 0;) {
+    const int next = p.queue.next();
+    const WorkItem item = p.item(number);
+    const int index = item.head / p.args.heads, head = item.head % p.args.heads, kv_head = head / p.args.group();
+    const Sequence sequence(p.args, index);
+    const int first_query = item.tile * C::rows;
+    if (first_query < sequence.queries) {
+      const KeyTiles tiles = KeyTiles::of<C::keys>(sequence, first_query, C::rows);
+      barriers.q_empty.wait(phase);
+      phase ^= 1;
+      barriers.item = number;
+      barriers.q_full.arrive_and_expect_tx(C::q_bytes);
+#pragma unroll
+      for (int g = 0; g < C::groups; ++g)
+        QTile::load(memory + g * QTile::bytes, p.q, head, sequence.first_query + first_query + g * 64, sequence.batch, barriers.q_full);
+      const auto load = [&](PipelineState<C::stages>& state, MBarrier* full, MBarrier* empty, unsigned ring, const CUtensorMap& map, int tile) {
+        empty[state.index].wait(state.phase ^ 1);
+        full[state.index].arrive_and_expect_tx(KTile::bytes);
+        KTile::load(ring + state.index * KTile::bytes, map, kv_head, sequence.first_key + tile * C::keys, sequence.batch, full[state.index]);
+        state.advance();
+      };
+#pragma unroll 1
+      for (int i = 0; i <= tiles.count; ++i) {
+        if (i < tiles.count) load(k_state, barriers.k_full, barriers.k_empty, k_ring, p.k, tiles.last - i);
+        if (i > 0) load(v_state, barriers.v_full, barriers.v_empty, v_ring, p.v, tiles.last - i + 1);
+      }
+    }
+    number = next;
+  }
+  barriers.q_empty.wait(phase);
+  barriers.item = -1;
+  barriers.q_full.arrive();
+}
+
+/// A consumer warpgroup: 64 queries at a time.
+template <class T, class C, bool general, bool drops>
+struct ForwardConsumer {
+  using QTile = typename C::QTile;
+  using KTile = typename C::KTile;
+  static constexpr int keys = C::keys;
+
+  const ForwardParams& p;
+  ForwardBarriers<C::stages>& barriers;
+  int group;
+  std::uint64_t q_descriptor, k_descriptor, v_descriptor;
+  std::uint64_t dropout_position;
+  PipelineState<C::stages> k_state, v_state;
+
+  // Of an item. A thread has two rows, 8 apart.
+  int key_begin[2], key_end[2];  ///< that the thread's queries see
+  int whole_begin, whole_end;   ///< that all queries of the group see
+  float scores[keys / 2], sums[C::width / 2];
+  unsigned probabilities[keys / 16][4];
+  float reference[2], total[2], rescale[2];
+
+  __device__ __forceinline__ ForwardConsumer(const ForwardParams& p_, unsigned memory, ForwardBarriers<C::stages>& barriers_)
+      : p(p_), barriers(barriers_), group(static_cast<int>(threadIdx.x) / warpgroup - 1) {
+    const unsigned k_ring = memory + C::q_bytes;
+    q_descriptor = wgmma_descriptor(memory + group * QTile::bytes, 0);
+    k_descriptor = wgmma_descriptor(k_ring, 0);
+    v_descriptor = wgmma_descriptor(k_ring + C::stages * KTile::bytes, KTile::block_bytes);
+    dropout_position = drops ? p.args.dropout.position() : 0;
+    if (C::ping_pong && group == 0) named_barrier_arrive(1, 2 * warpgroup);  // the first turn
+  }
+
+  __device__ __forceinline__ void wait_turn() {
+    if constexpr (C::ping_pong) named_barrier_sync(1 + group, 2 * warpgroup);
+  }
+  __device__ __forceinline__ void pass_turn() {
+    if constexpr (C::ping_pong) named_barrier_arrive(1 + (group + 1) % C::groups, 2 * warpgroup);
+  }
+
+  /// S = Q K^T.
+  __device__ __forceinline__ void issue_scores() {
+    const std::uint64_t k = k_descriptor + k_state.index * (KTile::bytes >> 4);
+    warpgroup_fence_operand(scores);
+    warpgroup_arrive();
+#pragma unroll
+    for (int i = 0; i < C::width / 16; ++i)
+      wgmma_k16<T, false, false>(scores, q_descriptor + QTile::column_step(i), k + KTile::column_step(i), i > 0);
+    warpgroup_commit_batch();
+  }
+  /// y += P V.
+  __device__ __forceinline__ void issue_sums() {
+    const std::uint64_t v = v_descriptor + v_state.index * (KTile::bytes >> 4);
+    warpgroup_fence_operand(sums);
+    warpgroup_fence_operand(probabilities);
+    warpgroup_arrive();
+#pragma unroll
+    for (int i = 0; i < keys / 16; ++i) wgmma_k16<T, true>(sums, probabilities[i], v + KTile::row_step(i), true);
+    warpgroup_commit_batch();
+  }
+  __device__ __forceinline__ void release_k() {
+    arrive_warp(barriers.k_empty[k_state.index]);
+    k_state.advance();
+  }
+  __device__ __forceinline__ void release_v() {
+    arrive_warp(barriers.v_empty[v_state.index]);
+    v_state.advance();
+  }
+  /// Passes by a tile of keys that the group's queries do not see.
+  __device__ __forceinline__ void skip_tile(bool takes_turn) {
+    barriers.k_full[k_state.index].wait(k_state.phase);
+    release_k();
+    barriers.v_full[v_state.index].wait(v_state.phase);
+    release_v();
+    if (takes_turn) {
+      wait_turn();
+      pass_turn();
+    }
+  }
+  /// The warp's first query.
+  __device__ __forceinline__ int row_of(const WorkItem& item) const {
+    return item.tile * C::rows + group * 64 + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+  }
+
+  __device__ __forceinline__ void begin(const WorkItem& item, const Sequence& sequence) {
+    const int first = item.tile * C::rows + group * 64, last = min(first + 64, sequence.queries) - 1;
+    const int row = row_of(item) + static_cast<int>(threadIdx.x) % 32 / 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      key_begin[r] = sequence.key_begin(row + r * 8);
+      key_end[r] = sequence.key_end(row + r * 8);
+      reference[r] = -INFINITY;
+      total[r] = 0;
+    }
+    whole_begin = sequence.key_begin(last);
+    whole_end = sequence.key_end(first);
+#pragma unroll
+    for (int i = 0; i < C::width / 2; ++i) sums[i] = 0;
+  }
+
+  /// Hides what the thread's queries do not see of the keys from key0 on.
+  __device__ __forceinline__ void mask(int key0) {
+    const int first = key0 + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int begin = key_begin[r] - first, end = key_end[r] - first;
+#pragma unroll
+      for (int n = 0; n < keys / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (n * 8 + e < begin || n * 8 + e >= end) scores[n * 4 + r * 2 + e] = -INFINITY;
+    }
+  }
+  /// Scales, and adds the padding.
+  __device__ __forceinline__ void add_padding(const WorkItem& item, const Sequence& sequence, int key0) {
+    const int first = key0 + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < keys / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float padding = padding_log2(p.args, sequence, item.head / p.args.heads, first + n * 8 + e);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          float& score = scores[n * 4 + r * 2 + e];
+          score = padding == -INFINITY ? -INFINITY : score * p.args.scale_log2 + padding;
+        }
+      }
+  }
+  /// The online softmax: exponentials of S, their sums, and by which factor the sums of y are to be rescaled.
+  __device__ __forceinline__ void exponentiate(float factor) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float most = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < keys / 8; ++n) most = fmaxf(most, fmaxf(scores[n * 4 + r * 2], scores[n * 4 + r * 2 + 1]));
+      most = fmaxf(most, shuffle_xor(most, 1));
+      most = fmaxf(most, shuffle_xor(most, 2)) * factor;
+      const float before = reference[r];
+      if (most > before + C::slack) reference[r] = most;
+      const float shift = reference[r] == -INFINITY ? 0 : reference[r];
+      rescale[r] = exp2_approx(before - shift);
+      float sum = 0;
+#pragma unroll
+      for (int n = 0; n < keys / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& score = scores[n * 4 + r * 2 + e];
+          score = exp2_approx(score * factor - shift);
+          sum += score;
+        }
+      total[r] = total[r] * rescale[r] + sum;
+    }
+  }
+  /// Drops some probabilities.
+  __device__ __forceinline__ void drop(const WorkItem& item, int key0) {
+    const Args& args = p.args;
+    const std::int64_t first = (std::int64_t(item.head) * args.queries + row_of(item)) * args.keys + key0;
+#pragma unroll
+    for (int n = 0; n < keys / 16; ++n) {
+      const unsigned kept = kept_16x16(args.dropout, args.keys, dropout_position, first + n * 16) >> 2 * (threadIdx.x % 4);
+#pragma unroll
+      for (int k = 0; k < 8; ++k)
+        if (!(kept >> (k % 2 + k / 4 * 8 + k / 2 % 2 * 16) & 1)) scores[n * 8 + k] = 0;
+    }
+  }
+  __device__ __forceinline__ void softmax(const WorkItem& item, const Sequence& sequence, int tile) {
+    const int key0 = tile * keys;
+    if constexpr (general) {
+      if (p.args.padding) add_padding(item, sequence, key0);
+    }
+    if (key0 < whole_begin || key0 + keys > whole_end) mask(key0);
+    exponentiate(general && p.args.padding ? 1 : p.args.scale_log2);
+    if constexpr (drops) drop(item, key0);
+  }
+  /// P, and y to its scale.
+  __device__ __forceinline__ void update() {
+    warpgroup_fence_operand(scores);
+#pragma unroll
+    for (int i = 0; i < keys / 16; ++i)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) probabilities[i][k] = pack_pair<T>(scores[i * 8 + k * 2], scores[i * 8 + k * 2 + 1]);
+    if (__any_sync(whole_warp, rescale[0] != 1 || rescale[1] != 1)) {
+#pragma unroll
+      for (int i = 0; i < C::width / 2; ++i) sums[i] *= rescale[i / 2 % 2];
+    }
+  }
+
+  __device__ __forceinline__ void write(int number) {
+    const WorkItem item = p.item(number);
+    const Sequence sequence(p.args, item.head / p.args.heads);
+    const int lane = threadIdx.x % 32, row0 = row_of(item);
+    float factors[2];
+    T* rows[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float sum = total[r] + shuffle_xor(total[r], 1);
+      sum += shuffle_xor(sum, 2);
+      const int row = row0 + lane / 4 + r * 8;
+      const bool is_there = row < sequence.queries;
+      factors[r] = sum > 0 ? p.args.inverse_keep / sum : 0;
+      rows[r] = is_there ? p.y.template at<T>(sequence.batch, sequence.first_query + row, item.head % p.args.heads) : nullptr;
+      if (is_there && lane % 4 == 0)
+        p.log_sums[std::int64_t(item.head) * p.args.queries + row] = sum > 0 ? reference[r] + log2f(sum) : INFINITY;
+    }
+    store_rows<T>(sums, factors, rows, 0, p.args.head_dim);
+  }
+
+  __device__ __forceinline__ void attend(int number) {
+    const WorkItem item = p.item(number);
+    const Sequence sequence(p.args, item.head / p.args.heads);
+    begin(item, sequence);
+    const KeyTiles all = KeyTiles::of<keys>(sequence, item.tile * C::rows, C::rows),
+                   own = KeyTiles::of<keys>(sequence, item.tile * C::rows + group * 64, 64);
+    int tile = all.last;
+    const int none = all.last - all.count;  // after the first tile
+    const int own_last = own.count > 0 ? own.last : none, own_first = own.last - own.count + 1;
+#pragma unroll 1
+    for (; tile > own_last; --tile) skip_tile(own.count > 0 || tile - 1 > none);  // of its own tiles the last takes no turn
+    if (own.count > 0) {
+      barriers.k_full[k_state.index].wait(k_state.phase);
+      issue_scores();
+      warpgroup_wait<0>();
+      warpgroup_fence_operand(scores);
+      release_k();
+      softmax(item, sequence, tile);
+      update();
+#pragma unroll 1
+      for (--tile; tile >= own_first; --tile) {
+        barriers.k_full[k_state.index].wait(k_state.phase);
+        wait_turn();
+        issue_scores();
+        barriers.v_full[v_state.index].wait(v_state.phase);
+        issue_sums();
+        pass_turn();
+        warpgroup_wait<1>();
+        warpgroup_fence_operand(scores);
+        release_k();
+        softmax(item, sequence, tile);
+        warpgroup_wait<0>();
+        warpgroup_fence_operand(sums);
+        release_v();
+        update();
+      }
+    }
+    arrive_warp(barriers.q_empty);
+    if (own.count > 0) {
+      barriers.v_full[v_state.index].wait(v_state.phase);
+      issue_sums();
+      warpgroup_wait<0>();
+      warpgroup_fence_operand(sums);
+      release_v();
+    }
+#pragma unroll 1
+    for (; tile > none; --tile) skip_tile(true);
+    write(number);
+  }
+
+  __device__ __forceinline__ void run() {
+    for (unsigned phase = 0;; phase ^= 1) {
+      barriers.q_full.wait(phase);
+      const int number = barriers.item;
+      if (number < 0) break;
+      attend(number);
+    }
+  }
+};
+
+#endif
+
+template <class T, class C, bool general, bool drops>
+__global__ void __launch_bounds__(C::threads, 1) hopper_attention_forward(__grid_constant__ const ForwardParams p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ uint4 memory[];
+  __shared__ ForwardBarriers<C::stages> barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
+  if (threadIdx.x == 0) {
+    tma_prefetch_map(p.q);
+    tma_prefetch_map(p.k);
+    tma_prefetch_map(p.v);
+    constexpr int consumer_warps = C::groups * 4;
+    barriers.q_full.init(1);
+    barriers.q_empty.init(consumer_warps);
+    for (int i = 0; i < C::stages; ++i) {
+      barriers.k_full[i].init(1);
+      barriers.v_full[i].init(1);
+      barriers.k_empty[i].init(consumer_warps);
+      barriers.v_empty[i].init(consumer_warps);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  const unsigned tiles = (shared_address(memory) + unsigned(swizzle_span) - 1) & ~(unsigned(swizzle_span) - 1);
+  if (threadIdx.x < warpgroup) {
+    warpgroup_reg_dealloc<C::producer_registers>();
+    if (threadIdx.x == 0) produce<C>(p, tiles, barriers);
+  } else {
+    warpgroup_reg_alloc<C::consumer_registers>();
+    ForwardConsumer<T, C, general, drops>(p, tiles, barriers).run();
+  }
+#endif
+}
+
+}  // namespace tern::gpu::hopper
