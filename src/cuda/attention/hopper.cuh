@@ -14,9 +14,9 @@
 // bytes, as TMA writes and wgmma reads them. Heads of other sizes are filled up with zeros by TMA, which knows how long they are.
 namespace tern::gpu::hopper {
 
-inline constexpr int row_bytes = 128;   ///< of a block of 64 columns
-inline constexpr int warpgroup = 128;   ///< threads
-inline constexpr int max_width = 128;   ///< elements of a head
+inline constexpr int row_bytes = 128;  ///< of a block of 64 columns
+inline constexpr int warpgroup = 128;  ///< threads
+inline constexpr int max_width = 128;  ///< elements of a head
 inline constexpr int block_columns = 64;
 
 /// (B, T, H, D) in global memory, D contiguous.
@@ -128,6 +128,23 @@ struct WorkQueue {
   }
 };
 
+/// Tiles of `rows` rows of `width` elements.
+template <int width, int rows>
+struct Tile {
+  static constexpr int blocks = (width + block_columns - 1) / block_columns, block_bytes = rows * row_bytes, bytes = blocks * block_bytes;
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  /// Begins to load rows of a head; of the tensor's rows, so zeros come after the last one only.
+  static __device__ __forceinline__ void load(unsigned to, const CUtensorMap& map, int head, int row, int batch, MBarrier& full) {
+#pragma unroll
+    for (int i = 0; i < blocks; ++i) tma_load_4d(to + i * block_bytes, map, i * block_columns, head, row, batch, full);
+  }
+#endif
+  /// How far on, in units of a descriptor, step k of 16 of the columns lies, where those are the depth of a product; and of the rows.
+  static constexpr int column_step(int k) { return (k / 4 * block_bytes + k % 4 * 32) >> 4; }
+  static constexpr int row_step(int k) { return k * 16 * row_bytes >> 4; }
+};
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /// The padding of a key as it is added to scores times scale_log2; -inf: the key is hidden.
@@ -155,21 +172,6 @@ static __device__ unsigned kept_16x16(const DropoutMask& dropout, int pitch, std
   }
   return kept;
 }
-
-/// Tiles of `rows` rows of `width` elements.
-template <int width, int rows>
-struct Tile {
-  static constexpr int blocks = (width + block_columns - 1) / block_columns, block_bytes = rows * row_bytes, bytes = blocks * block_bytes;
-
-  /// Begins to load rows of a head; of the tensor's rows, so zeros come after the last one only.
-  static __device__ __forceinline__ void load(unsigned to, const CUtensorMap& map, int head, int row, int batch, MBarrier& full) {
-#pragma unroll
-    for (int i = 0; i < blocks; ++i) tma_load_4d(to + i * block_bytes, map, i * block_columns, head, row, batch, full);
-  }
-  /// How far on, in units of a descriptor, step k of 16 of the columns lies, where those are the depth of a product; and of the rows.
-  static constexpr int column_step(int k) { return (k / 4 * block_bytes + k % 4 * 32) >> 4; }
-  static constexpr int row_step(int k) { return k * 16 * row_bytes >> 4; }
-};
 
 /// A step of a barrier's count by one lane for its warp, after all of its lanes are there.
 __device__ __forceinline__ void arrive_warp(MBarrier& barrier) {

@@ -4,12 +4,13 @@
 // Flash attention of 16-bit elements by the kernels that Hopper's wgmma and TMA make fast.
 namespace tern::gpu {
 
-/// Whether there is a hopper_attention for q (B, T, H, D), k, v (B, S, Hkv, D), y like q: on a Hopper GPU, D a multiple of 8 from 40 to 128,
-/// addresses and strides in multiples of 16 bytes, a positive scale, no bias.
+/// Whether there is a hopper_attention for q (B, T, H, D), k, v (B, S, Hkv, D), y like q: on a Hopper GPU, D a multiple of 8 from 40 to
+/// 128, addresses and strides in multiples of 16 bytes, a positive scale, no bias.
 bool has_hopper_attention(const View& q, const View& k, const View& v, const View& y, const kernels::Attention& attention);
 
 /// As kernels::flash_attention.
-void hopper_attention(const View& q, const View& k, const View& v, const kernels::Attention& attention, const View& y, const View& log_sums);
+void hopper_attention(const View& q, const View& k, const View& v, const kernels::Attention& attention, const View& y,
+                      const View& log_sums);
 
 /// Whether there is a hopper_attention_grad where there is a hopper_attention, for g and the gradients.
 bool has_hopper_attention_grad(const View& g, const kernels::AttentionGradients& gradients);

@@ -6,17 +6,21 @@ namespace tern::gpu {
 using namespace hopper;
 
 bool has_hopper_attention_grad(const View& g, const kernels::AttentionGradients& gradients) {
-  return has_tensor_map(g) && has_tensor_map(gradients.q) && has_tensor_map(gradients.k) && has_tensor_map(gradients.v) && !gradients.bias.data;
+  return has_tensor_map(g) && has_tensor_map(gradients.q) && has_tensor_map(gradients.k) && has_tensor_map(gradients.v) &&
+         !gradients.bias.data;
 }
 
 void hopper_attention_grad(const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
                            const kernels::Attention& attention, const kernels::AttentionGradients& gradients) {
   const Args args(q, k, attention);
   dispatch(q.dtype, args, [&]<class T, bool general, bool drops>() {
-    const auto with = [&]<class C>() { launch_backward<T, C, general, drops>(args, q, k, v, y, log_sums, g, gradients); };
-    if (args.head_dim <= 64) with.template operator()<BackwardConfig<64, 4, true, Order::halves, 200, 40>>();
-    else if (args.head_dim <= 96) with.template operator()<BackwardConfig<96, 3, false, Order::halves, 200, 40>>();
-    else with.template operator()<BackwardConfig<128, 3, false, Order::halves, 208, 32>>();
+    const auto with = [&]<class C, bool is_general>() {
+      launch_backward<T, C, is_general, drops>(args, q, k, v, y, log_sums, g, gradients);
+    };
+    if (args.head_dim <= 64) with.template operator()<BackwardConfig<64, 4, true, Order::halves, 200, 40>, general>();
+    else if (args.head_dim <= 96)
+      with.template operator()<BackwardConfig<96, 3, false, Order::halves, 200, 40>, true>();  // rare: fewer kernels
+    else with.template operator()<BackwardConfig<128, 3, false, Order::halves, 208, 32>, general>();
   });
 }
 

@@ -3,35 +3,36 @@
 #include "cuda/device/semaphore.cuh"
 #include "cuda/device/vec16.cuh"
 
-// Flash attention on Hopper, backward. A block has 128 keys of one head of keys, and walks over the tiles of 64 queries that see them, for each
-// head of queries that shares them, from the last tile to the first. With S, P and dP transposed, (keys, queries), and delta = the sum of y dy
-// over a query's head:
+// Flash attention on Hopper, backward. A block has 128 keys of one head of keys, and walks over the tiles of 64 queries that see them, for
+// each head of queries that shares them, from the last tile to the first. With S, P and dP transposed, (keys, queries), and delta = the sum
+// of y dy over a query's head:
 //
 //     S = K Q^T,  P = 2^(S - log_sums),  dP = V dY^T,  dS = P (dP - delta)        dV += P dY,  dK += dS Q,  dQ += dS^T K
 //
-//     helper warps     24 registers    warp 0, producer   kv_empty -> TMA: K, V -> kv_full; empty[i] -> TMA: Q, dY, rows -> full[i]
+//     helper warps     32 registers    warp 0, producer   kv_empty -> TMA: K, V -> kv_full; empty[i] -> TMA: Q, dY, rows -> full[i]
 //                                      warp 1             semaphore of dQ's tile is at this block's turn -> turn[i]
 //                                      warp 2             added[i] -> the semaphore to the next block
-//     dQ warpgroup     56 registers    ds_full[i] -> dQ = dS^T K of the whole block, 64 columns at a time -> ds_empty[i];
+//     dQ warpgroup     64 registers    ds_full[i] -> dQ = dS^T K of the whole block, 64 columns at a time -> ds_empty[i];
 //                                      turn[i] -> add to dQ's sums in global memory -> added[i]
-//     two consumer     216 registers   64 keys each: full[i] -> S, dP; P and dS in registers, and dS to shared memory -> ds_full[i];
+//     two consumer     208 registers   64 keys each: full[i] -> S, dP; P and dS in registers, and dS to shared memory -> ds_full[i];
 //     warpgroups                       dV, dK -> empty[i]
 //
 //     shared memory   | K, V (128, d) | ring of Q, dY (64, d), log_sums and delta (64) | two of dS (128 keys, 64 queries) |
-//     d 64                32 KiB         4 x 16.5 KiB                                      32 KiB                            130 KiB
-//     d 128               64 KiB         3 x 32.5 KiB                                      32 KiB                            193.5 KiB
+//     d 64                32 KiB         4 x 17 KiB                                        32 KiB                            132 KiB
+//     d 128               64 KiB         3 x 33 KiB                                        32 KiB                            195 KiB
 //
-//     consumers' registers: dK and dV d, S 32, dP 32, P and dS 32: 192 at d = 128. At d = 64 the fragments of K and V take 32 more: they are
-//     left operands from registers then, which saves half of what the products S and dP read of shared memory.
+// A consumer's registers at d = 128: dK and dV 128, S or dP 32, P or dS, rounded, 16: 176, and what addresses take. Both S and dP at a
+// time, or P unrounded, would be 208. At d = 64 the fragments of K and V take 32: they are left operands from registers then, which saves
+// half of what the products S and dP read of shared memory. Up to d = 96 consumers make do with 200, and 40 and 72 are left for the others.
 //
-// P and dS, rounded, are the left operands of dV and dK as they stand. While the tensor cores sum up dV and dK of a tile, consumers have the
-// exponentials of the next, whose S is queued before; dP too where registers allow it (early_dp).
+// P and dS, rounded, are the left operands of dV and dK as they stand. While the tensor cores do one product, consumers have the
+// exponentials or the differences of another (Order), and a consumer its own while the other one multiplies.
 //
-// The cycles of a tile at d = 128, by 1024 multiplications a cycle and 128 bytes of shared memory: products 2560; reads of operands 1920, stores
-// of dS 128, TMA 256, additions of dQ 256. So shared memory is as busy as the tensor cores.
+// The cycles of a tile at d = 128, by 2048 multiplications a cycle and 128 bytes of shared memory: products 2560; reads of operands 2048,
+// stores of dS 128, TMA 256, additions of dQ 256. So shared memory is as busy as the tensor cores.
 //
-// Note [dQ semaphore], of flash_backward.cu, holds here, too: the sums of dQ pass from block to block in the order of the keys, and the last one
-// that sees a tile writes the result. Blocks take the keys in this order, so one waits only for such as have begun before.
+// Note [dQ semaphore], of flash_backward.cu, holds here, too: the sums of dQ pass from block to block in the order of the keys, and the
+// last one that sees a tile writes the result. Blocks take the keys in this order, so one waits only for such as have begun before.
 namespace tern::gpu::hopper {
 
 /// When a consumer begins its products; t is the tile before i.
@@ -42,12 +43,12 @@ enum class Order {
 
 template <int width_, int stages_, bool caches_fragments_, Order order_, int consumer_registers_ = 208, int helper_registers_ = 24>
 struct BackwardConfig {
-  static constexpr int width = width_;                           ///< of a head, filled up
-  static constexpr int stages = stages_;                         ///< of the ring of queries
-  static constexpr bool caches_fragments = caches_fragments_;    ///< of K and V, in registers
+  static constexpr int width = width_;                         ///< of a head, filled up
+  static constexpr int stages = stages_;                       ///< of the ring of queries
+  static constexpr bool caches_fragments = caches_fragments_;  ///< of K and V, in registers
   static constexpr Order order = order_;
   static constexpr bool packs_p = width > 96 && order == Order::halves;  ///< dS comes from the rounded P: registers are for dK and dV
-  static constexpr int keys = 128, queries = 64;                 ///< of tiles
+  static constexpr int keys = 128, queries = 64;                         ///< of tiles
   static constexpr int groups = 2, threads = (2 + groups) * warpgroup;
   using KTile = Tile<width, keys>;
   using QTile = Tile<width, queries>;
@@ -130,9 +131,8 @@ struct KeyBlock {
 
 /// rows, from y, dy and log_sums; semaphores are set to zero, and so is dQ of tiles that see no key. By 8 or 16 lanes a query.
 template <class T>
-__global__ void __launch_bounds__(256)
-    hopper_attention_rows(Heads y, Heads dy, Heads dq, const float* log_sums, float* rows, int* semaphores, int tiles, int lanes,
-                          __grid_constant__ const Args args) {
+__global__ void __launch_bounds__(256) hopper_attention_rows(Heads y, Heads dy, Heads dq, const float* log_sums, float* rows,
+                                                             int* semaphores, int tiles, int lanes, __grid_constant__ const Args args) {
   const std::int64_t thread = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = thread / lanes;
   const auto head_tile = static_cast<int>(row / 64);
   const int lane = static_cast<int>(thread % lanes), head = head_tile / tiles, tile = head_tile % tiles;
@@ -309,8 +309,7 @@ __device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMe
         warpgroup_arrive();
         wgmma_k16_first<T, true, true>(dq, from, columns);
 #pragma unroll
-        for (int i = 1; i < C::keys / 16; ++i)
-          wgmma_k16<T, true, true>(dq, from + DsTile::row_step(i), columns + KTile::row_step(i), true);
+        for (int i = 1; i < C::keys / 16; ++i) wgmma_k16<T, true, true>(dq, from + DsTile::row_step(i), columns + KTile::row_step(i), true);
         warpgroup_commit_batch();
         warpgroup_wait<0>();
         warpgroup_fence_operand(dq);
@@ -337,9 +336,8 @@ __device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMe
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
             const int query = job.tile * 64 + warp * 16 + lane / 4 + r * 8;
-            rows[r] = query < sequence.queries
-                          ? p.dq.template at<T>(sequence.batch, sequence.first_query + query, job.head % p.args.heads)
-                          : nullptr;
+            rows[r] = query < sequence.queries ? p.dq.template at<T>(sequence.batch, sequence.first_query + query, job.head % p.args.heads)
+                                               : nullptr;
           }
           store_rows<T>(dq, {p.args.scale, p.args.scale}, rows, piece * 64, p.args.head_dim);
         }
@@ -453,7 +451,8 @@ struct BackwardConsumer {
       const Sequence& sequence = barriers.block.sequence;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int key = key_of(r), first = barriers.tiles[stage].first_query + threadIdx.x % 4 * 2, begin = sequence.query_begin(key) - first, end = sequence.query_end(key) - first;
+        const int key = key_of(r), first = barriers.tiles[stage].first_query + threadIdx.x % 4 * 2,
+                  begin = sequence.query_begin(key) - first, end = sequence.query_end(key) - first;
 #pragma unroll
         for (int n = 0; n < 8; ++n)
 #pragma unroll
@@ -476,7 +475,8 @@ struct BackwardConsumer {
           (std::int64_t(tile.head) * p.args.queries + tile.first_query + n * 16) * p.args.keys + barriers.block.first_key() + warp_row();
       const unsigned drawn = kept_16x16(p.args.dropout, p.args.keys, dropout_position, first);
       // Of the thread's two queries: the lower half's bits are keys, and those of the upper half 8 queries on.
-      const unsigned even = __shfl_sync(whole_warp, drawn, lane % 4 * 8) >> lane / 4, odd = __shfl_sync(whole_warp, drawn, lane % 4 * 8 + 4) >> lane / 4;
+      const unsigned even = __shfl_sync(whole_warp, drawn, lane % 4 * 8) >> lane / 4,
+                     odd = __shfl_sync(whole_warp, drawn, lane % 4 * 8 + 4) >> lane / 4;
 #pragma unroll
       for (int i = 0; i < 8; ++i) kept |= ((i % 2 ? odd : even) >> (i / 2 % 2 * 8 + i / 4 * 16) & 1) << (n * 8 + i);
     }
@@ -504,7 +504,8 @@ struct BackwardConsumer {
       for (int r = 0; r < 2; ++r) {
         const int at = n * 4 + r * 2;
         float first = s[at], second = s[at + 1];
-        if constexpr (C::packs_p) unpack_pair<T>(drops ? rounded[n / 2][n % 2 * 2 + r] : operands[p_place][n / 2][n % 2 * 2 + r], first, second);
+        if constexpr (C::packs_p)
+          unpack_pair<T>(drops ? rounded[n / 2][n % 2 * 2 + r] : operands[p_place][n / 2][n % 2 * 2 + r], first, second);
         float dp_first = dp[at], dp_second = dp[at + 1];
         if constexpr (drops) {
           dp_first = is_kept(at) ? dp_first * p.args.inverse_keep : 0;
@@ -574,8 +575,8 @@ struct BackwardConsumer {
     wait_for<0>(dk);
     warpgroup_fence_operand(dv);
   }
-  /// And in the order `halves`. After the last tile, whose dK is left, S is computed once more for nothing: with products behind the loop the
-  /// compiler needs registers for copies of dK and dV.
+  /// And in the order `halves`. After the last tile, whose dK is left, S is computed once more for nothing: with products behind the loop
+  /// the compiler needs registers for copies of dK and dV.
   __device__ __forceinline__ void walk_halves(int count) {
     const auto begin_dp = [&](int stage) {
       issue_dp(stage);
@@ -624,7 +625,8 @@ struct BackwardConsumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int key = key_of(r);
-      rows[r] = key < block.sequence.keys ? gradient.template at<T>(block.sequence.batch, block.sequence.first_key + key, block.kv_head) : nullptr;
+      rows[r] = key < block.sequence.keys ? gradient.template at<T>(block.sequence.batch, block.sequence.first_key + key, block.kv_head)
+                                          : nullptr;
     }
   }
   __device__ __forceinline__ void attend() {

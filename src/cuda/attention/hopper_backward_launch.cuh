@@ -9,16 +9,15 @@ template <class T, class C, bool general, bool drops>
 void launch_backward(Args args, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
                      const kernels::AttentionGradients& gradients) {
   const int tiles = (args.queries + C::queries - 1) / C::queries, blocks = (args.keys + C::keys - 1) / C::keys;
-  const std::int64_t all_tiles = std::int64_t(tiles) * args.all_heads(),
-                     items = std::int64_t(blocks) * args.sequences * args.kv_heads;
+  const std::int64_t all_tiles = std::int64_t(tiles) * args.all_heads(), items = std::int64_t(blocks) * args.sequences * args.kv_heads;
   if (items > 0x7fffffff || all_tiles > 0x7fffffff) fail("attention", "expected at most 2^31 - 1 tiles");
   const std::int64_t sum_bytes = std::int64_t(C::pieces) * C::queries * block_columns * 4;
   const Workspace rows(static_cast<std::size_t>(all_tiles * C::row_values * 4), q.stream);
   const Workspace semaphores(static_cast<std::size_t>(all_tiles * 4), q.stream);
   const Workspace sums(static_cast<std::size_t>(blocks > 1 ? all_tiles * sum_bytes : 0), q.stream);
   const int lanes = args.head_dim <= 64 ? 8 : 16;
-  launch(hopper_attention_rows<T>, blocks_for(all_tiles * C::queries * lanes), block_size, 0, q.stream, Heads(y), Heads(g), Heads(gradients.q),
-         log_sums.as<const float>(), rows.as<float>(), semaphores.as<int>(), tiles, lanes, args);
+  launch(hopper_attention_rows<T>, blocks_for(all_tiles * C::queries * lanes), block_size, 0, q.stream, Heads(y), Heads(g),
+         Heads(gradients.q), log_sums.as<const float>(), rows.as<float>(), semaphores.as<int>(), tiles, lanes, args);
   args.heads_at_once = args.sequences * args.kv_heads;
   const BackwardParams params{map_of(q, C::queries),
                               map_of(k, C::keys),

@@ -1,6 +1,5 @@
-#include "cuda/attention/hopper_forward.cuh"
-
 #include "cuda/attention/hopper_attention.h"
+#include "cuda/attention/hopper_forward.cuh"
 #include "cuda/attention/hopper_forward_launch.cuh"
 
 namespace tern::gpu {
@@ -9,16 +8,18 @@ using namespace hopper;
 
 bool has_hopper_attention(const View& q, const View& k, const View& v, const View& y, const kernels::Attention& attention) {
   const std::int64_t head_dim = q.shape[3];
-  return (q.dtype == DType::bf16 || q.dtype == DType::f16) && head_dim > 32 && head_dim <= max_width && attention.scale > 0 && !attention.bias.data &&
-         has_tensor_map(q) && has_tensor_map(k) && has_tensor_map(v) && has_tensor_map(y) &&
+  return (q.dtype == DType::bf16 || q.dtype == DType::f16) && head_dim > 32 && head_dim <= max_width && attention.scale > 0 &&
+         !attention.bias.data && has_tensor_map(q) && has_tensor_map(k) && has_tensor_map(v) && has_tensor_map(y) &&
          runs_wgmma_kernel(hopper_attention_forward<bf16, ForwardConfig<64, 3, 128, 4>, false, false>, q.stream.device);
 }
 
-void hopper_attention(const View& q, const View& k, const View& v, const kernels::Attention& attention, const View& y, const View& log_sums) {
+void hopper_attention(const View& q, const View& k, const View& v, const kernels::Attention& attention, const View& y,
+                      const View& log_sums) {
   const Args args(q, k, attention);
   dispatch(q.dtype, args, [&]<class T, bool general, bool drops>() {
     if (args.head_dim <= 64) launch_forward<T, ForwardConfig<64, 3, 128, 4>, general, drops>(args, q, k, v, y, log_sums);
-    else if (args.head_dim <= 96) launch_forward<T, ForwardConfig<96, 2, 128, 2>, general, drops>(args, q, k, v, y, log_sums);
+    else if (args.head_dim <= 96)
+      launch_forward<T, ForwardConfig<96, 2, 128, 2>, true, drops>(args, q, k, v, y, log_sums);  // rare: fewer kernels
     else launch_forward<T, ForwardConfig<128, 2, 128, 2>, general, drops>(args, q, k, v, y, log_sums);
   });
 }

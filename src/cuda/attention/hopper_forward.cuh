@@ -22,8 +22,8 @@
 // A block is persistent: its producer takes work from a queue, longest tiles first, and loads the next while consumers write a result. The
 // number of the item goes with Q.
 //
-// The softmax's reference, the maximum at first, follows the maximum when that has grown by more than `slack` (as in FlashAttention-4): sums
-// are rescaled rarely, and exponentials stay below 2^slack.
+// The softmax's reference, the maximum at first, follows the maximum when that has grown by more than `slack` (as in FlashAttention-4):
+// sums are rescaled rarely, and exponentials stay below 2^slack.
 namespace tern::gpu::hopper {
 
 template <int width_, int groups_, int keys_, int stages_, bool ping_pong_ = true, int slack_ = 8>
@@ -104,10 +104,12 @@ __device__ __forceinline__ void produce(const ForwardParams& p, unsigned memory,
 #pragma unroll
       for (int g = 0; g < C::groups; ++g)
         QTile::load(memory + g * QTile::bytes, p.q, head, sequence.first_query + first_query + g * 64, sequence.batch, barriers.q_full);
-      const auto load = [&](PipelineState<C::stages>& state, MBarrier* full, MBarrier* empty, unsigned ring, const CUtensorMap& map, int tile) {
+      const auto load = [&](PipelineState<C::stages>& state, MBarrier* full, MBarrier* empty, unsigned ring, const CUtensorMap& map,
+                            int tile) {
         empty[state.index].wait(state.phase ^ 1);
         full[state.index].arrive_and_expect_tx(KTile::bytes);
-        KTile::load(ring + state.index * KTile::bytes, map, kv_head, sequence.first_key + tile * C::keys, sequence.batch, full[state.index]);
+        KTile::load(ring + state.index * KTile::bytes, map, kv_head, sequence.first_key + tile * C::keys, sequence.batch,
+                    full[state.index]);
         state.advance();
       };
 #pragma unroll 1
@@ -139,7 +141,7 @@ struct ForwardConsumer {
 
   // Of an item. A thread has two rows, 8 apart.
   int key_begin[2], key_end[2];  ///< that the thread's queries see
-  int whole_begin, whole_end;   ///< that all queries of the group see
+  int whole_begin, whole_end;    ///< that all queries of the group see
   float scores[keys / 2], sums[C::width / 2];
   unsigned probabilities[keys / 16][4];
   float reference[2], total[2], rescale[2];
@@ -251,27 +253,37 @@ struct ForwardConsumer {
   }
   /// The online softmax: exponentials of S, their sums, and by which factor the sums of y are to be rescaled.
   __device__ __forceinline__ void exponentiate(float factor) {
+    float most[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float most = -INFINITY;
+      float even = -INFINITY, odd = -INFINITY;  // chains of half the length
 #pragma unroll
-      for (int n = 0; n < keys / 8; ++n) most = fmaxf(most, fmaxf(scores[n * 4 + r * 2], scores[n * 4 + r * 2 + 1]));
-      most = fmaxf(most, shuffle_xor(most, 1));
-      most = fmaxf(most, shuffle_xor(most, 2)) * factor;
+      for (int n = 0; n < keys / 8; ++n) {
+        even = fmaxf(even, scores[n * 4 + r * 2]);
+        odd = fmaxf(odd, scores[n * 4 + r * 2 + 1]);
+      }
+      most[r] = fmaxf(even, odd);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) most[r] = fmaxf(most[r], shuffle_xor(most[r], 1));
+#pragma unroll
+    for (int r = 0; r < 2; ++r) most[r] = fmaxf(most[r], shuffle_xor(most[r], 2)) * factor;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
       const float before = reference[r];
-      if (most > before + C::slack) reference[r] = most;
+      if (most[r] > before + C::slack) reference[r] = most[r];
       const float shift = reference[r] == -INFINITY ? 0 : reference[r];
       rescale[r] = exp2_approx(before - shift);
-      float sum = 0;
+      float partial[2] = {};
 #pragma unroll
       for (int n = 0; n < keys / 8; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& score = scores[n * 4 + r * 2 + e];
           score = exp2_approx(score * factor - shift);
-          sum += score;
+          partial[e] += score;
         }
-      total[r] = total[r] * rescale[r] + sum;
+      total[r] = total[r] * rescale[r] + (partial[0] + partial[1]);
     }
   }
   /// Drops some probabilities.

@@ -14,7 +14,8 @@ namespace tern::gpu::hopper {
 inline bool has_tensor_map(const View& view) {
   const auto size = static_cast<std::int64_t>(size_of(view.dtype));
   bool is_fit = is_aligned(view.data, 16) && view.shape[3] % 8 == 0;
-  for (int i = 0; i < 3; ++i) is_fit = is_fit && view.shape[i] > 0 && (view.shape[i] == 1 || (view.strides[i] > 0 && view.strides[i] * size % 16 == 0));
+  for (int i = 0; i < 3; ++i)
+    is_fit = is_fit && view.shape[i] > 0 && (view.shape[i] == 1 || (view.strides[i] > 0 && view.strides[i] * size % 16 == 0));
   return is_fit;
 }
 
@@ -22,12 +23,10 @@ inline bool has_tensor_map(const View& view) {
 inline CUtensorMap map_of(const View& view, int rows) {
   const auto stride = [&](int i) { return view.shape[i] == 1 ? std::int64_t(block_columns) : view.strides[i]; };
   const int box[] = {block_columns, 1, rows, 1};
-  return tensor_map(TmaTensor{view.data,
-                              view.dtype,
-                              4,
-                              {view.shape[3], view.shape[2], view.shape[1], view.shape[0]},
-                              {1, stride(2), stride(1), stride(0)}},
-                    box);
+  return tensor_map(
+      TmaTensor{
+          view.data, view.dtype, 4, {view.shape[3], view.shape[2], view.shape[1], view.shape[0]}, {1, stride(2), stride(1), stride(0)}},
+      box);
 }
 
 /// Heads whose keys and values, of so many bytes each, take half of the L2 cache.
