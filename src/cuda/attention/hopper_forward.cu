@@ -17,7 +17,8 @@ void hopper_attention(const View& q, const View& k, const View& v, const kernels
                       const View& log_sums) {
   const Args args(q, k, attention);
   dispatch(q.dtype, args, [&]<class T, bool general, bool drops>() {
-    if (args.head_dim <= 64) launch_forward<T, ForwardConfig<64, 3, 128, 4>, general, drops>(args, q, k, v, y, log_sums);
+    using Narrow = ForwardConfig<64, drops ? 2 : 3, 128, 4>;  // a draw takes more registers than three groups leave each other
+    if (args.head_dim <= 64) launch_forward<T, Narrow, general, drops>(args, q, k, v, y, log_sums);
     else if (args.head_dim <= 96)
       launch_forward<T, ForwardConfig<96, 2, 128, 2>, true, drops>(args, q, k, v, y, log_sums);  // rare: fewer kernels
     else launch_forward<T, ForwardConfig<128, 2, 128, 2>, general, drops>(args, q, k, v, y, log_sums);
