@@ -59,7 +59,8 @@ struct Args {
         key_lengths(attention.mask.key_lengths.as<const std::int64_t>()),
         query_starts(attention.query_starts.as<const std::int64_t>()),
         key_starts(attention.key_starts.as<const std::int64_t>()),
-        window(static_cast<int>(attention.mask.window)),
+        window(attention.mask.window < std::int64_t(queries) + keys ? static_cast<int>(attention.mask.window)
+                                                                    : 0),  // a wider one hides nothing
         causal(attention.mask.causal),
         dropout(attention.dropout, attention.draws),
         inverse_keep(static_cast<float>(1 / (1 - attention.dropout))),
