@@ -156,10 +156,10 @@ struct ForwardConsumer {
     if (C::ping_pong && group == 0) named_barrier_arrive(1, 2 * warpgroup);  // the first turn
   }
 
-  __device__ __forceinline__ void wait_turn() {
+  __device__ __forceinline__ void ping_pong_wait() {
     if constexpr (C::ping_pong) named_barrier_sync(1 + group, 2 * warpgroup);
   }
-  __device__ __forceinline__ void pass_turn() {
+  __device__ __forceinline__ void ping_pong_pass() {
     if constexpr (C::ping_pong) named_barrier_arrive(1 + (group + 1) % C::groups, 2 * warpgroup);
   }
 
@@ -198,8 +198,8 @@ struct ForwardConsumer {
     barriers.v_full[v_state.index].wait(v_state.phase);
     release_v();
     if (takes_turn) {
-      wait_turn();
-      pass_turn();
+      ping_pong_wait();
+      ping_pong_pass();
     }
   }
   /// The warp's first query.
@@ -362,11 +362,11 @@ struct ForwardConsumer {
 #pragma unroll 1
       for (--tile; tile >= own_first; --tile) {
         barriers.k_full[k_state.index].wait(k_state.phase);
-        wait_turn();
+        ping_pong_wait();
         issue_scores();
         barriers.v_full[v_state.index].wait(v_state.phase);
         issue_sums();
-        pass_turn();
+        ping_pong_pass();
         warpgroup_wait<1>();
         warpgroup_fence_operand(scores);
         release_k();

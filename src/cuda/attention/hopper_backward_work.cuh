@@ -1,0 +1,185 @@
+#pragma once
+#include "cuda/attention/hopper.cuh"
+#include "cuda/device/vec16.cuh"
+
+// Flash attention on Hopper, backward: what its warps share. Sizes, which tiles see each other, shared memory and its barriers; and the
+// kernel that goes before. hopper_backward.cuh has the picture.
+namespace tern::gpu::hopper {
+
+/// When a consumer begins its products; t is the tile before i.
+enum class Order {
+  together,  ///< S, dP of tile i, dV, dK of t: exponentials and dS of i meanwhile
+  halves     ///< S of i, dK of t: exponentials meanwhile; then dP, dV of i: dS meanwhile
+};
+
+template <int width_, int stages_, bool caches_fragments_, Order order_, int consumer_registers_ = 208, int helper_registers_ = 24>
+struct BackwardConfig {
+  static constexpr int width = width_;                         ///< of a head, filled up
+  static constexpr int stages = stages_;                       ///< of the ring of queries
+  static constexpr bool caches_fragments = caches_fragments_;  ///< of K and V, in registers
+  static constexpr Order order = order_;
+  static constexpr bool packs_p = width > 96 && order == Order::halves;  ///< dS comes from the rounded P: registers are for dK and dV
+  static constexpr int keys = 128, queries = 64;                         ///< of tiles
+  static constexpr int groups = 2, threads = (2 + groups) * warpgroup;
+  using KTile = Tile<width, keys>;
+  using QTile = Tile<width, queries>;
+  using DsTile = Tile<queries, keys>;
+  static constexpr int row_values = 2 * queries;  ///< log_sums and delta of a tile
+  static constexpr int stage_bytes = 2 * QTile::bytes + swizzle_span, loaded_bytes = 2 * QTile::bytes + row_values * 4;
+  static constexpr std::size_t shared_bytes = 2 * KTile::bytes + stages * stage_bytes + 2 * DsTile::bytes + swizzle_span;
+  static constexpr int pieces = QTile::blocks;  ///< of dQ, 64 columns each
+  static constexpr int consumer_registers = consumer_registers_, helper_registers = helper_registers_,
+                       dq_registers = 512 - 2 * consumer_registers - helper_registers;
+};
+
+struct BackwardParams {
+  CUtensorMap q, k, v, dy;
+  Args args;
+  Heads dq, dk, dv;
+  const float* rows;  ///< (heads, tiles, 2, 64): log_sums and delta
+  float4* dq_sums;    ///< passed from block to block: (heads, tiles, pieces, 8, 128)
+  int* semaphores;    ///< how many blocks have added to a tile of queries: (heads, tiles)
+  WorkQueue queue;
+  int tiles, blocks;  ///< of queries and of keys, of the longest sequences
+};
+
+/// Tiles of queries and blocks of keys that see each other.
+struct TileRange {
+  int last, count;
+
+  /// The tiles that see a block of keys.
+  static __device__ __forceinline__ TileRange of_block(const Sequence& sequence, int block) {
+    const int first_key = block * 128;
+    if (first_key >= sequence.limit || sequence.queries <= 0) return {0, 0};
+    const int first = !sequence.causal || sequence.prefix > first_key ? 0 : max(first_key - sequence.offset, 0) / 64;
+    int last = (sequence.queries - 1) / 64;
+    if (sequence.window > 0) {
+      const int bound = first_key + 126 + sequence.window - sequence.offset;  // 64 times the last tile whose first query sees the last key
+      last = bound < 0 ? -1 : min(last, bound / 64);
+    }
+    return {last, max(last - first + 1, 0)};
+  }
+  /// The blocks that a tile of queries sees, of which there is one at least.
+  static __device__ __forceinline__ int first_block(const Sequence& sequence, int tile) { return sequence.key_begin(tile * 64) / 128; }
+  static __device__ __forceinline__ int last_block(const Sequence& sequence, int tile) {
+    return (sequence.key_end(min(tile * 64 + 64, sequence.queries) - 1) - 1) / 128;
+  }
+  static __device__ __forceinline__ bool sees_any(const Sequence& sequence, int tile) {
+    return sequence.key_end(min(tile * 64 + 64, sequence.queries) - 1) > sequence.key_begin(tile * 64);
+  }
+};
+
+/// What all threads of a block know of an item: a block of keys.
+struct KeyBlock {
+  int block, index, kv_head;
+  Sequence sequence;
+  TileRange tiles;
+
+  KeyBlock() = default;
+  __device__ __forceinline__ KeyBlock(const BackwardParams& p, int number)
+      : KeyBlock(p, WorkItem(number, p.blocks, p.args.sequences * p.args.kv_heads, p.args.heads_at_once)) {}
+  __device__ __forceinline__ int first_key() const { return block * 128; }
+  __device__ __forceinline__ bool is_there() const { return first_key() < sequence.keys; }
+
+  __device__ __forceinline__ int first_head(const Args& args) const { return index * args.heads + kv_head * args.group(); }
+  /// f(head, tile) in the order of the walk; a head is one among those of all sequences.
+  template <class F>
+  __device__ __forceinline__ void for_each_tile(const Args& args, F&& f) const {
+#pragma unroll 1
+    for (int head = first_head(args); head < first_head(args) + args.group(); ++head)
+#pragma unroll 1
+      for (int i = 0; i < tiles.count; ++i) f(head, tiles.last - i);
+  }
+
+ private:
+  __device__ __forceinline__ KeyBlock(const BackwardParams& p, const WorkItem& item)
+      : block(item.tile),
+        index(item.head / p.args.kv_heads),
+        kv_head(item.head % p.args.kv_heads),
+        sequence(p.args, index),
+        tiles(TileRange::of_block(sequence, block)) {}
+};
+
+/// rows, from y, dy and log_sums; semaphores are set to zero, and so is dQ of tiles that see no key. By 8 or 16 lanes a query.
+template <class T>
+__global__ void __launch_bounds__(256) hopper_attention_rows(Heads y, Heads dy, Heads dq, const float* log_sums, float* rows,
+                                                             int* semaphores, int tiles, int lanes, __grid_constant__ const Args args) {
+  const std::int64_t thread = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = thread / lanes;
+  const auto head_tile = static_cast<int>(row / 64);
+  const int lane = static_cast<int>(thread % lanes), head = head_tile / tiles, tile = head_tile % tiles;
+  const bool is_inside = head < args.all_heads();
+  float sum = 0;
+  if (is_inside) {
+    const Sequence sequence(args, head / args.heads);
+    const int query = tile * 64 + static_cast<int>(row % 64);
+    if (query < sequence.queries) {
+      const int at = sequence.first_query + query, part = lane * 8;
+      if (part < args.head_dim) {
+        const auto a = read_vector<8>(y.at<const T>(sequence.batch, at, head % args.heads) + part),
+                   b = read_vector<8>(dy.at<const T>(sequence.batch, at, head % args.heads) + part);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) sum += convert<float>(a.values[k]) * convert<float>(b.values[k]);
+        if (!TileRange::sees_any(sequence, tile)) write_vector(dq.at<T>(sequence.batch, at, head % args.heads) + part, Vector<T, 8>{});
+      }
+    }
+    if (lane == 0) {
+      float* const to = rows + std::int64_t(head_tile) * 128 + row % 64;
+      to[0] = query < sequence.queries ? log_sums[std::int64_t(head) * args.queries + query] : INFINITY;
+      if (row % 64 == 0) semaphores[head_tile] = 0;
+    }
+  }
+  sum = lanes_all_reduce<PlusOp<float>>(sum, lanes);
+  if (is_inside && lane == 0) rows[std::int64_t(head_tile) * 128 + 64 + row % 64] = sum;
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <int stages>
+struct BackwardBarriers {
+  MBarrier kv_full, kv_empty, full[stages], empty[stages], ds_full[2], ds_empty[2], turn[2], added[2];
+  int item;
+  // Registers are scarce: what comes once an item or a tile lies here.
+  KeyBlock block;
+  struct {
+    int head, first_query;
+    unsigned cuts;  ///< bit g: the mask hides a part of the tile from group g
+  } tiles[stages];
+  struct {
+    int head, tile;
+    bool is_first, is_last;  ///< of the blocks that add to the tile
+  } dq_tiles[2];
+};
+
+/// Shared memory of a block, by addresses.
+template <class C>
+struct BackwardMemory {
+  unsigned base;
+  __device__ __forceinline__ unsigned k() const { return base; }
+  __device__ __forceinline__ unsigned v() const { return base + C::KTile::bytes; }
+  __device__ __forceinline__ unsigned q(int stage) const { return base + 2 * C::KTile::bytes + stage * C::stage_bytes; }
+  __device__ __forceinline__ unsigned dy(int stage) const { return q(stage) + C::QTile::bytes; }
+  __device__ __forceinline__ unsigned rows(int stage) const { return q(stage) + 2 * C::QTile::bytes; }
+  __device__ __forceinline__ unsigned ds(int i) const { return q(C::stages) + i * C::DsTile::bytes; }
+};
+
+/// Calls f(block) for each item that the producer takes, until there is none. f has to arrive at kv_empty.
+template <class C, class F>
+__device__ __forceinline__ void for_each_item(const BackwardParams& p, BackwardBarriers<C::stages>& barriers, F&& f) {
+  for (unsigned phase = 0;; phase ^= 1) {
+    barriers.kv_full.wait(phase);
+    const int number = barriers.item;
+    if (number < 0) break;
+    f(number);
+  }
+}
+
+/// Two slots that are used in turn.
+struct Slots {
+  unsigned used = 0;
+  __device__ __forceinline__ unsigned index() const { return used % 2; }
+  __device__ __forceinline__ unsigned phase() const { return used / 2 % 2; }
+};
+
+#endif
+
+}  // namespace tern::gpu::hopper
