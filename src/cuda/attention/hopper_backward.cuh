@@ -10,7 +10,7 @@
 //
 //     helper warps     32 registers    warp 0, producer   kv_empty -> TMA: K, V -> kv_full; empty[i] -> TMA: Q, dY, rows -> full[i]
 //                                      warp 1             semaphore of dQ's tile is at this block's turn -> turn[i]
-//                                      warp 2             added[i] -> the semaphore to the next block
+//                                      warp 2             added[i] -> released[i]; the semaphore to the next block
 //     dQ warpgroup     64 registers    ds_full[i] -> dQ = dS^T K of the whole block, 64 columns at a time -> ds_empty[i];
 //                                      turn[i] -> add to dQ's sums in global memory -> added[i]
 //     two consumer     208 registers   64 keys each: full[i] -> S, dP; P and dS in registers, and dS to shared memory -> ds_full[i];
@@ -89,7 +89,7 @@ __device__ __forceinline__ void wait_for_semaphores(const BackwardParams& p, Bac
     barriers.kv_empty.arrive();
     block.for_each_tile(p.args, [&](int head, int tile) {
       const int turn = block.block - TileRange::first_block(block.sequence, tile);
-      barriers.added[slots.index()].wait(slots.phase() ^ 1);
+      barriers.released[slots.index()].wait(slots.phase() ^ 1);
       if (turn > 0) semaphore_wait(p.semaphores + std::int64_t(head) * p.tiles + tile, turn);
       barriers.dq_tiles[slots.index()] = {head, tile, turn == 0, block.block == TileRange::last_block(block.sequence, tile)};
       barriers.turn[slots.index()].arrive();
@@ -107,6 +107,7 @@ __device__ __forceinline__ void release_semaphores(const BackwardParams& p, Back
     block.for_each_tile(p.args, [&](int head, int tile) {
       const int turn = block.block - TileRange::first_block(block.sequence, tile);
       barriers.added[slots.index()].wait(slots.phase());
+      barriers.released[slots.index()].arrive();  // a fence takes long: without this a slot could be added to twice meanwhile
       if (block.block < TileRange::last_block(block.sequence, tile))
         semaphore_release(p.semaphores + std::int64_t(head) * p.tiles + tile, turn + 1);
       ++slots.used;
@@ -200,6 +201,7 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_attention_backward(__gri
       barriers.ds_empty[i].init(dq_warps);
       barriers.turn[i].init(1);
       barriers.added[i].init(dq_warps);
+      barriers.released[i].init(1);
     }
     fence_barrier_init();
   }

@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(256) hopper_attention_rows(Heads y, Heads dy, 
 
 template <int stages>
 struct BackwardBarriers {
-  MBarrier kv_full, kv_empty, full[stages], empty[stages], ds_full[2], ds_empty[2], turn[2], added[2];
+  MBarrier kv_full, kv_empty, full[stages], empty[stages], ds_full[2], ds_empty[2], turn[2], added[2], released[2];
   int item;
   // Registers are scarce: what comes once an item or a tile lies here.
   KeyBlock block;
