@@ -135,7 +135,7 @@ TEST_CASE("Switches take a value, and the last of several counts") {
   CHECK(config({"--prefix-lm", "--use-fused-kernel", "False"})["prefix_lm"] == true);
   CHECK(config({"--prefix-lm", "no", "--use-fused-kernel=false"})["prefix_lm"] == false);
   CHECK(config({"--updates", "1", "--updates", "2"})["updates"] == 2);
-  const Json classic = config({"--preset", "classic", "--batch-size", "16", "--device", "cpu"});
+  const Json classic = config({"--preset", "classic", "--batch-size", "16", "--width", "16", "--layers", "1", "--device", "cpu"});
   CHECK(classic["preset"] == "classic");
   CHECK(classic["batch_size"] == 16);
   CHECK(classic["samples"] == 20000);

@@ -195,6 +195,7 @@ class RowGroup : public RowThread<whole_block> {
     if constexpr (whole_block) {
       __syncthreads();
     } else {
+      __syncwarp();  // the other lanes' reads of the turn before are over when the first one arrives
       if (thread % 32 == 0) exchange_.arrived[index_].arrive();
       exchange_.arrived[index_].wait(turn & 1);
     }
