@@ -3,8 +3,8 @@
 
 usage: join.py OURS.jsonl PEERS.jsonl
 Rows of `tern-bench step` match where model, B, T, V, p, dtype and device are equal, and count by burst_ms, the time of a step without a
-wait in between. Rows of `tern-bench ops` and `conv1d` match where op, shape, dtype and device are equal, and count by ms; convolutions have
-a table of their own. Repeated rows count by their median; the range of steps stands in brackets. The ratio is the peer's time over ours:
+wait in between. Rows of `tern-bench ops`, `conv1d` and `attention` match where op, shape, dtype and device are equal, and count by ms; convolutions
+and attention have tables of their own. Repeated rows count by their median; the range of steps stands in brackets. The ratio is the peer's time over ours:
 above 1 tern is faster.
 """
 import json
@@ -51,7 +51,7 @@ def op_times(rows):
     """{(op, shape, dtype, device): {impl: median us}}, and the bytes and share of a copy of our fused rows."""
     found, notes = defaultdict(lambda: defaultdict(list)), {}
     for row in rows:
-        if "ms" not in row or "op" not in row or not isinstance(row["shape"], list):
+        if "ms" not in row or "op" not in row or not isinstance(row["shape"], list) or row["op"].startswith("attention_"):
             continue
         key = (row["op"], tuple(row["shape"]), row["dtype"], row.get("device", "cuda"))
         found[key][row["impl"]].append(row["ms"] * 1e3)
@@ -100,6 +100,36 @@ def join_ops(ours, notes, peers):
               f"| {ratio(best_time(theirs), fused)} |")
 
 
+def attention_times(rows):
+    """{(shape, causal, dtype, device): {impl: {op: median ms}}}; TF32 is a dtype of its own."""
+    found = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for row in rows:
+        if str(row.get("op")).startswith("attention_") and "ms" in row:
+            mode = row["precision"] if row.get("precision", "fp32") != "fp32" else MODES[row["dtype"]]
+            found[tuple(row["shape"]), row["causal"], mode, row["device"]][row["impl"]][row["op"]].append(row["ms"])
+    return {key: {impl: {op: statistics.median(ms) for op, ms in ops.items()} for impl, ops in impls.items()} for key, impls in found.items()}
+
+
+def join_attention(ours, peers):
+    """Forward + backward of each, and forward alone in brackets; PyTorch has no products like tf32x3, so those stand beside its fp32."""
+    names = list(dict.fromkeys(impl for impls in peers.values() for impl in impls))
+    print("| B, H, N, d | mask | mode | device | plain ms | fused ms | TFLOP/s | " + " | ".join(f"{name} ms | / fused" for name in names) + " |")
+    print("|---" * (7 + 2 * len(names)) + "|")
+
+    def both(times):
+        return f"{times['attention_fwd_bwd']:.3f} ({times['attention_fwd']:.3f})" if times else "out of memory"
+
+    for (shape, causal, mode, device), impls in ours.items():
+        batch, heads, length, width = shape
+        fused = impls["tern-fused"]
+        flops = 3.5 * 4 * batch * heads * width * length * length / (2 if causal else 1)
+        theirs = peers.get((shape, causal, "fp32" if mode.startswith("tf32") else mode, device), {})
+        cells = [f"{both(theirs.get(name))} | {theirs[name]['attention_fwd_bwd'] / fused['attention_fwd_bwd']:.2f}" if name in theirs else " | "
+                 for name in names]
+        print(f"| {', '.join(map(str, shape))} | {'causal' if causal else 'full'} | {mode} | {device} | {both(impls.get('tern-plain'))} | {both(fused)} "
+              f"| {flops / fused['attention_fwd_bwd'] / 1e9:.1f} | {' | '.join(cells)} |")
+
+
 def summarise(ours, notes, peers):
     """Of each op and mode: the ratios, and the shares of a copy where the data is large."""
     summary = defaultdict(lambda: ([], []))
@@ -126,6 +156,9 @@ def main():
     ours, peers = rows_of(sys.argv[1]), rows_of(sys.argv[2])
     if any("burst_ms" in row for row in ours):
         join_steps(step_times(ours), step_times(peers))
+    attention = {key: impls for key, impls in attention_times(ours).items() if "tern-fused" in impls}
+    if attention:
+        join_attention(attention, attention_times(peers))
     times, notes = op_times(ours)
     times, others = {key: mine for key, mine in times.items() if "tern-fused" in mine}, op_times(peers)[0]
     convolutions = {key: mine for key, mine in times.items() if key[0].startswith("conv1d")}

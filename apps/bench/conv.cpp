@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <map>
-#include <sstream>
 
 #include "autodiff/engine.h"
+#include "bench/lists.h"
 #include "bench/timing.h"
 #include "common/program.h"
 #include "ops/conv.h"
@@ -40,28 +40,6 @@ struct Case {
 std::vector<Shape> shapes_of(Device device) {
   if (device.type == DeviceType::cpu) return {{1, 1024, 1024}, {1, 8192, 1024}, {4, 2048, 768}};
   return {{1, 1024, 1024}, {1, 8192, 1024}, {1, 8192, 8192}, {16, 1024, 768}, {16, 2048, 2048}, {1, 131072, 1024}};
-}
-
-const std::map<std::string, std::pair<DType, const char*>> dtypes = {{"fp32", {DType::f32, "float32"}},
-                                                                     {"fp16", {DType::f16, "float16"}},
-                                                                     {"bf16", {DType::bf16, "bfloat16"}},
-                                                                     {"fp64", {DType::f64, "float64"}}};
-
-std::vector<std::string> words(const std::string& list) {
-  std::vector<std::string> result;
-  std::stringstream stream(list);
-  for (std::string word; std::getline(stream, word, ',');) result.push_back(word);
-  return result;
-}
-
-/// Every word of a list passes the check.
-apps::Check list_of(apps::Check check) {
-  return [check = std::move(check)](const std::string& text) {
-    if (text.empty()) return check(text);
-    for (const std::string& word : words(text))
-      if (const std::string fault = check(word); !fault.empty()) return fault;
-    return std::string();
-  };
 }
 
 class Bench {
@@ -127,7 +105,7 @@ class Bench {
     const std::pair<const char*, double> figures[] = {{"tern-plain", ms[0]}, {"tern-fused", ms[1]}, {"copy", copy_ms}};
     for (const auto& [impl, time] : figures) {
       const double gbs = static_cast<double>(bytes) / time / 1e6;
-      io::JsonObject line = row(op, c.shape(), dtypes.at(mode).second, impl, time);
+      io::JsonObject line = row(op, c.shape(), float_modes().at(mode).second, impl, time);
       line.set("gbs", rounded(gbs, 10)).set("of_copy", rounded(gbs / copy_gbs_, 1e4)).set("tflops", rounded(flops / time / 1e9, 1e5));
       rows_.add(line.set("flop_per_byte", rounded(flops / static_cast<double>(bytes), 1e4)));
     }
@@ -174,7 +152,7 @@ void conv(const Options& options) {
   for (const Shape& shape : shapes_of(apps::resolve_device(options.device)))
     for (const std::string& mode : words(options.dtype))
       for (const std::string& taps : words(options.taps))
-        bench.run({shape[0], shape[1], shape[2], std::stoll(taps), dtypes.at(mode).first, options.layout == "first"}, mode);
+        bench.run({shape[0], shape[1], shape[2], std::stoll(taps), float_modes().at(mode).first, options.layout == "first"}, mode);
 }
 
 }  // namespace

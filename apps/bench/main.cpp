@@ -1,4 +1,5 @@
 // tern-bench: measures tern on the machine at hand.
+#include "bench/attention.h"
 #include "bench/conv.h"
 #include "bench/count.h"
 #include "bench/ops.h"
@@ -11,6 +12,7 @@ int main(int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   tern::bench::add_step(app);
   tern::bench::add_ops(app);
+  tern::bench::add_attention(app);
   tern::bench::add_conv(app);
   tern::bench::add_count(app);
   return tern::apps::run(app, argc, argv, "use a smaller --batch, --length or --model");

@@ -23,14 +23,18 @@ AttentionMask shared_by_layers(const AttentionMask& mask) {
 MultiHeadAttention::MultiHeadAttention(std::int64_t width, const AttentionOptions& options_) : options(options_) {
   if (options.heads < 1 || width < 1 || width % options.heads != 0)
     fail("MultiHeadAttention", fmt::format("expected a width that the number of heads divides but got {} and {}", width, options.heads));
+  if (options.kv_heads == 0) options.kv_heads = options.heads;
+  if (options.kv_heads < 1 || options.heads % options.kv_heads != 0)
+    fail("MultiHeadAttention", fmt::format("expected kv_heads that divide the {} heads but got {}", options.heads, options.kv_heads));
+  const std::int64_t kv_width = width / options.heads * options.kv_heads;
   [[maybe_unused]] const Dropout valid(options.dropout);
   if (options.rope.defined() && options.cross)
     fail("MultiHeadAttention", "expected no rope in cross attention, whose two sides have positions of their own");
   if (options.cross) {
     query.emplace(width, width, options.bias, options.device);
-    key_value.emplace(width, 2 * width, options.bias, options.device);
+    key_value.emplace(width, 2 * kv_width, options.bias, options.device);
   } else {
-    qkv.emplace(width, 3 * width, options.bias, options.device);
+    qkv.emplace(width, width + 2 * kv_width, options.bias, options.device);
   }
   proj = Linear(width, width, options.bias, options.device);
 }
@@ -42,21 +46,24 @@ void MultiHeadAttention::visit(Visitor& v) {
   v("proj", proj);
 }
 
-/// x (B, T, n width) as n views (B, T, heads, head_dim). One op, whose gradient is written in one piece.
-static Tensors split_heads(const Tensor& x, std::int64_t n, std::int64_t heads) {
-  return unstack(reshape(x, {x.size(0), x.size(1), n, heads, x.size(2) / (n * heads)}), 2);
-}
+/// x (B, T, heads head_dim) as (B, T, heads, head_dim).
+static Tensor in_heads(const Tensor& x, std::int64_t heads) { return reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}); }
 
 Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, const AttentionMask& mask) const {
   const ModuleScope scope(this, "MultiHeadAttention");
   if (memory.defined() == qkv.has_value())
     fail("MultiHeadAttention",
          qkv ? "expected no memory: the layer was made for self attention" : "expected a memory: the layer was made for cross attention");
-  Tensors parts = qkv ? split_heads(qkv->forward(x), 3, options.heads) : split_heads(query->forward(x), 1, options.heads);
-  if (key_value)
-    for (Tensor& part : split_heads(key_value->forward(memory), 2, options.heads)) parts.push_back(std::move(part));
-  if (options.rope.defined())
-    for (std::size_t i : {0, 1}) parts[i] = transpose(rope(transpose(parts[i], 1, 2), options.rope), 1, 2);
+  const std::int64_t heads = options.heads, kv_heads = options.kv_heads;
+  Tensors parts;
+  if (qkv) {
+    Tensor joined = in_heads(qkv->forward(x), heads + 2 * kv_heads);
+    if (options.rope.defined()) joined = transpose(rope(transpose(joined, 1, 2), options.rope, heads + kv_heads), 1, 2);
+    parts = split(joined, {heads, kv_heads, kv_heads}, 2);  // one op, whose gradient is written in one piece
+  } else {
+    parts = split(in_heads(key_value->forward(memory), 2 * kv_heads), kv_heads, 2);
+    parts.insert(parts.begin(), in_heads(query->forward(x), heads));
+  }
   const auto attend = use_fused_kernel ? fused_scaled_dot_product_attention : scaled_dot_product_attention;
   const Tensor y = attend(parts[0], parts[1], parts[2], {.mask = mask, .dropout = options.dropout, .training = training});
   return reshape(y, {y.size(0), y.size(1), y.size(2) * y.size(3)});

@@ -9,7 +9,8 @@ AttentionMask shared_by_layers(const AttentionMask& mask);
 
 struct AttentionOptions {
   std::int64_t heads = 1;
-  double dropout = 0;  ///< of the probabilities
+  std::int64_t kv_heads = 0;  ///< heads of keys and values, which groups of query heads share (Ainslie et al., 2023); 0: as many as heads
+  double dropout = 0;         ///< of the probabilities
   bool bias = true;
   bool cross = false;  ///< queries from x, keys and values from a memory
   Tensor rope = {};    ///< of rope_table: turns queries and keys; self attention only
@@ -17,10 +18,10 @@ struct AttentionOptions {
 };
 
 /// scaled_dot_product_attention over `heads` heads, then a projection. Vaswani et al., 2017. Self attention
-/// has one fused projection `qkv` (3 width, width); cross attention has `query` and `key_value`.
+/// has one fused projection `qkv` (width + 2 kv_heads width / heads, width); cross attention has `query` and `key_value`.
 struct MultiHeadAttention final : Module {
   MultiHeadAttention() = default;
-  /// Throws Error unless heads divides width.
+  /// Throws Error unless heads divides width, and kv_heads heads.
   MultiHeadAttention(std::int64_t width, const AttentionOptions& options);
   void visit(Visitor& v) override;
   /// Self attention: x (B, T, width) -> (B, T, width).

@@ -16,6 +16,7 @@ namespace tern::nn {
 static TransformerLayerOptions layer_options(const DecoderLMOptions& o, const Tensor& rope) {
   return {.width = o.width,
           .heads = o.heads,
+          .kv_heads = o.kv_heads,
           .ff = o.ff,
           .dropout = o.dropout,
           .activation = o.activation,

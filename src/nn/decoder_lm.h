@@ -19,6 +19,7 @@ struct DecoderLMOptions {
   std::int64_t vocab = 10000;
   std::int64_t length = 40;                                   ///< positions: the longest input
   std::int64_t width = 256, layers = 4, heads = 8, ff = 256;  ///< ff 0: layers of attention alone
+  std::int64_t kv_heads = 0;                                  ///< groups of heads share keys and values; 0: as many as heads
   double dropout = 0.1;                                       ///< of the embeddings, attention probabilities and residual branches
   Activation activation = Activation::gelu;
   bool gated = false;  ///< the feed-forward part; see FeedForwardOptions

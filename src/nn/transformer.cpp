@@ -57,7 +57,13 @@ Tensor ResidualStream::value() {
 static NormOptions norm_options(const TransformerLayerOptions& o) { return {.eps = o.layer_norm_eps, .bias = o.bias, .device = o.device}; }
 
 static AttentionOptions attention_options(const TransformerLayerOptions& o, bool cross) {
-  return {.heads = o.heads, .dropout = o.dropout, .bias = o.bias, .cross = cross, .rope = cross ? Tensor() : o.rope, .device = o.device};
+  return {.heads = o.heads,
+          .kv_heads = cross ? 0 : o.kv_heads,
+          .dropout = o.dropout,
+          .bias = o.bias,
+          .cross = cross,
+          .rope = cross ? Tensor() : o.rope,
+          .device = o.device};
 }
 
 TransformerLayer::TransformerLayer(const TransformerLayerOptions& o)

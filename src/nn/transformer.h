@@ -44,8 +44,9 @@ class ResidualStream {
 
 struct TransformerLayerOptions {
   std::int64_t width = 256, heads = 8;
-  std::int64_t ff = 1024;  ///< hidden units of the feed-forward part; 0: attention alone, without norm2 and ff
-  double dropout = 0.1;    ///< of attention probabilities and of each residual branch
+  std::int64_t kv_heads = 0;  ///< of self attention; 0: as many as heads
+  std::int64_t ff = 1024;     ///< hidden units of the feed-forward part; 0: attention alone, without norm2 and ff
+  double dropout = 0.1;       ///< of attention probabilities and of each residual branch
   Activation activation = Activation::gelu;
   bool gated = false;  ///< the feed-forward part; see FeedForwardOptions
   NormKind norm = NormKind::layer;

@@ -218,33 +218,47 @@ View batched(const Tensor& x) {
   return view;
 }
 
-/// In tiles: nothing that grows with T S is in memory.
+/// In tiles: nothing that grows with T S is in memory. Undefined on a device that has no kernel for them.
 Tensor attention_in_tiles(const Sizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_, const AttentionParams& params) {
-  const Tensor q = with_whole_rows(q_), k = with_whole_rows(k_), v = with_whole_rows(v_), bias = params.bias;
-  const Tensor y = empty(q.shape(), q.dtype(), q.device());
+  Tensor q = with_whole_rows(q_), k = with_whole_rows(k_), v = with_whole_rows(v_);
+  const Tensor bias = params.bias, y = empty(q.shape(), q.dtype(), q.device());
   const Tensor log_sums = empty({sizes.batch, sizes.heads, sizes.queries}, q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
   const detail::KernelMask mask(params.mask, q.dtype());
-  const PhiloxState draws = draws_for(sizes, params);
+  PhiloxState draws;
   AttentionParams given = params;  // but for the bias, which is saved with its history
   given.bias = {};
   const auto contiguous_starts = [](const Tensor& starts) { return starts.defined() ? contiguous(starts) : starts; };
   const Tensor query_starts = contiguous_starts(params.query_starts), key_starts = contiguous_starts(params.key_starts);
-  const auto attention = [=, p = params.training ? params.dropout : 0](const Tensor& added) {
+  const auto attention = [=, p = params.training ? params.dropout : 0](const Tensor& added, PhiloxState drawn) {
     return kernels::Attention{.mask = mask.view(),
                               .bias = added.defined() ? broadcast_to(added.detach(), sizes.scores()).view() : View{},
                               .scale = scale_of(sizes, given),
                               .dropout = p,
-                              .draws = draws,
+                              .draws = drawn,
                               .query_starts = view_of(query_starts),
                               .key_starts = view_of(key_starts),
                               .max_queries = given.max_queries,
                               .max_keys = given.max_keys};
   };
-  kernels::flash_attention(Cpu{}, batched(q), batched(k), batched(v), attention(bias), batched(y), log_sums.view());
+  if (q.device() != cpu) {
+    const auto is_served = [&] {
+      return cuda_has(q.device(), [&](auto dev) {
+        return kernels::has_flash_attention(dev, batched(q), batched(k), batched(v), batched(y), attention(bias, {}));
+      });
+    };
+    if (!is_served()) {  // for the strides that it has
+      q = contiguous(q), k = contiguous(k), v = contiguous(v);
+      if (!is_served()) return {};
+    }
+  }
+  draws = draws_for(sizes, params);
+  on(q.device(), [&](auto dev) {
+    kernels::flash_attention(dev, batched(q), batched(k), batched(v), attention(bias, draws), batched(y), log_sums.view());
+  });
   return record(fused_name, y, {q, k, v, bias}, {q, k, v, bias, y, log_sums}, [=](const Backward& call) -> Tensors {
     const Tensors in = {call.saved(0), call.saved(1), call.saved(2), call.saved(3)};
     if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, given, draws); });
-    const Tensor g = with_whole_rows(call.grad());
+    const Tensor g = contiguous(call.grad());
     Tensors results = gradients_beside({in[0], in[1], in[2]});
     results.emplace_back();
     if (in[3].defined() && call.needs(3)) {
@@ -252,9 +266,11 @@ Tensor attention_in_tiles(const Sizes& sizes, const Tensor& q_, const Tensor& k_
       while (shape.size() < 4) shape.insert(0, 1);
       results[3] = empty(shape, g.dtype(), g.device());
     }
-    kernels::flash_attention_grad(Cpu{}, batched(in[0]), batched(in[1]), batched(in[2]), batched(call.saved(4)), call.saved(5).view(),
-                                  batched(g), attention(in[3]),
-                                  {batched(results[0]), batched(results[1]), batched(results[2]), view_of(results[3])});
+    on(g.device(), [&](auto dev) {
+      kernels::flash_attention_grad(dev, batched(in[0]), batched(in[1]), batched(in[2]), batched(call.saved(4)), call.saved(5).view(),
+                                    batched(g), attention(in[3], draws),
+                                    {batched(results[0]), batched(results[1]), batched(results[2]), view_of(results[3])});
+    });
     if (results[3].defined()) results[3] = results[3].window(in[3].shape(), contiguous_strides(in[3].shape()), 0);
     return results;
   });
@@ -286,7 +302,7 @@ Tensor attention_of_projection(const Sizes& sizes, const Tensor& q, const Tensor
   };
   const auto projection = [](const Tensors& in) { return whole_projection(in[0], in[1], in[2]).view(); };
   on_cuda(fused_name, y.device(), [&](auto dev) {
-    if (in_tiles) kernels::flash_attention(dev, projection({q, k, v}), attention(), y.view(), log_sums.view());
+    if (in_tiles) kernels::projection_attention(dev, projection({q, k, v}), attention(), y.view(), log_sums.view());
     else kernels::self_attention(dev, projection({q, k, v}), attention(), y.view());
   });
   const Tensors kept = in_tiles ? Tensors{q, k, v, y, log_sums} : Tensors{q, k, v};
@@ -297,8 +313,8 @@ Tensor attention_of_projection(const Sizes& sizes, const Tensor& q, const Tensor
     Tensors results = gradients_beside(in);
     on_cuda(fused_name, g.device(), [&](auto dev) {
       if (in_tiles)
-        kernels::flash_attention_grad(dev, projection(in), call.saved(3).view(), call.saved(4).view(), g.view(), attention(),
-                                      projection(results));
+        kernels::projection_attention_grad(dev, projection(in), call.saved(3).view(), call.saved(4).view(), g.view(), attention(),
+                                           projection(results));
       else kernels::self_attention_grad(dev, projection(in), g.view(), attention(), projection(results));
     });
     return results;
@@ -365,9 +381,11 @@ Tensor fused_scaled_dot_product_attention(const Tensor& q_, const Tensor& k_, co
   const AttentionParams params = lowered(params_);
   const Sizes sizes = check(fused_name, q, k, v, params);
   if (q.device() == cpu) return attention_in_tiles(sizes, q, k, v, params);
-  if (!is_simple(sizes, params) || q.numel() == 0) return compose(sizes, q, k, v, params, true);
+  if (q.numel() == 0) return compose(sizes, q, k, v, params, true);
+  if (const Tensor y = attention_in_tiles(sizes, q, k, v, params); y.defined()) return y;
+  if (!is_simple(sizes, params)) return compose(sizes, q, k, v, params, true);
   const bool in_tiles =
-      cuda_has(q.device(), [&](auto dev) { return kernels::has_flash_attention(dev, q.device(), q.dtype(), sizes.width); });
+      cuda_has(q.device(), [&](auto dev) { return kernels::has_projection_attention(dev, q.device(), q.dtype(), sizes.width); });
   if (!in_tiles && !cuda_has(q.device(), [&](auto dev) { return kernels::has_self_attention(dev, q.dtype(), sizes.queries, sizes.width); }))
     return attention_by_products(sizes, q, k, v, params);
   if (whole_projection(q, k, v).defined()) return attention_of_projection(sizes, q, k, v, params, in_tiles);

@@ -119,11 +119,11 @@ void check_kernels(DType dtype, std::int64_t length, std::int64_t width, Mask ma
   if (is_padded(mask)) attention.mask.padding = padding.device();
   if (mask == Mask::prefix) attention.mask.prefix = prefix.device();
 
-  REQUIRE(kernels::has_flash_attention(Cuda{}, cuda(), dtype, width));
-  kernels::flash_attention(Cuda{}, qkv.device(), attention, y.device(), log_sums.device());
-  kernels::flash_attention_grad(Cuda{}, qkv.device(), y.device(), log_sums.device(), g.device(), attention, dqkv.device());
+  REQUIRE(kernels::has_projection_attention(Cuda{}, cuda(), dtype, width));
+  kernels::projection_attention(Cuda{}, qkv.device(), attention, y.device(), log_sums.device());
+  kernels::projection_attention_grad(Cuda{}, qkv.device(), y.device(), log_sums.device(), g.device(), attention, dqkv.device());
   const std::vector<std::byte> first = dqkv.download();
-  kernels::flash_attention_grad(Cuda{}, qkv.device(), y.device(), log_sums.device(), g.device(), attention, dqkv.device());
+  kernels::projection_attention_grad(Cuda{}, qkv.device(), y.device(), log_sums.device(), g.device(), attention, dqkv.device());
   CHECK(dqkv.download() == first);
 
   const Reference reference(qkv, g, length, width, mask);

@@ -1,10 +1,15 @@
+#include <numeric>
+
 #include "nn/fixture.h"
+#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/gradcheck.h"
+#include "ops/index.h"
 #include "ops/loss.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "ops/rope.h"
 #include "ops/view.h"
 
 using namespace tern;
@@ -95,6 +100,46 @@ TEST_CASE("self and cross attention agree with their definition", "[attention]")
   }
   CHECK_THROWS_AS(self.forward(x, memory), Error);
   CHECK_THROWS_AS(cross.forward(x), Error);
+}
+
+TEST_CASE("query heads of a group share keys and values", "[attention]") {
+  manual_seed(10);
+  const std::int64_t D = 2, heads = 6, kv_heads = 2, width = D * heads;
+  const Tensor rope = rope_table(T, D);
+  for (const bool is_cross : {false, true})
+    for (const bool fused : {false, true}) {
+      const nn::AttentionOptions options{.heads = heads, .kv_heads = kv_heads, .cross = is_cross, .rope = is_cross ? Tensor() : rope};
+      nn::AttentionOptions ungrouped = options;
+      ungrouped.kv_heads = 0;
+      nn::MultiHeadAttention layer(width, options), repeated(width, ungrouped);
+      layer.set_use_fused_kernel(fused);
+      repeated.set_use_fused_kernel(fused);
+      const NoGrad unrecorded;
+      // Each head of keys and values stands three times in the layer without groups.
+      const auto spread = [&](const Tensor& x, std::int64_t queries) {
+        std::vector<std::int64_t> rows(static_cast<std::size_t>(queries));
+        std::iota(rows.begin(), rows.end(), 0);
+        for (const std::int64_t part : {0, 1})
+          for (std::int64_t h = 0; h < heads; ++h)
+            for (std::int64_t d = 0; d < D; ++d) rows.push_back(queries + (part * kv_heads + h / (heads / kv_heads)) * D + d);
+        return index_select(x, 0, Tensor::from(rows, {static_cast<std::int64_t>(rows.size())}));
+      };
+      const auto copy_linear = [&](const nn::Linear& from, nn::Linear& to, std::int64_t queries) {
+        copy_(to.weight, spread(from.weight, queries));
+        copy_(to.bias, spread(from.bias, queries));
+      };
+      if (is_cross) {
+        copy_linear(*layer.key_value, *repeated.key_value, 0);
+        repeated.query = layer.query;
+      } else {
+        copy_linear(*layer.qkv, *repeated.qkv, width);
+      }
+      repeated.proj = layer.proj;
+      const Tensor x = randn({B, T, width}), memory = is_cross ? randn({B, T + 3, width}) : Tensor();
+      CHECK(distance(layer.forward(x, memory, {.causal = true}), repeated.forward(x, memory, {.causal = true})) < 1e-6);
+    }
+  CHECK_THROWS_AS(nn::MultiHeadAttention(width, {.heads = 6, .kv_heads = 4}), Error);
+  CHECK_THROWS_AS(nn::MultiHeadAttention(width, {.heads = 6, .kv_heads = -1}), Error);
 }
 
 TEST_CASE("a layer's gradients are those of finite differences", "[attention]") {

@@ -9,6 +9,7 @@
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/rope.h"
+#include "ops/view.h"
 
 namespace tern::op_cases {
 
@@ -317,8 +318,26 @@ void add_rope(Rows& rows) {
                            }));
                          }});
   }
+  // Some heads of a projection (B, T, H, D), as a view (B, H, T, D).
+  for (const auto& [shape, heads] : std::vector<std::pair<Shape, std::int64_t>>{
+           {{1, 2, 3, 2}, 2}, {{2, 33, 3, 8}, 2}, {{2, 5, 3, 6}, 0}, {{1, 3, 2, 16}, 2}, {{3, 2, 0, 4}, 0}}) {
+    Input angles = value({shape[1], shape[3] / 2, 2});
+    angles.differentiable = false;
+    row.cases.push_back({{value(shape), angles},
+                         [heads = heads](In in) -> Tensors { return {transpose(rope(transpose(in[0], 1, 2), in[1], heads), 1, 2)}; },
+                         [heads = heads](Ref in) {
+                           return one(make(in[0].shape, in.dtype, [&](const Shape& i) {
+                             if (i[2] >= heads) return in[0](i);
+                             Shape other = i;
+                             other[3] ^= 1;
+                             const double cosine = in[1]({i[1], i[3] / 2, 0}), sine = in[1]({i[1], i[3] / 2, 1});
+                             return in[0](i) * cosine + (i[3] % 2 == 0 ? -1 : 1) * in[0](other) * sine;
+                           }));
+                         }});
+  }
   const Tensor x = sample({1, 2, 3, 4});
-  row.mistakes = {{[=] { rope(x, sample({2, 2, 2})); }, {"(1, 2, 3, 4)", "(2, 2, 2)"}},
+  row.mistakes = {{[=] { rope(x, sample({3, 2, 2}), 3); }, {"2 heads", "3"}},
+                  {[=] { rope(x, sample({2, 2, 2})); }, {"(1, 2, 3, 4)", "(2, 2, 2)"}},
                   {[=] { rope(x, sample({3, 3, 2})); }, {"(3, 3, 2)"}},
                   {[] { rope(sample({1, 2, 3, 5}), sample({3, 2, 2})); }, {"(1, 2, 3, 5)"}},
                   {[] { rope(sample({2, 3, 4}), sample({3, 2, 2})); }, {"(2, 3, 4)"}},

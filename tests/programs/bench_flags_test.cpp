@@ -113,6 +113,35 @@ TEST_CASE("tern-bench ops --op --dtype --threads --json --device (what is measur
   check_gpu_is_refused("ops");
 }
 
+TEST_CASE("tern-bench attention --sweep --impl --dtype --lengths --widths --threads --json --device (what is measured)") {
+  const auto measured = [](const std::vector<std::string>& flags) {
+    std::vector<std::string> arguments = {"attention", "--lengths", "3,8", "--seconds", "1e-6", "--threads", "2", "--device", "cpu"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    return rows_of(arguments);
+  };
+  const std::vector<Json> rows = measured({"--sweep", "batch", "--widths", "4", "--dtype", "fp64", "--impl", "fused"});
+  REQUIRE(rows.size() == 2 * 3);
+  for (const Json& row : rows) {
+    CHECK(row["impl"] == "tern-fused");
+    CHECK(row["dtype"] == "float64");
+    CHECK(row["threads"] == 2);
+    CHECK(row["causal"] == false);
+    CHECK(row["shape"][0] == 8);
+    CHECK(row["shape"][3] == 4);
+  }
+  CHECK(rows[0]["op"] == "attention_fwd");
+  CHECK(rows[5]["op"] == "attention_fwd_bwd");
+  CHECK(rows[5]["shape"][2] == 8);
+  // The result of 8 x 8 rows of 4, and a number for each query: no scores.
+  CHECK(rows[5]["kept_mib"].get<double>() < 0.01);
+  const std::vector<Json> long_rows = measured({"--sweep", "length"});
+  REQUIRE(long_rows.size() == 4 * 2 * 2 * 3);
+  CHECK(long_rows[0]["causal"] == true);
+  CHECK(long_rows[0]["shape"][0] == 1);
+  CHECK(long_rows[0]["impl"] == "tern-plain");
+  check_gpu_is_refused("attention");
+}
+
 TEST_CASE("tern-bench conv1d --dtype --taps --layout --threads --json --device (what is measured)") {
   const std::vector<Json> rows =
       rows_of({"conv1d", "--dtype", "fp64", "--taps", "1", "--layout", "first", "--seconds", "1e-6", "--threads", "2", "--device", "cpu"});

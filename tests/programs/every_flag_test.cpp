@@ -17,6 +17,8 @@ const std::map<std::string, std::string> without_effect = {
     {"tern-recall hardcoded --threads", "results do not depend on the number of threads, and it prints nothing but them"},
     {"tern-bench step --capture", "a CUDA graph: without a GPU a captured step runs as written"},
     {"tern-bench ops --seconds", "how long is measured, and not what"},
+    {"tern-bench attention --seconds", "how long is measured, and not what"},
+    {"tern-bench attention --precision", "of products on a GPU alone; ops/attention_cuda_test"},
     {"tern-bench conv1d --seconds", "how long is measured, and not what"},
 };
 

@@ -426,8 +426,8 @@ void launch_backward(const View& qkv, const View& y, const View& log_sums, const
 
 }  // namespace
 
-void flash_attention_grad(Cuda, const View& qkv, const View& y, const View& log_sums, const View& g, const Attention& attention,
-                          const View& dqkv) {
+void projection_attention_grad(Cuda, const View& qkv, const View& y, const View& log_sums, const View& g, const Attention& attention,
+                               const View& dqkv) {
   if (y.numel() == 0) return;
   AttentionArgs args(qkv, attention);
   args.aligned = args.aligned && is_aligned(y.data, 16) && is_aligned(g.data, 16);

@@ -158,13 +158,13 @@ constexpr std::int64_t wide_warp_blocks = 400;
 
 }  // namespace
 
-bool has_flash_attention(Cuda, Device device, DType dtype, std::int64_t head_dim) {
+bool has_projection_attention(Cuda, Device device, DType dtype, std::int64_t head_dim) {
   if ((dtype != DType::f16 && dtype != DType::bf16) || head_dim <= 0 || head_dim > 128 || head_dim % 8 != 0) return false;
   // The backward pass keeps up to 162 KiB of tiles, for which compute capabilities 8.6 and 8.9 have no room.
   return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device) >= 162 << 10;
 }
 
-void flash_attention(Cuda, const View& qkv, const Attention& attention, const View& y, const View& log_sums) {
+void projection_attention(Cuda, const View& qkv, const Attention& attention, const View& y, const View& log_sums) {
   if (y.numel() == 0) return;
   const AttentionArgs args(qkv, attention);
   dispatch(y.dtype, args, [&]<class T, bool drops>() {

@@ -1,10 +1,11 @@
-#include "cuda/device/convert.cuh"
+#include "cuda/device/vec16.cuh"
+#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/rope.h"
 #include "tensor/dispatch.h"
 
-// Rotary position embedding: a thread rotates one pair. Neighbouring threads have neighbouring pairs of a row, so reading and writing are
-// coalesced; the table is read by every head and batch, and stays in the cache.
+// Rotary position embedding: a thread rotates the pairs of one vector of 16 bytes, or one pair. Threads go along y's memory, so that
+// writing is coalesced, and reading too where x lies alike; the table is read by every head and batch, and stays in the cache.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -16,43 +17,83 @@ struct Rotation {
   const T* x;
   T* y;
   const computed_t<T>* table;
-  std::int64_t strides[3];  ///< of x along batch, head, position
-  unsigned heads, length, pairs;
-  std::int64_t count;  ///< of pairs in all rows
-  bool inverse;
+  std::int64_t from[3], to[3];      ///< strides of x and y along batch, head, position
+  unsigned heads, rotated, length;  ///< rotated: heads that are
+  unsigned parts;                   ///< vectors of a row
+  std::int64_t count;               ///< of vectors in all rows
+  bool positions_first, inverse;    ///< positions_first: in memory, positions of a head lie beside each other
 };
 
-template <class T>
+/// `width` elements from an address, which begins at a multiple of 16 bytes if they are `aligned`.
+template <bool aligned, int width, class T>
+__device__ __forceinline__ void read(const T* from, T (&values)[width]) {
+  constexpr int step = aligned ? (width < vec16_width<T> ? width : vec16_width<T>) : 1;
+#pragma unroll
+  for (int i = 0; i < width; i += step) *reinterpret_cast<Vector<T, step>*>(values + i) = read_vector<step>(from + i);
+}
+
+template <class T, int width, bool aligned>
 __global__ void __launch_bounds__(block_size) rotate_pairs(__grid_constant__ const Rotation<T> a) {
   using C = computed_t<T>;
   const std::int64_t thread = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
   if (thread >= a.count) return;
-  const auto row = static_cast<unsigned>(thread / a.pairs), i = static_cast<unsigned>(thread - std::int64_t(row) * a.pairs);
-  const unsigned t = row % a.length, head = row / a.length, h = head % a.heads, b = head / a.heads;
-  const T* const from = a.x + b * a.strides[0] + h * a.strides[1] + t * a.strides[2] + 2 * i;
-  const C* const angle = a.table + 2 * (std::int64_t(t) * a.pairs + i);  // which may begin anywhere in a larger tensor
-  const C first = convert<C>(from[0]), second = convert<C>(from[1]), cosine = angle[0], sine = a.inverse ? -angle[1] : angle[1];
-  T* const to = a.y + 2 * thread;
-  to[0] = convert<T>(first * cosine - second * sine);
-  to[1] = convert<T>(first * sine + second * cosine);
+  const auto row = static_cast<unsigned>(thread / a.parts), part = static_cast<unsigned>(thread - std::int64_t(row) * a.parts);
+  const unsigned inner = a.positions_first ? a.length : a.heads, outer = a.positions_first ? a.heads : a.length;
+  const unsigned fast = row % inner, rest = row / inner, slow = rest % outer, b = rest / outer;
+  const unsigned t = a.positions_first ? fast : slow, h = a.positions_first ? slow : fast;
+  const auto place = [&](const std::int64_t (&strides)[3]) { return b * strides[0] + h * strides[1] + t * strides[2] + part * width; };
+  alignas(16) T values[width];
+  read<aligned>(a.x + place(a.from), values);
+  if (h < a.rotated) {
+    alignas(16) C angles[width];
+    read<aligned>(a.table + (std::int64_t(t) * a.parts + part) * width, angles);
+#pragma unroll
+    for (int i = 0; i < width; i += 2) {
+      const C first = convert<C>(values[i]), second = convert<C>(values[i + 1]);
+      const C cosine = angles[i], sine = a.inverse ? -angles[i + 1] : angles[i + 1];
+      values[i] = convert<T>(first * cosine - second * sine);
+      values[i + 1] = convert<T>(first * sine + second * cosine);
+    }
+  }
+  T* const to = a.y + place(a.to);
+  if constexpr (aligned) {
+    write_vector(to, *reinterpret_cast<const Vector<T, width>*>(values));
+  } else {
+#pragma unroll
+    for (int i = 0; i < width; ++i) to[i] = values[i];
+  }
+}
+
+/// Whether every row begins at a multiple of 16 bytes.
+bool has_vectors(const View& x) {
+  const auto size = static_cast<std::int64_t>(size_of(x.dtype));
+  return is_aligned(x.data, 16) && x.shape[3] * size % 16 == 0 && x.strides[0] * size % 16 == 0 && x.strides[1] * size % 16 == 0 &&
+         x.strides[2] * size % 16 == 0;
 }
 
 }  // namespace
 
-void rope(Cuda, const View& x, const View& table, const View& y, bool inverse) {
+void rope(Cuda, const View& x, const View& table, const View& y, std::int64_t heads, bool inverse) {
   if (y.numel() == 0) return;
   dispatch_floats(x.dtype, "rope", [&]<class T>() {
-    const std::int64_t pairs = x.shape[3] / 2;
-    const Rotation<T> a{x.as<const T>(),
-                        y.as<T>(),
-                        table.as<const computed_t<T>>(),
-                        {x.strides[0], x.strides[1], x.strides[2]},
-                        static_cast<unsigned>(x.shape[1]),
-                        static_cast<unsigned>(x.shape[2]),
-                        static_cast<unsigned>(pairs),
-                        y.numel() / 2,
-                        inverse};
-    launch(rotate_pairs<T>, blocks_for(a.count), block_size, 0, y.stream, a);
+    const auto launch_with = [&]<int width, bool aligned>() {
+      const std::int64_t parts = x.shape[3] / width;
+      const Rotation<T> a{x.as<const T>(),
+                          y.as<T>(),
+                          table.as<const computed_t<T>>(),
+                          {x.strides[0], x.strides[1], x.strides[2]},
+                          {y.strides[0], y.strides[1], y.strides[2]},
+                          static_cast<unsigned>(x.shape[1]),
+                          static_cast<unsigned>(heads),
+                          static_cast<unsigned>(x.shape[2]),
+                          static_cast<unsigned>(parts),
+                          y.numel() / width,
+                          y.strides[1] >= y.strides[2],
+                          inverse};
+      launch(rotate_pairs<T, width, aligned>, blocks_for(a.count), block_size, 0, y.stream, a);
+    };
+    if (has_vectors(x) && has_vectors(y) && is_aligned(table.data, 16)) launch_with.template operator()<vec16_width<T>, true>();
+    else launch_with.template operator()<2, false>();
   });
 }
 

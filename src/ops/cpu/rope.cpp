@@ -1,20 +1,26 @@
 #include "ops/kernels/rope.h"
 
+#include <algorithm>
+
 #include "ops/cpu/loops.h"
 
 namespace tern::kernels {
 
-void rope(Cpu, const View& x, const View& table, const View& y, bool inverse) {
+void rope(Cpu, const View& x, const View& table, const View& y, std::int64_t rotated_heads, bool inverse) {
   const std::int64_t heads = x.shape[1], length = x.shape[2], width = x.shape[3];
   dispatch_floats(x.dtype, "rope", [&]<class S>() {
     using C = compute_t<S>;
     const C direction = inverse ? C(-1) : C(1);
     loops::parallel_units(x.shape[0] * heads * length, width, loops::stream_grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
-        const std::int64_t t = row % length, h = row / length % heads, b = row / length / heads;
+        const std::int64_t h = row % heads, t = row / heads % length, b = row / heads / length;
         const S* const from = x.as<const S>() + b * x.strides[0] + h * x.strides[1] + t * x.strides[2];
         const C* const turns = table.as<const C>() + t * width;
-        S* const to = y.as<S>() + row * width;
+        S* const to = y.as<S>() + b * y.strides[0] + h * y.strides[1] + t * y.strides[2];
+        if (h >= rotated_heads) {
+          std::copy_n(from, width, to);
+          continue;
+        }
         for (std::int64_t i = 0; i < width; i += 2) {
           const C first = C(from[i]), second = C(from[i + 1]), cosine = turns[i], sine = direction * turns[i + 1];
           to[i] = S(first * cosine - second * sine);

@@ -1,0 +1,201 @@
+#include "bench/attention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "autodiff/engine.h"
+#include "bench/lists.h"
+#include "bench/timing.h"
+#include "ops/attention.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/matmul.h"
+#include "ops/random.h"
+#include "ops/view.h"
+
+namespace tern::bench {
+namespace {
+
+struct Options {
+  std::string sweep = "models", impl = "plain,fused", dtype = "bf16", lengths, widths, precision = "fp32", device = "auto", json;
+  int threads = 0;
+  double seconds = 0.2;
+};
+
+/// q, k and v are views of one projection (B, N, 3, H, d).
+struct Case {
+  std::int64_t batch, heads, length, width;
+  bool causal;
+
+  /// Of forward: two products of scores and of values, half of them where keys behind a query are hidden.
+  double flops() const {
+    return 4.0 * static_cast<double>(batch * heads * width) * static_cast<double>(length) * static_cast<double>(length) / (causal ? 2 : 1);
+  }
+  std::vector<std::int64_t> shape() const { return {batch, heads, length, width}; }
+};
+
+/// Shapes of models: the translator's, GPT-2's, and longer ones.
+const std::vector<Case> models_on_gpu = {
+    {128, 8, 40, 32, true},   {64, 4, 64, 32, true},    {4, 12, 1024, 64, true},  {8, 12, 1024, 64, true},   {1, 16, 4096, 64, true},
+    {1, 16, 16384, 64, true}, {4, 16, 4096, 128, true}, {8, 1, 16384, 128, true}, {8, 1, 16384, 128, false}, {1, 1, 65536, 128, true}};
+const std::vector<Case> models_on_cpu = {{32, 8, 40, 32, true},  {8, 8, 512, 64, true},  {8, 8, 512, 64, false}, {4, 8, 1024, 64, true},
+                                         {2, 8, 2048, 64, true}, {1, 8, 4096, 64, true}, {1, 8, 4096, 64, false}};
+
+/// The cases of a sweep; lengths and widths take the place of its own where there are some.
+std::vector<Case> cases_of(const Options& options, Device device) {
+  std::vector<std::int64_t> lengths = numbers(options.lengths), widths = numbers(options.widths);
+  if (options.sweep == "models" && lengths.empty() && widths.empty()) return device == cpu ? models_on_cpu : models_on_gpu;
+  const bool is_batch = options.sweep == "batch";
+  if (lengths.empty()) {
+    if (is_batch) lengths = {256, 1024, 4096, 8192, 16384};
+    else
+      for (std::int64_t n = 128; n <= 65536; n *= 2) lengths.push_back(n);
+  }
+  if (widths.empty()) widths = {16, 32, 64, 128};
+  std::vector<Case> result;
+  for (const std::int64_t width : widths)
+    for (const std::int64_t length : lengths) result.push_back({is_batch ? 8 : 1, 1, length, width, !is_batch});
+  return result;
+}
+
+class Bench {
+ public:
+  explicit Bench(const Options& options) : device_(apps::resolve_device(options.device)), seconds_(options.seconds), rows_(options.json) {
+    if (device_.type == DeviceType::cuda) flush_ = empty({std::int64_t{1} << 26}, DType::f32, device_);
+  }
+
+  void head() const {
+    fmt::print("{}\n{:>4} {:>3} {:>6} {:>4} {:<6} {:<5} {:<6} {:>11} {:>11} {:>11} {:>8} {:>12} {:>12}\n", apps::describe(device_), "B",
+               "H", "N", "d", "mask", "mode", "kernel", "forward ms", "backward ms", "both ms", "TFLOP/s", "kept MiB", "peak MiB");
+  }
+
+  void run(const Case& c, const std::string& mode, const std::string& impl) {
+    fmt::print("{:>4} {:>3} {:>6} {:>4} {:<6} {:<5} {:<6} ", c.batch, c.heads, c.length, c.width, c.causal ? "causal" : "full", mode, impl);
+    std::fflush(stdout);
+    try {
+      measure(c, mode, impl == "fused");
+    } catch (const OutOfMemory&) {
+      rows_.add(row("attention_fwd_bwd", c, mode, impl).set("error", "out of memory"));
+      fmt::print("out of memory\n");
+    }
+  }
+
+ private:
+  void measure(const Case& c, const std::string& mode, bool is_fused) {
+    const DType dtype = float_modes().at(mode).first;
+    const auto random = [&](const Shape& shape) { return cast(randn(shape, 0, 1, DType::f32, device_), dtype); };
+    const Tensor projection = random({c.batch, c.length, 3, c.heads, c.width}).set_requires_grad();
+    const Tensor g = random({c.batch, c.length, c.heads, c.width});
+    const auto call = [&] {
+      const Tensors parts = unstack(projection, 2);
+      return (is_fused ? fused_scaled_dot_product_attention : scaled_dot_product_attention)(parts[0], parts[1], parts[2],
+                                                                                            {.mask = {.causal = c.causal}});
+    };
+    synchronize(device_);
+    reset_peak_memory(device_);
+    const std::size_t before = memory_statistics(device_).allocated;
+    double kept = 0, peak = 0, forward = 0, backward = 0;
+    {
+      const Tensor y = call();
+      kept = mebibytes(memory_statistics(device_).allocated - before);
+      backward = timed([&] { grad({y}, {projection}, {g}, false, true); });
+    }
+    peak = mebibytes(memory_statistics(device_).peak_allocated - before);
+    forward = timed([&] {
+      const NoGrad unrecorded;
+      call();
+    });
+    const double both = timed([&] { grad({call()}, {projection}, {g}); });
+    const std::string impl = is_fused ? "fused" : "plain";
+    const auto add = [&](const char* op, double ms, double flops) {
+      rows_.add(row(op, c, mode, impl)
+                    .set("ms", rounded(ms, 1e5))
+                    .set("tflops", rounded(flops / ms / 1e9, 1e4))
+                    .set("kept_mib", rounded(kept, 1e3))
+                    .set("peak_mib", rounded(peak, 1e3)));
+    };
+    add("attention_fwd", forward, c.flops());
+    add("attention_bwd", backward, 2.5 * c.flops());
+    add("attention_fwd_bwd", both, 3.5 * c.flops());
+    fmt::print("{:11.3f} {:11.3f} {:11.3f} {:8.1f} {:12.2f} {:12.2f}\n", forward, backward, both, 3.5 * c.flops() / both / 1e9, kept, peak);
+  }
+
+  static double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+  /// The median of about `seconds_` of calls. On a GPU each finds the cache full of something else.
+  double timed(const std::function<void()>& f) {
+    const auto between = [&] {
+      if (flush_.defined()) zero_(flush_);
+    };
+    const double once = timed_on_device(device_, 1, 1, between, f).median;
+    const int repeats = static_cast<int>(std::clamp(seconds_ * 1e3 / std::max(once, 1e-3), 3.0, 200.0));
+    return timed_on_device(device_, 0, repeats, between, f).median;
+  }
+
+  io::JsonObject row(const char* op, const Case& c, const std::string& mode, const std::string& impl) const {
+    io::JsonObject result;
+    result.set("op", op)
+        .set("shape", c.shape())
+        .set("causal", c.causal)
+        .set("dtype", float_modes().at(mode).second)
+        .set("impl", "tern-" + impl)
+        .set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
+    if (device_.type == DeviceType::cpu) result.set("threads", num_threads());
+    else if (mode == "fp32") result.set("precision", precision_name());
+    return result;
+  }
+  static const char* precision_name() {
+    switch (context().matmul_precision) {
+      case MatmulPrecision::tf32: return "tf32";
+      case MatmulPrecision::tf32x3: return "tf32x3";
+      default: return "fp32";
+    }
+  }
+
+  Device device_;
+  double seconds_;
+  RowFile rows_;
+  Tensor flush_;
+};
+
+void attention(const Options& options) {
+  if (options.threads > 0) set_num_threads(options.threads);
+  const MatmulPrecisionMode precision(options.precision == "tf32"     ? MatmulPrecision::tf32
+                                      : options.precision == "tf32x3" ? MatmulPrecision::tf32x3
+                                                                      : MatmulPrecision::fp32);
+  manual_seed(0);
+  Bench bench(options);
+  bench.head();
+  for (const Case& c : cases_of(options, apps::resolve_device(options.device)))
+    for (const std::string& mode : words(options.dtype))
+      for (const std::string& impl : words(options.impl)) bench.run(c, mode, impl);
+}
+
+}  // namespace
+
+void add_attention(CLI::App& app) {
+  auto* command = app.add_subcommand("attention", "time attention, plain and fused, and the memory that it keeps for backward");
+  const auto options = std::make_shared<Options>();
+  const auto add = [&](const char* name, auto& value, const char* help, const apps::Check& check, const char* type) {
+    return command->add_option(name, value, help)->check(check)->type_name(type);
+  };
+  add("--sweep", options->sweep,
+      "models: shapes of models; batch: 8 sequences, every key seen; length: one sequence, causal, of 128 to 65536 tokens",
+      apps::one_of({"models", "batch", "length"}), "NAME")
+      ->capture_default_str();
+  add("--impl", options->impl, "of plain, fused", list_of(apps::one_of({"plain", "fused"})), "LIST")->capture_default_str();
+  add("--dtype", options->dtype, "of fp32, fp16, bf16, fp64", list_of(apps::one_of({"fp32", "fp16", "bf16", "fp64"})), "LIST")
+      ->capture_default_str();
+  add("--precision", options->precision, "of fp32 products on a GPU", apps::one_of({"fp32", "tf32x3", "tf32"}), "NAME")
+      ->capture_default_str();
+  add("--lengths", options->lengths, "tokens, instead of the sweep's", list_of(apps::whole_number(1, 1 << 24)), "LIST");
+  add("--widths", options->widths, "elements of a head, instead of the sweep's", list_of(apps::whole_number(1, 1024)), "LIST");
+  add("--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X")->capture_default_str();
+  apps::add_threads_option(*command, options->threads);
+  command->add_option("--json", options->json, "append the rows to this file, one JSON object a line")->type_name("FILE");
+  apps::add_device_option(*command, options->device);
+  command->callback([options] { attention(*options); });
+}
+
+}  // namespace tern::bench

@@ -1,0 +1,163 @@
+// Attention in tiles on a GPU, against the composition in float64 on the CPU.
+#include <cmath>
+
+#include "autodiff/engine.h"
+#include "catch.h"
+#include "ops/attention.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+namespace tern {
+
+namespace {
+
+using Lengths = std::vector<std::int64_t>;
+
+/// Sizes and options of a call.
+struct Case {
+  std::string name;
+  std::int64_t batch = 2, queries = 333, keys = 333, heads = 2, kv_heads = 2;
+  AttentionParams params = {.mask = {.causal = true}};
+  bool is_packed = false;
+};
+
+Tensor numbers(const Lengths& values) { return Tensor::from(values, {static_cast<std::int64_t>(values.size())}); }
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  all.push_back({.name = "causal"});
+  all.push_back({.name = "full, several tiles", .queries = 512, .keys = 512, .params = {}});
+  all.push_back({.name = "fewer queries than keys, grouped heads", .queries = 333, .keys = 517, .heads = 6, .kv_heads = 2});
+  all.push_back({.name = "more queries than keys", .queries = 333, .keys = 200});
+  all.push_back({.name = "one query, as in decoding", .queries = 1, .keys = 700, .heads = 8});
+  all.push_back({.name = "one of each", .batch = 1, .queries = 1, .keys = 1});
+  all.push_back({.name = "window", .queries = 600, .keys = 600, .params = {.mask = {.causal = true, .window = 100}}});
+  all.push_back({.name = "lengths, one of them 0", .batch = 3, .params = {.mask = {.key_lengths = numbers({300, 0, 129})}}});
+  all.push_back({.name = "prefix and lengths",
+                 .batch = 3,
+                 .params = {.mask = {.causal = true, .prefix = numbers({0, 40, 333}), .key_lengths = numbers({333, 200, 333})}}});
+  manual_seed(3);
+  all.push_back({.name = "padding to add", .params = {.mask = {.causal = true, .padding = randn({2, 333})}}});
+  all.push_back({.name = "padding that hides", .params = {.mask = {.padding = ge(randn({2, 333}), 0.0)}}});
+  all.push_back({.name = "dropout", .params = {.mask = {.causal = true}, .dropout = 0.1, .training = true}});
+  all.push_back({.name = "scale", .params = {.scale = 0.5}});
+  all.push_back({.name = "packed",
+                 .queries = 900,
+                 .keys = 700,
+                 .heads = 4,
+                 .params = {.mask = {.causal = true},
+                            .query_starts = numbers({0, 1, 400, 400, 900}),
+                            .key_starts = numbers({0, 100, 400, 500, 700}),
+                            .max_queries = 500,
+                            .max_keys = 300},
+                 .is_packed = true});
+  return all;
+}
+
+Tensor moved(const Tensor& x, Device device) { return x.defined() ? to(x, device) : x; }
+
+AttentionParams moved(AttentionParams params, Device device, DType dtype) {
+  AttentionMask& mask = params.mask;
+  mask = {mask.causal, moved(mask.padding, device), moved(mask.prefix, device), moved(mask.key_lengths, device), mask.window};
+  if (mask.padding.defined() && is_floating(mask.padding.dtype())) mask.padding = cast(mask.padding, dtype);
+  params.query_starts = moved(params.query_starts, device);
+  params.key_starts = moved(params.key_starts, device);
+  return params;
+}
+
+struct Results {
+  Tensor y;
+  Tensors gradients;
+};
+
+Results results_of(decltype(&scaled_dot_product_attention) f, const Tensors& inputs, const Tensor& g, const AttentionParams& params) {
+  manual_seed(11);
+  const Tensor y = f(inputs[0], inputs[1], inputs[2], params);
+  return {y, grad({y}, inputs, {g})};
+}
+
+/// The root mean square of a - b, in those of b.
+double relative_difference(const Tensor& a, const Tensor& b) {
+  const NoGrad unrecorded;
+  const Tensor exact = b.detach(), error = cast(to(a.detach(), cpu), DType::f64) - exact;
+  const double size = sum(exact * exact).item<double>(), off = sum(error * error).item<double>();
+  return size == 0 ? std::sqrt(off) : std::sqrt(off / size);
+}
+
+/// q, k and v of a case. Keys and values are slices of one projection, with a gap behind them.
+Tensors inputs_of(const Case& c, std::int64_t width, DType dtype, Device device) {
+  manual_seed(5);
+  const auto random = [&](std::int64_t rows, std::int64_t heads) {
+    const Tensor x = randn(c.is_packed ? Shape{rows, heads, width} : Shape{c.batch, rows, heads, width});
+    return to(cast(x, dtype), device);
+  };
+  const Tensor kv = random(c.keys, 3 * c.kv_heads);
+  Tensors inputs = {random(c.queries, c.heads), slice(kv, -2, 0, c.kv_heads), slice(kv, -2, c.kv_heads, 2 * c.kv_heads)};
+  for (Tensor& x : inputs) x.set_requires_grad();
+  return inputs;
+}
+
+Tensor gradient_like(const Tensor& q, DType dtype) {
+  manual_seed(6);
+  return cast(randn(q.shape()), dtype);
+}
+
+}  // namespace
+
+TEST_CASE("Attention on a GPU is that of float64 in every mask and head size", "[cuda]") {
+  const DType dtype = GENERATE(DType::bf16, DType::f16, DType::f32);
+  // Probabilities and the gradients of scores are rounded before their products, and so are results: errors of at most half a unit in
+  // the last place, by root mean square together less than one unit roundoff. In f32 sums of 333 to 900 terms add to it.
+  const double bound = dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-20;
+  for (const Case& c : cases())
+    for (const std::int64_t width : {16, 40, 64, 80, 128}) {
+      CAPTURE(c.name, width, name(dtype));
+      const Tensors inputs = inputs_of(c, width, dtype, cuda());
+      Tensors exact;
+      for (const Tensor& x : inputs) exact.push_back(cast(to(x.detach(), cpu), DType::f64).set_requires_grad());
+      const Tensor g = gradient_like(inputs[0], dtype);
+      const Results expected = results_of(scaled_dot_product_attention, exact, cast(g, DType::f64), moved(c.params, cpu, DType::f64));
+      const Results results = results_of(fused_scaled_dot_product_attention, inputs, to(g, cuda()), moved(c.params, cuda(), dtype));
+      CHECK(relative_difference(results.y, expected.y) < bound);
+      for (std::size_t i = 0; i < 3; ++i) CHECK(relative_difference(results.gradients[i], expected.gradients[i]) < bound);
+    }
+}
+
+TEST_CASE("Attention on a GPU gives the same bits in every run", "[cuda]") {
+  const Case c{.name = "many blocks", .queries = 2048, .keys = 2048, .heads = 8, .kv_heads = 4};
+  const Tensors inputs = inputs_of(c, 64, DType::bf16, cuda());
+  const Tensor g = to(gradient_like(inputs[0], DType::bf16), cuda());
+  const Results first = results_of(fused_scaled_dot_product_attention, inputs, g, c.params);
+  const auto differences = [](const Tensor& a, const Tensor& b) {
+    const NoGrad unrecorded;
+    return sum(cast(ne(a, b), DType::i64));
+  };
+  Tensor off = zeros({}, DType::i64, cuda());
+  for (int run = 0; run < 1000; ++run) {
+    const Results again = results_of(fused_scaled_dot_product_attention, inputs, g, c.params);
+    off = off + differences(again.y.detach(), first.y.detach());
+    for (std::size_t i = 0; i < 3; ++i) off = off + differences(again.gradients[i], first.gradients[i]);
+  }
+  CHECK(off.item<std::int64_t>() == 0);
+}
+
+TEST_CASE("Attention on a GPU takes memory that grows with the number of tokens alone", "[cuda]") {
+  const auto peak_of = [](std::int64_t length) {
+    const Case c{.name = "long", .batch = 1, .queries = length, .keys = length};
+    const Tensors inputs = inputs_of(c, 64, DType::bf16, cuda());
+    const Tensor g = to(gradient_like(inputs[0], DType::bf16), cuda());
+    reset_peak_memory(cuda());
+    const std::size_t before = memory_statistics(cuda()).allocated;
+    results_of(fused_scaled_dot_product_attention, inputs, g, c.params);
+    return memory_statistics(cuda()).peak_allocated - before;
+  };
+  const std::size_t peak = peak_of(4096), longer = peak_of(16384);
+  CHECK(longer < 4.5 * double(peak));
+  CHECK(longer < std::size_t(16384) * 16384 * 2 / 4);  // a quarter of a head's scores
+}
+
+}  // namespace tern
