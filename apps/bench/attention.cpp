@@ -66,7 +66,7 @@ class Bench {
   }
 
   void head() const {
-    fmt::print("{}\n{:>4} {:>3} {:>6} {:>4} {:<6} {:<5} {:<6} {:>11} {:>11} {:>11} {:>8} {:>12} {:>12}\n", apps::describe(device_), "B",
+    fmt::print("{}\n{:>4} {:>3} {:>6} {:>4} {:<6} {:<5} {:<6} {:>11} {:>11} {:>11} {:>9} {:>12} {:>12}\n", apps::describe(device_), "B",
                "H", "N", "d", "mask", "mode", "kernel", "forward ms", "backward ms", "both ms", "TFLOP/s", "kept MiB", "peak MiB");
   }
 
@@ -118,7 +118,7 @@ class Bench {
     add("attention_fwd", forward, c.flops());
     add("attention_bwd", backward, 2.5 * c.flops());
     add("attention_fwd_bwd", both, 3.5 * c.flops());
-    fmt::print("{:11.3f} {:11.3f} {:11.3f} {:8.1f} {:12.2f} {:12.2f}\n", forward, backward, both, 3.5 * c.flops() / both / 1e9, kept, peak);
+    fmt::print("{:11.3f} {:11.3f} {:11.3f} {:9.3f} {:12.2f} {:12.2f}\n", forward, backward, both, 3.5 * c.flops() / both / 1e9, kept, peak);
   }
 
   static double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
