@@ -9,6 +9,7 @@
 #include "ops/copy.h"
 #include "ops/detail/attention_mask.h"
 #include "ops/detail/autocast.h"
+#include "ops/detail/composed_attention.h"
 #include "ops/detail/dropout_at.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -26,17 +27,11 @@
 // Scaled dot-product attention: as a composition, and by kernels in tiles.
 namespace tern {
 
+using namespace detail;
+
 namespace {
 
 constexpr const char* fused_name = "fused_scaled_dot_product_attention";
-
-/// T and S of packed sequences are the longest ones'.
-struct Sizes {
-  std::int64_t batch = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0, width = 0;
-  bool is_packed = false;
-
-  Shape scores() const { return {batch, heads, queries, keys}; }
-};
 
 /// On the CPU, where they can be read without a wait: starts ascend from 0 to the rows' number, by `longest` at most.
 void check_starts(const char* op, const char* what, const Tensor& starts, std::int64_t rows, std::int64_t longest) {
@@ -48,7 +43,7 @@ void check_starts(const char* op, const char* what, const Tensor& starts, std::i
     fail(op, fmt::format("expected {} that ascend from 0 to {}, by {} at most, but got ({})", what, rows, longest, fmt::join(at, ", ")));
 }
 
-Sizes check_packed(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
+AttentionSizes check_packed(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
   const auto &starts = params.query_starts, &key_starts = params.key_starts;
   if (!starts.defined() || !key_starts.defined()) fail(op, "expected query_starts and key_starts, or neither, but got one of them");
   if (starts.dims() != 1 || starts.size(0) < 1 || starts.shape() != key_starts.shape() || starts.dtype() != DType::i64 ||
@@ -63,7 +58,7 @@ Sizes check_packed(const char* op, const Tensor& q, const Tensor& k, const Tenso
   return {starts.size(0) - 1, params.max_queries, params.max_keys, q.size(1), k.size(1), q.size(2), true};
 }
 
-Sizes check_shapes(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
+AttentionSizes check_shapes(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
   if (params.query_starts.defined() || params.key_starts.defined()) return check_packed(op, q, k, v, params);
   if (q.dims() != 4 || k.dims() != 4 || k.shape() != v.shape() || k.size(0) != q.size(0) || k.size(3) != q.size(3))
     fail(op, fmt::format("expected q (B, T, H, D), and k and v (B, S, Hkv, D), but got {}, {} and {}", to_string(q.shape()),
@@ -71,13 +66,13 @@ Sizes check_shapes(const char* op, const Tensor& q, const Tensor& k, const Tenso
   return {q.size(0), q.size(1), k.size(1), q.size(2), k.size(2), q.size(3)};
 }
 
-Sizes check(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
+AttentionSizes check(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
   const Tensor& bias = params.bias;
   check_one_device(op, {&q, &k, &v, &bias, &params.query_starts, &params.key_starts});
   if (!is_floating(q.dtype()) || k.dtype() != q.dtype() || v.dtype() != q.dtype() || (bias.defined() && bias.dtype() != q.dtype()))
     fail(op, fmt::format("expected q, k, v and bias of one floating dtype but got {}, {}, {}{}", name(q.dtype()), name(k.dtype()),
                          name(v.dtype()), bias.defined() ? fmt::format(" and {}", name(bias.dtype())) : ""));
-  const Sizes sizes = check_shapes(op, q, k, v, params);
+  const AttentionSizes sizes = check_shapes(op, q, k, v, params);
   if (sizes.heads > 0 && (sizes.kv_heads == 0 || sizes.heads % sizes.kv_heads != 0))
     fail(op, fmt::format("expected heads of k and v whose number divides q's but got q {} and k {}", to_string(q.shape()),
                          to_string(k.shape())));
@@ -90,91 +85,6 @@ Sizes check(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, c
   }
   detail::check_mask(op, sizes.scores(), q.dtype(), q.device(), params.mask);
   return sizes;
-}
-
-double scale_of(const Sizes& sizes, const AttentionParams& params) {
-  return params.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(sizes.width, 1))));
-}
-
-/// Packed sequences and a batch of them, in which each has room for the longest.
-class Packing {
- public:
-  Packing(const Tensor& starts, std::int64_t total, std::int64_t longest) : total_(total), longest_(longest), count_(starts.size(0) - 1) {
-    begins_ = slice(starts, 0, 0, count_);
-    ends_ = slice(starts, 0, 1);
-  }
-  Tensor lengths() const { return ends_ - begins_; }
-
-  /// x (total, H, D) as (N, longest, H, D), with zeros after the end of a sequence.
-  Tensor spread(const Tensor& x) const {
-    const Tensor columns = arange(longest_, DType::i64, x.device());
-    const Tensor rows =
-        where(lt(columns, unsqueeze(lengths(), 1)), unsqueeze(begins_, 1) + columns, static_cast<double>(total_));  // else the row of zeros
-    return reshape(index_select(pad(x, 0, 0, 1), 0, reshape(rows, {count_ * longest_})), {count_, longest_, x.size(1), x.size(2)});
-  }
-  /// y (N, longest, H, D) as (total, H, D).
-  Tensor gathered(const Tensor& y) const {
-    const Tensor rows = arange(total_, DType::i64, y.device());
-    const Tensor sequence = sum(cast(ge(unsqueeze(rows, 1), ends_), DType::i64), {1});
-    const Tensor places = sequence * static_cast<double>(longest_) + rows - index_select(begins_, 0, sequence);
-    return index_select(reshape(y, {count_ * longest_, y.size(2), y.size(3)}), 0, places);
-  }
-
- private:
-  Tensor begins_, ends_;
-  std::int64_t total_, longest_, count_;
-};
-
-/// The composition for heads side by side, with `softmax` of the scores and `dropped` for the dropout of the weights.
-template <class Softmax, class Dropped>
-Tensor compose_heads(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params, Softmax softmax,
-                     Dropped dropped) {
-  // A group of heads shares keys and values: (B, Hkv, H / Hkv, T, D) beside (B, Hkv, 1, S, D).
-  const std::int64_t group = sizes.kv_heads == 0 ? 1 : sizes.heads / sizes.kv_heads;
-  const auto grouped = [&](const Tensor& x, const Shape& shape) { return group == 1 ? x : reshape(x, shape); };
-  const auto heads = [&](const Tensor& x) { return group == 1 ? transpose(x, 1, 2) : unsqueeze(transpose(x, 1, 2), 2); };
-  const Shape by_group{sizes.batch, sizes.kv_heads, group, sizes.queries, sizes.width};
-  Shape scores_by_group = by_group;
-  scores_by_group[4] = sizes.keys;
-  const Tensor queries = group == 1
-                             ? transpose(q, 1, 2)
-                             : permute(reshape(q, {sizes.batch, sizes.queries, sizes.kv_heads, group, sizes.width}), {0, 2, 3, 1, 4});
-  Tensor scores = grouped(matmul(queries, transpose(heads(k), -1, -2), scale_of(sizes, params)), sizes.scores());
-  if (params.bias.defined()) scores = scores + cast(params.bias, scores.dtype());
-  const Tensor weights = dropped(softmax(scores));
-  const Tensor y = matmul(grouped(weights, scores_by_group), heads(v));
-  return transpose(grouped(y, {sizes.batch, sizes.heads, sizes.queries, sizes.width}), 1, 2);
-}
-
-template <class Dropped>
-Tensor compose(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params, bool is_fused,
-               Dropped dropped) {
-  if (!sizes.is_packed)
-    return compose_heads(
-        sizes, q, k, v, params,
-        [&](const Tensor& scores) { return (is_fused ? fused_attention_softmax : attention_softmax)(scores, params.mask); }, dropped);
-  if (sizes.batch == 0) return clone(q);
-  const Packing queries(params.query_starts, q.size(0), sizes.queries), keys(params.key_starts, k.size(0), sizes.keys);
-  return queries.gathered(compose_heads(
-      sizes, queries.spread(q), keys.spread(k), keys.spread(v), params,
-      [&](const Tensor& scores) { return detail::attention_softmax(scores, params.mask, queries.lengths(), keys.lengths()); }, dropped));
-}
-
-Tensor compose(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params, bool is_fused) {
-  return compose(sizes, q, k, v, params, is_fused,
-                 [&](const Tensor& weights) { return dropout(weights, params.dropout, params.training); });
-}
-
-/// The composition with draws that were made before, from q, k, v and the bias: the reference of the fused ops.
-Tensors compose_again(const Sizes& sizes, const Tensors& in, AttentionParams params, PhiloxState draws) {
-  if (in.size() > 3) params.bias = in[3];
-  return {compose(sizes, in[0], in[1], in[2], params, false, [&](const Tensor& weights) {
-    return params.training && params.dropout > 0 ? detail::dropout_at(weights, params.dropout, draws) : weights;
-  })};
-}
-
-PhiloxState draws_for(const Sizes& sizes, const AttentionParams& params) {
-  return params.training && params.dropout > 0 ? context().generator.reserve(numel(sizes.scores())) : PhiloxState{};
 }
 
 // Note [Packed projection]: q, k and v are often slices of what one projection wrote, (.., 3, H, D), or k and v of (.., 2, Hkv, D). Their
@@ -219,7 +129,8 @@ View batched(const Tensor& x) {
 }
 
 /// In tiles: nothing that grows with T S is in memory. Undefined on a device that has no kernel for them.
-Tensor attention_in_tiles(const Sizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_, const AttentionParams& params) {
+Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_,
+                          const AttentionParams& params) {
   Tensor q = with_whole_rows(q_), k = with_whole_rows(k_), v = with_whole_rows(v_);
   const Tensor bias = params.bias, y = empty(q.shape(), q.dtype(), q.device());
   const Tensor log_sums = empty({sizes.batch, sizes.heads, sizes.queries}, q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
@@ -277,7 +188,7 @@ Tensor attention_in_tiles(const Sizes& sizes, const Tensor& q_, const Tensor& k_
 }
 
 /// Whether it is self attention with a mask that every kernel knows.
-bool is_simple(const Sizes& sizes, const AttentionParams& params) {
+bool is_simple(const AttentionSizes& sizes, const AttentionParams& params) {
   return !sizes.is_packed && sizes.queries == sizes.keys && sizes.heads == sizes.kv_heads && !params.bias.defined() &&
          params.mask.window == 0 && !params.mask.key_lengths.defined();
 }
@@ -291,8 +202,8 @@ Tensor whole_projection(const Tensor& q, const Tensor& k, const Tensor& v) {
 }
 
 /// On a GPU, by the kernels that take a whole projection: in tiles, or a head in one tile. q, k and v are slices of one.
-Tensor attention_of_projection(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,
-                               bool in_tiles) {
+Tensor attention_of_projection(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v,
+                               const AttentionParams& params, bool in_tiles) {
   const Tensor y = empty(q.shape(), q.dtype(), q.device());
   const Tensor log_sums = in_tiles ? empty({sizes.batch, sizes.heads, sizes.queries}, DType::f32, q.device()) : Tensor();
   const detail::KernelMask mask(params.mask, q.dtype());
@@ -321,46 +232,6 @@ Tensor attention_of_projection(const Sizes& sizes, const Tensor& q, const Tensor
   });
 }
 
-/// On a GPU, as products of whole batches and fused kernels between them. The heads are brought side by side first: cuBLAS takes a batch
-/// with one stride faster than a list of addresses.
-Tensor attention_by_products(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
-  const Tensor heads = stack({transpose(q, 1, 2), transpose(k, 1, 2), transpose(v, 1, 2)}, 0);  // (3, B, H, T, D)
-  const detail::KernelMask mask(params.mask, q.dtype());
-  const double scale = scale_of(sizes, params), p = params.training ? params.dropout : 0;
-  const PhiloxState draws = draws_for(sizes, params);
-  Tensor weights, dropped, y;
-  {
-    const NoGrad unrecorded;
-    const Tensors parts = unstack(heads, 0);
-    weights = matmul(parts[0], transpose(parts[1], -1, -2), scale);
-    on(weights.device(), [&](auto dev) { kernels::attention_softmax(dev, weights.view(), mask.view(), weights.view()); });
-    dropped = p > 0 ? detail::dropout_at(weights, p, draws) : weights;
-    y = matmul(dropped, parts[2]);
-  }
-  y = record(fused_name, y, {heads}, {heads, weights, dropped}, [=](const Backward& call) -> Tensors {
-    const Tensor x = call.saved(0);
-    if (context().grad)
-      return vjp(call, {x}, [&](const Tensors& in) -> Tensors {
-        Tensors parts = unstack(in[0], 0);
-        for (Tensor& part : parts) part = transpose(part, 1, 2);
-        return {transpose(compose_again(sizes, parts, params, draws)[0], 1, 2)};
-      });
-    const Tensors parts = unstack(x, 0);
-    const Tensor probabilities = call.saved(1), g = contiguous(call.grad()), dx = empty_like(x);
-    const Tensor scores = matmul(g, transpose(parts[2], -1, -2));
-    const auto part = [&](int i) { return select(dx, 0, i).view(); };
-    on(dx.device(), [&](auto dev) {
-      if (p > 0) kernels::dropout(dev, scores.view(), scores.view(), p, draws);
-      kernels::attention_softmax_grad(dev, probabilities.view(), scores.view(), scores.view());
-      kernels::matmul(dev, scores.view(), parts[1].view(), part(0), scale, Write::overwrite);
-      kernels::matmul(dev, transpose(scores, -1, -2).view(), parts[0].view(), part(1), scale, Write::overwrite);
-      kernels::matmul(dev, transpose(call.saved(2), -1, -2).view(), g.view(), part(2), 1, Write::overwrite);
-    });
-    return {dx};
-  });
-  return transpose(y, 1, 2);
-}
-
 /// Products run in the dtype that autocast says, and the bias is added to one.
 AttentionParams lowered(const AttentionParams& params) {
   AttentionParams result = params;
@@ -379,10 +250,11 @@ Tensor scaled_dot_product_attention(const Tensor& q_, const Tensor& k_, const Te
 Tensor fused_scaled_dot_product_attention(const Tensor& q_, const Tensor& k_, const Tensor& v_, const AttentionParams& params_) {
   const Tensor q = detail::autocast("matmul", q_), k = detail::autocast("matmul", k_), v = detail::autocast("matmul", v_);
   const AttentionParams params = lowered(params_);
-  const Sizes sizes = check(fused_name, q, k, v, params);
+  const AttentionSizes sizes = check(fused_name, q, k, v, params);
   if (q.device() == cpu) return attention_in_tiles(sizes, q, k, v, params);
   if (q.numel() == 0) return compose(sizes, q, k, v, params, true);
   if (const Tensor y = attention_in_tiles(sizes, q, k, v, params); y.defined()) return y;
+  if (needs_chunks(sizes, q, params)) return attention_in_chunks(sizes, q, k, v, params);
   if (!is_simple(sizes, params)) return compose(sizes, q, k, v, params, true);
   const bool in_tiles =
       cuda_has(q.device(), [&](auto dev) { return kernels::has_projection_attention(dev, q.device(), q.dtype(), sizes.width); });

@@ -7,6 +7,7 @@
 #include "autodiff/engine.h"
 #include "catch.h"
 #include "ops/copy.h"
+#include "ops/detail/composed_attention.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"
@@ -203,6 +204,34 @@ TEST_CASE("Gradients of slices of one projection are written into one tensor") {
     return memory_statistics(cpu).allocations - before;
   };
   CHECK(allocations_of(true) - allocations_of(false) == 3 + 3);  // three copies; three gradients and their join instead of one tensor
+}
+
+TEST_CASE("Attention in chunks of queries is the composition") {
+  const std::int64_t B = 2, H = 4, kv_heads = 2, D = 6;
+  for (const auto& [queries, keys] : {std::pair<std::int64_t, std::int64_t>{50, 50}, {40, 70}, {70, 40}})
+    for (const Shape& bias : {Shape{}, Shape{H, queries, keys}, Shape{B, 1, 1, keys}, Shape{queries, 1}})
+      for (const int form : {0, 1, 2, 3}) {
+        CAPTURE(queries, keys, bias.size(), form);
+        manual_seed(12);
+        const auto random = [](const Shape& shape) { return randn(shape, 0, 1, DType::f64); };
+        Tensors inputs = {random({B, queries, H, D}), random({B, keys, kv_heads, D}), random({B, keys, kv_heads, D})};
+        if (!bias.empty()) inputs.push_back(random(bias));
+        const Tensor g = random({B, queries, H, D});
+        AttentionParams params{.mask = {.causal = form > 0, .window = form == 2 ? 9 : 0}};
+        if (form == 3) {
+          params.mask.padding = gt(random({B, keys}), 0.5);
+          params.mask.key_lengths = Tensor::from(std::vector<std::int64_t>{keys, 21}, {B});
+        }
+        const Results expected = results_of(scaled_dot_product_attention, inputs, g, params);
+        Tensors leaves;
+        for (const Tensor& x : inputs) leaves.push_back(x.detach().set_requires_grad());
+        if (!bias.empty()) params.bias = leaves[3];
+        const detail::AttentionSizes sizes{B, queries, keys, H, kv_heads, D};
+        const Tensor y = detail::attention_in_chunks(sizes, leaves[0], leaves[1], leaves[2], params, B * H * keys * 8 * 16);
+        CHECK(largest_difference(y, expected.y) < 1e-12);
+        const Tensors gradients = grad({y}, leaves, {g});
+        for (std::size_t i = 0; i < leaves.size(); ++i) CHECK(largest_difference(gradients[i], expected.gradients[i]) < 1e-12);
+      }
 }
 
 }  // namespace tern

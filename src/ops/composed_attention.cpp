@@ -1,0 +1,247 @@
+#include "ops/detail/composed_attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "autodiff/engine.h"
+#include "autodiff/vjp.h"
+#include "ops/attention_softmax.h"
+#include "ops/copy.h"
+#include "ops/detail/attention_mask.h"
+#include "ops/detail/dropout_at.h"
+#include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/join.h"
+#include "ops/kernels/matmul.h"
+#include "ops/kernels/random.h"
+#include "ops/matmul.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+namespace tern::detail {
+
+double scale_of(const AttentionSizes& sizes, const AttentionParams& params) {
+  return params.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(sizes.width, 1))));
+}
+
+namespace {
+
+constexpr const char* name = "fused_scaled_dot_product_attention";
+
+/// Packed sequences and a batch of them, in which each has room for the longest.
+class Packing {
+ public:
+  Packing(const Tensor& starts, std::int64_t total, std::int64_t longest) : total_(total), longest_(longest), count_(starts.size(0) - 1) {
+    begins_ = slice(starts, 0, 0, count_);
+    ends_ = slice(starts, 0, 1);
+  }
+  Tensor lengths() const { return ends_ - begins_; }
+
+  /// x (total, H, D) as (N, longest, H, D), with zeros after the end of a sequence.
+  Tensor spread(const Tensor& x) const {
+    const Tensor columns = arange(longest_, DType::i64, x.device());
+    const Tensor rows =
+        where(lt(columns, unsqueeze(lengths(), 1)), unsqueeze(begins_, 1) + columns, static_cast<double>(total_));  // else the row of zeros
+    return reshape(index_select(pad(x, 0, 0, 1), 0, reshape(rows, {count_ * longest_})), {count_, longest_, x.size(1), x.size(2)});
+  }
+  /// y (N, longest, H, D) as (total, H, D).
+  Tensor gathered(const Tensor& y) const {
+    const Tensor rows = arange(total_, DType::i64, y.device());
+    const Tensor sequence = sum(cast(ge(unsqueeze(rows, 1), ends_), DType::i64), {1});
+    const Tensor places = sequence * static_cast<double>(longest_) + rows - index_select(begins_, 0, sequence);
+    return index_select(reshape(y, {count_ * longest_, y.size(2), y.size(3)}), 0, places);
+  }
+
+ private:
+  Tensor begins_, ends_;
+  std::int64_t total_, longest_, count_;
+};
+
+/// The composition for heads side by side, with `softmax` of the scores and `dropped` for the dropout of the weights.
+template <class Softmax, class Dropped>
+Tensor compose_heads(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,
+                     Softmax softmax, Dropped dropped) {
+  // A group of heads shares keys and values: (B, Hkv, H / Hkv, T, D) beside (B, Hkv, 1, S, D).
+  const std::int64_t group = sizes.kv_heads == 0 ? 1 : sizes.heads / sizes.kv_heads;
+  const auto grouped = [&](const Tensor& x, const Shape& shape) { return group == 1 ? x : reshape(x, shape); };
+  const auto heads = [&](const Tensor& x) { return group == 1 ? transpose(x, 1, 2) : unsqueeze(transpose(x, 1, 2), 2); };
+  const Shape by_group{sizes.batch, sizes.kv_heads, group, sizes.queries, sizes.width};
+  Shape scores_by_group = by_group;
+  scores_by_group[4] = sizes.keys;
+  const Tensor queries = group == 1
+                             ? transpose(q, 1, 2)
+                             : permute(reshape(q, {sizes.batch, sizes.queries, sizes.kv_heads, group, sizes.width}), {0, 2, 3, 1, 4});
+  Tensor scores = grouped(matmul(queries, transpose(heads(k), -1, -2), scale_of(sizes, params)), sizes.scores());
+  if (params.bias.defined()) scores = scores + cast(params.bias, scores.dtype());
+  const Tensor weights = dropped(softmax(scores));
+  const Tensor y = matmul(grouped(weights, scores_by_group), heads(v));
+  return transpose(grouped(y, {sizes.batch, sizes.heads, sizes.queries, sizes.width}), 1, 2);
+}
+
+template <class Dropped>
+Tensor compose(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params, bool is_fused,
+               Dropped dropped) {
+  if (!sizes.is_packed)
+    return compose_heads(
+        sizes, q, k, v, params,
+        [&](const Tensor& scores) { return (is_fused ? fused_attention_softmax : tern::attention_softmax)(scores, params.mask); }, dropped);
+  if (sizes.batch == 0) return clone(q);
+  const Packing queries(params.query_starts, q.size(0), sizes.queries), keys(params.key_starts, k.size(0), sizes.keys);
+  return queries.gathered(compose_heads(
+      sizes, queries.spread(q), keys.spread(k), keys.spread(v), params,
+      [&](const Tensor& scores) { return detail::attention_softmax(scores, params.mask, queries.lengths(), keys.lengths()); }, dropped));
+}
+
+}  // namespace
+
+Tensor compose(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,
+               bool is_fused) {
+  return compose(sizes, q, k, v, params, is_fused,
+                 [&](const Tensor& weights) { return dropout(weights, params.dropout, params.training); });
+}
+
+Tensors compose_again(const AttentionSizes& sizes, const Tensors& in, AttentionParams params, PhiloxState draws) {
+  if (in.size() > 3) params.bias = in[3];
+  return {compose(sizes, in[0], in[1], in[2], params, false, [&](const Tensor& weights) {
+    return params.training && params.dropout > 0 ? dropout_at(weights, params.dropout, draws) : weights;
+  })};
+}
+
+PhiloxState draws_for(const AttentionSizes& sizes, const AttentionParams& params) {
+  return params.training && params.dropout > 0 ? context().generator.reserve(numel(sizes.scores())) : PhiloxState{};
+}
+
+Tensor attention_by_products(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v,
+                             const AttentionParams& params) {
+  const Tensor heads = stack({transpose(q, 1, 2), transpose(k, 1, 2), transpose(v, 1, 2)}, 0);  // (3, B, H, T, D)
+  const KernelMask mask(params.mask, q.dtype());
+  const double scale = scale_of(sizes, params), p = params.training ? params.dropout : 0;
+  const PhiloxState draws = draws_for(sizes, params);
+  Tensor weights, dropped, y;
+  {
+    const NoGrad unrecorded;
+    const Tensors parts = unstack(heads, 0);
+    weights = matmul(parts[0], transpose(parts[1], -1, -2), scale);
+    on(weights.device(), [&](auto dev) { kernels::attention_softmax(dev, weights.view(), mask.view(), weights.view()); });
+    dropped = p > 0 ? dropout_at(weights, p, draws) : weights;
+    y = matmul(dropped, parts[2]);
+  }
+  y = record(name, y, {heads}, {heads, weights, dropped}, [=](const Backward& call) -> Tensors {
+    const Tensor x = call.saved(0);
+    if (context().grad)
+      return vjp(call, {x}, [&](const Tensors& in) -> Tensors {
+        Tensors parts = unstack(in[0], 0);
+        for (Tensor& part : parts) part = transpose(part, 1, 2);
+        return {transpose(compose_again(sizes, parts, params, draws)[0], 1, 2)};
+      });
+    const Tensors parts = unstack(x, 0);
+    const Tensor probabilities = call.saved(1), g = contiguous(call.grad()), dx = empty_like(x);
+    const Tensor scores = matmul(g, transpose(parts[2], -1, -2));
+    const auto part = [&](int i) { return select(dx, 0, i).view(); };
+    on(dx.device(), [&](auto dev) {
+      if (p > 0) kernels::dropout(dev, scores.view(), scores.view(), p, draws);
+      kernels::attention_softmax_grad(dev, probabilities.view(), scores.view(), scores.view());
+      kernels::matmul(dev, scores.view(), parts[1].view(), part(0), scale, Write::overwrite);
+      kernels::matmul(dev, transpose(scores, -1, -2).view(), parts[0].view(), part(1), scale, Write::overwrite);
+      kernels::matmul(dev, transpose(call.saved(2), -1, -2).view(), g.view(), part(2), 1, Write::overwrite);
+    });
+    return {dx};
+  });
+  return transpose(y, 1, 2);
+}
+
+namespace {
+
+/// Queries first up to last, and the keys that they may see.
+struct Chunk {
+  std::int64_t first, last, first_key, last_key;
+
+  Chunk(const AttentionSizes& sizes, const AttentionMask& mask, std::int64_t first_, std::int64_t count)
+      : first(first_), last(std::min(first_ + count, sizes.queries)), first_key(0), last_key(sizes.keys) {
+    const std::int64_t offset = sizes.keys - sizes.queries;  // query t is at key t + offset
+    if (mask.causal) last_key = std::max<std::int64_t>(last + offset, 0);
+    if (mask.window > 0) first_key = std::clamp<std::int64_t>(first + offset - mask.window + 1, 0, last_key);
+  }
+  bool sees_any() const { return last_key > first_key; }
+  Tensor queries_of(const Tensor& x) const { return slice(x, 1, first, last); }
+  Tensor keys_of(const Tensor& x) const { return slice(x, 1, first_key, last_key); }
+  /// Of a bias that broadcasts to (B, H, T, S).
+  Tensor scores_of(const Tensor& x) const {
+    Tensor result = x;
+    if (x.dims() > 0 && x.size(-1) > 1) result = slice(result, -1, first_key, last_key);
+    if (x.dims() > 1 && x.size(-2) > 1) result = slice(result, -2, first, last);
+    return result;
+  }
+  /// Inputs are q, k, v and the bias. The last query of a chunk is at its last key, as in the whole, so that the mask means the same.
+  Tensors inputs_of(const Tensors& in) const {
+    return {queries_of(in[0]), keys_of(in[1]), keys_of(in[2]), in[3].defined() ? scores_of(in[3]) : in[3]};
+  }
+  Tensor attend(AttentionSizes sizes, AttentionParams params, const Tensors& in) const {
+    sizes.queries = last - first, sizes.keys = last_key - first_key;
+    params.bias = in[3];
+    AttentionMask& mask = params.mask;
+    if (mask.padding.defined()) mask.padding = slice(mask.padding, 1, first_key, last_key);
+    if (mask.key_lengths.defined())
+      mask.key_lengths = clamp(mask.key_lengths - static_cast<double>(first_key), 0, static_cast<double>(sizes.keys));
+    return compose(sizes, in[0], in[1], in[2], params, true);
+  }
+};
+
+template <class F>
+void for_each_chunk(const AttentionSizes& sizes, const AttentionMask& mask, std::int64_t count, F&& f) {
+  for (std::int64_t first = 0; first < sizes.queries; first += count) f(Chunk(sizes, mask, first, count));
+}
+
+}  // namespace
+
+bool needs_chunks(const AttentionSizes& sizes, const Tensor& q, const AttentionParams& params) {
+  // A dropped probability is known by its place among all of them, and a prefix is seen from queries before it.
+  const bool drops = params.training && params.dropout > 0;
+  return !sizes.is_packed && !drops && !params.mask.prefix.defined() && sizes.queries > 16 &&
+         numel(sizes.scores()) * static_cast<std::int64_t>(size_of(q.dtype())) > chunk_bytes;
+}
+
+Tensor attention_in_chunks(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,
+                           std::int64_t bytes) {
+  const std::int64_t row_bytes = sizes.batch * sizes.heads * sizes.keys * static_cast<std::int64_t>(size_of(q.dtype()));
+  const std::int64_t count = std::max<std::int64_t>(bytes / std::max<std::int64_t>(row_bytes, 1), 16);
+  AttentionParams given = params;  // but for the bias, which is saved with its history
+  given.bias = {};
+  Tensor y;
+  {
+    const NoGrad unrecorded;
+    y = zeros(q.shape(), q.dtype(), q.device());
+    for_each_chunk(sizes, params.mask, count, [&](const Chunk& chunk) {
+      if (chunk.sees_any()) copy_(chunk.queries_of(y), chunk.attend(sizes, given, chunk.inputs_of({q, k, v, params.bias})));
+    });
+  }
+  return record(name, y, {q, k, v, params.bias}, {q, k, v, params.bias}, [=](const Backward& call) -> Tensors {
+    const Tensors in = {call.saved(0), call.saved(1), call.saved(2), call.saved(3)};
+    if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, given, {}); });
+    const Tensor g = call.grad();
+    // Keys and values get a part from each chunk: 16-bit sums would round each time.
+    Tensors results;
+    for (const Tensor& x : in)
+      results.push_back(x.defined() ? zeros(x.shape(), x.dtype() == DType::f64 ? DType::f64 : DType::f32, x.device()) : Tensor());
+    for_each_chunk(sizes, given.mask, count, [&](const Chunk& chunk) {
+      if (!chunk.sees_any()) return;
+      Tensors leaves, parts, to = chunk.inputs_of(results);
+      for (const Tensor& x : chunk.inputs_of(in))
+        if (leaves.emplace_back(x.defined() ? x.detach() : x); x.defined()) leaves.back().set_requires_grad();
+      {
+        const GradMode recorded(true);
+        const Tensor part = chunk.attend(sizes, given, leaves);
+        if (!leaves[3].defined()) leaves.pop_back();
+        parts = grad({part}, leaves, {chunk.queries_of(g)});
+      }
+      for (std::size_t i = 0; i < parts.size(); ++i) add_(to[i], parts[i]);
+    });
+    for (std::size_t i = 0; i < in.size(); ++i)
+      if (in[i].defined()) results[i] = cast(results[i], in[i].dtype());
+    return results;
+  });
+}
+
+}  // namespace tern::detail
