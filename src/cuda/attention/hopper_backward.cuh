@@ -38,7 +38,8 @@ namespace tern::gpu::hopper {
 
 /// The producer: one thread.
 template <class C>
-__device__ __forceinline__ void produce(const BackwardParams& p, const BackwardMemory<C>& memory, BackwardBarriers<C::stages, C::keys>& barriers) {
+__device__ __forceinline__ void produce(const BackwardParams& p, const BackwardMemory<C>& memory,
+                                        BackwardBarriers<C::stages, C::keys>& barriers) {
   PipelineState<C::stages> write;
   unsigned phase = 1;
   for (int number = static_cast<int>(blockIdx.x); number >= 0;) {
@@ -166,15 +167,16 @@ __device__ __forceinline__ void add_dq(const BackwardParams& p, const Sequence& 
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int query = job.tile * 64 + warp * 16 + lane / 4 + r * 8;
-      rows[r] = query < sequence.queries ? p.dq.template at<T>(sequence.batch, sequence.first_query + query, job.head % p.args.heads)
-                                         : nullptr;
+      rows[r] =
+          query < sequence.queries ? p.dq.template at<T>(sequence.batch, sequence.first_query + query, job.head % p.args.heads) : nullptr;
     }
     store_rows<T>(dq, {factor, factor}, rows, piece * 64, p.args.head_dim);
   }
 }
 /// The dQ warpgroup.
 template <class T, class C>
-__device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMemory<C>& memory, BackwardBarriers<C::stages, C::keys>& barriers) {
+__device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMemory<C>& memory,
+                                       BackwardBarriers<C::stages, C::keys>& barriers) {
   using KTile = typename C::KTile;
   using DsTile = typename C::DsTile;
   const std::uint64_t k = wgmma_descriptor(memory.k(), KTile::block_bytes), ds = wgmma_descriptor(memory.ds(0), DsTile::block_bytes);

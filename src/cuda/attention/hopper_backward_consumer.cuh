@@ -19,7 +19,7 @@ struct BackwardConsumer {
   BackwardBarriers<C::stages, C::keys>& barriers;
   int group;
   std::uint64_t dropout_position;
-  Slots<> slots;    ///< of dS
+  Slots<> slots;  ///< of dS
   Pipeline read;  ///< of the tile whose scores are computed
 
   float s[32], dp[32], dk[C::width / 2], dv[C::width / 2];

@@ -62,7 +62,8 @@ struct TileRange {
     const int first = !sequence.causal || sequence.prefix > first_key ? 0 : max(first_key - sequence.offset, 0) / 64;
     int last = (sequence.queries - 1) / 64;
     if (sequence.window > 0) {
-      const int bound = first_key + keys - 2 + sequence.window - sequence.offset;  // 64 times the last tile whose first query sees the last key
+      const int bound =
+          first_key + keys - 2 + sequence.window - sequence.offset;  // 64 times the last tile whose first query sees the last key
       last = bound < 0 ? -1 : min(last, bound / 64);
     }
     return {last, max(last - first + 1, 0)};
@@ -106,7 +107,8 @@ struct KeyBlock {
         tiles(TileRange<keys>::of_block(sequence, block)) {}
 };
 
-/// rows, from y, dy and log_sums; semaphores are set to zero, and so is dQ of tiles that see no key. By as many lanes a query as read it in vectors of 16 bytes, a power of two.
+/// rows, from y, dy and log_sums; semaphores are set to zero, and so is dQ of tiles that see no key. By as many lanes a query as read it in
+/// vectors of 16 bytes, a power of two.
 template <class T>
 __global__ void __launch_bounds__(256) hopper_attention_rows(Heads y, Heads dy, Heads dq, const float* log_sums, float* rows,
                                                              int* semaphores, int tiles, int lanes, __grid_constant__ const Args args) {

@@ -4,8 +4,8 @@
 // float32 on Hopper's tensor cores of 16 bits.
 //
 // Note [Two parts]
-// A number x of float32 becomes two of f16: hi = x rounded, lo = x - hi rounded, together 22 bits or more. Three products, lo hi, hi lo, hi hi,
-// make up one of float32: half of what 3xTF32 costs, with all of the layouts that operands of 16 bits have. With one part, hi alone, a
+// A number x of float32 becomes two of f16: hi = x rounded, lo = x - hi rounded, together 22 bits or more. Three products, lo hi, hi lo, hi
+// hi, make up one of float32: half of what 3xTF32 costs, with all of the layouts that operands of 16 bits have. With one part, hi alone, a
 // product has the 11 bits of TF32.
 //
 // f16's range asks for scales. Each tensor is multiplied by a power of two, for each of its heads (of queries: those that share a head of
@@ -32,9 +32,7 @@ template <class T>
 using element_t = typename detail::Element<T>::type;
 
 /// 2^exponent as a normal number.
-__device__ __forceinline__ float power_of_two(int exponent) {
-  return __int_as_float((min(max(exponent, -126), 127) + 127) << 23);
-}
+__device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((min(max(exponent, -126), 127) + 127) << 23); }
 /// The exponent of x > 0: x < 2^(exponent + 1).
 __device__ __forceinline__ int exponent_of(float x) { return (__float_as_int(x) >> 23) - 127; }
 

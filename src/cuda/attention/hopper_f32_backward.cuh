@@ -1,8 +1,8 @@
 #pragma once
 #include "cuda/attention/hopper_backward.cuh"
 
-// Flash attention on Hopper, backward, in float32: Note [Two parts]. A block has 64 keys of one head of keys, and walks over the tiles of 64
-// queries that see them as the one of 16 bits does, whose helper warps it has; hopper_backward.cuh has the formulas. Each of three
+// Flash attention on Hopper, backward, in float32: Note [Two parts]. A block has 64 keys of one head of keys, and walks over the tiles of
+// 64 queries that see them as the one of 16 bits does, whose helper warps it has; hopper_backward.cuh has the formulas. Each of three
 // warpgroups has a gradient, as the sums of one take d / 2 registers and promotion needs as many again:
 //
 //     helper warps     32 registers    K, V; Q, dY, rows -> full[i]; the semaphore of dQ
@@ -24,9 +24,9 @@ namespace tern::gpu::hopper {
 
 template <int width_, int stages_, int p_slots_, int ds_slots_, int parts_>
 struct F32BackwardConfig {
-  static constexpr int width = width_;                             ///< of a head, filled up: 64 or 128
-  static constexpr int stages = stages_;                           ///< of the ring of queries
-  static constexpr int p_slots = p_slots_, ds_slots = ds_slots_;   ///< 1 or 2
+  static constexpr int width = width_;                            ///< of a head, filled up: 64 or 128
+  static constexpr int stages = stages_;                          ///< of the ring of queries
+  static constexpr int p_slots = p_slots_, ds_slots = ds_slots_;  ///< 1 or 2
   static constexpr int parts = parts_;
   static constexpr bool promotes = parts == 2;
   static constexpr bool caches_fragments = false, packs_p = false;
@@ -122,7 +122,9 @@ struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
     if constexpr (C::parts == 2) split_pair(x, y, hi, operand[1][at / 8][at % 8 / 2]);
     else hi = pack_pair<f16>(x, y);
   }
-  __device__ __forceinline__ unsigned p_place() const { return memory.base + C::p_begin + p_slots.index() * C::p_bytes + threadIdx.x % warpgroup * 16; }
+  __device__ __forceinline__ unsigned p_place() const {
+    return memory.base + C::p_begin + p_slots.index() * C::p_bytes + threadIdx.x % warpgroup * 16;
+  }
 
   /// From S to P: to the K warpgroup, and as the operand.
   __device__ __forceinline__ void pass_p() {
@@ -176,9 +178,7 @@ struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
 
   __device__ __forceinline__ int exponent(Maxima::Value value) const { return p.maxima.exponent(value, head()); }
   /// The head of keys among those of all batch rows.
-  __device__ __forceinline__ int head() const {
-    return barriers.block.sequence.batch * p.args.kv_heads + barriers.block.kv_head;
-  }
+  __device__ __forceinline__ int head() const { return barriers.block.sequence.batch * p.args.kv_heads + barriers.block.kv_head; }
   /// Calls f(stage) for each tile, and writes the sums times a factor.
   template <class F>
   __device__ __forceinline__ void walk(const Heads& gradient, float factor, F&& f) {
@@ -203,8 +203,7 @@ struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
     const float scale = p.args.scale_log2 * power_of_two(-exponent(Maxima::q) - exponent(Maxima::k));
     if constexpr (general)
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-        padding[r] = padding_log2(p.args, barriers.block.sequence, barriers.block.index, Base::key_of(r));
+      for (int r = 0; r < 2; ++r) padding[r] = padding_log2(p.args, barriers.block.sequence, barriers.block.index, Base::key_of(r));
     walk(p.dv, p.args.inverse_keep * power_of_two(-f16_exponent - exponent(Maxima::dy)), [&](int stage) {
       multiply(memory.k(), memory.q(stage));
       Base::exponentiate(stage, scale, f16_exponent);
@@ -214,7 +213,8 @@ struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
   }
   __device__ __forceinline__ void sum_dk() {
     const int ds_exponent = p.maxima.ds_exponent(head(), p.args.inverse_keep);
-    const float dp_factor = power_of_two(ds_exponent - exponent(Maxima::v) - exponent(Maxima::dy)), delta_factor = power_of_two(ds_exponent);
+    const float dp_factor = power_of_two(ds_exponent - exponent(Maxima::v) - exponent(Maxima::dy)),
+                delta_factor = power_of_two(ds_exponent);
     walk(p.dk, p.args.scale * power_of_two(-f16_exponent - ds_exponent - exponent(Maxima::q)), [&](int stage) {
       multiply(memory.v(), memory.dy(stage));
       pass_ds(stage, dp_factor, delta_factor);
@@ -235,8 +235,8 @@ __device__ __forceinline__ void sum_f32_dq(const BackwardParams& p, const Backwa
   for_each_item<C>(p, barriers, [&](int) {
     const int count = barriers.block.tiles.count * p.args.group(),
               head = barriers.block.sequence.batch * p.args.kv_heads + barriers.block.kv_head;
-    const float factor = p.args.scale * power_of_two(-f16_exponent - p.maxima.ds_exponent(head, p.args.inverse_keep) -
-                                                     p.maxima.exponent(Maxima::k, head));
+    const float factor =
+        p.args.scale * power_of_two(-f16_exponent - p.maxima.ds_exponent(head, p.args.inverse_keep) - p.maxima.exponent(Maxima::k, head));
 #pragma unroll 1
     for (int tile = 0; tile < count; ++tile) {
       const std::uint64_t from = ds + slots.index() * (DsTile::bytes >> 4);

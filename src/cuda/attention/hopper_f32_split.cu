@@ -1,6 +1,5 @@
-#include "cuda/attention/hopper_f32_split.h"
-
 #include "cuda/attention/hopper_f32.cuh"
+#include "cuda/attention/hopper_f32_split.h"
 #include "cuda/runtime/launch.h"
 
 // Two kernels before attention in float32: the largest magnitude and the longest row of each head; and the parts of the scaled numbers.
@@ -65,8 +64,7 @@ __global__ void __launch_bounds__(256) hopper_f32_maxima(__grid_constant__ const
   const float length = is_exact ? sqrtf(longest) * 1.0001f : __uint_as_float(most) * sqrtf(static_cast<float>(p.head_dim));
   const int index = batch * (tensor.heads / tensor.group) + head / tensor.group, value = static_cast<int>(blockIdx.y);
   atomicMax(maxima + value * p.maxima_heads + index, most);
-  if (value >= Maxima::v)
-    atomicMax(maxima + (value - Maxima::v + Maxima::v_length) * p.maxima_heads + index, __float_as_uint(length));
+  if (value >= Maxima::v) atomicMax(maxima + (value - Maxima::v + Maxima::v_length) * p.maxima_heads + index, __float_as_uint(length));
 }
 
 __global__ void __launch_bounds__(256) hopper_f32_split(__grid_constant__ const SplitParams p, const float* maxima) {

@@ -10,10 +10,10 @@ using namespace hopper;
 
 bool has_hopper_attention(const View& q, const View& k, const View& v, const View& y, const kernels::Attention& attention) {
   const std::int64_t head_dim = q.shape[3];
-  const bool has_dtype = q.dtype == DType::f32 ? context().matmul_precision != MatmulPrecision::fp32
-                                               : q.dtype == DType::bf16 || q.dtype == DType::f16;
-  return has_dtype && head_dim > 32 && head_dim <= max_width && attention.scale > 0 &&
-         !attention.bias.data && has_tensor_map(q) && has_tensor_map(k) && has_tensor_map(v) && has_tensor_map(y) &&
+  const bool has_dtype =
+      q.dtype == DType::f32 ? context().matmul_precision != MatmulPrecision::fp32 : q.dtype == DType::bf16 || q.dtype == DType::f16;
+  return has_dtype && head_dim > 32 && head_dim <= max_width && attention.scale > 0 && !attention.bias.data && has_tensor_map(q) &&
+         has_tensor_map(k) && has_tensor_map(v) && has_tensor_map(y) &&
          runs_wgmma_kernel(hopper_attention_forward<bf16, ForwardConfig<64, 3, 128, 4>, false, false>, q.stream.device);
 }
 
