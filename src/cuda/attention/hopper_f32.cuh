@@ -9,9 +9,9 @@
 // product has the 11 bits of TF32.
 //
 // f16's range asks for scales. Each tensor is multiplied by a power of two, for each of its heads (of queries: those that share a head of
-// keys), that brings the largest number to [2^14, 2^15); what is 2^17 times smaller than that begins to lose bits. P is computed times
-// 2^15. dS = P (dP - delta) lies within 2 |dy| |v| / (1 - dropout), by the largest lengths of the rows of dy and v, and is scaled by that.
-// All scales are powers of two and so exact.
+// keys), that brings the largest number to [2^14, 2^15); what is 2^17 times smaller than that begins to lose bits. Rows that a mask hides
+// count, too. P is computed times 2^15. dS = P (dP - delta) lies within 2 |dy| |v| / (1 - dropout), by the largest lengths of the rows of
+// dy and v, and is scaled by that. All scales are powers of two and so exact.
 //
 // Tensor cores truncate when they add to an accumulator, so a long sum in one drifts towards zero. A tile's product has an accumulator of
 // its own, which an ordinary addition adds to the sum: promotion. And lo hi and hi lo come first, while sums are small.

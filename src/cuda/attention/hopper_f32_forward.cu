@@ -17,7 +17,8 @@ void hopper_f32_attention(const View& q, const View& k, const View& v, const ker
       const auto run = [&]<class C, bool is_general>() {
         launch_forward<float, C, is_general, drops>(args, split[0], split[1], split[2], y, log_sums, {split.maxima(), split.kv_heads()});
       };
-      if (args.head_dim <= 64) run.template operator()<ForwardConfig<64, 2, 128, 2, true, 0, parts>, general>();
+      if (args.head_dim <= 64)
+        run.template operator()<ForwardConfig<64, 2, drops ? 64 : 128, 2, true, 0, parts>, general>();             // a draw takes registers
       else if (args.head_dim <= 96) run.template operator()<ForwardConfig<96, 2, 64, 2, true, 0, parts>, true>();  // rare: fewer kernels
       else run.template operator()<ForwardConfig<128, 2, 64, 2, true, 0, parts>, general>();
     });
