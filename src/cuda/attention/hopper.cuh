@@ -5,6 +5,7 @@
 #include "cuda/device/math.cuh"
 #include "cuda/device/mma.cuh"
 #include "cuda/device/philox_dropout.cuh"
+#include "cuda/device/vec16.cuh"
 #include "cuda/device/wgmma_k16.cuh"
 #include "ops/kernels/attention.h"
 
@@ -12,6 +13,7 @@
 //
 // A tile of q, k, v or dy has rows of up to 128 elements in shared memory, in blocks of 64 columns: rows of 128 bytes in the swizzle of 128
 // bytes, as TMA writes and wgmma reads them. Heads of other sizes are filled up with zeros by TMA, which knows how long they are.
+// Numbers of float32 come in two parts of 16 bits: Note [Two parts] in hopper_f32.cuh.
 namespace tern::gpu::hopper {
 
 inline constexpr int row_bytes = 128;  ///< of a block of 64 columns
@@ -129,21 +131,34 @@ struct WorkQueue {
   }
 };
 
-/// Tiles of `rows` rows of `width` elements.
-template <int width, int rows>
+/// Tiles of `rows` rows of `width` elements, in so many parts. In global memory the parts are (B, parts, T, H, D).
+template <int width, int rows, int parts = 1>
 struct Tile {
-  static constexpr int blocks = (width + block_columns - 1) / block_columns, block_bytes = rows * row_bytes, bytes = blocks * block_bytes;
+  static constexpr int blocks = (width + block_columns - 1) / block_columns, block_bytes = rows * row_bytes,
+                       part_bytes = blocks * block_bytes, bytes = parts * part_bytes;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   /// Begins to load rows of a head; of the tensor's rows, so zeros come after the last one only.
   static __device__ __forceinline__ void load(unsigned to, const CUtensorMap& map, int head, int row, int batch, MBarrier& full) {
 #pragma unroll
-    for (int i = 0; i < blocks; ++i) tma_load_4d(to + i * block_bytes, map, i * block_columns, head, row, batch, full);
+    for (int part = 0; part < parts; ++part)
+#pragma unroll
+      for (int i = 0; i < blocks; ++i)
+        tma_load_4d(to + part * part_bytes + i * block_bytes, map, i * block_columns, head, row, batch * parts + part, full);
   }
 #endif
   /// How far on, in units of a descriptor, step k of 16 of the columns lies, where those are the depth of a product; and of the rows.
   static constexpr int column_step(int k) { return (k / 4 * block_bytes + k % 4 * 32) >> 4; }
   static constexpr int row_step(int k) { return k * 16 * row_bytes >> 4; }
+  static constexpr int part_step(int part) { return part * part_bytes >> 4; }
+};
+
+/// The products of parts that make up a product, the small ones first.
+template <int parts>
+struct Products {
+  static constexpr int count = parts == 1 ? 1 : 3;
+  static constexpr int left(int product) { return parts == 2 && product == 0; }
+  static constexpr int right(int product) { return parts == 2 && product == 1; }
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -191,9 +206,12 @@ __device__ __forceinline__ void store_rows(const float (&values)[size], const fl
     if (rows[r])
 #pragma unroll
       for (int n = 0; n < size / 4; ++n)
-        if (first_column + n * 8 < head_dim)
-          *reinterpret_cast<unsigned*>(rows[r] + first_column + n * 8 + member * 2) =
-              pack_pair<T>(values[n * 4 + r * 2] * factors[r], values[n * 4 + r * 2 + 1] * factors[r]);
+        if (first_column + n * 8 < head_dim) {
+          T* const to = rows[r] + first_column + n * 8 + member * 2;
+          const float x = values[n * 4 + r * 2] * factors[r], y = values[n * 4 + r * 2 + 1] * factors[r];
+          if constexpr (std::is_same_v<T, float>) *reinterpret_cast<float2*>(to) = {x, y};
+          else *reinterpret_cast<unsigned*>(to) = pack_pair<T>(x, y);
+        }
 }
 /// Likewise zeros.
 template <class T>
@@ -202,7 +220,7 @@ __device__ __forceinline__ void store_zeros(T* const (&rows)[2], int head_dim) {
   for (int column = threadIdx.x % 4 * 2; column < head_dim; column += 8)
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-      if (rows[r]) *reinterpret_cast<unsigned*>(rows[r] + column) = 0;
+      if (rows[r]) write_vector(rows[r] + column, Vector<T, 2>{});
 }
 
 #endif

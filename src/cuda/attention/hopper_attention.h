@@ -1,11 +1,12 @@
 #pragma once
 #include "ops/kernels/attention.h"
 
-// Flash attention of 16-bit elements by the kernels that Hopper's wgmma and TMA make fast.
+// Flash attention by the kernels that Hopper's wgmma and TMA make fast: of 16-bit elements, and of float32 where the product mode lets
+// tensor cores multiply it.
 namespace tern::gpu {
 
 /// Whether there is a hopper_attention for q (B, T, H, D), k, v (B, S, Hkv, D), y like q: on a Hopper GPU, D a multiple of 8 from 40 to
-/// 128, addresses and strides in multiples of 16 bytes, a positive scale, no bias.
+/// 128, addresses and strides in multiples of 16 bytes, a positive scale, no bias; float32 in the product modes tf32 and tf32x3 alone.
 bool has_hopper_attention(const View& q, const View& k, const View& v, const View& y, const kernels::Attention& attention);
 
 /// As kernels::flash_attention.

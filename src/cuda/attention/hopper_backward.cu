@@ -1,5 +1,6 @@
 #include "cuda/attention/hopper_attention.h"
 #include "cuda/attention/hopper_backward_launch.cuh"
+#include "cuda/attention/hopper_f32_attention.h"
 
 namespace tern::gpu {
 
@@ -12,6 +13,7 @@ bool has_hopper_attention_grad(const View& g, const kernels::AttentionGradients&
 
 void hopper_attention_grad(const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
                            const kernels::Attention& attention, const kernels::AttentionGradients& gradients) {
+  if (q.dtype == DType::f32) return hopper_f32_attention_grad(q, k, v, y, log_sums, g, attention, gradients);
   const Args args(q, k, attention);
   dispatch(q.dtype, args, [&]<class T, bool general, bool drops>() {
     const auto with = [&]<class C, bool is_general>() {

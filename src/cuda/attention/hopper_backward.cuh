@@ -38,12 +38,13 @@ namespace tern::gpu::hopper {
 
 /// The producer: one thread.
 template <class C>
-__device__ __forceinline__ void produce(const BackwardParams& p, const BackwardMemory<C>& memory, BackwardBarriers<C::stages>& barriers) {
+__device__ __forceinline__ void produce(const BackwardParams& p, const BackwardMemory<C>& memory,
+                                        BackwardBarriers<C::stages, C::keys>& barriers) {
   PipelineState<C::stages> write;
   unsigned phase = 1;
   for (int number = static_cast<int>(blockIdx.x); number >= 0;) {
     const int next = p.queue.next();
-    const KeyBlock block(p, number);
+    const KeyBlock<C::keys> block(p, number);
     const Sequence& sequence = block.sequence;
     if (block.is_there()) {
       barriers.kv_empty.wait(phase);
@@ -82,16 +83,16 @@ __device__ __forceinline__ void produce(const BackwardParams& p, const BackwardM
 
 /// One thread: waits for this block's turns at dQ.
 template <class C>
-__device__ __forceinline__ void wait_for_semaphores(const BackwardParams& p, BackwardBarriers<C::stages>& barriers) {
-  Slots slots;
+__device__ __forceinline__ void wait_for_semaphores(const BackwardParams& p, BackwardBarriers<C::stages, C::keys>& barriers) {
+  Slots<> slots;
   for_each_item<C>(p, barriers, [&](int number) {
-    const KeyBlock block(p, number);
+    const KeyBlock<C::keys> block(p, number);
     barriers.kv_empty.arrive();
     block.for_each_tile(p.args, [&](int head, int tile) {
-      const int turn = block.block - TileRange::first_block(block.sequence, tile);
+      const int turn = block.block - TileRange<C::keys>::first_block(block.sequence, tile);
       barriers.released[slots.index()].wait(slots.phase() ^ 1);
       if (turn > 0) semaphore_wait(p.semaphores + std::int64_t(head) * p.tiles + tile, turn);
-      barriers.dq_tiles[slots.index()] = {head, tile, turn == 0, block.block == TileRange::last_block(block.sequence, tile)};
+      barriers.dq_tiles[slots.index()] = {head, tile, turn == 0, block.block == TileRange<C::keys>::last_block(block.sequence, tile)};
       barriers.turn[slots.index()].arrive();
       ++slots.used;
     });
@@ -99,30 +100,87 @@ __device__ __forceinline__ void wait_for_semaphores(const BackwardParams& p, Bac
 }
 /// One thread: gives the turns to the next blocks.
 template <class C>
-__device__ __forceinline__ void release_semaphores(const BackwardParams& p, BackwardBarriers<C::stages>& barriers) {
-  Slots slots;
+__device__ __forceinline__ void release_semaphores(const BackwardParams& p, BackwardBarriers<C::stages, C::keys>& barriers) {
+  Slots<> slots;
   for_each_item<C>(p, barriers, [&](int number) {
-    const KeyBlock block(p, number);
+    const KeyBlock<C::keys> block(p, number);
     barriers.kv_empty.arrive();
     block.for_each_tile(p.args, [&](int head, int tile) {
-      const int turn = block.block - TileRange::first_block(block.sequence, tile);
+      const int turn = block.block - TileRange<C::keys>::first_block(block.sequence, tile);
       barriers.added[slots.index()].wait(slots.phase());
       barriers.released[slots.index()].arrive();  // a fence takes long: without this a slot could be added to twice meanwhile
-      if (block.block < TileRange::last_block(block.sequence, tile))
+      if (block.block < TileRange<C::keys>::last_block(block.sequence, tile))
         semaphore_release(p.semaphores + std::int64_t(head) * p.tiles + tile, turn + 1);
       ++slots.used;
     });
   });
 }
 
+/// A thread of the helper warps.
+template <class C>
+__device__ __forceinline__ void run_helper(const BackwardParams& p, const BackwardMemory<C>& memory,
+                                           BackwardBarriers<C::stages, C::keys>& barriers) {
+  if (threadIdx.x == 0) produce<C>(p, memory, barriers);
+  else if (threadIdx.x == 32) wait_for_semaphores<C>(p, barriers);
+  else if (threadIdx.x == 64) release_semaphores<C>(p, barriers);
+}
+/// By one thread, for so many warps of consumers, `ds_warps` of which write dS.
+template <class C>
+__device__ __forceinline__ void init_barriers(BackwardBarriers<C::stages, C::keys>& barriers, int consumer_warps) {
+  constexpr int ds_warps = C::groups * 4, dq_warps = 4, turn_warps = 2;
+  barriers.kv_full.init(1);
+  barriers.kv_empty.init(consumer_warps + dq_warps + turn_warps);
+  for (int i = 0; i < C::stages; ++i) {
+    barriers.full[i].init(1);
+    barriers.empty[i].init(consumer_warps);
+  }
+  for (int i = 0; i < 2; ++i) {
+    barriers.ds_full[i].init(ds_warps);
+    barriers.ds_empty[i].init(dq_warps);
+    barriers.turn[i].init(1);
+    barriers.added[i].init(dq_warps);
+    barriers.released[i].init(1);
+  }
+}
+/// Adds 64 columns of a tile's dQ to the sums, or writes `factor` times all of them where the block is the last.
+template <class T, class C>
+__device__ __forceinline__ void add_dq(const BackwardParams& p, const Sequence& sequence, const DqJob& job, float (&dq)[32], int piece,
+                                       float factor) {
+  float4* const to =
+      p.dq_sums + ((std::int64_t(job.head) * p.tiles + job.tile) * C::pieces + piece) * (8 * warpgroup) + threadIdx.x % warpgroup;
+  if (!job.is_last) {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const float x[4] = {dq[n * 4], dq[n * 4 + 1], dq[n * 4 + 2], dq[n * 4 + 3]};
+      if (job.is_first) __stcg(to + n * warpgroup, make_float4(x[0], x[1], x[2], x[3]));
+      else red_add(to + n * warpgroup, x);
+    }
+  } else {
+    if (!job.is_first)
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        const float4 before = __ldcg(to + n * warpgroup);
+        dq[n * 4] += before.x, dq[n * 4 + 1] += before.y, dq[n * 4 + 2] += before.z, dq[n * 4 + 3] += before.w;
+      }
+    const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+    T* rows[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int query = job.tile * 64 + warp * 16 + lane / 4 + r * 8;
+      rows[r] =
+          query < sequence.queries ? p.dq.template at<T>(sequence.batch, sequence.first_query + query, job.head % p.args.heads) : nullptr;
+    }
+    store_rows<T>(dq, {factor, factor}, rows, piece * 64, p.args.head_dim);
+  }
+}
 /// The dQ warpgroup.
 template <class T, class C>
-__device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMemory<C>& memory, BackwardBarriers<C::stages>& barriers) {
+__device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMemory<C>& memory,
+                                       BackwardBarriers<C::stages, C::keys>& barriers) {
   using KTile = typename C::KTile;
   using DsTile = typename C::DsTile;
-  const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const std::uint64_t k = wgmma_descriptor(memory.k(), KTile::block_bytes), ds = wgmma_descriptor(memory.ds(0), DsTile::block_bytes);
-  Slots slots;
+  Slots<> slots;
   for_each_item<C>(p, barriers, [&](int) {
     const int count = barriers.block.tiles.count * p.args.group();
 #pragma unroll 1
@@ -143,32 +201,7 @@ __device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMe
         warpgroup_fence_operand(dq);
         if (piece == C::pieces - 1) arrive_warp(barriers.ds_empty[slots.index()]);
         if (piece == 0) barriers.turn[slots.index()].wait(slots.phase());
-        float4* const to =
-            p.dq_sums + ((std::int64_t(job.head) * p.tiles + job.tile) * C::pieces + piece) * (8 * warpgroup) + threadIdx.x % warpgroup;
-        if (!job.is_last) {
-#pragma unroll
-          for (int n = 0; n < 8; ++n) {
-            const float x[4] = {dq[n * 4], dq[n * 4 + 1], dq[n * 4 + 2], dq[n * 4 + 3]};
-            if (job.is_first) __stcg(to + n * warpgroup, make_float4(x[0], x[1], x[2], x[3]));
-            else red_add(to + n * warpgroup, x);
-          }
-        } else {
-          if (!job.is_first)
-#pragma unroll
-            for (int n = 0; n < 8; ++n) {
-              const float4 before = __ldcg(to + n * warpgroup);
-              dq[n * 4] += before.x, dq[n * 4 + 1] += before.y, dq[n * 4 + 2] += before.z, dq[n * 4 + 3] += before.w;
-            }
-          const Sequence& sequence = barriers.block.sequence;
-          T* rows[2];
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            const int query = job.tile * 64 + warp * 16 + lane / 4 + r * 8;
-            rows[r] = query < sequence.queries ? p.dq.template at<T>(sequence.batch, sequence.first_query + query, job.head % p.args.heads)
-                                               : nullptr;
-          }
-          store_rows<T>(dq, {p.args.scale, p.args.scale}, rows, piece * 64, p.args.head_dim);
-        }
+        add_dq<T, C>(p, barriers.block.sequence, job, dq, piece, p.args.scale);
       }
       arrive_warp(barriers.added[slots.index()]);
       ++slots.used;
@@ -183,35 +216,20 @@ template <class T, class C, bool general, bool drops>
 __global__ void __launch_bounds__(C::threads, 1) hopper_attention_backward(__grid_constant__ const BackwardParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint4 memory[];
-  __shared__ BackwardBarriers<C::stages> barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
+  __shared__ BackwardBarriers<C::stages, C::keys> barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
   if (threadIdx.x == 0) {
     tma_prefetch_map(p.q);
     tma_prefetch_map(p.k);
     tma_prefetch_map(p.v);
     tma_prefetch_map(p.dy);
-    constexpr int consumer_warps = C::groups * 4, dq_warps = 4, turn_warps = 2;
-    barriers.kv_full.init(1);
-    barriers.kv_empty.init(consumer_warps + dq_warps + turn_warps);
-    for (int i = 0; i < C::stages; ++i) {
-      barriers.full[i].init(1);
-      barriers.empty[i].init(consumer_warps);
-    }
-    for (int i = 0; i < 2; ++i) {
-      barriers.ds_full[i].init(consumer_warps);
-      barriers.ds_empty[i].init(dq_warps);
-      barriers.turn[i].init(1);
-      barriers.added[i].init(dq_warps);
-      barriers.released[i].init(1);
-    }
+    init_barriers<C>(barriers, C::groups * 4);
     fence_barrier_init();
   }
   __syncthreads();
   const BackwardMemory<C> tiles{(shared_address(memory) + unsigned(swizzle_span) - 1) & ~(unsigned(swizzle_span) - 1)};
   if (threadIdx.x < warpgroup) {
     warpgroup_reg_dealloc<C::helper_registers>();
-    if (threadIdx.x == 0) produce<C>(p, tiles, barriers);
-    else if (threadIdx.x == 32) wait_for_semaphores<C>(p, barriers);
-    else if (threadIdx.x == 64) release_semaphores<C>(p, barriers);
+    run_helper<C>(p, tiles, barriers);
   } else if (threadIdx.x < 2 * warpgroup) {
     warpgroup_reg_dealloc<C::dq_registers>();
     sum_dq<T, C>(p, tiles, barriers);

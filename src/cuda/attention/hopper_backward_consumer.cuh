@@ -16,10 +16,10 @@ struct BackwardConsumer {
 
   const BackwardParams& p;
   BackwardMemory<C> memory;
-  BackwardBarriers<C::stages>& barriers;
+  BackwardBarriers<C::stages, C::keys>& barriers;
   int group;
   std::uint64_t dropout_position;
-  Slots slots;    ///< of dS
+  Slots<> slots;  ///< of dS
   Pipeline read;  ///< of the tile whose scores are computed
 
   float s[32], dp[32], dk[C::width / 2], dv[C::width / 2];
@@ -30,13 +30,13 @@ struct BackwardConsumer {
   float padding[2];
 
   __device__ __forceinline__ BackwardConsumer(const BackwardParams& p_, const BackwardMemory<C>& memory_,
-                                              BackwardBarriers<C::stages>& barriers_)
-      : p(p_), memory(memory_), barriers(barriers_), group(static_cast<int>(threadIdx.x) / warpgroup - 2) {
+                                              BackwardBarriers<C::stages, C::keys>& barriers_)
+      : p(p_), memory(memory_), barriers(barriers_), group(C::groups == 1 ? 0 : static_cast<int>(threadIdx.x) / warpgroup - 2) {
     dropout_position = drops ? p.args.dropout.position() : 0;
   }
 
   /// The warp's first key within the block.
-  static __device__ __forceinline__ int warp_row() { return static_cast<int>(threadIdx.x) / 32 % 8 * 16; }
+  static __device__ __forceinline__ int warp_row() { return static_cast<int>(threadIdx.x) / 32 % (4 * C::groups) * 16; }
   /// The sequence's key in the thread's row r.
   __device__ __forceinline__ int key_of(int r) const {
     return barriers.block.first_key() + warp_row() + static_cast<int>(threadIdx.x) % 32 / 4 + r * 8;
@@ -91,16 +91,15 @@ struct BackwardConsumer {
     for (int i = 0; i < 4; ++i) wgmma_k16<T, true>(dk, operands[ds_place][i], q + QTile::row_step(i), true);
   }
 
-  /// P of a tile, from S.
-  __device__ __forceinline__ void exponentiate(int stage) {
+  /// 2^exponent P of a tile, from S, whose scale to base 2 is given.
+  __device__ __forceinline__ void exponentiate(int stage, float scale, int exponent = 0) {
     const unsigned log_sums = memory.rows(stage) + threadIdx.x % 4 * 8;
-    const float scale = p.args.scale_log2;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const float2 log_sum = load_shared<float2>(log_sums + n * 32);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        s[n * 4 + e] = s[n * 4 + e] * scale - (e % 2 ? log_sum.y : log_sum.x);
+        s[n * 4 + e] = s[n * 4 + e] * scale - ((e % 2 ? log_sum.y : log_sum.x) - exponent);
         if constexpr (general) s[n * 4 + e] += padding[e / 2];
       }
     }
@@ -200,7 +199,7 @@ struct BackwardConsumer {
     issue_s(read.index);
     issue_dp(read.index);
     wait_for<1>(s);
-    exponentiate(read.index);
+    exponentiate(read.index, p.args.scale_log2);
     wait_for<0>(dp);
     differentiate(read.index);
     round_p();
@@ -217,7 +216,7 @@ struct BackwardConsumer {
       add_dk(previous);
       warpgroup_commit_batch();
       wait_for<2>(s);
-      exponentiate(stage);
+      exponentiate(stage, p.args.scale_log2);
       wait_for<1>(dp);
       differentiate(stage);
       wait_for<0>(dk);
@@ -245,7 +244,7 @@ struct BackwardConsumer {
     barriers.full[read.index].wait(read.phase);
     issue_s(read.index);
     wait_for<0>(s);
-    exponentiate(read.index);
+    exponentiate(read.index, p.args.scale_log2);
     round_p();
     begin_dp(read.index);
     wait_for<0>(dv);
@@ -264,7 +263,7 @@ struct BackwardConsumer {
       warpgroup_commit_batch();
       wait_for<1>(s);
       if (count == 0) break;
-      exponentiate(stage);
+      exponentiate(stage, p.args.scale_log2);
       wait_for<0>(dk);
       arrive_warp(barriers.empty[previous]);
       round_p();
@@ -277,17 +276,18 @@ struct BackwardConsumer {
   }
 
   /// The heads of the thread's two keys in a gradient; null where there is none.
-  __device__ __forceinline__ void rows_of(const Heads& gradient, T* (&rows)[2]) const {
-    const KeyBlock& block = barriers.block;
+  template <class U>
+  __device__ __forceinline__ void rows_of(const Heads& gradient, U* (&rows)[2]) const {
+    const KeyBlock<C::keys>& block = barriers.block;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int key = key_of(r);
-      rows[r] = key < block.sequence.keys ? gradient.template at<T>(block.sequence.batch, block.sequence.first_key + key, block.kv_head)
+      rows[r] = key < block.sequence.keys ? gradient.template at<U>(block.sequence.batch, block.sequence.first_key + key, block.kv_head)
                                           : nullptr;
     }
   }
   __device__ __forceinline__ void attend() {
-    const KeyBlock& block = barriers.block;
+    const KeyBlock<C::keys>& block = barriers.block;
     const int count = block.tiles.count * p.args.group();
     T *dk_rows[2], *dv_rows[2];
     if (count > 0) {

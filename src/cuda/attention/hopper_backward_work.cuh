@@ -1,5 +1,5 @@
 #pragma once
-#include "cuda/attention/hopper.cuh"
+#include "cuda/attention/hopper_f32.cuh"
 #include "cuda/device/vec16.cuh"
 
 // Flash attention on Hopper, backward: what its warps share. Sizes, which tiles see each other, shared memory and its barriers; and the
@@ -26,6 +26,7 @@ struct BackwardConfig {
   using DsTile = Tile<queries, keys>;
   static constexpr int row_values = 2 * queries;  ///< log_sums and delta of a tile
   static constexpr int stage_bytes = 2 * QTile::bytes + swizzle_span, loaded_bytes = 2 * QTile::bytes + row_values * 4;
+  static constexpr int rows_begin = 2 * KTile::bytes + 2 * QTile::bytes, rows_pitch = stage_bytes;
   static constexpr std::size_t shared_bytes = 2 * KTile::bytes + stages * stage_bytes + 2 * DsTile::bytes + swizzle_span;
   static constexpr int pieces = QTile::blocks;  ///< of dQ, 64 columns each
   static constexpr int consumer_registers = consumer_registers_, helper_registers = helper_registers_,
@@ -41,44 +42,50 @@ struct BackwardParams {
   int* semaphores;    ///< how many blocks have added to a tile of queries: (heads, tiles)
   WorkQueue queue;
   int tiles, blocks;  ///< of queries and of keys, of the longest sequences
+  Maxima maxima;      ///< of f32
 };
 
-/// Tiles of queries and blocks of keys that see each other.
+/// Whether a tile of 64 queries sees any key.
+__device__ __forceinline__ bool sees_any_key(const Sequence& sequence, int tile) {
+  return sequence.key_end(min(tile * 64 + 64, sequence.queries) - 1) > sequence.key_begin(tile * 64);
+}
+
+/// Tiles of 64 queries and blocks of keys that see each other.
+template <int keys>
 struct TileRange {
   int last, count;
 
   /// The tiles that see a block of keys.
   static __device__ __forceinline__ TileRange of_block(const Sequence& sequence, int block) {
-    const int first_key = block * 128;
+    const int first_key = block * keys;
     if (first_key >= sequence.limit || sequence.queries <= 0) return {0, 0};
     const int first = !sequence.causal || sequence.prefix > first_key ? 0 : max(first_key - sequence.offset, 0) / 64;
     int last = (sequence.queries - 1) / 64;
     if (sequence.window > 0) {
-      const int bound = first_key + 126 + sequence.window - sequence.offset;  // 64 times the last tile whose first query sees the last key
+      const int bound =
+          first_key + keys - 2 + sequence.window - sequence.offset;  // 64 times the last tile whose first query sees the last key
       last = bound < 0 ? -1 : min(last, bound / 64);
     }
     return {last, max(last - first + 1, 0)};
   }
   /// The blocks that a tile of queries sees, of which there is one at least.
-  static __device__ __forceinline__ int first_block(const Sequence& sequence, int tile) { return sequence.key_begin(tile * 64) / 128; }
+  static __device__ __forceinline__ int first_block(const Sequence& sequence, int tile) { return sequence.key_begin(tile * 64) / keys; }
   static __device__ __forceinline__ int last_block(const Sequence& sequence, int tile) {
-    return (sequence.key_end(min(tile * 64 + 64, sequence.queries) - 1) - 1) / 128;
-  }
-  static __device__ __forceinline__ bool sees_any(const Sequence& sequence, int tile) {
-    return sequence.key_end(min(tile * 64 + 64, sequence.queries) - 1) > sequence.key_begin(tile * 64);
+    return (sequence.key_end(min(tile * 64 + 64, sequence.queries) - 1) - 1) / keys;
   }
 };
 
 /// What all threads of a block know of an item: a block of keys.
+template <int keys>
 struct KeyBlock {
   int block, index, kv_head;
   Sequence sequence;
-  TileRange tiles;
+  TileRange<keys> tiles;
 
   KeyBlock() = default;
   __device__ __forceinline__ KeyBlock(const BackwardParams& p, int number)
       : KeyBlock(p, WorkItem(number, p.blocks, p.args.sequences * p.args.kv_heads, p.args.heads_at_once)) {}
-  __device__ __forceinline__ int first_key() const { return block * 128; }
+  __device__ __forceinline__ int first_key() const { return block * keys; }
   __device__ __forceinline__ bool is_there() const { return first_key() < sequence.keys; }
 
   __device__ __forceinline__ int first_head(const Args& args) const { return index * args.heads + kv_head * args.group(); }
@@ -97,15 +104,17 @@ struct KeyBlock {
         index(item.head / p.args.kv_heads),
         kv_head(item.head % p.args.kv_heads),
         sequence(p.args, index),
-        tiles(TileRange::of_block(sequence, block)) {}
+        tiles(TileRange<keys>::of_block(sequence, block)) {}
 };
 
-/// rows, from y, dy and log_sums; semaphores are set to zero, and so is dQ of tiles that see no key. By 8 or 16 lanes a query.
+/// rows, from y, dy and log_sums; semaphores are set to zero, and so is dQ of tiles that see no key. By as many lanes a query as read it in
+/// vectors of 16 bytes, a power of two.
 template <class T>
 __global__ void __launch_bounds__(256) hopper_attention_rows(Heads y, Heads dy, Heads dq, const float* log_sums, float* rows,
                                                              int* semaphores, int tiles, int lanes, __grid_constant__ const Args args) {
   const std::int64_t thread = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = thread / lanes;
   const auto head_tile = static_cast<int>(row / 64);
+  constexpr int vector = vec16_width<T>;
   const int lane = static_cast<int>(thread % lanes), head = head_tile / tiles, tile = head_tile % tiles;
   const bool is_inside = head < args.all_heads();
   float sum = 0;
@@ -113,13 +122,13 @@ __global__ void __launch_bounds__(256) hopper_attention_rows(Heads y, Heads dy, 
     const Sequence sequence(args, head / args.heads);
     const int query = tile * 64 + static_cast<int>(row % 64);
     if (query < sequence.queries) {
-      const int at = sequence.first_query + query, part = lane * 8;
+      const int at = sequence.first_query + query, part = lane * vector;
       if (part < args.head_dim) {
-        const auto a = read_vector<8>(y.at<const T>(sequence.batch, at, head % args.heads) + part),
-                   b = read_vector<8>(dy.at<const T>(sequence.batch, at, head % args.heads) + part);
+        const auto a = read_vector<vector>(y.at<const T>(sequence.batch, at, head % args.heads) + part),
+                   b = read_vector<vector>(dy.at<const T>(sequence.batch, at, head % args.heads) + part);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) sum += convert<float>(a.values[k]) * convert<float>(b.values[k]);
-        if (!TileRange::sees_any(sequence, tile)) write_vector(dq.at<T>(sequence.batch, at, head % args.heads) + part, Vector<T, 8>{});
+        for (int k = 0; k < vector; ++k) sum += convert<float>(a.values[k]) * convert<float>(b.values[k]);
+        if (!sees_any_key(sequence, tile)) write_vector(dq.at<T>(sequence.batch, at, head % args.heads) + part, Vector<T, vector>{});
       }
     }
     if (lane == 0) {
@@ -134,20 +143,23 @@ __global__ void __launch_bounds__(256) hopper_attention_rows(Heads y, Heads dy, 
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <int stages>
+/// A tile of queries whose dQ a block adds to.
+struct DqJob {
+  int head, tile;
+  bool is_first, is_last;  ///< of the blocks that add to it
+};
+
+template <int stages, int keys>
 struct BackwardBarriers {
   MBarrier kv_full, kv_empty, full[stages], empty[stages], ds_full[2], ds_empty[2], turn[2], added[2], released[2];
   int item;
   // Registers are scarce: what comes once an item or a tile lies here.
-  KeyBlock block;
+  KeyBlock<keys> block;
   struct {
     int head, first_query;
     unsigned cuts;  ///< bit g: the mask hides a part of the tile from group g
   } tiles[stages];
-  struct {
-    int head, tile;
-    bool is_first, is_last;  ///< of the blocks that add to the tile
-  } dq_tiles[2];
+  DqJob dq_tiles[2];
 };
 
 /// Shared memory of a block, by addresses.
@@ -158,13 +170,13 @@ struct BackwardMemory {
   __device__ __forceinline__ unsigned v() const { return base + C::KTile::bytes; }
   __device__ __forceinline__ unsigned q(int stage) const { return base + 2 * C::KTile::bytes + stage * C::stage_bytes; }
   __device__ __forceinline__ unsigned dy(int stage) const { return q(stage) + C::QTile::bytes; }
-  __device__ __forceinline__ unsigned rows(int stage) const { return q(stage) + 2 * C::QTile::bytes; }
+  __device__ __forceinline__ unsigned rows(int stage) const { return base + C::rows_begin + stage * C::rows_pitch; }
   __device__ __forceinline__ unsigned ds(int i) const { return q(C::stages) + i * C::DsTile::bytes; }
 };
 
 /// Calls f(block) for each item that the producer takes, until there is none. f has to arrive at kv_empty.
 template <class C, class F>
-__device__ __forceinline__ void for_each_item(const BackwardParams& p, BackwardBarriers<C::stages>& barriers, F&& f) {
+__device__ __forceinline__ void for_each_item(const BackwardParams& p, BackwardBarriers<C::stages, C::keys>& barriers, F&& f) {
   for (unsigned phase = 0;; phase ^= 1) {
     barriers.kv_full.wait(phase);
     const int number = barriers.item;
@@ -173,11 +185,12 @@ __device__ __forceinline__ void for_each_item(const BackwardParams& p, BackwardB
   }
 }
 
-/// Two slots that are used in turn.
+/// Slots that are used in turn.
+template <unsigned count = 2>
 struct Slots {
   unsigned used = 0;
-  __device__ __forceinline__ unsigned index() const { return used % 2; }
-  __device__ __forceinline__ unsigned phase() const { return used / 2 % 2; }
+  __device__ __forceinline__ unsigned index() const { return used % count; }
+  __device__ __forceinline__ unsigned phase() const { return used / count % 2; }
 };
 
 #endif

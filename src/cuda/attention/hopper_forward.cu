@@ -1,6 +1,8 @@
 #include "cuda/attention/hopper_attention.h"
+#include "cuda/attention/hopper_f32_attention.h"
 #include "cuda/attention/hopper_forward.cuh"
 #include "cuda/attention/hopper_forward_launch.cuh"
+#include "tensor/context.h"
 
 namespace tern::gpu {
 
@@ -8,13 +10,16 @@ using namespace hopper;
 
 bool has_hopper_attention(const View& q, const View& k, const View& v, const View& y, const kernels::Attention& attention) {
   const std::int64_t head_dim = q.shape[3];
-  return (q.dtype == DType::bf16 || q.dtype == DType::f16) && head_dim > 32 && head_dim <= max_width && attention.scale > 0 &&
-         !attention.bias.data && has_tensor_map(q) && has_tensor_map(k) && has_tensor_map(v) && has_tensor_map(y) &&
+  const bool has_dtype =
+      q.dtype == DType::f32 ? context().matmul_precision != MatmulPrecision::fp32 : q.dtype == DType::bf16 || q.dtype == DType::f16;
+  return has_dtype && head_dim > 32 && head_dim <= max_width && attention.scale > 0 && !attention.bias.data && has_tensor_map(q) &&
+         has_tensor_map(k) && has_tensor_map(v) && has_tensor_map(y) &&
          runs_wgmma_kernel(hopper_attention_forward<bf16, ForwardConfig<64, 3, 128, 4>, false, false>, q.stream.device);
 }
 
 void hopper_attention(const View& q, const View& k, const View& v, const kernels::Attention& attention, const View& y,
                       const View& log_sums) {
+  if (q.dtype == DType::f32) return hopper_f32_attention(q, k, v, attention, y, log_sums);
   const Args args(q, k, attention);
   dispatch(q.dtype, args, [&]<class T, bool general, bool drops>() {
     using Narrow = ForwardConfig<64, drops ? 2 : 3, 128, 4>;  // a draw takes more registers than three groups leave each other

@@ -1,5 +1,5 @@
 #pragma once
-#include "cuda/attention/hopper.cuh"
+#include "cuda/attention/hopper_forward_work.cuh"
 
 // Flash attention on Hopper, forward: Shah et al., "FlashAttention-3", 2024. A block has a tile of queries of one head, 64 for each of its
 // consumer warpgroups, and walks over the tiles of keys that they see, from the last to the first:
@@ -13,8 +13,11 @@
 //     (64, 192 x 128)      24 KiB            4 x 16 KiB                   4 x 16 KiB                      152 KiB
 //     (128, 128 x 128)     32 KiB            2 x 32 KiB                   2 x 32 KiB                      160 KiB
 //     (128, 128 x 176)     32 KiB            2 x 44 KiB                   2 x 44 KiB                      208 KiB
+//     (64, 128 x 128 f32)  32 KiB            2 x 32 KiB                   2 x 32 KiB                      160 KiB
+//     (128, 128 x 64 f32)  64 KiB            2 x 32 KiB                   2 x 32 KiB                      192 KiB
 //
 //     registers       S keys / 2, P keys / 4, y d / 2:  d 64: 64 + 32 + 32 of 160;  d 128: 64 + 32 + 64, or 88 + 44 + 64, of 240
+//                     f32: S keys / 2, P keys / 2, y d / 2, P V of a tile d / 2:  192 of 240
 //
 // Consumers take turns (ping-pong): one that has issued its products lets the next one issue, and has its softmax meanwhile. Named barrier
 // 1 + g is the turn of group g. Each takes as many turns for a tile of queries, also for tiles of keys that its own queries do not see.
@@ -23,114 +26,21 @@
 // number of the item goes with Q.
 //
 // The softmax's reference, the maximum at first, follows the maximum when that has grown by more than `slack` (as in FlashAttention-4):
-// sums are rescaled rarely, and exponentials stay below 2^slack.
+// sums are rescaled rarely, and exponentials stay below 2^slack. With f32 it has no slack: exponentials fill f16's range from 2^15 down.
 namespace tern::gpu::hopper {
 
-template <int width_, int groups_, int keys_, int stages_, bool ping_pong_ = true, int slack_ = 8>
-struct ForwardConfig {
-  static constexpr int width = width_;    ///< of a head, filled up
-  static constexpr int groups = groups_;  ///< consumer warpgroups
-  static constexpr int keys = keys_;      ///< of a tile
-  static constexpr int stages = stages_;  ///< of the rings of K and V
-  static constexpr bool ping_pong = ping_pong_;
-  static constexpr int slack = slack_;
-  static constexpr int rows = groups * 64, threads = (groups + 1) * warpgroup;
-  using QTile = Tile<width, 64>;
-  using KTile = Tile<width, keys>;
-  static constexpr int q_bytes = groups * QTile::bytes;
-  static constexpr std::size_t shared_bytes = q_bytes + 2 * stages * KTile::bytes + swizzle_span;
-  static constexpr int producer_registers = groups == 2 ? 24 : 32, consumer_registers = groups == 2 ? 240 : 160;
-};
-
-struct ForwardParams {
-  CUtensorMap q, k, v;
-  Args args;
-  Heads y;
-  float* log_sums;
-  WorkQueue queue;
-  int tiles;  ///< of queries, of the longest sequence
-
-  /// The last tiles go first where queries see those before them: they are the longest.
-  __device__ WorkItem item(int number) const {
-    WorkItem item(number, tiles, args.all_heads(), args.heads_at_once);
-    if (args.causal) item.tile = tiles - 1 - item.tile;
-    return item;
-  }
-};
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-template <int stages>
-struct ForwardBarriers {
-  MBarrier q_full, q_empty, k_full[stages], k_empty[stages], v_full[stages], v_empty[stages];
-  int item;
-};
-
-/// Tiles of keys that some queries see: `count` of them, the last one first.
-struct KeyTiles {
-  int last, count;
-
-  template <int keys>
-  static __device__ __forceinline__ KeyTiles of(const Sequence& sequence, int first_query, int rows) {
-    const int last_query = min(first_query + rows, sequence.queries) - 1;
-    if (last_query < first_query) return {0, 0};
-    const int begin = sequence.key_begin(first_query), end = sequence.key_end(last_query);
-    if (end <= begin) return {0, 0};
-    const int last = (end - 1) / keys;
-    return {last, last - begin / keys + 1};
-  }
-};
-
-/// The producer: one thread.
-template <class C>
-__device__ __forceinline__ void produce(const ForwardParams& p, unsigned memory, ForwardBarriers<C::stages>& barriers) {
-  using QTile = typename C::QTile;
-  using KTile = typename C::KTile;
-  const unsigned k_ring = memory + C::q_bytes, v_ring = k_ring + C::stages * KTile::bytes;
-  PipelineState<C::stages> k_state, v_state;
-  unsigned phase = 1;
-  for (int number = static_cast<int>(blockIdx.x); number >= 0;) {
-    const int next = p.queue.next();
-    const WorkItem item = p.item(number);
-    const int index = item.head / p.args.heads, head = item.head % p.args.heads, kv_head = head / p.args.group();
-    const Sequence sequence(p.args, index);
-    const int first_query = item.tile * C::rows;
-    if (first_query < sequence.queries) {
-      const KeyTiles tiles = KeyTiles::of<C::keys>(sequence, first_query, C::rows);
-      barriers.q_empty.wait(phase);
-      phase ^= 1;
-      barriers.item = number;
-      barriers.q_full.arrive_and_expect_tx(C::q_bytes);
-#pragma unroll
-      for (int g = 0; g < C::groups; ++g)
-        QTile::load(memory + g * QTile::bytes, p.q, head, sequence.first_query + first_query + g * 64, sequence.batch, barriers.q_full);
-      const auto load = [&](PipelineState<C::stages>& state, MBarrier* full, MBarrier* empty, unsigned ring, const CUtensorMap& map,
-                            int tile) {
-        empty[state.index].wait(state.phase ^ 1);
-        full[state.index].arrive_and_expect_tx(KTile::bytes);
-        KTile::load(ring + state.index * KTile::bytes, map, kv_head, sequence.first_key + tile * C::keys, sequence.batch,
-                    full[state.index]);
-        state.advance();
-      };
-#pragma unroll 1
-      for (int i = 0; i <= tiles.count; ++i) {
-        if (i < tiles.count) load(k_state, barriers.k_full, barriers.k_empty, k_ring, p.k, tiles.last - i);
-        if (i > 0) load(v_state, barriers.v_full, barriers.v_empty, v_ring, p.v, tiles.last - i + 1);
-      }
-    }
-    number = next;
-  }
-  barriers.q_empty.wait(phase);
-  barriers.item = -1;
-  barriers.q_full.arrive();
-}
 
 /// A consumer warpgroup: 64 queries at a time.
 template <class T, class C, bool general, bool drops>
 struct ForwardConsumer {
   using QTile = typename C::QTile;
   using KTile = typename C::KTile;
+  using Element = element_t<T>;
+  using Terms = Products<C::parts>;
   static constexpr int keys = C::keys;
+  static constexpr bool is_f32 = std::is_same_v<T, float>;
+  static constexpr int exponent = is_f32 ? f16_exponent : 0;  ///< P is computed times 2^exponent
 
   const ForwardParams& p;
   ForwardBarriers<C::stages>& barriers;
@@ -142,9 +52,10 @@ struct ForwardConsumer {
   // Of an item. A thread has two rows, 8 apart.
   int key_begin[2], key_end[2];  ///< that the thread's queries see
   int whole_begin, whole_end;    ///< that all queries of the group see
-  float scores[keys / 2], sums[C::width / 2];
-  unsigned probabilities[keys / 16][4];
+  float scores[keys / 2], sums[C::width / 2], tile_sums[C::promotes ? C::width / 2 : 1];
+  unsigned probabilities[C::parts][keys / 16][4];
   float reference[2], total[2], rescale[2];
+  float scale_log2;  ///< of the scores as they are computed
 
   __device__ __forceinline__ ForwardConsumer(const ForwardParams& p_, unsigned memory, ForwardBarriers<C::stages>& barriers_)
       : p(p_), barriers(barriers_), group(static_cast<int>(threadIdx.x) / warpgroup - 1) {
@@ -169,19 +80,41 @@ struct ForwardConsumer {
     warpgroup_fence_operand(scores);
     warpgroup_arrive();
 #pragma unroll
-    for (int i = 0; i < C::width / 16; ++i)
-      wgmma_k16<T, false, false>(scores, q_descriptor + QTile::column_step(i), k + KTile::column_step(i), i > 0);
+    for (int n = 0; n < Terms::count; ++n)
+#pragma unroll
+      for (int i = 0; i < C::width / 16; ++i)
+        wgmma_k16<Element, false, false>(scores, q_descriptor + QTile::part_step(Terms::left(n)) + QTile::column_step(i),
+                                         k + KTile::part_step(Terms::right(n)) + KTile::column_step(i), n > 0 || i > 0);
     warpgroup_commit_batch();
+  }
+  /// Of a tile's P V, and at once of y where it is not promoted.
+  __device__ __forceinline__ auto& product_sums() {
+    if constexpr (C::promotes) return tile_sums;
+    else return sums;
   }
   /// y += P V.
   __device__ __forceinline__ void issue_sums() {
     const std::uint64_t v = v_descriptor + v_state.index * (KTile::bytes >> 4);
-    warpgroup_fence_operand(sums);
-    warpgroup_fence_operand(probabilities);
+    warpgroup_fence_operand(product_sums());
+#pragma unroll
+    for (int part = 0; part < C::parts; ++part) warpgroup_fence_operand(probabilities[part]);
     warpgroup_arrive();
 #pragma unroll
-    for (int i = 0; i < keys / 16; ++i) wgmma_k16<T, true>(sums, probabilities[i], v + KTile::row_step(i), true);
+    for (int n = 0; n < Terms::count; ++n)
+#pragma unroll
+      for (int i = 0; i < keys / 16; ++i)
+        wgmma_k16<Element, true>(product_sums(), probabilities[Terms::left(n)][i],
+                                 v + KTile::part_step(Terms::right(n)) + KTile::row_step(i), !C::promotes || n > 0 || i > 0);
     warpgroup_commit_batch();
+  }
+  /// Waits for it.
+  __device__ __forceinline__ void finish_sums() {
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(product_sums());
+    if constexpr (C::promotes)
+#pragma unroll
+      for (int i = 0; i < C::width / 2; ++i) sums[i] += tile_sums[i];
+    release_v();
   }
   __device__ __forceinline__ void release_k() {
     arrive_warp(barriers.k_empty[k_state.index]);
@@ -219,6 +152,11 @@ struct ForwardConsumer {
     }
     whole_begin = sequence.key_begin(last);
     whole_end = sequence.key_end(first);
+    scale_log2 = p.args.scale_log2;
+    if constexpr (is_f32) {
+      const int kv_head = p.maxima.head(p.args, sequence.batch, item.head % p.args.heads);
+      scale_log2 *= power_of_two(-p.maxima.exponent(Maxima::q, kv_head) - p.maxima.exponent(Maxima::k, kv_head));
+    }
 #pragma unroll
     for (int i = 0; i < C::width / 2; ++i) sums[i] = 0;
   }
@@ -247,7 +185,7 @@ struct ForwardConsumer {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           float& score = scores[n * 4 + r * 2 + e];
-          score = padding == -INFINITY ? -INFINITY : score * p.args.scale_log2 + padding;
+          score = padding == -INFINITY ? -INFINITY : score * (is_f32 ? scale_log2 : p.args.scale_log2) + padding;
         }
       }
   }
@@ -272,8 +210,8 @@ struct ForwardConsumer {
     for (int r = 0; r < 2; ++r) {
       const float before = reference[r];
       if (most[r] > before + C::slack) reference[r] = most[r];
-      const float shift = reference[r] == -INFINITY ? 0 : reference[r];
-      rescale[r] = exp2_approx(before - shift);
+      const float zero = reference[r] == -INFINITY ? 0 : reference[r], shift = zero - exponent;
+      rescale[r] = exp2_approx(before - zero);
       float partial[2] = {};
 #pragma unroll
       for (int n = 0; n < keys / 8; ++n)
@@ -304,7 +242,7 @@ struct ForwardConsumer {
       if (p.args.padding) add_padding(item, sequence, key0);
     }
     if (key0 < whole_begin || key0 + keys > whole_end) mask(key0);
-    exponentiate(general && p.args.padding ? 1 : p.args.scale_log2);
+    exponentiate(general && p.args.padding ? 1 : is_f32 ? scale_log2 : p.args.scale_log2);
     if constexpr (drops) drop(item, key0);
   }
   /// P, and y to its scale.
@@ -313,7 +251,11 @@ struct ForwardConsumer {
 #pragma unroll
     for (int i = 0; i < keys / 16; ++i)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) probabilities[i][k] = pack_pair<T>(scores[i * 8 + k * 2], scores[i * 8 + k * 2 + 1]);
+      for (int k = 0; k < 4; ++k) {
+        const float x = scores[i * 8 + k * 2], y = scores[i * 8 + k * 2 + 1];
+        if constexpr (C::parts == 2) split_pair(x, y, probabilities[0][i][k], probabilities[1][i][k]);
+        else probabilities[0][i][k] = pack_pair<Element>(x, y);
+      }
     if (__any_sync(whole_warp, rescale[0] != 1 || rescale[1] != 1)) {
 #pragma unroll
       for (int i = 0; i < C::width / 2; ++i) sums[i] *= rescale[i / 2 % 2];
@@ -324,6 +266,9 @@ struct ForwardConsumer {
     const WorkItem item = p.item(number);
     const Sequence sequence(p.args, item.head / p.args.heads);
     const int lane = threadIdx.x % 32, row0 = row_of(item);
+    float factor = p.args.inverse_keep;
+    if constexpr (is_f32)
+      factor *= power_of_two(-p.maxima.exponent(Maxima::v, p.maxima.head(p.args, sequence.batch, item.head % p.args.heads)));
     float factors[2];
     T* rows[2];
 #pragma unroll
@@ -332,10 +277,10 @@ struct ForwardConsumer {
       sum += shuffle_xor(sum, 2);
       const int row = row0 + lane / 4 + r * 8;
       const bool is_there = row < sequence.queries;
-      factors[r] = sum > 0 ? p.args.inverse_keep / sum : 0;
+      factors[r] = sum > 0 ? factor / sum : 0;
       rows[r] = is_there ? p.y.template at<T>(sequence.batch, sequence.first_query + row, item.head % p.args.heads) : nullptr;
       if (is_there && lane % 4 == 0)
-        p.log_sums[std::int64_t(item.head) * p.args.queries + row] = sum > 0 ? reference[r] + log2f(sum) : INFINITY;
+        p.log_sums[std::int64_t(item.head) * p.args.queries + row] = sum > 0 ? reference[r] + (log2f(sum) - exponent) : INFINITY;
     }
     store_rows<T>(sums, factors, rows, 0, p.args.head_dim);
   }
@@ -371,9 +316,7 @@ struct ForwardConsumer {
         warpgroup_fence_operand(scores);
         release_k();
         softmax(item, sequence, tile);
-        warpgroup_wait<0>();
-        warpgroup_fence_operand(sums);
-        release_v();
+        finish_sums();
         update();
       }
     }
@@ -381,9 +324,7 @@ struct ForwardConsumer {
     if (own.count > 0) {
       barriers.v_full[v_state.index].wait(v_state.phase);
       issue_sums();
-      warpgroup_wait<0>();
-      warpgroup_fence_operand(sums);
-      release_v();
+      finish_sums();
     }
 #pragma unroll 1
     for (; tile > none; --tile) skip_tile(true);

@@ -39,14 +39,17 @@ inline int blocks_of(std::int64_t items, Stream stream) {
   return static_cast<int>(std::min<std::int64_t>(items, attribute(cudaDevAttrMultiProcessorCount, stream.device)));
 }
 
-/// Calls f with the element type, whether scores get a padding, and whether probabilities are dropped, which implies the former.
+/// Calls f with whether scores get a padding, and whether probabilities are dropped, which implies the former.
+template <class F>
+void dispatch(const Args& args, F&& f) {
+  if (args.dropout.drops) f.template operator()<true, true>();
+  else if (args.padding) f.template operator()<true, false>();
+  else f.template operator()<false, false>();
+}
+/// Likewise with the element type before them.
 template <class F>
 void dispatch(DType dtype, const Args& args, F&& f) {
-  const auto with = [&]<class T>() {
-    if (args.dropout.drops) f.template operator()<T, true, true>();
-    else if (args.padding) f.template operator()<T, true, false>();
-    else f.template operator()<T, false, false>();
-  };
+  const auto with = [&]<class T>() { dispatch(args, [&]<bool general, bool drops>() { f.template operator()<T, general, drops>(); }); };
   if (dtype == DType::f16) with.template operator()<f16>();
   else with.template operator()<bf16>();
 }

@@ -30,6 +30,19 @@ __device__ __forceinline__ float2 load_shared<float2>(std::uint32_t address) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(value.x), "=f"(value.y) : "r"(address) : "memory");
   return value;
 }
+template <>
+__device__ __forceinline__ float4 load_shared<float4>(std::uint32_t address) {
+  float4 value;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, float4 value) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+               : "memory");
+}
 __device__ __forceinline__ void store_shared(std::uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(address), "f"(value) : "memory");
 }
