@@ -43,31 +43,7 @@ struct BackwardParams {
   int tiles, blocks;  ///< of queries and of keys, of the longest sequences
 };
 
-/// Tiles of queries and blocks of keys that see each other.
-struct TileRange {
-  int last, count;
-
-  /// The tiles that see a block of keys.
-  static __device__ __forceinline__ TileRange of_block(const Sequence& sequence, int block) {
-    const int first_key = block * 128;
-    if (first_key >= sequence.limit || sequence.queries <= 0) return {0, 0};
-    const int first = !sequence.causal || sequence.prefix > first_key ? 0 : max(first_key - sequence.offset, 0) / 64;
-    int last = (sequence.queries - 1) / 64;
-    if (sequence.window > 0) {
-      const int bound = first_key + 126 + sequence.window - sequence.offset;  // 64 times the last tile whose first query sees the last key
-      last = bound < 0 ? -1 : min(last, bound / 64);
-    }
-    return {last, max(last - first + 1, 0)};
-  }
-  /// The blocks that a tile of queries sees, of which there is one at least.
-  static __device__ __forceinline__ int first_block(const Sequence& sequence, int tile) { return sequence.key_begin(tile * 64) / 128; }
-  static __device__ __forceinline__ int last_block(const Sequence& sequence, int tile) {
-    return (sequence.key_end(min(tile * 64 + 64, sequence.queries) - 1) - 1) / 128;
-  }
-  static __device__ __forceinline__ bool sees_any(const Sequence& sequence, int tile) {
-    return sequence.key_end(min(tile * 64 + 64, sequence.queries) - 1) > sequence.key_begin(tile * 64);
-  }
-};
+using TileRange = flash::TileRange<128, 64>;
 
 /// What all threads of a block know of an item: a block of keys.
 struct KeyBlock {
