@@ -2,47 +2,10 @@
 #include "cuda/device/group.cuh"
 #include "cuda/device/math.cuh"
 #include "cuda/device/philox_dropout.cuh"
-#include "cuda/runtime/dispatch.h"
 #include "ops/kernels/attention.h"
 
-// Attention's arguments as kernels take them: those of single tiles, and what all flash kernels share of tensors, sizes, masks and dropout.
-namespace tern::gpu {
-
-/// Arguments of attention kernels: sizes, mask and dropout. Scores are taken to base 2, for which the GPU has an instruction:
-/// e^x = 2^(x log2(e)).
-struct AttentionArgs {
-  int length, batch, heads, head_dim;
-  float scale, scale_log2;  ///< of the scores; scale_log2 = scale log2(e)
-  const float* padding;
-  const std::int64_t* prefix;
-  bool causal, aligned;  ///< aligned: all inputs begin at a multiple of 16 bytes
-  DropoutMask dropout;
-  float inverse_keep;  ///< 1 / (1 - p)
-
-  AttentionArgs(const View& qkv, const kernels::Attention& attention)
-      : length(static_cast<int>(qkv.shape[1])),
-        batch(static_cast<int>(qkv.shape[0])),
-        heads(static_cast<int>(qkv.shape[3])),
-        head_dim(static_cast<int>(qkv.shape[4])),
-        scale(static_cast<float>(attention.scale)),
-        scale_log2(scale * log2_e),
-        padding(attention.mask.padding.as<const float>()),
-        prefix(attention.mask.prefix.as<const std::int64_t>()),
-        causal(attention.mask.causal),
-        aligned(is_aligned(qkv.data, 16)),
-        dropout(attention.dropout, attention.draws),
-        inverse_keep(static_cast<float>(1 / (1 - attention.dropout))) {}
-
-  __device__ int batch_heads() const { return batch * heads; }
-  __device__ std::int64_t row_size() const { return std::int64_t(heads) * head_dim; }  ///< elements of a token's queries, or keys
-  /// Keys at the begin of a sequence that all of its queries see.
-  __device__ int prefix_len(int sequence) const {
-    return prefix ? static_cast<int>(min(max(prefix[sequence], std::int64_t(0)), std::int64_t(length))) : 0;
-  }
-};
-
-}  // namespace tern::gpu
-
+// What all kernels of flash attention share: tensors, sizes, masks and dropout. Scores are taken to base 2, for which the GPU has an
+// instruction: e^x = 2^(x log2(e)).
 namespace tern::gpu::flash {
 
 /// (B, T, H, D) in global memory, D contiguous.
@@ -116,6 +79,17 @@ struct Sequence {
     offset = keys - queries;
     limit = args.key_lengths ? bounded(args.key_lengths[index]) : keys;
     prefix = args.prefix ? bounded(args.prefix[index]) : 0;
+  }
+  /// Of a call with causal masks alone, which the compiler then knows.
+  static __device__ __forceinline__ Sequence plain(const Args& args, int index) {
+    Sequence sequence;
+    sequence.batch = index;
+    sequence.first_query = sequence.first_key = sequence.prefix = sequence.window = 0;
+    sequence.queries = args.queries;
+    sequence.keys = sequence.limit = args.keys;
+    sequence.offset = args.keys - args.queries;
+    sequence.causal = args.causal;
+    return sequence;
   }
   /// Query t sees the keys from key_begin(t) on that lie before key_end(t).
   __device__ __forceinline__ int key_begin(int t) const { return window > 0 ? max(t + offset - window + 1, 0) : 0; }
