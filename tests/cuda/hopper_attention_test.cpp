@@ -1,13 +1,8 @@
 #include "cuda/attention/hopper_attention.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <vector>
-
+#include "attention_problem.h"
 #include "catch.h"
 #include "skip.h"
-#include "tensor/random.h"
 #include "twin.h"
 
 namespace tern {
@@ -16,170 +11,14 @@ using namespace cuda_test;
 
 namespace {
 
-struct Case {
-  const char* name;
-  std::int64_t sequences, queries, keys, heads, kv_heads, head_dim;
-  bool causal = false;
-  std::int64_t window = 0;
-  bool has_lengths = false, has_prefix = false, has_padding = false, is_packed = false;
-  double dropout = 0;
-};
-
-/// A tensor (B, T, H, D) whose rows lie apart, as in a packed projection.
-Twin heads_of(DType dtype, std::int64_t batch, std::int64_t rows, std::int64_t heads, std::int64_t head_dim) {
-  const std::int64_t pitch = 3 * heads * head_dim;
-  return Twin(dtype, {batch, rows, heads, head_dim}, {rows * pitch, pitch, head_dim, 1});
-}
-
-/// The inputs of a case, and what attention makes of them in float64, in loops.
-struct Problem {
-  const Case& c;
-  std::vector<std::int64_t> query_starts{0}, key_starts{0};
-  Twin q, k, v, g, lengths, prefix, padding, q_starts, k_starts;
-  kernels::Attention attention;
-  std::vector<double> y, log_sums, dq, dk, dv;
-
-  std::int64_t batch() const { return c.is_packed ? 1 : c.sequences; }
-  static std::int64_t total(const Case& c, std::int64_t longest) {
-    std::int64_t sum = 0;
-    for (std::int64_t n = 0; n < c.sequences; ++n) sum += length_of(n, longest);
-    return c.is_packed ? sum : longest;
-  }
-  /// Of a packed sequence.
-  static std::int64_t length_of(std::int64_t n, std::int64_t longest) { return n % 2 ? longest : longest / 3 + 1; }
-
-  Problem(const Case& c_, DType dtype)
-      : c(c_),
-        q(heads_of(dtype, batch(), total(c, c.queries), c.heads, c.head_dim)),
-        k(heads_of(dtype, batch(), total(c, c.keys), c.kv_heads, c.head_dim)),
-        v(heads_of(dtype, batch(), total(c, c.keys), c.kv_heads, c.head_dim)),
-        g(heads_of(dtype, batch(), total(c, c.queries), c.heads, c.head_dim)),
-        lengths(DType::i64, {c.sequences}),
-        prefix(DType::i64, {c.sequences}),
-        padding(DType::f32, {c.sequences, c.keys}),
-        q_starts(DType::i64, {c.sequences + 1}),
-        k_starts(DType::i64, {c.sequences + 1}) {
-    q.randomize(1, -1, 1).upload();
-    k.randomize(2, -1, 1).upload();
-    v.randomize(3, -1, 1).upload();
-    g.randomize(4, -1, 1).upload();
-    for (std::int64_t n = 0; n < c.sequences; ++n) {
-      lengths.set(n, static_cast<double>(n % 3 == 2 ? 0 : c.keys * (n + 1) / 4));
-      prefix.set(n, static_cast<double>(c.keys * n / 3));
-      for (std::int64_t s = 0; s < c.keys; ++s) padding.set(n * c.keys + s, s % 5 == 1 ? -1e30 : 0.25 * static_cast<double>(s % 7));
-      query_starts.push_back(query_starts.back() + length_of(n, c.queries));
-      key_starts.push_back(key_starts.back() + length_of(n, c.keys));
-    }
-    for (std::int64_t n = 0; n <= c.sequences; ++n) {
-      q_starts.set(n, static_cast<double>(query_starts[std::size_t(n)]));
-      k_starts.set(n, static_cast<double>(key_starts[std::size_t(n)]));
-    }
-    for (Twin* twin : {&lengths, &prefix, &padding, &q_starts, &k_starts}) twin->upload();
-    attention.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
-    attention.dropout = c.dropout;
-    attention.draws = {7, 5, nullptr};
-    attention.mask.causal = c.causal;
-    attention.mask.window = c.window;
-    if (c.has_lengths) attention.mask.key_lengths = lengths.device();
-    if (c.has_prefix) attention.mask.prefix = prefix.device();
-    if (c.has_padding) attention.mask.padding = padding.device();
-    if (c.is_packed) {
-      attention.query_starts = q_starts.device();
-      attention.key_starts = k_starts.device();
-      attention.max_queries = c.queries;
-      attention.max_keys = c.keys;
-    }
-    for (std::vector<double>* result : {&y, &dq}) result->resize(static_cast<std::size_t>(q.host().numel()));
-    for (std::vector<double>* result : {&dk, &dv}) result->resize(static_cast<std::size_t>(k.host().numel()));
-    log_sums.assign(static_cast<std::size_t>(c.sequences * c.heads * c.queries), 0);
-    for (std::int64_t n = 0; n < c.sequences; ++n)
-      for (std::int64_t h = 0; h < c.heads; ++h) attend(n, h);
-  }
-
-  bool sees(std::int64_t n, std::int64_t t, std::int64_t s, std::int64_t offset) const {
-    return (!c.has_lengths || static_cast<double>(s) < lengths.get(n)) && (!c.has_padding || padding.get(n * c.keys + s) > -1e4) &&
-           (!c.causal || s <= t + offset || (c.has_prefix && static_cast<double>(s) < prefix.get(n))) &&
-           (c.window == 0 || s > t + offset - c.window);
-  }
-
-  void attend(std::int64_t n, std::int64_t h) {
-    const std::int64_t d_count = c.head_dim, kv = h / (c.heads / c.kv_heads);
-    const auto index = static_cast<std::size_t>(n);
-    const std::int64_t queries = c.is_packed ? query_starts[index + 1] - query_starts[index] : c.queries,
-                       keys = c.is_packed ? key_starts[index + 1] - key_starts[index] : c.keys,
-                       first_query = c.is_packed ? query_starts[index] : n * c.queries,
-                       first_key = c.is_packed ? key_starts[index] : n * c.keys;
-    for (std::int64_t t = 0; t < queries; ++t) {
-      const std::int64_t query = ((first_query + t) * c.heads + h) * d_count;
-      const auto key = [&](std::int64_t s) { return ((first_key + s) * c.kv_heads + kv) * d_count; };
-      std::vector<double> p(static_cast<std::size_t>(keys)), kept(p.size(), 1);
-      double sum = 0, delta = 0;
-      for (std::int64_t s = 0; s < keys; ++s) {
-        double score = 0;
-        for (std::int64_t d = 0; d < d_count; ++d) score += q.get(query + d) * k.get(key(s) + d);
-        score = score * attention.scale + (c.has_padding ? padding.get(n * c.keys + s) : 0);
-        sum += p[std::size_t(s)] = sees(n, t, s, keys - queries) ? std::exp(score) : 0;
-        if (c.dropout > 0) {
-          const auto element = static_cast<std::uint64_t>(((n * c.heads + h) * c.queries + t) * c.keys + s);
-          const bool is_dropped = unit_float(philox(7, 5 + element / 4).words[element % 4]) < static_cast<float>(c.dropout);
-          kept[std::size_t(s)] = is_dropped ? 0 : 1 / (1 - c.dropout);
-        }
-      }
-      log_sums[static_cast<std::size_t>((n * c.heads + h) * c.queries + t)] =
-          sum > 0 ? std::log2(sum) : std::numeric_limits<double>::infinity();
-      for (double& x : p) x = sum > 0 ? x / sum : 0;
-      for (std::int64_t s = 0; s < keys; ++s)
-        for (std::int64_t d = 0; d < d_count; ++d) {
-          const double weight = p[std::size_t(s)] * kept[std::size_t(s)];
-          y[std::size_t(query + d)] += weight * v.get(key(s) + d);
-          dv[std::size_t(key(s) + d)] += weight * g.get(query + d);
-        }
-      for (std::int64_t d = 0; d < d_count; ++d) delta += y[std::size_t(query + d)] * g.get(query + d);
-      for (std::int64_t s = 0; s < keys; ++s) {
-        double dp = 0;
-        for (std::int64_t d = 0; d < d_count; ++d) dp += g.get(query + d) * v.get(key(s) + d);
-        const double ds = p[std::size_t(s)] * (dp * kept[std::size_t(s)] - delta) * attention.scale;
-        for (std::int64_t d = 0; d < d_count; ++d) {
-          dq[std::size_t(query + d)] += ds * k.get(key(s) + d);
-          dk[std::size_t(key(s) + d)] += ds * q.get(query + d);
-        }
-      }
-    }
-  }
-};
-
-/// The CPU's copy becomes what is expected; the GPU's has been written.
-std::string difference(Twin& got, const std::vector<double>& expected, double tolerance) {
-  for (std::size_t i = 0; i < expected.size(); ++i) got.set(static_cast<std::int64_t>(i), expected[i]);
-  return got.difference(tolerance);
-}
-
 /// Whether the device has the kernels.
-bool check(const Case& c, DType dtype) {
+bool check(const AttentionCase& c, DType dtype) {
   INFO(name(dtype) << " " << c.name << ", D " << c.head_dim);
-  Problem problem(c, dtype);
-  const auto like_q = [&] { return heads_of(dtype, problem.batch(), problem.total(c, c.queries), c.heads, c.head_dim); };
-  const auto like_k = [&] { return heads_of(dtype, problem.batch(), problem.total(c, c.keys), c.kv_heads, c.head_dim); };
-  Twin y = like_q(), dq = like_q(), dk = like_k(), dv = like_k(), log_sums(DType::f32, {c.sequences, c.heads, c.queries});
-  for (Twin* twin : {&y, &dq, &dk, &dv, &log_sums}) twin->upload();
-  const View q = problem.q.device(), k = problem.k.device(), v = problem.v.device(), g = problem.g.device();
-  if (!gpu::has_hopper_attention(q, k, v, y.device(), problem.attention)) return false;
-  const kernels::AttentionGradients gradients{dq.device(), dk.device(), dv.device(), {}};
-  REQUIRE(gpu::has_hopper_attention_grad(g, gradients));
-  gpu::hopper_attention(q, k, v, problem.attention, y.device(), log_sums.device());
-  std::vector<std::byte> first;
-  for (int run = 0; run < 3; ++run) {
-    gpu::hopper_attention_grad(q, k, v, y.device(), log_sums.device(), g, problem.attention, gradients);
-    const std::vector<std::byte> now = dq.download();
-    CHECK((run == 0 || now == first));
-    first = now;
-  }
-  const double allowed = dtype == DType::f16 ? 2e-3 : 1.6e-2;
-  CHECK(difference(y, problem.y, allowed) == "");
-  CHECK(difference(dq, problem.dq, allowed) == "");
-  CHECK(difference(dk, problem.dk, allowed) == "");
-  CHECK(difference(dv, problem.dv, allowed) == "");
-  if (!c.is_packed) CHECK(difference(log_sums, problem.log_sums, 1e-3) == "");  // those beyond a sequence's end are not written
+  const AttentionProblem problem(c, dtype);
+  const View q = problem.q.device(), k = problem.k.device();
+  if (!gpu::has_hopper_attention(q, k, problem.v.device(), q, problem.attention)) return false;
+  REQUIRE(gpu::has_hopper_attention_grad(problem.g.device(), {q, k, problem.v.device(), {}}));
+  check_attention(problem, dtype, gpu::hopper_attention, gpu::hopper_attention_grad);
   return true;
 }
 
@@ -189,17 +28,17 @@ TEST_CASE("flash attention by wgmma is attention, in every mask, and gives the s
   int taken = 0;
   for (const std::int64_t d : {64, 80, 128})
     for (const DType dtype : {DType::bf16, DType::f16})
-      for (const Case& c : {Case{"one", 1, 1, 1, 1, 1, d, true},
-                            {"full", 2, 200, 333, 2, 2, d},
-                            {"causal", 2, 321, 321, 4, 2, d, true},
-                            {"more queries than keys", 1, 333, 200, 2, 1, d, true},
-                            {"more keys than queries", 1, 130, 500, 2, 1, d, true},
-                            {"window", 1, 400, 400, 2, 2, d, true, 100},
-                            {"lengths", 3, 300, 300, 2, 2, d, false, 0, true},
-                            {"prefix", 3, 260, 300, 1, 1, d, true, 77, true, true},
-                            {"padding", 2, 200, 300, 2, 1, d, true, 0, false, false, true},
-                            {"dropout", 1, 200, 301, 2, 2, d, true, 0, false, false, false, false, 0.1},
-                            {"packed", 4, 300, 300, 2, 1, d, true, 0, false, false, false, true}})
+      for (const AttentionCase& c : {AttentionCase{"one", 1, 1, 1, 1, 1, d, true},
+                                     {"full", 2, 200, 333, 2, 2, d},
+                                     {"causal", 2, 321, 321, 4, 2, d, true},
+                                     {"more queries than keys", 1, 333, 200, 2, 1, d, true},
+                                     {"more keys than queries", 1, 130, 500, 2, 1, d, true},
+                                     {"window", 1, 400, 400, 2, 2, d, true, 100},
+                                     {"lengths", 3, 300, 300, 2, 2, d, false, 0, true},
+                                     {"prefix", 3, 260, 300, 1, 1, d, true, 77, true, true},
+                                     {"padding", 2, 200, 300, 2, 1, d, true, 0, false, false, true},
+                                     {"dropout", 1, 200, 301, 2, 2, d, true, 0, false, false, false, false, 0.1},
+                                     {"packed", 4, 300, 300, 2, 1, d, true, 0, false, false, false, true}})
         taken += check(c, dtype);
   if (taken == 0) return test::skip("it needs a GPU of compute capability 9, and a build for sm_90a");
   CHECK(taken == 66);
