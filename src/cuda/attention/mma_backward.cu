@@ -77,10 +77,15 @@ void mma_attention_grad(const View& q, const View& k, const View& v, const View&
     else if (args.head_dim <= 96) with.template operator()<BackwardConfig<96, 8, 1, 64, 32, 128, 1>, true>();
     else if (args.head_dim <= 128) with.template operator()<BackwardConfig<128, 8, 1, 64, 32, 128, 1>, false>();
     else with.template operator()<BackwardConfig<256, 4, 2, 32, 16, 128, 1>, true>();
-  } else {  // compute capabilities 8.6 and 8.9 have 99 KiB
-    if (args.head_dim <= 64) with.template operator()<BackwardConfig<64, 8, 1, 64, 32, 128, 1>, true>();
-    else if (args.head_dim <= 128) with.template operator()<BackwardConfig<128, 4, 1, 32, 32, 128, 1>, true>();
-    else with.template operator()<BackwardConfig<256, 2, 2, 16, 16, 128, 1>, true>();
+  } else {
+    using Small64 = BackwardConfig<64, 8, 1, 64, 32, 128, 1>;
+    using Small128 = BackwardConfig<128, 4, 1, 32, 32, 128, 1>;
+    using Small256 = BackwardConfig<256, 2, 2, 16, 16, 128, 1>;
+    constexpr int room = 99 << 10;  // of compute capabilities 8.6 and 8.9
+    static_assert(Small64::bytes(2) <= room && Small128::bytes(2) <= room && Small256::bytes(2) <= room);
+    if (args.head_dim <= 64) with.template operator()<Small64, true>();
+    else if (args.head_dim <= 128) with.template operator()<Small128, true>();
+    else with.template operator()<Small256, true>();
   }
 }
 

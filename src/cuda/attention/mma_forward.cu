@@ -11,6 +11,7 @@ namespace {
 template <class T, class C, Flavour flavour>
 void launch_forward(const ForwardParams& params, Stream stream) {
   const Args& args = params.args;
+  static_assert(C::bytes(2) <= 99 << 10, "compute capabilities 8.6 and 8.9 have no more shared memory");
   const std::int64_t row_blocks = (args.queries + C::rows - 1) / C::rows;
   launch(mma_attention_forward<T, C, flavour>, blocks_for(row_blocks * args.all_heads(), 1), C::threads,
          C::bytes(args.keys > C::keys ? 2 : 1), stream, params);
