@@ -152,6 +152,7 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
                               .max_keys = given.max_keys};
   };
   if (q.device() != cpu) {
+    if (bias.defined() && bias.requires_grad() && context().grad) return {};  // no kernel sums a bias's gradient
     const auto is_served = [&] {
       return cuda_has(q.device(), [&](auto dev) {
         return kernels::has_flash_attention(dev, batched(q), batched(k), batched(v), batched(y), attention(bias, {}));
@@ -201,33 +202,24 @@ Tensor whole_projection(const Tensor& q, const Tensor& k, const Tensor& v) {
   return q.window(shape, contiguous_strides(shape), q.offset());
 }
 
-/// On a GPU, by the kernels that take a whole projection: in tiles, or a head in one tile. q, k and v are slices of one.
-Tensor attention_of_projection(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const AttentionParams& params, bool in_tiles) {
+/// On a GPU, by the kernels for short sequences, a head in one tile. q, k and v are slices of one projection.
+Tensor attention_in_one_tile(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v,
+                             const AttentionParams& params) {
   const Tensor y = empty(q.shape(), q.dtype(), q.device());
-  const Tensor log_sums = in_tiles ? empty({sizes.batch, sizes.heads, sizes.queries}, DType::f32, q.device()) : Tensor();
-  const detail::KernelMask mask(params.mask, q.dtype());
+  const KernelMask mask(params.mask, q.dtype());
   const PhiloxState draws = draws_for(sizes, params);
   const auto attention = [=, scale = scale_of(sizes, params), p = params.training ? params.dropout : 0] {
     return kernels::Attention{.mask = mask.view(), .scale = scale, .dropout = p, .draws = draws};
   };
   const auto projection = [](const Tensors& in) { return whole_projection(in[0], in[1], in[2]).view(); };
-  on_cuda(fused_name, y.device(), [&](auto dev) {
-    if (in_tiles) kernels::projection_attention(dev, projection({q, k, v}), attention(), y.view(), log_sums.view());
-    else kernels::self_attention(dev, projection({q, k, v}), attention(), y.view());
-  });
-  const Tensors kept = in_tiles ? Tensors{q, k, v, y, log_sums} : Tensors{q, k, v};
-  return record(fused_name, y, {q, k, v}, kept, [=](const Backward& call) -> Tensors {
+  on_cuda(fused_name, y.device(), [&](auto dev) { kernels::self_attention(dev, projection({q, k, v}), attention(), y.view()); });
+  return record(fused_name, y, {q, k, v}, {q, k, v}, [=](const Backward& call) -> Tensors {
     const Tensors in = {call.saved(0), call.saved(1), call.saved(2)};
     if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, params, draws); });
     const Tensor g = contiguous(call.grad());
     Tensors results = gradients_beside(in);
-    on_cuda(fused_name, g.device(), [&](auto dev) {
-      if (in_tiles)
-        kernels::projection_attention_grad(dev, projection(in), call.saved(3).view(), call.saved(4).view(), g.view(), attention(),
-                                           projection(results));
-      else kernels::self_attention_grad(dev, projection(in), g.view(), attention(), projection(results));
-    });
+    on_cuda(fused_name, g.device(),
+            [&](auto dev) { kernels::self_attention_grad(dev, projection(in), g.view(), attention(), projection(results)); });
     return results;
   });
 }
@@ -253,16 +245,15 @@ Tensor fused_scaled_dot_product_attention(const Tensor& q_, const Tensor& k_, co
   const AttentionSizes sizes = check(fused_name, q, k, v, params);
   if (q.device() == cpu) return attention_in_tiles(sizes, q, k, v, params);
   if (q.numel() == 0) return compose(sizes, q, k, v, params, true);
+  const bool simple = is_simple(sizes, params);
+  if (simple && cuda_has(q.device(), [&](auto dev) { return kernels::has_self_attention(dev, q.dtype(), sizes.queries, sizes.width); })) {
+    if (whole_projection(q, k, v).defined()) return attention_in_one_tile(sizes, q, k, v, params);
+    const Tensors parts = unstack(stack({q, k, v}, 2), 2);
+    return attention_in_one_tile(sizes, parts[0], parts[1], parts[2], params);
+  }
   if (const Tensor y = attention_in_tiles(sizes, q, k, v, params); y.defined()) return y;
   if (needs_chunks(sizes, q, params)) return attention_in_chunks(sizes, q, k, v, params);
-  if (!is_simple(sizes, params)) return compose(sizes, q, k, v, params, true);
-  const bool in_tiles =
-      cuda_has(q.device(), [&](auto dev) { return kernels::has_projection_attention(dev, q.device(), q.dtype(), sizes.width); });
-  if (!in_tiles && !cuda_has(q.device(), [&](auto dev) { return kernels::has_self_attention(dev, q.dtype(), sizes.queries, sizes.width); }))
-    return attention_by_products(sizes, q, k, v, params);
-  if (whole_projection(q, k, v).defined()) return attention_of_projection(sizes, q, k, v, params, in_tiles);
-  const Tensors parts = unstack(stack({q, k, v}, 2), 2);
-  return attention_of_projection(sizes, parts[0], parts[1], parts[2], params, in_tiles);
+  return simple ? attention_by_products(sizes, q, k, v, params) : compose(sizes, q, k, v, params, true);
 }
 
 }  // namespace tern

@@ -3,12 +3,13 @@
 #include <cmath>
 #include <limits>
 
+#include "attention_problem.h"
 #include "autodiff/engine.h"
 #include "catch.h"
+#include "cuda/attention/mma_attention.h"
 #include "ops/attention.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
-#include "ops/kernels/attention.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
@@ -41,96 +42,13 @@ std::int64_t prefix_of(std::int64_t sequence, std::int64_t length) {
   return sequence == 0 ? 0 : sequence == 1 ? length * 2 / 3 + 1 : length + 5;
 }
 
-/// y, dqkv and log_sums in float64, in loops.
-struct Reference {
-  std::vector<double> y, dqkv, log_sums;
-
-  Reference(const Twin& qkv, const Twin& g, std::int64_t length, std::int64_t width, Mask mask) {
-    const std::int64_t batch = 3, heads = 2;
-    y.resize(static_cast<std::size_t>(batch * length * heads * width));
-    dqkv.resize(3 * y.size());
-    log_sums.resize(static_cast<std::size_t>(batch * heads * length));
-    const double scale = 1 / std::sqrt(static_cast<double>(width));
-    const auto size = static_cast<std::size_t>(length);
-    for (std::int64_t b = 0; b < batch; ++b)
-      for (std::int64_t h = 0; h < heads; ++h) {
-        const auto at = [&](std::int64_t t, int part, std::int64_t d) { return (((b * length + t) * 3 + part) * heads + h) * width + d; };
-        const auto at_y = [&](std::int64_t t, std::int64_t d) { return ((b * length + t) * heads + h) * width + d; };
-        for (std::int64_t t = 0; t < length; ++t) {
-          std::vector<double> p(size), dp(size);
-          double total = 0, weighted = 0;
-          for (std::int64_t s = 0; s < length; ++s) {
-            const double padding = is_padded(mask) ? padding_of(b, s, length) : 0;
-            const bool is_seen = (!is_causal(mask) || s <= t || (mask == Mask::prefix && s < prefix_of(b, length))) && padding > -1e4;
-            double score = 0;
-            for (std::int64_t d = 0; d < width; ++d) {
-              score += qkv.get(at(t, 0, d)) * qkv.get(at(s, 1, d));
-              dp[std::size_t(s)] += g.get(at_y(t, d)) * qkv.get(at(s, 2, d));
-            }
-            p[std::size_t(s)] = is_seen ? std::exp(score * scale + padding) : 0;
-            total += p[std::size_t(s)];
-          }
-          log_sums[std::size_t((b * heads + h) * length + t)] = total > 0 ? std::log2(total) : infinity;
-          for (std::size_t s = 0; s < size; ++s) {
-            p[s] = total > 0 ? p[s] / total : 0;
-            weighted += p[s] * dp[s];
-          }
-          for (std::int64_t s = 0; s < length; ++s) {
-            const double weight = p[std::size_t(s)], ds = weight * (dp[std::size_t(s)] - weighted) * scale;
-            for (std::int64_t d = 0; d < width; ++d) {
-              y[std::size_t(at_y(t, d))] += weight * qkv.get(at(s, 2, d));
-              dqkv[std::size_t(at(t, 0, d))] += ds * qkv.get(at(s, 1, d));
-              dqkv[std::size_t(at(s, 1, d))] += ds * qkv.get(at(t, 0, d));
-              dqkv[std::size_t(at(s, 2, d))] += weight * g.get(at_y(t, d));
-            }
-          }
-        }
-      }
-  }
-};
-
-/// The CPU's copy becomes what is expected; the GPU's has been written.
-std::string difference(Twin& got, const std::vector<double>& expected, double tolerance) {
-  for (std::size_t i = 0; i < expected.size(); ++i) got.set(static_cast<std::int64_t>(i), expected[i]);
-  return got.difference(tolerance);
-}
-
-/// `shift` moves what is read off the alignment of vectors.
-void check_kernels(DType dtype, std::int64_t length, std::int64_t width, Mask mask, int shift) {
-  INFO(fmt::format("{} T {} D {} mask {} shift {}", name(dtype), length, width, int(mask), shift));
-  const auto shaped = [&](const Shape& shape) { return Twin(dtype, shape, contiguous_strides(shape), shift); };
-  Twin qkv = shaped({3, length, 3, 2, width}), g = shaped({3, length, 2, width});
-  Twin y(dtype, {3, length, 2, width}), dqkv(dtype, {3, length, 3, 2, width}), log_sums(DType::f32, {3, 2, length});
-  qkv.randomize(1, -1, 1).upload();
-  g.randomize(2, -1, 1).upload();
-  y.upload();
-  dqkv.upload();
-  log_sums.upload();
-  Twin padding(DType::f32, {3, length}), prefix(DType::i64, {3});
-  for (std::int64_t b = 0; b < 3; ++b) {
-    prefix.set(b, static_cast<double>(prefix_of(b, length)));
-    for (std::int64_t t = 0; t < length; ++t) padding.set(b * length + t, padding_of(b, t, length));
-  }
-  padding.upload();
-  prefix.upload();
-  kernels::Attention attention;
-  attention.scale = 1 / std::sqrt(static_cast<double>(width));
-  attention.mask.causal = is_causal(mask);
-  if (is_padded(mask)) attention.mask.padding = padding.device();
-  if (mask == Mask::prefix) attention.mask.prefix = prefix.device();
-
-  REQUIRE(kernels::has_projection_attention(Cuda{}, cuda(), dtype, width));
-  kernels::projection_attention(Cuda{}, qkv.device(), attention, y.device(), log_sums.device());
-  kernels::projection_attention_grad(Cuda{}, qkv.device(), y.device(), log_sums.device(), g.device(), attention, dqkv.device());
-  const std::vector<std::byte> first = dqkv.download();
-  kernels::projection_attention_grad(Cuda{}, qkv.device(), y.device(), log_sums.device(), g.device(), attention, dqkv.device());
-  CHECK(dqkv.download() == first);
-
-  const Reference reference(qkv, g, length, width, mask);
-  const double allowed = dtype == DType::f16 ? 2e-3 : 1.6e-2;
-  CHECK(difference(y, reference.y, allowed) == "");
-  CHECK(difference(log_sums, reference.log_sums, 1e-3) == "");
-  CHECK(difference(dqkv, reference.dqkv, allowed) == "");
+/// `shift` moves addresses and strides off the alignment of vectors.
+void check_kernels(const AttentionCase& c, DType dtype) {
+  INFO(fmt::format("{} {} T {} S {} D {} shift {}", name(dtype), c.name, c.queries, c.keys, c.head_dim, c.shift));
+  const AttentionProblem problem(c, dtype);
+  REQUIRE(gpu::has_mma_attention(problem.q.device(), problem.k.device(), problem.v.device(), problem.attention));
+  REQUIRE(gpu::has_mma_attention_grad({}));
+  check_attention(problem, dtype, gpu::mma_attention, gpu::mma_attention_grad);
 }
 
 /// Of qkv (B, T, 3, H, D), as a projection writes it.
@@ -160,16 +78,62 @@ AttentionParams params_of(Mask mask, std::int64_t length, double dropout) {
 
 }  // namespace
 
-TEST_CASE("flash attention is attention, gradients included, and the same in every run", "[cuda]") {
+TEST_CASE("flash attention by mma is attention, gradients included, and the same in every run", "[cuda]") {
   int turn = 0;
-  for (const std::int64_t width : {8, 16, 24, 32, 40, 64, 80, 96, 128})
+  for (const std::int64_t d : {8, 16, 24, 32, 40, 64, 80, 96, 128, 192, 256})
     for (const std::int64_t length : {1, 31, 33, 64, 65, 100}) {
-      check_kernels(turn % 2 ? DType::f16 : DType::bf16, length, width, masks[turn % 5], 0);
-      if (turn % 3 == 0) check_kernels(turn % 2 ? DType::bf16 : DType::f16, length, width, masks[(turn + 2) % 5], 1 + turn % 7);
+      const DType dtype = turn % 2 ? DType::f16 : DType::bf16;
+      const int shift = turn % 3 == 0 ? 1 + turn % 7 : 0;
+      const bool is_causal = turn % 5 == 1 || turn % 5 == 2 || turn % 5 == 4;
+      check_kernels({.name = "mask",
+                     .sequences = 3,
+                     .queries = length,
+                     .keys = length,
+                     .heads = 2,
+                     .kv_heads = 2,
+                     .head_dim = d,
+                     .causal = is_causal,
+                     .has_prefix = turn % 5 == 2,
+                     .has_padding = turn % 5 >= 3,
+                     .shift = shift},
+                    dtype);
       ++turn;
     }
-  for (const Mask mask : masks)
-    for (const DType dtype : {DType::f16, DType::bf16}) check_kernels(dtype, 141, 64, mask, 0);
+}
+
+TEST_CASE("flash attention by mma takes all heads and masks", "[cuda]") {
+  for (const auto& [d, dtype] : {std::pair<std::int64_t, DType>{24, DType::bf16}, {64, DType::f16}, {128, DType::bf16}, {256, DType::f16}})
+    for (const AttentionCase& c : {AttentionCase{"one", 1, 1, 1, 1, 1, d, true},
+                                   {"full", 2, 200, 333, 2, 2, d},
+                                   {"causal", 2, 321, 321, 4, 2, d, true},
+                                   {"more queries than keys", 1, 333, 200, 2, 1, d, true},
+                                   {"more keys than queries", 1, 130, 500, 2, 1, d, true},
+                                   {"window", 1, 400, 400, 2, 2, d, true, 100},
+                                   {"lengths", 3, 300, 300, 2, 2, d, false, 0, true},
+                                   {"prefix", 3, 260, 300, 1, 1, d, true, 77, true, true},
+                                   {"padding", 2, 200, 300, 2, 1, d, true, 0, false, false, true},
+                                   {"dropout", 1, 200, 301, 2, 2, d, true, 0, false, false, false, false, 0.1},
+                                   {"packed", 4, 300, 300, 2, 1, d, true, 0, false, false, false, true},
+                                   {"short packed", 4, 60, 50, 2, 2, d, true, 0, false, false, false, true},
+                                   {"bias", 2, 100, 150, 4, 2, d, false, 0, false, false, false, false, 0, true},
+                                   {"bias and all", 3, 50, 60, 2, 2, d, true, 20, true, false, true, false, 0.2, true},
+                                   {"odd strides", 2, 100, 150, 2, 1, d, true, 0, false, false, false, false, 0, false, 1},
+                                   {"negative scale", 2, 100, 100, 2, 2, d, true, 0, false, false, false, false, 0, false, 0, -1},
+                                   {"zero scale", 1, 40, 40, 2, 2, d, true, 0, false, false, false, false, 0, false, 0, 0}})
+      check_kernels(c, dtype);
+}
+
+TEST_CASE("flash attention by mma says what it has no kernel for", "[cuda]") {
+  const auto has = [](DType dtype, std::int64_t d) {
+    const Twin q(dtype, {1, 16, 2, d});
+    return gpu::has_mma_attention(q.device(), q.device(), q.device(), {});
+  };
+  CHECK(has(DType::bf16, 8));
+  CHECK(has(DType::f16, 256));
+  CHECK_FALSE(has(DType::f32, 64));
+  CHECK_FALSE(has(DType::bf16, 60));
+  CHECK_FALSE(has(DType::bf16, 264));
+  CHECK_FALSE(gpu::has_mma_attention_grad({.bias = Twin(DType::bf16, {1, 2, 16, 16}).device()}));
 }
 
 TEST_CASE("flash attention is the composition in float64 with the same draws", "[cuda]") {

@@ -34,9 +34,7 @@ std::string message_of(const std::function<void()>& call) {
 }  // namespace
 
 template <class Dev>
-concept has_attention_kernels = requires(Dev dev, View x, kernels::Attention attention) {
-  kernels::self_attention(dev, x, attention, x);
-} || requires(Dev dev, View x, kernels::Attention attention) { kernels::projection_attention(dev, x, attention, x, x); };
+concept has_attention_kernels = requires(Dev dev, View x, kernels::Attention attention) { kernels::self_attention(dev, x, attention, x); };
 template <class Dev>
 concept has_embedding_kernels = requires(Dev dev, View x, PhiloxState draws) { kernels::embed(dev, x, x, x, 0.0, draws, x); };
 

@@ -30,7 +30,7 @@
 // The cycles of a tile at d = 128, by 2048 multiplications a cycle and 128 bytes of shared memory: products 2560; reads of operands 2048,
 // stores of dS 128, TMA 256, additions of dQ 256. So shared memory is as busy as the tensor cores.
 //
-// Note [dQ semaphore], of flash_backward.cu, holds here, too: the sums of dQ pass from block to block in the order of the keys, and the
+// Note [dQ semaphore], of mma_backward.cuh, holds here, too: the sums of dQ pass from block to block in the order of the keys, and the
 // last one that sees a tile writes the result. Blocks take the keys in this order, so one waits only for such as have begun before.
 namespace tern::gpu::hopper {
 

@@ -45,35 +45,8 @@ struct BackwardParams {
   Maxima maxima;      ///< of f32
 };
 
-/// Whether a tile of 64 queries sees any key.
-__device__ __forceinline__ bool sees_any_key(const Sequence& sequence, int tile) {
-  return sequence.key_end(min(tile * 64 + 64, sequence.queries) - 1) > sequence.key_begin(tile * 64);
-}
-
-/// Tiles of 64 queries and blocks of keys that see each other.
 template <int keys>
-struct TileRange {
-  int last, count;
-
-  /// The tiles that see a block of keys.
-  static __device__ __forceinline__ TileRange of_block(const Sequence& sequence, int block) {
-    const int first_key = block * keys;
-    if (first_key >= sequence.limit || sequence.queries <= 0) return {0, 0};
-    const int first = !sequence.causal || sequence.prefix > first_key ? 0 : max(first_key - sequence.offset, 0) / 64;
-    int last = (sequence.queries - 1) / 64;
-    if (sequence.window > 0) {
-      const int bound =
-          first_key + keys - 2 + sequence.window - sequence.offset;  // 64 times the last tile whose first query sees the last key
-      last = bound < 0 ? -1 : min(last, bound / 64);
-    }
-    return {last, max(last - first + 1, 0)};
-  }
-  /// The blocks that a tile of queries sees, of which there is one at least.
-  static __device__ __forceinline__ int first_block(const Sequence& sequence, int tile) { return sequence.key_begin(tile * 64) / keys; }
-  static __device__ __forceinline__ int last_block(const Sequence& sequence, int tile) {
-    return (sequence.key_end(min(tile * 64 + 64, sequence.queries) - 1) - 1) / keys;
-  }
-};
+using TileRange = flash::TileRange<keys, 64>;
 
 /// What all threads of a block know of an item: a block of keys.
 template <int keys>
@@ -128,7 +101,8 @@ __global__ void __launch_bounds__(256) hopper_attention_rows(Heads y, Heads dy, 
                    b = read_vector<vector>(dy.at<const T>(sequence.batch, at, head % args.heads) + part);
 #pragma unroll
         for (int k = 0; k < vector; ++k) sum += convert<float>(a.values[k]) * convert<float>(b.values[k]);
-        if (!sees_any_key(sequence, tile)) write_vector(dq.at<T>(sequence.batch, at, head % args.heads) + part, Vector<T, vector>{});
+        if (!TileRange<64>::sees_any(sequence, tile))
+          write_vector(dq.at<T>(sequence.batch, at, head % args.heads) + part, Vector<T, vector>{});
       }
     }
     if (lane == 0) {

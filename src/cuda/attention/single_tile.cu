@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(max_threads<tiles>, min_blocks<D, tiles>)
 int tiles_for(std::int64_t length) { return length <= few_tiles * tile_keys ? few_tiles : max_tiles; }
 
 SingleTileArgs args_of(const View& qkv, const Attention& attention) {
-  SingleTileArgs args{{qkv, attention}, 0, 0, static_cast<float>(1 - attention.dropout)};
+  SingleTileArgs args(qkv, attention);
   args.padded = std::min((args.length + warp_rows - 1) / warp_rows * warp_rows, tiles_for(args.length) * tile_keys);
   args.score_pitch = args.padded + 4;
   return args;

@@ -1,14 +1,42 @@
 #pragma once
-#include "cuda/attention/attention_args.cuh"
 #include "cuda/attention/single_tile_matmul.cuh"
+#include "cuda/device/math.cuh"
+#include "cuda/device/philox_dropout.cuh"
+#include "cuda/runtime/dispatch.h"
+#include "ops/kernels/attention.h"
 
 // Softmax of single-tile attention: mask, softmax, dropout and their gradient, of scores that a warp has in registers.
 namespace tern::gpu::single_tile {
 
-struct SingleTileArgs : AttentionArgs {
-  int padded;       ///< the length filled up to whole tiles
-  int score_pitch;  ///< between rows of scores in shared memory
-  float keep;       ///< the probability that an element stays
+/// Sizes, mask and dropout of qkv (B, T, 3, H, D).
+struct SingleTileArgs {
+  int length, heads;
+  float scale, scale_log2;  ///< of the scores; scale_log2 = scale log2(e)
+  const float* padding;
+  const std::int64_t* prefix;
+  bool causal, aligned;  ///< aligned: all inputs begin at a multiple of 16 bytes
+  DropoutMask dropout;
+  float keep, inverse_keep;  ///< keep: the probability that an element stays; inverse_keep = 1 / keep
+  int padded;                ///< the length filled up to whole tiles
+  int score_pitch;           ///< between rows of scores in shared memory
+
+  SingleTileArgs(const View& qkv, const kernels::Attention& attention)
+      : length(static_cast<int>(qkv.shape[1])),
+        heads(static_cast<int>(qkv.shape[3])),
+        scale(static_cast<float>(attention.scale)),
+        scale_log2(scale * log2_e),
+        padding(attention.mask.padding.as<const float>()),
+        prefix(attention.mask.prefix.as<const std::int64_t>()),
+        causal(attention.mask.causal),
+        aligned(is_aligned(qkv.data, 16)),
+        dropout(attention.dropout, attention.draws),
+        keep(static_cast<float>(1 - attention.dropout)),
+        inverse_keep(static_cast<float>(1 / (1 - attention.dropout))) {}
+
+  /// Keys at the begin of a sequence that all of its queries see.
+  __device__ int prefix_len(int sequence) const {
+    return prefix ? static_cast<int>(min(max(prefix[sequence], std::int64_t(0)), std::int64_t(length))) : 0;
+  }
 };
 
 /// A warp's scores: 16 rows from `first`, of which it computes the `limit` tiles of keys that some row may see.

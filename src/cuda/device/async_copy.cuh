@@ -49,6 +49,10 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, float value)
 __device__ __forceinline__ void store_shared(std::uint32_t address, float2 value) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(address), "f"(value.x), "f"(value.y) : "memory");
 }
+__device__ __forceinline__ void store_shared(std::uint32_t address, uint4 value) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
 
 // cp.async
 

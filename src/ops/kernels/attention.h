@@ -39,7 +39,7 @@ void flash_attention_grad(Cuda, const View& q, const View& k, const View& v, con
 // CUDA alone has these: they are called through on_cuda, and asked for through cuda_has.
 
 /// Whether flash_attention takes these views on the device. flash_attention_grad then takes them with a contiguous g, and with gradients
-/// whose rows lie as those of the inputs do or beside each other.
+/// whose rows lie as those of the inputs do or beside each other; but none of a bias.
 bool has_flash_attention(Cuda, const View& q, const View& k, const View& v, const View& y, const Attention& attention);
 
 /// Whether there is a self_attention for heads of so many tokens and elements.
@@ -50,16 +50,5 @@ void self_attention(Cuda, const View& qkv, const Attention& attention, const Vie
 
 /// dqkv from g, the gradient of y. The probabilities are computed again, from the same draws as forward's.
 void self_attention_grad(Cuda, const View& qkv, const View& g, const Attention& attention, const View& dqkv);
-
-/// Whether there is a flash_attention of whole projections for heads of so many elements, of any length.
-bool has_projection_attention(Cuda, Device device, DType dtype, std::int64_t head_dim);
-
-/// As self_attention, in tiles, with products of the dtype and sums in float32, in memory that grows with T alone. log_sums (B, H, T), f32,
-/// gets the logarithms to base 2 of the sums of each query's exponentials; infinity for a query that sees no key.
-void projection_attention(Cuda, const View& qkv, const Attention& attention, const View& y, const View& log_sums);
-
-/// dqkv from g, the gradient of y; with y and log_sums as forward has left them. The same bits in every run.
-void projection_attention_grad(Cuda, const View& qkv, const View& y, const View& log_sums, const View& g, const Attention& attention,
-                               const View& dqkv);
 
 }  // namespace tern::kernels

@@ -1,0 +1,89 @@
+#pragma once
+#include "cuda/attention/attention_args.cuh"
+#include "cuda/device/async_copy.cuh"
+#include "cuda/device/fragment.cuh"
+
+// Flash attention by mma.sync and cp.async, shared by both passes: which kernel serves a call, the bias, copies of tiles to shared memory
+// and of rows from registers.
+//
+// Note [Flavours of flash kernels]: what a kernel knows costs registers and instructions, also where a call has none of it. So there are
+// three of each: of causal masks alone; of all masks and padding; of dropout and bias, too. Where calls are rare, the last serves them all.
+namespace tern::gpu::ampere {
+
+using namespace flash;
+
+enum class Flavour { plain, masked, whole };
+
+/// What is added to scores: (B, H, T, S) with any strides.
+struct Bias {
+  const void* data = nullptr;
+  std::int64_t batch_stride = 0, head_stride = 0, query_stride = 0, key_stride = 0;
+
+  Bias() = default;
+  explicit Bias(const View& view) : data(view.data) {
+    if (data) batch_stride = view.strides[0], head_stride = view.strides[1], query_stride = view.strides[2], key_stride = view.strides[3];
+  }
+  /// That of a query and a key, to base 2. `head` is one among those of all sequences.
+  template <class T>
+  __device__ __forceinline__ float at(const Args& args, int head, int query, int key) const {
+    return convert<float>(static_cast<const T*>(
+               data)[head / args.heads * batch_stride + head % args.heads * head_stride + query * query_stride + key * key_stride]) *
+           log2_e;
+  }
+};
+
+template <Flavour flavour>
+__device__ __forceinline__ Sequence sequence_of(const Args& args, int index) {
+  if constexpr (flavour == Flavour::plain) return Sequence::plain(args, index);
+  else return Sequence(args, index);
+}
+
+/// Begins to copy `rows` rows of a head, from row `first` on, to a SharedTile; zeros where there are none. `from` is the head's first row
+/// of `count`, `stride` lies between them. By `threads` threads, of which this one is number `thread`.
+template <class T, int width, int rows, int threads>
+__device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64_t stride, int first, int count, int head_dim,
+                                          bool is_aligned, int thread = threadIdx.x) {
+  using Tile = SharedTile<width>;
+  constexpr int pieces = rows * Tile::chunks;
+  // If the threads take whole rows, eight at a time, a thread's chunk and the chunk's place in a row are the same in all steps.
+  constexpr bool is_regular = threads % (8 * Tile::chunks) == 0 && pieces % threads == 0;
+  const auto copy = [&](unsigned target, const T* source, bool is_there) {
+    if (is_aligned) {
+      cp_async<16>(target, is_there ? source : from, is_there);
+    } else {
+      unsigned words[4] = {};
+      if (is_there)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) words[k] = unsigned(source[2 * k].bits) | unsigned(source[2 * k + 1].bits) << 16;
+      store_shared(target, uint4{words[0], words[1], words[2], words[3]});
+    }
+  };
+  if constexpr (is_regular) {
+    constexpr int step = threads / Tile::chunks;
+    const int row = thread / Tile::chunks, chunk = thread % Tile::chunks;
+    const T* const source = from + (first + row) * stride + chunk * 8;
+    const unsigned target = to + Tile::offset(row, chunk);
+    const int rows_left = chunk * 8 < head_dim ? count - first - row : 0;
+#pragma unroll
+    for (int i = 0; i < pieces / threads; ++i) copy(target + i * step * Tile::row_bytes, source + i * step * stride, i * step < rows_left);
+  } else {
+#pragma unroll
+    for (int i = 0; i < (pieces + threads - 1) / threads; ++i) {
+      const int piece = thread + i * threads;
+      if (pieces % threads != 0 && piece >= pieces) break;
+      const int row = piece / Tile::chunks, chunk = piece % Tile::chunks;
+      copy(to + Tile::offset(row, chunk), from + (first + row) * stride + chunk * 8, first + row < count && chunk * 8 < head_dim);
+    }
+  }
+}
+
+/// Writes factor times row r of a tile, as FragmentTile::store_row does; one element at a time where `in_pairs` says that two may not be.
+template <class T, class Fragments>
+__device__ __forceinline__ void store_row(const Fragments& tile, int r, float factor, T* to, int first, int size, bool in_pairs) {
+  if (in_pairs) return tile.template store_row<T>(r, factor, to, first, size);
+#pragma unroll
+  for (int c = 0; c < Fragments::lane_columns; ++c)
+    if (const int column = first + Fragments::column_of(c); column < size) to[column] = convert<T>(tile.at(r, c) * factor);
+}
+
+}  // namespace tern::gpu::ampere

@@ -1,0 +1,198 @@
+#pragma once
+#include "cuda/attention/mma.cuh"
+#include "cuda/device/semaphore.cuh"
+#include "cuda/device/vec16.cuh"
+#include "cuda/device/wgmma.cuh"
+
+// Flash attention by mma.sync, backward: what producers and consumers share, and the producers. mma_backward.cuh has the picture.
+namespace tern::gpu::ampere {
+
+template <int width_, int key_warps_, int column_groups_, int queries_, int sub_queries_, int producers_, int min_blocks_>
+struct BackwardConfig {
+  static constexpr int width = width_;                  ///< of a head, filled up
+  static constexpr int key_warps = key_warps_;          ///< consumers with different keys
+  static constexpr int column_groups = column_groups_;  ///< consumers with the same keys, which share the columns of dK and dV
+  static constexpr int queries = queries_;              ///< of a tile
+  static constexpr int sub_queries = sub_queries_;      ///< of a sub-tile: the scores that a warp has at a time
+  static constexpr int producers = producers_;          ///< threads, or 0
+  static constexpr int min_blocks = min_blocks_;        ///< that a multiprocessor has registers for
+  static constexpr int warps = key_warps * column_groups, keys = key_warps * 16, consumers = warps * 32, threads = consumers + producers;
+  static constexpr bool has_whole_head = producers == 0;  ///< is_alone, always
+  static constexpr bool caches_fragments = width <= 64;   ///< of keys and values, in registers
+  static constexpr int key_bytes = SharedTile<width>::bytes(keys), query_bytes = SharedTile<width>::bytes(queries),
+                       score_bytes = SharedTile<queries>::bytes(keys);
+  static constexpr int row_bytes = queries * 2 * static_cast<int>(sizeof(float));  ///< log_sums and delta
+  static constexpr int stage_bytes = 2 * query_bytes + row_bytes + score_bytes;
+  static constexpr int bytes(int stages) { return 2 * key_bytes + stages * stage_bytes; }
+
+  // Registers come in eights; consumers take what producers leave of their share.
+  static constexpr int producer_registers = 40, share = 65536 / (threads * min_blocks) / 8 * 8;
+  static constexpr int consumer_registers = std::min((share * threads - producer_registers * producers) / consumers / 8 * 8, 240);
+
+  // dQ (queries, width): how the warps share it, in pieces that fit in registers.
+  static constexpr int row_tiles = queries / 16, column_warps = warps / row_tiles, columns = width / column_warps;
+  static constexpr int piece = columns <= 64 ? columns : columns / 2, pieces = columns / piece;
+  static_assert(warps % row_tiles == 0 && width % (column_warps * 16) == 0 && piece % 16 == 0 && queries % sub_queries == 0);
+};
+
+struct BackwardParams {
+  Args args;
+  Heads q, k, v, y, dy, dq, dk, dv;
+  Bias bias;
+  const float *log_sums, *delta;  ///< (B, H, T)
+  float* dq_sums;                 ///< passed from block to block: (heads, tiles of queries, pieces, piece / 8, consumers, 4)
+  int* semaphores;                ///< how many blocks have added to a tile, (heads, tiles of queries)
+  int tiles;                      ///< of queries, of the longest sequence
+  bool is_alone;                  ///< each block has all keys and queries of its head, in one tile
+  bool is_aligned;                ///< what is read, can be 16 bytes at a time
+  bool writes_pairs;              ///< gradients can be written 4 bytes at a time
+};
+
+/// Named barriers of a block, by number. Of the last two there is one for even and one for odd steps.
+enum Barrier { ds_ready = 1, dq_turn = 2, stage_full = 3, stage_empty = 5 };
+
+/// What lane number `lane` of `lanes` has of the sum of the products of two rows of a head.
+template <class T>
+__device__ __forceinline__ float dot_row(const T* a, const T* b, int size, int lane, int lanes, bool is_aligned) {
+  float sum = 0;
+  for (int i = lane * 8; i < size; i += lanes * 8) {
+    Vector<T, 8> x, y;
+    if (is_aligned) {
+      x = read_vector<8>(a + i);
+      y = read_vector<8>(b + i);
+    } else {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) x.values[k] = a[i + k], y.values[k] = b[i + k];
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) sum += convert<float>(x.values[k]) * convert<float>(y.values[k]);
+  }
+  return sum;
+}
+
+/// A place in the walk of a block over the tiles that see its keys: those of each head from the last to the first.
+struct Walk {
+  int head, tile, step = 0, steps;  ///< head: one among those of all sequences
+
+  template <class Block>
+  __device__ __forceinline__ explicit Walk(const Block& block)
+      : head(block.first_head), tile(block.range.last), steps(block.range.count * block.args.group()) {}
+  template <class Block>
+  __device__ __forceinline__ void advance(const Block& block) {
+    ++step;
+    if (--tile > block.range.last - block.range.count) return;
+    tile = block.range.last;
+    ++head;
+  }
+};
+
+/// A block's part of the work, and its shared memory: what producers and consumers both know.
+template <class T, class C, Flavour flavour>
+struct Block {
+  static constexpr int width = C::width;
+  using Range = TileRange<C::keys, C::queries>;
+  const BackwardParams& p;
+  const Args& args;
+  // The keys that most queries see go first.
+  int key_block, index, kv_head, first_key, first_head;
+  Sequence sequence;
+  Range range;
+  unsigned char* shared;
+  unsigned k_tile, v_tile, stages;
+
+  __device__ __forceinline__ Block(const BackwardParams& p_, void* shared_)
+      : p(p_), args(p_.args), shared(static_cast<unsigned char*>(shared_)) {
+    const int kv_heads = args.sequences * args.kv_heads, number = blockIdx.x % kv_heads;
+    key_block = C::has_whole_head ? 0 : blockIdx.x / kv_heads, index = number / args.kv_heads, kv_head = number % args.kv_heads;
+    first_key = key_block * C::keys, first_head = number * args.group();
+    sequence = sequence_of<flavour>(args, index);
+    range = is_alone() ? Range{0, 1} : Range::of_block(sequence, key_block);
+    k_tile = shared_address(shared), v_tile = k_tile + C::key_bytes, stages = v_tile + C::key_bytes;
+  }
+
+  __device__ __forceinline__ bool is_alone() const { return C::has_whole_head || p.is_alone; }
+  __device__ __forceinline__ unsigned q_tile(int step) const { return stages + step % 2 * C::stage_bytes; }
+  __device__ __forceinline__ unsigned dy_tile(int step) const { return q_tile(step) + C::query_bytes; }
+  __device__ __forceinline__ unsigned rows(int step) const { return q_tile(step) + 2 * C::query_bytes; }  ///< log_sums, then delta
+  __device__ __forceinline__ unsigned ds_tile(int step) const { return rows(step) + C::row_bytes; }
+  __device__ __forceinline__ float* pointer(unsigned address) const { return reinterpret_cast<float*>(shared + (address - k_tile)); }
+  /// The first row of a head of queries; of one of keys.
+  template <class U>
+  __device__ __forceinline__ U* queries_of(const Heads& heads, int head) const {
+    return heads.template at<U>(sequence.batch, sequence.first_query, head - index * args.heads);
+  }
+  template <class U>
+  __device__ __forceinline__ U* keys_of(const Heads& heads) const {
+    return heads.template at<U>(sequence.batch, sequence.first_key, kv_head);
+  }
+  /// How many blocks add to a tile's dQ before this one, and whether none does after it.
+  __device__ __forceinline__ int turn(int tile) const { return C::has_whole_head ? 0 : key_block - Range::first_block(sequence, tile); }
+  __device__ __forceinline__ bool is_last(int tile) const { return C::has_whole_head || key_block >= Range::last_block(sequence, tile); }
+
+  /// By the consumers.
+  __device__ __forceinline__ void load_keys() const {
+    const T *const k = keys_of<const T>(p.k), *const v = keys_of<const T>(p.v);
+    load_tile<T, width, C::keys, C::consumers>(k_tile, k, p.k.row_stride, first_key, sequence.keys, args.head_dim, p.is_aligned);
+    load_tile<T, width, C::keys, C::consumers>(v_tile, v, p.v.row_stride, first_key, sequence.keys, args.head_dim, p.is_aligned);
+  }
+  /// By threads numbered from `thread` on.
+  template <int threads>
+  __device__ __forceinline__ void load_stage(const Walk& walk, int thread) const {
+    const int first = walk.tile * C::queries, count = sequence.queries;
+    const T *const q = queries_of<const T>(p.q, walk.head), *const dy = queries_of<const T>(p.dy, walk.head);
+    load_tile<T, width, C::queries, threads>(q_tile(walk.step), q, p.q.row_stride, first, count, args.head_dim, p.is_aligned, thread);
+    load_tile<T, width, C::queries, threads>(dy_tile(walk.step), dy, p.dy.row_stride, first, count, args.head_dim, p.is_aligned, thread);
+    // Zeros beyond the last query: there q and dy are zero, too, and so is what they give.
+    const std::int64_t from = std::int64_t(walk.head) * args.queries;
+    for (int i = thread; i < 2 * C::queries; i += threads) {
+      const int row = first + i % C::queries;
+      const bool is_delta = i >= C::queries;
+      if (is_delta && is_alone()) break;
+      const float* const source = (is_delta ? p.delta : p.log_sums) + from;
+      cp_async<4>(rows(walk.step) + i * 4, row < count ? source + row : source, row < count);
+    }
+    cp_async_commit();
+  }
+
+  /// delta of the only tile, to its stage.
+  __device__ __forceinline__ void compute_delta() const {
+    constexpr int lanes = width / 8 <= 4 ? 4 : width / 8 <= 8 ? 8 : 16;
+    const T *const y = queries_of<const T>(p.y, first_head), *const dy = queries_of<const T>(p.dy, first_head);
+    float* const to = pointer(rows(0)) + C::queries;
+    for (int row = threadIdx.x / lanes; row < C::queries; row += C::consumers / lanes) {
+      float sum = 0;
+      if (row < sequence.queries)
+        sum = dot_row(y + row * p.y.row_stride, dy + row * p.dy.row_stride, args.head_dim, threadIdx.x % lanes, lanes, p.is_aligned);
+      sum = lanes_all_reduce<PlusOp<float>>(sum, lanes);
+      if (threadIdx.x % lanes == 0) to[row] = sum;
+    }
+  }
+
+  /// All that a thread of the producer warpgroup does.
+  __device__ __forceinline__ void produce() const {
+    const int producer = threadIdx.x - C::consumers;
+    const bool is_first_warp = producer < 32;
+    Walk walk(*this), next = walk;
+#pragma unroll 1
+    for (; walk.step < walk.steps; walk = next) {
+      next.advance(*this);
+      if (next.step < next.steps) {
+        load_stage<C::producers>(next, producer);
+        cp_async_wait<0>();
+        named_barrier_arrive(stage_full + next.step % 2, C::threads);
+      }
+      const int turns = turn(walk.tile);
+      int* const semaphore = p.semaphores + std::int64_t(walk.head) * p.tiles + walk.tile;
+      if (is_first_warp && turns > 0) {
+        if (threadIdx.x % 32 == 0) semaphore_wait(semaphore, turns);
+        __syncwarp();
+        named_barrier_arrive(dq_turn, C::consumers + 32);
+      }
+      named_barrier_sync(stage_empty + walk.step % 2, C::threads);
+      if (producer == 0 && !is_last(walk.tile)) semaphore_release(semaphore, turns + 1);
+      __syncwarp();
+    }
+  }
+};
+
+}  // namespace tern::gpu::ampere
