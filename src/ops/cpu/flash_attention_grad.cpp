@@ -144,7 +144,9 @@ class Backward {
     const std::int64_t head = head_of(key_head, member), first = tile * tile_queries, rows = std::min(tile_queries, s.queries - first);
     if (rows <= 0) return;
     const QueryHead<C> own(problem_, memory);
-    const std::int64_t width = problem_.width, padded = gemm::round_up(rows, gemm::panel_height(rows)), start = first * pitch();
+    const std::int64_t width = problem_.width, start = first * pitch();
+    // A panel reads rows behind the last one: of the next tile, where there is one, which another thread may be copying now.
+    const std::int64_t padded = first + rows < s.queries ? rows : gemm::round_up(rows, gemm::panel_height(rows));
     const Rows<const S> results(y_, s, s.first_query, head);
     copy_rows<C, S>(Rows<const S>(q_, s, s.first_query, head), first, rows, width, padded, pitch(), own.queries + start);
     copy_rows<C, S>(Rows<const S>(g_, s, s.first_query, head), first, rows, width, padded, pitch(), own.gradients + start);
