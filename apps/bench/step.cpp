@@ -60,6 +60,7 @@ nn::DecoderLMOptions model_options(const Options& options, Device device) {
   if (options.arch == "llama") {
     model.activation = nn::Activation::silu;
     model.gated = true;
+    model.ff = (size.ff * 2 / 3 + 7) / 8 * 8;  // as many parameters in three matrices as in two
     model.bias = false;
     model.norm = nn::NormKind::rms;
     model.positions = nn::Positions::rotary;

@@ -153,14 +153,20 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
   };
   if (q.device() != cpu) {
     if (bias.defined() && bias.requires_grad() && context().grad) return {};  // no kernel sums a bias's gradient
-    const auto is_served = [&] {
-      return cuda_has(q.device(), [&](auto dev) {
-        return kernels::has_flash_attention(dev, batched(q), batched(k), batched(v), batched(y), attention(bias, {}));
-      });
+    const auto is_served = [&](const View& of_q, const View& of_k, const View& of_v) {
+      return cuda_has(q.device(),
+                      [&](auto dev) { return kernels::has_flash_attention(dev, of_q, of_k, of_v, batched(y), attention(bias, {})); });
     };
-    if (!is_served()) {  // for the strides that it has
+    if (!is_served(batched(q), batched(k), batched(v))) {
+      const auto dense = [&](const Tensor& x) {  // as a copy would lie
+        View view = batched(x);
+        view.strides = contiguous_strides(view.shape);
+        view.data = y.view().data;
+        return view;
+      };
+      if (!is_served(dense(q), dense(k), dense(v))) return {};
       q = contiguous(q), k = contiguous(k), v = contiguous(v);
-      if (!is_served()) return {};
+      if (!is_served(batched(q), batched(k), batched(v))) return {};
     }
   }
   draws = draws_for(sizes, params);

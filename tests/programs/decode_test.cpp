@@ -23,7 +23,7 @@ std::string translated(const nn::DecoderLM& model, const text::Tokenizer& tokeni
   const auto prefix = static_cast<std::int64_t>(ids.size());
   for (std::int64_t column = 0; column < length; ++column)
     positions.push_back(!restart_positions || column < prefix ? column : std::min(length / 2 + column - prefix, length - 1));
-  nn::MaskOptions mask{.causal = true};
+  AttentionMask mask{.causal = true};
   if (prefix_lm) mask.prefix = Tensor::from(std::vector<std::int64_t>{prefix}, {1});
   std::vector<std::int32_t> target;
   for (auto count = prefix; count < length; ++count) {
