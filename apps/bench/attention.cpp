@@ -61,9 +61,8 @@ std::vector<Case> cases_of(const Options& options, Device device) {
 
 class Bench {
  public:
-  explicit Bench(const Options& options) : device_(apps::resolve_device(options.device)), seconds_(options.seconds), rows_(options.json) {
-    if (device_.type == DeviceType::cuda) flush_ = empty({std::int64_t{1} << 26}, DType::f32, device_);
-  }
+  explicit Bench(const Options& options)
+      : device_(apps::resolve_device(options.device)), timer_(device_, options.seconds), rows_(options.json) {}
 
   void head() const {
     fmt::print("{}\n{:>4} {:>3} {:>6} {:>4} {:<6} {:<5} {:<6} {:>11} {:>11} {:>11} {:>9} {:>12} {:>12}\n", apps::describe(device_), "B",
@@ -99,14 +98,14 @@ class Bench {
     {
       const Tensor y = call();
       kept = mebibytes(memory_statistics(device_).allocated - before);
-      backward = timed([&] { grad({y}, {projection}, {g}, false, true); });
+      backward = timer_.measure([&] { grad({y}, {projection}, {g}, false, true); });
     }
     peak = mebibytes(memory_statistics(device_).peak_allocated - before);
-    forward = timed([&] {
+    forward = timer_.measure([&] {
       const NoGrad unrecorded;
       call();
     });
-    const double both = timed([&] { grad({call()}, {projection}, {g}); });
+    const double both = timer_.measure([&] { grad({call()}, {projection}, {g}); });
     const std::string impl = is_fused ? "fused" : "plain";
     const auto add = [&](const char* op, double ms, double flops) {
       rows_.add(row(op, c, mode, impl)
@@ -122,16 +121,6 @@ class Bench {
   }
 
   static double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
-
-  /// The median of about `seconds_` of calls. On a GPU each finds the cache full of something else.
-  double timed(const std::function<void()>& f) {
-    const auto between = [&] {
-      if (flush_.defined()) zero_(flush_);
-    };
-    const double once = timed_on_device(device_, 1, 1, between, f).median;
-    const int repeats = static_cast<int>(std::clamp(seconds_ * 1e3 / std::max(once, 1e-3), 3.0, 200.0));
-    return timed_on_device(device_, 0, repeats, between, f).median;
-  }
 
   io::JsonObject row(const char* op, const Case& c, const std::string& mode, const std::string& impl) const {
     io::JsonObject result;
@@ -154,9 +143,8 @@ class Bench {
   }
 
   Device device_;
-  double seconds_;
+  ColdTimer timer_;
   RowFile rows_;
-  Tensor flush_;
 };
 
 void attention(const Options& options) {

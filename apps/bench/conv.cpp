@@ -44,9 +44,8 @@ std::vector<Shape> shapes_of(Device device) {
 
 class Bench {
  public:
-  explicit Bench(const Options& options) : device_(apps::resolve_device(options.device)), seconds_(options.seconds), rows_(options.json) {
-    if (device_.type == DeviceType::cuda) flush_ = empty({std::int64_t{1} << 26}, DType::f32, device_);
-  }
+  explicit Bench(const Options& options)
+      : device_(apps::resolve_device(options.device)), timer_(device_, options.seconds), rows_(options.json) {}
 
   /// The two roofs: the bandwidth of a large copy, reading and writing counted, and the arithmetic of a large f32 product.
   void roofs() {
@@ -54,13 +53,13 @@ class Bench {
     {
       const std::int64_t count = std::int64_t{1} << (on_gpu ? 30 : 25);
       const Tensor x = zeros({count}, DType::f32, device_), y = empty_like(x);
-      const double ms = measure([&] { copy_(y, x); });
+      const double ms = timer_.measure([&] { copy_(y, x); });
       copy_gbs_ = static_cast<double>(8 * count) / ms / 1e6;
       rows_.add(row("copy", {count}, "float32", "tern", ms).set("gbs", rounded(copy_gbs_, 10)));
     }
     const std::int64_t side = on_gpu ? 8192 : 1024;
     const Tensor a = randn({side, side}, 0, 1, DType::f32, device_);
-    const double ms = measure([&] { matmul(a, a); }), tflops = 2e-9 * static_cast<double>(side * side * side) / ms;
+    const double ms = timer_.measure([&] { matmul(a, a); }), tflops = 2e-9 * static_cast<double>(side * side * side) / ms;
     rows_.add(row("product", {side, side, side}, "float32", "tern", ms).set("tflops", rounded(tflops, 1e4)));
     fmt::print("{}: a copy moves {:.0f} GB/s, reading and writing counted; a product of f32 matrices computes {:.2f} TFLOP/s\n",
                apps::describe(device_), copy_gbs_, tflops);
@@ -76,28 +75,18 @@ class Bench {
     double forward[2], backward[2];
     for (const bool fused : {false, true}) {
       const auto call = [&] { return (fused ? depthwise_conv1d : composed_depthwise_conv1d)(u, w, bias, options); };
-      forward[fused] = measure([&] {
+      forward[fused] = timer_.measure([&] {
         const NoGrad unrecorded;
         call();
       });
       const Tensor y = call();
-      backward[fused] = measure([&] { grad({y}, {u, w, bias}, {g}, false, true); });
+      backward[fused] = timer_.measure([&] { grad({y}, {u, w, bias}, {g}, false, true); });
     }
     report(c, "fwd", mode, forward, 2 * c.signal_bytes(), c.flops());
     report(c, "bwd", mode, backward, 3 * c.signal_bytes(), 2 * c.flops());
   }
 
  private:
-  /// The median of about `seconds_` of calls. On a GPU each finds the cache full of something else.
-  double measure(const std::function<void()>& f) {
-    const auto between = [&] {
-      if (flush_.defined()) zero_(flush_);
-    };
-    const double once = timed_on_device(device_, 2, 3, between, f).median;
-    const int repeats = static_cast<int>(std::clamp(seconds_ * 1e3 / std::max(once, 1e-3), 3.0, 200.0));
-    return timed_on_device(device_, 0, repeats, between, f).median;
-  }
-
   void report(const Case& c, const std::string& direction, const std::string& mode, const double (&ms)[2], std::int64_t bytes,
               double flops) {
     const std::string op = (c.channels_first ? "conv1d_first_" : "conv1d_") + direction;
@@ -121,7 +110,7 @@ class Bench {
     double& ms = equal_copies_[bytes];
     if (ms == 0) {
       const Tensor x = zeros({bytes / 2}, DType::u8, device_), y = empty_like(x);
-      ms = measure([&] { copy_(y, x); });
+      ms = timer_.measure([&] { copy_(y, x); });
     }
     return ms;
   }
@@ -138,9 +127,9 @@ class Bench {
   }
 
   Device device_;
-  double seconds_, copy_gbs_ = 0;
+  ColdTimer timer_;
+  double copy_gbs_ = 0;
   RowFile rows_;
-  Tensor flush_;
   std::map<std::int64_t, double> equal_copies_;  ///< ms, by bytes
 };
 

@@ -262,15 +262,14 @@ apps::Check list_of(const std::vector<std::string>& allowed) {
 
 class Bench {
  public:
-  explicit Bench(const Options& options) : device_(apps::resolve_device(options.device)), seconds_(options.seconds), rows_(options.json) {
-    if (device_.type == DeviceType::cuda) flush_ = empty({std::int64_t{1} << 26}, DType::f32, device_);
-  }
+  explicit Bench(const Options& options)
+      : device_(apps::resolve_device(options.device)), timer_(device_, options.seconds), rows_(options.json) {}
 
   /// The bandwidth of a large copy, reading and writing counted: what the others are measured by.
   void copy() {
     const std::int64_t count = std::int64_t{1} << (device_.type == DeviceType::cuda ? 30 : 25);
     const Tensor x = randn({count}, 0, 1, DType::f32, device_), y = empty_like(x);
-    const double ms = measure([&] { copy_(y, x); });
+    const double ms = timer_.measure([&] { copy_(y, x); });
     ceiling_ = static_cast<double>(8 * count) / ms / 1e6;
     emit("copy", {count}, DType::f32, "tern", ms, 8 * count);
     fmt::print("{}: a copy moves {:.0f} GB/s, reading and writing counted\n", apps::describe(device_), ceiling_);
@@ -284,9 +283,9 @@ class Bench {
     double forward[2], backward[2];
     for (const bool fused : {false, true}) {
       const auto& call = fused ? c.fused : c.plain;
-      forward[fused] = measure([&] { call(); });
+      forward[fused] = timer_.measure([&] { call(); });
       const Tensor y = call(), g = cast(randn(y.shape(), 0, 1, DType::f32, device_), y.dtype());
-      backward[fused] = measure([&] { grad({y}, c.leaves, {g}, false, true); });
+      backward[fused] = timer_.measure([&] { grad({y}, c.leaves, {g}, false, true); });
     }
     report(c, "_fwd", mode, forward[0], forward[1], c.forward_bytes);
     report(c, "_bwd", mode, backward[0], backward[1], c.backward_bytes);
@@ -297,7 +296,7 @@ class Bench {
     double ms[2], peak_mb[2];
     for (const bool fused : {false, true}) {
       const auto& call = fused ? c.fused : c.plain;
-      ms[fused] = measure([&] { grad({call()}, c.leaves, {}); });
+      ms[fused] = timer_.measure([&] { grad({call()}, c.leaves, {}); });
       synchronize(device_);
       const std::size_t before = memory_statistics(device_).allocated;
       reset_peak_memory(device_);
@@ -306,16 +305,6 @@ class Bench {
     }
     report(c, "_fwd_bwd", mode, ms[0], ms[1], c.forward_bytes + c.backward_bytes);
     fmt::print("  memory beyond the operands at the peak: plain {:.0f} MB, fused {:.0f} MB\n", peak_mb[0], peak_mb[1]);
-  }
-
-  /// The median of about `seconds_` of calls. On a GPU each finds the cache full of something else.
-  double measure(const std::function<void()>& f) {
-    const auto between = [&] {
-      if (flush_.defined()) zero_(flush_);
-    };
-    const double once = timed_on_device(device_, 2, 3, between, f).median;
-    const int repeats = static_cast<int>(std::clamp(seconds_ * 1e3 / std::max(once, 1e-3), 3.0, 200.0));
-    return timed_on_device(device_, 0, repeats, between, f).median;
   }
 
   void report(const Case& c, const char* direction, const std::string& mode, double plain, double fused, std::int64_t bytes) {
@@ -330,7 +319,7 @@ class Bench {
   }
 
   void report_update(const Case& c, const std::string& mode) {
-    const double ms = measure(c.update), gbs = static_cast<double>(c.forward_bytes) / ms / 1e6;
+    const double ms = timer_.measure(c.update), gbs = static_cast<double>(c.forward_bytes) / ms / 1e6;
     emit(c.op, c.shape, c.dtype, "tern", ms, c.forward_bytes);
     fmt::print("{:<24} {:<20} {:<5} {:>11} {:11.2f} {:>7} {:8.0f} {:6.1f}%\n", c.op, to_string(c.shape), mode, "-", ms * 1e3, "-", gbs,
                100 * gbs / ceiling_);
@@ -342,7 +331,7 @@ class Bench {
     double& ms = equal_copies_[bytes];
     if (ms == 0) {
       const Tensor x = empty({bytes / 2}, DType::u8, device_), y = empty_like(x);
-      ms = measure([&] { copy_(y, x); });
+      ms = timer_.measure([&] { copy_(y, x); });
     }
     return ms;
   }
@@ -358,9 +347,9 @@ class Bench {
   }
 
   Device device_;
-  double seconds_, ceiling_ = 0;
+  ColdTimer timer_;
+  double ceiling_ = 0;
   RowFile rows_;
-  Tensor flush_;
   std::map<std::int64_t, double> equal_copies_;  ///< ms, by bytes
 };
 

@@ -8,6 +8,7 @@
 #include "backend/event.h"
 #include "common/program.h"
 #include "io/file_error.h"
+#include "ops/factory.h"
 #include "tensor/context.h"
 
 namespace tern::bench {
@@ -56,6 +57,19 @@ Times timed_on_device(Device device, int warmup, int repeats, const std::functio
   std::vector<double> ms;
   for (std::size_t i = 0; i < starts.size(); ++i) ms.push_back(milliseconds_between(starts[i], ends[i]));
   return statistics(std::move(ms));
+}
+
+ColdTimer::ColdTimer(Device device, double seconds) : device_(device), seconds_(seconds) {
+  if (device.type == DeviceType::cuda) flush_ = empty({std::int64_t{1} << 26}, DType::f32, device);
+}
+
+double ColdTimer::measure(const std::function<void()>& f) const {
+  const auto between = [&] {
+    if (flush_.defined()) zero_(flush_);
+  };
+  const double once = timed_on_device(device_, 2, 3, between, f).median;
+  const int repeats = static_cast<int>(std::clamp(seconds_ * 1e3 / std::max(once, 1e-3), 3.0, 200.0));
+  return timed_on_device(device_, 0, repeats, between, f).median;
 }
 
 RowFile::RowFile(const std::string& path) try {

@@ -24,6 +24,20 @@ double burst(Device device, int repeats, const std::function<void()>& f);
 /// busy with `between`, the host queues the call, so that short calls are not measured by how fast they are queued.
 Times timed_on_device(Device device, int warmup, int repeats, const std::function<void()>& between, const std::function<void()>& f);
 
+/// Times calls that find the GPU's second cache full of something else.
+class ColdTimer {
+ public:
+  /// Each figure takes about so many seconds, of three calls at least.
+  ColdTimer(Device device, double seconds);
+  /// The median, ms.
+  double measure(const std::function<void()>& f) const;
+
+ private:
+  Device device_;
+  double seconds_;
+  Tensor flush_;  ///< larger than the cache
+};
+
 inline double rounded(double x, double scale) { return static_cast<double>(static_cast<std::int64_t>(x * scale + 0.5)) / scale; }
 
 /// `--json FILE`: appends rows, one JSON object a line.
