@@ -4,7 +4,7 @@
 #include "cuda/device/philox_dropout.cuh"
 #include "ops/kernels/attention.h"
 
-// What all kernels of flash attention share: tensors, sizes, masks and dropout. Scores are taken to base 2, for which the GPU has an
+// Tensors, sizes, masks and dropout of flash attention, for all of its kernels. Scores are taken to base 2, for which the GPU has an
 // instruction: e^x = 2^(x log2(e)).
 namespace tern::gpu::flash {
 

@@ -48,7 +48,7 @@ struct BackwardParams {
 template <int keys>
 using TileRange = flash::TileRange<keys, 64>;
 
-/// What all threads of a block know of an item: a block of keys.
+/// An item of the work, a block of keys, as all threads of a block know it.
 template <int keys>
 struct KeyBlock {
   int block, index, kv_head;

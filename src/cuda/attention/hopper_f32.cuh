@@ -36,7 +36,7 @@ __device__ __forceinline__ float power_of_two(int exponent) { return __int_as_fl
 /// The exponent of x > 0: x < 2^(exponent + 1).
 __device__ __forceinline__ int exponent_of(float x) { return (__float_as_int(x) >> 23) - 127; }
 
-/// What scales are computed from: (values, heads) for the heads of keys of all batch rows.
+/// The numbers that scales are computed from: (values, heads) for the heads of keys of all batch rows.
 struct Maxima {
   enum Value { q, k, v, dy, v_length, dy_length, values };  ///< largest magnitudes, and lengths of rows
 

@@ -14,7 +14,7 @@ using namespace flash;
 
 enum class Flavour { plain, masked, whole };
 
-/// What is added to scores: (B, H, T, S) with any strides.
+/// The bias of scores: (B, H, T, S) with any strides.
 struct Bias {
   const void* data = nullptr;
   std::int64_t batch_stride = 0, head_stride = 0, query_stride = 0, key_stride = 0;

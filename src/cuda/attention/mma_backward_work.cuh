@@ -51,7 +51,7 @@ struct BackwardParams {
 /// Named barriers of a block, by number. Of the last two there is one for even and one for odd steps.
 enum Barrier { ds_ready = 1, dq_turn = 2, stage_full = 3, stage_empty = 5 };
 
-/// What lane number `lane` of `lanes` has of the sum of the products of two rows of a head.
+/// The part of lane `lane` of `lanes` in the sum of the products of two rows of a head.
 template <class T>
 __device__ __forceinline__ float dot_row(const T* a, const T* b, int size, int lane, int lanes, bool is_aligned) {
   float sum = 0;

@@ -20,7 +20,7 @@ struct KeyTile {
   static std::int64_t size(const Problem& problem) { return keys_size(problem) + Panels<C>::size(tile_keys, problem.width); }
 };
 
-/// Where a thread works.
+/// A thread's memory.
 template <class C>
 struct Workspace {
   C *queries, *scores, *sums;  ///< (rows, pitch), (rows, tile_keys), (rows, pitch)

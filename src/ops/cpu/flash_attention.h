@@ -172,7 +172,7 @@ void copy_rows(const Rows<const S>& from, std::int64_t first, std::int64_t n, st
 }
 [[gnu::always_inline]] inline double exp2_below_zero(double x) { return std::exp2(x); }
 
-/// What is added to scores of one head, to base 2, and which are hidden.
+/// Bias and padding of the scores of one head, to base 2, and which scores are hidden.
 template <class C, class S>
 class ScoreRows {
  public:

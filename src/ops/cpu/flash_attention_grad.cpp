@@ -38,7 +38,7 @@ struct QueryHead {
         sums(deltas + gemm::round_up(rows(problem), 64)) {}
 };
 
-/// Where a thread works on a tile of keys.
+/// A thread's memory for a tile of keys.
 template <class C>
 struct KeyWork {
   C *keys_across, *values_across, *keys, *dk, *dv, *weights, *ds;  ///< panels (D, n), (D, n), (n, D); sums (n, pitch); (queries, n)
