@@ -1,3 +1,5 @@
+#include "ops/attention.h"
+
 #include <numeric>
 
 #include "nn/fixture.h"
@@ -137,6 +139,12 @@ TEST_CASE("query heads of a group share keys and values", "[attention]") {
       repeated.proj = layer.proj;
       const Tensor x = randn({B, T, width}), memory = is_cross ? randn({B, T + 3, width}) : Tensor();
       CHECK(distance(layer.forward(x, memory, {.causal = true}), repeated.forward(x, memory, {.causal = true})) < 1e-6);
+      if (is_cross) continue;
+      // Positions turn queries and keys, each head by itself.
+      const Tensors parts = split(reshape(layer.qkv->forward(x), {B, T, heads + 2 * kv_heads, D}), {heads, kv_heads, kv_heads}, 2);
+      const auto turned = [&](const Tensor& part) { return transpose(tern::rope(transpose(part, 1, 2), rope), 1, 2); };
+      const Tensor y = scaled_dot_product_attention(turned(parts[0]), turned(parts[1]), parts[2], {.mask = {.causal = true}});
+      CHECK(distance(layer.forward(x, {.causal = true}), layer.proj.forward(reshape(y, {B, T, width}))) < 1e-6);
     }
   CHECK_THROWS_AS(nn::MultiHeadAttention(width, {.heads = 6, .kv_heads = 4}), Error);
   CHECK_THROWS_AS(nn::MultiHeadAttention(width, {.heads = 6, .kv_heads = -1}), Error);
