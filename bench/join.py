@@ -20,7 +20,7 @@ BEYOND_CACHE = 240e6  # bytes: four times the L2 cache of an H200
 
 def rows_of(path):
     with open(path, encoding="utf-8") as lines:
-        return [row for row in map(json.loads, filter(str.strip, lines)) if "error" not in row]
+        return list(map(json.loads, filter(str.strip, lines)))
 
 
 def step_times(rows):
@@ -101,12 +101,14 @@ def join_ops(ours, notes, peers):
 
 
 def attention_times(rows):
-    """{(shape, causal, dtype, device): {impl: {op: median ms}}}; TF32 is a dtype of its own."""
+    """{(shape, causal, dtype, device): {impl: {op: median ms}}}; nothing in it for an impl that failed. TF32 is a dtype of its own."""
     found = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for row in rows:
-        if str(row.get("op")).startswith("attention_") and "ms" in row:
+        if str(row.get("op")).startswith("attention_"):
             mode = row["precision"] if row.get("precision", "fp32") != "fp32" else MODES[row["dtype"]]
-            found[tuple(row["shape"]), row["causal"], mode, row["device"]][row["impl"]][row["op"]].append(row["ms"])
+            times = found[tuple(row["shape"]), row["causal"], mode, row["device"]][row["impl"]]
+            if "ms" in row:
+                times[row["op"]].append(row["ms"])
     return {key: {impl: {op: statistics.median(ms) for op, ms in ops.items()} for impl, ops in impls.items()} for key, impls in found.items()}
 
 
@@ -117,15 +119,17 @@ def join_attention(ours, peers):
     print("|---" * (7 + 2 * len(names)) + "|")
 
     def both(times):
-        return f"{times['attention_fwd_bwd']:.3f} ({times['attention_fwd']:.3f})" if times else "out of memory"
+        if times is None:
+            return ""
+        return f"{times['attention_fwd_bwd']:.3f} ({times['attention_fwd']:.3f})" if times else "failed"
 
     for (shape, causal, mode, device), impls in ours.items():
         batch, heads, length, width = shape
         fused = impls["tern-fused"]
         flops = 3.5 * 4 * batch * heads * width * length * length / (2 if causal else 1)
         theirs = peers.get((shape, causal, "fp32" if mode.startswith("tf32") else mode, device), {})
-        cells = [f"{both(theirs.get(name))} | {theirs[name]['attention_fwd_bwd'] / fused['attention_fwd_bwd']:.2f}" if name in theirs else " | "
-                 for name in names]
+        ratios = [f"{theirs[name]['attention_fwd_bwd'] / fused['attention_fwd_bwd']:.2f}" if theirs.get(name) else "" for name in names]
+        cells = [f"{both(theirs.get(name))} | {ratio}" for name, ratio in zip(names, ratios)]
         print(f"| {', '.join(map(str, shape))} | {'causal' if causal else 'full'} | {mode} | {device} | {both(impls.get('tern-plain'))} | {both(fused)} "
               f"| {flops / fused['attention_fwd_bwd'] / 1e9:.1f} | {' | '.join(cells)} |")
 
@@ -156,7 +160,7 @@ def main():
     ours, peers = rows_of(sys.argv[1]), rows_of(sys.argv[2])
     if any("burst_ms" in row for row in ours):
         join_steps(step_times(ours), step_times(peers))
-    attention = {key: impls for key, impls in attention_times(ours).items() if "tern-fused" in impls}
+    attention = {key: impls for key, impls in attention_times(ours).items() if impls.get("tern-fused")}
     if attention:
         join_attention(attention, attention_times(peers))
     times, notes = op_times(ours)

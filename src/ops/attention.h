@@ -24,8 +24,8 @@ struct AttentionParams {
 /// differ, shapes that do not fit, and on the CPU for starts that do not ascend within the rows.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params = {});
 /// The same in tiles, in memory that grows with T and S and not with their product: for backward it keeps the inputs, the result and a
-/// number for each query and head (Dao, "FlashAttention-2", 2023). On a GPU, heads that no kernel takes are computed by products and a
-/// fused softmax.
+/// number for each query and head (Dao, "FlashAttention-2", 2023). Calls that no kernel of a GPU takes are composed, in chunks of queries
+/// where scores are many; but with dropout, a prefix or packed sequences they are composed whole, in memory that grows with T S.
 Tensor fused_scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params = {});
 
 }  // namespace tern

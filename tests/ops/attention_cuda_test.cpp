@@ -10,6 +10,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/context.h"
 
 namespace tern {
 
@@ -124,6 +125,30 @@ TEST_CASE("Attention on a GPU is that of float64 in every mask and head size", "
       const Results results = results_of(fused_scaled_dot_product_attention, inputs, to(g, cuda()), moved(c.params, cuda(), dtype));
       CHECK(relative_difference(results.y, expected.y) < bound);
       for (std::size_t i = 0; i < 3; ++i) CHECK(relative_difference(results.gradients[i], expected.gradients[i]) < bound);
+    }
+}
+
+TEST_CASE("Attention on a GPU in the mode tf32x3 is that of float64, whatever the mode is in backward", "[cuda]") {
+  // Numbers in two parts of 11 bits each: products are off by 2^-21, and by as much again where probabilities are products' results.
+  const double bound = 0x1p-19;
+  for (const Case& c : cases())
+    for (const std::int64_t width : {40, 64, 128}) {
+      CAPTURE(c.name, width);
+      const Tensors inputs = inputs_of(c, width, DType::f32, cuda());
+      Tensors exact;
+      for (const Tensor& x : inputs) exact.push_back(cast(to(x.detach(), cpu), DType::f64).set_requires_grad());
+      const Tensor g = gradient_like(inputs[0], DType::f32);
+      const Results expected = results_of(scaled_dot_product_attention, exact, cast(g, DType::f64), moved(c.params, cpu, DType::f64));
+      const AttentionParams params = moved(c.params, cuda(), DType::f32);
+      manual_seed(11);
+      Tensor y;
+      {
+        const MatmulPrecisionMode mode(MatmulPrecision::tf32x3);
+        y = fused_scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], params);
+      }
+      CHECK(relative_difference(y, expected.y) < bound);
+      const Tensors gradients = grad({y}, inputs, {to(g, cuda())});
+      for (std::size_t i = 0; i < 3; ++i) CHECK(relative_difference(gradients[i], expected.gradients[i]) < bound);
     }
 }
 

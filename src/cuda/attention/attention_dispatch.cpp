@@ -16,8 +16,9 @@ void flash_attention(Cuda, const View& q, const View& k, const View& v, const At
 
 void flash_attention_grad(Cuda, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
                           const Attention& attention, const AttentionGradients& gradients) {
-  if (gpu::has_hopper_attention(q, k, v, y, attention) && gpu::has_hopper_attention_grad(g, gradients))
-    gpu::hopper_attention_grad(q, k, v, y, log_sums, g, attention, gradients);
+  // f32 has no other kernel, whatever the mode of products is by now.
+  const bool is_hopper = q.dtype == DType::f32 || gpu::has_hopper_attention(q, k, v, y, attention);
+  if (is_hopper && gpu::has_hopper_attention_grad(g, gradients)) gpu::hopper_attention_grad(q, k, v, y, log_sums, g, attention, gradients);
   else gpu::mma_attention_grad(q, k, v, y, log_sums, g, attention, gradients);
 }
 
