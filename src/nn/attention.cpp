@@ -49,7 +49,7 @@ void MultiHeadAttention::visit(Visitor& v) {
 /// x (B, T, heads head_dim) as (B, T, heads, head_dim).
 static Tensor in_heads(const Tensor& x, std::int64_t heads) { return reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}); }
 
-Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, const AttentionMask& mask) const {
+Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, const AttentionMask& mask, const LayerCache* cache) const {
   const ModuleScope scope(this, "MultiHeadAttention");
   if (memory.defined() == qkv.has_value())
     fail("MultiHeadAttention",
@@ -58,14 +58,26 @@ Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, c
   Tensors parts;
   if (qkv) {
     Tensor joined = in_heads(qkv->forward(x), heads + 2 * kv_heads);
-    if (options.rope.defined()) joined = transpose(rope(transpose(joined, 1, 2), options.rope, heads + kv_heads), 1, 2);
-    parts = split(joined, {heads, kv_heads, kv_heads}, 2);  // one op, whose gradient is written in one piece
+    if (options.rope.defined()) {
+      const Tensor by_heads = transpose(joined, 1, 2);
+      joined =
+          transpose(cache ? cache->turned(by_heads, options.rope, heads + kv_heads) : rope(by_heads, options.rope, heads + kv_heads), 1, 2);
+    }
+    if (cache) {
+      const Tensors fresh = split(joined, {heads, 2 * kv_heads}, 2);
+      parts = split(cache->append(fresh[1]), kv_heads, 2);
+      parts.insert(parts.begin(), fresh[0]);
+    } else {
+      parts = split(joined, {heads, kv_heads, kv_heads}, 2);  // one op, whose gradient is written in one piece
+    }
   } else {
-    parts = split(in_heads(key_value->forward(memory), 2 * kv_heads), kv_heads, 2);
+    const auto keys_values = [&] { return in_heads(key_value->forward(memory), 2 * kv_heads); };
+    parts = split(cache ? cache->memory(keys_values) : keys_values(), kv_heads, 2);
     parts.insert(parts.begin(), in_heads(query->forward(x), heads));
   }
   const auto attend = use_fused_kernel ? fused_scaled_dot_product_attention : scaled_dot_product_attention;
-  const Tensor y = attend(parts[0], parts[1], parts[2], {.mask = mask, .dropout = options.dropout, .training = training});
+  const AttentionMask seen = cache && qkv ? cache->mask(mask) : mask;
+  const Tensor y = attend(parts[0], parts[1], parts[2], {.mask = seen, .dropout = options.dropout, .training = training});
   return reshape(y, {y.size(0), y.size(1), y.size(2) * y.size(3)});
 }
 

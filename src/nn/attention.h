@@ -1,4 +1,5 @@
 #pragma once
+#include "nn/kv_cache.h"
 #include "nn/layers.h"
 #include "ops/attention_mask.h"
 
@@ -28,8 +29,9 @@ struct MultiHeadAttention final : Module {
   Tensor forward(const Tensor& x, const AttentionMask& mask = {}) const;
   /// Cross attention: x (B, T, width), memory (B, S, width) -> (B, T, width).
   Tensor forward(const Tensor& x, const Tensor& memory, const AttentionMask& mask = {}) const;
-  /// The result before `proj`, for a caller that adds its bias later. Without a memory: self attention.
-  Tensor heads_joined(const Tensor& x, const Tensor& memory, const AttentionMask& mask) const;
+  /// The result before `proj`, for a caller that adds its bias later. Without a memory: self attention. With a cache the tokens of x join
+  /// those that it has.
+  Tensor heads_joined(const Tensor& x, const Tensor& memory, const AttentionMask& mask, const LayerCache* cache = nullptr) const;
 
   std::optional<Linear> qkv, query, key_value;
   Linear proj;

@@ -77,7 +77,7 @@ Tensor DecoderLM::embedded(const Tensor& ids, const Tensor& position_ids) const 
   return drop.forward(x);
 }
 
-Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& visible, const Tensor& position_ids) const {
+Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& visible, const Tensor& position_ids, KvCache* cache) const {
   const ModuleScope scope(this, "DecoderLM");
   if (ids.dims() != 2 || ids.dtype() != DType::i64)
     fail("DecoderLM", fmt::format("expected ids (B, T) of i64 but got {} {}", name(ids.dtype()), to_string(ids.shape())));
@@ -89,9 +89,25 @@ Tensor DecoderLM::hidden(const Tensor& ids, const AttentionMask& visible, const 
          fmt::format("expected a position for each of ids {} but got {}", to_string(ids.shape()), to_string(position_ids.shape())));
   if (position_ids.defined() && !positions) fail("DecoderLM", "expected no position_ids: the model has no table of positions");
   const AttentionMask mask = shared_by_layers(visible);
-  ResidualStream stream(embedded(ids, position_ids), use_fused_kernel);
-  for (const TransformerLayer& block : blocks) block.forward(stream, mask);
+  if (cache) cache->begin(ids);
+  const bool is_continued = cache && !cache->empty() && positions && !position_ids.defined();
+  ResidualStream stream(embedded(ids, is_continued ? cache->positions() : position_ids), use_fused_kernel);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (cache) {
+      const LayerCache layer = cache->layer(i);
+      blocks[i].forward(stream, mask, {}, {}, &layer);
+    } else {
+      blocks[i].forward(stream, mask);
+    }
+  }
+  if (cache) cache->end();
   return norm ? stream.normalized(*norm) : stream.value();
+}
+
+KvCache DecoderLM::cache(std::int64_t batch, std::int64_t capacity) const {
+  if (capacity > options.length)
+    fail("DecoderLM", fmt::format("expected a cache of at most {} tokens, the model's length, but got {}", options.length, capacity));
+  return {batch, capacity, blocks.size(), tokens.weight.device()};
 }
 
 Tensor DecoderLM::forward(const Tensor& ids, const AttentionMask& mask, const Tensor& position_ids) const {

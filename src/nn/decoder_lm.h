@@ -52,8 +52,12 @@ struct DecoderLM final : Module {
   /// cross_entropy(forward(ids, mask, position_ids), labels, options) for labels (B, T); see Linear::cross_entropy.
   Tensor loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options = {},
               const AttentionMask& mask = {.causal = true}, const Tensor& position_ids = {}) const;
-  /// The head's input: ids (B, T) -> (B, T, width).
-  Tensor hidden(const Tensor& ids, const AttentionMask& mask = {.causal = true}, const Tensor& position_ids = {}) const;
+  /// The head's input: ids (B, T) -> (B, T, width). With a cache ids are what follows on the tokens that it has, which they join: they are
+  /// at the positions behind those, and see what KvCache says.
+  Tensor hidden(const Tensor& ids, const AttentionMask& mask = {.causal = true}, const Tensor& position_ids = {},
+                KvCache* cache = nullptr) const;
+  /// An empty cache for `batch` rows of up to `capacity` tokens. Throws Error for a capacity beyond the model's length.
+  KvCache cache(std::int64_t batch, std::int64_t capacity) const;
 
   DecoderLMOptions options;
   Embedding tokens;

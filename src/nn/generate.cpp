@@ -30,8 +30,8 @@ void check(const DecoderLM& model, const std::vector<TokenIds>& prompts, const G
   }
 }
 
-/// Continues the prompts rows[i], all shorter than max_length. Row i has lengths[i] tokens in ids (B, max_length), then
-/// padding: causality keeps it from the tokens before, so that a row's result does not depend on the others' lengths.
+/// Continues the prompts rows[i], all shorter than max_length. Row i has lengths[i] tokens in ids (B, max_length), then padding: causality
+/// keeps it from the tokens before, so that a row's result does not depend on the others' lengths.
 std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const TokenIds*>& rows, const GreedyOptions& options) {
   const auto batch = static_cast<std::int64_t>(rows.size());
   const std::int64_t limit = options.max_length;
@@ -43,20 +43,20 @@ std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const Tok
   }
   Tensor ids = Tensor::from(padded, {batch, limit}, device);
   Tensor lengths = Tensor::from(prompt_lengths, {batch}, device);
-  const Tensor prompt_ends = lengths, prefix = options.is_prefix_visible ? prompt_ends : Tensor();
-  const Tensor columns = reshape(arange(limit, DType::i64, device), {1, limit});
-  const Tensor row_starts = arange(batch, DType::i64, device);
+  const Tensor prompt_ends = lengths, columns = reshape(arange(limit, DType::i64, device), {1, limit});
   Tensor active = full({batch}, 1, DType::boolean, device), is_number = active;
 
-  for (std::int64_t width = *std::max_element(prompt_lengths.begin(), prompt_lengths.end());; ++width) {
-    width = std::min(width, limit);
-    Tensor position_ids;
-    if (options.reset_position >= 0)
-      position_ids = reset_position_ids(prompt_ends, width, options.reset_position, model.options.length - 1);
-    const Tensor states = model.hidden(slice(ids, 1, 0, width), {.causal = true, .prefix = prefix}, position_ids);
-    // The head sees one position of each row, its last.
-    const Tensor last = embedding(reshape(states, {batch * width, states.size(2)}), row_starts * static_cast<double>(width) + lengths - 1);
-    const Tensor logits = model.head.forward(last), next = argmax(logits);
+  const std::int64_t width = *std::max_element(prompt_lengths.begin(), prompt_lengths.end());
+  const bool resets = options.reset_position >= 0;
+  const std::int64_t last_position = model.options.length - 1;
+  KvCache cache = model.cache(batch, limit);
+  Tensor states = model.hidden(slice(ids, 1, 0, width), {.causal = true, .prefix = options.is_prefix_visible ? prompt_ends : Tensor()},
+                               resets ? reset_position_ids(prompt_ends, width, options.reset_position, last_position) : Tensor(), &cache);
+  // The head sees one position of each row, its last.
+  const Tensor row_starts = arange(batch, DType::i64, device) * static_cast<double>(width);
+  states = embedding(reshape(states, {batch * width, states.size(2)}), row_starts + lengths - 1);
+  while (true) {
+    const Tensor logits = model.head.forward(states), next = argmax(logits);
     // A NaN is an extreme to argmax: where one is among the logits, it is the one taken. Rows that have ended do not count.
     const Tensor taken = squeeze(gather(logits, 1, unsqueeze(next, 1)), 1);
     is_number = logical_and(is_number, logical_or(eq(taken, taken), logical_not(active)));
@@ -66,6 +66,11 @@ std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const Tok
     lengths = lengths + cast(active, DType::i64);
     active = logical_and(active, lt(lengths, static_cast<double>(limit)));
     if (!any(active).item<bool>()) break;
+    // A row that has ended reads some token again and again, in the place of its last one.
+    copy_(cache.lengths, lengths - 1);
+    Tensor position_ids;
+    if (resets) position_ids = minimum(unsqueeze(lengths - 1 - prompt_ends + double(options.reset_position), 1), double(last_position));
+    states = squeeze(model.hidden(unsqueeze(next, 1), {.causal = true}, position_ids, &cache), 1);
   }
 
   if (!all(is_number).item<bool>())

@@ -4,6 +4,7 @@
 #include "nn/decoder_lm.h"
 #include "nn/generate.h"
 #include "nn/init.h"
+#include "nn/kv_cache.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "nn/parameter_buffer.h"

@@ -95,13 +95,14 @@ Tensor TransformerLayer::forward(const Tensor& x, const AttentionMask& mask, con
   return stream.value();
 }
 
-void TransformerLayer::forward(ResidualStream& x, const AttentionMask& mask, const Tensor& memory, const AttentionMask& memory_mask) const {
+void TransformerLayer::forward(ResidualStream& x, const AttentionMask& mask, const Tensor& memory, const AttentionMask& memory_mask,
+                               const LayerCache* cache) const {
   const ModuleScope scope(this, "TransformerLayer");
   if (memory.defined() != cross_attn.has_value())
     fail("TransformerLayer",
          cross_attn ? "expected a memory: the layer has cross attention" : "expected no memory: the layer has no cross attention");
-  x.add(attn.heads_joined(x.normalized(norm1), {}, mask), attn.proj, drop);
-  if (cross_attn) x.add(cross_attn->heads_joined(x.normalized(*norm_cross), memory, memory_mask), cross_attn->proj, drop);
+  x.add(attn.heads_joined(x.normalized(norm1), {}, mask, cache), attn.proj, drop);
+  if (cross_attn) x.add(cross_attn->heads_joined(x.normalized(*norm_cross), memory, memory_mask, cache), cross_attn->proj, drop);
   if (ff.fc.weight.defined()) x.add(ff.activated(x.normalized(norm2)), ff.proj, drop);
 }
 

@@ -65,8 +65,9 @@ struct TransformerLayer final : Module {
   void visit(Visitor& v) override;
   /// x (B, T, width) -> (B, T, width).
   Tensor forward(const Tensor& x, const AttentionMask& mask = {}) const;
-  /// Several layers pass one stream on, so that each fuses with the next.
-  void forward(ResidualStream& x, const AttentionMask& mask, const Tensor& memory = {}, const AttentionMask& memory_mask = {}) const;
+  /// Several layers pass one stream on, so that each fuses with the next. With a cache the tokens of x join those that it has.
+  void forward(ResidualStream& x, const AttentionMask& mask, const Tensor& memory = {}, const AttentionMask& memory_mask = {},
+               const LayerCache* cache = nullptr) const;
   /// With a memory (B, S, width). Throws Error unless the layer has `cross`.
   Tensor forward(const Tensor& x, const AttentionMask& mask, const Tensor& memory, const AttentionMask& memory_mask) const;
 

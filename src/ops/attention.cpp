@@ -194,6 +194,24 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
   });
 }
 
+/// Of one query a sequence, where nobody asks for a gradient: keys and values are read once, where they lie. Undefined on a device that has
+/// no kernel for them.
+Tensor attention_of_one_query(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_,
+                              const AttentionParams& params) {
+  const bool is_dropped = params.training && params.dropout > 0;
+  if (sizes.queries != 1 || sizes.is_packed || is_dropped || needs_record({q_, k_, v_, params.bias})) return {};
+  const Tensor q = with_whole_rows(q_), k = with_whole_rows(k_), v = with_whole_rows(v_), y = empty(q.shape(), q.dtype(), q.device());
+  const KernelMask mask(params.mask, q.dtype());
+  const kernels::Attention attention{.mask = mask.view(),
+                                     .bias = params.bias.defined() ? broadcast_to(params.bias.detach(), sizes.scores()).view() : View{},
+                                     .scale = scale_of(sizes, params)};
+  if (q.device() != cpu &&
+      !cuda_has(q.device(), [&](auto dev) { return kernels::has_decode_attention(dev, batched(q), batched(k), batched(v), attention); }))
+    return {};
+  on(q.device(), [&](auto dev) { kernels::decode_attention(dev, batched(q), batched(k), batched(v), attention, batched(y)); });
+  return record(fused_name, y, {q, k, v, params.bias}, {}, [](const Backward&) { return Tensors(); });  // looked at, never recorded
+}
+
 /// Whether it is self attention with a mask that every kernel knows.
 bool is_simple(const AttentionSizes& sizes, const AttentionParams& params) {
   return !sizes.is_packed && sizes.queries == sizes.keys && sizes.heads == sizes.kv_heads && !params.bias.defined() &&
@@ -249,6 +267,7 @@ Tensor fused_scaled_dot_product_attention(const Tensor& q_, const Tensor& k_, co
   const Tensor q = detail::autocast("matmul", q_), k = detail::autocast("matmul", k_), v = detail::autocast("matmul", v_);
   const AttentionParams params = lowered(params_);
   const AttentionSizes sizes = check(fused_name, q, k, v, params);
+  if (const Tensor y = attention_of_one_query(sizes, q, k, v, params); y.defined()) return y;
   if (q.device() == cpu) return attention_in_tiles(sizes, q, k, v, params);
   if (q.numel() == 0) return compose(sizes, q, k, v, params, true);
   const bool simple = is_simple(sizes, params);

@@ -74,14 +74,20 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
   });
 }
 
-Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
-  check_one_device("index_add", {&x, &index, &source});
-  check_index("index_add", x, index);
-  dim = normalize_dim(dim, x.dims(), "index_add");
+/// Checks an op that takes slices of a source to indices (I) along x's dimension `dim`, which it returns from 0 on.
+static int check_slices(const char* op, const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+  check_one_device(op, {&x, &index, &source});
+  check_index(op, x, index);
+  dim = normalize_dim(dim, x.dims(), op);
   if (index.dims() != 1 || source.shape() != with_size(x.shape(), dim, index.size(0)) || source.dtype() != x.dtype())
-    fail("index_add", fmt::format("expected indices (I) and a source like x {} {} with I slices along dimension {} but got {} and {} {}",
-                                  name(x.dtype()), to_string(x.shape()), dim, to_string(index.shape()), name(source.dtype()),
-                                  to_string(source.shape())));
+    fail(op, fmt::format("expected indices (I) and a source like x {} {} with I slices along dimension {} but got {} and {} {}",
+                         name(x.dtype()), to_string(x.shape()), dim, to_string(index.shape()), name(source.dtype()),
+                         to_string(source.shape())));
+  return dim;
+}
+
+Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+  dim = check_slices("index_add", x, dim, index, source);
   Tensor y;
   {
     const NoGrad unrecorded;
@@ -92,6 +98,16 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& so
   return record("index_add", y, {x, source}, {index}, [dim](const Backward& call) -> Tensors {
     return {call.needs(0) ? call.grad() : Tensor(), call.needs(1) ? index_select(call.grad(), dim, call.saved(0)) : Tensor()};
   });
+}
+
+Tensor index_copy_(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+  dim = check_slices("index_copy_", x, dim, index, source);
+  begin_in_place("index_copy_", x, {index, source});
+  const NoGrad unrecorded;
+  const Tensor from = around(source, dim), into = around(x, dim);
+  on(x.device(), [&](auto dev) { kernels::index_copy(dev, into.view(), index.view(), from.view()); });
+  if (into.impl().storage != x.impl().storage) copy_(x, reshape(into, x.shape()));  // its dimensions did not lie as one
+  return x;
 }
 
 Tensor embedding(const Tensor& table, const Tensor& indices) {

@@ -19,6 +19,8 @@ Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& 
 Tensor index_select(const Tensor& x, int dim, const Tensor& index);
 /// A copy of x with slices of source added at the indices (I) along a dimension; deterministic.
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+/// Writes slices of source over those of x at the indices (I) along a dimension, in place. Of equal indices one slice is kept. Returns x.
+Tensor index_copy_(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 
 /// The lower (column - row <= diagonal) or upper (>= diagonal) triangle of the last two dimensions, zero elsewhere.
 Tensor tril(const Tensor& x, std::int64_t diagonal = 0);

@@ -60,6 +60,18 @@ Tensors kept_beside(const Tensor& y, const Tensors& others) {
 
 }  // namespace
 
+TEST_CASE("Attention of one query depends neither on other sequences nor on hidden keys behind its own") {
+  manual_seed(5);
+  const Tensor q = randn({3, 1, 4, 24}), k = randn({3, 900, 2, 24}), v = randn({3, 900, 2, 24});
+  const std::vector<std::int64_t> lengths = {700, 256, 3};
+  const Tensor all = fused_scaled_dot_product_attention(q, k, v, {.mask = {.key_lengths = Tensor::from(lengths, {3})}});
+  for (std::int64_t i = 0; i < 3; ++i) {
+    const auto own = [&](const Tensor& x, std::int64_t rows) { return slice(slice(x, 0, i, i + 1), 1, 0, rows); };
+    const std::int64_t length = lengths[static_cast<std::size_t>(i)];
+    CHECK(is_bitwise_same(slice(all, 0, i, i + 1), fused_scaled_dot_product_attention(own(q, 1), own(k, length), own(v, length))));
+  }
+}
+
 TEST_CASE("Attention passes the course's cases: results, log-sum-exp and gradients within 1e-5 of float64, one tensor of (B, N) kept") {
   const std::int64_t B = 4, N = 128, D = 64;
   for (const bool causal : {false, true}) {

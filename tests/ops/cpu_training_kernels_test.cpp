@@ -148,6 +148,24 @@ TEST_CASE("index_select and index_add") {
       }
 }
 
+TEST_CASE("index_copy writes rows of any layout") {
+  for (DType dtype : numbers)
+    for (Layout layout : layouts)
+      for (std::int64_t width : {1, 33, 256}) {
+        const std::int64_t A = 2, N = 170, I = 150;
+        Array y({A, N, width}, dtype, layout), index({I}, DType::i64, layout), source({A, I, width}, dtype, layout);
+        y.random(0, 2, 4);
+        source.random(0, 9);
+        index.fill([](std::int64_t i) { return (i * 7 + 3) % 170; });
+        std::vector<double> expected;
+        for (std::int64_t i = 0; i < y.size(); ++i) expected.push_back(y[i]);
+        for (std::int64_t i = 0; i < source.size(); ++i)
+          expected[static_cast<std::size_t>((i / width / I * N + std::int64_t(index[i / width % I])) * width + i % width)] = source[i];
+        run(y, [&](const View& v) { index_copy(Cpu{}, v, index.view, source.view); });
+        check(y, [&](std::int64_t i) { return expected[static_cast<std::size_t>(i)]; });
+      }
+}
+
 TEST_CASE("an index outside the range throws before anything is written") {
   Array x({2, 3, 4}), index({5}, DType::i64), y({2, 5, 4}), lines({2, 3, 1}, DType::i64), z({2, 3, 1});
   index.fill([](std::int64_t i) { return i == 4 ? 3 : 1; });
@@ -156,6 +174,7 @@ TEST_CASE("an index outside the range throws before anything is written") {
   const Array x_before = x, y_before = y, z_before = z;
   CHECK_THROWS_WITH(index_select(Cpu{}, x.view, index.view, y.view), "[index_select] expected indices from 0 to 2 but got 3");
   CHECK_THROWS_WITH(index_add(Cpu{}, x.view, index.view, y.view), "[index_add] expected indices from 0 to 2 but got 3");
+  CHECK_THROWS_WITH(index_copy(Cpu{}, x.view, index.view, y.view), "[index_copy_] expected indices from 0 to 2 but got 3");
   CHECK_THROWS_WITH(gather(Cpu{}, x.view, lines.view, z.view, 2), "[gather] expected indices from 0 to 3 but got -1");
   CHECK_THROWS_WITH(scatter_add(Cpu{}, x.view, lines.view, z.view, 2), "[scatter_add] expected indices from 0 to 3 but got -1");
   CHECK((x.same_bytes(x_before) && y.same_bytes(y_before) && z.same_bytes(z_before)));

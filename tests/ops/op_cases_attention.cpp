@@ -169,6 +169,11 @@ std::vector<std::pair<Shapes, std::vector<Form>>> forms() {
       {{{1, 100, 1, 5}, {1, 203, 1, 5}},
        {causal, {.causal = true, .window = 97}, {.causal = true, .bias = {1, 1, 1, 203}, .dropout = 0.2}}},
       {{{1, 64, 1, 64}, {1, 64, 1, 64}}, {none, causal}},
+      // One query a sequence: the kernel for decoding, where no gradient is asked for.
+      {{{2, 1, 6, 8}, {2, 300, 2, 8}},
+       {none, causal, prefix, hidden, added, lengths, {.causal = true, .window = 280}, all, drops, {.bias = {6, 1, 300}, .scale = 0.3}}},
+      {{{3, 1, 2, 64}, {3, 700, 1, 64}}, {none, lengths, {.causal = true, .window = 300}}},
+      {{{1, 1, 5, 80}, {1, 97, 1, 80}}, {none, added}},
       {{{0, 3, 2, 4}, {0, 3, 2, 4}}, {causal}},
       {{{2, 0, 2, 4}, {2, 3, 2, 4}}, {causal}},
       {{{2, 3, 2, 4}, {2, 0, 2, 4}}, {causal}},

@@ -134,6 +134,34 @@ void add_slices(Rows& rows) {
   row.mistakes.push_back({[] { index_add(sample({3}, DType::boolean), 0, indices({0}), sample({1}, DType::boolean)); }, {"bool"}});
   rows.push_back(row);
 
+  row = {"index_copy_", {}};
+  row.dtypes = all_dtypes;
+  row.differentiable = false;
+  row.on_cuda_bitwise = true;
+  for (const Pick& p : picks) {
+    const std::int64_t length = bound(p), count = std::min(p.index[0], length);
+    if (length == 0) continue;
+    Input at = index({count}, length);
+    at.distinct = true;
+    row.cases.push_back({{edited(p.x), at, value(with_index({p.x, {count}, p.dim}))},
+                         [p](In in) -> Tensors { return {index_copy_(in[0], p.dim, in[1], in[2])}; },
+                         [p](Ref in) {
+                           Array y = in[0];
+                           each(in[2].shape, [&](const Shape& i) {
+                             Shape into = i;
+                             const int d = wrapped(p.dim, y);
+                             into[d] = static_cast<std::int64_t>(in[1]({i[d]}));
+                             y(into) = in[2](i);
+                           });
+                           return one(y);
+                         }});
+  }
+  row.mistakes = wrong_indices([](const Tensor& x, int dim, const Tensor& at) { index_copy_(x, dim, at, sample(at.shape())); });
+  row.mistakes.push_back({[] { index_copy_(sample({3, 2}), 0, indices({0}), sample({2, 2})); }, {"(3, 2)", "(1,)", "(2, 2)"}});
+  row.mistakes.push_back({[] { index_copy_(sample({3}), 0, indices({0}), sample({1}, DType::f64)); }, {"f32", "f64"}});
+  row.mistakes.push_back({[] { index_copy_(sample({1}).window({3}, {0}, 0), 0, indices({0}), sample({1})); }, {"share memory"}});
+  rows.push_back(row);
+
   row = {"embedding", {}};
   row.on_cuda_bitwise = true;
   for (const auto& [table, at] : std::vector<std::pair<Shape, Shape>>{{{3, 2}, {0}},

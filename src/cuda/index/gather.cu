@@ -8,8 +8,8 @@
 #include "ops/kernels/index.h"
 #include "tensor/dispatch.h"
 
-// Gather, index_select and scatter_add: reads and additions at indices from memory. A thread per element (or per 16 bytes, where rows are
-// contiguous); an index outside the range reads as zero and writes nothing.
+// Gather, index_select, index_copy and scatter_add: reads, writes and additions at indices from memory. A thread per element (or per 16
+// bytes, where rows are contiguous); an index outside the range reads as zero and writes nothing.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -32,6 +32,19 @@ __global__ void __launch_bounds__(block_size)
   indexer.locate(i, offsets);
   const std::int64_t at = index[offsets[1]];
   y[offsets[0]] = at >= 0 && at < length ? x[offsets[2] + at * stride] : Bits();
+}
+
+/// The other way: operands source, index and y.
+template <class Bits>
+__global__ void __launch_bounds__(block_size)
+    scatter_elements(const Bits* __restrict__ source, const std::int64_t* __restrict__ index, Bits* __restrict__ y,
+                     __grid_constant__ const Indexer<3> indexer, std::uint32_t count, std::int64_t length, std::int64_t stride) {
+  const std::uint32_t i = blockIdx.x * block_size + threadIdx.x;
+  if (i >= count) return;
+  std::int64_t offsets[3];
+  indexer.locate(i, offsets);
+  const std::int64_t at = index[offsets[1]];
+  if (at >= 0 && at < length) y[offsets[2] + at * stride] = source[offsets[0]];
 }
 
 __device__ void atomic_add(float* at, float value) { atomicAdd(at, value); }
@@ -109,12 +122,31 @@ void scatter_add_as(const View& y, const View& index, const View& source, int di
   });
 }
 
-/// Row selection is a gather whose index is broadcast along a and c.
-template <class Bits>
-void index_select_as(const View& x, const View& index, const View& y) {
-  Layout<3> layout = layout_of(y.shape, {y.strides, Strides{0, index.strides[0], 0}, Strides{x.strides[0], 0, x.strides[2]}});
+/// The iteration over slices (A, I, C) of `rows` (A, N, C), with an index that is broadcast along A and C.
+Layout<3> layout_of_slices(const View& slices, const View& index, const View& rows) {
+  Layout<3> layout =
+      layout_of(slices.shape, {slices.strides, Strides{0, index.strides[0], 0}, Strides{rows.strides[0], 0, rows.strides[2]}});
   layout.simplify();
-  gather_as<Bits>(layout, x, index, y, 1);
+  return layout;
+}
+
+template <class Bits>
+void index_copy_as(const View& y, const View& index, const View& source) {
+  for_pieces(layout_of_slices(source, index, y), [&](const Layout<3>& layout, const std::int64_t* offsets) {
+    const std::int64_t count = layout.numel();
+    launch(scatter_elements<Bits>, blocks_for(count), block_size, 0, y.stream, source.as<const Bits>() + offsets[0],
+           index.as<const std::int64_t>() + offsets[1], y.as<Bits>() + offsets[2], layout, static_cast<std::uint32_t>(count), y.shape[1],
+           y.strides[1]);
+  });
+}
+
+/// Calls f with the element type, and the views (A, N, C) and (A, I, C) in its elements: 16 bytes where both can be moved so.
+template <class F>
+void in_largest_elements(const View& rows, const View& slices, F&& f) {
+  const auto per_chunk = static_cast<std::int64_t>(16 / size_of(slices.dtype));
+  if (takes_chunks(rows, per_chunk) && takes_chunks(slices, per_chunk))
+    return f.template operator()<Chunk>(in_chunks(rows, per_chunk), in_chunks(slices, per_chunk));
+  dispatch_bits(slices.dtype, [&]<class Bits>() { f.template operator()<Bits>(rows, slices); });
 }
 
 }  // namespace
@@ -144,10 +176,14 @@ void scatter_add(Cuda, const View& y, const View& index, const View& source, int
 
 void index_select(Cuda, const View& x, const View& index, const View& y) {
   if (y.numel() == 0) return;
-  const auto per_chunk = static_cast<std::int64_t>(16 / size_of(y.dtype));
-  if (takes_chunks(x, per_chunk) && takes_chunks(y, per_chunk))
-    return index_select_as<Chunk>(in_chunks(x, per_chunk), index, in_chunks(y, per_chunk));
-  dispatch_bits(y.dtype, [&]<class Bits>() { index_select_as<Bits>(x, index, y); });
+  in_largest_elements(x, y, [&]<class Bits>(const View& rows, const View& slices) {
+    gather_as<Bits>(layout_of_slices(slices, index, rows), rows, index, slices, 1);
+  });
+}
+
+void index_copy(Cuda, const View& y, const View& index, const View& source) {
+  if (source.numel() == 0) return;
+  in_largest_elements(y, source, [&]<class Bits>(const View& rows, const View& slices) { index_copy_as<Bits>(rows, index, slices); });
 }
 
 }  // namespace tern::kernels

@@ -172,6 +172,20 @@ void copy_rows(const Rows<const S>& from, std::int64_t first, std::int64_t n, st
 }
 [[gnu::always_inline]] inline double exp2_below_zero(double x) { return std::exp2(x); }
 
+/// Turns n scores into exponentials relative to their query's largest score so far, and returns the factor for what was summed before.
+template <class C>
+C update_softmax(C* scores, std::int64_t n, C& top, C& total) {
+  const C before = top;
+  top = std::max(before, loops::largest(scores, n));
+  const C shift = top == -infinity<C> ? C(0) : top;  // of a query that has seen nothing
+  C sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < n; ++i) sum += scores[i] = exp2_below_zero(scores[i] - shift);
+  const C factor = exp2_below_zero(before - shift);
+  total = total * factor + sum;
+  return factor;
+}
+
 /// Bias and padding of the scores of one head, to base 2, and which scores are hidden.
 template <class C, class S>
 class ScoreRows {

@@ -124,22 +124,38 @@ void scatter_add(Cpu, const View& y, const View& index, const View& source, int 
   });
 }
 
-void index_select(Cpu, const View& x, const View& index, const View& y) {
-  check_indices("index_select", index, x.shape[1]);
-  if (y.numel() == 0) return;  // memcpy takes no null, not even for nothing
-  const std::int64_t count = y.shape[1], width = y.shape[2], x_stride = x.strides[2], y_stride = y.strides[2];
-  dispatch_size(y.dtype, [&]<class U>() {
-    parallel_units(y.shape[0] * count, width, stream_grain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const std::int64_t a = row / count, i = row % count, from_row = index.as<const std::int64_t>()[i * index.strides[0]];
-        const U* from = x.as<const U>() + a * x.strides[0] + from_row * x.strides[1];
-        U* to = y.as<U>() + a * y.strides[0] + i * y.strides[1];
-        if (x_stride == 1 && y_stride == 1) std::memcpy(to, from, static_cast<std::size_t>(width) * sizeof(U));
+namespace {
+
+/// Copies rows between slices (A, I, C) and the rows (A, N, C) at an index, one way or the other.
+void copy_rows(const View& slices, const View& index, const View& rows, bool is_from_rows) {
+  if (slices.numel() == 0) return;  // memcpy takes no null, not even for nothing
+  const std::int64_t count = slices.shape[1], width = slices.shape[2];
+  const View &from = is_from_rows ? rows : slices, &to = is_from_rows ? slices : rows;
+  const std::int64_t from_stride = from.strides[2], to_stride = to.strides[2];
+  dispatch_size(slices.dtype, [&]<class U>() {
+    parallel_units(slices.shape[0] * count, width, stream_grain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t unit = begin; unit < end; ++unit) {
+        const std::int64_t a = unit / count, slice = unit % count, row = index.as<const std::int64_t>()[slice * index.strides[0]];
+        const U* source = from.as<const U>() + a * from.strides[0] + (is_from_rows ? row : slice) * from.strides[1];
+        U* target = to.as<U>() + a * to.strides[0] + (is_from_rows ? slice : row) * to.strides[1];
+        if (from_stride == 1 && to_stride == 1) std::memcpy(target, source, static_cast<std::size_t>(width) * sizeof(U));
         else
-          for (std::int64_t c = 0; c < width; ++c) to[c * y_stride] = from[c * x_stride];
+          for (std::int64_t c = 0; c < width; ++c) target[c * to_stride] = source[c * from_stride];
       }
     });
   });
+}
+
+}  // namespace
+
+void index_select(Cpu, const View& x, const View& index, const View& y) {
+  check_indices("index_select", index, x.shape[1]);
+  copy_rows(y, index, x, true);
+}
+
+void index_copy(Cpu, const View& y, const View& index, const View& source) {
+  check_indices("index_copy_", index, y.shape[1]);
+  copy_rows(source, index, y, false);
 }
 
 namespace {

@@ -25,6 +25,13 @@ struct Attention {
 void flash_attention(Cpu, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums);
 void flash_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums);
 
+/// y of one query a sequence, as in decoding with cached keys: q and y (B, 1, H, D), no dropout, no packed sequences. Keys and values are
+/// read where they lie, once for all heads that share them, in parts of decode_part keys each, whose sums are joined in their order: a
+/// sequence's result depends neither on the others nor on hidden keys behind its own.
+void decode_attention(Cpu, const View& q, const View& k, const View& v, const Attention& attention, const View& y);
+void decode_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y);
+inline constexpr int decode_part = 256;
+
 /// dq, dk, dv (each like its input, with last stride 1 and any other strides), and dbias unless it has no data (contiguous, in the bias's
 /// shape with broadcast dimensions 1), from g, the gradient of y, last stride 1; with y and log_sums as forward has left them. The same
 /// bits in every run.
@@ -41,6 +48,9 @@ void flash_attention_grad(Cuda, const View& q, const View& k, const View& v, con
 /// Whether flash_attention takes these views on the device. flash_attention_grad then takes them with a contiguous g, and with gradients
 /// whose rows lie as those of the inputs do or beside each other; but none of a bias.
 bool has_flash_attention(Cuda, const View& q, const View& k, const View& v, const View& y, const Attention& attention);
+
+/// Whether decode_attention takes these views on the device.
+bool has_decode_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention);
 
 /// Whether there is a self_attention for heads of so many tokens and elements.
 bool has_self_attention(Cuda, DType dtype, std::int64_t length, std::int64_t head_dim);

@@ -19,6 +19,10 @@ void scatter_add(Cuda, const View& y, const View& index, const View& source, int
 void index_select(Cpu, const View& x, const View& index, const View& y);
 void index_select(Cuda, const View& x, const View& index, const View& y);
 
+/// y (A, N, C) at index (I) = source (A, I, C), any strides, any dtype.
+void index_copy(Cpu, const View& y, const View& index, const View& source);
+void index_copy(Cuda, const View& y, const View& index, const View& source);
+
 /// y (A, N, C) += source (A, I, C) at index (I). Deterministic: equal indices are added in ascending order of position.
 void index_add(Cpu, const View& y, const View& index, const View& source);
 void index_add(Cuda, const View& y, const View& index, const View& source);

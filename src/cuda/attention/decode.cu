@@ -1,0 +1,250 @@
+#include "cuda/attention/attention_args.cuh"
+#include "cuda/device/semaphore.cuh"
+#include "cuda/device/vec16.cuh"
+#include "cuda/runtime/allocator.h"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/semaphore.h"
+
+// Attention of one query a sequence, as in decoding: split keys ("flash decoding"). It is bound by reading keys and values, which tensor
+// cores would not speed up.
+//
+// A block has one part of the keys of one head of keys and values, and up to `members` heads of queries that share them. A few lanes have
+// a key between them, 16 bytes of its row each; such a worker goes through every `workers`-th key with an online softmax of its own, and at
+// the end the block joins its workers' sums, in their order. Where keys are in several parts, the last block of a head to be done joins
+// those, also in order: Note [Last block].
+namespace tern::kernels {
+
+using namespace gpu;
+using namespace gpu::flash;
+
+namespace {
+
+constexpr int threads = 128;
+
+struct DecodeParams {
+  Args args;
+  Heads q, k, v, y;
+  const void* bias;              ///< of q's dtype; null: none
+  std::int64_t bias_strides[3];  ///< of sequences, heads and keys
+  float* partial;                ///< (sequences, heads, parts, D + 2): the largest score, the sum of exponentials, the sums of values
+  unsigned* counters;
+  int lanes, parts;
+};
+
+/// The running softmax of one head of queries over a worker's keys: a lane has its vectors of the row.
+template <int width>
+struct Running {
+  float top = -INFINITY, total = 0, sums[width] = {};
+};
+
+template <class T, int vectors, int members>
+__global__ void __launch_bounds__(threads) decode(__grid_constant__ const DecodeParams p) {
+  constexpr int width = vec16_width<T> * vectors, batch = 4;
+  __shared__ float sums[members][threads * width], tops[members][threads], totals[members][threads];
+  __shared__ bool is_last;
+  const Args& args = p.args;
+  const int group = args.group(), passes = (group + members - 1) / members;
+  const int part = static_cast<int>(blockIdx.x) % p.parts, set = static_cast<int>(blockIdx.x) / p.parts;
+  const int pass = set % passes, kv_head = set / passes % args.kv_heads, index = set / passes / args.kv_heads;
+  const int head0 = kv_head * group + pass * members, count = min(members, group - pass * members);
+  const Sequence sequence(args, index);
+  const int first = max(sequence.key_begin(0), part * decode_part), last = min(sequence.key_end(0), (part + 1) * decode_part);
+
+  const int lanes = p.lanes, lane = threadIdx.x % lanes, worker = threadIdx.x / lanes, workers = threads / lanes;
+  bool is_there[vectors];
+  int column[vectors];
+#pragma unroll
+  for (int i = 0; i < vectors; ++i) {
+    column[i] = (i * lanes + lane) * vec16_width<T>;
+    is_there[i] = column[i] < args.head_dim;
+  }
+  const auto load = [&](const Heads& heads, int row, bool wanted, Packed<T, vec16_width<T>>(&to)[vectors]) {
+    const T* const at = heads.at<T>(index, row, kv_head);
+#pragma unroll
+    for (int i = 0; i < vectors; ++i) to[i] = wanted && is_there[i] ? read_packed<vec16_width<T>>(at + column[i]) : uint4{};
+  };
+  const auto widen_row = [&](const Packed<T, vec16_width<T>>(&row)[vectors], float (&to)[width]) {
+#pragma unroll
+    for (int i = 0; i < vectors; ++i) {
+      float values[vec16_width<T>];
+      unpack<T>(row[i], values);
+#pragma unroll
+      for (int k = 0; k < vec16_width<T>; ++k) to[i * vec16_width<T> + k] = values[k];
+    }
+  };
+
+  float query[members][width];
+#pragma unroll
+  for (int m = 0; m < members; ++m)
+#pragma unroll
+    for (int i = 0; i < vectors; ++i)
+#pragma unroll
+      for (int k = 0; k < vec16_width<T>; ++k)
+        query[m][i * vec16_width<T> + k] = m < count && is_there[i] ? convert<float>(p.q.at<T>(index, 0, head0 + m)[column[i] + k]) : 0;
+
+  Running<width> running[members];
+  for (int key0 = first; key0 < last; key0 += workers * batch) {  // all threads of a warp take as many turns
+    Packed<T, vec16_width<T>> keys[batch][vectors], values[batch][vectors];
+#pragma unroll
+    for (int u = 0; u < batch; ++u) {
+      const int key = key0 + u * workers + worker;
+      load(p.k, min(key, last - 1), key < last, keys[u]);
+      load(p.v, min(key, last - 1), key < last, values[u]);
+    }
+    float scores[members][batch];
+#pragma unroll
+    for (int u = 0; u < batch; ++u) {
+      const int key = key0 + u * workers + worker;
+      float row[width];
+      widen_row(keys[u], row);
+      const float added = key < last ? padding_log2(args, sequence, index, key) : -INFINITY;
+#pragma unroll
+      for (int m = 0; m < members; ++m) {
+        float score = 0;
+#pragma unroll
+        for (int k = 0; k < width; ++k) score += query[m][k] * row[k];
+        score = lanes_all_reduce<PlusOp<float>>(score, lanes);
+        float bias = 0;
+        if (p.bias && key < last && m < count)
+          bias = convert<float>(
+              static_cast<const T*>(p.bias)[index * p.bias_strides[0] + (head0 + m) * p.bias_strides[1] + key * p.bias_strides[2]]);
+        scores[m][u] = added == -INFINITY ? -INFINITY : score * args.scale_log2 + bias * log2_e + added;
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < members; ++m) {
+      Running<width>& r = running[m];
+      float top = r.top;
+#pragma unroll
+      for (int u = 0; u < batch; ++u) top = fmaxf(top, scores[m][u]);
+      const float zero = top == -INFINITY ? 0 : top, factor = exp2_approx(r.top - zero);
+      r.top = top;
+      r.total *= factor;
+#pragma unroll
+      for (int k = 0; k < width; ++k) r.sums[k] *= factor;
+#pragma unroll
+      for (int u = 0; u < batch; ++u) r.total += scores[m][u] = exp2_approx(scores[m][u] - zero);
+    }
+#pragma unroll
+    for (int u = 0; u < batch; ++u) {
+      float row[width];
+      widen_row(values[u], row);
+#pragma unroll
+      for (int m = 0; m < members; ++m)
+#pragma unroll
+        for (int k = 0; k < width; ++k) running[m].sums[k] += scores[m][u] * row[k];
+    }
+  }
+
+  // The block's sums: those of a worker lie beside each other, in the order of its row.
+#pragma unroll
+  for (int m = 0; m < members; ++m) {
+    if (lane == 0) {
+      tops[m][worker] = running[m].top;
+      totals[m][worker] = running[m].total;
+    }
+#pragma unroll
+    for (int i = 0; i < vectors; ++i)
+#pragma unroll
+      for (int k = 0; k < vec16_width<T>; ++k) sums[m][worker * lanes * width + column[i] + k] = running[m].sums[i * vec16_width<T> + k];
+  }
+  __syncthreads();
+  const int head_dim = args.head_dim, row_size = head_dim + 2;
+  const auto entry_of = [&](int m, int of_part) {
+    return p.partial + ((std::int64_t(index) * args.heads + head0 + m) * p.parts + of_part) * row_size;
+  };
+  const auto write = [&](int m, int d, float sum, float total) {
+    p.y.at<T>(index, 0, head0 + m)[d] = convert<T>(total > 0 ? sum / total : 0.0f);
+  };
+  for (int at = threadIdx.x; at < count * head_dim; at += threads) {
+    const int m = at / head_dim, d = at % head_dim;
+    float top = -INFINITY, total = 0, sum = 0;
+    for (int w = 0; w < workers; ++w) top = fmaxf(top, tops[m][w]);
+    for (int w = 0; w < workers; ++w) {
+      const float factor = top == -INFINITY ? 0 : exp2_approx(tops[m][w] - top);
+      total += factor * totals[m][w];
+      sum += factor * sums[m][w * lanes * width + d];
+    }
+    if (p.parts == 1) {
+      write(m, d, sum, total);
+      continue;
+    }
+    float* const entry = entry_of(m, part);
+    entry[2 + d] = sum;
+    if (d == 0) {
+      entry[0] = top;
+      entry[1] = total;
+    }
+  }
+  if (p.parts == 1) return;
+  if (!is_last_block(p.counters + set, static_cast<unsigned>(p.parts), is_last, [] { __syncthreads(); })) return;
+  for (int at = threadIdx.x; at < count * head_dim; at += threads) {
+    const int m = at / head_dim, d = at % head_dim;
+    float top = -INFINITY, total = 0, sum = 0;
+    for (int i = 0; i < p.parts; ++i) top = fmaxf(top, __ldcg(entry_of(m, i)));
+    for (int i = 0; i < p.parts; ++i) {
+      const float* const entry = entry_of(m, i);
+      const float factor = top == -INFINITY ? 0 : exp2_approx(__ldcg(entry) - top);
+      total += factor * __ldcg(entry + 1);
+      sum += factor * __ldcg(entry + 2 + d);
+    }
+    write(m, d, sum, total);
+  }
+}
+
+/// Whether rows can be read in vectors.
+bool has_vectors(const View& x) {
+  const auto width = static_cast<std::int64_t>(16 / size_of(x.dtype));
+  if (!is_aligned(x.data, 16) || x.shape[3] % width != 0) return false;
+  for (int i = 0; i < 3; ++i)
+    if (x.shape[i] > 1 && x.strides[i] % width != 0) return false;
+  return true;
+}
+
+}  // namespace
+
+bool has_decode_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention) {
+  return (q.dtype == DType::f32 || q.dtype == DType::bf16 || q.dtype == DType::f16) && q.shape[3] <= 256 && k.shape[1] > 0 &&
+         k.numel() > 0 && has_vectors(k) && has_vectors(v) && attention.dropout == 0;
+}
+
+void decode_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y) {
+  if (y.numel() == 0) return;
+  const Args args(q, k, attention);
+  const auto with = [&]<class T, int vectors, int members>() {
+    const int row_vectors = (args.head_dim + vec16_width<T> - 1) / vec16_width<T>;
+    int lanes = 1;
+    while (lanes * vectors < row_vectors) lanes *= 2;
+    const int parts = (args.keys + decode_part - 1) / decode_part, passes = (args.group() + members - 1) / members;
+    const std::int64_t sets = std::int64_t(args.sequences) * args.kv_heads * passes;
+    const Workspace partial(parts == 1 ? 0 : std::size_t(args.all_heads()) * std::size_t(parts) * (args.head_dim + 2) * sizeof(float),
+                            y.stream);
+    const auto bias_stride = [&](int dim) { return attention.bias.data ? attention.bias.strides[dim] : 0; };
+    const DecodeParams p{.args = args,
+                         .q = Heads(q),
+                         .k = Heads(k),
+                         .v = Heads(v),
+                         .y = Heads(y),
+                         .bias = attention.bias.data,
+                         .bias_strides = {bias_stride(0), bias_stride(1), bias_stride(3)},
+                         .partial = partial.as<float>(),
+                         .counters = parts == 1 ? nullptr : completion_counters(y.stream, static_cast<std::size_t>(sets)),
+                         .lanes = lanes,
+                         .parts = parts};
+    launch(decode<T, vectors, members>, blocks_for(sets * parts, 1), threads, 0, y.stream, p);
+  };
+  const auto by_members = [&]<class T, int vectors>() {
+    if (args.group() == 1) with.template operator()<T, vectors, 1>();
+    else with.template operator()<T, vectors, 4>();
+  };
+  switch (q.dtype) {
+    case DType::bf16: return by_members.template operator()<bf16, 1>();
+    case DType::f16: return by_members.template operator()<f16, 1>();
+    default:
+      if (args.head_dim <= 128) by_members.template operator()<float, 1>();
+      else by_members.template operator()<float, 2>();
+  }
+}
+
+}  // namespace tern::kernels

@@ -1,0 +1,166 @@
+#include "ops/cpu/flash_attention.h"
+
+namespace tern::kernels {
+
+using namespace flash;
+using loops::Scratch;
+using loops::whole_vectors;
+
+// Attention of one query a sequence: bound by reading the keys and values, which are used where they lie.
+
+namespace {
+
+/// n rows of a head from `first` on, as C: where they lie, or converted into the buffer (n, D). Sets the rows' stride.
+template <class C, class S>
+const C* rows_as(const Rows<const S>& rows, std::int64_t first, std::int64_t n, std::int64_t width, C* buffer, std::int64_t& stride) {
+  if constexpr (std::is_same_v<C, S>) {
+    stride = rows.stride;
+    return rows[first];
+  }
+  for (std::int64_t i = 0; i < n; ++i) loops::convert_run(rows[first + i], buffer + i * width, width);
+  stride = width;
+  return buffer;
+}
+
+/// scores[i] = scale q k_i, four keys at a time.
+template <class C>
+void multiply_keys(const C* q, const C* keys, std::int64_t stride, std::int64_t n, std::int64_t width, C scale, C* scores) {
+  for (std::int64_t i = 0; i < n; i += 4) {
+    const C* rows[4];
+    for (std::int64_t r = 0; r < 4; ++r) rows[r] = keys + std::min(i + r, n - 1) * stride;
+    C a = 0, b = 0, c = 0, d = 0;
+#pragma omp simd reduction(+ : a, b, c, d)
+    for (std::int64_t k = 0; k < width; ++k) {
+      a += q[k] * rows[0][k];
+      b += q[k] * rows[1][k];
+      c += q[k] * rows[2][k];
+      d += q[k] * rows[3][k];
+    }
+    const C products[4] = {a, b, c, d};
+    for (std::int64_t r = 0; r < std::min<std::int64_t>(4, n - i); ++r) scores[i + r] = scale * products[r];
+  }
+}
+
+/// sums += weights values, four rows at a time.
+template <class C>
+void add_values(const C* weights, const C* values, std::int64_t stride, std::int64_t n, std::int64_t width, C* sums) {
+  std::int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    const C *a = values + i * stride, *b = a + stride, *c = b + stride, *d = c + stride;
+    const C wa = weights[i], wb = weights[i + 1], wc = weights[i + 2], wd = weights[i + 3];
+#pragma omp simd
+    for (std::int64_t k = 0; k < width; ++k) sums[k] += wa * a[k] + wb * b[k] + wc * c[k] + wd * d[k];
+  }
+  for (; i < n; ++i)
+#pragma omp simd
+    for (std::int64_t k = 0; k < width; ++k) sums[k] += weights[i] * values[i * stride + k];
+}
+
+template <class C, class S>
+class Decode {
+ public:
+  Decode(const View& q, const View& k, const View& v, const Attention& attention, const View& y)
+      : problem_(q, k, attention), q_(q), k_(k), v_(v), y_(y) {}
+
+  void run() const {
+    const std::int64_t key_heads = problem_.sequences * problem_.kv_heads, group = problem_.group(), width = problem_.width;
+    const std::int64_t parts = std::max<std::int64_t>((problem_.keys + decode_part - 1) / decode_part, 1);
+    const std::int64_t units = key_heads * parts, threads = problem_.threads(units), entry = width + 2;
+    const Scratch<C> partial(units * group * entry, y_.stream), work(threads * work_size(), y_.stream);
+    const auto sums_of = [&](std::int64_t key_head, std::int64_t part, std::int64_t member) {
+      return partial.data() + ((key_head * parts + part) * group + member) * entry;
+    };
+    take_turns(units, threads, [&](std::int64_t unit, std::int64_t thread) {
+      const std::int64_t key_head = unit / parts, part = unit % parts;
+      add_part(problem_.sequence(key_head / problem_.kv_heads), key_head % problem_.kv_heads, part, work.data() + thread * work_size(),
+               [&](std::int64_t member) { return sums_of(key_head, part, member); });
+    });
+    loops::share(key_heads * group, threads, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const Sequence s = problem_.sequence(i / group / problem_.kv_heads);
+        const auto [first, last] = parts_of(s);
+        C* const joined = sums_of(i / group, first, i % group);
+        for (std::int64_t part = first + 1; part < last; ++part) join(joined, sums_of(i / group, part, i % group));
+        if (first == last) joined[1] = 0;
+        write(s, i / group % problem_.kv_heads * group + i % group, joined);
+      }
+    });
+  }
+
+ private:
+  std::int64_t work_size() const { return 2 * tile_keys * problem_.width + tile_keys + problem_.width; }
+  /// The parts that have keys which the query sees.
+  std::pair<std::int64_t, std::int64_t> parts_of(const Sequence& s) const {
+    const std::int64_t begin = s.begin(0), end = s.end(0);
+    return begin < end ? std::pair{begin / decode_part, (end - 1) / decode_part + 1} : std::pair<std::int64_t, std::int64_t>{0, 0};
+  }
+
+  /// The sums of a head of keys over one part, for each head of queries that shares it: an entry is top, total and the sums.
+  template <class F>
+  void add_part(const Sequence& s, std::int64_t kv_head, std::int64_t part, C* work, F&& entry_of) const {
+    const std::int64_t width = problem_.width, group = problem_.group();
+    const std::int64_t begin = std::max(s.begin(0), part * decode_part), end = std::min(s.end(0), (part + 1) * std::int64_t(decode_part));
+    if (begin >= end) return;
+    C *const key_rows = work, *const value_rows = key_rows + tile_keys * width, *const scores = value_rows + tile_keys * width,
+             *const query = scores + tile_keys;
+    for (std::int64_t member = 0; member < group; ++member) {
+      C* const entry = entry_of(member);
+      entry[0] = -infinity<C>;
+      std::fill_n(entry + 1, width + 1, C(0));
+    }
+    const Rows<const S> keys(k_, s, 0, kv_head), values(v_, s, 0, kv_head);
+    const C scale = C(problem_.attention.scale) * std::numbers::log2e_v<C>;
+    for (std::int64_t key = begin / tile_keys * tile_keys; key < end; key += tile_keys) {
+      const std::int64_t first = std::max(key, begin), n = std::min(key + tile_keys, end) - first;
+      std::int64_t key_stride, value_stride;
+      const C* const k = rows_as<C, S>(keys, first, n, width, key_rows, key_stride);
+      const C* const v = rows_as<C, S>(values, first, n, width, value_rows, value_stride);
+      for (std::int64_t member = 0; member < group; ++member) {
+        const std::int64_t head = kv_head * group + member;
+        C* const entry = entry_of(member);
+        loops::convert_run(Rows<const S>(q_, s, 0, head)[0], query, width);
+        multiply_keys(query, k, key_stride, n, width, scale, scores);
+        ScoreRows<C, S> score_rows(problem_, s, head);
+        score_rows.move_to(first, n);
+        score_rows.complete(0, 0, n, scores);
+        std::fill(scores + n, scores + whole_vectors<C>(n), -infinity<C>);
+        const C factor = update_softmax(scores, whole_vectors<C>(n), entry[0], entry[1]);
+        if (factor != 1)
+#pragma omp simd
+          for (std::int64_t d = 0; d < width; ++d) entry[2 + d] *= factor;
+        add_values(scores, v, value_stride, n, width, entry + 2);
+      }
+    }
+  }
+  /// Adds the sums of a later part.
+  void join(C* entry, const C* later) const {
+    const C top = std::max(entry[0], later[0]), shift = top == -infinity<C> ? C(0) : top;
+    const C factor = exp2_below_zero(entry[0] - shift), of_later = exp2_below_zero(later[0] - shift);
+    entry[0] = top;
+#pragma omp simd
+    for (std::int64_t i = 1; i < problem_.width + 2; ++i) entry[i] = entry[i] * factor + later[i] * of_later;
+  }
+  /// The result of a head of queries; zeros where it sees nothing.
+  void write(const Sequence& s, std::int64_t head, C* entry) const {
+    S* const row = Rows<S>(y_, s, 0, head)[0];
+    if (entry[1] == 0) {
+      std::fill_n(row, problem_.width, S());
+      return;
+    }
+    const C factor = 1 / entry[1];
+    C* const sums = entry + 2;
+    loops::write_row(row, problem_.width, sums, [=](std::int64_t d) { return sums[d] * factor; });
+  }
+
+  Problem problem_;
+  View q_, k_, v_, y_;
+};
+
+}  // namespace
+
+void decode_attention(Cpu, const View& q, const View& k, const View& v, const Attention& attention, const View& y) {
+  if (y.numel() == 0) return;
+  dispatch_floats(q.dtype, "decode_attention", [&]<class S>() { Decode<compute_t<S>, S>(q, k, v, attention, y).run(); });
+}
+
+}  // namespace tern::kernels
