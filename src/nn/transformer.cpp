@@ -18,6 +18,7 @@ void FeedForward::visit(Visitor& v) {
 
 Tensor FeedForward::activated(const Tensor& x) const {
   const ModuleScope scope(this, "FeedForward");
+  if (gate && use_fused_kernel && activation == Activation::silu) return fused_swiglu(gate->forward(x), fc.forward(x));
   if (gate) return activate(activation, gate->forward(x)) * fc.forward(x);
   return fc.activated(activation, x);
 }

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "autodiff/node.h"
+#include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/detail/widened.h"
@@ -378,6 +379,24 @@ Tensor silu(T x) {
   return unary("silu", functors::Silu{}, x, Keep::input, [](T g, T x_) {
     const Tensor s = sigmoid(x_);
     return g * (s * (1 + x_ * (1 - s)));
+  });
+}
+Tensor fused_swiglu(T gate, T x) {
+  check_one_device("fused_swiglu", {&gate, &x});
+  if (!is_floating(x.dtype()) || gate.dtype() != x.dtype() || gate.shape() != x.shape())
+    fail("fused_swiglu", fmt::format("expected a gate and x of one floating dtype and shape but got {} {} and {} {}", name(gate.dtype()),
+                                     to_string(gate.shape()), name(x.dtype()), to_string(x.shape())));
+  if (x.device() == cpu || x.dtype() == DType::f64) return silu(gate) * x;
+  const Tensor y = empty(x.shape(), x.dtype(), x.device());
+  on_cuda("fused_swiglu", x.device(), [&](auto dev) { kernels::swiglu(dev, gate.view(), x.view(), y.view()); });
+  return record("fused_swiglu", y, {gate, x}, {gate, x}, [](const Backward& call) -> Tensors {
+    const Tensors in = {call.saved(0), call.saved(1)};
+    if (context().grad) return vjp(call, in, [](const Tensors& xs) -> Tensors { return {silu(xs[0]) * xs[1]}; });
+    const Tensor g = contiguous(call.grad()), a = contiguous(in[0]), b = contiguous(in[1]);
+    const Tensors results = {empty(a.shape(), a.dtype(), a.device()), empty(b.shape(), b.dtype(), b.device())};
+    on_cuda("fused_swiglu", g.device(),
+            [&](auto dev) { kernels::swiglu_grad(dev, g.view(), a.view(), b.view(), results[0].view(), results[1].view()); });
+    return results;
   });
 }
 Tensor softplus(T x, double beta) {

@@ -94,6 +94,8 @@ Tensor gelu(const Tensor& x);
 Tensor gelu_tanh(const Tensor& x);
 /// x sigmoid(x).
 Tensor silu(const Tensor& x);
+/// silu(gate) * x, the gate of SwiGLU (Shazeer, 2020), with one kernel each way on a GPU; gate and x of one floating dtype and shape.
+Tensor fused_swiglu(const Tensor& gate, const Tensor& x);
 /// log(1 + exp(beta x)) / beta, a smooth relu: x where beta x is large. Throws Error unless beta > 0. Dugas et al., 2001.
 Tensor softplus(const Tensor& x, double beta = 1);
 /// Limited to [low, high]; the gradient passes inside and on the bounds. Throws Error if low > high.

@@ -327,6 +327,21 @@ void add_in_place(Rows& rows) {
   in_place("mul_", mul_, [](double a, double b) { return a * b; }, mul_);
 }
 
+void add_swiglu(Rows& rows) {
+  Row row{"fused_swiglu", {}};
+  for (const Shape& shape : shapes)
+    row.cases.push_back({{value(shape, -9, 9), value(shape)},
+                         [](const Arguments& in) -> Tensors { return {fused_swiglu(in[0], in[1])}; },
+                         [](const References& in) {
+                           return one(zip(in[0], in[1], in.dtype, [](double gate, double x) { return gate / (1 + std::exp(-gate)) * x; }));
+                         }});
+  row.roundings = 2;  // the plain form rounds the gate, too
+  row.mistakes = {{[] { fused_swiglu(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
+                  {[] { fused_swiglu(sample({3}), sample({3}, DType::f64)); }, {"f32", "f64"}},
+                  {[] { fused_swiglu(sample({3}, DType::i64), sample({3}, DType::i64)); }, {"i64"}}};
+  rows.push_back(row);
+}
+
 void add_sum_to(Rows& rows) {
   Row row{"sum_to", {}};
   for (const auto& [shape, into] : std::vector<std::pair<Shape, Shape>>{{{0}, {0}},
@@ -363,6 +378,7 @@ void add_pointwise(Rows& rows) {
   add_comparisons(rows);
   add_choices(rows);
   add_in_place(rows);
+  add_swiglu(rows);
   add_sum_to(rows);
 }
 

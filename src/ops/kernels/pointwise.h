@@ -47,6 +47,13 @@ void unary(Cuda, const Unary& f, const View& x, const View& y);
 void unary_grad(Cpu, const Unary& f, const View& g, const View& x, const View& y, const View& dx);
 void unary_grad(Cuda, const Unary& f, const View& g, const View& x, const View& y, const View& dx);
 
+// CUDA alone has these two: they are called through on_cuda.
+
+/// y = silu(gate) x; f32, bf16 or f16, one shape, any strides.
+void swiglu(Cuda, const View& gate, const View& x, const View& y);
+/// dgate and dx from g, the gradient of y, in one pass; everything contiguous.
+void swiglu_grad(Cuda, const View& g, const View& gate, const View& x, const View& dgate, const View& dx);
+
 /// y = f(a, b), Note [Operands]: views have y's shape (broadcast dimensions have stride 0) and dtype, and any strides; at
 /// most one operand is a number. Numeric dtypes; y may be one of the views themselves. Integer div truncates as C++ does
 /// (by zero: 0); integer pow multiplies. minimum and maximum give NaN where an operand is NaN.
