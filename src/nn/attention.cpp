@@ -44,6 +44,7 @@ void MultiHeadAttention::visit(Visitor& v) {
   v("query", query);
   v("key_value", key_value);
   v("proj", proj);
+  v.constant("rope", options.rope);
 }
 
 /// x (B, T, heads head_dim) as (B, T, heads, head_dim).

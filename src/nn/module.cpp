@@ -19,6 +19,10 @@ void Visitor::buffer(std::string_view name, Tensor& buffer) {
   if (buffer.defined()) on_buffer(join(name), buffer);
 }
 
+void Visitor::constant(std::string_view name, Tensor& constant) {
+  if (constant.defined()) on_constant(join(name), constant);
+}
+
 void Visitor::operator()(std::string_view name, Module& child) {
   std::string outer = join(name);
   path_.swap(outer);
@@ -54,6 +58,15 @@ struct EachModule final : Visitor {
   explicit EachModule(F f) : function(std::move(f)) {}
   void on_module(const std::string& path, Module& module) override { function(path, module); }
   F function;
+};
+
+/// Puts constants on a device.
+struct MoveConstants final : Visitor {
+  explicit MoveConstants(Device device_) : device(device_) {}
+  void on_constant(const std::string&, Tensor& x) override {
+    if (x.device() != device) detail::rebind(x, tern::to(x.detach(), device));
+  }
+  Device device;
 };
 
 /// visit is not const, because some visitors replace what they see. Those that take a const module only look.
@@ -129,6 +142,7 @@ std::int64_t count_parameters(const Module& module) {
 
 void to(Module& module, Device device) {
   convert_all(module, [device](const Tensor& x) { return tern::to(x, device); });
+  MoveConstants(device).walk(module);
 }
 
 void to(Module& module, DType dtype) {

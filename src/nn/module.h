@@ -35,6 +35,8 @@ class Visitor {
   }
   /// A tensor that belongs to the module's state but is not trained.
   void buffer(std::string_view name, Tensor& buffer);
+  /// A table that the module has made from its options: it goes to the module's device, and is neither trained, saved nor cast.
+  void constant(std::string_view name, Tensor& constant);
 
   /// Shows the whole tree, the root included under the path "".
   void walk(Module& root);
@@ -42,6 +44,7 @@ class Visitor {
  protected:
   virtual void on_parameter(const std::string& /*path*/, Tensor& /*parameter*/) {}
   virtual void on_buffer(const std::string& /*path*/, Tensor& /*buffer*/) {}
+  virtual void on_constant(const std::string& /*path*/, Tensor& /*constant*/) {}
   virtual void on_module(const std::string& /*path*/, Module& /*module*/) {}
 
  private:
@@ -75,8 +78,8 @@ Tensors parameters(const Module& module);
 /// The number of elements of all parameters, shared ones counted once.
 std::int64_t count_parameters(const Module& module);
 
-/// Moves parameters, buffers and gradients to a device, or the floating ones to a dtype, behind the handles that exist:
-/// optimizers, copies and ties follow. Flattened parameters are flattened again.
+/// Moves parameters, buffers, constants and gradients to a device, or the floating ones but constants to a dtype, behind the handles that
+/// exist: optimizers, copies and ties follow. Flattened parameters are flattened again.
 void to(Module& module, Device device);
 void to(Module& module, DType dtype);
 
