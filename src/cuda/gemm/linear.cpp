@@ -42,4 +42,9 @@ void linear_gelu(Cuda device, const View& x, const View& weight, const View& bia
   unary(device, functors::GeluTanh{}, before, y);
 }
 
+void linear_gelu_grad(Cuda device, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
+                      DeferredSums* deferred) {
+  plain_linear_gelu_grad(device, g, weight, x, dx, sums, write, deferred);
+}
+
 }  // namespace tern::kernels
