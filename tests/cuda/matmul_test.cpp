@@ -228,7 +228,7 @@ TEST_CASE("the gradient of GELU through the layer behind it agrees with the CPU"
                                                                              {260, 136, 40},
                                                                              {129, 193, 64},
                                                                              {512, 256, 128},
-                                                                             {700, 1544, 328},
+                                                                             {2304, 1544, 328},
                                                                              {0, 3, 2},
                                                                              {3, 0, 2},
                                                                              {3, 2, 0}})
