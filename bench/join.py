@@ -104,7 +104,7 @@ def attention_times(rows):
     """{(shape, causal, dtype, device): {impl: {op: median ms}}}; nothing in it for an impl that failed. TF32 is a dtype of its own."""
     found = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for row in rows:
-        if str(row.get("op")).startswith("attention_"):
+        if str(row.get("op")).startswith("attention_") and row.get("mask", "causal") in ("causal", "full"):  # peers have no other forms
             mode = row["precision"] if row.get("precision", "fp32") != "fp32" else MODES[row["dtype"]]
             times = found[tuple(row["shape"]), row["causal"], mode, row["device"]][row["impl"]]
             if "ms" in row:

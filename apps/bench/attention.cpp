@@ -3,16 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 
 #include "autodiff/engine.h"
+#include "bench/attention_case.h"
 #include "bench/lists.h"
 #include "bench/timing.h"
-#include "ops/attention.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
+#include "ops/pointwise.h"
 #include "ops/random.h"
-#include "ops/view.h"
+#include "ops/reduce.h"
 
 namespace tern::bench {
 namespace {
@@ -23,17 +26,7 @@ struct Options {
   double seconds = 0.2;
 };
 
-/// q, k and v are views of one projection (B, N, 3, H, d).
-struct Case {
-  std::int64_t batch, heads, length, width;
-  bool causal;
-
-  /// Of forward: two products of scores and of values, half of them where keys behind a query are hidden.
-  double flops() const {
-    return 4.0 * static_cast<double>(batch * heads * width) * static_cast<double>(length) * static_cast<double>(length) / (causal ? 2 : 1);
-  }
-  std::vector<std::int64_t> shape() const { return {batch, heads, length, width}; }
-};
+using Case = AttentionCase;
 
 /// Shapes of models: the translator's, GPT-2's, and longer ones.
 const std::vector<Case> models_on_gpu = {
@@ -42,9 +35,32 @@ const std::vector<Case> models_on_gpu = {
 const std::vector<Case> models_on_cpu = {{32, 8, 40, 32, true},  {8, 8, 512, 64, true},  {8, 8, 512, 64, false}, {4, 8, 1024, 64, true},
                                          {2, 8, 2048, 64, true}, {1, 8, 4096, 64, true}, {1, 8, 4096, 64, false}};
 
+/// Those that the sweep of masks is taken of.
+const std::vector<Case> masks_on_gpu = {{4, 16, 4096, 128, true}, {1, 16, 4096, 64, true}};
+const std::vector<Case> masks_on_cpu = {{2, 8, 1024, 64, true}};
+
+/// Every form of each shape, the plain one first.
+std::vector<Case> cases_of_masks(std::vector<Case> shapes, const std::vector<std::int64_t>& lengths,
+                                 const std::vector<std::int64_t>& widths) {
+  const auto varied = [&](std::int64_t Case::* field, const std::vector<std::int64_t>& values) {
+    std::vector<Case> result;
+    for (Case c : shapes)
+      for (const std::int64_t value : values) c.*field = value, result.push_back(c);
+    if (!values.empty()) shapes = result;
+  };
+  if (!widths.empty()) shapes.resize(1);
+  varied(&Case::width, widths);
+  varied(&Case::length, lengths);
+  std::vector<Case> result;
+  for (Case c : shapes)
+    for (const AttentionForm form : attention_forms(c.width)) c.form = form, result.push_back(c);
+  return result;
+}
+
 /// The cases of a sweep; lengths and widths take the place of its own where there are some.
 std::vector<Case> cases_of(const Options& options, Device device) {
   std::vector<std::int64_t> lengths = numbers(options.lengths), widths = numbers(options.widths);
+  if (options.sweep == "masks") return cases_of_masks(device == cpu ? masks_on_cpu : masks_on_gpu, lengths, widths);
   if (options.sweep == "models" && lengths.empty() && widths.empty()) return device == cpu ? models_on_cpu : models_on_gpu;
   const bool is_batch = options.sweep == "batch";
   if (lengths.empty()) {
@@ -59,21 +75,24 @@ std::vector<Case> cases_of(const Options& options, Device device) {
   return result;
 }
 
+const char* mask_of(const Case& c) { return c.form ? name(*c.form) : c.causal ? "causal" : "full"; }
+
 class Bench {
  public:
   explicit Bench(const Options& options)
       : device_(apps::resolve_device(options.device)), timer_(device_, options.seconds), rows_(options.json) {}
 
   void head() const {
-    fmt::print("{}\n{:>4} {:>3} {:>6} {:>4} {:<6} {:<5} {:<6} {:>11} {:>11} {:>11} {:>9} {:>12} {:>12}\n", apps::describe(device_), "B",
+    fmt::print("{}\n{:>4} {:>3} {:>6} {:>4} {:<7} {:<5} {:<6} {:>11} {:>11} {:>11} {:>9} {:>12} {:>12}\n", apps::describe(device_), "B",
                "H", "N", "d", "mask", "mode", "kernel", "forward ms", "backward ms", "both ms", "TFLOP/s", "kept MiB", "peak MiB");
   }
 
   void run(const Case& c, const std::string& mode, const std::string& impl) {
-    fmt::print("{:>4} {:>3} {:>6} {:>4} {:<6} {:<5} {:<6} ", c.batch, c.heads, c.length, c.width, c.causal ? "causal" : "full", mode, impl);
+    fmt::print("{:>4} {:>3} {:>6} {:>4} {:<7} {:<5} {:<6} ", c.batch, c.heads, c.length, c.width, mask_of(c), mode, impl);
     std::fflush(stdout);
+    if (c.form == AttentionForm::plain) causal_tflops_.erase(mode + impl);
     try {
-      measure(c, mode, impl == "fused");
+      measure(c, mode, impl);
     } catch (const OutOfMemory&) {
       rows_.add(row("attention_fwd_bwd", c, mode, impl).set("error", "out of memory"));
       fmt::print("out of memory\n");
@@ -81,43 +100,51 @@ class Bench {
   }
 
  private:
-  void measure(const Case& c, const std::string& mode, bool is_fused) {
-    const DType dtype = float_modes().at(mode).first;
-    const auto random = [&](const Shape& shape) { return cast(randn(shape, 0, 1, DType::f32, device_), dtype); };
-    const Tensor projection = random({c.batch, c.length, 3, c.heads, c.width}).set_requires_grad();
-    const Tensor g = random({c.batch, c.length, c.heads, c.width});
+  void measure(const Case& c, const std::string& mode, const std::string& impl) {
+    manual_seed(0);  // every row has the same numbers: where forms differ in nothing else, another result is the mask's doing
+    const AttentionInputs in(c, float_modes().at(mode).first, device_);
+    const auto attend = impl == "fused" ? fused_scaled_dot_product_attention : scaled_dot_product_attention;
     const auto call = [&] {
-      const Tensors parts = unstack(projection, 2);
-      return (is_fused ? fused_scaled_dot_product_attention : scaled_dot_product_attention)(parts[0], parts[1], parts[2],
-                                                                                            {.mask = {.causal = c.causal}});
+      const Tensors parts = in.parts();
+      return attend(parts[0], parts[1], parts[2], in.params);
     };
     synchronize(device_);
     reset_peak_memory(device_);
     const std::size_t before = memory_statistics(device_).allocated;
-    double kept = 0, peak = 0, forward = 0, backward = 0;
+    double kept = 0, peak = 0, forward = 0, backward = 0, mean_square = 0;
     {
       const Tensor y = call();
       kept = mebibytes(memory_statistics(device_).allocated - before);
-      backward = timer_.measure([&] { grad({y}, {projection}, {g}, false, true); });
+      backward = timer_.measure([&] { grad({y}, in.projections, {in.output_gradient}, false, true); });
+      peak = mebibytes(memory_statistics(device_).peak_allocated - before);
+      if (c.form) mean_square = mean(square(cast(y.detach(), DType::f64))).item<double>();
     }
-    peak = mebibytes(memory_statistics(device_).peak_allocated - before);
     forward = timer_.measure([&] {
       const NoGrad unrecorded;
       call();
     });
-    const double both = timer_.measure([&] { grad({call()}, {projection}, {g}); });
-    const std::string impl = is_fused ? "fused" : "plain";
-    const auto add = [&](const char* op, double ms, double flops) {
-      rows_.add(row(op, c, mode, impl)
-                    .set("ms", rounded(ms, 1e5))
-                    .set("tflops", rounded(flops / ms / 1e9, 1e4))
-                    .set("kept_mib", rounded(kept, 1e3))
-                    .set("peak_mib", rounded(peak, 1e3)));
-    };
-    add("attention_fwd", forward, c.flops());
-    add("attention_bwd", backward, 2.5 * c.flops());
-    add("attention_fwd_bwd", both, 3.5 * c.flops());
-    fmt::print("{:11.3f} {:11.3f} {:11.3f} {:9.3f} {:12.2f} {:12.2f}\n", forward, backward, both, 3.5 * c.flops() / both / 1e9, kept, peak);
+    const double both = timer_.measure([&] { grad({call()}, in.projections, {in.output_gradient}); });
+    const std::array<double, 3> ms = {forward, backward, both}, passes = {1, 2.5, 3.5};
+    const std::array<const char*, 3> ops = {"attention_fwd", "attention_bwd", "attention_fwd_bwd"};
+    std::array<double, 3> tflops{};
+    for (std::size_t i = 0; i < ms.size(); ++i) tflops[i] = passes[i] * in.flops / ms[i] / 1e9;
+    if (c.form == AttentionForm::plain) causal_tflops_[mode + impl] = tflops;
+    const auto causal = causal_tflops_.find(mode + impl);
+    const bool has_ratio = c.form && causal != causal_tflops_.end();
+    fmt::print("{:11.3f} {:11.3f} {:11.3f} {:9.3f} {:12.2f} {:12.2f}", forward, backward, both, tflops[2], kept, peak);
+    if (has_ratio) fmt::print("  of causal's TFLOP/s");
+    for (std::size_t i = 0; i < ms.size(); ++i) {
+      io::JsonObject one = row(ops[i], c, mode, impl);
+      one.set("ms", rounded(ms[i], 1e5)).set("tflops", rounded(tflops[i], 1e4));
+      if (has_ratio) {
+        const double of_causal = tflops[i] / causal->second[i];
+        one.set("of_causal", rounded(of_causal, 1e3));
+        fmt::print(" {:.3f}", of_causal);
+      }
+      if (c.form) one.set("gflop", passes[i] * in.flops / 1e9).set("mean_square", mean_square);
+      rows_.add(one.set("kept_mib", rounded(kept, 1e3)).set("peak_mib", rounded(peak, 1e3)));
+    }
+    fmt::print("\n");
   }
 
   static double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
@@ -127,6 +154,7 @@ class Bench {
     result.set("op", op)
         .set("shape", c.shape())
         .set("causal", c.causal)
+        .set("mask", mask_of(c))
         .set("dtype", float_modes().at(mode).second)
         .set("impl", "tern-" + impl)
         .set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
@@ -145,6 +173,7 @@ class Bench {
   Device device_;
   ColdTimer timer_;
   RowFile rows_;
+  std::map<std::string, std::array<double, 3>> causal_tflops_;  ///< of the last plain row of the sweep of masks, for each mode and kernel
 };
 
 void attention(const Options& options) {
@@ -152,7 +181,6 @@ void attention(const Options& options) {
   const MatmulPrecisionMode precision(options.precision == "tf32"     ? MatmulPrecision::tf32
                                       : options.precision == "tf32x3" ? MatmulPrecision::tf32x3
                                                                       : MatmulPrecision::fp32);
-  manual_seed(0);
   Bench bench(options);
   bench.head();
   for (const Case& c : cases_of(options, apps::resolve_device(options.device)))
@@ -169,8 +197,9 @@ void add_attention(CLI::App& app) {
     return command->add_option(name, value, help)->check(check)->type_name(type);
   };
   add("--sweep", options->sweep,
-      "models: shapes of models; batch: 8 sequences, every key seen; length: one sequence, causal, of 128 to 65536 tokens",
-      apps::one_of({"models", "batch", "length"}), "NAME")
+      "models: shapes of models; batch: 8 sequences, every key seen; length: one sequence, causal, of 128 to 65536 tokens; masks: causal "
+      "attention in all its forms (grouped heads, padding, windows, ...), by what is left to do",
+      apps::one_of({"models", "batch", "length", "masks"}), "NAME")
       ->capture_default_str();
   add("--impl", options->impl, "of plain, fused", list_of(apps::one_of({"plain", "fused"})), "LIST")->capture_default_str();
   add("--dtype", options->dtype, "of fp32, fp16, bf16, fp64", list_of(apps::one_of({"fp32", "fp16", "bf16", "fp64"})), "LIST")

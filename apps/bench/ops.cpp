@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <map>
-#include <sstream>
 
 #include "autodiff/engine.h"
+#include "bench/lists.h"
 #include "bench/timing.h"
 #include "common/program.h"
 #include "ops/attention_softmax.h"
@@ -166,6 +166,23 @@ Case head_case(Head size, DType dtype, Device device) {
           true};
 }
 
+/// A feed-forward part, beside linear and linear_gelu as two ops. The bytes are those of what must be in memory between its products.
+Case feed_forward_case(Head size, DType dtype, Device device) {
+  const std::int64_t weights = 2 * size.classes * size.width, narrow = 2 * size.rows * size.width, hidden = size.rows * size.classes,
+                     bytes = static_cast<std::int64_t>(size_of(dtype));
+  const Tensor x = leaf({size.rows, size.width}, dtype, device), bias = leaf({size.classes}, dtype, device);
+  const auto weight = [&](const Shape& shape) { return (leaf(shape, dtype, device).detach() * 0.02).set_requires_grad(); };
+  const Tensor fc = weight({size.classes, size.width}), proj = weight({size.width, size.classes});
+  return {"feed_forward",
+          {size.rows, size.classes, size.width},
+          dtype,
+          bytes * (weights + narrow + 3 * hidden),
+          bytes * (2 * weights + 3 * narrow / 2 + 5 * hidden),
+          {x, fc, bias, proj},
+          [=] { return linear(linear_gelu(x, fc, bias), proj); },
+          [=] { return feed_forward_gelu(x, fc, bias, proj); }};
+}
+
 std::vector<Shape> score_shapes(Device device) {
   if (device.type == DeviceType::cpu)
     return {{32, 8, 40, 40}, {8, 8, 128, 128}, {8, 8, 256, 256}, {4, 8, 512, 512}, {2, 8, 1024, 1024}, {1, 8, 2048, 2048}};
@@ -202,6 +219,12 @@ std::vector<Head> head_sizes(Device device) {
   return {{5120, 10000, 256}, {8192, 50257, 768}, {8192, 50304, 768}};
 }
 
+/// Hidden units by width: GPT-2's, its largest one's, and those of a model of 7 G parameters.
+std::vector<Head> feed_forward_sizes(Device device) {
+  if (device.type == DeviceType::cpu) return {{1280, 1024, 256}};
+  return {{8192, 3072, 768}, {8192, 6400, 1600}, {8192, 16384, 4096}};
+}
+
 /// Makes each case when its turn comes: together they would not fit in memory.
 std::vector<std::function<Case()>> cases_of(const std::string& op, DType dtype, Device device) {
   std::vector<std::function<Case()>> cases;
@@ -218,6 +241,8 @@ std::vector<std::function<Case()>> cases_of(const std::string& op, DType dtype, 
     add(loss_sizes(device), [=](Size size) { return loss_case(size, dtype, device); });
   } else if (op == "linear_xent") {
     for (const Head& size : head_sizes(device)) cases.push_back([=] { return head_case(size, dtype, device); });
+  } else if (op == "feed_forward") {
+    for (const Head& size : feed_forward_sizes(device)) cases.push_back([=] { return feed_forward_case(size, dtype, device); });
   } else if (op == "residual_layernorm") {
     add({{5120, 256}}, [=](Size size) { return residual_case(size, dtype, device); });
     add(norm_sizes(device), [=](Size size) { return residual_case(size, dtype, device); });
@@ -240,25 +265,8 @@ const char* long_name(DType dtype) {
   }
 }
 
-std::vector<std::string> words(const std::string& list) {
-  std::vector<std::string> result;
-  std::stringstream stream(list);
-  for (std::string word; std::getline(stream, word, ',');) result.push_back(word);
-  return result;
-}
-
-const std::vector<std::string> op_names = {"softmax", "layernorm",   "rmsnorm", "residual_layernorm",
-                                           "xent",    "linear_xent", "adamw",   "grad_norm"};
-
-/// Every word of a list is one of these.
-apps::Check list_of(const std::vector<std::string>& allowed) {
-  return [check = apps::one_of(allowed)](const std::string& text) {
-    if (text.empty()) return check(text);
-    for (const std::string& word : words(text))
-      if (const std::string fault = check(word); !fault.empty()) return fault;
-    return std::string();
-  };
-}
+const std::vector<std::string> op_names = {"softmax",     "layernorm", "rmsnorm",   "residual_layernorm", "xent",
+                                           "linear_xent", "adamw",     "grad_norm", "feed_forward"};
 
 class Bench {
  public:
@@ -376,8 +384,8 @@ void add_ops(CLI::App& app) {
   };
   std::vector<std::string> modes;
   for (const auto& [name, dtype] : dtypes) modes.push_back(name);
-  add("--op", options->op, fmt::format("of {}", fmt::join(op_names, ", ")), list_of(op_names), "LIST");
-  add("--dtype", options->dtype, "of fp32, bf16, fp16, fp64", list_of(modes), "LIST");
+  add("--op", options->op, fmt::format("of {}", fmt::join(op_names, ", ")), list_of(apps::one_of(op_names)), "LIST");
+  add("--dtype", options->dtype, "of fp32, bf16, fp16, fp64", list_of(apps::one_of(modes)), "LIST");
   add("--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
   apps::add_threads_option(*command, options->threads);
   command->add_option("--json", options->json, "append the rows to this file, one JSON object a line")->type_name("FILE");

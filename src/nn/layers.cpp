@@ -53,6 +53,15 @@ Tensor Linear::activated(Activation activation, const Tensor& x) const {
   return linear_gelu(x, weight, bias);
 }
 
+Tensor Linear::activated(Activation activation, const Tensor& x, const Linear& next, bool adds_next_bias) const {
+  if (!use_fused_kernel || activation != Activation::gelu_tanh) {
+    const Tensor hidden = activated(activation, x);
+    return adds_next_bias ? next.forward(hidden) : next.forward_without_bias(hidden);
+  }
+  const ModuleScope scope(this, "Linear");
+  return feed_forward_gelu(x, weight, bias, next.weight, adds_next_bias ? next.bias : Tensor());
+}
+
 Tensor Linear::cross_entropy(const Tensor& x, const Tensor& targets, const CrossEntropyOptions& options) const {
   if (!use_fused_kernel) return tern::cross_entropy(forward(x), targets, options);
   const ModuleScope scope(this, "Linear");

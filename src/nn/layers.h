@@ -21,6 +21,8 @@ struct Linear final : Module {
   Tensor forward_without_bias(const Tensor& x) const;
   /// activate(activation, forward(x)); among fused kernels gelu_tanh is part of the product (linear_gelu).
   Tensor activated(Activation activation, const Tensor& x) const;
+  /// next.forward(activated(activation, x)), or without next's bias; among fused kernels with gelu_tanh one op (feed_forward_gelu).
+  Tensor activated(Activation activation, const Tensor& x, const Linear& next, bool adds_next_bias) const;
   /// cross_entropy(forward(x), targets, options); with fused kernels the logits are never whole in memory (linear_cross_entropy).
   Tensor cross_entropy(const Tensor& x, const Tensor& targets, const CrossEntropyOptions& options = {}) const;
 

@@ -16,26 +16,29 @@ void FeedForward::visit(Visitor& v) {
   v("proj", proj);
 }
 
-Tensor FeedForward::activated(const Tensor& x) const {
+Tensor FeedForward::forward(const Tensor& x, bool adds_bias) const {
   const ModuleScope scope(this, "FeedForward");
-  if (gate && use_fused_kernel && activation == Activation::silu) return fused_swiglu(gate->forward(x), fc.forward(x));
-  if (gate) return activate(activation, gate->forward(x)) * fc.forward(x);
-  return fc.activated(activation, x);
-}
-
-Tensor FeedForward::forward(const Tensor& x) const {
-  const ModuleScope scope(this, "FeedForward");
-  return proj.forward(activated(x));
+  if (!gate) return fc.activated(activation, x, proj, adds_bias);
+  const bool is_swiglu = use_fused_kernel && activation == Activation::silu;
+  const Tensor gated = gate->forward(x), up = fc.forward(x);
+  const Tensor hidden = is_swiglu ? fused_swiglu(gated, up) : activate(activation, gated) * up;
+  return adds_bias ? proj.forward(hidden) : proj.forward_without_bias(hidden);
 }
 
 void ResidualStream::add(const Tensor& branch, const Linear& proj, const Dropout& drop) {
-  if (!fused_) {
-    x_ = x_ + drop.forward(proj.forward(branch));
-    return;
-  }
+  if (fused_) wait(proj.forward_without_bias(branch), proj.bias, drop);
+  else x_ = x_ + drop.forward(proj.forward(branch));
+}
+
+void ResidualStream::add(const Tensor& branch, const FeedForward& ff, const Dropout& drop) {
+  if (fused_) wait(ff.forward(branch, false), ff.proj.bias, drop);
+  else x_ = x_ + drop.forward(ff.forward(branch));
+}
+
+void ResidualStream::wait(const Tensor& product, const Tensor& bias, const Dropout& drop) {
   x_ = value();
-  waiting_ = proj.forward_without_bias(branch);
-  options_ = {.bias = proj.bias, .dropout = drop.p, .training = drop.training};
+  waiting_ = product;
+  options_ = {.bias = bias, .dropout = drop.p, .training = drop.training};
 }
 
 Tensor ResidualStream::normalized(const Norm& norm) {
@@ -104,7 +107,7 @@ void TransformerLayer::forward(ResidualStream& x, const AttentionMask& mask, con
          cross_attn ? "expected a memory: the layer has cross attention" : "expected no memory: the layer has no cross attention");
   x.add(attn.heads_joined(x.normalized(norm1), {}, mask, cache), attn.proj, drop);
   if (cross_attn) x.add(cross_attn->heads_joined(x.normalized(*norm_cross), memory, memory_mask, cache), cross_attn->proj, drop);
-  if (ff.fc.weight.defined()) x.add(ff.activated(x.normalized(norm2)), ff.proj, drop);
+  if (ff.fc.weight.defined()) x.add(x.normalized(norm2), ff, drop);
 }
 
 }  // namespace tern::nn

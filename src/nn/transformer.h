@@ -15,9 +15,8 @@ struct FeedForward final : Module {
   FeedForward() = default;
   FeedForward(std::int64_t width, std::int64_t hidden, const FeedForwardOptions& options = {});
   void visit(Visitor& v) override;
-  Tensor forward(const Tensor& x) const;
-  /// The result before `proj`: (..., hidden).
-  Tensor activated(const Tensor& x) const;
+  /// Without proj's bias for a caller that adds it in a kernel of its own: see ResidualStream.
+  Tensor forward(const Tensor& x, bool adds_bias = true) const;
 
   Linear fc, proj;
   std::optional<Linear> gate;
@@ -31,12 +30,16 @@ class ResidualStream {
   explicit ResidualStream(Tensor x, bool use_fused_kernel = false) : x_(std::move(x)), fused_(use_fused_kernel) {}
   /// x + drop(proj(branch)), sooner or later.
   void add(const Tensor& branch, const Linear& proj, const Dropout& drop);
+  /// x + drop(ff(branch)), sooner or later.
+  void add(const Tensor& branch, const FeedForward& ff, const Dropout& drop);
   /// The norm of the stream, with all that was added.
   Tensor normalized(const Norm& norm);
   /// The stream, with all that was added.
   Tensor value();
 
  private:
+  void wait(const Tensor& product, const Tensor& bias, const Dropout& drop);
+
   Tensor x_, waiting_;
   BranchOptions options_;  ///< of the branch that waits
   bool fused_;

@@ -5,6 +5,7 @@
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
+#include "ops/factory.h"
 #include "ops/kernels/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
@@ -84,20 +85,22 @@ Tensor matmul(const Tensor& left, const Tensor& right, double scale) {
   });
 }
 
-/// The gradient g^T x of a linear layer's weight, as backward returns it.
-static Tensor weight_gradient(const Backward& call, const Tensor& g, const Tensor& x) {
+/// The gradient g^T x of a linear layer's weight, that input of the op, as backward returns it.
+static Tensor weight_gradient(const Backward& call, std::size_t input, const Tensor& g, const Tensor& x) {
+  if (!call.needs(input)) return {};
   if (context().grad) return matmul(transpose(g, 0, 1), x);
-  const GradientTarget to = call.sink(1, {g.size(1), x.size(1)}, g);
+  const GradientTarget to = call.sink(input, {g.size(1), x.size(1)}, g);
   const Tensor rows = operand(g);
   on(g.device(), [&](auto dev) { kernels::matmul(dev, transpose(rows, 0, 1).view(), x.view(), to.view(), 1, to.write); });
   return to.result();
 }
 
 /// The gradient of its bias, the sums of g's columns.
-static Tensor bias_gradient(const Backward& call, const Tensor& g) {
+static Tensor bias_gradient(const Backward& call, std::size_t input, const Tensor& g) {
+  if (!call.needs(input)) return {};
   if (context().grad) return sum(g, {0});
   const Tensor rows = contiguous(g);
-  const GradientTarget to = call.sink(2, {g.size(1)}, g);
+  const GradientTarget to = call.sink(input, {g.size(1)}, g);
   on(g.device(), [&](auto dev) { kernels::column_sums(dev, rows.view(), to.view(), to.write, to.deferred); });
   return to.result();
 }
@@ -128,7 +131,7 @@ struct LinearOperands {
 
 /// The gradients of x and the weight, from that of the result.
 Tensors product_gradients(const Backward& call, const Tensor& g) {
-  return {call.needs(0) ? matmul(g, call.saved(1)) : Tensor(), call.needs(1) ? weight_gradient(call, g, call.saved(0)) : Tensor()};
+  return {call.needs(0) ? matmul(g, call.saved(1)) : Tensor(), weight_gradient(call, 1, g, call.saved(0))};
 }
 
 }  // namespace
@@ -141,7 +144,7 @@ Tensor linear(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
   return reshape(record("linear", y, {a.rows, a.weight, bias}, {a.rows, a.weight},
                         [](const Backward& call) -> Tensors {
                           Tensors gradients = product_gradients(call, call.grad());
-                          gradients.push_back(call.needs(2) ? bias_gradient(call, call.grad()) : Tensor());
+                          gradients.push_back(bias_gradient(call, 2, call.grad()));
                           return gradients;
                         }),
                  a.shape);
@@ -167,6 +170,48 @@ Tensor linear_gelu(const Tensor& x_, const Tensor& weight_, const Tensor& bias_)
     return gradients;
   };
   return reshape(record("linear_gelu", y, {a.rows, a.weight, bias}, saved, backward), a.shape);
+}
+
+Tensor feed_forward_gelu(const Tensor& x_, const Tensor& fc_weight_, const Tensor& fc_bias_, const Tensor& proj_weight_,
+                         const Tensor& proj_bias_) {
+  constexpr const char* op = "feed_forward_gelu";
+  const auto lowered = [](const Tensor& x) { return detail::autocast("linear", x); };
+  const Tensor x = lowered(x_), fc_weight = lowered(fc_weight_), fc_bias = lowered(fc_bias_), proj_weight = lowered(proj_weight_),
+               proj_bias = lowered(proj_bias_);
+  check_one_device(op, {&x, &fc_weight, &fc_bias, &proj_weight, &proj_bias});
+  const LinearOperands fc(op, x, fc_weight, fc_bias);
+  const Tensor before = fc.result(), hidden = fc.result();
+  const LinearOperands proj(op, hidden, proj_weight, proj_bias);
+  const Tensor y = proj.result();
+  on(y.device(), [&](auto dev) {
+    kernels::linear_gelu(dev, fc.rows.view(), fc.weight.view(), view_of(fc_bias), before.view(), hidden.view());
+    kernels::linear(dev, hidden.view(), proj.weight.view(), view_of(proj_bias), y.view());
+  });
+  const auto backward = [has_proj_bias = proj_bias.defined()](const Backward& call) -> Tensors {
+    const Tensor g = contiguous(call.grad()), rows = call.saved(0), before_gelu = call.saved(3), activated = call.saved(4);
+    const Tensor weight = call.saved(1), next = call.saved(2);
+    if (context().grad)
+      return vjp(call, {rows, weight, call.saved(5), next, has_proj_bias ? zeros({g.size(1)}, g.dtype(), g.device()) : Tensor()},
+                 [](const Tensors& in) -> Tensors { return {linear(gelu_tanh(linear(in[0], in[1], in[2])), in[3], in[4])}; });
+    Tensors gradients(5);
+    gradients[4] = bias_gradient(call, 4, g);
+    gradients[3] = weight_gradient(call, 3, g, activated);
+    if (!call.needs(0) && !call.needs(1) && !call.needs(2)) return gradients;
+    const Tensor dx = empty_like(before_gelu);
+    const GradientTarget to = call.sink(2, {dx.size(1)}, dx);
+    on(g.device(), [&](auto dev) {
+      kernels::linear_gelu_grad(dev, g.view(), next.view(), before_gelu.view(), dx.view(), to.view(), to.write, to.deferred);
+    });
+    gradients[2] = to.result();
+    gradients[1] = weight_gradient(call, 1, dx, rows);
+    if (call.needs(0)) gradients[0] = matmul(dx, weight);
+    return gradients;
+  };
+  Shape shape = fc.shape;
+  shape.back() = proj.weight.size(0);
+  return reshape(record(op, y, {fc.rows, fc.weight, fc_bias, proj.weight, proj_bias},
+                        {fc.rows, fc.weight, proj.weight, before, hidden, fc_bias}, backward),
+                 shape);
 }
 
 }  // namespace tern

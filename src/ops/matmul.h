@@ -19,4 +19,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 /// the bias's gradient are one kernel.
 Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
+/// A feed-forward part, linear(linear_gelu(x, fc_weight, fc_bias), proj_weight, proj_bias), fused: x (..., in), fc_weight (hidden, in),
+/// fc_bias (hidden), proj_weight (out, hidden), proj_bias (out); biases may be undefined -> (..., out). In backward the product that gives
+/// the gradient of the hidden units takes it through GELU's derivative, and sums fc_bias's gradient, where the device can.
+Tensor feed_forward_gelu(const Tensor& x, const Tensor& fc_weight, const Tensor& fc_bias, const Tensor& proj_weight,
+                         const Tensor& proj_bias = {});
+
 }  // namespace tern

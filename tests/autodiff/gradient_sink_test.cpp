@@ -163,6 +163,7 @@ TEST_CASE("A gradient that stands for zeros is overwritten, or its zeros are wri
       [&](const Tensor& w, const Tensor&) { return sum(slice(w, 0, 1, 3) * 7) + sum(linear(x, w)); },
       [&](const Tensor& w, const Tensor&) { return sum(w * w); },
       [&](const Tensor& w, const Tensor& b) { return sum(square(linear(x, w, b))) + sum(linear_gelu(x, w, b)); },
+      [&](const Tensor& w, const Tensor& b) { return sum(square(feed_forward_gelu(x, w, b, transpose(w, 0, 1), slice(b, 0, 1)))); },
       [&](const Tensor& w, const Tensor&) { return sum(square(fused_embedding(w, w, reshape(index, {1, 3}), 0, false))); },
       [&](const Tensor& w, const Tensor& b) {
         const Tensor y = fused_layer_norm(transpose(w, 0, 1), b, b);

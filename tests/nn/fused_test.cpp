@@ -188,12 +188,18 @@ TEST_CASE("one mask serves plain and fused layers", "[fused]") {
 TEST_CASE("a linear layer's fused forms agree with its plain ones", "[fused]") {
   manual_seed(13);
   nn::Linear plain(6, 9), fused = plain;
+  const nn::Linear next(9, 5);
   fused.set_use_fused_kernel();
   const Tensor x = randn({4, 6}), targets = Tensor::from(std::vector<std::int64_t>{1, 8, 0, 3}, {4});
   CHECK(distance(plain.forward_without_bias(x) + plain.bias, plain.forward(x)) < 1e-6);
   for (const nn::Activation a : {nn::Activation::gelu, nn::Activation::gelu_tanh, nn::Activation::relu, nn::Activation::silu}) {
     CHECK(floats(plain.activated(a, x)) == floats(nn::activate(a, plain.forward(x))));
     CHECK(distance(plain.activated(a, x), fused.activated(a, x)) < 1e-6);
+    for (const bool adds_bias : {true, false}) {
+      const Tensor expected = adds_bias ? next.forward(plain.activated(a, x)) : next.forward_without_bias(plain.activated(a, x));
+      CHECK(floats(plain.activated(a, x, next, adds_bias)) == floats(expected));
+      CHECK(distance(fused.activated(a, x, next, adds_bias), expected) < 1e-6);
+    }
   }
   const CrossEntropyOptions smoothed{.label_smoothing = 0.1};
   CHECK(distance(plain.cross_entropy(x, targets, smoothed), cross_entropy(plain.forward(x), targets, smoothed)) == 0);

@@ -88,6 +88,52 @@ void add_matmul(Rows& rows) {
   rows.push_back(row);
 }
 
+/// x times the transposed weight, plus the bias where there is one.
+Array layer(const Array& x, const Array& weight, const Array* bias, DType dtype) {
+  const Array y = product(x, permuted(weight, {1, 0}));
+  return bias ? zip(y, *bias, dtype, [](double a, double b) { return a + b; }) : y;
+}
+
+double gelu_with_tanh(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+
+void add_feed_forward(Rows& rows) {
+  Row row{"feed_forward_gelu", {}};
+  row.slack = 40;
+  row.roundings = 8;
+  struct Layer {
+    Shape x;
+    std::int64_t in, hidden, out;
+  };
+  for (const Layer& l : {Layer{{1}, 1, 1, 1},
+                         {{3}, 3, 2, 4},
+                         {{2, 3}, 3, 4, 3},
+                         {{2, 2, 3}, 3, 5, 2},
+                         {{33, 5}, 5, 31, 3},
+                         {{2, 3}, 3, 1025, 2},
+                         {{0, 3}, 3, 2, 3},
+                         {{3, 0}, 0, 2, 2},
+                         {{2, 3}, 3, 0, 2},
+                         {{2, 3}, 3, 2, 0}})
+    for (const bool bias : {true, false}) {
+      std::vector<Input> inputs = {value(l.x, -1, 1), value({l.hidden, l.in}, -1, 1), value({l.out, l.hidden}, -0.25, 0.25)};
+      if (bias) inputs.push_back(value({l.hidden})), inputs.push_back(value({l.out}));
+      if (bias) inputs[3].optional = inputs[4].optional = true;
+      row.cases.push_back(
+          {inputs,
+           [bias](In in) -> Tensors { return {feed_forward_gelu(in[0], in[1], bias ? in[3] : Tensor(), in[2], bias ? in[4] : Tensor())}; },
+           [bias](Ref in) {
+             const Array hidden = map(layer(in[0], in[1], bias ? &in[3] : nullptr, in.dtype), in.dtype, gelu_with_tanh);
+             return one(layer(hidden, in[2], bias ? &in[4] : nullptr, in.dtype));
+           }});
+    }
+  row.mistakes = {{[] { feed_forward_gelu(sample({2, 3}), sample({4, 2}), {}, sample({2, 4})); }, {"(2, 3)", "(4, 2)"}},
+                  {[] { feed_forward_gelu(sample({2, 3}), sample({4, 3}), {}, sample({3, 3})); }, {"(2, 4)", "(3, 3)"}},
+                  {[] { feed_forward_gelu(sample({2, 3}), sample({4, 3}), sample({3}), sample({3, 4})); }, {"(4, 3)", "(3,)"}},
+                  {[] { feed_forward_gelu(sample({2, 3}), sample({4, 3}), {}, sample({3, 4}), sample({4})); }, {"(3, 4)", "(4,)"}},
+                  {[] { feed_forward_gelu(sample({2, 3}), sample({4, 3}), {}, sample({3, 4}, DType::f64)); }, {"f32", "f64"}}};
+  rows.push_back(row);
+}
+
 void add_linear(Rows& rows, bool has_gelu) {
   const auto f = [has_gelu](const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
     return (has_gelu ? linear_gelu : linear)(x, weight, bias);
@@ -116,12 +162,8 @@ void add_linear(Rows& rows, bool has_gelu) {
       if (bias) inputs.back().optional = true;
       row.cases.push_back({inputs, [f](In in) -> Tensors { return {f(in[0], in[1], in.inputs.size() > 2 ? in[2] : Tensor())}; },
                            [has_gelu](Ref in) {
-                             Array y = product(in[0], permuted(in[1], {1, 0}));
-                             if (in.inputs.size() > 2) y = zip(y, in[2], in.dtype, [](double a, double b) { return a + b; });
-                             if (!has_gelu) return one(y);
-                             return one(map(y, in.dtype, [](double x) {
-                               return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-                             }));
+                             const Array y = layer(in[0], in[1], in.inputs.size() > 2 ? &in[2] : nullptr, in.dtype);
+                             return one(has_gelu ? map(y, in.dtype, gelu_with_tanh) : y);
                            }});
     }
   row.mistakes = {{[=] { f(sample({2, 3}), sample({4, 2})); }, {"(2, 3)", "(4, 2)", "none"}},
@@ -297,6 +339,7 @@ void add_linear_loss(Rows& rows) {
 void add_products(Rows& rows) {
   add_matmul(rows);
   for (const bool has_gelu : {false, true}) add_linear(rows, has_gelu);
+  add_feed_forward(rows);
   add_loss(rows);
   add_linear_loss(rows);
 }

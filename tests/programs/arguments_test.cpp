@@ -157,7 +157,7 @@ TEST_CASE("The bench refuses what it cannot run") {
       {{"step", "--precision", "tf32x3", "--device", "cpu"}, "--precision tf32x3: "},
       {{"step", "--json", (directory / "no" / "x").string()}, "could not be opened"},
       {{"ops", "--op", "softmax,foo"},
-       "--op: expected softmax, layernorm, rmsnorm, residual_layernorm, xent, linear_xent, adamw, grad_norm but got foo"},
+       "--op: expected softmax, layernorm, rmsnorm, residual_layernorm, xent, linear_xent, adamw, grad_norm, feed_forward but got foo"},
       {{"ops", "--op", ""}, "--op: expected softmax"},
       {{"ops", "--dtype", "fp8"}, "--dtype: expected fp32, bf16, fp16, fp64 but got fp8"},
       {{"ops", "--seconds", "0"}, "--seconds: "},

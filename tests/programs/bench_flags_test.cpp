@@ -142,6 +142,46 @@ TEST_CASE("tern-bench attention --sweep --impl --dtype --lengths --widths --thre
   check_gpu_is_refused("attention");
 }
 
+TEST_CASE("tern-bench attention --sweep masks: every row's mask is applied, and its pairs of query and key are counted") {
+  const std::vector<Json> rows = rows_of(
+      {"attention", "--sweep", "masks", "--lengths", "24", "--widths", "6", "--dtype", "fp64", "--seconds", "1e-6", "--device", "cpu"});
+  const std::vector<std::string> forms = {"causal", "grouped", "queries", "lengths", "prefix", "window", "dropout", "packed", "rope"};
+  REQUIRE(rows.size() == forms.size() * 2 * 3);
+  std::map<std::string, double> pairs;
+  const double causal = rows[0]["mean_square"].get<double>();
+  for (std::size_t i = 0; i < forms.size(); ++i) {
+    INFO(forms[i]);
+    const Json *const plain = &rows[6 * i], *const fused = plain + 3;
+    for (std::size_t pass = 0; pass < 3; ++pass) {
+      for (const Json* row : {plain + pass, fused + pass}) {
+        CHECK((*row)["mask"] == forms[i]);
+        CHECK((*row)["op"] == rows[pass]["op"]);
+        CHECK((*row)["gflop"].get<double>() == Approx(fused[0]["gflop"].get<double>() * std::vector<double>{1, 2.5, 3.5}[pass]));
+        const auto rate = [](const Json& one) { return one["gflop"].get<double>() / one["ms"].get<double>(); };
+        CHECK((*row)["of_causal"].get<double>() == Approx(rate(*row) / rate(rows[pass + (row >= fused ? 3 : 0)])).epsilon(0.02));
+      }
+    }
+    // The rows' numbers are drawn from one seed: a mask that is not applied leaves the result of causal attention.
+    CHECK(fused[0]["mean_square"].get<double>() == Approx(plain[0]["mean_square"].get<double>()).epsilon(1e-12));
+    if (i > 0) CHECK(fused[0]["mean_square"].get<double>() != Approx(causal).epsilon(1e-6));
+    const auto& shape = fused[0]["shape"];
+    CHECK(shape[2] == 24);
+    CHECK(shape[3] == 6);
+    pairs[forms[i]] = fused[0]["gflop"].get<double>() * 1e9 / (4 * 6 * shape[1].get<double>()) / shape[0].get<double>();
+  }
+  CHECK(pairs["causal"] == Approx(24 * 25 / 2));
+  for (const char* same : {"grouped", "dropout", "rope"}) CHECK(pairs[same] == Approx(pairs["causal"]));
+  CHECK(pairs["queries"] == Approx(24 * 25 / 2 - 12 * 13 / 2));  // the last 12 rows of the triangle
+  CHECK(pairs["window"] == Approx(6 * 7 / 2 + 18 * 6));          // 6 keys, after a triangle
+  CHECK(pairs["lengths"] < pairs["causal"]);                     // at least all queries and 12 keys
+  CHECK(pairs["lengths"] >= 12 * 13 / 2 + 12 * 12);
+  CHECK(pairs["prefix"] > pairs["causal"]);  // at most a square of 12 beside the triangle
+  CHECK(pairs["prefix"] <= 24 * 25 / 2 + 12 * 11 / 2);
+  CHECK(pairs["packed"] < pairs["causal"]);
+  // On average a sequence has a fourth of the tokens, and a fourth of the pairs is the least that four sequences can have.
+  CHECK(pairs["packed"] >= 4 * 6 * 7 / 2);
+}
+
 TEST_CASE("tern-bench conv1d --dtype --taps --layout --threads --json --device (what is measured)") {
   const std::vector<Json> rows =
       rows_of({"conv1d", "--dtype", "fp64", "--taps", "1", "--layout", "first", "--seconds", "1e-6", "--threads", "2", "--device", "cpu"});

@@ -159,6 +159,15 @@ __device__ __forceinline__ void tma_load_2d(void* to, const CUtensorMap_st& map,
       "l"(&map), "r"(inner), "r"(outer), "r"(shared_address(&barrier.state))
       : "memory");
 }
+/// Likewise into the same place of every block of the cluster whose bit of `blocks` is set; there the barrier at the same place counts.
+__device__ __forceinline__ void tma_load_2d(void* to, const CUtensorMap_st& map, int inner, int outer, MBarrier& barrier,
+                                            std::uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;\n" ::
+          "r"(shared_address(to)),
+      "l"(&map), "r"(inner), "r"(outer), "r"(shared_address(&barrier.state)), "h"(blocks)
+      : "memory");
+}
 /// Likewise of a tensor of four dimensions, from element (x0, x1, x2, x3) on, the innermost first.
 __device__ __forceinline__ void tma_load_4d(std::uint32_t to, const CUtensorMap_st& map, int x0, int x1, int x2, int x3,
                                             MBarrier& barrier) {
@@ -173,6 +182,15 @@ __device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, un
                "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(&barrier.state))
                : "memory");
 }
+/// Begins to write such a box, but for what lies outside the tensor. Shared memory must have been written before fence_proxy_async.
+__device__ __forceinline__ void tma_store_2d(const void* from, const CUtensorMap_st& map, int inner, int outer) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n" ::"l"(&map), "r"(inner), "r"(outer),
+               "r"(shared_address(from))
+               : "memory");
+}
+/// Makes a group of this thread's stores since the last, and waits until all of its groups have read shared memory.
+__device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
+__device__ __forceinline__ void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
 /// Brings the tensor map, a parameter of the kernel, to the cache that TMA reads it from.
 __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap_st& map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");

@@ -23,6 +23,15 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" ::: "memory");
 }
 
+/// Arrives at the barrier at this place of the shared memory of a block of the cluster, after what this thread has read. Its writes are
+/// not waited for: a release in the cluster would wait for those to global memory.
+__device__ __forceinline__ void arrive_at(MBarrier& barrier, unsigned block) {
+  asm volatile("{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(
+                   shared_address(&barrier.state)),
+               "r"(block)
+               : "memory");
+}
+
 /// Reads what lies at this place of the shared memory of a block of the cluster.
 __device__ __forceinline__ float4 read_dsmem(const float4* place, unsigned block) {
   float4 value;

@@ -22,6 +22,7 @@ AlgorithmWords to_words(const GemmAlgorithm& algorithm) {
 
 GemmAlgorithm from_words(const AlgorithmWords& words) {
   if (words[0] == 2) return SplitKAlgorithm{};
+  if (words[0] == 3) return GeluGemmAlgorithm{};
   if (words[0] == 1) return TileConfig{words[1] != 0, static_cast<int>(words[2]), static_cast<int>(words[3]), static_cast<int>(words[4])};
   cublasLtMatmulAlgo_t cublaslt;
   std::memcpy(&cublaslt, &words[1], sizeof(cublaslt));

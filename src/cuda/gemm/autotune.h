@@ -10,11 +10,12 @@ namespace tern::gpu {
 /// cuBLASLt ranks its algorithms by a model of the device that is off by up to a fifth (a head of 10,000 classes: 697 us, where its
 /// second choice takes 578), so the first eight are timed once for each new kind of problem, in a graph. A fill of four bytes before a
 /// GEMM takes 6 us there. In TF32 the first four of tf32_configs are timed with them, for 3xTF32 those alone, and of 16-bit floats the
-/// kernel of split_k_bf16.h, which counts as the first choice. Which one wins decides how sums are split, and so the last bits. To give the
-/// same bits in every later run on a machine, the choice is kept in a file (autotune_cache.h); and another than the first choice is taken
-/// only where it is faster by more than the noise, and among equals one whose result is the first's bit for bit. Nothing is timed while a
-/// graph is recorded, nor for problems that take no time: those get the first of cuBLASLt's. With TERN_TUNE=0 in the environment all do,
-/// and the file is neither read nor written: the same bits on every machine of a kind. (Times on an H200.)
+/// kernels of split_k_bf16.h and, with GELU in the epilogue, gelu_gemm.h, which count as the first choice. Which one wins decides how sums
+/// are split, and so the last bits. To give the same bits in every later run on a machine, the choice is kept in a file (autotune_cache.h);
+/// and another than the first choice is taken only where it is faster by more than the noise, and among equals one whose result is the
+/// first's bit for bit. Nothing is timed while a graph is recorded, nor for problems that take no time: those get the first of cuBLASLt's.
+/// With TERN_TUNE=0 in the environment all do, and the file is neither read nor written: the same bits on every machine of a kind. (Times
+/// on an H200.)
 
 struct Candidate {
   GemmAlgorithm algorithm;

@@ -21,7 +21,7 @@ namespace {
 
 using Choices = std::map<ProblemKey, AlgorithmWords>;
 
-constexpr const char* header = "tern products 4";  // names the format; a file of another one is written anew
+constexpr const char* header = "tern products 5";  // names the format; a file of another one is written anew
 
 /// FNV-1a, word by word. A line that was cut off or edited does not carry its words' checksum.
 std::uint64_t checksum_of(const ProblemKey& key, const AlgorithmWords& words) {

@@ -47,12 +47,13 @@ struct GemmPlan {
   bool is_supported = false;
 };
 
-/// The best of cuBLASLt's, which has no 3xTF32, and of ours: all that are worth timing, or one. Split-K of ours is first, as where it is no
-/// slower it saves a kernel.
+/// The best of cuBLASLt's, which has no 3xTF32, and of ours: all that are worth timing, or one. Those of 16-bit floats of ours are first:
+/// where split-K is no slower it saves a kernel.
 std::vector<Candidate> ranked_candidates(const GemmPlan& plan, const GemmProblem& p, const GemmOperands& operands, cublasLtHandle_t handle,
                                          Stream stream, bool are_timed) {
   std::vector<Candidate> candidates;
   if (are_timed && has_split_k_gemm(p, operands, stream)) candidates.push_back({SplitKAlgorithm{}});
+  if (are_timed && has_gelu_gemm(p, operands, stream)) candidates.push_back({GeluGemmAlgorithm{}});
   if (p.precision != MatmulPrecision::tf32x3)
     for (const auto& one : plan.cublaslt.algorithms(operands, handle, are_timed ? 8 : 1))
       candidates.push_back({one.algo, one.workspaceSize});
@@ -72,6 +73,10 @@ cublasStatus_t launch_candidate(const GemmPlan& plan, const Candidate& candidate
   }
   if (std::holds_alternative<SplitKAlgorithm>(candidate.algorithm)) {
     split_k_gemm(p, operands, out, alpha, stream);
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  if (std::holds_alternative<GeluGemmAlgorithm>(candidate.algorithm)) {
+    gelu_gemm(p, operands, out, stream);
     return CUBLAS_STATUS_SUCCESS;
   }
   return plan.cublaslt.launch(p, operands, out, alpha, std::get<cublasLtMatmulAlgo_t>(candidate.algorithm), workspace,
@@ -94,6 +99,8 @@ std::optional<Candidate> revive(const GemmAlgorithm& algorithm, const GemmPlan& 
     serves = std::find(configs.begin(), configs.end(), *config) != configs.end();
   } else if (std::holds_alternative<SplitKAlgorithm>(algorithm)) {
     serves = has_split_k_gemm(p, operands, stream);
+  } else if (std::holds_alternative<GeluGemmAlgorithm>(algorithm)) {
+    serves = has_gelu_gemm(p, operands, stream);
   } else if (const auto bytes = plan.cublaslt.workspace_bytes(std::get<cublasLtMatmulAlgo_t>(algorithm), handle)) {
     workspace_bytes = *bytes;
     serves = true;

@@ -1,4 +1,6 @@
+#include "cuda/gemm/gelu_gemm.h"
 #include "cuda/gemm/gemm.h"
+#include "cuda/reduce/deferred_sums.h"
 #include "ops/kernels/matmul.h"
 
 // A linear layer as one GEMM, whose epilogue adds the bias while the result is still in registers: the addition as a kernel of its own
@@ -40,6 +42,29 @@ void linear_gelu(Cuda device, const View& x, const View& weight, const View& bia
   if (is_half && bias.data && linear_gemm(x, weight, bias, y, Epilogue::bias_gelu, before.data)) return;
   linear(device, x, weight, bias, before);
   unary(device, functors::GeluTanh{}, before, y);
+}
+
+void linear_gelu_grad(Cuda device, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
+                      DeferredSums* deferred) {
+  const GemmProblem problem{.dtype = dx.dtype,
+                            .epilogue = Epilogue::gelu_grad,
+                            .m = dx.shape[1],
+                            .n = dx.shape[0],
+                            .k = g.shape[1],
+                            .lda = weight.strides[0],
+                            .ldb = g.strides[0],
+                            .ldc = dx.shape[1]};
+  GemmOperands operands{.a = weight.data, .b = g.data, .c = dx.data, .before_gelu = x.data};
+  if (!is_row_major(g) || !is_row_major(weight) || !has_gelu_gemm(problem, operands, dx.stream) || !fills_gelu_gemm(problem, dx.stream))
+    return plain_linear_gelu_grad(device, g, weight, x, dx, sums, write, deferred);
+  PartialSums parts(deferred, dx.stream);
+  const unsigned count = gelu_gemm_parts(problem);
+  if (sums.data) operands.column_parts = static_cast<float*>(parts->memory(count * static_cast<std::size_t>(problem.m) * sizeof(float)));
+  gelu_gemm(problem, operands, dx.data, dx.stream);
+  if (sums.data)
+    parts->add({operands.column_parts, sums.data, problem.m, sums.strides[0], count, static_cast<unsigned>(problem.m), sums.dtype,
+                write == Write::accumulate});
+  parts.finish();
 }
 
 }  // namespace tern::kernels

@@ -9,6 +9,7 @@ enum class Epilogue : std::uint8_t {
   none,
   bias,       ///< each column of c gets the bias (m)
   bias_gelu,  ///< then gelu_tanh, and the value before it is written as well
+  gelu_grad,  ///< times gelu_tanh' of what before_gelu has, and the columns' sums; of gelu_gemm.h alone
 };
 
 /// A batch of GEMMs, column-major as BLAS has it: c (m, n) = a (m, k) b (k, n). Holds all that the choice of an algorithm depends on, but
@@ -28,7 +29,8 @@ struct GemmOperands {
   const void *a = nullptr, *b = nullptr;
   void* c = nullptr;
   const void* bias = nullptr;
-  void* before_gelu = nullptr;  ///< laid out as c
+  void* before_gelu = nullptr;    ///< laid out as c; of gelu_grad, read
+  float* column_parts = nullptr;  ///< (parts, m): sums of c's columns before it is rounded, or null
 };
 
 }  // namespace tern::gpu

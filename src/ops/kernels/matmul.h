@@ -44,8 +44,24 @@ void linear_gelu(Cuda, const View& x, const View& weight, const View& bias, cons
 void column_sums(Cpu, const View& g, const View& sums, Write write, DeferredSums* deferred = nullptr);
 void column_sums(Cuda, const View& g, const View& sums, Write write, DeferredSums* deferred = nullptr);
 
-/// dx (M, N) = g gelu_tanh'(x), and its columns' sums as column_sums gives them, or not where sums.data is null. All contiguous but sums.
+/// dx (M, N) = g gelu_tanh'(x), and its columns' sums as column_sums gives them, or not where sums.data is null. All contiguous but sums;
+/// dx may be g.
 void gelu_bias_grad(Cpu, const View& g, const View& x, const View& dx, const View& sums, Write write, DeferredSums* deferred = nullptr);
 void gelu_bias_grad(Cuda, const View& g, const View& x, const View& dx, const View& sums, Write write, DeferredSums* deferred = nullptr);
+
+/// gelu_bias_grad of a gradient that is a product, g (M, K) @ weight (K, N), of which nothing is written but dx (M, N). x (M, N) and dx
+/// contiguous, weight as Note [Matmul operands] asks. 16-bit floats: the product may be rounded before the derivative, or not.
+void linear_gelu_grad(Cpu, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
+                      DeferredSums* deferred = nullptr);
+void linear_gelu_grad(Cuda, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
+                      DeferredSums* deferred = nullptr);
+
+/// linear_gelu_grad by its parts: what a backend falls back to, and is tested against.
+template <class Tag>
+void plain_linear_gelu_grad(Tag device, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
+                            DeferredSums* deferred) {
+  matmul(device, g, weight, dx, 1, Write::overwrite);
+  gelu_bias_grad(device, dx, x, dx, sums, write, deferred);
+}
 
 }  // namespace tern::kernels
