@@ -152,7 +152,6 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
                               .max_keys = given.max_keys};
   };
   if (q.device() != cpu) {
-    if (bias.defined() && bias.requires_grad() && context().grad) return {};  // no kernel sums a bias's gradient
     const auto is_served = [&](const View& of_q, const View& of_k, const View& of_v) {
       return cuda_has(q.device(),
                       [&](auto dev) { return kernels::has_flash_attention(dev, of_q, of_k, of_v, batched(y), attention(bias, {})); });

@@ -104,6 +104,18 @@ Tensors inputs_of(const Case& c, std::int64_t width, DType dtype, Device device)
   return inputs;
 }
 
+/// The shape of a case's scores, (B, H, T, S).
+Shape scores_of(const Case& c) {
+  if (c.is_packed) return {c.params.query_starts.numel() - 1, c.heads, c.params.max_queries, c.params.max_keys};
+  return {c.batch, c.heads, c.queries, c.keys};
+}
+
+double norm(const Tensor& x) {
+  const NoGrad unrecorded;
+  const Tensor all = cast(to(x.detach(), cpu), DType::f64);
+  return std::sqrt(sum(all * all).item<double>());
+}
+
 Tensor gradient_like(const Tensor& q, DType dtype) {
   manual_seed(6);
   return cast(randn(q.shape()), dtype);
@@ -127,6 +139,42 @@ TEST_CASE("Attention on a GPU is that of float64 in every mask and head size", "
       const Results results = results_of(fused_scaled_dot_product_attention, inputs, to(g, cuda()), moved(c.params, cuda(), dtype));
       CHECK(relative_difference(results.y, expected.y, g) < bound);
       for (std::size_t i = 0; i < 3; ++i) CHECK(relative_difference(results.gradients[i], expected.gradients[i], g) < bound);
+    }
+}
+
+TEST_CASE("Attention on a GPU gives the gradient of a bias of every shape", "[cuda]") {
+  const DType dtype = GENERATE(DType::bf16, DType::f16);
+  const double bound = dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;  // as above
+  int number = 0;
+  for (const Case& c : cases())
+    for (const unsigned kept : {15u, 7u, 3u, 9u, 5u, 14u, 4u, 0u}) {  // dimensions that the bias is not broadcast along: S is bit 0
+      const std::int64_t width = std::vector{16, 40, 64, 128, 200}[static_cast<std::size_t>(number++ % 5)];
+      CAPTURE(c.name, kept, width, name(dtype));
+      Shape shape = scores_of(c);
+      Dims summed;
+      for (int d = 0; d < 4; ++d)
+        if (!(kept >> (3 - d) & 1)) shape[d] = 1, summed.push_back(d);
+      Tensors inputs = inputs_of(c, width, dtype, cuda());
+      inputs.push_back(to(cast(randn(shape), dtype), cuda()).set_requires_grad());
+      Tensors exact;  // with a bias for each score, whose gradient is that of the scores
+      for (std::size_t i = 0; i < 3; ++i) exact.push_back(cast(to(inputs[i].detach(), cpu), DType::f64).set_requires_grad());
+      exact.push_back(clone(broadcast_to(cast(to(inputs[3].detach(), cpu), DType::f64), scores_of(c))).set_requires_grad());
+      const Tensor g = gradient_like(inputs[0], dtype);
+      const auto results_with_bias = [](auto f, const Tensors& in, const Tensor& gradient, AttentionParams params) {
+        params.bias = in[3];
+        return results_of(f, in, gradient, params);
+      };
+      const Results expected =
+          results_with_bias(scaled_dot_product_attention, exact, cast(g, DType::f64), moved(c.params, cpu, DType::f64));
+      const Results results = results_with_bias(fused_scaled_dot_product_attention, inputs, to(g, cuda()), moved(c.params, cuda(), dtype));
+      CHECK(relative_difference(results.y, expected.y) < bound);
+      for (std::size_t i = 0; i < 3; ++i) CHECK(relative_difference(results.gradients[i], expected.gradients[i]) < bound);
+      // The result is rounded, and so is y, from which all keys of a query have the same error: a sum over keys, 0 itself, is that error.
+      // Each is less than a unit roundoff of the addends' root sum of squares; where those vanish, roundings of float32 are left.
+      REQUIRE(results.gradients[3].shape() == shape);
+      const Tensor &of_scores = expected.gradients[3], sums = summed.empty() ? of_scores : sum(of_scores, summed, true);
+      const NoGrad unrecorded;
+      CHECK(norm(cast(to(results.gradients[3].detach(), cpu), DType::f64) - sums.detach()) < 2 * bound * norm(of_scores) + 0x1p-17);
     }
 }
 
@@ -188,9 +236,13 @@ TEST_CASE("Attention of one query on a GPU is that of float64 in every mask and 
 }
 
 TEST_CASE("Attention on a GPU gives the same bits in every run", "[cuda]") {
-  const Case c{.name = "many blocks", .queries = 2048, .keys = 2048, .heads = 8, .kv_heads = 4};
-  const Tensors inputs = inputs_of(c, 64, DType::bf16, cuda());
+  Case c{.name = "many blocks", .queries = 2048, .keys = 2048, .heads = 8, .kv_heads = 4};
+  Tensors inputs = inputs_of(c, 64, DType::bf16, cuda());
   const Tensor g = to(gradient_like(inputs[0], DType::bf16), cuda());
+  if (GENERATE(false, true)) {  // a bias, whose gradient several blocks have parts of
+    c.params.bias = to(cast(randn({8, 1, 2048}), DType::bf16), cuda()).set_requires_grad();
+    inputs.push_back(c.params.bias);
+  }
   const Results first = results_of(fused_scaled_dot_product_attention, inputs, g, c.params);
   const auto differences = [](const Tensor& a, const Tensor& b) {
     const NoGrad unrecorded;
@@ -200,15 +252,20 @@ TEST_CASE("Attention on a GPU gives the same bits in every run", "[cuda]") {
   for (int run = 0; run < 1000; ++run) {
     const Results again = results_of(fused_scaled_dot_product_attention, inputs, g, c.params);
     off = off + differences(again.y.detach(), first.y.detach());
-    for (std::size_t i = 0; i < 3; ++i) off = off + differences(again.gradients[i], first.gradients[i]);
+    for (std::size_t i = 0; i < inputs.size(); ++i) off = off + differences(again.gradients[i], first.gradients[i]);
   }
   CHECK(off.item<std::int64_t>() == 0);
 }
 
 TEST_CASE("Attention on a GPU takes memory that grows with the number of tokens alone", "[cuda]") {
-  const auto peak_of = [](std::int64_t length) {
-    const Case c{.name = "long", .batch = 1, .queries = length, .keys = length};
-    const Tensors inputs = inputs_of(c, 64, DType::bf16, cuda());
+  const bool is_biased = GENERATE(false, true);
+  const auto peak_of = [&](std::int64_t length) {
+    Case c{.name = "long", .batch = 1, .queries = length, .keys = length};
+    Tensors inputs = inputs_of(c, 64, DType::bf16, cuda());
+    if (is_biased) {
+      c.params.bias = to(cast(randn({length}), DType::bf16), cuda()).set_requires_grad();
+      inputs.push_back(c.params.bias);
+    }
     const Tensor g = to(gradient_like(inputs[0], DType::bf16), cuda());
     reset_peak_memory(cuda());
     const std::size_t before = memory_statistics(cuda()).allocated;

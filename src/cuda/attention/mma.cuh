@@ -23,12 +23,20 @@ struct Bias {
   explicit Bias(const View& view) : data(view.data) {
     if (data) batch_stride = view.strides[0], head_stride = view.strides[1], query_stride = view.strides[2], key_stride = view.strides[3];
   }
-  /// That of a query and a key, to base 2. `head` is one among those of all sequences.
+  /// The place of that of a query and a key. `head` is one among those of all sequences.
+  template <class T>
+  __device__ __forceinline__ const T* place_of(const Args& args, int head, int query, int key) const {
+    return static_cast<const T*>(data) + head / args.heads * batch_stride + head % args.heads * head_stride + query * query_stride +
+           key * key_stride;
+  }
+  /// That one, to base 2; that of a place so many queries and keys on.
   template <class T>
   __device__ __forceinline__ float at(const Args& args, int head, int query, int key) const {
-    return convert<float>(static_cast<const T*>(
-               data)[head / args.heads * batch_stride + head % args.heads * head_stride + query * query_stride + key * key_stride]) *
-           log2_e;
+    return convert<float>(*place_of<T>(args, head, query, key)) * log2_e;
+  }
+  template <class T>
+  __device__ __forceinline__ float at(const T* place, int queries, int keys) const {
+    return convert<float>(place[queries * query_stride + keys * key_stride]) * log2_e;
   }
 };
 

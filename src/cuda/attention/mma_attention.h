@@ -10,9 +10,6 @@ bool has_mma_attention(const View& q, const View& k, const View& v, const kernel
 /// As kernels::flash_attention. Addresses and strides in multiples of 16 bytes are read faster, and those of 4 bytes written faster.
 void mma_attention(const View& q, const View& k, const View& v, const kernels::Attention& attention, const View& y, const View& log_sums);
 
-/// Whether there is a mma_attention_grad where there is a mma_attention: not for the gradient of a bias.
-bool has_mma_attention_grad(const kernels::AttentionGradients& gradients);
-
 /// As kernels::flash_attention_grad.
 void mma_attention_grad(const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
                         const kernels::Attention& attention, const kernels::AttentionGradients& gradients);

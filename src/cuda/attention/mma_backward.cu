@@ -22,42 +22,43 @@ void launch_backward(const Call& call, const Args& args) {
   const std::int64_t tiles = (args.queries + C::queries - 1) / C::queries, blocks = (args.keys + C::keys - 1) / C::keys;
   const auto bytes_if = [](bool is_needed, std::int64_t count) { return is_needed ? static_cast<std::size_t>(count) * 4 : 0; };
   const bool is_alone = C::has_whole_head || (tiles <= 1 && blocks <= 1 && args.group() == 1);
-  const Workspace delta(bytes_if(!is_alone, heads * args.queries), stream);
+  const kernels::AttentionGradients& to = call.gradients;
+  const bool needs_delta = !is_alone || to.bias.data;
+  const Workspace delta(bytes_if(needs_delta, heads * args.queries), stream);
   const Workspace semaphores(bytes_if(blocks > 1, heads * tiles), stream);
   const Workspace sums(bytes_if(blocks > 1, heads * tiles * C::queries * C::width), stream);
-  const kernels::AttentionGradients& to = call.gradients;
   const bool is_aligned = ampere::is_aligned({&call.q, &call.k, &call.v, &call.y, &call.g}, 16);
-  if (!is_alone && args.queries > 0) {
+  if (needs_delta && args.queries > 0) {
     int lanes = 1;
     while (lanes * 8 < args.head_dim) lanes *= 2;
     launch(mma_attention_delta<T>, blocks_for(heads * args.queries * lanes), block_size, 0, stream, Heads(call.y), Heads(call.g),
            Heads(to.q), delta.as<float>(), semaphores.as<int>(), blocks > 1 ? heads * tiles : 0, lanes, is_aligned, args);
   }
-  const BackwardParams params{args,
+  const BackwardInputs inputs{args,
                               Heads(call.q),
                               Heads(call.k),
                               Heads(call.v),
                               Heads(call.y),
                               Heads(call.g),
-                              Heads(to.q),
-                              Heads(to.k),
-                              Heads(to.v),
                               Bias(call.attention.bias),
                               call.log_sums.as<const float>(),
                               delta.as<const float>(),
+                              is_aligned};
+  const BackwardParams params{inputs,
+                              Heads(to.q),
+                              Heads(to.k),
+                              Heads(to.v),
                               sums.as<float>(),
                               semaphores.as<int>(),
                               static_cast<int>(tiles),
                               is_alone,
-                              is_aligned,
                               ampere::is_aligned({&to.q, &to.k, &to.v}, 4)};
   launch(mma_attention_backward<T, C, flavour>, blocks_for(std::max<std::int64_t>(blocks, 1) * kv_heads, 1), C::threads,
          C::bytes(tiles * args.group() > 1 ? 2 : 1), stream, params);
+  if (to.bias.data) sum_bias_gradient(inputs, to.bias);
 }
 
 }  // namespace
-
-bool has_mma_attention_grad(const kernels::AttentionGradients& gradients) { return !gradients.bias.data; }
 
 void mma_attention_grad(const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
                         const kernels::Attention& attention, const kernels::AttentionGradients& gradients) {

@@ -69,13 +69,8 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_backw
     if (walk.step > 0) named_barrier_sync(stage_full + walk.step % 2, C::threads);
     const int first_query = walk.tile * C::queries;
     const unsigned q_tile = block.q_tile(walk.step), dy_tile = block.dy_tile(walk.step);
-    const auto multiply_scores = [&](int sub) {  // S = K Q^T, dP = V dY^T
-      warp.s = {}, warp.dp = {};
-      mma<T, width>(Product(warp.s, keys, OperandBt<width>(q_tile, sub)), Product(warp.dp, values, OperandBt<width>(dy_tile, sub)));
-    };
-
     // The next sub-tile's scores are begun before the sums of dK and dV, which need not wait for them.
-    if (warp.is_visible(first_query)) multiply_scores(0);
+    if (warp.is_visible(first_query)) warp.multiply(keys, values, q_tile, dy_tile, 0);
 #pragma unroll 1
     for (int sub = 0; sub < C::queries; sub += C::sub_queries) {
       const bool is_visible = warp.is_visible(first_query + sub);
@@ -83,7 +78,8 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_backw
       else warp.ds_operand = {};
       if (C::column_groups == 1 || warp.column_group == 0)
         warp.ds_operand.template store<C::queries>(block.ds_tile(walk.step), warp.row, sub / 8);
-      if (const int next = sub + C::sub_queries; next < C::queries && warp.is_visible(first_query + next)) multiply_scores(next);
+      if (const int next = sub + C::sub_queries; next < C::queries && warp.is_visible(first_query + next))
+        warp.multiply(keys, values, q_tile, dy_tile, next);
       if (is_visible)
         mma<T, C::sub_queries>(Product(warp.dv_sums, warp.p_operand, OperandB<width>(dy_tile, sub, warp.column() / 8)),
                                Product(warp.dk_sums, warp.ds_operand, OperandB<width>(q_tile, sub, warp.column() / 8)));

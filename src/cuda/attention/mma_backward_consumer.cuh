@@ -1,66 +1,63 @@
 #pragma once
 #include "cuda/attention/mma_backward_work.cuh"
 
-// Flash attention by mma.sync, backward: the consumers. mma_backward.cuh has the picture.
+// Flash attention by mma.sync, backward: what a warp computes. mma_backward.cuh has the picture.
 namespace tern::gpu::ampere {
 
-/// A consumer warp: 16 keys, whose gradients it sums up in registers, against one sub-tile of queries at a time.
+/// Whether any of some queries sees any of some keys.
+template <bool is_general>
+__device__ __forceinline__ bool is_any_visible(const Sequence& sequence, int query0, int queries, int key0, int keys) {
+  return query0 < sequence.queries && key0 < sequence.key_end(query0 + queries - 1) &&
+         (!is_general || key0 + keys > sequence.key_begin(query0));
+}
+
+/// A warp's scores of 16 keys and a sub-tile of queries at a time, and their gradients.
 template <class T, class C, Flavour flavour>
-struct Consumer {
-  static constexpr int width = C::width, sub_queries = C::sub_queries, columns = width / C::column_groups;
+struct ScoreGradients {
+  static constexpr int width = C::width, sub_queries = C::sub_queries;
   static constexpr bool is_general = flavour != Flavour::plain, drops = flavour == Flavour::whole;
   using Scores = FragmentTile<16, sub_queries>;  // (keys, queries)
-  using Keys = std::conditional_t<C::caches_fragments, RegisterOperand<16, width>, OperandA<width>>;
 
-  const Block<T, C, flavour>& block;
+  const BackwardInputs& in;
   const Args& args;
-  int row, key0, column_group;  ///< row: of the block's keys
+  const Sequence& sequence;
+  int key0 = 0;
   std::uint64_t dropout_position;
   float padding[is_general ? Scores::lane_rows : 1];
   Scores s, dp;
   RegisterOperand<16, sub_queries> p_operand, ds_operand;
-  FragmentTile<16, columns> dk_sums = {}, dv_sums = {};
 
-  __device__ __forceinline__ explicit Consumer(const Block<T, C, flavour>& block_) : block(block_), args(block_.args) {
-    const int warp = threadIdx.x / 32;
-    row = warp % C::key_warps * 16, column_group = warp / C::key_warps, key0 = block.first_key + row;
-    dropout_position = drops ? args.dropout.position() : 0;
+  __device__ __forceinline__ ScoreGradients(const BackwardInputs& in_, const Sequence& sequence_)
+      : in(in_), args(in_.args), sequence(sequence_), dropout_position(drops ? args.dropout.position() : 0) {}
+
+  /// To the keys from `key` on, of sequence `index`, which `sequence` is by now.
+  __device__ __forceinline__ void move_to(int index, int key) {
+    key0 = key;
     if constexpr (is_general)
 #pragma unroll
-      for (int r = 0; r < Scores::lane_rows; ++r) padding[r] = padding_log2(args, block.sequence, block.index, key0 + Scores::row_of(r));
-  }
-
-  /// The first column of dK and dV that the warp has.
-  __device__ __forceinline__ int column() const { return C::column_groups == 1 ? 0 : column_group * columns; }
-
-  /// The warp's rows of K or V: in registers where they have room.
-  static __device__ __forceinline__ Keys operand(const OperandA<width>& rows) {
-    if constexpr (C::caches_fragments) {
-      Keys cached;
-      cached.template assign<T>(rows);
-      return cached;
-    } else {
-      return rows;
-    }
+      for (int r = 0; r < Scores::lane_rows; ++r) padding[r] = padding_log2(args, sequence, index, key0 + Scores::row_of(r));
   }
 
   /// Whether any of a sub-tile's queries sees any of the warp's keys.
   __device__ __forceinline__ bool is_visible(int query0) const {
-    const Sequence& sequence = block.sequence;
-    return query0 < sequence.queries && key0 < sequence.key_end(query0 + sub_queries - 1) &&
-           (!is_general || key0 + 15 >= sequence.key_begin(query0));
+    return is_any_visible<is_general>(sequence, query0, sub_queries, key0, 16);
   }
   /// Whether some of them do not see all.
   __device__ __forceinline__ bool is_cut(int query0) const {
-    const Sequence& sequence = block.sequence;
     return key0 + 16 > sequence.key_end(query0) ||
            (is_general && (key0 < sequence.key_begin(query0 + sub_queries - 1) || query0 + sub_queries > sequence.queries));
   }
 
-  /// From S and dP of a head's queries from query0 on, P with dropout and dS, as operands. `rows` has the queries' log_sums, and delta
-  /// after those of a tile.
+  /// S = K Q^T and dP = V dY^T of the warp's rows and those of a tile from row `sub` on.
+  template <class Keys>
+  __device__ __forceinline__ void multiply(const Keys& keys, const Keys& values, unsigned q_tile, unsigned dy_tile, int sub) {
+    s = {}, dp = {};
+    mma<T, width>(Product(s, keys, OperandBt<width>(q_tile, sub)), Product(dp, values, OperandBt<width>(dy_tile, sub)));
+  }
+
+  /// From S and dP of a head's queries from query0 on, P with dropout and dS in their places, and as operands. `rows` has the queries'
+  /// log_sums, and delta after those of a tile.
   __device__ __forceinline__ void differentiate(int head, int query0, const float* rows) {
-    const Sequence& sequence = block.sequence;
     const bool has_cut = is_cut(query0);
     const int group = MmaLanes::group(), member = MmaLanes::member(), lane_query = query0 + member * 2;
     int begin[2], end[2];  // of the queries that see the lane's keys, from its first one on
@@ -69,6 +66,9 @@ struct Consumer {
       begin[r] = sequence.query_begin(key0 + group + r * 8) - lane_query;
       end[r] = min(sequence.query_end(key0 + group + r * 8), sequence.queries) - lane_query;
     }
+    const T* biases = nullptr;
+    if constexpr (drops)
+      if (in.bias.data) biases = in.bias.template place_of<T>(args, head, lane_query, key0 + group);
 #pragma unroll
     for (int n = 0; n < sub_queries / 16; ++n) {
       unsigned kept[2] = {~0u, ~0u};  // of queries 2 member and 2 member + 1: the lower half's bits are keys, the upper half's 8 queries on
@@ -92,11 +92,10 @@ struct Consumer {
           if constexpr (is_general) p[e] += padding[e / 2];
         }
         if constexpr (drops) {
-          if (block.p.bias.data)
+          if (biases)
 #pragma unroll
             for (int e = 0; e < 4; ++e)
-              if (const int at = column * 8 + e % 2; at >= begin[e / 2] && at < end[e / 2])
-                p[e] += block.p.bias.template at<T>(args, head, lane_query + at, key0 + group + e / 2 * 8);
+              if (const int at = column * 8 + e % 2; at >= begin[e / 2] && at < end[e / 2]) p[e] += in.bias.at(biases, at, e / 2 * 8);
         }
         if (has_cut)
 #pragma unroll
@@ -117,6 +116,40 @@ struct Consumer {
       }
       s.template load<T>(p_operand.values[0][n], 0, n);
       dp.template load<T>(ds_operand.values[0][n], 0, n);
+    }
+  }
+};
+
+/// A consumer warp: 16 keys, whose gradients it sums up in registers, against one sub-tile of queries at a time.
+template <class T, class C, Flavour flavour>
+struct Consumer : ScoreGradients<T, C, flavour> {
+  using Base = ScoreGradients<T, C, flavour>;
+  using Base::args, Base::key0;
+  using typename Base::Scores;
+  static constexpr int width = C::width, columns = width / C::column_groups;
+  using Keys = std::conditional_t<C::caches_fragments, RegisterOperand<16, width>, OperandA<width>>;
+
+  const Block<T, C, flavour>& block;
+  int row, column_group;  ///< row: of the block's keys
+  FragmentTile<16, columns> dk_sums = {}, dv_sums = {};
+
+  __device__ __forceinline__ explicit Consumer(const Block<T, C, flavour>& block_) : Base(block_.p, block_.sequence), block(block_) {
+    const int warp = threadIdx.x / 32;
+    row = warp % C::key_warps * 16, column_group = warp / C::key_warps;
+    this->move_to(block.index, block.first_key + row);
+  }
+
+  /// The first column of dK and dV that the warp has.
+  __device__ __forceinline__ int column() const { return C::column_groups == 1 ? 0 : column_group * columns; }
+
+  /// The warp's rows of K or V: in registers where they have room.
+  static __device__ __forceinline__ Keys operand(const OperandA<width>& rows) {
+    if constexpr (C::caches_fragments) {
+      Keys cached;
+      cached.template assign<T>(rows);
+      return cached;
+    } else {
+      return rows;
     }
   }
 

@@ -35,18 +35,63 @@ struct BackwardConfig {
   static_assert(warps % row_tiles == 0 && width % (column_warps * 16) == 0 && piece % 16 == 0 && queries % sub_queries == 0);
 };
 
-struct BackwardParams {
+/// The inputs of all kernels of the pass.
+struct BackwardInputs {
   Args args;
-  Heads q, k, v, y, dy, dq, dk, dv;
+  Heads q, k, v, y, dy;
   Bias bias;
   const float *log_sums, *delta;  ///< (B, H, T)
-  float* dq_sums;                 ///< passed from block to block: (heads, tiles of queries, pieces, piece / 8, consumers, 4)
-  int* semaphores;                ///< how many blocks have added to a tile, (heads, tiles of queries)
-  int tiles;                      ///< of queries, of the longest sequence
-  bool is_alone;                  ///< each block has all keys and queries of its head, in one tile
-  bool is_aligned;                ///< what is read, can be 16 bytes at a time
-  bool writes_pairs;              ///< gradients can be written 4 bytes at a time
+  bool is_aligned;                ///< heads can be read 16 bytes at a time
 };
+
+struct BackwardParams : BackwardInputs {
+  Heads dq, dk, dv;
+  float* dq_sums;     ///< passed from block to block: (heads, tiles of queries, pieces, piece / 8, consumers, 4)
+  int* semaphores;    ///< how many blocks have added to a tile, (heads, tiles of queries)
+  int tiles;          ///< of queries, of the longest sequence
+  bool is_alone;      ///< each block has all keys and queries of its head, in one tile
+  bool writes_pairs;  ///< gradients can be written 4 bytes at a time
+};
+
+/// The first row of a head of queries, one among those of all sequences; of a head of keys.
+template <class U>
+__device__ __forceinline__ U* queries_of(const Heads& heads, const Args& args, const Sequence& sequence, int index, int head) {
+  return heads.template at<U>(sequence.batch, sequence.first_query, head - index * args.heads);
+}
+template <class U>
+__device__ __forceinline__ U* keys_of(const Heads& heads, const Sequence& sequence, int kv_head) {
+  return heads.template at<U>(sequence.batch, sequence.first_key, kv_head);
+}
+
+/// Begins to copy a tile of keys, K and V one behind the other, by `threads` threads.
+template <class T, class C, int threads>
+__device__ __forceinline__ void load_keys(unsigned to, const BackwardInputs& in, const Sequence& sequence, int kv_head, int first) {
+  const T *const k = keys_of<const T>(in.k, sequence, kv_head), *const v = keys_of<const T>(in.v, sequence, kv_head);
+  const int count = sequence.keys, head_dim = in.args.head_dim;
+  load_tile<T, C::width, C::keys, threads>(to, k, in.k.row_stride, first, count, head_dim, in.is_aligned);
+  load_tile<T, C::width, C::keys, threads>(to + C::key_bytes, v, in.v.row_stride, first, count, head_dim, in.is_aligned);
+}
+/// Likewise a tile of queries of sequence `index`: Q, dY, log_sums and, if wanted, delta. By threads numbered from `thread` on.
+template <class T, class C, int threads>
+__device__ __forceinline__ void load_queries(unsigned to, const BackwardInputs& in, const Sequence& sequence, int index, int head,
+                                             int first, bool with_delta, int thread = threadIdx.x) {
+  const Args& args = in.args;
+  const int count = sequence.queries;
+  const T* const q = queries_of<const T>(in.q, args, sequence, index, head);
+  const T* const dy = queries_of<const T>(in.dy, args, sequence, index, head);
+  load_tile<T, C::width, C::queries, threads>(to, q, in.q.row_stride, first, count, args.head_dim, in.is_aligned, thread);
+  load_tile<T, C::width, C::queries, threads>(to + C::query_bytes, dy, in.dy.row_stride, first, count, args.head_dim, in.is_aligned,
+                                              thread);
+  // Zeros beyond the last query: there q and dy are zero, too, and so is what they give.
+  const std::int64_t from = std::int64_t(head) * args.queries;
+  for (int i = thread; i < 2 * C::queries; i += threads) {
+    const int row = first + i % C::queries;
+    const bool is_delta = i >= C::queries;
+    if (is_delta && !with_delta) break;
+    const float* const source = (is_delta ? in.delta : in.log_sums) + from;
+    cp_async<4>(to + 2 * C::query_bytes + i * 4, row < count ? source + row : source, row < count);
+  }
+}
 
 /// Named barriers of a block, by number. Of the last two there is one for even and one for odd steps.
 enum Barrier { ds_ready = 1, dq_turn = 2, stage_full = 3, stage_empty = 5 };
@@ -116,41 +161,24 @@ struct Block {
   __device__ __forceinline__ unsigned rows(int step) const { return q_tile(step) + 2 * C::query_bytes; }  ///< log_sums, then delta
   __device__ __forceinline__ unsigned ds_tile(int step) const { return rows(step) + C::row_bytes; }
   __device__ __forceinline__ float* pointer(unsigned address) const { return reinterpret_cast<float*>(shared + (address - k_tile)); }
-  /// The first row of a head of queries; of one of keys.
   template <class U>
   __device__ __forceinline__ U* queries_of(const Heads& heads, int head) const {
-    return heads.template at<U>(sequence.batch, sequence.first_query, head - index * args.heads);
+    return ampere::queries_of<U>(heads, args, sequence, index, head);
   }
   template <class U>
   __device__ __forceinline__ U* keys_of(const Heads& heads) const {
-    return heads.template at<U>(sequence.batch, sequence.first_key, kv_head);
+    return ampere::keys_of<U>(heads, sequence, kv_head);
   }
   /// How many blocks add to a tile's dQ before this one, and whether none does after it.
   __device__ __forceinline__ int turn(int tile) const { return C::has_whole_head ? 0 : key_block - Range::first_block(sequence, tile); }
   __device__ __forceinline__ bool is_last(int tile) const { return C::has_whole_head || key_block >= Range::last_block(sequence, tile); }
 
   /// By the consumers.
-  __device__ __forceinline__ void load_keys() const {
-    const T *const k = keys_of<const T>(p.k), *const v = keys_of<const T>(p.v);
-    load_tile<T, width, C::keys, C::consumers>(k_tile, k, p.k.row_stride, first_key, sequence.keys, args.head_dim, p.is_aligned);
-    load_tile<T, width, C::keys, C::consumers>(v_tile, v, p.v.row_stride, first_key, sequence.keys, args.head_dim, p.is_aligned);
-  }
+  __device__ __forceinline__ void load_keys() const { ampere::load_keys<T, C, C::consumers>(k_tile, p, sequence, kv_head, first_key); }
   /// By threads numbered from `thread` on.
   template <int threads>
   __device__ __forceinline__ void load_stage(const Walk& walk, int thread) const {
-    const int first = walk.tile * C::queries, count = sequence.queries;
-    const T *const q = queries_of<const T>(p.q, walk.head), *const dy = queries_of<const T>(p.dy, walk.head);
-    load_tile<T, width, C::queries, threads>(q_tile(walk.step), q, p.q.row_stride, first, count, args.head_dim, p.is_aligned, thread);
-    load_tile<T, width, C::queries, threads>(dy_tile(walk.step), dy, p.dy.row_stride, first, count, args.head_dim, p.is_aligned, thread);
-    // Zeros beyond the last query: there q and dy are zero, too, and so is what they give.
-    const std::int64_t from = std::int64_t(walk.head) * args.queries;
-    for (int i = thread; i < 2 * C::queries; i += threads) {
-      const int row = first + i % C::queries;
-      const bool is_delta = i >= C::queries;
-      if (is_delta && is_alone()) break;
-      const float* const source = (is_delta ? p.delta : p.log_sums) + from;
-      cp_async<4>(rows(walk.step) + i * 4, row < count ? source + row : source, row < count);
-    }
+    load_queries<T, C, threads>(q_tile(walk.step), p, sequence, index, walk.head, walk.tile * C::queries, !is_alone(), thread);
     cp_async_commit();
   }
 

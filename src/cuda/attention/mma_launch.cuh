@@ -18,6 +18,10 @@ inline bool is_aligned(std::initializer_list<const View*> views, int bytes) {
   return true;
 }
 
+struct BackwardInputs;
+/// dbias, as kernels::AttentionGradients has it.
+void sum_bias_gradient(const BackwardInputs& inputs, const View& dbias);
+
 /// Calls f with the element type and the flavour of kernel that serves the call; `is_rare`: there is one for all calls.
 template <bool is_rare, class F>
 void dispatch(DType dtype, const Args& args, const kernels::Attention& attention, F&& f) {

@@ -30,6 +30,13 @@ struct FragmentTile {
   __device__ __forceinline__ float& at(int r, int c) { return values[r / 2][c / 2][r % 2 * 2 + c % 2]; }
   __device__ __forceinline__ float at(int r, int c) const { return values[r / 2][c / 2][r % 2 * 2 + c % 2]; }
 
+  __device__ __forceinline__ void add(const FragmentTile& other) {
+#pragma unroll
+    for (int r = 0; r < lane_rows; ++r)
+#pragma unroll
+      for (int c = 0; c < lane_columns; ++c) at(r, c) += other.at(r, c);
+  }
+
   /// f(the lane's four elements of tile (m, n), m, n) for the first `limit` tiles of columns.
   template <class F>
   __device__ __forceinline__ void for_each_tile(int limit, F&& f) {

@@ -46,7 +46,7 @@ void flash_attention_grad(Cuda, const View& q, const View& k, const View& v, con
 // CUDA alone has these: they are called through on_cuda, and asked for through cuda_has.
 
 /// Whether flash_attention takes these views on the device. flash_attention_grad then takes them with a contiguous g, and with gradients
-/// whose rows lie as those of the inputs do or beside each other; but none of a bias.
+/// whose rows lie as those of the inputs do or beside each other.
 bool has_flash_attention(Cuda, const View& q, const View& k, const View& v, const View& y, const Attention& attention);
 
 /// Whether decode_attention takes these views on the device.
