@@ -374,8 +374,8 @@ bool has_gelu_gemm(const GemmProblem& p, const GemmOperands& operands, Stream st
 
 unsigned gelu_gemm_parts(const GemmProblem& p) { return static_cast<unsigned>(tiles(p.n, tile_m)); }
 
-bool fills_gelu_gemm(const GemmProblem& p, Stream stream) {
-  return 2 * tile_pairs(p) >= attribute(cudaDevAttrMultiProcessorCount, stream.device);
+bool is_gelu_gemm_faster(const GemmProblem& p, Stream stream) {
+  return p.k <= 1024 && 2 * tile_pairs(p) >= attribute(cudaDevAttrMultiProcessorCount, stream.device);
 }
 
 void gelu_gemm(const GemmProblem& p, const GemmOperands& operands, void* out, Stream stream) {

@@ -55,7 +55,7 @@ void linear_gelu_grad(Cuda device, const View& g, const View& weight, const View
                             .ldb = g.strides[0],
                             .ldc = dx.shape[1]};
   GemmOperands operands{.a = weight.data, .b = g.data, .c = dx.data, .before_gelu = x.data};
-  if (!is_row_major(g) || !is_row_major(weight) || !has_gelu_gemm(problem, operands, dx.stream) || !fills_gelu_gemm(problem, dx.stream))
+  if (!is_row_major(g) || !is_row_major(weight) || !has_gelu_gemm(problem, operands, dx.stream) || !is_gelu_gemm_faster(problem, dx.stream))
     return plain_linear_gelu_grad(device, g, weight, x, dx, sums, write, deferred);
   PartialSums parts(deferred, dx.stream);
   const unsigned count = gelu_gemm_parts(problem);
