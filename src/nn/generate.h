@@ -16,8 +16,8 @@ struct GreedyOptions {
 };
 
 /// The most probable next token until `eos` or `max_length`, for each prompt: the new tokens without `eos`, in the
-/// order of the prompts. Dropout is off whatever the model's mode. One wait per token for a single flag; the vocabulary
-/// never leaves the device. Throws Error for an empty prompt, an id outside the vocabulary, or max_length beyond the
+/// order of the prompts. Each token is read once, with a KvCache. Dropout is off whatever the model's mode. One wait per token for a single
+/// flag; the vocabulary never leaves the device. Throws Error for an empty prompt, an id outside the vocabulary, or max_length beyond the
 /// model's length, and for logits that are NaN.
 std::vector<TokenIds> greedy(const DecoderLM& model, const std::vector<TokenIds>& prompts, const GreedyOptions& options = {});
 
