@@ -61,8 +61,8 @@ Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, c
     Tensor joined = in_heads(qkv->forward(x), heads + 2 * kv_heads);
     if (options.rope.defined()) {
       const Tensor by_heads = transpose(joined, 1, 2);
-      joined =
-          transpose(cache ? cache->turned(by_heads, options.rope, heads + kv_heads) : rope(by_heads, options.rope, heads + kv_heads), 1, 2);
+      joined = transpose(cache ? cache->rotated(by_heads, options.rope, heads + kv_heads) : rope(by_heads, options.rope, heads + kv_heads),
+                         1, 2);
     }
     if (cache) {
       const Tensors fresh = split(joined, {heads, 2 * kv_heads}, 2);

@@ -80,7 +80,7 @@ AttentionMask LayerCache::mask(const AttentionMask& given) const {
   return {.key_lengths = cache_->seen_};
 }
 
-Tensor LayerCache::turned(const Tensor& x, const Tensor& table, std::int64_t heads) const {
+Tensor LayerCache::rotated(const Tensor& x, const Tensor& table, std::int64_t heads) const {
   if (cache_->empty()) return rope(x, table, heads);
   // A token a row, each at a position of its own: the rows take the place of the positions.
   return transpose(rope(transpose(x, 0, 2), index_select(table, 0, cache_->lengths), heads), 0, 2);

@@ -18,7 +18,7 @@ class LayerCache {
   /// sees all of its row. Throws Error if `given` then has a window, padding or key_lengths.
   AttentionMask mask(const AttentionMask& given) const;
   /// rope(x, table, heads) for x (B, heads, T, D), at the positions of the tokens that are being read.
-  Tensor turned(const Tensor& x, const Tensor& table, std::int64_t heads) const;
+  Tensor rotated(const Tensor& x, const Tensor& table, std::int64_t heads) const;
   /// The keys and values (B, S, 2 Hkv, D) of a memory, for cross attention: computed once.
   Tensor memory(const std::function<Tensor()>& keys_values) const;
 

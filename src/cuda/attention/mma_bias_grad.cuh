@@ -10,7 +10,7 @@
 //     each warp        16 keys:  S = K Q^T,  dP = V dY^T,  sums += dS  of each query sub-tile
 //     at the end       sums over the tile's keys, over its queries, or neither  ->  dbias, written once
 //
-// Where units are few, several blocks share the terms of each, and leave their sums in memory; these are added in the order of the blocks.
+// Several blocks share the terms of a unit where units are few, and leave their sums in memory; these are added in the order of the blocks.
 // The sums are the same in every run then, too (see Note [Ordered sums]).
 namespace tern::gpu::ampere {
 
