@@ -32,6 +32,7 @@ class LayerCache {
 /// The keys and values of the tokens that a model has read, for all of its layers: with them a model reads one more token without reading
 /// those before it again. A model's first call with a cache reads any number of tokens, each later one a token a row. Where rows were
 /// filled up to one length, copy_ their own lengths into `lengths` after the first call: what follows is then written over the filling.
+/// A copy of a cache shares its memory.
 class KvCache {
  public:
   KvCache() = default;
