@@ -31,17 +31,14 @@ std::vector<std::string> Translator::translate(std::span<const std::string> line
     prompts.emplace_back(ids.begin(), ids.end());
     rows.push_back(i);
   }
-  const nn::GreedyOptions greedy{.eos = eos_tgt(),
-                                 .pad = pad(),
-                                 .max_length = options.length,
-                                 .batch_size = batch_size,
-                                 .is_prefix_visible = options.prefix_lm,
-                                 .reset_position = reset_position(options)};
+  const nn::PromptOptions room_and_positions{
+      .max_length = options.length, .is_prefix_visible = options.prefix_lm, .reset_position = reset_position(options)};
   const train::PrecisionScope scope(precision(options));
-  const std::vector<nn::TokenIds> outputs = nn::greedy(model, prompts, greedy);
+  const auto outputs = nn::generate(model, prompts, room_and_positions, {.eos = eos_tgt(), .has_scores = false}, batch_size);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     // A model may put out any byte: an end of line would shift all lines after it, an escape speaks to the terminal.
-    const std::string text = text::without_controls(tokenizer.decode(std::vector<std::int32_t>(outputs[i].begin(), outputs[i].end())));
+    const std::string text =
+        text::without_controls(tokenizer.decode(std::vector<std::int32_t>(outputs[i][0].tokens.begin(), outputs[i][0].tokens.end())));
     const std::size_t first = text.find_first_not_of(' ');
     result[rows[i]] = first == std::string::npos ? "" : text.substr(first);
   }
