@@ -47,17 +47,45 @@ void KvCache::end() {
   positions_ = rows_ = seen_ = {};
 }
 
-void KvCache::select(const Tensor& rows) {
+void KvCache::select(const Tensor& rows, bool keeps_memory, std::int64_t used) {
   const NoGrad unrecorded;
+  if (rows.dims() != 1) fail("KvCache", fmt::format("expected rows (N) to select but got {}", to_string(rows.shape())));
+  const std::int64_t count = rows.size(0);
+  if (keeps_memory && count != batch())
+    fail("KvCache", fmt::format("expected {} rows, which keep the memories of those before them, but got {}", batch(), count));
+  if (used < 0 || used > capacity_)
+    fail("KvCache", fmt::format("expected used in [0, {}], the cache's capacity, but got {}", capacity_, used));
+  if (used > 0 && lengths.device() == cpu && !all(le(lengths, static_cast<double>(used))).item<bool>())
+    fail("KvCache", fmt::format("expected used to count the longest row's tokens but one has more than {}", used));
+  const auto selected = [&](const Tensor& x) { return x.defined() ? index_select(x, 0, rows) : x; };
+  // In place where the number of rows stays, so that a step that selects can be recorded.
   const auto select_of = [&](Tensor& x) {
-    const Tensor selected = index_select(x, 0, rows);
-    if (selected.shape() == x.shape()) copy_(x, selected);
-    else x = selected;
+    const Tensor result = selected(x);
+    if (result.shape() == x.shape()) copy_(x, result);
+    else x = result;
+  };
+  const auto select_tokens_of = [&](Tensor& x) {
+    if (used == 0 || used == capacity_) return select_of(x);
+    const Tensor result = selected(slice(x, 1, 0, used));
+    Shape shape = x.shape();
+    shape[0] = count;
+    // Places without a token are zeros: their values are multiplied by probabilities of 0.
+    if (shape != x.shape()) x = zeros(shape, x.dtype(), x.device());
+    copy_(slice(x, 1, 0, used), result);
   };
   select_of(lengths);
-  for (Layer& layer : layers_)
-    for (Tensor* x : {&layer.keys_values, &layer.memory})
-      if (x->defined()) select_of(*x);
+  for (Layer& layer : layers_) {
+    if (layer.keys_values.defined()) select_tokens_of(layer.keys_values);
+    if (layer.memory.defined() && !keeps_memory) select_of(layer.memory);
+  }
+  if (!memory_mask_ || keeps_memory) return;
+  // Not in place: the tensors are the caller's.
+  for (Tensor* x : {&memory_mask_->padding, &memory_mask_->prefix, &memory_mask_->key_lengths}) *x = selected(*x);
+}
+
+const AttentionMask& KvCache::memory_mask(const std::function<AttentionMask()>& mask) {
+  if (!memory_mask_) memory_mask_ = mask();
+  return *memory_mask_;
 }
 
 Tensor LayerCache::append(const Tensor& keys_values) const {

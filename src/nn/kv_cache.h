@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "ops/attention_mask.h"
@@ -46,14 +47,19 @@ class KvCache {
   std::int64_t capacity() const { return capacity_; }
   /// Whether no token has been read.
   bool empty() const { return empty_; }
-  /// Row i becomes what row rows[i] was, for rows (N) of i64: as a beam search needs, or to drop rows.
-  void select(const Tensor& rows);
+  /// Row i becomes what row rows[i] was, for rows (N) of i64: as a beam search needs, or to drop rows. Memories follow, unless
+  /// `keeps_memory`, for N rows that each stay with the memory they have: as the hypotheses of one sentence do. Of the tokens only the
+  /// first `used` are copied, which is at least what the longest row has; 0: all of the capacity. Throws Error for keeps_memory with
+  /// another number of rows, and for `used` beyond the capacity or, on the CPU, below the longest row.
+  void select(const Tensor& rows, bool keeps_memory = false, std::int64_t used = 0);
 
   /// For models: begins to read ids (B, T). Throws Error for another number of rows, for T above the capacity, for T that is not 1 where
   /// there are tokens already, and on the CPU for a row that is full; on a GPU, where a check would have to wait, such a row loses the
   /// token.
   void begin(const Tensor& ids);
   LayerCache layer(std::size_t index) { return {*this, index}; }
+  /// The mask of the memories: computed once.
+  const AttentionMask& memory_mask(const std::function<AttentionMask()>& mask);
   /// Positions (B, T) of the tokens that are being read, i64.
   const Tensor& positions() const { return positions_; }
   void end();
@@ -67,6 +73,7 @@ class KvCache {
   std::int64_t capacity_ = 0;
   bool empty_ = true;
   std::vector<Layer> layers_;
+  std::optional<AttentionMask> memory_mask_;
   // Of the tokens that are being read.
   std::int64_t reading_ = 0;
   Tensor positions_, rows_, seen_;  ///< rows_: where their keys go among B capacity places; seen_: the keys that they see

@@ -6,7 +6,7 @@
 namespace tern::nn {
 
 FeedForward::FeedForward(std::int64_t width, std::int64_t hidden, const FeedForwardOptions& o)
-    : fc(width, hidden, o.bias, o.device), proj(hidden, width, o.bias, o.device), activation(o.activation) {
+    : fc(width, hidden, o.bias, o.device), proj(hidden, width, o.bias, o.device), drop(o.dropout), activation(o.activation) {
   if (o.gated) gate.emplace(width, hidden, o.bias, o.device);
 }
 
@@ -14,14 +14,22 @@ void FeedForward::visit(Visitor& v) {
   v("fc", fc);
   v("gate", gate);
   v("proj", proj);
+  v("drop", drop);
 }
 
 Tensor FeedForward::forward(const Tensor& x, bool adds_bias) const {
   const ModuleScope scope(this, "FeedForward");
-  if (!gate) return fc.activated(activation, x, proj, adds_bias);
-  const bool is_swiglu = use_fused_kernel && activation == Activation::silu;
-  const Tensor gated = gate->forward(x), up = fc.forward(x);
-  const Tensor hidden = is_swiglu ? fused_swiglu(gated, up) : activate(activation, gated) * up;
+  const bool drops = drop.training && drop.p > 0;
+  if (!gate && !drops) return fc.activated(activation, x, proj, adds_bias);
+  Tensor hidden;
+  if (gate) {
+    const bool is_swiglu = use_fused_kernel && activation == Activation::silu;
+    const Tensor gated = gate->forward(x), up = fc.forward(x);
+    hidden = is_swiglu ? fused_swiglu(gated, up) : activate(activation, gated) * up;
+  } else {
+    hidden = fc.activated(activation, x);
+  }
+  if (drops) hidden = drop.forward(hidden);
   return adds_bias ? proj.forward(hidden) : proj.forward_without_bias(hidden);
 }
 
@@ -60,10 +68,13 @@ Tensor ResidualStream::value() {
 
 static NormOptions norm_options(const TransformerLayerOptions& o) { return {.eps = o.layer_norm_eps, .bias = o.bias, .device = o.device}; }
 
+/// -1 stands for the layer's own dropout.
+static double dropout_of(double own, double of_layer) { return own == -1 ? of_layer : own; }
+
 static AttentionOptions attention_options(const TransformerLayerOptions& o, bool cross) {
   return {.heads = o.heads,
           .kv_heads = cross ? 0 : o.kv_heads,
-          .dropout = o.dropout,
+          .dropout = dropout_of(o.attention_dropout, o.dropout),
           .bias = o.bias,
           .cross = cross,
           .rope = cross ? Tensor() : o.rope,
@@ -74,7 +85,12 @@ TransformerLayer::TransformerLayer(const TransformerLayerOptions& o)
     : norm1(o.norm, o.width, norm_options(o)), attn(o.width, attention_options(o, false)), drop(o.dropout) {
   if (o.ff > 0) {
     norm2 = Norm(o.norm, o.width, norm_options(o));
-    ff = FeedForward(o.width, o.ff, {.activation = o.activation, .gated = o.gated, .bias = o.bias, .device = o.device});
+    ff = FeedForward(o.width, o.ff,
+                     {.activation = o.activation,
+                      .gated = o.gated,
+                      .bias = o.bias,
+                      .dropout = dropout_of(o.activation_dropout, o.dropout),
+                      .device = o.device});
   }
   if (!o.cross) return;
   norm_cross.emplace(o.norm, o.width, norm_options(o));

@@ -7,10 +7,11 @@ struct FeedForwardOptions {
   Activation activation = Activation::gelu;
   bool gated = false;  ///< proj(activation(gate(x)) * fc(x)); with silu it is SwiGLU (Shazeer, 2020)
   bool bias = true;
+  double dropout = 0;  ///< of the hidden units, after the activation and the gate
   Device device = cpu;
 };
 
-/// proj(activation(fc(x))): width -> hidden -> width.
+/// proj(drop(activation(fc(x)))): width -> hidden -> width.
 struct FeedForward final : Module {
   FeedForward() = default;
   FeedForward(std::int64_t width, std::int64_t hidden, const FeedForwardOptions& options = {});
@@ -20,6 +21,7 @@ struct FeedForward final : Module {
 
   Linear fc, proj;
   std::optional<Linear> gate;
+  Dropout drop;
   Activation activation = Activation::gelu;
 };
 
@@ -47,9 +49,11 @@ class ResidualStream {
 
 struct TransformerLayerOptions {
   std::int64_t width = 256, heads = 8;
-  std::int64_t kv_heads = 0;  ///< of self attention; 0: as many as heads
-  std::int64_t ff = 1024;     ///< hidden units of the feed-forward part; 0: attention alone, without norm2 and ff
-  double dropout = 0.1;       ///< of attention probabilities and of each residual branch
+  std::int64_t kv_heads = 0;      ///< of self attention; 0: as many as heads
+  std::int64_t ff = 1024;         ///< hidden units of the feed-forward part; 0: attention alone, without norm2 and ff
+  double dropout = 0.1;           ///< of each residual branch
+  double attention_dropout = -1;  ///< of attention probabilities; -1: as `dropout`
+  double activation_dropout = 0;  ///< of the feed-forward part's hidden units; -1: as `dropout`
   Activation activation = Activation::gelu;
   bool gated = false;  ///< the feed-forward part; see FeedForwardOptions
   NormKind norm = NormKind::layer;

@@ -1,0 +1,198 @@
+#include "nn/transformer_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "nn/init.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/pointwise.h"
+#include "ops/rope.h"
+#include "ops/view.h"
+
+namespace tern::nn {
+
+static TransformerLayerOptions layer_options(const TransformerOptions& o, bool cross, const Tensor& rope) {
+  return {.width = o.width,
+          .heads = o.heads,
+          .kv_heads = o.kv_heads,
+          .ff = o.ff,
+          .dropout = o.dropout,
+          .attention_dropout = o.attention_dropout,
+          .activation_dropout = o.activation_dropout,
+          .activation = o.activation,
+          .gated = o.gated,
+          .norm = o.norm,
+          .layer_norm_eps = o.layer_norm_eps,
+          .bias = o.bias,
+          .rope = rope,
+          .cross = cross,
+          .device = o.device};
+}
+
+static bool is_table(const std::string& name) {
+  return name.ends_with("tokens.weight") || name.ends_with("positions.weight") || name.ends_with("head.weight");
+}
+
+/// Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section 2.3.
+static void initialize_gpt2(const std::vector<NamedTensor>& parameters, std::int64_t branches) {
+  for (const NamedTensor& entry : parameters) {
+    const bool is_residual = entry.name.ends_with(".proj.weight");
+    const double deviation = is_residual ? 0.02 / std::sqrt(static_cast<double>(branches)) : 0.02;
+    if (entry.tensor.dims() == 2) init::normal(entry.tensor, 0, deviation);
+    else if (entry.name.ends_with("bias")) init::zeros(entry.tensor);
+  }
+}
+
+static void initialize_xavier(const std::vector<NamedTensor>& parameters, double width) {
+  for (const NamedTensor& entry : parameters) {
+    const Tensor& x = entry.tensor;
+    // Queries, keys and values: cross attention has two matrices (width, width) and (2 width, width) for them, where self attention has
+    // one.
+    const bool is_cross = entry.name.ends_with(".query.weight") || entry.name.ends_with(".key_value.weight");
+    const double bound = std::sqrt(6 / (4 * width));
+    if (entry.name.ends_with("bias")) init::zeros(x);
+    else if (is_table(entry.name)) init::normal(x, 0, 1 / std::sqrt(width));
+    else if (is_cross) init::uniform(x, -bound, bound);
+    else if (x.dims() == 2) init::xavier_uniform(x);
+  }
+}
+
+void initialize(const std::vector<NamedTensor>& parameters, const TransformerOptions& options, std::int64_t branches) {
+  const auto width = static_cast<double>(options.width);
+  switch (options.initialization) {
+    case Initialization::gpt2: return initialize_gpt2(parameters, branches);
+    case Initialization::xavier: return initialize_xavier(parameters, width);
+    case Initialization::layer_defaults: break;
+  }
+  if (!options.tied_head) return;
+  for (const NamedTensor& entry : parameters)
+    if (entry.name.ends_with("tokens.weight")) init::normal(entry.tensor, 0, 1 / std::sqrt(width));
+}
+
+Tensor sinusoid_table(std::int64_t length, std::int64_t width, Device device) {
+  std::vector<float> table;
+  for (std::int64_t t = 0; t < length; ++t)
+    for (std::int64_t i = 0; i < width; ++i) {
+      const double angle = static_cast<double>(t) / std::pow(10000.0, static_cast<double>(i - i % 2) / static_cast<double>(width));
+      table.push_back(static_cast<float>(i % 2 == 0 ? std::sin(angle) : std::cos(angle)));
+    }
+  return Tensor::from(table, {length, width}, device);
+}
+
+TransformerModel::TransformerModel(const TransformerOptions& options_) : TransformerModel(options_, TransformerPart{}) {
+  initialize(named_parameters(*this), options, 2 * options.layers);
+}
+
+TransformerModel::TransformerModel(const TransformerOptions& options_, const TransformerPart& part)
+    : options(options_), model_(part.model) {
+  if (options.vocab < 1 || options.length < 1 || options.width < 1 || options.layers < 0 || options.ff < 0)
+    fail(model_, fmt::format("expected sizes >= 1 but got vocab {}, length {}, width {}, layers {}, ff {}", options.vocab, options.length,
+                             options.width, options.layers, options.ff));
+  tokens = part.tokens ? *part.tokens : Embedding(options.vocab, options.width, options.device);
+  Tensor rope;
+  if (options.positions == Positions::learned) positions.emplace(options.length, options.width, options.device);
+  if (options.positions == Positions::sinusoidal) sinusoids = sinusoid_table(options.length, options.width, options.device);
+  if (options.positions == Positions::rotary)
+    rope = rope_table(options.length, options.width / std::max<std::int64_t>(options.heads, 1), 10000, options.device);
+  drop = Dropout(options.dropout);
+  // Built one by one: copies of one layer would share its parameters.
+  for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(layer_options(options, part.cross, rope));
+  if (options.final_norm && options.norm != NormKind::none)
+    norm.emplace(options.norm, options.width, NormOptions{.eps = options.layer_norm_eps, .bias = options.bias, .device = options.device});
+  set_use_fused_kernel(options.use_fused_kernel);
+}
+
+void TransformerModel::visit(Visitor& v) {
+  v("tokens", tokens);
+  v("positions", positions);
+  v.constant("sinusoids", sinusoids);
+  v("drop", drop);
+  v("blocks", blocks);
+  v("norm", norm);
+}
+
+Tensor TransformerModel::position_table() const {
+  if (positions) return positions->weight;
+  return sinusoids.defined() ? cast(sinusoids, tokens.weight.dtype()) : Tensor();
+}
+
+/// Tokens and positions, after dropout: (B, T, width).
+Tensor TransformerModel::embedded(const Tensor& ids, const Tensor& position_ids) const {
+  const double scale = options.scales_embeddings ? std::sqrt(static_cast<double>(options.width)) : 1;
+  Tensor places = position_table();
+  if (use_fused_kernel && !position_ids.defined()) {
+    if (scale == 1) return fused_embedding(tokens.weight, places, ids, drop.p, drop.training);
+    // The op has no scale, and dropout keeps to the same draws on either side of one.
+    if (places.defined()) places = slice(places, 0, 0, ids.size(1)) * (1 / scale);
+    return fused_embedding(tokens.weight, places, ids, drop.p, drop.training) * scale;
+  }
+  Tensor x = tokens.forward(ids);
+  if (scale != 1) x = x * scale;
+  if (places.defined()) x = x + (position_ids.defined() ? embedding(places, position_ids) : slice(places, 0, 0, ids.size(1)));
+  return drop.forward(x);
+}
+
+/// The mask with what kernels need not convert, of S keys. On a GPU more of the kernels take padding than take lengths.
+static AttentionMask mask_of_layers(const AttentionMask& given, std::int64_t keys) {
+  AttentionMask mask = shared_by_layers(given);
+  if (!mask.key_lengths.defined() || mask.padding.defined() || mask.key_lengths.device() == cpu) return mask;
+  const Device device = mask.key_lengths.device();
+  const Tensor columns = reshape(arange(keys, DType::i64, device), {1, keys}), ends = unsqueeze(mask.key_lengths, 1);
+  mask.padding = masked_fill(zeros({ends.size(0), keys}, DType::f32, device), ge(columns, ends), -std::numeric_limits<double>::infinity());
+  mask.key_lengths = {};
+  return mask;
+}
+
+Tensor TransformerModel::hidden(const Tensor& ids, const AttentionMask& visible, const Tensor& position_ids, KvCache* cache,
+                                const Memory& memory) const {
+  const ModuleScope scope(this, model_);
+  if (ids.dims() != 2 || ids.dtype() != DType::i64)
+    fail(model_, fmt::format("expected ids (B, T) of i64 but got {} {}", name(ids.dtype()), to_string(ids.shape())));
+  const std::int64_t length = ids.size(1);
+  if (length > options.length)
+    fail(model_, fmt::format("expected at most {} positions but got ids {}", options.length, to_string(ids.shape())));
+  if (position_ids.defined() && position_ids.shape() != ids.shape())
+    fail(model_, fmt::format("expected a position for each of ids {} but got {}", to_string(ids.shape()), to_string(position_ids.shape())));
+  const bool has_table = positions || sinusoids.defined();
+  if (position_ids.defined() && !has_table) fail(model_, "expected no position_ids: the model has no table of positions");
+  const bool is_continued = cache && !cache->empty();
+  const AttentionMask mask = is_continued ? visible : mask_of_layers(visible, length);
+  AttentionMask memory_mask;
+  if (cache) cache->begin(ids);
+  if (memory.states.defined()) {
+    const auto of_memory = [&] { return mask_of_layers(memory.mask, memory.states.size(1)); };
+    memory_mask = cache ? cache->memory_mask(of_memory) : of_memory();
+  }
+  ResidualStream stream(embedded(ids, is_continued && has_table && !position_ids.defined() ? cache->positions() : position_ids),
+                        use_fused_kernel);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (cache) {
+      const LayerCache layer = cache->layer(i);
+      blocks[i].forward(stream, mask, memory.states, memory_mask, &layer);
+    } else {
+      blocks[i].forward(stream, mask, memory.states, memory_mask);
+    }
+  }
+  if (cache) cache->end();
+  return norm ? stream.normalized(*norm) : stream.value();
+}
+
+KvCache TransformerModel::cache(std::int64_t batch, std::int64_t capacity) const {
+  if (capacity > options.length)
+    fail(model_, fmt::format("expected a cache of at most {} tokens, the model's length, but got {}", options.length, capacity));
+  return {batch, capacity, blocks.size(), tokens.weight.device()};
+}
+
+Tensor reset_position_ids(const Tensor& prefix, std::int64_t length, std::int64_t start, std::int64_t last) {
+  if (prefix.dims() != 1 || prefix.dtype() != DType::i64)
+    fail("reset_position_ids", fmt::format("expected prefixes (B) of i64 but got {} {}", name(prefix.dtype()), to_string(prefix.shape())));
+  const Tensor columns = reshape(arange(length, DType::i64, prefix.device()), {1, length}), ends = unsqueeze(prefix, 1);
+  return minimum(where(lt(columns, ends), columns, columns - ends + static_cast<double>(start)), static_cast<double>(last));
+}
+
+}  // namespace tern::nn
