@@ -25,13 +25,13 @@ void add_train(CLI::App& app) {
   command->add_option("--src", options.src, "source language: the suffix of its files")->required()->type_name("NAME");
   command->add_option("--tgt", options.tgt, "target language")->required()->type_name("NAME");
   command->add_option("--out", options.out, "run directory to write; an earlier run there is replaced")->required()->type_name("DIR");
-  command->add_option("--preset", options.preset, "quick (minutes on a CPU) or classic (the well-known run)")
+  command->add_option("--preset", options.preset, "best (for real data), quick (minutes on a CPU) or classic (the well-known run)")
       ->type_name("NAME")
       ->capture_default_str();
   apps::add_device_option(*command, options.device);
   apps::add_threads_option(*command, options.threads);
 
-  const std::vector<Options> presets = {preset("quick"), preset("classic")};
+  const std::vector<Options> presets = {preset("best"), preset("quick"), preset("classic")};
   for (const Entry& entry : entries())
     if (entry.help.empty()) command->get_option(entry.flag())->check(entry.check);
     else apps::add_entry(*command, entry, presets, state->given);

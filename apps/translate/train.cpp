@@ -71,15 +71,6 @@ text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorp
   return text::Tokenizer::train(lines, training);
 }
 
-std::vector<text::Example> encode(const text::Tokenizer& tokenizer, const text::ParallelCorpus& corpus, const OnStep& on_step) {
-  std::vector<text::Example> examples(corpus.size());
-  for (std::size_t i = 0; i < corpus.size(); ++i) {
-    on_step();
-    examples[i] = {tokenizer.encode(corpus.src[i]), tokenizer.encode(corpus.tgt[i])};
-  }
-  return examples;
-}
-
 /// All that can be known before the data is read.
 void check(const Options& options) {
   for (const Entry& entry : entries()) entry.require_valid(options);
@@ -112,6 +103,7 @@ Validation run_epochs(Trainer& trainer, const Translator& translator, const Data
   bool goes_on = true;
   for (std::int64_t epoch = 1; goes_on; ++epoch) {
     goes_on = trainer.run_epoch(epoch - 1, run, progress);
+    const auto measured = trainer.measured();
     valid.loss = trainer.valid_loss();
     run.save(translator.model, epoch, trainer.updates());
     io::JsonObject line;
@@ -151,7 +143,7 @@ void train(const Options& options) {
   apps::require_precision(precision(options), device);
   if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));
-  apps::require_memory(model_options(options, options.vocab, device), "use a smaller --width, --layers, --ff, --vocab or --length");
+  apps::require_memory(matrix_elements(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
 
   const apps::StopSignals signals;
   // Before the data is read, so that a directory that cannot be written, or that another training writes, is found at once. An earlier
@@ -163,20 +155,25 @@ void train(const Options& options) {
   };
   const Data data = read(options, on_step);
   const text::Tokenizer tokenizer = train_tokenizer(options, data.train, on_step);
-  const nn::DecoderLMOptions shape = model_options(options, static_cast<std::int64_t>(tokenizer.vocab_size()), device);
-  Translator translator{options, tokenizer, nn::DecoderLM(shape), device};
-  Trainer trainer(translator, encode(tokenizer, data.train, on_step), encode(tokenizer, data.valid, on_step), remains);
+  Translator translator{options, tokenizer, TranslationModel(options, static_cast<std::int64_t>(tokenizer.vocab_size()), device), device};
+  TrainingPairs pairs(options, tokenizer, data.train, on_step);
+  Trainer trainer(translator, pairs, encode(tokenizer, data.valid, on_step), remains);
   const std::int64_t params = nn::count_parameters(translator.model);
   if (trainer.cut() > 0) say("cut      {} training pairs to {} tokens\n", trainer.cut(), options.length);
-  say("model    {} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n", options.layers, options.width, options.heads,
+  const std::int64_t encoder = options.encoder_layers > 0 ? options.encoder_layers : options.layers;
+  say("model    {}{} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n",
+      is_encoder_decoder(options) ? fmt::format("{} + ", encoder) : "", options.layers, options.width, options.heads,
       tokenizer.vocab_size(), static_cast<double>(params) / 1e6);
-  say("training {} updates of {} pairs on {}, {}, {}\n", trainer.total_updates(), options.batch_size, apps::describe(device),
-      options.precision, apps::describe_step(options.use_fused_kernel, device));
+  const std::int64_t size = options.batch_tokens > 0 ? options.batch_tokens : options.batch_size;
+  say("training {} updates of {} {} on {}, {}, {}\n", trainer.total_updates(), size * options.accumulate,
+      options.batch_tokens > 0 ? "tokens" : "pairs", apps::describe(device), options.precision,
+      apps::describe_step(options.use_fused_kernel, device));
 
   run.write_tokenizer(tokenizer.to_json());
   const double data_seconds = seconds_now() - started;
   const Validation valid = run_epochs(trainer, translator, data, run);
 
+  const auto measured = trainer.measured();
   const std::vector<std::string> hypotheses = translate(trainer, translator, data.test.src);
   const text::Bleu bleu = text::bleu(hypotheses, data.test.tgt);
   const text::Chrf chrf = text::chrf(hypotheses, data.test.tgt);

@@ -1,14 +1,16 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "common/program.h"
 #include "common/training_loop.h"
-#include "nn/nn.h"
-#include "ops/loss.h"
-#include "text/batching.h"
+#include "train/ema.h"
+#include "translate/batches.h"
+#include "translate/pairs.h"
 #include "translate/translator.h"
 
 namespace tern::translate {
@@ -16,14 +18,16 @@ namespace tern::translate {
 /// Updates a translator's model, epoch by epoch.
 class Trainer {
  public:
-  /// The translator outlives the trainer. Throws UsageError where no pair has room for a target.
+  /// The translator and the pairs outlive the trainer. Throws UsageError where no pair has room for a target.
   /// `remains` ends the message of a training that ends early.
-  Trainer(Translator& translator, std::vector<text::Example> train, std::vector<text::Example> valid, std::function<std::string()> remains);
+  Trainer(Translator& translator, TrainingPairs& train, std::vector<text::Example> valid, std::function<std::string()> remains);
 
   /// One pass over an epoch's pairs, counted from 0; false when the last update is done.
   bool run_epoch(std::int64_t epoch, apps::TrainingRun& run, apps::ProgressLine& progress);
   /// The loss of a token on the validation set, without dropout.
   double valid_loss();
+  /// While it lives, the model has the weights that are measured and kept: their average, where there is one.
+  std::unique_ptr<train::EmaScope> measured();
   /// Throws apps::Stopped if a signal asks for a stop.
   void require_no_stop() const { loop_->require_no_stop(); }
 
@@ -39,25 +43,17 @@ class Trainer {
   std::size_t cut() const;
 
  private:
-  /// A batch on the device.
-  struct DeviceBatch {
-    Tensors inputs;           ///< ids, labels and weights (B, T), and how much of each row is source (B)
-    std::int64_t tokens = 0;  ///< inputs that are not padding
-    double weight = 0;        ///< the sum of the weights
-  };
-
   void require_targets(const std::vector<text::Example>& examples, const char* split) const;
-  std::vector<std::vector<std::size_t>> epoch_batches(std::int64_t epoch) const;
-  std::int64_t columns(const text::Example& example) const;
-  DeviceBatch load(const std::vector<text::Example>& examples, const std::vector<std::size_t>& picks) const;
-  Tensor loss(const Tensors& inputs, Reduction reduction) const;
+  bool step(const std::vector<text::Example>& examples, std::span<const text::ShapedBatch> batches);
   double lr_factor(std::int64_t update, std::int64_t total) const;
 
   const Options& options_;
   Translator& translator_;
-  nn::DecoderLM& model_;
-  const std::vector<text::Example> train_, valid_;
-  const text::SequenceOptions tokens_;
+  TranslationModel& model_;
+  TrainingPairs& train_;
+  const std::vector<text::Example> valid_;
+  const Batches batches_;
+  std::optional<train::Ema> ema_;
   std::optional<apps::TrainingLoop> loop_;
   std::int64_t per_epoch_ = 0;
   double train_loss_ = 0;

@@ -2,9 +2,8 @@
 #include <filesystem>
 #include <span>
 
-#include "nn/nn.h"
 #include "text/bpe.h"
-#include "translate/options.h"
+#include "translate/model.h"
 
 namespace tern::translate {
 
@@ -15,7 +14,7 @@ inline std::string end_token(const std::string& language) { return "<eos_" + lan
 struct Translator {
   Options options;
   text::Tokenizer tokenizer;
-  nn::DecoderLM model;
+  TranslationModel model;
   Device device;
   bool is_finished = false;  ///< the training of a model that was loaded came to its end
 
@@ -23,8 +22,8 @@ struct Translator {
   std::int32_t eos_tgt() const { return *tokenizer.token_to_id(end_token(options.tgt)); }
   std::int32_t pad() const { return *tokenizer.token_to_id(pad_token); }
 
-  /// The most tokens of a source: its end and one token of the target need room as well.
-  std::int64_t source_room() const { return options.length - 2; }
+  /// The most tokens of a source: its end needs room as well, and in a decoder-only LM one token of the target.
+  std::int64_t source_room() const { return options.length - (model.lm ? 2 : 1); }
 
   /// Greedy translations, in the order of the lines; an empty line gives an empty one, and control characters become
   /// spaces. A line of more tokens than the model has room for is cut, and counted in `truncated`.
