@@ -57,8 +57,9 @@ void TrainingLoop::apply() {
   if (options_.after_step) options_.after_step();
 }
 
-void TrainingLoop::begin_epoch() {
+void TrainingLoop::begin_epoch(bool goes_on) {
   epoch_started_ = seconds_now();
+  if (goes_on) return;
   loss_sum_ = zeros({}, DType::f32, device_);
   logged_ = {};
   steps_ = 0;
@@ -146,6 +147,39 @@ double TrainingLoop::require_finite(double loss) const {
   throw std::runtime_error(fmt::format("the loss is not finite any more (seen at update {} of {}): use a --lr below {:g}{}{}", update_,
                                        options_.updates, options_.lr, options_.clip > 0 ? "" : ", or --clip 1",
                                        options_.remains ? options_.remains() : ""));
+}
+
+std::vector<NamedTensor> TrainingLoop::state(const nn::Module& model) {
+  std::vector<NamedTensor> result;
+  for (const NamedTensor& entry : optimizer_->state(nn::named_parameters(model)))
+    if (!entry.name.starts_with("master.")) result.push_back({"optimizer." + entry.name, entry.tensor});
+  if (scaler_) {
+    result.push_back({"scaler.scale", scaler_->scale()});
+    result.push_back({"scaler.clean_steps", scaler_->clean_steps()});
+  }
+  if (!loss_sum_.defined()) loss_sum_ = zeros({}, DType::f32, device_);
+  result.push_back({"loop.loss_sum", loss_sum_});
+  return result;
+}
+
+io::JsonObject TrainingLoop::numbers() const {
+  io::JsonObject numbers;
+  numbers.set("update", update_).set("updates", options_.updates).set("steps", steps_).set("items", items_).set("seconds", seconds());
+  return numbers.set("logged_loss", logged_.sum).set("logged_steps", logged_.steps);
+}
+
+void TrainingLoop::restore(const io::JsonObject& numbers) {
+  const auto count = [&](const char* key, std::int64_t most) {
+    const std::int64_t value = numbers.get_int(key);
+    if (value < 0 || value > most)
+      throw io::FileError(fmt::format("the checkpoint's \"{}\": expected 0 to {} but got {}", key, most, value));
+    return value;
+  };
+  update_ = count("update", options_.updates);
+  steps_ = count("steps", update_);
+  items_ = count("items", std::numeric_limits<std::int64_t>::max());
+  logged_ = {.sum = numbers.get_double("logged_loss"), .steps = count("logged_steps", steps_)};
+  seconds_ = numbers.get_double("seconds");
 }
 
 }  // namespace tern::apps

@@ -38,8 +38,8 @@ class TrainingLoop {
   TrainingLoop(const TrainingLoop&) = delete;  // the captured step knows where the loop is
   TrainingLoop& operator=(const TrainingLoop&) = delete;
 
-  /// Means of the loss begin anew, and the clock runs until end_epoch().
-  void begin_epoch();
+  /// Means of the loss begin anew, but for an epoch that goes on from a checkpoint, and the clock runs until end_epoch().
+  void begin_epoch(bool goes_on = false);
   void end_epoch();
   /// One update by a batch of so many tokens or examples. Throws Stopped before it, if that is asked for.
   void step(const Tensors& batch, std::int64_t items);
@@ -74,6 +74,13 @@ class TrainingLoop {
   void require_no_stop() const;
   /// The loss itself. Throws std::runtime_error if it is not finite.
   double require_finite(double loss) const;
+
+  /// All of its state between two updates, for checkpoints: tensors that are read and written in place, each named "optimizer.", "scaler."
+  /// or "loop.", with the names of the model's parameters, whose masters are the model's; and numbers.
+  std::vector<NamedTensor> state(const nn::Module& model);
+  io::JsonObject numbers() const;
+  /// Throws FileError for numbers that no training has.
+  void restore(const io::JsonObject& numbers);
 
  private:
   train::UpdateOptions update_options();

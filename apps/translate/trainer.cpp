@@ -50,12 +50,20 @@ std::size_t Trainer::cut() const {
   return static_cast<std::size_t>(std::count_if(pairs.begin(), pairs.end(), [&](const auto& pair) { return batches_.is_cut(pair); }));
 }
 
-/// One update by several batches; false where they have nothing to learn from.
-bool Trainer::step(const std::vector<text::Example>& examples, std::span<const text::ShapedBatch> batches) {
+void Trainer::begin_epoch(std::int64_t epoch) {
+  if (epoch == epoch_) return;
+  examples_ = &train_.of_epoch(static_cast<std::uint64_t>(epoch));
+  epoch_batches_ = batches_.epoch(*examples_, static_cast<std::uint64_t>(epoch));
+  epoch_ = epoch;
+}
+
+/// The update at that place of the epoch, by one batch or several; false where they have nothing to learn from.
+bool Trainer::step(std::int64_t place) {
+  const auto group = static_cast<std::size_t>(options_.accumulate), first = static_cast<std::size_t>(place) * group;
   std::vector<apps::BatchPart> parts;
   std::int64_t tokens = 0;
-  for (const text::ShapedBatch& shaped : batches) {
-    DeviceBatch batch = batches_.load(examples, shaped);
+  for (std::size_t i = first; i < std::min(first + group, epoch_batches_.size()); ++i) {
+    DeviceBatch batch = batches_.load(*examples_, epoch_batches_[i]);
     if (batch.weight == 0) continue;  // every target was cut off: there is nothing to learn
     tokens += batch.tokens;
     parts.push_back({std::move(batch.inputs), batch.weight});
@@ -65,24 +73,24 @@ bool Trainer::step(const std::vector<text::Example>& examples, std::span<const t
   return !parts.empty();
 }
 
-bool Trainer::run_epoch(std::int64_t epoch, apps::TrainingRun& run, apps::ProgressLine& progress) {
+void Trainer::run_round(std::int64_t done, const std::function<void()>& after_update, apps::TrainingRun& run,
+                        apps::ProgressLine& progress) {
   model_.train();
-  loop_->begin_epoch();
+  loop_->begin_epoch(done > 0);
   apps::TrainingLoop::Reading shown;
-  const std::vector<text::Example>& examples = train_.of_epoch(static_cast<std::uint64_t>(epoch));
-  const std::vector<text::ShapedBatch> batches = batches_.epoch(examples, static_cast<std::uint64_t>(epoch));
-  const auto group = static_cast<std::size_t>(options_.accumulate);
-  for (std::int64_t update = 0; update < per_epoch_ && updates() < total_updates(); ++update) {
-    // Token batches of other pairs, or of other tokens for them, can be more or fewer than the first epoch's: the rest is left out, or
-    // missing, so that the number of an update tells its epoch.
-    const std::size_t first = std::min(static_cast<std::size_t>(update) * group, batches.size());
-    if (!step(examples, std::span(batches).subspan(first, std::min(group, batches.size() - first)))) continue;
-    loop_->log(run);
-    if (progress.is_due()) progress.update(loop_->status(epoch + 1, epochs(), loop_->mean_loss_since(shown), "tokens", loop_->seconds()));
+  const std::int64_t size = options_.valid_every > 0 ? options_.valid_every : per_epoch_;
+  const std::int64_t end = std::min(loop_->updates() - done + size, total_updates());
+  while (updates() < end) {
+    begin_epoch(updates() / per_epoch_);
+    if (step(updates() % per_epoch_)) {
+      loop_->log(run);
+      if (progress.is_due())
+        progress.update(loop_->status(epoch_ + 1, epochs(), loop_->mean_loss_since(shown), "tokens", loop_->seconds()));
+    }
+    after_update();
   }
   if (loop_->steps_in_epoch() > 0) train_loss_ = loop_->require_finite(loop_->mean_loss());
   loop_->end_epoch();
-  return updates() < total_updates();
 }
 
 std::unique_ptr<train::EmaScope> Trainer::measured() { return ema_ ? std::make_unique<train::EmaScope>(*ema_) : nullptr; }
