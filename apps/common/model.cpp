@@ -16,8 +16,12 @@ double matrix_elements(const nn::DecoderLMOptions& options) {
 }
 
 void require_memory(const nn::DecoderLMOptions& options, const std::string& remedy) {
-  if (options.device != cpu) return;
-  const double elements = matrix_elements(options), needed = 16 * elements;  // weights, gradients, and Adam's two moments
+  require_memory(matrix_elements(options), options.device, remedy);
+}
+
+void require_memory(double elements, Device device, const std::string& remedy) {
+  if (device != cpu) return;
+  const double needed = 16 * elements;  // weights, gradients, and Adam's two moments
   const auto there = static_cast<double>(backend::usable_memory());
   if (there > 0 && needed > there)
     throw UsageError(fmt::format("a model of {:.3g} parameters needs {:.3g} GB to train and this machine has {:.3g} GB for it: {}",

@@ -13,18 +13,33 @@ struct Arguments {
   std::string preset, task;
   apps::Given<Options> given;
 
+  /// Those of the run that goes on.
+  Options resumed() const {
+    apps::Given<Options> all = given;
+    for (const Entry& entry : entries())
+      if (const std::string& text = entry.key == "preset" ? preset : task; entry.help.empty() && !text.empty())
+        all.emplace_back(&entry, text);
+    return with_fixed(apps::resumed_options(entries(), apps::last_checkpoint("tern-recall", fixed.out), all, changeable));
+  }
+
   /// Without a preset, the task's own.
   Options chosen() const {
     Options options = recall::preset(!preset.empty() ? preset : task == "mqar" ? "mqar" : "quick");
     if (!task.empty()) options.task = task;
-    options.out = fixed.out;
-    options.device = fixed.device;
-    options.threads = fixed.threads;
     for (const auto& [entry, text] : given) {
       if (const std::string owner = task_of(*entry); !owner.empty() && owner != options.task)
         throw apps::UsageError(fmt::format("{}: expected --task {}, which alone has it, but got {}", entry->flag(), owner, options.task));
       entry->set(options, text);
     }
+    return with_fixed(options);
+  }
+
+ private:
+  Options with_fixed(Options options) const {
+    options.out = fixed.out;
+    options.device = fixed.device;
+    options.threads = fixed.threads;
+    options.checkpoints = fixed.checkpoints;
     return options;
   }
 };
@@ -50,7 +65,8 @@ void add_train(CLI::App& app) {
       ->required()
       ->type_name("DIR");
   add_training(*command, *arguments);
-  command->callback([arguments] { train(arguments->chosen()); });
+  apps::add_checkpoint_options(*command, arguments->fixed.checkpoints);
+  command->callback([arguments] { train(arguments->fixed.checkpoints.resume ? arguments->resumed() : arguments->chosen()); });
 }
 
 /// An option for "1,2,3": each number has to pass the check.

@@ -20,32 +20,43 @@ void add_train(CLI::App& app) {
   const auto state = std::make_shared<State>();
   Options& options = state->options;
   command->add_option("--data", options.data, "directory with train.SRC, train.TGT, valid.* (or val.*), test*.*; plain or .gz")
-      ->required()
       ->type_name("DIR");
-  command->add_option("--src", options.src, "source language: the suffix of its files")->required()->type_name("NAME");
-  command->add_option("--tgt", options.tgt, "target language")->required()->type_name("NAME");
+  command->add_option("--src", options.src, "source language: the suffix of its files")->type_name("NAME");
+  command->add_option("--tgt", options.tgt, "target language")->type_name("NAME");
   command->add_option("--out", options.out, "run directory to write; an earlier run there is replaced")->required()->type_name("DIR");
-  command->add_option("--preset", options.preset, "quick (minutes on a CPU) or classic (the well-known run)")
+  command->add_option("--preset", options.preset, "best (for real data), quick (minutes on a CPU) or classic (the well-known run)")
       ->type_name("NAME")
       ->capture_default_str();
   apps::add_device_option(*command, options.device);
   apps::add_threads_option(*command, options.threads);
+  apps::add_checkpoint_options(*command, options.checkpoints);
 
-  const std::vector<Options> presets = {preset("quick"), preset("classic")};
+  const std::vector<Options> presets = {preset("best"), preset("quick"), preset("classic")};
   for (const Entry& entry : entries())
     if (entry.help.empty()) command->get_option(entry.flag())->check(entry.check);
     else apps::add_entry(*command, entry, presets, state->given);
 
-  command->callback([state] {
+  command->callback([state, command] {
     const Options& given = state->options;
-    Options chosen = preset(given.preset);
-    chosen.data = given.data;
-    chosen.src = given.src;
-    chosen.tgt = given.tgt;
+    for (const Entry& entry : entries())
+      if (entry.help.empty() && command->count(entry.flag()) > 0) state->given.emplace_back(&entry, entry.text(given));
+    Options chosen;
+    if (given.checkpoints.resume) {
+      const apps::CheckpointHead head = apps::last_checkpoint("tern-translate", given.out);
+      chosen = apps::resumed_options(entries(), head, state->given, changeable);
+      chosen.data = head.data;
+    } else {
+      for (const char* name : {"--data", "--src", "--tgt"})
+        if (command->count(name) == 0)
+          throw apps::UsageError(fmt::format("{} is required (tern-translate train --help lists the options)", name));
+      chosen = preset(given.preset);
+      for (const auto& [entry, text] : state->given) entry->set(chosen, text);
+    }
+    if (!given.data.empty() || !given.checkpoints.resume) chosen.data = given.data;
     chosen.out = given.out;
     chosen.device = given.device;
     chosen.threads = given.threads;
-    for (const auto& [entry, text] : state->given) entry->set(chosen, text);
+    chosen.checkpoints = given.checkpoints;
     train(chosen);
   });
 }

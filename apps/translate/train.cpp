@@ -7,11 +7,13 @@
 #include <span>
 #include <utility>
 
+#include "common/epoch_loop.h"
 #include "common/model.h"
 #include "common/output.h"
 #include "common/program.h"
 #include "common/stop.h"
 #include "common/training_run.h"
+#include "io/checksum.h"
 #include "io/run_directory.h"
 #include "nn/nn.h"
 #include "text/corpus.h"
@@ -35,14 +37,29 @@ constexpr std::size_t decode_rows = 128, decode_block = 16;  ///< sentences of a
 /// Called between the steps of the preparation, for a signal to end it.
 using OnStep = std::function<void()>;
 
-struct Data {
-  text::ParallelCorpus train, valid, test;
+struct TestSet {
+  std::string name;
+  text::ParallelCorpus corpus;
 };
+
+struct Data {
+  text::ParallelCorpus train, valid;
+  std::vector<TestSet> tests;
+};
+
+/// Those that --test names, or all that there are.
+std::vector<std::string> test_names(const Options& options) {
+  if (options.test == "none") return {};
+  if (!options.test.empty()) return split_list(options.test);
+  std::vector<std::string> names = text::list_splits(options.data, options.src, options.tgt);
+  std::erase_if(names, [](const std::string& name) { return !name.starts_with("test"); });
+  return names;
+}
 
 Data read(const Options& options, const OnStep& on_step) {
   Data data;
   text::CorpusReport report;
-  const auto read = [&](const char* split) {
+  const auto read = [&](const std::string& split) {
     text::ParallelCorpus corpus = text::read_pairs(options.data, split, options.src, options.tgt, text::ReadOptions().beside(report));
     report.merge(corpus.report);
     on_step();
@@ -50,15 +67,35 @@ Data read(const Options& options, const OnStep& on_step) {
   };
   data.train = read("train");
   data.valid = read("valid");
-  data.test = read("test");
+  for (const std::string& name : test_names(options)) data.tests.push_back({name, read(name)});
   const std::size_t left_out = options.word_limit > 0 ? text::filter_by_words(data.train, static_cast<std::size_t>(options.word_limit)) : 0;
   if (data.train.size() == 0)
     throw UsageError(
         fmt::format("--word-limit {}: no training pair in {} has so few words; use a larger one, or 0", options.word_limit, options.data));
   say("data     {}\n", report.summary());
-  say("pairs    {} train{}, {} valid, {} test\n", data.train.size(),
-      left_out ? fmt::format(" ({} of {} words or more left out)", left_out, options.word_limit) : "", data.valid.size(), data.test.size());
+  std::string tests;
+  for (const TestSet& set : data.tests) tests += fmt::format(", {} {}", set.corpus.size(), printable(set.name));
+  say("pairs    {} train{}, {} valid{}\n", data.train.size(),
+      left_out ? fmt::format(" ({} of {} words or more left out)", left_out, options.word_limit) : "", data.valid.size(),
+      tests.empty() ? ", no test set" : tests);
   return data;
+}
+
+/// Of all that was read, in order.
+std::string digest(const Data& data, const OnStep& on_step) {
+  io::Checksum sum;
+  std::vector<const text::ParallelCorpus*> read{&data.train, &data.valid};
+  for (const TestSet& set : data.tests) read.push_back(&set.corpus);
+  for (const text::ParallelCorpus* corpus : read)
+    for (const std::vector<std::string>* lines : {&corpus->src, &corpus->tgt}) {
+      for (const std::string& line : *lines) {
+        sum.add(line);
+        sum.add("\n");
+      }
+      sum.add("\0", 1);
+      on_step();
+    }
+  return sum.hex();
 }
 
 text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorpus& corpus, const OnStep& on_step) {
@@ -71,15 +108,6 @@ text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorp
   return text::Tokenizer::train(lines, training);
 }
 
-std::vector<text::Example> encode(const text::Tokenizer& tokenizer, const text::ParallelCorpus& corpus, const OnStep& on_step) {
-  std::vector<text::Example> examples(corpus.size());
-  for (std::size_t i = 0; i < corpus.size(); ++i) {
-    on_step();
-    examples[i] = {tokenizer.encode(corpus.src[i]), tokenizer.encode(corpus.tgt[i])};
-  }
-  return examples;
-}
-
 /// All that can be known before the data is read.
 void check(const Options& options) {
   for (const Entry& entry : entries()) entry.require_valid(options);
@@ -88,11 +116,6 @@ void check(const Options& options) {
   if (options.out.empty()) throw UsageError("--out: expected a directory but got \"\"");
   io::RunDirectory::check(options.out);
 }
-
-/// Scores on the validation set after the last epoch.
-struct Validation {
-  double loss = 0, bleu = 0;
-};
 
 /// In blocks, between which a signal ends the training.
 std::vector<std::string> translate(const Trainer& trainer, const Translator& translator, std::span<const std::string> lines) {
@@ -105,31 +128,87 @@ std::vector<std::string> translate(const Trainer& trainer, const Translator& tra
   return result;
 }
 
-/// Trains epoch by epoch, and logs and saves each.
-Validation run_epochs(Trainer& trainer, const Translator& translator, const Data& data, apps::TrainingRun& run) {
-  apps::ProgressLine progress;
-  Validation valid;
-  bool goes_on = true;
-  for (std::int64_t epoch = 1; goes_on; ++epoch) {
-    goes_on = trainer.run_epoch(epoch - 1, run, progress);
-    valid.loss = trainer.valid_loss();
-    run.save(translator.model, epoch, trainer.updates());
-    io::JsonObject line;
-    line.set("epoch", epoch).set("update", trainer.updates());
-    line.set("train_loss", trainer.train_loss()).set("valid_loss", valid.loss);
-    line.set("tokens_per_second", trainer.tokens_per_second()).set("seconds", trainer.seconds());
-    std::string text = fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  {:.0f} tokens/s", epoch, trainer.train_loss(),
-                                   valid.loss, trainer.tokens_per_second());
-    const std::int64_t every = translator.options.bleu_every;
-    if (!goes_on || (every > 0 && epoch % every == 0)) {
-      valid.bleu = text::bleu(translate(trainer, translator, data.valid.src), data.valid.tgt).score;
-      line.set("valid_bleu", valid.bleu);
-      text += fmt::format("  valid BLEU {:.2f}", valid.bleu);
-    }
-    run.log(line);
-    progress.print(text);
+/// A translator's training, as apps::EpochLoop drives it.
+class Task final : public apps::Trainable {
+ public:
+  Task(Trainer& trainer, Translator& translator, const Data& data, apps::TrainingRun& run)
+      : trainer_(trainer), translator_(translator), data_(data), run_(run) {}
+
+  apps::TrainingLoop& loop() override { return trainer_.loop(); }
+  const nn::Module& model() const override { return translator_.model; }
+  void run_epoch(std::int64_t /*round*/, std::int64_t done, const std::function<void()>& after_update) override {
+    trainer_.run_round(done, after_update, run_, progress_);
   }
-  return valid;
+  std::vector<NamedTensor> served() override {
+    const train::Ema* average = trainer_.average();
+    return average ? average->averages() : Trainable::served();
+  }
+  std::vector<NamedTensor> state() override {
+    if (!trainer_.average()) return {};
+    std::vector<NamedTensor> result = trainer_.average()->state();
+    for (NamedTensor& entry : result) entry.name = "ema." + entry.name;
+    return result;
+  }
+
+  /// The best model is that of the highest BLEU; without --bleu-every and --valid-every that of the least loss.
+  apps::Validation validate(std::int64_t rounds, bool is_last) override {
+    const auto measured = trainer_.measured();
+    apps::Validation result;
+    const double loss = trainer_.valid_loss();
+    result.numbers.set("valid_loss", loss);
+    const std::int64_t every = translator_.options.valid_every > 0 ? 1 : translator_.options.bleu_every;
+    if (every == 0) result.rank = {0, -loss};
+    if (!is_last && (every == 0 || rounds % every != 0)) return result;
+    const double bleu = text::bleu(translate(trainer_, translator_, data_.valid.src), data_.valid.tgt).score;
+    result.numbers.set("valid_bleu", bleu);
+    if (every > 0) result.rank = {bleu, -loss};
+    return result;
+  }
+
+  void report(std::int64_t /*rounds*/, const apps::Validation& validation) override {
+    const io::JsonObject& numbers = validation.numbers;
+    const std::int64_t epochs = trainer_.epochs_of(trainer_.updates());
+    io::JsonObject line;
+    line.set("epoch", epochs).set("update", trainer_.updates()).set("train_loss", trainer_.train_loss()).update(numbers);
+    line.set("tokens_per_second", trainer_.tokens_per_second()).set("seconds", trainer_.seconds());
+    std::string text = fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  {:.0f} tokens/s", epochs, trainer_.train_loss(),
+                                   numbers.get_double("valid_loss"), trainer_.tokens_per_second());
+    if (numbers.contains("valid_bleu")) text += fmt::format("  valid BLEU {:.2f}", numbers.get_double("valid_bleu"));
+    run_.log(line);
+    progress_.print(text);
+  }
+
+ private:
+  Trainer& trainer_;
+  Translator& translator_;
+  const Data& data_;
+  apps::TrainingRun& run_;
+  apps::ProgressLine progress_;
+};
+
+struct Scored {
+  std::string name;
+  std::vector<std::string> hypotheses;
+  text::Bleu bleu;
+  text::Chrf chrf;
+};
+
+Scored scored(const TestSet& set, std::vector<std::string> hypotheses) {
+  const text::Bleu bleu = text::bleu(hypotheses, set.corpus.tgt);
+  const text::Chrf chrf = text::chrf(hypotheses, set.corpus.tgt);
+  return {set.name, std::move(hypotheses), bleu, chrf};
+}
+
+/// test_bleu and test_chrf are the first set's; with several, `tests` has all by their names.
+void add_scores(io::JsonObject& summary, const std::vector<Scored>& tests) {
+  if (tests.empty()) return;
+  const Scored& first = tests.front();
+  summary.set("test_bleu", first.bleu.score).set("test_chrf", first.chrf.score);
+  summary.set("bleu_signature", first.bleu.signature()).set("chrf_signature", first.chrf.signature());
+  if (tests.size() == 1) return;
+  io::JsonObject all;
+  for (const Scored& test : tests) all.set(test.name, io::JsonObject().set("bleu", test.bleu.score).set("chrf", test.chrf.score));
+  summary.set("tests", all);
 }
 
 void print_samples(const Options& options, const text::ParallelCorpus& test, const std::vector<std::string>& hypotheses) {
@@ -151,47 +230,66 @@ void train(const Options& options) {
   apps::require_precision(precision(options), device);
   if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));
-  apps::require_memory(model_options(options, options.vocab, device), "use a smaller --width, --layers, --ff, --vocab or --length");
+  apps::require_memory(matrix_elements(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
 
   const apps::StopSignals signals;
   // Before the data is read, so that a directory that cannot be written, or that another training writes, is found at once. An earlier
   // run there stays as it is until this one has a model; a mistake in the data leaves nothing.
-  apps::TrainingRun run("tern-translate", options.out, apps::to_json(entries(), options));
+  apps::TrainingRun run("tern-translate", options.out, apps::to_json(entries(), options), options.checkpoints);
   const auto remains = [&run] { return run.remains(); };
   const OnStep on_step = [&run] {
     if (apps::stop_signal() != 0) apps::require_no_stop("before the first update" + run.remains());
   };
   const Data data = read(options, on_step);
-  const text::Tokenizer tokenizer = train_tokenizer(options, data.train, on_step);
-  const nn::DecoderLMOptions shape = model_options(options, static_cast<std::int64_t>(tokenizer.vocab_size()), device);
-  Translator translator{options, tokenizer, nn::DecoderLM(shape), device};
-  Trainer trainer(translator, encode(tokenizer, data.train, on_step), encode(tokenizer, data.valid, on_step), remains);
+  run.set_data(std::filesystem::absolute(options.data), digest(data, on_step));
+  const text::Tokenizer tokenizer =
+      run.is_resumed() ? text::Tokenizer::load(run.tokenizer()) : train_tokenizer(options, data.train, on_step);
+  const auto vocab = static_cast<std::int64_t>(tokenizer.vocab_size());
+  if (run.is_resumed()) apps::require_size(run.head(), matrix_elements(options, vocab));
+  Translator translator{options, tokenizer, TranslationModel(options, vocab, device), device};
+  TrainingPairs pairs(options, tokenizer, data.train, on_step);
+  Trainer trainer(translator, pairs, encode(tokenizer, data.valid, on_step), remains);
   const std::int64_t params = nn::count_parameters(translator.model);
   if (trainer.cut() > 0) say("cut      {} training pairs to {} tokens\n", trainer.cut(), options.length);
-  say("model    {} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n", options.layers, options.width, options.heads,
+  const std::int64_t encoder = options.encoder_layers > 0 ? options.encoder_layers : options.layers;
+  say("model    {}{} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n",
+      is_encoder_decoder(options) ? fmt::format("{} + ", encoder) : "", options.layers, options.width, options.heads,
       tokenizer.vocab_size(), static_cast<double>(params) / 1e6);
-  say("training {} updates of {} pairs on {}, {}, {}\n", trainer.total_updates(), options.batch_size, apps::describe(device),
-      options.precision, apps::describe_step(options.use_fused_kernel, device));
+  const std::int64_t size = options.batch_tokens > 0 ? options.batch_tokens : options.batch_size;
+  say("training {} updates of {} {} on {}, {}, {}\n", trainer.total_updates(), size * options.accumulate,
+      options.batch_tokens > 0 ? "tokens" : "pairs", apps::describe(device), options.precision,
+      apps::describe_step(options.use_fused_kernel, device));
 
-  run.write_tokenizer(tokenizer.to_json());
+  if (!run.is_resumed()) run.write_tokenizer(tokenizer.to_json());
   const double data_seconds = seconds_now() - started;
-  const Validation valid = run_epochs(trainer, translator, data, run);
+  Task task(trainer, translator, data, run);
+  apps::EpochLoop epochs(task, &run, {.patience = options.patience});
+  if (run.is_resumed()) {
+    epochs.resume();
+    say("resumed  {}{}\n", apps::resumed_from(run.head(), trainer.total_updates()),
+        options.schedule == "cosine" ? apps::changed_schedule(run.head(), trainer.total_updates()) : "");
+  }
+  epochs.run();
+  io::JsonObject valid = epochs.best().validation.numbers;
+  if (!valid.contains("valid_bleu"))  // --bleu-every 0, and the last model was not the best
+    valid.set("valid_bleu", text::bleu(translate(trainer, translator, data.valid.src), data.valid.tgt).score);
 
-  const std::vector<std::string> hypotheses = translate(trainer, translator, data.test.src);
-  const text::Bleu bleu = text::bleu(hypotheses, data.test.tgt);
-  const text::Chrf chrf = text::chrf(hypotheses, data.test.tgt);
+  std::vector<Scored> tests;
+  for (const TestSet& set : data.tests) tests.push_back(scored(set, translate(trainer, translator, set.corpus.src)));
   io::JsonObject summary;
   summary.set("preset", options.preset).set("device", to_string(device)).set("precision", options.precision);
   summary.set("use_fused_kernel", options.use_fused_kernel).set("params", params);
   summary.set("epochs", trainer.epochs()).set("updates", trainer.updates());
   summary.set("data_seconds", data_seconds).set("train_seconds", trainer.seconds());
   summary.set("total_seconds", seconds_now() - started).set("tokens_per_second", trainer.tokens_per_second());
-  summary.set("train_loss", trainer.train_loss()).set("valid_loss", valid.loss).set("valid_bleu", valid.bleu);
-  summary.set("test_bleu", bleu.score).set("test_chrf", chrf.score);
-  summary.set("bleu_signature", bleu.signature()).set("chrf_signature", chrf.signature());
+  summary.set("train_loss", trainer.train_loss()).update(valid);
+  summary.set("best_epoch", epochs.best().epoch).set("best_update", epochs.best().update);
+  add_scores(summary, tests);
 
-  print_samples(options, data.test, hypotheses);
-  say("{}\n{}\n", text::format(bleu), text::format(chrf));
+  for (std::size_t i = 0; i < tests.size(); ++i) {
+    if (i == 0) print_samples(options, data.tests[i].corpus, tests[i].hypotheses);
+    say("{}{}\n{}\n", tests.size() > 1 ? printable(tests[i].name) + "\n" : "", text::format(tests[i].bleu), text::format(tests[i].chrf));
+  }
   run.finish(summary);
   say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
       printable(options.out));

@@ -1,36 +1,50 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "common/program.h"
 #include "common/training_loop.h"
-#include "nn/nn.h"
-#include "ops/loss.h"
-#include "text/batching.h"
+#include "train/ema.h"
+#include "translate/batches.h"
+#include "translate/pairs.h"
 #include "translate/translator.h"
 
 namespace tern::translate {
 
-/// Updates a translator's model, epoch by epoch.
+/// Updates a translator's model, round by round.
+///
+/// Note [The number of an update]
+/// An epoch has as many updates as the first one needs for its pairs. Batches of tokens may be more in a later epoch, or fewer, as its
+/// pairs or their tokens are others: what is over is left out, and what is missing are updates without a batch. So the number of an update
+/// tells its epoch and its batches, and a training that goes on from a checkpoint needs to know no more.
 class Trainer {
  public:
-  /// The translator outlives the trainer. Throws UsageError where no pair has room for a target.
+  /// The translator and the pairs outlive the trainer. Throws UsageError where no pair has room for a target.
   /// `remains` ends the message of a training that ends early.
-  Trainer(Translator& translator, std::vector<text::Example> train, std::vector<text::Example> valid, std::function<std::string()> remains);
+  Trainer(Translator& translator, TrainingPairs& train, std::vector<text::Example> valid, std::function<std::string()> remains);
 
-  /// One pass over an epoch's pairs, counted from 0; false when the last update is done.
-  bool run_epoch(std::int64_t epoch, apps::TrainingRun& run, apps::ProgressLine& progress);
+  /// The updates between two validations, as apps::Trainable::run_epoch() has it: one pass over the pairs, or --valid-every updates.
+  /// What round it is tells the number of updates: Note [The number of an update].
+  void run_round(std::int64_t done, const std::function<void()>& after_update, apps::TrainingRun& run, apps::ProgressLine& progress);
   /// The loss of a token on the validation set, without dropout.
   double valid_loss();
+  /// While it lives, the model has the weights that are measured and kept: their average, where there is one.
+  std::unique_ptr<train::EmaScope> measured();
+  /// Null where the model is no average.
+  const train::Ema* average() const { return ema_ ? &*ema_ : nullptr; }
   /// Throws apps::Stopped if a signal asks for a stop.
   void require_no_stop() const { loop_->require_no_stop(); }
 
-  std::int64_t epochs() const { return (total_updates() + per_epoch_ - 1) / per_epoch_; }
+  apps::TrainingLoop& loop() { return *loop_; }
+  std::int64_t epochs() const { return epochs_of(total_updates()); }
+  /// Epochs that were begun by so many updates.
+  std::int64_t epochs_of(std::int64_t updates) const { return (updates + per_epoch_ - 1) / per_epoch_; }
   std::int64_t total_updates() const { return loop_->total_updates(); }
   std::int64_t updates() const { return loop_->updates(); }
-  /// The mean over the last epoch's updates.
+  /// The mean over the last round's updates.
   double train_loss() const { return train_loss_; }
   double seconds() const { return loop_->seconds(); }
   /// Input tokens that are not padding, for each second of training.
@@ -39,27 +53,23 @@ class Trainer {
   std::size_t cut() const;
 
  private:
-  /// A batch on the device.
-  struct DeviceBatch {
-    Tensors inputs;           ///< ids, labels and weights (B, T), and how much of each row is source (B)
-    std::int64_t tokens = 0;  ///< inputs that are not padding
-    double weight = 0;        ///< the sum of the weights
-  };
-
   void require_targets(const std::vector<text::Example>& examples, const char* split) const;
-  std::vector<std::vector<std::size_t>> epoch_batches(std::int64_t epoch) const;
-  std::int64_t columns(const text::Example& example) const;
-  DeviceBatch load(const std::vector<text::Example>& examples, const std::vector<std::size_t>& picks) const;
-  Tensor loss(const Tensors& inputs, Reduction reduction) const;
+  void begin_epoch(std::int64_t epoch);
+  bool step(std::int64_t place);
   double lr_factor(std::int64_t update, std::int64_t total) const;
 
   const Options& options_;
   Translator& translator_;
-  nn::DecoderLM& model_;
-  const std::vector<text::Example> train_, valid_;
-  const text::SequenceOptions tokens_;
+  TranslationModel& model_;
+  TrainingPairs& train_;
+  const std::vector<text::Example> valid_;
+  const Batches batches_;
+  std::optional<train::Ema> ema_;
   std::optional<apps::TrainingLoop> loop_;
   std::int64_t per_epoch_ = 0;
+  std::int64_t epoch_ = -1;  ///< that examples_ and epoch_batches_ are of
+  const std::vector<text::Example>* examples_ = nullptr;
+  std::vector<text::ShapedBatch> epoch_batches_;
   double train_loss_ = 0;
 };
 

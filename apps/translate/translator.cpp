@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/model.h"
 #include "io/file_error.h"
 #include "io/run_directory.h"
 #include "io/safetensors.h"
@@ -15,57 +14,101 @@
 
 namespace tern::translate {
 
-std::vector<std::string> Translator::translate(std::span<const std::string> lines, std::size_t batch_size, std::size_t* truncated) const {
-  std::vector<std::string> result(lines.size());
-  std::vector<nn::TokenIds> prompts;
+nn::TokenIds Translator::source_tokens(const std::string& line, std::int64_t room, bool& is_cut) const {
+  std::vector<std::int32_t> ids = tokenizer.encode(line);
+  if (ids.empty()) return {};
+  is_cut = ids.size() > static_cast<std::size_t>(room);
+  if (is_cut) ids.resize(static_cast<std::size_t>(room));
+  ids.push_back(eos_src());
+  return {ids.begin(), ids.end()};
+}
+
+std::string Translator::text_of(const nn::TokenIds& tokens) const {
+  // A model may put out any byte: an end of line would shift all lines after it, an escape speaks to the terminal.
+  const std::string text = text::without_controls(tokenizer.decode(std::vector<std::int32_t>(tokens.begin(), tokens.end())));
+  const std::size_t first = text.find_first_not_of(' ');
+  return first == std::string::npos ? "" : text.substr(first);
+}
+
+nn::Continuation Translator::read(const std::vector<nn::TokenIds>& sources) const {
+  if (!model.lm) return nn::read_sources(*model.encoder_decoder, sources, {.start = eos_src(), .max_length = options.length});
+  return nn::read_prompts(
+      *model.lm, sources,
+      {.max_length = options.length, .is_prefix_visible = options.prefix_lm, .reset_position = reset_position(options)});
+}
+
+std::vector<std::vector<Translation>> translate(std::span<const Translator> models, std::span<const std::string> lines,
+                                                nn::GenerateOptions options, std::size_t batch_size, std::size_t* truncated) {
+  const Translator& first = models.front();
+  std::vector<std::vector<Translation>> result(lines.size(), {Translation{}});
+  std::vector<nn::TokenIds> sources;
   std::vector<std::size_t> rows;
-  const auto room = static_cast<std::size_t>(source_room());
+  std::vector<std::int64_t> lengths;
+  std::int64_t room = first.source_room();
+  for (const Translator& model : models) room = std::min(room, model.source_room());
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    std::vector<std::int32_t> ids = tokenizer.encode(lines[i]);
-    if (ids.empty()) continue;
-    if (ids.size() > room) {
-      ids.resize(room);
-      if (truncated) ++*truncated;
+    bool is_cut = false;
+    sources.push_back(first.source_tokens(lines[i], room, is_cut));
+    if (is_cut && truncated) ++*truncated;
+    if (sources.back().empty()) {
+      sources.pop_back();
+      continue;
     }
-    ids.push_back(eos_src());
-    prompts.emplace_back(ids.begin(), ids.end());
     rows.push_back(i);
+    lengths.push_back(static_cast<std::int64_t>(sources.back().size()));
   }
-  const nn::PromptOptions room_and_positions{
-      .max_length = options.length, .is_prefix_visible = options.prefix_lm, .reset_position = reset_position(options)};
-  const train::PrecisionScope scope(precision(options));
-  const auto outputs = nn::generate(model, prompts, room_and_positions, {.eos = eos_tgt(), .has_scores = false}, batch_size);
+  const auto read = [&](const std::vector<std::size_t>& picks) {
+    std::vector<nn::TokenIds> batch;
+    for (std::size_t pick : picks) batch.push_back(sources[pick]);
+    std::vector<nn::Continuation> parts;
+    for (const Translator& model : models) parts.push_back(model.read(batch));
+    nn::Continuation text = parts.size() == 1 ? std::move(parts.front()) : nn::ensemble(std::move(parts));
+    // A draw belongs to a line: empty ones count.
+    for (std::size_t pick : picks) text.numbers.push_back(static_cast<std::int64_t>(rows[pick]));
+    return text;
+  };
+  options.eos = first.eos_tgt();
+  const train::PrecisionScope scope(precision(first.options));
+  const auto outputs = nn::generate_in_batches(lengths, read, options, batch_size);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    // A model may put out any byte: an end of line would shift all lines after it, an escape speaks to the terminal.
-    const std::string text =
-        text::without_controls(tokenizer.decode(std::vector<std::int32_t>(outputs[i][0].tokens.begin(), outputs[i][0].tokens.end())));
-    const std::size_t first = text.find_first_not_of(' ');
-    result[rows[i]] = first == std::string::npos ? "" : text.substr(first);
+    if (outputs[i].empty()) continue;
+    result[rows[i]].clear();
+    for (const nn::Hypothesis& hypothesis : outputs[i])
+      result[rows[i]].push_back(
+          {first.text_of(hypothesis.tokens), hypothesis.log_probability, hypothesis.score, hypothesis.tokens.size()});
   }
   return result;
 }
 
+std::vector<std::string> Translator::translate(std::span<const std::string> lines, std::size_t batch_size, std::size_t* truncated) const {
+  std::vector<std::string> result;
+  for (const auto& translations : tern::translate::translate({this, 1}, lines, {.has_scores = false}, batch_size, truncated))
+    result.push_back(translations.front().text);
+  return result;
+}
+
 /// config.json says how much memory the model takes; it gets no more than its file can fill, with 16 bits an element.
-static void require_size(const io::RunDirectory& run, const nn::DecoderLMOptions& shape) {
+static void require_size(const io::RunDirectory& run, const Options& options, std::int64_t vocab) {
   std::error_code error;
   const auto bytes = static_cast<double>(std::filesystem::file_size(run.model(), error));
-  const double elements = apps::matrix_elements(shape);
+  const double elements = matrix_elements(options, vocab);
   if (!error && bytes < 2 * elements)
     throw io::FileError(fmt::format("{}: does not fit the model in {}: {:.3g} elements do not fit in {:.0f} bytes", run.model().string(),
                                     run.config().filename().string(), elements, bytes));
 }
 
-Translator Translator::load(const std::filesystem::path& run, Device device) {
+Translator Translator::load(const std::filesystem::path& run, Device device, const std::string& precision_name) {
   const io::RunDirectory directory = io::RunDirectory::open(run);
   directory.require_whole();
   Options options = from_json(directory.read_config(), directory.config());
+  if (!precision_name.empty()) options.precision = precision_name;
   text::Tokenizer tokenizer = text::Tokenizer::load(directory.tokenizer());
   for (const std::string& token : {end_token(options.src), end_token(options.tgt), pad_token})
     if (!tokenizer.token_to_id(token))
       throw io::FileError(fmt::format("{}: expected a special token {}", directory.tokenizer().string(), token));
-  const nn::DecoderLMOptions shape = model_options(options, static_cast<std::int64_t>(tokenizer.vocab_size()), device);
-  require_size(directory, shape);
-  nn::DecoderLM model(shape);
+  const auto vocab = static_cast<std::int64_t>(tokenizer.vocab_size());
+  require_size(directory, options, vocab);
+  TranslationModel model(options, vocab, device);
   const std::vector<NamedTensor> parameters = nn::named_parameters(model);
   {
     const NoGrad unrecorded;
@@ -77,6 +120,7 @@ Translator Translator::load(const std::filesystem::path& run, Device device) {
   nn::set_requires_grad(model, false);  // no memory for gradients
   train::set_precision(model, precision(options));
   model.eval();
+  model.set_use_fused_kernel();  // by which a sentence's result does not depend on the others in its batch
   return {std::move(options), std::move(tokenizer), std::move(model), device, directory.is_finished()};
 }
 

@@ -23,6 +23,8 @@ class JsonLog {
   void write(const JsonObject& line);
   /// Writes lines that were kept, and waits until the disk has all. Throws FileError.
   void sync();
+  /// The bytes of the file with all lines so far, those that are kept included.
+  std::int64_t size() const { return end_ + static_cast<std::int64_t>(pending_.size()); }
 
  private:
   void write_pending();

@@ -7,33 +7,10 @@
 #include <stdexcept>
 #include <utility>
 
+#include "text/random.h"
+
 namespace tern::text {
 namespace {
-
-std::uint64_t mix(std::uint64_t z) noexcept {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
-// SplitMix64. The standard library's engines are portable, its distributions and std::shuffle are not.
-class Random {
- public:
-  Random(std::uint64_t seed, std::uint64_t epoch, std::uint64_t purpose) noexcept
-      : state_(mix(mix(mix(seed + step) ^ epoch) + step) ^ mix(purpose)) {}
-
-  std::uint64_t below(std::uint64_t bound) noexcept {
-    const std::uint64_t uneven = (0 - bound) % bound;  // 2^64 mod bound: values below this would come once too often
-    while (true) {
-      const std::uint64_t value = mix(state_ += step);
-      if (value >= uneven) return value % bound;
-    }
-  }
-
- private:
-  static constexpr std::uint64_t step = 0x9E3779B97F4A7C15u;
-  std::uint64_t state_;
-};
 
 // Puts a random choice in random order into the first `count` places.
 template <class T>
@@ -86,6 +63,27 @@ std::int64_t sequence_columns(const Example& example) noexcept { return ssize_of
 
 std::int64_t pair_columns(const Example& example) noexcept { return std::max(ssize_of(example.src), ssize_of(example.tgt)) + 1; }
 
+static void check_shape(const char* what, std::span<const std::size_t> picks, const BatchShape& shape) {
+  if (shape.rows < static_cast<std::int64_t>(picks.size()) || shape.columns < 1 || shape.columns > most_columns) {
+    throw std::invalid_argument(fmt::format("[{}] expected rows for {} picks and columns in [1, {}] but got ({}, {})", what, picks.size(),
+                                            most_columns, shape.rows, shape.columns));
+  }
+}
+
+Batch make_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
+                 const BatchShape& shape) {
+  check_shape("make_batch", picks, shape);
+  Batch batch = make_batch(examples, picks, tokens, shape.columns + 1);
+  const auto cells = static_cast<std::size_t>(shape.rows * shape.columns);
+  batch.rows = shape.rows;
+  batch.length = shape.columns;  // of a batch without picks, too
+  batch.ids.resize(cells, tokens.pad);
+  batch.labels.resize(cells, tokens.pad);
+  batch.weights.resize(cells, 0.0f);
+  batch.prefix.resize(static_cast<std::size_t>(shape.rows), 1);
+  return batch;
+}
+
 Batch make_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens, std::int64_t length,
                  std::int64_t multiple) {
   check_picks("make_batch", examples, picks, multiple);
@@ -110,6 +108,45 @@ Batch make_batch(std::span<const Example> examples, std::span<const std::size_t>
   return batch;
 }
 
+namespace {
+
+// Rows of examples, then empty ones, in a batch whose sizes are set. A source or target that is too long is cut before its end.
+void fill_pairs(PairBatch& batch, std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens) {
+  const auto cells = [&](std::int64_t columns) { return static_cast<std::size_t>(batch.rows * columns); };
+  batch.src.assign(cells(batch.src_columns), tokens.pad);
+  batch.tgt_in.assign(cells(batch.tgt_columns), tokens.pad);
+  batch.labels.assign(cells(batch.tgt_columns), tokens.pad);
+  batch.weights.assign(cells(batch.tgt_columns), 0.0f);
+  const Example none;
+  for (std::size_t row = 0; row < static_cast<std::size_t>(batch.rows); ++row) {
+    const bool is_empty = row >= picks.size();
+    const Example& example = is_empty ? none : examples[picks[row]];
+    const std::int64_t src_size = std::min(ssize_of(example.src), batch.src_columns - 1);
+    const std::int64_t tgt_size = std::min(ssize_of(example.tgt), batch.tgt_columns - 1);
+    const auto src = batch.src.begin() + static_cast<std::ptrdiff_t>(row) * batch.src_columns;
+    const auto at = static_cast<std::ptrdiff_t>(row) * batch.tgt_columns;
+    *std::copy_n(example.src.begin(), src_size, src) = tokens.eos_src;
+    batch.src_length.push_back(src_size + 1);
+    batch.tgt_in[static_cast<std::size_t>(at)] = tokens.eos_src;
+    std::copy_n(example.tgt.begin(), tgt_size, batch.tgt_in.begin() + at + 1);
+    *std::copy_n(example.tgt.begin(), tgt_size, batch.labels.begin() + at) = tokens.eos_tgt;
+    if (!is_empty) std::fill_n(batch.weights.begin() + at, tgt_size + 1, 1.0f);
+  }
+}
+
+}  // namespace
+
+PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
+                          const BatchShape& shape) {
+  check_picks("make_pair_batch", examples, picks, 1);
+  check_shape("make_pair_batch", picks, shape);
+  PairBatch batch;
+  batch.rows = shape.rows;
+  batch.src_columns = batch.tgt_columns = shape.columns;
+  fill_pairs(batch, examples, picks, tokens);
+  return batch;
+}
+
 PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
                           std::int64_t multiple) {
   check_picks("make_pair_batch", examples, picks, multiple);
@@ -121,22 +158,7 @@ PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std
   }
   batch.src_columns = round_up(batch.src_columns, multiple);
   batch.tgt_columns = round_up(batch.tgt_columns, multiple);
-  const auto cells = [&](std::int64_t columns) { return static_cast<std::size_t>(batch.rows * columns); };
-  batch.src.assign(cells(batch.src_columns), tokens.pad);
-  batch.tgt_in.assign(cells(batch.tgt_columns), tokens.pad);
-  batch.labels.assign(cells(batch.tgt_columns), tokens.pad);
-  batch.weights.assign(cells(batch.tgt_columns), 0.0f);
-  for (std::size_t row = 0; row < picks.size(); ++row) {
-    const Example& example = examples[picks[row]];
-    const auto src_begin = static_cast<std::ptrdiff_t>(row) * batch.src_columns;
-    const auto tgt_begin = static_cast<std::ptrdiff_t>(row) * batch.tgt_columns;
-    *std::copy(example.src.begin(), example.src.end(), batch.src.begin() + src_begin) = tokens.eos_src;
-    batch.src_length.push_back(ssize_of(example.src) + 1);
-    batch.tgt_in[static_cast<std::size_t>(tgt_begin)] = tokens.eos_src;
-    std::copy(example.tgt.begin(), example.tgt.end(), batch.tgt_in.begin() + tgt_begin + 1);
-    *std::copy(example.tgt.begin(), example.tgt.end(), batch.labels.begin() + tgt_begin) = tokens.eos_tgt;
-    std::fill_n(batch.weights.begin() + tgt_begin, example.tgt.size() + 1, 1.0f);
-  }
+  fill_pairs(batch, examples, picks, tokens);
   return batch;
 }
 
@@ -161,19 +183,28 @@ std::vector<std::vector<std::size_t>> fixed_batches(std::span<const std::size_t>
   return batches;
 }
 
-std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
-                                                       const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch) {
+namespace {
+
+void check_buckets(const char* what, std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
+                   const BucketOptions& options) {
   if (options.multiple < 1 || options.multiple > most_columns || options.row_multiple < 1 || options.token_budget < 1) {
     throw std::invalid_argument(
-        fmt::format("[bucketed_batches] expected token_budget, multiple and row_multiple >= 1, and no more columns "
+        fmt::format("[{}] expected token_budget, multiple and row_multiple >= 1, and no more columns "
                     "than memory holds, but got {}, {}, {}",
-                    options.token_budget, options.multiple, options.row_multiple));
+                    what, options.token_budget, options.multiple, options.row_multiple));
   }
   for (const std::size_t pick : order) {
     if (pick >= lengths.size() || lengths[pick] < 0) {
-      throw std::invalid_argument(fmt::format("[bucketed_batches] expected a length >= 0 for each of the order but got none for {}", pick));
+      throw std::invalid_argument(fmt::format("[{}] expected a length >= 0 for each of the order but got none for {}", what, pick));
     }
   }
+}
+
+}  // namespace
+
+std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
+                                                       const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch) {
+  check_buckets("bucketed_batches", order, lengths, options);
   const auto columns = [&](std::size_t pick) { return round_up(std::max<std::int64_t>(lengths[pick], 1), options.multiple); };
   // Equal lengths stay in the epoch's random order, so that batches are made up anew each epoch.
   std::vector<std::size_t> sorted(order.begin(), order.end());
@@ -189,6 +220,35 @@ std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size
     if (rows > options.row_multiple) rows -= rows % options.row_multiple;
     batches.emplace_back(sorted.begin() + static_cast<std::ptrdiff_t>(begin), sorted.begin() + static_cast<std::ptrdiff_t>(begin + rows));
     begin += rows;
+  }
+  shuffle(batches, batches.size(), Random(seed, epoch, 2));
+  return batches;
+}
+
+std::vector<ShapedBatch> shaped_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
+                                        const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch) {
+  check_buckets("shaped_batches", order, lengths, options);
+  const auto columns_of = [&](std::size_t pick) { return round_up(std::max<std::int64_t>(lengths[pick], 1), options.multiple); };
+  const auto rows_of = [&](std::int64_t columns) {
+    std::size_t rows = std::max<std::size_t>(options.token_budget / static_cast<std::size_t>(columns), 1);
+    if (options.max_rows > 0) rows = std::min(rows, options.max_rows);
+    return rows > options.row_multiple ? rows - rows % options.row_multiple : rows;
+  };
+  std::vector<std::size_t> sorted(order.begin(), order.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [&](std::size_t a, std::size_t b) { return columns_of(a) < columns_of(b); });
+  std::vector<ShapedBatch> batches;
+  std::vector<std::size_t> waiting;  // rows too few for a batch of their own length, which join the next longer one
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    const std::int64_t columns = columns_of(sorted[i]);
+    const std::size_t rows = rows_of(columns);
+    waiting.push_back(sorted[i]);
+    // A longer bucket has fewer rows: what waits may be several batches of it.
+    const bool is_last = i + 1 == sorted.size();
+    while (waiting.size() >= rows || (is_last && !waiting.empty())) {
+      const auto end = waiting.begin() + static_cast<std::ptrdiff_t>(std::min(rows, waiting.size()));
+      batches.push_back({{waiting.begin(), end}, {static_cast<std::int64_t>(rows), columns}});
+      waiting.erase(waiting.begin(), end);
+    }
   }
   shuffle(batches, batches.size(), Random(seed, epoch, 2));
   return batches;

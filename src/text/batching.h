@@ -56,6 +56,18 @@ Batch make_batch(std::span<const Example> examples, std::span<const std::size_t>
 PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
                           std::int64_t multiple = 1);
 
+// Sizes that a batch has whatever is in it.
+struct BatchShape {
+  std::int64_t rows = 0, columns = 0;  // columns: of the source and of the target each, where a batch has both
+};
+// The same with sizes that are given: rows past the picks are empty and of weight 0 (a prefix or source of one token, since attention
+// to nothing is undefined), and what is longer than the columns is cut. An end token keeps its place in a batch of pairs.
+// Throw std::invalid_argument for fewer rows than picks.
+Batch make_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
+                 const BatchShape& shape);
+PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
+                          const BatchShape& shape);
+
 // The order of an epoch: a permutation of 0..size-1, or its first `sample` entries when 0 < sample < size. A pure
 // function of its arguments, the same on every platform (SplitMix64, Steele et al. 2014, and Fisher-Yates).
 std::vector<std::size_t> epoch_order(std::size_t size, std::uint64_t seed, std::uint64_t epoch, std::size_t sample = 0);
@@ -75,6 +87,17 @@ struct BucketOptions {
 // batch by itself. Every entry of `order` is in exactly one batch.
 std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
                                                        const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch);
+
+// Batches of few shapes, so that a step recorded for each (train::CapturedStep) is soon recorded for all: examples of one rounded length
+// form batches of the rows that the budget allows, and those that are left over join the next longer ones. There is one shape for each
+// length at most, and one batch at most that is not full, which is for make_batch to fill up. A length beyond the budget has one row.
+// Every entry of `order` is in exactly one batch; the batches are shuffled as above.
+struct ShapedBatch {
+  std::vector<std::size_t> picks;
+  BatchShape shape;
+};
+std::vector<ShapedBatch> shaped_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
+                                        const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch);
 
 // Columns that make_batch needs for an example: src + eos_src + tgt + eos_tgt, less one.
 std::int64_t sequence_columns(const Example& example) noexcept;

@@ -23,6 +23,13 @@ struct TrainOptions {
   std::function<void()> on_step = {};  // called for each line and merge; what it throws ends the training
 };
 
+// BPE-dropout (Provilkov et al. 2020): at each step of a word's encoding each possible merge is left out with this probability, so that
+// a model sees a word in many segmentations. What is left out is a pure function of seed, epoch and line.
+struct EncodeOptions {
+  double dropout = 0;
+  std::uint64_t seed = 0, epoch = 0, line = 0;
+};
+
 // Byte-level byte-pair encoding (Sennrich et al. 2016, over bytes as in Radford et al. 2019): the same ids, merges and
 // tokenizer.json as Hugging Face's ByteLevelBPETokenizer without normaliser and prefix space. A value: copies share an
 // immutable model. Safe to use from several threads at once.
@@ -41,6 +48,8 @@ class Tokenizer {
   // Added tokens (leftmost, then longest) are split out first. Every input has an encoding: a run of bytes that is not
   // UTF-8 is a word of its own and is encoded byte by byte like any other.
   std::vector<std::int32_t> encode(std::string_view text) const;
+  // With dropout 0 the same, with 1 one token for each byte. Throws std::invalid_argument for a dropout outside [0, 1].
+  std::vector<std::int32_t> encode(std::string_view text, const EncodeOptions& options) const;
 
   // Joins the tokens' bytes; each ill-formed UTF-8 subpart becomes U+FFFD. `skip_special` leaves special tokens out.
   // Throws std::invalid_argument for an id outside [0, vocab_size()).
@@ -59,6 +68,7 @@ class Tokenizer {
   static Tokenizer from_json(std::string_view json, std::string_view name);
 
  private:
+  friend class EpochEncoder;
   explicit Tokenizer(std::shared_ptr<const BpeModel> model);
   std::shared_ptr<const BpeModel> model_;
 };

@@ -15,60 +15,21 @@ namespace {
 // less than keeping count of use.
 constexpr std::size_t cached_word_bytes = 64, cached_words = 1 << 17;
 
-class Encoder {
+constexpr std::int32_t gone = -1;  // the id of a symbol that its left neighbour has taken in
+
+class Merger {
  public:
-  Encoder(const BpeModel& model, EncodeScratch& scratch, std::vector<std::int32_t>& out) : model_(model), scratch_(scratch), out_(out) {}
+  Merger(const BpeModel& model, EncodeScratch& scratch) : model_(model), scratch_(scratch) {}
 
-  // Splits out the added tokens of one pass and gives the text between them to the next.
-  void encode(std::string_view text) {
-    split(model_.first_pass, text, [&](std::string_view part) {
-      split(model_.second_pass, part,
-            [&](std::string_view rest) { scratch_.words.for_each(rest, [&](std::string_view word) { encode_word(word); }); });
-    });
-  }
-
- private:
-  template <class F>
-  void split(const AddedMatcher& matcher, std::string_view text, F&& between) {
-    std::size_t from = 0;
-    if (!matcher.empty()) {
-      for (const AddedMatcher::Match& match : matcher.find(text)) {
-        if (match.begin > from) between(text.substr(from, match.begin - from));
-        out_.push_back(match.id);
-        from = match.begin + match.size;
-      }
-    }
-    if (from < text.size()) between(text.substr(from));
-  }
-
-  void encode_word(std::string_view word) {
-    if (word.size() > cached_word_bytes) {
-      merge(word);
-      return;
-    }
-    auto& cache = scratch_.cache;
-    if (const auto found = cache.find(word); found != cache.end()) {
-      const auto [begin, count] = found->second;
-      out_.insert(out_.end(), scratch_.cached_ids.begin() + begin, scratch_.cached_ids.begin() + begin + count);
-      return;
-    }
-    if (cache.size() >= cached_words) {
-      cache.clear();
-      scratch_.cached_ids.clear();
-    }
-    const std::size_t old_size = out_.size();
-    merge(word);
-    const auto begin = static_cast<std::uint32_t>(scratch_.cached_ids.size());
-    scratch_.cached_ids.insert(scratch_.cached_ids.end(), out_.begin() + static_cast<std::ptrdiff_t>(old_size), out_.end());
-    cache.emplace(word, std::pair(begin, static_cast<std::uint32_t>(out_.size() - old_size)));
-  }
-
-  // The pair of lowest rank first, of equals the leftmost, until no pair has a rule.
-  void merge(std::string_view word) {
+  // The pair of lowest rank first, of equals the leftmost, until no pair has a rule. Dropout asks of the candidates in this order, until
+  // one stays; the others need no draw, as they would not be next in any case.
+  void merge(std::string_view word, MergeDropout* dropout, std::vector<std::int32_t>& out) {
     auto& symbols = scratch_.symbols;
     auto& heap = scratch_.heap;
+    auto& dropped = scratch_.dropped;
     symbols.clear();
     heap.clear();
+    dropped.clear();
     const auto count = static_cast<std::int32_t>(word.size());
     for (std::int32_t i = 0; i < count; ++i) {
       const auto byte = static_cast<std::uint8_t>(word[static_cast<std::size_t>(i)]);
@@ -82,6 +43,10 @@ class Encoder {
       // A candidate is stale when either of its symbols has changed since; what replaced it has its own candidate.
       const MergeRule* rule = rule_at(best.at);
       if (!rule || rule->rank != best.rank) continue;
+      if (dropout && dropout->drops()) {
+        dropped.push_back(best);
+        continue;
+      }
       EncodeScratch::Symbol& left = symbol(best.at);
       EncodeScratch::Symbol& right = symbol(left.next);
       right.id = gone;
@@ -92,10 +57,13 @@ class Encoder {
         propose(best.at);
       }
       if (left.prev >= 0) propose(left.prev);
+      for (const EncodeScratch::Candidate& again : dropped) push(again);
+      dropped.clear();
     }
-    for (std::int32_t i = 0; i >= 0; i = symbol(i).next) out_.push_back(symbol(i).id);
+    for (std::int32_t i = 0; i >= 0; i = symbol(i).next) out.push_back(symbol(i).id);
   }
 
+ private:
   const MergeRule* rule_at(std::int32_t at) {
     const EncodeScratch::Symbol& left = symbol(at);
     if (left.id == gone || left.next < 0) return nullptr;
@@ -103,10 +71,12 @@ class Encoder {
   }
 
   void propose(std::int32_t at) {
-    if (const MergeRule* rule = rule_at(at)) {
-      scratch_.heap.push_back({rule->rank, at, rule->id});
-      std::push_heap(scratch_.heap.begin(), scratch_.heap.end(), later);
-    }
+    if (const MergeRule* rule = rule_at(at)) push({rule->rank, at, rule->id});
+  }
+
+  void push(const EncodeScratch::Candidate& candidate) {
+    scratch_.heap.push_back(candidate);
+    std::push_heap(scratch_.heap.begin(), scratch_.heap.end(), later);
   }
 
   static bool later(const EncodeScratch::Candidate& a, const EncodeScratch::Candidate& b) noexcept {
@@ -115,11 +85,53 @@ class Encoder {
 
   EncodeScratch::Symbol& symbol(std::int32_t i) { return scratch_.symbols[static_cast<std::size_t>(i)]; }
 
-  static constexpr std::int32_t gone = -1;
+  const BpeModel& model_;
+  EncodeScratch& scratch_;
+};
+
+class Encoder {
+ public:
+  Encoder(const BpeModel& model, EncodeScratch& scratch, std::vector<std::int32_t>& out) : model_(model), scratch_(scratch), out_(out) {}
+
+  void encode(std::string_view text) {
+    split_words(
+        model_, scratch_.words, text, [&](std::int32_t id) { out_.push_back(id); }, [&](std::string_view word) { encode_word(word); });
+  }
+
+ private:
+  void encode_word(std::string_view word) {
+    auto& cache = scratch_.cache;
+    if (word.size() > cached_word_bytes) {
+      merge_word(model_, scratch_, word, nullptr, out_);
+      return;
+    }
+    if (const auto found = cache.find(word); found != cache.end()) {
+      const auto [begin, count] = found->second;
+      out_.insert(out_.end(), scratch_.cached_ids.begin() + begin, scratch_.cached_ids.begin() + begin + count);
+      return;
+    }
+    if (cache.size() >= cached_words) {
+      cache.clear();
+      scratch_.cached_ids.clear();
+    }
+    const std::size_t old_size = out_.size();
+    merge_word(model_, scratch_, word, nullptr, out_);
+    const auto begin = static_cast<std::uint32_t>(scratch_.cached_ids.size());
+    scratch_.cached_ids.insert(scratch_.cached_ids.end(), out_.begin() + static_cast<std::ptrdiff_t>(old_size), out_.end());
+    cache.emplace(word, std::pair(begin, static_cast<std::uint32_t>(out_.size() - old_size)));
+  }
+
   const BpeModel& model_;
   EncodeScratch& scratch_;
   std::vector<std::int32_t>& out_;
 };
+
+void require_room(std::string_view text) {
+  constexpr std::size_t limit = std::size_t{1} << 30;  // symbols are numbered in 32 bits
+  if (text.size() > limit) {
+    throw std::invalid_argument(fmt::format("[encode] expected at most {} bytes but got {}", limit, text.size()));
+  }
+}
 
 std::size_t checked(const BpeModel& model, std::int32_t id, const char* what) {
   if (id < 0 || static_cast<std::size_t>(id) >= model.tokens.size()) {
@@ -130,13 +142,15 @@ std::size_t checked(const BpeModel& model, std::int32_t id, const char* what) {
 
 }  // namespace
 
+void merge_word(const BpeModel& model, EncodeScratch& scratch, std::string_view word, MergeDropout* dropout,
+                std::vector<std::int32_t>& out) {
+  Merger(model, scratch).merge(word, dropout, out);
+}
+
 Tokenizer::Tokenizer(std::shared_ptr<const BpeModel> model) : model_(std::move(model)) {}
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
-  constexpr std::size_t limit = std::size_t{1} << 30;  // symbols are numbered in 32 bits
-  if (text.size() > limit) {
-    throw std::invalid_argument(fmt::format("[encode] expected at most {} bytes but got {}", limit, text.size()));
-  }
+  require_room(text);
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3);
   // One thread at a time has the cache; another one that comes meanwhile does without rather than wait.
@@ -146,6 +160,20 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
     EncodeScratch scratch;
     Encoder(*model_, scratch, ids).encode(text);
   }
+  return ids;
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  if (!(options.dropout >= 0 && options.dropout <= 1)) {
+    throw std::invalid_argument(fmt::format("[encode] expected a dropout in [0, 1] but got {}", options.dropout));
+  }
+  if (options.dropout == 0) return encode(text);
+  require_room(text);
+  std::vector<std::int32_t> ids;
+  EncodeScratch scratch;
+  MergeDropout dropout(options.dropout, options.seed, options.epoch, options.line);
+  const auto on_word = [&](std::string_view word) { merge_word(*model_, scratch, word, &dropout, ids); };
+  split_words(*model_, scratch.words, text, [&](std::int32_t id) { ids.push_back(id); }, on_word);
   return ids;
 }
 

@@ -12,6 +12,7 @@
 
 #include "text/pair_map.h"
 #include "text/pretokenize.h"
+#include "text/random.h"
 
 namespace tern::text {
 
@@ -87,6 +88,7 @@ struct EncodeScratch {
   PreTokenizer words;
   std::vector<Symbol> symbols;
   std::vector<Candidate> heap;
+  std::vector<Candidate> dropped;                            // by dropout in this step: candidates again in the next
   StringMap<std::pair<std::uint32_t, std::uint32_t>> cache;  // word -> begin and count in cached_ids
   std::vector<std::int32_t> cached_ids;
 };
@@ -118,6 +120,41 @@ struct BpeModel {
   // Throws std::invalid_argument with the reason when a byte or a merged token has no id.
   void finish();
 };
+
+// The draws of one line's BPE-dropout.
+class MergeDropout {
+ public:
+  MergeDropout(double probability, std::uint64_t seed, std::uint64_t epoch, std::uint64_t line)
+      : probability_(probability), random_(seed, epoch, (line << 8) | 3) {}
+  bool drops() noexcept { return random_.uniform() < probability_; }
+
+ private:
+  double probability_;
+  Random random_;
+};
+
+// Cuts text at the added tokens, and what lies between them into words, in order.
+template <class OnToken, class OnWord>
+void split_words(const BpeModel& model, PreTokenizer& words, std::string_view text, OnToken&& on_token, OnWord&& on_word) {
+  const auto split = [&](const AddedMatcher& matcher, std::string_view part, auto&& between) {
+    std::size_t from = 0;
+    if (!matcher.empty()) {
+      for (const AddedMatcher::Match& match : matcher.find(part)) {
+        if (match.begin > from) between(part.substr(from, match.begin - from));
+        on_token(match.id);
+        from = match.begin + match.size;
+      }
+    }
+    if (from < part.size()) between(part.substr(from));
+  };
+  split(model.first_pass, text,
+        [&](std::string_view part) { split(model.second_pass, part, [&](std::string_view rest) { words.for_each(rest, on_word); }); });
+}
+
+// Appends a word's ids to `out`: merges without the cache, and with dropout where it is not null. A word that loses no merge takes one
+// draw for each of its merges.
+void merge_word(const BpeModel& model, EncodeScratch& scratch, std::string_view word, MergeDropout* dropout,
+                std::vector<std::int32_t>& out);
 
 // The 256 characters that stand for bytes in tokens: printable ones for themselves, the others from U+0100 up.
 const std::array<char32_t, 256>& byte_characters();

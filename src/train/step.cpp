@@ -9,11 +9,18 @@ namespace tern::train {
 Tensor update(const Tensor& loss, Optimizer& optimizer, const UpdateOptions& options) {
   detail::check_max_norm("update", options.max_norm);
   optimizer.zero_grad();
-  if (options.scaler) {
-    options.scaler->scaled(loss).backward();
-    return options.scaler->step(optimizer, options.max_norm);
-  }
-  loss.backward();
+  accumulate(loss, options);
+  return apply(optimizer, options);
+}
+
+void accumulate(const Tensor& loss, const UpdateOptions& options) {
+  if (options.scaler) options.scaler->scaled(loss).backward();
+  else loss.backward();
+}
+
+Tensor apply(Optimizer& optimizer, const UpdateOptions& options) {
+  detail::check_max_norm("apply", options.max_norm);
+  if (options.scaler) return options.scaler->step(optimizer, options.max_norm);
   if (options.max_norm == std::numeric_limits<double>::infinity()) {
     optimizer.step();
     return {};

@@ -17,4 +17,9 @@ struct UpdateOptions {
 /// Throws Error unless max_norm > 0, before anything has changed.
 Tensor update(const Tensor& loss, Optimizer& optimizer, const UpdateOptions& options = {});
 
+/// The parts of update(), for a batch too large to go through at once: optimizer.zero_grad(), accumulate() of each part's share of the
+/// loss, whose gradients add up, and apply(), which returns and throws what update() does.
+void accumulate(const Tensor& loss, const UpdateOptions& options = {});
+Tensor apply(Optimizer& optimizer, const UpdateOptions& options = {});
+
 }  // namespace tern::train

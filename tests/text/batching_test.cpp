@@ -160,3 +160,68 @@ TEST_CASE("bucketed batches keep to the budget and lose nothing", "[text]") {
   CHECK_THROWS_AS(bucketed_batches(Order{3002}, lengths, {}, 1, 1), std::invalid_argument);
   CHECK_THROWS_AS(bucketed_batches(order, lengths, BucketOptions{0}, 1, 1), std::invalid_argument);
 }
+
+TEST_CASE("shaped batches have one shape for each length, and all rows but the last batch's", "[text]") {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < 1003; ++i) lengths.push_back(1 + i * i % 61 + (i % 200 == 0 ? 90 : 0));
+  const Order order = epoch_order(lengths.size(), 4, 0);
+  const BucketOptions options{.token_budget = 640, .multiple = 8, .row_multiple = 4};
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes;
+  std::set<std::size_t> seen;
+  std::size_t partial = 0, cells = 0, used = 0;
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    seen.clear();
+    partial = 0;
+    for (const ShapedBatch& batch : shaped_batches(order, lengths, options, 4, epoch)) {
+      const auto [rows, columns] = batch.shape;
+      shapes.emplace(rows, columns);
+      CHECK(rows * columns <= 640);
+      CHECK((rows % 4 == 0 || rows < 4));
+      CHECK(columns % 8 == 0);
+      CHECK(!batch.picks.empty());
+      CHECK(batch.picks.size() <= static_cast<std::size_t>(rows));
+      partial += batch.picks.size() < static_cast<std::size_t>(rows);
+      cells += static_cast<std::size_t>(rows * columns);
+      for (const std::size_t pick : batch.picks) {
+        CHECK(lengths[pick] <= columns);
+        CHECK(seen.insert(pick).second);
+        used += static_cast<std::size_t>(lengths[pick]);
+      }
+    }
+    CHECK(seen.size() == lengths.size());
+    CHECK(partial <= 1);
+  }
+  CHECK(shapes.size() <= 14);  // lengths up to 8, 16, ..., 64 and those of the six that are longer
+  std::set<std::int64_t> columns;
+  for (const auto& shape : shapes) columns.insert(shape.second);
+  CHECK(columns.size() == shapes.size());
+  CHECK(used > cells * 3 / 4);
+
+  CHECK(shaped_batches(Order{}, lengths, options, 4, 0).empty());
+  const auto far = shaped_batches(Order{0}, std::vector<std::int64_t>{5000}, options, 4, 0);
+  REQUIRE(far.size() == 1);
+  CHECK(far[0].shape.rows == 1);
+  CHECK_THROWS_AS(shaped_batches(Order{2000}, lengths, options, 4, 0), std::invalid_argument);
+  const auto few = shaped_batches(order, lengths, {.token_budget = 640, .max_rows = 6, .multiple = 8}, 4, 0);
+  for (const ShapedBatch& batch : few) CHECK(batch.shape.rows <= 6);
+}
+
+TEST_CASE("a batch of a given shape is filled up with rows of weight 0", "[text]") {
+  const std::vector<Example> all = examples(3);
+  const Batch batch = make_batch(all, Order{1}, {}, {.rows = 2, .columns = 6});
+  CHECK(batch.rows == 2);
+  CHECK(batch.length == 6);
+  CHECK(batch.ids == Wide{11, 11, 0, 101, 201, 1, 2, 2, 2, 2, 2, 2});
+  CHECK(batch.weights == Weights{0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0});
+  CHECK(batch.prefix == Wide{3, 1});
+  const PairBatch pairs = make_pair_batch(all, Order{2, 0}, {}, {.rows = 3, .columns = 3});
+  CHECK(pairs.src == Wide{12, 12, 0, 10, 0, 2, 0, 2, 2});  // the first source is cut
+  CHECK(pairs.src_length == Wide{3, 2, 1});
+  CHECK(pairs.tgt_in == Wide{0, 102, 202, 0, 100, 200, 0, 2, 2});
+  CHECK(pairs.labels == Wide{102, 202, 1, 100, 200, 1, 1, 2, 2});
+  CHECK(pairs.weights == Weights{1, 1, 1, 1, 1, 1, 0, 0, 0});
+  CHECK(make_batch(all, {}, {}, {.rows = 1, .columns = 2}).ids == Wide{2, 2});
+  CHECK_THROWS_AS(make_batch(all, Order{0, 1}, {}, {.rows = 1, .columns = 4}), std::invalid_argument);
+  CHECK_THROWS_AS(make_pair_batch(all, Order{0}, {}, {.rows = 1, .columns = 0}), std::invalid_argument);
+  CHECK_THROWS_AS(make_pair_batch(all, Order{7}, {}, {.rows = 1, .columns = 2}), std::invalid_argument);
+}

@@ -9,6 +9,7 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "ops/view.h"
 #include "train/train.h"
 
 using namespace tern;
@@ -102,6 +103,32 @@ void check_update(Device device) {
 
 TEST_CASE("an update is zero_grad, backward, clip and step, bit for bit", "[step]") { check_update(cpu); }
 TEST_CASE("an update is zero_grad, backward, clip and step on a GPU", "[step][cuda]") { check_update(cuda()); }
+
+TEST_CASE("a batch in parts is the update of the whole, but for the order of sums", "[step]") {
+  for (const bool is_scaled : {false, true})
+    for (const double max_norm : {0.05, std::numeric_limits<double>::infinity()}) {
+      Training whole(Gradients::flat, is_scaled, cpu), parts(Gradients::flat, is_scaled, cpu);
+      for (unsigned step = 0; step < 5; ++step) {
+        const Tensor x = Tensor::from(draw(2 * step, 35, 2), {7, 5}), y = Tensor::from(draw(2 * step + 1, 21, 2), {7, 3});
+        const auto options = [&](Training& training) {
+          return train::UpdateOptions{.max_norm = max_norm, .scaler = training.scaler ? &*training.scaler : nullptr};
+        };
+        const Tensor norm = train::update(whole.model.loss(x, y), *whole.optimizer, options(whole));
+        parts.optimizer->zero_grad();
+        const auto part = [&](std::int64_t first, std::int64_t last) {
+          const double share = static_cast<double>(last - first) / 7;
+          train::accumulate(parts.model.loss(slice(x, 0, first, last), slice(y, 0, first, last)) * share, options(parts));
+        };
+        part(0, 3), part(3, 4), part(4, 7);
+        const Tensor same = train::apply(*parts.optimizer, options(parts));
+        CHECK(norm.defined() == same.defined());
+        if (norm.defined()) CHECK(norm.item<double>() == Approx(same.item<double>()).epsilon(1e-5));
+      }
+      for (const auto& entry : nn::named_parameters(whole.model))
+        for (const auto& other : nn::named_parameters(parts.model))
+          if (entry.name == other.name) CHECK(distance(entry.tensor, other.tensor) < 1e-5);
+    }
+}
 
 TEST_CASE("an update that is refused leaves gradients and parameters as they were", "[step]") {
   Training training(Gradients::flat, false, cpu);

@@ -1,0 +1,93 @@
+#include "translate/batches.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace tern::translate {
+
+Batches::Batches(const Options& options, const text::SequenceOptions& tokens, Device device)
+    : options_(options), tokens_(tokens), device_(device) {}
+
+std::int64_t Batches::needed(const text::Example& example) const {
+  return is_encoder_decoder(options_) ? text::pair_columns(example) : text::sequence_columns(example);
+}
+
+// A decoder-only LM does not read the last token of its `length`.
+std::int64_t Batches::most_columns() const { return is_encoder_decoder(options_) ? options_.length : options_.length - 1; }
+
+std::int64_t Batches::columns(const text::Example& example) const { return std::min(needed(example), most_columns()); }
+
+bool Batches::is_cut(const text::Example& example) const { return needed(example) > most_columns(); }
+
+bool Batches::has_target(const text::Example& example) const {
+  return is_encoder_decoder(options_) || static_cast<std::int64_t>(example.src.size()) + 1 < options_.length;
+}
+
+text::ShapedBatch Batches::fitted(const std::vector<text::Example>& examples, std::vector<std::size_t> picks) const {
+  text::ShapedBatch batch{std::move(picks), {}};
+  batch.shape.rows = static_cast<std::int64_t>(batch.picks.size());
+  batch.shape.columns = options_.pad_to_length ? most_columns() : 1;
+  for (std::size_t pick : batch.picks) batch.shape.columns = std::max(batch.shape.columns, columns(examples[pick]));
+  return batch;
+}
+
+/// Pairs of similar length share a batch where rows are not padded to a fixed length.
+std::vector<text::ShapedBatch> Batches::epoch(const std::vector<text::Example>& examples, std::uint64_t epoch) const {
+  const auto seed = static_cast<std::uint64_t>(options_.seed);
+  std::vector<std::size_t> order = text::epoch_order(examples.size(), seed, epoch, static_cast<std::size_t>(options_.samples));
+  if (options_.batch_tokens > 0) {
+    std::vector<std::int64_t> lengths(examples.size());
+    std::transform(examples.begin(), examples.end(), lengths.begin(), [&](const text::Example& example) { return columns(example); });
+    text::BucketOptions buckets{.token_budget = static_cast<std::size_t>(options_.batch_tokens), .multiple = 8, .row_multiple = 8};
+    std::vector<text::ShapedBatch> batches = text::shaped_batches(order, lengths, buckets, seed, epoch);
+    for (text::ShapedBatch& batch : batches) batch.shape.columns = std::min(batch.shape.columns, most_columns());
+    return batches;
+  }
+  const auto rows = static_cast<std::size_t>(options_.batch_size);
+  // Stable: pairs of one length stay in the epoch's random order.
+  if (!options_.pad_to_length)
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return columns(examples[a]) < columns(examples[b]); });
+  std::vector<std::vector<std::size_t>> batches = text::fixed_batches(order, rows);
+  std::vector<std::size_t> places(batches.size());
+  std::iota(places.begin(), places.end(), std::size_t{0});
+  if (!options_.pad_to_length) places = text::epoch_order(batches.size(), seed + 1, epoch);
+  std::vector<text::ShapedBatch> result;
+  for (std::size_t i : places) result.push_back(fitted(examples, std::move(batches[i])));
+  return result;
+}
+
+std::vector<text::ShapedBatch> Batches::in_order(const std::vector<text::Example>& examples) const {
+  std::vector<std::size_t> order(examples.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::vector<text::ShapedBatch> result;
+  for (std::vector<std::size_t>& picks : text::fixed_batches(order, static_cast<std::size_t>(options_.batch_size)))
+    result.push_back(fitted(examples, std::move(picks)));
+  return result;
+}
+
+DeviceBatch Batches::load(const std::vector<text::Example>& examples, const text::ShapedBatch& batch) const {
+  DeviceBatch result;
+  for (std::size_t pick : batch.picks) result.tokens += columns(examples[pick]);
+  const auto sum_of = [](const std::vector<float>& weights) { return std::accumulate(weights.begin(), weights.end(), 0.0); };
+  if (!is_encoder_decoder(options_)) {
+    const text::Batch host = text::make_batch(examples, batch.picks, tokens_, batch.shape);
+    const Shape shape{host.rows, host.length};
+    result.inputs = {Tensor::from(host.ids, shape, device_), Tensor::from(host.labels, shape, device_),
+                     Tensor::from(host.weights, shape, device_), Tensor::from(host.prefix, {host.rows}, device_)};
+    result.weight = sum_of(host.weights);
+    return result;
+  }
+  const text::PairBatch host = text::make_pair_batch(examples, batch.picks, tokens_, batch.shape);
+  const Shape src{host.rows, host.src_columns}, tgt{host.rows, host.tgt_columns};
+  result.inputs = {Tensor::from(host.src, src, device_), Tensor::from(host.src_length, {host.rows}, device_),
+                   Tensor::from(host.tgt_in, tgt, device_), Tensor::from(host.labels, tgt, device_),
+                   Tensor::from(host.weights, tgt, device_)};
+  result.weight = sum_of(host.weights);
+  result.tokens = static_cast<std::int64_t>(result.weight);
+  for (std::int64_t length : host.src_length) result.tokens += length;
+  result.tokens -= host.rows - static_cast<std::int64_t>(batch.picks.size());  // rows that fill the batch up
+  return result;
+}
+
+}  // namespace tern::translate

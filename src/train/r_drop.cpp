@@ -1,0 +1,35 @@
+#include "train/r_drop.h"
+
+#include <fmt/format.h>
+
+#include "ops/copy.h"
+#include "ops/normalize.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+namespace tern::train {
+
+Tensor r_drop_loss(const Tensor& logits, const Tensor& targets, double alpha, const CrossEntropyOptions& options) {
+  if (!(alpha >= 0)) fail("r_drop_loss", fmt::format("expected alpha >= 0 but got {}", alpha));
+  if (logits.dims() < 2 || logits.size(0) % 2 != 0)
+    fail("r_drop_loss", fmt::format("expected logits (2 B, ..., V) but got {}", to_string(logits.shape())));
+  if (options.reduction == Reduction::none) fail("r_drop_loss", "expected Reduction::mean or sum but got none");
+  CrossEntropyOptions summed = options;
+  summed.reduction = Reduction::sum;
+  const Tensor loss = cross_entropy(logits, targets, summed);
+  const DType dtype = loss.dtype();
+  const std::int64_t rows = logits.size(0) / 2;
+
+  // KL(p || q) + KL(q || p) = sum (p - q) (log p - log q)
+  const Tensor log_probabilities = log_softmax(cast(logits, dtype));
+  const Tensor probabilities = exp(log_probabilities);
+  const auto difference = [rows](const Tensor& x) { return slice(x, 0, 0, rows) - slice(x, 0, rows, 2 * rows); };
+  const Tensor divergence = sum(difference(probabilities) * difference(log_probabilities), {-1});
+  Tensor weights = cast(ne(targets, static_cast<double>(options.ignore_index)), dtype);
+  if (options.token_weights.defined()) weights = weights * cast(options.token_weights, dtype);
+  const Tensor both = loss + sum(slice(weights, 0, 0, rows) * divergence) * (alpha / 2);
+  return options.reduction == Reduction::sum ? both : both / sum(weights);
+}
+
+}  // namespace tern::train

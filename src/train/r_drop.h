@@ -1,0 +1,17 @@
+#pragma once
+#include "ops/loss.h"
+
+namespace tern::train {
+
+/// R-Drop: a batch goes through the model twice, with different dropout, and the two predictions of a token are drawn together. Liang et
+/// al., "R-Drop: Regularized Dropout for Neural Networks", 2021, equation 4, halved so that alpha 0 gives the mean of the cross entropy:
+///
+///     1/2 (-log p(y) - log q(y)) + alpha/4 (KL(p || q) + KL(q || p))
+///
+/// of each token, weighted by options.token_weights and reduced as cross_entropy does over the tokens of both passes: the mean divides by
+/// their weights, the sum counts both. logits (2 B, ..., V) and targets (2 B, ...) hold the batch twice: rows b and B + b are one row's
+/// two passes, with the same weights. The divergence is computed in f32 (f64 for f64). Throws Error for an odd number of rows,
+/// Reduction::none, or an alpha below 0.
+Tensor r_drop_loss(const Tensor& logits, const Tensor& targets, double alpha, const CrossEntropyOptions& options = {});
+
+}  // namespace tern::train
