@@ -58,7 +58,8 @@ void write_corpus(const fs::path& directory) {
 
 pid_t start(const std::string& program, const fs::path& data, const fs::path& out, int updates, const Variables& variables = {}) {
   std::vector<std::string> words{program, "train", "--data", data, "--src", "de", "--tgt", "en", "--out", out};
-  std::istringstream small("--vocab 270 --length 24 --width 8 --layers 1 --heads 1 --ff 8 --batch-size 16 --threads 1 --device cpu");
+  std::istringstream small(
+      "--preset quick --vocab 270 --length 24 --width 8 --layers 1 --heads 1 --ff 8 --batch-size 16 --threads 1 --device cpu");
   for (std::string word; small >> word;) words.push_back(word);
   words.insert(words.end(), {"--updates", fmt::to_string(updates), "--epochs", fmt::to_string(updates)});
   std::vector<char*> argv;
