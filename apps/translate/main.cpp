@@ -24,7 +24,7 @@ void add_train(CLI::App& app) {
       ->type_name("DIR");
   command->add_option("--src", options.src, "source language: the suffix of its files")->type_name("NAME");
   command->add_option("--tgt", options.tgt, "target language")->type_name("NAME");
-  command->add_option("--out", options.out, "run directory to write; an earlier run there is replaced")->required()->type_name("DIR");
+  command->add_option("--out", options.out, "run directory to write; an earlier run there is replaced")->type_name("DIR");
   command->add_option("--preset", options.preset, "best (for real data), quick (minutes on a CPU) or classic (the well-known run)")
       ->type_name("NAME")
       ->capture_default_str();
@@ -41,16 +41,16 @@ void add_train(CLI::App& app) {
     const Options& given = state->options;
     for (const Entry& entry : entries())
       if (entry.help.empty() && command->count(entry.flag()) > 0) state->given.emplace_back(&entry, entry.text(given));
-    Options chosen;
+    // A run that goes on has its own.
+    for (const char* name : {"--data", "--src", "--tgt", "--out"})
+      if (command->count(name) == 0 && (!given.checkpoints.resume || std::string(name) == "--out"))
+        throw apps::UsageError(fmt::format("{} is required (tern-translate train --help lists the options)", name));
+    Options chosen = preset(given.preset);
     if (given.checkpoints.resume) {
       const apps::CheckpointHead head = apps::last_checkpoint("tern-translate", given.out);
       chosen = apps::resumed_options(entries(), head, state->given, changeable);
       chosen.data = head.data;
     } else {
-      for (const char* name : {"--data", "--src", "--tgt"})
-        if (command->count(name) == 0)
-          throw apps::UsageError(fmt::format("{} is required (tern-translate train --help lists the options)", name));
-      chosen = preset(given.preset);
       for (const auto& [entry, text] : state->given) entry->set(chosen, text);
     }
     if (!given.data.empty() || !given.checkpoints.resume) chosen.data = given.data;
