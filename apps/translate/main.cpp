@@ -5,6 +5,7 @@
 #include "io/json_object.h"
 #include "text/corpus.h"
 #include "text/metrics.h"
+#include "translate/average.h"
 #include "translate/chat.h"
 #include "translate/decode.h"
 #include "translate/score_pairs.h"
@@ -25,7 +26,7 @@ void add_train(CLI::App& app) {
       ->type_name("DIR");
   command->add_option("--src", options.src, "source language: the suffix of its files")->type_name("NAME");
   command->add_option("--tgt", options.tgt, "target language")->type_name("NAME");
-  command->add_option("--out", options.out, "run directory to write; an earlier run there is replaced")->required()->type_name("DIR");
+  command->add_option("--out", options.out, "run directory to write; an earlier run there is replaced")->type_name("DIR");
   command->add_option("--preset", options.preset, "best (for real data), quick (minutes on a CPU) or classic (the well-known run)")
       ->type_name("NAME")
       ->capture_default_str();
@@ -42,16 +43,16 @@ void add_train(CLI::App& app) {
     const Options& given = state->options;
     for (const Entry& entry : entries())
       if (entry.help.empty() && command->count(entry.flag()) > 0) state->given.emplace_back(&entry, entry.text(given));
-    Options chosen;
+    // A run that goes on has its own.
+    for (const char* name : {"--data", "--src", "--tgt", "--out"})
+      if (command->count(name) == 0 && (!given.checkpoints.resume || std::string(name) == "--out"))
+        throw apps::UsageError(fmt::format("{} is required (tern-translate train --help lists the options)", name));
+    Options chosen = preset(given.preset);
     if (given.checkpoints.resume) {
       const apps::CheckpointHead head = apps::last_checkpoint("tern-translate", given.out);
       chosen = apps::resumed_options(entries(), head, state->given, changeable);
       chosen.data = head.data;
     } else {
-      for (const char* name : {"--data", "--src", "--tgt"})
-        if (command->count(name) == 0)
-          throw apps::UsageError(fmt::format("{} is required (tern-translate train --help lists the options)", name));
-      chosen = preset(given.preset);
       for (const auto& [entry, text] : state->given) entry->set(chosen, text);
     }
     if (!given.data.empty() || !given.checkpoints.resume) chosen.data = given.data;
@@ -161,6 +162,18 @@ void add_chat(CLI::App& app) {
   command->callback([options] { chat(*options); });
 }
 
+void add_average(CLI::App& app) {
+  auto* command = app.add_subcommand("average", "a run of the mean weights of runs, or of a run's checkpoints");
+  const auto options = std::make_shared<AverageOptions>();
+  command->add_option("--out", options->out, "run directory to write; an earlier run there is replaced")->required()->type_name("DIR");
+  command
+      ->add_option("inputs", options->inputs,
+                   "run directories, or files of RUN/checkpoints; the first one's options and tokenizer are taken")
+      ->required()
+      ->type_name("RUN");
+  command->callback([options] { average(*options); });
+}
+
 void add_score(CLI::App& app) {
   auto* command = app.add_subcommand("score", "BLEU and chrF of translations, as sacreBLEU computes them");
   struct State {
@@ -201,6 +214,7 @@ int main(int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   tern::translate::add_train(app);
   tern::translate::add_decode(app);
+  tern::translate::add_average(app);
   tern::translate::add_score(app);
   tern::translate::add_score_pairs(app);
   tern::translate::add_chat(app);
