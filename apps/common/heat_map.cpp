@@ -71,9 +71,17 @@ std::string cells(const HeatMap& map, float largest) {
   return result;
 }
 
+constexpr double room = 12;  // that a name needs across
+
+/// The length of the longest name, in letters of about six units; names longer than three letters take room of their own.
+double reach(const std::vector<std::string>& names) {
+  std::size_t longest = 0;
+  for (const std::string& name : names) longest = std::max(longest, name.size());
+  return longest > 3 ? 6 * static_cast<double>(longest) : 0;
+}
+
 /// The names of rows and columns where a cell has room for them, and lines between blocks of columns with the blocks' names.
 std::string labels(const HeatMap& map, double left, double top, double cell) {
-  constexpr double room = 12;
   const double bottom = top + cell * static_cast<double>(map.rows), middle = cell / 2 + 4;
   std::string result;
   const auto write = [&](double x, double y, const std::string& name, const char* anchor) {
@@ -82,8 +90,13 @@ std::string labels(const HeatMap& map, double left, double top, double cell) {
   if (cell >= room) {
     for (std::size_t i = 0; i < map.row_names.size(); ++i)
       write(left - 5, top + cell * static_cast<double>(i) + middle, map.row_names[i], "end");
-    for (std::size_t i = 0; i < map.column_names.size(); ++i)
-      write(left + cell * (static_cast<double>(i) + 0.5), bottom + 14, map.column_names[i], "middle");
+    const bool is_slanted = reach(map.column_names) > 0;
+    for (std::size_t i = 0; i < map.column_names.size(); ++i) {
+      const double x = left + cell * (static_cast<double>(i) + 0.5), y = bottom + 14;
+      if (is_slanted)
+        result += svg::text(x, y, map.column_names[i], "end", fmt::format(" font-size=\"10\" transform=\"rotate(-50 {:g} {:g})\"", x, y));
+      else write(x, y, map.column_names[i], "middle");
+    }
   }
   for (std::size_t i = 0; i < map.blocks.size(); ++i) {
     const std::int64_t first = map.blocks[i].first, end = i + 1 < map.blocks.size() ? map.blocks[i + 1].first : map.columns;
@@ -108,6 +121,8 @@ std::string to_svg(const std::string& title, const std::vector<HeatMap>& maps) {
     const auto longest = [](const HeatMap& of) { return static_cast<double>(std::max(of.rows, of.columns)); };
     const double cell = side / longest(map), whole_cell = side / longest(whole);
     const double width = cell * static_cast<double>(map.columns), height = cell * static_cast<double>(map.rows);
+    const bool is_named = whole_cell >= room;
+    if (is_named) left += reach(whole.row_names);
     body += svg::text(left, top - 26, whole.title, "start", " font-size=\"13\"");
     body += svg::text(left, top - 10, fmt::format("{} x {}, from {:.3g} to {:.3g}", whole.rows, whole.columns, least, greatest), "start",
                       " font-size=\"11\"");
@@ -117,7 +132,7 @@ std::string to_svg(const std::string& title, const std::vector<HeatMap>& maps) {
                         cells(map, std::max(-low, high)));
     body += labels(whole, left, top, whole_cell);
     left += std::max(width, 170.0) + gap;
-    lowest = std::max(lowest, top + height + below);
+    lowest = std::max(lowest, top + height + below + (is_named ? reach(whole.column_names) : 0));
   }
   return svg::document(left, lowest + gap, title, body);
 }
