@@ -67,7 +67,7 @@ class BeamSearch {
   Group group(const Tensor& log_p, const Tensor& is_there, const Tensor& tokens, bool has_eos) const;
   std::int64_t advance();
   void retire(const Tensor& rows, const std::vector<std::size_t>& origins);
-  void drop_done();
+  void drop_done(std::int64_t keeping);
 
   Continuation& text_;
   const GenerateOptions& options_;
@@ -170,9 +170,9 @@ void BeamSearch::retire(const Tensor& rows, const std::vector<std::size_t>& orig
   collect(done, options_.length_penalty, result_);
 }
 
-/// Keeps the sentences that are not done.
-void BeamSearch::drop_done() {
-  const Places split = places_of(squeeze(active_, 1));
+/// Keeps so many sentences, among them those that are not done.
+void BeamSearch::drop_done(std::int64_t keeping) {
+  const Places split = places_of(squeeze(active_, 1), keeping);
   retire(indices(split.dropped, device_), picked(origins_, split.dropped));
   origins_ = picked(origins_, split.kept);
   const Tensor kept = indices(split.kept, device_);
@@ -189,8 +189,9 @@ std::vector<std::vector<Hypothesis>> BeamSearch::run() {
     const std::int64_t left = advance();
     if (left < 0) fail_without_number(squeeze(is_number_, 1), origins_, step_);
     if (left == 0) break;
-    const bool drops = is_worth_dropping(left, sentences());
-    if (drops) drop_done();
+    const std::int64_t keeping = rows_to_keep(left, sentences(), device_);
+    const bool drops = keeping < sentences();
+    if (drops) drop_done(keeping);
     const std::int64_t rows = sentences() * beam_;
     if (beam_ > 1 || drops) text_.select(reshape(rows_, {rows}), !drops);
     text_.logits = text_.next(reshape(next_, {rows}));

@@ -36,6 +36,8 @@ Padded padded(const char* op, const std::vector<TokenIds>& rows, std::int64_t mo
       if (id < 0 || id >= vocab) fail(op, fmt::format("expected ids in [0, {}) but got {} in row {}", vocab, id, i));
     result.longest = std::max(result.longest, lengths[i]);
   }
+  // On a GPU each shape of a product is tuned at its first use: few widths.
+  if (device != cpu) result.longest = std::min((result.longest + 7) / 8 * 8, most);
   const auto count = static_cast<std::int64_t>(rows.size());
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count * result.longest));
   for (std::size_t i = 0; i < rows.size(); ++i)

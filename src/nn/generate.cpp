@@ -32,10 +32,19 @@ void collect(const Rows& rows, double length_penalty, std::vector<std::vector<Hy
   }
 }
 
-Places places_of(const Tensor& is_kept) {
+std::int64_t rows_to_keep(std::int64_t active, std::int64_t rows, Device device) {
+  if (device == cpu) return 4 * active <= 3 * rows ? active : rows;
+  std::int64_t kept = rows;
+  while (kept > 1 && active <= kept / 2) kept /= 2;
+  return kept;
+}
+
+Places places_of(const Tensor& is_kept, std::int64_t least) {
   Places places;
   const auto flags = cast(is_kept, DType::i64).to_vector<std::int64_t>();
   for (std::size_t i = 0; i < flags.size(); ++i) (flags[i] ? places.kept : places.dropped).push_back(static_cast<std::int64_t>(i));
+  for (; static_cast<std::int64_t>(places.kept.size()) < least && !places.dropped.empty(); places.dropped.pop_back())
+    places.kept.push_back(places.dropped.back());
   return places;
 }
 

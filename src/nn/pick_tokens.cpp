@@ -141,11 +141,12 @@ std::vector<std::vector<Hypothesis>> pick_tokens(Continuation& text, const Gener
       retire(arange(count, DType::i64, device), places, step + 1);
       return result;
     }
-    if (drops_rows && is_worth_dropping(left, count)) {
-      const Places split = places_of(active);
+    const std::int64_t keeping = drops_rows ? rows_to_keep(left, count, device) : count;
+    if (keeping < count) {
+      const Places split = places_of(active, keeping);
       retire(indices(split.dropped, device), picked(places, split.dropped), step + 1);
       places = picked(places, split.kept);
-      count = left;
+      count = keeping;
       const Tensor rows = indices(split.kept, device);
       for (Tensor* x : {&next, &limits, &tokens, &counts, &has_eos, &active, &log_p}) *x = index_select(*x, 0, rows);
       draws.select(rows);

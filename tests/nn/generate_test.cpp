@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "nn/detail/search.h"
 #include "nn/fixture.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -413,6 +414,21 @@ TEST_CASE("Rows that have ended make place", "[generate]") {
     CHECK(state->batches.back() == width);
     for (std::size_t i = 0; i < rows.size(); ++i) CHECK(found[i].at(0).tokens.size() == std::size_t(limits[i]));
   }
+}
+
+TEST_CASE("Rows go on in halves on a GPU, and as they are on the CPU", "[generate]") {
+  using nn::detail::rows_to_keep, nn::detail::places_of;
+  CHECK(rows_to_keep(4, 4, cpu) == 4);
+  CHECK(rows_to_keep(7, 8, cpu) == 8);
+  CHECK(rows_to_keep(6, 8, cpu) == 6);
+  for (const auto& [active, kept] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{100, 100}, {51, 100}, {50, 50}, {26, 50}, {1, 1}, {3, 3}})
+    CHECK(rows_to_keep(active, 100, cuda()) == kept);
+  const Tensor active = Tensor::from(std::vector<std::int64_t>{0, 1, 0, 1, 1, 0}, {6});
+  CHECK(places_of(active).kept == std::vector<std::int64_t>{1, 3, 4});
+  CHECK(places_of(active).dropped == std::vector<std::int64_t>{0, 2, 5});
+  CHECK(places_of(active, 5).kept == std::vector<std::int64_t>{1, 3, 4, 5, 2});
+  CHECK(places_of(active, 5).dropped == std::vector<std::int64_t>{0});
 }
 
 TEST_CASE("Samples come as often as they are probable", "[generate]") {

@@ -15,15 +15,15 @@ struct Rows {
 /// Reads the hypotheses and adds each to its row's.
 void collect(const Rows& rows, double length_penalty, std::vector<std::vector<Hypothesis>>& result);
 
-/// Whether so few rows of those at hand are active that the others are worth dropping: which copies what is known of the rest, and meets
-/// products of another shape.
-inline bool is_worth_dropping(std::int64_t active, std::int64_t rows) { return 4 * active <= 3 * rows; }
+/// How many rows go on, of those at hand of which some are active: fewer where it is worth copying what is known of them. On a GPU, where
+/// each shape of a product is tuned at its first use, halves of what there was.
+std::int64_t rows_to_keep(std::int64_t active, std::int64_t rows, Device device);
 
-/// The places of the values that are true, and of those that are not.
+/// The places of the values that are true, and of those that are not; some of these join the others where they are fewer than `least`.
 struct Places {
   std::vector<std::int64_t> kept, dropped;
 };
-Places places_of(const Tensor& is_kept);
+Places places_of(const Tensor& is_kept, std::int64_t least = 0);
 Tensor indices(const std::vector<std::int64_t>& places, Device device);
 std::vector<std::size_t> picked(const std::vector<std::size_t>& values, const std::vector<std::int64_t>& places);
 
