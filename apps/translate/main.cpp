@@ -94,7 +94,7 @@ void add_beam(CLI::App& command, SearchOptions& options) {
 }
 
 void add_decode(CLI::App& app) {
-  auto* command = app.add_subcommand("decode", "translate lines from stdin to stdout, as they come")->alias("translate");
+  auto* command = app.add_subcommand("decode", "translate lines from stdin to stdout, as they come");
   const auto options = std::make_shared<DecodeOptions>();
   add_models(*command, *options);
   add_precision(*command, options->precision);

@@ -92,7 +92,7 @@ struct Models {
   Models() {
     write_corpus(data);
     const auto train_one = [&](const fs::path& out, const Arguments& more) {
-      Arguments arguments{"--preset", "quick", "--layers",     "2", "--updates", "60",  "--epochs", "60", "--batch-size", "16",
+      Arguments arguments{"--preset", "quick", "--layers",     "2", "--updates", "40",  "--epochs", "40", "--batch-size", "16",
                           "--lr",     "0.02",  "--bleu-every", "0", "--device",  "cpu", "--seed",   "3"};
       arguments.insert(arguments.end(), more.begin(), more.end());
       const Result result = run(translate, train(data, out, arguments));
@@ -100,7 +100,7 @@ struct Models {
       REQUIRE(result.code == 0);
     };
     train_one(one, {});
-    train_one(other, {"--seed", "9", "--updates", "40"});
+    train_one(other, {"--seed", "9", "--updates", "30"});
     train_one(both, {"--architecture", "encoder-decoder"});
     input = slurp(data / "test.de") + "\nDer\nDer Hund sieht den König und den Mann und den Baum.\n" + slurp(data / "valid.de");
   }
