@@ -53,6 +53,20 @@ TEST_CASE("tern-bench count --batch --length --width --heads --bytes --device-na
   }
 }
 
+TEST_CASE("tern-bench count --of --taps (the convolution's counts)") {
+  const auto rows = [](const char* taps) {
+    return rows_of(
+        {"count", "--of", "conv1d", "--batch", "1", "--length", "8192", "--width", "8192", "--taps", taps, "--device-name", "T4"});
+  };
+  const std::vector<Json> three = rows("3");
+  REQUIRE(three.size() == 4);
+  CHECK(three[3]["part"] == "depthwise convolution");
+  CHECK(three[3]["flops"] == 402653184);
+  CHECK(three[3]["K"] == 3);
+  CHECK(three[2]["bytes"].get<double>() == Approx(2 * three[3]["bytes"].get<double>()).epsilon(1e-2));
+  CHECK(rows("6")[3]["flops"].get<double>() == Approx(2 * three[3]["flops"].get<double>()));
+}
+
 TEST_CASE("tern-bench count --threads --device (of the device that is measured)") {
   const Result result = run(bench, {"count", "--device-name", "measured", "--threads", "3", "--device", "cpu"});
   CHECK(contains(result.out, "3 CPU threads, measured"));
