@@ -112,6 +112,7 @@ EventFile::EventFile(const fs::path& path, Clock clock)
     : file_(without_torn_end(path)), clock_(clock ? std::move(clock) : Clock(system_seconds)), flushed_(clock_()) {
   std::error_code error;
   if (fs::file_size(path, error) == 0 && !error) {
+    goes_on_ = false;
     kept_ = first_record(clock_());
     flush();
   }

@@ -33,6 +33,8 @@ class EventFile {
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
+  /// True for a file that had events when it was opened.
+  bool goes_on() const noexcept { return goes_on_; }
   /// Readers drop what was written for `step` and later: a training goes on from there.
   void begin_session(std::int64_t step);
   /// Numbers as float32, one event for all.
@@ -52,6 +54,7 @@ class EventFile {
   Clock clock_;
   std::string kept_;  ///< records that the system does not have yet
   double flushed_ = 0;
+  bool goes_on_ = true;
 };
 
 }  // namespace tern::io
