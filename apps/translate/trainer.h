@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/program.h"
+#include "common/progress.h"
 #include "common/training_loop.h"
 #include "nn/nn.h"
 #include "ops/loss.h"
