@@ -113,10 +113,15 @@ void TrainingLoop::log(TrainingRun& run) {
   run.log(line);
 }
 
-std::string TrainingLoop::status(std::int64_t epoch, std::int64_t epochs, double loss, const char* unit, double elapsed) const {
-  const double left = elapsed / static_cast<double>(update_) * static_cast<double>(options_.updates - update_);
-  return fmt::format("epoch {}/{}  step {}/{}  loss {:.3f}  {:.0f} {}/s  {} left", epoch, epochs, update_, options_.updates,
-                     require_finite(loss), items_per_second(), unit, duration(left));
+Progress TrainingLoop::progress(std::int64_t epoch, std::int64_t epochs, double loss, const char* unit, double elapsed) const {
+  return {.epoch = epoch,
+          .epochs = epochs,
+          .update = update_,
+          .updates = options_.updates,
+          .seconds = elapsed,
+          .loss = require_finite(loss),
+          .items_per_second = items_per_second(),
+          .unit = unit};
 }
 
 double TrainingLoop::seconds() const { return seconds_ + (epoch_started_ ? seconds_now() - *epoch_started_ : 0); }

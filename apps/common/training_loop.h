@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "common/progress.h"
 #include "common/training_run.h"
 #include "train/train.h"
 
@@ -50,8 +51,8 @@ class TrainingLoop {
 
   /// In some 200 updates of the whole training a line with update, loss and lr: the loss is the mean since the line before.
   void log(TrainingRun& run);
-  /// "epoch 2/8  step 300/1200  loss 2.345  1234 tokens/s  3 min 20 s left", if the updates so far took `elapsed` seconds.
-  std::string status(std::int64_t epoch, std::int64_t epochs, double loss, const char* unit, double elapsed) const;
+  /// For the terminal, if the updates so far took `elapsed` seconds.
+  Progress progress(std::int64_t epoch, std::int64_t epochs, double loss, const char* unit, double elapsed) const;
 
   std::int64_t updates() const { return update_; }
   std::int64_t total_updates() const { return options_.updates; }

@@ -17,6 +17,7 @@ class TrainingRun {
   /// As io::RunDirectory::create(); `program` begins the messages.
   TrainingRun(std::string program, const std::filesystem::path& out, const io::JsonObject& config);
 
+  const io::RunDirectory& directory() const { return run_; }
   void write_tokenizer(const std::string& json) { run_.write_tokenizer(json); }
   void log(const io::JsonObject& line);
   /// Writes the model of an epoch, with the log up to there.

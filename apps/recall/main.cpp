@@ -10,13 +10,22 @@ namespace {
 /// The command line of a training: its preset, and single values that change it.
 struct Arguments {
   Options fixed;  ///< device, threads and the output
-  std::string preset, task;
+  std::string preset, task, config;
   apps::Given<Options> given;
 
   /// Without a preset, the task's own.
   Options chosen() const {
-    Options options = recall::preset(!preset.empty() ? preset : task == "mqar" ? "mqar" : "quick");
-    if (!task.empty()) options.task = task;
+    const apps::Given<Options> file = apps::read_config(entries(), config);
+    const auto or_of_file = [&](const std::string& text, const char* key) {
+      return !text.empty() ? text : apps::find_given(file, key).value_or("");
+    };
+    const std::string chosen_task = or_of_file(task, "task");
+    std::string name = or_of_file(preset, "preset");
+    if (name.empty()) name = chosen_task == "mqar" ? "mqar" : "quick";
+    Options options = recall::preset(name);
+    for (const auto& [entry, text] : file) entry->set(options, text);
+    options.preset = name;
+    if (!chosen_task.empty()) options.task = chosen_task;
     options.out = fixed.out;
     options.device = fixed.device;
     options.threads = fixed.threads;
@@ -49,6 +58,7 @@ void add_train(CLI::App& app) {
   command->add_option("--out", arguments->fixed.out, "run directory to write; an earlier run there is replaced")
       ->required()
       ->type_name("DIR");
+  apps::add_config_option(*command, arguments->config);
   add_training(*command, *arguments);
   command->callback([arguments] { train(arguments->chosen()); });
 }

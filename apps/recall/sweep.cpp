@@ -8,10 +8,10 @@
 #include <map>
 #include <stdexcept>
 
+#include "common/chart.h"
 #include "common/output.h"
 #include "common/stop.h"
 #include "io/run_directory.h"
-#include "recall/plot.h"
 #include "recall/runs.h"
 #include "recall/score.h"
 #include "recall/train.h"
@@ -19,6 +19,8 @@
 #include "text/printable.h"
 
 namespace tern::recall {
+
+using apps::Chart, apps::Point, apps::Series;
 
 std::int64_t pairs_of(std::int64_t length) { return length == 512 ? 64 : std::max<std::int64_t>(length / 16, 1); }
 
@@ -236,22 +238,29 @@ void plot(const std::vector<std::string>& tables, const std::filesystem::path& d
   std::vector<Run> runs;
   for (const std::string& table : tables)
     for (Run& run : read_csv(table)) runs.push_back(std::move(run));
-  const Chart charts[] = {{"Associative recall: accuracy over layers", "layers", "accuracy of the answer",
-                           series_of(
+  const auto accuracy = [](const char* label) { return apps::Axis{.label = label, .is_percent = true, .low = 0, .high = 1}; };
+  const Chart charts[] = {{.title = "Associative recall: accuracy over layers",
+                           .x_label = "layers",
+                           .left = accuracy("accuracy of the answer"),
+                           .series = series_of(
                                runs, "recall",
                                [](const Run& run) {
                                  const std::string mlp = run.mlp > 0 ? fmt::format("MLP of {}", run.mlp * run.width) : "no MLP";
                                  return fmt::format("width {}, {}, {}", run.width, mlp, apps::counted(run.pairs, "pair"));
                                },
-                               [](const Run& run) { return static_cast<double>(run.layers); })},
-                          {"Multi-query recall: accuracy over width", "width", "accuracy of the answers",
-                           series_of(
+                               [](const Run& run) { return static_cast<double>(run.layers); }),
+                           .is_even = true},
+                          {.title = "Multi-query recall: accuracy over width",
+                           .x_label = "width",
+                           .left = accuracy("accuracy of the answers"),
+                           .series = series_of(
                                runs, "mqar",
                                [](const Run& run) {
                                  return fmt::format("N {}, {}, {}", run.length, apps::counted(run.pairs, "pair"),
                                                     apps::counted(run.layers, "layer"));
                                },
-                               [](const Run& run) { return static_cast<double>(run.width); })}};
+                               [](const Run& run) { return static_cast<double>(run.width); }),
+                           .is_even = true}};
   if (!directory.empty()) apps::make_directory("--out", directory);
   for (const Chart& chart : charts) {
     if (chart.series.empty()) continue;

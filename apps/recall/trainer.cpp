@@ -129,8 +129,10 @@ void Trainer::run_epoch(apps::ProgressLine& progress, apps::TrainingRun* run) {
   for (const auto& picked : text::fixed_batches(order, static_cast<std::size_t>(options_.batch_size))) {
     loop_->step({to_device(picked, device_)}, static_cast<std::int64_t>(picked.size()));
     if (run) loop_->log(*run);
-    if (progress.is_due())
-      progress.update(loop_->status(epoch_, options_.epochs, loop_->mean_loss(), "examples", seconds_now() - started_) + " at most");
+    if (!progress.is_due()) continue;
+    apps::Progress now = loop_->progress(epoch_, options_.epochs, loop_->mean_loss(), "examples", seconds_now() - started_);
+    now.may_end_early = options_.target > 0;
+    progress.update(now);
   }
   train_loss_ = loop_->require_finite(loop_->mean_loss());
   loop_->end_epoch();

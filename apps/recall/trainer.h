@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "common/program.h"
+#include "common/progress.h"
 #include "common/training_loop.h"
 #include "nn/nn.h"
 #include "recall/data_set.h"

@@ -16,18 +16,20 @@ void add_train(CLI::App& app) {
   struct State {
     Options options;
     apps::Given<Options> given;
+    std::string config;
   };
   const auto state = std::make_shared<State>();
   Options& options = state->options;
   command->add_option("--data", options.data, "directory with train.SRC, train.TGT, valid.* (or val.*), test*.*; plain or .gz")
       ->required()
       ->type_name("DIR");
-  command->add_option("--src", options.src, "source language: the suffix of its files")->required()->type_name("NAME");
-  command->add_option("--tgt", options.tgt, "target language")->required()->type_name("NAME");
+  command->add_option("--src", options.src, "source language: the suffix of its files")->type_name("NAME");
+  command->add_option("--tgt", options.tgt, "target language")->type_name("NAME");
   command->add_option("--out", options.out, "run directory to write; an earlier run there is replaced")->required()->type_name("DIR");
   command->add_option("--preset", options.preset, "best (for real data), quick (minutes on a CPU) or classic (the well-known run)")
       ->type_name("NAME")
       ->capture_default_str();
+  apps::add_config_option(*command, state->config);
   apps::add_device_option(*command, options.device);
   apps::add_threads_option(*command, options.threads);
 
@@ -36,12 +38,18 @@ void add_train(CLI::App& app) {
     if (entry.help.empty()) command->get_option(entry.flag())->check(entry.check);
     else apps::add_entry(*command, entry, presets, state->given);
 
-  command->callback([state] {
+  command->callback([state, command] {
     const Options& given = state->options;
-    Options chosen = preset(given.preset);
+    const apps::Given<Options> file = apps::read_config(entries(), state->config);
+    const std::string name = command->count("--preset") > 0 ? given.preset : apps::find_given(file, "preset").value_or(given.preset);
+    Options chosen = preset(name);
+    for (const auto& [entry, text] : file) entry->set(chosen, text);
+    chosen.preset = name;
+    for (const auto& [flag, member] : {std::pair{"--src", &Options::src}, std::pair{"--tgt", &Options::tgt}}) {
+      if (command->count(flag) > 0) chosen.*member = given.*member;
+      if (chosen.*member == "") throw apps::UsageError(fmt::format("{} is required (tern-translate train --help lists the options)", flag));
+    }
     chosen.data = given.data;
-    chosen.src = given.src;
-    chosen.tgt = given.tgt;
     chosen.out = given.out;
     chosen.device = given.device;
     chosen.threads = given.threads;

@@ -78,7 +78,7 @@ bool Trainer::run_epoch(std::int64_t epoch, apps::TrainingRun& run, apps::Progre
     const std::size_t first = std::min(static_cast<std::size_t>(update) * group, batches.size());
     if (!step(examples, std::span(batches).subspan(first, std::min(group, batches.size() - first)))) continue;
     loop_->log(run);
-    if (progress.is_due()) progress.update(loop_->status(epoch + 1, epochs(), loop_->mean_loss_since(shown), "tokens", loop_->seconds()));
+    if (progress.is_due()) progress.update(loop_->progress(epoch + 1, epochs(), loop_->mean_loss_since(shown), "tokens", loop_->seconds()));
   }
   if (loop_->steps_in_epoch() > 0) train_loss_ = loop_->require_finite(loop_->mean_loss());
   loop_->end_epoch();

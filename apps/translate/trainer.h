@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/program.h"
+#include "common/progress.h"
 #include "common/training_loop.h"
 #include "train/ema.h"
 #include "translate/batches.h"

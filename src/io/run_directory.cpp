@@ -25,7 +25,8 @@ constexpr std::int64_t version = 2, first_with_digests = 2;
 
 constexpr const char *staging = ".tern-staging", *complete = ".tern-complete";
 const std::string removed = ".removed";
-constexpr std::array names = {"config.json", "tokenizer.json", "log.jsonl", "model.safetensors", "summary.json"};
+constexpr std::array names = {"config.json", "tokenizer.json",    "log.jsonl",   "events.out.tfevents",
+                              "curves.svg",  "model.safetensors", "summary.json"};
 
 constexpr std::size_t max_json_bytes = std::size_t(16) << 20, max_tokenizer_bytes = std::size_t(256) << 20;
 

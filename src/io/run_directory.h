@@ -58,6 +58,8 @@ class RunDirectory {
   std::filesystem::path model() const { return file("model.safetensors"); }
   std::filesystem::path log() const { return file("log.jsonl"); }
   std::filesystem::path summary() const { return file("summary.json"); }
+  std::filesystem::path events() const { return file("events.out.tfevents"); }
+  std::filesystem::path curves() const { return file("curves.svg"); }
 
   JsonObject read_config() const;
 
