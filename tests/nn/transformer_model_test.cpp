@@ -132,8 +132,24 @@ TEST_CASE("A body without layers shows what its tokens are, scaled and with posi
       CHECK(distance(body.hidden(some_ids()), expected) < 1e-5);
       const Tensor at = full({2, length}, 4, DType::i64);
       CHECK(distance(body.hidden(some_ids(), {.causal = true}, at), tokens + select(body.positions->weight, 0, 4)) < 1e-5);
-      nn::to(body, DType::f64);
-      CHECK(body.hidden(some_ids()).dtype() == DType::f64);
+    }
+}
+
+TEST_CASE("A table of sinusoids serves weights of every dtype") {
+  const NoGrad unrecorded;
+  nn::TransformerOptions o = small_options();
+  o.positions = nn::Positions::sinusoidal, o.scales_embeddings = true;
+  manual_seed(15);
+  nn::TransformerModel body(o);
+  const Tensor expected = body.hidden(some_ids());
+  for (const auto& [dtype, tolerance] : {std::pair{DType::f64, 1e-5}, {DType::bf16, 0.1}})
+    for (const bool is_fused : {false, true}) {
+      body.set_use_fused_kernel(is_fused);
+      nn::to(body, dtype);
+      CHECK(body.sinusoids.dtype() == DType::f32);
+      const Tensor states = body.hidden(some_ids());
+      CHECK(states.dtype() == dtype);
+      CHECK(distance(states, expected) < tolerance);
     }
 }
 
