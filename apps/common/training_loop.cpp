@@ -10,6 +10,7 @@
 
 #include "common/program.h"
 #include "common/stop.h"
+#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 
@@ -22,18 +23,23 @@ TrainingLoop::TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimize
       device_(device),
       captured_update_([this](const Tensors& batch) { return update(batch); }, device) {
   if (options_.precision == train::Precision::fp16) scaler_.emplace(train::GradScalerOptions{}, device);
+  // Memory of its own, which a captured update writes.
+  if (scaler_ || options_.clip > 0) grad_norm_ = zeros({}, DType::f32, device);
 }
 
 Tensor TrainingLoop::update(const Tensors& batch) {
   const Tensor loss = loss_(batch);
-  train::update(
+  const Tensor norm = train::update(
       loss, *optimizer_,
       {.max_norm = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity(), .scaler = scaler_ ? &*scaler_ : nullptr});
+  if (norm.defined()) copy_(grad_norm_, norm);
   return loss.detach();
 }
 
-void TrainingLoop::begin_epoch() {
+void TrainingLoop::begin_epoch(bool goes_on) {
   epoch_started_ = seconds_now();
+  if (!session_started_) session_started_ = epoch_started_;
+  if (goes_on) return;
   loss_sum_ = zeros({}, DType::f32, device_);
   logged_ = {};
   steps_ = 0;
@@ -54,22 +60,25 @@ void TrainingLoop::step(const Tensors& batch, std::int64_t items) {
   items_ += items;
 }
 
-void TrainingLoop::log(TrainingRun& run) {
+void TrainingLoop::log(RunView& view) {
   if (update_ % std::max<std::int64_t>(options_.updates / 200, 1) != 0) return;
   io::JsonObject line;
   line.set("update", update_).set("loss", require_finite(mean_loss_since(logged_))).set("lr", options_.lr * options_.lr_factor(update_));
-  run.log(line);
+  if (grad_norm_.defined()) line.set("grad_norm", grad_norm_.item<double>());
+  line.set(fmt::format("{}_per_second", options_.unit), items_per_second()).set("memory_bytes", peak_memory(device_));
+  view.update(line);
 }
 
-Progress TrainingLoop::progress(std::int64_t epoch, std::int64_t epochs, double loss, const char* unit, double elapsed) const {
+Progress TrainingLoop::progress(std::int64_t epoch, std::int64_t epochs, double loss) const {
   return {.epoch = epoch,
           .epochs = epochs,
           .update = update_,
           .updates = options_.updates,
-          .seconds = elapsed,
+          .first_update = session_update_,
+          .seconds = session_started_ ? seconds_now() - *session_started_ : 0,
           .loss = require_finite(loss),
           .items_per_second = items_per_second(),
-          .unit = unit};
+          .unit = options_.unit};
 }
 
 double TrainingLoop::seconds() const { return seconds_ + (epoch_started_ ? seconds_now() - *epoch_started_ : 0); }
@@ -99,6 +108,39 @@ double TrainingLoop::require_finite(double loss) const {
   throw std::runtime_error(fmt::format("the loss is not finite any more (seen at update {} of {}): use a --lr below {:g}{}{}", update_,
                                        options_.updates, options_.lr, options_.clip > 0 ? "" : ", or --clip 1",
                                        options_.remains ? options_.remains() : ""));
+}
+
+std::vector<NamedTensor> TrainingLoop::state(const nn::Module& model) {
+  std::vector<NamedTensor> result;
+  for (const NamedTensor& entry : optimizer_->state(nn::named_parameters(model)))
+    if (!entry.name.starts_with("master.")) result.push_back({"optimizer." + entry.name, entry.tensor});
+  if (scaler_) {
+    result.push_back({"scaler.scale", scaler_->scale()});
+    result.push_back({"scaler.clean_steps", scaler_->clean_steps()});
+  }
+  if (!loss_sum_.defined()) loss_sum_ = zeros({}, DType::f32, device_);
+  result.push_back({"loop.loss_sum", loss_sum_});
+  return result;
+}
+
+io::JsonObject TrainingLoop::numbers() const {
+  io::JsonObject numbers;
+  numbers.set("update", update_).set("updates", options_.updates).set("steps", steps_).set("items", items_).set("seconds", seconds());
+  return numbers.set("logged_loss", logged_.sum).set("logged_steps", logged_.steps);
+}
+
+void TrainingLoop::restore(const io::JsonObject& numbers) {
+  const auto count = [&](const char* key, std::int64_t most) {
+    const std::int64_t value = numbers.get_int(key);
+    if (value < 0 || value > most)
+      throw io::FileError(fmt::format("the checkpoint's \"{}\": expected 0 to {} but got {}", key, most, value));
+    return value;
+  };
+  update_ = count("update", options_.updates);
+  steps_ = count("steps", update_);
+  items_ = count("items", std::numeric_limits<std::int64_t>::max());
+  logged_ = {.sum = numbers.get_double("logged_loss"), .steps = count("logged_steps", steps_)};
+  seconds_ = numbers.get_double("seconds");
 }
 
 }  // namespace tern::apps

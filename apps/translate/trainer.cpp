@@ -50,24 +50,25 @@ std::size_t Trainer::cut() const {
       std::count_if(train_.begin(), train_.end(), [&](const auto& example) { return text::sequence_columns(example) >= options_.length; }));
 }
 
-bool Trainer::run_epoch(std::int64_t epoch, apps::TrainingRun& run, apps::ProgressLine& progress) {
+void Trainer::run_epoch(std::int64_t epoch, std::int64_t done, const std::function<void()>& after_update, apps::RunView& view) {
   model_.train();
-  loop_->begin_epoch();
+  loop_->begin_epoch(done > 0);
   apps::TrainingLoop::Reading shown;
   for (const auto& picks : epoch_batches(epoch)) {
+    if (done-- > 0) continue;
     if (updates() == total_updates()) break;
     const DeviceBatch batch = load(train_, picks);
     if (batch.weight == 0) {  // every target was cut off: there is nothing to learn
       loop_->skip();
-      continue;
+    } else {
+      loop_->step(batch.inputs, batch.tokens);
+      loop_->log(view);
+      if (view.is_due()) view.show(loop_->progress(epoch + 1, epochs(), loop_->mean_loss_since(shown)));
     }
-    loop_->step(batch.inputs, batch.tokens);
-    loop_->log(run);
-    if (progress.is_due()) progress.update(loop_->progress(epoch + 1, epochs(), loop_->mean_loss_since(shown), "tokens", loop_->seconds()));
+    after_update();
   }
   if (loop_->steps_in_epoch() > 0) train_loss_ = loop_->require_finite(loop_->mean_loss());
   loop_->end_epoch();
-  return updates() < total_updates();
 }
 
 double Trainer::valid_loss() {
