@@ -154,12 +154,11 @@ Given<Options> read_config(const std::vector<Entry<Options>>& entries, std::file
   return given;
 }
 
-/// The value that was given for a key.
+/// The value that was given last for a key.
 template <class Options>
 std::optional<std::string> find_given(const Given<Options>& given, const std::string& key) {
-  for (const auto& [entry, text] : given)
-    if (entry->key == key) return text;
-  return std::nullopt;
+  const auto found = std::find_if(given.rbegin(), given.rend(), [&](const auto& each) { return each.first->key == key; });
+  return found != given.rend() ? std::optional(found->second) : std::nullopt;
 }
 
 }  // namespace tern::apps

@@ -33,8 +33,8 @@ class RunView {
   void update(const io::JsonObject& line);
   /// The same for a validation, after which curves.svg is drawn anew. `shown` is printed, and some of the samples go to TensorBoard.
   void validated(const io::JsonObject& line, const std::string& shown, const std::vector<Sample>& samples = {});
-  /// Ends the progress on the terminal, so that other output starts on a line of its own.
-  void finish() { progress_.finish(); }
+  /// Prints a line that stays, above the progress.
+  void print(const std::string& line) { progress_.print(line); }
 
  private:
   void add(const io::JsonObject& line);

@@ -10,6 +10,7 @@
 
 #include "common/program.h"
 #include "common/stop.h"
+#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 
@@ -20,45 +21,25 @@ TrainingLoop::TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimize
       optimizer_(std::move(optimizer)),
       options_(std::move(options)),
       device_(device),
-      captured_update_([this](const Tensors& batch) { return update(batch); }, device),
-      captured_first_([this](const Tensors& part) { return accumulate(part, true); }, device),
-      captured_next_([this](const Tensors& part) { return accumulate(part, false); }, device),
-      captured_apply_(
-          [this](const Tensors&) {
-            apply();
-            return Tensor();
-          },
-          device) {
+      captured_update_([this](const Tensors& batch) { return update(batch); }, device) {
   if (options_.precision == train::Precision::fp16) scaler_.emplace(train::GradScalerOptions{}, device);
-}
-
-train::UpdateOptions TrainingLoop::update_options() {
-  return {.max_norm = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity(), .scaler = scaler_ ? &*scaler_ : nullptr};
+  // Memory of its own, which a captured update writes.
+  if (scaler_ || options_.clip > 0) grad_norm_ = zeros({}, DType::f32, device);
 }
 
 Tensor TrainingLoop::update(const Tensors& batch) {
   const Tensor loss = loss_(batch);
-  train::update(loss, *optimizer_, update_options());
-  if (options_.after_step) options_.after_step();
+  const Tensor norm = train::update(
+      loss, *optimizer_,
+      {.max_norm = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity(), .scaler = scaler_ ? &*scaler_ : nullptr});
+  if (norm.defined()) copy_(grad_norm_, norm);
   return loss.detach();
 }
 
-/// Of a part and its share of the loss, which comes last.
-Tensor TrainingLoop::accumulate(const Tensors& batch_and_share, bool is_first) {
-  const Tensors batch(batch_and_share.begin(), batch_and_share.end() - 1);
-  if (is_first) optimizer_->zero_grad();
-  const Tensor loss = loss_(batch) * batch_and_share.back();
-  train::accumulate(loss, update_options());
-  return loss.detach();
-}
-
-void TrainingLoop::apply() {
-  train::apply(*optimizer_, update_options());
-  if (options_.after_step) options_.after_step();
-}
-
-void TrainingLoop::begin_epoch() {
+void TrainingLoop::begin_epoch(bool goes_on) {
   epoch_started_ = seconds_now();
+  if (!session_started_) session_started_ = epoch_started_;
+  if (goes_on) return;
   loss_sum_ = zeros({}, DType::f32, device_);
   logged_ = {};
   steps_ = 0;
@@ -69,59 +50,35 @@ void TrainingLoop::end_epoch() {
   epoch_started_.reset();
 }
 
-void TrainingLoop::begin_update() {
+void TrainingLoop::step(const Tensors& batch, std::int64_t items) {
   require_no_stop();
+  const train::PrecisionScope precision(options_.precision);
   ++update_;
   optimizer_->set_lr_factor(options_.lr_factor(update_));
-}
-
-void TrainingLoop::count(const Tensor& loss, std::int64_t items) {
-  add_(loss_sum_, loss);
+  add_(loss_sum_, captured_update_(batch));
   ++steps_;
   items_ += items;
 }
 
-void TrainingLoop::step(const Tensors& batch, std::int64_t items) {
-  begin_update();
-  const train::PrecisionScope precision(options_.precision);
-  count(captured_update_(batch), items);
-}
-
-void TrainingLoop::step(const std::vector<BatchPart>& parts, std::int64_t items) {
-  if (parts.size() == 1) {
-    step(parts[0].batch, items);
-    return;
-  }
-  begin_update();
-  const train::PrecisionScope precision(options_.precision);
-  double weight = 0;
-  for (const BatchPart& part : parts) weight += part.weight;
-  Tensor loss = zeros({}, DType::f32, device_);
-  for (const BatchPart& part : parts) {
-    Tensors inputs = part.batch;
-    inputs.push_back(full({}, part.weight / weight, DType::f32, device_));
-    add_(loss, (&part == &parts.front() ? captured_first_ : captured_next_)(inputs));
-  }
-  captured_apply_({});
-  count(loss, items);
-}
-
-void TrainingLoop::log(TrainingRun& run) {
+void TrainingLoop::log(RunView& view) {
   if (update_ % std::max<std::int64_t>(options_.updates / 200, 1) != 0) return;
   io::JsonObject line;
   line.set("update", update_).set("loss", require_finite(mean_loss_since(logged_))).set("lr", options_.lr * options_.lr_factor(update_));
-  run.log(line);
+  if (grad_norm_.defined()) line.set("grad_norm", grad_norm_.item<double>());
+  line.set(fmt::format("{}_per_second", options_.unit), items_per_second()).set("memory_bytes", peak_memory(device_));
+  view.update(line);
 }
 
-Progress TrainingLoop::progress(std::int64_t epoch, std::int64_t epochs, double loss, const char* unit, double elapsed) const {
+Progress TrainingLoop::progress(std::int64_t epoch, std::int64_t epochs, double loss) const {
   return {.epoch = epoch,
           .epochs = epochs,
           .update = update_,
           .updates = options_.updates,
-          .seconds = elapsed,
+          .first_update = session_update_,
+          .seconds = session_started_ ? seconds_now() - *session_started_ : 0,
           .loss = require_finite(loss),
           .items_per_second = items_per_second(),
-          .unit = unit};
+          .unit = options_.unit};
 }
 
 double TrainingLoop::seconds() const { return seconds_ + (epoch_started_ ? seconds_now() - *epoch_started_ : 0); }
@@ -151,6 +108,39 @@ double TrainingLoop::require_finite(double loss) const {
   throw std::runtime_error(fmt::format("the loss is not finite any more (seen at update {} of {}): use a --lr below {:g}{}{}", update_,
                                        options_.updates, options_.lr, options_.clip > 0 ? "" : ", or --clip 1",
                                        options_.remains ? options_.remains() : ""));
+}
+
+std::vector<NamedTensor> TrainingLoop::state(const nn::Module& model) {
+  std::vector<NamedTensor> result;
+  for (const NamedTensor& entry : optimizer_->state(nn::named_parameters(model)))
+    if (!entry.name.starts_with("master.")) result.push_back({"optimizer." + entry.name, entry.tensor});
+  if (scaler_) {
+    result.push_back({"scaler.scale", scaler_->scale()});
+    result.push_back({"scaler.clean_steps", scaler_->clean_steps()});
+  }
+  if (!loss_sum_.defined()) loss_sum_ = zeros({}, DType::f32, device_);
+  result.push_back({"loop.loss_sum", loss_sum_});
+  return result;
+}
+
+io::JsonObject TrainingLoop::numbers() const {
+  io::JsonObject numbers;
+  numbers.set("update", update_).set("updates", options_.updates).set("steps", steps_).set("items", items_).set("seconds", seconds());
+  return numbers.set("logged_loss", logged_.sum).set("logged_steps", logged_.steps);
+}
+
+void TrainingLoop::restore(const io::JsonObject& numbers) {
+  const auto count = [&](const char* key, std::int64_t most) {
+    const std::int64_t value = numbers.get_int(key);
+    if (value < 0 || value > most)
+      throw io::FileError(fmt::format("the checkpoint's \"{}\": expected 0 to {} but got {}", key, most, value));
+    return value;
+  };
+  update_ = count("update", options_.updates);
+  steps_ = count("steps", update_);
+  items_ = count("items", std::numeric_limits<std::int64_t>::max());
+  logged_ = {.sum = numbers.get_double("logged_loss"), .steps = count("logged_steps", steps_)};
+  seconds_ = numbers.get_double("seconds");
 }
 
 }  // namespace tern::apps

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "common/progress.h"
-#include "common/training_run.h"
+#include "common/run_view.h"
+#include "nn/module.h"
 #include "train/train.h"
 
 namespace tern::apps {
@@ -16,16 +16,9 @@ struct TrainingOptions {
   std::function<double(std::int64_t update)> lr_factor;  ///< of the peak rate, for an update counted from 1
   double clip = 0;                                       ///< largest gradient norm; 0: any
   std::int64_t updates = 0;                              ///< in all
+  const char* unit = "tokens";                           ///< of a batch's items
   /// Ends the message of a training that ends early, e.g. "; RUN keeps the model of epoch 3". May be empty.
   std::function<std::string()> remains = {};
-  /// Called in each update, after the optimizer's step, as a part of what is captured: an average of the weights, for instance.
-  std::function<void()> after_step = {};
-};
-
-/// A part of an update's batch.
-struct BatchPart {
-  Tensors batch;
-  double weight = 1;  ///< its share of the loss is by this, e.g. its number of targets
 };
 
 /// The updates of a training, each a captured step, and the numbers that a program shows and logs of them. The loss stays on the device
@@ -39,20 +32,19 @@ class TrainingLoop {
   TrainingLoop(const TrainingLoop&) = delete;  // the captured step knows where the loop is
   TrainingLoop& operator=(const TrainingLoop&) = delete;
 
-  /// Means of the loss begin anew, and the clock runs until end_epoch().
-  void begin_epoch();
+  /// Means of the loss begin anew, but for an epoch that goes on from a checkpoint, and the clock runs until end_epoch().
+  void begin_epoch(bool goes_on = false);
   void end_epoch();
   /// One update by a batch of so many tokens or examples. Throws Stopped before it, if that is asked for.
   void step(const Tensors& batch, std::int64_t items);
-  /// The same by a batch in several parts, one after the other, each with a weight above 0: the loss is the parts' mean by their weights.
-  void step(const std::vector<BatchPart>& parts, std::int64_t items);
   /// Counts an update whose batch has nothing to learn from.
   void skip() { ++update_; }
 
-  /// In some 200 updates of the whole training a line with update, loss and lr: the loss is the mean since the line before.
-  void log(TrainingRun& run);
-  /// For the terminal, if the updates so far took `elapsed` seconds.
-  Progress progress(std::int64_t epoch, std::int64_t epochs, double loss, const char* unit, double elapsed) const;
+  /// In some 200 updates of the whole training a line: update, loss (the mean since the line before), lr, the gradient norm of the update
+  /// where it is clipped or scaled, items a second, and the peak of the device's memory.
+  void log(RunView& view);
+  /// For the terminal. The time is that of this session, with what is between the epochs.
+  Progress progress(std::int64_t epoch, std::int64_t epochs, double loss) const;
 
   std::int64_t updates() const { return update_; }
   std::int64_t total_updates() const { return options_.updates; }
@@ -76,13 +68,15 @@ class TrainingLoop {
   /// The loss itself. Throws std::runtime_error if it is not finite.
   double require_finite(double loss) const;
 
+  /// All of its state between two updates, for checkpoints: tensors that are read and written in place, each named "optimizer.", "scaler."
+  /// or "loop.", with the names of the model's parameters, whose masters are the model's; and numbers.
+  std::vector<NamedTensor> state(const nn::Module& model);
+  io::JsonObject numbers() const;
+  /// Throws FileError for numbers that no training has.
+  void restore(const io::JsonObject& numbers);
+
  private:
-  train::UpdateOptions update_options();
   Tensor update(const Tensors& batch);
-  Tensor accumulate(const Tensors& batch_and_share, bool is_first);
-  void apply();
-  void count(const Tensor& loss, std::int64_t items);
-  void begin_update();
 
   const Loss loss_;
   const std::unique_ptr<train::Optimizer> optimizer_;
@@ -90,12 +84,14 @@ class TrainingLoop {
   const Device device_;
   std::optional<train::GradScaler> scaler_;  ///< in fp16
   train::CapturedStep captured_update_;
-  train::CapturedStep captured_first_, captured_next_, captured_apply_;  ///< of a batch in parts
-  Tensor loss_sum_;                                                      ///< of this epoch
+  Tensor loss_sum_;   ///< of this epoch
+  Tensor grad_norm_;  ///< of the last update, before it was clipped; undefined where no one asks for it
   Reading logged_;
   std::int64_t update_ = 0, steps_ = 0, items_ = 0;
   std::optional<double> epoch_started_;
   double seconds_ = 0;
+  std::optional<double> session_started_;
+  std::int64_t session_update_ = 0;  ///< updates before this session
 };
 
 }  // namespace tern::apps

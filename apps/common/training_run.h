@@ -4,24 +4,46 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "common/attempt.h"
+#include "common/checkpoint.h"
 #include "io/run_directory.h"
 #include "nn/module.h"
 
 namespace tern::apps {
 
-/// The run directory of a training that goes on though its disk may fail: a line of the log or a model that cannot be written is said
-/// once on stderr, what was written before stays, and the next epoch tries again.
+/// The run directory of a training that goes on though its disk may fail: a line of the log, a model or a checkpoint that cannot be written
+/// is said once on stderr, what was written before stays, and the next time it is tried again.
 class TrainingRun {
  public:
-  /// As io::RunDirectory::create(); `program` begins the messages.
-  TrainingRun(std::string program, const std::filesystem::path& out, const io::JsonObject& config);
+  /// As io::RunDirectory::create(), or resume() where the options say so; `program` begins the messages. `config` is the run's from here
+  /// on.
+  TrainingRun(std::string program, const std::filesystem::path& out, const io::JsonObject& config, const CheckpointOptions& options = {});
 
   const io::RunDirectory& directory() const { return run_; }
+  bool is_resumed() const { return head_.has_value(); }
+  /// Of the checkpoint that a run is resumed from.
+  const CheckpointHead& head() const { return *head_; }
+  /// The tokenizer of a run that is resumed.
+  std::filesystem::path tokenizer() const { return run_.tokenizer(); }
+  const CheckpointOptions& checkpoint_options() const { return options_; }
+
+  /// What the training reads, and the checksum of it, for checkpoints. Throws UsageError where a run is resumed with other data.
+  void set_data(const std::filesystem::path& path, const std::string& digest);
   void write_tokenizer(const std::string& json) { run_.write_tokenizer(json); }
   void log(const io::JsonObject& line);
   /// Writes the model of an epoch, with the log up to there.
-  void save(const nn::Module& model, std::int64_t epoch, std::int64_t update);
+  void save(std::span<const NamedTensor> model, std::int64_t epoch, std::int64_t update);
+
+  /// Writes a checkpoint, with the log up to there, and removes those that are not to be kept: all but the newest ones and that of the best
+  /// model. False where the disk has failed.
+  bool save_checkpoint(std::int64_t update, std::span<const NamedTensor> tensors, io::JsonObject numbers, std::int64_t best_update);
+  /// Fills the tensors from the checkpoint that a run is resumed from. Throws FileError, before one has changed, if they do not fit.
+  void load_checkpoint(std::span<const NamedTensor> tensors) const;
+  /// The run goes on from there, with the best model of then, or else with the one that it has. Throws FileError, and the run is as it was.
+  void restart(std::span<const NamedTensor> best, std::int64_t epoch, std::int64_t update);
+
   /// Writes the log to its end, and the summary. Throws std::runtime_error if the last model could not be written, FileError for the
   /// summary.
   void finish(const io::JsonObject& summary);
@@ -30,14 +52,20 @@ class TrainingRun {
   std::string remains() const;
 
  private:
-  void try_log(const std::function<void()>& write);
+  void try_log(const std::function<void()>& write) { log_attempt_(write); }
+  std::vector<NamedTensor> model_in_place(std::int64_t& epoch, std::int64_t& update) const;
 
   const std::string program_;
+  const io::JsonObject config_;
+  CheckpointOptions options_;
   io::RunDirectory run_;
-  std::optional<io::JsonLog> log_;
+  std::optional<CheckpointHead> head_;
+  std::optional<io::JsonLog> log_;  ///< of a resumed run: after restart()
+  std::string data_, data_digest_;
+  std::filesystem::path checkpoint_;  ///< the last one
   std::int64_t saved_epoch_ = 0;
-  bool has_log_fault_ = false;
-  std::string model_fault_;  ///< of the last attempt; "" where it went well
+  Attempt log_attempt_;
+  std::string model_fault_, checkpoint_fault_;  ///< of the last attempt; "" where it went well
 };
 
 }  // namespace tern::apps

@@ -13,6 +13,16 @@ struct Arguments {
   std::string preset, task, config;
   apps::Given<Options> given;
 
+  /// Those of the run that goes on.
+  Options resumed() const {
+    apps::Given<Options> all = apps::read_config(entries(), config);
+    all.insert(all.end(), given.begin(), given.end());
+    for (const Entry& entry : entries())
+      if (const std::string& text = entry.key == "preset" ? preset : task; entry.help.empty() && !text.empty())
+        all.emplace_back(&entry, text);
+    return with_fixed(apps::resumed_options(entries(), apps::last_checkpoint("tern-recall", fixed.out), all, changeable));
+  }
+
   /// Without a preset, the task's own.
   Options chosen() const {
     const apps::Given<Options> file = apps::read_config(entries(), config);
@@ -26,14 +36,20 @@ struct Arguments {
     for (const auto& [entry, text] : file) entry->set(options, text);
     options.preset = name;
     if (!chosen_task.empty()) options.task = chosen_task;
-    options.out = fixed.out;
-    options.device = fixed.device;
-    options.threads = fixed.threads;
     for (const auto& [entry, text] : given) {
       if (const std::string owner = task_of(*entry); !owner.empty() && owner != options.task)
         throw apps::UsageError(fmt::format("{}: expected --task {}, which alone has it, but got {}", entry->flag(), owner, options.task));
       entry->set(options, text);
     }
+    return with_fixed(options);
+  }
+
+ private:
+  Options with_fixed(Options options) const {
+    options.out = fixed.out;
+    options.device = fixed.device;
+    options.threads = fixed.threads;
+    options.checkpoints = fixed.checkpoints;
     return options;
   }
 };
@@ -60,7 +76,8 @@ void add_train(CLI::App& app) {
       ->type_name("DIR");
   apps::add_config_option(*command, arguments->config);
   add_training(*command, *arguments);
-  command->callback([arguments] { train(arguments->chosen()); });
+  apps::add_checkpoint_options(*command, arguments->fixed.checkpoints);
+  command->callback([arguments] { train(arguments->fixed.checkpoints.resume ? arguments->resumed() : arguments->chosen()); });
 }
 
 /// An option for "1,2,3": each number has to pass the check.

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "common/checkpoint.h"
 #include "common/option_table.h"
 #include "nn/decoder_lm.h"
 #include "recall/data_set.h"
@@ -21,6 +22,7 @@ struct Options {
   std::string precision = "fp32";  ///< fp32, tf32, tf32x3, bf16 or fp16: train::Precision
   int threads = 0;                 ///< 0: one for each processor
   std::int64_t seed = 1;
+  apps::CheckpointOptions checkpoints;
 
   // Data
   std::int64_t pairs = 50, keys = 9, values = 10;
@@ -60,6 +62,9 @@ std::vector<Options> presets();
 
 using Entry = apps::Entry<Options>;
 const std::vector<Entry>& entries();
+
+/// Options that may change when a run goes on.
+inline const std::vector<std::string> changeable = {"epochs", "target"};
 
 /// The task that alone has this option, or "" where both have it.
 std::string task_of(const Entry& entry);

@@ -6,6 +6,7 @@
 #include "common/output.h"
 #include "common/stop.h"
 #include "common/training_run.h"
+#include "io/checksum.h"
 #include "io/run_directory.h"
 #include "recall/targets.h"
 #include "recall/trainer.h"
@@ -16,6 +17,13 @@ namespace tern::recall {
 using apps::counted, apps::duration, apps::say, apps::seconds_now, apps::UsageError;
 
 namespace {
+
+std::string digest(const DataSet& data) {
+  io::Checksum sum;
+  for (const Examples* examples : {&data.train, &data.valid, &data.test})
+    for (const auto* values : {&examples->inputs, &examples->targets}) sum.add(values->data(), values->size() * sizeof values->front());
+  return sum.hex();
+}
 
 /// The first columns of the first example, and those that end with its first question.
 void print_example(const Task& task, const Examples& examples) {
@@ -63,9 +71,11 @@ void train(const Options& options) {
   const apps::StopSignals signals;
   // Before long work, so that a directory that cannot be written, or that another training writes, is found at once. An earlier run there
   // stays as it is until this one has a model.
-  apps::TrainingRun run("tern-recall", options.out, apps::to_json(entries(), options));
+  apps::TrainingRun run("tern-recall", options.out, apps::to_json(entries(), options), options.checkpoints);
   const DataSet data = make_data_set(task(options), static_cast<std::uint64_t>(options.seed), options.train_examples,
                                      options.valid_examples, options.test_examples);
+  run.set_data("", digest(data));
+  if (run.is_resumed()) apps::require_size(run.head(), model_options(options, device));
   Trainer trainer(options, data, device, [&run] { return run.remains(); });
   const std::int64_t params = nn::count_parameters(trainer.model());
   say("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task, options.pairs,
@@ -77,20 +87,12 @@ void train(const Options& options) {
   say("training {} updates of {} examples at most on {}, {}, {}\n", trainer.total_updates(), options.batch_size, apps::describe(device),
       options.precision, apps::describe_step(options.use_fused_kernel, device));
 
+  if (run.is_resumed())
+    say("resumed  {}{}\n", apps::resumed_from(run.head(), trainer.total_updates()),
+        options.schedule == "constant" ? "" : apps::changed_schedule(run.head(), trainer.total_updates()));
   {
-    apps::ProgressLine progress;
-    trainer.run(progress, &run, [&] {
-      run.save(trainer.model(), trainer.epoch(), trainer.updates());
-      io::JsonObject line;
-      line.set("epoch", trainer.epoch()).set("update", trainer.updates());
-      line.set("train_loss", trainer.train_loss()).set("valid_loss", trainer.valid().loss);
-      line.set("valid_accuracy", trainer.valid().accuracy());
-      line.set("examples_per_second", trainer.examples_per_second()).set("seconds", trainer.seconds());
-      run.log(line);
-      progress.print(fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  accuracy {:.1f}%  {:.0f} examples/s", trainer.epoch(),
-                                 trainer.train_loss(), trainer.valid().loss, 100 * trainer.valid().accuracy(),
-                                 trainer.examples_per_second()));
-    });
+    apps::RunView view("tern-recall", &run);
+    trainer.run(view, &run);
   }
 
   const Score score = trainer.test();
@@ -98,7 +100,7 @@ void train(const Options& options) {
   io::JsonObject summary;
   summary.set("preset", options.preset).set("task", options.task).set("device", to_string(device));
   summary.set("precision", options.precision).set("use_fused_kernel", options.use_fused_kernel).set("params", params);
-  summary.set("epochs", trainer.epoch()).set("updates", trainer.updates());
+  summary.set("epochs", trainer.epoch()).set("updates", trainer.updates()).set("best_epoch", trainer.best_epoch());
   summary.set("train_seconds", trainer.seconds()).set("total_seconds", seconds_now() - started);
   summary.set("examples_per_second", trainer.examples_per_second());
   summary.set("train_loss", trainer.train_loss()).set("test_loss", score.loss);

@@ -38,6 +38,7 @@ Trainer::Trainer(const Options& options, const DataSet& data, Device device, std
                                  .lr_factor = [this, total](std::int64_t update) { return lr_factor(update, total); },
                                  .clip = options_.clip,
                                  .updates = total,
+                                 .unit = "examples",
                                  .remains = std::move(remains)};
   loop_.emplace([this](const Tensors& picks) { return loss(forward(train_, picks[0])); },
                 std::make_unique<train::AdamW>(nn::parameters(model_), adam), std::move(training), device);
@@ -108,34 +109,68 @@ std::vector<float> Trainer::test_losses() {
   return result;
 }
 
-void Trainer::run(apps::ProgressLine& progress, apps::TrainingRun* run, const std::function<void()>& after_epoch) {
+void Trainer::run(apps::RunView& view, apps::TrainingRun* run) {
+  view_ = &view;
+  run_ = run;
   started_ = seconds_now();
-  for (bool goes_on = true; goes_on;) {
-    run_epoch(progress, run);
-    valid_ = score(valid_examples_);
-    seconds_ = seconds_now() - started_;
-    if (!passed_ && valid_.accuracy() >= 0.9) passed_ = {epoch_, seconds_};
-    goes_on = epoch_ < options_.epochs && !(options_.target > 0 && valid_.accuracy() >= options_.target);
-    if (after_epoch) after_epoch();
-  }
+  apps::EpochLoop epochs(*this, run, {});
+  if (run && run->is_resumed()) epochs.resume();
+  epochs.run();
+  best_epoch_ = epochs.best().epoch;
 }
 
-void Trainer::run_epoch(apps::ProgressLine& progress, apps::TrainingRun* run) {
-  ++epoch_;
+void Trainer::run_epoch(std::int64_t epoch, std::int64_t done, const std::function<void()>& after_update) {
+  epoch_ = epoch + 1;
   model_.train();
-  loop_->begin_epoch();
-  const auto seed = static_cast<std::uint64_t>(options_.seed), number = static_cast<std::uint64_t>(epoch_ - 1);
-  const auto order = text::epoch_order(static_cast<std::size_t>(train_.count), seed, number, 0);
+  loop_->begin_epoch(done > 0);
+  const auto order = text::epoch_order(static_cast<std::size_t>(train_.count), static_cast<std::uint64_t>(options_.seed),
+                                       static_cast<std::uint64_t>(epoch), 0);
   for (const auto& picked : text::fixed_batches(order, static_cast<std::size_t>(options_.batch_size))) {
+    if (done-- > 0) continue;
     loop_->step({to_device(picked, device_)}, static_cast<std::int64_t>(picked.size()));
-    if (run) loop_->log(*run);
-    if (!progress.is_due()) continue;
-    apps::Progress now = loop_->progress(epoch_, options_.epochs, loop_->mean_loss(), "examples", seconds_now() - started_);
-    now.may_end_early = options_.target > 0;
-    progress.update(now);
+    if (run_) loop_->log(*view_);
+    if (view_->is_due()) {
+      apps::Progress progress = loop_->progress(epoch_, options_.epochs, loop_->mean_loss());
+      progress.may_end_early = options_.target > 0;
+      view_->show(progress);
+    }
+    after_update();
   }
   train_loss_ = loop_->require_finite(loop_->mean_loss());
   loop_->end_epoch();
+}
+
+apps::Validation Trainer::validate(std::int64_t epochs, bool /*is_last*/) {
+  valid_ = score(valid_examples_);
+  seconds_ = seconds_now() - started_;
+  if (!passed_ && valid_.accuracy() >= 0.9) passed_ = {epochs, seconds_};
+  io::JsonObject numbers;
+  numbers.set("valid_loss", valid_.loss).set("valid_accuracy", valid_.accuracy());
+  return {.rank = std::pair(valid_.accuracy(), -valid_.loss),
+          .numbers = numbers,
+          .is_enough = options_.target > 0 && valid_.accuracy() >= options_.target};
+}
+
+void Trainer::report(std::int64_t epochs, const apps::Validation& validation) {
+  if (!run_) return;
+  io::JsonObject line;
+  line.set("epoch", epochs).set("update", updates()).set("train_loss", train_loss_).update(validation.numbers);
+  line.set("examples_per_second", examples_per_second()).set("seconds", seconds_);
+  view_->validated(line, fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  accuracy {:.1f}%  {:.0f} examples/s", epochs,
+                                     train_loss_, valid_.loss, 100 * valid_.accuracy(), examples_per_second()));
+}
+
+io::JsonObject Trainer::numbers() const {
+  io::JsonObject numbers;
+  numbers.set("seconds", seconds_now() - started_);
+  if (passed_) numbers.set("epoch_of_90_percent", passed_->epoch).set("seconds_to_90_percent", passed_->seconds);
+  return numbers;
+}
+
+void Trainer::restore(const io::JsonObject& numbers) {
+  started_ = seconds_now() - numbers.get_double("seconds");
+  if (numbers.contains("epoch_of_90_percent"))
+    passed_ = {numbers.get_int("epoch_of_90_percent"), numbers.get_double("seconds_to_90_percent")};
 }
 
 double Trainer::lr_factor(std::int64_t update, std::int64_t total) const {

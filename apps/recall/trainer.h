@@ -2,8 +2,9 @@
 #include <functional>
 #include <optional>
 
+#include "common/epoch_loop.h"
 #include "common/program.h"
-#include "common/progress.h"
+#include "common/run_view.h"
 #include "common/training_loop.h"
 #include "nn/nn.h"
 #include "recall/data_set.h"
@@ -14,24 +15,28 @@ namespace tern::recall {
 
 /// Trains a model on a data set, epoch by epoch. The data lie on the device, and a step gets nothing but the numbers of its
 /// examples.
-class Trainer {
+class Trainer final : public apps::Trainable {
  public:
   /// The options have been checked. The weights are drawn here, from this thread's generator.
   /// `remains` ends the message of a training that ends early.
   Trainer(const Options& options, const DataSet& data, Device device, std::function<std::string()> remains);
 
-  /// Epochs until they are done or the target is reached; `after_epoch` is called after each. The run may be null.
-  void run(apps::ProgressLine& progress, apps::TrainingRun* run = nullptr, const std::function<void()>& after_epoch = {});
+  /// Epochs until they are done or the target is reached, from the checkpoint of a run that is resumed; then the model is the best one. The
+  /// run may be null.
+  void run(apps::RunView& view, apps::TrainingRun* run = nullptr);
 
   /// The score on the test examples.
   Score test();
   /// The loss of each of their targets, (count, columns), whatever training looks at.
   std::vector<float> test_losses();
 
-  const nn::DecoderLM& model() const { return model_; }
+  const nn::DecoderLM& model() const override { return model_; }
+  apps::TrainingLoop& loop() override { return *loop_; }
   std::int64_t total_updates() const { return loop_->total_updates(); }
   std::int64_t updates() const { return loop_->updates(); }
   std::int64_t epoch() const { return epoch_; }
+  /// The epoch of the model that is kept: that of the highest validation accuracy, and of the least loss among equal ones.
+  std::int64_t best_epoch() const { return best_epoch_; }
   /// The mean over the last epoch's updates.
   double train_loss() const { return train_loss_; }
   /// On the validation examples, after the last epoch.
@@ -70,7 +75,11 @@ class Trainer {
   /// Calls `visit` with each batch of the examples, in evaluation mode.
   void for_each_batch(const DeviceExamples& examples, const std::function<void(const Forward&)>& visit);
   Score score(const DeviceExamples& examples);
-  void run_epoch(apps::ProgressLine& progress, apps::TrainingRun* run);
+  void run_epoch(std::int64_t epoch, std::int64_t done, const std::function<void()>& after_update) override;
+  apps::Validation validate(std::int64_t epochs, bool is_last) override;
+  void report(std::int64_t epochs, const apps::Validation& validation) override;
+  io::JsonObject numbers() const override;
+  void restore(const io::JsonObject& numbers) override;
   double lr_factor(std::int64_t update, std::int64_t total) const;
 
   const Options options_;
@@ -78,7 +87,9 @@ class Trainer {
   nn::DecoderLM model_;
   const DeviceExamples train_, valid_examples_, test_;
   std::optional<apps::TrainingLoop> loop_;
-  std::int64_t epoch_ = 0;
+  apps::RunView* view_ = nullptr;
+  apps::TrainingRun* run_ = nullptr;
+  std::int64_t epoch_ = 0, best_epoch_ = 0;
   double train_loss_ = 0, started_ = 0, seconds_ = 0;
   Score valid_;
   std::optional<Passed> passed_;

@@ -21,7 +21,6 @@ void add_train(CLI::App& app) {
   const auto state = std::make_shared<State>();
   Options& options = state->options;
   command->add_option("--data", options.data, "directory with train.SRC, train.TGT, valid.* (or val.*), test*.*; plain or .gz")
-      ->required()
       ->type_name("DIR");
   command->add_option("--src", options.src, "source language: the suffix of its files")->type_name("NAME");
   command->add_option("--tgt", options.tgt, "target language")->type_name("NAME");
@@ -32,6 +31,7 @@ void add_train(CLI::App& app) {
   apps::add_config_option(*command, state->config);
   apps::add_device_option(*command, options.device);
   apps::add_threads_option(*command, options.threads);
+  apps::add_checkpoint_options(*command, options.checkpoints);
 
   const std::vector<Options> presets = {preset("best"), preset("quick"), preset("classic")};
   for (const Entry& entry : entries())
@@ -40,20 +40,28 @@ void add_train(CLI::App& app) {
 
   command->callback([state, command] {
     const Options& given = state->options;
-    const apps::Given<Options> file = apps::read_config(entries(), state->config);
-    const std::string name = command->count("--preset") > 0 ? given.preset : apps::find_given(file, "preset").value_or(given.preset);
-    Options chosen = preset(name);
-    for (const auto& [entry, text] : file) entry->set(chosen, text);
-    chosen.preset = name;
-    for (const auto& [flag, member] : {std::pair{"--src", &Options::src}, std::pair{"--tgt", &Options::tgt}}) {
-      if (command->count(flag) > 0) chosen.*member = given.*member;
-      if (chosen.*member == "") throw apps::UsageError(fmt::format("{} is required (tern-translate train --help lists the options)", flag));
+    // In this order: what the command line says wins.
+    apps::Given<Options> all = apps::read_config(entries(), state->config);
+    all.insert(all.end(), state->given.begin(), state->given.end());
+    for (const Entry& entry : entries())
+      if (entry.help.empty() && command->count(entry.flag()) > 0) all.emplace_back(&entry, entry.text(given));
+    Options chosen;
+    if (given.checkpoints.resume) {
+      const apps::CheckpointHead head = apps::last_checkpoint("tern-translate", given.out);
+      chosen = apps::resumed_options(entries(), head, all, changeable);
+      chosen.data = head.data;
+    } else {
+      chosen = preset(apps::find_given(all, "preset").value_or(given.preset));
+      for (const auto& [entry, text] : all) entry->set(chosen, text);
+      for (const auto& [flag, value] : {std::pair{"--data", given.data}, std::pair{"--src", chosen.src}, std::pair{"--tgt", chosen.tgt}})
+        if (value.empty() && command->count(flag) == 0)
+          throw apps::UsageError(fmt::format("{} is required (tern-translate train --help lists the options)", flag));
     }
-    chosen.data = given.data;
+    if (!given.data.empty() || !given.checkpoints.resume) chosen.data = given.data;
     chosen.out = given.out;
     chosen.device = given.device;
     chosen.threads = given.threads;
-    for (const auto& [entry, text] : state->given) entry->set(chosen, text);
+    chosen.checkpoints = given.checkpoints;
     train(chosen);
   });
 }

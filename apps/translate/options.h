@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/checkpoint.h"
 #include "common/option_table.h"
 #include "nn/nn.h"
 #include "train/precision.h"
@@ -23,6 +24,7 @@ struct Options {
   std::string precision = "fp32";  ///< fp32, tf32, tf32x3, bf16 or fp16: train::Precision
   int threads = 0;                 ///< 0: one for each processor
   std::int64_t seed = 11111;
+  apps::CheckpointOptions checkpoints;
 
   // Data
   std::int64_t vocab = 10000;
@@ -87,6 +89,9 @@ Options preset(const std::string& name);
 
 using Entry = apps::Entry<Options>;
 const std::vector<Entry>& entries();
+
+/// Options that may change when a run goes on.
+inline const std::vector<std::string> changeable = {"epochs", "updates"};
 
 /// The fault of options that are each in their range, e.g. "heads: expected a divisor of ..."; "" if nothing is.
 std::string conflict(const Options& options);

@@ -7,11 +7,14 @@
 #include <span>
 #include <utility>
 
+#include "common/epoch_loop.h"
 #include "common/model.h"
 #include "common/output.h"
 #include "common/program.h"
+#include "common/run_view.h"
 #include "common/stop.h"
 #include "common/training_run.h"
+#include "io/checksum.h"
 #include "io/run_directory.h"
 #include "nn/nn.h"
 #include "text/corpus.h"
@@ -61,6 +64,21 @@ Data read(const Options& options, const OnStep& on_step) {
   return data;
 }
 
+/// Of all that was read, in order.
+std::string digest(const Data& data, const OnStep& on_step) {
+  io::Checksum sum;
+  for (const text::ParallelCorpus* corpus : {&data.train, &data.valid, &data.test})
+    for (const std::vector<std::string>* lines : {&corpus->src, &corpus->tgt}) {
+      for (const std::string& line : *lines) {
+        sum.add(line);
+        sum.add("\n");
+      }
+      sum.add("\0", 1);
+      on_step();
+    }
+  return sum.hex();
+}
+
 text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorpus& corpus, const OnStep& on_step) {
   std::vector<std::string> lines = corpus.src;
   lines.insert(lines.end(), corpus.tgt.begin(), corpus.tgt.end());
@@ -71,6 +89,15 @@ text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorp
   return text::Tokenizer::train(lines, training);
 }
 
+std::vector<text::Example> encode(const text::Tokenizer& tokenizer, const text::ParallelCorpus& corpus, const OnStep& on_step) {
+  std::vector<text::Example> examples(corpus.size());
+  for (std::size_t i = 0; i < corpus.size(); ++i) {
+    on_step();
+    examples[i] = {tokenizer.encode(corpus.src[i]), tokenizer.encode(corpus.tgt[i])};
+  }
+  return examples;
+}
+
 /// All that can be known before the data is read.
 void check(const Options& options) {
   for (const Entry& entry : entries()) entry.require_valid(options);
@@ -79,11 +106,6 @@ void check(const Options& options) {
   if (options.out.empty()) throw UsageError("--out: expected a directory but got \"\"");
   io::RunDirectory::check(options.out);
 }
-
-/// Scores on the validation set after the last epoch.
-struct Validation {
-  double loss = 0, bleu = 0;
-};
 
 /// In blocks, between which a signal ends the training.
 std::vector<std::string> translate(const Trainer& trainer, const Translator& translator, std::span<const std::string> lines) {
@@ -96,33 +118,52 @@ std::vector<std::string> translate(const Trainer& trainer, const Translator& tra
   return result;
 }
 
-/// Trains epoch by epoch, and logs and saves each.
-Validation run_epochs(Trainer& trainer, const Translator& translator, const Data& data, apps::TrainingRun& run) {
-  apps::ProgressLine progress;
-  Validation valid;
-  bool goes_on = true;
-  for (std::int64_t epoch = 1; goes_on; ++epoch) {
-    goes_on = trainer.run_epoch(epoch - 1, run, progress);
-    const auto measured = trainer.measured();
-    valid.loss = trainer.valid_loss();
-    run.save(translator.model, epoch, trainer.updates());
-    io::JsonObject line;
-    line.set("epoch", epoch).set("update", trainer.updates());
-    line.set("train_loss", trainer.train_loss()).set("valid_loss", valid.loss);
-    line.set("tokens_per_second", trainer.tokens_per_second()).set("seconds", trainer.seconds());
-    std::string text = fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  {:.0f} tokens/s", epoch, trainer.train_loss(),
-                                   valid.loss, trainer.tokens_per_second());
-    const std::int64_t every = translator.options.bleu_every;
-    if (!goes_on || (every > 0 && epoch % every == 0)) {
-      valid.bleu = text::bleu(translate(trainer, translator, data.valid.src), data.valid.tgt).score;
-      line.set("valid_bleu", valid.bleu);
-      text += fmt::format("  valid BLEU {:.2f}", valid.bleu);
-    }
-    run.log(line);
-    progress.print(text);
+/// A translator's training, as apps::EpochLoop drives it.
+class Task final : public apps::Trainable {
+ public:
+  Task(Trainer& trainer, Translator& translator, const Data& data, apps::TrainingRun& run)
+      : trainer_(trainer), translator_(translator), data_(data), view_("tern-translate", &run) {}
+
+  apps::TrainingLoop& loop() override { return trainer_.loop(); }
+  const nn::Module& model() const override { return translator_.model; }
+  void run_epoch(std::int64_t epoch, std::int64_t done, const std::function<void()>& after_update) override {
+    trainer_.run_epoch(epoch, done, after_update, view_);
   }
-  return valid;
-}
+
+  /// The best model is that of the highest BLEU; without --bleu-every that of the least loss.
+  apps::Validation validate(std::int64_t epochs, bool is_last) override {
+    apps::Validation result;
+    const double loss = trainer_.valid_loss();
+    result.numbers.set("valid_loss", loss);
+    const std::int64_t every = translator_.options.bleu_every;
+    if (every == 0) result.rank = {0, -loss};
+    if (!is_last && (every == 0 || epochs % every != 0)) return result;
+    const std::vector<std::string> hypotheses = translate(trainer_, translator_, data_.valid.src);
+    const double bleu = text::bleu(hypotheses, data_.valid.tgt).score;
+    for (std::size_t i = 0; i < hypotheses.size(); ++i) samples_.push_back({data_.valid.src[i], hypotheses[i], data_.valid.tgt[i]});
+    result.numbers.set("valid_bleu", bleu);
+    if (every > 0) result.rank = {bleu, -loss};
+    return result;
+  }
+
+  void report(std::int64_t epochs, const apps::Validation& validation) override {
+    const io::JsonObject& numbers = validation.numbers;
+    io::JsonObject line;
+    line.set("epoch", epochs).set("update", trainer_.updates()).set("train_loss", trainer_.train_loss()).update(numbers);
+    line.set("tokens_per_second", trainer_.tokens_per_second()).set("seconds", trainer_.seconds());
+    std::string text = fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  {:.0f} tokens/s", epochs, trainer_.train_loss(),
+                                   numbers.get_double("valid_loss"), trainer_.tokens_per_second());
+    if (numbers.contains("valid_bleu")) text += fmt::format("  valid BLEU {:.2f}", numbers.get_double("valid_bleu"));
+    view_.validated(line, text, std::exchange(samples_, {}));
+  }
+
+ private:
+  Trainer& trainer_;
+  Translator& translator_;
+  const Data& data_;
+  apps::RunView view_;
+  std::vector<apps::Sample> samples_;  ///< of a validation that is not reported yet
+};
 
 void print_samples(const Options& options, const text::ParallelCorpus& test, const std::vector<std::string>& hypotheses) {
   const std::size_t samples = std::min<std::size_t>(10, hypotheses.size());
@@ -143,37 +184,45 @@ void train(const Options& options) {
   apps::require_precision(precision(options), device);
   if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));
-  apps::require_memory(matrix_elements(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
+  apps::require_memory(model_options(options, options.vocab, device), "use a smaller --width, --layers, --ff, --vocab or --length");
 
   const apps::StopSignals signals;
   // Before the data is read, so that a directory that cannot be written, or that another training writes, is found at once. An earlier
   // run there stays as it is until this one has a model; a mistake in the data leaves nothing.
-  apps::TrainingRun run("tern-translate", options.out, apps::to_json(entries(), options));
+  apps::TrainingRun run("tern-translate", options.out, apps::to_json(entries(), options), options.checkpoints);
   const auto remains = [&run] { return run.remains(); };
   const OnStep on_step = [&run] {
     if (apps::stop_signal() != 0) apps::require_no_stop("before the first update" + run.remains());
   };
   const Data data = read(options, on_step);
-  const text::Tokenizer tokenizer = train_tokenizer(options, data.train, on_step);
-  Translator translator{options, tokenizer, TranslationModel(options, static_cast<std::int64_t>(tokenizer.vocab_size()), device), device};
-  TrainingPairs pairs(options, tokenizer, data.train, on_step);
-  Trainer trainer(translator, pairs, encode(tokenizer, data.valid, on_step), remains);
+  run.set_data(std::filesystem::absolute(options.data), digest(data, on_step));
+  const text::Tokenizer tokenizer =
+      run.is_resumed() ? text::Tokenizer::load(run.tokenizer()) : train_tokenizer(options, data.train, on_step);
+  const nn::DecoderLMOptions shape = model_options(options, static_cast<std::int64_t>(tokenizer.vocab_size()), device);
+  if (run.is_resumed()) apps::require_size(run.head(), shape);
+  Translator translator{options, tokenizer, nn::DecoderLM(shape), device};
+  Trainer trainer(translator, encode(tokenizer, data.train, on_step), encode(tokenizer, data.valid, on_step), remains);
   const std::int64_t params = nn::count_parameters(translator.model);
   if (trainer.cut() > 0) say("cut      {} training pairs to {} tokens\n", trainer.cut(), options.length);
-  const std::int64_t encoder = options.encoder_layers > 0 ? options.encoder_layers : options.layers;
-  say("model    {}{} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n",
-      is_encoder_decoder(options) ? fmt::format("{} + ", encoder) : "", options.layers, options.width, options.heads,
+  say("model    {} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n", options.layers, options.width, options.heads,
       tokenizer.vocab_size(), static_cast<double>(params) / 1e6);
-  const std::int64_t size = options.batch_tokens > 0 ? options.batch_tokens : options.batch_size;
-  say("training {} updates of {} {} on {}, {}, {}\n", trainer.total_updates(), size * options.accumulate,
-      options.batch_tokens > 0 ? "tokens" : "pairs", apps::describe(device), options.precision,
-      apps::describe_step(options.use_fused_kernel, device));
+  say("training {} updates of {} pairs on {}, {}, {}\n", trainer.total_updates(), options.batch_size, apps::describe(device),
+      options.precision, apps::describe_step(options.use_fused_kernel, device));
 
-  run.write_tokenizer(tokenizer.to_json());
+  if (!run.is_resumed()) run.write_tokenizer(tokenizer.to_json());
   const double data_seconds = seconds_now() - started;
-  const Validation valid = run_epochs(trainer, translator, data, run);
+  Task task(trainer, translator, data, run);
+  apps::EpochLoop epochs(task, &run, {});
+  if (run.is_resumed()) {
+    epochs.resume();
+    say("resumed  {}{}\n", apps::resumed_from(run.head(), trainer.total_updates()),
+        options.schedule == "cosine" ? apps::changed_schedule(run.head(), trainer.total_updates()) : "");
+  }
+  epochs.run();
+  io::JsonObject valid = epochs.best().validation.numbers;
+  if (!valid.contains("valid_bleu"))  // --bleu-every 0, and the last model was not the best
+    valid.set("valid_bleu", text::bleu(translate(trainer, translator, data.valid.src), data.valid.tgt).score);
 
-  const auto measured = trainer.measured();
   const std::vector<std::string> hypotheses = translate(trainer, translator, data.test.src);
   const text::Bleu bleu = text::bleu(hypotheses, data.test.tgt);
   const text::Chrf chrf = text::chrf(hypotheses, data.test.tgt);
@@ -183,7 +232,8 @@ void train(const Options& options) {
   summary.set("epochs", trainer.epochs()).set("updates", trainer.updates());
   summary.set("data_seconds", data_seconds).set("train_seconds", trainer.seconds());
   summary.set("total_seconds", seconds_now() - started).set("tokens_per_second", trainer.tokens_per_second());
-  summary.set("train_loss", trainer.train_loss()).set("valid_loss", valid.loss).set("valid_bleu", valid.bleu);
+  summary.set("train_loss", trainer.train_loss()).update(valid);
+  summary.set("best_epoch", epochs.best().epoch).set("best_update", epochs.best().update);
   summary.set("test_bleu", bleu.score).set("test_chrf", chrf.score);
   summary.set("bleu_signature", bleu.signature()).set("chrf_signature", chrf.signature());
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "ops/factory.h"
@@ -10,82 +11,65 @@
 
 namespace tern::translate {
 
-Trainer::Trainer(Translator& translator, TrainingPairs& train, std::vector<text::Example> valid, std::function<std::string()> remains)
+Trainer::Trainer(Translator& translator, std::vector<text::Example> train, std::vector<text::Example> valid,
+                 std::function<std::string()> remains)
     : options_(translator.options),
       translator_(translator),
       model_(translator.model),
-      train_(train),
+      train_(std::move(train)),
       valid_(std::move(valid)),
-      batches_(options_, {translator.eos_src(), translator.eos_tgt(), translator.pad()}, translator.device) {
-  require_targets(train_.plain(), "training");
+      tokens_{translator.eos_src(), translator.eos_tgt(), translator.pad()} {
+  require_targets(train_, "training");
   require_targets(valid_, "validation");
   train::set_precision(model_, precision(options_));
-  if (options_.ema > 0) ema_.emplace(model_, train::EmaOptions{.decay = options_.ema});
-  const auto parts = static_cast<std::int64_t>(batches_.epoch(train_.plain(), 0).size());
-  per_epoch_ = (parts + options_.accumulate - 1) / options_.accumulate;
+  const auto pairs = static_cast<std::int64_t>(train_.size());
+  const std::int64_t samples = options_.samples > 0 ? std::min(options_.samples, pairs) : pairs;
+  per_epoch_ = (samples + options_.batch_size - 1) / options_.batch_size;
   std::int64_t total = options_.epochs * per_epoch_;
   if (options_.updates > 0) total = std::min(total, options_.updates);
-  const train::AdamWOptions adam{
-      .lr = options_.lr, .beta2 = options_.beta2, .eps = options_.adam_eps, .weight_decay = options_.weight_decay};
+  const train::AdamOptions adam{.lr = options_.lr, .beta2 = options_.beta2, .eps = options_.adam_eps};
   apps::TrainingOptions training{.precision = precision(options_),
                                  .lr = options_.lr,
                                  .lr_factor = [this, total](std::int64_t update) { return lr_factor(update, total); },
                                  .clip = options_.clip,
                                  .updates = total,
                                  .remains = std::move(remains)};
-  if (ema_) training.after_step = [this] { ema_->update(); };
-  const LossOptions loss{.label_smoothing = options_.label_smoothing, .r_drop = options_.r_drop};
-  loop_.emplace([this, loss](const Tensors& inputs) { return model_.loss(inputs, loss); },
-                std::make_unique<train::AdamW>(nn::parameters(model_), adam), std::move(training), translator.device);
+  loop_.emplace([this](const Tensors& inputs) { return loss(inputs, Reduction::mean); },
+                std::make_unique<train::Adam>(nn::parameters(model_), adam), std::move(training), translator.device);
 }
 
 void Trainer::require_targets(const std::vector<text::Example>& examples, const char* split) const {
-  if (std::none_of(examples.begin(), examples.end(), [&](const text::Example& example) { return batches_.has_target(example); }))
+  const auto has_room = [&](const text::Example& example) { return static_cast<std::int64_t>(example.src.size()) + 1 < options_.length; };
+  if (std::none_of(examples.begin(), examples.end(), has_room))
     throw apps::UsageError(fmt::format("--length {}: every {} source is so long that nothing of its target is left; use a larger --length",
                                        options_.length, split));
 }
 
 std::size_t Trainer::cut() const {
-  const std::vector<text::Example>& pairs = train_.plain();
-  return static_cast<std::size_t>(std::count_if(pairs.begin(), pairs.end(), [&](const auto& pair) { return batches_.is_cut(pair); }));
+  return static_cast<std::size_t>(
+      std::count_if(train_.begin(), train_.end(), [&](const auto& example) { return text::sequence_columns(example) >= options_.length; }));
 }
 
-/// One update by several batches; false where they have nothing to learn from.
-bool Trainer::step(const std::vector<text::Example>& examples, std::span<const text::ShapedBatch> batches) {
-  std::vector<apps::BatchPart> parts;
-  std::int64_t tokens = 0;
-  for (const text::ShapedBatch& shaped : batches) {
-    DeviceBatch batch = batches_.load(examples, shaped);
-    if (batch.weight == 0) continue;  // every target was cut off: there is nothing to learn
-    tokens += batch.tokens;
-    parts.push_back({std::move(batch.inputs), batch.weight});
-  }
-  if (parts.empty()) loop_->skip();
-  else loop_->step(parts, tokens);
-  return !parts.empty();
-}
-
-bool Trainer::run_epoch(std::int64_t epoch, apps::TrainingRun& run, apps::ProgressLine& progress) {
+void Trainer::run_epoch(std::int64_t epoch, std::int64_t done, const std::function<void()>& after_update, apps::RunView& view) {
   model_.train();
-  loop_->begin_epoch();
+  loop_->begin_epoch(done > 0);
   apps::TrainingLoop::Reading shown;
-  const std::vector<text::Example>& examples = train_.of_epoch(static_cast<std::uint64_t>(epoch));
-  const std::vector<text::ShapedBatch> batches = batches_.epoch(examples, static_cast<std::uint64_t>(epoch));
-  const auto group = static_cast<std::size_t>(options_.accumulate);
-  for (std::int64_t update = 0; update < per_epoch_ && updates() < total_updates(); ++update) {
-    // Token batches of other pairs, or of other tokens for them, can be more or fewer than the first epoch's: the rest is left out, or
-    // missing, so that the number of an update tells its epoch.
-    const std::size_t first = std::min(static_cast<std::size_t>(update) * group, batches.size());
-    if (!step(examples, std::span(batches).subspan(first, std::min(group, batches.size() - first)))) continue;
-    loop_->log(run);
-    if (progress.is_due()) progress.update(loop_->progress(epoch + 1, epochs(), loop_->mean_loss_since(shown), "tokens", loop_->seconds()));
+  for (const auto& picks : epoch_batches(epoch)) {
+    if (done-- > 0) continue;
+    if (updates() == total_updates()) break;
+    const DeviceBatch batch = load(train_, picks);
+    if (batch.weight == 0) {  // every target was cut off: there is nothing to learn
+      loop_->skip();
+    } else {
+      loop_->step(batch.inputs, batch.tokens);
+      loop_->log(view);
+      if (view.is_due()) view.show(loop_->progress(epoch + 1, epochs(), loop_->mean_loss_since(shown)));
+    }
+    after_update();
   }
   if (loop_->steps_in_epoch() > 0) train_loss_ = loop_->require_finite(loop_->mean_loss());
   loop_->end_epoch();
-  return updates() < total_updates();
 }
-
-std::unique_ptr<train::EmaScope> Trainer::measured() { return ema_ ? std::make_unique<train::EmaScope>(*ema_) : nullptr; }
 
 double Trainer::valid_loss() {
   const NoGrad unrecorded;
@@ -93,13 +77,55 @@ double Trainer::valid_loss() {
   model_.eval();
   Tensor total = zeros({}, DType::f32, translator_.device);
   double weight = 0;
-  for (const text::ShapedBatch& shaped : batches_.in_order(valid_)) {
+  std::vector<std::size_t> order(valid_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  for (const auto& picks : text::fixed_batches(order, static_cast<std::size_t>(options_.batch_size))) {
     loop_->require_no_stop();
-    const DeviceBatch batch = batches_.load(valid_, shaped);
-    add_(total, model_.loss(batch.inputs, {.reduction = Reduction::sum}));
+    const DeviceBatch batch = load(valid_, picks);
+    add_(total, loss(batch.inputs, Reduction::sum));
     weight += batch.weight;
   }
   return loop_->require_finite(total.item<double>() / weight);
+}
+
+/// Pairs of similar length share a batch where rows are not padded to a fixed length.
+std::vector<std::vector<std::size_t>> Trainer::epoch_batches(std::int64_t epoch) const {
+  const auto seed = static_cast<std::uint64_t>(options_.seed), number = static_cast<std::uint64_t>(epoch);
+  std::vector<std::size_t> order = text::epoch_order(train_.size(), seed, number, static_cast<std::size_t>(options_.samples));
+  const auto rows = static_cast<std::size_t>(options_.batch_size);
+  if (options_.pad_to_length) return text::fixed_batches(order, rows);
+  // Stable: pairs of one length stay in the epoch's random order.
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return columns(train_[a]) < columns(train_[b]); });
+  auto batches = text::fixed_batches(order, rows);
+  std::vector<std::vector<std::size_t>> result;
+  for (std::size_t i : text::epoch_order(batches.size(), seed + 1, number)) result.push_back(std::move(batches[i]));
+  return result;
+}
+
+std::int64_t Trainer::columns(const text::Example& example) const { return std::min(text::sequence_columns(example), options_.length - 1); }
+
+Trainer::DeviceBatch Trainer::load(const std::vector<text::Example>& examples, const std::vector<std::size_t>& picks) const {
+  text::Batch host = text::make_batch(examples, picks, tokens_, options_.pad_to_length ? options_.length : 0);
+  if (host.length >= options_.length) host = text::make_batch(examples, picks, tokens_, options_.length);
+  const Device device = translator_.device;
+  DeviceBatch batch;
+  const Shape shape{host.rows, host.length};
+  batch.inputs = {Tensor::from(host.ids, shape, device), Tensor::from(host.labels, shape, device),
+                  Tensor::from(host.weights, shape, device), Tensor::from(host.prefix, {host.rows}, device)};
+  for (std::size_t pick : picks) batch.tokens += columns(examples[pick]);
+  for (float weight : host.weights) batch.weight += weight;
+  return batch;
+}
+
+Tensor Trainer::loss(const Tensors& inputs, Reduction reduction) const {
+  const Tensor &ids = inputs[0], &labels = inputs[1], &weights = inputs[2], &prefix = inputs[3];
+  AttentionMask mask{.causal = true};
+  if (options_.prefix_lm) mask.prefix = prefix;
+  Tensor position_ids;
+  if (options_.restart_positions) position_ids = nn::reset_position_ids(prefix, ids.size(1), reset_position(options_), options_.length - 1);
+  CrossEntropyOptions options{.token_weights = weights, .reduction = reduction};
+  if (reduction == Reduction::mean) options.label_smoothing = options_.label_smoothing;
+  return model_.loss(ids, labels, options, mask, position_ids);
 }
 
 double Trainer::lr_factor(std::int64_t update, std::int64_t total) const {

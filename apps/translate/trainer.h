@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/program.h"
-#include "common/progress.h"
+#include "common/run_view.h"
 #include "common/training_loop.h"
 #include "train/ema.h"
 #include "translate/batches.h"
@@ -23,8 +23,8 @@ class Trainer {
   /// `remains` ends the message of a training that ends early.
   Trainer(Translator& translator, TrainingPairs& train, std::vector<text::Example> valid, std::function<std::string()> remains);
 
-  /// One pass over an epoch's pairs, counted from 0; false when the last update is done.
-  bool run_epoch(std::int64_t epoch, apps::TrainingRun& run, apps::ProgressLine& progress);
+  /// One pass over an epoch's pairs, counted from 0, as apps::Trainable::run_epoch() has it.
+  void run_epoch(std::int64_t epoch, std::int64_t done, const std::function<void()>& after_update, apps::RunView& view);
   /// The loss of a token on the validation set, without dropout.
   double valid_loss();
   /// While it lives, the model has the weights that are measured and kept: their average, where there is one.
@@ -32,6 +32,7 @@ class Trainer {
   /// Throws apps::Stopped if a signal asks for a stop.
   void require_no_stop() const { loop_->require_no_stop(); }
 
+  apps::TrainingLoop& loop() { return *loop_; }
   std::int64_t epochs() const { return (total_updates() + per_epoch_ - 1) / per_epoch_; }
   std::int64_t total_updates() const { return loop_->total_updates(); }
   std::int64_t updates() const { return loop_->updates(); }

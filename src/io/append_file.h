@@ -22,6 +22,8 @@ class AppendFile {
   void write(std::string_view pieces);
   /// Writes pieces that were kept, and waits until the disk has all. Throws FileError.
   void sync();
+  /// The bytes of the file with all pieces so far, those that are kept included.
+  std::int64_t size() const noexcept { return end_ + static_cast<std::int64_t>(pending_.size()); }
 
  private:
   void write_pending();

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <filesystem>
 
 #include "io/append_file.h"
@@ -17,6 +18,8 @@ class JsonLog {
   void write(const JsonObject& line);
   /// Writes lines that were kept, and waits until the disk has all. Throws FileError.
   void sync() { file_.sync(); }
+  /// The bytes of the file with all lines so far, those that are kept included.
+  std::int64_t size() const noexcept { return file_.size(); }
 
  private:
   AppendFile file_;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <system_error>
 #include <utility>
 
@@ -25,10 +26,12 @@ constexpr std::int64_t version = 2, first_with_digests = 2;
 
 constexpr const char *staging = ".tern-staging", *complete = ".tern-complete";
 const std::string removed = ".removed";
-constexpr std::array names = {"config.json", "tokenizer.json",    "log.jsonl",   "events.out.tfevents",
-                              "curves.svg",  "model.safetensors", "summary.json"};
+const std::string checkpoint_directory = "checkpoints";
+const std::array<std::string, 8> names = {"config.json", "tokenizer.json",    "log.jsonl",    "events.out.tfevents",
+                                          "curves.svg",  "model.safetensors", "summary.json", checkpoint_directory};
 
-constexpr std::size_t max_json_bytes = std::size_t(16) << 20, max_tokenizer_bytes = std::size_t(256) << 20;
+constexpr std::size_t max_json_bytes = std::size_t(16) << 20, max_tokenizer_bytes = std::size_t(256) << 20,
+                      max_log_bytes = std::size_t(4) << 30;
 
 std::string digest_key(const std::string& name) { return fmt::format("{}:{}", checksum_key, name); }
 
@@ -64,11 +67,53 @@ void remove_file(const fs::path& path) {
   if (uninterrupted([&] { return ::unlink(path.c_str()); }) != 0 && errno != ENOENT) fail_file(path, "removed", errno);
 }
 
+/// A file, or a directory with all that it holds, if it is there.
+void remove_tree(const fs::path& path) {
+  std::error_code error = std::make_error_code(std::errc::interrupted);
+  while (error == std::errc::interrupted) fs::remove_all(path, error);
+  if (error) fail_file(path, "removed", error.value());
+}
+
+void make_directory(const fs::path& path) {
+  if (uninterrupted([&] { return ::mkdir(path.c_str(), 0777); }) != 0 && errno != EEXIST) fail_file(path, "made", errno);
+}
+
+/// The update of "update-00000012.safetensors"; -1 for another name.
+std::int64_t update_of(const std::string& name) {
+  static const std::string begin = "update-", end = ".safetensors";
+  if (!name.starts_with(begin) || !name.ends_with(end) || name.size() <= begin.size() + end.size()) return -1;
+  const char *first = name.data() + begin.size(), *last = name.data() + name.size() - end.size();
+  std::int64_t update = -1;
+  const auto [stop, error] = std::from_chars(first, last, update);
+  return error == std::errc() && stop == last && update >= 0 ? update : -1;
+}
+
+/// The oldest first; none where the directory is missing.
+std::vector<CheckpointFile> list_checkpoints(const fs::path& directory) {
+  std::vector<CheckpointFile> result;
+  if (!is_there(directory)) return result;
+  std::error_code error;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error))
+    if (const std::int64_t update = update_of(at->path().filename().string()); update >= 0) result.push_back({update, at->path()});
+  if (error) refuse(directory, "could not be read: " + error.message());
+  std::sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.update < b.update; });
+  return result;
+}
+
+bool has_staged_checkpoint(const fs::path& path) { return !list_checkpoints(path / staging / checkpoint_directory).empty(); }
+
+/// Of a run that goes on: what it does not write anew.
+bool stays_in_place(const std::string& name) {
+  return name == checkpoint_directory || name == "tokenizer.json" || name == "events.out.tfevents" || name == "curves.svg";
+}
+
 /// The step that counts of Note [A run takes an earlier one's place].
-void declare_complete(const fs::path& path) {
+void declare_complete(const fs::path& path, bool goes_on) {
   const fs::path from = path / staging;
-  for (const std::string name : names)
-    if (!is_there(from / name) && is_there(path / name)) write_file_atomically(from / (name + removed), "");
+  for (const std::string& name : names) {
+    if (!(goes_on && stays_in_place(name)) && !is_there(from / name) && is_there(path / name))
+      write_file_atomically(from / (name + removed), "");
+  }
   sync_directory(from);
   rename_file(from, path / complete);
 }
@@ -78,19 +123,22 @@ void move_into_place(const fs::path& path) {
   const fs::path from = path / complete;
   sync_directory(path);
   bool has_moved = false;
-  for (const std::string name : names) {
-    if (is_there(from / name)) rename_file(from / name, path / name);
-    else if (is_there(from / (name + removed))) remove_file(path / name);
-    else continue;
+  for (const std::string& name : names) {
+    if (is_there(from / name)) {
+      if (name == checkpoint_directory) remove_tree(path / name);  // the earlier run's, for this one's have not moved
+      rename_file(from / name, path / name);
+    } else if (is_there(from / (name + removed))) {
+      remove_tree(path / name);
+    } else {
+      continue;
+    }
     has_moved = true;
   }
   if (has_moved) {
     sync_directory(path);
     sync_directory(from);
   }
-  std::error_code error;
-  fs::remove_all(from, error);
-  if (error) fail_file(from, "removed", error.value());
+  remove_tree(from);
   sync_directory(path);
 }
 
@@ -124,11 +172,53 @@ RunDirectory RunDirectory::create(const fs::path& path, const JsonObject& config
 
   if (uninterrupted([&] { return ::mkdir((path / staging).c_str(), 0777); }) != 0) fail_file(path, "written", errno);
   run.is_staged_ = true;
+  run.write_config(config);
+  return run;
+}
+
+void RunDirectory::write_config(const JsonObject& config) {
   JsonObject marked;
   marked.set(marker, version);
   marked.update(config);
-  run.write("config.json", marked.pretty());
+  write("config.json", marked.pretty());
+}
+
+std::vector<CheckpointFile> RunDirectory::require_checkpoints(const fs::path& path) {
+  if (!is_there(path)) refuse(path, "there is no such run directory");
+  std::vector<CheckpointFile> found = list_checkpoints(path / staging / checkpoint_directory);
+  if (found.empty()) found = list_checkpoints(RunDirectory(path).file(checkpoint_directory));
+  if (found.empty()) refuse(path, "holds no checkpoint to go on from: start the training without --resume");
+  return found;
+}
+
+RunDirectory RunDirectory::resume(const fs::path& path) {
+  require_checkpoints(path);  // which makes no directory, as the lock does
+  RunDirectory run(path);
+  run.lock_.emplace(path);
+  if (is_there(path / complete)) move_into_place(path);
+  require_checkpoints(path);  // nobody else writes there any more
+  run.is_staged_ = has_staged_checkpoint(path);
+  if (!run.is_staged_) {
+    remove_tree(path / staging);
+    open(path);  // a directory with checkpoints and another config.json is not ours
+  }
+  const fs::path root = run.is_staged_ ? path / staging : path;
+  remove_temporaries(root, is_ours);
+  remove_temporaries(root / checkpoint_directory, [](const std::string& name) { return update_of(name) >= 0; });
+  if (is_there(run.tokenizer())) run.digests_["tokenizer.json"] = checksum(read_file(run.tokenizer(), max_tokenizer_bytes));
   return run;
+}
+
+void RunDirectory::restart(const JsonObject& config, std::int64_t log_bytes) {
+  std::string lines = is_there(log()) ? read_file(log(), max_log_bytes) : "";
+  lines.resize(std::min(lines.size(), static_cast<std::size_t>(std::max<std::int64_t>(log_bytes, 0))));
+  lines.resize(lines.rfind('\n') + 1);  // to nothing where there is no whole line
+  if (!is_staged_) {
+    make_directory(path_ / staging);
+    is_staged_ = goes_on_ = true;
+  }
+  write_config(config);
+  write_file_atomically(path_ / staging / "log.jsonl", lines);
 }
 
 RunDirectory RunDirectory::open(const fs::path& path) {
@@ -147,18 +237,21 @@ RunDirectory RunDirectory::open(const fs::path& path) {
 
 RunDirectory::~RunDirectory() {
   if (!is_staged_) return;
-  std::error_code ignored;
-  fs::remove_all(path_ / staging, ignored);
+  try {
+    if (goes_on_ || !has_staged_checkpoint(path_)) remove_tree(path_ / staging);
+  } catch (const FileError&) {  // the next run removes it
+  }
 }
 
 RunDirectory::RunDirectory(RunDirectory&& other) noexcept
     : path_(std::move(other.path_)),
       lock_(std::move(other.lock_)),
       digests_(std::move(other.digests_)),
-      is_staged_(std::exchange(other.is_staged_, false)) {}
+      is_staged_(std::exchange(other.is_staged_, false)),
+      goes_on_(other.goes_on_) {}
 
 fs::path RunDirectory::file(const std::string& name) const {
-  if (is_staged_) return path_ / staging / name;
+  if (is_staged_ && !(goes_on_ && stays_in_place(name))) return path_ / staging / name;
   const fs::path moving = path_ / complete / name;
   return is_there(moving) || is_there(path_ / complete / (name + removed)) ? moving : path_ / name;
 }
@@ -180,10 +273,28 @@ void RunDirectory::save_model(std::span<const NamedTensor> tensors, Metadata met
   if (is_staged_) take_place();
 }
 
+CheckpointFile RunDirectory::save_checkpoint(std::int64_t update, std::span<const NamedTensor> tensors, Metadata metadata) {
+  if (!is_staged_) take_place();
+  make_directory(checkpoints());
+  sync_directory(checkpoints().parent_path());
+  metadata[checksum_key] = "";
+  for (const auto& [name, digest] : digests_)
+    if (name != "config.json") metadata[digest_key(name)] = digest;
+  const CheckpointFile file{update, checkpoints() / fmt::format("update-{:08}.safetensors", update)};
+  save_safetensors(file.path, tensors, metadata);
+  return file;
+}
+
+void RunDirectory::prune_checkpoints(std::size_t keep, std::int64_t also) const {
+  const std::vector<CheckpointFile> found = list_checkpoints(checkpoints());
+  for (std::size_t i = 0; i + keep < found.size(); ++i)
+    if (found[i].update != also) remove_file(found[i].path);
+}
+
 /// Goes on where an earlier call has failed.
 void RunDirectory::take_place() {
-  if (is_staged_) declare_complete(path_);
-  is_staged_ = false;
+  if (is_staged_) declare_complete(path_, goes_on_);
+  is_staged_ = goes_on_ = false;
   if (is_there(path_ / complete)) move_into_place(path_);
 }
 
@@ -202,13 +313,21 @@ void RunDirectory::require_whole() const {
   const Metadata metadata = load_safetensors_metadata(model());
   if (!metadata.contains(checksum_key) && read_config().get_int(marker) >= first_with_digests)
     refuse(model(), fmt::format("is not the model of {}: it lacks the digests of its run", config().filename().string()));
-  for (const std::string name : names) {
+  require_digests(metadata, model());
+}
+
+void RunDirectory::require_fits(const CheckpointFile& checkpoint) const {
+  require_digests(load_safetensors_metadata(checkpoint.path), checkpoint.path);
+}
+
+void RunDirectory::require_digests(const Metadata& metadata, const fs::path& of) const {
+  for (const std::string& name : names) {
     const auto digest = metadata.find(digest_key(name));
     if (digest == metadata.end()) continue;
-    if (!is_there(file(name))) refuse(file(name), fmt::format("is missing: {} was written with one", model().filename().string()));
+    if (!is_there(file(name))) refuse(file(name), fmt::format("is missing: {} was written with one", of.filename().string()));
     if (checksum(read_file(file(name), max_tokenizer_bytes)) != digest->second)
       refuse(file(name),
-             fmt::format("is not the one that {} was written with: it was changed, or is another run's", model().filename().string()));
+             fmt::format("is not the one that {} was written with: it was changed, or is another run's", of.filename().string()));
   }
 }
 

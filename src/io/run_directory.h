@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "io/atomic_file.h"
 #include "io/directory_lock.h"
@@ -22,8 +23,14 @@ enum class Existing : std::uint8_t {
   replace_any,  ///< other people's files are left alone, and ours are written beside them
 };
 
-/// The directory that a training run writes: config.json, tokenizer.json, model.safetensors, log.jsonl, summary.json. It is known by its
-/// config.json, which carries a `tern_run` key.
+/// A file that a training can go on from.
+struct CheckpointFile {
+  std::int64_t update = 0;
+  std::filesystem::path path;
+};
+
+/// The directory that a training run writes: config.json, tokenizer.json, model.safetensors, log.jsonl, events.out.tfevents, curves.svg,
+/// summary.json, and the directory checkpoints. It is known by its config.json, which carries a `tern_run` key.
 ///
 /// Note [A run takes an earlier one's place]
 /// A run is written into the subdirectory .tern-staging, and an earlier one stays as it is until the first model is whole. Then the
@@ -31,6 +38,11 @@ enum class Existing : std::uint8_t {
 /// those of the same names beside it. Last they are moved to their places. Whatever ends a process in between, open() finds one whole
 /// run, and the next create() ends the move. A file that the earlier run alone has (its summary) goes too: .tern-complete says so by an
 /// empty file NAME.removed. Every step is synced before the next one relies on it.
+///
+/// Note [A run goes on in its place]
+/// A run that was cut short before its first model goes on in .tern-staging, if that has a checkpoint. One that has its place goes on as a
+/// run that takes the place of its own earlier part: config.json, the log up to the checkpoint and the model are written into
+/// .tern-staging, and take their places together; the tokenizer, the checkpoints, the events and the curves stay where they are.
 ///
 /// Note [Digests of a run]
 /// model.safetensors carries, as metadata, a checksum of itself and one of each file that has to fit it ("tern.crc32:config.json").
@@ -44,6 +56,11 @@ class RunDirectory {
   static RunDirectory create(const std::filesystem::path& path, const JsonObject& config, Existing existing = Existing::replace_run);
   /// Throws as create() would for a directory that it would refuse by what it holds, and changes nothing.
   static void check(const std::filesystem::path& path, Existing existing = Existing::replace_run);
+  /// Locks a run that was cut short, or that is to go on beyond its end; restart() and save_model() follow. Throws FileError if there is no
+  /// run with a checkpoint, or if another process writes it.
+  static RunDirectory resume(const std::filesystem::path& path);
+  /// The checkpoints of the run that resume() would take, the oldest first. Throws FileError if there is none.
+  static std::vector<CheckpointFile> require_checkpoints(const std::filesystem::path& path);
   /// An earlier run, to be read. Throws FileError unless `path` is a run directory of this or an earlier version.
   static RunDirectory open(const std::filesystem::path& path);
 
@@ -60,6 +77,7 @@ class RunDirectory {
   std::filesystem::path summary() const { return file("summary.json"); }
   std::filesystem::path events() const { return file("events.out.tfevents"); }
   std::filesystem::path curves() const { return file("curves.svg"); }
+  std::filesystem::path checkpoints() const { return file("checkpoints"); }
 
   JsonObject read_config() const;
 
@@ -68,28 +86,42 @@ class RunDirectory {
   /// Replaces the model, which gets the run's digests beside the metadata given; the first one lets the run take an earlier one's
   /// place. Throws FileError, as a DiskError on a full disk; the model before stays then, and a later call may succeed.
   void save_model(std::span<const NamedTensor> tensors, Metadata metadata = {});
+  /// Writes checkpoints/update-N.safetensors, with the digests of files that do not change. Throws FileError; older checkpoints stay.
+  CheckpointFile save_checkpoint(std::int64_t update, std::span<const NamedTensor> tensors, Metadata metadata);
+  /// Removes all checkpoints but the newest `keep` and that of an update. Throws FileError.
+  void prune_checkpoints(std::size_t keep, std::int64_t also) const;
+  /// After resume(): the run goes on with this configuration, from where its log had so many bytes. A run that has
+  /// its place is then staged, until save_model(); see Note [A run goes on in its place]. Throws FileError, and the run stays as it was.
+  void restart(const JsonObject& config, std::int64_t log_bytes);
   /// Ends a run that has its last model. Throws FileError.
   void write_summary(const JsonObject& summary);
 
   /// True when this run has a model.
   bool has_model() const;
+  /// True for a run without a model in its place: a first part, or one that restart() has begun.
+  bool is_staged() const noexcept { return is_staged_; }
   /// True while an earlier run with a model is there, and is kept.
   bool keeps_earlier() const;
   /// False for a run without a summary: it was cut short, or goes on.
   bool is_finished() const;
   /// Throws FileError, one line, unless there is a model and the files fit it by their digests.
   void require_whole() const;
+  /// Likewise for files that a checkpoint needs beside it.
+  void require_fits(const CheckpointFile& checkpoint) const;
 
  private:
   explicit RunDirectory(std::filesystem::path path) : path_(std::move(path)) {}
   std::filesystem::path file(const std::string& name) const;
   void write(const std::string& name, std::string_view text);
+  void write_config(const JsonObject& config);
   void take_place();
+  void require_digests(const Metadata& metadata, const std::filesystem::path& of) const;
 
   std::filesystem::path path_;
   std::optional<DirectoryLock> lock_;           ///< of a run that is written
   std::map<std::string, std::string> digests_;  ///< of files that the model has to fit
   bool is_staged_ = false;
+  bool goes_on_ = false;  ///< the staged part is this run's own, which has its place
 };
 
 /// Reads and parses a file that holds one JSON object. Throws FileError.

@@ -1,0 +1,198 @@
+#include "common/epoch_loop.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "common/program.h"
+#include "common/stop.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+
+namespace tern::apps {
+
+namespace {
+
+constexpr double least_share = 20;  ///< Note [Checkpoints take little time]
+
+const std::string best_prefix = "best.";
+
+std::vector<NamedTensor> prefixed(const std::string& prefix, const std::vector<NamedTensor>& tensors) {
+  std::vector<NamedTensor> result;
+  for (const NamedTensor& entry : tensors) result.push_back({prefix + entry.name, entry.tensor});
+  return result;
+}
+
+/// On the CPU, each with memory of its own.
+std::vector<NamedTensor> copies(const std::vector<NamedTensor>& tensors) {
+  const NoGrad unrecorded;
+  std::vector<NamedTensor> result;
+  for (const NamedTensor& entry : tensors)
+    result.push_back({entry.name, entry.tensor.device() == cpu ? clone(entry.tensor) : to(entry.tensor.detach(), cpu)});
+  return result;
+}
+
+/// The parameters become what their masters have, rounded.
+void round_masters(const nn::Module& model) {
+  const NoGrad unrecorded;
+  for (const NamedTensor& entry : nn::named_parameters(model))
+    if (const Tensor master = master_of(entry.tensor); master.defined()) copy_(entry.tensor, cast(master, entry.tensor.dtype()));
+}
+
+/// Puts values in the model's parameters of the same names, and in their masters.
+void write_parameters(const nn::Module& model, const std::vector<NamedTensor>& values) {
+  const NoGrad unrecorded;
+  std::map<std::string, Tensor> by_name;
+  for (const NamedTensor& entry : values) by_name[entry.name] = entry.tensor;
+  for (const NamedTensor& entry : nn::named_masters(model)) copy_(entry.tensor, by_name.at(entry.name));
+  round_masters(model);
+}
+
+/// Waits for the device, once.
+bool is_finite(const std::vector<NamedTensor>& tensors) {
+  const NoGrad unrecorded;
+  Tensor sums;
+  for (const NamedTensor& entry : tensors) {
+    const Tensor zero = sum(entry.tensor.detach() * 0.0);  // NaN for what is not finite
+    sums = sums.defined() ? sums + zero : zero;
+  }
+  return !sums.defined() || std::isfinite(sums.item<double>());
+}
+
+}  // namespace
+
+EpochLoop::EpochLoop(Trainable& trainable, TrainingRun* run, const EpochLoopOptions& options)
+    : trainable_(trainable), run_(run), options_(options) {}
+
+void EpochLoop::run() {
+  try {
+    run_epochs();
+  } catch (const Stopped&) {
+    const TrainingLoop& loop = trainable_.loop();
+    if (run_ && loop.updates() > 0 && saved_ != loop.updates()) save_checkpoint();
+    loop.require_no_stop();  // says it anew, with what there is now
+    throw;
+  }
+  if (!best_.model.empty()) write_parameters(trainable_.model(), best_.model);
+}
+
+void EpochLoop::run_epochs() {
+  TrainingLoop& loop = trainable_.loop();
+  const std::int64_t every = run_ ? run_->checkpoint_options().every.value_or(0) : 0;
+  for (bool goes_on = true; goes_on;) {
+    if (!std::exchange(goes_on_, false)) {
+      ++epoch_;
+      first_update_ = loop.updates();
+    }
+    trainable_.run_epoch(epoch_ - 1, loop.updates() - first_update_, [&] {
+      if (run_ && every > 0 && loop.updates() % every == 0) save_checkpoint();
+    });
+    const bool is_last = loop.updates() >= loop.total_updates();
+    const bool is_due = every == 0 && (!saved_ || seconds_now() - saved_at_ >= least_share * save_seconds_);
+    if (run_ && saved_ != loop.updates() && (is_last || is_due)) save_checkpoint();
+
+    const Validation validation = trainable_.validate(epoch_, is_last);
+    keep_best(validation);
+    trainable_.report(epoch_, validation);
+    goes_on = !is_last && !validation.is_enough && (options_.patience == 0 || since_best_ < options_.patience);
+  }
+}
+
+void EpochLoop::keep_best(const Validation& validation) {
+  const auto& best = best_.validation.rank;
+  if (validation.rank) ++since_best_;
+  if (!validation.rank ? best.has_value() : best && *validation.rank <= *best) return;
+  if (validation.rank) since_best_ = 0;
+  best_ = {.validation = validation, .epoch = epoch_, .update = trainable_.loop().updates(), .model = copies(trainable_.served())};
+  if (run_) run_->save(best_.model, best_.epoch, best_.update);
+}
+
+std::vector<NamedTensor> EpochLoop::tensors() {
+  std::vector<NamedTensor> result = prefixed("model.", nn::named_masters(trainable_.model()));
+  for (const auto& more : {prefixed("buffer.", nn::named_buffers(trainable_.model())), trainable_.loop().state(trainable_.model()),
+                           trainable_.state(), prefixed(best_prefix, best_.model)})
+    result.insert(result.end(), more.begin(), more.end());
+  return result;
+}
+
+io::JsonObject EpochLoop::numbers() const {
+  const Generator& generator = context().generator;
+  io::JsonObject numbers;
+  numbers.set("epoch", epoch_).set("first_update", first_update_).set("since_best", since_best_);
+  numbers.set("seed", fmt::to_string(generator.seed())).set("draws", fmt::to_string(generator.position()));
+  numbers.set("loop", trainable_.loop().numbers()).set("trainer", trainable_.numbers());
+  if (best_.model.empty()) return numbers;
+  io::JsonObject best;
+  best.set("epoch", best_.epoch).set("update", best_.update).set("numbers", best_.validation.numbers);
+  if (const auto& rank = best_.validation.rank) best.set("rank", rank->first).set("second_rank", rank->second);
+  return numbers.set("best", best);
+}
+
+void EpochLoop::save_checkpoint() {
+  const double started = seconds_now();
+  const std::vector<NamedTensor> all = tensors();
+  // A checkpoint of weights that overflowed would take the place of a good one.
+  if (!is_finite(nn::named_masters(trainable_.model()))) trainable_.loop().require_finite(std::numeric_limits<double>::quiet_NaN());
+  const bool is_saved = run_->save_checkpoint(trainable_.loop().updates(), all, numbers(), best_.update);
+  if (is_saved) saved_ = trainable_.loop().updates();
+  saved_at_ = seconds_now();
+  save_seconds_ = saved_at_ - started;
+}
+
+void EpochLoop::resume() {
+  const CheckpointHead& head = run_->head();
+  const std::string path = head.file.path.string();
+  const io::JsonObject& numbers = head.numbers;
+  const std::int64_t done = numbers.get_object("loop").get_int("update"), total = trainable_.loop().total_updates();
+  if (done > total)
+    throw UsageError(fmt::format(
+        "{}: {} updates are done, which is more than the {} that --epochs and --updates now ask for: use larger ones", path, done, total));
+  if (numbers.contains("best"))
+    for (const NamedTensor& entry : trainable_.served())
+      best_.model.push_back({entry.name, empty(entry.tensor.shape(), entry.tensor.dtype(), cpu)});
+  run_->load_checkpoint(tensors());
+  round_masters(trainable_.model());
+  restore(numbers);
+  run_->restart(best_.model, best_.epoch, best_.update);
+  saved_ = done;
+  saved_at_ = seconds_now();
+}
+
+/// Of a checkpoint whose tensors are loaded: what it says can only be wrong if it was written so.
+void EpochLoop::restore(const io::JsonObject& numbers) {
+  trainable_.loop().restore(numbers.get_object("loop"));
+  const std::int64_t updates = trainable_.loop().updates();
+  epoch_ = numbers.get_int("epoch");
+  first_update_ = numbers.get_int("first_update");
+  since_best_ = numbers.get_int("since_best");
+  if (epoch_ < 1 || first_update_ < 0 || first_update_ > updates || since_best_ < 0)
+    throw io::FileError(fmt::format("{}: expected an epoch with its updates but got epoch {} from update {} of {}",
+                                    run_->head().file.path.string(), epoch_, first_update_, updates));
+  goes_on_ = true;
+  const auto unsigned_number = [&](const char* key) {
+    const std::string text = numbers.get_string(key);
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size())
+      throw io::FileError(fmt::format("{}: expected \"{}\" to be a number", run_->head().file.path.string(), key));
+    return value;
+  };
+  Generator& generator = context().generator;
+  generator.set_seed(unsigned_number("seed"));
+  generator.set_position(unsigned_number("draws"));
+  trainable_.restore(numbers.get_object("trainer"));
+  if (!numbers.contains("best")) return;
+  const io::JsonObject best = numbers.get_object("best");
+  best_.epoch = best.get_int("epoch");
+  best_.update = best.get_int("update");
+  best_.validation.numbers = best.get_object("numbers");
+  if (best.contains("rank")) best_.validation.rank = {best.get_double("rank"), best.get_double("second_rank")};
+}
+
+}  // namespace tern::apps
