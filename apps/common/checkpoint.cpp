@@ -40,10 +40,9 @@ io::Metadata to_metadata(const std::string& program, const CheckpointHead& head)
           {"keep", fmt::to_string(head.options.keep.value_or(1))}};
 }
 
-void require_size(const CheckpointHead& head, const nn::DecoderLMOptions& shape) {
+void require_size(const CheckpointHead& head, double elements) {
   std::error_code error;
   const auto bytes = static_cast<double>(std::filesystem::file_size(head.file.path, error));
-  const double elements = matrix_elements(shape);
   if (!error && bytes < 12 * elements)
     throw io::FileError(
         fmt::format("{}: does not fit the model that it names: {:.3g} elements with their moments do not fit in {:.0f} bytes",

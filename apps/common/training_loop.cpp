@@ -21,19 +21,47 @@ TrainingLoop::TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimize
       optimizer_(std::move(optimizer)),
       options_(std::move(options)),
       device_(device),
-      captured_update_([this](const Tensors& batch) { return update(batch); }, device) {
+      captured_update_([this](const Tensors& batch) { return update(batch); }, device),
+      captured_first_([this](const Tensors& part) { return accumulate(part, true); }, device),
+      captured_next_([this](const Tensors& part) { return accumulate(part, false); }, device),
+      captured_apply_(
+          [this](const Tensors&) {
+            apply();
+            return Tensor();
+          },
+          device) {
   if (options_.precision == train::Precision::fp16) scaler_.emplace(train::GradScalerOptions{}, device);
   // Memory of its own, which a captured update writes.
   if (scaler_ || options_.clip > 0) grad_norm_ = zeros({}, DType::f32, device);
 }
 
+train::UpdateOptions TrainingLoop::update_options() {
+  return {.max_norm = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity(), .scaler = scaler_ ? &*scaler_ : nullptr};
+}
+
+void TrainingLoop::note_norm(const Tensor& norm) {
+  if (norm.defined()) copy_(grad_norm_, norm);
+}
+
 Tensor TrainingLoop::update(const Tensors& batch) {
   const Tensor loss = loss_(batch);
-  const Tensor norm = train::update(
-      loss, *optimizer_,
-      {.max_norm = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity(), .scaler = scaler_ ? &*scaler_ : nullptr});
-  if (norm.defined()) copy_(grad_norm_, norm);
+  note_norm(train::update(loss, *optimizer_, update_options()));
+  if (options_.after_step) options_.after_step();
   return loss.detach();
+}
+
+/// Of a part and its share of the loss, which comes last.
+Tensor TrainingLoop::accumulate(const Tensors& batch_and_share, bool is_first) {
+  const Tensors batch(batch_and_share.begin(), batch_and_share.end() - 1);
+  if (is_first) optimizer_->zero_grad();
+  const Tensor loss = loss_(batch) * batch_and_share.back();
+  train::accumulate(loss, update_options());
+  return loss.detach();
+}
+
+void TrainingLoop::apply() {
+  note_norm(train::apply(*optimizer_, update_options()));
+  if (options_.after_step) options_.after_step();
 }
 
 void TrainingLoop::begin_epoch(bool goes_on) {
@@ -50,14 +78,41 @@ void TrainingLoop::end_epoch() {
   epoch_started_.reset();
 }
 
-void TrainingLoop::step(const Tensors& batch, std::int64_t items) {
+void TrainingLoop::begin_update() {
   require_no_stop();
-  const train::PrecisionScope precision(options_.precision);
   ++update_;
   optimizer_->set_lr_factor(options_.lr_factor(update_));
-  add_(loss_sum_, captured_update_(batch));
+}
+
+void TrainingLoop::count(const Tensor& loss, std::int64_t items) {
+  add_(loss_sum_, loss);
   ++steps_;
   items_ += items;
+}
+
+void TrainingLoop::step(const Tensors& batch, std::int64_t items) {
+  begin_update();
+  const train::PrecisionScope precision(options_.precision);
+  count(captured_update_(batch), items);
+}
+
+void TrainingLoop::step(const std::vector<BatchPart>& parts, std::int64_t items) {
+  if (parts.size() == 1) {
+    step(parts[0].batch, items);
+    return;
+  }
+  begin_update();
+  const train::PrecisionScope precision(options_.precision);
+  double weight = 0;
+  for (const BatchPart& part : parts) weight += part.weight;
+  Tensor loss = zeros({}, DType::f32, device_);
+  for (const BatchPart& part : parts) {
+    Tensors inputs = part.batch;
+    inputs.push_back(full({}, part.weight / weight, DType::f32, device_));
+    add_(loss, (&part == &parts.front() ? captured_first_ : captured_next_)(inputs));
+  }
+  captured_apply_({});
+  count(loss, items);
 }
 
 void TrainingLoop::log(RunView& view) {

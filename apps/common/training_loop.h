@@ -19,6 +19,14 @@ struct TrainingOptions {
   const char* unit = "tokens";                           ///< of a batch's items
   /// Ends the message of a training that ends early, e.g. "; RUN keeps the model of epoch 3". May be empty.
   std::function<std::string()> remains = {};
+  /// Called in each update, after the optimizer's step, as a part of what is captured: an average of the weights, for instance.
+  std::function<void()> after_step = {};
+};
+
+/// A part of an update's batch.
+struct BatchPart {
+  Tensors batch;
+  double weight = 1;  ///< its share of the loss is by this, e.g. its number of targets
 };
 
 /// The updates of a training, each a captured step, and the numbers that a program shows and logs of them. The loss stays on the device
@@ -37,6 +45,8 @@ class TrainingLoop {
   void end_epoch();
   /// One update by a batch of so many tokens or examples. Throws Stopped before it, if that is asked for.
   void step(const Tensors& batch, std::int64_t items);
+  /// The same by a batch in several parts, one after the other, each with a weight above 0: the loss is the parts' mean by their weights.
+  void step(const std::vector<BatchPart>& parts, std::int64_t items);
   /// Counts an update whose batch has nothing to learn from.
   void skip() { ++update_; }
 
@@ -76,7 +86,13 @@ class TrainingLoop {
   void restore(const io::JsonObject& numbers);
 
  private:
+  train::UpdateOptions update_options();
+  void note_norm(const Tensor& norm);
   Tensor update(const Tensors& batch);
+  Tensor accumulate(const Tensors& batch_and_share, bool is_first);
+  void apply();
+  void count(const Tensor& loss, std::int64_t items);
+  void begin_update();
 
   const Loss loss_;
   const std::unique_ptr<train::Optimizer> optimizer_;
@@ -84,7 +100,8 @@ class TrainingLoop {
   const Device device_;
   std::optional<train::GradScaler> scaler_;  ///< in fp16
   train::CapturedStep captured_update_;
-  Tensor loss_sum_;   ///< of this epoch
+  train::CapturedStep captured_first_, captured_next_, captured_apply_;  ///< of a batch in parts
+  Tensor loss_sum_;                                                      ///< of this epoch
   Tensor grad_norm_;  ///< of the last update, before it was clipped; undefined where no one asks for it
   Reading logged_;
   std::int64_t update_ = 0, steps_ = 0, items_ = 0;

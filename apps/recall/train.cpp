@@ -75,7 +75,7 @@ void train(const Options& options) {
   const DataSet data = make_data_set(task(options), static_cast<std::uint64_t>(options.seed), options.train_examples,
                                      options.valid_examples, options.test_examples);
   run.set_data("", digest(data));
-  if (run.is_resumed()) apps::require_size(run.head(), model_options(options, device));
+  if (run.is_resumed()) apps::require_size(run.head(), apps::matrix_elements(model_options(options, device)));
   Trainer trainer(options, data, device, [&run] { return run.remains(); });
   const std::int64_t params = nn::count_parameters(trainer.model());
   say("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task, options.pairs,

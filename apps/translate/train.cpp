@@ -38,14 +38,29 @@ constexpr std::size_t decode_rows = 128, decode_block = 16;  ///< sentences of a
 /// Called between the steps of the preparation, for a signal to end it.
 using OnStep = std::function<void()>;
 
-struct Data {
-  text::ParallelCorpus train, valid, test;
+struct TestSet {
+  std::string name;
+  text::ParallelCorpus corpus;
 };
+
+struct Data {
+  text::ParallelCorpus train, valid;
+  std::vector<TestSet> tests;
+};
+
+/// Those that --test names, or all that there are.
+std::vector<std::string> test_names(const Options& options) {
+  if (options.test == "none") return {};
+  if (!options.test.empty()) return split_list(options.test);
+  std::vector<std::string> names = text::list_splits(options.data, options.src, options.tgt);
+  std::erase_if(names, [](const std::string& name) { return !name.starts_with("test"); });
+  return names;
+}
 
 Data read(const Options& options, const OnStep& on_step) {
   Data data;
   text::CorpusReport report;
-  const auto read = [&](const char* split) {
+  const auto read = [&](const std::string& split) {
     text::ParallelCorpus corpus = text::read_pairs(options.data, split, options.src, options.tgt, text::ReadOptions().beside(report));
     report.merge(corpus.report);
     on_step();
@@ -53,21 +68,26 @@ Data read(const Options& options, const OnStep& on_step) {
   };
   data.train = read("train");
   data.valid = read("valid");
-  data.test = read("test");
+  for (const std::string& name : test_names(options)) data.tests.push_back({name, read(name)});
   const std::size_t left_out = options.word_limit > 0 ? text::filter_by_words(data.train, static_cast<std::size_t>(options.word_limit)) : 0;
   if (data.train.size() == 0)
     throw UsageError(
         fmt::format("--word-limit {}: no training pair in {} has so few words; use a larger one, or 0", options.word_limit, options.data));
   say("data     {}\n", report.summary());
-  say("pairs    {} train{}, {} valid, {} test\n", data.train.size(),
-      left_out ? fmt::format(" ({} of {} words or more left out)", left_out, options.word_limit) : "", data.valid.size(), data.test.size());
+  std::string tests;
+  for (const TestSet& set : data.tests) tests += fmt::format(", {} {}", set.corpus.size(), printable(set.name));
+  say("pairs    {} train{}, {} valid{}\n", data.train.size(),
+      left_out ? fmt::format(" ({} of {} words or more left out)", left_out, options.word_limit) : "", data.valid.size(),
+      tests.empty() ? ", no test set" : tests);
   return data;
 }
 
 /// Of all that was read, in order.
 std::string digest(const Data& data, const OnStep& on_step) {
   io::Checksum sum;
-  for (const text::ParallelCorpus* corpus : {&data.train, &data.valid, &data.test})
+  std::vector<const text::ParallelCorpus*> read{&data.train, &data.valid};
+  for (const TestSet& set : data.tests) read.push_back(&set.corpus);
+  for (const text::ParallelCorpus* corpus : read)
     for (const std::vector<std::string>* lines : {&corpus->src, &corpus->tgt}) {
       for (const std::string& line : *lines) {
         sum.add(line);
@@ -87,15 +107,6 @@ text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorp
   training.vocab_size = static_cast<std::size_t>(options.vocab);
   training.special_tokens = {end_token(options.src), end_token(options.tgt), pad_token};
   return text::Tokenizer::train(lines, training);
-}
-
-std::vector<text::Example> encode(const text::Tokenizer& tokenizer, const text::ParallelCorpus& corpus, const OnStep& on_step) {
-  std::vector<text::Example> examples(corpus.size());
-  for (std::size_t i = 0; i < corpus.size(); ++i) {
-    on_step();
-    examples[i] = {tokenizer.encode(corpus.src[i]), tokenizer.encode(corpus.tgt[i])};
-  }
-  return examples;
 }
 
 /// All that can be known before the data is read.
@@ -126,18 +137,29 @@ class Task final : public apps::Trainable {
 
   apps::TrainingLoop& loop() override { return trainer_.loop(); }
   const nn::Module& model() const override { return translator_.model; }
-  void run_epoch(std::int64_t epoch, std::int64_t done, const std::function<void()>& after_update) override {
-    trainer_.run_epoch(epoch, done, after_update, view_);
+  void run_epoch(std::int64_t /*round*/, std::int64_t done, const std::function<void()>& after_update) override {
+    trainer_.run_round(done, after_update, view_);
+  }
+  std::vector<NamedTensor> served() override {
+    const train::Ema* average = trainer_.average();
+    return average ? average->averages() : Trainable::served();
+  }
+  std::vector<NamedTensor> state() override {
+    if (!trainer_.average()) return {};
+    std::vector<NamedTensor> result = trainer_.average()->state();
+    for (NamedTensor& entry : result) entry.name = "ema." + entry.name;
+    return result;
   }
 
-  /// The best model is that of the highest BLEU; without --bleu-every that of the least loss.
-  apps::Validation validate(std::int64_t epochs, bool is_last) override {
+  /// The best model is that of the highest BLEU; without --bleu-every and --valid-every that of the least loss.
+  apps::Validation validate(std::int64_t rounds, bool is_last) override {
+    const auto measured = trainer_.measured();
     apps::Validation result;
     const double loss = trainer_.valid_loss();
     result.numbers.set("valid_loss", loss);
-    const std::int64_t every = translator_.options.bleu_every;
+    const std::int64_t every = translator_.options.valid_every > 0 ? 1 : translator_.options.bleu_every;
     if (every == 0) result.rank = {0, -loss};
-    if (!is_last && (every == 0 || epochs % every != 0)) return result;
+    if (!is_last && (every == 0 || rounds % every != 0)) return result;
     const std::vector<std::string> hypotheses = translate(trainer_, translator_, data_.valid.src);
     const double bleu = text::bleu(hypotheses, data_.valid.tgt).score;
     for (std::size_t i = 0; i < hypotheses.size(); ++i) samples_.push_back({data_.valid.src[i], hypotheses[i], data_.valid.tgt[i]});
@@ -146,8 +168,9 @@ class Task final : public apps::Trainable {
     return result;
   }
 
-  void report(std::int64_t epochs, const apps::Validation& validation) override {
+  void report(std::int64_t /*rounds*/, const apps::Validation& validation) override {
     const io::JsonObject& numbers = validation.numbers;
+    const std::int64_t epochs = trainer_.epochs_of(trainer_.updates());
     io::JsonObject line;
     line.set("epoch", epochs).set("update", trainer_.updates()).set("train_loss", trainer_.train_loss()).update(numbers);
     line.set("tokens_per_second", trainer_.tokens_per_second()).set("seconds", trainer_.seconds());
@@ -164,6 +187,31 @@ class Task final : public apps::Trainable {
   apps::RunView view_;
   std::vector<apps::Sample> samples_;  ///< of a validation that is not reported yet
 };
+
+struct Scored {
+  std::string name;
+  std::vector<std::string> hypotheses;
+  text::Bleu bleu;
+  text::Chrf chrf;
+};
+
+Scored scored(const TestSet& set, std::vector<std::string> hypotheses) {
+  const text::Bleu bleu = text::bleu(hypotheses, set.corpus.tgt);
+  const text::Chrf chrf = text::chrf(hypotheses, set.corpus.tgt);
+  return {set.name, std::move(hypotheses), bleu, chrf};
+}
+
+/// test_bleu and test_chrf are the first set's; with several, `tests` has all by their names.
+void add_scores(io::JsonObject& summary, const std::vector<Scored>& tests) {
+  if (tests.empty()) return;
+  const Scored& first = tests.front();
+  summary.set("test_bleu", first.bleu.score).set("test_chrf", first.chrf.score);
+  summary.set("bleu_signature", first.bleu.signature()).set("chrf_signature", first.chrf.signature());
+  if (tests.size() == 1) return;
+  io::JsonObject all;
+  for (const Scored& test : tests) all.set(test.name, io::JsonObject().set("bleu", test.bleu.score).set("chrf", test.chrf.score));
+  summary.set("tests", all);
+}
 
 void print_samples(const Options& options, const text::ParallelCorpus& test, const std::vector<std::string>& hypotheses) {
   const std::size_t samples = std::min<std::size_t>(10, hypotheses.size());
@@ -184,7 +232,7 @@ void train(const Options& options) {
   apps::require_precision(precision(options), device);
   if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));
-  apps::require_memory(model_options(options, options.vocab, device), "use a smaller --width, --layers, --ff, --vocab or --length");
+  apps::require_memory(matrix_elements(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
 
   const apps::StopSignals signals;
   // Before the data is read, so that a directory that cannot be written, or that another training writes, is found at once. An earlier
@@ -198,21 +246,26 @@ void train(const Options& options) {
   run.set_data(std::filesystem::absolute(options.data), digest(data, on_step));
   const text::Tokenizer tokenizer =
       run.is_resumed() ? text::Tokenizer::load(run.tokenizer()) : train_tokenizer(options, data.train, on_step);
-  const nn::DecoderLMOptions shape = model_options(options, static_cast<std::int64_t>(tokenizer.vocab_size()), device);
-  if (run.is_resumed()) apps::require_size(run.head(), shape);
-  Translator translator{options, tokenizer, nn::DecoderLM(shape), device};
-  Trainer trainer(translator, encode(tokenizer, data.train, on_step), encode(tokenizer, data.valid, on_step), remains);
+  const auto vocab = static_cast<std::int64_t>(tokenizer.vocab_size());
+  if (run.is_resumed()) apps::require_size(run.head(), matrix_elements(options, vocab));
+  Translator translator{options, tokenizer, TranslationModel(options, vocab, device), device};
+  TrainingPairs pairs(options, tokenizer, data.train, on_step);
+  Trainer trainer(translator, pairs, encode(tokenizer, data.valid, on_step), remains);
   const std::int64_t params = nn::count_parameters(translator.model);
   if (trainer.cut() > 0) say("cut      {} training pairs to {} tokens\n", trainer.cut(), options.length);
-  say("model    {} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n", options.layers, options.width, options.heads,
+  const std::int64_t encoder = options.encoder_layers > 0 ? options.encoder_layers : options.layers;
+  say("model    {}{} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n",
+      is_encoder_decoder(options) ? fmt::format("{} + ", encoder) : "", options.layers, options.width, options.heads,
       tokenizer.vocab_size(), static_cast<double>(params) / 1e6);
-  say("training {} updates of {} pairs on {}, {}, {}\n", trainer.total_updates(), options.batch_size, apps::describe(device),
-      options.precision, apps::describe_step(options.use_fused_kernel, device));
+  const std::int64_t size = options.batch_tokens > 0 ? options.batch_tokens : options.batch_size;
+  say("training {} updates of {} {} on {}, {}, {}\n", trainer.total_updates(), size * options.accumulate,
+      options.batch_tokens > 0 ? "tokens" : "pairs", apps::describe(device), options.precision,
+      apps::describe_step(options.use_fused_kernel, device));
 
   if (!run.is_resumed()) run.write_tokenizer(tokenizer.to_json());
   const double data_seconds = seconds_now() - started;
   Task task(trainer, translator, data, run);
-  apps::EpochLoop epochs(task, &run, {});
+  apps::EpochLoop epochs(task, &run, {.patience = options.patience});
   if (run.is_resumed()) {
     epochs.resume();
     say("resumed  {}{}\n", apps::resumed_from(run.head(), trainer.total_updates()),
@@ -223,9 +276,8 @@ void train(const Options& options) {
   if (!valid.contains("valid_bleu"))  // --bleu-every 0, and the last model was not the best
     valid.set("valid_bleu", text::bleu(translate(trainer, translator, data.valid.src), data.valid.tgt).score);
 
-  const std::vector<std::string> hypotheses = translate(trainer, translator, data.test.src);
-  const text::Bleu bleu = text::bleu(hypotheses, data.test.tgt);
-  const text::Chrf chrf = text::chrf(hypotheses, data.test.tgt);
+  std::vector<Scored> tests;
+  for (const TestSet& set : data.tests) tests.push_back(scored(set, translate(trainer, translator, set.corpus.src)));
   io::JsonObject summary;
   summary.set("preset", options.preset).set("device", to_string(device)).set("precision", options.precision);
   summary.set("use_fused_kernel", options.use_fused_kernel).set("params", params);
@@ -234,11 +286,12 @@ void train(const Options& options) {
   summary.set("total_seconds", seconds_now() - started).set("tokens_per_second", trainer.tokens_per_second());
   summary.set("train_loss", trainer.train_loss()).update(valid);
   summary.set("best_epoch", epochs.best().epoch).set("best_update", epochs.best().update);
-  summary.set("test_bleu", bleu.score).set("test_chrf", chrf.score);
-  summary.set("bleu_signature", bleu.signature()).set("chrf_signature", chrf.signature());
+  add_scores(summary, tests);
 
-  print_samples(options, data.test, hypotheses);
-  say("{}\n{}\n", text::format(bleu), text::format(chrf));
+  for (std::size_t i = 0; i < tests.size(); ++i) {
+    if (i == 0) print_samples(options, data.tests[i].corpus, tests[i].hypotheses);
+    say("{}{}\n{}\n", tests.size() > 1 ? printable(tests[i].name) + "\n" : "", text::format(tests[i].bleu), text::format(tests[i].chrf));
+  }
   run.finish(summary);
   say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
       printable(options.out));

@@ -3,7 +3,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "common/program.h"
@@ -16,27 +15,37 @@
 
 namespace tern::translate {
 
-/// Updates a translator's model, epoch by epoch.
+/// Updates a translator's model, round by round.
+///
+/// Note [The number of an update]
+/// An epoch has as many updates as the first one needs for its pairs. Batches of tokens may be more in a later epoch, or fewer, as its
+/// pairs or their tokens are others: what is over is left out, and what is missing are updates without a batch. So the number of an update
+/// tells its epoch and its batches, and a training that goes on from a checkpoint needs to know no more.
 class Trainer {
  public:
   /// The translator and the pairs outlive the trainer. Throws UsageError where no pair has room for a target.
   /// `remains` ends the message of a training that ends early.
   Trainer(Translator& translator, TrainingPairs& train, std::vector<text::Example> valid, std::function<std::string()> remains);
 
-  /// One pass over an epoch's pairs, counted from 0, as apps::Trainable::run_epoch() has it.
-  void run_epoch(std::int64_t epoch, std::int64_t done, const std::function<void()>& after_update, apps::RunView& view);
+  /// The updates between two validations, as apps::Trainable::run_epoch() has it: one pass over the pairs, or --valid-every updates.
+  /// What round it is tells the number of updates: Note [The number of an update].
+  void run_round(std::int64_t done, const std::function<void()>& after_update, apps::RunView& view);
   /// The loss of a token on the validation set, without dropout.
   double valid_loss();
   /// While it lives, the model has the weights that are measured and kept: their average, where there is one.
   std::unique_ptr<train::EmaScope> measured();
+  /// Null where the model is no average.
+  const train::Ema* average() const { return ema_ ? &*ema_ : nullptr; }
   /// Throws apps::Stopped if a signal asks for a stop.
   void require_no_stop() const { loop_->require_no_stop(); }
 
   apps::TrainingLoop& loop() { return *loop_; }
-  std::int64_t epochs() const { return (total_updates() + per_epoch_ - 1) / per_epoch_; }
+  std::int64_t epochs() const { return epochs_of(total_updates()); }
+  /// Epochs that were begun by so many updates.
+  std::int64_t epochs_of(std::int64_t updates) const { return (updates + per_epoch_ - 1) / per_epoch_; }
   std::int64_t total_updates() const { return loop_->total_updates(); }
   std::int64_t updates() const { return loop_->updates(); }
-  /// The mean over the last epoch's updates.
+  /// The mean over the last round's updates.
   double train_loss() const { return train_loss_; }
   double seconds() const { return loop_->seconds(); }
   /// Input tokens that are not padding, for each second of training.
@@ -46,7 +55,8 @@ class Trainer {
 
  private:
   void require_targets(const std::vector<text::Example>& examples, const char* split) const;
-  bool step(const std::vector<text::Example>& examples, std::span<const text::ShapedBatch> batches);
+  void begin_epoch(std::int64_t epoch);
+  bool step(std::int64_t place);
   double lr_factor(std::int64_t update, std::int64_t total) const;
 
   const Options& options_;
@@ -58,6 +68,9 @@ class Trainer {
   std::optional<train::Ema> ema_;
   std::optional<apps::TrainingLoop> loop_;
   std::int64_t per_epoch_ = 0;
+  std::int64_t epoch_ = -1;  ///< that examples_ and epoch_batches_ are of
+  const std::vector<text::Example>* examples_ = nullptr;
+  std::vector<text::ShapedBatch> epoch_batches_;
   double train_loss_ = 0;
 };
 
