@@ -191,7 +191,7 @@ void TrainingLoop::restore(const io::JsonObject& numbers) {
       throw io::FileError(fmt::format("the checkpoint's \"{}\": expected 0 to {} but got {}", key, most, value));
     return value;
   };
-  update_ = count("update", options_.updates);
+  update_ = session_update_ = count("update", options_.updates);
   steps_ = count("steps", update_);
   items_ = count("items", std::numeric_limits<std::int64_t>::max());
   logged_ = {.sum = numbers.get_double("logged_loss"), .steps = count("logged_steps", steps_)};

@@ -24,7 +24,7 @@ void add_train(CLI::App& app) {
       ->type_name("DIR");
   command->add_option("--src", options.src, "source language: the suffix of its files")->type_name("NAME");
   command->add_option("--tgt", options.tgt, "target language")->type_name("NAME");
-  command->add_option("--out", options.out, "run directory to write; an earlier run there is replaced")->required()->type_name("DIR");
+  command->add_option("--out", options.out, "run directory to write; an earlier run there is replaced")->type_name("DIR");
   command->add_option("--preset", options.preset, "best (for real data), quick (minutes on a CPU) or classic (the well-known run)")
       ->type_name("NAME")
       ->capture_default_str();
@@ -45,17 +45,18 @@ void add_train(CLI::App& app) {
     all.insert(all.end(), state->given.begin(), state->given.end());
     for (const Entry& entry : entries())
       if (entry.help.empty() && command->count(entry.flag()) > 0) all.emplace_back(&entry, entry.text(given));
-    Options chosen;
+    const auto is_given = [&](const std::string& key) { return command->count("--" + key) > 0 || apps::find_given(all, key).has_value(); };
+    // A run that goes on has its own.
+    for (const char* key : {"data", "src", "tgt", "out"})
+      if (!is_given(key) && (!given.checkpoints.resume || std::string(key) == "out"))
+        throw apps::UsageError(fmt::format("--{} is required (tern-translate train --help lists the options)", key));
+    Options chosen = preset(apps::find_given(all, "preset").value_or(given.preset));
     if (given.checkpoints.resume) {
       const apps::CheckpointHead head = apps::last_checkpoint("tern-translate", given.out);
       chosen = apps::resumed_options(entries(), head, all, changeable);
       chosen.data = head.data;
     } else {
-      chosen = preset(apps::find_given(all, "preset").value_or(given.preset));
       for (const auto& [entry, text] : all) entry->set(chosen, text);
-      for (const auto& [flag, value] : {std::pair{"--data", given.data}, std::pair{"--src", chosen.src}, std::pair{"--tgt", chosen.tgt}})
-        if (value.empty() && command->count(flag) == 0)
-          throw apps::UsageError(fmt::format("{} is required (tern-translate train --help lists the options)", flag));
     }
     if (!given.data.empty() || !given.checkpoints.resume) chosen.data = given.data;
     chosen.out = given.out;

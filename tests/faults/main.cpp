@@ -2,9 +2,13 @@
 //
 //   faults kills  PROGRAM N           SIGKILL at N random times, half of them within 5 ms after the directory appears
 //   faults calls  PROGRAM SHIM STEP   over an earlier run, every STEP-th system call on its directory fails, in each of the shim's ways
+//   faults again  PROGRAM SHIM STEP   likewise, while an earlier run goes on by --resume
+//   faults resumes PROGRAM N          SIGKILL at N random times, some of them while a training goes on that was killed before
+//   faults signals PROGRAM N          SIGTERM, SIGINT and SIGHUP at N random times
 //
 // PROGRAM is tern-translate. After each end: an earlier run is there as it was, or the new one is there whole; a next training is not
-// refused; no line of a log is torn. Ends with 1 if one of these does not hold, and prints counts.
+// refused; no line of a log is torn; and where there is a checkpoint, --resume gives the model and the log, bit for bit, of a training that
+// was never ended. Ends with 1 if one of these does not hold, and prints counts.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -32,7 +36,7 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 
 /// Counts of what happened, and of what must not.
 struct Tally {
-  long ends = 0, old_runs = 0, new_runs = 0, no_runs = 0, faults = 0;
+  long ends = 0, old_runs = 0, new_runs = 0, no_runs = 0, resumed = 0, faults = 0;
 
   void fault(const std::string& what) {
     ++faults;
@@ -40,8 +44,8 @@ struct Tally {
     std::fflush(stdout);
   }
   void print(const std::string& name) const {
-    fmt::print("{:<22}{:>5} ends: {:>4} left the earlier run, {:>4} a new one, {:>4} none; {} faults\n", name, ends, old_runs, new_runs,
-               no_runs, faults);
+    fmt::print("{:<22}{:>5} ends: {:>4} left the earlier run, {:>4} a new one, {:>4} none; {:>4} went on; {} faults\n", name, ends,
+               old_runs, new_runs, no_runs, resumed, faults);
     std::fflush(stdout);
   }
 };
@@ -56,11 +60,7 @@ void write_corpus(const fs::path& directory) {
     }
 }
 
-pid_t start(const std::string& program, const fs::path& data, const fs::path& out, int updates, const Variables& variables = {}) {
-  std::vector<std::string> words{program, "train", "--data", data, "--src", "de", "--tgt", "en", "--out", out};
-  std::istringstream small("--vocab 270 --length 24 --width 8 --layers 1 --heads 1 --ff 8 --batch-size 16 --threads 1 --device cpu");
-  for (std::string word; small >> word;) words.push_back(word);
-  words.insert(words.end(), {"--updates", fmt::to_string(updates), "--epochs", fmt::to_string(updates)});
+pid_t start_program(std::vector<std::string> words, const Variables& variables) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -69,8 +69,28 @@ pid_t start(const std::string& program, const fs::path& data, const fs::path& ou
   for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
   const int none = ::open("/dev/null", O_RDWR);
   for (const int stream : {0, 1, 2}) ::dup2(none, stream);
+  ::alarm(60);  // whatever hangs ends by SIGALRM, which is nobody's exit code here
   ::execv(argv[0], argv.data());
   ::_exit(127);
+}
+
+/// Of one update an epoch. `every`: updates between checkpoints.
+pid_t start(const std::string& program, const fs::path& data, const fs::path& out, int updates, const Variables& variables = {},
+            long every = 0) {
+  std::vector<std::string> words{program, "train", "--data", data, "--src", "de", "--tgt", "en", "--out", out};
+  std::istringstream small(
+      "--preset quick --vocab 270 --length 24 --width 8 --layers 1 --heads 1 --ff 8 --batch-size 16 --threads 1 --device cpu "
+      "--schedule constant --warmup 0 --dropout 0.1");
+  for (std::string word; small >> word;) words.push_back(word);
+  words.insert(words.end(), {"--updates", fmt::to_string(updates), "--epochs", fmt::to_string(updates)});
+  words.insert(words.end(), {"--checkpoint-every", fmt::to_string(every)});
+  return start_program(words, variables);
+}
+
+pid_t start_again(const std::string& program, const fs::path& out, int updates, const Variables& variables = {}) {
+  const std::string count = fmt::to_string(updates);
+  return start_program(
+      {program, "train", "--resume", "--out", out, "--threads", "1", "--device", "cpu", "--updates", count, "--epochs", count}, variables);
 }
 
 /// The exit code, or 128 + N for a death by signal N.
@@ -80,11 +100,50 @@ int finish(pid_t child) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+/// Of all files but hidden ones.
 Files contents(const fs::path& directory) {
   Files result;
-  for (const auto& entry : fs::directory_iterator(directory))
-    if (entry.is_regular_file() && entry.path().filename().string()[0] != '.') result[entry.path().filename()] = slurp(entry.path());
+  for (auto at = fs::recursive_directory_iterator(directory); at != fs::recursive_directory_iterator(); ++at)
+    if (at->path().filename().string()[0] == '.') at.disable_recursion_pending();
+    else if (at->is_regular_file()) result[fs::relative(at->path(), directory)] = slurp(at->path());
   return result;
+}
+
+/// What a training that was never ended leaves, as far as it does not depend on time.
+struct Outcome {
+  std::string model, config, log;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome outcome(const fs::path& run) {
+  Outcome result{slurp(run / "model.safetensors"), slurp(run / "config.json"), ""};
+  std::istringstream lines(slurp(run / "log.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    nlohmann::json json = nlohmann::json::parse(line);
+    json.erase("seconds");
+    json.erase("tokens_per_second");
+    json.erase("memory_bytes");
+    result.log += json.dump() + "\n";
+  }
+  return result;
+}
+
+bool has_checkpoint(const fs::path& directory) {
+  try {
+    return !RunDirectory::require_checkpoints(directory).empty();
+  } catch (const tern::io::FileError&) {
+    return false;
+  }
+}
+
+/// Lets a run go on to so many updates, where it has a checkpoint.
+void check_resumes(const std::string& program, const fs::path& directory, int updates, const Outcome& wanted, const std::string& name,
+                   Tally& tally) {
+  if (!has_checkpoint(directory)) return;
+  if (const int code = finish(start_again(program, directory, updates)); code != 0)
+    return tally.fault(fmt::format("{}: --resume ended with {}", name, code));
+  if (outcome(directory) != wanted) return tally.fault(name + ": what went on is not what was never ended");
+  ++tally.resumed;
 }
 
 void check_log(const fs::path& log, const std::string& name, Tally& tally) {
@@ -130,22 +189,32 @@ void check_directory(const fs::path& directory, const Files& before, const std::
 struct Place {
   const TempDirectory temporary;
   const fs::path data = temporary / "data", old = temporary / "old", run = temporary / "run", spare = temporary / "spare";
+  Outcome whole;  ///< of so many updates
 
-  explicit Place(const std::string& program) {
+  explicit Place(const std::string& program, int updates) {
     write_corpus(data);
-    if (const int code = finish(start(program, data, old, 2)); code != 0)
-      throw std::runtime_error(fmt::format("training ended with {}", code));
+    for (const auto& [path, count] : {std::pair(old, 2), std::pair(run, updates)})
+      if (const int code = finish(start(program, data, path, count)); code != 0)
+        throw std::runtime_error(fmt::format("training ended with {}", code));
+    whole = outcome(run);
   }
   void reset(bool has_old) const {
     fs::remove_all(run);
     fs::remove_all(spare);
     fs::create_directory(spare);
-    if (has_old) fs::copy(old, run);
+    if (has_old) fs::copy(old, run, fs::copy_options::recursive);
+  }
+  /// The directory as it is now, to be changed.
+  fs::path copy() const {
+    const fs::path path = temporary / "copy";
+    fs::remove_all(path);
+    if (fs::exists(run)) fs::copy(run, path, fs::copy_options::recursive);
+    return path;
   }
 };
 
 long kills(const std::string& program, long count) {
-  const Place place(program);
+  const Place place(program, 2);
   const Files before = contents(place.old);
   Tally random, early;
   std::minstd_rand numbers(1);
@@ -165,23 +234,25 @@ long kills(const std::string& program, long count) {
   return random.faults + early.faults;
 }
 
-long calls(const std::string& program, const std::string& shim, long step) {
-  const Place place(program);
+long calls(const std::string& program, const std::string& shim, long step, bool goes_on) {
+  constexpr int updates = 3;
+  const Place place(program, updates);
   const Files before = contents(place.old);
   const fs::path counted = place.temporary / "count";
   const auto run = [&](const std::string& kind, long at) {
     place.reset(true);
-    return finish(start(program, place.data, place.run, 3,
-                        {{"LD_PRELOAD", shim},
-                         {"TERN_FAULT_ROOT", place.run},
-                         {"TERN_FAULT_KIND", kind},
-                         {"TERN_FAULT_AT", fmt::to_string(at)},
-                         {"TERN_FAULT_SPARE", place.spare},
-                         {"TERN_FAULT_COUNT", counted}}));
+    const Variables variables{{"LD_PRELOAD", shim},
+                              {"TERN_FAULT_ROOT", place.run},
+                              {"TERN_FAULT_KIND", kind},
+                              {"TERN_FAULT_AT", fmt::to_string(at)},
+                              {"TERN_FAULT_SPARE", place.spare},
+                              {"TERN_FAULT_COUNT", counted}};
+    return finish(goes_on ? start_again(program, place.run, updates, variables)
+                          : start(program, place.data, place.run, updates, variables, 1));
   };
   if (run("eio", 0) != 0) throw std::runtime_error("training under the shim failed");
   const long last = std::stol(slurp(counted));
-  fmt::print("{} calls a training\n", last);
+  fmt::print("{} calls a training{}\n", last, goes_on ? " that goes on" : "");
   if (last < 30) throw std::runtime_error("expected the shim to count more calls");
   long faults = 0;
   for (const std::string kind : {"eio", "enospc", "eintr", "short", "cut", "cut-names"}) {
@@ -194,6 +265,7 @@ long calls(const std::string& program, const std::string& shim, long step) {
       // A fault of the disk is 1 where it cost the model, and nothing where it did not; the shim ends a training whose power it cuts.
       const bool is_cut = kind.starts_with("cut");
       if (is_cut ? code != 99 : code != 0 && code != 1) tally.fault(fmt::format("{}: exit code {}", name, code));
+      check_resumes(program, place.copy(), updates, place.whole, name, tally);
       check_directory(place.run, before, name, tally);
     }
     tally.print(kind);
@@ -203,14 +275,54 @@ long calls(const std::string& program, const std::string& shim, long step) {
   return faults;
 }
 
+/// Ends at random times, by SIGKILL or by signals that write a checkpoint, until what went on comes to its end.
+long ends(const std::string& program, long count, bool kills) {
+  constexpr int updates = 40;
+  const Place place(program, updates);
+  Tally tally;
+  std::minstd_rand numbers(2);
+  const auto end = [&](pid_t child, int signal, const std::string& name) {
+    ::usleep(static_cast<useconds_t>(numbers() % 300'000));
+    ::kill(child, signal);
+    ++tally.ends;
+    const int code = finish(child);
+    if (code != 0 && code != 128 + signal) tally.fault(fmt::format("{}: exit code {}", name, code));
+    return code;
+  };
+  for (long i = 0; i < count; ++i) {
+    const std::string name = fmt::format("end {}", i);
+    constexpr int signals[] = {SIGTERM, SIGINT, SIGHUP};
+    const int signal = kills ? SIGKILL : signals[i % 3];
+    place.reset(false);
+    const int code = end(start(program, place.data, place.run, updates, {}, static_cast<long>(numbers() % 4)), signal, name);
+    if (!has_checkpoint(place.run)) {
+      // Nothing is written before the first update.
+      if (!kills && fs::exists(place.run)) tally.fault(name + ": something is left without a checkpoint");
+      if (code == 0) tally.fault(name + ": a training that is done has no checkpoint");
+      ++tally.no_runs;
+      continue;
+    }
+    ++tally.new_runs;
+    if (i % 2 == 1) end(start_again(program, place.run, updates), signal, name + ", again");
+    check_resumes(program, place.run, updates, place.whole, name, tally);
+  }
+  tally.print(kills ? "kills, then --resume" : "signals, then --resume");
+  if (tally.resumed == 0) tally.fault("no end left a checkpoint");
+  return tally.faults;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   try {
-    if (words.size() == 3 && words[0] == "kills") return kills(words[1], std::stol(words[2])) == 0 ? 0 : 1;
-    if (words.size() == 4 && words[0] == "calls") return calls(words[1], words[2], std::stol(words[3])) == 0 ? 0 : 1;
-    fmt::print(stderr, "usage: faults kills PROGRAM N | faults calls PROGRAM SHIM STEP\n");
+    const auto code = [](long faults) { return faults == 0 ? 0 : 1; };
+    const std::string what = words.empty() ? "" : words[0];
+    if (words.size() == 3 && what == "kills") return code(kills(words[1], std::stol(words[2])));
+    if (words.size() == 3 && (what == "resumes" || what == "signals")) return code(ends(words[1], std::stol(words[2]), what == "resumes"));
+    if (words.size() == 4 && (what == "calls" || what == "again"))
+      return code(calls(words[1], words[2], std::stol(words[3]), what == "again"));
+    fmt::print(stderr, "usage: faults kills|resumes|signals PROGRAM N | faults calls|again PROGRAM SHIM STEP\n");
     return 2;
   } catch (const std::exception& error) {
     fmt::print(stderr, "faults: {}\n", error.what());

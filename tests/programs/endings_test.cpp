@@ -58,6 +58,7 @@ TEST_CASE("A training that ends before its first model leaves the earlier run as
   const Result diverged = run(translate, train(trained.data, trained.old, {"--lr", "1e12", "--clip", "0", "--schedule", "constant"}));
   CHECK(diverged.code == 1);
   CHECK(contains(diverged.err, "keeps the earlier run, as no epoch was done\n"));
+  fs::remove_all(trained.old / ".tern-staging");  // with the checkpoint of its first epoch
   CHECK(contents(trained.old) == before);
 
   // No file can grow past 10 KB, which the model does.
@@ -84,7 +85,10 @@ TEST_CASE("A signal ends a training at its next step") {
     ::kill(first, signal);
     CHECK(finish(first) == 128 + signal);
     CHECK(last_line(slurp(err)).starts_with(stopped + "at update "));
+    CHECK(contains(slurp(err), "; --resume goes on from " + (trained.old / ".tern-staging/checkpoints/update-").string()));
     CHECK(slurp(err).ends_with(trained.old.string() + " keeps the earlier run, as no epoch was done\n"));
+    CHECK(fs::exists(trained.old / ".tern-staging/checkpoints"));
+    fs::remove_all(trained.old / ".tern-staging");
     CHECK(contents(trained.old) == before);
 
     const pid_t later = start(translate, train(trained.data, fresh, endless), "/dev/null", "/dev/null", err);
@@ -92,6 +96,7 @@ TEST_CASE("A signal ends a training at its next step") {
     ::kill(later, signal);
     CHECK(finish(later) == 128 + signal);
     CHECK(last_line(slurp(err)).starts_with(stopped + "at update "));
+    CHECK(contains(slurp(err), "; --resume goes on from " + (fresh / "checkpoints/update-").string()));
     CHECK(contains(slurp(err), "; " + fresh.string() + " keeps the model of epoch "));
     CHECK(contents(fresh).count("summary.json") == 0);
     const Result decoded = trained.decode(fresh);

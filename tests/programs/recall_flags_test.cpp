@@ -58,10 +58,20 @@ class Reference {
   std::vector<double> train() {
     ReferenceAdam adam(model, setting_.optimizer);
     std::vector<double> losses;
-    for (std::uint64_t epoch = 0; epoch < setting_.epochs; ++epoch)
+    std::optional<std::pair<double, double>> best;
+    nn::DecoderLM kept;
+    for (std::uint64_t epoch = 0; epoch < setting_.epochs; ++epoch) {
       for (const auto& picks :
            text::fixed_batches(text::epoch_order(std::size_t(setting_.train), setting_.seed, epoch), setting_.batch_size))
         losses.push_back(adam.update(loss(data.train, picks)));
+      valid_loss = loss(data.valid);
+      valid_accuracy = accuracy(data.valid);
+      if (const std::pair rank(valid_accuracy, -valid_loss); !best || rank > *best) {
+        best = rank;
+        kept = nn::clone(model);
+      }
+    }
+    model = kept;
     return losses;
   }
   double loss(const Examples& examples) const {
@@ -82,7 +92,8 @@ class Reference {
   }
 
   recall::DataSet data;
-  nn::DecoderLM model;
+  nn::DecoderLM model;                        ///< after train(): of the epoch with the best accuracy, and the least loss among these
+  double valid_loss = 0, valid_accuracy = 0;  ///< after the last epoch
 
  private:
   static std::vector<std::size_t> all(const Examples& examples) {
@@ -135,10 +146,10 @@ void check_training(const Arguments& options, const Setting& setting) {
   Reference reference(setting);
   check_equal(logged(run.path, "loss"), reference.train(), 2e-5);
   const Json summary = summary_of(run.path);
-  check_equal({logged(run.path, "valid_loss").back(), summary["test_loss"]},
-              {reference.loss(reference.data.valid), reference.loss(reference.data.test)}, 1e-4);
+  check_equal({logged(run.path, "valid_loss").back(), summary["test_loss"]}, {reference.valid_loss, reference.loss(reference.data.test)},
+              1e-4);
   check_equal({logged(run.path, "valid_accuracy").back(), summary["test_accuracy"]},
-              {reference.accuracy(reference.data.valid), reference.accuracy(reference.data.test)});
+              {reference.valid_accuracy, reference.accuracy(reference.data.test)});
   CHECK(summary["test_answers"] == setting.test * setting.task.answers());
   CHECK(distance(weights_of(run.path), weights_of(reference.model)) < 2e-5);
   if (!options.empty()) CHECK(logged(run.path, "loss") != logged(plain.path, "loss"));

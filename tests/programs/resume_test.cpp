@@ -1,0 +1,288 @@
+// Trainings that go on from a checkpoint are bitwise those that were never ended, and a checkpoint that is not right is refused.
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "support.h"
+
+using namespace tern;
+using namespace tern::programs::test;
+
+namespace {
+
+/// A tiny training of either program, with all that has a state: dropout, and the loss scale of fp16.
+struct Program {
+  std::string path, name, measure;
+  std::function<Arguments(const fs::path& data, const fs::path& out)> train;
+};
+
+const Program trainers[] = {{translate, "tern-translate", "valid_loss",
+                             [](const fs::path& data, const fs::path& out) {
+                               return train(data, out,
+                                            {"--preset", "quick", "--device", "cpu", "--dropout", "0.1", "--batch-size", "16", "--epochs",
+                                             "100", "--schedule", "constant", "--lr", "0.01"});
+                             }},
+                            {recall, "tern-recall", "valid_accuracy", [](const fs::path&, const fs::path& out) {
+                               Arguments result{"train", "--out", out.string()};
+                               std::istringstream words(
+                                   "--preset quick --device cpu --threads 1 --pairs 4 --train-examples 64 --valid-examples 10 "
+                                   "--test-examples 10 --batch-size 16 --width 16 --layers 1 --dropout 0.1 --schedule constant --lr 0.01");
+                               for (std::string word; words >> word;) result.push_back(word);
+                               return result;
+                             }}};
+
+Arguments with(Arguments arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+Arguments resume(const fs::path& out, const Arguments& more = {}) {
+  return with({"train", "--resume", "--out", out.string(), "--device", "cpu", "--threads", "1"}, more);
+}
+
+/// The lines of a log, without times.
+std::vector<Json> log_of(const fs::path& run) {
+  std::vector<Json> log = json_lines(run / "log.jsonl");
+  for (Json& line : log)
+    for (const char* key : {"seconds", "tokens_per_second", "examples_per_second", "memory_bytes"}) line.erase(key);
+  return log;
+}
+
+void check_same(const fs::path& a, const fs::path& b) {
+  for (const char* file : {"model.safetensors", "config.json"}) {
+    INFO(file);
+    CHECK(slurp(a / file) == slurp(b / file));
+  }
+  CHECK(log_of(a) == log_of(b));
+  Json summaries[] = {Json::parse(slurp(a / "summary.json")), Json::parse(slurp(b / "summary.json"))};
+  for (Json& summary : summaries)
+    for (const char* key :
+         {"data_seconds", "train_seconds", "total_seconds", "tokens_per_second", "examples_per_second", "seconds_to_90_percent"})
+      summary.erase(key);
+  CHECK(summaries[0] == summaries[1]);
+}
+
+void require_done(const Result& result) {
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+}
+
+std::vector<std::string> checkpoints_in(const fs::path& directory) {
+  std::vector<std::string> names;
+  if (fs::exists(directory))
+    for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// Waits for what another process does; false after a minute.
+bool wait_until(const std::function<bool()>& holds) {
+  using namespace std::chrono_literals;
+  for (int i = 0; i < 12'000 && !holds(); ++i) std::this_thread::sleep_for(5ms);
+  return holds();
+}
+
+/// A corpus, the program's training of 13 updates, four an epoch, and one that was to have 6.
+struct Runs {
+  const Program& program;
+  const TempDirectory directory;
+  const fs::path data = directory / "data", whole = directory / "whole", part = directory / "part";
+  const Arguments end;  ///< of the training of 13 updates; recall's is one of 12
+
+  explicit Runs(const Program& of, const Arguments& more = {})
+      : program(of), end(of.path == recall ? Arguments{"--epochs", "3"} : Arguments{"--updates", "13"}) {
+    write_corpus(data, 64);
+    require_done(run(program.path, with(with(program.train(data, whole), more), end)));
+    require_done(run(program.path, with(with(program.train(data, part), more),
+                                        program.path == recall ? Arguments{"--epochs", "1"} : Arguments{"--updates", "6"})));
+  }
+  Result go_on(const Arguments& more = {}) const { return run(program.path, resume(part, with(more, end))); }
+};
+
+void check_resumes(const Program& program) {
+  for (const char* precision : {"fp32", "fp16"}) {
+    INFO(precision);
+    const Runs runs(program, {"--precision", precision});
+    const Result result = runs.go_on();
+    require_done(result);
+    CHECK(contains(result.out, "resumed  from update "));
+    check_same(runs.whole, runs.part);
+    require_done(runs.go_on());  // one that is done gives what it gave
+    check_same(runs.whole, runs.part);
+  }
+}
+
+/// Killed wherever that is, with a schedule that ends with the training.
+void check_killed(const Program& program, const Arguments& end) {
+  const TempDirectory directory;
+  const fs::path data = directory / "data", whole = directory / "whole", part = directory / "part";
+  write_corpus(data, 64);
+  const Arguments all = with({"--schedule", "cosine", "--checkpoint-every", "3", "--keep", "2"}, end);
+  require_done(run(program.path, with(program.train(data, whole), all)));
+  for (const int signal : {SIGKILL, SIGTERM}) {
+    INFO(signal);
+    fs::remove_all(part);
+    const pid_t child = start(program.path, with(program.train(data, part), all), "/dev/null", "/dev/null", directory / "err");
+    // The first model makes a run of it; before, it is being staged.
+    CHECK(wait_until([&] {
+      return !checkpoints_in(part / (signal == SIGKILL ? "checkpoints" : ".tern-staging/checkpoints")).empty() ||
+             fs::exists(part / "summary.json");
+    }));
+    ::kill(child, signal);
+    const int code = finish(child);
+    CHECK((code == 0 || code == 128 + signal));
+    if (signal == SIGTERM && code != 0) CHECK(contains(slurp(directory / "err"), "; --resume goes on from "));
+    const Result result = run(program.path, resume(part));
+    require_done(result);
+    CHECK_FALSE(contains(result.out, "schedule"));
+    check_same(whole, part);
+    CHECK(checkpoints_in(part / "checkpoints").size() <= 3);
+    CHECK(!fs::exists(part / ".tern-staging"));
+  }
+}
+
+/// How the options that a run is kept by act: by what is there at its end.
+void check_options(const Program& program) {
+  const TempDirectory directory;
+  const fs::path data = directory / "data", out = directory / "run";
+  write_corpus(data, 64);
+  const Arguments end = program.path == recall ? Arguments{"--epochs", "3"} : Arguments{"--updates", "12"};
+  require_done(run(program.path, with(with(program.train(data, out), end), {"--checkpoint-every", "5", "--keep", "3"})));
+  const Json summary = Json::parse(slurp(out / "summary.json"));
+  CHECK(checkpoints_in(out / "checkpoints") ==
+        std::vector<std::string>{"update-00000005.safetensors", "update-00000010.safetensors", "update-00000012.safetensors"});
+  // A run that goes on keeps them, unless it is told otherwise.
+  const Arguments more = program.path == recall ? Arguments{"--epochs", "5"} : Arguments{"--updates", "20"};
+  require_done(run(program.path, resume(out, with(more, {"--keep", "1"}))));
+  const std::vector<std::string> left = checkpoints_in(out / "checkpoints");
+  CHECK(left.back() == "update-00000020.safetensors");
+  CHECK(left.size() <= 2);  // the newest, and the best model's
+  if (left.size() == 2)
+    CHECK(left[0] == fmt::format("update-{:08}.safetensors", Json::parse(slurp(out / "summary.json"))["best_epoch"].get<int>() * 4));
+}
+
+}  // namespace
+
+TEST_CASE("tern-translate train --resume (a training that goes on is bitwise one that was never ended)") { check_resumes(trainers[0]); }
+TEST_CASE("tern-recall train --resume (a training that goes on is bitwise one that was never ended)") { check_resumes(trainers[1]); }
+TEST_CASE("A translator's training that was killed goes on bitwise") { check_killed(trainers[0], {"--updates", "60"}); }
+TEST_CASE("A recall training that was killed goes on bitwise") { check_killed(trainers[1], {"--epochs", "15"}); }
+TEST_CASE("tern-translate train --checkpoint-every --keep (which checkpoints there are)") { check_options(trainers[0]); }
+TEST_CASE("tern-recall train --checkpoint-every --keep (which checkpoints there are)") { check_options(trainers[1]); }
+
+TEST_CASE("A schedule that ends with the training says that its end has moved") {
+  const Runs runs(trainers[0], {"--schedule", "cosine"});
+  CHECK(contains(runs.go_on().out, "schedule the rate fell to 0 by update 6 and now falls to 0 by update 13"));
+}
+
+TEST_CASE("The model that is kept and tested is the best one") {
+  const TempDirectory directory;
+  write_corpus(directory / "data", 32);
+  const fs::path out = directory / "run";
+  // A rate that is too large for the end: the loss goes up and down.
+  require_done(run(translate, train(directory / "data", out,
+                                    {"--preset", "quick", "--device", "cpu", "--batch-size", "32", "--epochs", "24", "--updates", "24",
+                                     "--schedule", "constant", "--lr", "0.1", "--clip", "0"})));
+  std::vector<double> losses;
+  for (const Json& line : json_lines(out / "log.jsonl"))
+    if (line.contains("valid_loss")) losses.push_back(line["valid_loss"]);
+  REQUIRE(losses.size() == 24);
+  const auto least = std::min_element(losses.begin(), losses.end());
+  REQUIRE(least + 1 != losses.end());
+  const Json summary = Json::parse(slurp(out / "summary.json"));
+  CHECK(summary["best_epoch"] == least - losses.begin() + 1);
+  CHECK(summary["valid_loss"] == *least);
+  CHECK(io::load_safetensors_metadata(out / "model.safetensors").at("epoch") == std::to_string(least - losses.begin() + 1));
+  const std::string best = fmt::format("update-{:08}.safetensors", least - losses.begin() + 1);
+  const auto weights = io::load_safetensors(out / "model.safetensors").tensors;
+  const auto kept = io::load_safetensors(out / "checkpoints" / checkpoints_in(out / "checkpoints").back()).tensors;
+  for (const auto& [name, tensor] : weights) CHECK(kept.at("best." + name).to_vector<float>() == tensor.to_vector<float>());
+  // It is the one that the last lines of the log are not of.
+  CHECK(kept.at("model.tokens.weight").to_vector<float>() != weights.at("tokens.weight").to_vector<float>());
+}
+
+TEST_CASE("A run that goes on refuses what does not fit, and leaves it as it is") {
+  const Runs runs(trainers[0]);
+  const fs::path checkpoint = runs.part / "checkpoints/update-00000006.safetensors";
+  const auto before = contents(runs.part);
+  const auto check = [&](const Result& result, const std::string& part) {
+    check_refused(result, part);
+    auto after = contents(runs.part);
+    CHECK(after == before);
+  };
+  check(run(translate, resume(runs.part, {"--lr", "0.5"})), "--lr 0.5: the run has 0.01, and goes on with it");
+  check(run(translate, resume(runs.part, {"--preset", "classic"})), "--preset classic: the run has quick");
+  check(run(translate, resume(runs.part, {"--updates", "5"})), "6 updates are done, which is more than the 5 that");
+  check(run(translate, resume(runs.directory / "none")), "none: there is no such run directory");
+  check(run(translate, resume(runs.data)), "data: holds no checkpoint to go on from: start the training without --resume");
+  check(run(recall, resume(runs.part)).code == 2 ? run(translate, resume(runs.part, {"--seed", "9"})) : Result{}, "--seed 9: the run has");
+  check_refused(run(recall, resume(runs.part)), "expected a checkpoint of tern-recall but got one of tern-translate", "tern-recall");
+
+  const std::string text = slurp(runs.data / "train.en");
+  spill(runs.data / "train.en", "x" + text);
+  check(runs.go_on(), "data: is not the data that " + runs.part.string() + " was trained on");
+  spill(runs.data / "train.en", text);
+  fs::rename(runs.data, runs.directory / "moved");
+  check(runs.go_on(), "data: ");
+  require_done(runs.go_on({"--data", (runs.directory / "moved").string()}));
+  check_same(runs.whole, runs.part);
+}
+
+TEST_CASE("A checkpoint of the wrong kind is refused, and leaves the run as it is") {
+  const Runs runs(trainers[0]);
+  const fs::path checkpoint = runs.part / "checkpoints/update-00000006.safetensors";
+  const std::string good = slurp(checkpoint);
+  const auto check = [&](const std::string& bytes, const std::string& part) {
+    spill(checkpoint, bytes);
+    const auto before = contents(runs.part);
+    check_refused(runs.go_on(), part);
+    CHECK(contents(runs.part) == before);
+  };
+  check("", "update-00000006.safetensors: ");
+  check(good.substr(0, 5), "update-00000006.safetensors: ");
+  check(good.substr(0, good.size() / 2), "update-00000006.safetensors: ");
+  check(good.substr(0, good.size() - 1), "update-00000006.safetensors: ");
+  std::string changed = good;
+  changed[good.size() - 9] ^= 1;
+  check(changed, "is damaged, or was changed: its checksum is ");
+
+  const io::TensorFile file = io::load_safetensors([&] {
+    spill(checkpoint, good);
+    return checkpoint;
+  }());
+  const auto rewritten = [&](const std::function<void(std::map<std::string, Tensor>&, io::Metadata&)>& change) {
+    auto tensors = file.tensors;
+    io::Metadata metadata = file.metadata;
+    change(tensors, metadata);
+    std::vector<NamedTensor> named;
+    for (const auto& [name, tensor] : tensors) named.push_back({name, tensor});
+    io::save_safetensors(runs.directory / "changed", named, metadata);
+    return slurp(runs.directory / "changed");
+  };
+  const auto replaced = [](std::string& text, const std::string& from, const std::string& to) {
+    REQUIRE(contains(text, from));
+    text.replace(text.find(from), from.size(), to);
+  };
+  const std::string weight = "optimizer.m.tokens.weight";
+  REQUIRE(file.tensors.contains(weight));
+  check(rewritten([&](auto& tensors, auto&) { tensors[weight] = tensors.at("loop.loss_sum"); }), "\"" + weight + "\": expected shape ");
+  check(rewritten([&](auto& tensors, auto&) { tensors.erase(weight); }), "does not fit the model: it lacks \"" + weight + "\"");
+  check(rewritten([&](auto& tensors, auto&) { tensors["more"] = tensors.at("loop.loss_sum"); }), "the model lacks \"more\"");
+  check(rewritten([](auto&, auto& metadata) { metadata.erase("numbers"); }), "is no checkpoint: its metadata lacks the key \"numbers\"");
+  check(rewritten([](auto&, auto& metadata) { metadata.erase(io::checksum_key); }), "lacks the key \"tern.crc32\"");
+  check(rewritten([](auto&, auto& metadata) { metadata["numbers"] = "{"; }), "update-00000006.safetensors");
+  check(rewritten([](auto&, auto& metadata) { metadata["numbers"] = "{}"; }), "expected the key \"loop\" to be an object");
+  check(rewritten([](auto&, auto& metadata) { metadata["keep"] = "-1"; }), "keep: expected a whole number");
+  check(rewritten([&](auto&, auto& metadata) { replaced(metadata["config"], "\"width\":16", "\"width\":32"); }), ": ");
+  check(rewritten([&](auto&, auto& metadata) { replaced(metadata["config"], "\"width\":16", "\"width\":65536"); }), ": ");
+  check(rewritten([&](auto&, auto& metadata) { replaced(metadata["config"], "\"layers\":1", "\"layers\":\"x\""); }), "layers");
+  check(rewritten([&](auto&, auto& metadata) { replaced(metadata["numbers"], "\"epoch\":2", "\"epoch\":-2"); }), "got epoch -2");
+  check(rewritten([&](auto&, auto& metadata) { replaced(metadata["numbers"], "\"steps\":2", "\"steps\":99"); }),
+        "expected 0 to 6 but got 99");
+  const std::string tokenizer = slurp(runs.part / "tokenizer.json");
+  spill(runs.part / "tokenizer.json", tokenizer + "\n");
+  check(good, "tokenizer.json: is not the one that update-00000006.safetensors was written with");
+  spill(runs.part / "tokenizer.json", tokenizer);
+  require_done(runs.go_on());
+  check_same(runs.whole, runs.part);
+}
