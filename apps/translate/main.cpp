@@ -5,6 +5,7 @@
 #include "io/json_object.h"
 #include "text/corpus.h"
 #include "text/metrics.h"
+#include "translate/average.h"
 #include "translate/decode.h"
 #include "translate/train.h"
 
@@ -80,6 +81,18 @@ void add_decode(CLI::App& app) {
   command->callback([options] { decode(*options); });
 }
 
+void add_average(CLI::App& app) {
+  auto* command = app.add_subcommand("average", "a run of the mean weights of runs, or of a run's checkpoints");
+  const auto options = std::make_shared<AverageOptions>();
+  command->add_option("--out", options->out, "run directory to write; an earlier run there is replaced")->required()->type_name("DIR");
+  command
+      ->add_option("inputs", options->inputs,
+                   "run directories, or files of RUN/checkpoints; the first one's options and tokenizer are taken")
+      ->required()
+      ->type_name("RUN");
+  command->callback([options] { average(*options); });
+}
+
 void add_score(CLI::App& app) {
   auto* command = app.add_subcommand("score", "BLEU and chrF of translations, as sacreBLEU computes them");
   struct State {
@@ -120,6 +133,7 @@ int main(int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   tern::translate::add_train(app);
   tern::translate::add_decode(app);
+  tern::translate::add_average(app);
   tern::translate::add_score(app);
   return tern::apps::run(app, argc, argv, "use a smaller --batch-size, --length, --width or --layers");
 }

@@ -15,7 +15,7 @@ Options preset(const std::string& name) {
   options.preset = name;
   if (name == "classic") return options;
   if (name == "best") {
-    // For real data and a GPU. Narrow and deep wins on corpora of this size, and regularisation more than width (docs/translate.md).
+    // For real data and a GPU. Narrow and deep wins on corpora of this size, and regularisation more than width.
     options.word_limit = 0;
     options.samples = 0;
     options.length = 256;

@@ -107,7 +107,7 @@ inline void write_corpus(const fs::path& directory, std::size_t train = 48) {
 inline Arguments train(const fs::path& data, const fs::path& out, const Arguments& more = {}) {
   Arguments result{"train", "--data", data.string(), "--src", "de", "--tgt", "en", "--out", out.string()};
   std::istringstream small(
-      "--threads 1 --vocab 320 --length 40 --width 16 --layers 1 --heads 2 --ff 16 --dropout 0 --batch-size 64 "
+      "--preset quick --threads 1 --vocab 320 --length 40 --width 16 --layers 1 --heads 2 --ff 16 --dropout 0 --batch-size 64 "
       "--updates 3 --warmup 0");
   for (std::string word; small >> word;) result.push_back(word);
   result.insert(result.end(), more.begin(), more.end());

@@ -490,6 +490,60 @@ TEST_CASE("tern-translate train --bleu-every (which epochs are scored)") {
   CHECK(scored({"--bleu-every", "2"}) == std::vector<double>{2, 4, 5});
 }
 
+TEST_CASE("tern-translate train --test (which sets are scored at the end)") {
+  TempDirectory directory;
+  const fs::path data = directory / "data";
+  write_sentences(data);
+  for (const char* side : {"de", "en"}) {
+    fs::copy_file(data / fmt::format("valid.{}", side), data / fmt::format("test_b.{}", side));
+    fs::copy_file(data / fmt::format("train.{}", side), data / fmt::format("more.{}", side));
+  }
+  const auto summary = [&](const Arguments& more) {
+    const fs::path out = directory / "run";
+    const Result result = run(translate, arguments(data, out, more));
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    return summary_of(out);
+  };
+  const Json all = summary({}), one = summary({"--test", "test_b"}), two = summary({"--test", "more,test"}),
+             none = summary({"--test", "none"});
+  CHECK(all["tests"].size() == 2);
+  CHECK(all["tests"]["test"]["bleu"] == all["test_bleu"]);
+  CHECK(!one.contains("tests"));
+  CHECK(one["test_chrf"] == all["tests"]["test_b"]["chrf"]);
+  CHECK(two["tests"]["more"]["chrf"] == two["test_chrf"]);
+  CHECK(two["tests"]["test"] == all["tests"]["test"]);
+  CHECK(!none.contains("test_bleu"));
+  CHECK(none.contains("valid_bleu"));
+  for (const char* name : {"test", "test_b"})
+    for (const char* side : {"de", "en"}) fs::remove(data / fmt::format("{}.{}", name, side));
+  CHECK(!summary({}).contains("test_bleu"));
+  check_refused(run(translate, arguments(data, directory / "other", {"--test", "test_c"})), "expected test_c.de");
+  check_refused(run(translate, arguments(data, directory / "other", {"--test", "a,,b"})), "--test: expected names with one comma");
+}
+
+TEST_CASE("tern-translate train --valid-every --patience (when the model is measured, and when that is enough)") {
+  const Arguments short_epochs{"--updates", "0", "--epochs", "5", "--batch-size", "20"};  // two updates each
+  const auto with = [&](const Arguments& more) {
+    Arguments options = short_epochs;
+    options.insert(options.end(), more.begin(), more.end());
+    return options;
+  };
+  const auto measured = [](const Run& run) {
+    std::vector<double> updates;
+    for (const Json& line : json_lines(run.path / "log.jsonl"))
+      if (line.contains("valid_bleu")) updates.push_back(line["update"]);
+    return updates;
+  };
+  CHECK(measured(Run(with({"--valid-every", "3"}))) == std::vector<double>{3, 6, 9, 10});
+  CHECK(measured(Run(with({"--bleu-every", "2"}))) == std::vector<double>{4, 8, 10});
+  // Rounds of updates change no update.
+  CHECK(weights_of(Run(with({"--valid-every", "10"})).path) == weights_of(Run(with({"--bleu-every", "5"})).path));
+  // Weights that stay where they are get no better: the first score is the best one, and one or two more are waited for.
+  CHECK(measured(Run(with({"--lr", "1e-12", "--bleu-every", "1", "--patience", "1"}))) == std::vector<double>{2, 4});
+  CHECK(measured(Run(with({"--lr", "1e-12", "--valid-every", "1", "--patience", "2"}))) == std::vector<double>{1, 2, 3});
+}
+
 TEST_CASE("tern-translate train --preset (where values come from that are not given)") {
   const Run base;
   Arguments few{"train", "--data", base.data.string(), "--src", "de", "--tgt", "en"};
@@ -535,6 +589,49 @@ TEST_CASE("tern-translate decode --model --device (which model, on which device)
   const Result refused =
       shell("CUDA_VISIBLE_DEVICES= exec \"$0\" \"$@\"", translate, {"decode", "--model", one.path.string(), "--device", "cuda"});
   check_refused(refused, "--device cuda: ");
+}
+
+TEST_CASE("tern-translate average --out (the mean of runs, or of a run's checkpoints)") {
+  const Run one({"--checkpoint-every", "1", "--keep", "3", "--valid-every", "1"}), other({"--updates", "2"});
+  const auto average = [&](const Arguments& inputs) {
+    const fs::path out = one.directory / "mean";
+    Arguments all{"average", "--out", out.string()};
+    all.insert(all.end(), inputs.begin(), inputs.end());
+    const Result result = run(translate, all);
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    CHECK(!run(translate, {"decode", "--model", out.string(), "--device", "cpu"}, "Der Hund\n").out.empty());
+    return weights_of(out);
+  };
+  const auto mean = [](const std::vector<Weights>& models) {
+    Weights result;
+    for (const auto& [name, values] : models[0])
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        double sum = 0;
+        for (const Weights& model : models) sum += double(model.at(name)[i]);
+        result[name].push_back(static_cast<float>(sum / double(models.size())));
+      }
+    return result;
+  };
+  CHECK(average({one.path.string(), other.path.string()}) == mean({weights_of(one.path), weights_of(other.path)}));
+  CHECK(average({one.path.string()}) == weights_of(one.path));
+
+  Arguments files;
+  std::vector<Weights> models;
+  for (const auto& entry : fs::directory_iterator(one.path / "checkpoints")) {
+    files.push_back(entry.path().string());
+    models.emplace_back();
+    for (const auto& [name, tensor] : io::load_safetensors(entry.path()).tensors)
+      if (name.starts_with("model.")) models.back()[name.substr(6)] = tensor.to_vector<float>();
+  }
+  REQUIRE(files.size() == 3);
+  CHECK(average(files) == mean(models));
+
+  const Run wider({"--ff", "32"});
+  const std::string out = (one.directory / "none").string();
+  check_refused(run(translate, {"average", "--out", out, one.path.string(), wider.path.string()}), "expected the model of");
+  check_refused(run(translate, {"average", "--out", out, one.path.string() + "/tokenizer.json"}), "tokenizer.json");
+  CHECK(!fs::exists(out));
 }
 
 TEST_CASE("tern-translate score --hyp --ref --json --lowercase (what is compared, and how it is printed)") {
