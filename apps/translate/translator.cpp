@@ -14,78 +14,76 @@
 
 namespace tern::translate {
 
-/// The most probable next token until the end, batch after batch.
-static std::vector<nn::TokenIds> greedy(const nn::EncoderDecoder& model, const std::vector<nn::TokenIds>& sources, std::size_t batch_size,
-                                        std::int64_t begin, std::int64_t end, std::int64_t pad) {
-  const NoGrad unrecorded;
-  const Device device = model.head.weight.device();
-  std::vector<nn::TokenIds> result(sources.size());
-  for (std::size_t first = 0; first < sources.size(); first += batch_size) {
-    const std::size_t rows = std::min(batch_size, sources.size() - first);
-    std::size_t columns = 0;
-    nn::TokenIds ids, lengths;
-    for (std::size_t row = 0; row < rows; ++row) columns = std::max(columns, sources[first + row].size());
-    for (std::size_t row = 0; row < rows; ++row) {
-      const nn::TokenIds& source = sources[first + row];
-      ids.insert(ids.end(), source.begin(), source.end());
-      ids.resize((row + 1) * columns, pad);
-      lengths.push_back(static_cast<std::int64_t>(source.size()));
+nn::TokenIds Translator::source_tokens(const std::string& line, std::int64_t room, bool& is_cut) const {
+  std::vector<std::int32_t> ids = tokenizer.encode(line);
+  if (ids.empty()) return {};
+  is_cut = ids.size() > static_cast<std::size_t>(room);
+  if (is_cut) ids.resize(static_cast<std::size_t>(room));
+  ids.push_back(eos_src());
+  return {ids.begin(), ids.end()};
+}
+
+std::string Translator::text_of(const nn::TokenIds& tokens) const {
+  // A model may put out any byte: an end of line would shift all lines after it, an escape speaks to the terminal.
+  const std::string text = text::without_controls(tokenizer.decode(std::vector<std::int32_t>(tokens.begin(), tokens.end())));
+  const std::size_t first = text.find_first_not_of(' ');
+  return first == std::string::npos ? "" : text.substr(first);
+}
+
+nn::Continuation Translator::read(const std::vector<nn::TokenIds>& sources) const {
+  if (!model.lm) return nn::read_sources(*model.encoder_decoder, sources, {.start = eos_src(), .max_length = options.length});
+  return nn::read_prompts(
+      *model.lm, sources,
+      {.max_length = options.length, .is_prefix_visible = options.prefix_lm, .reset_position = reset_position(options)});
+}
+
+std::vector<std::vector<Translation>> translate(std::span<const Translator> models, std::span<const std::string> lines,
+                                                nn::GenerateOptions options, std::size_t batch_size, std::size_t* truncated) {
+  const Translator& first = models.front();
+  std::vector<std::vector<Translation>> result(lines.size(), {Translation{}});
+  std::vector<nn::TokenIds> sources;
+  std::vector<std::size_t> rows;
+  std::vector<std::int64_t> lengths;
+  std::int64_t room = first.source_room();
+  for (const Translator& model : models) room = std::min(room, model.source_room());
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    bool is_cut = false;
+    sources.push_back(first.source_tokens(lines[i], room, is_cut));
+    if (is_cut && truncated) ++*truncated;
+    if (sources.back().empty()) {
+      sources.pop_back();
+      continue;
     }
-    const auto count = static_cast<std::int64_t>(rows);
-    const nn::Memory memory =
-        model.encode(Tensor::from(ids, {count, static_cast<std::int64_t>(columns)}, device), Tensor::from(lengths, {count}, device));
-    nn::KvCache cache = model.cache(count, model.options.length);
-    nn::TokenIds last(rows, begin);
-    std::vector<bool> is_done(rows);
-    for (std::int64_t step = 0; step < model.options.length && std::count(is_done.begin(), is_done.end(), false) > 0; ++step) {
-      const Tensor logits = model.head.forward(model.hidden(Tensor::from(last, {count, 1}, device), memory, &cache));
-      last = argmax(logits).to_vector<std::int64_t>();
-      for (std::size_t row = 0; row < rows; ++row) {
-        is_done[row] = is_done[row] || last[row] == end;
-        if (!is_done[row]) result[first + row].push_back(last[row]);
-      }
-    }
+    rows.push_back(i);
+    lengths.push_back(static_cast<std::int64_t>(sources.back().size()));
+  }
+  const auto read = [&](const std::vector<std::size_t>& picks) {
+    std::vector<nn::TokenIds> batch;
+    for (std::size_t pick : picks) batch.push_back(sources[pick]);
+    std::vector<nn::Continuation> parts;
+    for (const Translator& model : models) parts.push_back(model.read(batch));
+    nn::Continuation text = parts.size() == 1 ? std::move(parts.front()) : nn::ensemble(std::move(parts));
+    // A draw belongs to a line: empty ones count.
+    for (std::size_t pick : picks) text.numbers.push_back(static_cast<std::int64_t>(rows[pick]));
+    return text;
+  };
+  options.eos = first.eos_tgt();
+  const train::PrecisionScope scope(precision(first.options));
+  const auto outputs = nn::generate_in_batches(lengths, read, options, batch_size);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].empty()) continue;
+    result[rows[i]].clear();
+    for (const nn::Hypothesis& hypothesis : outputs[i])
+      result[rows[i]].push_back(
+          {first.text_of(hypothesis.tokens), hypothesis.log_probability, hypothesis.score, hypothesis.tokens.size()});
   }
   return result;
 }
 
-static std::vector<nn::TokenIds> greedy(const Translator& translator, const std::vector<nn::TokenIds>& prompts, std::size_t batch_size) {
-  const Options& options = translator.options;
-  if (!translator.model.lm)
-    return greedy(*translator.model.encoder_decoder, prompts, batch_size, translator.eos_src(), translator.eos_tgt(), translator.pad());
-  const nn::GreedyOptions greedy{.eos = translator.eos_tgt(),
-                                 .pad = translator.pad(),
-                                 .max_length = options.length,
-                                 .batch_size = batch_size,
-                                 .is_prefix_visible = options.prefix_lm,
-                                 .reset_position = reset_position(options)};
-  return nn::greedy(*translator.model.lm, prompts, greedy);
-}
-
 std::vector<std::string> Translator::translate(std::span<const std::string> lines, std::size_t batch_size, std::size_t* truncated) const {
-  std::vector<std::string> result(lines.size());
-  std::vector<nn::TokenIds> prompts;
-  std::vector<std::size_t> rows;
-  const auto room = static_cast<std::size_t>(source_room());
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    std::vector<std::int32_t> ids = tokenizer.encode(lines[i]);
-    if (ids.empty()) continue;
-    if (ids.size() > room) {
-      ids.resize(room);
-      if (truncated) ++*truncated;
-    }
-    ids.push_back(eos_src());
-    prompts.emplace_back(ids.begin(), ids.end());
-    rows.push_back(i);
-  }
-  const train::PrecisionScope scope(precision(options));
-  const std::vector<nn::TokenIds> outputs = greedy(*this, prompts, batch_size);
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    // A model may put out any byte: an end of line would shift all lines after it, an escape speaks to the terminal.
-    const std::string text = text::without_controls(tokenizer.decode(std::vector<std::int32_t>(outputs[i].begin(), outputs[i].end())));
-    const std::size_t first = text.find_first_not_of(' ');
-    result[rows[i]] = first == std::string::npos ? "" : text.substr(first);
-  }
+  std::vector<std::string> result;
+  for (const auto& translations : tern::translate::translate({this, 1}, lines, {.has_scores = false}, batch_size, truncated))
+    result.push_back(translations.front().text);
   return result;
 }
 
@@ -99,10 +97,11 @@ static void require_size(const io::RunDirectory& run, const Options& options, st
                                     run.config().filename().string(), elements, bytes));
 }
 
-Translator Translator::load(const std::filesystem::path& run, Device device) {
+Translator Translator::load(const std::filesystem::path& run, Device device, const std::string& precision_name) {
   const io::RunDirectory directory = io::RunDirectory::open(run);
   directory.require_whole();
   Options options = from_json(directory.read_config(), directory.config());
+  if (!precision_name.empty()) options.precision = precision_name;
   text::Tokenizer tokenizer = text::Tokenizer::load(directory.tokenizer());
   for (const std::string& token : {end_token(options.src), end_token(options.tgt), pad_token})
     if (!tokenizer.token_to_id(token))
@@ -121,6 +120,7 @@ Translator Translator::load(const std::filesystem::path& run, Device device) {
   nn::set_requires_grad(model, false);  // no memory for gradients
   train::set_precision(model, precision(options));
   model.eval();
+  model.set_use_fused_kernel();  // by which a sentence's result does not depend on the others in its batch
   return {std::move(options), std::move(tokenizer), std::move(model), device, directory.is_finished()};
 }
 

@@ -3,107 +3,149 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
+#include "nn/detail/search.h"
 #include "ops/copy.h"
-#include "ops/factory.h"
-#include "ops/index.h"
+#include "ops/join.h"
+#include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 
 namespace tern::nn {
 
-namespace {
+namespace detail {
 
-void check(const DecoderLM& model, const std::vector<TokenIds>& prompts, const GreedyOptions& options) {
-  const DecoderLMOptions& o = model.options;
-  if (options.max_length < 1 || options.max_length > o.length)
-    fail("greedy", fmt::format("expected max_length in [1, {}], the model's length, but got {}", o.length, options.max_length));
-  if (options.batch_size < 1) fail("greedy", "expected batch_size >= 1 but got 0");
-  for (std::int64_t id : {options.eos, options.pad})
-    if (id < 0 || id >= o.vocab) fail("greedy", fmt::format("expected eos and pad in [0, {}) but got {}", o.vocab, id));
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    if (prompts[i].empty()) fail("greedy", fmt::format("expected prompts of one token or more but prompt {} is empty", i));
-    for (std::int64_t id : prompts[i])
-      if (id < 0 || id >= o.vocab) fail("greedy", fmt::format("expected ids in [0, {}) but got {} in prompt {}", o.vocab, id, i));
+void collect(const Rows& rows, double length_penalty, std::vector<std::vector<Hypothesis>>& result) {
+  const std::int64_t width = rows.tokens.size(1);
+  const auto tokens = rows.tokens.to_vector<std::int64_t>(), counts = rows.counts.to_vector<std::int64_t>();
+  const std::vector<float> log_p = rows.log_p.to_vector<float>();
+  const auto has_eos = cast(rows.has_eos, DType::i64).to_vector<std::int64_t>();
+  for (std::size_t i = 0; i < rows.origins.size(); ++i) {
+    if (log_p[i] == -std::numeric_limits<float>::infinity()) continue;
+    const auto first = tokens.begin() + static_cast<std::int64_t>(i) * width;
+    const double score = log_p[i] / std::pow(static_cast<double>(counts[i]), length_penalty);
+    result[rows.origins[i]].push_back({{first, first + counts[i] - has_eos[i]}, log_p[i], score});
   }
 }
 
-/// Continues the prompts rows[i], all shorter than max_length. Row i has lengths[i] tokens in ids (B, max_length), then padding: causality
-/// keeps it from the tokens before, so that a row's result does not depend on the others' lengths.
-std::vector<TokenIds> decode(const DecoderLM& model, const std::vector<const TokenIds*>& rows, const GreedyOptions& options) {
-  const auto batch = static_cast<std::int64_t>(rows.size());
-  const std::int64_t limit = options.max_length;
-  const Device device = model.tokens.weight.device();
-  std::vector<std::int64_t> padded(static_cast<std::size_t>(batch * limit), options.pad), prompt_lengths;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    std::copy(rows[i]->begin(), rows[i]->end(), padded.begin() + static_cast<std::int64_t>(i) * limit);
-    prompt_lengths.push_back(static_cast<std::int64_t>(rows[i]->size()));
-  }
-  Tensor ids = Tensor::from(padded, {batch, limit}, device);
-  Tensor lengths = Tensor::from(prompt_lengths, {batch}, device);
-  const Tensor prompt_ends = lengths, columns = reshape(arange(limit, DType::i64, device), {1, limit});
-  Tensor active = full({batch}, 1, DType::boolean, device), is_number = active;
+Places places_of(const Tensor& is_kept) {
+  Places places;
+  const auto flags = cast(is_kept, DType::i64).to_vector<std::int64_t>();
+  for (std::size_t i = 0; i < flags.size(); ++i) (flags[i] ? places.kept : places.dropped).push_back(static_cast<std::int64_t>(i));
+  return places;
+}
 
-  const std::int64_t width = *std::max_element(prompt_lengths.begin(), prompt_lengths.end());
-  const bool resets = options.reset_position >= 0;
-  const std::int64_t last_position = model.options.length - 1;
-  KvCache cache = model.cache(batch, limit);
-  Tensor states = model.hidden(slice(ids, 1, 0, width), {.causal = true, .prefix = options.is_prefix_visible ? prompt_ends : Tensor()},
-                               resets ? reset_position_ids(prompt_ends, width, options.reset_position, last_position) : Tensor(), &cache);
-  // The head sees one position of each row, its last.
-  const Tensor row_starts = arange(batch, DType::i64, device) * static_cast<double>(width);
-  states = embedding(reshape(states, {batch * width, states.size(2)}), row_starts + lengths - 1);
-  while (true) {
-    const Tensor logits = model.head.forward(states), next = argmax(logits);
-    // A NaN is an extreme to argmax: where one is among the logits, it is the one taken. Rows that have ended do not count.
-    const Tensor taken = squeeze(gather(logits, 1, unsqueeze(next, 1)), 1);
-    is_number = logical_and(is_number, logical_or(eq(taken, taken), logical_not(active)));
-    active = logical_and(active, ne(next, static_cast<double>(options.eos)));
-    const Tensor is_here = logical_and(eq(columns, unsqueeze(lengths, 1)), unsqueeze(active, 1));
-    ids = where(is_here, unsqueeze(next, 1), ids);
-    lengths = lengths + cast(active, DType::i64);
-    active = logical_and(active, lt(lengths, static_cast<double>(limit)));
-    if (!any(active).item<bool>()) break;
-    // A row that has ended reads some token again and again, in the place of its last one.
-    copy_(cache.lengths, lengths - 1);
-    Tensor position_ids;
-    if (resets) position_ids = minimum(unsqueeze(lengths - 1 - prompt_ends + double(options.reset_position), 1), double(last_position));
-    states = squeeze(model.hidden(unsqueeze(next, 1), {.causal = true}, position_ids, &cache), 1);
-  }
+Tensor indices(const std::vector<std::int64_t>& places, Device device) {
+  return Tensor::from(places, {static_cast<std::int64_t>(places.size())}, device);
+}
 
-  if (!all(is_number).item<bool>())
-    fail("greedy", "expected logits that are numbers but the model made a NaN: AnomalyMode names the module");
-  const std::vector<std::int64_t> tokens = ids.to_vector<std::int64_t>(), ends = lengths.to_vector<std::int64_t>();
-  std::vector<TokenIds> result;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const auto row = tokens.begin() + static_cast<std::int64_t>(i) * limit;
-    result.emplace_back(row + prompt_lengths[i], row + ends[i]);
+std::vector<std::size_t> picked(const std::vector<std::size_t>& values, const std::vector<std::int64_t>& places) {
+  std::vector<std::size_t> result;
+  for (std::int64_t place : places) result.push_back(values[static_cast<std::size_t>(place)]);
+  return result;
+}
+
+void fail_without_number(const Tensor& is_number, const std::vector<std::size_t>& origins, std::int64_t step) {
+  const Places places = places_of(is_number);
+  fail("generate",
+       fmt::format("expected logits that are numbers, not all of them -inf, but row {} has a NaN, or no other, for its new token "
+                   "{}: AnomalyMode names the module",
+                   places.dropped.empty() ? 0 : origins[static_cast<std::size_t>(places.dropped.front())], step));
+}
+
+}  // namespace detail
+
+static void check(const GenerateOptions& o) {
+  if (o.max_new_tokens < 0) fail("generate", fmt::format("expected max_new_tokens >= 0 but got {}", o.max_new_tokens));
+  if (!std::isfinite(o.length_penalty)) fail("generate", fmt::format("expected a finite length_penalty but got {}", o.length_penalty));
+  if (o.n_best < 1) fail("generate", fmt::format("expected n_best >= 1 but got {}", o.n_best));
+  if (o.search == Search::greedy && o.n_best != 1) fail("generate", fmt::format("expected n_best = 1 of greedy but got {}", o.n_best));
+  if (o.search == Search::beam && o.beam < o.n_best)
+    fail("generate", fmt::format("expected a beam >= n_best but got {} and {}", o.beam, o.n_best));
+  if (o.search != Search::sample) return;
+  if (!(o.temperature >= 0) || !std::isfinite(o.temperature))
+    fail("generate", fmt::format("expected a finite temperature >= 0 but got {}", o.temperature));
+  if (o.top_k < 0) fail("generate", fmt::format("expected top_k >= 0 but got {}", o.top_k));
+  if (!(o.top_p > 0 && o.top_p <= 1)) fail("generate", fmt::format("expected top_p in (0, 1] but got {}", o.top_p));
+}
+
+std::vector<std::vector<Hypothesis>> generate(Continuation text, const GenerateOptions& options) {
+  check(options);
+  const auto rows = static_cast<std::int64_t>(text.limits.size());
+  if (rows == 0) return {};
+  if (text.logits.dims() != 2 || text.logits.size(0) != rows || text.logits.size(1) < 1 || !is_floating(text.logits.dtype()))
+    fail("generate", fmt::format("expected floating logits ({}, V), a row for each limit, but got {} {}", rows, name(text.logits.dtype()),
+                                 to_string(text.logits.shape())));
+  for (std::int64_t& limit : text.limits) {
+    if (limit < 1) fail("generate", fmt::format("expected limits >= 1 but got {}", limit));
+    if (options.max_new_tokens > 0) limit = std::min(limit, options.max_new_tokens);
+  }
+  if (text.numbers.empty()) {
+    text.numbers.resize(text.limits.size());
+    std::iota(text.numbers.begin(), text.numbers.end(), std::int64_t{0});
+  }
+  if (text.numbers.size() != text.limits.size())
+    fail("generate", fmt::format("expected {} numbers, one for each row, but got {}", rows, text.numbers.size()));
+  for (std::int64_t& number : text.numbers) number += options.first_number;
+  const NoGrad unrecorded;
+  return options.search == Search::beam ? detail::beam_search(text, options) : detail::pick_tokens(text, options);
+}
+
+std::vector<std::vector<Hypothesis>> generate_in_batches(const std::vector<std::int64_t>& lengths,
+                                                         const std::function<Continuation(const std::vector<std::size_t>& picks)>& read,
+                                                         const GenerateOptions& options, std::size_t batch_size) {
+  if (batch_size < 1) fail("generate", "expected batch_size >= 1 but got 0");
+  std::vector<std::size_t> order(lengths.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return lengths[a] < lengths[b]; });
+  std::vector<std::vector<Hypothesis>> result(lengths.size());
+  for (std::size_t first = 0; first < order.size(); first += batch_size) {
+    const std::vector<std::size_t> picks(order.begin() + static_cast<std::ptrdiff_t>(first),
+                                         order.begin() + static_cast<std::ptrdiff_t>(std::min(order.size(), first + batch_size)));
+    Continuation text = read(picks);
+    if (text.numbers.empty()) text.numbers.assign(picks.begin(), picks.end());
+    std::vector<std::vector<Hypothesis>> hypotheses = generate(std::move(text), options);
+    for (std::size_t i = 0; i < picks.size(); ++i) result[picks[i]] = std::move(hypotheses[i]);
   }
   return result;
 }
 
-}  // namespace
-
-std::vector<TokenIds> greedy(const DecoderLM& model, const std::vector<TokenIds>& prompts, const GreedyOptions& options) {
-  check(model, prompts, options);
-  const NoGrad unrecorded;
-  DecoderLM quiet = model;  // shares the parameters; the mode is its own
-  quiet.eval();
-  // Prompts of like length together: a row's padding costs as much as its tokens.
-  std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < prompts.size(); ++i)
-    if (static_cast<std::int64_t>(prompts[i].size()) < options.max_length) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return prompts[a].size() < prompts[b].size(); });
-  std::vector<TokenIds> result(prompts.size());
-  for (std::size_t first = 0; first < order.size(); first += options.batch_size) {
-    const std::size_t last = std::min(order.size(), first + options.batch_size);
-    std::vector<const TokenIds*> rows;
-    for (std::size_t i = first; i < last; ++i) rows.push_back(&prompts[order[i]]);
-    std::vector<TokenIds> continuations = decode(quiet, rows, options);
-    for (std::size_t i = first; i < last; ++i) result[order[i]] = std::move(continuations[i - first]);
+/// The logarithm of the mean of the models' probabilities, which are logits as well.
+static Tensor joined(const Tensors& logits) {
+  Tensors log_p;
+  for (const Tensor& x : logits) {
+    if (x.shape() != logits[0].shape())
+      fail("ensemble", fmt::format("expected logits {} of every model but got {}", to_string(logits[0].shape()), to_string(x.shape())));
+    log_p.push_back(log_softmax(cast(x, DType::f32)));
   }
+  return logsumexp(stack(log_p), {0}) - std::log(static_cast<double>(logits.size()));
+}
+
+Continuation ensemble(std::vector<Continuation> parts) {
+  if (parts.empty()) fail("ensemble", "expected one model or more");
+  const NoGrad unrecorded;
+  Continuation result = {.limits = parts[0].limits, .numbers = parts[0].numbers};
+  Tensors logits;
+  for (const Continuation& part : parts) {
+    logits.push_back(part.logits);
+    if (part.limits.size() != result.limits.size())
+      fail("ensemble", fmt::format("expected {} rows of every model but got {}", result.limits.size(), part.limits.size()));
+    for (std::size_t i = 0; i < part.limits.size(); ++i) result.limits[i] = std::min(result.limits[i], part.limits[i]);
+  }
+  result.logits = joined(logits);
+  const auto shared = std::make_shared<std::vector<Continuation>>(std::move(parts));
+  result.next = [shared](const Tensor& ids) {
+    Tensors next;
+    for (const Continuation& part : *shared) next.push_back(part.next(ids));
+    return joined(next);
+  };
+  result.select = [shared](const Tensor& rows, bool keeps_sources) {
+    for (const Continuation& part : *shared) part.select(rows, keeps_sources);
+  };
   return result;
 }
 

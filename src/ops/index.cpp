@@ -247,10 +247,26 @@ Sorted sort(const Tensor& x, int dim, bool descending) {
 Sorted topk(const Tensor& x, std::int64_t k, int dim) {
   if (x.dtype() == DType::boolean) fail("topk", "expected a numeric dtype but got bool");
   dim = normalize_dim(dim, x.dims(), "topk");
-  if (k < 0 || k > x.shape()[dim])
-    fail("topk", fmt::format("expected k in [0, {}] for {} but got {}", x.shape()[dim], to_string(x.shape()), k));
-  const Sorted sorted = sort(x, dim, true);
-  return {slice(sorted.values, dim, 0, k), slice(sorted.indices, dim, 0, k)};
+  const std::int64_t length = x.shape()[dim];
+  if (k < 0 || k > length) fail("topk", fmt::format("expected k in [0, {}] for {} but got {}", length, to_string(x.shape()), k));
+  if (k < 1 || k > kernels::topk_limit || size_of(x.dtype()) > 4 || length >= std::int64_t{1} << 32) {
+    const Sorted sorted = sort(x, dim, true);
+    return {slice(sorted.values, dim, 0, k), slice(sorted.indices, dim, 0, k)};
+  }
+  Sorted result;
+  {
+    const NoGrad unrecorded;
+    const Tensor rows = transpose(x, dim, -1);
+    Shape shape = rows.shape();
+    shape.back() = k;
+    const Tensor values = empty(shape, x.dtype(), x.device()), indices = empty(shape, DType::i64, x.device());
+    on(x.device(), [&](auto dev) { kernels::topk(dev, rows.view(), values.view(), indices.view()); });
+    result = {transpose(values, dim, -1), transpose(indices, dim, -1)};
+  }
+  result.values = record("topk", result.values, {x}, {result.indices}, [dim, shape = x.shape()](const Backward& call) -> Tensors {
+    return {scatter(shape, dim, call.saved(0), call.grad())};
+  });
+  return result;
 }
 
 }  // namespace tern

@@ -35,7 +35,8 @@ struct Sorted {
 };
 /// Stable; NaN counts as largest. Gradients flow to where the values came from.
 Sorted sort(const Tensor& x, int dim = -1, bool descending = false);
-/// The k largest along a dimension, in descending order. Throws Error if the dimension is shorter.
+/// The k largest along a dimension, in descending order: what sort begins with, NaN and equal ones too. Up to 64 of them, of a dtype of at
+/// most 32 bits, are selected in one pass. Throws Error if the dimension is shorter.
 Sorted topk(const Tensor& x, std::int64_t k, int dim = -1);
 
 }  // namespace tern

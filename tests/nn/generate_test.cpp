@@ -1,19 +1,47 @@
+// Decoding beside searches that are written out here, one hypothesis at a time, and on the host.
+#include "nn/generate.h"
+
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
 
 #include "nn/fixture.h"
 #include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/normalize.h"
+#include "ops/pointwise.h"
 #include "ops/view.h"
 
 using namespace tern;
 
 namespace {
 
+using Results = std::vector<std::vector<nn::Hypothesis>>;
+
 constexpr std::int64_t vocab = 23, limit = 14;
 
-nn::DecoderLM some_model(Device device = cpu) {
+nn::DecoderLM some_model(Device device = cpu, bool use_fused_kernel = true) {
   manual_seed(12);
-  nn::DecoderLM model({.vocab = vocab, .length = limit, .width = 16, .layers = 2, .heads = 4, .ff = 16, .dropout = 0.3});
+  nn::DecoderLM model({.vocab = vocab,
+                       .length = limit,
+                       .width = 16,
+                       .layers = 2,
+                       .heads = 4,
+                       .ff = 16,
+                       .dropout = 0.3,
+                       .use_fused_kernel = use_fused_kernel});
+  nn::to(model, device);
+  return model;
+}
+
+nn::EncoderDecoder some_translator(Device device = cpu) {
+  manual_seed(13);
+  nn::EncoderDecoderOptions options;
+  options.vocab = vocab, options.length = limit, options.width = 16, options.layers = 2, options.heads = 4, options.ff = 16;
+  options.use_fused_kernel = true;
+  nn::EncoderDecoder model(options);
   nn::to(model, device);
   return model;
 }
@@ -26,6 +54,12 @@ std::vector<nn::TokenIds> some_prompts() {
     prompts.push_back(prompt);
   }
   return prompts;
+}
+
+std::vector<nn::TokenIds> best(const Results& results) {
+  std::vector<nn::TokenIds> tokens;
+  for (const auto& row : results) tokens.push_back(row.at(0).tokens);
+  return tokens;
 }
 
 /// One row at a time, all logits on the host.
@@ -47,8 +81,24 @@ nn::TokenIds naive(nn::DecoderLM model, nn::TokenIds ids, std::int64_t eos, bool
   return {ids.begin() + prompt, ids.end()};
 }
 
-void check_greedy(Device device) {
-  const nn::DecoderLM model = some_model(device);
+nn::TokenIds naive(nn::EncoderDecoder model, const nn::TokenIds& source, std::int64_t start, std::int64_t eos) {
+  const NoGrad unrecorded;
+  model.eval();
+  nn::TokenIds ids = {start};
+  const Device device = model.head.weight.device();
+  const nn::Memory memory = model.encode(Tensor::from(source, {1, std::int64_t(source.size())}, device));
+  while (std::int64_t(ids.size()) <= limit) {
+    const std::vector<float> logits = floats(model.forward(Tensor::from(ids, {1, std::int64_t(ids.size())}, device), memory));
+    const auto last = logits.end() - vocab;
+    const std::int64_t next = std::max_element(last, logits.end()) - last;
+    if (next == eos) break;
+    ids.push_back(next);
+  }
+  return {ids.begin() + 1, ids.end()};
+}
+
+void check_greedy(Device device, bool use_fused_kernel) {
+  const nn::DecoderLM model = some_model(device, use_fused_kernel);
   const std::vector<nn::TokenIds> prompts = some_prompts();
   for (bool is_prefix_visible : {false, true}) {
     // An end token that occurs in some continuations and not in others.
@@ -62,48 +112,451 @@ void check_greedy(Device device) {
     REQUIRE(stopped > 0);
     for (std::size_t batch_size : {1, 2, 4, 64}) {
       INFO("batch size " << batch_size << ", prefix " << is_prefix_visible);
-      CHECK(nn::greedy(model, prompts,
-                       {.eos = eos, .max_length = limit, .batch_size = batch_size, .is_prefix_visible = is_prefix_visible}) == expected);
+      CHECK(best(nn::generate(model, prompts, {.is_prefix_visible = is_prefix_visible}, {.eos = eos, .has_scores = false}, batch_size)) ==
+            expected);
+      CHECK(best(nn::generate(model, prompts, {.is_prefix_visible = is_prefix_visible}, {.search = nn::Search::beam, .eos = eos, .beam = 1},
+                              batch_size)) == expected);
     }
-    std::vector<nn::TokenIds> reversed(prompts.rbegin(), prompts.rend());
-    std::vector<nn::TokenIds> result =
-        nn::greedy(model, reversed, {.eos = eos, .max_length = limit, .batch_size = 4, .is_prefix_visible = is_prefix_visible});
-    std::reverse(result.begin(), result.end());
-    CHECK(result == expected);
   }
+}
+
+void check_translation(Device device) {
+  const nn::EncoderDecoder model = some_translator(device);
+  const std::vector<nn::TokenIds> sources = some_prompts();
+  const std::int64_t start = 4, eos = naive(model, sources[1], start, -1)[2];
+  std::vector<nn::TokenIds> expected;
+  for (const nn::TokenIds& source : sources) expected.push_back(naive(model, source, start, eos));
+  for (std::size_t batch_size : {1, 2, 4, 64}) {
+    INFO("batch size " << batch_size);
+    CHECK(best(nn::generate(model, sources, nn::SourceOptions{.start = start}, {.eos = eos}, batch_size)) == expected);
+    CHECK(best(nn::generate(model, sources, nn::SourceOptions{.start = start}, {.search = nn::Search::beam, .eos = eos, .beam = 1},
+                            batch_size)) == expected);
+  }
+}
+
+bool is_same(const Results& a, const Results& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i].size() != b[i].size()) return false;
+    for (std::size_t n = 0; n < a[i].size(); ++n)
+      if (a[i][n].tokens != b[i][n].tokens || a[i][n].log_probability != b[i][n].log_probability || a[i][n].score != b[i][n].score)
+        return false;
+  }
+  return true;
+}
+
+/// The logarithm of the sum of exponentials.
+double log_total(const std::vector<float>& logits) {
+  double total = 0;
+  for (float x : logits) total += std::exp(double(x));
+  return std::log(total);
+}
+
+/// A model without tensors: some logits for each history of a row's tokens.
+struct Toy {
+  std::int64_t classes = 5;
+  double sharpness = 2;
+
+  std::vector<float> logits(std::int64_t row, const nn::TokenIds& history) const {
+    std::uint64_t state = 977 * std::uint64_t(row + 1);
+    for (std::int64_t id : history) state = state * 6364136223846793005u + std::uint64_t(id) + 1442695040888963407u;
+    std::vector<float> result;
+    for (std::int64_t i = 0; i < classes; ++i)
+      result.push_back(float(sharpness * 2 * (unit_float(philox(state, std::uint64_t(i)).words[0]) - 0.5)));
+    return result;
+  }
+
+  struct State {
+    std::vector<std::int64_t> rows;
+    std::vector<nn::TokenIds> histories;
+    std::vector<std::size_t> batches;  // how many rows each step had
+  };
+
+  nn::Continuation read(const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& limits,
+                        const std::shared_ptr<State>& state = std::make_shared<State>()) const {
+    state->rows = rows;
+    state->histories.resize(rows.size());
+    const auto current = [state, toy = *this] {
+      std::vector<float> all;
+      for (std::size_t i = 0; i < state->rows.size(); ++i) {
+        const std::vector<float> own = toy.logits(state->rows[i], state->histories[i]);
+        all.insert(all.end(), own.begin(), own.end());
+      }
+      state->batches.push_back(state->rows.size());
+      return Tensor::from(all, {std::int64_t(state->rows.size()), toy.classes});
+    };
+    nn::Continuation text;
+    text.logits = current();
+    text.limits = limits;
+    text.numbers = rows;
+    text.next = [=](const Tensor& ids) {
+      const auto next = ids.to_vector<std::int64_t>();
+      REQUIRE(next.size() == state->rows.size());
+      for (std::size_t i = 0; i < next.size(); ++i) state->histories[i].push_back(next[i]);
+      return current();
+    };
+    text.select = [state](const Tensor& chosen, bool keeps_sources) {
+      State before = *state;
+      state->rows.clear();
+      state->histories.clear();
+      for (std::int64_t i : chosen.to_vector<std::int64_t>()) {
+        if (keeps_sources) CHECK(before.rows[std::size_t(i)] == before.rows[state->rows.size()]);
+        state->rows.push_back(before.rows[std::size_t(i)]);
+        state->histories.push_back(before.histories[std::size_t(i)]);
+      }
+      if (keeps_sources) CHECK(state->rows.size() == before.rows.size());
+    };
+    return text;
+  }
+};
+
+struct Scored {
+  nn::TokenIds tokens;
+  double log_p = 0, score = 0;
+};
+
+bool is_better(const Scored& a, const Scored& b) { return a.score > b.score; }
+
+/// Every sequence that eos ends, or the limit.
+void enumerate(const Toy& toy, std::int64_t row, std::int64_t most, double penalty, const Scored& begun, std::vector<Scored>& all) {
+  const std::vector<float> logits = toy.logits(row, begun.tokens);
+  const double total = log_total(logits);
+  const double length = std::pow(double(begun.tokens.size() + 1), penalty);
+  for (std::int64_t id = 0; id < toy.classes; ++id) {
+    Scored longer = begun;
+    longer.log_p += logits[std::size_t(id)] - total;
+    longer.score = longer.log_p / length;
+    if (id != 0) longer.tokens.push_back(id);
+    if (id == 0 || std::int64_t(longer.tokens.size()) == most) all.push_back(longer);
+    else enumerate(toy, row, most, penalty, longer, all);
+  }
+}
+
+/// Note [Beam search] for one row, with eos 0; `last` also ends a hypothesis, if it is not negative.
+std::vector<Scored> reference_beam(const Toy& toy, std::int64_t row, std::int64_t most, std::size_t beam, double penalty,
+                                   std::int64_t last) {
+  std::vector<Scored> live(1), complete;
+  for (std::int64_t step = 0; step < most && !live.empty(); ++step) {
+    std::vector<Scored> candidates;
+    const double length = std::pow(double(step + 1), penalty);
+    for (const Scored& hypothesis : live) {
+      const std::vector<float> logits = toy.logits(row, hypothesis.tokens);
+      const double total = log_total(logits);
+      for (std::int64_t id = 0; id < toy.classes; ++id) {
+        candidates.push_back(hypothesis);
+        candidates.back().tokens.push_back(id);
+        candidates.back().log_p += logits[std::size_t(id)] - total;
+        candidates.back().score = candidates.back().log_p / length;
+      }
+    }
+    std::stable_sort(candidates.begin(), candidates.end(), is_better);
+    live.clear();
+    for (std::size_t rank = 0; rank < candidates.size() && live.size() < beam; ++rank) {
+      Scored& candidate = candidates[rank];
+      const bool is_end = candidate.tokens.back() == 0;
+      if (is_end) candidate.tokens.pop_back();
+      if (!is_end) live.push_back(candidate);
+      else if (rank < beam) complete.push_back(candidate);
+    }
+    std::vector<Scored> going;
+    for (const Scored& hypothesis : live) (step + 1 == most || hypothesis.tokens.back() == last ? complete : going).push_back(hypothesis);
+    live = going;
+    std::stable_sort(complete.begin(), complete.end(), is_better);
+    if (complete.size() > beam) complete.resize(beam);
+    if (complete.size() == beam && !live.empty() && live[0].score <= complete.back().score) break;
+  }
+  return complete;
+}
+
+void check_against(const std::vector<nn::Hypothesis>& found, const std::vector<Scored>& expected, std::size_t n_best) {
+  REQUIRE(found.size() == std::min(n_best, expected.size()));
+  for (std::size_t n = 0; n < found.size(); ++n) {
+    INFO("hypothesis " << n);
+    CHECK(found[n].tokens == expected[n].tokens);
+    CHECK(found[n].log_probability == Approx(expected[n].log_p).epsilon(1e-5).margin(1e-5));
+    CHECK(found[n].score == Approx(expected[n].score).epsilon(1e-5).margin(1e-5));
+  }
+}
+
+/// Chi-square of counts beside probabilities, some of which are 0; the counts there must be 0.
+double chi_square(const std::map<std::int64_t, double>& counts, const std::vector<double>& probabilities, double samples) {
+  double result = 0;
+  for (std::size_t i = 0; i < probabilities.size(); ++i) {
+    const auto found = counts.find(std::int64_t(i));
+    const double count = found == counts.end() ? 0 : found->second, expected = probabilities[i] * samples;
+    if (probabilities[i] == 0) CHECK(count == 0);
+    else result += (count - expected) * (count - expected) / expected;
+  }
+  return result;
 }
 
 }  // namespace
 
-TEST_CASE("greedy decoding does not depend on the batch", "[generate]") { check_greedy(cpu); }
-TEST_CASE("greedy decoding on a GPU does not depend on the batch", "[generate][cuda]") { check_greedy(cuda()); }
+TEST_CASE("greedy decoding does not depend on the batch", "[generate]") {
+  check_greedy(cpu, true);
+  check_greedy(cpu, false);
+}
+TEST_CASE("greedy decoding on a GPU does not depend on the batch", "[generate][cuda]") {
+  check_greedy(cuda(), true);
+  check_greedy(cuda(), false);
+}
+TEST_CASE("greedy translation encodes a source once", "[generate]") { check_translation(cpu); }
+TEST_CASE("greedy translation on a GPU encodes a source once", "[generate][cuda]") { check_translation(cuda()); }
+
+TEST_CASE("Results are the same bits in any company and order", "[generate]") {
+  const nn::DecoderLM model = some_model();
+  const nn::EncoderDecoder translator = some_translator();
+  const std::vector<nn::TokenIds> prompts = some_prompts();
+  const std::vector<nn::TokenIds> reversed(prompts.rbegin(), prompts.rend());
+  for (const nn::Search search : {nn::Search::greedy, nn::Search::beam, nn::Search::sample}) {
+    CAPTURE(int(search));
+    nn::GenerateOptions options{.search = search, .eos = 7, .beam = 3, .seed = 5};
+    if (search == nn::Search::beam) options.n_best = 2;
+    const auto check = [&](const auto& decode) {
+      const Results expected = decode(prompts, std::size_t{1});
+      for (const std::size_t batch_size : {2, 4, 64}) CHECK(is_same(decode(prompts, batch_size), expected));
+      if (search == nn::Search::sample) return;  // a draw belongs to a row's number
+      Results turned = decode(reversed, 4);
+      std::reverse(turned.begin(), turned.end());
+      CHECK(is_same(turned, expected));
+    };
+    check([&](const auto& rows, std::size_t batch_size) {
+      return nn::generate(model, rows, {.is_prefix_visible = true, .reset_position = 6}, options, batch_size);
+    });
+    check([&](const auto& rows, std::size_t batch_size) { return nn::generate(model, rows, nn::PromptOptions{}, options, batch_size); });
+    check(
+        [&](const auto& rows, std::size_t batch_size) { return nn::generate(translator, rows, nn::SourceOptions{}, options, batch_size); });
+  }
+}
 
 TEST_CASE("greedy decoding stops at the limit and leaves the model's mode alone", "[generate]") {
   const nn::DecoderLM model = some_model();
   nn::TokenIds full(limit, 3), nearly(limit - 1, 3);
-  const auto result = nn::greedy(model, {full, nearly, {4}}, {.eos = 22, .max_length = limit});
+  const auto result = best(nn::generate(model, {full, nearly, {4}}, nn::PromptOptions{}, {.eos = 22}));
   CHECK(result[0].empty());
   CHECK(result[1].size() <= 1);
   CHECK(result[2].size() <= std::size_t(limit - 1));
-  CHECK(nn::greedy(model, {nearly}, {.max_length = 5})[0].empty());
-  CHECK(nn::greedy(model, {}, {.max_length = 5}).empty());
+  CHECK(best(nn::generate(model, {nearly}, {.max_length = 5}))[0].empty());
+  CHECK(nn::generate(model, {}, {.max_length = 5}).empty());
+  CHECK(best(nn::generate(model, {{4}, {5}}, nn::PromptOptions{}, {.eos = -1, .max_new_tokens = 3}))[1].size() == 3);
   CHECK(model.training);
   CHECK(model.drop.training);
 }
 
-TEST_CASE("greedy decoding refuses what it cannot continue", "[generate]") {
+TEST_CASE("A beam that misses nothing finds the best of all sequences", "[generate]") {
+  const Toy toy;
+  for (const double penalty : {0.0, 0.6, 1.0}) {
+    CAPTURE(penalty);
+    const Results found = nn::generate(toy.read({0, 1, 2}, {4, 4, 3}),
+                                       {.search = nn::Search::beam, .eos = 0, .length_penalty = penalty, .n_best = 300, .beam = 345});
+    for (std::int64_t row = 0; row < 3; ++row) {
+      std::vector<Scored> all;
+      enumerate(toy, row, row == 2 ? 3 : 4, penalty, {}, all);
+      std::stable_sort(all.begin(), all.end(), is_better);
+      REQUIRE(all.size() == (row == 2 ? 85u : 341u));
+      check_against(found[std::size_t(row)], all, 300);
+    }
+  }
+}
+
+TEST_CASE("Beam search is the one that is written out", "[generate]") {
+  const std::vector<std::int64_t> rows{0, 1, 2, 3, 4, 5, 6}, limits{9, 3, 12, 1, 6, 12, 12};
+  for (const std::int64_t classes : {2, 7, 40})
+    for (const std::int64_t beam : {1, 2, 5})
+      for (const double penalty : {0.0, 1.0})
+        for (const std::int64_t last : {-1, 1}) {
+          CAPTURE(classes, beam, penalty, last);
+          const Toy toy{classes, 3};
+          nn::GenerateOptions options{.search = nn::Search::beam, .eos = 0, .length_penalty = penalty, .n_best = beam, .beam = beam};
+          if (last >= 0) options.stop = [last](const Tensor& tokens) { return eq(select(tokens, 1, tokens.size(1) - 1), double(last)); };
+          const Results found = nn::generate(toy.read(rows, limits), options);
+          for (std::size_t i = 0; i < rows.size(); ++i) {
+            INFO("row " << i);
+            check_against(found[i], reference_beam(toy, rows[i], limits[i], std::size_t(beam), penalty, last), std::size_t(beam));
+          }
+        }
+}
+
+TEST_CASE("A beam of one is greedy, with the same probabilities", "[generate]") {
+  const Toy toy{11, 4};
+  const std::vector<std::int64_t> rows{0, 1, 2, 3, 4, 5, 6, 7}, limits(8, 20);
+  const Results greedy = nn::generate(toy.read(rows, limits), {.eos = 0, .length_penalty = 0.5});
+  const Results beam = nn::generate(toy.read(rows, limits), {.search = nn::Search::beam, .eos = 0, .length_penalty = 0.5, .beam = 1});
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    CHECK(greedy[i][0].tokens == beam[i].at(0).tokens);
+    CHECK(greedy[i][0].log_probability == Approx(beam[i][0].log_probability));
+    CHECK(greedy[i][0].score == Approx(beam[i][0].score));
+    double log_p = 0;
+    nn::TokenIds history;
+    nn::TokenIds read = greedy[i][0].tokens;
+    if (read.size() < 20) read.push_back(0);
+    for (std::int64_t id : read) {
+      const std::vector<float> logits = toy.logits(rows[i], history);
+      log_p += logits[std::size_t(id)] - log_total(logits);
+      history.push_back(id);
+    }
+    CHECK(greedy[i][0].log_probability == Approx(log_p).epsilon(1e-5));
+    CHECK(greedy[i][0].score == Approx(log_p / std::sqrt(double(read.size()))).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("Rows that have ended make place", "[generate]") {
+  const Toy toy{6, 3};
+  std::vector<std::int64_t> rows(16), limits(16, 4);
+  std::iota(rows.begin(), rows.end(), 0);
+  limits[5] = 40;
+  for (const nn::Search search : {nn::Search::greedy, nn::Search::beam, nn::Search::sample}) {
+    const auto state = std::make_shared<Toy::State>();
+    // Without an end token each row goes to its limit.
+    const Results found = nn::generate(toy.read(rows, limits, state), {.search = search, .eos = -1, .beam = 3});
+    const std::size_t width = search == nn::Search::beam ? 3 : 1;
+    CHECK(state->batches.back() == width);
+    for (std::size_t i = 0; i < rows.size(); ++i) CHECK(found[i].at(0).tokens.size() == std::size_t(limits[i]));
+  }
+}
+
+TEST_CASE("Samples come as often as they are probable", "[generate]") {
+  const Toy toy{7, 2};
+  constexpr std::int64_t samples = 20000;
+  const std::vector<float> logits = toy.logits(3, {});
+  std::vector<std::size_t> order(logits.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
+  struct Kind {
+    double temperature;
+    std::int64_t top_k;
+    double top_p;
+  };
+  for (const Kind& kind : {Kind{1, 0, 1}, {0.5, 0, 1}, {2, 3, 1}, {1, 1, 1}, {1, 0, 0.6}, {1, 0, 1e-6}, {0.7, 4, 0.8}, {1, 100, 0.999}}) {
+    CAPTURE(kind.temperature, kind.top_k, kind.top_p);
+    std::vector<double> p(logits.size());
+    std::size_t kept = kind.top_k > 0 ? std::min<std::size_t>(std::size_t(kind.top_k), order.size()) : order.size();
+    double total = 0;
+    for (std::size_t i = 0; i < kept; ++i) total += p[order[i]] = std::exp(double(logits[order[i]]) / kind.temperature);
+    double before = 0, left = 0;
+    for (std::size_t i = 0; i < kept; ++i) {
+      double& own = p[order[i]];
+      own /= total;
+      const double share = own;
+      if (before >= kind.top_p) own = 0;
+      before += share;
+      left += own;
+    }
+    std::size_t possible = 0;
+    for (double& own : p) possible += (own /= left) > 0;
+    const Results drawn = nn::generate(toy.read({3}, {1}), {.search = nn::Search::sample,
+                                                            .eos = -1,
+                                                            .n_best = samples,
+                                                            .temperature = kind.temperature,
+                                                            .top_k = kind.top_k,
+                                                            .top_p = kind.top_p,
+                                                            .seed = 11});
+    REQUIRE(drawn[0].size() == std::size_t(samples));
+    std::map<std::int64_t, double> counts;
+    for (const nn::Hypothesis& sample : drawn[0]) ++counts[sample.tokens.at(0)];
+    // The 99.99th percentile for six degrees of freedom is 27.9.
+    CHECK(chi_square(counts, p, samples) < (possible > 1 ? 27.9 : 1e-6));
+    // Of the model, whatever the choice was left.
+    const std::int64_t id = drawn[0][0].tokens[0];
+    CHECK(drawn[0][0].log_probability == Approx(logits[std::size_t(id)] - log_total(logits)).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("Draws belong to the number of a row and to a step", "[generate]") {
+  const Toy toy{50, 1};
+  const auto draw = [&](const std::vector<std::int64_t>& rows, std::uint64_t seed, std::int64_t n_best = 1, std::int64_t first = 0) {
+    return nn::generate(toy.read(rows, std::vector<std::int64_t>(rows.size(), 40)),
+                        {.search = nn::Search::sample, .eos = 0, .n_best = n_best, .seed = seed, .first_number = first});
+  };
+  const Results together = draw({0, 1, 2, 3, 4}, 1);
+  for (std::int64_t row = 0; row < 5; ++row) CHECK(is_same({together[std::size_t(row)]}, draw({row}, 1)));
+  CHECK_FALSE(is_same(together, draw({0, 1, 2, 3, 4}, 2)));
+  CHECK_FALSE(is_same(together, draw({0, 1, 2, 3, 4}, 1, 1, 9)));
+  const Results many = draw({0, 1, 2, 3, 4}, 1, 3);
+  for (std::size_t row = 0; row < 5; ++row) {
+    REQUIRE(many[row].size() == 3);
+    CHECK(is_same({{many[row][0]}}, {together[row]}));
+    CHECK(many[row][0].tokens != many[row][1].tokens);
+    CHECK(many[row][1].tokens != many[row][2].tokens);
+    // Steps draw anew: a run of one token is improbable.
+    CHECK(std::set<std::int64_t>(many[row][2].tokens.begin(), many[row][2].tokens.end()).size() + 2 >= many[row][2].tokens.size() / 2);
+  }
+  // As the temperature goes to 0 the most probable token is left.
+  for (const double temperature : {0.0, 1e-30})
+    CHECK(best(nn::generate(toy.read({0, 1, 2}, {9, 9, 9}),
+                            {.search = nn::Search::sample, .eos = 0, .temperature = temperature, .seed = 3})) ==
+          best(nn::generate(toy.read({0, 1, 2}, {9, 9, 9}), {.eos = 0})));
+}
+
+TEST_CASE("An ensemble has the mean of its models' probabilities", "[generate]") {
+  const Toy one{6, 2}, other{6, 5};
+  const auto text = [&] {
+    std::vector<nn::Continuation> parts;
+    parts.push_back(one.read({0, 1, 2}, {5, 5, 5}));
+    parts.push_back(other.read({0, 1, 2}, {5, 4, 5}));
+    return nn::ensemble(std::move(parts));
+  };
+  CHECK(text().limits == std::vector<std::int64_t>{5, 4, 5});
+  for (const nn::Search search : {nn::Search::greedy, nn::Search::beam}) {
+    const Results found = nn::generate(text(), {.search = search, .eos = 0, .length_penalty = 0, .beam = 2});
+    for (std::size_t row = 0; row < 3; ++row) {
+      nn::TokenIds read = found[row].at(0).tokens, history;
+      if (read.size() < (row == 1 ? 4u : 5u)) read.push_back(0);
+      double log_p = 0;
+      for (std::int64_t id : read) {
+        double p = 0, greatest = 0;
+        for (std::int64_t i = 0; i < 6; ++i) {
+          double mean = 0;
+          for (const Toy& toy : {one, other}) {
+            const std::vector<float> logits = toy.logits(std::int64_t(row), history);
+            mean += std::exp(logits[std::size_t(i)] - log_total(logits)) / 2;
+          }
+          greatest = std::max(greatest, mean);
+          if (i == id) p = mean;
+        }
+        if (search == nn::Search::greedy) CHECK(p == greatest);
+        log_p += std::log(p);
+        history.push_back(id);
+      }
+      CHECK(found[row][0].score == Approx(log_p).epsilon(1e-5));
+    }
+  }
+  std::vector<nn::Continuation> odd;
+  odd.push_back(one.read({0}, {5}));
+  odd.push_back(Toy{7}.read({0}, {5}));
+  CHECK_THROWS_WITH(nn::ensemble(std::move(odd)), "[ensemble] expected logits (1, 6) of every model but got (1, 7)");
+  CHECK_THROWS_WITH(nn::ensemble({}), "[ensemble] expected one model or more");
+}
+
+TEST_CASE("generate refuses what it cannot continue", "[generate]") {
   const nn::DecoderLM model = some_model();
-  CHECK_THROWS_AS(nn::greedy(model, {{}}, {.max_length = 5}), Error);
-  CHECK_THROWS_AS(nn::greedy(model, {{vocab}}, {.max_length = 5}), Error);
-  CHECK_THROWS_AS(nn::greedy(model, {{1}}, {.max_length = limit + 1}), Error);
-  CHECK_THROWS_AS(nn::greedy(model, {{1}}, {.eos = vocab, .max_length = 5}), Error);
-  CHECK_THROWS_AS(nn::greedy(model, {{1}}, {.max_length = 5, .batch_size = 0}), Error);
+  const auto decode = [&](const nn::TokenIds& prompt, const nn::PromptOptions& room, const nn::GenerateOptions& options = {},
+                          std::size_t batch_size = 4) { nn::generate(model, {prompt}, room, options, batch_size); };
+  CHECK_THROWS_WITH(decode({}, {}), "[generate] expected prompts of one token or more but prompt 0 is empty");
+  CHECK_THROWS_WITH(decode({vocab}, {}), "[read_prompts] expected ids in [0, 23) but got 23 in row 0");
+  CHECK_THROWS_WITH(decode({1}, {.max_length = limit + 1}),
+                    "[read_prompts] expected max_length in [2, 14], the model's length, but got 15");
+  CHECK_THROWS_WITH(decode({1}, {}, {}, 0), "[generate] expected batch_size >= 1 but got 0");
+  CHECK_THROWS_WITH(decode({1}, {}, {.n_best = 2}), "[generate] expected n_best = 1 of greedy but got 2");
+  CHECK_THROWS_WITH(decode({1}, {}, {.search = nn::Search::beam, .n_best = 6}), "[generate] expected a beam >= n_best but got 5 and 6");
+  CHECK_THROWS_WITH(decode({1}, {}, {.search = nn::Search::sample, .temperature = -1}),
+                    "[generate] expected a finite temperature >= 0 but got -1");
+  CHECK_THROWS_WITH(decode({1}, {}, {.search = nn::Search::sample, .top_k = -1}), "[generate] expected top_k >= 0 but got -1");
+  CHECK_THROWS_WITH(decode({1}, {}, {.search = nn::Search::sample, .top_p = 0}), "[generate] expected top_p in (0, 1] but got 0");
+  const nn::EncoderDecoder translator = some_translator();
+  CHECK_THROWS_WITH(nn::generate(translator, {{}}, nn::SourceOptions{}), "[read_sources] expected rows of 1 to 14 tokens but row 0 has 0");
+  CHECK_THROWS_WITH(nn::generate(translator, {{1}}, nn::SourceOptions{.start = vocab}),
+                    "[read_sources] expected start in [0, 23) but got 23");
 }
 
 TEST_CASE("A model that makes NaN generates nothing", "[generate]") {
   const nn::DecoderLM model = some_model();
-  const NoGrad unrecorded;
-  fill_(slice(model.head.weight, 0, 3, 4), std::nan(""));
-  CHECK_THROWS_WITH(nn::greedy(model, {{1}, {2, 1}}, {.max_length = 5}),
-                    "[greedy] expected logits that are numbers but the model made a NaN: AnomalyMode names the module");
+  {
+    const NoGrad unrecorded;
+    fill_(slice(model.head.weight, 0, 3, 4), std::nan(""));
+  }
+  for (const nn::Search search : {nn::Search::greedy, nn::Search::beam, nn::Search::sample})
+    CHECK_THROWS_WITH(nn::generate(model, {{1}, {2, 1}}, {.max_length = 5}, {.search = search}),
+                      "[generate] expected logits that are numbers, not all of them -inf, but row 0 has a NaN, or no other, for its new "
+                      "token 0: AnomalyMode names the module");
 }

@@ -355,13 +355,19 @@ void add_orders(Rows& rows) {
                          {{3, 5}, 2, 0},
                          {{3, 5}, 2, 1},
                          {{2, 3, 4}, 2, 1},
-                         {{3, 4}, 0, 1}})
-    row.cases.push_back({{distinct(top.shape)},
-                         [top](In in) -> Tensors {
-                           const Sorted y = topk(in[0], top.k, top.dim);
-                           return {y.values, y.indices};
-                         },
-                         [top](Ref in) { return sorted(in[0], top.dim, true, top.k); }});
+                         {{3, 4}, 0, 1},
+                         {{3, 1025}, 10, 1},
+                         {{700, 3}, 64, 0},
+                         {{700}, 65, 0}})
+    for (const bool ties : {false, true}) {
+      row.cases.push_back({{ties ? whole(top.shape) : distinct(top.shape)},
+                           [top](In in) -> Tensors {
+                             const Sorted y = topk(in[0], top.k, top.dim);
+                             return {y.values, y.indices};
+                           },
+                           [top](Ref in) { return sorted(in[0], top.dim, true, top.k); }});
+      row.cases.back().inputs[0].differentiable = !ties;
+    }
   row.mistakes = {{[] { topk(sample({3}), 4); }, {"[0, 3]", "(3,)", "4"}},
                   {[] { topk(sample({3}), -1); }, {"-1"}},
                   {[] { topk(sample({3}), 1, 1); }, {"1"}},

@@ -104,6 +104,7 @@ TEST_CASE("NaN is passed on, not swallowed") {
       CHECK(std::isnan(last(logsumexp(x))));
       CHECK(last(argmax(x)) == static_cast<double>(n - 1));
       CHECK(last(sort(x).indices) == static_cast<double>(n - 1));
+      CHECK(last(topk(x, 1).indices) == static_cast<double>(n - 1));
       CHECK(list(eq(x, x)).back() == 0);
       CHECK(list(ne(x, x)).back() == 1);
       CHECK(last(any(x)) == 1);

@@ -78,4 +78,52 @@ void sort(Cpu, const View& x, const View& values, const View& indices, bool desc
   });
 }
 
+void topk(Cpu, const View& x, const View& values, const View& indices) {
+  if (values.numel() == 0) return;
+  Shape shape = x.shape;
+  Strides strides = x.strides;
+  const std::int64_t length = shape.back(), step = strides.back(), k = values.shape.back();
+  shape.pop_back();
+  strides.pop_back();
+  const auto rows = make_loop<1>(shape, {&strides}, Order::row_major);
+  dispatch_numbers(x.dtype, "topk", [&]<class S>() {
+    using C = compute_t<S>;
+    using Key = decltype(key_of(S{}));
+    parallel_units(rows.count, length, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t) {
+      Ranked<Key> best[topk_limit];  // in descending order
+      std::int64_t row = begin;
+      walk(rows, begin, end, 1, [&](const std::int64_t* at, std::int64_t) {
+        const S* const from = x.as<const S>() + at[0];
+        std::int64_t found = 0;
+        const auto consider = [&](std::int64_t i) {
+          const Key key = key_of(from[i * step]);
+          if (found == k && key <= best[k - 1].key) return;  // of equal ones the first stays
+          std::int64_t place = found < k ? found++ : k - 1;
+          for (; place > 0 && best[place - 1].key < key; --place) best[place] = best[place - 1];
+          best[place] = {key, i};
+        };
+        std::int64_t i = 0;
+        for (; i < k; ++i) consider(i);
+        // Runs of elements, of which few have one that is larger than the k-th so far: a test without a branch for each.
+        constexpr std::int64_t run = 64;
+        for (; i + run <= length; i += run) {
+          const C least = C(from[best[k - 1].position * step]);
+          bool is_any_larger = false;
+          for (std::int64_t j = i; j < i + run; ++j) is_any_larger |= !(C(from[j * step]) <= least);  // NaN too
+          if (!is_any_larger) continue;
+          for (std::int64_t j = i; j < i + run; ++j) consider(j);
+        }
+        for (; i < length; ++i) consider(i);
+        S* const to = values.as<S>() + row * k;
+        std::int64_t* const positions = indices.as<std::int64_t>() + row * k;
+        for (std::int64_t rank = 0; rank < k; ++rank) {
+          to[rank] = from[best[rank].position * step];
+          positions[rank] = best[rank].position;
+        }
+        ++row;
+      });
+    });
+  });
+}
+
 }  // namespace tern::kernels

@@ -32,4 +32,11 @@ void index_add(Cuda, const View& y, const View& index, const View& source);
 void sort(Cpu, const View& x, const View& values, const View& indices, bool descending);
 void sort(Cuda, const View& x, const View& values, const View& indices, bool descending);
 
+/// values (..., k), indices (i64) = the k largest of the last dimension of x in descending order, the first among equals first, and where
+/// each came from: what a stable descending sort begins with. 1 <= k <= topk_limit, at most the dimension, which is below 2^32; numeric
+/// dtypes of at most 32 bits; NaN counts as largest. x has any strides; the outputs are contiguous.
+inline constexpr std::int64_t topk_limit = 64;
+void topk(Cpu, const View& x, const View& values, const View& indices);
+void topk(Cuda, const View& x, const View& values, const View& indices);
+
 }  // namespace tern::kernels

@@ -1,0 +1,37 @@
+#pragma once
+#include "nn/generate.h"
+
+namespace tern::nn::detail {
+
+/// Hypotheses on the device, one a row.
+struct Rows {
+  Tensor tokens;                     ///< (R, T), i64
+  Tensor counts;                     ///< (R), i64: how many of them count, eos included
+  Tensor has_eos;                    ///< (R), bool: the last one that counts is eos
+  Tensor log_p;                      ///< (R), f32; -inf: there is no hypothesis
+  std::vector<std::size_t> origins;  ///< (R): the row of `generate` that each belongs to
+};
+
+/// Reads the hypotheses and adds each to its row's.
+void collect(const Rows& rows, double length_penalty, std::vector<std::vector<Hypothesis>>& result);
+
+/// Whether so few rows of those at hand are active that the others are worth dropping: which copies what is known of the rest, and meets
+/// products of another shape.
+inline bool is_worth_dropping(std::int64_t active, std::int64_t rows) { return 4 * active <= 3 * rows; }
+
+/// The places of the values that are true, and of those that are not.
+struct Places {
+  std::vector<std::int64_t> kept, dropped;
+};
+Places places_of(const Tensor& is_kept);
+Tensor indices(const std::vector<std::int64_t>& places, Device device);
+std::vector<std::size_t> picked(const std::vector<std::size_t>& values, const std::vector<std::int64_t>& places);
+
+/// Throws Error that names the first row that has no number to go on with, of is_number (R) and the rows' origins.
+[[noreturn]] void fail_without_number(const Tensor& is_number, const std::vector<std::size_t>& origins, std::int64_t step);
+
+/// Greedy decoding and sampling: one hypothesis at a time.
+std::vector<std::vector<Hypothesis>> pick_tokens(Continuation& text, const GenerateOptions& options);
+std::vector<std::vector<Hypothesis>> beam_search(Continuation& text, const GenerateOptions& options);
+
+}  // namespace tern::nn::detail
