@@ -279,6 +279,8 @@ TEST_CASE("A checkpoint of the wrong kind is refused, and leaves the run as it i
   check(rewritten([&](auto&, auto& metadata) { replaced(metadata["config"], "\"width\":16", "\"width\":65536"); }), ": ");
   check(rewritten([&](auto&, auto& metadata) { replaced(metadata["config"], "\"layers\":1", "\"layers\":\"x\""); }), "layers");
   check(rewritten([&](auto&, auto& metadata) { replaced(metadata["numbers"], "\"epoch\":2", "\"epoch\":-2"); }), "got epoch -2");
+  check(rewritten([&](auto&, auto& metadata) { replaced(metadata["numbers"], "\"epoch\":2", "\"epoch\":9223372036854775807"); }),
+        "got epoch 9223372036854775807");
   check(rewritten([&](auto&, auto& metadata) { replaced(metadata["numbers"], "\"steps\":2", "\"steps\":99"); }),
         "expected 0 to 6 but got 99");
   const std::string tokenizer = slurp(runs.part / "tokenizer.json");
