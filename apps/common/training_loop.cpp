@@ -138,7 +138,7 @@ void TrainingLoop::restore(const io::JsonObject& numbers) {
   };
   update_ = session_update_ = count("update", options_.updates);
   steps_ = count("steps", update_);
-  items_ = count("items", std::numeric_limits<std::int64_t>::max());
+  items_ = count("items", std::int64_t{1} << 53);
   logged_ = {.sum = numbers.get_double("logged_loss"), .steps = count("logged_steps", steps_)};
   seconds_ = numbers.get_double("seconds");
 }

@@ -99,15 +99,15 @@ struct Runs {
   Result go_on(const Arguments& more = {}) const { return run(program.path, resume(part, with(more, end))); }
 };
 
-void check_resumes(const Program& program) {
+void check_resumes(const Program& program, const Arguments& device = {}) {
   for (const char* precision : {"fp32", "fp16"}) {
     INFO(precision);
-    const Runs runs(program, {"--precision", precision});
-    const Result result = runs.go_on();
+    const Runs runs(program, with({"--precision", precision}, device));
+    const Result result = runs.go_on(device);
     require_done(result);
     CHECK(contains(result.out, "resumed  from update "));
     check_same(runs.whole, runs.part);
-    require_done(runs.go_on());  // one that is done gives what it gave
+    require_done(runs.go_on(device));  // one that is done gives what it gave
     check_same(runs.whole, runs.part);
   }
 }
@@ -165,6 +165,8 @@ void check_options(const Program& program) {
 
 TEST_CASE("tern-translate train --resume (a training that goes on is bitwise one that was never ended)") { check_resumes(trainers[0]); }
 TEST_CASE("tern-recall train --resume (a training that goes on is bitwise one that was never ended)") { check_resumes(trainers[1]); }
+TEST_CASE("A translator's training on a GPU goes on bitwise", "[cuda]") { check_resumes(trainers[0], {"--device", "cuda"}); }
+TEST_CASE("A recall training on a GPU goes on bitwise", "[cuda]") { check_resumes(trainers[1], {"--device", "cuda"}); }
 TEST_CASE("A translator's training that was killed goes on bitwise") { check_killed(trainers[0], {"--updates", "60"}); }
 TEST_CASE("A recall training that was killed goes on bitwise") { check_killed(trainers[1], {"--epochs", "15"}); }
 TEST_CASE("tern-translate train --checkpoint-every --keep (which checkpoints there are)") { check_options(trainers[0]); }
@@ -277,6 +279,8 @@ TEST_CASE("A checkpoint of the wrong kind is refused, and leaves the run as it i
   check(rewritten([&](auto&, auto& metadata) { replaced(metadata["config"], "\"width\":16", "\"width\":65536"); }), ": ");
   check(rewritten([&](auto&, auto& metadata) { replaced(metadata["config"], "\"layers\":1", "\"layers\":\"x\""); }), "layers");
   check(rewritten([&](auto&, auto& metadata) { replaced(metadata["numbers"], "\"epoch\":2", "\"epoch\":-2"); }), "got epoch -2");
+  check(rewritten([&](auto&, auto& metadata) { replaced(metadata["numbers"], "\"epoch\":2", "\"epoch\":9223372036854775807"); }),
+        "got epoch 9223372036854775807");
   check(rewritten([&](auto&, auto& metadata) { replaced(metadata["numbers"], "\"steps\":2", "\"steps\":99"); }),
         "expected 0 to 6 but got 99");
   const std::string tokenizer = slurp(runs.part / "tokenizer.json");
