@@ -5,7 +5,7 @@
 
 #include "nn/decoder_lm.h"
 #include "recall/data_set.h"
-#include "recall/plot.h"
+#include "recall/heat_map.h"
 
 namespace tern::recall {
 

@@ -1,11 +1,14 @@
+#include "recall/heat_map.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "recall/plot.h"
-#include "recall/svg.h"
+#include "common/svg.h"
 
 namespace tern::recall {
+
+namespace svg = apps::svg;
 
 namespace {
 

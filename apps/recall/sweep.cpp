@@ -8,10 +8,10 @@
 #include <map>
 #include <stdexcept>
 
+#include "common/chart.h"
 #include "common/output.h"
 #include "common/stop.h"
 #include "io/run_directory.h"
-#include "recall/plot.h"
 #include "recall/runs.h"
 #include "recall/score.h"
 #include "recall/train.h"
@@ -19,6 +19,8 @@
 #include "text/printable.h"
 
 namespace tern::recall {
+
+using apps::Chart, apps::Point, apps::Series;
 
 std::int64_t pairs_of(std::int64_t length) { return length == 512 ? 64 : std::max<std::int64_t>(length / 16, 1); }
 
@@ -119,14 +121,14 @@ class Table {
   std::string fault_;  ///< of the last attempt
 };
 
-Run measure(const Options& options, Device device, apps::ProgressLine& progress, const std::function<std::string()>& remains) {
+Run measure(const Options& options, Device device, apps::RunView& view, const std::function<std::string()>& remains) {
   manual_seed(static_cast<std::uint64_t>(options.seed));
   const Task shape = task(options);
   Trainer trainer(
       options,
       make_data_set(shape, static_cast<std::uint64_t>(options.seed), options.train_examples, options.valid_examples, options.test_examples),
       device, remains);
-  trainer.run(progress);
+  trainer.run(view);
   const Score score = trainer.test();
   const Interval interval = wilson(score);
   return {.task = options.task,
@@ -218,15 +220,15 @@ void sweep(const Options& options, const Grid& grid) {
 
   apps::say("{} runs on {}, {}, {}{}\n", runs.size(), apps::describe(device), options.precision,
             apps::describe_step(options.use_fused_kernel, device), done > 0 ? fmt::format("; {} are done", done) : "");
-  apps::ProgressLine progress;
+  apps::RunView view("tern-recall", nullptr);
   for (std::size_t i = 0; i < runs.size(); ++i) {
     if (is_done(runs[i])) continue;
-    const Run run = measure(runs[i], device, progress, remains);
+    const Run run = measure(runs[i], device, view, remains);
     table.add(run);
     ++done;
-    progress.print(fmt::format("{:>3}/{}  {}  width {:>3}  N {:>3}, {}  seed {}: accuracy {:.2f}%  loss {:.3f}  {}, {}", i + 1, runs.size(),
-                               apps::counted(run.layers, "layer"), run.width, run.length, apps::counted(run.pairs, "pair"), run.seed,
-                               100 * run.accuracy, run.test_loss, apps::counted(run.epochs, "epoch"), apps::duration(run.seconds)));
+    view.print(fmt::format("{:>3}/{}  {}  width {:>3}  N {:>3}, {}  seed {}: accuracy {:.2f}%  loss {:.3f}  {}, {}", i + 1, runs.size(),
+                           apps::counted(run.layers, "layer"), run.width, run.length, apps::counted(run.pairs, "pair"), run.seed,
+                           100 * run.accuracy, run.test_loss, apps::counted(run.epochs, "epoch"), apps::duration(run.seconds)));
   }
   table.require_written();
   plot({table.file().string()}, directory);
@@ -236,22 +238,29 @@ void plot(const std::vector<std::string>& tables, const std::filesystem::path& d
   std::vector<Run> runs;
   for (const std::string& table : tables)
     for (Run& run : read_csv(table)) runs.push_back(std::move(run));
-  const Chart charts[] = {{"Associative recall: accuracy over layers", "layers", "accuracy of the answer",
-                           series_of(
+  const auto accuracy = [](const char* label) { return apps::Axis{.label = label, .is_percent = true, .low = 0, .high = 1}; };
+  const Chart charts[] = {{.title = "Associative recall: accuracy over layers",
+                           .x_label = "layers",
+                           .left = accuracy("accuracy of the answer"),
+                           .series = series_of(
                                runs, "recall",
                                [](const Run& run) {
                                  const std::string mlp = run.mlp > 0 ? fmt::format("MLP of {}", run.mlp * run.width) : "no MLP";
                                  return fmt::format("width {}, {}, {}", run.width, mlp, apps::counted(run.pairs, "pair"));
                                },
-                               [](const Run& run) { return static_cast<double>(run.layers); })},
-                          {"Multi-query recall: accuracy over width", "width", "accuracy of the answers",
-                           series_of(
+                               [](const Run& run) { return static_cast<double>(run.layers); }),
+                           .is_even = true},
+                          {.title = "Multi-query recall: accuracy over width",
+                           .x_label = "width",
+                           .left = accuracy("accuracy of the answers"),
+                           .series = series_of(
                                runs, "mqar",
                                [](const Run& run) {
                                  return fmt::format("N {}, {}, {}", run.length, apps::counted(run.pairs, "pair"),
                                                     apps::counted(run.layers, "layer"));
                                },
-                               [](const Run& run) { return static_cast<double>(run.width); })}};
+                               [](const Run& run) { return static_cast<double>(run.width); }),
+                           .is_even = true}};
   if (!directory.empty()) apps::make_directory("--out", directory);
   for (const Chart& chart : charts) {
     if (chart.series.empty()) continue;

@@ -11,6 +11,7 @@
 #include "common/model.h"
 #include "common/output.h"
 #include "common/program.h"
+#include "common/run_view.h"
 #include "common/stop.h"
 #include "common/training_run.h"
 #include "io/checksum.h"
@@ -137,12 +138,12 @@ std::vector<std::string> translate(const Trainer& trainer, const Translator& tra
 class Task final : public apps::Trainable {
  public:
   Task(Trainer& trainer, Translator& translator, const Data& data, apps::TrainingRun& run)
-      : trainer_(trainer), translator_(translator), data_(data), run_(run) {}
+      : trainer_(trainer), translator_(translator), data_(data), view_("tern-translate", &run) {}
 
   apps::TrainingLoop& loop() override { return trainer_.loop(); }
   const nn::Module& model() const override { return translator_.model; }
   void run_epoch(std::int64_t /*round*/, std::int64_t done, const std::function<void()>& after_update) override {
-    trainer_.run_round(done, after_update, run_, progress_);
+    trainer_.run_round(done, after_update, view_);
   }
   std::vector<NamedTensor> served() override {
     const train::Ema* average = trainer_.average();
@@ -164,7 +165,9 @@ class Task final : public apps::Trainable {
     const std::int64_t every = translator_.options.valid_every > 0 ? 1 : translator_.options.bleu_every;
     if (every == 0) result.rank = {0, -loss};
     if (!is_last && (every == 0 || rounds % every != 0)) return result;
-    const double bleu = text::bleu(translate(trainer_, translator_, data_.valid.src), data_.valid.tgt).score;
+    const std::vector<std::string> hypotheses = translate(trainer_, translator_, data_.valid.src);
+    const double bleu = text::bleu(hypotheses, data_.valid.tgt).score;
+    for (std::size_t i = 0; i < hypotheses.size(); ++i) samples_.push_back({data_.valid.src[i], hypotheses[i], data_.valid.tgt[i]});
     result.numbers.set("valid_bleu", bleu);
     if (every > 0) result.rank = {bleu, -loss};
     return result;
@@ -179,16 +182,15 @@ class Task final : public apps::Trainable {
     std::string text = fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  {:.0f} tokens/s", epochs, trainer_.train_loss(),
                                    numbers.get_double("valid_loss"), trainer_.tokens_per_second());
     if (numbers.contains("valid_bleu")) text += fmt::format("  valid BLEU {:.2f}", numbers.get_double("valid_bleu"));
-    run_.log(line);
-    progress_.print(text);
+    view_.validated(line, text, std::exchange(samples_, {}));
   }
 
  private:
   Trainer& trainer_;
   Translator& translator_;
   const Data& data_;
-  apps::TrainingRun& run_;
-  apps::ProgressLine progress_;
+  apps::RunView view_;
+  std::vector<apps::Sample> samples_;  ///< of a validation that is not reported yet
 };
 
 struct Scored {

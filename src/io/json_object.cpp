@@ -98,6 +98,19 @@ JsonObject JsonObject::get_object(std::string_view key) const {
   return parse(*text, where_);
 }
 
+std::vector<std::string> JsonObject::keys() const {
+  std::vector<std::string> result;
+  for (const auto& [key, text] : members_) result.push_back(key);
+  return result;
+}
+
+std::vector<std::pair<std::string, double>> JsonObject::numbers() const {
+  std::vector<std::pair<std::string, double>> result;
+  for (const auto& [key, text] : members_)
+    if (text.front() == '-' || (text.front() >= '0' && text.front() <= '9')) result.emplace_back(key, get_double(key));
+  return result;
+}
+
 std::string JsonObject::dump() const {
   std::string result = "{";
   for (const auto& [key, text] : members_) result += fmt::format("{}{}:{}", result.size() > 1 ? "," : "", text_of(key), text);

@@ -122,6 +122,7 @@ Outcome outcome(const fs::path& run) {
     nlohmann::json json = nlohmann::json::parse(line);
     json.erase("seconds");
     json.erase("tokens_per_second");
+    json.erase("memory_bytes");
     result.log += json.dump() + "\n";
   }
   return result;

@@ -44,7 +44,7 @@ Arguments resume(const fs::path& out, const Arguments& more = {}) {
 std::vector<Json> log_of(const fs::path& run) {
   std::vector<Json> log = json_lines(run / "log.jsonl");
   for (Json& line : log)
-    for (const char* key : {"seconds", "tokens_per_second", "examples_per_second"}) line.erase(key);
+    for (const char* key : {"seconds", "tokens_per_second", "examples_per_second", "memory_bytes"}) line.erase(key);
   return log;
 }
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace tern::recall::svg {
+namespace tern::apps::svg {
 
 // Middle tones, which stand out from white and from black alike.
 constexpr const char* grey = "#7d8590";
@@ -33,4 +33,4 @@ inline std::string document(double width, double height, const std::string& titl
       width, height, grey, escape(title), body);
 }
 
-}  // namespace tern::recall::svg
+}  // namespace tern::apps::svg

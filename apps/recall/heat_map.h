@@ -5,26 +5,6 @@
 
 namespace tern::recall {
 
-/// A mark at (x, y), with a bar from low to high where they differ.
-struct Point {
-  double x = 0, y = 0, low = 0, high = 0;
-};
-
-struct Series {
-  std::string name;
-  std::vector<Point> points;
-};
-
-/// Lines with marks and error bars. The x axis shows the values that occur, evenly spaced: layers, widths. The y axis goes from
-/// 0 to 100%.
-struct Chart {
-  std::string title, x_label, y_label;
-  std::vector<Series> series;
-};
-
-/// A picture for light and dark pages.
-std::string to_svg(const Chart& chart);
-
 /// A matrix as squares, row 0 on top.
 struct HeatMap {
   std::string title;

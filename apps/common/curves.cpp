@@ -1,0 +1,74 @@
+#include "common/curves.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <sstream>
+
+#include "io/atomic_file.h"
+#include "io/file_error.h"
+
+namespace tern::apps {
+
+namespace {
+
+constexpr std::size_t max_log_bytes = std::size_t(1) << 30;
+constexpr std::size_t most_points = 400;  // more cannot be told apart, and make the file large
+
+/// Means of neighbours, few enough to draw.
+Series series_of(const std::string& name, const std::map<std::int64_t, double>& line, bool is_right, bool has_marks) {
+  Series series{.name = name, .points = {}, .is_right = is_right, .has_marks = has_marks};
+  const std::size_t together = (line.size() + most_points - 1) / most_points;
+  for (auto at = line.begin(); at != line.end();) {
+    double x = 0, y = 0, count = 0;
+    for (; at != line.end() && count < static_cast<double>(together); ++at, ++count) {
+      x += static_cast<double>(at->first);
+      y += at->second;
+    }
+    series.points.push_back({x / count, y / count, 0, 0});
+  }
+  return series;
+}
+
+}  // namespace
+
+void Curves::add(const io::JsonObject& line) {
+  if (!line.contains("update")) return;
+  const std::int64_t update = line.get_int("update");
+  for (const auto& [key, value] : line.numbers()) {
+    Line* const curve = key == "loss"             ? &loss_
+                        : key == "valid_loss"     ? &valid_loss_
+                        : key == "valid_bleu"     ? &bleu_
+                        : key == "valid_accuracy" ? &accuracy_
+                                                  : nullptr;
+    if (curve && std::isfinite(value)) (*curve)[update] = value;
+  }
+}
+
+void Curves::read(const std::filesystem::path& log, std::int64_t last_update) {
+  if (std::error_code error; !std::filesystem::exists(log, error)) return;
+  std::istringstream text(io::read_file(log, max_log_bytes));
+  for (std::string line; std::getline(text, line);) {
+    try {
+      const io::JsonObject object = io::JsonObject::parse(line, log.string());
+      if (object.contains("update") && object.get_int("update") <= last_update) add(object);
+    } catch (const io::FileError&) {  // of this line alone
+    }
+  }
+}
+
+Chart Curves::chart(const std::string& title) const {
+  Chart chart{.title = title, .x_label = "update", .left = {.label = "loss"}, .series = {}};
+  const auto add_series = [&](const char* name, const Line& line, bool is_right, bool has_marks) {
+    if (!line.empty()) chart.series.push_back(series_of(name, line, is_right, has_marks));
+  };
+  add_series("training loss", loss_, false, false);
+  add_series("validation loss", valid_loss_, false, true);
+  add_series("validation BLEU", bleu_, true, true);
+  add_series("validation accuracy", accuracy_, true, true);
+  if (!accuracy_.empty()) chart.right = {.label = "accuracy", .is_percent = true, .low = 0, .high = 1};
+  else if (!bleu_.empty()) chart.right = {.label = "BLEU", .low = 0};
+  return chart;
+}
+
+}  // namespace tern::apps

@@ -1,0 +1,29 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "common/chart.h"
+#include "io/json_object.h"
+
+namespace tern::apps {
+
+/// The learning curves of a run, from the lines of its log: "loss", "valid_loss", and "valid_bleu" or "valid_accuracy", each at its
+/// "update".
+class Curves {
+ public:
+  void add(const io::JsonObject& line);
+  /// The lines of a log up to an update. A log that is missing has none; a line that is no JSON object, as a killed process may leave one,
+  /// is passed over. Throws FileError for a log that cannot be read.
+  void read(const std::filesystem::path& log, std::int64_t last_update);
+
+  /// Losses by the axis on the left, the score by the one on the right.
+  Chart chart(const std::string& title) const;
+
+ private:
+  using Line = std::map<std::int64_t, double>;  ///< the latest value at each update
+  Line loss_, valid_loss_, bleu_, accuracy_;
+};
+
+}  // namespace tern::apps

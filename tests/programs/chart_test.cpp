@@ -1,0 +1,92 @@
+// Learning curves and their pictures.
+#include "common/chart.h"
+
+#include <cmath>
+#include <limits>
+
+#include "common/curves.h"
+#include "support.h"
+
+using namespace tern::apps;
+using namespace tern::programs::test;
+using tern::io::JsonObject;
+
+TEST_CASE("Ticks of an axis are round numbers around its values") {
+  using Ticks = std::vector<double>;
+  CHECK(nice_ticks(0, 1, 5) == Ticks{0, 0.2, 0.4, 3 * 0.2, 0.8, 1});
+  CHECK(nice_ticks(0, 1200, 6) == Ticks{0, 200, 400, 600, 800, 1000, 1200});
+  CHECK(nice_ticks(1.31, 6.9, 5) == Ticks{0, 2, 4, 6, 8});
+  CHECK(nice_ticks(-3, 3, 3) == Ticks{-4, -2, 0, 2, 4});
+  CHECK(nice_ticks(0.0012, 0.0019, 4).size() <= 6);
+  CHECK(nice_ticks(38.2, 39.5, 5).front() <= 38.2);
+  CHECK(nice_ticks(38.2, 39.5, 5).back() >= 39.5);
+}
+
+TEST_CASE("A chart has a line for each series, at the places of its values") {
+  const Chart chart{.title = "A < B & C",
+                    .x_label = "update",
+                    .left = {.label = "loss", .low = 0, .high = 4},
+                    .right = {.label = "accuracy", .is_percent = true, .low = 0, .high = 1},
+                    .series = {{.name = "training", .points = {{0, 4}, {50, 2}, {100, 0}}, .has_marks = false},
+                               {.name = "accuracy", .points = {{100, 0.5}}, .is_right = true}}};
+  const std::string svg = to_svg(chart);
+  CHECK(svg.rfind("<svg xmlns", 0) == 0);
+  CHECK_FALSE(contains(svg, "<script"));
+  CHECK(contains(svg, "A &lt; B &amp; C"));
+  CHECK(contains(svg, ">40%</text>"));
+  CHECK(contains(svg, ">update</text>"));
+  // The area of 64 to 576 by 70 to 328: 4 is at its top, 0 at its bottom, and 50% half-way between.
+  CHECK(contains(svg, "M64.0 70.0L320.0 199.0L576.0 328.0"));
+  CHECK(contains(svg, "cx=\"576.0\" cy=\"199.0\""));
+}
+
+TEST_CASE("A chart leaves out what is not finite, and draws one without points") {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+  const Chart chart{.title = "a", .x_label = "x", .left = {.label = "y"}, .series = {{.name = "b", .points = {{1, nan}, {2, infinity}}}}};
+  for (const std::string& svg : {to_svg(chart), to_svg(Chart{.title = "none", .x_label = "x", .left = {.label = "y"}, .series = {}})}) {
+    CHECK_FALSE(contains(svg, "nan"));
+    CHECK_FALSE(contains(svg, "inf"));
+    CHECK(contains(svg, "</svg>"));
+  }
+  // One value alone has a scale too.
+  CHECK_FALSE(
+      contains(to_svg({.title = "a", .x_label = "x", .left = {.label = "y"}, .series = {{.name = "b", .points = {{5, 5}}}}}), "nan"));
+}
+
+TEST_CASE("Curves hold what a run has logged") {
+  Curves curves;
+  for (int update = 1; update <= 1000; ++update)
+    curves.add(JsonObject().set("update", update).set("loss", 5.0 - update / 250.0).set("lr", 1));
+  curves.add(JsonObject().set("epoch", 1).set("update", 500).set("train_loss", 3).set("valid_loss", 3.5).set("valid_bleu", 12.5));
+  curves.add(JsonObject().set("epoch", 2).set("update", 1000).set("valid_loss", 2.5).set("valid_bleu", std::nan("")));
+  const Chart chart = curves.chart("a run");
+  REQUIRE(chart.series.size() == 3);
+  CHECK(chart.series[0].name == "training loss");
+  CHECK(chart.series[0].points.size() == 334);  // means of three
+  CHECK(chart.series[0].points[1].x == 5);
+  CHECK(std::abs(chart.series[0].points[1].y - (5 - 5 / 250.0)) < 1e-12);
+  CHECK(chart.series[1].points.size() == 2);
+  CHECK(chart.series[2].points.size() == 1);
+  CHECK(chart.series[2].points[0].y == 12.5);
+  CHECK(chart.series[2].is_right);
+  CHECK(chart.right.label == "BLEU");
+}
+
+TEST_CASE("Curves go on with a log up to the update from which training goes on") {
+  const TempDirectory directory;
+  const fs::path log = directory / "log.jsonl";
+  spill(log,
+        "{\"update\":1,\"loss\":4}\n{\"update\":2,\"loss\":3}\n{\"epoch\":1,\"update\":2,\"valid_loss\":3.5,\"valid_accuracy\":0.25}\n"
+        "{\"update\":3,\"loss\":9}\n{\"upda");
+  Curves curves;
+  curves.read(log, 2);
+  curves.read(directory / "none.jsonl", 2);
+  curves.add(JsonObject().set("update", 3).set("loss", 2.5));
+  const Chart chart = curves.chart("a run");
+  REQUIRE(chart.series.size() == 3);
+  CHECK(chart.series[0].points.size() == 3);
+  CHECK(chart.series[0].points[2].y == 2.5);
+  CHECK(chart.series[1].points[0].y == 3.5);
+  CHECK(chart.series[2].points[0].y == 0.25);
+  CHECK(chart.right.is_percent);
+}
