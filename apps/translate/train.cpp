@@ -20,6 +20,7 @@
 #include "text/corpus.h"
 #include "text/metrics.h"
 #include "text/printable.h"
+#include "translate/distill.h"
 #include "translate/trainer.h"
 #include "translate/translator.h"
 
@@ -99,9 +100,11 @@ std::string digest(const Data& data, const OnStep& on_step) {
   return sum.hex();
 }
 
-text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorpus& corpus, const OnStep& on_step) {
-  std::vector<std::string> lines = corpus.src;
-  lines.insert(lines.end(), corpus.tgt.begin(), corpus.tgt.end());
+/// Of the first pairs: what teachers have written is left out.
+text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorpus& corpus, std::size_t pairs, const OnStep& on_step) {
+  const auto count = static_cast<std::ptrdiff_t>(pairs);
+  std::vector<std::string> lines(corpus.src.begin(), corpus.src.begin() + count);
+  lines.insert(lines.end(), corpus.tgt.begin(), corpus.tgt.begin() + count);
   text::TrainOptions training;
   training.on_step = on_step;
   training.vocab_size = static_cast<std::size_t>(options.vocab);
@@ -118,13 +121,15 @@ void check(const Options& options) {
   io::RunDirectory::check(options.out);
 }
 
-/// In blocks, between which a signal ends the training.
-std::vector<std::string> translate(const Trainer& trainer, const Translator& translator, std::span<const std::string> lines) {
+/// In blocks, between which a signal ends the training. Greedily, but for other options.
+std::vector<std::string> translate(const Trainer& trainer, const Translator& translator, std::span<const std::string> lines,
+                                   const nn::GenerateOptions& search = {.has_scores = false}) {
   std::vector<std::string> result;
   for (std::size_t first = 0; first < lines.size(); first += decode_block * decode_rows) {
     trainer.require_no_stop();
     const auto block = lines.subspan(first, std::min(decode_block * decode_rows, lines.size() - first));
-    for (std::string& line : translator.translate(block, decode_rows)) result.push_back(std::move(line));
+    for (auto& translations : translate(std::span(&translator, 1), block, search, decode_rows))
+      result.push_back(std::move(translations.front().text));
   }
   return result;
 }
@@ -231,7 +236,6 @@ void train(const Options& options) {
   const Device device = apps::resolve_device(options.device);
   apps::require_precision(precision(options), device);
   if (options.threads > 0) set_num_threads(options.threads);
-  manual_seed(static_cast<std::uint64_t>(options.seed));
   apps::require_memory(matrix_elements(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
 
   const apps::StopSignals signals;
@@ -242,12 +246,16 @@ void train(const Options& options) {
   const OnStep on_step = [&run] {
     if (apps::stop_signal() != 0) apps::require_no_stop("before the first update" + run.remains());
   };
-  const Data data = read(options, on_step);
+  Data data = read(options, on_step);
+  const std::size_t originals = data.train.size();
+  const std::size_t distilled = add_distilled(data.train, options, device, on_step);
+  if (distilled > 0) say("teacher  {} more pairs, as {} translates them\n", distilled, printable(options.teacher));
   run.set_data(std::filesystem::absolute(options.data), digest(data, on_step));
   const text::Tokenizer tokenizer =
-      run.is_resumed() ? text::Tokenizer::load(run.tokenizer()) : train_tokenizer(options, data.train, on_step);
+      run.is_resumed() ? text::Tokenizer::load(run.tokenizer()) : train_tokenizer(options, data.train, originals, on_step);
   const auto vocab = static_cast<std::int64_t>(tokenizer.vocab_size());
   if (run.is_resumed()) apps::require_size(run.head(), matrix_elements(options, vocab));
+  manual_seed(static_cast<std::uint64_t>(options.seed));  // here, as teachers draw as well
   Translator translator{options, tokenizer, TranslationModel(options, vocab, device), device};
   TrainingPairs pairs(options, tokenizer, data.train, on_step);
   Trainer trainer(translator, pairs, encode(tokenizer, data.valid, on_step), remains);
@@ -277,7 +285,10 @@ void train(const Options& options) {
     valid.set("valid_bleu", text::bleu(translate(trainer, translator, data.valid.src), data.valid.tgt).score);
 
   std::vector<Scored> tests;
-  for (const TestSet& set : data.tests) tests.push_back(scored(set, translate(trainer, translator, set.corpus.src)));
+  const nn::GenerateOptions search = search_options(options);
+  for (const TestSet& set : data.tests) tests.push_back(scored(set, translate(trainer, translator, set.corpus.src, search)));
+  if (options.beam > 1)
+    valid.set("valid_beam_bleu", text::bleu(translate(trainer, translator, data.valid.src, search), data.valid.tgt).score);
   io::JsonObject summary;
   summary.set("preset", options.preset).set("device", to_string(device)).set("precision", options.precision);
   summary.set("use_fused_kernel", options.use_fused_kernel).set("params", params);

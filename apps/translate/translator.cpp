@@ -74,8 +74,7 @@ std::vector<std::vector<Translation>> translate(std::span<const Translator> mode
     if (outputs[i].empty()) continue;
     result[rows[i]].clear();
     for (const nn::Hypothesis& hypothesis : outputs[i])
-      result[rows[i]].push_back(
-          {first.text_of(hypothesis.tokens), hypothesis.log_probability, hypothesis.score, hypothesis.tokens.size()});
+      result[rows[i]].push_back({first.text_of(hypothesis.tokens), hypothesis.log_probability, hypothesis.score, hypothesis.tokens.size()});
   }
   return result;
 }

@@ -360,14 +360,19 @@ TEST_CASE("tern-translate train --ema (the model is an average of its weights)")
 TEST_CASE("tern-translate train --architecture --encoder-layers (an encoder and a decoder)") {
   Setting setting{.is_encoder_decoder = true};
   check_training({"--architecture", "encoder-decoder", "--encoder-layers", "2"}, setting);
-  setting.batch_tokens = 200;
-  setting.r_drop = 1;
   setting.label_smoothing = 0.1;
   setting.model.tied_head = true;
+  const auto more = [](const Arguments& options) {
+    Arguments all{"--architecture", "encoder-decoder", "--encoder-layers", "2", "--label-smoothing", "0.1", "--tied-head"};
+    all.insert(all.end(), options.begin(), options.end());
+    return all;
+  };
+  setting.batch_tokens = 200;
+  check_training(more({"--batch-tokens", "200", "--pad-to-length", "False"}), setting);
+  setting.batch_tokens = 0;
+  setting.r_drop = 1;
   setting.model.dropout = 0.1;
-  check_training({"--architecture", "encoder-decoder", "--encoder-layers", "2", "--batch-tokens", "200", "--pad-to-length", "False",
-                  "--r-drop", "1", "--label-smoothing", "0.1", "--tied-head", "--dropout", "0.1"},
-                 setting);
+  check_training(more({"--r-drop", "1", "--dropout", "0.1"}), setting);
   const Run run({"--architecture", "encoder-decoder", "--encoder-layers", "3"});
   CHECK(contains(run.result.out, "3 + 1 layers"));
 }
@@ -522,6 +527,56 @@ TEST_CASE("tern-translate train --test (which sets are scored at the end)") {
   check_refused(run(translate, arguments(data, directory / "other", {"--test", "a,,b"})), "--test: expected names with one comma");
 }
 
+TEST_CASE("tern-translate train --beam --length-penalty (the search in test sets)") {
+  // A model that has learned something, so that searches differ.
+  const Arguments learned{"--updates", "12", "--lr", "0.01", "--adam-eps", "1e-9", "--epochs", "12", "--bleu-every", "0"};
+  const auto summary = [&](const Arguments& more) {
+    Arguments options = learned;
+    options.insert(options.end(), more.begin(), more.end());
+    return summary_of(Run(options).path);
+  };
+  const Json greedy = summary({}), wide = summary({"--beam", "4"}), total = summary({"--beam", "4", "--length-penalty", "0"});
+  CHECK(!greedy.contains("valid_beam_bleu"));
+  CHECK(wide.contains("valid_beam_bleu"));
+  CHECK(wide["valid_bleu"] == greedy["valid_bleu"]);  // validation is greedy
+  CHECK(wide["test_chrf"] != greedy["test_chrf"]);
+  CHECK(total["test_chrf"] != wide["test_chrf"]);
+}
+
+TEST_CASE("tern-translate train --teacher (what other runs translate is learned as well)") {
+  const Run first, second({"--seed", "4", "--updates", "2"});
+  const auto decode = [&](const fs::path& model, const std::string& lines) {
+    return run(translate, {"decode", "--model", model.string(), "--device", "cpu"}, lines).out;
+  };
+  const fs::path more = first.directory / "more";
+  write_sentences(more);
+  const std::string sources = slurp(more / "train.de"), targets = slurp(more / "train.en");
+  spill(more / "train.de", sources + sources);
+  spill(more / "train.en", targets + decode(first.path, sources));
+  const fs::path out = first.directory / "student";
+  const Result result = run(translate, arguments(first.data, out, {"--teacher", first.path.string()}));
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  CHECK(contains(result.out, "teacher  40 more pairs"));
+  CHECK(slurp(out / "tokenizer.json") == slurp(first.path / "tokenizer.json"));
+  Reference reference({}, more, out);
+  CHECK(reference.pairs() == 80);
+  check_equal(logged(out, "loss"), reference.train());
+
+  const fs::path both = first.directory / "both";
+  REQUIRE(run(translate, arguments(first.data, both, {"--teacher", first.path.string() + "," + second.path.string()})).code == 0);
+  CHECK(logged(both, "loss") != logged(out, "loss"));
+  const Run other({"--vocab", "300"}), turned({"--src", "en", "--tgt", "de"});
+  const auto refused = [&](const Run& teacher, const char* message) {
+    const std::string runs = first.path.string() + "," + teacher.path.string();
+    const Result failed = run(translate, arguments(first.data, first.directory / "none", {"--teacher", runs}));
+    CHECK(failed.code == 2);
+    CHECK(contains(failed.err, message));
+  };
+  refused(other, "expected the tokenizer of the first teacher");
+  refused(turned, "expected a translator from de to en but got one from en to de");
+}
+
 TEST_CASE("tern-translate train --valid-every --patience (when the model is measured, and when that is enough)") {
   const Arguments short_epochs{"--updates", "0", "--epochs", "5", "--batch-size", "20"};  // two updates each
   const auto with = [&](const Arguments& more) {
@@ -630,7 +685,7 @@ TEST_CASE("tern-translate average --out (the mean of runs, or of a run's checkpo
   const Run wider({"--ff", "32"});
   const std::string out = (one.directory / "none").string();
   check_refused(run(translate, {"average", "--out", out, one.path.string(), wider.path.string()}), "expected the model of");
-  check_refused(run(translate, {"average", "--out", out, one.path.string() + "/tokenizer.json"}), "tokenizer.json");
+  check_refused(run(translate, {"average", "--out", out, one.path.string() + "/tokenizer.json"}), "config.json: could not be read");
   CHECK(!fs::exists(out));
 }
 
