@@ -3,11 +3,13 @@
 #include <string>
 #include <vector>
 
+#include "common/heat_map.h"
 #include "nn/decoder_lm.h"
 #include "recall/data_set.h"
-#include "recall/heat_map.h"
 
 namespace tern::recall {
+
+using apps::HeatMap;
 
 /// A model that recalls without training: two layers of one attention head, residuals, no MLP and no norm. See Note
 /// [Hard-coded recall].

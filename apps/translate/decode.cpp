@@ -3,25 +3,49 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <limits>
 
+#include "common/model.h"
 #include "common/output.h"
 #include "common/program.h"
 #include "text/data_error.h"
 #include "text/line_reader.h"
 #include "text/printable.h"
-#include "translate/translator.h"
 
 namespace tern::translate {
 
+std::vector<Translator> load_models(const SearchOptions& options) {
+  const Device device = apps::resolve_device(options.device);
+  apps::require_precision(train::precision_of(options.precision).value(), device);
+  if (options.threads > 0) set_num_threads(options.threads);
+  std::vector<Translator> models;
+  for (const std::string& name : options.models) {
+    models.push_back(Translator::load(name, device, options.precision));
+    const Translator &model = models.back(), &first = models.front();
+    if (model.options.src != first.options.src || model.options.tgt != first.options.tgt)
+      throw apps::UsageError(fmt::format("--model {}: translates {} to {}, and {} translates {} to {}: an ensemble has one pair", name,
+                                         model.options.src, model.options.tgt, options.models.front(), first.options.src,
+                                         first.options.tgt));
+    if (models.size() > 1 && model.tokenizer.to_json() != first.tokenizer.to_json())
+      throw apps::UsageError(fmt::format("--model {}: has another tokenizer.json than {}: an ensemble's runs are trained with one", name,
+                                         options.models.front()));
+    if (!model.is_finished)
+      apps::write_message(fmt::format("tern-translate: {}: the training of this model goes on, or was cut short: it has no summary.json\n",
+                                      text::printable(name)));
+  }
+  return models;
+}
+
+namespace {
+
 /// Some lines of the standard input: no more than are there, so that a sentence that comes alone is not kept waiting, and no more than
 /// keep the decoder busy. Empty at the end. A fault is kept in `fault` until the lines before it are translated.
-static std::vector<std::string> read_block(text::LineReader& reader, std::size_t most, text::CorpusReport& report,
-                                           std::exception_ptr& fault) {
+std::vector<std::string> read_block(text::LineReader& reader, std::size_t most, text::CorpusReport& report, std::exception_ptr& fault) {
   constexpr std::uint64_t most_bytes = std::uint64_t{4} << 20;
   std::vector<std::string> lines;
   const std::uint64_t before = report.memory();
@@ -37,13 +61,55 @@ static std::vector<std::string> read_block(text::LineReader& reader, std::size_t
   return lines;
 }
 
+nn::GenerateOptions search(const DecodeOptions& options) {
+  nn::GenerateOptions result{.length_penalty = options.length_penalty, .n_best = std::max<std::int64_t>(options.n_best, 1)};
+  if (options.sample) {
+    if (options.beam > 1) throw apps::UsageError("--sample: draws each translation for itself; leave out --beam");
+    result.search = nn::Search::sample;
+    result.temperature = options.temperature;
+    result.top_k = options.top_k;
+    result.top_p = options.top_p;
+    result.seed = options.seed;
+    return result;
+  }
+  if (result.n_best > options.beam)
+    throw apps::UsageError(fmt::format("--n-best {}: expected at most the beam, {}; or --sample", result.n_best, options.beam));
+  result.search = options.beam > 1 ? nn::Search::beam : nn::Search::greedy;
+  result.beam = options.beam;
+  result.has_scores = options.n_best > 0;
+  return result;
+}
+
+/// What --statistics tells.
+class Statistics {
+ public:
+  void add(std::size_t lines, std::size_t tokens, double seconds) {
+    tokens_ += tokens;
+    seconds_ += seconds;
+    waits_.insert(waits_.end(), lines, seconds);
+  }
+  std::string text() {
+    std::sort(waits_.begin(), waits_.end());
+    const auto wait = [&](double share) {
+      return waits_.empty() ? 0 : waits_[static_cast<std::size_t>(share * static_cast<double>(waits_.size() - 1) + 0.5)];
+    };
+    return fmt::format("{} with {} in {:.3f} s: {:.0f} tokens/s; a line took {:.1f} ms (median), {:.1f} ms (99th percentile)",
+                       apps::counted(static_cast<std::int64_t>(waits_.size()), "line"),
+                       apps::counted(static_cast<std::int64_t>(tokens_), "target token"), seconds_,
+                       seconds_ > 0 ? static_cast<double>(tokens_) / seconds_ : 0.0, 1e3 * wait(0.5), 1e3 * wait(0.99));
+  }
+
+ private:
+  std::size_t tokens_ = 0;
+  double seconds_ = 0;
+  std::vector<double> waits_;  // how long the block of each line took
+};
+
+}  // namespace
+
 void decode(const DecodeOptions& options) {
-  const Device device = apps::resolve_device(options.device);
-  if (options.threads > 0) set_num_threads(options.threads);
-  const Translator translator = Translator::load(options.model, device);
-  if (!translator.is_finished)
-    apps::write_message(fmt::format("tern-translate: {}: the training of this model goes on, or was cut short: it has no summary.json\n",
-                                    text::printable(options.model)));
+  nn::GenerateOptions how = search(options);
+  const std::vector<Translator> models = load_models(options);
   // Lines are forgotten as they are translated, so that no number of them is too large.
   text::ReadOptions limits;
   limits.max_file_bytes = limits.max_memory_bytes = std::numeric_limits<std::uint64_t>::max();
@@ -52,20 +118,37 @@ void decode(const DecodeOptions& options) {
   text::CorpusReport report;
   std::exception_ptr fault;
   std::size_t truncated = 0;
-  // Blocks of several batches let the decoder put sentences of similar length together.
-  const auto batch = static_cast<std::size_t>(options.batch_size);
+  Statistics statistics;
+  const std::int64_t usual = models.front().device == cpu ? 64 : 512;
+  const auto batch = static_cast<std::size_t>(options.batch_size > 0 ? options.batch_size : usual);
   while (!fault) {
-    const std::vector<std::string> lines = read_block(reader, 16 * batch, report, fault);
+    // Blocks of several batches let the decoder put sentences of similar length together. One by one means one by one.
+    const std::vector<std::string> lines = read_block(reader, batch == 1 ? 1 : 16 * batch, report, fault);
     if (lines.empty()) break;
+    const double start = apps::seconds_now();
     std::string text;
-    for (const std::string& line : translator.translate(lines, batch, &truncated)) text += line + "\n";
+    std::size_t tokens = 0;
+    const auto translations = translate(models, lines, how, batch, &truncated);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      tokens += translations[i].front().tokens;
+      if (options.n_best == 0) text += translations[i].front().text + "\n";
+      else
+        for (const Translation& each : translations[i])
+          text += fmt::format("{} ||| {} ||| {:.6f}\n", how.first_number + static_cast<std::int64_t>(i), each.text, each.score);
+    }
+    how.first_number += static_cast<std::int64_t>(lines.size());
+    statistics.add(lines.size(), tokens, apps::seconds_now() - start);
     if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
       throw std::runtime_error(fmt::format("the output could not be written: {}", std::strerror(errno)));
   }
   if (fault) std::rethrow_exception(fault);
-  if (truncated > 0)
+  if (truncated > 0) {
+    std::int64_t room = models.front().source_room();
+    for (const Translator& model : models) room = std::min(room, model.source_room());
     apps::write_message(fmt::format("tern-translate: {} of {} lines were cut to the {} tokens that the model has room for\n", truncated,
-                                    report.lines, translator.source_room()));
+                                    report.lines, room));
+  }
+  if (options.statistics) apps::write_message(fmt::format("tern-translate: {}\n", statistics.text()));
 }
 
 }  // namespace tern::translate

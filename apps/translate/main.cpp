@@ -6,7 +6,9 @@
 #include "text/corpus.h"
 #include "text/metrics.h"
 #include "translate/average.h"
+#include "translate/chat.h"
 #include "translate/decode.h"
+#include "translate/score_pairs.h"
 #include "translate/train.h"
 
 namespace tern::translate {
@@ -68,17 +70,102 @@ void add_train(CLI::App& app) {
   });
 }
 
+void add_models(CLI::App& command, SearchOptions& options) {
+  command
+      .add_option("--model", options.models, "run directory of a training; several translate as one, by the mean of their probabilities")
+      ->required()
+      ->type_name("DIR")
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  apps::add_threads_option(command, options.threads);
+  apps::add_device_option(command, options.device);
+}
+
+void add_precision(CLI::App& command, std::string& precision) {
+  command.add_option("--precision", precision, "fp32, tf32, tf32x3, bf16 or fp16, whatever the training had")
+      ->check(apps::one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"}))
+      ->type_name("NAME")
+      ->capture_default_str();
+}
+
+void add_beam(CLI::App& command, SearchOptions& options) {
+  command.add_option("--beam", options.beam, "hypotheses of a beam search; 1 is greedy")
+      ->check(apps::whole_number(1, 1000))
+      ->type_name("N")
+      ->capture_default_str();
+  command.add_option("--length-penalty", options.length_penalty, "power of its length that a hypothesis's log-probability is divided by")
+      ->check(apps::real_number(-10, 10))
+      ->type_name("X")
+      ->capture_default_str();
+}
+
 void add_decode(CLI::App& app) {
-  auto* command = app.add_subcommand("decode", "translate lines from stdin to stdout, greedily");
+  auto* command = app.add_subcommand("decode", "translate lines from stdin to stdout, as they come")->alias("translate");
   const auto options = std::make_shared<DecodeOptions>();
+  add_models(*command, *options);
+  add_precision(*command, options->precision);
+  add_beam(*command, *options);
+  command->add_option("--n-best", options->n_best, "print so many translations of a line, as \"number ||| translation ||| score\"")
+      ->check(apps::whole_number(1, 1'000'000))
+      ->type_name("N");
+  command->add_flag("--sample", options->sample, "draw tokens by their probabilities");
+  command->add_option("--temperature", options->temperature, "of samples: below 1 for the probable, 0 for greedy")
+      ->check(apps::real_number(0, 1e6))
+      ->type_name("X")
+      ->capture_default_str();
+  command->add_option("--top-k", options->top_k, "draw from the k most probable tokens, 0 for all")
+      ->check(apps::whole_number(0, 1'000'000))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--top-p", options->top_p, "draw from the fewest tokens with this probability together")
+      ->check(apps::real_number(1e-9, 1))
+      ->type_name("X")
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "of samples")
+      ->check(apps::whole_number(0, std::int64_t{1} << 53))
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      ->add_option("--batch-size", options->batch_size,
+                   "sentences decoded together; does not change the output (64 on a CPU, 512 on a GPU)")
+      ->check(apps::whole_number(1, 1'000'000))
+      ->type_name("N");
+  command->add_flag("--statistics", options->statistics, "end with a line on stderr: tokens a second, and how long a line took");
+  command->callback([options] { decode(*options); });
+}
+
+void add_score_pairs(CLI::App& app) {
+  auto* command = app.add_subcommand("score-pairs", "log-probability of each target as a translation of its source, one a line");
+  const auto options = std::make_shared<ScorePairsOptions>();
   command->add_option("--model", options->model, "run directory of a training")->required()->type_name("DIR");
-  command->add_option("--batch-size", options->batch_size, "sentences decoded together; does not change the output")
+  command->add_option("--src-file", options->src_file, "file of sources, one a line")->required()->type_name("FILE");
+  command->add_option("--tgt-file", options->tgt_file, "file of targets, one a line")->required()->type_name("FILE");
+  command->add_option("--length-penalty", options->length_penalty, "power of the target's length to divide by: 0 none, 1 for the mean")
+      ->check(apps::real_number(-10, 10))
+      ->type_name("X")
+      ->capture_default_str();
+  command->add_option("--batch-size", options->batch_size, "pairs read together; does not change the output")
       ->check(apps::whole_number(1, 1'000'000))
       ->type_name("N")
       ->capture_default_str();
+  add_precision(*command, options->precision);
   apps::add_threads_option(*command, options->threads);
   apps::add_device_option(*command, options->device);
-  command->callback([options] { decode(*options); });
+  command->callback([options] { score_pairs(*options); });
+}
+
+void add_chat(CLI::App& app) {
+  auto* command = app.add_subcommand("chat", "translate what you write, and draw the attention");
+  const auto options = std::make_shared<ChatOptions>();
+  add_models(*command, *options);
+  add_precision(*command, options->precision);
+  add_beam(*command, *options);
+  command->add_option("--attention", options->attention, "draw the attention of each sentence into this SVG file")->type_name("FILE");
+  command->add_option("--layer", options->layer, "of the picture, from 1; 0 is the last")
+      ->check(apps::whole_number(0, 1024))
+      ->type_name("N")
+      ->capture_default_str();
+  command->callback([options] { chat(*options); });
 }
 
 void add_average(CLI::App& app) {
@@ -135,5 +222,7 @@ int main(int argc, char** argv) {
   tern::translate::add_decode(app);
   tern::translate::add_average(app);
   tern::translate::add_score(app);
+  tern::translate::add_score_pairs(app);
+  tern::translate::add_chat(app);
   return tern::apps::run(app, argc, argv, "use a smaller --batch-size, --length, --width or --layers");
 }

@@ -1,5 +1,6 @@
 // decode shows a model its input as the training did: what config.json says of the prefix and of positions, beside a decoder written out
-// here.
+// here. And what its options, score-pairs and chat say and print.
+#include <cmath>
 #include <set>
 
 #include "reference.h"
@@ -78,4 +79,268 @@ TEST_CASE("decode takes the prefix and the positions that config.json has") {
       outputs.insert(wanted);
     }
   CHECK(outputs.size() == 4);  // each shows in the text
+}
+
+namespace {
+
+/// Two decoder-only LMs and an encoder-decoder, that have learnt a little, of one corpus.
+struct Models {
+  TempDirectory directory;
+  fs::path data = directory / "data", one = directory / "one", other = directory / "other", both = directory / "both";
+  std::string input;
+
+  Models() {
+    write_corpus(data);
+    const auto train_one = [&](const fs::path& out, const Arguments& more) {
+      Arguments arguments{"--preset", "quick", "--layers",     "2", "--updates", "60",  "--epochs", "60", "--batch-size", "16",
+                          "--lr",     "0.02",  "--bleu-every", "0", "--device",  "cpu", "--seed",   "3"};
+      arguments.insert(arguments.end(), more.begin(), more.end());
+      const Result result = run(translate, train(data, out, arguments));
+      INFO(result.err);
+      REQUIRE(result.code == 0);
+    };
+    train_one(one, {});
+    train_one(other, {"--seed", "9", "--updates", "40"});
+    train_one(both, {"--architecture", "encoder-decoder"});
+    input = slurp(data / "test.de") + "\nDer\nDer Hund sieht den König und den Mann und den Baum.\n" + slurp(data / "valid.de");
+  }
+  static const Models& get() {
+    static const Models models;
+    return models;
+  }
+  Result decode(const fs::path& model, const Arguments& more, const std::string& text) const {
+    Arguments arguments{"decode", "--model", model.string(), "--device", "cpu"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(translate, arguments, text);
+  }
+  std::string out(const fs::path& model, const Arguments& more = {}) const {
+    const Result result = decode(model, more, input);
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    return result.out;
+  }
+  std::vector<double> score_pairs(const fs::path& model, const std::string& sources, const std::string& targets,
+                                  const Arguments& more = {}) const {
+    spill(directory / "src", sources);
+    spill(directory / "tgt", targets);
+    Arguments arguments{
+        "score-pairs", "--model", model.string(), "--src-file", (directory / "src").string(), "--tgt-file", (directory / "tgt").string(),
+        "--device",    "cpu"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Result result = run(translate, arguments);
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    std::vector<double> scores;
+    std::istringstream lines(result.out);
+    for (std::string line; std::getline(lines, line);) scores.push_back(std::stod(line));
+    return scores;
+  }
+};
+
+struct NBest {
+  std::string text;
+  double score = 0;
+};
+
+/// "number ||| text ||| score", by number.
+std::map<int, std::vector<NBest>> n_best(const std::string& out) {
+  std::map<int, std::vector<NBest>> result;
+  std::istringstream lines(out);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t first = line.find(" ||| "), last = line.rfind(" ||| ");
+    REQUIRE(first != std::string::npos);
+    REQUIRE(last > first);
+    result[std::stoi(line)].push_back({line.substr(first + 5, last - first - 5), std::stod(line.substr(last + 5))});
+  }
+  return result;
+}
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> result;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) result.push_back(line);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("tern-translate decode --beam --length-penalty --n-best (the search, and what is printed of it)") {
+  const Models& models = Models::get();
+  const std::vector<std::string> sources = split_lines(models.input);
+  for (const fs::path& model : {models.one, models.both}) {
+    const std::string greedy = models.out(model);
+    CHECK(greedy == models.out(model, {"--beam", "1"}));
+    const auto first = n_best(models.out(model, {"--n-best", "1", "--length-penalty", "0"}));
+    const auto found = n_best(models.out(model, {"--beam", "4", "--n-best", "3", "--length-penalty", "0"}));
+    const auto squared = n_best(models.out(model, {"--beam", "4", "--n-best", "3", "--length-penalty", "2"}));
+    REQUIRE(found.size() == sources.size());
+    const std::vector<std::string> plain = split_lines(models.out(model, {"--beam", "4", "--length-penalty", "0"}));
+    std::string texts, asked;
+    std::vector<double> scores;
+    int better = 0;
+    for (const auto& [number, hypotheses] : found) {
+      const std::string& source = sources.at(static_cast<std::size_t>(number));
+      CHECK(hypotheses.front().text == plain.at(static_cast<std::size_t>(number)));
+      CHECK(first.at(number).front().text == split_lines(greedy).at(static_cast<std::size_t>(number)));
+      if (source.empty()) {
+        CHECK(hypotheses.size() == 1);
+        continue;
+      }
+      CHECK(hypotheses.size() == 3);
+      for (std::size_t n = 1; n < hypotheses.size(); ++n) CHECK(hypotheses[n].score <= hypotheses[n - 1].score);
+      CHECK(hypotheses.front().score >= first.at(number).front().score - 1e-5);
+      better += hypotheses.front().score > first.at(number).front().score + 1e-3;
+      for (const NBest& hypothesis : hypotheses) {
+        asked += source + "\n";
+        texts += hypothesis.text + "\n";
+        scores.push_back(hypothesis.score);
+      }
+    }
+    CHECK(better > 0);
+    CHECK(models.out(model, {"--beam", "4", "--length-penalty", "2"}) != models.out(model, {"--beam", "4", "--length-penalty", "-2"}));
+    CHECK(squared.at(0).front().score > found.at(0).front().score);
+    // The probabilities are those of forced decoding, wherever the text has the tokens that were found.
+    const std::vector<double> forced = models.score_pairs(model, asked, texts);
+    REQUIRE(forced.size() == scores.size());
+    std::size_t equal = 0;
+    for (std::size_t i = 0; i < scores.size(); ++i) equal += std::abs(forced[i] - scores[i]) < 1e-3;
+    CHECK(2 * equal > scores.size());
+  }
+  check_refused(models.decode(models.one, {"--beam", "2", "--n-best", "3"}, ""), "--n-best 3: expected at most the beam, 2");
+}
+
+TEST_CASE("tern-translate decode --sample --temperature --top-k --top-p --seed (how tokens are drawn)") {
+  const Models& models = Models::get();
+  const std::string greedy = models.out(models.one), drawn = models.out(models.one, {"--sample", "--temperature", "1.5"});
+  CHECK(drawn != greedy);
+  CHECK(drawn == models.out(models.one, {"--sample", "--temperature", "1.5", "--seed", "1"}));
+  CHECK(drawn != models.out(models.one, {"--sample", "--temperature", "1.5", "--seed", "2"}));
+  CHECK(drawn != models.out(models.one, {"--sample", "--temperature", "3"}));
+  CHECK(greedy == models.out(models.one, {"--sample", "--temperature", "0"}));
+  CHECK(greedy == models.out(models.one, {"--sample", "--temperature", "1.5", "--top-k", "1"}));
+  CHECK(greedy == models.out(models.one, {"--sample", "--temperature", "1.5", "--top-p", "1e-6"}));
+  const auto several = n_best(models.out(models.one, {"--sample", "--temperature", "1.5", "--n-best", "4"}));
+  CHECK(several.at(0).size() == 4);
+  CHECK(several.at(0)[0].text == split_lines(drawn).at(0));
+  check_refused(models.decode(models.one, {"--sample", "--beam", "2"}, ""), "--sample: draws each translation for itself");
+}
+
+TEST_CASE("Batches do not change what decode and score-pairs print") {
+  const Models& models = Models::get();
+  for (const fs::path& model : {models.one, models.both}) {
+    for (const Arguments& search : {Arguments{"--n-best", "1"}, {"--beam", "5", "--n-best", "5"}, {"--sample", "--n-best", "2"}}) {
+      std::set<std::string> outputs;
+      for (const char* size : {"1", "8", "256"}) {
+        Arguments arguments = search;
+        arguments.insert(arguments.end(), {"--batch-size", size});
+        outputs.insert(models.out(model, arguments));
+      }
+      CHECK(outputs.size() == 1);
+    }
+    const std::string sources = slurp(models.data / "valid.de"), targets = slurp(models.data / "valid.en");
+    CHECK(models.score_pairs(model, sources, targets, {"--batch-size", "1"}) == models.score_pairs(model, sources, targets));
+  }
+}
+
+TEST_CASE("Several models of decode translate as one") {
+  const Models& models = Models::get();
+  const auto together = [&](const fs::path& more) { return models.out(models.one, {"--model", more.string(), "--n-best", "1"}); };
+  const auto alone = n_best(models.out(models.one, {"--n-best", "1"}));
+  const auto twice = n_best(together(models.one));
+  for (const auto& [number, hypotheses] : alone) {
+    CHECK(hypotheses[0].text == twice.at(number)[0].text);
+    CHECK(hypotheses[0].score == Approx(twice.at(number)[0].score).margin(1e-4));
+  }
+  for (const fs::path& more : {models.other, models.both}) {
+    const std::string joined = together(more);
+    CHECK(joined != models.out(models.one, {"--n-best", "1"}));
+    CHECK(joined != models.out(more, {"--n-best", "1"}));
+  }
+  const fs::path odd = models.directory / "odd";
+  REQUIRE(run(translate, train(models.data, odd, {"--preset", "quick", "--vocab", "300", "--device", "cpu"})).code == 0);
+  check_refused(models.decode(models.one, {"--model", odd.string()}, ""), "has another tokenizer.json than");
+}
+
+TEST_CASE("tern-translate decode --precision --statistics (arithmetic, and a line at the end)") {
+  const Models& models = Models::get();
+  const std::string exact = models.out(models.one, {"--n-best", "1"});
+  CHECK(exact == models.out(models.one, {"--n-best", "1", "--precision", "fp32"}));
+  CHECK(exact != models.out(models.one, {"--n-best", "1", "--precision", "bf16"}));
+  check_refused(models.decode(models.one, {"--precision", "tf32"}, ""), "--precision tf32: a GPU's tensor cores have it");
+  const Result measured = models.decode(models.one, {"--statistics"}, models.input);
+  CHECK(measured.out == models.out(models.one));
+  CHECK(measured.err.rfind("tern-translate: 23 lines with ", 0) == 0);
+  CHECK(contains(measured.err, " tokens/s; a line took "));
+  CHECK(models.decode(models.one, {}, models.input).err.empty());
+}
+
+TEST_CASE(
+    "tern-translate score-pairs --model --src-file --tgt-file --length-penalty --precision --device (log-probabilities of given targets)") {
+  const Models& models = Models::get();
+  const std::string sources = slurp(models.data / "valid.de"), targets = slurp(models.data / "valid.en");
+  for (const fs::path& model : {models.one, models.both}) {
+    const std::vector<double> sums = models.score_pairs(model, sources, targets);
+    REQUIRE(sums.size() == 8);
+    for (double sum : sums) CHECK(sum < 0);
+    const std::vector<double> means = models.score_pairs(model, sources, targets, {"--length-penalty", "1"}),
+                              halves = models.score_pairs(model, sources, targets, {"--length-penalty", "0.5"});
+    for (std::size_t i = 0; i < sums.size(); ++i) CHECK(means[i] * sums[i] == Approx(halves[i] * halves[i]).epsilon(1e-3));
+    CHECK(sums != models.score_pairs(model, targets, targets));
+    CHECK(sums != models.score_pairs(model, sources, sources));
+    CHECK(sums != models.score_pairs(model, sources, targets, {"--precision", "bf16"}));
+    CHECK(models.score_pairs(model, "\n", "\n").size() == 1);
+  }
+  CHECK(models.score_pairs(models.one, sources, targets) != models.score_pairs(models.other, sources, targets));
+  const std::string src = models.data / "valid.de", tgt = models.data / "train.en";
+  const Arguments uneven{"score-pairs", "--model", models.one.string(), "--src-file", src, "--tgt-file", tgt, "--device", "cpu"};
+  check_refused(run(translate, uneven), "expected as many sources as targets but got 8 in");
+  Arguments on_gpu = uneven;
+  on_gpu[6] = models.data / "valid.en";
+  on_gpu[8] = "cuda";
+  check_refused(shell("CUDA_VISIBLE_DEVICES= exec \"$0\" \"$@\"", translate, on_gpu), "--device cuda: ");
+}
+
+TEST_CASE("tern-translate chat --model --beam --length-penalty --precision --device --attention --layer (a conversation, and a picture)") {
+  const Models& models = Models::get();
+  const auto chat = [&](const fs::path& model, const Arguments& more, const std::string& said) {
+    Arguments arguments{"chat", "--model", model.string(), "--device", "cpu"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(translate, arguments, said);
+  };
+  const std::string line = "Der Hund sieht den Mann.\n";
+  for (const fs::path& model : {models.one, models.both}) {
+    const std::string translation = models.decode(model, {}, line).out, picture = models.directory / "picture.svg";
+    const Result result = chat(model, {}, line + ":attention " + picture + "\n:what\n:quit\n" + line);
+    CHECK(result.code == 0);
+    CHECK(result.out.rfind(translation + picture + ": the attention of \"Der Hund sieht den Mann.\"\n", 0) == 0);
+    CHECK(contains(result.out, ":quit"));  // the help, for :what; nothing after :quit
+    CHECK(result.out.find(translation) == result.out.rfind(translation));
+    const std::string svg = slurp(picture);
+    CHECK(contains(svg, "of layer 2 of 2"));
+    CHECK(contains(svg, "&lt;eos_de&gt;"));
+    CHECK(contains(svg, model == models.both ? "cross attention" : "attention"));
+    CHECK(contains(svg, "<rect x="));
+    const auto drawn = [&](const Arguments& more) {
+      Arguments arguments{"--attention", picture};
+      arguments.insert(arguments.end(), more.begin(), more.end());
+      CHECK(chat(model, arguments, line).code == 0);
+      return slurp(picture);
+    };
+    CHECK(drawn({}) == svg);
+    CHECK(drawn({"--layer", "2"}) == svg);
+    CHECK(contains(drawn({"--layer", "1"}), "of layer 1 of 2"));
+    check_refused(chat(model, {"--layer", "3"}, ""), "--layer 3: expected at most the model's 2 layers");
+  }
+  std::string lines;
+  for (const std::string& source : split_lines(models.input))
+    if (!source.empty()) lines += source + "\n";
+  const auto same = [&](const Arguments& more) { return chat(models.one, more, lines).out == models.decode(models.one, more, lines).out; };
+  CHECK(same({}));
+  CHECK(same({"--beam", "4"}));
+  CHECK(same({"--beam", "4", "--length-penalty", "-2"}));
+  CHECK(chat(models.one, {"--beam", "4", "--length-penalty", "-2"}, lines).out != chat(models.one, {"--beam", "4"}, lines).out);
+  check_refused(chat(models.one, {"--precision", "tf32"}, ""), "--precision tf32: a GPU's tensor cores have it");
+  CHECK(contains(chat(models.one, {}, ":attention\n").out, "There is no sentence yet."));
+  const Arguments on_gpu{"chat", "--model", models.one.string(), "--device", "cuda"};
+  check_refused(shell("CUDA_VISIBLE_DEVICES= exec \"$0\" \"$@\"", translate, on_gpu), "--device cuda: ");
 }

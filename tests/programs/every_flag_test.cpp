@@ -14,6 +14,10 @@ namespace {
 const std::map<std::string, std::string> without_effect = {
     {"tern-translate decode --batch-size", "rows decoded together do not see each other; run_test.cpp has its output the same for all"},
     {"tern-translate decode --threads", "results do not depend on the number of threads, and decode prints nothing but them"},
+    {"tern-translate score-pairs --threads", "results do not depend on the number of threads, and it prints nothing but them"},
+    {"tern-translate score-pairs --batch-size",
+     "pairs read together do not see each other; decode_test.cpp has its output the same for all"},
+    {"tern-translate chat --threads", "results do not depend on the number of threads, and it prints nothing but them"},
     {"tern-recall hardcoded --threads", "results do not depend on the number of threads, and it prints nothing but them"},
     {"tern-bench step --capture", "a CUDA graph: without a GPU a captured step runs as written"},
     {"tern-bench ops --seconds", "how long is measured, and not what"},
@@ -33,7 +37,7 @@ std::set<std::string> options_in_help() {
   std::set<std::string> options;
   for (const std::string& program : {translate, recall, bench}) {
     const std::string name = fs::path(program).filename().string(), help = run(program, {"--help"}).out;
-    for (const std::string& command : matches(help.substr(help.find("Subcommands:")), std::regex("\n  ([a-z0-9]+) ")))
+    for (const std::string& command : matches(help.substr(help.find("Subcommands:")), std::regex("\n  ([a-z0-9-]+) ")))
       for (const std::string& option : matches(run(program, {command, "--help"}).out, std::regex("\n  (--[a-z0-9-]+)")))
         options.insert(name + " " + command + " " + option);
   }
@@ -43,7 +47,7 @@ std::set<std::string> options_in_help() {
 /// Those that the names of this program's cases begin with. A name may go on over several lines.
 std::set<std::string> options_in_cases() {
   std::set<std::string> options;
-  const std::regex name("TEST_CASE\\(\\s*\"(tern-[a-z]+ [a-z0-9]+)((\\s*\"?\\s*\"?--[a-z0-9-]+)+)");
+  const std::regex name("TEST_CASE\\(\\s*\"(tern-[a-z]+ [a-z0-9-]+)((\\s*\"?\\s*\"?--[a-z0-9-]+)+)");
   for (const auto& entry : fs::directory_iterator(fs::path(tern::test::source_directory) / "tests" / "programs")) {
     if (entry.path().extension() != ".cpp" || entry.path().filename() == "every_flag_test.cpp") continue;
     const std::string text = slurp(entry.path());

@@ -93,7 +93,8 @@ TEST_CASE("16 bits train as fp32 does, and decode what training had") {
     // The file holds the float32 masters.
     CHECK(contains(slurp(out / "model.safetensors"), "F32"));
     CHECK(!contains(slurp(out / "model.safetensors"), "F16"));
-    const Result decoded = run(translate, {"decode", "--model", out.string(), "--device", "cpu"}, slurp(directory / "data" / "test.de"));
+    const Result decoded = run(translate, {"decode", "--model", out.string(), "--device", "cpu", "--precision", precision},
+                               slurp(directory / "data" / "test.de"));
     INFO(decoded.err);
     CHECK(decoded.code == 0);
     CHECK(contains(result.out, decoded.out.substr(0, decoded.out.find('\n'))));  // the first of the samples

@@ -1,4 +1,4 @@
-#include "recall/heat_map.h"
+#include "common/heat_map.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,9 +6,7 @@
 
 #include "common/svg.h"
 
-namespace tern::recall {
-
-namespace svg = apps::svg;
+namespace tern::apps {
 
 namespace {
 
@@ -124,4 +122,4 @@ std::string to_svg(const std::string& title, const std::vector<HeatMap>& maps) {
   return svg::document(left, lowest + gap, title, body);
 }
 
-}  // namespace tern::recall
+}  // namespace tern::apps

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace tern::recall {
+namespace tern::apps {
 
 /// A matrix as squares, row 0 on top.
 struct HeatMap {
@@ -24,4 +24,4 @@ struct HeatMap {
 /// small ones still show. A matrix of more than 120 rows or columns is shown by the means of square pieces.
 std::string to_svg(const std::string& title, const std::vector<HeatMap>& maps);
 
-}  // namespace tern::recall
+}  // namespace tern::apps

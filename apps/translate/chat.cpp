@@ -1,0 +1,74 @@
+#include "translate/chat.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "common/output.h"
+#include "common/program.h"
+#include "io/atomic_file.h"
+#include "text/line_reader.h"
+#include "text/printable.h"
+#include "translate/attention_picture.h"
+
+namespace tern::translate {
+
+namespace {
+
+const std::string help =
+    "a sentence to translate, or\n"
+    "  :attention [FILE]  draws which words of the last sentence its translation looked at, into attention.svg unless you say\n"
+    "  :quit              ends this\n";
+
+}  // namespace
+
+void chat(const ChatOptions& options) {
+  const std::vector<Translator> models = load_models(options);
+  const Translator& first = models.front();
+  const bool is_terminal = ::isatty(STDIN_FILENO) != 0;
+  if (options.layer > first.options.layers)
+    throw apps::UsageError(
+        fmt::format("--layer {}: expected at most the model's {}", options.layer, apps::counted(first.options.layers, "layer")));
+  nn::GenerateOptions how{.has_scores = false, .length_penalty = options.length_penalty, .beam = options.beam};
+  how.search = options.beam > 1 ? nn::Search::beam : nn::Search::greedy;
+
+  std::string last;
+  const auto draw = [&](const std::string& file) {
+    io::write_file_atomically(file, attention_picture(first, last, options.layer));
+    apps::say("{}: the attention of \"{}\"\n", text::printable(file), text::printable(last));
+  };
+  if (is_terminal) apps::say("{} to {}. Write {}", first.options.src, first.options.tgt, help);
+  text::LineReader reader(STDIN_FILENO, "standard input", {});
+  text::CorpusReport report;
+  std::string line;
+  while (true) {
+    if (is_terminal) apps::say("{}> ", first.options.src);
+    if (!reader.next(line, report)) break;
+    const std::size_t begin = line.find_first_not_of(' ');
+    if (begin == std::string::npos) continue;
+    line = line.substr(begin, line.find_last_not_of(' ') + 1 - begin);
+    if (line.front() != ':') {
+      last = line;
+      const std::string lines[] = {line};
+      apps::say("{}\n", translate(models, lines, how, 1).front().front().text);
+      if (!options.attention.empty()) draw(options.attention);
+      continue;
+    }
+    const std::size_t space = line.find(' ');
+    const std::string command = line.substr(0, space),
+                      argument = space == std::string::npos ? "" : line.substr(line.find_first_not_of(' ', space));
+    if (command == ":quit") break;
+    if (command != ":attention") {
+      apps::say("{}", help);
+    } else if (last.empty()) {
+      apps::say("There is no sentence yet.\n");
+    } else {
+      try {
+        draw(argument.empty() ? "attention.svg" : argument);
+      } catch (const std::exception& fault) {  // a conversation goes on where a file cannot be written
+        apps::say("{}\n", text::printable(fault.what()));
+      }
+    }
+  }
+}
+
+}  // namespace tern::translate
