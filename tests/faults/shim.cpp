@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdarg>
@@ -132,6 +133,14 @@ void settle(const std::string& directory) {
     if (parent(changes[i].path) != directory && (changes[i].from.empty() || parent(changes[i].from) != directory)) continue;
     const Change change = changes[i];
     changes.erase(changes.begin() + static_cast<std::ptrdiff_t>(i));
+    if (change.kind == Change::removed_directory) {
+      // What it held is gone with it: another directory may have its name by now.
+      const auto before = changes.begin() + static_cast<std::ptrdiff_t>(i);
+      const auto gone =
+          std::remove_if(changes.begin(), before, [&](const Change& each) { return each.path.starts_with(change.path + "/"); });
+      i = static_cast<std::size_t>(gone - changes.begin());
+      changes.erase(gone, before);
+    }
     if (change.kind != Change::renamed) continue;
     for (std::size_t earlier = 0; earlier < i; ++earlier)
       for (std::string* path : {&changes[earlier].path, &changes[earlier].from})
