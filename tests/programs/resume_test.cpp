@@ -163,6 +163,13 @@ void check_options(const Program& program) {
 
 }  // namespace
 
+TEST_CASE("A training with averages, drawn tokens, batches in parts and rounds of updates goes on bitwise") {
+  const Runs runs(trainers[0], {"--architecture", "encoder-decoder", "--ema", "0.99", "--bpe-dropout", "0.2", "--r-drop", "1",
+                                "--pad-to-length", "False", "--batch-tokens", "200", "--accumulate", "2", "--valid-every", "5"});
+  require_done(runs.go_on());
+  check_same(runs.whole, runs.part);
+}
+
 TEST_CASE("tern-translate train --resume (a training that goes on is bitwise one that was never ended)") { check_resumes(trainers[0]); }
 TEST_CASE("tern-recall train --resume (a training that goes on is bitwise one that was never ended)") { check_resumes(trainers[1]); }
 TEST_CASE("A translator's training on a GPU goes on bitwise", "[cuda]") { check_resumes(trainers[0], {"--device", "cuda"}); }

@@ -327,6 +327,28 @@ TEST_CASE("tern-translate train --accumulate (an update of several batches is on
   check_training({"--batch-size", "8", "--accumulate", "3", "--clip", "0.1"}, {.optimizer = {.clip = 0.1}, .batch_size = 24});
 }
 
+TEST_CASE("The recipe's steps on a GPU, recorded and replayed, are those of a CPU", "[cuda]") {
+  const auto losses = [](const Arguments& more) {
+    Arguments options{"--updates", "12", "--epochs", "12", "--lr", "0.05"};
+    options.insert(options.end(), more.begin(), more.end());
+    const Run run(options);
+    std::vector<double> result = logged(run.path, "loss");
+    for (double loss : logged(run.path, "valid_loss")) result.push_back(loss);
+    return result;
+  };
+  const std::vector<Arguments> settings = {
+      {"--batch-size", "8", "--accumulate", "3", "--clip", "0.5"},
+      {"--architecture", "encoder-decoder", "--ema", "0.9", "--r-drop", "1", "--label-smoothing", "0.1", "--batch-tokens", "300",
+       "--pad-to-length", "False"},
+  };
+  for (const Arguments& setting : settings) {
+    INFO(setting[0]);
+    Arguments gpu = setting;
+    gpu.insert(gpu.end(), {"--device", "cuda"});
+    check_equal(losses(gpu), losses(setting), 1e-3);
+  }
+}
+
 TEST_CASE("tern-translate train --batch-tokens (pairs of similar length, as many as fit)") {
   check_training({"--batch-tokens", "400", "--pad-to-length", "False"}, {.batch_tokens = 400});
   const Run run({"--batch-tokens", "400", "--pad-to-length", "False"});
