@@ -133,13 +133,11 @@ void settle(const std::string& directory) {
     if (parent(changes[i].path) != directory && (changes[i].from.empty() || parent(changes[i].from) != directory)) continue;
     const Change change = changes[i];
     changes.erase(changes.begin() + static_cast<std::ptrdiff_t>(i));
-    if (change.kind == Change::removed_directory) {
-      // What it held is gone with it: another directory may have its name by now.
-      const auto before = changes.begin() + static_cast<std::ptrdiff_t>(i);
-      const auto gone =
-          std::remove_if(changes.begin(), before, [&](const Change& each) { return each.path.starts_with(change.path + "/"); });
-      i = static_cast<std::size_t>(gone - changes.begin());
-      changes.erase(gone, before);
+    if (change.kind == Change::removed_directory) {  // and so is what was removed in it
+      const auto last = changes.begin() + static_cast<std::ptrdiff_t>(i);
+      const auto kept = std::remove_if(changes.begin(), last, [&](const Change& in) { return in.path.starts_with(change.path + "/"); });
+      i -= static_cast<std::size_t>(last - kept);
+      changes.erase(kept, last);
     }
     if (change.kind != Change::renamed) continue;
     for (std::size_t earlier = 0; earlier < i; ++earlier)
