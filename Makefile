@@ -38,10 +38,10 @@ recall: packages
 	@scripts/build.sh $(PRESET) tern-recall
 	@$(BUILD)/apps/tern-recall train --preset quick --out runs/recall $(ARGS)
 
-# Each test has two threads (CMakePresets.json). More threads than processors bring nothing.
+# Each test may use two threads (CMakePresets.json), but most of the time it uses one.
 test: packages
 	@scripts/build.sh $(PRESET) all
-	@ctest --preset $(PRESET) --parallel $$((($(JOBS) + 1) / 2)) $(ARGS)
+	@ctest --preset $(PRESET) --parallel $(JOBS) $(ARGS)
 
 # The reference packages go into a virtual environment of their own; nothing else of the project needs them.
 parity: packages

@@ -17,7 +17,8 @@ namespace {
 
 struct Options {
   TransformerSize size{16, 16384, 4096, 32, 2};
-  std::string device_name = "A100", device = "auto", json;
+  std::int64_t taps = 3;
+  std::string of = "transformer", device_name = "A100", device = "auto", json;
   int threads = 0;
 };
 
@@ -36,6 +37,11 @@ DevicePeak measured(Device device) {
   return {apps::describe(device) + ", measured", on_gpu ? rate(DType::bf16) : flops_32, flops_32, bandwidth};
 }
 
+std::vector<Count> counts_of(const Options& options, const TransformerSize& size) {
+  if (options.of == "transformer") return count_transformer(size);
+  return count_padded_conv1d(size.batch, size.length, size.width, options.taps, size.bytes_per_element);
+}
+
 /// How a figure grows where the sequences grow to twice their length.
 double exponent(double at_length, double at_twice) { return std::log2(at_twice / at_length); }
 
@@ -48,21 +54,24 @@ void count(const Options& options) {
   TransformerSize longer = size;
   longer.length *= 2;
   const double ridge = device.ridge(size.bytes_per_element);
-  fmt::print("B {}, N {}, D {}, H {}, {} bytes an element; {}: {:.4g} TFLOP/s, {:.4g} GB/s, compute-bound above {:.4g} FLOP/byte\n",
-             size.batch, size.length, size.width, size.heads, size.bytes_per_element, device.name,
-             device.flops(size.bytes_per_element) / 1e12, device.bandwidth / 1e9, ridge);
-  fmt::print("{:<18} {:>12} {:>12} {:>10} {:>11} {:>9} {:>12} {:>12}\n", "part", "GFLOP", "GB", "FLOP/byte", "ms at least", "bound by",
+  const bool is_conv = options.of == "conv1d";
+  fmt::print("B {}, N {}, D {}, {}, {} bytes an element; {}: {:.4g} TFLOP/s, {:.4g} GB/s, compute-bound above {:.4g} FLOP/byte\n",
+             size.batch, size.length, size.width, is_conv ? fmt::format("K {}", options.taps) : fmt::format("H {}", size.heads),
+             size.bytes_per_element, device.name, device.flops(size.bytes_per_element) / 1e12, device.bandwidth / 1e9, ridge);
+  fmt::print("{:<21} {:>12} {:>12} {:>10} {:>11} {:>9} {:>12} {:>12}\n", "part", "GFLOP", "GB", "FLOP/byte", "ms at least", "bound by",
              "FLOP as", "bytes as");
-  const std::vector<Count> counts = count_transformer(size), at_twice = count_transformer(longer);
+  const std::vector<Count> counts = counts_of(options, size), at_twice = counts_of(options, longer);
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const Count& c = counts[i];
     const double compute_ms = c.flops / device.flops(size.bytes_per_element) * 1e3, memory_ms = c.bytes / device.bandwidth * 1e3;
     const char* const bound = compute_ms > memory_ms ? "compute" : "memory";
-    const double flops_as = exponent(c.flops, at_twice[i].flops), bytes_as = exponent(c.bytes, at_twice[i].bytes);
-    fmt::print("{:<18} {:>12.6g} {:>12.6g} {:>10.4g} {:>11.4g} {:>9} {:>12} {:>12}\n", c.part, c.flops / 1e9, c.bytes / 1e9, c.intensity(),
+    const double flops_as = c.flops > 0 ? exponent(c.flops, at_twice[i].flops) : 0, bytes_as = exponent(c.bytes, at_twice[i].bytes);
+    fmt::print("{:<21} {:>12.6g} {:>12.6g} {:>10.4g} {:>11.4g} {:>9} {:>12} {:>12}\n", c.part, c.flops / 1e9, c.bytes / 1e9, c.intensity(),
                std::max(compute_ms, memory_ms), bound, fmt::format("N^{:.2f}", flops_as), fmt::format("N^{:.2f}", bytes_as));
     io::JsonObject row;
-    row.set("part", c.part).set("B", size.batch).set("N", size.length).set("D", size.width).set("H", size.heads);
+    row.set("part", c.part).set("B", size.batch).set("N", size.length).set("D", size.width);
+    if (is_conv) row.set("K", options.taps);
+    else row.set("H", size.heads);
     row.set("bytes_per_element", size.bytes_per_element).set("device", device.name).set("flops", c.flops).set("bytes", c.bytes);
     row.set("flop_per_byte", c.intensity()).set("bound", bound).set("ms", std::max(compute_ms, memory_ms));
     rows.add(row.set("flops_exponent", flops_as).set("bytes_exponent", bytes_as));
@@ -72,15 +81,18 @@ void count(const Options& options) {
 }  // namespace
 
 void add_count(CLI::App& app) {
-  auto* command = app.add_subcommand("count", "count FLOPs and bytes of a transformer's parts");
+  auto* command = app.add_subcommand("count", "count FLOPs and bytes of a transformer's parts, or of a depthwise convolution");
   const auto options = std::make_shared<Options>();
   const auto add = [&](const char* name, auto& value, const char* help, const apps::Check& check, const char* type) {
     command->add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
   };
+  add("--of", options->of, "transformer, or conv1d: a depthwise convolution, padded by a kernel of its own and in one",
+      apps::one_of({"transformer", "conv1d"}), "NAME");
   add("--batch", options->size.batch, "sequences, B", apps::whole_number(1, 1 << 24), "N");
   add("--length", options->size.length, "tokens of a sequence, N", apps::whole_number(1, 1 << 30), "N");
   add("--width", options->size.width, "of the model, D", apps::whole_number(1, 1 << 24), "N");
   add("--heads", options->size.heads, "H", apps::whole_number(1, 1 << 16), "N");
+  add("--taps", options->taps, "of the convolution's filters, K", apps::whole_number(1, 1 << 20), "N");
   add("--bytes", options->size.bytes_per_element, "per element", apps::whole_number(1, 8), "N");
   add("--device-name", options->device_name, "A100, T4, H100 or H200 as published, or the measured rates of --device",
       apps::one_of({"A100", "T4", "H100", "H200", "measured"}), "NAME");

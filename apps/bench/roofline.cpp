@@ -49,4 +49,17 @@ Count count_depthwise_conv1d(std::int64_t batch, std::int64_t length, std::int64
   return {"depthwise convolution", 2 * k * elements, bytes_per_element * (2 * elements + (k + 1) * static_cast<double>(channels))};
 }
 
+std::vector<Count> count_padded_conv1d(std::int64_t batch, std::int64_t length, std::int64_t channels, std::int64_t taps,
+                                       int bytes_per_element) {
+  if (batch < 1 || length < 1 || channels < 1 || taps < 1 || bytes_per_element < 1)
+    fail("count_padded_conv1d", fmt::format("expected sizes of at least 1 but got ({}, {}, {}), {} taps, {} bytes an element", batch,
+                                            length, channels, taps, bytes_per_element));
+  const Count whole = count_depthwise_conv1d(batch, length, channels, taps, bytes_per_element);
+  const double row = static_cast<double>(batch) * static_cast<double>(channels), s = bytes_per_element;
+  const double elements = row * static_cast<double>(length), padded = row * static_cast<double>(length + 2 * (taps - 1));
+  const Count padding{"padding", 0, s * (elements + padded)};
+  const Count of_padded{"convolution of it", whole.flops, whole.bytes + s * (padded - elements)};
+  return {padding, of_padded, {"both", whole.flops, padding.bytes + of_padded.bytes}, whole};
+}
+
 }  // namespace tern

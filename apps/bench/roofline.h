@@ -40,7 +40,11 @@ struct TransformerSize {
 /// al., "FlashAttention", 2022), and the MLP D -> 4 D -> D. Throws Error for a size below 1.
 std::vector<Count> count_transformer(const TransformerSize& size);
 
-/// A depthwise convolution of (B, L, D) with K taps and a bias, in one kernel.
+/// A depthwise convolution of (B, L, D) with K taps and a bias in two kernels, one that pads and one that convolves, each of them alone,
+/// both, and in one kernel. Padded are K - 1 zeros at each end. Throws Error for a size below 1.
+std::vector<Count> count_padded_conv1d(std::int64_t batch, std::int64_t length, std::int64_t channels, std::int64_t taps,
+                                       int bytes_per_element = 2);
+/// The one in one kernel.
 Count count_depthwise_conv1d(std::int64_t batch, std::int64_t length, std::int64_t channels, std::int64_t taps, int bytes_per_element = 2);
 
 }  // namespace tern

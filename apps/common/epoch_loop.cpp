@@ -171,7 +171,8 @@ void EpochLoop::restore(const io::JsonObject& numbers) {
   epoch_ = numbers.get_int("epoch");
   first_update_ = numbers.get_int("first_update");
   since_best_ = numbers.get_int("since_best");
-  if (epoch_ < 1 || first_update_ < 0 || first_update_ > updates || since_best_ < 0)
+  // An epoch has an update at least, and a validation follows one.
+  if (epoch_ < 1 || epoch_ > updates + 1 || first_update_ < 0 || first_update_ > updates || since_best_ < 0 || since_best_ > updates)
     throw io::FileError(fmt::format("{}: expected an epoch with its updates but got epoch {} from update {} of {}",
                                     run_->head().file.path.string(), epoch_, first_update_, updates));
   goes_on_ = true;

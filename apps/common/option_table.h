@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -12,6 +13,8 @@
 #include "common/program.h"
 #include "io/file_error.h"
 #include "io/json_object.h"
+#include "io/run_directory.h"
+#include "text/printable.h"
 
 namespace tern::apps {
 
@@ -96,25 +99,66 @@ io::JsonObject to_json(const std::vector<Entry<Options>>& entries, const Options
   return json;
 }
 
-/// The options of an earlier run. Throws FileError, which begins with the file's name, for a value that is missing, of
-/// another type or out of range.
+/// Sets an option to the value that a configuration has for it. Throws FileError, which begins with the file's name, for a value that is
+/// missing, of another type or out of range.
+template <class Options>
+void set_from_json(Options& options, const Entry<Options>& entry, const io::JsonObject& config, const std::filesystem::path& file) {
+  std::visit(
+      [&]<class T>(T Options::* at) {
+        if constexpr (std::is_same_v<T, std::string>) options.*at = config.get_string(entry.key);
+        else if constexpr (std::is_same_v<T, bool>) options.*at = config.get_bool(entry.key);
+        else if constexpr (std::is_same_v<T, double>) options.*at = config.get_double(entry.key);
+        else options.*at = config.get_int(entry.key);
+      },
+      entry.member);
+  if (const std::string fault = entry.check(entry.text(options)); !fault.empty())
+    throw io::FileError(fmt::format("{}: {}: {}", file.string(), entry.key, fault));
+}
+
+/// The options of an earlier run. Throws FileError as set_from_json().
 template <class Options>
 Options from_json(const std::vector<Entry<Options>>& entries, const io::JsonObject& config, const std::filesystem::path& file) {
   Options options;
-  for (const auto& entry : entries) {
-    if (entry.may_lack && !config.contains(entry.key)) continue;
-    std::visit(
-        [&]<class T>(T Options::* at) {
-          if constexpr (std::is_same_v<T, std::string>) options.*at = config.get_string(entry.key);
-          else if constexpr (std::is_same_v<T, bool>) options.*at = config.get_bool(entry.key);
-          else if constexpr (std::is_same_v<T, double>) options.*at = config.get_double(entry.key);
-          else options.*at = config.get_int(entry.key);
-        },
-        entry.member);
-    if (const std::string fault = entry.check(entry.text(options)); !fault.empty())
-      throw io::FileError(fmt::format("{}: {}: {}", file.string(), entry.key, fault));
-  }
+  for (const auto& entry : entries)
+    if (!entry.may_lack || config.contains(entry.key)) set_from_json(options, entry, config, file);
   return options;
+}
+
+/// `--config FILE`: options that come between the preset's and those of the command line.
+inline void add_config_option(CLI::App& command, std::string& file) {
+  command
+      .add_option("--config", file,
+                  "config.json of a run, or a JSON object of some of its keys: values that change the preset's, and that options change")
+      ->type_name("FILE");
+}
+
+/// What a configuration gives: a JSON object with any of the table's keys, as RUN/config.json is one; nothing for "". For a directory its
+/// config.json is read. Throws UsageError for a key that is no option, FileError for a file that cannot be read and as set_from_json().
+template <class Options>
+Given<Options> read_config(const std::vector<Entry<Options>>& entries, std::filesystem::path file) {
+  Given<Options> given;
+  if (file.empty()) return given;
+  if (std::error_code ignored; std::filesystem::is_directory(file, ignored)) file /= "config.json";
+  const io::JsonObject config = io::read_json(file);
+  std::vector<std::string> known;
+  for (const auto& entry : entries) known.push_back(entry.key);
+  for (const std::string& key : config.keys()) {
+    if (key == "tern_run") continue;  // which a run's config.json is known by
+    const auto entry = std::find_if(entries.begin(), entries.end(), [&](const auto& each) { return each.key == key; });
+    if (entry == entries.end())
+      throw UsageError(fmt::format("{}: there is no option \"{}\"{}", file.string(), text::printable(key, 60), suggestion(key, known)));
+    Options options;
+    set_from_json(options, *entry, config, file);
+    given.emplace_back(&*entry, entry->text(options));
+  }
+  return given;
+}
+
+/// The value that was given last for a key.
+template <class Options>
+std::optional<std::string> find_given(const Given<Options>& given, const std::string& key) {
+  const auto found = std::find_if(given.rbegin(), given.rend(), [&](const auto& each) { return each.first->key == key; });
+  return found != given.rend() ? std::optional(found->second) : std::nullopt;
 }
 
 }  // namespace tern::apps

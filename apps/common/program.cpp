@@ -43,13 +43,6 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-/// "; did you mean --epochs?", or "" where nothing is close.
-std::string suggestion(const std::string& word, const std::vector<std::string>& known) {
-  const auto nearest =
-      std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) { return distance(word, a) < distance(word, b); });
-  return nearest != known.end() && distance(word, *nearest) <= 3 ? fmt::format("; did you mean {}?", *nearest) : "";
-}
-
 /// The fault in the arguments that no option took.
 std::string unexpected(const CLI::App& app) {
   const std::vector<CLI::App*> given = app.get_subcommands();
@@ -120,9 +113,17 @@ Check number(const char* kind, T low, T high) {
 
 }  // namespace
 
+std::string suggestion(const std::string& word, const std::vector<std::string>& known) {
+  const auto nearest =
+      std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) { return distance(word, a) < distance(word, b); });
+  return nearest != known.end() && distance(word, *nearest) <= 3 ? fmt::format("; did you mean {}?", *nearest) : "";
+}
+
 int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
   fill_closed_streams();
   ignore_write_signals();
+  app.set_version_flag("--version", fmt::format("{} {}, built {} CUDA", app.get_name(), TERN_VERSION, built_with_cuda ? "with" : "without"),
+                       "Print the version and exit");
   const auto complain = [&](const std::string& message, int code) {
     std::fflush(stdout);
     write_message(fmt::format("{}: {}\n", app.get_name(), text::printable(message)));
@@ -239,30 +240,5 @@ std::string duration(double seconds) {
 }
 
 std::string counted(std::int64_t count, const std::string& noun) { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s"); }
-
-ProgressLine::ProgressLine() : is_terminal_(isatty(STDERR_FILENO) != 0), last_(seconds_now()) {}
-
-bool ProgressLine::is_due() const { return seconds_now() - last_ >= (is_terminal_ ? 0.25 : 15); }
-
-void ProgressLine::update(const std::string& text) {
-  last_ = seconds_now();
-  if (!is_terminal_) {
-    write_progress(text + "\n");
-    return;
-  }
-  // Spaces cover what a longer line before has left.
-  write_progress(fmt::format("\r{:<{}}", text, shown_));
-  shown_ = text.size();
-}
-
-void ProgressLine::finish() {
-  if (shown_ > 0) write_progress(fmt::format("\r{:<{}}\r", "", shown_));
-  shown_ = 0;
-}
-
-void ProgressLine::print(const std::string& line) {
-  finish();
-  write_output(line + "\n");
-}
 
 }  // namespace tern::apps

@@ -11,9 +11,12 @@ namespace tern::apps {
 
 /// Parses the arguments, runs the subcommand's callback, and returns the exit code: 0, 2 for a mistake of the user's
 /// (an unknown option, a bad file, an impossible size), 1 for everything else (no memory, a full disk, a fault of
-/// ours), and 128 + N for a stop in good order by signal N. An error is one line on stderr that starts with the program's name;
-/// `memory_hint` ends the one for too little memory.
+/// ours), and 128 + N for a stop in good order by signal N. `--version` prints the program's name, version and devices. An error is one
+/// line on stderr that starts with the program's name; `memory_hint` ends the one for too little memory.
 int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint);
+
+/// "; did you mean --epochs?", or "" where none of the known words is close.
+std::string suggestion(const std::string& word, const std::vector<std::string>& known);
 
 /// A fault in what the user asked for, found before any work is done.
 struct UsageError : std::runtime_error {
@@ -42,28 +45,6 @@ void add_threads_option(CLI::App& command, int& threads);
 
 /// `--name`, `--name True`, `--name=false`: a switch that takes a value as well.
 CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::string& help, const std::function<void(bool)>& set);
-
-/// A status line that is rewritten in place on a terminal. Elsewhere, as in a log file, a line is printed now and then. What cannot be
-/// written is dropped.
-class ProgressLine {
- public:
-  ProgressLine();
-  ~ProgressLine() { finish(); }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-  /// True when enough time has passed for another update, so that its text need not be made in vain.
-  bool is_due() const;
-  void update(const std::string& text);
-  /// Ends the line, so that other output starts on a new one.
-  void finish();
-  /// Prints a line that stays, above the status.
-  void print(const std::string& line);
-
- private:
-  bool is_terminal_;
-  double last_;
-  std::size_t shown_ = 0;
-};
 
 /// Makes the directory that an option names, and its parents. Throws UsageError.
 void make_directory(const std::string& option, const std::filesystem::path& directory);

@@ -10,6 +10,7 @@
 
 #include "common/program.h"
 #include "common/stop.h"
+#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 
@@ -30,15 +31,21 @@ TrainingLoop::TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimize
           },
           device) {
   if (options_.precision == train::Precision::fp16) scaler_.emplace(train::GradScalerOptions{}, device);
+  // Memory of its own, which a captured update writes.
+  if (scaler_ || options_.clip > 0) grad_norm_ = zeros({}, DType::f32, device);
 }
 
 train::UpdateOptions TrainingLoop::update_options() {
   return {.max_norm = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity(), .scaler = scaler_ ? &*scaler_ : nullptr};
 }
 
+void TrainingLoop::note_norm(const Tensor& norm) {
+  if (norm.defined()) copy_(grad_norm_, norm);
+}
+
 Tensor TrainingLoop::update(const Tensors& batch) {
   const Tensor loss = loss_(batch);
-  train::update(loss, *optimizer_, update_options());
+  note_norm(train::update(loss, *optimizer_, update_options()));
   if (options_.after_step) options_.after_step();
   return loss.detach();
 }
@@ -53,12 +60,13 @@ Tensor TrainingLoop::accumulate(const Tensors& batch_and_share, bool is_first) {
 }
 
 void TrainingLoop::apply() {
-  train::apply(*optimizer_, update_options());
+  note_norm(train::apply(*optimizer_, update_options()));
   if (options_.after_step) options_.after_step();
 }
 
 void TrainingLoop::begin_epoch(bool goes_on) {
   epoch_started_ = seconds_now();
+  if (!session_started_) session_started_ = epoch_started_;
   if (goes_on) return;
   loss_sum_ = zeros({}, DType::f32, device_);
   logged_ = {};
@@ -107,17 +115,25 @@ void TrainingLoop::step(const std::vector<BatchPart>& parts, std::int64_t items)
   count(loss, items);
 }
 
-void TrainingLoop::log(TrainingRun& run) {
+void TrainingLoop::log(RunView& view) {
   if (update_ % std::max<std::int64_t>(options_.updates / 200, 1) != 0) return;
   io::JsonObject line;
   line.set("update", update_).set("loss", require_finite(mean_loss_since(logged_))).set("lr", options_.lr * options_.lr_factor(update_));
-  run.log(line);
+  if (grad_norm_.defined()) line.set("grad_norm", grad_norm_.item<double>());
+  line.set(fmt::format("{}_per_second", options_.unit), items_per_second()).set("memory_bytes", peak_memory(device_));
+  view.update(line);
 }
 
-std::string TrainingLoop::status(std::int64_t epoch, std::int64_t epochs, double loss, const char* unit, double elapsed) const {
-  const double left = elapsed / static_cast<double>(update_) * static_cast<double>(options_.updates - update_);
-  return fmt::format("epoch {}/{}  step {}/{}  loss {:.3f}  {:.0f} {}/s  {} left", epoch, epochs, update_, options_.updates,
-                     require_finite(loss), items_per_second(), unit, duration(left));
+Progress TrainingLoop::progress(std::int64_t epoch, std::int64_t epochs, double loss) const {
+  return {.epoch = epoch,
+          .epochs = epochs,
+          .update = update_,
+          .updates = options_.updates,
+          .first_update = session_update_,
+          .seconds = session_started_ ? seconds_now() - *session_started_ : 0,
+          .loss = require_finite(loss),
+          .items_per_second = items_per_second(),
+          .unit = options_.unit};
 }
 
 double TrainingLoop::seconds() const { return seconds_ + (epoch_started_ ? seconds_now() - *epoch_started_ : 0); }
@@ -175,9 +191,9 @@ void TrainingLoop::restore(const io::JsonObject& numbers) {
       throw io::FileError(fmt::format("the checkpoint's \"{}\": expected 0 to {} but got {}", key, most, value));
     return value;
   };
-  update_ = count("update", options_.updates);
+  update_ = session_update_ = count("update", options_.updates);
   steps_ = count("steps", update_);
-  items_ = count("items", std::numeric_limits<std::int64_t>::max());
+  items_ = count("items", std::int64_t{1} << 53);
   logged_ = {.sum = numbers.get_double("logged_loss"), .steps = count("logged_steps", steps_)};
   seconds_ = numbers.get_double("seconds");
 }

@@ -4,7 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "common/training_run.h"
+#include "common/run_view.h"
+#include "nn/module.h"
 #include "train/train.h"
 
 namespace tern::apps {
@@ -15,6 +16,7 @@ struct TrainingOptions {
   std::function<double(std::int64_t update)> lr_factor;  ///< of the peak rate, for an update counted from 1
   double clip = 0;                                       ///< largest gradient norm; 0: any
   std::int64_t updates = 0;                              ///< in all
+  const char* unit = "tokens";                           ///< of a batch's items
   /// Ends the message of a training that ends early, e.g. "; RUN keeps the model of epoch 3". May be empty.
   std::function<std::string()> remains = {};
   /// Called in each update, after the optimizer's step, as a part of what is captured: an average of the weights, for instance.
@@ -48,10 +50,11 @@ class TrainingLoop {
   /// Counts an update whose batch has nothing to learn from.
   void skip() { ++update_; }
 
-  /// In some 200 updates of the whole training a line with update, loss and lr: the loss is the mean since the line before.
-  void log(TrainingRun& run);
-  /// "epoch 2/8  step 300/1200  loss 2.345  1234 tokens/s  3 min 20 s left", if the updates so far took `elapsed` seconds.
-  std::string status(std::int64_t epoch, std::int64_t epochs, double loss, const char* unit, double elapsed) const;
+  /// In some 200 updates of the whole training a line: update, loss (the mean since the line before), lr, the gradient norm of the update
+  /// where it is clipped or scaled, items a second, and the peak of the device's memory.
+  void log(RunView& view);
+  /// For the terminal. The time is that of this session, with what is between the epochs.
+  Progress progress(std::int64_t epoch, std::int64_t epochs, double loss) const;
 
   std::int64_t updates() const { return update_; }
   std::int64_t total_updates() const { return options_.updates; }
@@ -84,6 +87,7 @@ class TrainingLoop {
 
  private:
   train::UpdateOptions update_options();
+  void note_norm(const Tensor& norm);
   Tensor update(const Tensors& batch);
   Tensor accumulate(const Tensors& batch_and_share, bool is_first);
   void apply();
@@ -98,10 +102,13 @@ class TrainingLoop {
   train::CapturedStep captured_update_;
   train::CapturedStep captured_first_, captured_next_, captured_apply_;  ///< of a batch in parts
   Tensor loss_sum_;                                                      ///< of this epoch
+  Tensor grad_norm_;  ///< of the last update, before it was clipped; undefined where no one asks for it
   Reading logged_;
   std::int64_t update_ = 0, steps_ = 0, items_ = 0;
   std::optional<double> epoch_started_;
   double seconds_ = 0;
+  std::optional<double> session_started_;
+  std::int64_t session_update_ = 0;  ///< updates before this session
 };
 
 }  // namespace tern::apps

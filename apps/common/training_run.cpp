@@ -16,7 +16,7 @@ static io::RunDirectory open(const std::filesystem::path& out, const io::JsonObj
 
 TrainingRun::TrainingRun(std::string program, const std::filesystem::path& out, const io::JsonObject& config,
                          const CheckpointOptions& options)
-    : program_(std::move(program)), config_(config), options_(options), run_(open(out, config, options.resume)) {
+    : program_(std::move(program)), config_(config), options_(options), run_(open(out, config, options.resume)), log_attempt_(program_) {
   if (!options.resume) {
     log_.emplace(run_.log());
     return;
@@ -39,15 +39,6 @@ void TrainingRun::set_data(const std::filesystem::path& path, const std::string&
 
 void TrainingRun::log(const io::JsonObject& line) {
   try_log([&] { log_->write(line); });
-}
-
-void TrainingRun::try_log(const std::function<void()>& write) {
-  try {
-    write();
-  } catch (const io::FileError& error) {
-    // One message, however many lines follow: a full disk says it with each.
-    if (!std::exchange(has_log_fault_, true)) write_message(fmt::format("{}: {}: training goes on\n", program_, error.what()));
-  }
 }
 
 static io::Metadata model_metadata(std::int64_t epoch, std::int64_t update) {

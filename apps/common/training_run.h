@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/attempt.h"
 #include "common/checkpoint.h"
 #include "io/run_directory.h"
 #include "nn/module.h"
@@ -20,6 +21,7 @@ class TrainingRun {
   /// on.
   TrainingRun(std::string program, const std::filesystem::path& out, const io::JsonObject& config, const CheckpointOptions& options = {});
 
+  const io::RunDirectory& directory() const { return run_; }
   bool is_resumed() const { return head_.has_value(); }
   /// Of the checkpoint that a run is resumed from.
   const CheckpointHead& head() const { return *head_; }
@@ -50,7 +52,7 @@ class TrainingRun {
   std::string remains() const;
 
  private:
-  void try_log(const std::function<void()>& write);
+  void try_log(const std::function<void()>& write) { log_attempt_(write); }
   std::vector<NamedTensor> model_in_place(std::int64_t& epoch, std::int64_t& update) const;
 
   const std::string program_;
@@ -62,7 +64,7 @@ class TrainingRun {
   std::string data_, data_digest_;
   std::filesystem::path checkpoint_;  ///< the last one
   std::int64_t saved_epoch_ = 0;
-  bool has_log_fault_ = false;
+  Attempt log_attempt_;
   std::string model_fault_, checkpoint_fault_;  ///< of the last attempt; "" where it went well
 };
 

@@ -10,12 +10,13 @@ namespace {
 /// The command line of a training: its preset, and single values that change it.
 struct Arguments {
   Options fixed;  ///< device, threads and the output
-  std::string preset, task;
+  std::string preset, task, config;
   apps::Given<Options> given;
 
   /// Those of the run that goes on.
   Options resumed() const {
-    apps::Given<Options> all = given;
+    apps::Given<Options> all = apps::read_config(entries(), config);
+    all.insert(all.end(), given.begin(), given.end());
     for (const Entry& entry : entries())
       if (const std::string& text = entry.key == "preset" ? preset : task; entry.help.empty() && !text.empty())
         all.emplace_back(&entry, text);
@@ -24,8 +25,17 @@ struct Arguments {
 
   /// Without a preset, the task's own.
   Options chosen() const {
-    Options options = recall::preset(!preset.empty() ? preset : task == "mqar" ? "mqar" : "quick");
-    if (!task.empty()) options.task = task;
+    const apps::Given<Options> file = apps::read_config(entries(), config);
+    const auto or_of_file = [&](const std::string& text, const char* key) {
+      return !text.empty() ? text : apps::find_given(file, key).value_or("");
+    };
+    const std::string chosen_task = or_of_file(task, "task");
+    std::string name = or_of_file(preset, "preset");
+    if (name.empty()) name = chosen_task == "mqar" ? "mqar" : "quick";
+    Options options = recall::preset(name);
+    for (const auto& [entry, text] : file) entry->set(options, text);
+    options.preset = name;
+    if (!chosen_task.empty()) options.task = chosen_task;
     for (const auto& [entry, text] : given) {
       if (const std::string owner = task_of(*entry); !owner.empty() && owner != options.task)
         throw apps::UsageError(fmt::format("{}: expected --task {}, which alone has it, but got {}", entry->flag(), owner, options.task));
@@ -64,6 +74,7 @@ void add_train(CLI::App& app) {
   command->add_option("--out", arguments->fixed.out, "run directory to write; an earlier run there is replaced")
       ->required()
       ->type_name("DIR");
+  apps::add_config_option(*command, arguments->config);
   add_training(*command, *arguments);
   apps::add_checkpoint_options(*command, arguments->fixed.checkpoints);
   command->callback([arguments] { train(arguments->fixed.checkpoints.resume ? arguments->resumed() : arguments->chosen()); });

@@ -121,14 +121,14 @@ class Table {
   std::string fault_;  ///< of the last attempt
 };
 
-Run measure(const Options& options, Device device, apps::ProgressLine& progress, const std::function<std::string()>& remains) {
+Run measure(const Options& options, Device device, apps::RunView& view, const std::function<std::string()>& remains) {
   manual_seed(static_cast<std::uint64_t>(options.seed));
   const Task shape = task(options);
   Trainer trainer(
       options,
       make_data_set(shape, static_cast<std::uint64_t>(options.seed), options.train_examples, options.valid_examples, options.test_examples),
       device, remains);
-  trainer.run(progress);
+  trainer.run(view);
   const Score score = trainer.test();
   const Interval interval = wilson(score);
   return {.task = options.task,
@@ -220,15 +220,15 @@ void sweep(const Options& options, const Grid& grid) {
 
   apps::say("{} runs on {}, {}, {}{}\n", runs.size(), apps::describe(device), options.precision,
             apps::describe_step(options.use_fused_kernel, device), done > 0 ? fmt::format("; {} are done", done) : "");
-  apps::ProgressLine progress;
+  apps::RunView view("tern-recall", nullptr);
   for (std::size_t i = 0; i < runs.size(); ++i) {
     if (is_done(runs[i])) continue;
-    const Run run = measure(runs[i], device, progress, remains);
+    const Run run = measure(runs[i], device, view, remains);
     table.add(run);
     ++done;
-    progress.print(fmt::format("{:>3}/{}  {}  width {:>3}  N {:>3}, {}  seed {}: accuracy {:.2f}%  loss {:.3f}  {}, {}", i + 1, runs.size(),
-                               apps::counted(run.layers, "layer"), run.width, run.length, apps::counted(run.pairs, "pair"), run.seed,
-                               100 * run.accuracy, run.test_loss, apps::counted(run.epochs, "epoch"), apps::duration(run.seconds)));
+    view.print(fmt::format("{:>3}/{}  {}  width {:>3}  N {:>3}, {}  seed {}: accuracy {:.2f}%  loss {:.3f}  {}, {}", i + 1, runs.size(),
+                           apps::counted(run.layers, "layer"), run.width, run.length, apps::counted(run.pairs, "pair"), run.seed,
+                           100 * run.accuracy, run.test_loss, apps::counted(run.epochs, "epoch"), apps::duration(run.seconds)));
   }
   table.require_written();
   plot({table.file().string()}, directory);

@@ -91,8 +91,8 @@ void train(const Options& options) {
     say("resumed  {}{}\n", apps::resumed_from(run.head(), trainer.total_updates()),
         options.schedule == "constant" ? "" : apps::changed_schedule(run.head(), trainer.total_updates()));
   {
-    apps::ProgressLine progress;
-    trainer.run(progress, &run);
+    apps::RunView view("tern-recall", &run);
+    trainer.run(view, &run);
   }
 
   const Score score = trainer.test();

@@ -38,6 +38,7 @@ Trainer::Trainer(const Options& options, const DataSet& data, Device device, std
                                  .lr_factor = [this, total](std::int64_t update) { return lr_factor(update, total); },
                                  .clip = options_.clip,
                                  .updates = total,
+                                 .unit = "examples",
                                  .remains = std::move(remains)};
   loop_.emplace([this](const Tensors& picks) { return loss(forward(train_, picks[0])); },
                 std::make_unique<train::AdamW>(nn::parameters(model_), adam), std::move(training), device);
@@ -108,8 +109,8 @@ std::vector<float> Trainer::test_losses() {
   return result;
 }
 
-void Trainer::run(apps::ProgressLine& progress, apps::TrainingRun* run) {
-  progress_ = &progress;
+void Trainer::run(apps::RunView& view, apps::TrainingRun* run) {
+  view_ = &view;
   run_ = run;
   started_ = seconds_now();
   apps::EpochLoop epochs(*this, run, {});
@@ -127,9 +128,12 @@ void Trainer::run_epoch(std::int64_t epoch, std::int64_t done, const std::functi
   for (const auto& picked : text::fixed_batches(order, static_cast<std::size_t>(options_.batch_size))) {
     if (done-- > 0) continue;
     loop_->step({to_device(picked, device_)}, static_cast<std::int64_t>(picked.size()));
-    if (run_) loop_->log(*run_);
-    if (progress_->is_due())
-      progress_->update(loop_->status(epoch_, options_.epochs, loop_->mean_loss(), "examples", seconds_now() - started_) + " at most");
+    if (run_) loop_->log(*view_);
+    if (view_->is_due()) {
+      apps::Progress progress = loop_->progress(epoch_, options_.epochs, loop_->mean_loss());
+      progress.may_end_early = options_.target > 0;
+      view_->show(progress);
+    }
     after_update();
   }
   train_loss_ = loop_->require_finite(loop_->mean_loss());
@@ -152,9 +156,8 @@ void Trainer::report(std::int64_t epochs, const apps::Validation& validation) {
   io::JsonObject line;
   line.set("epoch", epochs).set("update", updates()).set("train_loss", train_loss_).update(validation.numbers);
   line.set("examples_per_second", examples_per_second()).set("seconds", seconds_);
-  run_->log(line);
-  progress_->print(fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  accuracy {:.1f}%  {:.0f} examples/s", epochs,
-                               train_loss_, valid_.loss, 100 * valid_.accuracy(), examples_per_second()));
+  view_->validated(line, fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  accuracy {:.1f}%  {:.0f} examples/s", epochs,
+                                     train_loss_, valid_.loss, 100 * valid_.accuracy(), examples_per_second()));
 }
 
 io::JsonObject Trainer::numbers() const {

@@ -4,6 +4,7 @@
 
 #include "common/epoch_loop.h"
 #include "common/program.h"
+#include "common/run_view.h"
 #include "common/training_loop.h"
 #include "nn/nn.h"
 #include "recall/data_set.h"
@@ -22,7 +23,7 @@ class Trainer final : public apps::Trainable {
 
   /// Epochs until they are done or the target is reached, from the checkpoint of a run that is resumed; then the model is the best one. The
   /// run may be null.
-  void run(apps::ProgressLine& progress, apps::TrainingRun* run = nullptr);
+  void run(apps::RunView& view, apps::TrainingRun* run = nullptr);
 
   /// The score on the test examples.
   Score test();
@@ -86,7 +87,7 @@ class Trainer final : public apps::Trainable {
   nn::DecoderLM model_;
   const DeviceExamples train_, valid_examples_, test_;
   std::optional<apps::TrainingLoop> loop_;
-  apps::ProgressLine* progress_ = nullptr;  ///< of run()
+  apps::RunView* view_ = nullptr;
   apps::TrainingRun* run_ = nullptr;
   std::int64_t epoch_ = 0, best_epoch_ = 0;
   double train_loss_ = 0, started_ = 0, seconds_ = 0;

@@ -19,6 +19,7 @@ void add_train(CLI::App& app) {
   struct State {
     Options options;
     apps::Given<Options> given;
+    std::string config;
   };
   const auto state = std::make_shared<State>();
   Options& options = state->options;
@@ -30,6 +31,7 @@ void add_train(CLI::App& app) {
   command->add_option("--preset", options.preset, "best (for real data), quick (minutes on a CPU) or classic (the well-known run)")
       ->type_name("NAME")
       ->capture_default_str();
+  apps::add_config_option(*command, state->config);
   apps::add_device_option(*command, options.device);
   apps::add_threads_option(*command, options.threads);
   apps::add_checkpoint_options(*command, options.checkpoints);
@@ -41,19 +43,23 @@ void add_train(CLI::App& app) {
 
   command->callback([state, command] {
     const Options& given = state->options;
+    // In this order: what the command line says wins.
+    apps::Given<Options> all = apps::read_config(entries(), state->config);
+    all.insert(all.end(), state->given.begin(), state->given.end());
     for (const Entry& entry : entries())
-      if (entry.help.empty() && command->count(entry.flag()) > 0) state->given.emplace_back(&entry, entry.text(given));
+      if (entry.help.empty() && command->count(entry.flag()) > 0) all.emplace_back(&entry, entry.text(given));
+    const auto is_given = [&](const std::string& key) { return command->count("--" + key) > 0 || apps::find_given(all, key).has_value(); };
     // A run that goes on has its own.
-    for (const char* name : {"--data", "--src", "--tgt", "--out"})
-      if (command->count(name) == 0 && (!given.checkpoints.resume || std::string(name) == "--out"))
-        throw apps::UsageError(fmt::format("{} is required (tern-translate train --help lists the options)", name));
-    Options chosen = preset(given.preset);
+    for (const char* key : {"data", "src", "tgt", "out"})
+      if (!is_given(key) && (!given.checkpoints.resume || std::string(key) == "out"))
+        throw apps::UsageError(fmt::format("--{} is required (tern-translate train --help lists the options)", key));
+    Options chosen = preset(apps::find_given(all, "preset").value_or(given.preset));
     if (given.checkpoints.resume) {
       const apps::CheckpointHead head = apps::last_checkpoint("tern-translate", given.out);
-      chosen = apps::resumed_options(entries(), head, state->given, changeable);
+      chosen = apps::resumed_options(entries(), head, all, changeable);
       chosen.data = head.data;
     } else {
-      for (const auto& [entry, text] : state->given) entry->set(chosen, text);
+      for (const auto& [entry, text] : all) entry->set(chosen, text);
     }
     if (!given.data.empty() || !given.checkpoints.resume) chosen.data = given.data;
     chosen.out = given.out;

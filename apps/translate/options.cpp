@@ -160,13 +160,13 @@ const std::vector<Entry>& entries() {
       {"bleu_every", &Options::bleu_every, count_or_none, "epochs between validation BLEU scores, 0 for the end alone"},
       {"valid_every", &Options::valid_every, count_or_none, "updates between validations with a score, 0 for the ends of epochs", true},
       {"patience", &Options::patience, count_or_none, "end after so many validation scores without a better one, 0 for never", true},
-      {"beam", &Options::beam, whole_number(1, 1000), "hypotheses of a sentence of the test sets, 1 for greedy", true},
+      {"beam", &Options::beam, whole_number(1, 1000), "hypotheses of a sentence of the test sets and of a teacher, 1 for greedy", true},
       {"length_penalty", &Options::length_penalty, real_number(0, 100), "power of its length that a hypothesis's score is divided by",
        true},
       {"test", &Options::test, check_list, "test sets with commas between, e.g. test_2016,test_2017; \"\": all test*, none: none", true,
        "all"},
-      {"teacher", &Options::teacher, check_list, "runs with commas between, whose translations of the training sources are learned as well",
-       true, "none"},
+      {"teacher", &Options::teacher, check_list,
+       "runs with commas between, whose translations of the training sources are learned beside the targets", true, "none"},
   };
   return table;
 }

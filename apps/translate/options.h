@@ -91,7 +91,7 @@ using Entry = apps::Entry<Options>;
 const std::vector<Entry>& entries();
 
 /// Options that may change when a run goes on.
-inline const std::vector<std::string> changeable = {"epochs", "updates"};
+inline const std::vector<std::string> changeable = {"epochs", "updates", "patience", "beam", "length_penalty"};
 
 /// The fault of options that are each in their range, e.g. "heads: expected a divisor of ..."; "" if nothing is.
 std::string conflict(const Options& options);

@@ -11,6 +11,7 @@
 #include "common/model.h"
 #include "common/output.h"
 #include "common/program.h"
+#include "common/run_view.h"
 #include "common/stop.h"
 #include "common/training_run.h"
 #include "io/checksum.h"
@@ -19,6 +20,7 @@
 #include "text/corpus.h"
 #include "text/metrics.h"
 #include "text/printable.h"
+#include "translate/distill.h"
 #include "translate/trainer.h"
 #include "translate/translator.h"
 
@@ -98,9 +100,11 @@ std::string digest(const Data& data, const OnStep& on_step) {
   return sum.hex();
 }
 
-text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorpus& corpus, const OnStep& on_step) {
-  std::vector<std::string> lines = corpus.src;
-  lines.insert(lines.end(), corpus.tgt.begin(), corpus.tgt.end());
+/// Of the first pairs: what teachers have written is left out.
+text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorpus& corpus, std::size_t pairs, const OnStep& on_step) {
+  const auto count = static_cast<std::ptrdiff_t>(pairs);
+  std::vector<std::string> lines(corpus.src.begin(), corpus.src.begin() + count);
+  lines.insert(lines.end(), corpus.tgt.begin(), corpus.tgt.begin() + count);
   text::TrainOptions training;
   training.on_step = on_step;
   training.vocab_size = static_cast<std::size_t>(options.vocab);
@@ -117,13 +121,15 @@ void check(const Options& options) {
   io::RunDirectory::check(options.out);
 }
 
-/// In blocks, between which a signal ends the training.
-std::vector<std::string> translate(const Trainer& trainer, const Translator& translator, std::span<const std::string> lines) {
+/// In blocks, between which a signal ends the training. Greedily, but for other options.
+std::vector<std::string> translate(const Trainer& trainer, const Translator& translator, std::span<const std::string> lines,
+                                   const nn::GenerateOptions& search = {.has_scores = false}) {
   std::vector<std::string> result;
   for (std::size_t first = 0; first < lines.size(); first += decode_block * decode_rows) {
     trainer.require_no_stop();
     const auto block = lines.subspan(first, std::min(decode_block * decode_rows, lines.size() - first));
-    for (std::string& line : translator.translate(block, decode_rows)) result.push_back(std::move(line));
+    for (auto& translations : translate(std::span(&translator, 1), block, search, decode_rows))
+      result.push_back(std::move(translations.front().text));
   }
   return result;
 }
@@ -132,12 +138,12 @@ std::vector<std::string> translate(const Trainer& trainer, const Translator& tra
 class Task final : public apps::Trainable {
  public:
   Task(Trainer& trainer, Translator& translator, const Data& data, apps::TrainingRun& run)
-      : trainer_(trainer), translator_(translator), data_(data), run_(run) {}
+      : trainer_(trainer), translator_(translator), data_(data), view_("tern-translate", &run) {}
 
   apps::TrainingLoop& loop() override { return trainer_.loop(); }
   const nn::Module& model() const override { return translator_.model; }
   void run_epoch(std::int64_t /*round*/, std::int64_t done, const std::function<void()>& after_update) override {
-    trainer_.run_round(done, after_update, run_, progress_);
+    trainer_.run_round(done, after_update, view_);
   }
   std::vector<NamedTensor> served() override {
     const train::Ema* average = trainer_.average();
@@ -159,7 +165,9 @@ class Task final : public apps::Trainable {
     const std::int64_t every = translator_.options.valid_every > 0 ? 1 : translator_.options.bleu_every;
     if (every == 0) result.rank = {0, -loss};
     if (!is_last && (every == 0 || rounds % every != 0)) return result;
-    const double bleu = text::bleu(translate(trainer_, translator_, data_.valid.src), data_.valid.tgt).score;
+    const std::vector<std::string> hypotheses = translate(trainer_, translator_, data_.valid.src);
+    const double bleu = text::bleu(hypotheses, data_.valid.tgt).score;
+    for (std::size_t i = 0; i < hypotheses.size(); ++i) samples_.push_back({data_.valid.src[i], hypotheses[i], data_.valid.tgt[i]});
     result.numbers.set("valid_bleu", bleu);
     if (every > 0) result.rank = {bleu, -loss};
     return result;
@@ -174,16 +182,15 @@ class Task final : public apps::Trainable {
     std::string text = fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  {:.0f} tokens/s", epochs, trainer_.train_loss(),
                                    numbers.get_double("valid_loss"), trainer_.tokens_per_second());
     if (numbers.contains("valid_bleu")) text += fmt::format("  valid BLEU {:.2f}", numbers.get_double("valid_bleu"));
-    run_.log(line);
-    progress_.print(text);
+    view_.validated(line, text, std::exchange(samples_, {}));
   }
 
  private:
   Trainer& trainer_;
   Translator& translator_;
   const Data& data_;
-  apps::TrainingRun& run_;
-  apps::ProgressLine progress_;
+  apps::RunView view_;
+  std::vector<apps::Sample> samples_;  ///< of a validation that is not reported yet
 };
 
 struct Scored {
@@ -229,7 +236,6 @@ void train(const Options& options) {
   const Device device = apps::resolve_device(options.device);
   apps::require_precision(precision(options), device);
   if (options.threads > 0) set_num_threads(options.threads);
-  manual_seed(static_cast<std::uint64_t>(options.seed));
   apps::require_memory(matrix_elements(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
 
   const apps::StopSignals signals;
@@ -240,12 +246,16 @@ void train(const Options& options) {
   const OnStep on_step = [&run] {
     if (apps::stop_signal() != 0) apps::require_no_stop("before the first update" + run.remains());
   };
-  const Data data = read(options, on_step);
+  Data data = read(options, on_step);
+  const std::size_t originals = data.train.size();
+  const std::size_t distilled = add_distilled(data.train, options, device, on_step);
+  if (distilled > 0) say("teacher  {} more pairs, as {} translates them\n", distilled, printable(options.teacher));
   run.set_data(std::filesystem::absolute(options.data), digest(data, on_step));
   const text::Tokenizer tokenizer =
-      run.is_resumed() ? text::Tokenizer::load(run.tokenizer()) : train_tokenizer(options, data.train, on_step);
+      run.is_resumed() ? text::Tokenizer::load(run.tokenizer()) : train_tokenizer(options, data.train, originals, on_step);
   const auto vocab = static_cast<std::int64_t>(tokenizer.vocab_size());
   if (run.is_resumed()) apps::require_size(run.head(), matrix_elements(options, vocab));
+  manual_seed(static_cast<std::uint64_t>(options.seed));  // here, as teachers draw as well
   Translator translator{options, tokenizer, TranslationModel(options, vocab, device), device};
   TrainingPairs pairs(options, tokenizer, data.train, on_step);
   Trainer trainer(translator, pairs, encode(tokenizer, data.valid, on_step), remains);
@@ -275,7 +285,10 @@ void train(const Options& options) {
     valid.set("valid_bleu", text::bleu(translate(trainer, translator, data.valid.src), data.valid.tgt).score);
 
   std::vector<Scored> tests;
-  for (const TestSet& set : data.tests) tests.push_back(scored(set, translate(trainer, translator, set.corpus.src)));
+  const nn::GenerateOptions search = search_options(options);
+  for (const TestSet& set : data.tests) tests.push_back(scored(set, translate(trainer, translator, set.corpus.src, search)));
+  if (options.beam > 1)
+    valid.set("valid_beam_bleu", text::bleu(translate(trainer, translator, data.valid.src, search), data.valid.tgt).score);
   io::JsonObject summary;
   summary.set("preset", options.preset).set("device", to_string(device)).set("precision", options.precision);
   summary.set("use_fused_kernel", options.use_fused_kernel).set("params", params);

@@ -73,8 +73,7 @@ bool Trainer::step(std::int64_t place) {
   return !parts.empty();
 }
 
-void Trainer::run_round(std::int64_t done, const std::function<void()>& after_update, apps::TrainingRun& run,
-                        apps::ProgressLine& progress) {
+void Trainer::run_round(std::int64_t done, const std::function<void()>& after_update, apps::RunView& view) {
   model_.train();
   loop_->begin_epoch(done > 0);
   apps::TrainingLoop::Reading shown;
@@ -83,9 +82,8 @@ void Trainer::run_round(std::int64_t done, const std::function<void()>& after_up
   while (updates() < end) {
     begin_epoch(updates() / per_epoch_);
     if (step(updates() % per_epoch_)) {
-      loop_->log(run);
-      if (progress.is_due())
-        progress.update(loop_->status(epoch_ + 1, epochs(), loop_->mean_loss_since(shown), "tokens", loop_->seconds()));
+      loop_->log(view);
+      if (view.is_due()) view.show(loop_->progress(epoch_ + 1, epochs(), loop_->mean_loss_since(shown)));
     }
     after_update();
   }

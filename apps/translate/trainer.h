@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/program.h"
+#include "common/run_view.h"
 #include "common/training_loop.h"
 #include "train/ema.h"
 #include "translate/batches.h"
@@ -28,7 +29,7 @@ class Trainer {
 
   /// The updates between two validations, as apps::Trainable::run_epoch() has it: one pass over the pairs, or --valid-every updates.
   /// What round it is tells the number of updates: Note [The number of an update].
-  void run_round(std::int64_t done, const std::function<void()>& after_update, apps::TrainingRun& run, apps::ProgressLine& progress);
+  void run_round(std::int64_t done, const std::function<void()>& after_update, apps::RunView& view);
   /// The loss of a token on the validation set, without dropout.
   double valid_loss();
   /// While it lives, the model has the weights that are measured and kept: their average, where there is one.

@@ -20,4 +20,7 @@ class Checksum {
 
 std::string checksum(std::string_view text);
 
+/// CRC-32C (Castagnoli's polynomial, RFC 3720 appendix B.4), as TFRecord files have it.
+std::uint32_t crc32c(std::string_view bytes) noexcept;
+
 }  // namespace tern::io

@@ -27,8 +27,8 @@ constexpr std::int64_t version = 2, first_with_digests = 2;
 constexpr const char *staging = ".tern-staging", *complete = ".tern-complete";
 const std::string removed = ".removed";
 const std::string checkpoint_directory = "checkpoints";
-const std::array<std::string, 6> names = {"config.json",       "tokenizer.json", "log.jsonl",
-                                          "model.safetensors", "summary.json",   checkpoint_directory};
+const std::array<std::string, 8> names = {"config.json", "tokenizer.json",    "log.jsonl",    "events.out.tfevents",
+                                          "curves.svg",  "model.safetensors", "summary.json", checkpoint_directory};
 
 constexpr std::size_t max_json_bytes = std::size_t(16) << 20, max_tokenizer_bytes = std::size_t(256) << 20,
                       max_log_bytes = std::size_t(4) << 30;
@@ -103,7 +103,9 @@ std::vector<CheckpointFile> list_checkpoints(const fs::path& directory) {
 bool has_staged_checkpoint(const fs::path& path) { return !list_checkpoints(path / staging / checkpoint_directory).empty(); }
 
 /// Of a run that goes on: what it does not write anew.
-bool stays_in_place(const std::string& name) { return name == checkpoint_directory || name == "tokenizer.json"; }
+bool stays_in_place(const std::string& name) {
+  return name == checkpoint_directory || name == "tokenizer.json" || name == "events.out.tfevents" || name == "curves.svg";
+}
 
 /// The step that counts of Note [A run takes an earlier one's place].
 void declare_complete(const fs::path& path, bool goes_on) {

@@ -137,10 +137,12 @@ Tensor TransformerModel::embedded(const Tensor& ids, const Tensor& position_ids)
   return drop.forward(x);
 }
 
-/// The mask with what kernels need not convert, of S keys. On a GPU more of the kernels take padding than take lengths.
-static AttentionMask mask_of_layers(const AttentionMask& given, std::int64_t keys) {
+/// The mask of S keys, for layers with weights of a dtype, with padding that kernels need not convert. Float32 on a GPU: more kernels take
+/// padding than take lengths, that of short sequences and the softmax of written scores among them.
+static AttentionMask mask_of_layers(const AttentionMask& given, std::int64_t keys, DType dtype) {
   AttentionMask mask = shared_by_layers(given);
-  if (!mask.key_lengths.defined() || mask.padding.defined() || mask.key_lengths.device() == cpu) return mask;
+  const bool has_lengths = mask.key_lengths.defined() && !mask.padding.defined();
+  if (!has_lengths || mask.key_lengths.device() == cpu || dtype != DType::f32) return mask;
   const Device device = mask.key_lengths.device();
   const Tensor columns = reshape(arange(keys, DType::i64, device), {1, keys}), ends = unsqueeze(mask.key_lengths, 1);
   mask.padding = masked_fill(zeros({ends.size(0), keys}, DType::f32, device), ge(columns, ends), -std::numeric_limits<double>::infinity());
@@ -161,11 +163,11 @@ Tensor TransformerModel::hidden(const Tensor& ids, const AttentionMask& visible,
   const bool has_table = positions || sinusoids.defined();
   if (position_ids.defined() && !has_table) fail(model_, "expected no position_ids: the model has no table of positions");
   const bool is_continued = cache && !cache->empty();
-  const AttentionMask mask = is_continued ? visible : mask_of_layers(visible, length);
+  const AttentionMask mask = is_continued ? visible : mask_of_layers(visible, length, tokens.weight.dtype());
   AttentionMask memory_mask;
   if (cache) cache->begin(ids);
   if (memory.states.defined()) {
-    const auto of_memory = [&] { return mask_of_layers(memory.mask, memory.states.size(1)); };
+    const auto of_memory = [&] { return mask_of_layers(memory.mask, memory.states.size(1), tokens.weight.dtype()); };
     memory_mask = cache ? cache->memory_mask(of_memory) : of_memory();
   }
   ResidualStream stream(embedded(ids, is_continued && has_table && !position_ids.defined() ? cache->positions() : position_ids),

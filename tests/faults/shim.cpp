@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdarg>
@@ -132,6 +133,12 @@ void settle(const std::string& directory) {
     if (parent(changes[i].path) != directory && (changes[i].from.empty() || parent(changes[i].from) != directory)) continue;
     const Change change = changes[i];
     changes.erase(changes.begin() + static_cast<std::ptrdiff_t>(i));
+    if (change.kind == Change::removed_directory) {  // and so is what was removed in it
+      const auto last = changes.begin() + static_cast<std::ptrdiff_t>(i);
+      const auto kept = std::remove_if(changes.begin(), last, [&](const Change& in) { return in.path.starts_with(change.path + "/"); });
+      i -= static_cast<std::size_t>(last - kept);
+      changes.erase(kept, last);
+    }
     if (change.kind != Change::renamed) continue;
     for (std::size_t earlier = 0; earlier < i; ++earlier)
       for (std::string* path : {&changes[earlier].path, &changes[earlier].from})

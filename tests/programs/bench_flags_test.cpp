@@ -1,5 +1,7 @@
 // The options of tern-bench change what is measured or counted: each case fails where its option is ignored. every_flag_test.cpp reads
 // the names of the cases.
+#include <set>
+
 #include "support.h"
 
 using namespace tern::programs::test;
@@ -51,6 +53,20 @@ TEST_CASE("tern-bench count --batch --length --width --heads --bytes --device-na
   }
 }
 
+TEST_CASE("tern-bench count --of --taps (the convolution's counts)") {
+  const auto rows = [](const char* taps) {
+    return rows_of(
+        {"count", "--of", "conv1d", "--batch", "1", "--length", "8192", "--width", "8192", "--taps", taps, "--device-name", "T4"});
+  };
+  const std::vector<Json> three = rows("3");
+  REQUIRE(three.size() == 4);
+  CHECK(three[3]["part"] == "depthwise convolution");
+  CHECK(three[3]["flops"] == 402653184);
+  CHECK(three[3]["K"] == 3);
+  CHECK(three[2]["bytes"].get<double>() == Approx(2 * three[3]["bytes"].get<double>()).epsilon(1e-2));
+  CHECK(rows("6")[3]["flops"].get<double>() == Approx(2 * three[3]["flops"].get<double>()));
+}
+
 TEST_CASE("tern-bench count --threads --device (of the device that is measured)") {
   const Result result = run(bench, {"count", "--device-name", "measured", "--threads", "3", "--device", "cpu"});
   CHECK(contains(result.out, "3 CPU threads, measured"));
@@ -96,9 +112,57 @@ TEST_CASE(
     INFO(flag);
     CHECK(measured({flag, value})["params"] != plain["params"]);
   }
+  // The parts are those of the step, and each has its spread.
+  const double parts =
+      plain["fwd_mean_ms"].get<double>() + plain["backward_mean_ms"].get<double>() + plain["optimizer_mean_ms"].get<double>();
+  CHECK(parts > 0);
+  for (const char* part : {"step", "fwd", "backward", "optimizer"}) CHECK(plain[std::string(part) + "_deviation_ms"] == 0);  // of one
   measured({"--threads", "3"}, &out);
   CHECK(contains(out, "3 CPU threads,"));
   check_gpu_is_refused("step");
+}
+
+TEST_CASE("tern-bench step --model --precision --length --batch take lists (a row for each combination)") {
+  const std::vector<Json> rows = rows_of({"step", "--model", "ar,mt", "--precision", "fp32,bf16", "--batch", "1,2", "--length", "3,5",
+                                          "--vocab", "40", "--warmup", "0", "--steps", "1", "--threads", "1", "--device", "cpu"});
+  REQUIRE(rows.size() == 16);
+  std::set<std::string> cases;
+  for (const Json& row : rows)
+    cases.insert(row["model"].get<std::string>() + row["dtype"].get<std::string>() + row["B"].dump() + row["T"].dump());
+  CHECK(cases.size() == 16);
+  CHECK(rows[0]["model"] == "ar");
+  CHECK(rows[15]["model"] == "mt");
+}
+
+TEST_CASE("tern-bench step --forward-only (no gradients, no optimizer's state, no step)") {
+  const auto row = [](const char* forward_only) {
+    const std::vector<Json> rows =
+        rows_of({"step", "--model", "ar", "--batch",   "1", "--length", "4",   "--vocab",        "40",        "--dropout", "0", "--warmup",
+                 "0",    "--steps", "2",  "--threads", "1", "--device", "cpu", "--forward-only", forward_only});
+    REQUIRE(rows.size() == 1);
+    return rows[0];
+  };
+  const Json forward = row("True"), step = row("False");
+  CHECK(forward["pass"] == "forward");
+  CHECK(step["pass"] == "step");
+  CHECK_FALSE(forward.contains("optimizer_ms"));
+  // Weights against weights, gradients and two moments.
+  CHECK(forward["peak_gb"].get<double>() < 0.5 * step["peak_gb"].get<double>());
+  CHECK(forward["loss"] != step["loss"]);
+}
+
+TEST_CASE("tern-bench step shows a case without memory as a row, and goes on") {
+  const TempDirectory directory;
+  const fs::path file = directory / "rows";
+  const Result result = shell("ulimit -v 3000000; exec \"$0\" \"$@\"", bench,
+                              {"step", "--model", "xl,ar", "--batch", "1", "--length", "4", "--vocab", "40", "--warmup", "0", "--steps",
+                               "1", "--threads", "1", "--device", "cpu", "--json", file.string()});
+  INFO(result.err);
+  CHECK(result.code == 0);
+  const std::vector<Json> rows = json_lines(file);
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0]["error"] == "out of memory");
+  CHECK(rows[1].contains("step_ms"));
 }
 
 TEST_CASE("tern-bench ops --op --dtype --threads --json --device (what is measured)") {

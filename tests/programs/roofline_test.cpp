@@ -57,7 +57,21 @@ TEST_CASE("A depthwise convolution is memory-bound on every device") {
   CHECK(known_device("T4").ridge(2) == Approx(203.1).epsilon(1e-3));
 }
 
+TEST_CASE("A convolution that is padded by a kernel of its own moves twice the bytes") {
+  const std::vector<Count> counts = count_padded_conv1d(1, 8192, 8192, 3);
+  REQUIRE(counts.size() == 4);
+  // (1, 8192, 8192) read, (1, 8196, 8192) written; that and 4 x 8192 weights read, (1, 8192, 8192) written; 2 bytes each.
+  CHECK(counts[0].flops == 0);
+  CHECK(counts[0].bytes == 2.0 * 8192 * (8192 + 8196));
+  CHECK(counts[1].bytes == 2.0 * 8192 * (8196 + 4 + 8192));
+  CHECK(counts[2].bytes == counts[0].bytes + counts[1].bytes);
+  CHECK(counts[2].bytes == Approx(537.1e6).epsilon(1e-4));
+  CHECK(counts[2].flops == counts[3].flops);
+  CHECK(counts[3].bytes == count_depthwise_conv1d(1, 8192, 8192, 3).bytes);
+}
+
 TEST_CASE("What cannot be counted is an error") {
+  CHECK_THROWS_AS(count_padded_conv1d(1, 0, 1, 1), Error);
   CHECK_THROWS_AS(known_device("A1000"), Error);
   CHECK_THROWS_AS(count_transformer({0, 1, 1, 1}), Error);
   CHECK_THROWS_AS(count_transformer({1, 1, 1, 0}), Error);

@@ -1,6 +1,7 @@
 // A training and what is done with it: the files of a run, decode and score.
 #include <chrono>
 #include <cmath>
+#include <set>
 #include <thread>
 
 #include "bytes.h"
@@ -41,6 +42,7 @@ std::vector<Json> losses(const fs::path& path) {
   for (Json& line : log) {
     line.erase("seconds");
     line.erase("tokens_per_second");
+    line.erase("memory_bytes");
   }
   return log;
 }
@@ -111,8 +113,8 @@ TEST_CASE("A training writes its files") {
 
   std::vector<std::string> names;
   for (const auto& [name, content] : contents(run.path)) names.push_back(name);
-  CHECK(names == std::vector<std::string>{"checkpoints/update-00000090.safetensors", "config.json", "log.jsonl", "model.safetensors",
-                                          "summary.json", "tokenizer.json"});
+  CHECK(names == std::vector<std::string>{"checkpoints/update-00000090.safetensors", "config.json", "curves.svg", "events.out.tfevents",
+                                          "log.jsonl", "model.safetensors", "summary.json", "tokenizer.json"});
 
   const Json summary = Json::parse(slurp(run.path / "summary.json")), config = Json::parse(slurp(run.path / "config.json"));
   CHECK(summary["preset"] == "quick");
@@ -136,6 +138,7 @@ TEST_CASE("The log holds updates and epochs, and the loss falls") {
   const Trained& run = Trained::get();
   const std::vector<Json> log = json_lines(run.path / "log.jsonl");
   std::vector<double> loss, valid;
+  std::set<double> norms;
   std::size_t bleu = 0;
   for (const Json& line : log) {
     if (line.contains("epoch")) {
@@ -147,9 +150,14 @@ TEST_CASE("The log holds updates and epochs, and the loss falls") {
       loss.push_back(line["loss"]);
       CHECK(line["update"] == loss.size());
       CHECK(line["lr"] >= 0);
+      CHECK(line["grad_norm"] > 0);  // which clips
+      CHECK(line["tokens_per_second"] > 0);
+      CHECK(line["memory_bytes"] > 10'000);
+      norms.insert(line["grad_norm"].get<double>());
     }
   }
   CHECK(loss.size() == 90);
+  CHECK(norms.size() > 80);
   CHECK(valid.size() == 30);
   CHECK(bleu == 6);
   CHECK(valid.back() < valid.front() / 2);

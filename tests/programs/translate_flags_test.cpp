@@ -327,6 +327,28 @@ TEST_CASE("tern-translate train --accumulate (an update of several batches is on
   check_training({"--batch-size", "8", "--accumulate", "3", "--clip", "0.1"}, {.optimizer = {.clip = 0.1}, .batch_size = 24});
 }
 
+TEST_CASE("The recipe's steps on a GPU, recorded and replayed, are those of a CPU", "[cuda]") {
+  const auto losses = [](const Arguments& more) {
+    Arguments options{"--updates", "12", "--epochs", "12", "--lr", "0.05"};
+    options.insert(options.end(), more.begin(), more.end());
+    const Run run(options);
+    std::vector<double> result = logged(run.path, "loss");
+    for (double loss : logged(run.path, "valid_loss")) result.push_back(loss);
+    return result;
+  };
+  const std::vector<Arguments> settings = {
+      {"--batch-size", "8", "--accumulate", "3", "--clip", "0.5"},
+      {"--architecture", "encoder-decoder", "--ema", "0.9", "--r-drop", "1", "--label-smoothing", "0.1", "--batch-tokens", "300",
+       "--pad-to-length", "False"},
+  };
+  for (const Arguments& setting : settings) {
+    INFO(setting[0]);
+    Arguments gpu = setting;
+    gpu.insert(gpu.end(), {"--device", "cuda"});
+    check_equal(losses(gpu), losses(setting), 1e-3);
+  }
+}
+
 TEST_CASE("tern-translate train --batch-tokens (pairs of similar length, as many as fit)") {
   check_training({"--batch-tokens", "400", "--pad-to-length", "False"}, {.batch_tokens = 400});
   const Run run({"--batch-tokens", "400", "--pad-to-length", "False"});
@@ -525,6 +547,56 @@ TEST_CASE("tern-translate train --test (which sets are scored at the end)") {
   CHECK(!summary({}).contains("test_bleu"));
   check_refused(run(translate, arguments(data, directory / "other", {"--test", "test_c"})), "expected test_c.de");
   check_refused(run(translate, arguments(data, directory / "other", {"--test", "a,,b"})), "--test: expected names with one comma");
+}
+
+TEST_CASE("tern-translate train --beam --length-penalty (the search in test sets)") {
+  // A model that has learned something, so that searches differ.
+  const Arguments learned{"--updates", "12", "--lr", "0.01", "--adam-eps", "1e-9", "--epochs", "12", "--bleu-every", "0"};
+  const auto summary = [&](const Arguments& more) {
+    Arguments options = learned;
+    options.insert(options.end(), more.begin(), more.end());
+    return summary_of(Run(options).path);
+  };
+  const Json greedy = summary({}), wide = summary({"--beam", "4"}), total = summary({"--beam", "4", "--length-penalty", "0"});
+  CHECK(!greedy.contains("valid_beam_bleu"));
+  CHECK(wide.contains("valid_beam_bleu"));
+  CHECK(wide["valid_bleu"] == greedy["valid_bleu"]);  // validation is greedy
+  CHECK(wide["test_chrf"] != greedy["test_chrf"]);
+  CHECK(total["test_chrf"] != wide["test_chrf"]);
+}
+
+TEST_CASE("tern-translate train --teacher (what other runs translate is learned as well)") {
+  const Run first, second({"--seed", "4", "--updates", "2"});
+  const auto decode = [&](const fs::path& model, const std::string& lines) {
+    return run(translate, {"decode", "--model", model.string(), "--device", "cpu"}, lines).out;
+  };
+  const fs::path more = first.directory / "more";
+  write_sentences(more);
+  const std::string sources = slurp(more / "train.de"), targets = slurp(more / "train.en");
+  spill(more / "train.de", sources + sources);
+  spill(more / "train.en", targets + decode(first.path, sources));
+  const fs::path out = first.directory / "student";
+  const Result result = run(translate, arguments(first.data, out, {"--teacher", first.path.string()}));
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  CHECK(contains(result.out, "teacher  40 more pairs"));
+  CHECK(slurp(out / "tokenizer.json") == slurp(first.path / "tokenizer.json"));
+  Reference reference({}, more, out);
+  CHECK(reference.pairs() == 80);
+  check_equal(logged(out, "loss"), reference.train());
+
+  const fs::path both = first.directory / "both";
+  REQUIRE(run(translate, arguments(first.data, both, {"--teacher", first.path.string() + "," + second.path.string()})).code == 0);
+  CHECK(logged(both, "loss") != logged(out, "loss"));
+  const Run other({"--vocab", "300"}), turned({"--src", "en", "--tgt", "de"});
+  const auto refused = [&](const Run& teacher, const char* message) {
+    const std::string runs = first.path.string() + "," + teacher.path.string();
+    const Result failed = run(translate, arguments(first.data, first.directory / "none", {"--teacher", runs}));
+    CHECK(failed.code == 2);
+    CHECK(contains(failed.err, message));
+  };
+  refused(other, "expected the tokenizer of the first teacher");
+  refused(turned, "expected a translator from de to en but got one from en to de");
 }
 
 TEST_CASE("tern-translate train --valid-every --patience (when the model is measured, and when that is enough)") {

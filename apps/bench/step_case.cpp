@@ -1,0 +1,188 @@
+#include "bench/step_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "backend/error.h"
+#include "backend/event.h"
+#include "backend/system_memory.h"
+#include "common/model.h"
+#include "common/program.h"
+#include "ops/copy.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "train/train.h"
+
+namespace tern::bench {
+namespace {
+
+struct Size {
+  std::int64_t width, ff, layers, heads;
+};
+
+const std::vector<std::pair<std::string, Size>> sizes = {
+    {"mt", {256, 256, 4, 8}},        {"ar", {128, 512, 2, 4}},     {"small", {768, 3072, 12, 12}},  {"medium", {1024, 4096, 24, 16}},
+    {"large", {1280, 5120, 36, 20}}, {"xl", {1600, 6400, 48, 25}}, {"2.7B", {2560, 10240, 32, 32}},
+};
+
+Size size_of_model(const std::string& name) {
+  return std::find_if(sizes.begin(), sizes.end(), [&](const auto& entry) { return entry.first == name; })->second;
+}
+
+nn::DecoderLMOptions model_options(const StepCase& c, Device device) {
+  const Size size = size_of_model(c.model);
+  nn::DecoderLMOptions model;
+  model.vocab = c.vocab;
+  model.length = c.length;
+  model.width = size.width;
+  model.layers = size.layers;
+  model.heads = size.heads;
+  model.ff = size.ff;
+  model.dropout = c.dropout;
+  model.activation = nn::Activation::gelu_tanh;
+  model.head_bias = false;
+  model.use_fused_kernel = c.use_fused_kernel;
+  model.device = device;
+  if (c.arch == "llama") {
+    model.activation = nn::Activation::silu;
+    model.gated = true;
+    model.ff = (size.ff * 2 / 3 + 7) / 8 * 8;  // as many parameters in three matrices as in two
+    model.bias = false;
+    model.norm = nn::NormKind::rms;
+    model.positions = nn::Positions::rotary;
+  }
+  return model;
+}
+
+/// The CPU's memory is promised before it is there: a process that asks for too much is killed when it writes, and prints no row.
+void require_memory(const nn::DecoderLMOptions& options, bool forward_only) {
+  if (options.device != cpu) return;
+  const double needed = apps::matrix_elements(options) * (forward_only ? 4 : 16);
+  const auto there = static_cast<double>(backend::usable_memory());
+  if (there > 0 && needed > there)
+    throw OutOfMemory(fmt::format("[bench] expected {:.3g} GB of memory for the weights and their state but this machine has {:.3g} GB",
+                                  needed / 1e9, there / 1e9));
+}
+
+Tensor random_ids(const StepCase& c, Device device) {
+  const Tensor draws = rand({c.batch, c.length}, 0, static_cast<double>(c.vocab), DType::f64, device);
+  return minimum(cast(draws, DType::i64), static_cast<double>(c.vocab - 1));
+}
+
+/// What of a step lies between two of its events.
+class PartTimes {
+ public:
+  explicit PartTimes(Stream stream) : stream_(stream) {}
+  void begin() { steps_.emplace_back(); }
+  void mark() { steps_.back().emplace_back(stream_, backend::Event::Timing::on); }
+  void forget() { steps_.clear(); }
+  /// From mark `part` to the next one, of each step.
+  Times part(std::size_t part) const {
+    std::vector<double> ms;
+    for (const auto& marks : steps_) ms.push_back(milliseconds_between(marks[part], marks[part + 1]));
+    return statistics(std::move(ms));
+  }
+
+ private:
+  Stream stream_;
+  std::vector<std::vector<backend::Event>> steps_;
+};
+
+/// How long the calls of one step take to return: what is left when the device takes no time.
+Times host_times(Device device, int steps, const std::function<void()>& f) {
+  std::vector<double> ms;
+  for (int i = 0; i < steps; ++i) {
+    synchronize(device);
+    const double start = apps::seconds_now();
+    f();
+    ms.push_back((apps::seconds_now() - start) * 1e3);
+  }
+  synchronize(device);
+  return statistics(std::move(ms));
+}
+
+void measure_training(const StepCase& c, Device device, const nn::DecoderLM& model, const Tensor& ids, const Tensor& labels,
+                      StepFigures& result) {
+  train::AdamW optimizer(nn::parameters(model), train::AdamWOptions{.lr = 1e-4, .weight_decay = 0.01});
+  const auto as_written = [&](const Tensors& inputs) {
+    const Tensor value = model.loss(inputs[0], inputs[1]);
+    train::update(value, optimizer);
+    return value.detach();
+  };
+  train::CapturedStep captured(as_written, device);
+  Tensor last_loss;
+  const auto full = [&] { last_loss = c.capture ? captured({ids, labels}) : as_written({ids, labels}); };
+  PartTimes parts(context().stream(device));
+  const auto in_parts = [&] {
+    parts.begin();
+    parts.mark();
+    const Tensor value = model.loss(ids, labels);
+    parts.mark();
+    optimizer.zero_grad();
+    train::accumulate(value);
+    parts.mark();
+    train::apply(optimizer);
+    parts.mark();
+    last_loss = value.detach();
+  };
+  // First of all, so that without a warm-up these steps are the process's first.
+  for (int i = 0; i < c.warmup; ++i) in_parts();
+  parts.forget();
+  for (int i = 0; i < c.steps; ++i) in_parts();
+  result.forward = parts.part(0);
+  result.backward = parts.part(1);
+  result.update = parts.part(2);
+  result.step = timed(device, c.warmup, c.steps, full);
+  result.burst_ms = burst(device, 2 * c.steps, full);
+  result.host = host_times(device, c.steps, full);
+  result.loss = last_loss.item<double>();
+  result.graph_nodes = captured.nodes();
+}
+
+}  // namespace
+
+std::vector<std::string> step_models() {
+  std::vector<std::string> names;
+  for (const auto& [name, size] : sizes) names.push_back(name);
+  return names;
+}
+
+StepFigures measure_step(const StepCase& c, Device device) {
+  manual_seed(0);
+  const nn::DecoderLMOptions options = model_options(c, device);
+  require_memory(options, c.forward_only);
+  reset_peak_memory(device);
+  nn::DecoderLM model(options);
+  if (c.forward_only) nn::set_requires_grad(model, false);
+  train::set_precision(model, c.precision);
+  const Tensor ids = random_ids(c, device), labels = random_ids(c, device);
+  StepFigures result;
+  Tensor loss;
+  const auto inference = [&] {
+    const NoGrad unrecorded;
+    loss = model.loss(ids, labels);
+  };
+  if (c.forward_only) {
+    result.step = timed(device, c.warmup, c.steps, inference);
+    result.forward = timed_on_device(device, 0, c.steps, [] {}, inference);
+    result.burst_ms = burst(device, 2 * c.steps, inference);
+    result.host = host_times(device, c.steps, inference);
+    result.loss = loss.item<double>();
+  } else {
+    measure_training(c, device, model, ids, labels, result);
+    result.inference_ms = timed(device, c.warmup, c.steps, inference).median;
+  }
+  result.peak_gib = static_cast<double>(memory_statistics(device).peak_allocated) / 0x1p30;
+
+  const Size size = size_of_model(c.model);
+  const double tokens = static_cast<double>(c.batch * c.length), passes = c.forward_only ? 1 : 3;
+  const std::int64_t tables = model.tokens.weight.numel() + (model.positions ? model.positions->weight.numel() : 0);
+  result.params = nn::count_parameters(model) - tables;
+  const double flops = passes * tokens * 2 * static_cast<double>(result.params + size.layers * c.length * size.width);
+  result.tflops = flops / result.burst_ms / 1e9;
+  return result;
+}
+
+}  // namespace tern::bench

@@ -1,0 +1,43 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "bench/timing.h"
+#include "nn/decoder_lm.h"
+#include "train/precision.h"
+
+namespace tern::bench {
+
+/// A model, its input, and how its step is run.
+struct StepCase {
+  std::string model = "mt", arch = "gpt2";
+  train::Precision precision = train::Precision::fp32;
+  std::int64_t batch = 32, length = 40, vocab = 10000;
+  double dropout = 0.1;
+  int warmup = 5, steps = 10;
+  bool use_fused_kernel = false, capture = false;
+  bool forward_only = false;  ///< without gradients, optimizer and what backward would need
+};
+
+/// The names of the models: mt, the classic translator, ar, the associative-recall model, and the sizes of the GPT-2 family and one more.
+std::vector<std::string> step_models();
+
+/// Times of a step and of its parts, memory and work.
+struct StepFigures {
+  Times step;     ///< by the host's clock, with a wait after each step
+  Times forward;  ///< by the device's clock, within steps as written, what backward needs included; of forward_only the forward pass alone
+  Times backward, update;
+  Times host;               ///< until the calls of a step return
+  double burst_ms = 0;      ///< a step, without waits in between
+  double inference_ms = 0;  ///< forward without recording
+  double tflops = 0;        ///< of the burst, counted as 6 (of forward_only 2) operations a weight and token, and attention's products
+  double peak_gib = 0;
+  double loss = 0;          ///< of the last step: shows that the steps are those of a training, and of which
+  std::int64_t params = 0;  ///< those that a token's products touch
+  std::size_t graph_nodes = 0;
+};
+
+/// Throws OutOfMemory; on the CPU also where the weights, with gradients and moments where there are some, are more than the machine has.
+StepFigures measure_step(const StepCase& c, Device device);
+
+}  // namespace tern::bench

@@ -1,0 +1,94 @@
+#include "common/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/output.h"
+#include "common/program.h"
+
+namespace tern::apps {
+
+namespace {
+
+constexpr std::size_t longest_bar = 40, shortest_bar = 5;
+
+/// Of the terminal that stderr is, now: it may be resized.
+std::size_t terminal_columns() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/// "16.9 updates/s", and below one "2.50 s/update".
+std::string speed(double updates_per_second) {
+  if (updates_per_second <= 0) return "? updates/s";
+  if (updates_per_second < 1) return fmt::format("{:.2f} s/update", 1 / updates_per_second);
+  return fmt::format("{:.1f} updates/s", updates_per_second);
+}
+
+}  // namespace
+
+std::string clock_time(double seconds) {
+  const auto whole = static_cast<long>(std::lround(std::clamp(seconds, 0.0, 1e9)));
+  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+  return fmt::format("{:02}:{:02}", whole / 60, whole % 60);
+}
+
+std::string grouped(double value) {
+  std::string digits = fmt::format("{:.0f}", value);
+  for (std::size_t at = digits.size(); at > 3 && std::isdigit(static_cast<unsigned char>(digits[at - 4])) != 0; at -= 3)
+    digits.insert(at - 3, ",");
+  return digits;
+}
+
+std::string progress_text(const Progress& progress, std::size_t columns) {
+  const double done = static_cast<double>(progress.update) / static_cast<double>(std::max<std::int64_t>(progress.updates, 1));
+  const auto of_session = static_cast<double>(progress.update - progress.first_update);
+  const double rate = progress.seconds > 0 ? of_session / progress.seconds : 0;
+  const std::string left = rate > 0 ? clock_time(static_cast<double>(progress.updates - progress.update) / rate) : "?";
+  const std::string before = fmt::format("epoch {}/{} {:3.0f}%", progress.epoch, progress.epochs, std::floor(100 * done));
+  const std::string after = fmt::format(" {}/{} [{}<{}{}, {}] loss {:.3f}  {} {}/s", progress.update, progress.updates,
+                                        clock_time(progress.seconds), progress.may_end_early ? "at most " : "", left, speed(rate),
+                                        progress.loss, grouped(progress.items_per_second), progress.unit);
+  if (columns == 0) return before + after;
+  const std::size_t room = columns - 1, taken = before.size() + after.size() + 2;  // the last column stays free: some terminals wrap there
+  std::string bar;
+  if (room >= taken + shortest_bar) {
+    const std::size_t size = std::min(room - taken, longest_bar);
+    const auto full = static_cast<std::size_t>(std::clamp(done, 0.0, 1.0) * static_cast<double>(size));
+    bar = "|" + std::string(full, '#') + std::string(size - full, ' ') + "|";
+  }
+  return (before + bar + after).substr(0, room);
+}
+
+ProgressLine::ProgressLine() : is_terminal_(isatty(STDERR_FILENO) != 0), last_(seconds_now()) {}
+
+bool ProgressLine::is_due() const { return seconds_now() - last_ >= (is_terminal_ ? 0.25 : 15); }
+
+void ProgressLine::update(const Progress& progress) {
+  last_ = seconds_now();
+  if (!is_terminal_) {
+    write_progress(progress_text(progress, 0) + "\n");
+    return;
+  }
+  const std::size_t columns = terminal_columns();
+  const std::string text = progress_text(progress, columns);
+  // Spaces cover what a longer line before has left.
+  write_progress(fmt::format("\r{:<{}}", text, std::min(shown_, columns - 1)));
+  shown_ = text.size();
+}
+
+void ProgressLine::finish() {
+  if (shown_ > 0) write_progress(fmt::format("\r{:<{}}\r", "", shown_));
+  shown_ = 0;
+}
+
+void ProgressLine::print(const std::string& line) {
+  finish();
+  write_output(line + "\n");
+}
+
+}  // namespace tern::apps

@@ -1,0 +1,60 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "io/append_file.h"
+
+namespace tern::io {
+
+/// A file of events that TensorBoard shows: scalars and texts over steps. TensorBoard finds it where "tfevents" stands in its name.
+///
+/// Note [Event files]
+/// A file is a sequence of TFRecords: length (u64), masked CRC-32C of the length, payload, masked CRC-32C of the payload, all
+/// little-endian. A payload is a protocol buffer Event: wall_time (1, double), step (2, varint), and one of file_version (3), summary (5),
+/// session_log (7). The first event is the file version "brain.Event:2". A scalar is a value with tag (1) and simple_value (2, float); a
+/// text one with tag, a string tensor (8) and metadata (9) that name the plugin "text". A session log with status START at a step tells
+/// readers that what was written for that step and later ones is void. Sources: tensorflow/core/lib/io/record_writer.h and
+/// tsl/lib/hash/crc32c.h; tensorflow/core/util/event.proto, framework/summary.proto, framework/tensor.proto;
+/// tensorboard/plugins/text/metadata.py.
+class EventFile {
+ public:
+  /// Seconds since 1970.
+  using Clock = std::function<double()>;
+
+  /// Opens the file for appending, and makes it if need be. A record at its end that a killed process has left half written is cut off:
+  /// readers would stop there. Throws FileError, for a file that holds no events as well.
+  explicit EventFile(const std::filesystem::path& path, Clock clock = {});
+  ~EventFile();
+  EventFile(const EventFile&) = delete;
+  EventFile& operator=(const EventFile&) = delete;
+
+  /// True for a file that had events when it was opened.
+  bool goes_on() const noexcept { return goes_on_; }
+  /// Readers drop what was written for `step` and later: a training goes on from there.
+  void begin_session(std::int64_t step);
+  /// Numbers as float32, one event for all.
+  void scalars(std::int64_t step, const std::vector<std::pair<std::string, double>>& values);
+  /// A text, which TensorBoard shows as Markdown.
+  void text(std::int64_t step, std::string_view tag, std::string_view markdown);
+
+  /// Hands to the system what is kept in memory: an event waits for that until some 64 KiB or ten seconds are full, so that a training
+  /// makes few calls. All that add events may flush. Throws FileError, as a DiskError on a full disk: the file then ends with a whole
+  /// record, and what is kept is written later, as far as a megabyte of it goes.
+  void flush();
+
+ private:
+  void add(std::string_view fields);
+
+  AppendFile file_;
+  Clock clock_;
+  std::string kept_;  ///< records that the system does not have yet
+  double flushed_ = 0;
+  bool goes_on_ = true;
+};
+
+}  // namespace tern::io
