@@ -24,7 +24,7 @@ TEST_CASE("Help is given for every subcommand") {
 
 TEST_CASE("A mistake in the arguments is one line, and leaves nothing behind") {
   const std::vector<std::pair<Arguments, std::string>> cases = {
-      {{}, "expected a subcommand (train, decode, average, score)"},
+      {{}, "expected a subcommand (train, decode, average, score,"},
       {{"trian"}, "got trian; did you mean train?"},
       {{"--bogus"}, "(tern-translate --help"},
       {{"train"}, "--data is required"},
