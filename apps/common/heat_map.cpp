@@ -134,7 +134,8 @@ std::string to_svg(const std::string& title, const std::vector<HeatMap>& maps) {
     left += std::max(width, 170.0) + gap;
     lowest = std::max(lowest, top + height + below + (is_named ? reach(whole.column_names) : 0));
   }
-  return svg::document(left, lowest + gap, title, body);
+  const double title_width = 8 * static_cast<double>(title.size());  // of letters of that size, or more
+  return svg::document(std::max(left, gap + title_width + gap), lowest + gap, title, body);
 }
 
 }  // namespace tern::apps
