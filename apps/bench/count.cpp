@@ -6,7 +6,9 @@
 
 #include "bench/roofline.h"
 #include "bench/timing.h"
+#include "common/chart.h"
 #include "common/program.h"
+#include "io/atomic_file.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
@@ -18,7 +20,7 @@ namespace {
 struct Options {
   TransformerSize size{16, 16384, 4096, 32, 2};
   std::int64_t taps = 3;
-  std::string of = "transformer", device_name = "A100", device = "auto", json;
+  std::string of = "transformer", device_name = "A100", device = "auto", json, roofline;
   int threads = 0;
 };
 
@@ -42,6 +44,25 @@ std::vector<Count> counts_of(const Options& options, const TransformerSize& size
   return count_padded_conv1d(size.batch, size.length, size.width, options.taps, size.bytes_per_element);
 }
 
+/// The device's roofs, and on them each part at its FLOP per byte: no kernel can be above. Williams, Waterman & Patterson, "Roofline",
+/// 2009.
+apps::Chart roofline(const DevicePeak& device, const std::vector<Count>& counts, int bytes_per_element) {
+  const double peak = device.flops(bytes_per_element), ridge = device.ridge(bytes_per_element);
+  const auto reached = [&](double intensity) { return std::min(peak, intensity * device.bandwidth) / 1e12; };
+  apps::Chart chart{.title = fmt::format("Roofline of {}: {:.4g} TFLOP/s, {:.4g} GB/s", device.name, peak / 1e12, device.bandwidth / 1e9),
+                    .x_label = "FLOP per byte",
+                    .left = {.label = "TFLOP/s"},
+                    .is_log = true};
+  double low = ridge / 100, high = ridge * 10;
+  for (const Count& c : counts)
+    if (c.flops > 0) low = std::min(low, c.intensity()), high = std::max(high, c.intensity());
+  chart.series.push_back(
+      {.name = "roofs", .points = {{low, reached(low)}, {ridge, reached(ridge)}, {high, reached(high)}}, .has_marks = false});
+  for (const Count& c : counts)
+    if (c.flops > 0) chart.series.push_back({.name = c.part, .points = {{c.intensity(), reached(c.intensity())}}});
+  return chart;
+}
+
 /// How a figure grows where the sequences grow to twice their length.
 double exponent(double at_length, double at_twice) { return std::log2(at_twice / at_length); }
 
@@ -61,6 +82,8 @@ void count(const Options& options) {
   fmt::print("{:<21} {:>12} {:>12} {:>10} {:>11} {:>9} {:>12} {:>12}\n", "part", "GFLOP", "GB", "FLOP/byte", "ms at least", "bound by",
              "FLOP as", "bytes as");
   const std::vector<Count> counts = counts_of(options, size), at_twice = counts_of(options, longer);
+  if (!options.roofline.empty())
+    io::write_file_atomically(options.roofline, apps::to_svg(roofline(device, counts, size.bytes_per_element)));
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const Count& c = counts[i];
     const double compute_ms = c.flops / device.flops(size.bytes_per_element) * 1e3, memory_ms = c.bytes / device.bandwidth * 1e3;
@@ -96,6 +119,7 @@ void add_count(CLI::App& app) {
   add("--bytes", options->size.bytes_per_element, "per element", apps::whole_number(1, 8), "N");
   add("--device-name", options->device_name, "A100, T4, H100 or H200 as published, or the measured rates of --device",
       apps::one_of({"A100", "T4", "H100", "H200", "measured"}), "NAME");
+  command->add_option("--roofline", options->roofline, "draw the device's roofs with the parts on them")->type_name("FILE.svg");
   apps::add_threads_option(*command, options->threads);
   command->add_option("--json", options->json, "append the rows to this file, one JSON object a line")->type_name("FILE");
   apps::add_device_option(*command, options->device);

@@ -24,18 +24,39 @@ struct Frame {
 struct Scale {
   double low = 0, high = 1;
   std::vector<double> ticks;
+  bool is_log = false;
   /// 0 at the low end, 1 at the high one.
-  double place(double value) const { return (value - low) / (high - low); }
+  double place(double value) const { return is_log ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low); }
 };
 
-bool is_shown(const Point& point) { return std::isfinite(point.x) && std::isfinite(point.y); }
+/// Powers of ten, so that all the values lie between two of them.
+Scale log_scale(const Chart& chart, double Point::* coordinate) {
+  double low = std::numeric_limits<double>::infinity(), high = 0;
+  for (const Series& series : chart.series)
+    for (const Point& point : series.points)
+      if (const double value = point.*coordinate; value > 0 && std::isfinite(value))
+        low = std::min(low, value), high = std::max(high, value);
+  if (!(low <= high)) low = high = 1;
+  Scale scale{.is_log = true};
+  const int last = static_cast<int>(std::ceil(std::log10(high) - 1e-9));
+  for (int power = std::min(static_cast<int>(std::floor(std::log10(low) + 1e-9)), last - 1); power <= last; ++power)
+    scale.ticks.push_back(std::pow(10, power));
+  scale.low = scale.ticks.front();
+  scale.high = scale.ticks.back();
+  return scale;
+}
+
+bool is_shown(const Chart& chart, const Point& point) {
+  return std::isfinite(point.x) && std::isfinite(point.y) && (!chart.is_log || (point.x > 0 && point.y > 0));
+}
 
 Scale y_scale(const Chart& chart, bool is_right) {
+  if (chart.is_log && !is_right) return log_scale(chart, &Point::y);
   const Axis& axis = is_right ? chart.right : chart.left;
   double low = std::numeric_limits<double>::infinity(), high = -low;
   for (const Series& series : chart.series)
     for (const Point& point : series.points) {
-      if (series.is_right != is_right || !is_shown(point)) continue;
+      if (series.is_right != is_right || !is_shown(chart, point)) continue;
       low = std::min(low, point.y);
       high = std::max(high, point.y);
     }
@@ -50,7 +71,9 @@ Scale y_scale(const Chart& chart, bool is_right) {
 }
 
 /// From 0 or the first value to the last one.
-Scale x_scale(const std::vector<double>& xs) {
+Scale x_scale(const Chart& chart, const std::vector<double>& xs) {
+  if (chart.is_even) return {.ticks = xs};
+  if (chart.is_log) return log_scale(chart, &Point::x);
   Scale scale;
   if (!xs.empty()) {
     scale.low = std::min(xs.front(), 0.0);
@@ -147,9 +170,9 @@ std::string to_svg(const Chart& chart) {
   std::set<double> values;
   for (const Series& series : chart.series)
     for (const Point& point : series.points)
-      if (is_shown(point)) values.insert(point.x);
+      if (is_shown(chart, point)) values.insert(point.x);
   const std::vector<double> xs(values.begin(), values.end());
-  const Scale x_axis = chart.is_even ? Scale{.ticks = xs} : x_scale(xs), left = y_scale(chart, false), right = y_scale(chart, true);
+  const Scale x_axis = x_scale(chart, xs), left = y_scale(chart, false), right = y_scale(chart, true);
   const double gap = (frame.right - frame.left) / static_cast<double>(std::max<std::size_t>(xs.size(), 1));
   const auto x_of = [&](double x) {
     if (!chart.is_even) return frame.left + x_axis.place(x) * (frame.right - frame.left);
@@ -174,7 +197,7 @@ std::string to_svg(const Chart& chart) {
     const double shift = chart.is_even ? 7 * (static_cast<double>(i) - static_cast<double>(chart.series.size() - 1) / 2) : 0;
     std::vector<Point> points;
     for (const Point& point : series.points)
-      if (is_shown(point)) {
+      if (is_shown(chart, point)) {
         const bool has_bar = point.low < point.high;
         points.push_back({x_of(point.x) + shift, y_of(point.y), has_bar ? y_of(point.low) : 0, has_bar ? y_of(point.high) : 0});
       }

@@ -29,6 +29,7 @@ struct Chart {
   Axis left, right = {};
   std::vector<Series> series;
   bool is_even = false;  ///< the x axis shows the values that occur, evenly spaced (layers, widths), and no scale
+  bool is_log = false;   ///< x and left axis are logarithmic, from one power of ten to another; values are above 0
 };
 
 /// A picture for light and dark pages. Values that are not finite are left out.

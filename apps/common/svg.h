@@ -7,7 +7,7 @@ namespace tern::apps::svg {
 
 // Middle tones, which stand out from white and from black alike.
 constexpr const char* grey = "#7d8590";
-constexpr const char* colours[] = {"#3b82f6", "#ea7317", "#22a352", "#b45bd6", "#d64561", "#12a5b0"};
+constexpr const char* colours[] = {"#3b82f6", "#ea7317", "#22a352", "#b45bd6", "#d64561", "#12a5b0", "#a5841c", "#6366d8", "#c46aa0"};
 
 inline std::string escape(const std::string& text) {
   std::string result;

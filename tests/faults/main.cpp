@@ -3,8 +3,8 @@
 //   faults kills  PROGRAM N           SIGKILL at N random times, half of them within 5 ms after the directory appears
 //   faults calls  PROGRAM SHIM STEP   over an earlier run, every STEP-th system call on its directory fails, in each of the shim's ways
 //   faults again  PROGRAM SHIM STEP   likewise, while an earlier run goes on by --resume
-//   faults resumes PROGRAM N          SIGKILL at random times, some of them while a training goes on that was killed before, until N went
-//   on faults signals PROGRAM N          SIGTERM, SIGINT and SIGHUP, likewise
+//   faults resumes PROGRAM N          SIGKILL at random times, also where a killed training goes on, until N have gone on
+//   faults signals PROGRAM N          SIGTERM, SIGINT and SIGHUP, likewise
 //
 // PROGRAM is tern-translate. After each end: an earlier run is there as it was, or the new one is there whole; a next training is not
 // refused; no line of a log is torn; and where there is a checkpoint, --resume gives the model and the log, bit for bit, of a training that

@@ -67,6 +67,23 @@ TEST_CASE("tern-bench count --of --taps (the convolution's counts)") {
   CHECK(rows("6")[3]["flops"].get<double>() == Approx(2 * three[3]["flops"].get<double>()));
 }
 
+TEST_CASE("tern-bench count --roofline (the picture has the device's roofs and the parts)") {
+  const TempDirectory directory;
+  const fs::path picture = directory / "roofline.svg";
+  const auto draw = [&](const std::string& device) {
+    rows_of({"count", "--of", "conv1d", "--batch", "1", "--length", "64", "--width", "64", "--device-name", device, "--roofline",
+             picture.string()});
+    return slurp(picture);
+  };
+  const std::string t4 = draw("T4");
+  CHECK(contains(t4, "Roofline of T4: 65 TFLOP/s, 320 GB/s"));
+  for (const char* part : {"roofs", "convolution of it", "both", "depthwise convolution"}) CHECK(contains(t4, part));
+  CHECK_FALSE(contains(t4, ">padding<"));  // which computes nothing
+  CHECK(contains(draw("A100"), "Roofline of A100"));
+  const Result refused = run(bench, {"count", "--device-name", "T4", "--roofline", (directory / "no" / "x.svg").string()});
+  check_refused(refused, (directory / "no").string(), "tern-bench");
+}
+
 TEST_CASE("tern-bench count --threads --device (of the device that is measured)") {
   const Result result = run(bench, {"count", "--device-name", "measured", "--threads", "3", "--device", "cpu"});
   CHECK(contains(result.out, "3 CPU threads, measured"));

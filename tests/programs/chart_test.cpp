@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <regex>
 
 #include "common/curves.h"
 #include "support.h"
@@ -89,4 +90,22 @@ TEST_CASE("Curves go on with a log up to the update from which training goes on"
   CHECK(chart.series[1].points[0].y == 3.5);
   CHECK(chart.series[2].points[0].y == 0.25);
   CHECK(chart.right.is_percent);
+}
+
+TEST_CASE("A logarithmic chart has a power of ten at each end, and equal steps between them") {
+  const Chart chart{.title = "log",
+                    .x_label = "x",
+                    .left = {.label = "y"},
+                    .series = {{.name = "line", .points = {{0.5, 3}, {5, 30}, {50, 300}, {-1, 1}, {1, 0}}}},
+                    .is_log = true};
+  const std::string svg = to_svg(chart);
+  for (const char* tick : {">0.1<", ">1<", ">10<", ">100<", ">1000<"}) CHECK(svg.find(tick) != std::string::npos);
+  std::vector<std::pair<double, double>> places;
+  const std::regex circle("<circle cx=\"([0-9.]+)\" cy=\"([0-9.]+)\"");
+  for (std::sregex_iterator match(svg.begin(), svg.end(), circle), end; match != end; ++match)
+    places.emplace_back(std::stod((*match)[1]), std::stod((*match)[2]));
+  REQUIRE(places.size() == 3);  // what is not above 0 has no place
+  CHECK(places[1].first - places[0].first == Approx(places[2].first - places[1].first).margin(0.2));
+  CHECK(places[0].second - places[1].second == Approx(places[1].second - places[2].second).margin(0.2));
+  CHECK(places[0].second > places[1].second);
 }
