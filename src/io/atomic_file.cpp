@@ -40,8 +40,12 @@ void fail_file(const std::filesystem::path& path, const std::string& what, int e
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
-  if (std::error_code ignored; std::filesystem::is_directory(path_, ignored))
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path_, ignored))
     throw FileError(fmt::format("{}: could not be written: it is a directory", path_.string()));
+  // A rename would put a file in the place of /dev/null, for everyone on the machine.
+  if (std::filesystem::is_other(std::filesystem::symlink_status(path_, ignored)))
+    throw FileError(fmt::format("{}: could not be written: it is a device or a pipe, and no file to be replaced", path_.string()));
   // A process that was killed may have left a file of the same name behind, if its number is used again.
   static std::atomic<unsigned> serial{0};
   do {

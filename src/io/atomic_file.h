@@ -12,7 +12,7 @@ namespace tern::io {
 /// one is there whole, also after a loss of power. Without a commit nothing is left behind.
 class AtomicFile {
  public:
-  /// Opens a temporary file beside `path`, in the same directory. Throws FileError.
+  /// Opens a temporary file beside `path`, in the same directory. Throws FileError, also for a path that is a directory, device or pipe.
   explicit AtomicFile(std::filesystem::path path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;

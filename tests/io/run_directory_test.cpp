@@ -1,6 +1,7 @@
 #include "io/run_directory.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <csignal>
@@ -80,6 +81,16 @@ TEST_CASE("A file is replaced whole, or not at all") {
   CHECK(slurp(path) == "the new content");
   write_file_atomically(path, "");
   CHECK(slurp(path).empty());
+  CHECK(directory.count() == 1);
+}
+
+TEST_CASE("A pipe or a device is not replaced by a file") {
+  const TempDirectory directory;
+  const fs::path pipe = directory / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(file_error([&] { write_file_atomically(pipe, "x"); }) ==
+        pipe.string() + ": could not be written: it is a device or a pipe, and no file to be replaced");
+  CHECK(fs::is_fifo(pipe));
   CHECK(directory.count() == 1);
 }
 
