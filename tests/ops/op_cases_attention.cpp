@@ -56,6 +56,7 @@ Array attention_of(Ref in, const Form& form) {
   const std::int64_t most_queries = is_packed ? longest(form.query_starts) : q.size(1),
                      most_keys = is_packed ? longest(form.key_starts) : k.size(1);
   const double scale = form.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(width, 1))));
+  std::vector<double> weights;  // of the keys, for one query and head: the elements of its row come one after another
   return make(q.shape, q.dtype, [&](const Shape& at) {
     std::int64_t b = at[0], t = at[1], h = at[2], queries = most_queries, keys = most_keys, first_key = 0;
     if (is_packed) {
@@ -68,33 +69,37 @@ Array attention_of(Ref in, const Form& form) {
     const auto of_key = [&](const Array& x, std::int64_t s, std::int64_t d) {
       return is_packed ? x({first_key + s, h / group, d}) : x({b, s, h / group, d});
     };
-    std::vector<double> scores;
-    double top = -INFINITY, total = 0, result = 0;
-    for (std::int64_t s = 0; s < keys; ++s) {
-      double score = 0;
-      for (std::int64_t d = 0; d < width; ++d) score += (is_packed ? q({at[0], h, d}) : q({b, t, h, d})) * of_key(k, s, d);
-      score *= scale;
-      if (bias) score += broadcast_at(*bias, {b, h, t, s});
-      const std::int64_t own = t + keys - queries;
-      bool is_visible = !form.causal || s <= own || (prefix && static_cast<double>(s) < (*prefix)({b}));
-      if (form.window > 0) is_visible = is_visible && s > own - form.window;
-      if (lengths) is_visible = is_visible && static_cast<double>(s) < (*lengths)({b});
-      if (form.padding == Padding::boolean) is_visible = is_visible && (*padding)({b, s}) == 0;
-      if (form.padding == Padding::additive) {
-        is_visible = is_visible && (*padding)({b, s}) <= 1;  // the call hides those above
-        score += (*padding)({b, s});
+    if (at.back() == 0) {
+      weights.clear();
+      double top = -INFINITY, total = 0;
+      for (std::int64_t s = 0; s < keys; ++s) {
+        double score = 0;
+        for (std::int64_t d = 0; d < width; ++d) score += (is_packed ? q({at[0], h, d}) : q({b, t, h, d})) * of_key(k, s, d);
+        score *= scale;
+        if (bias) score += broadcast_at(*bias, {b, h, t, s});
+        const std::int64_t own = t + keys - queries;
+        bool is_visible = !form.causal || s <= own || (prefix && static_cast<double>(s) < (*prefix)({b}));
+        if (form.window > 0) is_visible = is_visible && s > own - form.window;
+        if (lengths) is_visible = is_visible && static_cast<double>(s) < (*lengths)({b});
+        if (form.padding == Padding::boolean) is_visible = is_visible && (*padding)({b, s}) == 0;
+        if (form.padding == Padding::additive) {
+          is_visible = is_visible && (*padding)({b, s}) <= 1;  // the call hides those above
+          score += (*padding)({b, s});
+        }
+        weights.push_back(is_visible ? score : -INFINITY);
+        top = std::max(top, weights.back());
       }
-      scores.push_back(is_visible ? score : -INFINITY);
-      top = std::max(top, scores.back());
+      for (double& weight : weights) total += weight = weight == -INFINITY ? 0 : std::exp(weight - top);
+      for (std::int64_t s = 0; s < keys; ++s) {
+        const std::int64_t element = ((b * heads + h) * most_queries + t) * most_keys + s;
+        const bool is_kept =
+            form.dropout == 0 || !(unit_float(philox(seed, static_cast<std::uint64_t>(element / 4)).words[element % 4]) < form.dropout);
+        double& weight = weights[static_cast<std::size_t>(s)];
+        weight = is_kept && total > 0 ? weight / total / (1 - form.dropout) : 0;
+      }
     }
-    for (const double score : scores) total += score == -INFINITY ? 0 : std::exp(score - top);
-    for (std::int64_t s = 0; s < keys && total > 0; ++s) {
-      const double score = scores[static_cast<std::size_t>(s)];
-      const std::int64_t element = ((b * heads + h) * most_queries + t) * most_keys + s;
-      const bool is_kept =
-          form.dropout == 0 || !(unit_float(philox(seed, static_cast<std::uint64_t>(element / 4)).words[element % 4]) < form.dropout);
-      if (score != -INFINITY && is_kept) result += std::exp(score - top) / total / (1 - form.dropout) * of_key(v, s, at.back());
-    }
+    double result = 0;
+    for (std::int64_t s = 0; s < keys; ++s) result += weights[static_cast<std::size_t>(s)] * of_key(v, s, at.back());
     return result;
   });
 }
