@@ -9,14 +9,14 @@
 
 namespace tern {
 
-static AutogradState& ensure_state(const Tensor& x) {
+AutogradState& ensure_autograd_state(const Tensor& x) {
   Ref<RefCounted>& slot = x.impl().autograd;
   if (!slot) slot = make_ref<AutogradState>();
   return static_cast<AutogradState&>(*slot);
 }
 
 GradientSink& gradient_sink(const Tensor& leaf) {
-  AutogradState& state = ensure_state(leaf);
+  AutogradState& state = ensure_autograd_state(leaf);
   GradientSink* sink = state.sink.load(std::memory_order_acquire);
   if (sink) return *sink;
   auto made = std::make_unique<GradientSink>();
@@ -75,27 +75,12 @@ void Node::destroy() noexcept {
   running = false;
 }
 
-Saved::Saved(const Tensor& x) : tensor_(x), version_(x.defined() ? x.version() : 0) {}
-
-Saved::Saved(const Tensor& x, const Node&, std::uint32_t output)
-    : tensor_(x.detach()), version_(x.version()), output_(static_cast<std::int32_t>(output)) {}
-
-Tensor Saved::unpack(Node& owner) const {
-  if (!tensor_.defined()) return {};
-  if (tensor_.version() != version_)
-    fail(owner.op, fmt::format("expected the tensor {} saved for backward to be unchanged, but it was edited in place "
-                               "(version {}, saved at {}): use the op that returns a new tensor",
-                               to_string(tensor_.shape()), tensor_.version(), version_));
-  if (output_ < 0) return tensor_;
-  Tensor output = tensor_.detach();
-  AutogradState& state = ensure_state(output);
+void set_history(const Tensor& x, const Edge& edge) {
+  AutogradState& state = ensure_autograd_state(x);
   state.requires_grad = true;
-  state.node = Ref<Node>(&owner);
-  state.output = static_cast<std::uint32_t>(output_);
-  return output;
+  state.node = edge.node;
+  state.output = edge.output;
 }
-
-std::size_t Saved::bytes() const { return tensor_.defined() ? static_cast<std::size_t>(tensor_.numel()) * size_of(tensor_.dtype()) : 0; }
 
 Edge edge_of(const Tensor& x) {
   if (!x.defined()) return {};
@@ -140,10 +125,7 @@ void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const Tenso
   }
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!is_floating(outputs[i].dtype())) continue;
-    AutogradState& state = ensure_state(outputs[i]);
-    state.requires_grad = true;
-    state.node = node;
-    state.output = static_cast<std::uint32_t>(i);
+    set_history(outputs[i], {node, static_cast<std::uint32_t>(i)});
   }
 }
 
@@ -207,7 +189,7 @@ bool Tensor::requires_grad() const {
 Tensor& Tensor::set_requires_grad(bool requires_grad) {
   if (!is_leaf()) fail("set_requires_grad", "expected a leaf: detach() gives one");
   if (requires_grad && !is_floating(dtype())) fail("set_requires_grad", fmt::format("expected a floating dtype but got {}", name(dtype())));
-  ensure_state(*this).requires_grad = requires_grad;  // of one that is frozen too: autograd has then met it
+  ensure_autograd_state(*this).requires_grad = requires_grad;  // of one that is frozen too: autograd has then met it
   return *this;
 }
 

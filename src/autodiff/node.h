@@ -6,6 +6,7 @@
 #include <string>
 
 #include "autodiff/gradient_sink.h"
+#include "autodiff/saved_tensor.h"
 #include "tensor/tensor.h"
 
 namespace tern {
@@ -33,25 +34,14 @@ struct AutogradState final : RefCounted {
 
 /// The state, or null for a tensor that autograd has not met.
 inline AutogradState* autograd_state(const Tensor& x) { return static_cast<AutogradState*>(x.impl().autograd.get()); }
+/// The state, which may be made by this.
+AutogradState& ensure_autograd_state(const Tensor& x);
+/// Makes x, which no other handle shares its state with, the op's output that the edge leads to.
+void set_history(const Tensor& x, const Edge& edge);
 /// The tensor's sink, which may be made by this.
 GradientSink& gradient_sink(const Tensor& leaf);
 /// The edge along which a tensor's gradient flows; its node is null where none is wanted.
 Edge edge_of(const Tensor& x);
-
-/// A tensor kept for backward. An output of the op itself is kept without its history, which would be a cycle.
-class Saved {
- public:
-  Saved(const Tensor& x, const Node& owner, std::uint32_t output);
-  explicit Saved(const Tensor& x);
-  /// The tensor. Throws Error if it was edited in place since it was saved.
-  Tensor unpack(Node& owner) const;
-  std::size_t bytes() const;
-
- private:
-  Tensor tensor_;
-  std::uint32_t version_ = 0;
-  std::int32_t output_ = -1;
-};
 
 /// One recorded op call. What it saves is listed, so that memory can be counted, and freed after the backward pass.
 struct Node : RefCounted {

@@ -66,6 +66,24 @@ Tensor ResidualStream::value() {
   return x_;
 }
 
+void ResidualStream::checkpointed(CheckpointPolicy policy, const Tensors& inputs,
+                                  std::function<void(ResidualStream&, const Tensors&)> add) {
+  // The options of the branch that waits at the end are no tensors: the first run leaves them here.
+  const auto end = std::make_shared<BranchOptions>();
+  const auto run = [=, begin = options_, fused = fused_](const Tensors& in) -> Tensors {
+    ResidualStream stream(in[0], fused);
+    stream.waiting_ = in[1];
+    stream.options_ = begin;
+    add(stream, {in.begin() + 2, in.end()});
+    *end = stream.options_;
+    return {stream.x_, stream.waiting_};
+  };
+  Tensors all = {x_, waiting_};
+  all.insert(all.end(), inputs.begin(), inputs.end());
+  const Tensors outputs = checkpoint(run, all, policy);
+  x_ = outputs[0], waiting_ = outputs[1], options_ = *end;
+}
+
 static NormOptions norm_options(const TransformerLayerOptions& o) { return {.eps = o.layer_norm_eps, .bias = o.bias, .device = o.device}; }
 
 /// -1 stands for the layer's own dropout.

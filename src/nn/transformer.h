@@ -1,5 +1,6 @@
 #pragma once
 #include "nn/attention.h"
+#include "ops/checkpoint.h"
 
 namespace tern::nn {
 
@@ -38,6 +39,9 @@ class ResidualStream {
   Tensor normalized(const Norm& norm);
   /// The stream, with all that was added.
   Tensor value();
+  /// add(stream), which adds to a stream like this one, with its activations as the policy says: see ops/checkpoint.h. `inputs` are tensors
+  /// that it reads as well, and are handed to it.
+  void checkpointed(CheckpointPolicy policy, const Tensors& inputs, std::function<void(ResidualStream&, const Tensors& inputs)> add);
 
  private:
   void wait(const Tensor& product, const Tensor& bias, const Dropout& drop);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <utility>
 
 #include "nn/init.h"
 #include "ops/copy.h"
@@ -150,6 +152,18 @@ static AttentionMask mask_of_layers(const AttentionMask& given, std::int64_t key
   return mask;
 }
 
+void TransformerModel::forward_block(const TransformerLayer& block, ResidualStream& stream, const AttentionMask& mask, const Tensor& memory,
+                                     const AttentionMask& memory_mask) const {
+  if (options.activation_checkpointing == CheckpointPolicy::none) return block.forward(stream, mask, memory, memory_mask);
+  // The first run is that of the block itself, by whose address messages know its path. The copy, which shares the parameters, is for
+  // backward: the model may have gone by then.
+  const auto first = std::make_shared<const TransformerLayer*>(&block);
+  stream.checkpointed(options.activation_checkpointing, {memory}, [=, copy = block](ResidualStream& x, const Tensors& inputs) {
+    const TransformerLayer* const own = std::exchange(*first, nullptr);
+    (own ? *own : copy).forward(x, mask, inputs[0], memory_mask);
+  });
+}
+
 Tensor TransformerModel::hidden(const Tensor& ids, const AttentionMask& visible, const Tensor& position_ids, KvCache* cache,
                                 const Memory& memory) const {
   const ModuleScope scope(this, model_);
@@ -177,7 +191,7 @@ Tensor TransformerModel::hidden(const Tensor& ids, const AttentionMask& visible,
       const LayerCache layer = cache->layer(i);
       blocks[i].forward(stream, mask, memory.states, memory_mask, &layer);
     } else {
-      blocks[i].forward(stream, mask, memory.states, memory_mask);
+      forward_block(blocks[i], stream, mask, memory.states, memory_mask);
     }
   }
   if (cache) cache->end();

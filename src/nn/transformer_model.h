@@ -40,6 +40,8 @@ struct TransformerOptions {
   bool tied_head = false;  ///< the head's weight is the token table
   Initialization initialization = Initialization::layer_defaults;
   bool use_fused_kernel = false;  ///< the model's first Module::use_fused_kernel
+  /// Of each layer: what it keeps for backward, and what backward computes again.
+  CheckpointPolicy activation_checkpointing = CheckpointPolicy::none;
   Device device = cpu;
 };
 
@@ -85,6 +87,8 @@ struct TransformerModel : Module {
 
  private:
   Tensor embedded(const Tensor& ids, const Tensor& position_ids) const;
+  void forward_block(const TransformerLayer& block, ResidualStream& stream, const AttentionMask& mask, const Tensor& memory,
+                     const AttentionMask& memory_mask) const;
   /// What is added to the tokens: (length, width), or undefined.
   Tensor position_table() const;
 

@@ -10,6 +10,7 @@
 #include "ops/detail/attention_mask.h"
 #include "ops/detail/autocast.h"
 #include "ops/detail/composed_attention.h"
+#include "ops/detail/costly.h"
 #include "ops/detail/dropout_at.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -132,8 +133,7 @@ View batched(const Tensor& x) {
 Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_,
                           const AttentionParams& params) {
   Tensor q = with_whole_rows(q_), k = with_whole_rows(k_), v = with_whole_rows(v_);
-  const Tensor bias = params.bias, y = empty(q.shape(), q.dtype(), q.device());
-  const Tensor log_sums = empty({sizes.batch, sizes.heads, sizes.queries}, q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
+  const Tensor bias = params.bias, out = empty(q.shape(), q.dtype(), q.device());
   const detail::KernelMask mask(params.mask, q.dtype());
   PhiloxState draws;
   AttentionParams given = params;  // but for the bias, which is saved with its history
@@ -154,13 +154,13 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
   if (q.device() != cpu) {
     const auto is_served = [&](const View& of_q, const View& of_k, const View& of_v) {
       return cuda_has(q.device(),
-                      [&](auto dev) { return kernels::has_flash_attention(dev, of_q, of_k, of_v, batched(y), attention(bias, {})); });
+                      [&](auto dev) { return kernels::has_flash_attention(dev, of_q, of_k, of_v, batched(out), attention(bias, {})); });
     };
     if (!is_served(batched(q), batched(k), batched(v))) {
       const auto dense = [&](const Tensor& x) {  // as a copy would lie
         View view = batched(x);
         view.strides = contiguous_strides(view.shape);
-        view.data = y.view().data;
+        view.data = out.view().data;
         return view;
       };
       if (!is_served(dense(q), dense(k), dense(v))) return {};
@@ -169,9 +169,15 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
     }
   }
   draws = draws_for(sizes, params);
-  on(q.device(), [&](auto dev) {
-    kernels::flash_attention(dev, batched(q), batched(k), batched(v), attention(bias, draws), batched(y), log_sums.view());
-  });
+  const auto in_tiles = [&]() -> Tensors {
+    const Tensor log_sums = empty({sizes.batch, sizes.heads, sizes.queries}, q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
+    on(q.device(), [&](auto dev) {
+      kernels::flash_attention(dev, batched(q), batched(k), batched(v), attention(bias, draws), batched(out), log_sums.view());
+    });
+    return {out, log_sums};
+  };
+  const Tensors outputs = detail::costly(in_tiles);
+  const Tensor &y = outputs[0], &log_sums = outputs[1];
   return record(fused_name, y, {q, k, v, bias}, {q, k, v, bias, y, log_sums}, [=](const Backward& call) -> Tensors {
     const Tensors in = {call.saved(0), call.saved(1), call.saved(2), call.saved(3)};
     if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, given, draws); });
@@ -228,15 +234,18 @@ Tensor whole_projection(const Tensor& q, const Tensor& k, const Tensor& v) {
 /// On a GPU, by the kernels for short sequences, a head in one tile. q, k and v are slices of one projection.
 Tensor attention_in_one_tile(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v,
                              const AttentionParams& params) {
-  const Tensor y = empty(q.shape(), q.dtype(), q.device());
   const KernelMask mask(params.mask, q.dtype());
   const PhiloxState draws = draws_for(sizes, params);
   const auto attention = [=, scale = scale_of(sizes, params), p = params.training ? params.dropout : 0] {
     return kernels::Attention{.mask = mask.view(), .scale = scale, .dropout = p, .draws = draws};
   };
   const auto projection = [](const Tensors& in) { return whole_projection(in[0], in[1], in[2]).view(); };
-  on_cuda(fused_name, y.device(), [&](auto dev) { kernels::self_attention(dev, projection({q, k, v}), attention(), y.view()); });
-  return record(fused_name, y, {q, k, v}, {q, k, v}, [=](const Backward& call) -> Tensors {
+  const auto in_one_tile = [&]() -> Tensors {
+    const Tensor y = empty(q.shape(), q.dtype(), q.device());
+    on_cuda(fused_name, y.device(), [&](auto dev) { kernels::self_attention(dev, projection({q, k, v}), attention(), y.view()); });
+    return {y};
+  };
+  return record(fused_name, detail::costly(in_one_tile)[0], {q, k, v}, {q, k, v}, [=](const Backward& call) -> Tensors {
     const Tensors in = {call.saved(0), call.saved(1), call.saved(2)};
     if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, params, draws); });
     const Tensor g = contiguous(call.grad());

@@ -5,6 +5,7 @@
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
+#include "ops/detail/costly.h"
 #include "ops/factory.h"
 #include "ops/kernels/matmul.h"
 #include "ops/pointwise.h"
@@ -76,8 +77,12 @@ Tensor matmul(const Tensor& left, const Tensor& right, double scale) {
   const Shape batch = shape;
   shape.push_back(a.size(-2));
   shape.push_back(b.size(-1));
-  Tensor c = empty(shape, a.dtype(), a.device());
-  on(c.device(), [&](auto dev) { kernels::matmul(dev, batched(a, batch), batched(b, batch), c.view(), scale, Write::overwrite); });
+  const auto product = [&]() -> Tensors {
+    const Tensor c = empty(shape, a.dtype(), a.device());
+    on(c.device(), [&](auto dev) { kernels::matmul(dev, batched(a, batch), batched(b, batch), c.view(), scale, Write::overwrite); });
+    return {c};
+  };
+  const Tensor c = detail::costly(product)[0];
   return record("matmul", c, {a, b}, {a, b}, [scale](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
     return {call.needs(0) ? sum_to(matmul(g, transpose(y, -1, -2), scale), x.shape()) : Tensor(),
@@ -139,9 +144,12 @@ Tensors product_gradients(const Backward& call, const Tensor& g) {
 Tensor linear(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
   const Tensor x = detail::autocast("linear", x_), weight = detail::autocast("linear", weight_), bias = detail::autocast("linear", bias_);
   const LinearOperands a("linear", x, weight, bias);
-  const Tensor y = a.result();
-  on(y.device(), [&](auto dev) { kernels::linear(dev, a.rows.view(), a.weight.view(), view_of(bias), y.view()); });
-  return reshape(record("linear", y, {a.rows, a.weight, bias}, {a.rows, a.weight},
+  const auto product = [&]() -> Tensors {
+    const Tensor y = a.result();
+    on(y.device(), [&](auto dev) { kernels::linear(dev, a.rows.view(), a.weight.view(), view_of(bias), y.view()); });
+    return {y};
+  };
+  return reshape(record("linear", detail::costly(product)[0], {a.rows, a.weight, bias}, {a.rows, a.weight},
                         [](const Backward& call) -> Tensors {
                           Tensors gradients = product_gradients(call, call.grad());
                           gradients.push_back(bias_gradient(call, 2, call.grad()));
@@ -153,8 +161,13 @@ Tensor linear(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
 Tensor linear_gelu(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
   const Tensor x = detail::autocast("linear", x_), weight = detail::autocast("linear", weight_), bias = detail::autocast("linear", bias_);
   const LinearOperands a("linear_gelu", x, weight, bias);
-  const Tensor before = a.result(), y = a.result();
-  on(y.device(), [&](auto dev) { kernels::linear_gelu(dev, a.rows.view(), a.weight.view(), view_of(bias), before.view(), y.view()); });
+  const auto product = [&]() -> Tensors {
+    const Tensor before = a.result(), y = a.result();
+    on(y.device(), [&](auto dev) { kernels::linear_gelu(dev, a.rows.view(), a.weight.view(), view_of(bias), before.view(), y.view()); });
+    return {before, y};
+  };
+  const Tensors results = detail::costly(product);
+  const Tensor &before = results[0], &y = results[1];
   Tensors saved = {a.rows, a.weight, before};
   if (bias.defined()) saved.push_back(bias);
   const auto backward = [has_saved_bias = bias.defined()](const Backward& call) -> Tensors {
@@ -180,13 +193,21 @@ Tensor feed_forward_gelu(const Tensor& x_, const Tensor& fc_weight_, const Tenso
                proj_bias = lowered(proj_bias_);
   check_one_device(op, {&x, &fc_weight, &fc_bias, &proj_weight, &proj_bias});
   const LinearOperands fc(op, x, fc_weight, fc_bias);
-  const Tensor before = fc.result(), hidden = fc.result();
+  const auto first = [&]() -> Tensors {
+    const Tensor before = fc.result(), hidden = fc.result();
+    on(hidden.device(),
+       [&](auto dev) { kernels::linear_gelu(dev, fc.rows.view(), fc.weight.view(), view_of(fc_bias), before.view(), hidden.view()); });
+    return {before, hidden};
+  };
+  const Tensors results = detail::costly(first);
+  const Tensor &before = results[0], &hidden = results[1];
   const LinearOperands proj(op, hidden, proj_weight, proj_bias);
-  const Tensor y = proj.result();
-  on(y.device(), [&](auto dev) {
-    kernels::linear_gelu(dev, fc.rows.view(), fc.weight.view(), view_of(fc_bias), before.view(), hidden.view());
-    kernels::linear(dev, hidden.view(), proj.weight.view(), view_of(proj_bias), y.view());
-  });
+  const auto second = [&]() -> Tensors {
+    const Tensor y = proj.result();
+    on(y.device(), [&](auto dev) { kernels::linear(dev, hidden.view(), proj.weight.view(), view_of(proj_bias), y.view()); });
+    return {y};
+  };
+  const Tensor y = detail::costly(second)[0];
   const auto backward = [has_proj_bias = proj_bias.defined()](const Backward& call) -> Tensors {
     const Tensor g = contiguous(call.grad()), rows = call.saved(0), before_gelu = call.saved(3), activated = call.saved(4);
     const Tensor weight = call.saved(1), next = call.saved(2);

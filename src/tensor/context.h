@@ -14,6 +14,7 @@ class ModuleNames;
 class Autocast;
 struct ScopeLink;
 class LeafWriter;
+class SavedTensorHooks;
 
 /// How float32 matrix products are computed on a GPU; other dtypes and the CPU know one way.
 enum class MatmulPrecision : std::uint8_t {
@@ -28,14 +29,15 @@ struct Context {
   bool grad = true;                                          ///< ops on tensors that require gradients are recorded
   MatmulPrecision matmul_precision = MatmulPrecision::fp32;  ///< of products that run now: backward's too, whatever forward had
   bool anomaly = false;                                      ///< every op's output is searched for NaN and Inf, which costs a wait per op
-  void* cuda_streams[max_cuda_devices] = {};  ///< of each device, the cudaStream_t that work is queued on; null is the default one
-  Generator generator;                        ///< the source of random positions
-  Autocast* autocast = nullptr;               ///< the innermost scope that chooses ops' dtypes; see ops/autocast.h
-  Ref<RefCounted> lazy_zeros;                 ///< gradients that stand for zeros: see Note [Gradient sink]
-  const ModuleScope* scope = nullptr;         ///< the innermost running module
-  const ModuleNames* names = nullptr;         ///< paths of the modules under watch in anomaly mode
-  ScopeLink* scopes = nullptr;                ///< the innermost scope that holds a part of this
-  LeafWriter* leaf_writer = nullptr;          ///< of the innermost backward pass that adds to leaves
+  void* cuda_streams[max_cuda_devices] = {};       ///< of each device, the cudaStream_t that work is queued on; null is the default one
+  Generator generator;                             ///< the source of random positions
+  Autocast* autocast = nullptr;                    ///< the innermost scope that chooses ops' dtypes; see ops/autocast.h
+  Ref<RefCounted> lazy_zeros;                      ///< gradients that stand for zeros: see Note [Gradient sink]
+  const ModuleScope* scope = nullptr;              ///< the innermost running module
+  const ModuleNames* names = nullptr;              ///< paths of the modules under watch in anomaly mode
+  ScopeLink* scopes = nullptr;                     ///< the innermost scope that holds a part of this
+  LeafWriter* leaf_writer = nullptr;               ///< of the innermost backward pass that adds to leaves
+  SavedTensorHooks* saved_tensor_hooks = nullptr;  ///< take what ops save for backward; see autodiff/saved_tensor.h
 
   /// The stream that work on a device is queued on. A device beyond the last one fails where it is first used.
   Stream stream(Device device) const { return {device, has_stream(device) ? cuda_streams[device.index] : nullptr}; }

@@ -1,0 +1,54 @@
+#pragma once
+#include <functional>
+#include <memory>
+
+#include "tensor/tensor.h"
+
+namespace tern {
+
+struct Node;
+
+/// What hooks keep in place of a tensor that an op saves for backward.
+struct PackedTensor : RefCounted {
+  /// The tensor, with or without a history. `op` is the one whose backward asks, for messages.
+  virtual Tensor unpack(const char* op) = 0;
+};
+
+/// While they are in force, as context().saved_tensor_hooks, they take each tensor that an op of this thread saves for backward, and say
+/// what stands for it until then: activation checkpointing (ops/checkpoint.h) keeps nothing, and computes the tensor again. The idea is
+/// that of torch.autograd.graph.saved_tensors_hooks. Leaves that require gradients, a model's parameters, are saved as they are.
+class SavedTensorHooks {
+ public:
+  virtual ~SavedTensorHooks() = default;
+  virtual Ref<PackedTensor> pack(const Tensor& x) = 0;
+  /// The results of an op that is costly beside the reading and writing of them, a product or attention, which `compute` gives. They have
+  /// no history yet.
+  virtual Tensors costly(const std::function<Tensors()>& compute) { return compute(); }
+};
+
+/// A tensor kept for backward. An output of the op itself is kept without its history, which would be a cycle.
+class Saved {
+ public:
+  Saved(const Tensor& x, const Node& owner, std::uint32_t output);
+  explicit Saved(const Tensor& x);
+  Saved(Saved&&) noexcept;
+  ~Saved();
+  /// The tensor. Throws Error if it was edited in place since it was saved.
+  Tensor unpack(Node& owner) const;
+  /// As that, for one that is not an output of an op.
+  Tensor unpack(const char* op) const;
+  /// Of the tensor; 0 where hooks keep something in its place.
+  std::size_t bytes() const;
+
+ private:
+  struct Packed;
+  bool pack(const Tensor& x);
+  Tensor content(const char* op) const;
+
+  Tensor tensor_;
+  std::uint32_t version_ = 0;
+  std::int32_t output_ = -1;
+  std::unique_ptr<const Packed> packed_;
+};
+
+}  // namespace tern

@@ -1,0 +1,28 @@
+#pragma once
+#include <functional>
+
+#include "tensor/tensor.h"
+
+namespace tern {
+
+/// Which activations of a checkpointed function are kept for its backward pass.
+enum class CheckpointPolicy : std::uint8_t {
+  none,       ///< all, as if it were not checkpointed
+  selective,  ///< the results of products and of attention; what is made of them by reading and writing is computed again
+  full,       ///< its inputs alone; the whole function is computed again
+};
+
+/// Activation checkpointing: f(inputs), of which backward computes again what it needs, once, instead of keeping it (Chen et al., "Training
+/// deep nets with sublinear memory cost", 2016; `selective`: Korthikanti et al., "Reducing activation recomputation in large transformer
+/// models", 2022). Gradients are bit for bit those of f(inputs): the graph is the same, dropout draws the same numbers, and autocast and
+/// the precision of products are those of the call. It nests, and can be captured in a CUDA graph together with its backward pass.
+///
+///     x = checkpoint([&](const Tensor& in) { return block.forward(in); }, x);
+///
+/// f may read other tensors, parameters among them, which must live and stay as they are until backward, as f itself must: inputs are kept
+/// alive. What it computes may depend on nothing else that changes. Under retain_graph what was computed again is kept as long as the
+/// graph. Throws Error in backward if an input was edited in place since, or if f saves other tensors than before.
+Tensors checkpoint(std::function<Tensors(const Tensors&)> f, const Tensors& inputs, CheckpointPolicy policy = CheckpointPolicy::full);
+Tensor checkpoint(std::function<Tensor(const Tensor&)> f, const Tensor& input, CheckpointPolicy policy = CheckpointPolicy::full);
+
+}  // namespace tern
