@@ -21,7 +21,8 @@ namespace {
 
 struct Options {
   StepCase step;  ///< what all cases share
-  std::string models = "mt", archs = "gpt2", precisions = "fp32", batches = "32", lengths = "40", device = "auto", json;
+  std::string models = "mt", archs = "gpt2", precisions = "fp32", batches = "32", lengths = "40", checkpointing = "none", device = "auto",
+              json;
   int threads = 0;
 };
 
@@ -39,6 +40,8 @@ std::vector<StepCase> cases_of(const Options& options) {
   vary(words(options.precisions), [](StepCase& c, const std::string& name) { c.precision = *train::precision_of(name); });
   vary(numbers(options.batches), [](StepCase& c, std::int64_t batch) { c.batch = batch; });
   vary(numbers(options.lengths), [](StepCase& c, std::int64_t length) { c.length = length; });
+  vary(words(options.checkpointing),
+       [](StepCase& c, const std::string& name) { c.activation_checkpointing = *checkpoint_policy_of(name); });
   return cases;
 }
 
@@ -58,8 +61,11 @@ class Bench {
   Device device() const { return device_; }
 
   void run(const StepCase& c) {
-    fmt::print("{} {} B {} T {} V {} dropout {}, {}, {}, {} kernels{}\n", c.model, c.arch, c.batch, c.length, c.vocab, c.dropout,
+    fmt::print("{} {} B {} T {} V {} dropout {}, {}, {}, {} kernels{}{}\n", c.model, c.arch, c.batch, c.length, c.vocab, c.dropout,
                apps::describe(device_), train::name(c.precision), c.use_fused_kernel ? "fused" : "plain",
+               c.activation_checkpointing == CheckpointPolicy::none
+                   ? ""
+                   : fmt::format(", {} activation checkpointing", name(c.activation_checkpointing)),
                c.forward_only ? ", forward only" : "");
     std::fflush(stdout);
     const train::PrecisionScope scope(c.precision);
@@ -83,9 +89,11 @@ class Bench {
 
   io::JsonObject row(const StepCase& c) const {
     io::JsonObject row;
-    const std::string kernels = c.use_fused_kernel ? "tern-fused" : "tern-plain";
+    std::string impl = c.use_fused_kernel ? "tern-fused" : "tern-plain";
+    if (c.capture) impl += "-graph";
+    if (c.activation_checkpointing != CheckpointPolicy::none) impl += fmt::format("-{}-checkpointing", name(c.activation_checkpointing));
     row.set("model", c.model).set("arch", c.arch).set("B", c.batch).set("T", c.length).set("V", c.vocab);
-    row.set("p", c.dropout).set("dtype", train::name(c.precision)).set("impl", kernels + (c.capture ? "-graph" : ""));
+    row.set("p", c.dropout).set("dtype", train::name(c.precision)).set("impl", impl);
     row.set("pass", c.forward_only ? "forward" : "step").set("warmup", c.warmup).set("steps", c.steps);
     row.set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
     if (device_.type == DeviceType::cpu) row.set("threads", num_threads());
@@ -161,6 +169,9 @@ void add_step(CLI::App& app) {
   add("--length", options->lengths, "tokens of a sequence", size, "LIST");
   add("--vocab", c.vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");
   add("--dropout", c.dropout, "probability", apps::real_number(0, 0.99), "X");
+  add("--activation-checkpointing", options->checkpointing,
+      "of none, selective (backward computes all again but products and attention), full (each layer)",
+      list_of(apps::one_of({"none", "selective", "full"})), "LIST");
   add("--warmup", c.warmup, "calls before the measured ones, of the step and of each of its parts", apps::whole_number(0, 1'000'000), "N");
   add("--steps", c.steps, "measured calls", apps::whole_number(1, 1'000'000), "N");
   apps::add_threads_option(*command, options->threads);

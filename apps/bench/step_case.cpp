@@ -44,6 +44,7 @@ nn::DecoderLMOptions model_options(const StepCase& c, Device device) {
   model.activation = nn::Activation::gelu_tanh;
   model.head_bias = false;
   model.use_fused_kernel = c.use_fused_kernel;
+  model.activation_checkpointing = c.activation_checkpointing;
   model.device = device;
   if (c.arch == "llama") {
     model.activation = nn::Activation::silu;

@@ -14,6 +14,7 @@ struct StepCase {
   train::Precision precision = train::Precision::fp32;
   std::int64_t batch = 32, length = 40, vocab = 10000;
   double dropout = 0.1;
+  CheckpointPolicy activation_checkpointing = CheckpointPolicy::none;
   int warmup = 5, steps = 10;
   bool use_fused_kernel = false, capture = false;
   bool forward_only = false;  ///< without gradients, optimizer and what backward would need

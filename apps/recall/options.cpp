@@ -89,6 +89,8 @@ const std::vector<Entry>& entries() {
       {"preset", &Options::preset, one_of_presets(), ""},
       {"task", &Options::task, one_of({"recall", "mqar"}), ""},
       {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "attention, norms and losses as fused kernels"},
+      {"activation_checkpointing", &Options::activation_checkpointing, one_of({"none", "selective", "full"}),
+       "what backward computes again to save memory: none, selective (all but products and attention) or full (each layer)", true},
       {"precision", &Options::precision, one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"}),
        "fp32, tf32, tf32x3, bf16 or fp16; 16 bits with float32 master weights"},
       {"seed", &Options::seed, whole_number(0, std::int64_t{1} << 53), "of data, weights, order and dropout"},
@@ -179,6 +181,7 @@ nn::DecoderLMOptions model_options(const Options& options, Device device) {
   model.head_bias = false;
   if (options.init == "gpt2") model.initialization = nn::Initialization::gpt2;
   model.use_fused_kernel = options.use_fused_kernel;
+  model.activation_checkpointing = checkpoint_policy_of(options.activation_checkpointing).value();
   model.device = device;
   return model;
 }

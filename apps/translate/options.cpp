@@ -113,6 +113,8 @@ const std::vector<Entry>& entries() {
       {"src", &Options::src, check_language, ""},
       {"tgt", &Options::tgt, check_language, ""},
       {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "attention, norms and losses as fused kernels"},
+      {"activation_checkpointing", &Options::activation_checkpointing, one_of({"none", "selective", "full"}),
+       "what backward computes again to save memory: none, selective (all but products and attention) or full (each layer)", true},
       {"precision", &Options::precision, one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"}),
        "fp32, tf32, tf32x3, bf16 or fp16; 16 bits with float32 master weights", true},
       {"seed", &Options::seed, whole_number(0, std::int64_t{1} << 53), "of weights, order and dropout"},
@@ -209,6 +211,7 @@ nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, D
   if (options.init == "gpt2") model.initialization = nn::Initialization::gpt2;
   if (options.init == "xavier") model.initialization = nn::Initialization::xavier;
   model.use_fused_kernel = options.use_fused_kernel;
+  model.activation_checkpointing = checkpoint_policy_of(options.activation_checkpointing).value();
   model.device = device;
   return model;
 }

@@ -21,6 +21,7 @@ struct Options {
   std::string teacher;  ///< runs whose translations are learned from as well, with commas between; "": none
   std::string device = "auto";
   bool use_fused_kernel = true;
+  std::string activation_checkpointing = "none";
   std::string precision = "fp32";  ///< fp32, tf32, tf32x3, bf16 or fp16: train::Precision
   int threads = 0;                 ///< 0: one for each processor
   std::int64_t seed = 11111;

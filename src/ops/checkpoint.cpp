@@ -201,6 +201,21 @@ Tensor CheckpointedCall::fill(std::size_t slot, const char* op) {
 
 }  // namespace
 
+const char* name(CheckpointPolicy policy) {
+  switch (policy) {
+    case CheckpointPolicy::none: return "none";
+    case CheckpointPolicy::selective: return "selective";
+    case CheckpointPolicy::full: break;
+  }
+  return "full";
+}
+
+std::optional<CheckpointPolicy> checkpoint_policy_of(std::string_view name_) {
+  for (const CheckpointPolicy policy : {CheckpointPolicy::none, CheckpointPolicy::selective, CheckpointPolicy::full})
+    if (name_ == name(policy)) return policy;
+  return {};
+}
+
 Tensors checkpoint(std::function<Tensors(const Tensors&)> f, const Tensors& inputs, CheckpointPolicy policy) {
   if (!context().grad || policy == CheckpointPolicy::none) return f(inputs);
   return make_ref<CheckpointedCall>(std::move(f), inputs, policy)->run_first(inputs);

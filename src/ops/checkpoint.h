@@ -1,5 +1,7 @@
 #pragma once
 #include <functional>
+#include <optional>
+#include <string_view>
 
 #include "tensor/tensor.h"
 
@@ -11,6 +13,10 @@ enum class CheckpointPolicy : std::uint8_t {
   selective,  ///< the results of products and of attention; what is made of them by reading and writing is computed again
   full,       ///< its inputs alone; the whole function is computed again
 };
+
+/// "none", "selective", "full".
+const char* name(CheckpointPolicy policy);
+std::optional<CheckpointPolicy> checkpoint_policy_of(std::string_view name);
 
 /// Activation checkpointing: f(inputs), of which backward computes again what it needs, once, instead of keeping it (Chen et al., "Training
 /// deep nets with sublinear memory cost", 2016; `selective`: Korthikanti et al., "Reducing activation recomputation in large transformer

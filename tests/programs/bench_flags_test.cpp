@@ -92,6 +92,35 @@ TEST_CASE("tern-bench count --threads --device (of the device that is measured)"
   check_refused(refused, "--device cuda: ", "tern-bench");
 }
 
+TEST_CASE("tern-bench step --activation-checkpointing (the same losses from less memory)") {
+  const std::vector<Json> rows = rows_of({"step",
+                                          "--model",
+                                          "ar",
+                                          "--batch",
+                                          "32",
+                                          "--length",
+                                          "64",
+                                          "--vocab",
+                                          "50",
+                                          "--steps",
+                                          "2",
+                                          "--warmup",
+                                          "0",
+                                          "--threads",
+                                          "1",
+                                          "--device",
+                                          "cpu",
+                                          "--use-fused-kernel",
+                                          "--activation-checkpointing",
+                                          "none,selective,full"});
+  REQUIRE(rows.size() == 3);
+  for (const Json& row : rows) CHECK(row["loss"] == rows[0]["loss"]);
+  CHECK(rows[1]["peak_gb"] < rows[0]["peak_gb"]);
+  CHECK(rows[2]["peak_gb"] < rows[1]["peak_gb"]);
+  CHECK(rows[0]["impl"] == "tern-fused");
+  CHECK(rows[2]["impl"] == "tern-fused-full-checkpointing");
+}
+
 TEST_CASE(
     "tern-bench step --model --arch --precision --batch --length --vocab --dropout --warmup --steps --use-fused-kernel --threads --json "
     "--device (the loss of the last step is of this model, these tokens and so many updates)") {

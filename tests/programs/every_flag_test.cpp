@@ -19,6 +19,7 @@ const std::map<std::string, std::string> without_effect = {
      "pairs read together do not see each other; decode_test.cpp has its output the same for all"},
     {"tern-translate chat --threads", "results do not depend on the number of threads, and it prints nothing but them"},
     {"tern-recall hardcoded --threads", "results do not depend on the number of threads, and it prints nothing but them"},
+    {"tern-recall sweep --activation-checkpointing", "its runs are those of train, whose weights it leaves as they are, bit for bit"},
     {"tern-bench step --capture", "a CUDA graph: without a GPU a captured step runs as written"},
     {"tern-bench ops --seconds", "how long is measured, and not what"},
     {"tern-bench attention --seconds", "how long is measured, and not what"},

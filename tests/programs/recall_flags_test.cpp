@@ -298,6 +298,9 @@ TEST_CASE("tern-recall train --target (training stops there)") {
 
 TEST_CASE("tern-recall train --precision (16 bits are coarser, by what they should be)") { check_precision<Run>(); }
 
+TEST_CASE("tern-recall train --activation-checkpointing (the same weights from less memory)") {
+  check_activation_checkpointing<Run>({"--layers", "4", "--branch-dropout", "0.2"});
+}
 TEST_CASE("tern-recall train --use-fused-kernel (other kernels round otherwise, and no more than that)") { check_fused_kernels<Run>(); }
 
 TEST_CASE("tern-recall train --threads --device --out (on which processors, and where to)") {

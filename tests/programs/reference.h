@@ -150,4 +150,24 @@ void check_fused_kernels() {
   check_equal(logged(fused.path, "loss"), logged(plain.path, "loss"));
 }
 
+/// Of --activation-checkpointing: the same weights from less memory.
+template <class Run>
+void check_activation_checkpointing(const Arguments& more) {
+  const auto trained = [&](const char* policy) {
+    Arguments all{"--activation-checkpointing", policy};
+    all.insert(all.end(), more.begin(), more.end());
+    return Run(all);
+  };
+  const Run kept = trained("none");
+  double before = logged(kept.path, "memory_bytes").back();
+  for (const char* policy : {"selective", "full"}) {
+    INFO(policy);
+    const Run run = trained(policy);
+    CHECK(weights_of(run.path) == weights_of(kept.path));
+    const double bytes = logged(run.path, "memory_bytes").back();
+    CHECK(bytes < 0.95 * before);
+    before = bytes;
+  }
+}
+
 }  // namespace tern::programs::test

@@ -644,6 +644,9 @@ TEST_CASE("tern-translate train --preset (where values come from that are not gi
 
 TEST_CASE("tern-translate train --precision (16 bits are coarser, by what they should be)") { check_precision<Run>(); }
 
+TEST_CASE("tern-translate train --activation-checkpointing (the same weights from less memory)") {
+  check_activation_checkpointing<Run>({"--layers", "4", "--dropout", "0.2", "--width", "32"});
+}
 TEST_CASE("tern-translate train --use-fused-kernel (other kernels round otherwise, and no more than that)") { check_fused_kernels<Run>(); }
 
 TEST_CASE("tern-translate train --threads --device --out (on which processors, and where to)") {
