@@ -96,7 +96,7 @@ std::size_t allocated() { return backend::memory_statistics(Cpu{}, cpu).allocate
 }  // namespace
 
 TEST_CASE("A checkpointed function has the gradients of the function itself, bit for bit") { check_gradients(cpu); }
-TEST_CASE("A checkpointed function has the gradients of the function itself on a GPU, bit for bit", "[cuda]") { check_gradients(cuda()); }
+TEST_CASE("On a GPU a checkpointed function has the gradients of the function itself, bit for bit", "[cuda]") { check_gradients(cuda()); }
 
 TEST_CASE("A checkpointed function runs again once, when backward first needs it, and no further than to the last saved tensor") {
   int begun = 0, saved = 0, ended = 0;
