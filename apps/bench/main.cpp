@@ -3,6 +3,7 @@
 #include "bench/conv.h"
 #include "bench/count.h"
 #include "bench/ops.h"
+#include "bench/report.h"
 #include "bench/step.h"
 #include "common/program.h"
 
@@ -15,5 +16,6 @@ int main(int argc, char** argv) {
   tern::bench::add_attention(app);
   tern::bench::add_conv(app);
   tern::bench::add_count(app);
+  tern::bench::add_report(app);
   return tern::apps::run(app, argc, argv, "use a smaller --batch, --length or --model");
 }

@@ -92,6 +92,16 @@ double JsonObject::get_double(std::string_view key) const {
   return value.get<double>();
 }
 
+std::vector<std::int64_t> JsonObject::get_ints(std::string_view key) const {
+  const std::string* text = find(key);
+  const Json list = text ? Json::parse(*text) : Json();
+  const auto is_integer = [](const Json& x) {
+    return x.is_number_integer() && (!x.is_number_unsigned() || x.get<std::uint64_t>() <= INT64_MAX);
+  };
+  if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_integer)) fail(key, "a list of integers");
+  return list.get<std::vector<std::int64_t>>();
+}
+
 JsonObject JsonObject::get_object(std::string_view key) const {
   const std::string* text = find(key);
   if (!text || text->front() != '{') fail(key, "an object");

@@ -37,6 +37,7 @@ class JsonObject {
   std::int64_t get_int(std::string_view key) const;
   double get_double(std::string_view key) const;
   JsonObject get_object(std::string_view key) const;
+  std::vector<std::int64_t> get_ints(std::string_view key) const;
   /// All keys in their order.
   std::vector<std::string> keys() const;
   /// The keys whose values are numbers, in their order.

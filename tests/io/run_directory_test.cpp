@@ -206,6 +206,10 @@ TEST_CASE("JSON of another shape is refused with the place and the key") {
   CHECK(file_error([&] { object.get_int("m"); }) == "config.json: expected the key \"m\" to be an integer but it is missing");
   CHECK(file_error([&] { object.get_int("s"); }) == "config.json: expected the key \"s\" to be an integer but got \"x\"");
   for (const char* key : {"f", "big", "t"}) CHECK_THROWS_AS(object.get_int(key), FileError);
+  for (const char* key : {"m", "i", "s"}) CHECK_THROWS_AS(object.get_ints(key), FileError);
+  CHECK(JsonObject::parse("{\"l\":[3,-1],\"e\":[]}", "w").get_ints("l") == std::vector<std::int64_t>{3, -1});
+  for (const char* list : {"[1.5]", "[18446744073709551615]", "[\"x\"]", "{}"})
+    CHECK_THROWS_AS(JsonObject::parse(std::string("{\"l\":") + list + "}", "w").get_ints("l"), FileError);
   CHECK_THROWS_AS(object.get_double("s"), FileError);
   CHECK_THROWS_AS(object.get_string("i"), FileError);
   CHECK_THROWS_AS(object.get_bool("i"), FileError);
