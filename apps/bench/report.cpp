@@ -163,7 +163,8 @@ Rows split_impl(Rows rows, const std::string& key, const std::function<std::pair
 }
 
 void report_changes(const Rows& rows) {
-  report_change(rows, "Precision: times and memory beside float32's", "dtype", {"fp32", "tf32x3", "tf32", "bf16", "fp16"});
+  report_change(rows, "Precision: times and memory beside float32's", "dtype",
+                {"fp32", "tf32x3", "tf32", "autocast-bf16", "autocast-fp16", "bf16", "fp16"});
   const auto without_kernels = [](std::string impl) {
     const bool is_fused = impl.starts_with("tern-fused");
     return std::pair(is_fused || impl.starts_with("tern-plain") ? "tern" + impl.substr(10) : impl,

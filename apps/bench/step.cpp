@@ -37,7 +37,7 @@ std::vector<StepCase> cases_of(const Options& options) {
   };
   vary(words(options.models), [](StepCase& c, const std::string& name) { c.model = name; });
   vary(words(options.archs), [](StepCase& c, const std::string& name) { c.arch = name; });
-  vary(words(options.precisions), [](StepCase& c, const std::string& name) { c.precision = *train::precision_of(name); });
+  vary(words(options.precisions), set_mode);
   vary(numbers(options.batches), [](StepCase& c, std::int64_t batch) { c.batch = batch; });
   vary(numbers(options.lengths), [](StepCase& c, std::int64_t length) { c.length = length; });
   vary(words(options.checkpointing),
@@ -62,7 +62,7 @@ class Bench {
 
   void run(const StepCase& c) {
     fmt::print("{} {} B {} T {} V {} dropout {}, {}, {}, {} kernels{}{}\n", c.model, c.arch, c.batch, c.length, c.vocab, c.dropout,
-               apps::describe(device_), train::name(c.precision), c.use_fused_kernel ? "fused" : "plain",
+               apps::describe(device_), mode(c), c.use_fused_kernel ? "fused" : "plain",
                c.activation_checkpointing == CheckpointPolicy::none
                    ? ""
                    : fmt::format(", {} activation checkpointing", name(c.activation_checkpointing)),
@@ -71,7 +71,7 @@ class Bench {
     const train::PrecisionScope scope(c.precision);
     try {
       const StepFigures figures = measure_step(c, device_);
-      show(c, figures, ceiling(c.precision));
+      show(c, figures, ceiling(c));
     } catch (const OutOfMemory&) {
       // A result as well: how far a machine goes.
       fmt::print("  out of memory\n");
@@ -81,9 +81,9 @@ class Bench {
   }
 
  private:
-  double ceiling(train::Precision precision) {
-    const auto [place, is_new] = ceilings_.try_emplace(precision, 0);
-    if (is_new) place->second = gemm_ceiling(device_, train::dtype_of(precision));
+  double ceiling(const StepCase& c) {
+    const auto [place, is_new] = ceilings_.try_emplace(mode(c), 0);
+    if (is_new) place->second = gemm_ceiling(device_, c.autocast.value_or(train::dtype_of(c.precision)));
     return place->second;
   }
 
@@ -93,7 +93,7 @@ class Bench {
     if (c.capture) impl += "-graph";
     if (c.activation_checkpointing != CheckpointPolicy::none) impl += fmt::format("-{}-checkpointing", name(c.activation_checkpointing));
     row.set("model", c.model).set("arch", c.arch).set("B", c.batch).set("T", c.length).set("V", c.vocab);
-    row.set("p", c.dropout).set("dtype", train::name(c.precision)).set("impl", impl);
+    row.set("p", c.dropout).set("dtype", mode(c)).set("impl", impl);
     row.set("pass", c.forward_only ? "forward" : "step").set("warmup", c.warmup).set("steps", c.steps);
     row.set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
     if (device_.type == DeviceType::cpu) row.set("threads", num_threads());
@@ -139,7 +139,7 @@ class Bench {
 
   Device device_;
   RowFile rows_;
-  std::map<train::Precision, double> ceilings_;
+  std::map<std::string, double> ceilings_;  ///< by mode
 };
 
 void step(const Options& options) {
@@ -163,8 +163,8 @@ void add_step(CLI::App& app) {
   add("--model", options->models, "of mt, ar, small, medium, large, xl, 2.7B", list_of(apps::one_of(step_models())), "LIST");
   add("--arch", options->archs, "of gpt2, llama (RMSNorm, rotary positions, SwiGLU, no biases)", list_of(apps::one_of({"gpt2", "llama"})),
       "LIST");
-  add("--precision", options->precisions, "of fp32, tf32, tf32x3, bf16, fp16",
-      list_of(apps::one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"})), "LIST");
+  add("--precision", options->precisions, "of fp32, tf32, tf32x3, bf16, fp16, and autocast-bf16, autocast-fp16 over float32 weights",
+      list_of(apps::one_of(step_modes())), "LIST");
   add("--batch", options->batches, "sequences in a step", size, "LIST");
   add("--length", options->lengths, "tokens of a sequence", size, "LIST");
   add("--vocab", c.vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");

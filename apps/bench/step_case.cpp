@@ -9,6 +9,7 @@
 #include "backend/system_memory.h"
 #include "common/model.h"
 #include "common/program.h"
+#include "ops/autocast.h"
 #include "ops/copy.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
@@ -104,11 +105,17 @@ Times host_times(Device device, int steps, const std::function<void()>& f) {
   return statistics(std::move(ms));
 }
 
+Tensor loss_of(const StepCase& c, const nn::DecoderLM& model, const Tensor& ids, const Tensor& labels) {
+  std::optional<Autocast> scope;
+  if (c.autocast) scope.emplace(*c.autocast);
+  return model.loss(ids, labels);
+}
+
 void measure_training(const StepCase& c, Device device, const nn::DecoderLM& model, const Tensor& ids, const Tensor& labels,
                       StepFigures& result) {
   train::AdamW optimizer(nn::parameters(model), train::AdamWOptions{.lr = 1e-4, .weight_decay = 0.01});
   const auto as_written = [&](const Tensors& inputs) {
-    const Tensor value = model.loss(inputs[0], inputs[1]);
+    const Tensor value = loss_of(c, model, inputs[0], inputs[1]);
     train::update(value, optimizer);
     return value.detach();
   };
@@ -119,7 +126,7 @@ void measure_training(const StepCase& c, Device device, const nn::DecoderLM& mod
   const auto in_parts = [&] {
     parts.begin();
     parts.mark();
-    const Tensor value = model.loss(ids, labels);
+    const Tensor value = loss_of(c, model, ids, labels);
     parts.mark();
     optimizer.zero_grad();
     train::accumulate(value);
@@ -144,6 +151,21 @@ void measure_training(const StepCase& c, Device device, const nn::DecoderLM& mod
 
 }  // namespace
 
+std::string mode(const StepCase& c) {
+  return c.autocast ? std::string("autocast-") + (*c.autocast == DType::bf16 ? "bf16" : "fp16") : train::name(c.precision);
+}
+
+std::vector<std::string> step_modes() { return {"fp32", "tf32", "tf32x3", "bf16", "fp16", "autocast-bf16", "autocast-fp16"}; }
+
+void set_mode(StepCase& c, const std::string& mode) {
+  c.autocast = {};
+  if (mode == "autocast-bf16") c.autocast = DType::bf16;
+  if (mode == "autocast-fp16") c.autocast = DType::f16;
+  const std::optional<train::Precision> precision = c.autocast ? train::Precision::fp32 : train::precision_of(mode);
+  if (!precision) fail("bench", fmt::format("expected a mode of {} but got {}", fmt::join(step_modes(), ", "), mode));
+  c.precision = *precision;
+}
+
 std::vector<std::string> step_models() {
   std::vector<std::string> names;
   for (const auto& [name, size] : sizes) names.push_back(name);
@@ -163,7 +185,7 @@ StepFigures measure_step(const StepCase& c, Device device) {
   Tensor loss;
   const auto inference = [&] {
     const NoGrad unrecorded;
-    loss = model.loss(ids, labels);
+    loss = loss_of(c, model, ids, labels);
   };
   if (c.forward_only) {
     result.step = timed(device, c.warmup, c.steps, inference);

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace tern::bench {
 struct StepCase {
   std::string model = "mt", arch = "gpt2";
   train::Precision precision = train::Precision::fp32;
+  std::optional<DType> autocast = {};  ///< of the forward pass, over float32 parameters
   std::int64_t batch = 32, length = 40, vocab = 10000;
   double dropout = 0.1;
   CheckpointPolicy activation_checkpointing = CheckpointPolicy::none;
@@ -19,6 +21,12 @@ struct StepCase {
   bool use_fused_kernel = false, capture = false;
   bool forward_only = false;  ///< without gradients, optimizer and what backward would need
 };
+
+/// The mode by its name in flags and rows: a train::Precision's, "autocast-bf16" or "autocast-fp16".
+std::string mode(const StepCase& c);
+std::vector<std::string> step_modes();
+/// Throws Error for another name.
+void set_mode(StepCase& c, const std::string& mode);
 
 /// The names of the models: mt, the classic translator, ar, the associative-recall model, and the sizes of the GPT-2 family and one more.
 std::vector<std::string> step_models();

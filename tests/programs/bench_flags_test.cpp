@@ -144,6 +144,8 @@ TEST_CASE(
   for (const Arguments& change : std::vector<Arguments>{{"--model", "mt"},
                                                         {"--arch", "llama"},
                                                         {"--precision", "bf16"},
+                                                        {"--precision", "autocast-bf16"},
+                                                        {"--precision", "autocast-fp16"},
                                                         {"--batch", "3"},
                                                         {"--length", "7"},
                                                         {"--vocab", "60"},
