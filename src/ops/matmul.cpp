@@ -158,15 +158,30 @@ Tensor linear(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
                  a.shape);
 }
 
+/// linear(x, weight, bias) and its gelu_tanh, (rows, out) each. Selective checkpointing keeps the first alone where the second can be had
+/// from it.
+static Tensors product_and_gelu(const LinearOperands& a, const Tensor& bias) {
+  const Tensor y = a.result();
+  const bool is_split =
+      context().saved_tensor_hooks && on(y.device(), [&](auto dev) { return kernels::is_gelu_of_written(dev, y.dtype()); });
+  const auto product = [&]() -> Tensors {
+    const Tensor before = a.result();
+    on(y.device(), [&](auto dev) {
+      if (is_split) kernels::linear(dev, a.rows.view(), a.weight.view(), view_of(bias), before.view());
+      else kernels::linear_gelu(dev, a.rows.view(), a.weight.view(), view_of(bias), before.view(), y.view());
+    });
+    return is_split ? Tensors{before} : Tensors{before, y};
+  };
+  Tensors results = detail::costly(product);
+  if (!is_split) return results;
+  on(y.device(), [&](auto dev) { kernels::unary(dev, functors::GeluTanh{}, results[0].view(), y.view()); });
+  return {results[0], y};
+}
+
 Tensor linear_gelu(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
   const Tensor x = detail::autocast("linear", x_), weight = detail::autocast("linear", weight_), bias = detail::autocast("linear", bias_);
   const LinearOperands a("linear_gelu", x, weight, bias);
-  const auto product = [&]() -> Tensors {
-    const Tensor before = a.result(), y = a.result();
-    on(y.device(), [&](auto dev) { kernels::linear_gelu(dev, a.rows.view(), a.weight.view(), view_of(bias), before.view(), y.view()); });
-    return {before, y};
-  };
-  const Tensors results = detail::costly(product);
+  const Tensors results = product_and_gelu(a, bias);
   const Tensor &before = results[0], &y = results[1];
   Tensors saved = {a.rows, a.weight, before};
   if (bias.defined()) saved.push_back(bias);
@@ -193,21 +208,15 @@ Tensor feed_forward_gelu(const Tensor& x_, const Tensor& fc_weight_, const Tenso
                proj_bias = lowered(proj_bias_);
   check_one_device(op, {&x, &fc_weight, &fc_bias, &proj_weight, &proj_bias});
   const LinearOperands fc(op, x, fc_weight, fc_bias);
-  const auto first = [&]() -> Tensors {
-    const Tensor before = fc.result(), hidden = fc.result();
-    on(hidden.device(),
-       [&](auto dev) { kernels::linear_gelu(dev, fc.rows.view(), fc.weight.view(), view_of(fc_bias), before.view(), hidden.view()); });
-    return {before, hidden};
-  };
-  const Tensors results = detail::costly(first);
+  const Tensors results = product_and_gelu(fc, fc_bias);
   const Tensor &before = results[0], &hidden = results[1];
   const LinearOperands proj(op, hidden, proj_weight, proj_bias);
-  const auto second = [&]() -> Tensors {
+  const auto product = [&]() -> Tensors {
     const Tensor y = proj.result();
     on(y.device(), [&](auto dev) { kernels::linear(dev, hidden.view(), proj.weight.view(), view_of(proj_bias), y.view()); });
     return {y};
   };
-  const Tensor y = detail::costly(second)[0];
+  const Tensor y = detail::costly(product)[0];
   const auto backward = [has_proj_bias = proj_bias.defined()](const Backward& call) -> Tensors {
     const Tensor g = contiguous(call.grad()), rows = call.saved(0), before_gelu = call.saved(3), activated = call.saved(4);
     const Tensor weight = call.saved(1), next = call.saved(2);

@@ -241,6 +241,19 @@ TEST_CASE("A checkpointed function keeps its inputs until backward, a selective 
   CHECK(after[int(CheckpointPolicy::selective)] <= after[int(CheckpointPolicy::none)]);
 }
 
+TEST_CASE("A fused feed-forward part that is checkpointed selectively keeps what GELU was given, and not what it gave") {
+  constexpr std::int64_t width = 32, rows = 256, unit = rows * width * 4;
+  const Tensor x = rand({rows, width}).set_requires_grad(), fc = rand({4 * width, width}), bias = rand({4 * width}),
+               proj = rand({width, 4 * width});
+  for (const Tensor& p : {fc, bias, proj}) Tensor(p).set_requires_grad();
+  const auto f = [&](const Tensor& in) { return feed_forward_gelu(in, fc, bias, proj, {}); };
+  const std::size_t before = allocated();
+  const Tensor y = checkpoint(f, x, CheckpointPolicy::selective);
+  const std::size_t kept = allocated() - before - unit;  // without the result
+  CHECK(kept >= 4 * unit);
+  CHECK(kept < 4 * unit + unit / 8);
+}
+
 TEST_CASE("A chain of checkpointed calls fills memory for one call at a time") {
   constexpr std::int64_t width = 32, rows = 256, depth = 12;
   const Block block(width, DType::f32, cpu);

@@ -38,6 +38,9 @@ void plain_linear(Tag device, const View& x, const View& weight, const View& bia
 /// before (M, N) = linear(x, weight, bias), y (M, N) = gelu_tanh(before); as linear asks, both results contiguous.
 void linear_gelu(Cpu, const View& x, const View& weight, const View& bias, const View& before, const View& y);
 void linear_gelu(Cuda, const View& x, const View& weight, const View& bias, const View& before, const View& y);
+/// True where that y is gelu_tanh of `before` as it is written, bit for bit: an epilogue in 16 bits takes it before it is rounded.
+inline bool is_gelu_of_written(Cpu, DType) { return true; }
+inline bool is_gelu_of_written(Cuda, DType dtype) { return size_of(dtype) > 2; }
 
 /// sums (N) = the columns' sums of g (M, N), contiguous, or added to sums, of any stride: a bias's gradient. Sums of 16-bit floats are
 /// taken in float32. They may be left in parts in `deferred`.
