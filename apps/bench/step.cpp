@@ -9,6 +9,7 @@
 #include "bench/step_case.h"
 #include "common/model.h"
 #include "common/program.h"
+#include "common/step_profile.h"
 #include "io/json_object.h"
 #include "nn/nn.h"
 #include "ops/copy.h"
@@ -131,6 +132,10 @@ class Bench {
     fmt::print("  loss      {:9.3f} in the last step\n", f.loss);
     if (device_.type == DeviceType::cuda) result.set("host_ms", rounded(f.host.median, 1e3));
     if (f.graph_nodes > 0) result.set("graph_nodes", static_cast<std::int64_t>(f.graph_nodes));
+    if (f.profiled_ms > 0) {
+      fmt::print("  profiled  {:9.3f} ms each, {:+.1f}% beside the burst\n", f.profiled_ms, 100 * (f.profiled_ms / f.burst_ms - 1));
+      result.set("profiled_ms", rounded(f.profiled_ms, 1e4));
+    }
     result.set("burst_ms", rounded(f.burst_ms, 1e3)).set("tok_s", std::round(tokens / f.burst_ms * 1e3));
     result.set("params", f.params).set("tflops", rounded(f.tflops, 10));
     result.set("of_gemm", rounded(f.tflops / ceiling, 1e4)).set("peak_gb", rounded(f.peak_gib, 1e4)).set("loss", f.loss);
@@ -144,7 +149,13 @@ class Bench {
 
 void step(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
-  const std::vector<StepCase> cases = cases_of(options);
+  std::vector<StepCase> cases = cases_of(options);
+  if (options.step.profile > 0 && options.step.out.empty())
+    throw apps::UsageError("--profile: expected --out with a directory for trace.json and ops.md");
+  if (cases.size() > 1 && options.step.profile > 0)
+    for (StepCase& c : cases)
+      c.out = (std::filesystem::path(c.out) / fmt::format("{}-{}-{}-B{}-T{}", c.model, c.arch, train::name(c.precision), c.batch, c.length))
+                  .string();
   Bench bench(options);
   for (const StepCase& c : cases) apps::require_precision(c.precision, bench.device());
   for (const StepCase& c : cases) bench.run(c);
@@ -179,6 +190,8 @@ void add_step(CLI::App& app) {
   apps::add_switch(*command, "--capture", "record the step as a CUDA graph and replay it", [&c](bool is_on) { c.capture = is_on; });
   apps::add_switch(*command, "--forward-only", "the forward pass alone, without gradients or an optimizer in memory",
                    [&c](bool is_on) { c.forward_only = is_on; });
+  apps::add_profile_option(*command, c.profile, "trace.json and ops.md into --out");
+  command->add_option("--out", c.out, "directory for --profile, with one of its own for each of several cases")->type_name("DIR");
   command->add_option("--json", options->json, "append a row a case to this file, one JSON object a line")->type_name("FILE");
   apps::add_device_option(*command, options->device);
   command->callback([options] { step(*options); });

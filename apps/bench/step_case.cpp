@@ -9,6 +9,7 @@
 #include "backend/system_memory.h"
 #include "common/model.h"
 #include "common/program.h"
+#include "common/step_profile.h"
 #include "ops/autocast.h"
 #include "ops/copy.h"
 #include "ops/pointwise.h"
@@ -105,17 +106,37 @@ Times host_times(Device device, int steps, const std::function<void()>& f) {
   return statistics(std::move(ms));
 }
 
-Tensor loss_of(const StepCase& c, const nn::DecoderLM& model, const Tensor& ids, const Tensor& labels) {
+Tensor forward(const StepCase& c, const nn::DecoderLM& model, const Tensor& ids, const Tensor& labels) {
+  const profile::Pass pass("forward");
   std::optional<Autocast> scope;
   if (c.autocast) scope.emplace(*c.autocast);
   return model.loss(ids, labels);
+}
+
+/// Profiles steps after some that warm up and, on a GPU, capture the graph, and writes what it finds. The mean time of a step.
+double profile_steps(const StepCase& c, const nn::DecoderLM& model, Device device, const std::function<void()>& step) {
+  apps::make_directory("--out", c.out);
+  profile::Profiler profiler({.names = nn::module_names(model), .device = device});
+  for (int i = 0; i < 3; ++i) step();
+  synchronize(device);
+  profiler.restart();
+  for (std::int64_t i = 0; i < c.profile; ++i) {
+    profiler.begin_step();
+    step();
+    if (i + 1 == c.profile) synchronize(device);
+    profiler.end_step();
+  }
+  const profile::Profile profile = profiler.finish();
+  const std::filesystem::path out = c.out;
+  apps::write_profile(profile, {out / "trace.json", out / "ops.md"});
+  return static_cast<double>(profile.wall()) / 1e6 / static_cast<double>(profile.steps());
 }
 
 void measure_training(const StepCase& c, Device device, const nn::DecoderLM& model, const Tensor& ids, const Tensor& labels,
                       StepFigures& result) {
   train::AdamW optimizer(nn::parameters(model), train::AdamWOptions{.lr = 1e-4, .weight_decay = 0.01});
   const auto as_written = [&](const Tensors& inputs) {
-    const Tensor value = loss_of(c, model, inputs[0], inputs[1]);
+    const Tensor value = forward(c, model, inputs[0], inputs[1]);
     train::update(value, optimizer);
     return value.detach();
   };
@@ -126,7 +147,7 @@ void measure_training(const StepCase& c, Device device, const nn::DecoderLM& mod
   const auto in_parts = [&] {
     parts.begin();
     parts.mark();
-    const Tensor value = loss_of(c, model, ids, labels);
+    const Tensor value = forward(c, model, ids, labels);
     parts.mark();
     optimizer.zero_grad();
     train::accumulate(value);
@@ -147,6 +168,10 @@ void measure_training(const StepCase& c, Device device, const nn::DecoderLM& mod
   result.host = host_times(device, c.steps, full);
   result.loss = last_loss.item<double>();
   result.graph_nodes = captured.nodes();
+  if (c.profile > 0) {
+    train::CapturedStep again(as_written, device);  // under the profiler, which names the graph's kernels
+    result.profiled_ms = profile_steps(c, model, device, [&] { c.capture ? again({ids, labels}) : as_written({ids, labels}); });
+  }
 }
 
 }  // namespace
@@ -185,13 +210,14 @@ StepFigures measure_step(const StepCase& c, Device device) {
   Tensor loss;
   const auto inference = [&] {
     const NoGrad unrecorded;
-    loss = loss_of(c, model, ids, labels);
+    loss = forward(c, model, ids, labels);
   };
   if (c.forward_only) {
     result.step = timed(device, c.warmup, c.steps, inference);
     result.forward = timed_on_device(device, 0, c.steps, [] {}, inference);
     result.burst_ms = burst(device, 2 * c.steps, inference);
     result.host = host_times(device, c.steps, inference);
+    if (c.profile > 0) result.profiled_ms = profile_steps(c, model, device, inference);
     result.loss = loss.item<double>();
   } else {
     measure_training(c, device, model, ids, labels, result);

@@ -20,6 +20,8 @@ struct StepCase {
   int warmup = 5, steps = 10;
   bool use_fused_kernel = false, capture = false;
   bool forward_only = false;  ///< without gradients, optimizer and what backward would need
+  std::int64_t profile = 0;   ///< further steps that are profiled; 0: none
+  std::string out;            ///< directory for what they give
 };
 
 /// The mode by its name in flags and rows: a train::Precision's, "autocast-bf16" or "autocast-fp16".
@@ -41,6 +43,7 @@ struct StepFigures {
   double inference_ms = 0;  ///< forward without recording
   double tflops = 0;        ///< of the burst, counted as 6 (of forward_only 2) operations a weight and token, and attention's products
   double peak_gib = 0;
+  double profiled_ms = 0;   ///< a step under the profiler
   double loss = 0;          ///< of the last step: shows that the steps are those of a training, and of which
   std::int64_t params = 0;  ///< those that a token's products touch
   std::size_t graph_nodes = 0;

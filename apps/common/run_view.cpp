@@ -47,7 +47,7 @@ std::string event_tag(const std::string& key) {
 }
 
 std::int64_t peak_memory(Device device) {
-  return static_cast<std::int64_t>(on(device, [&](auto dev) { return backend::memory_statistics(dev, device); }).peak_allocated);
+  return static_cast<std::int64_t>(with_backend(device, [&](auto dev) { return backend::memory_statistics(dev, device); }).peak_allocated);
 }
 
 RunView::RunView(const std::string& program, TrainingRun* run) : run_(run), try_events_(program), try_curves_(program) {}

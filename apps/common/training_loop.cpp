@@ -43,10 +43,15 @@ void TrainingLoop::note_norm(const Tensor& norm) {
   if (norm.defined()) copy_(grad_norm_, norm);
 }
 
+Tensor TrainingLoop::forward(const Tensors& batch) const {
+  const profile::Pass pass("forward");
+  return loss_(batch);
+}
+
 Tensor TrainingLoop::update(const Tensors& batch) {
-  const Tensor loss = loss_(batch);
+  const Tensor loss = forward(batch);
   note_norm(train::update(loss, *optimizer_, update_options()));
-  if (options_.after_step) options_.after_step();
+  after_step();
   return loss.detach();
 }
 
@@ -54,13 +59,18 @@ Tensor TrainingLoop::update(const Tensors& batch) {
 Tensor TrainingLoop::accumulate(const Tensors& batch_and_share, bool is_first) {
   const Tensors batch(batch_and_share.begin(), batch_and_share.end() - 1);
   if (is_first) optimizer_->zero_grad();
-  const Tensor loss = loss_(batch) * batch_and_share.back();
+  const Tensor loss = forward(batch) * batch_and_share.back();
   train::accumulate(loss, update_options());
   return loss.detach();
 }
 
 void TrainingLoop::apply() {
   note_norm(train::apply(*optimizer_, update_options()));
+  after_step();
+}
+
+void TrainingLoop::after_step() {
+  const profile::Pass pass("optimizer");
   if (options_.after_step) options_.after_step();
 }
 
@@ -80,6 +90,7 @@ void TrainingLoop::end_epoch() {
 
 void TrainingLoop::begin_update() {
   require_no_stop();
+  if (profile_) profile_->begin_step();
   ++update_;
   optimizer_->set_lr_factor(options_.lr_factor(update_));
 }
@@ -88,6 +99,7 @@ void TrainingLoop::count(const Tensor& loss, std::int64_t items) {
   add_(loss_sum_, loss);
   ++steps_;
   items_ += items;
+  if (profile_) profile_->end_step();
 }
 
 void TrainingLoop::step(const Tensors& batch, std::int64_t items) {

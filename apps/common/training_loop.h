@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/run_view.h"
+#include "common/step_profile.h"
 #include "nn/module.h"
 #include "train/train.h"
 
@@ -50,6 +51,12 @@ class TrainingLoop {
   /// Counts an update whose batch has nothing to learn from.
   void skip() { ++update_; }
 
+  /// Profiles updates from the next one on. Those that are left when the training is over are not waited for: finish_profile().
+  void profile(StepProfileOptions options) { profile_ = std::make_unique<StepProfile>(std::move(options)); }
+  void finish_profile() {
+    if (profile_) profile_->finish();
+  }
+
   /// In some 200 updates of the whole training a line: update, loss (the mean since the line before), lr, the gradient norm of the update
   /// where it is clipped or scaled, items a second, and the peak of the device's memory.
   void log(RunView& view);
@@ -88,9 +95,11 @@ class TrainingLoop {
  private:
   train::UpdateOptions update_options();
   void note_norm(const Tensor& norm);
+  Tensor forward(const Tensors& batch) const;
   Tensor update(const Tensors& batch);
   Tensor accumulate(const Tensors& batch_and_share, bool is_first);
   void apply();
+  void after_step();
   void count(const Tensor& loss, std::int64_t items);
   void begin_update();
 
@@ -109,6 +118,7 @@ class TrainingLoop {
   double seconds_ = 0;
   std::optional<double> session_started_;
   std::int64_t session_update_ = 0;  ///< updates before this session
+  std::unique_ptr<StepProfile> profile_;
 };
 
 }  // namespace tern::apps

@@ -1,5 +1,6 @@
 // tern-recall: trains models that look up what they have read, compares them, and builds one by hand.
 #include "common/program.h"
+#include "common/step_profile.h"
 #include "recall/hardcoded.h"
 #include "recall/sweep.h"
 #include "recall/train.h"
@@ -49,6 +50,7 @@ struct Arguments {
     options.out = fixed.out;
     options.device = fixed.device;
     options.threads = fixed.threads;
+    options.profile = fixed.profile;
     options.checkpoints = fixed.checkpoints;
     return options;
   }
@@ -77,6 +79,7 @@ void add_train(CLI::App& app) {
   apps::add_config_option(*command, arguments->config);
   add_training(*command, *arguments);
   apps::add_checkpoint_options(*command, arguments->fixed.checkpoints);
+  apps::add_profile_option(*command, arguments->fixed.profile, "trace.json and ops.md into --out");
   command->callback([arguments] { train(arguments->fixed.checkpoints.resume ? arguments->resumed() : arguments->chosen()); });
 }
 

@@ -23,6 +23,7 @@ struct Options {
   std::string precision = "fp32";  ///< fp32, tf32, tf32x3, bf16 or fp16: train::Precision
   int threads = 0;                 ///< 0: one for each processor
   std::int64_t seed = 1;
+  std::int64_t profile = 0;  ///< updates to profile; 0: none
   apps::CheckpointOptions checkpoints;
 
   // Data

@@ -90,10 +90,12 @@ void train(const Options& options) {
   if (run.is_resumed())
     say("resumed  {}{}\n", apps::resumed_from(run.head(), trainer.total_updates()),
         options.schedule == "constant" ? "" : apps::changed_schedule(run.head(), trainer.total_updates()));
+  if (options.profile > 0) trainer.loop().profile(apps::profile_of_run(options.profile, "tern-recall", run, trainer.model(), device));
   {
     apps::RunView view("tern-recall", &run);
     trainer.run(view, &run);
   }
+  trainer.loop().finish_profile();
 
   const Score score = trainer.test();
   const Interval interval = wilson(score);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "common/program.h"
+#include "common/step_profile.h"
 #include "io/json_object.h"
 #include "text/corpus.h"
 #include "text/metrics.h"
@@ -35,6 +36,7 @@ void add_train(CLI::App& app) {
   apps::add_device_option(*command, options.device);
   apps::add_threads_option(*command, options.threads);
   apps::add_checkpoint_options(*command, options.checkpoints);
+  apps::add_profile_option(*command, options.profile, "trace.json and ops.md into --out");
 
   const std::vector<Options> presets = {preset("best"), preset("quick"), preset("classic")};
   for (const Entry& entry : entries())
@@ -65,6 +67,7 @@ void add_train(CLI::App& app) {
     chosen.out = given.out;
     chosen.device = given.device;
     chosen.threads = given.threads;
+    chosen.profile = given.profile;
     chosen.checkpoints = given.checkpoints;
     train(chosen);
   });

@@ -279,7 +279,9 @@ void train(const Options& options) {
     say("resumed  {}{}\n", apps::resumed_from(run.head(), trainer.total_updates()),
         options.schedule == "cosine" ? apps::changed_schedule(run.head(), trainer.total_updates()) : "");
   }
+  if (options.profile > 0) trainer.loop().profile(apps::profile_of_run(options.profile, "tern-translate", run, translator.model, device));
   epochs.run();
+  trainer.loop().finish_profile();
   io::JsonObject valid = epochs.best().validation.numbers;
   if (!valid.contains("valid_bleu"))  // --bleu-every 0, and the last model was not the best
     valid.set("valid_bleu", text::bleu(translate(trainer, translator, data.valid.src), data.valid.tgt).score);

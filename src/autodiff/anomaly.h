@@ -6,12 +6,16 @@
 
 namespace tern {
 
-/// A frame of the chain of running modules; a module's forward opens one. Costs two stores.
-struct ModuleScope {
-  ModuleScope(const void* module_, const char* type_) : module(module_), type(type_), outer(context().scope) { context().scope = this; }
-  ~ModuleScope() { context().scope = outer; }
-  ModuleScope(const ModuleScope&) = delete;
-  ModuleScope& operator=(const ModuleScope&) = delete;
+/// A frame of the chain of running modules; a module's forward opens one. Costs two stores, and a look for an observer.
+struct ModuleScope : backend::ObservedScope {
+  ModuleScope(const void* module_, const char* type_) : module(module_), type(type_), outer(context().scope) {
+    context().scope = this;
+    if (observer_) observer_->begin_module(module, type);
+  }
+  ~ModuleScope() {
+    context().scope = outer;
+    if (backend::Observer* const told = ending()) told->end_module();
+  }
 
   const void* module;
   const char* type;  ///< "Linear"

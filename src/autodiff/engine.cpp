@@ -30,6 +30,28 @@ Tensors gradients_of(Node& node, const Backward& call) {
   return results;
 }
 
+/// gradients_of, and what an observer learns of it.
+Tensors observed_gradients_of(Node& node, const Backward& call) {
+  backend::Observer* const observer = backend::observer;
+  if (!observer) [[likely]]
+    return gradients_of(node, call);
+  observer->begin_backward(node.op, node.observed_module);
+  double bytes = detail::observed_bytes(call.grads());
+  const auto end = [&] {
+    if (backend::observer == observer) observer->end_backward(bytes);
+  };
+  try {
+    Tensors results = gradients_of(node, call);
+    bytes += detail::observed_bytes(results);
+    for (const Saved& x : node.saved) bytes += x.bytes();
+    end();
+    return results;
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
 class Pass {
  public:
   Pass(std::vector<Wanted> wanted, bool accumulate, bool retain_graph, Device device)
@@ -86,7 +108,7 @@ class Pass {
                                    "which may have thrown: pass retain_graph to that one, or run forward again",
                                    node->op));
     const bool writes_leaves = accumulate_ && !context().grad && !context().anomaly;
-    const Tensors results = gradients_of(*node, Backward(*node, gradients, writes_leaves ? &leaves_ : nullptr));
+    const Tensors results = observed_gradients_of(*node, Backward(*node, gradients, writes_leaves ? &leaves_ : nullptr));
     if (results.size() != node->next.size())
       fail(node->op, fmt::format("expected backward to return {} gradients but got {}", node->next.size(), results.size()));
     for (const Ref<Node>& leaf : leaves_.close()) visit(leaf);
@@ -125,6 +147,7 @@ Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool
     if (!wanted_edges.back().node) fail("grad", fmt::format("expected input {} to require a gradient", i));
     wanted.push_back({wanted_edges.back().node.get(), wanted_edges.back().output, i});
   }
+  const backend::PassScope observed("backward");
   const GradMode mode(create_graph);
   const NoAutocast as_forward_chose;
   Pass pass(std::move(wanted), accumulate, retain_graph || create_graph, outputs.size() > 0 ? outputs[0].device() : cpu);

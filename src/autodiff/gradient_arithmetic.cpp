@@ -10,22 +10,24 @@ namespace tern::detail {
 
 void fill_gradient(const Tensor& target, double value) {
   target.impl().storage->bump_version();
-  on(target.device(), [&](auto dev) { kernels::fill(dev, target.view(), value); });
+  on(target.device(), [&](auto dev) { kernels::fill(dev, target.view(), value); }, "zero_gradient");
 }
 
 void copy_gradient(const Tensor& source, const Tensor& target) {
   target.impl().storage->bump_version();
-  on(target.device(), [&](auto dev) { kernels::copy(dev, source.view(), target.view()); });
+  on(target.device(), [&](auto dev) { kernels::copy(dev, source.view(), target.view()); }, "copy_gradient");
 }
 
 void add_gradient(const Tensor& source, const Tensor& target) {
   target.impl().storage->bump_version();
-  on(target.device(), [&](auto dev) { kernels::binary(dev, functors::Add{}, target.view(), source.view(), target.view()); });
+  on(
+      target.device(), [&](auto dev) { kernels::binary(dev, functors::Add{}, target.view(), source.view(), target.view()); },
+      "add_gradient");
 }
 
 Tensor cloned(const Tensor& gradient) {
   const Tensor copy = empty_like(gradient);
-  on(copy.device(), [&](auto dev) { kernels::copy(dev, gradient.view(), copy.view()); });
+  on(copy.device(), [&](auto dev) { kernels::copy(dev, gradient.view(), copy.view()); }, "copy_gradient");
   return copy;
 }
 

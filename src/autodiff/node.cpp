@@ -115,6 +115,7 @@ void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const Tenso
   node->sequence = Node::next_sequence(latest);
   node->outputs = static_cast<std::uint32_t>(outputs.size());
   if (context().anomaly) node->module = running_module();
+  if (backend::observer) node->observed_module = backend::observer->module();
   node->saved.reserve(saved.size());
   for (const Tensor& x : saved) {
     std::int32_t output = -1;
@@ -127,6 +128,19 @@ void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const Tenso
     if (!is_floating(outputs[i].dtype())) continue;
     set_history(outputs[i], {node, static_cast<std::uint32_t>(i)});
   }
+}
+
+double detail::observed_bytes(std::span<const Tensor> tensors) {
+  double bytes = 0;
+  for (const Tensor& x : tensors)
+    if (x.defined())
+      bytes += std::min(static_cast<double>(x.numel()) * static_cast<double>(size_of(x.dtype())),
+                        static_cast<double>(x.impl().storage->bytes()));
+  return bytes;
+}
+
+void detail::end_op(const char* op, std::span<const Tensor> outputs, const TensorList& inputs) {
+  backend::observer->end_op(op, observed_bytes(outputs) + observed_bytes({inputs.begin(), inputs.size()}));
 }
 
 void detail::check_forms(const char* op, std::span<const Form> inputs, std::span<const Tensor> gradients) {
@@ -157,6 +171,7 @@ GradientTarget Backward::sink(std::size_t input, const Shape& shape, const Tenso
 }
 
 void begin_in_place(const char* op, const Tensor& target, TensorList sources) {
+  if (backend::observer) backend::observer->begin_in_place(op);
   bool recorded = context().grad && target.requires_grad();
   recorded = recorded || needs_record(sources);
   if (recorded)

@@ -64,7 +64,8 @@ struct Node : RefCounted {
   std::vector<Saved> saved;
   std::uint32_t outputs = 1;
   bool released = false;
-  std::string module;  ///< the path of the module whose forward ran, in anomaly mode
+  std::string module;                 ///< the path of the module whose forward ran, in anomaly mode
+  std::uint32_t observed_module = 0;  ///< its number, where an observer watched
 
  protected:
   void destroy() noexcept override;
@@ -139,6 +140,10 @@ bool needs_record(const TensorList& inputs);
 namespace detail {
 void attach(Ref<Node> node, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved);
 void check_anomaly(const char* op, std::span<const Tensor> outputs, const TensorList& inputs);
+/// Of the memory that a kernel reads or writes of them: an expanded tensor's is read once.
+double observed_bytes(std::span<const Tensor> tensors);
+/// Tells the observer.
+void end_op(const char* op, std::span<const Tensor> outputs, const TensorList& inputs);
 
 /// The shape and dtype that the gradient of an input must have.
 struct Form {
@@ -153,6 +158,7 @@ void check_forms(const char* op, std::span<const Form> inputs, std::span<const T
 /// gradient for each input. Tensors in `saved` are kept until then. Recorded only where a gradient is wanted.
 template <class F>
 Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved, F backward) {
+  if (backend::observer) detail::end_op(op, {&output, 1}, inputs);
   if (context().anomaly) detail::check_anomaly(op, {&output, 1}, inputs);
   if (needs_record(inputs) && is_floating(output.dtype()))
     detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), {&output, 1}, inputs, saved);
@@ -162,6 +168,7 @@ Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved
 /// As record, for an op with several outputs.
 template <class F>
 Tensors record_all(const char* op, Tensors outputs, TensorList inputs, TensorList saved, F backward) {
+  if (backend::observer) detail::end_op(op, outputs, inputs);
   if (context().anomaly) detail::check_anomaly(op, outputs, inputs);
   if (needs_record(inputs)) detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), outputs, inputs, saved);
   return outputs;

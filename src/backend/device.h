@@ -2,8 +2,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "backend/error.h"
+#include "backend/observer.h"
 
 namespace tern {
 
@@ -49,10 +51,9 @@ inline constexpr bool built_with_cuda = false;
 struct Cpu {};
 struct Cuda {};
 
-/// Calls f with the tag of the device's backend. Kernels are overloaded on the tag, so a kernel that a backend lacks
-/// is an error of the compiler or the linker, and not a surprise at run time.
+/// Calls f with the tag of the device's backend: for what is no kernel, such as memory and events.
 template <class F>
-decltype(auto) on(Device device, F&& f) {
+decltype(auto) with_backend(Device device, F&& f) {
   if (device.type == DeviceType::cuda) {
     if constexpr (built_with_cuda) return f(Cuda{});
     else fail_without_cuda(device);
@@ -60,10 +61,24 @@ decltype(auto) on(Device device, F&& f) {
   return f(Cpu{});
 }
 
+inline backend::KernelScope::KernelScope(Device device, const char* op) : op_(op) {
+  if (observer_) observer_->begin_kernel(device);
+}
+
+/// Calls kernels by f with the tag of the device's backend. Kernels are overloaded on the tag, so a kernel that a backend lacks
+/// is an error of the compiler or the linker, and not a surprise at run time. `op` names the kernel of an op that does not pass through
+/// `record`, for a profile.
+template <class F>
+decltype(auto) on(Device device, F&& f, const char* op = nullptr) {
+  const backend::KernelScope observed(device, op);
+  return with_backend(device, std::forward<F>(f));
+}
+
 /// For kernels that CUDA alone has, and which so have no overload for the CPU. Throws Error that names `where` on another device.
 template <class F>
 decltype(auto) on_cuda(const char* where, Device device, F&& f) {
   if (device.type != DeviceType::cuda) fail(where, "expected a CUDA device for a kernel that no other has but got " + to_string(device));
+  const backend::KernelScope observed(device, nullptr);
   if constexpr (built_with_cuda) return f(Cuda{});
   else fail_without_cuda(device);
 }

@@ -3,15 +3,15 @@
 namespace tern::backend {
 
 Event::Event(Device device, Timing timing)
-    : device_(device), handle_(on(device, [&](auto dev) { return create_event(dev, device, timing == Timing::on); })) {}
+    : device_(device), handle_(with_backend(device, [&](auto dev) { return create_event(dev, device, timing == Timing::on); })) {}
 
 void Event::destroy() noexcept {
-  if (handle_) on(device_, [&](auto dev) { destroy_event(dev, handle_); });
+  if (handle_) with_backend(device_, [&](auto dev) { destroy_event(dev, handle_); });
 }
 
 void Event::record(Stream stream) {
   if (stream.device != device_) fail("event", "expected a stream of " + to_string(device_) + " but got one of " + to_string(stream.device));
-  on(device_, [&](auto dev) { record_event(dev, handle_, stream); });
+  with_backend(device_, [&](auto dev) { record_event(dev, handle_, stream); });
 }
 
 void Event::wait(Stream stream) const {
@@ -21,13 +21,13 @@ void Event::wait(Stream stream) const {
 }
 
 void Event::synchronize() const {
-  on(device_, [&](auto dev) { synchronize_event(dev, handle_); });
+  with_backend(device_, [&](auto dev) { synchronize_event(dev, handle_); });
 }
 
 double milliseconds_between(const Event& earlier, const Event& later) {
   if (earlier.device_ != later.device_)
     fail("event", "expected two events of one device but got " + to_string(earlier.device_) + " and " + to_string(later.device_));
-  return on(later.device_, [&](auto dev) { return milliseconds_between(dev, earlier.handle_, later.handle_); });
+  return with_backend(later.device_, [&](auto dev) { return milliseconds_between(dev, earlier.handle_, later.handle_); });
 }
 
 }  // namespace tern::backend

@@ -30,7 +30,7 @@ struct CheckpointFile {
 };
 
 /// The directory that a training run writes: config.json, tokenizer.json, model.safetensors, log.jsonl, events.out.tfevents, curves.svg,
-/// summary.json, and the directory checkpoints. It is known by its config.json, which carries a `tern_run` key.
+/// trace.json, ops.md, summary.json, and the directory checkpoints. It is known by its config.json, which carries a `tern_run` key.
 ///
 /// Note [A run takes an earlier one's place]
 /// A run is written into the subdirectory .tern-staging, and an earlier one stays as it is until the first model is whole. Then the
@@ -42,7 +42,8 @@ struct CheckpointFile {
 /// Note [A run goes on in its place]
 /// A run that was cut short before its first model goes on in .tern-staging, if that has a checkpoint. One that has its place goes on as a
 /// run that takes the place of its own earlier part: config.json, the log up to the checkpoint and the model are written into
-/// .tern-staging, and take their places together; the tokenizer, the checkpoints, the events and the curves stay where they are.
+/// .tern-staging, and take their places together; the tokenizer, the checkpoints, the events, the curves and what --profile wrote stay
+/// where they are.
 ///
 /// Note [Digests of a run]
 /// model.safetensors carries, as metadata, a checksum of itself and one of each file that has to fit it ("tern.crc32:config.json").
@@ -77,6 +78,8 @@ class RunDirectory {
   std::filesystem::path summary() const { return file("summary.json"); }
   std::filesystem::path events() const { return file("events.out.tfevents"); }
   std::filesystem::path curves() const { return file("curves.svg"); }
+  std::filesystem::path trace() const { return file("trace.json"); }
+  std::filesystem::path op_table() const { return file("ops.md"); }
   std::filesystem::path checkpoints() const { return file("checkpoints"); }
 
   JsonObject read_config() const;

@@ -129,6 +129,19 @@ View batched(const Tensor& x) {
   return view;
 }
 
+/// For a profile: the operations of so many products of T rows and D columns for each pair of a query and a key that it sees. Unknown, and
+/// not told, where tensors say who sees whom.
+void count_products(const AttentionSizes& sizes, const AttentionParams& params, double products) {
+  const AttentionMask& mask = params.mask;
+  if (!backend::observer || sizes.is_packed || mask.prefix.defined() || mask.key_lengths.defined()) return;
+  double pairs = 0;
+  for (std::int64_t t = 0; t < sizes.queries; ++t) {
+    const std::int64_t end = mask.causal ? std::clamp<std::int64_t>(t + 1 + sizes.keys - sizes.queries, 0, sizes.keys) : sizes.keys;
+    pairs += static_cast<double>(mask.window > 0 ? std::min(end, mask.window) : end);
+  }
+  backend::count_flops(2 * products * pairs * static_cast<double>(sizes.batch * sizes.heads * sizes.width), false);
+}
+
 /// In tiles: nothing that grows with T S is in memory. Undefined on a device that has no kernel for them.
 Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_,
                           const AttentionParams& params) {
@@ -172,6 +185,7 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
   const auto in_tiles = [&]() -> Tensors {
     const Tensor log_sums = empty({sizes.batch, sizes.heads, sizes.queries}, q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
     on(q.device(), [&](auto dev) {
+      count_products(sizes, params, 2);
       kernels::flash_attention(dev, batched(q), batched(k), batched(v), attention(bias, draws), batched(out), log_sums.view());
     });
     return {out, log_sums};
@@ -190,6 +204,7 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
       results[3] = empty(shape, g.dtype(), g.device());
     }
     on(g.device(), [&](auto dev) {
+      count_products(sizes, given, 5);
       kernels::flash_attention_grad(dev, batched(in[0]), batched(in[1]), batched(in[2]), batched(call.saved(4)), call.saved(5).view(),
                                     batched(g), attention(in[3], draws),
                                     {batched(results[0]), batched(results[1]), batched(results[2]), view_of(results[3])});

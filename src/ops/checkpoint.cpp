@@ -169,6 +169,7 @@ void CheckpointedCall::keep_what_lives(const Tensors& outputs) {
 }
 
 void CheckpointedCall::run_again(const char* op) {
+  const backend::PassScope observed("recompute");
   Tensors inputs;
   for (const Saved& x : inputs_) inputs.push_back(x.unpack(op));
   const GradMode recorded(true);

@@ -9,7 +9,7 @@ namespace tern {
 
 Tensor full(const Shape& shape, double value, DType dtype, Device device) {
   Tensor y = empty(shape, dtype, device);
-  on(device, [&](auto dev) { kernels::fill(dev, y.view(), value); });
+  on(device, [&](auto dev) { kernels::fill(dev, y.view(), value); }, "full");
   return y;
 }
 Tensor zeros(const Shape& shape, DType dtype, Device device) { return full(shape, 0, dtype, device); }
@@ -25,13 +25,13 @@ Tensor arange(double start, double stop, double step, DType dtype, Device device
   const double count = std::ceil((stop - start) / step);
   if (count > 0x1p53) fail("arange", "expected a number of elements that fits in memory");
   Tensor y = empty({count > 0 ? static_cast<std::int64_t>(count) : 0}, dtype, device);
-  on(device, [&](auto dev) { kernels::arange(dev, y.view(), start, step); });
+  on(device, [&](auto dev) { kernels::arange(dev, y.view(), start, step); }, "arange");
   return y;
 }
 
 Tensor fill_(const Tensor& x, double value) {
   begin_in_place("fill_", x);
-  on(x.device(), [&](auto dev) { kernels::fill(dev, x.view(), value); });
+  on(x.device(), [&](auto dev) { kernels::fill(dev, x.view(), value); }, "fill_");
   return x;
 }
 

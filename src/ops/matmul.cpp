@@ -56,7 +56,7 @@ View batched(const Tensor& x, const Shape& batch) {
 }  // namespace
 
 bool has_matmul_precision(MatmulPrecision precision, Device device) {
-  return on(device, [&](auto dev) { return kernels::has_matmul_precision(dev, precision, device); });
+  return with_backend(device, [&](auto dev) { return kernels::has_matmul_precision(dev, precision, device); });
 }
 
 Tensor matmul(const Tensor& left, const Tensor& right, double scale) {

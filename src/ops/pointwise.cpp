@@ -204,15 +204,17 @@ Tensor maximum(const Tensor& a, double b) { return extreme("maximum", functors::
 static Tensor compared(const char* op, const Compare& f, const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted(op, a_, b_, promote(a_.dtype(), b_.dtype()));
   Tensor y = empty(broadcast_shapes(a.shape(), b.shape(), op), DType::boolean, a.device());
-  on(y.device(),
-     [&, &x = a, &z = b](auto dev) { kernels::compare(dev, f, broadcast_view(x, y.shape()), broadcast_view(z, y.shape()), y.view()); });
+  on(
+      y.device(),
+      [&, &x = a, &z = b](auto dev) { kernels::compare(dev, f, broadcast_view(x, y.shape()), broadcast_view(z, y.shape()), y.view()); },
+      op);
   return y;
 }
 static Tensor compared(const Compare& f, const Tensor& a_, double b) {
   // A number that the integers do not have is smaller or larger than each of them, or between two: f64 tells.
   const Tensor a = holds(a_.dtype(), b) ? a_ : cast(a_, DType::f64);
   Tensor y = empty(a.shape(), DType::boolean, a.device());
-  on(y.device(), [&](auto dev) { kernels::compare(dev, f, a.view(), Operand(b), y.view()); });
+  on(y.device(), [&](auto dev) { kernels::compare(dev, f, a.view(), Operand(b), y.view()); }, "compare");
   return y;
 }
 Tensor eq(const Tensor& a, const Tensor& b) { return compared("eq", functors::Eq{}, a, b); }

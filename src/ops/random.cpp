@@ -27,12 +27,12 @@ static void check_deviation(const char* op, double mean, double deviation) {
 
 static void draw_uniform(const Tensor& x, double low, double high) {
   const PhiloxState state = context().generator.reserve(x.numel());
-  on(x.device(), [&](auto dev) { kernels::uniform(dev, x.view(), low, high, state); });
+  on(x.device(), [&](auto dev) { kernels::uniform(dev, x.view(), low, high, state); }, "uniform");
 }
 
 static void draw_normal(const Tensor& x, double mean, double deviation) {
   const PhiloxState state = context().generator.reserve(x.numel());
-  on(x.device(), [&](auto dev) { kernels::normal(dev, x.view(), mean, deviation, state); });
+  on(x.device(), [&](auto dev) { kernels::normal(dev, x.view(), mean, deviation, state); }, "normal");
 }
 
 Tensor rand(const Shape& shape, double low, double high, DType dtype, Device device) {
@@ -55,7 +55,7 @@ Tensor bernoulli(const Shape& shape, double probability, DType dtype, Device dev
   if (!(probability >= 0 && probability <= 1)) fail("bernoulli", fmt::format("expected a probability in [0, 1] but got {}", probability));
   Tensor y = empty(shape, dtype, device);
   const PhiloxState state = context().generator.reserve(y.numel());
-  on(device, [&](auto dev) { kernels::bernoulli(dev, y.view(), probability, state); });
+  on(device, [&](auto dev) { kernels::bernoulli(dev, y.view(), probability, state); }, "bernoulli");
   return y;
 }
 
@@ -64,7 +64,7 @@ Tensor randperm(std::int64_t n, Device device) {
   Tensor y = empty({n}, DType::i64, device);
   // A key takes two words of a block, so an element takes a whole block.
   const PhiloxState state = context().generator.reserve(checked_mul("randperm", 4, n));
-  on(device, [&](auto dev) { kernels::permutation(dev, y.view(), state); });
+  on(device, [&](auto dev) { kernels::permutation(dev, y.view(), state); }, "permutation");
   return y;
 }
 

@@ -157,7 +157,7 @@ static Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int dim
   View view = y.view();
   view.shape = p.kept;
   view.strides = contiguous_strides(p.kept);
-  on(x.device(), [&](auto dev) { kernels::arg_reduce(dev, largest, x.view(), view, dim); });
+  on(x.device(), [&](auto dev) { kernels::arg_reduce(dev, largest, x.view(), view, dim); }, "arg_reduce");
   return y;
 }
 Tensor argmax(const Tensor& x, int dim, bool keepdim) { return arg_extreme("argmax", true, x, dim, keepdim); }

@@ -27,23 +27,23 @@ Context& context() noexcept {
 }
 
 void synchronize(Device device) {
-  on(device, [&](auto dev) { backend::synchronize(dev, context().stream(device)); });
+  with_backend(device, [&](auto dev) { backend::synchronize(dev, context().stream(device)); });
 }
 
 backend::MemoryStatistics memory_statistics(Device device) {
-  return on(device, [&](auto dev) { return backend::memory_statistics(dev, device); });
+  return with_backend(device, [&](auto dev) { return backend::memory_statistics(dev, device); });
 }
 
 void reset_peak_memory(Device device) {
-  on(device, [&](auto dev) { backend::reset_peak_memory(dev, device); });
+  with_backend(device, [&](auto dev) { backend::reset_peak_memory(dev, device); });
 }
 
 Storage::Storage(std::size_t bytes, Stream stream) : bytes_(bytes), stream_(stream) {
-  if (bytes > 0) data_ = on(stream.device, [&](auto dev) { return backend::allocate(dev, bytes, stream); });
+  if (bytes > 0) data_ = with_backend(stream.device, [&](auto dev) { return backend::allocate(dev, bytes, stream); });
 }
 
 Storage::~Storage() {
-  if (data_) on(stream_.device, [&](auto dev) { backend::deallocate(dev, data_, bytes_, stream_); });
+  if (data_) with_backend(stream_.device, [&](auto dev) { backend::deallocate(dev, data_, bytes_, stream_); });
 }
 
 Tensor empty(const Shape& shape, DType dtype, Device device) {
@@ -139,7 +139,7 @@ Tensor Tensor::from(std::span<const T> values, const Shape& shape, Device device
   if (static_cast<std::int64_t>(values.size()) != result.numel())
     fail("from", fmt::format("expected {} values for shape {} but got {}", result.numel(), to_string(shape), values.size()));
   if (!values.empty())
-    on(device, [&](auto dev) {
+    with_backend(device, [&](auto dev) {
       const View y = result.view();
       backend::copy_from_host(dev, y.data, values.data(), values.size_bytes(), y.stream);
     });
@@ -156,7 +156,7 @@ std::vector<T> Tensor::to_vector() const {
   const View x = view();
   // std::vector<bool> has no data(): bytes serve for every type.
   std::vector<unsigned char> range(static_cast<std::size_t>(high - low) * sizeof(T));
-  on(device(), [&](auto dev) { backend::copy_to_host(dev, range.data(), x.as<T>() + low, range.size(), x.stream); });
+  with_backend(device(), [&](auto dev) { backend::copy_to_host(dev, range.data(), x.as<T>() + low, range.size(), x.stream); });
   const T* origin = reinterpret_cast<const T*>(range.data()) - low;
   DimVec<std::int64_t> index = Shape::filled(dims(), 0);
   std::int64_t at = 0;
@@ -202,7 +202,7 @@ T Tensor::item() const {
   const View x = view();
   return dispatch_all(dtype(), [&]<class S>() {
     S value{};
-    on(device(), [&](auto dev) { backend::copy_to_host(dev, &value, x.data, sizeof(S), x.stream); });
+    with_backend(device(), [&](auto dev) { backend::copy_to_host(dev, &value, x.data, sizeof(S), x.stream); });
     if (!detail::holds<T>(value))
       fail("item", fmt::format("expected a number that {} holds but got {}", name(dtype_of<T>), detail::shown(value)));
     return static_cast<T>(value);

@@ -50,7 +50,7 @@ Tensors copies(const Tensors& inputs) {
 
 CapturedStep::CapturedStep(Function step, Device device) : step_(std::move(step)), device_(device) {
   if (!step_) fail("CapturedStep", "expected a function but got none");
-  stream_ = on(device, [&](auto dev) { return backend::graph_stream(dev, device); });
+  stream_ = with_backend(device, [&](auto dev) { return backend::graph_stream(dev, device); });
 }
 CapturedStep::~CapturedStep() = default;
 CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;

@@ -27,18 +27,21 @@ static Tensors gradient_segments(const Tensors& parameters) {
 
 static ClippedNorm norm_and_factor_of(const Tensors& segments, Device device, double max_norm, const kernels::LossScale& loss) {
   const ClippedNorm result{empty({}, DType::f32, device), empty({}, DType::f32, device)};
-  on(device, [&](auto dev) {
-    std::int64_t parts = 0;
-    for (const Tensor& segment : segments) parts += kernels::square_sum_parts(dev, segment.numel());
-    const Tensor sums = empty({parts}, DType::f64, device);
-    std::int64_t first = 0;
-    for (const Tensor& segment : segments) {
-      const Tensor own = sums.window({kernels::square_sum_parts(dev, segment.numel())}, {1}, first);
-      kernels::square_sums(dev, contiguous(segment).view(), own.view());
-      first += own.numel();
-    }
-    kernels::clip_factor(dev, {sums.view(), result.norm.view(), result.factor.view(), max_norm, loss});
-  });
+  on(
+      device,
+      [&](auto dev) {
+        std::int64_t parts = 0;
+        for (const Tensor& segment : segments) parts += kernels::square_sum_parts(dev, segment.numel());
+        const Tensor sums = empty({parts}, DType::f64, device);
+        std::int64_t first = 0;
+        for (const Tensor& segment : segments) {
+          const Tensor own = sums.window({kernels::square_sum_parts(dev, segment.numel())}, {1}, first);
+          kernels::square_sums(dev, contiguous(segment).view(), own.view());
+          first += own.numel();
+        }
+        kernels::clip_factor(dev, {sums.view(), result.norm.view(), result.factor.view(), max_norm, loss});
+      },
+      "clip_factor");
   return result;
 }
 

@@ -251,7 +251,7 @@ void SGD::update_segment(std::size_t group, const SegmentViews& segment, const G
   arguments.nesterov = o.nesterov;
   arguments.master = view_of(segment.master);
   arguments.scale = view_of(scale);
-  on(segment.parameter.device(), [&](auto dev) { kernels::sgd(dev, arguments); });
+  on(segment.parameter.device(), [&](auto dev) { kernels::sgd(dev, arguments); }, "sgd");
 }
 
 template <class Options>
@@ -284,7 +284,7 @@ void AdamOf<Options>::update_segment(std::size_t group, const SegmentViews& segm
   arguments.decoupled = Options::decoupled;
   arguments.master = view_of(segment.master);
   arguments.scale = view_of(scale);
-  on(segment.parameter.device(), [&](auto dev) { kernels::adam(dev, arguments); });
+  on(segment.parameter.device(), [&](auto dev) { kernels::adam(dev, arguments); }, "adam");
 }
 
 template class AdamOf<AdamOptions>;

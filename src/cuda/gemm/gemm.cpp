@@ -158,6 +158,7 @@ bool gemm_by_plan(const GemmProblem& p, const GemmOperands& operands, double alp
   // cuBLASLt's heuristic offers algorithms for 16-bit floats at odd addresses that are refused only here.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return plan.is_supported = false;
   check(status, "cublasLtMatmul");
+  backend::count_flops(2 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k * p.batch_count), true);
   return true;
 }
 

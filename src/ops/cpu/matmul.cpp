@@ -217,6 +217,7 @@ void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Writ
     if (write == Write::overwrite) fill(Cpu{}, c, 0);
     return;
   }
+  backend::count_flops(2 * static_cast<double>(c.numel()) * static_cast<double>(batch.size.depth), true);
   merge_batch(batch);
   const std::int64_t rows = batch.size.rows, columns = batch.size.columns;
   dispatch_floats(c.dtype, "matmul", [&]<class S>() {

@@ -45,7 +45,7 @@ class DeferredSums {
   }
   /// Queues the additions. The sums are not there before.
   void finish() {
-    if (!sums_.empty()) on(stream_.device, [&](auto dev) { add_partial_sums(dev, sums_, stream_); });
+    if (!sums_.empty()) on(stream_.device, [&](auto dev) { add_partial_sums(dev, sums_, stream_); }, "sum_gradients");
     sums_.clear();
     memory_.clear();
     bytes_ = 0;

@@ -1,0 +1,52 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "profile/profile.h"
+
+namespace tern::profile {
+
+/// All calls of an op in a pass.
+struct OpRow {
+  std::string op, pass;
+  std::int64_t calls = 0;
+  std::int64_t host_ns = 0;     ///< on the CPU, without passes within it, such as recompute within a backward
+  std::int64_t product_ns = 0;  ///< of that, its GEMM kernels on the CPU
+  std::int64_t device_ns = 0;   ///< of its work on a GPU
+  double flops = 0, bytes = 0;  ///< 0: unknown
+  bool has_kernel = false;
+};
+/// Largest first.
+std::vector<OpRow> op_rows(const Profile& profile);
+
+/// The time of a pass, without passes within it; "" for what runs in none.
+struct PassRow {
+  std::string pass;
+  std::int64_t host_ns = 0;     ///< of the pass
+  std::int64_t op_ns = 0;       ///< of the ops in it
+  std::int64_t kernel_ns = 0;   ///< of the kernels: on a GPU theirs, else those of the CPU
+  std::int64_t product_ns = 0;  ///< of GEMM kernels
+  std::int64_t kernels = 0;     ///< their number
+};
+/// In the order in which they first begin. The sum of host_ns is the wall time.
+std::vector<PassRow> pass_rows(const Profile& profile);
+
+/// What attention modules do, their projections left out.
+struct AttentionTime {
+  std::int64_t product_ns = 0;
+  std::int64_t softmax_ns = 0;  ///< with the mask, as a composition or one kernel
+  std::int64_t fused_ns = 0;    ///< kernels that do both
+  std::int64_t other_ns = 0;
+};
+AttentionTime attention_time(const Profile& profile, const std::string& pass);
+
+/// Rates that this machine was measured to reach; 0 where they are unknown.
+struct Roofline {
+  double flops = 0;  ///< FLOP/s of a large product
+  double bytes = 0;  ///< bytes/s of a large copy, read and written
+};
+
+/// Markdown: totals by pass, ops, kernels by pass, attention, modules. "-" stands for what is not known.
+std::string op_table(const Profile& profile, const Roofline& roofline = {});
+
+}  // namespace tern::profile

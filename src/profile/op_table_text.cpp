@@ -1,0 +1,227 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "profile/kernel_name.h"
+#include "profile/op_table.h"
+#include "profile/span_tree.h"
+
+namespace tern::profile {
+
+namespace {
+
+double ms(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; }
+
+std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : "-"; }
+
+/// A number that is known where it is above 0.
+std::string known(double value, const char* format = "{:.4g}") { return value > 0 ? fmt::format(fmt::runtime(format), value) : "-"; }
+
+std::string cell(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '|') result += '\\';
+    result += c;
+  }
+  return result.empty() ? "(none)" : result;
+}
+
+class Report {
+ public:
+  Report(const Profile& profile, const Roofline& roofline)
+      : profile_(profile), tree_(profile), roofline_(roofline), on_gpu_(!profile.device_records.empty()), wall_(profile.wall()) {}
+
+  std::string text() {
+    const std::int64_t steps = std::max<std::int64_t>(profile_.steps(), 1);
+    text_ = "# Where the time went\n\n";
+    text_ += fmt::format("{} on {}: {:.3f} ms of wall time, {:.3f} ms a step. Times and calls are of all steps together.\n\n",
+                         steps == 1 ? "One step" : fmt::format("{} steps", steps), to_string(profile_.device), ms(wall_),
+                         ms(wall_) / static_cast<double>(steps));
+    passes();
+    ops();
+    kernels();
+    attention();
+    modules();
+    return std::move(text_);
+  }
+
+ private:
+  void passes() {
+    text_ += "## Passes\n\n| pass | ms | share | in ops | between ops | kernels | kernel ms | GEMM share of kernels |\n";
+    text_ += "|---|---|---|---|---|---|---|---|\n";
+    PassRow sum{.pass = "sum"};
+    std::vector<PassRow> rows = pass_rows(profile_);
+    for (const PassRow& row : rows) {
+      sum.host_ns += row.host_ns, sum.op_ns += row.op_ns, sum.kernel_ns += row.kernel_ns;
+      sum.product_ns += row.product_ns, sum.kernels += row.kernels;
+    }
+    op_ns_ = sum.op_ns;
+    rows.push_back(sum);
+    for (const PassRow& row : rows)
+      if (row.host_ns != 0 || row.kernels > 0)
+        text_ += fmt::format("| {} | {:.3f} | {} | {:.3f} | {:.3f} | {} | {:.3f} | {} |\n", row.pass.empty() ? "(no pass)" : cell(row.pass),
+                             ms(row.host_ns), percent(static_cast<double>(row.host_ns), static_cast<double>(wall_)), ms(row.op_ns),
+                             ms(row.host_ns - row.op_ns), row.kernels, ms(row.kernel_ns),
+                             percent(static_cast<double>(row.product_ns), static_cast<double>(row.kernel_ns)));
+    text_ += '\n';
+  }
+
+  /// The fraction of the rate that the roofline allows.
+  std::string of_roofline(double flops, double bytes, std::int64_t ns) const {
+    double least = 0;
+    if (flops > 0 && roofline_.flops > 0) least = flops / roofline_.flops;
+    if (bytes > 0 && roofline_.bytes > 0) least = std::max(least, bytes / roofline_.bytes);
+    return least > 0 && ns > 0 ? percent(least, static_cast<double>(ns) / 1e9) : "-";
+  }
+
+  void ops() {
+    text_ += "## Ops\n\n";
+    if (roofline_.flops > 0)
+      text_ += fmt::format("Measured on this machine: {:.3g} TFLOP/s in a large product, {:.3g} GB/s in a large copy.\n\n",
+                           roofline_.flops / 1e12, roofline_.bytes / 1e9);
+    text_ += "| op | pass | calls | CPU ms |";
+    text_ += on_gpu_ ? " GPU ms |" : "";
+    text_ += " share | GFLOP | MB | TFLOP/s | GB/s | of roofline |\n|---|---|---|---|---|---|---|---|---|---|";
+    text_ += on_gpu_ ? "---|\n" : "\n";
+    std::int64_t views = 0, rest = 0, count = 0, device = 0;
+    const std::vector<OpRow> rows = op_rows(profile_);
+    for (const OpRow& row : rows) device += row.device_ns;
+    for (const OpRow& row : rows) {
+      if (!row.has_kernel) {
+        views += row.calls;
+        rest += row.host_ns;
+        continue;
+      }
+      const std::int64_t ns = on_gpu_ ? row.device_ns : row.host_ns;
+      if (++count > most_ops) {
+        rest += row.host_ns;
+        continue;
+      }
+      const double seconds = static_cast<double>(ns) / 1e9;
+      text_ += fmt::format("| {} | {} | {} | {:.3f} |", cell(row.op), row.pass.empty() ? "-" : cell(row.pass), row.calls, ms(row.host_ns));
+      if (on_gpu_) text_ += fmt::format(" {:.3f} |", ms(row.device_ns));
+      text_ +=
+          fmt::format(" {} | {} | {} | {} | {} | {} |\n", percent(static_cast<double>(ns), static_cast<double>(on_gpu_ ? device : wall_)),
+                      known(row.flops / 1e9), known(row.bytes / 1e6), seconds > 0 ? known(row.flops / seconds / 1e12) : "-",
+                      seconds > 0 ? known(row.bytes / seconds / 1e9) : "-", of_roofline(row.flops, row.bytes, ns));
+    }
+    text_ += fmt::format(
+        "\nFurther ops: {} calls without a kernel (views){}, {:.3f} ms together. All ops: {:.3f} ms, {} of the wall time; "
+        "the rest, {:.3f} ms, lies between ops.\n\n",
+        views, count > most_ops ? fmt::format(" and {} more rows", count - most_ops) : "", ms(rest), ms(op_ns_),
+        percent(static_cast<double>(op_ns_), static_cast<double>(wall_)), ms(wall_ - op_ns_));
+  }
+
+  /// On the CPU, of the steps.
+  template <class F>
+  void for_each_kernel(F&& f) const {
+    for (std::size_t i = 0; i < profile_.spans.size(); ++i)
+      if (profile_.spans[i].kind == Kind::kernel && tree_[i].is_counted) f(profile_.spans[i]);
+  }
+
+  struct KernelRow {
+    std::int64_t count = 0, ns = 0;
+    bool is_product = false;
+  };
+
+  void kernels() {
+    std::map<std::string, std::map<std::string, KernelRow>> by_pass;
+    const auto add = [&](std::uint32_t pass, const std::string& name, bool is_product, std::int64_t ns) {
+      KernelRow& row = by_pass[profile_.names[pass]][name];
+      ++row.count;
+      row.ns += ns;
+      row.is_product = row.is_product || is_product;
+    };
+    for (const DeviceRecord& record : profile_.device_records)
+      add(record.pass, record.name, record.kind == DeviceRecord::Kind::kernel && is_product_kernel(record.name), record.end - record.begin);
+    if (!on_gpu_)
+      for_each_kernel([&](const Span& span) {
+        add(span.pass, profile_.name(span) + (span.is_product ? " (GEMM)" : ""), span.is_product, span.duration());
+      });
+    text_ += "## Kernels by pass\n\n";
+    text_ += on_gpu_ ? "" : "On the CPU a kernel has its op's name.\n\n";
+    text_ += "| pass | kernel | calls | ms | share of the pass's kernels |\n|---|---|---|---|---|\n";
+    std::string tops;
+    for (const auto& [pass, kernels] : by_pass) {
+      std::vector<std::pair<std::string, KernelRow>> sorted(kernels.begin(), kernels.end());
+      std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second.ns > b.second.ns; });
+      std::int64_t total = 0;
+      for (const auto& [name, row] : sorted) total += row.ns;
+      const std::string in_pass = pass.empty() ? "(no pass)" : pass;
+      for (std::size_t i = 0; i < std::min<std::size_t>(sorted.size(), most_kernels); ++i) {
+        const auto& [name, row] = sorted[i];
+        text_ += fmt::format("| {} | {} | {} | {:.3f} | {} |\n", cell(in_pass), cell(name), row.count, ms(row.ns),
+                             percent(static_cast<double>(row.ns), static_cast<double>(total)));
+      }
+      const auto other = std::find_if(sorted.begin(), sorted.end(), [](const auto& entry) { return !entry.second.is_product; });
+      tops += fmt::format("- {}: most time in {} ({} calls); of those that are no GEMM, in {}\n", in_pass, sorted[0].first,
+                          sorted[0].second.count,
+                          other == sorted.end() ? "none" : fmt::format("{} ({} calls)", other->first, other->second.count));
+    }
+    text_ += '\n' + tops + '\n';
+  }
+
+  void attention() {
+    std::string rows;
+    for (const char* pass : {"forward", "backward", "recompute", ""}) {
+      const AttentionTime time = attention_time(profile_, pass);
+      if (time.product_ns + time.softmax_ns + time.fused_ns + time.other_ns == 0) continue;
+      rows += fmt::format("| {} | {:.3f} | {:.3f} | {} | {:.3f} | {:.3f} |\n", *pass ? pass : "(no pass)", ms(time.product_ns),
+                          ms(time.softmax_ns), percent(static_cast<double>(time.softmax_ns), static_cast<double>(time.product_ns)),
+                          ms(time.fused_ns), ms(time.other_ns));
+    }
+    if (rows.empty()) return;
+    text_ +=
+        "## Inside attention\n\nKernels of attention modules without their projections. A fused kernel does products and softmax in "
+        "one.\n\n";
+    text_ += "| pass | products ms | softmax ms | softmax / products | fused ms | dropout, copies ms |\n|---|---|---|---|---|---|\n";
+    text_ += rows + '\n';
+  }
+
+  void modules() {
+    // An op counts for its module and for all that this stands in.
+    std::map<std::string, std::map<std::string, std::int64_t>> by_path;
+    std::map<std::string, std::string> types;
+    const auto add = [&](std::uint32_t module, std::uint32_t pass, std::int64_t ns) {
+      for (std::string path = profile_.modules[module].path; !path.empty();
+           path = path.find('.') == std::string::npos ? "" : path.substr(0, path.rfind('.')))
+        by_path[path][profile_.names[pass]] += ns;
+    };
+    for (const Module& module : profile_.modules) types[module.path] = module.type;
+    for (const DeviceRecord& record : profile_.device_records) add(record.module, record.pass, record.end - record.begin);
+    if (!on_gpu_) for_each_kernel([&](const Span& span) { add(span.module, span.pass, span.duration()); });
+    text_ += "## Modules\n\nKernel time of each module with those in it, in milliseconds.\n\n";
+    text_ += "| module | type | forward | backward | recompute |\n|---|---|---|---|---|\n";
+    std::size_t count = 0;
+    for (const auto& [path, passes] : by_path) {
+      if (++count > most_modules) continue;
+      const auto in = [&, &times = passes](const char* pass) {
+        const auto found = times.find(pass);
+        return found == times.end() ? std::string("-") : fmt::format("{:.3f}", ms(found->second));
+      };
+      text_ += fmt::format("| {} | {} | {} | {} | {} |\n", cell(path), types.count(path) ? cell(types[path]) : "-", in("forward"),
+                           in("backward"), in("recompute"));
+    }
+    if (count > most_modules) text_ += fmt::format("\n{} further modules are in the trace.\n", count - most_modules);
+  }
+
+  static constexpr std::int64_t most_ops = 60;
+  static constexpr std::size_t most_kernels = 12, most_modules = 120;
+
+  const Profile& profile_;
+  const SpanTree tree_;
+  const Roofline roofline_;
+  const bool on_gpu_;
+  const std::int64_t wall_;
+  std::int64_t op_ns_ = 0;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string op_table(const Profile& profile, const Roofline& roofline) { return Report(profile, roofline).text(); }
+
+}  // namespace tern::profile

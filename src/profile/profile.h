@@ -1,0 +1,77 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backend/device.h"
+
+namespace tern::profile {
+
+inline constexpr std::uint32_t none = 0xffffffff;
+
+enum class Kind : std::uint8_t {
+  step,    ///< a training step, as the program marks it
+  pass,    ///< "forward", "backward", "optimizer", "recompute", ...
+  module,  ///< a module's forward
+  op,      ///< a call of an op; within "backward", the gradient of one: all of a node's backward function
+  inner,   ///< an op that such a function calls
+  kernel,  ///< a kernel on the CPU, or the launch of one on a GPU
+};
+
+/// A time on the host. Spans of one thread nest.
+struct Span {
+  Kind kind = Kind::op;
+  bool is_product = false;   ///< of kernels: a GEMM
+  std::uint32_t thread = 0;  ///< the threads that were profiled, counted from 0
+  std::int64_t begin = 0;    ///< nanoseconds since the profile began
+  std::int64_t end = 0;
+  std::uint32_t parent = none;  ///< the innermost span around it
+  std::uint32_t name = 0;       ///< index of a name: of a kernel, its op's
+  std::uint32_t pass = 0;       ///< index of a name; of a pass, its own
+  std::uint32_t module = 0;     ///< index of a module: that of the forward, in backward as well
+  double flops = 0;             ///< 0: unknown, or none
+  double bytes = 0;             ///< of an op's operands and results, of backward also of what was saved: each read or written once
+
+  std::int64_t duration() const { return end - begin; }
+};
+
+/// Path "" and type "" for what runs outside any module.
+struct Module {
+  std::string path;  ///< "blocks.3.attn"; the types of the modules around it where no names were given
+  std::string type;  ///< "MultiHeadAttention"
+};
+
+/// Work on a GPU, as CUPTI tells.
+struct DeviceRecord {
+  enum class Kind : std::uint8_t { kernel, copy, fill } kind = Kind::kernel;
+  std::int64_t begin = 0, end = 0;  ///< on the clock of the spans
+  std::uint32_t device = 0, stream = 0;
+  std::string name;
+  std::uint32_t span = none;  ///< the kernel span that launched it; none where a graph did
+  std::uint32_t op = 0, pass = 0, module = 0;
+  double bytes = 0;  ///< of a copy or fill
+  bool is_in_graph = false;
+};
+
+struct MemorySample {
+  std::int64_t time = 0;
+  std::uint64_t bytes = 0;  ///< in live tensors
+};
+
+/// What a profiler saw: plain data.
+struct Profile {
+  Device device;                   ///< that the work is for, and whose memory is sampled
+  std::int64_t end = 0;            ///< when the profiler stopped
+  std::vector<std::string> names;  ///< the first one is ""
+  std::vector<Module> modules;     ///< likewise
+  std::vector<Span> spans;         ///< a parent stands before or after what it holds
+  std::vector<DeviceRecord> device_records;
+  std::vector<MemorySample> memory;
+
+  const std::string& name(const Span& span) const { return names[span.name]; }
+  /// The time of its steps, or all of it where none was marked.
+  std::int64_t wall() const;
+  std::int64_t steps() const;
+};
+
+}  // namespace tern::profile
