@@ -114,7 +114,7 @@ void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const Tenso
   // Edges to leaves seen for the first time made accumulators just now; the op comes after them.
   node->sequence = Node::next_sequence(latest);
   node->outputs = static_cast<std::uint32_t>(outputs.size());
-  if (context().anomaly) node->module = running_module();
+  if (context().anomaly || context().op_watch) node->module = running_module();
   node->saved.reserve(saved.size());
   for (const Tensor& x : saved) {
     std::int32_t output = -1;
@@ -127,6 +127,10 @@ void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const Tenso
     if (!is_floating(outputs[i].dtype())) continue;
     set_history(outputs[i], {node, static_cast<std::uint32_t>(i)});
   }
+}
+
+void detail::tell_watch(const char* op, std::span<const Tensor> outputs, std::span<const Tensor> saved, bool is_recorded) {
+  context().op_watch->on_op(op, outputs, is_recorded && !context().saved_tensor_hooks ? saved : std::span<const Tensor>{});
 }
 
 void detail::check_forms(const char* op, std::span<const Form> inputs, std::span<const Tensor> gradients) {
