@@ -34,9 +34,10 @@ ops/detail:     backend tensor ops/kernels autodiff ops
 nn:             backend tensor autodiff ops
 train:          backend tensor ops/kernels autodiff ops nn
 io:             backend tensor ops text
+profile:        backend tensor autodiff ops nn train io
 '
 # tern.h and the programs stand above all rooms. Ops alone know ops/detail, and kernels are reached through ops/kernels.
-top='backend tensor autodiff ops nn train text io'
+top='backend tensor autodiff ops nn train text io profile'
 
 # check ROOT: prints the faults of the tree under ROOT, and fails if there are any.
 check() (
