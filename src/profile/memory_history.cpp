@@ -251,6 +251,12 @@ void MemoryHistory::walk(const std::function<void(std::size_t, const MemoryByCat
   }
 }
 
+MemoryByCategory MemoryHistory::at_end() const {
+  MemoryByCategory end = at_begin();
+  walk([&](std::size_t, const MemoryByCategory& now) { end = now; });
+  return end;
+}
+
 MemoryPeak MemoryHistory::peak() const {
   const MemoryByCategory first = at_begin();
   MemoryPeak peak{first.total(), MemoryBlock::never, first};
@@ -277,18 +283,15 @@ std::vector<std::size_t> MemoryHistory::largest(std::size_t count, bool at_peak)
 std::unique_ptr<MemoryHistory> memory_of_step(Device device, const nn::Module& model, train::Optimizer* optimizer,
                                               const std::function<void()>& step, MemoryHistory::Options options) {
   auto history = std::make_unique<MemoryHistory>(device, nn::module_names(model), options);
-  const auto name = [&] {
-    history->name(model);
-    if (optimizer) history->name(*optimizer);
-  };
-  name();
+  history->name(model);  // gradients of an earlier step, which this one may give back
   try {
     step();
   } catch (...) {
     history->end();
     throw;
   }
-  name();
+  history->name(model);
+  if (optimizer) history->name(*optimizer);
   history->end();
   return history;
 }

@@ -107,8 +107,9 @@ class MemoryHistory final : backend::MemoryObserver, OpWatch {
   /// False where memory for the history itself ran out: then events are missing.
   bool is_complete() const { return is_complete_; }
 
-  /// The categories' bytes before the first event.
+  /// The categories' bytes before the first event, and after the last one.
   MemoryByCategory at_begin() const;
+  MemoryByCategory at_end() const;
   /// Calls f(event, categories) after each event that changes them, in order.
   void walk(const std::function<void(std::size_t event, const MemoryByCategory& now)>& f) const;
   /// The most that was ever allocated: what memory_statistics().peak_allocated is if it was reset when the history began.
@@ -161,7 +162,7 @@ class MemoryHistory final : backend::MemoryObserver, OpWatch {
 };
 
 /// The history of a call of `step`, a training step of the model and the optimizer, or a forward pass without one: begins, names the two
-/// before and after, and ends. For a step's own peak, let one step go before: the first makes the optimizer's moments.
+/// as the step leaves them, and ends. For a usual step's peak, let one go before: the first makes the optimizer's moments.
 std::unique_ptr<MemoryHistory> memory_of_step(Device device, const nn::Module& model, train::Optimizer* optimizer,
                                               const std::function<void()>& step, MemoryHistory::Options options = {});
 

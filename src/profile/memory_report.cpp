@@ -30,11 +30,9 @@ std::string peaks_table(const std::vector<MemoryReportPart>& parts) {
       continue;
     }
     const MemoryPeak peak = part.history->peak();
-    std::size_t end = part.history->at_begin().total();
-    part.history->walk([&](std::size_t, const MemoryByCategory& now) { end = now.total(); });
     text += bytes_text(peak.bytes) + " | ";
     for (const std::size_t bytes : peak.categories.bytes) text += bytes_text(bytes) + " | ";
-    text += bytes_text(end) + " |\n";
+    text += bytes_text(part.history->at_end().total()) + " |\n";
   }
   return text;
 }

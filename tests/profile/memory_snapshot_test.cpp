@@ -148,11 +148,12 @@ TEST_CASE("A report has the peaks, the largest blocks and what failed") {
   const std::string text = profile::memory_report(
       "Memory", {"a note"},
       {{"forward", &history, {{"blocks.0 (Block)", "gelu", std::size_t{3} << 20}}}, {"step", nullptr, {}, "out of memory"}});
-  CHECK_THAT(text, Catch::Contains("# Memory\n\na note\n"));
-  CHECK_THAT(text, Catch::Contains("| forward | " + profile::bytes_text(history.peak().bytes) + " | "));
-  CHECK_THAT(text, Catch::Contains("| step | out of memory | "));
-  CHECK_THAT(text, Catch::Contains("| activations | linear, forward | Linear |"));
-  CHECK_THAT(text, Catch::Contains("| 3.00 MiB | gelu | blocks.0 (Block) |"));
-  CHECK_THAT(text, Catch::Contains(" at "));  // a frame with a name or its library
+  const auto contains = [&](const std::string& part) { return text.find(part) != std::string::npos; };
+  CHECK(contains("# Memory\n\na note\n"));
+  CHECK(contains("| forward | " + profile::bytes_text(history.peak().bytes) + " | "));
+  CHECK(contains("| step | out of memory | "));
+  CHECK(contains("| activations | linear, forward | Linear |"));
+  CHECK(contains("| 3.00 MiB | gelu | blocks.0 (Block) |"));
+  CHECK(contains(" at "));  // a frame with a name or its library
   CHECK(profile::bytes_text(20 << 20) == "20.00 MiB");
 }
