@@ -34,7 +34,7 @@ ops/detail:     backend tensor ops/kernels autodiff ops
 nn:             backend tensor autodiff ops
 train:          backend tensor ops/kernels autodiff ops nn
 io:             backend tensor ops text
-profile:        backend tensor autodiff io
+profile:        backend tensor autodiff ops nn train io
 '
 # tern.h and the programs stand above all rooms. Ops alone know ops/detail, and kernels are reached through ops/kernels.
 top='backend tensor autodiff ops nn train text io profile'

@@ -2,6 +2,7 @@
 #include "bench/attention.h"
 #include "bench/conv.h"
 #include "bench/count.h"
+#include "bench/memory.h"
 #include "bench/ops.h"
 #include "bench/report.h"
 #include "bench/step.h"
@@ -12,6 +13,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   tern::bench::add_step(app);
+  tern::bench::add_memory(app);
   tern::bench::add_ops(app);
   tern::bench::add_attention(app);
   tern::bench::add_conv(app);

@@ -33,6 +33,8 @@ Size size_of_model(const std::string& name) {
   return std::find_if(sizes.begin(), sizes.end(), [&](const auto& entry) { return entry.first == name; })->second;
 }
 
+}  // namespace
+
 nn::DecoderLMOptions model_options(const StepCase& c, Device device) {
   const Size size = size_of_model(c.model);
   nn::DecoderLMOptions model;
@@ -59,7 +61,6 @@ nn::DecoderLMOptions model_options(const StepCase& c, Device device) {
   return model;
 }
 
-/// The CPU's memory is promised before it is there: a process that asks for too much is killed when it writes, and prints no row.
 void require_memory(const nn::DecoderLMOptions& options, bool forward_only) {
   if (options.device != cpu) return;
   const double needed = apps::matrix_elements(options) * (forward_only ? 4 : 16);
@@ -73,6 +74,8 @@ Tensor random_ids(const StepCase& c, Device device) {
   const Tensor draws = rand({c.batch, c.length}, 0, static_cast<double>(c.vocab), DType::f64, device);
   return minimum(cast(draws, DType::i64), static_cast<double>(c.vocab - 1));
 }
+
+namespace {
 
 /// What of a step lies between two of its events.
 class PartTimes {

@@ -33,6 +33,14 @@ void set_mode(StepCase& c, const std::string& mode);
 /// The names of the models: mt, the classic translator, ar, the associative-recall model, and the sizes of the GPT-2 family and one more.
 std::vector<std::string> step_models();
 
+/// Of the case's model.
+nn::DecoderLMOptions model_options(const StepCase& c, Device device);
+/// The CPU's memory is promised before it is there: a process that asks for too much is killed when it writes, and prints no row. Throws
+/// OutOfMemory where the weights, with gradients and moments where there are some, are more than the machine has.
+void require_memory(const nn::DecoderLMOptions& options, bool forward_only);
+/// (B, T), i64.
+Tensor random_ids(const StepCase& c, Device device);
+
 /// Times of a step and of its parts, memory and work.
 struct StepFigures {
   Times step;     ///< by the host's clock, with a wait after each step

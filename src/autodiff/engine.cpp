@@ -20,9 +20,26 @@ struct Wanted {
   std::size_t input;  ///< which of grad()'s inputs
 };
 
+/// The watch's view of a node's backward function.
+class WatchedBackward {
+ public:
+  explicit WatchedBackward(const Node& node) : watch_(context().op_watch) {
+    if (watch_) watch_->begin_backward(node);
+  }
+  ~WatchedBackward() {
+    if (watch_ && watch_ == context().op_watch) watch_->end_backward();
+  }
+  WatchedBackward(const WatchedBackward&) = delete;
+  WatchedBackward& operator=(const WatchedBackward&) = delete;
+
+ private:
+  OpWatch* watch_;
+};
+
 /// The gradients of a node's inputs. In anomaly mode they are searched here, and not in the ops that backward is written
 /// in: so it is the op of the forward pass, and its module, that an error names.
 Tensors gradients_of(Node& node, const Backward& call) {
+  const WatchedBackward watched(node);
   if (!context().anomaly) return node.backward(call);
   const ScopedValue<bool> unsearched(context().anomaly, false);
   Tensors results = node.backward(call);

@@ -114,7 +114,7 @@ void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const Tenso
   // Edges to leaves seen for the first time made accumulators just now; the op comes after them.
   node->sequence = Node::next_sequence(latest);
   node->outputs = static_cast<std::uint32_t>(outputs.size());
-  if (context().anomaly) node->module = running_module();
+  if (context().anomaly || context().op_watch) node->module = running_module();
   if (backend::observer) node->observed_module = backend::observer->module();
   node->saved.reserve(saved.size());
   for (const Tensor& x : saved) {
@@ -141,6 +141,10 @@ double detail::observed_bytes(std::span<const Tensor> tensors) {
 
 void detail::end_op(const char* op, std::span<const Tensor> outputs, const TensorList& inputs) {
   backend::observer->end_op(op, observed_bytes(outputs) + observed_bytes({inputs.begin(), inputs.size()}));
+}
+
+void detail::tell_watch(const char* op, std::span<const Tensor> outputs, std::span<const Tensor> saved, bool is_recorded) {
+  context().op_watch->on_op(op, outputs, is_recorded && !context().saved_tensor_hooks ? saved : std::span<const Tensor>{});
 }
 
 void detail::check_forms(const char* op, std::span<const Form> inputs, std::span<const Tensor> gradients) {

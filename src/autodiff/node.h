@@ -6,6 +6,7 @@
 #include <string>
 
 #include "autodiff/gradient_sink.h"
+#include "autodiff/op_watch.h"
 #include "autodiff/saved_tensor.h"
 #include "tensor/tensor.h"
 
@@ -64,7 +65,7 @@ struct Node : RefCounted {
   std::vector<Saved> saved;
   std::uint32_t outputs = 1;
   bool released = false;
-  std::string module;                 ///< the path of the module whose forward ran, in anomaly mode
+  std::string module;                 ///< the path of the module whose forward ran, in anomaly mode or under an OpWatch
   std::uint32_t observed_module = 0;  ///< its number, where an observer watched
 
  protected:
@@ -128,6 +129,7 @@ class TensorList {
   const Tensor* end() const { return data_ + size_; }
   std::size_t size() const { return size_; }
   const Tensor& operator[](std::size_t i) const { return data_[i]; }
+  operator std::span<const Tensor>() const { return {data_, size_}; }
 
  private:
   const Tensor* data_ = nullptr;
@@ -162,6 +164,7 @@ Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved
   if (context().anomaly) detail::check_anomaly(op, {&output, 1}, inputs);
   if (needs_record(inputs) && is_floating(output.dtype()))
     detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), {&output, 1}, inputs, saved);
+  if (context().op_watch) detail::tell_watch(op, {&output, 1}, saved, output.requires_grad());
   return output;
 }
 
@@ -171,6 +174,7 @@ Tensors record_all(const char* op, Tensors outputs, TensorList inputs, TensorLis
   if (backend::observer) detail::end_op(op, outputs, inputs);
   if (context().anomaly) detail::check_anomaly(op, outputs, inputs);
   if (needs_record(inputs)) detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), outputs, inputs, saved);
+  if (context().op_watch) detail::tell_watch(op, outputs, saved, needs_record(inputs));
   return outputs;
 }
 

@@ -39,6 +39,8 @@ class Saved {
   Tensor unpack(const char* op) const;
   /// Of the tensor; 0 where hooks keep something in its place.
   std::size_t bytes() const;
+  /// The tensor as it is kept; undefined where hooks keep something in its place.
+  const Tensor& kept() const { return tensor_; }
 
  private:
   struct Packed;

@@ -10,6 +10,8 @@
 #include "backend/device.h"
 #include "backend/event.h"
 #include "backend/memory.h"
+#include "backend/memory_observer.h"
+#include "backend/system_memory.h"
 
 namespace tern::backend {
 
@@ -29,7 +31,7 @@ constexpr bool keeps_blocks = true;
 class CachingAllocator {
  public:
   void* allocate(std::size_t bytes) {
-    const std::size_t size = keeps_blocks ? round_up(bytes) : bytes;
+    const std::size_t size = size_for(bytes);
     const std::lock_guard lock(mutex_);
     void* data = nullptr;
     if (const auto found = free_.find(size); found != free_.end() && found->second.head) {
@@ -37,22 +39,26 @@ class CachingAllocator {
       found->second.last_use = statistics_.allocations;
     } else {
       trim(size);
-      data = reserve(size);
+      data = reserve(size, bytes);
       statistics_.reserved += size;
+      tell(MemoryAction::segment_alloc, data, size);
     }
     ++statistics_.allocations;
     statistics_.allocated += size;
     statistics_.peak_allocated = std::max(statistics_.peak_allocated, statistics_.allocated);
     most_allocated_ = std::max(most_allocated_, statistics_.allocated);
+    tell(MemoryAction::alloc, data, size, bytes);
     return data;
   }
 
   void deallocate(void* data, std::size_t bytes) noexcept {
-    const std::size_t size = keeps_blocks ? round_up(bytes) : bytes;
+    const std::size_t size = size_for(bytes);
     const std::lock_guard lock(mutex_);
     statistics_.allocated -= size;
+    tell(MemoryAction::free, data, size, bytes);
     if (!keeps_blocks) {
       statistics_.reserved -= size;
+      tell(MemoryAction::segment_free, data, size);
       return std::free(data);
     }
     FreeBlocks& blocks = free_[size];
@@ -64,6 +70,15 @@ class CachingAllocator {
     const std::lock_guard lock(mutex_);
     return statistics_;
   }
+  void observe(MemoryObserver* watcher) {
+    const std::lock_guard lock(mutex_);
+    if (watcher && observer_) fail("memory", "expected one observer of the CPU's memory at a time but got a second one");
+    observer_ = watcher;
+    for (const auto& [size, blocks] : free_)
+      for (const FreeBlock* block = blocks.head; block; block = block->next) tell(MemoryAction::segment_alloc, block, size);
+    if (observer_) observer_->on_begin(statistics_);
+  }
+  static std::size_t size_for(std::size_t bytes) { return keeps_blocks ? round_up(bytes) : bytes; }
   void reset_peak() {
     const std::lock_guard lock(mutex_);
     statistics_.peak_allocated = statistics_.allocated;
@@ -88,12 +103,13 @@ class CachingAllocator {
   }
 
   /// Memory from the system; what is kept for later goes back first where it has no more.
-  void* reserve(std::size_t size) {
+  void* reserve(std::size_t size, std::size_t bytes) {
     const std::size_t whole = (size + alignment - 1) / alignment * alignment;
     if (void* data = std::aligned_alloc(alignment, whole)) return data;
     release_cache();
     if (void* data = std::aligned_alloc(alignment, whole)) return data;
-    const auto mib = [](std::size_t bytes) { return std::to_string((bytes >> 20) + ((bytes & 0xFFFFF) != 0)) + " MiB"; };
+    tell(MemoryAction::out_of_memory, nullptr, size, bytes);
+    const auto mib = [](std::size_t count) { return std::to_string((count >> 20) + ((count & 0xFFFFF) != 0)) + " MiB"; };
     throw OutOfMemory("[cpu] expected " + std::to_string(size) + " bytes (" + mib(size) +
                       ") of memory but got none: " + mib(statistics_.allocated) +
                       " are in live tensors; use a smaller batch or model, or keep fewer results of the graph alive");
@@ -112,6 +128,7 @@ class CachingAllocator {
   }
 
   void release(std::size_t size, FreeBlocks& blocks) {
+    tell(MemoryAction::segment_free, blocks.head, size);
     std::free(std::exchange(blocks.head, blocks.head->next));
     statistics_.reserved -= size;
   }
@@ -121,7 +138,16 @@ class CachingAllocator {
       while (blocks.head) release(size, blocks);
   }
 
+  void tell(MemoryAction action, const void* data, std::size_t size, std::size_t requested = 0) {
+    if (!observer_) [[likely]]
+      return;
+    const bool has_failed = action == MemoryAction::out_of_memory;
+    const std::size_t usable = has_failed ? usable_memory() : 0;
+    observer_->on_memory({action, {}, data, size, requested, usable - std::min(usable, statistics_.reserved)});
+  }
+
   std::mutex mutex_;
+  MemoryObserver* observer_ = nullptr;
   std::unordered_map<std::size_t, FreeBlocks> free_;
   std::size_t most_allocated_ = 0;  ///< since the start, whatever reset_peak did
   MemoryStatistics statistics_;
@@ -153,5 +179,7 @@ void destroy_event(Cpu, void* event) noexcept { delete static_cast<Clock::time_p
 
 MemoryStatistics memory_statistics(Cpu, Device) { return allocator().statistics(); }
 void reset_peak_memory(Cpu, Device) { allocator().reset_peak(); }
+void observe_memory(Cpu, Device, MemoryObserver* watcher) { allocator().observe(watcher); }
+std::size_t allocated_size(Cpu, std::size_t bytes) { return CachingAllocator::size_for(bytes); }
 
 }  // namespace tern::backend

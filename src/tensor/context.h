@@ -15,6 +15,7 @@ class Autocast;
 struct ScopeLink;
 class LeafWriter;
 class SavedTensorHooks;
+class OpWatch;
 
 /// How float32 matrix products are computed on a GPU; other dtypes and the CPU know one way.
 enum class MatmulPrecision : std::uint8_t {
@@ -38,6 +39,7 @@ struct Context {
   ScopeLink* scopes = nullptr;                     ///< the innermost scope that holds a part of this
   LeafWriter* leaf_writer = nullptr;               ///< of the innermost backward pass that adds to leaves
   SavedTensorHooks* saved_tensor_hooks = nullptr;  ///< take what ops save for backward; see autodiff/saved_tensor.h
+  OpWatch* op_watch = nullptr;                     ///< is told of each op; see autodiff/op_watch.h
 
   /// The stream that work on a device is queued on. A device beyond the last one fails where it is first used.
   Stream stream(Device device) const { return {device, has_stream(device) ? cuda_streams[device.index] : nullptr}; }

@@ -213,6 +213,103 @@ TEST_CASE("tern-bench step shows a case without memory as a row, and goes on") {
   CHECK(rows[1].contains("step_ms"));
 }
 
+namespace {
+
+/// The rows of `tern-bench memory`, in a directory that is given back too: a tiny model, but for what `more` says.
+std::vector<Json> memory_rows(const TempDirectory& out, const Arguments& more) {
+  Arguments all{"memory",
+                "--model",
+                "ar",
+                "--batch",
+                "2",
+                "--length",
+                "8",
+                "--vocab",
+                "40",
+                "--dropout",
+                "0",
+                "--warmup",
+                "0",
+                "--threads",
+                "1",
+                "--device",
+                "cpu",
+                "--out",
+                (out / "made").string(),
+                "--json",
+                (out / "rows").string()};
+  all.insert(all.end(), more.begin(), more.end());
+  const Result result = run(bench, all);
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  return json_lines(out / "rows");
+}
+
+double number_of(const Json& row, const std::string& key) { return row[key].get<double>(); }
+
+}  // namespace
+
+TEST_CASE("tern-bench memory --model --length --precision --pass take lists, --out --json (a row and a picture for each combination)") {
+  const TempDirectory out;
+  const std::vector<Json> rows = memory_rows(out, {"--length", "3,8", "--precision", "fp32,bf16", "--model", "ar,mt"});
+  REQUIRE(rows.size() == 16);
+  for (const Json& row : rows) {
+    double sum = 0;
+    for (const char* category : {"parameters", "gradients", "optimizer", "activations", "workspace", "before"})
+      sum += number_of(row, std::string(category) + "_bytes");
+    CHECK(sum == number_of(row, "peak_bytes"));
+    CHECK(sum == number_of(row, "allocator_peak_bytes"));
+    const bool is_step = row["pass"] == "step";
+    CHECK((number_of(row, "gradients_bytes") > 0) == is_step);
+    CHECK((number_of(row, "optimizer_bytes") > 0) == is_step);
+    CHECK((number_of(row, "saved_bytes") > 0) == is_step);
+    const double width = row["model"] == "ar" ? 128 : 256, size = row["dtype"] == "fp32" ? 4 : 2;
+    CHECK(number_of(row, "residual_stream_bytes") == 2 * number_of(row, "T") * width * size);
+    const std::string name = row["model"].get<std::string>() + "-T" + std::to_string(row["T"].get<int>()) + "-" +
+                             row["dtype"].get<std::string>() + "-" + row["pass"].get<std::string>();
+    CHECK(fs::file_size(out / "made" / (name + ".pickle")) > 1000);
+    CHECK(contains(slurp(out / "made" / (name + ".svg")), "peak "));
+    CHECK(contains(slurp(out / "made" / "memory.md"), name));
+  }
+}
+
+TEST_CASE("tern-bench memory --arch --batch --vocab --dropout --warmup --use-fused-kernel --threads --stacks --device (what is measured)") {
+  const auto row = [](const Arguments& more, std::string* report = nullptr) {
+    const TempDirectory out;
+    Arguments all{"--pass", "step"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Json result = memory_rows(out, all).at(0);
+    if (report) *report = slurp(out / "made" / "memory.md");
+    return result;
+  };
+  std::string report, with_stacks;
+  const Json plain = row({}, &report);
+  CHECK(row({"--batch", "6"})["residual_stream_bytes"] == 3 * number_of(plain, "residual_stream_bytes"));
+  CHECK(number_of(row({"--vocab", "4000"}), "parameters_bytes") > 2 * number_of(plain, "parameters_bytes"));
+  CHECK(number_of(row({"--dropout", "0.1"}), "saved_bytes") > number_of(plain, "saved_bytes"));
+  CHECK(number_of(row({"--use-fused-kernel"}), "saved_bytes") < number_of(plain, "saved_bytes"));
+  CHECK(row({"--arch", "llama"})["saved_bytes"] != plain["saved_bytes"]);
+  // The first step makes the moments; a later one finds them.
+  CHECK(number_of(row({"--warmup", "1"}), "begin_bytes") > 1.9 * number_of(plain, "begin_bytes"));
+  CHECK(contains(report, "1 CPU thread,"));
+  CHECK_FALSE(contains(report, "```"));
+  row({"--stacks", "--threads", "2"}, &with_stacks);
+  CHECK(contains(with_stacks, "2 CPU threads,"));
+  CHECK(contains(with_stacks, "```"));
+  check_gpu_is_refused("memory");
+}
+
+TEST_CASE("tern-bench memory --limit (memory that runs out is a row with a picture, and the next case is measured)") {
+  const TempDirectory out;
+  const std::vector<Json> rows = memory_rows(out, {"--length", "4096,8", "--pass", "forward", "--limit", "0.3"});
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0]["error"] == "out of memory");
+  CHECK(number_of(rows[0], "parameters_bytes") > 1e6);
+  CHECK(contains(slurp(out / "made" / "memory.md"), "| ar-T4096-fp32-forward | out of memory"));
+  CHECK_FALSE(rows[1].contains("error"));
+  CHECK(rows[1]["allocator_peak_bytes"] == rows[1]["peak_bytes"]);
+}
+
 TEST_CASE("tern-bench ops --op --dtype --threads --json --device (what is measured)") {
   std::string out;
   const std::vector<Json> rows =

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/memory.h"
+#include "backend/memory_observer.h"
 #include "cuda/runtime/launch.h"
 
 // cudaMalloc and cudaFree wait for the device, so memory is taken in segments, and a block that a tensor gives back is kept
@@ -22,7 +23,7 @@ namespace tern::gpu {
 
 namespace {
 
-using backend::MemoryStatistics;
+using backend::MemoryAction, backend::MemoryObserver, backend::MemoryStatistics;
 
 constexpr std::size_t KiB = std::size_t(1) << 10, MiB = KiB << 10;
 
@@ -72,6 +73,7 @@ class CachingAllocator {
     ++statistics.allocations;
     statistics.allocated += block->size;
     statistics.peak_allocated = std::max(statistics.peak_allocated, statistics.allocated);
+    tell(MemoryAction::alloc, block->key, block->data, block->size, bytes);
     return block->data;
   }
 
@@ -82,6 +84,7 @@ class CachingAllocator {
     Block* block = place->second;
     live_.erase(place);
     statistics_[block->device()].allocated -= block->size;
+    tell(MemoryAction::free, block->key, block->data, block->size);
     block->is_live = false;
     if (block->next && !block->next->is_live) absorb_next(block);
     if (block->previous && !block->previous->is_live) {
@@ -106,6 +109,15 @@ class CachingAllocator {
     const std::lock_guard lock(mutex_);
     if (is_held) held_.insert(key_of(stream));
     else held_.erase(key_of(stream));
+  }
+
+  void observe(Device device, MemoryObserver* watcher) {
+    const std::lock_guard lock(mutex_);
+    if (watcher && observer_) fail("memory", "expected one observer of CUDA memory at a time but got a second one");
+    observer_ = watcher;
+    if (!observer_) return;
+    tell_all(device.index);
+    observer_->on_begin(statistics_[device.index]);
   }
 
   MemoryStatistics statistics(Device device) {
@@ -168,9 +180,10 @@ class CachingAllocator {
       check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
       release(stream.device.index);
       // The request alone, where a whole segment is too much.
-      if (!malloc(&data, segment) && !malloc(&data, segment = size)) fail_out_of_memory(bytes, stream.device);
+      if (!malloc(&data, segment) && !malloc(&data, segment = size)) fail_out_of_memory(bytes, stream);
     }
     statistics_[stream.device.index].reserved += segment;
+    tell(MemoryAction::segment_alloc, key_of(stream), data, segment);
     return new Block{static_cast<std::byte*>(data), segment, key_of(stream), size <= small_limit};
   }
 
@@ -185,6 +198,7 @@ class CachingAllocator {
             ++i;
             continue;
           }
+          tell(MemoryAction::segment_free, key, block->data, block->size);
           check(cudaFree(block->data), "cudaFree");
           statistics_[device].reserved -= block->size;
           i = blocks->erase(i);
@@ -204,9 +218,11 @@ class CachingAllocator {
     return true;
   }
 
-  [[noreturn]] void fail_out_of_memory(std::size_t bytes, Device device) {
+  [[noreturn]] void fail_out_of_memory(std::size_t bytes, Stream stream) {
+    const Device device = stream.device;
     std::size_t free = 0, total = 0;
     if (cudaMemGetInfo(&free, &total) != cudaSuccess) cudaGetLastError();
+    tell(MemoryAction::out_of_memory, key_of(stream), nullptr, block_size_for(bytes), bytes, free);
     const auto mib = [](std::size_t count) { return std::to_string((count + MiB / 2) / MiB) + " MiB"; };
     std::vector<std::size_t> sizes;
     for (const auto& [data, block] : live_)
@@ -220,7 +236,31 @@ class CachingAllocator {
                       largest + "; use a smaller batch or model, or keep fewer results of the graph alive");
   }
 
+  void tell(MemoryAction action, const Key& key, const void* data, std::size_t size, std::size_t requested = 0, std::size_t free = 0) {
+    if (!observer_) [[likely]]
+      return;
+    const Device device = cuda(key.first);
+    observer_->on_memory({action, {device, key.second}, data, size, requested, free});
+  }
+
+  /// Every segment of a device, and then its live blocks.
+  void tell_all(int device) {
+    const auto tell_segment = [&](const Block* block) {
+      if (block->device() != device || block->previous) return;
+      std::size_t size = 0;
+      for (const Block* part = block; part; part = part->next) size += part->size;
+      tell(MemoryAction::segment_alloc, block->key, block->data, size);
+    };
+    for (const auto& [data, block] : live_) tell_segment(block);
+    for (const auto& [key, pool] : pools_)
+      for (const FreeBlocks* const blocks : {&pool.small, &pool.large})
+        for (const Block* const block : *blocks) tell_segment(block);
+    for (const auto& [data, block] : live_)
+      if (block->device() == device) tell(MemoryAction::alloc, block->key, block->data, block->size, block->size);
+  }
+
   std::mutex mutex_;
+  MemoryObserver* observer_ = nullptr;
   std::map<Key, Pool> pools_;
   std::set<Key> held_;
   std::unordered_map<void*, Block*> live_;
@@ -246,5 +286,6 @@ void* allocate(Cuda, std::size_t bytes, Stream stream) { return gpu::allocator()
 void deallocate(Cuda, void* data, std::size_t, Stream) noexcept { gpu::allocator().deallocate(data); }
 MemoryStatistics memory_statistics(Cuda, Device device) { return gpu::allocator().statistics(device); }
 void reset_peak_memory(Cuda, Device device) { gpu::allocator().reset_peak(device); }
+void observe_memory(Cuda, Device device, MemoryObserver* watcher) { gpu::allocator().observe(device, watcher); }
 
 }  // namespace tern::backend

@@ -1,0 +1,328 @@
+#include "profile/memory_history.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "autodiff/node.h"
+#include "tensor/dispatch.h"
+
+#if __has_include(<execinfo.h>)
+#include <execinfo.h>
+#endif
+
+namespace tern::profile {
+
+using backend::MemoryAction;
+
+const char* name(MemoryCategory category) {
+  constexpr std::array names = {"parameters", "gradients", "optimizer", "activations", "workspace", "before"};
+  static_assert(names.size() == memory_categories);
+  return names[static_cast<std::size_t>(category)];
+}
+
+const char* name(MemoryPass pass) {
+  constexpr std::array names = {"", "forward", "backward", "recompute"};
+  return names[static_cast<std::size_t>(pass)];
+}
+
+std::size_t MemoryByCategory::total() const {
+  std::size_t sum = 0;
+  for (const std::size_t part : bytes) sum += part;
+  return sum;
+}
+
+MemoryHistory::MemoryHistory(Device device, ModuleNames names, Options options)
+    : device_(device), options_(options), names_(std::move(names)), own_context_(&context()), start_(std::chrono::steady_clock::now()) {
+  on(device_, [&](auto dev) { backend::observe_memory(dev, device_, static_cast<backend::MemoryObserver*>(this)); });
+  scopes_.reset(new Scopes{{context().op_watch, static_cast<OpWatch*>(this)}, {context().names, &names_}});
+}
+
+MemoryHistory::~MemoryHistory() { end(); }
+
+void MemoryHistory::end() {
+  if (!scopes_) return;
+  on(device_, [&](auto dev) { backend::observe_memory(dev, device_, nullptr); });
+  scopes_.reset();
+}
+
+// Events: the allocator's lock is held here, and another thread may be in an op of its own, so that the history has a lock as well. No call
+// under that lock asks an allocator for anything.
+
+void MemoryHistory::on_begin(const backend::MemoryStatistics& now) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::size_t known = 0;
+  for (const MemoryBlock& block : blocks_) known += block.bytes;
+  unknown_before_ = now.allocated - std::min(now.allocated, known);
+  is_beginning_ = false;
+}
+
+void MemoryHistory::on_memory(const backend::MemoryEvent& event) noexcept {
+  if (event.stream.device != device_) return;
+  const std::lock_guard lock(mutex_);
+  try {
+    add(event);
+  } catch (...) {
+    is_complete_ = false;
+  }
+}
+
+void MemoryHistory::add(const backend::MemoryEvent& event) {
+  const auto since = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start_).count();
+  MemoryHistoryEvent told{event.action, event.address, event.stream.handle, event.bytes, event.available, since, MemoryBlock::never};
+  if (event.action == MemoryAction::alloc) {
+    told.block = blocks_.size();
+    MemoryBlock& block = blocks_.emplace_back();
+    block.address = event.address;
+    block.stream = event.stream.handle;
+    block.bytes = event.bytes;
+    block.requested = event.requested;
+    live_[event.address] = told.block;
+    if (is_beginning_) {
+      block.category = MemoryCategory::before;
+      return;
+    }
+    block.begin = events_.size();
+    label(block);
+  } else if (event.action == MemoryAction::free) {
+    if (const auto found = live_.find(event.address); found != live_.end()) {
+      told.block = found->second;
+      blocks_[told.block].end = events_.size();
+      live_.erase(found);
+    }
+  }
+  events_.push_back(told);
+}
+
+void MemoryHistory::label(MemoryBlock& block) {
+#if __has_include(<execinfo.h>)
+  if (options_.stacks) {
+    std::array<void*, 48> frames;
+    const int count = ::backtrace(frames.data(), static_cast<int>(frames.size()));
+    // Innermost are this function, add, on_memory and the allocator's own two.
+    constexpr int own = 3;
+    block.stack.assign(frames.begin() + std::min(count, own), frames.begin() + count);
+  }
+#endif
+  if (!is_own_thread()) return;
+  const ModuleScope* const scope = context().scope;
+  const ModuleScope* const outer = running_.empty() ? nullptr : running_.back().scope;
+  if (running_.empty()) {
+    block.pass = scope ? MemoryPass::forward : MemoryPass::none;
+    block.module = module_of(scope);
+  } else if (scope != outer) {
+    block.pass = MemoryPass::recompute;
+    block.module = module_of(scope);
+  } else {
+    block.pass = MemoryPass::backward;
+    block.module = running_.back().module;
+    block.op = running_.back().op;
+    return;
+  }
+  pending_.push_back(static_cast<std::size_t>(&block - blocks_.data()));
+}
+
+const std::string* MemoryHistory::intern(std::string_view text) {
+  if (text.empty()) return nullptr;
+  const auto found = texts_.find(text);
+  return found != texts_.end() ? &*found : &*texts_.emplace(text).first;
+}
+
+const std::string* MemoryHistory::module_of(const ModuleScope* scope) { return scope ? intern(running_module()) : nullptr; }
+
+void MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool may_be_before) {
+  if (!x.defined() || x.device() != device_ || !x.impl().storage->data()) return;
+  const Storage& storage = *x.impl().storage;
+  auto found = live_.find(storage.data());
+  if (found == live_.end()) {
+    // The CPU's allocator tells of no block that was there before: its bytes are a part of what is unknown.
+    if (!may_be_before || device_.type != DeviceType::cpu) return;
+    const std::size_t bytes = std::min(backend::allocated_size(Cpu{}, storage.bytes()), unknown_before_);
+    unknown_before_ -= bytes;
+    MemoryBlock& block = blocks_.emplace_back();
+    block.address = storage.data();
+    block.bytes = bytes;
+    block.requested = storage.bytes();
+    block.category = MemoryCategory::before;
+    found = live_.emplace(storage.data(), blocks_.size() - 1).first;
+  }
+  MemoryBlock& block = blocks_[found->second];
+  if (category < block.category) block.category = category;
+}
+
+// Ops
+
+void MemoryHistory::on_op(const char* op, std::span<const Tensor> outputs, std::span<const Tensor> saved) noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    const std::string* const name = pending_.empty() ? nullptr : intern(op);
+    for (const std::size_t block : pending_) blocks_[block].op = name;
+    pending_.clear();
+    const ModuleScope* const outer = running_.empty() ? nullptr : running_.back().scope;
+    const bool is_in_module = context().scope != outer;
+    for (const Tensor& y : outputs)
+      if (is_in_module || (y.defined() && y.requires_grad())) mark(y, MemoryCategory::activations, false);
+    for (const Tensor& x : saved) mark(x, MemoryCategory::activations, true);
+  } catch (...) {
+    is_complete_ = false;
+  }
+}
+
+void MemoryHistory::begin_backward(const Node& node) noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    running_.push_back({intern(node.op), intern(node.module), context().scope});
+    pending_.clear();
+  } catch (...) {
+    is_complete_ = false;
+  }
+}
+
+void MemoryHistory::end_backward() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!running_.empty()) running_.pop_back();
+  pending_.clear();
+}
+
+void MemoryHistory::on_gradient(const Tensor& leaf) noexcept {
+  try {
+    const Tensor gradient = leaf.grad();
+    const std::lock_guard lock(mutex_);
+    mark(gradient, MemoryCategory::gradients, true);
+  } catch (...) {
+    is_complete_ = false;
+  }
+}
+
+// Names
+
+namespace {
+
+/// All tensors that a model holds.
+class TensorsOf final : public nn::Visitor {
+ public:
+  explicit TensorsOf(const nn::Module& model) { walk(const_cast<nn::Module&>(model)); }
+  Tensors parameters, others;
+
+ protected:
+  void on_parameter(const std::string&, Tensor& x) override { parameters.push_back(x); }
+  void on_buffer(const std::string&, Tensor& x) override { others.push_back(x); }
+  void on_constant(const std::string&, Tensor& x) override { others.push_back(x); }
+};
+
+}  // namespace
+
+void MemoryHistory::name(const nn::Module& model) {
+  const TensorsOf tensors(model);
+  Tensors gradients;
+  for (const Tensor& x : tensors.parameters) gradients.push_back(x.grad());
+  const std::lock_guard lock(mutex_);
+  for (const Tensors* const list : {&tensors.parameters, &tensors.others})
+    for (const Tensor& x : *list) mark(x, MemoryCategory::parameters, true);
+  for (const Tensor& x : gradients) mark(x, MemoryCategory::gradients, true);
+}
+
+void MemoryHistory::name(train::Optimizer& optimizer) {
+  const std::vector<NamedTensor> state = optimizer.state();
+  const std::lock_guard lock(mutex_);
+  for (const NamedTensor& entry : state) mark(entry.tensor, MemoryCategory::optimizer, true);
+}
+
+// What the events say
+
+MemoryByCategory MemoryHistory::at_begin() const {
+  MemoryByCategory now;
+  now.bytes[static_cast<std::size_t>(MemoryCategory::before)] = unknown_before_;
+  for (const MemoryBlock& block : blocks_)
+    if (block.begin == MemoryBlock::never) now.bytes[static_cast<std::size_t>(block.category)] += block.bytes;
+  return now;
+}
+
+void MemoryHistory::walk(const std::function<void(std::size_t, const MemoryByCategory&)>& f) const {
+  MemoryByCategory now = at_begin();
+  for (std::size_t i = 0; i < events_.size(); ++i) {
+    const MemoryHistoryEvent& event = events_[i];
+    const MemoryCategory category = event.block == MemoryBlock::never ? MemoryCategory::before : blocks_[event.block].category;
+    std::size_t& bytes = now.bytes[static_cast<std::size_t>(category)];
+    if (event.action == MemoryAction::alloc) bytes += event.bytes;
+    else if (event.action == MemoryAction::free) bytes -= event.bytes;
+    else continue;
+    f(i, now);
+  }
+}
+
+MemoryByCategory MemoryHistory::at_end() const {
+  MemoryByCategory end = at_begin();
+  walk([&](std::size_t, const MemoryByCategory& now) { end = now; });
+  return end;
+}
+
+MemoryPeak MemoryHistory::peak() const {
+  const MemoryByCategory first = at_begin();
+  MemoryPeak peak{first.total(), MemoryBlock::never, first};
+  walk([&](std::size_t event, const MemoryByCategory& now) {
+    if (const std::size_t total = now.total(); total > peak.bytes) peak = {total, event, now};
+  });
+  return peak;
+}
+
+std::vector<std::size_t> MemoryHistory::largest(std::size_t count, bool at_peak) const {
+  const std::size_t event = at_peak ? peak().event : 0;
+  const auto lives_at_peak = [&](const MemoryBlock& block) {
+    if (event == MemoryBlock::never) return block.begin == MemoryBlock::never;
+    return (block.begin == MemoryBlock::never || block.begin <= event) && (block.end == MemoryBlock::never || block.end > event);
+  };
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < blocks_.size(); ++i)
+    if (!at_peak || lives_at_peak(blocks_[i])) places.push_back(i);
+  std::stable_sort(places.begin(), places.end(), [&](std::size_t a, std::size_t b) { return blocks_[a].bytes > blocks_[b].bytes; });
+  places.resize(std::min(places.size(), count));
+  return places;
+}
+
+std::unique_ptr<MemoryHistory> memory_of_step(Device device, const nn::Module& model, train::Optimizer* optimizer,
+                                              const std::function<void()>& step, MemoryHistory::Options options) {
+  auto history = std::make_unique<MemoryHistory>(device, nn::module_names(model), options);
+  history->name(model);  // gradients of an earlier step, which this one may give back
+  try {
+    step();
+  } catch (...) {
+    history->end();
+    throw;
+  }
+  history->name(model);
+  if (optimizer) history->name(*optimizer);
+  history->end();
+  return history;
+}
+
+std::vector<SavedBytes> saved_for_backward(const Tensor& loss) {
+  std::set<const Node*> seen;
+  std::set<const Storage*> counted;  // leaves' own to begin with
+  std::vector<const Node*> nodes, queue;
+  const auto visit = [&](const Edge& edge) {
+    const Node* const node = edge.node.get();
+    if (!node || !seen.insert(node).second) return;
+    if (const Tensor* leaf = node->leaf()) counted.insert(leaf->impl().storage.get());
+    else queue.push_back(node), nodes.push_back(node);
+  };
+  visit(edge_of(loss));
+  while (!queue.empty()) {
+    const Node* const node = queue.back();
+    queue.pop_back();
+    for (const Edge& edge : node->next) visit(edge);
+  }
+  std::sort(nodes.begin(), nodes.end(), [](const Node* a, const Node* b) { return a->sequence < b->sequence; });
+  std::map<std::pair<std::string, std::string>, std::size_t> sums;
+  for (const Node* const node : nodes)
+    for (const Saved& x : node->saved) {
+      const Storage* const storage = x.kept().defined() ? x.kept().impl().storage.get() : nullptr;
+      if (storage && counted.insert(storage).second) sums[{node->module, node->op}] += storage->bytes();
+    }
+  std::vector<SavedBytes> result;
+  for (const auto& [key, bytes] : sums) result.push_back({key.first, key.second, bytes});
+  std::stable_sort(result.begin(), result.end(), [](const SavedBytes& a, const SavedBytes& b) { return a.bytes > b.bytes; });
+  return result;
+}
+
+}  // namespace tern::profile

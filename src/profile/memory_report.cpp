@@ -1,0 +1,94 @@
+#include "profile/memory_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "io/atomic_file.h"
+#include "profile/memory_snapshot.h"
+
+namespace tern::profile {
+
+namespace {
+
+constexpr std::size_t largest_shown = 10, saved_shown = 20;
+
+std::string peaks_table(const std::vector<MemoryReportPart>& parts) {
+  std::string text = "| part | peak | ";
+  std::string rule = "|---|---|";
+  for (std::size_t i = 0; i < memory_categories; ++i) {
+    text += fmt::format("{} | ", name(static_cast<MemoryCategory>(i)));
+    rule += "---|";
+  }
+  text += "end |\n" + rule + "---|\n";
+  for (const MemoryReportPart& part : parts) {
+    text += fmt::format("| {} | ", part.title);
+    if (!part.failure.empty()) text += part.failure + (part.history ? ": " : " | ");
+    if (!part.history) {
+      for (std::size_t i = 0; i <= memory_categories; ++i) text += "| ";
+      text += "\n";
+      continue;
+    }
+    const MemoryPeak peak = part.history->peak();
+    text += bytes_text(peak.bytes) + " | ";
+    for (const std::size_t bytes : peak.categories.bytes) text += bytes_text(bytes) + " | ";
+    text += bytes_text(part.history->at_end().total()) + " |\n";
+  }
+  return text;
+}
+
+std::string largest_table(const MemoryHistory& history) {
+  std::string text = "| bytes | category | op | module |\n|---|---|---|---|\n", stacks;
+  for (const std::size_t place : history.largest(largest_shown, true)) {
+    const MemoryBlock& block = history.blocks()[place];
+    const std::string pass = name(block.pass);
+    text += fmt::format("| {} | {} | {} | {} |\n", bytes_text(block.bytes), name(block.category),
+                        (block.op ? *block.op : "") + (block.op && !pass.empty() ? ", " : "") + pass, block.module ? *block.module : "");
+    if (block.stack.empty()) continue;
+    stacks += fmt::format("\n{} {}:\n```\n", bytes_text(block.bytes), block.op ? *block.op : "");
+    for (const std::string& line : stack_lines(block.stack)) stacks += line + "\n";
+    stacks += "```\n";
+  }
+  return text + stacks;
+}
+
+std::string saved_table(std::vector<SavedBytes> saved) {
+  std::string text = "| bytes | op | module |\n|---|---|---|\n";
+  std::size_t sum = 0, rest = 0;
+  for (std::size_t i = 0; i < saved.size(); ++i) {
+    sum += saved[i].bytes;
+    if (i < saved_shown) text += fmt::format("| {} | {} | {} |\n", bytes_text(saved[i].bytes), saved[i].op, saved[i].module);
+    else rest += saved[i].bytes;
+  }
+  if (rest > 0) text += fmt::format("| {} | {} others | |\n", bytes_text(rest), saved.size() - saved_shown);
+  return text + fmt::format("| {} | in all | |\n", bytes_text(sum));
+}
+
+}  // namespace
+
+std::string bytes_text(std::size_t bytes) {
+  const auto count = static_cast<double>(bytes);
+  if (bytes >= std::size_t{1} << 30) return fmt::format("{:.3f} GiB", count / 0x1p30);
+  if (bytes >= std::size_t{1} << 20) return fmt::format("{:.2f} MiB", count / 0x1p20);
+  if (bytes >= std::size_t{1} << 10) return fmt::format("{:.1f} KiB", count / 0x1p10);
+  return fmt::format("{}", bytes);
+}
+
+std::string memory_report(const std::string& title, const std::vector<std::string>& notes, const std::vector<MemoryReportPart>& parts) {
+  std::string text = "# " + title + "\n\n";
+  for (const std::string& note : notes) text += note + "\n\n";
+  text += "Peak bytes by category, which sum to the allocator's own peak:\n\n" + peaks_table(parts);
+  for (const MemoryReportPart& part : parts) {
+    if (part.history) text += fmt::format("\n## {}: the largest blocks at the peak\n\n", part.title) + largest_table(*part.history);
+    if (part.history && !part.history->is_complete()) text += "\nEvents are missing: there was no memory to keep them.\n";
+    if (!part.saved.empty()) text += fmt::format("\n## {}: saved for backward\n\n", part.title) + saved_table(part.saved);
+  }
+  return text;
+}
+
+void write_memory_report(const std::filesystem::path& path, const std::string& title, const std::vector<std::string>& notes,
+                         const std::vector<MemoryReportPart>& parts) {
+  io::write_file_atomically(path, memory_report(title, notes, parts));
+}
+
+}  // namespace tern::profile
