@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Says what a profiler costs a training step: nothing where it is off, by two builds in turn; and where it is on, within one build.
 
-usage: profile_cost.py BEFORE/tern-bench AFTER/tern-bench [--pairs N] [--rows OUT.jsonl] [-- OPTION ...]
+usage: profile_cost.py BEFORE/tern-bench AFTER/tern-bench [--pairs N] [--off-alone] [--rows OUT.jsonl] [-- OPTION ...]
 
-BEFORE is a build without src/profile. Each pair runs `tern-bench step` with the options once with each build, in turns of order; the one with --profile has a step's mean under the
-profiler beside the burst without, of one process. Prints the mean of the pairs' differences in percent with its 95% interval (bootstrap).
+BEFORE is a build without src/profile. Each pair runs `tern-bench step` with the options once with each build, in turns of order,
+and takes the processor's time; the one with --profile has a step's mean under the profiler beside the burst without, of one process. Prints the median of the pairs' differences in percent with its 95% interval
+(bootstrap), which a neighbour's work does not move as it does the mean.
 """
 import argparse
 import json
 import os
 import random
+import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,20 +27,27 @@ def row_of(program, options, extra):
             return json.loads(lines.readline())
 
 
+def processor_seconds(program, options):
+    """Of a whole run: work of neighbours that takes the processor away does not count."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([program, "step", *options], check=True, stdout=subprocess.DEVNULL, timeout=300)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime
+
+
 def interval(percents):
     draw = random.Random(1)
-    means = sorted(sum(draw.choice(percents) for _ in percents) / len(percents) for _ in range(4000))
-    return sum(percents) / len(percents), means[100], means[-101]
+    medians = sorted(statistics.median(draw.choices(percents, k=len(percents))) for _ in range(4000))
+    return statistics.median(percents), medians[100], medians[-101]
 
 
 def show(name, percents, rows, options):
-    mean, low, high = interval(percents)
-    median = sorted(percents)[len(percents) // 2]
-    print(f"{name}: {mean:+.2f}% ({low:+.2f} to {high:+.2f}), median {median:+.2f}%, {len(percents)} pairs")
+    median, low, high = interval(percents)
+    print(f"{name}: {median:+.2f}% ({low:+.2f} to {high:+.2f}), {len(percents)} pairs", flush=True)
     if rows:
         with open(rows, "a", encoding="utf-8") as out:
-            out.write(json.dumps({"what": name, "percent": round(mean, 3), "low": round(low, 3), "high": round(high, 3), "median": round(median, 3),
-                                  "pairs": len(percents), "options": " ".join(options)}) + "\n")
+            out.write(json.dumps({"what": name, "median_percent": round(median, 3), "low": round(low, 3), "high": round(high, 3), "pairs": len(percents),
+                                  "options": " ".join(options)}) + "\n")
 
 
 def main():
@@ -46,17 +56,21 @@ def main():
     parser.add_argument("after")
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--rows")
+    parser.add_argument("--off-alone", action="store_true")
     arguments, options = parser.parse_known_args()
     options = [word for word in options if word != "--"]
     off, on = [], []
     for i in range(arguments.pairs):
         builds = [arguments.before, arguments.after]
-        times = {build: row_of(build, options, [])["step_ms"] for build in (builds if i % 2 == 0 else builds[::-1])}
+        times = {build: processor_seconds(build, options) for build in (builds if i % 2 == 0 else builds[::-1])}
         off.append(100 * (times[arguments.after] / times[arguments.before] - 1))
-        row = row_of(arguments.after, options, ["--profile", "30", "--out", "DIR/out"])
+        if arguments.off_alone:
+            continue
+        row = row_of(arguments.after, options, ["--profile", "10", "--out", "DIR/out"])
         on.append(100 * (row["profiled_ms"] / row["burst_ms"] - 1))
     show("profiler off", off, arguments.rows, options)
-    show("profiler on", on, arguments.rows, options)
+    if on:
+        show("profiler on", on, arguments.rows, options)
 
 
 if __name__ == "__main__":

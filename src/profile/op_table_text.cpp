@@ -90,7 +90,7 @@ class Report {
     const std::vector<OpRow> rows = op_rows(profile_);
     for (const OpRow& row : rows) device += row.device_ns;
     for (const OpRow& row : rows) {
-      if (!row.has_kernel) {
+      if (!row.has_kernel && row.host_ns < wall_ / 100) {
         views += row.calls;
         rest += row.host_ns;
         continue;
