@@ -38,12 +38,13 @@ std::string peaks_table(const std::vector<MemoryReportPart>& parts) {
 }
 
 std::string largest_table(const MemoryHistory& history) {
-  std::string text = "| bytes | category | op | module |\n|---|---|---|---|\n", stacks;
+  std::string text = "| bytes | category | op | module or tensor |\n|---|---|---|---|\n", stacks;
   for (const std::size_t place : history.largest(largest_shown, true)) {
     const MemoryBlock& block = history.blocks()[place];
     const std::string pass = name(block.pass);
+    const std::string* const where = block.tensor ? block.tensor : block.module;
     text += fmt::format("| {} | {} | {} | {} |\n", bytes_text(block.bytes), name(block.category),
-                        (block.op ? *block.op : "") + (block.op && !pass.empty() ? ", " : "") + pass, block.module ? *block.module : "");
+                        (block.op ? *block.op : "") + (block.op && !pass.empty() ? ", " : "") + pass, where ? *where : "");
     if (block.stack.empty()) continue;
     stacks += fmt::format("\n{} {}:\n```\n", bytes_text(block.bytes), block.op ? *block.op : "");
     for (const std::string& line : stack_lines(block.stack)) stacks += line + "\n";
