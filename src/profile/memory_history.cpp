@@ -283,7 +283,7 @@ std::vector<std::size_t> MemoryHistory::largest(std::size_t count, bool at_peak)
   };
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < blocks_.size(); ++i)
-    if (!at_peak || lives_at_peak(blocks_[i])) places.push_back(i);
+    if (at_peak ? lives_at_peak(blocks_[i]) : blocks_[i].begin != MemoryBlock::never) places.push_back(i);
   std::stable_sort(places.begin(), places.end(), [&](std::size_t a, std::size_t b) { return blocks_[a].bytes > blocks_[b].bytes; });
   places.resize(std::min(places.size(), count));
   return places;

@@ -115,7 +115,8 @@ class MemoryHistory final : backend::MemoryObserver, OpWatch {
   void walk(const std::function<void(std::size_t event, const MemoryByCategory& now)>& f) const;
   /// The most that was ever allocated: what memory_statistics().peak_allocated is if it was reset when the history began.
   MemoryPeak peak() const;
-  /// The positions in blocks() of the largest blocks that lived at the peak, or at all, largest first.
+  /// The positions in blocks() of the largest blocks that lived at the peak, or of the largest that were made since the history began,
+  /// largest first.
   std::vector<std::size_t> largest(std::size_t count, bool at_peak) const;
 
  private:
