@@ -59,6 +59,7 @@ class MemoryLimit {
 struct Measured {
   std::unique_ptr<MemoryHistory> history;
   std::vector<profile::SavedBytes> saved;
+  double loss = 0;                 ///< shows which model and which tokens these were
   std::size_t allocator_peak = 0;  ///< by the allocator's own count
   bool is_out_of_memory = false;
 };
@@ -79,14 +80,16 @@ void measure(const StepCase& c, Device device, bool stacks, Measured& result) {
     reset_peak_memory(device);
     result.history = std::make_unique<MemoryHistory>(device, nn::module_names(model), MemoryHistory::Options{.stacks = stacks});
     result.history->name(model);
+    Tensor loss;
     try {
       if (c.forward_only) {
         const NoGrad unrecorded;
-        model.loss(ids, labels);
+        loss = model.loss(ids, labels);
       } else {
-        const Tensor loss = model.loss(ids, labels);
+        loss = model.loss(ids, labels);
         if (i == c.warmup) result.saved = profile::saved_for_backward(loss);
         train::update(loss, *optimizer);
+        loss = loss.detach();
       }
     } catch (...) {
       // Not the optimizer, which would make moments that it lacks.
@@ -99,6 +102,7 @@ void measure(const StepCase& c, Device device, bool stacks, Measured& result) {
     if (optimizer) result.history->name(*optimizer);
     result.history->end();
     result.allocator_peak = memory_statistics(device).peak_allocated;
+    result.loss = loss.item<double>();
   }
 }
 
@@ -174,6 +178,7 @@ class MemoryBench {
       for (const profile::SavedBytes& part : measured.saved) saved += part.bytes;
       if (!c.forward_only) fmt::print("  saved       {:>12} for backward\n", profile::bytes_text(saved));
       row.set("saved_bytes", saved);
+      if (!measured.is_out_of_memory) row.set("loss", measured.loss);
       if (const std::vector<std::size_t> largest = measured.history->largest(1, true); !largest.empty())
         row.set("largest_bytes", measured.history->blocks()[largest[0]].bytes);
     }

@@ -130,13 +130,13 @@ const std::string* MemoryHistory::intern(std::string_view text) {
 
 const std::string* MemoryHistory::module_of(const ModuleScope* scope) { return scope ? intern(running_module()) : nullptr; }
 
-void MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool may_be_before) {
-  if (!x.defined() || x.device() != device_ || !x.impl().storage->data()) return;
+MemoryBlock* MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool may_be_before) {
+  if (!x.defined() || x.device() != device_ || !x.impl().storage->data()) return nullptr;
   const Storage& storage = *x.impl().storage;
   auto found = live_.find(storage.data());
   if (found == live_.end()) {
     // The CPU's allocator tells of no block that was there before: its bytes are a part of what is unknown.
-    if (!may_be_before || device_.type != DeviceType::cpu) return;
+    if (!may_be_before || device_.type != DeviceType::cpu) return nullptr;
     const std::size_t bytes = std::min(backend::allocated_size(Cpu{}, storage.bytes()), unknown_before_);
     unknown_before_ -= bytes;
     MemoryBlock& block = blocks_.emplace_back();
@@ -148,6 +148,7 @@ void MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool may_be_b
   }
   MemoryBlock& block = blocks_[found->second];
   if (category < block.category) block.category = category;
+  return &block;
 }
 
 // Ops
@@ -202,12 +203,16 @@ namespace {
 class TensorsOf final : public nn::Visitor {
  public:
   explicit TensorsOf(const nn::Module& model) { walk(const_cast<nn::Module&>(model)); }
-  Tensors parameters, others;
+  std::vector<NamedTensor> all;
+  Tensors parameters;
 
  protected:
-  void on_parameter(const std::string&, Tensor& x) override { parameters.push_back(x); }
-  void on_buffer(const std::string&, Tensor& x) override { others.push_back(x); }
-  void on_constant(const std::string&, Tensor& x) override { others.push_back(x); }
+  void on_parameter(const std::string& path, Tensor& x) override {
+    all.push_back({path, x});
+    parameters.push_back(x);
+  }
+  void on_buffer(const std::string& path, Tensor& x) override { all.push_back({path, x}); }
+  void on_constant(const std::string& path, Tensor& x) override { all.push_back({path, x}); }
 };
 
 }  // namespace
@@ -217,8 +222,12 @@ void MemoryHistory::name(const nn::Module& model) {
   Tensors gradients;
   for (const Tensor& x : tensors.parameters) gradients.push_back(x.grad());
   const std::lock_guard lock(mutex_);
-  for (const Tensors* const list : {&tensors.parameters, &tensors.others})
-    for (const Tensor& x : *list) mark(x, MemoryCategory::parameters, true);
+  for (const NamedTensor& entry : tensors.all) {
+    MemoryBlock* const block = mark(entry.tensor, MemoryCategory::parameters, true);
+    if (!block) continue;
+    const std::string* const path = intern(entry.name);
+    block->tensor = !block->tensor || block->tensor == path ? path : intern("several");
+  }
   for (const Tensor& x : gradients) mark(x, MemoryCategory::gradients, true);
 }
 
@@ -274,7 +283,7 @@ std::vector<std::size_t> MemoryHistory::largest(std::size_t count, bool at_peak)
   };
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < blocks_.size(); ++i)
-    if (!at_peak || lives_at_peak(blocks_[i])) places.push_back(i);
+    if (at_peak ? lives_at_peak(blocks_[i]) : blocks_[i].begin != MemoryBlock::never) places.push_back(i);
   std::stable_sort(places.begin(), places.end(), [&](std::size_t a, std::size_t b) { return blocks_[a].bytes > blocks_[b].bytes; });
   places.resize(std::min(places.size(), count));
   return places;

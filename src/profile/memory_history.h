@@ -57,6 +57,7 @@ struct MemoryBlock {
   MemoryPass pass = MemoryPass::none;
   const std::string* module = nullptr;  ///< "blocks.0.attn.qkv (Linear)", or null outside any
   const std::string* op = nullptr;      ///< of backward the op whose gradient it is; null where no op named it
+  const std::string* tensor = nullptr;  ///< of a named model "head.weight", or "several" for a flat buffer
   std::vector<void*> stack;             ///< return addresses, innermost first, where asked
 };
 
@@ -114,7 +115,8 @@ class MemoryHistory final : backend::MemoryObserver, OpWatch {
   void walk(const std::function<void(std::size_t event, const MemoryByCategory& now)>& f) const;
   /// The most that was ever allocated: what memory_statistics().peak_allocated is if it was reset when the history began.
   MemoryPeak peak() const;
-  /// The positions in blocks() of the largest blocks that lived at the peak, or at all, largest first.
+  /// The positions in blocks() of the largest blocks that lived at the peak, or of the largest that were made since the history began,
+  /// largest first.
   std::vector<std::size_t> largest(std::size_t count, bool at_peak) const;
 
  private:
@@ -127,7 +129,8 @@ class MemoryHistory final : backend::MemoryObserver, OpWatch {
 
   void add(const backend::MemoryEvent& event);
   void label(MemoryBlock& block);
-  void mark(const Tensor& x, MemoryCategory category, bool may_be_before);
+  /// Returns the tensor's block, or null.
+  MemoryBlock* mark(const Tensor& x, MemoryCategory category, bool may_be_before);
   const std::string* intern(std::string_view text);
   const std::string* module_of(const ModuleScope* scope);
   bool is_own_thread() const { return &context() == own_context_; }

@@ -37,13 +37,14 @@ std::string peaks_table(const std::vector<MemoryReportPart>& parts) {
   return text;
 }
 
-std::string largest_table(const MemoryHistory& history) {
-  std::string text = "| bytes | category | op | module |\n|---|---|---|---|\n", stacks;
-  for (const std::size_t place : history.largest(largest_shown, true)) {
+std::string largest_table(const MemoryHistory& history, bool at_peak) {
+  std::string text = "| bytes | category | op | module or tensor |\n|---|---|---|---|\n", stacks;
+  for (const std::size_t place : history.largest(largest_shown, at_peak)) {
     const MemoryBlock& block = history.blocks()[place];
     const std::string pass = name(block.pass);
+    const std::string* const where = block.tensor ? block.tensor : block.module;
     text += fmt::format("| {} | {} | {} | {} |\n", bytes_text(block.bytes), name(block.category),
-                        (block.op ? *block.op : "") + (block.op && !pass.empty() ? ", " : "") + pass, block.module ? *block.module : "");
+                        (block.op ? *block.op : "") + (block.op && !pass.empty() ? ", " : "") + pass, where ? *where : "");
     if (block.stack.empty()) continue;
     stacks += fmt::format("\n{} {}:\n```\n", bytes_text(block.bytes), block.op ? *block.op : "");
     for (const std::string& line : stack_lines(block.stack)) stacks += line + "\n";
@@ -79,7 +80,10 @@ std::string memory_report(const std::string& title, const std::vector<std::strin
   for (const std::string& note : notes) text += note + "\n\n";
   text += "Peak bytes by category, which sum to the allocator's own peak:\n\n" + peaks_table(parts);
   for (const MemoryReportPart& part : parts) {
-    if (part.history) text += fmt::format("\n## {}: the largest blocks at the peak\n\n", part.title) + largest_table(*part.history);
+    if (part.history) {
+      text += fmt::format("\n## {}: the largest blocks at the peak\n\n", part.title) + largest_table(*part.history, true);
+      text += fmt::format("\n## {}: the largest allocations within it\n\n", part.title) + largest_table(*part.history, false);
+    }
     if (part.history && !part.history->is_complete()) text += "\nEvents are missing: there was no memory to keep them.\n";
     if (!part.saved.empty()) text += fmt::format("\n## {}: saved for backward\n\n", part.title) + saved_table(part.saved);
   }

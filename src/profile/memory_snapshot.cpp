@@ -142,6 +142,7 @@ class SnapshotWriter {
       for (const std::string& line : lines_of(block->stack)) frames.emplace_back(line, "c++");
       const std::string pass = name(block->pass);
       if (block->op) frames.emplace_back(*block->op + (pass.empty() ? "" : " " + pass), "op");
+      if (block->tensor) frames.emplace_back(*block->tensor, "tensor");
       if (block->module) frames.emplace_back(*block->module, "module");
       frames.emplace_back(name(block->category), "category");
     }

@@ -117,6 +117,12 @@ TEST_CASE("A history that begins after the model was made counts what was there 
   CHECK(history->at_begin().of(MemoryCategory::parameters) >= 4 * count);
   CHECK(history->at_begin().of(MemoryCategory::optimizer) >= 8 * count);
   CHECK(history->unknown_before() + 16 * count <= allocated);
+  const auto is_older = [&](std::size_t place) { return history->blocks()[place].begin == MemoryBlock::never; };
+  const std::vector<std::size_t> within = history->largest(5, false), at_peak = history->largest(5, true);
+  REQUIRE((within.size() == 5 && at_peak.size() == 5));
+  CHECK(std::none_of(within.begin(), within.end(), is_older));
+  CHECK(is_older(at_peak[0]));  // the flat weights
+  CHECK(history->blocks()[within[0]].bytes >= history->blocks()[within[4]].bytes);
 }
 
 TEST_CASE("Gradients that a later step gives back are gradients") {

@@ -144,6 +144,7 @@ TEST_CASE("A report has the peaks, the largest blocks and what failed") {
   nn::Linear linear(31, 33);
   MemoryHistory history(cpu, nn::module_names(linear), {.stacks = true});
   const Tensor kept = linear.forward(zeros({1025, 31}));
+  history.name(linear);
   history.end();
   const std::string text = profile::memory_report(
       "Memory", {"a note"},
@@ -153,6 +154,7 @@ TEST_CASE("A report has the peaks, the largest blocks and what failed") {
   CHECK(contains("| forward | " + profile::bytes_text(history.peak().bytes) + " | "));
   CHECK(contains("| step | out of memory | "));
   CHECK(contains("| activations | linear, forward | Linear |"));
+  CHECK(contains("| parameters |  | weight |"));
   CHECK(contains("| 3.00 MiB | gelu | blocks.0 (Block) |"));
   CHECK(contains(" at "));  // a frame with a name or its library
   CHECK(profile::bytes_text(20 << 20) == "20.00 MiB");

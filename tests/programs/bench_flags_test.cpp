@@ -249,7 +249,7 @@ double number_of(const Json& row, const std::string& key) { return row[key].get<
 
 }  // namespace
 
-TEST_CASE("tern-bench memory --model --length --precision --pass take lists, --out --json (a row and a picture for each combination)") {
+TEST_CASE("tern-bench memory --model --length --precision --pass --out --json (lists: a row and a picture for each combination)") {
   const TempDirectory out;
   const std::vector<Json> rows = memory_rows(out, {"--length", "3,8", "--precision", "fp32,bf16", "--model", "ar,mt"});
   REQUIRE(rows.size() == 16);
@@ -286,7 +286,7 @@ TEST_CASE("tern-bench memory --arch --batch --vocab --dropout --warmup --use-fus
   const Json plain = row({}, &report);
   CHECK(row({"--batch", "6"})["residual_stream_bytes"] == 3 * number_of(plain, "residual_stream_bytes"));
   CHECK(number_of(row({"--vocab", "4000"}), "parameters_bytes") > 2 * number_of(plain, "parameters_bytes"));
-  CHECK(number_of(row({"--dropout", "0.1"}), "saved_bytes") > number_of(plain, "saved_bytes"));
+  CHECK(row({"--dropout", "0.1"})["loss"] != plain["loss"]);  // its mask is drawn again for backward, and takes no memory
   CHECK(number_of(row({"--use-fused-kernel"}), "saved_bytes") < number_of(plain, "saved_bytes"));
   CHECK(row({"--arch", "llama"})["saved_bytes"] != plain["saved_bytes"]);
   // The first step makes the moments; a later one finds them.
