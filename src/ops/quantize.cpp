@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/join.h"
 #include "ops/kernels/quantized.h"
@@ -140,7 +141,7 @@ Tensor quantized_linear(const Tensor& x, const QuantizedWeight& weight, const Te
   const Tensor y = empty(shape, x.dtype(), x.device());
   const Tensor to = reshape(y, {count, weight.out()});
   on(y.device(), [&](auto dev) { kernels::quantized_linear(dev, rows.view(), w, view_of(bias), to.view()); });
-  return y;
+  return record(op, y, {x, bias}, {}, [](const Backward&) -> Tensors { return {}; });  // for anomaly mode: no operand asks for a gradient
 }
 
 Tensor quantized_embedding(const QuantizedWeight& table, const Tensor& ids, DType dtype) {

@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "op_cases.h"
+#include "ops/copy.h"
+#include "ops/pointwise.h"
 #include "ops/quantize.h"
 
 namespace tern::op_cases {
@@ -116,7 +118,9 @@ Array layer(const Array& x, const Array& weight, const Array* bias, QuantFormat 
   return y;
 }
 
-Input weight_of(std::int64_t out, std::int64_t in) { return {{out, in}, -0.5, 0.5, DType::f32}; }
+/// A weight is no input of a case: what is done to inputs (other devices, NaN) a weight goes through before it is quantised, or not at all.
+Tensor weight_of(const Shape& shape) { return make_input({shape, -0.5, 0.5}, DType::f32, 1); }
+QuantizedWeight quantized(const Shape& shape, QuantFormat format, Device device) { return quantize(to(weight_of(shape), device), format); }
 
 const std::vector<Shape> matrices = {{1, 1}, {3, 31}, {2, 32}, {33, 33}, {5, 0}, {0, 7}, {2, 1025}, {1025, 3}, {17, 64}};
 
@@ -127,9 +131,14 @@ void add_rounding(Rows& rows) {
       bytes.cases.push_back({{value(shape)},
                              [format](In in) -> Tensors { return {quantize(in[0], format).rows}; },
                              [format](Ref in) { return one(bytes_of(in[0], format)); }});
-      values.cases.push_back({{{shape, -2, 2, DType::f32}},
-                              [format](In in) -> Tensors { return {dequantize(quantize(in[0], format), in.dtype)}; },
-                              [format](Ref in) { return one(values_of(in[0], format, in.dtype)); }});
+      // Of bytes, which no check of floating inputs touches.
+      values.cases.push_back({{{shape, 0, 256, DType::u8}},
+                              [=](In in) -> Tensors { return {dequantize(quantize(cast(in[0], DType::f32) - 100.0, format), in.dtype)}; },
+                              [=](Ref in) {
+                                Array weight = in[0];
+                                for (double& v : weight.values) v -= 100;
+                                return one(values_of(weight, format, in.dtype));
+                              }});
     }
   bytes.differentiable = values.differentiable = false;
   const auto infinite = [] { return Tensor::from(std::vector<float>{1, std::numeric_limits<float>::infinity()}, {1, 2}); };
@@ -168,15 +177,16 @@ void add_linear(Rows& rows) {
                            {{3, 0}, 0, 2},
                            {{2, 3}, 3, 0}})
       for (const bool bias : {true, false}) {
-        std::vector<Input> inputs = {value(l.x, -0.5, 0.5), weight_of(l.out, l.in)};
+        const Shape shape{l.out, l.in};
+        std::vector<Input> inputs = {value(l.x, -0.5, 0.5)};
         if (bias) inputs.push_back(value({l.out}));
         if (bias) inputs.back().optional = true;
         row.cases.push_back({inputs,
-                             [format](In in) -> Tensors {
-                               return {quantized_linear(in[0], quantize(in[1], format), in.inputs.size() > 2 ? in[2] : Tensor())};
+                             [=](In in) -> Tensors {
+                               return {quantized_linear(in[0], quantized(shape, format, in.device), bias ? in[1] : Tensor())};
                              },
-                             [format](Ref in) {
-                               return one(layer(in[0], in[1], in.inputs.size() > 2 ? &in[2] : nullptr, format, in.dtype));
+                             [=](Ref in) {
+                               return one(layer(in[0], read(weight_of(shape)), bias ? &in[1] : nullptr, format, in.dtype));
                              }});
       }
   const auto weight = [] { return quantize(sample({4, 3}), QuantFormat::q8_0); };
@@ -195,19 +205,21 @@ void add_embedding(Rows& rows) {
   Row row{"quantized_embedding", {}};
   row.differentiable = false;
   for (QuantFormat format : quant_formats)
-    for (const auto& [ids, table] : std::vector<std::pair<Shape, Shape>>{
-             {{1}, {1, 1}}, {{2, 3}, {31, 33}}, {{0}, {3, 31}}, {{}, {2, 64}}, {{33}, {1025, 3}}, {{5}, {7, 1025}}, {{3}, {3, 0}}})
-      row.cases.push_back({{index(ids, table[0]), weight_of(table[0], table[1])},
-                           [format](In in) -> Tensors { return {quantized_embedding(quantize(in[1], format), in[0], in.dtype)}; },
-                           [format](Ref in) {
-                             const Array values = values_of(in[1], format, in.dtype);
+    for (const auto& pair : std::vector<std::pair<Shape, Shape>>{
+             {{1}, {1, 1}}, {{2, 3}, {31, 33}}, {{0}, {3, 31}}, {{}, {2, 64}}, {{33}, {1025, 3}}, {{5}, {7, 1025}}, {{3}, {3, 0}}, {{31}, {2, 2}}, {{1025}, {9, 1}}}) {
+      const Shape ids = pair.first, table = pair.second;
+      row.cases.push_back({{index(ids, table[0])},
+                           [=](In in) -> Tensors { return {quantized_embedding(quantized(table, format, in.device), in[0], in.dtype)}; },
+                           [=](Ref in) {
+                             const Array values = values_of(read(weight_of(table)), format, in.dtype);
                              Shape shape = in[0].shape;
-                             shape.push_back(in[1].size(1));
+                             shape.push_back(table[1]);
                              return one(make(shape, in.dtype, [&](const Shape& i) {
                                const Shape at(i.begin(), i.end() - 1);
                                return values({static_cast<std::int64_t>(in[0](at)), i.back()});
                              }));
                            }});
+    }
   const auto table = [] { return quantize(sample({4, 3}), QuantFormat::int8); };
   row.mistakes = {{[=] { quantized_embedding(table(), sample({2})); }, {"i64", "f32"}},
                   {[=] { quantized_embedding(table(), Tensor::scalar<std::int64_t>(4)); }, {"[0, 4)", "4"}},
