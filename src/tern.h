@@ -21,6 +21,7 @@
 #include "ops/matmul.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
+#include "ops/quantize.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/rope.h"

@@ -39,6 +39,8 @@ Input open(const std::string& path) {
     return {io::RunDirectory::open(fs::absolute(path).parent_path().parent_path()), weights_of_checkpoint(path)};
   io::RunDirectory run = io::RunDirectory::open(path);
   run.require_whole();
+  if (run.read_config().contains(quantization_key))
+    throw io::FileError(fmt::format("{}: is quantised, and bytes have no mean: average the float32 runs, and quantise the result", path));
   std::map<std::string, Tensor> weights = io::load_safetensors(run.model()).tensors;
   return {std::move(run), std::move(weights)};
 }

@@ -9,6 +9,7 @@
 #include "translate/average.h"
 #include "translate/chat.h"
 #include "translate/decode.h"
+#include "translate/quantise.h"
 #include "translate/score_pairs.h"
 #include "translate/train.h"
 
@@ -183,6 +184,20 @@ void add_average(CLI::App& app) {
   command->callback([options] { average(*options); });
 }
 
+void add_quantise(CLI::App& app) {
+  auto* command = app.add_subcommand("quantise", "a run of the same model with weights of 8 bits or 4, for translating");
+  const auto options = std::make_shared<QuantiseOptions>();
+  command->add_option("run", options->run, "run directory of a training")->required()->type_name("RUN");
+  command
+      ->add_option("--format", options->format,
+                   "int8 or dynamic-int8 (a scale for each output), q8_0 or q4_0 (for each 32 weights; 8 bits and 4)")
+      ->check(apps::one_of({"int8", "dynamic-int8", "q8_0", "q4_0"}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  command->add_option("--out", options->out, "run directory to write; an earlier run there is replaced (RUN-FORMAT)")->type_name("DIR");
+  command->callback([options] { quantise(*options); });
+}
+
 void add_score(CLI::App& app) {
   auto* command = app.add_subcommand("score", "BLEU and chrF of translations, as sacreBLEU computes them");
   struct State {
@@ -224,6 +239,7 @@ int main(int argc, char** argv) {
   tern::translate::add_train(app);
   tern::translate::add_decode(app);
   tern::translate::add_average(app);
+  tern::translate::add_quantise(app);
   tern::translate::add_score(app);
   tern::translate::add_score_pairs(app);
   tern::translate::add_chat(app);

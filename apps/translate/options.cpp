@@ -223,8 +223,18 @@ nn::EncoderDecoderOptions encoder_decoder_options(const Options& options, std::i
   return model;
 }
 
+std::optional<QuantFormat> quantization_of(const io::JsonObject& config, const std::filesystem::path& file) {
+  if (!config.contains(quantization_key)) return std::nullopt;
+  const std::string text = config.get_string(quantization_key);
+  for (QuantFormat format : quant_formats)
+    if (text == name(format)) return format;
+  throw io::FileError(fmt::format("{}: {}: expected int8, dynamic-int8, q8_0 or q4_0 but got \"{}\"", file.string(), quantization_key,
+                                  text::printable(text, 60)));
+}
+
 Options from_json(const io::JsonObject& config, const std::filesystem::path& file) {
   Options options = apps::from_json(entries(), config, file);
+  options.quantization = quantization_of(config, file);
   if (const std::string fault = conflict(options); !fault.empty()) throw io::FileError(fmt::format("{}: {}", file.string(), fault));
   return options;
 }

@@ -1,12 +1,14 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/checkpoint.h"
 #include "common/option_table.h"
 #include "nn/nn.h"
+#include "tensor/quant_format.h"
 #include "train/precision.h"
 
 namespace tern::translate {
@@ -77,7 +79,15 @@ struct Options {
   std::int64_t patience = 0;     ///< scores without a better one, after which training ends; 0: it does not
   std::int64_t beam = 1;         ///< hypotheses of a sentence of the test sets; 1: greedy
   double length_penalty = 1;     ///< power of a hypothesis's length that its score is divided by
+
+  /// The format of a run's weights, which `quantise` wrote: a key of its config.json beside the table's, and no option of a training.
+  std::optional<QuantFormat> quantization = {};
 };
+
+/// The key of a quantised run's config.json, whose value is the format's name.
+inline constexpr const char* quantization_key = "quantization";
+/// Throws FileError, which begins with the file's name, for a format that there is not.
+std::optional<QuantFormat> quantization_of(const io::JsonObject& config, const std::filesystem::path& file);
 
 inline bool is_encoder_decoder(const Options& options) { return options.architecture == "encoder-decoder"; }
 /// The words of a text with commas between.

@@ -8,6 +8,7 @@
 #include "io/file_error.h"
 #include "io/run_directory.h"
 #include "io/safetensors.h"
+#include "nn/quantize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "text/printable.h"
@@ -86,12 +87,15 @@ std::vector<std::string> Translator::translate(std::span<const std::string> line
   return result;
 }
 
-/// config.json says how much memory the model takes; it gets no more than its file can fill, with 16 bits an element.
+/// config.json says how much memory the model takes; it gets no more than its file can fill, with 16 bits an element or those of a
+/// quantised weight. (The float32 weights that make way for those have four bytes an element for a moment.)
 static void require_size(const io::RunDirectory& run, const Options& options, std::int64_t vocab) {
   std::error_code error;
   const auto bytes = static_cast<double>(std::filesystem::file_size(run.model(), error));
   const double elements = matrix_elements(options, vocab);
-  if (!error && bytes < 2 * elements)
+  const std::optional<QuantFormat> format = options.quantization;
+  const double element = !format ? 2 : has_blocks(*format) ? static_cast<double>(block_bytes(*format)) / quant_block : 1;
+  if (!error && bytes < element * elements)
     throw io::FileError(fmt::format("{}: does not fit the model in {}: {:.3g} elements do not fit in {:.0f} bytes", run.model().string(),
                                     run.config().filename().string(), elements, bytes));
 }
@@ -108,10 +112,15 @@ Translator Translator::load(const std::filesystem::path& run, Device device, con
   const auto vocab = static_cast<std::int64_t>(tokenizer.vocab_size());
   require_size(directory, options, vocab);
   TranslationModel model(options, vocab, device);
+  if (options.quantization) nn::make_quantized(model, *options.quantization);
   const std::vector<NamedTensor> parameters = nn::named_parameters(model);
   {
     const NoGrad unrecorded;
-    io::load_safetensors_into(directory.model(), parameters);
+    std::vector<NamedTensor> tensors = parameters;
+    for (NamedTensor& buffer : nn::named_buffers(model)) tensors.push_back(std::move(buffer));
+    io::load_safetensors_into(directory.model(), tensors);
+    if (const std::string path = nn::find_bad_scale(model); !path.empty())
+      throw io::FileError(fmt::format("{}: tensor \"{}\" holds scales that are not finite", directory.model().string(), path));
     for (const NamedTensor& parameter : parameters)
       if (std::isnan(sum(parameter.tensor * 0.0).item<double>()))
         throw io::FileError(fmt::format("{}: tensor \"{}\" holds values that are not finite", directory.model().string(), parameter.name));

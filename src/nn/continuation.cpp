@@ -94,7 +94,7 @@ Continuation read_prompts(const DecoderLM& model, const std::vector<TokenIds>& p
   if (limit < 2 || limit > length)
     fail("read_prompts", fmt::format("expected max_length in [2, {}], the model's length, but got {}", length, limit));
   if (prompts.empty()) return {};
-  const Device device = model.tokens.weight.device();
+  const Device device = model.tokens.device();
   const Padded rows = padded("read_prompts", prompts, limit - 1, model.options.vocab, device);
   const std::int64_t width = rows.longest, batch = rows.ids.size(0);
   const auto state = std::make_shared<PromptState>(PromptState{model, options, model.cache(batch, limit), width, options.reset_position});
@@ -124,7 +124,7 @@ Continuation read_sources(const EncoderDecoder& model, const std::vector<TokenId
   if (options.start < 0 || options.start >= model.options.vocab)
     fail("read_sources", fmt::format("expected start in [0, {}) but got {}", model.options.vocab, options.start));
   if (sources.empty()) return {};
-  const Device device = model.head.weight.device();
+  const Device device = model.head.device();
   const Padded rows = padded("read_sources", sources, length, model.options.vocab, device);
   const auto count = static_cast<std::int64_t>(sources.size());
   const auto state = std::make_shared<SourceState>(SourceState{model, {}, model.cache(rows.ids.size(0), limit)});

@@ -34,27 +34,26 @@ Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, Device device)
 
 void Linear::visit(Visitor& v) {
   v("weight", weight);
+  v.buffer("weight", quantized.rows);
   v("bias", bias);
 }
 
-Tensor Linear::forward(const Tensor& x) const {
+Tensor Linear::product(const Tensor& x, const Tensor& added) const {
   const ModuleScope scope(this, "Linear");
-  return linear(x, weight, bias);
+  return quantized.defined() ? quantized_linear(x, quantized, added) : linear(x, weight, added);
 }
 
-Tensor Linear::forward_without_bias(const Tensor& x) const {
-  const ModuleScope scope(this, "Linear");
-  return linear(x, weight);
-}
+Tensor Linear::forward(const Tensor& x) const { return product(x, bias); }
+Tensor Linear::forward_without_bias(const Tensor& x) const { return product(x, {}); }
 
 Tensor Linear::activated(Activation activation, const Tensor& x) const {
-  if (!use_fused_kernel || activation != Activation::gelu_tanh) return activate(activation, forward(x));
+  if (!use_fused_kernel || quantized.defined() || activation != Activation::gelu_tanh) return activate(activation, forward(x));
   const ModuleScope scope(this, "Linear");
   return linear_gelu(x, weight, bias);
 }
 
 Tensor Linear::activated(Activation activation, const Tensor& x, const Linear& next, bool adds_next_bias) const {
-  if (!use_fused_kernel || activation != Activation::gelu_tanh) {
+  if (!use_fused_kernel || quantized.defined() || next.quantized.defined() || activation != Activation::gelu_tanh) {
     const Tensor hidden = activated(activation, x);
     return adds_next_bias ? next.forward(hidden) : next.forward_without_bias(hidden);
   }
@@ -63,7 +62,7 @@ Tensor Linear::activated(Activation activation, const Tensor& x, const Linear& n
 }
 
 Tensor Linear::cross_entropy(const Tensor& x, const Tensor& targets, const CrossEntropyOptions& options) const {
-  if (!use_fused_kernel) return tern::cross_entropy(forward(x), targets, options);
+  if (!use_fused_kernel || quantized.defined()) return tern::cross_entropy(forward(x), targets, options);
   const ModuleScope scope(this, "Linear");
   return linear_cross_entropy(x, weight, bias, targets, options);
 }
@@ -74,11 +73,14 @@ Embedding::Embedding(std::int64_t count, std::int64_t width, Device device) {
   init::normal(weight);
 }
 
-void Embedding::visit(Visitor& v) { v("weight", weight); }
+void Embedding::visit(Visitor& v) {
+  v("weight", weight);
+  v.buffer("weight", quantized.rows);
+}
 
-Tensor Embedding::forward(const Tensor& ids) const {
+Tensor Embedding::forward(const Tensor& ids, DType dtype) const {
   const ModuleScope scope(this, "Embedding");
-  return embedding(weight, ids);
+  return quantized.defined() ? quantized_embedding(quantized, ids, dtype) : embedding(weight, ids);
 }
 
 static const char* name(NormKind kind) {

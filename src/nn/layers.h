@@ -2,6 +2,7 @@
 #include "nn/module.h"
 #include "ops/loss.h"
 #include "ops/normalize.h"
+#include "ops/quantize.h"
 
 namespace tern::nn {
 
@@ -11,7 +12,8 @@ const char* name(Activation activation);
 Tensor activate(Activation activation, const Tensor& x);
 
 /// y = x W^T + b: (..., in) -> (..., out). Weight (out, in) and bias (out) start uniform in +-1 / sqrt(in). The products with the
-/// weight are all here, so that a Linear with another form of weight (of 8 bits, of low rank) changes this class alone.
+/// weight are all here, so that a Linear with another form of weight (of low rank, say) changes this class alone. One that was quantised
+/// (nn/quantize.h) has `quantized` in the weight's place, and no fused product.
 struct Linear final : Module {
   Linear() = default;
   Linear(std::int64_t in, std::int64_t out, bool with_bias = true, Device device = cpu);
@@ -26,17 +28,28 @@ struct Linear final : Module {
   /// cross_entropy(forward(x), targets, options); with fused kernels the logits are never whole in memory (linear_cross_entropy).
   Tensor cross_entropy(const Tensor& x, const Tensor& targets, const CrossEntropyOptions& options = {}) const;
 
+  bool defined() const { return weight.defined() || quantized.defined(); }
+  Device device() const { return quantized.defined() ? quantized.device() : weight.device(); }
+
   Tensor weight, bias;  ///< bias may be undefined
+  QuantizedWeight quantized;
+
+ private:
+  Tensor product(const Tensor& x, const Tensor& added) const;
 };
 
-/// Rows of a table (count, width) at i64 ids (...): (..., width). The table starts as N(0, 1).
+/// Rows of a table (count, width) at i64 ids (...): (..., width). The table starts as N(0, 1). One that was quantised (nn/quantize.h) has
+/// `quantized` in its place.
 struct Embedding final : Module {
   Embedding() = default;
   Embedding(std::int64_t count, std::int64_t width, Device device = cpu);
   void visit(Visitor& v) override;
-  Tensor forward(const Tensor& ids) const;
+  /// Of a table that was quantised in the dtype given, as it has none of its own.
+  Tensor forward(const Tensor& ids, DType dtype = DType::f32) const;
+  Device device() const { return quantized.defined() ? quantized.device() : weight.device(); }
 
   Tensor weight;
+  QuantizedWeight quantized;
 };
 
 struct NormOptions {

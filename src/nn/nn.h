@@ -9,5 +9,6 @@
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "nn/parameter_buffer.h"
+#include "nn/quantize.h"
 #include "nn/transformer.h"
 #include "nn/transformer_model.h"

@@ -141,7 +141,7 @@ void TransformerLayer::forward(ResidualStream& x, const AttentionMask& mask, con
          cross_attn ? "expected a memory: the layer has cross attention" : "expected no memory: the layer has no cross attention");
   x.add(attn.heads_joined(x.normalized(norm1), {}, mask, cache), attn.proj, drop);
   if (cross_attn) x.add(cross_attn->heads_joined(x.normalized(*norm_cross), memory, memory_mask, cache), cross_attn->proj, drop);
-  if (ff.fc.weight.defined()) x.add(x.normalized(norm2), ff, drop);
+  if (ff.fc.defined()) x.add(x.normalized(norm2), ff, drop);
 }
 
 }  // namespace tern::nn

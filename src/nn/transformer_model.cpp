@@ -118,24 +118,42 @@ void TransformerModel::visit(Visitor& v) {
   v("norm", norm);
 }
 
+DType TransformerModel::dtype() const {
+  if (!tokens.quantized.defined()) return tokens.weight.dtype();
+  // A norm keeps a dtype where matrices have none.
+  const Tensor scale = norm ? norm->weight : blocks.empty() ? Tensor() : blocks.front().norm1.weight;
+  return scale.defined() ? scale.dtype() : DType::f32;
+}
+
 Tensor TransformerModel::position_table() const {
   if (positions) return positions->weight;
-  return sinusoids.defined() ? cast(sinusoids, tokens.weight.dtype()) : Tensor();
+  return sinusoids.defined() ? cast(sinusoids, dtype()) : Tensor();
+}
+
+Tensor TransformerModel::position_rows(const Tensor& position_ids, std::int64_t length) const {
+  if (positions && positions->quantized.defined()) {
+    const bool is_given = position_ids.defined();
+    return positions->forward(is_given ? position_ids : arange(length, DType::i64, positions->device()), dtype());
+  }
+  const Tensor table = position_table();
+  if (!table.defined()) return {};
+  return position_ids.defined() ? embedding(table, position_ids) : slice(table, 0, 0, length);
 }
 
 /// Tokens and positions, after dropout: (B, T, width).
 Tensor TransformerModel::embedded(const Tensor& ids, const Tensor& position_ids) const {
   const double scale = options.scales_embeddings ? std::sqrt(static_cast<double>(options.width)) : 1;
-  Tensor places = position_table();
-  if (use_fused_kernel && !position_ids.defined()) {
+  const bool is_quantized = tokens.quantized.defined() || (positions && positions->quantized.defined());
+  if (use_fused_kernel && !position_ids.defined() && !is_quantized) {
+    Tensor places = position_table();
     if (scale == 1) return fused_embedding(tokens.weight, places, ids, drop.p, drop.training);
     // The op has no scale, and dropout keeps to the same draws on either side of one.
     if (places.defined()) places = slice(places, 0, 0, ids.size(1)) * (1 / scale);
     return fused_embedding(tokens.weight, places, ids, drop.p, drop.training) * scale;
   }
-  Tensor x = tokens.forward(ids);
+  Tensor x = tokens.forward(ids, dtype());
   if (scale != 1) x = x * scale;
-  if (places.defined()) x = x + (position_ids.defined() ? embedding(places, position_ids) : slice(places, 0, 0, ids.size(1)));
+  if (const Tensor places = position_rows(position_ids, ids.size(1)); places.defined()) x = x + places;
   return drop.forward(x);
 }
 
@@ -177,11 +195,11 @@ Tensor TransformerModel::hidden(const Tensor& ids, const AttentionMask& visible,
   const bool has_table = positions || sinusoids.defined();
   if (position_ids.defined() && !has_table) fail(model_, "expected no position_ids: the model has no table of positions");
   const bool is_continued = cache && !cache->empty();
-  const AttentionMask mask = is_continued ? visible : mask_of_layers(visible, length, tokens.weight.dtype());
+  const AttentionMask mask = is_continued ? visible : mask_of_layers(visible, length, dtype());
   AttentionMask memory_mask;
   if (cache) cache->begin(ids);
   if (memory.states.defined()) {
-    const auto of_memory = [&] { return mask_of_layers(memory.mask, memory.states.size(1), tokens.weight.dtype()); };
+    const auto of_memory = [&] { return mask_of_layers(memory.mask, memory.states.size(1), dtype()); };
     memory_mask = cache ? cache->memory_mask(of_memory) : of_memory();
   }
   ResidualStream stream(embedded(ids, is_continued && has_table && !position_ids.defined() ? cache->positions() : position_ids),
@@ -201,7 +219,7 @@ Tensor TransformerModel::hidden(const Tensor& ids, const AttentionMask& visible,
 KvCache TransformerModel::cache(std::int64_t batch, std::int64_t capacity) const {
   if (capacity > options.length)
     fail(model_, fmt::format("expected a cache of at most {} tokens, the model's length, but got {}", options.length, capacity));
-  return {batch, capacity, blocks.size(), tokens.weight.device()};
+  return {batch, capacity, blocks.size(), tokens.device()};
 }
 
 Tensor reset_position_ids(const Tensor& prefix, std::int64_t length, std::int64_t start, std::int64_t last) {

@@ -77,6 +77,9 @@ struct TransformerModel : Module {
   /// An empty cache for `batch` rows of up to `capacity` tokens. Throws Error for a capacity beyond the model's length.
   KvCache cache(std::int64_t batch, std::int64_t capacity) const;
 
+  /// Of the activations: that of the parameters.
+  DType dtype() const;
+
   TransformerOptions options;
   Embedding tokens;
   std::optional<Embedding> positions;
@@ -91,6 +94,8 @@ struct TransformerModel : Module {
                      const AttentionMask& memory_mask) const;
   /// What is added to the tokens: (length, width), or undefined.
   Tensor position_table() const;
+  /// Its rows for `length` tokens from the first on, or for position_ids.
+  Tensor position_rows(const Tensor& position_ids, std::int64_t length) const;
 
   const char* model_ = "TransformerModel";
 };

@@ -30,6 +30,7 @@ const Rows& table() {
     add_conv(all);
     add_attention(all);
     add_factory(all);
+    add_quantize(all);
     // For work on one op: TERN_OP=softplus test-ops "Ops give*,*erivatives*,Mistakes*".
     if (const char* only = std::getenv("TERN_OP")) std::erase_if(all, [&](const Row& row) { return row.name != only; });
     return all;

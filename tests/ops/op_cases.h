@@ -130,6 +130,7 @@ void add_normalize(Rows& rows);  // op_cases_normalize.cpp
 void add_conv(Rows& rows);       // op_cases_conv.cpp
 void add_attention(Rows& rows);  // op_cases_attention.cpp
 void add_factory(Rows& rows);    // op_cases_factory.cpp
+void add_quantize(Rows& rows);   // op_cases_quantize.cpp
 
 /// The table: every row, assembled in op_cases.cpp.
 const Rows& table();

@@ -714,6 +714,49 @@ TEST_CASE("tern-translate average --out (the mean of runs, or of a run's checkpo
   CHECK(!fs::exists(out));
 }
 
+TEST_CASE("tern-translate quantise --format --out (in which bytes, and where to)") {
+  const Run one;
+  const auto score = [&](const fs::path& model) {
+    const std::string file = one.directory / "pair";
+    spill(file, "Der Hund sieht den Mann .\n");
+    return std::stod(run(translate, {"score-pairs", "--model", model.string(), "--src-file", file, "--tgt-file", file, "--device", "cpu"}).out);
+  };
+  const double exact = score(one.path);
+  const auto bytes = [](const fs::path& model) { return double(fs::file_size(model / "model.safetensors")); };
+  double smallest = bytes(one.path);
+  for (const auto& [format, slack] : std::vector<std::pair<std::string, double>>{{"int8", 0.02}, {"dynamic-int8", 0.03}, {"q8_0", 0.02}, {"q4_0", 0.3}}) {
+    INFO(format);
+    const fs::path out = one.path.string() + "-" + format;
+    const Result result = run(translate, {"quantise", one.path.string() + "/", "--format", format});
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    CHECK(contains(result.out, fmt::format("{:.0f} bytes before, {:.0f} after", bytes(one.path), bytes(out))));
+    CHECK(Json::parse(slurp(out / "config.json"))["quantization"] == format);
+    const io::TensorFile file = io::load_safetensors(out / "model.safetensors");
+    CHECK(file.tensors.at("head.weight").dtype() == DType::u8);
+    CHECK(file.tensors.at("head.bias").dtype() == DType::f32);
+    CHECK(bytes(out) <= smallest);
+    if (format != "int8") smallest = bytes(out);
+    CHECK(std::abs(score(out) - exact) < slack * std::abs(exact));
+    CHECK(score(out) != exact);
+    CHECK(!run(translate, {"decode", "--model", out.string(), "--device", "cpu"}, "Der Hund\n").out.empty());
+  }
+  const std::string quantised = one.path.string() + "-q8_0", named = (one.directory / "named").string();
+  REQUIRE(run(translate, {"quantise", one.path.string(), "--out", named}).code == 0);  // q8_0 is the default
+  CHECK(slurp(fs::path(named) / "model.safetensors") == slurp(fs::path(quantised) / "model.safetensors"));
+
+  check_refused(run(translate, {"quantise", one.path.string(), "--format", "q3"}), "expected int8, dynamic-int8, q8_0, q4_0 but got q3");
+  check_refused(run(translate, {"quantise", quantised}), "is quantised already, to q8_0");
+  check_refused(run(translate, {"quantise", one.path.string(), "--out", one.path.string()}), "is the run itself");
+  check_refused(run(translate, {"quantise", (one.directory / "nowhere").string()}), "there is no such run directory");
+  check_refused(run(translate, {"average", "--out", named, one.path.string(), quantised}), "is quantised");
+  check_refused(run(translate, {"train", "--resume", "--out", quantised}), "holds no checkpoint to go on from");
+  check_refused(run(translate, arguments(one.data, named, {"--config", quantised})), "there is no option \"quantization\"");
+  spill(fs::path(quantised) / "config.json", "{\"tern_run\": 2, \"quantization\": \"q3\"}");
+  const Result changed = run(translate, {"decode", "--model", quantised, "--device", "cpu"}, "Der Hund\n");
+  check_refused(changed, "config.json");
+}
+
 TEST_CASE("tern-translate score --hyp --ref --json --lowercase (what is compared, and how it is printed)") {
   const TempDirectory directory;
   const std::string hyp = directory / "hyp", ref = directory / "ref";

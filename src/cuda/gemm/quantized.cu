@@ -1,0 +1,106 @@
+#include <algorithm>
+
+#include "cuda/device/vec16.cuh"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
+#include "ops/kernels/quantized.h"
+#include "tensor/dispatch.h"
+
+// Quantised weights on a GPU. Decoding is bound by reading the weights: a warp reads the row of an output channel once, four bytes a lane,
+// and multiplies it with all rows of x, which the caches hold. With more rows the op makes the values of a part of the weight and leaves
+// the product to the tensor cores.
+namespace tern::kernels {
+
+using namespace gpu;
+
+namespace {
+
+constexpr int lanes = 32, warps = block_size / lanes, max_rows = 16;
+
+__device__ __forceinline__ float half_at(const std::uint8_t* at) {
+  f16 half;
+  half.bits = static_cast<std::uint16_t>(at[0] | at[1] << 8);
+  return static_cast<float>(half);
+}
+
+/// The value of weight k of a row.
+template <class C>
+__device__ C value_at(const QuantizedRows& w, const std::uint8_t* row, std::int64_t k) {
+  if (!has_blocks(w.format)) return C(*reinterpret_cast<const float*>(row)) * C(row[4 + k] - 128);
+  const std::uint8_t* const block = row + k / quant_block * block_bytes(w.format);
+  const int i = static_cast<int>(k % quant_block), half = static_cast<int>(quant_block / 2);
+  if (w.format == QuantFormat::q8_0) return C(half_at(block)) * C(static_cast<std::int8_t>(block[2 + i]));
+  const int pair = block[2 + i % half];
+  return C(half_at(block)) * C((i < half ? pair & 15 : pair >> 4) - 8);
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_size)
+    write_values(QuantizedRows w, const std::int64_t* ids, std::int64_t count, T* y) {
+  const std::int64_t i = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
+  if (i >= count) return;
+  const std::int64_t n = i / w.in, row = ids ? ids[n] : n;
+  y[i] = convert<T>(row >= 0 && row < w.out ? value_at<computed_t<T>>(w, w.row(row), i % w.in) : computed_t<T>(0));
+}
+
+/// y (rows, out) for at most R rows: a warp to an output channel. Rows of x are x_stride apart.
+template <class T, int R>
+__global__ void __launch_bounds__(block_size)
+    multiply_rows(QuantizedRows w, const T* x, std::int64_t x_stride, const T* bias, std::int64_t bias_stride, T* y, int rows) {
+  const std::int64_t channel = std::int64_t(blockIdx.x) * warps + threadIdx.x / lanes;
+  if (channel >= w.out) return;
+  const int lane = threadIdx.x % lanes;
+  const std::uint8_t* const row = w.row(channel);
+  const auto* const codes = reinterpret_cast<const std::uint32_t*>(row) + 1;  // rows are whole words, of which the first is the scale
+  float sums[R] = {};
+  for (std::int64_t k = 4 * lane; k < w.in; k += 4 * lanes) {
+    const std::uint32_t word = codes[k / 4];
+#pragma unroll
+    for (int byte = 0; byte < 4; ++byte) {
+      if (k + byte >= w.in) break;
+      const float weight = static_cast<float>(word >> (8 * byte) & 255u) - 128.0f;
+#pragma unroll
+      for (int r = 0; r < R; ++r)
+        if (r < rows) sums[r] += weight * convert<float>(x[r * x_stride + k + byte]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+    float sum = sums[r];
+#pragma unroll
+    for (int half = lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+    if (lane == 0 && r < rows) {
+      const float added = bias ? convert<float>(bias[channel * bias_stride]) : 0.0f;
+      y[r * w.out + channel] = convert<T>(*reinterpret_cast<const float*>(row) * sum + added);
+    }
+  }
+}
+
+}  // namespace
+
+bool has_quantized_linear(Cuda, const QuantizedRows& w, std::int64_t rows) { return !has_blocks(w.format) && rows <= max_rows; }
+
+void quantized_linear(Cuda, const View& x, const QuantizedRows& w, const View& bias, const View& y) {
+  if (y.numel() == 0) return;
+  dispatch_floats(y.dtype, "quantized_linear", [&]<class T>() {
+    if constexpr (!std::is_same_v<T, double>) {
+      const auto rows = static_cast<int>(x.shape[0]);
+      const auto start = [&](auto kernel) {
+        launch(kernel, blocks_for(w.out, warps), block_size, 0, y.stream, w, x.as<const T>(), x.strides[0], bias.as<const T>(),
+               bias.data ? bias.strides[0] : 0, y.as<T>(), rows);
+      };
+      if (rows == 1) start(multiply_rows<T, 1>);
+      else if (rows <= 4) start(multiply_rows<T, 4>);
+      else start(multiply_rows<T, max_rows>);
+    }
+  });
+}
+
+void dequantize(Cuda, const QuantizedRows& w, const View& ids, const View& y) {
+  if (y.numel() == 0) return;
+  dispatch_floats(y.dtype, "dequantize", [&]<class T>() {
+    launch(write_values<T>, blocks_for(y.numel()), block_size, 0, y.stream, w, ids.as<const std::int64_t>(), y.numel(), y.as<T>());
+  });
+}
+
+}  // namespace tern::kernels

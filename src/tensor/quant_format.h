@@ -1,0 +1,34 @@
+#pragma once
+#include <cstdint>
+
+namespace tern {
+
+/// How a quantised weight (out, in) lies in memory: `out` rows of bytes, each by itself. The first two are one block a row, a f32 scale and
+/// `in` bytes of 128 + q, filled with 128 up to a multiple of four; the others are ggml's blocks of 32 weights, each with a f16 scale d
+/// first, of which the last one of a row is filled with zeros.
+enum class QuantFormat : std::uint8_t {
+  int8,          ///< w = scale q, q in [-127, 127]
+  dynamic_int8,  ///< the same bytes; the rows of x are rounded to 8 bits as well, and the products are those of integers
+  q8_0,          ///< w = d q: 32 bytes of q in [-127, 127]
+  q4_0,          ///< w = d (q - 8): 16 bytes, of which number j holds q of weight j below and that of weight j + 16 above
+};
+inline constexpr QuantFormat quant_formats[] = {QuantFormat::int8, QuantFormat::dynamic_int8, QuantFormat::q8_0, QuantFormat::q4_0};
+
+/// "int8", "dynamic-int8", "q8_0", "q4_0".
+constexpr const char* name(QuantFormat format) {
+  constexpr const char* names[] = {"int8", "dynamic-int8", "q8_0", "q4_0"};
+  return names[static_cast<int>(format)];
+}
+
+/// Weights of a block of q8_0 and q4_0.
+inline constexpr std::int64_t quant_block = 32;
+constexpr bool has_blocks(QuantFormat format) { return format >= QuantFormat::q8_0; }
+constexpr std::int64_t block_bytes(QuantFormat format) { return format == QuantFormat::q8_0 ? 34 : 18; }
+
+/// The bytes of a row of `in` weights.
+constexpr std::int64_t row_bytes(QuantFormat format, std::int64_t in) {
+  if (!has_blocks(format)) return 4 + (in + 3) / 4 * 4;
+  return (in + quant_block - 1) / quant_block * block_bytes(format);
+}
+
+}  // namespace tern
