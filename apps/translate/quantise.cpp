@@ -29,7 +29,8 @@ void quantise(const QuantiseOptions& options) {
   const fs::path out = options.out.empty() ? fs::path(fmt::format("{}-{}", run.string(), options.format)) : fs::path(options.out);
   std::error_code ignored;
   if (fs::equivalent(run, out, ignored))
-    throw apps::UsageError(fmt::format("--out {}: is the run itself, which is kept: name another directory", text::printable(out.string())));
+    throw apps::UsageError(
+        fmt::format("--out {}: is the run itself, which is kept: name another directory", text::printable(out.string())));
   io::RunDirectory::check(out);
   Translator translator = Translator::load(run, cpu, "fp32");
   if (translator.options.quantization)

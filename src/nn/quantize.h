@@ -5,9 +5,9 @@
 namespace tern::nn {
 
 /// Makes a model one for inference: each Linear's weight and each Embedding's table takes the format (ops/quantize.h), a tied one once for
-/// all its owners, and is a buffer of bytes from then on, no parameter. What is left of the parameters (biases, norms) is frozen. Generation
-/// and `io` take such a model as any other; a gradient that is asked of it is an Error. Throws Error as tern::quantize does, naming the
-/// place, and for a model that is quantised already; the model is then as it was.
+/// all its owners, and is a buffer of bytes from then on, no parameter. What is left of the parameters (biases, norms) is frozen.
+/// Generation and `io` take such a model as any other; a gradient that is asked of it is an Error. Throws Error as tern::quantize does,
+/// naming the place, and for a model that is quantised already; the model is then as it was.
 void quantize(Module& module, QuantFormat format);
 
 /// The same without a look at the weights: the bytes of the format are there, uninitialised, for a file to be read into them.

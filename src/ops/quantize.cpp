@@ -44,7 +44,8 @@ void quantize_row(const float* x, std::int64_t in, std::uint8_t* to) {
 void quantize_q8_0(const float* x, std::uint8_t* to) {
   const float scale = std::abs(largest(x, quant_block)) / 127, inverse = scale != 0 ? 1 / scale : 0;
   write_scale(scale, to);
-  for (std::int64_t i = 0; i < quant_block; ++i) to[2 + i] = static_cast<std::uint8_t>(static_cast<std::int8_t>(std::round(x[i] * inverse)));
+  for (std::int64_t i = 0; i < quant_block; ++i)
+    to[2 + i] = static_cast<std::uint8_t>(static_cast<std::int8_t>(std::round(x[i] * inverse)));
 }
 
 void quantize_q4_0(const float* x, std::uint8_t* to) {

@@ -16,8 +16,8 @@ struct QuantizedWeight {
   Tensor rows;  ///< (out, row_bytes(format, in)) of u8
 };
 
-/// Rounds a floating weight (out, in) to the nearest of a format's values. int8: the scale of a row is its largest magnitude / 127. q8_0 and
-/// q4_0 are ggml's: d = the largest magnitude / 127, and d = the value of the largest magnitude / -8 with q = floor(w / d + 8.5), at
+/// Rounds a floating weight (out, in) to the nearest of a format's values. int8: the scale of a row is its largest magnitude / 127. q8_0
+/// and q4_0 are ggml's: d = the largest magnitude / 127, and d = the value of the largest magnitude / -8 with q = floor(w / d + 8.5), at
 /// most 15. Throws Error for another shape, and for values that are not finite or that a f16 scale does not hold.
 QuantizedWeight quantize(const Tensor& weight, QuantFormat format);
 
@@ -26,8 +26,9 @@ Tensor dequantize(const QuantizedWeight& weight, DType dtype = DType::f32);
 
 /// linear(x, dequantize(weight), bias) without that copy: x (..., in) of f32, bf16 or f16 -> (..., out). Weights are read as they are, and
 /// turned into numbers within the product. With dynamic_int8 on the CPU each row of x is rounded to scale q, q in [-127, 127], and
-/// products of integers are exact; on a GPU it is as int8. In the other formats, on a CPU with VNNI, a row of x is rounded to 16 bits: scale
-/// (256 a + b), a and b of 8. Throws Error for other shapes and dtypes, and where x or the bias asks for a gradient: it is for inference.
+/// products of integers are exact; on a GPU it is as int8. In the other formats, on a CPU with VNNI, a row of x is rounded to 16 bits:
+/// scale (256 a + b), a and b of 8. Throws Error for other shapes and dtypes, and where x or the bias asks for a gradient: it is for
+/// inference.
 Tensor quantized_linear(const Tensor& x, const QuantizedWeight& weight, const Tensor& bias = {});
 
 /// embedding(dequantize(table, dtype), ids) without that copy: ids (...), i64 -> (..., in). Throws Error for an id that is out of range; on

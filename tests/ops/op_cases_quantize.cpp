@@ -110,8 +110,7 @@ Array layer(const Array& x, const Array& weight, const Array* bias, QuantFormat 
     if (format == QuantFormat::dynamic_int8) values = rounded(own);
     for (std::int64_t j = 0; j < out; ++j) {
       double sum = bias ? bias->values[static_cast<std::size_t>(j)] : 0;
-      for (std::int64_t k = 0; k < in; ++k)
-        sum += values[static_cast<std::size_t>(k)] * w.values[static_cast<std::size_t>(j * in + k)];
+      for (std::int64_t k = 0; k < in; ++k) sum += values[static_cast<std::size_t>(k)] * w.values[static_cast<std::size_t>(j * in + k)];
       y.values.push_back(sum);
     }
   }
@@ -181,13 +180,10 @@ void add_linear(Rows& rows) {
         std::vector<Input> inputs = {value(l.x, -0.5, 0.5)};
         if (bias) inputs.push_back(value({l.out}));
         if (bias) inputs.back().optional = true;
-        row.cases.push_back({inputs,
-                             [=](In in) -> Tensors {
-                               return {quantized_linear(in[0], quantized(shape, format, in.device), bias ? in[1] : Tensor())};
-                             },
-                             [=](Ref in) {
-                               return one(layer(in[0], read(weight_of(shape)), bias ? &in[1] : nullptr, format, in.dtype));
-                             }});
+        row.cases.push_back(
+            {inputs,
+             [=](In in) -> Tensors { return {quantized_linear(in[0], quantized(shape, format, in.device), bias ? in[1] : Tensor())}; },
+             [=](Ref in) { return one(layer(in[0], read(weight_of(shape)), bias ? &in[1] : nullptr, format, in.dtype)); }});
       }
   const auto weight = [] { return quantize(sample({4, 3}), QuantFormat::q8_0); };
   const auto trained = [] { return Tensor(sample({2, 3})).set_requires_grad(); };
@@ -205,8 +201,15 @@ void add_embedding(Rows& rows) {
   Row row{"quantized_embedding", {}};
   row.differentiable = false;
   for (QuantFormat format : quant_formats)
-    for (const auto& pair : std::vector<std::pair<Shape, Shape>>{
-             {{1}, {1, 1}}, {{2, 3}, {31, 33}}, {{0}, {3, 31}}, {{}, {2, 64}}, {{33}, {1025, 3}}, {{5}, {7, 1025}}, {{3}, {3, 0}}, {{31}, {2, 2}}, {{1025}, {9, 1}}}) {
+    for (const auto& pair : std::vector<std::pair<Shape, Shape>>{{{1}, {1, 1}},
+                                                                 {{2, 3}, {31, 33}},
+                                                                 {{0}, {3, 31}},
+                                                                 {{}, {2, 64}},
+                                                                 {{33}, {1025, 3}},
+                                                                 {{5}, {7, 1025}},
+                                                                 {{3}, {3, 0}},
+                                                                 {{31}, {2, 2}},
+                                                                 {{1025}, {9, 1}}}) {
       const Shape ids = pair.first, table = pair.second;
       row.cases.push_back({{index(ids, table[0])},
                            [=](In in) -> Tensors { return {quantized_embedding(quantized(table, format, in.device), in[0], in.dtype)}; },

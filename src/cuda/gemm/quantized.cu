@@ -35,8 +35,7 @@ __device__ C value_at(const QuantizedRows& w, const std::uint8_t* row, std::int6
 }
 
 template <class T>
-__global__ void __launch_bounds__(block_size)
-    write_values(QuantizedRows w, const std::int64_t* ids, std::int64_t count, T* y) {
+__global__ void __launch_bounds__(block_size) write_values(QuantizedRows w, const std::int64_t* ids, std::int64_t count, T* y) {
   const std::int64_t i = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
   if (i >= count) return;
   const std::int64_t n = i / w.in, row = ids ? ids[n] : n;

@@ -12,12 +12,12 @@ namespace tern::kernels {
 
 using namespace loops;
 
-// Products with quantised weights. Note [Integer products]: rows of x become integers, x = scale (256 a + b) with a and b of 8 bits, or scale a
-// alone for dynamic_int8, and an instruction of VNNI adds four products of an unsigned byte, the weight's, with a signed one, x's, to a
-// 32-bit sum: twice the products of a float32 FMA in its time with both parts of x, four times with one. The sums of a block are exact, and
-// what the weight's zero (128, or 8 of q4_0) adds to them is subtracted at their start; then they are scaled and added up in float32, in
-// one order, so that a row of y does not depend on how many rows there are. Weights are packed as gemm.h packs its operands, a panel of
-// two vectors of output channels by steps of four bytes of the depth, and turn into bytes there from whatever a format stores.
+// Products with quantised weights. Note [Integer products]: rows of x become integers, x = scale (256 a + b) with a and b of 8 bits, or
+// scale a alone for dynamic_int8, and an instruction of VNNI adds four products of an unsigned byte, the weight's, with a signed one, x's,
+// to a 32-bit sum: twice the products of a float32 FMA in its time with both parts of x, four times with one. The sums of a block are
+// exact, and what the weight's zero (128, or 8 of q4_0) adds to them is subtracted at their start; then they are scaled and added up in
+// float32, in one order, so that a row of y does not depend on how many rows there are. Weights are packed as gemm.h packs its operands, a
+// panel of two vectors of output channels by steps of four bytes of the depth, and turn into bytes there from whatever a format stores.
 // Without VNNI, weights become float32 in parts that stay in the cache and go through gemm.h; dynamic_int8, whose value is that of
 // integers, has plain vector code for the instruction.
 

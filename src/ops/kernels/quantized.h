@@ -13,16 +13,16 @@ struct QuantizedRows {
   std::int64_t bytes = row_bytes(format, in);  ///< of a row
 };
 
-/// y (M, out) = x (M, in) @ w transposed, plus bias (out), or nothing where bias.data is null. x and y of one of f32, bf16 and f16, x's rows
-/// contiguous, y contiguous, bias of any stride. Sums are float32, or exact ones of integers within a block. A row of x that is not finite
-/// gives a row of NaN, or what its products are.
+/// y (M, out) = x (M, in) @ w transposed, plus bias (out), or nothing where bias.data is null. x and y of one of f32, bf16 and f16, x's
+/// rows contiguous, y contiguous, bias of any stride. Sums are float32, or exact ones of integers within a block. A row of x that is not
+/// finite gives a row of NaN, or what its products are.
 void quantized_linear(Cpu, const View& x, const QuantizedRows& w, const View& bias, const View& y);
 /// For few rows, of a weight with one block a row, which is read once: see has_quantized_linear.
 void quantized_linear(Cuda, const View& x, const QuantizedRows& w, const View& bias, const View& y);
 bool has_quantized_linear(Cuda, const QuantizedRows& w, std::int64_t rows);
 
-/// y (N, in) = the rows of w that ids (N), i64 and contiguous, choose, or the first N where ids.data is null. y is contiguous, of a floating
-/// dtype. An id outside of [0, out) gives zeros on a GPU; on the CPU it is the caller's to check.
+/// y (N, in) = the rows of w that ids (N), i64 and contiguous, choose, or the first N where ids.data is null. y is contiguous, of a
+/// floating dtype. An id outside of [0, out) gives zeros on a GPU; on the CPU it is the caller's to check.
 void dequantize(Cpu, const QuantizedRows& w, const View& ids, const View& y);
 void dequantize(Cuda, const QuantizedRows& w, const View& ids, const View& y);
 
