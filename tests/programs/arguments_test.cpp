@@ -24,7 +24,7 @@ TEST_CASE("Help is given for every subcommand") {
 
 TEST_CASE("A mistake in the arguments is one line, and leaves nothing behind") {
   const std::vector<std::pair<Arguments, std::string>> cases = {
-      {{}, "expected a subcommand (train, decode, average, score,"},
+      {{}, "expected a subcommand (train, decode, average, quantise, score,"},
       {{"trian"}, "got trian; did you mean train?"},
       {{"--bogus"}, "(tern-translate --help"},
       {{"train"}, "--data is required"},
@@ -146,7 +146,7 @@ TEST_CASE("Switches take a value, and the last of several counts") {
 TEST_CASE("The bench refuses what it cannot run") {
   const TempDirectory directory;
   const std::vector<std::pair<Arguments, std::string>> cases = {
-      {{}, "expected a subcommand (step, memory, ops, attention, conv1d, count)"},
+      {{}, "expected a subcommand (step, memory, ops, attention, conv1d, count, report)"},
       {{"step", "--model", "foo"}, "--model: expected mt, ar, small, medium, large, xl, 2.7B but got foo"},
       {{"step", "--batch", "0"}, "--batch: expected a whole number from 1"},
       {{"step", "--batch", "99999999999999999999"}, "--batch: "},
