@@ -152,7 +152,7 @@ TEST_CASE("The bench refuses what it cannot run") {
       {{"step", "--batch", "99999999999999999999"}, "--batch: "},
       {{"step", "--dropout", "1"}, "--dropout: "},
       {{"step", "--bach", "1"}, "did you mean --batch?"},
-      {{"step", "--precision", "fp8"}, "--precision: expected fp32, tf32, tf32x3, bf16, fp16 but got fp8"},
+      {{"step", "--precision", "fp8"}, "--precision: expected fp32, tf32, tf32x3, bf16, fp16, autocast-bf16, autocast-fp16 but got fp8"},
       {{"step", "--precision", "tf32", "--device", "cpu"}, "--precision tf32: "},
       {{"step", "--precision", "tf32x3", "--device", "cpu"}, "--precision tf32x3: "},
       {{"step", "--json", (directory / "no" / "x").string()}, "could not be opened"},
