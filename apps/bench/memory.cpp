@@ -28,7 +28,8 @@ using profile::MemoryHistory;
 
 struct Options {
   StepCase step;  ///< what all cases share
-  std::string models = "small", precisions = "fp32", lengths = "128", passes = "forward,step", device = "auto", json, directory = "memory";
+  std::string models = "small", precisions = "fp32", lengths = "128", passes = "forward,step", checkpointing = "none", device = "auto",
+              json, directory = "memory";
   double limit = 0;  ///< GiB
   bool stacks = false;
   int threads = 0;
@@ -107,7 +108,8 @@ void measure(const StepCase& c, Device device, bool stacks, Measured& result) {
 }
 
 std::string name_of(const StepCase& c) {
-  return fmt::format("{}-T{}-{}-{}", c.model, c.length, train::name(c.precision), c.forward_only ? "forward" : "step");
+  return fmt::format("{}-T{}-{}-{}{}", c.model, c.length, train::name(c.precision), c.forward_only ? "forward" : "step",
+                     checkpointing_suffix(c));
 }
 
 class MemoryBench {
@@ -146,8 +148,9 @@ class MemoryBench {
 
  private:
   std::string title(const StepCase& c) const {
-    return fmt::format("{} {} B {} T {}, {}, {}, {} kernels: {}", c.model, c.arch, c.batch, c.length, apps::describe(device_),
-                       train::name(c.precision), c.use_fused_kernel ? "fused" : "plain", c.forward_only ? "forward pass" : "training step");
+    return fmt::format("{} {} B {} T {}, {}, {}, {} kernels{}: {}", c.model, c.arch, c.batch, c.length, apps::describe(device_),
+                       train::name(c.precision), c.use_fused_kernel ? "fused" : "plain", checkpointing_text(c),
+                       c.forward_only ? "forward pass" : "training step");
   }
 
   void show(const StepCase& c, const Measured& measured) {
@@ -156,7 +159,8 @@ class MemoryBench {
     fmt::print("{}\n", title(c));
     io::JsonObject row;
     row.set("model", c.model).set("arch", c.arch).set("B", c.batch).set("T", c.length).set("V", c.vocab).set("p", c.dropout);
-    row.set("dtype", train::name(c.precision)).set("impl", c.use_fused_kernel ? "tern-fused" : "tern-plain");
+    row.set("dtype", train::name(c.precision));
+    row.set("impl", std::string(c.use_fused_kernel ? "tern-fused" : "tern-plain") + checkpointing_suffix(c));
     row.set("pass", c.forward_only ? "forward" : "step").set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
     row.set("residual_stream_bytes", stream);
     if (measured.is_out_of_memory) {
@@ -206,13 +210,16 @@ void memory(const Options& options) {
   for (const std::string& model : words(options.models))
     for (const std::string& precision : words(options.precisions))
       for (const std::int64_t length : numbers(options.lengths))
-        for (const std::string& pass : words(options.passes)) {
-          StepCase& c = cases.emplace_back(options.step);
-          c.model = model;
-          c.precision = *train::precision_of(precision);
-          c.length = length;
-          c.forward_only = pass == "forward";
-        }
+        for (const std::string& pass : words(options.passes))
+          for (const std::string& policy : words(options.checkpointing)) {
+            StepCase c = options.step;
+            c.model = model;
+            c.precision = *train::precision_of(precision);
+            c.length = length;
+            c.forward_only = pass == "forward";
+            c.activation_checkpointing = *checkpoint_policy_of(policy);
+            cases.push_back(c);
+          }
   for (const StepCase& c : cases) apps::require_precision(c.precision, bench.device());
   for (const StepCase& c : cases) bench.run(c);
   bench.finish();
@@ -235,6 +242,9 @@ void add_memory(CLI::App& app) {
       list_of(apps::one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"})), "LIST");
   add("--pass", options->passes, "of forward, without gradients or an optimizer in memory, and step",
       list_of(apps::one_of({"forward", "step"})), "LIST");
+  add("--activation-checkpointing", options->checkpointing,
+      "of none, selective (backward computes all again but products and attention), full (each layer)",
+      list_of(apps::one_of({"none", "selective", "full"})), "LIST");
   add("--batch", c.batch, "sequences in a step", apps::whole_number(1, 1'000'000), "N");
   add("--length", options->lengths, "tokens of a sequence", list_of(apps::whole_number(1, 1'000'000)), "LIST");
   add("--vocab", c.vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");

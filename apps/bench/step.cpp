@@ -63,10 +63,7 @@ class Bench {
 
   void run(const StepCase& c) {
     fmt::print("{} {} B {} T {} V {} dropout {}, {}, {}, {} kernels{}{}\n", c.model, c.arch, c.batch, c.length, c.vocab, c.dropout,
-               apps::describe(device_), mode(c), c.use_fused_kernel ? "fused" : "plain",
-               c.activation_checkpointing == CheckpointPolicy::none
-                   ? ""
-                   : fmt::format(", {} activation checkpointing", name(c.activation_checkpointing)),
+               apps::describe(device_), mode(c), c.use_fused_kernel ? "fused" : "plain", checkpointing_text(c),
                c.forward_only ? ", forward only" : "");
     std::fflush(stdout);
     const train::PrecisionScope scope(c.precision);
@@ -92,7 +89,7 @@ class Bench {
     io::JsonObject row;
     std::string impl = c.use_fused_kernel ? "tern-fused" : "tern-plain";
     if (c.capture) impl += "-graph";
-    if (c.activation_checkpointing != CheckpointPolicy::none) impl += fmt::format("-{}-checkpointing", name(c.activation_checkpointing));
+    impl += checkpointing_suffix(c);
     row.set("model", c.model).set("arch", c.arch).set("B", c.batch).set("T", c.length).set("V", c.vocab);
     row.set("p", c.dropout).set("dtype", mode(c)).set("impl", impl);
     row.set("pass", c.forward_only ? "forward" : "step").set("warmup", c.warmup).set("steps", c.steps);
@@ -151,7 +148,7 @@ void step(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
   std::vector<StepCase> cases = cases_of(options);
   if (options.step.profile > 0 && options.step.out.empty())
-    throw apps::UsageError("--profile: expected --out with a directory for trace.json and ops.md");
+    throw apps::UsageError(fmt::format("--profile: expected --out with a directory for {}", apps::profile_file_names));
   if (cases.size() > 1 && options.step.profile > 0)
     for (StepCase& c : cases)
       c.out = (std::filesystem::path(c.out) / fmt::format("{}-{}-{}-B{}-T{}", c.model, c.arch, train::name(c.precision), c.batch, c.length))
@@ -190,7 +187,7 @@ void add_step(CLI::App& app) {
   apps::add_switch(*command, "--capture", "record the step as a CUDA graph and replay it", [&c](bool is_on) { c.capture = is_on; });
   apps::add_switch(*command, "--forward-only", "the forward pass alone, without gradients or an optimizer in memory",
                    [&c](bool is_on) { c.forward_only = is_on; });
-  apps::add_profile_option(*command, c.profile, "trace.json and ops.md into --out");
+  apps::add_profile_option(*command, c.profile, std::string(apps::profile_file_names) + " into --out");
   command->add_option("--out", c.out, "directory for --profile, with one of its own for each of several cases")->type_name("DIR");
   command->add_option("--json", options->json, "append a row a case to this file, one JSON object a line")->type_name("FILE");
   apps::add_device_option(*command, options->device);

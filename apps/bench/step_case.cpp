@@ -15,6 +15,7 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "profile/memory_history.h"
 #include "train/train.h"
 
 namespace tern::bench {
@@ -70,6 +71,16 @@ void require_memory(const nn::DecoderLMOptions& options, bool forward_only) {
                                   needed / 1e9, there / 1e9));
 }
 
+std::string checkpointing_suffix(const StepCase& c) {
+  return c.activation_checkpointing == CheckpointPolicy::none ? "" : fmt::format("-{}-checkpointing", name(c.activation_checkpointing));
+}
+
+std::string checkpointing_text(const StepCase& c) {
+  return c.activation_checkpointing == CheckpointPolicy::none
+             ? ""
+             : fmt::format(", {} activation checkpointing", name(c.activation_checkpointing));
+}
+
 Tensor random_ids(const StepCase& c, Device device) {
   const Tensor draws = rand({c.batch, c.length}, 0, static_cast<double>(c.vocab), DType::f64, device);
   return minimum(cast(draws, DType::i64), static_cast<double>(c.vocab - 1));
@@ -117,10 +128,15 @@ Tensor forward(const StepCase& c, const nn::DecoderLM& model, const Tensor& ids,
 }
 
 /// Profiles steps after some that warm up and, on a GPU, capture the graph, and writes what it finds. The mean time of a step.
-double profile_steps(const StepCase& c, const nn::DecoderLM& model, Device device, const std::function<void()>& step) {
+double profile_steps(const StepCase& c, const nn::DecoderLM& model, train::Optimizer* optimizer, Device device,
+                     const std::function<void()>& step) {
   apps::make_directory("--out", c.out);
   profile::Profiler profiler({.names = nn::module_names(model), .device = device});
-  for (int i = 0; i < 3; ++i) step();
+  std::unique_ptr<profile::MemoryHistory> memory;
+  for (std::int64_t i = 0; i < 3; ++i) {
+    if (i == apps::memory_step) memory = profile::memory_of_step(device, model, optimizer, step);
+    else step();
+  }
   synchronize(device);
   profiler.restart();
   for (std::int64_t i = 0; i < c.profile; ++i) {
@@ -130,8 +146,7 @@ double profile_steps(const StepCase& c, const nn::DecoderLM& model, Device devic
     profiler.end_step();
   }
   const profile::Profile profile = profiler.finish();
-  const std::filesystem::path out = c.out;
-  apps::write_profile(profile, {out / "trace.json", out / "ops.md"});
+  apps::write_profile(profile, *memory, apps::profile_files(c.out));
   return static_cast<double>(profile.wall()) / 1e6 / static_cast<double>(profile.steps());
 }
 
@@ -173,7 +188,7 @@ void measure_training(const StepCase& c, Device device, const nn::DecoderLM& mod
   result.graph_nodes = captured.nodes();
   if (c.profile > 0) {
     train::CapturedStep again(as_written, device);  // under the profiler, which names the graph's kernels
-    result.profiled_ms = profile_steps(c, model, device, [&] { c.capture ? again({ids, labels}) : as_written({ids, labels}); });
+    result.profiled_ms = profile_steps(c, model, &optimizer, device, [&] { c.capture ? again({ids, labels}) : as_written({ids, labels}); });
   }
 }
 
@@ -220,7 +235,7 @@ StepFigures measure_step(const StepCase& c, Device device) {
     result.forward = timed_on_device(device, 0, c.steps, [] {}, inference);
     result.burst_ms = burst(device, 2 * c.steps, inference);
     result.host = host_times(device, c.steps, inference);
-    if (c.profile > 0) result.profiled_ms = profile_steps(c, model, device, inference);
+    if (c.profile > 0) result.profiled_ms = profile_steps(c, model, nullptr, device, inference);
     result.loss = loss.item<double>();
   } else {
     measure_training(c, device, model, ids, labels, result);

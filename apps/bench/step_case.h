@@ -39,6 +39,9 @@ nn::DecoderLMOptions model_options(const StepCase& c, Device device);
 /// OutOfMemory where the weights, with gradients and moments where there are some, are more than the machine has.
 void require_memory(const nn::DecoderLMOptions& options, bool forward_only);
 /// (B, T), i64.
+/// For names "-full-checkpointing" and for titles ", full activation checkpointing"; empty without it.
+std::string checkpointing_suffix(const StepCase& c);
+std::string checkpointing_text(const StepCase& c);
 Tensor random_ids(const StepCase& c, Device device);
 
 /// Times of a step and of its parts, memory and work.

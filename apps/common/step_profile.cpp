@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/attempt.h"
+#include "common/memory_picture.h"
 #include "common/output.h"
 #include "common/program.h"
 #include "io/atomic_file.h"
@@ -57,38 +58,59 @@ static profile::Roofline measure_roofline(Device device) {
   return {.flops = 2 * size * size * size / product, .bytes = 8 * static_cast<double>(count) / copy};
 }
 
-void write_profile(const profile::Profile& profile, const ProfileFiles& files) {
+ProfileFiles profile_files(const std::filesystem::path& directory) {
+  return {directory / "trace.json", directory / "ops.md", directory / "memory.svg"};
+}
+
+void write_profile(const profile::Profile& profile, const profile::MemoryHistory& memory, const ProfileFiles& files) {
   profile::write_chrome_trace(profile, files.trace);
   io::write_file_atomically(files.op_table, profile::op_table(profile, measure_roofline(profile.device)));
-  say("profile  {} of {:.3f} ms: {} and {}\n", counted(std::max<std::int64_t>(profile.steps(), 1), "step"),
+  io::write_file_atomically(files.memory, to_svg(memory, "Memory of a training step, " + to_string(memory.device())));
+  say("profile  {} of {:.3f} ms: {}, {} and {}\n", counted(std::max<std::int64_t>(profile.steps(), 1), "step"),
       static_cast<double>(profile.wall()) / 1e6 / static_cast<double>(std::max<std::int64_t>(profile.steps(), 1)),
-      text::printable(files.trace.string()), text::printable(files.op_table.string()));
+      text::printable(files.trace.string()), text::printable(files.op_table.string()), text::printable(files.memory.string()));
 }
 
 StepProfileOptions profile_of_run(std::int64_t steps, const std::string& program, const TrainingRun& run, const nn::Module& model,
                                   Device device) {
-  return {.steps = steps, .device = device, .names = nn::module_names(model), .program = program, .files = [&run] {
-            return ProfileFiles{run.directory().trace(), run.directory().op_table()};
+  return {.steps = steps, .device = device, .model = &model, .program = program, .files = [&run] {
+            return ProfileFiles{run.directory().trace(), run.directory().op_table(), run.directory().memory()};
           }};
 }
 
 StepProfile::StepProfile(StepProfileOptions options) : options_(std::move(options)) {
   // A GPU's graphs are captured in the warm-up: their kernels get their names there.
-  if (options_.device.type == DeviceType::cuda)
-    profiler_ = std::make_unique<profile::Profiler>(profile::ProfilerOptions{.names = options_.names, .device = options_.device});
+  if (options_.device.type == DeviceType::cuda) profiler_ = profiler();
+}
+
+std::unique_ptr<profile::Profiler> StepProfile::profiler() const {
+  return std::make_unique<profile::Profiler>(
+      profile::ProfilerOptions{.names = nn::module_names(*options_.model), .device = options_.device});
 }
 
 void StepProfile::begin_step() {
   if (is_done_) return;
+  if (step_ == memory_step) {
+    memory_ = std::make_unique<profile::MemoryHistory>(options_.device, nn::module_names(*options_.model));
+    memory_->name(*options_.model);  // gradients of the step before, which this one may give back
+  }
   if (step_++ == options_.warmup) {
     if (profiler_) profiler_->restart();
-    else profiler_ = std::make_unique<profile::Profiler>(profile::ProfilerOptions{.names = options_.names, .device = options_.device});
+    else profiler_ = profiler();
   }
   if (step_ > options_.warmup) profiler_->begin_step();
 }
 
+void StepProfile::end_memory() {
+  memory_->name(*options_.model);
+  if (options_.optimizer) memory_->name(*options_.optimizer);
+  memory_->end();
+}
+
 void StepProfile::end_step() {
-  if (is_done_ || step_ <= options_.warmup) return;
+  if (is_done_) return;
+  if (step_ == memory_step + 1) end_memory();
+  if (step_ <= options_.warmup) return;
   if (step_ == options_.warmup + options_.steps) {
     synchronize(options_.device);
     profiler_->end_step();
@@ -115,7 +137,8 @@ void StepProfile::write() {
   const profile::Profile profile = profiler_->finish();
   profiler_.reset();
   Attempt attempt(options_.program);
-  attempt([&] { write_profile(profile, options_.files()); });
+  attempt([&] { write_profile(profile, *memory_, options_.files()); });
+  memory_.reset();
 }
 
 }  // namespace tern::apps

@@ -52,7 +52,10 @@ class TrainingLoop {
   void skip() { ++update_; }
 
   /// Profiles updates from the next one on. Those that are left when the training is over are not waited for: finish_profile().
-  void profile(StepProfileOptions options) { profile_ = std::make_unique<StepProfile>(std::move(options)); }
+  void profile(StepProfileOptions options) {
+    options.optimizer = optimizer_.get();
+    profile_ = std::make_unique<StepProfile>(std::move(options));
+  }
   void finish_profile() {
     if (profile_) profile_->finish();
   }

@@ -79,7 +79,7 @@ void add_train(CLI::App& app) {
   apps::add_config_option(*command, arguments->config);
   add_training(*command, *arguments);
   apps::add_checkpoint_options(*command, arguments->fixed.checkpoints);
-  apps::add_profile_option(*command, arguments->fixed.profile, "trace.json and ops.md into --out");
+  apps::add_profile_option(*command, arguments->fixed.profile, std::string(apps::profile_file_names) + " into --out");
   command->callback([arguments] { train(arguments->fixed.checkpoints.resume ? arguments->resumed() : arguments->chosen()); });
 }
 

@@ -37,7 +37,7 @@ void add_train(CLI::App& app) {
   apps::add_device_option(*command, options.device);
   apps::add_threads_option(*command, options.threads);
   apps::add_checkpoint_options(*command, options.checkpoints);
-  apps::add_profile_option(*command, options.profile, "trace.json and ops.md into --out");
+  apps::add_profile_option(*command, options.profile, std::string(apps::profile_file_names) + " into --out");
 
   const std::vector<Options> presets = {preset("best"), preset("quick"), preset("classic")};
   for (const Entry& entry : entries())

@@ -144,7 +144,7 @@ void detail::end_op(const char* op, std::span<const Tensor> outputs, const Tenso
 }
 
 void detail::tell_watch(const char* op, std::span<const Tensor> outputs, std::span<const Tensor> saved, bool is_recorded) {
-  context().op_watch->on_op(op, outputs, is_recorded && !context().saved_tensor_hooks ? saved : std::span<const Tensor>{});
+  context().op_watch->on_op(op, outputs, is_recorded ? saved : std::span<const Tensor>{});
 }
 
 void detail::check_forms(const char* op, std::span<const Form> inputs, std::span<const Tensor> gradients) {

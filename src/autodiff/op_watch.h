@@ -12,7 +12,7 @@ struct Node;
 class OpWatch {
  public:
   virtual ~OpWatch() = default;
-  /// An op is done. `saved`: what it keeps for backward; empty where it is not recorded, or where hooks keep something else.
+  /// An op is done. `saved`: what it needs for backward, which hooks may keep in another form; empty where it is not recorded.
   virtual void on_op(const char* op, std::span<const Tensor> outputs, std::span<const Tensor> saved) noexcept = 0;
   /// The backward function of a node begins. Passes nest.
   virtual void begin_backward(const Node& node) noexcept = 0;

@@ -27,9 +27,9 @@ constexpr std::int64_t version = 2, first_with_digests = 2;
 constexpr const char *staging = ".tern-staging", *complete = ".tern-complete";
 const std::string removed = ".removed";
 const std::string checkpoint_directory = "checkpoints";
-const std::array<std::string, 10> names = {"config.json",  "tokenizer.json",    "log.jsonl", "events.out.tfevents",
-                                           "curves.svg",   "trace.json",        "ops.md",    "model.safetensors",
-                                           "summary.json", checkpoint_directory};
+const std::array<std::string, 11> names = {"config.json",       "tokenizer.json", "log.jsonl",  "events.out.tfevents", "curves.svg",
+                                           "trace.json",        "ops.md",         "memory.svg", "model.safetensors",   "summary.json",
+                                           checkpoint_directory};
 
 constexpr std::size_t max_json_bytes = std::size_t(16) << 20, max_tokenizer_bytes = std::size_t(256) << 20,
                       max_log_bytes = std::size_t(4) << 30;
@@ -106,7 +106,7 @@ bool has_staged_checkpoint(const fs::path& path) { return !list_checkpoints(path
 /// Of a run that goes on: what it does not write anew.
 bool stays_in_place(const std::string& name) {
   return name == checkpoint_directory || name == "tokenizer.json" || name == "events.out.tfevents" || name == "curves.svg" ||
-         name == "trace.json" || name == "ops.md";
+         name == "trace.json" || name == "ops.md" || name == "memory.svg";
 }
 
 /// The step that counts of Note [A run takes an earlier one's place].

@@ -30,7 +30,8 @@ struct CheckpointFile {
 };
 
 /// The directory that a training run writes: config.json, tokenizer.json, model.safetensors, log.jsonl, events.out.tfevents, curves.svg,
-/// trace.json, ops.md, summary.json, and the directory checkpoints. It is known by its config.json, which carries a `tern_run` key.
+/// trace.json, ops.md, memory.svg, summary.json, and the directory checkpoints. It is known by its config.json, which carries a `tern_run`
+/// key.
 ///
 /// Note [A run takes an earlier one's place]
 /// A run is written into the subdirectory .tern-staging, and an earlier one stays as it is until the first model is whole. Then the
@@ -80,6 +81,7 @@ class RunDirectory {
   std::filesystem::path curves() const { return file("curves.svg"); }
   std::filesystem::path trace() const { return file("trace.json"); }
   std::filesystem::path op_table() const { return file("ops.md"); }
+  std::filesystem::path memory() const { return file("memory.svg"); }
   std::filesystem::path checkpoints() const { return file("checkpoints"); }
 
   JsonObject read_config() const;

@@ -36,7 +36,7 @@ Padded padded(const char* op, const std::vector<TokenIds>& rows, std::int64_t mo
       if (id < 0 || id >= vocab) fail(op, fmt::format("expected ids in [0, {}) but got {} in row {}", vocab, id, i));
     result.longest = std::max(result.longest, lengths[i]);
   }
-  // On a GPU each shape of a product is tuned at its first use: few widths.
+  // On a GPU each shape of a product is planned at its first use: few widths.
   if (device != cpu) result.longest = std::min((result.longest + 7) / 8 * 8, most);
   const auto count = static_cast<std::int64_t>(rows.size());
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count * result.longest));
@@ -90,6 +90,7 @@ struct SourceState {
 
 Continuation read_prompts(const DecoderLM& model, const std::vector<TokenIds>& prompts, const PromptOptions& options) {
   const NoGrad unrecorded;
+  const NoAutotune untuned;
   const std::int64_t length = model.options.length, limit = options.max_length == 0 ? length : options.max_length;
   if (limit < 2 || limit > length)
     fail("read_prompts", fmt::format("expected max_length in [2, {}], the model's length, but got {}", length, limit));
@@ -118,6 +119,7 @@ Continuation read_prompts(const DecoderLM& model, const std::vector<TokenIds>& p
 
 Continuation read_sources(const EncoderDecoder& model, const std::vector<TokenIds>& sources, const SourceOptions& options) {
   const NoGrad unrecorded;
+  const NoAutotune untuned;
   const std::int64_t length = model.options.length, limit = options.max_length == 0 ? length : options.max_length;
   if (limit < 1 || limit > length)
     fail("read_sources", fmt::format("expected max_length in [1, {}], the model's length, but got {}", length, limit));

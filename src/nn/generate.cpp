@@ -101,6 +101,7 @@ std::vector<std::vector<Hypothesis>> generate(Continuation text, const GenerateO
     fail("generate", fmt::format("expected {} numbers, one for each row, but got {}", rows, text.numbers.size()));
   for (std::int64_t& number : text.numbers) number += options.first_number;
   const NoGrad unrecorded;
+  const NoAutotune untuned;
   return options.search == Search::beam ? detail::beam_search(text, options) : detail::pick_tokens(text, options);
 }
 

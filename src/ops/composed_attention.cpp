@@ -4,10 +4,12 @@
 #include <cmath>
 
 #include "autodiff/engine.h"
+#include "autodiff/saved_tensor.h"
 #include "autodiff/vjp.h"
 #include "ops/attention_softmax.h"
 #include "ops/copy.h"
 #include "ops/detail/attention_mask.h"
+#include "ops/detail/costly.h"
 #include "ops/detail/dropout_at.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -122,6 +124,8 @@ Tensor attention_by_products(const AttentionSizes& sizes, const Tensor& q, const
   Tensor weights, dropped, y;
   {
     const NoGrad unrecorded;
+    // Activation checkpointing keeps no result of these products: the softmax is written over the first.
+    const ScopedValue<SavedTensorHooks*> unkept(context().saved_tensor_hooks, nullptr);
     const Tensors parts = unstack(heads, 0);
     weights = matmul(parts[0], transpose(parts[1], -1, -2), scale);
     on(weights.device(), [&](auto dev) { kernels::attention_softmax(dev, weights.view(), mask.view(), weights.view()); });
@@ -209,14 +213,16 @@ Tensor attention_in_chunks(const AttentionSizes& sizes, const Tensor& q, const T
   const std::int64_t count = std::max<std::int64_t>(bytes / std::max<std::int64_t>(row_bytes, 1), 16);
   AttentionParams given = params;  // but for the bias, which is saved with its history
   given.bias = {};
-  Tensor y;
-  {
+  const auto in_chunks = [&]() -> Tensors {
     const NoGrad unrecorded;
-    y = zeros(q.shape(), q.dtype(), q.device());
+    const ScopedValue<SavedTensorHooks*> unkept(context().saved_tensor_hooks, nullptr);  // scores of chunks
+    const Tensor result = zeros(q.shape(), q.dtype(), q.device());
     for_each_chunk(sizes, params.mask, count, [&](const Chunk& chunk) {
-      if (chunk.sees_any()) copy_(chunk.queries_of(y), chunk.attend(sizes, given, chunk.inputs_of({q, k, v, params.bias})));
+      if (chunk.sees_any()) copy_(chunk.queries_of(result), chunk.attend(sizes, given, chunk.inputs_of({q, k, v, params.bias})));
     });
-  }
+    return {result};
+  };
+  const Tensor y = costly(in_chunks)[0];
   return record(name, y, {q, k, v, params.bias}, {q, k, v, params.bias}, [=](const Backward& call) -> Tensors {
     const Tensors in = {call.saved(0), call.saved(1), call.saved(2), call.saved(3)};
     if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, given, {}); });

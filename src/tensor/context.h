@@ -29,6 +29,7 @@ enum class MatmulPrecision : std::uint8_t {
 struct Context {
   bool grad = true;                                          ///< ops on tensors that require gradients are recorded
   MatmulPrecision matmul_precision = MatmulPrecision::fp32;  ///< of products that run now: backward's too, whatever forward had
+  bool autotune = true;                                      ///< a GPU's algorithms for a new kind of product are timed; see NoAutotune
   bool anomaly = false;                                      ///< every op's output is searched for NaN and Inf, which costs a wait per op
   void* cuda_streams[max_cuda_devices] = {};       ///< of each device, the cudaStream_t that work is queued on; null is the default one
   Generator generator;                             ///< the source of random positions
@@ -127,6 +128,16 @@ class NoAutocast {
 
  private:
   ScopedValue<Autocast*> autocast_;
+};
+
+/// While it lives, a new kind of product on a GPU gets the algorithm that cuBLASLt ranks first: where shapes follow the data, as in
+/// decoding, a product does not come often enough to be worth timing. See Note [Choice of algorithms].
+class NoAutotune {
+ public:
+  NoAutotune() : autotune_(context().autotune, false) {}
+
+ private:
+  ScopedValue<bool> autotune_;
 };
 
 /// While it lives, float32 products on a GPU are computed as told.

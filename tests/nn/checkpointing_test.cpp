@@ -78,7 +78,13 @@ void check(Device device) {
     const auto want = pass<Model>(forms[i], CheckpointPolicy::none, device);
     for (const CheckpointPolicy policy : {CheckpointPolicy::selective, CheckpointPolicy::full}) {
       INFO("form " << i << ", policy " << int(policy));
-      CHECK(pass<Model>(forms[i], policy, device) == want);
+      const auto got = pass<Model>(forms[i], policy, device);
+      REQUIRE(got.size() == want.size());
+      // The loss, the position and the gradients by their numbers: a mismatch is a line each and not all of their values.
+      for (std::size_t j = 0; j < got.size(); ++j) {
+        INFO("value " << j << " of " << got[j].size() << " elements, off by at most " << distance(got[j], want[j]));
+        CHECK((got[j] == want[j]));
+      }
     }
   }
 }
@@ -118,6 +124,8 @@ TEST_CASE("Checkpointed layers replay in a captured step", "[cuda]") {
 }
 
 TEST_CASE("Checkpointed layers need less memory") {
+  const int threads = num_threads();
+  set_num_threads(1);  // each has a workspace, and they are many on some machines
   std::size_t peaks[3];
   for (const CheckpointPolicy policy : policies) {
     nn::DecoderLMOptions o{.vocab = 50, .length = 64, .width = 64, .layers = 8, .heads = 2, .ff = 256, .use_fused_kernel = true};
@@ -130,6 +138,7 @@ TEST_CASE("Checkpointed layers need less memory") {
     model.loss(tokens, tokens).backward();
     peaks[int(policy)] = backend::memory_statistics(Cpu{}, cpu).peak_allocated - before;
   }
+  set_num_threads(threads);
   CHECK(static_cast<double>(peaks[int(CheckpointPolicy::full)]) < 0.35 * static_cast<double>(peaks[int(CheckpointPolicy::none)]));
   CHECK(static_cast<double>(peaks[int(CheckpointPolicy::selective)]) < 0.8 * static_cast<double>(peaks[int(CheckpointPolicy::none)]));
 }

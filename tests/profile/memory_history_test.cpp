@@ -125,6 +125,16 @@ TEST_CASE("A history that begins after the model was made counts what was there 
   CHECK(history->blocks()[within[0]].bytes >= history->blocks()[within[4]].bytes);
 }
 
+TEST_CASE("What selective checkpointing keeps is activations") {
+  const Tensor x = rand({8, 32}).set_requires_grad(), fc = rand({64, 32}), fc_bias = rand({64}), proj = rand({16, 64});
+  MemoryHistory history(cpu);
+  // Within, the result of the first product is no op's result: backward alone needs it.
+  const Tensor y = checkpoint([&](const Tensor& in) { return feed_forward_gelu(in, fc, fc_bias, proj); }, x, CheckpointPolicy::selective);
+  history.end();
+  CHECK(history.at_end().of(MemoryCategory::activations) >= (8 * 64 + 8 * 16) * sizeof(float));
+  CHECK(history.at_end().of(MemoryCategory::workspace) == 0);
+}
+
 TEST_CASE("Gradients that a later step gives back are gradients") {
   nn::Linear linear(31, 33, false);
   const Tensor x = ones({5, 31});

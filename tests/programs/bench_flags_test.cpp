@@ -299,6 +299,19 @@ TEST_CASE("tern-bench memory --arch --batch --vocab --dropout --warmup --use-fus
   check_gpu_is_refused("memory");
 }
 
+TEST_CASE("tern-bench memory --activation-checkpointing (a list: the same loss from fewer activations)") {
+  const TempDirectory out;
+  const std::vector<Json> rows = memory_rows(out, {"--pass", "step", "--batch", "32", "--length", "64", "--use-fused-kernel",
+                                                   "--activation-checkpointing", "none,selective,full"});
+  REQUIRE(rows.size() == 3);
+  for (int i : {1, 2}) {
+    CHECK(rows[i]["loss"] == rows[0]["loss"]);
+    CHECK(number_of(rows[i], "activations_bytes") < number_of(rows[i - 1], "activations_bytes"));
+  }
+  CHECK(rows[2]["impl"] == "tern-fused-full-checkpointing");
+  CHECK(fs::exists(out / "made" / "ar-T64-fp32-step-full-checkpointing.svg"));
+}
+
 TEST_CASE("tern-bench memory --limit (memory that runs out is a row with a picture, and the next case is measured)") {
   const TempDirectory out;
   const std::vector<Json> rows = memory_rows(out, {"--length", "4096,8", "--pass", "forward", "--limit", "0.3"});

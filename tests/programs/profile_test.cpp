@@ -32,6 +32,10 @@ void check_written(const fs::path& directory, int steps) {
   CHECK(contains(table, steps == 1 ? "\nOne step on cpu: " : fmt::format("\n{} steps on cpu: ", steps)));
   CHECK(contains(table, "| linear | forward | "));
   CHECK(contains(table, "Measured on this machine: "));
+  // What a usual step holds, moments included, and not the first one's.
+  const std::string picture = slurp(directory / "memory.svg");
+  for (const char* part : {"Memory of a training step, cpu", "parameters", "gradients", "optimizer", "activations"})
+    CHECK(contains(picture, part));
 }
 
 std::vector<Json> losses(const fs::path& run) {
@@ -74,6 +78,7 @@ TEST_CASE("tern-translate train --profile (so many updates after the first ones,
   REQUIRE(run(translate, train(data, out, updates)).code == 0);
   CHECK(!fs::exists(out / "trace.json"));
   CHECK(!fs::exists(out / "ops.md"));
+  CHECK(!fs::exists(out / "memory.svg"));
 }
 
 TEST_CASE("tern-recall train --profile (three updates without a number, and what there is of a short training)") {

@@ -14,8 +14,8 @@ namespace tern::gpu {
 /// are split, and so the last bits. To give the same bits in every later run on a machine, the choice is kept in a file (autotune_cache.h);
 /// and another than the first choice is taken only where it is faster by more than the noise, and among equals one whose result is the
 /// first's bit for bit. Nothing is timed while a graph is recorded, nor for problems that take no time: those get the first of cuBLASLt's.
-/// With TERN_TUNE=0 in the environment all do, and the file is neither read nor written: the same bits on every machine of a kind. (Times
-/// on an H200.)
+/// Within NoAutotune, which decoding has, all do; and with TERN_TUNE=0 in the environment all do everywhere, and the file is neither read
+/// nor written: the same bits on every machine of a kind. (Times on an H200.)
 
 struct Candidate {
   GemmAlgorithm algorithm;

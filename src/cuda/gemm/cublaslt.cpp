@@ -1,5 +1,7 @@
 #include "cuda/gemm/cublaslt.h"
 
+#include <algorithm>
+
 #include "cuda/runtime/launch.h"
 
 namespace tern::gpu {
@@ -58,7 +60,8 @@ std::vector<cublasLtMatmulHeuristicResult_t> CublasLtGemm::algorithms(const Gemm
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, bytes(operands.a));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, bytes(operands.b));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, bytes(operands.c));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, bytes(operands.c));
+  // An epilogue reads the bias in vectors as wide as those in which it writes D, and no attribute tells its alignment.
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::min({bytes(operands.c), bytes(operands.bias), bytes(operands.before_gelu)}));
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(max_count));
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, descriptor_.get(), a_.get(), b_.get(), c_.get(), c_.get(),

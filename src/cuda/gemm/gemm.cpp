@@ -17,6 +17,7 @@ namespace {
 ProblemKey key_of(const GemmProblem& p, const GemmOperands& operands) {
   std::uint64_t packed = 0;
   const auto pack = [&](auto value, int bits) { packed = packed << bits | static_cast<std::uint64_t>(value); };
+  pack(!context().autotune, 1);
   pack(p.dtype, 4);
   pack(p.precision, 4);
   pack(p.epilogue, 4);
@@ -117,7 +118,7 @@ GemmPlan make_plan(const GemmProblem& p, const ProblemKey& key, const GemmOperan
     plan.choice = one;
     plan.is_supported = true;
   };
-  const bool is_tuned = autotune_is_on() && static_cast<double>(p.m) * p.n * p.k * p.batch_count >= worth_timing;
+  const bool is_tuned = autotune_is_on() && context().autotune && static_cast<double>(p.m) * p.n * p.k * p.batch_count >= worth_timing;
   if (is_tuned) {
     if (const auto words = cached_algorithm(stream.device, key)) {
       if (const auto cached = revive(from_words(*words), plan, p, operands, handle, stream)) {

@@ -1,14 +1,16 @@
 #include <algorithm>
 
-#include "cuda/device/vec16.cuh"
+#include "backend/observer.h"
+#include "cuda/gemm/quantized_codes.cuh"
+#include "cuda/gemm/quantized_gemm.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/quantized.h"
 #include "tensor/dispatch.h"
 
-// Quantised weights on a GPU. Decoding is bound by reading the weights: a warp reads the row of an output channel once, four bytes a lane,
-// and multiplies it with all rows of x, which the caches hold. With more rows the op makes the values of a part of the weight and leaves
-// the product to the tensor cores.
+// Quantised weights on a GPU. Decoding a few rows is bound by reading the weights: a warp reads the row of an output channel once, four
+// weights a lane, and multiplies it with all rows of x, which the caches hold. More rows of 16 bits go to the tensor cores
+// (quantized_gemm.cu); of float32, the op makes the values of a part of the weight and leaves the product to the usual one.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -17,21 +19,15 @@ namespace {
 
 constexpr int lanes = 32, warps = block_size / lanes, max_rows = 16;
 
-__device__ __forceinline__ float half_at(const std::uint8_t* at) {
-  f16 half;
-  half.bits = static_cast<std::uint16_t>(at[0] | at[1] << 8);
-  return static_cast<float>(half);
-}
-
 /// The value of weight k of a row.
 template <class C>
 __device__ C value_at(const QuantizedRows& w, const std::uint8_t* row, std::int64_t k) {
-  if (!has_blocks(w.format)) return C(*reinterpret_cast<const float*>(row)) * C(row[4 + k] - 128);
+  if (!has_blocks(w.format)) return C(row_scale(row)) * C(row[4 + k] - 128);
   const std::uint8_t* const block = row + k / quant_block * block_bytes(w.format);
   const int i = static_cast<int>(k % quant_block), half = static_cast<int>(quant_block / 2);
-  if (w.format == QuantFormat::q8_0) return C(half_at(block)) * C(static_cast<std::int8_t>(block[2 + i]));
+  if (w.format == QuantFormat::q8_0) return C(block_scale(block)) * C(static_cast<std::int8_t>(block[2 + i]));
   const int pair = block[2 + i % half];
-  return C(half_at(block)) * C((i < half ? pair & 15 : pair >> 4) - 8);
+  return C(block_scale(block)) * C((i < half ? pair & 15 : pair >> 4) - 8);
 }
 
 template <class T>
@@ -42,6 +38,28 @@ __global__ void __launch_bounds__(block_size) write_values(QuantizedRows w, cons
   y[i] = convert<T>(row >= 0 && row < w.out ? value_at<computed_t<T>>(w, w.row(row), i % w.in) : computed_t<T>(0));
 }
 
+/// A warp to a row: scale q, with the scale its largest magnitude / 127.
+template <class T>
+__global__ void __launch_bounds__(block_size)
+    round_rows_to_8_bits(const T* x, std::int64_t x_stride, std::int64_t rows, std::int64_t columns, T* y) {
+  const std::int64_t row = std::int64_t(blockIdx.x) * warps + threadIdx.x / lanes;
+  if (row >= rows) return;
+  const T* const from = x + row * x_stride;
+  float top = 0;
+  for (std::int64_t k = threadIdx.x % lanes; k < columns; k += lanes) {
+    const float magnitude = fabsf(convert<float>(from[k]));
+    top = magnitude > top || isnan(magnitude) ? magnitude : top;
+  }
+#pragma unroll
+  for (int half = lanes / 2; half > 0; half /= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, top, half);
+    top = other > top || isnan(other) ? other : top;
+  }
+  const float scale = isfinite(top) ? top / 127 : NAN, inverse = top > 0 ? 127 / top : 0;
+  for (std::int64_t k = threadIdx.x % lanes; k < columns; k += lanes)
+    y[row * columns + k] = convert<T>(rintf(convert<float>(from[k]) * inverse) * scale);
+}
+
 /// y (rows, out) for at most R rows: a warp to an output channel. Rows of x are x_stride apart.
 template <class T, int R>
 __global__ void __launch_bounds__(block_size)
@@ -50,19 +68,20 @@ __global__ void __launch_bounds__(block_size)
   if (channel >= w.out) return;
   const int lane = threadIdx.x % lanes;
   const std::uint8_t* const row = w.row(channel);
-  const auto* const codes = reinterpret_cast<const std::uint32_t*>(row) + 1;  // rows are whole words, of which the first is the scale
   float sums[R] = {};
   for (std::int64_t k = 4 * lane; k < w.in; k += 4 * lanes) {
-    const std::uint32_t word = codes[k / 4];
+    float codes[4];
+    const float scale = load_four_codes(w, row, k, codes);
 #pragma unroll
-    for (int byte = 0; byte < 4; ++byte) {
-      if (k + byte >= w.in) break;
-      const float weight = static_cast<float>(word >> (8 * byte) & 255u) - 128.0f;
+    for (int i = 0; i < 4; ++i) {
+      if (k + i >= w.in) break;
+      const float weight = scale * codes[i];
 #pragma unroll
       for (int r = 0; r < R; ++r)
-        if (r < rows) sums[r] += weight * convert<float>(x[r * x_stride + k + byte]);
+        if (r < rows) sums[r] += weight * convert<float>(x[r * x_stride + k + i]);
     }
   }
+  const float scale = has_blocks(w.format) ? 1.0f : row_scale(row);
 #pragma unroll
   for (int r = 0; r < R; ++r) {
     float sum = sums[r];
@@ -70,17 +89,19 @@ __global__ void __launch_bounds__(block_size)
     for (int half = lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
     if (lane == 0 && r < rows) {
       const float added = bias ? convert<float>(bias[channel * bias_stride]) : 0.0f;
-      y[r * w.out + channel] = convert<T>(*reinterpret_cast<const float*>(row) * sum + added);
+      y[r * w.out + channel] = convert<T>(scale * sum + added);
     }
   }
 }
 
 }  // namespace
 
-bool has_quantized_linear(Cuda, const QuantizedRows& w, std::int64_t rows) { return !has_blocks(w.format) && rows <= max_rows; }
+bool has_quantized_linear(Cuda, const View& x) { return x.shape[0] <= max_rows || size_of(x.dtype) == 2; }
 
 void quantized_linear(Cuda, const View& x, const QuantizedRows& w, const View& bias, const View& y) {
   if (y.numel() == 0) return;
+  backend::count_flops(2 * static_cast<double>(y.numel()) * static_cast<double>(w.in), true);
+  if (x.shape[0] > max_rows) return quantized_gemm(x, w, bias, y);
   dispatch_floats(y.dtype, "quantized_linear", [&]<class T>() {
     if constexpr (!std::is_same_v<T, double>) {
       const auto rows = static_cast<int>(x.shape[0]);
@@ -92,6 +113,14 @@ void quantized_linear(Cuda, const View& x, const QuantizedRows& w, const View& b
       else if (rows <= 4) start(multiply_rows<T, 4>);
       else start(multiply_rows<T, max_rows>);
     }
+  });
+}
+
+void round_rows(Cuda, const View& x, const View& y) {
+  if (y.numel() == 0) return;
+  dispatch_floats(y.dtype, "quantized_linear", [&]<class T>() {
+    launch(round_rows_to_8_bits<T>, blocks_for(x.shape[0], warps), block_size, 0, y.stream, x.as<const T>(), x.strides[0], x.shape[0],
+           x.shape[1], y.as<T>());
   });
 }
 

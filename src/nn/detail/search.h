@@ -16,7 +16,7 @@ struct Rows {
 void collect(const Rows& rows, double length_penalty, std::vector<std::vector<Hypothesis>>& result);
 
 /// How many rows go on, of those at hand of which some are active: fewer where it is worth copying what is known of them. On a GPU, where
-/// each shape of a product is tuned at its first use, halves of what there was.
+/// each shape of a product is planned at its first use, halves of what there was.
 std::int64_t rows_to_keep(std::int64_t active, std::int64_t rows, Device device);
 
 /// The places of the values that are true, and of those that are not; some of these join the others where they are fewer than `least`.

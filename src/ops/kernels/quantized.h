@@ -17,9 +17,11 @@ struct QuantizedRows {
 /// rows contiguous, y contiguous, bias of any stride. Sums are float32, or exact ones of integers within a block. A row of x that is not
 /// finite gives a row of NaN, or what its products are.
 void quantized_linear(Cpu, const View& x, const QuantizedRows& w, const View& bias, const View& y);
-/// For few rows, of a weight with one block a row, which is read once: see has_quantized_linear.
+/// Of 16-bit x, or of few rows: see has_quantized_linear. x is as it is in every format.
 void quantized_linear(Cuda, const View& x, const QuantizedRows& w, const View& bias, const View& y);
-bool has_quantized_linear(Cuda, const QuantizedRows& w, std::int64_t rows);
+bool has_quantized_linear(Cuda, const View& x);
+/// y = x (M, in), the rows of both contiguous and y contiguous, with each row rounded to the scale q of dynamic_int8.
+void round_rows(Cuda, const View& x, const View& y);
 
 /// y (N, in) = the rows of w that ids (N), i64 and contiguous, choose, or the first N where ids.data is null. y is contiguous, of a
 /// floating dtype. An id outside of [0, out) gives zeros on a GPU; on the CPU it is the caller's to check.
