@@ -17,7 +17,7 @@ import tempfile
 
 # What the page's reader, unpickle in torch/utils/viz/MemoryViz.js, knows, of which we write these.
 OPCODES = {"PROTO", "BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "EMPTY_LIST", "EMPTY_DICT", "MARK", "APPENDS", "SETITEMS", "STOP"}
-ACTIONS = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "oom"}
+ACTIONS = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "oom", "snapshot"}
 
 
 def replay(trace):
@@ -42,7 +42,7 @@ def check(path, viz, row):
     snapshot = pickle.loads(data)
     actions = {event["action"] for trace in snapshot["device_traces"] for event in trace}
     assert actions <= ACTIONS, actions
-    sign = {"alloc": 1, "free_completed": -1, "free_requested": 0, "segment_alloc": 0, "segment_free": 0, "oom": 0}
+    sign = {"alloc": 1, "free_completed": -1, "free_requested": 0, "segment_alloc": 0, "segment_free": 0, "oom": 0, "snapshot": 0}
     active = sum(block["size"] for segment in snapshot["segments"] for block in segment["blocks"] if block["state"] == "active_allocated")
     for trace in snapshot["device_traces"]:
         peak, live = replay(trace)

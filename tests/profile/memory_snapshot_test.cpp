@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <variant>
 
 #include "catch.h"
@@ -102,9 +103,11 @@ TEST_CASE("A snapshot holds every event, and the segments and blocks of the end"
 
   std::map<std::uint64_t, std::uint64_t> live;
   std::map<std::string, int> actions;
+  std::set<std::string> categories;
   for (const Value& event : snapshot["device_traces"].list[0].list) {
     const std::string& action = event["action"].text;
     ++actions[action];
+    if (event.dict.count("category")) categories.insert(event["category"].text);
     if (action == "alloc") CHECK(live.emplace(event["addr"].number, event["size"].number).second);
     if (action == "free_completed") CHECK(live.erase(event["addr"].number) == 1);
     if (action == "oom") CHECK(event["size"].number >= std::uint64_t{1} << 60);
@@ -113,6 +116,9 @@ TEST_CASE("A snapshot holds every event, and the segments and blocks of the end"
   CHECK(actions["free_requested"] == actions["free_completed"]);
   CHECK(actions["free_completed"] >= 1501);
   CHECK(actions["oom"] == 1);
+  CHECK(actions["snapshot"] == 1);
+  // The page fails at categories without this one.
+  CHECK((categories.size() > 1 && categories.count("unknown") == 1));
   const auto address = reinterpret_cast<std::uint64_t>(kept.impl().storage->data());
   CHECK(live.count(address) == 1);
 
