@@ -4,6 +4,7 @@ endif()
 
 option(TERN_CUDA "Build the CUDA backend" OFF)
 option(TERN_ONEDNN "Take bfloat16 products on the CPU from oneDNN, where it is found" ON)
+option(TERN_GLOO "Let processes on CPUs compute together through Gloo, where it is found" ON)
 option(TERN_NATIVE "Compile for the processor at hand (-march=native)" ${PROJECT_IS_TOP_LEVEL})
 option(TERN_BUILD_APPS "Build the programs and the corpus writer" ${PROJECT_IS_TOP_LEVEL})
 option(TERN_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})

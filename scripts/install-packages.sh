@@ -29,6 +29,7 @@ has_header nlohmann/json.hpp || missing+=(nlohmann-json3-dev)
 has_header CLI/CLI.hpp || missing+=(libcli11-dev)
 has_header pcre2.h || missing+=(libpcre2-dev)
 has_header zlib.h || missing+=(zlib1g-dev)
+has_header gloo/allreduce.h || missing+=(libgloo-dev)
 has_header catch2/catch.hpp || has_header catch2/catch_all.hpp || missing+=(catch2)
 
 # Programs that the caller needs beyond the build, each the name of its package: scripts/install-packages.sh clang-tidy.

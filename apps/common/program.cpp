@@ -60,7 +60,7 @@ void require_subcommand(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(command->get_name());
   const std::string word = argc > 1 ? argv[1] : "";
-  if (word.starts_with("-") || std::find(names.begin(), names.end(), word) != names.end()) return;
+  if (names.empty() || word.starts_with("-") || std::find(names.begin(), names.end(), word) != names.end()) return;
   throw UsageError(
       fmt::format("expected a subcommand ({}){}", fmt::join(names, ", "), argc > 1 ? " but got " + word + suggestion(word, names) : ""));
 }

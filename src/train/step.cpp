@@ -20,6 +20,10 @@ void accumulate(const Tensor& loss, const UpdateOptions& options) {
 
 Tensor apply(Optimizer& optimizer, const UpdateOptions& options) {
   detail::check_max_norm("apply", options.max_norm);
+  if (options.synchronize) {
+    const backend::PassScope observed("communication");
+    options.synchronize();
+  }
   const backend::PassScope observed("optimizer");
   if (options.scaler) return options.scaler->step(optimizer, options.max_norm);
   if (options.max_norm == std::numeric_limits<double>::infinity()) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <limits>
 
 #include "train/grad_scaler.h"
@@ -9,6 +10,8 @@ namespace tern::train {
 struct UpdateOptions {
   double max_norm = std::numeric_limits<double>::infinity();  ///< of all gradients together: longer ones are scaled down to it
   GradScaler* scaler = nullptr;                               ///< scales the loss, as gradients in float16 need it
+  /// Called when all gradients are there, before anybody looks at them: data parallel training makes them the mean of all ranks' here.
+  std::function<void()> synchronize = {};
 };
 
 /// The training step once the loss is known: zero_grad, backward, clipping, the optimizer's update. The loss scale and the clip are

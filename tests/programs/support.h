@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 using Arguments = std::vector<std::string>;
 namespace fs = std::filesystem;
 
-inline const std::string translate = translate_program, bench = bench_program, recall = recall_program;
+inline const std::string translate = translate_program, bench = bench_program, recall = recall_program, launch = launch_program;
 
 struct Result {
   int code = 0;  ///< as a shell shows it: 128 + N for a death by signal N

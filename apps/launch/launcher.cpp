@@ -1,0 +1,276 @@
+#include "launch/launcher.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "common/output.h"
+#include "common/program.h"
+#include "common/stop.h"
+#include "dist/socket.h"
+
+namespace tern::launch {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// One end of a pipe, or none.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  ~Descriptor() { close(); }
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  int get() const { return fd_; }
+  void close() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+
+ private:
+  int fd_;
+};
+
+struct Pipe {
+  Pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error(fmt::format("no pipe could be made: {}", std::strerror(errno)));
+    from = Descriptor(ends[0]);
+    to = Descriptor(ends[1]);
+  }
+  Descriptor from, to;
+};
+
+/// The lines of a process's stdout or stderr, passed on with the rank before each.
+class Output {
+ public:
+  Output(Descriptor from, int to, int rank) : from_(std::move(from)), to_(to), prefix_(fmt::format("[{}] ", rank)) {}
+  int fd() const { return from_.get(); }
+  /// Passes on what is there. False at the end.
+  bool read() {
+    char bytes[1 << 14];
+    const ssize_t count = ::read(from_.get(), bytes, sizeof bytes);
+    if (count < 0) return errno == EINTR || errno == EAGAIN;
+    text_.append(bytes, static_cast<std::size_t>(count));
+    std::string lines;
+    // A progress bar ends its lines by \r.
+    for (std::size_t end; (end = text_.find_first_of("\n\r")) != std::string::npos; text_.erase(0, end + 1))
+      lines += prefix_ + text_.substr(0, end + 1);
+    if (count == 0 && !text_.empty()) lines += prefix_ + std::exchange(text_, "") + "\n";
+    write(lines);
+    return count > 0;
+  }
+
+ private:
+  void write(const std::string& text) const {
+    for (std::size_t written = 0; written < text.size();) {
+      const ssize_t count = ::write(to_, text.data() + written, text.size() - written);
+      if (count < 0 && errno != EINTR) return;  // nobody reads any more
+      if (count > 0) written += static_cast<std::size_t>(count);
+    }
+  }
+
+  Descriptor from_;
+  int to_;
+  std::string prefix_, text_;
+};
+
+/// A directory that is removed at the end.
+class StoreDirectory {
+ public:
+  StoreDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "tern-launch-XXXXXX").string();
+    if (!::mkdtemp(name.data())) throw std::runtime_error(fmt::format("{} cannot be made: {}", name, std::strerror(errno)));
+    path_ = name;
+  }
+  ~StoreDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  StoreDirectory(const StoreDirectory&) = delete;
+  StoreDirectory& operator=(const StoreDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+struct Process {
+  pid_t pid = 0;
+  int rank = 0;
+  std::optional<int> status;
+};
+
+class Launcher {
+ public:
+  explicit Launcher(const LaunchOptions& options) : options_(options) {
+    const std::size_t colon = options.master.rfind(':');
+    address_ = colon == std::string::npos ? "127.0.0.1" : options.master.substr(0, colon);
+    // For programs that meet by address. Those of tern on one machine meet in the directory, whose name nobody else can take.
+    port_ = colon == std::string::npos ? std::to_string(dist::Socket::listen("127.0.0.1", 0).port()) : options.master.substr(colon + 1);
+    if (options.machines == 1) directory_.emplace();
+  }
+
+  int run() {
+    for (int i = 0; i < options_.processes; ++i) start(i);
+    for (;;) {
+      const bool any_left = reap();
+      if (!any_left && outputs_.empty()) break;
+      pass_on_signals();
+      if (kill_at_ && Clock::now() >= *kill_at_) {
+        signal_all(SIGKILL);
+        kill_at_.reset();
+      }
+      if (!any_left && !drain_until_) drain_until_ = Clock::now() + std::chrono::seconds(2);
+      if (drain_until_ && Clock::now() >= *drain_until_) break;  // a grandchild holds a pipe open
+      wait_for_output();
+    }
+    if (code_) return *code_;
+    return 0;
+  }
+
+ private:
+  void start(int local_rank) {
+    const int rank = options_.machine * options_.processes + local_rank;
+    Pipe fault;
+    std::optional<Pipe> out, err;
+    if (options_.prefixes_output) out.emplace(), err.emplace();
+    std::vector<char*> arguments;
+    for (const std::string& word : options_.command) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    const std::map<std::string, std::string> variables = environment(rank, local_rank);
+    const pid_t parent = ::getpid(), pid = ::fork();
+    if (pid < 0) throw std::runtime_error(fmt::format("no process could be started: {}", std::strerror(errno)));
+    if (pid == 0) {
+      // All in one group of their own: the terminal's Ctrl-C comes to this program alone, which passes it on once.
+      ::setpgid(0, group_);
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody is left behind
+      if (::getppid() != parent) ::_exit(1);
+      for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+      if (out) ::dup2(out->to.get(), STDOUT_FILENO), ::dup2(err->to.get(), STDERR_FILENO);
+      for (const int each : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXFSZ}) ::signal(each, SIG_DFL);
+      ::execvp(arguments[0], arguments.data());
+      const int error = errno;
+      [[maybe_unused]] const ssize_t said = ::write(fault.to.get(), &error, sizeof error);
+      ::_exit(127);
+    }
+    ::setpgid(pid, group_);
+    if (group_ == 0) group_ = pid;
+    processes_.push_back({pid, rank, {}});
+    fault.to.close();
+    int error = 0;
+    ssize_t said;
+    while ((said = ::read(fault.from.get(), &error, sizeof error)) < 0 && errno == EINTR) {
+    }
+    if (said == sizeof error) {
+      signal_all(SIGKILL);
+      for (const Process& each : processes_) ::waitpid(each.pid, nullptr, 0);
+      throw apps::UsageError(fmt::format("{}: {}", options_.command[0], std::strerror(error)));
+    }
+    if (out) {
+      outputs_.emplace_back(std::move(out->from), STDOUT_FILENO, rank);
+      outputs_.emplace_back(std::move(err->from), STDERR_FILENO, rank);
+    }
+  }
+
+  std::map<std::string, std::string> environment(int rank, int local_rank) const {
+    std::map<std::string, std::string> variables{{"RANK", std::to_string(rank)},
+                                                 {"WORLD_SIZE", std::to_string(options_.machines * options_.processes)},
+                                                 {"LOCAL_RANK", std::to_string(local_rank)},
+                                                 {"LOCAL_WORLD_SIZE", std::to_string(options_.processes)},
+                                                 {"MASTER_ADDR", address_},
+                                                 {"MASTER_PORT", port_}};
+    if (directory_) variables["TERN_STORE_DIR"] = directory_->path();
+    // Each would take all processors.
+    if (!std::getenv("OMP_NUM_THREADS"))
+      variables["OMP_NUM_THREADS"] = std::to_string(std::max(1, num_threads() / options_.processes));
+    return variables;
+  }
+
+  /// Takes note of processes that have ended. False where none is left.
+  bool reap() {
+    for (Process& process : processes_) {
+      int status = 0;
+      if (process.status || ::waitpid(process.pid, &status, WNOHANG) != process.pid) continue;
+      process.status = status;
+      if (status != 0 && !code_) fail(process, status);
+    }
+    return std::any_of(processes_.begin(), processes_.end(), [](const Process& process) { return !process.status; });
+  }
+
+  void fail(const Process& process, int status) {
+    code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    const bool was_asked = passed_on_ != 0;
+    if (was_asked) return;  // all end as they were told to
+    const std::string how = WIFSIGNALED(status) ? fmt::format("died by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)))
+                                                : fmt::format("ended with exit code {}", WEXITSTATUS(status));
+    const auto left = std::count_if(processes_.begin(), processes_.end(), [](const Process& each) { return !each.status; });
+    apps::write_message(fmt::format("tern-launch: rank {} (process {}) {}{}\n", process.rank, process.pid, how,
+                                    left > 0 ? ": the others are asked to end" : ""));
+    ask_to_end(SIGTERM);
+  }
+
+  void ask_to_end(int signal) {
+    signal_all(signal);
+    kill_at_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.grace));
+  }
+
+  void pass_on_signals() {
+    const int signal = apps::stop_signal();
+    if (signal == 0 || passed_on_ == signal) return;
+    passed_on_ = signal;
+    if (!code_) code_ = 128 + signal;
+    // Programs that save what they have may take their time: they are not killed, but by a second Ctrl-C.
+    signal_all(signal);
+  }
+
+  void signal_all(int signal) const {
+    if (group_ > 0) ::kill(-group_, signal);  // and what they have started
+  }
+
+  /// For a moment at most, so that signals and ends are seen soon.
+  void wait_for_output() {
+    constexpr int moment_ms = 20;
+    std::vector<pollfd> entries;
+    for (const Output& output : outputs_) entries.push_back({output.fd(), POLLIN, 0});
+    if (::poll(entries.data(), entries.size(), moment_ms) <= 0) return;
+    for (std::size_t i = entries.size(); i-- > 0;)
+      if (entries[i].revents && !outputs_[i].read()) outputs_.erase(outputs_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+  const LaunchOptions& options_;
+  std::string address_, port_;
+  std::optional<StoreDirectory> directory_;
+  pid_t group_ = 0;
+  std::vector<Process> processes_;
+  std::vector<Output> outputs_;
+  std::optional<int> code_;
+  int passed_on_ = 0;  ///< the signal that was passed on
+  std::optional<Clock::time_point> kill_at_, drain_until_;
+};
+
+}  // namespace
+
+int launch(const LaunchOptions& options) {
+  const apps::StopSignals signals;
+  return Launcher(options).run();
+}
+
+}  // namespace tern::launch

@@ -1,0 +1,65 @@
+// tern-launch: starts the processes of one training on this machine.
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "common/program.h"
+#include "launch/launcher.h"
+
+namespace tern::launch {
+namespace {
+
+std::string check_master(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  int port = 0;
+  const char* const end = text.data() + text.size();
+  const bool is_port = colon != std::string::npos && std::from_chars(text.data() + colon + 1, end, port).ptr == end && port > 0 && port < 65536;
+  return is_port && colon > 0 ? "" : fmt::format("expected ADDRESS:PORT but got \"{}\"", text);
+}
+
+}  // namespace
+}  // namespace tern::launch
+
+int main(int argc, char** argv) {
+  using namespace tern;
+  launch::LaunchOptions options;
+  int code = 0;
+  CLI::App app("Start several processes of a program that compute together.\nEach has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
+               "MASTER_ADDR and MASTER_PORT in its environment, as from torchrun.",
+               "tern-launch");
+  std::string output = "merge";
+  app.add_option("-n,--processes", options.processes, "processes on this machine")->check(apps::whole_number(1, 4096))->type_name("N")->required();
+  app.add_option("--machines", options.machines, "machines, each of which runs this command")
+      ->check(apps::whole_number(1, 4096))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--machine", options.machine, "number of this machine, from 0")
+      ->check(apps::whole_number(0, 4095))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--master", options.master, "where the first machine is reached, the same on all")
+      ->check(launch::check_master)
+      ->type_name("ADDRESS:PORT");
+  app.add_option("--output", output, "merge: as the processes write it; prefix: each line with its rank")
+      ->check(apps::one_of({"merge", "prefix"}))
+      ->type_name("HOW")
+      ->capture_default_str();
+  app.add_option("--grace", options.grace, "seconds until processes that are asked to end, since another has failed, are killed")
+      ->check(apps::real_number(0, 1e6))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  app.prefix_command();
+  app.footer("The program and its arguments follow the options: tern-launch -n 2 tern-translate train --out RUN ...");
+  app.callback([&] {
+    options.command = app.remaining();
+    if (!options.command.empty() && options.command.front() == "--") options.command.erase(options.command.begin());
+    if (options.command.empty()) throw apps::UsageError("expected a program to start: tern-launch -n 2 PROGRAM ...");
+    if (options.machine >= options.machines)
+      throw apps::UsageError(fmt::format("--machine: expected a number below --machines {} but got {}", options.machines, options.machine));
+    if (options.machines > 1 && options.master.empty()) throw apps::UsageError("--master: expected the first machine's ADDRESS:PORT");
+    options.prefixes_output = output == "prefix";
+    code = launch::launch(options);
+  });
+  const int parsed = apps::run(app, argc, argv, "start fewer processes");
+  return parsed == 0 ? code : parsed;
+}

@@ -1,0 +1,175 @@
+#include "dist/data_parallel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "autodiff/node.h"
+#include "autodiff/parameter_buffer.h"
+#include "backend/observer.h"
+#include "ops/copy.h"
+
+namespace tern::dist {
+
+namespace {
+
+constexpr const char* names[] = {"per-parameter", "flat", "overlapped", "bucketed"};
+
+bool begins_in_backward(GradientSync sync) { return sync == GradientSync::overlapped || sync == GradientSync::bucketed; }
+
+}  // namespace
+
+const char* name(GradientSync sync) { return names[static_cast<int>(sync)]; }
+
+std::optional<GradientSync> gradient_sync_of(const std::string& name) {
+  const auto* const place = std::find(std::begin(names), std::end(names), name);
+  if (place == std::end(names)) return {};
+  return static_cast<GradientSync>(place - names);
+}
+
+/// Parameters whose gradients lie side by side, and go over the wire together.
+struct DataParallel::Bucket {
+  Tensors parameters;
+  Tensor gradients;  ///< (n), from the first one's to the last one's
+  std::size_t ready = 0;
+  Tensor lowered;  ///< gradients in another dtype, on their way
+  Work work;
+  bool has_begun = false;
+};
+
+struct DataParallel::State {
+  State(ProcessGroup& group_, const DataParallelOptions& options_) : group(group_), options(options_) {}
+
+  void begin(Bucket& bucket) {
+    const NoGrad unrecorded;
+    const backend::PassScope observed("communication");
+    // Looked at, a gradient of zeros that were not written yet is written.
+    for (const Tensor& x : bucket.parameters) static_cast<void>(x.grad());
+    bucket.has_begun = true;
+    if (options.reduce_dtype && *options.reduce_dtype != bucket.gradients.dtype()) bucket.lowered = cast(bucket.gradients, *options.reduce_dtype);
+    bucket.work = group.all_reduce(bucket.lowered.defined() ? bucket.lowered : bucket.gradients, ReduceOp::mean);
+  }
+
+  void on_ready(std::size_t number) {
+    if (!is_syncing || !begins_in_backward(options.sync)) return;
+    Bucket& bucket = buckets[number];
+    if (bucket.has_begun)
+      fail("DataParallel", "expected one backward pass between two calls of finish_gradient_synchronization(): put the others within NoSync");
+    // In the order of the buckets, which all ranks keep, whatever order their gradients come in.
+    ++bucket.ready;
+    while (next < buckets.size() && buckets[next].ready == buckets[next].parameters.size()) begin(buckets[next++]);
+  }
+
+  void finish() {
+    for (Bucket& bucket : buckets) {
+      if (!bucket.has_begun) begin(bucket);
+      if (options.sync == GradientSync::per_parameter) end(bucket);
+    }
+    for (Bucket& bucket : buckets) end(bucket);
+    next = 0;
+  }
+
+  void end(Bucket& bucket) {
+    const NoGrad unrecorded;
+    bucket.work.wait();
+    if (bucket.lowered.defined()) copy_(bucket.gradients, bucket.lowered);
+    bucket.lowered = {};
+    bucket.ready = 0;
+    bucket.has_begun = false;
+  }
+
+  ProcessGroup& group;
+  const DataParallelOptions options;
+  std::vector<Bucket> buckets;
+  std::size_t next = 0;  ///< the first bucket that has not begun
+  bool is_syncing = true;
+};
+
+DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataParallelOptions& options) : group_(group), options_(options) {
+  constexpr const char* who = "DataParallel";
+  if (!(options.bucket_size_mb > 0)) fail(who, fmt::format("expected a bucket_size_mb above 0 but got {}", options.bucket_size_mb));
+  if (options.reduce_dtype && !is_floating(*options.reduce_dtype))
+    fail(who, fmt::format("expected a floating reduce_dtype but got {}", tern::name(*options.reduce_dtype)));
+  Tensors trained = nn::parameters(module);
+  std::erase_if(trained, [](const Tensor& x) { return !x.requires_grad(); });
+  if (trained.empty()) fail(who, "expected a module with parameters that require gradients");
+  for (const Tensor& x : trained)
+    if (x.device() != group.device())
+      fail(who, fmt::format("expected parameters on {}, the group's device, but got one on {}", to_string(group.device()), to_string(x.device())));
+
+  flat_ = nn::flatten_parameters(module);
+  {
+    const NoGrad unrecorded;
+    std::vector<Work> works;
+    for (const nn::FlatParameters& flat : flat_) {
+      works.push_back(group.broadcast(flat.parameters));
+      if (flat.masters.defined()) works.push_back(group.broadcast(flat.masters));
+    }
+    // What is frozen, and no parameter.
+    Tensors rest;
+    for (const Tensor& x : nn::parameters(module))
+      if (!x.requires_grad()) rest.push_back(x);
+    for (const NamedTensor& buffer : nn::named_buffers(module)) rest.push_back(buffer.tensor);
+    for (const Tensor& x : rest) {
+      if (x.dtype() == DType::boolean) continue;  // masks, which no training makes
+      Tensor sent = contiguous(x.detach());
+      group.broadcast(sent).wait();
+      if (!x.is_contiguous()) copy_(x.detach(), sent);
+    }
+    for (Work& work : works) work.wait();
+  }
+
+  state_ = std::make_shared<State>(group, options);
+  // In an order that is the same on all ranks: from the end of each buffer, as backward comes from a model's end; but vectors last, whose
+  // gradients are sums that kernels defer to the end of the pass.
+  const auto place = [&](const Tensor& x) {
+    const Tensor gradient = x.grad();
+    const auto flat = std::find_if(flat_.begin(), flat_.end(), [&](const nn::FlatParameters& each) {
+      return each.gradients.impl().storage == gradient.impl().storage;
+    });
+    return std::tuple(flat - flat_.begin(), options.sync != GradientSync::flat && x.dims() < 2, -gradient.offset());
+  };
+  std::sort(trained.begin(), trained.end(), [&](const Tensor& a, const Tensor& b) { return place(a) < place(b); });
+  const double most = options.sync == GradientSync::bucketed ? options.bucket_size_mb * 0x1p20
+                      : options.sync == GradientSync::flat   ? std::numeric_limits<double>::infinity()
+                                                             : 0;
+  double bytes = 0;
+  for (const Tensor& x : trained) {
+    const bool begins_vectors = options.sync != GradientSync::flat && !state_->buckets.empty() &&
+                                (x.dims() < 2) != (state_->buckets.back().parameters.back().dims() < 2);
+    const auto own = static_cast<double>(padded_size(x.numel(), x.dtype())) * static_cast<double>(size_of(x.dtype()));
+    const bool is_beside = !state_->buckets.empty() && is_adjacent(x.grad(), state_->buckets.back().parameters.back().grad());
+    if (!is_beside || begins_vectors || bytes + own > most) {
+      state_->buckets.emplace_back();
+      bytes = 0;
+    }
+    state_->buckets.back().parameters.push_back(x);
+    bytes += own;
+  }
+  for (std::size_t i = 0; i < state_->buckets.size(); ++i) {
+    Bucket& bucket = state_->buckets[i];
+    bucket.gradients = segment_between(bucket.parameters.back().grad(), bucket.parameters.front().grad());
+    for (const Tensor& x : bucket.parameters)
+      on_gradient_ready(x, [weak = std::weak_ptr<State>(state_), i](const Tensor&) {
+        if (const auto state = weak.lock()) state->on_ready(i);
+      });
+  }
+}
+
+DataParallel::~DataParallel() = default;
+
+void DataParallel::finish_gradient_synchronization() { state_->finish(); }
+
+std::vector<std::size_t> DataParallel::bucket_bytes() const {
+  std::vector<std::size_t> result;
+  for (const Bucket& bucket : state_->buckets)
+    result.push_back(static_cast<std::size_t>(bucket.gradients.numel()) * size_of(bucket.gradients.dtype()));
+  return result;
+}
+
+DataParallel::NoSync::NoSync(DataParallel& model) : model_(model), before_(std::exchange(model.state_->is_syncing, false)) {}
+DataParallel::NoSync::~NoSync() { model_.state_->is_syncing = before_; }
+
+}  // namespace tern::dist

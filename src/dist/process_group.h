@@ -1,0 +1,105 @@
+#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "dist/launch_environment.h"
+#include "tensor/tensor.h"
+
+namespace tern::dist {
+
+enum class ReduceOp { sum, mean, max, min };
+
+/// A collective on its way. It holds its tensors until it is waited for; one that goes without that is waited for first.
+class Work {
+ public:
+  /// What an engine knows of one.
+  class State {
+   public:
+    virtual ~State() = default;
+    virtual void wait() = 0;
+    virtual bool is_done() = 0;
+  };
+
+  Work() = default;  ///< one that is done
+  explicit Work(std::unique_ptr<State> state) : state_(std::move(state)) {}
+  Work(Work&&) noexcept = default;
+  Work& operator=(Work&& other) noexcept;
+  ~Work();
+
+  /// On the CPU the thread waits until the result is there; on a GPU what is queued from now on the current stream does, and the thread goes
+  /// on. Throws Error where the collective failed, and of a later one of the group as well.
+  void wait();
+  /// True where wait() would not wait. Throws nothing: an error is wait()'s to tell.
+  bool is_done() const { return !state_ || state_->is_done(); }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+struct GroupOptions {
+  /// How long a collective may take on a rank, the waiting for others included, before it fails there. One that never comes is then an
+  /// Error and no hang.
+  std::chrono::milliseconds timeout{30'000};
+};
+
+/// Processes that compute together: rank 0 to size() - 1, each with a group of its own, on one device. Every process calls the same
+/// collectives in the same order with tensors of the same shapes and dtypes; a process may call from several threads, one at a time.
+///
+/// Tensors are contiguous, lie on the group's device, and are of f32, f64, bf16, f16, i32, i64 or u8; sums of 16 bits are rounded at each
+/// step between ranks. Results are the same bits on all ranks and, for one number of ranks, in every run. Collectives run beside what
+/// follows: on a thread of the group on the CPU, on a stream of its own on a GPU, where they begin when what was queued before is done. They
+/// run in the order of the calls.
+///
+/// A rank that ends, or does not answer within the timeout, makes the collective an Error on each of the others, and every later one too.
+class ProcessGroup {
+ public:
+  virtual ~ProcessGroup() = default;
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  Device device() const { return device_; }
+  /// "gloo", "nccl", or "local" of one process.
+  virtual const char* engine() const = 0;
+
+  /// x = the sum, mean, largest or least of all ranks' x, element by element. mean: of floating dtypes.
+  [[nodiscard]] Work all_reduce(const Tensor& x, ReduceOp op = ReduceOp::sum);
+  /// x = that of rank `root`.
+  [[nodiscard]] Work broadcast(const Tensor& x, int root = 0);
+  /// y (N) = part `rank` of what all_reduce makes of x (size N). y may be that part of x itself, and x's other parts are then undefined.
+  [[nodiscard]] Work reduce_scatter(const Tensor& y, const Tensor& x, ReduceOp op = ReduceOp::sum);
+  /// y (size N) = all ranks' x (N), one after the other. x may be its own part of y.
+  [[nodiscard]] Work all_gather(const Tensor& y, const Tensor& x);
+  /// Waits until all ranks are here: the thread, on every device.
+  void barrier();
+
+ protected:
+  ProcessGroup(int rank, int size, Device device) : rank_(rank), size_(size), device_(device) {}
+  virtual Work start_all_reduce(const Tensor& x, ReduceOp op) = 0;
+  virtual Work start_broadcast(const Tensor& x, int root) = 0;
+  virtual Work start_reduce_scatter(const Tensor& y, const Tensor& x, ReduceOp op) = 0;
+  virtual Work start_all_gather(const Tensor& y, const Tensor& x) = 0;
+  virtual void wait_for_all() = 0;
+
+ private:
+  void check(const char* op, const Tensor& x) const;
+  void check_parts(const char* op, const Tensor& part, const Tensor& whole) const;
+
+  int rank_, size_;
+  Device device_;
+};
+
+/// True where this build has the engine that groups on such a device need.
+bool has_engine(DeviceType type);
+
+/// The group of all processes of a launch: Gloo's on the CPU, NCCL's on a GPU, and of one process one that does nothing. `name` tells the
+/// groups of a run apart, which are made in one order by all. Throws Error in a build without the engine, and where the others do not come
+/// in time.
+std::unique_ptr<ProcessGroup> make_process_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store, Device device,
+                                                 const std::string& name = "world", const GroupOptions& options = {});
+
+// The engines, each of its own file.
+std::unique_ptr<ProcessGroup> make_gloo_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store, const GroupOptions& options);
+std::unique_ptr<ProcessGroup> make_nccl_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store, Device device,
+                                              const GroupOptions& options);
+
+}  // namespace tern::dist

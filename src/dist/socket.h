@@ -1,0 +1,54 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace tern::dist {
+
+using Deadline = std::chrono::steady_clock::time_point;
+inline Deadline deadline_in(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
+
+/// A TCP socket. Calls that are interrupted go on; a deadline that passes, an end of the connection and other faults are Errors that name
+/// the peer.
+class Socket {
+ public:
+  Socket() = default;
+  ~Socket() { close(); }
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)), peer_(std::move(other.peer_)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    std::swap(peer_, other.peer_);
+    return *this;
+  }
+
+  /// On an address of this machine; any free port for 0.
+  static Socket listen(const std::string& host, std::uint16_t port);
+  /// Tries again until something listens there.
+  static Socket connect(const std::string& host, std::uint16_t port, Deadline deadline);
+  static Socket adopt(int fd, std::string peer) { return {fd, std::move(peer)}; }
+  /// Of one that listens, when poll() says that somebody calls.
+  Socket accept() const;
+
+  void send(const std::string& bytes, Deadline deadline);
+  std::string receive(std::size_t count, Deadline deadline);
+
+  bool is_open() const { return fd_ >= 0; }
+  int fd() const { return fd_; }
+  std::uint16_t port() const;  ///< of this side
+  std::string address() const;  ///< of this side, without the port
+  void close() noexcept;
+
+ private:
+  Socket(int fd, std::string peer) : fd_(fd), peer_(std::move(peer)) {}
+  void wait(short events, Deadline deadline) const;
+  [[noreturn]] void fail(const std::string& what) const;
+
+  int fd_ = -1;
+  std::string peer_;
+};
+
+/// The address of this machine from which another one is reached. Sends nothing.
+std::string address_towards(const std::string& host);
+
+}  // namespace tern::dist

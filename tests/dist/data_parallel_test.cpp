@@ -1,0 +1,260 @@
+// Data parallel training: every way gives the gradients and the weights of one process with the whole batch, on every rank, step by step.
+#include "dist/data_parallel.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "nn/nn.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+#include "ranks.h"
+#include "train/train.h"
+
+namespace tern::dist {
+
+using test::Rank;
+using test::run_ranks;
+
+namespace {
+
+/// Linear layers 10 -> 10 -> 50 -> 5 with ReLU between, as a course's: the second bias is frozen, and so is a parameter that nothing uses.
+/// Tied: the last layer's weight is that of one before, as fc4 = fc2 there, 10 -> 50 -> 10 -> 50 -> 5.
+struct ToyModel final : nn::Module {
+  explicit ToyModel(bool is_tied_ = false) : fc1(10, 10, false), fc2(10, 50), fc3(50, is_tied_ ? 10 : 5, false), is_tied(is_tied_) {
+    fc2.bias.set_requires_grad(false);
+    unused_and_frozen = full({2, 2}, 3.0).set_requires_grad(false);
+    unused = full({3}, 1.0).set_requires_grad();
+    if (is_tied) fc4 = fc2, fc5.emplace(50, 5);
+  }
+  void visit(nn::Visitor& v) override {
+    v("fc1", fc1);
+    v("fc2", fc2);
+    v("fc3", fc3);
+    v("fc4", fc4);
+    v("fc5", fc5);
+    v("unused_and_frozen", unused_and_frozen);
+    v("unused", unused);
+  }
+  Tensor forward(const Tensor& x) const {
+    Tensor y = fc3.forward(relu(fc2.forward(relu(fc1.forward(x)))));
+    if (is_tied) y = fc5->forward(relu(fc4->forward(relu(y))));
+    return y;
+  }
+  nn::Linear fc1, fc2, fc3;
+  std::optional<nn::Linear> fc4, fc5;
+  Tensor unused_and_frozen, unused;
+  bool is_tied;
+};
+
+constexpr std::int64_t batch = 20;
+
+Tensor data(std::uint64_t seed, std::int64_t columns) {
+  manual_seed(seed);
+  return rand({batch, columns}, -1, 1);
+}
+
+using Weights = std::vector<std::vector<float>>;
+
+Weights weights_of(const nn::Module& model) {
+  Weights result;
+  for (const Tensor& x : nn::parameters(model)) result.push_back(cast(x.detach(), DType::f32).to_vector<float>());
+  return result;
+}
+
+enum class Kind { sgd, adam };
+
+std::unique_ptr<train::Optimizer> optimizer_of(Kind kind, const nn::Module& model) {
+  Tensors trained = nn::parameters(model);
+  std::erase_if(trained, [](const Tensor& x) { return !x.requires_grad(); });
+  if (kind == Kind::sgd) return std::make_unique<train::SGD>(trained, train::SGDOptions{.lr = 0.1});
+  return std::make_unique<train::AdamW>(trained, train::AdamWOptions{.lr = 0.01, .weight_decay = 0.1});
+}
+
+/// The weights after each of five steps with the whole batch in one process.
+std::vector<Weights> alone(bool is_tied, Kind kind, std::uint64_t seed) {
+  manual_seed(seed);
+  ToyModel model(is_tied);
+  nn::flatten_parameters(model);
+  const auto optimizer = optimizer_of(kind, model);
+  std::vector<Weights> result;
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    train::update(mean(square(model.forward(data(100 + step, 10)) - data(200 + step, 5))), *optimizer);
+    result.push_back(weights_of(model));
+  }
+  return result;
+}
+
+void check_close(const Weights& got, const Weights& want, double tolerance) {
+  if (got.size() != want.size()) throw Error("another number of parameters");
+  for (std::size_t i = 0; i < got.size(); ++i)
+    for (std::size_t j = 0; j < got[i].size(); ++j)
+      if (!(std::abs(got[i][j] - want[i][j]) <= 1e-8 + tolerance * std::abs(want[i][j])))
+        throw Error(fmt::format("parameter {} element {} is {} and not {}", i, j, got[i][j], want[i][j]));
+}
+
+void check_none(const std::vector<std::string>& errors) {
+  for (const std::string& error : errors) CHECK(error == "");
+}
+
+constexpr GradientSync syncs[] = {GradientSync::per_parameter, GradientSync::flat, GradientSync::overlapped, GradientSync::bucketed};
+
+}  // namespace
+
+TEST_CASE("Five steps on any number of ranks are those of one process, whatever the way, the buckets and the model") {
+  struct Form {
+    GradientSync sync;
+    double bucket_size_mb;
+  };
+  std::vector<Form> forms;
+  for (GradientSync sync : syncs) forms.push_back({sync, 25});
+  for (double size : {0.0016, 0.0001, 0.01}) forms.push_back({GradientSync::bucketed, size});
+  for (bool is_tied : {false, true})
+    for (Kind kind : {Kind::sgd, Kind::adam}) {
+      const std::vector<Weights> want = alone(is_tied, kind, 1);  // rank 0's seed
+      for (int ranks : {1, 2, 4})
+        check_none(run_ranks(ranks, [&](Rank& rank) {
+          const int own = rank.environment.rank;
+          const std::int64_t rows = batch / ranks;
+          for (const Form& form : forms) {
+            manual_seed(static_cast<std::uint64_t>(1 + own));  // others begin with other weights
+            ToyModel model(is_tied);
+            DataParallel parallel(model, *rank.group, {.sync = form.sync, .bucket_size_mb = form.bucket_size_mb});
+            const auto optimizer = optimizer_of(kind, model);
+            for (std::uint64_t step = 0; step < 5; ++step) {
+              const auto part = [&](const Tensor& x) { return slice(x, 0, own * rows, (own + 1) * rows); };
+              const Tensor loss = mean(square(model.forward(part(data(100 + step, 10))) - part(data(200 + step, 5))));
+              train::update(loss, *optimizer, {.synchronize = [&] { parallel.finish_gradient_synchronization(); }});
+              check_close(weights_of(model), want[step], 1e-5);
+            }
+          }
+        }));
+    }
+}
+
+TEST_CASE("Parts of a batch go over the wire once, with the last of them") {
+  for (GradientSync sync : syncs)
+    check_none(run_ranks(2, [&](Rank& rank) {
+      manual_seed(1);
+      ToyModel model;
+      DataParallel parallel(model, *rank.group, {.sync = sync});
+      const auto optimizer = optimizer_of(Kind::sgd, model);
+      const auto want = alone(false, Kind::sgd, 1);
+      const Tensor x = data(100, 10), y = data(200, 5);
+      optimizer->zero_grad();
+      for (int part = 0; part < 2; ++part) {
+        const std::int64_t first = 10 * rank.environment.rank + 5 * part;
+        const auto rows = [&](const Tensor& t) { return slice(t, 0, first, first + 5); };
+        std::optional<DataParallel::NoSync> unsynchronized;
+        if (part == 0) unsynchronized.emplace(parallel);
+        (mean(square(model.forward(rows(x)) - rows(y))) * 0.5).backward();
+      }
+      parallel.finish_gradient_synchronization();
+      optimizer->step();
+      check_close(weights_of(model), want[0], 1e-5);
+    }));
+}
+
+TEST_CASE("Gradients go over the wire in 16 bits where that is asked for, and parameters of 16 bits train") {
+  check_none(run_ranks(2, [](Rank& rank) {
+    for (GradientSync sync : {GradientSync::flat, GradientSync::bucketed})
+      for (DType dtype : {DType::bf16, DType::f64}) {
+        manual_seed(1);
+        ToyModel model;
+        DataParallel parallel(model, *rank.group, {.sync = sync, .bucket_size_mb = 0.001, .reduce_dtype = dtype});
+        mean(square(model.forward(data(100, 10)) * (1.0 + rank.environment.rank))).backward();
+        parallel.finish_gradient_synchronization();
+        Weights gradients;
+        for (const Tensor& x : nn::parameters(model))
+          if (x.requires_grad()) gradients.push_back(cast(x.grad(), DType::f32).to_vector<float>());
+        for (std::size_t i = 0; i < gradients.size(); ++i) {
+          const Tensor own = Tensor::from(gradients[i], {static_cast<std::int64_t>(gradients[i].size())});
+          const Tensor most = own, least = clone(own);
+          rank.group->all_reduce(most, ReduceOp::max).wait();
+          rank.group->all_reduce(least, ReduceOp::min).wait();
+          if (most.to_vector<float>() != least.to_vector<float>()) throw Error("ranks have other gradients");
+          if (dtype == DType::bf16)
+            for (float value : gradients[i])
+              if (float(bf16(value)) != value) throw Error("a gradient was not rounded to bf16");
+        }
+      }
+    manual_seed(1);
+    nn::Linear model(10, 5);
+    nn::flatten_parameters(model, DType::bf16);
+    DataParallel parallel(model, *rank.group);
+    train::SGD optimizer(nn::parameters(model), {.lr = 0.1});
+    for (std::uint64_t step = 0; step < 3; ++step)
+      train::update(mean(square(cast(model.forward(cast(data(100 + step + 10 * rank.environment.rank, 10), DType::bf16)), DType::f32))), optimizer,
+                    {.synchronize = [&] { parallel.finish_gradient_synchronization(); }});
+    const Tensor weight = cast(model.weight.detach(), DType::f32), first = clone(weight);
+    rank.group->broadcast(first).wait();
+    if (first.to_vector<float>() != weight.to_vector<float>()) throw Error("weights of 16 bits differ");
+  }));
+}
+
+TEST_CASE("A parameter that one rank alone uses gets that rank's part on all") {
+  check_none(run_ranks(2, [](Rank& rank) {
+    for (GradientSync sync : syncs) {
+      manual_seed(1);
+      nn::Linear a(3, 2), b(3, 2);
+      struct Both final : nn::Module {
+        Both(nn::Linear& x, nn::Linear& y) : a(x), b(y) {}
+        void visit(nn::Visitor& v) override { v("a", a), v("b", b); }
+        nn::Linear &a, &b;
+      } model(a, b);
+      DataParallel parallel(model, *rank.group, {.sync = sync});
+      for (int step = 0; step < 2; ++step) {
+        nn::zero_grad(model);
+        sum((rank.environment.rank == 0 ? a : b).forward(ones({1, 3}))).backward();
+        parallel.finish_gradient_synchronization();
+        for (const Tensor& x : nn::parameters(model))
+          for (float value : x.grad().to_vector<float>())
+            if (value != 0.5f) throw Error(fmt::format("a gradient is {} and not 0.5", value));
+      }
+    }
+  }));
+}
+
+TEST_CASE("Buckets have the size that is asked for, from the model's end, with vectors last") {
+  const auto group = make_process_group({}, nullptr, cpu);
+  const auto bytes = [&](const DataParallelOptions& options) {
+    ToyModel model;
+    return DataParallel(model, *group, options).bucket_bytes();
+  };
+  using Bytes = std::vector<std::size_t>;
+  // fc3 (5, 50), fc2 (50, 10), fc1 (10, 10), and the vector of 3 in its place of 4.
+  CHECK(bytes({.sync = GradientSync::per_parameter}) == Bytes{1000, 2000, 400, 12});
+  CHECK(bytes({.sync = GradientSync::flat}) == Bytes{3412});
+  CHECK(bytes({.bucket_size_mb = 0.0016}) == Bytes{1000, 2000, 400, 12});
+  CHECK(bytes({.bucket_size_mb = 3008.0 / (1 << 20)}) == Bytes{3000, 400, 12});
+  CHECK(bytes({}) == Bytes{3400, 12});
+}
+
+TEST_CASE("Data parallel training refuses what it cannot do") {
+  const auto group = make_process_group({}, nullptr, cpu);
+  const auto error_of = [&](nn::Module& model, const DataParallelOptions& options) {
+    try {
+      DataParallel(model, *group, options);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  nn::Linear model(2, 2), frozen(2, 2);
+  nn::set_requires_grad(frozen, false);
+  CHECK(error_of(model, {.bucket_size_mb = 0}) == "[DataParallel] expected a bucket_size_mb above 0 but got 0");
+  CHECK(error_of(model, {.reduce_dtype = DType::i64}) == "[DataParallel] expected a floating reduce_dtype but got i64");
+  CHECK(error_of(frozen, {}) == "[DataParallel] expected a module with parameters that require gradients");
+  DataParallel parallel(model, *group);
+  const auto pass = [&] { sum(model.forward(ones({1, 2}))).backward(); };
+  pass();
+  CHECK_THROWS_AS(pass(), Error);
+  for (GradientSync sync : syncs) CHECK(gradient_sync_of(name(sync)) == sync);
+  CHECK(!gradient_sync_of("none").has_value());
+}
+
+}  // namespace tern::dist

@@ -1,0 +1,115 @@
+// tern-launch: the variables that processes get, their output and exit codes, signals, and ends that leave nobody behind.
+#include <chrono>
+#include <thread>
+
+#include "support.h"
+
+using namespace tern::programs::test;
+
+namespace {
+
+/// tern-launch with options and a script of sh.
+Arguments script(const Arguments& options, const std::string& text) {
+  Arguments all = options;
+  for (const char* word : {"sh", "-c"}) all.push_back(word);
+  all.push_back(text);
+  return all;
+}
+
+std::vector<std::string> sorted_lines(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+double seconds_of(const std::function<void()>& f) {
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+TEST_CASE("tern-launch -n --processes (each has its rank, and all one place to meet)") {
+  const Result result = run(launch, script({"-n", "3"}, "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR; test -d $TERN_STORE_DIR; "
+                                                        "test $MASTER_PORT -gt 1023"));
+  CHECK(result.code == 0);
+  CHECK(sorted_lines(result.out) == std::vector<std::string>{"0 3 0 3 127.0.0.1", "1 3 1 3 127.0.0.1", "2 3 2 3 127.0.0.1"});
+  const Result store = run(launch, script({"--processes", "1"}, "echo $TERN_STORE_DIR"));
+  CHECK(store.out.size() > 1);
+  CHECK(!fs::exists(store.out.substr(0, store.out.size() - 1)));  // removed at the end
+  check_refused(run(launch, script({"-n", "0"}, "true")), "--processes: ", "tern-launch");
+  check_refused(run(launch, {"-n", "2"}), "expected a program", "tern-launch");
+  check_refused(run(launch, {"-n", "2", "tern-no-such-program"}), "tern-no-such-program: No such file", "tern-launch");
+}
+
+TEST_CASE("tern-launch --machines --machine --master (ranks go on from machine to machine)") {
+  const Result result = run(launch, script({"-n", "2", "--machines", "3", "--machine", "2", "--master", "node7:1234"},
+                                           "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $TERN_STORE_DIR"));
+  CHECK(result.code == 0);
+  CHECK(sorted_lines(result.out) == std::vector<std::string>{"4 6 0 2 node7 1234", "5 6 1 2 node7 1234"});
+  check_refused(run(launch, script({"-n", "2", "--machines", "2"}, "true")), "--master: expected", "tern-launch");
+  check_refused(run(launch, script({"-n", "2", "--machines", "2", "--machine", "2", "--master", "a:1"}, "true")), "--machine: ", "tern-launch");
+  check_refused(run(launch, script({"-n", "2", "--machines", "2", "--master", "a"}, "true")), "ADDRESS:PORT", "tern-launch");
+}
+
+TEST_CASE("tern-launch --output (lines as they come, or each with its rank)") {
+  const std::string text = "echo line; echo fault >&2; printf end";
+  const Result prefixed = run(launch, script({"-n", "2", "--output", "prefix"}, text));
+  CHECK(sorted_lines(prefixed.out) == std::vector<std::string>{"[0] end", "[0] line", "[1] end", "[1] line"});
+  CHECK(sorted_lines(prefixed.err) == std::vector<std::string>{"[0] fault", "[1] fault"});
+  const Result merged = run(launch, script({"-n", "2"}, "echo line; echo fault >&2"));
+  CHECK(merged.out == "line\nline\n");
+  CHECK(merged.err == "fault\nfault\n");
+  check_refused(run(launch, script({"-n", "2", "--output", "all"}, "true")), "--output: ", "tern-launch");
+}
+
+TEST_CASE("tern-launch --grace (one that fails is named, and the others are ended, if need be by force)") {
+  Result result;
+  CHECK(seconds_of([&] { result = run(launch, script({"-n", "3"}, "if [ $RANK = 1 ]; then exit 7; fi; sleep 30")); }) < 5);
+  CHECK(result.code == 7);
+  CHECK(contains(result.err, "tern-launch: rank 1 (process "));
+  CHECK(contains(result.err, ") ended with exit code 7: the others are asked to end\n"));
+  CHECK(sorted_lines(result.err).size() == 1);
+
+  const std::string deaf = "trap '' TERM; if [ $RANK = 0 ]; then kill -9 $$; fi; sleep 30; sleep 30";
+  const double took = seconds_of([&] { result = run(launch, script({"-n", "2", "--grace", "0.5"}, deaf)); });
+  CHECK((took > 0.4 && took < 5));
+  CHECK(result.code == 137);
+  CHECK(contains(result.err, ") died by signal 9 (Killed)"));
+  check_refused(run(launch, script({"-n", "2", "--grace", "-1"}, "true")), "--grace: ", "tern-launch");
+}
+
+TEST_CASE("tern-launch passes a signal on to every process, once, and waits for them") {
+  const TempDirectory directory;
+  const std::string text = "trap 'echo $RANK stopped; exit 0' TERM; echo $RANK ready >> " + (directory / "ready").string() +
+                           "; while true; do sleep 0.05; done";
+  const std::string in = directory / "in", out = directory / "out", err = directory / "err";
+  tern::test::spill(in, "");
+  const pid_t pid = start(launch, script({"-n", "2"}, text), in, out, err);
+  for (int i = 0; i < 500 && sorted_lines(slurp(directory / "ready")).size() < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ::kill(pid, SIGTERM);
+  CHECK(finish(pid) == 128 + SIGTERM);
+  CHECK(sorted_lines(slurp(out)) == std::vector<std::string>{"0 stopped", "1 stopped"});
+  CHECK(slurp(err).empty());
+}
+
+TEST_CASE("tern-launch that is killed leaves no process behind") {
+  const TempDirectory directory;
+  const std::string in = directory / "in", out = directory / "out", err = directory / "err";
+  tern::test::spill(in, "");
+  const pid_t pid = start(launch, script({"-n", "2"}, "echo $$ >> " + (directory / "pids").string() + "; exec sleep 30"), in, out, err);
+  for (int i = 0; i < 500 && sorted_lines(slurp(directory / "pids")).size() < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ::kill(pid, SIGKILL);
+  finish(pid);
+  for (const std::string& line : sorted_lines(slurp(directory / "pids"))) {
+    bool is_gone = false;
+    for (int i = 0; i < 200 && !is_gone; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      is_gone = ::kill(std::stoi(line), 0) != 0 || contains(slurp("/proc/" + line + "/stat"), ") Z ");
+    }
+    CHECK(is_gone);
+  }
+}
