@@ -3,6 +3,8 @@
 #include "autodiff/anomaly.h"
 #include "autodiff/engine.h"
 #include "autodiff/function.h"
+#include "dist/data_parallel.h"
+#include "dist/process_group.h"
 #include "io/run_directory.h"
 #include "io/safetensors.h"
 #include "nn/nn.h"

@@ -199,8 +199,7 @@ class Launcher {
                                                  {"MASTER_PORT", port_}};
     if (directory_) variables["TERN_STORE_DIR"] = directory_->path();
     // Each would take all processors.
-    if (!std::getenv("OMP_NUM_THREADS"))
-      variables["OMP_NUM_THREADS"] = std::to_string(std::max(1, num_threads() / options_.processes));
+    if (!std::getenv("OMP_NUM_THREADS")) variables["OMP_NUM_THREADS"] = std::to_string(std::max(1, num_threads() / options_.processes));
     return variables;
   }
 

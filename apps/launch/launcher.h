@@ -15,9 +15,9 @@ struct LaunchOptions {
 };
 
 /// Starts the processes with the variables of dist/launch_environment.h, and waits for all. A signal that asks this program to stop is
-/// passed on to each of them; a second Ctrl-C kills them. If one fails, the others are asked to stop, and killed after the grace; it is named
-/// on stderr. Returns 0, the exit code of the one that failed first, 128 + N if it died by signal N, or if all were asked to stop by it.
-/// Throws UsageError for a program that cannot be started.
+/// passed on to each of them; a second Ctrl-C kills them. If one fails, the others are asked to stop, and killed after the grace; it is
+/// named on stderr. Returns 0, the exit code of the one that failed first, 128 + N if it died by signal N, or if all were asked to stop by
+/// it. Throws UsageError for a program that cannot be started.
 int launch(const LaunchOptions& options);
 
 }  // namespace tern::launch

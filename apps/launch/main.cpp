@@ -13,7 +13,8 @@ std::string check_master(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   int port = 0;
   const char* const end = text.data() + text.size();
-  const bool is_port = colon != std::string::npos && std::from_chars(text.data() + colon + 1, end, port).ptr == end && port > 0 && port < 65536;
+  const bool is_port =
+      colon != std::string::npos && std::from_chars(text.data() + colon + 1, end, port).ptr == end && port > 0 && port < 65536;
   return is_port && colon > 0 ? "" : fmt::format("expected ADDRESS:PORT but got \"{}\"", text);
 }
 
@@ -24,11 +25,15 @@ int main(int argc, char** argv) {
   using namespace tern;
   launch::LaunchOptions options;
   int code = 0;
-  CLI::App app("Start several processes of a program that compute together.\nEach has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
-               "MASTER_ADDR and MASTER_PORT in its environment, as from torchrun.",
-               "tern-launch");
+  CLI::App app(
+      "Start several processes of a program that compute together.\nEach has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
+      "MASTER_ADDR and MASTER_PORT in its environment, as from torchrun.",
+      "tern-launch");
   std::string output = "merge";
-  app.add_option("-n,--processes", options.processes, "processes on this machine")->check(apps::whole_number(1, 4096))->type_name("N")->required();
+  app.add_option("-n,--processes", options.processes, "processes on this machine")
+      ->check(apps::whole_number(1, 4096))
+      ->type_name("N")
+      ->required();
   app.add_option("--machines", options.machines, "machines, each of which runs this command")
       ->check(apps::whole_number(1, 4096))
       ->type_name("N")

@@ -48,7 +48,8 @@ struct DataParallel::State {
     // Looked at, a gradient of zeros that were not written yet is written.
     for (const Tensor& x : bucket.parameters) static_cast<void>(x.grad());
     bucket.has_begun = true;
-    if (options.reduce_dtype && *options.reduce_dtype != bucket.gradients.dtype()) bucket.lowered = cast(bucket.gradients, *options.reduce_dtype);
+    if (options.reduce_dtype && *options.reduce_dtype != bucket.gradients.dtype())
+      bucket.lowered = cast(bucket.gradients, *options.reduce_dtype);
     bucket.work = group.all_reduce(bucket.lowered.defined() ? bucket.lowered : bucket.gradients, ReduceOp::mean);
   }
 
@@ -56,7 +57,8 @@ struct DataParallel::State {
     if (!is_syncing || !begins_in_backward(options.sync)) return;
     Bucket& bucket = buckets[number];
     if (bucket.has_begun)
-      fail("DataParallel", "expected one backward pass between two calls of finish_gradient_synchronization(): put the others within NoSync");
+      fail("DataParallel",
+           "expected one backward pass between two calls of finish_gradient_synchronization(): put the others within NoSync");
     // In the order of the buckets, which all ranks keep, whatever order their gradients come in.
     ++bucket.ready;
     while (next < buckets.size() && buckets[next].ready == buckets[next].parameters.size()) begin(buckets[next++]);
@@ -97,7 +99,8 @@ DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataPa
   if (trained.empty()) fail(who, "expected a module with parameters that require gradients");
   for (const Tensor& x : trained)
     if (x.device() != group.device())
-      fail(who, fmt::format("expected parameters on {}, the group's device, but got one on {}", to_string(group.device()), to_string(x.device())));
+      fail(who, fmt::format("expected parameters on {}, the group's device, but got one on {}", to_string(group.device()),
+                            to_string(x.device())));
 
   flat_ = nn::flatten_parameters(module);
   {

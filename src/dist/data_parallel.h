@@ -22,7 +22,7 @@ std::optional<GradientSync> gradient_sync_of(const std::string& name);
 
 struct DataParallelOptions {
   GradientSync sync = GradientSync::bucketed;
-  double bucket_size_mb = 25;             ///< of gradients, in 2^20 bytes; a parameter that is larger has a bucket of its own
+  double bucket_size_mb = 25;              ///< of gradients, in 2^20 bytes; a parameter that is larger has a bucket of its own
   std::optional<DType> reduce_dtype = {};  ///< gradients go over the wire in it; as they are where it is not said
 };
 
@@ -31,10 +31,10 @@ struct DataParallelOptions {
 /// become the mean of all ranks' before they are used. With parts of one size and a loss that is a mean, that is the gradient of the whole
 /// batch.
 /// The parameters are moved into flat buffers (nn::flatten_parameters), so that a bucket is a slice of the flat gradients, and no
-/// collective needs a copy. Buckets are filled from the end of a buffer, as backward comes from a model's end; vectors have buckets of their
-/// own, since their gradients, sums over the batch, are added up at the end of the pass. A parameter that a rank's
-/// loss did not reach counts as a gradient of zeros there, since each rank must take part in each collective.
-/// A captured step (train::CapturedStep) records collectives as a part of its graph.
+/// collective needs a copy. Buckets are filled from the end of a buffer, as backward comes from a model's end; vectors have buckets of
+/// their own, since their gradients, sums over the batch, are added up at the end of the pass. A parameter that a rank's loss did not reach
+/// counts as a gradient of zeros there, since each rank must take part in each collective. A captured step (train::CapturedStep) records
+/// collectives as a part of its graph.
 class DataParallel {
  public:
   /// Flattens the module's parameters, and gives it rank 0's parameters and buffers. Parameters that are frozen now stay out. The module

@@ -29,8 +29,10 @@ void Work::wait() {
 
 void ProcessGroup::check(const char* op, const Tensor& x) const {
   if (!x.defined()) fail(op, "expected a tensor but got none");
-  if (x.device() != device_) fail(op, fmt::format("expected a tensor on {}, the group's device, but got one on {}", to_string(device_), to_string(x.device())));
-  if (!x.is_contiguous()) fail(op, fmt::format("expected a contiguous tensor but got {} of strides {}", to_string(x.shape()), to_string(x.strides())));
+  if (x.device() != device_)
+    fail(op, fmt::format("expected a tensor on {}, the group's device, but got one on {}", to_string(device_), to_string(x.device())));
+  if (!x.is_contiguous())
+    fail(op, fmt::format("expected a contiguous tensor but got {} of strides {}", to_string(x.shape()), to_string(x.strides())));
   if (x.dtype() == DType::boolean) fail(op, "expected a dtype of numbers but got bool");
 }
 
@@ -43,7 +45,8 @@ void ProcessGroup::check_parts(const char* op, const Tensor& part, const Tensor&
 }
 
 static void check_op(const char* op, const Tensor& x, ReduceOp how) {
-  if (how == ReduceOp::mean && !is_floating(x.dtype())) fail(op, fmt::format("expected a floating dtype for a mean but got {}", name(x.dtype())));
+  if (how == ReduceOp::mean && !is_floating(x.dtype()))
+    fail(op, fmt::format("expected a floating dtype for a mean but got {}", name(x.dtype())));
 }
 
 Work ProcessGroup::all_reduce(const Tensor& x, ReduceOp op) {
@@ -125,6 +128,12 @@ std::unique_ptr<ProcessGroup> make_process_group(const LaunchEnvironment& enviro
   if (!is_cpu) return make_nccl_group(environment, std::move(store), device, options);
 #endif
   return {};
+}
+
+std::unique_ptr<ProcessGroup> make_process_group(Device device, const GroupOptions& options) {
+  const LaunchEnvironment environment = launch_environment().value_or(LaunchEnvironment{});
+  return make_process_group(environment, environment.size > 1 ? open_store(environment, options.timeout) : nullptr, device, "world",
+                            options);
 }
 
 }  // namespace tern::dist

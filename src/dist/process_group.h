@@ -27,8 +27,8 @@ class Work {
   Work& operator=(Work&& other) noexcept;
   ~Work();
 
-  /// On the CPU the thread waits until the result is there; on a GPU what is queued from now on the current stream does, and the thread goes
-  /// on. Throws Error where the collective failed, and of a later one of the group as well.
+  /// On the CPU the thread waits until the result is there; on a GPU what is queued from now on the current stream does, and the thread
+  /// goes on. Throws Error where the collective failed, and of a later one of the group as well.
   void wait();
   /// True where wait() would not wait. Throws nothing: an error is wait()'s to tell.
   bool is_done() const { return !state_ || state_->is_done(); }
@@ -48,8 +48,8 @@ struct GroupOptions {
 ///
 /// Tensors are contiguous, lie on the group's device, and are of f32, f64, bf16, f16, i32, i64 or u8; sums of 16 bits are rounded at each
 /// step between ranks. Results are the same bits on all ranks and, for one number of ranks, in every run. Collectives run beside what
-/// follows: on a thread of the group on the CPU, on a stream of its own on a GPU, where they begin when what was queued before is done. They
-/// run in the order of the calls.
+/// follows: on a thread of the group on the CPU, on a stream of its own on a GPU, where they begin when what was queued before is done.
+/// They run in the order of the calls.
 ///
 /// A rank that ends, or does not answer within the timeout, makes the collective an Error on each of the others, and every later one too.
 class ProcessGroup {
@@ -97,8 +97,12 @@ bool has_engine(DeviceType type);
 std::unique_ptr<ProcessGroup> make_process_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store, Device device,
                                                  const std::string& name = "world", const GroupOptions& options = {});
 
+/// As that, by what the launcher says in the environment: launch_environment(), open_store(). A process without a launcher is alone.
+std::unique_ptr<ProcessGroup> make_process_group(Device device, const GroupOptions& options = {});
+
 // The engines, each of its own file.
-std::unique_ptr<ProcessGroup> make_gloo_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store, const GroupOptions& options);
+std::unique_ptr<ProcessGroup> make_gloo_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store,
+                                              const GroupOptions& options);
 std::unique_ptr<ProcessGroup> make_nccl_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store, Device device,
                                               const GroupOptions& options);
 

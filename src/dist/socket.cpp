@@ -60,7 +60,8 @@ Socket Socket::listen(const std::string& host, std::uint16_t port) {
     Socket socket(open_socket(*address), text_of(host, port));
     const int on = 1;
     if (socket.is_open()) ::setsockopt(socket.fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (socket.is_open() && ::bind(socket.fd_, address->ai_addr, address->ai_addrlen) == 0 && ::listen(socket.fd_, 1024) == 0) return socket;
+    if (socket.is_open() && ::bind(socket.fd_, address->ai_addr, address->ai_addrlen) == 0 && ::listen(socket.fd_, 1024) == 0)
+      return socket;
     error = errno;
   }
   tern::fail("dist", fmt::format("{} cannot be listened on: {}; is the port in use, and is it this machine's address?", text_of(host, port),

@@ -35,7 +35,7 @@ class Socket {
 
   bool is_open() const { return fd_ >= 0; }
   int fd() const { return fd_; }
-  std::uint16_t port() const;  ///< of this side
+  std::uint16_t port() const;   ///< of this side
   std::string address() const;  ///< of this side, without the port
   void close() noexcept;
 

@@ -33,7 +33,8 @@ constexpr std::size_t max_key = 4096, max_value = std::size_t{1} << 20;
 /// A file's name for a key.
 std::string escaped(const std::string& key) {
   std::string name;
-  for (const unsigned char c : key) name += std::isalnum(c) || c == '-' || c == '.' ? std::string(1, static_cast<char>(c)) : fmt::format("_{:02x}", c);
+  for (const unsigned char c : key)
+    name += std::isalnum(c) || c == '-' || c == '.' ? std::string(1, static_cast<char>(c)) : fmt::format("_{:02x}", c);
   return name;
 }
 

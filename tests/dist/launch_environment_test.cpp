@@ -44,14 +44,18 @@ void check(const Values& values, int rank, int size, int local_rank, int local_s
 TEST_CASE("Each launcher's variables are understood") {
   CHECK(!of({}).has_value());
   CHECK(!of({{"MASTER_ADDR", "a"}}).has_value());
-  check({{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "node"}, {"MASTER_PORT", "77"}}, 3, 8,
-        1, 2, "node", 77);
+  check(
+      {{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "node"}, {"MASTER_PORT", "77"}},
+      3, 8, 1, 2, "node", 77);
   check({{"RANK", "1"}, {"WORLD_SIZE", "2"}}, 1, 2, 1, 2, "127.0.0.1", 29500);
-  check({{"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_SIZE", "6"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "2"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"}}, 5,
-        6, 2, 3, "127.0.0.1", 29500);
+  check({{"OMPI_COMM_WORLD_RANK", "5"},
+         {"OMPI_COMM_WORLD_SIZE", "6"},
+         {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
+         {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"}},
+        5, 6, 2, 3, "127.0.0.1", 29500);
   check({{"PMI_RANK", "0"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "4"}, {"MASTER_ADDR", "10.0.0.1"}}, 0, 4, 0, 4,
         "10.0.0.1", 29500);
-  const Values slurm{{"SLURM_PROCID", "9"},        {"SLURM_NTASKS", "16"},       {"SLURM_LOCALID", "1"},
+  const Values slurm{{"SLURM_PROCID", "9"},          {"SLURM_NTASKS", "16"},      {"SLURM_LOCALID", "1"},
                      {"SLURM_NTASKS_PER_NODE", "8"}, {"SLURM_JOB_ID", "1234567"}, {"SLURM_STEP_NODELIST", "gpu[03-04]"}};
   check(slurm, 9, 16, 1, 8, "gpu03", 20'000 + 1234567 % 20'000);
   // A shell within a job, where srun started nothing.

@@ -1,4 +1,5 @@
-// Collectives: each dtype, op, size and number of ranks against sums made here; the same bits on all ranks; failures that end on every rank.
+// Collectives: each dtype, op, size and number of ranks against sums made here; the same bits on all ranks; failures that end on every
+// rank.
 #include "dist/process_group.h"
 
 #include <fmt/format.h>
@@ -160,14 +161,13 @@ TEST_CASE("Collectives run in the order of the calls, beside the thread, and hol
 }
 
 TEST_CASE("A rank that is gone makes the others' collectives errors, and no hang") {
-  const auto errors = run_ranks(
-      3,
-      [](Rank& rank) {
-        rank.group->barrier();
-        if (rank.environment.rank == 1) return;  // its group ends
-        for (int i = 0; i < 100; ++i) rank.group->all_reduce(zeros({1000})).wait();
-      },
-      {.timeout = std::chrono::seconds(5)});
+  const auto errors = run_ranks(3,
+                                [](Rank& rank) {
+                                  rank.group->barrier();
+                                  if (rank.environment.rank == 1) return;  // its group ends
+                                  for (int i = 0; i < 100; ++i) rank.group->all_reduce(zeros({1000})).wait();
+                                },
+                                {.timeout = std::chrono::seconds(5)});
   CHECK(errors[1].empty());
   for (std::size_t i : {0, 2}) {
     CHECK(errors[i].find("[dist] all_reduce on rank " + std::to_string(i) + " of 3 failed: ") == 0);
@@ -177,40 +177,42 @@ TEST_CASE("A rank that is gone makes the others' collectives errors, and no hang
 
 TEST_CASE("A rank that is late is an error on the others after the timeout, and on it as well") {
   const auto start = std::chrono::steady_clock::now();
-  const auto errors = run_ranks(
-      2,
-      [](Rank& rank) {
-        rank.group->barrier();
-        if (rank.environment.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
-        rank.group->all_reduce(zeros({10})).wait();
-      },
-      {.timeout = std::chrono::seconds(1)});
+  const auto errors = run_ranks(2,
+                                [](Rank& rank) {
+                                  rank.group->barrier();
+                                  if (rank.environment.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+                                  rank.group->all_reduce(zeros({10})).wait();
+                                },
+                                {.timeout = std::chrono::seconds(1)});
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
   CHECK(errors[0].find("[dist] all_reduce on rank 0 of 2 failed: ") == 0);
   CHECK(errors[1].find("[dist] all_reduce on rank 1 of 2 failed: ") == 0);
 }
 
 TEST_CASE("After a failure every later collective says the same") {
-  const auto errors = run_ranks(
-      2,
-      [](Rank& rank) {
-        rank.group->barrier();
-        if (rank.environment.rank == 1) return;
-        const std::string first = error_of([&] {
-          for (;;) rank.group->all_reduce(zeros({1000})).wait();
-        });
-        const std::string second = error_of([&] { rank.group->broadcast(zeros({3})).wait(); });
-        if (first != second || first.empty()) throw Error("expected one message but got \"" + first + "\" and \"" + second + "\"");
-      },
-      {.timeout = std::chrono::seconds(5)});
+  const auto errors = run_ranks(2,
+                                [](Rank& rank) {
+                                  rank.group->barrier();
+                                  if (rank.environment.rank == 1) return;
+                                  const std::string first = error_of([&] {
+                                    for (;;) rank.group->all_reduce(zeros({1000})).wait();
+                                  });
+                                  const std::string second = error_of([&] { rank.group->broadcast(zeros({3})).wait(); });
+                                  if (first != second || first.empty())
+                                    throw Error("expected one message but got \"" + first + "\" and \"" + second + "\"");
+                                },
+                                {.timeout = std::chrono::seconds(5)});
   check_none(errors);
 }
 
 TEST_CASE("Ranks that never come are an error at the start") {
   const tern::test::TempDirectory directory;
   const LaunchEnvironment environment{.rank = 0, .size = 2};
-  CHECK(contains(error_of([&] { make_process_group(environment, std::make_shared<FileStore>(directory / "store"), cpu, "world",
-                                       {.timeout = std::chrono::milliseconds(300)}); }), "within 0.3 s: have all ranks been started"));
+  CHECK(contains(error_of([&] {
+                   make_process_group(environment, std::make_shared<FileStore>(directory / "store"), cpu, "world",
+                                      {.timeout = std::chrono::milliseconds(300)});
+                 }),
+                 "within 0.3 s: have all ranks been started"));
 }
 
 TEST_CASE("Collectives refuse what they cannot take") {

@@ -26,7 +26,8 @@ inline std::vector<std::string> run_ranks(int size, const std::function<void(Ran
   for (int i = 0; i < size; ++i)
     threads.emplace_back([&, i] {
       try {
-        Rank rank{{.rank = i, .size = size, .local_rank = i, .local_size = size}, std::make_shared<FileStore>(directory / "store"), nullptr};
+        Rank rank{
+            {.rank = i, .size = size, .local_rank = i, .local_size = size}, std::make_shared<FileStore>(directory / "store"), nullptr};
         rank.group = make_process_group(rank.environment, rank.store, cpu, "world", options);
         f(rank);
       } catch (const std::exception& error) {

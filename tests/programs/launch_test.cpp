@@ -33,8 +33,9 @@ double seconds_of(const std::function<void()>& f) {
 }  // namespace
 
 TEST_CASE("tern-launch -n --processes (each has its rank, and all one place to meet)") {
-  const Result result = run(launch, script({"-n", "3"}, "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR; test -d $TERN_STORE_DIR; "
-                                                        "test $MASTER_PORT -gt 1023"));
+  const Result result = run(launch, script({"-n", "3"},
+                                           "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR; test -d $TERN_STORE_DIR; "
+                                           "test $MASTER_PORT -gt 1023"));
   CHECK(result.code == 0);
   CHECK(sorted_lines(result.out) == std::vector<std::string>{"0 3 0 3 127.0.0.1", "1 3 1 3 127.0.0.1", "2 3 2 3 127.0.0.1"});
   const Result store = run(launch, script({"--processes", "1"}, "echo $TERN_STORE_DIR"));
@@ -46,12 +47,14 @@ TEST_CASE("tern-launch -n --processes (each has its rank, and all one place to m
 }
 
 TEST_CASE("tern-launch --machines --machine --master (ranks go on from machine to machine)") {
-  const Result result = run(launch, script({"-n", "2", "--machines", "3", "--machine", "2", "--master", "node7:1234"},
-                                           "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $TERN_STORE_DIR"));
+  const Result result =
+      run(launch, script({"-n", "2", "--machines", "3", "--machine", "2", "--master", "node7:1234"},
+                         "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $TERN_STORE_DIR"));
   CHECK(result.code == 0);
   CHECK(sorted_lines(result.out) == std::vector<std::string>{"4 6 0 2 node7 1234", "5 6 1 2 node7 1234"});
   check_refused(run(launch, script({"-n", "2", "--machines", "2"}, "true")), "--master: expected", "tern-launch");
-  check_refused(run(launch, script({"-n", "2", "--machines", "2", "--machine", "2", "--master", "a:1"}, "true")), "--machine: ", "tern-launch");
+  check_refused(run(launch, script({"-n", "2", "--machines", "2", "--machine", "2", "--master", "a:1"}, "true")),
+                "--machine: ", "tern-launch");
   check_refused(run(launch, script({"-n", "2", "--machines", "2", "--master", "a"}, "true")), "ADDRESS:PORT", "tern-launch");
 }
 
@@ -84,12 +87,13 @@ TEST_CASE("tern-launch --grace (one that fails is named, and the others are ende
 
 TEST_CASE("tern-launch passes a signal on to every process, once, and waits for them") {
   const TempDirectory directory;
-  const std::string text = "trap 'echo $RANK stopped; exit 0' TERM; echo $RANK ready >> " + (directory / "ready").string() +
-                           "; while true; do sleep 0.05; done";
+  const std::string text =
+      "trap 'echo $RANK stopped; exit 0' TERM; echo $RANK ready >> " + (directory / "ready").string() + "; while true; do sleep 0.05; done";
   const std::string in = directory / "in", out = directory / "out", err = directory / "err";
   tern::test::spill(in, "");
   const pid_t pid = start(launch, script({"-n", "2"}, text), in, out, err);
-  for (int i = 0; i < 500 && sorted_lines(slurp(directory / "ready")).size() < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 500 && sorted_lines(slurp(directory / "ready")).size() < 2; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   ::kill(pid, SIGTERM);
   CHECK(finish(pid) == 128 + SIGTERM);
   CHECK(sorted_lines(slurp(out)) == std::vector<std::string>{"0 stopped", "1 stopped"});
@@ -101,7 +105,8 @@ TEST_CASE("tern-launch that is killed leaves no process behind") {
   const std::string in = directory / "in", out = directory / "out", err = directory / "err";
   tern::test::spill(in, "");
   const pid_t pid = start(launch, script({"-n", "2"}, "echo $$ >> " + (directory / "pids").string() + "; exec sleep 30"), in, out, err);
-  for (int i = 0; i < 500 && sorted_lines(slurp(directory / "pids")).size() < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 500 && sorted_lines(slurp(directory / "pids")).size() < 2; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   ::kill(pid, SIGKILL);
   finish(pid);
   for (const std::string& line : sorted_lines(slurp(directory / "pids"))) {

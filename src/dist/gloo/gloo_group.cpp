@@ -270,7 +270,8 @@ class GlooGroup final : public ProcessGroup {
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_gloo_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store, const GroupOptions& options) {
+std::unique_ptr<ProcessGroup> make_gloo_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store,
+                                              const GroupOptions& options) {
   return std::make_unique<GlooGroup>(environment, std::move(store), options);
 }
 
