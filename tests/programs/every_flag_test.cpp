@@ -33,7 +33,7 @@ std::set<std::string> matches(const std::string& text, const std::regex& pattern
   return found;
 }
 
-/// "tern-recall train --clip" for each option of each subcommand.
+/// "tern-recall train --clip" for each option of each subcommand, and "tern-launch --output" of a program without them.
 std::set<std::string> options_in_help() {
   std::set<std::string> options;
   for (const std::string& program : {translate, recall, bench}) {
@@ -42,13 +42,15 @@ std::set<std::string> options_in_help() {
       for (const std::string& option : matches(run(program, {command, "--help"}).out, std::regex("\n  (--[a-z0-9-]+)")))
         options.insert(name + " " + command + " " + option);
   }
+  for (const std::string& option : matches(run(launch, {"--help"}).out, std::regex("\n  (?:-[a-z],)?(--[a-z0-9-]+)")))
+    if (option != "--help" && option != "--version") options.insert("tern-launch " + option);
   return options;
 }
 
 /// Those that the names of this program's cases begin with. A name may go on over several lines.
 std::set<std::string> options_in_cases() {
   std::set<std::string> options;
-  const std::regex name("TEST_CASE\\(\\s*\"(tern-[a-z]+ [a-z0-9-]+)((\\s*\"?\\s*\"?--[a-z0-9-]+)+)");
+  const std::regex name("TEST_CASE\\(\\s*\"(tern-[a-z]+(?: [a-z0-9][a-z0-9-]*)?)((\\s*\"?\\s*\"?--[a-z0-9-]+)+)");
   for (const auto& entry : fs::directory_iterator(fs::path(tern::test::source_directory) / "tests" / "programs")) {
     if (entry.path().extension() != ".cpp" || entry.path().filename() == "every_flag_test.cpp") continue;
     const std::string text = slurp(entry.path());

@@ -6,8 +6,10 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
+#include <pthread.h>
 
 #include <condition_variable>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -88,6 +90,33 @@ void scale(void* data, std::int64_t count, DType dtype, double factor) {
   });
 }
 
+/// While it lives, a write to a connection that a peer has closed is an error and no signal: Gloo asks its sockets for none. Threads that
+/// begin in the meantime keep it so.
+class NoBrokenPipeSignal {
+ public:
+  NoBrokenPipeSignal() {
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGPIPE);
+    sigset_t waiting;
+    sigpending(&waiting);
+    was_waiting_ = sigismember(&waiting, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  }
+  ~NoBrokenPipeSignal() {
+    sigset_t waiting;
+    sigpending(&waiting);
+    const timespec at_once{};
+    if (!was_waiting_ && sigismember(&waiting, SIGPIPE) == 1) sigtimedwait(&signal_, nullptr, &at_once);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoBrokenPipeSignal(const NoBrokenPipeSignal&) = delete;
+  NoBrokenPipeSignal& operator=(const NoBrokenPipeSignal&) = delete;
+
+ private:
+  sigset_t signal_, before_;
+  bool was_waiting_ = false;
+};
+
 std::size_t bytes_of(const Tensor& x) { return static_cast<std::size_t>(x.numel()) * size_of(x.dtype()); }
 
 class GlooGroup final : public ProcessGroup {
@@ -95,6 +124,7 @@ class GlooGroup final : public ProcessGroup {
   GlooGroup(const LaunchEnvironment& environment, std::shared_ptr<Store> store, const GroupOptions& options)
       : ProcessGroup(environment.rank, environment.size, cpu), timeout_(options.timeout) {
     GlooStore rendezvous(std::move(store), options.timeout);
+    const NoBrokenPipeSignal quiet;
     try {
       auto device = gloo::transport::tcp::CreateDevice(attributes(environment));
       auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());
