@@ -77,7 +77,10 @@ TEST_CASE("tern-launch --grace (one that fails is named, and the others are ende
   CHECK(contains(result.err, ") ended with exit code 7: the others are asked to end\n"));
   CHECK(sorted_lines(result.err).size() == 1);
 
-  const std::string deaf = "trap '' TERM; if [ $RANK = 0 ]; then kill -9 $$; fi; sleep 30; sleep 30";
+  const TempDirectory directory;
+  const std::string ready = (directory / "ready").string();
+  const std::string deaf = "if [ $RANK = 0 ]; then until [ -e " + ready + " ]; do sleep 0.01; done; kill -9 $$; fi; trap '' TERM; touch " +
+                           ready + "; sleep 30; sleep 30";
   const double took = seconds_of([&] { result = run(launch, script({"-n", "2", "--grace", "0.5"}, deaf)); });
   CHECK((took > 0.4 && took < 5));
   CHECK(result.code == 137);
