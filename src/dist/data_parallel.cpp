@@ -140,11 +140,9 @@ DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataPa
                                                              : 0;
   double bytes = 0;
   for (const Tensor& x : trained) {
-    const bool begins_vectors = options.sync != GradientSync::flat && !state_->buckets.empty() &&
-                                (x.dims() < 2) != (state_->buckets.back().parameters.back().dims() < 2);
     const auto own = static_cast<double>(padded_size(x.numel(), x.dtype())) * static_cast<double>(size_of(x.dtype()));
     const bool is_beside = !state_->buckets.empty() && is_adjacent(x.grad(), state_->buckets.back().parameters.back().grad());
-    if (!is_beside || begins_vectors || bytes + own > most) {
+    if (!is_beside || bytes + own > most) {
       state_->buckets.emplace_back();
       bytes = 0;
     }
