@@ -29,15 +29,15 @@ has_header nlohmann/json.hpp || missing+=(nlohmann-json3-dev)
 has_header CLI/CLI.hpp || missing+=(libcli11-dev)
 has_header pcre2.h || missing+=(libpcre2-dev)
 has_header zlib.h || missing+=(zlib1g-dev)
-has_header gloo/allreduce.h || missing+=(libgloo-dev)
 has_header catch2/catch.hpp || has_header catch2/catch_all.hpp || missing+=(catch2)
 
 # Programs that the caller needs beyond the build, each the name of its package: scripts/install-packages.sh clang-tidy.
 for program in "$@"; do has_program "$program" || missing+=("$program"); done
 
-# ccache makes the second build fast; a build without it is as good.
+# ccache makes the second build fast, and Gloo lets several processes train together: a build without them is as good otherwise.
 optional=()
 has_program ccache || optional+=(ccache)
+has_header gloo/allreduce.h || optional+=(libgloo-dev)
 
 if [[ ${#missing[@]} -gt 0 ]]; then
   hint="install what provides: ${missing[*]}"
@@ -59,9 +59,9 @@ if [[ ${#missing[@]} -gt 0 ]]; then
   apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@" </dev/null >>"$log" 2>&1; }
   # A fresh system has no package lists; with stale ones an install may still work.
   apt update || true
-  if ! apt install --no-install-recommends "${missing[@]}" "${optional[@]}"; then
+  if ! apt install --no-install-recommends "${missing[@]}" "${optional[@]}" && ! apt install --no-install-recommends "${missing[@]}"; then
     tail -n 20 "$log" >&2
-    echo "error: apt-get could not install: ${missing[*]} ${optional[*]}" >&2
+    echo "error: apt-get could not install: ${missing[*]}" >&2
     exit 1
   fi
 fi

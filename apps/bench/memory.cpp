@@ -56,7 +56,7 @@ class MemoryLimit {
   bool is_set_ = false;
 };
 
-/// What of a case is known when it ends, well or not.
+/// The results of a case, of one that ran out of memory too.
 struct Measured {
   std::unique_ptr<MemoryHistory> history;
   std::vector<profile::SavedBytes> saved;

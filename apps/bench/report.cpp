@@ -125,7 +125,7 @@ void report_steps(const Rows& rows) {
   fmt::print("\n");
 }
 
-/// What changing one key of a step's row changed: each row beside that of its group whose value comes first in `order`.
+/// A table of what one key of a step's row changed: each row beside that of its group whose value comes first in `order`.
 void report_change(const Rows& rows, const char* title, const std::string& key, const std::vector<std::string>& order) {
   const auto rank = [&](const Row& row) {
     return static_cast<std::size_t>(std::find(order.begin(), order.end(), cell(row, key)) - order.begin());

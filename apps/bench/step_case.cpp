@@ -88,7 +88,7 @@ Tensor random_ids(const StepCase& c, Device device) {
 
 namespace {
 
-/// What of a step lies between two of its events.
+/// The times between a step's events.
 class PartTimes {
  public:
   explicit PartTimes(Stream stream) : stream_(stream) {}

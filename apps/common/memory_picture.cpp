@@ -18,7 +18,7 @@ constexpr double left = 64, right = 776, top = 62, bottom = 330, width = 800, he
 constexpr std::size_t columns = 712;
 constexpr std::size_t passes = 4;
 
-/// What a column of the picture shows.
+/// A column of the picture.
 struct Column {
   MemoryByCategory highest;
   std::size_t total = 0;

@@ -8,7 +8,7 @@ namespace tern {
 
 struct Node;
 
-/// What hooks keep in place of a tensor that an op saves for backward.
+/// The form in which hooks keep a tensor that an op saves for backward.
 struct PackedTensor : RefCounted {
   /// The tensor, with or without a history. `op` is the one whose backward asks, for messages.
   virtual Tensor unpack(const char* op) = 0;

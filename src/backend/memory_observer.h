@@ -9,7 +9,7 @@ namespace tern::backend {
 
 enum class MemoryAction : std::uint8_t { alloc, free, segment_alloc, segment_free, out_of_memory };
 
-/// What an allocator did.
+/// An event of an allocator.
 struct MemoryEvent {
   MemoryAction action = MemoryAction::alloc;
   Stream stream;  ///< that asked, and its device
@@ -19,7 +19,7 @@ struct MemoryEvent {
   std::size_t available = 0;  ///< of one that failed: what the device had left, where it says so
 };
 
-/// What watches an allocator. It is called while the allocator is locked, in the order in which memory is given and taken back, from any
+/// A watcher of an allocator. It is called while the allocator is locked, in the order in which memory is given and taken back, from any
 /// thread: it must not use memory of the device, nor ask for statistics.
 class MemoryObserver {
  public:

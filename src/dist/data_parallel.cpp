@@ -110,7 +110,7 @@ DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataPa
       works.push_back(group.broadcast(flat.parameters));
       if (flat.masters.defined()) works.push_back(group.broadcast(flat.masters));
     }
-    // What is frozen, and no parameter.
+    // Frozen parameters, and buffers.
     Tensors rest;
     for (const Tensor& x : nn::parameters(module))
       if (!x.requires_grad()) rest.push_back(x);

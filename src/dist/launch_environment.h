@@ -19,7 +19,7 @@ struct LaunchEnvironment {
 
 using Variables = std::function<std::optional<std::string>(const std::string& name)>;
 
-/// What the launcher says in environment variables; nothing where there is none, and a process is alone. In this order:
+/// The environment variables of a launcher; nothing where there is none, and a process is alone. In this order:
 ///
 ///  1. tern-launch and torchrun: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT;
 ///  2. Open MPI's mpirun: OMPI_COMM_WORLD_RANK, .._SIZE, .._LOCAL_RANK, .._LOCAL_SIZE;

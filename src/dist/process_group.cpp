@@ -101,33 +101,24 @@ class LocalGroup final : public ProcessGroup {
 
 bool has_engine(DeviceType type) {
 #ifdef TERN_GLOO
-  constexpr bool has_gloo = true;
+  return type == DeviceType::cpu;
 #else
-  constexpr bool has_gloo = false;
+  static_cast<void>(type);
+  return false;
 #endif
-#ifdef TERN_NCCL
-  constexpr bool has_nccl = true;
-#else
-  constexpr bool has_nccl = false;
-#endif
-  return type == DeviceType::cpu ? has_gloo : has_nccl;
 }
 
 std::unique_ptr<ProcessGroup> make_process_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store, Device device,
-                                                 const std::string& name, const GroupOptions& options) {
+                                                 const std::string& name, [[maybe_unused]] const GroupOptions& options) {
   if (environment.size == 1) return std::make_unique<LocalGroup>(device);
-  const bool is_cpu = device.type == DeviceType::cpu;
-  if (!has_engine(device.type))
-    fail("dist", is_cpu ? "this build has no Gloo, which processes on CPUs talk through: install libgloo-dev and configure again"
-                        : "this build has no NCCL, which processes on GPUs talk through: install libnccl-dev and configure again");
+  if (device.type != DeviceType::cpu)
+    fail("dist", fmt::format("expected the CPU but got {}: several processes on GPUs are not there yet", to_string(device)));
   store = std::make_shared<PrefixStore>(name + "/", std::move(store));
 #ifdef TERN_GLOO
-  if (is_cpu) return make_gloo_group(environment, std::move(store), options);
+  return make_gloo_group(environment, std::move(store), options);
+#else
+  fail("dist", "this build has no Gloo, which processes on CPUs talk through: install libgloo-dev and configure again");
 #endif
-#ifdef TERN_NCCL
-  if (!is_cpu) return make_nccl_group(environment, std::move(store), device, options);
-#endif
-  return {};
 }
 
 std::unique_ptr<ProcessGroup> make_process_group(Device device, const GroupOptions& options) {

@@ -10,10 +10,10 @@ namespace tern::dist {
 
 enum class ReduceOp { sum, mean, max, min };
 
-/// A collective on its way. It holds its tensors until it is waited for; one that goes without that is waited for first.
+/// A collective on its way, which holds its tensors until it is done. One that goes without being waited for is waited for first.
 class Work {
  public:
-  /// What an engine knows of one.
+  /// An engine's side of one.
   class State {
    public:
     virtual ~State() = default;
@@ -58,7 +58,7 @@ class ProcessGroup {
   int rank() const { return rank_; }
   int size() const { return size_; }
   Device device() const { return device_; }
-  /// "gloo", "nccl", or "local" of one process.
+  /// "gloo", or "local" of one process.
   virtual const char* engine() const = 0;
 
   /// x = the sum, mean, largest or least of all ranks' x, element by element. mean: of floating dtypes.
@@ -91,7 +91,7 @@ class ProcessGroup {
 /// True where this build has the engine that groups on such a device need.
 bool has_engine(DeviceType type);
 
-/// The group of all processes of a launch: Gloo's on the CPU, NCCL's on a GPU, and of one process one that does nothing. `name` tells the
+/// The group of all processes of a launch: Gloo's on the CPU, and of one process, on any device, one that does nothing. `name` tells the
 /// groups of a run apart, which are made in one order by all. Throws Error in a build without the engine, and where the others do not come
 /// in time.
 std::unique_ptr<ProcessGroup> make_process_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store, Device device,
@@ -100,10 +100,8 @@ std::unique_ptr<ProcessGroup> make_process_group(const LaunchEnvironment& enviro
 /// As that, by what the launcher says in the environment: launch_environment(), open_store(). A process without a launcher is alone.
 std::unique_ptr<ProcessGroup> make_process_group(Device device, const GroupOptions& options = {});
 
-// The engines, each of its own file.
+// The engine of CPUs, in builds that have it.
 std::unique_ptr<ProcessGroup> make_gloo_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store,
-                                              const GroupOptions& options);
-std::unique_ptr<ProcessGroup> make_nccl_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store, Device device,
                                               const GroupOptions& options);
 
 }  // namespace tern::dist

@@ -237,7 +237,7 @@ void MemoryHistory::name(train::Optimizer& optimizer) {
   for (const NamedTensor& entry : state) mark(entry.tensor, MemoryCategory::optimizer, true);
 }
 
-// What the events say
+// Reading the events
 
 MemoryByCategory MemoryHistory::at_begin() const {
   MemoryByCategory now;

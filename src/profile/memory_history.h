@@ -25,16 +25,15 @@ namespace tern::profile {
 ///  2. gradients: that of a leaf's gradient when a backward pass has it ready, or when the model is named;
 ///  3. optimizer: what Optimizer::state names: moments, the f32 masters of 16-bit parameters (which ZeRO counts so, too: Rajbhandari et
 ///     al., 2020), the learning rates and the step count;
-///  4. activations: results of ops of a module's forward, whether kept for backward or not, and all else that an op saves for backward.
-///  What a
-///     checkpoint computes again is such a result, too;
+///  4. activations: results of ops of a module's forward, whether kept for backward or not, a checkpoint's second run included, and all
+///     else that an op saves for backward;
 ///  5. before: what was there when the history began and is none of the above. Of the CPU's allocator its bytes alone are known;
 ///  6. workspace: the rest: scratch of kernels, gradients on their way through a backward pass, a program's inputs.
 enum class MemoryCategory : std::uint8_t { parameters, gradients, optimizer, activations, workspace, before };
 inline constexpr std::size_t memory_categories = 6;
 const char* name(MemoryCategory category);
 
-/// What the thread of the history did when a block was asked for. `recompute` is a checkpoint's forward within a backward pass.
+/// The pass of the history's thread when a block was asked for. `recompute` is a checkpoint's forward within a backward pass.
 enum class MemoryPass : std::uint8_t { none, forward, backward, recompute };
 const char* name(MemoryPass pass);
 

@@ -17,8 +17,7 @@
 
 namespace tern::dist {
 
-using test::Rank;
-using test::run_ranks;
+using test::check_none, test::Rank, test::run_ranks;
 
 namespace {
 
@@ -95,10 +94,6 @@ void check_close(const Weights& got, const Weights& want, double tolerance) {
     for (std::size_t j = 0; j < got[i].size(); ++j)
       if (!(std::abs(got[i][j] - want[i][j]) <= 1e-8 + tolerance * std::abs(want[i][j])))
         throw Error(fmt::format("parameter {} element {} is {} and not {}", i, j, got[i][j], want[i][j]));
-}
-
-void check_none(const std::vector<std::string>& errors) {
-  for (const std::string& error : errors) CHECK(error == "");
 }
 
 constexpr GradientSync syncs[] = {GradientSync::per_parameter, GradientSync::flat, GradientSync::overlapped, GradientSync::bucketed};
@@ -237,12 +232,7 @@ TEST_CASE("Buckets have the size that is asked for, from the model's end, with v
 TEST_CASE("Data parallel training refuses what it cannot do") {
   const auto group = make_process_group({}, nullptr, cpu);
   const auto error_of = [&](nn::Module& model, const DataParallelOptions& options) {
-    try {
-      DataParallel(model, *group, options);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return test::error_of([&] { DataParallel(model, *group, options); });
   };
   nn::Linear model(2, 2), frozen(2, 2);
   nn::set_requires_grad(frozen, false);

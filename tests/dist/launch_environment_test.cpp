@@ -1,10 +1,10 @@
-// What each launcher says of a process, and what is wrong with it.
+// The variables of each launcher, and faults in them.
 #include "dist/launch_environment.h"
 
 #include <map>
 
-#include "backend/error.h"
 #include "catch.h"
+#include "errors.h"
 
 namespace tern::dist {
 
@@ -20,12 +20,7 @@ std::optional<LaunchEnvironment> of(const Values& values) {
 }
 
 std::string error_of(const Values& values) {
-  try {
-    of(values);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return test::error_of([&] { of(values); });
 }
 
 void check(const Values& values, int rank, int size, int local_rank, int local_size, const std::string& address, int port) {

@@ -14,8 +14,7 @@
 
 namespace tern::dist {
 
-using test::Rank;
-using test::run_ranks;
+using test::check_none, test::contains, test::error_of, test::Rank, test::run_ranks;
 
 namespace {
 
@@ -40,18 +39,6 @@ double reduced(ReduceOp op, int size, std::int64_t i) {
 constexpr DType dtypes[] = {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8};
 constexpr std::int64_t sizes[] = {0, 1, 3, 31, 1025, 70'001};
 
-/// What f throws; "" for nothing.
-template <class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 /// Throws for an element of x that is not value(i): a rank's thread cannot use the macros of a test.
 template <class F>
 void expect(const std::string& what, const Tensor& x, F value) {
@@ -59,10 +46,6 @@ void expect(const std::string& what, const Tensor& x, F value) {
   for (std::size_t i = 0; i < values.size(); ++i)
     if (const double want = value(static_cast<std::int64_t>(i)); values[i] != want)
       throw Error(fmt::format("{}: element {} is {} and not {}", what, i, values[i], want));
-}
-
-void check_none(const std::vector<std::string>& errors) {
-  for (const std::string& error : errors) CHECK(error == "");
 }
 
 }  // namespace

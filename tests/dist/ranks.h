@@ -7,11 +7,12 @@
 
 #include "catch.h"
 #include "dist/process_group.h"
+#include "errors.h"
 #include "files.h"
 
 namespace tern::dist::test {
 
-/// What a rank of run_ranks is given.
+/// A rank of run_ranks.
 struct Rank {
   LaunchEnvironment environment;
   std::shared_ptr<Store> store;
@@ -36,6 +37,11 @@ inline std::vector<std::string> run_ranks(int size, const std::function<void(Ran
     });
   for (std::thread& thread : threads) thread.join();
   return errors;
+}
+
+/// None of the ranks threw.
+inline void check_none(const std::vector<std::string>& errors) {
+  for (const std::string& error : errors) CHECK(error == "");
 }
 
 }  // namespace tern::dist::test

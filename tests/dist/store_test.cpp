@@ -4,25 +4,16 @@
 #include <thread>
 #include <vector>
 
-#include "backend/error.h"
 #include "catch.h"
+#include "errors.h"
 #include "files.h"
 
 namespace tern::dist {
 
 using namespace std::chrono_literals;
+using test::error_of;
 
 namespace {
-
-template <class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 /// A value that is set late reaches readers of all clients; a key that nobody sets is an error that names it.
 void check_store(const std::function<std::unique_ptr<Store>(int)>& client) {

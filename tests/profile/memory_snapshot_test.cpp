@@ -20,7 +20,7 @@ using profile::MemoryHistory;
 
 namespace {
 
-/// What a pickle holds.
+/// A value of a pickle.
 struct Value {
   std::uint64_t number = 0;
   std::string text;

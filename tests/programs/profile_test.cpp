@@ -32,7 +32,7 @@ void check_written(const fs::path& directory, int steps) {
   CHECK(contains(table, steps == 1 ? "\nOne step on cpu: " : fmt::format("\n{} steps on cpu: ", steps)));
   CHECK(contains(table, "| linear | forward | "));
   CHECK(contains(table, "Measured on this machine: "));
-  // What a usual step holds, moments included, and not the first one's.
+  // The memory of a usual step, moments included.
   const std::string picture = slurp(directory / "memory.svg");
   for (const char* part : {"Memory of a training step, cpu", "parameters", "gradients", "optimizer", "activations"})
     CHECK(contains(picture, part));

@@ -48,7 +48,8 @@ class GlooStore final : public gloo::rendezvous::Store {
   std::chrono::milliseconds timeout_;
 };
 
-/// Where other processes reach this one: on the interface that GLOO_SOCKET_IFNAME names, or on the one from which the master is reached.
+/// The address at which other processes reach this one: on the interface that GLOO_SOCKET_IFNAME names, or on the one from which the master
+/// is reached.
 gloo::transport::tcp::attr attributes(const LaunchEnvironment& environment) {
   gloo::transport::tcp::attr result;
   if (const char* const interface = std::getenv("GLOO_SOCKET_IFNAME")) result.iface = interface;
@@ -154,7 +155,7 @@ class GlooGroup final : public ProcessGroup {
 
  protected:
   Work start_all_reduce(const Tensor& x, ReduceOp op) override {
-    return post("all_reduce", {x}, [this, x, op] {
+    return post("all_reduce", [this, x, op] {
       for_dtype(x.dtype(), [&]<class T>() {
         gloo::AllreduceOptions options(context_);
         options.setOutput(x.data<T>(), static_cast<std::size_t>(x.numel()));
@@ -167,7 +168,7 @@ class GlooGroup final : public ProcessGroup {
   }
 
   Work start_broadcast(const Tensor& x, int root) override {
-    return post("broadcast", {x}, [this, x, root] {
+    return post("broadcast", [this, x, root] {
       gloo::BroadcastOptions options(context_);
       options.setOutput(x.view().as<char>(), bytes_of(x));
       options.setRoot(root);
@@ -177,14 +178,14 @@ class GlooGroup final : public ProcessGroup {
   }
 
   Work start_reduce_scatter(const Tensor& y, const Tensor& x, ReduceOp op) override {
-    return post("reduce_scatter", {x, y}, [this, x, y, op] {
+    return post("reduce_scatter", [this, x, y, op] {
       for_dtype(x.dtype(), [&]<class T>() { reduce_scatter_in_ring(x.data<T>(), y.data<T>(), y.numel(), reduce_of<T>(op)); });
       if (op == ReduceOp::mean) scale(y.view().data, y.numel(), y.dtype(), 1.0 / size());
     });
   }
 
   Work start_all_gather(const Tensor& y, const Tensor& x) override {
-    return post("all_gather", {x, y}, [this, x, y] {
+    return post("all_gather", [this, x, y] {
       gloo::AllgatherOptions options(context_);
       char *const to = y.view().as<char>(), *const from = x.view().as<char>();
       if (from != to + static_cast<std::size_t>(rank()) * bytes_of(x)) options.setInput(from, bytes_of(x));
@@ -195,7 +196,7 @@ class GlooGroup final : public ProcessGroup {
   }
 
   void wait_for_all() override {
-    post("barrier", {}, [this] {
+    post("barrier", [this] {
       gloo::BarrierOptions options(context_);
       options.setTag(++tag_);
       gloo::barrier(options);
@@ -211,16 +212,16 @@ class GlooGroup final : public ProcessGroup {
 
   class GlooWork final : public Work::State {
    public:
-    GlooWork(std::future<void> done, Tensors tensors) : done_(std::move(done)), tensors_(std::move(tensors)) {}
+    explicit GlooWork(std::future<void> done) : done_(std::move(done)) {}
     void wait() override { done_.get(); }
     bool is_done() override { return done_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
 
    private:
     std::future<void> done_;
-    Tensors tensors_;
   };
 
-  Work post(const char* op, Tensors tensors, std::function<void()> run) {
+  /// `run` holds the tensors.
+  Work post(const char* op, std::function<void()> run) {
     Task task{op, std::move(run), {}};
     std::future<void> done = task.done.get_future();
     {
@@ -228,7 +229,7 @@ class GlooGroup final : public ProcessGroup {
       tasks_.push_back(std::move(task));
     }
     has_task_.notify_one();
-    return Work(std::make_unique<GlooWork>(std::move(done), std::move(tensors)));
+    return Work(std::make_unique<GlooWork>(std::move(done)));
   }
 
   void run() {
