@@ -36,7 +36,6 @@ struct DataParallel::Bucket {
   std::size_t ready = 0;
   Tensor lowered;  ///< gradients in another dtype, on their way
   Work work;
-  bool has_begun = false;
 };
 
 struct DataParallel::State {
@@ -47,7 +46,6 @@ struct DataParallel::State {
     const backend::PassScope observed("communication");
     // Looked at, a gradient of zeros that were not written yet is written.
     for (const Tensor& x : bucket.parameters) static_cast<void>(x.grad());
-    bucket.has_begun = true;
     if (options.reduce_dtype && *options.reduce_dtype != bucket.gradients.dtype())
       bucket.lowered = cast(bucket.gradients, *options.reduce_dtype);
     bucket.work = group.all_reduce(bucket.lowered.defined() ? bucket.lowered : bucket.gradients, ReduceOp::mean);
@@ -55,19 +53,18 @@ struct DataParallel::State {
 
   void on_ready(std::size_t number) {
     if (!is_syncing || !begins_in_backward(options.sync)) return;
-    Bucket& bucket = buckets[number];
-    if (bucket.has_begun)
+    if (number < next)
       fail("DataParallel",
            "expected one backward pass between two calls of finish_gradient_synchronization(): put the others within NoSync");
     // In the order of the buckets, which all ranks keep, whatever order their gradients come in.
-    ++bucket.ready;
+    ++buckets[number].ready;
     while (next < buckets.size() && buckets[next].ready == buckets[next].parameters.size()) begin(buckets[next++]);
   }
 
   void finish() {
-    for (Bucket& bucket : buckets) {
-      if (!bucket.has_begun) begin(bucket);
-      if (options.sync == GradientSync::per_parameter) end(bucket);
+    for (; next < buckets.size(); ++next) {
+      begin(buckets[next]);
+      if (options.sync == GradientSync::per_parameter) end(buckets[next]);
     }
     for (Bucket& bucket : buckets) end(bucket);
     next = 0;
@@ -79,7 +76,6 @@ struct DataParallel::State {
     if (bucket.lowered.defined()) copy_(bucket.gradients, bucket.lowered);
     bucket.lowered = {};
     bucket.ready = 0;
-    bucket.has_begun = false;
   }
 
   ProcessGroup& group;

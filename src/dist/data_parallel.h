@@ -33,8 +33,7 @@ struct DataParallelOptions {
 /// The parameters are moved into flat buffers (nn::flatten_parameters), so that a bucket is a slice of the flat gradients, and no
 /// collective needs a copy. Buckets are filled from the end of a buffer, as backward comes from a model's end; vectors have buckets of
 /// their own, since their gradients, sums over the batch, are added up at the end of the pass. A parameter that a rank's loss did not reach
-/// counts as a gradient of zeros there, since each rank must take part in each collective. A captured step (train::CapturedStep) records
-/// collectives as a part of its graph.
+/// counts as a gradient of zeros there, since each rank must take part in each collective.
 class DataParallel {
  public:
   /// Flattens the module's parameters, and gives it rank 0's parameters and buffers. Parameters that are frozen now stay out. The module
@@ -46,8 +45,7 @@ class DataParallel {
   DataParallel& operator=(const DataParallel&) = delete;
 
   /// To be called between backward and the use of gradients (train::UpdateOptions::synchronize): begins what backward has not, and waits
-  /// as Work::wait does. Throws Error where a collective failed, or backward was not called since the last time while collectives overlap
-  /// with it.
+  /// as Work::wait does. Throws Error where a collective failed.
   void finish_gradient_synchronization();
 
   /// While one lives, backward passes only add to the rank's own gradients: all but the last of a batch that goes through in parts.

@@ -27,8 +27,7 @@ class Work {
   Work& operator=(Work&& other) noexcept;
   ~Work();
 
-  /// On the CPU the thread waits until the result is there; on a GPU what is queued from now on the current stream does, and the thread
-  /// goes on. Throws Error where the collective failed, and of a later one of the group as well.
+  /// Waits until the result is there. Throws Error where the collective failed, and of a later one of the group as well.
   void wait();
   /// True where wait() would not wait. Throws nothing: an error is wait()'s to tell.
   bool is_done() const { return !state_ || state_->is_done(); }
@@ -47,9 +46,8 @@ struct GroupOptions {
 /// collectives in the same order with tensors of the same shapes and dtypes; a process may call from several threads, one at a time.
 ///
 /// Tensors are contiguous, lie on the group's device, and are of f32, f64, bf16, f16, i32, i64 or u8; sums of 16 bits are rounded at each
-/// step between ranks. Results are the same bits on all ranks and, for one number of ranks, in every run. Collectives run beside what
-/// follows: on a thread of the group on the CPU, on a stream of its own on a GPU, where they begin when what was queued before is done.
-/// They run in the order of the calls.
+/// step between ranks. Results are the same bits on all ranks and, for one number of ranks, in every run. Collectives run
+/// beside what follows, on a thread of the group, in the order of the calls.
 ///
 /// A rank that ends, or does not answer within the timeout, makes the collective an Error on each of the others, and every later one too.
 class ProcessGroup {

@@ -1,6 +1,5 @@
-#include <algorithm>
-
 #include "backend/observer.h"
+#include "cuda/device/group.cuh"
 #include "cuda/gemm/quantized_codes.cuh"
 #include "cuda/gemm/quantized_gemm.h"
 #include "cuda/runtime/dispatch.h"
@@ -52,7 +51,7 @@ __global__ void __launch_bounds__(block_size)
   }
 #pragma unroll
   for (int half = lanes / 2; half > 0; half /= 2) {
-    const float other = __shfl_xor_sync(0xffffffffu, top, half);
+    const float other = shuffle_xor(top, half);
     top = other > top || isnan(other) ? other : top;
   }
   const float scale = isfinite(top) ? top / 127 : NAN, inverse = top > 0 ? 127 / top : 0;
@@ -84,9 +83,7 @@ __global__ void __launch_bounds__(block_size)
   const float scale = has_blocks(w.format) ? 1.0f : row_scale(row);
 #pragma unroll
   for (int r = 0; r < R; ++r) {
-    float sum = sums[r];
-#pragma unroll
-    for (int half = lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+    const float sum = warp_all_reduce<PlusOp<float>>(sums[r]);
     if (lane == 0 && r < rows) {
       const float added = bias ? convert<float>(bias[channel * bias_stride]) : 0.0f;
       y[r * w.out + channel] = convert<T>(scale * sum + added);
