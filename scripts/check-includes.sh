@@ -37,6 +37,7 @@ io:             backend tensor ops text
 profile:        backend tensor autodiff ops nn train io
 dist:           backend tensor autodiff ops nn train
 dist/gloo:      backend tensor dist
+dist/nccl:      backend tensor ops dist cuda/runtime
 '
 # tern.h and the programs stand above all rooms. Ops alone know ops/detail, and kernels are reached through ops/kernels.
 top='backend tensor autodiff ops nn train text io profile dist'

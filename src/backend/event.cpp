@@ -24,6 +24,10 @@ void Event::synchronize() const {
   with_backend(device_, [&](auto dev) { synchronize_event(dev, handle_); });
 }
 
+bool Event::is_reached() const {
+  return with_backend(device_, [&](auto dev) { return is_event_reached(dev, handle_); });
+}
+
 double milliseconds_between(const Event& earlier, const Event& later) {
   if (earlier.device_ != later.device_)
     fail("event", "expected two events of one device but got " + to_string(earlier.device_) + " and " + to_string(later.device_));

@@ -12,6 +12,9 @@ void record_event(Cpu, void* event, Stream stream);
 void record_event(Cuda, void* event, Stream stream);
 /// Work queued on the stream, of any CUDA device, from now on waits for the event.
 void wait_event(Cuda, const void* event, Stream stream);
+/// Whether synchronize_event would not wait.
+bool is_event_reached(Cpu, const void* event);
+bool is_event_reached(Cuda, const void* event);
 /// The host waits for the event.
 void synchronize_event(Cpu, const void* event);
 void synchronize_event(Cuda, const void* event);
@@ -44,6 +47,8 @@ class Event {
   void wait(Stream stream) const;
   /// The host waits for the event.
   void synchronize() const;
+  /// Whether synchronize() would not wait.
+  bool is_reached() const;
   /// The time between two timed events of one device. Waits for the later one.
   friend double milliseconds_between(const Event& earlier, const Event& later);
 

@@ -100,20 +100,31 @@ class LocalGroup final : public ProcessGroup {
 }  // namespace
 
 bool has_engine(DeviceType type) {
+  bool has_it = false;
 #ifdef TERN_GLOO
-  return type == DeviceType::cpu;
-#else
-  static_cast<void>(type);
-  return false;
+  has_it |= type == DeviceType::cpu;
 #endif
+#ifdef TERN_NCCL
+  has_it |= type == DeviceType::cuda;
+#endif
+  static_cast<void>(type);
+  return has_it;
 }
 
 std::unique_ptr<ProcessGroup> make_process_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store, Device device,
                                                  const std::string& name, [[maybe_unused]] const GroupOptions& options) {
   if (environment.size == 1) return std::make_unique<LocalGroup>(device);
-  if (device.type != DeviceType::cpu)
-    fail("dist", fmt::format("expected the CPU but got {}: several processes on GPUs are not there yet", to_string(device)));
   store = std::make_shared<PrefixStore>(name + "/", std::move(store));
+  if (device.type == DeviceType::cuda) {
+    if (device.index >= cuda_device_count())
+      fail("dist", fmt::format("expected {} for rank {} but this process sees {} GPUs: start as many processes on a machine as it has",
+                               to_string(device), environment.rank, cuda_device_count()));
+#ifdef TERN_NCCL
+    return make_nccl_group(environment, std::move(store), device, options);
+#else
+    fail("dist", "this build has no NCCL, which processes on GPUs talk through: install it beside the CUDA toolkit and configure again");
+#endif
+  }
 #ifdef TERN_GLOO
   return make_gloo_group(environment, std::move(store), options);
 #else

@@ -27,7 +27,7 @@ class Work {
   Work& operator=(Work&& other) noexcept;
   ~Work();
 
-  /// Waits until the result is there. Throws Error where the collective failed, and of a later one of the group as well.
+  /// Waits until the result is there; on a GPU it is the caller's stream that waits, and not the host. Throws Error where the collective failed, and of a later one of the group as well.
   void wait();
   /// True where wait() would not wait. Throws nothing: an error is wait()'s to tell.
   bool is_done() const { return !state_ || state_->is_done(); }
@@ -47,16 +47,18 @@ struct GroupOptions {
 ///
 /// Tensors are contiguous, lie on the group's device, and are of f32, f64, bf16, f16, i32, i64 or u8; sums of 16 bits are rounded at each
 /// step between ranks. Results are the same bits on all ranks and, for one number of ranks, in every run. Collectives run
-/// beside what follows, on a thread of the group, in the order of the calls.
+/// beside what follows, on a thread or a stream of the group, in the order of the calls. A CapturedStep takes those of a GPU in; it goes
+/// before its group.
 ///
-/// A rank that ends, or does not answer within the timeout, makes the collective an Error on each of the others, and every later one too.
+/// A rank that ends, or does not answer within the timeout, makes the collective an Error on each of the others, and every later one too;
+/// on a GPU also whatever else waits for the device or launches a graph there (Note [Collectives on a GPU]).
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
   int rank() const { return rank_; }
   int size() const { return size_; }
   Device device() const { return device_; }
-  /// "gloo", or "local" of one process.
+  /// "gloo", "nccl", or "local" of one process.
   virtual const char* engine() const = 0;
 
   /// x = the sum, mean, largest or least of all ranks' x, element by element. mean: of floating dtypes.
@@ -89,7 +91,8 @@ class ProcessGroup {
 /// True where this build has the engine that groups on such a device need.
 bool has_engine(DeviceType type);
 
-/// The group of all processes of a launch: Gloo's on the CPU, and of one process, on any device, one that does nothing. `name` tells the
+/// The group of all processes of a launch: Gloo's on the CPU, NCCL's on a GPU, which no other rank of the machine has, and of one process,
+/// on any device, one that does nothing. `name` tells the
 /// groups of a run apart, which are made in one order by all. Throws Error in a build without the engine, and where the others do not come
 /// in time.
 std::unique_ptr<ProcessGroup> make_process_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store, Device device,
@@ -98,8 +101,10 @@ std::unique_ptr<ProcessGroup> make_process_group(const LaunchEnvironment& enviro
 /// As that, by what the launcher says in the environment: launch_environment(), open_store(). A process without a launcher is alone.
 std::unique_ptr<ProcessGroup> make_process_group(Device device, const GroupOptions& options = {});
 
-// The engine of CPUs, in builds that have it.
+// The engines of CPUs and GPUs, in builds that have them.
 std::unique_ptr<ProcessGroup> make_gloo_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store,
+                                              const GroupOptions& options);
+std::unique_ptr<ProcessGroup> make_nccl_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store, Device device,
                                               const GroupOptions& options);
 
 }  // namespace tern::dist

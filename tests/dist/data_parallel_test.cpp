@@ -52,9 +52,18 @@ struct ToyModel final : nn::Module {
 
 constexpr std::int64_t batch = 20;
 
-Tensor data(std::uint64_t seed, std::int64_t columns) {
+Tensor data(std::uint64_t seed, std::int64_t columns, Device device = cpu) {
   manual_seed(seed);
-  return rand({batch, columns}, -1, 1);
+  return to(rand({batch, columns}, -1, 1), device);
+}
+
+/// On the device of the group, and from the same random numbers there as on the CPU.
+template <class M, class... Arguments>
+M model_of(const Rank& rank, std::uint64_t seed, Arguments... arguments) {
+  manual_seed(seed);
+  M model(arguments...);
+  nn::to(model, rank.group->device());
+  return model;
 }
 
 using Weights = std::vector<std::vector<float>>;
@@ -100,7 +109,7 @@ constexpr GradientSync syncs[] = {GradientSync::per_parameter, GradientSync::fla
 
 }  // namespace
 
-TEST_CASE("Five steps on any number of ranks are those of one process, whatever the way, the buckets and the model") {
+TEST_CASE("Five steps on any number of ranks are those of one process, whatever the way, the buckets and the model", "[ranks]") {
   struct Form {
     GradientSync sync;
     double bucket_size_mb;
@@ -115,14 +124,14 @@ TEST_CASE("Five steps on any number of ranks are those of one process, whatever 
         check_none(run_ranks(ranks, [&](Rank& rank) {
           const int own = rank.environment.rank;
           const std::int64_t rows = batch / ranks;
+          const Device device = rank.group->device();
           for (const Form& form : forms) {
-            manual_seed(static_cast<std::uint64_t>(1 + own));  // others begin with other weights
-            ToyModel model(is_tied);
+            auto model = model_of<ToyModel>(rank, static_cast<std::uint64_t>(1 + own), is_tied);  // others begin with other weights
             DataParallel parallel(model, *rank.group, {.sync = form.sync, .bucket_size_mb = form.bucket_size_mb});
             const auto optimizer = optimizer_of(kind, model);
             for (std::uint64_t step = 0; step < 5; ++step) {
               const auto part = [&](const Tensor& x) { return slice(x, 0, own * rows, (own + 1) * rows); };
-              const Tensor loss = mean(square(model.forward(part(data(100 + step, 10))) - part(data(200 + step, 5))));
+              const Tensor loss = mean(square(model.forward(part(data(100 + step, 10, device))) - part(data(200 + step, 5, device))));
               train::update(loss, *optimizer, {.synchronize = [&] { parallel.finish_gradient_synchronization(); }});
               check_close(weights_of(model), want[step], 1e-5);
             }
@@ -131,15 +140,14 @@ TEST_CASE("Five steps on any number of ranks are those of one process, whatever 
     }
 }
 
-TEST_CASE("Parts of a batch go over the wire once, with the last of them") {
+TEST_CASE("Parts of a batch go over the wire once, with the last of them", "[ranks]") {
   for (GradientSync sync : syncs)
     check_none(run_ranks(2, [&](Rank& rank) {
-      manual_seed(1);
-      ToyModel model;
+      auto model = model_of<ToyModel>(rank, 1);
       DataParallel parallel(model, *rank.group, {.sync = sync});
       const auto optimizer = optimizer_of(Kind::sgd, model);
       const auto want = alone(false, Kind::sgd, 1);
-      const Tensor x = data(100, 10), y = data(200, 5);
+      const Tensor x = data(100, 10, rank.group->device()), y = data(200, 5, rank.group->device());
       optimizer->zero_grad();
       for (int part = 0; part < 2; ++part) {
         const std::int64_t first = 10 * rank.environment.rank + 5 * part;
@@ -154,20 +162,20 @@ TEST_CASE("Parts of a batch go over the wire once, with the last of them") {
     }));
 }
 
-TEST_CASE("Gradients go over the wire in 16 bits where that is asked for, and parameters of 16 bits train") {
+TEST_CASE("Gradients go over the wire in 16 bits where that is asked for, and parameters of 16 bits train", "[ranks]") {
   check_none(run_ranks(2, [](Rank& rank) {
+    const Device device = rank.group->device();
     for (GradientSync sync : {GradientSync::flat, GradientSync::bucketed})
       for (DType dtype : {DType::bf16, DType::f64}) {
-        manual_seed(1);
-        ToyModel model;
+        auto model = model_of<ToyModel>(rank, 1);
         DataParallel parallel(model, *rank.group, {.sync = sync, .bucket_size_mb = 0.001, .reduce_dtype = dtype});
-        mean(square(model.forward(data(100, 10)) * (1.0 + rank.environment.rank))).backward();
+        mean(square(model.forward(data(100, 10, device)) * (1.0 + rank.environment.rank))).backward();
         parallel.finish_gradient_synchronization();
         Weights gradients;
         for (const Tensor& x : nn::parameters(model))
           if (x.requires_grad()) gradients.push_back(cast(x.grad(), DType::f32).to_vector<float>());
         for (std::size_t i = 0; i < gradients.size(); ++i) {
-          const Tensor own = Tensor::from(gradients[i], {static_cast<std::int64_t>(gradients[i].size())});
+          const Tensor own = to(Tensor::from(gradients[i], {static_cast<std::int64_t>(gradients[i].size())}), device);
           const Tensor most = own, least = clone(own);
           rank.group->all_reduce(most, ReduceOp::max).wait();
           rank.group->all_reduce(least, ReduceOp::min).wait();
@@ -177,13 +185,12 @@ TEST_CASE("Gradients go over the wire in 16 bits where that is asked for, and pa
               if (float(bf16(value)) != value) throw Error("a gradient was not rounded to bf16");
         }
       }
-    manual_seed(1);
-    nn::Linear model(10, 5);
+    auto model = model_of<nn::Linear>(rank, 1, 10, 5);
     nn::flatten_parameters(model, DType::bf16);
     DataParallel parallel(model, *rank.group);
     train::SGD optimizer(nn::parameters(model), {.lr = 0.1});
     for (std::uint64_t step = 0; step < 3; ++step)
-      train::update(mean(square(cast(model.forward(cast(data(100 + step + 10 * rank.environment.rank, 10), DType::bf16)), DType::f32))),
+      train::update(mean(square(cast(model.forward(cast(data(100 + step + 10 * rank.environment.rank, 10, device), DType::bf16)), DType::f32))),
                     optimizer, {.synchronize = [&] { parallel.finish_gradient_synchronization(); }});
     const Tensor weight = cast(model.weight.detach(), DType::f32), first = clone(weight);
     rank.group->broadcast(first).wait();
@@ -191,11 +198,10 @@ TEST_CASE("Gradients go over the wire in 16 bits where that is asked for, and pa
   }));
 }
 
-TEST_CASE("A parameter that one rank alone uses gets that rank's part on all") {
+TEST_CASE("A parameter that one rank alone uses gets that rank's part on all", "[ranks]") {
   check_none(run_ranks(2, [](Rank& rank) {
     for (GradientSync sync : syncs) {
-      manual_seed(1);
-      nn::Linear a(3, 2), b(3, 2);
+      auto a = model_of<nn::Linear>(rank, 1, 3, 2), b = model_of<nn::Linear>(rank, 1, 3, 2);
       struct Both final : nn::Module {
         Both(nn::Linear& x, nn::Linear& y) : a(x), b(y) {}
         void visit(nn::Visitor& v) override { v("a", a), v("b", b); }
@@ -204,7 +210,7 @@ TEST_CASE("A parameter that one rank alone uses gets that rank's part on all") {
       DataParallel parallel(model, *rank.group, {.sync = sync});
       for (int step = 0; step < 2; ++step) {
         nn::zero_grad(model);
-        sum((rank.environment.rank == 0 ? a : b).forward(ones({1, 3}))).backward();
+        sum((rank.environment.rank == 0 ? a : b).forward(ones({1, 3}, DType::f32, rank.group->device()))).backward();
         parallel.finish_gradient_synchronization();
         for (const Tensor& x : nn::parameters(model))
           for (float value : x.grad().to_vector<float>())
@@ -212,6 +218,36 @@ TEST_CASE("A parameter that one rank alone uses gets that rank's part on all") {
       }
     }
   }));
+}
+
+TEST_CASE("A captured step takes the collectives in, and is bitwise the step as written", "[ranks]") {
+  for (int ranks : {2, 3, 4})
+    check_none(run_ranks(ranks, [](Rank& rank) {
+      const Device device = rank.group->device();
+      for (GradientSync sync : syncs) {
+        std::vector<Weights> found[2];
+        for (bool is_captured : {false, true}) {
+          auto model = model_of<ToyModel>(rank, 1);
+          DataParallel parallel(model, *rank.group, {.sync = sync, .bucket_size_mb = 0.0016});
+          const auto optimizer = optimizer_of(Kind::adam, model);
+          const auto step = [&](const Tensors& inputs) {
+            const Tensor loss = mean(square(model.forward(inputs[0]) - inputs[1]));
+            train::update(loss, *optimizer, {.synchronize = [&] { parallel.finish_gradient_synchronization(); }});
+            return loss.detach();
+          };
+          train::CapturedStep captured(step, device);
+          for (std::uint64_t i = 0; i < 6; ++i) {
+            const std::uint64_t seed = 10 * i + static_cast<std::uint64_t>(rank.environment.rank);
+            const Tensors inputs{data(100 + seed, 10, device), data(200 + seed, 5, device)};
+            is_captured ? captured(inputs) : step(inputs);
+            found[is_captured].push_back(weights_of(model));
+          }
+          if (is_captured && device.type == DeviceType::cuda && captured.recordings() != 1) throw Error("expected one recording");
+        }
+        if (found[0] != found[1]) throw Error(fmt::format("{}: other weights", name(sync)));
+        if (found[0][5] == found[0][0]) throw Error("the weights did not change");
+      }
+    }));
 }
 
 TEST_CASE("Buckets have the size that is asked for, from the model's end, with vectors last") {

@@ -21,10 +21,11 @@ namespace {
 /// Element i of rank r's tensor: a small whole number, exact in every dtype.
 double element(int rank, std::int64_t i) { return static_cast<double>((i * 7 + rank * 3) % 11); }
 
-Tensor input(int rank, std::int64_t count, DType dtype) {
+/// On the device of the group.
+Tensor input(const Rank& rank, std::int64_t count, DType dtype) {
   std::vector<double> values;
-  for (std::int64_t i = 0; i < count; ++i) values.push_back(element(rank, i));
-  return cast(Tensor::from(values, {count}), dtype);
+  for (std::int64_t i = 0; i < count; ++i) values.push_back(element(rank.environment.rank, i));
+  return to(cast(Tensor::from(values, {count}), dtype), rank.group->device());
 }
 
 double reduced(ReduceOp op, int size, std::int64_t i) {
@@ -50,14 +51,14 @@ void expect(const std::string& what, const Tensor& x, F value) {
 
 }  // namespace
 
-TEST_CASE("all_reduce gives every rank the sum, mean, maximum and minimum") {
+TEST_CASE("all_reduce gives every rank the sum, mean, maximum and minimum", "[ranks]") {
   for (int ranks : {1, 2, 3, 4})
     check_none(run_ranks(ranks, [&](Rank& rank) {
       for (DType dtype : dtypes)
         for (std::int64_t count : sizes)
           for (ReduceOp op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max, ReduceOp::min}) {
             if (op == ReduceOp::mean && (!is_floating(dtype) || ranks == 3)) continue;  // thirds are not exact
-            const Tensor x = input(rank.environment.rank, count, dtype);
+            const Tensor x = input(rank, count, dtype);
             rank.group->all_reduce(x, op).wait();
             expect(fmt::format("{} of {} elements, op {}", name(dtype), count, int(op)), x,
                    [&](std::int64_t i) { return reduced(op, ranks, i); });
@@ -92,31 +93,32 @@ TEST_CASE("Sums that are rounded are the same bits on all ranks and in every run
   }
 }
 
-TEST_CASE("broadcast, reduce_scatter and all_gather move parts, also within one tensor") {
+TEST_CASE("broadcast, reduce_scatter and all_gather move parts, also within one tensor", "[ranks]") {
   for (int ranks : {1, 2, 3, 4})
     check_none(run_ranks(ranks, [&](Rank& rank) {
       const int own = rank.environment.rank;
+      const Device device = rank.group->device();
       for (DType dtype : dtypes)
         for (std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{5}, std::int64_t{1025}}) {
           const std::string what = fmt::format("{} of {} elements", name(dtype), count);
           const auto own_part_of = [&](const Tensor& x) { return slice(x, 0, own * count, (own + 1) * count); };
-          const Tensor sent = input(own, count, dtype);
+          const Tensor sent = input(rank, count, dtype);
           rank.group->broadcast(sent, ranks - 1).wait();
           expect("broadcast " + what, sent, [&](std::int64_t i) { return element(ranks - 1, i); });
 
-          const Tensor whole = input(own, count * ranks, dtype), part = empty({count}, dtype);
+          const Tensor whole = input(rank, count * ranks, dtype), part = empty({count}, dtype, device);
           rank.group->reduce_scatter(part, whole).wait();
           expect("reduce_scatter " + what, part, [&](std::int64_t i) { return reduced(ReduceOp::sum, ranks, own * count + i); });
-          const Tensor reused = input(own, count * ranks, dtype);
+          const Tensor reused = input(rank, count * ranks, dtype);
           rank.group->reduce_scatter(own_part_of(reused), reused, ReduceOp::max).wait();
           expect("reduce_scatter in place " + what, own_part_of(reused),
                  [&](std::int64_t i) { return reduced(ReduceOp::max, ranks, own * count + i); });
 
           const auto gathered = [&](std::int64_t i) { return element(static_cast<int>(i / count), i % count); };
-          const Tensor all = empty({count * ranks}, dtype), joined = full({count * ranks}, 0, dtype);
-          rank.group->all_gather(all, input(own, count, dtype)).wait();
+          const Tensor all = empty({count * ranks}, dtype, device), joined = full({count * ranks}, 0, dtype, device);
+          rank.group->all_gather(all, input(rank, count, dtype)).wait();
           expect("all_gather " + what, all, gathered);
-          copy_(own_part_of(joined), input(own, count, dtype));
+          copy_(own_part_of(joined), input(rank, count, dtype));
           rank.group->all_gather(joined, own_part_of(joined)).wait();
           expect("all_gather in place " + what, joined, gathered);
           rank.group->barrier();
@@ -124,14 +126,15 @@ TEST_CASE("broadcast, reduce_scatter and all_gather move parts, also within one 
     }));
 }
 
-TEST_CASE("Collectives run in the order of the calls, beside the thread, and hold their tensors") {
+TEST_CASE("Collectives run in the order of the calls, beside the thread, and hold their tensors", "[ranks]") {
   check_none(run_ranks(3, [](Rank& rank) {
+    const Device device = rank.group->device();
     std::vector<Work> works;
     std::vector<Tensor> kept;
     for (int i = 0; i < 20; ++i) {
-      kept.push_back(full({1000 + i}, rank.environment.rank, DType::f64));
+      kept.push_back(full({1000 + i}, rank.environment.rank, DType::f64, device));
       works.push_back(rank.group->all_reduce(kept.back()));
-      if (i % 2) works.push_back(rank.group->all_reduce(full({50'000}, 1)));  // a tensor that nobody else holds
+      if (i % 2) works.push_back(rank.group->all_reduce(full({50'000}, 1, DType::f32, device)));  // a tensor that nobody else holds
     }
     for (Work& work : works) work.wait();
     for (const Tensor& x : kept)

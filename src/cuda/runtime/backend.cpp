@@ -2,6 +2,7 @@
 #include <set>
 #include <utility>
 
+#include "backend/device_failure.h"
 #include "backend/event.h"
 #include "backend/memory.h"
 #include "cuda/runtime/launch.h"
@@ -10,6 +11,9 @@ namespace tern::gpu {
 
 void fail_call(cudaError_t code, const char* what) {
   cudaGetLastError();  // reported here: the next check must not meet it again
+  // The call may have failed for the reason that is known already.
+  int index = 0;
+  if (cudaGetDevice(&index) == cudaSuccess) backend::throw_if_failed(cuda(index));
   fail("cuda", std::string(what) + ": " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) + ")");
 }
 
@@ -42,11 +46,13 @@ void copy_to_host(Cuda, void* destination, const void* source, std::size_t bytes
   gpu::use(stream);
   if (bytes > 0) check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToHost, handle(stream)), "copy to the host");
   check(cudaStreamSynchronize(handle(stream)), "copy to the host");
+  throw_if_failed(stream.device);
 }
 
 void synchronize(Cuda, Stream stream) {
   gpu::use(stream);
   check(cudaStreamSynchronize(handle(stream)), "synchronize");
+  throw_if_failed(stream.device);
 }
 
 /// Lets kernels and copies of one device reach the other's memory, once for each pair. Pairs that cannot stay as they are: the runtime
@@ -93,6 +99,12 @@ void record_event(Cuda, void* event, Stream stream) {
 void wait_event(Cuda, const void* event, Stream stream) {
   gpu::use(stream);
   check(cudaStreamWaitEvent(handle(stream), event_of(event), 0), "cudaStreamWaitEvent");
+}
+
+bool is_event_reached(Cuda, const void* event) {
+  const cudaError_t code = cudaEventQuery(event_of(event));
+  if (code != cudaErrorNotReady) check(code, "cudaEventQuery");
+  return code == cudaSuccess;
 }
 
 void synchronize_event(Cuda, const void* event) { check(cudaEventSynchronize(event_of(event)), "cudaEventSynchronize"); }

@@ -1,5 +1,6 @@
 #include "backend/graph.h"
 
+#include "backend/device_failure.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/graph_inputs.h"
 #include "cuda/runtime/stream.h"
@@ -28,6 +29,7 @@ class RecordedGraph final : public backend::Graph {
 
   void launch(std::span<const void* const> inputs, std::uint64_t rng_offset) override {
     use(stream_);
+    backend::throw_if_failed(stream_.device);
     if (!inputs_.empty()) {
       inputs_.rng_offset = rng_offset;
       for (int i = 0; i < inputs_.count; ++i) inputs_.all[i].from = inputs[static_cast<std::size_t>(i)];

@@ -3,14 +3,19 @@
 
 namespace tern::gpu {
 
+/// Whose blocks come first where kernels of several streams wait for room.
+enum class Priority : bool { normal, high };
+
 /// A stream of its own, which does not wait for the default stream. Its memory pool stays when it goes.
 class OwnedStream {
  public:
-  explicit OwnedStream(Device device) {
+  explicit OwnedStream(Device device, Priority priority = Priority::normal) {
     stream_.device = device;
     use(stream_);
     cudaStream_t created = nullptr;
-    check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreate");
+    int lowest = 0, highest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+    check(cudaStreamCreateWithPriority(&created, cudaStreamNonBlocking, priority == Priority::high ? highest : lowest), "cudaStreamCreate");
     stream_.handle = created;
   }
   ~OwnedStream() { cudaStreamDestroy(handle(stream_)); }
