@@ -5,6 +5,7 @@
 #include "autodiff/function.h"
 #include "dist/data_parallel.h"
 #include "dist/process_group.h"
+#include "dist/sharded_optimizer.h"
 #include "io/run_directory.h"
 #include "io/safetensors.h"
 #include "nn/nn.h"

@@ -32,11 +32,18 @@ std::optional<GradientSync> gradient_sync_of(const std::string& name) {
 /// Parameters whose gradients lie side by side, and go over the wire together.
 struct DataParallel::Bucket {
   Tensors parameters;
-  Tensor gradients;  ///< (n), from the first one's to the last one's
+  Tensor gradients;       ///< (n), from the first one's to the last one's
+  std::int64_t part = 0;  ///< of one rank, see Segment
   std::size_t ready = 0;
-  Tensor lowered;  ///< gradients in another dtype, on their way
-  Work work;
+  Tensor sent;  ///< gradients on their way, perhaps in another dtype
+  Work work, rest;
 };
+
+namespace {
+
+Tensor elements(const Tensor& x, std::int64_t begin, std::int64_t end) { return x.window({end - begin}, {1}, x.offset() + begin); }
+
+}  // namespace
 
 struct DataParallel::State {
   State(ProcessGroup& group_, const DataParallelOptions& options_) : group(group_), options(options_) {}
@@ -46,9 +53,21 @@ struct DataParallel::State {
     const backend::PassScope observed("communication");
     // Looked at, a gradient of zeros that were not written yet is written.
     for (const Tensor& x : bucket.parameters) static_cast<void>(x.grad());
-    if (options.reduce_dtype && *options.reduce_dtype != bucket.gradients.dtype())
-      bucket.lowered = cast(bucket.gradients, *options.reduce_dtype);
-    bucket.work = group.all_reduce(bucket.lowered.defined() ? bucket.lowered : bucket.gradients, ReduceOp::mean);
+    const Tensor& gradients = bucket.gradients;
+    bucket.sent = is_lowered(bucket) ? cast(gradients, *options.reduce_dtype) : gradients;
+    if (!options.scatter_gradients) {
+      bucket.work = group.all_reduce(bucket.sent, ReduceOp::mean);
+      return;
+    }
+    const auto [begin, end] = own(bucket);
+    const std::int64_t shared = bucket.part * group.size();
+    bucket.work = group.reduce_scatter(elements(bucket.sent, begin, end), elements(bucket.sent, 0, shared), ReduceOp::mean);
+    bucket.rest = group.all_reduce(elements(bucket.sent, shared, gradients.numel()), ReduceOp::mean);
+  }
+
+  bool is_lowered(const Bucket& bucket) const { return options.reduce_dtype && *options.reduce_dtype != bucket.gradients.dtype(); }
+  std::pair<std::int64_t, std::int64_t> own(const Bucket& bucket) const {
+    return {bucket.part * group.rank(), bucket.part * (group.rank() + 1)};
   }
 
   void on_ready(std::size_t number) {
@@ -73,8 +92,21 @@ struct DataParallel::State {
   void end(Bucket& bucket) {
     const NoGrad unrecorded;
     bucket.work.wait();
-    if (bucket.lowered.defined()) copy_(bucket.gradients, bucket.lowered);
-    bucket.lowered = {};
+    bucket.rest.wait();
+    if (is_lowered(bucket)) {
+      const auto take = [&](std::int64_t begin, std::int64_t end) {
+        copy_(elements(bucket.gradients, begin, end), elements(bucket.sent, begin, end));
+      };
+      const std::int64_t count = bucket.gradients.numel();
+      if (options.scatter_gradients) {
+        const auto [begin, end] = own(bucket);
+        take(begin, end);
+        take(bucket.part * group.size(), count);
+      } else {
+        take(0, count);
+      }
+    }
+    bucket.sent = {};
     bucket.ready = 0;
   }
 
@@ -85,7 +117,8 @@ struct DataParallel::State {
   bool is_syncing = true;
 };
 
-DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataParallelOptions& options) : group_(group), options_(options) {
+DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataParallelOptions& options)
+    : group_(group), state_(std::make_shared<State>(group, options)) {
   constexpr const char* who = "DataParallel";
   if (!(options.bucket_size_mb > 0)) fail(who, fmt::format("expected a bucket_size_mb above 0 but got {}", options.bucket_size_mb));
   if (options.reduce_dtype && !is_floating(*options.reduce_dtype))
@@ -93,51 +126,74 @@ DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataPa
   Tensors trained = nn::parameters(module);
   std::erase_if(trained, [](const Tensor& x) { return !x.requires_grad(); });
   if (trained.empty()) fail(who, "expected a module with parameters that require gradients");
-  for (const Tensor& x : trained)
-    if (x.device() != group.device())
-      fail(who, fmt::format("expected parameters on {}, the group's device, but got one on {}", to_string(group.device()),
-                            to_string(x.device())));
-
-  flat_ = nn::flatten_parameters(module);
-  {
-    const NoGrad unrecorded;
-    std::vector<Work> works;
-    for (const nn::FlatParameters& flat : flat_) {
-      works.push_back(group.broadcast(flat.parameters));
-      if (flat.masters.defined()) works.push_back(group.broadcast(flat.masters));
-    }
-    // Frozen parameters, and buffers.
-    Tensors rest;
-    for (const Tensor& x : nn::parameters(module))
-      if (!x.requires_grad()) rest.push_back(x);
-    for (const NamedTensor& buffer : nn::named_buffers(module)) rest.push_back(buffer.tensor);
-    for (const Tensor& x : rest) {
-      if (x.dtype() == DType::boolean) continue;  // masks, which no training makes
-      Tensor sent = contiguous(x.detach());
-      group.broadcast(sent).wait();
-      if (!x.is_contiguous()) copy_(x.detach(), sent);
-    }
-    for (Work& work : works) work.wait();
+  check(trained);
+  const std::vector<nn::FlatParameters> flat = nn::flatten_parameters(module);
+  send_values(flat);
+  const NoGrad unrecorded;
+  // Frozen parameters, and buffers.
+  Tensors rest;
+  for (const Tensor& x : nn::parameters(module))
+    if (!x.requires_grad()) rest.push_back(x);
+  for (const NamedTensor& buffer : nn::named_buffers(module)) rest.push_back(buffer.tensor);
+  for (const Tensor& x : rest) {
+    if (x.dtype() == DType::boolean) continue;  // masks, which no training makes
+    Tensor sent = contiguous(x.detach());
+    group.broadcast(sent).wait();
+    if (!x.is_contiguous()) copy_(x.detach(), sent);
   }
+  make_buckets(trained, flat);
+}
 
-  state_ = std::make_shared<State>(group, options);
+void DataParallel::add(const Tensors& parameters) {
+  if (parameters.empty()) return;
+  check(parameters);
+  const std::vector<nn::FlatParameters> flat = nn::flatten_parameters(parameters);
+  send_values(flat);
+  make_buckets(parameters, flat);
+}
+
+void DataParallel::check(const Tensors& trained) const {
+  for (const Tensor& x : trained) {
+    if (x.device() != group_.device())
+      fail("DataParallel", fmt::format("expected parameters on {}, the group's device, but got one on {}", to_string(group_.device()),
+                                       to_string(x.device())));
+    if (!x.requires_grad()) fail("DataParallel", "expected parameters that require gradients");
+    for (const Bucket& bucket : state_->buckets)
+      for (const Tensor& known : bucket.parameters)
+        if (known.is_same(x)) fail("DataParallel", fmt::format("expected each parameter once but {} came twice", to_string(x.shape())));
+  }
+}
+
+/// Rank 0's.
+void DataParallel::send_values(const std::vector<nn::FlatParameters>& flat) {
+  const NoGrad unrecorded;
+  std::vector<Work> works;
+  for (const nn::FlatParameters& each : flat) {
+    works.push_back(group_.broadcast(each.parameters));
+    if (each.masters.defined()) works.push_back(group_.broadcast(each.masters));
+  }
+  for (Work& work : works) work.wait();
+}
+
+void DataParallel::make_buckets(Tensors trained, const std::vector<nn::FlatParameters>& flat) {
+  const DataParallelOptions& options = state_->options;
   // In an order that is the same on all ranks: from the end of each buffer, as backward comes from a model's end; but vectors last, whose
   // gradients are sums that kernels defer to the end of the pass.
   const auto place = [&](const Tensor& x) {
     const Tensor gradient = x.grad();
-    const auto flat = std::find_if(flat_.begin(), flat_.end(), [&](const nn::FlatParameters& each) {
-      return each.gradients.impl().storage == gradient.impl().storage;
-    });
-    return std::tuple(flat - flat_.begin(), options.sync != GradientSync::flat && x.dims() < 2, -gradient.offset());
+    const auto own = std::find_if(flat.begin(), flat.end(),
+                                  [&](const nn::FlatParameters& each) { return each.gradients.impl().storage == gradient.impl().storage; });
+    return std::tuple(own - flat.begin(), options.sync != GradientSync::flat && x.dims() < 2, -gradient.offset());
   };
   std::sort(trained.begin(), trained.end(), [&](const Tensor& a, const Tensor& b) { return place(a) < place(b); });
   const double most = options.sync == GradientSync::bucketed ? options.bucket_size_mb * 0x1p20
                       : options.sync == GradientSync::flat   ? std::numeric_limits<double>::infinity()
                                                              : 0;
+  const std::size_t first = state_->buckets.size();
   double bytes = 0;
   for (const Tensor& x : trained) {
     const auto own = static_cast<double>(padded_size(x.numel(), x.dtype())) * static_cast<double>(size_of(x.dtype()));
-    const bool is_beside = !state_->buckets.empty() && is_adjacent(x.grad(), state_->buckets.back().parameters.back().grad());
+    const bool is_beside = state_->buckets.size() > first && is_adjacent(x.grad(), state_->buckets.back().parameters.back().grad());
     if (!is_beside || bytes + own > most) {
       state_->buckets.emplace_back();
       bytes = 0;
@@ -145,14 +201,23 @@ DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataPa
     state_->buckets.back().parameters.push_back(x);
     bytes += own;
   }
-  for (std::size_t i = 0; i < state_->buckets.size(); ++i) {
+  for (std::size_t i = first; i < state_->buckets.size(); ++i) {
     Bucket& bucket = state_->buckets[i];
     bucket.gradients = segment_between(bucket.parameters.back().grad(), bucket.parameters.front().grad());
+    const std::int64_t vector = padded_size(1, bucket.gradients.dtype());
+    bucket.part = bucket.gradients.numel() / (group_.size() * vector) * vector;
     for (const Tensor& x : bucket.parameters)
       on_gradient_ready(x, [weak = std::weak_ptr<State>(state_), i](const Tensor&) {
         if (const auto state = weak.lock()) state->on_ready(i);
       });
   }
+}
+
+std::vector<DataParallel::Segment> DataParallel::segments() const {
+  std::vector<Segment> result;
+  for (const Bucket& bucket : state_->buckets)
+    result.push_back({segment_between(bucket.parameters.back(), bucket.parameters.front()).detach(), bucket.gradients, bucket.part});
+  return result;
 }
 
 DataParallel::~DataParallel() = default;

@@ -24,6 +24,9 @@ struct DataParallelOptions {
   GradientSync sync = GradientSync::bucketed;
   double bucket_size_mb = 25;              ///< of gradients, in 2^20 bytes; a parameter that is larger has a bucket of its own
   std::optional<DType> reduce_dtype = {};  ///< gradients go over the wire in it; as they are where it is not said
+  /// Each rank gets the mean of its own part of each bucket alone, by reduce_scatter: half of what all_reduce sends, and enough for a
+  /// sharded optimizer (dist/sharded_optimizer.h). What is left in the other parts is undefined.
+  bool scatter_gradients = false;
 };
 
 /// Note [Data parallel]
@@ -61,6 +64,17 @@ class DataParallel {
     bool before_;
   };
 
+  /// Trains parameters that were frozen, or not the module's, when this was made: they are flattened, get rank 0's values, and have buckets
+  /// of their own after the others. All ranks call it, between steps. Throws Error as the constructor does.
+  void add(const Tensors& parameters);
+
+  /// A bucket: neighbours in the flat buffers, which go over the wire together. Rank r has elements [r * part, (r + 1) * part) of it where
+  /// work is shared, and all have those from size * part on, fewer than `size` vectors of 16 bytes.
+  struct Segment {
+    Tensor parameters, gradients;  ///< (n)
+    std::int64_t part = 0;
+  };
+  std::vector<Segment> segments() const;
   ProcessGroup& group() const { return group_; }
   /// The bytes of each collective of a step, in the order in which they begin at the soonest.
   std::vector<std::size_t> bucket_bytes() const;
@@ -69,9 +83,11 @@ class DataParallel {
   struct Bucket;
   struct State;
 
+  void check(const Tensors& trained) const;
+  void send_values(const std::vector<nn::FlatParameters>& flat);
+  void make_buckets(Tensors trained, const std::vector<nn::FlatParameters>& flat);
+
   ProcessGroup& group_;
-  DataParallelOptions options_;
-  std::vector<nn::FlatParameters> flat_;
   std::shared_ptr<State> state_;  ///< which the parameters' hooks ask for: they live as long as the parameters
 };
 

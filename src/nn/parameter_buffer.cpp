@@ -40,9 +40,8 @@ static FlatParameters flatten(const Tensors& parameters, DType dtype) {
 
 /// The parameters that require gradients, in one buffer for each dtype that `stored` says of them.
 template <class F>
-static std::vector<FlatParameters> flatten_all(Module& module, F stored) {
+static std::vector<FlatParameters> flatten_all(Tensors trained, F stored) {
   const NoGrad unrecorded;
-  Tensors trained = parameters(module);
   std::erase_if(trained, [](const Tensor& x) { return !x.requires_grad(); });
   // Matrices before vectors: the usual split into parameters with and without weight decay then leaves two runs.
   std::stable_sort(trained.begin(), trained.end(), [&](const Tensor& a, const Tensor& b) {
@@ -58,13 +57,15 @@ static std::vector<FlatParameters> flatten_all(Module& module, F stored) {
   return result;
 }
 
-std::vector<FlatParameters> flatten_parameters(Module& module) {
-  return flatten_all(module, [](const Tensor& x) { return x.dtype(); });
+std::vector<FlatParameters> flatten_parameters(Module& module) { return flatten_parameters(parameters(module)); }
+
+std::vector<FlatParameters> flatten_parameters(const Tensors& parameters) {
+  return flatten_all(parameters, [](const Tensor& x) { return x.dtype(); });
 }
 
 std::vector<FlatParameters> flatten_parameters(Module& module, DType dtype) {
   if (!is_floating(dtype)) fail("flatten_parameters", std::string("expected a floating dtype but got ") + name(dtype));
-  return flatten_all(module, [dtype](const Tensor&) { return dtype; });
+  return flatten_all(parameters(module), [dtype](const Tensor&) { return dtype; });
 }
 
 std::vector<NamedTensor> named_masters(const Module& module) {

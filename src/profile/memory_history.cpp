@@ -232,9 +232,9 @@ void MemoryHistory::name(const nn::Module& model) {
 }
 
 void MemoryHistory::name(train::Optimizer& optimizer) {
-  const std::vector<NamedTensor> state = optimizer.state();
+  const Tensors memory = optimizer.memory();
   const std::lock_guard lock(mutex_);
-  for (const NamedTensor& entry : state) mark(entry.tensor, MemoryCategory::optimizer, true);
+  for (const Tensor& x : memory) mark(x, MemoryCategory::optimizer, true);
 }
 
 // Reading the events

@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <functional>
 
 #include "nn/parameter_buffer.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
 #include "train/detail/grad_norm.h"
+#include "train/optimizer.h"
 
 namespace tern::train {
 
@@ -25,7 +29,9 @@ static Tensors gradient_segments(const Tensors& parameters) {
   return segments;
 }
 
-static ClippedNorm norm_and_factor_of(const Tensors& segments, Device device, double max_norm, const kernels::LossScale& loss) {
+/// `shared`: gives the sums of squares of all processes for this one's.
+static ClippedNorm norm_and_factor_of(const Tensors& segments, Device device, double max_norm, const kernels::LossScale& loss,
+                                      const std::function<Tensor(const Tensor&)>& shared = {}) {
   const ClippedNorm result{empty({}, DType::f32, device), empty({}, DType::f32, device)};
   on(
       device,
@@ -39,7 +45,8 @@ static ClippedNorm norm_and_factor_of(const Tensors& segments, Device device, do
           kernels::square_sums(dev, contiguous(segment).view(), own.view());
           first += own.numel();
         }
-        kernels::clip_factor(dev, {sums.view(), result.norm.view(), result.factor.view(), max_norm, loss});
+        const Tensor all = shared ? shared(sums) : sums;
+        kernels::clip_factor(dev, {all.view(), result.norm.view(), result.factor.view(), max_norm, loss});
       },
       "clip_factor");
   return result;
@@ -53,6 +60,25 @@ Device detail::device_of(const Tensors& parameters) { return parameters.empty() 
 
 ClippedNorm detail::norm_and_factor(const Tensors& parameters, double max_norm, const kernels::LossScale& loss) {
   return norm_and_factor_of(gradient_segments(parameters), device_of(parameters), max_norm, loss);
+}
+
+ClippedNorm detail::norm_and_factor(Optimizer& optimizer, double max_norm, const kernels::LossScale& loss) {
+  Sharding* const sharding = optimizer.sharding();
+  if (!sharding) return norm_and_factor(optimizer.parameters(), max_norm, loss);
+  Tensors segments;
+  for (const Optimizer::Gradient& gradient : optimizer.own_gradients())
+    if (gradient.is_counted) segments.push_back(gradient.segment);
+  return norm_and_factor_of(segments, optimizer.steps().device(), max_norm, loss, [&](const Tensor& sums) {
+    const Tensor all = reshape(sum(sums), {1});
+    sharding->sum(all);
+    return all;
+  });
+}
+
+ClippedNorm clip_factor(Optimizer& optimizer, double max_norm) {
+  detail::check_max_norm("clip_factor", max_norm);
+  const NoGrad unrecorded;
+  return detail::norm_and_factor(optimizer, max_norm);
 }
 
 ClippedNorm clip_factor(const Tensors& parameters, double max_norm) {

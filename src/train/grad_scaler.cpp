@@ -27,8 +27,7 @@ Tensor GradScaler::scaled(const Tensor& loss) const { return cast(loss, DType::f
 Tensor GradScaler::step(Optimizer& optimizer, double max_norm) {
   detail::check_max_norm("GradScaler", max_norm);
   const NoGrad unrecorded;
-  const Tensors parameters = optimizer.parameters();
-  const Device device = scale_.device(), theirs = detail::device_of(parameters);
+  const Device device = scale_.device(), theirs = detail::device_of(optimizer.parameters());
   if (theirs != device)
     fail("GradScaler", fmt::format("expected parameters on {} but got them on {}", to_string(device), to_string(theirs)));
   const Tensor advance = empty({}, DType::f32, device);
@@ -36,7 +35,7 @@ Tensor GradScaler::step(Optimizer& optimizer, double max_norm) {
   begin_in_place("GradScaler", clean_steps_);
   const kernels::LossScale loss{scale_.view(),   clean_steps_.view(), advance.view(),
                                 options_.growth, options_.backoff,    static_cast<double>(options_.interval)};
-  const ClippedNorm clip = detail::norm_and_factor(parameters, max_norm, loss);
+  const ClippedNorm clip = detail::norm_and_factor(optimizer, max_norm, loss);
   optimizer.step({.factor = clip.factor, .advance = advance});
   return clip.norm;
 }

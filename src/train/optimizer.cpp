@@ -3,16 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "autodiff/node.h"
 #include "nn/parameter_buffer.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
-#include "ops/kernels/optimizer.h"
 #include "ops/pointwise.h"
-#include "tensor/view_of.h"
+#include "ops/view.h"
 
 namespace tern::train {
 
@@ -22,7 +20,7 @@ static void require(const char* where, bool holds, const char* what, double valu
   if (!holds) fail(where, fmt::format("expected {} but got {}", what, value));
 }
 
-void Optimizer::add_group(const Tensors& parameters, double lr) {
+void Optimizer::add_parameters(const Tensors& parameters, double lr) {
   require("Optimizer", lr >= 0, "a learning rate >= 0", lr);
   for (const Tensor& x : parameters) {
     if (!is_floating(x.dtype()) || !x.is_contiguous() || !x.is_leaf())
@@ -41,7 +39,7 @@ void Optimizer::add_group(const Tensors& parameters, double lr) {
         fail("Optimizer", fmt::format("expected parameters on one device but got {} and {}", to_string(other.parameter.device()),
                                       to_string(x.device())));
     }
-    states_.push_back({x, groups_.size(), nullptr, x.dtype(), {}, {}});
+    states_.push_back({.parameter = x, .group = groups_.size()});
   }
   const Device device = states_.empty() ? cpu : states_[0].parameter.device();
   if (!steps_.defined()) steps_ = zeros({}, DType::f32, device);
@@ -72,6 +70,7 @@ void Optimizer::set_lr_factor(double factor) {
 }
 
 bool Optimizer::is_laid_out() const {
+  if (has_new_sharding_) return false;
   if (segments_.empty()) return states_.empty();
   return std::all_of(states_.begin(), states_.end(), [](const ParameterState& state) {
     return state.data == state.parameter.view().data && state.dtype == state.parameter.dtype();
@@ -83,15 +82,39 @@ Tensor Optimizer::whole(const Segment& segment) const {
   return segment_between(states_[segment.parameters.front()].parameter, states_[segment.parameters.back()].parameter);
 }
 
+/// Calls f(piece, begin, end) for each piece that has elements of a parameter, [begin, end) of the parameter.
+template <class F>
+void Optimizer::for_each_piece(const std::vector<Segment>& segments, const ParameterState& state, F&& f) {
+  for (const Piece& piece : segments[state.segment].pieces) {
+    const std::int64_t begin = std::max<std::int64_t>(piece.begin - state.first, 0);
+    const std::int64_t end = std::min(piece.end - state.first, state.parameter.numel());
+    if (begin < end) f(piece, begin, end);
+  }
+}
+
+/// Elements [begin, end) of a contiguous tensor, (end - begin).
+static Tensor elements(const Tensor& x, std::int64_t begin, std::int64_t end) { return x.window({end - begin}, {1}, x.offset() + begin); }
+
+std::vector<Optimizer::Piece> Optimizer::pieces_of(const Tensor& segment) const {
+  if (!sharding_) return {{.begin = 0, .end = segment.numel()}};
+  std::vector<Piece> pieces;
+  for (const Sharding::Window& window : sharding_->own(segment))
+    pieces.push_back({.begin = window.begin - segment.offset(), .end = window.end - segment.offset(), .is_counted = window.is_counted});
+  return pieces;
+}
+
 // Note [Moments follow parameters]
 // The moments and the master of a segment of parameters are segments of the same layout, padding included, so that one
 // kernel can walk over all of them with one index. Padding is zero in all of them, and an update of zeros gives zeros.
+// A sharded optimizer has moments of pieces of a segment alone.
 // Once parameters have moved (flattened, sent to another device), the moments are laid out anew and keep their values.
 void Optimizer::lay_out() {
   const Device device = states_.empty() ? cpu : states_[0].parameter.device();
   steps_ = to(steps_, device);
   for (Group& group : groups_) group.lr = to(group.lr, device);
 
+  const std::vector<Segment> segments_before = std::move(segments_);
+  const std::vector<ParameterState> states_before = states_;
   std::vector<std::size_t> order(states_.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -105,29 +128,48 @@ void Optimizer::lay_out() {
     if (!continues) segments_.emplace_back();
     segments_.back().parameters.push_back(i);
   }
-  for (Segment& segment : segments_) {
+  for (std::size_t s = 0; s < segments_.size(); ++s) {
+    Segment& segment = segments_[s];
     const Tensor all = whole(segment);
     const DType kept = all.dtype() == DType::f64 ? DType::f64 : DType::f32;
-    for (std::size_t kind = 0; kind < moment_names_.size(); ++kind) segment.moments.push_back(zeros(all.shape(), kept, device));
+    segment.pieces = pieces_of(all);
+    for (Piece& piece : segment.pieces)
+      for (std::size_t kind = 0; kind < moment_names_.size(); ++kind)
+        piece.moments.push_back(zeros({piece.end - piece.begin}, kept, device));
     find_master(segment);
     for (std::size_t i : segment.parameters) {
       ParameterState& state = states_[i];
-      const Shape& shape = state.parameter.shape();
-      const auto window = [&](const Tensor& x) {
-        return x.window(shape, contiguous_strides(shape), x.offset() + state.parameter.offset() - all.offset());
-      };
-      const Tensors before = std::move(state.moments);
-      state.moments.clear();
-      for (std::size_t kind = 0; kind < segment.moments.size(); ++kind) {
-        state.moments.push_back(window(segment.moments[kind]));
-        if (!before.empty()) copy_(state.moments[kind], before[kind]);
-      }
-      const Tensor master_before = std::exchange(state.master, segment.master.defined() ? window(segment.master) : Tensor());
-      if (master_before.defined() && state.master.defined()) copy_(state.master, master_before);
-      state.data = state.parameter.view().data;
-      state.dtype = state.parameter.dtype();
+      const Tensor& parameter = state.parameter;
+      state.data = parameter.view().data;
+      state.dtype = parameter.dtype();
+      state.segment = s;
+      state.first = parameter.offset() - all.offset();
+      const ParameterState& before = states_before[i];
+      if (before.data)
+        for_each_piece(segments_before, before, [&](const Piece& from, std::int64_t from_begin, std::int64_t from_end) {
+          for_each_piece(segments_, state, [&](const Piece& into, std::int64_t into_begin, std::int64_t into_end) {
+            const std::int64_t begin = std::max(from_begin, into_begin), end = std::min(from_end, into_end);
+            if (begin >= end) return;
+            const auto part = [&](const Piece& piece, const ParameterState& of, std::size_t kind) {
+              return elements(piece.moments[kind], of.first + begin - piece.begin, of.first + end - piece.begin);
+            };
+            for (std::size_t kind = 0; kind < moment_names_.size(); ++kind) copy_(part(into, state, kind), part(from, before, kind));
+          });
+        });
+      if (segment.master.defined())
+        state.master =
+            segment.master.window(parameter.shape(), contiguous_strides(parameter.shape()), segment.master.offset() + state.first);
+      else state.master = {};
+      if (before.master.defined() && state.master.defined()) copy_(state.master, before.master);
     }
   }
+  has_new_sharding_ = false;
+}
+
+void Optimizer::set_sharding(std::shared_ptr<Sharding> sharding) {
+  if (sharding_ && !segments_.empty()) fail("Optimizer", "expected moments that are not sharded yet");
+  sharding_ = std::move(sharding);
+  has_new_sharding_ = true;
 }
 
 void Optimizer::find_master(Segment& segment) {
@@ -162,6 +204,7 @@ void Optimizer::step(const GradientScale& scale) {
   else add_(steps_, 1.0);
   launches_ = 0;
   for (const Segment& segment : segments_) step(segment, scale);
+  if (sharding_) sharding_->gather_parameters();
   for (Segment& segment : segments_) {
     const Tensor& parameter = states_[segment.parameters.front()].parameter;
     segment.version = parameter.version();
@@ -169,10 +212,11 @@ void Optimizer::step(const GradientScale& scale) {
   }
 }
 
-/// One update for each part of the segment whose gradients lie as its parameters do.
-void Optimizer::step(const Segment& segment, const GradientScale& scale) {
+/// The parts of the segment whose gradients lie as its parameters do.
+std::vector<Optimizer::Run> Optimizer::runs_of(const Segment& segment) const {
   const auto gradient_of = [&](std::size_t i) { return states_[segment.parameters[i]].parameter.grad(); };
   const auto parameter_of = [&](std::size_t i) -> const Tensor& { return states_[segment.parameters[i]].parameter; };
+  std::vector<Run> runs;
   for (std::size_t first = 0; first < segment.parameters.size();) {
     Tensor first_gradient = gradient_of(first);
     if (!first_gradient.defined()) {
@@ -190,104 +234,125 @@ void Optimizer::step(const Segment& segment, const GradientScale& scale) {
       last_gradient = next;
       ++last;
     }
-    SegmentViews views{segment_between(parameter_of(first), parameter_of(last)), segment_between(first_gradient, last_gradient), {}, {}};
-    const auto window = [&](const Tensor& x) {
-      return x.window(views.parameter.shape(), {1}, x.offset() + views.parameter.offset() - parameter_of(0).offset());
-    };
-    for (const Tensor& moment : segment.moments) views.moments.push_back(window(moment));
-    if (segment.master.defined()) views.master = window(segment.master);
-    for (const Tensor& target : {views.parameter, views.master})
-      if (target.defined()) begin_in_place("Optimizer", target);
-    for (const Tensor& target : views.moments) begin_in_place("Optimizer", target);
-    update_segment(states_[segment.parameters[first]].group, views, scale);
-    ++launches_;
+    runs.push_back({first, last, segment_between(parameter_of(first), parameter_of(last)), segment_between(first_gradient, last_gradient),
+                    parameter_of(first).offset() - parameter_of(0).offset()});
     first = last + 1;
   }
+  return runs;
+}
+
+/// One update for each of a run's pieces.
+void Optimizer::step(const Segment& segment, const GradientScale& scale) {
+  for (const Run& run : runs_of(segment))
+    for (const Piece& piece : segment.pieces) {
+      const std::int64_t begin = std::max(run.begin, piece.begin), end = std::min(run.begin + run.parameters.numel(), piece.end);
+      if (begin >= end) continue;
+      SegmentViews views{elements(run.parameters, begin - run.begin, end - run.begin),
+                         elements(run.gradients, begin - run.begin, end - run.begin),
+                         {},
+                         {}};
+      for (const Tensor& moment : piece.moments) views.moments.push_back(elements(moment, begin - piece.begin, end - piece.begin));
+      if (segment.master.defined()) views.master = elements(segment.master, begin, end);
+      for (const Tensor& target : {views.parameter, views.master})
+        if (target.defined()) begin_in_place("Optimizer", target);
+      for (const Tensor& target : views.moments) begin_in_place("Optimizer", target);
+      update_segment(states_[segment.parameters[run.first]].group, views, scale);
+      ++launches_;
+    }
+}
+
+std::vector<Optimizer::Gradient> Optimizer::own_gradients() {
+  if (!is_laid_out()) lay_out();
+  std::vector<Gradient> result;
+  for (const Segment& segment : segments_)
+    for (const Run& run : runs_of(segment))
+      for (const Piece& piece : segment.pieces) {
+        const std::int64_t begin = std::max(run.begin, piece.begin), end = std::min(run.begin + run.gradients.numel(), piece.end);
+        if (begin < end) result.push_back({elements(run.gradients, begin - run.begin, end - run.begin), piece.is_counted});
+      }
+  return result;
+}
+
+void Optimizer::gather_masters() {
+  const NoGrad unrecorded;
+  if (!sharding_) return;
+  if (!is_laid_out()) lay_out();
+  for (const Segment& segment : segments_) {
+    if (!segment.master.defined()) continue;
+    const Tensor own = zeros({segment.master.numel()}, segment.master.dtype(), segment.master.device());
+    for (const Piece& piece : segment.pieces)
+      if (piece.is_counted) copy_(elements(own, piece.begin, piece.end), elements(segment.master, piece.begin, piece.end));
+    sharding_->sum(own);
+    copy_(segment.master, own);
+  }
+}
+
+Tensors Optimizer::memory() {
+  if (!is_laid_out()) lay_out();
+  Tensors result{steps_};
+  for (const Group& group : groups_) result.push_back(group.lr);
+  for (const Segment& segment : segments_) {
+    for (const Piece& piece : segment.pieces) result.insert(result.end(), piece.moments.begin(), piece.moments.end());
+    if (segment.master.defined()) result.push_back(segment.master);
+  }
+  return result;
+}
+
+/// In the parameter's shape: a view on the one piece that has it, or put together from all processes' pieces.
+Tensor Optimizer::moment(std::size_t i, std::size_t kind) const {
+  const ParameterState& state = states_[i];
+  const Shape& shape = state.parameter.shape();
+  const Segment& segment = segments_[state.segment];
+  if (!sharding_) {
+    const Tensor& all = segment.pieces.front().moments[kind];
+    return all.window(shape, contiguous_strides(shape), all.offset() + state.first);
+  }
+  const DType kept = state.parameter.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const Tensor all = zeros({state.parameter.numel()}, kept, state.parameter.device());
+  for_each_piece(segments_, state, [&](const Piece& piece, std::int64_t begin, std::int64_t end) {
+    if (piece.is_counted)
+      copy_(elements(all, begin, end), elements(piece.moments[kind], state.first + begin - piece.begin, state.first + end - piece.begin));
+  });
+  sharding_->sum(all);
+  return to(reshape(all, shape), cpu);
+}
+
+std::string Optimizer::key_of(const std::string& kind, std::size_t i, const ParameterState& state, const std::vector<NamedTensor>& names) {
+  const auto found =
+      std::find_if(names.begin(), names.end(), [&](const NamedTensor& entry) { return entry.tensor.is_same(state.parameter); });
+  return fmt::format("{}.{}", kind, found == names.end() ? std::to_string(i) : found->name);
 }
 
 std::vector<NamedTensor> Optimizer::state(const std::vector<NamedTensor>& names) {
   const NoGrad unrecorded;
   if (!is_laid_out()) lay_out();
-  std::unordered_map<const TensorImpl*, std::string> known;
-  for (const NamedTensor& entry : names) known.emplace(entry.tensor.ref().get(), entry.name);
+  gather_masters();
   std::vector<NamedTensor> result{{"step", steps_}};
   for (std::size_t i = 0; i < groups_.size(); ++i) result.push_back({fmt::format("lr.{}", i), groups_[i].lr});
-  const auto add = [&](const std::string& kind, std::size_t i, const Tensor& x) {
-    const auto found = known.find(states_[i].parameter.ref().get());
-    result.push_back({fmt::format("{}.{}", kind, found == known.end() ? std::to_string(i) : found->second), x});
-  };
   for (std::size_t kind = 0; kind < moment_names_.size(); ++kind)
-    for (std::size_t i = 0; i < states_.size(); ++i) add(moment_names_[kind], i, states_[i].moments[kind]);
+    for (std::size_t i = 0; i < states_.size(); ++i) result.push_back({key_of(moment_names_[kind], i, states_[i], names), moment(i, kind)});
   for (std::size_t i = 0; i < states_.size(); ++i)
-    if (states_[i].master.defined()) add("master", i, states_[i].master);
+    if (states_[i].master.defined()) result.push_back({key_of("master", i, states_[i], names), states_[i].master});
   return result;
 }
 
-SGD::SGD(const std::vector<Group>& groups)
-    : Optimizer(std::any_of(groups.begin(), groups.end(), [](const Group& group) { return group.options.momentum != 0; })
-                    ? std::vector<std::string>{"momentum"}
-                    : std::vector<std::string>{}) {
-  for (const Group& group : groups) {
-    const SGDOptions& o = group.options;
-    require("SGD", o.momentum >= 0, "a momentum >= 0", o.momentum);
-    require("SGD", o.weight_decay >= 0, "a weight decay >= 0", o.weight_decay);
-    require("SGD", !o.nesterov || o.momentum > 0, "a momentum > 0 beside nesterov", o.momentum);
-    add_group(group.parameters, o.lr);
-    options_.push_back(o);
-  }
+void Optimizer::load_moments(const std::vector<NamedTensor>& state, const std::vector<NamedTensor>& names) {
+  const NoGrad unrecorded;
+  if (!is_laid_out()) lay_out();
+  for (std::size_t kind = 0; kind < moment_names_.size(); ++kind)
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      const std::string key = key_of(moment_names_[kind], i, states_[i], names);
+      const auto found = std::find_if(state.begin(), state.end(), [&](const NamedTensor& entry) { return entry.name == key; });
+      if (found == state.end()) fail("load_moments", fmt::format("expected \"{}\" but there is no tensor of this name", key));
+      if (found->tensor.shape() != states_[i].parameter.shape())
+        fail("load_moments", fmt::format("expected \"{}\" of {} but got {}", key, to_string(states_[i].parameter.shape()),
+                                         to_string(found->tensor.shape())));
+      const Tensor all = reshape(contiguous(found->tensor.detach()), {-1});
+      for_each_piece(segments_, states_[i], [&](const Piece& piece, std::int64_t begin, std::int64_t end) {
+        const std::int64_t first = states_[i].first - piece.begin;
+        copy_(elements(piece.moments[kind], first + begin, first + end), elements(all, begin, end));
+      });
+    }
 }
-
-static kernels::GradientScaleView view_of(const GradientScale& scale) { return {view_of(scale.factor), view_of(scale.advance)}; }
-
-void SGD::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
-  const SGDOptions& o = options_[group];
-  kernels::SgdArguments arguments;
-  arguments.parameter = segment.parameter.view();
-  arguments.gradient = segment.gradient.view();
-  if (o.momentum != 0) arguments.momentum = segment.moments[0].view();
-  arguments.lr = lr(group).view();
-  arguments.momentum_factor = o.momentum;
-  arguments.weight_decay = o.weight_decay;
-  arguments.nesterov = o.nesterov;
-  arguments.master = view_of(segment.master);
-  arguments.scale = view_of(scale);
-  on(segment.parameter.device(), [&](auto dev) { kernels::sgd(dev, arguments); }, "sgd");
-}
-
-template <class Options>
-AdamOf<Options>::AdamOf(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
-  for (const Group& group : groups) {
-    const Options& o = group.options;
-    require(Options::optimizer, o.beta1 >= 0 && o.beta1 < 1, "0 <= beta1 < 1", o.beta1);
-    require(Options::optimizer, o.beta2 >= 0 && o.beta2 < 1, "0 <= beta2 < 1", o.beta2);
-    require(Options::optimizer, o.eps >= 0, "eps >= 0", o.eps);
-    require(Options::optimizer, o.weight_decay >= 0, "a weight decay >= 0", o.weight_decay);
-    add_group(group.parameters, o.lr);
-    options_.push_back(o);
-  }
-}
-
-template <class Options>
-void AdamOf<Options>::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
-  const Options& o = options_[group];
-  kernels::AdamArguments arguments;
-  arguments.parameter = segment.parameter.view();
-  arguments.gradient = segment.gradient.view();
-  arguments.m = segment.moments[0].view();
-  arguments.v = segment.moments[1].view();
-  arguments.lr = lr(group).view();
-  arguments.step = steps().view();
-  arguments.beta1 = o.beta1;
-  arguments.beta2 = o.beta2;
-  arguments.eps = o.eps;
-  arguments.weight_decay = o.weight_decay;
-  arguments.decoupled = Options::decoupled;
-  arguments.master = view_of(segment.master);
-  arguments.scale = view_of(scale);
-  on(segment.parameter.device(), [&](auto dev) { kernels::adam(dev, arguments); }, "adam");
-}
-
-template class AdamOf<AdamOptions>;
-template class AdamOf<AdamWOptions>;
 
 }  // namespace tern::train

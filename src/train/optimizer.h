@@ -1,5 +1,8 @@
 #pragma once
+#include <memory>
+
 #include "nn/module.h"
+#include "train/sharding.h"
 
 namespace tern::train {
 
@@ -31,8 +34,26 @@ class Optimizer {
 
   /// The state for a checkpoint: `step`, `lr.<group>`, and each parameter's moments as `<kind>.<parameter>`, where the
   /// parameter is its name in `names`, or its position if it is not there; `master.<parameter>` for those of 16 bits. The
-  /// tensors are views of the optimizer's own memory: copy_ into them restores it.
+  /// tensors are views of the optimizer's own memory: copy_ into them restores it. Of a sharded optimizer, whose processes all call this,
+  /// moments are copies on the CPU, for load_moments().
   std::vector<NamedTensor> state(const std::vector<NamedTensor>& names = {});
+  /// Takes the moments over from such copies; entries of other kinds are passed over. Throws Error for a moment that is missing, or has
+  /// another shape.
+  void load_moments(const std::vector<NamedTensor>& state, const std::vector<NamedTensor>& names = {});
+
+  /// Keeps the moments of this process's own elements alone from now on (Note [Sharded optimizer]); null: of all. Throws Error where
+  /// moments are sharded already.
+  void set_sharding(std::shared_ptr<Sharding> sharding);
+  Sharding* sharding() const { return sharding_.get(); }
+  /// Makes masters of 16-bit parameters whole, of which a sharded optimizer updates its own elements alone: before they are read. All
+  /// processes call it.
+  void gather_masters();
+  /// The gradients of the elements that this process updates, as few segments as possible; `is_counted` as in Sharding::Window.
+  struct Gradient {
+    Tensor segment;
+    bool is_counted = true;
+  };
+  std::vector<Gradient> own_gradients();
 
   Tensors parameters() const;
   /// The learning rate of a group on the device, f32 (). Throws Error for a group that is not there.
@@ -41,11 +62,14 @@ class Optimizer {
   const Tensor& steps() const { return steps_; }
   /// Kernel calls of the last step: the number of contiguous segments.
   std::size_t launches() const { return launches_; }
+  /// The memory of the moments and masters.
+  Tensors memory();
 
  protected:
   explicit Optimizer(std::vector<std::string> moments) : moment_names_(std::move(moments)) {}
-  /// To be called by a constructor for each group.
-  void add_group(const Tensors& parameters, double lr);
+  bool has_moments() const { return !moment_names_.empty(); }
+  /// To be called for each group.
+  void add_parameters(const Tensors& parameters, double lr);
   /// A contiguous segment of parameters and their state, all one-dimensional views of one length.
   struct SegmentViews {
     Tensor parameter, gradient, master;  ///< master: undefined unless the parameters have 16 bits
@@ -64,22 +88,39 @@ class Optimizer {
     std::size_t group = 0;
     const void* data = nullptr;  // of the parameter when its segment was laid out
     DType dtype = DType::f32;    // and its dtype
-    Tensors moments;             // views on the segment's, in the parameter's shape
-    Tensor master;
+    std::size_t segment = 0;     // and its place there
+    std::int64_t first = 0;
+    Tensor master;  // a view on the segment's, in the parameter's shape
+  };
+  struct Piece {  // elements [begin, end) of a segment that this process updates
+    std::int64_t begin = 0, end = 0;
+    bool is_counted = true;
+    Tensors moments;  // (end - begin)
   };
   struct Segment {  // parameters that follow each other in memory, and their state
     std::vector<std::size_t> parameters;
-    Tensors moments;
+    std::vector<Piece> pieces;  // one for all elements where nothing is sharded
     Tensor master;
     std::uint32_t version = 0;  // of the parameters when they were last the rounded master
+  };
+  struct Run {  // parameters of a segment, by their places in it, whose gradients lie as they do
+    std::size_t first = 0, last = 0;
+    Tensor parameters, gradients;  // (n)
+    std::int64_t begin = 0;        // in the segment
   };
 
   bool is_laid_out() const;
   void lay_out();
+  std::vector<Piece> pieces_of(const Tensor& segment) const;
   void find_master(Segment& segment);
   void refresh_master(Segment& segment);
+  std::vector<Run> runs_of(const Segment& segment) const;
   void step(const Segment& segment, const GradientScale& scale);
   Tensor whole(const Segment& segment) const;
+  Tensor moment(std::size_t i, std::size_t kind) const;
+  template <class F>
+  static void for_each_piece(const std::vector<Segment>& segments, const ParameterState& state, F&& f);
+  static std::string key_of(const std::string& kind, std::size_t i, const ParameterState& state, const std::vector<NamedTensor>& names);
 
   std::vector<std::string> moment_names_;
   std::vector<Group> groups_;
@@ -87,6 +128,8 @@ class Optimizer {
   std::vector<Segment> segments_;
   Tensor steps_;
   std::size_t launches_ = 0;
+  bool has_new_sharding_ = false;
+  std::shared_ptr<Sharding> sharding_;
 };
 
 struct SGDOptions {
@@ -108,6 +151,8 @@ class SGD final : public Optimizer {
   /// whether they are trained (set_requires_grad() trains one, set_requires_grad(false) freezes it), or options out of range.
   explicit SGD(const std::vector<Group>& groups);
   explicit SGD(const Tensors& parameters, const SGDOptions& options = {}) : SGD(std::vector<Group>{{parameters, options}}) {}
+  /// One more group, also between steps. Momentum, if any group is to have it, is the constructor's to know.
+  void add_group(const Group& group);
 
  protected:
   void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
@@ -144,6 +189,8 @@ class AdamOf final : public Optimizer {
   /// Throws Error as SGD does.
   explicit AdamOf(const std::vector<Group>& groups);
   explicit AdamOf(const Tensors& parameters, const Options& options = {}) : AdamOf(std::vector<Group>{{parameters, options}}) {}
+  /// One more group, also between steps: its moments begin as zeros, and its step count is the optimizer's.
+  void add_group(const Group& group);
 
  protected:
   void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;

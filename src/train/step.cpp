@@ -30,7 +30,7 @@ Tensor apply(Optimizer& optimizer, const UpdateOptions& options) {
     optimizer.step();
     return {};
   }
-  const ClippedNorm clip = clip_factor(optimizer.parameters(), options.max_norm);
+  const ClippedNorm clip = clip_factor(optimizer, options.max_norm);
   optimizer.step({.factor = clip.factor});
   return clip.norm;
 }

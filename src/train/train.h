@@ -8,4 +8,5 @@
 #include "train/precision.h"
 #include "train/r_drop.h"
 #include "train/schedule.h"
+#include "train/sharding.h"
 #include "train/step.h"

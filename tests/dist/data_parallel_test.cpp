@@ -3,76 +3,21 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "nn/nn.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
-#include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "ranks.h"
+#include "toy_model.h"
 #include "train/train.h"
 
 namespace tern::dist {
 
-using test::check_none, test::Rank, test::run_ranks;
+using test::batch, test::check_close, test::check_none, test::data, test::model_of, test::Rank, test::run_ranks, test::ToyModel,
+    test::Weights, test::weights_of;
 
 namespace {
-
-/// Linear layers 10 -> 10 -> 50 -> 5 with ReLU between, as a course's: the second bias is frozen, and so is a parameter that nothing uses.
-/// Tied: the last layer's weight is that of one before, as fc4 = fc2 there, 10 -> 50 -> 10 -> 50 -> 5.
-struct ToyModel final : nn::Module {
-  explicit ToyModel(bool is_tied_ = false) : fc1(10, 10, false), fc2(10, 50), fc3(50, is_tied_ ? 10 : 5, false), is_tied(is_tied_) {
-    fc2.bias.set_requires_grad(false);
-    unused_and_frozen = full({2, 2}, 3.0).set_requires_grad(false);
-    unused = full({3}, 1.0).set_requires_grad();
-    if (is_tied) fc4 = fc2, fc5.emplace(50, 5);
-  }
-  void visit(nn::Visitor& v) override {
-    v("fc1", fc1);
-    v("fc2", fc2);
-    v("fc3", fc3);
-    v("fc4", fc4);
-    v("fc5", fc5);
-    v("unused_and_frozen", unused_and_frozen);
-    v("unused", unused);
-  }
-  Tensor forward(const Tensor& x) const {
-    Tensor y = fc3.forward(relu(fc2.forward(relu(fc1.forward(x)))));
-    if (is_tied) y = fc5->forward(relu(fc4->forward(relu(y))));
-    return y;
-  }
-  nn::Linear fc1, fc2, fc3;
-  std::optional<nn::Linear> fc4, fc5;
-  Tensor unused_and_frozen, unused;
-  bool is_tied;
-};
-
-constexpr std::int64_t batch = 20;
-
-Tensor data(std::uint64_t seed, std::int64_t columns, Device device = cpu) {
-  manual_seed(seed);
-  return to(rand({batch, columns}, -1, 1), device);
-}
-
-/// On the device of the group, and from the same random numbers there as on the CPU.
-template <class M, class... Arguments>
-M model_of(const Rank& rank, std::uint64_t seed, Arguments... arguments) {
-  manual_seed(seed);
-  M model(arguments...);
-  nn::to(model, rank.group->device());
-  return model;
-}
-
-using Weights = std::vector<std::vector<float>>;
-
-Weights weights_of(const nn::Module& model) {
-  Weights result;
-  for (const Tensor& x : nn::parameters(model)) result.push_back(cast(x.detach(), DType::f32).to_vector<float>());
-  return result;
-}
 
 enum class Kind { sgd, adam };
 
@@ -95,14 +40,6 @@ std::vector<Weights> alone(bool is_tied, Kind kind, std::uint64_t seed) {
     result.push_back(weights_of(model));
   }
   return result;
-}
-
-void check_close(const Weights& got, const Weights& want, double tolerance) {
-  if (got.size() != want.size()) throw Error("another number of parameters");
-  for (std::size_t i = 0; i < got.size(); ++i)
-    for (std::size_t j = 0; j < got[i].size(); ++j)
-      if (!(std::abs(got[i][j] - want[i][j]) <= 1e-8 + tolerance * std::abs(want[i][j])))
-        throw Error(fmt::format("parameter {} element {} is {} and not {}", i, j, got[i][j], want[i][j]));
 }
 
 constexpr GradientSync syncs[] = {GradientSync::per_parameter, GradientSync::flat, GradientSync::overlapped, GradientSync::bucketed};
@@ -190,8 +127,9 @@ TEST_CASE("Gradients go over the wire in 16 bits where that is asked for, and pa
     DataParallel parallel(model, *rank.group);
     train::SGD optimizer(nn::parameters(model), {.lr = 0.1});
     for (std::uint64_t step = 0; step < 3; ++step)
-      train::update(mean(square(cast(model.forward(cast(data(100 + step + 10 * rank.environment.rank, 10, device), DType::bf16)), DType::f32))),
-                    optimizer, {.synchronize = [&] { parallel.finish_gradient_synchronization(); }});
+      train::update(
+          mean(square(cast(model.forward(cast(data(100 + step + 10 * rank.environment.rank, 10, device), DType::bf16)), DType::f32))),
+          optimizer, {.synchronize = [&] { parallel.finish_gradient_synchronization(); }});
     const Tensor weight = cast(model.weight.detach(), DType::f32), first = clone(weight);
     rank.group->broadcast(first).wait();
     if (first.to_vector<float>() != weight.to_vector<float>()) throw Error("weights of 16 bits differ");

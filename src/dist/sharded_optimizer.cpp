@@ -1,0 +1,65 @@
+#include "dist/sharded_optimizer.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "backend/observer.h"
+#include "tensor/context.h"
+
+namespace tern::dist {
+
+namespace {
+
+/// Each rank has its part of each bucket, and all of them have what remains.
+class BucketSharding final : public train::Sharding {
+ public:
+  explicit BucketSharding(DataParallel& model) : model_(model) {}
+
+  std::vector<Window> own(const Tensor& segment) const override {
+    const ProcessGroup& group = model_.group();
+    const std::int64_t first = segment.offset(), last = first + segment.numel();
+    std::vector<Window> windows;
+    bool is_known = false;
+    for (const DataParallel::Segment& bucket : model_.segments()) {
+      if (!(bucket.parameters.impl().storage == segment.impl().storage)) continue;
+      is_known = true;
+      const std::int64_t begin = bucket.parameters.offset(), end = begin + bucket.parameters.numel(),
+                         rest = begin + group.size() * bucket.part;
+      const auto add = [&](Window window) {
+        window.begin = std::max(window.begin, first);
+        window.end = std::min(window.end, last);
+        if (window.begin < window.end) windows.push_back(window);
+      };
+      add({begin + group.rank() * bucket.part, begin + (group.rank() + 1) * bucket.part, true});
+      add({rest, end, group.rank() == 0});
+    }
+    if (!is_known) fail("shard_optimizer", "expected parameters of the data parallel model: call its add() for others");
+    std::sort(windows.begin(), windows.end(), [](const Window& a, const Window& b) { return a.begin < b.begin; });
+    return windows;
+  }
+
+  void gather_parameters() override {
+    const backend::PassScope observed("communication");
+    const NoGrad unrecorded;
+    ProcessGroup& group = model_.group();
+    std::vector<Work> works;
+    for (const DataParallel::Segment& bucket : model_.segments()) {
+      const auto elements = [&](std::int64_t begin, std::int64_t count) {
+        return bucket.parameters.window({count}, {1}, bucket.parameters.offset() + begin);
+      };
+      works.push_back(group.all_gather(elements(0, group.size() * bucket.part), elements(group.rank() * bucket.part, bucket.part)));
+    }
+    for (Work& work : works) work.wait();
+  }
+
+  void sum(const Tensor& x) override { model_.group().all_reduce(x).wait(); }
+
+ private:
+  DataParallel& model_;
+};
+
+}  // namespace
+
+void shard_optimizer(train::Optimizer& optimizer, DataParallel& model) { optimizer.set_sharding(std::make_shared<BucketSharding>(model)); }
+
+}  // namespace tern::dist

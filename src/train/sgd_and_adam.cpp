@@ -1,0 +1,88 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ops/kernels/optimizer.h"
+#include "tensor/view_of.h"
+#include "train/optimizer.h"
+
+namespace tern::train {
+
+static void require(const char* where, bool holds, const char* what, double value) {
+  if (!holds) fail(where, fmt::format("expected {} but got {}", what, value));
+}
+
+SGD::SGD(const std::vector<Group>& groups)
+    : Optimizer(std::any_of(groups.begin(), groups.end(), [](const Group& group) { return group.options.momentum != 0; })
+                    ? std::vector<std::string>{"momentum"}
+                    : std::vector<std::string>{}) {
+  for (const Group& group : groups) add_group(group);
+}
+
+void SGD::add_group(const Group& group) {
+  const SGDOptions& o = group.options;
+  require("SGD", o.momentum >= 0, "a momentum >= 0", o.momentum);
+  require("SGD", o.weight_decay >= 0, "a weight decay >= 0", o.weight_decay);
+  require("SGD", !o.nesterov || o.momentum > 0, "a momentum > 0 beside nesterov", o.momentum);
+  require("SGD", o.momentum == 0 || has_moments(), "no momentum, as no earlier group has it,", o.momentum);
+  add_parameters(group.parameters, o.lr);
+  options_.push_back(o);
+}
+
+static kernels::GradientScaleView view_of(const GradientScale& scale) { return {view_of(scale.factor), view_of(scale.advance)}; }
+
+void SGD::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
+  const SGDOptions& o = options_[group];
+  kernels::SgdArguments arguments;
+  arguments.parameter = segment.parameter.view();
+  arguments.gradient = segment.gradient.view();
+  if (o.momentum != 0) arguments.momentum = segment.moments[0].view();
+  arguments.lr = lr(group).view();
+  arguments.momentum_factor = o.momentum;
+  arguments.weight_decay = o.weight_decay;
+  arguments.nesterov = o.nesterov;
+  arguments.master = view_of(segment.master);
+  arguments.scale = view_of(scale);
+  on(segment.parameter.device(), [&](auto dev) { kernels::sgd(dev, arguments); }, "sgd");
+}
+
+template <class Options>
+AdamOf<Options>::AdamOf(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
+  for (const Group& group : groups) add_group(group);
+}
+
+template <class Options>
+void AdamOf<Options>::add_group(const Group& group) {
+  const Options& o = group.options;
+  require(Options::optimizer, o.beta1 >= 0 && o.beta1 < 1, "0 <= beta1 < 1", o.beta1);
+  require(Options::optimizer, o.beta2 >= 0 && o.beta2 < 1, "0 <= beta2 < 1", o.beta2);
+  require(Options::optimizer, o.eps >= 0, "eps >= 0", o.eps);
+  require(Options::optimizer, o.weight_decay >= 0, "a weight decay >= 0", o.weight_decay);
+  add_parameters(group.parameters, o.lr);
+  options_.push_back(o);
+}
+
+template <class Options>
+void AdamOf<Options>::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
+  const Options& o = options_[group];
+  kernels::AdamArguments arguments;
+  arguments.parameter = segment.parameter.view();
+  arguments.gradient = segment.gradient.view();
+  arguments.m = segment.moments[0].view();
+  arguments.v = segment.moments[1].view();
+  arguments.lr = lr(group).view();
+  arguments.step = steps().view();
+  arguments.beta1 = o.beta1;
+  arguments.beta2 = o.beta2;
+  arguments.eps = o.eps;
+  arguments.weight_decay = o.weight_decay;
+  arguments.decoupled = Options::decoupled;
+  arguments.master = view_of(segment.master);
+  arguments.scale = view_of(scale);
+  on(segment.parameter.device(), [&](auto dev) { kernels::adam(dev, arguments); }, "adam");
+}
+
+template class AdamOf<AdamOptions>;
+template class AdamOf<AdamWOptions>;
+
+}  // namespace tern::train
