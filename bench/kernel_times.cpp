@@ -5,7 +5,8 @@
 //   KERNEL_TIMES=mt.tsv CUDA_INJECTION64_PATH=$PWD/libkernel_times.so tern-bench step --model mt ... --capture --warmup 5 --steps 8
 //   bench/kernel_times.py mt-bf16 mt.tsv
 //
-// A line each: begin and end in ns, blocks or bytes, threads of a block, name; in the order in which CUPTI hands them out.
+// A line each: begin and end in ns, blocks or bytes, threads of a block, name, 1 for a node of a graph; in the order in which CUPTI hands
+// them out. kernel_compare.py holds them beside a profile of our own.
 #include <cupti.h>
 
 #include <cstdint>
@@ -17,9 +18,9 @@ namespace {
 
 FILE* out;
 
-void write_line(std::uint64_t start, std::uint64_t end, std::uint64_t size, int threads, const char* name) {
-  std::fprintf(out, "%llu\t%llu\t%llu\t%d\t%s\n", static_cast<unsigned long long>(start), static_cast<unsigned long long>(end),
-               static_cast<unsigned long long>(size), threads, name);
+void write_line(std::uint64_t start, std::uint64_t end, std::uint64_t size, int threads, const char* name, std::uint64_t node) {
+  std::fprintf(out, "%llu\t%llu\t%llu\t%d\t%s\t%d\n", static_cast<unsigned long long>(start), static_cast<unsigned long long>(end),
+               static_cast<unsigned long long>(size), threads, name, node != 0);
 }
 
 void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* most_records) {
@@ -34,13 +35,13 @@ void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::s
     if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL || record->kind == CUPTI_ACTIVITY_KIND_KERNEL) {
       const auto* kernel = reinterpret_cast<CUpti_ActivityKernel9*>(record);
       write_line(kernel->start, kernel->end, std::uint64_t(kernel->gridX) * kernel->gridY * kernel->gridZ,
-                 kernel->blockX * kernel->blockY * kernel->blockZ, kernel->name);
+                 kernel->blockX * kernel->blockY * kernel->blockZ, kernel->name, kernel->graphNodeId);
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
       const auto* fill = reinterpret_cast<CUpti_ActivityMemset4*>(record);
-      write_line(fill->start, fill->end, fill->bytes, 0, "fill");
+      write_line(fill->start, fill->end, fill->bytes, 0, "fill", fill->graphNodeId);
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
       const auto* copy = reinterpret_cast<CUpti_ActivityMemcpy5*>(record);
-      write_line(copy->start, copy->end, copy->bytes, 0, "copy");
+      write_line(copy->start, copy->end, copy->bytes, 0, "copy", copy->graphNodeId);
     }
   }
   std::free(buffer);

@@ -3,9 +3,9 @@
 #ifdef TERN_CUPTI
 #include <cupti.h>
 #include <nvtx3/nvToolsExt.h>
+#include <sys/mman.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -38,6 +38,9 @@ class CuptiTracer final : public DeviceTracer {
     instance() = this;
     for (const CUpti_CallbackId id : {CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED})
       cuptiEnableCallback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, id);
+    std::uint8_t zeroed = 1;  // else CUPTI writes zeros over all of a new buffer, on the thread that launches: Note [Records' buffers]
+    std::size_t size = sizeof zeroed;
+    cuptiActivitySetAttribute(CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER, &size, &zeroed);
     cuptiActivityRegisterCallbacks(give_buffer, take_buffer);
     for (const CUpti_ActivityKind kind : kinds) is_on_ = cuptiActivityEnable(kind) == CUPTI_SUCCESS;
   }
@@ -130,19 +133,26 @@ class CuptiTracer final : public DeviceTracer {
     if (const auto found = numbers.find(original); found != numbers.end()) numbers[node] = std::uint64_t(found->second);
   }
 
+  // Note [Records' buffers]
+  // CUPTI asks for a buffer on the thread that launches, and again after each flush: so in the first step that is measured. Pages of a new
+  // mapping are zero, and come into being when a record is written; heap memory would have to be cleared, megabytes of it, and so would
+  // a block that the heap gives out again.
+
   static void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* most_records) {
     *size = std::size_t(4) << 20;
-    *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(8, *size));
+    void* const pages = mmap(nullptr, *size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *buffer = pages == MAP_FAILED ? nullptr : static_cast<std::uint8_t*>(pages);
+    if (!*buffer) *size = 0;  // CUPTI then drops records
     *most_records = 0;
   }
 
-  static void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size_t valid) {
+  static void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t size, std::size_t valid) {
     {
       const std::lock_guard lock(mutex());
       CUpti_Activity* record = nullptr;
       while (instance() && cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) instance()->take(*record);
     }
-    std::free(buffer);
+    if (buffer) munmap(buffer, size);
   }
 
   template <class Record>
