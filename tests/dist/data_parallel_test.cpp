@@ -32,11 +32,13 @@ std::unique_ptr<train::Optimizer> optimizer_of(Kind kind, const nn::Module& mode
 std::vector<Weights> alone(bool is_tied, Kind kind, std::uint64_t seed) {
   manual_seed(seed);
   ToyModel model(is_tied);
+  const Device device = test::is_launched() ? cuda() : cpu;
+  nn::to(model, device);
   nn::flatten_parameters(model);
   const auto optimizer = optimizer_of(kind, model);
   std::vector<Weights> result;
   for (std::uint64_t step = 0; step < 5; ++step) {
-    train::update(mean(square(model.forward(data(100 + step, 10)) - data(200 + step, 5))), *optimizer);
+    train::update(mean(square(model.forward(data(100 + step, 10, device)) - data(200 + step, 5, device))), *optimizer);
     result.push_back(weights_of(model));
   }
   return result;
@@ -70,7 +72,8 @@ TEST_CASE("Five steps on any number of ranks are those of one process, whatever 
               const auto part = [&](const Tensor& x) { return slice(x, 0, own * rows, (own + 1) * rows); };
               const Tensor loss = mean(square(model.forward(part(data(100 + step, 10, device))) - part(data(200 + step, 5, device))));
               train::update(loss, *optimizer, {.synchronize = [&] { parallel.finish_gradient_synchronization(); }});
-              check_close(weights_of(model), want[step], 1e-5);
+              // On a GPU products of other shapes add up in another order, and an Adam step of 0.01 m / sqrt(v) tells.
+              check_close(weights_of(model), want[step], 1e-5, test::is_launched() ? 1e-6 : 1e-8);
             }
           }
         }));

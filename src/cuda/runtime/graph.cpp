@@ -11,14 +11,15 @@ namespace {
 
 class RecordedGraph final : public backend::Graph {
  public:
-  /// The first node is the one that copies the inputs, if there are any.
   RecordedGraph(cudaGraph_t graph, const InputCopies& inputs, Stream stream) : stream_(stream), graph_(graph), inputs_(inputs) {
-    std::size_t first = 1;
-    cudaError_t code = cudaGraphGetNodes(graph, nullptr, &nodes_);
-    if (code == cudaSuccess && !inputs.empty()) code = cudaGraphGetRootNodes(graph, &first_, &first);
-    if (code == cudaSuccess) code = cudaGraphInstantiate(&executable_, graph, 0);
-    if (code != cudaSuccess) cudaGraphDestroy(graph);
-    check(code, "cudaGraphInstantiate");
+    try {
+      if (!inputs.empty()) input_node_ = input_node(graph);
+      check(cudaGraphGetNodes(graph, nullptr, &nodes_), "cudaGraphGetNodes");
+      check(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
+    } catch (...) {
+      cudaGraphDestroy(graph);
+      throw;
+    }
   }
   ~RecordedGraph() override {
     cudaGraphExecDestroy(executable_);
@@ -33,7 +34,7 @@ class RecordedGraph final : public backend::Graph {
     if (!inputs_.empty()) {
       inputs_.rng_offset = rng_offset;
       for (int i = 0; i < inputs_.count; ++i) inputs_.all[i].from = inputs[static_cast<std::size_t>(i)];
-      set_inputs(executable_, first_, inputs_);
+      set_inputs(executable_, input_node_, inputs_);
     }
     check(cudaGraphLaunch(executable_, handle(stream_)), "cudaGraphLaunch");
   }
@@ -43,7 +44,7 @@ class RecordedGraph final : public backend::Graph {
   Stream stream_;
   cudaGraph_t graph_;  ///< kept, as its nodes name those of the executable one
   cudaGraphExec_t executable_ = nullptr;
-  cudaGraphNode_t first_ = nullptr;
+  cudaGraphNode_t input_node_ = nullptr;
   InputCopies inputs_;
   std::size_t nodes_ = 0;
 };

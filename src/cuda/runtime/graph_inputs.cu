@@ -1,3 +1,5 @@
+#include <vector>
+
 #include "cuda/runtime/graph_inputs.h"
 
 namespace tern::gpu {
@@ -28,6 +30,22 @@ dim3 grid_for(const InputCopies& copies) {
 }  // namespace
 
 void copy_inputs(const InputCopies& copies, Stream stream) { launch(copy_all_inputs, grid_for(copies), block_size, 0, stream, copies); }
+
+cudaGraphNode_t input_node(cudaGraph_t graph) {
+  std::size_t count = 0;
+  check(cudaGraphGetRootNodes(graph, nullptr, &count), "cudaGraphGetRootNodes");
+  std::vector<cudaGraphNode_t> roots(count);
+  check(cudaGraphGetRootNodes(graph, roots.data(), &count), "cudaGraphGetRootNodes");
+  for (const cudaGraphNode_t node : roots) {
+    cudaGraphNodeType type{};
+    check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+    if (type != cudaGraphNodeTypeKernel) continue;
+    cudaKernelNodeParams parameters{};
+    if (cudaGraphKernelNodeGetParams(node, &parameters) != cudaSuccess) cudaGetLastError();  // a kernel that another library loaded
+    else if (parameters.func == reinterpret_cast<void*>(copy_all_inputs)) return node;
+  }
+  fail("cuda", "expected a graph that begins with the copies of its inputs");
+}
 
 void set_inputs(cudaGraphExec_t executable, cudaGraphNode_t node, const InputCopies& copies) {
   void* arguments[] = {const_cast<InputCopies*>(&copies)};

@@ -25,6 +25,8 @@ struct InputCopies {
 
 /// Queues the kernel that does these copies.
 void copy_inputs(const InputCopies& copies, Stream stream);
+/// That kernel's node in a recorded graph, which may have other nodes that wait for none, as NCCL's.
+cudaGraphNode_t input_node(cudaGraph_t graph);
 /// Gives these copies to the node of an executable graph that copy_inputs was recorded as.
 void set_inputs(cudaGraphExec_t executable, cudaGraphNode_t node, const InputCopies& copies);
 
