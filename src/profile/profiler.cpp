@@ -19,20 +19,20 @@ std::size_t Profiler::ModuleHash::operator()(const ModuleKey& key) const {
   return hash(key.module) * 31 + hash(key.type) * 7 + key.outer;
 }
 
-Profiler::Profiler(ProfilerOptions options) : options_(std::move(options)), outer_(backend::observer) {
+Profiler::Profiler(ProfilerOptions options) : options_(std::move(options)) {
   profile_.device = options_.device;
   profile_.names.emplace_back();
   profile_.modules.emplace_back();
   frames_.push_back({none, 0, 0, 0});
   if (options_.device.type == DeviceType::cuda) tracer_ = make_device_tracer();
   restart();
-  backend::observer = this;
+  watch();
 }
 
 Profiler::~Profiler() { stop(); }
 
 void Profiler::stop() {
-  if (in_force_ && backend::observer == this) backend::observer = outer_;
+  if (in_force_) unwatch();
   in_force_ = false;
 }
 
@@ -175,7 +175,7 @@ void Profiler::flush() {
 void Profiler::begin_step() { open(Kind::step, name_of("step"), {none, 0, 0, 0}); }
 void Profiler::end_step() { close(); }
 
-void Profiler::begin_kernel(Device) {
+void Profiler::begin_kernel() {
   if (kernel_depth_++ > 0) return;
   const std::uint32_t span = add(Kind::kernel, 0, now());
   std::uint64_t number = 0;
@@ -207,10 +207,10 @@ void Profiler::begin_in_place(const char* op) {
   if (kernel_depth_ == 0) in_place_ = op;
 }
 
-void Profiler::end_op(const char* op, double bytes) {
+void Profiler::end_op(const OpCall& call) {
   if (kernel_depth_ > 0) return;  // a kernel's call that calls ops is one piece
   in_place_ = nullptr;
-  close_op(name_of(op), pending_.size(), bytes);
+  close_op(name_of(call.op), pending_.size(), call.bytes());
   sample_memory();
 }
 
@@ -225,8 +225,8 @@ void Profiler::begin_module(const void* module, const char* type) {
 void Profiler::end_module() { close(); }
 std::uint32_t Profiler::module() { return frames_.back().module; }
 
-void Profiler::begin_backward(const char* op, std::uint32_t module) {
-  const std::uint32_t name = name_of(op);
+void Profiler::begin_backward(const Node& node) {
+  const std::uint32_t name = name_of(node.op), module = node.observed_module;
   open(Kind::op, name, {none, frames_.back().pass, module < profile_.modules.size() ? module : 0, name});
 }
 

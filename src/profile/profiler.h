@@ -20,7 +20,7 @@ struct ProfilerOptions {
   Device device = cpu;     ///< that the work is for
 };
 
-/// Watches this thread's work from here on, until finish() or its end. Profilers nest: the inner one alone watches. To be ended by the
+/// Watches this thread's work from here on, until finish() or its end. Several may watch at a time. To be ended by the
 /// thread that made it. On a CUDA device it also asks CUPTI for kernels, copies and fills, where the build has CUPTI, and opens NVTX ranges
 /// for Nsight; kernels of a graph have their ops' names if it was captured under the profiler.
 class Profiler final : public backend::Observer {
@@ -38,15 +38,15 @@ class Profiler final : public backend::Observer {
   /// Waits for the device, stops, and gives what it saw; scopes that are open end now.
   Profile finish();
 
-  void begin_kernel(Device device) override;
+  void begin_kernel() override;
   void end_kernel(const char* op) override;
   void count_flops(double flops, bool is_product) override;
   void begin_in_place(const char* op) override;
-  void end_op(const char* op, double bytes) override;
+  void end_op(const OpCall& call) override;
   void begin_module(const void* module, const char* type) override;
   void end_module() override;
   std::uint32_t module() override;
-  void begin_backward(const char* op, std::uint32_t module) override;
+  void begin_backward(const Node& node) override;
   void end_backward(double bytes) override;
   void begin_pass(const char* name) override;
   void end_pass() override;
@@ -90,7 +90,6 @@ class Profiler final : public backend::Observer {
   void stop();
 
   ProfilerOptions options_;
-  backend::Observer* const outer_;
   bool in_force_ = true;
   std::int64_t started_ = 0;  ///< on the steady clock
   Profile profile_;
