@@ -6,15 +6,15 @@
 
 namespace tern {
 
-/// A frame of the chain of running modules; a module's forward opens one. Costs two stores, and a look for an observer.
+/// A frame of the chain of running modules; a module's forward opens one. Costs two stores, and a look for observers.
 struct ModuleScope : backend::ObservedScope {
   ModuleScope(const void* module_, const char* type_) : module(module_), type(type_), outer(context().scope) {
     context().scope = this;
-    if (observer_) observer_->begin_module(module, type);
+    if (is_observed()) backend::tell([this](backend::Observer& told) { told.begin_module(module, type); });
   }
   ~ModuleScope() {
     context().scope = outer;
-    if (backend::Observer* const told = ending()) told->end_module();
+    tell_end([](backend::Observer& told) { told.end_module(); });
   }
 
   const void* module;

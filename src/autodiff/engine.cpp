@@ -20,26 +20,21 @@ struct Wanted {
   std::size_t input;  ///< which of grad()'s inputs
 };
 
-/// The watch's view of a node's backward function.
-class WatchedBackward {
+/// The observers' view of a node's backward function.
+class ObservedBackward : backend::ObservedScope {
  public:
-  explicit WatchedBackward(const Node& node) : watch_(context().op_watch) {
-    if (watch_) watch_->begin_backward(node);
+  explicit ObservedBackward(const Node& node) {
+    backend::tell([&](backend::Observer& told) { told.begin_backward(node); });
   }
-  ~WatchedBackward() {
-    if (watch_ && watch_ == context().op_watch) watch_->end_backward();
+  ~ObservedBackward() {
+    tell_end([this](backend::Observer& told) { told.end_backward(bytes); });
   }
-  WatchedBackward(const WatchedBackward&) = delete;
-  WatchedBackward& operator=(const WatchedBackward&) = delete;
-
- private:
-  OpWatch* watch_;
+  double bytes = 0;
 };
 
 /// The gradients of a node's inputs. In anomaly mode they are searched here, and not in the ops that backward is written
 /// in: so it is the op of the forward pass, and its module, that an error names.
 Tensors gradients_of(Node& node, const Backward& call) {
-  const WatchedBackward watched(node);
   if (!context().anomaly) return node.backward(call);
   const ScopedValue<bool> unsearched(context().anomaly, false);
   Tensors results = node.backward(call);
@@ -47,26 +42,16 @@ Tensors gradients_of(Node& node, const Backward& call) {
   return results;
 }
 
-/// gradients_of, and what an observer learns of it.
+/// gradients_of, and what observers learn of it.
 Tensors observed_gradients_of(Node& node, const Backward& call) {
-  backend::Observer* const observer = backend::observer;
-  if (!observer) [[likely]]
+  if (!backend::observer) [[likely]]
     return gradients_of(node, call);
-  observer->begin_backward(node.op, node.observed_module);
-  double bytes = detail::observed_bytes(call.grads());
-  const auto end = [&] {
-    if (backend::observer == observer) observer->end_backward(bytes);
-  };
-  try {
-    Tensors results = gradients_of(node, call);
-    bytes += detail::observed_bytes(results);
-    for (const Saved& x : node.saved) bytes += x.bytes();
-    end();
-    return results;
-  } catch (...) {
-    end();
-    throw;
-  }
+  ObservedBackward observed(node);
+  observed.bytes = detail::observed_bytes(call.grads());
+  Tensors results = gradients_of(node, call);
+  observed.bytes += detail::observed_bytes(results);
+  for (const Saved& x : node.saved) observed.bytes += x.bytes();
+  return results;
 }
 
 class Pass {

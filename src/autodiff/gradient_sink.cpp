@@ -97,7 +97,7 @@ void GradientSink::announce(const Tensor& leaf) const {
   Turn turn = wait_for_turn();
   const auto hooks = hooks_;  // a hook may add one
   turn.unlock();
-  if (context().op_watch) context().op_watch->on_gradient(leaf);
+  if (backend::observer) backend::tell([&](backend::Observer& told) { told.on_gradient(leaf); });
   for (const auto& hook : hooks) (*hook)(leaf);
 }
 

@@ -114,8 +114,11 @@ void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const Tenso
   // Edges to leaves seen for the first time made accumulators just now; the op comes after them.
   node->sequence = Node::next_sequence(latest);
   node->outputs = static_cast<std::uint32_t>(outputs.size());
-  if (context().anomaly || context().op_watch) node->module = running_module();
-  if (backend::observer) node->observed_module = backend::observer->module();
+  if (context().anomaly || context().names) node->module = running_module();
+  if (backend::observer)
+    backend::tell([&](backend::Observer& told) {
+      if (const std::uint32_t number = told.module()) node->observed_module = number;
+    });
   node->saved.reserve(saved.size());
   for (const Tensor& x : saved) {
     std::int32_t output = -1;
@@ -139,12 +142,11 @@ double detail::observed_bytes(std::span<const Tensor> tensors) {
   return bytes;
 }
 
-void detail::end_op(const char* op, std::span<const Tensor> outputs, const TensorList& inputs) {
-  backend::observer->end_op(op, observed_bytes(outputs) + observed_bytes({inputs.begin(), inputs.size()}));
-}
+double OpCall::bytes() const { return detail::observed_bytes(outputs) + detail::observed_bytes(inputs); }
 
-void detail::tell_watch(const char* op, std::span<const Tensor> outputs, std::span<const Tensor> saved, bool is_recorded) {
-  context().op_watch->on_op(op, outputs, is_recorded ? saved : std::span<const Tensor>{});
+void detail::end_op(const char* op, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved, bool is_recorded) {
+  const OpCall call{op, outputs, inputs, is_recorded ? saved : TensorList(), is_recorded};
+  backend::tell([&](backend::Observer& told) { told.end_op(call); });
 }
 
 void detail::check_forms(const char* op, std::span<const Form> inputs, std::span<const Tensor> gradients) {
@@ -175,7 +177,7 @@ GradientTarget Backward::sink(std::size_t input, const Shape& shape, const Tenso
 }
 
 void begin_in_place(const char* op, const Tensor& target, TensorList sources) {
-  if (backend::observer) backend::observer->begin_in_place(op);
+  if (backend::observer) backend::tell([&](backend::Observer& told) { told.begin_in_place(op); });
   bool recorded = context().grad && target.requires_grad();
   recorded = recorded || needs_record(sources);
   if (recorded)

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "autodiff/gradient_sink.h"
-#include "autodiff/op_watch.h"
 #include "autodiff/saved_tensor.h"
 #include "tensor/tensor.h"
 
@@ -65,8 +64,8 @@ struct Node : RefCounted {
   std::vector<Saved> saved;
   std::uint32_t outputs = 1;
   bool released = false;
-  std::string module;                 ///< the path of the module whose forward ran, in anomaly mode or under an OpWatch
-  std::uint32_t observed_module = 0;  ///< its number, where an observer watched
+  std::string module;                 ///< the path of the module whose forward ran, in anomaly mode or under a memory history
+  std::uint32_t observed_module = 0;  ///< its number, where an observer gave one
 
  protected:
   void destroy() noexcept override;
@@ -139,13 +138,24 @@ class TensorList {
 /// True where an op on these inputs is to be recorded.
 bool needs_record(const TensorList& inputs);
 
+/// What an observer learns of an op's call.
+struct OpCall {
+  const char* op;
+  std::span<const Tensor> outputs, inputs;
+  std::span<const Tensor> saved;  ///< for backward, which hooks may keep in another form; empty where the op is not recorded
+  bool is_recorded;               ///< its floating outputs will require gradients
+
+  /// Of the memory of operands and results.
+  double bytes() const;
+};
+
 namespace detail {
 void attach(Ref<Node> node, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved);
 void check_anomaly(const char* op, std::span<const Tensor> outputs, const TensorList& inputs);
 /// Of the memory that a kernel reads or writes of them: an expanded tensor's is read once.
 double observed_bytes(std::span<const Tensor> tensors);
-/// Tells the observer.
-void end_op(const char* op, std::span<const Tensor> outputs, const TensorList& inputs);
+/// Tells the observers.
+void end_op(const char* op, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved, bool is_recorded);
 
 /// The shape and dtype that the gradient of an input must have.
 struct Form {
@@ -160,21 +170,20 @@ void check_forms(const char* op, std::span<const Form> inputs, std::span<const T
 /// gradient for each input. Tensors in `saved` are kept until then. Recorded only where a gradient is wanted.
 template <class F>
 Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved, F backward) {
-  if (backend::observer) detail::end_op(op, {&output, 1}, inputs);
+  const bool is_recorded = needs_record(inputs) && is_floating(output.dtype());
+  if (backend::observer) detail::end_op(op, {&output, 1}, inputs, saved, is_recorded);
   if (context().anomaly) detail::check_anomaly(op, {&output, 1}, inputs);
-  if (needs_record(inputs) && is_floating(output.dtype()))
-    detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), {&output, 1}, inputs, saved);
-  if (context().op_watch) detail::tell_watch(op, {&output, 1}, saved, output.requires_grad());
+  if (is_recorded) detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), {&output, 1}, inputs, saved);
   return output;
 }
 
 /// As record, for an op with several outputs.
 template <class F>
 Tensors record_all(const char* op, Tensors outputs, TensorList inputs, TensorList saved, F backward) {
-  if (backend::observer) detail::end_op(op, outputs, inputs);
+  const bool is_recorded = needs_record(inputs);
+  if (backend::observer) detail::end_op(op, outputs, inputs, saved, is_recorded);
   if (context().anomaly) detail::check_anomaly(op, outputs, inputs);
-  if (needs_record(inputs)) detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), outputs, inputs, saved);
-  if (context().op_watch) detail::tell_watch(op, outputs, saved, needs_record(inputs));
+  if (is_recorded) detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), outputs, inputs, saved);
   return outputs;
 }
 

@@ -61,16 +61,12 @@ decltype(auto) with_backend(Device device, F&& f) {
   return f(Cpu{});
 }
 
-inline backend::KernelScope::KernelScope(Device device, const char* op) : op_(op) {
-  if (observer_) observer_->begin_kernel(device);
-}
-
 /// Calls kernels by f with the tag of the device's backend. Kernels are overloaded on the tag, so a kernel that a backend lacks
 /// is an error of the compiler or the linker, and not a surprise at run time. `op` names the kernel of an op that does not pass through
 /// `record`, for a profile.
 template <class F>
 decltype(auto) on(Device device, F&& f, const char* op = nullptr) {
-  const backend::KernelScope observed(device, op);
+  const backend::KernelScope observed(op);
   return with_backend(device, std::forward<F>(f));
 }
 
@@ -78,7 +74,7 @@ decltype(auto) on(Device device, F&& f, const char* op = nullptr) {
 template <class F>
 decltype(auto) on_cuda(const char* where, Device device, F&& f) {
   if (device.type != DeviceType::cuda) fail(where, "expected a CUDA device for a kernel that no other has but got " + to_string(device));
-  const backend::KernelScope observed(device, nullptr);
+  const backend::KernelScope observed(nullptr);
   if constexpr (built_with_cuda) return f(Cuda{});
   else fail_without_cuda(device);
 }

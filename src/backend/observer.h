@@ -3,45 +3,75 @@
 
 namespace tern {
 
-struct Device;
+struct Node;
+struct OpCall;
+class Tensor;
 
 namespace backend {
 
-/// What watches the work of a thread: a profiler (profile/profiler.h). Each room below tells it what it alone knows, in a call that costs a
-/// load and a branch where nobody watches: on() that a kernel runs, `record` which op that was, ModuleScope where, the backward pass for
-/// which node, and a training step in which pass. No result depends on it.
+// Note [The one door]
+// All that wants to know of a thread's work is an Observer: a profiler (profile/profiler.h), a memory history (profile/memory_history.h).
+// Each room below tells what it alone knows: on() that a kernel runs, `record` which op that was and what it saved, ModuleScope where, the
+// backward pass for which node, a gradient sink that a leaf's gradient is ready, and a training step in which pass. Where nobody watches
+// each of these is a load and a branch. No result depends on it. Structs of rooms above pass through by reference: they are of no concern
+// here, and an observer knows them.
+
+/// Watches the work of a thread. Several may watch one thread: each sees all that happens from watch() to unwatch().
 class Observer {
  public:
   virtual ~Observer() = default;
 
-  /// A kernel's call on the CPU, or its launch on a GPU, begins and ends. Calls within calls are not told. `op` names all of an op that
-  /// nothing else will name, or is null: the kernel then belongs to the op that is recorded next.
-  virtual void begin_kernel(Device device) = 0;
-  virtual void end_kernel(const char* op) = 0;
+  /// A kernel's call on the CPU, or its launch on a GPU, begins and ends. `op` names all of an op that nothing else will name, or is null:
+  /// the kernel then belongs to the op that is recorded next. Calls may lie within calls.
+  virtual void begin_kernel() {}
+  virtual void end_kernel(const char* /*op*/) {}
   /// Floating-point operations of the kernel that runs.
-  virtual void count_flops(double flops, bool is_product) = 0;
+  virtual void count_flops(double /*flops*/, bool /*is_product*/) {}
   /// The op that an in-place edit is; its kernel is the next one.
-  virtual void begin_in_place(const char* op) = 0;
-  /// An op is done whose operands and results have so many bytes.
-  virtual void end_op(const char* op, double bytes) = 0;
+  virtual void begin_in_place(const char* /*op*/) {}
+  /// An op's kernels are done. It is told before what records it for backward runs.
+  virtual void end_op(const OpCall&) {}
 
-  virtual void begin_module(const void* module, const char* type) = 0;
-  virtual void end_module() = 0;
-  /// A number for the innermost running module, for begin_backward.
-  virtual std::uint32_t module() = 0;
-  /// The gradient of an op that a module's forward recorded.
-  virtual void begin_backward(const char* op, std::uint32_t module) = 0;
-  virtual void end_backward(double bytes) = 0;
+  virtual void begin_module(const void* /*module*/, const char* /*type*/) {}
+  virtual void end_module() {}
+  /// A number, above 0, that the nodes of the innermost running module keep for begin_backward; 0: the observer gives none.
+  virtual std::uint32_t module() { return 0; }
+  /// The backward function of a node begins; and ends, with the bytes of its gradients and of what was saved. Passes nest.
+  virtual void begin_backward(const Node&) {}
+  virtual void end_backward(double /*bytes*/) {}
+  /// A backward pass has a leaf's gradient ready.
+  virtual void on_gradient(const Tensor& /*leaf*/) {}
 
   /// "forward", "backward", "optimizer", "recompute", "communication", or a user's own.
-  virtual void begin_pass(const char* name) = 0;
-  virtual void end_pass() = 0;
+  virtual void begin_pass(const char* /*name*/) {}
+  virtual void end_pass() {}
+
+  /// That watches the same thread since before this one, or null.
+  Observer* outer() const { return outer_; }
+  /// Grows from each observer of a thread to the next, and is above 0.
+  std::uint64_t serial() const { return serial_; }
+
+ protected:
+  /// This thread's work, from here on. Of one thread at a time.
+  void watch();
+  /// To be called by that thread; observers may go in any order. Nothing if it does not watch the thread.
+  void unwatch();
+
+ private:
+  Observer* outer_ = nullptr;
+  std::uint64_t serial_ = 0;
 };
 
-/// That of this thread, or null.
+/// The latest of those that watch this thread, or null.
 inline constinit thread_local Observer* observer = nullptr;
 
-/// A scope that an observer is told of. It ends for the observer that it began for, if that still watches.
+/// Calls event(observer) for each that watches this thread.
+template <class F>
+void tell(F&& event) {
+  for (Observer* told = observer; told; told = told->outer()) event(*told);
+}
+
+/// A scope that observers are told of. It ends for those that it began for, and that still watch.
 class ObservedScope {
  public:
   ObservedScope(const ObservedScope&) = delete;
@@ -50,16 +80,26 @@ class ObservedScope {
  protected:
   ObservedScope() = default;
   ~ObservedScope() = default;
-  Observer* ending() const { return observer_ && observer_ == observer ? observer_ : nullptr; }
+  bool is_observed() const { return latest_ != 0; }
+  template <class F>
+  void tell_end(F&& event) const {
+    if (!is_observed()) [[likely]]
+      return;
+    for (Observer* told = observer; told; told = told->outer())
+      if (told->serial() <= latest_) event(*told);
+  }
 
-  Observer* const observer_ = observer;
+ private:
+  const std::uint64_t latest_ = observer ? observer->serial() : 0;
 };
 
 class KernelScope : ObservedScope {
  public:
-  KernelScope(Device device, const char* op);
+  explicit KernelScope(const char* op) : op_(op) {
+    if (is_observed()) tell([](Observer& told) { told.begin_kernel(); });
+  }
   ~KernelScope() {
-    if (Observer* const told = ending()) told->end_kernel(op_);
+    tell_end([this](Observer& told) { told.end_kernel(op_); });
   }
 
  private:
@@ -69,16 +109,16 @@ class KernelScope : ObservedScope {
 class PassScope : ObservedScope {
  public:
   explicit PassScope(const char* name) {
-    if (observer_) observer_->begin_pass(name);
+    if (is_observed()) tell([&](Observer& told) { told.begin_pass(name); });
   }
   ~PassScope() {
-    if (Observer* const told = ending()) told->end_pass();
+    tell_end([](Observer& told) { told.end_pass(); });
   }
 };
 
 /// To be called by a kernel. A multiplication and an addition are two.
 inline void count_flops(double flops, bool is_product) {
-  if (observer) observer->count_flops(flops, is_product);
+  if (observer) tell([&](Observer& told) { told.count_flops(flops, is_product); });
 }
 
 }  // namespace backend

@@ -35,15 +35,17 @@ std::size_t MemoryByCategory::total() const {
 MemoryHistory::MemoryHistory(Device device, ModuleNames names, Options options)
     : device_(device), options_(options), names_(std::move(names)), own_context_(&context()), start_(std::chrono::steady_clock::now()) {
   on(device_, [&](auto dev) { backend::observe_memory(dev, device_, static_cast<backend::MemoryObserver*>(this)); });
-  scopes_.reset(new Scopes{{context().op_watch, static_cast<OpWatch*>(this)}, {context().names, &names_}});
+  names_in_use_ = std::make_unique<ScopedValue<const ModuleNames*>>(context().names, &names_);
+  watch();
 }
 
 MemoryHistory::~MemoryHistory() { end(); }
 
 void MemoryHistory::end() {
-  if (!scopes_) return;
+  if (!names_in_use_) return;
   on(device_, [&](auto dev) { backend::observe_memory(dev, device_, nullptr); });
-  scopes_.reset();
+  unwatch();
+  names_in_use_.reset();
 }
 
 // Events: the allocator's lock is held here, and another thread may be in an op of its own, so that the history has a lock as well. No call
@@ -153,17 +155,17 @@ MemoryBlock* MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool 
 
 // Ops
 
-void MemoryHistory::on_op(const char* op, std::span<const Tensor> outputs, std::span<const Tensor> saved) noexcept {
+void MemoryHistory::end_op(const OpCall& call) noexcept {
   const std::lock_guard lock(mutex_);
   try {
-    const std::string* const name = pending_.empty() ? nullptr : intern(op);
+    const std::string* const name = pending_.empty() ? nullptr : intern(call.op);
     for (const std::size_t block : pending_) blocks_[block].op = name;
     pending_.clear();
     const ModuleScope* const outer = running_.empty() ? nullptr : running_.back().scope;
     const bool is_in_module = context().scope != outer;
-    for (const Tensor& y : outputs)
-      if (is_in_module || (y.defined() && y.requires_grad())) mark(y, MemoryCategory::activations, false);
-    for (const Tensor& x : saved) mark(x, MemoryCategory::activations, true);
+    for (const Tensor& y : call.outputs)
+      if (is_in_module || (call.is_recorded && y.defined() && is_floating(y.dtype()))) mark(y, MemoryCategory::activations, false);
+    for (const Tensor& x : call.saved) mark(x, MemoryCategory::activations, true);
   } catch (...) {
     is_complete_ = false;
   }
@@ -179,7 +181,7 @@ void MemoryHistory::begin_backward(const Node& node) noexcept {
   }
 }
 
-void MemoryHistory::end_backward() noexcept {
+void MemoryHistory::end_backward(double) noexcept {
   const std::lock_guard lock(mutex_);
   if (!running_.empty()) running_.pop_back();
   pending_.clear();

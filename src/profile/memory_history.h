@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "autodiff/anomaly.h"
-#include "autodiff/op_watch.h"
+#include "autodiff/node.h"
 #include "backend/memory_observer.h"
 #include "nn/module.h"
 #include "train/optimizer.h"
@@ -78,7 +78,7 @@ struct MemoryPeak {
 /// While it lasts, every allocation and free of one device, of all threads, with the op and the module of the thread that made it. One
 /// history of a device at a time: a second one throws Error, and so it is with two CUDA devices. The thread that made it ends it. With
 /// it an op takes some microseconds more, and an allocation some hundred nanoseconds.
-class MemoryHistory final : backend::MemoryObserver, OpWatch {
+class MemoryHistory final : backend::MemoryObserver, backend::Observer {
  public:
   struct Options {
     bool stacks = false;  ///< keep the C++ stack of each allocation: dozens of microseconds each
@@ -121,9 +121,9 @@ class MemoryHistory final : backend::MemoryObserver, OpWatch {
  private:
   void on_begin(const backend::MemoryStatistics& now) noexcept override;
   void on_memory(const backend::MemoryEvent& event) noexcept override;
-  void on_op(const char* op, std::span<const Tensor> outputs, std::span<const Tensor> saved) noexcept override;
+  void end_op(const OpCall& call) noexcept override;
   void begin_backward(const Node& node) noexcept override;
-  void end_backward() noexcept override;
+  void end_backward(double bytes) noexcept override;
   void on_gradient(const Tensor& leaf) noexcept override;
 
   void add(const backend::MemoryEvent& event);
@@ -138,10 +138,6 @@ class MemoryHistory final : backend::MemoryObserver, OpWatch {
   struct RunningNode {
     const std::string *op, *module;
     const ModuleScope* scope;
-  };
-  struct Scopes {
-    ScopedValue<OpWatch*> watch;
-    ScopedValue<const ModuleNames*> names;
   };
 
   Device device_;
@@ -160,7 +156,7 @@ class MemoryHistory final : backend::MemoryObserver, OpWatch {
   std::size_t unknown_before_ = 0;
   bool is_complete_ = true, is_beginning_ = true;
 
-  std::unique_ptr<Scopes> scopes_;  ///< null after the end
+  std::unique_ptr<ScopedValue<const ModuleNames*>> names_in_use_;  ///< null after the end
 };
 
 /// The history of a call of `step`, a training step of the model and the optimizer, or a forward pass without one: begins, names the two

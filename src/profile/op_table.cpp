@@ -135,17 +135,22 @@ std::vector<PassRow> pass_rows(const Profile& profile) {
   };
   row_of(0).host_ns = profile.wall();
   const bool on_gpu = runs_on_gpu(profile);
+  // The wall time is that of the thread with the steps. Another one adds what it did, and nothing for what it waited.
+  const auto steps = std::find_if(profile.spans.begin(), profile.spans.end(), [](const Span& span) { return span.kind == Kind::step; });
+  const std::uint32_t first = steps == profile.spans.end() ? 0 : steps->thread;
   for (std::uint32_t i = 0; i < profile.spans.size(); ++i) {
     const Span& span = profile.spans[i];
     const Around& around = tree[i];
     if (!around.is_counted) continue;
     if (span.kind == Kind::pass) {
       row_of(span.name).host_ns += span.duration();
-      row_of(around.pass == none ? 0 : profile.spans[around.pass].name).host_ns -= span.duration();
+      const bool is_in_time = around.pass != none || span.thread == first || (span.parent != none && tree[span.parent].entry != none);
+      if (is_in_time) row_of(around.pass == none ? 0 : profile.spans[around.pass].name).host_ns -= span.duration();
       if (span.parent != none && tree[span.parent].entry != none)
         row_of(profile.spans[tree[span.parent].entry].pass).op_ns -= span.duration();
     } else if (span.kind == Kind::op) {
       row_of(span.pass).op_ns += span.duration();
+      if (span.thread != first && around.pass == none) row_of(span.pass).host_ns += span.duration();
     } else if (span.kind == Kind::kernel && !on_gpu) {
       PassRow& row = row_of(span.pass);
       ++row.kernels;
@@ -160,6 +165,20 @@ std::vector<PassRow> pass_rows(const Profile& profile) {
     if (is_product(record)) row.product_ns += record.end - record.begin;
   }
   std::rotate(rows.begin(), rows.begin() + 1, rows.end());  // what runs in no pass comes last
+  return rows;
+}
+
+std::vector<ThreadRow> thread_rows(const Profile& profile) {
+  const SpanTree tree(profile);
+  std::vector<ThreadRow> rows;
+  for (const std::string& name : profile.threads) rows.push_back({.thread = name});
+  for (std::uint32_t i = 0; i < profile.spans.size(); ++i) {
+    const Span& span = profile.spans[i];
+    if (!tree[i].is_counted || span.thread >= rows.size()) continue;
+    ThreadRow& row = rows[span.thread];
+    if (span.kind == Kind::op) ++row.ops, row.op_ns += span.duration();
+    row.kernels += span.kind == Kind::kernel;
+  }
   return rows;
 }
 

@@ -28,8 +28,17 @@ struct PassRow {
   std::int64_t product_ns = 0;  ///< of GEMM kernels
   std::int64_t kernels = 0;     ///< their number
 };
-/// In the order in which they first begin. The sum of host_ns is the wall time.
+/// In the order in which they first begin. The sum of host_ns is the wall time, and what threads that mark no steps did beside them.
 std::vector<PassRow> pass_rows(const Profile& profile);
+
+/// What a thread did within the steps.
+struct ThreadRow {
+  std::string thread;
+  std::int64_t ops = 0;      ///< calls
+  std::int64_t kernels = 0;  ///< on a GPU those that it launched by themselves
+  std::int64_t op_ns = 0;    ///< on the CPU
+};
+std::vector<ThreadRow> thread_rows(const Profile& profile);
 
 /// What attention modules do, their projections left out.
 struct AttentionTime {

@@ -41,6 +41,7 @@ class Report {
                          steps == 1 ? "One step" : fmt::format("{} steps", steps), to_string(profile_.device), ms(wall_),
                          ms(wall_) / static_cast<double>(steps));
     passes();
+    threads();
     ops();
     kernels();
     attention();
@@ -59,13 +60,25 @@ class Report {
       sum.product_ns += row.product_ns, sum.kernels += row.kernels;
     }
     op_ns_ = sum.op_ns;
+    busy_ = sum.host_ns;
     rows.push_back(sum);
     for (const PassRow& row : rows)
       if (row.host_ns != 0 || row.kernels > 0)
         text_ += fmt::format("| {} | {:.3f} | {} | {:.3f} | {:.3f} | {} | {:.3f} | {} |\n", row.pass.empty() ? "(no pass)" : cell(row.pass),
-                             ms(row.host_ns), percent(static_cast<double>(row.host_ns), static_cast<double>(wall_)), ms(row.op_ns),
+                             ms(row.host_ns), percent(static_cast<double>(row.host_ns), static_cast<double>(busy_)), ms(row.op_ns),
                              ms(row.host_ns - row.op_ns), row.kernels, ms(row.kernel_ns),
                              percent(static_cast<double>(row.product_ns), static_cast<double>(row.kernel_ns)));
+    text_ += '\n';
+  }
+
+  void threads() {
+    const std::vector<ThreadRow> rows = thread_rows(profile_);
+    if (rows.size() < 2) return;
+    text_ += "## Threads\n\nTimes above and below are of all threads together, so that they may exceed the wall time.\n\n";
+    text_ += fmt::format("| thread | ops | in ops ms | of the wall time | {} |\n|---|---|---|---|---|\n", on_gpu_ ? "launches" : "kernels");
+    for (const ThreadRow& row : rows)
+      text_ += fmt::format("| {} | {} | {:.3f} | {} | {} |\n", cell(row.thread), row.ops, ms(row.op_ns),
+                           percent(static_cast<double>(row.op_ns), static_cast<double>(wall_)), row.kernels);
     text_ += '\n';
   }
 
@@ -104,15 +117,16 @@ class Report {
       text_ += fmt::format("| {} | {} | {} | {:.3f} |", cell(row.op), row.pass.empty() ? "-" : cell(row.pass), row.calls, ms(row.host_ns));
       if (on_gpu_) text_ += fmt::format(" {:.3f} |", ms(row.device_ns));
       text_ +=
-          fmt::format(" {} | {} | {} | {} | {} | {} |\n", percent(static_cast<double>(ns), static_cast<double>(on_gpu_ ? device : wall_)),
+          fmt::format(" {} | {} | {} | {} | {} | {} |\n", percent(static_cast<double>(ns), static_cast<double>(on_gpu_ ? device : busy_)),
                       known(row.flops / 1e9), known(row.bytes / 1e6), seconds > 0 ? known(row.flops / seconds / 1e12) : "-",
                       seconds > 0 ? known(row.bytes / seconds / 1e9) : "-", of_roofline(row.flops, row.bytes, ns));
     }
     text_ += fmt::format(
-        "\nFurther ops: {} calls without a kernel (views){}, {:.3f} ms together. All ops: {:.3f} ms, {} of the wall time; "
+        "\nFurther ops: {} calls without a kernel (views){}, {:.3f} ms together. All ops: {:.3f} ms, {} of the {} time; "
         "the rest, {:.3f} ms, lies between ops.\n\n",
         views, count > most_ops ? fmt::format(" and {} more rows", count - most_ops) : "", ms(rest), ms(op_ns_),
-        percent(static_cast<double>(op_ns_), static_cast<double>(wall_)), ms(wall_ - op_ns_));
+        percent(static_cast<double>(op_ns_), static_cast<double>(busy_)), profile_.threads.size() > 1 ? "threads'" : "wall",
+        ms(busy_ - op_ns_));
   }
 
   /// On the CPU, of the steps.
@@ -217,6 +231,7 @@ class Report {
   const bool on_gpu_;
   const std::int64_t wall_;
   std::int64_t op_ns_ = 0;
+  std::int64_t busy_ = 0;  ///< the wall time, and what other threads did beside it
   std::string text_;
 };
 

@@ -22,7 +22,7 @@ enum class Kind : std::uint8_t {
 struct Span {
   Kind kind = Kind::op;
   bool is_product = false;   ///< of kernels: a GEMM
-  std::uint32_t thread = 0;  ///< the threads that were profiled, counted from 0
+  std::uint32_t thread = 0;  ///< index of a thread
   std::int64_t begin = 0;    ///< nanoseconds since the profile began
   std::int64_t end = 0;
   std::uint32_t parent = none;  ///< the innermost span around it
@@ -60,11 +60,12 @@ struct MemorySample {
 
 /// What a profiler saw: plain data.
 struct Profile {
-  Device device;                   ///< that the work is for, and whose memory is sampled
-  std::int64_t end = 0;            ///< when the profiler stopped
-  std::vector<std::string> names;  ///< the first one is ""
-  std::vector<Module> modules;     ///< likewise
-  std::vector<Span> spans;         ///< a parent stands before or after what it holds
+  Device device;                     ///< that the work is for, and whose memory is sampled
+  std::int64_t end = 0;              ///< when the profiler stopped
+  std::vector<std::string> names;    ///< the first one is ""
+  std::vector<Module> modules;       ///< likewise
+  std::vector<std::string> threads;  ///< names of those that were watched; the first one marks the steps
+  std::vector<Span> spans;           ///< of a thread after the other; a parent stands before or after what it holds
   std::vector<DeviceRecord> device_records;
   std::vector<MemorySample> memory;
 

@@ -1,7 +1,7 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
-#include <unordered_map>
 
 #include "autodiff/anomaly.h"
 #include "backend/observer.h"
@@ -9,7 +9,7 @@
 
 namespace tern::profile {
 
-class DeviceTracer;
+class ThreadRecorder;
 
 /// While it lives, what follows on this thread belongs to a pass: "forward", "communication", or a name of the user's. backward(),
 /// train::apply() and checkpoint() open theirs. `name` outlives the profiler.
@@ -20,89 +20,48 @@ struct ProfilerOptions {
   Device device = cpu;     ///< that the work is for
 };
 
-/// Watches this thread's work from here on, until finish() or its end. Profilers nest: the inner one alone watches. To be ended by the
-/// thread that made it. On a CUDA device it also asks CUPTI for kernels, copies and fills, where the build has CUPTI, and opens NVTX ranges
-/// for Nsight; kernels of a graph have their ops' names if it was captured under the profiler.
-class Profiler final : public backend::Observer {
+/// Watches the work of this thread from here on, and of others by WatchedThread, until finish() or its end. Several may watch a thread at a
+/// time. To be ended by the thread that made it. On a CUDA device it also asks CUPTI for kernels, copies and fills, where the build has
+/// CUPTI and no other profiler asks, and opens NVTX ranges for Nsight; kernels of a graph have their ops' names if it was captured under
+/// the profiler.
+class Profiler {
  public:
   explicit Profiler(ProfilerOptions options = {});
-  ~Profiler() override;
+  ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  /// Marks a training step.
+  /// Marks a training step, on the thread that made the profiler. Of other threads what begins within a step is counted.
   void begin_step();
   void end_step();
-  /// Forgets all spans so far, and begins anew, after a warm-up. Names of a captured graph's kernels stay. To be called outside any scope.
+  /// Forgets all spans so far, of all threads, and begins anew, after a warm-up. Names of a captured graph's kernels stay. To be called
+  /// outside any scope; what other threads have open is forgotten.
   void restart();
-  /// Waits for the device, stops, and gives what it saw; scopes that are open end now.
+  /// Waits for the device, stops, and gives what it saw; scopes that are open end now, those of other threads as well.
   Profile finish();
 
-  void begin_kernel(Device device) override;
-  void end_kernel(const char* op) override;
-  void count_flops(double flops, bool is_product) override;
-  void begin_in_place(const char* op) override;
-  void end_op(const char* op, double bytes) override;
-  void begin_module(const void* module, const char* type) override;
-  void end_module() override;
-  std::uint32_t module() override;
-  void begin_backward(const char* op, std::uint32_t module) override;
-  void end_backward(double bytes) override;
-  void begin_pass(const char* name) override;
-  void end_pass() override;
+  struct Shared;
 
  private:
-  /// A span that has not ended.
-  struct Frame {
-    std::uint32_t span, pass, module;
-    std::uint32_t backward_op;     ///< the name of the node that runs, of which ops within are parts; 0: none
-    const void* object = nullptr;  ///< the innermost module
-  };
-  /// A kernel whose op is not known yet.
-  struct Pending {
-    std::uint32_t span;
-    std::uint64_t number;  ///< of its launch, from 1, on a GPU
-  };
-  /// What a number that the tracer knows stands for.
-  struct Launch {
-    std::uint32_t span, op, pass, module;
-  };
-  struct ModuleKey {
-    const void* module;
-    const char* type;
-    std::uint32_t outer;
-    bool operator==(const ModuleKey&) const = default;
-  };
-  struct ModuleHash {
-    std::size_t operator()(const ModuleKey& key) const;
-  };
-
-  static std::int64_t clock();
-  std::int64_t now() const { return clock() - started_; }
-  std::uint32_t name_of(const char* name);
-  std::uint32_t module_of(const void* module, const char* type);
-  std::uint32_t add(Kind kind, std::uint32_t name, std::int64_t begin);
-  void open(Kind kind, std::uint32_t name, Frame frame);
-  void close();
-  void close_op(std::uint32_t name, std::size_t count, double bytes);
-  void flush();
-  void sample_memory();
+  friend class WatchedThread;
   void stop();
 
-  ProfilerOptions options_;
-  backend::Observer* const outer_;
-  bool in_force_ = true;
+  const std::shared_ptr<Shared> shared_;
+  std::shared_ptr<ThreadRecorder> own_;
   std::int64_t started_ = 0;  ///< on the steady clock
-  Profile profile_;
-  std::vector<Frame> frames_;  ///< the first one is no span
-  std::unordered_map<std::string, std::uint32_t> name_numbers_;
-  std::unordered_map<const char*, std::uint32_t> literal_numbers_;  ///< names by address; what stands there may change
-  std::unordered_map<ModuleKey, std::uint32_t, ModuleHash> module_numbers_;
-  std::vector<Pending> pending_;
-  const char* in_place_ = nullptr;  ///< the op that the next kernel is
-  int kernel_depth_ = 0;
-  std::unique_ptr<DeviceTracer> tracer_;  ///< null on the CPU
-  std::vector<Launch> launches_;
+};
+
+/// While it lives, the profiler watches the thread that made it, which has a track of that name in the trace and adds to the rows of its
+/// ops. It may outlive finish(), and the profiler; what follows is not recorded. Throws Error if the profiler watches the thread already.
+class WatchedThread {
+ public:
+  WatchedThread(Profiler& profiler, std::string name);
+  ~WatchedThread();
+  WatchedThread(const WatchedThread&) = delete;
+  WatchedThread& operator=(const WatchedThread&) = delete;
+
+ private:
+  std::shared_ptr<ThreadRecorder> recorder_;
 };
 
 }  // namespace tern::profile

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "profile/profile.h"
@@ -7,7 +8,7 @@ namespace tern::profile {
 
 /// What a span is a part of.
 struct Around {
-  bool is_counted = false;     ///< within a step, or there are no steps
+  bool is_counted = false;     ///< within a step, or there are no steps; on a thread that marks none, what begins while there is a step
   std::uint32_t entry = none;  ///< the row's span: an op that is no part of another, or itself
   std::uint32_t pass = none;   ///< the span of the innermost pass, for a pass the next one out
 };
@@ -16,19 +17,29 @@ struct Around {
 class SpanTree {
  public:
   explicit SpanTree(const Profile& profile) : profile_(profile), around_(profile.spans.size()), is_known_(profile.spans.size()) {
-    const bool has_steps = profile.steps() > 0;
-    for (std::uint32_t i = 0; i < profile.spans.size(); ++i) find(i, has_steps);
+    for (const Span& span : profile.spans)
+      if (span.kind == Kind::step) steps_.push_back(&span);
+    std::sort(steps_.begin(), steps_.end(), [](const Span* a, const Span* b) { return a->begin < b->begin; });
+    for (std::uint32_t i = 0; i < profile.spans.size(); ++i) find(i);
   }
   const Around& operator[](std::size_t span) const { return around_[span]; }
 
  private:
-  const Around& find(std::uint32_t i, bool has_steps) {
+  bool begins_in_step(const Span& span) const {
+    if (steps_.empty() || span.kind == Kind::step) return true;
+    if (span.thread == steps_.front()->thread) return false;
+    const auto next =
+        std::upper_bound(steps_.begin(), steps_.end(), span.begin, [](auto time, const Span* step) { return time < step->begin; });
+    return next != steps_.begin() && span.begin < next[-1]->end;
+  }
+
+  const Around& find(std::uint32_t i) {
     if (is_known_[i]) return around_[i];
     is_known_[i] = true;
     const Span& span = profile_.spans[i];
-    Around result{!has_steps || span.kind == Kind::step, none, none};
+    Around result{begins_in_step(span), none, none};
     if (span.parent != none) {
-      result = find(span.parent, has_steps);
+      result = find(span.parent);
       const Kind kind = profile_.spans[span.parent].kind;
       if (kind == Kind::pass) result.pass = span.parent, result.entry = none;
     }
@@ -37,6 +48,7 @@ class SpanTree {
   }
 
   const Profile& profile_;
+  std::vector<const Span*> steps_;  ///< in order
   std::vector<Around> around_;
   std::vector<bool> is_known_;
 };

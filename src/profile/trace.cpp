@@ -13,7 +13,6 @@ namespace tern::profile {
 namespace {
 
 constexpr int host = 1, device = 2;  ///< the processes that a viewer shows
-constexpr std::uint32_t communication_track = 1000;
 
 std::string json_string(std::string_view text) {
   std::string result = "\"";
@@ -47,10 +46,13 @@ class Trace {
   void write() {
     buffer_ = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
     name_process(host, "CPU");
-    std::set<std::uint32_t> threads;
-    for (const Span& span : profile_.spans) threads.insert(track_of(span));
-    for (const std::uint32_t thread : threads)
-      name_track(host, thread, thread == communication_track ? "communication" : fmt::format("thread {}", thread));
+    std::set<std::uint32_t> tracks;
+    for (const Span& span : profile_.spans) tracks.insert(track_of(span));
+    for (const std::uint32_t track : tracks) {
+      const std::uint32_t thread = track / 2;
+      const std::string name = thread < profile_.threads.size() ? profile_.threads[thread] : fmt::format("thread {}", thread);
+      name_track(host, track, track % 2 ? "communication of " + name : name);
+    }
     for (std::uint32_t i = 0; i < profile_.spans.size(); ++i) add(profile_.spans[i]);
     add_device();
     for (const MemorySample& sample : profile_.memory)
@@ -79,9 +81,8 @@ class Trace {
     event(fmt::format(R"("ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{}}})", process, track, json_string(name)));
   }
 
-  std::uint32_t track_of(const Span& span) const {
-    return profile_.names[span.pass] == "communication" ? communication_track : span.thread;
-  }
+  /// Each thread has a track, and another one below for its communication.
+  std::uint32_t track_of(const Span& span) const { return 2 * span.thread + (profile_.names[span.pass] == "communication"); }
   std::string place(std::uint32_t pass, std::uint32_t module) const {
     return fmt::format(R"("pass":{},"module":{})", json_string(profile_.names[pass]), json_string(profile_.modules[module].path));
   }

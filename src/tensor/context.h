@@ -15,7 +15,6 @@ class Autocast;
 struct ScopeLink;
 class LeafWriter;
 class SavedTensorHooks;
-class OpWatch;
 
 /// How float32 matrix products are computed on a GPU; other dtypes and the CPU know one way.
 enum class MatmulPrecision : std::uint8_t {
@@ -36,11 +35,10 @@ struct Context {
   Autocast* autocast = nullptr;                    ///< the innermost scope that chooses ops' dtypes; see ops/autocast.h
   Ref<RefCounted> lazy_zeros;                      ///< gradients that stand for zeros: see Note [Gradient sink]
   const ModuleScope* scope = nullptr;              ///< the innermost running module
-  const ModuleNames* names = nullptr;              ///< paths of the modules under watch in anomaly mode
+  const ModuleNames* names = nullptr;              ///< paths of modules, in anomaly mode or under a memory history
   ScopeLink* scopes = nullptr;                     ///< the innermost scope that holds a part of this
   LeafWriter* leaf_writer = nullptr;               ///< of the innermost backward pass that adds to leaves
   SavedTensorHooks* saved_tensor_hooks = nullptr;  ///< take what ops save for backward; see autodiff/saved_tensor.h
-  OpWatch* op_watch = nullptr;                     ///< is told of each op; see autodiff/op_watch.h
 
   /// The stream that work on a device is queued on. A device beyond the last one fails where it is first used.
   Stream stream(Device device) const { return {device, has_stream(device) ? cuda_streams[device.index] : nullptr}; }

@@ -46,18 +46,19 @@ struct Training {
   Tensor ids;
 };
 
-/// Every span lies within its parent, and those of one parent do not overlap.
+/// Every span lies within its parent, and those of one parent, or of none in a thread, do not overlap.
 inline void check_nests(const Profile& profile) {
-  std::vector<std::vector<const Span*>> children(profile.spans.size() + 1);
+  std::vector<std::vector<const Span*>> children(profile.spans.size() + profile.threads.size());  // of a span, and then of a thread
   for (const Span& span : profile.spans) {
     CHECK(span.begin <= span.end);
     CHECK(span.begin >= 0);
     CHECK(span.end <= profile.end);
-    children[span.parent == none ? profile.spans.size() : span.parent].push_back(&span);
+    children[span.parent == none ? profile.spans.size() + span.thread : span.parent].push_back(&span);
     if (span.parent == none) continue;
     const Span& parent = profile.spans.at(span.parent);
     CHECK(span.begin >= parent.begin);
     CHECK(span.end <= parent.end);
+    CHECK(span.thread == parent.thread);
   }
   for (std::vector<const Span*>& siblings : children) {
     std::stable_sort(siblings.begin(), siblings.end(), [](const Span* a, const Span* b) { return a->begin < b->begin; });

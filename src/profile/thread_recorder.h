@@ -1,0 +1,138 @@
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/observer.h"
+#include "profile/device_tracer.h"
+#include "profile/module_table.h"
+#include "profile/profiler.h"
+
+namespace tern::profile {
+
+class ThreadRecorder;
+
+/// What the threads that a profiler watches share.
+struct Profiler::Shared {
+  explicit Shared(ProfilerOptions given);
+
+  const ProfilerOptions options;
+  const std::shared_ptr<ModuleTable> modules = ModuleTable::in_use();
+  std::unique_ptr<DeviceTracer> tracer;  ///< null on the CPU; used by a thread on its turn, as long as its recorder is not over
+  std::mutex mutex;                      ///< of the list
+  std::vector<std::shared_ptr<ThreadRecorder>> threads;
+  bool is_over = false;
+};
+
+/// Nanoseconds of the steady clock.
+std::int64_t clock_ns();
+
+// Note [Recorders and turns]
+// Each thread that a profiler watches writes into lists of its own, a recorder: a span's number is one in its thread's list, and an op
+// finds its kernels there as neighbours. The profiler's thread reads them when the profile is finished, and empties them at a restart,
+// while other threads may be anywhere in their work. So each event takes the recorder's turn: an exchange and a store on memory that nobody
+// else touches until then.
+
+/// What a thread does, for a profiler.
+class ThreadRecorder final : public backend::Observer {
+ public:
+  /// What a number that the tracer knows stands for.
+  struct Launch {
+    std::uint32_t span, op, pass, module;
+  };
+  /// All that is recorded. Times are of the steady clock, names are of this list, modules are numbers of the ModuleTable.
+  struct Record {
+    std::vector<std::string> names;
+    std::vector<Span> spans;
+    std::vector<MemorySample> memory;
+    std::vector<Launch> launches;
+  };
+
+  /// Of the thread that makes it, which is the profiler's `index`th.
+  ThreadRecorder(std::shared_ptr<Profiler::Shared> shared, std::uint32_t index, std::string name);
+
+  const std::string& name() const { return name_; }
+  const Profiler::Shared& shared() const { return *shared_; }
+  using Observer::unwatch;
+  using Observer::watch;
+
+  void begin_step();
+  void end_step();
+  /// Forgets all but names and what launches were; from any thread.
+  void restart();
+  /// Ends what is open, and gives all; from any thread. Nothing is recorded from then on.
+  Record finish();
+
+  void begin_kernel() override;
+  void end_kernel(const char* op) override;
+  void count_flops(double flops, bool is_product) override;
+  void begin_in_place(const char* op) override;
+  void end_op(const OpCall& call) override;
+  void begin_module(const void* module, const char* type) override;
+  void end_module() override;
+  std::uint32_t module() override;
+  void begin_backward(const Node& node) override;
+  void end_backward(double bytes) override;
+  void begin_pass(const char* name) override;
+  void end_pass() override;
+
+ private:
+  /// A span that has not ended.
+  struct Frame {
+    std::uint32_t span, pass, module;
+    std::uint32_t backward_op;     ///< the name of the node that runs, of which ops within are parts; 0: none
+    const void* object = nullptr;  ///< the innermost module
+    const char* type = "";
+  };
+  /// A kernel whose op is not known yet.
+  struct Pending {
+    std::uint32_t span, launch;  ///< the launch is counted from 0, on a GPU
+  };
+  struct KnownModule {
+    std::uint32_t number, name;
+  };
+  class Turn {
+   public:
+    explicit Turn(std::atomic_flag& busy) : busy_(busy) {
+      while (busy_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
+    }
+    ~Turn() { busy_.clear(std::memory_order_release); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    std::atomic_flag& busy_;
+  };
+
+  DeviceTracer* tracer() const { return shared_->tracer.get(); }
+  std::uint32_t name_of(const char* name);
+  KnownModule module_of(const void* module, const char* type);
+  std::uint32_t add(Kind kind, std::uint32_t name, std::int64_t begin);
+  void open(Kind kind, std::uint32_t name, Frame frame);
+  void close();
+  void close_op(std::uint32_t name, std::size_t count, double bytes);
+  void flush();
+  void sample_memory();
+
+  const std::shared_ptr<Profiler::Shared> shared_;
+  const std::uint32_t index_;
+  const std::string name_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+
+  std::atomic_flag busy_;  ///< of what follows
+  bool is_over_ = false;
+  Record record_;
+  std::vector<Frame> frames_;  ///< the first one is no span
+  std::unordered_map<std::string, std::uint32_t> name_numbers_;
+  std::unordered_map<const char*, std::uint32_t> literal_numbers_;  ///< names by address; what stands there may change
+  std::unordered_map<ModuleTable::Entry, KnownModule, ModuleTable::Hash> known_modules_;
+  std::vector<Pending> pending_;
+  const char* in_place_ = nullptr;  ///< the op that the next kernel is
+  int kernel_depth_ = 0;
+};
+
+}  // namespace tern::profile
