@@ -30,7 +30,9 @@ void add_train(CLI::App& app) {
   command->add_option("--src", options.src, "source language: the suffix of its files")->type_name("NAME");
   command->add_option("--tgt", options.tgt, "target language")->type_name("NAME");
   command->add_option("--out", options.out, "run directory to write; an earlier run there is replaced")->type_name("DIR");
-  command->add_option("--preset", options.preset, "best (for real data), quick (minutes on a CPU) or classic (the well-known run)")
+  command
+      ->add_option("--preset", options.preset,
+                   "best (for real data), quick (its small form, minutes on a CPU) or classic (the well-known run)")
       ->type_name("NAME")
       ->capture_default_str();
   apps::add_config_option(*command, state->config);

@@ -79,8 +79,8 @@ pid_t start(const std::string& program, const fs::path& data, const fs::path& ou
             long every = 0) {
   std::vector<std::string> words{program, "train", "--data", data, "--src", "de", "--tgt", "en", "--out", out};
   std::istringstream small(
-      "--preset quick --vocab 270 --length 24 --width 8 --layers 1 --heads 1 --ff 8 --batch-size 16 --threads 1 --device cpu "
-      "--schedule constant --warmup 0 --dropout 0.1");
+      "--preset quick --vocab 270 --length 24 --width 8 --layers 1 --heads 1 --ff 8 --batch-tokens 0 --batch-size 16 --threads 1 "
+      "--device cpu --schedule constant --warmup 0 --dropout 0.1 --bleu-every 0 --patience 0 --beam 1");
   for (std::string word; small >> word;) words.push_back(word);
   words.insert(words.end(), {"--updates", fmt::to_string(updates), "--epochs", fmt::to_string(updates)});
   words.insert(words.end(), {"--checkpoint-every", fmt::to_string(every)});

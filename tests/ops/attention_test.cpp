@@ -72,6 +72,27 @@ TEST_CASE("Attention of one query depends neither on other sequences nor on hidd
   }
 }
 
+TEST_CASE("Attention of one query by several threads, whatever the width of a head") {
+  const int threads = num_threads();
+  for (const std::int64_t width : {1, 7, 8, 24, 40}) {
+    INFO("width " << width);
+    manual_seed(6);
+    const std::int64_t B = 5, H = 6, keys = (1 << 20) / (B * H * width);  // products enough for several threads
+    const Tensor q = randn({B, 1, H, width}), k = randn({B, keys, H, width}), v = randn({B, keys, H, width});
+    const auto in = [&](DType dtype) { return fused_scaled_dot_product_attention(cast(q, dtype), cast(k, dtype), cast(v, dtype), {}); };
+    const Tensor exact = scaled_dot_product_attention(cast(q, DType::f64), cast(k, DType::f64), cast(v, DType::f64), {});
+    set_num_threads(1);
+    const Tensor alone = in(DType::f32);
+    set_num_threads(3);
+    CHECK(largest_difference(alone, exact) < 5e-6);
+    CHECK(largest_difference(in(DType::f64), exact) < 1e-12);
+    CHECK(largest_difference(in(DType::bf16), exact) < 2e-2);
+    // A head of keys is the next thread's that is free, so that only many calls have some from each.
+    for (int call = 0; call < 40; ++call) REQUIRE(is_bitwise_same(in(DType::f32), alone));
+    set_num_threads(threads);
+  }
+}
+
 TEST_CASE("Attention passes the course's cases: results, log-sum-exp and gradients within 1e-5 of float64, one tensor of (B, N) kept") {
   const std::int64_t B = 4, N = 128, D = 64;
   for (const bool causal : {false, true}) {

@@ -83,7 +83,7 @@ TEST_CASE("tern-translate train --config (values between the preset's and the co
   CHECK(config["seed"] == 5);
   CHECK(config["warmup"] == 1);
   CHECK(config["updates"] == 2);
-  CHECK(config["prefix_lm"] == true);  // of quick
+  CHECK(config["tied_head"] == true);  // of quick
   const Json turned = trained(directory / "b", {"--src", "en", "--tgt", "de", "--updates", "1"});
   CHECK(turned["src"] == "en");
   CHECK(turned["tgt"] == "de");

@@ -1,6 +1,7 @@
 // Every option of tern-translate does what it says: each case fails where its option is ignored. A training's losses and weights are
 // held against those of a training that is written out here. every_flag_test.cpp reads the names of the cases.
 #include <numeric>
+#include <regex>
 
 #include "ops/join.h"
 #include "reference.h"
@@ -57,10 +58,10 @@ struct Setting {
 Arguments arguments(const fs::path& data, const fs::path& out, const Arguments& more) {
   Arguments result{"train", "--data", data.string(), "--src", "de", "--tgt", "en", "--out", out.string()};
   std::istringstream words(
-      "--device cpu --threads 1 --precision fp32 --use-fused-kernel False --preset quick --vocab 320 --length 40 --width 16 --layers 1 "
-      "--heads 2 --ff 24 --dropout 0 --batch-size 100 --updates 3 --warmup 0 --schedule constant --lr 0.5 --adam-eps 1 --beta2 0.98 --clip "
-      "0 "
-      "--seed 3 --pad-to-length True");
+      plain_lm +
+      "--device cpu --threads 1 --precision fp32 --use-fused-kernel False --vocab 320 --length 40 --width 16 --layers 1 --heads 2 --ff 24 "
+      "--dropout 0 --batch-size 100 --updates 3 --warmup 0 --schedule constant --lr 0.5 --adam-eps 1 --beta2 0.98 --clip 0 --seed 3 "
+      "--pad-to-length True");
   for (std::string word; words >> word;) result.push_back(word);
   result.insert(result.end(), more.begin(), more.end());
   return result;
@@ -626,10 +627,11 @@ TEST_CASE("tern-translate train --preset (where values come from that are not gi
   Arguments few{"train", "--data", base.data.string(), "--src", "de", "--tgt", "en"};
   std::istringstream words("--device cpu --threads 1 --width 16 --heads 2 --layers 2 --ff 24 --dropout 0 --vocab 320 --updates 2 --seed 3");
   for (std::string word; words >> word;) few.push_back(word);
-  const auto trained = [&](const char* preset) {
+  const auto trained = [&](const char* preset, const Arguments& more = {}) {
     const fs::path out = base.directory / preset;
     Arguments all = few;
     all.insert(all.end(), {"--preset", preset, "--out", out.string()});
+    all.insert(all.end(), more.begin(), more.end());
     REQUIRE(run(translate, all).code == 0);
     return out;
   };
@@ -639,7 +641,32 @@ TEST_CASE("tern-translate train --preset (where values come from that are not gi
   Reference reference(classic, base.data, trained("classic"));
   check_equal(logged(base.directory / "classic", "loss"), reference.train());
   CHECK(distance(weights_of(base.directory / "classic"), reference.weights()) < 2e-5);
-  check_equal(logged(trained("quick"), "lr"), {0.005 / 200, 0.005 * 2 / 200}, 1e-12);  // a warm-up of 200 updates
+  const Arguments brief{"--length", "40", "--beam", "1"};
+  check_equal(logged(trained("quick", brief), "lr"), {0.005 / 200, 0.005 * 2 / 200}, 1e-12);   // a warm-up of 200 updates
+  check_equal(logged(trained("best", brief), "lr"), {0.002 / 1000, 0.002 * 2 / 1000}, 1e-12);  // of 1000
+
+  // best and quick are one recipe in two sizes: of what was not given above, this alone differs.
+  const auto config = [&](const char* preset) { return Json::parse(slurp(base.directory / preset / "config.json")); };
+  const Json large = config("best"), small = config("quick");
+  std::map<std::string, std::string> differ;
+  for (const auto& [key, value] : large.items())
+    if (value != small[key]) differ[key] = value.dump() + " " + small[key].dump();
+  CHECK(differ == std::map<std::string, std::string>{{"preset", "\"best\" \"quick\""},
+                                                     {"epochs", "40 5"},
+                                                     {"batch_tokens", "4096 2048"},
+                                                     {"lr", "0.002 0.005"},
+                                                     {"schedule", "\"inverse-sqrt\" \"cosine\""},
+                                                     {"warmup", "1000 200"},
+                                                     {"r_drop", "1.0 0.0"},
+                                                     {"ema", "0.999 0.99"}});
+  CHECK(small["architecture"] == "encoder-decoder");
+  const std::string help = std::regex_replace(run(translate, {"train", "--help"}).out, std::regex("\\s+"), " ");
+  for (const char* shown : {"(best 256, quick 128, classic 256)", "(best 6, quick 3, classic 4)", "(best 1024, quick 512, classic 256)",
+                            "(best 10000, quick 1500, classic 10000)", "(best 0.3, quick 0.1, classic 0.1)",
+                            "(best 256, quick 256, classic 40)", "(best 5, quick 5, classic 1)"}) {
+    INFO(shown);
+    CHECK(contains(help, shown));
+  }
 }
 
 TEST_CASE("tern-translate train --precision (16 bits are coarser, by what they should be)") { check_precision<Run>(); }

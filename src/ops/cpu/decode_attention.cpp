@@ -88,7 +88,8 @@ class Decode {
   }
 
  private:
-  std::int64_t work_size() const { return 2 * tile_keys * problem_.width + tile_keys + problem_.width; }
+  /// Elements of a thread's memory, whole cache lines: its scores are read as aligned vectors, whatever the width of a head.
+  std::int64_t work_size() const { return gemm::round_up(2 * tile_keys * problem_.width + tile_keys + problem_.width, 64); }
   /// The parts that have keys which the query sees.
   std::pair<std::int64_t, std::int64_t> parts_of(const Sequence& s) const {
     const std::int64_t begin = s.begin(0), end = s.end(0);
