@@ -17,6 +17,12 @@ std::vector<std::int64_t> numbers(const std::string& list) {
   return result;
 }
 
+std::vector<double> reals(const std::string& list) {
+  std::vector<double> result;
+  for (const std::string& word : words(list)) result.push_back(std::stod(word));
+  return result;
+}
+
 apps::Check list_of(apps::Check check) {
   return [check = std::move(check)](const std::string& text) {
     if (text.empty()) return check(text);

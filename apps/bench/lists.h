@@ -12,6 +12,7 @@ namespace tern::bench {
 /// The parts between commas.
 std::vector<std::string> words(const std::string& list);
 std::vector<std::int64_t> numbers(const std::string& list);
+std::vector<double> reals(const std::string& list);
 
 /// Every word of a list passes the check.
 apps::Check list_of(apps::Check check);

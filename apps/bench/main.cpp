@@ -1,5 +1,7 @@
 // tern-bench: measures tern on the machine at hand.
+#include "bench/accounting.h"
 #include "bench/attention.h"
+#include "bench/comm.h"
 #include "bench/conv.h"
 #include "bench/count.h"
 #include "bench/memory.h"
@@ -18,6 +20,8 @@ int main(int argc, char** argv) {
   tern::bench::add_attention(app);
   tern::bench::add_conv(app);
   tern::bench::add_count(app);
+  tern::bench::add_comm(app);
+  tern::bench::add_accounting(app);
   tern::bench::add_report(app);
   return tern::apps::run(app, argc, argv, "use a smaller --batch, --length or --model");
 }

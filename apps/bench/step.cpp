@@ -6,6 +6,7 @@
 #include <map>
 
 #include "bench/lists.h"
+#include "bench/ranks.h"
 #include "bench/step_case.h"
 #include "common/model.h"
 #include "common/program.h"
@@ -23,13 +24,15 @@ namespace {
 struct Options {
   StepCase step;  ///< what all cases share
   std::string models = "mt", archs = "gpt2", precisions = "fp32", batches = "32", lengths = "40", checkpointing = "none", device = "auto",
-              json;
-  int threads = 0;
+              json, gradient_sync = "bucketed", reduce_dtype;
+  int threads = 0, ranks = 0;
 };
 
 /// Every combination of the lists, in their order.
 std::vector<StepCase> cases_of(const Options& options) {
   std::vector<StepCase> cases = {options.step};
+  cases[0].parallel.sync = dist::gradient_sync_of(options.gradient_sync).value();
+  if (!options.reduce_dtype.empty()) cases[0].parallel.reduce_dtype = float_modes().at(options.reduce_dtype).first;
   const auto vary = [&](const auto& values, const auto& set) {
     std::vector<StepCase> result;
     for (const StepCase& c : cases)
@@ -57,20 +60,26 @@ double gemm_ceiling(Device device, DType dtype) {
 
 class Bench {
  public:
-  explicit Bench(const Options& options) : device_(apps::resolve_device(options.device)), rows_(options.json) {}
+  explicit Bench(const Options& options)
+      : device_(apps::resolve_device(options.device)),
+        group_(dist::make_process_group(device_)),
+        rows_(group_->rank() == 0 ? options.json : "") {}
 
   Device device() const { return device_; }
 
   void run(const StepCase& c) {
-    fmt::print("{} {} B {} T {} V {} dropout {}, {}, {}, {} kernels{}{}\n", c.model, c.arch, c.batch, c.length, c.vocab, c.dropout,
-               apps::describe(device_), mode(c), c.use_fused_kernel ? "fused" : "plain", checkpointing_text(c),
-               c.forward_only ? ", forward only" : "");
+    if (is_first())
+      fmt::print("{} {} B {} T {} V {} dropout {}, {}{}, {}, {} kernels{}{}\n", c.model, c.arch, c.batch, c.length, c.vocab, c.dropout,
+                 ranks_text(c), apps::describe(device_), mode(c), c.use_fused_kernel ? "fused" : "plain", checkpointing_text(c),
+                 c.forward_only ? ", forward only" : "");
     std::fflush(stdout);
     const train::PrecisionScope scope(c.precision);
     try {
-      const StepFigures figures = measure_step(c, device_);
-      show(c, figures, ceiling(c));
+      const StepFigures figures = measure_step(c, device_, group_.get());
+      const double of_product = ceiling(c);
+      if (is_first()) show(c, figures, of_product);
     } catch (const OutOfMemory&) {
+      if (!is_alone()) throw;  // the others wait for this rank
       // A result as well: how far a machine goes.
       fmt::print("  out of memory\n");
       rows_.add(row(c).set("error", "out of memory"));
@@ -79,6 +88,18 @@ class Bench {
   }
 
  private:
+  bool is_first() const { return group_->rank() == 0; }
+  bool is_alone() const { return group_->size() == 1; }
+
+  /// "2 ranks (gloo, bucketed 25 MiB) of ", "" of one.
+  std::string ranks_text(const StepCase& c) const {
+    if (is_alone()) return "";
+    std::string how = dist::name(c.parallel.sync);
+    if (c.parallel.sync == dist::GradientSync::bucketed) how += fmt::format(" {} MiB", c.parallel.bucket_size_mb);
+    if (c.parallel.reduce_dtype) how += fmt::format(" in {}", name(*c.parallel.reduce_dtype));
+    return fmt::format("{} ranks ({}, {}) of ", group_->size(), group_->engine(), how);
+  }
+
   double ceiling(const StepCase& c) {
     const auto [place, is_new] = ceilings_.try_emplace(mode(c), 0);
     if (is_new) place->second = gemm_ceiling(device_, c.autocast.value_or(train::dtype_of(c.precision)));
@@ -90,11 +111,16 @@ class Bench {
     std::string impl = c.use_fused_kernel ? "tern-fused" : "tern-plain";
     if (c.capture) impl += "-graph";
     impl += checkpointing_suffix(c);
+    if (!is_alone()) impl += fmt::format("-{}-ranks", group_->size());
     row.set("model", c.model).set("arch", c.arch).set("B", c.batch).set("T", c.length).set("V", c.vocab);
     row.set("p", c.dropout).set("dtype", mode(c)).set("impl", impl);
     row.set("pass", c.forward_only ? "forward" : "step").set("warmup", c.warmup).set("steps", c.steps);
     row.set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
     if (device_.type == DeviceType::cpu) row.set("threads", num_threads());
+    if (is_alone()) return row;
+    row.set("ranks", group_->size()).set("engine", group_->engine()).set("gradient_sync", dist::name(c.parallel.sync));
+    row.set("bucket_size_mb", c.parallel.bucket_size_mb);
+    if (c.parallel.reduce_dtype) row.set("reduce_dtype", name(*c.parallel.reduce_dtype));
     return row;
   }
 
@@ -105,8 +131,8 @@ class Bench {
   void show(const StepCase& c, const StepFigures& f, double ceiling) {
     const double tokens = static_cast<double>(c.batch * c.length);
     print(c.forward_only ? "call" : "step", f.step);
-    fmt::print("  burst     {:9.3f} ms each, {:.0f} tokens/s, {:.2f} TFLOP/s, {:.0f}% of a large product's {:.1f}\n", f.burst_ms,
-               tokens / f.burst_ms * 1e3, f.tflops, 100 * f.tflops / ceiling, ceiling);
+    fmt::print("  burst     {:9.3f} ms each, {:.0f} tokens/s, {:.2f} TFLOP/s{}, {:.0f}% of a large product's {:.1f}\n", f.burst_ms,
+               tokens / f.burst_ms * 1e3, f.tflops, is_alone() ? "" : " a rank", 100 * f.tflops / ceiling, ceiling);
     if (device_.type == DeviceType::cuda) fmt::print("  host      {:9.3f} ms to queue it\n", f.host.median);
     if (f.graph_nodes > 0) fmt::print("  graph     {:9} nodes\n", f.graph_nodes);
     print("forward", f.forward);
@@ -125,6 +151,11 @@ class Bench {
       set("optimizer", f.update);
       result.set("inference_ms", rounded(f.inference_ms, 1e4));
     }
+    if (f.alone_ms > 0) {
+      fmt::print("  alone     {:9.3f} ms each, without communication: {:.3f} times as long with it, in {}\n", f.alone_ms,
+                 f.burst_ms / f.alone_ms, apps::counted(f.buckets, "collective"));
+      result.set("alone_ms", rounded(f.alone_ms, 1e3)).set("collectives", f.buckets);
+    }
     fmt::print("  memory    {:9.3f} GiB at the peak\n", f.peak_gib);
     fmt::print("  loss      {:9.3f} in the last step\n", f.loss);
     if (device_.type == DeviceType::cuda) result.set("host_ms", rounded(f.host.median, 1e3));
@@ -140,12 +171,20 @@ class Bench {
   }
 
   Device device_;
+  std::unique_ptr<dist::ProcessGroup> group_;
   RowFile rows_;
   std::map<std::string, double> ceilings_;  ///< by mode
 };
 
 void step(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
+  if (options.ranks > 0 && !is_started_rank()) {
+    require_no_launcher();
+    if (options.ranks > 1) {
+      static_cast<void>(RowFile(options.json));  // says once what each of them would
+      return start_ranks(options.ranks);
+    }
+  }
   std::vector<StepCase> cases = cases_of(options);
   if (options.step.profile > 0 && options.step.out.empty())
     throw apps::UsageError(fmt::format("--profile: expected --out with a directory for {}", apps::profile_file_names));
@@ -182,6 +221,27 @@ void add_step(CLI::App& app) {
       list_of(apps::one_of({"none", "selective", "full"})), "LIST");
   add("--warmup", c.warmup, "calls before the measured ones, of the step and of each of its parts", apps::whole_number(0, 1'000'000), "N");
   add("--steps", c.steps, "measured calls", apps::whole_number(1, 1'000'000), "N");
+  constexpr const char* several = "Several ranks, each with a batch of its own (--ranks N, or tern-launch -n N)";
+  command->add_option("--ranks", options->ranks, "processes to start; without it a launcher has started them, or this one is alone")
+      ->check(apps::whole_number(1, 4096))
+      ->type_name("N")
+      ->group(several);
+  command
+      ->add_option("--gradient-sync", options->gradient_sync,
+                   "how gradients meet: bucketed and overlapped beside backward, flat and per-parameter after it")
+      ->check(apps::one_of({"bucketed", "flat", "overlapped", "per-parameter"}))
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->group(several);
+  command->add_option("--bucket-size-mb", c.parallel.bucket_size_mb, "MiB of gradients that bucketed sends at a time")
+      ->check(apps::real_number(1e-6, 1e6))
+      ->type_name("X")
+      ->capture_default_str()
+      ->group(several);
+  command->add_option("--reduce-dtype", options->reduce_dtype, "of gradients on their way: fp32, bf16, fp16; as they are without it")
+      ->check(apps::one_of({"fp32", "bf16", "fp16"}))
+      ->type_name("NAME")
+      ->group(several);
   apps::add_threads_option(*command, options->threads);
   apps::add_switch(*command, "--use-fused-kernel", "softmax and norms as fused kernels", [&c](bool is_on) { c.use_fused_kernel = is_on; });
   apps::add_switch(*command, "--capture", "record the step as a CUDA graph and replay it", [&c](bool is_on) { c.capture = is_on; });

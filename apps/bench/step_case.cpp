@@ -7,6 +7,7 @@
 #include "backend/error.h"
 #include "backend/event.h"
 #include "backend/system_memory.h"
+#include "bench/ranks.h"
 #include "common/model.h"
 #include "common/program.h"
 #include "common/step_profile.h"
@@ -62,9 +63,9 @@ nn::DecoderLMOptions model_options(const StepCase& c, Device device) {
   return model;
 }
 
-void require_memory(const nn::DecoderLMOptions& options, bool forward_only) {
+void require_memory(const nn::DecoderLMOptions& options, bool forward_only, int processes) {
   if (options.device != cpu) return;
-  const double needed = apps::matrix_elements(options) * (forward_only ? 4 : 16);
+  const double needed = processes * apps::matrix_elements(options) * (forward_only ? 4 : 16);
   const auto there = static_cast<double>(backend::usable_memory());
   if (there > 0 && needed > there)
     throw OutOfMemory(fmt::format("[bench] expected {:.3g} GB of memory for the weights and their state but this machine has {:.3g} GB",
@@ -127,9 +128,18 @@ Tensor forward(const StepCase& c, const nn::DecoderLM& model, const Tensor& ids,
   return model.loss(ids, labels);
 }
 
-/// Profiles steps after some that warm up and, on a GPU, capture the graph, and writes what it finds. The mean time of a step.
-double profile_steps(const StepCase& c, const nn::DecoderLM& model, train::Optimizer* optimizer, Device device,
+bool is_first(const dist::ProcessGroup* group) { return !group || group->rank() == 0; }
+bool is_alone(const dist::ProcessGroup* group) { return !group || group->size() == 1; }
+
+/// Profiles steps after some that warm up and, on a GPU, capture the graph, and writes what it finds. The mean time of a step. Ranks but
+/// the first take the same steps and write nothing.
+double profile_steps(const StepCase& c, const nn::DecoderLM& model, train::Optimizer* optimizer, Device device, dist::ProcessGroup* group,
                      const std::function<void()>& step) {
+  if (!is_first(group)) {
+    for (std::int64_t i = 0; i < 3 + c.profile; ++i) step();
+    synchronize(device);
+    return 0;
+  }
   apps::make_directory("--out", c.out);
   profile::Profiler profiler({.names = nn::module_names(model), .device = device});
   std::unique_ptr<profile::MemoryHistory> memory;
@@ -150,12 +160,21 @@ double profile_steps(const StepCase& c, const nn::DecoderLM& model, train::Optim
   return static_cast<double>(profile.wall()) / 1e6 / static_cast<double>(profile.steps());
 }
 
-void measure_training(const StepCase& c, Device device, const nn::DecoderLM& model, const Tensor& ids, const Tensor& labels,
-                      StepFigures& result) {
+double peak_gib(Device device) { return static_cast<double>(memory_statistics(device).peak_allocated) / 0x1p30; }
+
+void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, const Tensor& ids, const Tensor& labels,
+                      dist::ProcessGroup* group, StepFigures& result) {
+  std::optional<dist::DataParallel> parallel;
+  train::UpdateOptions update;
+  if (!is_alone(group)) {
+    parallel.emplace(model, *group, c.parallel);
+    result.buckets = static_cast<int>(parallel->bucket_bytes().size());
+    update.synchronize = [&] { parallel->finish_gradient_synchronization(); };
+  }
   train::AdamW optimizer(nn::parameters(model), train::AdamWOptions{.lr = 1e-4, .weight_decay = 0.01});
   const auto as_written = [&](const Tensors& inputs) {
     const Tensor value = forward(c, model, inputs[0], inputs[1]);
-    train::update(value, optimizer);
+    train::update(value, optimizer, update);
     return value.detach();
   };
   train::CapturedStep captured(as_written, device);
@@ -170,7 +189,7 @@ void measure_training(const StepCase& c, Device device, const nn::DecoderLM& mod
     optimizer.zero_grad();
     train::accumulate(value);
     parts.mark();
-    train::apply(optimizer);
+    train::apply(optimizer, update);
     parts.mark();
     last_loss = value.detach();
   };
@@ -186,10 +205,33 @@ void measure_training(const StepCase& c, Device device, const nn::DecoderLM& mod
   result.host = host_times(device, c.steps, full);
   result.loss = last_loss.item<double>();
   result.graph_nodes = captured.nodes();
+  result.peak_gib = peak_gib(device);
   if (c.profile > 0) {
     train::CapturedStep again(as_written, device);  // under the profiler, which names the graph's kernels
-    result.profiled_ms = profile_steps(c, model, &optimizer, device, [&] { c.capture ? again({ids, labels}) : as_written({ids, labels}); });
+    result.profiled_ms =
+        profile_steps(c, model, &optimizer, device, group, [&] { c.capture ? again({ids, labels}) : as_written({ids, labels}); });
   }
+  if (!parallel) return;
+  // At the end, as the ranks' weights go ways of their own from here.
+  const dist::DataParallel::NoSync unsynchronized(*parallel);
+  update.synchronize = {};
+  train::CapturedStep captured_alone(as_written, device);
+  const auto alone = [&] { c.capture ? captured_alone({ids, labels}) : as_written({ids, labels}); };
+  for (int i = 0; i < std::max(2, c.warmup); ++i) alone();
+  group->barrier();
+  result.alone_ms = burst(device, 2 * c.steps, alone);
+}
+
+/// Of all ranks the slowest's times, the largest memory, and the mean loss.
+void join(StepFigures& result, dist::ProcessGroup& group, Device device) {
+  for (Times* times : {&result.step, &result.forward, &result.backward, &result.update, &result.host}) *times = slowest(group, *times);
+  const std::vector<double> all =
+      largest(group, {result.burst_ms, result.alone_ms, result.inference_ms, result.profiled_ms, result.peak_gib});
+  result.burst_ms = all[0], result.alone_ms = all[1], result.inference_ms = all[2], result.profiled_ms = all[3], result.peak_gib = all[4];
+  const NoGrad unrecorded;
+  const Tensor loss = Tensor::scalar(result.loss, device);
+  group.all_reduce(loss, dist::ReduceOp::mean).wait();
+  result.loss = loss.item<double>();
 }
 
 }  // namespace
@@ -215,14 +257,15 @@ std::vector<std::string> step_models() {
   return names;
 }
 
-StepFigures measure_step(const StepCase& c, Device device) {
+StepFigures measure_step(const StepCase& c, Device device, dist::ProcessGroup* group) {
   manual_seed(0);
   const nn::DecoderLMOptions options = model_options(c, device);
-  require_memory(options, c.forward_only);
+  require_memory(options, c.forward_only, local_ranks());
   reset_peak_memory(device);
   nn::DecoderLM model(options);
   if (c.forward_only) nn::set_requires_grad(model, false);
   train::set_precision(model, c.precision);
+  if (!is_first(group)) manual_seed(static_cast<std::uint64_t>(group->rank()));
   const Tensor ids = random_ids(c, device), labels = random_ids(c, device);
   StepFigures result;
   Tensor loss;
@@ -235,13 +278,14 @@ StepFigures measure_step(const StepCase& c, Device device) {
     result.forward = timed_on_device(device, 0, c.steps, [] {}, inference);
     result.burst_ms = burst(device, 2 * c.steps, inference);
     result.host = host_times(device, c.steps, inference);
-    if (c.profile > 0) result.profiled_ms = profile_steps(c, model, nullptr, device, inference);
+    if (c.profile > 0) result.profiled_ms = profile_steps(c, model, nullptr, device, group, inference);
     result.loss = loss.item<double>();
+    result.peak_gib = peak_gib(device);
   } else {
-    measure_training(c, device, model, ids, labels, result);
+    measure_training(c, device, model, ids, labels, group, result);
     result.inference_ms = timed(device, c.warmup, c.steps, inference).median;
   }
-  result.peak_gib = static_cast<double>(memory_statistics(device).peak_allocated) / 0x1p30;
+  if (!is_alone(group)) join(result, *group, device);
 
   const Size size = size_of_model(c.model);
   const double tokens = static_cast<double>(c.batch * c.length), passes = c.forward_only ? 1 : 3;

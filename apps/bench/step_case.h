@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bench/timing.h"
+#include "dist/data_parallel.h"
 #include "nn/decoder_lm.h"
 #include "train/precision.h"
 
@@ -19,9 +20,10 @@ struct StepCase {
   CheckpointPolicy activation_checkpointing = CheckpointPolicy::none;
   int warmup = 5, steps = 10;
   bool use_fused_kernel = false, capture = false;
-  bool forward_only = false;  ///< without gradients, optimizer and what backward would need
-  std::int64_t profile = 0;   ///< further steps that are profiled; 0: none
-  std::string out;            ///< directory for what they give
+  dist::DataParallelOptions parallel = {};  ///< how several ranks average their gradients
+  bool forward_only = false;                ///< without gradients, optimizer and what backward would need
+  std::int64_t profile = 0;                 ///< further steps that are profiled; 0: none
+  std::string out;                          ///< directory for what they give
 };
 
 /// The mode by its name in flags and rows: a train::Precision's, "autocast-bf16" or "autocast-fp16".
@@ -36,21 +38,24 @@ std::vector<std::string> step_models();
 /// Of the case's model.
 nn::DecoderLMOptions model_options(const StepCase& c, Device device);
 /// The CPU's memory is promised before it is there: a process that asks for too much is killed when it writes, and prints no row. Throws
-/// OutOfMemory where the weights, with gradients and moments where there are some, are more than the machine has.
-void require_memory(const nn::DecoderLMOptions& options, bool forward_only);
+/// OutOfMemory where the weights, with gradients and moments where there are some, of so many processes are more than the machine has.
+void require_memory(const nn::DecoderLMOptions& options, bool forward_only, int processes = 1);
 /// (B, T), i64.
 /// For names "-full-checkpointing" and for titles ", full activation checkpointing"; empty without it.
 std::string checkpointing_suffix(const StepCase& c);
 std::string checkpointing_text(const StepCase& c);
 Tensor random_ids(const StepCase& c, Device device);
 
-/// Times of a step and of its parts, memory and work.
+/// Times of a step and of its parts, memory and work. Of several ranks each figure is the slowest one's, or the largest, and the loss is
+/// their mean.
 struct StepFigures {
   Times step;     ///< by the host's clock, with a wait after each step
   Times forward;  ///< by the device's clock, within steps as written, what backward needs included; of forward_only the forward pass alone
   Times backward, update;
   Times host;               ///< until the calls of a step return
   double burst_ms = 0;      ///< a step, without waits in between
+  double alone_ms = 0;      ///< likewise, of several ranks that keep their gradients to themselves
+  int buckets = 0;          ///< collectives of a step
   double inference_ms = 0;  ///< forward without recording
   double tflops = 0;        ///< of the burst, counted as 6 (of forward_only 2) operations a weight and token, and attention's products
   double peak_gib = 0;
@@ -61,6 +66,7 @@ struct StepFigures {
 };
 
 /// Throws OutOfMemory; on the CPU also where the weights, with gradients and moments where there are some, are more than the machine has.
-StepFigures measure_step(const StepCase& c, Device device);
+/// In a group of several ranks each has a batch of its own, and the same step is data parallel: all call it with the same case.
+StepFigures measure_step(const StepCase& c, Device device, dist::ProcessGroup* group = nullptr);
 
 }  // namespace tern::bench

@@ -3,8 +3,8 @@
 
 #include <charconv>
 
+#include "common/launcher.h"
 #include "common/program.h"
-#include "launch/launcher.h"
 
 namespace tern::launch {
 namespace {
@@ -23,7 +23,7 @@ std::string check_master(const std::string& text) {
 
 int main(int argc, char** argv) {
   using namespace tern;
-  launch::LaunchOptions options;
+  apps::LaunchOptions options;
   int code = 0;
   CLI::App app(
       "Start several processes of a program that compute together.\nEach has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
       throw apps::UsageError(fmt::format("--machine: expected a number below --machines {} but got {}", options.machines, options.machine));
     if (options.machines > 1 && options.master.empty()) throw apps::UsageError("--master: expected the first machine's ADDRESS:PORT");
     options.prefixes_output = output == "prefix";
-    code = launch::launch(options);
+    code = apps::launch(options);
   });
   const int parsed = apps::run(app, argc, argv, "start fewer processes");
   return parsed == 0 ? code : parsed;

@@ -416,3 +416,54 @@ TEST_CASE("tern-bench conv1d --dtype --taps --layout --threads --json --device (
   }
   check_gpu_is_refused("conv1d");
 }
+
+TEST_CASE("tern-bench accounting (the course's numbers)") {
+  const Result result = run(bench, {"accounting"});
+  CHECK(result.code == 0);
+  CHECK(contains(result.out, "126 blocks of two matrices 16384 x 53248: 219.85 B parameters\n"));
+  CHECK(contains(result.out, "3.518 TB, the memory of 44 devices of 80 GB\n"));
+  CHECK(contains(result.out, "C / (Y W M_X) = 319.4 tokens a device: 320, 20480 in all\n"));
+  CHECK(contains(result.out, "Y is below"));
+}
+
+TEST_CASE(
+    "tern-bench accounting --model --arch --vocab --length --width --ff --layers --parameters --ranks --memory-gb --fsdp --tensor-parallel "
+    "--fsdp-axes --tensor-axes --bandwidth --flops --json (what is counted)") {
+  const auto row = [](const Arguments& more, const std::string& what) {
+    Arguments all{"accounting"};
+    all.insert(all.end(), more.begin(), more.end());
+    for (const Json& candidate : rows_of(all))
+      if (candidate["what"] == what) return candidate;
+    FAIL("no row " << what);
+    return Json();
+  };
+  const auto parameters = [&](const Arguments& more) { return row(more, "model")["parameters"].get<double>(); };
+  const double blocks = 126.0 * 2 * 16384 * 53248;
+  CHECK(parameters({}) == blocks);
+  CHECK(parameters({"--width", "8192"}) == blocks / 2);
+  CHECK(parameters({"--ff", "106496"}) == blocks * 2);
+  CHECK(parameters({"--layers", "63"}) == blocks / 2);
+  CHECK(parameters({"--parameters", "1000"}) == 1000);
+  // GPT-2 small, whose head is a matrix of its own here.
+  const double small = parameters({"--model", "small"});
+  CHECK(small == 124439808 + 768.0 * 50257);
+  CHECK(parameters({"--model", "small", "--vocab", "50258"}) == small + 2 * 768);
+  CHECK(parameters({"--model", "small", "--length", "1025"}) == small + 768);
+  CHECK(parameters({"--model", "small", "--arch", "llama"}) < small);
+  CHECK(row({"--memory-gb", "95"}, "model")["devices"] == 38);
+
+  const Json first = row({"--parameters", "1000", "--ranks", "4"}, "state");
+  CHECK(first["ranks"] == 4);
+  CHECK(first["after_step_bytes"] == 16000);
+  CHECK(rows_of({"accounting", "--ranks", "2,3"}).size() == 1 + 2 * 4 + 1);
+
+  const auto tokens = [&](const Arguments& more, const char* key) { return row(more, "mesh")[key].get<double>(); };
+  const double here = tokens({}, "tokens_per_device");
+  CHECK(tokens({"--fsdp", "32"}, "tokens") == 2 * tokens({}, "tokens"));
+  CHECK(tokens({"--tensor-parallel", "8"}, "tokens_per_device") == Approx(here / 2));
+  CHECK(tokens({"--fsdp-axes", "1"}, "tokens_per_device") == Approx(here * 2));
+  CHECK(tokens({"--tensor-axes", "2"}, "most_tensor_parallel") == Approx(2 * tokens({}, "most_tensor_parallel")));
+  CHECK(tokens({"--bandwidth", "3.6e11"}, "tokens_per_device") == Approx(here / 2));
+  CHECK(tokens({"--flops", "9.2e14"}, "tokens_per_device") == Approx(here * 2));
+  CHECK(contains(run(bench, {"accounting", "--tensor-parallel", "32"}).out, "Y is above"));
+}

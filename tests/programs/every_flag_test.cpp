@@ -25,6 +25,7 @@ const std::map<std::string, std::string> without_effect = {
     {"tern-bench attention --seconds", "how long is measured, and not what"},
     {"tern-bench attention --precision", "of products on a GPU alone; ops/attention_cuda_test"},
     {"tern-bench conv1d --seconds", "how long is measured, and not what"},
+    {"tern-bench comm --seconds", "how long is measured, and not what"},
 };
 
 std::set<std::string> matches(const std::string& text, const std::regex& pattern) {

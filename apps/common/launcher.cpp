@@ -1,4 +1,4 @@
-#include "launch/launcher.h"
+#include "common/launcher.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,7 +13,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <thread>
@@ -21,9 +20,10 @@
 #include "common/output.h"
 #include "common/program.h"
 #include "common/stop.h"
+#include "common/temporary_directory.h"
 #include "dist/socket.h"
 
-namespace tern::launch {
+namespace tern::apps {
 
 namespace {
 
@@ -92,26 +92,6 @@ class Output {
   std::string prefix_, text_;
 };
 
-/// A directory that is removed at the end.
-class StoreDirectory {
- public:
-  StoreDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "tern-launch-XXXXXX").string();
-    if (!::mkdtemp(name.data())) throw std::runtime_error(fmt::format("{} cannot be made: {}", name, std::strerror(errno)));
-    path_ = name;
-  }
-  ~StoreDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  StoreDirectory(const StoreDirectory&) = delete;
-  StoreDirectory& operator=(const StoreDirectory&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 struct Process {
   pid_t pid = 0;
   int rank = 0;
@@ -125,7 +105,7 @@ class Launcher {
     address_ = colon == std::string::npos ? "127.0.0.1" : options.master.substr(0, colon);
     // For programs that meet by address. Those of tern on one machine meet in the directory, whose name nobody else can take.
     port_ = colon == std::string::npos ? std::to_string(dist::Socket::listen("127.0.0.1", 0).port()) : options.master.substr(colon + 1);
-    if (options.machines == 1) directory_.emplace();
+    if (options.machines == 1) directory_.emplace("tern-launch");
   }
 
   int run() {
@@ -197,7 +177,8 @@ class Launcher {
                                                  {"LOCAL_WORLD_SIZE", std::to_string(options_.processes)},
                                                  {"MASTER_ADDR", address_},
                                                  {"MASTER_PORT", port_}};
-    if (directory_) variables["TERN_STORE_DIR"] = directory_->path();
+    variables.insert(options_.variables.begin(), options_.variables.end());
+    if (directory_) variables["TERN_STORE_DIR"] = directory_->path().string();
     // Each would take all processors.
     if (!std::getenv("OMP_NUM_THREADS")) variables["OMP_NUM_THREADS"] = std::to_string(std::max(1, num_threads() / options_.processes));
     return variables;
@@ -221,7 +202,7 @@ class Launcher {
     const std::string how = WIFSIGNALED(status) ? fmt::format("died by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)))
                                                 : fmt::format("ended with exit code {}", WEXITSTATUS(status));
     const auto left = std::count_if(processes_.begin(), processes_.end(), [](const Process& each) { return !each.status; });
-    apps::write_message(fmt::format("tern-launch: rank {} (process {}) {}{}\n", process.rank, process.pid, how,
+    apps::write_message(fmt::format("{}: rank {} (process {}) {}{}\n", options_.name, process.rank, process.pid, how,
                                     left > 0 ? ": the others are asked to end" : ""));
     ask_to_end(SIGTERM);
   }
@@ -256,7 +237,7 @@ class Launcher {
 
   const LaunchOptions& options_;
   std::string address_, port_;
-  std::optional<StoreDirectory> directory_;
+  std::optional<TemporaryDirectory> directory_;
   pid_t group_ = 0;
   std::vector<Process> processes_;
   std::vector<Output> outputs_;
@@ -272,4 +253,4 @@ int launch(const LaunchOptions& options) {
   return Launcher(options).run();
 }
 
-}  // namespace tern::launch
+}  // namespace tern::apps

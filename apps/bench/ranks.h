@@ -1,0 +1,36 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/timing.h"
+#include "dist/process_group.h"
+
+// Measurements in several processes: a launcher has started them, or `--ranks` does.
+namespace tern::bench {
+
+/// This program's arguments once more in so many processes, as tern-launch would start them. Their rows go to the file `rows`, if it is
+/// named: see rows_for_starter. Throws Stopped where they were asked to stop, UsageError and std::runtime_error where one of them failed,
+/// which has said why.
+void start_ranks(int ranks, const std::string& rows = "");
+/// True in a process that start_ranks has started: it has --ranks among its arguments, and is one of them.
+bool is_started_rank();
+/// The file that start_ranks has named to this process; nothing without one.
+std::optional<std::string> rows_for_starter();
+
+/// How many processes a launcher has started, this one included.
+int launched_ranks();
+/// The number of this one among them.
+int launched_rank();
+/// And how many of them on this machine.
+int local_ranks();
+/// Throws UsageError where a launcher has started several, for --ranks would start more from each of them.
+void require_no_launcher();
+
+/// The largest of all ranks' values, each by itself; the values where a process is alone.
+std::vector<double> largest(dist::ProcessGroup& group, std::vector<double> values);
+/// The slowest rank's.
+Times slowest(dist::ProcessGroup& group, const Times& times);
+
+}  // namespace tern::bench
