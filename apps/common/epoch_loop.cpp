@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include "common/program.h"
@@ -74,10 +76,15 @@ void EpochLoop::run() {
   try {
     run_epochs();
   } catch (const Stopped&) {
-    const TrainingLoop& loop = trainable_.loop();
+    TrainingLoop& loop = trainable_.loop();
+    loop.share_loss();
     if (run_ && loop.updates() > 0 && saved_ != loop.updates()) save_checkpoint();
     loop.require_no_stop();  // says it anew, with what there is now
     throw;
+  } catch (const Error& error) {
+    // Of another rank, and no mistake of the user's.
+    if (!trainable_.loop().ranks() || !std::string_view(error.what()).starts_with("[dist]")) throw;
+    throw std::runtime_error(error.what() + trainable_.loop().remains());
   }
   if (!best_.model.empty()) write_parameters(trainable_.model(), best_.model);
 }
@@ -91,17 +98,31 @@ void EpochLoop::run_epochs() {
       first_update_ = loop.updates();
     }
     trainable_.run_epoch(epoch_ - 1, loop.updates() - first_update_, [&] {
-      if (run_ && every > 0 && loop.updates() % every == 0) save_checkpoint();
+      if (!run_ || every == 0 || loop.updates() % every != 0) return;
+      loop.share_loss();
+      save_checkpoint();
     });
     const bool is_last = loop.updates() >= loop.total_updates();
     const bool is_due = every == 0 && (!saved_ || seconds_now() - saved_at_ >= least_share * save_seconds_);
     if (run_ && saved_ != loop.updates() && (is_last || is_due)) save_checkpoint();
 
-    const Validation validation = trainable_.validate(epoch_, is_last);
+    Validation validation = trainable_.validate(epoch_, is_last);
+    agree_on(validation);
     keep_best(validation);
     trainable_.report(epoch_, validation);
     goes_on = !is_last && !validation.is_enough && (options_.patience == 0 || since_best_ < options_.patience);
   }
+}
+
+/// Each rank has measured the same, but machines may differ in the last bit: rank 0's counts.
+void EpochLoop::agree_on(Validation& validation) const {
+  Ranks* const ranks = trainable_.loop().ranks();
+  if (!ranks) return;
+  const auto rank = validation.rank.value_or(std::pair(0.0, 0.0));
+  std::vector<double> decided{validation.rank ? 1.0 : 0.0, rank.first, rank.second, validation.is_enough ? 1.0 : 0.0};
+  ranks->broadcast(decided);
+  validation.rank = decided[0] != 0 ? std::optional(std::pair(decided[1], decided[2])) : std::nullopt;
+  validation.is_enough = decided[3] != 0;
 }
 
 void EpochLoop::keep_best(const Validation& validation) {
@@ -159,6 +180,7 @@ void EpochLoop::resume() {
   run_->load_checkpoint(tensors());
   round_masters(trainable_.model());
   restore(numbers);
+  if (Ranks* const ranks = trainable_.loop().ranks()) ranks->barrier();  // before the files move that the others read
   run_->restart(best_.model, best_.epoch, best_.update);
   saved_ = done;
   saved_at_ = seconds_now();

@@ -65,6 +65,8 @@ struct EpochLoopOptions {
 /// Note [Checkpoints take little time]
 /// Without --checkpoint-every the end of an epoch has a checkpoint unless the time since the one before is less than twenty times what that
 /// one took. Which updates have one never shows in what is trained.
+///
+/// Of several ranks each has a loop, and all do the same; rank 0's run alone writes, see Note [Ranks decide as one].
 class EpochLoop {
  public:
   /// Without a run nothing is written, and the best model is all that is kept. The two outlive the loop.
@@ -88,6 +90,7 @@ class EpochLoop {
 
  private:
   void run_epochs();
+  void agree_on(Validation& validation) const;
   void keep_best(const Validation& validation);
   void save_checkpoint();
   std::vector<NamedTensor> tensors();

@@ -15,6 +15,7 @@ namespace {
 constexpr int patience = 1000;  // milliseconds that a reader may take
 
 std::string lost;  // the first reason
+bool muted = false;
 
 /// A pipe is ready where it has room for 4 KB, and no call blocks then that writes less.
 bool is_ready(int descriptor, int milliseconds) {
@@ -34,6 +35,7 @@ void write_error(std::string_view text, int milliseconds) {
 }  // namespace
 
 void write_output(std::string_view text) {
+  if (muted) return;
   if (!is_ready(STDOUT_FILENO, lost.empty() ? patience : 0)) {  // waits once: the training is not to take a reader's time
     if (lost.empty()) lost = "its reader does not read";
     return;
@@ -43,7 +45,11 @@ void write_output(std::string_view text) {
 }
 
 void write_message(std::string_view text) { write_error(text, patience); }
-void write_progress(std::string_view text) { write_error(text, 0); }
+void write_progress(std::string_view text) {
+  if (!muted) write_error(text, 0);
+}
+void mute_output() { muted = true; }
+bool is_muted() { return muted; }
 
 std::string output_fault() {
   if (lost.empty() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) lost = errno != 0 ? std::strerror(errno) : "unknown error";

@@ -20,6 +20,10 @@ void write_message(std::string_view text);
 /// Progress on stderr, which does not wait for a reader at all.
 void write_progress(std::string_view text);
 
+/// From now on write_output() and write_progress() do nothing: of several processes one tells.
+void mute_output();
+bool is_muted();
+
 /// Flushes stdout. "" or the reason why something that was written to it is lost.
 std::string output_fault();
 

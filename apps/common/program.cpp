@@ -16,6 +16,7 @@
 
 #include "common/output.h"
 #include "common/stop.h"
+#include "dist/launch_environment.h"
 #include "io/file_error.h"
 #include "text/data_error.h"
 #include "text/printable.h"
@@ -139,6 +140,7 @@ int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
   } catch (const CLI::ParseError& error) {
     return complain(describe(error, app), 2);
   } catch (const Stopped& stop) {
+    if (is_muted()) return 128 + stop.signal;  // rank 0 says it
     return complain(stop.what(), 128 + stop.signal);
   } catch (const io::DiskError& error) {
     return complain(error.what(), 1);
@@ -195,6 +197,15 @@ Device resolve_device(const std::string& device) {
     throw UsageError(fmt::format("--device {}: {}", device, why));
   }
   if (device == "cpu" || gpus == 0) return cpu;
+  const std::optional<dist::LaunchEnvironment> ranks = dist::launch_environment();
+  if (ranks && ranks->local_size > 1) {
+    if (cuda_index(device))
+      throw UsageError(fmt::format("--device {}: expected cuda, of which each of {} processes takes one", device, ranks->local_size));
+    if (ranks->local_size > gpus)
+      throw UsageError(fmt::format("--device {}: expected a GPU for each of {} processes of this machine, but {}", device,
+                                   ranks->local_size, gpus == 1 ? "one GPU answers" : fmt::format("{} GPUs answer", gpus)));
+    return cuda(ranks->local_rank);
+  }
   const int index = cuda_index(device).value_or(0);
   if (index >= gpus)
     throw UsageError(fmt::format("--device {}: expected an index below {}, as {} here", device, gpus,

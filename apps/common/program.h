@@ -32,7 +32,8 @@ Check one_of(std::vector<std::string> words);
 Check truth_value();
 bool is_true(const std::string& text);
 
-/// `--device cpu|cuda|cuda:N|auto`: adds the option, and later gives the device. Throws UsageError for a GPU that does not answer.
+/// `--device cpu|cuda|cuda:N|auto`: adds the option, and later gives the device; each process that a launcher has started takes the GPU of
+/// its local rank. Throws UsageError for a GPU that does not answer.
 void add_device_option(CLI::App& command, std::string& device);
 Device resolve_device(const std::string& device);
 /// "cuda:0" or "2 CPU threads".

@@ -57,8 +57,10 @@ int stop_signal() noexcept { return asked.load(); }
 
 std::string signal_name(int signal) { return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGHUP"; }
 
+void stop(int signal, const std::string& when) { throw Stopped(signal, "stopped by " + signal_name(signal) + " " + when); }
+
 void require_no_stop(const std::string& when) {
-  if (const int signal = stop_signal(); signal != 0) throw Stopped(signal, "stopped by " + signal_name(signal) + " " + when);
+  if (const int signal = stop_signal(); signal != 0) stop(signal, when);
 }
 
 }  // namespace tern::apps

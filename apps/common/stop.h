@@ -28,7 +28,9 @@ struct Stopped : std::runtime_error {
 };
 /// "SIGINT".
 std::string signal_name(int signal);
-/// Throws Stopped, "stopped by SIGINT WHEN", if a signal asked for it.
+/// Throws Stopped, "stopped by SIGINT WHEN".
+[[noreturn]] void stop(int signal, const std::string& when);
+/// The same, if a signal asked for it.
 void require_no_stop(const std::string& when);
 
 }  // namespace tern::apps

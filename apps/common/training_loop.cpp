@@ -29,6 +29,13 @@ TrainingLoop::TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimize
             apply();
             return Tensor();
           },
+          device),
+      captured_last_(
+          [this](const Tensors& part) {
+            Tensor result = accumulate(part, false);
+            apply();
+            return result;
+          },
           device) {
   if (options_.precision == train::Precision::fp16) scaler_.emplace(train::GradScalerOptions{}, device);
   // Memory of its own, which a captured update writes.
@@ -36,7 +43,10 @@ TrainingLoop::TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimize
 }
 
 train::UpdateOptions TrainingLoop::update_options() {
-  return {.max_norm = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity(), .scaler = scaler_ ? &*scaler_ : nullptr};
+  train::UpdateOptions result{.max_norm = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity(),
+                              .scaler = scaler_ ? &*scaler_ : nullptr};
+  if (options_.parallel) result.synchronize = [this] { options_.parallel->finish_gradient_synchronization(); };
+  return result;
 }
 
 void TrainingLoop::note_norm(const Tensor& norm) {
@@ -49,17 +59,20 @@ Tensor TrainingLoop::forward(const Tensors& batch) const {
 }
 
 Tensor TrainingLoop::update(const Tensors& batch) {
-  const Tensor loss = forward(batch);
+  const Tensor loss = options_.parallel ? share_of_loss(batch) : forward(batch);
   note_norm(train::update(loss, *optimizer_, update_options()));
   after_step();
   return loss.detach();
 }
 
 /// Of a part and its share of the loss, which comes last.
+Tensor TrainingLoop::share_of_loss(const Tensors& batch_and_share) const {
+  return forward({batch_and_share.begin(), batch_and_share.end() - 1}) * batch_and_share.back();
+}
+
 Tensor TrainingLoop::accumulate(const Tensors& batch_and_share, bool is_first) {
-  const Tensors batch(batch_and_share.begin(), batch_and_share.end() - 1);
   if (is_first) optimizer_->zero_grad();
-  const Tensor loss = forward(batch) * batch_and_share.back();
+  const Tensor loss = share_of_loss(batch_and_share);
   train::accumulate(loss, update_options());
   return loss.detach();
 }
@@ -109,6 +122,10 @@ void TrainingLoop::step(const Tensors& batch, std::int64_t items) {
 }
 
 void TrainingLoop::step(const std::vector<BatchPart>& parts, std::int64_t items) {
+  if (options_.parallel) {
+    step_of_ranks(parts, items);
+    return;
+  }
   if (parts.size() == 1) {
     step(parts[0].batch, items);
     return;
@@ -127,8 +144,33 @@ void TrainingLoop::step(const std::vector<BatchPart>& parts, std::int64_t items)
   count(loss, items);
 }
 
+/// Note [The loss of several ranks].
+void TrainingLoop::step_of_ranks(const std::vector<BatchPart>& parts, std::int64_t items) {
+  begin_update();
+  const train::PrecisionScope precision(options_.precision);
+  double weight = 0;
+  for (const BatchPart& part : parts) weight += part.weight;
+  Tensor loss = zeros({}, DType::f32, device_);
+  for (const BatchPart& part : parts) {
+    const bool is_first = &part == &parts.front(), is_last = &part == &parts.back();
+    const double share = part.rank.is_empty ? 0 : options_.ranks->size() / weight;
+    Tensors inputs = part.batch;
+    inputs.push_back(full({}, share, DType::f32, device_));
+    const BatchRowsScope rows(part.rank.rows);
+    std::optional<dist::DataParallel::NoSync> own;
+    if (!is_last) own.emplace(*options_.parallel);
+    add_(loss, (!is_last ? is_first ? captured_first_ : captured_next_ : is_first ? captured_update_ : captured_last_)(inputs));
+  }
+  count(loss, items);
+}
+
+void TrainingLoop::share_loss() {
+  if (options_.parallel && loss_sum_.defined()) options_.ranks->average(loss_sum_);
+}
+
 void TrainingLoop::log(RunView& view) {
   if (update_ % std::max<std::int64_t>(options_.updates / 200, 1) != 0) return;
+  share_loss();
   io::JsonObject line;
   line.set("update", update_).set("loss", require_finite(mean_loss_since(logged_))).set("lr", options_.lr * options_.lr_factor(update_));
   if (grad_norm_.defined()) line.set("grad_norm", grad_norm_.item<double>());
@@ -166,15 +208,14 @@ double TrainingLoop::mean_loss_since(Reading& last) const {
 }
 
 void TrainingLoop::require_no_stop() const {
-  if (stop_signal() == 0) return;
-  apps::require_no_stop(fmt::format("at update {} of {}{}", update_, options_.updates, options_.remains ? options_.remains() : ""));
+  const int signal = options_.ranks ? options_.ranks->stop_signal() : stop_signal();
+  if (signal != 0) stop(signal, fmt::format("at update {} of {}{}", update_, options_.updates, remains()));
 }
 
 double TrainingLoop::require_finite(double loss) const {
   if (std::isfinite(loss)) return loss;
   throw std::runtime_error(fmt::format("the loss is not finite any more (seen at update {} of {}): use a --lr below {:g}{}{}", update_,
-                                       options_.updates, options_.lr, options_.clip > 0 ? "" : ", or --clip 1",
-                                       options_.remains ? options_.remains() : ""));
+                                       options_.updates, options_.lr, options_.clip > 0 ? "" : ", or --clip 1", remains()));
 }
 
 std::vector<NamedTensor> TrainingLoop::state(const nn::Module& model) {

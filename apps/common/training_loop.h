@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "common/ranks.h"
 #include "common/run_view.h"
 #include "common/step_profile.h"
 #include "nn/module.h"
@@ -22,20 +23,30 @@ struct TrainingOptions {
   std::function<std::string()> remains = {};
   /// Called in each update, after the optimizer's step, as a part of what is captured: an average of the weights, for instance.
   std::function<void()> after_step = {};
+  /// Of a training in several processes, which both outlive it: what a step gets is this rank's part, and Loss is a sum and no mean.
+  Ranks* ranks = nullptr;
+  dist::DataParallel* parallel = nullptr;
 };
 
 /// A part of an update's batch.
 struct BatchPart {
   Tensors batch;
-  double weight = 1;  ///< its share of the loss is by this, e.g. its number of targets
+  double weight = 1;   ///< its share of the loss is by this, e.g. its number of targets
+  RankPart rank = {};  ///< of several ranks: the rows that `batch` is; `weight` is then that of all rows
 };
 
 /// The updates of a training, each a captured step, and the numbers that a program shows and logs of them. The loss stays on the device
 /// and is read only when it is asked for. A loss that is not finite is an exception that names the update and what to change. A signal
 /// that asks for a stop (StopSignals) is one between two updates.
+///
+/// Note [The loss of several ranks]
+/// The loss is a mean over all rows of a batch, by their weights. A rank has the sum over its own rows, and scales it by the number of
+/// ranks over the batch's weight, which each rank knows: gradients are averaged over the ranks, and so the mean of these losses is the
+/// batch's. Each rank adds up its own, and share_loss() makes the sums what they are together; a reading in between is this rank's
+/// estimate.
 class TrainingLoop {
  public:
-  /// The mean loss of a batch, recorded for backward.
+  /// The mean loss of a batch, recorded for backward; with several ranks the sum over its rows.
   using Loss = std::function<Tensor(const Tensors& batch)>;
   TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimizer, TrainingOptions options, Device device);
   TrainingLoop(const TrainingLoop&) = delete;  // the captured step knows where the loop is
@@ -60,8 +71,8 @@ class TrainingLoop {
     if (profile_) profile_->finish();
   }
 
-  /// In some 200 updates of the whole training a line: update, loss (the mean since the line before), lr, the gradient norm of the update
-  /// where it is clipped or scaled, items a second, and the peak of the device's memory.
+  /// A collective. In some 200 updates of the whole training a line: update, loss (the mean since the line before), lr, the gradient norm
+  /// of the update where it is clipped or scaled, items a second, and the peak of the device's memory.
   void log(RunView& view);
   /// For the terminal. The time is that of this session, with what is between the epochs.
   Progress progress(std::int64_t epoch, std::int64_t epochs, double loss) const;
@@ -74,6 +85,12 @@ class TrainingLoop {
   double seconds() const;
   double items_per_second() const;
 
+  /// Several ranks have the same sums of the loss afterwards: a collective.
+  void share_loss();
+  /// Null for a process that is alone.
+  Ranks* ranks() const { return options_.ranks; }
+  /// What ends the message of a training that ends early.
+  std::string remains() const { return options_.remains ? options_.remains() : ""; }
   /// The mean loss of the epoch so far. Waits for the device.
   double mean_loss() const;
   /// A reader's last reading, to be made anew for each epoch.
@@ -83,7 +100,7 @@ class TrainingLoop {
   };
   /// The mean loss since that reading, which becomes this one. Waits for the device.
   double mean_loss_since(Reading& last) const;
-  /// Throws Stopped if a signal asks for a stop.
+  /// Throws Stopped if a signal asks for a stop, on all ranks at once: a collective.
   void require_no_stop() const;
   /// The loss itself. Throws std::runtime_error if it is not finite.
   double require_finite(double loss) const;
@@ -100,7 +117,9 @@ class TrainingLoop {
   void note_norm(const Tensor& norm);
   Tensor forward(const Tensors& batch) const;
   Tensor update(const Tensors& batch);
+  Tensor share_of_loss(const Tensors& batch_and_share) const;
   Tensor accumulate(const Tensors& batch_and_share, bool is_first);
+  void step_of_ranks(const std::vector<BatchPart>& parts, std::int64_t items);
   void apply();
   void after_step();
   void count(const Tensor& loss, std::int64_t items);
@@ -113,8 +132,9 @@ class TrainingLoop {
   std::optional<train::GradScaler> scaler_;  ///< in fp16
   train::CapturedStep captured_update_;
   train::CapturedStep captured_first_, captured_next_, captured_apply_;  ///< of a batch in parts
-  Tensor loss_sum_;                                                      ///< of this epoch
-  Tensor grad_norm_;  ///< of the last update, before it was clipped; undefined where no one asks for it
+  train::CapturedStep captured_last_;  ///< of several ranks: the last part, whose gradients meet, with the optimizer's step
+  Tensor loss_sum_;                    ///< of this epoch
+  Tensor grad_norm_;                   ///< of the last update, before it was clipped; undefined where no one asks for it
   Reading logged_;
   std::int64_t update_ = 0, steps_ = 0, items_ = 0;
   std::optional<double> epoch_started_;

@@ -8,6 +8,7 @@
 
 #include "common/attempt.h"
 #include "common/checkpoint.h"
+#include "common/ranks.h"
 #include "io/run_directory.h"
 #include "nn/module.h"
 
@@ -18,20 +19,24 @@ namespace tern::apps {
 class TrainingRun {
  public:
   /// As io::RunDirectory::create(), or resume() where the options say so; `program` begins the messages. `config` is the run's from here
-  /// on.
-  TrainingRun(std::string program, const std::filesystem::path& out, const io::JsonObject& config, const CheckpointOptions& options = {});
+  /// on. Of several ranks the others come when rank 0 has made or opened the directory: they read a checkpoint, and write nothing.
+  TrainingRun(std::string program, const std::filesystem::path& out, const io::JsonObject& config, const CheckpointOptions& options = {},
+              Ranks* ranks = nullptr);
 
-  const io::RunDirectory& directory() const { return run_; }
+  /// Of rank 0.
+  const io::RunDirectory& directory() const { return *run_; }
   bool is_resumed() const { return head_.has_value(); }
   /// Of the checkpoint that a run is resumed from.
   const CheckpointHead& head() const { return *head_; }
   /// The tokenizer of a run that is resumed.
-  std::filesystem::path tokenizer() const { return run_.tokenizer(); }
+  std::filesystem::path tokenizer() const;
   const CheckpointOptions& checkpoint_options() const { return options_; }
 
   /// What the training reads, and the checksum of it, for checkpoints. Throws UsageError where a run is resumed with other data.
   void set_data(const std::filesystem::path& path, const std::string& digest);
-  void write_tokenizer(const std::string& json) { run_.write_tokenizer(json); }
+  void write_tokenizer(const std::string& json) {
+    if (run_) run_->write_tokenizer(json);
+  }
   void log(const io::JsonObject& line);
   /// Writes the model of an epoch, with the log up to there.
   void save(std::span<const NamedTensor> model, std::int64_t epoch, std::int64_t update);
@@ -56,9 +61,10 @@ class TrainingRun {
   std::vector<NamedTensor> model_in_place(std::int64_t& epoch, std::int64_t& update) const;
 
   const std::string program_;
+  const std::filesystem::path path_;
   const io::JsonObject config_;
   CheckpointOptions options_;
-  io::RunDirectory run_;
+  std::optional<io::RunDirectory> run_;  ///< none for a rank that writes nothing
   std::optional<CheckpointHead> head_;
   std::optional<io::JsonLog> log_;  ///< of a resumed run: after restart()
   std::string data_, data_digest_;

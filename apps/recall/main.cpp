@@ -52,6 +52,7 @@ struct Arguments {
     options.threads = fixed.threads;
     options.profile = fixed.profile;
     options.checkpoints = fixed.checkpoints;
+    options.ranks = fixed.ranks;
     return options;
   }
 };
@@ -80,6 +81,7 @@ void add_train(CLI::App& app) {
   add_training(*command, *arguments);
   apps::add_checkpoint_options(*command, arguments->fixed.checkpoints);
   apps::add_profile_option(*command, arguments->fixed.profile, std::string(apps::profile_file_names) + " into --out");
+  apps::add_rank_options(*command, arguments->fixed.ranks);
   command->callback([arguments] { train(arguments->fixed.checkpoints.resume ? arguments->resumed() : arguments->chosen()); });
 }
 

@@ -5,6 +5,7 @@
 
 #include "common/checkpoint.h"
 #include "common/option_table.h"
+#include "common/ranks.h"
 #include "nn/decoder_lm.h"
 #include "recall/data_set.h"
 #include "train/precision.h"
@@ -25,6 +26,7 @@ struct Options {
   std::int64_t seed = 1;
   std::int64_t profile = 0;  ///< updates to profile; 0: none
   apps::CheckpointOptions checkpoints;
+  apps::RankOptions ranks;
 
   // Data
   std::int64_t pairs = 50, keys = 9, values = 10;

@@ -68,15 +68,18 @@ void train(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));
 
+  apps::Ranks ranks(options.ranks, device);
   const apps::StopSignals signals;
   // Before long work, so that a directory that cannot be written, or that another training writes, is found at once. An earlier run there
   // stays as it is until this one has a model.
-  apps::TrainingRun run("tern-recall", options.out, apps::to_json(entries(), options), options.checkpoints);
+  apps::TrainingRun run("tern-recall", options.out, apps::to_json(entries(), options), options.checkpoints, &ranks);
   const DataSet data = make_data_set(task(options), static_cast<std::uint64_t>(options.seed), options.train_examples,
                                      options.valid_examples, options.test_examples);
-  run.set_data("", digest(data));
+  const std::string checksum = digest(data);
+  run.set_data("", checksum);
+  ranks.require_same("options or data", apps::to_json(entries(), options).dump() + checksum);
   if (run.is_resumed()) apps::require_size(run.head(), apps::matrix_elements(model_options(options, device)));
-  Trainer trainer(options, data, device, [&run] { return run.remains(); });
+  Trainer trainer(options, data, device, [&run] { return run.remains(); }, &ranks);
   const std::int64_t params = nn::count_parameters(trainer.model());
   say("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task, options.pairs,
       task(options).ids(), options.train_examples, options.valid_examples, options.test_examples);
@@ -84,17 +87,20 @@ void train(const Options& options) {
   say("model    {}, width {}, {}, {}: {:.2f} M parameters\n", counted(options.layers, "layer"), options.width,
       counted(options.heads, "head"), options.mlp > 0 ? fmt::format("MLP of {}", options.mlp * options.width) : "no MLP",
       static_cast<double>(params) / 1e6);
-  say("training {} updates of {} examples at most on {}, {}, {}\n", trainer.total_updates(), options.batch_size, apps::describe(device),
-      options.precision, apps::describe_step(options.use_fused_kernel, device));
+  say("training {} updates of {} examples at most on {}{}, {}, {}\n", trainer.total_updates(), options.batch_size, ranks.describe(),
+      apps::describe(device), options.precision, apps::describe_step(options.use_fused_kernel, device));
 
   if (run.is_resumed())
     say("resumed  {}{}\n", apps::resumed_from(run.head(), trainer.total_updates()),
         options.schedule == "constant" ? "" : apps::changed_schedule(run.head(), trainer.total_updates()));
-  if (options.profile > 0) trainer.loop().profile(apps::profile_of_run(options.profile, "tern-recall", run, trainer.model(), device));
+  if (options.profile > 0 && ranks.is_first())
+    trainer.loop().profile(apps::profile_of_run(options.profile, "tern-recall", run, trainer.model(), device));
   {
-    apps::RunView view("tern-recall", &run);
+    apps::RunView view("tern-recall", ranks.is_first() ? &run : nullptr);
     trainer.run(view, &run);
   }
+  ranks.leave();
+  if (!ranks.is_first()) return;
   trainer.loop().finish_profile();
 
   const Score score = trainer.test();
@@ -102,6 +108,7 @@ void train(const Options& options) {
   io::JsonObject summary;
   summary.set("preset", options.preset).set("task", options.task).set("device", to_string(device));
   summary.set("precision", options.precision).set("use_fused_kernel", options.use_fused_kernel).set("params", params);
+  if (!ranks.is_alone()) summary.set("ranks", std::int64_t{ranks.size()});
   summary.set("epochs", trainer.epoch()).set("updates", trainer.updates()).set("best_epoch", trainer.best_epoch());
   summary.set("train_seconds", trainer.seconds()).set("total_seconds", seconds_now() - started);
   summary.set("examples_per_second", trainer.examples_per_second());

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "ops/copy.h"
@@ -22,15 +23,31 @@ static Tensor to_device(const std::vector<std::size_t>& picks, Device device) {
   return Tensor::from(ids, {static_cast<std::int64_t>(ids.size())}, device);
 }
 
-Trainer::Trainer(const Options& options, const DataSet& data, Device device, std::function<std::string()> remains)
+/// Targets of each example that the loss looks at.
+static std::vector<std::int64_t> count_targets(const Examples& examples, bool answers_alone) {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(examples.count), examples.answers);
+  if (answers_alone) return counts;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const auto first = examples.targets.begin() + static_cast<std::ptrdiff_t>(i) * examples.columns;
+    counts[i] = std::count_if(first, first + examples.columns, [](std::int64_t target) { return target >= 0; });
+  }
+  return counts;
+}
+
+Trainer::Trainer(const Options& options, const DataSet& data, Device device, std::function<std::string()> remains, apps::Ranks* ranks)
     : options_(options),
       device_(device),
       model_(model_options(options, device)),
       train_(upload(data.train)),
       valid_examples_(upload(data.valid)),
-      test_(upload(data.test)) {
+      test_(upload(data.test)),
+      ranks_(ranks && !ranks->is_alone() ? ranks : nullptr) {
   for (nn::TransformerLayer& block : model_.blocks) block.drop = nn::Dropout(options.branch_dropout);
   train::set_precision(model_, precision(options_));
+  if (ranks_) {
+    target_counts_ = count_targets(data.train, options_.loss == "answer");
+    data_parallel_ = ranks_->parallel(model_);
+  }
   const std::int64_t total = options_.epochs * ((train_.count + options_.batch_size - 1) / options_.batch_size);
   const train::AdamWOptions adam{.lr = options_.lr, .beta2 = options_.beta2, .weight_decay = options_.weight_decay};
   apps::TrainingOptions training{.precision = precision(options_),
@@ -39,8 +56,11 @@ Trainer::Trainer(const Options& options, const DataSet& data, Device device, std
                                  .clip = options_.clip,
                                  .updates = total,
                                  .unit = "examples",
-                                 .remains = std::move(remains)};
-  loop_.emplace([this](const Tensors& picks) { return loss(forward(train_, picks[0])); },
+                                 .remains = std::move(remains),
+                                 .ranks = ranks_,
+                                 .parallel = data_parallel_.get()};
+  const Reduction reduction = ranks_ ? Reduction::sum : Reduction::mean;
+  loop_.emplace([this, reduction](const Tensors& picks) { return loss(forward(train_, picks[0]), reduction); },
                 std::make_unique<train::AdamW>(nn::parameters(model_), adam), std::move(training), device);
 }
 
@@ -64,9 +84,19 @@ Trainer::HeadInput Trainer::select_rows(const HeadInput& all, const Tensor& rows
   return {index_select(all.hidden, 0, rows), index_select(all.targets, 0, rows)};
 }
 
-Tensor Trainer::loss(const Forward& batch) const {
+Tensor Trainer::loss(const Forward& batch, Reduction reduction) const {
   const auto [hidden, targets] = options_.loss == "answer" ? select_rows(batch.all, batch.answer_rows) : batch.all;
-  return model_.head.cross_entropy(hidden, targets);
+  return model_.head.cross_entropy(hidden, targets, {.reduction = reduction});
+}
+
+/// This rank's rows of a batch.
+apps::BatchPart Trainer::own_part(const std::vector<std::size_t>& picked) const {
+  const std::int64_t multiple = apps::rows_multiple(train_.inputs.size(1), options_.width, options_.mlp * options_.width);
+  const apps::RankPart part = ranks_->part(static_cast<std::int64_t>(picked.size()), multiple);
+  std::int64_t targets = 0;
+  for (const std::size_t pick : picked) targets += target_counts_[pick];
+  const auto first = picked.begin() + part.rows.first;
+  return {.batch = {to_device({first, first + part.rows.count}, device_)}, .weight = static_cast<double>(targets), .rank = part};
 }
 
 void Trainer::for_each_batch(const DeviceExamples& examples, const std::function<void(const Forward&)>& visit) {
@@ -127,7 +157,9 @@ void Trainer::run_epoch(std::int64_t epoch, std::int64_t done, const std::functi
                                        static_cast<std::uint64_t>(epoch), 0);
   for (const auto& picked : text::fixed_batches(order, static_cast<std::size_t>(options_.batch_size))) {
     if (done-- > 0) continue;
-    loop_->step({to_device(picked, device_)}, static_cast<std::int64_t>(picked.size()));
+    const auto examples = static_cast<std::int64_t>(picked.size());
+    if (ranks_) loop_->step(std::vector{own_part(picked)}, examples);
+    else loop_->step({to_device(picked, device_)}, examples);
     if (run_) loop_->log(*view_);
     if (view_->is_due()) {
       apps::Progress progress = loop_->progress(epoch_, options_.epochs, loop_->mean_loss());
@@ -136,6 +168,7 @@ void Trainer::run_epoch(std::int64_t epoch, std::int64_t done, const std::functi
     }
     after_update();
   }
+  loop_->share_loss();
   train_loss_ = loop_->require_finite(loop_->mean_loss());
   loop_->end_epoch();
 }

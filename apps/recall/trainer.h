@@ -4,6 +4,7 @@
 
 #include "common/epoch_loop.h"
 #include "common/program.h"
+#include "common/ranks.h"
 #include "common/run_view.h"
 #include "common/training_loop.h"
 #include "nn/nn.h"
@@ -18,8 +19,8 @@ namespace tern::recall {
 class Trainer final : public apps::Trainable {
  public:
   /// The options have been checked. The weights are drawn here, from this thread's generator.
-  /// `remains` ends the message of a training that ends early.
-  Trainer(const Options& options, const DataSet& data, Device device, std::function<std::string()> remains);
+  /// `remains` ends the message of a training that ends early. `ranks`, of a training in several processes, outlives the trainer.
+  Trainer(const Options& options, const DataSet& data, Device device, std::function<std::string()> remains, apps::Ranks* ranks = nullptr);
 
   /// Epochs until they are done or the target is reached, from the checkpoint of a run that is resumed; then the model is the best one. The
   /// run may be null.
@@ -71,7 +72,8 @@ class Trainer final : public apps::Trainable {
   DeviceExamples upload(const Examples& examples) const;
   Forward forward(const DeviceExamples& examples, const Tensor& picks) const;
   static HeadInput select_rows(const HeadInput& all, const Tensor& rows);
-  Tensor loss(const Forward& batch) const;
+  Tensor loss(const Forward& batch, Reduction reduction = Reduction::mean) const;
+  apps::BatchPart own_part(const std::vector<std::size_t>& picked) const;
   /// Calls `visit` with each batch of the examples, in evaluation mode.
   void for_each_batch(const DeviceExamples& examples, const std::function<void(const Forward&)>& visit);
   Score score(const DeviceExamples& examples);
@@ -86,6 +88,9 @@ class Trainer final : public apps::Trainable {
   const Device device_;
   nn::DecoderLM model_;
   const DeviceExamples train_, valid_examples_, test_;
+  apps::Ranks* const ranks_;                           ///< null for a process that is alone
+  std::vector<std::int64_t> target_counts_;            ///< of several ranks: targets of each training example that the loss looks at
+  std::unique_ptr<dist::DataParallel> data_parallel_;  ///< likewise
   std::optional<apps::TrainingLoop> loop_;
   apps::RunView* view_ = nullptr;
   apps::TrainingRun* run_ = nullptr;

@@ -66,23 +66,32 @@ std::vector<text::ShapedBatch> Batches::in_order(const std::vector<text::Example
   return result;
 }
 
-DeviceBatch Batches::load(const std::vector<text::Example>& examples, const text::ShapedBatch& batch) const {
+DeviceBatch Batches::load(const std::vector<text::Example>& examples, const text::ShapedBatch& batch,
+                          const std::optional<BatchRows>& part) const {
   DeviceBatch result;
   for (std::size_t pick : batch.picks) result.tokens += columns(examples[pick]);
   const auto sum_of = [](const std::vector<float>& weights) { return std::accumulate(weights.begin(), weights.end(), 0.0); };
+  // The part of values of the shape (rows, ...).
+  const auto upload = [&]<class T>(std::vector<T> values, Shape shape) {
+    if (part) {
+      const auto of_row = static_cast<std::ptrdiff_t>(values.size()) / shape[0];
+      const auto first = values.begin() + part->first * of_row;
+      values = std::vector<T>(first, first + part->count * of_row);
+      shape[0] = part->count;
+    }
+    return Tensor::from(values, shape, device_);
+  };
   if (!is_encoder_decoder(options_)) {
     const text::Batch host = text::make_batch(examples, batch.picks, tokens_, batch.shape);
     const Shape shape{host.rows, host.length};
-    result.inputs = {Tensor::from(host.ids, shape, device_), Tensor::from(host.labels, shape, device_),
-                     Tensor::from(host.weights, shape, device_), Tensor::from(host.prefix, {host.rows}, device_)};
+    result.inputs = {upload(host.ids, shape), upload(host.labels, shape), upload(host.weights, shape), upload(host.prefix, {host.rows})};
     result.weight = sum_of(host.weights);
     return result;
   }
   const text::PairBatch host = text::make_pair_batch(examples, batch.picks, tokens_, batch.shape);
   const Shape src{host.rows, host.src_columns}, tgt{host.rows, host.tgt_columns};
-  result.inputs = {Tensor::from(host.src, src, device_), Tensor::from(host.src_length, {host.rows}, device_),
-                   Tensor::from(host.tgt_in, tgt, device_), Tensor::from(host.labels, tgt, device_),
-                   Tensor::from(host.weights, tgt, device_)};
+  result.inputs = {upload(host.src, src), upload(host.src_length, {host.rows}), upload(host.tgt_in, tgt), upload(host.labels, tgt),
+                   upload(host.weights, tgt)};
   result.weight = sum_of(host.weights);
   result.tokens = static_cast<std::int64_t>(result.weight);
   for (std::int64_t length : host.src_length) result.tokens += length;

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "tensor/random.h"
 #include "tensor/tensor.h"
 #include "text/batching.h"
 #include "translate/options.h"
@@ -25,7 +27,9 @@ class Batches {
   std::vector<text::ShapedBatch> epoch(const std::vector<text::Example>& examples, std::uint64_t epoch) const;
   /// All examples, in their order.
   std::vector<text::ShapedBatch> in_order(const std::vector<text::Example>& examples) const;
-  DeviceBatch load(const std::vector<text::Example>& examples, const text::ShapedBatch& batch) const;
+  /// With a part, `inputs` are its rows alone; the numbers are the whole batch's.
+  DeviceBatch load(const std::vector<text::Example>& examples, const text::ShapedBatch& batch,
+                   const std::optional<BatchRows>& part = {}) const;
 
   /// Columns that an example needs, and gets at most.
   std::int64_t columns(const text::Example& example) const;

@@ -40,6 +40,7 @@ void add_train(CLI::App& app) {
   apps::add_threads_option(*command, options.threads);
   apps::add_checkpoint_options(*command, options.checkpoints);
   apps::add_profile_option(*command, options.profile, std::string(apps::profile_file_names) + " into --out");
+  apps::add_rank_options(*command, options.ranks);
 
   const std::vector<Options> presets = {preset("best"), preset("quick"), preset("classic")};
   for (const Entry& entry : entries())
@@ -72,6 +73,7 @@ void add_train(CLI::App& app) {
     chosen.threads = given.threads;
     chosen.profile = given.profile;
     chosen.checkpoints = given.checkpoints;
+    chosen.ranks = given.ranks;
     train(chosen);
   });
 }

@@ -7,6 +7,7 @@
 
 #include "common/checkpoint.h"
 #include "common/option_table.h"
+#include "common/ranks.h"
 #include "nn/nn.h"
 #include "tensor/quant_format.h"
 #include "train/precision.h"
@@ -29,6 +30,7 @@ struct Options {
   std::int64_t seed = 11111;
   std::int64_t profile = 0;  ///< updates to profile; 0: none
   apps::CheckpointOptions checkpoints;
+  apps::RankOptions ranks;
 
   // Data
   std::int64_t vocab = 10000;

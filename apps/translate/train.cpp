@@ -137,8 +137,9 @@ std::vector<std::string> translate(const Trainer& trainer, const Translator& tra
 /// A translator's training, as apps::EpochLoop drives it.
 class Task final : public apps::Trainable {
  public:
-  Task(Trainer& trainer, Translator& translator, const Data& data, apps::TrainingRun& run)
-      : trainer_(trainer), translator_(translator), data_(data), view_("tern-translate", &run) {}
+  /// The run that shows how it goes may be null.
+  Task(Trainer& trainer, Translator& translator, const Data& data, apps::TrainingRun* run)
+      : trainer_(trainer), translator_(translator), data_(data), view_("tern-translate", run) {}
 
   apps::TrainingLoop& loop() override { return trainer_.loop(); }
   const nn::Module& model() const override { return translator_.model; }
@@ -238,10 +239,11 @@ void train(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
   apps::require_memory(matrix_elements(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
 
+  apps::Ranks ranks(options.ranks, device);
   const apps::StopSignals signals;
   // Before the data is read, so that a directory that cannot be written, or that another training writes, is found at once. An earlier
   // run there stays as it is until this one has a model; a mistake in the data leaves nothing.
-  apps::TrainingRun run("tern-translate", options.out, apps::to_json(entries(), options), options.checkpoints);
+  apps::TrainingRun run("tern-translate", options.out, apps::to_json(entries(), options), options.checkpoints, &ranks);
   const auto remains = [&run] { return run.remains(); };
   const OnStep on_step = [&run] {
     if (apps::stop_signal() != 0) apps::require_no_stop("before the first update" + run.remains());
@@ -250,7 +252,9 @@ void train(const Options& options) {
   const std::size_t originals = data.train.size();
   const std::size_t distilled = add_distilled(data.train, options, device, on_step);
   if (distilled > 0) say("teacher  {} more pairs, as {} translates them\n", distilled, printable(options.teacher));
-  run.set_data(std::filesystem::absolute(options.data), digest(data, on_step));
+  const std::string checksum = digest(data, on_step);
+  run.set_data(std::filesystem::absolute(options.data), checksum);
+  ranks.require_same("options or data", apps::to_json(entries(), options).dump() + checksum);
   const text::Tokenizer tokenizer =
       run.is_resumed() ? text::Tokenizer::load(run.tokenizer()) : train_tokenizer(options, data.train, originals, on_step);
   const auto vocab = static_cast<std::int64_t>(tokenizer.vocab_size());
@@ -258,7 +262,7 @@ void train(const Options& options) {
   manual_seed(static_cast<std::uint64_t>(options.seed));  // here, as teachers draw as well
   Translator translator{options, tokenizer, TranslationModel(options, vocab, device), device};
   TrainingPairs pairs(options, tokenizer, data.train, on_step);
-  Trainer trainer(translator, pairs, encode(tokenizer, data.valid, on_step), remains);
+  Trainer trainer(translator, pairs, encode(tokenizer, data.valid, on_step), remains, &ranks);
   const std::int64_t params = nn::count_parameters(translator.model);
   if (trainer.cut() > 0) say("cut      {} training pairs to {} tokens\n", trainer.cut(), options.length);
   const std::int64_t encoder = options.encoder_layers > 0 ? options.encoder_layers : options.layers;
@@ -266,22 +270,25 @@ void train(const Options& options) {
       is_encoder_decoder(options) ? fmt::format("{} + ", encoder) : "", options.layers, options.width, options.heads,
       tokenizer.vocab_size(), static_cast<double>(params) / 1e6);
   const std::int64_t size = options.batch_tokens > 0 ? options.batch_tokens : options.batch_size;
-  say("training {} updates of {} {} on {}, {}, {}\n", trainer.total_updates(), size * options.accumulate,
-      options.batch_tokens > 0 ? "tokens" : "pairs", apps::describe(device), options.precision,
+  say("training {} updates of {} {} on {}{}, {}, {}\n", trainer.total_updates(), size * options.accumulate,
+      options.batch_tokens > 0 ? "tokens" : "pairs", ranks.describe(), apps::describe(device), options.precision,
       apps::describe_step(options.use_fused_kernel, device));
 
   if (!run.is_resumed()) run.write_tokenizer(tokenizer.to_json());
   const double data_seconds = seconds_now() - started;
-  Task task(trainer, translator, data, run);
+  Task task(trainer, translator, data, ranks.is_first() ? &run : nullptr);
   apps::EpochLoop epochs(task, &run, {.patience = options.patience});
   if (run.is_resumed()) {
     epochs.resume();
     say("resumed  {}{}\n", apps::resumed_from(run.head(), trainer.total_updates()),
         options.schedule == "cosine" ? apps::changed_schedule(run.head(), trainer.total_updates()) : "");
   }
-  if (options.profile > 0) trainer.loop().profile(apps::profile_of_run(options.profile, "tern-translate", run, translator.model, device));
+  if (options.profile > 0 && ranks.is_first())
+    trainer.loop().profile(apps::profile_of_run(options.profile, "tern-translate", run, translator.model, device));
   epochs.run();
   trainer.loop().finish_profile();
+  ranks.leave();
+  if (!ranks.is_first()) return;
   io::JsonObject valid = epochs.best().validation.numbers;
   if (!valid.contains("valid_bleu"))  // --bleu-every 0, and the last model was not the best
     valid.set("valid_bleu", text::bleu(translate(trainer, translator, data.valid.src), data.valid.tgt).score);
@@ -294,6 +301,7 @@ void train(const Options& options) {
   io::JsonObject summary;
   summary.set("preset", options.preset).set("device", to_string(device)).set("precision", options.precision);
   summary.set("use_fused_kernel", options.use_fused_kernel).set("params", params);
+  if (!ranks.is_alone()) summary.set("ranks", std::int64_t{ranks.size()});
   summary.set("epochs", trainer.epochs()).set("updates", trainer.updates());
   summary.set("data_seconds", data_seconds).set("train_seconds", trainer.seconds());
   summary.set("total_seconds", seconds_now() - started).set("tokens_per_second", trainer.tokens_per_second());

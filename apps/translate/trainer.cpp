@@ -10,16 +10,19 @@
 
 namespace tern::translate {
 
-Trainer::Trainer(Translator& translator, TrainingPairs& train, std::vector<text::Example> valid, std::function<std::string()> remains)
+Trainer::Trainer(Translator& translator, TrainingPairs& train, std::vector<text::Example> valid, std::function<std::string()> remains,
+                 apps::Ranks* ranks)
     : options_(translator.options),
       translator_(translator),
       model_(translator.model),
       train_(train),
       valid_(std::move(valid)),
-      batches_(options_, {translator.eos_src(), translator.eos_tgt(), translator.pad()}, translator.device) {
+      batches_(options_, {translator.eos_src(), translator.eos_tgt(), translator.pad()}, translator.device),
+      ranks_(ranks && !ranks->is_alone() ? ranks : nullptr) {
   require_targets(train_.plain(), "training");
   require_targets(valid_, "validation");
   train::set_precision(model_, precision(options_));
+  if (ranks_) data_parallel_ = ranks_->parallel(model_);
   if (options_.ema > 0) ema_.emplace(model_, train::EmaOptions{.decay = options_.ema});
   const auto parts = static_cast<std::int64_t>(batches_.epoch(train_.plain(), 0).size());
   per_epoch_ = (parts + options_.accumulate - 1) / options_.accumulate;
@@ -32,9 +35,12 @@ Trainer::Trainer(Translator& translator, TrainingPairs& train, std::vector<text:
                                  .lr_factor = [this, total](std::int64_t update) { return lr_factor(update, total); },
                                  .clip = options_.clip,
                                  .updates = total,
-                                 .remains = std::move(remains)};
+                                 .remains = std::move(remains),
+                                 .ranks = ranks_,
+                                 .parallel = data_parallel_.get()};
   if (ema_) training.after_step = [this] { ema_->update(); };
-  const LossOptions loss{.label_smoothing = options_.label_smoothing, .r_drop = options_.r_drop};
+  const LossOptions loss{
+      .reduction = ranks_ ? Reduction::sum : Reduction::mean, .label_smoothing = options_.label_smoothing, .r_drop = options_.r_drop};
   loop_.emplace([this, loss](const Tensors& inputs) { return model_.loss(inputs, loss); },
                 std::make_unique<train::AdamW>(nn::parameters(model_), adam), std::move(training), translator.device);
 }
@@ -63,10 +69,15 @@ bool Trainer::step(std::int64_t place) {
   std::vector<apps::BatchPart> parts;
   std::int64_t tokens = 0;
   for (std::size_t i = first; i < std::min(first + group, epoch_batches_.size()); ++i) {
-    DeviceBatch batch = batches_.load(*examples_, epoch_batches_[i]);
+    const text::BatchShape& shape = epoch_batches_[i].shape;
+    apps::RankPart own;
+    if (ranks_) own = ranks_->part(shape.rows, apps::rows_multiple(shape.columns, options_.width, options_.ff));
+    DeviceBatch batch = batches_.load(*examples_, epoch_batches_[i], ranks_ ? std::optional(own.rows) : std::nullopt);
     if (batch.weight == 0) continue;  // every target was cut off: there is nothing to learn
     tokens += batch.tokens;
-    parts.push_back({std::move(batch.inputs), batch.weight});
+    // R-Drop's loss counts each token's two passes.
+    const double passes = ranks_ && options_.r_drop > 0 ? 2 : 1;
+    parts.push_back({std::move(batch.inputs), passes * batch.weight, own});
   }
   if (parts.empty()) loop_->skip();
   else loop_->step(parts, tokens);
@@ -87,6 +98,7 @@ void Trainer::run_round(std::int64_t done, const std::function<void()>& after_up
     }
     after_update();
   }
+  loop_->share_loss();
   if (loop_->steps_in_epoch() > 0) train_loss_ = loop_->require_finite(loop_->mean_loss());
   loop_->end_epoch();
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/program.h"
+#include "common/ranks.h"
 #include "common/run_view.h"
 #include "common/training_loop.h"
 #include "train/ema.h"
@@ -24,8 +25,9 @@ namespace tern::translate {
 class Trainer {
  public:
   /// The translator and the pairs outlive the trainer. Throws UsageError where no pair has room for a target.
-  /// `remains` ends the message of a training that ends early.
-  Trainer(Translator& translator, TrainingPairs& train, std::vector<text::Example> valid, std::function<std::string()> remains);
+  /// `remains` ends the message of a training that ends early. `ranks`, of a training in several processes, outlives the trainer.
+  Trainer(Translator& translator, TrainingPairs& train, std::vector<text::Example> valid, std::function<std::string()> remains,
+          apps::Ranks* ranks = nullptr);
 
   /// The updates between two validations, as apps::Trainable::run_epoch() has it: one pass over the pairs, or --valid-every updates.
   /// What round it is tells the number of updates: Note [The number of an update].
@@ -65,6 +67,8 @@ class Trainer {
   TrainingPairs& train_;
   const std::vector<text::Example> valid_;
   const Batches batches_;
+  apps::Ranks* const ranks_;                           ///< null for a process that is alone
+  std::unique_ptr<dist::DataParallel> data_parallel_;  ///< likewise
   std::optional<train::Ema> ema_;
   std::optional<apps::TrainingLoop> loop_;
   std::int64_t per_epoch_ = 0;

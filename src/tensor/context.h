@@ -104,6 +104,18 @@ class StreamScope {
   ScopedValue<void*> handle_;
 };
 
+/// While it lives, tensors of this thread are of these rows of a batch, and random numbers are drawn as the whole batch would draw them.
+class BatchRowsScope {
+ public:
+  explicit BatchRowsScope(const BatchRows& rows) : before_(context().generator.rows()) { context().generator.set_rows(rows); }
+  ~BatchRowsScope() { context().generator.set_rows(before_); }
+  BatchRowsScope(const BatchRowsScope&) = delete;
+  BatchRowsScope& operator=(const BatchRowsScope&) = delete;
+
+ private:
+  BatchRows before_;
+};
+
 /// While it lives, ops are recorded or not, as told.
 class GradMode {
  public:

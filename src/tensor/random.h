@@ -50,9 +50,18 @@ TERN_HOST_DEVICE constexpr PhiloxBlock philox(std::uint64_t seed, std::uint64_t 
 /// A word as a float in [0, 1), from its upper 24 bits.
 TERN_HOST_DEVICE constexpr float unit_float(std::uint32_t word) { return float(word >> 8) * 0x1p-24f; }
 
+/// Rows [first, first + count) of a batch of `total` rows, whose others are elsewhere.
+struct BatchRows {
+  std::int64_t first = 0, count = 0, total = 0;  ///< total 0: all rows are here
+  bool operator==(const BatchRows&) const = default;
+};
+
 /// Hands out positions of one random stream. Note [Random position]: on the host the position is `next`; while a CUDA
 /// graph is captured, `base` points to a counter in device memory that each launch of the graph writes first, so that a
 /// replay draws anew although the captured offsets are constants.
+///
+/// Where the rows of a batch are divided, each part draws what its rows would draw within the whole batch: a tensor of the part's rows gets
+/// the positions that these have in the tensor of all rows, and the position moves past that of all rows.
 class Generator {
  public:
   explicit Generator(std::uint64_t seed = 0) : seed_(seed) {}
@@ -62,16 +71,25 @@ class Generator {
   void set_position(std::uint64_t position) { next_ = position; }
   void set_base(const std::uint64_t* base) { base_ = base; }
 
-  /// The state for drawing `count` elements; moves the position past them.
+  const BatchRows& rows() const { return rows_; }
+  /// From now on tensors are of these rows of a batch; see BatchRowsScope.
+  void set_rows(const BatchRows& rows) { rows_ = rows; }
+
+  /// The state for drawing `count` elements; moves the position past them. Throws Error where the rows of a batch are divided and the
+  /// elements are not those of whole rows, or do not begin at a block of four.
   PhiloxState reserve(std::int64_t count) {
+    if (rows_.total > 0) return reserve_rows(count);
     const PhiloxState state{seed_, next_, base_};
     next_ += static_cast<std::uint64_t>((count + 3) / 4);
     return state;
   }
 
  private:
+  PhiloxState reserve_rows(std::int64_t count);
+
   std::uint64_t seed_ = 0, next_ = 0;
   const std::uint64_t* base_ = nullptr;
+  BatchRows rows_;
 };
 
 }  // namespace tern

@@ -63,6 +63,28 @@ TEST_CASE("A generator hands out positions, four elements to a block") {
   CHECK(generator.position() == 0);
 }
 
+TEST_CASE("Parts of a batch draw what the whole batch draws, and leave the generator where that does") {
+  constexpr std::int64_t rows = 10, columns = 6;
+  manual_seed(3);
+  const auto whole = rand({rows, columns}).to_vector<float>(), after = rand({4}).to_vector<float>();
+  std::vector<float> parts;
+  for (const BatchRows part : {BatchRows{0, 4, rows}, BatchRows{4, 4, rows}, BatchRows{8, 2, rows}}) {
+    manual_seed(3);
+    {
+      const BatchRowsScope scope(part);
+      const auto own = rand({part.count, columns}).to_vector<float>();
+      parts.insert(parts.end(), own.begin(), own.end());
+    }
+    CHECK(rand({4}).to_vector<float>() == after);
+  }
+  CHECK(parts == whole);
+  // A block of four numbers is not divided, nor is a row.
+  const BatchRowsScope scope({.first = 1, .count = 2, .total = 3});
+  CHECK_THROWS_WITH(rand({2, 6}),
+                    "[random] expected a part of a batch to begin at a multiple of four elements but got one that begins at 6");
+  CHECK_THROWS_WITH(rand({3, 5}), "[random] expected a tensor of 2 rows, a part of a batch, but got 15 elements");
+}
+
 TEST_CASE("A seed reproduces its numbers, another one does not, and draws differ from each other") {
   manual_seed(3);
   const auto first = rand({100}).to_vector<float>(), second = rand({100}).to_vector<float>();

@@ -1,0 +1,130 @@
+#include "common/ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <optional>
+
+#include "common/output.h"
+#include "common/program.h"
+#include "common/stop.h"
+#include "io/checksum.h"
+#include "ops/copy.h"
+
+namespace tern::apps {
+
+void add_rank_options(CLI::App& command, RankOptions& options) {
+  constexpr const char* group = "Several processes (tern-launch -n N), and nothing for one alone";
+  command
+      .add_option("--gradient-sync", options.gradient_sync,
+                  "how gradients meet: bucketed and overlapped beside backward, flat and per-parameter after it")
+      ->check(one_of({"bucketed", "flat", "overlapped", "per-parameter"}))
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--bucket-size-mb", options.bucket_size_mb, "MiB of gradients that bucketed sends at a time")
+      ->check(real_number(1e-6, 1e6))
+      ->type_name("X")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--rank-timeout", options.timeout, "seconds that a process waits for the others until it ends with an error")
+      ->check(real_number(0.1, 1e6))
+      ->type_name("SECONDS")
+      ->capture_default_str()
+      ->group(group);
+}
+
+RankPart part_of(std::int64_t rows, std::int64_t multiple, int rank, int size) {
+  const std::int64_t blocks = (rows + multiple - 1) / multiple;
+  const std::int64_t first = blocks * rank / size * multiple, end = std::min(blocks * (rank + 1) / size * multiple, rows);
+  if (first >= end) return {.rows = {.first = 0, .count = 1, .total = rows}, .is_empty = true};
+  return {.rows = {.first = first, .count = end - first, .total = rows}};
+}
+
+std::int64_t rows_multiple(std::int64_t columns, std::int64_t width, std::int64_t hidden) {
+  return 4 / std::gcd(std::int64_t{4}, columns * std::gcd(columns, std::gcd(width, hidden)));
+}
+
+Ranks::Ranks(const RankOptions& options, Device device) : options_(options) {
+  const dist::GroupOptions group{.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * options.timeout))};
+  const dist::LaunchEnvironment environment = dist::launch_environment().value_or(dist::LaunchEnvironment{});
+  const std::shared_ptr<dist::Store> store = environment.size > 1 ? dist::open_store(environment, group.timeout) : nullptr;
+  group_ = dist::make_process_group(environment, store, device, "world", group);
+  if (!is_alone() && device != cpu && dist::has_engine(DeviceType::cpu))
+    host_ = dist::make_process_group(environment, store, cpu, "host", group);
+  if (!is_first()) mute_output();
+  // From here to the end of the process: a launcher whose other process has failed asks this one to end, which must not keep it from saying
+  // what it saw.
+  static std::optional<StopSignals> to_the_end;
+  if (!is_alone() && !to_the_end) to_the_end.emplace();
+}
+
+Ranks::~Ranks() = default;
+
+std::string Ranks::describe() const { return is_alone() ? "" : fmt::format("{} processes of ", size()); }
+
+std::unique_ptr<dist::DataParallel> Ranks::parallel(nn::Module& model) {
+  if (is_alone()) return nullptr;
+  return std::make_unique<dist::DataParallel>(
+      model, *group_,
+      dist::DataParallelOptions{.sync = dist::gradient_sync_of(options_.gradient_sync).value(), .bucket_size_mb = options_.bucket_size_mb});
+}
+
+namespace {
+
+/// Numbers that go through a collective, on its group's device.
+template <class T, class F>
+void through(dist::ProcessGroup& group, std::vector<T>& values, F&& collective) {
+  const NoGrad unrecorded;
+  const Tensor x = Tensor::from(values, {static_cast<std::int64_t>(values.size())}, group.device());
+  collective(x).wait();
+  values = x.template to_vector<T>();
+}
+
+}  // namespace
+
+int Ranks::stop_signal() {
+  if (is_on_its_own()) return apps::stop_signal();
+  if (agreed_signal_ == 0) {
+    dist::ProcessGroup& group = host_ ? *host_ : *group_;
+    std::vector<std::int64_t> signal{apps::stop_signal()};
+    through(group, signal, [&](const Tensor& x) { return group.all_reduce(x, dist::ReduceOp::max); });
+    agreed_signal_ = static_cast<int>(signal[0]);
+  }
+  return agreed_signal_;
+}
+
+void Ranks::average(const Tensor& x) {
+  if (is_on_its_own()) return;
+  const NoGrad unrecorded;
+  group_->all_reduce(x, dist::ReduceOp::mean).wait();
+}
+
+void Ranks::broadcast(std::vector<double>& values) {
+  if (is_on_its_own()) return;
+  dist::ProcessGroup& group = host_ ? *host_ : *group_;
+  through(group, values, [&](const Tensor& x) { return group.broadcast(x, 0); });
+}
+
+void Ranks::barrier() {
+  if (!is_on_its_own()) (host_ ? *host_ : *group_).barrier();
+}
+
+void Ranks::require_same(const std::string& what, const std::string& text) {
+  if (is_on_its_own()) return;
+  const std::int64_t digest = std::stoll(io::checksum(text), nullptr, 16);
+  std::vector<std::int64_t> extremes{digest, -digest};
+  dist::ProcessGroup& group = host_ ? *host_ : *group_;
+  through(group, extremes, [&](const Tensor& x) { return group.all_reduce(x, dist::ReduceOp::max); });
+  if (extremes[0] != -extremes[1])
+    throw UsageError(fmt::format("rank {} of {} has other {} than another rank: start all with the same", rank(), size(), what));
+}
+
+void Ranks::leave() {
+  barrier();
+  has_left_ = true;
+}
+
+}  // namespace tern::apps

@@ -1,0 +1,298 @@
+// Trainings in several processes: tern-launch with either trainer.
+#include "common/ranks.h"
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "support.h"
+
+using namespace tern::programs::test;
+using tern::apps::part_of, tern::apps::RankPart, tern::apps::rows_multiple;
+
+namespace {
+
+/// A tiny training of either program with dropout of each kind, whose batches do not divide: the last has two rows. A process that waits
+/// ends after ten seconds.
+Arguments recall_training(const fs::path& out, const Arguments& more = {}) {
+  Arguments result{"train", "--out", out.string()};
+  std::istringstream words(
+      "--preset quick --device cpu --threads 1 --pairs 4 --train-examples 50 --valid-examples 10 --test-examples 10 --batch-size 16 "
+      "--width "
+      "16 --layers 1 --dropout 0.1 --branch-dropout 0.1 --schedule constant --warmup 0 --lr 0.01 --epochs 3 --clip 1 --rank-timeout 10");
+  for (std::string word; words >> word;) result.push_back(word);
+  result.insert(result.end(), more.begin(), more.end());
+  return result;
+}
+
+Arguments translate_training(const fs::path& data, const fs::path& out, const Arguments& more = {}) {
+  Arguments all{"--device",
+                "cpu",
+                "--dropout",
+                "0.1",
+                "--batch-size",
+                "13",
+                "--updates",
+                "6",
+                "--schedule",
+                "constant",
+                "--lr",
+                "0.01",
+                "--architecture",
+                "encoder-decoder",
+                "--positions",
+                "rotary",
+                "--prefix-lm",
+                "True",
+                "--restart-positions",
+                "False",
+                "--label-smoothing",
+                "0.1",
+                "--bleu-every",
+                "0",
+                "--test",
+                "none",
+                "--accumulate",
+                "2",
+                "--epochs",
+                "3",
+                "--ema",
+                "0.5",
+                "--rank-timeout",
+                "10"};
+  all.insert(all.end(), more.begin(), more.end());
+  return train(data, out, all);
+}
+
+Result on_ranks(int count, const std::string& program, const Arguments& arguments, const Arguments& launcher = {}) {
+  if (count == 1) return run(program, arguments);
+  Arguments all{"-n", fmt::to_string(count), "--grace", "2"};
+  all.insert(all.end(), launcher.begin(), launcher.end());
+  all.push_back(program);
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return run(launch, all);
+}
+
+void require_done(const Result& result) {
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+}
+
+/// What lets a run of so many updates an epoch go on to the end of the epoch that its last checkpoint stands in.
+Arguments resume_to_epoch_end(const fs::path& run, int updates) {
+  int last = 0;
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints"))
+    last = std::max(last, std::stoi(entry.path().filename().string().substr(std::string("update-").size())));
+  return {"train", "--resume", "--out", run.string(), "--device", "cpu", "--epochs", fmt::to_string(last / updates + 1)};
+}
+
+/// The losses of a log, of updates and epochs.
+std::vector<double> losses_of(const fs::path& run) {
+  std::vector<double> result;
+  for (const Json& line : json_lines(run / "log.jsonl"))
+    for (const char* key : {"loss", "train_loss", "valid_loss", "grad_norm"})
+      if (line.contains(key)) result.push_back(line[key].get<double>());
+  return result;
+}
+
+void check_close(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    INFO(i);
+    CHECK(std::abs(a[i] - b[i]) < 2e-4 * std::abs(a[i]));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("A batch's rows are divided at multiples, and each part has a row") {
+  for (const std::int64_t multiple : {1, 2, 4})
+    for (const std::int64_t rows : {1, 3, 4, 17, 32, 50})
+      for (const int size : {1, 2, 3, 4, 7}) {
+        std::int64_t next = 0;
+        for (int rank = 0; rank < size; ++rank) {
+          const RankPart part = part_of(rows, multiple, rank, size);
+          CHECK(part.rows.total == rows);
+          if (part.is_empty) {
+            CHECK((part.rows.first == 0 && part.rows.count == 1));
+            continue;
+          }
+          CHECK(part.rows.first == next);
+          CHECK(part.rows.first % multiple == 0);
+          next += part.rows.count;
+        }
+        CHECK(next == rows);
+      }
+  CHECK(rows_multiple(102, 64, 128) == 1);
+  CHECK(rows_multiple(51, 64, 128) == 4);  // 51 * 51 attention probabilities for a head
+  CHECK(rows_multiple(50, 15, 30) == 2);
+  CHECK(rows_multiple(8, 1, 1) == 1);
+}
+
+TEST_CASE("tern-recall has the same losses on 1, 2 and 4 ranks, to rounding, and bitwise from run to run") {
+  const TempDirectory directory;
+  require_done(on_ranks(1, recall, recall_training(directory / "1")));
+  for (const int count : {2, 4}) {
+    const fs::path out = directory / fmt::to_string(count);
+    require_done(on_ranks(count, recall, recall_training(out)));
+    INFO(count << " ranks");
+    check_close(losses_of(directory / "1"), losses_of(out));
+    CHECK(Json::parse(slurp(out / "summary.json"))["ranks"] == count);
+  }
+  require_done(on_ranks(2, recall, recall_training(directory / "again")));
+  CHECK(slurp(directory / "again/model.safetensors") == slurp(directory / "2/model.safetensors"));
+  CHECK(losses_of(directory / "again") == losses_of(directory / "2"));
+}
+
+TEST_CASE("tern-translate has the same losses on 1, 2 and 4 ranks, to rounding, with batches in parts") {
+  const TempDirectory directory;
+  write_corpus(directory / "data");
+  require_done(on_ranks(1, translate, translate_training(directory / "data", directory / "1")));
+  for (const int count : {2, 4}) {
+    const fs::path out = directory / fmt::to_string(count);
+    require_done(on_ranks(count, translate, translate_training(directory / "data", out)));
+    INFO(count << " ranks");
+    check_close(losses_of(directory / "1"), losses_of(out));
+  }
+}
+
+TEST_CASE("R-Drop on two ranks draws other masks than one process does, and loses nothing by it") {
+  const TempDirectory directory;
+  write_corpus(directory / "data");
+  std::vector<double> first;
+  for (const char* dropout : {"0", "0.1"}) {
+    const Arguments more{"--dropout", dropout, "--r-drop", "1", "--updates", "4", "--accumulate", "1"};
+    const fs::path one = directory / ("1-" + std::string(dropout)), two = directory / ("2-" + std::string(dropout));
+    require_done(on_ranks(1, translate, translate_training(directory / "data", one, more)));
+    require_done(on_ranks(2, translate, translate_training(directory / "data", two, more)));
+    const std::vector<double> a = losses_of(one), b = losses_of(two);
+    if (dropout == std::string("0")) check_close(a, b);
+    REQUIRE(a.size() == b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) < 0.2 * std::abs(a[i]));
+  }
+}
+
+TEST_CASE("A training goes on with another number of ranks") {
+  const TempDirectory directory;
+  const Arguments half{"--epochs", "2"};
+  const auto resume = [&](const std::string& name, const char* epochs) {
+    return Arguments{"train", "--resume",       "--out", (directory / name).string(), "--device", "cpu", "--threads", "1", "--epochs",
+                     epochs,  "--rank-timeout", "10"};
+  };
+  require_done(on_ranks(1, recall, recall_training(directory / "whole")));
+  for (const int before : {1, 2}) {
+    const std::string name = fmt::to_string(before);
+    require_done(on_ranks(before, recall, recall_training(directory / name, half)));
+    require_done(on_ranks(3 - before, recall, resume(name, "3")));
+    INFO("from " << before << " ranks");
+    check_close(losses_of(directory / "whole"), losses_of(directory / name));
+  }
+}
+
+TEST_CASE(
+    "tern-recall train --gradient-sync --bucket-size-mb --rank-timeout (each way gives the same gradients; one process alone takes them)") {
+  const TempDirectory directory;
+  require_done(on_ranks(2, recall, recall_training(directory / "bucketed", {"--epochs", "1"})));
+  for (const char* sync : {"flat", "overlapped", "per-parameter"}) {
+    require_done(on_ranks(2, recall, recall_training(directory / sync, {"--epochs", "1", "--gradient-sync", sync})));
+    check_close(losses_of(directory / "bucketed"), losses_of(directory / sync));
+  }
+  require_done(on_ranks(2, recall, recall_training(directory / "small", {"--epochs", "1", "--bucket-size-mb", "0.001"})));
+  check_close(losses_of(directory / "bucketed"), losses_of(directory / "small"));
+  require_done(run(recall, recall_training(directory / "alone", {"--epochs", "1", "--gradient-sync", "flat"})));
+  check_refused(run(recall, recall_training(directory / "no", {"--gradient-sync", "none"})), "--gradient-sync: expected", "tern-recall");
+  check_refused(run(recall, recall_training(directory / "no", {"--bucket-size-mb", "0"})), "--bucket-size-mb: expected", "tern-recall");
+  check_refused(run(recall, recall_training(directory / "no", {"--rank-timeout", "0"})), "--rank-timeout: expected", "tern-recall");
+
+  // A rank that never comes is waited for so long, and no longer.
+  const auto started = std::chrono::steady_clock::now();
+  const Result alone = shell("RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 TERN_STORE_DIR=" + (directory / "store").string() + " exec \"$0\" \"$@\"",
+                             recall, recall_training(directory / "lost", {"--rank-timeout", "0.3"}));
+  CHECK(std::chrono::steady_clock::now() - started < std::chrono::seconds(8));
+  CHECK(alone.code != 0);
+  CHECK(contains(alone.err, "[dist]"));
+  CHECK_FALSE(fs::exists(directory / "lost"));
+}
+
+TEST_CASE("tern-translate train --gradient-sync --bucket-size-mb --rank-timeout (as tern-recall's)") {
+  const TempDirectory directory;
+  write_corpus(directory / "data");
+  const auto out = [&](const char* name, const Arguments& more) {
+    Arguments all{"--updates", "2", "--accumulate", "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    require_done(on_ranks(2, translate, translate_training(directory / "data", directory / name, all)));
+    return losses_of(directory / name);
+  };
+  check_close(out("small", {"--bucket-size-mb", "0.001"}), out("flat", {"--gradient-sync", "flat"}));
+  for (const char* flag : {"--gradient-sync", "--bucket-size-mb", "--rank-timeout"})
+    check_refused(run(translate, translate_training(directory / "data", directory / "no", {flag, "none"})),
+                  flag + std::string(": expected"));
+}
+
+TEST_CASE("Rank 0 alone writes and prints, and an error of all ranks is each one's line") {
+  const TempDirectory directory;
+  const Result result = on_ranks(3, recall, recall_training(directory / "run", {"--epochs", "1"}), {"--output", "prefix"});
+  require_done(result);
+  CHECK(contains(result.out, "[0] training 4 updates of 16 examples at most on 3 processes of 1 CPU thread"));
+  CHECK_FALSE(contains(result.out, "[1] "));
+  CHECK_FALSE(contains(result.out, "[2] "));
+  CHECK(json_lines(directory / "run/log.jsonl").size() == 5);  // four updates and a validation, once each
+
+  // Different options on the ranks are no training.
+  const Result mixed = shell("exec \"$0\" -n 2 sh -c 'exec \"$@\" --seed $((RANK + 1))' sh \"$@\"", launch, [&] {
+    Arguments all = recall_training(directory / "mixed");
+    all.insert(all.begin(), recall);
+    return all;
+  }());
+  CHECK(mixed.code == 2);
+  CHECK(contains(mixed.err, "has other options or data than another rank"));
+  CHECK_FALSE(fs::exists(directory / "mixed"));
+}
+
+TEST_CASE("A signal to one rank or to the launcher stops all at one update, with a checkpoint") {
+  for (const bool to_launcher : {true, false}) {
+    const TempDirectory directory;
+    const std::string in = directory / "in", out = directory / "out", err = directory / "err";
+    spill(in, "");
+    Arguments all{"-n", "2", "sh", "-c", "echo $$ >> " + (directory / "pids").string() + "; exec \"$0\" \"$@\"", recall};
+    for (const std::string& word : recall_training(directory / "run", {"--epochs", "100000", "--train-examples", "400"}))
+      all.push_back(word);
+    const pid_t pid = start(launch, all, in, out, err);
+    for (int i = 0; i < 1000 && !fs::exists(directory / "run/log.jsonl"); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::istringstream pids(slurp(directory / "pids"));
+    pid_t last = 0;
+    for (pid_t each = 0; pids >> each;) last = each;
+    ::kill(to_launcher ? pid : last, SIGTERM);
+    CHECK(finish(pid) == 128 + SIGTERM);
+    const std::string said = slurp(err);
+    INFO(said);
+    CHECK(contains(said, "tern-recall: stopped by SIGTERM at update "));
+    CHECK(said.find("stopped by SIGTERM", said.find("stopped by SIGTERM") + 1) == std::string::npos);  // once
+    CHECK(contains(said, "--resume goes on from"));
+    CHECK_FALSE(contains(said, "[dist]"));
+    require_done(on_ranks(2, recall, resume_to_epoch_end(directory / "run", 25)));
+  }
+}
+
+TEST_CASE("A rank that dies ends the others with a line each, and the training goes on from its checkpoint") {
+  const TempDirectory directory;
+  const std::string in = directory / "in", out = directory / "out", err = directory / "err";
+  spill(in, "");
+  Arguments all{"-n",  "3", "--output", "prefix", "sh", "-c", "echo $RANK $$ >> " + (directory / "pids").string() + "; exec \"$0\" \"$@\"",
+                recall};
+  for (const std::string& word : recall_training(directory / "run", {"--epochs", "100000", "--checkpoint-every", "1"})) all.push_back(word);
+  const pid_t pid = start(launch, all, in, out, err);
+  for (int i = 0; i < 1000 && !fs::exists(directory / "run/log.jsonl"); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::istringstream pids(slurp(directory / "pids"));
+  int rank = 0;
+  for (pid_t each = 0; pids >> rank >> each;)
+    if (rank == 1) ::kill(each, SIGKILL);
+  CHECK(finish(pid) == 128 + SIGKILL);
+  const std::string said = slurp(err);
+  INFO(said);
+  CHECK(contains(said, "[0] tern-recall: [dist] "));
+  CHECK(contains(said, "--resume goes on from"));
+  CHECK(contains(said, "[2] tern-recall: [dist] "));
+  CHECK(std::count(said.begin(), said.end(), '\n') == 3);
+  require_done(on_ranks(2, recall, resume_to_epoch_end(directory / "run", 4)));
+}
