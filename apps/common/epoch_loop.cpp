@@ -7,7 +7,6 @@
 #include <limits>
 #include <map>
 #include <stdexcept>
-#include <string_view>
 #include <utility>
 
 #include "common/program.h"
@@ -82,8 +81,7 @@ void EpochLoop::run() {
     loop.require_no_stop();  // says it anew, with what there is now
     throw;
   } catch (const Error& error) {
-    // Of another rank, and no mistake of the user's.
-    if (!trainable_.loop().ranks() || !std::string_view(error.what()).starts_with("[dist]")) throw;
+    if (!is_failure_of_other_rank(error)) throw;
     throw std::runtime_error(error.what() + trainable_.loop().remains());
   }
   if (!best_.model.empty()) write_parameters(trainable_.model(), best_.model);

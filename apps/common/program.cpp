@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "common/output.h"
+#include "common/ranks.h"
 #include "common/stop.h"
 #include "dist/launch_environment.h"
 #include "io/file_error.h"
@@ -151,7 +152,7 @@ int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
   } catch (const OutOfMemory& error) {
     return complain(fmt::format("out of memory: {}: {}", memory_hint, error.what()), 1);
   } catch (const Error& error) {
-    return complain(error.what(), 2);
+    return complain(error.what(), is_failure_of_other_rank(error) ? 1 : 2);
   } catch (const std::bad_alloc&) {
     return complain("out of memory: " + memory_hint, 1);
   } catch (const std::exception& error) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <numeric>
 #include <optional>
+#include <string_view>
 
 #include "common/output.h"
 #include "common/program.h"
@@ -34,6 +35,12 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
       ->type_name("SECONDS")
       ->capture_default_str()
       ->group(group);
+}
+
+bool is_failure_of_other_rank(const Error& error) {
+  const std::string_view text = error.what();
+  return text.starts_with("[dist] ") &&
+         (text.find(" failed: ") != text.npos || text.find(" found no way to ") != text.npos || text.find(" has set ") != text.npos);
 }
 
 RankPart part_of(std::int64_t rows, std::int64_t multiple, int rank, int size) {

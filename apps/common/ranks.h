@@ -19,6 +19,9 @@ struct RankOptions {
 /// --gradient-sync, --bucket-size-mb and --rank-timeout. A process that is alone takes them, and they do nothing.
 void add_rank_options(CLI::App& command, RankOptions& options);
 
+/// True for an error that tells of another process which has ended, has stopped or never came, and of no mistake of the user's.
+bool is_failure_of_other_rank(const Error& error);
+
 /// A rank's part of a batch.
 struct RankPart {
   BatchRows rows;

@@ -3,6 +3,7 @@
 #include "autodiff/node.h"
 #include "nn/fixture.h"
 #include "ops/factory.h"
+#include "ops/join.h"
 #include "ops/loss.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
@@ -76,7 +77,46 @@ std::vector<float> train_steps(bool captured, bool use_fused_kernel, train::Prec
   return result;
 }
 
+/// The logits that a model with dropout has for a batch that goes through in parts, in each of four calls.
+std::vector<float> logits_of_parts(const std::vector<BatchRows>& parts, bool use_fused_kernel, Device device) {
+  const Training training(use_fused_kernel, train::Precision::fp32, device);
+  train::CapturedStep forward([&](const Tensors& batch) { return training.model.forward(batch[0]); }, device);
+  const NoGrad unrecorded;
+  std::vector<float> result;
+  manual_seed(8);
+  for (unsigned call = 0; call < 4; ++call) {
+    const Tensor batch = cat({ids(call, 9, device), ids(call + 10, 9, device), ids(call + 20, 9, device)});
+    const std::uint64_t begin = context().generator.position();
+    for (const BatchRows& part : parts) {
+      context().generator.set_position(begin);
+      const BatchRowsScope rows(part);
+      const auto logits = forward({slice(batch, 0, part.first, part.first + part.count)}).to_vector<float>();
+      result.insert(result.end(), logits.begin(), logits.end());
+    }
+  }
+  CHECK(forward.recordings() == (device == cpu ? 0 : parts.size()));
+  return result;
+}
+
+void check_parts(Device device) {
+  for (const bool use_fused_kernel : {false, true}) {
+    INFO((use_fused_kernel ? "fused" : "plain"));
+    const auto whole = logits_of_parts({{0, 12, 12}}, use_fused_kernel, device);
+    const auto parts = logits_of_parts({{0, 4, 12}, {4, 4, 12}, {8, 4, 12}}, use_fused_kernel, device);
+    REQUIRE(parts.size() == whole.size());
+    float furthest = 0, largest = 0;
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      furthest = std::max(furthest, std::abs(whole[i] - parts[i]));
+      largest = std::max(largest, std::abs(whole[i]));
+    }
+    CHECK(furthest < 1e-4 * largest);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("a part of a batch gets the dropout of its rows within the whole", "[capture]") { check_parts(cpu); }
+TEST_CASE("a part of a batch gets the dropout of its rows within the whole, replayed too", "[capture][cuda]") { check_parts(cuda()); }
 
 TEST_CASE("on the CPU a captured step runs as written", "[capture]") {
   for (const train::Precision precision : {train::Precision::fp32, train::Precision::bf16})
