@@ -57,15 +57,15 @@ std::int64_t rows_multiple(std::int64_t columns, std::int64_t width, std::int64_
 Ranks::Ranks(const RankOptions& options, Device device) : options_(options) {
   const dist::GroupOptions group{.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * options.timeout))};
   const dist::LaunchEnvironment environment = dist::launch_environment().value_or(dist::LaunchEnvironment{});
+  // From here to the end of the process: a launcher whose other process has failed asks this one to end, which must not keep it from saying
+  // what it saw.
+  static std::optional<StopSignals> to_the_end;
+  if (environment.size > 1 && !to_the_end) to_the_end.emplace();
   const std::shared_ptr<dist::Store> store = environment.size > 1 ? dist::open_store(environment, group.timeout) : nullptr;
   group_ = dist::make_process_group(environment, store, device, "world", group);
   if (!is_alone() && device != cpu && dist::has_engine(DeviceType::cpu))
     host_ = dist::make_process_group(environment, store, cpu, "host", group);
   if (!is_first()) mute_output();
-  // From here to the end of the process: a launcher whose other process has failed asks this one to end, which must not keep it from saying
-  // what it saw.
-  static std::optional<StopSignals> to_the_end;
-  if (!is_alone() && !to_the_end) to_the_end.emplace();
 }
 
 Ranks::~Ranks() = default;

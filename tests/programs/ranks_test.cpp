@@ -26,40 +26,13 @@ Arguments recall_training(const fs::path& out, const Arguments& more = {}) {
 }
 
 Arguments translate_training(const fs::path& data, const fs::path& out, const Arguments& more = {}) {
-  Arguments all{"--device",
-                "cpu",
-                "--dropout",
-                "0.1",
-                "--batch-size",
-                "13",
-                "--updates",
-                "6",
-                "--schedule",
-                "constant",
-                "--lr",
-                "0.01",
-                "--architecture",
-                "encoder-decoder",
-                "--positions",
-                "rotary",
-                "--prefix-lm",
-                "True",
-                "--restart-positions",
-                "False",
-                "--label-smoothing",
-                "0.1",
-                "--bleu-every",
-                "0",
-                "--test",
-                "none",
-                "--accumulate",
-                "2",
-                "--epochs",
-                "3",
-                "--ema",
-                "0.5",
-                "--rank-timeout",
-                "10"};
+  Arguments all;
+  std::istringstream words(
+      "--device cpu --dropout 0.1 --attention-dropout -1 --batch-size 13 --batch-tokens 0 --accumulate 2 --updates 6 --epochs 3 --schedule "
+      "constant --lr 0.01 --clip 1 --architecture encoder-decoder --positions rotary --prefix-lm True --restart-positions False "
+      "--tied-head "
+      "True --label-smoothing 0.1 --r-drop 0 --ema 0.5 --beam 1 --patience 0 --bleu-every 0 --test none --rank-timeout 10");
+  for (std::string word; words >> word;) all.push_back(word);
   all.insert(all.end(), more.begin(), more.end());
   return train(data, out, all);
 }
