@@ -138,7 +138,8 @@ void show_buckets(const Options& options, const std::vector<Row>& rows) {
     if (fit)
       fmt::print("{} ranks: overhead o = {:.4g} ms a call, bandwidth w = {:.4g} GB/s", ranks, fit->overhead * 1e3, fit->bandwidth / 1e9);
     else fmt::print("{} ranks: no overhead and bandwidth follow, which takes two sizes of which the larger one takes longer", ranks);
-    if (fit && parameters > 0) {
+    if (fit && parameters > 0 && fit->overhead == 0) fmt::print("; so the smaller the buckets the better, as far as these sizes tell");
+    if (fit && parameters > 0 && fit->overhead > 0) {
       const Buckets best = best_buckets(bytes, *fit);
       fmt::print("; n* = sqrt(s / (w o)) = {:.4g} buckets of b* = sqrt(s w o) = {:.4g} MiB cost {:.4g} ms", best.count, best.bytes / 0x1p20,
                  bucket_seconds(bytes, best.count, *fit) * 1e3);

@@ -22,8 +22,8 @@ struct CommFigures {
 };
 
 /// All ranks call it with the same case. Results are checked first; then about `seconds` are measured, three samples at least: each begins
-/// when all ranks are there, and is on a GPU of several calls without a wait in between. Throws std::runtime_error for a wrong result, and
-/// what collectives throw.
+/// when all ranks are there, and is on a GPU of several calls without a wait in between. Throws std::runtime_error for a wrong result,
+/// OutOfMemory, on the CPU where the machine has not enough for all ranks, and what collectives throw.
 CommFigures measure_comm(dist::ProcessGroup& group, const CommCase& c, double seconds);
 
 }  // namespace tern::bench

@@ -45,8 +45,6 @@ double bucket_seconds(double bytes, double buckets, const TransferFit& fit) {
 }
 
 Buckets best_buckets(double bytes, const TransferFit& fit) {
-  // Without an overhead more buckets are always better, up to one for each byte: no number to print.
-  if (fit.overhead == 0) return {.count = 1, .bytes = bytes};
   const double count = std::max(1.0, std::sqrt(bytes / (fit.bandwidth * fit.overhead)));
   return {.count = count, .bytes = bytes / count};
 }

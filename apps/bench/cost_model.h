@@ -49,7 +49,7 @@ double bucket_seconds(double bytes, double buckets, const TransferFit& fit);
 struct Buckets {
   double count, bytes;
 };
-/// n* and b*; one bucket of all where there is no overhead to share: never less than one.
+/// n* and b*: one bucket at the least, and without an overhead infinitely many of nothing.
 Buckets best_buckets(double bytes, const TransferFit& fit);
 
 /// The parameters of nn::DecoderLM, none of which is made.

@@ -23,5 +23,5 @@ int main(int argc, char** argv) {
   tern::bench::add_comm(app);
   tern::bench::add_accounting(app);
   tern::bench::add_report(app);
-  return tern::apps::run(app, argc, argv, "use a smaller --batch, --length or --model");
+  return tern::apps::run(app, argc, argv, "use a smaller --batch, --length, --model or --size-mb");
 }

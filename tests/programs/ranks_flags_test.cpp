@@ -109,6 +109,9 @@ TEST_CASE("tern-bench comm --device of processes that a launcher has started: ra
   CHECK(contains(again.err, "--ranks: a launcher has started 2 processes already"));
   check_refused(bounded(bench, comm), "expected several processes: tern-bench comm --ranks", "tern-bench");
   check_refused(bounded(bench, with(comm, {"--ranks", "1"})), "--ranks: ", "tern-bench");
+  const Result large = bounded(bench, with(comm, {"--ranks", "2", "--size-mb", "1e6"}));  // 4 TB
+  CHECK(large.code == 1);
+  CHECK(contains(large.err, "out of memory: "));
   const Result gpu =
       shell("CUDA_VISIBLE_DEVICES= exec \"$0\" \"$@\"", "/usr/bin/timeout", {"60", bench, "comm", "--ranks", "2", "--device", "cuda"});
   CHECK(gpu.code == 2);
