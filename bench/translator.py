@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Trains and times the translator, with one command for all its figures: quality over seeds and directions, speed of decoding, latency,
-and whether what is decoded depends on the batch.
+whether what is decoded depends on the batch, and what several models give together: as one, and as the teachers of another.
 
 usage: translator.py PROGRAM DATA OUT [--src de --tgt en] [--seeds 1,2,3] [--both] [--rows FILE] [-- options of `tern-translate train`]
 PROGRAM is tern-translate, DATA a directory as docs/data.md has it, OUT is where the runs go. Runs that are there already are kept, so that a
@@ -49,12 +49,13 @@ def call(arguments, text=None):
     return result.stdout, result.stderr
 
 
-def train(options, src, tgt, seed):
-    """The summary of the run with that seed, which is trained unless it is there."""
-    out = options.out / f"{src}-{tgt}-{seed}"
+def train(options, src, tgt, seed, teachers=()):
+    """The run with that seed and its summary; it is trained unless it is there."""
+    out = options.out / (f"{src}-{tgt}-{seed}" + (f"-of-{len(teachers)}" if teachers else ""))
     if not (out / "summary.json").exists():
         began = time.monotonic()
-        call([options.program, "train", "--data", options.data, "--src", src, "--tgt", tgt, "--out", out, "--seed", seed, *options.train])
+        more = ["--teacher", ",".join(map(str, teachers))] if teachers else []
+        call([options.program, "train", "--data", options.data, "--src", src, "--tgt", tgt, "--out", out, "--seed", seed, *options.train, *more])
         print(f"trained {out} in {time.monotonic() - began:.1f} s", file=sys.stderr)
     return out, json.loads((out / "summary.json").read_text(encoding="utf-8"))
 
@@ -130,6 +131,18 @@ def ensemble(options, src, tgt, seeds, rows):
     rows.append(dict(part="ensemble", models=len(runs), test=name, score=score))
 
 
+def distill(options, src, tgt, seeds, rows):
+    """A model that learns from the targets and from what the models of all seeds translate the sources to, together and by --beam."""
+    teachers = [train(options, src, tgt, seed)[0] for seed in seeds]
+    print("\n| teachers | seed | validation BLEU (greedy) | by beam | test BLEU | test chrF2 | seconds in all | updates |\n" + "|---" * 8 + "|")
+    for seed in options.students.split(","):
+        _, summary = train(options, src, tgt, seed, teachers)
+        beam = summary.get("valid_beam_bleu", summary["valid_bleu"])
+        print(f"| {len(teachers)} | {seed} | {summary['valid_bleu']:.2f} | {beam:.2f} | {summary['test_bleu']:.2f} "
+              f"| {summary['test_chrf']:.2f} | {summary['total_seconds']:.1f} | {summary['updates']} |", flush=True)
+        rows.append(dict(part="distill", src=src, tgt=tgt, seed=seed, teachers=len(teachers), **summary))
+
+
 def main():
     arguments, train_options = sys.argv[1:], []
     if "--" in arguments:
@@ -143,7 +156,8 @@ def main():
     parser.add_argument("--tgt", default="en")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--both", action="store_true", help="the other direction as well")
-    parser.add_argument("--parts", default="quality,speed,invariance,ensemble")
+    parser.add_argument("--parts", default="quality,speed,invariance,ensemble", help="and distill, where the models of all seeds teach another")
+    parser.add_argument("--students", default="4", help="seeds of the models that are taught")
     parser.add_argument("--batch", type=int, default=2048, help="sentences of a batch where speed is measured, half of them for a beam")
     parser.add_argument("--rows", type=pathlib.Path)
     options = parser.parse_args(arguments)
@@ -161,8 +175,10 @@ def main():
                 invariance(options, options.src, options.tgt, seeds[0], rows)
             elif part == "ensemble":
                 ensemble(options, options.src, options.tgt, seeds, rows)
+            elif part == "distill":
+                distill(options, options.src, options.tgt, seeds, rows)
             else:
-                raise Fault(f"--parts: expected quality, speed, invariance or ensemble but got {part}")
+                raise Fault(f"--parts: expected quality, speed, invariance, ensemble or distill but got {part}")
     except Fault as fault:
         sys.exit(f"translator.py: {fault}")
     finally:
