@@ -8,6 +8,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
@@ -38,10 +39,11 @@ class GlooStore final : public gloo::rendezvous::Store {
     const std::string value = store_->get(key, timeout_);
     return {value.begin(), value.end()};
   }
-  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
-    for (const std::string& key : keys) store_->get(key, timeout);
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) store_->get(key, timeout_);
   }
+  /// Gloo gives its connections' timeout, which is not that of ranks to come.
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
 
  private:
   std::shared_ptr<dist::Store> store_;
@@ -129,8 +131,10 @@ class GlooGroup final : public ProcessGroup {
     try {
       auto device = gloo::transport::tcp::CreateDevice(attributes(environment));
       auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());
-      context->setTimeout(options.timeout);
+      // Gloo waits five times as long for a connection: for a rank that stops while they are made, say.
+      context->setTimeout(std::max(options.timeout / 5, std::chrono::milliseconds(1)));
       context->connectFullMesh(rendezvous, device);
+      context->setTimeout(options.timeout);
       context_ = context;
       // A rank that is done soon must not close its connections while others still make theirs.
       gloo::BarrierOptions all_connected(context_);
