@@ -79,9 +79,23 @@ class Range {
 };
 
 // A step's row, but for what was measured.
-const std::vector<std::string> step_keys = {"model",          "arch",        "B",      "T",      "V",       "p",     "dtype",
-                                            "impl",           "pass",        "warmup", "device", "threads", "ranks", "gradient_sync",
-                                            "bucket_size_mb", "reduce_dtype"};
+const std::vector<std::string> step_keys = {"model",
+                                            "arch",
+                                            "B",
+                                            "T",
+                                            "V",
+                                            "p",
+                                            "dtype",
+                                            "impl",
+                                            "pass",
+                                            "warmup",
+                                            "device",
+                                            "threads",
+                                            "ranks",
+                                            "gradient_sync",
+                                            "bucket_size_mb",
+                                            "reduce_dtype",
+                                            "shard_optimizer"};
 
 std::string key_of(const Row& row, const std::vector<std::string>& keys, const std::string& without = "") {
   std::string result;

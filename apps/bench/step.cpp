@@ -31,6 +31,7 @@ struct Options {
 /// Every combination of the lists, in their order.
 std::vector<StepCase> cases_of(const Options& options) {
   std::vector<StepCase> cases = {options.step};
+  cases[0].parallel.scatter_gradients = options.step.shard_optimizer;
   cases[0].parallel.sync = dist::gradient_sync_of(options.gradient_sync).value();
   if (!options.reduce_dtype.empty()) cases[0].parallel.reduce_dtype = float_modes().at(options.reduce_dtype).first;
   const auto vary = [&](const auto& values, const auto& set) {
@@ -121,6 +122,7 @@ class Bench {
     row.set("ranks", group_->size()).set("engine", group_->engine()).set("gradient_sync", dist::name(c.parallel.sync));
     row.set("bucket_size_mb", c.parallel.bucket_size_mb);
     if (c.parallel.reduce_dtype) row.set("reduce_dtype", name(*c.parallel.reduce_dtype));
+    if (c.shard_optimizer) row.set("shard_optimizer", true);
     return row;
   }
 
@@ -154,7 +156,7 @@ class Bench {
     if (f.alone_ms > 0) {
       fmt::print("  alone     {:9.3f} ms each, without communication: {:.3f} times as long with it, in {}\n", f.alone_ms,
                  f.burst_ms / f.alone_ms, apps::counted(f.buckets, "collective"));
-      result.set("alone_ms", rounded(f.alone_ms, 1e3)).set("collectives", f.buckets);
+      result.set("alone_ms", rounded(f.alone_ms, 1e3)).set("collectives", f.buckets).set("optimizer_bytes", f.optimizer_bytes);
     }
     fmt::print("  memory    {:9.3f} GiB at the peak\n", f.peak_gib);
     fmt::print("  loss      {:9.3f} in the last step\n", f.loss);
@@ -237,6 +239,10 @@ void add_step(CLI::App& app) {
       ->check(apps::real_number(1e-6, 1e6))
       ->type_name("X")
       ->capture_default_str()
+      ->group(several);
+  command
+      ->add_flag("--shard-optimizer", c.shard_optimizer,
+                 "each rank keeps the optimizer's moments of its part of the weights alone, and gets the gradients of these")
       ->group(several);
   command->add_option("--reduce-dtype", options->reduce_dtype, "of gradients on their way: fp32, bf16, fp16; as they are without it")
       ->check(apps::one_of({"fp32", "bf16", "fp16"}))

@@ -21,6 +21,7 @@ struct StepCase {
   int warmup = 5, steps = 10;
   bool use_fused_kernel = false, capture = false;
   dist::DataParallelOptions parallel = {};  ///< how several ranks average their gradients
+  bool shard_optimizer = false;             ///< each rank keeps the moments of its part alone
   bool forward_only = false;                ///< without gradients, optimizer and what backward would need
   std::int64_t profile = 0;                 ///< further steps that are profiled; 0: none
   std::string out;                          ///< directory for what they give
@@ -52,12 +53,13 @@ struct StepFigures {
   Times step;     ///< by the host's clock, with a wait after each step
   Times forward;  ///< by the device's clock, within steps as written, what backward needs included; of forward_only the forward pass alone
   Times backward, update;
-  Times host;               ///< until the calls of a step return
-  double burst_ms = 0;      ///< a step, without waits in between
-  double alone_ms = 0;      ///< likewise, of several ranks that keep their gradients to themselves
-  int buckets = 0;          ///< collectives of a step
-  double inference_ms = 0;  ///< forward without recording
-  double tflops = 0;        ///< of the burst, counted as 6 (of forward_only 2) operations a weight and token, and attention's products
+  Times host;                        ///< until the calls of a step return
+  double burst_ms = 0;               ///< a step, without waits in between
+  double alone_ms = 0;               ///< likewise, of several ranks that keep their gradients to themselves
+  int buckets = 0;                   ///< collectives of a step
+  std::int64_t optimizer_bytes = 0;  ///< of moments and masters, on rank 0
+  double inference_ms = 0;           ///< forward without recording
+  double tflops = 0;  ///< of the burst, counted as 6 (of forward_only 2) operations a weight and token, and attention's products
   double peak_gib = 0;
   double profiled_ms = 0;   ///< a step under the profiler
   double loss = 0;          ///< of the last step: shows that the steps are those of a training, and of which

@@ -104,6 +104,7 @@ void EpochLoop::run_epochs() {
     const bool is_due = every == 0 && (!saved_ || seconds_now() - saved_at_ >= least_share * save_seconds_);
     if (run_ && saved_ != loop.updates() && (is_last || is_due)) save_checkpoint();
 
+    loop.gather_masters();
     Validation validation = trainable_.validate(epoch_, is_last);
     agree_on(validation);
     keep_best(validation);
@@ -175,7 +176,9 @@ void EpochLoop::resume() {
   if (numbers.contains("best"))
     for (const NamedTensor& entry : trainable_.served())
       best_.model.push_back({entry.name, empty(entry.tensor.shape(), entry.tensor.dtype(), cpu)});
-  run_->load_checkpoint(tensors());
+  const std::vector<NamedTensor> all = tensors();
+  run_->load_checkpoint(all);
+  trainable_.loop().take_state(trainable_.model(), all);
   round_masters(trainable_.model());
   restore(numbers);
   if (Ranks* const ranks = trainable_.loop().ranks()) ranks->barrier();  // before the files move that the others read

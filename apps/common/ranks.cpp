@@ -30,6 +30,9 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
       ->type_name("X")
       ->capture_default_str()
       ->group(group);
+  command
+      .add_flag("--shard-optimizer", options.shard_optimizer, "each process keeps the optimizer's moments of its part of the weights alone")
+      ->group(group);
   command.add_option("--rank-timeout", options.timeout, "seconds that a process waits for the others until it ends with an error")
       ->check(real_number(0.1, 1e6))
       ->type_name("SECONDS")
@@ -74,9 +77,10 @@ std::string Ranks::describe() const { return is_alone() ? "" : fmt::format("{} p
 
 std::unique_ptr<dist::DataParallel> Ranks::parallel(nn::Module& model) {
   if (is_alone()) return nullptr;
-  return std::make_unique<dist::DataParallel>(
-      model, *group_,
-      dist::DataParallelOptions{.sync = dist::gradient_sync_of(options_.gradient_sync).value(), .bucket_size_mb = options_.bucket_size_mb});
+  return std::make_unique<dist::DataParallel>(model, *group_,
+                                              dist::DataParallelOptions{.sync = dist::gradient_sync_of(options_.gradient_sync).value(),
+                                                                        .bucket_size_mb = options_.bucket_size_mb,
+                                                                        .scatter_gradients = options_.shard_optimizer});
 }
 
 namespace {

@@ -14,9 +14,10 @@ namespace tern::apps {
 struct RankOptions {
   std::string gradient_sync = "bucketed";  ///< dist::GradientSync
   double bucket_size_mb = 25;
-  double timeout = 30;  ///< seconds that a rank waits for the others
+  bool shard_optimizer = false;  ///< dist::shard_optimizer
+  double timeout = 30;           ///< seconds that a rank waits for the others
 };
-/// --gradient-sync, --bucket-size-mb and --rank-timeout. A process that is alone takes them, and they do nothing.
+/// --gradient-sync, --bucket-size-mb, --shard-optimizer and --rank-timeout. A process that is alone takes them, and they do nothing.
 void add_rank_options(CLI::App& command, RankOptions& options);
 
 /// True for an error that tells of another process which has ended, has stopped or never came, and of no mistake of the user's.
@@ -58,6 +59,8 @@ class Ranks {
   std::string describe() const;
   /// The model's gradients become the mean of all ranks', and its weights those of rank 0. Null for a process that is alone.
   std::unique_ptr<dist::DataParallel> parallel(nn::Module& model);
+  /// Whether the optimizer's moments are to be shared out among the ranks.
+  bool shards_optimizer() const { return !is_alone() && options_.shard_optimizer; }
   /// This rank's part of so many rows.
   RankPart part(std::int64_t rows, std::int64_t multiple) const { return part_of(rows, multiple, rank(), size()); }
 

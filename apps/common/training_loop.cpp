@@ -10,6 +10,7 @@
 
 #include "common/program.h"
 #include "common/stop.h"
+#include "dist/sharded_optimizer.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
@@ -38,6 +39,7 @@ TrainingLoop::TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimize
           },
           device) {
   if (options_.precision == train::Precision::fp16) scaler_.emplace(train::GradScalerOptions{}, device);
+  if (options_.parallel && options_.ranks->shards_optimizer()) dist::shard_optimizer(*optimizer_, *options_.parallel);
   // Memory of its own, which a captured update writes.
   if (scaler_ || options_.clip > 0) grad_norm_ = zeros({}, DType::f32, device);
 }
@@ -229,6 +231,15 @@ std::vector<NamedTensor> TrainingLoop::state(const nn::Module& model) {
   if (!loss_sum_.defined()) loss_sum_ = zeros({}, DType::f32, device_);
   result.push_back({"loop.loss_sum", loss_sum_});
   return result;
+}
+
+void TrainingLoop::take_state(const nn::Module& model, const std::vector<NamedTensor>& loaded) {
+  if (!optimizer_->sharding()) return;  // loaded in place
+  std::vector<NamedTensor> own;
+  constexpr std::string_view prefix = "optimizer.";
+  for (const NamedTensor& entry : loaded)
+    if (entry.name.starts_with(prefix)) own.push_back({entry.name.substr(prefix.size()), entry.tensor});
+  optimizer_->load_moments(own, nn::named_parameters(model));
 }
 
 io::JsonObject TrainingLoop::numbers() const {

@@ -85,6 +85,8 @@ class TrainingLoop {
   double seconds() const;
   double items_per_second() const;
 
+  /// Makes the masters whole that a sharded optimizer updates in part: a collective, before they are read.
+  void gather_masters() { optimizer_->gather_masters(); }
   /// Several ranks have the same sums of the loss afterwards: a collective.
   void share_loss();
   /// Null for a process that is alone.
@@ -108,6 +110,8 @@ class TrainingLoop {
   /// All of its state between two updates, for checkpoints: tensors that are read and written in place, each named "optimizer.", "scaler."
   /// or "loop.", with the names of the model's parameters, whose masters are the model's; and numbers.
   std::vector<NamedTensor> state(const nn::Module& model);
+  /// Takes over what was loaded into state()'s tensors, where these are copies: those of a sharded optimizer.
+  void take_state(const nn::Module& model, const std::vector<NamedTensor>& loaded);
   io::JsonObject numbers() const;
   /// Throws FileError for numbers that no training has.
   void restore(const io::JsonObject& numbers);

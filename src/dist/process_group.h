@@ -27,7 +27,8 @@ class Work {
   Work& operator=(Work&& other) noexcept;
   ~Work();
 
-  /// Waits until the result is there; on a GPU it is the caller's stream that waits, and not the host. Throws Error where the collective failed, and of a later one of the group as well.
+  /// Waits until the result is there; on a GPU it is the caller's stream that waits, and not the host. Throws Error where the collective
+  /// failed, and of a later one of the group as well.
   void wait();
   /// True where wait() would not wait. Throws nothing: an error is wait()'s to tell.
   bool is_done() const { return !state_ || state_->is_done(); }

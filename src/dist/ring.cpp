@@ -39,7 +39,8 @@ Ring::Ring(const LaunchEnvironment& environment, Store& store, std::chrono::mill
     const int count = ::poll(&calling, 1, static_cast<int>(std::max(left, 0ms).count()));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0)
-      fail("dist", fmt::format("rank {} of {} did not come within {:g} s", previous_.rank, size, std::chrono::duration<double>(timeout).count()));
+      fail("dist",
+           fmt::format("rank {} of {} did not come within {:g} s", previous_.rank, size, std::chrono::duration<double>(timeout).count()));
     previous_.socket = listener.accept();
     // Somebody else's program may knock at any port.
     if (previous_.socket.receive(rank_digits, deadline) == fmt::format("{:>{}}", previous_.rank, rank_digits)) break;

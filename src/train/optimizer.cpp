@@ -132,7 +132,9 @@ void Optimizer::lay_out() {
     Segment& segment = segments_[s];
     const Tensor all = whole(segment);
     const DType kept = all.dtype() == DType::f64 ? DType::f64 : DType::f32;
-    segment.pieces = pieces_of(all);
+    const bool is_frozen = std::none_of(segment.parameters.begin(), segment.parameters.end(),
+                                        [&](std::size_t i) { return states_[i].parameter.requires_grad(); });
+    if (!sharding_ || !is_frozen) segment.pieces = pieces_of(all);  // frozen ones are no process's own
     for (Piece& piece : segment.pieces)
       for (std::size_t kind = 0; kind < moment_names_.size(); ++kind)
         piece.moments.push_back(zeros({piece.end - piece.begin}, kept, device));

@@ -42,7 +42,7 @@ struct Training {
       : rank(rank_), model(model_of<ToyModel>(rank_, 1)) {
     if (precision != train::Precision::fp32) train::set_precision(model, precision);
     parallel.emplace(model, *rank.group, options);
-    optimizer = make(trained(model));
+    optimizer = make(make == momentum ? nn::parameters(model) : trained(model));  // with those that are frozen, or without
     if (is_sharded) shard_optimizer(*optimizer, *parallel);
   }
   double step(std::uint64_t number, double max_norm = std::numeric_limits<double>::infinity()) {

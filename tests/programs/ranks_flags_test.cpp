@@ -118,7 +118,10 @@ TEST_CASE("tern-bench comm --device of processes that a launcher has started: ra
   CHECK(contains(gpu.err, "--device cuda: "));
 }
 
-TEST_CASE("tern-bench step --ranks --gradient-sync --bucket-size-mb --reduce-dtype (each rank its own batch, gradients as asked for)") {
+TEST_CASE(
+    "tern-bench step --ranks --gradient-sync --bucket-size-mb --reduce-dtype --shard-optimizer (each rank its own batch, gradients as "
+    "asked "
+    "for)") {
   const auto measured = [](const Arguments& more) {
     const TempDirectory directory;
     const Result result = bounded(bench, with({"step",    "--model",   "ar",        "--batch",  "2",        "--length", "6",
@@ -147,6 +150,10 @@ TEST_CASE("tern-bench step --ranks --gradient-sync --bucket-size-mb --reduce-dty
   const Json flat = measured({"--ranks", "2", "--gradient-sync", "flat"});
   CHECK(flat["collectives"] == 1);
   CHECK(flat["loss"] == two["loss"]);
+  const Json sharded = measured({"--ranks", "2", "--shard-optimizer"});
+  CHECK(sharded["shard_optimizer"] == true);
+  CHECK(sharded["loss"] == two["loss"]);
+  CHECK(number_of(sharded, "optimizer_bytes") == Approx(number_of(two, "optimizer_bytes") / 2).epsilon(0.01));
   const Json lowered = measured({"--ranks", "2", "--bucket-size-mb", "0.2", "--reduce-dtype", "bf16"});
   CHECK(lowered["collectives"] > 2);
   CHECK(lowered["loss"] != two["loss"]);

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <thread>
 
 #include "support.h"
@@ -65,6 +66,17 @@ std::vector<double> losses_of(const fs::path& run) {
   for (const Json& line : json_lines(run / "log.jsonl"))
     for (const char* key : {"loss", "train_loss", "valid_loss", "grad_norm"})
       if (line.contains(key)) result.push_back(line[key].get<double>());
+  return result;
+}
+
+/// All of a model's file, one after the other.
+std::vector<float> weights_of(const fs::path& run) {
+  const std::string bytes = slurp(run / "model.safetensors");
+  std::uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const std::size_t first = sizeof header + header;
+  std::vector<float> result((bytes.size() - first) / sizeof(float));
+  std::memcpy(result.data(), bytes.data() + first, result.size() * sizeof(float));
   return result;
 }
 
@@ -160,10 +172,20 @@ TEST_CASE("A training goes on with another number of ranks") {
     INFO("from " << before << " ranks");
     check_close(losses_of(directory / "whole"), losses_of(directory / name));
   }
+  // Moments that are in parts on each rank are whole in the checkpoint, whether they were written or are read so.
+  const auto sharded = [](Arguments arguments) {
+    arguments.push_back("--shard-optimizer");
+    return arguments;
+  };
+  require_done(on_ranks(2, recall, sharded(recall_training(directory / "sharded", {"--epochs", "1"}))));
+  require_done(on_ranks(1, recall, resume("sharded", "2")));
+  require_done(on_ranks(3, recall, sharded(resume("sharded", "3"))));
+  check_close(losses_of(directory / "whole"), losses_of(directory / "sharded"));
 }
 
 TEST_CASE(
-    "tern-recall train --gradient-sync --bucket-size-mb --rank-timeout (each way gives the same gradients; one process alone takes them)") {
+    "tern-recall train --gradient-sync --bucket-size-mb --shard-optimizer --rank-timeout (each way gives the same gradients; one process "
+    "alone takes them)") {
   const TempDirectory directory;
   require_done(on_ranks(2, recall, recall_training(directory / "bucketed", {"--epochs", "1"})));
   for (const char* sync : {"flat", "overlapped", "per-parameter"}) {
@@ -172,7 +194,9 @@ TEST_CASE(
   }
   require_done(on_ranks(2, recall, recall_training(directory / "small", {"--epochs", "1", "--bucket-size-mb", "0.001"})));
   check_close(losses_of(directory / "bucketed"), losses_of(directory / "small"));
-  require_done(run(recall, recall_training(directory / "alone", {"--epochs", "1", "--gradient-sync", "flat"})));
+  require_done(on_ranks(2, recall, recall_training(directory / "sharded", {"--epochs", "1", "--shard-optimizer"})));
+  check_close(losses_of(directory / "bucketed"), losses_of(directory / "sharded"));
+  require_done(run(recall, recall_training(directory / "alone", {"--epochs", "1", "--gradient-sync", "flat", "--shard-optimizer"})));
   check_refused(run(recall, recall_training(directory / "no", {"--gradient-sync", "none"})), "--gradient-sync: expected", "tern-recall");
   check_refused(run(recall, recall_training(directory / "no", {"--bucket-size-mb", "0"})), "--bucket-size-mb: expected", "tern-recall");
   check_refused(run(recall, recall_training(directory / "no", {"--rank-timeout", "0"})), "--rank-timeout: expected", "tern-recall");
@@ -187,7 +211,7 @@ TEST_CASE(
   CHECK_FALSE(fs::exists(directory / "lost"));
 }
 
-TEST_CASE("tern-translate train --gradient-sync --bucket-size-mb --rank-timeout (as tern-recall's)") {
+TEST_CASE("tern-translate train --gradient-sync --bucket-size-mb --shard-optimizer --rank-timeout (as tern-recall's)") {
   const TempDirectory directory;
   write_corpus(directory / "data");
   const auto out = [&](const char* name, const Arguments& more) {
@@ -197,6 +221,18 @@ TEST_CASE("tern-translate train --gradient-sync --bucket-size-mb --rank-timeout 
     return losses_of(directory / name);
   };
   check_close(out("small", {"--bucket-size-mb", "0.001"}), out("flat", {"--gradient-sync", "flat"}));
+  const Arguments bf16{"--precision", "bf16", "--ema", "0", "--shard-optimizer"};
+  check_close(out("16-bits", {bf16.begin(), bf16.end() - 1}), out("16-bits-sharded", bf16));
+  // The norm that gradients are clipped to is added up in another order.
+  const std::vector<float> whole = weights_of(directory / "16-bits"), sharded = weights_of(directory / "16-bits-sharded");
+  REQUIRE(whole.size() == sharded.size());
+  std::size_t others = 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) others += !(std::abs(whole[i] - sharded[i]) <= 1e-4f);
+  CHECK(others == 0);
+  const Result refused =
+      on_ranks(2, translate, translate_training(directory / "data", directory / "no", {"--precision", "bf16", "--shard-optimizer"}));
+  CHECK(refused.code == 2);
+  CHECK(contains(refused.err, "--shard-optimizer: a process has the masters"));
   for (const char* flag : {"--gradient-sync", "--bucket-size-mb", "--rank-timeout"})
     check_refused(run(translate, translate_training(directory / "data", directory / "no", {flag, "none"})),
                   flag + std::string(": expected"));

@@ -128,9 +128,8 @@ class NcclGroup final : public ProcessGroup {
   }
 
   Work start_all_gather(const Tensor& y, const Tensor& x) override {
-    return post("all_gather", {y, x}, [&] {
-      return ncclAllGather(x.view().data, y.view().data, count(x), nccl_dtype(x.dtype()), communicator_, stream());
-    });
+    return post("all_gather", {y, x},
+                [&] { return ncclAllGather(x.view().data, y.view().data, count(x), nccl_dtype(x.dtype()), communicator_, stream()); });
   }
 
   void wait_for_all() override {

@@ -5,8 +5,8 @@
 
 namespace tern::dist {
 
-/// Numbers in memory of the host that work on a stream counts up, whether it was queued as it is or as a part of a graph: how the host sees,
-/// without waiting for the device, whether work that began has ended.
+/// Numbers in memory of the host that work on a stream counts up, whether it was queued as it is or as a part of a graph: how the host
+/// sees, without waiting for the device, whether work that began has ended.
 class Progress {
  public:
   explicit Progress(Device device);
