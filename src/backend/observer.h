@@ -46,6 +46,11 @@ class Observer {
   virtual void begin_pass(const char* /*name*/) {}
   virtual void end_pass() {}
 
+  /// A collective that this thread began has ended, and the thread got its result: on the steady clock in nanoseconds it ran from `begin`
+  /// to `end` beside the thread, which stood still for `waited` of that. On a GPU its kernel tells.
+  virtual void end_collective(const char* /*op*/, std::int64_t /*begin*/, std::int64_t /*end*/, std::int64_t /*waited*/, double /*bytes*/) {
+  }
+
   /// That watches the same thread since before this one, or null.
   Observer* outer() const { return outer_; }
   /// Grows from each observer of a thread to the next, and is above 0.

@@ -205,4 +205,43 @@ AttentionTime attention_time(const Profile& profile, const std::string& pass) {
   return result;
 }
 
+/// The part of [begin, end) that no interval covers; they are in order, and do not meet.
+static std::int64_t uncovered(const std::vector<std::pair<std::int64_t, std::int64_t>>& intervals, std::int64_t begin, std::int64_t end) {
+  std::int64_t result = end - begin;
+  auto next = std::upper_bound(intervals.begin(), intervals.end(), begin, [](std::int64_t time, const auto& i) { return time < i.second; });
+  for (; next != intervals.end() && next->first < end; ++next) result -= std::min(end, next->second) - std::max(begin, next->first);
+  return result;
+}
+
+std::vector<CollectiveRow> collective_rows(const Profile& profile) {
+  std::map<std::string, CollectiveRow> rows;
+  const auto add = [&](const std::string& op, std::int64_t total, std::int64_t exposed, double bytes) {
+    CollectiveRow& row = rows[op];
+    row.op = op;
+    ++row.calls;
+    row.total_ns += total;
+    row.exposed_ns += exposed;
+    row.bytes += bytes;
+  };
+  for (const Collective& each : profile.collectives)
+    add(profile.names[each.name], each.end - each.begin, std::min(each.waited, each.end - each.begin), each.bytes);
+
+  const auto is_collective = [](const DeviceRecord& record) { return record.name.starts_with("ncclDev"); };
+  // When other work runs on the GPU.
+  std::vector<std::pair<std::int64_t, std::int64_t>> others, merged;
+  for (const DeviceRecord& record : profile.device_records)
+    if (!is_collective(record)) others.emplace_back(record.begin, record.end);
+  std::sort(others.begin(), others.end());
+  for (const auto& interval : others)
+    if (merged.empty() || merged.back().second < interval.first) merged.push_back(interval);
+    else merged.back().second = std::max(merged.back().second, interval.second);
+  for (const DeviceRecord& record : profile.device_records)
+    if (is_collective(record)) add(record.name, record.end - record.begin, uncovered(merged, record.begin, record.end), 0);
+
+  std::vector<CollectiveRow> result;
+  for (const auto& [op, row] : rows) result.push_back(row);
+  std::stable_sort(result.begin(), result.end(), [](const CollectiveRow& a, const CollectiveRow& b) { return a.total_ns > b.total_ns; });
+  return result;
+}
+
 }  // namespace tern::profile

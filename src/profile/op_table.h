@@ -40,6 +40,17 @@ struct ThreadRow {
 };
 std::vector<ThreadRow> thread_rows(const Profile& profile);
 
+/// All collectives of a kind.
+struct CollectiveRow {
+  std::string op;
+  std::int64_t calls = 0;
+  std::int64_t total_ns = 0;    ///< that they ran
+  std::int64_t exposed_ns = 0;  ///< of that, with nothing beside: the thread stood still, or no other kernel ran on the GPU
+  double bytes = 0;             ///< 0: unknown
+};
+/// Between processes, largest first: on CPUs as the engine tells, on a GPU NCCL's kernels.
+std::vector<CollectiveRow> collective_rows(const Profile& profile);
+
 /// What attention modules do, their projections left out.
 struct AttentionTime {
   std::int64_t product_ns = 0;
@@ -55,7 +66,7 @@ struct Roofline {
   double bytes = 0;  ///< bytes/s of a large copy, read and written
 };
 
-/// Markdown: totals by pass, ops, kernels by pass, attention, modules. "-" stands for what is not known.
+/// Markdown: totals by pass, ops, communication, kernels by pass, attention, modules. "-" stands for what is not known.
 std::string op_table(const Profile& profile, const Roofline& roofline = {});
 
 }  // namespace tern::profile

@@ -43,6 +43,7 @@ class Report {
     passes();
     threads();
     ops();
+    collectives();
     kernels();
     attention();
     modules();
@@ -127,6 +128,25 @@ class Report {
         views, count > most_ops ? fmt::format(" and {} more rows", count - most_ops) : "", ms(rest), ms(op_ns_),
         percent(static_cast<double>(op_ns_), static_cast<double>(busy_)), profile_.threads.size() > 1 ? "threads'" : "wall",
         ms(busy_ - op_ns_));
+  }
+
+  void collectives() {
+    const std::vector<CollectiveRow> rows = collective_rows(profile_);
+    if (rows.empty()) return;
+    text_ += "## Communication\n\nHidden is what runs beside other work: beside the thread, or on a GPU beside other kernels.\n\n";
+    text_ += "| collective | calls | ms | exposed ms | hidden | MB |\n|---|---|---|---|---|---|\n";
+    CollectiveRow all{.op = "all"};
+    const auto add = [&](const CollectiveRow& row) {
+      text_ += fmt::format("| {} | {} | {:.3f} | {:.3f} | {} | {} |\n", cell(row.op), row.calls, ms(row.total_ns), ms(row.exposed_ns),
+                           percent(static_cast<double>(row.total_ns - row.exposed_ns), static_cast<double>(row.total_ns)),
+                           known(row.bytes / 1e6));
+    };
+    for (const CollectiveRow& row : rows) {
+      add(row);
+      all.calls += row.calls, all.total_ns += row.total_ns, all.exposed_ns += row.exposed_ns, all.bytes += row.bytes;
+    }
+    if (rows.size() > 1) add(all);
+    text_ += '\n';
   }
 
   /// On the CPU, of the steps.

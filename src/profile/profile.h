@@ -53,6 +53,14 @@ struct DeviceRecord {
   bool is_in_graph = false;
 };
 
+/// A collective between processes on CPUs, which ran beside the thread that began it.
+struct Collective {
+  std::uint32_t thread = 0, name = 0;
+  std::int64_t begin = 0, end = 0;
+  std::int64_t waited = 0;  ///< nanoseconds that the thread stood still for it
+  double bytes = 0;
+};
+
 struct MemorySample {
   std::int64_t time = 0;
   std::uint64_t bytes = 0;  ///< in live tensors
@@ -67,6 +75,7 @@ struct Profile {
   std::vector<std::string> threads;  ///< names of those that were watched; the first one marks the steps
   std::vector<Span> spans;           ///< of a thread after the other; a parent stands before or after what it holds
   std::vector<DeviceRecord> device_records;
+  std::vector<Collective> collectives;
   std::vector<MemorySample> memory;
 
   const std::string& name(const Span& span) const { return names[span.name]; }

@@ -84,6 +84,12 @@ class Merger {
       span.module = module_of(span.module);
       profile_.spans.push_back(span);
     }
+    for (Collective collective : record.collectives) {
+      collective.begin -= started_;
+      collective.end -= started_;
+      collective.name = names[collective.name];
+      if (collective.begin >= 0) profile_.collectives.push_back(collective);  // else it began in the warm-up
+    }
     for (const MemorySample& sample : record.memory) profile_.memory.push_back({sample.time - started_, sample.bytes});
     std::vector<ThreadRecorder::Launch>& launches = launches_.emplace_back(record.launches);
     for (ThreadRecorder::Launch& launch : launches) {

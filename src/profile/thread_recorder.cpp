@@ -30,6 +30,7 @@ ThreadRecorder::ThreadRecorder(std::shared_ptr<Profiler::Shared> shared, std::ui
 void ThreadRecorder::restart() {
   const Turn turn(busy_);
   record_.spans.clear();
+  record_.collectives.clear();
   record_.memory.clear();
   pending_.clear();
   in_place_ = nullptr;
@@ -243,6 +244,12 @@ void ThreadRecorder::begin_pass(const char* name) {
 void ThreadRecorder::end_pass() {
   const Turn turn(busy_);
   if (!is_over_) close();
+}
+
+void ThreadRecorder::end_collective(const char* op, std::int64_t begin, std::int64_t end, std::int64_t waited, double bytes) {
+  const Turn turn(busy_);
+  if (is_over_) return;
+  record_.collectives.push_back({.thread = index_, .name = name_of(op), .begin = begin, .end = end, .waited = waited, .bytes = bytes});
 }
 
 }  // namespace tern::profile

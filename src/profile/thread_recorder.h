@@ -48,6 +48,7 @@ class ThreadRecorder final : public backend::Observer {
   struct Record {
     std::vector<std::string> names;
     std::vector<Span> spans;
+    std::vector<Collective> collectives;
     std::vector<MemorySample> memory;
     std::vector<Launch> launches;
   };
@@ -79,6 +80,7 @@ class ThreadRecorder final : public backend::Observer {
   void end_backward(double bytes) override;
   void begin_pass(const char* name) override;
   void end_pass() override;
+  void end_collective(const char* op, std::int64_t begin, std::int64_t end, std::int64_t waited, double bytes) override;
 
  private:
   /// A span that has not ended.

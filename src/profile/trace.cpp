@@ -54,6 +54,7 @@ class Trace {
       name_track(host, track, track % 2 ? "communication of " + name : name);
     }
     for (std::uint32_t i = 0; i < profile_.spans.size(); ++i) add(profile_.spans[i]);
+    add_collectives();
     add_device();
     for (const MemorySample& sample : profile_.memory)
       event(fmt::format(R"("ph":"C","pid":{},"tid":0,"ts":{},"name":"memory","args":{{"bytes":{}}})", host, us(sample.time), sample.bytes));
@@ -94,6 +95,17 @@ class Trace {
     if (span.bytes > 0) arguments += fmt::format(",\"bytes\":{:.0f}", span.bytes);
     event(fmt::format(R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":{},"args":{{{}}})", host, track_of(span),
                       us(span.begin), us(span.duration()), json_string(profile_.name(span)), json_string(category(span.kind)), arguments));
+  }
+
+  void add_collectives() {
+    std::set<std::uint32_t> tracks;
+    for (const Collective& each : profile_.collectives) {
+      const std::uint32_t track = 1'000'000 + each.thread;
+      if (tracks.insert(track).second) name_track(host, track, "collectives of " + profile_.threads[each.thread]);
+      event(fmt::format(
+          R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"collective","args":{{"bytes":{:.0f},"waited_us":{}}})", host,
+          track, us(each.begin), us(each.end - each.begin), json_string(profile_.names[each.name]), each.bytes, us(each.waited)));
+    }
   }
 
   void add_device() {

@@ -44,6 +44,29 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
+TEST_CASE("Communication counts as hidden where a thread goes on, or other kernels run on the GPU") {
+  Profile profile = known();
+  profile.names.push_back("all_reduce");
+  const auto name = static_cast<std::uint32_t>(profile.names.size() - 1);
+  profile.collectives.push_back({.name = name, .begin = 0, .end = 4'000'000, .waited = 1'000'000, .bytes = 3e6});
+  profile.collectives.push_back({.name = name, .begin = 5'000'000, .end = 6'000'000, .waited = 2'000'000, .bytes = 1e6});  // late to begin
+  const auto kernel = [&](const char* what, std::int64_t begin, std::int64_t end, std::uint32_t stream) {
+    DeviceRecord& record = profile.device_records.emplace_back();
+    record.name = what, record.begin = begin, record.end = end, record.stream = stream;
+  };
+  kernel("ncclDevKernel_AllGather_RING_LL", 100, 200, 2);  // beside the first two, which meet, but for 10 at its end
+  kernel("gemm", 50, 150, 1);
+  kernel("norm", 150, 190, 1);
+  kernel("ncclDevKernel_AllGather_RING_LL", 300, 400, 2);  // beside nothing but 20 in the midst
+  kernel("adam", 340, 360, 1);
+  const std::vector<CollectiveRow> rows = collective_rows(profile);
+  REQUIRE(rows.size() == 2);
+  CHECK((rows[0].op == "all_reduce" && rows[0].calls == 2 && rows[0].total_ns == 5'000'000 && rows[0].exposed_ns == 2'000'000));
+  CHECK(rows[0].bytes == 4e6);
+  CHECK((rows[1].op == "ncclDevKernel_AllGather_RING_LL" && rows[1].calls == 2 && rows[1].total_ns == 200 && rows[1].exposed_ns == 90));
+  CHECK(contains(op_table(profile), "| all_reduce | 2 | 5.000 | 2.000 | 60.0% | 4"));
+}
+
 TEST_CASE("Rows of ops and passes have the times, calls and counts of their spans") {
   const Profile profile = known();
   CHECK(profile.wall() == 10'000'000);

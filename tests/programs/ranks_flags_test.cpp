@@ -167,7 +167,18 @@ TEST_CASE("tern-bench step of several ranks: the first one's profile, forward al
   const Result profiled = bounded(bench, with(step, {"--profile", "1", "--out", directory / "profile"}));
   INFO(profiled.err);
   CHECK(profiled.code == 0);
-  CHECK(contains(slurp(directory / "profile" / "ops.md"), "communication"));
+  const std::string table = slurp(directory / "profile" / "ops.md");
+  CHECK(contains(table, "## Communication\n"));
+  CHECK(contains(table, "\n| all_reduce | 2 | "));  // matrices, and vectors
+  const Json trace = Json::parse(slurp(directory / "profile" / "trace.json"));
+  double sent = 0;
+  for (const Json& event : trace["traceEvents"])
+    if (event.value("cat", "") == "collective") {
+      CHECK(event["name"] == "all_reduce");
+      CHECK(number_of(event, "dur") > 0);
+      sent += number_of(event["args"], "bytes");
+    }
+  CHECK(sent > 4 * 1000);  // a float32 gradient for each of the model's parameters
   const Result forward = bounded(bench, with(step, {"--forward-only", "--json", directory / "rows"}));
   CHECK(forward.code == 0);
   CHECK_FALSE(json_lines(directory / "rows").at(0).contains("alone_ms"));

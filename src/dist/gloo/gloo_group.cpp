@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "backend/error.h"
+#include "backend/observer.h"
 #include "dist/process_group.h"
 #include "dist/socket.h"
 #include "tensor/dispatch.h"
@@ -159,7 +160,7 @@ class GlooGroup final : public ProcessGroup {
 
  protected:
   Work start_all_reduce(const Tensor& x, ReduceOp op) override {
-    return post("all_reduce", [this, x, op] {
+    return post("all_reduce", bytes_of(x), [this, x, op] {
       for_dtype(x.dtype(), [&]<class T>() {
         gloo::AllreduceOptions options(context_);
         options.setOutput(x.data<T>(), static_cast<std::size_t>(x.numel()));
@@ -172,7 +173,7 @@ class GlooGroup final : public ProcessGroup {
   }
 
   Work start_broadcast(const Tensor& x, int root) override {
-    return post("broadcast", [this, x, root] {
+    return post("broadcast", bytes_of(x), [this, x, root] {
       gloo::BroadcastOptions options(context_);
       options.setOutput(x.view().as<char>(), bytes_of(x));
       options.setRoot(root);
@@ -182,14 +183,14 @@ class GlooGroup final : public ProcessGroup {
   }
 
   Work start_reduce_scatter(const Tensor& y, const Tensor& x, ReduceOp op) override {
-    return post("reduce_scatter", [this, x, y, op] {
+    return post("reduce_scatter", bytes_of(x), [this, x, y, op] {
       for_dtype(x.dtype(), [&]<class T>() { reduce_scatter_in_ring(x.data<T>(), y.data<T>(), y.numel(), reduce_of<T>(op)); });
       if (op == ReduceOp::mean) scale(y.view().data, y.numel(), y.dtype(), 1.0 / size());
     });
   }
 
   Work start_all_gather(const Tensor& y, const Tensor& x) override {
-    return post("all_gather", [this, x, y] {
+    return post("all_gather", bytes_of(y), [this, x, y] {
       gloo::AllgatherOptions options(context_);
       char *const to = y.view().as<char>(), *const from = x.view().as<char>();
       if (from != to + static_cast<std::size_t>(rank()) * bytes_of(x)) options.setInput(from, bytes_of(x));
@@ -200,7 +201,7 @@ class GlooGroup final : public ProcessGroup {
   }
 
   void wait_for_all() override {
-    post("barrier", [this] {
+    post("barrier", 0, [this] {
       gloo::BarrierOptions options(context_);
       options.setTag(++tag_);
       gloo::barrier(options);
@@ -208,32 +209,47 @@ class GlooGroup final : public ProcessGroup {
   }
 
  private:
+  /// When a collective ran, in nanoseconds of the steady clock.
+  struct Time {
+    std::int64_t begin = 0, end = 0;
+  };
   struct Task {
     const char* op;
     std::function<void()> run;
-    std::promise<void> done;
+    std::promise<Time> done;
   };
 
   class GlooWork final : public Work::State {
    public:
-    explicit GlooWork(std::future<void> done) : done_(std::move(done)) {}
-    void wait() override { done_.get(); }
+    GlooWork(std::future<Time> done, const char* op, std::size_t bytes) : done_(std::move(done)), op_(op), bytes_(bytes) {}
+    void wait() override {
+      const std::int64_t began = now_ns();
+      const Time ran = done_.get();
+      backend::tell(
+          [&](backend::Observer& told) { told.end_collective(op_, ran.begin, ran.end, now_ns() - began, static_cast<double>(bytes_)); });
+    }
     bool is_done() override { return done_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
 
    private:
-    std::future<void> done_;
+    std::future<Time> done_;
+    const char* op_;
+    std::size_t bytes_;
   };
 
+  static std::int64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
   /// `run` holds the tensors.
-  Work post(const char* op, std::function<void()> run) {
+  Work post(const char* op, std::size_t bytes, std::function<void()> run) {
     Task task{op, std::move(run), {}};
-    std::future<void> done = task.done.get_future();
+    std::future<Time> done = task.done.get_future();
     {
       const std::lock_guard lock(mutex_);
       tasks_.push_back(std::move(task));
     }
     has_task_.notify_one();
-    return Work(std::make_unique<GlooWork>(std::move(done)));
+    return Work(std::make_unique<GlooWork>(std::move(done), op, bytes));
   }
 
   void run() {
@@ -248,8 +264,11 @@ class GlooGroup final : public ProcessGroup {
       }
       try {
         if (!failure_.empty()) throw Error(failure_);
+        Time ran;
         try {
+          ran.begin = now_ns();
           task.run();
+          ran.end = now_ns();
         } catch (const gloo::Exception& error) {
           failure_ = fmt::format("[dist] {} on rank {} of {} failed: {}", task.op, rank(), size(), plain(error.what()));
           // The others are told by this, and not by their own timeouts.
@@ -257,7 +276,7 @@ class GlooGroup final : public ProcessGroup {
           throw Error(failure_);
         }
         task.run = nullptr;  // before the caller goes on, who may count who holds the tensors
-        task.done.set_value();
+        task.done.set_value(ran);
       } catch (...) {
         task.done.set_exception(std::current_exception());
       }
