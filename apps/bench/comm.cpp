@@ -45,7 +45,7 @@ void print_row(const Row& row) {
   std::fflush(stdout);
 }
 
-/// What one number of ranks measures. All of them run it, and rank 0 has the rows.
+/// Measurements of one number of ranks. All of them run it, and rank 0 has the rows.
 class CommBench {
  public:
   explicit CommBench(const Options& options)

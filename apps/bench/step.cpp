@@ -10,6 +10,7 @@
 #include "bench/step_case.h"
 #include "common/model.h"
 #include "common/program.h"
+#include "common/ranks.h"
 #include "common/step_profile.h"
 #include "io/json_object.h"
 #include "nn/nn.h"
@@ -228,22 +229,7 @@ void add_step(CLI::App& app) {
       ->check(apps::whole_number(1, 4096))
       ->type_name("N")
       ->group(several);
-  command
-      ->add_option("--gradient-sync", options->gradient_sync,
-                   "how gradients meet: bucketed and overlapped beside backward, flat and per-parameter after it")
-      ->check(apps::one_of({"bucketed", "flat", "overlapped", "per-parameter"}))
-      ->type_name("NAME")
-      ->capture_default_str()
-      ->group(several);
-  command->add_option("--bucket-size-mb", c.parallel.bucket_size_mb, "MiB of gradients that bucketed sends at a time")
-      ->check(apps::real_number(1e-6, 1e6))
-      ->type_name("X")
-      ->capture_default_str()
-      ->group(several);
-  command
-      ->add_flag("--shard-optimizer", c.shard_optimizer,
-                 "each rank keeps the optimizer's moments of its part of the weights alone, and gets the gradients of these")
-      ->group(several);
+  apps::add_gradient_options(*command, options->gradient_sync, c.parallel.bucket_size_mb, c.shard_optimizer, several);
   command->add_option("--reduce-dtype", options->reduce_dtype, "of gradients on their way: fp32, bf16, fp16; as they are without it")
       ->check(apps::one_of({"fp32", "bf16", "fp16"}))
       ->type_name("NAME")

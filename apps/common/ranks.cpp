@@ -16,23 +16,26 @@
 
 namespace tern::apps {
 
-void add_rank_options(CLI::App& command, RankOptions& options) {
-  constexpr const char* group = "Several processes (tern-launch -n N), and nothing for one alone";
+void add_gradient_options(CLI::App& command, std::string& gradient_sync, double& bucket_size_mb, bool& shard_optimizer, const char* group) {
   command
-      .add_option("--gradient-sync", options.gradient_sync,
+      .add_option("--gradient-sync", gradient_sync,
                   "how gradients meet: bucketed and overlapped beside backward, flat and per-parameter after it")
       ->check(one_of({"bucketed", "flat", "overlapped", "per-parameter"}))
       ->type_name("NAME")
       ->capture_default_str()
       ->group(group);
-  command.add_option("--bucket-size-mb", options.bucket_size_mb, "MiB of gradients that bucketed sends at a time")
+  command.add_option("--bucket-size-mb", bucket_size_mb, "MiB of gradients that bucketed sends at a time")
       ->check(real_number(1e-6, 1e6))
       ->type_name("X")
       ->capture_default_str()
       ->group(group);
-  command
-      .add_flag("--shard-optimizer", options.shard_optimizer, "each process keeps the optimizer's moments of its part of the weights alone")
+  command.add_flag("--shard-optimizer", shard_optimizer, "each process keeps the optimizer's moments of its part of the weights alone")
       ->group(group);
+}
+
+void add_rank_options(CLI::App& command, RankOptions& options) {
+  constexpr const char* group = "Several processes (tern-launch -n N), and nothing for one alone";
+  add_gradient_options(command, options.gradient_sync, options.bucket_size_mb, options.shard_optimizer, group);
   command.add_option("--rank-timeout", options.timeout, "seconds that a process waits for the others until it ends with an error")
       ->check(real_number(0.1, 1e6))
       ->type_name("SECONDS")

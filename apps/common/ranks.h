@@ -17,7 +17,9 @@ struct RankOptions {
   bool shard_optimizer = false;  ///< dist::shard_optimizer
   double timeout = 30;           ///< seconds that a rank waits for the others
 };
-/// --gradient-sync, --bucket-size-mb, --shard-optimizer and --rank-timeout. A process that is alone takes them, and they do nothing.
+/// --gradient-sync, --bucket-size-mb and --shard-optimizer, among the help's options of `group`.
+void add_gradient_options(CLI::App& command, std::string& gradient_sync, double& bucket_size_mb, bool& shard_optimizer, const char* group);
+/// Those, and --rank-timeout. A process that is alone takes them, and they do nothing.
 void add_rank_options(CLI::App& command, RankOptions& options);
 
 /// True for an error that tells of another process which has ended, has stopped or never came, and of no mistake of the user's.

@@ -123,6 +123,18 @@ void TrainingLoop::step(const Tensors& batch, std::int64_t items) {
   count(captured_update_(batch), items);
 }
 
+static double weight_of(const std::vector<BatchPart>& parts) {
+  double weight = 0;
+  for (const BatchPart& part : parts) weight += part.weight;
+  return weight;
+}
+
+/// As accumulate() takes them.
+Tensors TrainingLoop::with_share(Tensors batch, double share) const {
+  batch.push_back(full({}, share, DType::f32, device_));
+  return batch;
+}
+
 void TrainingLoop::step(const std::vector<BatchPart>& parts, std::int64_t items) {
   if (options_.parallel) {
     step_of_ranks(parts, items);
@@ -134,12 +146,10 @@ void TrainingLoop::step(const std::vector<BatchPart>& parts, std::int64_t items)
   }
   begin_update();
   const train::PrecisionScope precision(options_.precision);
-  double weight = 0;
-  for (const BatchPart& part : parts) weight += part.weight;
+  const double weight = weight_of(parts);
   Tensor loss = zeros({}, DType::f32, device_);
   for (const BatchPart& part : parts) {
-    Tensors inputs = part.batch;
-    inputs.push_back(full({}, part.weight / weight, DType::f32, device_));
+    const Tensors inputs = with_share(part.batch, part.weight / weight);
     add_(loss, (&part == &parts.front() ? captured_first_ : captured_next_)(inputs));
   }
   captured_apply_({});
@@ -150,14 +160,12 @@ void TrainingLoop::step(const std::vector<BatchPart>& parts, std::int64_t items)
 void TrainingLoop::step_of_ranks(const std::vector<BatchPart>& parts, std::int64_t items) {
   begin_update();
   const train::PrecisionScope precision(options_.precision);
-  double weight = 0;
-  for (const BatchPart& part : parts) weight += part.weight;
+  const double weight = weight_of(parts);
   Tensor loss = zeros({}, DType::f32, device_);
   for (const BatchPart& part : parts) {
     const bool is_first = &part == &parts.front(), is_last = &part == &parts.back();
     const double share = part.rank.is_empty ? 0 : options_.ranks->size() / weight;
-    Tensors inputs = part.batch;
-    inputs.push_back(full({}, share, DType::f32, device_));
+    const Tensors inputs = with_share(part.batch, share);
     const BatchRowsScope rows(part.rank.rows);
     std::optional<dist::DataParallel::NoSync> own;
     if (!is_last) own.emplace(*options_.parallel);

@@ -91,7 +91,7 @@ class TrainingLoop {
   void share_loss();
   /// Null for a process that is alone.
   Ranks* ranks() const { return options_.ranks; }
-  /// What ends the message of a training that ends early.
+  /// The end of the message of a training that ends early.
   std::string remains() const { return options_.remains ? options_.remains() : ""; }
   /// The mean loss of the epoch so far. Waits for the device.
   double mean_loss() const;
@@ -121,6 +121,7 @@ class TrainingLoop {
   void note_norm(const Tensor& norm);
   Tensor forward(const Tensors& batch) const;
   Tensor update(const Tensors& batch);
+  Tensors with_share(Tensors batch, double share) const;
   Tensor share_of_loss(const Tensors& batch_and_share) const;
   Tensor accumulate(const Tensors& batch_and_share, bool is_first);
   void step_of_ranks(const std::vector<BatchPart>& parts, std::int64_t items);

@@ -138,7 +138,7 @@ class TensorList {
 /// True where an op on these inputs is to be recorded.
 bool needs_record(const TensorList& inputs);
 
-/// What an observer learns of an op's call.
+/// A call of an op, as observers learn of it.
 struct OpCall {
   const char* op;
   std::span<const Tensor> outputs, inputs;

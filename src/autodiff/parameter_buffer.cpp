@@ -43,6 +43,8 @@ Tensor segment_between(const Tensor& first, const Tensor& last) {
   return first.window({last.offset() + last.numel() - first.offset()}, {1}, first.offset());
 }
 
+Tensor elements_of(const Tensor& x, std::int64_t begin, std::int64_t end) { return x.window({end - begin}, {1}, x.offset() + begin); }
+
 bool precedes_in_memory(const Tensor& a, const Tensor& b) {
   const Storage *in_a = a.impl().storage.get(), *in_b = b.impl().storage.get();
   return in_a == in_b ? a.offset() < b.offset() : std::less<const Storage*>()(in_a, in_b);

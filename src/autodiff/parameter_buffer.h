@@ -30,6 +30,8 @@ Tensor master_of(const Tensor& x);
 bool is_adjacent(const Tensor& previous, const Tensor& next);
 /// (n): everything from the first element of `first` to the last one of `last`, in one storage.
 Tensor segment_between(const Tensor& first, const Tensor& last);
+/// (end - begin): elements [begin, end) of a contiguous tensor.
+Tensor elements_of(const Tensor& x, std::int64_t begin, std::int64_t end);
 /// An order of tensors in which those of one storage stand together, by offset.
 bool precedes_in_memory(const Tensor& a, const Tensor& b);
 /// The tensors merged into as few segments as possible.

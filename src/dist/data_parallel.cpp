@@ -39,12 +39,6 @@ struct DataParallel::Bucket {
   Work work, rest;
 };
 
-namespace {
-
-Tensor elements(const Tensor& x, std::int64_t begin, std::int64_t end) { return x.window({end - begin}, {1}, x.offset() + begin); }
-
-}  // namespace
-
 struct DataParallel::State {
   State(ProcessGroup& group_, const DataParallelOptions& options_) : group(group_), options(options_) {}
 
@@ -61,8 +55,8 @@ struct DataParallel::State {
     }
     const auto [begin, end] = own(bucket);
     const std::int64_t shared = bucket.part * group.size();
-    bucket.work = group.reduce_scatter(elements(bucket.sent, begin, end), elements(bucket.sent, 0, shared), ReduceOp::mean);
-    bucket.rest = group.all_reduce(elements(bucket.sent, shared, gradients.numel()), ReduceOp::mean);
+    bucket.work = group.reduce_scatter(elements_of(bucket.sent, begin, end), elements_of(bucket.sent, 0, shared), ReduceOp::mean);
+    bucket.rest = group.all_reduce(elements_of(bucket.sent, shared, gradients.numel()), ReduceOp::mean);
   }
 
   bool is_lowered(const Bucket& bucket) const { return options.reduce_dtype && *options.reduce_dtype != bucket.gradients.dtype(); }
@@ -95,7 +89,7 @@ struct DataParallel::State {
     bucket.rest.wait();
     if (is_lowered(bucket)) {
       const auto take = [&](std::int64_t begin, std::int64_t end) {
-        copy_(elements(bucket.gradients, begin, end), elements(bucket.sent, begin, end));
+        copy_(elements_of(bucket.gradients, begin, end), elements_of(bucket.sent, begin, end));
       };
       const std::int64_t count = bucket.gradients.numel();
       if (options.scatter_gradients) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "autodiff/parameter_buffer.h"
 #include "backend/observer.h"
 #include "tensor/context.h"
 
@@ -44,10 +45,8 @@ class BucketSharding final : public train::Sharding {
     ProcessGroup& group = model_.group();
     std::vector<Work> works;
     for (const DataParallel::Segment& bucket : model_.segments()) {
-      const auto elements = [&](std::int64_t begin, std::int64_t count) {
-        return bucket.parameters.window({count}, {1}, bucket.parameters.offset() + begin);
-      };
-      works.push_back(group.all_gather(elements(0, group.size() * bucket.part), elements(group.rank() * bucket.part, bucket.part)));
+      const Tensor shared = elements_of(bucket.parameters, 0, group.size() * bucket.part);
+      works.push_back(group.all_gather(shared, elements_of(shared, group.rank() * bucket.part, (group.rank() + 1) * bucket.part)));
     }
     for (Work& work : works) work.wait();
   }

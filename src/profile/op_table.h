@@ -31,7 +31,7 @@ struct PassRow {
 /// In the order in which they first begin. The sum of host_ns is the wall time, and what threads that mark no steps did beside them.
 std::vector<PassRow> pass_rows(const Profile& profile);
 
-/// What a thread did within the steps.
+/// The work of a thread within the steps.
 struct ThreadRow {
   std::string thread;
   std::int64_t ops = 0;      ///< calls

@@ -16,7 +16,7 @@ namespace tern::profile {
 
 class ThreadRecorder;
 
-/// What the threads that a profiler watches share.
+/// The state that threads under one profiler share.
 struct Profiler::Shared {
   explicit Shared(ProfilerOptions given);
 
@@ -37,10 +37,10 @@ std::int64_t clock_ns();
 // while other threads may be anywhere in their work. So each event takes the recorder's turn: an exchange and a store on memory that nobody
 // else touches until then.
 
-/// What a thread does, for a profiler.
+/// Records the work of a thread for a profiler.
 class ThreadRecorder final : public backend::Observer {
  public:
-  /// What a number that the tracer knows stands for.
+  /// The launch that a number of the tracer's stands for.
   struct Launch {
     std::uint32_t span, op, pass, module;
   };

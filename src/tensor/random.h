@@ -60,8 +60,8 @@ struct BatchRows {
 /// graph is captured, `base` points to a counter in device memory that each launch of the graph writes first, so that a
 /// replay draws anew although the captured offsets are constants.
 ///
-/// Where the rows of a batch are divided, each part draws what its rows would draw within the whole batch: a tensor of the part's rows gets
-/// the positions that these have in the tensor of all rows, and the position moves past that of all rows.
+/// The rows of a batch may be divided: each part then draws what its rows would draw within the whole batch: a tensor of the part's rows
+/// gets the positions that these have in the tensor of all rows, and the position moves past that of all rows.
 class Generator {
  public:
   explicit Generator(std::uint64_t seed = 0) : seed_(seed) {}

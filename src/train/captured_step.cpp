@@ -36,7 +36,7 @@ std::vector<std::int64_t> key_of(const Tensors& inputs) {
     key.push_back(x.dims());
     key.insert(key.end(), x.shape().begin(), x.shape().end());
   }
-  // Where a part of a batch draws its random numbers is a constant of its recording.
+  // The rows for which a part of a batch draws random numbers are constants of its recording.
   if (const BatchRows& rows = context().generator.rows(); rows.total > 0) key.insert(key.end(), {rows.first, rows.count, rows.total});
   return key;
 }

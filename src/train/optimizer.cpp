@@ -92,9 +92,6 @@ void Optimizer::for_each_piece(const std::vector<Segment>& segments, const Param
   }
 }
 
-/// Elements [begin, end) of a contiguous tensor, (end - begin).
-static Tensor elements(const Tensor& x, std::int64_t begin, std::int64_t end) { return x.window({end - begin}, {1}, x.offset() + begin); }
-
 std::vector<Optimizer::Piece> Optimizer::pieces_of(const Tensor& segment) const {
   if (!sharding_) return {{.begin = 0, .end = segment.numel()}};
   std::vector<Piece> pieces;
@@ -153,7 +150,7 @@ void Optimizer::lay_out() {
             const std::int64_t begin = std::max(from_begin, into_begin), end = std::min(from_end, into_end);
             if (begin >= end) return;
             const auto part = [&](const Piece& piece, const ParameterState& of, std::size_t kind) {
-              return elements(piece.moments[kind], of.first + begin - piece.begin, of.first + end - piece.begin);
+              return elements_of(piece.moments[kind], of.first + begin - piece.begin, of.first + end - piece.begin);
             };
             for (std::size_t kind = 0; kind < moment_names_.size(); ++kind) copy_(part(into, state, kind), part(from, before, kind));
           });
@@ -249,12 +246,12 @@ void Optimizer::step(const Segment& segment, const GradientScale& scale) {
     for (const Piece& piece : segment.pieces) {
       const std::int64_t begin = std::max(run.begin, piece.begin), end = std::min(run.begin + run.parameters.numel(), piece.end);
       if (begin >= end) continue;
-      SegmentViews views{elements(run.parameters, begin - run.begin, end - run.begin),
-                         elements(run.gradients, begin - run.begin, end - run.begin),
+      SegmentViews views{elements_of(run.parameters, begin - run.begin, end - run.begin),
+                         elements_of(run.gradients, begin - run.begin, end - run.begin),
                          {},
                          {}};
-      for (const Tensor& moment : piece.moments) views.moments.push_back(elements(moment, begin - piece.begin, end - piece.begin));
-      if (segment.master.defined()) views.master = elements(segment.master, begin, end);
+      for (const Tensor& moment : piece.moments) views.moments.push_back(elements_of(moment, begin - piece.begin, end - piece.begin));
+      if (segment.master.defined()) views.master = elements_of(segment.master, begin, end);
       for (const Tensor& target : {views.parameter, views.master})
         if (target.defined()) begin_in_place("Optimizer", target);
       for (const Tensor& target : views.moments) begin_in_place("Optimizer", target);
@@ -270,7 +267,7 @@ std::vector<Optimizer::Gradient> Optimizer::own_gradients() {
     for (const Run& run : runs_of(segment))
       for (const Piece& piece : segment.pieces) {
         const std::int64_t begin = std::max(run.begin, piece.begin), end = std::min(run.begin + run.gradients.numel(), piece.end);
-        if (begin < end) result.push_back({elements(run.gradients, begin - run.begin, end - run.begin), piece.is_counted});
+        if (begin < end) result.push_back({elements_of(run.gradients, begin - run.begin, end - run.begin), piece.is_counted});
       }
   return result;
 }
@@ -283,7 +280,7 @@ void Optimizer::gather_masters() {
     if (!segment.master.defined()) continue;
     const Tensor own = zeros({segment.master.numel()}, segment.master.dtype(), segment.master.device());
     for (const Piece& piece : segment.pieces)
-      if (piece.is_counted) copy_(elements(own, piece.begin, piece.end), elements(segment.master, piece.begin, piece.end));
+      if (piece.is_counted) copy_(elements_of(own, piece.begin, piece.end), elements_of(segment.master, piece.begin, piece.end));
     sharding_->sum(own);
     copy_(segment.master, own);
   }
@@ -313,7 +310,8 @@ Tensor Optimizer::moment(std::size_t i, std::size_t kind) const {
   const Tensor all = zeros({state.parameter.numel()}, kept, state.parameter.device());
   for_each_piece(segments_, state, [&](const Piece& piece, std::int64_t begin, std::int64_t end) {
     if (piece.is_counted)
-      copy_(elements(all, begin, end), elements(piece.moments[kind], state.first + begin - piece.begin, state.first + end - piece.begin));
+      copy_(elements_of(all, begin, end),
+            elements_of(piece.moments[kind], state.first + begin - piece.begin, state.first + end - piece.begin));
   });
   sharding_->sum(all);
   return to(reshape(all, shape), cpu);
@@ -352,7 +350,7 @@ void Optimizer::load_moments(const std::vector<NamedTensor>& state, const std::v
       const Tensor all = reshape(contiguous(found->tensor.detach()), {-1});
       for_each_piece(segments_, states_[i], [&](const Piece& piece, std::int64_t begin, std::int64_t end) {
         const std::int64_t first = states_[i].first - piece.begin;
-        copy_(elements(piece.moments[kind], first + begin, first + end), elements(all, begin, end));
+        copy_(elements_of(piece.moments[kind], first + begin, first + end), elements_of(all, begin, end));
       });
     }
 }

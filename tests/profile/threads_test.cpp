@@ -28,7 +28,7 @@ namespace {
 
 constexpr int rounds = 150;
 
-/// What a thread does: a module of its own around an op of its own, and the gradient of both.
+/// The work of a thread: a module of its own around an op of its own, and the gradient of both.
 template <class F>
 void work(const void* module, F op) {
   Tensor x = ones({3, 5});

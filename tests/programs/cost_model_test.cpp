@@ -1,4 +1,4 @@
-// What several devices cost, against values by hand, brute force, and what models really have.
+// The cost of several devices, against values by hand, brute force, and what models really have.
 #include "bench/cost_model.h"
 
 #include <cmath>

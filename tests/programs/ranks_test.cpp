@@ -52,7 +52,7 @@ void require_done(const Result& result) {
   REQUIRE(result.code == 0);
 }
 
-/// What lets a run of so many updates an epoch go on to the end of the epoch that its last checkpoint stands in.
+/// Arguments that let a run of so many updates an epoch go on to the end of the epoch that its last checkpoint stands in.
 Arguments resume_to_epoch_end(const fs::path& run, int updates) {
   int last = 0;
   for (const auto& entry : fs::directory_iterator(run / "checkpoints"))
