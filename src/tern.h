@@ -13,6 +13,7 @@
 #include "ops/attention_mask.h"
 #include "ops/attention_softmax.h"
 #include "ops/autocast.h"
+#include "ops/captured_step.h"
 #include "ops/checkpoint.h"
 #include "ops/conv.h"
 #include "ops/copy.h"

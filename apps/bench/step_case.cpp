@@ -13,6 +13,7 @@
 #include "common/step_profile.h"
 #include "dist/sharded_optimizer.h"
 #include "ops/autocast.h"
+#include "ops/captured_step.h"
 #include "ops/copy.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
@@ -179,7 +180,7 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
     train::update(value, optimizer, update);
     return value.detach();
   };
-  train::CapturedStep captured(as_written, device);
+  CapturedStep captured(as_written, device);
   Tensor last_loss;
   const auto full = [&] { last_loss = c.capture ? captured({ids, labels}) : as_written({ids, labels}); };
   PartTimes parts(context().stream(device));
@@ -209,7 +210,7 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
   result.graph_nodes = captured.nodes();
   result.peak_gib = peak_gib(device);
   if (c.profile > 0) {
-    train::CapturedStep again(as_written, device);  // under the profiler, which names the graph's kernels
+    CapturedStep again(as_written, device);  // under the profiler, which names the graph's kernels
     result.profiled_ms =
         profile_steps(c, model, &optimizer, device, group, [&] { c.capture ? again({ids, labels}) : as_written({ids, labels}); });
   }
@@ -218,7 +219,7 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
   const dist::DataParallel::NoSync unsynchronized(*parallel);
   update.synchronize = {};
   for (const Tensor& x : optimizer.memory()) result.optimizer_bytes += x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
-  train::CapturedStep captured_alone(as_written, device);
+  CapturedStep captured_alone(as_written, device);
   const auto alone = [&] { c.capture ? captured_alone({ids, labels}) : as_written({ids, labels}); };
   for (int i = 0; i < std::max(2, c.warmup); ++i) alone();
   group->barrier();

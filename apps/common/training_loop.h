@@ -8,6 +8,7 @@
 #include "common/run_view.h"
 #include "common/step_profile.h"
 #include "nn/module.h"
+#include "ops/captured_step.h"
 #include "train/train.h"
 
 namespace tern::apps {
@@ -135,11 +136,11 @@ class TrainingLoop {
   const TrainingOptions options_;
   const Device device_;
   std::optional<train::GradScaler> scaler_;  ///< in fp16
-  train::CapturedStep captured_update_;
-  train::CapturedStep captured_first_, captured_next_, captured_apply_;  ///< of a batch in parts
-  train::CapturedStep captured_last_;  ///< of several ranks: the last part, whose gradients meet, with the optimizer's step
-  Tensor loss_sum_;                    ///< of this epoch
-  Tensor grad_norm_;                   ///< of the last update, before it was clipped; undefined where no one asks for it
+  CapturedStep captured_update_;
+  CapturedStep captured_first_, captured_next_, captured_apply_;  ///< of a batch in parts
+  CapturedStep captured_last_;  ///< of several ranks: the last part, whose gradients meet, with the optimizer's step
+  Tensor loss_sum_;             ///< of this epoch
+  Tensor grad_norm_;            ///< of the last update, before it was clipped; undefined where no one asks for it
   Reading logged_;
   std::int64_t update_ = 0, steps_ = 0, items_ = 0;
   std::optional<double> epoch_started_;

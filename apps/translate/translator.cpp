@@ -32,10 +32,13 @@ std::string Translator::text_of(const nn::TokenIds& tokens) const {
 }
 
 nn::Continuation Translator::read(const std::vector<nn::TokenIds>& sources) const {
-  if (!model.lm) return nn::read_sources(*model.encoder_decoder, sources, {.start = eos_src(), .max_length = options.length});
-  return nn::read_prompts(
-      *model.lm, sources,
-      {.max_length = options.length, .is_prefix_visible = options.prefix_lm, .reset_position = reset_position(options)});
+  if (!model.lm)
+    return nn::read_sources(*model.encoder_decoder, sources, {.start = eos_src(), .max_length = options.length, .graphs = graphs.get()});
+  return nn::read_prompts(*model.lm, sources,
+                          {.max_length = options.length,
+                           .is_prefix_visible = options.prefix_lm,
+                           .reset_position = reset_position(options),
+                           .graphs = graphs.get()});
 }
 
 std::vector<std::vector<Translation>> translate(std::span<const Translator> models, std::span<const std::string> lines,
@@ -129,7 +132,12 @@ Translator Translator::load(const std::filesystem::path& run, Device device, con
   train::set_precision(model, precision(options));
   model.eval();
   model.set_use_fused_kernel();  // by which a sentence's result does not depend on the others in its batch
-  return {std::move(options), std::move(tokenizer), std::move(model), device, directory.is_finished()};
+  return {.options = std::move(options),
+          .tokenizer = std::move(tokenizer),
+          .model = std::move(model),
+          .device = device,
+          .is_finished = directory.is_finished(),
+          .graphs = device == cpu ? nullptr : std::make_shared<nn::DecodingGraphs>()};
 }
 
 }  // namespace tern::translate

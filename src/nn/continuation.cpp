@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "nn/generate.h"
+#include "ops/captured_step.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -47,46 +49,167 @@ Padded padded(const char* op, const std::vector<TokenIds>& rows, std::int64_t mo
   return result;
 }
 
-/// What a decoder LM has read.
-struct PromptState {
-  DecoderLM model;  // shares the parameters; the mode is its own
-  PromptOptions options;
-  KvCache cache;
-  std::int64_t longest = 0;  // of the rows with their new tokens
-  std::int64_t reset = -1;   // the position of the next token, where it is one for all rows
+}  // namespace
 
+/// A model, and the cache of the rows that it reads. Two functions of tensors are all that it does on the device, so that a CapturedStep
+/// can take the work in: what the host knows of the rows is kept outside of them.
+class DecodingGraphs::Reader {
+ public:
+  explicit Reader(KvCache cache) : cache_(std::move(cache)) {}
+  virtual ~Reader() = default;
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  /// From now on in graphs, recorded once a shape has been run as written so often that to record it would have cost less: some 2 ms, where
+  /// a step of a small model is 0.4 ms faster as a graph (one H200, bench/translator.md).
+  void capture(Device device) {
+    constexpr std::int64_t runs_as_written = 5;
+    step_.emplace([this](const Tensors& inputs) { return run(inputs); }, device, runs_as_written);
+  }
+
+  /// Forgets the rows before and reads others: the logits (B, V) of the first new tokens.
+  Tensor read(const Padded& rows, std::int64_t count) {
+    const std::int64_t reserved = cache_.reserved();
+    cache_.restart(rows.ids.size(0));
+    // Recordings of more and more shapes would fill the device: all are forgotten, and begin anew.
+    constexpr std::size_t most_recordings = 128;
+    if (step_ && (cache_.reserved() != reserved || step_->recordings() > most_recordings)) step_->forget();
+    const Tensor logits = step({rows.ids, rows.lengths});
+    cache_.mark_read();
+    longest_ = first_tokens(rows.longest);
+    return slice(logits, 0, 0, count);
+  }
   Tensor next(const Tensor& ids) {
+    const Tensor logits = step({in_company(ids)});
+    longest_ = std::min(longest_ + 1, cache_.capacity());
+    return slice(logits, 0, 0, ids.size(0));
+  }
+  void select(const Tensor& rows, bool keeps_memory) {
+    const std::int64_t reserved = cache_.reserved();
+    cache_.select(in_company(rows), keeps_memory && rows.size(0) > 1, longest_);
+    if (step_ && cache_.reserved() != reserved) step_->forget();
+  }
+  std::size_t nodes() const { return step_ ? step_->nodes() : 0; }
+
+ protected:
+  virtual Tensor first(const Tensor& ids, const Tensor& lengths) = 0;
+  virtual Tensor following(const Tensor& ids) = 0;
+  /// What `first` leaves in the cache, where the longest prompt or source has so many tokens.
+  virtual std::int64_t first_tokens(std::int64_t longest) const = 0;
+
+  KvCache cache_;
+  std::int64_t longest_ = 0;  // the longest row in the cache
+
+ private:
+  Tensor step(const Tensors& inputs) { return step_ ? (*step_)(inputs) : run(inputs); }
+  Tensor run(const Tensors& inputs) {
     const NoGrad unrecorded;
-    // A row that has ended but has not been dropped reads its last token again and again.
-    if (longest >= cache.capacity()) copy_(cache.lengths, minimum(cache.lengths, static_cast<double>(cache.capacity() - 1)));
-    const Tensor newest = unsqueeze(in_company(ids), 1);
+    if (inputs.size() == 2) return first(inputs[0], inputs[1]);
+    return following(unsqueeze(inputs[0], 1));
+  }
+
+  std::optional<CapturedStep> step_;
+};
+
+namespace {
+
+class PromptReader final : public DecodingGraphs::Reader {
+ public:
+  PromptReader(const DecoderLM& model, const PromptOptions& options, std::int64_t batch, std::int64_t limit)
+      : Reader(model.cache(batch, limit)), model_(model), options_(options) {
+    model_.eval();
+    if (options.reset_position >= 0) position_ = zeros({1, 1}, DType::i64, model.tokens.device());
+  }
+
+ private:
+  Tensor first(const Tensor& ids, const Tensor& lengths) override {
+    const std::int64_t batch = ids.size(0), width = ids.size(1), last_position = model_.options.length - 1;
     Tensor position_ids;
-    if (reset >= 0) {
-      const std::int64_t position = std::min(reset++, model.options.length - 1);
-      position_ids = full(newest.shape(), static_cast<double>(position), DType::i64, newest.device());
+    if (position_.defined()) {
+      position_ids = reset_position_ids(lengths, width, options_.reset_position, last_position);
+      fill_(position_, static_cast<double>(options_.reset_position));
     }
-    const Tensor states = model.hidden(newest, {.causal = true}, position_ids, &cache);
-    longest = std::min(longest + 1, cache.capacity());
-    return slice(model.head.forward(squeeze(states, 1)), 0, 0, ids.size(0));
+    const AttentionMask mask{.causal = true, .prefix = options_.is_prefix_visible ? lengths : Tensor()};
+    const Tensor states = model_.hidden(ids, mask, position_ids, &cache_);
+    copy_(cache_.lengths, lengths);
+    // The head sees one position of each row, its last.
+    const Tensor starts = arange(batch, DType::i64, ids.device()) * static_cast<double>(width);
+    return model_.head.forward(embedding(reshape(states, {batch * width, states.size(2)}), starts + lengths - 1));
   }
+  Tensor following(const Tensor& ids) override {
+    // A row that has ended but has not been dropped reads its last token again and again. A graph does not know whether there is one.
+    if (longest_ >= cache_.capacity() || ids.device() != cpu)
+      copy_(cache_.lengths, minimum(cache_.lengths, static_cast<double>(cache_.capacity() - 1)));
+    Tensor position_ids;
+    if (position_.defined()) {
+      position_ids = contiguous(broadcast_to(minimum(position_, static_cast<double>(model_.options.length - 1)), ids.shape()));
+      copy_(position_, position_ + 1.0);
+    }
+    return model_.head.forward(squeeze(model_.hidden(ids, {.causal = true}, position_ids, &cache_), 1));
+  }
+  std::int64_t first_tokens(std::int64_t longest) const override { return longest; }
+
+  DecoderLM model_;  // shares the parameters; the mode is its own
+  PromptOptions options_;
+  Tensor position_;  // (1, 1): of the next token, where it is one for all rows
 };
 
-/// What an encoder-decoder has read.
-struct SourceState {
-  EncoderDecoder model;  // shares the parameters; the mode is its own
-  Memory memory;
-  KvCache cache;
-  std::int64_t count = 0;  // of each row's tokens
-
-  Tensor next(const Tensor& ids) {
-    const NoGrad unrecorded;
-    const Tensor states = model.hidden(unsqueeze(in_company(ids), 1), memory, &cache);
-    ++count;
-    return slice(model.head.forward(squeeze(states, 1)), 0, 0, ids.size(0));
+class SourceReader final : public DecodingGraphs::Reader {
+ public:
+  /// With graphs, memories stay in one place whatever the sources' lengths.
+  SourceReader(const EncoderDecoder& model, const SourceOptions& options, std::int64_t batch, std::int64_t limit, bool has_graphs)
+      : Reader(model.cache(batch, limit, has_graphs ? model.options.length : 0)), model_(model), start_(options.start) {
+    model_.eval();
   }
+
+ private:
+  Tensor first(const Tensor& ids, const Tensor& lengths) override {
+    const Memory memory = model_.encode(ids, lengths);
+    return logits(full({ids.size(0), 1}, static_cast<double>(start_), DType::i64, ids.device()), memory);
+  }
+  Tensor following(const Tensor& ids) override {
+    return logits(ids, {.states = ids});  // stands for the memory, whose keys and values the cache has
+  }
+  Tensor logits(const Tensor& ids, const Memory& memory) { return model_.head.forward(squeeze(model_.hidden(ids, memory, &cache_), 1)); }
+  std::int64_t first_tokens(std::int64_t) const override { return 1; }
+
+  EncoderDecoder model_;  // shares the parameters; the mode is its own
+  std::int64_t start_;
 };
+
+/// Where a table's values are: by it graphs know whether they are of this model.
+std::int64_t address(const Embedding& table) {
+  const Tensor& x = table.quantized.defined() ? table.quantized.rows : table.weight;
+  return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.view().data));
+}
+
+Continuation continuation(const std::shared_ptr<DecodingGraphs::Reader>& reader, const Padded& rows, std::int64_t count) {
+  Continuation result;
+  result.logits = reader->read(rows, count);
+  result.next = [reader](const Tensor& ids) { return reader->next(ids); };
+  result.select = [reader](const Tensor& chosen, bool keeps_sources) { reader->select(chosen, keeps_sources); };
+  return result;
+}
 
 }  // namespace
+
+DecodingGraphs::DecodingGraphs() = default;
+DecodingGraphs::~DecodingGraphs() = default;
+
+std::shared_ptr<DecodingGraphs::Reader> DecodingGraphs::reader(Device device, std::vector<std::int64_t> key,
+                                                               const std::function<std::shared_ptr<Reader>()>& make) {
+  key.push_back(static_cast<std::int64_t>(context().matmul_precision));
+  if (!reader_ || key != key_) {
+    reader_ = make();
+    reader_->capture(device);
+    key_ = std::move(key);
+  }
+  return reader_;
+}
+
+bool DecodingGraphs::serve(const DecodingGraphs* graphs) { return graphs && !context().autocast && !context().anomaly; }
+
+std::size_t DecodingGraphs::nodes() const { return reader_ ? reader_->nodes() : 0; }
 
 Continuation read_prompts(const DecoderLM& model, const std::vector<TokenIds>& prompts, const PromptOptions& options) {
   const NoGrad unrecorded;
@@ -97,23 +220,14 @@ Continuation read_prompts(const DecoderLM& model, const std::vector<TokenIds>& p
   if (prompts.empty()) return {};
   const Device device = model.tokens.device();
   const Padded rows = padded("read_prompts", prompts, limit - 1, model.options.vocab, device);
-  const std::int64_t width = rows.longest, batch = rows.ids.size(0);
-  const auto state = std::make_shared<PromptState>(PromptState{model, options, model.cache(batch, limit), width, options.reset_position});
-  state->model.eval();
-  const bool resets = options.reset_position >= 0;
-  const Tensor position_ids = resets ? reset_position_ids(rows.lengths, width, options.reset_position, length - 1) : Tensor();
-  const AttentionMask mask{.causal = true, .prefix = options.is_prefix_visible ? rows.lengths : Tensor()};
-  const Tensor states = state->model.hidden(rows.ids, mask, position_ids, &state->cache);
-  copy_(state->cache.lengths, rows.lengths);
-  // The head sees one position of each row, its last.
-  const Tensor starts = arange(batch, DType::i64, device) * static_cast<double>(width);
-  const Tensor last = embedding(reshape(states, {batch * width, states.size(2)}), starts + rows.lengths - 1);
-
-  Continuation result;
-  result.logits = slice(state->model.head.forward(last), 0, 0, static_cast<std::int64_t>(prompts.size()));
+  const auto make = [&] { return std::make_shared<PromptReader>(model, options, rows.ids.size(0), limit); };
+  const std::shared_ptr<DecodingGraphs::Reader> reader =
+      DecodingGraphs::serve(options.graphs)
+          ? options.graphs->reader(
+                device, {address(model.tokens), model.use_fused_kernel, limit, options.is_prefix_visible, options.reset_position}, make)
+          : make();
+  Continuation result = continuation(reader, rows, static_cast<std::int64_t>(prompts.size()));
   for (const TokenIds& prompt : prompts) result.limits.push_back(limit - static_cast<std::int64_t>(prompt.size()));
-  result.next = [state](const Tensor& ids) { return state->next(ids); };
-  result.select = [state](const Tensor& chosen, bool) { state->cache.select(in_company(chosen), false, state->longest); };
   return result;
 }
 
@@ -128,18 +242,13 @@ Continuation read_sources(const EncoderDecoder& model, const std::vector<TokenId
   if (sources.empty()) return {};
   const Device device = model.head.device();
   const Padded rows = padded("read_sources", sources, length, model.options.vocab, device);
-  const auto count = static_cast<std::int64_t>(sources.size());
-  const auto state = std::make_shared<SourceState>(SourceState{model, {}, model.cache(rows.ids.size(0), limit)});
-  state->model.eval();
-  state->memory = state->model.encode(rows.ids, rows.lengths);
-  Continuation result;
-  result.logits = state->next(full({count}, static_cast<double>(options.start), DType::i64, device));
+  const bool has_graphs = DecodingGraphs::serve(options.graphs);
+  const auto make = [&] { return std::make_shared<SourceReader>(model, options, rows.ids.size(0), limit, has_graphs); };
+  const std::shared_ptr<DecodingGraphs::Reader> reader =
+      has_graphs ? options.graphs->reader(device, {address(model.encoder.tokens), model.use_fused_kernel, limit, options.start}, make)
+                 : make();
+  Continuation result = continuation(reader, rows, static_cast<std::int64_t>(sources.size()));
   result.limits.assign(sources.size(), limit);
-  result.next = [state](const Tensor& ids) { return state->next(ids); };
-  result.select = [state](const Tensor& chosen, bool keeps_sources) {
-    const bool keeps = keeps_sources && chosen.size(0) > 1;
-    state->cache.select(in_company(chosen), keeps, state->count);
-  };
   return result;
 }
 

@@ -31,7 +31,9 @@ struct EncoderDecoder final : Module {
   Tensor loss(const Tensor& src_ids, const Tensor& src_lengths, const Tensor& tgt_ids, const Tensor& labels,
               const CrossEntropyOptions& loss_options = {}) const;
   /// An empty cache for `batch` targets of up to `capacity` tokens. Throws Error for a capacity beyond the model's length.
-  KvCache cache(std::int64_t batch, std::int64_t capacity) const { return decoder.cache(batch, capacity); }
+  KvCache cache(std::int64_t batch, std::int64_t capacity, std::int64_t memory_capacity = 0) const {
+    return decoder.cache(batch, capacity, memory_capacity);
+  }
 
   EncoderDecoderOptions options;
   TransformerModel encoder, decoder;  ///< with one table `tokens`, which is encoder.tokens.weight among the named parameters

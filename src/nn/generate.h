@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "nn/decoder_lm.h"
@@ -72,10 +73,37 @@ std::vector<std::vector<Hypothesis>> generate_in_batches(const std::vector<std::
                                                          const std::function<Continuation(const std::vector<std::size_t>& picks)>& read,
                                                          const GenerateOptions& options = {}, std::size_t batch_size = 64);
 
+/// Decoding on a GPU by CUDA graphs: a model's steps, and the cache that they work in, kept from one read to the next (of read_prompts or
+/// read_sources). A shape that comes often is recorded, so that the host launches a graph a token instead of a hundred kernels: a line
+/// alone is faster by it, and batches where the host is what they wait for. Results are those of the steps as written, bit for bit. A read
+/// ends the Continuation of the read before it. Another model, other options or another MatmulPrecision begin anew; under autocast and in
+/// anomaly mode nothing is kept, and on the CPU steps run as written. For one thread at a time.
+class DecodingGraphs {
+ public:
+  DecodingGraphs();
+  ~DecodingGraphs();
+  DecodingGraphs(const DecodingGraphs&) = delete;
+  DecodingGraphs& operator=(const DecodingGraphs&) = delete;
+
+  /// Kernels, copies and fills in the graph that was launched last; 0: the last step ran as written.
+  std::size_t nodes() const;
+
+  class Reader;
+  /// For read_prompts and read_sources: the reader that was kept, if it was made with this key, or another one.
+  std::shared_ptr<Reader> reader(Device device, std::vector<std::int64_t> key, const std::function<std::shared_ptr<Reader>()>& make);
+  /// Whether there are graphs to decode by, here and now.
+  static bool serve(const DecodingGraphs* graphs);
+
+ private:
+  std::shared_ptr<Reader> reader_;
+  std::vector<std::int64_t> key_;
+};
+
 struct PromptOptions {
   std::int64_t max_length = 0;       ///< of prompt and continuation together; 0: the model's length
   bool is_prefix_visible = false;    ///< a prefix LM: every token of the prompt sees the whole prompt
   std::int64_t reset_position = -1;  ///< of the first new token (see reset_position_ids); -1: the one after the prompt's
+  DecodingGraphs* graphs = nullptr;  ///< that the steps are recorded in; null: all run as written
 };
 
 /// What follows on prompts, each of 1 to max_length - 1 tokens, which are read at once; later tokens one by one, with a KvCache. Dropout is
@@ -89,8 +117,9 @@ std::vector<std::vector<Hypothesis>> generate(const DecoderLM& model, const std:
                                               std::size_t batch_size = 64);
 
 struct SourceOptions {
-  std::int64_t start = 0;       ///< the token that each target follows on
-  std::int64_t max_length = 0;  ///< the most new tokens; 0: the model's length
+  std::int64_t start = 0;            ///< the token that each target follows on
+  std::int64_t max_length = 0;       ///< the most new tokens; 0: the model's length
+  DecodingGraphs* graphs = nullptr;  ///< that the steps are recorded in; null: all run as written
 };
 
 /// What follows on sources, each of 1 token to the model's length: encoded once, then decoded token by token. Dropout is off whatever the

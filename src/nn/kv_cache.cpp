@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -12,9 +15,36 @@
 
 namespace tern::nn {
 
-KvCache::KvCache(std::int64_t batch, std::int64_t capacity, std::size_t layers, Device device) : capacity_(capacity), layers_(layers) {
+KvCache::KvCache(std::int64_t batch, std::int64_t capacity, std::size_t layers, Device device, std::int64_t memory_capacity)
+    : capacity_(capacity), memory_capacity_(memory_capacity), layers_(layers) {
   if (batch < 1 || capacity < 1) fail("KvCache", fmt::format("expected sizes >= 1 but got {} rows of {} tokens", batch, capacity));
-  lengths = zeros({batch}, DType::i64, device);
+  if (memory_capacity < 0) fail("KvCache", fmt::format("expected a memory_capacity >= 0 but got {}", memory_capacity));
+  lengths = all_lengths_ = zeros({batch}, DType::i64, device);
+}
+
+void KvCache::restart(std::int64_t batch) {
+  if (batch < 1) fail("KvCache", fmt::format("expected one row or more but got {}", batch));
+  if (batch > reserved()) {
+    *this = KvCache(batch, capacity_, layers_.size(), lengths.device(), memory_capacity_);
+    return;
+  }
+  const NoGrad unrecorded;
+  lengths = slice(all_lengths_, 0, 0, batch);
+  fill_(lengths, 0);
+  empty_ = true;
+}
+
+Tensor KvCache::in_use(const Tensor& all) const { return all.defined() ? slice(all, 0, 0, batch()) : all; }
+
+void KvCache::keep(Tensor& all, const Tensor& x, std::int64_t tokens) {
+  const NoGrad unrecorded;
+  Shape shape = x.shape();
+  shape[0] = reserved();
+  if (x.dims() > 1) shape[1] = tokens;
+  // Places without a token are zeros: their values are multiplied by probabilities of 0.
+  if (!all.defined() || all.shape() != shape || all.dtype() != x.dtype()) all = zeros(shape, x.dtype(), x.device());
+  const Tensor rows = in_use(all);
+  copy_(x.dims() > 1 ? slice(rows, 1, 0, x.size(1)) : rows, x);
 }
 
 void KvCache::begin(const Tensor& ids) {
@@ -50,42 +80,55 @@ void KvCache::end() {
 void KvCache::select(const Tensor& rows, bool keeps_memory, std::int64_t used) {
   const NoGrad unrecorded;
   if (rows.dims() != 1) fail("KvCache", fmt::format("expected rows (N) to select but got {}", to_string(rows.shape())));
-  const std::int64_t count = rows.size(0);
-  if (keeps_memory && count != batch())
-    fail("KvCache", fmt::format("expected {} rows, which keep the memories of those before them, but got {}", batch(), count));
+  const std::int64_t count = rows.size(0), before = batch();
+  if (keeps_memory && count != before)
+    fail("KvCache", fmt::format("expected {} rows, which keep the memories of those before them, but got {}", before, count));
   if (used < 0 || used > capacity_)
     fail("KvCache", fmt::format("expected used in [0, {}], the cache's capacity, but got {}", capacity_, used));
   if (used > 0 && lengths.device() == cpu && !all(le(lengths, static_cast<double>(used))).item<bool>())
     fail("KvCache", fmt::format("expected used to count the longest row's tokens but one has more than {}", used));
-  const auto selected = [&](const Tensor& x) { return x.defined() ? index_select(x, 0, rows) : x; };
-  // In place where the number of rows stays, so that a step that selects can be recorded.
-  const auto select_of = [&](Tensor& x) {
-    const Tensor result = selected(x);
-    if (result.shape() == x.shape()) copy_(x, result);
-    else x = result;
+  const bool moves = count > reserved();
+  // In place where there is room, so that a recorded step finds it.
+  const auto select_of = [&](Tensor& x, std::int64_t tokens = 0) {
+    if (!x.defined()) return;
+    const auto part = [&](const Tensor& y, std::int64_t n) {
+      const Tensor first = slice(y, 0, 0, n);
+      return tokens > 0 && tokens < y.size(1) ? slice(first, 1, 0, tokens) : first;
+    };
+    const Tensor chosen = index_select(part(x, before), 0, rows);
+    if (moves) {
+      Shape shape = x.shape();
+      shape[0] = count;
+      x = zeros(shape, x.dtype(), x.device());
+    }
+    copy_(part(x, count), chosen);
   };
-  const auto select_tokens_of = [&](Tensor& x) {
-    if (used == 0 || used == capacity_) return select_of(x);
-    const Tensor result = selected(slice(x, 1, 0, used));
-    Shape shape = x.shape();
-    shape[0] = count;
-    // Places without a token are zeros: their values are multiplied by probabilities of 0.
-    if (shape != x.shape()) x = zeros(shape, x.dtype(), x.device());
-    copy_(slice(x, 1, 0, used), result);
-  };
-  select_of(lengths);
+  select_of(all_lengths_);
+  lengths = slice(all_lengths_, 0, 0, count);
   for (Layer& layer : layers_) {
-    if (layer.keys_values.defined()) select_tokens_of(layer.keys_values);
-    if (layer.memory.defined() && !keeps_memory) select_of(layer.memory);
+    select_of(layer.keys_values, used);
+    if (!keeps_memory) select_of(layer.memory);
   }
-  if (!memory_mask_ || keeps_memory) return;
-  // Not in place: the tensors are the caller's.
-  for (Tensor* x : {&memory_mask_->padding, &memory_mask_->prefix, &memory_mask_->key_lengths}) *x = selected(*x);
+  if (keeps_memory) return;
+  for (Tensor* x : {&memory_mask_.padding, &memory_mask_.prefix, &memory_mask_.key_lengths}) select_of(*x);
 }
 
-const AttentionMask& KvCache::memory_mask(const std::function<AttentionMask()>& mask) {
-  if (!memory_mask_) memory_mask_ = mask();
-  return *memory_mask_;
+AttentionMask KvCache::memory_mask(const std::function<AttentionMask()>& mask) {
+  constexpr Tensor AttentionMask::* members[] = {&AttentionMask::padding, &AttentionMask::prefix, &AttentionMask::key_lengths};
+  if (empty_) {
+    AttentionMask given = mask();
+    if (memory_capacity_ > 0 && given.padding.defined())
+      fail("KvCache", "expected no padding: memories have a capacity, and key_lengths say how much of it they fill");
+    for (Tensor AttentionMask::* member : members) {
+      const Tensor x = std::exchange(given.*member, memory_mask_.*member);
+      if (x.defined()) keep(given.*member, x, x.dims() > 1 ? x.size(1) : 0);
+      else given.*member = {};
+    }
+    memory_mask_ = given;
+  }
+  AttentionMask result = memory_mask_;
+  for (Tensor AttentionMask::* member : members) result.*member = in_use(result.*member);
+  return result;
 }
 
 Tensor LayerCache::append(const Tensor& keys_values) const {
@@ -93,12 +136,12 @@ Tensor LayerCache::append(const Tensor& keys_values) const {
   Tensor& cached = cache_->layers_[layer_].keys_values;
   const Shape& s = keys_values.shape();
   if (cache_->empty()) {
-    cached = zeros({s[0], cache_->capacity_, s[2], s[3]}, keys_values.dtype(), keys_values.device());
-    copy_(slice(cached, 1, 0, s[1]), keys_values);
+    cache_->keep(cached, keys_values, cache_->capacity_);
     return keys_values;
   }
-  index_copy_(reshape(cached, {s[0] * cache_->capacity_, s[2] * s[3]}), 0, cache_->rows_, reshape(keys_values, {s[0], s[2] * s[3]}));
-  return cached;
+  const Tensor rows = cache_->in_use(cached);
+  index_copy_(reshape(rows, {s[0] * cache_->capacity_, s[2] * s[3]}), 0, cache_->rows_, reshape(keys_values, {s[0], s[2] * s[3]}));
+  return rows;
 }
 
 AttentionMask LayerCache::mask(const AttentionMask& given) const {
@@ -116,8 +159,14 @@ Tensor LayerCache::rotated(const Tensor& x, const Tensor& table, std::int64_t he
 
 Tensor LayerCache::memory(const std::function<Tensor()>& keys_values) const {
   Tensor& kept = cache_->layers_[layer_].memory;
-  if (!kept.defined()) kept = keys_values();
-  return kept;
+  if (!cache_->empty()) return cache_->in_use(kept);
+  const Tensor fresh = keys_values();
+  const std::int64_t capacity = cache_->memory_capacity_;
+  if (capacity > 0 && fresh.size(1) > capacity)
+    fail("KvCache", fmt::format("expected memories of at most {} tokens but got {}", capacity, fresh.size(1)));
+  if (capacity == 0 && cache_->reserved() == cache_->batch()) kept = fresh;
+  else cache_->keep(kept, fresh, std::max(capacity, fresh.size(1)));
+  return fresh;
 }
 
 }  // namespace tern::nn

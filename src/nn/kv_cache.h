@@ -1,6 +1,5 @@
 #pragma once
 #include <functional>
-#include <optional>
 #include <vector>
 
 #include "ops/attention_mask.h"
@@ -34,19 +33,28 @@ class LayerCache {
 /// those before it again. A model's first call with a cache reads any number of tokens, each later one a token a row. Where rows were
 /// filled up to one length, copy_ their own lengths into `lengths` after the first call: what follows is then written over the filling.
 /// A copy of a cache shares its memory.
+/// The memory stays where it is while no more rows are asked for than there were, so that a recorded step (CapturedStep) finds it; also
+/// from text to text with `restart`.
 class KvCache {
  public:
   KvCache() = default;
-  /// For `batch` rows of `capacity` tokens at the most. Throws Error for sizes below 1.
-  KvCache(std::int64_t batch, std::int64_t capacity, std::size_t layers, Device device = cpu);
+  /// For `batch` rows of `capacity` tokens at the most. Memories may have `memory_capacity` tokens; 0: as many as the first one has. Throws
+  /// Error for sizes below 1, and a memory_capacity below 0.
+  KvCache(std::int64_t batch, std::int64_t capacity, std::size_t layers, Device device = cpu, std::int64_t memory_capacity = 0);
 
   /// Tokens in each row, where the next one goes: (B), i64.
   Tensor lengths;
 
   std::int64_t batch() const { return lengths.size(0); }
   std::int64_t capacity() const { return capacity_; }
+  /// Rows for which there is memory: it has moved where this is another number than before.
+  std::int64_t reserved() const { return all_lengths_.size(0); }
   /// Whether no token has been read.
   bool empty() const { return empty_; }
+  /// Forgets all tokens and memories, for another text of `batch` rows. Throws Error for a batch below 1.
+  void restart(std::int64_t batch);
+  /// Says that the first call was a graph that was replayed, of which the cache has seen nothing but what changed in its memory.
+  void mark_read() { empty_ = false; }
   /// Row i becomes what row rows[i] was, for rows (N) of i64: as a beam search needs, or to drop rows. Memories follow, unless
   /// `keeps_memory`, for N rows that each stay with the memory they have: as the hypotheses of one sentence do. Of the tokens only the
   /// first `used` are copied, which is at least what the longest row has; 0: all of the capacity. Throws Error for keeps_memory with
@@ -58,8 +66,9 @@ class KvCache {
   /// token.
   void begin(const Tensor& ids);
   LayerCache layer(std::size_t index) { return {*this, index}; }
-  /// The mask of the memories: computed once.
-  const AttentionMask& memory_mask(const std::function<AttentionMask()>& mask);
+  /// The mask of the memories, whose tensors have a row for each of the cache: computed by the first call. Throws Error for padding where
+  /// memories have a capacity: they then have other columns than it.
+  AttentionMask memory_mask(const std::function<AttentionMask()>& mask);
   /// Positions (B, T) of the tokens that are being read, i64.
   const Tensor& positions() const { return positions_; }
   void end();
@@ -67,13 +76,19 @@ class KvCache {
  private:
   friend class LayerCache;
   struct Layer {
-    Tensor keys_values;  ///< (B, capacity, 2 Hkv, D)
-    Tensor memory;       ///< (B, S, 2 Hkv, D)
+    Tensor keys_values;  ///< (R, capacity, 2 Hkv, D)
+    Tensor memory;       ///< (R, S, 2 Hkv, D)
   };
-  std::int64_t capacity_ = 0;
+  /// The first rows of `all`, those in use.
+  Tensor in_use(const Tensor& all) const;
+  /// Writes x (B, T, ...) into the first rows and tokens of `all`, which becomes zeros (R, tokens, ...) first where it is undefined.
+  void keep(Tensor& all, const Tensor& x, std::int64_t tokens);
+
+  std::int64_t capacity_ = 0, memory_capacity_ = 0;
   bool empty_ = true;
+  Tensor all_lengths_;  ///< (R), R reserved rows; `lengths` is the part in use
   std::vector<Layer> layers_;
-  std::optional<AttentionMask> memory_mask_;
+  AttentionMask memory_mask_;  ///< with tensors of R rows
   // Of the tokens that are being read.
   std::int64_t reading_ = 0;
   Tensor positions_, rows_, seen_;  ///< rows_: where their keys go among B capacity places; seen_: the keys that they see

@@ -199,8 +199,8 @@ Tensor TransformerModel::hidden(const Tensor& ids, const AttentionMask& visible,
   AttentionMask memory_mask;
   if (cache) cache->begin(ids);
   if (memory.states.defined()) {
-    const auto of_memory = [&] { return mask_of_layers(memory.mask, memory.states.size(1), dtype()); };
-    memory_mask = cache ? cache->memory_mask(of_memory) : of_memory();
+    if (cache) memory_mask = cache->memory_mask([&] { return shared_by_layers(memory.mask); });
+    else memory_mask = mask_of_layers(memory.mask, memory.states.size(1), dtype());
   }
   ResidualStream stream(embedded(ids, is_continued && has_table && !position_ids.defined() ? cache->positions() : position_ids),
                         use_fused_kernel);
@@ -216,10 +216,10 @@ Tensor TransformerModel::hidden(const Tensor& ids, const AttentionMask& visible,
   return norm ? stream.normalized(*norm) : stream.value();
 }
 
-KvCache TransformerModel::cache(std::int64_t batch, std::int64_t capacity) const {
+KvCache TransformerModel::cache(std::int64_t batch, std::int64_t capacity, std::int64_t memory_capacity) const {
   if (capacity > options.length)
     fail(model_, fmt::format("expected a cache of at most {} tokens, the model's length, but got {}", options.length, capacity));
-  return {batch, capacity, blocks.size(), tokens.device()};
+  return {batch, capacity, blocks.size(), tokens.device(), memory_capacity};
 }
 
 Tensor reset_position_ids(const Tensor& prefix, std::int64_t length, std::int64_t start, std::int64_t last) {

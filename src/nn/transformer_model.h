@@ -74,8 +74,9 @@ struct TransformerModel : Module {
   /// call's is kept, and later ones are not looked at. Throws Error for another dtype or number of dimensions, or T > length.
   Tensor hidden(const Tensor& ids, const AttentionMask& mask = {.causal = true}, const Tensor& position_ids = {}, KvCache* cache = nullptr,
                 const Memory& memory = {}) const;
-  /// An empty cache for `batch` rows of up to `capacity` tokens. Throws Error for a capacity beyond the model's length.
-  KvCache cache(std::int64_t batch, std::int64_t capacity) const;
+  /// An empty cache for `batch` rows of up to `capacity` tokens, with memories as KvCache says. Throws Error for a capacity beyond the
+  /// model's length.
+  KvCache cache(std::int64_t batch, std::int64_t capacity, std::int64_t memory_capacity = 0) const;
 
   /// Of the activations: that of the parameters.
   DType dtype() const;

@@ -88,7 +88,7 @@ struct BucketOptions {
 std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
                                                        const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch);
 
-// Batches of few shapes, so that a step recorded for each (train::CapturedStep) is soon recorded for all: examples of one rounded length
+// Batches of few shapes, so that a step recorded for each (CapturedStep) is soon recorded for all: examples of one rounded length
 // form batches of the rows that the budget allows, and those that are left over join the next longer ones. There is one shape for each
 // length at most, and one batch at most that is not full, which is for make_batch to fill up. A length beyond the budget has one row.
 // Every entry of `order` is in exactly one batch; the batches are shuffled as above.

@@ -1,6 +1,5 @@
 #pragma once
-// Optimizers, schedules, clipping, loss scaling, averages, precision, the training step and its capture in one include.
-#include "train/captured_step.h"
+// Optimizers, schedules, clipping, loss scaling, averages, precision, and the training step in one include.
 #include "train/clip.h"
 #include "train/ema.h"
 #include "train/grad_scaler.h"

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "nn/nn.h"
+#include "ops/captured_step.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
@@ -176,7 +177,7 @@ TEST_CASE("A captured step takes the collectives in, and is bitwise the step as 
             train::update(loss, *optimizer, {.synchronize = [&] { parallel.finish_gradient_synchronization(); }});
             return loss.detach();
           };
-          train::CapturedStep captured(step, device);
+          CapturedStep captured(step, device);
           for (std::uint64_t i = 0; i < 6; ++i) {
             const std::uint64_t seed = 10 * i + static_cast<std::uint64_t>(rank.environment.rank);
             const Tensors inputs{data(100 + seed, 10, device), data(200 + seed, 5, device)};

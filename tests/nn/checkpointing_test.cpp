@@ -4,6 +4,7 @@
 #include "backend/memory.h"
 #include "nn/fixture.h"
 #include "ops/autocast.h"
+#include "ops/captured_step.h"
 #include "ops/factory.h"
 #include "train/train.h"
 
@@ -107,7 +108,7 @@ TEST_CASE("Checkpointed layers replay in a captured step", "[cuda]") {
     train::set_precision(model, form.precision);
     model.train();
     train::Adam optimizer(nn::parameters(model), {.lr = 1e-2});
-    train::CapturedStep step(
+    CapturedStep step(
         [&](const Tensors& batch) {
           const Tensor loss = model.loss(batch[0], batch[1]);
           train::update(loss, optimizer);

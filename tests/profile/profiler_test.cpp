@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "autodiff/engine.h"
+#include "ops/captured_step.h"
 #include "ops/checkpoint.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
@@ -228,7 +229,7 @@ TEST_CASE("Scopes that an exception ends, or that outlive the profiler, do no ha
 TEST_CASE("A GPU's kernels have their op, pass and module, those of a captured graph too", "[cuda]") {
   Training training(true, cuda());
   Profiler profiler({.names = nn::module_names(training.model), .device = cuda()});
-  train::CapturedStep captured([&](const Tensors& inputs) { return training.step(inputs); }, cuda());
+  CapturedStep captured([&](const Tensors& inputs) { return training.step(inputs); }, cuda());
   for (int i = 0; i < 3; ++i) captured({training.ids});  // as written, recorded, replayed
   synchronize(cuda());
   profiler.restart();

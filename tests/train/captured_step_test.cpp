@@ -1,7 +1,8 @@
-#include "train/captured_step.h"
+#include "ops/captured_step.h"
 
 #include "autodiff/node.h"
 #include "nn/fixture.h"
+#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/join.h"
 #include "ops/loss.h"
@@ -55,7 +56,7 @@ struct Training {
 std::vector<float> train_steps(bool captured, bool use_fused_kernel, train::Precision precision, Device device,
                                std::size_t expected_recordings) {
   Training training(use_fused_kernel, precision, device);
-  train::CapturedStep replay([&](const Tensors& batch) { return training.step(batch); }, device);
+  CapturedStep replay([&](const Tensors& batch) { return training.step(batch); }, device);
   std::vector<float> result;
   manual_seed(8);
   for (unsigned step = 0; step < 100; ++step) {
@@ -80,7 +81,7 @@ std::vector<float> train_steps(bool captured, bool use_fused_kernel, train::Prec
 /// The logits that a model with dropout has for a batch that goes through in parts, in each of four calls.
 std::vector<float> logits_of_parts(const std::vector<BatchRows>& parts, bool use_fused_kernel, Device device) {
   const Training training(use_fused_kernel, train::Precision::fp32, device);
-  train::CapturedStep forward([&](const Tensors& batch) { return training.model.forward(batch[0]); }, device);
+  CapturedStep forward([&](const Tensors& batch) { return training.model.forward(batch[0]); }, device);
   const NoGrad unrecorded;
   std::vector<float> result;
   manual_seed(8);
@@ -149,7 +150,7 @@ TEST_CASE("steps on a second GPU are bitwise those on the first, captured or not
 
 TEST_CASE("a step that waits for the device is refused, and the next is well", "[capture][cuda]") {
   bool waits = true;
-  train::CapturedStep step([&](const Tensors& x) { return waits && sum(x[0]).item<float>() > 100 ? x[0] : x[0] + 1; }, cuda());
+  CapturedStep step([&](const Tensors& x) { return waits && sum(x[0]).item<float>() > 100 ? x[0] : x[0] + 1; }, cuda());
   const Tensor x = full({3}, 2, DType::f32, cuda());
   step({x});  // runs as written, where waiting is allowed
   CHECK_THROWS_AS(step({x}), Error);
@@ -165,7 +166,7 @@ TEST_CASE("a captured step takes inputs of any number and stride, and gradients 
   Tensor w = full({3}, 2.0, DType::f32, device).set_requires_grad();
   const Tensor gradient = zeros({3}, DType::f32, device);
   w.set_grad(gradient);
-  train::CapturedStep step(
+  CapturedStep step(
       [&](const Tensors& inputs) {
         Tensor total = sum(w * inputs[0]);
         for (std::size_t i = 1; i < inputs.size(); ++i) total = total + sum(w * inputs[i]);
@@ -191,6 +192,26 @@ TEST_CASE("a captured step takes inputs of any number and stride, and gradients 
   CHECK(step.recordings() == 1);
 }
 
+TEST_CASE("What comes seldom is not recorded, and what was recorded can be forgotten", "[capture][cuda]") {
+  const Tensor total = zeros({4}, DType::f32, cuda());
+  int runs = 0;
+  CapturedStep step(
+      [&](const Tensors& x) {
+        ++runs;
+        copy_(total, total + x[0]);
+        return total * 2.0;
+      },
+      cuda(), 3);
+  for (int call = 1; call <= 8; ++call) {
+    if (call == 7) step.forget();
+    CHECK(step({full({4}, 1, DType::f32, cuda())}).to_vector<float>() == std::vector<float>(4, static_cast<float>(2 * call)));
+    CHECK((step.nodes() > 0) == (call >= 4 && call < 7));
+    CHECK(runs == (call < 7 ? std::min(call, 4) : 4 + call - 6));
+  }
+}
+
 TEST_CASE("A step without a function is an error where it is made") {
-  CHECK_THROWS_WITH(train::CapturedStep(nullptr), "[CapturedStep] expected a function but got none");
+  CHECK_THROWS_WITH(CapturedStep(nullptr), "[CapturedStep] expected a function but got none");
+  CHECK_THROWS_WITH(CapturedStep([](const Tensors& x) { return x[0]; }, cpu, 0),
+                    "[CapturedStep] expected one run as written or more but got 0");
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "nn/fixture.h"
+#include "ops/captured_step.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
@@ -176,7 +177,7 @@ TEST_CASE("An average in a captured step is that of a step as written", "[cuda]"
       train::set_precision(model, precision);
       train::Adam optimizer(nn::parameters(model), {.lr = 0.05});
       train::Ema ema(model, {.decay = 0.9});
-      train::CapturedStep captured([&](const Tensors& batch) { return step(model, optimizer, ema, batch[0]); }, cuda());
+      CapturedStep captured([&](const Tensors& batch) { return step(model, optimizer, ema, batch[0]); }, cuda());
       manual_seed(9);
       for (unsigned t = 0; t < 20; ++t) {
         const Tensor ids = token_ids(t, cuda());

@@ -2,6 +2,7 @@
 
 #include "nn/fixture.h"
 #include "ops/autocast.h"
+#include "ops/captured_step.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/loss.h"
@@ -203,7 +204,7 @@ Trained learn(std::optional<DType> dtype, bool captured, bool use_fused_kernel, 
     train::update(loss, optimizer, {.max_norm = 1, .scaler = &scaler});
     return loss.detach();
   };
-  train::CapturedStep replay(step, device);
+  CapturedStep replay(step, device);
   std::vector<std::int64_t> ids;
   for (float x : draw(12, 32, 9, 9)) ids.push_back(static_cast<std::int64_t>(x));
   const Tensor batch = Tensor::from(ids, {4, 8}, device);

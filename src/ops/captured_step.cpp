@@ -1,16 +1,17 @@
-#include "train/captured_step.h"
+#include "ops/captured_step.h"
 
 #include "autodiff/gradient_sink.h"
 #include "backend/event.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 
-namespace tern::train {
+namespace tern {
 
 struct CapturedStep::Recording {
   Tensors inputs;  ///< what the graph reads
   Tensor result;
   std::unique_ptr<backend::Graph> graph;
+  std::int64_t runs = 0;  ///< as written
   std::uint64_t seed = 0;
   std::uint64_t draws = 0;  ///< random positions that a step takes
 };
@@ -50,8 +51,10 @@ Tensors copies(const Tensors& inputs) {
 
 }  // namespace
 
-CapturedStep::CapturedStep(Function step, Device device) : step_(std::move(step)), device_(device) {
+CapturedStep::CapturedStep(Function step, Device device, std::int64_t runs_as_written)
+    : step_(std::move(step)), device_(device), runs_as_written_(runs_as_written) {
   if (!step_) fail("CapturedStep", "expected a function but got none");
+  if (runs_as_written < 1) fail("CapturedStep", "expected one run as written or more but got " + std::to_string(runs_as_written));
   stream_ = with_backend(device, [&](auto dev) { return backend::graph_stream(dev, device); });
 }
 CapturedStep::~CapturedStep() = default;
@@ -59,6 +62,8 @@ CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
 CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
 std::size_t CapturedStep::recordings() const { return recordings_.size(); }
+
+void CapturedStep::forget() { recordings_.clear(); }
 
 Tensor CapturedStep::operator()(const Tensors& inputs) {
   if (!stream_) return step_(inputs);
@@ -73,13 +78,14 @@ Tensor CapturedStep::operator()(const Tensors& inputs) {
 
 Tensor CapturedStep::run(const Tensors& inputs) {
   const Key key = key_of(inputs);
-  const auto found = recordings_.find(key);
-  if (found == recordings_.end()) {
+  auto found = recordings_.find(key);
+  if (found == recordings_.end() || found->second.runs < runs_as_written_) {
     // As written: libraries load their kernels, moments come into being, and memory is found for every tensor.
-    Recording recording;
-    recording.inputs = copies(inputs);
-    Tensor result = step_(recording.inputs);
-    recordings_.emplace(key, std::move(recording));
+    nodes_ = 0;
+    Tensors own = copies(inputs);
+    Tensor result = step_(own);
+    Recording& recording = recordings_[key];
+    if (++recording.runs == runs_as_written_) recording.inputs = std::move(own);
     return result;
   }
   Recording& recording = found->second;
@@ -130,4 +136,4 @@ void CapturedStep::record(Recording& recording) {
   generator = before;
 }
 
-}  // namespace tern::train
+}  // namespace tern
