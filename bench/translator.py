@@ -162,6 +162,7 @@ def main():
     parser.add_argument("--rows", type=pathlib.Path)
     options = parser.parse_args(arguments)
     options.train = train_options
+    options.program = options.program.resolve()  # a name alone would be looked up in PATH
     os.makedirs(options.out, exist_ok=True)
     seeds, rows = options.seeds.split(","), []
     directions = [(options.src, options.tgt)] + ([(options.tgt, options.src)] if options.both else [])

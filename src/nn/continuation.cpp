@@ -70,7 +70,7 @@ class DecodingGraphs::Reader {
   /// Forgets the rows before and reads others: the logits (B, V) of the first new tokens.
   Tensor read(const Padded& rows, std::int64_t count) {
     const std::int64_t reserved = cache_.reserved();
-    cache_.restart(rows.ids.size(0));
+    cache_.restart(rows.ids.size(0), memory_used(rows.longest));
     // Recordings of more and more shapes would fill the device: all are forgotten, and begin anew.
     constexpr std::size_t most_recordings = 128;
     if (step_ && (cache_.reserved() != reserved || step_->recordings() > most_recordings)) step_->forget();
@@ -94,8 +94,9 @@ class DecodingGraphs::Reader {
  protected:
   virtual Tensor first(const Tensor& ids, const Tensor& lengths) = 0;
   virtual Tensor following(const Tensor& ids) = 0;
-  /// What `first` leaves in the cache, where the longest prompt or source has so many tokens.
+  /// Of the longest row, in the cache and in its memory, after `first` has read prompts or sources of up to `longest` tokens.
   virtual std::int64_t first_tokens(std::int64_t longest) const = 0;
+  virtual std::int64_t memory_used(std::int64_t longest) const = 0;
 
   KvCache cache_;
   std::int64_t longest_ = 0;  // the longest row in the cache
@@ -148,6 +149,7 @@ class PromptReader final : public DecodingGraphs::Reader {
     return model_.head.forward(squeeze(model_.hidden(ids, {.causal = true}, position_ids, &cache_), 1));
   }
   std::int64_t first_tokens(std::int64_t longest) const override { return longest; }
+  std::int64_t memory_used(std::int64_t) const override { return 0; }
 
   DecoderLM model_;  // shares the parameters; the mode is its own
   PromptOptions options_;
@@ -158,7 +160,10 @@ class SourceReader final : public DecodingGraphs::Reader {
  public:
   /// With graphs, memories stay in one place whatever the sources' lengths.
   SourceReader(const EncoderDecoder& model, const SourceOptions& options, std::int64_t batch, std::int64_t limit, bool has_graphs)
-      : Reader(model.cache(batch, limit, has_graphs ? model.options.length : 0)), model_(model), start_(options.start) {
+      : Reader(model.cache(batch, limit, has_graphs ? model.options.length : 0)),
+        model_(model),
+        start_(options.start),
+        has_graphs_(has_graphs) {
     model_.eval();
   }
 
@@ -172,9 +177,11 @@ class SourceReader final : public DecodingGraphs::Reader {
   }
   Tensor logits(const Tensor& ids, const Memory& memory) { return model_.head.forward(squeeze(model_.hidden(ids, memory, &cache_), 1)); }
   std::int64_t first_tokens(std::int64_t) const override { return 1; }
+  std::int64_t memory_used(std::int64_t longest) const override { return has_graphs_ ? longest : 0; }
 
   EncoderDecoder model_;  // shares the parameters; the mode is its own
   std::int64_t start_;
+  bool has_graphs_;
 };
 
 /// Where a table's values are: by it graphs know whether they are of this model.

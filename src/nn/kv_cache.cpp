@@ -22,13 +22,13 @@ KvCache::KvCache(std::int64_t batch, std::int64_t capacity, std::size_t layers, 
   lengths = all_lengths_ = zeros({batch}, DType::i64, device);
 }
 
-void KvCache::restart(std::int64_t batch) {
+void KvCache::restart(std::int64_t batch, std::int64_t memory_used) {
   if (batch < 1) fail("KvCache", fmt::format("expected one row or more but got {}", batch));
-  if (batch > reserved()) {
-    *this = KvCache(batch, capacity_, layers_.size(), lengths.device(), memory_capacity_);
-    return;
-  }
+  if (memory_used < 0 || memory_used > memory_capacity_)
+    fail("KvCache", fmt::format("expected memory_used in [0, {}], the memories' capacity, but got {}", memory_capacity_, memory_used));
+  if (batch > reserved()) *this = KvCache(batch, capacity_, layers_.size(), lengths.device(), memory_capacity_);
   const NoGrad unrecorded;
+  memory_used_ = memory_used;
   lengths = slice(all_lengths_, 0, 0, batch);
   fill_(lengths, 0);
   empty_ = true;
@@ -107,7 +107,7 @@ void KvCache::select(const Tensor& rows, bool keeps_memory, std::int64_t used) {
   lengths = slice(all_lengths_, 0, 0, count);
   for (Layer& layer : layers_) {
     select_of(layer.keys_values, used);
-    if (!keeps_memory) select_of(layer.memory);
+    if (!keeps_memory) select_of(layer.memory, memory_used_);
   }
   if (keeps_memory) return;
   for (Tensor* x : {&memory_mask_.padding, &memory_mask_.prefix, &memory_mask_.key_lengths}) select_of(*x);

@@ -51,8 +51,9 @@ class KvCache {
   std::int64_t reserved() const { return all_lengths_.size(0); }
   /// Whether no token has been read.
   bool empty() const { return empty_; }
-  /// Forgets all tokens and memories, for another text of `batch` rows. Throws Error for a batch below 1.
-  void restart(std::int64_t batch);
+  /// Forgets all tokens and memories, for another text of `batch` rows, whose memories have at most `memory_used` tokens, which `select`
+  /// then copies; 0: all of their capacity. Throws Error for a batch below 1, and for memory_used outside [0, memory_capacity].
+  void restart(std::int64_t batch, std::int64_t memory_used = 0);
   /// Says that the first call was a graph that was replayed, of which the cache has seen nothing but what changed in its memory.
   void mark_read() { empty_ = false; }
   /// Row i becomes what row rows[i] was, for rows (N) of i64: as a beam search needs, or to drop rows. Memories follow, unless
@@ -84,7 +85,7 @@ class KvCache {
   /// Writes x (B, T, ...) into the first rows and tokens of `all`, which becomes zeros (R, tokens, ...) first where it is undefined.
   void keep(Tensor& all, const Tensor& x, std::int64_t tokens);
 
-  std::int64_t capacity_ = 0, memory_capacity_ = 0;
+  std::int64_t capacity_ = 0, memory_capacity_ = 0, memory_used_ = 0;
   bool empty_ = true;
   Tensor all_lengths_;  ///< (R), R reserved rows; `lengths` is the part in use
   std::vector<Layer> layers_;

@@ -140,6 +140,15 @@ TEST_CASE("A cache that starts anew holds a text as a fresh one does, in the sam
     }
     return result;
   };
+  const auto check_selected = [&](std::int64_t sources) {
+    kept.restart(3, sources);
+    nn::KvCache fresh = model.cache(3, length);
+    CHECK(states(kept, 3, sources) == states(fresh, 3, sources));
+    const Tensor rows = Tensor::from(std::vector<std::int64_t>{2, 0, 1, 2, 2}, {5});
+    kept.select(rows), fresh.select(rows);
+    const Tensor ids = full({5, 1}, 9, DType::i64);
+    CHECK(floats(model.hidden(ids, {.states = ids}, &kept)) == floats(model.hidden(ids, {.states = ids}, &fresh)));
+  };
   for (const auto& [batch, sources] : {std::pair{5, 9}, std::pair{2, 13}, std::pair{4, 3}, std::pair{5, int(length)}}) {
     CAPTURE(batch, sources);
     kept.restart(batch);
@@ -148,9 +157,12 @@ TEST_CASE("A cache that starts anew holds a text as a fresh one does, in the sam
     CHECK(states(kept, batch, sources) == states(fresh, batch, sources));
     CHECK(kept.lengths.view().data == place);
   }
+  check_selected(17);
+  check_selected(4);
   kept.restart(6);
   CHECK(kept.reserved() == 6);
   CHECK_THROWS_WITH(kept.restart(0), "[KvCache] expected one row or more but got 0");
+  CHECK_THROWS_WITH(kept.restart(2, length + 1), "[KvCache] expected memory_used in [0, 24], the memories' capacity, but got 25");
   CHECK_THROWS_WITH(model.cache(2, 3, -1), "[KvCache] expected a memory_capacity >= 0 but got -1");
   nn::KvCache shallow = model.cache(2, length, 4);
   CHECK_THROWS_WITH(states(shallow, 2, 5), "[KvCache] expected memories of at most 4 tokens but got 5");
