@@ -27,7 +27,7 @@ namespace {
 using profile::MemoryHistory;
 
 struct Options {
-  StepCase step;  ///< what all cases share
+  StepCase step;  ///< settings that all cases share
   std::string models = "small", precisions = "fp32", lengths = "128", passes = "forward,step", checkpointing = "none", device = "auto",
               json, directory = "memory";
   double limit = 0;  ///< GiB

@@ -39,7 +39,7 @@ struct Case {
   Shape shape;
   DType dtype;
   std::int64_t forward_bytes, backward_bytes;
-  Tensors leaves;  ///< what the gradient is taken of; the calls read them
+  Tensors leaves;  ///< differentiated inputs, which the calls read
   std::function<Tensor()> plain, fused;
   std::function<void()> update = {};  ///< instead of these, for what has no gradient; it moves forward_bytes
   bool together = false;              ///< one figure for both directions, which an op may share work between

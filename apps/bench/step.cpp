@@ -23,7 +23,7 @@ namespace tern::bench {
 namespace {
 
 struct Options {
-  StepCase step;  ///< what all cases share
+  StepCase step;  ///< settings that all cases share
   std::string models = "mt", archs = "gpt2", precisions = "fp32", batches = "32", lengths = "40", checkpointing = "none", device = "auto",
               json, gradient_sync = "bucketed", reduce_dtype;
   int threads = 0, ranks = 0;

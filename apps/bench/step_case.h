@@ -20,7 +20,7 @@ struct StepCase {
   CheckpointPolicy activation_checkpointing = CheckpointPolicy::none;
   int warmup = 5, steps = 10;
   bool use_fused_kernel = false, capture = false;
-  dist::DataParallelOptions parallel = {};  ///< how several ranks average their gradients
+  dist::DataParallelOptions parallel = {};  ///< ways and buckets in which ranks average gradients
   bool shard_optimizer = false;             ///< each rank keeps the moments of its part alone
   bool forward_only = false;                ///< without gradients, optimizer and what backward would need
   std::int64_t profile = 0;                 ///< further steps that are profiled; 0: none

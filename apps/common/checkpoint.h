@@ -21,12 +21,12 @@ struct CheckpointOptions {
 /// --resume, --checkpoint-every and --keep.
 void add_checkpoint_options(CLI::App& command, CheckpointOptions& options);
 
-/// What a checkpoint says beside its tensors. The metadata of a file whose checksum has not been read yet: values are checked by who uses
-/// them.
+/// Configuration, counts and place in the data of a checkpoint, without its tensors. The metadata of a file whose checksum has not been
+/// read yet: values are checked by who uses them.
 struct CheckpointHead {
   io::CheckpointFile file;
   io::JsonObject config;   ///< of the run when it was written
-  io::JsonObject numbers;  ///< where the training was
+  io::JsonObject numbers;  ///< epoch, update and place in the data
   std::string data;        ///< the directory that it read, "" where there is none
   std::string data_digest;
   CheckpointOptions options;

@@ -21,9 +21,9 @@ struct Validation {
   bool is_enough = false;  ///< training ends here
 };
 
-/// What an EpochLoop trains. All that a training depends on besides its options and data stands in the tensors and numbers below: a
-/// training whose loop() and these were restored goes on bitwise as if it had never ended. What is drawn outside of the thread's generator
-/// (order, batches, BPE-dropout) has to be a pure function of the seed, the epoch and the place in the epoch.
+/// A model and its data, trained by an EpochLoop. All that a training depends on besides its options and data stands in the tensors and
+/// numbers below: a training whose loop() and these were restored goes on bitwise as if it had never ended. What is drawn outside of the
+/// thread's generator (order, batches, BPE-dropout) has to be a pure function of the seed, the epoch and the place in the epoch.
 class Trainable {
  public:
   virtual ~Trainable() = default;
@@ -39,7 +39,7 @@ class Trainable {
 
   /// The module's parameters, for their names.
   virtual const nn::Module& model() const = 0;
-  /// What is measured, saved as RUN/model.safetensors and tested, under the model's names: the masters, or an average of them.
+  /// Weights that are measured, saved as RUN/model.safetensors and tested, under the model's names: the masters, or an average of them.
   virtual std::vector<NamedTensor> served() { return nn::named_masters(model()); }
   /// State on any device beside the model's and the loop's, each name beginning with a word of its own ("ema."): an average, for instance.
   /// They are read and written in place.

@@ -132,8 +132,8 @@ inline void add_config_option(CLI::App& command, std::string& file) {
       ->type_name("FILE");
 }
 
-/// What a configuration gives: a JSON object with any of the table's keys, as RUN/config.json is one; nothing for "". For a directory its
-/// config.json is read. Throws UsageError for a key that is no option, FileError for a file that cannot be read and as set_from_json().
+/// Options given by a configuration: a JSON object with any of the table's keys, as RUN/config.json is one; nothing for "". For a directory
+/// its config.json is read. Throws UsageError for a key that is no option, FileError for a file that cannot be read and as set_from_json().
 template <class Options>
 Given<Options> read_config(const std::vector<Entry<Options>>& entries, std::filesystem::path file) {
   Given<Options> given;

@@ -32,7 +32,7 @@ class TrainingRun {
   std::filesystem::path tokenizer() const;
   const CheckpointOptions& checkpoint_options() const { return options_; }
 
-  /// What the training reads, and the checksum of it, for checkpoints. Throws UsageError where a run is resumed with other data.
+  /// The data of the training and its checksum, for checkpoints. Throws UsageError where a run is resumed with other data.
   void set_data(const std::filesystem::path& path, const std::string& digest);
   void write_tokenizer(const std::string& json) {
     if (run_) run_->write_tokenizer(json);

@@ -80,7 +80,7 @@ nn::GenerateOptions search(const DecodeOptions& options) {
   return result;
 }
 
-/// What --statistics tells.
+/// Tokens a second and waiting times of lines, for --statistics.
 class Statistics {
  public:
   void add(std::size_t lines, std::size_t tokens, double seconds) {

@@ -6,7 +6,7 @@
 
 namespace tern::translate {
 
-/// What a loss is made of besides the cross entropy of each target token.
+/// Terms and weights of the loss besides the cross entropy of each target token.
 struct LossOptions {
   Reduction reduction = Reduction::mean;  ///< over target tokens, by their weights
   double label_smoothing = 0;
@@ -28,7 +28,7 @@ struct TranslationModel final : nn::Module {
   /// with weights in f32, 0 for what is no target, and all else in i64.
   Tensor loss(const Tensors& batch, const LossOptions& options = {}) const;
 
-  /// What tokens of a prefix see, from the rows' prefixes (B): with prefix_lm the whole source.
+  /// The attention mask for rows with prefixes (B): with prefix_lm a source's tokens see the whole source.
   AttentionMask mask(const Tensor& prefix) const;
   /// Positions (B, columns) of a decoder-only LM's tokens; undefined where they are 0, 1, 2, ...
   Tensor position_ids(const Tensor& prefix, std::int64_t columns) const;

@@ -16,7 +16,7 @@ namespace tern::translate {
 
 /// Everything that a training run depends on. A preset fills it, options on the command line change single values, and
 /// RUN/config.json keeps it.
-/// What a member has here is what the preset classic has, and what runs did before there was the option.
+/// Values here are those of the preset classic, and of runs from before there was the option.
 struct Options {
   std::string preset = "best";
   std::string data, src, tgt, out;

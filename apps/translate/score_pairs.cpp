@@ -82,7 +82,7 @@ void score_pairs(const ScorePairsOptions& options) {
     if (pair.source.empty()) pair.source = {translator.eos_src()};
     for (std::int32_t id : translator.tokenizer.encode(targets[i])) pair.target.push_back(id);
     pair.target.push_back(translator.eos_tgt());
-    // What a model has room for: a decoder-only LM reads all but the last token of both together.
+    // Room for targets: a decoder-only LM reads all but the last token of both together.
     const std::size_t most = static_cast<std::size_t>(translator.options.length) - (translator.model.lm ? pair.source.size() : 0);
     is_target_cut = pair.target.size() > most;
     if (is_target_cut) pair.target.resize(most);

@@ -30,7 +30,7 @@ class Trainer {
           apps::Ranks* ranks = nullptr);
 
   /// The updates between two validations, as apps::Trainable::run_epoch() has it: one pass over the pairs, or --valid-every updates.
-  /// What round it is tells the number of updates: Note [The number of an update].
+  /// The number of updates says which round it is: Note [The number of an update].
   void run_round(std::int64_t done, const std::function<void()>& after_update, apps::RunView& view);
   /// The loss of a token on the validation set, without dropout.
   double valid_loss();

@@ -31,7 +31,7 @@ struct Translator {
   nn::TokenIds source_tokens(const std::string& line, std::int64_t room, bool& is_cut) const;
   /// Text of a line: control characters become spaces, and none stands at its begin.
   std::string text_of(const nn::TokenIds& tokens) const;
-  /// What follows on sources with their ends.
+  /// The continuation of sources, which have their end tokens, by the model.
   nn::Continuation read(const std::vector<nn::TokenIds>& sources) const;
 
   /// Greedy translations, in the order of the lines; an empty line gives an empty one. A line of more tokens than the model has room for is

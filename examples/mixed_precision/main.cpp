@@ -1,4 +1,4 @@
-// What 16 bits lose in a sum, and which dtypes a model has under autocast. expected.txt is what this prints.
+// Rounding of sums in 16 bits, and the dtypes of a model under autocast. expected.txt is what this prints.
 #include <tern.h>
 
 #include <cstdio>

@@ -6,7 +6,7 @@
 
 namespace tern {
 
-/// What hooks gave, and where the tensor's gradient flows.
+/// A saved tensor as hooks packed it, and the edge that its gradient flows along.
 struct Saved::Packed {
   Ref<PackedTensor> tensor;
   Edge history;

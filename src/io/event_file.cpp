@@ -155,7 +155,7 @@ void EventFile::add(std::string_view fields) {
 
 void EventFile::flush() {
   flushed_ = clock_();
-  // What could not be written the file keeps itself.
+  // Records that could not be written are kept by the file.
   const std::string records = std::exchange(kept_, {});
   file_.write(records);
 }

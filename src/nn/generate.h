@@ -10,8 +10,8 @@ namespace tern::nn {
 
 using TokenIds = std::vector<std::int64_t>;
 
-/// What follows on some rows of tokens, by any model: all that `generate` asks of one. read_prompts, read_sources and ensemble make it; a
-/// model of the user's own needs two functions, and keeps what it knows of the rows where they find it. N rows at first, R later.
+/// Next-token logits for some rows of tokens, by any model: all that `generate` asks of one. read_prompts, read_sources and ensemble make
+/// it; a model of the user's own needs two functions, and keeps what it knows of the rows where they find it. N rows at first, R later.
 struct Continuation {
   Tensor logits;                     ///< (N, V), floating: of the first new token of each row
   std::vector<std::int64_t> limits;  ///< (N): the most new tokens of each row, 1 or more
@@ -106,9 +106,9 @@ struct PromptOptions {
   DecodingGraphs* graphs = nullptr;  ///< that the steps are recorded in; null: all run as written
 };
 
-/// What follows on prompts, each of 1 to max_length - 1 tokens, which are read at once; later tokens one by one, with a KvCache. Dropout is
-/// off whatever the model's mode. Throws Error for a prompt of another length, an id outside the vocabulary, or max_length beyond the
-/// model's length.
+/// The continuation of prompts, each of 1 to max_length - 1 tokens, which are read at once; later tokens one by one, with a KvCache.
+/// Dropout is off whatever the model's mode. Throws Error for a prompt of another length, an id outside the vocabulary, or max_length
+/// beyond the model's length.
 Continuation read_prompts(const DecoderLM& model, const std::vector<TokenIds>& prompts, const PromptOptions& options = {});
 
 /// generate_in_batches of read_prompts; a prompt that has no room for a new token gets a hypothesis without any.
@@ -122,8 +122,8 @@ struct SourceOptions {
   DecodingGraphs* graphs = nullptr;  ///< that the steps are recorded in; null: all run as written
 };
 
-/// What follows on sources, each of 1 token to the model's length: encoded once, then decoded token by token. Dropout is off whatever the
-/// model's mode. Throws Error for a source of another length, an id outside the vocabulary, or max_length beyond the model's length.
+/// The continuation of sources, each of 1 token to the model's length: encoded once, then decoded token by token. Dropout is off whatever
+/// the model's mode. Throws Error for a source of another length, an id outside the vocabulary, or max_length beyond the model's length.
 Continuation read_sources(const EncoderDecoder& model, const std::vector<TokenIds>& sources, const SourceOptions& options);
 
 /// generate_in_batches of read_sources.

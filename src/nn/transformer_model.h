@@ -19,7 +19,7 @@ enum class Positions : std::uint8_t {
   sinusoidal,  ///< as learned, but the table is sinusoid_table, a constant
 };
 
-/// What a model of transformer layers is made of.
+/// Sizes, dropout, norms and positions of a transformer model.
 struct TransformerOptions {
   std::int64_t vocab = 10000;
   std::int64_t length = 40;                                   ///< positions: the longest input
@@ -45,13 +45,13 @@ struct TransformerOptions {
   Device device = cpu;
 };
 
-/// What cross attention sees: states (B, S, width), and the mask of their S keys.
+/// The memory that cross attention reads: an encoder's states (B, S, width), and the mask of these S keys.
 struct Memory {
   Tensor states = {};
   AttentionMask mask = {};
 };
 
-/// What a body takes from the model that it is a part of, which calls `initialize` for both.
+/// Settings of a body by the model that it is a part of, which calls `initialize` for both.
 struct TransformerPart {
   const char* model = "TransformerModel";  ///< named in errors
   bool cross = false;                      ///< each layer attends to a memory as well
@@ -93,7 +93,7 @@ struct TransformerModel : Module {
   Tensor embedded(const Tensor& ids, const Tensor& position_ids) const;
   void forward_block(const TransformerLayer& block, ResidualStream& stream, const AttentionMask& mask, const Tensor& memory,
                      const AttentionMask& memory_mask) const;
-  /// What is added to the tokens: (length, width), or undefined.
+  /// Position embeddings, which are added to the tokens': (length, width), or undefined.
   Tensor position_table() const;
   /// Its rows for `length` tokens from the first on, or for position_ids.
   Tensor position_rows(const Tensor& position_ids, std::int64_t length) const;

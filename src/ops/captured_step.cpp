@@ -8,7 +8,7 @@
 namespace tern {
 
 struct CapturedStep::Recording {
-  Tensors inputs;  ///< what the graph reads
+  Tensors inputs;  ///< that the graph reads
   Tensor result;
   std::unique_ptr<backend::Graph> graph;
   std::int64_t runs = 0;  ///< as written

@@ -15,7 +15,7 @@ struct GradcheckOptions {
 struct GradcheckResult {
   bool ok = true;
   double worst = 0;     ///< the largest |analytic - numeric|
-  std::string message;  ///< where it failed: input, element, both values
+  std::string message;  ///< of a failure: input, element, both values
   explicit operator bool() const { return ok; }
 };
 

@@ -7,12 +7,12 @@
 
 namespace tern::profile {
 
-/// What tells of a GPU's work; implemented over CUPTI (cupti.cpp).
+/// Records of a GPU's kernels, copies and graphs; implemented over CUPTI (cupti.cpp).
 class DeviceTracer {
  public:
   virtual ~DeviceTracer() = default;
 
-  /// What this thread queues until pop() has this number. Nodes of a graph that is captured meanwhile keep it for every launch.
+  /// Work that this thread queues until pop() has this number. Nodes of a graph that is captured meanwhile keep it for every launch.
   virtual void push(std::uint64_t number) = 0;
   virtual void pop() = 0;
   /// A range of Nsight's timeline.

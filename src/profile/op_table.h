@@ -51,7 +51,7 @@ struct CollectiveRow {
 /// Between processes, largest first: on CPUs as the engine tells, on a GPU NCCL's kernels.
 std::vector<CollectiveRow> collective_rows(const Profile& profile);
 
-/// What attention modules do, their projections left out.
+/// Time of attention modules by kind of kernel, their projections left out.
 struct AttentionTime {
   std::int64_t product_ns = 0;
   std::int64_t softmax_ns = 0;  ///< with the mask, as a composition or one kernel

@@ -66,7 +66,7 @@ struct MemorySample {
   std::uint64_t bytes = 0;  ///< in live tensors
 };
 
-/// What a profiler saw: plain data.
+/// Spans, kernels and samples that a profiler recorded: plain data.
 struct Profile {
   Device device;                     ///< that the work is for, and whose memory is sampled
   std::int64_t end = 0;              ///< when the profiler stopped

@@ -6,7 +6,7 @@
 
 namespace tern::profile {
 
-/// What a span is a part of.
+/// The op and the pass that a span is a part of.
 struct Around {
   bool is_counted = false;     ///< within a step, or there are no steps; on a thread that marks none, what begins while there is a step
   std::uint32_t entry = none;  ///< the row's span: an op that is no part of another, or itself

@@ -303,7 +303,7 @@ TEST_CASE("In-place edits of what an op saved are detected, and name the op") {
   message = message_of([&] { sum(y).backward(); });
   CHECK(contains(message, "[exp]"));
   CHECK(contains(message, "edited in place"));
-  // What backward does not need may change.
+  // Tensors that backward does not need may change.
   y = x + input;
   fill_(input, 1);
   sum(y).backward();

@@ -219,7 +219,7 @@ TEST_CASE("A function whose gradient has no history is not differentiated twice 
   CHECK(contains(message, "[function] expected a backward written in ops, but this one is once differentiable"));
   const Tensor half = grad({Half::apply(x)}, {x}, {Tensor::from(std::vector<double>{1}, {1}).set_requires_grad()}, true)[0];
   CHECK(contains(message_of([&] { grad({half}, {x}); }), "once differentiable"));
-  // What is saved without history is said not to matter.
+  // A tensor that is saved without history is said not to matter.
   CHECK(grad({ByLoop<true>::apply(x) + x * x}, {x}, {}, true)[0].item<double>() == 16);
   CHECK(grad({grad({ByLoop<true>::apply(x) + x * x}, {x}, {}, true)[0]}, {x})[0].item<double>() == 2);
 }

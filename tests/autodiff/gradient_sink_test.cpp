@@ -385,7 +385,7 @@ static void check_exception(Device device) {
   Layer layer(device, Kept::flat_zeros);
   const Tensor x = input(device).set_requires_grad();
   CHECK_THROWS_WITH(sum(linear(Throws::apply(x), layer.w, layer.b)).backward(), "no gradient today");
-  // What the pass wrote before is whole, what it did not reach is zero.
+  // Gradients that the pass wrote before are whole, those that it did not reach are zero.
   CHECK(layer.gradients()[1] == std::vector<float>{5, 5, 5});
   CHECK(layer.gradients()[2] == std::vector<float>{0, 0, 0});
   sum(linear(x, layer.w, layer.b)).backward();

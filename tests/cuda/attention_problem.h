@@ -13,7 +13,7 @@
 // Cases of attention, their results in float64, and how kernels are held to them.
 namespace tern::cuda_test {
 
-/// What attention is asked for.
+/// Sizes, masks and dropout of an attention call.
 struct AttentionCase {
   const char* name;
   std::int64_t sequences, queries, keys, heads, kv_heads, head_dim;

@@ -31,7 +31,7 @@ double distance(const Tensor& a, const Tensor& b) {
   return std::sqrt(sum(square(x - y)).item<double>() / sum(square(y)).item<double>());
 }
 
-/// What self attention gives for x, and the gradient of x for g.
+/// Self attention of x, and the gradient of x for g.
 Tensors results_of(const Tensor& x_, const Tensor& g, const AttentionParams& params, bool fused) {
   Tensor x = clone(x_);
   x.set_requires_grad();

@@ -69,7 +69,7 @@ TEST_CASE("3xTF32 adds, scales, takes a bias and keeps to its place", "[cuda]") 
           kernels::matmul(Cuda{}, a.view(), b.view(), c.view(), -0.5, Write::accumulate);
         }
         CHECK(error_of(c, want) < 1e-6);
-        // What lies around c is as it was.
+        // Memory around c is as it was.
         const Tensor moved = around - before;
         CHECK(max(abs(slice(moved, 1, 0, 4))).item<double>() == 0);
         CHECK(max(abs(slice(moved, 1, n + 4, n + 8))).item<double>() == 0);

@@ -109,7 +109,7 @@ Files contents(const fs::path& directory) {
   return result;
 }
 
-/// What a training that was never ended leaves, as far as it does not depend on time.
+/// Files of a training that was never ended, as far as it does not depend on time.
 struct Outcome {
   std::string model, config, log;
   bool operator==(const Outcome&) const = default;

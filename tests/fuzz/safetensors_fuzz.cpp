@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       position = entry.end;
     }
     require(position == data_bytes, "ranges cover the data");
-    // What is read can be written, and is then read as the same.
+    // Tensors that were read can be written, and are then read as the same.
     SafetensorsHeader again = parsed;
     const std::string json = layout_safetensors(again);
     text::JsonSource written(json, "f", max_header_string_bytes);

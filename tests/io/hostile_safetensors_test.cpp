@@ -1,4 +1,4 @@
-// What a corrupt or hostile file can do: an error that names the file, and nothing else. Under the sanitizers these
+// A corrupt or hostile file causes an error that names the file, and nothing else. Under the sanitizers these
 // tests also show that no byte outside the file's is read.
 #include <random>
 #include <vector>
@@ -19,7 +19,7 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
   return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
 }
 
-/// What the header parser says of a header; "ok" if it takes it.
+/// The header parser's message on a header; "ok" if it takes it.
 std::string verdict(const std::string& header, std::uint64_t data_bytes) {
   try {
     text::JsonSource source(header, "f", max_header_string_bytes);
@@ -255,7 +255,7 @@ TEST_CASE("Random edits of a file never do worse than an error") {
       const SafetensorsHeader parsed = parse_safetensors_header(source, whole.size() - 8 - header_bytes);
       std::uint64_t bytes = 0;
       for (const TensorEntry& e : parsed.entries) {
-        // What is accepted keeps what the parser promises.
+        // A header that is accepted keeps what the parser promises.
         REQUIRE(e.begin == bytes);
         REQUIRE(e.end - e.begin == static_cast<std::uint64_t>(numel(e.shape)) * size_of(e.dtype));
         bytes = e.end;

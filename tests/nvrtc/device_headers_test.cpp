@@ -24,7 +24,7 @@ std::string log_of(nvrtcProgram program) {
   return log;
 }
 
-/// What NVRTC has to say against the source; empty where it compiles.
+/// NVRTC's messages on the source; empty where it compiles.
 std::string compile(const std::string& source) {
   std::vector<std::string> texts;
   for (const char* name : standard_headers)

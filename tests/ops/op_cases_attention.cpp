@@ -19,7 +19,7 @@ using Starts = std::vector<std::int64_t>;
 
 enum class Padding { none, boolean, additive };
 
-/// What a case sets. Inputs are q, k, v and then, where they are there, bias, padding, prefix and key_lengths.
+/// Masks, bias and dropout of a case. Inputs are q, k, v and then, where they are there, bias, padding, prefix and key_lengths.
 struct Form {
   bool causal = false;
   std::int64_t window = 0;
@@ -136,7 +136,7 @@ Case case_of(const Shapes& of, const Form& form, decltype(&scaled_dot_product_at
     return {f(in[0], in[1], in[2], params)};
   };
   Case result{inputs, call, [=](Ref in) { return one(attention_of(in, form)); }};
-  // What is added to all scores of a row alike has no gradient: what comes is roundings, which 16 bits have no measure for.
+  // A number that is added to all scores of a row has no gradient: what comes is roundings, which 16 bits have no measure for.
   if (!form.bias.empty() && form.bias.back() == 1) result.dtypes = {DType::f64, DType::f32};
   return result;
 }

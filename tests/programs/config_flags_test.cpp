@@ -37,7 +37,7 @@ TEST_CASE("tern-recall train --config (values between the preset's and the comma
   CHECK(config["beta2"] == 0.98);  // of quick
   CHECK(json_lines(directory / "a" / "log.jsonl").size() == 3);
 
-  // What a run wrote is read whole, by the file's name or the run's.
+  // A configuration that a run wrote is read whole, by the file's name or the run's.
   for (const fs::path& whole : {directory / "a" / "config.json", directory / "a"}) {
     REQUIRE(train_recall(directory / "b", whole).code == 0);
     CHECK(config_of(directory / "b") == config);

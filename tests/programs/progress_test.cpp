@@ -15,7 +15,7 @@ namespace {
 
 const Progress half{.epoch = 3, .epochs = 20, .update = 540, .updates = 1200, .seconds = 32, .loss = 2.345, .items_per_second = 12345.4};
 
-/// What a program writes to stderr, where that is a terminal of so many columns, until it has drawn `drawings` times; then it is ended.
+/// The stderr of a program, where that is a terminal of so many columns, until it has drawn `drawings` times; then it is ended.
 std::string terminal_output(const std::string& program, const Arguments& arguments, unsigned short columns, std::ptrdiff_t drawings) {
   const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
   REQUIRE(master >= 0);

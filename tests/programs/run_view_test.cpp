@@ -1,4 +1,4 @@
-// What a training shows of itself, each line in every place.
+// Lines, curves and events that a training writes, each in every place.
 #include "common/run_view.h"
 
 #include "event_records.h"

@@ -27,7 +27,7 @@ std::vector<float> values_of(const nn::Module& module) {
   return result;
 }
 
-/// What the forward sees.
+/// Parameters as the forward pass reads them.
 std::vector<float> stored_in(const nn::Module& module) {
   std::vector<float> result;
   for (const NamedTensor& entry : nn::named_parameters(module))

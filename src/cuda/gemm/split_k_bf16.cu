@@ -36,7 +36,7 @@ constexpr std::size_t shared_bytes = stages * sizeof(Stage<bf16>) + swizzle_span
 
 struct SplitKParams {
   CUtensorMap a, b;
-  const void* c_in;  ///< what is added, laid out as c
+  const void* c_in;  ///< the matrix that is added, laid out as c
   void* c;
   std::int64_t ldc, m, n;  ///< c is row-major
   unsigned splits, column_tiles;

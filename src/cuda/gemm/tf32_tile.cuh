@@ -21,7 +21,7 @@ struct Tf32Params {
   CUtensorMap a_map, b_map;
   Operand a, b;
   std::int64_t depth;
-  const float* c_in;  ///< what is added, laid out as c, or null
+  const float* c_in;  ///< the matrix that is added, laid out as c, or null
   float* c;
   std::int64_t ldc;
   bool swap_ab;       ///< c is stored (N, M)
