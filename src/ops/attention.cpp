@@ -183,7 +183,9 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
   }
   draws = draws_for(sizes, params);
   const auto in_tiles = [&]() -> Tensors {
-    const Tensor log_sums = empty({sizes.batch, sizes.heads, sizes.queries}, q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
+    // By rows, also where sequences are packed: some may be much shorter than the longest.
+    const Shape rows = given.query_starts.defined() ? Shape{1, sizes.heads, q.size(0)} : Shape{sizes.batch, sizes.heads, sizes.queries};
+    const Tensor log_sums = empty(rows, q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
     on(q.device(), [&](auto dev) {
       count_products(sizes, params, 2);
       kernels::flash_attention(dev, batched(q), batched(k), batched(v), attention(bias, draws), batched(out), log_sums.view());

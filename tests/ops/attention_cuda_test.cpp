@@ -278,4 +278,26 @@ TEST_CASE("Attention on a GPU takes memory that grows with the number of tokens 
   CHECK(longer < std::size_t(16384) * 16384 * 2 / 4);  // a quarter of a head's scores
 }
 
+TEST_CASE("Attention over packed sequences on a GPU takes memory by their rows, not by the longest", "[cuda]") {
+  const DType dtype = GENERATE(DType::bf16, DType::f32);
+  const ScopedValue<MatmulPrecision> precision(context().matmul_precision, MatmulPrecision::tf32x3);
+  const auto peak_of = [&](const std::vector<std::int64_t>& lengths) {
+    std::vector<std::int64_t> starts = {0};
+    for (const std::int64_t length : lengths) starts.push_back(starts.back() + length);
+    AttentionParams params{.mask = {.causal = true}};
+    params.query_starts = params.key_starts = Tensor::from(starts, {std::int64_t(starts.size())}, cuda());
+    params.max_queries = params.max_keys = *std::max_element(lengths.begin(), lengths.end());
+    Tensors inputs;
+    for (int i = 0; i < 3; ++i) inputs.push_back(to(cast(randn({starts.back(), 2, 64}), dtype), cuda()).set_requires_grad());
+    const Tensor g = to(cast(randn({starts.back(), 2, 64}), dtype), cuda());
+    reset_peak_memory(cuda());
+    const std::size_t before = memory_statistics(cuda()).allocated;
+    results_of(fused_scaled_dot_product_attention, inputs, g, params);
+    return memory_statistics(cuda()).peak_allocated - before;
+  };
+  std::vector<std::int64_t> uneven(128, 32);
+  uneven.insert(uneven.begin() + 5, 4096);
+  CHECK(double(peak_of(uneven)) < 2.5 * double(peak_of({4096, 4096})));  // each sequence begins a tile of 64
+}
+
 }  // namespace tern

@@ -138,6 +138,24 @@ TEST_CASE("Attention takes memory that grows with the number of tokens alone") {
   CHECK(longer_both < std::size_t(4096) * 4096 * 2 * sizeof(float) / 4);  // a quarter of the scores
 }
 
+TEST_CASE("Attention over packed sequences takes memory by their rows, not by the longest") {
+  const auto peak_of = [](const std::vector<std::int64_t>& lengths) {
+    std::vector<std::int64_t> starts = {0};
+    for (const std::int64_t length : lengths) starts.push_back(starts.back() + length);
+    AttentionParams params{.mask = {.causal = true}};
+    params.query_starts = params.key_starts = Tensor::from(starts, {std::int64_t(starts.size())});
+    params.max_queries = params.max_keys = *std::max_element(lengths.begin(), lengths.end());
+    const Tensor x = randn({starts.back(), 2, 8}).set_requires_grad(), g = randn({starts.back(), 2, 8});
+    reset_peak_memory(cpu);
+    const std::size_t before = memory_statistics(cpu).allocated;
+    fused_scaled_dot_product_attention(x, x, x, params).backward(g);
+    return memory_statistics(cpu).peak_allocated - before;
+  };
+  std::vector<std::int64_t> uneven(512, 2);
+  uneven.insert(uneven.begin() + 5, 1024);
+  CHECK(double(peak_of(uneven)) < 1.5 * double(peak_of({1024, 1024})));
+}
+
 TEST_CASE("Attention over 16384 tokens gives what its last and first queries see") {
   const std::int64_t N = 16384, D = 8;
   manual_seed(2);

@@ -25,6 +25,7 @@ struct Heads {
 /// Sizes, mask and dropout of a call. `queries` and `keys` are those of a sequence, of the longest one where sequences are packed.
 struct Args {
   int sequences, queries, keys, heads, kv_heads, head_dim;
+  int packed_queries;       ///< of all packed sequences together; 0 where none are packed
   float scale, scale_log2;  ///< scale_log2 = scale log2(e): exponentials are taken to base 2
   const float* padding;
   const std::int64_t *prefix, *key_lengths, *query_starts, *key_starts;
@@ -41,6 +42,7 @@ struct Args {
         heads(static_cast<int>(q.shape[2])),
         kv_heads(static_cast<int>(k.shape[2])),
         head_dim(static_cast<int>(q.shape[3])),
+        packed_queries(static_cast<int>(attention.query_starts.data ? q.shape[1] : 0)),
         scale(static_cast<float>(attention.scale)),
         scale_log2(scale * log2_e),
         padding(attention.mask.padding.as<const float>()),
@@ -57,6 +59,10 @@ struct Args {
 
   __host__ __device__ int all_heads() const { return sequences * heads; }
   __host__ __device__ int group() const { return heads / kv_heads; }  ///< query heads that share a head of keys
+  /// Places for a head's tiles of `size` queries: Note [Rows of packed sequences].
+  int tile_places(int size) const { return packed_queries > 0 ? packed_queries / size + sequences : (queries + size - 1) / size; }
+  /// Likewise for those of all heads of all sequences.
+  std::int64_t all_tile_places(int size) const { return std::int64_t(tile_places(size)) * (packed_queries > 0 ? heads : all_heads()); }
 };
 
 /// Rows of a sequence and which keys they see: each a range of keys, which neither begins nor ends earlier than that of the query before.
@@ -101,6 +107,23 @@ struct Sequence {
  private:
   __device__ int bounded(std::int64_t x) const { return static_cast<int>(min(max(x, std::int64_t(0)), std::int64_t(keys))); }
 };
+
+// Note [Rows of packed sequences]: what is kept for each query, log_sums, delta and the sums of dQ, is in the order (heads, rows of all
+// sequences), so that memory is linear in the rows and not in sequences times the longest. Tiles of `size` queries begin anew with each
+// sequence: sequence n has its first at place first_query / size + n. Its last one lies below the next sequence's first, since
+// (a + b) / size + 1 >= a / size + (b + size - 1) / size, each quotient rounded down.
+
+/// The place of a head's first query in (heads, rows): `head` is one among those of all sequences, of which `index` is its own.
+__device__ __forceinline__ std::int64_t first_row(const Args& args, const Sequence& sequence, int index, int head) {
+  if (args.packed_queries == 0) return std::int64_t(head) * args.queries;
+  return std::int64_t(head - index * args.heads) * args.packed_queries + sequence.first_query;
+}
+/// The place of a head's first tile of `size` queries, of `places` for each head.
+template <int size>
+__device__ __forceinline__ int first_tile(const Args& args, const Sequence& sequence, int index, int head, int places) {
+  if (args.packed_queries == 0) return head * places;
+  return (head - index * args.heads) * places + sequence.first_query / size + index;
+}
 
 /// Tiles of queries and blocks of keys that see each other, by their sizes.
 template <int keys, int queries>

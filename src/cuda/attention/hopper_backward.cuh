@@ -55,7 +55,7 @@ __device__ __forceinline__ void produce(const BackwardParams& p, const BackwardM
       const int key = sequence.first_key + block.first_key();
       C::KTile::load(memory.k(), p.k, block.kv_head, key, sequence.batch, barriers.kv_full);
       C::KTile::load(memory.v(), p.v, block.kv_head, key, sequence.batch, barriers.kv_full);
-      block.for_each_tile(p.args, [&](int head, int tile) {
+      block.for_each_tile(p, [&](int head, int tile, int place) {
         const int stage = write.index, query = sequence.first_query + tile * 64, q_head = head % p.args.heads;
         MBarrier& full = barriers.full[stage];
         barriers.empty[stage].wait(write.phase ^ 1);
@@ -70,7 +70,7 @@ __device__ __forceinline__ void produce(const BackwardParams& p, const BackwardM
         full.arrive_and_expect_tx(C::loaded_bytes);
         C::QTile::load(memory.q(stage), p.q, q_head, query, sequence.batch, full);
         C::QTile::load(memory.dy(stage), p.dy, q_head, query, sequence.batch, full);
-        bulk_load(memory.rows(stage), p.rows + (std::int64_t(head) * p.tiles + tile) * C::row_values, C::row_values * 4, full);
+        bulk_load(memory.rows(stage), p.rows + std::int64_t(place) * C::row_values, C::row_values * 4, full);
         write.advance();
       });
     }
@@ -88,11 +88,12 @@ __device__ __forceinline__ void wait_for_semaphores(const BackwardParams& p, Bac
   for_each_item<C>(p, barriers, [&](int number) {
     const KeyBlock<C::keys> block(p, number);
     barriers.kv_empty.arrive();
-    block.for_each_tile(p.args, [&](int head, int tile) {
+    block.for_each_tile(p, [&](int head, int tile, int place) {
       const int turn = block.block - TileRange<C::keys>::first_block(block.sequence, tile);
       barriers.released[slots.index()].wait(slots.phase() ^ 1);
-      if (turn > 0) semaphore_wait(p.semaphores + std::int64_t(head) * p.tiles + tile, turn);
-      barriers.dq_tiles[slots.index()] = {head, tile, turn == 0, block.block == TileRange<C::keys>::last_block(block.sequence, tile)};
+      if (turn > 0) semaphore_wait(p.semaphores + place, turn);
+      barriers.dq_tiles[slots.index()] = {head, tile, place, turn == 0,
+                                          block.block == TileRange<C::keys>::last_block(block.sequence, tile)};
       barriers.turn[slots.index()].arrive();
       ++slots.used;
     });
@@ -105,12 +106,11 @@ __device__ __forceinline__ void release_semaphores(const BackwardParams& p, Back
   for_each_item<C>(p, barriers, [&](int number) {
     const KeyBlock<C::keys> block(p, number);
     barriers.kv_empty.arrive();
-    block.for_each_tile(p.args, [&](int head, int tile) {
+    block.for_each_tile(p, [&](int, int tile, int place) {
       const int turn = block.block - TileRange<C::keys>::first_block(block.sequence, tile);
       barriers.added[slots.index()].wait(slots.phase());
       barriers.released[slots.index()].arrive();  // a fence takes long: without this a slot could be added to twice meanwhile
-      if (block.block < TileRange<C::keys>::last_block(block.sequence, tile))
-        semaphore_release(p.semaphores + std::int64_t(head) * p.tiles + tile, turn + 1);
+      if (block.block < TileRange<C::keys>::last_block(block.sequence, tile)) semaphore_release(p.semaphores + place, turn + 1);
       ++slots.used;
     });
   });
@@ -146,8 +146,7 @@ __device__ __forceinline__ void init_barriers(BackwardBarriers<C::stages, C::key
 template <class T, class C>
 __device__ __forceinline__ void add_dq(const BackwardParams& p, const Sequence& sequence, const DqJob& job, float (&dq)[32], int piece,
                                        float factor) {
-  float4* const to =
-      p.dq_sums + ((std::int64_t(job.head) * p.tiles + job.tile) * C::pieces + piece) * (8 * warpgroup) + threadIdx.x % warpgroup;
+  float4* const to = p.dq_sums + (std::int64_t(job.place) * C::pieces + piece) * (8 * warpgroup) + threadIdx.x % warpgroup;
   if (!job.is_last) {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {

@@ -37,12 +37,13 @@ struct BackwardParams {
   CUtensorMap q, k, v, dy;
   Args args;
   Heads dq, dk, dv;
-  const float* rows;  ///< (heads, tiles, 2, 64): log_sums and delta
-  float4* dq_sums;    ///< passed from block to block: (heads, tiles, pieces, 8, 128)
-  int* semaphores;    ///< how many blocks have added to a tile of queries: (heads, tiles)
+  // Of tiles of queries, at their places: Note [Rows of packed sequences].
+  const float* rows;  ///< (heads, places, 2, 64): log_sums and delta
+  float4* dq_sums;    ///< passed from block to block: (heads, places, pieces, 8, 128)
+  int* semaphores;    ///< how many blocks have added to a tile: (heads, places)
   WorkQueue queue;
-  int tiles, blocks;  ///< of queries and of keys, of the longest sequences
-  Maxima maxima;      ///< of f32
+  int places, blocks;  ///< blocks: of keys, of the longest sequence
+  Maxima maxima;       ///< of f32
 };
 
 template <int keys>
@@ -62,13 +63,14 @@ struct KeyBlock {
   __device__ __forceinline__ bool is_there() const { return first_key() < sequence.keys; }
 
   __device__ __forceinline__ int first_head(const Args& args) const { return index * args.heads + kv_head * args.group(); }
-  /// f(head, tile) in the order of the walk; a head is one among those of all sequences.
+  /// f(head, tile, place) in the order of the walk; a head is one among those of all sequences.
   template <class F>
-  __device__ __forceinline__ void for_each_tile(const Args& args, F&& f) const {
+  __device__ __forceinline__ void for_each_tile(const BackwardParams& p, F&& f) const {
+    int first = first_tile<64>(p.args, sequence, index, first_head(p.args), p.places);
 #pragma unroll 1
-    for (int head = first_head(args); head < first_head(args) + args.group(); ++head)
+    for (int head = first_head(p.args); head < first_head(p.args) + p.args.group(); ++head, first += p.places)
 #pragma unroll 1
-      for (int i = 0; i < tiles.count; ++i) f(head, tiles.last - i);
+      for (int i = 0; i < tiles.count; ++i) f(head, tiles.last - i, first + tiles.last - i);
   }
 
  private:
@@ -83,17 +85,19 @@ struct KeyBlock {
 /// rows, from y, dy and log_sums; semaphores are set to zero, and so is dQ of tiles that see no key. By as many lanes a query as read it in
 /// vectors of 16 bytes, a power of two.
 template <class T>
-__global__ void __launch_bounds__(256) hopper_attention_rows(Heads y, Heads dy, Heads dq, const float* log_sums, float* rows,
-                                                             int* semaphores, int tiles, int lanes, __grid_constant__ const Args args) {
+__global__ void __launch_bounds__(256)
+    hopper_attention_rows(Heads y, Heads dy, Heads dq, const float* log_sums, float* rows, int* semaphores, int tiles, int places,
+                          int lanes, __grid_constant__ const Args args) {
   const std::int64_t thread = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = thread / lanes;
   const auto head_tile = static_cast<int>(row / 64);
   constexpr int vector = vec16_width<T>;
   const int lane = static_cast<int>(thread % lanes), head = head_tile / tiles, tile = head_tile % tiles;
-  const bool is_inside = head < args.all_heads();
-  float sum = 0;
-  if (is_inside) {
-    const Sequence sequence(args, head / args.heads);
+  float sum = 0, *to = nullptr;
+  if (head < args.all_heads()) {
+    const int index = head / args.heads;
+    const Sequence sequence(args, index);
     const int query = tile * 64 + static_cast<int>(row % 64);
+    const std::int64_t place = first_tile<64>(args, sequence, index, head, places) + tile;
     if (query < sequence.queries) {
       const int at = sequence.first_query + query, part = lane * vector;
       if (part < args.head_dim) {
@@ -105,21 +109,22 @@ __global__ void __launch_bounds__(256) hopper_attention_rows(Heads y, Heads dy, 
           write_vector(dq.at<T>(sequence.batch, at, head % args.heads) + part, Vector<T, vector>{});
       }
     }
-    if (lane == 0) {
-      float* const to = rows + std::int64_t(head_tile) * 128 + row % 64;
-      to[0] = query < sequence.queries ? log_sums[std::int64_t(head) * args.queries + query] : INFINITY;
-      if (row % 64 == 0) semaphores[head_tile] = 0;
+    // A shorter sequence has no places for the tiles of the longest.
+    if (lane == 0 && tile * 64 < sequence.queries) {
+      to = rows + place * 128 + row % 64;
+      to[0] = query < sequence.queries ? log_sums[first_row(args, sequence, index, head) + query] : INFINITY;
+      if (row % 64 == 0) semaphores[place] = 0;
     }
   }
   sum = lanes_all_reduce<PlusOp<float>>(sum, lanes);
-  if (is_inside && lane == 0) rows[std::int64_t(head_tile) * 128 + 64 + row % 64] = sum;
+  if (to) to[64] = sum;
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /// A tile of queries whose dQ a block adds to.
 struct DqJob {
-  int head, tile;
+  int head, tile, place;
   bool is_first, is_last;  ///< of the blocks that add to it
 };
 

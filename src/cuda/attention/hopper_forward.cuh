@@ -264,8 +264,10 @@ struct ForwardConsumer {
 
   __device__ __forceinline__ void write(int number) {
     const WorkItem item = p.item(number);
-    const Sequence sequence(p.args, item.head / p.args.heads);
+    const int index = item.head / p.args.heads;
+    const Sequence sequence(p.args, index);
     const int lane = threadIdx.x % 32, row0 = row_of(item);
+    float* const log_sums = p.log_sums + first_row(p.args, sequence, index, item.head);
     float factor = p.args.inverse_keep;
     if constexpr (is_f32)
       factor *= power_of_two(-p.maxima.exponent(Maxima::v, p.maxima.head(p.args, sequence.batch, item.head % p.args.heads)));
@@ -279,8 +281,7 @@ struct ForwardConsumer {
       const bool is_there = row < sequence.queries;
       factors[r] = sum > 0 ? factor / sum : 0;
       rows[r] = is_there ? p.y.template at<T>(sequence.batch, sequence.first_query + row, item.head % p.args.heads) : nullptr;
-      if (is_there && lane % 4 == 0)
-        p.log_sums[std::int64_t(item.head) * p.args.queries + row] = sum > 0 ? reference[r] + (log2f(sum) - exponent) : INFINITY;
+      if (is_there && lane % 4 == 0) log_sums[row] = sum > 0 ? reference[r] + (log2f(sum) - exponent) : INFINITY;
     }
     store_rows<T>(sums, factors, rows, 0, p.args.head_dim);
   }

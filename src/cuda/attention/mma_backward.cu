@@ -24,15 +24,16 @@ void launch_backward(const Call& call, const Args& args) {
   const bool is_alone = C::has_whole_head || (tiles <= 1 && blocks <= 1 && args.group() == 1);
   const kernels::AttentionGradients& to = call.gradients;
   const bool needs_delta = !is_alone || to.bias.data;
-  const Workspace delta(bytes_if(needs_delta, heads * args.queries), stream);
-  const Workspace semaphores(bytes_if(blocks > 1, heads * tiles), stream);
-  const Workspace sums(bytes_if(blocks > 1, heads * tiles * C::queries * C::width), stream);
+  const std::int64_t all_tiles = blocks > 1 ? args.all_tile_places(C::queries) : 0;
+  const Workspace delta(bytes_if(needs_delta, call.log_sums.numel()), stream);
+  const Workspace semaphores(bytes_if(blocks > 1, all_tiles), stream);
+  const Workspace sums(bytes_if(blocks > 1, all_tiles * C::queries * C::width), stream);
   const bool is_aligned = ampere::is_aligned({&call.q, &call.k, &call.v, &call.y, &call.g}, 16);
   if (needs_delta && args.queries > 0) {
     int lanes = 1;
     while (lanes * 8 < args.head_dim) lanes *= 2;
-    launch(mma_attention_delta<T>, blocks_for(heads * args.queries * lanes), block_size, 0, stream, Heads(call.y), Heads(call.g),
-           Heads(to.q), delta.as<float>(), semaphores.as<int>(), blocks > 1 ? heads * tiles : 0, lanes, is_aligned, args);
+    launch(mma_attention_delta<T>, blocks_for(std::max(heads * args.queries * lanes, all_tiles)), block_size, 0, stream, Heads(call.y),
+           Heads(call.g), Heads(to.q), delta.as<float>(), semaphores.as<int>(), all_tiles, lanes, is_aligned, args);
   }
   const BackwardInputs inputs{args,
                               Heads(call.q),
@@ -50,7 +51,7 @@ void launch_backward(const Call& call, const Args& args) {
                               Heads(to.v),
                               sums.as<float>(),
                               semaphores.as<int>(),
-                              static_cast<int>(tiles),
+                              args.tile_places(C::queries),
                               is_alone,
                               ampere::is_aligned({&to.q, &to.k, &to.v}, 4)};
   launch(mma_attention_backward<T, C, flavour>, blocks_for(std::max<std::int64_t>(blocks, 1) * kv_heads, 1), C::threads,

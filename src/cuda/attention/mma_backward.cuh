@@ -117,7 +117,8 @@ __global__ void __launch_bounds__(256) mma_attention_delta(Heads y, Heads dy, He
     }
   }
   sum = lanes_all_reduce<PlusOp<float>>(sum, lanes);
-  if (is_inside && lane == 0) delta[(index * args.heads + head) * args.queries + query] = sum;
+  if (is_there && lane == 0)
+    delta[first_row(args, sequence, static_cast<int>(index), static_cast<int>(index) * args.heads + head) + query] = sum;
 }
 
 }  // namespace tern::gpu::ampere

@@ -163,8 +163,7 @@ struct Consumer : ScoreGradients<T, C, flavour> {
     // Keys that this warp's queries see.
     const int seen = sequence.key_end(first_query + first_row + 15);
     const int depth_tiles = max(min(C::key_warps, (seen - block.first_key + 15) / 16), 0);
-    float4* const sums =
-        reinterpret_cast<float4*>(p.dq_sums) + (std::int64_t(walk.head) * p.tiles + walk.tile) * (C::queries * width / 4) + threadIdx.x;
+    float4* const sums = reinterpret_cast<float4*>(p.dq_sums) + block.place(walk) * (C::queries * width / 4) + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < C::pieces; ++i) {
       const int first_column = column + i * C::piece;

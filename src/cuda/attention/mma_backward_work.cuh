@@ -40,15 +40,15 @@ struct BackwardInputs {
   Args args;
   Heads q, k, v, y, dy;
   Bias bias;
-  const float *log_sums, *delta;  ///< (B, H, T)
+  const float *log_sums, *delta;  ///< (B, H, T); packed: (H, rows), Note [Rows of packed sequences]
   bool is_aligned;                ///< heads can be read 16 bytes at a time
 };
 
 struct BackwardParams : BackwardInputs {
   Heads dq, dk, dv;
-  float* dq_sums;     ///< passed from block to block: (heads, tiles of queries, pieces, piece / 8, consumers, 4)
-  int* semaphores;    ///< how many blocks have added to a tile, (heads, tiles of queries)
-  int tiles;          ///< of queries, of the longest sequence
+  float* dq_sums;     ///< passed from block to block: (heads, places of tiles, pieces, piece / 8, consumers, 4)
+  int* semaphores;    ///< how many blocks have added to a tile, (heads, places of tiles)
+  int places;         ///< of tiles of queries, for a head: Note [Rows of packed sequences]
   bool is_alone;      ///< each block has all keys and queries of its head, in one tile
   bool writes_pairs;  ///< gradients can be written 4 bytes at a time
 };
@@ -83,7 +83,7 @@ __device__ __forceinline__ void load_queries(unsigned to, const BackwardInputs& 
   load_tile<T, C::width, C::queries, threads>(to + C::query_bytes, dy, in.dy.row_stride, first, count, args.head_dim, in.is_aligned,
                                               thread);
   // Zeros beyond the last query: there q and dy are zero, too, and so is what they give.
-  const std::int64_t from = std::int64_t(head) * args.queries;
+  const std::int64_t from = first_row(args, sequence, index, head);
   for (int i = thread; i < 2 * C::queries; i += threads) {
     const int row = first + i % C::queries;
     const bool is_delta = i >= C::queries;
@@ -155,6 +155,11 @@ struct Block {
     k_tile = shared_address(shared), v_tile = k_tile + C::key_bytes, stages = v_tile + C::key_bytes;
   }
 
+  /// Where the sums and the semaphore of a tile are.
+  __device__ __forceinline__ std::int64_t place(const Walk& walk) const {
+    if constexpr (flavour == Flavour::plain) return std::int64_t(walk.head) * p.places + walk.tile;
+    else return first_tile<C::queries>(args, sequence, index, walk.head, p.places) + walk.tile;
+  }
   __device__ __forceinline__ bool is_alone() const { return C::has_whole_head || p.is_alone; }
   __device__ __forceinline__ unsigned q_tile(int step) const { return stages + step % 2 * C::stage_bytes; }
   __device__ __forceinline__ unsigned dy_tile(int step) const { return q_tile(step) + C::query_bytes; }
@@ -210,7 +215,7 @@ struct Block {
         named_barrier_arrive(stage_full + next.step % 2, C::threads);
       }
       const int turns = turn(walk.tile);
-      int* const semaphore = p.semaphores + std::int64_t(walk.head) * p.tiles + walk.tile;
+      int* const semaphore = p.semaphores + place(walk);
       if (is_first_warp && turns > 0) {
         if (threadIdx.x % 32 == 0) semaphore_wait(semaphore, turns);
         __syncwarp();

@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_forwa
     if (row >= sequence.queries) continue;
     const float weight = total > 0 ? args.inverse_keep / total : 0;
     if (MmaLanes::member() == 0)
-      p.log_sums[std::int64_t(index) * args.queries + row] = total > 0 ? row_max[r] * factor + log2f(total) : INFINITY;
+      p.log_sums[first_row(args, sequence, index / args.heads, index) + row] = total > 0 ? row_max[r] * factor + log2f(total) : INFINITY;
     store_row(sums, r, weight, p.y.template at<T>(sequence.batch, sequence.first_query + row, head), 0, args.head_dim, p.writes_pairs);
   }
 }

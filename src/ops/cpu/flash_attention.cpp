@@ -93,7 +93,6 @@ class Forward {
   /// The results of a tile of queries from `first` on; `packed` are the tiles of its head's keys and values.
   void attend(const Sequence& s, std::int64_t head, std::int64_t first, const C* packed, Workspace<C>& own) const {
     const std::int64_t rows = std::min(tile_queries, s.queries - first);
-    write_unseen_log_sums(s, head, first);
     if (rows <= 0) return;
     const int height = gemm::panel_height(rows);
     copy_rows<C, S>(Rows<const S>(q_, s, s.first_query, head), first, rows, problem_.width, gemm::round_up(rows, height), own.pitch,
@@ -145,14 +144,7 @@ class Forward {
                    own.sums + row * own.pitch, own.pitch, C(1), true);
   }
 
-  C* log_sums_of(const Sequence& s, std::int64_t head) const {
-    return log_sums_.as<C>() + (s.number * problem_.heads + head) * problem_.queries;
-  }
-  /// A packed sequence may be shorter than the longest.
-  void write_unseen_log_sums(const Sequence& s, std::int64_t head, std::int64_t first) const {
-    const std::int64_t begin = std::max(first, s.queries), end = std::min(first + tile_queries, problem_.queries);
-    if (begin < end) std::fill(log_sums_of(s, head) + begin, log_sums_of(s, head) + end, infinity<C>);
-  }
+  C* log_sums_of(const Sequence& s, std::int64_t head) const { return log_sums_.as<C>() + problem_.first_row(s, head); }
   void write(const Sequence& s, std::int64_t head, std::int64_t first, std::int64_t rows, Workspace<C>& own) const {
     const Rows<S> results(y_, s, s.first_query, head);
     const C kept = C(1 / (1 - problem_.attention.dropout));

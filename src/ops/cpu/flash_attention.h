@@ -45,6 +45,7 @@ struct Sequence {
 struct Problem {
   const Attention& attention;
   std::int64_t sequences, queries, keys, heads, kv_heads, width;  ///< queries and keys of the longest sequence
+  std::int64_t packed_queries;                                    ///< rows of q, where sequences are packed
 
   Problem(const View& q, const View& k, const Attention& attention_)
       : attention(attention_),
@@ -53,7 +54,8 @@ struct Problem {
         keys(is_packed() ? attention.max_keys : k.shape[1]),
         heads(q.shape[2]),
         kv_heads(k.shape[2]),
-        width(q.shape[3]) {}
+        width(q.shape[3]),
+        packed_queries(q.shape[1]) {}
 
   bool is_packed() const { return attention.query_starts.data; }
   std::int64_t group() const { return kv_heads == 0 ? 0 : heads / kv_heads; }
@@ -75,6 +77,10 @@ struct Problem {
     if (mask.prefix.data) s.prefix = number(mask.prefix);
     s.keys = mask.key_lengths.data ? std::clamp<std::int64_t>(number(mask.key_lengths), 0, s.all_keys) : s.all_keys;
     return s;
+  }
+  /// The place of a head's first query in log_sums: (B, H, T), or (H, rows) where sequences are packed.
+  std::int64_t first_row(const Sequence& s, std::int64_t head) const {
+    return is_packed() ? head * packed_queries + s.first_query : (s.number * heads + head) * queries;
   }
   /// Threads that have work enough, for so many units of work.
   std::int64_t threads(std::int64_t units) const {

@@ -232,7 +232,7 @@ class Backward {
   /// Turns scores into probabilities, and the gradients of probabilities into those of scores.
   void differentiate_row(const Sequence& s, std::int64_t head, std::int64_t t, std::int64_t key, std::int64_t begin, std::int64_t end,
                          C delta, C* p, C* d) const {
-    const C log_sum = log_sums_.as<const C>()[(s.number * problem_.heads + head) * problem_.queries + t];
+    const C log_sum = log_sums_.as<const C>()[problem_.first_row(s, head) + t];
     if (dropout_.drops()) {
       alignas(64) C keeps[tile_keys];
       dropout_.kept(((s.number * problem_.heads + head) * problem_.queries + t) * problem_.keys + key + begin, end - begin, keeps);

@@ -14,14 +14,14 @@ struct Attention {
   PhiloxState draws;   ///< element i of the probabilities (B, H, T, S) takes draw i, as in dropout
   /// Packed sequences: (N + 1), i64, contiguous. q is (1, total, H, D), and sequence n has its rows query_starts[n] up to
   /// query_starts[n + 1]; k and v likewise by key_starts. Masks' B is then N; T and S above are those of each sequence by itself,
-  /// and max_queries and max_keys the longest ones, which the rows of `draws` and log_sums go by. No data: one sequence a batch row.
+  /// and max_queries and max_keys the longest ones, which the rows of `draws` go by. No data: one sequence a batch row.
   View query_starts, key_starts;
   std::int64_t max_queries = 0, max_keys = 0;
 };
 
 /// y = dropout(softmax(scale q k^T + bias + mask)) v in tiles: no memory beside y and log_sums. Products of the dtype (f32: as the product
-/// mode says), sums in float32 (f64 for f64). log_sums (B, H, T), f32 (f64 for f64), gets the logarithms to base 2 of the sums of each
-/// query's exponentials; infinity for a query that sees no key.
+/// mode says), sums in float32 (f64 for f64). log_sums (B, H, T), (1, H, total) of packed sequences, f32 (f64 for f64), gets the logarithms
+/// to base 2 of the sums of each query's exponentials; infinity for a query that sees no key.
 void flash_attention(Cpu, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums);
 void flash_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums);
 
