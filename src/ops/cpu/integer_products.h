@@ -140,86 +140,132 @@ struct Encoded {
   float* scales;        ///< (rows, groups); NaN for one that is not finite
 };
 
-/// A run of x with one scale, of which x is scale q with |q| <= Kind::most.
-template <class Kind>
-struct Scale {
-  /// The magnitude of a float grows with its bits; those of infinity and NaN come last.
-  void see(const float* values, std::int64_t n) {
-    std::int32_t top = bits;
-#pragma omp simd reduction(max : top)
-    for (std::int64_t i = 0; i < n; ++i) {
-      const std::int32_t magnitude = std::bit_cast<std::int32_t>(values[i]) & 0x7fffffff;
-      top = magnitude > top ? magnitude : top;
-    }
-    bits = top;
-  }
-  bool is_finite() const { return bits < 0x7f800000; }
-  float top() const { return std::bit_cast<float>(bits); }
-  float value() const { return is_finite() ? top() / Kind::most : std::numeric_limits<float>::quiet_NaN(); }
-  float inverse() const { return top() > 1e-30F ? Kind::most / top() : 0; }
-  std::int32_t bits = 0;
-};
-
-/// The codes of n <= chunk numbers, filled up with zeros to a multiple of four, of which pairs take the first and the third for a lane, and
-/// the second and the fourth for the next: as pack_codes leaves the weights.
-template <class Kind>
-[[gnu::always_inline]] inline void write_codes(const float* values, std::int64_t n, const Scale<Kind>& scale, typename Kind::Code* to) {
-  if (!scale.is_finite()) {
-    std::memset(to, 0, static_cast<std::size_t>(gemm::round_up(n, 4)) * sizeof *to);
-    return;
-  }
-  alignas(64) std::int32_t whole[chunk];
-  const float factor = scale.inverse();
-  // A sum with 1.5 2^23 has the nearest whole number in its last bits.
-  constexpr float shift = 12582912.0F;
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i)
-    whole[i] = std::bit_cast<std::int32_t>(values[i] * factor + shift) - std::bit_cast<std::int32_t>(shift);
-  const std::int64_t filled = gemm::round_up(n, 4);
-  for (std::int64_t i = n; i < filled; ++i) whole[i] = 0;
-  if constexpr (Kind::per_lane == 4) {
-#pragma omp simd
-    for (std::int64_t i = 0; i < filled; ++i) to[i] = static_cast<typename Kind::Code>(whole[i]);
-  } else {
-#pragma omp simd
-    for (std::int64_t i = 0; i < filled / 4; ++i) {
-      const std::int32_t* const four = whole + 4 * i;
-      std::int32_t* const lane = reinterpret_cast<std::int32_t*>(to) + 2 * i;
-      lane[0] = (four[0] & 0xffff) | four[2] << 16;
-      lane[1] = (four[1] & 0xffff) | four[3] << 16;
-    }
-  }
+/// f over the lanes of a vector, for one that is associative.
+template <int Step, class F, int... Lane>
+[[gnu::always_inline]] inline std::int32_t fold(IntVector x, const F& f, std::integer_sequence<int, Lane...> all) {
+  const IntVector both = f(x, __builtin_shufflevector(x, x, (Lane ^ Step)...));
+  if constexpr (Step > 1) return fold<Step / 2>(both, f, all);
+  return both[0];
+}
+template <class F>
+[[gnu::always_inline]] inline std::int32_t fold(IntVector x, const F& f) {
+  return fold<lanes / 2>(x, f, std::make_integer_sequence<int, lanes>());
 }
 
-/// The codes of a row, `depth.length` of them, and its scales (groups): one for all, or, with HasBlocks, one for each block of 32.
-template <class Kind, bool HasBlocks, class S>
-void encode_row(const S* x, std::int64_t in, const Depth<Kind>& depth, typename Kind::Code* to, float* scales) {
-  alignas(64) float buffer[chunk];
-  if constexpr (HasBlocks) {
-    for (std::int64_t k = 0; k < in; k += chunk) {
-      const float* const values = load(x + k, 1, std::min(chunk, in - k), buffer);
-      for (std::int64_t i = 0; i < std::min(chunk, in - k); i += quant_block) {
-        const auto encode = [&](const float* block) {
-          Scale<Kind> scale;
-          scale.see(block, quant_block);
-          write_codes<Kind>(block, quant_block, scale, to + k + i);
-          *scales++ = scale.value();
-        };
-        if (in - k - i >= quant_block) {
-          encode(values + i);
-        } else {
-          float last[quant_block] = {};
-          std::copy_n(values + i, in - k - i, last);
-          encode(last);
-        }
-      }
+/// Calls f(values + i, i) for each `panel` of n numbers, the last one filled up with zeros.
+template <class F>
+[[gnu::always_inline]] inline void each_panel(const float* values, std::int64_t n, const F& f) {
+  std::int64_t i = 0;
+  for (; i + panel <= n; i += panel) f(values + i, i);
+  if (i == n) return;
+  alignas(64) float last[panel] = {};
+  std::copy_n(values + i, n - i, last);
+  f(last, i);
+}
+
+/// The bits of the largest magnitude of n numbers: it grows with its bits, and those of infinity and NaN come last.
+[[gnu::always_inline]] inline std::int32_t largest_bits(const float* values, std::int64_t n) {
+  const auto larger = [](IntVector x, IntVector y) { return x > y ? x : y; };
+  IntVector top[2] = {};
+  each_panel(values, n, [&](const float* from, std::int64_t) {
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      IntVector bits;
+      std::memcpy(&bits, from + v * lanes, sizeof bits);
+      top[v] = larger(top[v], bits & 0x7fffffff);
     }
+  });
+  return fold(larger(top[0], top[1]), larger);
+}
+
+/// A run of x with one scale: x is scale q with |q| <= Kind::most.
+template <class Kind>
+struct Scale {
+  explicit Scale(std::int32_t largest) : is_finite(largest < 0x7f800000) {
+    const auto top = std::bit_cast<float>(largest);
+    value = is_finite ? top / Kind::most : std::numeric_limits<float>::quiet_NaN();
+    factor = top > 1e-30F ? Kind::most / top : 0;
+  }
+  bool is_finite;
+  float value, factor;
+};
+
+template <int... Code>
+[[gnu::always_inline]] inline ShortVector pair_up(ShortVector first, ShortVector second, std::integer_sequence<int, Code...>) {
+  // Of each four codes, in the even halves of the lanes: 0, 2, 1, 3.
+  return __builtin_shufflevector(first, second, (2 * (Code % 4 == 1 ? Code + 1 : Code % 4 == 2 ? Code - 1 : Code))...);
+}
+
+/// The codes of n numbers, filled up with zeros to a multiple of four, and their sum. Of four, pairs have the first and the third in a
+/// lane, and the second and the fourth in the next: as pack_codes leaves the weights.
+template <class Kind>
+[[gnu::always_inline]] inline std::int32_t write_codes(const float* values, std::int64_t n, const Scale<Kind>& scale,
+                                                       typename Kind::Code* to) {
+  if (!scale.is_finite) {
+    std::memset(to, 0, static_cast<std::size_t>(gemm::round_up(n, 4)) * sizeof *to);
+    return 0;
+  }
+  IntVector sums = {};
+  each_panel(values, n, [&](const float* from, std::int64_t at) {
+    // A sum with 1.5 2^23 has the nearest whole number in its last bits.
+    constexpr float shift = 12582912.0F;
+    IntVector whole[2];
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      FloatVector x;
+      std::memcpy(&x, from + v * lanes, sizeof x);
+      whole[v] = (IntVector)(x * scale.factor + shift) - std::bit_cast<std::int32_t>(shift);
+    }
+    typename Kind::Code codes[panel];
+    if constexpr (Kind::per_lane == 4) {
+      typedef std::int8_t CodeVector __attribute__((vector_size(lanes)));
+      for (int v = 0; v < 2; ++v) {
+        const CodeVector narrow = __builtin_convertvector(whole[v], CodeVector);
+        std::memcpy(codes + v * lanes, &narrow, sizeof narrow);
+      }
+      sums += whole[0] + whole[1];
+    } else {
+      const ShortVector narrow = pair_up((ShortVector)whole[0], (ShortVector)whole[1], std::make_integer_sequence<int, panel>());
+      std::memcpy(codes, &narrow, sizeof narrow);
+    }
+    if (n - at >= panel) std::memcpy(to + at, codes, sizeof codes);
+    else std::memcpy(to + at, codes, static_cast<std::size_t>(gemm::round_up(n - at, 4)) * sizeof *codes);
+  });
+  return Kind::has_zeros ? fold(sums, [](IntVector x, IntVector y) { return x + y; }) : 0;
+}
+
+/// The codes of a row, `depth.length` of them, and of each group of it the scale (one for all, or, with HasBlocks, the block's own) and the
+/// codes' sum.
+template <class Kind, bool HasBlocks, class S>
+void encode_row(const S* x, std::int64_t in, const Depth<Kind>& depth, typename Kind::Code* to, float* scales, std::int32_t* sums) {
+  alignas(64) float buffer[chunk];
+  const auto each_chunk = [&](auto f) {
+    for (std::int64_t k = 0; k < in; k += chunk) f(load(x + k, 1, std::min(chunk, in - k), buffer), k, std::min(chunk, in - k));
+  };
+  if constexpr (HasBlocks) {
+    each_chunk([&](const float* values, std::int64_t k, std::int64_t n) {
+      for (std::int64_t i = 0; i < n; i += quant_block) {
+        alignas(64) float last[quant_block] = {};
+        const float* const block = n - i >= quant_block ? values + i : last;
+        if (block == last) std::copy_n(values + i, n - i, last);
+        const Scale<Kind> scale(largest_bits(block, quant_block));
+        const std::int64_t group = (k + i) / quant_block;
+        scales[group] = scale.value;
+        const std::int32_t sum = write_codes<Kind>(block, quant_block, scale, to + k + i);
+        if constexpr (Kind::has_zeros) sums[group] = sum;
+      }
+    });
   } else {
-    Scale<Kind> scale;
-    for (std::int64_t k = 0; k < in; k += chunk) scale.see(load(x + k, 1, std::min(chunk, in - k), buffer), std::min(chunk, in - k));
-    for (std::int64_t k = 0; k < in; k += chunk)
-      write_codes<Kind>(load(x + k, 1, std::min(chunk, in - k), buffer), std::min(chunk, in - k), scale, to + k);
-    std::fill_n(scales, depth.groups, scale.value());
+    std::int32_t top = 0;
+    each_chunk([&](const float* values, std::int64_t, std::int64_t n) { top = std::max(top, largest_bits(values, n)); });
+    const Scale<Kind> scale(top);
+    std::fill_n(scales, depth.groups, scale.value);
+    if constexpr (Kind::has_zeros) std::fill_n(sums, depth.groups, 0);
+    each_chunk([&](const float* values, std::int64_t k, std::int64_t n) {
+      static_assert(Kind::longest % chunk == 0 || !Kind::has_zeros);
+      const std::int32_t sum = write_codes<Kind>(values, n, scale, to + k);
+      if constexpr (Kind::has_zeros) sums[k / Kind::longest] += sum;
+    });
   }
 }
 
@@ -231,16 +277,10 @@ void encode_tile(const View& x, std::int64_t first, int n, const Depth<Kind>& de
   for (int r = 0; r < n; ++r) {
     auto* const line = reinterpret_cast<typename Kind::Code*>(lines + r * depth.all_steps);
     const S* const row = x.as<const S>() + (first + r) * x.strides[0];
-    encode_row<Kind, HasBlocks>(row, x.shape[1], depth, line, to.scales + (first + r) * depth.groups);
+    const std::int64_t group = (first + r) * depth.groups;
+    encode_row<Kind, HasBlocks>(row, x.shape[1], depth, line, to.scales + group, to.zeros + group);
     if constexpr (Kind::has_zeros)
-      for (std::int64_t group = 0; group < depth.groups; ++group) {
-        const std::int64_t begin = Kind::per_lane * group * depth.steps;
-        const std::int64_t end = std::min(begin + Kind::per_lane * depth.steps, depth.length);
-        std::int32_t sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (std::int64_t k = begin; k < end; ++k) sum += line[k];
-        to.zeros[(first + r) * depth.groups + group] = -zero * sum;
-      }
+      for (std::int64_t i = group; i < group + depth.groups; ++i) to.zeros[i] *= -zero;
   }
   if (n > 1) gemm::pack_transposed(lines, depth.all_steps, n, depth.all_steps, n, codes);
 }
@@ -408,7 +448,7 @@ void multiply(const View& x, const QuantizedRows& w, const View& bias, const Vie
   const std::int64_t tile_size = gemm::round_up(std::min<std::int64_t>(rows, most) * depth.all_steps + lanes, 16);
   const std::int64_t encoders = std::clamp<std::int64_t>(rows * w.in / stream_grain, 1, std::min<std::int64_t>(num_threads(), tiles.count));
   const Scratch<std::int32_t> codes(tiles.count * tile_size, y.stream), lines(encoders * tile_size, y.stream);
-  const Scratch<std::int32_t> zeros(Kind::has_zeros ? rows * depth.groups : 0, y.stream);
+  const Scratch<std::int32_t> zeros(rows * depth.groups, y.stream);
   const Scratch<float> scales(rows * depth.groups, y.stream);
   const Encoded encoded{codes.data(), tile_size, zeros.data(), scales.data()};
   share(tiles.count, encoders, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
