@@ -14,8 +14,8 @@ struct QuantizedRows {
 };
 
 /// y (M, out) = x (M, in) @ w transposed, plus bias (out), or nothing where bias.data is null. x and y of one of f32, bf16 and f16, x's
-/// rows contiguous, y contiguous, bias of any stride. Sums are float32, or exact ones of integers within a block. A row of x that is not
-/// finite gives a row of NaN, or what its products are.
+/// rows contiguous, y contiguous, bias of any stride. x is rounded as ops/quantize.h says; sums are exact ones of integers within a block,
+/// and float32 over blocks. A row of x that is not finite gives a row of NaN.
 void quantized_linear(Cpu, const View& x, const QuantizedRows& w, const View& bias, const View& y);
 /// Of 16-bit x, or of few rows: see has_quantized_linear. x is as it is in every format.
 void quantized_linear(Cuda, const View& x, const QuantizedRows& w, const View& bias, const View& y);
