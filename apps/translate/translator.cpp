@@ -137,7 +137,7 @@ Translator Translator::load(const std::filesystem::path& run, Device device, con
           .model = std::move(model),
           .device = device,
           .is_finished = directory.is_finished(),
-          .graphs = device == cpu ? nullptr : std::make_shared<nn::DecodingGraphs>()};
+          .graphs = std::make_shared<nn::DecodingGraphs>()};
 }
 
 }  // namespace tern::translate

@@ -18,7 +18,7 @@ struct Translator {
   TranslationModel model;
   Device device;
   bool is_finished = false;  ///< the training of a model that was loaded came to its end
-  /// Of a model that was loaded onto a GPU: copies of a Translator share them.
+  /// Of a model that was loaded: copies of a Translator share them.
   std::shared_ptr<nn::DecodingGraphs> graphs = nullptr;
 
   std::int32_t eos_src() const { return *tokenizer.token_to_id(end_token(options.src)); }
