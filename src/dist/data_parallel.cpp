@@ -196,7 +196,7 @@ struct DataParallel::State {
   std::vector<Bucket> buckets;
   std::size_t next = 0;   ///< the first bucket that has not begun
   std::size_t ended = 0;  ///< the first one that has not ended
-  bool is_syncing = true;
+  bool is_syncing = true, has_sharded_optimizer = false;
 };
 
 DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataParallelOptions& options)
@@ -209,6 +209,8 @@ DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataPa
   std::erase_if(trained, [](const Tensor& x) { return !x.requires_grad(); });
   if (trained.empty()) fail(who, "expected a module with parameters that require gradients");
   check(trained);
+  if (state_->shards_gradients())
+    for (Tensor& x : trained) x.set_grad({});  // whole buffers of them, as set_precision leaves, are not to live beside the parts
   if (state_->sharded) {
     std::vector<NamedTensor> named = nn::named_parameters(module);
     std::erase_if(named, [](const NamedTensor& x) { return !x.tensor.requires_grad(); });
@@ -392,7 +394,13 @@ void DataParallel::end_update() {
 
 DataParallel::~DataParallel() = default;
 
-void DataParallel::finish_gradient_synchronization() { state_->finish(); }
+void DataParallel::finish_gradient_synchronization() {
+  if (state_->shards_gradients() && !state_->has_sharded_optimizer)
+    fail("DataParallel", "expected an optimizer of the rank's parts: sharded gradients need shard_optimizer(optimizer, model)");
+  state_->finish();
+}
+
+void DataParallel::note_sharded_optimizer() { state_->has_sharded_optimizer = true; }
 
 std::vector<std::size_t> DataParallel::bucket_bytes() const {
   std::vector<std::size_t> result;

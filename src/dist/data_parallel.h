@@ -7,6 +7,10 @@
 #include "dist/process_group.h"
 #include "nn/parameter_buffer.h"
 
+namespace tern::train {
+class Optimizer;
+}
+
 namespace tern::dist {
 
 /// When gradients are averaged over the ranks, and in how many collectives. All give the same gradients.
@@ -72,7 +76,8 @@ class DataParallel {
   DataParallel& operator=(const DataParallel&) = delete;
 
   /// To be called between backward and the use of gradients (train::UpdateOptions::synchronize): begins what backward has not, and waits
-  /// as Work::wait does. Throws Error where a collective failed.
+  /// as Work::wait does. Throws Error where a collective failed, and of sharded gradients, which no other optimizer would see, before
+  /// shard_optimizer() was called.
   void finish_gradient_synchronization();
 
   /// While one lives, backward passes only add to the rank's own gradients: all but the last of a batch that goes through in parts.
@@ -117,6 +122,7 @@ class DataParallel {
   std::vector<std::size_t> bucket_bytes() const;
 
  private:
+  friend void shard_optimizer(train::Optimizer& optimizer, DataParallel& model);
   struct Bucket;
   struct State;
 
@@ -125,6 +131,7 @@ class DataParallel {
   void make_buckets(Tensors trained, const std::vector<nn::FlatParameters>& flat);
   void make_units(const std::vector<NamedTensor>& trained);
   void complete_bucket(std::size_t number);
+  void note_sharded_optimizer();
 
   ProcessGroup& group_;
   std::shared_ptr<State> state_;  ///< which the parameters' hooks ask for: they live as long as the parameters

@@ -68,6 +68,9 @@ class BucketSharding final : public train::Sharding {
 
 }  // namespace
 
-void shard_optimizer(train::Optimizer& optimizer, DataParallel& model) { optimizer.set_sharding(std::make_shared<BucketSharding>(model)); }
+void shard_optimizer(train::Optimizer& optimizer, DataParallel& model) {
+  optimizer.set_sharding(std::make_shared<BucketSharding>(model));
+  model.note_sharded_optimizer();
+}
 
 }  // namespace tern::dist

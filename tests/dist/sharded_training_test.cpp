@@ -368,6 +368,10 @@ TEST_CASE("Sharded parameters stay where they are kept, and cannot be recorded o
       require(std::abs(training.loss(1, 0, 3).item<double>() - whole.loss(1, 0, 3).item<double>()) <= 1e-6, "another loss");
       check_close(weights_of(training.model), weights_of(whole.model), 1e-7);
     }
+    Training unsharded(rank, Shard::none);
+    DataParallel forgotten(unsharded.model, *rank.group, {.shard = Shard::gradients});
+    const std::string missing = error_of([&] { forgotten.finish_gradient_synchronization(); });
+    require(contains(missing, "sharded gradients need shard_optimizer"), "another error: " + missing);
     Training gone(rank, Shard::parameters);
     gone.parallel.reset();
     const std::string error = error_of([&] { weights_of(gone.model); });
