@@ -19,19 +19,32 @@ static FlatParameters flatten(const Tensors& parameters, DType dtype, bool with_
            fmt::format("expected parameters of {} on one device but got {} and {}", name(dtype), to_string(device), to_string(x.device())));
     total += padded_size(x.numel(), dtype);
   }
-  FlatParameters flat{flat_zeros(total, dtype, device), with_gradients ? flat_zeros(total, dtype, device) : Tensor(), {}};
+  FlatParameters flat{flat_zeros(total, dtype, device), {}, {}};
   if (size_of(dtype) == 2) flat.masters = flat_zeros(total, DType::f32, device);
-  std::int64_t offset = 0;
-  for (const Tensor& x : parameters) {
-    const auto slice = [&](const Tensor& buffer) { return buffer.window(x.shape(), contiguous_strides(x.shape()), offset); };
+  const auto each_slice = [&](const auto& f) {
+    std::int64_t offset = 0;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Tensor& x = parameters[i];
+      f(i, x, [&](const Tensor& buffer) { return buffer.window(x.shape(), contiguous_strides(x.shape()), offset); });
+      offset += padded_size(x.numel(), dtype);
+    }
+  };
+  Tensors gradients;
+  each_slice([&](std::size_t, const Tensor& x, const auto& slice) {
     const Tensor master = master_of(x), values = master.defined() ? master : x.detach();
-    const Tensor data = copy_(slice(flat.parameters), values), gradient = with_gradients ? slice(flat.gradients) : Tensor();
+    const Tensor data = copy_(slice(flat.parameters), values);
     if (flat.masters.defined()) copy_(slice(flat.masters), values);
-    if (with_gradients && x.grad().defined()) copy_(gradient, x.grad());
+    gradients.push_back(with_gradients ? x.grad() : Tensor());
     detail::rebind(x, data);
-    if (with_gradients) Tensor(x).set_grad(gradient);
-    offset += padded_size(x.numel(), dtype);
-  }
+  });
+  // Not before the parameters' own memory is free again.
+  if (with_gradients) flat.gradients = flat_zeros(total, dtype, device);
+  each_slice([&](std::size_t i, const Tensor& x, const auto& slice) {
+    if (!with_gradients) return;
+    const Tensor gradient = slice(flat.gradients);
+    if (gradients[i].defined()) copy_(gradient, gradients[i]);
+    Tensor(x).set_grad(gradient);
+  });
   FlatStorage* storage = flat_storage(flat.parameters);
   storage->masters = flat.masters;
   storage->masters_version = storage->version();
