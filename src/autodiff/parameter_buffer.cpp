@@ -35,7 +35,7 @@ Tensor flat_on_demand(std::int64_t count, DType dtype, Device device, std::funct
   const Tensor x = flat_empty(count, dtype, device);
   FlatStorage* const storage = flat_storage(x);
   storage->set_fetch(std::move(fetch));
-  storage->release();
+  storage->free_until_fetched();
   return x;
 }
 

@@ -13,7 +13,7 @@ class FlatStorage final : public Storage {
 
   /// From now on the memory may go, and is to be brought back by `fetch`, which calls take() (Note [Memory on demand]).
   void set_fetch(std::function<void(FlatStorage&)> fetch) { fetch_ = std::move(fetch); }
-  void release() {
+  void free_until_fetched() {
     if (fetch_) free_memory();
   }
   /// Takes the memory of a tensor that has all of its storage, as large as this one; nobody may use that one again.

@@ -181,7 +181,7 @@ struct DataParallel::State {
   /// The gradients stand for zeros from then on.
   static void release_gradients(const Bucket& bucket) {
     nn::zero_grad(bucket.parameters);
-    flat_storage(bucket.gradients)->release();
+    flat_storage(bucket.gradients)->free_until_fetched();
   }
 
   static void require_no_recording() {

@@ -121,7 +121,7 @@ void ShardedParameters::release(Block& block) {
     copy_(block.own, part_of(block.whole, group_));
     block.version = storage.version();
   }
-  storage.release();
+  storage.free_until_fetched();
 }
 
 void ShardedParameters::begin_gradients(std::size_t unit) { prefetch(unit + 1); }

@@ -207,6 +207,7 @@ TEST_CASE("A rank keeps its part of gradients and parameters, and no more than t
       const Form form{.width = 64, .bucket_size_mb = 0.04};
       Training(rank, Shard::none, form).step(0);  // kernels keep memory of their own
       double taken_by_whole = 0;
+      const double at_first = allocated();
       for (const Shard shard : {Shard::none, Shard::optimizer, Shard::gradients, Shard::parameters}) {
         const double before = allocated();
         Training training(rank, shard, form);
@@ -243,6 +244,8 @@ TEST_CASE("A rank keeps its part of gradients and parameters, and no more than t
         if (shard == Shard::parameters) require(most_blocks <= 2, fmt::format("{} blocks", most_blocks));
         if (shard == Shard::parameters) require(blocks_here(*training.parallel) == 0, "blocks stay after the step");
       }
+      const double at_last = allocated();
+      require(at_last <= at_first, fmt::format("{} bytes of memory stay", at_last - at_first));
     }));
 }
 
