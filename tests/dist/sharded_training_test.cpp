@@ -195,7 +195,7 @@ TEST_CASE("A batch in parts adds its gradients up before they are sharded", "[ra
 }
 
 TEST_CASE("A rank keeps its part of gradients and parameters, and no more than two blocks beside it", "[ranks]") {
-  for (int ranks : {1, 2, 4})
+  for (int ranks : {2, 3})
     check_none(run_ranks(ranks, [&](Rank& rank) {
       const Device device = rank.group->device();
       const auto allocated = [&] {
@@ -221,7 +221,7 @@ TEST_CASE("A rank keeps its part of gradients and parameters, and no more than t
             most_blocks = std::max(most_blocks, blocks_here(*training.parallel));
             ++passes;
           });
-        for (std::uint64_t step = 0; step < 3; ++step) training.step(step);
+        for (std::uint64_t step = 0; step < 2; ++step) training.step(step);
         double elements = 0;
         for (const Tensor& x : nn::parameters(training.model)) elements += static_cast<double>(x.numel());
         const double n = rank.group->size();
@@ -262,6 +262,16 @@ TEST_CASE("A forward pass has two blocks of sharded parameters at a time", "[ran
     // Files are written from what is read so: whole, and the same on all ranks.
     check_close(weights_of(sharded.model), weights_of(whole.model), 1e-7);
     sharded.step(1), whole.step(1);  // not with values from before
+    check_close(weights_of(sharded.model), weights_of(whole.model), 1e-7);
+    // Nor with those that somebody reads between backward and the update.
+    for (Training* training : {&sharded, &whole}) {
+      training->optimizer->zero_grad();
+      train::accumulate(training->loss(2, 0, 6));
+      training->parallel->finish_gradient_synchronization();
+      const Weights before = weights_of(training->model);
+      training->optimizer->step();
+      require(weights_of(training->model) != before, "the update is not seen");
+    }
     check_close(weights_of(sharded.model), weights_of(whole.model), 1e-7);
   }));
 }
