@@ -95,7 +95,8 @@ const std::vector<std::string> step_keys = {"model",
                                             "gradient_sync",
                                             "bucket_size_mb",
                                             "reduce_dtype",
-                                            "shard_optimizer"};
+                                            "shard_optimizer",
+                                            "shard"};
 
 std::string key_of(const Row& row, const std::vector<std::string>& keys, const std::string& without = "") {
   std::string result;

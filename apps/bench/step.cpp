@@ -25,14 +25,15 @@ namespace {
 struct Options {
   StepCase step;  ///< settings that all cases share
   std::string models = "mt", archs = "gpt2", precisions = "fp32", batches = "32", lengths = "40", checkpointing = "none", device = "auto",
-              json, gradient_sync = "bucketed", reduce_dtype;
+              json, gradient_sync = "bucketed", reduce_dtype, shard = "none";
   int threads = 0, ranks = 0;
 };
 
 /// Every combination of the lists, in their order.
 std::vector<StepCase> cases_of(const Options& options) {
   std::vector<StepCase> cases = {options.step};
-  cases[0].parallel.scatter_gradients = options.step.shard_optimizer;
+  cases[0].parallel.shard = dist::shard_of(options.shard).value();
+  cases[0].parallel.scatter_gradients = cases[0].parallel.shard != dist::Shard::none;
   cases[0].parallel.sync = dist::gradient_sync_of(options.gradient_sync).value();
   if (!options.reduce_dtype.empty()) cases[0].parallel.reduce_dtype = float_modes().at(options.reduce_dtype).first;
   const auto vary = [&](const auto& values, const auto& set) {
@@ -98,6 +99,7 @@ class Bench {
     if (is_alone()) return "";
     std::string how = dist::name(c.parallel.sync);
     if (c.parallel.sync == dist::GradientSync::bucketed) how += fmt::format(" {} MiB", c.parallel.bucket_size_mb);
+    if (c.parallel.shard != dist::Shard::none) how += fmt::format(", sharded {}", dist::name(c.parallel.shard));
     if (c.parallel.reduce_dtype) how += fmt::format(" in {}", name(*c.parallel.reduce_dtype));
     return fmt::format("{} ranks ({}, {}) of ", group_->size(), group_->engine(), how);
   }
@@ -123,7 +125,7 @@ class Bench {
     row.set("ranks", group_->size()).set("engine", group_->engine()).set("gradient_sync", dist::name(c.parallel.sync));
     row.set("bucket_size_mb", c.parallel.bucket_size_mb);
     if (c.parallel.reduce_dtype) row.set("reduce_dtype", name(*c.parallel.reduce_dtype));
-    if (c.shard_optimizer) row.set("shard_optimizer", true);
+    if (c.parallel.shard != dist::Shard::none) row.set("shard", dist::name(c.parallel.shard));
     return row;
   }
 
@@ -157,7 +159,10 @@ class Bench {
     if (f.alone_ms > 0) {
       fmt::print("  alone     {:9.3f} ms each, without communication: {:.3f} times as long with it, in {}\n", f.alone_ms,
                  f.burst_ms / f.alone_ms, apps::counted(f.buckets, "collective"));
-      result.set("alone_ms", rounded(f.alone_ms, 1e3)).set("collectives", f.buckets).set("optimizer_bytes", f.optimizer_bytes);
+      fmt::print("  state     {:9.3f} GiB of weights, gradients, moments and masters between steps, on rank 0\n",
+                 static_cast<double>(f.state_bytes) / 0x1p30);
+      result.set("alone_ms", rounded(f.alone_ms, 1e3)).set("collectives", f.buckets);
+      result.set("optimizer_bytes", f.optimizer_bytes).set("state_bytes", f.state_bytes);
     }
     fmt::print("  memory    {:9.3f} GiB at the peak\n", f.peak_gib);
     fmt::print("  loss      {:9.3f} in the last step\n", f.loss);
@@ -197,6 +202,12 @@ void step(const Options& options) {
                   .string();
   Bench bench(options);
   for (const StepCase& c : cases) apps::require_precision(c.precision, bench.device());
+  for (const StepCase& c : cases)
+    if (c.capture && c.parallel.shard >= dist::Shard::gradients && bench.device() != cpu)
+      throw apps::UsageError(
+          fmt::format("--capture: the memory of sharded {} is at other addresses in each step, which no graph can "
+                      "record; leave it out, or take --shard optimizer",
+                      dist::name(c.parallel.shard)));
   for (const StepCase& c : cases) bench.run(c);
 }
 
@@ -229,7 +240,7 @@ void add_step(CLI::App& app) {
       ->check(apps::whole_number(1, 4096))
       ->type_name("N")
       ->group(several);
-  apps::add_gradient_options(*command, options->gradient_sync, c.parallel.bucket_size_mb, c.shard_optimizer, several);
+  apps::add_gradient_options(*command, options->gradient_sync, c.parallel.bucket_size_mb, options->shard, several);
   command->add_option("--reduce-dtype", options->reduce_dtype, "of gradients on their way: fp32, bf16, fp16; as they are without it")
       ->check(apps::one_of({"fp32", "bf16", "fp16"}))
       ->type_name("NAME")

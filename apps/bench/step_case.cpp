@@ -174,7 +174,7 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
     update.synchronize = [&] { parallel->finish_gradient_synchronization(); };
   }
   train::AdamW optimizer(nn::parameters(model), train::AdamWOptions{.lr = 1e-4, .weight_decay = 0.01});
-  if (parallel && c.shard_optimizer) dist::shard_optimizer(optimizer, *parallel);
+  if (parallel && c.parallel.shard != dist::Shard::none) dist::shard_optimizer(optimizer, *parallel);
   const auto as_written = [&](const Tensors& inputs) {
     const Tensor value = forward(c, model, inputs[0], inputs[1]);
     train::update(value, optimizer, update);
@@ -215,15 +215,17 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
         profile_steps(c, model, &optimizer, device, group, [&] { c.capture ? again({ids, labels}) : as_written({ids, labels}); });
   }
   if (!parallel) return;
+  for (const Tensor& x : optimizer.memory()) result.optimizer_bytes += x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
+  result.state_bytes = result.optimizer_bytes + static_cast<std::int64_t>(parallel->bytes_here());
   // At the end, as the ranks' weights go ways of their own from here.
   const dist::DataParallel::NoSync unsynchronized(*parallel);
   update.synchronize = {};
-  for (const Tensor& x : optimizer.memory()) result.optimizer_bytes += x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
   CapturedStep captured_alone(as_written, device);
   const auto alone = [&] { c.capture ? captured_alone({ids, labels}) : as_written({ids, labels}); };
   for (int i = 0; i < std::max(2, c.warmup); ++i) alone();
   group->barrier();
   result.alone_ms = burst(device, 2 * c.steps, alone);
+  parallel->keep_parameters();
 }
 
 /// Of all ranks the slowest's times, the largest memory, and the mean loss.

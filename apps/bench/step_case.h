@@ -21,7 +21,6 @@ struct StepCase {
   int warmup = 5, steps = 10;
   bool use_fused_kernel = false, capture = false;
   dist::DataParallelOptions parallel = {};  ///< ways and buckets in which ranks average gradients
-  bool shard_optimizer = false;             ///< each rank keeps the moments of its part alone
   bool forward_only = false;                ///< without gradients, optimizer and what backward would need
   std::int64_t profile = 0;                 ///< further steps that are profiled; 0: none
   std::string out;                          ///< directory for what they give
@@ -58,6 +57,7 @@ struct StepFigures {
   double alone_ms = 0;               ///< likewise, of several ranks that keep their gradients to themselves
   int buckets = 0;                   ///< collectives of a step
   std::int64_t optimizer_bytes = 0;  ///< of moments and masters, on rank 0
+  std::int64_t state_bytes = 0;      ///< of these, weights and gradients, between two steps of several ranks
   double inference_ms = 0;           ///< forward without recording
   double tflops = 0;  ///< of the burst, counted as 6 (of forward_only 2) operations a weight and token, and attention's products
   double peak_gib = 0;

@@ -22,7 +22,7 @@ namespace {
 
 constexpr double least_share = 20;  ///< Note [Checkpoints take little time]
 
-const std::string best_prefix = "best.";
+const std::string model_prefix = "model.", best_prefix = "best.";
 
 std::vector<NamedTensor> prefixed(const std::string& prefix, const std::vector<NamedTensor>& tensors) {
   std::vector<NamedTensor> result;
@@ -85,6 +85,7 @@ void EpochLoop::run() {
     throw std::runtime_error(error.what() + trainable_.loop().remains());
   }
   if (!best_.model.empty()) write_parameters(trainable_.model(), best_.model);
+  trainable_.loop().keep_parameters();  // for rank 0, which goes on alone
 }
 
 void EpochLoop::run_epochs() {
@@ -134,7 +135,7 @@ void EpochLoop::keep_best(const Validation& validation) {
 }
 
 std::vector<NamedTensor> EpochLoop::tensors() {
-  std::vector<NamedTensor> result = prefixed("model.", nn::named_masters(trainable_.model()));
+  std::vector<NamedTensor> result = prefixed(model_prefix, nn::named_masters(trainable_.model()));
   for (const auto& more : {prefixed("buffer.", nn::named_buffers(trainable_.model())), trainable_.loop().state(trainable_.model()),
                            trainable_.state(), prefixed(best_prefix, best_.model)})
     result.insert(result.end(), more.begin(), more.end());
@@ -156,7 +157,11 @@ io::JsonObject EpochLoop::numbers() const {
 
 void EpochLoop::save_checkpoint() {
   const double started = seconds_now();
-  const std::vector<NamedTensor> all = tensors();
+  std::vector<NamedTensor> all = tensors();
+  // Rank 0 writes alone: what all ranks must read, a unit at a time, it gets before.
+  if (trainable_.loop().shards_parameters())
+    for (NamedTensor& entry : all)
+      if (entry.name.starts_with(model_prefix)) entry = copies({entry}).front();
   // A checkpoint of weights that overflowed would take the place of a good one.
   if (!is_finite(nn::named_masters(trainable_.model()))) trainable_.loop().require_finite(std::numeric_limits<double>::quiet_NaN());
   const bool is_saved = run_->save_checkpoint(trainable_.loop().updates(), all, numbers(), best_.update);

@@ -16,7 +16,7 @@
 
 namespace tern::apps {
 
-void add_gradient_options(CLI::App& command, std::string& gradient_sync, double& bucket_size_mb, bool& shard_optimizer, const char* group) {
+void add_gradient_options(CLI::App& command, std::string& gradient_sync, double& bucket_size_mb, std::string& shard, const char* group) {
   command
       .add_option("--gradient-sync", gradient_sync,
                   "how gradients meet: bucketed and overlapped beside backward, flat and per-parameter after it")
@@ -29,13 +29,19 @@ void add_gradient_options(CLI::App& command, std::string& gradient_sync, double&
       ->type_name("X")
       ->capture_default_str()
       ->group(group);
-  command.add_flag("--shard-optimizer", shard_optimizer, "each process keeps the optimizer's moments of its part of the weights alone")
+  command
+      .add_option("--shard", shard,
+                  "of what each process keeps its part alone: optimizer (its moments), gradients (and them), parameters (and them, which "
+                  "come while they are used), none")
+      ->check(one_of({"none", "optimizer", "gradients", "parameters"}))
+      ->type_name("NAME")
+      ->capture_default_str()
       ->group(group);
 }
 
 void add_rank_options(CLI::App& command, RankOptions& options) {
   constexpr const char* group = "Several processes (tern-launch -n N), and nothing for one alone";
-  add_gradient_options(command, options.gradient_sync, options.bucket_size_mb, options.shard_optimizer, group);
+  add_gradient_options(command, options.gradient_sync, options.bucket_size_mb, options.shard, group);
   command.add_option("--rank-timeout", options.timeout, "seconds that a process waits for the others until it ends with an error")
       ->check(real_number(0.1, 1e6))
       ->type_name("SECONDS")
@@ -78,12 +84,15 @@ Ranks::~Ranks() = default;
 
 std::string Ranks::describe() const { return is_alone() ? "" : fmt::format("{} processes of ", size()); }
 
+dist::Shard Ranks::shard() const { return is_alone() ? dist::Shard::none : dist::shard_of(options_.shard).value(); }
+
 std::unique_ptr<dist::DataParallel> Ranks::parallel(nn::Module& model) {
   if (is_alone()) return nullptr;
   return std::make_unique<dist::DataParallel>(model, *group_,
                                               dist::DataParallelOptions{.sync = dist::gradient_sync_of(options_.gradient_sync).value(),
                                                                         .bucket_size_mb = options_.bucket_size_mb,
-                                                                        .scatter_gradients = options_.shard_optimizer});
+                                                                        .scatter_gradients = shard() != dist::Shard::none,
+                                                                        .shard = shard()});
 }
 
 namespace {

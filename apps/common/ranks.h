@@ -14,11 +14,11 @@ namespace tern::apps {
 struct RankOptions {
   std::string gradient_sync = "bucketed";  ///< dist::GradientSync
   double bucket_size_mb = 25;
-  bool shard_optimizer = false;  ///< dist::shard_optimizer
-  double timeout = 30;           ///< seconds that a rank waits for the others
+  std::string shard = "none";  ///< dist::Shard
+  double timeout = 30;         ///< seconds that a rank waits for the others
 };
-/// --gradient-sync, --bucket-size-mb and --shard-optimizer, among the help's options of `group`.
-void add_gradient_options(CLI::App& command, std::string& gradient_sync, double& bucket_size_mb, bool& shard_optimizer, const char* group);
+/// --gradient-sync, --bucket-size-mb and --shard, among the help's options of `group`.
+void add_gradient_options(CLI::App& command, std::string& gradient_sync, double& bucket_size_mb, std::string& shard, const char* group);
 /// Those, and --rank-timeout. A process that is alone takes them, and they do nothing.
 void add_rank_options(CLI::App& command, RankOptions& options);
 
@@ -61,8 +61,8 @@ class Ranks {
   std::string describe() const;
   /// The model's gradients become the mean of all ranks', and its weights those of rank 0. Null for a process that is alone.
   std::unique_ptr<dist::DataParallel> parallel(nn::Module& model);
-  /// Whether the optimizer's moments are to be shared out among the ranks.
-  bool shards_optimizer() const { return !is_alone() && options_.shard_optimizer; }
+  /// What is shared out among the ranks.
+  dist::Shard shard() const;
   /// This rank's part of so many rows.
   RankPart part(std::int64_t rows, std::int64_t multiple) const { return part_of(rows, multiple, rank(), size()); }
 

@@ -17,29 +17,34 @@
 
 namespace tern::apps {
 
+/// Where updates are captured: nowhere if the memory of gradients comes and goes, so that they run as written.
+static Device capture_device(const TrainingOptions& options, Device device) {
+  return options.parallel && options.ranks->shard() >= dist::Shard::gradients ? cpu : device;
+}
+
 TrainingLoop::TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimizer, TrainingOptions options, Device device)
     : loss_(std::move(loss)),
       optimizer_(std::move(optimizer)),
       options_(std::move(options)),
       device_(device),
-      captured_update_([this](const Tensors& batch) { return update(batch); }, device),
-      captured_first_([this](const Tensors& part) { return accumulate(part, true); }, device),
-      captured_next_([this](const Tensors& part) { return accumulate(part, false); }, device),
+      captured_update_([this](const Tensors& batch) { return update(batch); }, capture_device(options_, device)),
+      captured_first_([this](const Tensors& part) { return accumulate(part, true); }, capture_device(options_, device)),
+      captured_next_([this](const Tensors& part) { return accumulate(part, false); }, capture_device(options_, device)),
       captured_apply_(
           [this](const Tensors&) {
             apply();
             return Tensor();
           },
-          device),
+          capture_device(options_, device)),
       captured_last_(
           [this](const Tensors& part) {
             Tensor result = accumulate(part, false);
             apply();
             return result;
           },
-          device) {
+          capture_device(options_, device)) {
   if (options_.precision == train::Precision::fp16) scaler_.emplace(train::GradScalerOptions{}, device);
-  if (options_.parallel && options_.ranks->shards_optimizer()) dist::shard_optimizer(*optimizer_, *options_.parallel);
+  if (options_.parallel && options_.ranks->shard() != dist::Shard::none) dist::shard_optimizer(*optimizer_, *options_.parallel);
   // Memory of its own, which a captured update writes.
   if (scaler_ || options_.clip > 0) grad_norm_ = zeros({}, DType::f32, device);
 }

@@ -88,6 +88,12 @@ class TrainingLoop {
 
   /// Makes the masters whole that a sharded optimizer updates in part: a collective, before they are read.
   void gather_masters() { optimizer_->gather_masters(); }
+  /// True where ranks have their part of the parameters alone: what is read of them is a collective.
+  bool shards_parameters() const { return options_.parallel && options_.parallel->shard() == dist::Shard::parameters; }
+  /// Each rank has all parameters from now on, and trains no more: a collective.
+  void keep_parameters() {
+    if (options_.parallel) options_.parallel->keep_parameters();
+  }
   /// Several ranks have the same sums of the loss afterwards: a collective.
   void share_loss();
   /// Null for a process that is alone.

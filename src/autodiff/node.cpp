@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "tensor/overlap.h"
 
@@ -131,6 +132,10 @@ void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const Tenso
     if (!is_floating(outputs[i].dtype())) continue;
     set_history(outputs[i], {node, static_cast<std::uint32_t>(i)});
   }
+}
+
+void detail::call_after_op() {
+  if (AfterOp* const waiting = std::exchange(context().after_op, nullptr)) waiting->after_op();
 }
 
 double detail::observed_bytes(std::span<const Tensor> tensors) {

@@ -152,6 +152,8 @@ struct OpCall {
 namespace detail {
 void attach(Ref<Node> node, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved);
 void check_anomaly(const char* op, std::span<const Tensor> outputs, const TensorList& inputs);
+/// context().after_op, once.
+void call_after_op();
 /// Of the memory that a kernel reads or writes of them: an expanded tensor's is read once.
 double observed_bytes(std::span<const Tensor> tensors);
 /// Tells the observers.
@@ -170,6 +172,8 @@ void check_forms(const char* op, std::span<const Form> inputs, std::span<const T
 /// gradient for each input. Tensors in `saved` are kept until then. Recorded only where a gradient is wanted.
 template <class F>
 Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved, F backward) {
+  if (context().after_op) [[unlikely]]
+    detail::call_after_op();
   const bool is_recorded = needs_record(inputs) && is_floating(output.dtype());
   if (backend::observer) detail::end_op(op, {&output, 1}, inputs, saved, is_recorded);
   if (context().anomaly) detail::check_anomaly(op, {&output, 1}, inputs);
@@ -180,6 +184,8 @@ Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved
 /// As record, for an op with several outputs.
 template <class F>
 Tensors record_all(const char* op, Tensors outputs, TensorList inputs, TensorList saved, F backward) {
+  if (context().after_op) [[unlikely]]
+    detail::call_after_op();
   const bool is_recorded = needs_record(inputs);
   if (backend::observer) detail::end_op(op, outputs, inputs, saved, is_recorded);
   if (context().anomaly) detail::check_anomaly(op, outputs, inputs);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <unordered_map>
+#include <utility>
 
 #include "autodiff/gradient_arithmetic.h"
 
@@ -14,14 +16,26 @@ std::int64_t padded_size(std::int64_t count, DType dtype) {
   return (count + unit - 1) / unit * unit;
 }
 
-Tensor flat_zeros(std::int64_t count, DType dtype, Device device) {
+static Tensor flat_empty(std::int64_t count, DType dtype, Device device) {
   auto impl = make_ref<TensorImpl>();
   impl->storage = make_ref<FlatStorage>(static_cast<std::size_t>(count) * size_of(dtype), context().stream(device));
   impl->shape = {count};
   impl->strides = {1};
   impl->dtype = dtype;
-  const Tensor x(std::move(impl));
+  return Tensor(std::move(impl));
+}
+
+Tensor flat_zeros(std::int64_t count, DType dtype, Device device) {
+  const Tensor x = flat_empty(count, dtype, device);
   detail::fill_gradient(x, 0);
+  return x;
+}
+
+Tensor flat_on_demand(std::int64_t count, DType dtype, Device device, std::function<void(FlatStorage&)> fetch) {
+  const Tensor x = flat_empty(count, dtype, device);
+  FlatStorage* const storage = flat_storage(x);
+  storage->set_fetch(std::move(fetch));
+  storage->free_until_fetched();
   return x;
 }
 
@@ -48,6 +62,18 @@ Tensor elements_of(const Tensor& x, std::int64_t begin, std::int64_t end) { retu
 bool precedes_in_memory(const Tensor& a, const Tensor& b) {
   const Storage *in_a = a.impl().storage.get(), *in_b = b.impl().storage.get();
   return in_a == in_b ? a.offset() < b.offset() : std::less<const Storage*>()(in_a, in_b);
+}
+
+std::vector<std::size_t> order_in_memory(const Tensors& tensors) {
+  std::unordered_map<const Storage*, std::size_t> first;
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    first.emplace(tensors[i].impl().storage.get(), i);
+    order.push_back(i);
+  }
+  const auto place = [&](std::size_t i) { return std::pair(first.at(tensors[i].impl().storage.get()), tensors[i].offset()); };
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return place(a) < place(b); });
+  return order;
 }
 
 Tensors contiguous_segments(Tensors tensors) {

@@ -1,4 +1,6 @@
 #pragma once
+#include <functional>
+
 #include "tensor/tensor.h"
 
 namespace tern {
@@ -8,14 +10,33 @@ namespace tern {
 class FlatStorage final : public Storage {
  public:
   using Storage::Storage;
+
+  /// From now on the memory may go, and is to be brought back by `fetch`, which calls take() (Note [Memory on demand]).
+  void set_fetch(std::function<void(FlatStorage&)> fetch) { fetch_ = std::move(fetch); }
+  void free_until_fetched() {
+    if (fetch_) free_memory();
+  }
+  /// Takes the memory of a tensor that has all of its storage, as large as this one; nobody may use that one again.
+  void take(const Tensor& memory) { take_memory(*memory.impl().storage); }
+
   Tensor masters;                     ///< of 16-bit parameters: (N), f32
   std::uint32_t masters_version = 0;  ///< this storage's when its elements were last the rounded masters
+
+ protected:
+  void fetch() override {
+    if (fetch_) fetch_(*this);
+  }
+
+ private:
+  std::function<void(FlatStorage&)> fetch_;
 };
 
 inline constexpr std::size_t flat_alignment = 16;  ///< bytes
 
 /// (count) zeros in a FlatStorage.
 Tensor flat_zeros(std::int64_t count, DType dtype, Device device);
+/// (count) elements in a FlatStorage whose memory is away, to be fetched by `fetch`.
+Tensor flat_on_demand(std::int64_t count, DType dtype, Device device, std::function<void(FlatStorage&)> fetch);
 /// The storage of a window on a FlatStorage, else null.
 FlatStorage* flat_storage(const Tensor& x);
 inline bool is_flat(const Tensor& x) { return flat_storage(x) != nullptr; }
@@ -34,6 +55,8 @@ Tensor segment_between(const Tensor& first, const Tensor& last);
 Tensor elements_of(const Tensor& x, std::int64_t begin, std::int64_t end);
 /// An order of tensors in which those of one storage stand together, by offset.
 bool precedes_in_memory(const Tensor& a, const Tensor& b);
+/// Likewise, as places in the list. Storages come in the order in which the list comes to them, and so in the same one on all ranks.
+std::vector<std::size_t> order_in_memory(const Tensors& tensors);
 /// The tensors merged into as few segments as possible.
 Tensors contiguous_segments(Tensors tensors);
 

@@ -4,18 +4,23 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <tuple>
 
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
 #include "backend/observer.h"
+#include "dist/sharded_parameters.h"
 #include "ops/copy.h"
+#include "ops/factory.h"
 
 namespace tern::dist {
 
 namespace {
 
 constexpr const char* names[] = {"per-parameter", "flat", "overlapped", "bucketed"};
+constexpr const char* shard_names[] = {"none", "optimizer", "gradients", "parameters"};
+constexpr std::size_t most_on_their_way = 2;  ///< sharded buckets, whose memory is there meanwhile
 
 bool begins_in_backward(GradientSync sync) { return sync == GradientSync::overlapped || sync == GradientSync::bucketed; }
 
@@ -29,18 +34,32 @@ std::optional<GradientSync> gradient_sync_of(const std::string& name) {
   return static_cast<GradientSync>(place - names);
 }
 
+const char* name(Shard shard) { return shard_names[static_cast<int>(shard)]; }
+
+std::optional<Shard> shard_of(const std::string& name) {
+  const auto* const place = std::find(std::begin(shard_names), std::end(shard_names), name);
+  if (place == std::end(shard_names)) return {};
+  return static_cast<Shard>(place - shard_names);
+}
+
 /// Parameters whose gradients lie side by side, and go over the wire together.
 struct DataParallel::Bucket {
-  Tensors parameters;
-  Tensor gradients;       ///< (n), from the first one's to the last one's
-  std::int64_t part = 0;  ///< of one rank, see Segment
-  std::size_t ready = 0;
-  Tensor sent;  ///< gradients on their way, perhaps in another dtype
+  Tensors parameters;      ///< from the last one in memory to the first
+  Tensor values;           ///< (n), from the first parameter's to the last one's
+  Tensor gradients;        ///< (n), likewise
+  std::int64_t part = 0;   ///< of one rank, see Segment
+  Tensor own_gradients;    ///< see Segment
+  std::size_t ready = 0;   ///< parameters whose gradients are there, since the last synchronisation
+  std::size_t passed = 0;  ///< and in this backward pass
+  Tensor sent;             ///< gradients on their way, perhaps in another dtype
   Work work, rest;
 };
 
 struct DataParallel::State {
-  State(ProcessGroup& group_, const DataParallelOptions& options_) : group(group_), options(options_) {}
+  State(ProcessGroup& group_, const DataParallelOptions& options_) : group(group_), options(options_) {
+    options.scatter_gradients = options.scatter_gradients || shards_gradients();
+    if (options.shard == Shard::parameters) sharded = std::make_shared<ShardedParameters>(group);
+  }
 
   void begin(Bucket& bucket) {
     const NoGrad unrecorded;
@@ -53,62 +72,131 @@ struct DataParallel::State {
       bucket.work = group.all_reduce(bucket.sent, ReduceOp::mean);
       return;
     }
-    const auto [begin, end] = own(bucket);
     const std::int64_t shared = bucket.part * group.size();
-    bucket.work = group.reduce_scatter(elements_of(bucket.sent, begin, end), elements_of(bucket.sent, 0, shared), ReduceOp::mean);
+    const Tensor own = part_of(bucket, bucket.sent), kept = bucket.own_gradients;
+    const bool is_straight = kept.defined() && !is_lowered(bucket);
+    bucket.work =
+        group.reduce_scatter(is_straight ? elements_of(kept, 0, bucket.part) : own, elements_of(bucket.sent, 0, shared), ReduceOp::mean);
     bucket.rest = group.all_reduce(elements_of(bucket.sent, shared, gradients.numel()), ReduceOp::mean);
+    if (kept.defined() && is_lowered(bucket)) release_gradients(bucket);
   }
 
   bool is_lowered(const Bucket& bucket) const { return options.reduce_dtype && *options.reduce_dtype != bucket.gradients.dtype(); }
-  std::pair<std::int64_t, std::int64_t> own(const Bucket& bucket) const {
-    return {bucket.part * group.rank(), bucket.part * (group.rank() + 1)};
+  /// The rank's own of a bucket's elements.
+  Tensor part_of(const Bucket& bucket, const Tensor& x) const {
+    return elements_of(x, bucket.part * group.rank(), bucket.part * (group.rank() + 1));
+  }
+
+  void begin_next() {
+    if (shards_gradients())
+      while (next - ended >= most_on_their_way) end(buckets[ended++]);
+    begin(buckets[next++]);
   }
 
   void on_ready(std::size_t number) {
+    if (sharded) pass(number);
     if (!is_syncing || !begins_in_backward(options.sync)) return;
     if (number < next)
       fail("DataParallel",
            "expected one backward pass between two calls of finish_gradient_synchronization(): put the others within NoSync");
     // In the order of the buckets, which all ranks keep, whatever order their gradients come in.
     ++buckets[number].ready;
-    while (next < buckets.size() && buckets[next].ready == buckets[next].parameters.size()) begin(buckets[next++]);
+    while (next < buckets.size() && buckets[next].ready == buckets[next].parameters.size()) begin_next();
+    if (shards_gradients())
+      while (ended < next && buckets[ended].work.is_done() && buckets[ended].rest.is_done()) end(buckets[ended++]);
   }
 
   void finish() {
-    for (; next < buckets.size(); ++next) {
-      begin(buckets[next]);
-      if (options.sync == GradientSync::per_parameter) end(buckets[next]);
+    while (next < buckets.size()) {
+      begin_next();
+      if (options.sync == GradientSync::per_parameter) end(buckets[ended++]);
     }
-    for (Bucket& bucket : buckets) end(bucket);
-    next = 0;
+    while (ended < buckets.size()) end(buckets[ended++]);
+    next = ended = 0;
+    if (!sharded) return;
+    sharded->release_all();
+    for (Bucket& bucket : buckets) bucket.passed = 0;
+  }
+
+  /// A gradient of a unit is there.
+  void pass(std::size_t number) {
+    Bucket& bucket = buckets[number];
+    if (bucket.passed == 0) sharded->begin_gradients(number);
+    if (++bucket.passed < bucket.parameters.size()) return;
+    bucket.passed = 0;
+    sharded->end_gradients(number);
   }
 
   void end(Bucket& bucket) {
     const NoGrad unrecorded;
     bucket.work.wait();
     bucket.rest.wait();
-    if (is_lowered(bucket)) {
-      const auto take = [&](std::int64_t begin, std::int64_t end) {
-        copy_(elements_of(bucket.gradients, begin, end), elements_of(bucket.sent, begin, end));
-      };
-      const std::int64_t count = bucket.gradients.numel();
-      if (options.scatter_gradients) {
-        const auto [begin, end] = own(bucket);
-        take(begin, end);
-        take(bucket.part * group.size(), count);
-      } else {
-        take(0, count);
-      }
+    const std::int64_t shared = bucket.part * group.size(), count = bucket.gradients.numel();
+    const auto take = [](const Tensor& into, const Tensor& from) {
+      if (into.numel() > 0) copy_(into, from);
+    };
+    if (const Tensor& kept = bucket.own_gradients; kept.defined()) {
+      if (is_lowered(bucket)) take(elements_of(kept, 0, bucket.part), part_of(bucket, bucket.sent));
+      take(elements_of(kept, bucket.part, kept.numel()), elements_of(bucket.sent, shared, count));
+      if (!is_lowered(bucket)) release_gradients(bucket);
+    } else if (is_lowered(bucket) && options.scatter_gradients) {
+      take(part_of(bucket, bucket.gradients), part_of(bucket, bucket.sent));
+      take(elements_of(bucket.gradients, shared, count), elements_of(bucket.sent, shared, count));
+    } else if (is_lowered(bucket)) {
+      take(bucket.gradients, bucket.sent);
     }
     bucket.sent = {};
     bucket.ready = 0;
   }
 
+  bool shards_gradients() const { return options.shard >= Shard::gradients; }
+
+  /// Gives the gradients of a bucket memory that comes when one is written, and goes with release_gradients().
+  void make_gradients(Bucket& bucket) const {
+    const Tensor& values = bucket.values;
+    // What no parameter has is padding, and zero.
+    std::vector<std::pair<std::int64_t, std::int64_t>> gaps;
+    std::int64_t end = 0;
+    for (auto x = bucket.parameters.rbegin(); x != bucket.parameters.rend(); ++x) {
+      const std::int64_t begin = x->offset() - values.offset();
+      if (begin > end) gaps.emplace_back(end, begin);
+      end = begin + x->numel();
+    }
+    if (values.numel() > end) gaps.emplace_back(end, values.numel());
+    const auto fetch = [gaps, count = values.numel(), dtype = values.dtype(), device = values.device()](FlatStorage& storage) {
+      require_no_recording();
+      const NoGrad unrecorded;
+      const Tensor memory = empty({count}, dtype, device);
+      for (const auto& [from, to] : gaps) fill_(elements_of(memory, from, to), 0);
+      storage.take(memory);
+    };
+    bucket.gradients = flat_on_demand(values.numel(), values.dtype(), values.device(), fetch);
+    for (const Tensor& x : bucket.parameters)
+      Tensor(x).set_grad(bucket.gradients.window(x.shape(), contiguous_strides(x.shape()), x.offset() - values.offset()));
+    release_gradients(bucket);
+    const std::int64_t rest = values.numel() - bucket.part * group.size();
+    bucket.own_gradients = zeros({bucket.part + rest}, values.dtype(), values.device());
+  }
+
+  /// The gradients stand for zeros from then on.
+  static void release_gradients(const Bucket& bucket) {
+    nn::zero_grad(bucket.parameters);
+    flat_storage(bucket.gradients)->free_until_fetched();
+  }
+
+  static void require_no_recording() {
+    if (context().recording)
+      fail("DataParallel",
+           "expected a step as written, but a graph is being recorded: the memory of sharded gradients is at other addresses in each step");
+  }
+
   ProcessGroup& group;
-  const DataParallelOptions options;
+  DataParallelOptions options;
+  std::shared_ptr<ShardedParameters> sharded;  ///< of which each bucket is the unit of its number; else null
   std::vector<Bucket> buckets;
-  std::size_t next = 0;  ///< the first bucket that has not begun
-  bool is_syncing = true;
+  std::size_t next = 0;   ///< the first bucket that has not begun
+  std::size_t ended = 0;  ///< the first one that has not ended
+  bool is_syncing = true, has_sharded_optimizer = false;
 };
 
 DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataParallelOptions& options)
@@ -121,8 +209,17 @@ DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataPa
   std::erase_if(trained, [](const Tensor& x) { return !x.requires_grad(); });
   if (trained.empty()) fail(who, "expected a module with parameters that require gradients");
   check(trained);
-  const std::vector<nn::FlatParameters> flat = nn::flatten_parameters(module);
-  send_values(flat);
+  if (state_->shards_gradients())
+    for (Tensor& x : trained) x.set_grad({});  // whole buffers of them, as set_precision leaves, are not to live beside the parts
+  if (state_->sharded) {
+    std::vector<NamedTensor> named = nn::named_parameters(module);
+    std::erase_if(named, [](const NamedTensor& x) { return !x.tensor.requires_grad(); });
+    make_units(named);
+  } else {
+    const std::vector<nn::FlatParameters> flat = nn::flatten_parameters(trained, !state_->shards_gradients());
+    send_values(flat);
+    make_buckets(trained, flat);
+  }
   const NoGrad unrecorded;
   // Frozen parameters, and buffers.
   Tensors rest;
@@ -135,13 +232,17 @@ DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataPa
     group.broadcast(sent).wait();
     if (!x.is_contiguous()) copy_(x.detach(), sent);
   }
-  make_buckets(trained, flat);
 }
 
 void DataParallel::add(const Tensors& parameters) {
   if (parameters.empty()) return;
   check(parameters);
-  const std::vector<nn::FlatParameters> flat = nn::flatten_parameters(parameters);
+  if (state_->sharded) {
+    std::vector<NamedTensor> named;
+    for (const Tensor& x : parameters) named.push_back({"", x});
+    return make_units(named);
+  }
+  const std::vector<nn::FlatParameters> flat = nn::flatten_parameters(parameters, !state_->shards_gradients());
   send_values(flat);
   make_buckets(parameters, flat);
 }
@@ -174,10 +275,9 @@ void DataParallel::make_buckets(Tensors trained, const std::vector<nn::FlatParam
   // In an order that is the same on all ranks: from the end of each buffer, as backward comes from a model's end; but vectors last, whose
   // gradients are sums that kernels defer to the end of the pass.
   const auto place = [&](const Tensor& x) {
-    const Tensor gradient = x.grad();
     const auto own = std::find_if(flat.begin(), flat.end(),
-                                  [&](const nn::FlatParameters& each) { return each.gradients.impl().storage == gradient.impl().storage; });
-    return std::tuple(own - flat.begin(), options.sync != GradientSync::flat && x.dims() < 2, -gradient.offset());
+                                  [&](const nn::FlatParameters& each) { return each.parameters.impl().storage == x.impl().storage; });
+    return std::tuple(own - flat.begin(), options.sync != GradientSync::flat && x.dims() < 2, -x.offset());
   };
   std::sort(trained.begin(), trained.end(), [&](const Tensor& a, const Tensor& b) { return place(a) < place(b); });
   const double most = options.sync == GradientSync::bucketed ? options.bucket_size_mb * 0x1p20
@@ -187,7 +287,7 @@ void DataParallel::make_buckets(Tensors trained, const std::vector<nn::FlatParam
   double bytes = 0;
   for (const Tensor& x : trained) {
     const auto own = static_cast<double>(padded_size(x.numel(), x.dtype())) * static_cast<double>(size_of(x.dtype()));
-    const bool is_beside = state_->buckets.size() > first && is_adjacent(x.grad(), state_->buckets.back().parameters.back().grad());
+    const bool is_beside = state_->buckets.size() > first && is_adjacent(x, state_->buckets.back().parameters.back());
     if (!is_beside || bytes + own > most) {
       state_->buckets.emplace_back();
       bytes = 0;
@@ -197,26 +297,110 @@ void DataParallel::make_buckets(Tensors trained, const std::vector<nn::FlatParam
   }
   for (std::size_t i = first; i < state_->buckets.size(); ++i) {
     Bucket& bucket = state_->buckets[i];
-    bucket.gradients = segment_between(bucket.parameters.back().grad(), bucket.parameters.front().grad());
-    const std::int64_t vector = padded_size(1, bucket.gradients.dtype());
-    bucket.part = bucket.gradients.numel() / (group_.size() * vector) * vector;
-    for (const Tensor& x : bucket.parameters)
-      on_gradient_ready(x, [weak = std::weak_ptr<State>(state_), i](const Tensor&) {
-        if (const auto state = weak.lock()) state->on_ready(i);
-      });
+    bucket.values = segment_between(bucket.parameters.back(), bucket.parameters.front()).detach();
+    complete_bucket(i);
   }
+}
+
+/// The path of the element of a list that a parameter is in, as "blocks.3"; "" for one that is in none.
+static std::string block_of(const std::string& path) {
+  for (std::size_t first = 0, end = 0; end < path.size(); first = end + 1) {
+    end = std::min(path.find('.', first), path.size());
+    const bool is_number =
+        end > first && std::all_of(path.begin() + static_cast<std::ptrdiff_t>(first), path.begin() + static_cast<std::ptrdiff_t>(end),
+                                   [](char c) { return c >= '0' && c <= '9'; });
+    if (is_number && end < path.size()) return path.substr(0, end);
+  }
+  return "";
+}
+
+void DataParallel::make_units(const std::vector<NamedTensor>& trained) {
+  struct Unit {
+    std::string block;
+    bool is_vectors = false;
+    Tensors parameters;
+  };
+  std::vector<Unit> units;
+  for (const NamedTensor& entry : trained) {
+    const bool is_vector = entry.tensor.dims() < 2;
+    const std::string block = is_vector ? "" : block_of(entry.name);
+    auto own = std::find_if(units.begin(), units.end(), [&](const Unit& unit) {
+      return unit.block == block && unit.is_vectors == is_vector && unit.parameters[0].dtype() == entry.tensor.dtype();
+    });
+    if (own == units.end()) own = units.insert(units.end(), {block, is_vector, {}});
+    own->parameters.push_back(entry.tensor);
+  }
+  // As backward comes to them: blocks from the model's end, then what is used at both ends, then sums, which are deferred.
+  std::reverse(units.begin(), units.end());
+  std::stable_sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) {
+    return std::tuple(a.block.empty(), a.is_vectors) < std::tuple(b.block.empty(), b.is_vectors);
+  });
+  for (const Unit& unit : units) {
+    const std::size_t number = state_->sharded->add(unit.parameters, !unit.block.empty());
+    Bucket& bucket = state_->buckets.emplace_back();
+    bucket.parameters.assign(unit.parameters.rbegin(), unit.parameters.rend());
+    bucket.values = state_->sharded->values(number);
+    complete_bucket(number);
+  }
+}
+
+/// Of a bucket that has its parameters and their values.
+void DataParallel::complete_bucket(std::size_t number) {
+  Bucket& bucket = state_->buckets[number];
+  const std::int64_t vector = padded_size(1, bucket.values.dtype());
+  bucket.part = bucket.values.numel() / (group_.size() * vector) * vector;
+  if (state_->shards_gradients()) state_->make_gradients(bucket);
+  else bucket.gradients = segment_between(bucket.parameters.back().grad(), bucket.parameters.front().grad());
+  for (const Tensor& x : bucket.parameters)
+    on_gradient_ready(x, [weak = std::weak_ptr<State>(state_), number](const Tensor&) {
+      if (const auto state = weak.lock()) state->on_ready(number);
+    });
 }
 
 std::vector<DataParallel::Segment> DataParallel::segments() const {
   std::vector<Segment> result;
-  for (const Bucket& bucket : state_->buckets)
-    result.push_back({segment_between(bucket.parameters.back(), bucket.parameters.front()).detach(), bucket.gradients, bucket.part});
+  for (std::size_t i = 0; i < state_->buckets.size(); ++i) {
+    const Bucket& bucket = state_->buckets[i];
+    result.push_back({bucket.values, bucket.gradients, bucket.part, bucket.own_gradients});
+    if (!state_->sharded) continue;
+    result.back().own_parameters = state_->sharded->own_values(i);
+    result.back().own_masters = state_->sharded->own_masters(i);
+  }
   return result;
+}
+
+std::size_t DataParallel::bytes_here() const {
+  std::set<const Storage*> counted;
+  std::size_t bytes = 0;
+  for (const Segment& segment : segments())
+    for (const Tensor& x : {segment.parameters, segment.gradients, segment.own_gradients, segment.own_parameters})
+      if (x.defined() && x.impl().storage->is_here() && counted.insert(x.impl().storage.get()).second) bytes += x.impl().storage->bytes();
+  return bytes;
+}
+
+Shard DataParallel::shard() const { return state_->options.shard; }
+
+void DataParallel::keep_parameters() {
+  if (state_->sharded) state_->sharded->keep();
+}
+
+void DataParallel::begin_update() {
+  if (state_->sharded) state_->sharded->release_all();
+}
+
+void DataParallel::end_update() {
+  if (state_->sharded) state_->sharded->note_update();
 }
 
 DataParallel::~DataParallel() = default;
 
-void DataParallel::finish_gradient_synchronization() { state_->finish(); }
+void DataParallel::finish_gradient_synchronization() {
+  if (state_->shards_gradients() && !state_->has_sharded_optimizer)
+    fail("DataParallel", "expected an optimizer of the rank's parts: sharded gradients need shard_optimizer(optimizer, model)");
+  state_->finish();
+}
+
+void DataParallel::note_sharded_optimizer() { state_->has_sharded_optimizer = true; }
 
 std::vector<std::size_t> DataParallel::bucket_bytes() const {
   std::vector<std::size_t> result;

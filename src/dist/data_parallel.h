@@ -7,6 +7,10 @@
 #include "dist/process_group.h"
 #include "nn/parameter_buffer.h"
 
+namespace tern::train {
+class Optimizer;
+}
+
 namespace tern::dist {
 
 /// When gradients are averaged over the ranks, and in how many collectives. All give the same gradients.
@@ -20,6 +24,17 @@ enum class GradientSync : std::uint8_t {
 const char* name(GradientSync sync);
 std::optional<GradientSync> gradient_sync_of(const std::string& name);
 
+/// How much of a model's training a rank keeps to itself, the others having the rest: each value includes those before it.
+enum class Shard : std::uint8_t {
+  none,
+  optimizer,   ///< ZeRO-1: the optimizer's state of its part alone, once shard_optimizer() is called
+  gradients,   ///< ZeRO-2: and the gradients
+  parameters,  ///< ZeRO-3, full sharding: and the parameters
+};
+/// "none", "optimizer", "gradients", "parameters".
+const char* name(Shard shard);
+std::optional<Shard> shard_of(const std::string& name);
+
 struct DataParallelOptions {
   GradientSync sync = GradientSync::bucketed;
   double bucket_size_mb = 25;              ///< of gradients, in 2^20 bytes; a parameter that is larger has a bucket of its own
@@ -27,6 +42,10 @@ struct DataParallelOptions {
   /// Each rank gets the mean of its own part of each bucket alone, by reduce_scatter: half of what all_reduce sends, and enough for a
   /// sharded optimizer (dist/sharded_optimizer.h). What is left in the other parts is undefined.
   bool scatter_gradients = false;
+  /// From `gradients` on gradients are scattered, and kept in parts: Note [Sharded gradients]. With `parameters` these are so, too: Note
+  /// [Sharded parameters], and a bucket is a unit, which is the matrices of one element of a list of modules ("blocks.3"), those that are
+  /// in none (tables, heads), or all vectors. An optimizer must be sharded (shard_optimizer).
+  Shard shard = Shard::none;
 };
 
 /// Note [Data parallel]
@@ -37,6 +56,15 @@ struct DataParallelOptions {
 /// collective needs a copy. Buckets are filled from the end of a buffer, as backward comes from a model's end; vectors have buckets of
 /// their own, since their gradients, sums over the batch, are added up at the end of the pass. A parameter that a rank's loss did not reach
 /// counts as a gradient of zeros there, since each rank must take part in each collective.
+///
+/// Note [Sharded gradients]
+/// ZeRO's second stage: the memory of a bucket's gradients is there from the first gradient that is written until reduce_scatter has made
+/// each rank's part of it, which alone is kept, in memory of its own: 4 / N bytes a parameter. So a backward pass has whole gradients of
+/// the bucket that fills, of two that are on their way at most, and of buckets that wait for a parameter which is used early in forward:
+/// a tied table, and vectors, whose gradients are added up at the end of the pass. Parameters' own grad() are zeros between steps;
+/// segments() has the parts. Within NoSync gradients add up whole on each rank, and that is the memory of a batch in several parts. With
+/// `flat` and `per_parameter`, which reduce after backward, nothing is saved but between steps. A step cannot be recorded in a graph, as
+/// memory is at other addresses in each.
 class DataParallel {
  public:
   /// Flattens the module's parameters, and gives it rank 0's parameters and buffers. Parameters that are frozen now stay out. The module
@@ -48,7 +76,8 @@ class DataParallel {
   DataParallel& operator=(const DataParallel&) = delete;
 
   /// To be called between backward and the use of gradients (train::UpdateOptions::synchronize): begins what backward has not, and waits
-  /// as Work::wait does. Throws Error where a collective failed.
+  /// as Work::wait does. Throws Error where a collective failed, and of sharded gradients, which no other optimizer would see, before
+  /// shard_optimizer() was called.
   void finish_gradient_synchronization();
 
   /// While one lives, backward passes only add to the rank's own gradients: all but the last of a batch that goes through in parts.
@@ -73,19 +102,36 @@ class DataParallel {
   struct Segment {
     Tensor parameters, gradients;  ///< (n)
     std::int64_t part = 0;
+    Tensor own_gradients = {};                     ///< of sharded gradients the rank's part, followed by what all have; else undefined
+    Tensor own_parameters = {}, own_masters = {};  ///< (part): of sharded parameters, and of those of 16 bits; else undefined
   };
   std::vector<Segment> segments() const;
+  /// Of parameters and gradients, the memory that this rank has now: own parts, and what is whole.
+  std::size_t bytes_here() const;
   ProcessGroup& group() const { return group_; }
+  Shard shard() const;
+
+  /// Of sharded parameters, which else come and go: the rank has all of them from now on, and trains no more. All ranks call it, and after
+  /// that the model is the rank's own. Of other parameters nothing.
+  void keep_parameters();
+  // For an optimizer that updates the own_parameters of segments: before, and after.
+  void begin_update();
+  void end_update();
+
   /// The bytes of each collective of a step, in the order in which they begin at the soonest.
   std::vector<std::size_t> bucket_bytes() const;
 
  private:
+  friend void shard_optimizer(train::Optimizer& optimizer, DataParallel& model);
   struct Bucket;
   struct State;
 
   void check(const Tensors& trained) const;
   void send_values(const std::vector<nn::FlatParameters>& flat);
   void make_buckets(Tensors trained, const std::vector<nn::FlatParameters>& flat);
+  void make_units(const std::vector<NamedTensor>& trained);
+  void complete_bucket(std::size_t number);
+  void note_sharded_optimizer();
 
   ProcessGroup& group_;
   std::shared_ptr<State> state_;  ///< which the parameters' hooks ask for: they live as long as the parameters

@@ -26,20 +26,29 @@ class BucketSharding final : public train::Sharding {
       is_known = true;
       const std::int64_t begin = bucket.parameters.offset(), end = begin + bucket.parameters.numel(),
                          rest = begin + group.size() * bucket.part;
-      const auto add = [&](Window window) {
-        window.begin = std::max(window.begin, first);
-        window.end = std::min(window.end, last);
-        if (window.begin < window.end) windows.push_back(window);
+      // `kept`: where the rank keeps the gradients of such elements, if these are sharded.
+      const auto add = [&](std::int64_t from, std::int64_t to, bool is_counted, std::int64_t kept) {
+        Window window{std::max(from, first), std::min(to, last), is_counted};
+        if (window.begin >= window.end) return;
+        if (bucket.own_gradients.defined())
+          window.gradients = elements_of(bucket.own_gradients, kept + window.begin - from, kept + window.end - from);
+        if (bucket.own_parameters.defined()) window.parameters = elements_of(bucket.own_parameters, window.begin - from, window.end - from);
+        if (bucket.own_masters.defined()) window.masters = elements_of(bucket.own_masters, window.begin - from, window.end - from);
+        windows.push_back(std::move(window));
       };
-      add({begin + group.rank() * bucket.part, begin + (group.rank() + 1) * bucket.part, true});
-      add({rest, end, group.rank() == 0});
+      add(begin + group.rank() * bucket.part, begin + (group.rank() + 1) * bucket.part, true, 0);
+      add(rest, end, group.rank() == 0, bucket.part);
     }
     if (!is_known) fail("shard_optimizer", "expected parameters of the data parallel model: call its add() for others");
     std::sort(windows.begin(), windows.end(), [](const Window& a, const Window& b) { return a.begin < b.begin; });
     return windows;
   }
 
+  void prepare() override { model_.begin_update(); }
+
   void gather_parameters() override {
+    model_.end_update();
+    if (model_.shard() == Shard::parameters) return;  // they are gathered where they are used
     const backend::PassScope observed("communication");
     const NoGrad unrecorded;
     ProcessGroup& group = model_.group();
@@ -59,6 +68,9 @@ class BucketSharding final : public train::Sharding {
 
 }  // namespace
 
-void shard_optimizer(train::Optimizer& optimizer, DataParallel& model) { optimizer.set_sharding(std::make_shared<BucketSharding>(model)); }
+void shard_optimizer(train::Optimizer& optimizer, DataParallel& model) {
+  optimizer.set_sharding(std::make_shared<BucketSharding>(model));
+  model.note_sharded_optimizer();
+}
 
 }  // namespace tern::dist

@@ -10,7 +10,7 @@
 
 namespace tern::nn {
 
-static FlatParameters flatten(const Tensors& parameters, DType dtype) {
+static FlatParameters flatten(const Tensors& parameters, DType dtype, bool with_gradients) {
   const Device device = parameters[0].device();
   std::int64_t total = 0;
   for (const Tensor& x : parameters) {
@@ -19,19 +19,32 @@ static FlatParameters flatten(const Tensors& parameters, DType dtype) {
            fmt::format("expected parameters of {} on one device but got {} and {}", name(dtype), to_string(device), to_string(x.device())));
     total += padded_size(x.numel(), dtype);
   }
-  FlatParameters flat{flat_zeros(total, dtype, device), flat_zeros(total, dtype, device), {}};
+  FlatParameters flat{flat_zeros(total, dtype, device), {}, {}};
   if (size_of(dtype) == 2) flat.masters = flat_zeros(total, DType::f32, device);
-  std::int64_t offset = 0;
-  for (const Tensor& x : parameters) {
-    const auto slice = [&](const Tensor& buffer) { return buffer.window(x.shape(), contiguous_strides(x.shape()), offset); };
+  const auto each_slice = [&](const auto& f) {
+    std::int64_t offset = 0;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Tensor& x = parameters[i];
+      f(i, x, [&](const Tensor& buffer) { return buffer.window(x.shape(), contiguous_strides(x.shape()), offset); });
+      offset += padded_size(x.numel(), dtype);
+    }
+  };
+  Tensors gradients;
+  each_slice([&](std::size_t, const Tensor& x, const auto& slice) {
     const Tensor master = master_of(x), values = master.defined() ? master : x.detach();
-    const Tensor data = copy_(slice(flat.parameters), values), gradient = slice(flat.gradients);
+    const Tensor data = copy_(slice(flat.parameters), values);
     if (flat.masters.defined()) copy_(slice(flat.masters), values);
-    if (x.grad().defined()) copy_(gradient, x.grad());
+    gradients.push_back(with_gradients ? x.grad() : Tensor());
     detail::rebind(x, data);
+  });
+  // Not before the parameters' own memory is free again.
+  if (with_gradients) flat.gradients = flat_zeros(total, dtype, device);
+  each_slice([&](std::size_t i, const Tensor& x, const auto& slice) {
+    if (!with_gradients) return;
+    const Tensor gradient = slice(flat.gradients);
+    if (gradients[i].defined()) copy_(gradient, gradients[i]);
     Tensor(x).set_grad(gradient);
-    offset += padded_size(x.numel(), dtype);
-  }
+  });
   FlatStorage* storage = flat_storage(flat.parameters);
   storage->masters = flat.masters;
   storage->masters_version = storage->version();
@@ -40,7 +53,7 @@ static FlatParameters flatten(const Tensors& parameters, DType dtype) {
 
 /// The parameters that require gradients, in one buffer for each dtype that `stored` says of them.
 template <class F>
-static std::vector<FlatParameters> flatten_all(Tensors trained, F stored) {
+static std::vector<FlatParameters> flatten_all(Tensors trained, F stored, bool with_gradients = true) {
   const NoGrad unrecorded;
   std::erase_if(trained, [](const Tensor& x) { return !x.requires_grad(); });
   // Matrices before vectors: the usual split into parameters with and without weight decay then leaves two runs.
@@ -51,7 +64,7 @@ static std::vector<FlatParameters> flatten_all(Tensors trained, F stored) {
   for (auto first = trained.begin(); first != trained.end();) {
     const DType dtype = stored(*first);
     const auto last = std::find_if(first, trained.end(), [&](const Tensor& x) { return stored(x) != dtype; });
-    result.push_back(flatten(Tensors(first, last), dtype));
+    result.push_back(flatten(Tensors(first, last), dtype, with_gradients));
     first = last;
   }
   return result;
@@ -59,8 +72,8 @@ static std::vector<FlatParameters> flatten_all(Tensors trained, F stored) {
 
 std::vector<FlatParameters> flatten_parameters(Module& module) { return flatten_parameters(parameters(module)); }
 
-std::vector<FlatParameters> flatten_parameters(const Tensors& parameters) {
-  return flatten_all(parameters, [](const Tensor& x) { return x.dtype(); });
+std::vector<FlatParameters> flatten_parameters(const Tensors& parameters, bool with_gradients) {
+  return flatten_all(parameters, [](const Tensor& x) { return x.dtype(); }, with_gradients);
 }
 
 std::vector<FlatParameters> flatten_parameters(Module& module, DType dtype) {

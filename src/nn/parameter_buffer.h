@@ -16,8 +16,8 @@ struct FlatParameters {
 /// through grad()), and an optimizer's step is one kernel.
 /// Parameters of 16 bits get masters, which optimizers update. Throws Error if parameters of one dtype lie on several devices.
 std::vector<FlatParameters> flatten_parameters(Module& module);
-/// These alone, all of which require gradients.
-std::vector<FlatParameters> flatten_parameters(const Tensors& parameters);
+/// These alone, all of which require gradients. Without a buffer of gradients they have none, and `gradients` is undefined.
+std::vector<FlatParameters> flatten_parameters(const Tensors& parameters, bool with_gradients = true);
 /// Moreover stores the parameters in a floating dtype; in 16 bits, the masters keep the values that they have now.
 std::vector<FlatParameters> flatten_parameters(Module& module, DType dtype);
 

@@ -119,6 +119,7 @@ void CapturedStep::record(Recording& recording) {
   for (const Tensor& x : recording.inputs)
     if (inputs.size() < backend::GraphStream::max_inputs)
       inputs.push_back({x.view().data, static_cast<std::size_t>(x.numel()) * size_of(x.dtype())});
+  const ScopedValue<bool> recording_now(context().recording, true);
   generator.set_position(0);
   generator.set_base(static_cast<const std::uint64_t*>(position_.view().data));
   try {

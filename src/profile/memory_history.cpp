@@ -133,7 +133,8 @@ const std::string* MemoryHistory::intern(std::string_view text) {
 const std::string* MemoryHistory::module_of(const ModuleScope* scope) { return scope ? intern(running_module()) : nullptr; }
 
 MemoryBlock* MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool may_be_before) {
-  if (!x.defined() || x.device() != device_ || !x.impl().storage->data()) return nullptr;
+  if (!x.defined() || x.device() != device_) return nullptr;
+  if (!x.impl().storage->is_here() || x.impl().storage->bytes() == 0) return nullptr;  // to ask for memory that is away would fetch it
   const Storage& storage = *x.impl().storage;
   auto found = live_.find(storage.data());
   if (found == live_.end()) {

@@ -16,6 +16,15 @@ struct ScopeLink;
 class LeafWriter;
 class SavedTensorHooks;
 
+/// Something that is to be done when no op is in the midst of reading its operands.
+class AfterOp {
+ public:
+  virtual void after_op() = 0;
+
+ protected:
+  ~AfterOp() = default;
+};
+
 /// How float32 matrix products are computed on a GPU; other dtypes and the CPU know one way.
 enum class MatmulPrecision : std::uint8_t {
   fp32,    ///< strict: float32 multiplications and sums
@@ -29,6 +38,7 @@ struct Context {
   bool grad = true;                                          ///< ops on tensors that require gradients are recorded
   MatmulPrecision matmul_precision = MatmulPrecision::fp32;  ///< of products that run now: backward's too, whatever forward had
   bool autotune = true;                                      ///< a GPU's algorithms for a new kind of product are timed; see NoAutotune
+  bool recording = false;                                    ///< work is recorded in a graph, whose replays find memory where it is now
   bool anomaly = false;                                      ///< every op's output is searched for NaN and Inf, which costs a wait per op
   void* cuda_streams[max_cuda_devices] = {};       ///< of each device, the cudaStream_t that work is queued on; null is the default one
   Generator generator;                             ///< the source of random positions
@@ -39,6 +49,7 @@ struct Context {
   ScopeLink* scopes = nullptr;                     ///< the innermost scope that holds a part of this
   LeafWriter* leaf_writer = nullptr;               ///< of the innermost backward pass that adds to leaves
   SavedTensorHooks* saved_tensor_hooks = nullptr;  ///< take what ops save for backward; see autodiff/saved_tensor.h
+  AfterOp* after_op = nullptr;                     ///< called once, by the op that runs or the next one, when its kernels are queued
 
   /// The stream that work on a device is queued on. A device beyond the last one fails where it is first used.
   Stream stream(Device device) const { return {device, has_stream(device) ? cuda_streams[device.index] : nullptr}; }

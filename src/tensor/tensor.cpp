@@ -42,8 +42,20 @@ Storage::Storage(std::size_t bytes, Stream stream) : bytes_(bytes), stream_(stre
   if (bytes > 0) data_ = with_backend(stream.device, [&](auto dev) { return backend::allocate(dev, bytes, stream); });
 }
 
-Storage::~Storage() {
+Storage::~Storage() { free_memory(); }
+
+void Storage::free_memory() {
   if (data_) with_backend(stream_.device, [&](auto dev) { backend::deallocate(dev, data_, bytes_, stream_); });
+  data_ = nullptr;
+}
+
+void Storage::take_memory(Storage& other) {
+  if (other.bytes_ != bytes_ || other.stream_.device != stream_.device)
+    fail("Storage", fmt::format("expected memory of {} bytes on {} but got {} on {}", bytes_, to_string(stream_.device), other.bytes_,
+                                to_string(other.stream_.device)));
+  free_memory();
+  data_ = std::exchange(other.data_, nullptr);
+  stream_ = other.stream_;
 }
 
 Tensor empty(const Shape& shape, DType dtype, Device device) {

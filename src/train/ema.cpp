@@ -40,16 +40,14 @@ Ema::Ema(const nn::Module& module, const EmaOptions& options) : options_(options
       fail("Ema",
            fmt::format("expected {} to have a master: parameters of 16 bits need flatten_parameters or set_precision first", entry.name));
     parameters_.push_back(entry);
-    places_.push_back(parameter.view().data);
+    places_.emplace_back(parameter.impl().storage.get(), parameter.offset());
     parameters.push_back(parameter);
     values.push_back(master.defined() ? master : parameter);
   }
   const Device device = values.empty() ? cpu : values[0].device();
   steps_ = zeros({}, DType::f32, device);
   averages_.resize(values.size());
-  std::vector<std::size_t> order(values.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return precedes_in_memory(values[a], values[b]); });
+  const std::vector<std::size_t> order = order_in_memory(values);
   for (std::size_t first = 0, last; first < order.size(); first = last + 1) {
     for (last = first; last + 1 < order.size() && is_adjacent(values[order[last]], values[order[last + 1]]);) ++last;
     const Tensor &begin = values[order[first]], &end = values[order[last]];
@@ -70,7 +68,7 @@ Ema::Ema(const nn::Module& module, const EmaOptions& options) : options_(options
 
 void Ema::require_place(const char* where) const {
   for (std::size_t i = 0; i < places_.size(); ++i)
-    if (parameters_[i].tensor.view().data != places_[i])
+    if (const Tensor& x = parameters_[i].tensor; x.impl().storage.get() != places_[i].first || x.offset() != places_[i].second)
       fail(where, fmt::format("expected parameters where they were when the average was made, but {} has moved: make it after nn::to and "
                               "set_precision",
                               parameters_[i].name));

@@ -73,7 +73,8 @@ bool Optimizer::is_laid_out() const {
   if (has_new_sharding_) return false;
   if (segments_.empty()) return states_.empty();
   return std::all_of(states_.begin(), states_.end(), [](const ParameterState& state) {
-    return state.data == state.parameter.view().data && state.dtype == state.parameter.dtype();
+    return state.storage == state.parameter.impl().storage.get() && state.offset == state.parameter.offset() &&
+           state.dtype == state.parameter.dtype();
   });
 }
 
@@ -93,11 +94,22 @@ void Optimizer::for_each_piece(const std::vector<Segment>& segments, const Param
 }
 
 std::vector<Optimizer::Piece> Optimizer::pieces_of(const Tensor& segment) const {
-  if (!sharding_) return {{.begin = 0, .end = segment.numel()}};
   std::vector<Piece> pieces;
-  for (const Sharding::Window& window : sharding_->own(segment))
-    pieces.push_back({.begin = window.begin - segment.offset(), .end = window.end - segment.offset(), .is_counted = window.is_counted});
+  if (!sharding_) {
+    pieces.emplace_back().end = segment.numel();
+    return pieces;
+  }
+  for (Sharding::Window& window : sharding_->own(segment)) {
+    window.begin -= segment.offset(), window.end -= segment.offset();
+    pieces.push_back({std::move(window), {}});
+  }
   return pieces;
+}
+
+/// A sharded optimizer's, which are nowhere else.
+template <class Pieces>
+static bool has_own_masters(const Pieces& pieces) {
+  return std::any_of(pieces.begin(), pieces.end(), [](const auto& piece) { return piece.masters.defined(); });
 }
 
 // Note [Moments follow parameters]
@@ -112,12 +124,8 @@ void Optimizer::lay_out() {
 
   const std::vector<Segment> segments_before = std::move(segments_);
   const std::vector<ParameterState> states_before = states_;
-  std::vector<std::size_t> order(states_.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return states_[a].group != states_[b].group ? states_[a].group < states_[b].group
-                                                : precedes_in_memory(states_[a].parameter, states_[b].parameter);
-  });
+  std::vector<std::size_t> order = order_in_memory(parameters());
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return states_[a].group < states_[b].group; });
   segments_.clear();
   for (std::size_t i : order) {
     const bool continues = !segments_.empty() && states_[segments_.back().parameters.back()].group == states_[i].group &&
@@ -135,16 +143,17 @@ void Optimizer::lay_out() {
     for (Piece& piece : segment.pieces)
       for (std::size_t kind = 0; kind < moment_names_.size(); ++kind)
         piece.moments.push_back(zeros({piece.end - piece.begin}, kept, device));
-    find_master(segment);
+    if (!has_own_masters(segment.pieces)) find_master(segment);
     for (std::size_t i : segment.parameters) {
       ParameterState& state = states_[i];
       const Tensor& parameter = state.parameter;
-      state.data = parameter.view().data;
+      state.storage = parameter.impl().storage.get();
+      state.offset = parameter.offset();
       state.dtype = parameter.dtype();
       state.segment = s;
       state.first = parameter.offset() - all.offset();
       const ParameterState& before = states_before[i];
-      if (before.data)
+      if (before.storage)
         for_each_piece(segments_before, before, [&](const Piece& from, std::int64_t from_begin, std::int64_t from_end) {
           for_each_piece(segments_, state, [&](const Piece& into, std::int64_t into_begin, std::int64_t into_end) {
             const std::int64_t begin = std::max(from_begin, into_begin), end = std::min(from_end, into_end);
@@ -198,11 +207,20 @@ void Optimizer::step(const GradientScale& scale) {
                        "optimizer was made? copy_ into a parameter, and do not assign to it",
                        i, to_string(states_[i].parameter.shape())));
   if (!is_laid_out()) lay_out();
+  if (sharding_) sharding_->prepare();
   for (Segment& segment : segments_) refresh_master(segment);
   if (scale.advance.defined()) add_(steps_, scale.advance);
   else add_(steps_, 1.0);
   launches_ = 0;
-  for (const Segment& segment : segments_) step(segment, scale);
+  for (const Segment& segment : segments_)
+    for (const Update& update : updates_of(segment)) {
+      const SegmentViews& views = update.views;
+      for (const Tensor& target : {views.parameter, views.master})
+        if (target.defined()) begin_in_place("Optimizer", target);
+      for (const Tensor& target : views.moments) begin_in_place("Optimizer", target);
+      update_segment(states_[segment.parameters.front()].group, views, scale);
+      ++launches_;
+    }
   if (sharding_) sharding_->gather_parameters();
   for (Segment& segment : segments_) {
     const Tensor& parameter = states_[segment.parameters.front()].parameter;
@@ -240,35 +258,34 @@ std::vector<Optimizer::Run> Optimizer::runs_of(const Segment& segment) const {
   return runs;
 }
 
-/// One update for each of a run's pieces.
-void Optimizer::step(const Segment& segment, const GradientScale& scale) {
+/// One for each of a run's pieces, and one for each piece whose gradients lie elsewhere.
+std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment) const {
+  std::vector<Update> updates;
+  const Tensor all = whole(segment);
+  const auto add = [&](const Piece& piece, std::int64_t begin, std::int64_t end, const Tensor& gradient) {
+    const auto own = [&](const Tensor& x) { return elements_of(x, begin - piece.begin, end - piece.begin); };
+    SegmentViews views{piece.parameters.defined() ? own(piece.parameters) : elements_of(all, begin, end), gradient, {}, {}};
+    if (piece.masters.defined()) views.master = own(piece.masters);
+    else if (segment.master.defined()) views.master = elements_of(segment.master, begin, end);
+    for (const Tensor& moment : piece.moments) views.moments.push_back(own(moment));
+    updates.push_back({std::move(views), piece.is_counted});
+  };
+  for (const Piece& piece : segment.pieces)
+    if (piece.gradients.defined()) add(piece, piece.begin, piece.end, piece.gradients);
+  if (updates.size() == segment.pieces.size()) return updates;  // to look at the parameters' gradients would fetch them
   for (const Run& run : runs_of(segment))
     for (const Piece& piece : segment.pieces) {
-      const std::int64_t begin = std::max(run.begin, piece.begin), end = std::min(run.begin + run.parameters.numel(), piece.end);
-      if (begin >= end) continue;
-      SegmentViews views{elements_of(run.parameters, begin - run.begin, end - run.begin),
-                         elements_of(run.gradients, begin - run.begin, end - run.begin),
-                         {},
-                         {}};
-      for (const Tensor& moment : piece.moments) views.moments.push_back(elements_of(moment, begin - piece.begin, end - piece.begin));
-      if (segment.master.defined()) views.master = elements_of(segment.master, begin, end);
-      for (const Tensor& target : {views.parameter, views.master})
-        if (target.defined()) begin_in_place("Optimizer", target);
-      for (const Tensor& target : views.moments) begin_in_place("Optimizer", target);
-      update_segment(states_[segment.parameters[run.first]].group, views, scale);
-      ++launches_;
+      const std::int64_t begin = std::max(run.begin, piece.begin), end = std::min(run.begin + run.gradients.numel(), piece.end);
+      if (begin < end && !piece.gradients.defined()) add(piece, begin, end, elements_of(run.gradients, begin - run.begin, end - run.begin));
     }
+  return updates;
 }
 
 std::vector<Optimizer::Gradient> Optimizer::own_gradients() {
   if (!is_laid_out()) lay_out();
   std::vector<Gradient> result;
   for (const Segment& segment : segments_)
-    for (const Run& run : runs_of(segment))
-      for (const Piece& piece : segment.pieces) {
-        const std::int64_t begin = std::max(run.begin, piece.begin), end = std::min(run.begin + run.gradients.numel(), piece.end);
-        if (begin < end) result.push_back({elements_of(run.gradients, begin - run.begin, end - run.begin), piece.is_counted});
-      }
+    for (const Update& update : updates_of(segment)) result.push_back({update.views.gradient, update.is_counted});
   return result;
 }
 
@@ -291,7 +308,10 @@ Tensors Optimizer::memory() {
   Tensors result{steps_};
   for (const Group& group : groups_) result.push_back(group.lr);
   for (const Segment& segment : segments_) {
-    for (const Piece& piece : segment.pieces) result.insert(result.end(), piece.moments.begin(), piece.moments.end());
+    for (const Piece& piece : segment.pieces) {
+      result.insert(result.end(), piece.moments.begin(), piece.moments.end());
+      if (piece.masters.defined()) result.push_back(piece.masters);
+    }
     if (segment.master.defined()) result.push_back(segment.master);
   }
   return result;

@@ -86,16 +86,15 @@ class Optimizer {
   struct ParameterState {
     Tensor parameter;
     std::size_t group = 0;
-    const void* data = nullptr;  // of the parameter when its segment was laid out
-    DType dtype = DType::f32;    // and its dtype
-    std::size_t segment = 0;     // and its place there
+    const Storage* storage = nullptr;  // of the parameter when its segment was laid out
+    std::int64_t offset = 0;
+    DType dtype = DType::f32;  // and its dtype
+    std::size_t segment = 0;   // and its place there
     std::int64_t first = 0;
     Tensor master;  // a view on the segment's, in the parameter's shape
   };
-  struct Piece {  // elements [begin, end) of a segment that this process updates
-    std::int64_t begin = 0, end = 0;
-    bool is_counted = true;
-    Tensors moments;  // (end - begin)
+  struct Piece : Sharding::Window {  // elements [begin, end) of a segment that this process updates
+    Tensors moments;                 // (end - begin)
   };
   struct Segment {  // parameters that follow each other in memory, and their state
     std::vector<std::size_t> parameters;
@@ -108,6 +107,10 @@ class Optimizer {
     Tensor parameters, gradients;  // (n)
     std::int64_t begin = 0;        // in the segment
   };
+  struct Update {  // what one kernel takes
+    SegmentViews views;
+    bool is_counted = true;
+  };
 
   bool is_laid_out() const;
   void lay_out();
@@ -115,7 +118,7 @@ class Optimizer {
   void find_master(Segment& segment);
   void refresh_master(Segment& segment);
   std::vector<Run> runs_of(const Segment& segment) const;
-  void step(const Segment& segment, const GradientScale& scale);
+  std::vector<Update> updates_of(const Segment& segment) const;
   Tensor whole(const Segment& segment) const;
   Tensor moment(std::size_t i, std::size_t kind) const;
   template <class F>

@@ -16,11 +16,15 @@ class Sharding {
   struct Window {
     std::int64_t begin = 0, end = 0;
     bool is_counted = true;  ///< false where several processes have it, for all but one
+    /// (end - begin): where these elements lie, if not in the memory of the parameters, of their gradients and masters.
+    Tensor parameters = {}, gradients = {}, masters = {};
   };
 
   virtual ~Sharding() = default;
   /// The windows of a segment of parameters, (n), that are this process's, in order.
   virtual std::vector<Window> own(const Tensor& segment) const = 0;
+  /// Before an update.
+  virtual void prepare() {}
   /// After an update: makes the parameters whole, where each process has written its own windows.
   virtual void gather_parameters() = 0;
   /// x becomes the sum of all processes' x, of a floating dtype: norms, and state to which each brings its own elements and zeros.

@@ -119,9 +119,8 @@ TEST_CASE("tern-bench comm --device of processes that a launcher has started: ra
 }
 
 TEST_CASE(
-    "tern-bench step --ranks --gradient-sync --bucket-size-mb --reduce-dtype --shard-optimizer (each rank its own batch, gradients as "
-    "asked "
-    "for)") {
+    "tern-bench step --ranks --gradient-sync --bucket-size-mb --reduce-dtype --shard (each rank its own batch, gradients as asked for, "
+    "its part of the state alone)") {
   const auto measured = [](const Arguments& more) {
     const TempDirectory directory;
     const Result result = bounded(bench, with({"step",    "--model",   "ar",        "--batch",  "2",        "--length", "6",
@@ -150,10 +149,18 @@ TEST_CASE(
   const Json flat = measured({"--ranks", "2", "--gradient-sync", "flat"});
   CHECK(flat["collectives"] == 1);
   CHECK(flat["loss"] == two["loss"]);
-  const Json sharded = measured({"--ranks", "2", "--shard-optimizer"});
-  CHECK(sharded["shard_optimizer"] == true);
-  CHECK(sharded["loss"] == two["loss"]);
-  CHECK(number_of(sharded, "optimizer_bytes") == Approx(number_of(two, "optimizer_bytes") / 2).epsilon(0.01));
+  CHECK_FALSE(two.contains("shard"));
+  // Of 16 bytes a parameter, as `accounting` counts them.
+  for (const auto& [name, bytes] :
+       {std::pair("optimizer", 8 + 8 / 2.0), std::pair("gradients", 4 + 12 / 2.0), std::pair("parameters", 16 / 2.0)}) {
+    const Json sharded = measured({"--ranks", "2", "--shard", name});
+    INFO(name);
+    CHECK(sharded["shard"] == name);
+    CHECK(number_of(sharded, "loss") == Approx(number_of(two, "loss")).epsilon(1e-6));
+    CHECK(number_of(sharded, "optimizer_bytes") == Approx(number_of(two, "optimizer_bytes") / 2).epsilon(0.01));
+    CHECK(number_of(sharded, "state_bytes") == Approx(number_of(two, "state_bytes") * bytes / 16).epsilon(0.02));
+  }
+  CHECK(measured({"--ranks", "2", "--shard", "none"})["state_bytes"] == two["state_bytes"]);
   const Json lowered = measured({"--ranks", "2", "--bucket-size-mb", "0.2", "--reduce-dtype", "bf16"});
   CHECK(lowered["collectives"] > 2);
   CHECK(lowered["loss"] != two["loss"]);

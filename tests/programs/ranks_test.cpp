@@ -173,18 +173,21 @@ TEST_CASE("A training goes on with another number of ranks") {
     check_close(losses_of(directory / "whole"), losses_of(directory / name));
   }
   // Moments that are in parts on each rank are whole in the checkpoint, whether they were written or are read so.
-  const auto sharded = [](Arguments arguments) {
-    arguments.push_back("--shard-optimizer");
+  // So are weights.
+  const auto sharded = [](Arguments arguments, const char* name) {
+    arguments.insert(arguments.end(), {"--shard", name});
     return arguments;
   };
-  require_done(on_ranks(2, recall, sharded(recall_training(directory / "sharded", {"--epochs", "1"}))));
-  require_done(on_ranks(1, recall, resume("sharded", "2")));
-  require_done(on_ranks(3, recall, sharded(resume("sharded", "3"))));
-  check_close(losses_of(directory / "whole"), losses_of(directory / "sharded"));
+  for (const auto& [first, second] : {std::pair("optimizer", "gradients"), std::pair("parameters", "parameters")}) {
+    require_done(on_ranks(2, recall, sharded(recall_training(directory / first, {"--epochs", "1"}), first)));
+    require_done(on_ranks(1, recall, resume(first, "2")));
+    require_done(on_ranks(3, recall, sharded(resume(first, "3"), second)));
+    check_close(losses_of(directory / "whole"), losses_of(directory / first));
+  }
 }
 
 TEST_CASE(
-    "tern-recall train --gradient-sync --bucket-size-mb --shard-optimizer --rank-timeout (each way gives the same gradients; one process "
+    "tern-recall train --gradient-sync --bucket-size-mb --shard --rank-timeout (each way gives the same gradients; one process "
     "alone takes them)") {
   const TempDirectory directory;
   require_done(on_ranks(2, recall, recall_training(directory / "bucketed", {"--epochs", "1"})));
@@ -194,9 +197,26 @@ TEST_CASE(
   }
   require_done(on_ranks(2, recall, recall_training(directory / "small", {"--epochs", "1", "--bucket-size-mb", "0.001"})));
   check_close(losses_of(directory / "bucketed"), losses_of(directory / "small"));
-  require_done(on_ranks(2, recall, recall_training(directory / "sharded", {"--epochs", "1", "--shard-optimizer"})));
-  check_close(losses_of(directory / "bucketed"), losses_of(directory / "sharded"));
-  require_done(run(recall, recall_training(directory / "alone", {"--epochs", "1", "--gradient-sync", "flat", "--shard-optimizer"})));
+  const auto deep = [&](const char* shard) {
+    require_done(on_ranks(2, recall,
+                          recall_training(directory / shard, {"--epochs", "1", "--train-examples", "16", "--width", "64", "--layers", "6",
+                                                              "--batch-size", "4", "--bucket-size-mb", "0.05", "--shard", shard})));
+    return losses_of(directory / shard);
+  };
+  const auto memory = [&](const char* shard) {
+    double most = 0;
+    for (const Json& line : json_lines(directory / shard / "log.jsonl")) most = std::max(most, line.value("memory_bytes", 0.0));
+    return most;
+  };
+  const std::vector<double> whole = deep("none");
+  for (const char* shard : {"optimizer", "gradients", "parameters"}) {
+    INFO(shard);
+    check_close(whole, deep(shard));
+    CHECK(memory(shard) < 0.93 * memory("none"));
+  }
+  CHECK(memory("gradients") < 0.98 * memory("optimizer"));
+  CHECK(memory("parameters") < 0.98 * memory("optimizer"));
+  require_done(run(recall, recall_training(directory / "alone", {"--epochs", "1", "--gradient-sync", "flat", "--shard", "parameters"})));
   check_refused(run(recall, recall_training(directory / "no", {"--gradient-sync", "none"})), "--gradient-sync: expected", "tern-recall");
   check_refused(run(recall, recall_training(directory / "no", {"--bucket-size-mb", "0"})), "--bucket-size-mb: expected", "tern-recall");
   check_refused(run(recall, recall_training(directory / "no", {"--rank-timeout", "0"})), "--rank-timeout: expected", "tern-recall");
@@ -211,7 +231,7 @@ TEST_CASE(
   CHECK_FALSE(fs::exists(directory / "lost"));
 }
 
-TEST_CASE("tern-translate train --gradient-sync --bucket-size-mb --shard-optimizer --rank-timeout (as tern-recall's)") {
+TEST_CASE("tern-translate train --gradient-sync --bucket-size-mb --shard --rank-timeout (as tern-recall's)") {
   const TempDirectory directory;
   write_corpus(directory / "data");
   const auto out = [&](const char* name, const Arguments& more) {
@@ -221,20 +241,23 @@ TEST_CASE("tern-translate train --gradient-sync --bucket-size-mb --shard-optimiz
     return losses_of(directory / name);
   };
   check_close(out("small", {"--bucket-size-mb", "0.001"}), out("flat", {"--gradient-sync", "flat"}));
-  const Arguments bf16{"--precision", "bf16", "--ema", "0", "--shard-optimizer"};
-  check_close(out("16-bits", {bf16.begin(), bf16.end() - 1}), out("16-bits-sharded", bf16));
+  const Arguments bf16{"--precision", "bf16", "--ema", "0", "--shard", "optimizer"};
+  check_close(out("16-bits", {bf16.begin(), bf16.end() - 2}), out("16-bits-sharded", bf16));
   // The norm that gradients are clipped to is added up in another order.
   const std::vector<float> whole = weights_of(directory / "16-bits"), sharded = weights_of(directory / "16-bits-sharded");
   REQUIRE(whole.size() == sharded.size());
   std::size_t others = 0;
   for (std::size_t i = 0; i < whole.size(); ++i) others += !(std::abs(whole[i] - sharded[i]) <= 1e-4f);
   CHECK(others == 0);
+  // An average of weights that come and go, in two parts of a batch.
+  check_close(out("ema", {"--ema", "0.9", "--accumulate", "2"}),
+              out("ema-sharded", {"--ema", "0.9", "--accumulate", "2", "--shard", "parameters"}));
   const Result refused =
-      on_ranks(2, translate, translate_training(directory / "data", directory / "no", {"--precision", "bf16", "--shard-optimizer"}));
+      on_ranks(2, translate, translate_training(directory / "data", directory / "no", {"--precision", "bf16", "--shard", "optimizer"}));
   CHECK(refused.code == 2);
-  CHECK(contains(refused.err, "--shard-optimizer: a process has the masters"));
-  for (const char* flag : {"--gradient-sync", "--bucket-size-mb", "--rank-timeout"})
-    check_refused(run(translate, translate_training(directory / "data", directory / "no", {flag, "none"})),
+  CHECK(contains(refused.err, "--shard optimizer: a process has the masters"));
+  for (const char* flag : {"--gradient-sync", "--bucket-size-mb", "--rank-timeout", "--shard"})
+    check_refused(run(translate, translate_training(directory / "data", directory / "no", {flag, "never"})),
                   flag + std::string(": expected"));
 }
 
