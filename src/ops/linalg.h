@@ -36,8 +36,9 @@ struct Svd {
   Tensor s;   ///< (..., K), descending
   Tensor vt;  ///< (..., K, N)
 };
-/// a (..., M, N) = u diag(s) vt, with orthonormal columns of u and rows of vt. Their gradient is infinite or NaN where singular values are
-/// equal, or 0. Townsend, "Differentiating the singular value decomposition", 2016.
+/// a (..., M, N) = u diag(s) vt, with orthonormal columns of u and rows of vt, by Jacobi's rotations: exact, and slow for hundreds of rows.
+/// Their gradient is infinite or NaN where singular values are equal, or 0. Townsend, "Differentiating the singular value decomposition",
+/// 2016.
 Svd svd(const Tensor& a);
 
 /// x with a x = b, for a (..., N, N) and b (..., N, M), or (N) for one matrix a; by LU with partial pivots. Leading dimensions are

@@ -1,4 +1,5 @@
-// The one file that includes Eigen, which takes half a minute to compile. In a build without it nobody calls these functions.
+// The one file that includes Eigen: it compiles for 40 s, and for 120 with BDCSVD, which is faster than JacobiSVD for hundreds of rows.
+// In a build without Eigen nobody calls these functions.
 #include "ops/detail/linalg_eigen.h"
 
 #ifdef TERN_EIGEN
@@ -75,7 +76,7 @@ void eigh(const Batch& b, const void* a, void* values, void* vectors) {
 void svd(const Batch& b, const void* a, void* u, void* s, void* vt) {
   const std::int64_t k = std::min(b.rows, b.columns);
   for_each(b, [&]<class T>(std::int64_t i) {
-    const Eigen::BDCSVD<Matrix<T>> decomposition(matrix<T>(a, i, b.rows, b.columns), Eigen::ComputeThinU | Eigen::ComputeThinV);
+    const Eigen::JacobiSVD<Matrix<T>> decomposition(matrix<T>(a, i, b.rows, b.columns), Eigen::ComputeThinU | Eigen::ComputeThinV);
     matrix<T>(u, i, b.rows, k) = decomposition.matrixU();
     matrix<T>(s, i, k, 1) = decomposition.singularValues();
     matrix<T>(vt, i, k, b.columns) = decomposition.matrixV().transpose();
@@ -84,6 +85,7 @@ void svd(const Batch& b, const void* a, void* u, void* s, void* vt) {
 }
 
 std::int64_t solve(const Batch& b, const void* a, const void* right, std::int64_t width, void* x) {
+  if (width == 0) return -1;  // Eigen takes no null pointer
   return for_each(b, [&]<class T>(std::int64_t i) {
     const Eigen::PartialPivLU<Matrix<T>> decomposition(matrix<T>(a, i, b.rows, b.rows));
     matrix<T>(x, i, b.rows, width) = decomposition.solve(matrix<T>(right, i, b.rows, width));

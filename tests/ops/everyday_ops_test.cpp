@@ -204,4 +204,25 @@ TEST_CASE("multinomial draws as often as the weights say, and without replacemen
   for (const std::int64_t n : first) CHECK(std::abs(double(n) - 125) < 50);
 }
 
+TEST_CASE("Indexing, new tensors and linear algebra on a GPU", "[cuda]") {
+  const DeviceScope scope(cuda());
+  const Tensor x = reshape(arange(24, DType::f64), {2, 3, 4});
+  CHECK(x.device() == cuda());
+  CHECK(Tensor::from({1.f, 2.f}, {2}).device() == cuda());
+  check(x[{Slice(), 1, Slice(1, -1)}], {2, 2}, {5, 6, 17, 18});
+  check(x[x > 20], {3}, {21, 22, 23});
+  check(x[{Slice(), longs({0, 2}), longs({1, -1})}], {2, 2}, {1, 11, 13, 23});
+  check(x[{longs({5}), longs({0}), longs({0})}], {1}, {0});  // outside reads as 0 there
+  x[0] += 100;
+  CHECK(list(x)[11] == 111);
+  CHECK(allclose(x, x));
+  if (!has_linalg()) return;
+  const Tensor a = Tensor::from({4., 1., 1., 3.}, {2, 2}).set_requires_grad();
+  CHECK(inverse(a).device() == cuda());
+  const Tensor slope = grad({det(a)}, {a})[0];
+  CHECK(slope.device() == cuda());
+  const Doubles want = {3, -1, -1, 4};
+  for (std::size_t i = 0; i < want.size(); ++i) CHECK(list(slope)[i] == Approx(want[i]));
+}
+
 }  // namespace tern
