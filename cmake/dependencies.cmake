@@ -41,6 +41,17 @@ if(TERN_ONEDNN)
   endif()
 endif()
 
+# Eigen solves systems and decomposes matrices (ops/linalg.h). It is headers alone, and one file of ours includes them.
+set(TERN_HAS_EIGEN OFF)
+if(TERN_EIGEN)
+  find_path(EIGEN3_INCLUDE_DIR Eigen/Core PATH_SUFFIXES eigen3)
+  if(EIGEN3_INCLUDE_DIR)
+    set(TERN_HAS_EIGEN ON)
+  else()
+    message(STATUS "Linear algebra (solve, svd, ...): none, as Eigen was not found (libeigen3-dev has it)")
+  endif()
+endif()
+
 # Gloo carries collectives between processes on CPUs. Debian's package file names no include directory.
 set(TERN_HAS_GLOO OFF)
 if(TERN_GLOO)

@@ -34,10 +34,11 @@ has_header catch2/catch.hpp || has_header catch2/catch_all.hpp || missing+=(catc
 # Programs that the caller needs beyond the build, each the name of its package: scripts/install-packages.sh clang-tidy.
 for program in "$@"; do has_program "$program" || missing+=("$program"); done
 
-# ccache makes the second build fast, and Gloo lets several processes train together: a build without them is as good otherwise.
+# ccache makes the second build fast, and Gloo lets several processes train together, Eigen has linear algebra: a build without them is as good otherwise.
 optional=()
 has_program ccache || optional+=(ccache)
 has_header gloo/allreduce.h || optional+=(libgloo-dev)
+has_header eigen3/Eigen/Core || has_header Eigen/Core || optional+=(libeigen3-dev)
 
 if [[ ${#missing[@]} -gt 0 ]]; then
   hint="install what provides: ${missing[*]}"

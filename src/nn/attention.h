@@ -15,7 +15,7 @@ struct AttentionOptions {
   bool bias = true;
   bool cross = false;  ///< queries from x, keys and values from a memory
   Tensor rope = {};    ///< of rope_table: turns queries and keys; self attention only
-  Device device = cpu;
+  Device device = default_device();
 };
 
 /// scaled_dot_product_attention over `heads` heads, then a projection. Vaswani et al., 2017. Self attention

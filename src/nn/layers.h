@@ -16,7 +16,7 @@ Tensor activate(Activation activation, const Tensor& x);
 /// (nn/quantize.h) has `quantized` in the weight's place, and no fused product.
 struct Linear final : Module {
   Linear() = default;
-  Linear(std::int64_t in, std::int64_t out, bool with_bias = true, Device device = cpu);
+  Linear(std::int64_t in, std::int64_t out, bool with_bias = true, Device device = default_device());
   void visit(Visitor& v) override;
   Tensor forward(const Tensor& x) const;
   /// x W^T, for a caller that adds the bias in a kernel of its own: see ResidualStream.
@@ -42,7 +42,7 @@ struct Linear final : Module {
 /// `quantized` in its place.
 struct Embedding final : Module {
   Embedding() = default;
-  Embedding(std::int64_t count, std::int64_t width, Device device = cpu);
+  Embedding(std::int64_t count, std::int64_t width, Device device = default_device());
   void visit(Visitor& v) override;
   /// Of a table that was quantised in the dtype given, as it has none of its own.
   Tensor forward(const Tensor& ids, DType dtype = DType::f32) const;
@@ -55,7 +55,7 @@ struct Embedding final : Module {
 struct NormOptions {
   double eps = 1e-5;
   bool bias = true;  ///< LayerNorm's; RMSNorm has none
-  Device device = cpu;
+  Device device = default_device();
 };
 
 enum class NormKind : std::uint8_t {

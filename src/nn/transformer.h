@@ -9,7 +9,7 @@ struct FeedForwardOptions {
   bool gated = false;  ///< proj(activation(gate(x)) * fc(x)); with silu it is SwiGLU (Shazeer, 2020)
   bool bias = true;
   double dropout = 0;  ///< of the hidden units, after the activation and the gate
-  Device device = cpu;
+  Device device = default_device();
 };
 
 /// proj(drop(activation(fc(x)))): width -> hidden -> width.
@@ -65,7 +65,7 @@ struct TransformerLayerOptions {
   bool bias = true;    ///< of the linear layers and norms
   Tensor rope = {};    ///< of rope_table: queries and keys of self attention are rotated by it
   bool cross = false;  ///< adds attention to a memory between the other two
-  Device device = cpu;
+  Device device = default_device();
 };
 
 /// A pre-LN layer, as in GPT-2: x + attn(norm1(x)), with `cross` x + cross_attn(norm_cross(x), memory), x +

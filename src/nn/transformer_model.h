@@ -42,7 +42,7 @@ struct TransformerOptions {
   bool use_fused_kernel = false;  ///< the model's first Module::use_fused_kernel
   /// Of each layer: what it keeps for backward, and what backward computes again.
   CheckpointPolicy activation_checkpointing = CheckpointPolicy::none;
-  Device device = cpu;
+  Device device = default_device();
 };
 
 /// The memory that cross attention reads: an encoder's states (B, S, width), and the mask of these S keys.
@@ -107,7 +107,7 @@ void initialize(const std::vector<NamedTensor>& parameters, const TransformerOpt
 
 /// sin(t / 10000^(2i / width)) at [t, 2i] and the cosine of the same at [t, 2i + 1]: (length, width), f32. Vaswani et al., 2017,
 /// section 3.5.
-Tensor sinusoid_table(std::int64_t length, std::int64_t width, Device device = cpu);
+Tensor sinusoid_table(std::int64_t length, std::int64_t width, Device device = default_device());
 
 /// Position ids for rows of a prefix and a continuation, (B, length) of i64, from the prefixes' lengths (B): the prefix counts from
 /// 0, the continuation from `start`, so that its n-th token has one position whatever the prefix's length. Both end at `last`.

@@ -27,6 +27,8 @@ static constexpr std::array table = {
     AutocastRule{"mse_loss", CastTo::f32},
     AutocastRule{"exp", CastTo::f32},
     AutocastRule{"log", CastTo::f32},
+    AutocastRule{"log1p", CastTo::f32},
+    AutocastRule{"expm1", CastTo::f32},
     AutocastRule{"pow", CastTo::f32},
     AutocastRule{"rsqrt", CastTo::f32},
     AutocastRule{"reciprocal", CastTo::f32},

@@ -1,9 +1,14 @@
 #include "ops/factory.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "autodiff/node.h"
+#include "ops/copy.h"
 #include "ops/kernels/copy.h"
+#include "ops/pointwise.h"
+#include "ops/view.h"
 
 namespace tern {
 
@@ -27,6 +32,25 @@ Tensor arange(double start, double stop, double step, DType dtype, Device device
   Tensor y = empty({count > 0 ? static_cast<std::int64_t>(count) : 0}, dtype, device);
   on(device, [&](auto dev) { kernels::arange(dev, y.view(), start, step); }, "arange");
   return y;
+}
+
+Tensor linspace(double start, double stop, std::int64_t count, DType dtype, Device device) {
+  if (!is_floating(dtype)) fail("linspace", fmt::format("expected a floating dtype but got {}", name(dtype)));
+  if (count < 0 || !std::isfinite(start) || !std::isfinite(stop))
+    fail("linspace", fmt::format("expected finite bounds and a count >= 0 but got {}, {} and {}", start, stop, count));
+  const NoGrad unrecorded;
+  // From both ends towards the middle: neither bound is off by a rounding.
+  const Tensor steps = cast(arange(count, DType::i64, device), DType::f64);
+  const double step = count > 1 ? (stop - start) / static_cast<double>(count - 1) : 0;
+  const Tensor up = add(mul(steps, step), start), down = add(mul(sub(steps, static_cast<double>(count - 1)), step), stop);
+  return cast(where(lt(steps, static_cast<double>(count) / 2), up, down), dtype);
+}
+
+Tensor eye(std::int64_t n, std::optional<std::int64_t> columns, std::int64_t diagonal, DType dtype, Device device) {
+  const std::int64_t m = columns.value_or(n);
+  if (n < 0 || m < 0) fail("eye", fmt::format("expected sizes >= 0 but got {} and {}", n, m));
+  const Tensor distance = sub(arange(m, DType::i64, device), reshape(arange(n, DType::i64, device), {n, 1}));
+  return cast(eq(distance, static_cast<double>(diagonal)), dtype);
 }
 
 Tensor fill_(const Tensor& x, double value) {

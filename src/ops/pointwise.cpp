@@ -147,6 +147,35 @@ static Tensor extreme(const char* op, const Binary& f, const Tensor& a_, const T
 Tensor minimum(const Tensor& a, const Tensor& b) { return extreme("minimum", functors::Minimum{}, a, b); }
 Tensor maximum(const Tensor& a, const Tensor& b) { return extreme("maximum", functors::Maximum{}, a, b); }
 
+Tensor remainder(const Tensor& a_, const Tensor& b_) {
+  const auto [a, b] = promoted("remainder", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
+  const Tensor y = apply("remainder", functors::Remainder{}, a, b);
+  return record("remainder", y, {a, b}, {a, b, y}, [](const Backward& call) -> Tensors {
+    const Tensor x = call.saved(0), z = call.saved(1), &g = call.grad();
+    // a = b floor(a / b) + remainder, and floor has the derivative 0; a whole number also where the quotient is off by a rounding.
+    const Tensor whole = call.needs(1) ? round((x - call.saved(2)) / z) : Tensor();
+    return {call.needs(0) ? sum_to(g, x.shape()) : Tensor(), call.needs(1) ? sum_to(neg(g * whole), z.shape()) : Tensor()};
+  });
+}
+Tensor remainder(const Tensor& a_, double b) {
+  const Tensor a = cast(a_, with_number("remainder", a_.dtype(), b));
+  if (b == 0 && !is_floating(a.dtype())) fail("remainder", "expected a number other than 0 but got 0");
+  return record("remainder", apply(functors::Remainder{}, a, b), {a}, {}, [](const Backward& call) -> Tensors { return {call.grad()}; });
+}
+
+Tensor atan2(const Tensor& y_, const Tensor& x_) {
+  DType dtype = promote(y_.dtype(), x_.dtype());
+  if (!is_floating(dtype)) dtype = DType::f32;
+  const auto [y, x] = promoted("atan2", y_, x_, dtype);
+  return record("atan2", apply("atan2", functors::Atan2{}, y, x), {y, x}, {y, x}, [](const Backward& call) -> Tensors {
+    const Tensor a = detail::widened(call.saved(0)), b = detail::widened(call.saved(1));
+    const Tensor g = detail::widened(call.grad()) / (square(a) + square(b));
+    const DType own = call.saved(0).dtype();
+    return {call.needs(0) ? cast(sum_to(g * b, a.shape()), own) : Tensor(),
+            call.needs(1) ? cast(sum_to(neg(g * a), b.shape()), own) : Tensor()};
+  });
+}
+
 Tensor add(const Tensor& a_, double b) {
   const Tensor a = cast(a_, with_number("add", a_.dtype(), b));
   return record("add", apply(functors::Add{}, a, b), {a}, {}, [](const Backward& call) -> Tensors { return {call.grad()}; });
@@ -405,6 +434,21 @@ Tensor softplus(T x, double beta) {
   if (!(beta > 0) || !std::isfinite(beta)) fail("softplus", fmt::format("expected a finite beta > 0 but got {}", beta));
   return unary("softplus", functors::Softplus{beta}, x, Keep::input, [beta](T g, T x_) { return g * sigmoid(x_ * beta); });
 }
+Tensor log1p(T x) {
+  return unary("log1p", functors::Log1p{}, x, Keep::input, [](T g, T x_) { return g / (1 + x_); });
+}
+Tensor expm1(T x) {
+  return unary("expm1", functors::Expm1{}, x, Keep::output, [](T g, T y) { return g * (y + 1); });
+}
+Tensor floor(T x) {
+  return unary("floor", functors::Floor{}, x, Keep::nothing, [](T g, T) { return zeros_like(g); });
+}
+Tensor ceil(T x) {
+  return unary("ceil", functors::Ceil{}, x, Keep::nothing, [](T g, T) { return zeros_like(g); });
+}
+Tensor round(T x) {
+  return unary("round", functors::Round{}, x, Keep::nothing, [](T g, T) { return zeros_like(g); });
+}
 Tensor clamp(T x, double low, double high) {
   if (!(low <= high)) fail("clamp", fmt::format("expected low <= high but got {} and {}", low, high));
   return unary("clamp", functors::Clamp{low, high}, x, Keep::input,
@@ -435,6 +479,19 @@ static Tensor in_place(const char* op, const Binary& f, const Tensor& target, do
 Tensor add_(T target, T b) { return in_place("add_", functors::Add{}, target, b); }
 Tensor sub_(T target, T b) { return in_place("sub_", functors::Sub{}, target, b); }
 Tensor mul_(T target, T b) { return in_place("mul_", functors::Mul{}, target, b); }
+static void check_divided(const Tensor& target) {
+  if (!is_floating(target.dtype())) fail("div_", fmt::format("expected a target of a floating dtype but got {}", name(target.dtype())));
+}
+Tensor div_(T target, T b) {
+  check_one_device("div_", {&target, &b});
+  check_divided(target);
+  return in_place("div_", functors::Div{}, target, b);
+}
+Tensor div_(T target, double b) {
+  check_divided(target);
+  return in_place("div_", functors::Div{}, target, b);
+}
+Tensor sub_(T target, double b) { return in_place("sub_", functors::Sub{}, target, b); }
 Tensor add_(T target, double b) { return in_place("add_", functors::Add{}, target, b); }
 Tensor mul_(T target, double b) { return in_place("mul_", functors::Mul{}, target, b); }
 

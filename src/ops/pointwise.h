@@ -19,6 +19,10 @@ Tensor pow(const Tensor& a, const Tensor& b);
 /// NaN where an operand is NaN. Where both are equal each gets half of the gradient.
 Tensor minimum(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);
+/// a - b floor(a / b): its sign is that of b, as in Python. Of integers by zero: 0.
+Tensor remainder(const Tensor& a, const Tensor& b);
+/// The angle of the point (x, y) in [-pi, pi]: arctan(y / x) in the right quadrant. Of two integer tensors: f32.
+Tensor atan2(const Tensor& y, const Tensor& x);
 
 Tensor add(const Tensor& a, double b);
 Tensor sub(const Tensor& a, double b);
@@ -30,6 +34,10 @@ Tensor pow(const Tensor& a, double b);
 Tensor pow(double a, const Tensor& b);
 Tensor minimum(const Tensor& a, double b);
 Tensor maximum(const Tensor& a, double b);
+inline Tensor minimum(double a, const Tensor& b) { return minimum(b, a); }
+inline Tensor maximum(double a, const Tensor& b) { return maximum(b, a); }
+/// As for tensors; `b` may not be 0 for integers.
+Tensor remainder(const Tensor& a, double b);
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
@@ -98,6 +106,13 @@ Tensor silu(const Tensor& x);
 Tensor fused_swiglu(const Tensor& gate, const Tensor& x);
 /// log(1 + exp(beta x)) / beta, a smooth relu: x where beta x is large. Throws Error unless beta > 0. Dugas et al., 2001.
 Tensor softplus(const Tensor& x, double beta = 1);
+/// log(1 + x) and exp(x) - 1, accurate near 0.
+Tensor log1p(const Tensor& x);
+Tensor expm1(const Tensor& x);
+/// The whole number at or below x, at or above it, and next to it, where halves go to the even one. The derivative is 0.
+Tensor floor(const Tensor& x);
+Tensor ceil(const Tensor& x);
+Tensor round(const Tensor& x);
 /// Limited to [low, high]; the gradient passes inside and on the bounds. Throws Error if low > high.
 Tensor clamp(const Tensor& x, double low, double high);
 
@@ -105,8 +120,12 @@ Tensor clamp(const Tensor& x, double low, double high);
 Tensor add_(const Tensor& target, const Tensor& b);
 Tensor sub_(const Tensor& target, const Tensor& b);
 Tensor mul_(const Tensor& target, const Tensor& b);
+/// Floating targets.
+Tensor div_(const Tensor& target, const Tensor& b);
 Tensor add_(const Tensor& target, double b);
+Tensor sub_(const Tensor& target, double b);
 Tensor mul_(const Tensor& target, double b);
+Tensor div_(const Tensor& target, double b);
 
 /// x summed over the dimensions that broadcasting `shape` to x's shape repeats: the gradient of a broadcast.
 Tensor sum_to(const Tensor& x, const Shape& shape);

@@ -8,13 +8,17 @@ namespace tern {
 /// themselves with different ones (docs/threads.md).
 
 /// Uniform in [low, high). Throws Error unless low <= high, both finite.
-Tensor rand(const Shape& shape, double low = 0, double high = 1, DType dtype = DType::f32, Device device = cpu);
+Tensor rand(const Shape& shape, double low = 0, double high = 1, DType dtype = DType::f32, Device device = default_device());
 /// Normal with the given mean and standard deviation. Throws Error unless both are finite and deviation >= 0.
-Tensor randn(const Shape& shape, double mean = 0, double deviation = 1, DType dtype = DType::f32, Device device = cpu);
+Tensor randn(const Shape& shape, double mean = 0, double deviation = 1, DType dtype = DType::f32, Device device = default_device());
+inline Tensor rand(const Shape& shape, const TensorOptions& options) { return rand(shape, 0, 1, options.dtype, options.device); }
+inline Tensor randn(const Shape& shape, const TensorOptions& options) { return randn(shape, 0, 1, options.dtype, options.device); }
+inline Tensor rand(const Shape& shape, DType dtype) { return rand(shape, 0, 1, dtype); }
+inline Tensor randn(const Shape& shape, DType dtype) { return randn(shape, 0, 1, dtype); }
 /// 1 with the given probability, else 0. Throws Error for a probability outside [0, 1].
-Tensor bernoulli(const Shape& shape, double probability, DType dtype = DType::f32, Device device = cpu);
+Tensor bernoulli(const Shape& shape, double probability, DType dtype = DType::f32, Device device = default_device());
 /// The numbers 0 .. n-1 in random order, i64 (n).
-Tensor randperm(std::int64_t n, Device device = cpu);
+Tensor randperm(std::int64_t n, Device device = default_device());
 
 /// In place, on a contiguous floating tensor; return x. Throw Error as rand and randn do.
 Tensor uniform_(const Tensor& x, double low, double high);

@@ -41,6 +41,7 @@ struct Context {
   bool recording = false;                                    ///< work is recorded in a graph, whose replays find memory where it is now
   bool anomaly = false;                                      ///< every op's output is searched for NaN and Inf, which costs a wait per op
   void* cuda_streams[max_cuda_devices] = {};       ///< of each device, the cudaStream_t that work is queued on; null is the default one
+  Device factory_device = cpu;                     ///< where new tensors are made unless told; see DeviceScope
   Generator generator;                             ///< the source of random positions
   Autocast* autocast = nullptr;                    ///< the innermost scope that chooses ops' dtypes; see ops/autocast.h
   Ref<RefCounted> lazy_zeros;                      ///< gradients that stand for zeros: see Note [Gradient sink]
@@ -66,6 +67,9 @@ struct Context {
 };
 
 Context& context() noexcept;
+
+/// The device that factories, random tensors and modules of this thread are made on where none is named: the CPU outside of a DeviceScope.
+inline Device default_device() { return context().factory_device; }
 
 /// Seeds this thread's random numbers, on every device. Other threads keep their own seed, and a new thread has seed 0: threads that draw
 /// without seeding draw equal numbers (docs/threads.md).
@@ -101,6 +105,16 @@ class ScopedValue : private ScopeLink {
  private:
   T& place_;
   T before_;
+};
+
+/// While it lives, new tensors of this thread are made on a device unless another is named: factories, random tensors, Tensor::from and
+/// the parameters of modules. Ops make their results where their operands are, as ever.
+class DeviceScope {
+ public:
+  explicit DeviceScope(Device device) : device_(context().factory_device, device) {}
+
+ private:
+  ScopedValue<Device> device_;
 };
 
 /// While it lives, work on the stream's device is queued on that stream.

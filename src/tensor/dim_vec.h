@@ -1,4 +1,5 @@
 #pragma once
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -20,6 +21,12 @@ class DimVec {
   constexpr DimVec() = default;
   constexpr DimVec(std::initializer_list<T> values) {
     for (T value : values) push_back(value);
+  }
+  /// One dimension where a list of them is asked for: sum(x, 1). A shape is no number, so Shape lacks this.
+  template <std::same_as<int> I>
+    requires std::same_as<T, int>
+  constexpr DimVec(I dim) {
+    push_back(dim);
   }
   template <class Iterator>
   constexpr DimVec(Iterator first, Iterator last) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -139,15 +140,15 @@ static void check_type(const Tensor& x, const char* where) {
   if (x.dtype() != dtype_of<T>) fail(where, fmt::format("expected a tensor of {} but got {}", name(dtype_of<T>), name(x.dtype())));
 }
 
-template <class T>
-T* Tensor::data() const {
-  check_type<T>(*this, "data");
-  return view().as<T>();
+template <class Value>
+Value* Tensor::data() const {
+  check_type<Value>(*this, "data");
+  return view().as<Value>();
 }
 
-template <class T>
-Tensor Tensor::from(std::span<const T> values, const Shape& shape, Device device) {
-  Tensor result = empty(shape, dtype_of<T>, device);
+template <class Value>
+Tensor Tensor::from(std::span<const Value> values, const Shape& shape, Device device) {
+  Tensor result = empty(shape, dtype_of<Value>, device);
   if (static_cast<std::int64_t>(values.size()) != result.numel())
     fail("from", fmt::format("expected {} values for shape {} but got {}", result.numel(), to_string(shape), values.size()));
   if (!values.empty())
@@ -158,18 +159,24 @@ Tensor Tensor::from(std::span<const T> values, const Shape& shape, Device device
   return result;
 }
 
-template <class T>
-std::vector<T> Tensor::to_vector() const {
-  check_type<T>(*this, "to_vector");
-  std::vector<T> result(static_cast<std::size_t>(numel()));
+Tensor Tensor::from(const std::vector<bool>& values, const Shape& shape, Device device) {
+  const auto bytes = std::make_unique<bool[]>(values.size());  // a vector of bool has no array of them
+  std::copy(values.begin(), values.end(), bytes.get());
+  return from(std::span<const bool>(bytes.get(), values.size()), shape, device);
+}
+
+template <class Value>
+std::vector<Value> Tensor::to_vector() const {
+  check_type<Value>(*this, "to_vector");
+  std::vector<Value> result(static_cast<std::size_t>(numel()));
   if (result.empty()) return result;
   // One copy of the touched range, then a walk over it: a strided window needs no kernel to be read.
   const auto [low, high] = *extent(shape(), strides());
   const View x = view();
   // std::vector<bool> has no data(): bytes serve for every type.
-  std::vector<unsigned char> range(static_cast<std::size_t>(high - low) * sizeof(T));
-  with_backend(device(), [&](auto dev) { backend::copy_to_host(dev, range.data(), x.as<T>() + low, range.size(), x.stream); });
-  const T* origin = reinterpret_cast<const T*>(range.data()) - low;
+  std::vector<unsigned char> range(static_cast<std::size_t>(high - low) * sizeof(Value));
+  with_backend(device(), [&](auto dev) { backend::copy_to_host(dev, range.data(), x.as<Value>() + low, range.size(), x.stream); });
+  const Value* origin = reinterpret_cast<const Value*>(range.data()) - low;
   DimVec<std::int64_t> index = Shape::filled(dims(), 0);
   std::int64_t at = 0;
   for (std::size_t i = 0; i < result.size(); ++i) {
@@ -208,16 +215,16 @@ static std::string shown(S value) {
 
 }  // namespace detail
 
-template <class T>
-T Tensor::item() const {
+template <class Value>
+Value Tensor::item() const {
   if (numel() != 1) fail("item", fmt::format("expected one element but got shape {}", to_string(shape())));
   const View x = view();
   return dispatch_all(dtype(), [&]<class S>() {
     S value{};
     with_backend(device(), [&](auto dev) { backend::copy_to_host(dev, &value, x.data, sizeof(S), x.stream); });
-    if (!detail::holds<T>(value))
-      fail("item", fmt::format("expected a number that {} holds but got {}", name(dtype_of<T>), detail::shown(value)));
-    return static_cast<T>(value);
+    if (!detail::holds<Value>(value))
+      fail("item", fmt::format("expected a number that {} holds but got {}", name(dtype_of<Value>), detail::shown(value)));
+    return static_cast<Value>(value);
   });
 }
 

@@ -21,6 +21,8 @@ struct TensorImpl final : RefCounted {
   Ref<RefCounted> autograd;  ///< an AutogradState (autodiff/node.h), or null
 };
 
+class Index;
+
 /// A strided array of numbers on a device: a one-word handle, whose copies share the same memory and gradient. Ops are
 /// free functions (ops/*.h); the members here need no kernel.
 class Tensor {
@@ -28,18 +30,28 @@ class Tensor {
   /// An undefined tensor: "no tensor" where one is optional.
   Tensor() = default;
   explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) = default;
+  // Of a named handle alone: x[0] = y would give a new handle that nobody keeps y's memory, and leave x as it was. copy_(x[0], y) writes.
+  Tensor& operator=(const Tensor&) & = default;
+  Tensor& operator=(Tensor&&) & = default;
 
   /// A tensor with the given elements, row-major. T is one of the eight dtypes' C++ types.
   /// Throws Error unless values.size() == numel(shape).
   template <class T>
-  static Tensor from(std::span<const T> values, const Shape& shape, Device device = cpu);
+  static Tensor from(std::span<const T> values, const Shape& shape, Device device = default_device());
   template <class T>
-  static Tensor from(const std::vector<T>& values, const Shape& shape, Device device = cpu) {
+  static Tensor from(const std::vector<T>& values, const Shape& shape, Device device = default_device()) {
     return from(std::span<const T>(values), shape, device);
   }
+  template <class T>
+  static Tensor from(std::initializer_list<T> values, const Shape& shape, Device device = default_device()) {
+    return from(std::span<const T>(values.begin(), values.size()), shape, device);
+  }
+  static Tensor from(const std::vector<bool>& values, const Shape& shape, Device device = default_device());
   /// A zero-dimensional tensor.
   template <class T>
-  static Tensor scalar(T value, Device device = cpu) {
+  static Tensor scalar(T value, Device device = default_device()) {
     return from(std::span<const T>(&value, 1), {}, device);
   }
 
@@ -78,6 +90,21 @@ class Tensor {
   /// The number of in-place edits of the storage so far.
   std::uint32_t version() const { return impl().storage->version(); }
 
+  // Indexing and the ops that are written most often, as members (defined in ops/indexing.cpp and ops/members.cpp).
+
+  /// The slice at an index along the first dimension: a view, as select(x, 0, index).
+  Tensor operator[](std::int64_t index) const;
+  /// The part of the tensor that an index, or one for each of the first dimensions, names: ops/indexing.h.
+  Tensor operator[](const Index& index) const;
+  Tensor operator[](std::initializer_list<Index> indices) const;
+  Tensor sum(const Dims& dims = {}, bool keepdim = false) const;
+  Tensor mean(const Dims& dims = {}, bool keepdim = false) const;
+  Tensor reshape(const Shape& shape) const;
+  /// With the last two dimensions exchanged. Throws Error for fewer.
+  Tensor T() const;
+  Tensor to(Device device) const;
+  Tensor to(DType dtype) const;
+
   // Autograd (defined in autodiff/).
 
   /// True for a leaf that asks for a gradient, and for what is computed from one.
@@ -112,8 +139,15 @@ struct NamedTensor {
   Tensor tensor;
 };
 
+/// What a new tensor is to be, for factories: zeros({2, 3}, {.dtype = DType::f64, .device = cuda()}).
+struct TensorOptions {
+  DType dtype = DType::f32;
+  Device device = default_device();
+};
+
 /// Uninitialised memory.
-Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = cpu);
+Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = default_device());
+inline Tensor empty(const Shape& shape, const TensorOptions& options) { return empty(shape, options.dtype, options.device); }
 inline Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device()); }
 
 /// The dimension in [0, dims); throws Error that names `where` otherwise. Negative dimensions count from the last.

@@ -55,6 +55,8 @@ const std::map<std::string, Calls>& calls() {
       {"mse_loss", {[](const Tensor& x) { return mse_loss(x, x * 2); }, [](const Tensor& x) { return mse_loss(x, ones({4, 4})); }}},
       {"exp", {[](const Tensor& x) { return exp(x); }}},
       {"log", {[](const Tensor& x) { return log(x); }}},
+      {"log1p", {[](const Tensor& x) { return log1p(x); }}},
+      {"expm1", {[](const Tensor& x) { return expm1(x); }}},
       {"pow",
        {[](const Tensor& x) { return pow(x, 2.0); }, [](const Tensor& x) { return pow(2.0, x); },
         [](const Tensor& x) { return pow(x, x); }}},

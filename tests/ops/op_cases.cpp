@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "catch.h"
+#include "ops/linalg.h"
 #include "paths.h"
 #include "tensor/dispatch.h"
 
@@ -31,6 +32,10 @@ const Rows& table() {
     add_attention(all);
     add_factory(all);
     add_quantize(all);
+    add_indexing(all);
+    add_statistics(all);
+    if (has_linalg()) add_linalg(all);
+    add_images(all);
     // For work on one op: TERN_OP=softplus test-ops "Ops give*,*erivatives*,Mistakes*".
     if (const char* only = std::getenv("TERN_OP")) std::erase_if(all, [&](const Row& row) { return row.name != only; });
     return all;
@@ -52,7 +57,7 @@ static std::set<std::string> declared_functions(const std::filesystem::path& hea
 
 /// The functions of src/ops/*.h that are no ops: they compute nothing from tensors, or check a function that the caller has.
 static const std::set<std::string> not_ops = {"autocast_table", "has_matmul_precision", "checkpoint", "checkpoint_policy_of", "name",
-                                              "gradcheck",      "gradgradcheck"};
+                                              "gradcheck",      "gradgradcheck",        "has_linalg"};
 
 static std::set<std::string> public_ops() {
   std::set<std::string> names;
@@ -62,6 +67,9 @@ static std::set<std::string> public_ops() {
     INFO(name << " is not an op, and no header of src/ops declares it");
     CHECK(names.erase(name) == 1);
   }
+  // Its rows are those of a build with Eigen; op_cases_linalg.cpp says so.
+  if (!has_linalg())
+    for (const std::string& name : declared_functions(std::string(test::source_directory) + "/src/ops/linalg.h")) names.erase(name);
   return names;
 }
 

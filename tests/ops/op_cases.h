@@ -120,17 +120,21 @@ inline const std::vector<std::int64_t> sizes = {0, 1, 31, 33, 1025};
 // the GPU need no further line.
 
 using Rows = std::vector<Row>;
-void add_pointwise(Rows& rows);  // op_cases_pointwise.cpp
-void add_unary(Rows& rows);      // op_cases_unary.cpp
-void add_reduce(Rows& rows);     // op_cases_reduce.cpp
-void add_view(Rows& rows);       // op_cases_view.cpp
-void add_index(Rows& rows);      // op_cases_index.cpp
-void add_products(Rows& rows);   // op_cases_products.cpp
-void add_normalize(Rows& rows);  // op_cases_normalize.cpp
-void add_conv(Rows& rows);       // op_cases_conv.cpp
-void add_attention(Rows& rows);  // op_cases_attention.cpp
-void add_factory(Rows& rows);    // op_cases_factory.cpp
-void add_quantize(Rows& rows);   // op_cases_quantize.cpp
+void add_pointwise(Rows& rows);   // op_cases_pointwise.cpp
+void add_unary(Rows& rows);       // op_cases_unary.cpp
+void add_reduce(Rows& rows);      // op_cases_reduce.cpp
+void add_view(Rows& rows);        // op_cases_view.cpp
+void add_index(Rows& rows);       // op_cases_index.cpp
+void add_products(Rows& rows);    // op_cases_products.cpp
+void add_normalize(Rows& rows);   // op_cases_normalize.cpp
+void add_conv(Rows& rows);        // op_cases_conv.cpp
+void add_attention(Rows& rows);   // op_cases_attention.cpp
+void add_factory(Rows& rows);     // op_cases_factory.cpp
+void add_quantize(Rows& rows);    // op_cases_quantize.cpp
+void add_indexing(Rows& rows);    // op_cases_indexing.cpp
+void add_statistics(Rows& rows);  // op_cases_statistics.cpp
+void add_linalg(Rows& rows);      // op_cases_linalg.cpp
+void add_images(Rows& rows);      // op_cases_convolution.cpp
 
 /// The table: every row, assembled in op_cases.cpp.
 const Rows& table();

@@ -3,7 +3,8 @@
 #include <cmath>
 
 #include "op_cases.h"
-#include "ops/pointwise.h"
+#include "ops/elementwise.h"
+#include "ops/operators.h"
 
 namespace tern::op_cases {
 
@@ -155,6 +156,36 @@ void add_arithmetic(Rows& rows) {
   power.mistakes = misfits(pow);
   rows.push_back(power);
 
+  // The sign is the divisor's. Floats stay away from multiples of it, where the result jumps.
+  const auto modulo = [](double a, double b) {
+    const double r = b == 0 ? 0 : std::fmod(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+  };
+  const auto number_modulo = [=](double x) { return modulo(x, -2); };
+  const Input between{{}, 2.1, 2.9}, above{{}, 1.5, 2}, below{{}, -2, -1.5}, apart{{}, -5, 5, {}, {-4, -2, 0, 2, 4}};
+  const std::vector<DType> whole_numbers = {DType::i32, DType::i64, DType::u8, DType::boolean};
+  Row rest{"remainder",
+           joined({two([](T a, T b) { return remainder(a, b); }, modulo, numeric, between, above, floats),
+                   two([](T a, T b) { return remainder(a, b); }, modulo, numeric, between, below, floats),
+                   two([](T a, T b) { return remainder(a, b); }, modulo, numeric, Input{{}, -9, 9}, Input{{}, -3, 4}, whole_numbers),
+                   with_number([](T x) { return remainder(x, -2); }, number_modulo, same, apart,
+                               {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64})})};
+  rest.dtypes = all_dtypes;
+  rest.mistakes = misfits(remainder);
+  rest.mistakes.push_back({[] { remainder(sample({3}, DType::i64), 0); }, {"other than 0"}});
+  rows.push_back(rest);
+  Row percent{"operator%", joined({two([](T a, T b) { return a % b; }, modulo, same, between, above),
+                                   with_number([](T x) { return x % -2; }, number_modulo, same, apart)})};
+  percent.shown_name = "remainder";
+  percent.mistakes = misfits([](T a, T b) { return a % b; });
+  rows.push_back(percent);
+  Row angle{"atan2", two([](T a, T b) { return atan2(a, b); }, [](double a, double b) { return std::atan2(a, b); }, divided,
+                         Input{{}, -3, 3, {}, {0}}, Input{{}, -3, 3, {}, {0}})};
+  angle.dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32};
+  angle.slack = 4;
+  angle.mistakes = misfits(atan2);
+  rows.push_back(angle);
+
   const auto operators = [&](const char* name, const char* shown, Tensor (*f)(T, T), Cases cases) {
     Row row{name, std::move(cases)};
     row.dtypes = numbers;
@@ -208,6 +239,23 @@ void add_comparisons(Rows& rows) {
   comparison("gt", gt, gt, [](double a, double b) { return a > b; });
   comparison("ge", ge, ge, [](double a, double b) { return a >= b; });
 
+  comparison(
+      "operator==", [](T a, T b) { return a == b; }, [](T a, double b) { return a == b; }, [](double a, double b) { return a == b; });
+  rows.back().shown_name = "eq";
+  comparison(
+      "operator!=", [](T a, T b) { return a != b; }, [](T a, double b) { return b != a; }, [](double a, double b) { return a != b; });
+  rows.back().shown_name = "ne";
+  comparison("operator<", [](T a, T b) { return a < b; }, [](T a, double b) { return b > a; }, [](double a, double b) { return a < b; });
+  rows.back().shown_name = "lt";
+  comparison(
+      "operator<=", [](T a, T b) { return a <= b; }, [](T a, double b) { return b >= a; }, [](double a, double b) { return a <= b; });
+  rows.back().shown_name = "le";
+  comparison("operator>", [](T a, T b) { return a > b; }, [](T a, double b) { return b < a; }, [](double a, double b) { return a > b; });
+  rows.back().shown_name = "gt";
+  comparison(
+      "operator>=", [](T a, T b) { return a >= b; }, [](T a, double b) { return b <= a; }, [](double a, double b) { return a >= b; });
+  rows.back().shown_name = "ge";
+
   const auto logical = [&](const char* name, Tensor (*f)(T, T), bool (*g)(double, double)) {
     Row row{name, two(f, g, boolean, truth({}), truth({}))};
     row.dtypes = {DType::boolean};
@@ -219,11 +267,57 @@ void add_comparisons(Rows& rows) {
   };
   logical("logical_and", logical_and, [](double a, double b) { return a != 0 && b != 0; });
   logical("logical_or", logical_or, [](double a, double b) { return a != 0 || b != 0; });
+  logical("operator&", [](T a, T b) { return a & b; }, [](double a, double b) { return a != 0 && b != 0; });
+  rows.back().shown_name = "logical_and";
+  logical("operator|", [](T a, T b) { return a | b; }, [](double a, double b) { return a != 0 || b != 0; });
+  rows.back().shown_name = "logical_or";
+  logical("operator^", [](T a, T b) { return a ^ b; }, [](double a, double b) { return (a != 0) != (b != 0); });
   Row negation{"logical_not", with_number(logical_not, [](double x) { return double(x == 0); }, boolean, truth({}))};
   negation.dtypes = {DType::boolean};
   negation.differentiable = false;
   negation.mistakes = {{[] { logical_not(sample({3})); }, {"bool", "f32"}}};
   rows.push_back(negation);
+  negation.shown_name = "logical_not";
+  const std::vector<std::pair<const char*, Tensor (*)(T)>> signs = {{"operator!", [](T x) { return !x; }},
+                                                                    {"operator~", [](T x) { return ~x; }}};
+  for (const auto& [name, f] : signs) {
+    negation.name = name;
+    negation.cases = with_number(f, [](double x) { return double(x == 0); }, boolean, truth({}));
+    rows.push_back(negation);
+  }
+
+  // Tests for NaN and infinities are in everyday_ops_test.cpp: the table's inputs are finite.
+  const auto finite = [&](const char* name, Tensor (*f)(T), bool result) {
+    Row row{name, with_number(f, [result](double) { return double(result); }, boolean, any)};
+    row.dtypes = numbers;
+    row.differentiable = false;
+    rows.push_back(row);
+  };
+  finite("isnan", isnan, false);
+  finite("isinf", isinf, false);
+  finite("isfinite", isfinite, true);
+  const auto near = [](double a, double b) { return double(std::abs(a - b) <= 0.5 + 0.25 * std::abs(b)); };
+  // Quarters, so that no difference is near the bound but for a rounding.
+  Row close{"isclose", two([](T a, T b) { return isclose(a, b, 0.25, 0.5); }, near, boolean, whole({}, -4, 4), whole({}, -4, 4))};
+  close.dtypes = numbers;
+  close.differentiable = false;
+  close.mistakes = misfits([](T a, T b) { return isclose(a, b); });
+  close.mistakes.push_back({[] { isclose(sample({3}), sample({3}), -1); }, {"-1"}});
+  rows.push_back(close);
+  Row all_close{"allclose", {}};
+  for (const auto& [a, b] : pairs)
+    all_close.cases.push_back(
+        {{value(a, -0.4, 0.4), value(b, -0.4, 0.4)},
+         [](const Arguments& in) -> Tensors { return {Tensor::scalar(allclose(in[0], in[1], 0.1, 0.6), in[0].device())}; },
+         [](const References& in) {
+           const Array close_ones =
+               zip(in[0], in[1], DType::boolean, [](double x, double y) { return std::abs(x - y) <= 0.6 + 0.1 * std::abs(y); });
+           return one({{}, DType::boolean, {double(sum_of(close_ones.values) == double(close_ones.values.size()))}});
+         }});
+  all_close.dtypes = numbers;
+  all_close.differentiable = false;
+  all_close.mistakes = {{[] { allclose(sample({3}), sample({4})); }, {"(3,)", "(4,)"}, "isclose"}};
+  rows.push_back(all_close);
 }
 
 void add_choices(Rows& rows) {
@@ -323,8 +417,39 @@ void add_in_place(Rows& rows) {
     rows.push_back(row);
   };
   in_place("add_", add_, [](double a, double b) { return a + b; }, add_);
-  in_place("sub_", sub_, [](double a, double b) { return a - b; }, nullptr);
+  in_place("sub_", sub_, [](double a, double b) { return a - b; }, sub_);
   in_place("mul_", mul_, [](double a, double b) { return a * b; }, mul_);
+  in_place(
+      "operator+=", [](T a, T b) -> Tensor { return a += b; }, [](double a, double b) { return a + b; },
+      [](T a, double b) -> Tensor { return a += b; });
+  rows.back().shown_name = "add_";
+  in_place(
+      "operator-=", [](T a, T b) -> Tensor { return a -= b; }, [](double a, double b) { return a - b; },
+      [](T a, double b) -> Tensor { return a -= b; });
+  rows.back().shown_name = "sub_";
+  in_place(
+      "operator*=", [](T a, T b) -> Tensor { return a *= b; }, [](double a, double b) { return a * b; },
+      [](T a, double b) -> Tensor { return a *= b; });
+  rows.back().shown_name = "mul_";
+
+  for (const bool is_operator : {false, true}) {
+    Row row{is_operator ? "operator/=" : "div_", {}};
+    row.shown_name = "div_";
+    row.differentiable = false;
+    for (const auto& [target, other] : targets) {
+      row.cases.push_back(
+          {{edited(target), Input{other, 1, 4}},
+           [=](const Arguments& in) -> Tensors { return {is_operator ? Tensor(in[0] /= in[1]) : div_(in[0], in[1])}; },
+           [](const References& in) { return one(zip(in[0], in[1], in.dtype, [](double a, double b) { return a / b; })); }});
+      row.cases.push_back({{edited(target)},
+                           [=](const Arguments& in) -> Tensors { return {is_operator ? Tensor(in[0] /= 3) : div_(in[0], 3)}; },
+                           [](const References& in) { return one(map(in[0], in.dtype, [](double x) { return x / 3; })); }});
+    }
+    row.mistakes = {{[] { div_(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
+                    {[] { div_(sample({3}), sample({3}, DType::f64)); }, {"f32", "f64"}},
+                    {[] { sample({3}, DType::i64) /= 2; }, {"floating", "i64"}}};
+    rows.push_back(row);
+  }
 }
 
 void add_swiglu(Rows& rows) {

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "op_cases.h"
+#include "ops/elementwise.h"
 #include "ops/pointwise.h"
 
 namespace tern::op_cases {
@@ -58,6 +59,20 @@ void add_unary(Rows& rows) {
   rows.push_back(unary("sqrt", static_cast<Tensor (*)(const Tensor&)>(sqrt), [](double x) { return std::sqrt(x); }, {0.3, 5}));
   rows.push_back(unary("rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, {0.3, 5}, 4));
   rows.push_back(unary("reciprocal", reciprocal, [](double x) { return 1 / x; }, {0.3, 5}, 4));
+  rows.push_back(unary("log1p", static_cast<Tensor (*)(const Tensor&)>(log1p), [](double x) { return std::log1p(x); }, {-0.7, 5}));
+  rows.push_back(unary("expm1", static_cast<Tensor (*)(const Tensor&)>(expm1), [](double x) { return std::expm1(x); }));
+  const std::vector<double> wholes = {-3, -2, -1, 0, 1, 2, 3}, halves = {-2.5, -1.5, -0.5, 0.5, 1.5, 2.5};
+  rows.push_back(unary("floor", static_cast<Tensor (*)(const Tensor&)>(floor), [](double x) { return std::floor(x); }, {-3, 3, wholes}));
+  rows.push_back(unary("ceil", static_cast<Tensor (*)(const Tensor&)>(ceil), [](double x) { return std::ceil(x); }, {-3, 3, wholes}));
+  rows.push_back(
+      unary("round", static_cast<Tensor (*)(const Tensor&)>(round), [](double x) { return std::nearbyint(x); }, {-3, 3, halves}));
+  for (std::size_t i = rows.size() - 3; i < rows.size(); ++i) rows[i].twice = false;  // their derivative is 0 and depends on nothing
+  rows.push_back(unary("tan", static_cast<Tensor (*)(const Tensor&)>(tan), [](double x) { return std::tan(x); }, {-1.2, 1.2}, 4));
+  rows.push_back(
+      unary("leaky_relu", [](const Tensor& x) { return leaky_relu(x, 0.2); }, [](double x) { return x > 0 ? x : 0.2 * x; }, {-3, 3, {0}}));
+  rows.push_back(
+      unary("elu", [](const Tensor& x) { return elu(x, 1.5); }, [](double x) { return x > 0 ? x : 1.5 * std::expm1(x); }, {-3, 3, {0}}));
+  rows.back().roundings = 3;  // of the exponential and of the product with alpha
   rows.push_back(unary("sin", static_cast<Tensor (*)(const Tensor&)>(sin), [](double x) { return std::sin(x); }, {-7, 7}));
   rows.push_back(unary("cos", static_cast<Tensor (*)(const Tensor&)>(cos), [](double x) { return std::cos(x); }, {-7, 7}));
   rows.push_back(unary("tanh", static_cast<Tensor (*)(const Tensor&)>(tanh), [](double x) { return std::tanh(x); }, {-5, 5}));

@@ -152,6 +152,33 @@ struct Clamp {
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return double(x) >= low && double(x) <= high ? T(1) : T(0); }
 };
 
+/// The derivative of the three roundings is 0 wherever they have one.
+struct Floor {
+  static constexpr bool integral = false, transcendental = false;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::floor(x); }
+  template <class T> TERN_HOST_DEVICE T grad(T, T) const { return T(0); }
+};
+struct Ceil {
+  static constexpr bool integral = false, transcendental = false;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::ceil(x); }
+  template <class T> TERN_HOST_DEVICE T grad(T, T) const { return T(0); }
+};
+struct Round {
+  static constexpr bool integral = false, transcendental = false;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::rint(x); }
+  template <class T> TERN_HOST_DEVICE T grad(T, T) const { return T(0); }
+};
+struct Log1p {
+  static constexpr bool integral = false, transcendental = true;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::log1p(x); }
+  template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return T(1) / (T(1) + x); }
+};
+struct Expm1 {
+  static constexpr bool integral = false, transcendental = true;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::expm1(x); }
+  template <class T> TERN_HOST_DEVICE T grad(T, T y) const { return y + T(1); }
+};
+
 struct Add {
   static constexpr bool transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return T(wrapping_t<T>(a) + wrapping_t<T>(b)); }
@@ -192,6 +219,29 @@ struct Minimum {
 struct Maximum {
   static constexpr bool transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return a != a || a > b ? a : b; }
+};
+
+/// a - b floor(a / b), which has b's sign, as in Python; of integers by zero 0.
+struct Remainder {
+  static constexpr bool transcendental = true;
+  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const {
+    T r;
+    if constexpr (std::is_integral_v<T>) {
+      // The processor would trap on a division by 0, and on one of the smallest number by -1.
+      if (b == T(0) || (std::is_signed_v<T> && b == T(-1))) return T(0);
+      r = T(a % b);
+    } else r = std::fmod(a, b);
+    if constexpr (std::is_unsigned_v<T>) return r;
+    else return r != T(0) && (r < T(0)) != (b < T(0)) ? T(r + b) : r;
+  }
+};
+/// The angle of the point (b, a), in [-pi, pi]; the op asks for none of integers.
+struct Atan2 {
+  static constexpr bool transcendental = true;
+  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) return T(std::atan2(double(a), double(b)));
+    else return std::atan2(a, b);
+  }
 };
 
 struct Eq {

@@ -8,12 +8,12 @@ namespace tern::kernels {
 
 /// The functions of one element, of two that give their dtype, and of two that give bool; each with its parameters, if it has any. A
 /// functor that is not in a list does not convert to it: an op that forgets its line here does not compile.
-using Unary =
-    std::variant<functors::Neg, functors::Abs, functors::Sign, functors::Exp, functors::Log, functors::Sqrt, functors::Rsqrt,
-                 functors::Reciprocal, functors::Square, functors::Sin, functors::Cos, functors::Tanh, functors::Erf, functors::Sigmoid,
-                 functors::Relu, functors::Gelu, functors::GeluTanh, functors::Silu, functors::Softplus, functors::Clamp>;
-using Binary =
-    std::variant<functors::Add, functors::Sub, functors::Mul, functors::Div, functors::Pow, functors::Minimum, functors::Maximum>;
+using Unary = std::variant<functors::Neg, functors::Abs, functors::Sign, functors::Exp, functors::Log, functors::Sqrt, functors::Rsqrt,
+                           functors::Reciprocal, functors::Square, functors::Sin, functors::Cos, functors::Tanh, functors::Erf,
+                           functors::Sigmoid, functors::Relu, functors::Gelu, functors::GeluTanh, functors::Silu, functors::Softplus,
+                           functors::Clamp, functors::Floor, functors::Ceil, functors::Round, functors::Log1p, functors::Expm1>;
+using Binary = std::variant<functors::Add, functors::Sub, functors::Mul, functors::Div, functors::Pow, functors::Minimum, functors::Maximum,
+                            functors::Remainder, functors::Atan2>;
 using Compare = std::variant<functors::Eq, functors::Ne, functors::Lt, functors::Le, functors::Gt, functors::Ge>;
 
 /// Calls f with the functor that a Unary, Binary or Compare holds. Comparisons in a row and not std::visit, whose table of pointers

@@ -1,0 +1,21 @@
+#pragma once
+#include <string_view>
+
+#include "autodiff/node.h"
+
+namespace tern {
+
+/// Sums of products by subscripts, as in NumPy: einsum("bij,bjk->bik", {a, b}). A letter stands for a dimension of one size wherever it
+/// occurs; those that the result does not name are summed, and one that an operand has twice is its diagonal. Without "->" the result has
+/// the letters that occur once, in alphabetical order. Operands go in from left to right, each by one matrix product, or by mul where
+/// nothing is summed; dimensions of one operand alone are summed before. Dtypes are promoted. No ellipsis. Throws Error that names the
+/// subscripts, and the sizes that differ.
+Tensor einsum(std::string_view subscripts, TensorList operands);
+
+/// The sum of a b of two vectors (N), and all products a[i] b[j] (M, N) of vectors (M) and (N).
+Tensor dot(const Tensor& a, const Tensor& b);
+Tensor outer(const Tensor& a, const Tensor& b);
+/// The sum of the diagonal of x (..., N, M): (...).
+Tensor trace(const Tensor& x);
+
+}  // namespace tern

@@ -1,0 +1,67 @@
+#include "ops/elementwise.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/operators.h"
+#include "ops/reduce.h"
+
+namespace tern {
+
+static constexpr double infinity = std::numeric_limits<double>::infinity();
+
+Tensor operator^(const Tensor& a, const Tensor& b) {
+  check_one_device("operator^", {&a, &b});
+  if (a.dtype() != DType::boolean || b.dtype() != DType::boolean)
+    fail("operator^", fmt::format("expected bool tensors but got {} and {}", name(a.dtype()), name(b.dtype())));
+  broadcast_shapes(a.shape(), b.shape(), "operator^");
+  return ne(a, b);
+}
+
+static void check_floating(const char* op, const Tensor& x) {
+  if (!is_floating(x.dtype())) fail(op, fmt::format("expected a floating dtype but got {}", name(x.dtype())));
+}
+
+Tensor tan(const Tensor& x) {
+  check_floating("tan", x);
+  // In 16 bits the quotient of rounded sines and cosines would be off by both roundings.
+  if (size_of(x.dtype()) == 2) return cast(tan(cast(x, DType::f32)), x.dtype());
+  return sin(x) / cos(x);
+}
+
+Tensor leaky_relu(const Tensor& x, double slope) {
+  check_floating("leaky_relu", x);
+  return where(gt(x, 0), x, x * slope);
+}
+
+Tensor elu(const Tensor& x, double alpha) {
+  check_floating("elu", x);
+  // Where x is large and not chosen the exponential would overflow, and its derivative be 0 times infinity.
+  return where(gt(x, 0), x, expm1(clamp(x, -infinity, 0)) * alpha);
+}
+
+Tensor isnan(const Tensor& x) { return ne(x, x); }
+Tensor isinf(const Tensor& x) { return is_floating(x.dtype()) ? eq(abs(x), infinity) : full(x.shape(), 0, DType::boolean, x.device()); }
+Tensor isfinite(const Tensor& x) { return is_floating(x.dtype()) ? lt(abs(x), infinity) : full(x.shape(), 1, DType::boolean, x.device()); }
+
+Tensor isclose(const Tensor& a_, const Tensor& b_, double relative, double absolute, bool equal_nan) {
+  check_one_device("isclose", {&a_, &b_});
+  if (!(relative >= 0) || !(absolute >= 0)) fail("isclose", fmt::format("expected tolerances >= 0 but got {} and {}", relative, absolute));
+  broadcast_shapes(a_.shape(), b_.shape(), "isclose");
+  const NoGrad unrecorded;
+  const Tensor a = cast(a_, DType::f64), b = cast(b_, DType::f64);
+  // Equal ones are close whatever the difference is, as it is NaN for infinities; a finite number is close to no infinity.
+  const Tensor is_near = logical_and(le(abs(a - b), abs(b) * relative + absolute), isfinite(b));
+  const Tensor close = logical_or(eq(a, b), is_near);
+  return equal_nan ? logical_or(close, logical_and(isnan(a), isnan(b))) : close;
+}
+
+bool allclose(const Tensor& a, const Tensor& b, double relative, double absolute, bool equal_nan) {
+  check_one_device("allclose", {&a, &b});
+  return all(isclose(a, b, relative, absolute, equal_nan)).item<bool>();
+}
+
+}  // namespace tern

@@ -1,0 +1,220 @@
+#include "ops/indexing.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "autodiff/node.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/join.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+namespace tern {
+
+namespace {
+
+/// The positions of the true elements of flags (N), i64, unrecorded. Each true element is written to its rank, which a running sum tells,
+/// and all others to one place behind the last.
+Tensor positions(const Tensor& flags) {
+  const NoGrad unrecorded;
+  const std::int64_t n = flags.numel();
+  if (n == 0) return zeros({0}, DType::i64, flags.device());
+  const Tensor ends = cumsum(cast(flags, DType::i64), 0);
+  const auto count = select(ends, 0, n - 1).item<std::int64_t>();
+  const Tensor found = empty({count + 1}, DType::i64, flags.device());
+  index_copy_(found, 0, where(flags, ends - 1, static_cast<double>(count)), arange(n, DType::i64, flags.device()));
+  return slice(found, 0, 0, count);
+}
+
+/// The coordinate along `dim` of every element of a shape, row-major.
+Tensor coordinates(const Shape& shape, int dim, Device device) {
+  Shape line = Shape::filled(shape.size(), 1);
+  line[dim] = shape[dim];
+  return reshape(broadcast_to(reshape(arange(shape[dim], DType::i64, device), line), shape), {numel(shape)});
+}
+
+/// For each dimension of a mask the coordinates (N) of its true elements.
+Tensors points_of(const Tensor& mask) {
+  const Tensor at = positions(reshape(mask, {mask.numel()}));
+  Tensors result;
+  for (int i = 0; i < mask.dims(); ++i) result.push_back(index_select(coordinates(mask.shape(), i, mask.device()), 0, at));
+  return result;
+}
+
+/// An index tensor as i64, where negative ones count from the end of a dimension.
+Tensor counted_from_start(const Tensor& index, std::int64_t size) {
+  const Tensor i = cast(index, DType::i64);
+  return where(lt(i, 0), i + static_cast<double>(size), i);
+}
+
+/// x at index tensors that stand for some of its dimensions: `at[i]` is undefined for a dimension that stays.
+Tensor pick(const Tensor& x, const Tensors& at) {
+  Dims picked, order;
+  Shape points;
+  for (int i = 0; i < x.dims(); ++i)
+    if (at[static_cast<std::size_t>(i)].defined()) {
+      picked.push_back(i);
+      points = broadcast_shapes(points, at[static_cast<std::size_t>(i)].shape(), "index");
+    }
+  // The picked dimensions become neighbours, and one dimension of their product.
+  const bool are_neighbours = picked.back() - picked[0] + 1 == picked.size();
+  const int place = are_neighbours ? picked[0] : 0;
+  for (int i = 0; i < x.dims(); ++i)
+    if (!at[static_cast<std::size_t>(i)].defined()) order.push_back(i);
+  for (int i = 0; i < picked.size(); ++i) order.insert(place + i, picked[i]);
+  const Tensor y = permute(x, order);
+  std::int64_t count = 1;
+  Tensor linear, is_outside;
+  for (int i = picked.size() - 1; i >= 0; --i) {
+    const std::int64_t size = x.shape()[picked[i]];
+    const Tensor index = counted_from_start(at[static_cast<std::size_t>(picked[i])], size);
+    const Tensor outside = logical_or(lt(index, 0), ge(index, static_cast<double>(size)));
+    linear = linear.defined() ? linear + index * static_cast<double>(count) : index;
+    is_outside = is_outside.defined() ? logical_or(is_outside, outside) : outside;
+    count *= size;
+  }
+  // An index that is outside in one dimension may be inside of the product: it is made one that the kernel refuses, or reads as 0.
+  if (picked.size() > 1) linear = where(is_outside, -1.0, linear);
+  Shape merged(y.shape().begin(), y.shape().begin() + place), result = merged;
+  merged.push_back(count);
+  for (std::int64_t size : points) result.push_back(size);
+  for (int i = place + picked.size(); i < y.dims(); ++i) {
+    merged.push_back(y.shape()[i]);
+    result.push_back(y.shape()[i]);
+  }
+  return reshape(index_select(reshape(y, merged), place, reshape(broadcast_to(linear, points), {numel(points)})), result);
+}
+
+/// How many of x's dimensions an index stands for.
+int dims_of(const Index& index) {
+  switch (index.kind) {
+    case Index::Kind::new_axis:
+    case Index::Kind::rest: return 0;
+    case Index::Kind::tensor: return index.tensor.dtype() == DType::boolean ? index.tensor.dims() : 1;
+    default: return 1;
+  }
+}
+
+void check_index_tensor(const Tensor& x, const Tensor& index, int dim) {
+  check_one_device("index", {&x, &index});
+  if (index.dtype() == DType::boolean) {
+    for (int i = 0; i < index.dims(); ++i)
+      if (index.shape()[i] != x.shape()[dim + i])
+        fail("index", fmt::format("expected a mask of x's shape {} from dimension {} on but got {}", to_string(x.shape()), dim,
+                                  to_string(index.shape())));
+  } else if (index.dtype() != DType::i64 && index.dtype() != DType::i32) {
+    fail("index", fmt::format("expected an index tensor of i64, i32 or bool but got {}", name(index.dtype())));
+  }
+}
+
+/// x with the tensors among the indices left out, which are added to `at` where they belong.
+Tensor take_views(const Tensor& x, std::span<const Index> indices, Tensors& at) {
+  int given = 0, ellipses = 0;
+  for (const Index& index : indices) {
+    given += dims_of(index);
+    ellipses += index.kind == Index::Kind::rest;
+    if (index.kind == Index::Kind::tensor && index.tensor.dtype() == DType::boolean && index.tensor.dims() == 0)
+      fail("index", "expected a mask of at least one dimension but got ()");
+  }
+  if (given > x.dims() || ellipses > 1)
+    fail("index", fmt::format("expected indices for at most {} dimensions and at most one ellipsis but got {} and {} for {}", x.dims(),
+                              given, ellipses, to_string(x.shape())));
+  Tensor y = x;
+  int dim = 0;  // of y
+  const auto keep = [&](int count) {
+    dim += count;
+    at.resize(static_cast<std::size_t>(dim));
+  };
+  for (const Index& index : indices) switch (index.kind) {
+      case Index::Kind::integer: y = select(y, dim, index.integer); break;
+      case Index::Kind::slice:
+        y = slice(y, dim, index.slice.start.value_or(0), index.slice.stop, index.slice.step);
+        keep(1);
+        break;
+      case Index::Kind::new_axis:
+        y = unsqueeze(y, dim);
+        keep(1);
+        break;
+      case Index::Kind::rest: keep(x.dims() - given); break;
+      case Index::Kind::tensor: {
+        check_index_tensor(y, index.tensor, dim);
+        const Tensors points = index.tensor.dtype() == DType::boolean ? points_of(index.tensor) : Tensors{index.tensor};
+        for (const Tensor& point : points) {
+          at.push_back(point);
+          ++dim;
+        }
+      }
+    }
+  at.resize(static_cast<std::size_t>(y.dims()));
+  return y;
+}
+
+Tensor indexed(const Tensor& x, std::span<const Index> indices) {
+  Tensors at;
+  const Tensor y = take_views(x, indices, at);
+  for (const Tensor& index : at)
+    if (index.defined()) return pick(y, at);
+  return y;
+}
+
+}  // namespace
+
+Tensor Tensor::operator[](std::int64_t index) const { return select(*this, 0, index); }
+Tensor Tensor::operator[](const Index& index) const { return indexed(*this, {&index, 1}); }
+Tensor Tensor::operator[](std::initializer_list<Index> indices) const { return indexed(*this, {indices.begin(), indices.size()}); }
+
+Tensor nonzero(const Tensor& x) {
+  const NoGrad unrecorded;
+  const Tensor mask = x.dtype() == DType::boolean ? x : ne(x, 0);
+  if (x.dims() == 0) return zeros({positions(reshape(mask, {1})).numel(), 0}, DType::i64, x.device());
+  return stack(points_of(mask), 1);
+}
+
+Tensor masked_select(const Tensor& x, const Tensor& mask) {
+  check_one_device("masked_select", {&x, &mask});
+  if (mask.dtype() != DType::boolean) fail("masked_select", fmt::format("expected a mask of bool but got {}", name(mask.dtype())));
+  const Shape shape = broadcast_shapes(x.shape(), mask.shape(), "masked_select");
+  const Tensor at = positions(reshape(broadcast_to(mask, shape), {numel(shape)}));
+  return index_select(reshape(broadcast_to(x, shape), {numel(shape)}), 0, at);
+}
+
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+  check_one_device("scatter", {&x, &index, &source});
+  dim = normalize_dim(dim, x.dims(), "scatter");
+  Shape expected = x.shape();
+  if (index.dims() == x.dims()) expected[dim] = index.shape()[dim];
+  if (index.dtype() != DType::i64 || index.shape() != expected || source.shape() != expected || source.dtype() != x.dtype())
+    fail("scatter", fmt::format("expected indices of i64 and a source of {}, both like x {} but for dimension {}, but got {} {} and {} {}",
+                                name(x.dtype()), to_string(x.shape()), dim, name(index.dtype()), to_string(index.shape()),
+                                name(source.dtype()), to_string(source.shape())));
+  Tensor y;
+  {
+    const NoGrad unrecorded;
+    y = clone(x);
+    // The place of each source in y, row-major. An index outside the range stays outside of y.
+    const Strides strides = contiguous_strides(x.shape());
+    const Tensor is_outside = logical_or(lt(index, 0), ge(index, static_cast<double>(x.shape()[dim])));
+    Tensor at = index * static_cast<double>(strides[dim]);
+    for (int i = 0; i < x.dims(); ++i) {
+      Shape line = Shape::filled(x.dims(), 1);
+      line[i] = x.shape()[i];
+      if (i != dim) at = at + reshape(arange(x.shape()[i], DType::i64, x.device()), line) * static_cast<double>(strides[i]);
+    }
+    index_copy_(reshape(y, {y.numel()}), 0, reshape(where(is_outside, -1.0, at), {at.numel()}), reshape(source, {source.numel()}));
+  }
+  return record("scatter", y, {x, source}, {index}, [dim](const Backward& call) -> Tensors {
+    const Tensor at = call.saved(0), &g = call.grad();
+    return {call.needs(0) ? scatter(g, dim, at, 0.0) : Tensor(), call.needs(1) ? gather(g, dim, at) : Tensor()};
+  });
+}
+
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, double value) {
+  check_one_device("scatter", {&x, &index});
+  return scatter(x, dim, index, full(index.shape(), value, x.dtype(), x.device()));
+}
+
+}  // namespace tern

@@ -1,0 +1,67 @@
+#pragma once
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+
+#include "tensor/tensor.h"
+
+namespace tern {
+
+/// Elements start, start + step, ... before stop of a dimension; without a bound, from the first or to the last. As in slice(), bounds are
+/// clamped, negative ones count from the end, and step >= 1. Slice() is the whole dimension, ":" in Python.
+struct Slice {
+  Slice(std::optional<std::int64_t> start_ = std::nullopt, std::optional<std::int64_t> stop_ = std::nullopt, std::int64_t step_ = 1)
+      : start(start_), stop(stop_), step(step_) {}
+  std::optional<std::int64_t> start, stop;
+  std::int64_t step;
+};
+
+/// A new dimension of size 1, None in Python.
+struct NewAxis {};
+inline constexpr NewAxis newaxis{};
+/// As many whole dimensions as the other indices leave, "..." in Python.
+struct Ellipsis {};
+inline constexpr Ellipsis ellipsis{};
+
+/// What may stand in the brackets of x[...], after NumPy's basic and advanced indexing:
+///
+///     x[2]   x[-1]   x[Slice(1, 3)]   x[{ellipsis, 0}]   x[{Slice(), newaxis, Slice(0, 8, 2)}]    views
+///     x[mask]   x[ids]   x[{Slice(), ids}]   x[{rows, columns}]                                   copies
+///
+/// A bool tensor (a mask of the shape of the dimensions that it stands for) picks the elements where it is true, which waits for the device
+/// to count them; an integer tensor picks at its elements, negative ones from the end, in its shape. Several of them are broadcast, and
+/// pick at points; their dimensions stand where the first of them stood if they are neighbours, else in front. Gradients flow to x. Throws
+/// Error for more indices than dimensions, for a mask of another shape, and, on the CPU, for an index outside the range.
+///
+/// x[...] is a new handle: x[0] = y does not compile. copy_(x[0], y), fill_(x[0], 1) and x[0] += 1 write to a view, masked_fill, where and
+/// scatter give a new tensor.
+class Index {
+ public:
+  enum class Kind : std::uint8_t { integer, slice, new_axis, rest, tensor };
+
+  template <std::integral I>
+    requires(!std::same_as<I, bool>)
+  Index(I i) : kind(Kind::integer), integer(static_cast<std::int64_t>(i)) {}
+  Index(const Slice& s) : kind(Kind::slice), slice(s) {}
+  Index(NewAxis) : kind(Kind::new_axis) {}
+  Index(Ellipsis) : kind(Kind::rest) {}
+  Index(const Tensor& x) : kind(Kind::tensor), tensor(x) {}
+
+  Kind kind;
+  std::int64_t integer = 0;
+  Slice slice;
+  Tensor tensor;
+};
+
+/// The indices (N, dims) of the elements that are not 0, in row-major order, i64; waits for the device to count them. A running sum and a
+/// copy for each element, on either device.
+Tensor nonzero(const Tensor& x);
+/// The elements of x (N) where mask (bool) is true, in row-major order; x and mask are broadcast. Waits for the device.
+Tensor masked_select(const Tensor& x, const Tensor& mask);
+/// A copy of x with y[.., index[.., i, ..], ..] = source[.., i, ..] along a dimension; index (i64) and source have one shape, and agree
+/// with x in the other sizes. Of equal indices one source is kept, any of them, while the gradient goes to all.
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, double value);
+
+}  // namespace tern

@@ -1,0 +1,223 @@
+#include "ops/linalg.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "autodiff/node.h"
+#include "ops/copy.h"
+#include "ops/detail/linalg_eigen.h"
+#include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/matmul.h"
+#include "ops/pointwise.h"
+#include "ops/rearrange.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+namespace tern {
+
+namespace {
+
+void check_matrices(const char* op, const Tensor& a, bool is_square) {
+  if (a.dims() < 2 || (is_square && a.size(-1) != a.size(-2)))
+    fail(op,
+         fmt::format("expected {} but got {}", is_square ? "square matrices (..., N, N)" : "matrices (..., M, N)", to_string(a.shape())));
+  if (a.dtype() != DType::f32 && a.dtype() != DType::f64) fail(op, fmt::format("expected f32 or f64 but got {}", name(a.dtype())));
+  if (!has_linalg()) fail(op, "expected a build with Eigen: install libeigen3-dev, and configure and build again");
+}
+
+/// Calls `f` with a contiguous copy of a on the CPU where it is elsewhere, and brings the results back.
+template <class F>
+Tensors on_cpu(const Tensor& a, F f) {
+  const NoGrad unrecorded;
+  Tensors results = f(contiguous(to(a, cpu)));
+  for (Tensor& y : results) y = to(y, a.device());
+  return results;
+}
+
+detail::linalg::Batch batch_of(const Tensor& a) {
+  const Shape lead(a.shape().begin(), a.shape().end() - 2);
+  return {a.dtype(), numel(lead), a.size(-2), a.size(-1)};
+}
+
+/// a's shape with other matrices.
+Tensor empty_matrices(const Tensor& a, std::int64_t rows, std::int64_t columns) {
+  Shape shape = a.shape();
+  shape[a.dims() - 2] = rows;
+  shape[a.dims() - 1] = columns;
+  return empty(shape, a.dtype(), cpu);
+}
+Tensor empty_vectors(const Tensor& a, std::int64_t size) {
+  Shape shape(a.shape().begin(), a.shape().end() - 1);
+  shape.back() = size;
+  return empty(shape, a.dtype(), cpu);
+}
+void* memory(const Tensor& x) { return x.view().data; }
+
+void check_all(const char* op, std::int64_t refused, const char* what) {
+  if (refused >= 0) fail(op, fmt::format("expected {} but matrix {} is not", what, refused));
+}
+
+Tensor mt(const Tensor& x) { return transpose(x, -2, -1); }
+/// diag(s), for a row vector that multiplies columns, and for one that multiplies rows.
+Tensor by_column(const Tensor& s) { return unsqueeze(s, -2); }
+Tensor by_row(const Tensor& s) { return unsqueeze(s, -1); }
+Tensor symmetric(const Tensor& x) { return (x + mt(x)) * 0.5; }
+
+/// 1 / (s_j - s_i) off the diagonal, 0 on it.
+Tensor inverse_gaps(const Tensor& s) {
+  const Tensor gaps = by_column(s) - by_row(s), is_diagonal = eye(s.size(-1), s.size(-1), 0, DType::boolean, s.device());
+  return where(is_diagonal, 0.0, reciprocal(where(is_diagonal, 1.0, gaps)));
+}
+
+/// A gradient, or zeros where none arrived.
+Tensor arrived(const Backward& call, std::size_t output, const Tensor& like) {
+  return call.grads()[output].defined() ? call.grads()[output] : zeros_like(like);
+}
+
+}  // namespace
+
+bool has_linalg() { return detail::linalg::is_built; }
+
+Tensor cholesky(const Tensor& a) {
+  check_matrices("cholesky", a, true);
+  const Tensors y = on_cpu(a, [](const Tensor& x) -> Tensors {
+    const Tensor l = empty_matrices(x, x.size(-2), x.size(-1));
+    check_all("cholesky", detail::linalg::cholesky(batch_of(x), memory(x), memory(l)), "positive definite matrices");
+    return {l};
+  });
+  return record("cholesky", y[0], {a}, {y[0]}, [](const Backward& call) -> Tensors {
+    const Tensor l = call.saved(0), p = matmul(mt(l), tril(call.grad()));
+    // Phi: the lower triangle, with half of the diagonal.
+    const Tensor phi = tril(p) - eye(p.size(-1), {.dtype = p.dtype(), .device = p.device()}) * p * 0.5;
+    // L^-T Phi L^-1.
+    const Tensor left = solve(mt(l), phi);
+    return {symmetric(mt(solve(mt(l), mt(left))))};
+  });
+}
+
+Qr qr(const Tensor& a) {
+  check_matrices("qr", a, false);
+  const Tensors y = on_cpu(a, [](const Tensor& x) -> Tensors {
+    const std::int64_t k = std::min(x.size(-2), x.size(-1));
+    const Tensor q = empty_matrices(x, x.size(-2), k), r = empty_matrices(x, k, x.size(-1));
+    detail::linalg::qr(batch_of(x), memory(x), memory(q), memory(r));
+    return {q, r};
+  });
+  const Tensors made = record_all("qr", y, {a}, {y[0], y[1]}, [](const Backward& call) -> Tensors {
+    const Tensor q = call.saved(0), r = call.saved(1);
+    if (r.size(-2) != r.size(-1)) fail("qr", fmt::format("expected M >= N for a gradient but got r {}", to_string(r.shape())));
+    const Tensor gq = arrived(call, 0, q), gr = triu(arrived(call, 1, r));
+    const Tensor m = matmul(r, mt(gr)) - matmul(mt(gq), q), lower = tril(m) + mt(tril(m, -1));
+    // (gQ + Q lower) R^-T.
+    return {mt(solve(r, mt(gq + matmul(q, lower))))};
+  });
+  return {made[0], made[1]};
+}
+
+Eigh eigh(const Tensor& a) {
+  check_matrices("eigh", a, true);
+  const Tensors y = on_cpu(a, [](const Tensor& x) -> Tensors {
+    const Tensor values = empty_vectors(x, x.size(-1)), vectors = empty_matrices(x, x.size(-2), x.size(-1));
+    detail::linalg::eigh(batch_of(x), memory(x), memory(values), memory(vectors));
+    return {values, vectors};
+  });
+  const Tensors made = record_all("eigh", y, {a}, {y[0], y[1]}, [](const Backward& call) -> Tensors {
+    const Tensor w = call.saved(0), v = call.saved(1);
+    Tensor inner = by_row(arrived(call, 0, w)) * eye(w.size(-1), {.dtype = w.dtype(), .device = w.device()});
+    if (call.grads()[1].defined()) inner = inner + matmul(mt(v), call.grads()[1]) * inverse_gaps(w);
+    return {symmetric(matmul(matmul(v, inner), mt(v)))};
+  });
+  return {made[0], made[1]};
+}
+
+Svd svd(const Tensor& a) {
+  check_matrices("svd", a, false);
+  const Tensors y = on_cpu(a, [](const Tensor& x) -> Tensors {
+    const std::int64_t k = std::min(x.size(-2), x.size(-1));
+    const Tensor u = empty_matrices(x, x.size(-2), k), s = empty_vectors(transpose(x, -2, -1), k), vt = empty_matrices(x, k, x.size(-1));
+    detail::linalg::svd(batch_of(x), memory(x), memory(u), memory(s), memory(vt));
+    return {u, s, vt};
+  });
+  const Tensors made = record_all("svd", y, {a}, {y[0], y[1], y[2]}, [](const Backward& call) -> Tensors {
+    const Tensor u = call.saved(0), s = call.saved(1), vt = call.saved(2);
+    const Tensor identity = eye(s.size(-1), {.dtype = s.dtype(), .device = s.device()});
+    // u (...) vt of the parts within the spaces of u and v, and what lies outside of them.
+    Tensor inner = by_row(arrived(call, 1, s)) * identity, outside;
+    const Tensor gaps = call.grads()[0].defined() || call.grads()[2].defined() ? inverse_gaps(square(s)) : Tensor();
+    if (const Tensor& gu = call.grads()[0]; gu.defined()) {
+      const Tensor p = matmul(mt(u), gu);
+      inner = inner + (gaps * (p - mt(p))) * by_column(s);
+      outside = matmul((gu - matmul(u, p)) / by_column(s), vt);
+    }
+    if (const Tensor& gvt = call.grads()[2]; gvt.defined()) {
+      const Tensor p = matmul(vt, mt(gvt));
+      inner = inner + by_row(s) * (gaps * (p - mt(p)));
+      const Tensor part = matmul(u, (gvt - matmul(mt(p), vt)) / by_row(s));
+      outside = outside.defined() ? outside + part : part;
+    }
+    const Tensor within = matmul(matmul(u, inner), vt);
+    return {outside.defined() ? within + outside : within};
+  });
+  return {made[0], made[1], made[2]};
+}
+
+/// solve() of operands that agree: a (..., N, N) and b (..., N, M) with the same leading dimensions.
+static Tensor solved(const Tensor& a, const Tensor& b) {
+  Tensor y;
+  {
+    const NoGrad unrecorded;
+    const Tensor right = contiguous(to(b, cpu));
+    y = on_cpu(a, [&](const Tensor& x) -> Tensors {
+      const Tensor result = empty(right.shape(), right.dtype(), cpu);
+      const std::int64_t refused = detail::linalg::solve(batch_of(x), memory(x), memory(right), right.size(-1), memory(result));
+      check_all("solve", refused, "regular matrices");
+      return {result};
+    })[0];
+  }
+  return record("solve", y, {a, b}, {a, y}, [](const Backward& call) -> Tensors {
+    const Tensor gb = solve(mt(call.saved(0)), call.grad());
+    return {call.needs(0) ? neg(matmul(gb, mt(call.saved(1)))) : Tensor(), gb};
+  });
+}
+
+Tensor solve(const Tensor& a, const Tensor& b) {
+  check_one_device("solve", {&a, &b});
+  check_matrices("solve", a, true);
+  const bool is_vector = b.dims() == 1;
+  if (b.dims() < 1 || b.dtype() != a.dtype() || b.size(is_vector ? 0 : -2) != a.size(-1))
+    fail("solve", fmt::format("expected b (..., {0}, M) or ({0}) of {1} but got {2} {3}", a.size(-1), name(a.dtype()), name(b.dtype()),
+                              to_string(b.shape())));
+  const Tensor columns = is_vector ? unsqueeze(b, -1) : b;
+  const auto lead_of = [](const Tensor& x) { return Shape(x.shape().begin(), x.shape().end() - 2); };
+  Shape lead = broadcast_shapes(lead_of(a), lead_of(columns), "solve");
+  const auto spread = [&](const Tensor& x) {
+    Shape shape = lead;
+    shape.push_back(x.size(-2));
+    shape.push_back(x.size(-1));
+    return broadcast_to(x, shape);
+  };
+  const Tensor x = solved(spread(a), spread(columns));
+  return is_vector ? squeeze(x, -1) : x;
+}
+
+Tensor inverse(const Tensor& a) {
+  check_matrices("inverse", a, true);
+  return solve(a, eye(a.size(-1), {.dtype = a.dtype(), .device = a.device()}));
+}
+
+Tensor det(const Tensor& a) {
+  check_matrices("det", a, true);
+  const Tensors y = on_cpu(a, [](const Tensor& x) -> Tensors {
+    const Tensor values = empty(Shape(x.shape().begin(), x.shape().end() - 2), x.dtype(), cpu);
+    detail::linalg::det(batch_of(x), memory(x), memory(values));
+    return {values};
+  });
+  return record("det", y[0], {a}, {a, y[0]}, [](const Backward& call) -> Tensors {
+    const Tensor scale = call.grad() * call.saved(1);
+    return {unsqueeze(unsqueeze(scale, -1), -1) * mt(inverse(call.saved(0)))};
+  });
+}
+
+}  // namespace tern

@@ -1,0 +1,50 @@
+#pragma once
+#include "ops/pointwise.h"
+
+namespace tern {
+
+/// The operators of tensors beside + - * / (ops/pointwise.h), each the op that its line names.
+
+/// Comparisons give a bool tensor, element by element: all(x == y).item<bool>() says whether all are equal.
+inline Tensor operator==(const Tensor& a, const Tensor& b) { return eq(a, b); }
+inline Tensor operator!=(const Tensor& a, const Tensor& b) { return ne(a, b); }
+inline Tensor operator<(const Tensor& a, const Tensor& b) { return lt(a, b); }
+inline Tensor operator<=(const Tensor& a, const Tensor& b) { return le(a, b); }
+inline Tensor operator>(const Tensor& a, const Tensor& b) { return gt(a, b); }
+inline Tensor operator>=(const Tensor& a, const Tensor& b) { return ge(a, b); }
+inline Tensor operator==(const Tensor& a, double b) { return eq(a, b); }
+inline Tensor operator!=(const Tensor& a, double b) { return ne(a, b); }
+inline Tensor operator<(const Tensor& a, double b) { return lt(a, b); }
+inline Tensor operator<=(const Tensor& a, double b) { return le(a, b); }
+inline Tensor operator>(const Tensor& a, double b) { return gt(a, b); }
+inline Tensor operator>=(const Tensor& a, double b) { return ge(a, b); }
+inline Tensor operator==(double a, const Tensor& b) { return eq(b, a); }
+inline Tensor operator!=(double a, const Tensor& b) { return ne(b, a); }
+inline Tensor operator<(double a, const Tensor& b) { return gt(b, a); }
+inline Tensor operator<=(double a, const Tensor& b) { return ge(b, a); }
+inline Tensor operator>(double a, const Tensor& b) { return lt(b, a); }
+inline Tensor operator>=(double a, const Tensor& b) { return le(b, a); }
+
+/// Of bool tensors.
+inline Tensor operator!(const Tensor& x) { return logical_not(x); }
+inline Tensor operator~(const Tensor& x) { return logical_not(x); }
+inline Tensor operator&(const Tensor& a, const Tensor& b) { return logical_and(a, b); }
+inline Tensor operator|(const Tensor& a, const Tensor& b) { return logical_or(a, b); }
+Tensor operator^(const Tensor& a, const Tensor& b);
+
+/// The remainder that has the divisor's sign, as in Python.
+inline Tensor operator%(const Tensor& a, const Tensor& b) { return remainder(a, b); }
+inline Tensor operator%(const Tensor& a, double b) { return remainder(a, b); }
+
+/// In place and outside autograd, as add_ and its kind: all handles of the tensor, and its views, see the result, and x[0] += 1 edits x.
+/// A tensor with history, or that is given one, is an error: write x = x + y.
+inline const Tensor& operator+=(const Tensor& target, const Tensor& b) { return add_(target, b), target; }
+inline const Tensor& operator-=(const Tensor& target, const Tensor& b) { return sub_(target, b), target; }
+inline const Tensor& operator*=(const Tensor& target, const Tensor& b) { return mul_(target, b), target; }
+inline const Tensor& operator/=(const Tensor& target, const Tensor& b) { return div_(target, b), target; }
+inline const Tensor& operator+=(const Tensor& target, double b) { return add_(target, b), target; }
+inline const Tensor& operator-=(const Tensor& target, double b) { return sub_(target, b), target; }
+inline const Tensor& operator*=(const Tensor& target, double b) { return mul_(target, b), target; }
+inline const Tensor& operator/=(const Tensor& target, double b) { return div_(target, b), target; }
+
+}  // namespace tern

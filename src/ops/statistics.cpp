@@ -1,0 +1,131 @@
+#include "ops/statistics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "autodiff/node.h"
+#include "ops/copy.h"
+#include "ops/detail/widened.h"
+#include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/indexing.h"
+#include "ops/join.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+namespace tern {
+
+static void check_floating(const char* op, const Tensor& x) {
+  if (!is_floating(x.dtype())) fail(op, fmt::format("expected a floating dtype but got {}", name(x.dtype())));
+}
+
+/// The root of x >= 0. Its derivative at 0 is infinite, and 0 times that NaN: it is 0 here.
+static Tensor safe_sqrt(const Tensor& x) {
+  const Tensor is_zero = eq(x, 0);
+  return where(is_zero, 0.0, sqrt(where(is_zero, 1.0, x)));
+}
+
+Tensor stddev(const Tensor& x, const Dims& dims, std::int64_t correction, bool keepdim) {
+  check_floating("stddev", x);
+  return cast(safe_sqrt(var(detail::widened(x), dims, correction, keepdim)), x.dtype());
+}
+
+Tensor norm(const Tensor& x_, const Dims& dims, double p, bool keepdim) {
+  check_floating("norm", x_);
+  if (std::isnan(p)) fail("norm", "expected a number p but got NaN");
+  const Tensor x = detail::widened(x_);
+  Tensor y;
+  if (p == 2) {
+    y = safe_sqrt(sum(square(x), dims, keepdim));
+  } else if (p == 0) {
+    y = sum(cast(ne(x, 0), x.dtype()), dims, keepdim);
+  } else if (p == 1) {
+    y = sum(abs(x), dims, keepdim);
+  } else if (std::isinf(p)) {
+    y = p > 0 ? max(abs(x), dims, keepdim) : min(abs(x), dims, keepdim);
+  } else {
+    y = pow(sum(pow(abs(x), p), dims, keepdim), 1 / p);
+  }
+  return cast(y, x_.dtype());
+}
+
+Tensor median(const Tensor& x, int dim, bool keepdim) {
+  dim = normalize_dim(dim, x.dims(), "median");
+  if (x.dtype() == DType::boolean) fail("median", "expected a numeric dtype but got bool");
+  const std::int64_t size = x.shape()[dim];
+  if (size == 0) fail("median", fmt::format("expected at least one element to choose from but got shape {}", to_string(x.shape())));
+  const Tensor y = slice(sort(x, dim).values, dim, (size - 1) / 2, (size - 1) / 2 + 1);
+  return keepdim ? y : squeeze(y, dim);
+}
+
+Tensor cumprod(const Tensor& x, int dim) {
+  dim = normalize_dim(dim, x.dims(), "cumprod");
+  check_floating("cumprod", x);
+  // Each pass multiplies by the product of as many elements before, so that `span` of them have gone into each (Hillis & Steele, 1986).
+  Tensor y = detail::widened(x);
+  const std::int64_t size = x.shape()[dim];
+  for (std::int64_t span = 1; span < size; span *= 2) {
+    const Tensor before = slice(y, dim, 0, size - span), head = slice(y, dim, 0, span), rest = slice(y, dim, span);
+    y = cat({head, rest * before}, dim);
+  }
+  return cast(y, x.dtype());
+}
+
+Unique unique(const Tensor& x) {
+  const NoGrad unrecorded;
+  const std::int64_t n = x.numel();
+  const Tensor flat = reshape(x, {n});
+  if (n == 0) return {flat, zeros(x.shape(), DType::i64, x.device()), zeros({0}, DType::i64, x.device())};
+  const Sorted sorted = sort(x.dtype() == DType::boolean ? cast(flat, DType::u8) : flat);
+  // Where a new value begins.
+  const Tensor is_new = cat({full({1}, 1, DType::boolean, x.device()), ne(slice(sorted.values, 0, 1), slice(sorted.values, 0, 0, n - 1))});
+  const Tensor inverse = empty({n}, DType::i64, x.device());
+  index_copy_(inverse, 0, sorted.indices, cumsum(cast(is_new, DType::i64), 0) - 1);
+  const Tensor values = cast(masked_select(sorted.values, is_new), x.dtype());
+  return {values, reshape(inverse, x.shape()), bincount(inverse, {}, values.numel())};
+}
+
+Tensor bincount(const Tensor& x, const Tensor& weights, std::int64_t least) {
+  check_one_device("bincount", {&x, &weights});
+  if (x.dims() != 1 || x.dtype() != DType::i64)
+    fail("bincount", fmt::format("expected x (N) of i64 but got {} {}", name(x.dtype()), to_string(x.shape())));
+  if (weights.defined() && (weights.shape() != x.shape() || !is_floating(weights.dtype())))
+    fail("bincount", fmt::format("expected floating weights {} but got {} {}", to_string(x.shape()), name(weights.dtype()),
+                                 to_string(weights.shape())));
+  if (least < 0) fail("bincount", fmt::format("expected a least size >= 0 but got {}", least));
+  std::int64_t size = least;
+  if (x.numel() > 0) {
+    const auto smallest = min(x).item<std::int64_t>();
+    if (smallest < 0) fail("bincount", fmt::format("expected numbers >= 0 but got {}", smallest));
+    size = std::max(size, max(x).item<std::int64_t>() + 1);
+  }
+  const Tensor source = weights.defined() ? weights : ones(x.shape(), DType::i64, x.device());
+  return index_add(zeros({size}, source.dtype(), x.device()), 0, x, source);
+}
+
+Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement) {
+  check_floating("multinomial", weights);
+  if (weights.dims() < 1 || weights.size(-1) < 1)
+    fail("multinomial", fmt::format("expected weights (..., V) with V >= 1 but got {}", to_string(weights.shape())));
+  if (count < 0 || (!replacement && count > weights.size(-1)))
+    fail("multinomial", fmt::format("expected a count in [0, {}] but got {}", weights.size(-1), count));
+  const NoGrad unrecorded;
+  Tensor rates = detail::widened(weights);
+  Shape shape = weights.shape();
+  if (replacement) {
+    rates = unsqueeze(rates, -2);
+    shape.insert(shape.size() - 1, count);
+  }
+  // Of exponential times with rates p, the first is i with probability p[i] / sum(p), and the next ones are drawn of those that remain. A
+  // number u of 0 would make the time 0 / 0 for a rate of 0.
+  const Tensor times = neg(log(maximum(rand(shape, 0, 1, DType::f32, weights.device()), 0x1p-25)));
+  const Tensor keys = rates / cast(times, rates.dtype());
+  return replacement ? argmax(keys, -1) : topk(keys, count, -1).indices;
+}
+
+}  // namespace tern

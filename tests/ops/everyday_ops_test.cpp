@@ -1,0 +1,228 @@
+// What the table cannot show of the everyday ops: x[...], which is a member, numbers that are not finite, and the default device.
+#include <cmath>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "autodiff/engine.h"
+#include "catch.h"
+#include "op_cases.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/factory.h"
+#include "ops/gradcheck.h"
+#include "ops/indexing.h"
+#include "ops/linalg.h"
+#include "ops/losses.h"
+#include "ops/operators.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/statistics.h"
+#include "ops/view.h"
+
+namespace tern {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+using Doubles = std::vector<double>;
+
+/// 0, 1, 2, ... in f64.
+Tensor count(const Shape& shape) { return reshape(arange(numel(shape), DType::f64), shape); }
+Doubles list(const Tensor& x) { return op_cases::read(x).values; }
+Tensor longs(const std::vector<std::int64_t>& values) { return Tensor::from(values, {static_cast<std::int64_t>(values.size())}); }
+/// x[...] has these elements and this shape.
+void check(const Tensor& got, const Shape& shape, const Doubles& want) {
+  CHECK(to_string(got.shape()) == to_string(shape));
+  CHECK(list(got) == want);
+}
+
+}  // namespace
+
+TEST_CASE("Indexing takes numbers, slices, new dimensions and an ellipsis, as views") {
+  const Tensor x = count({2, 3, 4});
+  check(x[1], {3, 4}, {12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23});
+  check(x[-1][0], {4}, {12, 13, 14, 15});
+  check(x[{1, 2, 3}], {}, {23});
+  check(x[{0, Slice(1)}], {2, 4}, {4, 5, 6, 7, 8, 9, 10, 11});
+  check(x[{Slice(), 1, Slice(1, -1)}], {2, 2}, {5, 6, 17, 18});
+  check(x[{ellipsis, 0}], {2, 3}, {0, 4, 8, 12, 16, 20});
+  check(x[{0, ellipsis, Slice({}, {}, 3)}], {3, 2}, {0, 3, 4, 7, 8, 11});
+  check(x[{0, newaxis, 1, newaxis}], {1, 1, 4}, {4, 5, 6, 7});
+  check(x[Slice(5)], {0, 3, 4}, {});
+  CHECK(x[{0, Slice(1), 2}].data<double>() == x.data<double>() + 6);
+  const NoGrad unrecorded;
+  x[0] += 100;
+  x[{1, 1}] *= 0;
+  CHECK(list(x)[5] == 105);
+  CHECK(list(x)[16] == 0);
+  CHECK(list(x)[12] == 12);
+}
+
+TEST_CASE("Indexing takes masks and tensors of indices") {
+  const Tensor x = count({2, 3, 4});
+  check(x[longs({1, 0, -1})][{Slice(), 0, 0}], {3}, {12, 0, 12});
+  check(x[{Slice(), longs({2, 0}), 1}], {2, 2}, {9, 1, 21, 13});
+  check(x[{0, Tensor::from(std::vector<std::int64_t>{0, 1, 2, 0}, {2, 2}), 3}], {2, 2}, {3, 7, 11, 3});
+  check(x[x > 20], {3}, {21, 22, 23});
+  check(x[{Slice(), longs({0, 2}), longs({1, 3})}], {2, 2}, {1, 11, 13, 23});     // neighbours: in their place
+  check(x[{longs({0, 1}), Slice(1, 3), longs({1, 3})}], {2, 2}, {5, 9, 19, 23});  // not: in front
+  check(x[{longs({0, 1, 1}), Slice(0, 2), longs({0})}], {3, 2}, {0, 4, 12, 16, 12, 16});
+  check(x[{Slice(), Tensor::from(std::vector<bool>{true, false, true}, {3}), 0}], {2, 2}, {0, 8, 12, 20});
+  check(x[{ellipsis, Tensor::from(std::vector<bool>{false, false, false, true}, {4})}], {2, 3, 1}, {3, 7, 11, 15, 19, 23});
+  check(x[{newaxis, 0, 0, Tensor::from(std::vector<std::int32_t>{1, -1}, {2})}], {1, 2}, {1, 3});
+  check(x[x > 100], {0}, {});
+}
+
+TEST_CASE("Indexing says which index was wrong") {
+  const Tensor x = count({2, 3});
+  CHECK_THROWS_WITH((x[{0, 1, 2}]),
+                    "[index] expected indices for at most 2 dimensions and at most one ellipsis but got 3 and 0 for (2, 3)");
+  CHECK_THROWS_AS((x[{ellipsis, 0, ellipsis}]), Error);
+  CHECK_THROWS_AS(x[2], Error);
+  CHECK_THROWS_WITH(x[Tensor::from(std::vector<bool>{true}, {1})],
+                    "[index] expected a mask of x's shape (2, 3) from dimension 0 on but got (1,)");
+  CHECK_THROWS_WITH(x[count({2})], "[index] expected an index tensor of i64, i32 or bool but got f64");
+  CHECK_THROWS_AS(x[longs({2})], Error);
+  CHECK_THROWS_AS(x[longs({-3})], Error);
+  // Outside of one dimension, and inside of the product of both.
+  CHECK_THROWS_AS((x[{longs({0}), longs({4})}]), Error);
+  CHECK_THROWS_AS((x[{longs({0, 1}), longs({0, 1, 2})}]), Error);
+}
+
+TEST_CASE("Gradients flow through indexing") {
+  const auto check_gradient = [](const TensorFunction& f) {
+    Tensor x = count({2, 3, 4}).set_requires_grad();
+    const GradcheckResult result = gradcheck(f, {x});
+    INFO(result.message);
+    CHECK(bool(result));
+  };
+  check_gradient([](const Tensors& x) -> Tensors { return {square(x[0][{ellipsis, Slice(1, 3)}])}; });
+  check_gradient([](const Tensors& x) -> Tensors { return {square(x[0][{longs({0, 0, 1}), Slice(), longs({1, 1, -1})}])}; });
+  check_gradient([](const Tensors& x) -> Tensors { return {square(x[0][count({2, 3, 4}) > 8])}; });
+}
+
+// A write that would be lost does not compile; one to a named handle does.
+static_assert(!std::is_assignable_v<Tensor, Tensor> && std::is_assignable_v<Tensor&, Tensor>);
+
+TEST_CASE("x += y edits the memory that handles share, and refuses history") {
+  const Tensor x = count({3}), same = x;
+  x += x;
+  x -= 1;
+  x *= longs({1, 2, 3}).to(DType::f64);
+  x /= 2;
+  CHECK(list(same) == Doubles{-0.5, 1, 4.5});
+  Tensor parameter = count({3}).set_requires_grad();
+  CHECK_THROWS_AS(parameter += 1, Error);
+  CHECK_THROWS_AS(x += parameter * 2, Error);
+}
+
+TEST_CASE("New tensors are made on the default device, and a scope changes it for its thread") {
+  CHECK(default_device() == cpu);
+  {
+    const DeviceScope scope(cuda(63));
+    CHECK(default_device() == cuda(63));
+    // No machine has it: each says so, or that the build has no CUDA.
+    CHECK_THROWS_AS(zeros({2}), Error);
+    CHECK_THROWS_AS(randn({2}), Error);
+    CHECK_THROWS_AS(arange(3), Error);
+    CHECK_THROWS_AS(eye(2), Error);
+    CHECK_THROWS_AS(Tensor::from({1.f}, {1}), Error);
+    CHECK(zeros({2}, cpu).device() == cpu);
+    CHECK(ones({2}, {.dtype = DType::f64, .device = cpu}).dtype() == DType::f64);
+    CHECK((ones({2}, cpu) + 1).device() == cpu);
+    {
+      const DeviceScope inner(cpu);
+      CHECK(zeros({2}).device() == cpu);
+    }
+    CHECK(default_device() == cuda(63));
+  }
+  CHECK(default_device() == cpu);
+}
+
+TEST_CASE("NaN and infinities are found, in every floating dtype") {
+  for (const DType dtype : op_cases::floats) {
+    const Tensor x = cast(Tensor::from(Doubles{1, nan, infinity, -infinity, 0}, {5}), dtype);
+    CHECK(list(isnan(x)) == Doubles{0, 1, 0, 0, 0});
+    CHECK(list(isinf(x)) == Doubles{0, 0, 1, 1, 0});
+    CHECK(list(isfinite(x)) == Doubles{1, 0, 0, 0, 1});
+  }
+  const Tensor a = Tensor::from(Doubles{nan, infinity, infinity, -infinity, 1}, {5}),
+               b = Tensor::from(Doubles{nan, infinity, -infinity, 1, infinity}, {5});
+  CHECK(list(isclose(a, b)) == Doubles{0, 1, 0, 0, 0});
+  CHECK(list(isclose(a, b, 1e-5, 1e-8, true)) == Doubles{1, 1, 0, 0, 0});
+  CHECK_FALSE(allclose(a, a));
+  CHECK(allclose(a, a, 1e-5, 1e-8, true));
+  CHECK(list(round(Tensor::from(Doubles{0.5, 1.5, -2.5}, {3}))) == Doubles{0, 2, -2});
+  CHECK(list(elu(Tensor::from(Doubles{1000, -1000}, {2}))) == Doubles{1000, -1});
+  const Unique y = unique(Tensor::from(Doubles{nan, 2, nan, 2}, {4}));
+  CHECK(list(y.counts) == Doubles{2, 1, 1});
+}
+
+TEST_CASE("Losses are finite at their ends") {
+  const Tensor logits = Tensor::from(Doubles{1e4, -1e4, 1e4}, {3}).set_requires_grad(), targets = Tensor::from(Doubles{1, 0, 0}, {3});
+  const Tensor loss = binary_cross_entropy_with_logits(logits, targets, Reduction::none);
+  CHECK(list(loss) == Doubles{0, 0, 1e4});
+  CHECK(list(grad({sum(loss)}, {logits})[0]) == Doubles{0, 0, 1});
+  const Tensor zero = zeros({1}, DType::f64).set_requires_grad();
+  CHECK(list(grad({binary_cross_entropy_with_logits(zero, ones({1}, DType::f64))}, {zero})[0]) == Doubles{-0.5});
+  CHECK(list(binary_cross_entropy(targets, targets, Reduction::none)) == Doubles{0, 0, 0});
+  const Tensor p = Tensor::from(Doubles{0, 1}, {2}), log_q = Tensor::from(Doubles{-infinity, 0}, {2});
+  CHECK(list(kl_div(log_q, p, Reduction::none)) == Doubles{0, 0});
+  // An ignored row's infinity does not reach the loss.
+  const Tensor rows = Tensor::from(Doubles{-infinity, nan, -1, -2}, {2, 2});
+  CHECK(nll_loss(rows, longs({-100, 1})).item<double>() == 2);
+}
+
+TEST_CASE("Derivatives where a root or a power has none") {
+  const Tensor x = zeros({3}, DType::f64).set_requires_grad();
+  CHECK(list(grad({norm(x)}, {x})[0]) == Doubles{0, 0, 0});
+  CHECK(list(grad({stddev(x)}, {x})[0]) == Doubles{0, 0, 0});
+  const Tensor y = Tensor::from(Doubles{2, 0, 3}, {3}).set_requires_grad();
+  CHECK(list(grad({sum(cumprod(y, 0))}, {y})[0]) == Doubles{1, 8, 0});
+}
+
+TEST_CASE("multinomial draws as often as the weights say, and without replacement each once") {
+  manual_seed(5);
+  const Tensor weights = Tensor::from(std::vector<float>{1, 0, 3, 4}, {4});
+  const std::int64_t draws = 8000;
+  const std::vector<std::int64_t> seen = bincount(multinomial(weights, draws, true), {}, 4).to_vector<std::int64_t>();
+  const double shares[] = {0.125, 0, 0.375, 0.5};
+  for (std::size_t i = 0; i < 4; ++i) {
+    // Five standard deviations.
+    const double expected = shares[i] * double(draws);
+    CHECK(std::abs(double(seen[i]) - expected) <= 5 * std::sqrt(expected * (1 - shares[i])));
+  }
+  CHECK(seen[1] == 0);
+  const Tensor rows = multinomial(ones({500, 4}), 3);
+  std::int64_t first[4] = {};
+  const std::vector<std::int64_t> at = rows.to_vector<std::int64_t>();
+  for (std::size_t row = 0; row < at.size(); row += 3) {
+    CHECK((at[row] != at[row + 1] && at[row] != at[row + 2] && at[row + 1] != at[row + 2]));
+    ++first[at[row]];
+  }
+  for (const std::int64_t n : first) CHECK(std::abs(double(n) - 125) < 50);
+}
+
+TEST_CASE("Indexing, new tensors and linear algebra on a GPU", "[cuda]") {
+  const DeviceScope scope(cuda());
+  const Tensor x = reshape(arange(24, DType::f64), {2, 3, 4});
+  CHECK(x.device() == cuda());
+  CHECK(Tensor::from({1.f, 2.f}, {2}).device() == cuda());
+  check(x[{Slice(), 1, Slice(1, -1)}], {2, 2}, {5, 6, 17, 18});
+  check(x[x > 20], {3}, {21, 22, 23});
+  check(x[{Slice(), longs({0, 2}), longs({1, -1})}], {2, 2}, {1, 11, 13, 23});
+  check(x[{longs({5}), longs({0}), longs({0})}], {1}, {0});  // outside reads as 0 there
+  x[0] += 100;
+  CHECK(list(x)[11] == 111);
+  CHECK(allclose(x, x));
+  if (!has_linalg()) return;
+  const Tensor a = Tensor::from({4., 1., 1., 3.}, {2, 2}).set_requires_grad();
+  CHECK(inverse(a).device() == cuda());
+  const Tensor slope = grad({det(a)}, {a})[0];
+  CHECK(slope.device() == cuda());
+  const Doubles want = {3, -1, -1, 4};
+  for (std::size_t i = 0; i < want.size(); ++i) CHECK(list(slope)[i] == Approx(want[i]));
+}
+
+}  // namespace tern
