@@ -253,6 +253,20 @@ TEST_CASE("moments follow parameters that move", "[optim]") {
   CHECK(worst_difference(moved, still) < 1e-6);
 }
 
+TEST_CASE("memory shows that it is other memory, also where its storage stands where one has gone", "[optim]") {
+  const auto place_of_flat = [](std::int64_t count) { return place_of(flat_zeros(count, DType::f32, cpu)); };
+  const Place before = place_of_flat(8);
+  const Tensor holds_the_memory = flat_zeros(8, DType::f32, cpu);  // but not the storage's place
+  int same = 0;
+  for (std::int64_t count = 8; count < 4096; count *= 2) {
+    const Place after = place_of_flat(1024 + count);
+    same += after.storage == before.storage;
+    CHECK((after != before || after.address == before.address));
+    CHECK(after.address != before.address);
+  }
+  CAPTURE(same);
+}
+
 TEST_CASE("moments follow parameters to a GPU and back", "[optim][cuda]") {
   manual_seed(4);
   Odd moved, still = nn::clone(moved);

@@ -243,6 +243,10 @@ void encode_row(const S* x, std::int64_t in, const Depth<Kind>& depth, typename 
     for (std::int64_t k = 0; k < in; k += chunk) f(load(x + k, 1, std::min(chunk, in - k), buffer), k, std::min(chunk, in - k));
   };
   if constexpr (HasBlocks) {
+    if (in == 0) {  // one group, without a block that would write it
+      scales[0] = 0;
+      if constexpr (Kind::has_zeros) sums[0] = 0;
+    }
     each_chunk([&](const float* values, std::int64_t k, std::int64_t n) {
       for (std::int64_t i = 0; i < n; i += quant_block) {
         alignas(64) float last[quant_block] = {};
