@@ -64,6 +64,11 @@ bool precedes_in_memory(const Tensor& a, const Tensor& b) {
   return in_a == in_b ? a.offset() < b.offset() : std::less<const Storage*>()(in_a, in_b);
 }
 
+Place place_of(const Tensor& x) {
+  const FlatStorage* const flat = flat_storage(x);
+  return {x.impl().storage.get(), x.offset(), flat && flat->is_on_demand() ? nullptr : x.view().data};
+}
+
 std::vector<std::size_t> order_in_memory(const Tensors& tensors) {
   std::unordered_map<const Storage*, std::size_t> first;
   std::vector<std::size_t> order;

@@ -16,6 +16,7 @@ class FlatStorage final : public Storage {
   void free_until_fetched() {
     if (fetch_) free_memory();
   }
+  bool is_on_demand() const { return static_cast<bool>(fetch_); }
   /// Takes the memory of a tensor that has all of its storage, as large as this one; nobody may use that one again.
   void take(const Tensor& memory) { take_memory(*memory.impl().storage); }
 
@@ -44,6 +45,16 @@ inline bool is_flat(const Tensor& x) { return flat_storage(x) != nullptr; }
 std::int64_t padded_size(std::int64_t count, DType dtype);
 /// The window on the masters that a contiguous 16-bit parameter is rounded from, of its shape; undefined where it has none.
 Tensor master_of(const Tensor& x);
+
+/// Where a tensor's elements lie, by which a move to other memory shows. The address tells a new storage from one that is gone and stood at
+/// the same place; of memory on demand it is null, as each fetch may bring another.
+struct Place {
+  const Storage* storage = nullptr;
+  std::int64_t offset = 0;
+  const void* address = nullptr;
+  bool operator==(const Place&) const = default;
+};
+Place place_of(const Tensor& x);
 
 // Contiguous segments of a storage, which one kernel can take: all tensors here are contiguous.
 

@@ -40,7 +40,7 @@ Ema::Ema(const nn::Module& module, const EmaOptions& options) : options_(options
       fail("Ema",
            fmt::format("expected {} to have a master: parameters of 16 bits need flatten_parameters or set_precision first", entry.name));
     parameters_.push_back(entry);
-    places_.emplace_back(parameter.impl().storage.get(), parameter.offset());
+    places_.push_back(place_of(parameter));
     parameters.push_back(parameter);
     values.push_back(master.defined() ? master : parameter);
   }
@@ -68,7 +68,7 @@ Ema::Ema(const nn::Module& module, const EmaOptions& options) : options_(options
 
 void Ema::require_place(const char* where) const {
   for (std::size_t i = 0; i < places_.size(); ++i)
-    if (const Tensor& x = parameters_[i].tensor; x.impl().storage.get() != places_[i].first || x.offset() != places_[i].second)
+    if (place_of(parameters_[i].tensor) != places_[i])
       fail(where, fmt::format("expected parameters where they were when the average was made, but {} has moved: make it after nn::to and "
                               "set_precision",
                               parameters_[i].name));

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "autodiff/parameter_buffer.h"
 #include "nn/module.h"
 
 namespace tern::train {
@@ -43,9 +44,9 @@ class Ema {
   void require_place(const char* where) const;
 
   EmaOptions options_;
-  std::vector<NamedTensor> parameters_;                          ///< those that are trained
-  std::vector<std::pair<const Storage*, std::int64_t>> places_;  ///< of them and their offsets, when the segments were laid out
-  std::vector<NamedTensor> averages_;                            ///< views on the segments', by parameter
+  std::vector<NamedTensor> parameters_;  ///< those that are trained
+  std::vector<Place> places_;            ///< of them, when the segments were laid out
+  std::vector<NamedTensor> averages_;    ///< views on the segments', by parameter
   std::vector<Segment> segments_;
   Tensor steps_;
   bool is_swapped_ = false;

@@ -73,8 +73,7 @@ bool Optimizer::is_laid_out() const {
   if (has_new_sharding_) return false;
   if (segments_.empty()) return states_.empty();
   return std::all_of(states_.begin(), states_.end(), [](const ParameterState& state) {
-    return state.storage == state.parameter.impl().storage.get() && state.offset == state.parameter.offset() &&
-           state.dtype == state.parameter.dtype();
+    return state.place == place_of(state.parameter) && state.dtype == state.parameter.dtype();
   });
 }
 
@@ -147,13 +146,12 @@ void Optimizer::lay_out() {
     for (std::size_t i : segment.parameters) {
       ParameterState& state = states_[i];
       const Tensor& parameter = state.parameter;
-      state.storage = parameter.impl().storage.get();
-      state.offset = parameter.offset();
+      state.place = place_of(parameter);
       state.dtype = parameter.dtype();
       state.segment = s;
       state.first = parameter.offset() - all.offset();
       const ParameterState& before = states_before[i];
-      if (before.storage)
+      if (before.place.storage)
         for_each_piece(segments_before, before, [&](const Piece& from, std::int64_t from_begin, std::int64_t from_end) {
           for_each_piece(segments_, state, [&](const Piece& into, std::int64_t into_begin, std::int64_t into_end) {
             const std::int64_t begin = std::max(from_begin, into_begin), end = std::min(from_end, into_end);

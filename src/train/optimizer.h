@@ -1,6 +1,7 @@
 #pragma once
 #include <memory>
 
+#include "autodiff/parameter_buffer.h"
 #include "nn/module.h"
 #include "train/sharding.h"
 
@@ -86,8 +87,7 @@ class Optimizer {
   struct ParameterState {
     Tensor parameter;
     std::size_t group = 0;
-    const Storage* storage = nullptr;  // of the parameter when its segment was laid out
-    std::int64_t offset = 0;
+    Place place;               // of the parameter when its segment was laid out
     DType dtype = DType::f32;  // and its dtype
     std::size_t segment = 0;   // and its place there
     std::int64_t first = 0;
