@@ -1,58 +1,99 @@
-// Products with quantised weights beside float32's, in seconds of the processor, on one thread. Not part of the build:
+// Products with quantised weights beside float32's, in seconds of the processor, on one thread, or on a GPU beside bf16's. Not part of the
+// build:
 //
 //   g++ -std=c++20 -O3 -march=native bench/quantised_products.cpp -Isrc -o quantised_products
 //   BUILD/libtern_{ops,autodiff,cpu,tensor,backend}.a -lfmt -pthread [-ldnnl -fopenmp, where the build found oneDNN]
-//   ./quantised_products [REPEATS] [ROWS...]
+//   ./quantised_products [--cuda] [REPEATS] [ROWS...]
 //
-// For each number of rows, and the products of presets quick and best, it prints the Gflop/s of float32 and how many times as fast each
-// format is: medians of REPEATS rounds, in each of which all take turns.
+// For each number of rows, and the products of presets quick and best, it prints the speed without quantisation and how many times as fast
+// each format is: medians of REPEATS rounds, in each of which all take turns. On a GPU a product is one of 20 in a graph, as in decoding,
+// and a build with CUDA also wants libtern_cuda.a and its libraries.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
+#include <functional>
 
 #include "backend/device.h"
+#include "backend/event.h"
+#include "ops/captured_step.h"
 #include "ops/matmul.h"
 #include "ops/quantize.h"
 #include "ops/random.h"
+#include "tensor/context.h"
 
 using namespace tern;
 
-static double seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
-
-static void compare(std::int64_t rows, std::int64_t in, std::int64_t out, int repeats) {
-  const Tensor x = randn({rows, in}), weight = randn({out, in}), bias = randn({out});
-  std::vector<QuantizedWeight> quantized;
-  for (const QuantFormat format : quant_formats) quantized.push_back(quantize(weight, format));
-  // Rounds of some milliseconds, which the clock resolves.
-  const std::int64_t times = std::max<std::int64_t>(1, 100'000'000 / (rows * in * out + 100'000));
-  std::vector<std::vector<double>> taken(1 + quantized.size());
-  for (int round = 0; round < repeats; ++round)
-    for (std::size_t which = 0; which < taken.size(); ++which) {
-      const double begin = seconds();
-      for (std::int64_t i = 0; i < times; ++i) which == 0 ? linear(x, weight, bias) : quantized_linear(x, quantized[which - 1], bias);
-      taken[which].push_back((seconds() - begin) / static_cast<double>(times));
+/// Seconds of one call of f, of as many as the clock resolves.
+class Timer {
+ public:
+  Timer(Device device, std::function<Tensor()> f, double flops)
+      : device_(device),
+        calls_(device == cpu ? std::max(1, static_cast<int>(2e8 / (flops + 2e5))) : 20),
+        step_(
+            [f, calls = calls_](const Tensors&) {
+              for (int i = 1; i < calls; ++i) f();
+              return f();
+            },
+            device) {
+    for (int i = 0; i < 3; ++i) step_({});  // as written, recorded, replayed
+  }
+  double operator()() {
+    if (device_ == cpu) {
+      const std::clock_t begin = std::clock();
+      step_({});
+      return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC / calls_;
     }
+    const Stream stream = context().stream(device_);
+    const backend::Event begin(stream, backend::Event::Timing::on);
+    for (int i = 0; i < 10; ++i) step_({});
+    const backend::Event end(stream, backend::Event::Timing::on);
+    return milliseconds_between(begin, end) * 1e-4 / calls_;
+  }
+
+ private:
+  Device device_;
+  int calls_;
+  CapturedStep step_;
+};
+
+static void compare(Device device, std::int64_t rows, std::int64_t in, std::int64_t out, int repeats) {
+  const TensorOptions options{.dtype = device == cpu ? DType::f32 : DType::bf16, .device = device};
+  const Tensor x = randn({rows, in}, options), weight = randn({out, in}, options), bias = randn({out}, options);
+  const double flops = 2.0 * static_cast<double>(rows * in * out);
+  std::vector<Timer> timers;
+  timers.emplace_back(device, [=] { return linear(x, weight, bias); }, flops);
+  for (const QuantFormat format : quant_formats)
+    timers.emplace_back(device, [=, w = quantize(weight, format)] { return quantized_linear(x, w, bias); }, flops);
+  std::vector<std::vector<double>> taken(timers.size());
+  for (int round = 0; round < repeats; ++round)
+    for (std::size_t which = 0; which < taken.size(); ++which) taken[which].push_back(timers[which]());
   const auto median = [](std::vector<double> values) {
     std::sort(values.begin(), values.end());
     return values[values.size() / 2];
   };
   const double base = median(taken[0]);
-  std::printf("| %ld | %ld | %ld | %.0f |", static_cast<long>(rows), static_cast<long>(in), static_cast<long>(out),
-              2e-9 * static_cast<double>(rows * in * out) / base);
+  std::printf("| %ld | %ld | %ld | ", static_cast<long>(rows), static_cast<long>(in), static_cast<long>(out));
+  if (device == cpu) std::printf("%.0f |", 1e-9 * flops / base);
+  else std::printf("%.2f |", 1e6 * base);
   for (std::size_t which = 1; which < taken.size(); ++which) std::printf(" %.2fx |", base / median(taken[which]));
   std::printf("\n");
   std::fflush(stdout);
 }
 
 int main(int argc, char** argv) {
+  const bool on_gpu = argc > 1 && std::strcmp(argv[1], "--cuda") == 0;
+  const Device device = on_gpu ? cuda() : cpu;
+  const int first = on_gpu ? 2 : 1;
   set_num_threads(1);
   const NoGrad unrecorded;
-  const int repeats = argc > 1 ? std::atoi(argv[1]) : 15;
+  const NoAutotune first_choice;  // as decoding
+  const int repeats = argc > first ? std::atoi(argv[first]) : 15;
   std::vector<std::int64_t> all_rows;
-  for (int i = 2; i < argc; ++i) all_rows.push_back(std::atoi(argv[i]));
+  for (int i = first + 1; i < argc; ++i) all_rows.push_back(std::atoi(argv[i]));
   if (all_rows.empty()) all_rows = {1, 8, 64, 256};
-  std::printf("| rows | in | out | float32, Gflop/s |");
+  std::printf("| rows | in | out | %s |", on_gpu ? "bf16, us" : "float32, Gflop/s");
   for (const QuantFormat format : quant_formats) std::printf(" %s |", name(format));
   std::printf("\n|---|---|---|---|---|---|---|---|\n");
   for (const std::int64_t rows : all_rows)
@@ -65,6 +106,7 @@ int main(int argc, char** argv) {
                                   {256, 768},
                                   {256, 1024},
                                   {1024, 256},
-                                  {256, 2900}})
-      compare(rows, in, out, repeats);
+                                  {256, 2900},
+                                  {256, 10000}})
+      compare(device, rows, in, out, repeats);
 }

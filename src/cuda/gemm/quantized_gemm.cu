@@ -51,48 +51,11 @@ __device__ uint4 load_x(const Problem<T>& p, std::int64_t row, std::int64_t k) {
   return {pairs[0], pairs[1], pairs[2], pairs[3]};
 }
 
-/// The codes of 32 weights as they are stored, and the scale of their block.
-struct RawChunk {
-  unsigned words[8];
-  float scale;
-};
-
-__device__ RawChunk load_raw(const QuantizedRows& w, std::int64_t channel, std::int64_t k) {
-  RawChunk raw;
-  const bool by_blocks = has_blocks(w.format), is_there = channel < w.out && k < w.in;
-  const unsigned nothing = by_blocks ? (w.format == QuantFormat::q8_0 ? 0u : 0x88888888u) : 0x80808080u;
-#pragma unroll
-  for (unsigned& word : raw.words) word = nothing;
-  raw.scale = 0;
-  if (!is_there) return raw;
-  if (!by_blocks) {
-    const auto* const from = reinterpret_cast<const std::uint32_t*>(w.row(channel) + 4 + k);
-    const auto words = static_cast<int>((w.in - k + 3) / 4);
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      if (i < words) raw.words[i] = from[i];
-    return raw;
-  }
-  const std::uint8_t* const block = w.row(channel) + k / quant_block * block_bytes(w.format);
-  raw.scale = block_scale(block);
-  const int words = w.format == QuantFormat::q8_0 ? 8 : 4;
-#pragma unroll
-  for (int i = 0; i < 8; ++i)
-    if (i < words) raw.words[i] = load_half_word(block + 2 + 4 * i) | load_half_word(block + 4 + 4 * i) << 16;
-  return raw;
-}
-
-/// Code i of a chunk.
-__device__ __forceinline__ float code_of(const RawChunk& raw, QuantFormat format, int i) {
-  if (!has_blocks(format)) return byte_of(raw.words[i / 4], i % 4) - 128.0f;
-  if (format == QuantFormat::q8_0) return signed_byte_of(raw.words[i / 4], i % 4);
-  return static_cast<float>(raw.words[i % 16 / 4] >> (8 * (i % 4) + i / 16 * 4) & 15u) - 8.0f;
-}
-
-template <class T, bool by_blocks, int tile>
+template <class T, QuantFormat format, int tile>
 __global__ void __launch_bounds__(Tile<tile>::threads) quantized_gemm_kernel(Problem<T> p) {
   using S = Tile<tile>;
   using Sums = FragmentTile<S::rows, S::columns>;
+  constexpr bool by_blocks = has_blocks(format);
   __shared__ alignas(16) T shared_x[tile][pitch];
   __shared__ alignas(16) T shared_w[tile][pitch];
   __shared__ float shared_scales[tile][2];
@@ -103,14 +66,14 @@ __global__ void __launch_bounds__(Tile<tile>::threads) quantized_gemm_kernel(Pro
 
   Sums sums{};
   uint4 x_ahead[S::vectors];
-  RawChunk w_ahead;
+  RawCodes<format> w_ahead;
   const auto fetch = [&](std::int64_t k) {
 #pragma unroll
     for (int i = 0; i < S::vectors; ++i) {
       const int v = thread + i * S::threads;
       x_ahead[i] = load_x(p, first_row + v / 8, k + v % 8 * 8);
     }
-    w_ahead = load_raw(p.w, first_channel + own_channel, k + own_chunk * chunk);
+    w_ahead.load(p.w, first_channel + own_channel, k + own_chunk * chunk);
   };
   fetch(0);
   for (std::int64_t k = 0; k < p.w.in; k += depth) {
@@ -122,13 +85,11 @@ __global__ void __launch_bounds__(Tile<tile>::threads) quantized_gemm_kernel(Pro
     }
 #pragma unroll
     for (int i = 0; i < chunk; i += 8) {
-      unsigned pairs[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        pairs[j] = pack_pair<T>(code_of(w_ahead, p.w.format, i + 2 * j), code_of(w_ahead, p.w.format, i + 2 * j + 1));
-      *reinterpret_cast<uint4*>(&shared_w[own_channel][own_chunk * chunk + i]) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+      const unsigned low = w_ahead.bytes(i / 4), high = w_ahead.bytes(i / 4 + 1);
+      *reinterpret_cast<uint4*>(&shared_w[own_channel][own_chunk * chunk + i]) = {code_pair<T>(low, 0), code_pair<T>(low, 1),
+                                                                                  code_pair<T>(high, 0), code_pair<T>(high, 1)};
     }
-    if constexpr (by_blocks) shared_scales[own_channel][own_chunk] = w_ahead.scale;
+    if constexpr (by_blocks) shared_scales[own_channel][own_chunk] = w_ahead.scale();
     __syncthreads();
     if (k + depth < p.w.in) fetch(k + depth);
 #pragma unroll
@@ -185,10 +146,10 @@ __global__ void __launch_bounds__(Tile<tile>::threads) quantized_gemm_kernel(Pro
   }
 }
 
-template <class T, bool by_blocks, int tile>
+template <class T, QuantFormat format, int tile>
 void start(const Problem<T>& p, Stream stream) {
   const auto tiles = [](std::int64_t count) { return static_cast<unsigned>((count + tile - 1) / tile); };
-  launch(quantized_gemm_kernel<T, by_blocks, tile>,
+  launch(quantized_gemm_kernel<T, format, tile>,
          LaunchConfig{.grid = {tiles(p.w.out), tiles(p.rows)}, .block = Tile<tile>::threads, .stream = stream}, p);
 }
 
@@ -207,8 +168,12 @@ void quantized_gemm(const View& x, const QuantizedRows& w, const View& bias, con
     // Large tiles where they fill the device: each weight is then decoded for twice as many rows.
     const auto large = [](std::int64_t count) { return (count + 127) / 128; };
     const bool is_large = large(p.rows) * large(w.out) >= attribute(cudaDevAttrMultiProcessorCount, y.stream.device);
-    if (has_blocks(w.format)) is_large ? start<T, true, 128>(p, y.stream) : start<T, true, 64>(p, y.stream);
-    else is_large ? start<T, false, 128>(p, y.stream) : start<T, false, 64>(p, y.stream);
+    const auto start_with = [&]<QuantFormat format>() {
+      is_large ? start<T, format, 128>(p, y.stream) : start<T, format, 64>(p, y.stream);
+    };
+    if (w.format == QuantFormat::q8_0) start_with.template operator()<QuantFormat::q8_0>();
+    else if (w.format == QuantFormat::q4_0) start_with.template operator()<QuantFormat::q4_0>();
+    else start_with.template operator()<QuantFormat::int8>();
   };
   if (y.dtype == DType::bf16) run.template operator()<bf16>();
   else run.template operator()<f16>();

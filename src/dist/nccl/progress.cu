@@ -13,7 +13,7 @@ Progress::Progress(Device device) {
   void* counts = nullptr;
   gpu::check(cudaHostAlloc(&counts, 2 * sizeof(std::uint32_t), cudaHostAllocDefault), "cudaHostAlloc");
   counts_ = static_cast<volatile std::uint32_t*>(counts);
-  counts_[0] = counts_[1] = 0;
+  for (const int i : {0, 1}) counts_[i] = 0;
 }
 
 Progress::~Progress() { cudaFreeHost(const_cast<std::uint32_t*>(counts_)); }
