@@ -61,7 +61,7 @@ class Ranks {
   std::string describe() const;
   /// The model's gradients become the mean of all ranks', and its weights those of rank 0. Null for a process that is alone.
   std::unique_ptr<dist::DataParallel> parallel(nn::Module& model);
-  /// What is shared out among the ranks.
+  /// The state that is shared out among the ranks.
   dist::Shard shard() const;
   /// This rank's part of so many rows.
   RankPart part(std::int64_t rows, std::int64_t multiple) const { return part_of(rows, multiple, rank(), size()); }

@@ -17,7 +17,7 @@
 
 namespace tern::apps {
 
-/// Where updates are captured: nowhere if the memory of gradients comes and goes, so that they run as written.
+/// The device that updates are captured on: none if the memory of gradients comes and goes, so that they run as written.
 static Device capture_device(const TrainingOptions& options, Device device) {
   return options.parallel && options.ranks->shard() >= dist::Shard::gradients ? cpu : device;
 }

@@ -16,6 +16,22 @@ std::int64_t padded_size(std::int64_t count, DType dtype) {
   return (count + unit - 1) / unit * unit;
 }
 
+std::int64_t padded_size(const Tensors& parameters, DType dtype) {
+  std::int64_t total = 0;
+  for (const Tensor& x : parameters) total += padded_size(x.numel(), dtype);
+  return total;
+}
+
+Tensors windows_of(const Tensor& buffer, const Tensors& parameters, DType dtype) {
+  Tensors windows;
+  std::int64_t offset = 0;
+  for (const Tensor& x : parameters) {
+    windows.push_back(buffer.window(x.shape(), contiguous_strides(x.shape()), offset));
+    offset += padded_size(x.numel(), dtype);
+  }
+  return windows;
+}
+
 static Tensor flat_empty(std::int64_t count, DType dtype, Device device) {
   auto impl = make_ref<TensorImpl>();
   impl->storage = make_ref<FlatStorage>(static_cast<std::size_t>(count) * size_of(dtype), context().stream(device));

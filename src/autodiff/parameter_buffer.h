@@ -43,11 +43,15 @@ FlatStorage* flat_storage(const Tensor& x);
 inline bool is_flat(const Tensor& x) { return flat_storage(x) != nullptr; }
 /// The elements that a slice of that many takes with its padding.
 std::int64_t padded_size(std::int64_t count, DType dtype);
+/// That of all parameters of a dtype, side by side in one buffer.
+std::int64_t padded_size(const Tensors& parameters, DType dtype);
+/// Their windows on such a buffer, or on one with as many elements of another dtype, as of masters.
+Tensors windows_of(const Tensor& buffer, const Tensors& parameters, DType dtype);
 /// The window on the masters that a contiguous 16-bit parameter is rounded from, of its shape; undefined where it has none.
 Tensor master_of(const Tensor& x);
 
-/// Where a tensor's elements lie, by which a move to other memory shows. The address tells a new storage from one that is gone and stood at
-/// the same place; of memory on demand it is null, as each fetch may bring another.
+/// The place of a tensor's elements, by which a move to other memory shows. The address tells a new storage from one that is gone and stood
+/// at the same place; of memory on demand it is null, as each fetch may bring another.
 struct Place {
   const Storage* storage = nullptr;
   std::int64_t offset = 0;

@@ -154,7 +154,7 @@ struct DataParallel::State {
   /// Gives the gradients of a bucket memory that comes when one is written, and goes with release_gradients().
   void make_gradients(Bucket& bucket) const {
     const Tensor& values = bucket.values;
-    // What no parameter has is padding, and zero.
+    // Padding, which belongs to no parameter, is zero.
     std::vector<std::pair<std::int64_t, std::int64_t>> gaps;
     std::int64_t end = 0;
     for (auto x = bucket.parameters.rbegin(); x != bucket.parameters.rend(); ++x) {

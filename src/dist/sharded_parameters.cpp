@@ -25,25 +25,19 @@ std::size_t ShardedParameters::add(const Tensors& parameters, bool is_block) {
   const NoGrad unrecorded;
   const DType dtype = parameters[0].dtype();
   const Device device = group_.device();
-  std::int64_t count = 0;
-  for (const Tensor& x : parameters) count += padded_size(x.numel(), dtype);
   const std::int64_t vectors = padded_size(1, dtype) * group_.size();
-  count = (count + vectors - 1) / vectors * vectors;
+  const std::int64_t count = (padded_size(parameters, dtype) + vectors - 1) / vectors * vectors;
 
   const Tensor flat = zeros({count}, dtype, device), masters = size_of(dtype) == 2 ? zeros({count}, DType::f32, device) : Tensor();
-  const auto each_slice = [&](const Tensor& buffer, const auto& f) {
-    std::int64_t offset = 0;
-    for (const Tensor& x : parameters) {
-      f(x, buffer.window(x.shape(), contiguous_strides(x.shape()), offset));
-      offset += padded_size(x.numel(), dtype);
+  const Tensors slices = windows_of(flat, parameters, dtype);
+  for (std::size_t i = 0; i < parameters.size(); ++i) copy_(slices[i], parameters[i].detach());
+  if (masters.defined()) {
+    const Tensors master_slices = windows_of(masters, parameters, dtype);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Tensor master = master_of(parameters[i]);
+      copy_(master_slices[i], master.defined() ? master : cast(parameters[i].detach(), DType::f32));
     }
-  };
-  each_slice(flat, [](const Tensor& x, const Tensor& slice) { copy_(slice, x.detach()); });
-  if (masters.defined())
-    each_slice(masters, [](const Tensor& x, const Tensor& slice) {
-      const Tensor master = master_of(x);
-      copy_(slice, master.defined() ? master : cast(x.detach(), DType::f32));
-    });
+  }
   group_.broadcast(flat).wait();
   if (masters.defined()) group_.broadcast(masters).wait();
 
@@ -52,7 +46,8 @@ std::size_t ShardedParameters::add(const Tensors& parameters, bool is_block) {
   Unit& unit = units_.back();
   unit.values = make_block(flat, number, &Unit::values);
   if (masters.defined()) unit.masters = make_block(masters, number, &Unit::masters);
-  each_slice(unit.values.whole, [](const Tensor& x, const Tensor& slice) { nn::detail::rebind(x, slice); });
+  const Tensors here = windows_of(unit.values.whole, parameters, dtype);
+  for (std::size_t i = 0; i < parameters.size(); ++i) nn::detail::rebind(parameters[i], here[i]);
   FlatStorage& storage = storage_of(unit.values);
   storage.masters = unit.masters.whole;
   storage.masters_version = unit.values.version = storage.version();

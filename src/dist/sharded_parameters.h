@@ -26,8 +26,7 @@ namespace tern::dist {
 ///    vectors stay from forward's first use to the end of backward: they are used at both ends, and one kernel reads the vectors of two
 ///    blocks.
 ///  * Writes. An in-place edit of parameters that are here (a file that is loaded, averages that take their place) is noticed by the
-///  block's
-///    version, and its own part goes into the rank's when the block goes. All ranks make the same.
+///    block's version, and its own part goes into the rank's when the block goes. All ranks make the same.
 /// Peak: 1/N of all, the root and the vectors, and two blocks.
 class ShardedParameters final : public AfterOp, public std::enable_shared_from_this<ShardedParameters> {
  public:

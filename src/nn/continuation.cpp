@@ -184,7 +184,7 @@ class SourceReader final : public DecodingGraphs::Reader {
   bool has_graphs_;
 };
 
-/// Where a table's values are: by it graphs know whether they are of this model.
+/// The address of a table's values, by which graphs know whether they are of this model.
 std::int64_t address(const Embedding& table) {
   const Tensor& x = table.quantized.defined() ? table.quantized.rows : table.weight;
   return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.view().data));

@@ -12,39 +12,35 @@ namespace tern::nn {
 
 static FlatParameters flatten(const Tensors& parameters, DType dtype, bool with_gradients) {
   const Device device = parameters[0].device();
-  std::int64_t total = 0;
-  for (const Tensor& x : parameters) {
+  for (const Tensor& x : parameters)
     if (x.device() != device)
       fail("flatten_parameters",
            fmt::format("expected parameters of {} on one device but got {} and {}", name(dtype), to_string(device), to_string(x.device())));
-    total += padded_size(x.numel(), dtype);
-  }
+  const std::int64_t total = padded_size(parameters, dtype);
   FlatParameters flat{flat_zeros(total, dtype, device), {}, {}};
-  if (size_of(dtype) == 2) flat.masters = flat_zeros(total, DType::f32, device);
-  const auto each_slice = [&](const auto& f) {
-    std::int64_t offset = 0;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const Tensor& x = parameters[i];
-      f(i, x, [&](const Tensor& buffer) { return buffer.window(x.shape(), contiguous_strides(x.shape()), offset); });
-      offset += padded_size(x.numel(), dtype);
-    }
-  };
-  Tensors gradients;
-  each_slice([&](std::size_t, const Tensor& x, const auto& slice) {
+  const Tensors data = windows_of(flat.parameters, parameters, dtype);
+  Tensors masters, gradients;
+  if (size_of(dtype) == 2) {
+    flat.masters = flat_zeros(total, DType::f32, device);
+    masters = windows_of(flat.masters, parameters, dtype);
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor& x = parameters[i];
     const Tensor master = master_of(x), values = master.defined() ? master : x.detach();
-    const Tensor data = copy_(slice(flat.parameters), values);
-    if (flat.masters.defined()) copy_(slice(flat.masters), values);
+    copy_(data[i], values);
+    if (flat.masters.defined()) copy_(masters[i], values);
     gradients.push_back(with_gradients ? x.grad() : Tensor());
-    detail::rebind(x, data);
-  });
-  // Not before the parameters' own memory is free again.
-  if (with_gradients) flat.gradients = flat_zeros(total, dtype, device);
-  each_slice([&](std::size_t i, const Tensor& x, const auto& slice) {
-    if (!with_gradients) return;
-    const Tensor gradient = slice(flat.gradients);
-    if (gradients[i].defined()) copy_(gradient, gradients[i]);
-    Tensor(x).set_grad(gradient);
-  });
+    detail::rebind(x, data[i]);
+  }
+  if (with_gradients) {
+    // Not before the parameters' own memory is free again.
+    flat.gradients = flat_zeros(total, dtype, device);
+    const Tensors windows = windows_of(flat.gradients, parameters, dtype);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (gradients[i].defined()) copy_(windows[i], gradients[i]);
+      Tensor(parameters[i]).set_grad(windows[i]);
+    }
+  }
   FlatStorage* storage = flat_storage(flat.parameters);
   storage->masters = flat.masters;
   storage->masters_version = storage->version();

@@ -5,6 +5,7 @@
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
+#include "ops/detail/check_floating.h"
 #include "ops/detail/widened.h"
 #include "ops/join.h"
 #include "ops/kernels/conv.h"
@@ -28,7 +29,7 @@ struct Window {
 
 void check_operands(const char* op, const Tensor& u, const Tensor& w, const Tensor& bias) {
   check_one_device(op, {&u, &w, &bias});
-  if (!is_floating(u.dtype())) fail(op, fmt::format("expected a floating dtype but got {}", name(u.dtype())));
+  detail::check_floating(op, u);
   for (const Tensor* parameter : {&w, &bias})
     if (parameter->defined() && parameter->dtype() != u.dtype())
       fail(op, fmt::format("expected w and bias of u's dtype {} but got {}", name(u.dtype()), name(parameter->dtype())));
@@ -181,7 +182,7 @@ static kernels::SlidingWindow sliding_window(const char* op, const UnfoldOptions
 }
 
 Tensor unfold(const Tensor& x, const UnfoldOptions& options) {
-  if (!is_floating(x.dtype())) fail("unfold", fmt::format("expected a floating dtype but got {}", name(x.dtype())));
+  detail::check_floating("unfold", x);
   if (x.dims() != 4) fail("unfold", fmt::format("expected x (B, C, H, W) but got {}", to_string(x.shape())));
   const kernels::SlidingWindow window = sliding_window("unfold", options, x.size(2), x.size(3));
   const Shape shape = {x.size(0), checked_mul("unfold", x.size(1), window.y.taps * window.x.taps), window.y.positions * window.x.positions};
@@ -193,7 +194,7 @@ Tensor unfold(const Tensor& x, const UnfoldOptions& options) {
 }
 
 Tensor fold(const Tensor& columns_, std::int64_t height, std::int64_t width, const UnfoldOptions& options) {
-  if (!is_floating(columns_.dtype())) fail("fold", fmt::format("expected a floating dtype but got {}", name(columns_.dtype())));
+  detail::check_floating("fold", columns_);
   if (height < 0 || width < 0) fail("fold", fmt::format("expected a height and a width of at least 0 but got {} and {}", height, width));
   const kernels::SlidingWindow window = sliding_window("fold", options, height, width);
   const std::int64_t taps = window.y.taps * window.x.taps, positions = window.y.positions * window.x.positions;

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "ops/detail/check_floating.h"
 #include "ops/join.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
@@ -63,7 +64,7 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
 /// The windows (B, C, kh kw, oh ow) of images that are padded with a value, and the result's shape.
 static std::pair<Tensor, Shape> pooled(const char* op, const Tensor& x, const PoolOptions& o, double padding) {
   if (x.dims() != 4) fail(op, fmt::format("expected images (B, C, H, W) but got {}", to_string(x.shape())));
-  if (!is_floating(x.dtype())) fail(op, fmt::format("expected a floating dtype but got {}", name(x.dtype())));
+  detail::check_floating(op, x);
   std::array<std::int64_t, 2> stride = o.stride;
   Shape shape = {x.size(0), x.size(1)};
   Tensor padded = x;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "ops/copy.h"
+#include "ops/detail/check_floating.h"
 #include "ops/factory.h"
 #include "ops/operators.h"
 #include "ops/reduce.h"
@@ -21,25 +22,21 @@ Tensor operator^(const Tensor& a, const Tensor& b) {
   return ne(a, b);
 }
 
-static void check_floating(const char* op, const Tensor& x) {
-  if (!is_floating(x.dtype())) fail(op, fmt::format("expected a floating dtype but got {}", name(x.dtype())));
-}
-
 Tensor tan(const Tensor& x) {
-  check_floating("tan", x);
+  detail::check_floating("tan", x);
   // In 16 bits the quotient of rounded sines and cosines would be off by both roundings.
   if (size_of(x.dtype()) == 2) return cast(tan(cast(x, DType::f32)), x.dtype());
   return sin(x) / cos(x);
 }
 
 Tensor leaky_relu(const Tensor& x, double slope) {
-  check_floating("leaky_relu", x);
+  detail::check_floating("leaky_relu", x);
   return where(gt(x, 0), x, x * slope);
 }
 
 Tensor elu(const Tensor& x, double alpha) {
-  check_floating("elu", x);
-  // Where x is large and not chosen the exponential would overflow, and its derivative be 0 times infinity.
+  detail::check_floating("elu", x);
+  // The exponential of a large x, which is not chosen, would overflow, and its derivative be 0 times infinity.
   return where(gt(x, 0), x, expm1(clamp(x, -infinity, 0)) * alpha);
 }
 

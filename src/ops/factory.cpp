@@ -6,6 +6,7 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
+#include "ops/detail/check_floating.h"
 #include "ops/kernels/copy.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
@@ -35,7 +36,7 @@ Tensor arange(double start, double stop, double step, DType dtype, Device device
 }
 
 Tensor linspace(double start, double stop, std::int64_t count, DType dtype, Device device) {
-  if (!is_floating(dtype)) fail("linspace", fmt::format("expected a floating dtype but got {}", name(dtype)));
+  detail::check_floating("linspace", dtype);
   if (count < 0 || !std::isfinite(start) || !std::isfinite(stop))
     fail("linspace", fmt::format("expected finite bounds and a count >= 0 but got {}, {} and {}", start, stop, count));
   const NoGrad unrecorded;

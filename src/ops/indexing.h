@@ -24,7 +24,7 @@ inline constexpr NewAxis newaxis{};
 struct Ellipsis {};
 inline constexpr Ellipsis ellipsis{};
 
-/// What may stand in the brackets of x[...], after NumPy's basic and advanced indexing:
+/// An index in the brackets of x[...], after NumPy's basic and advanced indexing:
 ///
 ///     x[2]   x[-1]   x[Slice(1, 3)]   x[{ellipsis, 0}]   x[{Slice(), newaxis, Slice(0, 8, 2)}]    views
 ///     x[mask]   x[ids]   x[{Slice(), ids}]   x[{rows, columns}]                                   copies

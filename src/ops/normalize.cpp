@@ -9,6 +9,7 @@
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/detail/centered.h"
+#include "ops/detail/check_floating.h"
 #include "ops/detail/dropout_at.h"
 #include "ops/detail/softmax_gradient.h"
 #include "ops/detail/widened.h"
@@ -27,10 +28,6 @@ namespace tern {
 // where that is to be differentiated again (vjp). Kernels: softmax has none of its own, only that of attention scores has
 // (attention_softmax.cpp); those of layer_norm and rms_norm are in ops/cpu/layer_norm.cpp and cuda/rows/layer_norm.cu.
 
-static void check_floating(const char* op, const Tensor& x) {
-  if (!is_floating(x.dtype())) fail(op, fmt::format("expected a floating dtype but got {}", name(x.dtype())));
-}
-
 Tensor detail::softmax_gradient(const Tensor& p, const Tensor& g, int dim) {
   const Tensor weighted = g * p;
   return weighted - p * sum(weighted, {dim}, true);
@@ -38,7 +35,7 @@ Tensor detail::softmax_gradient(const Tensor& p, const Tensor& g, int dim) {
 
 Tensor softmax(const Tensor& x_, int dim) {
   const Tensor x = detail::autocast("softmax", x_);
-  check_floating("softmax", x);
+  detail::check_floating("softmax", x);
   dim = normalize_dim(dim, std::max(x.dims(), 1), "softmax");
   if (x.dims() == 0) return reshape(softmax(reshape(x, {1}), 0), {});
   Tensor y;
@@ -57,7 +54,7 @@ Tensor softmax(const Tensor& x_, int dim) {
 
 Tensor log_softmax(const Tensor& x_, int dim) {
   const Tensor x = detail::autocast("log_softmax", x_);
-  check_floating("log_softmax", x);
+  detail::check_floating("log_softmax", x);
   dim = normalize_dim(dim, std::max(x.dims(), 1), "log_softmax");
   if (x.dims() == 0) return reshape(log_softmax(reshape(x, {1}), 0), {});
   Tensor y;
@@ -86,7 +83,7 @@ struct Norm {
 
 void check_norm(const char* op, double eps, const Tensor& x, std::initializer_list<const Tensor*> parameters) {
   if (!(eps > 0) || !std::isfinite(eps)) fail(op, fmt::format("expected a finite eps > 0 but got {}", eps));
-  check_floating(op, x);
+  detail::check_floating(op, x);
   for (const Tensor* parameter : parameters) {
     check_one_device(op, {&x, parameter});
     if (x.dims() == 0 || (parameter->defined() && parameter->shape() != Shape{x.size(-1)}))
@@ -359,7 +356,7 @@ Tensor group_norm(const Tensor& x_, std::int64_t groups, const Tensor& gamma_, c
   const Norm norm{"group_norm", true, eps};
   const Tensor x = norm.operand(x_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
   check_one_device("group_norm", {&x, &gamma, &beta});
-  check_floating("group_norm", x);
+  detail::check_floating("group_norm", x);
   if (x.dims() < 2 || groups < 1 || x.size(1) % groups != 0)
     fail("group_norm", fmt::format("expected x (B, C, ...) and groups that divide C but got {} and {}", to_string(x.shape()), groups));
   check_norm("group_norm", eps, transpose(x, 1, -1), {&gamma, &beta});  // (C) against the last dimension

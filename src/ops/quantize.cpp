@@ -9,6 +9,7 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
+#include "ops/detail/check_floating.h"
 #include "ops/join.h"
 #include "ops/kernels/quantized.h"
 #include "ops/matmul.h"
@@ -100,7 +101,7 @@ QuantizedWeight quantize(const Tensor& weight, QuantFormat format) {
 
 Tensor dequantize(const QuantizedWeight& weight, DType dtype) {
   check_weight("dequantize", weight);
-  if (!is_floating(dtype)) fail("dequantize", fmt::format("expected a floating dtype but got {}", name(dtype)));
+  detail::check_floating("dequantize", dtype);
   const Tensor y = empty({weight.out(), weight.in}, dtype, weight.device());
   on(y.device(), [&](auto dev) { kernels::dequantize(dev, rows_of(weight), {}, y.view()); });
   return y;
@@ -156,7 +157,7 @@ Tensor quantized_embedding(const QuantizedWeight& table, const Tensor& ids, DTyp
   check_weight(op, table);
   check_one_device(op, {&table.rows, &ids});
   if (ids.dtype() != DType::i64) fail(op, fmt::format("expected indices of i64 but got {}", name(ids.dtype())));
-  if (!is_floating(dtype)) fail(op, fmt::format("expected a floating dtype but got {}", name(dtype)));
+  detail::check_floating(op, dtype);
   const Tensor index = contiguous(ids);
   if (ids.device() == cpu)
     for (std::int64_t i = 0; i < index.numel(); ++i)

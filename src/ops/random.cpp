@@ -6,15 +6,12 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
+#include "ops/detail/check_floating.h"
 #include "ops/detail/dropout_at.h"
 #include "ops/kernels/random.h"
 #include "tensor/checked.h"
 
 namespace tern {
-
-static void check_floating(const char* op, DType dtype) {
-  if (!is_floating(dtype)) fail(op, fmt::format("expected a floating dtype but got {}", name(dtype)));
-}
 
 static void check_bounds(const char* op, double low, double high) {
   if (!(low <= high) || !std::isfinite(low) || !std::isfinite(high))
@@ -36,7 +33,7 @@ static void draw_normal(const Tensor& x, double mean, double deviation) {
 }
 
 Tensor rand(const Shape& shape, double low, double high, DType dtype, Device device) {
-  check_floating("rand", dtype);
+  detail::check_floating("rand", dtype);
   check_bounds("rand", low, high);
   Tensor y = empty(shape, dtype, device);
   draw_uniform(y, low, high);
@@ -44,7 +41,7 @@ Tensor rand(const Shape& shape, double low, double high, DType dtype, Device dev
 }
 
 Tensor randn(const Shape& shape, double mean, double deviation, DType dtype, Device device) {
-  check_floating("randn", dtype);
+  detail::check_floating("randn", dtype);
   check_deviation("randn", mean, deviation);
   Tensor y = empty(shape, dtype, device);
   draw_normal(y, mean, deviation);
@@ -69,7 +66,7 @@ Tensor randperm(std::int64_t n, Device device) {
 }
 
 static void check_in_place(const char* op, const Tensor& x) {
-  check_floating(op, x.dtype());
+  detail::check_floating(op, x.dtype());
   if (!x.is_contiguous()) fail(op, fmt::format("expected a contiguous tensor but got strides {}", to_string(x.strides())));
   begin_in_place(op, x);
 }
@@ -97,7 +94,7 @@ Tensor detail::dropout_at(const Tensor& x, double p, PhiloxState state) {
 
 Tensor dropout(const Tensor& x, double p, bool training) {
   if (!(p >= 0 && p < 1)) fail("dropout", fmt::format("expected a probability in [0, 1) but got {}", p));
-  check_floating("dropout", x.dtype());
+  detail::check_floating("dropout", x.dtype());
   if (!training || p == 0) return x;
   return detail::dropout_at(x, p, context().generator.reserve(x.numel()));
 }

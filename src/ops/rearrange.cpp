@@ -50,13 +50,18 @@ Tensor roll(const Tensor& x, std::int64_t shift, int dim) {
   return cat({slice(x, dim, start), slice(x, dim, 0, start)}, dim);
 }
 
+/// Each run of the elements of dimensions [first, dims) `count` times, with dimension `dim` so many times as long.
+static Tensor repeated(const char* op, const Tensor& x, int first, std::int64_t count, int dim) {
+  const std::int64_t before = extent(x, 0, first), after = extent(x, first, x.dims());
+  Shape shape = x.shape();
+  shape[dim] = checked_mul(op, shape[dim], count);
+  return reshape(broadcast_to(reshape(x, {before, 1, after}), {before, count, after}), shape);
+}
+
 Tensor repeat(const Tensor& x, std::int64_t count, int dim) {
   dim = normalize_dim(dim, x.dims(), "repeat");
   if (count < 0) fail("repeat", fmt::format("expected a count >= 0 but got {}", count));
-  const std::int64_t before = extent(x, 0, dim + 1), after = extent(x, dim + 1, x.dims());
-  Shape shape = x.shape();
-  shape[dim] = checked_mul("repeat", shape[dim], count);
-  return reshape(broadcast_to(reshape(x, {before, 1, after}), {before, count, after}), shape);
+  return repeated("repeat", x, dim + 1, count, dim);
 }
 
 Tensor tile(const Tensor& x, const Shape& counts) {
@@ -67,13 +72,8 @@ Tensor tile(const Tensor& x, const Shape& counts) {
   for (std::int64_t size : x.shape()) shape.push_back(size);
   Tensor y = reshape(x, shape);
   const int lead = y.dims() - counts.size();
-  for (int i = lead; i < y.dims(); ++i) {
-    const std::int64_t count = counts[i - lead];
-    if (count == 1) continue;
-    const std::int64_t before = extent(y, 0, i), after = extent(y, i, y.dims());
-    shape[i] = checked_mul("tile", shape[i], count);
-    y = reshape(broadcast_to(reshape(y, {before, 1, after}), {before, count, after}), shape);
-  }
+  for (int i = lead; i < y.dims(); ++i)
+    if (const std::int64_t count = counts[i - lead]; count != 1) y = repeated("tile", y, i, count, i);
   return y;
 }
 

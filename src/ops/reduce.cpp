@@ -8,6 +8,7 @@
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/detail/centered.h"
+#include "ops/detail/check_floating.h"
 #include "ops/detail/widened.h"
 #include "ops/factory.h"
 #include "ops/kernels/reduce.h"
@@ -63,10 +64,6 @@ Tensor scaled_sum(const char* op, const Tensor& x, const Plan& p, double scale) 
 
 Tensor counted(const Tensor& x) { return x.dtype() == DType::boolean || x.dtype() == DType::u8 ? cast(x, DType::i64) : x; }
 
-void check_floating(const char* op, const Tensor& x) {
-  if (!is_floating(x.dtype())) fail(op, fmt::format("expected a floating dtype but got {}", name(x.dtype())));
-}
-
 void check_some(const char* op, const Tensor& x, std::int64_t count) {
   if (count == 0) fail(op, fmt::format("expected at least one element to choose from but got shape {}", to_string(x.shape())));
 }
@@ -79,7 +76,7 @@ Tensor sum(const Tensor& x_, const Dims& dims, bool keepdim) {
 }
 
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
-  check_floating("mean", x);
+  detail::check_floating("mean", x);
   const Plan p = plan("mean", x, dims, keepdim);
   return scaled_sum("mean", x, p, p.count ? 1.0 / static_cast<double>(p.count) : std::numeric_limits<double>::quiet_NaN());
 }
@@ -90,7 +87,7 @@ Tensor detail::centered(const Tensor& x, const Dims& dims) {
 }
 
 Tensor var(const Tensor& x, const Dims& dims, std::int64_t correction, bool keepdim) {
-  check_floating("var", x);
+  detail::check_floating("var", x);
   const Plan p = plan("var", x, dims, keepdim);
   const double freedom = static_cast<double>(p.count - correction);
   const Tensor squares = square(detail::centered(detail::widened(x), dims));
@@ -129,7 +126,7 @@ Tensor min(const Tensor& x, const Dims& dims, bool keepdim) { return extreme("mi
 
 Tensor logsumexp(const Tensor& x_, const Dims& dims, bool keepdim) {
   const Tensor x = detail::autocast("logsumexp", x_);
-  check_floating("logsumexp", x);
+  detail::check_floating("logsumexp", x);
   const Plan p = plan("logsumexp", x, dims, keepdim);
   const Tensor y = apply(Reduce::logsumexp, x, p, x.dtype());
   return record("logsumexp", y, {x}, {x, y}, [dims, kept = p.kept](const Backward& call) -> Tensors {

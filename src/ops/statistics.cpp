@@ -8,6 +8,7 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
+#include "ops/detail/check_floating.h"
 #include "ops/detail/widened.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -20,10 +21,6 @@
 
 namespace tern {
 
-static void check_floating(const char* op, const Tensor& x) {
-  if (!is_floating(x.dtype())) fail(op, fmt::format("expected a floating dtype but got {}", name(x.dtype())));
-}
-
 /// The root of x >= 0. Its derivative at 0 is infinite, and 0 times that NaN: it is 0 here.
 static Tensor safe_sqrt(const Tensor& x) {
   const Tensor is_zero = eq(x, 0);
@@ -31,12 +28,12 @@ static Tensor safe_sqrt(const Tensor& x) {
 }
 
 Tensor stddev(const Tensor& x, const Dims& dims, std::int64_t correction, bool keepdim) {
-  check_floating("stddev", x);
+  detail::check_floating("stddev", x);
   return cast(safe_sqrt(var(detail::widened(x), dims, correction, keepdim)), x.dtype());
 }
 
 Tensor norm(const Tensor& x_, const Dims& dims, double p, bool keepdim) {
-  check_floating("norm", x_);
+  detail::check_floating("norm", x_);
   if (std::isnan(p)) fail("norm", "expected a number p but got NaN");
   const Tensor x = detail::widened(x_);
   Tensor y;
@@ -65,7 +62,7 @@ Tensor median(const Tensor& x, int dim, bool keepdim) {
 
 Tensor cumprod(const Tensor& x, int dim) {
   dim = normalize_dim(dim, x.dims(), "cumprod");
-  check_floating("cumprod", x);
+  detail::check_floating("cumprod", x);
   // Each pass multiplies by the product of as many elements before, so that `span` of them have gone into each (Hillis & Steele, 1986).
   Tensor y = detail::widened(x);
   const std::int64_t size = x.shape()[dim];
@@ -82,7 +79,7 @@ Unique unique(const Tensor& x) {
   const Tensor flat = reshape(x, {n});
   if (n == 0) return {flat, zeros(x.shape(), DType::i64, x.device()), zeros({0}, DType::i64, x.device())};
   const Sorted sorted = sort(x.dtype() == DType::boolean ? cast(flat, DType::u8) : flat);
-  // Where a new value begins.
+  // The first of equal values.
   const Tensor is_new = cat({full({1}, 1, DType::boolean, x.device()), ne(slice(sorted.values, 0, 1), slice(sorted.values, 0, 0, n - 1))});
   const Tensor inverse = empty({n}, DType::i64, x.device());
   index_copy_(inverse, 0, sorted.indices, cumsum(cast(is_new, DType::i64), 0) - 1);
@@ -109,7 +106,7 @@ Tensor bincount(const Tensor& x, const Tensor& weights, std::int64_t least) {
 }
 
 Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement) {
-  check_floating("multinomial", weights);
+  detail::check_floating("multinomial", weights);
   if (weights.dims() < 1 || weights.size(-1) < 1)
     fail("multinomial", fmt::format("expected weights (..., V) with V >= 1 but got {}", to_string(weights.shape())));
   if (count < 0 || (!replacement && count > weights.size(-1)))

@@ -15,7 +15,7 @@ Tensor median(const Tensor& x, int dim = -1, bool keepdim = false);
 /// Running products along a dimension, zeros included; floating dtypes. log2(size) products of the whole tensor.
 Tensor cumprod(const Tensor& x, int dim);
 
-/// What unique() gives: K different values in ascending order.
+/// The result of unique(): K different values in ascending order.
 struct Unique {
   Tensor values;   ///< (K)
   Tensor inverse;  ///< i64 in x's shape: values[inverse] is x

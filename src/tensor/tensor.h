@@ -139,7 +139,7 @@ struct NamedTensor {
   Tensor tensor;
 };
 
-/// What a new tensor is to be, for factories: zeros({2, 3}, {.dtype = DType::f64, .device = cuda()}).
+/// Dtype and device of a new tensor, for factories: zeros({2, 3}, {.dtype = DType::f64, .device = cuda()}).
 struct TensorOptions {
   DType dtype = DType::f32;
   Device device = default_device();

@@ -145,7 +145,7 @@ TEST_CASE("Ops add to the gradient that a leaf has, in place and as often as it 
     }
     CHECK(calls == (hooked ? 2 : 0));
     if (filled) CHECK(w.grad().impl().storage == flat.impl().storage);
-    // Where the gradient itself is asked for, nothing is added to the leaf's.
+    // A gradient that is asked for itself is not added to the leaf's.
     CHECK(list(grad({sum(linear(x, w))}, {w})[0]) == Doubles{3, -1, 3, -1, 3, -1});
     CHECK(list(w.grad()) == Doubles(result.end() - 6, result.end()));
     return result;

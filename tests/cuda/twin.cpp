@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t guard = 64;
 
-/// Where the window begins and ends, relative to its first element.
+/// Begin and end of the window, relative to its first element.
 std::pair<std::int64_t, std::int64_t> extent(const Shape& shape, const Strides& strides) {
   std::int64_t low = 0, high = 1;
   if (numel(shape) == 0) return {0, 0};

@@ -198,7 +198,7 @@ const std::vector<Line> losses = {
     {"huber_loss(x, y)", [] { return is(huber_loss(x, y), {0.25}, {}); }},
 };
 
-/// What does not compile, or not so.
+/// Lines that do not compile, or not so.
 struct Missing {
   const char *text, *reason;
 };

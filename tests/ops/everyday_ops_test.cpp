@@ -1,4 +1,4 @@
-// What the table cannot show of the everyday ops: x[...], which is a member, numbers that are not finite, and the default device.
+// Cases of the everyday ops that the table cannot show: x[...], which is a member, numbers that are not finite, and the default device.
 #include <cmath>
 #include <limits>
 #include <type_traits>

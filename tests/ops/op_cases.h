@@ -64,6 +64,12 @@ struct References {
 };
 using Reference = std::function<reference::Arrays(const References&)>;
 
+// Short names for the lambdas of rows.
+using In = const Arguments&;
+using Ref = const References&;
+using T = const Tensor&;
+using A = const reference::Array&;
+
 struct Case {
   std::vector<Input> inputs;
   Call call;

@@ -13,8 +13,6 @@ using namespace reference;
 
 namespace {
 
-using In = const Arguments&;
-using Ref = const References&;
 using Starts = std::vector<std::int64_t>;
 
 enum class Padding { none, boolean, additive };

@@ -16,9 +16,6 @@ using namespace reference;
 
 namespace {
 
-using In = const Arguments&;
-using Ref = const References&;
-
 struct Form {
   std::int64_t batch, length, channels, taps;
   DepthwiseConvOptions options = {};

@@ -11,9 +11,6 @@ using namespace reference;
 
 namespace {
 
-using In = const Arguments&;
-using Ref = const References&;
-
 struct Form {
   Shape x, w;
   ConvOptions options = {};

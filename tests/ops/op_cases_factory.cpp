@@ -14,10 +14,6 @@ using namespace reference;
 
 namespace {
 
-using In = const Arguments&;
-using Ref = const References&;
-using T = const Tensor&;
-
 const std::vector<Shape> shapes = {{0}, {1}, {31}, {33}, {1025}, {}, {3, 5}, {2, 0, 3}, {33, 31}};
 
 Array filled(const Shape& shape, DType dtype, double value) {

@@ -11,10 +11,6 @@ using namespace reference;
 
 namespace {
 
-using In = const Arguments&;
-using Ref = const References&;
-using A = const Array&;
-
 int wrapped(int dim, A x) { return dim < 0 ? dim + x.shape.size() : dim; }
 
 Tensor indices(std::vector<std::int64_t> values) {

@@ -16,11 +16,6 @@ using namespace reference;
 
 namespace {
 
-using In = const Arguments&;
-using Ref = const References&;
-using T = const Tensor&;
-using A = const Array&;
-
 const std::vector<Shape> lines = {{0}, {1}, {31}, {33}, {1025}};
 
 Row row_of(const char* name, std::vector<Mistake> mistakes) {

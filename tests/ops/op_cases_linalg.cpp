@@ -24,10 +24,6 @@ using namespace reference;
 
 namespace {
 
-using In = const Arguments&;
-using Ref = const References&;
-using T = const Tensor&;
-
 /// A matrix in float64, by rows.
 struct Matrix {
   std::int64_t rows, columns;

@@ -17,10 +17,6 @@ using namespace reference;
 
 namespace {
 
-using In = const Arguments&;
-using Ref = const References&;
-using A = const Array&;
-
 std::vector<double> softmax_of(std::vector<double> s) {
   double top = -std::numeric_limits<double>::infinity(), total = 0;
   for (double v : s) top = std::max(top, v);

@@ -80,7 +80,6 @@ std::vector<Mistake> misfits(Tensor (*f)(const Tensor&, const Tensor&)) {
           {[=] { f(sample({0}), sample({3})); }, {"(0,)", "(3,)"}}};
 }
 
-using T = const Tensor&;
 const Input any = value({});
 const Input nonzero = positive({});
 

@@ -12,10 +12,6 @@ using namespace reference;
 
 namespace {
 
-using In = const Arguments&;
-using Ref = const References&;
-using A = const Array&;
-
 Array product(A a_, A b_) {
   Array a = a_, b = b_;
   if (a.shape.size() == 1) a.shape.insert(0, 1);

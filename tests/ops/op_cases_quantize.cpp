@@ -12,8 +12,6 @@ namespace tern::op_cases {
 namespace {
 
 using reference::Array, reference::make;
-using In = const Arguments&;
-using Ref = const References&;
 using Bytes = std::vector<std::uint8_t>;
 
 template <class T>

@@ -11,7 +11,6 @@ using namespace reference;
 
 namespace {
 
-using T = const Tensor&;
 using Slice = const std::vector<double>&;
 
 struct Form {

@@ -19,10 +19,6 @@ using namespace reference;
 
 namespace {
 
-using In = const Arguments&;
-using Ref = const References&;
-using T = const Tensor&;
-using A = const Array&;
 using Slice = const std::vector<double>&;
 
 void add_reductions(Rows& rows) {

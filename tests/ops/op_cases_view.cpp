@@ -9,9 +9,6 @@ using namespace reference;
 
 namespace {
 
-using In = const Arguments&;
-using Ref = const References&;
-
 Row row_of(const char* name, std::vector<Mistake> mistakes) {
   Row row{name, {}, std::move(mistakes)};
   row.dtypes = all_dtypes;
@@ -24,9 +21,6 @@ template <class F, class G>
 void add(Row& row, const Shape& shape, F f, G g) {
   row.cases.push_back({{value(shape)}, [=](In in) -> Tensors { return {f(in[0])}; }, [=](Ref in) { return one(g(in[0])); }});
 }
-
-using T = const Tensor&;
-using A = const Array&;
 
 void add_shapes(Rows& rows) {
   Row row = row_of("reshape", {{[] { reshape(sample({2, 3}), {7}); }, {"6", "(7,)", "(2, 3)"}},

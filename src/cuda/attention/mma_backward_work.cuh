@@ -155,7 +155,7 @@ struct Block {
     k_tile = shared_address(shared), v_tile = k_tile + C::key_bytes, stages = v_tile + C::key_bytes;
   }
 
-  /// Where the sums and the semaphore of a tile are.
+  /// The place of the sums and of the semaphore of a tile.
   __device__ __forceinline__ std::int64_t place(const Walk& walk) const {
     if constexpr (flavour == Flavour::plain) return std::int64_t(walk.head) * p.places + walk.tile;
     else return first_tile<C::queries>(args, sequence, index, walk.head, p.places) + walk.tile;

@@ -353,7 +353,7 @@ void pack_panel(const QuantizedRows& w, const Depth<Kind>& depth, std::int64_t f
   pack_codes<Kind>(lines, stride, n, depth.length, zero_of(w.format), to.codes);
 }
 
-/// What a tile reads and writes: `y` (R, panel), its rows y_stride apart.
+/// Operands and result of a tile: `y` (R, panel), its rows y_stride apart.
 struct TileOperands {
   const std::int32_t* x;
   const std::int32_t* zeros;
