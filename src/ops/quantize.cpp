@@ -138,11 +138,6 @@ Tensor quantized_linear(const Tensor& x, const QuantizedWeight& weight, const Te
   Tensor rows = reshape(x.detach(), {count, weight.in});
   if (rows.strides()[1] != 1) rows = contiguous(rows);
   const kernels::QuantizedRows w = rows_of(weight);
-  if (weight.format == QuantFormat::dynamic_int8 && x.device() != cpu) {
-    const Tensor rounded = empty(rows.shape(), rows.dtype(), rows.device());
-    on_cuda(op, x.device(), [&](auto dev) { kernels::round_rows(dev, rows.view(), rounded.view()); });
-    rows = rounded;
-  }
   const bool has_kernel =
       x.device() == cpu || cuda_has(x.device(), [&](auto dev) { return kernels::has_quantized_linear(dev, rows.view()); });
   if (!has_kernel) return reshape(linear_by_parts(rows, weight, bias.defined() ? bias.detach() : bias), shape);

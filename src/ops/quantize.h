@@ -25,9 +25,9 @@ QuantizedWeight quantize(const Tensor& weight, QuantFormat format);
 Tensor dequantize(const QuantizedWeight& weight, DType dtype = DType::f32);
 
 /// linear(x, dequantize(weight), bias) without that copy: x (..., in) of f32, bf16 or f16 -> (..., out). Weights are read as they are, and
-/// dequantised within the product. With dynamic_int8 each row of x is rounded to scale q, q in [-127, 127]. On a CPU so is each block of 32
-/// with q8_0 and q4_0, as in ggml, and with int8 each row, to q in [-32767, 32767]. Throws Error for other shapes and dtypes, and where x
-/// or the bias asks for a gradient: it is for inference.
+/// dequantised within the product. On a CPU, whose fast products are those of integers, x is rounded to scale q: with dynamic_int8 each
+/// row, q in [-127, 127]; with q8_0 and q4_0 each block of 32, as in ggml; with int8 each row, q in [-32767, 32767]. On a GPU x stays as it
+/// is. Throws Error for other shapes and dtypes, and where x or the bias asks for a gradient: it is for inference.
 Tensor quantized_linear(const Tensor& x, const QuantizedWeight& weight, const Tensor& bias = {});
 
 /// embedding(dequantize(table, dtype), ids) without that copy: ids (...), i64 -> (..., in). Throws Error for an id that is out of range; on

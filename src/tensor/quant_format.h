@@ -8,7 +8,7 @@ namespace tern {
 /// first, of which the last one of a row is filled with zeros.
 enum class QuantFormat : std::uint8_t {
   int8,          ///< w = scale q, q in [-127, 127]
-  dynamic_int8,  ///< the same bytes; the rows of x are rounded to 8 bits as well, and the products are those of integers
+  dynamic_int8,  ///< the same bytes; on a CPU the rows of x are rounded to 8 bits as well, and the products are those of integers
   q8_0,          ///< w = d q: 32 bytes of q in [-127, 127]
   q4_0,          ///< w = d (q - 8): 16 bytes, of which number j holds q of weight j below and that of weight j + 16 above
 };

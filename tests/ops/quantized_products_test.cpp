@@ -7,8 +7,12 @@
 #include "backend/device.h"
 #include "catch.h"
 #include "ops/copy.h"
+#include "ops/matmul.h"
+#include "ops/operators.h"
 #include "ops/pointwise.h"
 #include "ops/quantize.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
 #include "ops/view.h"
 
 using namespace tern;
@@ -135,4 +139,39 @@ TEST_CASE("Quantised products keep the largest sums, 16 bits and rows that are n
       }
     }
   }
+}
+
+TEST_CASE("Quantised products on tensor cores give those of the dequantised weight, the same bits each time", "[cuda]") {
+  const NoGrad unrecorded;
+  manual_seed(7);
+  struct Size {
+    std::int64_t rows, in, out;
+  };
+  // Each size of tile, with rows, channels and depths that fill none; rows of blocks that begin in the middle of a word (96, 1056, 200);
+  // depths of less and more than the ring of stages.
+  for (const QuantFormat format : quant_formats)
+    for (const DType dtype : {DType::bf16, DType::f16})
+      for (const Size& size : {Size{17, 1, 3},
+                               {33, 96, 70},
+                               {40, 1056, 101},
+                               {64, 256, 256},
+                               {65, 2100, 32},
+                               {300, 200, 1100},
+                               {257, 1064, 900},
+                               {500, 72, 5001},
+                               {513, 328, 4100}})
+        for (const std::int64_t gap : {0, 3, 8}) {
+          INFO(name(format) << " " << name(dtype) << " " << size.rows << " rows, " << size.in << " -> " << size.out << ", gap " << gap);
+          const Tensor x = slice(cast(randn({size.rows, size.in + gap}, {.device = cuda()}), dtype), 1, 0, size.in);
+          const Tensor bias = cast(randn({size.out}, {.device = cuda()}), dtype);
+          const QuantizedWeight w = quantize(randn({size.out, size.in}, {.device = cuda()}), format);
+          const Tensor wide = cast(x, DType::f32), weight = dequantize(w), added = cast(bias, DType::f32);
+          const Tensor y = quantized_linear(x, w, bias), expected = linear(wide, weight, added);
+          // y is rounded once to 16 bits; float32 sums are off by less than their number of terms times half a unit.
+          const double rounding = dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;
+          const Tensor most =
+              abs(expected) * rounding + linear(abs(wide), abs(weight), abs(added)) * (static_cast<double>(size.in + 2) * 0x1p-23) + 1e-7;
+          CHECK(max(abs(cast(y, DType::f32) - expected) / most).item<float>() <= 1);
+          CHECK(all(y == quantized_linear(x, w, bias)).item<bool>());
+        }
 }

@@ -39,6 +39,15 @@ __device__ __forceinline__ float4 load_shared<float4>(std::uint32_t address) {
                : "memory");
   return value;
 }
+/// The two bytes there.
+__device__ __forceinline__ unsigned load_shared_half_word(std::uint32_t address) {
+  unsigned short value;
+  asm volatile("ld.shared.u16 %0, [%1];\n" : "=h"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_shared_half_word(std::uint32_t address, unsigned value) {
+  asm volatile("st.shared.u16 [%0], %1;\n" ::"r"(address), "h"(static_cast<unsigned short>(value)) : "memory");
+}
 __device__ __forceinline__ void store_shared(std::uint32_t address, float4 value) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
                : "memory");

@@ -37,28 +37,6 @@ __global__ void __launch_bounds__(block_size) write_values(QuantizedRows w, cons
   y[i] = convert<T>(row >= 0 && row < w.out ? value_at<computed_t<T>>(w, w.row(row), i % w.in) : computed_t<T>(0));
 }
 
-/// A warp to a row: scale q, with the scale its largest magnitude / 127.
-template <class T>
-__global__ void __launch_bounds__(block_size)
-    round_rows_to_8_bits(const T* x, std::int64_t x_stride, std::int64_t rows, std::int64_t columns, T* y) {
-  const std::int64_t row = std::int64_t(blockIdx.x) * warps + threadIdx.x / lanes;
-  if (row >= rows) return;
-  const T* const from = x + row * x_stride;
-  float top = 0;
-  for (std::int64_t k = threadIdx.x % lanes; k < columns; k += lanes) {
-    const float magnitude = fabsf(convert<float>(from[k]));
-    top = magnitude > top || isnan(magnitude) ? magnitude : top;
-  }
-#pragma unroll
-  for (int half = lanes / 2; half > 0; half /= 2) {
-    const float other = shuffle_xor(top, half);
-    top = other > top || isnan(other) ? other : top;
-  }
-  const float scale = isfinite(top) ? top / 127 : NAN, inverse = top > 0 ? 127 / top : 0;
-  for (std::int64_t k = threadIdx.x % lanes; k < columns; k += lanes)
-    y[row * columns + k] = convert<T>(rintf(convert<float>(from[k]) * inverse) * scale);
-}
-
 /// y (rows, out) for at most R rows: a warp to an output channel. Rows of x are x_stride apart.
 template <class T, int R>
 __global__ void __launch_bounds__(block_size)
@@ -110,14 +88,6 @@ void quantized_linear(Cuda, const View& x, const QuantizedRows& w, const View& b
       else if (rows <= 4) start(multiply_rows<T, 4>);
       else start(multiply_rows<T, max_rows>);
     }
-  });
-}
-
-void round_rows(Cuda, const View& x, const View& y) {
-  if (y.numel() == 0) return;
-  dispatch_floats(y.dtype, "quantized_linear", [&]<class T>() {
-    launch(round_rows_to_8_bits<T>, blocks_for(x.shape[0], warps), block_size, 0, y.stream, x.as<const T>(), x.strides[0], x.shape[0],
-           x.shape[1], y.as<T>());
   });
 }
 

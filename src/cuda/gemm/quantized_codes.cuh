@@ -12,7 +12,7 @@ __device__ __forceinline__ unsigned load_half_word(const std::uint8_t* at) { ret
 __device__ __forceinline__ float block_scale(const std::uint8_t* block) {
   f16 half;
   half.bits = static_cast<std::uint16_t>(load_half_word(block));
-  return static_cast<float>(half);
+  return convert<float>(half);
 }
 __device__ __forceinline__ float row_scale(const std::uint8_t* row) { return *reinterpret_cast<const float*>(row); }
 
@@ -43,62 +43,11 @@ __device__ __forceinline__ float load_four_codes(const kernels::QuantizedRows& w
   return block_scale(block);
 }
 
-/// Codes of 32 weights as they are stored: a whole block, or 32 bytes of a row that has one scale. A block begins at an even address, so
-/// that its words are read from the one below it where that is no multiple of four.
-template <QuantFormat format>
-struct RawCodes {
-  static constexpr bool by_blocks = has_blocks(format);
-  static constexpr int count = by_blocks ? static_cast<int>(block_bytes(format) / 4) + 1 : 8;
-  unsigned words[count];
-  bool begins_in_a_word;
-
-  /// Of the weights k to k + 31 of a row, k a multiple of 32: zeros where there is no such row or weight.
-  __device__ __forceinline__ void load(const kernels::QuantizedRows& w, std::int64_t channel, std::int64_t k) {
-    begins_in_a_word = false;
-#pragma unroll
-    for (unsigned& word : words) word = by_blocks ? 0u : 0x80808080u;
-    if (channel >= w.out || k >= w.in) return;
-    if constexpr (by_blocks) {
-      const std::uint8_t* const block = w.row(channel) + k / quant_block * block_bytes(format);
-      begins_in_a_word = reinterpret_cast<std::uintptr_t>(block) % 4 != 0;
-      const auto* const from = reinterpret_cast<const std::uint32_t*>(block - (begins_in_a_word ? 2 : 0));
-#pragma unroll
-      for (int i = 0; i < count - 1; ++i) words[i] = from[i];
-      words[count - 1] = begins_in_a_word ? from[count - 1] : load_half_word(block + block_bytes(format) - 2);
-    } else {
-      const auto* const from = reinterpret_cast<const std::uint32_t*>(w.row(channel) + 4 + k);
-      const auto there = static_cast<int>((w.in - k + 3) / 4);
-#pragma unroll
-      for (int i = 0; i < count; ++i)
-        if (i < there) words[i] = from[i];
-    }
-  }
-
-  /// The scale of the block.
-  __device__ __forceinline__ float scale() const {
-    f16 half;
-    half.bits = static_cast<std::uint16_t>(begins_in_a_word ? words[0] >> 16 : words[0]);
-    return static_cast<float>(half);
-  }
-
-  /// Codes 4 i to 4 i + 3, a byte each: 128 more than they are.
-  __device__ __forceinline__ unsigned bytes(int i) const {
-    if constexpr (!by_blocks) return words[i];
-    else if constexpr (format == QuantFormat::q8_0) return behind_scale(i) ^ 0x80808080u;
-    else return (behind_scale(i % 4) >> (i / 4 * 4) & 0x0f0f0f0fu) + 0x78787878u;
-  }
-
- private:
-  __device__ __forceinline__ unsigned behind_scale(int i) const {
-    return begins_in_a_word ? words[i + 1] : __funnelshift_r(words[i], words[i + 1], 16);
-  }
-};
-
-/// Two codes, bytes 2 i and 2 i + 1 of a word in which they are 128 more, as 16-bit floats. No conversion: beneath the exponent of 128
-/// (bf16) or 1024 (f16) the bits of a byte are its value. bf16 has 7 of them, and the eighth is in what is subtracted, 256 or 128.
+/// Two codes, the bytes of a half word in which they are 128 more, as 16-bit floats. No conversion: beneath the exponent of 128 (bf16) or
+/// 1024 (f16) the bits of a byte are its value. bf16 has 7 of them, and the eighth is in what is subtracted, 256 or 128.
 template <class T>
-__device__ __forceinline__ unsigned code_pair(unsigned word, int i) {
-  const unsigned pair = __byte_perm(word, 0, i == 0 ? 0x4140 : 0x4342);
+__device__ __forceinline__ unsigned code_pair(unsigned half_word) {
+  const unsigned pair = __byte_perm(half_word, 0, 0x4140);
   unsigned result;
   if constexpr (std::is_same_v<T, bf16>) {
     const unsigned low_bits = (pair & 0x007f007fu) | 0x43004300u, subtracted = (~pair & 0x00800080u) | 0xc300c300u;
@@ -106,6 +55,17 @@ __device__ __forceinline__ unsigned code_pair(unsigned word, int i) {
   } else {
     asm("add.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(pair | 0x64006400u), "r"(0xe480e480u));
   }
+  return result;
+}
+
+/// The same of the low four bits of each byte, in which codes are 8 more: from 136 (bf16) or 1032 (f16).
+template <class T>
+__device__ __forceinline__ unsigned four_bit_pair(unsigned half_word) {
+  const unsigned pair = __byte_perm(half_word, 0, 0x4140) & 0x000f000fu;
+  unsigned result;
+  if constexpr (std::is_same_v<T, bf16>)
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(pair | 0x43004300u), "r"(0x3f803f80u), "r"(0xc308c308u));
+  else asm("add.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(pair | 0x64006400u), "r"(0xe408e408u));
   return result;
 }
 

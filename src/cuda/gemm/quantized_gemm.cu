@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/fragment.cuh"
 #include "cuda/device/vec16.cuh"
@@ -6,26 +8,54 @@
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 
-// GEMM of 16-bit activations with quantised weights, mma.sync on every architecture. A block makes a square tile of y, 64 of the depth at a
-// time: operands go from global memory to registers while the step before is multiplied, and from there to shared memory, the weights as
-// 16-bit floats on the way. Their codes are whole numbers up to 128, which bf16 and f16 hold exactly: a scale multiplies float32 sums, of a
-// whole row at the end, or of a block of 32 as soon as they are there. So no weight is ever rounded, and no copy of one is in memory.
+// GEMM of 16-bit activations with quantised weights: mma.sync fed by cp.async, on every architecture. A ring of stages brings x and the
+// codes of the weights as they are stored; a warp makes 16-bit floats of the codes on their way from shared memory to the fragments of b.
+// Codes are whole numbers up to 128, which bf16 and f16 hold exactly, and a scale multiplies float32 sums: of a row at the end, of a block
+// of 32 as soon as they are there. So no weight is ever rounded, and no copy of one is in memory.
 //
-//     depth 64 = two chunks of 32         shared memory: x (tile, 64 + 8), weights (tile, 64 + 8), scales of blocks (tile, 2)
-//     warps     2 over rows of y, tile / 32 over its columns, each with tile / 2 rows of 32 columns
+//     block   warps over rows of y x over columns x over the depth; a warp's tile has 32 columns
+//     stage   x (rows, depth), swizzled | codes (columns, depth), each row in 4-byte words, a pitch apart
+//     end     the sums of the warps along the depth meet in shared memory and are added in their order
+//
+// Few rows and channels make few tiles, whose time is that of one after the other: small tiles split the depth over all warps and ask for
+// a whole depth of 256 at once. Large ones decode each code for more rows.
 namespace tern::gpu {
 
 using kernels::QuantizedRows;
 
 namespace {
 
-constexpr int depth = 64, chunk = 32, pitch = depth + 8;  ///< of a shared row: eight rows fall into different banks
+constexpr int chunk = 32;  ///< of the depth, that a warp multiplies at a time: a block of q8_0 and q4_0
 
-template <int tile>
+template <QuantFormat format_, int row_tiles, int warps_m_, int warps_n_, int warps_k_, int chunks_>
 struct Tile {
-  static constexpr int threads = 2 * tile, rows = tile / 2, columns = 32;  ///< of a warp
-  static constexpr int vectors = tile * depth / 8 / threads;               ///< of x, that a thread brings: 4
+  static constexpr QuantFormat format = format_;
+  static constexpr int warps_m = warps_m_, warps_n = warps_n_, warps_k = warps_k_, chunks = chunks_;
+  static constexpr int threads = 32 * warps_m * warps_n * warps_k, warp_rows = 16 * row_tiles, warp_columns = 32;
+  static constexpr int rows = warps_m * warp_rows, columns = warps_n * warp_columns, depth = chunk * warps_k * chunks;
+  static constexpr bool by_blocks = has_blocks(format);
+  static_assert(depth % 64 == 0);  // two blocks are whole words
+
+  using Sums = FragmentTile<warp_rows, warp_columns>;
+  static constexpr int fragments = row_tiles * Sums::column_tiles, own_fragments = fragments / warps_k;  ///< of a warp, at the end
+  static constexpr int own_columns = own_fragments < Sums::column_tiles ? own_fragments : Sums::column_tiles;
+
+  static constexpr int chunk_bytes = by_blocks ? static_cast<int>(block_bytes(format)) : chunk;
+  static constexpr int row_step = depth / chunk * chunk_bytes;  ///< bytes of a row of codes in a stage
+  /// Words of a row: a power of two of them, and of blocks a tail, with one more where the row begins in the middle of a word.
+  static constexpr int main_words = row_step / 4 / 8 * 8, tail_words = by_blocks ? row_step / 4 - main_words + 1 : 0;
+  /// Four words off a multiple of eight: no two of eight rows lie in one bank.
+  static constexpr int pitch = ((main_words + tail_words + 3) / 8 * 8 + 4) * 4;
+  static constexpr int x_bytes = SharedTile<depth>::bytes(rows), stage_bytes = x_bytes + columns * pitch;
+  static constexpr int y_pitch = columns * 2 + 16, end_bytes = warps_k > 1 ? threads * fragments * 16 : rows *y_pitch;
+  /// As many as fit into 99 KiB, which each device has from compute capability 8.0 on.
+  static constexpr int stages = std::min(4, 99 * 1024 / stage_bytes);
+  static_assert(stages >= 2 && end_bytes <= 99 * 1024);
 };
+template <QuantFormat format> using SmallTile = Tile<format, 2, 1, 1, 8, 1>;   ///< (32, 32), 256 of the depth a stage
+template <QuantFormat format> using MediumTile = Tile<format, 2, 1, 2, 4, 2>;  ///< (32, 64), 256
+/// (64, 128), 64: where sums of blocks take registers too, by twice as many warps.
+template <QuantFormat format> using LargeTile = Tile<format, has_blocks(format) ? 2 : 4, has_blocks(format) ? 2 : 1, 4, 1, 2>;
 
 template <class T>
 struct Problem {
@@ -38,119 +68,315 @@ struct Problem {
   bool has_vectors;  ///< rows of x are whole vectors of 16 bytes
 };
 
-/// Elements k to k + 7 of a row of x, and zeros past its ends.
+/// Where the rows of even and of odd channels begin in their first word, in bytes: 0 or 2. Blocks begin at even addresses.
+struct Shifts {
+  unsigned even, odd;
+  __device__ __forceinline__ unsigned of(int channel) const { return channel % 2 ? odd : even; }
+};
+
+/// Copies eight elements of each of some rows, the first `left` and zeros, where there are no aligned vectors. Slow, and out of the way.
 template <class T>
-__device__ uint4 load_x(const Problem<T>& p, std::int64_t row, std::int64_t k) {
-  if (row >= p.rows || k >= p.w.in) return {};
-  const T* const from = p.x + row * p.x_stride + k;
-  if (p.has_vectors) return *reinterpret_cast<const uint4*>(from);
-  unsigned pairs[4];
-#pragma unroll
-  for (int i = 0; i < 8; i += 2)
-    pairs[i / 2] = (k + i < p.w.in ? from[i].bits : 0u) | (k + i + 1 < p.w.in ? unsigned(from[i + 1].bits) : 0u) << 16;
-  return {pairs[0], pairs[1], pairs[2], pairs[3]};
+__device__ __noinline__ void store_elements(unsigned to, unsigned to_step, const T* from, std::int64_t from_step, int rows,
+                                            std::int64_t left) {
+#pragma unroll 1
+  for (int i = 0; i < rows * 8; ++i)
+    store_shared_half_word(to + i / 8 * to_step + i % 8 * 2, i % 8 < left ? from[i / 8 * from_step + i % 8].bits : 0u);
 }
 
-template <class T, QuantFormat format, int tile>
-__global__ void __launch_bounds__(Tile<tile>::threads) quantized_gemm_kernel(Problem<T> p) {
-  using S = Tile<tile>;
-  using Sums = FragmentTile<S::rows, S::columns>;
-  constexpr bool by_blocks = has_blocks(format);
-  __shared__ alignas(16) T shared_x[tile][pitch];
-  __shared__ alignas(16) T shared_w[tile][pitch];
-  __shared__ float shared_scales[tile][2];
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const int warp_row = warp % 2 * S::rows, warp_column = warp / 2 * S::columns;
-  const std::int64_t first_row = std::int64_t(blockIdx.y) * tile, first_channel = std::int64_t(blockIdx.x) * tile;
-  const int own_channel = thread / 2, own_chunk = thread % 2;  // of the weights, that this thread brings
+/// Stages of a block's tile on their way to shared memory. A thread copies the same place of every few rows: where that is it computes
+/// once. Rows and channels that are not there are left as they were, as no element of y comes of them; zeros stand behind the depth.
+template <class S, class T>
+class Fetch {
+  static constexpr int vectors = S::depth / 8, x_rows = S::threads / vectors;
+  static constexpr int header = S::by_blocks ? 0 : 4;  ///< the row's scale
+  static_assert(x_rows % 8 == 0);                      // rows of one swizzle
+
+ public:
+  __device__ __forceinline__ Fetch(const Problem<T>& p, std::int64_t first_row, std::int64_t first_channel, Shifts shifts)
+      : p_(p),
+        row_(first_row + threadIdx.x / vectors),
+        x_to_(SharedTile<S::depth>::offset(threadIdx.x / vectors, threadIdx.x % vectors)),
+        channels_(static_cast<int>(min(p.w.out - first_channel, std::int64_t(S::columns)))) {
+    place(threadIdx.x / S::main_words, threadIdx.x % S::main_words, first_channel, shifts, codes_, codes_to_, codes_left_);
+    if constexpr (S::tail_words > 0)
+      place(threadIdx.x / S::tail_words, S::main_words + threadIdx.x % S::tail_words, first_channel, shifts, tail_, tail_to_, tail_left_);
+  }
+
+  __device__ __forceinline__ void operator()(int step, unsigned stage) const {
+    load_x(stage, std::int64_t(step) * S::depth);
+    load_words<S::main_words>(codes_, codes_left_, step * S::row_step, stage + S::x_bytes + codes_to_);
+    if constexpr (S::tail_words > 0) load_words<S::tail_words>(tail_, tail_left_, step * S::row_step, stage + S::x_bytes + tail_to_);
+  }
+
+ private:
+  /// A word of row n in the first stage, and how much of the row is from there on. A word of which the row has a part is read whole.
+  __device__ __forceinline__ void place(int n, int word, std::int64_t first_channel, Shifts shifts, const std::uint8_t*& from, unsigned& to,
+                                        int& left) const {
+    const int at = header + 4 * word - static_cast<int>(shifts.of(n));
+    from = p_.w.row(first_channel + n) + at;
+    to = n * S::pitch + 4 * word;
+    left = static_cast<int>(p_.w.bytes) - at;
+  }
+  /// The thread's word of every few rows, an even number of them, from byte `first` of what the row has for it.
+  template <int words>
+  __device__ __forceinline__ void load_words(const std::uint8_t* from, int left, int first, unsigned to) const {
+    constexpr int step = S::threads / words / 2 * 2;
+    if (threadIdx.x >= step * words) return;
+#pragma unroll
+    for (int n = 0; n < S::columns; n += step)
+      if (static_cast<int>(threadIdx.x / words) + n < channels_)
+        cp_async<4>(to + n * S::pitch, from + first + n * p_.w.bytes, first < left);
+  }
+  __device__ __forceinline__ void load_x(unsigned stage, std::int64_t k) const {
+    const std::int64_t column = k + threadIdx.x % vectors * 8;
+    const T* from = p_.x + row_ * p_.x_stride + column;
+    const bool is_there = column < p_.w.in;
+    if (!p_.has_vectors) {
+      const auto there =
+          static_cast<int>(max(std::int64_t{0}, min((p_.rows - row_ + x_rows - 1) / x_rows, std::int64_t(S::rows / x_rows))));
+      return store_elements(stage + x_to_, x_rows * SharedTile<S::depth>::row_bytes, from, x_rows * p_.x_stride, there, p_.w.in - column);
+    }
+#pragma unroll
+    for (int i = 0; i < S::rows / x_rows; ++i, from += x_rows * p_.x_stride)
+      if (row_ + i * x_rows < p_.rows) cp_async<16>(stage + x_to_ + i * x_rows * SharedTile<S::depth>::row_bytes, from, is_there);
+  }
+
+  const Problem<T>& p_;
+  std::int64_t row_;
+  unsigned x_to_, codes_to_, tail_to_;
+  int channels_;
+  const std::uint8_t *codes_, *tail_;
+  int codes_left_, tail_left_;
+};
+
+__device__ __forceinline__ float load_block_scale(unsigned block) {
+  f16 scale;
+  scale.bits = static_cast<std::uint16_t>(load_shared_half_word(block));
+  return convert<float>(scale);
+}
+
+/// b (16, 8), twice: the codes of a chunk of the depth for 8 channels as 16-bit floats. `chunk_of_row` is where the lane's channel has
+/// them.
+template <class S, class T>
+__device__ __forceinline__ void load_b(unsigned (&b)[2][2], unsigned chunk_of_row) {
+  const unsigned at = chunk_of_row + (S::by_blocks ? 2 : 0) + 2 * MmaLanes::member();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if constexpr (S::format == QuantFormat::q4_0) {
+      const unsigned codes = load_shared_half_word(at + 8 * half);  // of the first 16 of the depth below, of the others above
+      b[0][half] = four_bit_pair<T>(codes);
+      b[1][half] = four_bit_pair<T>(codes >> 4);
+    } else {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const unsigned codes = load_shared_half_word(at + 16 * k + 8 * half);
+        b[k][half] = code_pair<T>(S::format == QuantFormat::q8_0 ? codes ^ 0x8080u : codes);
+      }
+    }
+  }
+}
+
+/// sums += x (warp rows, 32) codes (32, warp columns) for a chunk of a stage.
+template <class S, class T>
+__device__ __forceinline__ void multiply_chunk(typename S::Sums& sums, unsigned stage, int warp_row, int warp_column, int which,
+                                               Shifts shifts) {
+  using Sums = typename S::Sums;
+  const OperandA<S::depth> x(stage, warp_row, which * (chunk / 8));
+  const unsigned codes = stage + S::x_bytes + which * S::chunk_bytes + warp_column * S::pitch;
+  unsigned b[Sums::column_tiles][2][2];
+  float scales[Sums::column_tiles][2];
+#pragma unroll
+  for (int n = 0; n < Sums::column_tiles; ++n) {
+    const int channel = n * 8 + MmaLanes::group();
+    load_b<S, T>(b[n], codes + channel * S::pitch + shifts.of(channel));
+    if constexpr (S::by_blocks)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) scales[n][i] = load_block_scale(codes + (n * 8 + 2 * MmaLanes::member() + i) * S::pitch + shifts.of(i));
+  }
+#pragma unroll
+  for (int m = 0; m < Sums::row_tiles; ++m) {
+    unsigned a[2][4];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) x.template load<T>(a[k], m, k);
+    float block[Sums::column_tiles][4] = {};
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+#pragma unroll
+      for (int n = 0; n < Sums::column_tiles; ++n)
+        mma_m16n8k16<T>(S::by_blocks ? block[n] : sums.values[m][n], a[k], b[n][k][0], b[n][k][1]);
+    if constexpr (S::by_blocks)
+#pragma unroll
+      for (int n = 0; n < Sums::column_tiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums.values[m][n][e] += scales[n][e % 2] * block[n][e];
+  }
+}
+
+/// Two neighbours of y, an even channel first, where they are there.
+template <class T>
+__device__ __forceinline__ void store_pair(const Problem<T>& p, std::int64_t row, std::int64_t channel, unsigned pair) {
+  if (row >= p.rows || channel >= p.w.out) return;
+  T* const to = p.y + row * p.w.out + channel;
+  if (p.w.out % 2 == 0) {
+    *reinterpret_cast<unsigned*>(to) = pair;
+  } else {
+    to[0].bits = static_cast<std::uint16_t>(pair);
+    if (channel + 1 < p.w.out) to[1].bits = static_cast<std::uint16_t>(pair >> 16);
+  }
+}
+
+/// The end of a product: a lane's sums become y. Of a warp that has few of them they go out as they are, two neighbours at a time; a whole
+/// tile goes through shared memory, from where its rows go out in vectors.
+template <class S, class T>
+class Epilogue {
+ public:
+  /// The lane's first row and channel of y, and where y of that is in shared memory.
+  __device__ __forceinline__ Epilogue(const Problem<T>& p, std::int64_t first_row, std::int64_t first_channel, unsigned to)
+      : p_(p),
+        row_(first_row + MmaLanes::group()),
+        channel_(first_channel + 2 * MmaLanes::member()),
+        to_(to + MmaLanes::group() * S::y_pitch + MmaLanes::member() * 4) {}
+
+  /// Asks for the scales and biases.
+  __device__ __forceinline__ void load() {
+#pragma unroll
+    for (int n = 0; n < S::own_columns; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const std::int64_t channel = channel_ + n * 8 + i;
+        const bool is_there = channel < p_.w.out;
+        scale_[n][i] = !S::by_blocks && is_there ? row_scale(p_.w.row(channel)) : 1.0f;
+        bias_[n][i] = p_.bias && is_there ? convert<float>(p_.bias[channel * p_.bias_stride]) : 0.0f;
+      }
+  }
+
+  /// y of a fragment, `row` rows and `n` fragments behind the first.
+  __device__ __forceinline__ void write(const float (&sums)[4], int row, int n) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const unsigned pair = pack_pair<T>(scale_[n][0] * sums[2 * half] + bias_[n][0], scale_[n][1] * sums[2 * half + 1] + bias_[n][1]);
+      if constexpr (S::warps_k > 1) store_pair(p_, row_ + row + half * 8, channel_ + n * 8, pair);
+      else store_shared(to_ + (row + half * 8) * S::y_pitch + n * 16, __uint_as_float(pair));
+    }
+  }
+
+ private:
+  const Problem<T>& p_;
+  std::int64_t row_, channel_;
+  unsigned to_;
+  float scale_[S::own_columns][2], bias_[S::own_columns][2];
+};
+
+/// Stores a block's tile of y.
+template <class S, class T>
+__device__ __forceinline__ void store_tile(const Problem<T>& p, std::int64_t first_row, std::int64_t first_channel, unsigned tile) {
+  constexpr int vectors = S::columns / 8, pairs = S::columns / 2;
+  if (p.w.out % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.y) % 16 == 0) {
+#pragma unroll
+    for (int v = threadIdx.x; v < S::rows * vectors; v += S::threads) {
+      const std::int64_t row = first_row + v / vectors, channel = first_channel + v % vectors * 8;
+      if (row < p.rows && channel < p.w.out)
+        *reinterpret_cast<float4*>(p.y + row * p.w.out + channel) = load_shared<float4>(tile + v / vectors * S::y_pitch + v % vectors * 16);
+    }
+  } else {
+#pragma unroll 4
+    for (int v = threadIdx.x; v < S::rows * pairs; v += S::threads)
+      store_pair(p, first_row + v / pairs, first_channel + v % pairs * 2,
+                 __float_as_uint(load_shared<float>(tile + v / pairs * S::y_pitch + v % pairs * 4)));
+  }
+}
+
+template <class T, class S>
+__global__ void __launch_bounds__(S::threads, 512 / S::threads) quantized_gemm_kernel(const __grid_constant__ Problem<T> p) {
+  using Sums = typename S::Sums;
+  extern __shared__ __align__(128) unsigned char memory[];
+  const unsigned shared = shared_address(memory);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int along_depth = warp % S::warps_k, tile = warp / S::warps_k;
+  const int warp_row = tile % S::warps_m * S::warp_rows, warp_column = tile / S::warps_m * S::warp_columns;
+  const std::int64_t first_row = std::int64_t(blockIdx.y) * S::rows, first_channel = std::int64_t(blockIdx.x) * S::columns;
+  // Of the warp tile's fragments, those that this warp writes.
+  const int own_first = along_depth * S::own_fragments, own_row = warp_row + own_first / Sums::column_tiles * 16,
+            own_column = warp_column + own_first % Sums::column_tiles * 8;
+  const auto first_byte = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(p.w.row(first_channel)));
+  const Shifts shifts{S::by_blocks ? first_byte & 2 : 0, S::by_blocks ? first_byte + static_cast<unsigned>(p.w.bytes) & 2 : 0};
+  const Fetch<S, T> fetch(p, first_row, first_channel, shifts);
+
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");  // the kernel before may still run, and x be what it writes
+#endif
+  Epilogue<S, T> epilogue(p, first_row + own_row, first_channel + own_column, shared + own_row * S::y_pitch + own_column * 2);
+  if constexpr (S::warps_k > 1) epilogue.load();  // a short product does not hide their way otherwise; a large tile has no registers left
 
   Sums sums{};
-  uint4 x_ahead[S::vectors];
-  RawCodes<format> w_ahead;
-  const auto fetch = [&](std::int64_t k) {
-#pragma unroll
-    for (int i = 0; i < S::vectors; ++i) {
-      const int v = thread + i * S::threads;
-      x_ahead[i] = load_x(p, first_row + v / 8, k + v % 8 * 8);
+  const int steps = static_cast<int>((p.w.in + S::depth - 1) / S::depth);
+#pragma unroll 1
+  for (int ahead = 0; ahead < steps + S::stages - 1; ++ahead) {  // one loop: its code runs a few times only, and has to be fetched as well
+    const int step = ahead - (S::stages - 1);
+    if (step >= 0) {
+      cp_async_wait<S::stages - 2>();
+      __syncthreads();  // the stage is there for all, and the one before it is free
     }
-    w_ahead.load(p.w, first_channel + own_channel, k + own_chunk * chunk);
-  };
-  fetch(0);
-  for (std::int64_t k = 0; k < p.w.in; k += depth) {
-    __syncthreads();  // the step before has been multiplied
+    if (ahead < steps) fetch(ahead, shared + ahead % S::stages * S::stage_bytes);
+    cp_async_commit();
+    if (step < 0) continue;
+    const unsigned stage = shared + step % S::stages * S::stage_bytes;
 #pragma unroll
-    for (int i = 0; i < S::vectors; ++i) {
-      const int v = thread + i * S::threads;
-      *reinterpret_cast<uint4*>(&shared_x[v / 8][v % 8 * 8]) = x_ahead[i];
-    }
-#pragma unroll
-    for (int i = 0; i < chunk; i += 8) {
-      const unsigned low = w_ahead.bytes(i / 4), high = w_ahead.bytes(i / 4 + 1);
-      *reinterpret_cast<uint4*>(&shared_w[own_channel][own_chunk * chunk + i]) = {code_pair<T>(low, 0), code_pair<T>(low, 1),
-                                                                                  code_pair<T>(high, 0), code_pair<T>(high, 1)};
-    }
-    if constexpr (by_blocks) shared_scales[own_channel][own_chunk] = w_ahead.scale();
-    __syncthreads();
-    if (k + depth < p.w.in) fetch(k + depth);
-#pragma unroll
-    for (int c = 0; c < depth / chunk; ++c) {
-      Sums block_sums{};
-      Sums& to = by_blocks ? block_sums : sums;
-#pragma unroll
-      for (int column = c * chunk; column < (c + 1) * chunk; column += 16) {
-        unsigned b[Sums::column_tiles / 2][4];
-#pragma unroll
-        for (int n = 0; n < Sums::column_tiles / 2; ++n)
-          ldmatrix(b[n], shared_address(&shared_w[warp_column + n * 16 + lane / 16 * 8 + lane % 8][column + lane / 8 % 2 * 8]));
-#pragma unroll
-        for (int m = 0; m < Sums::row_tiles; ++m) {
-          unsigned a[4];
-          ldmatrix(a, shared_address(&shared_x[warp_row + m * 16 + lane % 16][column + lane / 16 * 8]));
-#pragma unroll
-          for (int n = 0; n < Sums::column_tiles; ++n) mma_m16n8k16<T>(to.values[m][n], a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
-        }
-      }
-      if constexpr (by_blocks) {
-#pragma unroll
-        for (int j = 0; j < Sums::lane_columns; ++j) {
-          const float scale = shared_scales[warp_column + Sums::column_of(j)][c];
-#pragma unroll
-          for (int r = 0; r < Sums::lane_rows; ++r) sums.at(r, j) += scale * block_sums.at(r, j);
-        }
-      }
-    }
+    for (int c = 0; c < S::chunks; ++c) multiply_chunk<S, T>(sums, stage, warp_row, warp_column, along_depth * S::chunks + c, shifts);
   }
+
+  __syncthreads();  // no stage is read any more
+  if constexpr (S::warps_k > 1) {
+    auto* const partial = reinterpret_cast<float4*>(memory) + tile * S::warps_k * S::fragments * 32;
 #pragma unroll
-  for (int j = 0; j < Sums::lane_columns; j += 2) {
-    const std::int64_t channel = first_channel + warp_column + Sums::column_of(j);
-    float scale[2] = {1, 1}, bias[2] = {};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (channel + i >= p.w.out) continue;
-      if constexpr (!by_blocks) scale[i] = row_scale(p.w.row(channel + i));
-      if (p.bias) bias[i] = convert<float>(p.bias[(channel + i) * p.bias_stride]);
+    for (int f = 0; f < S::fragments; ++f) {
+      const float (&from)[4] = sums.values[f / Sums::column_tiles][f % Sums::column_tiles];
+      partial[(along_depth * S::fragments + f) * 32 + lane] = {from[0], from[1], from[2], from[3]};
     }
+    __syncthreads();
 #pragma unroll
-    for (int r = 0; r < Sums::lane_rows; ++r) {
-      const std::int64_t row = first_row + warp_row + Sums::row_of(r);
-      if (row >= p.rows || channel >= p.w.out) continue;
-      T* const to = p.y + row * p.w.out + channel;
-      const float low = scale[0] * sums.at(r, j) + bias[0], high = scale[1] * sums.at(r, j + 1) + bias[1];
-      if (p.w.out % 2 == 0) {
-        *reinterpret_cast<unsigned*>(to) = pack_pair<T>(low, high);
-      } else {
-        to[0] = convert<T>(low);
-        if (channel + 1 < p.w.out) to[1] = convert<T>(high);
+    for (int i = 0; i < S::own_fragments; ++i) {
+      float total[4] = {};
+#pragma unroll
+      for (int k = 0; k < S::warps_k; ++k) {
+        const float4 part = partial[(k * S::fragments + own_first + i) * 32 + lane];
+        total[0] += part.x, total[1] += part.y, total[2] += part.z, total[3] += part.w;
       }
+      epilogue.write(total, i / Sums::column_tiles * 16, i % S::own_columns);
     }
+  } else {
+    epilogue.load();
+#pragma unroll
+    for (int m = 0; m < Sums::row_tiles; ++m)
+#pragma unroll
+      for (int n = 0; n < Sums::column_tiles; ++n) epilogue.write(sums.values[m][n], m * 16, n);
+    __syncthreads();
+    store_tile<S>(p, first_row, first_channel, shared);
   }
 }
 
-template <class T, QuantFormat format, int tile>
+template <class S, class T>
 void start(const Problem<T>& p, Stream stream) {
-  const auto tiles = [](std::int64_t count) { return static_cast<unsigned>((count + tile - 1) / tile); };
-  launch(quantized_gemm_kernel<T, format, tile>,
-         LaunchConfig{.grid = {tiles(p.w.out), tiles(p.rows)}, .block = Tile<tile>::threads, .stream = stream}, p);
+  const auto tiles = [](std::int64_t count, int size) { return static_cast<unsigned>((count + size - 1) / size); };
+  const std::int64_t steps = std::clamp<std::int64_t>((p.w.in + S::depth - 1) / S::depth, 1, S::stages);
+  launch(quantized_gemm_kernel<T, S>,
+         LaunchConfig{.grid = {tiles(p.w.out, S::columns), tiles(p.rows, S::rows)},
+                      .block = S::threads,
+                      .shared = std::max<std::size_t>(steps * S::stage_bytes, S::end_bytes),
+                      .stream = stream,
+                      .overlaps_previous = true},
+         p);
+}
+
+/// Small tiles as long as all of them run side by side, large ones as soon as they fill most of the device. The bounds are those of an
+/// H200 (bench/quantised.md), in tiles for each of its processors.
+template <QuantFormat format, class T>
+void start_fitting(const Problem<T>& p, Stream stream) {
+  const std::int64_t processors = attribute(cudaDevAttrMultiProcessorCount, stream.device);
+  const auto blocks = [&]<class S>() { return ((p.rows + S::rows - 1) / S::rows) * ((p.w.out + S::columns - 1) / S::columns); };
+  if (blocks.template operator()<SmallTile<format>>() <= processors) start<SmallTile<format>>(p, stream);
+  else if (5 * blocks.template operator()<LargeTile<format>>() < 3 * processors) start<MediumTile<format>>(p, stream);
+  else start<LargeTile<format>>(p, stream);
 }
 
 }  // namespace
@@ -165,15 +391,9 @@ void quantized_gemm(const View& x, const QuantizedRows& w, const View& bias, con
                        .bias_stride = bias.data ? bias.strides[0] : 0,
                        .y = y.as<T>(),
                        .has_vectors = is_aligned(x.data, 16) && x.strides[0] % 8 == 0 && w.in % 8 == 0};
-    // Large tiles where they fill the device: each weight is then decoded for twice as many rows.
-    const auto large = [](std::int64_t count) { return (count + 127) / 128; };
-    const bool is_large = large(p.rows) * large(w.out) >= attribute(cudaDevAttrMultiProcessorCount, y.stream.device);
-    const auto start_with = [&]<QuantFormat format>() {
-      is_large ? start<T, format, 128>(p, y.stream) : start<T, format, 64>(p, y.stream);
-    };
-    if (w.format == QuantFormat::q8_0) start_with.template operator()<QuantFormat::q8_0>();
-    else if (w.format == QuantFormat::q4_0) start_with.template operator()<QuantFormat::q4_0>();
-    else start_with.template operator()<QuantFormat::int8>();
+    if (w.format == QuantFormat::q8_0) start_fitting<QuantFormat::q8_0>(p, y.stream);
+    else if (w.format == QuantFormat::q4_0) start_fitting<QuantFormat::q4_0>(p, y.stream);
+    else start_fitting<QuantFormat::int8>(p, y.stream);
   };
   if (y.dtype == DType::bf16) run.template operator()<bf16>();
   else run.template operator()<f16>();

@@ -20,8 +20,6 @@ void quantized_linear(Cpu, const View& x, const QuantizedRows& w, const View& bi
 /// Of 16-bit x, or of few rows: see has_quantized_linear. x is as it is in every format.
 void quantized_linear(Cuda, const View& x, const QuantizedRows& w, const View& bias, const View& y);
 bool has_quantized_linear(Cuda, const View& x);
-/// y = x (M, in), the rows of both contiguous and y contiguous, with each row rounded to the scale q of dynamic_int8.
-void round_rows(Cuda, const View& x, const View& y);
 
 /// y (N, in) = the rows of w that ids (N), i64 and contiguous, choose, or the first N where ids.data is null. y is contiguous, of a
 /// floating dtype. An id outside of [0, out) gives zeros on a GPU; on the CPU it is the caller's to check.
