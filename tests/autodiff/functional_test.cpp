@@ -42,8 +42,7 @@ Tensors differences(const TensorsFunction& f, const Tensors& inputs, const Tenso
   };
   const Tensors high = at(h), low = at(-h);
   Tensors result;
-  for (std::size_t i = 0; i < high.size(); ++i)
-    result.push_back(is_floating(high[i].dtype()) ? (high[i] - low[i]) / (2 * h) : Tensor());
+  for (std::size_t i = 0; i < high.size(); ++i) result.push_back(is_floating(high[i].dtype()) ? (high[i] - low[i]) / (2 * h) : Tensor());
   return result;
 }
 
@@ -92,7 +91,8 @@ TEST_CASE("jvp and vjp agree with differences") {
   check([](const Tensors& x) { return Tensors{matmul(x[0], x[1])}; }, {values(1, {3, 5}), values(2, {5, 2})});
   check([](const Tensors& x) { return Tensors{layer_norm(x[0], x[1], x[2])}; }, {values(1, {3, 5}), values(2, {5}), values(3, {5})});
   check([](const Tensors& x) { return Tensors{softmax(x[0], 1), log_softmax(x[0], 1)}; }, {values(1, {3, 5})});
-  check([](const Tensors& x) { return Tensors{cross_entropy(x[0], x[1])}; }, {values(1, {3, 5}), Tensor::from<std::int64_t>({4, 0, 2}, {3})});
+  check([](const Tensors& x) { return Tensors{cross_entropy(x[0], x[1])}; },
+        {values(1, {3, 5}), Tensor::from<std::int64_t>({4, 0, 2}, {3})});
   check([](const Tensors& x) { return Tensors{gelu(x[0]), argmax(x[0]), x[0]}; }, {values(1, {3, 5})});
   check([](const Tensors& x) { return Tensors{transpose(x[0], 0, 1) * 2.0, slice(x[0], 1, 1, 3), full({2}, 3, DType::f64)}; },
         {values(1, {3, 5})});
