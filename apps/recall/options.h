@@ -53,7 +53,7 @@ struct Options {
   double lr = 5e-4;
   double beta2 = 0.999;
   double weight_decay = 0.01;
-  std::string schedule = "cosine";  ///< constant, cosine (each update) or cosine-epoch
+  std::string schedule = "cosine";  ///< constant, cosine (each update), cosine-epoch, linear, wsd or one-cycle
   std::int64_t warmup = 0;
   double clip = 0;    ///< gradient norm; 0: no clipping
   double target = 0;  ///< training stops at this validation accuracy; 0: when the epochs are done

@@ -67,7 +67,7 @@ struct Options {
   /// squared gradient alone: attention saturates and BLEU stays below 4. A floor of 3e-3 under the root bounds the
   /// steps (docs/classic.md).
   double adam_eps = 3e-3;
-  std::string schedule = "constant";  ///< constant, cosine or inverse-sqrt
+  std::string schedule = "constant";  ///< constant, cosine, inverse-sqrt, linear, wsd or one-cycle
   std::int64_t warmup = 0;
   double clip = 0;  ///< gradient norm; 0: no clipping
   double label_smoothing = 0;

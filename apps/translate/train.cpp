@@ -281,7 +281,8 @@ void train(const Options& options) {
   if (run.is_resumed()) {
     epochs.resume();
     say("resumed  {}{}\n", apps::resumed_from(run.head(), trainer.total_updates()),
-        options.schedule == "cosine" ? apps::changed_schedule(run.head(), trainer.total_updates()) : "");
+        options.schedule != "constant" && options.schedule != "inverse-sqrt" ? apps::changed_schedule(run.head(), trainer.total_updates())
+                                                                             : "");
   }
   if (options.profile > 0 && ranks.is_first())
     trainer.loop().profile(apps::profile_of_run(options.profile, "tern-translate", run, translator.model, device));

@@ -189,6 +189,9 @@ void begin_in_place(const char* op, const Tensor& target, TensorList sources) {
     fail(op, fmt::format("expected an in-place edit of {} outside autograd: wrap it in NoGrad, or use the op that "
                          "returns a new tensor",
                          to_string(target.shape())));
+  if (target.impl().storage->is_read_only())
+    fail(op, fmt::format("expected a target that may be written but the memory of {} is read-only: write to a clone",
+                         to_string(target.shape())));
   if (overlap(target) != Overlap::none)
     fail(op, fmt::format("expected a target of which no two elements share memory but got shape {} with strides {}: write to a clone",
                          to_string(target.shape()), to_string(target.strides())));

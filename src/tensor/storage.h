@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <utility>
 
 #include "backend/device.h"
 #include "tensor/ref.h"
@@ -28,6 +29,8 @@ class Storage : public RefCounted {
   /// True where data() would not fetch.
   bool is_here() const noexcept { return data_ || bytes_ == 0; }
   std::size_t bytes() const noexcept { return bytes_; }
+  /// True for adopted memory that nobody may write (tensor/from_blob.h): ops in place refuse it.
+  bool is_read_only() const noexcept { return is_read_only_; }
   Stream stream() const noexcept { return stream_; }
 
   /// How often the memory was edited in place. A tensor saved for backward remembers it, and so detects an edit. Threads may edit different
@@ -36,6 +39,11 @@ class Storage : public RefCounted {
   void bump_version() noexcept { version_.fetch_add(1, std::memory_order_relaxed); }
 
  protected:
+  /// Memory that somebody else has allocated: a subclass that takes it back by release_memory() in its destructor, and returns it.
+  Storage(void* data, std::size_t bytes, Stream stream, bool is_read_only) noexcept
+      : data_(data), bytes_(bytes), stream_(stream), is_read_only_(is_read_only) {}
+  /// The memory, which this block has no longer.
+  void* release_memory() noexcept { return std::exchange(data_, nullptr); }
   /// Brings memory that is away, by take_memory().
   virtual void fetch() {}
   /// Gives the memory back, where work queued on the stream so far may still use it.
@@ -48,6 +56,7 @@ class Storage : public RefCounted {
   std::size_t bytes_ = 0;
   Stream stream_;
   std::atomic<std::uint32_t> version_ = 0;
+  bool is_read_only_ = false;
 };
 
 }  // namespace tern

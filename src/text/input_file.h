@@ -24,6 +24,8 @@ class InputFile {
   std::uint64_t size() const noexcept { return size_; }
   // At most so many bytes, and as few as there are; 0 at the end. Throws DataError.
   std::size_t read(void* to, std::size_t bytes);
+  // For a mapping, which outlives the file's being open.
+  int descriptor() const noexcept { return descriptor_; }
   // True if read() would not wait.
   bool is_ready() const noexcept;
 

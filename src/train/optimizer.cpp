@@ -20,7 +20,7 @@ static void require(const char* where, bool holds, const char* what, double valu
   if (!holds) fail(where, fmt::format("expected {} but got {}", what, value));
 }
 
-void Optimizer::add_parameters(const Tensors& parameters, double lr) {
+void Optimizer::add_parameters(const Tensors& parameters, double lr, const GroupForm& form) {
   require("Optimizer", lr >= 0, "a learning rate >= 0", lr);
   for (const Tensor& x : parameters) {
     if (!is_floating(x.dtype()) || !x.is_contiguous() || !x.is_leaf())
@@ -43,7 +43,7 @@ void Optimizer::add_parameters(const Tensors& parameters, double lr) {
   }
   const Device device = states_.empty() ? cpu : states_[0].parameter.device();
   if (!steps_.defined()) steps_ = zeros({}, DType::f32, device);
-  groups_.push_back({lr, full({}, lr, DType::f32, device)});
+  groups_.push_back({lr, full({}, lr, DType::f32, device), std::min(form.moments, moment_names_.size()), form.is_whole});
 }
 
 const Tensor& Optimizer::lr(std::size_t group) const {
@@ -117,6 +117,7 @@ static bool has_own_masters(const Pieces& pieces) {
 // A sharded optimizer has moments of pieces of a segment alone.
 // Once parameters have moved (flattened, sent to another device), the moments are laid out anew and keep their values.
 void Optimizer::lay_out() {
+  check_sharding();
   const Device device = states_.empty() ? cpu : states_[0].parameter.device();
   steps_ = to(steps_, device);
   for (Group& group : groups_) group.lr = to(group.lr, device);
@@ -127,7 +128,8 @@ void Optimizer::lay_out() {
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return states_[a].group < states_[b].group; });
   segments_.clear();
   for (std::size_t i : order) {
-    const bool continues = !segments_.empty() && states_[segments_.back().parameters.back()].group == states_[i].group &&
+    const bool continues = !segments_.empty() && !groups_[states_[i].group].is_whole &&
+                           states_[segments_.back().parameters.back()].group == states_[i].group &&
                            is_adjacent(states_[segments_.back().parameters.back()].parameter, states_[i].parameter);
     if (!continues) segments_.emplace_back();
     segments_.back().parameters.push_back(i);
@@ -140,7 +142,7 @@ void Optimizer::lay_out() {
                                         [&](std::size_t i) { return states_[i].parameter.requires_grad(); });
     if (!sharding_ || !is_frozen) segment.pieces = pieces_of(all);  // frozen ones are no process's own
     for (Piece& piece : segment.pieces)
-      for (std::size_t kind = 0; kind < moment_names_.size(); ++kind)
+      for (std::size_t kind = 0; kind < moments_of(states_[segment.parameters.front()]); ++kind)
         piece.moments.push_back(zeros({piece.end - piece.begin}, kept, device));
     if (!has_own_masters(segment.pieces)) find_master(segment);
     for (std::size_t i : segment.parameters) {
@@ -159,7 +161,7 @@ void Optimizer::lay_out() {
             const auto part = [&](const Piece& piece, const ParameterState& of, std::size_t kind) {
               return elements_of(piece.moments[kind], of.first + begin - piece.begin, of.first + end - piece.begin);
             };
-            for (std::size_t kind = 0; kind < moment_names_.size(); ++kind) copy_(part(into, state, kind), part(from, before, kind));
+            for (std::size_t kind = 0; kind < moments_of(state); ++kind) copy_(part(into, state, kind), part(from, before, kind));
           });
         });
       if (segment.master.defined())
@@ -172,9 +174,20 @@ void Optimizer::lay_out() {
   has_new_sharding_ = false;
 }
 
+void Optimizer::check_sharding() const {
+  if (sharding_ && std::any_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.is_whole; }))
+    fail("Optimizer", "expected groups that are updated element by element, but one takes whole matrices, which cannot be sharded");
+}
+
 void Optimizer::set_sharding(std::shared_ptr<Sharding> sharding) {
   if (sharding_ && !segments_.empty()) fail("Optimizer", "expected moments that are not sharded yet");
-  sharding_ = std::move(sharding);
+  sharding_.swap(sharding);
+  try {
+    check_sharding();
+  } catch (...) {
+    sharding_.swap(sharding);
+    throw;
+  }
   has_new_sharding_ = true;
 }
 
@@ -263,6 +276,8 @@ std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment) con
   const auto add = [&](const Piece& piece, std::int64_t begin, std::int64_t end, const Tensor& gradient) {
     const auto own = [&](const Tensor& x) { return elements_of(x, begin - piece.begin, end - piece.begin); };
     SegmentViews views{piece.parameters.defined() ? own(piece.parameters) : elements_of(all, begin, end), gradient, {}, {}};
+    const ParameterState& first = states_[segment.parameters.front()];
+    if (groups_[first.group].is_whole) views.shape = first.parameter.shape();
     if (piece.masters.defined()) views.master = own(piece.masters);
     else if (segment.master.defined()) views.master = elements_of(segment.master, begin, end);
     for (const Tensor& moment : piece.moments) views.moments.push_back(own(moment));
@@ -348,7 +363,8 @@ std::vector<NamedTensor> Optimizer::state(const std::vector<NamedTensor>& names)
   std::vector<NamedTensor> result{{"step", steps_}};
   for (std::size_t i = 0; i < groups_.size(); ++i) result.push_back({fmt::format("lr.{}", i), groups_[i].lr});
   for (std::size_t kind = 0; kind < moment_names_.size(); ++kind)
-    for (std::size_t i = 0; i < states_.size(); ++i) result.push_back({key_of(moment_names_[kind], i, states_[i], names), moment(i, kind)});
+    for (std::size_t i = 0; i < states_.size(); ++i)
+      if (kind < moments_of(states_[i])) result.push_back({key_of(moment_names_[kind], i, states_[i], names), moment(i, kind)});
   for (std::size_t i = 0; i < states_.size(); ++i)
     if (states_[i].master.defined()) result.push_back({key_of("master", i, states_[i], names), states_[i].master});
   return result;
@@ -359,6 +375,7 @@ void Optimizer::load_moments(const std::vector<NamedTensor>& state, const std::v
   if (!is_laid_out()) lay_out();
   for (std::size_t kind = 0; kind < moment_names_.size(); ++kind)
     for (std::size_t i = 0; i < states_.size(); ++i) {
+      if (kind >= moments_of(states_[i])) continue;
       const std::string key = key_of(moment_names_[kind], i, states_[i], names);
       const auto found = std::find_if(state.begin(), state.end(), [&](const NamedTensor& entry) { return entry.name == key; });
       if (found == state.end()) fail("load_moments", fmt::format("expected \"{}\" but there is no tensor of this name", key));

@@ -69,12 +69,21 @@ class Optimizer {
  protected:
   explicit Optimizer(std::vector<std::string> moments) : moment_names_(std::move(moments)) {}
   bool has_moments() const { return !moment_names_.empty(); }
+  /// How a group's parameters are updated.
+  struct GroupForm {
+    std::size_t moments = all_moments;  ///< that its parameters have: the first so many of the optimizer's
+    /// Each parameter is a segment of its own, for a rule that takes a matrix as a whole; such a group cannot be sharded.
+    bool is_whole = false;
+    static constexpr std::size_t all_moments = static_cast<std::size_t>(-1);
+  };
   /// To be called for each group.
-  void add_parameters(const Tensors& parameters, double lr);
+  void add_parameters(const Tensors& parameters, double lr, const GroupForm& form);
+  void add_parameters(const Tensors& parameters, double lr) { add_parameters(parameters, lr, GroupForm{}); }
   /// A contiguous segment of parameters and their state, all one-dimensional views of one length.
   struct SegmentViews {
     Tensor parameter, gradient, master;  ///< master: undefined unless the parameters have 16 bits
     Tensors moments;
+    Shape shape = {};  ///< the parameter's, in a group whose parameters are updated as a whole
   };
   /// One kernel.
   virtual void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) = 0;
@@ -83,6 +92,8 @@ class Optimizer {
   struct Group {
     double initial_lr = 0;
     Tensor lr;
+    std::size_t moments = 0;
+    bool is_whole = false;
   };
   struct ParameterState {
     Tensor parameter;
@@ -120,6 +131,8 @@ class Optimizer {
   std::vector<Run> runs_of(const Segment& segment) const;
   std::vector<Update> updates_of(const Segment& segment) const;
   Tensor whole(const Segment& segment) const;
+  std::size_t moments_of(const ParameterState& state) const { return groups_[state.group].moments; }
+  void check_sharding() const;
   Tensor moment(std::size_t i, std::size_t kind) const;
   template <class F>
   static void for_each_piece(const std::vector<Segment>& segments, const ParameterState& state, F&& f);
@@ -162,6 +175,34 @@ class SGD final : public Optimizer {
 
  private:
   std::vector<SGDOptions> options_;
+};
+
+struct LionOptions {
+  double lr = 1e-4;
+  double beta1 = 0.9, beta2 = 0.99;
+  double weight_decay = 0;  ///< of the weight itself: p -= lr * weight_decay * p
+};
+
+/// Lion, with the sign of a mean of gradient and momentum, and one moment: c = beta1 m + (1 - beta1) g, p -= lr (sign(c) + weight_decay p),
+/// m = beta2 m + (1 - beta2) g. Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, algorithm 2. A step is as long as lr
+/// whatever the gradient: lr is 3 to 10 times smaller than AdamW's, and the decay as much larger (section 5 there).
+class Lion final : public Optimizer {
+ public:
+  struct Group {
+    Tensors parameters;
+    LionOptions options;
+  };
+  /// Throws Error as SGD does.
+  explicit Lion(const std::vector<Group>& groups);
+  explicit Lion(const Tensors& parameters, const LionOptions& options = {}) : Lion(std::vector<Group>{{parameters, options}}) {}
+  /// One more group, also between steps.
+  void add_group(const Group& group);
+
+ protected:
+  void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
+
+ private:
+  std::vector<LionOptions> options_;
 };
 
 struct AdamOptions {

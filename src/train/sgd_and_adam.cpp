@@ -4,6 +4,7 @@
 
 #include "ops/kernels/optimizer.h"
 #include "tensor/view_of.h"
+#include "train/detail/adam.h"
 #include "train/optimizer.h"
 
 namespace tern::train {
@@ -46,32 +47,63 @@ void SGD::update_segment(std::size_t group, const SegmentViews& segment, const G
   on(segment.parameter.device(), [&](auto dev) { kernels::sgd(dev, arguments); }, "sgd");
 }
 
+Lion::Lion(const std::vector<Group>& groups) : Optimizer({"m"}) {
+  for (const Group& group : groups) add_group(group);
+}
+
+void Lion::add_group(const Group& group) {
+  const LionOptions& o = group.options;
+  require("Lion", o.beta1 >= 0 && o.beta1 < 1, "0 <= beta1 < 1", o.beta1);
+  require("Lion", o.beta2 >= 0 && o.beta2 < 1, "0 <= beta2 < 1", o.beta2);
+  require("Lion", o.weight_decay >= 0, "a weight decay >= 0", o.weight_decay);
+  add_parameters(group.parameters, o.lr);
+  options_.push_back(o);
+}
+
+void Lion::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
+  const LionOptions& o = options_[group];
+  kernels::LionArguments arguments;
+  arguments.parameter = segment.parameter.view();
+  arguments.gradient = segment.gradient.view();
+  arguments.m = segment.moments[0].view();
+  arguments.lr = lr(group).view();
+  arguments.beta1 = o.beta1;
+  arguments.beta2 = o.beta2;
+  arguments.weight_decay = o.weight_decay;
+  arguments.master = view_of(segment.master);
+  arguments.scale = view_of(scale);
+  on(segment.parameter.device(), [&](auto dev) { kernels::lion(dev, arguments); }, "lion");
+}
+
 template <class Options>
 AdamOf<Options>::AdamOf(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
   for (const Group& group : groups) add_group(group);
 }
 
 template <class Options>
-void AdamOf<Options>::add_group(const Group& group) {
-  const Options& o = group.options;
+void detail::check(const Options& o) {
   require(Options::optimizer, o.beta1 >= 0 && o.beta1 < 1, "0 <= beta1 < 1", o.beta1);
   require(Options::optimizer, o.beta2 >= 0 && o.beta2 < 1, "0 <= beta2 < 1", o.beta2);
   require(Options::optimizer, o.eps >= 0, "eps >= 0", o.eps);
   require(Options::optimizer, o.weight_decay >= 0, "a weight decay >= 0", o.weight_decay);
-  add_parameters(group.parameters, o.lr);
-  options_.push_back(o);
 }
 
 template <class Options>
-void AdamOf<Options>::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
-  const Options& o = options_[group];
+void AdamOf<Options>::add_group(const Group& group) {
+  detail::check(group.options);
+  add_parameters(group.parameters, group.options.lr);
+  options_.push_back(group.options);
+}
+
+template <class Options>
+void detail::adam_step(const Options& o, const AdamTensors& segment, const Tensor& lr, const Tensor& steps, const GradientScale& scale) {
   kernels::AdamArguments arguments;
   arguments.parameter = segment.parameter.view();
   arguments.gradient = segment.gradient.view();
-  arguments.m = segment.moments[0].view();
-  arguments.v = segment.moments[1].view();
-  arguments.lr = lr(group).view();
-  arguments.step = steps().view();
+  arguments.m = segment.m.view();
+  arguments.v = segment.v.view();
+  arguments.lr = lr.view();
+  arguments.step = steps.view();
   arguments.beta1 = o.beta1;
   arguments.beta2 = o.beta2;
   arguments.eps = o.eps;
@@ -82,6 +114,14 @@ void AdamOf<Options>::update_segment(std::size_t group, const SegmentViews& segm
   on(segment.parameter.device(), [&](auto dev) { kernels::adam(dev, arguments); }, "adam");
 }
 
+template <class Options>
+void AdamOf<Options>::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
+  detail::adam_step(options_[group], {segment.parameter, segment.gradient, segment.master, segment.moments[0], segment.moments[1]},
+                    lr(group), steps(), scale);
+}
+
+template void detail::check(const AdamWOptions&);
+template void detail::adam_step(const AdamWOptions&, const AdamTensors&, const Tensor&, const Tensor&, const GradientScale&);
 template class AdamOf<AdamOptions>;
 template class AdamOf<AdamWOptions>;
 

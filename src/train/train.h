@@ -3,6 +3,7 @@
 #include "train/clip.h"
 #include "train/ema.h"
 #include "train/grad_scaler.h"
+#include "train/muon.h"
 #include "train/optimizer.h"
 #include "train/precision.h"
 #include "train/r_drop.h"

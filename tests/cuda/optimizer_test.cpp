@@ -56,6 +56,39 @@ TEST_CASE("adam agrees with the CPU over several steps", "[cuda]") {
         }
 }
 
+TEST_CASE("lion agrees with the CPU", "[cuda]") {
+  for (DType dtype : floats)
+    for (std::int64_t n : sizes)
+      for (int shift : {0, 1}) {
+        INFO(name(dtype) << ", " << n << ", shift " << shift);
+        const DType kept = dtype == DType::f64 ? DType::f64 : DType::f32;
+        const bool is_half = size_of(dtype) == 2;
+        Twin p(dtype, {n}, {1}, shift), g(dtype, {n}), m(kept, {n}), master(kept, {n}, {1}, shift), lr(DType::f32, {1}),
+            factor(DType::f32, {1}), advance(DType::f32, {1});
+        p.randomize(1).upload();
+        g.randomize(2, 0.5, 2).upload();  // far from 0, where rounding would choose the sign
+        m.randomize(3, 0.5, 2).upload();
+        master.randomize(4).upload();
+        lr.set(0, 0.125).upload();
+        factor.set(0, 0.75).upload();
+        const auto arguments = [&](auto view) {
+          kernels::LionArguments a{view(p), view(g), view(m), view(lr)};
+          a.weight_decay = 0.1;
+          if (is_half) a.master = view(master);
+          if (shift == 1) a.scale = {view(factor), view(advance)};
+          return a;
+        };
+        for (int t = 1; t <= 2; ++t) {
+          advance.set(0, t != 2).upload();  // the second is skipped
+          kernels::lion(Cpu{}, arguments([](const Twin& twin) { return twin.host(); }));
+          kernels::lion(Cuda{}, arguments([](const Twin& twin) { return twin.device(); }));
+        }
+        CHECK(p.difference(4 * tolerance(dtype)) == "");
+        CHECK(m.difference(tolerance(kept)) == "");
+        CHECK(master.difference(is_half ? 4 * tolerance(kept) : 0) == "");
+      }
+}
+
 TEST_CASE("sgd agrees with the CPU", "[cuda]") {
   for (DType dtype : floats)
     for (std::int64_t n : sizes)

@@ -235,6 +235,9 @@ TEST_CASE("tern-recall train --schedule --warmup (the rates of the updates)") {
   check({"--schedule", "cosine"}, {third, 0.5, 1 - third, 0});
   check({"--schedule", "cosine-epoch"}, {1, 1, 0.5, 0.5});
   check({"--warmup", "5"}, {0.2, 0.4, 0.6, 0.8});
+  check({"--schedule", "linear"}, {0.75, 0.5, 0.25, 0});
+  check({"--schedule", "wsd", "--warmup", "2"}, {0.5, 1, 1, 0});
+  check({"--schedule", "one-cycle", "--warmup", "2"}, {0.52, 1, 0.5 + 2e-6, 4e-6});
 }
 
 TEST_CASE("tern-recall train --task --length --vocab (multi-query recall)") {

@@ -229,6 +229,9 @@ TEST_CASE("tern-translate train --lr --schedule --warmup (the rates of the updat
   check({"--warmup", "4"}, {0.25, 0.5, 0.75});
   check({"--schedule", "cosine"}, {0.75, 0.25, 0});
   check({"--schedule", "inverse-sqrt", "--warmup", "2"}, {0.5, 1, std::sqrt(2.0 / 3)});
+  check({"--schedule", "linear"}, {2.0 / 3, 1.0 / 3, 0});
+  check({"--schedule", "wsd"}, {1, 1, 0});
+  check({"--schedule", "one-cycle", "--warmup", "1"}, {1, 0.5 + 2e-6, 4e-6});
 }
 
 TEST_CASE("tern-translate train --prefix-lm (source tokens see the whole source)") {

@@ -385,6 +385,34 @@ TEST_CASE("schedules", "[schedule]") {
   CHECK(schedule::cosine(3, 3, 3) == 0);
 }
 
+TEST_CASE("schedules that end with the training", "[schedule]") {
+  namespace schedule = train::schedule;
+  CHECK(schedule::linear(5, 10, 110) == Approx(0.5));
+  CHECK(schedule::linear(10, 10, 110) == 1);
+  CHECK(schedule::linear(35, 10, 110) == Approx(0.75));
+  CHECK(schedule::linear(35, 10, 110, 0.2) == Approx(0.8));
+  CHECK(schedule::linear(110, 10, 110, 0.2) == Approx(0.2));
+  CHECK(schedule::linear(500, 10, 110) == 0);
+  CHECK(schedule::linear(3, 3, 3) == 0);
+
+  CHECK(schedule::wsd(5, 10, 110, 20) == Approx(0.5));
+  CHECK(schedule::wsd(10, 10, 110, 20) == 1);
+  CHECK(schedule::wsd(90, 10, 110, 20) == 1);
+  CHECK(schedule::wsd(91, 10, 110, 20) == Approx(0.95));
+  CHECK(schedule::wsd(100, 10, 110, 20, 0.1) == Approx(0.55));
+  CHECK(schedule::wsd(110, 10, 110, 20, 0.1) == Approx(0.1));
+  CHECK(schedule::wsd(60, 10, 110, 1000) == Approx(0.5));  // a decay of more than there is begins after the warm-up
+  CHECK(schedule::wsd(110, 10, 110, 0) == 0);
+  CHECK(schedule::wsd(109, 10, 110, 0) == 1);
+
+  CHECK(schedule::one_cycle(0, 30, 100) == Approx(0.04));
+  CHECK(schedule::one_cycle(15, 30, 100) == Approx(0.52));
+  CHECK(schedule::one_cycle(30, 30, 100) == 1);
+  CHECK(schedule::one_cycle(65, 30, 100) == Approx((1 + 4e-6) / 2));
+  CHECK(schedule::one_cycle(100, 30, 100) == Approx(4e-6));
+  CHECK(schedule::one_cycle(10, 0, 100, 0.5, 0.25) == Approx(0.25 + 0.375 * (1 + std::cos(0.1 * std::numbers::pi))));
+}
+
 TEST_CASE("AdamW decays by default, whatever else is given", "[optim]") {
   const auto after_a_step = [](auto make) {
     const Tensor x = ones({1}).set_requires_grad();

@@ -121,6 +121,45 @@ struct Adam : ParameterSegment<P> {
 };
 
 template <class P>
+struct Lion : ParameterSegment<P> {
+  using typename ParameterSegment<P>::T;
+  T* m;
+  const float* lr;
+  double weight_decay;
+  T b1, b2, c1, c2;
+
+  explicit Lion(const LionArguments& a)
+      : ParameterSegment<P>(a.parameter, a.gradient, a.master, a.scale),
+        m(a.m.as<T>()),
+        lr(a.lr.as<const float>()),
+        weight_decay(a.weight_decay),
+        b1(T(a.beta1)),
+        b2(T(a.beta2)),
+        c1(T(1 - a.beta1)),
+        c2(T(1 - a.beta2)) {}
+  bool is_aligned() const { return ParameterSegment<P>::is_aligned() && gpu::is_aligned(m, 16); }
+
+  struct Factors {
+    T gradient, lr, shrink;
+  };
+  __device__ Factors factors() const { return {this->gradient_factor(), T(*lr), T(1 - double(*lr) * weight_decay)}; }
+
+  template <int n>
+  __device__ void update(const Factors& f, std::int64_t i) const {
+    auto p = read_vector<n>(this->value + i), moment = read_vector<n>(m + i);
+    const auto gradients = this->template gradients<n>(i, f.gradient);
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      const T g = gradients.values[k], c = b1 * moment.values[k] + c1 * g;
+      moment.values[k] = b2 * moment.values[k] + c2 * g;
+      p.values[k] = f.shrink * p.values[k] - f.lr * (c > 0 ? T(1) : c < 0 ? T(-1) : c);
+    }
+    this->write(i, p);
+    write_vector(m + i, moment);
+  }
+};
+
+template <class P>
 struct Sgd : ParameterSegment<P> {
   using typename ParameterSegment<P>::T;
   T* momentum;  ///< null without it
@@ -188,6 +227,10 @@ void run(const Rule& rule, std::int64_t count, Stream stream) {
 
 void adam(Cuda, const AdamArguments& a) {
   dispatch_floats(a.parameter.dtype, "adam", [&]<class P>() { run(Adam<P>(a), a.parameter.numel(), a.parameter.stream); });
+}
+
+void lion(Cuda, const LionArguments& a) {
+  dispatch_floats(a.parameter.dtype, "lion", [&]<class P>() { run(Lion<P>(a), a.parameter.numel(), a.parameter.stream); });
 }
 
 void sgd(Cuda, const SgdArguments& a) {

@@ -5,6 +5,7 @@
 #include "backend/device_failure.h"
 #include "backend/event.h"
 #include "backend/memory.h"
+#include "backend/pinned.h"
 #include "cuda/runtime/launch.h"
 
 namespace tern::gpu {
@@ -41,6 +42,15 @@ void copy_from_host(Cuda, void* destination, const void* source, std::size_t byt
   gpu::use(stream);
   check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyHostToDevice, handle(stream)), "copy to the device");
 }
+
+void* allocate_pinned(Cuda, std::size_t bytes, Device device) {
+  gpu::use({device, nullptr});
+  void* data = nullptr;
+  check(cudaHostAlloc(&data, bytes, cudaHostAllocPortable), "allocate pinned memory");
+  return data;
+}
+
+void free_pinned(Cuda, void* data) noexcept { cudaFreeHost(data); }
 
 void copy_to_host(Cuda, void* destination, const void* source, std::size_t bytes, Stream stream) {
   gpu::use(stream);

@@ -73,6 +73,21 @@ void adam(Cpu, const AdamArguments& a) {
   });
 }
 
+void lion(Cpu, const LionArguments& a) {
+  const double lr = *a.lr.as<const float>();
+  for_stretches(a.parameter, a.gradient, a.master, a.scale, "lion", [&]<class T>(const Stretch<T>& s) {
+    const T b1 = T(a.beta1), b2 = T(a.beta2), c1 = T(1 - a.beta1), c2 = T(1 - a.beta2), rate = T(lr), shrink = T(1 - a.weight_decay * lr);
+    T *const value = s.value, *const m = a.m.as<T>() + s.first;
+    const T* const gradient = s.gradient;
+#pragma omp simd
+    for (std::int64_t i = 0; i < s.count; ++i) {
+      const T g = gradient[i], c = b1 * m[i] + c1 * g;
+      m[i] = b2 * m[i] + c2 * g;
+      value[i] = shrink * value[i] - rate * (c > 0 ? T(1) : c < 0 ? T(-1) : c);
+    }
+  });
+}
+
 void sgd(Cpu, const SgdArguments& a) {
   for_stretches(a.parameter, a.gradient, a.master, a.scale, "sgd", [&]<class T>(const Stretch<T>& s) {
     const T lr = T(*a.lr.as<const float>()), decay = T(a.weight_decay), factor = T(a.momentum_factor);

@@ -30,6 +30,19 @@ struct AdamArguments {
 void adam(Cpu, const AdamArguments& arguments);
 void adam(Cuda, const AdamArguments& arguments);
 
+struct LionArguments {
+  View parameter, gradient;  ///< one shape, contiguous, one floating dtype
+  View m;                    ///< f64 with f64 parameters, else f32
+  View lr;
+  double beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
+  View master{};  ///< f32, with parameters of 16 bits alone
+  GradientScaleView scale{};
+};
+/// c = b1 m + (1 - b1) g; p -= lr * (sign(c) + weight_decay * p); m = b2 m + (1 - b2) g. The sign of 0 is 0, and that of NaN is NaN, so
+/// that a broken gradient shows. Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, algorithm 2.
+void lion(Cpu, const LionArguments& arguments);
+void lion(Cuda, const LionArguments& arguments);
+
 struct SgdArguments {
   View parameter, gradient;  ///< one shape, contiguous, one floating dtype
   View momentum;             ///< f64 with f64 parameters, else f32; data is null without momentum

@@ -1,0 +1,117 @@
+#include "autodiff/functional.h"
+
+#include <fmt/format.h>
+
+#include "autodiff/engine.h"
+#include "autodiff/gradient_arithmetic.h"
+
+namespace tern {
+
+namespace {
+
+Tensor zeros_as(const Tensor& x) {
+  const Tensor result = empty(x.shape(), x.dtype(), x.device());
+  detail::fill_gradient(result, 0);
+  return result;
+}
+
+/// Throws unless there is a vector for each tensor, and each that is defined has its form.
+void check_vectors(const char* where, const char* what, const Tensors& vectors, const Tensors& tensors) {
+  if (vectors.size() != tensors.size())
+    fail(where, fmt::format("expected {} {}s, one for each, but got {}", tensors.size(), what, vectors.size()));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor &v = vectors[i], &x = tensors[i];
+    if (!v.defined()) continue;
+    if (!x.defined() || !is_floating(x.dtype()))
+      fail(where, fmt::format("expected no {} of number {}, which is no floating tensor", what, i));
+    if (v.shape() != x.shape() || v.dtype() != x.dtype() || v.device() != x.device())
+      fail(where, fmt::format("expected {} {} of {} {} on {} but got {} {} on {}", what, i, name(x.dtype()), to_string(x.shape()),
+                              to_string(x.device()), name(v.dtype()), to_string(v.shape()), to_string(v.device())));
+  }
+}
+
+/// f of leaves of its own, and the floating outputs that depend on them.
+struct Call {
+  Tensors leaves, wanted, outputs;
+  std::vector<std::size_t> dependent;
+
+  Call(const TensorsFunction& f, const Tensors& inputs) {
+    for (const Tensor& x : inputs) {
+      leaves.push_back(x.defined() ? x.detach() : x);
+      if (!x.defined() || !is_floating(x.dtype())) continue;
+      leaves.back().set_requires_grad();
+      wanted.push_back(leaves.back());
+    }
+    outputs = f(leaves);
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+      if (outputs[i].defined() && outputs[i].requires_grad()) dependent.push_back(i);
+  }
+  Tensors dependent_outputs() const {
+    Tensors result;
+    for (const std::size_t i : dependent) result.push_back(outputs[i]);
+    return result;
+  }
+  Tensors detached_outputs() const {
+    Tensors result;
+    for (const Tensor& y : outputs) result.push_back(y.defined() ? y.detach() : y);
+    return result;
+  }
+};
+
+}  // namespace
+
+Product vjp(const TensorsFunction& f, const Tensors& inputs, const Tensors& cotangents) {
+  const GradMode recorded(true);
+  const Call call(f, inputs);
+  check_vectors("vjp", "cotangent", cotangents, call.outputs);
+  Tensors outputs, vectors;
+  for (const std::size_t i : call.dependent) {
+    if (!cotangents[i].defined()) continue;
+    outputs.push_back(call.outputs[i]);
+    vectors.push_back(cotangents[i].detach());
+  }
+  Tensors found(call.wanted.size());
+  if (!outputs.empty() && !call.wanted.empty()) found = grad(outputs, call.wanted, vectors);
+  Product result{call.detached_outputs(), {}};
+  std::size_t next = 0;
+  for (const Tensor& x : call.leaves) {
+    Tensor product;
+    if (x.defined() && x.requires_grad()) {
+      product = found[next++];
+      if (!product.defined()) product = zeros_as(x);
+    }
+    result.products.push_back(product);
+  }
+  return result;
+}
+
+Product jvp(const TensorsFunction& f, const Tensors& inputs, const Tensors& tangents) {
+  check_vectors("jvp", "tangent", tangents, inputs);
+  const GradMode recorded(true);
+  const Call call(f, inputs);
+  Product result{call.detached_outputs(), {}};
+  for (const Tensor& y : call.outputs) result.products.push_back(y.defined() && is_floating(y.dtype()) ? zeros_as(y) : Tensor());
+
+  // g(u) = u^T J is linear in u, so that its derivative along the tangents t is J t, whatever u is.
+  const Tensors outputs = call.dependent_outputs();
+  Tensors cotangents;
+  for (const Tensor& y : outputs) cotangents.push_back(zeros_as(y).set_requires_grad());
+  if (outputs.empty()) return result;
+  const Tensors transposed = grad(outputs, call.wanted, cotangents, true);
+  Tensors sources, vectors;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!call.leaves[i].defined() || !call.leaves[i].requires_grad()) continue;
+    const Tensor& product = transposed[next++];
+    if (!tangents[i].defined() || !product.defined() || !product.requires_grad()) continue;
+    sources.push_back(product);
+    vectors.push_back(tangents[i].detach());
+  }
+  if (sources.empty()) return result;
+  const Tensors found = grad(sources, cotangents, vectors);
+  for (std::size_t i = 0; i < found.size(); ++i)
+    if (found[i].defined()) result.products[call.dependent[i]] = found[i].detach();
+  return result;
+}
+
+}  // namespace tern

@@ -1,0 +1,258 @@
+#include "data/loader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "data/staging.h"
+#include "ops/copy.h"
+#include "ops/join.h"
+#include "tensor/context.h"
+#include "text/batching.h"
+#include "text/random.h"
+
+namespace tern::data {
+
+Tensors stack_examples(std::span<const Tensors> examples) {
+  const NoGrad unrecorded;
+  Tensors result;
+  if (examples.empty()) return result;
+  for (std::size_t part = 0; part < examples[0].size(); ++part) {
+    Tensors column;
+    for (std::size_t i = 0; i < examples.size(); ++i) {
+      if (examples[i].size() != examples[0].size())
+        fail("Loader", fmt::format("expected {} tensors in each example but got {} in number {} of the batch", examples[0].size(),
+                                   examples[i].size(), i));
+      if (examples[i][part].shape() != examples[0][part].shape() || examples[i][part].dtype() != examples[0][part].dtype())
+        fail("Loader", fmt::format("expected examples of one form but tensor {} is {} {} in the first of the batch and {} {} in number {}",
+                                   part, name(examples[0][part].dtype()), to_string(examples[0][part].shape()),
+                                   name(examples[i][part].dtype()), to_string(examples[i][part].shape()), i));
+      column.push_back(examples[i][part]);
+    }
+    result.push_back(stack(column));
+  }
+  return result;
+}
+
+// Note [Batches in order]
+// Batches are numbered over all epochs. Workers take numbers in order, as long as fewer than `prefetch` are under way or wait to be
+// fetched, and put what they made, a batch or an exception, into a map by its number; the caller takes the number that it is at. So
+// neither the number of workers nor their speed can show in what comes when. After a seek, and after an error, numbers begin anew at the
+// position, under another generation: a batch of an earlier one that a worker still makes is thrown away.
+struct Loader::Impl {
+  struct Made {
+    Staged batch;
+    std::exception_ptr error;
+  };
+
+  Impl(std::int64_t size_, MakeBatch make_batch_, const LoaderOptions& options_)
+      : size(size_), make_batch(std::move(make_batch_)), options(options_), pool(options_.device) {
+    const std::int64_t b = options.batch_size;
+    per_epoch = options.drop_last ? size / b : size / b + (size % b != 0);
+  }
+  void start() {
+    if (per_epoch > 0)
+      for (int i = 0; i < options.workers; ++i) threads.emplace_back([this] { work(); });
+  }
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex);
+      is_stopping = true;
+    }
+    may_make.notify_all();
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  /// The order of an epoch, which is kept for the newest two: workers are ahead of the caller. With `mutex` held.
+  std::shared_ptr<const std::vector<std::size_t>> order(std::int64_t epoch) {
+    for (const auto& [number, kept] : orders)
+      if (number == epoch) return kept;
+    auto made = std::make_shared<std::vector<std::size_t>>();
+    if (options.shuffle) {
+      *made = text::epoch_order(static_cast<std::size_t>(size), options.seed, static_cast<std::uint64_t>(epoch));
+    } else {
+      for (std::int64_t i = 0; i < size; ++i) made->push_back(static_cast<std::size_t>(i));
+    }
+    orders.emplace_back(epoch, made);
+    if (orders.size() > 2) orders.pop_front();
+    return made;
+  }
+
+  /// The batch of a number. Without a lock; what it draws follows from the number.
+  Staged make(std::int64_t number, const std::vector<std::size_t>& order_) {
+    const std::int64_t first = number % per_epoch * options.batch_size, last = std::min(first + options.batch_size, size);
+    std::vector<std::int64_t> indices;
+    for (std::int64_t i = first; i < last; ++i) indices.push_back(static_cast<std::int64_t>(order_[static_cast<std::size_t>(i)]));
+    const NoGrad unrecorded;
+    const NoAutocast exact;
+    const DeviceScope on_cpu(cpu);
+    const Generator before = context().generator;
+    manual_seed(text::Random(options.seed, static_cast<std::uint64_t>(number), 0x10ad).below(~std::uint64_t{0}));
+    try {
+      Tensors batch = make_batch(indices);
+      context().generator = before;
+      return pool.stage(std::move(batch));
+    } catch (...) {
+      context().generator = before;
+      throw;
+    }
+  }
+
+  void work() {
+    set_num_threads(1);  // workers are the parallelism; the kernels of the training have the other threads
+    std::unique_lock lock(mutex);
+    while (true) {
+      may_make.wait(lock, [&] { return is_stopping || next_number < taken + options.prefetch; });
+      if (is_stopping) return;
+      const std::int64_t number = next_number++;
+      const std::uint64_t own_generation = generation;
+      Made made;
+      try {
+        const auto epoch_order = order(number / per_epoch);
+        lock.unlock();
+        made.batch = make(number, *epoch_order);
+      } catch (...) {
+        made.error = std::current_exception();
+      }
+      if (!lock.owns_lock()) lock.lock();
+      if (own_generation != generation) continue;
+      ready.emplace(number, std::move(made));
+      has_made.notify_one();
+    }
+  }
+
+  /// From now on batches are those from `number` on.
+  void restart(std::int64_t number) {
+    has_failed = false;
+    {
+      const std::lock_guard lock(mutex);
+      ++generation;
+      ready.clear();
+      next_number = taken = number;
+    }
+    may_make.notify_all();
+  }
+
+  Tensors take() {
+    if (threads.empty()) {
+      std::shared_ptr<const std::vector<std::size_t>> epoch_order;
+      {
+        const std::lock_guard lock(mutex);
+        epoch_order = order(taken / per_epoch);
+      }
+      Staged batch = make(taken, *epoch_order);
+      ++taken;
+      return pool.fetch(std::move(batch));
+    }
+    if (has_failed) restart(taken);  // only now: who asks again may have mended what was wrong
+    Made made;
+    {
+      std::unique_lock lock(mutex);
+      has_made.wait(lock, [&] { return ready.contains(taken); });
+      const auto found = ready.find(taken);
+      made = std::move(found->second);
+      ready.erase(found);
+      if (!made.error) ++taken;
+    }
+    has_failed = made.error != nullptr;
+    if (has_failed) std::rethrow_exception(made.error);
+    may_make.notify_one();
+    return pool.fetch(std::move(made.batch));
+  }
+
+  const std::int64_t size;
+  const MakeBatch make_batch;
+  const LoaderOptions options;
+  std::int64_t per_epoch = 0;
+  bool is_at_end = false;   ///< of an epoch, which next() has not said yet
+  bool has_failed = false;  ///< the batch that was asked for last
+  std::int64_t empty_epochs = 0;
+  StagingPool pool;
+
+  std::mutex mutex;
+  std::condition_variable may_make, has_made;
+  std::int64_t next_number = 0, taken = 0;  ///< the next batch to be made, and to be returned
+  std::uint64_t generation = 0;
+  std::map<std::int64_t, Made> ready;
+  std::deque<std::pair<std::int64_t, std::shared_ptr<const std::vector<std::size_t>>>> orders;
+  bool is_stopping = false;
+  std::vector<std::thread> threads;
+};
+
+Loader::~Loader() = default;
+Loader::Loader(Loader&&) noexcept = default;
+Loader& Loader::operator=(Loader&&) noexcept = default;
+
+Loader::Loader(std::int64_t size, MakeBatch make_batch, const LoaderOptions& options) {
+  const auto require = [](bool holds, const char* what, std::int64_t value) {
+    if (!holds) fail("Loader", fmt::format("expected {} but got {}", what, value));
+  };
+  require(size >= 0, "a size of the dataset >= 0", size);
+  require(options.batch_size >= 1, "a batch size >= 1", options.batch_size);
+  require(options.workers >= 0 && options.workers <= 256, "0 to 256 workers", options.workers);
+  require(options.prefetch >= 1, "a prefetch >= 1", options.prefetch);
+  impl_ = std::make_unique<Impl>(size, std::move(make_batch), options);
+  impl_->start();  // where a thread cannot be had, the destructor ends those that run
+}
+
+std::optional<Tensors> Loader::next() {
+  Impl& self = *impl_;
+  if (self.per_epoch == 0) {
+    ++self.empty_epochs;
+    return std::nullopt;
+  }
+  if (std::exchange(self.is_at_end, false)) return std::nullopt;
+  std::optional<Tensors> batch = self.take();
+  self.is_at_end = self.taken % self.per_epoch == 0;
+  return batch;
+}
+
+LoaderPosition Loader::position() const {
+  const Impl& self = *impl_;
+  if (self.per_epoch == 0) return {self.empty_epochs, 0};
+  if (self.is_at_end)
+    return {self.taken / self.per_epoch - 1, self.options.drop_last ? self.per_epoch * self.options.batch_size : self.size};
+  return {self.taken / self.per_epoch, self.taken % self.per_epoch * self.options.batch_size};
+}
+
+void Loader::seek(const LoaderPosition& position) {
+  Impl& self = *impl_;
+  const std::int64_t b = self.options.batch_size, end = self.options.drop_last ? self.per_epoch * b : self.size;
+  if (position.epoch < 0 || position.index < 0 || position.index > end || (position.index % b != 0 && position.index != end))
+    fail("Loader",
+         fmt::format("expected an epoch >= 0 and the begin of a batch of {} in {} examples, or their end, but got epoch {}, index {}", b,
+                     end, position.epoch, position.index));
+  if (self.per_epoch == 0) {
+    self.empty_epochs = position.epoch;
+    return;
+  }
+  self.is_at_end = position.index == end;
+  self.restart(position.epoch * self.per_epoch + (position.index + b - 1) / b);
+}
+
+Tensor Loader::state() const {
+  const LoaderPosition at = position();
+  return Tensor::from({at.epoch, at.index, impl_->size, impl_->options.batch_size, static_cast<std::int64_t>(impl_->options.seed)}, {5},
+                      cpu);
+}
+
+void Loader::load_state(const Tensor& state) {
+  if (!state.defined() || state.dtype() != DType::i64 || state.shape() != Shape{5})
+    fail("Loader", "expected the state of a loader, i64 (5,)");
+  const std::vector<std::int64_t> saved = state.to_vector<std::int64_t>(), own = this->state().to_vector<std::int64_t>();
+  for (const auto& [i, what] : {std::pair<std::size_t, const char*>{2, "examples"}, {3, "examples a batch"}, {4, "as the seed"}})
+    if (saved[i] != own[i]) fail("Loader", fmt::format("expected the state of a loader with {} {} but got {}", own[i], what, saved[i]));
+  seek({saved[0], saved[1]});
+}
+
+std::int64_t Loader::size() const { return impl_->size; }
+std::int64_t Loader::batches_per_epoch() const { return impl_->per_epoch; }
+
+}  // namespace tern::data

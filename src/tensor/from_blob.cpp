@@ -1,0 +1,79 @@
+#include "tensor/from_blob.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+
+#include "backend/memory.h"
+#include "tensor/context.h"
+
+namespace tern {
+
+namespace {
+
+class AdoptedStorage final : public Storage {
+ public:
+  /// `begin` is the lowest address, and `data` what the deleter gets.
+  AdoptedStorage(void* begin, std::size_t bytes, Stream stream, bool is_read_only, void* data, std::function<void(void*)> deleter) noexcept
+      : Storage(begin, bytes, stream, is_read_only), data_(data), deleter_(std::move(deleter)) {}
+  ~AdoptedStorage() override {
+    release_memory();
+    if (!deleter_) return;
+    if (stream().device.type == DeviceType::cuda) {
+      try {
+        const Stream current = context().stream(stream().device);
+        with_backend(current.device, [&](auto dev) { backend::synchronize(dev, current); });
+      } catch (const Error&) {  // of a device that has failed, which reads no longer
+      }
+    }
+    deleter_(data_);
+  }
+
+ private:
+  void* data_;
+  std::function<void(void*)> deleter_;
+};
+
+}  // namespace
+
+Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void(void*)> deleter, const BlobOptions& options) {
+  const Strides strides = options.strides ? *options.strides : contiguous_strides(shape);
+  if (strides.size() != shape.size())
+    fail("from_blob", fmt::format("expected a stride for each of {} dimensions but got {}", shape.size(), strides.size()));
+  bool is_empty = false;
+  for (const std::int64_t size : shape) {
+    if (size < 0) fail("from_blob", fmt::format("expected sizes >= 0 but got {}", to_string(shape)));
+    is_empty = is_empty || size == 0;
+  }
+  // The storage goes from the first to the last element in memory: a negative stride leads to elements before `data`.
+  std::int64_t low = 0, high = is_empty ? 0 : 1, elements = 0, bytes = 0;
+  bool fits = true;
+  for (int d = 0; d < shape.size() && !is_empty; ++d) {
+    std::int64_t reach = 0;
+    fits = fits && !__builtin_mul_overflow(shape[d] - 1, strides[d], &reach) &&
+           !__builtin_add_overflow(reach < 0 ? low : high, reach, reach < 0 ? &low : &high);
+  }
+  fits = fits && !__builtin_sub_overflow(high, low, &elements) &&
+         !__builtin_mul_overflow(elements, static_cast<std::int64_t>(size_of(dtype)), &bytes);
+  if (!fits)
+    fail("from_blob", fmt::format("expected a shape that fits in memory but got {} with strides {}", to_string(shape), to_string(strides)));
+  if (bytes > 0 && !data) fail("from_blob", fmt::format("expected an address for {} elements but got null", elements));
+  if (reinterpret_cast<std::uintptr_t>(data) % size_of(dtype) != 0)
+    fail("from_blob",
+         fmt::format("expected an address that is a multiple of {}, the size of {}: copy such memory", size_of(dtype), name(dtype)));
+  if (options.device.type == DeviceType::cuda && options.device.index >= cuda_device_count())
+    fail("from_blob", fmt::format("expected one of {} CUDA devices but got {}", cuda_device_count(), to_string(options.device)));
+
+  auto impl = make_ref<TensorImpl>();
+  impl->shape = shape;
+  impl->strides = strides;
+  impl->dtype = dtype;
+  impl->offset = -low;
+  void* const begin = data ? static_cast<char*>(data) + low * static_cast<std::int64_t>(size_of(dtype)) : nullptr;
+  // The last step: from here on nothing throws, and the deleter is the storage's.
+  impl->storage = make_ref<AdoptedStorage>(begin, static_cast<std::size_t>(bytes), context().stream(options.device), options.is_read_only,
+                                           data, std::move(deleter));
+  return Tensor(std::move(impl));
+}
+
+}  // namespace tern

@@ -1,0 +1,18 @@
+#pragma once
+#include "train/optimizer.h"
+
+namespace tern::train::detail {
+
+/// Throws Error that names the optimizer for options out of range.
+template <class Options>
+void check(const Options& options);
+
+/// One-dimensional views of one length, as Optimizer::SegmentViews.
+struct AdamTensors {
+  Tensor parameter, gradient, master, m, v;
+};
+/// One kernel: AdamOf's update, also for optimizers that have AdamW beside.
+template <class Options>
+void adam_step(const Options& options, const AdamTensors& segment, const Tensor& lr, const Tensor& steps, const GradientScale& scale);
+
+}  // namespace tern::train::detail
