@@ -35,7 +35,7 @@ struct Call {
   Tensors leaves, wanted, outputs;
   std::vector<std::size_t> dependent;
 
-  Call(const TensorsFunction& f, const Tensors& inputs) {
+  Call(const TensorFunction& f, const Tensors& inputs) {
     for (const Tensor& x : inputs) {
       leaves.push_back(x.defined() ? x.detach() : x);
       if (!x.defined() || !is_floating(x.dtype())) continue;
@@ -60,7 +60,7 @@ struct Call {
 
 }  // namespace
 
-Product vjp(const TensorsFunction& f, const Tensors& inputs, const Tensors& cotangents) {
+JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensors& cotangents) {
   const GradMode recorded(true);
   const Call call(f, inputs);
   check_vectors("vjp", "cotangent", cotangents, call.outputs);
@@ -72,7 +72,7 @@ Product vjp(const TensorsFunction& f, const Tensors& inputs, const Tensors& cota
   }
   Tensors found(call.wanted.size());
   if (!outputs.empty() && !call.wanted.empty()) found = grad(outputs, call.wanted, vectors);
-  Product result{call.detached_outputs(), {}};
+  JacobianProduct result{call.detached_outputs(), {}};
   std::size_t next = 0;
   for (const Tensor& x : call.leaves) {
     Tensor product;
@@ -85,11 +85,11 @@ Product vjp(const TensorsFunction& f, const Tensors& inputs, const Tensors& cota
   return result;
 }
 
-Product jvp(const TensorsFunction& f, const Tensors& inputs, const Tensors& tangents) {
+JacobianProduct jvp(const TensorFunction& f, const Tensors& inputs, const Tensors& tangents) {
   check_vectors("jvp", "tangent", tangents, inputs);
   const GradMode recorded(true);
   const Call call(f, inputs);
-  Product result{call.detached_outputs(), {}};
+  JacobianProduct result{call.detached_outputs(), {}};
   for (const Tensor& y : call.outputs) result.products.push_back(y.defined() && is_floating(y.dtype()) ? zeros_as(y) : Tensor());
 
   // g(u) = u^T J is linear in u, so that its derivative along the tangents t is J t, whatever u is.

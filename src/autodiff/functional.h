@@ -6,10 +6,10 @@
 namespace tern {
 
 /// A function of several tensors, written in ops.
-using TensorsFunction = std::function<Tensors(const Tensors&)>;
+using TensorFunction = std::function<Tensors(const Tensors&)>;
 
 /// What vjp and jvp return: f's outputs, detached, and the products.
-struct Product {
+struct JacobianProduct {
   Tensors outputs, products;
 };
 
@@ -18,7 +18,7 @@ struct Product {
 /// product is undefined), and gradients of leaves that f uses otherwise stay as they are. An undefined cotangent stands for zeros.
 /// @param cotangents one for each output, of its shape and dtype
 /// Throws Error where their number or forms do not fit.
-Product vjp(const TensorsFunction& f, const Tensors& inputs, const Tensors& cotangents);
+JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensors& cotangents);
 
 /// The Jacobian-vector product of f at `inputs`: the derivative of each output along `tangents`, zeros of its shape where it does not
 /// depend on the inputs; undefined for an integer output. There is no forward mode: the product is the derivative of the vjp with respect
@@ -29,6 +29,6 @@ Product vjp(const TensorsFunction& f, const Tensors& inputs, const Tensors& cota
 /// ("once differentiable") in the words and within the limits of autodiff/function.h; so does one that says once_differentiable.
 /// @param tangents one for each input, of its shape and dtype; an undefined one stands for zeros
 /// Throws Error where their number or forms do not fit.
-Product jvp(const TensorsFunction& f, const Tensors& inputs, const Tensors& tangents);
+JacobianProduct jvp(const TensorFunction& f, const Tensors& inputs, const Tensors& tangents);
 
 }  // namespace tern

@@ -1,7 +1,6 @@
 #pragma once
-#include <functional>
-
 #include "autodiff/engine.h"
+#include "autodiff/functional.h"
 
 namespace tern {
 
@@ -18,8 +17,6 @@ struct GradcheckResult {
   std::string message;  ///< of a failure: input, element, both values
   explicit operator bool() const { return ok; }
 };
-
-using TensorFunction = std::function<Tensors(const Tensors&)>;
 
 /// Compares the gradients of f with central differences, element by element of every floating input that requires a
 /// gradient. The outputs are reduced to one number by fixed random weights. The inputs must be f64.

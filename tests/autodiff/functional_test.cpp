@@ -32,7 +32,7 @@ Tensor values(std::uint64_t seed, const Shape& shape) {
 double dot(const Tensor& a, const Tensor& b) { return sum(a * b).item<double>(); }
 
 /// The derivative of f's outputs along the tangents by central differences.
-Tensors differences(const TensorsFunction& f, const Tensors& inputs, const Tensors& tangents) {
+Tensors differences(const TensorFunction& f, const Tensors& inputs, const Tensors& tangents) {
   const double h = 1e-5;
   const auto at = [&](double t) {
     const NoGrad unrecorded;
@@ -46,11 +46,11 @@ Tensors differences(const TensorsFunction& f, const Tensors& inputs, const Tenso
   return result;
 }
 
-void check(const TensorsFunction& f, const Tensors& inputs) {
+void check(const TensorFunction& f, const Tensors& inputs) {
   Tensors tangents;
   for (std::size_t i = 0; i < inputs.size(); ++i)
     tangents.push_back(is_floating(inputs[i].dtype()) ? values(50 + i, inputs[i].shape()) : Tensor());
-  const Product forward = jvp(f, inputs, tangents);
+  const JacobianProduct forward = jvp(f, inputs, tangents);
   const Tensors wanted = differences(f, inputs, tangents);
   REQUIRE(forward.products.size() == wanted.size());
   Tensors cotangents;
@@ -64,7 +64,7 @@ void check(const TensorsFunction& f, const Tensors& inputs) {
     from_jvp += dot(cotangents[i], wanted[i]);
   }
   // u^T (J t) from the differences is (u^T J) t.
-  const Product backward = vjp(f, inputs, cotangents);
+  const JacobianProduct backward = vjp(f, inputs, cotangents);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     CHECK(backward.products[i].defined() == tangents[i].defined());
     if (tangents[i].defined()) from_vjp += dot(backward.products[i], tangents[i]);
@@ -99,7 +99,7 @@ TEST_CASE("jvp and vjp agree with differences") {
 }
 
 TEST_CASE("Rows of the Jacobian come from vjp, and its columns from jvp") {
-  const TensorsFunction f = [](const Tensors& x) { return Tensors{matmul(tanh(x[0]), x[0])}; };
+  const TensorFunction f = [](const Tensors& x) { return Tensors{matmul(tanh(x[0]), x[0])}; };
   const Tensor x = values(5, {3, 3});
   std::vector<Doubles> rows, columns;
   for (std::int64_t i = 0; i < 9; ++i) {
@@ -115,9 +115,9 @@ TEST_CASE("Rows of the Jacobian come from vjp, and its columns from jvp") {
 
 TEST_CASE("jvp and vjp leave the caller's gradients and history alone, and work where nothing is recorded") {
   const Tensor x = values(5, {4}).set_requires_grad(), w = values(6, {4}).set_requires_grad();
-  const TensorsFunction f = [&](const Tensors& inputs) { return Tensors{inputs[0] * w}; };
+  const TensorFunction f = [&](const Tensors& inputs) { return Tensors{inputs[0] * w}; };
   const NoGrad unrecorded;
-  const Product product = jvp(f, {x}, {ones({4}, DType::f64)});
+  const JacobianProduct product = jvp(f, {x}, {ones({4}, DType::f64)});
   CHECK(product.products[0].to_vector<double>() == w.to_vector<double>());
   CHECK(vjp(f, {x}, {Tensor()}).products[0].to_vector<double>() == Doubles(4));
   CHECK(vjp(f, {x}, {ones({4}, DType::f64)}).products[0].to_vector<double>() == w.to_vector<double>());
@@ -127,7 +127,7 @@ TEST_CASE("jvp and vjp leave the caller's gradients and history alone, and work 
 }
 
 TEST_CASE("jvp is an error where an op has no second derivative") {
-  const TensorsFunction f = [](const Tensors& x) { return Tensors{HalfKernel::apply(x[0] * x[0])}; };
+  const TensorFunction f = [](const Tensors& x) { return Tensors{HalfKernel::apply(x[0] * x[0])}; };
   const Tensor x = values(5, {4});
   CHECK(contains(message_of([&] { jvp(f, {x}, {x}); }), "once differentiable"));
   const Doubles first = vjp(f, {x}, {ones({4}, DType::f64)}).products[0].to_vector<double>(), at = x.to_vector<double>();
@@ -135,7 +135,7 @@ TEST_CASE("jvp is an error where an op has no second derivative") {
 }
 
 TEST_CASE("jvp and vjp refuse vectors of another form") {
-  const TensorsFunction f = [](const Tensors& x) { return Tensors{x[0] * 2.0}; };
+  const TensorFunction f = [](const Tensors& x) { return Tensors{x[0] * 2.0}; };
   const Tensor x = values(5, {4});
   CHECK_THROWS_WITH(jvp(f, {x}, {}), "[jvp] expected 1 tangents, one for each, but got 0");
   CHECK_THROWS_WITH(jvp(f, {x}, {values(1, {3})}), "[jvp] expected tangent 0 of f64 (4,) on cpu but got f64 (3,) on cpu");

@@ -222,22 +222,26 @@ TEST_CASE("tern-recall train --lr --beta2 --weight-decay --clip (the optimizer)"
 }
 
 TEST_CASE("tern-recall train --schedule --warmup (the rates of the updates)") {
-  const auto check = [](const Arguments& options, const std::vector<double>& factors) {
+  const auto check_rates = [](const Arguments& options, const std::vector<double>& factors) {
+    INFO(options[1]);
+    std::vector<double> rates;
+    for (double factor : factors) rates.push_back(0.01 * factor);
+    check_equal(logged(Run(options).path, "lr"), rates, 1e-12);
+  };
+  const auto check = [&](const Arguments& options, const std::vector<double>& factors) {
     INFO(options[1]);
     Setting setting;
     setting.optimizer.factor = [&](int update) { return factors[std::size_t(update - 1)]; };
     check_training(options, setting);
-    std::vector<double> rates;
-    for (double factor : factors) rates.push_back(0.01 * factor);
-    check_equal(logged(Run(options).path, "lr"), rates, 1e-12);
+    check_rates(options, factors);
   };
   const double third = 0.5 * (1 + std::cos(std::acos(-1.0) / 4));
   check({"--schedule", "cosine"}, {third, 0.5, 1 - third, 0});
   check({"--schedule", "cosine-epoch"}, {1, 1, 0.5, 0.5});
   check({"--warmup", "5"}, {0.2, 0.4, 0.6, 0.8});
-  check({"--schedule", "linear"}, {0.75, 0.5, 0.25, 0});
-  check({"--schedule", "wsd", "--warmup", "2"}, {0.5, 1, 1, 0});
-  check({"--schedule", "one-cycle", "--warmup", "2"}, {0.52, 1, 0.5 + 2e-6, 4e-6});
+  check_rates({"--schedule", "linear"}, {0.75, 0.5, 0.25, 0});
+  check_rates({"--schedule", "wsd", "--warmup", "2"}, {0.5, 1, 1, 0});
+  check_rates({"--schedule", "one-cycle", "--warmup", "2"}, {0.52, 1, 0.5 + 2e-6, 4e-6});
 }
 
 TEST_CASE("tern-recall train --task --length --vocab (multi-query recall)") {

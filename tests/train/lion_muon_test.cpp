@@ -335,6 +335,24 @@ TEST_CASE("Lion and Muon refuse what they cannot update", "[optim]") {
   CHECK_THROWS_WITH(train::Muon({y}, {}, {x}, {.beta1 = 2}), "[AdamW] expected 0 <= beta1 < 1 but got 2");
 }
 
+TEST_CASE("A Muon refuses to be sharded, and goes on as it was", "[optim]") {
+  struct Alone final : train::Sharding {
+    std::vector<Window> own(const Tensor& segment) const override { return {{segment.offset(), segment.offset() + segment.numel()}}; }
+    void gather_parameters() override {}
+    void sum(const Tensor&) override {}
+  };
+  Mixed model;
+  const auto lion = make(false, model), muon = make(true, model);
+  CHECK_NOTHROW(lion->set_sharding(std::make_shared<Alone>()));
+  CHECK_THROWS_WITH(
+      muon->set_sharding(std::make_shared<Alone>()),
+      "[Optimizer] expected groups that are updated element by element, but one takes whole matrices, which cannot be sharded");
+  CHECK(muon->sharding() == nullptr);
+  set_gradients(model, 1);
+  CHECK_NOTHROW(muon->step());
+  CHECK_NOTHROW(lion->step());
+}
+
 TEST_CASE("Lion and Muon train a model", "[optim]") {
   for (const bool is_muon : {false, true})
     for (const train::Precision precision : {train::Precision::fp32, train::Precision::fp16}) {
