@@ -26,7 +26,7 @@ void check_matrices(const char* op, const Tensor& a, bool is_square) {
   if (a.dtype() != DType::f32 && a.dtype() != DType::f64) fail(op, fmt::format("expected f32 or f64 but got {}", name(a.dtype())));
   if (has_linalg(a.device())) return;
   if (a.device() == cpu) fail(op, "expected a build with Eigen: install libeigen3-dev, and configure and build again");
-  fail(op, "expected a build with cuSOLVER: install cusolverDn.h of the CUDA toolkit (libcusolver-dev), and configure and build again");
+  fail(op, "expected a build with cuSOLVER: install libcusolver-dev, and configure and build again");
 }
 
 /// a's shape with other matrices.

@@ -271,6 +271,15 @@ TEST_CASE("Linear algebra on a GPU refuses a matrix and keeps NaN within one", "
   }
 }
 
+TEST_CASE("Without cuSOLVER linear algebra on a GPU says what to install", "[cuda]") {
+  const Tensor x = eye(2, {.dtype = DType::f32, .device = cuda()});
+  if (has_linalg(cuda())) {
+    CHECK(list(inverse(x)) == Doubles{1, 0, 0, 1});
+  } else {
+    CHECK_THROWS_WITH(inverse(x), "[inverse] expected a build with cuSOLVER: install libcusolver-dev, and configure and build again");
+  }
+}
+
 TEST_CASE("Matrices without full rank have singular values on a GPU", "[cuda]") {
   if (!has_linalg(cuda())) return test::skip("a build without cuSOLVER");
   for (const std::int64_t n : {3, 40}) {
