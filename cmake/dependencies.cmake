@@ -41,14 +41,14 @@ if(TERN_ONEDNN)
   endif()
 endif()
 
-# Eigen solves systems and decomposes matrices (ops/linalg.h). It is headers alone, and one file of ours includes them.
+# Eigen solves systems and decomposes matrices on the CPU (ops/linalg.h). It is headers alone, and one file of ours includes them.
 set(TERN_HAS_EIGEN OFF)
 if(TERN_EIGEN)
   find_path(EIGEN3_INCLUDE_DIR Eigen/Core PATH_SUFFIXES eigen3)
   if(EIGEN3_INCLUDE_DIR)
     set(TERN_HAS_EIGEN ON)
   else()
-    message(STATUS "Linear algebra (solve, svd, ...): none, as Eigen was not found (libeigen3-dev has it)")
+    message(STATUS "Linear algebra (solve, svd, ...) on the CPU: none, as Eigen was not found (libeigen3-dev has it)")
   endif()
 endif()
 
@@ -71,6 +71,16 @@ if(TERN_CUDA)
   find_package(CUDAToolkit REQUIRED)
   add_library(tern_cuda_toolkit INTERFACE)
   target_link_libraries(tern_cuda_toolkit INTERFACE CUDA::cudart_static CUDA::cublas CUDA::cublasLt)
+endif()
+# cuSOLVER does the same on a GPU. Its header is all that a build needs: the library is loaded by the first call (cuda/linalg/cusolver.cpp).
+set(TERN_HAS_CUSOLVER OFF)
+if(TERN_CUDA AND TERN_CUSOLVER)
+  find_path(CUSOLVER_INCLUDE_DIR cusolverDn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH)
+  if(CUSOLVER_INCLUDE_DIR)
+    set(TERN_HAS_CUSOLVER ON)
+  else()
+    message(STATUS "Linear algebra (solve, svd, ...) on a GPU: none, as cuSOLVER was not found (it comes with the CUDA toolkit, in libcusolver-dev)")
+  endif()
 endif()
 # CUPTI tells a profile of a GPU's work. NVTX, beside it, is headers alone.
 set(TERN_HAS_CUPTI OFF)

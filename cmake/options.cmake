@@ -7,6 +7,7 @@ option(TERN_ONEDNN "Take bfloat16 products on the CPU from oneDNN, where it is f
 option(TERN_GLOO "Let processes on CPUs compute together through Gloo, where it is found" ON)
 option(TERN_NCCL "Let processes on GPUs compute together through NCCL, where it is found" ON)
 option(TERN_EIGEN "Take linear algebra (solve, svd, ...) from Eigen, where it is found" ON)
+option(TERN_CUSOLVER "Take linear algebra on a GPU from cuSOLVER, where it is found" ON)
 option(TERN_NATIVE "Compile for the processor at hand (-march=native)" ${PROJECT_IS_TOP_LEVEL})
 option(TERN_BUILD_APPS "Build the programs and the corpus writer" ${PROJECT_IS_TOP_LEVEL})
 option(TERN_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})

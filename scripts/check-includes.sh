@@ -18,7 +18,7 @@ text:
 cuda/device:    tensor/dtype.h tensor/half.h tensor/max_dims.h tensor/random.h
 # The runtime is a part of the backend, below tensor: of tensor it takes plain structs alone, which have no code to link.
 cuda/runtime:   backend cuda/device tensor/dtype.h tensor/half.h tensor/dim_vec.h tensor/max_dims.h tensor/view.h
-# The families of kernels do not know each other, but for the sums and folds of reduce.
+# The families of kernels do not know each other, but for the sums and folds of reduce, and the handles of cuBLAS.
 cuda/pointwise: backend tensor ops/kernels cuda/runtime cuda/device
 cuda/reduce:    backend tensor ops/kernels cuda/runtime cuda/device
 cuda/rows:      backend tensor ops/kernels cuda/runtime cuda/device cuda/reduce
@@ -27,6 +27,7 @@ cuda/attention: backend tensor ops/kernels cuda/runtime cuda/device
 cuda/conv:      backend tensor ops/kernels cuda/runtime cuda/device
 cuda/index:     backend tensor ops/kernels cuda/runtime cuda/device
 cuda/optim:     backend tensor ops/kernels cuda/runtime cuda/device
+cuda/linalg:    backend tensor ops/kernels cuda/runtime cuda/device cuda/gemm/cublas.h
 
 autodiff:       backend tensor ops/kernels
 ops:            backend tensor ops/kernels autodiff ops/detail

@@ -6,9 +6,9 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
-#include "ops/detail/linalg_eigen.h"
 #include "ops/factory.h"
 #include "ops/index.h"
+#include "ops/kernels/linalg.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/rearrange.h"
@@ -24,21 +24,9 @@ void check_matrices(const char* op, const Tensor& a, bool is_square) {
     fail(op,
          fmt::format("expected {} but got {}", is_square ? "square matrices (..., N, N)" : "matrices (..., M, N)", to_string(a.shape())));
   if (a.dtype() != DType::f32 && a.dtype() != DType::f64) fail(op, fmt::format("expected f32 or f64 but got {}", name(a.dtype())));
-  if (!has_linalg()) fail(op, "expected a build with Eigen: install libeigen3-dev, and configure and build again");
-}
-
-/// Calls `f` with a contiguous copy of a on the CPU where it is elsewhere, and brings the results back.
-template <class F>
-Tensors on_cpu(const Tensor& a, F f) {
-  const NoGrad unrecorded;
-  Tensors results = f(contiguous(to(a, cpu)));
-  for (Tensor& y : results) y = to(y, a.device());
-  return results;
-}
-
-detail::linalg::Batch batch_of(const Tensor& a) {
-  const Shape lead(a.shape().begin(), a.shape().end() - 2);
-  return {a.dtype(), numel(lead), a.size(-2), a.size(-1)};
+  if (has_linalg(a.device())) return;
+  if (a.device() == cpu) fail(op, "expected a build with Eigen: install libeigen3-dev, and configure and build again");
+  fail(op, "expected a build with cuSOLVER: install libcusolver-dev, and configure and build again");
 }
 
 /// a's shape with other matrices.
@@ -46,14 +34,13 @@ Tensor empty_matrices(const Tensor& a, std::int64_t rows, std::int64_t columns) 
   Shape shape = a.shape();
   shape[a.dims() - 2] = rows;
   shape[a.dims() - 1] = columns;
-  return empty(shape, a.dtype(), cpu);
+  return empty(shape, a.dtype(), a.device());
 }
 Tensor empty_vectors(const Tensor& a, std::int64_t size) {
   Shape shape(a.shape().begin(), a.shape().end() - 1);
   shape.back() = size;
-  return empty(shape, a.dtype(), cpu);
+  return empty(shape, a.dtype(), a.device());
 }
-void* memory(const Tensor& x) { return x.view().data; }
 
 void check_all(const char* op, std::int64_t refused, const char* what) {
   if (refused >= 0) fail(op, fmt::format("expected {} but matrix {} is not", what, refused));
@@ -78,16 +65,17 @@ Tensor arrived(const Backward& call, std::size_t output, const Tensor& like) {
 
 }  // namespace
 
-bool has_linalg() { return detail::linalg::is_built; }
+bool has_linalg(Device device) {
+  if (device == cpu) return kernels::has_linalg(Cpu{});
+  return cuda_has(device, [](auto dev) { return kernels::has_linalg(dev); });
+}
 
 Tensor cholesky(const Tensor& a) {
   check_matrices("cholesky", a, true);
-  const Tensors y = on_cpu(a, [](const Tensor& x) -> Tensors {
-    const Tensor l = empty_matrices(x, x.size(-2), x.size(-1));
-    check_all("cholesky", detail::linalg::cholesky(batch_of(x), memory(x), memory(l)), "positive definite matrices");
-    return {l};
-  });
-  return record("cholesky", y[0], {a}, {y[0]}, [](const Backward& call) -> Tensors {
+  const Tensor y = empty_matrices(a, a.size(-2), a.size(-1));
+  const std::int64_t refused = on(a.device(), [&](auto dev) { return kernels::cholesky(dev, a.view(), y.view()); });
+  check_all("cholesky", refused, "positive definite matrices");
+  return record("cholesky", y, {a}, {y}, [](const Backward& call) -> Tensors {
     const Tensor l = call.saved(0), p = matmul(mt(l), tril(call.grad()));
     // Phi: the lower triangle, with half of the diagonal.
     const Tensor phi = tril(p) - eye(p.size(-1), {.dtype = p.dtype(), .device = p.device()}) * p * 0.5;
@@ -99,13 +87,10 @@ Tensor cholesky(const Tensor& a) {
 
 Qr qr(const Tensor& a) {
   check_matrices("qr", a, false);
-  const Tensors y = on_cpu(a, [](const Tensor& x) -> Tensors {
-    const std::int64_t k = std::min(x.size(-2), x.size(-1));
-    const Tensor q = empty_matrices(x, x.size(-2), k), r = empty_matrices(x, k, x.size(-1));
-    detail::linalg::qr(batch_of(x), memory(x), memory(q), memory(r));
-    return {q, r};
-  });
-  const Tensors made = record_all("qr", y, {a}, {y[0], y[1]}, [](const Backward& call) -> Tensors {
+  const std::int64_t k = std::min(a.size(-2), a.size(-1));
+  const Tensor orthonormal = empty_matrices(a, a.size(-2), k), triangle = empty_matrices(a, k, a.size(-1));
+  on(a.device(), [&](auto dev) { kernels::qr(dev, a.view(), orthonormal.view(), triangle.view()); });
+  const Tensors made = record_all("qr", {orthonormal, triangle}, {a}, {orthonormal, triangle}, [](const Backward& call) -> Tensors {
     const Tensor q = call.saved(0), r = call.saved(1);
     if (r.size(-2) != r.size(-1)) fail("qr", fmt::format("expected M >= N for a gradient but got r {}", to_string(r.shape())));
     const Tensor gq = arrived(call, 0, q), gr = triu(arrived(call, 1, r));
@@ -118,12 +103,9 @@ Qr qr(const Tensor& a) {
 
 Eigh eigh(const Tensor& a) {
   check_matrices("eigh", a, true);
-  const Tensors y = on_cpu(a, [](const Tensor& x) -> Tensors {
-    const Tensor values = empty_vectors(x, x.size(-1)), vectors = empty_matrices(x, x.size(-2), x.size(-1));
-    detail::linalg::eigh(batch_of(x), memory(x), memory(values), memory(vectors));
-    return {values, vectors};
-  });
-  const Tensors made = record_all("eigh", y, {a}, {y[0], y[1]}, [](const Backward& call) -> Tensors {
+  const Tensor values = empty_vectors(a, a.size(-1)), vectors = empty_matrices(a, a.size(-2), a.size(-1));
+  on(a.device(), [&](auto dev) { kernels::eigh(dev, a.view(), values.view(), vectors.view()); });
+  const Tensors made = record_all("eigh", {values, vectors}, {a}, {values, vectors}, [](const Backward& call) -> Tensors {
     const Tensor w = call.saved(0), v = call.saved(1);
     Tensor inner = by_row(arrived(call, 0, w)) * eye(w.size(-1), {.dtype = w.dtype(), .device = w.device()});
     if (call.grads()[1].defined()) inner = inner + matmul(mt(v), call.grads()[1]) * inverse_gaps(w);
@@ -134,12 +116,9 @@ Eigh eigh(const Tensor& a) {
 
 Svd svd(const Tensor& a) {
   check_matrices("svd", a, false);
-  const Tensors y = on_cpu(a, [](const Tensor& x) -> Tensors {
-    const std::int64_t k = std::min(x.size(-2), x.size(-1));
-    const Tensor u = empty_matrices(x, x.size(-2), k), s = empty_vectors(transpose(x, -2, -1), k), vt = empty_matrices(x, k, x.size(-1));
-    detail::linalg::svd(batch_of(x), memory(x), memory(u), memory(s), memory(vt));
-    return {u, s, vt};
-  });
+  const std::int64_t k = std::min(a.size(-2), a.size(-1));
+  const Tensors y = {empty_matrices(a, a.size(-2), k), empty_vectors(a, k), empty_matrices(a, k, a.size(-1))};
+  on(a.device(), [&](auto dev) { kernels::svd(dev, a.view(), y[0].view(), y[1].view(), y[2].view()); });
   const Tensors made = record_all("svd", y, {a}, {y[0], y[1], y[2]}, [](const Backward& call) -> Tensors {
     const Tensor u = call.saved(0), s = call.saved(1), vt = call.saved(2);
     const Tensor identity = eye(s.size(-1), {.dtype = s.dtype(), .device = s.device()});
@@ -165,17 +144,8 @@ Svd svd(const Tensor& a) {
 
 /// solve() of operands that agree: a (..., N, N) and b (..., N, M) with the same leading dimensions.
 static Tensor solved(const Tensor& a, const Tensor& b) {
-  Tensor y;
-  {
-    const NoGrad unrecorded;
-    const Tensor right = contiguous(to(b, cpu));
-    y = on_cpu(a, [&](const Tensor& x) -> Tensors {
-      const Tensor result = empty(right.shape(), right.dtype(), cpu);
-      const std::int64_t refused = detail::linalg::solve(batch_of(x), memory(x), memory(right), right.size(-1), memory(result));
-      check_all("solve", refused, "regular matrices");
-      return {result};
-    })[0];
-  }
+  const Tensor y = empty(b.shape(), b.dtype(), b.device());
+  check_all("solve", on(a.device(), [&](auto dev) { return kernels::solve(dev, a.view(), b.view(), y.view()); }), "regular matrices");
   return record("solve", y, {a, b}, {a, y}, [](const Backward& call) -> Tensors {
     const Tensor gb = solve(mt(call.saved(0)), call.grad());
     return {call.needs(0) ? neg(matmul(gb, mt(call.saved(1)))) : Tensor(), gb};
@@ -209,12 +179,9 @@ Tensor inverse(const Tensor& a) {
 
 Tensor det(const Tensor& a) {
   check_matrices("det", a, true);
-  const Tensors y = on_cpu(a, [](const Tensor& x) -> Tensors {
-    const Tensor values = empty(Shape(x.shape().begin(), x.shape().end() - 2), x.dtype(), cpu);
-    detail::linalg::det(batch_of(x), memory(x), memory(values));
-    return {values};
-  });
-  return record("det", y[0], {a}, {a, y[0]}, [](const Backward& call) -> Tensors {
+  const Tensor y = empty(Shape(a.shape().begin(), a.shape().end() - 2), a.dtype(), a.device());
+  on(a.device(), [&](auto dev) { kernels::det(dev, a.view(), y.view()); });
+  return record("det", y, {a}, {a, y}, [](const Backward& call) -> Tensors {
     const Tensor scale = call.grad() * call.saved(1);
     return {unsqueeze(unsqueeze(scale, -1), -1) * mt(inverse(call.saved(0)))};
   });

@@ -18,6 +18,10 @@
 
 namespace tern::op_cases {
 
+/// The rows compare devices with each other, so both have to have them where both are there. op_cases_linalg.cpp and linalg_test.cpp say
+/// so otherwise.
+static bool has_linalg_rows() { return has_linalg() && (cuda_device_count() == 0 || has_linalg(cuda())); }
+
 const Rows& table() {
   static const Rows rows = [] {
     Rows all;
@@ -34,7 +38,7 @@ const Rows& table() {
     add_quantize(all);
     add_indexing(all);
     add_statistics(all);
-    if (has_linalg()) add_linalg(all);
+    if (has_linalg_rows()) add_linalg(all);
     add_images(all);
     // For work on one op: TERN_OP=softplus test-ops "Ops give*,*erivatives*,Mistakes*".
     if (const char* only = std::getenv("TERN_OP")) std::erase_if(all, [&](const Row& row) { return row.name != only; });
@@ -67,8 +71,7 @@ static std::set<std::string> public_ops() {
     INFO(name << " is not an op, and no header of src/ops declares it");
     CHECK(names.erase(name) == 1);
   }
-  // Its rows are those of a build with Eigen; op_cases_linalg.cpp says so.
-  if (!has_linalg())
+  if (!has_linalg_rows())
     for (const std::string& name : declared_functions(std::string(test::source_directory) + "/src/ops/linalg.h")) names.erase(name);
   return names;
 }

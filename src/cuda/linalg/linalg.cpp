@@ -1,0 +1,420 @@
+// Linear algebra on a GPU. A single matrix goes to cuSOLVER, many small ones to the functions of cuSOLVER and cuBLAS that take pointers to
+// all. Both want matrices by columns: what they change is a copy anyway, which is transposed on the way. A row-major matrix is its own
+// transpose by columns, which cholesky, eigh and svd make use of.
+#include "ops/kernels/linalg.h"
+
+#ifdef TERN_CUSOLVER
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cuda/gemm/cublas.h"
+#include "cuda/linalg/cusolver.h"
+#include "cuda/linalg/parts.h"
+#include "cuda/runtime/allocator.h"
+#include "ops/kernels/copy.h"
+
+namespace tern::kernels {
+
+using namespace gpu;
+
+namespace {
+
+constexpr cublasFillMode_t upper = CUBLAS_FILL_MODE_UPPER;  ///< by columns: the lower triangle by rows
+constexpr cusolverEigMode_t with_vectors = CUSOLVER_EIG_MODE_VECTOR;
+
+struct Sizes {
+  explicit Sizes(const View& a) : rows(a.shape[a.dims() - 2]), columns(a.shape[a.dims() - 1]) {
+    for (int d = 0; d < a.dims() - 2; ++d) count *= a.shape[d];
+  }
+  std::int64_t count = 1, rows, columns;
+  bool empty() const { return count == 0 || rows == 0 || columns == 0; }
+};
+
+template <class F>
+auto dispatch(DType dtype, F f) {
+  return dtype == DType::f64 ? f.template operator()<double>() : f.template operator()<float>();
+}
+
+int as_int(std::int64_t size) {
+  if (size > std::numeric_limits<int>::max()) fail("linalg", "expected sizes below 2^31 on a GPU but got " + std::to_string(size));
+  return static_cast<int>(size);
+}
+
+std::size_t bytes_of(std::int64_t elements, DType dtype) { return static_cast<std::size_t>(elements) * size_of(dtype); }
+void* element(void* data, std::int64_t i, DType dtype) { return static_cast<char*>(data) + static_cast<std::int64_t>(size_of(dtype)) * i; }
+
+/// Whether matrices of n rows or columns are worked on all at once. One by one, each occupies the GPU by itself from a few hundred rows on;
+/// in a batch each has a block or a few, which pays for as many more of them as they are larger.
+bool is_batched(std::int64_t count, std::int64_t n) { return count > 1 && n <= std::min<std::int64_t>(32 * count, 512); }
+
+/// Matrices (..., rows, columns) in memory that holds `like`'s number of them, each `stride` elements after the one before: by columns, or
+/// by rows.
+enum class Order : bool { by_rows, by_columns };
+View matrices(Order order, void* data, const View& like, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
+  View y = like;
+  y.data = data;
+  const int d = like.dims();
+  y.shape[d - 2] = rows;
+  y.shape[d - 1] = columns;
+  y.strides[d - 2] = order == Order::by_columns ? 1 : columns;
+  y.strides[d - 1] = order == Order::by_columns ? rows : 1;
+  for (int i = d - 3; i >= 0; --i) {
+    y.strides[i] = stride;
+    stride *= y.shape[i];
+  }
+  return y;
+}
+View matrices(Order order, void* data, const View& like, std::int64_t rows, std::int64_t columns) {
+  return matrices(order, data, like, rows, columns, rows * columns);
+}
+
+/// What a function of cuSOLVER works in, on the GPU and on the host.
+class Buffers {
+ public:
+  template <class Ask>
+  Buffers(Stream stream, const char* what, Ask ask) : device_(asked(what, ask), stream), host_(host_bytes_) {}
+  void* device() const { return device_.as<>(); }
+  std::size_t device_bytes() const { return device_bytes_; }
+  void* host() { return host_.data(); }
+  std::size_t host_bytes() const { return host_bytes_; }
+
+ private:
+  template <class Ask>
+  std::size_t asked(const char* what, Ask ask) {
+    check(ask(&device_bytes_, &host_bytes_), what);
+    return device_bytes_;
+  }
+  std::size_t device_bytes_ = 0, host_bytes_ = 0;
+  Workspace device_;
+  std::vector<char> host_;
+};
+
+/// Pointers to each matrix of a batch, in device memory.
+class Pointers {
+ public:
+  Pointers(const Batch& x, DType dtype, Stream stream) : memory_(static_cast<std::size_t>(x.count) * sizeof(void*), stream) {
+    point_to(x, dtype, memory_.as<>(), stream);
+  }
+  template <class T>
+  T** of() const {
+    return memory_.as<T*>();
+  }
+
+ private:
+  Workspace memory_;
+};
+
+/// Reads an index that find_refused wrote: -1 for `count`. Waits.
+std::int64_t read_refused(const std::int64_t* first, std::int64_t count, Stream stream) {
+  std::int64_t index = 0;
+  backend::copy_to_host(Cuda{}, &index, first, sizeof index, stream);
+  return index == count ? -1 : index;
+}
+
+/// LU decompositions of square matrices with partial pivots, by columns: those of a itself, so that the pivots are those of the CPU.
+class Lu {
+ public:
+  explicit Lu(const View& a)
+      : sizes_(a),
+        dtype_(a.dtype),
+        stream_(a.stream),
+        batched_(is_batched(sizes_.count, sizes_.rows)),
+        memory_(bytes_of(sizes_.count * sizes_.rows * sizes_.rows, dtype_), stream_),
+        pivots_(static_cast<std::size_t>(sizes_.count * sizes_.rows) * sizeof(std::int64_t), stream_),
+        info_(static_cast<std::size_t>(sizes_.count) * sizeof(int), stream_) {
+    const std::int64_t n = sizes_.rows;
+    copy(Cuda{}, a, matrices(Order::by_columns, memory_.as<>(), a, n, n));
+    if (batched_) {
+      factor_batch();
+      return;
+    }
+    const CusolverHandle with = cusolver(stream_);
+    const Cusolver& library = cusolver_library();
+    const cudaDataType_t type = cuda_type(dtype_);
+    Buffers buffers(stream_, "cusolverDnXgetrf_bufferSize", [&](std::size_t* device, std::size_t* host) {
+      return library.getrf_buffer_size(with.handle, with.params, n, n, type, matrix(0), n, type, device, host);
+    });
+    for (std::int64_t i = 0; i < sizes_.count; ++i)
+      check(library.getrf(with.handle, with.params, n, n, type, matrix(i), n, pivots(i), type, buffers.device(), buffers.device_bytes(),
+                          buffers.host(), buffers.host_bytes(), info_.as<int>() + i),
+            "cusolverDnXgetrf");
+  }
+
+  /// Replaces b (count, width, n), by columns.
+  void solve(void* b, std::int64_t width) const {
+    const std::int64_t n = sizes_.rows;
+    if (batched_) return solve_batch(b, width);
+    const CusolverHandle with = cusolver(stream_);
+    for (std::int64_t i = 0; i < sizes_.count; ++i)
+      check(cusolver_library().getrs(with.handle, with.params, CUBLAS_OP_N, n, width, cuda_type(dtype_), matrix(i), n, pivots(i),
+                                     cuda_type(dtype_), element(b, i * n * width, dtype_), n, info_.as<int>()),
+            "cusolverDnXgetrs");
+  }
+
+  void determinants(void* values) const { gpu::determinants(batch(), sizes_.rows, dtype_, pivots_.as<>(), batched_, values, stream_); }
+  /// Queues the search for a pivot that is 0.
+  void find_singular(std::int64_t* first) const { find_refused(batch(), sizes_.rows, dtype_, false, nullptr, first, stream_); }
+
+ private:
+  Batch batch() const { return {memory_.as<>(), sizes_.count, sizes_.rows * sizes_.rows}; }
+  void* matrix(std::int64_t i) const { return element(memory_.as<>(), i * sizes_.rows * sizes_.rows, dtype_); }
+  std::int64_t* pivots(std::int64_t i) const { return pivots_.as<std::int64_t>() + i * sizes_.rows; }
+
+  void factor_batch() const {
+    const Pointers all(batch(), dtype_, stream_);
+    const cublasHandle_t with = cublas(stream_);
+    const int n = as_int(sizes_.rows), count = as_int(sizes_.count);
+    check(dtype_ == DType::f64 ? cublasDgetrfBatched(with, n, all.of<double>(), n, pivots_.as<int>(), info_.as<int>(), count)
+                               : cublasSgetrfBatched(with, n, all.of<float>(), n, pivots_.as<int>(), info_.as<int>(), count),
+          "cublasgetrfBatched");
+  }
+  void solve_batch(void* b, std::int64_t width) const {
+    const Pointers left(batch(), dtype_, stream_), right({b, sizes_.count, sizes_.rows * width}, dtype_, stream_);
+    const cublasHandle_t with = cublas(stream_);
+    const int n = as_int(sizes_.rows), count = as_int(sizes_.count), columns = as_int(width);
+    int refused = 0;  // an argument, which cublas tells by its status as well
+    const auto run = [&]<class T>(auto function) {
+      return function(with, CUBLAS_OP_N, n, columns, left.of<const T>(), n, pivots_.as<int>(), right.of<T>(), n, &refused, count);
+    };
+    check(dtype_ == DType::f64 ? run.template operator()<double>(cublasDgetrsBatched) : run.template operator()<float>(cublasSgetrsBatched),
+          "cublasgetrsBatched");
+  }
+
+  Sizes sizes_;
+  DType dtype_;
+  Stream stream_;
+  bool batched_;
+  Workspace memory_, pivots_, info_;  ///< pivots are i32 in a batch, else i64
+};
+
+}  // namespace
+
+bool has_linalg(Cuda) { return true; }
+
+std::int64_t cholesky(Cuda, const View& a, const View& l) {
+  const Sizes sizes(a);
+  if (sizes.empty()) return -1;
+  const std::int64_t n = sizes.rows;
+  const Stream stream = l.stream;
+  const Batch batch{l.data, sizes.count, n * n};
+  const Workspace info(static_cast<std::size_t>(sizes.count) * sizeof(int), stream), first(sizeof(std::int64_t), stream);
+  triangle(Cuda{}, a, l, 0, false);
+  const CusolverHandle with = cusolver(stream);
+  const Cusolver& library = cusolver_library();
+  if (is_batched(sizes.count, n)) {
+    const Pointers all(batch, l.dtype, stream);
+    dispatch(l.dtype, [&]<class T>() {
+      check(library.of<T>().potrf_batched(with.handle, upper, as_int(n), all.of<T>(), as_int(n), info.as<int>(), as_int(sizes.count)),
+            "cusolverDnpotrfBatched");
+    });
+  } else {
+    const cudaDataType_t type = cuda_type(l.dtype);
+    Buffers buffers(stream, "cusolverDnXpotrf_bufferSize", [&](std::size_t* device, std::size_t* host) {
+      return library.potrf_buffer_size(with.handle, with.params, upper, n, type, l.data, n, type, device, host);
+    });
+    for (std::int64_t i = 0; i < sizes.count; ++i)
+      check(library.potrf(with.handle, with.params, upper, n, type, element(l.data, i * n * n, l.dtype), n, type, buffers.device(),
+                          buffers.device_bytes(), buffers.host(), buffers.host_bytes(), info.as<int>() + i),
+            "cusolverDnXpotrf");
+  }
+  triangle(Cuda{}, l, l, 0, false);  // potrfBatched works in the other triangle
+  find_refused(batch, n, l.dtype, true, info.as<int>(), first.as<std::int64_t>(), stream);
+  return read_refused(first.as<std::int64_t>(), sizes.count, stream);
+}
+
+void qr(Cuda, const View& a, const View& q, const View& r) {
+  const Sizes sizes(a);
+  if (sizes.empty()) return;
+  const std::int64_t m = sizes.rows, n = sizes.columns, k = std::min(m, n), count = sizes.count;
+  const Stream stream = a.stream;
+  const DType dtype = a.dtype;
+  const bool batched = is_batched(count, std::max(m, n));
+  const Workspace memory(bytes_of(count * m * n, dtype), stream), tau(bytes_of(count * k, dtype), stream),
+      info(static_cast<std::size_t>(count) * sizeof(int), stream);
+  const Batch reflections{memory.as<>(), count, m * n};
+  copy(Cuda{}, a, matrices(Order::by_columns, memory.as<>(), a, m, n));
+  const CusolverHandle with = cusolver(stream);
+  const Cusolver& library = cusolver_library();
+  const cudaDataType_t type = cuda_type(dtype);
+  const auto matrix = [&](std::int64_t i) { return element(memory.as<>(), i * m * n, dtype); };
+  const auto scales = [&](std::int64_t i) { return element(tau.as<>(), i * k, dtype); };
+  if (batched) {
+    const Pointers all(reflections, dtype, stream), taus({tau.as<>(), count, k}, dtype, stream);
+    int refused = 0;  // an argument, which cublas tells by its status as well
+    const auto run = [&]<class T>(auto function) {
+      return function(cublas(stream), as_int(m), as_int(n), all.of<T>(), as_int(m), taus.of<T>(), &refused, as_int(count));
+    };
+    check(dtype == DType::f64 ? run.template operator()<double>(cublasDgeqrfBatched) : run.template operator()<float>(cublasSgeqrfBatched),
+          "cublasgeqrfBatched");
+  } else {
+    Buffers buffers(stream, "cusolverDnXgeqrf_bufferSize", [&](std::size_t* device, std::size_t* host) {
+      return library.geqrf_buffer_size(with.handle, with.params, m, n, type, matrix(0), m, type, scales(0), type, device, host);
+    });
+    for (std::int64_t i = 0; i < count; ++i)
+      check(library.geqrf(with.handle, with.params, m, n, type, matrix(i), m, type, scales(i), type, buffers.device(),
+                          buffers.device_bytes(), buffers.host(), buffers.host_bytes(), info.as<int>() + i),
+            "cusolverDnXgeqrf");
+  }
+  triangle(Cuda{}, matrices(Order::by_columns, memory.as<>(), a, m, n), r, 0, true);
+  // Q is formed in the first k columns of each matrix, or, in a batch, beside them.
+  const Workspace beside(batched ? bytes_of(count * m * k, dtype) : 0, stream);
+  const Batch columns = batched ? Batch{beside.as<>(), count, m * k} : reflections;
+  if (batched) {
+    form_q(reflections, m, k, dtype, tau.as<>(), columns.data, stream);
+  } else {
+    dispatch(dtype, [&]<class T>() {
+      const int rows = as_int(m), width = as_int(k);
+      int size = 0;
+      check(library.of<T>().orgqr_buffer_size(with.handle, rows, width, width, memory.as<T>(), rows, tau.as<T>(), &size),
+            "cusolverDnorgqr_bufferSize");
+      const Workspace work(bytes_of(size, dtype), stream);
+      for (std::int64_t i = 0; i < count; ++i)
+        check(library.of<T>().orgqr(with.handle, rows, width, width, static_cast<T*>(matrix(i)), rows, static_cast<T*>(scales(i)),
+                                    work.as<T>(), size, info.as<int>() + i),
+              "cusolverDnorgqr");
+    });
+  }
+  turn(SignOf::diagonal, columns, m, {r.data, count, k * n}, n, k, dtype, stream);
+  copy(Cuda{}, matrices(Order::by_columns, columns.data, a, m, k, columns.stride), q);
+}
+
+void eigh(Cuda, const View& a, const View& values, const View& vectors) {
+  const Sizes sizes(a);
+  if (sizes.empty()) return;
+  const std::int64_t n = sizes.rows, count = sizes.count;
+  const Stream stream = a.stream;
+  const DType dtype = a.dtype;
+  const Workspace memory(bytes_of(count * n * n, dtype), stream), info(static_cast<std::size_t>(count) * sizeof(int), stream),
+      marks(static_cast<std::size_t>(count) * sizeof(int), stream);
+  const Batch batch{memory.as<>(), count, n * n};
+  triangle(Cuda{}, a, matrices(Order::by_rows, memory.as<>(), a, n, n), 0, false);
+  clear_infinite(batch, dtype, marks.as<int>(), stream);
+  const CusolverHandle with = cusolver(stream);
+  const Cusolver& library = cusolver_library();
+  const cudaDataType_t type = cuda_type(dtype);
+  if (is_batched(count, n)) {
+    Buffers buffers(stream, "cusolverDnXsyevBatched_bufferSize", [&](std::size_t* device, std::size_t* host) {
+      return library.syev_batched_buffer_size(with.handle, with.params, with_vectors, upper, n, type, memory.as<>(), n, type, values.data,
+                                              type, device, host, count);
+    });
+    check(library.syev_batched(with.handle, with.params, with_vectors, upper, n, type, memory.as<>(), n, type, values.data, type,
+                               buffers.device(), buffers.device_bytes(), buffers.host(), buffers.host_bytes(), info.as<int>(), count),
+          "cusolverDnXsyevBatched");
+  } else {
+    Buffers buffers(stream, "cusolverDnXsyevd_bufferSize", [&](std::size_t* device, std::size_t* host) {
+      return library.syevd_buffer_size(with.handle, with.params, with_vectors, upper, n, type, memory.as<>(), n, type, values.data, type,
+                                       device, host);
+    });
+    for (std::int64_t i = 0; i < count; ++i)
+      check(library.syevd(with.handle, with.params, with_vectors, upper, n, type, element(memory.as<>(), i * n * n, dtype), n, type,
+                          element(values.data, i * n, dtype), type, buffers.device(), buffers.device_bytes(), buffers.host(),
+                          buffers.host_bytes(), info.as<int>() + i),
+            "cusolverDnXsyevd");
+  }
+  turn(SignOf::large_element, batch, n, {}, 0, n, dtype, stream);
+  copy(Cuda{}, matrices(Order::by_columns, memory.as<>(), a, n, n), vectors);
+  spoil_marked({values.data, count, n}, dtype, marks.as<int>(), info.as<int>(), stream);
+  spoil_marked({vectors.data, count, n * n}, dtype, marks.as<int>(), info.as<int>(), stream);
+}
+
+namespace {
+
+/// Singular vectors by columns, left of (count, columns, rows) and right of (count, columns, columns), each with a stride.
+struct Jacobi {
+  std::int64_t count, rows, columns;  ///< rows >= columns
+  bool batched;                       ///< gesvdjBatched takes 32 rows at most, and gives all rows columns on the left
+  std::int64_t left_stride() const { return rows * (batched ? rows : columns); }
+  std::int64_t right_stride() const { return columns * columns; }
+
+  /// Destroys a (count, columns, rows), by columns.
+  template <class T>
+  void run(T* a, T* s, T* left, T* right, int* info, Stream stream) const {
+    const CusolverHandle with = cusolver(stream);
+    const CusolverOf<T>& library = cusolver_library().of<T>();
+    const int m = as_int(rows), n = as_int(columns), all = as_int(count);
+    int size = 0;
+    if (batched) {
+      check(library.gesvdj_batched_buffer_size(with.handle, with_vectors, m, n, a, m, s, left, m, right, n, &size, with.jacobi, all),
+            "cusolverDngesvdjBatched_bufferSize");
+      const Workspace work(static_cast<std::size_t>(size) * sizeof(T), stream);
+      check(library.gesvdj_batched(with.handle, with_vectors, m, n, a, m, s, left, m, right, n, work.as<T>(), size, info, with.jacobi, all),
+            "cusolverDngesvdjBatched");
+      return;
+    }
+    check(library.gesvdj_buffer_size(with.handle, with_vectors, 1, m, n, a, m, s, left, m, right, n, &size, with.jacobi),
+          "cusolverDngesvdj_bufferSize");
+    const Workspace work(static_cast<std::size_t>(size) * sizeof(T), stream);
+    for (std::int64_t i = 0; i < count; ++i)
+      check(library.gesvdj(with.handle, with_vectors, 1, m, n, a + i * rows * columns, m, s + i * columns, left + i * left_stride(), m,
+                           right + i * right_stride(), n, work.as<T>(), size, info + i, with.jacobi),
+            "cusolverDngesvdj");
+  }
+};
+
+}  // namespace
+
+void svd(Cuda, const View& a, const View& u, const View& s, const View& vt) {
+  const Sizes sizes(a);
+  if (sizes.empty()) return;
+  const std::int64_t m = sizes.rows, n = sizes.columns, k = std::min(m, n), count = sizes.count;
+  const Stream stream = a.stream;
+  const DType dtype = a.dtype;
+  // A wide matrix by rows is a tall one by columns, whose vectors change sides.
+  const bool is_tall = m >= n;
+  const Jacobi jacobi{count, std::max(m, n), k, count > 1 && std::max(m, n) <= 32};
+  const Workspace memory(bytes_of(count * m * n, dtype), stream), left(bytes_of(count * jacobi.left_stride(), dtype), stream),
+      right(bytes_of(count * jacobi.right_stride(), dtype), stream), info(static_cast<std::size_t>(count) * sizeof(int), stream),
+      marks(static_cast<std::size_t>(count) * sizeof(int), stream);
+  copy(Cuda{}, a, matrices(is_tall ? Order::by_columns : Order::by_rows, memory.as<>(), a, m, n));
+  clear_infinite({memory.as<>(), count, m * n}, dtype, marks.as<int>(), stream);
+  dispatch(dtype, [&]<class T>() { jacobi.run(memory.as<T>(), s.as<T>(), left.as<T>(), right.as<T>(), info.as<int>(), stream); });
+  const Batch lefts{left.as<>(), count, jacobi.left_stride()}, rights{right.as<>(), count, jacobi.right_stride()};
+  const Batch &of_u = is_tall ? lefts : rights, &of_vt = is_tall ? rights : lefts;
+  turn(SignOf::large_element, of_u, m, of_vt, n, k, dtype, stream);
+  copy(Cuda{}, matrices(Order::by_columns, of_u.data, a, m, k, of_u.stride), u);
+  copy(Cuda{}, matrices(Order::by_rows, of_vt.data, a, k, n, of_vt.stride), vt);
+  for (const Batch& y : {Batch{u.data, count, m * k}, Batch{s.data, count, k}, Batch{vt.data, count, k * n}})
+    spoil_marked(y, dtype, marks.as<int>(), info.as<int>(), stream);
+}
+
+std::int64_t solve(Cuda, const View& a, const View& b, const View& x) {
+  const Sizes sizes(a);
+  const std::int64_t n = sizes.rows, width = x.shape[x.dims() - 1];
+  if (sizes.empty() || width == 0) return -1;
+  const Stream stream = x.stream;
+  const Lu lu(a);
+  // A column is the same by rows and by columns.
+  const Workspace beside(width == 1 ? 0 : bytes_of(sizes.count * n * width, x.dtype), stream), first(sizeof(std::int64_t), stream);
+  const View columns = matrices(Order::by_columns, width == 1 ? x.data : beside.as<>(), x, n, width);
+  copy(Cuda{}, b, columns);
+  lu.find_singular(first.as<std::int64_t>());
+  lu.solve(columns.data, width);
+  if (width > 1) copy(Cuda{}, columns, x);
+  return read_refused(first.as<std::int64_t>(), sizes.count, stream);
+}
+
+void det(Cuda, const View& a, const View& values) {
+  if (Sizes(a).empty()) return fill(Cuda{}, values, 1);
+  Lu(a).determinants(values.data);
+}
+
+}  // namespace tern::kernels
+
+#else
+
+namespace tern::kernels {
+
+// The ops ask has_linalg, and so call none of the others.
+bool has_linalg(Cuda) { return false; }
+std::int64_t cholesky(Cuda, const View&, const View&) { return -1; }
+void qr(Cuda, const View&, const View&, const View&) {}
+void eigh(Cuda, const View&, const View&, const View&) {}
+void svd(Cuda, const View&, const View&, const View&, const View&) {}
+std::int64_t solve(Cuda, const View&, const View&, const View&) { return -1; }
+void det(Cuda, const View&, const View&) {}
+
+}  // namespace tern::kernels
+
+#endif
