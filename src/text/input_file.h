@@ -24,6 +24,8 @@ class InputFile {
   std::uint64_t size() const noexcept { return size_; }
   // At most so many bytes, and as few as there are; 0 at the end. Throws DataError.
   std::size_t read(void* to, std::size_t bytes);
+  // The same from `offset` on, whatever has been read before; of a regular file.
+  std::size_t read_at(std::uint64_t offset, void* to, std::size_t bytes) const;
   // True if read() would not wait.
   bool is_ready() const noexcept;
 
