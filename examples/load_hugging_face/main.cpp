@@ -35,7 +35,9 @@ int main(int argc, char** argv) try {
   nn::TokenIds prompt;
   for (int i = 2; i < argc; ++i) prompt.push_back(std::atoll(argv[i]));
   if (prompt.empty()) prompt = {1, 2, 3};
-  const auto hypotheses = nn::generate(model, {prompt}, {}, {.eos = -1, .max_new_tokens = 8});
+  // The cache of keys and values is as long as the texts may become, and by default that is the model's length.
+  const std::int64_t new_tokens = 8, length = static_cast<std::int64_t>(prompt.size()) + new_tokens;
+  const auto hypotheses = nn::generate(model, {prompt}, {.max_length = length}, {.eos = -1, .max_new_tokens = new_tokens});
   for (const std::int64_t token : prompt) std::printf("%lld ", static_cast<long long>(token));
   std::printf("->");
   for (const std::int64_t token : hypotheses[0][0].tokens) std::printf(" %lld", static_cast<long long>(token));

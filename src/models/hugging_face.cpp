@@ -111,8 +111,17 @@ nn::DecoderLM load_hugging_face(const std::filesystem::path& directory, const Hu
                               options.length));
     config.options.length = options.length;
   }
+  constexpr std::int64_t max_length = std::int64_t{1} << 24;
+  if (config.options.length > max_length)
+    throw io::FileError(
+        fmt::format("{}: \"max_position_embeddings\": expected at most {} positions, of which a table is made, but got {}: give "
+                    "HuggingFaceOptions::length",
+                    config_path.string(), max_length, config.options.length));
   config.options.device = options.device;
   const io::SafetensorsFiles files(directory);
+  if (static_cast<std::uint64_t>(config.options.layers) > files.tensors().size())
+    throw io::FileError(fmt::format("{}: expected tensors of {} layers, by config.json, but there are only {} tensors", files.name(),
+                                    config.options.layers, files.tensors().size()));
   const std::vector<TensorName> names = names_in(files, config);
   check(files, names, config);
 

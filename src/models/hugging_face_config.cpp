@@ -38,7 +38,7 @@ class Config {
   std::int64_t integer(const char* key, std::optional<std::int64_t> otherwise = {}) const {
     const Json* const value = find_or(key, otherwise.has_value());
     if (!value) return *otherwise;
-    constexpr std::int64_t most = std::int64_t{1} << 31;  // so that products of two fit
+    constexpr std::int64_t most = std::int64_t{1} << 30;  // so that products of two fit, and sums of them
     if (!value->is_number_integer() || value->get<double>() < 1 || value->get<double>() > double(most))
       fail(key, fmt::format("expected an integer from 1 to {}", most));
     return value->get<std::int64_t>();

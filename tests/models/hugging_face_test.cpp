@@ -311,9 +311,13 @@ TEST_CASE("Tensors that are not those of config.json are named") {
              {"q_norm.weight", "no place"});
   check_says(message_with(unchanged, [&](auto& x) { x[query] = full({32, 32}, 1e6); }, DType::f16), {query, "f16 holds", "f32"});
   // Sizes by far too large are refused by the files, before memory is taken.
-  check_says(message_with([](auto& config) { config["intermediate_size"] = 2'000'000'000; }, {}), {"(2000000000, 32)", "(48, 32)"});
+  check_says(message_with([](auto& config) { config["intermediate_size"] = 1'000'000'000; }, {}), {"(1000000000, 32)", "(48, 32)"});
   check_says(message_with([](auto& config) { config["num_hidden_layers"] = 3; }, {}), {"lacks tensor", "model.layers.2."});
+  check_says(message_with([](auto& config) { config["num_hidden_layers"] = 1'000'000'000; }, {}), {"1000000000 layers", "21 tensors"});
+  check_says(message_with([](auto& config) { config["max_position_embeddings"] = 1'000'000'000; }, {}),
+             {"config.json", "max_position_embeddings", "1000000000", "HuggingFaceOptions::length"});
   check_says(message_of([&] { load_hugging_face(temporary / "nothing"); }), {"nothing/config.json"});
+  copy_fixture("llama", temporary / "model", unchanged);
   fs::remove(temporary / "model/model.safetensors");
   check_says(message_of([&] { load_hugging_face(temporary / "model"); }), {"model.safetensors.index.json", "neither"});
 }
