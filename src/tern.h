@@ -12,6 +12,8 @@
 #include "dist/sharded_optimizer.h"
 #include "io/run_directory.h"
 #include "io/safetensors.h"
+#include "io/safetensors_files.h"
+#include "models/hugging_face.h"
 #include "nn/nn.h"
 #include "ops/attention.h"
 #include "ops/attention_mask.h"

@@ -46,7 +46,7 @@ nn::TransformerModel below(nn::TransformerModel body, std::int64_t layer) {
 Tensor self_attention(const nn::TransformerLayer& layer, const Tensor& x, const AttentionMask& mask) {
   const nn::AttentionOptions& o = layer.attn.options;
   Tensor joined = in_heads(layer.attn.qkv->forward(layer.norm1.forward(x)), o.heads + 2 * o.kv_heads);
-  if (o.rope.defined()) joined = transpose(rope(transpose(joined, 1, 2), o.rope, o.heads + o.kv_heads), 1, 2);
+  if (o.rope.defined()) joined = transpose(rope(transpose(joined, 1, 2), o.rope, o.heads + o.kv_heads, o.rope_pairs), 1, 2);
   const Tensors parts = split(joined, {o.heads, o.kv_heads, o.kv_heads}, 2);
   return mean_probabilities(parts[0], parts[1], mask);
 }

@@ -33,7 +33,7 @@ std::size_t checksum_place(std::string_view json) {
   return found + key.size();
 }
 
-/// The checksum of a header that comes piece by piece, with no_checksum in the place of its own.
+/// The checksum of a file's beginning, its length and header, that comes piece by piece, with no_checksum in the place of its own.
 class HeaderSum {
  public:
   explicit HeaderSum(Checksum& sum) : sum_(sum) {}
@@ -61,31 +61,18 @@ class HeaderSum {
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path) : file_(path) {
-    const std::uint64_t size = file_.size();
-    std::uint64_t length = 0;
-    if (size < sizeof length) fail(fmt::format("expected a safetensors file of at least 8 bytes but got {}", size));
-    read_bytes(&length, sizeof length);
-    if (length > max_header_bytes) fail(fmt::format("expected a header of at most {} bytes but got {}", max_header_bytes, length));
-    if (length > size - sizeof length)
-      fail(fmt::format("expected a header of {} bytes but the file ends after {}", length, size - sizeof length));
-    sum_.add(&length, sizeof length);
     HeaderSum header_sum(sum_);
-    text::JsonSource source(file_, length, max_header_string_bytes, [&](std::string_view part) { header_sum.add(part); });
-    header_ = parse_safetensors_header(source, size - sizeof length - length);
+    header_ = read_safetensors_header(file_, [&](std::string_view part) { header_sum.add(part); });
   }
 
   SafetensorsHeader& header() noexcept { return header_; }
 
   /// The tensor of the next entry.
   Tensor read(const TensorEntry& entry) {
-    Tensor result = empty(entry.shape, entry.dtype);
-    auto* data = static_cast<unsigned char*>(result.view().data);
-    const auto bytes = static_cast<std::size_t>(entry.end - entry.begin);
-    read_bytes(data, bytes);
-    sum_.add(data, bytes);
-    // A bool that is neither 0 nor 1 is undefined behaviour in C++. NumPy reads every other byte as true as well.
-    if (entry.dtype == DType::boolean) std::transform(data, data + bytes, data, [](unsigned char byte) { return byte != 0; });
-    return result;
+    return read_tensor(entry, [this](void* data, std::size_t bytes) {
+      read_bytes(data, bytes);
+      sum_.add(data, bytes);
+    });
   }
 
   /// Call it when every entry has been read.
@@ -124,7 +111,17 @@ std::string some(const std::vector<std::string_view>& names) {
 
 }  // namespace
 
-void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors, const Metadata& metadata) {
+Tensor read_tensor(const TensorEntry& entry, const std::function<void(void* data, std::size_t bytes)>& read) {
+  Tensor result = empty(entry.shape, entry.dtype);
+  auto* data = static_cast<unsigned char*>(result.view().data);
+  const auto bytes = static_cast<std::size_t>(entry.end - entry.begin);
+  read(data, bytes);
+  // A bool that is neither 0 nor 1 is undefined behaviour in C++. NumPy reads every other byte as true as well.
+  if (entry.dtype == DType::boolean) std::transform(data, data + bytes, data, [](unsigned char byte) { return byte != 0; });
+  return result;
+}
+
+void write_safetensors(AtomicFile& file, std::span<const NamedTensor> tensors, const Metadata& metadata) {
   constexpr const char* where = "save_safetensors";
   SafetensorsHeader header;
   header.metadata = metadata;
@@ -146,7 +143,6 @@ void save_safetensors(const std::filesystem::path& path, std::span<const NamedTe
     fail(where, fmt::format("expected names and metadata of at most {} bytes but got {}", max_header_bytes, length));
 
   const NoGrad no_grad;
-  AtomicFile file(path);
   Checksum sum;
   const auto write = [&](const void* data, std::size_t bytes) {
     sum.add(data, bytes);
@@ -160,6 +156,11 @@ void save_safetensors(const std::filesystem::path& path, std::span<const NamedTe
     write(host.view().data, static_cast<std::size_t>(entry.end - entry.begin));
   }
   if (metadata.contains(checksum_key)) file.overwrite(sizeof length + checksum_place(json), sum.hex());
+}
+
+void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors, const Metadata& metadata) {
+  AtomicFile file(path);
+  write_safetensors(file, tensors, metadata);
   file.commit();
 }
 
@@ -175,8 +176,7 @@ TensorFile load_safetensors(const std::filesystem::path& path) {
   return result;
 }
 
-/// True where a conversion to a narrower format would overflow.
-static bool becomes_infinite(const Tensor& x, DType dtype) {
+bool becomes_infinite(const Tensor& x, DType dtype) {
   if (x.dtype() == dtype || !is_floating(dtype) || size_of(dtype) > size_of(x.dtype()) || x.numel() == 0) return false;
   const auto is_infinite = [](const Tensor& y) { return eq(abs(y), std::numeric_limits<double>::infinity()); };
   return any(ne(is_infinite(cast(x, dtype)), is_infinite(x))).item<bool>();

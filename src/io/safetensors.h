@@ -11,6 +11,8 @@
 /// https://huggingface.co/docs/safetensors. Nothing in a file is ever executed.
 namespace tern::io {
 
+class AtomicFile;
+
 /// Free text about a file: names to values.
 using Metadata = std::map<std::string, std::string>;
 
@@ -29,6 +31,9 @@ struct TensorFile {
 /// twice; FileError if the file cannot be written.
 void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors, const Metadata& metadata = {});
 
+/// The same into a file that the caller commits.
+void write_safetensors(AtomicFile& file, std::span<const NamedTensor> tensors, const Metadata& metadata = {});
+
 /// Reads a file. Everything the header says is checked before memory for any tensor is taken. Throws FileError, also for one whose
 /// checksum is another than its bytes give.
 TensorFile load_safetensors(const std::filesystem::path& path);
@@ -36,6 +41,9 @@ TensorFile load_safetensors(const std::filesystem::path& path);
 /// Copies a file's tensors into those given, in place, on their devices; floating dtypes are converted. Returns the
 /// file's metadata. Throws FileError, before any tensor has changed, unless names and shapes are the same on both sides.
 Metadata load_safetensors_into(const std::filesystem::path& path, std::span<const NamedTensor> targets);
+
+/// Whether a cast of x would make infinities of numbers: the narrower dtype does not hold them.
+bool becomes_infinite(const Tensor& x, DType dtype);
 
 /// A file's metadata alone, from its header, which is checked. Throws FileError.
 Metadata load_safetensors_metadata(const std::filesystem::path& path);

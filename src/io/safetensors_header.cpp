@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -240,6 +241,28 @@ SafetensorsHeader parse_safetensors_header(text::JsonSource& source, std::uint64
     position = entry.end;
   }
   if (position != data_bytes) fail(fmt::format("the tensors take {} bytes, but the file has {}", position, data_bytes));
+  return header;
+}
+
+SafetensorsHeader read_safetensors_header(text::InputFile& file, const std::function<void(std::string_view)>& on_read) {
+  const auto fail = [&](const std::string& message) { throw FileError(file.name() + ": " + message); };
+  const std::uint64_t size = file.size();
+  std::uint64_t length = 0;
+  if (size < sizeof length) fail(fmt::format("expected a safetensors file of at least 8 bytes but got {}", size));
+  char bytes[sizeof length];
+  for (std::size_t got = 0; got < sizeof length;) {
+    const std::size_t more = file.read(bytes + got, sizeof length - got);
+    if (more == 0) fail("ended early: it was changed while it was read");
+    got += more;
+  }
+  std::memcpy(&length, bytes, sizeof length);
+  if (length > max_header_bytes) fail(fmt::format("expected a header of at most {} bytes but got {}", max_header_bytes, length));
+  if (length > size - sizeof length)
+    fail(fmt::format("expected a header of {} bytes but the file ends after {}", length, size - sizeof length));
+  if (on_read) on_read({bytes, sizeof length});
+  text::JsonSource source(file, length, max_header_string_bytes, on_read);
+  SafetensorsHeader header = parse_safetensors_header(source, size - sizeof length - length);
+  header.data_begin = sizeof length + length;
   return header;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -7,10 +8,11 @@
 #include "io/safetensors.h"
 
 namespace tern::text {
+class InputFile;
 class JsonSource;
-}
+}  // namespace tern::text
 
-/// The JSON header of a safetensors file, apart from any file: text in, checked entries out, and back.
+/// The JSON header of a safetensors file: text in, checked entries out, and back.
 namespace tern::io {
 
 /// A tensor of the file; its bytes are counted from the end of the header.
@@ -24,6 +26,7 @@ struct TensorEntry {
 struct SafetensorsHeader {
   std::vector<TensorEntry> entries;  ///< in the order of their bytes
   Metadata metadata;
+  std::uint64_t data_begin = 0;  ///< of the entries' bytes in a file that was read
 };
 
 /// The format's limit for the header, in bytes.
@@ -42,8 +45,15 @@ inline constexpr std::size_t max_header_string_bytes = std::size_t{8} << 20;
 /// reference implementation does.
 SafetensorsHeader parse_safetensors_header(text::JsonSource& source, std::uint64_t data_bytes);
 
+/// Reads the beginning of a file, of which nothing has been read: its length and the header, which parse_safetensors_header checks.
+/// `on_read` gets the bytes. Throws FileError.
+SafetensorsHeader read_safetensors_header(text::InputFile& file, const std::function<void(std::string_view)>& on_read = {});
+
 /// Sets the entries' order and ranges, and returns the header's JSON, padded with spaces to a multiple of 8 bytes.
 std::string layout_safetensors(SafetensorsHeader& header);
+
+/// A tensor on the CPU, with the bytes that `read` brings.
+Tensor read_tensor(const TensorEntry& entry, const std::function<void(void* data, std::size_t bytes)>& read);
 
 /// A name as an error message shows it: quoted, on one line, at most about 80 bytes of it.
 std::string quote_name(std::string_view name);

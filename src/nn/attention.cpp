@@ -7,7 +7,6 @@
 #include "ops/attention.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
-#include "ops/rope.h"
 #include "ops/view.h"
 
 namespace tern::nn {
@@ -21,22 +20,24 @@ AttentionMask shared_by_layers(const AttentionMask& mask) {
 }
 
 MultiHeadAttention::MultiHeadAttention(std::int64_t width, const AttentionOptions& options_) : options(options_) {
-  if (options.heads < 1 || width < 1 || width % options.heads != 0)
-    fail("MultiHeadAttention", fmt::format("expected a width that the number of heads divides but got {} and {}", width, options.heads));
+  if (options.heads < 1 || width < 1 || options.head_dim < 0 || (options.head_dim == 0 && width % options.heads != 0))
+    fail("MultiHeadAttention", fmt::format("expected a width that the number of heads divides, or a head_dim, but got {}, {} and {}", width,
+                                           options.heads, options.head_dim));
+  if (options.head_dim == 0) options.head_dim = width / options.heads;
   if (options.kv_heads == 0) options.kv_heads = options.heads;
   if (options.kv_heads < 1 || options.heads % options.kv_heads != 0)
     fail("MultiHeadAttention", fmt::format("expected kv_heads that divide the {} heads but got {}", options.heads, options.kv_heads));
-  const std::int64_t kv_width = width / options.heads * options.kv_heads;
+  const std::int64_t query_width = options.heads * options.head_dim, kv_width = options.kv_heads * options.head_dim;
   [[maybe_unused]] const Dropout valid(options.dropout);
   if (options.rope.defined() && options.cross)
     fail("MultiHeadAttention", "expected no rope in cross attention, whose two sides have positions of their own");
   if (options.cross) {
-    query.emplace(width, width, options.bias, options.device);
+    query.emplace(width, query_width, options.bias, options.device);
     key_value.emplace(width, 2 * kv_width, options.bias, options.device);
   } else {
-    qkv.emplace(width, width + 2 * kv_width, options.bias, options.device);
+    qkv.emplace(width, query_width + 2 * kv_width, options.bias, options.device);
   }
-  proj = Linear(width, width, options.bias, options.device);
+  proj = Linear(query_width, width, options.bias, options.device);
 }
 
 void MultiHeadAttention::visit(Visitor& v) {
@@ -61,7 +62,9 @@ Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, c
     Tensor joined = in_heads(qkv->forward(x), heads + 2 * kv_heads);
     if (options.rope.defined()) {
       const Tensor by_heads = transpose(joined, 1, 2);
-      joined = transpose(cache ? cache->rotated(by_heads, options.rope, heads + kv_heads) : rope(by_heads, options.rope, heads + kv_heads),
+      const std::int64_t turned = heads + kv_heads;
+      joined = transpose(cache ? cache->rotated(by_heads, options.rope, turned, options.rope_pairs)
+                               : rope(by_heads, options.rope, turned, options.rope_pairs),
                          1, 2);
     }
     if (cache) {

@@ -2,6 +2,7 @@
 #include "nn/kv_cache.h"
 #include "nn/layers.h"
 #include "ops/attention_mask.h"
+#include "ops/rope.h"
 
 namespace tern::nn {
 
@@ -11,18 +12,20 @@ AttentionMask shared_by_layers(const AttentionMask& mask);
 struct AttentionOptions {
   std::int64_t heads = 1;
   std::int64_t kv_heads = 0;  ///< heads of keys and values, which groups of query heads share (Ainslie et al., 2023); 0: as many as heads
+  std::int64_t head_dim = 0;  ///< elements of a head; 0: width / heads
   double dropout = 0;         ///< of the probabilities
   bool bias = true;
   bool cross = false;  ///< queries from x, keys and values from a memory
   Tensor rope = {};    ///< of rope_table: turns queries and keys; self attention only
+  RopePairs rope_pairs = RopePairs::adjacent;
   Device device = default_device();
 };
 
 /// scaled_dot_product_attention over `heads` heads, then a projection. Vaswani et al., 2017. Self attention
-/// has one fused projection `qkv` (width + 2 kv_heads width / heads, width); cross attention has `query` and `key_value`.
+/// has one fused projection `qkv` ((heads + 2 kv_heads) head_dim, width); cross attention has `query` and `key_value`.
 struct MultiHeadAttention final : Module {
   MultiHeadAttention() = default;
-  /// Throws Error unless heads divides width, and kv_heads heads.
+  /// Throws Error unless kv_heads divides heads, and heads the width where no head_dim is given.
   MultiHeadAttention(std::int64_t width, const AttentionOptions& options);
   void visit(Visitor& v) override;
   /// Self attention: x (B, T, width) -> (B, T, width).

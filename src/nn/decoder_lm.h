@@ -7,7 +7,8 @@ namespace tern::nn {
 using DecoderLMOptions = TransformerOptions;
 
 /// A decoder-only language model: a TransformerModel and a linear head. The defaults are the classic translation model; GPT-2 is
-/// head_bias = false, tied_head = true, gelu_tanh, ff = 4 width; Llama is NormKind::rms, Positions::rotary, gated silu, no biases.
+/// head_bias = false, tied_head = true, gelu_tanh, ff = 4 width; Llama is NormKind::rms, Positions::rotary by halves, gated silu, no
+/// biases. Those of Hugging Face are loaded by models/hugging_face.h.
 struct DecoderLM final : TransformerModel {
   DecoderLM() = default;
   /// Throws Error as TransformerModel does.

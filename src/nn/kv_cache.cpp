@@ -10,7 +10,6 @@
 #include "ops/index.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
-#include "ops/rope.h"
 #include "ops/view.h"
 
 namespace tern::nn {
@@ -151,10 +150,10 @@ AttentionMask LayerCache::mask(const AttentionMask& given) const {
   return {.key_lengths = cache_->seen_};
 }
 
-Tensor LayerCache::rotated(const Tensor& x, const Tensor& table, std::int64_t heads) const {
-  if (cache_->empty()) return rope(x, table, heads);
+Tensor LayerCache::rotated(const Tensor& x, const Tensor& table, std::int64_t heads, RopePairs pairs) const {
+  if (cache_->empty()) return rope(x, table, heads, pairs);
   // A token a row, each at a position of its own: the rows take the place of the positions.
-  return transpose(rope(transpose(x, 0, 2), index_select(table, 0, cache_->lengths), heads), 0, 2);
+  return transpose(rope(transpose(x, 0, 2), index_select(table, 0, cache_->lengths), heads, pairs), 0, 2);
 }
 
 Tensor LayerCache::memory(const std::function<Tensor()>& keys_values) const {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "ops/attention_mask.h"
+#include "ops/rope.h"
 
 namespace tern::nn {
 
@@ -17,8 +18,8 @@ class LayerCache {
   /// Which of the keys that `append` has returned the tokens that are being read see: of the first tokens `given` says it, and a later one
   /// sees all of its row. Throws Error if `given` then has a window, padding or key_lengths.
   AttentionMask mask(const AttentionMask& given) const;
-  /// rope(x, table, heads) for x (B, heads, T, D), at the positions of the tokens that are being read.
-  Tensor rotated(const Tensor& x, const Tensor& table, std::int64_t heads) const;
+  /// rope(x, table, heads, pairs) for x (B, heads, T, D), at the positions of the tokens that are being read.
+  Tensor rotated(const Tensor& x, const Tensor& table, std::int64_t heads, RopePairs pairs = RopePairs::adjacent) const;
   /// The keys and values (B, S, 2 Hkv, D) of a memory, for cross attention: computed once.
   Tensor memory(const std::function<Tensor()>& keys_values) const;
 

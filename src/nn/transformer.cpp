@@ -92,10 +92,12 @@ static double dropout_of(double own, double of_layer) { return own == -1 ? of_la
 static AttentionOptions attention_options(const TransformerLayerOptions& o, bool cross) {
   return {.heads = o.heads,
           .kv_heads = cross ? 0 : o.kv_heads,
+          .head_dim = o.head_dim,
           .dropout = dropout_of(o.attention_dropout, o.dropout),
           .bias = o.bias,
           .cross = cross,
           .rope = cross ? Tensor() : o.rope,
+          .rope_pairs = o.rope_pairs,
           .device = o.device};
 }
 

@@ -54,6 +54,7 @@ class ResidualStream {
 struct TransformerLayerOptions {
   std::int64_t width = 256, heads = 8;
   std::int64_t kv_heads = 0;      ///< of self attention; 0: as many as heads
+  std::int64_t head_dim = 0;      ///< elements of a head; 0: width / heads
   std::int64_t ff = 1024;         ///< hidden units of the feed-forward part; 0: attention alone, without norm2 and ff
   double dropout = 0.1;           ///< of each residual branch
   double attention_dropout = -1;  ///< of attention probabilities; -1: as `dropout`
@@ -62,8 +63,9 @@ struct TransformerLayerOptions {
   bool gated = false;  ///< the feed-forward part; see FeedForwardOptions
   NormKind norm = NormKind::layer;
   double layer_norm_eps = 1e-5;
-  bool bias = true;    ///< of the linear layers and norms
-  Tensor rope = {};    ///< of rope_table: queries and keys of self attention are rotated by it
+  bool bias = true;  ///< of the linear layers and norms
+  Tensor rope = {};  ///< of rope_table: queries and keys of self attention are rotated by it
+  RopePairs rope_pairs = RopePairs::adjacent;
   bool cross = false;  ///< adds attention to a memory between the other two
   Device device = default_device();
 };

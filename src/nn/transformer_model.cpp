@@ -13,7 +13,6 @@
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/pointwise.h"
-#include "ops/rope.h"
 #include "ops/view.h"
 
 namespace tern::nn {
@@ -22,6 +21,7 @@ static TransformerLayerOptions layer_options(const TransformerOptions& o, bool c
   return {.width = o.width,
           .heads = o.heads,
           .kv_heads = o.kv_heads,
+          .head_dim = o.head_dim,
           .ff = o.ff,
           .dropout = o.dropout,
           .attention_dropout = o.attention_dropout,
@@ -32,6 +32,7 @@ static TransformerLayerOptions layer_options(const TransformerOptions& o, bool c
           .layer_norm_eps = o.layer_norm_eps,
           .bias = o.bias,
           .rope = rope,
+          .rope_pairs = o.rope_pairs,
           .cross = cross,
           .device = o.device};
 }
@@ -99,8 +100,10 @@ TransformerModel::TransformerModel(const TransformerOptions& options_, const Tra
   Tensor rope;
   if (options.positions == Positions::learned) positions.emplace(options.length, options.width, options.device);
   if (options.positions == Positions::sinusoidal) sinusoids = sinusoid_table(options.length, options.width, options.device);
-  if (options.positions == Positions::rotary)
-    rope = rope_table(options.length, options.width / std::max<std::int64_t>(options.heads, 1), 10000, options.device);
+  if (options.positions == Positions::rotary) {
+    const std::int64_t head_dim = options.head_dim > 0 ? options.head_dim : options.width / std::max<std::int64_t>(options.heads, 1);
+    rope = rope_table(options.length, head_dim, options.rope_base, options.device, options.rope_scaling);
+  }
   drop = Dropout(options.dropout);
   // Built one by one: copies of one layer would share its parameters.
   for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(layer_options(options, part.cross, rope));

@@ -25,6 +25,7 @@ struct TransformerOptions {
   std::int64_t length = 40;                                   ///< positions: the longest input
   std::int64_t width = 256, layers = 4, heads = 8, ff = 256;  ///< ff 0: layers of attention alone
   std::int64_t kv_heads = 0;                                  ///< groups of heads share keys and values; 0: as many as heads
+  std::int64_t head_dim = 0;                                  ///< elements of a head; 0: width / heads
   double dropout = 0.1;                                       ///< of the embeddings and residual branches
   double attention_dropout = -1;                              ///< of attention probabilities; -1: as `dropout`
   double activation_dropout = 0;                              ///< of the feed-forward part's hidden units; -1: as `dropout`
@@ -33,6 +34,9 @@ struct TransformerOptions {
   bool bias = true;    ///< of the layers' linear parts and norms
   NormKind norm = NormKind::layer;
   Positions positions = Positions::learned;
+  double rope_base = 10000;  ///< of rotary positions, as rope_table takes it: "theta"
+  RopePairs rope_pairs = RopePairs::adjacent;
+  RopeScaling rope_scaling = {};
   bool scales_embeddings = false;  ///< tokens times sqrt(width), before positions are added (Vaswani et al., 2017, section 3.4)
   double layer_norm_eps = 1e-5;
   bool final_norm = true;
@@ -62,8 +66,8 @@ struct TransformerPart {
 /// EncoderDecoder has two.
 struct TransformerModel : Module {
   TransformerModel() = default;
-  /// Throws Error for sizes that are not positive, heads that do not divide width, or a head size that rotary positions
-  /// cannot pair.
+  /// Throws Error for sizes that are not positive, heads that do not divide width without a head_dim, or a head size that rotary
+  /// positions cannot pair.
   explicit TransformerModel(const TransformerOptions& options);
   TransformerModel(const TransformerOptions& options, const TransformerPart& part);
   void visit(Visitor& v) override;

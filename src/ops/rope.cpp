@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
@@ -11,14 +13,31 @@
 
 namespace tern {
 
-Tensor rope_table(std::int64_t length, std::int64_t head_dim, double base, Device device) {
+/// A pair's angle from one position to the next, scaled.
+static double scaled_frequency(double frequency, const RopeScaling& s) {
+  const double slowed = frequency / s.factor;
+  if (s.original_length == 0) return slowed;
+  const double turns = frequency * static_cast<double>(s.original_length) / (2 * std::numbers::pi);
+  const double kept = std::clamp((turns - s.low_turns) / (s.high_turns - s.low_turns), 0.0, 1.0);
+  return kept * frequency + (1 - kept) * slowed;
+}
+
+Tensor rope_table(std::int64_t length, std::int64_t head_dim, double base, Device device, const RopeScaling& scaling) {
   if (length < 0 || head_dim < 0 || head_dim % 2 != 0 || !(base > 0))
     fail("rope_table", fmt::format("expected a length, an even head_dim and a base > 0 but got {}, {} and {}", length, head_dim, base));
+  if (!(scaling.factor > 0) || scaling.original_length < 0 || !(scaling.low_turns < scaling.high_turns))
+    fail("rope_table",
+         fmt::format("expected a scaling with a factor > 0, an original_length >= 0 and low_turns < high_turns but got {}, {}, "
+                     "{} and {}",
+                     scaling.factor, scaling.original_length, scaling.low_turns, scaling.high_turns));
+  std::vector<double> frequencies;
+  for (std::int64_t i = 0; i < head_dim; i += 2)
+    frequencies.push_back(scaled_frequency(std::pow(base, -static_cast<double>(i) / static_cast<double>(head_dim)), scaling));
   std::vector<float> table;
   table.reserve(static_cast<std::size_t>(length * head_dim));
   for (std::int64_t t = 0; t < length; ++t)
-    for (std::int64_t i = 0; i < head_dim; i += 2) {
-      const double angle = static_cast<double>(t) * std::pow(base, -static_cast<double>(i) / static_cast<double>(head_dim));
+    for (const double frequency : frequencies) {
+      const double angle = static_cast<double>(t) * frequency;
       table.push_back(static_cast<float>(std::cos(angle)));
       table.push_back(static_cast<float>(std::sin(angle)));
     }
@@ -32,15 +51,17 @@ static Tensor empty_in_order_of(const Tensor& x) {
 }
 
 /// A rotation is orthogonal: its derivative rotates back.
-static Tensor rotated(const Tensor& x, const Tensor& table, std::int64_t heads, bool inverse) {
+static Tensor rotated(const Tensor& x, const Tensor& table, std::int64_t heads, RopePairs pairs, bool inverse) {
   const Tensor source = x.strides().back() == 1 || x.size(-1) <= 1 ? x : clone(x);
   Tensor y = empty_in_order_of(source);
-  on(y.device(), [&](auto dev) { kernels::rope(dev, source.view(), table.view(), y.view(), heads, inverse); });
-  return record("rope", y, {source}, {table},
-                [heads, inverse](const Backward& call) -> Tensors { return {rotated(call.grad(), call.saved(0), heads, !inverse)}; });
+  const bool halves = pairs == RopePairs::halves;
+  on(y.device(), [&](auto dev) { kernels::rope(dev, source.view(), table.view(), y.view(), heads, halves, inverse); });
+  return record("rope", y, {source}, {table}, [heads, pairs, inverse](const Backward& call) -> Tensors {
+    return {rotated(call.grad(), call.saved(0), heads, pairs, !inverse)};
+  });
 }
 
-Tensor rope(const Tensor& x, const Tensor& table, std::optional<std::int64_t> heads) {
+Tensor rope(const Tensor& x, const Tensor& table, std::optional<std::int64_t> heads, RopePairs pairs) {
   check_one_device("rope", {&x, &table});
   if (!is_floating(x.dtype()) || !is_floating(table.dtype()))
     fail("rope", fmt::format("expected floating x and table but got {} and {}", name(x.dtype()), name(table.dtype())));
@@ -51,7 +72,7 @@ Tensor rope(const Tensor& x, const Tensor& table, std::optional<std::int64_t> he
   if (heads && (*heads < 0 || *heads > x.size(1)))
     fail("rope", fmt::format("expected at most the {} heads of x but got {}", x.size(1), *heads));
   const Tensor angles = contiguous(cast(slice(table.detach(), 0, 0, x.size(2)), x.dtype() == DType::f64 ? DType::f64 : DType::f32));
-  return rotated(x, angles, heads.value_or(x.size(1)), false);
+  return rotated(x, angles, heads.value_or(x.size(1)), pairs, false);
 }
 
 }  // namespace tern

@@ -49,6 +49,14 @@ std::size_t InputFile::read(void* to, std::size_t bytes) {
   }
 }
 
+std::size_t InputFile::read_at(std::uint64_t offset, void* to, std::size_t bytes) const {
+  while (true) {
+    const ssize_t got = ::pread(descriptor_, to, bytes, static_cast<off_t>(offset));
+    if (got >= 0) return static_cast<std::size_t>(got);
+    if (errno != EINTR) throw DataError(fmt::format("{}: could not be read: {}", name_, std::strerror(errno)));
+  }
+}
+
 bool InputFile::is_ready() const noexcept {
   struct pollfd wanted{descriptor_, POLLIN, 0};
   return ::poll(&wanted, 1, 0) != 0;

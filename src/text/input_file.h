@@ -26,6 +26,8 @@ class InputFile {
   std::size_t read(void* to, std::size_t bytes);
   // For a mapping, which outlives the file's being open.
   int descriptor() const noexcept { return descriptor_; }
+  // The same from `offset` on, whatever has been read before; of a regular file.
+  std::size_t read_at(std::uint64_t offset, void* to, std::size_t bytes) const;
   // True if read() would not wait.
   bool is_ready() const noexcept;
 

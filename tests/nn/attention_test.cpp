@@ -150,6 +150,31 @@ TEST_CASE("query heads of a group share keys and values", "[attention]") {
   CHECK_THROWS_AS(nn::MultiHeadAttention(width, {.heads = 6, .kv_heads = -1}), Error);
 }
 
+TEST_CASE("a head has a size of its own, and pairs in halves", "[attention]") {
+  manual_seed(11);
+  const std::int64_t D = 4, heads = 3, width = 10;
+  const Tensor table = rope_table(T, D);
+  for (const RopePairs pairs : {RopePairs::adjacent, RopePairs::halves})
+    for (const bool fused : {false, true}) {
+      CAPTURE(int(pairs), fused);
+      nn::MultiHeadAttention layer(width, {.heads = heads, .kv_heads = 1, .head_dim = D, .rope = table, .rope_pairs = pairs});
+      layer.set_use_fused_kernel(fused);
+      CHECK(layer.qkv->weight.shape() == Shape{(heads + 2) * D, width});
+      CHECK(layer.proj.weight.shape() == Shape{width, heads * D});
+      const NoGrad unrecorded;
+      const Tensor x = randn({B, T, width});
+      const Tensors parts = split(reshape(layer.qkv->forward(x), {B, T, heads + 2, D}), {heads, 1, 1}, 2);
+      const auto turned = [&](const Tensor& part) { return transpose(tern::rope(transpose(part, 1, 2), table, {}, pairs), 1, 2); };
+      const Tensor y = scaled_dot_product_attention(turned(parts[0]), turned(parts[1]), parts[2], {.mask = {.causal = true}});
+      CHECK(distance(layer.forward(x, {.causal = true}), layer.proj.forward(reshape(y, {B, T, heads * D}))) < 1e-6);
+    }
+  // Cross attention has heads of that size as well.
+  const nn::MultiHeadAttention cross(width, {.heads = heads, .head_dim = D, .cross = true});
+  CHECK(cross.forward(randn({B, T, width}), randn({B, 2, width})).shape() == Shape{B, T, width});
+  CHECK_THROWS_AS(nn::MultiHeadAttention(width, {.heads = heads}), Error);
+  CHECK_THROWS_AS(nn::MultiHeadAttention(width, {.heads = heads, .head_dim = -4}), Error);
+}
+
 TEST_CASE("a layer's gradients are those of finite differences", "[attention]") {
   manual_seed(9);
   nn::TransformerLayer layer({.width = 4, .heads = 2, .ff = 6, .dropout = 0, .cross = true});

@@ -57,6 +57,14 @@ void check_models(Device device) {
                  .positions = nn::Positions::rotary,
                  .use_fused_kernel = is_fused},
                 device);
+    check_model({.kv_heads = 2,
+                 .head_dim = 8,
+                 .positions = nn::Positions::rotary,
+                 .rope_base = 50,
+                 .rope_pairs = RopePairs::halves,
+                 .rope_scaling = {.factor = 2, .original_length = 6},
+                 .use_fused_kernel = is_fused},
+                device);
   }
 }
 

@@ -119,6 +119,22 @@ TEST_CASE("sinusoid_table is the formula of Vaswani et al.") {
   }
 }
 
+TEST_CASE("Rotary positions have the base, the scaling and the size of heads that the options say") {
+  const RopeScaling scaling{.factor = 3, .original_length = 9};
+  const nn::TransformerModel model({.vocab = 3,
+                                    .length = 5,
+                                    .width = 12,
+                                    .layers = 1,
+                                    .heads = 2,
+                                    .head_dim = 8,
+                                    .positions = nn::Positions::rotary,
+                                    .rope_base = 500,
+                                    .rope_scaling = scaling});
+  CHECK(floats(model.blocks[0].attn.options.rope) == floats(rope_table(5, 8, 500, cpu, scaling)));
+  CHECK(floats(rope_table(5, 8, 500, cpu, scaling)) != floats(rope_table(5, 8, 500)));
+  CHECK(floats(rope_table(5, 8, 500)) != floats(rope_table(5, 8)));
+}
+
 TEST_CASE("A body without layers shows what its tokens are, scaled and with positions") {
   const NoGrad unrecorded;
   nn::TransformerOptions o = small_options();

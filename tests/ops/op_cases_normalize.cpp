@@ -285,11 +285,52 @@ void add_rope(Rows& rows) {
                              }));
                            },
                            {DType::f32}});
-  table.mistakes = {{[] { rope_table(3, 5); }, {"5"}}, {[] { rope_table(-1, 4); }, {"-1"}}, {[] { rope_table(3, 4, 0); }, {"0"}}};
+  // Llama 3.1's scaling, and that of all pairs. Frequencies of 64 elements at base 5e5 are fast, slow and between the two.
+  for (const RopeScaling& scaling : {RopeScaling{.factor = 8, .original_length = 8192}, RopeScaling{.factor = 4}})
+    table.cases.push_back({{},
+                           [=](In in) -> Tensors { return {rope_table(300, 64, 5e5, in.device, scaling)}; },
+                           [=](Ref) {
+                             return one(make({300, 32, 2}, DType::f32, [=](const Shape& i) {
+                               const double wave = 2 * M_PI * std::pow(5e5, 2.0 * double(i[1]) / 64);  // in positions
+                               double speed = 1;
+                               if (scaling.original_length == 0) speed = 1 / scaling.factor;
+                               else if (wave > 8192 / 1.0) speed = 1 / scaling.factor;
+                               else if (wave >= 8192 / 4.0) {
+                                 const double smooth = (8192 / wave - 1) / (4 - 1);
+                                 speed = (1 - smooth) / scaling.factor + smooth;
+                               }
+                               const double angle = double(i[0]) * speed * 2 * M_PI / wave;
+                               return i[2] == 0 ? std::cos(angle) : std::sin(angle);
+                             }));
+                           },
+                           {DType::f32}});
+  const auto scaled = [](const RopeScaling& scaling) { rope_table(3, 4, 1e4, cpu, scaling); };
+  table.mistakes = {{[] { rope_table(3, 5); }, {"5"}},
+                    {[] { rope_table(-1, 4); }, {"-1"}},
+                    {[] { rope_table(3, 4, 0); }, {"0"}},
+                    {[=] { scaled({.factor = 0}); }, {"factor > 0", "0"}},
+                    {[=] { scaled({.original_length = -7}); }, {"-7"}},
+                    {[=] { scaled({.low_turns = 6, .high_turns = 5}); }, {"6", "5"}}};
   rows.push_back(table);
 
   Row row{"rope", {}};
   row.slack = 4;
+  // Element i of a head of D with the other of its pair: that one's place, the pair's number and the sign of the other's sine.
+  struct Partner {
+    std::int64_t other, pair;
+    double sign;
+  };
+  const auto partner_of = [](std::int64_t i, std::int64_t D, RopePairs pairs) -> Partner {
+    if (pairs == RopePairs::adjacent) return {i ^ 1, i / 2, i % 2 == 0 ? -1.0 : 1.0};
+    return {(i + D / 2) % D, i % (D / 2), i < D / 2 ? -1.0 : 1.0};
+  };
+  const auto turned = [=](Ref in, const Shape& i, std::int64_t t, RopePairs pairs) {
+    const Partner partner = partner_of(i[3], in[0].shape[3], pairs);
+    Shape other = i;
+    other[3] = partner.other;
+    return in[0](i) * in[1]({t, partner.pair, 0}) + partner.sign * in[0](other) * in[1]({t, partner.pair, 1});
+  };
+  constexpr RopePairs both[] = {RopePairs::adjacent, RopePairs::halves};
   // The table is any one: cosines and sines that are not of one angle show which is which.
   for (const auto& [shape, positions] : std::vector<std::pair<Shape, std::int64_t>>{{{0, 1, 2, 2}, 2},
                                                                                     {{1, 1, 1, 2}, 1},
@@ -303,33 +344,24 @@ void add_rope(Rows& rows) {
                                                                                     {{1, 2, 3, 0}, 3}}) {
     Input angles = value({positions, shape[3] / 2, 2});
     angles.differentiable = false;
-    row.cases.push_back({{value(shape), angles},
-                         [](In in) -> Tensors { return {rope(in[0], in[1])}; },
-                         [](Ref in) {
-                           return one(make(in[0].shape, in.dtype, [&](const Shape& i) {
-                             Shape other = i;
-                             other[3] ^= 1;
-                             const double cosine = in[1]({i[2], i[3] / 2, 0}), sine = in[1]({i[2], i[3] / 2, 1});
-                             return in[0](i) * cosine + (i[3] % 2 == 0 ? -1 : 1) * in[0](other) * sine;
-                           }));
-                         }});
+    for (const RopePairs pairs : both)
+      row.cases.push_back(
+          {{value(shape), angles},
+           [=](In in) -> Tensors { return {rope(in[0], in[1], {}, pairs)}; },
+           [=](Ref in) { return one(make(in[0].shape, in.dtype, [&](const Shape& i) { return turned(in, i, i[2], pairs); })); }});
   }
   // Some heads of a projection (B, T, H, D), as a view (B, H, T, D).
   for (const auto& [shape, heads] : std::vector<std::pair<Shape, std::int64_t>>{
            {{1, 2, 3, 2}, 2}, {{2, 33, 3, 8}, 2}, {{2, 5, 3, 6}, 0}, {{1, 3, 2, 16}, 2}, {{3, 2, 0, 4}, 0}}) {
     Input angles = value({shape[1], shape[3] / 2, 2});
     angles.differentiable = false;
-    row.cases.push_back({{value(shape), angles},
-                         [heads = heads](In in) -> Tensors { return {transpose(rope(transpose(in[0], 1, 2), in[1], heads), 1, 2)}; },
-                         [heads = heads](Ref in) {
-                           return one(make(in[0].shape, in.dtype, [&](const Shape& i) {
-                             if (i[2] >= heads) return in[0](i);
-                             Shape other = i;
-                             other[3] ^= 1;
-                             const double cosine = in[1]({i[1], i[3] / 2, 0}), sine = in[1]({i[1], i[3] / 2, 1});
-                             return in[0](i) * cosine + (i[3] % 2 == 0 ? -1 : 1) * in[0](other) * sine;
-                           }));
-                         }});
+    for (const RopePairs pairs : both)
+      row.cases.push_back(
+          {{value(shape), angles},
+           [=, heads = heads](In in) -> Tensors { return {transpose(rope(transpose(in[0], 1, 2), in[1], heads, pairs), 1, 2)}; },
+           [=, heads = heads](Ref in) {
+             return one(make(in[0].shape, in.dtype, [&](const Shape& i) { return i[2] >= heads ? in[0](i) : turned(in, i, i[1], pairs); }));
+           }});
   }
   const Tensor x = sample({1, 2, 3, 4});
   row.mistakes = {{[=] { rope(x, sample({3, 2, 2}), 3); }, {"2 heads", "3"}},

@@ -75,6 +75,7 @@ TEST_CASE("Parameters are counted without making them") {
   models[3].positions = nn::Positions::rotary;
   models[3].heads = 3;
   models[4].kv_heads = 2;
+  models[4].head_dim = 5;
   models[5].ff = 0;
   models[6].positions = nn::Positions::sinusoidal;
   models[6].final_norm = false;

@@ -4,7 +4,8 @@
 #include "ops/kernels/rope.h"
 #include "tensor/dispatch.h"
 
-// Rotary position embedding: a thread rotates the pairs of one vector of 16 bytes, or one pair. Threads go along y's memory, so that
+// Rotary position embedding: a thread rotates the pairs of one vector of 16 bytes, or of two of 8 where a pair has an element in either
+// half of the head, or one pair. Threads go along y's memory, so that
 // writing is coalesced, and reading too where x lies alike; the table is read by every head and batch, and stays in the cache.
 namespace tern::kernels {
 
@@ -19,8 +20,8 @@ struct Rotation {
   const computed_t<T>* table;
   std::int64_t from[3], to[3];      ///< strides of x and y along batch, head, position
   unsigned heads, rotated, length;  ///< rotated: heads that are
-  unsigned parts;                   ///< vectors of a row
-  std::int64_t count;               ///< of vectors in all rows
+  unsigned parts;                   ///< threads of a row
+  std::int64_t count;               ///< threads of all rows
   bool positions_first, inverse;    ///< positions_first: in memory, positions of a head lie beside each other
 };
 
@@ -32,7 +33,8 @@ __device__ __forceinline__ void read(const T* from, T (&values)[width]) {
   for (int i = 0; i < width; i += step) *reinterpret_cast<Vector<T, step>*>(values + i) = read_vector<step>(from + i);
 }
 
-template <class T, int width, bool aligned>
+/// `width` elements, of which i and i + 1 are a pair, or with `halves` i and i + width / 2.
+template <class T, int width, bool aligned, bool halves>
 __global__ void __launch_bounds__(block_size) rotate_pairs(__grid_constant__ const Rotation<T> a) {
   using C = computed_t<T>;
   const std::int64_t thread = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
@@ -41,26 +43,36 @@ __global__ void __launch_bounds__(block_size) rotate_pairs(__grid_constant__ con
   const unsigned inner = a.positions_first ? a.length : a.heads, outer = a.positions_first ? a.heads : a.length;
   const unsigned fast = row % inner, rest = row / inner, slow = rest % outer, b = rest / outer;
   const unsigned t = a.positions_first ? fast : slow, h = a.positions_first ? slow : fast;
-  const auto place = [&](const std::int64_t (&strides)[3]) { return b * strides[0] + h * strides[1] + t * strides[2] + part * width; };
-  alignas(16) T values[width];
-  read<aligned>(a.x + place(a.from), values);
+  const auto place = [&](const std::int64_t (&strides)[3]) { return b * strides[0] + h * strides[1] + t * strides[2]; };
+  // Those of the first half of a head, and of the second, are one run each.
+  constexpr int runs = halves ? 2 : 1, run = width / runs;
+  const unsigned apart = a.parts * run;
+  alignas(16) T values[runs][run];
+  const T* const from = a.x + place(a.from) + part * run;
+#pragma unroll
+  for (int i = 0; i < runs; ++i) read<aligned>(from + i * apart, values[i]);
   if (h < a.rotated) {
     alignas(16) C angles[width];
     read<aligned>(a.table + (std::int64_t(t) * a.parts + part) * width, angles);
 #pragma unroll
-    for (int i = 0; i < width; i += 2) {
-      const C first = convert<C>(values[i]), second = convert<C>(values[i + 1]);
-      const C cosine = angles[i], sine = a.inverse ? -angles[i + 1] : angles[i + 1];
-      values[i] = convert<T>(first * cosine - second * sine);
-      values[i + 1] = convert<T>(first * sine + second * cosine);
+    for (int i = 0; i < width / 2; ++i) {
+      T& low = halves ? values[0][i] : values[0][2 * i];
+      T& high = halves ? values[runs - 1][i] : values[0][2 * i + 1];
+      const C first = convert<C>(low), second = convert<C>(high);
+      const C cosine = angles[2 * i], sine = a.inverse ? -angles[2 * i + 1] : angles[2 * i + 1];
+      low = convert<T>(first * cosine - second * sine);
+      high = convert<T>(first * sine + second * cosine);
     }
   }
-  T* const to = a.y + place(a.to);
-  if constexpr (aligned) {
-    write_vector(to, *reinterpret_cast<const Vector<T, width>*>(values));
-  } else {
+  T* const to = a.y + place(a.to) + part * run;
 #pragma unroll
-    for (int i = 0; i < width; ++i) to[i] = values[i];
+  for (int i = 0; i < runs; ++i) {
+    if constexpr (aligned) {
+      write_vector(to + i * apart, *reinterpret_cast<const Vector<T, run>*>(values[i]));
+    } else {
+#pragma unroll
+      for (int j = 0; j < run; ++j) to[i * apart + j] = values[i][j];
+    }
   }
 }
 
@@ -73,10 +85,10 @@ bool has_vectors(const View& x) {
 
 }  // namespace
 
-void rope(Cuda, const View& x, const View& table, const View& y, std::int64_t heads, bool inverse) {
+void rope(Cuda, const View& x, const View& table, const View& y, std::int64_t heads, bool halves, bool inverse) {
   if (y.numel() == 0) return;
   dispatch_floats(x.dtype, "rope", [&]<class T>() {
-    const auto launch_with = [&]<int width, bool aligned>() {
+    const auto launch_with = [&]<int width, bool aligned, bool by_halves>() {
       const std::int64_t parts = x.shape[3] / width;
       const Rotation<T> a{x.as<const T>(),
                           y.as<T>(),
@@ -90,10 +102,13 @@ void rope(Cuda, const View& x, const View& table, const View& y, std::int64_t he
                           y.numel() / width,
                           y.strides[1] >= y.strides[2],
                           inverse};
-      launch(rotate_pairs<T, width, aligned>, blocks_for(a.count), block_size, 0, y.stream, a);
+      launch(rotate_pairs<T, width, aligned, by_halves>, blocks_for(a.count), block_size, 0, y.stream, a);
     };
-    if (has_vectors(x) && has_vectors(y) && is_aligned(table.data, 16)) launch_with.template operator()<vec16_width<T>, true>();
-    else launch_with.template operator()<2, false>();
+    const bool aligned = has_vectors(x) && has_vectors(y) && is_aligned(table.data, 16);
+    if (aligned && halves) launch_with.template operator()<vec16_width<T>, true, true>();
+    else if (aligned) launch_with.template operator()<vec16_width<T>, true, false>();
+    else if (halves) launch_with.template operator()<2, false, true>();
+    else launch_with.template operator()<2, false, false>();
   });
 }
 

@@ -6,7 +6,7 @@
 
 namespace tern::kernels {
 
-void rope(Cpu, const View& x, const View& table, const View& y, std::int64_t rotated_heads, bool inverse) {
+void rope(Cpu, const View& x, const View& table, const View& y, std::int64_t rotated_heads, bool halves, bool inverse) {
   const std::int64_t heads = x.shape[1], length = x.shape[2], width = x.shape[3];
   dispatch_floats(x.dtype, "rope", [&]<class S>() {
     using C = compute_t<S>;
@@ -21,10 +21,16 @@ void rope(Cpu, const View& x, const View& table, const View& y, std::int64_t rot
           std::copy_n(from, width, to);
           continue;
         }
-        for (std::int64_t i = 0; i < width; i += 2) {
-          const C first = C(from[i]), second = C(from[i + 1]), cosine = turns[i], sine = direction * turns[i + 1];
+        const auto rotate = [&](std::int64_t pair, std::int64_t i, std::int64_t j) {
+          const C first = C(from[i]), second = C(from[j]), cosine = turns[2 * pair], sine = direction * turns[2 * pair + 1];
           to[i] = S(first * cosine - second * sine);
-          to[i + 1] = S(first * sine + second * cosine);
+          to[j] = S(first * sine + second * cosine);
+        };
+        const std::int64_t pairs = width / 2;
+        if (halves) {
+          for (std::int64_t i = 0; i < pairs; ++i) rotate(i, i, pairs + i);
+        } else {
+          for (std::int64_t i = 0; i < pairs; ++i) rotate(i, 2 * i, 2 * i + 1);
         }
       }
     });

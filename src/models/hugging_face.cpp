@@ -1,0 +1,163 @@
+#include "models/hugging_face.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+#include "io/atomic_file.h"
+#include "io/safetensors_files.h"
+#include "io/safetensors_header.h"
+#include "models/hugging_face_config.h"
+#include "models/hugging_face_names.h"
+#include "ops/copy.h"
+#include "ops/view.h"
+#include "tensor/context.h"
+
+namespace tern::models {
+
+using io::quote_name;
+
+namespace {
+
+/// Parameters by name, each with the rows of it that have been passed.
+class Parameters {
+ public:
+  explicit Parameters(const nn::DecoderLM& model) {
+    for (NamedTensor& entry : nn::named_parameters(model)) by_name_.emplace(std::move(entry.name), Place{std::move(entry.tensor)});
+  }
+  /// A view of the rows that a tensor of theirs is. Throws Error where the model has no such rows.
+  Tensor next_rows(const TensorName& name) {
+    const auto found = by_name_.find(name.ours);
+    const std::int64_t rows = name.shape[name.transposed ? 1 : 0];
+    if (found == by_name_.end() || found->second.rows + rows > found->second.parameter.size(0))
+      fail("hugging_face", fmt::format("expected a model with {} as its options say: is it quantised or changed?", quote_name(name.ours)));
+    Place& place = found->second;
+    const Tensor part = slice(place.parameter.detach(), 0, place.rows, place.rows + rows);
+    place.rows += rows;
+    return part;
+  }
+  /// Throws Error unless every row of every parameter was passed.
+  void check_passed() const {
+    for (const auto& [name, place] : by_name_)
+      if (place.rows != place.parameter.size(0))
+        fail("hugging_face", fmt::format("expected a model without {}, which its options do not say", quote_name(name)));
+  }
+
+ private:
+  struct Place {
+    Tensor parameter;
+    std::int64_t rows = 0;
+  };
+  std::map<std::string, Place> by_name_;
+};
+
+/// Names as the files have them: a model that was saved without a head leaves the prefix out.
+std::vector<TensorName> names_in(const io::SafetensorsFiles& files, const HuggingFaceConfig& config) {
+  std::vector<TensorName> names = tensor_names(config);
+  const std::string_view prefix = name_prefix(config.architecture);
+  if (files.tensors().contains(names.front().theirs) || !names.front().theirs.starts_with(prefix)) return names;
+  if (!files.tensors().contains(names.front().theirs.substr(prefix.size()))) return names;
+  for (TensorName& name : names)
+    if (name.theirs.starts_with(prefix)) name.theirs.erase(0, prefix.size());
+  return names;
+}
+
+void check(const io::SafetensorsFiles& files, const std::vector<TensorName>& names, const HuggingFaceConfig& config) {
+  std::map<std::string_view, const TensorName*> wanted;
+  for (const TensorName& name : names) wanted.emplace(name.theirs, &name);
+  const auto& tensors = files.tensors();
+  for (const TensorName& name : names) {
+    const auto found = tensors.find(name.theirs);
+    if (found == tensors.end())
+      throw io::FileError(
+          fmt::format("{}: lacks tensor {}, which config.json asks for: is it of another model?", files.name(), quote_name(name.theirs)));
+    if (found->second.shape != name.shape)
+      throw io::FileError(fmt::format("{}: tensor {}: expected shape {}, by config.json, but the file has {}", files.file_of(name.theirs),
+                                      quote_name(name.theirs), to_string(name.shape), to_string(found->second.shape)));
+    if (!is_floating(found->second.dtype))
+      throw io::FileError(fmt::format("{}: tensor {}: expected a floating dtype but the file has {}: load the model that is not quantised",
+                                      files.file_of(name.theirs), quote_name(name.theirs), tern::name(found->second.dtype)));
+  }
+  for (const auto& [theirs, info] : tensors)
+    if (!wanted.contains(theirs) && !is_ignored(theirs, config))
+      throw io::FileError(fmt::format("{}: has tensor {}, which the model of config.json has no place for: is it of another model?",
+                                      files.file_of(theirs), quote_name(theirs)));
+}
+
+/// Puts the thread's generator back where it was.
+class KeepGenerator {
+ public:
+  KeepGenerator() : before_(context().generator) {}
+  ~KeepGenerator() { context().generator = before_; }
+  KeepGenerator(const KeepGenerator&) = delete;
+  KeepGenerator& operator=(const KeepGenerator&) = delete;
+
+ private:
+  Generator before_;
+};
+
+}  // namespace
+
+nn::DecoderLM load_hugging_face(const std::filesystem::path& directory, const HuggingFaceOptions& options) {
+  constexpr const char* where = "load_hugging_face";
+  if (!is_floating(options.dtype)) fail(where, fmt::format("expected a floating dtype but got {}", name(options.dtype)));
+  if (options.length < 0) fail(where, fmt::format("expected a length >= 0 but got {}", options.length));
+  const std::filesystem::path config_path = directory / "config.json";
+  HuggingFaceConfig config = parse_config(io::read_file(config_path), config_path.string());
+  if (options.length > 0) {
+    if (config.options.positions != nn::Positions::rotary && options.length != config.options.length)
+      fail(where, fmt::format("expected length 0 or {}, as the model has learned that many positions, but got {}", config.options.length,
+                              options.length));
+    config.options.length = options.length;
+  }
+  constexpr std::int64_t max_length = std::int64_t{1} << 24;
+  if (config.options.length > max_length)
+    throw io::FileError(
+        fmt::format("{}: \"max_position_embeddings\": expected at most {} positions, of which a table is made, but got {}: give "
+                    "HuggingFaceOptions::length",
+                    config_path.string(), max_length, config.options.length));
+  config.options.device = options.device;
+  const io::SafetensorsFiles files(directory);
+  if (static_cast<std::uint64_t>(config.options.layers) > files.tensors().size())
+    throw io::FileError(fmt::format("{}: expected tensors of {} layers, by config.json, but there are only {} tensors", files.name(),
+                                    config.options.layers, files.tensors().size()));
+  const std::vector<TensorName> names = names_in(files, config);
+  check(files, names, config);
+
+  const NoGrad unrecorded;
+  const KeepGenerator undrawn;
+  nn::DecoderLM model(config.options);
+  nn::to(model, options.dtype);
+  Parameters parameters(model);
+  for (const TensorName& name : names) {
+    const Tensor theirs = files.read(name.theirs);
+    if (io::becomes_infinite(theirs, options.dtype))
+      throw io::FileError(fmt::format("{}: tensor {}: expected numbers that {} holds but the file has larger ones, in {}: load it as {}",
+                                      files.file_of(name.theirs), quote_name(name.theirs), tern::name(options.dtype),
+                                      tern::name(theirs.dtype()), tern::name(theirs.dtype())));
+    const Tensor target = parameters.next_rows(name);
+    copy_(name.transposed ? transpose(target, 0, 1) : target, theirs);
+  }
+  parameters.check_passed();
+  model.eval();
+  return model;
+}
+
+void save_hugging_face(const nn::DecoderLM& model, const std::filesystem::path& directory, const HuggingFaceSaveOptions& options) {
+  const HuggingFaceConfig config = config_of(model.options);
+  const NoGrad unrecorded;
+  Parameters parameters(model);
+  std::vector<NamedTensor> tensors;
+  for (const TensorName& name : tensor_names(config)) {
+    const Tensor ours = parameters.next_rows(name);
+    tensors.push_back({name.theirs, name.transposed ? transpose(ours, 0, 1) : ours});
+  }
+  parameters.check_passed();
+  io::save_safetensors_files(directory, tensors,
+                             {.max_file_bytes = options.max_file_bytes,
+                              .metadata = {{"format", "pt"}},  // transformers refuses a file without it
+                              .texts = {{"config.json", config_text(config, model.dtype())}}});
+}
+
+}  // namespace tern::models
