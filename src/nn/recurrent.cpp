@@ -120,7 +120,7 @@ LSTMResult LSTM::forward(const Tensor& x, const LSTMState& state) const {
   if (state.h.defined() != state.c.defined()) fail("LSTM", "expected a state of both h and c, or neither, but one is undefined");
   const auto bias = [](const RecurrentWeights& w) { return w.bias_ih.defined() ? w.bias_ih + w.bias_hh : Tensor(); };
   const auto step = [](const RecurrentWeights& w, const Tensor& x_gates, const RunState& before) -> RunState {
-    const LSTMState after = lstm_cell(x_gates + linear(before.h, w.weight_hh), before.c);
+    const LSTMState after = lstm_cell(x_gates, linear(before.h, w.weight_hh), before.c);
     return {after.h, after.c};
   };
   const RunResult result = run("LSTM", layers, training, x, state.h, state.c, true, bias, step);

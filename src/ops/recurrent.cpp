@@ -7,8 +7,10 @@
 #include "ops/detail/check_floating.h"
 #include "ops/detail/widened.h"
 #include "ops/join.h"
+#include "ops/kernels/recurrent.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
 namespace tern {
 
@@ -29,7 +31,22 @@ void check_cell(const char* op, const Tensor& gates, const Tensor& state, std::i
                          to_string(state.shape())));
 }
 
-/// From the gates' sums; under NoGrad forward, in backward recorded as the pass is.
+/// Whether the CPU's kernels take them.
+bool has_kernel(std::initializer_list<const Tensor*> operands) {
+  const Tensor& first = **operands.begin();
+  bool fits = first.device().type == DeviceType::cpu && (first.dtype() == DType::f32 || first.dtype() == DType::f64);
+  for (const Tensor* x : operands) fits = fits && x->dtype() == first.dtype();
+  return fits;
+}
+/// Calls such kernels.
+template <class F>
+void on_cpu(F f) {
+  const backend::KernelScope observed(nullptr);
+  f(Cpu{});
+}
+Tensor contiguous_or_none(const Tensor& x) { return x.defined() ? contiguous(x) : x; }
+
+/// The gates by ops; under NoGrad forward, in backward recorded as the pass is.
 struct LSTMGates {
   Tensor i, f, g, o, c, tanh_c;
 
@@ -55,30 +72,61 @@ struct GRUGates {
   }
 };
 
+/// The gradients of the gates' sums and of c, by ops.
+std::pair<Tensor, Tensor> lstm_gradients(const Tensor& sums, const Tensor& before, const Tensor& dh, const Tensor& dc_after) {
+  const std::int64_t width = before.size(1);
+  const LSTMGates made(sums, before, width);
+  Tensor dc = dh.defined() ? dh * made.o * (1 - square(made.tanh_c)) : dc_after;
+  if (dh.defined() && dc_after.defined()) dc = dc + dc_after;
+  const Tensor d_out = dh.defined() ? dh * made.tanh_c * (made.o * (1 - made.o)) : made.o * 0.0;
+  const Tensor d_in = dc * made.g * (made.i * (1 - made.i)), d_forget = dc * before * (made.f * (1 - made.f));
+  return {cat({d_in, d_forget, dc * made.i * (1 - square(made.g)), d_out}, 1), dc * made.f};
+}
+
+struct GRUGradients {
+  Tensor x_gates, h_gates, h;
+};
+GRUGradients gru_gradients(const Tensor& x, const Tensor& products, const Tensor& before, const Tensor& g) {
+  const std::int64_t width = before.size(1);
+  const GRUGates made(x, products, width);
+  const Tensor dn = g * (1 - made.z) * (1 - square(made.n)), dz = g * (before - made.n) * (made.z * (1 - made.z));
+  const Tensor dr = dn * part(products, 2, 3, width) * (made.r * (1 - made.r));
+  return {cat({dr, dz, dn}, 1), cat({dr, dz, dn * made.r}, 1), g * made.z};
+}
+
 }  // namespace
 
-LSTMState lstm_cell(const Tensor& gates, const Tensor& c) {
-  check_one_device("lstm_cell", {&gates, &c});
-  check_cell("lstm_cell", gates, c, 4);
-  const std::int64_t width = c.size(1);
+LSTMState lstm_cell(const Tensor& x_gates, const Tensor& h_gates, const Tensor& c) {
+  check_one_device("lstm_cell", {&x_gates, &h_gates, &c});
+  check_cell("lstm_cell", x_gates, c, 4);
+  check_cell("lstm_cell", h_gates, c, 4);
   Tensor h_after, c_after;
-  {
+  if (has_kernel({&x_gates, &h_gates, &c})) {
+    const Tensor x = contiguous(x_gates), h = contiguous(h_gates), before = contiguous(c);
+    h_after = empty_like(before);
+    c_after = empty_like(before);
+    on_cpu([&](auto dev) { kernels::lstm_cell(dev, x.view(), h.view(), before.view(), h_after.view(), c_after.view()); });
+  } else {
     const NoGrad unrecorded;
-    const LSTMGates made(widened(gates), widened(c), width);
-    h_after = cast(made.o * made.tanh_c, gates.dtype());
+    const LSTMGates made(widened(x_gates) + widened(h_gates), widened(c), c.size(1));
+    h_after = cast(made.o * made.tanh_c, h_gates.dtype());
     c_after = cast(made.c, c.dtype());
   }
-  const Tensors after = record_all("lstm_cell", {h_after, c_after}, {gates, c}, {gates, c}, [width](const Backward& call) -> Tensors {
-    const Tensor sums = call.saved(0), before = widened(call.saved(1));
-    const LSTMGates made(widened(sums), before, width);
-    const Tensor dh = widened(call.grad(0)), dc_after = widened(call.grad(1));
-    Tensor dc = dh.defined() ? dh * made.o * (1 - square(made.tanh_c)) : dc_after;
-    if (dh.defined() && dc_after.defined()) dc = dc + dc_after;
-    const Tensor dout = dh.defined() ? dh * made.tanh_c * (made.o * (1 - made.o)) : made.o * 0.0;
-    const Tensor d =
-        cat({dc * made.g * (made.i * (1 - made.i)), dc * before * (made.f * (1 - made.f)), dc * made.i * (1 - square(made.g)), dout}, 1);
-    return {cast(d, sums.dtype()), cast(dc * made.f, call.saved(1).dtype())};
-  });
+  const auto backward = [](const Backward& call) -> Tensors {
+    const Tensor x = call.saved(0), h = call.saved(1), before = call.saved(2), dh = call.grad(0), dc = call.grad(1);
+    if (!context().grad && has_kernel({&x, &h, &before})) {
+      const Tensor xs = contiguous(x), hs = contiguous(h), cs = contiguous(before), gh = contiguous_or_none(dh),
+                   gc = contiguous_or_none(dc);
+      const Tensor d = empty_like(xs), d_before = empty_like(cs);
+      on_cpu([&](auto dev) {
+        kernels::lstm_cell_grad(dev, xs.view(), hs.view(), cs.view(), view_of(gh), view_of(gc), d.view(), d_before.view());
+      });
+      return {d, d, d_before};
+    }
+    const auto [d, d_before] = lstm_gradients(widened(x) + widened(h), widened(before), widened(dh), widened(dc));
+    return {cast(d, x.dtype()), cast(d, h.dtype()), cast(d_before, before.dtype())};
+  };
+  const Tensors after = record_all("lstm_cell", {h_after, c_after}, {x_gates, h_gates, c}, {x_gates, h_gates, c}, backward);
   return {after[0], after[1]};
 }
 
@@ -86,21 +134,27 @@ Tensor gru_cell(const Tensor& x_gates, const Tensor& h_gates, const Tensor& h) {
   check_one_device("gru_cell", {&x_gates, &h_gates, &h});
   check_cell("gru_cell", x_gates, h, 3);
   check_cell("gru_cell", h_gates, h, 3);
-  const std::int64_t width = h.size(1);
   Tensor after;
-  {
+  if (has_kernel({&x_gates, &h_gates, &h})) {
+    const Tensor x = contiguous(x_gates), products = contiguous(h_gates), before = contiguous(h);
+    after = empty_like(before);
+    on_cpu([&](auto dev) { kernels::gru_cell(dev, x.view(), products.view(), before.view(), after.view()); });
+  } else {
     const NoGrad unrecorded;
     const Tensor before = widened(h);
-    const GRUGates made(widened(x_gates), widened(h_gates), width);
+    const GRUGates made(widened(x_gates), widened(h_gates), h.size(1));
     after = cast(made.n + made.z * (before - made.n), h.dtype());
   }
-  return record("gru_cell", after, {x_gates, h_gates, h}, {x_gates, h_gates, h}, [width](const Backward& call) -> Tensors {
-    const Tensor x = call.saved(0), hidden = call.saved(1), before = call.saved(2), wide = widened(before), products = widened(hidden);
-    const GRUGates made(widened(x), products, width);
-    const Tensor dh = widened(call.grad());
-    const Tensor dn = dh * (1 - made.z) * (1 - square(made.n)), dz = dh * (wide - made.n) * (made.z * (1 - made.z));
-    const Tensor dr = dn * part(products, 2, 3, width) * (made.r * (1 - made.r));
-    return {cast(cat({dr, dz, dn}, 1), x.dtype()), cast(cat({dr, dz, dn * made.r}, 1), hidden.dtype()), cast(dh * made.z, before.dtype())};
+  return record("gru_cell", after, {x_gates, h_gates, h}, {x_gates, h_gates, h}, [](const Backward& call) -> Tensors {
+    const Tensor x = call.saved(0), products = call.saved(1), before = call.saved(2), g = call.grad();
+    if (!context().grad && has_kernel({&x, &products, &before})) {
+      const Tensor xs = contiguous(x), ps = contiguous(products), hs = contiguous(before), gs = contiguous(g);
+      const Tensor dx = empty_like(xs), dp = empty_like(ps), dh = empty_like(hs);
+      on_cpu([&](auto dev) { kernels::gru_cell_grad(dev, xs.view(), ps.view(), hs.view(), gs.view(), dx.view(), dp.view(), dh.view()); });
+      return {dx, dp, dh};
+    }
+    const GRUGradients d = gru_gradients(widened(x), widened(products), widened(before), widened(g));
+    return {cast(d.x_gates, x.dtype()), cast(d.h_gates, products.dtype()), cast(d.h, before.dtype())};
   });
 }
 

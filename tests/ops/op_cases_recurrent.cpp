@@ -17,25 +17,28 @@ void add_lstm_cell(Rows& rows, const std::vector<Shape>& states) {
   for (const Shape& s : states) {
     const std::int64_t width = s[1];
     Case op;
-    op.inputs = {value({s[0], 4 * width}), value(s)};
+    op.inputs = {value({s[0], 4 * width}), value({s[0], 4 * width}), value(s)};
     op.call = [](In in) -> Tensors {
-      const LSTMState after = lstm_cell(in[0], in[1]);
+      const LSTMState after = lstm_cell(in[0], in[1], in[2]);
       return {after.h, after.c};
     };
     op.reference = [=](Ref in) -> Arrays {
-      const auto sum_of_gate = [&](std::int64_t gate, const Shape& at) { return in[0]({at[0], gate * width + at[1]}); };
+      const auto sum_of_gate = [&](std::int64_t gate, const Shape& at) {
+        const Shape place = {at[0], gate * width + at[1]};
+        return in[0](place) + in[1](place);
+      };
       const auto cell = [&](const Shape& at) {
-        return logistic(sum_of_gate(1, at)) * in[1](at) + logistic(sum_of_gate(0, at)) * std::tanh(sum_of_gate(2, at));
+        return logistic(sum_of_gate(1, at)) * in[2](at) + logistic(sum_of_gate(0, at)) * std::tanh(sum_of_gate(2, at));
       };
       return {make(s, in.dtype, [&](const Shape& at) { return logistic(sum_of_gate(3, at)) * std::tanh(cell(at)); }),
               make(s, in.dtype, cell)};
     };
     row.cases.push_back(op);
   }
-  row.mistakes = {{[] { lstm_cell(sample({2, 12}), sample({2, 4})); }, {"(2, 12)", "(2, 4)", "4 H"}},
-                  {[] { lstm_cell(sample({3, 16}), sample({2, 4})); }, {"(3, 16)", "(2, 4)"}},
-                  {[] { lstm_cell(sample({16}), sample({4})); }, {"(16,)", "(4,)"}},
-                  {[] { lstm_cell(sample({2, 16}, DType::i64), sample({2, 4})); }, {"floating", "i64"}}};
+  row.mistakes = {{[] { lstm_cell(sample({2, 12}), sample({2, 16}), sample({2, 4})); }, {"(2, 12)", "(2, 4)", "4 H"}},
+                  {[] { lstm_cell(sample({2, 16}), sample({3, 16}), sample({2, 4})); }, {"(3, 16)", "(2, 4)"}},
+                  {[] { lstm_cell(sample({16}), sample({16}), sample({4})); }, {"(16,)", "(4,)"}},
+                  {[] { lstm_cell(sample({2, 16}, DType::i64), sample({2, 16}), sample({2, 4})); }, {"floating", "i64"}}};
   rows.push_back(row);
 }
 
