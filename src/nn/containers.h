@@ -104,7 +104,9 @@ struct ModuleList final : Module {
 /// parameters, clone() does not; they are named "0", "1", ..., as in torch.nn.Sequential.
 struct Sequential final : Callable<Sequential> {
   Sequential() = default;
-  template <TakesTensor... M>
+  /// One Sequential alone is copied, as ever; Sequential().add(inner) holds it.
+  template <class... M>
+    requires(sizeof...(M) != 1 || !(std::same_as<M, Sequential> && ...)) && (TakesTensor<M> && ...)
   explicit Sequential(M... modules) {
     items.reserve(sizeof...(M));
     (add(std::move(modules)), ...);

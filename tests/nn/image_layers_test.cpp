@@ -3,6 +3,7 @@
 
 #include "nn/fixture.h"
 #include "ops/factory.h"
+#include "ops/gradcheck.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
@@ -174,6 +175,26 @@ TEST_CASE("BatchNorm trains with the batch, keeps running statistics, and evalua
     CHECK(distance(floats(norm(x)), expected(mean_now, var_now)) < 1e-5);
     CHECK(norm.batches_tracked.item<std::int64_t>() == 3);
     CHECK(!norm.running_mean.requires_grad());
+  }
+}
+
+TEST_CASE("the gradient of BatchNorm is that of its formula, with the batch's statistics and with running ones", "[batch_norm]") {
+  manual_seed(5);
+  nn::BatchNorm2d norm(2);
+  nn::to(norm, DType::f64);
+  const auto leaf = [](const Shape& shape) { return randn(shape, 0, 1, DType::f64).set_requires_grad(); };
+  const Tensors inputs = {leaf({3, 2, 2, 2}), leaf({2}), leaf({2})};
+  for (const bool training : {true, false}) {
+    norm.train(training);
+    const GradcheckResult result = gradcheck(
+        [&](const Tensors& v) -> Tensors {
+          norm.weight = v[1];
+          norm.bias = v[2];
+          return {norm(v[0])};
+        },
+        inputs);
+    INFO(result.message);
+    CHECK(result.ok);
   }
 }
 

@@ -5,6 +5,7 @@
 #include "ops/gradcheck.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
+#include "ops/reduce.h"
 #include "ops/view.h"
 
 using namespace tern;
@@ -235,4 +236,26 @@ TEST_CASE("LSTM under autocast computes its products in 16 bits and keeps its ce
   CHECK(distance(lstm(x).y, exact) < 0.02);
   CHECK(lstm(x).state.c.dtype() == DType::f32);
   CHECK(distance(gru(x).y, exact_gru) < 0.02);
+}
+
+TEST_CASE("Recurrent modules and modules of images on a GPU give what the CPU gives", "[cuda]") {
+  manual_seed(16);
+  const Tensor sequence = randn({3, 5, 4}), images = randn({4, 2, 6, 6});
+  const auto compare = [](const auto& module, const Tensor& x, auto output) {
+    auto other = nn::clone(module);
+    nn::to(other, cuda());
+    const Tensor y = output(module, x), z = output(other, to(x, cuda()));
+    CHECK(distance(y, to(z, cpu)) < 1e-5);
+    sum(square(y)).backward();
+    sum(square(z)).backward();
+    const Tensors ours = nn::parameters(module), theirs = nn::parameters(other);
+    for (std::size_t i = 0; i < ours.size(); ++i) CHECK(distance(ours[i].grad(), to(theirs[i].grad(), cpu)) < 1e-3);
+    for (std::size_t i = 0; i < nn::named_buffers(module).size(); ++i)
+      CHECK(distance(nn::named_buffers(module)[i].tensor, to(nn::named_buffers(other)[i].tensor, cpu)) < 1e-5);
+  };
+  const nn::RecurrentOptions o{.layers = 2, .bidirectional = true};
+  compare(nn::LSTM(4, 3, o), sequence, [](const nn::LSTM& m, const Tensor& x) { return m(x).y; });
+  compare(nn::GRU(4, 3, o), sequence, [](const nn::GRU& m, const Tensor& x) { return m(x).y; });
+  compare(nn::Sequential(nn::Conv2d(2, 4, 3, {.padding = 1}), nn::BatchNorm2d(4), nn::ELU(), nn::MaxPool2d(2), nn::GroupNorm(2, 4)), images,
+          [](const nn::Sequential& m, const Tensor& x) { return m(x); });
 }
