@@ -4,7 +4,8 @@
 namespace tern {
 
 /// Batch normalization of x (B, C) or (B, C, ...) by channel: (x - mean) / sqrt(variance + eps) * gamma + beta. gamma and beta are (C) or
-/// undefined, of x's dtype or, for x of 16 bits, f32. Ioffe & Szegedy, 2015. A composition of ops; sums are in f32 (f64 for f64).
+/// undefined, of x's dtype or, for x of 16 bits, f32. Ioffe & Szegedy, 2015. Sums are in f32 (f64 for f64). A composition of ops, but for
+/// f32 and f64 on the CPU, where training has kernels.
 
 struct BatchNormResult {
   Tensor y;               ///< of x's shape and dtype
