@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "backend/failing_place.h"
 #include "tensor/dispatch.h"
 
 namespace tern {
@@ -16,6 +17,23 @@ std::string running_module() {
   const std::string* path = context().names ? context().names->find(scope->module) : nullptr;
   return path && !path->empty() ? fmt::format("{} ({})", *path, scope->type) : scope->type;
 }
+
+/// As running_module(), and without names by a search from the outermost module that runs. A search that fails gives the type alone, and
+/// is of no module itself.
+static std::string failing_module() {
+  const ModuleScope* const scope = context().scope;
+  std::string known = running_module();
+  if (!scope || known != scope->type) return known;
+  const ScopedValue<const ModuleScope*> outside(context().scope, nullptr);
+  std::string path;
+  try {
+    for (const ModuleScope* root = scope; root; root = root->outer)
+      if (std::string found = root->find_path ? root->find_path(root->module, scope->module) : ""; !found.empty()) path = std::move(found);
+  } catch (const std::exception&) {  // of a visit; the failure at hand is the one to report
+  }
+  return path.empty() ? known : fmt::format("{} ({})", path, scope->type);
+}
+[[maybe_unused]] static const bool failures_name_modules = (backend::failing_place = failing_module, true);
 
 /// The numbers in a tensor that are not finite.
 struct Faults {
@@ -48,8 +66,10 @@ void detail::check_anomaly(const char* op, std::span<const Tensor> outputs, cons
     if (!faults) continue;
     const auto has_inf = [](const Tensor& x) { return faults_in(x).inf; };
     if (!faults.nan && (places_numbers(op) || std::any_of(inputs.begin(), inputs.end(), has_inf))) continue;
-    fail(op, fmt::format("expected finite numbers but the forward of '{}'{} made {}, shape {}", op, in_module(running_module()),
-                         faults.name(), to_string(y.shape())));
+    const std::string message = fmt::format("expected finite numbers but the forward of '{}'{} made {}, shape {}", op,
+                                            in_module(running_module()), faults.name(), to_string(y.shape()));
+    const ScopedValue<const ModuleScope*> outside(context().scope, nullptr);  // the message has the module
+    fail(op, message);
   }
 }
 

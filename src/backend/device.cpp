@@ -4,11 +4,16 @@
 
 #include <algorithm>
 
+#include "backend/failing_place.h"
 #include "backend/memory.h"
 
 namespace tern {
 
-void fail(const char* where, const std::string& message) { throw Error(fmt::format("[{}] {}", where, message)); }
+void fail(const char* where, const std::string& message) {
+  const std::string place = backend::failing_place ? backend::failing_place() : "";
+  const bool says_more = !place.empty() && place != where;
+  throw Error(fmt::format("[{}] {}{}{}", where, message, says_more ? ", in module " : "", says_more ? place : ""));
+}
 
 std::string to_string(Device device) { return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", int(device.index)); }
 

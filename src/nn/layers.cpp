@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "nn/detail/parameter.h"
 #include "nn/init.h"
 #include "ops/index.h"
 #include "ops/matmul.h"
@@ -13,10 +14,7 @@
 
 namespace tern::nn {
 
-static Tensor parameter(const Shape& shape, Device device) {
-  Tensor x = empty(shape, DType::f32, device);
-  return x.set_requires_grad();
-}
+using detail::parameter;
 
 static void check_sizes(const char* where, std::int64_t a, std::int64_t b) {
   if (a < 1 || b < 1) fail(where, fmt::format("expected sizes >= 1 but got {} and {}", a, b));
@@ -36,6 +34,14 @@ void Linear::visit(Visitor& v) {
   v("weight", weight);
   v.buffer("weight", quantized.rows);
   v("bias", bias);
+}
+
+std::string Linear::settings() const {
+  if (!defined()) return "";
+  const bool is_quantized = quantized.defined();
+  return fmt::format("in={}, out={}, bias={}", is_quantized ? quantized.in : weight.size(1),
+                     is_quantized ? quantized.out() : weight.size(0), bias.defined()) +
+         (is_quantized ? std::string(", ") + tern::name(quantized.format) : "");
 }
 
 Tensor Linear::product(const Tensor& x, const Tensor& added) const {
@@ -78,6 +84,11 @@ void Embedding::visit(Visitor& v) {
   v.buffer("weight", quantized.rows);
 }
 
+std::string Embedding::settings() const {
+  if (quantized.defined()) return fmt::format("{}, {}, {}", quantized.out(), quantized.in, tern::name(quantized.format));
+  return weight.defined() ? fmt::format("{}, {}", weight.size(0), weight.size(1)) : "";
+}
+
 Tensor Embedding::forward(const Tensor& ids, DType dtype) const {
   const ModuleScope scope(this, "Embedding");
   return quantized.defined() ? quantized_embedding(quantized, ids, dtype) : embedding(weight, ids);
@@ -98,6 +109,14 @@ Norm::Norm(NormKind kind_, std::int64_t width, const NormOptions& options) : kin
 void Norm::visit(Visitor& v) {
   v("weight", weight);
   v("bias", bias);
+}
+
+std::string Norm::type_name() const { return name(kind); }
+
+std::string Norm::settings() const {
+  if (!weight.defined()) return kind == NormKind::none ? "none" : "";
+  const std::string width = fmt::format("{}, eps={:g}", weight.size(0), eps);
+  return kind == NormKind::rms ? width : width + fmt::format(", bias={}", bias.defined());
 }
 
 Tensor Norm::forward(const Tensor& x) const {
@@ -124,6 +143,8 @@ Dropout::Dropout(double probability) : p(probability) {
   if (!(p >= 0 && p < 1)) fail("Dropout", fmt::format("expected 0 <= p < 1 but got {}", p));
 }
 
+std::string Dropout::settings() const { return fmt::format("p={:g}", p); }
+
 Tensor Dropout::forward(const Tensor& x) const {
   const ModuleScope scope(this, "Dropout");
   return dropout(x, p, training);
@@ -142,6 +163,8 @@ Tensor activate(Activation activation, const Tensor& x) {
     default: return silu(x);
   }
 }
+
+std::string GELU::settings() const { return tanh ? "tanh" : ""; }
 
 Tensor GELU::forward(const Tensor& x) const {
   const ModuleScope scope(this, "GELU");

@@ -14,10 +14,11 @@ Tensor activate(Activation activation, const Tensor& x);
 /// y = x W^T + b: (..., in) -> (..., out). Weight (out, in) and bias (out) start uniform in +-1 / sqrt(in). The products with the
 /// weight are all here, so that a Linear with another form of weight (of low rank, say) changes this class alone. One that was quantised
 /// (nn/quantize.h) has `quantized` in the weight's place, and no fused product.
-struct Linear final : Module {
+struct Linear final : Callable<Linear> {
   Linear() = default;
   Linear(std::int64_t in, std::int64_t out, bool with_bias = true, Device device = default_device());
   void visit(Visitor& v) override;
+  std::string settings() const override;
   Tensor forward(const Tensor& x) const;
   /// x W^T, for a caller that adds the bias in a kernel of its own: see ResidualStream.
   Tensor forward_without_bias(const Tensor& x) const;
@@ -40,10 +41,11 @@ struct Linear final : Module {
 
 /// Rows of a table (count, width) at i64 ids (...): (..., width). The table starts as N(0, 1). One that was quantised (nn/quantize.h) has
 /// `quantized` in its place.
-struct Embedding final : Module {
+struct Embedding final : Callable<Embedding> {
   Embedding() = default;
   Embedding(std::int64_t count, std::int64_t width, Device device = default_device());
   void visit(Visitor& v) override;
+  std::string settings() const override;
   /// Of a table that was quantised in the dtype given, as it has none of its own.
   Tensor forward(const Tensor& ids, DType dtype = DType::f32) const;
   Device device() const { return quantized.defined() ? quantized.device() : weight.device(); }
@@ -65,10 +67,12 @@ enum class NormKind : std::uint8_t {
 };
 
 /// A norm over the last dimension: LayerNorm, RMSNorm or nothing, for modules that take any of them.
-struct Norm : Module {
+struct Norm : Callable<Norm> {
   Norm() = default;
   Norm(NormKind kind, std::int64_t width, const NormOptions& options = {});
   void visit(Visitor& v) override;
+  std::string type_name() const override;
+  std::string settings() const override;
   Tensor forward(const Tensor& x) const;
   /// A branch joins the residual stream, and the sum is normalized.
   ResidualNorm forward(const Tensor& branch, const Tensor& residual, const BranchOptions& options = {}) const;
@@ -91,19 +95,21 @@ struct RMSNorm final : Norm {
 };
 
 /// Zeroes elements with probability p while training. Throws Error unless 0 <= p < 1.
-struct Dropout final : Module {
+struct Dropout final : Callable<Dropout> {
   Dropout() = default;
   explicit Dropout(double p);
   void visit(Visitor&) override {}
+  std::string settings() const override;
   Tensor forward(const Tensor& x) const;
 
   double p = 0;
 };
 
 /// x Phi(x), exactly or by its approximation with tanh.
-struct GELU final : Module {
+struct GELU final : Callable<GELU> {
   explicit GELU(bool with_tanh = false) : tanh(with_tanh) {}
   void visit(Visitor&) override {}
+  std::string settings() const override;
   Tensor forward(const Tensor& x) const;
 
   bool tanh = false;

@@ -1,5 +1,11 @@
 #include "nn/module.h"
 
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <memory>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -72,15 +78,54 @@ struct MoveConstants final : Visitor {
 /// visit is not const, because some visitors replace what they see. Those that take a const module only look.
 Module& seen_by_readers(const Module& module) { return const_cast<Module&>(module); }
 
-/// Two tensors of one name would be one in a file.
-void check_names(const Module& module) {
-  std::unordered_map<std::string, const TensorImpl*> names;
-  const auto check = [&](const std::string& path, const Tensor& x) {
+/// What every list of parameters rests on: names of their own, as two tensors of one name would be one in a file, and layers of their own.
+/// Copies of a module share its parameters, so that a list of copies is one layer several times; nobody means that but who says so.
+struct CheckNames final : Visitor {
+  void on_parameter(const std::string& path, Tensor& x) override {
+    check(path, x);
+    parameters.emplace_back(path, x.ref().get());
+  }
+  void on_buffer(const std::string& path, Tensor& x) override { check(path, x); }
+  void on_module(const std::string& path, Module& module) override { modules.push_back({path, &module, parameters.size()}); }
+
+  void check(const std::string& path, const Tensor& x) {
     const TensorImpl* const tensor = x.ref().get();
     if (names.emplace(path, tensor).first->second != tensor)
       fail("visit", "expected different names but two tensors of the module are '" + path + "': give each member of visit its own");
+  }
+
+  void check_lists() const {
+    std::map<std::pair<std::string, std::vector<const TensorImpl*>>, const Place*> lists;
+    for (const Place& place : modules) {
+      const std::size_t dot = place.path.rfind('.'), digits = dot == std::string::npos ? 0 : dot + 1;
+      if (place.module->is_shared || digits == place.path.size()) continue;
+      if (place.path.find_first_not_of("0123456789", digits) != std::string::npos) continue;
+      std::vector<const TensorImpl*> own;
+      for (std::size_t i = place.first; i < parameters.size() && parameters[i].first.starts_with(place.path + "."); ++i)
+        own.push_back(parameters[i].second);
+      if (own.empty()) continue;
+      const auto [found, is_new] = lists.try_emplace({place.path.substr(0, digits), std::move(own)}, &place);
+      if (!is_new)
+        fail("visit", "expected modules with parameters of their own but '" + found->second->path + "' and '" + place.path +
+                          "' have the same: copies share them. nn::layers(n, [] { return ...; }) makes n modules; is_shared = true says "
+                          "that one is meant to stand there again");
+    }
+  }
+
+  struct Place {
+    std::string path;
+    const Module* module;
+    std::size_t first;  ///< its first parameter
   };
-  EachTensor(check, true, true, true).walk(seen_by_readers(module));
+  std::unordered_map<std::string, const TensorImpl*> names;
+  std::vector<std::pair<std::string, const TensorImpl*>> parameters;
+  std::vector<Place> modules;
+};
+
+void check_names(const Module& module) {
+  CheckNames check;
+  check.walk(seen_by_readers(module));
+  check.check_lists();
 }
 
 std::vector<NamedTensor> collect(const Module& module, bool with_parameters, bool with_buffers) {
@@ -116,6 +161,29 @@ void convert_all(Module& module, F convert) {
 }
 
 }  // namespace
+
+// Modules' names. typeid gives `tern::nn::ModuleList<tern::nn::Linear>`, mangled.
+std::string detail::short_name(const std::type_info& type) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> readable(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
+  std::string name = readable ? readable.get() : type.name();
+  name.erase(std::min(name.find('<'), name.size()));
+  const std::size_t colons = name.rfind("::");
+  return colons == std::string::npos ? name : name.substr(colons + 2);
+}
+
+std::string Module::type_name() const { return detail::short_name(typeid(*this)); }
+
+static std::string path_within(const void* root, const void* module) {
+  std::string result;
+  const auto compare = [&](const std::string& path, const Module& child) {
+    if (&child == module) result = path;
+  };
+  EachModule(compare).walk(seen_by_readers(*static_cast<const Module*>(root)));
+  return result;
+}
+
+ModuleScope::ModuleScope(const Module* module_, const char* type_) : tern::ModuleScope(module_, type_, &path_within) {}
 
 void Module::train(bool on) {
   EachModule([on](const std::string&, Module& module) { module.training = on; }).walk(*this);

@@ -1,8 +1,11 @@
 #pragma once
 #include <concepts>
+#include <iosfwd>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <typeinfo>
+#include <utility>
 #include <vector>
 
 #include "autodiff/anomaly.h"
@@ -22,8 +25,8 @@ class Visitor {
 
   void operator()(std::string_view name, Tensor& parameter);
   void operator()(std::string_view name, Module& child);
-  /// `name.0`, `name.1`, ... Copies of one module share its parameters: std::vector<Linear>(4, Linear(8, 8)) is one layer four times, and
-  /// four layers are four calls of emplace_back(8, 8).
+  /// `name.0`, `name.1`, ... Copies of one module share its parameters: std::vector<Linear>(4, Linear(8, 8)) is one layer four times, which
+  /// parameters() and summary() refuse, and nn::layers(4, [] { return Linear(8, 8); }) are four.
   template <std::derived_from<Module> M>
   void operator()(std::string_view name, std::vector<M>& children) {
     for (std::size_t i = 0; i < children.size(); ++i)
@@ -54,11 +57,15 @@ class Visitor {
 
 /// Base of all layers and models. `visit` is the only reflection: saving, moving, counting, naming and training modes
 /// are visitors. A module is a copyable value that holds tensor handles: a copy has its own structure and mode and
-/// shares the parameters; clone() gives one with parameters of its own. A forward opens a ModuleScope, so that anomaly
-/// mode can name the place.
+/// shares the parameters; clone() gives one with parameters of its own. A forward opens a ModuleScope, so that errors, anomaly mode and
+/// profiles can name the place; Callable does it for a class of one's own.
 struct Module {
   virtual ~Module() = default;
   virtual void visit(Visitor& v) = 0;
+
+  /// For printing: "Linear", and "in=8, out=4, bias=true". The first is the class's name without namespaces, unless it says another.
+  virtual std::string type_name() const;
+  virtual std::string settings() const { return ""; }
 
   /// Switches the module and all below it between training and evaluation, which dropout asks for.
   void train(bool on = true);
@@ -68,10 +75,45 @@ struct Module {
 
   bool training = true;
   bool use_fused_kernel = false;  ///< for layers that have fused kernels
+  bool is_shared = false;         ///< copies of it in one list, which share its parameters, are meant to
 };
 
+/// The frame of a running forward: `const ModuleScope scope(this, "Linear")`. Errors then name the module by its path, as far as the
+/// outermost module that runs leads to it.
+struct ModuleScope : tern::ModuleScope {
+  ModuleScope(const Module* module_, const char* type_);
+};
+
+namespace detail {
+/// The class's name without namespaces and template arguments; it lives as long as the program.
+template <class M>
+const char* type_name();
+std::string short_name(const std::type_info& type);
+}  // namespace detail
+
+/// A module whose call is its forward: with `struct Net final : nn::Callable<Net> { ... Tensor forward(const Tensor& x) const; }`,
+/// net(x) is net.forward(x) in a ModuleScope. As the call takes any arguments, one in braces needs its type: net(x, AttentionMask{...}).
+template <class M>
+struct Callable : Module {
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) const {
+    const ModuleScope scope(this, detail::type_name<M>());
+    return static_cast<const M&>(*this).forward(std::forward<Args>(args)...);
+  }
+  /// For a forward that changes the module.
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) {
+    const ModuleScope scope(this, detail::type_name<M>());
+    return static_cast<M&>(*this).forward(std::forward<Args>(args)...);
+  }
+};
+
+/// The tree of a module, a line each: `(fc): Linear(in=8, out=4, bias=true)`. Equal neighbours in a list are one line.
+std::string to_string(const Module& module);
+std::ostream& operator<<(std::ostream& out, const Module& module);
+
 /// In the order of visit; a tensor that is shared (tied weights) is listed once, under its first name. Throw Error where two tensors have
-/// one name.
+/// one name, and where two modules of a list share all of their parameters, and are not is_shared.
 std::vector<NamedTensor> named_parameters(const Module& module);
 std::vector<NamedTensor> named_buffers(const Module& module);
 Tensors parameters(const Module& module);
@@ -98,6 +140,12 @@ namespace detail {
 void own_parameters(Module& module);
 /// Puts a handle, and all of its copies, on other memory. See Note [Rebinding].
 void rebind(const Tensor& x, const Tensor& data);
+
+template <class M>
+const char* type_name() {
+  static const std::string name = short_name(typeid(M));
+  return name.c_str();
+}
 }  // namespace detail
 
 /// A copy with parameters and buffers of its own; ties are kept, gradients are not.

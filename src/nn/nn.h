@@ -1,6 +1,10 @@
 #pragma once
 // Modules and decoding in one include.
+#include "nn/activations.h"
 #include "nn/attention.h"
+#include "nn/channel_norms.h"
+#include "nn/containers.h"
+#include "nn/convolution.h"
 #include "nn/decoder_lm.h"
 #include "nn/encoder_decoder.h"
 #include "nn/generate.h"
@@ -10,5 +14,7 @@
 #include "nn/module.h"
 #include "nn/parameter_buffer.h"
 #include "nn/quantize.h"
+#include "nn/recurrent.h"
+#include "nn/summary.h"
 #include "nn/transformer.h"
 #include "nn/transformer_model.h"

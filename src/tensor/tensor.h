@@ -164,6 +164,10 @@ void check_one_device(const char* where, std::span<const Tensor> tensors);
 /// Prints the elements with at most 4 digits after the point, large tensors abbreviated, and dtype, shape and device.
 std::ostream& operator<<(std::ostream& out, const Tensor& x);
 std::string to_string(const Tensor& x);
+/// `(4, 8)`, `f32` and `cuda:0`.
+std::ostream& operator<<(std::ostream& out, const Shape& shape);
+std::ostream& operator<<(std::ostream& out, DType dtype);
+std::ostream& operator<<(std::ostream& out, Device device);
 
 /// Waits until all work queued on the device's current stream is done.
 void synchronize(Device device);

@@ -165,5 +165,7 @@ TEST_CASE("A cache that starts anew holds a text as a fresh one does, in the sam
   CHECK_THROWS_WITH(kept.restart(2, length + 1), "[KvCache] expected memory_used in [0, 24], the memories' capacity, but got 25");
   CHECK_THROWS_WITH(model.cache(2, 3, -1), "[KvCache] expected a memory_capacity >= 0 but got -1");
   nn::KvCache shallow = model.cache(2, length, 4);
-  CHECK_THROWS_WITH(states(shallow, 2, 5), "[KvCache] expected memories of at most 4 tokens but got 5");
+  CHECK_THROWS_WITH(
+      states(shallow, 2, 5),
+      "[KvCache] expected memories of at most 4 tokens but got 5, in module decoder.blocks.0.cross_attn (MultiHeadAttention)");
 }

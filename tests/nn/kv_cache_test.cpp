@@ -135,12 +135,16 @@ TEST_CASE("A cache refuses what it has no place for") {
   const auto read = [&](std::int64_t batch, std::int64_t count, const AttentionMask& mask = {.causal = true}) {
     model.hidden(some_ids(batch, count, cpu), mask, {}, &cache);
   };
-  CHECK_THROWS_WITH(read(3, 1), "[KvCache] expected ids of 2 rows but got (3, 1)");
-  CHECK_THROWS_WITH(read(2, 4), "[KvCache] expected ids of 1 to 3 tokens, the cache's capacity, but got (2, 4)");
+  CHECK_THROWS_WITH(read(3, 1), "[KvCache] expected ids of 2 rows but got (3, 1), in module DecoderLM");
+  CHECK_THROWS_WITH(read(2, 4), "[KvCache] expected ids of 1 to 3 tokens, the cache's capacity, but got (2, 4), in module DecoderLM");
   read(2, 2);
-  CHECK_THROWS_WITH(read(2, 2), "[KvCache] expected ids of one token a row, as the cache has tokens already, but got (2, 2)");
-  CHECK_THROWS_WITH(read(2, 1, {.causal = true, .window = 2}),
-                    "[KvCache] expected no window, padding or key_lengths: a token that joins others in a cache sees all of its row");
+  CHECK_THROWS_WITH(read(2, 2),
+                    "[KvCache] expected ids of one token a row, as the cache has tokens already, but got (2, 2), in module DecoderLM");
+  CHECK_THROWS_WITH(
+      read(2, 1, {.causal = true, .window = 2}),
+      "[KvCache] expected no window, padding or key_lengths: a token that joins others in a cache sees all of its row, in module "
+      "blocks.0.attn (MultiHeadAttention)");
   read(2, 1);
-  CHECK_THROWS_WITH(read(2, 1), "[KvCache] expected rows of fewer tokens than the cache's capacity, 3, but one is full");
+  CHECK_THROWS_WITH(read(2, 1),
+                    "[KvCache] expected rows of fewer tokens than the cache's capacity, 3, but one is full, in module DecoderLM");
 }

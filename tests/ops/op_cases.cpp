@@ -40,6 +40,8 @@ const Rows& table() {
     add_statistics(all);
     if (has_linalg_rows()) add_linalg(all);
     add_images(all);
+    add_batch_norm(all);
+    add_recurrent(all);
     // For work on one op: TERN_OP=softplus test-ops "Ops give*,*erivatives*,Mistakes*".
     if (const char* only = std::getenv("TERN_OP")) std::erase_if(all, [&](const Row& row) { return row.name != only; });
     return all;

@@ -141,6 +141,8 @@ void add_indexing(Rows& rows);    // op_cases_indexing.cpp
 void add_statistics(Rows& rows);  // op_cases_statistics.cpp
 void add_linalg(Rows& rows);      // op_cases_linalg.cpp
 void add_images(Rows& rows);      // op_cases_convolution.cpp
+void add_batch_norm(Rows& rows);  // op_cases_batch_norm.cpp
+void add_recurrent(Rows& rows);   // op_cases_recurrent.cpp
 
 /// The table: every row, assembled in op_cases.cpp.
 const Rows& table();

@@ -18,11 +18,18 @@ struct Reach {
   }
 };
 
+template <class S, class C>
+void add_run(const S* from, C* into, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) into[i] += C(from[i]);
+}
+
 }  // namespace
 
 void unfold(Cpu, const View& x, const SlidingWindow& window, const View& columns) {
   const std::int64_t channels = x.shape[1], height = x.shape[2], width = x.shape[3], taps = window.y.taps * window.x.taps;
   const std::int64_t positions = window.y.positions * window.x.positions;
+  const bool is_run = window.x.stride == 1 && x.strides[3] == 1;  // neighbours of a column are neighbours in the image
   dispatch_floats(x.dtype, "unfold", [&]<class S>() {
     parallel_units(x.shape[0] * channels * taps, positions, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
@@ -31,11 +38,17 @@ void unfold(Cpu, const View& x, const SlidingWindow& window, const View& columns
         const S* const image = x.as<const S>() + b * x.strides[0] + c * x.strides[1];
         S* to = columns.as<S>() + row * positions;
         for (std::int64_t oh = 0; oh < window.y.positions; ++oh, to += window.x.positions) {
-          std::fill_n(to, window.x.positions, S{});
-          if (oh < along_y.begin || oh >= along_y.end) continue;
+          if (oh < along_y.begin || oh >= along_y.end) {
+            std::fill_n(to, window.x.positions, S{});
+            continue;
+          }
           const S* const from = image + (along_y.first + oh * window.y.stride) * x.strides[2];
-          for (std::int64_t ow = along_x.begin; ow < along_x.end; ++ow)
-            to[ow] = from[(along_x.first + ow * window.x.stride) * x.strides[3]];
+          std::fill_n(to, along_x.begin, S{});
+          std::fill_n(to + along_x.end, window.x.positions - along_x.end, S{});
+          if (is_run) std::copy_n(from + along_x.first + along_x.begin, along_x.end - along_x.begin, to + along_x.begin);
+          else
+            for (std::int64_t ow = along_x.begin; ow < along_x.end; ++ow)
+              to[ow] = from[(along_x.first + ow * window.x.stride) * x.strides[3]];
         }
       }
     });
@@ -61,8 +74,11 @@ void fold(Cpu, const View& columns, const SlidingWindow& window, const View& x) 
                            const Reach along_x(j, width, window.x);
                            const S* const from =
                                columns.as<const S>() + ((image * taps + i * window.x.taps + j) * positions) + oh * window.x.positions;
-                           for (std::int64_t ow = along_x.begin; ow < along_x.end; ++ow)
-                             sum[along_x.first + ow * window.x.stride] += C(from[ow]);
+                           C* const into = sum + along_x.first + along_x.begin * window.x.stride;
+                           const std::int64_t count = along_x.end - along_x.begin;
+                           if (window.x.stride == 1) add_run(from + along_x.begin, into, count);
+                           else
+                             for (std::int64_t k = 0; k < count; ++k) into[k * window.x.stride] += C(from[along_x.begin + k]);
                          }
                        }
                        convert_run(sum, x.as<S>() + row * width, width);

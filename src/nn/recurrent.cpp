@@ -1,0 +1,142 @@
+#include "nn/recurrent.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <functional>
+
+#include "nn/detail/parameter.h"
+#include "nn/init.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/join.h"
+#include "ops/matmul.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/view.h"
+
+namespace tern::nn {
+
+RecurrentLayers::RecurrentLayers(const char* type, std::int64_t in_, std::int64_t hidden_, std::int64_t gates, const RecurrentOptions& o)
+    : in(in_), hidden(hidden_), options(o) {
+  if (in < 1 || hidden < 1 || o.layers < 1 || !(o.dropout >= 0 && o.dropout < 1))
+    fail(type, fmt::format("expected sizes >= 1 and a dropout in [0, 1) but got in {}, hidden {}, layers {} and dropout {}", in, hidden,
+                           o.layers, o.dropout));
+  const double bound = 1 / std::sqrt(static_cast<double>(hidden));
+  const auto make = [&](const Shape& shape) { return init::uniform(detail::parameter(shape, o.device), -bound, bound); };
+  for (std::int64_t layer = 0; layer < o.layers; ++layer)
+    for (std::int64_t way = 0; way < ways(); ++way) {
+      RecurrentWeights& w = directions.emplace_back();
+      w.weight_ih = make({gates * hidden, layer == 0 ? in : ways() * hidden});
+      w.weight_hh = make({gates * hidden, hidden});
+      if (!o.bias) continue;
+      w.bias_ih = make({gates * hidden});
+      w.bias_hh = make({gates * hidden});
+    }
+}
+
+void RecurrentLayers::visit(Visitor& v) {
+  for (std::size_t i = 0; i < directions.size(); ++i) {
+    const auto way = static_cast<std::int64_t>(i) % ways();
+    const std::string suffix = fmt::format("_l{}{}", static_cast<std::int64_t>(i) / ways(), way == 0 ? "" : "_reverse");
+    v("weight_ih" + suffix, directions[i].weight_ih);
+    v("weight_hh" + suffix, directions[i].weight_hh);
+    v("bias_ih" + suffix, directions[i].bias_ih);
+    v("bias_hh" + suffix, directions[i].bias_hh);
+  }
+}
+
+std::string RecurrentLayers::settings() const {
+  const RecurrentOptions& o = options;
+  return fmt::format("{}, {}", in, hidden) + (o.layers == 1 ? "" : fmt::format(", layers={}", o.layers)) + (o.bias ? "" : ", bias=false") +
+         (o.bidirectional ? ", bidirectional=true" : "") + (o.batch_first ? "" : ", batch_first=false") +
+         (o.dropout == 0 ? "" : fmt::format(", dropout={:g}", o.dropout));
+}
+
+namespace {
+
+/// What a run over the steps has after each: an LSTM's h and c, a GRU's h alone.
+struct RunState {
+  Tensor h, c;
+};
+/// A step of direction `w` from its rows of the input's products.
+using Step = std::function<RunState(const RecurrentWeights& w, const Tensor& x_gates, const RunState& before)>;
+/// What is added to the input's products.
+using InputBias = std::function<Tensor(const RecurrentWeights& w)>;
+
+struct RunResult {
+  Tensor y, h, c;
+};
+
+/// All layers and directions over all steps. Steps lie first in memory: a step's rows are then contiguous.
+RunResult run(const char* type, const RecurrentLayers& layers, bool training, const Tensor& x, const Tensor& h, const Tensor& c, bool has_c,
+              const InputBias& input_bias, const Step& step) {
+  const RecurrentOptions& o = layers.options;
+  if (x.dims() != 3 || x.size(2) != layers.in || x.numel() == 0)
+    fail(type, fmt::format("expected x ({}, {}) with one step or more but got {}", o.batch_first ? "B, T" : "T, B", layers.in,
+                           to_string(x.shape())));
+  const std::int64_t batch = x.size(o.batch_first ? 0 : 1), steps = x.size(o.batch_first ? 1 : 0), ways = layers.ways();
+  const Shape state_shape = {o.layers * ways, batch, layers.hidden};
+  for (const Tensor* state : {&h, &c})
+    if (state->defined() && state->shape() != state_shape)
+      fail(type,
+           fmt::format("expected states {} for x {} but got {}", to_string(state_shape), to_string(x.shape()), to_string(state->shape())));
+  const Tensors hs = h.defined() ? unstack(h) : Tensors(), cs = c.defined() ? unstack(c) : Tensors();
+  const auto first = [&](const Tensors& given, std::size_t at) {
+    return given.empty() ? zeros({batch, layers.hidden}, {.dtype = x.dtype(), .device = x.device()}) : given[at];
+  };
+
+  Tensor in = o.batch_first ? transpose(x, 0, 1) : x;
+  Tensors last_h, last_c;
+  for (std::int64_t layer = 0; layer < o.layers; ++layer) {
+    if (layer > 0) in = dropout(in, o.dropout, training);
+    Tensors outputs;
+    for (std::int64_t way = 0; way < ways; ++way) {
+      const auto at = static_cast<std::size_t>(layer * ways + way);
+      const RecurrentWeights& w = layers.directions[at];
+      const Tensors products = unstack(linear(contiguous(in), w.weight_ih, input_bias(w)));
+      RunState state{first(hs, at), has_c ? first(cs, at) : Tensor()};
+      Tensors each(products.size());
+      for (std::int64_t t = 0; t < steps; ++t) {
+        const auto now = static_cast<std::size_t>(way == 0 ? t : steps - 1 - t);
+        state = step(w, products[now], state);
+        each[now] = state.h;
+      }
+      last_h.push_back(state.h);
+      if (has_c) last_c.push_back(state.c);
+      outputs.push_back(stack(each));
+    }
+    in = ways == 1 ? outputs[0] : cat(outputs, 2);
+  }
+  return {o.batch_first ? contiguous(transpose(in, 0, 1)) : in, stack(last_h), has_c ? stack(last_c) : Tensor()};
+}
+
+}  // namespace
+
+LSTM::LSTM(std::int64_t in, std::int64_t hidden, const RecurrentOptions& options) : layers("LSTM", in, hidden, 4, options) {}
+
+LSTMResult LSTM::forward(const Tensor& x, const LSTMState& state) const {
+  const ModuleScope scope(this, "LSTM");
+  if (state.h.defined() != state.c.defined()) fail("LSTM", "expected a state of both h and c, or neither, but one is undefined");
+  const auto bias = [](const RecurrentWeights& w) { return w.bias_ih.defined() ? w.bias_ih + w.bias_hh : Tensor(); };
+  const auto step = [](const RecurrentWeights& w, const Tensor& x_gates, const RunState& before) -> RunState {
+    const LSTMState after = lstm_cell(x_gates, linear(before.h, w.weight_hh), before.c);
+    return {after.h, after.c};
+  };
+  const RunResult result = run("LSTM", layers, training, x, state.h, state.c, true, bias, step);
+  return {result.y, {result.h, result.c}};
+}
+
+GRU::GRU(std::int64_t in, std::int64_t hidden, const RecurrentOptions& options) : layers("GRU", in, hidden, 3, options) {}
+
+GRUResult GRU::forward(const Tensor& x, const Tensor& h) const {
+  const ModuleScope scope(this, "GRU");
+  const auto bias = [](const RecurrentWeights& w) { return w.bias_ih; };
+  const auto step = [](const RecurrentWeights& w, const Tensor& x_gates, const RunState& before) -> RunState {
+    return {gru_cell(x_gates, linear(before.h, w.weight_hh, w.bias_hh), before.h), {}};
+  };
+  const RunResult result = run("GRU", layers, training, x, h, {}, false, bias, step);
+  return {result.y, result.h};
+}
+
+}  // namespace tern::nn

@@ -1,0 +1,175 @@
+#include "ops/batch_norm.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+
+#include "autodiff/node.h"
+#include "ops/copy.h"
+#include "ops/detail/centered.h"
+#include "ops/detail/check_floating.h"
+#include "ops/detail/widened.h"
+#include "ops/kernels/batch_norm.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+#include "tensor/view_of.h"
+
+namespace tern {
+
+namespace {
+
+void check(const Tensor& x, double eps, std::initializer_list<const Tensor*> parameters, std::initializer_list<const Tensor*> statistics) {
+  if (!(eps > 0) || !std::isfinite(eps)) fail("batch_norm", fmt::format("expected a finite eps > 0 but got {}", eps));
+  detail::check_floating("batch_norm", x);
+  if (x.dims() < 2) fail("batch_norm", fmt::format("expected x (B, C, ...) but got {}", to_string(x.shape())));
+  const auto check_shape = [&](const Tensor& t) {
+    if (t.shape() != Shape{x.size(1)})
+      fail("batch_norm", fmt::format("expected parameters and statistics ({},) for x {} but got {}", x.size(1), to_string(x.shape()),
+                                     to_string(t.shape())));
+  };
+  for (const Tensor* parameter : parameters) {
+    if (!parameter->defined()) continue;
+    check_shape(*parameter);
+    const bool is_wide = detail::is_narrow(x.dtype()) && parameter->dtype() == DType::f32;
+    if (parameter->dtype() != x.dtype() && !is_wide)
+      fail("batch_norm", fmt::format("expected parameters of x's dtype {} but got {}", name(x.dtype()), name(parameter->dtype())));
+  }
+  for (const Tensor* given : statistics) {
+    if (!given->defined()) fail("batch_norm", "expected a mean and a variance but one is undefined");
+    check_shape(*given);
+    detail::check_floating("batch_norm", *given);
+  }
+}
+
+/// All dimensions but the channels'.
+Dims others(const Tensor& x) {
+  Dims dims;
+  for (int d = 0; d < x.dims(); ++d)
+    if (d != 1) dims.push_back(d);
+  return dims;
+}
+
+/// (C) as (1, C, 1, ...) of x's dtype; an undefined one stays so.
+Tensor by_channel(const Tensor& parameter, const Tensor& x) {
+  if (!parameter.defined()) return parameter;
+  Shape shape = Shape::filled(x.dims(), 1);
+  shape[1] = x.size(1);
+  return cast(reshape(parameter, shape), x.dtype());
+}
+
+/// deviation * rstd * gamma + beta, two passes over x.
+Tensor scaled(const Tensor& deviation, const Tensor& rstd, const Tensor& gamma, const Tensor& beta) {
+  const Tensor scale = gamma.defined() ? rstd * gamma : rstd;
+  const bool is_own = !context().grad;
+  const Tensor y = is_own ? mul_(deviation, scale) : deviation * scale;
+  if (!beta.defined()) return y;
+  return is_own ? add_(y, beta) : y + beta;
+}
+
+/// x as (B, C, L), contiguous.
+Tensor in_rows(const Tensor& x) { return reshape(contiguous(x), {x.size(0), x.size(1), x.numel() / (x.size(0) * x.size(1))}); }
+
+/// Whether the CPU's kernels take x. Rows of few elements are no work for a vector: (B, C) is all such.
+bool has_kernel(const Tensor& x, const Tensor& gamma, const Tensor& beta) {
+  const auto fits = [&](const Tensor& parameter) { return !parameter.defined() || parameter.dtype() == x.dtype(); };
+  return x.device().type == DeviceType::cpu && (x.dtype() == DType::f32 || x.dtype() == DType::f64) && fits(gamma) && fits(beta) &&
+         x.numel() >= 4 * x.size(0) * x.size(1) && x.numel() > 0;
+}
+template <class F>
+void on_cpu(F f) {
+  const backend::KernelScope observed(nullptr);
+  f(Cpu{});
+}
+
+struct Forward {
+  Tensor y, mean, variance, rstd;  ///< the last three (1, C, 1, ...)
+};
+Forward forward(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps, const Dims& dims) {
+  const NoGrad unrecorded;
+  if (has_kernel(x, gamma, beta)) {
+    const Tensor rows = in_rows(x), y = empty_like(rows), weight = gamma.defined() ? contiguous(gamma) : gamma;
+    const Tensor shift = beta.defined() ? contiguous(beta) : beta;
+    const Tensor mean = empty({x.size(1)}, x.dtype(), x.device()), variance = empty_like(mean), rstd = empty_like(mean);
+    on_cpu([&](auto dev) {
+      kernels::batch_norm(dev, rows.view(), view_of(weight), view_of(shift), eps, y.view(), mean.view(), variance.view(), rstd.view());
+    });
+    return {reshape(y, x.shape()), by_channel(mean, x), by_channel(variance, x), by_channel(rstd, x)};
+  }
+  const Tensor wide = detail::widened(x), deviation = detail::centered(wide, dims), mean = tern::mean(wide, dims, true);
+  const Tensor variance = tern::mean(square(deviation), dims, true), rstd = rsqrt(variance + eps);
+  return {cast(scaled(deviation, rstd, by_channel(gamma, wide), by_channel(beta, wide)), x.dtype()), mean, variance, rstd};
+}
+
+/// By the kernel, into those that are wanted.
+void kernel_gradients(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd, const Tensor& g, Tensors& d,
+                      const std::array<bool, 3>& wanted) {
+  const Tensor rows = in_rows(x), gradient = in_rows(g), weight = gamma.defined() ? contiguous(gamma) : gamma;
+  const Tensor dx = wanted[0] ? empty_like(rows) : Tensor();
+  for (std::size_t i = 1; i < 3; ++i)
+    if (wanted[i]) d[i] = empty({x.size(1)}, x.dtype(), x.device());
+  on_cpu([&](auto dev) {
+    kernels::batch_norm_grad(dev, rows.view(), view_of(weight), mean.view(), rstd.view(), gradient.view(), view_of(dx), view_of(d[1]),
+                             view_of(d[2]));
+  });
+  if (dx.defined()) d[0] = reshape(dx, x.shape());
+}
+
+}  // namespace
+
+BatchNormResult batch_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps) {
+  check_one_device("batch_norm", {&x, &gamma, &beta});
+  check(x, eps, {&gamma, &beta}, {});
+  const std::int64_t count = x.size(1) == 0 ? 1 : x.numel() / x.size(1);
+  if (count == 0) fail("batch_norm", fmt::format("expected one element or more in each channel but got {}", to_string(x.shape())));
+  const Dims dims = others(x);
+  const auto [y, mean, variance, rstd] = forward(x, gamma, beta, eps, dims);
+  const Shape channels = {x.size(1)};
+  const DType beta_dtype = beta.defined() ? beta.dtype() : x.dtype();
+  Tensors results = record_all(
+      "batch_norm", {y, reshape(mean, channels), reshape(variance, channels)}, {x, gamma, beta}, {x, gamma, mean, rstd},
+      [dims, eps, count, has_gamma = gamma.defined(), has_beta = beta.defined(), beta_dtype,
+       has_beta_of_x = beta_dtype == x.dtype()](const Backward& call) -> Tensors {
+        const bool higher = context().grad, is_of_y_alone = !call.grad(1).defined() && !call.grad(2).defined();
+        Tensors d(3);
+        if (!higher && is_of_y_alone && has_beta_of_x && has_kernel(call.saved(0), call.saved(1), {})) {
+          kernel_gradients(call.saved(0), call.saved(1), call.saved(2), call.saved(3), call.grad(), d,
+                           {call.needs(0), has_gamma && call.needs(1), has_beta && call.needs(2)});
+          return d;
+        }
+        // The deviations are made again, as they cost a pass and would keep another tensor of x's size; recorded, for a higher order.
+        const Tensor in = call.saved(0), wide = detail::widened(in), parameter = call.saved(1), scale = by_channel(parameter, wide);
+        const Tensor deviation = higher ? detail::centered(wide, dims) : wide - call.saved(2);
+        const Tensor one_over = higher ? rsqrt(tern::mean(square(deviation), dims, true) + eps) : call.saved(3);
+        const Tensor unit = deviation * one_over;
+        const auto channel_sums = [&](const Tensor& t, DType dtype) { return cast(sum(t, dims), dtype); };
+        if (call.grad(0).defined()) {
+          const Tensor g = detail::widened(call.grad(0));
+          if (call.needs(0)) {
+            const Tensor inner = g - tern::mean(g, dims, true) - unit * tern::mean(g * unit, dims, true);
+            d[0] = inner * (scale.defined() ? one_over * scale : one_over);
+          }
+          if (call.needs(1)) d[1] = channel_sums(g * unit, parameter.dtype());
+          if (has_beta && call.needs(2)) d[2] = channel_sums(g, beta_dtype);
+        }
+        const auto add = [&](const Tensor& gradient) { d[0] = d[0].defined() ? d[0] + gradient : broadcast_to(gradient, in.shape()); };
+        const double share = 1 / static_cast<double>(count);
+        if (call.needs(0) && call.grad(1).defined()) add(by_channel(call.grad(1), wide) * share);
+        if (call.needs(0) && call.grad(2).defined()) add(by_channel(call.grad(2), wide) * deviation * (2 * share));
+        if (d[0].defined()) d[0] = cast(d[0], in.dtype());
+        return d;
+      });
+  return {results[0], results[1], results[2]};
+}
+
+Tensor batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, const Tensor& gamma, const Tensor& beta, double eps) {
+  check_one_device("batch_norm", {&x, &mean, &variance, &gamma, &beta});
+  check(x, eps, {&gamma, &beta}, {&mean, &variance});
+  const Tensor wide = detail::widened(x), scale = by_channel(gamma, wide);
+  const Tensor rstd = rsqrt(by_channel(variance, wide) + eps), factor = scale.defined() ? rstd * scale : rstd;
+  const Tensor y = (wide - by_channel(mean, wide)) * factor;
+  return cast(beta.defined() ? y + by_channel(beta, wide) : y, x.dtype());
+}
+
+}  // namespace tern

@@ -1,0 +1,161 @@
+#include "ops/recurrent.h"
+
+#include <fmt/format.h>
+
+#include "autodiff/node.h"
+#include "ops/copy.h"
+#include "ops/detail/check_floating.h"
+#include "ops/detail/widened.h"
+#include "ops/join.h"
+#include "ops/kernels/recurrent.h"
+#include "ops/pointwise.h"
+#include "ops/view.h"
+#include "tensor/view_of.h"
+
+namespace tern {
+
+namespace {
+
+using detail::widened;
+
+/// Columns first H .. last H.
+Tensor part(const Tensor& gates, std::int64_t first, std::int64_t last, std::int64_t width) {
+  return slice(gates, 1, first * width, last * width);
+}
+
+void check_cell(const char* op, const Tensor& gates, const Tensor& state, std::int64_t parts) {
+  detail::check_floating(op, gates);
+  detail::check_floating(op, state);
+  if (gates.dims() != 2 || state.dims() != 2 || gates.size(0) != state.size(0) || gates.size(1) != parts * state.size(1))
+    fail(op, fmt::format("expected gates (B, {} H) and a state (B, H) but got {} and {}", parts, to_string(gates.shape()),
+                         to_string(state.shape())));
+}
+
+/// Whether the CPU's kernels take them.
+bool has_kernel(std::initializer_list<const Tensor*> operands) {
+  const Tensor& first = **operands.begin();
+  bool fits = first.device().type == DeviceType::cpu && (first.dtype() == DType::f32 || first.dtype() == DType::f64);
+  for (const Tensor* x : operands) fits = fits && x->dtype() == first.dtype();
+  return fits;
+}
+/// Calls such kernels.
+template <class F>
+void on_cpu(F f) {
+  const backend::KernelScope observed(nullptr);
+  f(Cpu{});
+}
+Tensor contiguous_or_none(const Tensor& x) { return x.defined() ? contiguous(x) : x; }
+
+/// The gates by ops; under NoGrad forward, in backward recorded as the pass is.
+struct LSTMGates {
+  Tensor i, f, g, o, c, tanh_c;
+
+  LSTMGates(const Tensor& sums, const Tensor& before, std::int64_t width) {
+    const Tensor both = sigmoid(part(sums, 0, 2, width));
+    i = part(both, 0, 1, width);
+    f = part(both, 1, 2, width);
+    g = tanh(part(sums, 2, 3, width));
+    o = sigmoid(part(sums, 3, 4, width));
+    c = f * before + i * g;
+    tanh_c = tanh(c);
+  }
+};
+
+struct GRUGates {
+  Tensor r, z, n;
+
+  GRUGates(const Tensor& x, const Tensor& h, std::int64_t width) {
+    const Tensor both = sigmoid(part(x, 0, 2, width) + part(h, 0, 2, width));
+    r = part(both, 0, 1, width);
+    z = part(both, 1, 2, width);
+    n = tanh(part(x, 2, 3, width) + r * part(h, 2, 3, width));
+  }
+};
+
+/// The gradients of the gates' sums and of c, by ops.
+std::pair<Tensor, Tensor> lstm_gradients(const Tensor& sums, const Tensor& before, const Tensor& dh, const Tensor& dc_after) {
+  const std::int64_t width = before.size(1);
+  const LSTMGates made(sums, before, width);
+  Tensor dc = dh.defined() ? dh * made.o * (1 - square(made.tanh_c)) : dc_after;
+  if (dh.defined() && dc_after.defined()) dc = dc + dc_after;
+  const Tensor d_out = dh.defined() ? dh * made.tanh_c * (made.o * (1 - made.o)) : made.o * 0.0;
+  const Tensor d_in = dc * made.g * (made.i * (1 - made.i)), d_forget = dc * before * (made.f * (1 - made.f));
+  return {cat({d_in, d_forget, dc * made.i * (1 - square(made.g)), d_out}, 1), dc * made.f};
+}
+
+struct GRUGradients {
+  Tensor x_gates, h_gates, h;
+};
+GRUGradients gru_gradients(const Tensor& x, const Tensor& products, const Tensor& before, const Tensor& g) {
+  const std::int64_t width = before.size(1);
+  const GRUGates made(x, products, width);
+  const Tensor dn = g * (1 - made.z) * (1 - square(made.n)), dz = g * (before - made.n) * (made.z * (1 - made.z));
+  const Tensor dr = dn * part(products, 2, 3, width) * (made.r * (1 - made.r));
+  return {cat({dr, dz, dn}, 1), cat({dr, dz, dn * made.r}, 1), g * made.z};
+}
+
+}  // namespace
+
+LSTMState lstm_cell(const Tensor& x_gates, const Tensor& h_gates, const Tensor& c) {
+  check_one_device("lstm_cell", {&x_gates, &h_gates, &c});
+  check_cell("lstm_cell", x_gates, c, 4);
+  check_cell("lstm_cell", h_gates, c, 4);
+  Tensor h_after, c_after;
+  if (has_kernel({&x_gates, &h_gates, &c})) {
+    const Tensor x = contiguous(x_gates), h = contiguous(h_gates), before = contiguous(c);
+    h_after = empty_like(before);
+    c_after = empty_like(before);
+    on_cpu([&](auto dev) { kernels::lstm_cell(dev, x.view(), h.view(), before.view(), h_after.view(), c_after.view()); });
+  } else {
+    const NoGrad unrecorded;
+    const LSTMGates made(widened(x_gates) + widened(h_gates), widened(c), c.size(1));
+    h_after = cast(made.o * made.tanh_c, h_gates.dtype());
+    c_after = cast(made.c, c.dtype());
+  }
+  const auto backward = [](const Backward& call) -> Tensors {
+    const Tensor x = call.saved(0), h = call.saved(1), before = call.saved(2), dh = call.grad(0), dc = call.grad(1);
+    if (!context().grad && has_kernel({&x, &h, &before})) {
+      const Tensor xs = contiguous(x), hs = contiguous(h), cs = contiguous(before), gh = contiguous_or_none(dh),
+                   gc = contiguous_or_none(dc);
+      const Tensor d = empty_like(xs), d_before = empty_like(cs);
+      on_cpu([&](auto dev) {
+        kernels::lstm_cell_grad(dev, xs.view(), hs.view(), cs.view(), view_of(gh), view_of(gc), d.view(), d_before.view());
+      });
+      return {d, d, d_before};
+    }
+    const auto [d, d_before] = lstm_gradients(widened(x) + widened(h), widened(before), widened(dh), widened(dc));
+    return {cast(d, x.dtype()), cast(d, h.dtype()), cast(d_before, before.dtype())};
+  };
+  const Tensors after = record_all("lstm_cell", {h_after, c_after}, {x_gates, h_gates, c}, {x_gates, h_gates, c}, backward);
+  return {after[0], after[1]};
+}
+
+Tensor gru_cell(const Tensor& x_gates, const Tensor& h_gates, const Tensor& h) {
+  check_one_device("gru_cell", {&x_gates, &h_gates, &h});
+  check_cell("gru_cell", x_gates, h, 3);
+  check_cell("gru_cell", h_gates, h, 3);
+  Tensor after;
+  if (has_kernel({&x_gates, &h_gates, &h})) {
+    const Tensor x = contiguous(x_gates), products = contiguous(h_gates), before = contiguous(h);
+    after = empty_like(before);
+    on_cpu([&](auto dev) { kernels::gru_cell(dev, x.view(), products.view(), before.view(), after.view()); });
+  } else {
+    const NoGrad unrecorded;
+    const Tensor before = widened(h);
+    const GRUGates made(widened(x_gates), widened(h_gates), h.size(1));
+    after = cast(made.n + made.z * (before - made.n), h.dtype());
+  }
+  return record("gru_cell", after, {x_gates, h_gates, h}, {x_gates, h_gates, h}, [](const Backward& call) -> Tensors {
+    const Tensor x = call.saved(0), products = call.saved(1), before = call.saved(2), g = call.grad();
+    if (!context().grad && has_kernel({&x, &products, &before})) {
+      const Tensor xs = contiguous(x), ps = contiguous(products), hs = contiguous(before), gs = contiguous(g);
+      const Tensor dx = empty_like(xs), dp = empty_like(ps), dh = empty_like(hs);
+      on_cpu([&](auto dev) { kernels::gru_cell_grad(dev, xs.view(), ps.view(), hs.view(), gs.view(), dx.view(), dp.view(), dh.view()); });
+      return {dx, dp, dh};
+    }
+    const GRUGradients d = gru_gradients(widened(x), widened(products), widened(before), widened(g));
+    return {cast(d.x_gates, x.dtype()), cast(d.h_gates, products.dtype()), cast(d.h, before.dtype())};
+  });
+}
+
+}  // namespace tern
