@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <tern/version.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -124,8 +125,9 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
 int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
   fill_closed_streams();
   ignore_write_signals();
-  app.set_version_flag("--version", fmt::format("{} {}, built {} CUDA", app.get_name(), TERN_VERSION, built_with_cuda ? "with" : "without"),
-                       "Print the version and exit");
+  app.set_version_flag(
+      "--version", fmt::format("{} {}, built {} CUDA, {}", app.get_name(), version(), built_with_cuda ? "with" : "without", cpu_variant()),
+      "Print the version and exit");
   const auto complain = [&](const std::string& message, int code) {
     std::fflush(stdout);
     write_message(fmt::format("{}: {}\n", app.get_name(), text::printable(message)));

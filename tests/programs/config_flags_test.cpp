@@ -118,7 +118,7 @@ TEST_CASE("A mistake in a configuration is one line, and leaves nothing behind")
                 "--tgt is required");
 }
 
-TEST_CASE("Programs say their version, and whether CUDA is built in") {
+TEST_CASE("Programs say their version, whether CUDA is built in, and which processors they are for") {
   const std::string project = slurp(fs::path(tern::test::source_directory) / "CMakeLists.txt");
   std::smatch found;
   REQUIRE(std::regex_search(project, found, std::regex("project\\(tern VERSION ([0-9.]+)")));
@@ -126,8 +126,9 @@ TEST_CASE("Programs say their version, and whether CUDA is built in") {
     const Result result = run(program, {"--version"});
     CHECK(result.code == 0);
     CHECK(result.err.empty());
-    CHECK(result.out == fmt::format("{} {}, built {} CUDA\n", fs::path(program).filename().string(), found[1].str(),
-                                    tern::built_with_cuda ? "with" : "without"));
+    CHECK(result.out == fmt::format("{} {}, built {} CUDA, {}\n", fs::path(program).filename().string(), found[1].str(),
+                                    tern::built_with_cuda ? "with" : "without", tern::cpu_variant()));
+    CHECK(found[1].str() == tern::version());
     CHECK(contains(run(program, {"--help"}).out, "--version"));
   }
 }
