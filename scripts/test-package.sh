@@ -22,8 +22,12 @@ deb=$(ls "$build"/tern*.deb) archive=$(ls "$build"/tern*.tar.gz)
 ls -l "$deb" "$archive"
 dpkg-deb --info "$deb" | grep -E 'Version|Installed-Size|Depends'
 
+! mountpoint -q "$root/proc" || umount "$root/proc"   # of a run that was killed
 rm -rf "$root"
 debootstrap --variant=minbase bookworm "$root" "$mirror" >"$build/debootstrap.log" 2>&1 || { tail -20 "$build/debootstrap.log" >&2; exit 1; }
+# The loader asks /proc where a program lies, for its $ORIGIN.
+mount -t proc proc "$root/proc"
+trap 'umount "$root/proc"' EXIT
 in_root() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C "$@"; }
 cp "$deb" "$root/tmp/tern.deb"
 in_root sh -c 'apt-get update && apt-get install -y --no-install-recommends /tmp/tern.deb' >"$build/apt.log" 2>&1 || { tail -20 "$build/apt.log" >&2; exit 1; }
