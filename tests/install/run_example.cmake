@@ -48,7 +48,7 @@ else()
        -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER})
   # A project without a build type gets an optimised tern all the same.
   run(${CMAKE_COMMAND} -S ${source} -B no-type ${options} -DCMAKE_BUILD_TYPE=)
-  file(READ no-type/build.ninja rules)
+  file(READ ${WORK}/no-type/build.ninja rules)
   if(NOT rules MATCHES "matmul[.]cpp[.]o:[^\n]*\n[^\n]*\n[^\n]*\n  FLAGS =[^\n]* -O3 ")
     message(FATAL_ERROR "without a build type tern is not compiled with -O3")
   endif()
