@@ -55,7 +55,8 @@ std::string unexpected(const CLI::App& app) {
   if (first == rest.end()) return fmt::format("unexpected argument {}", rest.empty() ? "" : rest.front());
   const std::string word = first->substr(0, first->find('='));
   std::vector<std::string> options;
-  for (const CLI::Option* option : command.get_options()) options.push_back("--" + option->get_lnames().at(0));
+  for (const CLI::Option* option : command.get_options())
+    if (!option->get_lnames().empty()) options.push_back("--" + option->get_lnames().at(0));  // a positional one has none
   return fmt::format("there is no option {}{}", word, suggestion(word, options));
 }
 

@@ -1,4 +1,6 @@
 // --config of the two trainers, and --version.
+#include <tern/version.h>
+
 #include <regex>
 
 #include "paths.h"
@@ -131,4 +133,11 @@ TEST_CASE("Programs say their version, whether CUDA is built in, and which proce
     CHECK(found[1].str() == tern::version());
     CHECK(contains(run(program, {"--help"}).out, "--version"));
   }
+}
+
+TEST_CASE("A misspelt option of a command that takes an argument by its place is a mistake, too") {
+  const Result result = run(translate, {"quantise", "runs/none", "--fromat", "q8_0"});
+  CHECK(result.code == 2);
+  CHECK(contains(result.err, "--fromat"));
+  CHECK(contains(result.err, "did you mean --format?"));
 }
