@@ -9,11 +9,21 @@ option(TERN_NCCL "Let processes on GPUs compute together through NCCL, where it 
 option(TERN_EIGEN "Take linear algebra (solve, svd, ...) from Eigen, where it is found" ON)
 option(TERN_CUSOLVER "Take linear algebra on a GPU from cuSOLVER, where it is found" ON)
 option(TERN_NATIVE "Compile for the processor at hand (-march=native)" ${PROJECT_IS_TOP_LEVEL})
+option(BUILD_SHARED_LIBS "Give users one shared library, libtern.so, in place of static ones" OFF)
+option(TERN_CPU_VARIANTS "Build the shared library for x86-64, x86-64-v3 and x86-64-v4, of which the loader takes the best: for packages" OFF)
+set(TERN_CPU_LEVELS "x86-64-v3;x86-64-v4" CACHE STRING "The levels beside the baseline that TERN_CPU_VARIANTS builds, each a value of -march")
+mark_as_advanced(TERN_CPU_LEVELS)
 option(TERN_BUILD_APPS "Build the programs and the corpus writer" ${PROJECT_IS_TOP_LEVEL})
 option(TERN_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TERN_INSTALL "Define the install rules" ${PROJECT_IS_TOP_LEVEL})
 option(TERN_WERROR "Treat warnings as errors" OFF)
 option(TERN_HARDENED "Check the preconditions of the standard library and the stack, and stop where one does not hold" OFF)
+# In a project that has no build type tern would be compiled without optimisation, and be slower by an order of magnitude.
+set(tern_optimises OFF)
+if(NOT PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES AND NOT CMAKE_CXX_FLAGS MATCHES "-O")
+  set(tern_optimises ON)
+  message(STATUS "tern is compiled with -O3, as the project has no CMAKE_BUILD_TYPE")
+endif()
 set(TERN_SANITIZE "" CACHE STRING "Sanitizers for the CPU build, as in -fsanitize=..., e.g. address,undefined")
 
 find_program(TERN_CCACHE ccache)
@@ -57,12 +67,21 @@ endif()
 # Nobody here reads errno or catches floating-point traps, and both keep roots and comparisons out of vector loops.
 # Neither option changes a result.
 target_compile_options(tern_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -fno-trapping-math>)
+# For code that may have AVX-512: GCC 12 builds std::vector<double>{1, 1, 0, 0} with it as {1, 1, 1, 1} where it vectorises straight-line code.
+function(tern_avx512_options target scope)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    target_compile_options(${target} ${scope} $<$<COMPILE_LANGUAGE:CXX>:-fno-tree-slp-vectorize>)
+  endif()
+endfunction()
+if(tern_optimises)
+  target_compile_options(tern_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX,CUDA>:-O3>)
+endif()
+if(TERN_NATIVE AND TERN_CPU_VARIANTS)
+  set(TERN_NATIVE OFF CACHE BOOL "" FORCE)   # its programs are for any processor
+endif()
 if(TERN_NATIVE)
   target_compile_options(tern_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
-  # GCC 12 with AVX-512 builds std::vector<double>{1, 1, 0, 0} as {1, 1, 1, 1} where it vectorises straight-line code.
-  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-    target_compile_options(tern_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-tree-slp-vectorize>)
-  endif()
+  tern_avx512_options(tern_warnings INTERFACE)
 endif()
 if(PROJECT_IS_TOP_LEVEL)
   add_link_options(LINKER:-z,relro LINKER:-z,now)   # no table of functions stays writable in a running program

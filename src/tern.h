@@ -1,5 +1,11 @@
 #pragma once
 // Everything of the library in one include. Each part can be included by itself as well.
+#include <tern/version.h>
+
+#if TERN_HAS_CUDA && !defined(TERN_CUDA)
+#error "this tern was built with CUDA: compile with -DTERN_CUDA=1, as tern::tern and pkg-config do"
+#endif
+
 #include "autodiff/anomaly.h"
 #include "autodiff/engine.h"
 #include "autodiff/function.h"

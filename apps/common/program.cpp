@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <tern/version.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,7 +55,8 @@ std::string unexpected(const CLI::App& app) {
   if (first == rest.end()) return fmt::format("unexpected argument {}", rest.empty() ? "" : rest.front());
   const std::string word = first->substr(0, first->find('='));
   std::vector<std::string> options;
-  for (const CLI::Option* option : command.get_options()) options.push_back("--" + option->get_lnames().at(0));
+  for (const CLI::Option* option : command.get_options())
+    if (!option->get_lnames().empty()) options.push_back("--" + option->get_lnames().at(0));  // a positional one has none
   return fmt::format("there is no option {}{}", word, suggestion(word, options));
 }
 
@@ -124,8 +126,9 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
 int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
   fill_closed_streams();
   ignore_write_signals();
-  app.set_version_flag("--version", fmt::format("{} {}, built {} CUDA", app.get_name(), TERN_VERSION, built_with_cuda ? "with" : "without"),
-                       "Print the version and exit");
+  app.set_version_flag(
+      "--version", fmt::format("{} {}, built {} CUDA, {}", app.get_name(), version(), built_with_cuda ? "with" : "without", cpu_variant()),
+      "Print the version and exit");
   const auto complain = [&](const std::string& message, int code) {
     std::fflush(stdout);
     write_message(fmt::format("{}: {}\n", app.get_name(), text::printable(message)));

@@ -11,8 +11,9 @@ namespace tern::apps {
 
 /// Parses the arguments, runs the subcommand's callback, and returns the exit code: 0, 2 for a mistake of the user's
 /// (an unknown option, a bad file, an impossible size), 1 for everything else (no memory, a full disk, a fault of
-/// ours), and 128 + N for a stop in good order by signal N. `--version` prints the program's name, version and devices. An error is one
-/// line on stderr that starts with the program's name; `memory_hint` ends the one for too little memory.
+/// ours), and 128 + N for a stop in good order by signal N. `--version` prints the program's name and version, whether CUDA is built in,
+/// and which processors the kernels are for. An error is one line on stderr that starts with the program's name; `memory_hint` ends the one
+/// for too little memory.
 int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint);
 
 /// "; did you mean --epochs?", or "" where none of the known words is close.

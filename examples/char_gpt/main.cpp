@@ -1,6 +1,6 @@
 // A GPT of characters: a token file, a Loader whose thread makes batches ahead, Muon for the matrices with AdamW beside, and a sample.
 // expected.txt is what this prints.
-#include <tern.h>
+#include <tern/tern.h>
 #include <unistd.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
 // A small convolutional network: stripes in noise, across, along or diagonal. expected.txt is what this prints.
-#include <tern.h>
+#include <tern/tern.h>
 
 #include <iostream>
 

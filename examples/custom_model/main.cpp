@@ -1,5 +1,5 @@
 // A model of one's own: a classifier of points on two spirals, trained in a few seconds.
-#include <tern.h>
+#include <tern/tern.h>
 
 #include <cmath>
 #include <cstdio>

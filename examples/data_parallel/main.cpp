@@ -2,7 +2,7 @@
 //
 //   ./data_parallel                        one process
 //   tern-launch -n 4 ./data_parallel       four, with the same losses to rounding; or torchrun --no-python, mpirun, srun
-#include <tern.h>
+#include <tern/tern.h>
 
 #include <cstdio>
 #include <exception>

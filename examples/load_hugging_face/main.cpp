@@ -1,7 +1,7 @@
 // A GPT-2 or a Llama of Hugging Face's: what it is made of, and how it continues a few tokens. expected.txt is what this prints of the tiny
 // model of tern's tests, where it is run in the root of the project.
 //     load_hugging_face [DIRECTORY [TOKEN ...]]
-#include <tern.h>
+#include <tern/tern.h>
 
 #include <cstdio>
 #include <cstdlib>

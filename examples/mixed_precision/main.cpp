@@ -1,5 +1,5 @@
 // Rounding of sums in 16 bits, and the dtypes of a model under autocast. expected.txt is what this prints.
-#include <tern.h>
+#include <tern/tern.h>
 
 #include <cstdio>
 #include <initializer_list>

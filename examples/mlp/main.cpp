@@ -1,5 +1,5 @@
 // A multilayer perceptron from ready-made modules: which points lie within a ring. expected.txt is what this prints.
-#include <tern.h>
+#include <tern/tern.h>
 
 #include <iostream>
 

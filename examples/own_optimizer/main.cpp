@@ -1,7 +1,7 @@
 // An optimizer of one's own: Signum (Bernstein et al., 2018), which steps by the sign of the momentum. What the base class does is layout:
 // groups, flat buffers, moments that follow parameters, checkpoints. A rule gets one-dimensional views and writes them by ops.
 // expected.txt is what this prints.
-#include <tern.h>
+#include <tern/tern.h>
 
 #include <cstdio>
 

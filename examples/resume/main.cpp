@@ -1,7 +1,7 @@
 // A training that is killed and goes on: weights, moments, random numbers and the position in the data go into one checkpoint, and what
 // comes out is bitwise what a training without an end in between gives. expected.txt is what this prints.
 #include <sys/wait.h>
-#include <tern.h>
+#include <tern/tern.h>
 #include <unistd.h>
 
 #include <csignal>

@@ -1,6 +1,6 @@
 // An op of one's own with kernels of one's own: the weighted sum of rows, on the CPU and on a GPU, as a Function that autograd
 // differentiates.
-#include <tern.h>
+#include <tern/tern.h>
 
 #include <cstdio>
 #include <stdexcept>

@@ -1,6 +1,7 @@
 #include "text/metrics.h"
 
 #include <fmt/format.h>
+#include <tern/version.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +16,7 @@
 namespace tern::text {
 namespace {
 
-constexpr const char* version = "tern-0.1.0";
+constexpr const char* version = "tern-" TERN_VERSION_STRING;
 
 bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
 bool is_point(char c) noexcept { return c == '.' || c == ','; }

@@ -21,7 +21,7 @@ struct Bleu {
   double brevity_penalty = 1;
   std::int64_t hyp_length = 0, ref_length = 0;  // in 13a tokens
   bool lowercase = false;
-  // "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:tern-0.1.0"
+  // "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:tern-X.Y.Z"
   std::string signature() const;
 };
 
@@ -30,7 +30,7 @@ struct Bleu {
 struct Chrf {
   double score = 0;  // 0 to 100
   bool lowercase = false;
-  // "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:tern-0.1.0"
+  // "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:tern-X.Y.Z"
   std::string signature() const;
 };
 

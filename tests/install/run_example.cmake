@@ -12,6 +12,9 @@ endfunction()
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK})
 set(options -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
+# A header of the user's own, first on the path, that is called as one of ours: ours do not take it.
+file(WRITE ${WORK}/own/nn/module.h "#error a header of tern includes the user's nn/module.h")
+set(own_flags "${CMAKE_CXX_FLAGS} -I${WORK}/own")
 if(MODE STREQUAL find_package)
   run(${CMAKE_COMMAND} --install ${TERN_BINARY_DIR} --prefix ${WORK}/first)
   # An installed tree can be moved, and needs neither the sources nor the build.
@@ -26,13 +29,29 @@ if(MODE STREQUAL find_package)
     endforeach()
   endforeach()
   set(source ${TERN_SOURCE_DIR}/examples/custom_model)
-  list(APPEND options "-DCMAKE_PREFIX_PATH=${WORK}/prefix;${PREFIX_PATH}")
+  list(APPEND options "-DCMAKE_PREFIX_PATH=${WORK}/prefix;${PREFIX_PATH}" "-DCMAKE_CXX_FLAGS=${own_flags}")
+  # One component by itself; a wrong one is named; and pkg-config, for builds without CMake.
+  run(${CMAKE_COMMAND} -S ${TERN_SOURCE_DIR}/tests/install/components -B components ${options})
+  run(${CMAKE_COMMAND} --build components)
+  run(${WORK}/components/small)
+  if(PKG_CONFIG)
+    file(GLOB place ${WORK}/prefix/lib*/pkgconfig ${WORK}/prefix/lib/*/pkgconfig)
+    run(sh -c "PKG_CONFIG_PATH=${place} && export PKG_CONFIG_PATH && ${CMAKE_CXX_COMPILER} -std=c++20 ${own_flags} \
+               -o small ${TERN_SOURCE_DIR}/tests/install/components/small.cpp $(${PKG_CONFIG} --cflags --libs tern)")
+    run(sh -c "LD_LIBRARY_PATH=${place}/.. ./small")
+  endif()
 else()
   # With the flags of the build that this test belongs to, ccache has the library's objects already.
   set(source ${TERN_SOURCE_DIR}/tests/install/subdirectory)
-  list(APPEND options -DTERN_SOURCE_DIR=${TERN_SOURCE_DIR} -DTERN_NATIVE=${TERN_NATIVE}
+  list(APPEND options -DTERN_SOURCE_DIR=${TERN_SOURCE_DIR} -DOWN=${WORK}/own -DTERN_NATIVE=${TERN_NATIVE}
        -DTERN_WERROR=${TERN_WERROR} "-DCMAKE_CXX_FLAGS=${CMAKE_CXX_FLAGS}" "-DCMAKE_PREFIX_PATH=${PREFIX_PATH}"
        -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER})
+  # A project without a build type gets an optimised tern all the same.
+  run(${CMAKE_COMMAND} -S ${source} -B no-type ${options} -DCMAKE_BUILD_TYPE=)
+  file(READ ${WORK}/no-type/build.ninja rules)
+  if(NOT rules MATCHES "matmul[.]cpp[.]o:[^\n]*\n[^\n]*\n[^\n]*\n  FLAGS =[^\n]* -O3 ")
+    message(FATAL_ERROR "without a build type tern is not compiled with -O3")
+  endif()
 endif()
 run(${CMAKE_COMMAND} -S ${source} -B build ${options})
 run(${CMAKE_COMMAND} --build build --target custom_model)

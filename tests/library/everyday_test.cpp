@@ -1,6 +1,6 @@
 // The 104 lines that a newcomer types in the first hours, after NumPy, PyTorch and MLX. A line that stands here compiles as typed, and its
 // value is checked; those that do not stand at the end, each with the reason and with what is typed instead.
-#include <tern.h>
+#include <tern/tern.h>
 
 #include <cmath>
 #include <functional>

@@ -1,4 +1,6 @@
 // --config of the two trainers, and --version.
+#include <tern/version.h>
+
 #include <regex>
 
 #include "paths.h"
@@ -118,7 +120,7 @@ TEST_CASE("A mistake in a configuration is one line, and leaves nothing behind")
                 "--tgt is required");
 }
 
-TEST_CASE("Programs say their version, and whether CUDA is built in") {
+TEST_CASE("Programs say their version, whether CUDA is built in, and which processors they are for") {
   const std::string project = slurp(fs::path(tern::test::source_directory) / "CMakeLists.txt");
   std::smatch found;
   REQUIRE(std::regex_search(project, found, std::regex("project\\(tern VERSION ([0-9.]+)")));
@@ -126,8 +128,16 @@ TEST_CASE("Programs say their version, and whether CUDA is built in") {
     const Result result = run(program, {"--version"});
     CHECK(result.code == 0);
     CHECK(result.err.empty());
-    CHECK(result.out == fmt::format("{} {}, built {} CUDA\n", fs::path(program).filename().string(), found[1].str(),
-                                    tern::built_with_cuda ? "with" : "without"));
+    CHECK(result.out == fmt::format("{} {}, built {} CUDA, {}\n", fs::path(program).filename().string(), found[1].str(),
+                                    tern::built_with_cuda ? "with" : "without", tern::cpu_variant()));
+    CHECK(found[1].str() == tern::version());
     CHECK(contains(run(program, {"--help"}).out, "--version"));
   }
+}
+
+TEST_CASE("A misspelt option of a command that takes an argument by its place is a mistake, too") {
+  const Result result = run(translate, {"quantise", "runs/none", "--fromat", "q8_0"});
+  CHECK(result.code == 2);
+  CHECK(contains(result.err, "--fromat"));
+  CHECK(contains(result.err, "did you mean --format?"));
 }

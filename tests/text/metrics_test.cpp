@@ -1,5 +1,7 @@
 #include "text/metrics.h"
 
+#include <tern/version.h>
+
 #include <cmath>
 #include <vector>
 
@@ -15,7 +17,7 @@ using Lines = std::vector<std::string>;
 
 // The reference line has no version; ours ends its signature with one.
 std::string without_version(std::string line) {
-  const std::string version = "|version:tern-0.1.0";
+  const std::string version = "|version:tern-" TERN_VERSION_STRING;
   const std::size_t at = line.find(version);
   return at == std::string::npos ? line : line.erase(at, version.size());
 }
@@ -55,12 +57,12 @@ TEST_CASE("BLEU and chrF equal sacreBLEU's", "[text]") {
 
 TEST_CASE("signatures say what was measured", "[text]") {
   const Lines one = {"The cat sat on the mat."};
-  CHECK(bleu(one, one).signature() == "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:tern-0.1.0");
-  CHECK(bleu(one, one, {.lowercase = true}).signature() == "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:tern-0.1.0");
-  CHECK(chrf(one, one).signature() == "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:tern-0.1.0");
-  CHECK(format(bleu(one, one), 1) ==
-        "BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:tern-0.1.0 = 100.0 100.0/100.0/100.0/100.0 "
-        "(BP = 1.000 ratio = 1.000 hyp_len = 7 ref_len = 7)");
+  CHECK(bleu(one, one).signature() == "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:tern-" TERN_VERSION_STRING);
+  CHECK(bleu(one, one, {.lowercase = true}).signature() == "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:tern-" TERN_VERSION_STRING);
+  CHECK(chrf(one, one).signature() == "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:tern-" TERN_VERSION_STRING);
+  CHECK(format(bleu(one, one), 1) == "BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:tern-" TERN_VERSION_STRING
+                                     " = 100.0 100.0/100.0/100.0/100.0 "
+                                     "(BP = 1.000 ratio = 1.000 hyp_len = 7 ref_len = 7)");
 }
 
 TEST_CASE("segments must pair up", "[text]") {

@@ -33,9 +33,11 @@ void quantized_linear(Cpu, const View& x, const QuantizedRows& w, const View& bi
   if (y.numel() == 0) return;
   dispatch_floats(y.dtype, "quantized_linear", [&]<class S>() {
     if constexpr (!std::is_same_v<S, double>) {
-      if (has_blocks(w.format)) integers::multiply<integers::EightBits, true, S>(x, w, bias, y);
-      else if (w.format == QuantFormat::dynamic_int8) integers::multiply<integers::EightBits, false, S>(x, w, bias, y);
-      else integers::multiply<integers::SixteenBits, false, S>(x, w, bias, y);
+      integers::with_vnni([&]<bool Vnni>() {
+        if (has_blocks(w.format)) integers::multiply<integers::EightBits<Vnni>, true, S>(x, w, bias, y);
+        else if (w.format == QuantFormat::dynamic_int8) integers::multiply<integers::EightBits<Vnni>, false, S>(x, w, bias, y);
+        else integers::multiply<integers::SixteenBits<Vnni>, false, S>(x, w, bias, y);
+      });
     }
   });
 }

@@ -1,0 +1,18 @@
+// Stands among the kernels, since these are what a package has once for each level of x86-64 (cmake/library.cmake).
+#include <tern/version.h>
+
+const char* tern::cpu_variant() noexcept {
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512CD__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+  return "x86-64-v4";
+#elif defined(__AVX2__) && defined(__BMI2__) && defined(__F16C__) && defined(__FMA__) && defined(__LZCNT__) && defined(__MOVBE__)
+  return "x86-64-v3";
+#elif defined(__SSE4_2__) && defined(__POPCNT__)
+  return "x86-64-v2";
+#elif defined(__x86_64__)
+  return "x86-64";
+#elif defined(__aarch64__)
+  return "aarch64";
+#else
+  return "generic";
+#endif
+}
