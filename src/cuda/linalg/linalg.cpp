@@ -200,26 +200,32 @@ std::int64_t cholesky(Cuda, const View& a, const View& l) {
   const Stream stream = l.stream;
   const Batch batch{l.data, sizes.count, n * n};
   const Workspace info(static_cast<std::size_t>(sizes.count) * sizeof(int), stream), first(sizeof(std::int64_t), stream);
-  triangle(Cuda{}, a, l, 0, false);
   const CusolverHandle with = cusolver(stream);
   const Cusolver& library = cusolver_library();
   if (is_batched(sizes.count, n)) {
+    triangle(Cuda{}, a, l, 0, false);
     const Pointers all(batch, l.dtype, stream);
     dispatch(l.dtype, [&]<class T>() {
       check(library.of<T>().potrf_batched(with.handle, upper, as_int(n), all.of<T>(), as_int(n), info.as<int>(), as_int(sizes.count)),
             "cusolverDnpotrfBatched");
     });
   } else {
+    // The lower triangle by columns, for which matrices are transposed twice: bench/linalg.md.
+    const Workspace memory(bytes_of(sizes.count * n * n, l.dtype), stream);
+    const View columns = matrices(Order::by_columns, memory.as<>(), a, n, n);
+    copy(Cuda{}, a, columns);
     const cudaDataType_t type = cuda_type(l.dtype);
+    const cublasFillMode_t lower = CUBLAS_FILL_MODE_LOWER;
     Buffers buffers(stream, "cusolverDnXpotrf_bufferSize", [&](std::size_t* device, std::size_t* host) {
-      return library.potrf_buffer_size(with.handle, with.params, upper, n, type, l.data, n, type, device, host);
+      return library.potrf_buffer_size(with.handle, with.params, lower, n, type, memory.as<>(), n, type, device, host);
     });
     for (std::int64_t i = 0; i < sizes.count; ++i)
-      check(library.potrf(with.handle, with.params, upper, n, type, element(l.data, i * n * n, l.dtype), n, type, buffers.device(),
+      check(library.potrf(with.handle, with.params, lower, n, type, element(memory.as<>(), i * n * n, l.dtype), n, type, buffers.device(),
                           buffers.device_bytes(), buffers.host(), buffers.host_bytes(), info.as<int>() + i),
             "cusolverDnXpotrf");
+    copy(Cuda{}, columns, l);
   }
-  triangle(Cuda{}, l, l, 0, false);  // potrfBatched works in the other triangle
+  triangle(Cuda{}, l, l, 0, false);  // the other triangle is as it was, or what potrfBatched worked in
   find_refused(batch, n, l.dtype, true, info.as<int>(), first.as<std::int64_t>(), stream);
   return read_refused(first.as<std::int64_t>(), sizes.count, stream);
 }
