@@ -114,9 +114,10 @@ std::int64_t read_refused(const std::int64_t* first, std::int64_t count, Stream 
 }
 
 /// LU decompositions of square matrices with partial pivots, by columns: those of a itself, so that the pivots are those of the CPU.
+/// Given `marks`, an int a matrix, they tell which matrices are not finite, whose LU is then that of others: pivots pass NaN by.
 class Lu {
  public:
-  explicit Lu(const View& a)
+  explicit Lu(const View& a, int* marks = nullptr)
       : sizes_(a),
         dtype_(a.dtype),
         stream_(a.stream),
@@ -126,6 +127,7 @@ class Lu {
         info_(static_cast<std::size_t>(sizes_.count) * sizeof(int), stream_) {
     const std::int64_t n = sizes_.rows;
     copy(Cuda{}, a, matrices(Order::by_columns, memory_.as<>(), a, n, n));
+    if (marks) clear_infinite(batch(), dtype_, marks, stream_);
     if (batched_) {
       factor_batch();
       return;
@@ -402,8 +404,11 @@ std::int64_t solve(Cuda, const View& a, const View& b, const View& x) {
 }
 
 void det(Cuda, const View& a, const View& values) {
-  if (Sizes(a).empty()) return fill(Cuda{}, values, 1);
-  Lu(a).determinants(values.data);
+  const Sizes sizes(a);
+  if (sizes.empty()) return fill(Cuda{}, values, 1);
+  const Workspace marks(static_cast<std::size_t>(sizes.count) * sizeof(int), a.stream);
+  Lu(a, marks.as<int>()).determinants(values.data);
+  spoil_marked({values.data, sizes.count, 1}, a.dtype, marks.as<int>(), nullptr, a.stream);
 }
 
 }  // namespace tern::kernels
