@@ -8,9 +8,9 @@
 namespace tern::kernels {
 
 // Batch normalization on the CPU: a thread has whole channels, whose elements are B rows of L. They are read two or three times in a row,
-// the first time from memory and then from a cache, where a composition writes a tensor for each step on the way. Sums along a row are in
-// the elements' type, those of rows in float64. The mean is rounded to the elements' type; the rest of it, of which near 1e5 there is 4e-3
-// in f32, is taken off where deviations are used.
+// the first time from memory and then from a cache, where a composition writes a tensor for each step on the way. The mean's sum is in
+// float64, as are those of rows; other sums along a row are in the elements' type. The mean is rounded to the elements' type; the rest of
+// it, of which near 1e5 there is 4e-3 in f32, is taken off where deviations are used.
 
 namespace {
 
@@ -28,11 +28,12 @@ void each_channel(const View& x, F f) {
   else fail("batch_norm", "expected f32 or f64");
 }
 
+/// In float64: a mean that is off by a unit is 300 units of y off where all elements are equal, as eps alone is in the deviation then.
 template <class C>
-C sum_row(const C* x, std::int64_t n) {
-  C total = 0;
+double sum_row(const C* x, std::int64_t n) {
+  double total = 0;
 #pragma omp simd reduction(+ : total)
-  for (std::int64_t i = 0; i < n; ++i) total += x[i];
+  for (std::int64_t i = 0; i < n; ++i) total += double(x[i]);
   return total;
 }
 
@@ -84,7 +85,7 @@ void batch_norm(Cpu, const View& x, const View& gamma, const View& beta, double 
     const C* const from = x.as<const C>() + first;
     C* const to = y.as<C>() + first;
     double total = 0, squares = 0;
-    for (std::int64_t b = 0; b < rows; ++b) total += double(sum_row(from + b * stride, length));
+    for (std::int64_t b = 0; b < rows; ++b) total += sum_row(from + b * stride, length);
     const double exact = total / count;
     const C rounded = C(exact);
     const double rest = exact - double(rounded);
