@@ -8,7 +8,7 @@ namespace tern {
 /// A function of several tensors, written in ops.
 using TensorFunction = std::function<Tensors(const Tensors&)>;
 
-/// What vjp and jvp return: f's outputs, detached, and the products.
+/// Results of vjp and jvp: f's outputs, detached, and the products.
 struct JacobianProduct {
   Tensors outputs, products;
 };

@@ -40,7 +40,7 @@ struct LoaderOptions {
   Device device = cpu;     ///< where batches are returned
 };
 
-/// Where a Loader is: the next batch begins with entry `index` of the order of `epoch`.
+/// Position of a Loader: the next batch begins with entry `index` of the order of `epoch`.
 struct LoaderPosition {
   std::int64_t epoch = 0, index = 0;
   bool operator==(const LoaderPosition&) const = default;

@@ -78,7 +78,7 @@ struct MoveConstants final : Visitor {
 /// visit is not const, because some visitors replace what they see. Those that take a const module only look.
 Module& seen_by_readers(const Module& module) { return const_cast<Module&>(module); }
 
-/// What every list of parameters rests on: names of their own, as two tensors of one name would be one in a file, and layers of their own.
+/// Conditions of every list of parameters: names of their own, as two tensors of one name would be one in a file, and layers of their own.
 /// Copies of a module share its parameters, so that a list of copies is one layer several times; nobody means that but who says so.
 struct CheckNames final : Visitor {
   void on_parameter(const std::string& path, Tensor& x) override {

@@ -55,13 +55,13 @@ std::string RecurrentLayers::settings() const {
 
 namespace {
 
-/// What a run over the steps has after each: an LSTM's h and c, a GRU's h alone.
+/// States of a run over the steps, after each: an LSTM's h and c, a GRU's h alone.
 struct RunState {
   Tensor h, c;
 };
 /// A step of direction `w` from its rows of the input's products.
 using Step = std::function<RunState(const RecurrentWeights& w, const Tensor& x_gates, const RunState& before)>;
-/// What is added to the input's products.
+/// The bias of the input's products.
 using InputBias = std::function<Tensor(const RecurrentWeights& w)>;
 
 struct RunResult {

@@ -32,18 +32,25 @@ void SGD::add_group(const Group& group) {
 
 static kernels::GradientScaleView view_of(const GradientScale& scale) { return {view_of(scale.factor), view_of(scale.advance)}; }
 
-void SGD::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
-  const SGDOptions& o = options_[group];
-  kernels::SgdArguments arguments;
+/// The operands that every rule has; `segment` is a SegmentViews or AdamTensors.
+template <class Arguments, class Segment>
+static Arguments operands(const Segment& segment, const Tensor& lr, const GradientScale& scale) {
+  Arguments arguments;
   arguments.parameter = segment.parameter.view();
   arguments.gradient = segment.gradient.view();
+  arguments.lr = lr.view();
+  arguments.master = view_of(segment.master);
+  arguments.scale = view_of(scale);
+  return arguments;
+}
+
+void SGD::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
+  const SGDOptions& o = options_[group];
+  auto arguments = operands<kernels::SgdArguments>(segment, lr(group), scale);
   if (o.momentum != 0) arguments.momentum = segment.moments[0].view();
-  arguments.lr = lr(group).view();
   arguments.momentum_factor = o.momentum;
   arguments.weight_decay = o.weight_decay;
   arguments.nesterov = o.nesterov;
-  arguments.master = view_of(segment.master);
-  arguments.scale = view_of(scale);
   on(segment.parameter.device(), [&](auto dev) { kernels::sgd(dev, arguments); }, "sgd");
 }
 
@@ -62,16 +69,11 @@ void Lion::add_group(const Group& group) {
 
 void Lion::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
   const LionOptions& o = options_[group];
-  kernels::LionArguments arguments;
-  arguments.parameter = segment.parameter.view();
-  arguments.gradient = segment.gradient.view();
+  auto arguments = operands<kernels::LionArguments>(segment, lr(group), scale);
   arguments.m = segment.moments[0].view();
-  arguments.lr = lr(group).view();
   arguments.beta1 = o.beta1;
   arguments.beta2 = o.beta2;
   arguments.weight_decay = o.weight_decay;
-  arguments.master = view_of(segment.master);
-  arguments.scale = view_of(scale);
   on(segment.parameter.device(), [&](auto dev) { kernels::lion(dev, arguments); }, "lion");
 }
 
@@ -97,20 +99,15 @@ void AdamOf<Options>::add_group(const Group& group) {
 
 template <class Options>
 void detail::adam_step(const Options& o, const AdamTensors& segment, const Tensor& lr, const Tensor& steps, const GradientScale& scale) {
-  kernels::AdamArguments arguments;
-  arguments.parameter = segment.parameter.view();
-  arguments.gradient = segment.gradient.view();
+  auto arguments = operands<kernels::AdamArguments>(segment, lr, scale);
   arguments.m = segment.m.view();
   arguments.v = segment.v.view();
-  arguments.lr = lr.view();
   arguments.step = steps.view();
   arguments.beta1 = o.beta1;
   arguments.beta2 = o.beta2;
   arguments.eps = o.eps;
   arguments.weight_decay = o.weight_decay;
   arguments.decoupled = Options::decoupled;
-  arguments.master = view_of(segment.master);
-  arguments.scale = view_of(scale);
   on(segment.parameter.device(), [&](auto dev) { kernels::adam(dev, arguments); }, "adam");
 }
 

@@ -68,7 +68,7 @@ struct Problem {
   bool has_vectors;  ///< rows of x are whole vectors of 16 bytes
 };
 
-/// Where the rows of even and of odd channels begin in their first word, in bytes: 0 or 2. Blocks begin at even addresses.
+/// Offsets of the rows of even and of odd channels in their first word, in bytes: 0 or 2. Blocks begin at even addresses.
 struct Shifts {
   unsigned even, odd;
   __device__ __forceinline__ unsigned of(int channel) const { return channel % 2 ? odd : even; }

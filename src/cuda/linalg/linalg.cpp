@@ -70,7 +70,7 @@ View matrices(Order order, void* data, const View& like, std::int64_t rows, std:
   return matrices(order, data, like, rows, columns, rows * columns);
 }
 
-/// What a function of cuSOLVER works in, on the GPU and on the host.
+/// Workspaces of a function of cuSOLVER, on the GPU and on the host.
 class Buffers {
  public:
   template <class Ask>
@@ -284,7 +284,7 @@ void qr(Cuda, const View& a, const View& q, const View& r) {
               "cusolverDnorgqr");
     });
   }
-  turn(SignOf::diagonal, columns, m, {r.data, count, k * n}, n, k, dtype, stream);
+  fix_signs(SignOf::diagonal, columns, m, {r.data, count, k * n}, n, k, dtype, stream);
   copy(Cuda{}, matrices(Order::by_columns, columns.data, a, m, k, columns.stride), q);
 }
 
@@ -321,7 +321,7 @@ void eigh(Cuda, const View& a, const View& values, const View& vectors) {
                           buffers.host_bytes(), info.as<int>() + i),
             "cusolverDnXsyevd");
   }
-  turn(SignOf::large_element, batch, n, {}, 0, n, dtype, stream);
+  fix_signs(SignOf::large_element, batch, n, {}, 0, n, dtype, stream);
   copy(Cuda{}, matrices(Order::by_columns, memory.as<>(), a, n, n), vectors);
   spoil_marked({values.data, count, n}, dtype, marks.as<int>(), info.as<int>(), stream);
   spoil_marked({vectors.data, count, n * n}, dtype, marks.as<int>(), info.as<int>(), stream);
@@ -380,7 +380,7 @@ void svd(Cuda, const View& a, const View& u, const View& s, const View& vt) {
   dispatch(dtype, [&]<class T>() { jacobi.run(memory.as<T>(), s.as<T>(), left.as<T>(), right.as<T>(), info.as<int>(), stream); });
   const Batch lefts{left.as<>(), count, jacobi.left_stride()}, rights{right.as<>(), count, jacobi.right_stride()};
   const Batch &of_u = is_tall ? lefts : rights, &of_vt = is_tall ? rights : lefts;
-  turn(SignOf::large_element, of_u, m, of_vt, n, k, dtype, stream);
+  fix_signs(SignOf::large_element, of_u, m, of_vt, n, k, dtype, stream);
   copy(Cuda{}, matrices(Order::by_columns, of_u.data, a, m, k, of_u.stride), u);
   copy(Cuda{}, matrices(Order::by_rows, of_vt.data, a, k, n, of_vt.stride), vt);
   for (const Batch& y : {Batch{u.data, count, m * k}, Batch{s.data, count, k}, Batch{vt.data, count, k * n}})

@@ -78,7 +78,7 @@ struct LargestOp {
 
 /// In all lanes: whether the first large element of a vector is negative.
 template <class T>
-__device__ bool is_turned(const T* vector, std::int64_t length) {
+__device__ bool is_to_be_negated(const T* vector, std::int64_t length) {
   const unsigned lane = threadIdx.x % 32;
   T largest = 0;
   for (std::int64_t i = lane; i < length; i += 32) largest = fmax(largest, fabs(vector[i]));
@@ -95,18 +95,18 @@ __device__ bool is_turned(const T* vector, std::int64_t length) {
 /// A warp a column.
 template <class T>
 __global__ void __launch_bounds__((warps * 32))
-    turn_columns(SignOf sign, T* columns, std::int64_t columns_stride, std::int64_t length, T* rows, std::int64_t rows_stride,
-                 std::int64_t width, std::int64_t k, std::int64_t total) {
+    negate_columns(SignOf sign, T* columns, std::int64_t columns_stride, std::int64_t length, T* rows, std::int64_t rows_stride,
+                   std::int64_t width, std::int64_t k, std::int64_t total) {
   const std::int64_t at = std::int64_t(blockIdx.x) * warps + threadIdx.x / 32;
   if (at >= total) return;
   const std::int64_t i = at / k, j = at % k;
   T* const column = columns + i * columns_stride + j * length;
   T* const row = rows ? rows + i * rows_stride + j * width : nullptr;
-  const bool turned = sign == SignOf::diagonal ? row[j] < T(0) : is_turned(column, length);
+  const bool negated = sign == SignOf::diagonal ? row[j] < T(0) : is_to_be_negated(column, length);
   __syncwarp();
-  if (!turned) return;
+  if (!negated) return;
   for (std::int64_t e = threadIdx.x % 32; e < length; e += 32) column[e] = -column[e];
-  // What is below R's diagonal stays 0, and does not become -0.
+  // Zeros below R's diagonal stay 0, and do not become -0.
   for (std::int64_t e = threadIdx.x % 32; row && e < width; e += 32)
     if (sign != SignOf::diagonal || e >= j) row[e] = -row[e];
 }
@@ -180,11 +180,11 @@ void spoil_marked(const Batch& x, DType dtype, const int* marks, const int* info
   });
 }
 
-void turn(SignOf sign, const Batch& columns, std::int64_t length, const Batch& rows, std::int64_t width, std::int64_t k, DType dtype,
-          Stream stream) {
+void fix_signs(SignOf sign, const Batch& columns, std::int64_t length, const Batch& rows, std::int64_t width, std::int64_t k, DType dtype,
+               Stream stream) {
   const std::int64_t total = columns.count * k;
   dispatch(dtype, [&]<class T>() {
-    launch(turn_columns<T>, blocks_for(total, warps), warps * 32, 0, stream, sign, static_cast<T*>(columns.data), columns.stride, length,
+    launch(negate_columns<T>, blocks_for(total, warps), warps * 32, 0, stream, sign, static_cast<T*>(columns.data), columns.stride, length,
            static_cast<T*>(rows.data), rows.stride, width, k, total);
   });
 }

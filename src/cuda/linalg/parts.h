@@ -19,7 +19,7 @@ void point_to(const Batch& x, DType dtype, void* pointers, Stream stream);
 /// `positive` one that is not above it; larger than any index where there is none.
 void find_refused(const Batch& x, std::int64_t n, DType dtype, bool positive, const int* info, std::int64_t* first, Stream stream);
 
-/// values[i] = the determinant of matrix i from its LU decomposition: the product of the diagonal, turned round for each row that moved.
+/// values[i] = the determinant of matrix i from its LU decomposition: the product of the diagonal, negated for each row that moved.
 /// Pivots (count, n) count from 1, in i64, or i32 with `short_pivots`.
 void determinants(const Batch& lu, std::int64_t n, DType dtype, const void* pivots, bool short_pivots, void* values, Stream stream);
 
@@ -32,8 +32,8 @@ void spoil_marked(const Batch& x, DType dtype, const int* marks, const int* info
 /// Note [Signs] of k columns of `length` elements of each matrix of `columns`, with the rows of `rows` that belong to them, each of
 /// `width` elements. qr's sign is that of R's diagonal, in `rows`. For columns alone, rows.data is null.
 enum class SignOf : bool { large_element, diagonal };
-void turn(SignOf sign, const Batch& columns, std::int64_t length, const Batch& rows, std::int64_t width, std::int64_t k, DType dtype,
-          Stream stream);
+void fix_signs(SignOf sign, const Batch& columns, std::int64_t length, const Batch& rows, std::int64_t width, std::int64_t k, DType dtype,
+               Stream stream);
 
 /// The first k columns of the orthogonal matrix that Householder's reflections give: q (count, k, length) by columns. Reflections are as
 /// geqrf leaves them below the diagonal of columns of `length` elements, with tau (count, k). For many small matrices: a warp a column.

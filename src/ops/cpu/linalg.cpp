@@ -70,9 +70,9 @@ std::int64_t for_each(const View& a, F f) {
   return -1;
 }
 
-/// Note [Signs]: whether a vector is to be turned round.
+/// Note [Signs]: whether a vector is to be negated.
 template <class V>
-bool is_turned(const V& vector) {
+bool is_to_be_negated(const V& vector) {
   using T = typename V::Scalar;
   const T large = vector.cwiseAbs().maxCoeff() * static_cast<T>(large_element);
   for (Eigen::Index i = 0; i < vector.size(); ++i)
@@ -131,7 +131,7 @@ void eigh(Cpu, const View& a, const View& values, const View& vectors) {
     auto y = part<T>(vectors, i, n, n);
     y = solver.eigenvectors();
     for (std::int64_t j = 0; j < n; ++j)
-      if (is_turned(y.col(j))) y.col(j) *= T(-1);
+      if (is_to_be_negated(y.col(j))) y.col(j) *= T(-1);
     return true;
   });
 }
@@ -154,7 +154,7 @@ void svd(Cpu, const View& a, const View& u, const View& s, const View& vt) {
     part<T>(s, i, k, 1) = decomposition.singularValues();
     right = decomposition.matrixV().transpose();
     for (std::int64_t j = 0; j < k; ++j) {
-      if (!is_turned(left.col(j))) continue;
+      if (!is_to_be_negated(left.col(j))) continue;
       left.col(j) *= T(-1);
       right.row(j) *= T(-1);
     }
