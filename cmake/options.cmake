@@ -37,6 +37,11 @@ if(TERN_CUDA)
     set(CMAKE_CUDA_ARCHITECTURES native)   # the GPU at hand; the preset ci-cuda names 90a where there is none
   endif()
   enable_language(CUDA)
+  if(CMAKE_CUDA_ARCHITECTURES STREQUAL native AND CMAKE_CUDA_ARCHITECTURES_NATIVE)
+    include("${CMAKE_CURRENT_LIST_DIR}/cuda_architectures.cmake")
+    tern_with_specific_features("${CMAKE_CUDA_ARCHITECTURES_NATIVE}" CMAKE_CUDA_ARCHITECTURES)
+  endif()
+  message(STATUS "CUDA kernels are compiled for ${CMAKE_CUDA_ARCHITECTURES}")
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)   # CMake 3.25 does not know that nvcc has had it since 12.0
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)

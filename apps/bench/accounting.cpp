@@ -126,7 +126,7 @@ void add_accounting(CLI::App& app) {
   std::vector<std::string> models = {"XXL"};
   for (const std::string& name : step_models()) models.push_back(name);
   shown(add("--model", options->model,
-            "XXL, blocks of two matrices alone, or mt, ar, small, medium, large, xl, 2.7B with all that they have", apps::one_of(models),
+            ("XXL, blocks of two matrices alone, or " + list_of_step_models() + " with all that they have").c_str(), apps::one_of(models),
             "NAME"));
   shown(add("--width", options->width, "of XXL, D", apps::whole_number(1, 1 << 24), "N"));
   shown(add("--ff", options->ff, "hidden units of XXL, F", apps::whole_number(1, 1 << 24), "N"));

@@ -236,7 +236,7 @@ void add_memory(CLI::App& app) {
     command->add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
   };
   StepCase& c = options->step;
-  add("--model", options->models, "of mt, ar, small, medium, large, xl, 2.7B", list_of(apps::one_of(step_models())), "LIST");
+  add("--model", options->models, ("of " + list_of_step_models()).c_str(), list_of(apps::one_of(step_models())), "LIST");
   add("--arch", c.arch, "gpt2, or llama (RMSNorm, rotary positions, SwiGLU, no biases)", apps::one_of({"gpt2", "llama"}), "NAME");
   add("--precision", options->precisions, "of fp32, tf32, tf32x3, bf16, fp16",
       list_of(apps::one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"})), "LIST");

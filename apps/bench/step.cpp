@@ -159,9 +159,11 @@ class Bench {
     if (f.alone_ms > 0) {
       fmt::print("  alone     {:9.3f} ms each, without communication: {:.3f} times as long with it, in {}\n", f.alone_ms,
                  f.burst_ms / f.alone_ms, apps::counted(f.buckets, "collective"));
+      result.set("alone_ms", rounded(f.alone_ms, 1e3)).set("collectives", f.buckets);
+    }
+    if (f.state_bytes > 0) {
       fmt::print("  state     {:9.3f} GiB of weights, gradients, moments and masters between steps, on rank 0\n",
                  static_cast<double>(f.state_bytes) / 0x1p30);
-      result.set("alone_ms", rounded(f.alone_ms, 1e3)).set("collectives", f.buckets);
       result.set("optimizer_bytes", f.optimizer_bytes).set("state_bytes", f.state_bytes);
     }
     fmt::print("  memory    {:9.3f} GiB at the peak\n", f.peak_gib);
@@ -221,7 +223,7 @@ void add_step(CLI::App& app) {
   };
   StepCase& c = options->step;
   const apps::Check size = list_of(apps::whole_number(1, 1'000'000));
-  add("--model", options->models, "of mt, ar, small, medium, large, xl, 2.7B", list_of(apps::one_of(step_models())), "LIST");
+  add("--model", options->models, ("of " + list_of_step_models()).c_str(), list_of(apps::one_of(step_models())), "LIST");
   add("--arch", options->archs, "of gpt2, llama (RMSNorm, rotary positions, SwiGLU, no biases)", list_of(apps::one_of({"gpt2", "llama"})),
       "LIST");
   add("--precision", options->precisions, "of fp32, tf32, tf32x3, bf16, fp16, and autocast-bf16, autocast-fp16 over float32 weights",

@@ -31,6 +31,7 @@ struct Size {
 const std::vector<std::pair<std::string, Size>> sizes = {
     {"mt", {256, 256, 4, 8}},        {"ar", {128, 512, 2, 4}},     {"small", {768, 3072, 12, 12}},  {"medium", {1024, 4096, 24, 16}},
     {"large", {1280, 5120, 36, 20}}, {"xl", {1600, 6400, 48, 25}}, {"2.7B", {2560, 10240, 32, 32}},
+    {"13B", {5120, 20480, 40, 40}},
 };
 
 Size size_of_model(const std::string& name) {
@@ -217,6 +218,7 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
   if (!parallel) return;
   for (const Tensor& x : optimizer.memory()) result.optimizer_bytes += x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
   result.state_bytes = result.optimizer_bytes + static_cast<std::int64_t>(parallel->bytes_here());
+  if (c.parallel.shard == dist::Shard::parameters) return;  // without communication there are none
   // At the end, as the ranks' weights go ways of their own from here.
   const dist::DataParallel::NoSync unsynchronized(*parallel);
   update.synchronize = {};
@@ -225,7 +227,6 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
   for (int i = 0; i < std::max(2, c.warmup); ++i) alone();
   group->barrier();
   result.alone_ms = burst(device, 2 * c.steps, alone);
-  parallel->keep_parameters();
 }
 
 /// Of all ranks the slowest's times, the largest memory, and the mean loss.
@@ -262,6 +263,8 @@ std::vector<std::string> step_models() {
   for (const auto& [name, size] : sizes) names.push_back(name);
   return names;
 }
+
+std::string list_of_step_models() { return fmt::format("{}", fmt::join(step_models(), ", ")); }
 
 StepFigures measure_step(const StepCase& c, Device device, dist::ProcessGroup* group) {
   manual_seed(0);

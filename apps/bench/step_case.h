@@ -32,8 +32,10 @@ std::vector<std::string> step_modes();
 /// Throws Error for another name.
 void set_mode(StepCase& c, const std::string& mode);
 
-/// The names of the models: mt, the classic translator, ar, the associative-recall model, and the sizes of the GPT-2 family and one more.
+/// The names of the models: mt, the classic translator, ar, the associative-recall model, the sizes of the GPT-2 family, and two of GPT-3's.
 std::vector<std::string> step_models();
+/// The same as "mt, ar, ...", for help texts.
+std::string list_of_step_models();
 
 /// Of the case's model.
 nn::DecoderLMOptions model_options(const StepCase& c, Device device);
@@ -54,7 +56,7 @@ struct StepFigures {
   Times backward, update;
   Times host;                        ///< until the calls of a step return
   double burst_ms = 0;               ///< a step, without waits in between
-  double alone_ms = 0;               ///< likewise, of several ranks that keep their gradients to themselves
+  double alone_ms = 0;               ///< likewise, of several ranks that keep their gradients to themselves; 0 with sharded parameters
   int buckets = 0;                   ///< collectives of a step
   std::int64_t optimizer_bytes = 0;  ///< of moments and masters, on rank 0
   std::int64_t state_bytes = 0;      ///< of these, weights and gradients, between two steps of several ranks

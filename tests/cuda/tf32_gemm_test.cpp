@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "catch.h"
+#include "cuda/runtime/launch.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/kernels/matmul.h"
@@ -26,6 +27,12 @@ double error_of(const Tensor& got, const Tensor& exact) {
 }
 
 }  // namespace
+
+TEST_CASE("A build for Hopper has Hopper's kernels", "[cuda]") {
+  if (std::string(TERN_CUDA_ARCHITECTURES).find("90") == std::string::npos || gpu::attribute(cudaDevAttrComputeCapabilityMajor, cuda()) != 9)
+    return test::skip("the GPU is no Hopper, or the build is for others");
+  CHECK(gpu::has_tf32_gemm(cuda()));
+}
 
 TEST_CASE("3xTF32 is as exact as float32", "[cuda]") {
   if (!has_matmul_precision(MatmulPrecision::tf32x3, cuda())) return test::skip("the kernel is for Hopper GPUs");

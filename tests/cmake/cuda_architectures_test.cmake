@@ -1,0 +1,13 @@
+# What CMake calls the GPUs at hand, and what the kernels are compiled for.
+include(${CMAKE_CURRENT_LIST_DIR}/../../cmake/cuda_architectures.cmake)
+function(expect architectures expected)
+  tern_with_specific_features("${architectures}" got)
+  if(NOT got STREQUAL expected)
+    message(SEND_ERROR "expected ${expected} of ${architectures} but got ${got}")
+  endif()
+endfunction()
+expect("90-real" "90a-real")
+expect("90" "90a-real")
+expect("80-real;90-real" "80-real;90a-real")
+expect("89-real;100-real" "89-real;100-real")
+expect("90a-real" "90a-real")
