@@ -112,7 +112,9 @@ int main(int argc, char** argv) {
     for (const int mb : {1, 10, 100, 1000}) {
       const double ms = own.measure(static_cast<std::size_t>(mb) * 1'000'000, kind.dtype, kind.bytes, seconds);
       if (rank > 0) continue;
-      std::fprintf(out, "{\"what\": \"all_reduce\", \"impl\": \"nccl-bare\", \"dtype\": \"%s\", \"mb\": %d, \"ranks\": %d, \"ms\": %.5f, \"bus_gbs\": %.1f}\n",
+      std::fprintf(out,
+                   "{\"what\": \"all_reduce\", \"impl\": \"nccl-bare\", \"dtype\": \"%s\", \"mb\": %d, \"ranks\": %d, \"ms\": %.5f, "
+                   "\"bus_gbs\": %.1f}\n",
                    kind.name, mb, size, ms, mb / ms * 2 * (size - 1) / size);
       std::printf("nccl bare  %-9s %5d MB %9.4f ms %8.1f GB/s\n", kind.name, mb, ms, mb / ms * 2 * (size - 1) / size);
     }

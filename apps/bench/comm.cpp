@@ -245,8 +245,7 @@ void add_comm(CLI::App& app) {
   add("--ranks", options->ranks, "numbers of processes to start, one after the other; without it a launcher has started them",
       list_of(apps::whole_number(2, 4096)), "LIST");
   add("--seconds", options->seconds, "that each figure takes, about; three calls at least", apps::real_number(0, 3600), "X");
-  add("--model", c.model, ("whose gradients are to go in buckets: " + list_of_step_models()).c_str(), apps::one_of(step_models()),
-      "NAME")
+  add("--model", c.model, ("whose gradients are to go in buckets: " + list_of_step_models()).c_str(), apps::one_of(step_models()), "NAME")
       ->each([options](const std::string&) { options->has_model = true; });
   add("--parameters", options->parameters, "of a model, in place of --model's", apps::whole_number(1, 1'000'000'000'000'000), "N");
   add("--buckets", options->buckets, "sizes in MiB with which to time a step of --model", list_of(apps::real_number(1e-6, 1e6)), "LIST");

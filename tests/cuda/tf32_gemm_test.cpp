@@ -29,7 +29,8 @@ double error_of(const Tensor& got, const Tensor& exact) {
 }  // namespace
 
 TEST_CASE("A build for Hopper has Hopper's kernels", "[cuda]") {
-  if (std::string(TERN_CUDA_ARCHITECTURES).find("90") == std::string::npos || gpu::attribute(cudaDevAttrComputeCapabilityMajor, cuda()) != 9)
+  if (std::string(TERN_CUDA_ARCHITECTURES).find("90") == std::string::npos ||
+      gpu::attribute(cudaDevAttrComputeCapabilityMajor, cuda()) != 9)
     return test::skip("the GPU is no Hopper, or the build is for others");
   CHECK(gpu::has_tf32_gemm(cuda()));
 }
