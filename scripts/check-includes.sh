@@ -40,7 +40,7 @@ models:         backend tensor ops nn text io
 profile:        backend tensor autodiff ops nn train io
 dist:           backend tensor autodiff ops nn train
 dist/gloo:      backend tensor dist
-dist/nccl:      backend tensor ops dist cuda/runtime
+dist/nccl:      backend tensor ops dist cuda/runtime cuda/device
 '
 # tern.h and the programs stand above all rooms. Ops alone know ops/detail, and kernels are reached through ops/kernels.
 top='backend tensor autodiff ops nn train text io data models profile dist'

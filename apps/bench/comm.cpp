@@ -28,6 +28,7 @@ struct Options {
   std::string ops = "all_reduce", sizes = "1,10,100,1000", dtypes = "fp32", ranks, buckets, device = "auto", json, csv, plot;
   double seconds = 2;
   int threads = 0;
+  dist::GroupOptions group;
   std::int64_t parameters = 0;
   StepCase step;  ///< of --model and --buckets
   bool has_model = false;
@@ -49,7 +50,7 @@ void print_row(const Row& row) {
 class CommBench {
  public:
   explicit CommBench(const Options& options)
-      : options_(options), device_(apps::resolve_device(options.device)), group_(dist::make_process_group(device_)) {}
+      : options_(options), device_(apps::resolve_device(options.device)), group_(dist::make_process_group(device_, options.group)) {}
   bool is_first() const { return group_->rank() == 0; }
   const std::vector<Row>& rows() const { return rows_; }
 
@@ -76,6 +77,7 @@ class CommBench {
     row.set("what", what).set("ranks", group_->size()).set("engine", group_->engine());
     row.set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
     if (device_.type == DeviceType::cpu) row.set("threads", num_threads());
+    else row.set("copy_engine_mb", static_cast<double>(options_.group.copy_engine_bytes) / 1e6);
     return row;
   }
 
@@ -253,6 +255,7 @@ void add_comm(CLI::App& app) {
   add("--length", c.length, "tokens of a sequence", apps::whole_number(1, 1'000'000), "N");
   add("--vocab", c.vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");
   add("--steps", c.steps, "measured steps for each size", apps::whole_number(1, 1'000'000), "N");
+  add_copy_engine_option(*command, options->group);
   apps::add_threads_option(*command, options->threads);
   command->add_option("--json", options->json, "append the rows to this file, one JSON object a line")->type_name("FILE");
   command->add_option("--csv", options->csv, "write the table")->type_name("FILE.csv");

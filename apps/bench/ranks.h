@@ -1,4 +1,5 @@
 #pragma once
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,9 @@ void start_ranks(int ranks, const std::string& rows = "");
 bool is_started_rank();
 /// The file that start_ranks has named to this process; nothing without one.
 std::optional<std::string> rows_for_starter();
+
+/// --copy-engine-mb, from how many megabytes GPUs of one machine use their copy engines; 0: never.
+void add_copy_engine_option(CLI::App& command, dist::GroupOptions& options, const char* group = "");
 
 /// How many processes a launcher has started, this one included.
 int launched_ranks();

@@ -41,6 +41,9 @@ struct GroupOptions {
   /// How long a collective may take on a rank, the waiting for others included, before it fails there. One that never comes is then an
   /// Error and no hang.
   std::chrono::milliseconds timeout{30'000};
+  /// Where all ranks are GPUs of one machine that reach each other's memory, collectives of so many bytes or more go by their copy engines,
+  /// and leave the multiprocessors to what computes beside them (Note [Copy engines]). 0: all go by NCCL.
+  std::int64_t copy_engine_bytes = std::int64_t(4) << 20;
 };
 
 /// Processes that compute together: rank 0 to size() - 1, each with a group of its own, on one device. Every process calls the same

@@ -104,6 +104,7 @@ class CuptiTracer final : public DeviceTracer {
                                                  CUPTI_ACTIVITY_KIND_DRIVER,
                                                  CUPTI_ACTIVITY_KIND_MEMSET,
                                                  CUPTI_ACTIVITY_KIND_MEMCPY,
+                                                 CUPTI_ACTIVITY_KIND_MEMCPY2,
                                                  CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL};
 
   static std::mutex& mutex() {
@@ -189,6 +190,11 @@ class CuptiTracer final : public DeviceTracer {
       case CUPTI_ACTIVITY_KIND_MEMCPY: {
         const auto& copy = reinterpret_cast<const CUpti_ActivityMemcpy5&>(record);
         keep(copy, DeviceRecord::Kind::copy, "copy", static_cast<double>(copy.bytes));
+        break;
+      }
+      case CUPTI_ACTIVITY_KIND_MEMCPY2: {
+        const auto& copy = reinterpret_cast<const CUpti_ActivityMemcpyPtoP4&>(record);
+        keep(copy, DeviceRecord::Kind::copy, copy_to_peer, static_cast<double>(copy.bytes));
         break;
       }
       default: break;

@@ -226,7 +226,9 @@ std::vector<CollectiveRow> collective_rows(const Profile& profile) {
   for (const Collective& each : profile.collectives)
     add(profile.names[each.name], each.end - each.begin, std::min(each.waited, each.end - each.begin), each.bytes);
 
-  const auto is_collective = [](const DeviceRecord& record) { return record.name.starts_with("ncclDev"); };
+  const auto is_collective = [&](const DeviceRecord& record) {
+    return record.name.starts_with("ncclDev") || record.name == copy_to_peer || profile.names[record.pass] == "communication";
+  };
   // When other work runs on the GPU.
   std::vector<std::pair<std::int64_t, std::int64_t>> others, merged;
   for (const DeviceRecord& record : profile.device_records)
@@ -236,7 +238,7 @@ std::vector<CollectiveRow> collective_rows(const Profile& profile) {
     if (merged.empty() || merged.back().second < interval.first) merged.push_back(interval);
     else merged.back().second = std::max(merged.back().second, interval.second);
   for (const DeviceRecord& record : profile.device_records)
-    if (is_collective(record)) add(record.name, record.end - record.begin, uncovered(merged, record.begin, record.end), 0);
+    if (is_collective(record)) add(record.name, record.end - record.begin, uncovered(merged, record.begin, record.end), record.bytes);
 
   std::vector<CollectiveRow> result;
   for (const auto& [op, row] : rows) result.push_back(row);

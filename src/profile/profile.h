@@ -41,6 +41,9 @@ struct Module {
   std::string type;  ///< "MultiHeadAttention"
 };
 
+/// The name of a copy from one GPU to another.
+inline constexpr const char* copy_to_peer = "copy to another GPU";
+
 /// Work on a GPU, as CUPTI tells.
 struct DeviceRecord {
   enum class Kind : std::uint8_t { kernel, copy, fill } kind = Kind::kernel;

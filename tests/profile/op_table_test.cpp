@@ -59,8 +59,12 @@ TEST_CASE("Communication counts as hidden where a thread goes on, or other kerne
   kernel("norm", 150, 190, 1);
   kernel("ncclDevKernel_AllGather_RING_LL", 300, 400, 2);  // beside nothing but 20 in the midst
   kernel("adam", 340, 360, 1);
+  kernel(copy_to_peer, 500, 600, 3);  // by a copy engine, half of it beside another kernel
+  profile.device_records.back().bytes = 5e6;
+  kernel("gemm", 550, 700, 1);
   const std::vector<CollectiveRow> rows = collective_rows(profile);
-  REQUIRE(rows.size() == 2);
+  REQUIRE(rows.size() == 3);
+  CHECK((rows[2].op == copy_to_peer && rows[2].calls == 1 && rows[2].total_ns == 100 && rows[2].exposed_ns == 50 && rows[2].bytes == 5e6));
   CHECK((rows[0].op == "all_reduce" && rows[0].calls == 2 && rows[0].total_ns == 5'000'000 && rows[0].exposed_ns == 2'000'000));
   CHECK(rows[0].bytes == 4e6);
   CHECK((rows[1].op == "ncclDevKernel_AllGather_RING_LL" && rows[1].calls == 2 && rows[1].total_ns == 200 && rows[1].exposed_ns == 90));

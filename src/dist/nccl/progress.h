@@ -18,13 +18,14 @@ class Progress {
   void count_begin(Stream stream) { count(stream, 0); }
   void count_end(Stream stream) { count(stream, 1); }
 
-  std::uint32_t begun() const { return counts_[0]; }
-  std::uint32_t ended() const { return counts_[1]; }
+  std::uint32_t begun() const { return shown_[0]; }
+  std::uint32_t ended() const { return shown_[1]; }
 
  private:
   void count(Stream stream, int which);
 
-  volatile std::uint32_t* counts_ = nullptr;  ///< (2), pinned; a stream at a time writes
+  std::uint32_t* counts_ = nullptr;          ///< (2), on the device; a stream at a time writes
+  volatile std::uint32_t* shown_ = nullptr;  ///< (2), pinned
 };
 
 }  // namespace tern::dist

@@ -1,0 +1,335 @@
+#include <cuda.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "cuda/device/vec16.cuh"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
+#include "dist/nccl/peer_copies.h"
+
+namespace tern::dist {
+
+namespace {
+
+/// Staging memory of each rank and kind of slot, for all senders together: a part of a bucket of the default size, twice over.
+constexpr std::size_t staging_bytes = std::size_t(32) << 20;
+constexpr std::size_t flag_stride = 64;  ///< a flag a cache line
+constexpr int slot_kinds = 2, flag_kinds = 2;
+/// Blocks of the kernel that adds slots up: enough for a third of an H100's memory bandwidth, and few beside its 132 multiprocessors.
+constexpr unsigned adding_blocks = 32;
+
+__device__ float joined(ReduceOp op, float a, float b) {
+  switch (op) {
+    case ReduceOp::max: return a > b || a != a ? a : b;
+    case ReduceOp::min: return a < b || a != a ? a : b;
+    default: return a + b;
+  }
+}
+
+/// y = the ranks' x joined in their order: `own` is this rank's, and those of the others lie `stride` elements apart in slots.
+template <class T, int width>
+__device__ void join_at(T* y, const T* own, const T* slots, std::int64_t stride, int rank, int size, ReduceOp op, std::int64_t i) {
+  float sum[width], next[width];
+  for (int r = 0; r < size; ++r) {
+    gpu::unpack<T>(gpu::read_packed_cg<width>((r == rank ? own : slots + r * stride) + i), next);
+#pragma unroll
+    for (int k = 0; k < width; ++k) sum[k] = r == 0 ? next[k] : joined(op, sum[k], next[k]);
+  }
+  if (op == ReduceOp::mean) {
+#pragma unroll
+    for (int k = 0; k < width; ++k) sum[k] /= static_cast<float>(size);
+  }
+  gpu::write_packed<width>(y + i, gpu::pack<T, float, width>(sum));
+}
+
+template <class T>
+__global__ void join_parts(T* y, const T* own, const T* slots, std::int64_t stride, int rank, int size, ReduceOp op, std::int64_t count) {
+  constexpr int width = gpu::vec16_width<T>;
+  const std::int64_t vectors = count / width, step = std::int64_t(gridDim.x) * blockDim.x;
+  const std::int64_t thread = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (std::int64_t v = thread; v < vectors; v += step) join_at<T, width>(y, own, slots, stride, rank, size, op, v * width);
+  for (std::int64_t i = vectors * width + thread; i < count; i += step) join_at<T, 1>(y, own, slots, stride, rank, size, op, i);
+}
+
+template <class F>
+void dispatch_reduced(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32: return f.template operator()<float>();
+    case DType::bf16: return f.template operator()<bf16>();
+    default: return f.template operator()<f16>();
+  }
+}
+
+void copy(void* to, const void* from, std::size_t bytes, Stream stream) {
+  gpu::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, gpu::handle(stream)), "copy between GPUs");
+}
+
+void run_on_stream(std::vector<CUstreamBatchMemOpParams>& operations, Stream stream) {
+  static const auto call = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    gpu::check(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &function, 12000, cudaEnableDefault, &found), "cudaGetDriverEntryPoint");
+    if (!function) gpu::fail_call(cudaErrorSymbolNotFound, "cuStreamBatchMemOp");
+    return reinterpret_cast<decltype(&cuStreamBatchMemOp)>(function);
+  }();
+  if (operations.empty()) return;
+  if (call(gpu::handle(stream), static_cast<unsigned>(operations.size()), operations.data(), 0) != CUDA_SUCCESS)
+    gpu::fail_call(cudaErrorUnknown, "cuStreamBatchMemOp");
+}
+
+std::string random_name() {
+  std::random_device random;
+  return "/tern-" + std::to_string((std::uint64_t(random()) << 32) | random());
+}
+
+/// Of a shared memory object, which does not outlive it: whoever has mapped it by then keeps it.
+struct SharedName {
+  explicit SharedName(std::string text_) : text(std::move(text_)) {}
+  ~SharedName() { remove(); }
+  void remove() const { shm_unlink(text.c_str()); }
+  const std::string text;
+};
+
+}  // namespace
+
+PeerCopies::PeerCopies(int rank, int size, Device device)
+    : rank_(rank), size_(size), device_(device), slot_bytes_(staging_bytes / static_cast<std::size_t>(size) / 16 * 16), peers_(size) {
+  for (int i = 0; i < size; ++i)
+    if (i != rank) others_.push_back(i);
+  flag_bytes_ = static_cast<std::size_t>(size * size * slot_kinds * flag_kinds) * flag_stride;
+}
+
+std::unique_ptr<PeerCopies> PeerCopies::make(const LaunchEnvironment& environment, Store& store, Device device,
+                                             std::chrono::milliseconds timeout) {
+  if (environment.local_size != environment.size || environment.size < 2) return nullptr;
+  const auto key = [](const char* what, int rank) { return std::string("copies/") + what + "/" + std::to_string(rank); };
+  const int rank = environment.rank, size = environment.size;
+  // Each step says in the store whether it could be done, and what the others need for the next one: "" for no.
+  const auto exchange = [&](const char* what, const std::string& value) {
+    store.set(key(what, rank), value);
+    std::vector<std::string> all;
+    for (int i = 0; i < size; ++i) all.push_back(store.get(key(what, i), timeout));
+    return std::any_of(all.begin(), all.end(), [](const std::string& x) { return x.empty(); }) ? std::vector<std::string>{} : all;
+  };
+  const auto tried = [](auto&& f) -> std::string {
+    try {
+      return f();
+    } catch (const Error&) {
+      return "";
+    }
+  };
+  gpu::use({device});
+  std::unique_ptr<PeerCopies> self(new PeerCopies(rank, size, device));
+  SharedName name(rank == 0 ? random_name() : "-");
+  const std::vector<std::string> names =
+      exchange("flags", rank == 0 ? tried([&] { return self->map_flags(name.text, true), name.text; }) : name.text);
+  if (names.empty()) return nullptr;
+  const std::string memory = tried([&] {
+    if (rank != 0) self->map_flags(names[0], false);
+    void* slots = nullptr;
+    gpu::check(cudaMalloc(&slots, slot_kinds * static_cast<std::size_t>(size) * self->slot_bytes_), "cudaMalloc");
+    self->peers_[static_cast<std::size_t>(rank)].slots = static_cast<char*>(slots);
+    cudaIpcMemHandle_t handle;
+    gpu::check(cudaIpcGetMemHandle(&handle, slots), "cudaIpcGetMemHandle");
+    return std::string(reinterpret_cast<const char*>(&handle), sizeof handle);
+  });
+  const std::vector<std::string> memories = exchange("memory", memory);
+  name.remove();  // all have mapped it that will
+  if (memories.empty()) return nullptr;
+  const std::string opened = tried([&] {
+    for (const int other : self->others_) {
+      cudaIpcMemHandle_t handle;
+      std::memcpy(&handle, memories[static_cast<std::size_t>(other)].data(), sizeof handle);
+      void* slots = nullptr;
+      gpu::check(cudaIpcOpenMemHandle(&slots, handle, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
+      self->peers_[static_cast<std::size_t>(other)].slots = static_cast<char*>(slots);
+    }
+    return std::string("yes");
+  });
+  return exchange("opened", opened).empty() ? nullptr : std::move(self);
+}
+
+/// Of a POSIX shared memory object, in which at first every slot is free and nothing has arrived.
+void PeerCopies::map_flags(const std::string& name, bool is_creator) {
+  const int file = shm_open(name.c_str(), is_creator ? O_CREAT | O_EXCL | O_RDWR : O_RDWR, 0600);
+  if (file < 0) fail("dist", "shared memory could not be opened");
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  flag_bytes_ = (flag_bytes_ + page - 1) / page * page;
+  const bool has_size = !is_creator || ftruncate(file, static_cast<off_t>(flag_bytes_)) == 0;
+  void* const mapped = has_size ? mmap(nullptr, flag_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+  close(file);
+  if (mapped == MAP_FAILED) fail("dist", "shared memory could not be mapped");
+  flags_ = mapped;
+  if (is_creator)
+    for (int waiter = 0; waiter < size_; ++waiter)
+      for (const Slot slot : {parts, results})
+        for (int other = 0; other < size_; ++other) *flag(waiter, slot, Flag::free, other) = 1;
+  gpu::check(cudaHostRegister(flags_, flag_bytes_, cudaHostRegisterMapped | cudaHostRegisterPortable), "cudaHostRegister");
+  gpu::check(cudaHostGetDevicePointer(&flags_on_device_, flags_, 0), "cudaHostGetDevicePointer");
+}
+
+PeerCopies::~PeerCopies() {
+  for (int i = 0; i < size_; ++i) {
+    char* const slots = peers_[static_cast<std::size_t>(i)].slots;
+    if (slots && i != rank_) cudaIpcCloseMemHandle(slots);
+    if (slots && i == rank_) cudaFree(slots);
+  }
+  if (flags_on_device_) cudaHostUnregister(flags_);
+  if (flags_) munmap(flags_, flag_bytes_);
+  cudaGetLastError();
+}
+
+bool PeerCopies::can_reduce(DType dtype, const void* a, const void* b) {
+  return (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) && gpu::is_aligned(a, 16) && gpu::is_aligned(b, 16);
+}
+
+std::int64_t PeerCopies::Layout::elements(int rank, std::int64_t offset) const {
+  return std::clamp<std::int64_t>(std::min(part - offset, count - first(rank, offset)), 0, piece);
+}
+
+PeerCopies::Layout PeerCopies::layout(std::int64_t count, std::int64_t part, DType dtype) const {
+  return {.count = count, .part = part, .piece = static_cast<std::int64_t>(slot_bytes_ / size_of(dtype)), .element = size_of(dtype)};
+}
+
+char* PeerCopies::slot(char* base, Slot kind, int sender) const {
+  return base + static_cast<std::size_t>(kind * size_ + sender) * slot_bytes_;
+}
+
+std::uint32_t* PeerCopies::flag(int waiter, Slot slot, Flag kind, int other) const {
+  const int number = ((waiter * slot_kinds + slot) * flag_kinds + static_cast<int>(kind)) * size_ + other;
+  return reinterpret_cast<std::uint32_t*>(static_cast<char*>(flags_) + static_cast<std::size_t>(number) * flag_stride);
+}
+
+static CUdeviceptr address_of(const void* flag, const void* flags, void* on_device) {
+  return reinterpret_cast<CUdeviceptr>(on_device) +
+         static_cast<CUdeviceptr>(static_cast<const char*>(flag) - static_cast<const char*>(flags));
+}
+
+static CUstreamBatchMemOpParams write_operation(CUdeviceptr address, std::uint32_t value) {
+  CUstreamBatchMemOpParams operation{};
+  operation.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  operation.writeValue.address = address;
+  operation.writeValue.value = value;
+  operation.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;  // after all that the stream has written before
+  return operation;
+}
+
+void PeerCopies::wait_for(Slot slot, Flag kind, const std::vector<int>& others, Stream stream) const {
+  std::vector<CUstreamBatchMemOpParams> operations;
+  for (const int other : others) {
+    const CUdeviceptr address = address_of(flag(rank_, slot, kind, other), flags_, flags_on_device_);
+    CUstreamBatchMemOpParams wait{};
+    wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    wait.waitValue.address = address;
+    wait.waitValue.value = 1;
+    wait.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+    operations.push_back(wait);
+    operations.push_back(write_operation(address, 0));
+  }
+  run_on_stream(operations, stream);
+}
+
+void PeerCopies::tell(Slot slot, Flag kind, const std::vector<int>& others, Stream stream) const {
+  std::vector<CUstreamBatchMemOpParams> operations;
+  for (const int other : others)
+    operations.push_back(write_operation(address_of(flag(other, slot, kind, rank_), flags_, flags_on_device_), 1));
+  run_on_stream(operations, stream);
+}
+
+std::vector<int> PeerCopies::others_with_elements(const Layout& layout, std::int64_t offset) const {
+  std::vector<int> result;
+  for (const int other : others_)
+    if (layout.elements(other, offset) > 0) result.push_back(other);
+  return result;
+}
+
+void PeerCopies::send_parts(const char* x, const Layout& layout, std::int64_t offset, Stream stream) const {
+  const std::vector<int> targets = others_with_elements(layout, offset);
+  wait_for(parts, Flag::free, targets, stream);
+  for (const int target : targets)
+    copy(slot(peers_[static_cast<std::size_t>(target)].slots, parts, rank_),
+         x + static_cast<std::size_t>(layout.first(target, offset)) * layout.element,
+         static_cast<std::size_t>(layout.elements(target, offset)) * layout.element, stream);
+  tell(parts, Flag::arrived, targets, stream);
+}
+
+void PeerCopies::add_parts(char* y, const char* own, const Layout& layout, std::int64_t offset, DType dtype, ReduceOp op,
+                           Stream stream) const {
+  const std::int64_t count = layout.elements(rank_, offset);
+  if (count == 0) return;
+  wait_for(parts, Flag::arrived, others_, stream);
+  dispatch_reduced(dtype, [&]<class T>() {
+    char* const slots = slot(peers_[static_cast<std::size_t>(rank_)].slots, parts, 0);
+    const unsigned blocks = std::min(adding_blocks, gpu::blocks_for(count, 512 * gpu::vec16_width<T>));
+    gpu::launch(join_parts<T>, dim3(blocks), dim3(512), 0, stream, reinterpret_cast<T*>(y), reinterpret_cast<const T*>(own),
+                reinterpret_cast<const T*>(slots), static_cast<std::int64_t>(slot_bytes_ / sizeof(T)), rank_, size_, op, count);
+  });
+  tell(parts, Flag::free, others_, stream);
+}
+
+void PeerCopies::send_result(const char* own, const Layout& layout, std::int64_t offset, Stream stream) const {
+  const std::int64_t count = layout.elements(rank_, offset);
+  if (count == 0) return;
+  wait_for(results, Flag::free, others_, stream);
+  for (const int other : others_)
+    copy(slot(peers_[static_cast<std::size_t>(other)].slots, results, rank_), own, static_cast<std::size_t>(count) * layout.element, stream);
+  tell(results, Flag::arrived, others_, stream);
+}
+
+void PeerCopies::take_results(char* y, const Layout& layout, std::int64_t offset, Stream stream) const {
+  const std::vector<int> senders = others_with_elements(layout, offset);
+  wait_for(results, Flag::arrived, senders, stream);
+  for (const int sender : senders)
+    copy(y + static_cast<std::size_t>(layout.first(sender, offset)) * layout.element,
+         slot(peers_[static_cast<std::size_t>(rank_)].slots, results, sender),
+         static_cast<std::size_t>(layout.elements(sender, offset)) * layout.element, stream);
+  tell(results, Flag::free, senders, stream);
+}
+
+void PeerCopies::all_reduce(void* x, std::int64_t count, DType dtype, ReduceOp op, Stream stream) {
+  const auto vector = static_cast<std::int64_t>(16 / size_of(dtype));
+  const Layout pieces = layout(count, (count + size_ * vector - 1) / (size_ * vector) * vector, dtype);
+  char* const data = static_cast<char*>(x);
+  for (std::int64_t offset = 0; offset < pieces.part; offset += pieces.piece) {
+    char* const own = data + static_cast<std::size_t>(pieces.first(rank_, offset)) * pieces.element;
+    send_parts(data, pieces, offset, stream);
+    add_parts(own, own, pieces, offset, dtype, op, stream);
+    send_result(own, pieces, offset, stream);
+    take_results(data, pieces, offset, stream);
+  }
+}
+
+void PeerCopies::reduce_scatter(void* y, const void* x, std::int64_t count, DType dtype, ReduceOp op, Stream stream) {
+  const Layout pieces = layout(count, count / size_, dtype);
+  const char* const data = static_cast<const char*>(x);
+  for (std::int64_t offset = 0; offset < pieces.part; offset += pieces.piece) {
+    send_parts(data, pieces, offset, stream);
+    add_parts(static_cast<char*>(y) + static_cast<std::size_t>(offset) * pieces.element,
+              data + static_cast<std::size_t>(pieces.first(rank_, offset)) * pieces.element, pieces, offset, dtype, op, stream);
+  }
+}
+
+void PeerCopies::all_gather(void* y, const void* x, std::int64_t count, DType dtype, Stream stream) {
+  const Layout pieces = layout(count, count / size_, dtype);
+  char* const own = static_cast<char*>(y) + static_cast<std::size_t>(pieces.first(rank_, 0)) * pieces.element;
+  if (own != x) copy(own, x, static_cast<std::size_t>(pieces.part) * pieces.element, stream);
+  for (std::int64_t offset = 0; offset < pieces.part; offset += pieces.piece) {
+    send_result(static_cast<const char*>(x) + static_cast<std::size_t>(offset) * pieces.element, pieces, offset, stream);
+    take_results(static_cast<char*>(y), pieces, offset, stream);
+  }
+}
+
+void PeerCopies::release() noexcept {
+  if (!flags_) return;
+  for (const Slot slot : {parts, results})
+    for (const Flag kind : {Flag::arrived, Flag::free})
+      for (const int other : others_) *static_cast<volatile std::uint32_t*>(flag(rank_, slot, kind, other)) = 1;
+}
+
+}  // namespace tern::dist
