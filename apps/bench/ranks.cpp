@@ -60,14 +60,14 @@ std::optional<std::string> rows_for_starter() {
 }
 
 void add_copy_engine_option(CLI::App& command, dist::GroupOptions& options, const char* group) {
-  auto* const option = command
-                           .add_option_function<double>(
-                               "--copy-engine-mb",
-                               [&options](double megabytes) { options.copy_engine_bytes = static_cast<std::int64_t>(megabytes * 1e6); },
-                               "from how many MB on collectives between GPUs of one machine go by their copy engines, which leave the "
-                               "multiprocessors alone; 0: all go by NCCL")
-                           ->check(apps::real_number(0, 1e6))
-                           ->type_name("X");
+  auto* const option =
+      command
+          .add_option_function<double>(
+              "--copy-engine-mb", [&options](double megabytes) { options.copy_engine_bytes = static_cast<std::int64_t>(megabytes * 1e6); },
+              "from how many MB on collectives between GPUs of one machine go by their copy engines, which leave the "
+              "multiprocessors alone; 0: all go by NCCL")
+          ->check(apps::real_number(0, 1e6))
+          ->type_name("X");
   if (*group) option->group(group);
 }
 

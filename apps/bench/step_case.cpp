@@ -11,7 +11,7 @@
 #include "common/model.h"
 #include "common/program.h"
 #include "common/step_profile.h"
-#include "dist/sharded_optimizer.h"
+#include "dist/data_parallel_optimizer.h"
 #include "ops/autocast.h"
 #include "ops/captured_step.h"
 #include "ops/copy.h"
@@ -175,6 +175,7 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
   }
   train::AdamW optimizer(nn::parameters(model), train::AdamWOptions{.lr = 1e-4, .weight_decay = 0.01});
   if (parallel && c.parallel.shard != dist::Shard::none) dist::shard_optimizer(optimizer, *parallel);
+  else if (parallel) dist::overlap_optimizer(optimizer, *parallel);
   const auto as_written = [&](const Tensors& inputs) {
     const Tensor value = forward(c, model, inputs[0], inputs[1]);
     train::update(value, optimizer, update);

@@ -10,7 +10,7 @@
 
 #include "common/program.h"
 #include "common/stop.h"
-#include "dist/sharded_optimizer.h"
+#include "dist/data_parallel_optimizer.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
@@ -45,6 +45,7 @@ TrainingLoop::TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimize
           capture_device(options_, device)) {
   if (options_.precision == train::Precision::fp16) scaler_.emplace(train::GradScalerOptions{}, device);
   if (options_.parallel && options_.ranks->shard() != dist::Shard::none) dist::shard_optimizer(*optimizer_, *options_.parallel);
+  else if (options_.parallel) dist::overlap_optimizer(*optimizer_, *options_.parallel);
   // Memory of its own, which a captured update writes.
   if (scaler_ || options_.clip > 0) grad_norm_ = zeros({}, DType::f32, device);
 }

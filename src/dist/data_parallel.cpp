@@ -99,6 +99,7 @@ struct DataParallel::State {
     if (number < next)
       fail("DataParallel",
            "expected one backward pass between two calls of finish_gradient_synchronization(): put the others within NoSync");
+    is_finished = false;
     // In the order of the buckets, which all ranks keep, whatever order their gradients come in.
     ++buckets[number].ready;
     while (next < buckets.size() && buckets[next].ready == buckets[next].parameters.size()) begin_next();
@@ -112,10 +113,28 @@ struct DataParallel::State {
       if (options.sync == GradientSync::per_parameter) end(buckets[ended++]);
     }
     while (ended < buckets.size()) end(buckets[ended++]);
+    is_finished = true;
+    complete();
+  }
+
+  /// Ready for the next backward pass.
+  void complete() {
     next = ended = 0;
     if (!sharded) return;
     sharded->release_all();
     for (Bucket& bucket : buckets) bucket.passed = 0;
+  }
+
+  std::size_t arrivals() const { return has_sharded_optimizer ? buckets.size() : std::min<std::size_t>(buckets.size(), 3); }
+  std::size_t arrival_of(std::size_t bucket) const {
+    const std::size_t apart = buckets.size() - arrivals();  // that arrive with the one after them
+    return bucket < apart ? 0 : bucket - apart;
+  }
+
+  void begin_gather(const Bucket& bucket) {
+    const NoGrad unrecorded;
+    const Tensor shared = elements_of(bucket.values, 0, group.size() * bucket.part);
+    gathers.push_back(group.all_gather(shared, part_of(bucket, shared)));
   }
 
   /// A gradient of a unit is there.
@@ -197,6 +216,8 @@ struct DataParallel::State {
   std::size_t next = 0;   ///< the first bucket that has not begun
   std::size_t ended = 0;  ///< the first one that has not ended
   bool is_syncing = true, has_sharded_optimizer = false;
+  bool is_finished = false;   ///< since the last backward pass
+  std::vector<Work> gathers;  ///< of the parameters of buckets, in order
 };
 
 DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataParallelOptions& options)
@@ -382,6 +403,39 @@ Shard DataParallel::shard() const { return state_->options.shard; }
 
 void DataParallel::keep_parameters() {
   if (state_->sharded) state_->sharded->keep();
+}
+
+std::size_t DataParallel::arrivals() const { return state_->arrivals(); }
+std::size_t DataParallel::arrival_of(std::size_t bucket) const { return state_->arrival_of(bucket); }
+
+void DataParallel::begin_arrival() {
+  if (state_->is_finished || !state_->is_syncing) return;
+  if (!begins_in_backward(state_->options.sync)) return state_->finish();
+  while (state_->next < state_->buckets.size()) state_->begin_next();
+}
+
+void DataParallel::wait_for_arrival(std::size_t number) {
+  State& state = *state_;
+  while (state.ended < state.next && state.arrival_of(state.ended) <= number) state.end(state.buckets[state.ended++]);
+}
+
+void DataParallel::end_arrival() {
+  state_->is_finished = false;
+  if (state_->is_syncing) state_->complete();
+}
+
+void DataParallel::begin_gathering(std::size_t number) {
+  if (!state_->has_sharded_optimizer || state_->sharded) return;  // sharded parameters are gathered where they are used
+  const backend::PassScope observed("communication");
+  while (state_->gathers.size() < state_->buckets.size() && state_->arrival_of(state_->gathers.size()) <= number)
+    state_->begin_gather(state_->buckets[state_->gathers.size()]);
+}
+
+void DataParallel::end_gathering() {
+  begin_gathering(state_->buckets.size());
+  const backend::PassScope observed("communication");
+  for (Work& work : state_->gathers) work.wait();
+  state_->gathers.clear();
 }
 
 void DataParallel::begin_update() {

@@ -40,7 +40,7 @@ struct DataParallelOptions {
   double bucket_size_mb = 25;              ///< of gradients, in 2^20 bytes; a parameter that is larger has a bucket of its own
   std::optional<DType> reduce_dtype = {};  ///< gradients go over the wire in it; as they are where it is not said
   /// Each rank gets the mean of its own part of each bucket alone, by reduce_scatter: half of what all_reduce sends, and enough for a
-  /// sharded optimizer (dist/sharded_optimizer.h). What is left in the other parts is undefined.
+  /// sharded optimizer (dist/data_parallel_optimizer.h). What is left in the other parts is undefined.
   bool scatter_gradients = false;
   /// From `gradients` on gradients are scattered, and kept in parts: Note [Sharded gradients]. With `parameters` these are so, too: Note
   /// [Sharded parameters], and a bucket is a unit, which is the matrices of one element of a list of modules ("blocks.3"), those that are
@@ -117,6 +117,16 @@ class DataParallel {
   // For an optimizer that updates the own_parameters of segments: before, and after.
   void begin_update();
   void end_update();
+  // For an optimizer that updates a bucket when its gradients are there (data_parallel_optimizer.h), in the order of these calls. Buckets
+  // arrive in order, each for itself where the optimizer is sharded; else those that arrive within backward, and the last two.
+  std::size_t arrivals() const;
+  std::size_t arrival_of(std::size_t bucket) const;
+  void begin_arrival();
+  void wait_for_arrival(std::size_t number);
+  void end_arrival();
+  /// Gathers parameters that the ranks have updated in parts, those of one number, and waits for all.
+  void begin_gathering(std::size_t number);
+  void end_gathering();
 
   /// The bytes of each collective of a step, in the order in which they begin at the soonest.
   std::vector<std::size_t> bucket_bytes() const;

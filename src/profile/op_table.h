@@ -48,8 +48,8 @@ struct CollectiveRow {
   std::int64_t exposed_ns = 0;  ///< of that, with nothing beside: the thread stood still, or no other kernel ran on the GPU
   double bytes = 0;             ///< 0: unknown
 };
-/// Between processes, largest first: on CPUs as the engine tells, on a GPU NCCL's kernels, copies to other GPUs, and what else runs in the pass
-/// "communication".
+/// Between processes, largest first: on CPUs as the engine tells, on a GPU NCCL's kernels, copies to other GPUs, and what else runs in the
+/// pass "communication".
 std::vector<CollectiveRow> collective_rows(const Profile& profile);
 
 /// Time of attention modules by kind of kernel, their projections left out.

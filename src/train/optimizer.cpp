@@ -218,21 +218,30 @@ void Optimizer::step(const GradientScale& scale) {
                        "optimizer was made? copy_ into a parameter, and do not assign to it",
                        i, to_string(states_[i].parameter.shape())));
   if (!is_laid_out()) lay_out();
+  if (arrival_) arrival_->begin();
   if (sharding_) sharding_->prepare();
   for (Segment& segment : segments_) refresh_master(segment);
   if (scale.advance.defined()) add_(steps_, scale.advance);
   else add_(steps_, 1.0);
   launches_ = 0;
+  // By the order in which their gradients arrive.
+  std::vector<std::vector<std::pair<std::size_t, SegmentViews>>> updates(arrival_ ? std::max<std::size_t>(arrival_->size(), 1) : 1);
   for (const Segment& segment : segments_)
-    for (const Update& update : updates_of(segment)) {
-      const SegmentViews& views = update.views;
+    for (Update& update : updates_of(segment, arrival_.get()))
+      updates.at(update.arrival).emplace_back(states_[segment.parameters.front()].group, std::move(update.views));
+  for (std::size_t number = 0; number < updates.size(); ++number) {
+    if (arrival_) arrival_->wait(number);
+    for (const auto& [group, views] : updates[number]) {
       for (const Tensor& target : {views.parameter, views.master})
         if (target.defined()) begin_in_place("Optimizer", target);
       for (const Tensor& target : views.moments) begin_in_place("Optimizer", target);
-      update_segment(states_[segment.parameters.front()].group, views, scale);
+      update_segment(group, views, scale);
       ++launches_;
     }
+    if (arrival_) arrival_->updated(number);
+  }
   if (sharding_) sharding_->gather_parameters();
+  if (arrival_) arrival_->end();
   for (Segment& segment : segments_) {
     const Tensor& parameter = states_[segment.parameters.front()].parameter;
     segment.version = parameter.version();
@@ -269,11 +278,11 @@ std::vector<Optimizer::Run> Optimizer::runs_of(const Segment& segment) const {
   return runs;
 }
 
-/// One for each of a run's pieces, and one for each piece whose gradients lie elsewhere.
-std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment) const {
+/// One for each of a run's pieces, and one for each piece whose gradients lie elsewhere; each in the parts that arrive together.
+std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment, const GradientArrival* arrival) const {
   std::vector<Update> updates;
   const Tensor all = whole(segment);
-  const auto add = [&](const Piece& piece, std::int64_t begin, std::int64_t end, const Tensor& gradient) {
+  const auto add_part = [&](const Piece& piece, std::int64_t begin, std::int64_t end, const Tensor& gradient, std::size_t number) {
     const auto own = [&](const Tensor& x) { return elements_of(x, begin - piece.begin, end - piece.begin); };
     SegmentViews views{piece.parameters.defined() ? own(piece.parameters) : elements_of(all, begin, end), gradient, {}, {}};
     const ParameterState& first = states_[segment.parameters.front()];
@@ -281,11 +290,26 @@ std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment) con
     if (piece.masters.defined()) views.master = own(piece.masters);
     else if (segment.master.defined()) views.master = elements_of(segment.master, begin, end);
     for (const Tensor& moment : piece.moments) views.moments.push_back(own(moment));
-    updates.push_back({std::move(views), piece.is_counted});
+    updates.push_back({std::move(views), piece.is_counted, number});
+  };
+  const std::vector<GradientArrival::Window> windows = arrival ? arrival->windows(all) : std::vector<GradientArrival::Window>{};
+  const auto add = [&](const Piece& piece, std::int64_t begin, std::int64_t end, const Tensor& gradient) {
+    std::int64_t next = begin;
+    const auto add_up_to = [&](std::int64_t last, std::size_t number) {
+      if (last > next) add_part(piece, next, last, elements_of(gradient, next - begin, last - begin), number);
+      next = std::max(next, last);
+    };
+    for (const GradientArrival::Window& window : windows) {
+      add_up_to(std::min(window.begin - all.offset(), end), 0);
+      add_up_to(std::min(window.end - all.offset(), end), window.number);
+    }
+    add_up_to(end, 0);
   };
   for (const Piece& piece : segment.pieces)
     if (piece.gradients.defined()) add(piece, piece.begin, piece.end, piece.gradients);
-  if (updates.size() == segment.pieces.size()) return updates;  // to look at the parameters' gradients would fetch them
+  // To look at the parameters' gradients would fetch them.
+  if (std::all_of(segment.pieces.begin(), segment.pieces.end(), [](const Piece& piece) { return piece.gradients.defined(); }))
+    return updates;
   for (const Run& run : runs_of(segment))
     for (const Piece& piece : segment.pieces) {
       const std::int64_t begin = std::max(run.begin, piece.begin), end = std::min(run.begin + run.gradients.numel(), piece.end);
@@ -298,7 +322,7 @@ std::vector<Optimizer::Gradient> Optimizer::own_gradients() {
   if (!is_laid_out()) lay_out();
   std::vector<Gradient> result;
   for (const Segment& segment : segments_)
-    for (const Update& update : updates_of(segment)) result.push_back({update.views.gradient, update.is_counted});
+    for (const Update& update : updates_of(segment, nullptr)) result.push_back({update.views.gradient, update.is_counted});
   return result;
 }
 

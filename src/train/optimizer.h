@@ -3,6 +3,7 @@
 
 #include "autodiff/parameter_buffer.h"
 #include "nn/module.h"
+#include "train/gradient_arrival.h"
 #include "train/sharding.h"
 
 namespace tern::train {
@@ -46,6 +47,9 @@ class Optimizer {
   /// moments are sharded already.
   void set_sharding(std::shared_ptr<Sharding> sharding);
   Sharding* sharding() const { return sharding_.get(); }
+  /// The order in which updates go with gradients that are still on their way (Note [Gradients that arrive]); null: all at once.
+  void set_arrival(std::shared_ptr<GradientArrival> arrival) { arrival_ = std::move(arrival); }
+  GradientArrival* arrival() const { return arrival_.get(); }
   /// Makes masters of 16-bit parameters whole, of which a sharded optimizer updates its own elements alone: before they are read. All
   /// processes call it.
   void gather_masters();
@@ -61,7 +65,7 @@ class Optimizer {
   const Tensor& lr(std::size_t group = 0) const;
   /// The number of steps so far on the device, f32 ().
   const Tensor& steps() const { return steps_; }
-  /// Kernel calls of the last step: the number of contiguous segments.
+  /// Kernel calls of the last step: the number of contiguous segments, each in as many parts as its gradients arrive in.
   std::size_t launches() const { return launches_; }
   /// The memory of the moments and masters.
   Tensors memory();
@@ -121,6 +125,7 @@ class Optimizer {
   struct Update {  // what one kernel takes
     SegmentViews views;
     bool is_counted = true;
+    std::size_t arrival = 0;  // see GradientArrival::Window
   };
 
   bool is_laid_out() const;
@@ -129,7 +134,7 @@ class Optimizer {
   void find_master(Segment& segment);
   void refresh_master(Segment& segment);
   std::vector<Run> runs_of(const Segment& segment) const;
-  std::vector<Update> updates_of(const Segment& segment) const;
+  std::vector<Update> updates_of(const Segment& segment, const GradientArrival* arrival) const;
   Tensor whole(const Segment& segment) const;
   std::size_t moments_of(const ParameterState& state) const { return groups_[state.group].moments; }
   void check_sharding() const;
@@ -146,6 +151,7 @@ class Optimizer {
   std::size_t launches_ = 0;
   bool has_new_sharding_ = false;
   std::shared_ptr<Sharding> sharding_;
+  std::shared_ptr<GradientArrival> arrival_;
 };
 
 struct SGDOptions {

@@ -20,7 +20,8 @@ void accumulate(const Tensor& loss, const UpdateOptions& options) {
 
 Tensor apply(Optimizer& optimizer, const UpdateOptions& options) {
   detail::check_max_norm("apply", options.max_norm);
-  if (options.synchronize) {
+  const bool reads_all = options.scaler || options.max_norm < std::numeric_limits<double>::infinity();
+  if (options.synchronize && (reads_all || !optimizer.arrival())) {
     const backend::PassScope observed("communication");
     options.synchronize();
   }

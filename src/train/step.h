@@ -10,7 +10,8 @@ namespace tern::train {
 struct UpdateOptions {
   double max_norm = std::numeric_limits<double>::infinity();  ///< of all gradients together: longer ones are scaled down to it
   GradScaler* scaler = nullptr;                               ///< scales the loss, as gradients in float16 need it
-  /// Called when all gradients are there, before anybody looks at them: data parallel training makes them the mean of all ranks' here.
+  /// Called when all gradients are there, before anybody looks at them: data parallel training makes them the mean of all ranks' here. Not
+  /// called where the optimizer itself waits for gradients, as it updates (Note [Gradients that arrive]), and nothing else reads them.
   std::function<void()> synchronize = {};
 };
 

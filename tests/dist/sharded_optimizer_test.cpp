@@ -1,8 +1,7 @@
 // A sharded optimizer: the weights, the state and the norm of one that is not, with the moments of a part alone on each rank.
-#include "dist/sharded_optimizer.h"
-
 #include <span>
 
+#include "dist/data_parallel_optimizer.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "toy_model.h"
@@ -97,6 +96,45 @@ TEST_CASE("Ten steps of a sharded optimizer are those of the optimizer alone, by
         }
         check_same_state(sharded.state(), whole.state(), tolerance, absolute);
       }
+    }));
+}
+
+TEST_CASE("An optimizer that does not wait for the last buckets gives the same weights", "[ranks]") {
+  for (int ranks : {1, 2, 3})
+    check_none(run_ranks(ranks, [&](Rank& rank) {
+      for (const GradientSync sync : {GradientSync::bucketed, GradientSync::overlapped, GradientSync::flat, GradientSync::per_parameter})
+        for (const bool clips : {false, true}) {
+          const DataParallelOptions options{.sync = sync, .bucket_size_mb = 0.0016};
+          Training overlapped(rank, false, options), plain(rank, false, options);
+          overlap_optimizer(*overlapped.optimizer, *overlapped.parallel);
+          for (std::uint64_t step = 0; step < 6; ++step) {
+            const double norm = clips ? 0.05 : std::numeric_limits<double>::infinity();
+            if (step == 3) {  // the parts of a batch, of which the last one alone goes over the wire
+              for (Training* each : {&overlapped, &plain}) {
+                each->optimizer->zero_grad();
+                {
+                  const DataParallel::NoSync unsynchronized(*each->parallel);
+                  loss_of(rank, each->model, 50).backward();
+                }
+                loss_of(rank, each->model, 51).backward();
+                train::apply(*each->optimizer,
+                             {.max_norm = norm, .synchronize = [&] { each->parallel->finish_gradient_synchronization(); }});
+              }
+            } else if (step == 4) {  // gradients that were waited for before
+              overlapped.optimizer->zero_grad();
+              loss_of(rank, overlapped.model, step).backward();
+              overlapped.parallel->finish_gradient_synchronization();
+              train::apply(*overlapped.optimizer, {.max_norm = norm});
+              plain.step(step, norm);
+            } else {
+              overlapped.step(step, norm);
+              plain.step(step, norm);
+            }
+            if (weights_of(overlapped.model) != weights_of(plain.model)) throw Error(fmt::format("other weights after step {}", step));
+          }
+          const std::size_t buckets = overlapped.parallel->bucket_bytes().size();
+          if (overlapped.optimizer->launches() < std::min<std::size_t>(buckets, 3)) throw Error("all parameters were updated at once");
+        }
     }));
 }
 

@@ -5,7 +5,7 @@
 
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
-#include "dist/sharded_optimizer.h"
+#include "dist/data_parallel_optimizer.h"
 #include "nn/decoder_lm.h"
 #include "toy_model.h"
 #include "train/train.h"

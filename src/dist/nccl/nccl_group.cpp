@@ -2,8 +2,8 @@
 #include <nccl.h>
 
 #include <atomic>
-#include <cstring>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <future>
 #include <mutex>
@@ -98,7 +98,8 @@ class NcclGroup final : public ProcessGroup {
     if (!setup || setup->result != ncclSuccess) {
       const std::string reason = setup ? words_for(setup->result) : late();
       ring_.tell(reason);
-      fail("dist", fmt::format("rank {} of {} on {} found no way to the others: {}", this->rank(), this->size(), to_string(device), reason));
+      fail("dist",
+           fmt::format("rank {} of {} on {} found no way to the others: {}", this->rank(), this->size(), to_string(device), reason));
     }
     communicator_ = setup->communicator;
     if (options.copy_engine_bytes > 0) copies_ = PeerCopies::make(environment, store, device, options.timeout);

@@ -21,8 +21,10 @@ namespace {
 constexpr std::size_t staging_bytes = std::size_t(32) << 20;
 constexpr std::size_t flag_stride = 64;  ///< a flag a cache line
 constexpr int slot_kinds = 2, flag_kinds = 2;
-/// Blocks of the kernel that adds slots up: enough for a third of an H100's memory bandwidth, and few beside its 132 multiprocessors.
-constexpr unsigned adding_blocks = 32;
+/// Blocks of the kernel that adds slots up: two for each multiprocessor of an H100. All of its memory bandwidth for a short time displaces
+/// less of what runs beside it than a few blocks for longer: with 32 blocks it took 100 us of 13 MB beside a backward pass.
+constexpr unsigned adding_blocks = 264;
+constexpr int adding_vectors = 2;  ///< of a thread and rank, in flight
 
 __device__ float joined(ReduceOp op, float a, float b) {
   switch (op) {
@@ -32,20 +34,32 @@ __device__ float joined(ReduceOp op, float a, float b) {
   }
 }
 
-/// y = the ranks' x joined in their order: `own` is this rank's, and those of the others lie `stride` elements apart in slots.
-template <class T, int width>
-__device__ void join_at(T* y, const T* own, const T* slots, std::int64_t stride, int rank, int size, ReduceOp op, std::int64_t i) {
-  float sum[width], next[width];
+/// Vectors v, v + step, ... of y = the ranks' x joined in their order: `own` is this rank's, and those of the others lie `stride` elements
+/// apart in slots.
+template <class T, int width, int vectors>
+__device__ void join_at(T* y, const T* own, const T* slots, std::int64_t stride, int rank, int size, ReduceOp op, std::int64_t v,
+                        std::int64_t step) {
+  float sum[vectors][width], next[width];
   for (int r = 0; r < size; ++r) {
-    gpu::unpack<T>(gpu::read_packed_cg<width>((r == rank ? own : slots + r * stride) + i), next);
+    const T* const x = r == rank ? own : slots + r * stride;
+    gpu::Packed<T, width> packed[vectors];
 #pragma unroll
-    for (int k = 0; k < width; ++k) sum[k] = r == 0 ? next[k] : joined(op, sum[k], next[k]);
-  }
-  if (op == ReduceOp::mean) {
+    for (int n = 0; n < vectors; ++n) packed[n] = gpu::read_packed_cg<width>(x + (v + n * step) * width);
 #pragma unroll
-    for (int k = 0; k < width; ++k) sum[k] /= static_cast<float>(size);
+    for (int n = 0; n < vectors; ++n) {
+      gpu::unpack<T, float, width>(packed[n], next);
+#pragma unroll
+      for (int k = 0; k < width; ++k) sum[n][k] = r == 0 ? next[k] : joined(op, sum[n][k], next[k]);
+    }
   }
-  gpu::write_packed<width>(y + i, gpu::pack<T, float, width>(sum));
+#pragma unroll
+  for (int n = 0; n < vectors; ++n) {
+    if (op == ReduceOp::mean) {
+#pragma unroll
+      for (int k = 0; k < width; ++k) sum[n][k] /= static_cast<float>(size);
+    }
+    gpu::write_packed<width>(y + (v + n * step) * width, gpu::pack<T, float, width>(sum[n]));
+  }
 }
 
 template <class T>
@@ -53,8 +67,11 @@ __global__ void join_parts(T* y, const T* own, const T* slots, std::int64_t stri
   constexpr int width = gpu::vec16_width<T>;
   const std::int64_t vectors = count / width, step = std::int64_t(gridDim.x) * blockDim.x;
   const std::int64_t thread = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  for (std::int64_t v = thread; v < vectors; v += step) join_at<T, width>(y, own, slots, stride, rank, size, op, v * width);
-  for (std::int64_t i = vectors * width + thread; i < count; i += step) join_at<T, 1>(y, own, slots, stride, rank, size, op, i);
+  std::int64_t v = thread;
+  for (; v + (adding_vectors - 1) * step < vectors; v += adding_vectors * step)
+    join_at<T, width, adding_vectors>(y, own, slots, stride, rank, size, op, v, step);
+  for (; v < vectors; v += step) join_at<T, width, 1>(y, own, slots, stride, rank, size, op, v, step);
+  for (std::int64_t i = vectors * width + thread; i < count; i += step) join_at<T, 1, 1>(y, own, slots, stride, rank, size, op, i, step);
 }
 
 template <class F>
@@ -64,23 +81,6 @@ void dispatch_reduced(DType dtype, F&& f) {
     case DType::bf16: return f.template operator()<bf16>();
     default: return f.template operator()<f16>();
   }
-}
-
-void copy(void* to, const void* from, std::size_t bytes, Stream stream) {
-  gpu::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, gpu::handle(stream)), "copy between GPUs");
-}
-
-void run_on_stream(std::vector<CUstreamBatchMemOpParams>& operations, Stream stream) {
-  static const auto call = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    gpu::check(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &function, 12000, cudaEnableDefault, &found), "cudaGetDriverEntryPoint");
-    if (!function) gpu::fail_call(cudaErrorSymbolNotFound, "cuStreamBatchMemOp");
-    return reinterpret_cast<decltype(&cuStreamBatchMemOp)>(function);
-  }();
-  if (operations.empty()) return;
-  if (call(gpu::handle(stream), static_cast<unsigned>(operations.size()), operations.data(), 0) != CUDA_SUCCESS)
-    gpu::fail_call(cudaErrorUnknown, "cuStreamBatchMemOp");
 }
 
 std::string random_name() {
@@ -206,41 +206,65 @@ std::uint32_t* PeerCopies::flag(int waiter, Slot slot, Flag kind, int other) con
   return reinterpret_cast<std::uint32_t*>(static_cast<char*>(flags_) + static_cast<std::size_t>(number) * flag_stride);
 }
 
-static CUdeviceptr address_of(const void* flag, const void* flags, void* on_device) {
-  return reinterpret_cast<CUdeviceptr>(on_device) +
-         static_cast<CUdeviceptr>(static_cast<const char*>(flag) - static_cast<const char*>(flags));
-}
+/// A stream, and operations on flags that go on it together, in one node of a graph, before whatever else is queued.
+class PeerCopies::Queue {
+ public:
+  Queue(const PeerCopies& copies, Stream stream) : copies_(copies), stream_(stream) {}
 
-static CUstreamBatchMemOpParams write_operation(CUdeviceptr address, std::uint32_t value) {
-  CUstreamBatchMemOpParams operation{};
-  operation.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-  operation.writeValue.address = address;
-  operation.writeValue.value = value;
-  operation.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;  // after all that the stream has written before
-  return operation;
-}
-
-void PeerCopies::wait_for(Slot slot, Flag kind, const std::vector<int>& others, Stream stream) const {
-  std::vector<CUstreamBatchMemOpParams> operations;
-  for (const int other : others) {
-    const CUdeviceptr address = address_of(flag(rank_, slot, kind, other), flags_, flags_on_device_);
-    CUstreamBatchMemOpParams wait{};
-    wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-    wait.waitValue.address = address;
-    wait.waitValue.value = 1;
-    wait.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
-    operations.push_back(wait);
-    operations.push_back(write_operation(address, 0));
+  /// Waits for a flag of this rank for each of these ranks to be 1 and makes it 0.
+  void wait_for(Slot slot, Flag kind, const std::vector<int>& others) {
+    for (const int other : others) {
+      CUstreamBatchMemOpParams wait{};
+      wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+      wait.waitValue.address = address_of(copies_.flag(copies_.rank_, slot, kind, other));
+      wait.waitValue.value = 1;
+      wait.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+      operations_.push_back(wait);
+      write(copies_.flag(copies_.rank_, slot, kind, other), 0);
+    }
   }
-  run_on_stream(operations, stream);
-}
+  /// Makes this rank's flag of each of these ranks 1.
+  void tell(Slot slot, Flag kind, const std::vector<int>& others) {
+    for (const int other : others) write(copies_.flag(other, slot, kind, copies_.rank_), 1);
+  }
+  void copy(void* to, const void* from, std::size_t bytes) {
+    gpu::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, gpu::handle(stream())), "copy between GPUs");
+  }
+  /// With all operations queued.
+  Stream stream() {
+    static const auto call = [] {
+      void* function = nullptr;
+      cudaDriverEntryPointQueryResult found{};
+      gpu::check(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &function, 12000, cudaEnableDefault, &found),
+                 "cudaGetDriverEntryPoint");
+      if (!function) gpu::fail_call(cudaErrorSymbolNotFound, "cuStreamBatchMemOp");
+      return reinterpret_cast<decltype(&cuStreamBatchMemOp)>(function);
+    }();
+    if (!operations_.empty() &&
+        call(gpu::handle(stream_), static_cast<unsigned>(operations_.size()), operations_.data(), 0) != CUDA_SUCCESS)
+      gpu::fail_call(cudaErrorUnknown, "cuStreamBatchMemOp");
+    operations_.clear();
+    return stream_;
+  }
 
-void PeerCopies::tell(Slot slot, Flag kind, const std::vector<int>& others, Stream stream) const {
-  std::vector<CUstreamBatchMemOpParams> operations;
-  for (const int other : others)
-    operations.push_back(write_operation(address_of(flag(other, slot, kind, rank_), flags_, flags_on_device_), 1));
-  run_on_stream(operations, stream);
-}
+ private:
+  CUdeviceptr address_of(const void* flag) const {
+    return reinterpret_cast<CUdeviceptr>(copies_.flags_on_device_) +
+           static_cast<CUdeviceptr>(static_cast<const char*>(flag) - static_cast<const char*>(copies_.flags_));
+  }
+  void write(const void* flag, std::uint32_t value) {
+    CUstreamBatchMemOpParams operation{};
+    operation.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    operation.writeValue.address = address_of(flag);
+    operation.writeValue.value = value;
+    operation.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;  // after all that the stream has written before
+    operations_.push_back(operation);
+  }
+
+  const PeerCopies& copies_;
+  Stream stream_;
+  std::vector<CUstreamBatchMemOpParams> operations_;
+};
 
 std::vector<int> PeerCopies::others_with_elements(const Layout& layout, std::int64_t offset) const {
   std::vector<int> result;
@@ -249,80 +273,86 @@ std::vector<int> PeerCopies::others_with_elements(const Layout& layout, std::int
   return result;
 }
 
-void PeerCopies::send_parts(const char* x, const Layout& layout, std::int64_t offset, Stream stream) const {
+void PeerCopies::send_parts(const char* x, const Layout& layout, std::int64_t offset, Queue& queue) const {
   const std::vector<int> targets = others_with_elements(layout, offset);
-  wait_for(parts, Flag::free, targets, stream);
+  queue.wait_for(parts, Flag::free, targets);
   for (const int target : targets)
-    copy(slot(peers_[static_cast<std::size_t>(target)].slots, parts, rank_),
-         x + static_cast<std::size_t>(layout.first(target, offset)) * layout.element,
-         static_cast<std::size_t>(layout.elements(target, offset)) * layout.element, stream);
-  tell(parts, Flag::arrived, targets, stream);
+    queue.copy(slot(peers_[static_cast<std::size_t>(target)].slots, parts, rank_),
+               x + static_cast<std::size_t>(layout.first(target, offset)) * layout.element,
+               static_cast<std::size_t>(layout.elements(target, offset)) * layout.element);
+  queue.tell(parts, Flag::arrived, targets);
 }
 
 void PeerCopies::add_parts(char* y, const char* own, const Layout& layout, std::int64_t offset, DType dtype, ReduceOp op,
-                           Stream stream) const {
+                           Queue& queue) const {
   const std::int64_t count = layout.elements(rank_, offset);
   if (count == 0) return;
-  wait_for(parts, Flag::arrived, others_, stream);
+  queue.wait_for(parts, Flag::arrived, others_);
   dispatch_reduced(dtype, [&]<class T>() {
     char* const slots = slot(peers_[static_cast<std::size_t>(rank_)].slots, parts, 0);
-    const unsigned blocks = std::min(adding_blocks, gpu::blocks_for(count, 512 * gpu::vec16_width<T>));
-    gpu::launch(join_parts<T>, dim3(blocks), dim3(512), 0, stream, reinterpret_cast<T*>(y), reinterpret_cast<const T*>(own),
+    const unsigned blocks = std::min(adding_blocks, gpu::blocks_for(count, 512 * adding_vectors * gpu::vec16_width<T>));
+    gpu::launch(join_parts<T>, dim3(blocks), dim3(512), 0, queue.stream(), reinterpret_cast<T*>(y), reinterpret_cast<const T*>(own),
                 reinterpret_cast<const T*>(slots), static_cast<std::int64_t>(slot_bytes_ / sizeof(T)), rank_, size_, op, count);
   });
-  tell(parts, Flag::free, others_, stream);
+  queue.tell(parts, Flag::free, others_);
 }
 
-void PeerCopies::send_result(const char* own, const Layout& layout, std::int64_t offset, Stream stream) const {
+void PeerCopies::send_result(const char* own, const Layout& layout, std::int64_t offset, Queue& queue) const {
   const std::int64_t count = layout.elements(rank_, offset);
   if (count == 0) return;
-  wait_for(results, Flag::free, others_, stream);
+  queue.wait_for(results, Flag::free, others_);
   for (const int other : others_)
-    copy(slot(peers_[static_cast<std::size_t>(other)].slots, results, rank_), own, static_cast<std::size_t>(count) * layout.element, stream);
-  tell(results, Flag::arrived, others_, stream);
+    queue.copy(slot(peers_[static_cast<std::size_t>(other)].slots, results, rank_), own, static_cast<std::size_t>(count) * layout.element);
+  queue.tell(results, Flag::arrived, others_);
 }
 
-void PeerCopies::take_results(char* y, const Layout& layout, std::int64_t offset, Stream stream) const {
+void PeerCopies::take_results(char* y, const Layout& layout, std::int64_t offset, Queue& queue) const {
   const std::vector<int> senders = others_with_elements(layout, offset);
-  wait_for(results, Flag::arrived, senders, stream);
+  queue.wait_for(results, Flag::arrived, senders);
   for (const int sender : senders)
-    copy(y + static_cast<std::size_t>(layout.first(sender, offset)) * layout.element,
-         slot(peers_[static_cast<std::size_t>(rank_)].slots, results, sender),
-         static_cast<std::size_t>(layout.elements(sender, offset)) * layout.element, stream);
-  tell(results, Flag::free, senders, stream);
+    queue.copy(y + static_cast<std::size_t>(layout.first(sender, offset)) * layout.element,
+               slot(peers_[static_cast<std::size_t>(rank_)].slots, results, sender),
+               static_cast<std::size_t>(layout.elements(sender, offset)) * layout.element);
+  queue.tell(results, Flag::free, senders);
 }
 
 void PeerCopies::all_reduce(void* x, std::int64_t count, DType dtype, ReduceOp op, Stream stream) {
   const auto vector = static_cast<std::int64_t>(16 / size_of(dtype));
   const Layout pieces = layout(count, (count + size_ * vector - 1) / (size_ * vector) * vector, dtype);
   char* const data = static_cast<char*>(x);
+  Queue queue(*this, stream);
   for (std::int64_t offset = 0; offset < pieces.part; offset += pieces.piece) {
     char* const own = data + static_cast<std::size_t>(pieces.first(rank_, offset)) * pieces.element;
-    send_parts(data, pieces, offset, stream);
-    add_parts(own, own, pieces, offset, dtype, op, stream);
-    send_result(own, pieces, offset, stream);
-    take_results(data, pieces, offset, stream);
+    send_parts(data, pieces, offset, queue);
+    add_parts(own, own, pieces, offset, dtype, op, queue);
+    send_result(own, pieces, offset, queue);
+    take_results(data, pieces, offset, queue);
   }
+  queue.stream();
 }
 
 void PeerCopies::reduce_scatter(void* y, const void* x, std::int64_t count, DType dtype, ReduceOp op, Stream stream) {
   const Layout pieces = layout(count, count / size_, dtype);
   const char* const data = static_cast<const char*>(x);
+  Queue queue(*this, stream);
   for (std::int64_t offset = 0; offset < pieces.part; offset += pieces.piece) {
-    send_parts(data, pieces, offset, stream);
+    send_parts(data, pieces, offset, queue);
     add_parts(static_cast<char*>(y) + static_cast<std::size_t>(offset) * pieces.element,
-              data + static_cast<std::size_t>(pieces.first(rank_, offset)) * pieces.element, pieces, offset, dtype, op, stream);
+              data + static_cast<std::size_t>(pieces.first(rank_, offset)) * pieces.element, pieces, offset, dtype, op, queue);
   }
+  queue.stream();
 }
 
 void PeerCopies::all_gather(void* y, const void* x, std::int64_t count, DType dtype, Stream stream) {
   const Layout pieces = layout(count, count / size_, dtype);
   char* const own = static_cast<char*>(y) + static_cast<std::size_t>(pieces.first(rank_, 0)) * pieces.element;
-  if (own != x) copy(own, x, static_cast<std::size_t>(pieces.part) * pieces.element, stream);
+  Queue queue(*this, stream);
+  if (own != x) queue.copy(own, x, static_cast<std::size_t>(pieces.part) * pieces.element);
   for (std::int64_t offset = 0; offset < pieces.part; offset += pieces.piece) {
-    send_result(static_cast<const char*>(x) + static_cast<std::size_t>(offset) * pieces.element, pieces, offset, stream);
-    take_results(static_cast<char*>(y), pieces, offset, stream);
+    send_result(static_cast<const char*>(x) + static_cast<std::size_t>(offset) * pieces.element, pieces, offset, queue);
+    take_results(static_cast<char*>(y), pieces, offset, queue);
   }
+  queue.stream();
 }
 
 void PeerCopies::release() noexcept {

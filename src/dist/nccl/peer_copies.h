@@ -10,8 +10,8 @@
 namespace tern::dist {
 
 /// Note [Copy engines]
-/// NCCL's kernels move bytes by multiprocessors. Beside a backward pass that costs more than these: a product whose blocks fill the GPU once
-/// takes two rounds where some of its multiprocessors are taken. Between GPUs of one machine that reach each other's memory, large
+/// NCCL's kernels move bytes by multiprocessors. Beside a backward pass that costs more than these: a product whose blocks fill the GPU
+/// once takes two rounds where some of its multiprocessors are taken. Between GPUs of one machine that reach each other's memory, large
 /// collectives go by the copy engines instead: DMA units of their own, which leave all multiprocessors to what computes.
 ///
 /// Rank r owns part r of a tensor. all_reduce is reduce_scatter and all_gather of the parts, a piece of each at a time:
@@ -54,6 +54,7 @@ class PeerCopies {
  private:
   enum Slot { parts, results };
   enum class Flag { arrived, free };
+  class Queue;
   struct Peer {
     char* slots = nullptr;  ///< its memory, as this process sees it
   };
@@ -71,14 +72,10 @@ class PeerCopies {
   Layout layout(std::int64_t count, std::int64_t part, DType dtype) const;
   char* slot(char* base, Slot kind, int sender) const;
   std::uint32_t* flag(int waiter, Slot slot, Flag kind, int other) const;
-  /// Waits on the stream for a flag of each of these ranks to be 1 and makes it 0.
-  void wait_for(Slot slot, Flag kind, const std::vector<int>& others, Stream stream) const;
-  /// Makes this rank's flag of each of these ranks 1.
-  void tell(Slot slot, Flag kind, const std::vector<int>& others, Stream stream) const;
-  void send_parts(const char* x, const Layout& layout, std::int64_t offset, Stream stream) const;
-  void add_parts(char* y, const char* own, const Layout& layout, std::int64_t offset, DType dtype, ReduceOp op, Stream stream) const;
-  void send_result(const char* own, const Layout& layout, std::int64_t offset, Stream stream) const;
-  void take_results(char* y, const Layout& layout, std::int64_t offset, Stream stream) const;
+  void send_parts(const char* x, const Layout& layout, std::int64_t offset, Queue& queue) const;
+  void add_parts(char* y, const char* own, const Layout& layout, std::int64_t offset, DType dtype, ReduceOp op, Queue& queue) const;
+  void send_result(const char* own, const Layout& layout, std::int64_t offset, Queue& queue) const;
+  void take_results(char* y, const Layout& layout, std::int64_t offset, Queue& queue) const;
   std::vector<int> others_with_elements(const Layout& layout, std::int64_t offset) const;
 
   int rank_, size_;

@@ -1,4 +1,4 @@
-#include "dist/sharded_optimizer.h"
+#include "dist/data_parallel_optimizer.h"
 
 #include <algorithm>
 #include <memory>
@@ -10,6 +10,42 @@
 namespace tern::dist {
 
 namespace {
+
+/// Buckets, as their gradients come.
+class BucketArrival final : public train::GradientArrival {
+ public:
+  explicit BucketArrival(DataParallel& model) : model_(model) {}
+
+  std::vector<Window> windows(const Tensor& segment) const override {
+    std::vector<Window> all;
+    const std::vector<DataParallel::Segment> buckets = model_.segments();
+    for (std::size_t i = 0; i < buckets.size(); ++i) {
+      const Tensor& values = buckets[i].parameters;
+      if (values.impl().storage == segment.impl().storage)
+        all.push_back({values.offset(), values.offset() + values.numel(), model_.arrival_of(i)});
+    }
+    std::sort(all.begin(), all.end(), [](const Window& a, const Window& b) { return a.begin < b.begin; });
+    std::vector<Window> result;
+    for (const Window& each : all)
+      if (!result.empty() && result.back().number == each.number) result.back().end = each.end;  // what is between them is padding
+      else result.push_back(each);
+    return result;
+  }
+  std::size_t size() const override { return model_.arrivals(); }
+  void begin() override {
+    const backend::PassScope observed("communication");
+    model_.begin_arrival();
+  }
+  void wait(std::size_t number) override {
+    const backend::PassScope observed("communication");
+    model_.wait_for_arrival(number);
+  }
+  void updated(std::size_t number) override { model_.begin_gathering(number); }
+  void end() override { model_.end_arrival(); }
+
+ private:
+  DataParallel& model_;
+};
 
 /// Each rank has its part of each bucket, and all of them have what remains.
 class BucketSharding final : public train::Sharding {
@@ -48,16 +84,7 @@ class BucketSharding final : public train::Sharding {
 
   void gather_parameters() override {
     model_.end_update();
-    if (model_.shard() == Shard::parameters) return;  // they are gathered where they are used
-    const backend::PassScope observed("communication");
-    const NoGrad unrecorded;
-    ProcessGroup& group = model_.group();
-    std::vector<Work> works;
-    for (const DataParallel::Segment& bucket : model_.segments()) {
-      const Tensor shared = elements_of(bucket.parameters, 0, group.size() * bucket.part);
-      works.push_back(group.all_gather(shared, elements_of(shared, group.rank() * bucket.part, (group.rank() + 1) * bucket.part)));
-    }
-    for (Work& work : works) work.wait();
+    model_.end_gathering();
   }
 
   void sum(const Tensor& x) override { model_.group().all_reduce(x).wait(); }
@@ -71,6 +98,9 @@ class BucketSharding final : public train::Sharding {
 void shard_optimizer(train::Optimizer& optimizer, DataParallel& model) {
   optimizer.set_sharding(std::make_shared<BucketSharding>(model));
   model.note_sharded_optimizer();
+  overlap_optimizer(optimizer, model);
 }
+
+void overlap_optimizer(train::Optimizer& optimizer, DataParallel& model) { optimizer.set_arrival(std::make_shared<BucketArrival>(model)); }
 
 }  // namespace tern::dist

@@ -1,0 +1,37 @@
+#pragma once
+#include <cstddef>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace tern::train {
+
+/// Note [Gradients that arrive]
+/// Where gradients are averaged over processes, the last of them are on their way when backward ends: those of a table that is used at both
+/// ends of a model, among the largest. An optimizer that is told in which order they come updates the parameters of the others meanwhile.
+/// It has no use for what reads all gradients before an update (clipping by their norm, a loss scaler): train::apply waits for all of them
+/// there, as without it. dist::overlap_optimizer and dist::shard_optimizer make one.
+class GradientArrival {
+ public:
+  /// Elements [begin, end) of a storage of parameters, whose gradients come together; none has a part of a parameter.
+  struct Window {
+    std::int64_t begin = 0, end = 0;
+    std::size_t number = 0;  ///< in the order of arrival
+  };
+
+  virtual ~GradientArrival() = default;
+  /// The windows in a segment of parameters, (n), in order. What is in none needs no wait.
+  virtual std::vector<Window> windows(const Tensor& segment) const = 0;
+  /// How many numbers there are.
+  virtual std::size_t size() const = 0;
+  /// Before an update: what backward has not sent is sent.
+  virtual void begin() = 0;
+  /// What is queued from now on finds the gradients of this number there, and of those before it. Called for each number, in order.
+  virtual void wait(std::size_t number) = 0;
+  /// The parameters of this number are updated.
+  virtual void updated(std::size_t number) = 0;
+  /// After an update.
+  virtual void end() = 0;
+};
+
+}  // namespace tern::train
