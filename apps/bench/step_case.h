@@ -32,8 +32,8 @@ std::vector<std::string> step_modes();
 /// Throws Error for another name.
 void set_mode(StepCase& c, const std::string& mode);
 
-/// The names of the models: mt, the classic translator, ar, the associative-recall model, the sizes of the GPT-2 family, and two of
-/// GPT-3's.
+/// The names of the models: mt, the classic translator, ar, the associative-recall model, the sizes of the GPT-2 family, and those of GPT-3
+/// that follow.
 std::vector<std::string> step_models();
 /// The same as "mt, ar, ...", for help texts.
 std::string list_of_step_models();

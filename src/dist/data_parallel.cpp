@@ -21,6 +21,9 @@ namespace {
 constexpr const char* names[] = {"per-parameter", "flat", "overlapped", "bucketed"};
 constexpr const char* shard_names[] = {"none", "optimizer", "gradients", "parameters"};
 constexpr std::size_t most_on_their_way = 2;  ///< sharded buckets, whose memory is there meanwhile
+/// Updates of a step that is not sharded. The first one is of all that arrives within backward; what comes at its end is a table used at
+/// both ends of a model, its neighbours, the first layers, and sums that are deferred.
+constexpr std::size_t most_arrivals = 5;
 
 bool begins_in_backward(GradientSync sync) { return sync == GradientSync::overlapped || sync == GradientSync::bucketed; }
 
@@ -125,7 +128,7 @@ struct DataParallel::State {
     for (Bucket& bucket : buckets) bucket.passed = 0;
   }
 
-  std::size_t arrivals() const { return has_sharded_optimizer ? buckets.size() : std::min<std::size_t>(buckets.size(), 3); }
+  std::size_t arrivals() const { return has_sharded_optimizer ? buckets.size() : std::min(buckets.size(), most_arrivals); }
   std::size_t arrival_of(std::size_t bucket) const {
     const std::size_t apart = buckets.size() - arrivals();  // that arrive with the one after them
     return bucket < apart ? 0 : bucket - apart;

@@ -118,7 +118,7 @@ class DataParallel {
   void begin_update();
   void end_update();
   // For an optimizer that updates a bucket when its gradients are there (data_parallel_optimizer.h), in the order of these calls. Buckets
-  // arrive in order, each for itself where the optimizer is sharded; else those that arrive within backward, and the last two.
+  // arrive in order, each for itself where the optimizer is sharded; else the last four, after all others.
   std::size_t arrivals() const;
   std::size_t arrival_of(std::size_t bucket) const;
   void begin_arrival();

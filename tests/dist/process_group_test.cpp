@@ -126,6 +126,28 @@ TEST_CASE("broadcast, reduce_scatter and all_gather move parts, also within one 
     }));
 }
 
+TEST_CASE("Collectives of more than the memory that an engine has for them", "[ranks]") {
+  const std::int64_t part = test::is_launched() ? 5'000'008 : 5'008;  // of GPUs above a slot of PeerCopies, and in no multiple of it
+  for (int ranks : {2, 3})
+    check_none(run_ranks(ranks, [&](Rank& rank) {
+      const int own = rank.environment.rank;
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const Tensor x = input(rank, part * ranks - 3, dtype);
+        for (int i = 0; i < 2; ++i) {
+          const Tensor y = clone(x);
+          rank.group->all_reduce(y).wait();
+          expect("all_reduce", y, [&](std::int64_t k) { return reduced(ReduceOp::sum, ranks, k); });
+        }
+        const Tensor whole = input(rank, part * ranks, dtype), scattered = zeros({part}, dtype, rank.group->device()),
+                     gathered = zeros({part * ranks}, dtype, rank.group->device());
+        rank.group->reduce_scatter(scattered, whole, ReduceOp::max).wait();
+        expect("reduce_scatter", scattered, [&](std::int64_t k) { return reduced(ReduceOp::max, ranks, part * own + k); });
+        rank.group->all_gather(gathered, scattered).wait();
+        expect("all_gather", gathered, [&](std::int64_t k) { return reduced(ReduceOp::max, ranks, k); });
+      }
+    }));
+}
+
 TEST_CASE("Collectives run in the order of the calls, beside the thread, and hold their tensors", "[ranks]") {
   check_none(run_ranks(3, [](Rank& rank) {
     const Device device = rank.group->device();

@@ -147,7 +147,7 @@ TEST_CASE("The bench refuses what it cannot run") {
   const TempDirectory directory;
   const std::vector<std::pair<Arguments, std::string>> cases = {
       {{}, "expected a subcommand (step, memory, ops, attention, conv1d, count, comm, accounting, report)"},
-      {{"step", "--model", "foo"}, "--model: expected mt, ar, small, medium, large, xl, 2.7B, 13B but got foo"},
+      {{"step", "--model", "foo"}, "--model: expected mt, ar, small, medium, large, xl, 2.7B, 6.7B, 13B but got foo"},
       {{"step", "--batch", "0"}, "--batch: expected a whole number from 1"},
       {{"step", "--batch", "99999999999999999999"}, "--batch: "},
       {{"step", "--dropout", "1"}, "--dropout: "},

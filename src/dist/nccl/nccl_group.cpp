@@ -110,14 +110,14 @@ class NcclGroup final : public ProcessGroup {
     // A rank that leaves by an exception does not come to the others' next collective.
     if (std::uncaught_exceptions() > exceptions_before_) give_up(fmt::format("rank {} has given up", rank()));
     cudaSetDevice(device().index);
-    while (has_failed_ && cudaStreamQuery(stream()) == cudaErrorNotReady) std::this_thread::sleep_for(1ms);  // the watchdog lets it go on
+    while (cudaStreamQuery(stream()) == cudaErrorNotReady) std::this_thread::sleep_for(1ms);  // for ever not, as the watchdog sees to it
+    if (aborted_.valid()) aborted_.wait_for(timeout_);
     is_ending_ = true;
     watchdog_.join();
     if (has_failed_) {
       backend::clear_failure(device());
       return;  // the communicator is gone
     }
-    cudaStreamSynchronize(stream());
     ring_.say_goodbye();
     if (!within(timeout_, [communicator = communicator_] { return ncclCommDestroy(communicator); })) ncclCommAbort(communicator_);
   }
@@ -244,9 +244,10 @@ class NcclGroup final : public ProcessGroup {
       }
       if (!reason.empty()) give_up(reason);
     }
-    // Whatever is queued and waits for another rank's copies goes on, for nothing.
-    for (; !is_ending_; std::this_thread::sleep_for(1ms))
+    // Whatever is queued and waits for another rank's copies goes on, for nothing: graphs may hold thousands of such waits.
+    for (; !is_ending_; std::this_thread::yield())
       if (copies_) copies_->release();
+      else std::this_thread::sleep_for(1ms);
   }
 
   void give_up(const std::string& reason) {
@@ -255,7 +256,10 @@ class NcclGroup final : public ProcessGroup {
     if (has_failed_.exchange(true)) return;
     backend::mark_failed(device(), fmt::format("[dist] a collective on rank {} of {} failed: {}", rank(), size(), reason));
     ring_.tell(reason);
-    ncclCommAbort(communicator_);
+    // It waits for what is queued on the device, and that may wait for the watchdog.
+    std::packaged_task<void()> abort([communicator = communicator_] { ncclCommAbort(communicator); });
+    aborted_ = abort.get_future();
+    std::thread(std::move(abort)).detach();
   }
 
   std::string late() const {
@@ -281,6 +285,7 @@ class NcclGroup final : public ProcessGroup {
   std::unique_ptr<PeerCopies> copies_;  ///< null where all goes by NCCL
   int unfinished_ = 0;                  ///< collectives that nobody has waited for
   const int exceptions_before_ = std::uncaught_exceptions();
+  std::future<void> aborted_;  ///< of a group that has failed
   std::atomic<bool> has_failed_{false}, is_ending_{false};
   std::thread watchdog_;
 };
