@@ -166,7 +166,7 @@ double profile_steps(const StepCase& c, const nn::DecoderLM& model, train::Optim
 double peak_gib(Device device) { return static_cast<double>(memory_statistics(device).peak_allocated) / 0x1p30; }
 
 void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, const Tensor& ids, const Tensor& labels,
-                      dist::ProcessGroup* group, StepFigures& result) {
+                      dist::ProcessGroup* group, const std::function<void()>& inference, StepFigures& result) {
   std::optional<dist::DataParallel> parallel;
   train::UpdateOptions update;
   if (!is_alone(group)) {
@@ -216,6 +216,7 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
     result.profiled_ms =
         profile_steps(c, model, &optimizer, device, group, [&] { c.capture ? again({ids, labels}) : as_written({ids, labels}); });
   }
+  result.inference_ms = timed(device, c.warmup, c.steps, inference).median;  // while sharded parameters can come
   if (!parallel) return;
   for (const Tensor& x : optimizer.memory()) result.optimizer_bytes += x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
   result.state_bytes = result.optimizer_bytes + static_cast<std::int64_t>(parallel->bytes_here());
@@ -292,8 +293,7 @@ StepFigures measure_step(const StepCase& c, Device device, dist::ProcessGroup* g
     result.loss = loss.item<double>();
     result.peak_gib = peak_gib(device);
   } else {
-    measure_training(c, device, model, ids, labels, group, result);
-    result.inference_ms = timed(device, c.warmup, c.steps, inference).median;
+    measure_training(c, device, model, ids, labels, group, inference, result);
   }
   if (!is_alone(group)) join(result, *group, device);
 
