@@ -26,7 +26,7 @@ constexpr int slot_kinds = 2, flag_kinds = 2;
 constexpr unsigned most_blocks = 264;
 constexpr int adding_vectors = 2;  ///< of a thread and rank, in flight
 
-__device__ float joined(ReduceOp op, float a, float b) {
+__device__ float combine(ReduceOp op, float a, float b) {
   switch (op) {
     case ReduceOp::max: return a > b || a != a ? a : b;
     case ReduceOp::min: return a < b || a != a ? a : b;
@@ -34,11 +34,11 @@ __device__ float joined(ReduceOp op, float a, float b) {
   }
 }
 
-/// Vectors v, v + step, ... of y = the ranks' x joined in their order: `own` is this rank's, and those of the others lie `stride` elements
-/// apart in slots.
+/// Vectors v, v + step, ... of y = the ranks' x combined in their order: `own` is this rank's, and those of the others lie `stride`
+/// elements apart in slots.
 template <class T, int width, int vectors>
-__device__ void join_at(T* y, const T* own, const T* slots, std::int64_t stride, int rank, int size, ReduceOp op, std::int64_t v,
-                        std::int64_t step) {
+__device__ void reduce_vectors(T* y, const T* own, const T* slots, std::int64_t stride, int rank, int size, ReduceOp op, std::int64_t v,
+                               std::int64_t step) {
   float sum[vectors][width], next[width];
   for (int r = 0; r < size; ++r) {
     const T* const x = r == rank ? own : slots + r * stride;
@@ -49,7 +49,7 @@ __device__ void join_at(T* y, const T* own, const T* slots, std::int64_t stride,
     for (int n = 0; n < vectors; ++n) {
       gpu::unpack<T, float, width>(packed[n], next);
 #pragma unroll
-      for (int k = 0; k < width; ++k) sum[n][k] = r == 0 ? next[k] : joined(op, sum[n][k], next[k]);
+      for (int k = 0; k < width; ++k) sum[n][k] = r == 0 ? next[k] : combine(op, sum[n][k], next[k]);
     }
   }
 #pragma unroll
@@ -63,15 +63,16 @@ __device__ void join_at(T* y, const T* own, const T* slots, std::int64_t stride,
 }
 
 template <class T>
-__global__ void join_parts(T* y, const T* own, const T* slots, std::int64_t stride, int rank, int size, ReduceOp op, std::int64_t count) {
+__global__ void reduce_parts(T* y, const T* own, const T* slots, std::int64_t stride, int rank, int size, ReduceOp op, std::int64_t count) {
   constexpr int width = gpu::vec16_width<T>;
   const std::int64_t vectors = count / width, step = std::int64_t(gridDim.x) * blockDim.x;
   const std::int64_t thread = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   std::int64_t v = thread;
   for (; v + (adding_vectors - 1) * step < vectors; v += adding_vectors * step)
-    join_at<T, width, adding_vectors>(y, own, slots, stride, rank, size, op, v, step);
-  for (; v < vectors; v += step) join_at<T, width, 1>(y, own, slots, stride, rank, size, op, v, step);
-  for (std::int64_t i = vectors * width + thread; i < count; i += step) join_at<T, 1, 1>(y, own, slots, stride, rank, size, op, i, step);
+    reduce_vectors<T, width, adding_vectors>(y, own, slots, stride, rank, size, op, v, step);
+  for (; v < vectors; v += step) reduce_vectors<T, width, 1>(y, own, slots, stride, rank, size, op, v, step);
+  for (std::int64_t i = vectors * width + thread; i < count; i += step)
+    reduce_vectors<T, 1, 1>(y, own, slots, stride, rank, size, op, i, step);
 }
 
 /// y = x of another place of this GPU. cudaMemcpyAsync takes a kernel as well, but one without the stream's priority: beside an optimizer's
@@ -233,7 +234,7 @@ class PeerCopies::Queue {
     }
   }
   /// Makes this rank's flag of each of these ranks 1.
-  void tell(Slot slot, Flag kind, const std::vector<int>& others) {
+  void signal(Slot slot, Flag kind, const std::vector<int>& others) {
     for (const int other : others) write(copies_.flag(other, slot, kind, copies_.rank_), 1);
   }
   void copy(void* to, const void* from, std::size_t bytes) {
@@ -295,7 +296,7 @@ void PeerCopies::send_parts(const char* x, const Layout& layout, std::int64_t of
     queue.copy(slot(peers_[static_cast<std::size_t>(target)].slots, parts, rank_),
                x + static_cast<std::size_t>(layout.first(target, offset)) * layout.element,
                static_cast<std::size_t>(layout.elements(target, offset)) * layout.element);
-  queue.tell(parts, Flag::arrived, targets);
+  queue.signal(parts, Flag::arrived, targets);
 }
 
 void PeerCopies::add_parts(char* y, const char* own, const Layout& layout, std::int64_t offset, DType dtype, ReduceOp op,
@@ -306,10 +307,10 @@ void PeerCopies::add_parts(char* y, const char* own, const Layout& layout, std::
   dispatch_reduced(dtype, [&]<class T>() {
     char* const slots = slot(peers_[static_cast<std::size_t>(rank_)].slots, parts, 0);
     const unsigned blocks = std::min(most_blocks, gpu::blocks_for(count, 512 * adding_vectors * gpu::vec16_width<T>));
-    gpu::launch(join_parts<T>, dim3(blocks), dim3(512), 0, queue.stream(), reinterpret_cast<T*>(y), reinterpret_cast<const T*>(own),
+    gpu::launch(reduce_parts<T>, dim3(blocks), dim3(512), 0, queue.stream(), reinterpret_cast<T*>(y), reinterpret_cast<const T*>(own),
                 reinterpret_cast<const T*>(slots), static_cast<std::int64_t>(slot_bytes_ / sizeof(T)), rank_, size_, op, count);
   });
-  queue.tell(parts, Flag::free, others_);
+  queue.signal(parts, Flag::free, others_);
 }
 
 void PeerCopies::send_result(const char* own, const Layout& layout, std::int64_t offset, Queue& queue) const {
@@ -318,7 +319,7 @@ void PeerCopies::send_result(const char* own, const Layout& layout, std::int64_t
   queue.wait_for(results, Flag::free, others_);
   for (const int other : others_)
     queue.copy(slot(peers_[static_cast<std::size_t>(other)].slots, results, rank_), own, static_cast<std::size_t>(count) * layout.element);
-  queue.tell(results, Flag::arrived, others_);
+  queue.signal(results, Flag::arrived, others_);
 }
 
 void PeerCopies::take_results(char* y, const Layout& layout, std::int64_t offset, Queue& queue) const {
@@ -328,7 +329,7 @@ void PeerCopies::take_results(char* y, const Layout& layout, std::int64_t offset
     queue.copy_here(y + static_cast<std::size_t>(layout.first(sender, offset)) * layout.element,
                     slot(peers_[static_cast<std::size_t>(rank_)].slots, results, sender),
                     static_cast<std::size_t>(layout.elements(sender, offset)) * layout.element);
-  queue.tell(results, Flag::free, senders);
+  queue.signal(results, Flag::free, senders);
 }
 
 void PeerCopies::all_reduce(void* x, std::int64_t count, DType dtype, ReduceOp op, Stream stream) {
