@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "autodiff/node.h"
+#include "backend/clock.h"
 #include "tensor/dispatch.h"
 
 #if __has_include(<execinfo.h>)
@@ -33,7 +34,7 @@ std::size_t MemoryByCategory::total() const {
 }
 
 MemoryHistory::MemoryHistory(Device device, ModuleNames names, Options options)
-    : device_(device), options_(options), names_(std::move(names)), own_context_(&context()), start_(std::chrono::steady_clock::now()) {
+    : device_(device), options_(options), names_(std::move(names)), own_context_(&context()), start_ns_(backend::steady_ns()) {
   on(device_, [&](auto dev) { backend::observe_memory(dev, device_, static_cast<backend::MemoryObserver*>(this)); });
   names_in_use_ = std::make_unique<ScopedValue<const ModuleNames*>>(context().names, &names_);
   watch();
@@ -70,7 +71,7 @@ void MemoryHistory::on_memory(const backend::MemoryEvent& event) noexcept {
 }
 
 void MemoryHistory::add(const backend::MemoryEvent& event) {
-  const auto since = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start_).count();
+  const std::int64_t since = (backend::steady_ns() - start_ns_) / 1000;
   MemoryHistoryEvent told{event.action, event.address, event.stream.handle, event.bytes, event.available, since, MemoryBlock::never};
   if (event.action == MemoryAction::alloc) {
     told.block = blocks_.size();

@@ -1,6 +1,5 @@
 #pragma once
 #include <array>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -144,7 +143,7 @@ class MemoryHistory final : backend::MemoryObserver, backend::Observer {
   Options options_;
   ModuleNames names_;
   const Context* own_context_;
-  std::chrono::steady_clock::time_point start_;
+  std::int64_t start_ns_;
 
   mutable std::mutex mutex_;  ///< of what follows: allocators call from any thread
   std::vector<MemoryBlock> blocks_;

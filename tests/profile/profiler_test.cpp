@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "autodiff/engine.h"
+#include "backend/clock.h"
 #include "ops/captured_step.h"
 #include "ops/checkpoint.h"
 #include "ops/copy.h"
@@ -24,7 +25,7 @@ using namespace tern::profile::test;
 
 namespace {
 
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double seconds() { return static_cast<double>(backend::steady_ns()) * 1e-9; }
 
 std::vector<std::string> ops_in(const Profile& profile, const std::string& pass) {
   std::vector<std::string> result;
