@@ -22,6 +22,14 @@ struct Heads {
   }
 };
 
+/// Whether all rows of (B, T, H, D) begin at multiples of so many bytes.
+inline bool rows_are_aligned(const View& heads, std::int64_t bytes) {
+  const auto size = static_cast<std::int64_t>(size_of(heads.dtype));
+  bool are_aligned = reinterpret_cast<std::uintptr_t>(heads.data) % static_cast<std::uintptr_t>(bytes) == 0;
+  for (int i = 0; i < 3; ++i) are_aligned = are_aligned && (heads.shape[i] <= 1 || heads.strides[i] * size % bytes == 0);
+  return are_aligned;
+}
+
 /// Sizes, mask and dropout of a call. `queries` and `keys` are those of a sequence, of the longest one where sequences are packed.
 struct Args {
   int sequences, queries, keys, heads, kv_heads, head_dim;

@@ -172,19 +172,26 @@ __device__ __forceinline__ void add_dq(const BackwardParams& p, const Sequence& 
     store_rows<T>(dq, {factor, factor}, rows, piece * 64, p.args.head_dim);
   }
 }
-/// The dQ warpgroup.
-template <class T, class C>
-__device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMemory<C>& memory,
-                                       BackwardBarriers<C::stages, C::keys>& barriers) {
+/// The dQ warpgroup. Sums are written times factor(), which is asked once a block of keys.
+template <class T, class C, class Barriers, class Factor>
+__device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMemory<C>& memory, Barriers& barriers, Factor&& factor) {
   using KTile = typename C::KTile;
   using DsTile = typename C::DsTile;
+  using Element = element_t<T>;
+  using Terms = Products<C::parts>;
   const std::uint64_t k = wgmma_descriptor(memory.k(), KTile::block_bytes), ds = wgmma_descriptor(memory.ds(0), DsTile::block_bytes);
-  Slots<> slots;
+  Slots<> turns;
+  Slots<C::ds_slots> own_slots;
+  auto& slots = [&]() -> auto& {
+    if constexpr (C::ds_slots == 2) return turns;
+    else return own_slots;
+  }();
   for_each_item<C>(p, barriers, [&](int) {
     const int count = barriers.block.tiles.count * p.args.group();
+    const float scale = factor();
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-      const auto& job = barriers.dq_tiles[slots.index()];
+      const auto& job = barriers.dq_tiles[turns.index()];
       const std::uint64_t from = ds + slots.index() * (DsTile::bytes >> 4);
       barriers.ds_full[slots.index()].wait(slots.phase());
 #pragma unroll 1
@@ -192,18 +199,24 @@ __device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMe
         float dq[32];
         const std::uint64_t columns = k + piece * (KTile::block_bytes >> 4);
         warpgroup_arrive();
-        wgmma_k16_first<T, true, true>(dq, from, columns);
 #pragma unroll
-        for (int i = 1; i < C::keys / 16; ++i) wgmma_k16<T, true, true>(dq, from + DsTile::row_step(i), columns + KTile::row_step(i), true);
+        for (int n = 0; n < Terms::count; ++n) {
+          const std::uint64_t left = from + DsTile::part_step(Terms::left(n)), right = columns + KTile::part_step(Terms::right(n));
+          if (n == 0) wgmma_k16_first<Element, true, true>(dq, left, right);
+#pragma unroll
+          for (int i = n == 0; i < C::keys / 16; ++i)
+            wgmma_k16<Element, true, true>(dq, left + DsTile::row_step(i), right + KTile::row_step(i), true);
+        }
         warpgroup_commit_batch();
         warpgroup_wait<0>();
         warpgroup_fence_operand(dq);
         if (piece == C::pieces - 1) arrive_warp(barriers.ds_empty[slots.index()]);
-        if (piece == 0) barriers.turn[slots.index()].wait(slots.phase());
-        add_dq<T, C>(p, barriers.block.sequence, job, dq, piece, p.args.scale);
+        if (piece == 0) barriers.turn[turns.index()].wait(turns.phase());
+        add_dq<T, C>(p, barriers.block.sequence, job, dq, piece, scale);
       }
-      arrive_warp(barriers.added[slots.index()]);
-      ++slots.used;
+      arrive_warp(barriers.added[turns.index()]);
+      ++turns.used;
+      if constexpr (C::ds_slots != 2) ++own_slots.used;
     }
     arrive_warp(barriers.kv_empty);
   });
@@ -225,13 +238,13 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_attention_backward(__gri
     fence_barrier_init();
   }
   __syncthreads();
-  const BackwardMemory<C> tiles{(shared_address(memory) + unsigned(swizzle_span) - 1) & ~(unsigned(swizzle_span) - 1)};
+  const BackwardMemory<C> tiles{swizzle_aligned_address(memory)};
   if (threadIdx.x < warpgroup) {
     warpgroup_reg_dealloc<C::helper_registers>();
     run_helper<C>(p, tiles, barriers);
   } else if (threadIdx.x < 2 * warpgroup) {
     warpgroup_reg_dealloc<C::dq_registers>();
-    sum_dq<T, C>(p, tiles, barriers);
+    sum_dq<T, C>(p, tiles, barriers, [&] { return p.args.scale; });
   } else {
     warpgroup_reg_alloc<C::consumer_registers>();
     BackwardConsumer<T, C, general, drops> consumer(p, tiles, barriers);

@@ -20,6 +20,7 @@ struct BackwardConfig {
   static constexpr Order order = order_;
   static constexpr bool packs_p = width > 96 && order == Order::halves;  ///< dS comes from the rounded P: registers are for dK and dV
   static constexpr int keys = 128, queries = 64;                         ///< of tiles
+  static constexpr int parts = 1, ds_slots = 2;                          ///< of an element, and of dS
   static constexpr int groups = 2, threads = (2 + groups) * warpgroup;
   using KTile = Tile<width, keys>;
   using QTile = Tile<width, queries>;
@@ -164,7 +165,7 @@ __device__ __forceinline__ void for_each_item(const BackwardParams& p, BackwardB
   }
 }
 
-/// Slots that are used in turn.
+/// One or two slots that are used in turn: a PipelineState in one register, where registers are scarce.
 template <unsigned count = 2>
 struct Slots {
   unsigned used = 0;

@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_attention_forward(__grid
     fence_barrier_init();
   }
   __syncthreads();
-  const unsigned tiles = (shared_address(memory) + unsigned(swizzle_span) - 1) & ~(unsigned(swizzle_span) - 1);
+  const unsigned tiles = swizzle_aligned_address(memory);
   if (threadIdx.x < warpgroup) {
     warpgroup_reg_dealloc<C::producer_registers>();
     if (threadIdx.x == 0) produce<C>(p, tiles, barriers);
