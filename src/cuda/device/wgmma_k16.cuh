@@ -10,14 +10,7 @@ namespace tern::gpu {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// The matrix descriptor of such an operand at an address of shared memory. A tile is in blocks of 64 columns, each with rows of 128 bytes
-/// in the swizzle of 128 bytes; where it is MN-major and wider than a block, the next one lies `block_bytes` on.
-__device__ __forceinline__ std::uint64_t wgmma_descriptor(std::uint32_t address, unsigned block_bytes) {
-  return std::uint64_t((address & 0x3ffff) >> 4) | std::uint64_t(block_bytes >> 4) << 16 | std::uint64_t(swizzle_span >> 4) << 32 |
-         std::uint64_t(1) << 62;
-}
-
-/// How an instruction's name spells the elements.
+/// The elements' type, as the instruction's name spells it.
 template <class T>
 struct wgmma_type;
 template <>
