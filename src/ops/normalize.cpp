@@ -71,7 +71,7 @@ Tensor log_softmax(const Tensor& x_, int dim) {
 
 namespace {
 
-/// Which norm, and the name under which it fails.
+/// Kind of norm, and the name under which it fails.
 struct Norm {
   const char* op;
   bool centered;

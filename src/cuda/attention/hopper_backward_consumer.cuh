@@ -120,7 +120,7 @@ struct BackwardConsumer {
     for (int i = 0; i < 32; ++i) s[i] = exp2_approx(s[i]);
     if constexpr (drops) draw(stage);
   }
-  /// Which of the thread's elements of P dropout keeps: bit i is that of s[i].
+  /// Dropout mask of the thread's elements of P: bit i is that of s[i].
   __device__ __forceinline__ void draw(int stage) {
     const auto& tile = barriers.tiles[stage];
     const int lane = threadIdx.x % 32;

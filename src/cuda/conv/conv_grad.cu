@@ -29,7 +29,7 @@ struct Gradient {
   float* partials;
 };
 
-/// How steps and channels are dealt out: as in conv.cu, with parts of L in place of tiles for channels first.
+/// Partition of steps and channels: as in conv.cu, with parts of L in place of tiles for channels first.
 struct Partition {
   unsigned columns, of_batch;
   int size;  ///< steps of a warp

@@ -11,8 +11,8 @@
 // The host's half of device/row.cuh: how rows can be accessed, how they are partitioned over threads, and their launch.
 namespace tern::gpu {
 
-/// Row access: how the rows of all these views, contiguous and of equal length, can be accessed by one kernel: in vectors where all are
-/// equally far from a multiple of 16 bytes. A view without data counts as aligned.
+/// Row access of one kernel to the rows of all these views, contiguous and of equal length: in vectors where all are equally far from a
+/// multiple of 16 bytes. A view without data counts as aligned.
 template <class T>
 RowAccess row_access(std::initializer_list<const View*> views, std::int64_t columns) {
   const auto distance = [](const View* view) { return reinterpret_cast<std::uintptr_t>(view->data) % 16; };

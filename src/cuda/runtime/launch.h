@@ -33,7 +33,7 @@ inline void allow_shared(const void* kernel, std::size_t bytes) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "cudaFuncSetAttribute");
 }
 
-/// How a kernel is launched.
+/// Launch configuration of a kernel.
 struct LaunchConfig {
   dim3 grid, block;
   std::size_t shared = 0;  ///< bytes of dynamic shared memory

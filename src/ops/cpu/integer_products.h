@@ -52,7 +52,7 @@ inline float float_at(const std::uint8_t* at) {
 }
 constexpr std::int32_t zero_of(QuantFormat format) { return format == QuantFormat::q4_0 ? 8 : 128; }
 
-/// How the depth is cut: `groups` parts of `steps` lanes' numbers each, but for the last one, with a scale of the weight each.
+/// Cut of the depth: `groups` parts of `steps` lanes' numbers each, but for the last one, with a scale of the weight each.
 template <class Kind>
 struct Depth {
   explicit Depth(const QuantizedRows& w)
