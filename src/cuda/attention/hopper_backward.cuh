@@ -25,7 +25,7 @@
 // half of what the products S and dP read of shared memory. Up to d = 96 consumers make do with 200, and 40 and 72 are left for the others.
 //
 // P and dS, rounded, are the left operands of dV and dK as they stand. While the tensor cores do one product, consumers have the
-// exponentials or the differences of another (Order), and a consumer its own while the other one multiplies.
+// exponentials or the differences of another, and a consumer its own while the other one multiplies.
 //
 // The cycles of a tile at d = 128, by 2048 multiplications a cycle and 128 bytes of shared memory: products 2560; reads of operands 2048,
 // stores of dS 128, TMA 256, additions of dQ 256. So shared memory is as busy as the tensor cores.
@@ -172,6 +172,22 @@ __device__ __forceinline__ void add_dq(const BackwardParams& p, const Sequence& 
     store_rows<T>(dq, {factor, factor}, rows, piece * 64, p.args.head_dim);
   }
 }
+/// A place among the turns at dQ and among the slots of dS, which are one where there are as many.
+template <int ds_slots>
+struct DqSlots {
+  Slots<> turn;
+  Slots<ds_slots> own;
+
+  __device__ __forceinline__ auto& ds() {
+    if constexpr (ds_slots == 2) return turn;
+    else return own;
+  }
+  __device__ __forceinline__ void advance() {
+    ++turn.used;
+    if constexpr (ds_slots != 2) ++own.used;
+  }
+};
+
 /// The dQ warpgroup. Sums are written times factor(), which is asked once a block of keys.
 template <class T, class C, class Barriers, class Factor>
 __device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMemory<C>& memory, Barriers& barriers, Factor&& factor) {
@@ -180,20 +196,15 @@ __device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMe
   using Element = element_t<T>;
   using Terms = Products<C::parts>;
   const std::uint64_t k = wgmma_descriptor(memory.k(), KTile::block_bytes), ds = wgmma_descriptor(memory.ds(0), DsTile::block_bytes);
-  Slots<> turns;
-  Slots<C::ds_slots> own_slots;
-  auto& slots = [&]() -> auto& {
-    if constexpr (C::ds_slots == 2) return turns;
-    else return own_slots;
-  }();
+  DqSlots<C::ds_slots> slots;
   for_each_item<C>(p, barriers, [&](int) {
     const int count = barriers.block.tiles.count * p.args.group();
     const float scale = factor();
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-      const auto& job = barriers.dq_tiles[turns.index()];
-      const std::uint64_t from = ds + slots.index() * (DsTile::bytes >> 4);
-      barriers.ds_full[slots.index()].wait(slots.phase());
+      const auto& job = barriers.dq_tiles[slots.turn.index()];
+      const std::uint64_t from = ds + slots.ds().index() * (DsTile::bytes >> 4);
+      barriers.ds_full[slots.ds().index()].wait(slots.ds().phase());
 #pragma unroll 1
       for (int piece = 0; piece < C::pieces; ++piece) {
         float dq[32];
@@ -210,13 +221,12 @@ __device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMe
         warpgroup_commit_batch();
         warpgroup_wait<0>();
         warpgroup_fence_operand(dq);
-        if (piece == C::pieces - 1) arrive_warp(barriers.ds_empty[slots.index()]);
-        if (piece == 0) barriers.turn[turns.index()].wait(turns.phase());
+        if (piece == C::pieces - 1) arrive_warp(barriers.ds_empty[slots.ds().index()]);
+        if (piece == 0) barriers.turn[slots.turn.index()].wait(slots.turn.phase());
         add_dq<T, C>(p, barriers.block.sequence, job, dq, piece, scale);
       }
-      arrive_warp(barriers.added[turns.index()]);
-      ++turns.used;
-      if constexpr (C::ds_slots != 2) ++own_slots.used;
+      arrive_warp(barriers.added[slots.turn.index()]);
+      slots.advance();
     }
     arrive_warp(barriers.kv_empty);
   });

@@ -30,7 +30,6 @@ struct F32BackwardConfig {
   static constexpr int parts = parts_;
   static constexpr bool promotes = parts == 2;
   static constexpr bool caches_fragments = false, packs_p = false;
-  static constexpr Order order = Order::halves;
   static constexpr int keys = 64, queries = 64, groups = 1, threads = 4 * warpgroup;
   using KTile = Tile<width, keys, parts>;
   using QTile = Tile<width, queries, parts>;
