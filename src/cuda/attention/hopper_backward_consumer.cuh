@@ -23,7 +23,7 @@ struct BackwardConsumer {
   Pipeline read;  ///< of the tile whose scores are computed
 
   float s[32], dp[32], dk[C::width / 2], dv[C::width / 2];
-  unsigned operand[4][4], rounded[4][4], kept;  ///< operand: rounded P or dS; one comes when the other has been multiplied
+  unsigned p_or_ds[4][4], rounded[4][4], kept;  ///< p_or_ds: rounded, a left operand; one comes when the other has been multiplied
   unsigned k_fragments[C::caches_fragments ? steps : 1][4], v_fragments[C::caches_fragments ? steps : 1][4];
   float padding[2];
 
@@ -70,14 +70,14 @@ struct BackwardConsumer {
   }
   __device__ __forceinline__ void issue_s(int stage) { issue(s, k_fragments, memory.k(), memory.q(stage)); }
   __device__ __forceinline__ void issue_dp(int stage) { issue(dp, v_fragments, memory.v(), memory.dy(stage)); }
-  /// sums += operand queries_tile: dV += P dY, dK += dS Q.
+  /// sums += p_or_ds queries_tile: dV += P dY, dK += dS Q.
   __device__ __forceinline__ void add_product(float (&sums)[C::width / 2], unsigned queries_tile) {
     const std::uint64_t b = wgmma_descriptor(queries_tile, QTile::block_bytes);
     warpgroup_fence_operand(sums);
-    warpgroup_fence_operand(operand);
+    warpgroup_fence_operand(p_or_ds);
     warpgroup_arrive();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) wgmma_k16<T, true>(sums, operand[i], b + QTile::row_step(i), true);
+    for (int i = 0; i < 4; ++i) wgmma_k16<T, true>(sums, p_or_ds[i], b + QTile::row_step(i), true);
   }
 
   /// 2^exponent P of a tile, from S, whose scale to base 2 is given.
@@ -136,7 +136,7 @@ struct BackwardConsumer {
       for (int k = 0; k < 4; ++k) {
         const int at = i * 8 + k * 2;
         if constexpr (C::packs_p && drops) rounded[i][k] = pack_pair<T>(s[at], s[at + 1]);
-        operand[i][k] = pack_pair<T>(is_kept(at) ? s[at] : 0, is_kept(at + 1) ? s[at + 1] : 0);
+        p_or_ds[i][k] = pack_pair<T>(is_kept(at) ? s[at] : 0, is_kept(at + 1) ? s[at + 1] : 0);
       }
   }
   /// dS, from P and dP.
@@ -149,7 +149,7 @@ struct BackwardConsumer {
       for (int r = 0; r < 2; ++r) {
         const int at = n * 4 + r * 2;
         float first = s[at], second = s[at + 1];
-        if constexpr (C::packs_p) unpack_pair<T>(drops ? rounded[n / 2][n % 2 * 2 + r] : operand[n / 2][n % 2 * 2 + r], first, second);
+        if constexpr (C::packs_p) unpack_pair<T>(drops ? rounded[n / 2][n % 2 * 2 + r] : p_or_ds[n / 2][n % 2 * 2 + r], first, second);
         float dp_first = dp[at], dp_second = dp[at + 1];
         if constexpr (drops) {
           dp_first = is_kept(at) ? dp_first * p.args.inverse_keep : 0;
@@ -166,11 +166,11 @@ struct BackwardConsumer {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) operand[i][k] = pack_pair<T>(dp[i * 8 + k * 2], dp[i * 8 + k * 2 + 1]);
+      for (int k = 0; k < 4; ++k) p_or_ds[i][k] = pack_pair<T>(dp[i * 8 + k * 2], dp[i * 8 + k * 2 + 1]);
     barriers.ds_empty[slots.index()].wait(slots.phase() ^ 1);
     const unsigned tile = memory.ds(slots.index());
 #pragma unroll
-    for (int i = 0; i < 4; ++i) stmatrix(fragment_row(tile, 0, i), operand[i]);
+    for (int i = 0; i < 4; ++i) stmatrix(fragment_row(tile, 0, i), p_or_ds[i]);
     fence_proxy_async();
     arrive_warp(barriers.ds_full[slots.index()]);
     ++slots.used;
