@@ -108,8 +108,8 @@ void MemoryHistory::label(MemoryBlock& block) {
   }
 #endif
   if (!is_own_thread()) return;
-  const ModuleScope* const scope = context().scope;
-  const ModuleScope* const outer = running_.empty() ? nullptr : running_.back().scope;
+  const ModuleFrame* const scope = context().scope;
+  const ModuleFrame* const outer = running_.empty() ? nullptr : running_.back().scope;
   if (running_.empty()) {
     block.pass = scope ? MemoryPass::forward : MemoryPass::none;
     block.module = module_of(scope);
@@ -131,7 +131,7 @@ const std::string* MemoryHistory::intern(std::string_view text) {
   return found != texts_.end() ? &*found : &*texts_.emplace(text).first;
 }
 
-const std::string* MemoryHistory::module_of(const ModuleScope* scope) { return scope ? intern(running_module()) : nullptr; }
+const std::string* MemoryHistory::module_of(const ModuleFrame* scope) { return scope ? intern(running_module()) : nullptr; }
 
 MemoryBlock* MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool may_be_before) {
   if (!x.defined() || x.device() != device_) return nullptr;
@@ -163,7 +163,7 @@ void MemoryHistory::end_op(const OpCall& call) noexcept {
     const std::string* const name = pending_.empty() ? nullptr : intern(call.op);
     for (const std::size_t block : pending_) blocks_[block].op = name;
     pending_.clear();
-    const ModuleScope* const outer = running_.empty() ? nullptr : running_.back().scope;
+    const ModuleFrame* const outer = running_.empty() ? nullptr : running_.back().scope;
     const bool is_in_module = context().scope != outer;
     for (const Tensor& y : call.outputs)
       if (is_in_module || (call.is_recorded && y.defined() && is_floating(y.dtype()))) mark(y, MemoryCategory::activations, false);

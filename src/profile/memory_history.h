@@ -130,13 +130,13 @@ class MemoryHistory final : backend::MemoryObserver, backend::Observer {
   /// Returns the tensor's block, or null.
   MemoryBlock* mark(const Tensor& x, MemoryCategory category, bool may_be_before);
   const std::string* intern(std::string_view text);
-  const std::string* module_of(const ModuleScope* scope);
+  const std::string* module_of(const ModuleFrame* scope);
   bool is_own_thread() const { return &context() == own_context_; }
 
   /// A backward function that runs, and the module that ran when it began.
   struct RunningNode {
     const std::string *op, *module;
-    const ModuleScope* scope;
+    const ModuleFrame* scope;
   };
 
   Device device_;

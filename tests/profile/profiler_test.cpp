@@ -207,19 +207,19 @@ TEST_CASE("Scopes that an exception ends, or that outlive the profiler, do no ha
   int module = 0;
   auto profiler = std::make_unique<Profiler>();
   CHECK_THROWS_AS(([&] {
-                    const ModuleScope scope(&module, "Thrower");
+                    const ModuleFrame scope(&module, "Thrower");
                     const Pass pass("forward");
                     on(cpu, [](auto) { throw std::runtime_error("a kernel's fault"); });
                   }()),
                   std::runtime_error);
-  const ModuleScope open(&module, "Open");
+  const ModuleFrame open(&module, "Open");
   exp(ones({2}));
   const Profile profile = profiler->finish();
   check_nests(profile);
   CHECK(calls(profile, "exp", "", "Open") == 1);
   profiler.reset();
   {
-    const ModuleScope without(&module, "Without");
+    const ModuleFrame without(&module, "Without");
     profiler = std::make_unique<Profiler>();
     exp(ones({2}));
   }  // the profiler did not see it begin
