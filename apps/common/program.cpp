@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <new>
@@ -15,6 +14,7 @@
 #include <optional>
 #include <string_view>
 
+#include "backend/clock.h"
 #include "common/output.h"
 #include "common/ranks.h"
 #include "common/stop.h"
@@ -245,7 +245,7 @@ void make_directory(const std::string& option, const std::filesystem::path& dire
   if (error) throw UsageError(fmt::format("{}: {} could not be made: {}", option, directory.string(), error.message()));
 }
 
-double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double seconds_now() { return static_cast<double>(backend::steady_ns()) * 1e-9; }
 
 std::string duration(double seconds) {
   const auto whole = static_cast<long>(seconds + 0.5);

@@ -12,7 +12,7 @@
 namespace tern {
 
 std::string running_module() {
-  const ModuleScope* scope = context().scope;
+  const ModuleFrame* scope = context().scope;
   if (!scope) return "";
   const std::string* path = context().names ? context().names->find(scope->module) : nullptr;
   return path && !path->empty() ? fmt::format("{} ({})", *path, scope->type) : scope->type;
@@ -21,13 +21,13 @@ std::string running_module() {
 /// As running_module(), and without names by a search from the outermost module that runs. A search that fails gives the type alone, and
 /// is of no module itself.
 static std::string failing_module() {
-  const ModuleScope* const scope = context().scope;
+  const ModuleFrame* const scope = context().scope;
   std::string known = running_module();
   if (!scope || known != scope->type) return known;
-  const ScopedValue<const ModuleScope*> outside(context().scope, nullptr);
+  const ScopedValue<const ModuleFrame*> outside(context().scope, nullptr);
   std::string path;
   try {
-    for (const ModuleScope* root = scope; root; root = root->outer)
+    for (const ModuleFrame* root = scope; root; root = root->outer)
       if (std::string found = root->find_path ? root->find_path(root->module, scope->module) : ""; !found.empty()) path = std::move(found);
   } catch (const std::exception&) {  // of a visit; the failure at hand is the one to report
   }
@@ -68,7 +68,7 @@ void detail::check_anomaly(const char* op, std::span<const Tensor> outputs, cons
     if (!faults.nan && (places_numbers(op) || std::any_of(inputs.begin(), inputs.end(), has_inf))) continue;
     const std::string message = fmt::format("expected finite numbers but the forward of '{}'{} made {}, shape {}", op,
                                             in_module(running_module()), faults.name(), to_string(y.shape()));
-    const ScopedValue<const ModuleScope*> outside(context().scope, nullptr);  // the message has the module
+    const ScopedValue<const ModuleFrame*> outside(context().scope, nullptr);  // the message has the module
     fail(op, message);
   }
 }

@@ -8,23 +8,23 @@ namespace tern {
 
 /// A frame of the chain of running modules; a module's forward opens one. Costs three stores, and a look for observers. A frame of the
 /// module that runs already, as that of m(x) and of m.forward(x) within, tells observers nothing.
-struct ModuleScope : backend::ObservedScope {
+struct ModuleFrame : backend::ObservedScope {
   /// The path of a module in the tree below a root, "" where it is not there or is the root itself; for errors.
   using FindPath = std::string (*)(const void* root, const void* module);
 
-  ModuleScope(const void* module_, const char* type_, FindPath find_path_ = nullptr)
+  ModuleFrame(const void* module_, const char* type_, FindPath find_path_ = nullptr)
       : module(module_), type(type_), outer(context().scope), find_path(find_path_) {
     context().scope = this;
     if (is_observed() && !is_inner()) backend::tell([this](backend::Observer& told) { told.begin_module(module, type); });
   }
-  ~ModuleScope() {
+  ~ModuleFrame() {
     context().scope = outer;
     if (!is_inner()) tell_end([](backend::Observer& told) { told.end_module(); });
   }
 
   const void* module;
   const char* type;  ///< "Linear"
-  const ModuleScope* outer;
+  const ModuleFrame* outer;
   FindPath find_path;  ///< in the tree below `module`, or null where that is not known
 
  private:

@@ -183,7 +183,7 @@ static std::string path_within(const void* root, const void* module) {
   return result;
 }
 
-ModuleScope::ModuleScope(const Module* module_, const char* type_) : tern::ModuleScope(module_, type_, &path_within) {}
+ModuleScope::ModuleScope(const Module* module_, const char* type_) : ModuleFrame(module_, type_, &path_within) {}
 
 void Module::train(bool on) {
   EachModule([on](const std::string&, Module& module) { module.training = on; }).walk(*this);

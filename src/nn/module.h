@@ -80,7 +80,7 @@ struct Module {
 
 /// The frame of a running forward: `const ModuleScope scope(this, "Linear")`. Errors then name the module by its path, as far as the
 /// outermost module that runs leads to it.
-struct ModuleScope : tern::ModuleScope {
+struct ModuleScope : ModuleFrame {
   ModuleScope(const Module* module_, const char* type_);
 };
 

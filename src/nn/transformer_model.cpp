@@ -148,15 +148,15 @@ Tensor TransformerModel::embedded(const Tensor& ids, const Tensor& position_ids)
   const double scale = options.scales_embeddings ? std::sqrt(static_cast<double>(options.width)) : 1;
   const bool is_quantized = tokens.quantized.defined() || (positions && positions->quantized.defined());
   if (use_fused_kernel && !position_ids.defined() && !is_quantized) {
-    Tensor places = position_table();
-    if (scale == 1) return fused_embedding(tokens.weight, places, ids, drop.p, drop.training);
+    Tensor table = position_table();
+    if (scale == 1) return fused_embedding(tokens.weight, table, ids, drop.p, drop.training);
     // The op has no scale, and dropout keeps to the same draws on either side of one.
-    if (places.defined()) places = slice(places, 0, 0, ids.size(1)) * (1 / scale);
-    return fused_embedding(tokens.weight, places, ids, drop.p, drop.training) * scale;
+    if (table.defined()) table = slice(table, 0, 0, ids.size(1)) * (1 / scale);
+    return fused_embedding(tokens.weight, table, ids, drop.p, drop.training) * scale;
   }
   Tensor x = tokens.forward(ids, dtype());
   if (scale != 1) x = x * scale;
-  if (const Tensor places = position_rows(position_ids, ids.size(1)); places.defined()) x = x + places;
+  if (const Tensor rows = position_rows(position_ids, ids.size(1)); rows.defined()) x = x + rows;
   return drop.forward(x);
 }
 

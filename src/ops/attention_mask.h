@@ -3,7 +3,7 @@
 
 namespace tern {
 
-/// Which keys a query sees of attention scores (B, ..., T, S): query t of batch row b sees key s where all of these hold.
+/// Attention mask: which keys a query sees of scores (B, ..., T, S): query t of batch row b sees key s where all of these hold.
 ///   not causal, or s <= t + S - T, or s < prefix[b]
 ///   no window, or s > t + S - T - window
 ///   s < key_lengths[b]

@@ -51,14 +51,14 @@ void check_mask(const char* op, const Tensor& scores, const AttentionMask& mask)
 }
 
 /// x (B, ...) as (B, 1, .., 1, ...) with the scores' number of dimensions.
-Tensor beside(const Tensor& x, const Tensor& scores) {
+Tensor aligned_with(const Tensor& x, const Tensor& scores) {
   Shape shape = {x.size(0)};
   for (int d = 1; d < scores.dims() - x.dims() + 1; ++d) shape.push_back(1);
   for (int d = 1; d < x.dims(); ++d) shape.push_back(x.size(d));
   return reshape(x, shape);
 }
-/// As beside, for a number for each batch row.
-Tensor beside_rows(const Tensor& x, const Tensor& scores) { return beside(reshape(x, {x.size(0), 1, 1}), scores); }
+/// As aligned_with, for a number for each batch row.
+Tensor per_batch_row(const Tensor& x, const Tensor& scores) { return aligned_with(reshape(x, {x.size(0), 1, 1}), scores); }
 
 /// True where a row does not see a key, in a shape that broadcasts to the scores'; undefined if nothing is hidden. Queries end `past` keys
 /// behind their own number, (B) of i64; undefined: S - T.
@@ -69,15 +69,15 @@ Tensor hidden_keys(const Tensor& scores, const AttentionMask& mask, const Tensor
   const auto hide = [&](const Tensor& more) { hidden = hidden.defined() ? logical_or(hidden, more) : more; };
   if (mask.causal) {
     const Tensor rows = reshape(arange(queries, DType::i64, scores.device()), {queries, 1});
-    const Tensor own = past.defined() ? rows + beside_rows(past, scores) : rows + static_cast<double>(keys - queries);
-    hide(gt(columns, mask.prefix.defined() ? maximum(own, beside_rows(mask.prefix, scores) - 1) : own));
+    const Tensor own = past.defined() ? rows + per_batch_row(past, scores) : rows + static_cast<double>(keys - queries);
+    hide(gt(columns, mask.prefix.defined() ? maximum(own, per_batch_row(mask.prefix, scores) - 1) : own));
     if (mask.window > 0) hide(le(columns, own - static_cast<double>(mask.window)));
   }
-  if (mask.key_lengths.defined()) hide(ge(columns, beside_rows(mask.key_lengths, scores)));
+  if (mask.key_lengths.defined()) hide(ge(columns, per_batch_row(mask.key_lengths, scores)));
   if (mask.padding.defined()) {
     const bool is_boolean = mask.padding.dtype() == DType::boolean;
     const Tensor padded = is_boolean ? mask.padding : le(cast(mask.padding, DType::f32), static_cast<double>(kernels::hidden_padding));
-    hide(beside(unsqueeze(padded, 1), scores));
+    hide(aligned_with(unsqueeze(padded, 1), scores));
   }
   return hidden;
 }
@@ -87,7 +87,7 @@ Tensor masked_softmax(const Tensor& scores, const AttentionMask& mask, const Ten
   const Tensor hidden = hidden_keys(scores, mask, past);
   if (!hidden.defined()) return softmax(scores);
   const bool adds = mask.padding.defined() && mask.padding.dtype() != DType::boolean;
-  const Tensor sum = adds ? scores + cast(beside(unsqueeze(mask.padding.detach(), 1), scores), scores.dtype()) : scores;
+  const Tensor sum = adds ? scores + cast(aligned_with(unsqueeze(mask.padding.detach(), 1), scores), scores.dtype()) : scores;
   // Twice: the first gives the hidden keys nothing, the second a row that sees none.
   const double lowest = scores.dtype() == DType::f16 ? -3e4 : -1e30;
   return masked_fill(softmax(masked_fill(sum, hidden, lowest)), hidden, 0);

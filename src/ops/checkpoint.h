@@ -7,7 +7,7 @@
 
 namespace tern {
 
-/// Which activations of a checkpointed function are kept for its backward pass.
+/// Policy of activation checkpointing: which activations of a function are kept for its backward pass.
 enum class CheckpointPolicy : std::uint8_t {
   none,       ///< all, as if it were not checkpointed
   selective,  ///< the results of products and of attention; what is made of them by reading and writing is computed again

@@ -42,14 +42,14 @@ class Packing {
   Tensor lengths() const { return ends_ - begins_; }
 
   /// x (total, H, D) as (N, longest, H, D), with zeros after the end of a sequence.
-  Tensor spread(const Tensor& x) const {
+  Tensor unpacked(const Tensor& x) const {
     const Tensor columns = arange(longest_, DType::i64, x.device());
     const Tensor rows =
         where(lt(columns, unsqueeze(lengths(), 1)), unsqueeze(begins_, 1) + columns, static_cast<double>(total_));  // else the row of zeros
     return reshape(index_select(pad(x, 0, 0, 1), 0, reshape(rows, {count_ * longest_})), {count_, longest_, x.size(1), x.size(2)});
   }
   /// y (N, longest, H, D) as (total, H, D).
-  Tensor gathered(const Tensor& y) const {
+  Tensor packed(const Tensor& y) const {
     const Tensor rows = arange(total_, DType::i64, y.device());
     const Tensor sequence = sum(cast(ge(unsqueeze(rows, 1), ends_), DType::i64), {1});
     const Tensor places = sequence * static_cast<double>(longest_) + rows - index_select(begins_, 0, sequence);
@@ -91,8 +91,8 @@ Tensor compose(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, co
         [&](const Tensor& scores) { return (is_fused ? fused_attention_softmax : tern::attention_softmax)(scores, params.mask); }, dropped);
   if (sizes.batch == 0) return clone(q);
   const Packing queries(params.query_starts, q.size(0), sizes.queries), keys(params.key_starts, k.size(0), sizes.keys);
-  return queries.gathered(compose_heads(
-      sizes, queries.spread(q), keys.spread(k), keys.spread(v), params,
+  return queries.packed(compose_heads(
+      sizes, queries.unpacked(q), keys.unpacked(k), keys.unpacked(v), params,
       [&](const Tensor& scores) { return detail::attention_softmax(scores, params.mask, queries.lengths(), keys.lengths()); }, dropped));
 }
 

@@ -27,7 +27,7 @@ void check_index(const char* op, const Tensor& x, const Tensor& index) {
 }
 
 /// x as (A, N, C) around a dimension of length N. Dimensions on either side are merged, which may take a copy.
-Tensor around(const Tensor& x, int dim) {
+Tensor merged_around(const Tensor& x, int dim) {
   const std::int64_t before = numel(Shape(x.shape().begin(), x.shape().begin() + dim));
   const std::int64_t after = numel(Shape(x.shape().begin() + dim + 1, x.shape().end()));
   return reshape(x, {before, x.shape()[dim], after});
@@ -43,7 +43,7 @@ Shape with_size(Shape shape, int dim, std::int64_t size) {
 /// y, contiguous, with slices of source added at the indices, in place.
 static void add_slices_to(const Tensor& y, int dim, const Tensor& index, const Tensor& source) {
   const NoGrad unrecorded;
-  const Tensor from = around(source, dim), into = around(y, dim);
+  const Tensor from = merged_around(source, dim), into = merged_around(y, dim);
   on(y.device(), [&](auto dev) { kernels::index_add(dev, into.view(), index.view(), from.view()); });
 }
 
@@ -62,7 +62,7 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
   Tensor y = empty(with_size(x.shape(), dim, index.size(0)), x.dtype(), x.device());
   {
     const NoGrad unrecorded;
-    const Tensor from = around(x, dim), into = around(y, dim);
+    const Tensor from = merged_around(x, dim), into = merged_around(y, dim);
     on(x.device(), [&](auto dev) { kernels::index_select(dev, from.view(), index.view(), into.view()); });
   }
   return record("index_select", y, {x}, {index}, [dim, shape = x.shape()](const Backward& call) -> Tensors {
@@ -92,7 +92,7 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& so
   {
     const NoGrad unrecorded;
     y = clone(x);
-    const Tensor from = around(source, dim), into = around(y, dim);
+    const Tensor from = merged_around(source, dim), into = merged_around(y, dim);
     on(x.device(), [&](auto dev) { kernels::index_add(dev, into.view(), index.view(), from.view()); });
   }
   return record("index_add", y, {x, source}, {index}, [dim](const Backward& call) -> Tensors {
@@ -104,7 +104,7 @@ Tensor index_copy_(const Tensor& x, int dim, const Tensor& index, const Tensor& 
   dim = check_slices("index_copy_", x, dim, index, source);
   begin_in_place("index_copy_", x, {index, source});
   const NoGrad unrecorded;
-  const Tensor from = around(source, dim), into = around(x, dim);
+  const Tensor from = merged_around(source, dim), into = merged_around(x, dim);
   on(x.device(), [&](auto dev) { kernels::index_copy(dev, into.view(), index.view(), from.view()); });
   if (into.impl().storage != x.impl().storage) copy_(x, reshape(into, x.shape()));  // its dimensions did not lie as one
   return x;

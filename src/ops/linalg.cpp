@@ -162,13 +162,13 @@ Tensor solve(const Tensor& a, const Tensor& b) {
   const Tensor columns = is_vector ? unsqueeze(b, -1) : b;
   const auto lead_of = [](const Tensor& x) { return Shape(x.shape().begin(), x.shape().end() - 2); };
   Shape lead = broadcast_shapes(lead_of(a), lead_of(columns), "solve");
-  const auto spread = [&](const Tensor& x) {
+  const auto batched = [&](const Tensor& x) {
     Shape shape = lead;
     shape.push_back(x.size(-2));
     shape.push_back(x.size(-1));
     return broadcast_to(x, shape);
   };
-  const Tensor x = solved(spread(a), spread(columns));
+  const Tensor x = solved(batched(a), batched(columns));
   return is_vector ? squeeze(x, -1) : x;
 }
 

@@ -71,7 +71,7 @@ Tensor log_softmax(const Tensor& x_, int dim) {
 
 namespace {
 
-/// Which norm, and the name under which it fails.
+/// Kind of norm, and the name under which it fails.
 struct Norm {
   const char* op;
   bool centered;
@@ -95,7 +95,7 @@ void check_norm(const char* op, double eps, const Tensor& x, std::initializer_li
 }
 
 struct Normalized {
-  Tensor unit, rstd;  ///< the normalized rows, and one over the deviation; both widened
+  Tensor x_hat, rstd;  ///< the normalised rows, and one over the deviation; both widened
 };
 
 Normalized normalized(const Tensor& x_, const Norm& norm) {
@@ -105,8 +105,8 @@ Normalized normalized(const Tensor& x_, const Norm& norm) {
   return {is_own && !context().grad ? mul_(deviation, rstd) : deviation * rstd, rstd};
 }
 
-Tensor affine(const Tensor& unit, const Tensor& gamma, const Tensor& beta) {
-  const Tensor scaled = gamma.defined() ? unit * gamma : unit;
+Tensor affine(const Tensor& x_hat, const Tensor& gamma, const Tensor& beta) {
+  const Tensor scaled = gamma.defined() ? x_hat * gamma : x_hat;
   if (!beta.defined()) return scaled;
   const bool is_own = gamma.defined() && !context().grad && scaled.dtype() == beta.dtype();
   return is_own ? add_(scaled, beta) : scaled + beta;
@@ -124,10 +124,10 @@ NormGradients closed_form(const Norm& norm, const Normalized& rows, const Tensor
   NormGradients result;
   if (wanted.x) {
     const Tensor h = gamma.defined() ? g * gamma : g;
-    const Tensor along = rows.unit * mean(h * rows.unit, {-1}, true);
+    const Tensor along = rows.x_hat * mean(h * rows.x_hat, {-1}, true);
     result.x = (norm.centered ? h - mean(h, {-1}, true) - along : h - along) * rows.rstd;
   }
-  if (wanted.gamma) result.gamma = sum_to(g * rows.unit, {g.size(-1)});
+  if (wanted.gamma) result.gamma = sum_to(g * rows.x_hat, {g.size(-1)});
   if (wanted.beta) result.beta = sum_to(g, {g.size(-1)});
   return result;
 }
@@ -140,10 +140,10 @@ Tensor plain_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, cons
   {
     const NoGrad unrecorded;
     rows = normalized(x, norm);
-    y = cast(affine(rows.unit, detail::widened(gamma), detail::widened(beta)), x.dtype());
-    rows.unit = cast(rows.unit, x.dtype());
+    y = cast(affine(rows.x_hat, detail::widened(gamma), detail::widened(beta)), x.dtype());
+    rows.x_hat = cast(rows.x_hat, x.dtype());
   }
-  return record(norm.op, y, {x, gamma, beta}, {x, gamma, rows.unit, rows.rstd}, [norm](const Backward& call) -> Tensors {
+  return record(norm.op, y, {x, gamma, beta}, {x, gamma, rows.x_hat, rows.rstd}, [norm](const Backward& call) -> Tensors {
     // For a higher order what was kept must depend on x: make it again, recorded.
     const Normalized made = context().grad ? normalized(call.saved(0), norm) : Normalized{detail::widened(call.saved(2)), call.saved(3)};
     NormGradients d = closed_form(norm, made, detail::widened(call.saved(1)), detail::widened(call.grad()),
@@ -364,9 +364,9 @@ Tensor group_norm(const Tensor& x_, std::int64_t groups, const Tensor& gamma_, c
   for (int d = 2; d < x.dims(); ++d) width *= x.size(d);
   Shape by_channel = Shape::filled(x.dims(), 1);
   by_channel[1] = x.size(1);
-  const auto spread = [&](const Tensor& parameter) { return parameter.defined() ? reshape(parameter, by_channel) : parameter; };
-  const Tensor unit = plain_norm(norm, reshape(detail::widened(x), {x.size(0), groups, width}), {}, {});
-  return cast(affine(reshape(unit, x.shape()), spread(detail::widened(gamma)), spread(detail::widened(beta))), x.dtype());
+  const auto per_channel = [&](const Tensor& parameter) { return parameter.defined() ? reshape(parameter, by_channel) : parameter; };
+  const Tensor x_hat = plain_norm(norm, reshape(detail::widened(x), {x.size(0), groups, width}), {}, {});
+  return cast(affine(reshape(x_hat, x.shape()), per_channel(detail::widened(gamma)), per_channel(detail::widened(beta))), x.dtype());
 }
 Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return plain_norm({"rms_norm", false, eps}, x, gamma, {}); }
 Tensor fused_rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return fused_norm({"fused_rms_norm", false, eps}, x, gamma, {}); }

@@ -128,13 +128,18 @@ Tensor sliding_window(const Tensor& x, int dim, std::int64_t size, std::int64_t 
   if (size < 1 || size > length || step < 1)
     fail("sliding_window", fmt::format("expected a size in [1, {}] and a step >= 1 but got {} and {}", length, size, step));
   const std::int64_t windows = (length - size) / step + 1;
-  const Tensor starts = arange(windows, DType::i64, x.device()) * static_cast<double>(step);
-  const Tensor at = reshape(starts, {windows, 1}) + arange(size, DType::i64, x.device());
-  Shape shape(x.shape().begin(), x.shape().begin() + dim);
-  shape.push_back(windows);
+  Shape shape = x.shape();
+  Strides strides = x.strides();
+  shape[dim] = windows;
+  strides[dim] *= std::min(step, length);  // a longer one leaves one window
   shape.push_back(size);
-  for (int i = dim + 1; i < x.dims(); ++i) shape.push_back(x.shape()[i]);
-  return movedim(reshape(index_select(x, dim, reshape(at, {windows * size})), shape), dim + 1, -1);
+  strides.push_back(x.strides()[dim]);
+  return record("sliding_window", x.window(shape, strides, x.offset()), {x}, {}, [=, from = x.shape()](const Backward& call) -> Tensors {
+    const Tensor& g = call.grad();
+    const Tensor starts = arange(windows, DType::i64, g.device()) * static_cast<double>(step);
+    const Tensor at = reshape(reshape(starts, {windows, 1}) + arange(size, DType::i64, g.device()), {windows * size});
+    return {index_add(zeros(from, g.dtype(), g.device()), dim, at, flatten(movedim(g, -1, dim + 1), dim, dim + 1))};
+  });
 }
 
 }  // namespace tern

@@ -25,8 +25,8 @@ Tensor diag(const Tensor& x, std::int64_t offset = 0);
 Tensors chunk(const Tensor& x, std::int64_t count, int dim = 0);
 /// Dimension `from` comes to place `to`, and the others keep their order; a view.
 Tensor movedim(const Tensor& x, int from, int to);
-/// Along a dimension every window of `size` elements, in steps of `step`: (..., windows, ..., size); a copy of each. x.unfold in PyTorch.
-/// Throws Error unless 1 <= size <= the dimension and step >= 1.
+/// Along a dimension every window of `size` elements, in steps of `step`: (..., windows, ..., size); a view, in which neighbours
+/// share elements. x.unfold in PyTorch. Throws Error unless 1 <= size <= the dimension and step >= 1.
 Tensor sliding_window(const Tensor& x, int dim, std::int64_t size, std::int64_t step = 1);
 
 }  // namespace tern

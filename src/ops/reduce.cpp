@@ -52,17 +52,17 @@ Tensor apply(Reduce f, const Tensor& x, const Plan& plan, DType dtype, double sc
 }
 
 /// The reduced tensor, seen in x's shape again.
-Tensor spread(const Tensor& y, const Shape& kept, const Shape& shape) { return broadcast_to(reshape(y, kept), shape); }
+Tensor broadcast_kept(const Tensor& y, const Shape& kept, const Shape& shape) { return broadcast_to(reshape(y, kept), shape); }
 
 Tensor scaled_sum(const char* op, const Tensor& x, const Plan& p, double scale) {
   return record(op, apply(Reduce::sum, x, p, x.dtype(), scale), {x}, {},
                 [kept = p.kept, shape = x.shape(), scale](const Backward& call) -> Tensors {
                   const Tensor& g = call.grad();
-                  return {spread(scale == 1 ? g : g * scale, kept, shape)};
+                  return {broadcast_kept(scale == 1 ? g : g * scale, kept, shape)};
                 });
 }
 
-Tensor counted(const Tensor& x) { return x.dtype() == DType::boolean || x.dtype() == DType::u8 ? cast(x, DType::i64) : x; }
+Tensor widened_to_sum(const Tensor& x) { return x.dtype() == DType::boolean || x.dtype() == DType::u8 ? cast(x, DType::i64) : x; }
 
 void check_some(const char* op, const Tensor& x, std::int64_t count) {
   if (count == 0) fail(op, fmt::format("expected at least one element to choose from but got shape {}", to_string(x.shape())));
@@ -71,7 +71,7 @@ void check_some(const char* op, const Tensor& x, std::int64_t count) {
 }  // namespace
 
 Tensor sum(const Tensor& x_, const Dims& dims, bool keepdim) {
-  const Tensor x = counted(detail::autocast("sum", x_));
+  const Tensor x = widened_to_sum(detail::autocast("sum", x_));
   return scaled_sum("sum", x, plan("sum", x, dims, keepdim), 1);
 }
 
@@ -95,7 +95,7 @@ Tensor var(const Tensor& x, const Dims& dims, std::int64_t correction, bool keep
 }
 
 Tensor prod(const Tensor& x_, const Dims& dims, bool keepdim) {
-  const Tensor x = counted(detail::autocast("prod", x_));
+  const Tensor x = widened_to_sum(detail::autocast("prod", x_));
   const Plan p = plan("prod", x, dims, keepdim);
   return record("prod", apply(Reduce::prod, x, p, x.dtype()), {x}, {x}, [dims, kept = p.kept](const Backward& call) -> Tensors {
     const Tensor in = call.saved(0), g = reshape(call.grad(), kept);
@@ -167,7 +167,7 @@ static Tensor cumsum_towards(const Tensor& x, int dim, bool reverse) {
 }
 
 Tensor cumsum(const Tensor& x, int dim) {
-  return cumsum_towards(counted(detail::autocast("cumsum", x)), normalize_dim(dim, x.dims(), "cumsum"), false);
+  return cumsum_towards(widened_to_sum(detail::autocast("cumsum", x)), normalize_dim(dim, x.dims(), "cumsum"), false);
 }
 
 }  // namespace tern

@@ -5,11 +5,11 @@
 #include <nvtx3/nvToolsExt.h>
 #include <sys/mman.h>
 
-#include <chrono>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
 
+#include "backend/clock.h"
 #include "profile/kernel_name.h"
 #endif
 
@@ -74,7 +74,7 @@ class CuptiTracer final : public DeviceTracer {
     cuptiActivityFlushAll(1);
     std::uint64_t there = 0;
     cuptiGetTimestamp(&there);
-    const auto here = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    const std::int64_t here = backend::steady_ns();
     const std::lock_guard lock(mutex());
     std::vector<Work> result;
     for (auto& [record, correlation, node] : raw_) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "autodiff/node.h"
+#include "backend/clock.h"
 #include "tensor/dispatch.h"
 
 #if __has_include(<execinfo.h>)
@@ -33,7 +34,7 @@ std::size_t MemoryByCategory::total() const {
 }
 
 MemoryHistory::MemoryHistory(Device device, ModuleNames names, Options options)
-    : device_(device), options_(options), names_(std::move(names)), own_context_(&context()), start_(std::chrono::steady_clock::now()) {
+    : device_(device), options_(options), names_(std::move(names)), own_context_(&context()), start_ns_(backend::steady_ns()) {
   on(device_, [&](auto dev) { backend::observe_memory(dev, device_, static_cast<backend::MemoryObserver*>(this)); });
   names_in_use_ = std::make_unique<ScopedValue<const ModuleNames*>>(context().names, &names_);
   watch();
@@ -70,7 +71,7 @@ void MemoryHistory::on_memory(const backend::MemoryEvent& event) noexcept {
 }
 
 void MemoryHistory::add(const backend::MemoryEvent& event) {
-  const auto since = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start_).count();
+  const std::int64_t since = (backend::steady_ns() - start_ns_) / 1000;
   MemoryHistoryEvent told{event.action, event.address, event.stream.handle, event.bytes, event.available, since, MemoryBlock::never};
   if (event.action == MemoryAction::alloc) {
     told.block = blocks_.size();
@@ -107,8 +108,8 @@ void MemoryHistory::label(MemoryBlock& block) {
   }
 #endif
   if (!is_own_thread()) return;
-  const ModuleScope* const scope = context().scope;
-  const ModuleScope* const outer = running_.empty() ? nullptr : running_.back().scope;
+  const ModuleFrame* const scope = context().scope;
+  const ModuleFrame* const outer = running_.empty() ? nullptr : running_.back().scope;
   if (running_.empty()) {
     block.pass = scope ? MemoryPass::forward : MemoryPass::none;
     block.module = module_of(scope);
@@ -130,7 +131,7 @@ const std::string* MemoryHistory::intern(std::string_view text) {
   return found != texts_.end() ? &*found : &*texts_.emplace(text).first;
 }
 
-const std::string* MemoryHistory::module_of(const ModuleScope* scope) { return scope ? intern(running_module()) : nullptr; }
+const std::string* MemoryHistory::module_of(const ModuleFrame* scope) { return scope ? intern(running_module()) : nullptr; }
 
 MemoryBlock* MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool may_be_before) {
   if (!x.defined() || x.device() != device_) return nullptr;
@@ -162,7 +163,7 @@ void MemoryHistory::end_op(const OpCall& call) noexcept {
     const std::string* const name = pending_.empty() ? nullptr : intern(call.op);
     for (const std::size_t block : pending_) blocks_[block].op = name;
     pending_.clear();
-    const ModuleScope* const outer = running_.empty() ? nullptr : running_.back().scope;
+    const ModuleFrame* const outer = running_.empty() ? nullptr : running_.back().scope;
     const bool is_in_module = context().scope != outer;
     for (const Tensor& y : call.outputs)
       if (is_in_module || (call.is_recorded && y.defined() && is_floating(y.dtype()))) mark(y, MemoryCategory::activations, false);

@@ -1,6 +1,5 @@
 #pragma once
 #include <array>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -131,20 +130,20 @@ class MemoryHistory final : backend::MemoryObserver, backend::Observer {
   /// Returns the tensor's block, or null.
   MemoryBlock* mark(const Tensor& x, MemoryCategory category, bool may_be_before);
   const std::string* intern(std::string_view text);
-  const std::string* module_of(const ModuleScope* scope);
+  const std::string* module_of(const ModuleFrame* scope);
   bool is_own_thread() const { return &context() == own_context_; }
 
   /// A backward function that runs, and the module that ran when it began.
   struct RunningNode {
     const std::string *op, *module;
-    const ModuleScope* scope;
+    const ModuleFrame* scope;
   };
 
   Device device_;
   Options options_;
   ModuleNames names_;
   const Context* own_context_;
-  std::chrono::steady_clock::time_point start_;
+  std::int64_t start_ns_;
 
   mutable std::mutex mutex_;  ///< of what follows: allocators call from any thread
   std::vector<MemoryBlock> blocks_;

@@ -24,7 +24,7 @@ std::uint32_t ModuleTable::number_of(Entry entry) {
   return place->second;
 }
 
-Module ModuleTable::describe(std::uint32_t number, const ModuleNames& names) const {
+ModulePath ModuleTable::describe(std::uint32_t number, const ModuleNames& names) const {
   const std::lock_guard lock(mutex_);
   if (number == 0 || number >= entries_.size()) return {};
   std::string path;

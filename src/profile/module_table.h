@@ -31,7 +31,7 @@ class ModuleTable {
   std::uint32_t number_of(Entry entry);
   /// Without a name, the path is of the types of the modules around it. A number of another table, which a node of an earlier profile may
   /// have, is outside any module if it is not in this one.
-  Module describe(std::uint32_t number, const ModuleNames& names) const;
+  ModulePath describe(std::uint32_t number, const ModuleNames& names) const;
 
  private:
   mutable std::mutex mutex_;

@@ -224,7 +224,7 @@ class Report {
            path = path.find('.') == std::string::npos ? "" : path.substr(0, path.rfind('.')))
         by_path[path][profile_.names[pass]] += ns;
     };
-    for (const Module& module : profile_.modules) types[module.path] = module.type;
+    for (const ModulePath& module : profile_.modules) types[module.path] = module.type;
     for (const DeviceRecord& record : profile_.device_records) add(record.module, record.pass, record.end - record.begin);
     if (!on_gpu_) for_each_kernel([&](const Span& span) { add(span.module, span.pass, span.duration()); });
     text_ += "## Modules\n\nKernel time of each module with those in it, in milliseconds.\n\n";

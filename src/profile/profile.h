@@ -36,7 +36,7 @@ struct Span {
 };
 
 /// Path "" and type "" for what runs outside any module.
-struct Module {
+struct ModulePath {
   std::string path;  ///< "blocks.3.attn"; the types of the modules around it where no names were given
   std::string type;  ///< "MultiHeadAttention"
 };
@@ -74,7 +74,7 @@ struct Profile {
   Device device;                     ///< that the work is for, and whose memory is sampled
   std::int64_t end = 0;              ///< when the profiler stopped
   std::vector<std::string> names;    ///< the first one is ""
-  std::vector<Module> modules;       ///< likewise
+  std::vector<ModulePath> modules;   ///< likewise
   std::vector<std::string> threads;  ///< names of those that were watched; the first one marks the steps
   std::vector<Span> spans;           ///< of a thread after the other; a parent stands before or after what it holds
   std::vector<DeviceRecord> device_records;

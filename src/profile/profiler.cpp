@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "backend/clock.h"
 #include "backend/error.h"
 #include "profile/thread_recorder.h"
 
@@ -47,7 +48,7 @@ void Profiler::end_step() { own_->end_step(); }
 
 void Profiler::restart() {
   const std::lock_guard lock(shared_->mutex);
-  started_ = clock_ns();
+  started_ = backend::steady_ns();
   if (shared_->tracer) shared_->tracer->collect();
   for (const auto& thread : shared_->threads) thread->restart();
 }
@@ -136,7 +137,7 @@ class Merger {
   std::uint32_t module_of(std::uint32_t number) {
     const auto known = modules_.find(number);
     if (known != modules_.end()) return known->second;
-    const Module module = shared_.modules->describe(number, shared_.options.names);
+    const ModulePath module = shared_.modules->describe(number, shared_.options.names);
     const auto [place, is_new] = paths_.try_emplace({module.path, module.type}, static_cast<std::uint32_t>(profile_.modules.size()));
     if (is_new) profile_.modules.push_back(module);
     return modules_[number] = place->second;
@@ -165,7 +166,7 @@ Profile Profiler::finish() {
     shared_->is_over = true;
     shared_->threads.clear();
   }
-  profile.end = clock_ns() - started_;
+  profile.end = backend::steady_ns() - started_;
   if (shared_->tracer)
     for (DeviceTracer::Work& work : shared_->tracer->collect()) merger.add(std::move(work));
   merger.finish();

@@ -1,10 +1,10 @@
 #include "profile/thread_recorder.h"
 
-#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "autodiff/node.h"
+#include "backend/clock.h"
 
 namespace tern::profile {
 
@@ -13,10 +13,6 @@ namespace tern::profile {
 // which began with the first kernel that waited. Ops that never reach `record` name their kernel themselves (the last argument of on(), or
 // begin_in_place). What still waits when a module or a pass begins or ends is an op called "other". Within a node of the backward pass the
 // node is the op, and ops that its function calls are its inner parts: so a table of ops has `linear` backward in one row.
-
-std::int64_t clock_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// A number for the tracer: which thread's launch, counted from 1.
 static std::uint64_t traced(std::uint32_t thread, std::size_t launches) { return std::uint64_t(thread) << 40 | launches; }
@@ -41,7 +37,7 @@ void ThreadRecorder::restart() {
 
 ThreadRecorder::Record ThreadRecorder::finish() {
   const Turn turn(busy_);
-  if (kernel_depth_ > 0 && !pending_.empty()) record_.spans[pending_.back().span].end = clock_ns();
+  if (kernel_depth_ > 0 && !pending_.empty()) record_.spans[pending_.back().span].end = backend::steady_ns();
   flush();
   while (frames_.size() > 1) close();
   is_over_ = true;
@@ -83,7 +79,7 @@ std::uint32_t ThreadRecorder::add(Kind kind, std::uint32_t name, std::int64_t be
 
 void ThreadRecorder::open(Kind kind, std::uint32_t name, Frame frame) {
   flush();
-  frame.span = add(kind, name, clock_ns());
+  frame.span = add(kind, name, backend::steady_ns());
   Span& span = record_.spans.back();
   span.pass = frame.pass;
   span.module = frame.module;
@@ -94,14 +90,14 @@ void ThreadRecorder::open(Kind kind, std::uint32_t name, Frame frame) {
 void ThreadRecorder::close() {
   flush();
   if (frames_.size() == 1) return;
-  record_.spans[frames_.back().span].end = clock_ns();
+  record_.spans[frames_.back().span].end = backend::steady_ns();
   frames_.pop_back();
   if (tracer() && std::this_thread::get_id() == thread_) tracer()->end_range();
 }
 
 void ThreadRecorder::sample_memory() {
   const std::uint64_t bytes = memory_statistics(shared_->options.device).allocated;
-  if (record_.memory.empty() || record_.memory.back().bytes != bytes) record_.memory.push_back({clock_ns(), bytes});
+  if (record_.memory.empty() || record_.memory.back().bytes != bytes) record_.memory.push_back({backend::steady_ns(), bytes});
 }
 
 /// An op that the last `count` of the waiting kernels are.
@@ -109,7 +105,7 @@ void ThreadRecorder::close_op(std::uint32_t name, std::size_t count, double byte
   const Frame& frame = frames_.back();
   std::vector<Span>& spans = record_.spans;
   const std::size_t first = pending_.size() - count;
-  const std::int64_t end = clock_ns();
+  const std::int64_t end = backend::steady_ns();
   const std::uint32_t first_span = count > 0 ? pending_[first].span : static_cast<std::uint32_t>(spans.size());
   const std::uint32_t op = add(frame.backward_op ? Kind::inner : Kind::op, name, count > 0 ? spans[first_span].begin : end);
   spans[op].end = end;
@@ -154,7 +150,7 @@ void ThreadRecorder::end_step() {
 void ThreadRecorder::begin_kernel() {
   const Turn turn(busy_);
   if (kernel_depth_++ > 0 || is_over_) return;
-  const std::uint32_t span = add(Kind::kernel, 0, clock_ns());
+  const std::uint32_t span = add(Kind::kernel, 0, backend::steady_ns());
   std::uint32_t launch = 0;
   if (tracer()) {
     const Frame& frame = frames_.back();
@@ -170,7 +166,7 @@ void ThreadRecorder::end_kernel(const char* op) {
   if (kernel_depth_ == 0 || --kernel_depth_ > 0 || is_over_) return;
   if (tracer()) tracer()->pop();
   if (pending_.empty()) return;  // it began before a restart
-  record_.spans[pending_.back().span].end = clock_ns();
+  record_.spans[pending_.back().span].end = backend::steady_ns();
   if (const char* const name = op ? op : in_place_) close_op(name_of(name), 1, 0);
   in_place_ = nullptr;
 }

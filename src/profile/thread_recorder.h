@@ -28,9 +28,6 @@ struct Profiler::Shared {
   bool is_over = false;
 };
 
-/// Nanoseconds of the steady clock.
-std::int64_t clock_ns();
-
 // Note [Recorders and turns]
 // Each thread that a profiler watches writes into lists of its own, a recorder: a span's number is one in its thread's list, and an op
 // finds its kernels there as neighbours. The profiler's thread reads them when the profile is finished, and empties them at a restart,

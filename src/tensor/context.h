@@ -9,7 +9,7 @@
 namespace tern {
 
 /// A link of the chain of modules whose forward is running; see autodiff/anomaly.h.
-struct ModuleScope;
+struct ModuleFrame;
 class ModuleNames;
 class Autocast;
 struct ScopeLink;
@@ -45,7 +45,7 @@ struct Context {
   Generator generator;                             ///< the source of random positions
   Autocast* autocast = nullptr;                    ///< the innermost scope that chooses ops' dtypes; see ops/autocast.h
   Ref<RefCounted> lazy_zeros;                      ///< gradients that stand for zeros: see Note [Gradient sink]
-  const ModuleScope* scope = nullptr;              ///< the innermost running module
+  const ModuleFrame* scope = nullptr;              ///< the innermost running module
   const ModuleNames* names = nullptr;              ///< paths of modules, in anomaly mode or under a memory history
   ScopeLink* scopes = nullptr;                     ///< the innermost scope that holds a part of this
   LeafWriter* leaf_writer = nullptr;               ///< of the innermost backward pass that adds to leaves

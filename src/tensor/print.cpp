@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t summarize_above = 1000;  ///< elements
 constexpr std::int64_t edge = 3;                ///< items kept at either end of a summarized dimension
 
-/// How floats are written: one format for the whole tensor, so that columns line up.
+/// Format of floats: one for the whole tensor, so that columns line up.
 struct Style {
   bool integral = true, scientific = false;
   std::size_t width = 0;

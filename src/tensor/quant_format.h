@@ -3,8 +3,8 @@
 
 namespace tern {
 
-/// How a quantised weight (out, in) lies in memory: `out` rows of bytes, each by itself. The first two are one block a row, a f32 scale and
-/// `in` bytes of 128 + q, filled with 128 up to a multiple of four; the others are ggml's blocks of 32 weights, each with a f16 scale d
+/// Layout of a quantised weight (out, in) in memory: `out` rows of bytes, each by itself. The first two are one block a row, a f32 scale
+/// and `in` bytes of 128 + q, filled with 128 up to a multiple of four; the others are ggml's blocks of 32 weights, each with a f16 scale d
 /// first, of which the last one of a row is filled with zeros.
 enum class QuantFormat : std::uint8_t {
   int8,          ///< w = scale q, q in [-127, 127]

@@ -59,13 +59,13 @@ TEST_CASE("A NaN names the module by its path and type") {
   names.add(&inner, "blocks.0.fc");
   const AnomalyMode mode(names);
   CHECK(running_module() == "");
-  const ModuleScope a(&outer, "DecoderLM");
+  const ModuleFrame a(&outer, "DecoderLM");
   CHECK(running_module() == "DecoderLM");
   {
-    const ModuleScope b(&inner, "Linear");
+    const ModuleFrame b(&inner, "Linear");
     CHECK(running_module() == "blocks.0.fc (Linear)");
     CHECK(contains(message_of([] { log(leaf({-1})); }), "the forward of 'log' in module blocks.0.fc (Linear) made a NaN"));
-    const ModuleScope c(&stranger, "GELU");
+    const ModuleFrame c(&stranger, "GELU");
     CHECK(running_module() == "GELU");
   }
   CHECK(running_module() == "DecoderLM");
@@ -77,7 +77,7 @@ TEST_CASE("A NaN in backward names the op and the module whose forward called it
   names.add(&module, "head");
   const AnomalyMode mode(names);
   const auto in_module = [&](auto f) {
-    const ModuleScope scope(&module, "Linear");
+    const ModuleFrame scope(&module, "Linear");
     return f();
   };
   // A kernel's gradient: 0 * infinity.

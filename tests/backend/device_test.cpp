@@ -6,18 +6,10 @@
 
 #include "backend/event.h"
 #include "catch.h"
+#include "message.h"
 #include "tensor/tensor.h"
 
 namespace tern {
-
-static std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST_CASE("A kernel that CUDA alone has cannot be called elsewhere") {
   bool is_called = false;

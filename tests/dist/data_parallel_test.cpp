@@ -209,14 +209,14 @@ TEST_CASE("Buckets have the size that is asked for, from the model's end, with v
 
 TEST_CASE("Data parallel training refuses what it cannot do") {
   const auto group = make_process_group({}, nullptr, cpu);
-  const auto error_of = [&](nn::Module& model, const DataParallelOptions& options) {
-    return test::error_of([&] { DataParallel(model, *group, options); });
+  const auto refusal_of = [&](nn::Module& model, const DataParallelOptions& options) {
+    return message_of([&] { DataParallel(model, *group, options); });
   };
   nn::Linear model(2, 2), frozen(2, 2);
   nn::set_requires_grad(frozen, false);
-  CHECK(error_of(model, {.bucket_size_mb = 0}) == "[DataParallel] expected a bucket_size_mb above 0 but got 0");
-  CHECK(error_of(model, {.reduce_dtype = DType::i64}) == "[DataParallel] expected a floating reduce_dtype but got i64");
-  CHECK(error_of(frozen, {}) == "[DataParallel] expected a module with parameters that require gradients");
+  CHECK(refusal_of(model, {.bucket_size_mb = 0}) == "[DataParallel] expected a bucket_size_mb above 0 but got 0");
+  CHECK(refusal_of(model, {.reduce_dtype = DType::i64}) == "[DataParallel] expected a floating reduce_dtype but got i64");
+  CHECK(refusal_of(frozen, {}) == "[DataParallel] expected a module with parameters that require gradients");
   DataParallel parallel(model, *group);
   const auto pass = [&] { sum(model.forward(ones({1, 2}))).backward(); };
   pass();

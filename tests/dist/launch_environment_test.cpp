@@ -4,7 +4,7 @@
 #include <map>
 
 #include "catch.h"
-#include "errors.h"
+#include "message.h"
 
 namespace tern::dist {
 
@@ -19,8 +19,8 @@ std::optional<LaunchEnvironment> of(const Values& values) {
   });
 }
 
-std::string error_of(const Values& values) {
-  return test::error_of([&] { of(values); });
+std::string message_from(const Values& values) {
+  return message_of([&] { of(values); });
 }
 
 void check(const Values& values, int rank, int size, int local_rank, int local_size, const std::string& address, int port) {
@@ -62,13 +62,13 @@ TEST_CASE("Each launcher's variables are understood") {
 }
 
 TEST_CASE("Variables that are missing or wrong are errors that name them") {
-  CHECK(error_of({{"RANK", "1"}}) == "[dist] expected both RANK and WORLD_SIZE in the environment, or none, but WORLD_SIZE is missing");
-  CHECK(error_of({{"WORLD_SIZE", "1"}}).find("RANK is missing") != std::string::npos);
-  CHECK(error_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}}) == "[dist] RANK: expected a number from 0 to 1 but got \"2\"");
-  CHECK(error_of({{"RANK", "0"}, {"WORLD_SIZE", "0"}}).find("WORLD_SIZE: expected a number from 1") != std::string::npos);
-  CHECK(error_of({{"RANK", "0x"}, {"WORLD_SIZE", "2"}}).find("\"0x\"") != std::string::npos);
-  CHECK(error_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "70000"}}).find("MASTER_PORT: ") != std::string::npos);
-  CHECK(error_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "-1"}}).find("LOCAL_RANK: ") != std::string::npos);
+  CHECK(message_from({{"RANK", "1"}}) == "[dist] expected both RANK and WORLD_SIZE in the environment, or none, but WORLD_SIZE is missing");
+  CHECK(message_from({{"WORLD_SIZE", "1"}}).find("RANK is missing") != std::string::npos);
+  CHECK(message_from({{"RANK", "2"}, {"WORLD_SIZE", "2"}}) == "[dist] RANK: expected a number from 0 to 1 but got \"2\"");
+  CHECK(message_from({{"RANK", "0"}, {"WORLD_SIZE", "0"}}).find("WORLD_SIZE: expected a number from 1") != std::string::npos);
+  CHECK(message_from({{"RANK", "0x"}, {"WORLD_SIZE", "2"}}).find("\"0x\"") != std::string::npos);
+  CHECK(message_from({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "70000"}}).find("MASTER_PORT: ") != std::string::npos);
+  CHECK(message_from({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "-1"}}).find("LOCAL_RANK: ") != std::string::npos);
 }
 
 TEST_CASE("The first host of a list is found") {

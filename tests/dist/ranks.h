@@ -7,8 +7,8 @@
 
 #include "catch.h"
 #include "dist/process_group.h"
-#include "errors.h"
 #include "files.h"
+#include "message.h"
 
 namespace tern::dist::test {
 
@@ -18,17 +18,6 @@ struct Rank {
   std::shared_ptr<Store> store;
   std::unique_ptr<ProcessGroup> group;
 };
-
-/// The message of what f throws, "" for nothing.
-template <class F>
-std::string message_of(F f) {
-  try {
-    f();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
 
 /// A process that tern-launch has started is a rank of its own, with a GPU: ranks of one GPU must look like ranks of several machines
 /// (NCCL_HOSTID), since NCCL takes one process a GPU.
@@ -43,7 +32,7 @@ inline std::string run_rank(int size, const std::function<void(Rank&)>& f, const
   static const std::shared_ptr<Store> store = open_store(environment, std::chrono::seconds(30));
   static int groups = 0;
   if (size != environment.size) return "";
-  return message_of([&] {
+  return message_of<std::exception>([&] {
     const Device device = cuda(environment.local_rank % cuda_device_count());
     // All by NCCL, and all that copy engines take by these.
     for (const std::int64_t copy_engine_bytes : {0, 1}) {
@@ -65,7 +54,7 @@ inline std::vector<std::string> run_ranks(int size, const std::function<void(Ran
   std::vector<std::thread> threads;
   for (int i = 0; i < size; ++i)
     threads.emplace_back([&, i] {
-      errors[static_cast<std::size_t>(i)] = message_of([&] {
+      errors[static_cast<std::size_t>(i)] = message_of<std::exception>([&] {
         Rank rank{
             {.rank = i, .size = size, .local_rank = i, .local_size = size}, std::make_shared<FileStore>(directory / "store"), nullptr};
         rank.group = make_process_group(rank.environment, rank.store, cpu, "world", options);

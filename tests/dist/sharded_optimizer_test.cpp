@@ -9,8 +9,8 @@
 
 namespace tern::dist {
 
-using test::batch, test::check_close, test::check_none, test::contains, test::data, test::error_of, test::model_of, test::Rank,
-    test::run_ranks, test::ToyModel, test::Weights, test::weights_of;
+using test::batch, test::check_close, test::check_none, test::data, test::model_of, test::Rank, test::run_ranks, test::ToyModel,
+    test::Weights, test::weights_of;
 
 namespace {
 
@@ -195,7 +195,7 @@ TEST_CASE("The state of a sharded optimizer is whole, and is taken over by any n
         for (std::uint64_t step = 3; step < 5; ++step) next.step(step);
         check_close(weights_of(next.model), weights_of(same.model), 1e-4, 1e-6);
       }
-      const auto error = error_of([&] { first.optimizer->load_moments({}); });
+      const auto error = message_of([&] { first.optimizer->load_moments({}); });
       if (!contains(error, "expected \"m.0\" but there is no tensor of this name")) throw Error("another error: " + error);
     }));
 }
@@ -265,12 +265,12 @@ TEST_CASE("A sharded optimizer takes its model's parameters alone, and is sharde
   train::AdamW optimizer(nn::parameters(other));
   shard_optimizer(optimizer, parallel);
   for (const Tensor& x : nn::parameters(other)) Tensor(x).set_grad(zeros(x.shape()));
-  CHECK(contains(error_of([&] { optimizer.step(); }), "[shard_optimizer] expected parameters of the data parallel model"));
+  CHECK(contains(message_of([&] { optimizer.step(); }), "[shard_optimizer] expected parameters of the data parallel model"));
   train::AdamW own(nn::parameters(model));
   shard_optimizer(own, parallel);
   own.step();
-  CHECK(contains(error_of([&] { shard_optimizer(own, parallel); }), "expected moments that are not sharded yet"));
-  CHECK(contains(error_of([&] { parallel.add(nn::parameters(model)); }), "expected each parameter once"));
+  CHECK(contains(message_of([&] { shard_optimizer(own, parallel); }), "expected moments that are not sharded yet"));
+  CHECK(contains(message_of([&] { parallel.add(nn::parameters(model)); }), "expected each parameter once"));
 }
 
 }  // namespace tern::dist

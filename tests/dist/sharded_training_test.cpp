@@ -12,7 +12,7 @@
 
 namespace tern::dist {
 
-using test::check_close, test::check_none, test::contains, test::error_of, test::Rank, test::run_ranks, test::Weights, test::weights_of;
+using test::check_close, test::check_none, test::Rank, test::run_ranks, test::Weights, test::weights_of;
 
 namespace {
 
@@ -370,7 +370,7 @@ TEST_CASE("Sharded parameters stay where they are kept, and cannot be recorded o
       training.step(0);
       {
         const ScopedValue<bool> recording(context().recording, true);
-        const std::string error = error_of([&] { training.step(1); });
+        const std::string error = message_of([&] { training.step(1); });
         require(contains(error, "[DataParallel] expected a step as written, but a graph is being recorded"), "another error: " + error);
       }
     }
@@ -386,11 +386,11 @@ TEST_CASE("Sharded parameters stay where they are kept, and cannot be recorded o
     }
     Training unsharded(rank, Shard::none);
     DataParallel forgotten(unsharded.model, *rank.group, {.shard = Shard::gradients});
-    const std::string missing = error_of([&] { forgotten.finish_gradient_synchronization(); });
+    const std::string missing = message_of([&] { forgotten.finish_gradient_synchronization(); });
     require(contains(missing, "sharded gradients need shard_optimizer"), "another error: " + missing);
     Training gone(rank, Shard::parameters);
     gone.parallel.reset();
-    const std::string error = error_of([&] { weights_of(gone.model); });
+    const std::string error = message_of([&] { weights_of(gone.model); });
     require(contains(error, "expected the model's DataParallel to live as long"), "another error: " + error);
   }));
 }

@@ -5,13 +5,12 @@
 #include <vector>
 
 #include "catch.h"
-#include "errors.h"
 #include "files.h"
+#include "message.h"
 
 namespace tern::dist {
 
 using namespace std::chrono_literals;
-using test::error_of;
 
 namespace {
 
@@ -39,7 +38,7 @@ void check_store(const std::function<std::unique_ptr<Store>(int)>& client) {
   CHECK(clients[1]->get("empty", 1s).empty());
   clients[2]->set("large", std::string(200'000, 'x'));
   CHECK(clients[3]->get("large", 1s) == std::string(200'000, 'x'));
-  CHECK(error_of([&] { clients[0]->get("nobody", 50ms); }) ==
+  CHECK(message_of([&] { clients[0]->get("nobody", 50ms); }) ==
         "[dist] no process has set \"nobody\" within 0.05 s: have all ranks been started, and do they all still run?");
   PrefixStore part("a/", std::shared_ptr<Store>(std::move(clients[4])));
   part.set("b", "1");
@@ -52,7 +51,7 @@ TEST_CASE("A directory is a store") {
   const tern::test::TempDirectory directory;
   check_store([&](int) { return std::make_unique<FileStore>(directory / "a" / "store"); });
   tern::test::spill(directory / "file", "");
-  CHECK(error_of([&] { FileStore(directory / "file" / "store"); }).find("cannot be made") != std::string::npos);
+  CHECK(message_of([&] { FileStore(directory / "file" / "store"); }).find("cannot be made") != std::string::npos);
 }
 
 TEST_CASE("A server is a store") {
@@ -81,12 +80,12 @@ TEST_CASE("A server that is not there, or whose place is taken, is an error") {
     const TcpStore gone({.host = "127.0.0.1", .is_server = true});
     port = gone.port();
   }
-  CHECK(error_of([&] { TcpStore({.host = "127.0.0.1", .port = port, .timeout = 100ms}); }).find("does not answer (Connection refused)") !=
+  CHECK(message_of([&] { TcpStore({.host = "127.0.0.1", .port = port, .timeout = 100ms}); }).find("does not answer (Connection refused)") !=
         std::string::npos);
   const TcpStore server({.host = "127.0.0.1", .is_server = true});
-  CHECK(error_of([&] { TcpStore({.host = "127.0.0.1", .port = server.port(), .is_server = true}); }).find("cannot be listened on") !=
+  CHECK(message_of([&] { TcpStore({.host = "127.0.0.1", .port = server.port(), .is_server = true}); }).find("cannot be listened on") !=
         std::string::npos);
-  CHECK(error_of([&] { TcpStore({.host = "no.such.machine.invalid", .port = 1, .timeout = 100ms}); }).find("no.such.machine.invalid") !=
+  CHECK(message_of([&] { TcpStore({.host = "no.such.machine.invalid", .port = 1, .timeout = 100ms}); }).find("no.such.machine.invalid") !=
         std::string::npos);
 }
 
@@ -94,7 +93,7 @@ TEST_CASE("A server that ends makes a waiting client's call an error") {
   auto server = std::make_unique<TcpStore>(TcpStore::Options{.host = "127.0.0.1", .is_server = true});
   TcpStore client({.host = "127.0.0.1", .port = server->port()});
   std::string error;
-  std::thread waiting([&] { error = error_of([&] { client.get("key", 5s); }); });
+  std::thread waiting([&] { error = message_of([&] { client.get("key", 5s); }); });
   std::this_thread::sleep_for(50ms);
   server.reset();
   waiting.join();

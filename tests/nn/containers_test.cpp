@@ -1,6 +1,7 @@
 #include <limits>
 #include <sstream>
 
+#include "message.h"
 #include "nn/fixture.h"
 #include "ops/elementwise.h"
 #include "ops/factory.h"
@@ -29,15 +30,6 @@ struct Net final : nn::Callable<Net> {
     return fc2(h) * scale;
   }
 };
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::vector<std::string> names_of(const std::vector<NamedTensor>& entries) {
   std::vector<std::string> names;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -134,6 +135,34 @@ inline void check(const Array& y, const std::function<double(std::int64_t)>& exp
     FAIL("beyond the tolerance");
   }
   REQUIRE(y.guards_hold());
+}
+
+/// The dtype of what a kernel keeps of rows of another one.
+inline DType wide(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+inline std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// Normally distributed, so that rows have a unit scale.
+inline Array& normal(Array& x, double mean, double deviation, unsigned seed) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<double> draw(mean, deviation);
+  return x.fill([&](std::int64_t) { return draw(engine); });
+}
+
+/// The largest distance from the reference as a part of the largest reference, and NaN where one of the two alone is NaN.
+inline double error(const Array& y, const std::vector<double>& expected) {
+  double worst = 0, scale = 0;
+  for (std::int64_t i = 0; i < y.size(); ++i) {
+    const double value = y[i], reference = expected[index(i)];
+    if (std::isnan(reference) && std::isnan(value)) continue;
+    if (std::isnan(reference) || std::isnan(value)) return std::numeric_limits<double>::quiet_NaN();
+    worst = std::max(worst, std::abs(value - reference));
+    scale = std::max(scale, std::abs(reference));
+  }
+  return worst == 0 ? 0 : worst / scale;
+}
+
+inline void check(const Array& y, const std::vector<double>& expected, double slack = 1) {
+  check(y, [&](std::int64_t i) { return expected[index(i)]; }, slack);
 }
 
 /// Runs f on y with one thread and with two, which must give the same bytes.

@@ -26,6 +26,7 @@ const Rows& table() {
   static const Rows rows = [] {
     Rows all;
     add_pointwise(all);
+    add_compare(all);
     add_unary(all);
     add_reduce(all);
     add_view(all);

@@ -127,6 +127,7 @@ inline const std::vector<std::int64_t> sizes = {0, 1, 31, 33, 1025};
 
 using Rows = std::vector<Row>;
 void add_pointwise(Rows& rows);   // op_cases_pointwise.cpp
+void add_compare(Rows& rows);     // op_cases_compare.cpp
 void add_unary(Rows& rows);       // op_cases_unary.cpp
 void add_reduce(Rows& rows);      // op_cases_reduce.cpp
 void add_view(Rows& rows);        // op_cases_view.cpp

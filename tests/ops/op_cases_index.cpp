@@ -157,8 +157,10 @@ void add_slices(Rows& rows) {
   row.mistakes.push_back({[] { index_copy_(sample({3}), 0, indices({0}), sample({1}, DType::f64)); }, {"f32", "f64"}});
   row.mistakes.push_back({[] { index_copy_(sample({1}).window({3}, {0}, 0), 0, indices({0}), sample({1})); }, {"share memory"}});
   rows.push_back(row);
+}
 
-  row = {"embedding", {}};
+void add_embeddings(Rows& rows) {
+  Row row{"embedding", {}};
   row.on_cuda_bitwise = true;
   for (const auto& [table, at] : std::vector<std::pair<Shape, Shape>>{{{3, 2}, {0}},
                                                                       {{1, 1}, {1}},
@@ -377,6 +379,7 @@ void add_orders(Rows& rows) {
 void add_index(Rows& rows) {
   add_gathers(rows);
   add_slices(rows);
+  add_embeddings(rows);
   add_triangles(rows);
   add_orders(rows);
 }

@@ -106,8 +106,10 @@ void add_reductions(Rows& rows) {
                   {[] { median(sample({2, 0}), 1); }, {"(2, 0)"}},
                   {[] { median(sample({3}, DType::boolean)); }, {"bool"}}};
   rows.push_back(row);
+}
 
-  row = {"cumprod", {}};
+void add_cumprod(Rows& rows) {
+  Row row{"cumprod", {}};
   row.slack = 40;
   for (const auto& [shape, dim] :
        std::vector<std::pair<Shape, int>>{{{0}, 0}, {{1}, 0}, {{31}, -1}, {{33}, 0}, {{1025}, 0}, {{3, 5}, 0}, {{3, 5}, 1}, {{2, 3, 4}, 1}})
@@ -125,9 +127,11 @@ void add_reductions(Rows& rows) {
     }
   row.mistakes = {{[] { cumprod(sample({3}), 1); }, {"1"}}, {[] { cumprod(sample({3}, DType::i64), 0); }, {"floating", "i64"}}};
   rows.push_back(row);
+}
 
+void add_multinomial(Rows& rows) {
   // A weight that is alone in its row is drawn, whatever the numbers are; frequencies are in everyday_ops_test.cpp.
-  row = {"multinomial", {}};
+  Row row{"multinomial", {}};
   row.differentiable = false;
   for (const Shape& shape : {Shape{1}, {31}, {33}, {1025}, {0, 3}, {2, 3, 4}})
     for (const bool replacement : {false, true})
@@ -370,6 +374,8 @@ void add_ranges(Rows& rows) {
 
 void add_statistics(Rows& rows) {
   add_reductions(rows);
+  add_cumprod(rows);
+  add_multinomial(rows);
   add_products_by_subscripts(rows);
   add_losses(rows);
   add_ranges(rows);

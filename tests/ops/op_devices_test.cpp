@@ -1,6 +1,7 @@
 // Ops on tensors of two devices, over the whole table: an Error that names both, whether or not there is a GPU.
 #include "autodiff/node.h"
 #include "catch.h"
+#include "message.h"
 #include "op_cases.h"
 #include "ops/copy.h"
 #include "ops/kernels/attention.h"
@@ -20,15 +21,6 @@ Tensor elsewhere(const Tensor& x) {
   impl->strides = x.strides();
   impl->dtype = x.dtype();
   return Tensor(std::move(impl));
-}
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The tables, on a profile whose numbers are known.
 #include "profile/op_table.h"
 
+#include "message.h"
 #include "profile/kernel_name.h"
 #include "support.h"
 
@@ -39,8 +40,6 @@ Profile known() {
   add(Kind::op, 11500, 12000, none, 6, 0, 0, 0, 0);  // after the step
   return profile;
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "autodiff/engine.h"
+#include "backend/clock.h"
 #include "ops/captured_step.h"
 #include "ops/checkpoint.h"
 #include "ops/copy.h"
@@ -24,7 +25,7 @@ using namespace tern::profile::test;
 
 namespace {
 
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double seconds() { return static_cast<double>(backend::steady_ns()) * 1e-9; }
 
 std::vector<std::string> ops_in(const Profile& profile, const std::string& pass) {
   std::vector<std::string> result;
@@ -206,19 +207,19 @@ TEST_CASE("Scopes that an exception ends, or that outlive the profiler, do no ha
   int module = 0;
   auto profiler = std::make_unique<Profiler>();
   CHECK_THROWS_AS(([&] {
-                    const ModuleScope scope(&module, "Thrower");
+                    const ModuleFrame scope(&module, "Thrower");
                     const Pass pass("forward");
                     on(cpu, [](auto) { throw std::runtime_error("a kernel's fault"); });
                   }()),
                   std::runtime_error);
-  const ModuleScope open(&module, "Open");
+  const ModuleFrame open(&module, "Open");
   exp(ones({2}));
   const Profile profile = profiler->finish();
   check_nests(profile);
   CHECK(calls(profile, "exp", "", "Open") == 1);
   profiler.reset();
   {
-    const ModuleScope without(&module, "Without");
+    const ModuleFrame without(&module, "Without");
     profiler = std::make_unique<Profiler>();
     exp(ones({2}));
   }  // the profiler did not see it begin

@@ -37,7 +37,7 @@ void work(const void* module, F op) {
     Tensor loss;
     {
       const Pass pass("forward");
-      const ModuleScope scope(module, "Worker");
+      const ModuleFrame scope(module, "Worker");
       loss = sum(op(x));
     }
     loss.backward();
@@ -174,7 +174,7 @@ TEST_CASE("A gradient that another thread computes has the module of the forward
   Tensor x = ones({3}), loss;
   x.set_requires_grad();
   {
-    const ModuleScope scope(&module, "Encoder");
+    const ModuleFrame scope(&module, "Encoder");
     loss = sum(exp(x));
   }
   std::thread([&] {
@@ -205,7 +205,7 @@ TEST_CASE("Profiles begin, start again and end while threads work") {
           --inside;  // from here on the profiler may end
           for (int j = 0; j < 60; ++j) {
             const Pass pass("forward");
-            const ModuleScope scope(&modules[i], "Worker");
+            const ModuleFrame scope(&modules[i], "Worker");
             exp(ones({4}));
             if (j % 20 == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
           }
@@ -265,7 +265,7 @@ TEST_CASE("A thread is watched once by a profiler, and may outlive it") {
 TEST_CASE("Observers of a thread come and go in any order, and each sees what happens meanwhile") {
   int module = 0;
   auto first = std::make_unique<Profiler>();
-  const ModuleScope scope(&module, "Outer");
+  const ModuleFrame scope(&module, "Outer");
   exp(ones({2}));
   auto history = std::make_unique<MemoryHistory>(cpu);
   auto second = std::make_unique<Profiler>();

@@ -15,6 +15,7 @@
 #include "catch.h"
 #include "files.h"
 #include "io/safetensors.h"
+#include "message.h"
 #include "program_paths.h"
 
 /// The programs are run as a user runs them: as processes, with arguments, standard streams and files.
@@ -71,7 +72,7 @@ inline Result shell(const std::string& script, const std::string& program, const
   return run("/bin/sh", all);
 }
 
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using tern::contains;
 
 /// A mistake of the user's: exit code 2, and one line on stderr that begins with the program's name and says `part`.
 inline void check_refused(const Result& result, const std::string& part, const std::string& program = "tern-translate") {

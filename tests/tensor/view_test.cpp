@@ -2,6 +2,7 @@
 #include "ops/view.h"
 
 #include "catch.h"
+#include "ops/rearrange.h"
 #include "tensor/random.h"
 
 namespace tern {
@@ -139,6 +140,8 @@ TEST_CASE("Views share memory") {
   CHECK(shares(x, x.detach()));
   for (const Tensor& y : split(x, 1, 2)) CHECK(shares(x, y));
   for (const Tensor& y : unstack(x, 1)) CHECK(shares(x, y));
+  CHECK(shares(x, sliding_window(x, 2, 2)));
+  CHECK(sliding_window(x, 1, 2, 1).strides() == Strides{12, 4, 1, 4});
   CHECK_FALSE(shares(x, flatten(transpose(x, 0, 2))));
   CHECK(permute(x, {2, 0, 1}).strides() == Strides{1, 12, 4});
   CHECK(broadcast_to(select(x, 2, 0), {4, 2, 3}).strides() == Strides{0, 12, 4});

@@ -7,10 +7,12 @@
 
 #include "bytes.h"
 #include "files.h"
+#include "message.h"
 #include "paths.h"
 
 namespace tern::text::test {
 
+using tern::message_of;
 using tern::test::gzip, tern::test::slurp, tern::test::spill, tern::test::SplitMix64, tern::test::TempDirectory;
 using Json = nlohmann::json;
 
@@ -26,17 +28,6 @@ std::uint64_t id_hash(const Range& ids) {
   std::uint64_t value = 0;
   for (const auto id : ids) value = value * 1000003 + static_cast<std::uint64_t>(id) + 1;
   return value;
-}
-
-// The message of what f throws as E, or "" if it throws nothing.
-template <class E, class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return {};
 }
 
 }  // namespace tern::text::test

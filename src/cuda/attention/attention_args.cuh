@@ -22,6 +22,14 @@ struct Heads {
   }
 };
 
+/// Whether all rows of (B, T, H, D) begin at multiples of so many bytes.
+inline bool rows_are_aligned(const View& heads, std::int64_t bytes) {
+  const auto size = static_cast<std::int64_t>(size_of(heads.dtype));
+  bool are_aligned = reinterpret_cast<std::uintptr_t>(heads.data) % static_cast<std::uintptr_t>(bytes) == 0;
+  for (int i = 0; i < 3; ++i) are_aligned = are_aligned && (heads.shape[i] <= 1 || heads.strides[i] * size % bytes == 0);
+  return are_aligned;
+}
+
 /// Sizes, mask and dropout of a call. `queries` and `keys` are those of a sequence, of the longest one where sequences are packed.
 struct Args {
   int sequences, queries, keys, heads, kv_heads, head_dim;
@@ -162,9 +170,9 @@ __device__ __forceinline__ float padding_log2(const Args& args, const Sequence& 
   return x > kernels::hidden_padding ? x * log2_e : -INFINITY;
 }
 
-/// Which of 16 x 16 probabilities dropout keeps, those from element `first` of all on in rows `pitch` apart; `position` is the dropout's.
-/// A thread gets its rows whole: bit k of the lower half is column k of row `lane / 4`, the upper half is 8 rows below. Each lane draws one
-/// block of four words for either row; where rows do not begin with a block, a fifth block follows.
+/// Dropout mask of 16 x 16 probabilities: which are kept of those from element `first` of all on in rows `pitch` apart; `position` is the
+/// dropout's. A thread gets its rows whole: bit k of the lower half is column k of row `lane / 4`, the upper half is 8 rows below. Each
+/// lane draws one block of four words for either row; where rows do not begin with a block, a fifth block follows.
 static __device__ unsigned kept_16x16(const DropoutMask& dropout, int pitch, std::uint64_t position, std::int64_t first) {
   const unsigned lane = threadIdx.x % 32, group = lane / 4, member = lane % 4;
   const std::uint64_t upper = static_cast<std::uint64_t>(first + std::int64_t(group) * pitch), lower = upper + 8 * std::uint64_t(pitch);

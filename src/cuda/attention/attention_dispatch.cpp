@@ -1,8 +1,8 @@
 #include "cuda/attention/hopper_attention.h"
 #include "cuda/attention/mma_attention.h"
 
-// Which kernels serve attention on a GPU: those for Hopper where they take the call, and else those of mma.sync. Both leave the same
-// log_sums behind.
+// Choice among the kernels of attention on a GPU: those for Hopper where they take the call, and else those of mma.sync. Both leave the
+// same log_sums behind.
 namespace tern::kernels {
 
 bool has_flash_attention(Cuda, const View& q, const View& k, const View& v, const View& y, const Attention& attention) {

@@ -193,13 +193,9 @@ __global__ void __launch_bounds__(threads) decode(__grid_constant__ const Decode
   }
 }
 
-/// Whether rows can be read in vectors.
-bool has_vectors(const View& x) {
-  const auto width = static_cast<std::int64_t>(16 / size_of(x.dtype));
-  if (!is_aligned(x.data, 16) || x.shape[3] % width != 0) return false;
-  for (int i = 0; i < 3; ++i)
-    if (x.shape[i] > 1 && x.strides[i] % width != 0) return false;
-  return true;
+/// Whether rows can be read in vectors of 16 bytes.
+bool has_vectors(const View& heads) {
+  return rows_are_aligned(heads, 16) && heads.shape[3] * static_cast<std::int64_t>(size_of(heads.dtype)) % 16 == 0;
 }
 
 }  // namespace

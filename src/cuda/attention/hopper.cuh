@@ -63,7 +63,7 @@ struct Tile {
         tma_load_4d(to + part * part_bytes + i * block_bytes, map, i * block_columns, head, row, batch * parts + part, full);
   }
 #endif
-  /// How far on, in units of a descriptor, step k of 16 of the columns lies, where those are the depth of a product; and of the rows.
+  /// Descriptor steps, in its units: to step k of 16 of the columns, where those are the depth of a product; and of the rows.
   static constexpr int column_step(int k) { return (k / 4 * block_bytes + k % 4 * 32) >> 4; }
   static constexpr int row_step(int k) { return k * 16 * row_bytes >> 4; }
   static constexpr int part_step(int part) { return part * part_bytes >> 4; }

@@ -19,10 +19,9 @@ void hopper_attention_grad(const View& q, const View& k, const View& v, const Vi
     const auto with = [&]<class C, bool is_general>() {
       launch_backward<T, C, is_general, drops>(args, q, k, v, y, log_sums, g, gradients);
     };
-    if (args.head_dim <= 64) with.template operator()<BackwardConfig<64, 4, true, Order::halves, 200, 40>, general>();
-    else if (args.head_dim <= 96)
-      with.template operator()<BackwardConfig<96, 3, false, Order::halves, 200, 40>, true>();  // rare: fewer kernels
-    else with.template operator()<BackwardConfig<128, 3, false, Order::halves, 208, 32>, general>();
+    if (args.head_dim <= 64) with.template operator()<BackwardConfig<64, 4, true, 200, 40>, general>();
+    else if (args.head_dim <= 96) with.template operator()<BackwardConfig<96, 3, false, 200, 40>, true>();  // rare: fewer kernels
+    else with.template operator()<BackwardConfig<128, 3, false, 208, 32>, general>();
   });
 }
 

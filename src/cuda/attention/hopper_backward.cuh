@@ -25,7 +25,7 @@
 // half of what the products S and dP read of shared memory. Up to d = 96 consumers make do with 200, and 40 and 72 are left for the others.
 //
 // P and dS, rounded, are the left operands of dV and dK as they stand. While the tensor cores do one product, consumers have the
-// exponentials or the differences of another (Order), and a consumer its own while the other one multiplies.
+// exponentials or the differences of another, and a consumer its own while the other one multiplies.
 //
 // The cycles of a tile at d = 128, by 2048 multiplications a cycle and 128 bytes of shared memory: products 2560; reads of operands 2048,
 // stores of dS 128, TMA 256, additions of dQ 256. So shared memory is as busy as the tensor cores.
@@ -172,38 +172,61 @@ __device__ __forceinline__ void add_dq(const BackwardParams& p, const Sequence& 
     store_rows<T>(dq, {factor, factor}, rows, piece * 64, p.args.head_dim);
   }
 }
-/// The dQ warpgroup.
-template <class T, class C>
-__device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMemory<C>& memory,
-                                       BackwardBarriers<C::stages, C::keys>& barriers) {
+/// A place among the turns at dQ and among the slots of dS, which are one where there are as many.
+template <int ds_slots>
+struct DqSlots {
+  Slots<> turn;
+  Slots<ds_slots> own;
+
+  __device__ __forceinline__ auto& ds() {
+    if constexpr (ds_slots == 2) return turn;
+    else return own;
+  }
+  __device__ __forceinline__ void advance() {
+    ++turn.used;
+    if constexpr (ds_slots != 2) ++own.used;
+  }
+};
+
+/// The dQ warpgroup. Sums are written times factor(), which is asked once a block of keys.
+template <class T, class C, class Barriers, class Factor>
+__device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMemory<C>& memory, Barriers& barriers, Factor&& factor) {
   using KTile = typename C::KTile;
   using DsTile = typename C::DsTile;
+  using Element = element_t<T>;
+  using Terms = Products<C::parts>;
   const std::uint64_t k = wgmma_descriptor(memory.k(), KTile::block_bytes), ds = wgmma_descriptor(memory.ds(0), DsTile::block_bytes);
-  Slots<> slots;
+  DqSlots<C::ds_slots> slots;
   for_each_item<C>(p, barriers, [&](int) {
     const int count = barriers.block.tiles.count * p.args.group();
+    const float scale = factor();
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-      const auto& job = barriers.dq_tiles[slots.index()];
-      const std::uint64_t from = ds + slots.index() * (DsTile::bytes >> 4);
-      barriers.ds_full[slots.index()].wait(slots.phase());
+      const auto& job = barriers.dq_tiles[slots.turn.index()];
+      const std::uint64_t from = ds + slots.ds().index() * (DsTile::bytes >> 4);
+      barriers.ds_full[slots.ds().index()].wait(slots.ds().phase());
 #pragma unroll 1
       for (int piece = 0; piece < C::pieces; ++piece) {
         float dq[32];
         const std::uint64_t columns = k + piece * (KTile::block_bytes >> 4);
         warpgroup_arrive();
-        wgmma_k16_first<T, true, true>(dq, from, columns);
 #pragma unroll
-        for (int i = 1; i < C::keys / 16; ++i) wgmma_k16<T, true, true>(dq, from + DsTile::row_step(i), columns + KTile::row_step(i), true);
+        for (int n = 0; n < Terms::count; ++n) {
+          const std::uint64_t left = from + DsTile::part_step(Terms::left(n)), right = columns + KTile::part_step(Terms::right(n));
+          if (n == 0) wgmma_k16_first<Element, true, true>(dq, left, right);
+#pragma unroll
+          for (int i = n == 0; i < C::keys / 16; ++i)
+            wgmma_k16<Element, true, true>(dq, left + DsTile::row_step(i), right + KTile::row_step(i), true);
+        }
         warpgroup_commit_batch();
         warpgroup_wait<0>();
         warpgroup_fence_operand(dq);
-        if (piece == C::pieces - 1) arrive_warp(barriers.ds_empty[slots.index()]);
-        if (piece == 0) barriers.turn[slots.index()].wait(slots.phase());
-        add_dq<T, C>(p, barriers.block.sequence, job, dq, piece, p.args.scale);
+        if (piece == C::pieces - 1) arrive_warp(barriers.ds_empty[slots.ds().index()]);
+        if (piece == 0) barriers.turn[slots.turn.index()].wait(slots.turn.phase());
+        add_dq<T, C>(p, barriers.block.sequence, job, dq, piece, scale);
       }
-      arrive_warp(barriers.added[slots.index()]);
-      ++slots.used;
+      arrive_warp(barriers.added[slots.turn.index()]);
+      slots.advance();
     }
     arrive_warp(barriers.kv_empty);
   });
@@ -225,13 +248,13 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_attention_backward(__gri
     fence_barrier_init();
   }
   __syncthreads();
-  const BackwardMemory<C> tiles{(shared_address(memory) + unsigned(swizzle_span) - 1) & ~(unsigned(swizzle_span) - 1)};
+  const BackwardMemory<C> tiles{swizzle_aligned_address(memory)};
   if (threadIdx.x < warpgroup) {
     warpgroup_reg_dealloc<C::helper_registers>();
     run_helper<C>(p, tiles, barriers);
   } else if (threadIdx.x < 2 * warpgroup) {
     warpgroup_reg_dealloc<C::dq_registers>();
-    sum_dq<T, C>(p, tiles, barriers);
+    sum_dq<T, C>(p, tiles, barriers, [&] { return p.args.scale; });
   } else {
     warpgroup_reg_alloc<C::consumer_registers>();
     BackwardConsumer<T, C, general, drops> consumer(p, tiles, barriers);

@@ -23,9 +23,7 @@ struct BackwardConsumer {
   Pipeline read;  ///< of the tile whose scores are computed
 
   float s[32], dp[32], dk[C::width / 2], dv[C::width / 2];
-  // Rounded P and dS; in the order `halves` one comes when the other has been multiplied, and they share registers.
-  static constexpr int p_place = 0, ds_place = C::order == Order::halves ? 0 : 1;
-  unsigned operands[2][4][4], rounded[4][4], kept;
+  unsigned p_or_ds[4][4], rounded[4][4], kept;  ///< p_or_ds: rounded, a left operand; one comes when the other has been multiplied
   unsigned k_fragments[C::caches_fragments ? steps : 1][4], v_fragments[C::caches_fragments ? steps : 1][4];
   float padding[2];
 
@@ -72,23 +70,14 @@ struct BackwardConsumer {
   }
   __device__ __forceinline__ void issue_s(int stage) { issue(s, k_fragments, memory.k(), memory.q(stage)); }
   __device__ __forceinline__ void issue_dp(int stage) { issue(dp, v_fragments, memory.v(), memory.dy(stage)); }
-  /// dV += P dY.
-  __device__ __forceinline__ void add_dv(int stage) {
-    const std::uint64_t dy = wgmma_descriptor(memory.dy(stage), QTile::block_bytes);
-    warpgroup_fence_operand(dv);
-    warpgroup_fence_operand(operands[p_place]);
+  /// sums += p_or_ds queries_tile: dV += P dY, dK += dS Q.
+  __device__ __forceinline__ void add_product(float (&sums)[C::width / 2], unsigned queries_tile) {
+    const std::uint64_t b = wgmma_descriptor(queries_tile, QTile::block_bytes);
+    warpgroup_fence_operand(sums);
+    warpgroup_fence_operand(p_or_ds);
     warpgroup_arrive();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) wgmma_k16<T, true>(dv, operands[p_place][i], dy + QTile::row_step(i), true);
-  }
-  /// dK += dS Q.
-  __device__ __forceinline__ void add_dk(int stage) {
-    const std::uint64_t q = wgmma_descriptor(memory.q(stage), QTile::block_bytes);
-    warpgroup_fence_operand(dk);
-    warpgroup_fence_operand(operands[ds_place]);
-    warpgroup_arrive();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) wgmma_k16<T, true>(dk, operands[ds_place][i], q + QTile::row_step(i), true);
+    for (int i = 0; i < 4; ++i) wgmma_k16<T, true>(sums, p_or_ds[i], b + QTile::row_step(i), true);
   }
 
   /// 2^exponent P of a tile, from S, whose scale to base 2 is given.
@@ -120,7 +109,7 @@ struct BackwardConsumer {
     for (int i = 0; i < 32; ++i) s[i] = exp2_approx(s[i]);
     if constexpr (drops) draw(stage);
   }
-  /// Which of the thread's elements of P dropout keeps: bit i is that of s[i].
+  /// Dropout mask of the thread's elements of P: bit i is that of s[i].
   __device__ __forceinline__ void draw(int stage) {
     const auto& tile = barriers.tiles[stage];
     const int lane = threadIdx.x % 32;
@@ -147,7 +136,7 @@ struct BackwardConsumer {
       for (int k = 0; k < 4; ++k) {
         const int at = i * 8 + k * 2;
         if constexpr (C::packs_p && drops) rounded[i][k] = pack_pair<T>(s[at], s[at + 1]);
-        operands[p_place][i][k] = pack_pair<T>(is_kept(at) ? s[at] : 0, is_kept(at + 1) ? s[at + 1] : 0);
+        p_or_ds[i][k] = pack_pair<T>(is_kept(at) ? s[at] : 0, is_kept(at + 1) ? s[at + 1] : 0);
       }
   }
   /// dS, from P and dP.
@@ -160,8 +149,7 @@ struct BackwardConsumer {
       for (int r = 0; r < 2; ++r) {
         const int at = n * 4 + r * 2;
         float first = s[at], second = s[at + 1];
-        if constexpr (C::packs_p)
-          unpack_pair<T>(drops ? rounded[n / 2][n % 2 * 2 + r] : operands[p_place][n / 2][n % 2 * 2 + r], first, second);
+        if constexpr (C::packs_p) unpack_pair<T>(drops ? rounded[n / 2][n % 2 * 2 + r] : p_or_ds[n / 2][n % 2 * 2 + r], first, second);
         float dp_first = dp[at], dp_second = dp[at + 1];
         if constexpr (drops) {
           dp_first = is_kept(at) ? dp_first * p.args.inverse_keep : 0;
@@ -178,11 +166,11 @@ struct BackwardConsumer {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) operands[ds_place][i][k] = pack_pair<T>(dp[i * 8 + k * 2], dp[i * 8 + k * 2 + 1]);
+      for (int k = 0; k < 4; ++k) p_or_ds[i][k] = pack_pair<T>(dp[i * 8 + k * 2], dp[i * 8 + k * 2 + 1]);
     barriers.ds_empty[slots.index()].wait(slots.phase() ^ 1);
     const unsigned tile = memory.ds(slots.index());
 #pragma unroll
-    for (int i = 0; i < 4; ++i) stmatrix(fragment_row(tile, 0, i), operands[ds_place][i]);
+    for (int i = 0; i < 4; ++i) stmatrix(fragment_row(tile, 0, i), p_or_ds[i]);
     fence_proxy_async();
     arrive_warp(barriers.ds_full[slots.index()]);
     ++slots.used;
@@ -193,50 +181,13 @@ struct BackwardConsumer {
     warpgroup_wait<batches>();
     warpgroup_fence_operand(result);
   }
-  /// The loop over the tiles of queries in the order `together`.
-  __device__ __forceinline__ void walk_together(int count) {
-    barriers.full[read.index].wait(read.phase);
-    issue_s(read.index);
-    issue_dp(read.index);
-    wait_for<1>(s);
-    exponentiate(read.index, p.args.scale_log2);
-    wait_for<0>(dp);
-    differentiate(read.index);
-    round_p();
-    round_ds();
-#pragma unroll 1
-    while (--count > 0) {
-      const int previous = read.index;
-      read.advance();
-      const int stage = read.index;
-      barriers.full[stage].wait(read.phase);
-      issue_s(stage);
-      issue_dp(stage);
-      add_dv(previous);
-      add_dk(previous);
-      warpgroup_commit_batch();
-      wait_for<2>(s);
-      exponentiate(stage, p.args.scale_log2);
-      wait_for<1>(dp);
-      differentiate(stage);
-      wait_for<0>(dk);
-      warpgroup_fence_operand(dv);
-      arrive_warp(barriers.empty[previous]);
-      round_p();
-      round_ds();
-    }
-    add_dv(read.index);
-    add_dk(read.index);
-    warpgroup_commit_batch();
-    wait_for<0>(dk);
-    warpgroup_fence_operand(dv);
-  }
-  /// And in the order `halves`. After the last tile, whose dK is left, S is computed once more for nothing: with products behind the loop
-  /// the compiler needs registers for copies of dK and dV.
-  __device__ __forceinline__ void walk_halves(int count) {
+  /// The loop over the tiles of queries: S of one beside dK of the one before, with exponentials meanwhile; then dP and dV, with dS
+  /// meanwhile. After the last tile, whose dK is left, S is computed once more for nothing: with products behind the loop the compiler
+  /// needs registers for copies of dK and dV.
+  __device__ __forceinline__ void walk(int count) {
     const auto begin_dp = [&](int stage) {
       issue_dp(stage);
-      add_dv(stage);
+      add_product(dv, memory.dy(stage));
       warpgroup_commit_batch();
       wait_for<1>(dp);
       differentiate(stage);
@@ -259,7 +210,7 @@ struct BackwardConsumer {
       }
       const int stage = read.index;
       issue_s(stage);
-      add_dk(previous);
+      add_product(dk, memory.q(previous));
       warpgroup_commit_batch();
       wait_for<1>(s);
       if (count == 0) break;
@@ -298,8 +249,7 @@ struct BackwardConsumer {
 #pragma unroll
         for (int r = 0; r < 2; ++r) padding[r] = padding_log2(p.args, block.sequence, block.index, key_of(r));
       }
-      if constexpr (C::order == Order::together) walk_together(count);
-      else walk_halves(count);
+      walk(count);
       arrive_warp(barriers.empty[read.index]);
       read.advance();
       rows_of(p.dk, dk_rows);

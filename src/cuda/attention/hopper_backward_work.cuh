@@ -6,20 +6,14 @@
 // kernel that goes before. hopper_backward.cuh has the picture.
 namespace tern::gpu::hopper {
 
-/// When a consumer begins its products; t is the tile before i.
-enum class Order {
-  together,  ///< S, dP of tile i, dV, dK of t: exponentials and dS of i meanwhile
-  halves     ///< S of i, dK of t: exponentials meanwhile; then dP, dV of i: dS meanwhile
-};
-
-template <int width_, int stages_, bool caches_fragments_, Order order_, int consumer_registers_ = 208, int helper_registers_ = 24>
+template <int width_, int stages_, bool caches_fragments_, int consumer_registers_ = 208, int helper_registers_ = 24>
 struct BackwardConfig {
   static constexpr int width = width_;                         ///< of a head, filled up
   static constexpr int stages = stages_;                       ///< of the ring of queries
   static constexpr bool caches_fragments = caches_fragments_;  ///< of K and V, in registers
-  static constexpr Order order = order_;
-  static constexpr bool packs_p = width > 96 && order == Order::halves;  ///< dS comes from the rounded P: registers are for dK and dV
-  static constexpr int keys = 128, queries = 64;                         ///< of tiles
+  static constexpr bool packs_p = width > 96;                  ///< dS comes from the rounded P: registers are for dK and dV
+  static constexpr int keys = 128, queries = 64;               ///< of tiles
+  static constexpr int parts = 1, ds_slots = 2;                ///< of an element, and of dS
   static constexpr int groups = 2, threads = (2 + groups) * warpgroup;
   using KTile = Tile<width, keys>;
   using QTile = Tile<width, queries>;
@@ -164,7 +158,7 @@ __device__ __forceinline__ void for_each_item(const BackwardParams& p, BackwardB
   }
 }
 
-/// Slots that are used in turn.
+/// One or two slots that are used in turn: a PipelineState in one register, where registers are scarce.
 template <unsigned count = 2>
 struct Slots {
   unsigned used = 0;

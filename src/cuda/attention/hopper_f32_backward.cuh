@@ -30,7 +30,6 @@ struct F32BackwardConfig {
   static constexpr int parts = parts_;
   static constexpr bool promotes = parts == 2;
   static constexpr bool caches_fragments = false, packs_p = false;
-  static constexpr Order order = Order::halves;
   static constexpr int keys = 64, queries = 64, groups = 1, threads = 4 * warpgroup;
   using KTile = Tile<width, keys, parts>;
   using QTile = Tile<width, queries, parts>;
@@ -223,50 +222,11 @@ struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
   }
 };
 
-/// The dQ warpgroup.
+/// The factor of a block's dQ: the scale, without the powers of two.
 template <class C>
-__device__ __forceinline__ void sum_f32_dq(const BackwardParams& p, const BackwardMemory<C>& memory, F32BackwardBarriers<C>& barriers) {
-  using KTile = typename C::KTile;
-  using DsTile = typename C::DsTile;
-  using Terms = Products<C::parts>;
-  const std::uint64_t k = wgmma_descriptor(memory.k(), KTile::block_bytes), ds = wgmma_descriptor(memory.ds(0), DsTile::block_bytes);
-  Slots<> turns;
-  Slots<C::ds_slots> slots;
-  for_each_item<C>(p, barriers, [&](int) {
-    const int count = barriers.block.tiles.count * p.args.group(),
-              head = barriers.block.sequence.batch * p.args.kv_heads + barriers.block.kv_head;
-    const float factor =
-        p.args.scale * power_of_two(-f16_exponent - p.maxima.ds_exponent(head, p.args.inverse_keep) - p.maxima.exponent(Maxima::k, head));
-#pragma unroll 1
-    for (int tile = 0; tile < count; ++tile) {
-      const std::uint64_t from = ds + slots.index() * (DsTile::bytes >> 4);
-      barriers.ds_full[slots.index()].wait(slots.phase());
-#pragma unroll 1
-      for (int piece = 0; piece < C::pieces; ++piece) {
-        float dq[32];
-        const std::uint64_t columns = k + piece * (KTile::block_bytes >> 4);
-        warpgroup_arrive();
-#pragma unroll
-        for (int n = 0; n < Terms::count; ++n) {
-          const std::uint64_t left = from + DsTile::part_step(Terms::left(n)), right = columns + KTile::part_step(Terms::right(n));
-          if (n == 0) wgmma_k16_first<f16, true, true>(dq, left, right);
-#pragma unroll
-          for (int i = n == 0; i < C::keys / 16; ++i)
-            wgmma_k16<f16, true, true>(dq, left + DsTile::row_step(i), right + KTile::row_step(i), true);
-        }
-        warpgroup_commit_batch();
-        warpgroup_wait<0>();
-        warpgroup_fence_operand(dq);
-        if (piece == C::pieces - 1) arrive_warp(barriers.ds_empty[slots.index()]);
-        if (piece == 0) barriers.turn[turns.index()].wait(turns.phase());
-        add_dq<float, C>(p, barriers.block.sequence, barriers.dq_tiles[turns.index()], dq, piece, factor);
-      }
-      arrive_warp(barriers.added[turns.index()]);
-      ++turns.used;
-      ++slots.used;
-    }
-    arrive_warp(barriers.kv_empty);
-  });
+__device__ __forceinline__ float dq_factor(const BackwardParams& p, const F32BackwardBarriers<C>& barriers) {
+  const int head = barriers.block.sequence.batch * p.args.kv_heads + barriers.block.kv_head;
+  return p.args.scale * power_of_two(-f16_exponent - p.maxima.ds_exponent(head, p.args.inverse_keep) - p.maxima.exponent(Maxima::k, head));
 }
 
 #endif
@@ -289,13 +249,13 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_f32_attention_backward(_
     fence_barrier_init();
   }
   __syncthreads();
-  const BackwardMemory<C> tiles{(shared_address(memory) + unsigned(swizzle_span) - 1) & ~(unsigned(swizzle_span) - 1)};
+  const BackwardMemory<C> tiles{swizzle_aligned_address(memory)};
   if (threadIdx.x < warpgroup) {
     warpgroup_reg_dealloc<C::helper_registers>();
     run_helper<C>(p, tiles, barriers);
   } else if (threadIdx.x < 2 * warpgroup) {
     warpgroup_reg_dealloc<C::dq_registers>();
-    sum_f32_dq<C>(p, tiles, barriers);
+    sum_dq<float, C>(p, tiles, barriers, [&] { return dq_factor<C>(p, barriers); });
   } else if (threadIdx.x < 3 * warpgroup) {
     warpgroup_reg_alloc<C::consumer_registers>();
     F32BackwardConsumer<C, general, drops> consumer(p, tiles, barriers);

@@ -12,11 +12,10 @@
 //     shared memory   | Q (64 groups, d) | ring of K (keys, d): stages | ring of V (keys, d): stages |
 //     (64, 192 x 128)      24 KiB            4 x 16 KiB                   4 x 16 KiB                      152 KiB
 //     (128, 128 x 128)     32 KiB            2 x 32 KiB                   2 x 32 KiB                      160 KiB
-//     (128, 128 x 176)     32 KiB            2 x 44 KiB                   2 x 44 KiB                      208 KiB
 //     (64, 128 x 128 f32)  32 KiB            2 x 32 KiB                   2 x 32 KiB                      160 KiB
 //     (128, 128 x 64 f32)  64 KiB            2 x 32 KiB                   2 x 32 KiB                      192 KiB
 //
-//     registers       S keys / 2, P keys / 4, y d / 2:  d 64: 64 + 32 + 32 of 160;  d 128: 64 + 32 + 64, or 88 + 44 + 64, of 240
+//     registers       S keys / 2, P keys / 4, y d / 2:  d 64: 64 + 32 + 32 of 160;  d 128: 64 + 32 + 64 of 240
 //                     f32: S keys / 2, P keys / 2, y d / 2, P V of a tile d / 2:  192 of 240
 //
 // Consumers take turns (ping-pong): one that has issued its products lets the next one issue, and has its softmax meanwhile. Named barrier
@@ -365,7 +364,7 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_attention_forward(__grid
     fence_barrier_init();
   }
   __syncthreads();
-  const unsigned tiles = (shared_address(memory) + unsigned(swizzle_span) - 1) & ~(unsigned(swizzle_span) - 1);
+  const unsigned tiles = swizzle_aligned_address(memory);
   if (threadIdx.x < warpgroup) {
     warpgroup_reg_dealloc<C::producer_registers>();
     if (threadIdx.x == 0) produce<C>(p, tiles, barriers);

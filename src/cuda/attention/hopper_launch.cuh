@@ -10,12 +10,10 @@
 // The host's half of flash attention on Hopper: tensor maps, the grid, and which kernel serves a call.
 namespace tern::gpu::hopper {
 
-/// Whether TMA can read it: addresses and strides in multiples of 16 bytes.
-inline bool has_tensor_map(const View& view) {
-  const auto size = static_cast<std::int64_t>(size_of(view.dtype));
-  bool is_fit = is_aligned(view.data, 16) && view.shape[3] % 8 == 0;
-  for (int i = 0; i < 3; ++i)
-    is_fit = is_fit && view.shape[i] > 0 && (view.shape[i] == 1 || (view.strides[i] > 0 && view.strides[i] * size % 16 == 0));
+/// Whether TMA can read (B, T, H, D): addresses and strides in multiples of 16 bytes, and no stride runs backwards.
+inline bool has_tensor_map(const View& heads) {
+  bool is_fit = rows_are_aligned(heads, 16) && heads.shape[3] % 8 == 0;
+  for (int i = 0; i < 3; ++i) is_fit = is_fit && heads.shape[i] > 0 && (heads.shape[i] == 1 || heads.strides[i] > 0);
   return is_fit;
 }
 
@@ -49,9 +47,8 @@ void dispatch(const Args& args, F&& f) {
 /// Likewise with the element type before them.
 template <class F>
 void dispatch(DType dtype, const Args& args, F&& f) {
-  const auto with = [&]<class T>() { dispatch(args, [&]<bool general, bool drops>() { f.template operator()<T, general, drops>(); }); };
-  if (dtype == DType::f16) with.template operator()<f16>();
-  else with.template operator()<bf16>();
+  dispatch_halves(dtype,
+                  [&]<class T>() { dispatch(args, [&]<bool general, bool drops>() { f.template operator()<T, general, drops>(); }); });
 }
 
 }  // namespace tern::gpu::hopper

@@ -28,7 +28,7 @@ void launch_backward(const Call& call, const Args& args) {
   const Workspace delta(bytes_if(needs_delta, call.log_sums.numel()), stream);
   const Workspace semaphores(bytes_if(blocks > 1, all_tiles), stream);
   const Workspace sums(bytes_if(blocks > 1, all_tiles * C::queries * C::width), stream);
-  const bool is_aligned = ampere::is_aligned({&call.q, &call.k, &call.v, &call.y, &call.g}, 16);
+  const bool is_aligned = ampere::rows_are_aligned({&call.q, &call.k, &call.v, &call.y, &call.g}, 16);
   if (needs_delta && args.queries > 0) {
     int lanes = 1;
     while (lanes * 8 < args.head_dim) lanes *= 2;
@@ -53,7 +53,7 @@ void launch_backward(const Call& call, const Args& args) {
                               semaphores.as<int>(),
                               args.tile_places(C::queries),
                               is_alone,
-                              ampere::is_aligned({&to.q, &to.k, &to.v}, 4)};
+                              ampere::rows_are_aligned({&to.q, &to.k, &to.v}, 4)};
   launch(mma_attention_backward<T, C, flavour>, blocks_for(std::max<std::int64_t>(blocks, 1) * kv_heads, 1), C::threads,
          C::bytes(tiles * args.group() > 1 ? 2 : 1), stream, params);
   if (to.bias.data) sum_bias_gradient(inputs, to.bias);

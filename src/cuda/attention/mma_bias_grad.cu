@@ -47,10 +47,7 @@ void launch_bias_grad(const BackwardInputs& inputs, const View& dbias) {
 
 void sum_bias_gradient(const BackwardInputs& inputs, const View& dbias) {
   if (dbias.numel() == 0) return;
-  const auto with = [&]<class C>() {
-    if (dbias.dtype == DType::f16) launch_bias_grad<f16, C>(inputs, dbias);
-    else launch_bias_grad<bf16, C>(inputs, dbias);
-  };
+  const auto with = [&]<class C>() { dispatch_halves(dbias.dtype, [&]<class T>() { launch_bias_grad<T, C>(inputs, dbias); }); };
   const int head_dim = inputs.args.head_dim;
   if (head_dim <= 32) with.template operator()<BiasGradConfig<32, 8, 64, 32, 2, 2>>();
   else if (head_dim <= 64) with.template operator()<BiasGradConfig<64, 8, 64, 32, 2, 2>>();

@@ -41,8 +41,8 @@ void mma_attention(const View& q, const View& k, const View& v, const kernels::A
                              Bias(attention.bias),
                              log_sums.as<float>(),
                              args.padding || attention.bias.data || args.scale <= 0,
-                             ampere::is_aligned({&q, &k, &v}, 16),
-                             ampere::is_aligned({&y}, 4)};
+                             ampere::rows_are_aligned({&q, &k, &v}, 16),
+                             ampere::rows_are_aligned({&y}, 4)};
   const bool has_wide_warps = (args.queries + 127) / 128 * std::int64_t(args.all_heads()) >= wide_warp_blocks;
   const auto with = [&]<class C, bool is_rare>() {
     dispatch<is_rare>(q.dtype, args, attention, [&]<class T, Flavour flavour>() { launch_forward<T, C, flavour>(params, q.stream); });

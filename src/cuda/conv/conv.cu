@@ -24,7 +24,7 @@ struct Convolution {
 
 // Channels last.
 
-/// How the positions and the vectors of channels are dealt out to blocks: a warp has 32 vectors side by side and one tile of positions, a
+/// Partition of positions and vectors of channels over blocks: a warp has 32 vectors side by side and one tile of positions, a
 /// block's warps tiles one after the other. Blocks that start together have all channels of the same positions, which are neighbours in
 /// memory.
 struct Tiles {

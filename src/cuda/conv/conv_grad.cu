@@ -29,7 +29,7 @@ struct Gradient {
   float* partials;
 };
 
-/// How steps and channels are dealt out: as in conv.cu, with parts of L in place of tiles for channels first.
+/// Partition of steps and channels: as in conv.cu, with parts of L in place of tiles for channels first.
 struct Partition {
   unsigned columns, of_batch;
   int size;  ///< steps of a warp
@@ -346,7 +346,8 @@ bool differentiate_vectors(const DepthwiseConv1dGradArguments& a) {
   gradient.end = static_cast<int>(std::max(a.u.shape[1], a.g.shape[1] - a.left));
   const std::int64_t steps = gradient.end - gradient.first;
   Partition partition{channels_last ? blocks_for(channels, 32 * last_width) : 1, 1, channels_last ? 128 : 4096};
-  // Long parts read fewer positions twice and leave fewer partial sums; short ones keep a small signal on many multiprocessors.
+  // Long parts read fewer positions twice and leave fewer partial sums; short ones keep a small signal on many multiprocessors: some units
+  // for each of any GPU (an H200 has 132). Not the device's own number, as the order of the sums follows from it.
   const std::int64_t steps_at_once = channels_last ? last_warps : 1,
                      units = batches * (channels_last ? partition.columns : channels / warps + 1);
   while (partition.size > (channels_last ? 16 : 512) && units * (steps / (steps_at_once * partition.size)) < (channels_last ? 512 : 1024))

@@ -39,6 +39,12 @@ __device__ __forceinline__ float4 load_shared<float4>(std::uint32_t address) {
                : "memory");
   return value;
 }
+template <>
+__device__ __forceinline__ unsigned load_shared<unsigned>(std::uint32_t address) {
+  unsigned value;
+  asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
 /// The two bytes there.
 __device__ __forceinline__ unsigned load_shared_half_word(std::uint32_t address) {
   unsigned short value;
@@ -54,6 +60,9 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, float4 value
 }
 __device__ __forceinline__ void store_shared(std::uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(address), "f"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, unsigned value) {
+  asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(address), "r"(value) : "memory");
 }
 __device__ __forceinline__ void store_shared(std::uint32_t address, float2 value) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(address), "f"(value.x), "f"(value.y) : "memory");

@@ -1,4 +1,5 @@
 #pragma once
+#include "cuda/device/async_copy.cuh"
 #include "cuda/device/group.cuh"
 #include "cuda/device/math.cuh"
 #include "cuda/device/mma.cuh"
@@ -185,7 +186,7 @@ struct RegisterOperand {
         for (int half = 0; half < 2; ++half) {
           const unsigned to =
               tile + SharedTile<width>::offset(row + m * 16 + MmaLanes::group() + half * 8, chunk + n) + MmaLanes::member() * 4;
-          asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(to), "r"(values[m][n / 2][n % 2 * 2 + half]) : "memory");
+          store_shared(to, values[m][n / 2][n % 2 * 2 + half]);
         }
   }
   template <class T>

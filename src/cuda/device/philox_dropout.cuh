@@ -6,8 +6,8 @@
 // Dropout, defined once for every kernel that has it: random.cu, the fused embedding and norm, both attentions.
 namespace tern::gpu {
 
-/// Which elements dropout drops, each with probability p. Element i belongs to word i % 4 of the Philox block at `position() + i / 4`, and
-/// falls away where unit_float(word) < p: exactly where the word is at most `last_dropped`.
+/// Dropout mask: which elements are dropped, each with probability p. Element i belongs to word i % 4 of the Philox block at
+/// `position() + i / 4`, and falls away where unit_float(word) < p: exactly where the word is at most `last_dropped`.
 struct DropoutMask {
   PhiloxState philox;
   std::uint32_t last_dropped = 0;

@@ -28,7 +28,7 @@ enum class RowAccess {
 template <class T, RowAccess access>
 inline constexpr int row_vector_width = access == RowAccess::scalar ? 1 : vec16_width<T>;
 
-/// How many elements before a row its first vector begins. `element` counts the row's first element from any multiple of 16 bytes.
+/// Skew: elements before a row at which its first vector begins. `element` counts the row's first element from any multiple of 16 bytes.
 template <RowAccess access, int width>
 __device__ __forceinline__ int row_skew(std::int64_t element) {
   return access == RowAccess::misaligned ? static_cast<int>(element) & (width - 1) : 0;
@@ -82,7 +82,7 @@ __device__ __forceinline__ void launder(int& value) { asm volatile("" : "+r"(val
 
 // ---- Partition: the threads of a row
 
-/// How rows are dealt out to threads.
+/// Partition of rows over threads.
 struct RowPartition {
   unsigned threads = 1;  ///< of a block that share a row: a power of two up to 32, or whole warps
   unsigned rows = 1;     ///< that a block has at a time; 1 in a cluster

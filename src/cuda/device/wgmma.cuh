@@ -9,11 +9,13 @@ inline constexpr std::size_t swizzle_span = 1024;  ///< bytes of shared memory a
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Writes 16 bytes at once: the compiler may take a plain assignment apart.
-__device__ __forceinline__ void write_shared(float* place, float4 value) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(shared_address(place)), "f"(value.x), "f"(value.y), "f"(value.z),
-               "f"(value.w)
-               : "memory");
+/// The first place in a block's dynamic shared memory where the swizzle begins: shared_bytes of a launch have a span more for it.
+__device__ __forceinline__ std::uint32_t swizzle_aligned_address(const void* memory) {
+  return (shared_address(memory) + unsigned(swizzle_span) - 1) & ~(unsigned(swizzle_span) - 1);
+}
+template <class V>
+__device__ __forceinline__ V* swizzle_aligned(void* memory) {
+  return reinterpret_cast<V*>(static_cast<char*>(memory) + (swizzle_aligned_address(memory) - shared_address(memory)));
 }
 
 /// Changes how many registers each thread of the warpgroup has (setmaxnreg).
@@ -26,12 +28,15 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(count));
 }
 
-/// The matrix descriptor of a tile in shared memory: rows of 128 bytes in the swizzle of 128 bytes, eight rows after 1024. Of an operand
-/// that is transposed, (depth, rows), a row of the tile is one of the depth.
-__device__ __forceinline__ std::uint64_t wgmma_descriptor(const void* tile) {
-  return std::uint64_t((shared_address(tile) & 0x3ffff) >> 4) | std::uint64_t(1) << 16 | std::uint64_t(swizzle_span >> 4) << 32 |
+/// The matrix descriptor of an operand at an address of shared memory: rows of 128 bytes in the swizzle of 128 bytes, eight rows after
+/// 1024. Of one that is transposed, (depth, rows), a row of the tile is one of the depth (MN-major). A tile wider than 128 bytes is in
+/// blocks of so many columns, and where it is MN-major the next one lies `block_bytes` on.
+__device__ __forceinline__ std::uint64_t wgmma_descriptor(std::uint32_t address, unsigned block_bytes) {
+  return std::uint64_t((address & 0x3ffff) >> 4) | std::uint64_t(block_bytes >> 4) << 16 | std::uint64_t(swizzle_span >> 4) << 32 |
          std::uint64_t(1) << 62;
 }
+/// Of a tile of one block.
+__device__ __forceinline__ std::uint64_t wgmma_descriptor(const void* tile) { return wgmma_descriptor(shared_address(tile), 16); }
 
 /// Before the first wgmma of a batch: what this thread wrote to registers and shared memory comes first.
 __device__ __forceinline__ void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }

@@ -1,3 +1,4 @@
+#include "cuda/device/group.cuh"
 #include "cuda/gemm/checksum.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
@@ -11,7 +12,7 @@ __global__ void __launch_bounds__(block_size) add_words(const std::uint16_t* dat
   unsigned long long sum = 0;
   for (std::size_t i = blockIdx.x * std::size_t(block_size) + threadIdx.x; i < count; i += gridDim.x * std::size_t(block_size))
     sum += data[i] * ((i * 0x9e3779b97f4a7c15ull >> 8) | 1);
-  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffff, sum, offset);
+  sum = warp_all_reduce<PlusOp<unsigned long long>>(sum);
   if (threadIdx.x % 32 == 0) atomicAdd(total, sum);
 }
 

@@ -1,12 +1,11 @@
 #include <algorithm>
-#include <map>
-#include <mutex>
 
 #include "cuda/device/math.cuh"
 #include "cuda/device/wgmma_k16.cuh"
 #include "cuda/gemm/gelu_gemm.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/occupancy.h"
 #include "cuda/runtime/tensor_map.h"
 
 // GEMM of 16-bit floats with gelu_tanh in its epilogue, row-major: c (M, N) = a (M, K) b, for b (N, K), K-major, or (K, N), MN-major.
@@ -182,15 +181,6 @@ __device__ __forceinline__ void for_each_pair(std::uint32_t tile, float (&sums)[
   }
 }
 
-__device__ __forceinline__ unsigned load_word(std::uint32_t address) {
-  unsigned value;
-  asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(value) : "r"(address) : "memory");
-  return value;
-}
-__device__ __forceinline__ void store_word(std::uint32_t address, unsigned value) {
-  asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(address), "r"(value) : "memory");
-}
-
 /// Of a consumer: its threads' writes of the tile go to memory. `is_over`: the memory is the next tile's, else this consumer's again.
 __device__ __forceinline__ void store_tile(const CUtensorMap& map, const Memory& memory, Barriers& barriers, int column, int row,
                                            int consumer, bool is_over) {
@@ -226,11 +216,11 @@ __device__ __forceinline__ void store_gelu(const GeluGemmParams& p, Memory& memo
     }
     x += low;
     y += high;
-    store_word(address, pack_pair<T>(x, y));
+    store_shared(address, pack_pair<T>(x, y));
   });
   store_tile(p.before, memory, barriers, column, row, consumer, false);
   for_each_pair(tile, sums, [&](std::uint32_t address, int, float x, float y) {
-    store_word(address, pack_pair<T>(gelu_tanh_approx(x), gelu_tanh_approx(y)));
+    store_shared(address, pack_pair<T>(gelu_tanh_approx(x), gelu_tanh_approx(y)));
   });
   store_tile(p.c, memory, barriers, column, row, consumer, true);
 }
@@ -245,10 +235,10 @@ __device__ __forceinline__ void store_gelu_grad(const GeluGemmParams& p, Memory&
   int rows = 0;
   for_each_pair(shared_address(memory.tile), sums, [&](std::uint32_t address, int j, float x, float y) {
     float before_x, before_y;
-    unpack_pair<T>(load_word(address), before_x, before_y);
+    unpack_pair<T>(load_shared<unsigned>(address), before_x, before_y);
     x *= gelu_tanh_derivative(before_x);
     y *= gelu_tanh_derivative(before_y);
-    store_word(address, pack_pair<T>(x, y));
+    store_shared(address, pack_pair<T>(x, y));
     low += x;
     high += y;
     if (++rows % (2 * halves) != 0) return;
@@ -304,8 +294,7 @@ __global__ void __launch_bounds__(threads, 1) gelu_gemm_kernel(__grid_constant__
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float shared[];
   __shared__ Barriers barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
-  const auto offset = (swizzle_span - shared_address(shared) % swizzle_span) % swizzle_span;
-  auto& memory = *reinterpret_cast<Memory*>(reinterpret_cast<char*>(shared) + offset);
+  auto& memory = *swizzle_aligned<Memory>(shared);
   if (threadIdx.x == 0) {
     for (int i = 0; i < stages; ++i) {
       barriers.full[i].init(1);
@@ -334,45 +323,26 @@ __global__ void __launch_bounds__(threads, 1) gelu_gemm_kernel(__grid_constant__
 using Kernel = void (*)(GeluGemmParams);
 
 Kernel kernel_of(const GemmProblem& p) {
-  const bool is_gradient = p.epilogue == Epilogue::gelu_grad;
-  if (p.dtype == DType::bf16) return is_gradient ? gelu_gemm_kernel<bf16, true> : gelu_gemm_kernel<bf16, false>;
-  return is_gradient ? gelu_gemm_kernel<f16, true> : gelu_gemm_kernel<f16, false>;
+  return dispatch_halves(p.dtype, [&]<class T>() -> Kernel {
+    return p.epilogue == Epilogue::gelu_grad ? gelu_gemm_kernel<T, true> : gelu_gemm_kernel<T, false>;
+  });
 }
 
-std::int64_t tiles(std::int64_t size, int tile) { return (size + tile - 1) / tile; }
 /// Row-major, c^T (n, m): rows of c are the problem's n.
-std::int64_t tile_pairs(const GemmProblem& p) { return (tiles(p.n, tile_m) + 1) / 2 * tiles(p.m, tile_n); }
-
-/// Clusters that run at once: the kernels take the same registers and memory.
-unsigned capacity(Kernel kernel, Stream stream) {
-  static std::mutex mutex;
-  static auto& known = *new std::map<int, int>;
-  const std::lock_guard lock(mutex);
-  const auto [place, is_new] = known.try_emplace(stream.device.index, 0);
-  if (is_new) {
-    use(stream);
-    allow_shared(reinterpret_cast<const void*>(kernel), shared_bytes);
-    cudaLaunchAttribute size{};
-    size.id = cudaLaunchAttributeClusterDimension;
-    size.val.clusterDim = {cluster_size, 1, 1};
-    const cudaLaunchConfig_t config{cluster_size, threads, shared_bytes, nullptr, &size, 1};
-    check(cudaOccupancyMaxActiveClusters(&place->second, kernel, &config), "cudaOccupancyMaxActiveClusters");
-  }
-  return static_cast<unsigned>(place->second);
-}
+std::int64_t tile_pairs(const GemmProblem& p) { return (ceil_div(p.n, tile_m) + 1) / 2 * ceil_div(p.m, tile_n); }
 
 }  // namespace
 
 bool has_gelu_gemm(const GemmProblem& p, const GemmOperands& operands, Stream stream) {
-  const auto fits = [](const void* data, std::int64_t leading_dimension) { return is_aligned(data, 16) && leading_dimension % 8 == 0; };
   return (p.dtype == DType::bf16 || p.dtype == DType::f16) && (p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::gelu_grad) &&
          p.batch_count == 1 && p.write == Write::overwrite && p.a_transposed == (p.epilogue == Epilogue::bias_gelu) && !p.b_transposed &&
          std::min({p.m, p.n, p.k}) > 0 && p.m % 8 == 0 && std::max({p.m, p.n, p.k}) < (std::int64_t(1) << 30) &&
-         tile_pairs(p) < (std::int64_t(1) << 30) && fits(operands.a, p.lda) && fits(operands.b, p.ldb) && fits(operands.c, p.ldc) &&
-         is_aligned(operands.before_gelu, 16) && runs_wgmma_kernel(kernel_of(p), stream.device);
+         tile_pairs(p) < (std::int64_t(1) << 30) && has_tensor_map(operands.a, p.dtype, p.lda) &&
+         has_tensor_map(operands.b, p.dtype, p.ldb) && has_tensor_map(operands.c, p.dtype, p.ldc) && is_aligned(operands.before_gelu, 16) &&
+         runs_wgmma_kernel(kernel_of(p), stream.device);
 }
 
-unsigned gelu_gemm_parts(const GemmProblem& p) { return static_cast<unsigned>(tiles(p.n, tile_m)); }
+unsigned gelu_gemm_parts(const GemmProblem& p) { return static_cast<unsigned>(ceil_div(p.n, tile_m)); }
 
 bool is_gelu_gemm_faster(const GemmProblem& p, Stream stream) {
   return p.k <= 1024 && 2 * tile_pairs(p) >= attribute(cudaDevAttrMultiProcessorCount, stream.device);
@@ -392,11 +362,12 @@ void gelu_gemm(const GemmProblem& p, const GemmOperands& operands, void* out, St
   params.bias = operands.bias;
   params.column_parts = operands.column_parts;
   params.n = static_cast<int>(p.m);
-  params.k_steps = static_cast<int>(tiles(p.k, tile_k));
-  params.row_tiles = static_cast<int>(tiles(p.n, tile_m));
-  params.column_tiles = static_cast<int>(tiles(p.m, tile_n));
+  params.k_steps = static_cast<int>(ceil_div(p.k, tile_k));
+  params.row_tiles = static_cast<int>(ceil_div(p.n, tile_m));
+  params.column_tiles = static_cast<int>(ceil_div(p.m, tile_n));
   const Kernel kernel = kernel_of(p);
-  const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(tile_pairs(p), capacity(kernel, stream)));
+  const auto clusters =
+      static_cast<unsigned>(std::min<std::int64_t>(tile_pairs(p), clusters_at_once(kernel, cluster_size, threads, shared_bytes, stream)));
   launch(kernel,
          LaunchConfig{.grid = clusters * cluster_size, .block = threads, .shared = shared_bytes, .stream = stream, .cluster = cluster_size},
          params);

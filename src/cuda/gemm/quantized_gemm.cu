@@ -2,6 +2,7 @@
 
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/fragment.cuh"
+#include "cuda/device/programmatic.cuh"
 #include "cuda/device/vec16.cuh"
 #include "cuda/gemm/quantized_codes.cuh"
 #include "cuda/gemm/quantized_gemm.h"
@@ -302,9 +303,7 @@ __global__ void __launch_bounds__(S::threads, 512 / S::threads) quantized_gemm_k
   const Shifts shifts{S::by_blocks ? first_byte & 2 : 0, S::by_blocks ? first_byte + static_cast<unsigned>(p.w.bytes) & 2 : 0};
   const Fetch<S, T> fetch(p, first_row, first_channel, shifts);
 
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");  // the kernel before may still run, and x be what it writes
-#endif
+  grid_dependency_wait();  // the kernel before may still run, and x be what it writes
   Epilogue<S, T> epilogue(p, first_row + own_row, first_channel + own_column, shared + own_row * S::y_pitch + own_column * 2);
   if constexpr (S::warps_k > 1) epilogue.load();  // a short product does not hide their way otherwise; a large tile has no registers left
 
@@ -382,7 +381,7 @@ void start_fitting(const Problem<T>& p, Stream stream) {
 }  // namespace
 
 void quantized_gemm(const View& x, const QuantizedRows& w, const View& bias, const View& y) {
-  const auto run = [&]<class T>() {
+  dispatch_halves(y.dtype, [&]<class T>() {
     const Problem<T> p{.w = w,
                        .x = x.as<const T>(),
                        .x_stride = x.strides[0],
@@ -394,9 +393,7 @@ void quantized_gemm(const View& x, const QuantizedRows& w, const View& bias, con
     if (w.format == QuantFormat::q8_0) start_fitting<QuantFormat::q8_0>(p, y.stream);
     else if (w.format == QuantFormat::q4_0) start_fitting<QuantFormat::q4_0>(p, y.stream);
     else start_fitting<QuantFormat::int8>(p, y.stream);
-  };
-  if (y.dtype == DType::bf16) run.template operator()<bf16>();
-  else run.template operator()<f16>();
+  });
 }
 
 }  // namespace tern::gpu

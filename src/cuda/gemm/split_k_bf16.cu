@@ -140,8 +140,7 @@ __global__ void __launch_bounds__(threads) split_k_gemm_kernel(__grid_constant__
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float shared[];
   __shared__ Barriers barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
-  const auto offset = (swizzle_span - shared_address(shared) % swizzle_span) % swizzle_span;
-  auto* const memory = reinterpret_cast<Stage<T>*>(reinterpret_cast<char*>(shared) + offset);
+  auto* const memory = swizzle_aligned<Stage<T>>(shared);
   if (threadIdx.x == 0) {
     for (int i = 0; i < stages; ++i) {
       barriers.full[i].init(1);
@@ -176,15 +175,14 @@ __global__ void __launch_bounds__(threads) split_k_gemm_kernel(__grid_constant__
 }  // namespace
 
 bool has_split_k_gemm(const GemmProblem& p, const GemmOperands& operands, Stream stream) {
-  const auto fits = [](const void* data, std::int64_t leading_dimension) { return is_aligned(data, 16) && leading_dimension % 8 == 0; };
   return (p.dtype == DType::bf16 || p.dtype == DType::f16) && p.batch_count == 1 && p.epilogue == Epilogue::none && !p.a_transposed &&
          p.b_transposed && std::min(p.m, p.n) > 0 && p.k >= tile_k && std::max({p.m, p.n, p.k}) < (std::int64_t(1) << 31) &&
-         fits(operands.a, p.lda) && fits(operands.b, p.ldb) && runs_wgmma_kernel(split_k_gemm_kernel<bf16>, stream.device);
+         has_tensor_map(operands.a, p.dtype, p.lda) && has_tensor_map(operands.b, p.dtype, p.ldb) &&
+         runs_wgmma_kernel(split_k_gemm_kernel<bf16>, stream.device);
 }
 
 void split_k_gemm(const GemmProblem& p, const GemmOperands& operands, void* out, double alpha, Stream stream) {
   // Row-major: c^T (n, m) = b^T (n, k) a^T (k, m), so the operands change sides.
-  const auto tiles = [](std::int64_t size) { return (size + tile - 1) / tile; };
   SplitKParams params{};
   params.a = tensor_map({operands.b, p.dtype, p.n, p.k, p.ldb}, tile, tile_k);
   params.b = tensor_map({operands.a, p.dtype, p.m, p.k, p.lda}, tile, tile_k);
@@ -193,16 +191,17 @@ void split_k_gemm(const GemmProblem& p, const GemmOperands& operands, void* out,
   params.ldc = p.ldc;
   params.m = p.n;
   params.n = p.m;
-  params.column_tiles = static_cast<unsigned>(tiles(p.m));
-  params.k_steps = static_cast<int>((p.k + tile_k - 1) / tile_k);
+  params.column_tiles = static_cast<unsigned>(ceil_div(p.m, tile));
+  params.k_steps = static_cast<int>(ceil_div(p.k, tile_k));
   params.alpha = static_cast<float>(alpha);
   params.accumulates = p.write == Write::accumulate;
   // As many blocks as run at once, two on a multiprocessor, each with some steps at least (on an H200: docs/precision.md, 16-bit floats).
-  const std::int64_t c_tiles = tiles(p.n) * tiles(p.m), at_once = 2 * attribute(cudaDevAttrMultiProcessorCount, stream.device);
+  const std::int64_t c_tiles = ceil_div(p.n, tile) * ceil_div(p.m, tile),
+                     at_once = 2 * attribute(cudaDevAttrMultiProcessorCount, stream.device);
   params.splits = 1;
   while (params.splits < max_splits && c_tiles * params.splits * 2 <= at_once && params.k_steps >= 8 * static_cast<int>(params.splits))
     params.splits *= 2;
-  params.steps_per_split = (params.k_steps + static_cast<int>(params.splits) - 1) / static_cast<int>(params.splits);
+  params.steps_per_split = static_cast<int>(ceil_div(params.k_steps, params.splits));
   launch(p.dtype == DType::bf16 ? split_k_gemm_kernel<bf16> : split_k_gemm_kernel<f16>,
          LaunchConfig{.grid = static_cast<unsigned>(c_tiles * params.splits),
                       .block = threads,

@@ -1,7 +1,5 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <mutex>
 #include <utility>
 
 #include "cuda/gemm/tf32_gemm.h"
@@ -9,6 +7,7 @@
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/occupancy.h"
 #include "cuda/runtime/semaphore.h"
 #include "cuda/runtime/tensor_map.h"
 
@@ -25,8 +24,6 @@ CUtensorMap map_of(const Operand& operand, std::int64_t depth, bool is_k_major, 
   return tensor_map({operand.data, DType::f32, is_k_major ? depth : size, is_k_major ? size : depth, operand.leading_dimension}, 32, outer);
 }
 
-std::int64_t tiles(std::int64_t size, int tile) { return (size + tile - 1) / tile; }
-
 /// Calls run with the kernel and its bytes of shared memory. Of two operands that differ, b is the K-major one; an MN-major b has tiles of
 /// 128 alone.
 template <int products, class Run>
@@ -41,32 +38,13 @@ void with_kernel(bool a_k_major, bool b_k_major, int tile_n, Run run) {
 
 constexpr int max_cluster_size = static_cast<int>(max_cluster);
 
-/// Blocks that run at once in clusters of so many.
-using Capacity = std::array<int, max_cluster_size + 1>;
-
-/// One block has a multiprocessor for itself, and those of a cluster lie together: of some sizes not all multiprocessors have any.
-const Capacity& capacity_of(Stream stream) {
-  static std::mutex mutex;
-  static std::vector<Capacity> all;
-  const std::lock_guard lock(mutex);
-  const auto index = static_cast<std::size_t>(stream.device.index);
-  if (all.size() <= index) all.resize(index + 1);
-  Capacity& capacity = all[index];
-  if (capacity[1] != 0) return capacity;
-  use(stream);
+/// Blocks that run at once in clusters of so many. One block has a multiprocessor for itself, whichever of the kernels.
+int blocks_at_once(int cluster, Stream stream) {
+  unsigned clusters = 0;
   with_kernel<3>(true, true, 128, [&](auto kernel, std::size_t bytes) {
-    allow_shared(reinterpret_cast<const void*>(kernel), bytes);
-    for (unsigned cluster = max_cluster; cluster >= 1; --cluster) {
-      cudaLaunchAttribute size{};
-      size.id = cudaLaunchAttributeClusterDimension;
-      size.val.clusterDim = {cluster, 1, 1};
-      const cudaLaunchConfig_t config{cluster, tf32::threads, bytes, nullptr, &size, 1};
-      int clusters = 0;
-      check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "cudaOccupancyMaxActiveClusters");
-      capacity[cluster] = clusters * static_cast<int>(cluster);
-    }
+    clusters = clusters_at_once(kernel, static_cast<unsigned>(cluster), tf32::threads, bytes, stream);
   });
-  return capacity;
+  return static_cast<int>(clusters) * cluster;
 }
 
 /// Note [Model of a TF32 GEMM's time]
@@ -108,14 +86,13 @@ bool has_tf32_gemm(Device device) { return runs_wgmma_kernel(tf32_gemm_kernel<3,
 
 std::vector<TileConfig> tf32_configs(const GemmProblem& p, const GemmOperands& operands, Stream stream) {
   constexpr int max_splits = 64;
-  const auto fits = [](const void* data, std::int64_t leading_dimension) { return is_aligned(data, 16) && leading_dimension % 4 == 0; };
   if (p.dtype != DType::f32 || p.batch_count != 1 || p.epilogue == Epilogue::bias_gelu || std::min(p.m, p.n) < 64 || p.k < tile_k ||
-      p.m % 2 != 0 || !fits(operands.a, p.lda) || !fits(operands.b, p.ldb) || !fits(operands.c, p.ldc) || !has_tf32_gemm(stream.device))
+      p.m % 2 != 0 || !has_tensor_map(operands.a, p.dtype, p.lda) || !has_tensor_map(operands.b, p.dtype, p.ldb) ||
+      !has_tensor_map(operands.c, p.dtype, p.ldc) || !has_tf32_gemm(stream.device))
     return {};
   // Row-major, c^T (n, m) = b^T (n, k) a^T (k, m): unless swapped, the kernel's a is the problem's b.
   const bool a_k_major = p.a_transposed, b_k_major = !p.b_transposed;
-  const std::int64_t k_steps = tiles(p.k, tile_k);
-  const Capacity& capacity = capacity_of(stream);
+  const std::int64_t k_steps = ceil_div(p.k, tile_k);
   std::vector<std::pair<double, TileConfig>> timed;
   for (const bool swap_ab : {false, true}) {
     // If one of two is K-major, that one is the kernel's b.
@@ -124,15 +101,16 @@ std::vector<TileConfig> tf32_configs(const GemmProblem& p, const GemmOperands& o
     const bool right_k_major = swap_ab ? b_k_major : a_k_major;
     for (const int tile_n : {128, 80}) {
       if (tile_n != 128 && !right_k_major) continue;
-      const std::int64_t c_tiles = tiles(rows, tile_m) * tiles(columns, tile_n);
+      const std::int64_t c_tiles = ceil_div(rows, tile_m) * ceil_div(columns, tile_n);
       if (c_tiles > (std::int64_t(1) << 24)) continue;  // work tiles are counted in int
-      for (int cluster = 1; cluster <= max_cluster_size; ++cluster)
+      for (int cluster = 1; cluster <= max_cluster_size; ++cluster) {
+        const int at_once = blocks_at_once(cluster, stream);
         for (int slices = 1; cluster * slices <= std::min<std::int64_t>(k_steps, max_splits); ++slices) {
           const TileConfig config{swap_ab, tile_n, cluster, slices};
-          const int at_once = capacity[static_cast<std::size_t>(cluster)];
           if (cluster > 1 && c_tiles * cluster * slices > at_once) continue;  // its blocks have one tile each
           timed.emplace_back(modelled_time(config, c_tiles, k_steps, p.precision == MatmulPrecision::tf32, right_k_major, at_once), config);
         }
+      }
     }
   }
   std::stable_sort(timed.begin(), timed.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
@@ -157,8 +135,8 @@ void tf32_gemm(const GemmProblem& p, const GemmOperands& operands, void* out, do
     std::swap(params.a, params.b);
     std::swap(a_k_major, b_k_major);
   }
-  params.row_tiles = static_cast<int>(tiles(params.a.size, tile_m));
-  params.column_tiles = static_cast<int>(tiles(params.b.size, config.tile_n));
+  params.row_tiles = static_cast<int>(ceil_div(params.a.size, tile_m));
+  params.column_tiles = static_cast<int>(ceil_div(params.b.size, config.tile_n));
   params.cluster = config.cluster;
   params.slices = config.slices;
   const std::size_t c_tiles = static_cast<std::size_t>(params.row_tiles) * static_cast<std::size_t>(params.column_tiles);
@@ -171,7 +149,7 @@ void tf32_gemm(const GemmProblem& p, const GemmOperands& operands, void* out, do
   }
   params.a_map = map_of(params.a, p.k, a_k_major, a_k_major ? tile_m : tile_k);
   params.b_map = map_of(params.b, p.k, b_k_major, b_k_major ? config.tile_n : tile_k);
-  const int blocks = config.cluster > 1 ? params.work_tiles() * config.cluster : std::min(params.work_tiles(), capacity_of(stream)[1]);
+  const int blocks = config.cluster > 1 ? params.work_tiles() * config.cluster : std::min(params.work_tiles(), blocks_at_once(1, stream));
   const auto run = [&](auto kernel, std::size_t bytes) {
     launch(kernel,
            LaunchConfig{.grid = static_cast<unsigned>(blocks),

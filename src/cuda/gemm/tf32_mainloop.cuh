@@ -60,8 +60,8 @@ __device__ __forceinline__ void convert_k_major(int warp, int lane, Stage<produc
   for (int i = 0; i < tile_n / 16; ++i) {
     const int offset = (warp * 32 + lane + i * 128) * 4;
     const float4 x = vector_at(stage.b, offset);
-    if constexpr (products == 3) write_shared(stage.b_small + offset, tf32_residual(x));
-    else write_shared(stage.b + offset, round_to_tf32(x));
+    if constexpr (products == 3) store_shared(shared_address(stage.b_small + offset), tf32_residual(x));
+    else store_shared(shared_address(stage.b + offset), round_to_tf32(x));
   }
 }
 /// Likewise of an MN-major b of 128 rows, which it transposes in place: wgmma takes TF32 operands K-major alone.
@@ -86,8 +86,8 @@ __device__ __forceinline__ void convert_mn_major(int warp, int lane, Stage<produ
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int offset = k_major_offset(row + j, ks[i]);
-      write_shared(stage.b + offset, products == 3 ? rows[j] : round_to_tf32(rows[j]));
-      if constexpr (products == 3) write_shared(stage.b_small + offset, tf32_residual(rows[j]));
+      store_shared(shared_address(stage.b + offset), products == 3 ? rows[j] : round_to_tf32(rows[j]));
+      if constexpr (products == 3) store_shared(shared_address(stage.b_small + offset), tf32_residual(rows[j]));
     }
   }
 }
@@ -223,8 +223,7 @@ __global__ void __launch_bounds__(threads, 1) tf32_gemm_kernel(__grid_constant__
     fence_barrier_init();
   }
   __syncthreads();
-  const auto offset = (swizzle_span - shared_address(memory) % swizzle_span) % swizzle_span;
-  const auto stage = reinterpret_cast<Stage<products, tile_n>*>(memory + offset / sizeof(float));
+  auto* const stage = swizzle_aligned<Stage<products, tile_n>>(memory);
   // The registers that warpgroups give up and take are those that the block was launched with.
   constexpr int first_producer = consumers + converters;
   if (threadIdx.x >= first_producer) {

@@ -417,14 +417,13 @@ void det(Cuda, const View& a, const View& values) {
 
 namespace tern::kernels {
 
-// The ops ask has_linalg, and so call none of the others.
 bool has_linalg(Cuda) { return false; }
-std::int64_t cholesky(Cuda, const View&, const View&) { return -1; }
-void qr(Cuda, const View&, const View&, const View&) {}
-void eigh(Cuda, const View&, const View&, const View&) {}
-void svd(Cuda, const View&, const View&, const View&, const View&) {}
-std::int64_t solve(Cuda, const View&, const View&, const View&) { return -1; }
-void det(Cuda, const View&, const View&) {}
+std::int64_t cholesky(Cuda, const View&, const View&) { fail_without_linalg(); }
+void qr(Cuda, const View&, const View&, const View&) { fail_without_linalg(); }
+void eigh(Cuda, const View&, const View&, const View&) { fail_without_linalg(); }
+void svd(Cuda, const View&, const View&, const View&, const View&) { fail_without_linalg(); }
+std::int64_t solve(Cuda, const View&, const View&, const View&) { fail_without_linalg(); }
+void det(Cuda, const View&, const View&) { fail_without_linalg(); }
 
 }  // namespace tern::kernels
 

@@ -14,7 +14,7 @@
 //   - pointwise_elements: any strides, and dtypes known at run time only, so that one instance serves many cases.
 namespace tern::gpu {
 
-/// How a kernel gets an operand's neighbouring elements.
+/// A kernel's access to an operand's neighbouring elements.
 enum class Access : std::uint8_t { vector, splat, number };
 
 struct Input {

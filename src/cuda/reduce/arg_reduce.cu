@@ -1,6 +1,7 @@
 #include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
 #include "cuda/device/indexer.cuh"
+#include "cuda/reduce/lines.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/layout.h"
 #include "ops/kernels/reduce.h"
@@ -87,12 +88,10 @@ void arg_reduce_as(const View& x, const View& y, int dim) {
     const std::int64_t outputs = kept.numel(), length = x.shape[dim], stride = x.strides[dim];
     const Candidates candidates{x.as<char>() + offsets[0] * static_cast<std::int64_t>(size_of(x.dtype)), x.dtype, length, stride};
     std::int64_t* to = y.as<std::int64_t>() + offsets[1];
-    const auto magnitude = [](std::int64_t step) { return step < 0 ? -step : step; };
-    const bool side_by_side = outputs > 1 && magnitude(kept.strides[0][0]) < magnitude(stride);
-    unsigned lanes = side_by_side ? 1 : 32;
+    unsigned lanes = are_side_by_side(outputs, kept.strides[0][0], stride) ? 1 : 32;
     while (lanes > 1 && lanes / 2 >= length) lanes /= 2;
-    while (lanes < 32 && lanes < length && outputs * lanes < 32768) lanes *= 2;
-    if (length <= 512 || outputs * lanes >= 524288)
+    while (lanes < 32 && lanes < length && outputs * lanes < enough_threads) lanes *= 2;
+    if (length <= 512 || outputs * lanes >= 16 * enough_threads)
       launch(arg_reduce_by_warps<Op, T>, blocks_for(outputs, block_size / lanes), block_size, 0, x.stream, candidates, kept,
              static_cast<std::uint32_t>(outputs), lanes, to);
     else

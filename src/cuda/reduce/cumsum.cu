@@ -3,6 +3,7 @@
 #include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
 #include "cuda/device/indexer.cuh"
+#include "cuda/reduce/lines.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/layout.h"
@@ -102,11 +103,11 @@ void cumsum_as(const View& x, const View& y, int dim, bool reverse) {
               reverse ? -y.strides[dim] : y.strides[dim],
               length};
     const std::int64_t count = lines.numel();
-    const auto magnitude = [](std::int64_t step) { return step < 0 ? -step : step; };
-    const bool side_by_side = count > 1 && magnitude(lines.strides[0][0]) < magnitude(line.y_stride);
+    const bool side_by_side = are_side_by_side(count, lines.strides[0][0], line.y_stride);
     if (length <= 16 || (side_by_side && count >= 8192))
       return launch(cumsum_by_threads<C, T>, blocks_for(count), block_size, 0, y.stream, line, lines, static_cast<std::uint32_t>(count));
 
+    // Chunks of some thousand elements, for as many blocks as two on each multiprocessor of a large GPU; fixed, as enough_threads is.
     constexpr std::int64_t long_line = 8192, enough_blocks = 256;
     unsigned chunks = 1;
     if (length > long_line && count < enough_blocks) {

@@ -2,6 +2,7 @@
 
 #include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
+#include "cuda/device/programmatic.cuh"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/deferred_sums.h"
 
@@ -40,9 +41,7 @@ __device__ C add_up(const PartialSum& sum, unsigned column, C (&shared)[groups][
 /// A row of blocks for each sum.
 __global__ void __launch_bounds__(block_size) add_parts(__grid_constant__ const Sums sums) {
   __shared__ double shared[groups][across];
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");  // it may have started while the kernel ended that leaves the parts
-#endif
+  grid_dependency_wait();  // it may have started while the kernel ended that leaves the parts
   const PartialSum& sum = sums.all[blockIdx.y];
   const unsigned column = blockIdx.x * across + threadIdx.x % across;
   if (blockIdx.x * across >= sum.columns) return;

@@ -2,6 +2,7 @@
 #include "cuda/device/group.cuh"
 #include "cuda/device/indexer.cuh"
 #include "cuda/device/vec16.cuh"
+#include "cuda/reduce/lines.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
@@ -240,10 +241,9 @@ void reduce_spans(const Layout<2>& kept, const Layout<1>& reduced, const void* d
   constexpr int width = is_tag<T> ? 1 : 16 / sizeof(std::conditional_t<is_tag<T>, char, T>);
   detail::Span span{data, dtype, length, length, reduced};
 
-  constexpr std::int64_t enough_threads = 32768, long_row = 1024;
-  const auto magnitude = [](std::int64_t stride) { return stride < 0 ? -stride : stride; };
+  constexpr std::int64_t long_row = 1024;
   // A thread for each output reads best if neighbouring outputs read neighbouring elements, and there are enough of them.
-  const bool side_by_side = is_tag<T> && (length == 1 || (magnitude(kept.strides[0][0]) < magnitude(reduced.strides[0][0]) && outputs > 1));
+  const bool side_by_side = is_tag<T> && (length == 1 || are_side_by_side(outputs, kept.strides[0][0], reduced.strides[0][0]));
   unsigned lanes = side_by_side ? 1 : detail::power_of_two((length + width - 1) / width, 32);
   while (lanes < 32 && lanes < length && outputs * lanes < enough_threads) lanes *= 2;
   if (length <= long_row * width || outputs * lanes >= enough_threads * (side_by_side ? 1 : 16)) {

@@ -1,5 +1,6 @@
 #include <numeric>
 
+#include "cuda/device/programmatic.cuh"
 #include "cuda/reduce/deferred_sums.h"
 #include "cuda/rows/layer_norm.cuh"
 
@@ -86,9 +87,7 @@ struct Moments {
 template <RowAccess access, int sums, int vectors, int width>
 __device__ __forceinline__ void write_partials(float (&totals)[sums][vectors][width], float* to, const RowPartition& partition,
                                                const RowColumns& own, int count, int columns, float* shared) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");  // the kernel that adds up the partials may get ready
-#endif
+  launch_dependents();  // the kernel that adds up the partials may get ready
   const auto write_sums = [&](float* row, const float (&values)[vectors][width]) {
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {

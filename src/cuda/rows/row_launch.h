@@ -1,20 +1,18 @@
 #pragma once
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <optional>
-#include <tuple>
 
 #include "cuda/device/row.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/occupancy.h"
 #include "tensor/view.h"
 
 // The host's half of device/row.cuh: how rows can be accessed, how they are partitioned over threads, and their launch.
 namespace tern::gpu {
 
-/// How the rows of all these views, contiguous and of equal length, can be accessed by one kernel: in vectors where all are equally far
-/// from a multiple of 16 bytes. A view without data counts as aligned.
+/// Row access of one kernel to the rows of all these views, contiguous and of equal length: in vectors where all are equally far from a
+/// multiple of 16 bytes. A view without data counts as aligned.
 template <class T>
 RowAccess row_access(std::initializer_list<const View*> views, std::int64_t columns) {
   const auto distance = [](const View* view) { return reinterpret_cast<std::uintptr_t>(view->data) % 16; };
@@ -66,31 +64,9 @@ void launch_rows(void (*kernel)(RowPartition, Parameters...), const RowPartition
   launch(kernel, config, partition, std::forward<Arguments>(arguments)...);
 }
 
-/// How many clusters, or blocks, run at once: clusters lie within parts of the chip that need not be multiples of them. Asked once for
-/// each partition.
+/// Clusters, or blocks, of such a launch that run at once.
 inline unsigned clusters_at_once(const void* kernel, const RowPartition& partition, std::size_t shared, Stream stream) {
-  static std::mutex mutex;
-  static std::map<std::tuple<const void*, int, unsigned, unsigned>, unsigned> known;
-  const std::lock_guard lock(mutex);
-  unsigned& clusters = known[{kernel, stream.device.index, partition.cluster, partition.threads}];
-  if (clusters == 0) {
-    use(stream);
-    allow_shared(kernel, shared);
-    int found = 0;
-    if (partition.cluster == 1) {
-      const int block = static_cast<int>(partition.block());
-      check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found, kernel, block, shared), "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-      found *= attribute(cudaDevAttrMultiProcessorCount, stream.device);
-    } else {
-      cudaLaunchAttribute size{};
-      size.id = cudaLaunchAttributeClusterDimension;
-      size.val.clusterDim = {partition.cluster, 1, 1};
-      const cudaLaunchConfig_t config{partition.cluster, partition.block(), shared, nullptr, &size, 1};
-      check(cudaOccupancyMaxActiveClusters(&found, kernel, &config), "cudaOccupancyMaxActiveClusters");
-    }
-    clusters = static_cast<unsigned>(std::max(found, 1));
-  }
-  return clusters;
+  return std::max(clusters_at_once(kernel, partition.cluster, partition.block(), shared, stream), 1u);
 }
 
 }  // namespace tern::gpu

@@ -18,6 +18,12 @@ decltype(auto) dispatch_bits(DType dtype, F&& f) {
   }
 }
 
+/// Calls f with the type of a dtype of 16 bits.
+template <class F>
+decltype(auto) dispatch_halves(DType dtype, F&& f) {
+  return dtype == DType::f16 ? f.template operator()<f16>() : f.template operator()<bf16>();
+}
+
 /// The bits of a number in the dtype, in the low bytes.
 inline std::uint64_t bits_of(double number, DType dtype) {
   switch (dtype) {

@@ -33,7 +33,7 @@ inline void allow_shared(const void* kernel, std::size_t bytes) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "cudaFuncSetAttribute");
 }
 
-/// How a kernel is launched.
+/// Launch configuration of a kernel.
 struct LaunchConfig {
   dim3 grid, block;
   std::size_t shared = 0;  ///< bytes of dynamic shared memory
@@ -41,8 +41,8 @@ struct LaunchConfig {
   /// So many blocks, a power of two up to 8, form a cluster: side by side on the device, in reach of each other's shared memory. More than
   /// one needs compute capability 9.
   unsigned cluster = 1;
-  /// Programmatic dependent launch: the kernel may start while the one before it ends, and calls griddepcontrol.wait before it reads what
-  /// that wrote. Before compute capability 9 it starts as any other.
+  /// Programmatic dependent launch: the kernel may start while the one before it ends, and calls grid_dependency_wait before it reads
+  /// what that wrote. Before compute capability 9 it starts as any other.
   bool overlaps_previous = false;
 };
 
@@ -76,9 +76,12 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sh
 /// Threads of a block where nothing asks for another number.
 inline constexpr int block_size = 256;
 
-/// ceil(count / size), as a grid's first dimension.
+/// count / size, rounded up.
+constexpr std::int64_t ceil_div(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
+
+/// ceil_div as a grid's first dimension.
 inline unsigned blocks_for(std::int64_t count, std::int64_t size = block_size) {
-  const std::int64_t blocks = (count + size - 1) / size;
+  const std::int64_t blocks = ceil_div(count, size);
   if (blocks > 0x7fffffff) fail("cuda", "expected work for at most 2^31 - 1 blocks");
   return static_cast<unsigned>(std::max<std::int64_t>(blocks, 1));
 }

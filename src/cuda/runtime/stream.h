@@ -3,7 +3,7 @@
 
 namespace tern::gpu {
 
-/// Whose blocks come first where kernels of several streams wait for room.
+/// Stream priority: blocks of a high one come first where kernels of several streams wait for room.
 enum class Priority : bool { normal, high };
 
 /// A stream of its own, which does not wait for the default stream. Its memory pool stays when it goes.

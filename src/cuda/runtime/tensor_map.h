@@ -19,6 +19,11 @@ struct TmaMatrix {
 /// where the driver refuses.
 CUtensorMap tensor_map(const TmaMatrix& matrix, int box_inner, int box_outer);
 
+/// Whether there is one: TMA reads lines that begin at multiples of 16 bytes.
+inline bool has_tensor_map(const void* data, DType dtype, std::int64_t leading_dimension) {
+  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && leading_dimension * static_cast<std::int64_t>(size_of(dtype)) % 16 == 0;
+}
+
 /// A tensor of `rank` dimensions for TMA, the innermost first and contiguous; the others' strides, in elements, are multiples of 16 bytes.
 struct TmaTensor {
   const void* data;

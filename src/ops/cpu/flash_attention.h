@@ -234,7 +234,7 @@ class ScoreRows {
   alignas(64) C tile_padding_[tile_keys], buffer_[tile_keys];
 };
 
-/// Which probabilities dropout keeps.
+/// Dropout mask of probabilities.
 class Dropout {
  public:
   explicit Dropout(const Problem& problem)

@@ -8,7 +8,7 @@
 
 namespace tern::loops {
 
-/// How two values become one; over numbers, and over vectors of numbers lane by lane. NaN wins.
+/// Combination of two values; over numbers, and over vectors of numbers lane by lane. NaN wins.
 struct Sum {
   static constexpr bool wraps = true;
   template <class T> static constexpr T identity() { return T(0); }

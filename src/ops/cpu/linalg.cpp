@@ -189,12 +189,12 @@ void det(Cpu, const View& a, const View& values) {
 namespace tern::kernels {
 
 bool has_linalg(Cpu) { return false; }
-std::int64_t cholesky(Cpu, const View&, const View&) { return -1; }
-void qr(Cpu, const View&, const View&, const View&) {}
-void eigh(Cpu, const View&, const View&, const View&) {}
-void svd(Cpu, const View&, const View&, const View&, const View&) {}
-std::int64_t solve(Cpu, const View&, const View&, const View&) { return -1; }
-void det(Cpu, const View&, const View&) {}
+std::int64_t cholesky(Cpu, const View&, const View&) { fail_without_linalg(); }
+void qr(Cpu, const View&, const View&, const View&) { fail_without_linalg(); }
+void eigh(Cpu, const View&, const View&, const View&) { fail_without_linalg(); }
+void svd(Cpu, const View&, const View&, const View&, const View&) { fail_without_linalg(); }
+std::int64_t solve(Cpu, const View&, const View&, const View&) { fail_without_linalg(); }
+void det(Cpu, const View&, const View&) { fail_without_linalg(); }
 
 }  // namespace tern::kernels
 

@@ -21,7 +21,7 @@ using namespace loops;
 
 namespace {
 
-/// How to fold values of type C. `block` folds contiguous values to one; `columns` folds n values into n accumulators.
+/// Fold of values of type C. `block` folds contiguous values to one; `columns` folds n values into n accumulators.
 template <class C>
 struct Fold {
   C identity;

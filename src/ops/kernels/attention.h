@@ -4,8 +4,8 @@
 
 namespace tern::kernels {
 
-/// How q (B, T, H, D), k and v (B, S, Hkv, D) make y (B, T, H, D). The last stride of each is 1, all others are any. Head h takes
-/// the keys and values of head h / (H / Hkv).
+/// Attention as kernels take it: how q (B, T, H, D), k and v (B, S, Hkv, D) make y (B, T, H, D). The last stride of each is 1, all others
+/// are any. Head h takes the keys and values of head h / (H / Hkv).
 struct Attention {
   AttentionMask mask;
   View bias;           ///< (B, H, T, S) with any strides, 0 where it is broadcast, added to scale q k^T; of the dtype of q; no data: none

@@ -6,7 +6,7 @@ namespace tern::kernels {
 /// A key whose padding is this or less is hidden, whatever its score: masks of -inf, of -1e30 and of f16's lowest number mean the same.
 inline constexpr float hidden_padding = -1e4f;
 
-/// Which keys a query sees of scores (B, ..., T, S): query t of batch row b sees key s where all of these hold.
+/// Attention mask: which keys a query sees of scores (B, ..., T, S): query t of batch row b sees key s where all of these hold.
 ///   s < key_lengths[b]
 ///   not causal, or s <= t + S - T, or s < prefix[b]
 ///   window == 0, or s > t + S - T - window

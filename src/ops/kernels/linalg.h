@@ -1,4 +1,5 @@
 #pragma once
+#include "backend/error.h"
 #include "tensor/view.h"
 
 namespace tern::kernels {
@@ -15,6 +16,10 @@ inline constexpr double large_element = 0.9;
 /// Whether this build has the library that the functions below need; without it they are not to be called.
 bool has_linalg(Cpu);
 bool has_linalg(Cuda);
+/// What they do then.
+[[noreturn]] inline void fail_without_linalg() {
+  fail("linalg", "expected an op that asks has_linalg first: this build has no library for it");
+}
 
 /// The lower triangle l (..., N, N) with l l^T = a, of which the lower triangle is read. Returns the index of the first matrix that is not
 /// positive definite, or has a NaN, or -1.

@@ -1,17 +1,17 @@
 #pragma once
-#include <functional>
 #include <string>
 
 #include "backend/error.h"
 
 namespace tern {
 
-/// The message of the Error that a call throws; "" if it throws none. Catch2's matchers for parts of a message have
-/// different names in its versions 2 and 3.
-inline std::string message_of(const std::function<void()>& call) {
+/// The message of the E that a call throws; "" if it throws nothing. Catch2's matchers for parts of a message have different names in its
+/// versions 2 and 3.
+template <class E = Error, class F>
+std::string message_of(F&& call) {
   try {
     call();
-  } catch (const Error& error) {
+  } catch (const E& error) {
     return error.what();
   }
   return "";
