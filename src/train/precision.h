@@ -34,6 +34,7 @@ void set_precision(nn::Module& module, Precision precision);
 /// Scopes nest, and what was set before holds again after.
 class PrecisionScope {
  public:
+  /// fp32, bf16 and fp16 compute f32 products strictly.
   explicit PrecisionScope(Precision precision);
 
  private:
