@@ -73,7 +73,7 @@ Tensor segment_between(const Tensor& first, const Tensor& last);
 Tensor elements_of(const Tensor& x, std::int64_t begin, std::int64_t end);
 /// An order of tensors in which those of one storage stand together, by offset.
 bool precedes_in_memory(const Tensor& a, const Tensor& b);
-/// Likewise, as places in the list. Storages come in the order in which the list comes to them, and so in the same one on all ranks.
+/// The same order, as indices into the list. Storages are in the order of their first tensor in it, which is the same on all ranks.
 std::vector<std::size_t> order_in_memory(const Tensors& tensors);
 /// The tensors merged into as few segments as possible.
 Tensors contiguous_segments(Tensors tensors);

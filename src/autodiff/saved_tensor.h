@@ -22,8 +22,8 @@ class SavedTensorHooks {
   virtual ~SavedTensorHooks() = default;
   /// Takes a tensor over, detached; backward calls unpack() of the result.
   virtual Ref<PackedTensor> pack(const Tensor& x) = 0;
-  /// The results of an op that is costly beside the reading and writing of them, a product or attention, which `compute` gives. They have
-  /// no history yet.
+  /// Results of a product or of attention, which cost far more to compute than to keep: a hook may keep them. `compute` gives them, without
+  /// a history yet.
   virtual Tensors costly(const std::function<Tensors()>& compute) { return compute(); }
 };
 

@@ -25,7 +25,7 @@ struct MemoryEvent {
 class MemoryObserver {
  public:
   virtual ~MemoryObserver() = default;
-  /// The allocator has told what was there, by on_memory; what it tells from now on happens.
+  /// Memory that was there before has been told by on_memory; events after this call happen as they are told.
   virtual void on_begin(const MemoryStatistics& now) noexcept = 0;
   /// An event, as it happens. It may not throw.
   virtual void on_memory(const MemoryEvent& event) noexcept = 0;

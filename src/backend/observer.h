@@ -30,7 +30,7 @@ class Observer {
   virtual void count_flops(double /*flops*/, bool /*is_product*/) {}
   /// The op that an in-place edit is; its kernel is the next one.
   virtual void begin_in_place(const char* /*op*/) {}
-  /// An op's kernels are done. It is told before what records it for backward runs.
+  /// An op's kernels have been called or queued. Comes before the op is recorded for backward.
   virtual void end_op(const OpCall&) {}
 
   /// A forward of the module at this address begins; `type` is its class's name, "Linear".

@@ -117,7 +117,7 @@ struct ModuleList final : Module {
 /// parameters, clone() does not; they are named "0", "1", ..., as in torch.nn.Sequential.
 struct Sequential final : Callable<Sequential> {
   Sequential() = default;
-  /// One Sequential alone is copied, as ever; Sequential().add(inner) holds it.
+  /// A single Sequential as argument is copied, and not nested: Sequential().add(inner) is one that holds it.
   template <class... M>
     requires(sizeof...(M) != 1 || !(std::same_as<M, Sequential> && ...)) && (TakesTensor<M> && ...)
   explicit Sequential(M... modules) {

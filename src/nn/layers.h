@@ -69,9 +69,9 @@ struct NormOptions {
 
 /// The norm that a Norm is.
 enum class NormKind : std::uint8_t {
-  layer,
-  rms,
-  none,  ///< x itself, for studies of what a norm is for
+  layer,  ///< LayerNorm
+  rms,    ///< RMSNorm
+  none,   ///< x itself, for studies of what a norm is for
 };
 
 /// A norm over the last dimension: LayerNorm, RMSNorm or nothing, for modules that take any of them.

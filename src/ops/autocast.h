@@ -36,8 +36,8 @@ class Autocast {
 
 /// The dtype that an op computes in under autocast.
 enum class CastTo : std::uint8_t {
-  lower,  ///< the scope's 16-bit dtype
-  f32,
+  lower,   ///< the scope's 16-bit dtype
+  f32,     ///< what 16 bits are too narrow for: sums, exponentials, losses
   widest,  ///< of several operands, the widest of their dtypes
 };
 /// A row of the table.

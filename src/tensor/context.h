@@ -59,7 +59,7 @@ struct Context {
   void set_stream(Stream stream) {
     if (has_stream(stream.device)) cuda_streams[stream.device.index] = stream.handle;
   }
-  /// That of a device; of one without streams, a place that nobody reads.
+  /// The handle of the current stream of a device, to be replaced; of a device without streams, one that is never read.
   void*& stream_slot(Device device) { return has_stream(device) ? cuda_streams[device.index] : no_stream_; }
 
  private:
@@ -111,7 +111,7 @@ class ScopedValue : private ScopeLink {
 };
 
 /// While it lives, new tensors of this thread are made on a device unless another is named: factories, random tensors, Tensor::from and
-/// the parameters of modules. Ops make their results where their operands are, as ever.
+/// the parameters of modules. Ops make their results where their operands are.
 class DeviceScope {
  public:
   /// Of this thread: docs/threads.md.
@@ -147,7 +147,7 @@ class BatchRowsScope {
   BatchRows before_;
 };
 
-/// While it lives, ops are recorded or not, as told.
+/// While it lives, ops are recorded if it was given true, and are not if false.
 class GradMode {
  public:
   /// True records, within a NoGrad too.
@@ -182,7 +182,7 @@ class NoAutotune {
   ScopedValue<bool> autotune_;
 };
 
-/// While it lives, float32 products on a GPU are computed as told.
+/// While it lives, float32 products on a GPU are computed in this precision.
 class MatmulPrecisionMode {
  public:
   /// Of this thread's products, those of a backward pass included.

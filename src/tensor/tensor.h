@@ -33,7 +33,7 @@ class Tensor {
   explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
   Tensor(const Tensor&) = default;  ///< another handle of the same tensor: nothing is copied but a word
   Tensor(Tensor&&) = default;       ///< leaves an undefined tensor
-  // Of a named handle alone: x[0] = y would give a new handle that nobody keeps y's memory, and leave x as it was. copy_(x[0], y) writes.
+  // For lvalues alone (&): x[0] = y would rebind the temporary handle x[0], and leave x as it was. copy_(x[0], y) writes.
   /// @{
   /// This handle names the other tensor from now on; elements are written by copy_().
   Tensor& operator=(const Tensor&) & = default;

@@ -57,7 +57,8 @@ struct Fixture {
   train::AdamW optimizer{nn::parameters(model)};
   Tensor loss = mean(square(model(pairs))) + sum(square(leaf));
   std::unique_ptr<dist::ProcessGroup> group = dist::make_process_group(cpu);
-  std::string path = (std::filesystem::temp_directory_path() / ("from-pytorch-" + std::to_string(::getpid()))).string(), saved = path + ".in";
+  std::string path = (std::filesystem::temp_directory_path() / ("from-pytorch-" + std::to_string(::getpid()))).string(),
+              saved = path + ".in";
 };
 
 struct Row {
