@@ -11,13 +11,21 @@ elif [[ $# -gt 0 ]]; then
   echo "usage: scripts/docs.sh [--most N]" >&2
   exit 2
 fi
-command -v doxygen >/dev/null || scripts/install-packages.sh doxygen
+for program in cmake doxygen; do command -v "$program" >/dev/null || scripts/install-packages.sh doxygen; done
 
 rm -rf build/docs
 mkdir -p build/docs/pages
+version=$(sed -nE 's/^project\(tern VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)
 cat >build/docs/headers.cmake <<END
 include(cmake/install_headers.cmake)
 tern_write_headers(src build/docs/headers)
+string(REPLACE . ";" numbers $version)
+list(GET numbers 0 PROJECT_VERSION_MAJOR)
+list(GET numbers 1 PROJECT_VERSION_MINOR)
+list(GET numbers 2 PROJECT_VERSION_PATCH)
+set(PROJECT_VERSION $version)
+set(TERN_HAS_CUDA 1)
+configure_file(cmake/version.h.in build/docs/headers/tern/version.h @ONLY)
 END
 cmake -P build/docs/headers.cmake
 # Pages link to each other and to pictures of docs/ by their names. Links to other files of the repository, which are no part of the
@@ -27,7 +35,6 @@ for page in README.md docs/*.md; do
   sed -E -e "s@\]\((docs/)?(${pages%|})(#[^)]*)?\)@](=\2)@g" -e 's@(^|[^!])\[([^]]*)\]\([^=h][^) ]*\)@\1\2@g' -e 's@\]\(=@](@g' \
     "$page" >"build/docs/pages/${page##*/}"
 done
-version=$(sed -nE 's/^project\(tern VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)
 (cd build/docs && { cat ../../Doxyfile && echo "PROJECT_NUMBER = $version"; } | doxygen -)
 
 # Doxygen 1.9.8 takes `module = nullptr;` in a struct for a module of C++20.
