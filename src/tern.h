@@ -66,3 +66,19 @@
 #include "text/corpus.h"
 #include "text/metrics.h"
 #include "train/train.h"
+
+/// Tensors, autodiff, ops, and what a thread computes with: its device, stream, precision and random numbers (Context).
+namespace tern {
+/// Modules: layers, transformers, what a Visitor does with their parameters, and generation of text.
+namespace nn {}
+/// Training: the step, optimizers, schedules, clipping, loss scaling, averages, precision.
+namespace train {}
+/// Processes that train one model together: how they meet, collectives, data parallel training, sharding.
+namespace dist {}
+/// Text without tensors: corpora, the byte-level BPE, batches of ids, BLEU and chrF.
+namespace text {}
+/// Datasets, the loader that makes batches ahead, token files, packing.
+namespace data {}
+/// Where time and memory go: profiles, traces, tables of ops, histories of an allocator.
+namespace profile {}
+}  // namespace tern

@@ -12,6 +12,7 @@ struct ModuleFrame : backend::ObservedScope {
   /// The path of a module in the tree below a root, "" where it is not there or is the root itself; for errors.
   using FindPath = std::string (*)(const void* root, const void* module);
 
+  /// Opens the frame: context().scope is this one until it ends.
   ModuleFrame(const void* module_, const char* type_, FindPath find_path_ = nullptr)
       : module(module_), type(type_), outer(context().scope), find_path(find_path_) {
     context().scope = this;
@@ -22,10 +23,10 @@ struct ModuleFrame : backend::ObservedScope {
     if (!is_inner()) tell_end([](backend::Observer& told) { told.end_module(); });
   }
 
-  const void* module;
-  const char* type;  ///< "Linear"
-  const ModuleFrame* outer;
-  FindPath find_path;  ///< in the tree below `module`, or null where that is not known
+  const void* module;        ///< address of the module that runs
+  const char* type;          ///< "Linear"
+  const ModuleFrame* outer;  ///< frame of the module that called it, or null
+  FindPath find_path;        ///< in the tree below `module`, or null where that is not known
 
  private:
   bool is_inner() const { return outer && outer->module == module; }
@@ -34,6 +35,7 @@ struct ModuleFrame : backend::ObservedScope {
 /// The paths of a model's modules by address; nn::module_names(model) fills one.
 class ModuleNames {
  public:
+  /// A module's path from now on; a later one replaces it.
   void add(const void* module, std::string path) { paths_[module] = std::move(path); }
   /// Null for a module that is not known.
   const std::string* find(const void* module) const {
@@ -51,6 +53,7 @@ class ModuleNames {
 /// Slow: every op waits for its result.
 class AnomalyMode {
  public:
+  /// `names` are the model's, nn::module_names(model); without them errors name types alone.
   explicit AnomalyMode(ModuleNames names = {})
       : names_(std::move(names)), anomaly_(context().anomaly, true), in_use_(context().names, &names_) {}
 

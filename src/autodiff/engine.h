@@ -5,8 +5,8 @@ namespace tern {
 
 /// The gradients of sum(outputs[i] * grad_outputs[i]) with respect to `inputs`, which may be leaves or not; leaves'
 /// accumulated gradients stay as they are. An entry is undefined where an output does not depend on the input.
-/// @param grad_outputs one for each output; may be left out where each output has one element
-/// @param create_graph record the computation, so that the result can be differentiated; implies retain_graph
+/// `grad_outputs` has one for each output, and may be left out where each output has one element. With `create_graph` the computation is
+/// recorded, so that the result can be differentiated; it implies retain_graph.
 /// Throws Error if a shape does not fit or the graph was freed.
 Tensors grad(TensorList outputs, TensorList inputs, TensorList grad_outputs = {}, bool create_graph = false, bool retain_graph = false);
 

@@ -28,6 +28,7 @@ void forbid_second_derivative(const char* op, const Backward& call, Tensors& gra
 ///       static constexpr bool once_differentiable = true;
 template <class Derived>
 struct Function {
+  /// The op's result: forward of the inputs, recorded with backward where a gradient is wanted.
   template <class... Inputs>
   static Tensor apply(const Inputs&... inputs) {
     Tensors saved;

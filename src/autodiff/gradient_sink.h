@@ -39,6 +39,7 @@ class GradientSink {
 
   /// The gradient, with elements in its memory; undefined where there is none.
   Tensor get();
+  /// The gradient from now on, whatever was there; undefined: none. Zeros and sums that were still to be written are forgotten.
   void set(const Tensor& gradient);
   /// Lets the gradient, which must be contiguous, stand for zeros.
   void zero();
@@ -51,7 +52,8 @@ class GradientSink {
   /// True where a pass, the one that has the writer, has not added up sums yet.
   bool is_deferred_in(const LeafWriter& writer) const { return deferred_in_.load(std::memory_order_relaxed) == &writer; }
 
-  using Hook = std::function<void(const Tensor&)>;
+  using Hook = std::function<void(const Tensor&)>;  ///< is given the leaf
+  /// One hook more, called by announce(); it cannot be taken away. See on_gradient_ready.
   void on_ready(Hook hook);
   /// The leaf's gradient is final for this pass.
   void announce(const Tensor& leaf) const;
@@ -97,8 +99,9 @@ struct GradientTarget {
   kernels::DeferredSums* deferred = nullptr;  ///< where the gradient, a sum, may be left in parts
   bool is_new = false;                        ///< not a leaf's own
 
+  /// True where there is memory to write to.
   explicit operator bool() const { return gradient.defined(); }
-  View view() const { return gradient.defined() ? gradient.view() : View{}; }
+  View view() const { return gradient.defined() ? gradient.view() : View{}; }  ///< for a kernel; without memory where there is none
   /// The result of backward for the input: nothing where the leaf has it already.
   Tensor result() const { return is_new ? gradient : Tensor(); }
 };
@@ -109,6 +112,7 @@ void start_from_zeros(std::initializer_list<GradientTarget*> targets);
 /// The sinks that the kernels of one backward pass write to. It lives in the thread of the pass.
 class LeafWriter {
  public:
+  /// For a pass on the device's current stream: context().leaf_writer is this one until it ends.
   explicit LeafWriter(Device device);
   /// Adds up what an exception left.
   ~LeafWriter();
@@ -118,6 +122,7 @@ class LeafWriter {
   GradientTarget open(const Tensor& leaf, const Ref<Node>& node);
   /// To be called when the backward call has returned, or thrown. Returns the nodes of the leaves that it wrote to.
   std::vector<Ref<Node>> close();
+  /// The call has thrown: what it has opened is as it was, zeros included.
   void abandon() noexcept;
   /// Adds up what is deferred.
   void finish();

@@ -16,16 +16,16 @@ class Backward;
 
 /// The next stop of a gradient: the given output of the op that `node` records, or the leaf that it accumulates into.
 struct Edge {
-  Ref<Node> node;
-  std::uint32_t output = 0;
+  Ref<Node> node;            ///< null where no gradient is wanted
+  std::uint32_t output = 0;  ///< number of the output; 0 for a leaf
 };
 
 /// Autograd's part of a tensor. Of a leaf that asks for a gradient, several threads may use it at once: Note [Threads and leaves].
 struct AutogradState final : RefCounted {
   ~AutogradState() override { delete sink.load(std::memory_order_acquire); }
 
-  bool requires_grad = false;
-  std::mutex accumulator_lock;
+  bool requires_grad = false;                ///< as Tensor::requires_grad() says
+  std::mutex accumulator_lock;               ///< held while a leaf's `accumulator` is looked up or made
   std::uint32_t output = 0;                  ///< which of the op's outputs it is
   std::atomic<GradientSink*> sink{nullptr};  ///< owned, of a leaf; null before it has a gradient or a hook
   Ref<Node> node;                            ///< the op that made the tensor; null for a leaf
@@ -45,6 +45,7 @@ Edge edge_of(const Tensor& x);
 
 /// One recorded op call. What it saves is listed, so that memory can be counted, and freed after the backward pass.
 struct Node : RefCounted {
+  /// Takes this thread's next number. `op` is a literal.
   explicit Node(const char* op);
   /// The next number of the order in which this thread records, greater than `after`: the latest of a node's inputs, which
   /// another thread may have recorded.
@@ -58,12 +59,12 @@ struct Node : RefCounted {
   /// Frees the saved tensors.
   virtual void release_saved();
 
-  const char* op;              ///< for messages
-  std::uint64_t sequence = 0;  ///< grows with every recorded op, so that descending order is a topological one
-  std::vector<Edge> next;      ///< an edge for each input
-  std::vector<Saved> saved;
-  std::uint32_t outputs = 1;
-  bool released = false;
+  const char* op;                     ///< for messages
+  std::uint64_t sequence = 0;         ///< grows with every recorded op, so that descending order is a topological one
+  std::vector<Edge> next;             ///< an edge for each input
+  std::vector<Saved> saved;           ///< empty once the pass has freed them
+  std::uint32_t outputs = 1;          ///< of the op
+  bool released = false;              ///< a second pass through the node is an error
   std::string module;                 ///< the path of the module whose forward ran, in anomaly mode or under a memory history
   std::uint32_t observed_module = 0;  ///< its number, where an observer gave one
 
@@ -82,13 +83,13 @@ class Backward {
     if (output >= gradients_.size()) fail_index("output", output, gradients_.size());
     return gradients_[output];
   }
-  std::span<const Tensor> grads() const { return gradients_; }
+  std::span<const Tensor> grads() const { return gradients_; }  ///< of all outputs
   /// A tensor from the op's list of saved ones.
   Tensor saved(std::size_t index) const {
     if (index >= node_.saved.size()) fail_index("saved tensor", index, node_.saved.size());
     return node_.saved[index].unpack(node_);
   }
-  std::size_t saved_count() const { return node_.saved.size(); }
+  std::size_t saved_count() const { return node_.saved.size(); }  ///< tensors in that list
   /// True where the gradient of an input is wanted; for another one an undefined tensor may be returned.
   bool needs(std::size_t input) const { return bool(edge(input).node); }
   /// The gradient that an input, a leaf, has already, for a kernel that can write into it: a weight's gradient is then one product straight
@@ -110,24 +111,33 @@ class Backward {
   LeafWriter* leaves_;
 };
 
+/// The node of an op whose backward is a function object F(const Backward&): what `record` makes.
 template <class F>
 struct LambdaNode final : Node {
+  /// Takes the function, with what it has captured.
   LambdaNode(const char* name, F f) : Node(name), function(std::move(f)) {}
   Tensors backward(const Backward& call) override { return function(call); }
-  F function;
+  F function;  ///< gives a gradient for each input
 };
 
 /// Tensors given in braces, as a vector or as one tensor.
 class TensorList {
  public:
   TensorList() = default;
+  /// Tensors in braces, which live until the call ends.
   TensorList(std::initializer_list<Tensor> list) : data_(std::data(list)), size_(list.size()) {}  // for one call
+  /// @{
+  /// Tensors of somebody else, who keeps them alive: no handle is copied.
   TensorList(const Tensors& list) : data_(list.data()), size_(list.size()) {}
   TensorList(std::span<const Tensor> list) : data_(list.data()), size_(list.size()) {}
+  /// @}
+  /// @{
+  /// The tensors as a range, in the order given.
   const Tensor* begin() const { return data_; }
   const Tensor* end() const { return data_ + size_; }
-  std::size_t size() const { return size_; }
-  const Tensor& operator[](std::size_t i) const { return data_[i]; }
+  /// @}
+  std::size_t size() const { return size_; }                          ///< number of tensors, undefined ones included
+  const Tensor& operator[](std::size_t i) const { return data_[i]; }  ///< unchecked
   operator std::span<const Tensor>() const { return {data_, size_}; }
 
  private:
@@ -140,10 +150,11 @@ bool needs_record(const TensorList& inputs);
 
 /// A call of an op, as observers learn of it.
 struct OpCall {
-  const char* op;
-  std::span<const Tensor> outputs, inputs;
-  std::span<const Tensor> saved;  ///< for backward, which hooks may keep in another form; empty where the op is not recorded
-  bool is_recorded;               ///< its floating outputs will require gradients
+  const char* op;                   ///< name of the op, as `record` was given it
+  std::span<const Tensor> outputs;  ///< results
+  std::span<const Tensor> inputs;   ///< operands, undefined ones included
+  std::span<const Tensor> saved;    ///< for backward, which hooks may keep in another form; empty where the op is not recorded
+  bool is_recorded;                 ///< its floating outputs will require gradients
 
   /// Of the memory of operands and results.
   double bytes() const;

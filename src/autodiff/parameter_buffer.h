@@ -13,10 +13,11 @@ class FlatStorage final : public Storage {
 
   /// From now on the memory may go, and is to be brought back by `fetch`, which calls take() (Note [Memory on demand]).
   void set_fetch(std::function<void(FlatStorage&)> fetch) { fetch_ = std::move(fetch); }
+  /// Gives the memory back; data() brings it again. Nothing without a set_fetch().
   void free_until_fetched() {
     if (fetch_) free_memory();
   }
-  bool is_on_demand() const { return static_cast<bool>(fetch_); }
+  bool is_on_demand() const { return static_cast<bool>(fetch_); }  ///< true after set_fetch()
   /// Takes the memory of a tensor that has all of its storage, as large as this one; nobody may use that one again.
   void take(const Tensor& memory) { take_memory(*memory.impl().storage); }
 
@@ -40,6 +41,7 @@ Tensor flat_zeros(std::int64_t count, DType dtype, Device device);
 Tensor flat_on_demand(std::int64_t count, DType dtype, Device device, std::function<void(FlatStorage&)> fetch);
 /// The storage of a window on a FlatStorage, else null.
 FlatStorage* flat_storage(const Tensor& x);
+/// True for a slice of flat parameters or gradients.
 inline bool is_flat(const Tensor& x) { return flat_storage(x) != nullptr; }
 /// The elements that a slice of that many takes with its padding.
 std::int64_t padded_size(std::int64_t count, DType dtype);
@@ -53,11 +55,12 @@ Tensor master_of(const Tensor& x);
 /// The place of a tensor's elements, by which a move to other memory shows. The address tells a new storage from one that is gone and stood
 /// at the same place; of memory on demand it is null, as each fetch may bring another.
 struct Place {
-  const Storage* storage = nullptr;
-  std::int64_t offset = 0;
-  const void* address = nullptr;
-  bool operator==(const Place&) const = default;
+  const Storage* storage = nullptr;               ///< the block of memory
+  std::int64_t offset = 0;                        ///< of the first element in it, in elements
+  const void* address = nullptr;                  ///< of that element
+  bool operator==(const Place&) const = default;  ///< the same elements, and no other memory at that address
 };
+/// The place of x's first element. Fetches nothing.
 Place place_of(const Tensor& x);
 
 // Contiguous segments of a storage, which one kernel can take: all tensors here are contiguous.
@@ -70,7 +73,7 @@ Tensor segment_between(const Tensor& first, const Tensor& last);
 Tensor elements_of(const Tensor& x, std::int64_t begin, std::int64_t end);
 /// An order of tensors in which those of one storage stand together, by offset.
 bool precedes_in_memory(const Tensor& a, const Tensor& b);
-/// Likewise, as places in the list. Storages come in the order in which the list comes to them, and so in the same one on all ranks.
+/// The same order, as indices into the list. Storages are in the order of their first tensor in it, which is the same on all ranks.
 std::vector<std::size_t> order_in_memory(const Tensors& tensors);
 /// The tensors merged into as few segments as possible.
 Tensors contiguous_segments(Tensors tensors);

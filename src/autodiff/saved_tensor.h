@@ -20,18 +20,21 @@ struct PackedTensor : RefCounted {
 class SavedTensorHooks {
  public:
   virtual ~SavedTensorHooks() = default;
+  /// Takes a tensor over, detached; backward calls unpack() of the result.
   virtual Ref<PackedTensor> pack(const Tensor& x) = 0;
-  /// The results of an op that is costly beside the reading and writing of them, a product or attention, which `compute` gives. They have
-  /// no history yet.
+  /// Results of a product or of attention, which cost far more to compute than to keep: a hook may keep them. `compute` gives them, without
+  /// a history yet.
   virtual Tensors costly(const std::function<Tensors()>& compute) { return compute(); }
 };
 
 /// A tensor kept for backward. An output of the op itself is kept without its history, which would be a cycle.
 class Saved {
  public:
+  /// Output number `output` of the op that `owner` records.
   Saved(const Tensor& x, const Node& owner, std::uint32_t output);
+  /// An input of an op, or a tensor that it made on its way; it may be undefined.
   explicit Saved(const Tensor& x);
-  Saved(Saved&&) noexcept;
+  Saved(Saved&&) noexcept;  ///< leaves one that holds nothing
   ~Saved();
   /// The tensor. Throws Error if it was edited in place since it was saved.
   Tensor unpack(Node& owner) const;

@@ -9,15 +9,19 @@
 
 namespace tern {
 
+/// The kind of a device, which chooses a kernel's overload: see on().
 enum class DeviceType : std::uint8_t { cpu, cuda };
 
+/// A device of this machine: the CPU, all of its cores together, or one GPU.
 struct Device {
-  DeviceType type = DeviceType::cpu;
-  std::int8_t index = 0;
+  DeviceType type = DeviceType::cpu;  ///< cpu unless said
+  std::int8_t index = 0;              ///< of several GPUs, as CUDA numbers them
   friend constexpr bool operator==(Device, Device) = default;
 };
 
+/// The processor.
 inline constexpr Device cpu{};
+/// A GPU by its number. That it is there is asked where it is first used.
 constexpr Device cuda(int index = 0) { return {DeviceType::cuda, static_cast<std::int8_t>(index)}; }
 
 /// "cpu", "cuda:0".
@@ -25,6 +29,7 @@ std::string to_string(Device device);
 
 /// The number of CUDA devices that this build and this machine can use, at most max_cuda_devices; 0 in a build without CUDA.
 int cuda_device_count();
+/// GPUs of a machine that a process can use at most.
 inline constexpr int max_cuda_devices = 16;
 
 /// How many threads the CPU kernels that this thread calls use; by default one for each processor that this process may run on, or the
@@ -35,8 +40,8 @@ void set_num_threads(int count);
 
 /// A queue of work on a device. The handle is a cudaStream_t; it is null on the CPU and for CUDA's default stream.
 struct Stream {
-  Device device;
-  void* handle = nullptr;
+  Device device;           ///< that it runs on
+  void* handle = nullptr;  ///< not owned
 };
 
 /// Whether CUDA is built in. This is the only place that asks the build.
@@ -45,6 +50,7 @@ inline constexpr bool built_with_cuda = true;
 #else
 inline constexpr bool built_with_cuda = false;
 #endif
+/// Throws Error: the device is a GPU, and this build has no CUDA.
 [[noreturn]] void fail_without_cuda(Device device);
 
 /// Tags that choose a device's overload of a kernel.

@@ -22,12 +22,13 @@ class Graph {
 class GraphStream {
  public:
   virtual ~GraphStream() = default;
-  virtual Stream get() const = 0;
+  virtual Stream get() const = 0;  ///< to be the current one while work is recorded
   /// Memory that the recorded work reads, and that each launch fills first, as a part of the graph.
   struct Input {
-    void* data;
-    std::size_t bytes;
+    void* data;         ///< address that the recorded work reads, on the device
+    std::size_t bytes;  ///< that each launch copies there
   };
+  /// The most inputs of a recording, which one kernel copies.
   static constexpr std::size_t max_inputs = 32;
   /// Calls `work`, which queues on this stream alone; nothing runs. Throws Error if the work cannot be recorded, because it waits for the
   /// device, or if there are more than max_inputs inputs. `rng_offset`, if not null, is where kernels read the position of the random
@@ -38,6 +39,7 @@ class GraphStream {
 
 /// The CPU has no graphs: null.
 inline std::unique_ptr<GraphStream> graph_stream(Cpu, Device) { return nullptr; }
+/// A stream of the device to record on. Throws Error where CUDA cannot make one.
 std::unique_ptr<GraphStream> graph_stream(Cuda, Device device);
 
 }  // namespace tern::backend

@@ -7,16 +7,17 @@
 
 namespace tern::backend {
 
+/// An allocator's doings. A segment is memory that it takes from the device, of which blocks are given out and kept in its cache.
 enum class MemoryAction : std::uint8_t { alloc, free, segment_alloc, segment_free, out_of_memory };
 
 /// An event of an allocator.
 struct MemoryEvent {
-  MemoryAction action = MemoryAction::alloc;
-  Stream stream;  ///< that asked, and its device
-  const void* address = nullptr;
-  std::size_t bytes = 0;      ///< as memory_statistics counts them: rounded up
-  std::size_t requested = 0;  ///< of an allocation, and of one that failed
-  std::size_t available = 0;  ///< of one that failed: what the device had left, where it says so
+  MemoryAction action = MemoryAction::alloc;  ///< what happened
+  Stream stream;                              ///< that asked, and its device
+  const void* address = nullptr;              ///< of the block or segment; null where memory ran out
+  std::size_t bytes = 0;                      ///< as memory_statistics counts them: rounded up
+  std::size_t requested = 0;                  ///< of an allocation, and of one that failed
+  std::size_t available = 0;                  ///< of one that failed: what the device had left, where it says so
 };
 
 /// A watcher of an allocator. It is called while the allocator is locked, in the order in which memory is given and taken back, from any
@@ -24,16 +25,19 @@ struct MemoryEvent {
 class MemoryObserver {
  public:
   virtual ~MemoryObserver() = default;
-  /// The allocator has told what was there, by on_memory; what it tells from now on happens.
+  /// Memory that was there before has been told by on_memory; events after this call happen as they are told.
   virtual void on_begin(const MemoryStatistics& now) noexcept = 0;
+  /// An event, as it happens. It may not throw.
   virtual void on_memory(const MemoryEvent& event) noexcept = 0;
 };
 
+/// @{
 /// From now on the device's allocator tells the observer, or nobody where it is null. It first tells what it knows to be there, as if that
 /// came now: the segments that it keeps, and on CUDA the live blocks as well; then on_begin. Costs a load and a branch an allocation where
 /// nobody watches. Throws Error where another one watches; all CUDA devices have one observer.
 void observe_memory(Cpu, Device device, MemoryObserver* observer);
 void observe_memory(Cuda, Device device, MemoryObserver* observer);
+/// @}
 
 /// The bytes that the CPU's allocator counts for a request.
 std::size_t allocated_size(Cpu, std::size_t bytes);

@@ -24,26 +24,31 @@ class Observer {
   /// A kernel's call on the CPU, or its launch on a GPU, begins and ends. `op` names all of an op that nothing else will name, or is null:
   /// the kernel then belongs to the op that is recorded next. Calls may lie within calls.
   virtual void begin_kernel() {}
+  /// The call of a kernel has returned, or a launch is queued: see begin_kernel.
   virtual void end_kernel(const char* /*op*/) {}
   /// Floating-point operations of the kernel that runs.
   virtual void count_flops(double /*flops*/, bool /*is_product*/) {}
   /// The op that an in-place edit is; its kernel is the next one.
   virtual void begin_in_place(const char* /*op*/) {}
-  /// An op's kernels are done. It is told before what records it for backward runs.
+  /// An op's kernels have been called or queued. Comes before the op is recorded for backward.
   virtual void end_op(const OpCall&) {}
 
+  /// A forward of the module at this address begins; `type` is its class's name, "Linear".
   virtual void begin_module(const void* /*module*/, const char* /*type*/) {}
+  /// That forward has returned, or thrown.
   virtual void end_module() {}
   /// A number, above 0, that the nodes of the innermost running module keep for begin_backward; 0: the observer gives none.
   virtual std::uint32_t module() { return 0; }
   /// The backward function of a node begins; and ends, with the bytes of its gradients and of what was saved. Passes nest.
   virtual void begin_backward(const Node&) {}
+  /// That backward function has returned, or thrown.
   virtual void end_backward(double /*bytes*/) {}
   /// A backward pass has a leaf's gradient ready.
   virtual void on_gradient(const Tensor& /*leaf*/) {}
 
   /// "forward", "backward", "optimizer", "recompute", "communication", or a user's own.
   virtual void begin_pass(const char* /*name*/) {}
+  /// The pass that began last is over.
   virtual void end_pass() {}
 
   /// A collective that this thread began has ended, and the thread got its result: on the steady clock in nanoseconds it ran from `begin`
@@ -85,7 +90,8 @@ class ObservedScope {
  protected:
   ObservedScope() = default;
   ~ObservedScope() = default;
-  bool is_observed() const { return latest_ != 0; }
+  bool is_observed() const { return latest_ != 0; }  ///< somebody watched when the scope began
+  /// Calls event(observer) for each that the scope began for, and that still watches.
   template <class F>
   void tell_end(F&& event) const {
     if (!is_observed()) [[likely]]
@@ -98,8 +104,10 @@ class ObservedScope {
   const std::uint64_t latest_ = observer ? observer->serial() : 0;
 };
 
+/// A kernel's call, from begin_kernel() to end_kernel(): on() and on_cuda() open one.
 class KernelScope : ObservedScope {
  public:
+  /// `op` is null where the op that is recorded next has the kernel.
   explicit KernelScope(const char* op) : op_(op) {
     if (is_observed()) tell([](Observer& told) { told.begin_kernel(); });
   }
@@ -111,8 +119,10 @@ class KernelScope : ObservedScope {
   const char* const op_;
 };
 
+/// A part of a training step, from begin_pass() to end_pass(): backward(), train::apply() and checkpoint() open theirs.
 class PassScope : ObservedScope {
  public:
+  /// `name` outlives the observers' records: a literal.
   explicit PassScope(const char* name) {
     if (is_observed()) tell([&](Observer& told) { told.begin_pass(name); });
   }

@@ -9,41 +9,57 @@
 /// by reinterpret_cast.
 namespace tern::dlpack {
 
-inline constexpr std::int32_t cpu_device = 1, cuda_device = 2, cuda_host_device = 3;                        // kDLCPU, kDLCUDA, kDLCUDAHost
-inline constexpr std::uint8_t int_code = 0, uint_code = 1, float_code = 2, bfloat_code = 4, bool_code = 6;  // kDLInt ...
-inline constexpr std::uint32_t major_version = 1, minor_version = 1;
-inline constexpr std::uint64_t read_only_flag = 1;  // DLPACK_FLAG_BITMASK_READ_ONLY
+inline constexpr std::int32_t cpu_device = 1;        ///< kDLCPU
+inline constexpr std::int32_t cuda_device = 2;       ///< kDLCUDA
+inline constexpr std::int32_t cuda_host_device = 3;  ///< kDLCUDAHost: pinned host memory
+inline constexpr std::uint8_t int_code = 0;          ///< kDLInt
+inline constexpr std::uint8_t uint_code = 1;         ///< kDLUInt
+inline constexpr std::uint8_t float_code = 2;        ///< kDLFloat
+inline constexpr std::uint8_t bfloat_code = 4;       ///< kDLBfloat
+inline constexpr std::uint8_t bool_code = 6;         ///< kDLBool, a byte each
+inline constexpr std::uint32_t major_version = 1;    ///< DLPACK_MAJOR_VERSION: another one has other structs
+inline constexpr std::uint32_t minor_version = 1;    ///< DLPACK_MINOR_VERSION
+inline constexpr std::uint64_t read_only_flag = 1;   ///< DLPACK_FLAG_BITMASK_READ_ONLY
 
+/// A device, by its kind and number.
 struct DLDevice {
-  std::int32_t device_type, device_id;
+  std::int32_t device_type;  ///< cpu_device and so on
+  std::int32_t device_id;    ///< 0 on the CPU
 };
+/// The type of an element.
 struct DLDataType {
-  std::uint8_t code, bits;
-  std::uint16_t lanes;
+  std::uint8_t code;    ///< float_code and so on
+  std::uint8_t bits;    ///< of a lane: 32 for f32
+  std::uint16_t lanes;  ///< numbers of a vector; 1 for all that tern has
 };
+/// Memory and its geometry, owned by somebody else.
 struct DLTensor {
-  void* data;
-  DLDevice device;
-  std::int32_t ndim;
-  DLDataType dtype;
-  std::int64_t* shape;
-  std::int64_t* strides;  ///< in elements; null for row-major
-  std::uint64_t byte_offset;
+  void* data;                 ///< address of the block
+  DLDevice device;            ///< that the block is on
+  std::int32_t ndim;          ///< number of dimensions
+  DLDataType dtype;           ///< of the elements
+  std::int64_t* shape;        ///< (ndim)
+  std::int64_t* strides;      ///< (ndim), in elements; null for row-major
+  std::uint64_t byte_offset;  ///< of the first element in the block
 };
+/// A tensor handed over, in the form before version 1.0.
 struct DLManagedTensor {
-  DLTensor dl_tensor;
-  void* manager_ctx;
-  void (*deleter)(DLManagedTensor* self);
+  DLTensor dl_tensor;                      ///< lives until the deleter is called
+  void* manager_ctx;                       ///< the giver's own
+  void (*deleter)(DLManagedTensor* self);  ///< to be called once by the receiver; may be null
 };
+/// The version of the structs that a tensor was handed over in.
 struct DLPackVersion {
-  std::uint32_t major, minor;
+  std::uint32_t major;  ///< differs where the structs do
+  std::uint32_t minor;  ///< differs where the flags and codes do
 };
+/// A tensor handed over.
 struct DLManagedTensorVersioned {
-  DLPackVersion version;
-  void* manager_ctx;
-  void (*deleter)(DLManagedTensorVersioned* self);
-  std::uint64_t flags;
-  DLTensor dl_tensor;
+  DLPackVersion version;                            ///< to be looked at first
+  void* manager_ctx;                                ///< the giver's own
+  void (*deleter)(DLManagedTensorVersioned* self);  ///< to be called once by the receiver; may be null
+  std::uint64_t flags;                              ///< bits: read_only_flag
+  DLTensor dl_tensor;                               ///< lives until the deleter is called
 };
 
 static_assert(sizeof(void*) != 8 || (sizeof(DLTensor) == 48 && offsetof(DLTensor, device) == 8 && offsetof(DLTensor, ndim) == 16 &&
@@ -67,6 +83,7 @@ DLManagedTensor* to_dlpack_unversioned(const Tensor& x);
 /// lanes, more than 8 dimensions, and an address that is not a multiple of the element's size: `managed` then stays the
 /// caller's, who calls its deleter.
 Tensor from_dlpack(DLManagedTensorVersioned* managed);
+/// Of the form before version 1.0, which has no flags: ops in place take the tensor.
 Tensor from_dlpack(DLManagedTensor* managed);
 
 }  // namespace tern::dlpack

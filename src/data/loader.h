@@ -30,20 +30,22 @@ using MakeBatch = std::function<Tensors(std::span<const std::int64_t> indices)>;
 /// Examples side by side along a new first dimension: what a Loader makes a batch of.
 Tensors stack_examples(std::span<const Tensors> examples);
 
+/// Options of Loader.
 struct LoaderOptions {
-  std::int64_t batch_size = 32;
-  bool shuffle = true;  ///< each epoch in an order of its own, that follows from the seed and the number of the epoch alone
-  std::uint64_t seed = 0;
-  bool drop_last = false;  ///< leave out the last batch of an epoch where it is not whole
-  int workers = 1;         ///< threads that make batches; 0: the caller's, when it asks
-  int prefetch = 4;        ///< batches that may be ready or in the making, 1 or more
-  Device device = cpu;     ///< where batches are returned
+  std::int64_t batch_size = 32;  ///< examples of a batch
+  bool shuffle = true;           ///< each epoch in an order of its own, that follows from the seed and the number of the epoch alone
+  std::uint64_t seed = 0;        ///< of the orders
+  bool drop_last = false;        ///< leave out the last batch of an epoch where it is not whole
+  int workers = 1;               ///< threads that make batches; 0: the caller's, when it asks
+  int prefetch = 4;              ///< batches that may be ready or in the making, 1 or more
+  Device device = cpu;           ///< where batches are returned
 };
 
 /// Position of a Loader: the next batch begins with entry `index` of the order of `epoch`.
 struct LoaderPosition {
-  std::int64_t epoch = 0, index = 0;
-  bool operator==(const LoaderPosition&) const = default;
+  std::int64_t epoch = 0;                                  ///< its number, from 0
+  std::int64_t index = 0;                                  ///< in the order of that epoch; a multiple of the batch size
+  bool operator==(const LoaderPosition&) const = default;  ///< the same batch of the same epoch
 };
 
 /// Batches of a dataset, epoch after epoch, made ahead by threads:
@@ -62,11 +64,14 @@ class Loader {
   template <class D>
     requires(Dataset<D> || BatchedDataset<D>)
   explicit Loader(D dataset, const LoaderOptions& options = {}) : Loader(std::make_shared<const D>(std::move(dataset)), options) {}
+  /// Of `size` examples that a function makes batches of: for what is no Dataset.
   Loader(std::int64_t size, MakeBatch make_batch, const LoaderOptions& options = {});
   /// Waits for the batches that workers are making, and makes no others.
   ~Loader();
-  Loader(Loader&&) noexcept;
+  /// @{
+  Loader(Loader&&) noexcept;  ///< workers go on; the other one may only be assigned to or destroyed
   Loader& operator=(Loader&&) noexcept;
+  /// @}
 
   /// The next batch; nothing once at the end of each epoch, after which the next one begins. Throws what the dataset threw while it made
   /// this batch, whatever was made ahead; the position stays before it.

@@ -9,6 +9,7 @@
 
 namespace tern::data {
 
+/// How tokens lie in a file.
 enum class TokenFormat {
   automatic,  ///< llm_c where the file begins with one of its magic numbers, else raw_u16
   raw_u16,    ///< nanoGPT's: tokens of 16 bits, and nothing else
@@ -24,9 +25,9 @@ class TokenFile {
   /// Throws io::FileError for a file that cannot be opened or mapped, that is cut or longer than its header says, or is of another format.
   explicit TokenFile(const std::filesystem::path& path, TokenFormat format = TokenFormat::automatic);
 
-  std::int64_t size() const { return size_; }  ///< in tokens
-  int token_bytes() const { return token_bytes_; }
-  const std::filesystem::path& path() const;
+  std::int64_t size() const { return size_; }       ///< in tokens
+  int token_bytes() const { return token_bytes_; }  ///< 2 or 4
+  const std::filesystem::path& path() const;        ///< as it was opened
   /// Throws Error for an index out of range.
   std::int64_t operator[](std::int64_t index) const;
   /// Tokens [first, first + to.size()), widened to the i64 that embedding and cross_entropy take: a batch is small, and a copy of it is
@@ -55,7 +56,9 @@ class TokenWindows {
 
   /// As many windows as are whole.
   std::int64_t size() const;
+  /// Input and target of a window, (T) of i64 each. Throws Error for an index out of range.
   Tensors operator[](std::int64_t index) const;
+  /// Inputs and targets of several windows, (B, T) of i64 each.
   Tensors batch(std::span<const std::int64_t> indices) const;
 
  private:

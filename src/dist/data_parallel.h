@@ -22,23 +22,26 @@ enum class GradientSync : std::uint8_t {
 };
 /// "per-parameter", "flat", "overlapped", "bucketed".
 const char* name(GradientSync sync);
+/// The way of that name, if there is one.
 std::optional<GradientSync> gradient_sync_of(const std::string& name);
 
 /// How much of a model's training a rank keeps to itself, the others having the rest: each value includes those before it.
 enum class Shard : std::uint8_t {
-  none,
+  none,        ///< every rank has all
   optimizer,   ///< ZeRO-1: the optimizer's state of its part alone, once shard_optimizer() is called
   gradients,   ///< ZeRO-2: and the gradients
   parameters,  ///< ZeRO-3, full sharding: and the parameters
 };
 /// "none", "optimizer", "gradients", "parameters".
 const char* name(Shard shard);
+/// The value of that name, if there is one.
 std::optional<Shard> shard_of(const std::string& name);
 
+/// Options of DataParallel.
 struct DataParallelOptions {
-  GradientSync sync = GradientSync::bucketed;
-  double bucket_size_mb = 25;              ///< of gradients, in 2^20 bytes; a parameter that is larger has a bucket of its own
-  std::optional<DType> reduce_dtype = {};  ///< gradients go over the wire in it; as they are where it is not said
+  GradientSync sync = GradientSync::bucketed;  ///< when gradients are averaged
+  double bucket_size_mb = 25;                  ///< of gradients, in 2^20 bytes; a parameter that is larger has a bucket of its own
+  std::optional<DType> reduce_dtype = {};      ///< gradients go over the wire in it; as they are where it is not said
   /// Each rank gets the mean of its own part of each bucket alone, by reduce_scatter: half of what all_reduce sends, and enough for a
   /// sharded optimizer (dist/data_parallel_optimizer.h). What is left in the other parts is undefined.
   bool scatter_gradients = false;
@@ -83,6 +86,7 @@ class DataParallel {
   /// While one lives, backward passes only add to the rank's own gradients: all but the last of a batch that goes through in parts.
   class NoSync {
    public:
+    /// From now on, until it ends; they nest.
     explicit NoSync(DataParallel& model);
     ~NoSync();
     NoSync(const NoSync&) = delete;
@@ -100,22 +104,27 @@ class DataParallel {
   /// A bucket: neighbours in the flat buffers, which go over the wire together. Rank r has elements [r * part, (r + 1) * part) of it where
   /// work is shared, and all have those from size * part on, fewer than `size` vectors of 16 bytes.
   struct Segment {
-    Tensor parameters, gradients;  ///< (n)
-    std::int64_t part = 0;
-    Tensor own_gradients = {};                     ///< of sharded gradients the rank's part, followed by what all have; else undefined
-    Tensor own_parameters = {}, own_masters = {};  ///< (part): of sharded parameters, and of those of 16 bits; else undefined
+    Tensor parameters;           ///< (n)
+    Tensor gradients;            ///< (n)
+    std::int64_t part = 0;       ///< elements of each rank's part
+    Tensor own_gradients = {};   ///< of sharded gradients the rank's part, followed by what all have; else undefined
+    Tensor own_parameters = {};  ///< (part): of sharded parameters; else undefined
+    Tensor own_masters = {};     ///< (part): of sharded parameters of 16 bits; else undefined
   };
+  /// The buckets, in the order in which backward can complete them. Of sharded gradients what a rank has between steps.
   std::vector<Segment> segments() const;
   /// Of parameters and gradients, the memory that this rank has now: own parts, and what is whole.
   std::size_t bytes_here() const;
-  ProcessGroup& group() const { return group_; }
-  Shard shard() const;
+  ProcessGroup& group() const { return group_; }  ///< that collectives go through
+  Shard shard() const;                            ///< as the options said
 
   /// Of sharded parameters, which else come and go: the rank has all of them from now on, and trains no more. All ranks call it, and after
   /// that the model is the rank's own. Of other parameters nothing.
   void keep_parameters();
   // For an optimizer that updates the own_parameters of segments: before, and after.
+  /// For an optimizer that updates the own_parameters of segments(): to be called before, so that whole ones are given up.
   void begin_update();
+  /// And after: whole parameters that are fetched from now on are the new ones.
   void end_update();
   // For an optimizer that updates a bucket when its gradients are there (data_parallel_optimizer.h), in the order of these calls. Buckets
   // arrive in order, each for itself where the optimizer is sharded; else the last four, after all others.
@@ -128,7 +137,7 @@ class DataParallel {
   void begin_gathering(std::size_t number);
   void end_gathering();
 
-  /// The bytes of each collective of a step, in the order in which they begin at the soonest.
+  /// The bytes of each collective of a step, in the order in which backward can begin them.
   std::vector<std::size_t> bucket_bytes() const;
 
  private:

@@ -11,12 +11,15 @@ namespace tern::dist {
 
 /// Which process of how many this one is, and where the process of rank 0 is found.
 struct LaunchEnvironment {
-  int rank = 0, size = 1;              ///< among all processes
-  int local_rank = 0, local_size = 1;  ///< among those of this machine: the GPU that is this process's
-  std::string master_address = "127.0.0.1";
-  std::uint16_t master_port = 0;
+  int rank = 0;                              ///< among all processes, from 0
+  int size = 1;                              ///< number of all processes
+  int local_rank = 0;                        ///< among those of this machine: the GPU that is this process's
+  int local_size = 1;                        ///< processes of this machine
+  std::string master_address = "127.0.0.1";  ///< of rank 0's machine
+  std::uint16_t master_port = 0;             ///< that rank 0 listens on
 };
 
+/// Looks a variable up; nothing where it is not set. Tests give one of their own.
 using Variables = std::function<std::optional<std::string>(const std::string& name)>;
 
 /// The environment variables of a launcher; nothing where there is none, and a process is alone. In this order:

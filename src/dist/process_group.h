@@ -8,6 +8,7 @@
 
 namespace tern::dist {
 
+/// What becomes of the ranks' elements: their sum, mean, largest or least.
 enum class ReduceOp { sum, mean, max, min };
 
 /// A collective on its way, which holds its tensors until it is done. One that goes without being waited for is waited for first.
@@ -17,14 +18,17 @@ class Work {
   class State {
    public:
     virtual ~State() = default;
-    virtual void wait() = 0;
-    virtual bool is_done() = 0;
+    virtual void wait() = 0;     ///< as Work::wait
+    virtual bool is_done() = 0;  ///< as Work::is_done
   };
 
   Work() = default;  ///< one that is done
+  /// For engines: a collective that has begun.
   explicit Work(std::unique_ptr<State> state) : state_(std::move(state)) {}
-  Work(Work&&) noexcept = default;
+  /// @{
+  Work(Work&&) noexcept = default;  ///< the other one is done from then on, or waited for when it ends
   Work& operator=(Work&& other) noexcept;
+  /// @}
   ~Work();
 
   /// Waits until the result is there; on a GPU it is the caller's stream that waits, and not the host. Throws Error where the collective
@@ -37,6 +41,7 @@ class Work {
   std::unique_ptr<State> state_;
 };
 
+/// Options of a process group.
 struct GroupOptions {
   /// How long a collective may take on a rank, the waiting for others included, before it fails there. One that never comes is then an
   /// Error and no hang.
@@ -59,9 +64,9 @@ struct GroupOptions {
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  Device device() const { return device_; }
+  int rank() const { return rank_; }         ///< of this process, from 0
+  int size() const { return size_; }         ///< number of processes
+  Device device() const { return device_; }  ///< of the tensors that collectives take
   /// "gloo", "nccl", or "local" of one process.
   virtual const char* engine() const = 0;
 
@@ -77,12 +82,14 @@ class ProcessGroup {
   void barrier();
 
  protected:
-  ProcessGroup(int rank, int size, Device device) : rank_(rank), size_(size), device_(device) {}
+  ProcessGroup(int rank, int size, Device device) : rank_(rank), size_(size), device_(device) {}  ///< for engines
+  /// An engine's all_reduce, of tensors that have been checked, as in the three below.
   virtual Work start_all_reduce(const Tensor& x, ReduceOp op) = 0;
-  virtual Work start_broadcast(const Tensor& x, int root) = 0;
+  virtual Work start_broadcast(const Tensor& x, int root) = 0;  ///< an engine's broadcast
+  /// An engine's reduce_scatter; y may be a part of x.
   virtual Work start_reduce_scatter(const Tensor& y, const Tensor& x, ReduceOp op) = 0;
-  virtual Work start_all_gather(const Tensor& y, const Tensor& x) = 0;
-  virtual void wait_for_all() = 0;
+  virtual Work start_all_gather(const Tensor& y, const Tensor& x) = 0;  ///< an engine's all_gather; x may be a part of y
+  virtual void wait_for_all() = 0;                                      ///< an engine's barrier
 
  private:
   void check(const char* op, const Tensor& x) const;
@@ -106,8 +113,10 @@ std::unique_ptr<ProcessGroup> make_process_group(const LaunchEnvironment& enviro
 std::unique_ptr<ProcessGroup> make_process_group(Device device, const GroupOptions& options = {});
 
 // The engines of CPUs and GPUs, in builds that have them.
+/// The group over Gloo, on the CPU; make_process_group calls it in a build that has Gloo.
 std::unique_ptr<ProcessGroup> make_gloo_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store,
                                               const GroupOptions& options);
+/// The group over NCCL, on a GPU; make_process_group calls it in a build that has NCCL.
 std::unique_ptr<ProcessGroup> make_nccl_group(const LaunchEnvironment& environment, std::shared_ptr<Store> store, Device device,
                                               const GroupOptions& options);
 

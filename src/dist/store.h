@@ -33,10 +33,11 @@ class FileStore final : public Store {
 /// A table in the memory of one process, the server, which the others ask over TCP. The server's lives as long as its TcpStore.
 class TcpStore final : public Store {
  public:
+  /// Where the server is, and whether this process is it.
   struct Options {
-    std::string host;        ///< of the server, a name or an address, on which it listens
-    std::uint16_t port = 0;  ///< 0 for the server: any that is free, see port()
-    bool is_server = false;
+    std::string host;                           ///< of the server, a name or an address, on which it listens
+    std::uint16_t port = 0;                     ///< 0 for the server: any that is free, see port()
+    bool is_server = false;                     ///< this process has the table
     std::chrono::milliseconds timeout{30'000};  ///< for the server to answer
   };
   /// Throws Error where the server cannot listen, or does not answer in time.
@@ -44,7 +45,7 @@ class TcpStore final : public Store {
   ~TcpStore() override;
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
-  std::uint16_t port() const;
+  std::uint16_t port() const;  ///< that the server listens on
 
  private:
   class Server;
@@ -56,6 +57,7 @@ class TcpStore final : public Store {
 /// A part of another store, whose keys begin with a prefix.
 class PrefixStore final : public Store {
  public:
+  /// Shares the other store, and keeps it alive.
   PrefixStore(std::string prefix, std::shared_ptr<Store> store) : prefix_(std::move(prefix)), store_(std::move(store)) {}
   void set(const std::string& key, const std::string& value) override { store_->set(prefix_ + key, value); }
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override { return store_->get(prefix_ + key, timeout); }

@@ -14,7 +14,7 @@ class AppendFile {
   /// as well.
   explicit AppendFile(std::filesystem::path path);
   ~AppendFile();
-  AppendFile(AppendFile&& other) noexcept;
+  AppendFile(AppendFile&& other) noexcept;  ///< the other one may only be destroyed
   AppendFile& operator=(AppendFile&&) = delete;
 
   /// Appends pieces. Throws FileError, as a DiskError on a full disk: the file then ends with the pieces before, and these are kept and

@@ -20,6 +20,7 @@ class AtomicFile {
 
   /// Appends bytes. Throws FileError, as a DiskError on a full disk.
   void write(const void* data, std::size_t bytes);
+  /// Appends a text's bytes. Throws as that.
   void write(std::string_view text) { write(text.data(), text.size()); }
   /// Replaces bytes that have been written. Throws FileError.
   void overwrite(std::size_t offset, std::string_view text);

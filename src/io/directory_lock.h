@@ -13,10 +13,10 @@ class DirectoryLock {
   explicit DirectoryLock(std::filesystem::path path);
   /// Unlocks, and removes those directories that it made and that hold nothing.
   ~DirectoryLock();
-  DirectoryLock(DirectoryLock&& other) noexcept;
+  DirectoryLock(DirectoryLock&& other) noexcept;  ///< takes the lock over
   DirectoryLock& operator=(DirectoryLock&&) = delete;
 
-  const std::filesystem::path& path() const noexcept { return path_; }
+  const std::filesystem::path& path() const noexcept { return path_; }  ///< of the directory
 
  private:
   void make();

@@ -18,19 +18,28 @@ class JsonObject {
 
   /// Sets a key, or replaces its value. Bytes that are not UTF-8 become U+FFFD.
   JsonObject& set(std::string_view key, std::string_view value);
+  /// A literal, which would otherwise become a bool.
   JsonObject& set(std::string_view key, const char* value) { return set(key, std::string_view(value)); }
+  /// true or false.
   JsonObject& set(std::string_view key, bool value);
   /// The shortest text that reads back as the same number; NaN and infinities, which JSON lacks, become null.
   JsonObject& set(std::string_view key, double value);
+  /// Any integer but bool; one beyond 2^63 - 1 wraps.
   JsonObject& set(std::string_view key, std::integral auto value) { return set_integer(key, static_cast<std::int64_t>(value)); }
+  /// An object within this one.
   JsonObject& set(std::string_view key, const JsonObject& value);
+  /// @{
+  /// An array.
   JsonObject& set(std::string_view key, const std::vector<std::string>& values);
   JsonObject& set(std::string_view key, const std::vector<std::int64_t>& values);
+  /// @}
 
   /// Sets every key that the other object has.
   JsonObject& update(const JsonObject& other);
 
+  /// True for a key whose value is null, too.
   bool contains(std::string_view key) const { return find(key) != nullptr; }
+  /// @{
   /// The value of a key. Throws FileError, which names the key, if it is missing or of another type.
   std::string get_string(std::string_view key) const;
   bool get_bool(std::string_view key) const;
@@ -38,6 +47,7 @@ class JsonObject {
   double get_double(std::string_view key) const;
   JsonObject get_object(std::string_view key) const;
   std::vector<std::int64_t> get_ints(std::string_view key) const;
+  /// @}
   /// All keys in their order.
   std::vector<std::string> keys() const;
   /// The keys whose values are numbers, in their order.

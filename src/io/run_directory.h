@@ -25,8 +25,8 @@ enum class Existing : std::uint8_t {
 
 /// A file that a training can go on from.
 struct CheckpointFile {
-  std::int64_t update = 0;
-  std::filesystem::path path;
+  std::int64_t update = 0;     ///< number of updates that the training had made
+  std::filesystem::path path;  ///< checkpoints/update-N.safetensors
 };
 
 /// The directory that a training run writes: config.json, tokenizer.json, model.safetensors, log.jsonl, events.out.tfevents, curves.svg,
@@ -67,23 +67,24 @@ class RunDirectory {
   static RunDirectory open(const std::filesystem::path& path);
 
   ~RunDirectory();
-  RunDirectory(RunDirectory&& other) noexcept;
+  RunDirectory(RunDirectory&& other) noexcept;  ///< takes the lock and what is to be undone over
   RunDirectory& operator=(RunDirectory&&) = delete;
 
-  const std::filesystem::path& path() const noexcept { return path_; }
-  /// Each file's place, which moves once, when a new run takes an earlier one's place.
+  const std::filesystem::path& path() const noexcept { return path_; }  ///< as it was given
+  /// What the run was started with, as JSON. This and each place below moves once, when a new run takes an earlier one's place.
   std::filesystem::path config() const { return file("config.json"); }
-  std::filesystem::path tokenizer() const { return file("tokenizer.json"); }
-  std::filesystem::path model() const { return file("model.safetensors"); }
-  std::filesystem::path log() const { return file("log.jsonl"); }
-  std::filesystem::path summary() const { return file("summary.json"); }
-  std::filesystem::path events() const { return file("events.out.tfevents"); }
-  std::filesystem::path curves() const { return file("curves.svg"); }
-  std::filesystem::path trace() const { return file("trace.json"); }
-  std::filesystem::path op_table() const { return file("ops.md"); }
-  std::filesystem::path memory() const { return file("memory.svg"); }
-  std::filesystem::path checkpoints() const { return file("checkpoints"); }
+  std::filesystem::path tokenizer() const { return file("tokenizer.json"); }    ///< Hugging Face's form
+  std::filesystem::path model() const { return file("model.safetensors"); }     ///< the last model that save_model() wrote
+  std::filesystem::path log() const { return file("log.jsonl"); }               ///< a JSON object a line, as training goes on
+  std::filesystem::path summary() const { return file("summary.json"); }        ///< of a run that ended
+  std::filesystem::path events() const { return file("events.out.tfevents"); }  ///< curves for TensorBoard
+  std::filesystem::path curves() const { return file("curves.svg"); }           ///< of loss and scores
+  std::filesystem::path trace() const { return file("trace.json"); }            ///< what --profile wrote: for ui.perfetto.dev
+  std::filesystem::path op_table() const { return file("ops.md"); }             ///< likewise, time by op
+  std::filesystem::path memory() const { return file("memory.svg"); }           ///< likewise, memory by category
+  std::filesystem::path checkpoints() const { return file("checkpoints"); }     ///< directory of update-N.safetensors
 
+  /// The content of config(). Throws FileError.
   JsonObject read_config() const;
 
   /// A text that the model has to fit. Throws FileError.

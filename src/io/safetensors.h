@@ -23,7 +23,7 @@ inline constexpr const char* checksum_key = "tern.crc32";
 /// The content of a file.
 struct TensorFile {
   std::map<std::string, Tensor> tensors;  ///< on the CPU, contiguous
-  Metadata metadata;
+  Metadata metadata;                      ///< its checksum included, where it has one
 };
 
 /// Writes tensors of any dtype, device and strides: `save_safetensors(path, nn::named_parameters(model))`. The same tensors give the same

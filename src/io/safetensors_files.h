@@ -16,9 +16,10 @@ namespace tern::io {
 /// a model is loaded in the memory of its parameters and of one tensor of a file. A checksum of a file as a whole is not checked.
 class SafetensorsFiles {
  public:
+  /// What a header says of a tensor.
   struct Info {
-    DType dtype = DType::f32;
-    Shape shape;
+    DType dtype = DType::f32;  ///< in the file; read() keeps it
+    Shape shape;               ///< in the file
   };
 
   /// A directory with model.safetensors or else model.safetensors.index.json, or one such file. Throws FileError, also for an index that
@@ -52,6 +53,7 @@ class SafetensorsFiles {
   std::map<std::string, Info> tensors_;
 };
 
+/// Options of save_safetensors_files.
 struct SafetensorsFilesOptions {
   std::uint64_t max_file_bytes = 5'000'000'000;   ///< of tensors in one file; a larger tensor has a file of its own
   Metadata metadata = {};                         ///< of each file

@@ -7,10 +7,11 @@
 /// Models of others, in the files that they come in: docs/hugging-face.md.
 namespace tern::models {
 
+/// Options of load_hugging_face.
 struct HuggingFaceOptions {
-  DType dtype = DType::f32;  ///< of the parameters, whatever the files have
-  std::int64_t length = 0;   ///< the most tokens, where positions are rotary; 0: as config.json says
-  Device device = default_device();
+  DType dtype = DType::f32;          ///< of the parameters, whatever the files have
+  std::int64_t length = 0;           ///< the most tokens, where positions are rotary; 0: as config.json says
+  Device device = default_device();  ///< that the parameters are loaded to
 };
 
 /// The model of a directory that Hugging Face's transformers has saved: config.json and model.safetensors, or several files with
@@ -20,6 +21,7 @@ struct HuggingFaceOptions {
 /// that `dtype` does not hold. Throws Error for a dtype that is not floating.
 nn::DecoderLM load_hugging_face(const std::filesystem::path& directory, const HuggingFaceOptions& options = {});
 
+/// Options of save_hugging_face.
 struct HuggingFaceSaveOptions {
   std::uint64_t max_file_bytes = 5'000'000'000;  ///< of tensors in one file
 };

@@ -9,16 +9,17 @@ namespace tern::nn {
 /// The mask with padding that kernels need not convert: for one that several layers share.
 AttentionMask shared_by_layers(const AttentionMask& mask);
 
+/// Options of MultiHeadAttention.
 struct AttentionOptions {
-  std::int64_t heads = 1;
+  std::int64_t heads = 1;     ///< of queries
   std::int64_t kv_heads = 0;  ///< heads of keys and values, which groups of query heads share (Ainslie et al., 2023); 0: as many as heads
   std::int64_t head_dim = 0;  ///< elements of a head; 0: width / heads
   double dropout = 0;         ///< of the probabilities
-  bool bias = true;
-  bool cross = false;  ///< queries from x, keys and values from a memory
-  Tensor rope = {};    ///< of rope_table: turns queries and keys; self attention only
-  RopePairs rope_pairs = RopePairs::adjacent;
-  Device device = default_device();
+  bool bias = true;           ///< of the projections
+  bool cross = false;         ///< queries from x, keys and values from a memory
+  Tensor rope = {};           ///< of rope_table: turns queries and keys; self attention only
+  RopePairs rope_pairs = RopePairs::adjacent;  ///< see RopePairs
+  Device device = default_device();            ///< of the parameters
 };
 
 /// scaled_dot_product_attention over `heads` heads, then a projection. Vaswani et al., 2017. Self attention
@@ -36,9 +37,11 @@ struct MultiHeadAttention final : Module {
   /// those that it has.
   Tensor heads_joined(const Tensor& x, const Tensor& memory, const AttentionMask& mask, const LayerCache* cache = nullptr) const;
 
-  std::optional<Linear> qkv, query, key_value;
-  Linear proj;
-  AttentionOptions options;
+  std::optional<Linear> qkv;        ///< of self attention: queries, keys and values, in this order
+  std::optional<Linear> query;      ///< of cross attention: width -> heads head_dim
+  std::optional<Linear> key_value;  ///< of cross attention: width -> 2 kv_heads head_dim
+  Linear proj;                      ///< heads head_dim -> width
+  AttentionOptions options;         ///< with kv_heads and head_dim filled in
 };
 
 }  // namespace tern::nn

@@ -14,25 +14,32 @@ concept TakesTensor = std::derived_from<M, Module> && std::copy_constructible<M>
 /// Any module that takes a tensor and gives one, by value: a copy of it holds a copy of the module, which shares the parameters.
 class AnyModule {
  public:
+  /// Takes the module: a temporary, or a copy.
   template <TakesTensor M>
   AnyModule(M module) : held_(std::make_unique<Held<M>>(std::move(module))) {}
+  /// A copy of the module, which shares its parameters.
   AnyModule(const AnyModule& other) : held_(other.held_->copy()) {}
-  AnyModule(AnyModule&&) noexcept = default;
+  AnyModule(AnyModule&&) noexcept = default;  ///< leaves one that may only be assigned to or destroyed
+  /// Lets go of the module that it had.
   AnyModule& operator=(AnyModule other) noexcept {
     held_ = std::move(other.held_);
     return *this;
   }
 
-  Tensor forward(const Tensor& x) const { return held_->forward(x); }
-  Tensor operator()(const Tensor& x) const { return forward(x); }
+  Tensor forward(const Tensor& x) const { return held_->forward(x); }  ///< the module's forward
+  Tensor operator()(const Tensor& x) const { return forward(x); }      ///< forward(x)
+  /// @{
+  /// The module, as a Module; as<M>() gives it as what it is.
   Module& module() { return held_->module(); }
   const Module& module() const { return held_->module(); }
+  /// @}
   /// The module as what it is. Throws Error that names both types if it is of another one.
   template <std::derived_from<Module> M>
   M& as() {
     if (M* const found = dynamic_cast<M*>(&module())) return *found;
     fail("AnyModule", std::string("expected a ") + detail::type_name<M>() + " but got a " + module().type_name());
   }
+  /// The same, not to be changed.
   template <std::derived_from<Module> M>
   const M& as() const {
     return const_cast<AnyModule*>(this)->as<M>();
@@ -81,30 +88,36 @@ auto layers(std::int64_t count, Make make) {
 template <class M = AnyModule>
 struct ModuleList final : Module {
   ModuleList() = default;
+  /// Takes the modules in their order: nn::layers(4, ...).
   ModuleList(std::vector<M> modules) : items(std::move(modules)) {}
   void visit(Visitor& v) override {
     for (std::size_t i = 0; i < items.size(); ++i) v(std::to_string(i), detail::as_module(items[i]));
   }
 
+  /// One module more, at the end, which takes the next number as its name.
   void push_back(M module) { items.push_back(std::move(module)); }
-  std::size_t size() const { return items.size(); }
-  bool empty() const { return items.empty(); }
+  std::size_t size() const { return items.size(); }  ///< modules
+  bool empty() const { return items.empty(); }       ///< no module
   /// Throws std::out_of_range for an index beyond the list.
   M& operator[](std::size_t i) { return items.at(i); }
+  /// The same, not to be changed.
   const M& operator[](std::size_t i) const { return items.at(i); }
+  /// @{
+  /// The modules as a range, in order.
   auto begin() { return items.begin(); }
   auto end() { return items.end(); }
   auto begin() const { return items.begin(); }
   auto end() const { return items.end(); }
+  /// @}
 
-  std::vector<M> items;
+  std::vector<M> items;  ///< the modules
 };
 
 /// Modules that run one after the other: `Sequential(Linear(2, 8), ReLU(), Linear(8, 1))`. It owns them, its copies share their
 /// parameters, clone() does not; they are named "0", "1", ..., as in torch.nn.Sequential.
 struct Sequential final : Callable<Sequential> {
   Sequential() = default;
-  /// One Sequential alone is copied, as ever; Sequential().add(inner) holds it.
+  /// A single Sequential as argument is copied, and not nested: Sequential().add(inner) is one that holds it.
   template <class... M>
     requires(sizeof...(M) != 1 || !(std::same_as<M, Sequential> && ...)) && (TakesTensor<M> && ...)
   explicit Sequential(M... modules) {
@@ -115,19 +128,21 @@ struct Sequential final : Callable<Sequential> {
   /// x itself of an empty one.
   Tensor forward(const Tensor& x) const;
 
+  /// One module more, at the end. Returns the Sequential, for chaining.
   Sequential& add(AnyModule module);
-  std::size_t size() const { return items.size(); }
+  std::size_t size() const { return items.size(); }  ///< modules
   /// The module at an index, as what it is: seq.at<Linear>(0). Throws Error for another type, and for an index beyond the last.
   template <std::derived_from<Module> M>
   M& at(std::size_t i) {
     return item(i).as<M>();
   }
+  /// The same, not to be changed.
   template <std::derived_from<Module> M>
   const M& at(std::size_t i) const {
     return const_cast<Sequential*>(this)->item(i).as<M>();
   }
 
-  std::vector<AnyModule> items;
+  std::vector<AnyModule> items;  ///< the modules, in the order in which they run
 
  private:
   AnyModule& item(std::size_t i);

@@ -6,15 +6,18 @@ namespace tern::nn {
 
 /// Two sizes of an image, (height, width), or one for both: `.stride = 2`, `.padding = {1, 0}`.
 struct Size2d : std::array<std::int64_t, 2> {
-  constexpr Size2d(std::int64_t both) : array{both, both} {}
-  constexpr Size2d(std::int64_t height, std::int64_t width) : array{height, width} {}
+  constexpr Size2d(std::int64_t both) : array{both, both} {}                           ///< of a square
+  constexpr Size2d(std::int64_t height, std::int64_t width) : array{height, width} {}  ///< PyTorch's order
 };
 
+/// Options of Conv2d.
 struct Conv2dOptions {
-  Size2d stride = 1, padding = 0, dilation = 1;  ///< zeros stand on both sides
-  std::int64_t groups = 1;                       ///< runs of channels that do not see each other
-  bool bias = true;
-  Device device = default_device();
+  Size2d stride = 1;                 ///< from one window to the next
+  Size2d padding = 0;                ///< rows and columns of zeros on both sides
+  Size2d dilation = 1;               ///< from one element of a window to the next
+  std::int64_t groups = 1;           ///< runs of channels that do not see each other
+  bool bias = true;                  ///< a number for each channel of the result
+  Device device = default_device();  ///< of the parameters
 };
 
 /// conv2d (ops/convolution.h): (B, in, H, W) -> (B, out, oh, ow). Weight (out, in / groups, kh, kw) and bias (out) start uniform in
@@ -22,53 +25,67 @@ struct Conv2dOptions {
 /// out.
 struct Conv2d final : Callable<Conv2d> {
   Conv2d() = default;
+  /// A convolution of `in` channels to `out`, by windows of `kernel`. Parameters are drawn from this thread's generator, in f32.
   Conv2d(std::int64_t in, std::int64_t out, Size2d kernel, const Conv2dOptions& options = {});
   void visit(Visitor& v) override;
   std::string settings() const override;
+  /// x (B, in, H, W) -> (B, out, oh, ow), whose sizes conv2d says. Throws Error where the window does not fit.
   Tensor forward(const Tensor& x) const;
 
-  Tensor weight, bias;  ///< bias may be undefined
-  ConvOptions options;
+  Tensor weight;        ///< (out, in / groups, kh, kw)
+  Tensor bias;          ///< (out), or undefined
+  ConvOptions options;  ///< as conv2d takes them
 };
 
+/// Options of the module Conv1d; those of the op are tern::Conv1dOptions.
 struct Conv1dOptions {
-  std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
-  bool bias = true;
-  Device device = default_device();
+  std::int64_t stride = 1;           ///< from one window to the next
+  std::int64_t padding = 0;          ///< zeros on both sides
+  std::int64_t dilation = 1;         ///< from one element of a window to the next
+  std::int64_t groups = 1;           ///< runs of channels that do not see each other
+  bool bias = true;                  ///< a number for each channel of the result
+  Device device = default_device();  ///< of the parameters
 };
 
 /// As Conv2d, of signals: (B, in, L) -> (B, out, ol).
 struct Conv1d final : Callable<Conv1d> {
   Conv1d() = default;
+  /// A convolution of `in` channels to `out`, by windows of `kernel` elements.
   Conv1d(std::int64_t in, std::int64_t out, std::int64_t kernel, const Conv1dOptions& options = {});
   void visit(Visitor& v) override;
   std::string settings() const override;
+  /// x (B, in, L) -> (B, out, ol), ol = (L + 2 padding - dilation (kernel - 1) - 1) / stride + 1.
   Tensor forward(const Tensor& x) const;
 
-  Tensor weight, bias;  ///< bias may be undefined
-  tern::Conv1dOptions options;
+  Tensor weight;                ///< (out, in / groups, kernel)
+  Tensor bias;                  ///< (out), or undefined
+  tern::Conv1dOptions options;  ///< as conv1d takes them
 };
 
+/// Options of MaxPool2d and AvgPool2d.
 struct Pool2dOptions {
   Size2d stride = 0;   ///< 0: as large as the kernel
   Size2d padding = 0;  ///< at most half of the kernel
 };
 /// The largest element of each window of (B, C, H, W), and the mean of each, padding's zeros included.
 struct MaxPool2d final : Callable<MaxPool2d> {
+  /// Throws Error for a kernel below 1, a stride below 0, and a padding outside [0, kernel / 2].
   explicit MaxPool2d(Size2d kernel, const Pool2dOptions& options = {});
   void visit(Visitor&) override {}
   std::string settings() const override;
-  Tensor forward(const Tensor& x) const;
+  Tensor forward(const Tensor& x) const;  ///< (B, C, H, W) -> (B, C, oh, ow): tern::max_pool2d
 
-  PoolOptions options;
+  PoolOptions options;  ///< with the kernel
 };
+/// The mean of each window of (B, C, H, W), padding's zeros counted in.
 struct AvgPool2d final : Callable<AvgPool2d> {
+  /// Throws Error as MaxPool2d.
   explicit AvgPool2d(Size2d kernel, const Pool2dOptions& options = {});
   void visit(Visitor&) override {}
   std::string settings() const override;
-  Tensor forward(const Tensor& x) const;
+  Tensor forward(const Tensor& x) const;  ///< (B, C, H, W) -> (B, C, oh, ow): tern::avg_pool2d
 
-  PoolOptions options;
+  PoolOptions options;  ///< with the kernel
 };
 
 }  // namespace tern::nn

@@ -4,7 +4,7 @@
 
 namespace tern::nn {
 
-using DecoderLMOptions = TransformerOptions;
+using DecoderLMOptions = TransformerOptions;  ///< the body's, with what they say of a head
 
 /// A decoder-only language model: a TransformerModel and a linear head. The defaults are the classic translation model; GPT-2 is
 /// head_bias = false, tied_head = true, gelu_tanh, ff = 4 width; Llama is NormKind::rms, Positions::rotary by halves, gated silu, no
@@ -21,7 +21,7 @@ struct DecoderLM final : TransformerModel {
   Tensor loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options = {},
               const AttentionMask& mask = {.causal = true}, const Tensor& position_ids = {}) const;
 
-  Linear head;
+  Linear head;  ///< width -> vocab; its weight is tokens.weight with tied_head
 };
 
 }  // namespace tern::nn

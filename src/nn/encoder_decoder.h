@@ -26,6 +26,7 @@ struct EncoderDecoder final : Module {
   Tensor hidden(const Tensor& tgt_ids, const Memory& memory, KvCache* cache = nullptr) const;
   /// Logits (B, T, vocab) of the tokens that follow on tgt_ids (B, T).
   Tensor forward(const Tensor& tgt_ids, const Memory& memory) const;
+  /// forward(tgt_ids, encode(src_ids, src_lengths)): a training step's logits.
   Tensor forward(const Tensor& src_ids, const Tensor& src_lengths, const Tensor& tgt_ids) const;
   /// cross_entropy(forward(src_ids, src_lengths, tgt_ids), labels, options) for labels (B, T); see Linear::cross_entropy.
   Tensor loss(const Tensor& src_ids, const Tensor& src_lengths, const Tensor& tgt_ids, const Tensor& labels,
@@ -35,9 +36,10 @@ struct EncoderDecoder final : Module {
     return decoder.cache(batch, capacity, memory_capacity);
   }
 
-  EncoderDecoderOptions options;
-  TransformerModel encoder, decoder;  ///< with one table `tokens`, which is encoder.tokens.weight among the named parameters
-  Linear head;
+  EncoderDecoderOptions options;  ///< with encoder_layers filled in
+  TransformerModel encoder;       ///< whose tokens.weight is the one table of both, by this name among the parameters
+  TransformerModel decoder;       ///< with cross attention
+  Linear head;                    ///< width -> vocab; its weight is the table's with tied_head
 };
 
 }  // namespace tern::nn

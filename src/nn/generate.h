@@ -8,6 +8,7 @@
 
 namespace tern::nn {
 
+/// Tokens of one row, without filling.
 using TokenIds = std::vector<std::int64_t>;
 
 /// Next-token logits for some rows of tokens, by any model: all that `generate` asks of one. read_prompts, read_sources and ensemble make
@@ -24,14 +25,16 @@ struct Continuation {
   std::vector<std::int64_t> numbers = {};
 };
 
+/// How generate() chooses the next token.
 enum class Search : std::uint8_t {
   greedy,  ///< the most probable token each time
   beam,    ///< beam search: the best of `beam` hypotheses, by score
   sample,  ///< tokens drawn by their probabilities
 };
 
+/// Options of generate().
 struct GenerateOptions {
-  Search search = Search::greedy;
+  Search search = Search::greedy;   ///< see Search
   std::int64_t eos = 1;             ///< ends a row; a hypothesis has its probability and not the token. -1: none
   std::int64_t max_new_tokens = 0;  ///< fewer than Continuation::limits allow; 0: as they say
   /// A stop rule beside eos: of new tokens (R, t), t >= 1, the rows (R), bool, that end with their last one, which stays. On the device.
@@ -50,7 +53,7 @@ struct GenerateOptions {
 
 /// New tokens of a row, without eos.
 struct Hypothesis {
-  TokenIds tokens;
+  TokenIds tokens;             ///< as chosen, up to eos or the limit
   double log_probability = 0;  ///< by the model, eos included, temperature and limits of the choice left out
   double score = 0;            ///< the length counts eos
 };
@@ -99,6 +102,7 @@ class DecodingGraphs {
   std::vector<std::int64_t> key_;
 };
 
+/// Options of read_prompts.
 struct PromptOptions {
   std::int64_t max_length = 0;       ///< of prompt and continuation together; 0: the model's length
   bool is_prefix_visible = false;    ///< a prefix LM: every token of the prompt sees the whole prompt
@@ -116,6 +120,7 @@ std::vector<std::vector<Hypothesis>> generate(const DecoderLM& model, const std:
                                               const PromptOptions& prompt_options = {}, const GenerateOptions& options = {},
                                               std::size_t batch_size = 64);
 
+/// Options of read_sources.
 struct SourceOptions {
   std::int64_t start = 0;            ///< the token that each target follows on
   std::int64_t max_length = 0;       ///< the most new tokens; 0: the model's length

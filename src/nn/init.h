@@ -5,26 +5,32 @@
 /// are those of a weight (out, in, ...): fan_in is the product of all sizes but the first.
 namespace tern::nn::init {
 
-Tensor constant(const Tensor& x, double value);
-inline Tensor zeros(const Tensor& x) { return constant(x, 0); }
-inline Tensor ones(const Tensor& x) { return constant(x, 1); }
+Tensor constant(const Tensor& x, double value);                  ///< x (...), any dtype that holds the value
+inline Tensor zeros(const Tensor& x) { return constant(x, 0); }  ///< what biases begin as
+inline Tensor ones(const Tensor& x) { return constant(x, 1); }   ///< what a norm's weight begins as
+/// Uniform in [low, high), on a contiguous floating tensor.
 Tensor uniform(const Tensor& x, double low = 0, double high = 1);
+/// Normal with the mean and the standard deviation, on a contiguous floating tensor.
 Tensor normal(const Tensor& x, double mean = 0, double deviation = 1);
 /// A normal distribution cut off outside [low, high]. Throws Error unless low < high.
 Tensor trunc_normal(const Tensor& x, double mean = 0, double deviation = 1, double low = -2, double high = 2);
 
+/// Inputs and outputs of one element of a product, by which its variance is kept: Glorot & Bengio, 2010.
 struct Fans {
-  std::int64_t in = 1, out = 1;
+  std::int64_t in = 1;   ///< the product of all sizes but the first
+  std::int64_t out = 1;  ///< the product of all sizes but the second
 };
 /// Throws Error for fewer than two dimensions.
 Fans fans(const Shape& shape);
 
 /// Bound gain * sqrt(6 / (fan_in + fan_out)); deviation gain * sqrt(2 / (fan_in + fan_out)). Glorot & Bengio, 2010.
 Tensor xavier_uniform(const Tensor& x, double gain = 1);
+/// The same deviation, normal.
 Tensor xavier_normal(const Tensor& x, double gain = 1);
 /// Bound gain * sqrt(3 / fan_in), deviation gain / sqrt(fan_in), with gain = sqrt(2 / (1 + a^2)) for a leaky ReLU of
 /// slope a. He et al., 2015.
 Tensor kaiming_uniform(const Tensor& x, double a = 0);
+/// The same deviation, normal.
 Tensor kaiming_normal(const Tensor& x, double a = 0);
 
 }  // namespace tern::nn::init

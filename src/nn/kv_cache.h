@@ -46,8 +46,8 @@ class KvCache {
   /// Tokens in each row, where the next one goes: (B), i64.
   Tensor lengths;
 
-  std::int64_t batch() const { return lengths.size(0); }
-  std::int64_t capacity() const { return capacity_; }
+  std::int64_t batch() const { return lengths.size(0); }  ///< rows in use
+  std::int64_t capacity() const { return capacity_; }     ///< tokens of a row at most
   /// Rows for which there is memory: it has moved where this is another number than before.
   std::int64_t reserved() const { return all_lengths_.size(0); }
   /// Whether no token has been read.
@@ -67,12 +67,14 @@ class KvCache {
   /// there are tokens already, and on the CPU for a row that is full; on a GPU, where a check would have to wait, such a row loses the
   /// token.
   void begin(const Tensor& ids);
+  /// A layer's part, for models: between begin() and end().
   LayerCache layer(std::size_t index) { return {*this, index}; }
   /// The mask of the memories, whose tensors have a row for each of the cache: computed by the first call. Throws Error for padding where
   /// memories have a capacity: they then have other columns than it.
   AttentionMask memory_mask(const std::function<AttentionMask()>& mask);
   /// Positions (B, T) of the tokens that are being read, i64.
   const Tensor& positions() const { return positions_; }
+  /// For models: the tokens of begin() are read, and `lengths` counts them.
   void end();
 
  private:

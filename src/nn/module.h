@@ -23,7 +23,9 @@ class Visitor {
  public:
   virtual ~Visitor() = default;
 
+  /// A parameter: a tensor that is trained, or frozen.
   void operator()(std::string_view name, Tensor& parameter);
+  /// A module below this one, whose members follow with `name.` in front.
   void operator()(std::string_view name, Module& child);
   /// `name.0`, `name.1`, ... Copies of one module share its parameters: std::vector<Linear>(4, Linear(8, 8)) is one layer four times, which
   /// parameters() and summary() refuse, and nn::layers(4, [] { return Linear(8, 8); }) are four.
@@ -32,6 +34,7 @@ class Visitor {
     for (std::size_t i = 0; i < children.size(); ++i)
       (*this)(std::string(name) + "." + std::to_string(i), static_cast<Module&>(children[i]));
   }
+  /// A module that there may be: nothing where there is none.
   template <std::derived_from<Module> M>
   void operator()(std::string_view name, std::optional<M>& child) {
     if (child) (*this)(name, static_cast<Module&>(*child));
@@ -45,9 +48,13 @@ class Visitor {
   void walk(Module& root);
 
  protected:
+  /// A parameter, at its whole path; for subclasses to override, as the three below.
   virtual void on_parameter(const std::string& /*path*/, Tensor& /*parameter*/) {}
+  /// A buffer, at its whole path.
   virtual void on_buffer(const std::string& /*path*/, Tensor& /*buffer*/) {}
+  /// A constant, at its whole path.
   virtual void on_constant(const std::string& /*path*/, Tensor& /*constant*/) {}
+  /// A module, at its whole path, before its members.
   virtual void on_module(const std::string& /*path*/, Module& /*module*/) {}
 
  private:
@@ -61,19 +68,21 @@ class Visitor {
 /// profiles can name the place; Callable does it for a class of one's own.
 struct Module {
   virtual ~Module() = default;
+  /// Hands each member over by its name, in the order in which parameters are to be listed and saved: `v("fc", fc);`.
   virtual void visit(Visitor& v) = 0;
 
   /// For printing: "Linear", and "in=8, out=4, bias=true". The first is the class's name without namespaces, unless it says another.
   virtual std::string type_name() const;
+  /// The numbers that a printed module shows behind its type; none unless it overrides this.
   virtual std::string settings() const { return ""; }
 
   /// Switches the module and all below it between training and evaluation, which dropout asks for.
   void train(bool on = true);
-  void eval() { train(false); }
+  void eval() { train(false); }  ///< train(false)
   /// Switches the module and all below it between fused kernels and plain ones, which give the same but for rounding.
   void set_use_fused_kernel(bool on = true);
 
-  bool training = true;
+  bool training = true;           ///< what train() has set; dropout and batch norms ask it
   bool use_fused_kernel = false;  ///< for layers that have fused kernels
   bool is_shared = false;         ///< copies of it in one list, which share its parameters, are meant to
 };
@@ -81,6 +90,7 @@ struct Module {
 /// The frame of a running forward: `const ModuleScope scope(this, "Linear")`. Errors then name the module by its path, as far as the
 /// outermost module that runs leads to it.
 struct ModuleScope : ModuleFrame {
+  /// Opens the frame, with a way to find the module's path in that of the outermost one. `type_` is a literal.
   ModuleScope(const Module* module_, const char* type_);
 };
 
@@ -95,6 +105,7 @@ std::string short_name(const std::type_info& type);
 /// net(x) is net.forward(x) in a ModuleScope. As the call takes any arguments, one in braces needs its type: net(x, AttentionMask{...}).
 template <class M>
 struct Callable : Module {
+  /// forward(args...) in a ModuleScope.
   template <class... Args>
   decltype(auto) operator()(Args&&... args) const {
     const ModuleScope scope(this, detail::type_name<M>());
@@ -110,24 +121,30 @@ struct Callable : Module {
 
 /// The tree of a module, a line each: `(fc): Linear(in=8, out=4, bias=true)`. Equal neighbours in a list are one line.
 std::string to_string(const Module& module);
-std::ostream& operator<<(std::ostream& out, const Module& module);
+std::ostream& operator<<(std::ostream& out, const Module& module);  ///< the same text
 
 /// In the order of visit; a tensor that is shared (tied weights) is listed once, under its first name. Throw Error where two tensors have
 /// one name, and where two modules of a list share all of their parameters, and are not is_shared.
 std::vector<NamedTensor> named_parameters(const Module& module);
+/// State that is not trained, such as running means.
 std::vector<NamedTensor> named_buffers(const Module& module);
+/// Those of named_parameters, without their names.
 Tensors parameters(const Module& module);
 /// The number of elements of all parameters, shared ones counted once.
 std::int64_t count_parameters(const Module& module);
 
+/// @{
 /// Moves parameters, buffers, constants and gradients to a device, or the floating ones but constants to a dtype, behind the handles that
 /// exist: optimizers, copies and ties follow. Flattened parameters are flattened again.
 void to(Module& module, Device device);
 void to(Module& module, DType dtype);
+/// @}
 
+/// @{
 /// Forgets the gradients; those in a flat buffer stay there and stand for zeros instead, see Note [Gradient sink].
 void zero_grad(const Module& module);
 void zero_grad(const Tensors& parameters);
+/// @}
 
 /// Asks for gradients of all parameters, or of none: freezes them.
 void set_requires_grad(Module& module, bool requires_grad);

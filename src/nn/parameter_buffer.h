@@ -6,8 +6,9 @@ namespace tern::nn {
 
 /// One dtype's parameters of a module, one after the other, and their gradients in the same places.
 struct FlatParameters {
-  Tensor parameters, gradients;  ///< (N), padding included; the padding is zero and stays zero
-  Tensor masters;                ///< (N), f32, the values that parameters of 16 bits are rounded from; else undefined
+  Tensor parameters;  ///< (N), padding included; the padding is zero and stays zero
+  Tensor gradients;   ///< (N), in the same places; undefined where none were asked for
+  Tensor masters;     ///< (N), f32, the values that parameters of 16 bits are rounded from; else undefined
 };
 
 /// Moves the parameters that require gradients into one storage per dtype, each slice aligned to 16 bytes, and binds

@@ -3,6 +3,7 @@
 
 namespace tern::nn {
 
+/// The first values of a transformer model's parameters.
 enum class Initialization : std::uint8_t {
   layer_defaults,  ///< each layer's own; but a tied table is N(0, 1/width), for which the first logits are about N(0, 1)
   gpt2,            ///< N(0, 0.02), biases 0, the projections back into the residual stream divided by sqrt(2 layers), or 3 with `cross`
@@ -12,6 +13,7 @@ enum class Initialization : std::uint8_t {
   xavier,
 };
 
+/// How a transformer model tells its tokens' places.
 enum class Positions : std::uint8_t {
   learned,     ///< a table, added to the tokens
   rotary,      ///< turns queries and keys: RoPE
@@ -21,38 +23,41 @@ enum class Positions : std::uint8_t {
 
 /// Sizes, dropout, norms and positions of a transformer model.
 struct TransformerOptions {
-  std::int64_t vocab = 10000;
-  std::int64_t length = 40;                                   ///< positions: the longest input
-  std::int64_t width = 256, layers = 4, heads = 8, ff = 256;  ///< ff 0: layers of attention alone
-  std::int64_t kv_heads = 0;                                  ///< groups of heads share keys and values; 0: as many as heads
-  std::int64_t head_dim = 0;                                  ///< elements of a head; 0: width / heads
-  double dropout = 0.1;                                       ///< of the embeddings and residual branches
-  double attention_dropout = -1;                              ///< of attention probabilities; -1: as `dropout`
-  double activation_dropout = 0;                              ///< of the feed-forward part's hidden units; -1: as `dropout`
-  Activation activation = Activation::gelu;
-  bool gated = false;  ///< the feed-forward part; see FeedForwardOptions
-  bool bias = true;    ///< of the layers' linear parts and norms
-  NormKind norm = NormKind::layer;
-  Positions positions = Positions::learned;
-  double rope_base = 10000;  ///< of rotary positions, as rope_table takes it: "theta"
-  RopePairs rope_pairs = RopePairs::adjacent;
-  RopeScaling rope_scaling = {};
-  bool scales_embeddings = false;  ///< tokens times sqrt(width), before positions are added (Vaswani et al., 2017, section 3.4)
-  double layer_norm_eps = 1e-5;
-  bool final_norm = true;
-  bool head_bias = true;   ///< of the head, in a model that has one
-  bool tied_head = false;  ///< the head's weight is the token table
-  Initialization initialization = Initialization::layer_defaults;
-  bool use_fused_kernel = false;  ///< the model's first Module::use_fused_kernel
+  std::int64_t vocab = 10000;                  ///< tokens that there are
+  std::int64_t length = 40;                    ///< positions: the longest input
+  std::int64_t width = 256;                    ///< elements of a token
+  std::int64_t layers = 4;                     ///< of an encoder-decoder: of the decoder
+  std::int64_t heads = 8;                      ///< of attention, to which the width is divided
+  std::int64_t ff = 256;                       ///< hidden units of the feed-forward parts; 0: layers of attention alone
+  std::int64_t kv_heads = 0;                   ///< groups of heads share keys and values; 0: as many as heads
+  std::int64_t head_dim = 0;                   ///< elements of a head; 0: width / heads
+  double dropout = 0.1;                        ///< of the embeddings and residual branches
+  double attention_dropout = -1;               ///< of attention probabilities; -1: as `dropout`
+  double activation_dropout = 0;               ///< of the feed-forward part's hidden units; -1: as `dropout`
+  Activation activation = Activation::gelu;    ///< of the feed-forward parts
+  bool gated = false;                          ///< the feed-forward part; see FeedForwardOptions
+  bool bias = true;                            ///< of the layers' linear parts and norms
+  NormKind norm = NormKind::layer;             ///< of the layers, and the final one
+  Positions positions = Positions::learned;    ///< see Positions
+  double rope_base = 10000;                    ///< of rotary positions, as rope_table takes it: "theta"
+  RopePairs rope_pairs = RopePairs::adjacent;  ///< see RopePairs
+  RopeScaling rope_scaling = {};               ///< of rotary positions, for longer texts than those of the training before
+  bool scales_embeddings = false;              ///< tokens times sqrt(width), before positions are added (Vaswani et al., 2017, section 3.4)
+  double layer_norm_eps = 1e-5;                ///< of all norms, RMSNorm's too
+  bool final_norm = true;                      ///< before the head, as pre-LN layers need it; with NormKind::none there is none
+  bool head_bias = true;                       ///< of the head, in a model that has one
+  bool tied_head = false;                      ///< the head's weight is the token table
+  Initialization initialization = Initialization::layer_defaults;  ///< see Initialization
+  bool use_fused_kernel = false;                                   ///< the model's first Module::use_fused_kernel
   /// Of each layer: what it keeps for backward, and what backward computes again.
   CheckpointPolicy activation_checkpointing = CheckpointPolicy::none;
-  Device device = default_device();
+  Device device = default_device();  ///< of the parameters
 };
 
 /// The memory that cross attention reads: an encoder's states (B, S, width), and the mask of these S keys.
 struct Memory {
-  Tensor states = {};
-  AttentionMask mask = {};
+  Tensor states = {};       ///< (B, S, width); undefined: no memory
+  AttentionMask mask = {};  ///< which of the S keys each row has
 };
 
 /// Settings of a body by the model that it is a part of, which calls `initialize` for both.
@@ -69,6 +74,7 @@ struct TransformerModel : Module {
   /// Throws Error for sizes that are not positive, heads that do not divide width without a head_dim, or a head size that rotary
   /// positions cannot pair.
   explicit TransformerModel(const TransformerOptions& options);
+  /// The same as a part of a larger model, whose parameters are left as its layers made them.
   TransformerModel(const TransformerOptions& options, const TransformerPart& part);
   void visit(Visitor& v) override;
 
@@ -85,13 +91,13 @@ struct TransformerModel : Module {
   /// Of the activations: that of the parameters.
   DType dtype() const;
 
-  TransformerOptions options;
-  Embedding tokens;
-  std::optional<Embedding> positions;
-  Tensor sinusoids;  ///< (length, width), where positions are sinusoidal
-  Dropout drop;
-  std::vector<TransformerLayer> blocks;
-  std::optional<Norm> norm;
+  TransformerOptions options;            ///< as given
+  Embedding tokens;                      ///< (vocab, width)
+  std::optional<Embedding> positions;    ///< (length, width), where they are learned
+  Tensor sinusoids;                      ///< (length, width), where positions are sinusoidal
+  Dropout drop;                          ///< of the embeddings
+  std::vector<TransformerLayer> blocks;  ///< the layers, in order
+  std::optional<Norm> norm;              ///< the final one
 
  private:
   Tensor embedded(const Tensor& ids, const Tensor& position_ids) const;

@@ -10,7 +10,7 @@ namespace tern {
 ///   the padding does not hide the key
 /// A query that sees no key gives zeros, and its gradients are zeros.
 struct AttentionMask {
-  bool causal = false;
+  bool causal = false;      ///< a query sees keys up to its own place, counted from the end of both
   Tensor padding = {};      ///< (B, S): bool, true where a key is hidden, or floating, added to the scores; -1e4 or less hides the key
   Tensor prefix = {};       ///< (B), i64; needs `causal`
   Tensor key_lengths = {};  ///< (B), i64

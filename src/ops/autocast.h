@@ -19,7 +19,7 @@ class Autocast {
 
   /// For ops: x as the op of that name computes with it.
   Tensor operand(const char* op, const Tensor& x);
-  DType dtype() const { return dtype_; }
+  DType dtype() const { return dtype_; }  ///< bf16 or f16
 
  private:
   struct Cast {
@@ -34,14 +34,16 @@ class Autocast {
   ScopedValue<Autocast*> scope_;
 };
 
+/// The dtype that an op computes in under autocast.
 enum class CastTo : std::uint8_t {
-  lower,  ///< the scope's 16-bit dtype
-  f32,
+  lower,   ///< the scope's 16-bit dtype
+  f32,     ///< what 16 bits are too narrow for: sums, exponentials, losses
   widest,  ///< of several operands, the widest of their dtypes
 };
+/// A row of the table.
 struct AutocastRule {
-  const char* op;
-  CastTo to;
+  const char* op;  ///< name of the op
+  CastTo to;       ///< that its operands are cast to
 };
 /// Ops that are not in it follow their inputs.
 std::span<const AutocastRule> autocast_table();

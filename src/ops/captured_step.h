@@ -17,13 +17,15 @@ namespace tern {
 /// it changes must live outside of it: parameters, gradients (see flatten_parameters), an optimizer's moments, a KvCache.
 class CapturedStep {
  public:
-  using Function = std::function<Tensor(const Tensors& inputs)>;
+  using Function = std::function<Tensor(const Tensors& inputs)>;  ///< a loss, or what else the step gives
   /// With `runs_as_written` of a shape more than one, what comes seldom is not recorded: to record takes the time of several runs. Throws
   /// Error without a function, and for runs below 1.
   explicit CapturedStep(Function step, Device device = cpu, std::int64_t runs_as_written = 1);
   ~CapturedStep();
-  CapturedStep(CapturedStep&&) noexcept;
+  /// @{
+  CapturedStep(CapturedStep&&) noexcept;  ///< recordings go with it
   CapturedStep& operator=(CapturedStep&&) noexcept;
+  /// @}
 
   /// One step. The inputs, all of them defined, are on the device; the next call may get other tensors. The result stays valid until
   /// the next call with the same shapes. Throws Error if the function waits for the device.

@@ -16,6 +16,7 @@ enum class CheckpointPolicy : std::uint8_t {
 
 /// "none", "selective", "full".
 const char* name(CheckpointPolicy policy);
+/// The policy of that name, if there is one.
 std::optional<CheckpointPolicy> checkpoint_policy_of(std::string_view name);
 
 /// Activation checkpointing: f(inputs), of which backward computes again what it needs, once, instead of keeping it (Chen et al., "Training
@@ -29,6 +30,7 @@ std::optional<CheckpointPolicy> checkpoint_policy_of(std::string_view name);
 /// alive. What it computes may depend on nothing else that changes. Under retain_graph what was computed again is kept as long as the
 /// graph. Throws Error in backward if an input was edited in place since, or if f saves other tensors than before.
 Tensors checkpoint(std::function<Tensors(const Tensors&)> f, const Tensors& inputs, CheckpointPolicy policy = CheckpointPolicy::full);
+/// The same of a function from one tensor to one.
 Tensor checkpoint(std::function<Tensor(const Tensor&)> f, const Tensor& input, CheckpointPolicy policy = CheckpointPolicy::full);
 
 }  // namespace tern

@@ -11,11 +11,13 @@ enum class ConvPadding : std::uint8_t {
   same,    ///< K / 2 on the left, K - 1 - K / 2 on the right
   given,   ///< DepthwiseConvOptions::left and right
 };
+/// Options of depthwise_conv1d.
 struct DepthwiseConvOptions {
-  ConvPadding padding = ConvPadding::causal;
-  std::int64_t left = 0, right = 0;  ///< with ConvPadding::given
-  bool channels_first = false;       ///< u and y are (B, D, L), not (B, L, D)
-  bool silu = false;                 ///< y = z sigmoid(z) of the sums z
+  ConvPadding padding = ConvPadding::causal;  ///< zeros beside the signal
+  std::int64_t left = 0;                      ///< zeros before it, with ConvPadding::given
+  std::int64_t right = 0;                     ///< zeros behind it, likewise
+  bool channels_first = false;                ///< u and y are (B, D, L), not (B, L, D)
+  bool silu = false;                          ///< y = z sigmoid(z) of the sums z
 };
 
 /// y[b, l, d] = sum over k of w[d, k] u[b, l - left + k, d] + bias[d]: each channel of u (B, L, D) with taps of its own, w (D, K); bias is
@@ -25,6 +27,7 @@ Tensor depthwise_conv1d(const Tensor& u, const Tensor& w, const Tensor& bias = {
 /// The same as a sum of K shifted products, composed of other ops: the reference.
 Tensor composed_depthwise_conv1d(const Tensor& u, const Tensor& w, const Tensor& bias = {}, const DepthwiseConvOptions& options = {});
 
+/// One position of a causal convolution.
 struct ConvStep {
   Tensor y;      ///< (B, D), the output at the new position
   Tensor state;  ///< (B, K - 1, D), for the next step
@@ -36,7 +39,10 @@ ConvStep depthwise_conv1d_step(const Tensor& state, const Tensor& u, const Tenso
 /// A window of kernel[0] x kernel[1] elements, `dilation` apart, that moves over an image in steps of `stride`; zeros stand round the
 /// image, `padding` on each side. (height, width) each.
 struct UnfoldOptions {
-  std::array<std::int64_t, 2> kernel, stride = {1, 1}, padding = {0, 0}, dilation = {1, 1};
+  std::array<std::int64_t, 2> kernel;             ///< elements of a window
+  std::array<std::int64_t, 2> stride = {1, 1};    ///< from one window to the next
+  std::array<std::int64_t, 2> padding = {0, 0};   ///< rows and columns of zeros on each side
+  std::array<std::int64_t, 2> dilation = {1, 1};  ///< from one element of a window to the next
 };
 /// im2col: the windows of images x (B, C, H, W) as columns (B, C kh kw, oh ow), in the order of torch.nn.functional.unfold. A convolution
 /// with w (O, C, kh, kw) is matmul(reshape(w, {O, C kh kw}), columns), pooling a reduction of reshape(columns, {B, C, kh kw, oh ow}).

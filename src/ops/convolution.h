@@ -3,32 +3,42 @@
 
 namespace tern {
 
+/// @file
 /// Convolutions and pooling of images (B, C, H, W) and signals (B, C, L), composed of unfold, which writes each window as a column, and one
 /// matrix product or reduction of these: kh kw times the memory of the image, and in 16 bits a rounding for each window and image before
 /// gradients are added. Sizes of images are (height, width). Throw Error that names the shapes where they do not fit.
 
+/// Options of conv2d, (height, width) each.
 struct ConvOptions {
-  std::array<std::int64_t, 2> stride = {1, 1}, padding = {0, 0}, dilation = {1, 1};  ///< zeros on both sides
-  std::int64_t groups = 1;                                                           ///< runs of channels that do not see each other
+  std::array<std::int64_t, 2> stride = {1, 1};    ///< from one window to the next
+  std::array<std::int64_t, 2> padding = {0, 0};   ///< rows and columns of zeros on both sides
+  std::array<std::int64_t, 2> dilation = {1, 1};  ///< from one element of a window to the next
+  std::int64_t groups = 1;                        ///< runs of channels that do not see each other
 };
 /// y[b, o] = sum over c of x[b, c] cross-correlated with weight[o, c], plus bias[o]: x (B, C, H, W), weight (O, C / groups, kh, kw), bias
 /// (O) or undefined -> (B, O, oh, ow) with oh = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const ConvOptions& options = {});
 
+/// Options of conv1d.
 struct Conv1dOptions {
-  std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+  std::int64_t stride = 1;    ///< from one window to the next
+  std::int64_t padding = 0;   ///< zeros on both sides
+  std::int64_t dilation = 1;  ///< from one element of a window to the next
+  std::int64_t groups = 1;    ///< runs of channels that do not see each other
 };
 /// The same of signals: x (B, C, L), weight (O, C / groups, k) -> (B, O, ol).
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv1dOptions& options = {});
 
+/// Options of max_pool2d and avg_pool2d.
 struct PoolOptions {
-  std::array<std::int64_t, 2> kernel;
+  std::array<std::int64_t, 2> kernel;            ///< elements of a window
   std::array<std::int64_t, 2> stride = {0, 0};   ///< 0: as large as the kernel
   std::array<std::int64_t, 2> padding = {0, 0};  ///< at most half of the kernel
 };
 /// The largest element of each window, to which the gradient goes (equal ones share it), and the mean of each, padding's zeros included:
 /// x (B, C, H, W) -> (B, C, oh, ow).
 Tensor max_pool2d(const Tensor& x, const PoolOptions& options);
+/// The mean of each window, padding's zeros counted in: x (B, C, H, W) -> (B, C, oh, ow).
 Tensor avg_pool2d(const Tensor& x, const PoolOptions& options);
 /// Each pixel of x (..., H, W) as factor x factor equal ones. Throws Error unless factor >= 1.
 Tensor upsample_nearest(const Tensor& x, std::int64_t factor);

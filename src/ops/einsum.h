@@ -14,6 +14,7 @@ Tensor einsum(std::string_view subscripts, TensorList operands);
 
 /// The sum of a b of two vectors (N), and all products a[i] b[j] (M, N) of vectors (M) and (N).
 Tensor dot(const Tensor& a, const Tensor& b);
+/// All products a[i] b[j] of vectors (M) and (N): (M, N). Throws Error for other shapes.
 Tensor outer(const Tensor& a, const Tensor& b);
 /// The sum of the diagonal of x (..., N, M): (...).
 Tensor trace(const Tensor& x);

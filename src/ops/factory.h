@@ -5,37 +5,53 @@
 
 namespace tern {
 
+/// @{
+/// A new row-major tensor with every element 0, 1 or `value`. Throws Error for a negative size.
 Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = default_device());
 Tensor ones(const Shape& shape, DType dtype = DType::f32, Device device = default_device());
 Tensor full(const Shape& shape, double value, DType dtype = DType::f32, Device device = default_device());
+/// @}
+/// @{
+/// The same with dtype and device by name: zeros({2, 3}, {.dtype = DType::f64}).
 inline Tensor zeros(const Shape& shape, const TensorOptions& options) { return zeros(shape, options.dtype, options.device); }
 inline Tensor ones(const Shape& shape, const TensorOptions& options) { return ones(shape, options.dtype, options.device); }
 inline Tensor full(const Shape& shape, double value, const TensorOptions& options) {
   return full(shape, value, options.dtype, options.device);
 }
+/// @}
+/// @{
+/// The same in f32 on a device.
 inline Tensor zeros(const Shape& shape, Device device) { return zeros(shape, DType::f32, device); }
 inline Tensor ones(const Shape& shape, Device device) { return ones(shape, DType::f32, device); }
+/// @}
+/// @{
+/// The same of x's shape, dtype and device; row-major, whatever x's strides.
 Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
 Tensor full_like(const Tensor& x, double value);
+/// @}
 /// (n): start, start + step, ... below stop (above it for a negative step). Throws Error for a step of 0.
 Tensor arange(double start, double stop, double step = 1, DType dtype = DType::i64, Device device = default_device());
+/// (n): 0, 1, ... n - 1.
 inline Tensor arange(std::int64_t n, DType dtype = DType::i64, Device device = default_device()) {
   return arange(0, static_cast<double>(n), 1, dtype, device);
 }
 
 /// (n): `count` numbers from start to stop, both included, in equal steps; a floating dtype. Throws Error for a negative count.
 Tensor linspace(double start, double stop, std::int64_t count, DType dtype = DType::f32, Device device = default_device());
+/// The same with dtype and device by name.
 inline Tensor linspace(double start, double stop, std::int64_t count, const TensorOptions& options) {
   return linspace(start, stop, count, options.dtype, options.device);
 }
 /// (n, m): ones on a diagonal (column - row = diagonal) and zeros elsewhere; m = n where it is not given. Throws Error for a negative size.
 Tensor eye(std::int64_t n, std::optional<std::int64_t> m = std::nullopt, std::int64_t diagonal = 0, DType dtype = DType::f32,
            Device device = default_device());
+/// The identity matrix (n, n).
 inline Tensor eye(std::int64_t n, const TensorOptions& options) { return eye(n, n, 0, options.dtype, options.device); }
 
 /// Sets every element, in place; any strides. Returns x.
 Tensor fill_(const Tensor& x, double value);
+/// Sets every element to 0, in place. Returns x.
 inline Tensor zero_(const Tensor& x) { return fill_(x, 0); }
 
 }  // namespace tern

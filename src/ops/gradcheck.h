@@ -4,17 +4,20 @@
 
 namespace tern {
 
+/// Options of gradcheck() and gradgradcheck().
 struct GradcheckOptions {
   double step = 1e-6;      ///< of the central difference
   double relative = 1e-6;  ///< bounds on |analytic - numeric|: absolute + relative * |numeric|
-  double absolute = 1e-7;
+  double absolute = 1e-7;  ///< likewise
   std::uint64_t seed = 0;  ///< of the random weights that make one number of all outputs
 };
 
+/// What a gradcheck found.
 struct GradcheckResult {
-  bool ok = true;
+  bool ok = true;       ///< all elements are within the bounds
   double worst = 0;     ///< the largest |analytic - numeric|
   std::string message;  ///< of a failure: input, element, both values
+  /// `ok`, for REQUIRE(gradcheck(f, inputs)).
   explicit operator bool() const { return ok; }
 };
 

@@ -3,6 +3,7 @@
 
 namespace tern {
 
+/// @file
 /// Indices are i64 tensors. On the CPU an index outside the range throws Error; on a GPU, where checking would have to wait, it reads as
 /// zero and its gradient is dropped.
 
@@ -24,6 +25,7 @@ Tensor index_copy_(const Tensor& x, int dim, const Tensor& index, const Tensor& 
 
 /// The lower (column - row <= diagonal) or upper (>= diagonal) triangle of the last two dimensions, zero elsewhere.
 Tensor tril(const Tensor& x, std::int64_t diagonal = 0);
+/// The upper triangle (column - row >= diagonal), zero elsewhere.
 Tensor triu(const Tensor& x, std::int64_t diagonal = 0);
 
 /// indices (...) as (..., classes) of `dtype`, 1 at the index and 0 elsewhere (0 throughout for an index outside the range).
@@ -31,7 +33,8 @@ Tensor one_hot(const Tensor& indices, std::int64_t classes, DType dtype = DType:
 
 /// Values, and where they came from (i64).
 struct Sorted {
-  Tensor values, indices;
+  Tensor values;   ///< of x's dtype
+  Tensor indices;  ///< i64, along the dimension, of the same shape
 };
 /// Stable; NaN counts as largest. Gradients flow to where the values came from.
 Sorted sort(const Tensor& x, int dim = -1, bool descending = false);

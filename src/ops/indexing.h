@@ -11,18 +11,20 @@ namespace tern {
 /// Elements start, start + step, ... before stop of a dimension; without a bound, from the first or to the last. As in slice(), bounds are
 /// clamped, negative ones count from the end, and step >= 1. Slice() is the whole dimension, ":" in Python.
 struct Slice {
+  /// Slice(1, 3) is 1:3, Slice(std::nullopt, 3) is :3, and Slice(0, 8, 2) is 0:8:2 in Python.
   Slice(std::optional<std::int64_t> start_ = std::nullopt, std::optional<std::int64_t> stop_ = std::nullopt, std::int64_t step_ = 1)
       : start(start_), stop(stop_), step(step_) {}
-  std::optional<std::int64_t> start, stop;
-  std::int64_t step;
+  std::optional<std::int64_t> start;  ///< the first element; none: from the beginning
+  std::optional<std::int64_t> stop;   ///< the one behind the last; none: to the end
+  std::int64_t step;                  ///< 1 or more
 };
 
 /// A new dimension of size 1, None in Python.
 struct NewAxis {};
-inline constexpr NewAxis newaxis{};
+inline constexpr NewAxis newaxis{};  ///< x[{newaxis, Slice()}]
 /// As many whole dimensions as the other indices leave, "..." in Python.
 struct Ellipsis {};
-inline constexpr Ellipsis ellipsis{};
+inline constexpr Ellipsis ellipsis{};  ///< x[{ellipsis, 0}]
 
 /// An index in the brackets of x[...], after NumPy's basic and advanced indexing:
 ///
@@ -38,20 +40,22 @@ inline constexpr Ellipsis ellipsis{};
 /// scatter give a new tensor.
 class Index {
  public:
+  /// The kind of an index, by what it was made of.
   enum class Kind : std::uint8_t { integer, slice, new_axis, rest, tensor };
 
+  /// One element; negative ones count from the end.
   template <std::integral I>
     requires(!std::same_as<I, bool>)
   Index(I i) : kind(Kind::integer), integer(static_cast<std::int64_t>(i)) {}
-  Index(const Slice& s) : kind(Kind::slice), slice(s) {}
-  Index(NewAxis) : kind(Kind::new_axis) {}
-  Index(Ellipsis) : kind(Kind::rest) {}
-  Index(const Tensor& x) : kind(Kind::tensor), tensor(x) {}
+  Index(const Slice& s) : kind(Kind::slice), slice(s) {}     ///< some elements, as a view
+  Index(NewAxis) : kind(Kind::new_axis) {}                   ///< a dimension more
+  Index(Ellipsis) : kind(Kind::rest) {}                      ///< whole dimensions; once in x[...]
+  Index(const Tensor& x) : kind(Kind::tensor), tensor(x) {}  ///< a bool mask, or integers
 
-  Kind kind;
-  std::int64_t integer = 0;
-  Slice slice;
-  Tensor tensor;
+  Kind kind;                 ///< which of the members below counts
+  std::int64_t integer = 0;  ///< of Kind::integer
+  Slice slice;               ///< of Kind::slice
+  Tensor tensor;             ///< of Kind::tensor: bool, or of an integer dtype
 };
 
 /// The indices (N, dims) of the elements that are not 0, in row-major order, i64; waits for the device to count them. A running sum and a
@@ -62,6 +66,7 @@ Tensor masked_select(const Tensor& x, const Tensor& mask);
 /// A copy of x with y[.., index[.., i, ..], ..] = source[.., i, ..] along a dimension; index (i64) and source have one shape, and agree
 /// with x in the other sizes. Of equal indices one source is kept, any of them, while the gradient goes to all.
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+/// The same with one value for all places.
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, double value);
 
 }  // namespace tern

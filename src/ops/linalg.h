@@ -3,6 +3,7 @@
 
 namespace tern {
 
+/// @file
 /// Linear algebra of matrices (..., N, M), one for each index of the leading dimensions, by Eigen on the CPU and by cuSOLVER on a GPU;
 /// f32 and f64. Gradients are written in ops and can be differentiated again. Throw Error for other shapes and dtypes, and in a build
 /// without the library (has_linalg). All name the first matrix that they cannot take: to know it, cholesky, solve and inverse wait for a
@@ -17,6 +18,7 @@ bool has_linalg(Device device = cpu);
 /// decomposition", 2016.
 Tensor cholesky(const Tensor& a);
 
+/// The result of qr().
 struct Qr {
   Tensor q;  ///< (..., M, K) with orthonormal columns, K = min(M, N)
   Tensor r;  ///< (..., K, N), an upper triangle
@@ -25,6 +27,7 @@ struct Qr {
 /// rank. The gradient wants M >= N and full rank. Walter & Lehmann, 2018.
 Qr qr(const Tensor& a);
 
+/// The result of eigh().
 struct Eigh {
   Tensor values;   ///< (..., N), ascending
   Tensor vectors;  ///< (..., N, N), a column each
@@ -34,6 +37,7 @@ struct Eigh {
 /// symmetric. Giles, 2008. NaN for a matrix with a number that is not finite.
 Eigh eigh(const Tensor& a);
 
+/// The result of svd().
 struct Svd {
   Tensor u;   ///< (..., M, K), K = min(M, N)
   Tensor s;   ///< (..., K), descending

@@ -3,13 +3,15 @@
 
 namespace tern {
 
+/// How a loss of each element becomes the result: as it is, as the mean or as the sum.
 enum class Reduction { none, mean, sum };
 
+/// Options of cross_entropy().
 struct CrossEntropyOptions {
-  Tensor token_weights;              ///< (...), like the targets: a factor for each token's loss; undefined: all 1
-  std::int64_t ignore_index = -100;  ///< targets with this value count for nothing
-  double label_smoothing = 0;        ///< share of the target spread evenly over all classes, Szegedy et al. 2016
-  Reduction reduction = Reduction::mean;
+  Tensor token_weights;                   ///< (...), like the targets: a factor for each token's loss; undefined: all 1
+  std::int64_t ignore_index = -100;       ///< targets with this value count for nothing
+  double label_smoothing = 0;             ///< share of the target spread evenly over all classes, Szegedy et al. 2016
+  Reduction reduction = Reduction::mean;  ///< of the tokens' losses
 };
 
 /// -log softmax(logits)[target] for logits (..., V) and i64 targets (...). The mean divides by the sum of the weights of

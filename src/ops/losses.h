@@ -3,6 +3,7 @@
 
 namespace tern {
 
+/// @file
 /// Losses that are composed of other ops. a and b, or logits and targets, have one shape and floating dtypes, 16-bit ones are computed in
 /// float32, and the result is the mean, the sum or all of them. Gradients flow to both, but to no index.
 

@@ -3,8 +3,9 @@
 
 namespace tern {
 
-// A fused_ op computes what the op without the prefix does, in one kernel each way; that one, a composition of other ops, is its
-// reference.
+/// @file
+/// A fused_ op computes what the op without the prefix does, in one kernel each way; that one, a composition of other ops, is its
+/// reference.
 
 /// exp(x) / sum(exp(x)) along a dimension, without overflow. A slice that is -inf throughout gives NaN, as the formula does. A
 /// composition of ops; the softmax kernels are those of attention scores, behind fused_attention_softmax (ops/attention_softmax.h).
@@ -12,14 +13,17 @@ Tensor softmax(const Tensor& x, int dim = -1);
 /// log(softmax(x)), accurate where softmax underflows.
 Tensor log_softmax(const Tensor& x, int dim = -1);
 
-/// Norms throw Error unless eps > 0.
+/// @{
 /// (x - mean) / sqrt(var + eps) * gamma + beta over the last dimension of x (..., N); gamma and beta are (N) or undefined. The variance is
-/// the biased one. Ba, Kiros & Hinton, 2016.
+/// the biased one. Throws Error unless eps > 0, as all norms do. Ba, Kiros & Hinton, 2016.
 Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps = 1e-5);
 Tensor fused_layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps = 1e-5);
+/// @}
+/// @{
 /// x / sqrt(mean(x^2) + eps) * gamma over the last dimension. Zhang & Sennrich, 2019.
 Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps = 1e-5);
 Tensor fused_rms_norm(const Tensor& x, const Tensor& gamma, double eps = 1e-5);
+/// @}
 
 /// layer_norm over each of `groups` runs of channels of x (B, C, ...), all their positions together, then * gamma + beta by channel; gamma
 /// and beta are (C) or undefined. Throws Error unless `groups` divides C. Wu & He, "Group Normalization", 2018.
@@ -27,14 +31,16 @@ Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& gamma, con
 
 /// Bias and dropout of a branch, before it joins the residual stream.
 struct BranchOptions {
-  Tensor bias = {};    ///< (N)
-  double dropout = 0;  ///< probability, in [0, 1)
-  bool training = true;
+  Tensor bias = {};      ///< (N)
+  double dropout = 0;    ///< probability, in [0, 1)
+  bool training = true;  ///< dropout asks it
 };
+/// The residual stream behind a branch, and what the next layer reads.
 struct ResidualNorm {
   Tensor sum;  ///< residual + dropout(x + bias)
   Tensor y;    ///< the sum, normalized
 };
+/// @{
 /// A branch x (..., N) joins a residual stream of its shape, and the sum is normalized, as between two layers of a transformer.
 ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, double eps = 1e-5,
                                  const BranchOptions& branch = {});
@@ -44,5 +50,6 @@ ResidualNorm residual_rms_norm(const Tensor& x, const Tensor& residual, const Te
                                const BranchOptions& branch = {});
 ResidualNorm fused_residual_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, double eps = 1e-5,
                                      const BranchOptions& branch = {});
+/// @}
 
 }  // namespace tern

@@ -3,8 +3,10 @@
 
 namespace tern {
 
+/// @file
 /// The operators of tensors beside + - * / (ops/pointwise.h), each the op that its line names.
 
+/// @{
 /// Comparisons give a bool tensor, element by element: all(x == y).item<bool>() says whether all are equal.
 inline Tensor operator==(const Tensor& a, const Tensor& b) { return eq(a, b); }
 inline Tensor operator!=(const Tensor& a, const Tensor& b) { return ne(a, b); }
@@ -24,18 +26,24 @@ inline Tensor operator<(double a, const Tensor& b) { return gt(b, a); }
 inline Tensor operator<=(double a, const Tensor& b) { return ge(b, a); }
 inline Tensor operator>(double a, const Tensor& b) { return lt(b, a); }
 inline Tensor operator>=(double a, const Tensor& b) { return le(b, a); }
+/// @}
 
-/// Of bool tensors.
+/// @{
+/// Of bool tensors: not, and, or, exclusive or. Throw Error for another dtype.
 inline Tensor operator!(const Tensor& x) { return logical_not(x); }
 inline Tensor operator~(const Tensor& x) { return logical_not(x); }
 inline Tensor operator&(const Tensor& a, const Tensor& b) { return logical_and(a, b); }
 inline Tensor operator|(const Tensor& a, const Tensor& b) { return logical_or(a, b); }
 Tensor operator^(const Tensor& a, const Tensor& b);
+/// @}
 
+/// @{
 /// The remainder that has the divisor's sign, as in Python.
 inline Tensor operator%(const Tensor& a, const Tensor& b) { return remainder(a, b); }
 inline Tensor operator%(const Tensor& a, double b) { return remainder(a, b); }
+/// @}
 
+/// @{
 /// In place and outside autograd, as add_ and its kind: all handles of the tensor, and its views, see the result, and x[0] += 1 edits x.
 /// A tensor with history, or that is given one, is an error: write x = x + y.
 inline const Tensor& operator+=(const Tensor& target, const Tensor& b) { return add_(target, b), target; }
@@ -46,5 +54,6 @@ inline const Tensor& operator+=(const Tensor& target, double b) { return add_(ta
 inline const Tensor& operator-=(const Tensor& target, double b) { return sub_(target, b), target; }
 inline const Tensor& operator*=(const Tensor& target, double b) { return mul_(target, b), target; }
 inline const Tensor& operator/=(const Tensor& target, double b) { return div_(target, b), target; }
+/// @}
 
 }  // namespace tern

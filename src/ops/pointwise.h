@@ -3,27 +3,32 @@
 
 namespace tern {
 
-/// Pointwise ops. Binary ones broadcast (dimensions are matched from the last, size 1 repeats) and promote (tensor/dtype.h:promote).
+/// @name Pointwise ops
+/// Binary ones broadcast (dimensions are matched from the last, size 1 repeats) and promote (tensor/dtype.h:promote).
 /// A C++ number as operand takes the tensor's dtype; with an integer tensor and a number that is not whole the result is f32,
 /// and a whole one that the dtype does not hold throws. Integer results beyond the dtype's range wrap.
 /// All throw Error that names the op and both shapes where these do not broadcast, or the devices where they differ.
-
-Tensor add(const Tensor& a, const Tensor& b);
-Tensor sub(const Tensor& a, const Tensor& b);
-Tensor mul(const Tensor& a, const Tensor& b);
-/// Of two integer tensors: f32.
+/// @{
+Tensor add(const Tensor& a, const Tensor& b);  ///< a + b
+Tensor sub(const Tensor& a, const Tensor& b);  ///< a - b
+Tensor mul(const Tensor& a, const Tensor& b);  ///< a b
+/// a / b; of two integer tensors: f32.
 Tensor div(const Tensor& a, const Tensor& b);
 /// a^b. The gradient with respect to b is 0 where a = 0 and b >= 0. Of two integer tensors: the whole part, so that a negative exponent
 /// gives 1 or -1 for a base of 1 or -1 and 0 for any other, 0 included; a negative number as exponent of integers gives f32.
 Tensor pow(const Tensor& a, const Tensor& b);
-/// NaN where an operand is NaN. Where both are equal each gets half of the gradient.
+/// The smaller of the two; NaN where an operand is NaN. Where both are equal each gets half of the gradient.
 Tensor minimum(const Tensor& a, const Tensor& b);
+/// The larger of the two, likewise.
 Tensor maximum(const Tensor& a, const Tensor& b);
 /// a - b floor(a / b): its sign is that of b, as in Python. Of integers by zero: 0.
 Tensor remainder(const Tensor& a, const Tensor& b);
 /// The angle of the point (x, y) in [-pi, pi]: arctan(y / x) in the right quadrant. Of two integer tensors: f32.
 Tensor atan2(const Tensor& y, const Tensor& x);
+/// @}
 
+/// @{
+/// The op of two tensors with a number for one of them.
 Tensor add(const Tensor& a, double b);
 Tensor sub(const Tensor& a, double b);
 Tensor sub(double a, const Tensor& b);
@@ -36,9 +41,12 @@ Tensor minimum(const Tensor& a, double b);
 Tensor maximum(const Tensor& a, double b);
 inline Tensor minimum(double a, const Tensor& b) { return minimum(b, a); }
 inline Tensor maximum(double a, const Tensor& b) { return maximum(b, a); }
+/// @}
 /// As for tensors; `b` may not be 0 for integers.
 Tensor remainder(const Tensor& a, double b);
 
+/// @{
+/// add, sub, mul and div as operators.
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
 inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
@@ -51,8 +59,10 @@ inline Tensor operator+(double a, const Tensor& b) { return add(b, a); }
 inline Tensor operator-(double a, const Tensor& b) { return sub(a, b); }
 inline Tensor operator*(double a, const Tensor& b) { return mul(b, a); }
 inline Tensor operator/(double a, const Tensor& b) { return div(a, b); }
+/// @}
 
-/// Comparisons give bool.
+/// @{
+/// Comparisons, element by element, of any dtypes: bool. A NaN is unequal to all and neither smaller nor larger.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor ne(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, const Tensor& b);
@@ -65,37 +75,42 @@ Tensor lt(const Tensor& a, double b);
 Tensor le(const Tensor& a, double b);
 Tensor gt(const Tensor& a, double b);
 Tensor ge(const Tensor& a, double b);
-/// Of bool tensors.
+/// @}
+/// @{
+/// Of bool tensors. Throw Error for another dtype.
 Tensor logical_not(const Tensor& x);
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
+/// @}
 
+/// @{
 /// condition (bool) ? a : b, all three broadcast.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& condition, const Tensor& a, double b);
 Tensor where(const Tensor& condition, double a, const Tensor& b);
+/// @}
 /// x with `value` where mask (bool, broadcast to x) is true.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
-/// Unary functions: floating dtypes; neg, abs, sign, square, relu and clamp take integers too.
-Tensor neg(const Tensor& x);
-inline Tensor operator-(const Tensor& x) { return neg(x); }
-/// The derivative at 0 is 0.
-Tensor abs(const Tensor& x);
-Tensor sign(const Tensor& x);
-Tensor exp(const Tensor& x);
-Tensor log(const Tensor& x);
-Tensor sqrt(const Tensor& x);
-Tensor rsqrt(const Tensor& x);
-Tensor reciprocal(const Tensor& x);
-Tensor square(const Tensor& x);
-Tensor sin(const Tensor& x);
-Tensor cos(const Tensor& x);
-Tensor tanh(const Tensor& x);
-Tensor erf(const Tensor& x);
-Tensor sigmoid(const Tensor& x);
-/// The derivative at 0 is 0.
-Tensor relu(const Tensor& x);
+/// @name Functions of each element
+/// They keep the shape. Floating dtypes; neg, abs, sign, square, relu and clamp take integers too.
+/// @{
+Tensor neg(const Tensor& x);                                 ///< -x
+inline Tensor operator-(const Tensor& x) { return neg(x); }  ///< neg
+Tensor abs(const Tensor& x);                                 ///< |x|; the derivative at 0 is 0
+Tensor sign(const Tensor& x);                                ///< -1, 0 or 1; its derivative is 0
+Tensor exp(const Tensor& x);                                 ///< e^x
+Tensor log(const Tensor& x);                                 ///< natural logarithm: NaN below 0
+Tensor sqrt(const Tensor& x);                                ///< square root: NaN below 0
+Tensor rsqrt(const Tensor& x);                               ///< 1 / sqrt(x)
+Tensor reciprocal(const Tensor& x);                          ///< 1 / x
+Tensor square(const Tensor& x);                              ///< x x
+Tensor sin(const Tensor& x);                                 ///< of radians
+Tensor cos(const Tensor& x);                                 ///< of radians
+Tensor tanh(const Tensor& x);                                ///< hyperbolic tangent, in [-1, 1]
+Tensor erf(const Tensor& x);                                 ///< error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x
+Tensor sigmoid(const Tensor& x);                             ///< 1 / (1 + exp(-x))
+Tensor relu(const Tensor& x);                                ///< max(x, 0); the derivative at 0 is 0
 /// x Phi(x). Hendrycks & Gimpel, 2016.
 Tensor gelu(const Tensor& x);
 /// Its approximation by tanh, as in GPT-2.
@@ -106,26 +121,26 @@ Tensor silu(const Tensor& x);
 Tensor fused_swiglu(const Tensor& gate, const Tensor& x);
 /// log(1 + exp(beta x)) / beta, a smooth relu: x where beta x is large. Throws Error unless beta > 0. Dugas et al., 2001.
 Tensor softplus(const Tensor& x, double beta = 1);
-/// log(1 + x) and exp(x) - 1, accurate near 0.
-Tensor log1p(const Tensor& x);
-Tensor expm1(const Tensor& x);
-/// The whole number at or below x, at or above it, and next to it, where halves go to the even one. The derivative is 0.
-Tensor floor(const Tensor& x);
-Tensor ceil(const Tensor& x);
-Tensor round(const Tensor& x);
+Tensor log1p(const Tensor& x);  ///< log(1 + x), accurate near 0
+Tensor expm1(const Tensor& x);  ///< exp(x) - 1, accurate near 0
+Tensor floor(const Tensor& x);  ///< the whole number at or below x; the derivative is 0
+Tensor ceil(const Tensor& x);   ///< the whole number at or above x; the derivative is 0
+Tensor round(const Tensor& x);  ///< the whole number next to x, halves to the even one; the derivative is 0
 /// Limited to [low, high]; the gradient passes inside and on the bounds. Throws Error if low > high.
 Tensor clamp(const Tensor& x, double low, double high);
+/// @}
 
-/// In place, outside autograd; b is broadcast to target and must have its dtype. Return target.
+/// @{
+/// In place, outside autograd; b is broadcast to target and must have its dtype. div_ takes floating targets. Return target.
 Tensor add_(const Tensor& target, const Tensor& b);
 Tensor sub_(const Tensor& target, const Tensor& b);
 Tensor mul_(const Tensor& target, const Tensor& b);
-/// Floating targets.
 Tensor div_(const Tensor& target, const Tensor& b);
 Tensor add_(const Tensor& target, double b);
 Tensor sub_(const Tensor& target, double b);
 Tensor mul_(const Tensor& target, double b);
 Tensor div_(const Tensor& target, double b);
+/// @}
 
 /// x summed over the dimensions that broadcasting `shape` to x's shape repeats: the gradient of a broadcast.
 Tensor sum_to(const Tensor& x, const Shape& shape);

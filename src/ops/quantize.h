@@ -7,13 +7,13 @@ namespace tern {
 /// A weight (out, in) of 8 bits or fewer an element, for inference: products and lookups read it as it is, and no gradient reaches it. A
 /// handle, as a Tensor is: copies share the bytes.
 struct QuantizedWeight {
-  bool defined() const { return rows.defined(); }
-  std::int64_t out() const { return rows.size(0); }
-  Device device() const { return rows.device(); }
+  bool defined() const { return rows.defined(); }    ///< false for a weight that is not quantised
+  std::int64_t out() const { return rows.size(0); }  ///< rows
+  Device device() const { return rows.device(); }    ///< of the bytes
 
-  QuantFormat format = QuantFormat::int8;
-  std::int64_t in = 0;
-  Tensor rows;  ///< (out, row_bytes(format, in)) of u8
+  QuantFormat format = QuantFormat::int8;  ///< how a row lies in memory
+  std::int64_t in = 0;                     ///< weights of a row
+  Tensor rows;                             ///< (out, row_bytes(format, in)) of u8
 };
 
 /// Rounds a floating weight (out, in) to the nearest of a format's values. int8: the scale of a row is its largest magnitude / 127. q8_0

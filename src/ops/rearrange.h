@@ -3,6 +3,7 @@
 
 namespace tern {
 
+/// @file
 /// The elements of x in another order, or more than once. Gradients flow to x. Where a line does not say "view", the result is a copy by
 /// one to three kernels. Negative dimensions count from the last.
 
@@ -12,6 +13,7 @@ Tensor flip(const Tensor& x, const Dims& dims = {});
 Tensor roll(const Tensor& x, std::int64_t shift, int dim);
 /// Each element `count` times in a row along a dimension, as in NumPy (repeat_interleave in PyTorch). Throws Error unless count >= 0.
 Tensor repeat(const Tensor& x, std::int64_t count, int dim);
+/// repeat() by PyTorch's name.
 inline Tensor repeat_interleave(const Tensor& x, std::int64_t count, int dim) { return repeat(x, count, dim); }
 /// x again and again, counts[i] times along dimension i; missing counts, in front, are 1, as missing dimensions of x are. Tensor.repeat in
 /// PyTorch. Throws Error for a negative count.

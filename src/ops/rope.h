@@ -11,7 +11,8 @@ struct RopeScaling {
   /// Of the training before; 0: all pairs are slowed down alike. Else as Llama 3 does: pairs that turn more than `high_turns` times over
   /// this length keep their speed, those that turn less than `low_turns` times are slowed down by `factor`, and between them it is blended.
   std::int64_t original_length = 0;
-  double low_turns = 1, high_turns = 4;
+  double low_turns = 1;   ///< see original_length
+  double high_turns = 4;  ///< see original_length
 };
 
 /// Cosine and sine of t base^(-2i / D), a frequency that `scaling` changes, for positions t < length and pairs i < D / 2:

@@ -3,6 +3,7 @@
 
 namespace tern {
 
+/// @file
 /// Reductions, running products and counts that are composed of other ops. Those over dimensions reduce all where none is named.
 
 /// sqrt(var(x)): the standard deviation, divided by n - correction; its derivative where it is 0 is 0. Floating dtypes.

@@ -5,6 +5,7 @@
 
 namespace tern {
 
+/// @file
 /// Views share memory with x, and gradients flow through them. Negative dimensions count from the last.
 
 /// Another shape with the same elements in row-major order; one size may be -1, "the rest". A view where the strides
@@ -12,6 +13,7 @@ namespace tern {
 Tensor reshape(const Tensor& x, const Shape& shape);
 /// Dimensions first .. last (inclusive) merged into one.
 Tensor flatten(const Tensor& x, int first = 0, int last = -1);
+/// Dimensions a and b exchanged.
 Tensor transpose(const Tensor& x, int a, int b);
 /// Dimension i of the result is dimension order[i] of x.
 Tensor permute(const Tensor& x, const Dims& order);
@@ -26,13 +28,16 @@ Tensor slice(const Tensor& x, int dim, std::int64_t start, std::optional<std::in
 Tensor select(const Tensor& x, int dim, std::int64_t index);
 /// Without the dimension, which must have size 1; without every dimension of size 1 in the second form.
 Tensor squeeze(const Tensor& x, int dim);
+/// Without every dimension of size 1.
 Tensor squeeze(const Tensor& x);
 /// With a new dimension of size 1 at `dim`, in [-dims - 1, dims].
 Tensor unsqueeze(const Tensor& x, int dim);
 
+/// @{
 /// The pieces of x along a dimension, of the given size (the last one may be smaller) or sizes; views.
 Tensors split(const Tensor& x, std::int64_t size, int dim = 0);
 Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim = 0);
+/// @}
 /// The slices of x along a dimension, without it.
 Tensors unstack(const Tensor& x, int dim = 0);
 

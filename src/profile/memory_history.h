@@ -29,49 +29,58 @@ namespace tern::profile {
 ///  5. before: what was there when the history began and is none of the above. Of the CPU's allocator its bytes alone are known;
 ///  6. workspace: the rest: scratch of kernels, gradients on their way through a backward pass, a program's inputs.
 enum class MemoryCategory : std::uint8_t { parameters, gradients, optimizer, activations, workspace, before };
+/// The number of categories.
 inline constexpr std::size_t memory_categories = 6;
+/// "parameters", "gradients", "optimizer", "activations", "workspace", "before".
 const char* name(MemoryCategory category);
 
 /// The pass of the history's thread when a block was asked for. `recompute` is a checkpoint's forward within a backward pass.
 enum class MemoryPass : std::uint8_t { none, forward, backward, recompute };
+/// "", "forward", "backward", "recompute".
 const char* name(MemoryPass pass);
 
 /// Bytes of each category, in the order of MemoryCategory.
 struct MemoryByCategory {
-  std::array<std::size_t, memory_categories> bytes{};
-  std::size_t of(MemoryCategory category) const { return bytes[static_cast<std::size_t>(category)]; }
-  std::size_t total() const;
+  std::array<std::size_t, memory_categories> bytes{};                                                  ///< in the order of MemoryCategory
+  std::size_t of(MemoryCategory category) const { return bytes[static_cast<std::size_t>(category)]; }  ///< bytes of one
+  std::size_t total() const;  ///< of all: what the allocator counts
 };
 
 /// A block of memory from its allocation to its end. Positions count the events of the history.
 struct MemoryBlock {
+  /// No event of the history.
   static constexpr std::size_t never = ~std::size_t{0};
 
-  const void* address = nullptr;
-  const void* stream = nullptr;
-  std::size_t bytes = 0, requested = 0;    ///< as the allocator counts them; as they were asked for
-  std::size_t begin = never, end = never;  ///< the events; begin is `never` of one that was there before, end of one that still lives
-  MemoryCategory category = MemoryCategory::workspace;
-  MemoryPass pass = MemoryPass::none;
-  const std::string* module = nullptr;  ///< "blocks.0.attn.qkv (Linear)", or null outside any
-  const std::string* op = nullptr;      ///< of backward the op whose gradient it is; null where no op named it
-  const std::string* tensor = nullptr;  ///< of a named model "head.weight", or "several" for a flat buffer
-  std::vector<void*> stack;             ///< return addresses, innermost first, where asked
+  const void* address = nullptr;                        ///< of the first byte
+  const void* stream = nullptr;                         ///< that it was allocated on, as a number to tell streams apart
+  std::size_t bytes = 0;                                ///< as the allocator counts them, rounded up
+  std::size_t requested = 0;                            ///< as they were asked for
+  std::size_t begin = never;                            ///< the event of its allocation; `never`: it was there before
+  std::size_t end = never;                              ///< the event of its end; `never`: it still lives
+  MemoryCategory category = MemoryCategory::workspace;  ///< Note [Memory categories]
+  MemoryPass pass = MemoryPass::none;                   ///< when it was asked for
+  const std::string* module = nullptr;                  ///< "blocks.0.attn.qkv (Linear)", or null outside any
+  const std::string* op = nullptr;                      ///< of backward the op whose gradient it is; null where no op named it
+  const std::string* tensor = nullptr;                  ///< of a named model "head.weight", or "several" for a flat buffer
+  std::vector<void*> stack;                             ///< return addresses, innermost first, where asked
 };
 
+/// An event of the allocator, in the order of the history.
 struct MemoryHistoryEvent {
-  backend::MemoryAction action = backend::MemoryAction::alloc;
-  const void* address = nullptr;
-  const void* stream = nullptr;
-  std::size_t bytes = 0, available = 0;
-  std::int64_t time_us = 0;  ///< since the history began
-  std::size_t block = MemoryBlock::never;
+  backend::MemoryAction action = backend::MemoryAction::alloc;  ///< what happened
+  const void* address = nullptr;                                ///< of the block or segment
+  const void* stream = nullptr;                                 ///< as in MemoryBlock
+  std::size_t bytes = 0;                                        ///< of the block or segment; of one that failed as they were asked for
+  std::size_t available = 0;                                    ///< of one that failed: what the device had left
+  std::int64_t time_us = 0;                                     ///< since the history began
+  std::size_t block = MemoryBlock::never;                       ///< position in blocks(), of an allocation or a free; else `never`
 };
 
+/// The moment with the most memory.
 struct MemoryPeak {
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;                   ///< in live blocks
   std::size_t event = MemoryBlock::never;  ///< after which; `never`: what was there at the beginning
-  MemoryByCategory categories;
+  MemoryByCategory categories;             ///< of these bytes
 };
 
 /// While it lasts, every allocation and free of one device, of all threads, with the op and the module of the thread that made it. One
@@ -79,11 +88,13 @@ struct MemoryPeak {
 /// it an op takes some microseconds more, and an allocation some hundred nanoseconds.
 class MemoryHistory final : backend::MemoryObserver, backend::Observer {
  public:
+  /// Options of MemoryHistory.
   struct Options {
     bool stacks = false;  ///< keep the C++ stack of each allocation: dozens of microseconds each
   };
   /// `names` are the paths of modules, nn::module_names(model).
   explicit MemoryHistory(Device device, ModuleNames names, Options options);
+  /// With the default options.
   explicit MemoryHistory(Device device, ModuleNames names = {}) : MemoryHistory(device, std::move(names), Options()) {}
   ~MemoryHistory() override;
   MemoryHistory(const MemoryHistory&) = delete;
@@ -92,15 +103,16 @@ class MemoryHistory final : backend::MemoryObserver, backend::Observer {
   /// The model's and the optimizer's memory of this moment gets its category: Note [Memory categories]. To be called while they live:
   /// before they give memory back, and before the history ends.
   void name(const nn::Module& model);
+  /// The optimizer's moments, masters, rates and step count.
   void name(train::Optimizer& optimizer);
   /// The modules of a model that was made since the history began.
   void set_names(ModuleNames names) { names_ = std::move(names); }
   /// Stops watching; what follows reads. Called by the destructor.
   void end();
 
-  Device device() const { return device_; }
-  const std::vector<MemoryBlock>& blocks() const { return blocks_; }
-  const std::vector<MemoryHistoryEvent>& events() const { return events_; }
+  Device device() const { return device_; }                                  ///< that it watches
+  const std::vector<MemoryBlock>& blocks() const { return blocks_; }         ///< in the order of their allocation, those from before first
+  const std::vector<MemoryHistoryEvent>& events() const { return events_; }  ///< in order
   /// Bytes that were there at the beginning and of which no block is known.
   std::size_t unknown_before() const { return unknown_before_; }
   /// False where memory for the history itself ran out: then events are missing.
@@ -108,6 +120,7 @@ class MemoryHistory final : backend::MemoryObserver, backend::Observer {
 
   /// The categories' bytes before the first event, and after the last one.
   MemoryByCategory at_begin() const;
+  /// The categories' bytes after the last event.
   MemoryByCategory at_end() const;
   /// Calls f(event, categories) after each event that changes them, in order.
   void walk(const std::function<void(std::size_t event, const MemoryByCategory& now)>& f) const;
@@ -165,8 +178,9 @@ std::unique_ptr<MemoryHistory> memory_of_step(Device device, const nn::Module& m
 
 /// Bytes that the graph of `loss` keeps for its backward pass, by module and op.
 struct SavedBytes {
-  std::string module, op;
-  std::size_t bytes = 0;
+  std::string module;     ///< "blocks.0.attn.qkv (Linear)", or "" outside any
+  std::string op;         ///< name of the op that saved them
+  std::size_t bytes = 0;  ///< of the storages
 };
 /// Each storage is counted once, for the op that saved it first; leaves' own memory, parameters, is not. Largest first. What checkpoints
 /// keep in place of tensors is the memory of their inputs, and appears where an op outside saves it. Modules are known to nodes that were

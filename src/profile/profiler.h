@@ -15,6 +15,7 @@ class ThreadRecorder;
 /// train::apply() and checkpoint() open theirs. `name` outlives the profiler.
 using Pass = backend::PassScope;
 
+/// Options of Profiler.
 struct ProfilerOptions {
   ModuleNames names = {};  ///< nn::module_names(model); without them a module's path is of types
   Device device = cpu;     ///< that the work is for
@@ -26,6 +27,7 @@ struct ProfilerOptions {
 /// the profiler.
 class Profiler {
  public:
+  /// Begins to watch the thread that calls this.
   explicit Profiler(ProfilerOptions options = {});
   ~Profiler();
   Profiler(const Profiler&) = delete;
@@ -33,6 +35,7 @@ class Profiler {
 
   /// Marks a training step, on the thread that made the profiler. Of other threads what begins within a step is counted.
   void begin_step();
+  /// Ends the step that begin_step() began.
   void end_step();
   /// Forgets all spans so far, of all threads, and begins anew, after a warm-up. Names of a captured graph's kernels stay. To be called
   /// outside any scope; what other threads have open is forgotten.
@@ -55,6 +58,7 @@ class Profiler {
 /// ops. It may outlive finish(), and the profiler; what follows is not recorded. Throws Error if the profiler watches the thread already.
 class WatchedThread {
  public:
+  /// The profiler watches the thread that calls this; `name` is that of its track.
   WatchedThread(Profiler& profiler, std::string name);
   ~WatchedThread();
   WatchedThread(const WatchedThread&) = delete;

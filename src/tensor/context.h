@@ -19,6 +19,7 @@ class SavedTensorHooks;
 /// Something that is to be done when no op is in the midst of reading its operands.
 class AfterOp {
  public:
+  /// Called once, in the thread of the op, when its kernels are queued; the pointer in the context is null by then.
   virtual void after_op() = 0;
 
  protected:
@@ -58,7 +59,7 @@ struct Context {
   void set_stream(Stream stream) {
     if (has_stream(stream.device)) cuda_streams[stream.device.index] = stream.handle;
   }
-  /// That of a device; of one without streams, a place that nobody reads.
+  /// The handle of the current stream of a device, to be replaced; of a device without streams, one that is never read.
   void*& stream_slot(Device device) { return has_stream(device) ? cuda_streams[device.index] : no_stream_; }
 
  private:
@@ -66,6 +67,7 @@ struct Context {
   static bool has_stream(Device device) { return device.type == DeviceType::cuda && device.index >= 0 && device.index < max_cuda_devices; }
 };
 
+/// This thread's, made when the thread first asks.
 Context& context() noexcept;
 
 /// The device that factories, random tensors and modules of this thread are made on where none is named: the CPU outside of a DeviceScope.
@@ -77,8 +79,8 @@ inline void manual_seed(std::uint64_t seed) { context().generator.set_seed(seed)
 
 /// A link of the thread's chain of scopes, innermost first: which part of the context a scope holds.
 struct ScopeLink {
-  const void* slot = nullptr;
-  ScopeLink* outer = nullptr;
+  const void* slot = nullptr;  ///< address of the part
+  ScopeLink* outer = nullptr;  ///< the scope opened before, or null
 };
 
 /// While it lives, a part of the thread's context has another value. Scopes may end in any order, as those on the heap do: the value is
@@ -86,6 +88,7 @@ struct ScopeLink {
 template <class T>
 class ScopedValue : private ScopeLink {
  public:
+  /// Puts the value in a part of context().
   ScopedValue(T& slot_, T value) : ScopeLink{&slot_, context().scopes}, place_(slot_), before_(std::exchange(slot_, value)) {
     context().scopes = this;
   }
@@ -100,7 +103,7 @@ class ScopedValue : private ScopeLink {
   ScopedValue(const ScopedValue&) = delete;
   ScopedValue& operator=(const ScopedValue&) = delete;
 
-  const T& before() const { return before_; }
+  const T& before() const { return before_; }  ///< value that comes back
 
  private:
   T& place_;
@@ -108,9 +111,10 @@ class ScopedValue : private ScopeLink {
 };
 
 /// While it lives, new tensors of this thread are made on a device unless another is named: factories, random tensors, Tensor::from and
-/// the parameters of modules. Ops make their results where their operands are, as ever.
+/// the parameters of modules. Ops make their results where their operands are.
 class DeviceScope {
  public:
+  /// Of this thread: docs/threads.md.
   explicit DeviceScope(Device device) : device_(context().factory_device, device) {}
 
  private:
@@ -120,6 +124,7 @@ class DeviceScope {
 /// While it lives, work on the stream's device is queued on that stream.
 class StreamScope {
  public:
+  /// The stream must outlive the scope, and be of a device that this build has.
   explicit StreamScope(Stream stream) : device_(stream.device), handle_(context().stream_slot(stream.device), stream.handle) {}
   /// The stream that was in use before.
   Stream outer() const { return {device_, handle_.before()}; }
@@ -132,6 +137,7 @@ class StreamScope {
 /// While it lives, tensors of this thread are of these rows of a batch, and random numbers are drawn as the whole batch would draw them.
 class BatchRowsScope {
  public:
+  /// Rows as dist::DataParallel divides a batch: each rank has some.
   explicit BatchRowsScope(const BatchRows& rows) : before_(context().generator.rows()) { context().generator.set_rows(rows); }
   ~BatchRowsScope() { context().generator.set_rows(before_); }
   BatchRowsScope(const BatchRowsScope&) = delete;
@@ -141,9 +147,10 @@ class BatchRowsScope {
   BatchRows before_;
 };
 
-/// While it lives, ops are recorded or not, as told.
+/// While it lives, ops are recorded if it was given true, and are not if false.
 class GradMode {
  public:
+  /// True records, within a NoGrad too.
   explicit GradMode(bool grad) : grad_(context().grad, grad) {}
 
  private:
@@ -175,9 +182,10 @@ class NoAutotune {
   ScopedValue<bool> autotune_;
 };
 
-/// While it lives, float32 products on a GPU are computed as told.
+/// While it lives, float32 products on a GPU are computed in this precision.
 class MatmulPrecisionMode {
  public:
+  /// Of this thread's products, those of a backward pass included.
   explicit MatmulPrecisionMode(MatmulPrecision precision) : precision_(context().matmul_precision, precision) {}
 
  private:

@@ -19,6 +19,7 @@ template <class T>
 class DimVec {
  public:
   constexpr DimVec() = default;
+  /// Numbers in braces: Shape{4, 8}. Throws Error for more than max_dims.
   constexpr DimVec(std::initializer_list<T> values) {
     for (T value : values) push_back(value);
   }
@@ -28,45 +29,60 @@ class DimVec {
   constexpr DimVec(I dim) {
     push_back(dim);
   }
+  /// The numbers of a range, each converted to T. Throws Error for more than max_dims.
   template <class Iterator>
   constexpr DimVec(Iterator first, Iterator last) {
     for (; first != last; ++first) push_back(static_cast<T>(*first));
   }
+  /// `size` times the same value. Throws Error for more than max_dims.
   static constexpr DimVec filled(int size, T value) {
     DimVec result;
     for (int i = 0; i < size; ++i) result.push_back(value);
     return result;
   }
 
-  constexpr int size() const { return size_; }
-  constexpr bool empty() const { return size_ == 0; }
+  constexpr int size() const { return size_; }         ///< dimensions
+  constexpr bool empty() const { return size_ == 0; }  ///< true for the shape () of a zero-dimensional tensor
+  /// @{
   /// Throws Error for an index out of range.
   constexpr T& operator[](int i) { return values_[checked(i)]; }
   constexpr const T& operator[](int i) const { return values_[checked(i)]; }
+  /// @}
+  /// @{
+  /// The last number. Throws Error where there is none.
   constexpr T& back() { return (*this)[size_ - 1]; }
   constexpr const T& back() const { return (*this)[size_ - 1]; }
+  /// @}
+  /// @{
+  /// The numbers as a range, in order.
   constexpr T* begin() { return values_; }
   constexpr T* end() { return values_ + size_; }
   constexpr const T* begin() const { return values_; }
   constexpr const T* end() const { return values_ + size_; }
+  /// @}
 
+  /// Throws Error where there are max_dims already.
   constexpr void push_back(T value) {
     if (size_ == max_dims) fail("shape", "expected at most 8 dimensions");
     values_[size_++] = value;
   }
+  /// Throws Error where there is none.
   constexpr void pop_back() { size_ = checked(size_ - 1); }
+  /// The value comes before the one at `position`, at most size(). Throws Error where there are max_dims already.
   constexpr void insert(int position, T value) {
     push_back(value);
     checked(position);
     for (int i = size_ - 1; i > position; --i) values_[i] = values_[i - 1];
     values_[position] = value;
   }
+  /// Throws Error for a position out of range.
   constexpr void erase(int position) {
     checked(position);
     for (int i = position; i + 1 < size_; ++i) values_[i] = values_[i + 1];
     --size_;
   }
 
+  /// Equal in number and in each value.
   friend constexpr bool operator==(const DimVec& a, const DimVec& b) {
     if (a.size_ != b.size_) return false;
     for (int i = 0; i < a.size_; ++i)
@@ -87,8 +103,8 @@ class DimVec {
   int size_ = 0;
 };
 
-using Shape = DimVec<std::int64_t>;
-using Strides = DimVec<std::int64_t>;
+using Shape = DimVec<std::int64_t>;    ///< sizes of a tensor's dimensions, the slowest first
+using Strides = DimVec<std::int64_t>;  ///< elements, not bytes, from one index of a dimension to the next
 /// A set or an order of dimensions; negative entries count from the last.
 using Dims = DimVec<int>;
 
@@ -117,8 +133,10 @@ constexpr bool is_contiguous(const Shape& shape, const Strides& strides) {
   return true;
 }
 
+/// @{
 /// `(4, 8)`; `(3,)` for one dimension and `()` for none.
 std::string to_string(const DimVec<std::int64_t>& values);
 std::string to_string(const DimVec<int>& values);
+/// @}
 
 }  // namespace tern

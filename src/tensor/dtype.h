@@ -6,8 +6,10 @@
 
 namespace tern {
 
+/// The type of a tensor's elements: floats of 32 and 64 bits, IEEE's and Google's 16-bit floats, integers and bool.
 enum class DType : std::uint8_t { f32, f64, f16, bf16, i32, i64, u8, boolean };
 
+/// Bytes of an element.
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -26,6 +28,7 @@ constexpr const char* name(DType dtype) {
   return names[static_cast<int>(dtype)];
 }
 
+/// True for f32, f64, f16 and bf16, which alone have gradients.
 constexpr bool is_floating(DType dtype) { return dtype <= DType::bf16; }
 
 /// The dtype of `a op b`: floats win over integers, integers over bool; among floats the wider one, and f16 with bf16
@@ -78,14 +81,17 @@ inline constexpr DType dtype_of = detail::DTypeOf<T>::value;
 /// The type that arithmetic on T is done in: float for the 16-bit floats, T itself otherwise.
 template <class T>
 struct ComputeType {
-  using type = T;
+  using type = T;  ///< f32 for f32, i64 for i64
 };
+/// Sums of f16 would round at 11 bits: kernels add in float.
 template <> struct ComputeType<f16> {
-  using type = float;
+  using type = float;  ///< exact for every f16
 };
+/// Sums of bf16 would round at 8 bits: kernels add in float.
 template <> struct ComputeType<bf16> {
-  using type = float;
+  using type = float;  ///< exact for every bf16
 };
+/// ComputeType<T>::type, for short.
 template <class T>
 using compute_t = typename ComputeType<T>::type;
 

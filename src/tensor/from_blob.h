@@ -6,6 +6,7 @@
 
 namespace tern {
 
+/// Options of from_blob.
 struct BlobOptions {
   std::optional<Strides> strides = {};  ///< in elements, of any sign; without them row-major
   Device device = cpu;                  ///< where `data` lies

@@ -12,20 +12,23 @@ namespace tern {
 
 /// bfloat16 storage: the upper half of a float. Arithmetic is done in float; conversion rounds to nearest, ties to even.
 struct bf16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< sign, 8 bits of exponent, 7 of mantissa
   bf16() = default;
+  /// Rounds to nearest, ties to even; a NaN stays one, and its payload is cut.
   TERN_HOST_DEVICE constexpr explicit bf16(float value) {
     const auto word = std::bit_cast<std::uint32_t>(value);
     const bool is_nan = (word & 0x7fffffffu) > 0x7f800000u;
     bits = is_nan ? std::uint16_t((word >> 16) | 0x40u) : std::uint16_t((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
   }
+  /// Exact.
   TERN_HOST_DEVICE constexpr operator float() const { return std::bit_cast<float>(std::uint32_t(bits) << 16); }
 };
 
 /// IEEE binary16 storage. Arithmetic is done in float; conversion rounds to nearest, ties to even.
 struct f16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< sign, 5 bits of exponent, 10 of mantissa
   f16() = default;
+  /// Rounds to nearest, ties to even; beyond 65504 to infinity, below 2^-24 to subnormal numbers or 0.
   TERN_HOST_DEVICE constexpr explicit f16(float value) {
     const auto word = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t sign = (word >> 16) & 0x8000u, magnitude = word & 0x7fffffffu;
@@ -43,6 +46,7 @@ struct f16 {
     }
     bits = std::uint16_t(sign | half);
   }
+  /// Exact, subnormal numbers included.
   TERN_HOST_DEVICE constexpr operator float() const {
     const std::uint32_t sign = std::uint32_t(bits & 0x8000u) << 16, magnitude = bits & 0x7fffu;
     if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));

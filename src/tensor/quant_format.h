@@ -12,6 +12,7 @@ enum class QuantFormat : std::uint8_t {
   q8_0,          ///< w = d q: 32 bytes of q in [-127, 127]
   q4_0,          ///< w = d (q - 8): 16 bytes, of which number j holds q of weight j below and that of weight j + 16 above
 };
+/// All of them, for options and tests.
 inline constexpr QuantFormat quant_formats[] = {QuantFormat::int8, QuantFormat::dynamic_int8, QuantFormat::q8_0, QuantFormat::q4_0};
 
 /// "int8", "dynamic-int8", "q8_0", "q4_0".
@@ -22,7 +23,9 @@ constexpr const char* name(QuantFormat format) {
 
 /// Weights of a block of q8_0 and q4_0.
 inline constexpr std::int64_t quant_block = 32;
+/// True for ggml's formats, in which a scale is of 32 weights and not of a row.
 constexpr bool has_blocks(QuantFormat format) { return format >= QuantFormat::q8_0; }
+/// Bytes of a block of 32 weights with its scale, of a format that has_blocks.
 constexpr std::int64_t block_bytes(QuantFormat format) { return format == QuantFormat::q8_0 ? 34 : 18; }
 
 /// The bytes of a row of `in` weights.

@@ -9,13 +9,14 @@ namespace tern {
 /// i % 4 of the block at `offset + *base + i / 4`. `base` is null, or points to a counter in device memory that moves between replays of a
 /// captured graph; see Note [Random position].
 struct PhiloxState {
-  std::uint64_t seed = 0;
-  std::uint64_t offset = 0;
-  const std::uint64_t* base = nullptr;
+  std::uint64_t seed = 0;               ///< the key of Philox
+  std::uint64_t offset = 0;             ///< position of the first block
+  const std::uint64_t* base = nullptr;  ///< added to the offset; null for 0
 };
 
+/// Four draws: what one position of the stream gives.
 struct PhiloxBlock {
-  std::uint32_t words[4];
+  std::uint32_t words[4];  ///< each uniform in [0, 2^32)
 };
 
 /// All 64 bits of a product.
@@ -52,8 +53,10 @@ TERN_HOST_DEVICE constexpr float unit_float(std::uint32_t word) { return float(w
 
 /// Rows [first, first + count) of a batch of `total` rows, whose others are elsewhere.
 struct BatchRows {
-  std::int64_t first = 0, count = 0, total = 0;  ///< total 0: all rows are here
-  bool operator==(const BatchRows&) const = default;
+  std::int64_t first = 0;                             ///< number of the first row that is here
+  std::int64_t count = 0;                             ///< rows that are here
+  std::int64_t total = 0;                             ///< rows of the whole batch; 0: all of them are here
+  bool operator==(const BatchRows&) const = default;  ///< the same rows of a batch as large
 };
 
 /// Hands out positions of one random stream. Note [Random position]: on the host the position is `next`; while a CUDA
@@ -64,14 +67,18 @@ struct BatchRows {
 /// gets the positions that these have in the tensor of all rows, and the position moves past that of all rows.
 class Generator {
  public:
+  /// Begins at position 0.
   explicit Generator(std::uint64_t seed = 0) : seed_(seed) {}
+  /// Begins anew, at position 0, with all rows of a batch.
   void set_seed(std::uint64_t seed) { *this = Generator(seed); }
-  std::uint64_t seed() const { return seed_; }
-  std::uint64_t position() const { return next_; }
+  std::uint64_t seed() const { return seed_; }      ///< as it was set; 0 for a thread that set none
+  std::uint64_t position() const { return next_; }  ///< in blocks of four draws; with the seed, all that a checkpoint needs
+  /// Goes on from a position that position() gave.
   void set_position(std::uint64_t position) { next_ = position; }
+  /// Draws are of `*base` + position from now on, as Note [Random position] says; null: of the position alone.
   void set_base(const std::uint64_t* base) { base_ = base; }
 
-  const BatchRows& rows() const { return rows_; }
+  const BatchRows& rows() const { return rows_; }  ///< of the batch that tensors are part of
   /// From now on tensors are of these rows of a batch; see BatchRowsScope.
   void set_rows(const BatchRows& rows) { rows_ = rows; }
 

@@ -13,7 +13,9 @@ class RefCounted {
   RefCounted& operator=(const RefCounted&) = delete;
   virtual ~RefCounted() = default;
 
+  /// Counts one reference more. For Ref; any thread.
   void retain() const noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  /// Counts one reference less, and with the last one calls destroy().
   void release() const noexcept {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) const_cast<RefCounted*>(this)->destroy();
   }
@@ -24,6 +26,7 @@ class RefCounted {
       if (references_.compare_exchange_weak(count, count + 1, std::memory_order_acquire, std::memory_order_relaxed)) return true;
     return false;
   }
+  /// The count at this moment, which other threads may change at any time.
   std::uint32_t references() const noexcept { return references_.load(std::memory_order_relaxed); }
 
  protected:
@@ -39,7 +42,9 @@ template <class T>
 class Ref {
  public:
   Ref() noexcept = default;
+  /// Owns nothing, as Ref() does.
   Ref(std::nullptr_t) noexcept {}
+  /// Takes one reference more to the object, or to none where it is null.
   explicit Ref(T* object) noexcept : object_(object) {
     if (object_) object_->retain();
   }
@@ -49,29 +54,37 @@ class Ref {
     result.object_ = object;
     return result;
   }
+  /// One reference more to the same object.
   Ref(const Ref& other) noexcept : Ref(other.object_) {}
+  /// Takes the reference over, and leaves `other` without one.
   Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  /// From a derived class.
   template <class U>
     requires std::is_convertible_v<U*, T*>
   Ref(const Ref<U>& other) noexcept : Ref(other.get()) {}
   ~Ref() {
     if (object_) object_->release();
   }
+  /// Lets go of the object that it had.
   Ref& operator=(Ref other) noexcept {
     std::swap(object_, other.object_);
     return *this;
   }
 
-  T* get() const noexcept { return object_; }
+  T* get() const noexcept { return object_; }  ///< null where it owns nothing
+  /// @{
+  /// The object, unchecked: not to be asked of an empty Ref.
   T* operator->() const noexcept { return object_; }
   T& operator*() const noexcept { return *object_; }
-  explicit operator bool() const noexcept { return object_ != nullptr; }
-  friend bool operator==(const Ref& a, const Ref& b) noexcept { return a.object_ == b.object_; }
+  /// @}
+  explicit operator bool() const noexcept { return object_ != nullptr; }                          ///< true where it owns an object
+  friend bool operator==(const Ref& a, const Ref& b) noexcept { return a.object_ == b.object_; }  ///< the same object, not an equal one
 
  private:
   T* object_ = nullptr;
 };
 
+/// A new object with one owner, as std::make_shared.
 template <class T, class... Args>
 Ref<T> make_ref(Args&&... args) {
   return Ref<T>(new T(std::forward<Args>(args)...));

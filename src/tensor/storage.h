@@ -28,14 +28,16 @@ class Storage : public RefCounted {
   }
   /// True where data() would not fetch.
   bool is_here() const noexcept { return data_ || bytes_ == 0; }
-  std::size_t bytes() const noexcept { return bytes_; }
+  std::size_t bytes() const noexcept { return bytes_; }  ///< as they were asked for
   /// True for adopted memory that nobody may write (tensor/from_blob.h): ops in place refuse it.
   bool is_read_only() const noexcept { return is_read_only_; }
+  /// The stream that it was allocated on, and with it the device; freed memory goes back to that stream's cache.
   Stream stream() const noexcept { return stream_; }
 
   /// How often the memory was edited in place. A tensor saved for backward remembers it, and so detects an edit. Threads may edit different
   /// parts, as gradients in one flat buffer are.
   std::uint32_t version() const noexcept { return version_.load(std::memory_order_relaxed); }
+  /// Counts an edit. Ops in place do (begin_in_place); who writes through data() by hand has to, or backward may use the new elements.
   void bump_version() noexcept { version_.fetch_add(1, std::memory_order_relaxed); }
 
  protected:

@@ -13,11 +13,11 @@ namespace tern {
 
 /// The state that a tensor handle shares with its copies: a view of a Storage, and what autograd knows of it.
 struct TensorImpl final : RefCounted {
-  Ref<Storage> storage;
-  std::int64_t offset = 0;  ///< of the first element, in elements
-  Shape shape;
-  Strides strides;
-  DType dtype = DType::f32;
+  Ref<Storage> storage;      ///< the memory, which views share
+  std::int64_t offset = 0;   ///< of the first element, in elements
+  Shape shape;               ///< sizes of the dimensions
+  Strides strides;           ///< of the dimensions, in elements; 0 for one that is repeated
+  DType dtype = DType::f32;  ///< of the elements
   Ref<RefCounted> autograd;  ///< an AutogradState (autodiff/node.h), or null
 };
 
@@ -29,25 +29,32 @@ class Tensor {
  public:
   /// An undefined tensor: "no tensor" where one is optional.
   Tensor() = default;
+  /// A handle of a state made elsewhere: for factories, views and adopters of memory.
   explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
-  Tensor(const Tensor&) = default;
-  Tensor(Tensor&&) = default;
-  // Of a named handle alone: x[0] = y would give a new handle that nobody keeps y's memory, and leave x as it was. copy_(x[0], y) writes.
+  Tensor(const Tensor&) = default;  ///< another handle of the same tensor: nothing is copied but a word
+  Tensor(Tensor&&) = default;       ///< leaves an undefined tensor
+  // For lvalues alone (&): x[0] = y would rebind the temporary handle x[0], and leave x as it was. copy_(x[0], y) writes.
+  /// @{
+  /// This handle names the other tensor from now on; elements are written by copy_().
   Tensor& operator=(const Tensor&) & = default;
   Tensor& operator=(Tensor&&) & = default;
+  /// @}
 
   /// A tensor with the given elements, row-major. T is one of the eight dtypes' C++ types.
   /// Throws Error unless values.size() == numel(shape).
   template <class T>
   static Tensor from(std::span<const T> values, const Shape& shape, Device device = default_device());
+  /// As from a span.
   template <class T>
   static Tensor from(const std::vector<T>& values, const Shape& shape, Device device = default_device()) {
     return from(std::span<const T>(values), shape, device);
   }
+  /// As from a span: Tensor::from({1.f, 2.f, 3.f}, {3}).
   template <class T>
   static Tensor from(std::initializer_list<T> values, const Shape& shape, Device device = default_device()) {
     return from(std::span<const T>(values.begin(), values.size()), shape, device);
   }
+  /// A bool tensor, whose elements are a byte each.
   static Tensor from(const std::vector<bool>& values, const Shape& shape, Device device = default_device());
   /// A zero-dimensional tensor.
   template <class T>
@@ -55,15 +62,16 @@ class Tensor {
     return from(std::span<const T>(&value, 1), {}, device);
   }
 
-  bool defined() const noexcept { return bool(impl_); }
-  const Shape& shape() const { return impl().shape; }
-  const Strides& strides() const { return impl().strides; }
-  int dims() const { return impl().shape.size(); }
+  bool defined() const noexcept { return bool(impl_); }  ///< false for Tensor(), of which all but this, is_same() and ref() throws Error
+  const Shape& shape() const { return impl().shape; }    ///< sizes of the dimensions
+  const Strides& strides() const { return impl().strides; }  ///< in elements; negative where a view runs backwards, 0 where it repeats
+  int dims() const { return impl().shape.size(); }           ///< number of dimensions, 0 to 8
   /// The length of a dimension; -1 is the last one.
   std::int64_t size(int dim) const;
-  std::int64_t numel() const { return tern::numel(impl().shape); }
-  DType dtype() const { return impl().dtype; }
-  Device device() const { return impl().storage->stream().device; }
+  std::int64_t numel() const { return tern::numel(impl().shape); }   ///< number of elements; 1 for the zero-dimensional shape
+  DType dtype() const { return impl().dtype; }                       ///< of the elements
+  Device device() const { return impl().storage->stream().device; }  ///< that the memory is on
+  /// True where the elements lie in row-major order without gaps; strides of dimensions of size 1 do not count.
   bool is_contiguous() const { return tern::is_contiguous(impl().shape, impl().strides); }
   /// True for the same window on the same memory.
   bool is_same(const Tensor& other) const noexcept { return impl_ == other.impl_; }
@@ -96,13 +104,19 @@ class Tensor {
   Tensor operator[](std::int64_t index) const;
   /// The part of the tensor that an index, or one for each of the first dimensions, names: ops/indexing.h.
   Tensor operator[](const Index& index) const;
+  /// As that, of several indices: x[{Slice(), 0}].
   Tensor operator[](std::initializer_list<Index> indices) const;
+  /// tern::sum (ops/reduce.h).
   Tensor sum(const Dims& dims = {}, bool keepdim = false) const;
+  /// tern::mean (ops/reduce.h).
   Tensor mean(const Dims& dims = {}, bool keepdim = false) const;
+  /// tern::reshape (ops/view.h): a view where the strides allow it.
   Tensor reshape(const Shape& shape) const;
   /// With the last two dimensions exchanged. Throws Error for fewer.
   Tensor T() const;
+  /// The tensor on a device, itself where it is there already; gradients flow back (ops/copy.h).
   Tensor to(Device device) const;
+  /// The elements in a dtype, itself where they have it already; gradients flow back between floating dtypes (ops/copy.h).
   Tensor to(DType dtype) const;
 
   // Autograd (defined in autodiff/).
@@ -115,6 +129,8 @@ class Tensor {
   bool is_leaf() const;
   /// The accumulated gradient of a leaf; undefined before the first backward.
   Tensor grad() const;
+  /// Puts a gradient in the place of a leaf's; an undefined one forgets it. Throws Error for another shape, dtype or device than the
+  /// leaf's.
   void set_grad(const Tensor& gradient);
   /// The same memory without history.
   Tensor detach() const;
@@ -123,8 +139,8 @@ class Tensor {
   /// keeps such a gradient keeps itself alive until set_grad({}).
   void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
 
-  TensorImpl& impl() const;
-  const Ref<TensorImpl>& ref() const noexcept { return impl_; }
+  TensorImpl& impl() const;                                      ///< the shared state; throws Error for an undefined tensor
+  const Ref<TensorImpl>& ref() const noexcept { return impl_; }  ///< null for an undefined tensor
 
  private:
   Ref<TensorImpl> impl_;
@@ -135,19 +151,22 @@ using Tensors = std::vector<Tensor>;
 
 /// A tensor and the name that it is saved under.
 struct NamedTensor {
-  std::string name;
-  Tensor tensor;
+  std::string name;  ///< `blocks.0.attn.qkv.weight`
+  Tensor tensor;     ///< a handle: writing to it writes to the model's
 };
 
 /// Dtype and device of a new tensor, for factories: zeros({2, 3}, {.dtype = DType::f64, .device = cuda()}).
 struct TensorOptions {
-  DType dtype = DType::f32;
-  Device device = default_device();
+  DType dtype = DType::f32;          ///< of the elements
+  Device device = default_device();  ///< the CPU, but within a DeviceScope
 };
 
+/// @{
 /// Uninitialised memory.
 Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = default_device());
 inline Tensor empty(const Shape& shape, const TensorOptions& options) { return empty(shape, options.dtype, options.device); }
+/// @}
+/// Uninitialised memory of x's shape, dtype and device; row-major, whatever x's strides.
 inline Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device()); }
 
 /// The dimension in [0, dims); throws Error that names `where` otherwise. Negative dimensions count from the last.
@@ -157,17 +176,22 @@ int normalize_dim(int dim, int dims, const char* where);
 /// Throws Error that names `where` and both shapes.
 Shape broadcast_shapes(const Shape& a, const Shape& b, const char* where);
 
+/// @{
 /// Throws Error that names `where` and both devices unless the tensors are on one; undefined ones are on none.
 void check_one_device(const char* where, std::initializer_list<const Tensor*> tensors);
 void check_one_device(const char* where, std::span<const Tensor> tensors);
+/// @}
 
 /// Prints the elements with at most 4 digits after the point, large tensors abbreviated, and dtype, shape and device.
 std::ostream& operator<<(std::ostream& out, const Tensor& x);
+/// The same text.
 std::string to_string(const Tensor& x);
+/// @{
 /// `(4, 8)`, `f32` and `cuda:0`.
 std::ostream& operator<<(std::ostream& out, const Shape& shape);
 std::ostream& operator<<(std::ostream& out, DType dtype);
 std::ostream& operator<<(std::ostream& out, Device device);
+/// @}
 
 /// Waits until all work queued on the device's current stream is done.
 void synchronize(Device device);

@@ -7,7 +7,7 @@ class Optimizer;
 
 /// The norm of gradients, and the factor that bounds it, both f32 () on the device.
 struct ClippedNorm {
-  Tensor norm;
+  Tensor norm;    ///< root of the sum of the squares of all gradients
   Tensor factor;  ///< min(1, max_norm / (norm + 1e-6))
 };
 /// One reduction over the gradients as they are: `optimizer.step({.factor = clip_factor(parameters, 1).factor})` clips them on their

@@ -7,6 +7,7 @@
 
 namespace tern::train {
 
+/// Options of Ema.
 struct EmaOptions {
   double decay = 0.999;  ///< of the average with each update: its memory is some 1 / (1 - decay) updates long
   bool warmup = true;  ///< the t-th update, from 0, decays by min(decay, (1 + t) / (10 + t)), so that the first weights are soon forgotten
@@ -20,8 +21,10 @@ class Ema {
   /// Begins with the parameters as they are. To be made when they lie where they stay: after nn::to and set_precision. Throws Error for a
   /// decay outside [0, 1), or for parameters of 16 bits without masters (flatten_parameters).
   explicit Ema(const nn::Module& module, const EmaOptions& options = {});
-  Ema(Ema&&) = default;  // a copy would share the averages
+  /// @{
+  Ema(Ema&&) = default;  ///< move only: a copy would share the averages
   Ema& operator=(Ema&&) = default;
+  /// @}
 
   /// After an optimizer's step. Throws Error where the parameters have moved, or hold the averages now.
   void update();
@@ -56,6 +59,7 @@ class Ema {
 /// parameters again, bit for bit. In place: graphs that read them read the averages meanwhile. Throws Error where another one is alive.
 class EmaScope {
  public:
+  /// Swaps: the parameters are kept aside, in memory of their own.
   explicit EmaScope(Ema& ema);
   ~EmaScope();
   EmaScope(const EmaScope&) = delete;

@@ -7,9 +7,11 @@ namespace tern::train {
 
 class Optimizer;
 
+/// Options of GradScaler. The defaults are PyTorch's.
 struct GradScalerOptions {
-  double scale = 65536;  ///< the first one
-  double growth = 2, backoff = 0.5;
+  double scale = 65536;          ///< the first one
+  double growth = 2;             ///< factor of the scale after so many clean steps, 1 or more
+  double backoff = 0.5;          ///< factor of the scale after an overflow, in (0, 1)
   std::int64_t interval = 2000;  ///< steps without an overflow, after which the scale grows
 };
 
@@ -29,7 +31,7 @@ class GradScaler {
 
   /// On the device, f32 (): what a checkpoint keeps.
   const Tensor& scale() const { return scale_; }
-  const Tensor& clean_steps() const { return clean_steps_; }
+  const Tensor& clean_steps() const { return clean_steps_; }  ///< steps since the scale changed, f32 () on the device: kept beside it
 
  private:
   GradScalerOptions options_;

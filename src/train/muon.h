@@ -5,10 +5,11 @@
 
 namespace tern::train {
 
+/// Options of a group of matrices of Muon.
 struct MuonOptions {
-  double lr = 0.02;
-  double momentum = 0.95;
-  bool nesterov = true;
+  double lr = 0.02;           ///< of the orthogonalised update, whose singular values are about 1
+  double momentum = 0.95;     ///< share of the mean before that stays
+  bool nesterov = true;       ///< the mean looks one gradient ahead
   double weight_decay = 0;    ///< of the weight itself: p -= lr * weight_decay * p
   int iterations = 5;         ///< of Newton and Schulz
   DType dtype = DType::bf16;  ///< of their products: bf16, or f32; parameters of f64 have them in f64
@@ -23,15 +24,18 @@ struct MuonOptions {
 /// kernels for each matrix, without a host value or wait. Sharding a Muon throws Error.
 class Muon final : public Optimizer {
  public:
+  /// Matrices with options of their own.
   struct Group {
-    Tensors parameters;
-    MuonOptions options;
+    Tensors parameters;   ///< of two dimensions or more
+    MuonOptions options;  ///< for all of them
   };
   /// Throws Error as SGD does, and for a matrix of fewer than two dimensions. Groups are numbered in this order, for lr().
   explicit Muon(const std::vector<Group>& matrices, const std::vector<AdamW::Group>& others = {});
+  /// One group of matrices and, unless `others` is empty, one of AdamW.
   explicit Muon(const Tensors& matrices, const MuonOptions& options = {}, const Tensors& others = {}, const AdamWOptions& adam = {});
   /// One more group, also between steps.
   void add_group(const Group& group);
+  /// One more group that AdamW updates.
   void add_group(const AdamW::Group& group);
 
  protected:

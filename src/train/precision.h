@@ -9,7 +9,7 @@ namespace tern::train {
 
 /// Arithmetic and storage of a model, as one option that programs and benches show.
 enum class Precision : std::uint8_t {
-  fp32,
+  fp32,    ///< f32 parameters and strict f32 products
   tf32,    ///< f32 parameters, products with TF32 operands; on a GPU alone
   tf32x3,  ///< f32 parameters, products as exact as fp32's, each of three with TF32 operands; on a Hopper GPU alone
   bf16,    ///< parameters, activations and gradients in 16 bits, float32 within the kernels, in masters and in moments
@@ -34,6 +34,7 @@ void set_precision(nn::Module& module, Precision precision);
 /// Scopes nest, and what was set before holds again after.
 class PrecisionScope {
  public:
+  /// fp32, bf16 and fp16 compute f32 products strictly.
   explicit PrecisionScope(Precision precision);
 
  private:

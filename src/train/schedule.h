@@ -8,6 +8,7 @@
 /// `optimizer.set_lr_factor(schedule::inverse_sqrt(step, 4000))`.
 namespace tern::train::schedule {
 
+/// The peak rate at every step.
 inline double constant(std::int64_t /*step*/) { return 1; }
 
 /// Rises in a straight line to 1 at step `warmup`, and stays there.

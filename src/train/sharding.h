@@ -14,10 +14,13 @@ class Sharding {
  public:
   /// Elements [begin, end) of a storage, which this process updates.
   struct Window {
-    std::int64_t begin = 0, end = 0;
+    std::int64_t begin = 0;  ///< the first element
+    std::int64_t end = 0;    ///< the one behind the last
     bool is_counted = true;  ///< false where several processes have it, for all but one
     /// (end - begin): where these elements lie, if not in the memory of the parameters, of their gradients and masters.
-    Tensor parameters = {}, gradients = {}, masters = {};
+    Tensor parameters = {};
+    Tensor gradients = {};  ///< (end - begin), likewise
+    Tensor masters = {};    ///< (end - begin), likewise
   };
 
   virtual ~Sharding() = default;

@@ -7,6 +7,7 @@
 
 namespace tern::train {
 
+/// Options of update().
 struct UpdateOptions {
   double max_norm = std::numeric_limits<double>::infinity();  ///< of all gradients together: longer ones are scaled down to it
   GradScaler* scaler = nullptr;                               ///< scales the loss, as gradients in float16 need it
@@ -24,6 +25,7 @@ Tensor update(const Tensor& loss, Optimizer& optimizer, const UpdateOptions& opt
 /// The parts of update(), for a batch too large to go through at once: optimizer.zero_grad(), accumulate() of each part's share of the
 /// loss, whose gradients add up, and apply(), which returns and throws what update() does.
 void accumulate(const Tensor& loss, const UpdateOptions& options = {});
+/// Clips and updates from the gradients that are there: what update() does behind backward.
 Tensor apply(Optimizer& optimizer, const UpdateOptions& options = {});
 
 }  // namespace tern::train
