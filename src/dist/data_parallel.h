@@ -126,15 +126,19 @@ class DataParallel {
   void begin_update();
   /// And after: whole parameters that are fetched from now on are the new ones.
   void end_update();
-  // For an optimizer that updates a bucket when its gradients are there (data_parallel_optimizer.h), in the order of these calls. Buckets
-  // arrive in order, each for itself where the optimizer is sharded; else the last four, after all others.
+  /// Arrivals of gradients: an optimizer that updates a bucket when its gradients are there (data_parallel_optimizer.h) makes these calls
+  /// in this order. Buckets arrive in order: each for itself where the optimizer is sharded; else the last four, after all others.
   std::size_t arrivals() const;
-  std::size_t arrival_of(std::size_t bucket) const;
+  std::size_t arrival_of(std::size_t bucket) const;  ///< in [0, arrivals())
+  /// Begins the collectives that backward has not begun.
   void begin_arrival();
+  /// Waits, as Work::wait does, for the buckets of this arrival and those before it.
   void wait_for_arrival(std::size_t number);
+  /// Ready for the next backward pass.
   void end_arrival();
-  /// Gathers parameters that the ranks have updated in parts, those of one number, and waits for all.
+  /// Begins to gather parameters that the ranks have updated in parts: those of this arrival and the ones before it.
   void begin_gathering(std::size_t number);
+  /// Waits for all of them.
   void end_gathering();
 
   /// The bytes of each collective of a step, in the order in which backward can begin them.

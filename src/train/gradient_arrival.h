@@ -15,7 +15,8 @@ class GradientArrival {
  public:
   /// Elements [begin, end) of a storage of parameters, whose gradients come together; none has a part of a parameter.
   struct Window {
-    std::int64_t begin = 0, end = 0;
+    std::int64_t begin = 0;  ///< first element
+    std::int64_t end = 0;    ///< the one after the last
     std::size_t number = 0;  ///< in the order of arrival
   };
 
