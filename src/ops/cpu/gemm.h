@@ -323,6 +323,8 @@ struct PackedRows {
 template <class T, class S>
 void multiply(Sizes size, T alpha, const Matrix<const S>& a, const Matrix<const S>& b, T* c, std::int64_t c_stride, bool add, T* work) {
   T *const packed_a = work, *const packed_b = work + packed_a_size<T>(size);
+  // What is in the second-level cache already need not be called.
+  const bool is_far = size.columns * size.depth > 1 << 16;
   // Even blocks of the depth.
   const std::int64_t depth_blocks = std::max<std::int64_t>((size.depth + block_depth - 1) / block_depth, 1);
   const std::int64_t depth_step = (size.depth + depth_blocks - 1) / depth_blocks;
@@ -340,7 +342,7 @@ void multiply(Sizes size, T alpha, const Matrix<const S>& a, const Matrix<const 
           if (i0 == 0)
             pack(b.at(k0, j0 + j).data, b.column_stride, b.row_stride, width, depth, width <= lanes<T> ? lanes<T> : breadth<T>, panel);
           Upcoming next;
-          if (const std::int64_t following = j + breadth<T>; following < columns) {
+          if (const std::int64_t following = j + breadth<T>; is_far && following < columns) {
             const S* const source = b.at(k0, j0 + following).data;
             const std::int64_t count = std::min<std::int64_t>(breadth<T>, columns - following);
             if (i0 > 0) next = Upcoming::of(packed_b + following * depth, depth, count, depth);
