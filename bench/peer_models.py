@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """PyTorch's training steps of the small models of models.cpp, in rows of the same form, for models.md.
 
-usage: peer_models.py [lstm,gru,cnn,gpt] [THREADS] [STEPS] >> ROWS.jsonl
-Needs PyTorch. Eager, fp32, forward, backward and AdamW with its usual (foreach) form.
+usage: peer_models.py [lstm,gru,cnn,gpt] [THREADS] [STEPS] [cpu] >> ROWS.jsonl
+Needs PyTorch. Eager, fp32, forward, backward and AdamW with its usual (foreach) form; "cpu" as there.
 """
 import json
 import statistics
@@ -76,6 +76,8 @@ def main():
     names = (sys.argv[1] if len(sys.argv) > 1 else "lstm,gru,cnn,gpt").split(",")
     threads = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     steps = int(sys.argv[3]) if len(sys.argv) > 3 else 50
+    clock = "cpu" if sys.argv[4:5] == ["cpu"] else "wall"
+    now = time.process_time if clock == "cpu" else time.perf_counter
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     for name in names:
@@ -83,13 +85,13 @@ def main():
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         times = []
         for step in range(steps + 5):
-            start = time.perf_counter()
+            start = now()
             optimizer.zero_grad()
             loss().backward()
             optimizer.step()
             if step >= 5:
-                times.append(1000 * (time.perf_counter() - start))
-        print(json.dumps({"impl": f"torch {torch.__version__}", "model": name, "threads": threads,
+                times.append(1000 * (now() - start))
+        print(json.dumps({"impl": f"torch {torch.__version__}", "model": name, "threads": threads, "clock": clock,
                           "parameters": sum(p.numel() for p in model.parameters()), "least_ms": round(min(times), 3),
                           "median_ms": round(statistics.median(times), 3)}), flush=True)
 

@@ -17,6 +17,8 @@ static constexpr std::array table = {
     AutocastRule{"matmul", CastTo::lower},
     AutocastRule{"linear", CastTo::lower},
     AutocastRule{"depthwise_conv1d", CastTo::lower},
+    AutocastRule{"conv1d", CastTo::lower},
+    AutocastRule{"conv2d", CastTo::lower},
     // Sums of many terms, and functions that leave the range or the precision of 16 bits.
     AutocastRule{"softmax", CastTo::f32},
     AutocastRule{"log_softmax", CastTo::f32},

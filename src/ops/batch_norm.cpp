@@ -9,6 +9,7 @@
 #include "ops/copy.h"
 #include "ops/detail/centered.h"
 #include "ops/detail/check_floating.h"
+#include "ops/detail/on_cpu.h"
 #include "ops/detail/widened.h"
 #include "ops/kernels/batch_norm.h"
 #include "ops/pointwise.h"
@@ -74,13 +75,7 @@ Tensor in_rows(const Tensor& x) { return reshape(contiguous(x), {x.size(0), x.si
 /// Whether the CPU's kernels take x. Rows of few elements are no work for a vector: (B, C) is all such.
 bool has_kernel(const Tensor& x, const Tensor& gamma, const Tensor& beta) {
   const auto fits = [&](const Tensor& parameter) { return !parameter.defined() || parameter.dtype() == x.dtype(); };
-  return x.device().type == DeviceType::cpu && (x.dtype() == DType::f32 || x.dtype() == DType::f64) && fits(gamma) && fits(beta) &&
-         x.numel() >= 4 * x.size(0) * x.size(1) && x.numel() > 0;
-}
-template <class F>
-void on_cpu(F f) {
-  const backend::KernelScope observed(nullptr);
-  f(Cpu{});
+  return detail::has_cpu_kernel(x) && fits(gamma) && fits(beta) && x.numel() >= 4 * x.size(0) * x.size(1) && x.numel() > 0;
 }
 
 struct Forward {
@@ -92,7 +87,7 @@ Forward forward(const Tensor& x, const Tensor& gamma, const Tensor& beta, double
     const Tensor rows = in_rows(x), y = empty_like(rows), weight = gamma.defined() ? contiguous(gamma) : gamma;
     const Tensor shift = beta.defined() ? contiguous(beta) : beta;
     const Tensor mean = empty({x.size(1)}, x.dtype(), x.device()), variance = empty_like(mean), rstd = empty_like(mean);
-    on_cpu([&](auto dev) {
+    detail::on_cpu([&](auto dev) {
       kernels::batch_norm(dev, rows.view(), view_of(weight), view_of(shift), eps, y.view(), mean.view(), variance.view(), rstd.view());
     });
     return {reshape(y, x.shape()), by_channel(mean, x), by_channel(variance, x), by_channel(rstd, x)};
@@ -109,7 +104,7 @@ void kernel_gradients(const Tensor& x, const Tensor& gamma, const Tensor& mean, 
   const Tensor dx = wanted[0] ? empty_like(rows) : Tensor();
   for (std::size_t i = 1; i < 3; ++i)
     if (wanted[i]) d[i] = empty({x.size(1)}, x.dtype(), x.device());
-  on_cpu([&](auto dev) {
+  detail::on_cpu([&](auto dev) {
     kernels::batch_norm_grad(dev, rows.view(), view_of(weight), mean.view(), rstd.view(), gradient.view(), view_of(dx), view_of(d[1]),
                              view_of(d[2]));
   });

@@ -4,21 +4,32 @@
 
 #include <limits>
 
+#include "autodiff/vjp.h"
+#include "ops/copy.h"
+#include "ops/detail/autocast.h"
 #include "ops/detail/check_floating.h"
+#include "ops/detail/costly.h"
+#include "ops/detail/on_cpu.h"
+#include "ops/detail/widened.h"
 #include "ops/join.h"
+#include "ops/kernels/convolution.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/rearrange.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/view_of.h"
 
 namespace tern {
 
 /// How many windows of `extent` elements fit into `length` in steps of `stride`.
 static std::int64_t windows(std::int64_t length, std::int64_t extent, std::int64_t stride) { return (length - extent) / stride + 1; }
 
-/// conv2d and conv1d, whose signal is an image of one row, under the caller's name and with the caller's shapes in errors.
-static Tensor convolved(const char* op, const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& o, bool is_signal) {
+namespace {
+
+/// Checks a convolution under the caller's name, with the caller's shapes in errors, and says where its windows stand. A signal is an image
+/// of one row.
+kernels::Convolution checked(const char* op, const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& o, bool is_signal) {
   const std::int64_t groups = o.groups;
   const auto shown = [&](const Tensor& t) { return to_string(is_signal ? squeeze(t, 2).shape() : t.shape()); };
   if (groups < 1 || x.size(1) != w.size(1) * groups || w.size(0) % groups != 0)
@@ -26,30 +37,84 @@ static Tensor convolved(const char* op, const Tensor& x, const Tensor& w, const 
                          shown(w), shown(x)));
   if (bias.defined() && bias.shape() != Shape{w.size(0)})
     fail(op, fmt::format("expected a bias ({},) but got {}", w.size(0), to_string(bias.shape())));
-  if (x.dtype() != w.dtype() || !is_floating(x.dtype()))
-    fail(op, fmt::format("expected operands of one floating dtype but got {} and {}", name(x.dtype()), name(w.dtype())));
-  std::int64_t sizes[2];
+  for (const Tensor* other : {&w, &bias})
+    if (other->defined() && (x.dtype() != other->dtype() || !is_floating(x.dtype())))
+      fail(op, fmt::format("expected operands of one floating dtype but got {} and {}", name(x.dtype()), name(other->dtype())));
+  kernels::WindowAxis axes[2];
   for (int i = 0; i < 2; ++i) {
     const auto d = static_cast<std::size_t>(i);
     const std::int64_t padded = x.size(2 + i) + 2 * o.padding[d], extent = o.dilation[d] * (w.size(2 + i) - 1) + 1;
     if (w.size(2 + i) < 1 || o.stride[d] < 1 || o.dilation[d] < 1 || o.padding[d] < 0 || extent > padded)
       fail(op, fmt::format("expected a kernel that fits into the padded input, and a stride and dilation >= 1, but got {} for {}", shown(w),
                            shown(x)));
-    sizes[i] = windows(padded, extent, o.stride[d]);
+    axes[i] = {w.size(2 + i), o.stride[d], o.padding[d], o.dilation[d], windows(padded, extent, o.stride[d])};
   }
-  const std::int64_t depth = w.size(1) * w.size(2) * w.size(3), positions = sizes[0] * sizes[1];
-  const Tensor columns = unfold(x, {.kernel = {w.size(2), w.size(3)}, .stride = o.stride, .padding = o.padding, .dilation = o.dilation});
-  const Tensor y = matmul(reshape(w, {groups, w.size(0) / groups, depth}), reshape(columns, {x.size(0), groups, depth, positions}));
-  const Tensor image = reshape(y, {x.size(0), w.size(0), sizes[0], sizes[1]});
+  return {{axes[0], axes[1]}, groups};
+}
+
+Shape result_shape(const Tensor& x, std::int64_t channels, const kernels::SlidingWindow& window) {
+  return {x.size(0), channels, window.y.positions, window.x.positions};
+}
+UnfoldOptions unfold_options(const kernels::SlidingWindow& window) {
+  const kernels::WindowAxis &y = window.y, &x = window.x;
+  return {
+      .kernel = {y.taps, x.taps}, .stride = {y.stride, x.stride}, .padding = {y.padding, x.padding}, .dilation = {y.dilation, x.dilation}};
+}
+
+/// By a product with the windows, written as columns.
+Tensor composed(const Tensor& x, const Tensor& w, const Tensor& bias, const kernels::Convolution& of) {
+  const std::int64_t depth = w.size(1) * w.size(2) * w.size(3), positions = of.window.y.positions * of.window.x.positions;
+  const Tensor columns = reshape(unfold(x, unfold_options(of.window)), {x.size(0), of.groups, depth, positions});
+  const Tensor y = matmul(reshape(w, {of.groups, w.size(0) / of.groups, depth}), columns);
+  const Tensor image = reshape(y, result_shape(x, w.size(0), of.window));
   return bias.defined() ? image + reshape(bias, {w.size(0), 1, 1}) : image;
 }
 
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
-  check_one_device("conv2d", {&x, &weight, &bias});
+/// By the CPU's kernels.
+Tensor direct(const char* op, const Tensor& x_, const Tensor& w_, const Tensor& bias_, const kernels::Convolution& of) {
+  const Tensor x = contiguous(x_), w = contiguous(w_), bias = bias_.defined() ? contiguous(bias_) : bias_;
+  const auto product = [&]() -> Tensors {
+    const Tensor y = empty(result_shape(x, w.size(0), of.window), x.dtype(), x.device());
+    detail::on_cpu([&](auto dev) { kernels::convolution(dev, x.view(), w.view(), view_of(bias), of, y.view()); });
+    return {y};
+  };
+  return record(op, detail::costly(product)[0], {x, w, bias}, {x, w, bias}, [of](const Backward& call) -> Tensors {
+    const Tensor in = call.saved(0), weight = call.saved(1);
+    if (context().grad)
+      return vjp(call, {in, weight, call.saved(2)}, [&of](const Tensors& t) -> Tensors { return {composed(t[0], t[1], t[2], of)}; });
+    const Tensor g = contiguous(call.grad()), dx = call.needs(0) ? empty_like(in) : Tensor();
+    const GradientTarget dw = call.sink(1, weight.shape(), g), db = call.sink(2, {weight.size(0)}, g);
+    detail::on_cpu([&](auto dev) {
+      kernels::convolution_grad(dev, in.view(), weight.view(), g.view(), of, view_of(dx), dw.view(), dw.write, db.view(), db.write);
+    });
+    return {dx, dw.result(), db.result()};
+  });
+}
+
+Tensor convolved(const char* op, const Tensor& x_, const Tensor& w_, const Tensor& bias_, const ConvOptions& options, bool is_signal) {
+  const Tensor x = detail::autocast(op, x_), w = detail::autocast(op, w_), bias = detail::autocast(op, bias_);
+  const kernels::Convolution of = checked(op, x, w, bias, options, is_signal);
+  if (x.device().type != DeviceType::cpu) return composed(x, w, bias, of);
+  return cast(direct(op, detail::widened(x), detail::widened(w), detail::widened(bias), of), x.dtype());
+}
+
+void check_images(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check_one_device(op, {&x, &weight, &bias});
   if (x.dims() != 4 || weight.dims() != 4)
-    fail("conv2d", fmt::format("expected images (B, C, H, W) and weights (O, C / groups, kh, kw) but got {} and {}", to_string(x.shape()),
-                               to_string(weight.shape())));
+    fail(op, fmt::format("expected images (B, C, H, W) and weights (O, C / groups, kh, kw) but got {} and {}", to_string(x.shape()),
+                         to_string(weight.shape())));
+}
+
+}  // namespace
+
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
+  check_images("conv2d", x, weight, bias);
   return convolved("conv2d", x, weight, bias, options, false);
+}
+
+Tensor composed_conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
+  check_images("composed_conv2d", x, weight, bias);
+  return composed(x, weight, bias, checked("composed_conv2d", x, weight, bias, options, false));
 }
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
@@ -61,35 +126,68 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   return squeeze(convolved("conv1d", unsqueeze(x, 2), unsqueeze(weight, 2), bias, options, true), 2);
 }
 
-/// The windows (B, C, kh kw, oh ow) of images that are padded with a value, and the result's shape.
-static std::pair<Tensor, Shape> pooled(const char* op, const Tensor& x, const PoolOptions& o, double padding) {
+namespace {
+
+/// Where the windows of a pooling stand, checked.
+kernels::SlidingWindow checked_pool(const char* op, const Tensor& x, const PoolOptions& o) {
   if (x.dims() != 4) fail(op, fmt::format("expected images (B, C, H, W) but got {}", to_string(x.shape())));
   detail::check_floating(op, x);
-  std::array<std::int64_t, 2> stride = o.stride;
-  Shape shape = {x.size(0), x.size(1)};
-  Tensor padded = x;
+  kernels::WindowAxis axes[2];
   for (int i = 0; i < 2; ++i) {
     const auto d = static_cast<std::size_t>(i);
-    if (stride[d] == 0) stride[d] = o.kernel[d];
-    if (o.kernel[d] < 1 || stride[d] < 0 || o.padding[d] < 0 || 2 * o.padding[d] > o.kernel[d] ||
-        o.kernel[d] > x.size(2 + i) + 2 * o.padding[d])
+    const std::int64_t stride = o.stride[d] == 0 ? o.kernel[d] : o.stride[d], padded = x.size(2 + i) + 2 * o.padding[d];
+    if (o.kernel[d] < 1 || stride < 0 || o.padding[d] < 0 || 2 * o.padding[d] > o.kernel[d] || o.kernel[d] > padded)
       fail(op, fmt::format("expected a kernel that fits into the padded images {}, and padding of at most half of it, but got {} and {}",
                            to_string(x.shape()), o.kernel[d], o.padding[d]));
-    if (o.padding[d] > 0) padded = pad(padded, 2 + i, o.padding[d], o.padding[d], padding);
-    shape.push_back(windows(padded.size(2 + i), o.kernel[d], stride[d]));
+    axes[i] = {o.kernel[d], stride, o.padding[d], 1, windows(padded, o.kernel[d], stride)};
   }
-  const Tensor columns = unfold(padded, {.kernel = o.kernel, .stride = stride});
-  return {reshape(columns, {x.size(0), x.size(1), o.kernel[0] * o.kernel[1], shape[2] * shape[3]}), shape};
+  return {axes[0], axes[1]};
 }
 
+/// The windows (B, C, kh kw, oh ow) of images that are padded with a value.
+Tensor pooled(const Tensor& x, kernels::SlidingWindow window, double padding) {
+  Tensor padded = x;
+  int dim = 2;
+  for (kernels::WindowAxis* axis : {&window.y, &window.x}) {
+    if (axis->padding > 0) padded = pad(padded, dim, axis->padding, axis->padding, padding);
+    axis->padding = 0;
+    ++dim;
+  }
+  return reshape(unfold(padded, unfold_options(window)),
+                 {x.size(0), x.size(1), window.y.taps * window.x.taps, window.y.positions * window.x.positions});
+}
+
+Tensor composed_max(const Tensor& x, const kernels::SlidingWindow& window) {
+  return reshape(max(pooled(x, window, -std::numeric_limits<double>::infinity()), 2), result_shape(x, x.size(1), window));
+}
+
+Tensor direct_max(const Tensor& x_, const kernels::SlidingWindow& window) {
+  const Tensor x = contiguous(x_), y = empty(result_shape(x, x.size(1), window), x.dtype(), x.device());
+  detail::on_cpu([&](auto dev) { kernels::max_pool(dev, x.view(), window, y.view()); });
+  return record("max_pool2d", y, {x}, {x, y}, [window](const Backward& call) -> Tensors {
+    const Tensor in = call.saved(0), top = call.saved(1);
+    if (context().grad) return vjp(call, {in}, [&window](const Tensors& t) -> Tensors { return {composed_max(t[0], window)}; });
+    const Tensor g = contiguous(call.grad()), dx = empty_like(in);
+    detail::on_cpu([&](auto dev) { kernels::max_pool_grad(dev, in.view(), top.view(), g.view(), window, dx.view()); });
+    return {dx};
+  });
+}
+
+}  // namespace
+
 Tensor max_pool2d(const Tensor& x, const PoolOptions& options) {
-  const auto [columns, shape] = pooled("max_pool2d", x, options, -std::numeric_limits<double>::infinity());
-  return reshape(max(columns, 2), shape);
+  const kernels::SlidingWindow window = checked_pool("max_pool2d", x, options);
+  if (x.device().type != DeviceType::cpu) return composed_max(x, window);
+  return cast(direct_max(detail::widened(x), window), x.dtype());
+}
+
+Tensor composed_max_pool2d(const Tensor& x, const PoolOptions& options) {
+  return composed_max(x, checked_pool("composed_max_pool2d", x, options));
 }
 
 Tensor avg_pool2d(const Tensor& x, const PoolOptions& options) {
-  const auto [columns, shape] = pooled("avg_pool2d", x, options, 0);
-  return reshape(mean(columns, 2), shape);
+  const kernels::SlidingWindow window = checked_pool("avg_pool2d", x, options);
+  return reshape(mean(pooled(x, window, 0), 2), result_shape(x, x.size(1), window));
 }
 
 Tensor upsample_nearest(const Tensor& x, std::int64_t factor) {

@@ -4,7 +4,8 @@
 namespace tern {
 
 /// @file
-/// Convolutions and pooling of images (B, C, H, W) and signals (B, C, L), composed of unfold, which writes each window as a column, and one
+/// Convolutions and pooling of images (B, C, H, W) and signals (B, C, L). On the CPU convolutions and max_pool2d read the windows where
+/// they lie, and 16-bit floats are computed in float32. Else they are composed of unfold, which writes each window as a column, and one
 /// matrix product or reduction of these: kh kw times the memory of the image, and in 16 bits a rounding for each window and image before
 /// gradients are added. Sizes of images are (height, width). Throw Error that names the shapes where they do not fit.
 
@@ -18,6 +19,9 @@ struct ConvOptions {
 /// y[b, o] = sum over c of x[b, c] cross-correlated with weight[o, c], plus bias[o]: x (B, C, H, W), weight (O, C / groups, kh, kw), bias
 /// (O) or undefined -> (B, O, oh, ow) with oh = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const ConvOptions& options = {});
+
+/// The same, composed of unfold and a product everywhere: the reference.
+Tensor composed_conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const ConvOptions& options = {});
 
 /// Options of conv1d.
 struct Conv1dOptions {
@@ -40,6 +44,8 @@ struct PoolOptions {
 Tensor max_pool2d(const Tensor& x, const PoolOptions& options);
 /// The mean of each window, padding's zeros counted in: x (B, C, H, W) -> (B, C, oh, ow).
 Tensor avg_pool2d(const Tensor& x, const PoolOptions& options);
+/// max_pool2d, composed of unfold and a reduction everywhere: the reference.
+Tensor composed_max_pool2d(const Tensor& x, const PoolOptions& options);
 /// Each pixel of x (..., H, W) as factor x factor equal ones. Throws Error unless factor >= 1.
 Tensor upsample_nearest(const Tensor& x, std::int64_t factor);
 

@@ -5,6 +5,7 @@
 #include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/detail/check_floating.h"
+#include "ops/detail/on_cpu.h"
 #include "ops/detail/widened.h"
 #include "ops/join.h"
 #include "ops/kernels/recurrent.h"
@@ -16,6 +17,7 @@ namespace tern {
 
 namespace {
 
+using detail::on_cpu;
 using detail::widened;
 
 /// Columns first H .. last H.
@@ -34,15 +36,9 @@ void check_cell(const char* op, const Tensor& gates, const Tensor& state, std::i
 /// Whether the CPU's kernels take them.
 bool has_kernel(std::initializer_list<const Tensor*> operands) {
   const Tensor& first = **operands.begin();
-  bool fits = first.device().type == DeviceType::cpu && (first.dtype() == DType::f32 || first.dtype() == DType::f64);
+  bool fits = detail::has_cpu_kernel(first);
   for (const Tensor* x : operands) fits = fits && x->dtype() == first.dtype();
   return fits;
-}
-/// Calls such kernels.
-template <class F>
-void on_cpu(F f) {
-  const backend::KernelScope observed(nullptr);
-  f(Cpu{});
 }
 Tensor contiguous_or_none(const Tensor& x) { return x.defined() ? contiguous(x) : x; }
 

@@ -7,6 +7,7 @@
 #include "catch.h"
 #include "ops/attention_softmax.h"
 #include "ops/conv.h"
+#include "ops/convolution.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -37,6 +38,10 @@ const std::map<std::string, Calls>& calls() {
       {"depthwise_conv1d",
        {[](const Tensor& x) { return depthwise_conv1d(reshape(x, {1, 4, 4}), x); },
         [](const Tensor& x) { return depthwise_conv1d_step(zeros({4, 3, 4}), x, ones({4, 4}), ones({4})).y; }}},
+      {"conv1d",
+       {[](const Tensor& x) { return conv1d(reshape(x, {1, 4, 4}), reshape(x, {4, 4, 1})); },
+        [](const Tensor& x) { return conv1d(reshape(x, {1, 4, 4}), ones({2, 4, 1}), ones({2})); }}},
+      {"conv2d", {[](const Tensor& x) { return conv2d(reshape(x, {1, 1, 4, 4}), reshape(x, {4, 1, 2, 2})); }}},
       {"softmax", {[](const Tensor& x) { return softmax(x); }}},
       {"log_softmax", {[](const Tensor& x) { return log_softmax(x); }}},
       {"attention_softmax",

@@ -43,37 +43,43 @@ Array with_row(Array x) {
   return x;
 }
 
-void add_convolutions(Rows& rows) {
-  Row row{"conv2d", {}};
+void add_convolution(Rows& rows, bool is_composed) {
+  const auto f = is_composed ? composed_conv2d : conv2d;
+  Row row{is_composed ? "composed_conv2d" : "conv2d", {}};
   row.slack = 20;
-  for (const Form& f : {Form{{0, 2, 3, 3}, {2, 2, 2, 2}},
-                        {{1, 1, 1, 1}, {1, 1, 1, 1}},
-                        {{1, 3, 31, 5}, {4, 3, 3, 3}, {.padding = {1, 1}}, true},
-                        {{1, 2, 5, 33}, {4, 1, 3, 2}, {.stride = {2, 3}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2}, true},
-                        {{1, 1, 2, 1025}, {1, 1, 2, 3}, {.stride = {1, 8}}},
-                        {{2, 1, 3, 4}, {2, 1, 2, 2}, {}, true},
-                        {{1, 4, 2, 3}, {4, 1, 2, 2}, {.padding = {1, 1}, .groups = 4}},
-                        {{1, 1, 4, 5}, {2, 1, 2, 2}, {.stride = {2, 1}, .dilation = {2, 3}}}}) {
+  for (const Form& form : {Form{{0, 2, 3, 3}, {2, 2, 2, 2}},
+                           {{1, 1, 1, 1}, {1, 1, 1, 1}},
+                           {{1, 3, 31, 5}, {4, 3, 3, 3}, {.padding = {1, 1}}, true},
+                           {{1, 2, 5, 33}, {4, 1, 3, 2}, {.stride = {2, 3}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2}, true},
+                           {{1, 1, 2, 1025}, {1, 1, 2, 3}, {.stride = {1, 8}}},
+                           {{2, 1, 3, 4}, {2, 1, 2, 2}, {}, true},
+                           {{1, 4, 2, 3}, {4, 1, 2, 2}, {.padding = {1, 1}, .groups = 4}},
+                           {{1, 1, 4, 5}, {2, 1, 2, 2}, {.stride = {2, 1}, .dilation = {2, 3}}}}) {
     Case op;
-    op.inputs = {value(f.x), value(f.w)};
-    if (f.bias) op.inputs.push_back(value({f.w[0]}));
-    op.call = [=](In in) -> Tensors { return {conv2d(in[0], in[1], f.bias ? in[2] : Tensor(), f.options)}; };
-    op.reference = [=](Ref in) { return one(convolved(in[0], in[1], f.bias ? &in[2] : nullptr, f.options)); };
+    op.inputs = {value(form.x), value(form.w)};
+    if (form.bias) op.inputs.push_back(value({form.w[0]}));
+    op.call = [=](In in) -> Tensors { return {f(in[0], in[1], form.bias ? in[2] : Tensor(), form.options)}; };
+    op.reference = [=](Ref in) { return one(convolved(in[0], in[1], form.bias ? &in[2] : nullptr, form.options)); };
     row.cases.push_back(op);
   }
   row.roundings = 3;           // the bias is added to a rounded product
   row.gradient_roundings = 8;  // each window's gradient is rounded before fold adds them
-  row.mistakes = {{[] { conv2d(sample({2, 3, 4}), sample({2, 3, 1, 1})); }, {"(2, 3, 4)"}},
-                  {[] { conv2d(sample({1, 3, 4, 4}), sample({2, 2, 1, 1})); }, {"3 channels", "(2, 2, 1, 1)"}},
-                  {[] { conv2d(sample({1, 4, 4, 4}), sample({3, 2, 1, 1}), {}, {.groups = 2}); }, {"2 groups"}},
-                  {[] { conv2d(sample({1, 1, 2, 2}), sample({1, 1, 3, 1})); }, {"fits", "(1, 1, 3, 1)"}},
-                  {[] { conv2d(sample({1, 1, 2, 2}), sample({1, 1, 1, 1}), {}, {.stride = {0, 1}}); }, {"stride"}},
-                  {[] { conv2d(sample({1, 1, 2, 2}), sample({1, 1, 1, 1}), sample({2})); }, {"bias (1,)", "(2,)"}},
-                  {[] { conv2d(sample({1, 1, 2, 2}), sample({1, 1, 1, 1}, DType::f64)); }, {"f32", "f64"}}};
+  row.mistakes = {{[=] { f(sample({2, 3, 4}), sample({2, 3, 1, 1}), {}, {}); }, {"(2, 3, 4)"}},
+                  {[=] { f(sample({1, 3, 4, 4}), sample({2, 2, 1, 1}), {}, {}); }, {"3 channels", "(2, 2, 1, 1)"}},
+                  {[=] { f(sample({1, 4, 4, 4}), sample({3, 2, 1, 1}), {}, {.groups = 2}); }, {"2 groups"}},
+                  {[=] { f(sample({1, 1, 2, 2}), sample({1, 1, 3, 1}), {}, {}); }, {"fits", "(1, 1, 3, 1)"}},
+                  {[=] { f(sample({1, 1, 2, 2}), sample({1, 1, 1, 1}), {}, {.stride = {0, 1}}); }, {"stride"}},
+                  {[=] { f(sample({1, 1, 2, 2}), sample({1, 1, 1, 1}), sample({2}), {}); }, {"bias (1,)", "(2,)"}},
+                  {[=] { f(sample({1, 1, 2, 2}), sample({1, 1, 1, 1}, DType::f64), {}, {}); }, {"f32", "f64"}}};
+  row.mistakes.push_back({[=] { f(sample({1, 1, 2, 2}), sample({1, 1, 1, 1}), sample({1}, DType::f64), {}); }, {"f32", "f64"}});
   rows.push_back(row);
+}
 
-  row.name = "conv1d";
-  row.cases.clear();
+void add_signals(Rows& rows) {
+  Row row{"conv1d", {}};
+  row.slack = 20;
+  row.roundings = 3;
+  row.gradient_roundings = 8;
   for (const Form& f : {Form{{0, 2, 3}, {2, 2, 2}},
                         {{1, 1, 1}, {1, 1, 1}},
                         {{1, 3, 31}, {4, 3, 3}, {.padding = {0, 1}}, true},
@@ -104,8 +110,14 @@ void add_pooling(Rows& rows) {
     Shape x;
     PoolOptions options;
   };
-  for (const bool is_max : {true, false}) {
-    Row row{is_max ? "max_pool2d" : "avg_pool2d", {}};
+  struct Function {
+    const char* name;
+    Tensor (*call)(const Tensor&, const PoolOptions&);
+  };
+  for (const auto& [name, call] :
+       {Function{"max_pool2d", max_pool2d}, {"composed_max_pool2d", composed_max_pool2d}, {"avg_pool2d", avg_pool2d}}) {
+    const bool is_max = call != avg_pool2d;
+    Row row{name, {}};
     row.slack = 5;
     for (const Pool& p : {Pool{{0, 2, 3, 3}, {.kernel = {2, 2}}},
                           {{1, 1, 1, 1}, {.kernel = {1, 1}}},
@@ -115,7 +127,7 @@ void add_pooling(Rows& rows) {
                           {{2, 1, 4, 4}, {.kernel = {2, 2}}},
                           {{1, 2, 3, 4}, {.kernel = {2, 3}, .stride = {1, 1}, .padding = {1, 1}}}})
       row.cases.push_back({{distinct(p.x)},
-                           [=](In in) -> Tensors { return {is_max ? max_pool2d(in[0], p.options) : avg_pool2d(in[0], p.options)}; },
+                           [=, call = call](In in) -> Tensors { return {call(in[0], p.options)}; },
                            [=](Ref in) {
                              Shape shape = {p.x[0], p.x[1]};
                              std::array<std::int64_t, 2> step = p.options.stride;
@@ -136,9 +148,7 @@ void add_pooling(Rows& rows) {
                                return is_max ? top : total / double(p.options.kernel[0] * p.options.kernel[1]);
                              }));
                            }});
-    const auto f = [=](const Shape& shape, const PoolOptions& o, DType dtype = DType::f32) {
-      is_max ? max_pool2d(sample(shape, dtype), o) : avg_pool2d(sample(shape, dtype), o);
-    };
+    const auto f = [call = call](const Shape& shape, const PoolOptions& o, DType dtype = DType::f32) { call(sample(shape, dtype), o); };
     row.mistakes = {{[=] { f({2, 3, 3}, {.kernel = {2, 2}}); }, {"(2, 3, 3)"}},
                     {[=] { f({1, 1, 2, 2}, {.kernel = {3, 1}}); }, {"fits", "(1, 1, 2, 2)"}},
                     {[=] { f({1, 1, 4, 4}, {.kernel = {2, 2}, .padding = {2, 0}}); }, {"half", "2"}},
@@ -167,7 +177,9 @@ void add_pooling(Rows& rows) {
 }  // namespace
 
 void add_images(Rows& rows) {
-  add_convolutions(rows);
+  add_convolution(rows, false);
+  add_convolution(rows, true);
+  add_signals(rows);
   add_pooling(rows);
 }
 

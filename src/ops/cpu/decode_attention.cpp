@@ -22,22 +22,46 @@ const C* rows_as(const Rows<const S>& rows, std::int64_t first, std::int64_t n, 
   return buffer;
 }
 
-/// scores[i] = scale q k_i, four keys at a time.
+/// Lane i of rows[0] becomes the sum of the lanes of rows[i], for as many rows as lanes, by halves.
+template <int Step, class Vector, int... Lane>
+[[gnu::always_inline]] inline void sum_rows(Vector* rows, std::integer_sequence<int, Lane...> lanes) {
+  constexpr int n = sizeof...(Lane);
+#pragma GCC unroll 8
+  for (int i = 0; i < Step; ++i) {
+    const Vector upper = rows[i], lower = rows[i + Step];
+    rows[i] = __builtin_shufflevector(upper, lower, (Lane & Step ? n + Lane - Step : Lane)...) +
+              __builtin_shufflevector(upper, lower, (Lane & Step ? n + Lane : Lane + Step)...);
+  }
+  if constexpr (Step > 1) sum_rows<Step / 2>(rows, lanes);
+}
+
+/// scores[i] = scale q k_i, a vector of keys at a time, up to a whole vector of them. A head is a few vectors wide, so that the sums of
+/// each key's lanes would cost more than its products: those of all keys are taken together.
 template <class C>
 void multiply_keys(const C* q, const C* keys, std::int64_t stride, std::int64_t n, std::int64_t width, C scale, C* scores) {
-  for (std::int64_t i = 0; i < n; i += 4) {
-    const C* rows[4];
-    for (std::int64_t r = 0; r < 4; ++r) rows[r] = keys + std::min(i + r, n - 1) * stride;
-    C a = 0, b = 0, c = 0, d = 0;
-#pragma omp simd reduction(+ : a, b, c, d)
-    for (std::int64_t k = 0; k < width; ++k) {
-      a += q[k] * rows[0][k];
-      b += q[k] * rows[1][k];
-      c += q[k] * rows[2][k];
-      d += q[k] * rows[3][k];
+  using Vector = typename gemm::VectorOf<C>::type;
+  constexpr int lanes = gemm::lanes<C>;
+  const std::int64_t whole = width / lanes * lanes;
+  for (std::int64_t i = 0; i < n; i += lanes) {
+    Vector sums[lanes] = {};
+    const std::int64_t count = std::min<std::int64_t>(lanes, n - i);
+    for (std::int64_t r = 0; r < count; ++r) {
+      const C* const key = keys + (i + r) * stride;
+      Vector sum{};
+      for (std::int64_t k = 0; k < whole; k += lanes) {
+        Vector of_q, of_key;
+        std::memcpy(&of_q, q + k, sizeof of_q);
+        std::memcpy(&of_key, key + k, sizeof of_key);
+        sum += of_q * of_key;
+      }
+      C rest = 0;
+      for (std::int64_t k = whole; k < width; ++k) rest += q[k] * key[k];
+      sum[0] += rest;
+      sums[r] = sum;
     }
-    const C products[4] = {a, b, c, d};
-    for (std::int64_t r = 0; r < std::min<std::int64_t>(4, n - i); ++r) scores[i + r] = scale * products[r];
+    sum_rows<lanes / 2>(sums, std::make_integer_sequence<int, lanes>());
+    sums[0] *= scale;
+    std::memcpy(scores + i, &sums[0], sizeof sums[0]);
   }
 }
 
@@ -65,7 +89,7 @@ class Decode {
   void run() const {
     const std::int64_t key_heads = problem_.sequences * problem_.kv_heads, group = problem_.group(), width = problem_.width;
     const std::int64_t parts = std::max<std::int64_t>((problem_.keys + decode_part - 1) / decode_part, 1);
-    const std::int64_t units = key_heads * parts, threads = problem_.threads(units), entry = width + 2;
+    const std::int64_t units = key_heads * parts, threads = threads_for(units), entry = width + 2;
     const Scratch<C> partial(units * group * entry, y_.stream), work(threads * work_size(), y_.stream);
     const auto sums_of = [&](std::int64_t key_head, std::int64_t part, std::int64_t member) {
       return partial.data() + ((key_head * parts + part) * group + member) * entry;
@@ -74,20 +98,33 @@ class Decode {
       const std::int64_t key_head = unit / parts, part = unit % parts;
       add_part(problem_.sequence(key_head / problem_.kv_heads), key_head % problem_.kv_heads, part, work.data() + thread * work_size(),
                [&](std::int64_t member) { return sums_of(key_head, part, member); });
+      if (parts == 1) write_group(key_head, sums_of);
     });
-    loops::share(key_heads * group, threads, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const Sequence s = problem_.sequence(i / group / problem_.kv_heads);
-        const auto [first, last] = parts_of(s);
-        C* const joined = sums_of(i / group, first, i % group);
-        for (std::int64_t part = first + 1; part < last; ++part) join(joined, sums_of(i / group, part, i % group));
-        if (first == last) joined[1] = 0;
-        write(s, i / group % problem_.kv_heads * group + i % group, joined);
-      }
+    if (parts == 1) return;
+    loops::share(key_heads, threads, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t key_head = begin; key_head < end; ++key_head) write_group(key_head, sums_of);
     });
   }
 
  private:
+  /// Threads that have work enough. A step's sequences are often a few tokens long: what comes with a head and a key, beside so few
+  /// multiplications, takes the time of about eight times as many in a product, and of some more keys.
+  std::int64_t threads_for(std::int64_t units) const {
+    const std::int64_t worth = 8 * problem_.sequences * problem_.heads * (problem_.keys + 16) * problem_.width;
+    return std::clamp<std::int64_t>(std::min(units, worth / gemm::product_grain), 1, num_threads());
+  }
+  /// The results of the heads of queries that share a head of keys, from the sums over its parts.
+  template <class F>
+  void write_group(std::int64_t key_head, F&& sums_of) const {
+    const Sequence s = problem_.sequence(key_head / problem_.kv_heads);
+    const auto [first, last] = parts_of(s);
+    for (std::int64_t member = 0; member < problem_.group(); ++member) {
+      C* const joined = sums_of(key_head, first, member);
+      for (std::int64_t part = first + 1; part < last; ++part) join(joined, sums_of(key_head, part, member));
+      if (first == last) joined[1] = 0;
+      write(s, key_head % problem_.kv_heads * problem_.group() + member, joined);
+    }
+  }
   /// Elements of a thread's memory, whole cache lines: its scores are read as aligned vectors, whatever the width of a head.
   std::int64_t work_size() const { return gemm::round_up(2 * tile_keys * problem_.width + tile_keys + problem_.width, 64); }
   /// The parts that have keys which the query sees.

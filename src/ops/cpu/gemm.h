@@ -22,7 +22,9 @@ namespace tern::gemm {
 using loops::vector_bytes;
 /// A tile of two vectors per row leaves a few of the 32 registers of AVX-512, or of the 16 of the others, for a and b.
 inline constexpr int max_height = vector_bytes == 64 ? 14 : 6;
-inline constexpr std::int64_t block_depth = 256, block_rows = 20 * max_height, block_columns = 2048;
+inline constexpr std::int64_t block_depth = 384, block_rows = 20 * max_height, block_columns = 2048;
+/// From one row to the next of a panel of rows: not a power of two, which would put the rows into a few sets of the first-level cache.
+inline constexpr std::int64_t packed_row = block_depth + 16;
 /// Multiplications below which a second thread costs more than it brings.
 inline constexpr std::int64_t product_grain = 1 << 17;
 
@@ -56,12 +58,19 @@ template <int Most, class T>
   if constexpr (Most > 1) copy_edge<Most / 2>(to, from, n);
 }
 
-/// The left operand of a tile, a column of it by step of the depth: packed R rows wide, or where it lies, by rows or by columns.
+/// The left operand of a tile, a column of it by step of the depth: packed R rows wide, packed by rows, or where it lies, by rows or by
+/// columns.
 template <class T, int R>
 struct PanelOperand {
   const T* at;
   T operator[](int r) const { return at[r]; }
   void step() { at += R; }
+};
+template <class T>
+struct PackedRowsOperand {
+  const T* at;
+  T operator[](int r) const { return at[r * packed_row]; }
+  void step() { ++at; }
 };
 template <class T>
 struct RowsOperand {
@@ -84,18 +93,27 @@ template <int R, int V, class T, class A>
                                                  int columns, T alpha, bool add) {
   using Vector = typename VectorOf<T>::type;
   constexpr int width = V * lanes<T>;
-  // c is on its way while the sums are formed.
-  for (int r = 0; r < rows; ++r)
-    for (int v = 0; v < V; ++v) __builtin_prefetch(c + r * c_stride + v * lanes<T>, 1);
   Vector sum[R][V] = {};
-  for (std::int64_t k = 0; k < depth; ++k, a.step(), b += width) {
-    Vector row[V];
+  const auto add_steps = [&](std::int64_t steps) __attribute__((always_inline)) {
+    for (std::int64_t k = 0; k < steps; ++k, a.step(), b += width) {
+      Vector row[V];
 #pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) row[v] = *reinterpret_cast<const Vector*>(b + v * lanes<T>);
+      for (int v = 0; v < V; ++v) row[v] = *reinterpret_cast<const Vector*>(b + v * lanes<T>);
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
+      for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) sum[r][v] += a[r] * row[v];
+        for (int v = 0; v < V; ++v) sum[r][v] += a[r] * row[v];
+    }
+  };
+  // c is on its way while the last sums are formed: sooner, and the panel of b would have pushed it out of the first-level cache again.
+  constexpr std::int64_t last_steps = 32;
+  for (std::int64_t left = depth; left > 0;) {
+    const std::int64_t steps = left > last_steps ? left - last_steps : left;
+    if (left <= last_steps)
+      for (int r = 0; r < rows; ++r)
+        for (int v = 0; v < V; ++v) __builtin_prefetch(c + r * c_stride + v * lanes<T>, 1);
+    add_steps(steps);
+    left -= steps;
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -230,7 +248,7 @@ constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n +
 /// Elements that `multiply` needs room for, for packed panels of a and then of b.
 template <class T>
 constexpr std::int64_t packed_a_size(Sizes size) {
-  return round_up((std::min(size.rows, block_rows) + max_height) * std::min(size.depth, block_depth) + lanes<T>, lanes<T>);
+  return round_up((std::min(size.rows, block_rows) + max_height) * packed_row + lanes<T>, lanes<T>);
 }
 template <class T>
 constexpr std::int64_t packed_size(Sizes size) {
@@ -238,33 +256,100 @@ constexpr std::int64_t packed_size(Sizes size) {
          lanes<T>;
 }
 
+/// Memory that will be read soon: `runs` runs of so many bytes, each `stride` bytes from the one before.
+struct Upcoming {
+  const char* data = nullptr;
+  std::int64_t stride = 0, runs = 0, bytes = 0;
+
+  template <class S>
+  static Upcoming of(const S* from, std::int64_t stride, std::int64_t runs, std::int64_t elements) {
+    constexpr auto size = static_cast<std::int64_t>(sizeof(S));
+    return {reinterpret_cast<const char*>(from), stride * size, runs, elements * size};
+  }
+  /// Calls part [begin, end) of `parts` into the second-level cache.
+  void call(std::int64_t begin, std::int64_t end, std::int64_t parts) const {
+    for (std::int64_t run = runs * begin / parts; run < runs * end / parts; ++run)
+      for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(data + run * stride + at, 0, 2);
+  }
+};
+
+/// A block of a in panels of one height and, where the rows that are left would waste more than one of another, a lower one. A matrix
+/// whose rows are contiguous is copied row by row, another step by step of the depth.
+template <class T>
+struct PackedRows {
+  template <class S>
+  PackedRows(const Matrix<const S>& a, std::int64_t count, std::int64_t depth_, T* to) : rows(count), depth(depth_), data(to) {
+    height = panel_height(rows);
+    if (round_up(rows, height) - rows > 1) height = max_height;
+    whole = rows / height * height;
+    rest = static_cast<int>((rows - whole + 1) / 2 * 2);
+    is_by_rows = a.column_stride == 1;
+    if (is_by_rows) {
+      constexpr std::int64_t ahead = 4;
+      for (std::int64_t i = 0; i < rows; ++i) {
+        if (i + ahead < rows) Upcoming::of(a.at(i + ahead, 0).data, 0, 1, depth).call(0, 1, 1);
+        loops::convert_run(a.at(i, 0).data, data + i * packed_row, depth);
+      }
+      std::fill_n(data + rows * packed_row, whole + rest > rows ? depth : 0, T(0));
+    } else {
+      pack(a.data, a.row_stride, a.column_stride, whole, depth, height, data);
+      if (rest) pack(a.at(whole, 0).data, a.row_stride, a.column_stride, rows - whole, depth, rest, data + whole * depth);
+    }
+  }
+
+  /// c = alpha times this block times a panel of b of so many columns, or added to c. Between tiles it calls what comes next into a cache:
+  /// steps of a stride that is more than a page are not guessed by the processor.
+  void multiply(const T* panel, int columns, T* c, std::int64_t c_stride, T alpha, bool add, const Upcoming& next) const {
+    const int vectors = columns <= lanes<T> ? 1 : 2;
+    for (std::int64_t i = 0; i < rows; i += height) {
+      const int own = i < whole ? height : rest, kept = static_cast<int>(std::min<std::int64_t>(own, rows - i));
+      T* const to = c + i * c_stride;
+      next.call(i, std::min(rows, i + own), rows);
+      if (is_by_rows)
+        strided_tile_for<PackedRowsOperand<T>, T>(own, vectors)(depth, {data + i * packed_row}, panel, to, c_stride, kept, columns, alpha,
+                                                                add);
+      else tile_for<T>(own, vectors)(depth, data + i * depth, panel, to, c_stride, kept, columns, alpha, add);
+    }
+  }
+
+  std::int64_t rows, depth, whole;
+  T* data;
+  int height, rest;
+  bool is_by_rows;
+};
+
 /// c = alpha * a b, or added to c, on the calling thread. c's rows are contiguous; one stride of a and of b is 1. S is T or a 16-bit
 /// float. `work` is aligned to vectors and has packed_size elements.
 template <class T, class S>
 void multiply(Sizes size, T alpha, const Matrix<const S>& a, const Matrix<const S>& b, T* c, std::int64_t c_stride, bool add, T* work) {
   T *const packed_a = work, *const packed_b = work + packed_a_size<T>(size);
-  const int height = panel_height(size.rows);
-  const std::int64_t rows_at_once = block_rows / height * height;
+  // What is in the second-level cache already need not be called.
+  const bool is_far = size.columns * size.depth > 1 << 16;
+  // Even blocks of the depth.
+  const std::int64_t depth_blocks = std::max<std::int64_t>((size.depth + block_depth - 1) / block_depth, 1);
+  const std::int64_t depth_step = (size.depth + depth_blocks - 1) / depth_blocks;
   for (std::int64_t j0 = 0; j0 < size.columns; j0 += block_columns) {
     const std::int64_t columns = std::min(block_columns, size.columns - j0);
-    // The last panel of b is one vector wide where that is enough.
-    const std::int64_t rest = columns % breadth<T>, narrow = rest > 0 && rest <= lanes<T> ? rest : 0;
-    for (std::int64_t k0 = 0; k0 < size.depth; k0 += block_depth) {
-      const std::int64_t depth = std::min(block_depth, size.depth - k0);
-      const auto pack_b = [&](std::int64_t j, std::int64_t count, int width) {
-        pack(b.at(k0, j0 + j).data, b.column_stride, b.row_stride, count, depth, width, packed_b + j * depth);
-      };
-      pack_b(0, columns - narrow, breadth<T>);
-      if (narrow) pack_b(columns - narrow, narrow, lanes<T>);
-      for (std::int64_t i0 = 0; i0 < size.rows; i0 += rows_at_once) {
-        const std::int64_t rows = std::min(rows_at_once, size.rows - i0);
-        pack(a.at(i0, k0).data, a.row_stride, a.column_stride, rows, depth, height, packed_a);
+    for (std::int64_t k0 = 0; k0 < size.depth; k0 += depth_step) {
+      const std::int64_t depth = std::min(depth_step, size.depth - k0);
+      for (std::int64_t i0 = 0; i0 < size.rows; i0 += block_rows) {
+        const PackedRows<T> block(a.at(i0, k0), std::min(block_rows, size.rows - i0), depth, packed_a);
         for (std::int64_t j = 0; j < columns; j += breadth<T>) {
+          // The last panel of b is one vector wide where that is enough. Each is packed when the first block of a asks for it, which finds
+          // it in a near cache; if that block is the only one, they all have one place.
           const int width = static_cast<int>(std::min<std::int64_t>(breadth<T>, columns - j));
-          const Tile<T> kernel = tile_for<T>(height, width <= lanes<T> ? 1 : 2);
-          for (std::int64_t i = 0; i < rows; i += height)
-            kernel(depth, packed_a + i * depth, packed_b + j * depth, c + (i0 + i) * c_stride + j0 + j, c_stride,
-                   static_cast<int>(std::min<std::int64_t>(height, rows - i)), width, alpha, add || k0 > 0);
+          T* const panel = packed_b + (size.rows > block_rows ? j * depth : 0);
+          if (i0 == 0)
+            pack(b.at(k0, j0 + j).data, b.column_stride, b.row_stride, width, depth, width <= lanes<T> ? lanes<T> : breadth<T>, panel);
+          Upcoming next;
+          if (const std::int64_t following = j + breadth<T>; is_far && following < columns) {
+            const S* const source = b.at(k0, j0 + following).data;
+            const std::int64_t count = std::min<std::int64_t>(breadth<T>, columns - following);
+            if (i0 > 0) next = Upcoming::of(packed_b + following * depth, depth, count, depth);
+            else if (b.column_stride == 1) next = Upcoming::of(source, b.row_stride, depth, count);
+            else next = Upcoming::of(source, b.column_stride, count, depth);
+          }
+          block.multiply(panel, width, c + i0 * c_stride + j0 + j, c_stride, alpha, add || k0 > 0, next);
         }
       }
     }

@@ -1,9 +1,8 @@
 #include "ops/kernels/matmul.h"
 
-#include <atomic>
-
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/onednn.h"
+#include "ops/cpu/turns.h"
 #include "ops/kernels/copy.h"
 
 namespace tern::kernels {
@@ -187,8 +186,8 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
       gemm::packed_size<C>({rows / grid.row_parts + 2 * height, columns / grid.column_parts + 2 * breadth, depth});
   const Scratch<C> work(work_size * threads, stream);
   const std::int64_t units = count * parts, at_once = std::max<std::int64_t>(1, units / (8 * threads));
-  std::atomic<std::int64_t> taken = 0;
-  const auto multiply_parts = [&](std::int64_t begin, std::int64_t end, C* own) {
+  share_by_turns(units, threads, at_once, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
+    C* const own = work.data() + work_size * thread;
     for (std::int64_t unit = begin; unit < end; ++unit) {
       const std::int64_t number = unit / parts, i = unit % parts / grid.column_parts, j = unit % grid.column_parts;
       const std::int64_t i0 = row_edge(i), j0 = column_edge(j);
@@ -200,11 +199,6 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
         gemm::multiply<C, S>(size, alpha, left.at(i0, 0), right.at(0, j0), place(at, number) + i0 * c_row + j0, c_row, add, own);
       });
     }
-  };
-  const std::int64_t team = std::min(threads, units);
-  share(team, team, [&](std::int64_t, std::int64_t, std::int64_t thread) {
-    for (std::int64_t begin = taken.fetch_add(at_once); begin < units; begin = taken.fetch_add(at_once))
-      multiply_parts(begin, std::min(units, begin + at_once), work.data() + work_size * thread);
   });
 }
 

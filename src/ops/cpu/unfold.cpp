@@ -1,30 +1,9 @@
-#include "ops/cpu/loops.h"
-#include "ops/kernels/conv.h"
+#include "ops/cpu/window.h"
 
 // im2col and its adjoint, by rows: tap (i, j) of an output row reads one image row, `stride` elements apart.
 namespace tern::kernels {
 
 using namespace loops;
-
-namespace {
-
-/// The positions [begin, end) along a dimension whose element under a tap lies inside the image, and the element under position 0.
-struct Reach {
-  std::int64_t begin, end, first;
-
-  Reach(std::int64_t tap, std::int64_t size, const WindowAxis& axis) : first(tap * axis.dilation - axis.padding) {
-    begin = first < 0 ? std::min(axis.positions, (-first + axis.stride - 1) / axis.stride) : 0;
-    end = first < size ? std::clamp((size - first + axis.stride - 1) / axis.stride, begin, axis.positions) : begin;
-  }
-};
-
-template <class S, class C>
-void add_run(const S* from, C* into, std::int64_t count) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) into[i] += C(from[i]);
-}
-
-}  // namespace
 
 void unfold(Cpu, const View& x, const SlidingWindow& window, const View& columns) {
   const std::int64_t channels = x.shape[1], height = x.shape[2], width = x.shape[3], taps = window.y.taps * window.x.taps;

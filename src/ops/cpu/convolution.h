@@ -1,0 +1,124 @@
+#pragma once
+#include <array>
+#include <numeric>
+
+#include "ops/cpu/window.h"
+#include "ops/kernels/convolution.h"
+#include "tensor/dispatch.h"
+
+namespace tern::convolutions {
+
+/// Note [Bands]: a convolution is a matrix product of which one operand, the windows as columns (unfold), is never written to memory. A
+/// thread copies a band of an image, the padded rows that some rows of the result see, into memory of its own that stays in the
+/// second-level cache. In it a tap's elements for neighbouring positions are neighbours, whatever the stride, since a padded row is
+/// stored by phases: element e lies at e / stride of phase e % stride. So forward copies panels of the product from runs of a band, the
+/// weights' gradient reads a band as it lies, and dx is added up in one, and none of them asks where the image ends.
+struct Bands {
+  std::int64_t batch, groups, inputs, outputs;  ///< channels are those of a group
+  std::int64_t height, width;                   ///< of an image
+  kernels::SlidingWindow window;
+  std::int64_t phases, phase_width, pitch;  ///< of a padded row, and its elements
+
+  Bands(const View& x, const View& y, const kernels::Convolution& of)
+      : batch(x.shape[0]),
+        groups(of.groups),
+        inputs(x.shape[1] / of.groups),
+        outputs(y.shape[1] / of.groups),
+        height(x.shape[2]),
+        width(x.shape[3]),
+        window(of.window) {
+    const std::int64_t extent = (window.x.taps - 1) * window.x.dilation;
+    phases = std::min(window.x.stride, extent + 1);
+    phase_width = window.x.positions + extent / window.x.stride;
+    pitch = phases * phase_width;
+  }
+
+  std::int64_t taps() const { return window.y.taps * window.x.taps; }
+  std::int64_t depth() const { return inputs * taps(); }
+  std::int64_t positions() const { return window.y.positions * window.x.positions; }
+  double multiplications() const {
+    return static_cast<double>(batch * groups * outputs) * static_cast<double>(positions()) * static_cast<double>(depth());
+  }
+  /// How many padded rows `rows` rows of the result see.
+  std::int64_t rows_seen(std::int64_t rows) const { return (rows - 1) * window.y.stride + (window.y.taps - 1) * window.y.dilation + 1; }
+  /// Elements of a band for one channel.
+  std::int64_t plane(std::int64_t rows) const { return rows_seen(rows) * pitch; }
+  /// From one row of the result to the next.
+  std::int64_t row_step() const { return window.y.stride * pitch; }
+  /// Where the element under a tap, of a band's first position, lies in a channel's plane.
+  std::int64_t offset(std::int64_t tap) const {
+    const std::int64_t i = tap / window.x.taps, along = tap % window.x.taps * window.x.dilation;
+    return i * window.y.dilation * pitch + along % window.x.stride * phase_width + along / window.x.stride;
+  }
+  /// A phase of a row as a tap over the image.
+  loops::Reach reach(std::int64_t phase) const { return {phase, width, {1, window.x.stride, window.x.padding, 1, phase_width}}; }
+
+  /// Rows of the result for which `channels` planes have at most `elements`; at least one. A number of rows whose positions fill whole
+  /// panels of `panel` is preferred.
+  std::int64_t rows_within(std::int64_t channels, std::int64_t elements, std::int64_t panel) const {
+    std::int64_t rows = 1;
+    while (rows < window.y.positions && channels * plane(rows + 1) <= elements) ++rows;
+    const std::int64_t even = panel / std::gcd(panel, window.x.positions);
+    return rows >= window.y.positions || rows < even ? rows : rows / even * even;
+  }
+};
+
+/// The padded rows that `rows` rows of the result, from `first` on, see, of `channels` channels from `image` on.
+template <class T>
+void copy_band(const Bands& s, const T* image, std::int64_t channels, std::int64_t first, std::int64_t rows, T* to) {
+  const std::int64_t seen = s.rows_seen(rows), above = first * s.window.y.stride - s.window.y.padding;
+  for (std::int64_t c = 0; c < channels; ++c, image += s.height * s.width) {
+    for (std::int64_t r = 0; r < seen; ++r) {
+      const std::int64_t h = above + r;
+      if (h < 0 || h >= s.height) {
+        std::fill_n(to, s.pitch, T(0));
+        to += s.pitch;
+        continue;
+      }
+      const T* const row = image + h * s.width;
+      for (std::int64_t phase = 0; phase < s.phases; ++phase, to += s.phase_width) {
+        const loops::Reach reach = s.reach(phase);
+        std::fill_n(to, reach.begin, T(0));
+        std::fill_n(to + reach.end, s.phase_width - reach.end, T(0));
+        if (s.window.x.stride == 1) std::copy_n(row + reach.first + reach.begin, reach.end - reach.begin, to + reach.begin);
+        else
+          for (std::int64_t k = reach.begin; k < reach.end; ++k) to[k] = row[reach.first + k * s.window.x.stride];
+      }
+    }
+  }
+}
+
+/// The image that a band of all rows holds; 0 for elements that no window sees.
+template <class T>
+void copy_image(const Bands& s, const T* band, std::int64_t channels, T* image) {
+  const std::int64_t seen = s.rows_seen(s.window.y.positions);
+  for (std::int64_t c = 0; c < channels; ++c, band += seen * s.pitch) {
+    for (std::int64_t h = 0; h < s.height; ++h, image += s.width) {
+      const std::int64_t r = h + s.window.y.padding;
+      const T* const row = band + r * s.pitch;
+      std::fill_n(image, s.width, T(0));
+      for (std::int64_t phase = 0; r < seen && phase < s.phases; ++phase) {
+        const loops::Reach reach = s.reach(phase);
+        const T* const from = row + phase * s.phase_width;
+        if (s.window.x.stride == 1) std::copy_n(from + reach.begin, reach.end - reach.begin, image + reach.first + reach.begin);
+        else
+          for (std::int64_t k = reach.begin; k < reach.end; ++k) image[reach.first + k * s.window.x.stride] = from[k];
+      }
+    }
+  }
+}
+
+/// Calls f.operator()<T>().
+template <class F>
+void dispatch_wide(DType dtype, const char* where, F&& f) {
+  if (dtype == DType::f32) f.template operator()<float>();
+  else if (dtype == DType::f64) f.template operator()<double>();
+  else fail(where, "expected f32 or f64");
+}
+
+/// How many threads a convolution is worth.
+inline std::int64_t threads_for(const Bands& s) {
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(s.multiplications() / double(gemm::product_grain)), 1, num_threads());
+}
+
+}  // namespace tern::convolutions

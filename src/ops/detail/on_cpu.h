@@ -1,0 +1,18 @@
+#pragma once
+#include "tensor/tensor.h"
+
+namespace tern::detail {
+
+/// Calls f with the CPU's tag: for kernels that the CPU alone has, where an op composes others elsewhere. on_cuda is its counterpart.
+template <class F>
+void on_cpu(F&& f) {
+  const backend::KernelScope observed(nullptr);
+  f(Cpu{});
+}
+
+/// Whether such kernels, of f32 and f64, take x.
+inline bool has_cpu_kernel(const Tensor& x) {
+  return x.device().type == DeviceType::cpu && (x.dtype() == DType::f32 || x.dtype() == DType::f64);
+}
+
+}  // namespace tern::detail

@@ -1,0 +1,149 @@
+// Convolutions and max_pool2d of the CPU's kernels beside their compositions, at sizes that the op table is too slow for: several bands,
+// blocks of the depth, panels of channels, and what is left over at each edge.
+#include "ops/convolution.h"
+
+#include <array>
+#include <cmath>
+
+#include "autodiff/engine.h"
+#include "catch.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+using namespace tern;
+
+namespace {
+
+struct Shapes {
+  Shape x, w;
+  ConvOptions options = {};
+};
+const std::vector<Shapes> shapes = {
+    {{3, 3, 16, 16}, {16, 3, 3, 3}, {.padding = {1, 1}}},
+    {{2, 16, 8, 8}, {32, 16, 3, 3}, {.padding = {1, 1}}},
+    {{1, 40, 9, 11}, {47, 40, 3, 3}, {.padding = {1, 1}}},                  // depth 360, channels 47
+    {{1, 2, 70, 65}, {5, 2, 5, 3}, {.padding = {2, 0}}},                    // rows in several bands
+    {{1, 3, 40, 301}, {4, 3, 3, 3}},                                        // a row is more than a band
+    {{2, 4, 33, 17}, {6, 4, 3, 3}, {.stride = {2, 2}, .padding = {1, 1}}},  // phases
+    {{2, 4, 14, 15}, {6, 4, 1, 1}, {.stride = {2, 3}}},                     // elements that no window sees
+    {{1, 6, 19, 21}, {9, 2, 3, 4}, {.stride = {2, 3}, .padding = {3, 2}, .dilation = {3, 2}, .groups = 3}},
+    {{2, 20, 7, 7}, {20, 1, 3, 3}, {.padding = {1, 1}, .groups = 20}},
+    {{5, 3, 4, 1}, {2, 3, 2, 1}, {.padding = {1, 4}}},  // columns of padding alone
+    {{130, 2, 3, 3}, {70, 2, 3, 3}},                    // one position, three panels of channels
+};
+
+/// y, and the gradients of the operands from a gradient of y that differs from place to place.
+template <class F>
+Tensors all_of(F f, const Tensors& operands) {
+  Tensors leaves;
+  for (const Tensor& operand : operands) leaves.push_back(clone(operand).set_requires_grad());
+  const Tensor y = f(leaves);
+  manual_seed(3);
+  backward({y}, {randn(y.shape(), y.dtype())});
+  Tensors all = {y};
+  for (const Tensor& leaf : leaves) all.push_back(leaf.grad());
+  return all;
+}
+
+/// The largest difference, of the largest element.
+double distance(const Tensor& a, const Tensor& b) { return max(abs(a - b)).item<double>() / std::max(max(abs(b)).item<double>(), 1e-3); }
+
+}  // namespace
+
+TEST_CASE("convolutions on the CPU are those of their composition", "[convolution]") {
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const Shapes& s : shapes)
+      for (const bool has_bias : {true, false}) {
+        INFO(name(dtype) << " x " << to_string(s.x) << " w " << to_string(s.w));
+        manual_seed(1);
+        Tensors operands = {randn(s.x, dtype), randn(s.w, dtype)};
+        if (has_bias) operands.push_back(randn({s.w[0]}, dtype));
+        const auto by = [&](auto f) {
+          return all_of([&](const Tensors& t) { return f(t[0], t[1], has_bias ? t[2] : Tensor(), s.options); }, operands);
+        };
+        const Tensors got = by(conv2d), wanted = by(composed_conv2d);
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          INFO("result " << i);
+          REQUIRE(got[i].shape() == wanted[i].shape());
+          CHECK(distance(got[i], wanted[i]) < (dtype == DType::f32 ? 1e-5 : 1e-14));
+        }
+      }
+}
+
+TEST_CASE("convolutions have the same bits on any number of threads", "[convolution]") {
+  for (const Shapes& s : shapes) {
+    INFO("x " << to_string(s.x) << " w " << to_string(s.w));
+    manual_seed(2);
+    const Tensors operands = {randn(s.x), randn(s.w), randn({s.w[0]})};
+    const int before = num_threads();
+    std::array<Tensors, 2> results;
+    for (const int threads : {1, 5}) {
+      set_num_threads(threads);
+      results[threads > 1] = all_of([&](const Tensors& t) { return conv2d(t[0], t[1], t[2], s.options); }, operands);
+    }
+    set_num_threads(before);
+    for (std::size_t i = 0; i < results[0].size(); ++i) {
+      INFO("result " << i);
+      CHECK(results[0][i].to_vector<float>() == results[1][i].to_vector<float>());
+    }
+  }
+}
+
+TEST_CASE("gradients of a convolution are added to those that a leaf has", "[convolution]") {
+  manual_seed(4);
+  const Tensor x = randn({2, 3, 6, 5}), w = randn({4, 3, 3, 3}).set_requires_grad(), bias = randn({4}).set_requires_grad();
+  backward({sum(conv2d(x, w, bias))});
+  const Tensor dw = clone(w.grad()), db = clone(bias.grad());
+  backward({sum(conv2d(x, w, bias))});
+  CHECK(distance(w.grad(), dw * 2) < 1e-6);
+  CHECK(distance(bias.grad(), db * 2) < 1e-6);
+}
+
+TEST_CASE("convolutions of nothing have results and gradients of zeros", "[convolution]") {
+  for (const auto& [of_x, of_w] :
+       {std::pair<Shape, Shape>{{0, 3, 4, 4}, {2, 3, 3, 3}}, {{2, 0, 4, 4}, {2, 0, 3, 3}}, {{2, 3, 4, 4}, {0, 3, 3, 3}}}) {
+    INFO("x " << to_string(of_x) << " w " << to_string(of_w));
+    const Tensor x = ones(of_x).set_requires_grad(), w = ones(of_w).set_requires_grad(), bias = ones({of_w[0]}).set_requires_grad();
+    const Tensor y = conv2d(x, w, bias);
+    CHECK(y.shape() == Shape{of_x[0], of_w[0], 2, 2});
+    backward({sum(y)});
+    CHECK(sum(abs(x.grad())).item() == 0);
+    CHECK(sum(abs(w.grad())).item() == 0);
+    CHECK(sum(bias.grad()).item() == static_cast<float>(4 * of_x[0] * of_w[0]));
+  }
+}
+
+TEST_CASE("max_pool2d on the CPU is that of its composition, equal elements included", "[convolution]") {
+  struct Pool {
+    Shape x;
+    PoolOptions options;
+  };
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const Pool& p : {Pool{{3, 5, 16, 16}, {.kernel = {2, 2}}},
+                          {{2, 3, 37, 41}, {.kernel = {2, 2}}},
+                          {{2, 3, 37, 41}, {.kernel = {3, 3}}},
+                          {{1, 2, 13, 70}, {.kernel = {1, 5}}},
+                          {{2, 2, 19, 23}, {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}},
+                          {{1, 3, 12, 9}, {.kernel = {2, 3}, .stride = {3, 1}}}}) {
+      INFO(name(dtype) << " x " << to_string(p.x) << " kernel " << p.options.kernel[0] << " x " << p.options.kernel[1]);
+      manual_seed(5);
+      const Tensors operands = {floor(randn(p.x, dtype) * 2)};
+      const auto by = [&](auto f) { return all_of([&](const Tensors& t) { return f(t[0], p.options); }, operands); };
+      const Tensors got = by(max_pool2d), wanted = by(composed_max_pool2d);
+      CHECK(max(abs(got[0] - wanted[0])).item<double>() == 0);
+      CHECK(distance(got[1], wanted[1]) < (dtype == DType::f32 ? 1e-6 : 1e-14));
+    }
+}
+
+TEST_CASE("max_pool2d hands on a NaN", "[convolution]") {
+  const Tensor x = Tensor::from(std::vector<float>{1, std::nanf(""), 3, 4, 5, 6, 7, 8}, {1, 1, 2, 4});
+  for (const PoolOptions& options : {PoolOptions{.kernel = {2, 2}}, {.kernel = {2, 2}, .stride = {2, 2}, .padding = {1, 1}}}) {
+    const std::vector<float> y = max_pool2d(x, options).to_vector<float>();
+    CHECK(std::isnan(options.padding[0] ? y[1] : y[0]));
+    CHECK(y.back() == 8);
+  }
+}
