@@ -27,8 +27,8 @@ bool is_final_sigma(const std::u32string& text, std::size_t at) {
 }  // namespace
 
 // The mapping of one character by another is utf8proc's; sigma's, and U+0130, which becomes two, are not in such a table. Decoding and
-// encoding (unicode.h) are our own: utf8proc says of ill-formed bytes that they are, and not how many make one U+FFFD; and its tables, 340 KB,
-// so stay out of a program that lowers nothing.
+// encoding (unicode.h) are our own: utf8proc says of ill-formed bytes that they are, and not how many make one U+FFFD; and its tables, 340
+// KB, so stay out of a program that lowers nothing.
 std::string lower(std::string_view text) {
   const std::u32string points = to_code_points(text);
   std::string out;

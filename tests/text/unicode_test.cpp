@@ -76,7 +76,8 @@ TEST_CASE("lower-casing is Python's", "[text]") {
     if (c >= 0xD800 && c < 0xE000) continue;
     std::string text;
     append_utf8(text, c);
-    for (const char byte : is_later_letter(c) ? text + "x" : lower(text + "x")) hash = hash * 1000003 + static_cast<unsigned char>(byte) + 1;
+    for (const char byte : is_later_letter(c) ? text + "x" : lower(text + "x"))
+      hash = hash * 1000003 + static_cast<unsigned char>(byte) + 1;
   }
   CHECK(std::to_string(hash) == characters["lower_hash"].get<std::string>());
   CHECK(lower("A\xFFZ") == "a\xFFz");
