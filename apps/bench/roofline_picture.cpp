@@ -12,16 +12,14 @@ namespace tern::bench {
 
 namespace {
 
-/// The roofs alone, from `low` to `high` FLOP per byte, or as far as the ridge takes.
+/// The roofs alone, from `low` FLOP per byte to `high`, or to twice the ridge.
 apps::Chart roofs(const std::string& name, double flops, double bandwidth, double low, double high) {
   const double ridge = flops / bandwidth;
-  low = std::min(low, ridge / 100);
-  high = std::max(high, ridge * 10);
   const auto corner = [&](double x) { return apps::Point{x, std::min(flops, x * bandwidth) / 1e12}; };
   return {.title = fmt::format("{}: {:.4g} TFLOP/s, {:.4g} GB/s", name, flops / 1e12, bandwidth / 1e9),
           .x_label = "FLOP per byte",
           .left = {.label = "TFLOP/s"},
-          .series = {{.name = "roofs", .points = {corner(low), corner(ridge), corner(high)}, .mark = apps::Mark::none}},
+          .series = {{.name = "roofs", .points = {corner(std::min(low, ridge / 2)), corner(ridge), corner(std::max(high, 2 * ridge))}, .mark = apps::Mark::none}},
           .is_log = true};
 }
 
@@ -60,7 +58,7 @@ double largest(const std::vector<io::JsonObject>& rows, const char* op, const ch
 
 apps::Chart roofline(const DevicePeak& device, const std::vector<Count>& counts, int bytes_per_element) {
   const double peak = device.flops(bytes_per_element);
-  double low = INFINITY, high = 0;
+  double low = device.ridge(bytes_per_element) / 100, high = device.ridge(bytes_per_element) * 10;
   for (const Count& c : counts)
     if (c.flops > 0) low = std::min(low, c.intensity()), high = std::max(high, c.intensity());
   apps::Chart chart = roofs("Roofline of " + device.name, peak, device.bandwidth, low, high);
@@ -101,6 +99,7 @@ apps::Chart roofline(const std::vector<io::JsonObject>& rows) {
   if (bandwidth <= 0 || flops <= 0 || series.empty() || !series.back().name.starts_with("tern"))
     throw apps::UsageError("--roofline: expected rows of tern-bench conv1d: a copy, a product and forward passes");
   apps::Chart chart = roofs(fmt::format("Depthwise convolutions, forward ({})", device), flops, bandwidth, low, high);
+  chart.width = 760;
   chart.series.insert(chart.series.end(), std::make_move_iterator(series.begin()), std::make_move_iterator(series.end()));
   return chart;
 }
