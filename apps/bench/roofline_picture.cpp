@@ -19,7 +19,9 @@ apps::Chart roofs(const std::string& name, double flops, double bandwidth, doubl
   return {.title = fmt::format("{}: {:.4g} TFLOP/s, {:.4g} GB/s", name, flops / 1e12, bandwidth / 1e9),
           .x_label = "FLOP per byte",
           .left = {.label = "TFLOP/s"},
-          .series = {{.name = "roofs", .points = {corner(std::min(low, ridge / 2)), corner(ridge), corner(std::max(high, 2 * ridge))}, .mark = apps::Mark::none}},
+          .series = {{.name = "roofs",
+                      .points = {corner(std::min(low, ridge / 2)), corner(ridge), corner(std::max(high, 2 * ridge))},
+                      .mark = apps::Mark::none}},
           .is_log = true};
 }
 
