@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # scripts/test-recipes.sh [conan] [vcpkg] [workflow]: runs the recipes in packaging/ and reads the workflow, all of them by default, with the
 # system's packages: neither Conan's server nor vcpkg's sources are asked for anything. PyPI gives conan and the checker of the workflow.
-# docs/packages.md says what this leaves out. In build/recipes, where ccache has what an earlier run compiled.
+# docs/packages.md says what this leaves out. It works in build/recipes, with JOBS jobs. CMAKE_OPTIONS has
+# further options of CMake, one a line: -DTERN_NATIVE=ON, for instance, where ccache has the objects of another build with it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=("$@")
@@ -14,6 +15,8 @@ for part in "${parts[@]}"; do
 done
 work=$PWD/build/recipes
 mkdir -p "$work"
+CMAKE_OPTIONS=${CMAKE_OPTIONS:-}
+export CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)}
 wants() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 # python PACKAGE...: a Python with these packages, kept.
 python() {
@@ -29,7 +32,7 @@ fi
 
 if wants vcpkg; then
   echo "== The port of vcpkg, step by step"
-  rm -rf "$work/vcpkg" "$work/vcpkg-build" "$work/vcpkg-user"
+  rm -rf "$work/vcpkg" build/vcpkg-steps "$work/vcpkg-user"
   python3 - packaging/vcpkg/tern/vcpkg.json CMakeLists.txt <<'PY'
 import json, re, sys
 port = json.load(open(sys.argv[1]))
@@ -38,7 +41,7 @@ assert set(port) <= known, f"vcpkg.json: expected keys among {sorted(known)} but
 version = re.search(r"project\(tern VERSION ([0-9.]+)", open(sys.argv[2]).read())[1]
 assert port["version"] == version, f"vcpkg.json: expected version {version} of CMakeLists.txt but got {port['version']}"
 PY
-  cmake "-DPREFIX=$work/vcpkg" -P packaging/vcpkg/steps.cmake >"$work/vcpkg.log" 2>&1 || { tail -30 "$work/vcpkg.log" >&2; exit 1; }
+  cmake "-DPREFIX=$work/vcpkg" "-DBUILD=$PWD/build/vcpkg-steps" "-DOPTIONS=${CMAKE_OPTIONS//$'\n'/;}" -P packaging/vcpkg/steps.cmake >"$work/vcpkg.log" 2>&1 || { tail -30 "$work/vcpkg.log" >&2; exit 1; }
   cmake -G Ninja -S tests/install/components -B "$work/vcpkg-user" -DCMAKE_BUILD_TYPE=Release "-DCMAKE_PREFIX_PATH=$work/vcpkg" >"$work/vcpkg-user.log"
   cmake --build "$work/vcpkg-user" >>"$work/vcpkg-user.log"
   "$work/vcpkg-user/small"
@@ -70,7 +73,11 @@ utf8proc/$(version libutf8proc-dev)
 zlib/$(version zlib1g-dev)
 eigen/$(version libeigen3-dev)
 PROFILE
-  "$conan" create packaging/conan -pr:a "$work/profile" --no-remote >>"$work/conan.log" 2>&1 || { tail -40 "$work/conan.log" >&2; exit 1; }
+  flags=(-c "tools.build:jobs=$CMAKE_BUILD_PARALLEL_LEVEL" -c "tools.cmake.cmake_layout:test_folder=$work/conan-test")
+  while IFS== read -r name value; do
+    [[ -z $name ]] || flags+=(-c "tools.cmake.cmaketoolchain:extra_variables*={'${name#-D}': '$value'}")
+  done <<<"$CMAKE_OPTIONS"
+  "$conan" create packaging/conan -pr:a "$work/profile" "${flags[@]}" --no-remote >>"$work/conan.log" 2>&1 || { tail -40 "$work/conan.log" >&2; exit 1; }
   grep -E 'Package .* created|Created package|small$' "$work/conan.log" | tail -3
   echo "exported, built, packaged, found, linked, run"
 fi

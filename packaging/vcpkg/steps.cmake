@@ -1,4 +1,4 @@
-# cmake -DPREFIX=DIR -P packaging/vcpkg/steps.cmake: the steps of the port without vcpkg. The functions that it calls do here what vcpkg's do in
+# cmake -DPREFIX=DIR -DBUILD=DIR [-DOPTIONS=...] -P packaging/vcpkg/steps.cmake: the steps of the port without vcpkg. The functions that it calls do here what vcpkg's do in
 # a Release build for the machine at hand, with the system's packages in place of vcpkg's, so that the port's own lines are run:
 # scripts/test-recipes.sh. What vcpkg does besides (its own packages, the Debug build, its checks of what was installed) is not.
 cmake_minimum_required(VERSION 3.25)
@@ -20,12 +20,12 @@ endfunction()
 
 function(vcpkg_cmake_configure)
   cmake_parse_arguments(arg "" "SOURCE_PATH" "OPTIONS" ${ARGN})
-  run(${CMAKE_COMMAND} -G Ninja -S ${arg_SOURCE_PATH} -B ${PREFIX}-build -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=${PREFIX}
-      -DCMAKE_INSTALL_LIBDIR=lib -DBUILD_SHARED_LIBS=OFF ${arg_OPTIONS})
+  run(${CMAKE_COMMAND} -G Ninja -S ${arg_SOURCE_PATH} -B ${BUILD} -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=${PREFIX}
+      -DCMAKE_INSTALL_LIBDIR=lib -DBUILD_SHARED_LIBS=OFF ${arg_OPTIONS} ${OPTIONS})
 endfunction()
 
 function(vcpkg_cmake_install)
-  run(${CMAKE_COMMAND} --build ${PREFIX}-build --target install)
+  run(${CMAKE_COMMAND} --build ${BUILD} --target install)
 endfunction()
 
 # The package's files move to share/NAME, one directory less deep: what they say of their own place follows.
