@@ -21,6 +21,17 @@ target_compile_definitions(tern_pcre2 INTERFACE PCRE2_CODE_UNIT_WIDTH=8 PCRE2_ST
 # Installed, the library is looked for again (ternConfig.cmake): its path here may not be its path there.
 target_link_libraries(tern_pcre2 INTERFACE $<BUILD_INTERFACE:${PCRE2_LIBRARY}> $<INSTALL_INTERFACE:tern::pcre2>)
 
+# utf8proc has the lower case of every letter. Static, for the same reason.
+find_path(UTF8PROC_INCLUDE_DIR utf8proc.h)
+find_library(UTF8PROC_LIBRARY NAMES libutf8proc.a utf8proc)
+if(NOT UTF8PROC_INCLUDE_DIR OR NOT UTF8PROC_LIBRARY)
+  message(FATAL_ERROR "utf8proc was not found: install libutf8proc-dev, or name its place in CMAKE_PREFIX_PATH")
+endif()
+add_library(tern_utf8proc INTERFACE)
+target_include_directories(tern_utf8proc SYSTEM INTERFACE $<BUILD_INTERFACE:${UTF8PROC_INCLUDE_DIR}>)
+target_compile_definitions(tern_utf8proc INTERFACE UTF8PROC_STATIC)
+target_link_libraries(tern_utf8proc INTERFACE $<BUILD_INTERFACE:${UTF8PROC_LIBRARY}> $<INSTALL_INTERFACE:tern::utf8proc>)
+
 # oneDNN has products of bfloat16 for processors that multiply it; ours multiply it as float32. Looked for by itself:
 # Debian's package file asks for OpenCL, which these products do without.
 set(TERN_HAS_ONEDNN OFF)

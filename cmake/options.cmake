@@ -25,6 +25,12 @@ if(NOT PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION
   message(STATUS "tern is compiled with -O3, as the project has no CMAKE_BUILD_TYPE")
 endif()
 set(TERN_SANITIZE "" CACHE STRING "Sanitizers for the CPU build, as in -fsanitize=..., e.g. address,undefined")
+# Note [Sections] (CMakeLists.txt): a link of ours, and of a user with static libraries, drops what nothing calls. GNU's linkers and LLVM's know
+# the option, and a sanitizer's tables would keep all in any case.
+set(tern_drops_sections OFF)
+if(CMAKE_SYSTEM_NAME STREQUAL Linux AND NOT TERN_SANITIZE AND NOT BUILD_SHARED_LIBS)
+  set(tern_drops_sections ON)
+endif()
 
 find_program(TERN_CCACHE ccache)
 if(TERN_CCACHE AND PROJECT_IS_TOP_LEVEL)

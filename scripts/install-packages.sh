@@ -28,6 +28,7 @@ has_header fmt/format.h || missing+=(libfmt-dev)
 has_header nlohmann/json.hpp || missing+=(nlohmann-json3-dev)
 has_header CLI/CLI.hpp || missing+=(libcli11-dev)
 has_header pcre2.h || missing+=(libpcre2-dev)
+has_header utf8proc.h || missing+=(libutf8proc-dev)
 has_header zlib.h || missing+=(zlib1g-dev)
 has_header catch2/catch.hpp || has_header catch2/catch_all.hpp || missing+=(catch2)
 

@@ -13,7 +13,7 @@
 #include "bench/lists.h"
 #include "bench/ranks.h"
 #include "bench/step_case.h"
-#include "common/chart.h"
+#include "common/plot/chart.h"
 #include "common/program.h"
 #include "common/temporary_directory.h"
 #include "io/atomic_file.h"

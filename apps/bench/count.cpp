@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "bench/roofline.h"
+#include "bench/roofline_picture.h"
 #include "bench/timing.h"
-#include "common/chart.h"
 #include "common/program.h"
 #include "io/atomic_file.h"
 #include "ops/copy.h"
@@ -42,25 +42,6 @@ DevicePeak measured(Device device) {
 std::vector<Count> counts_of(const Options& options, const TransformerSize& size) {
   if (options.of == "transformer") return count_transformer(size);
   return count_padded_conv1d(size.batch, size.length, size.width, options.taps, size.bytes_per_element);
-}
-
-/// The device's roofs, and on them each part at its FLOP per byte: no kernel can be above. Williams, Waterman & Patterson, "Roofline",
-/// 2009.
-apps::Chart roofline(const DevicePeak& device, const std::vector<Count>& counts, int bytes_per_element) {
-  const double peak = device.flops(bytes_per_element), ridge = device.ridge(bytes_per_element);
-  const auto reached = [&](double intensity) { return std::min(peak, intensity * device.bandwidth) / 1e12; };
-  apps::Chart chart{.title = fmt::format("Roofline of {}: {:.4g} TFLOP/s, {:.4g} GB/s", device.name, peak / 1e12, device.bandwidth / 1e9),
-                    .x_label = "FLOP per byte",
-                    .left = {.label = "TFLOP/s"},
-                    .is_log = true};
-  double low = ridge / 100, high = ridge * 10;
-  for (const Count& c : counts)
-    if (c.flops > 0) low = std::min(low, c.intensity()), high = std::max(high, c.intensity());
-  chart.series.push_back(
-      {.name = "roofs", .points = {{low, reached(low)}, {ridge, reached(ridge)}, {high, reached(high)}}, .has_marks = false});
-  for (const Count& c : counts)
-    if (c.flops > 0) chart.series.push_back({.name = c.part, .points = {{c.intensity(), reached(c.intensity())}}});
-  return chart;
 }
 
 /// How a figure grows where the sequences grow to twice their length.

@@ -10,6 +10,8 @@
 #include <optional>
 #include <sstream>
 
+#include "bench/roofline_picture.h"
+#include "io/atomic_file.h"
 #include "io/json_object.h"
 #include "io/run_directory.h"
 
@@ -256,9 +258,10 @@ void report_ops(const Rows& rows) {
   if (any) table.print("Fused kernels beside plain ones");
 }
 
-void report(const std::vector<std::string>& files) {
-  Rows steps, attention, ops;
-  for (Row& row : read_rows(files)) {
+void report(const std::vector<std::string>& files, const std::string& picture) {
+  Rows steps, attention, ops, rows = read_rows(files);
+  if (!picture.empty()) io::write_file_atomically(picture, apps::to_svg(roofline(rows)));
+  for (Row& row : rows) {
     const std::string op = row.contains("op") ? row.get_string("op") : "";
     if (row.contains("model") && (row.contains("burst_ms") || failed(row))) steps.push_back(std::move(row));
     else if (op.starts_with("attention_fwd") || op.starts_with("attention_bwd")) attention.push_back(std::move(row));
@@ -277,8 +280,11 @@ void report(const std::vector<std::string>& files) {
 void add_report(CLI::App& app) {
   auto* command = app.add_subcommand("report", "tables of what step, attention and ops wrote by --json, as Markdown");
   const auto files = std::make_shared<std::vector<std::string>>();
+  const auto picture = std::make_shared<std::string>();
   command->add_option("ROWS", *files, "files of rows, one JSON object a line")->required()->type_name("FILE");
-  command->callback([files] { report(*files); });
+  command->add_option("--roofline", *picture, "draw conv1d's forward passes, and peers', under the roofs that it measured")
+      ->type_name("FILE.svg");
+  command->callback([files, picture] { report(*files, *picture); });
 }
 
 }  // namespace tern::bench

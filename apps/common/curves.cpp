@@ -16,8 +16,8 @@ constexpr std::size_t max_log_bytes = std::size_t(1) << 30;
 constexpr std::size_t most_points = 400;  // more cannot be told apart, and make the file large
 
 /// Means of neighbours, few enough to draw.
-Series series_of(const std::string& name, const std::map<std::int64_t, double>& line, bool is_right, bool has_marks) {
-  Series series{.name = name, .points = {}, .is_right = is_right, .has_marks = has_marks};
+Series series_of(const std::string& name, const std::map<std::int64_t, double>& line, bool is_right, Mark mark) {
+  Series series{.name = name, .points = {}, .is_right = is_right, .mark = mark};
   const std::size_t together = (line.size() + most_points - 1) / most_points;
   for (auto at = line.begin(); at != line.end();) {
     double x = 0, y = 0, count = 0;
@@ -59,13 +59,13 @@ void Curves::read(const std::filesystem::path& log, std::int64_t last_update) {
 
 Chart Curves::chart(const std::string& title) const {
   Chart chart{.title = title, .x_label = "update", .left = {.label = "loss"}, .series = {}};
-  const auto add_series = [&](const char* name, const Line& line, bool is_right, bool has_marks) {
-    if (!line.empty()) chart.series.push_back(series_of(name, line, is_right, has_marks));
+  const auto add_series = [&](const char* name, const Line& line, bool is_right, Mark mark) {
+    if (!line.empty()) chart.series.push_back(series_of(name, line, is_right, mark));
   };
-  add_series("training loss", loss_, false, false);
-  add_series("validation loss", valid_loss_, false, true);
-  add_series("validation BLEU", bleu_, true, true);
-  add_series("validation accuracy", accuracy_, true, true);
+  add_series("training loss", loss_, false, Mark::none);
+  add_series("validation loss", valid_loss_, false, Mark::disc);
+  add_series("validation BLEU", bleu_, true, Mark::disc);
+  add_series("validation accuracy", accuracy_, true, Mark::disc);
   if (!accuracy_.empty()) chart.right = {.label = "accuracy", .is_percent = true, .low = 0, .high = 1};
   else if (!bleu_.empty()) chart.right = {.label = "BLEU", .low = 0};
   return chart;

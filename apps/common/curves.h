@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "common/chart.h"
+#include "common/plot/chart.h"
 #include "io/json_object.h"
 
 namespace tern::apps {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "common/heat_map.h"
+#include "common/plot/heat_map.h"
 #include "nn/decoder_lm.h"
 #include "recall/data_set.h"
 

@@ -8,8 +8,8 @@
 #include <map>
 #include <stdexcept>
 
-#include "common/chart.h"
 #include "common/output.h"
+#include "common/plot/chart.h"
 #include "common/stop.h"
 #include "io/run_directory.h"
 #include "recall/runs.h"

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "common/heat_map.h"
+#include "common/plot/heat_map.h"
 #include "common/program.h"
 #include "ops/attention_softmax.h"
 #include "ops/copy.h"

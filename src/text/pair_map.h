@@ -16,7 +16,9 @@ constexpr std::int32_t left_of(PairKey key) noexcept { return static_cast<std::i
 constexpr std::int32_t right_of(PairKey key) noexcept { return static_cast<std::int32_t>(key & 0xFFFFFFFFu); }
 
 // Hash map from pairs of ids, open addressing with linear probing and no erase: a look-up is most often one cache line,
-// and look-ups are nearly all that training and encoding do.
+// and look-ups are nearly all that training and encoding do. In its place tsl::hopscotch_map 2.3 encodes 2% slower, with dropout, which no
+// cache of words helps, 4 to 7%, and trains 1% slower; tsl::robin_map 1.2 encodes 2 to 4% slower, with dropout 13%, and trains 5% slower
+// (3.2 MB of prose and source, 10,000 tokens, the least of seven processor times, g++ 12, two runs each): a package more, for less.
 template <class Value>
 class PairMap {
  public:

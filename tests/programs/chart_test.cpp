@@ -1,5 +1,5 @@
 // Learning curves and their pictures.
-#include "common/chart.h"
+#include "common/plot/chart.h"
 
 #include <cmath>
 #include <limits>
@@ -28,7 +28,7 @@ TEST_CASE("A chart has a line for each series, at the places of its values") {
                     .x_label = "update",
                     .left = {.label = "loss", .low = 0, .high = 4},
                     .right = {.label = "accuracy", .is_percent = true, .low = 0, .high = 1},
-                    .series = {{.name = "training", .points = {{0, 4}, {50, 2}, {100, 0}}, .has_marks = false},
+                    .series = {{.name = "training", .points = {{0, 4}, {50, 2}, {100, 0}}, .mark = Mark::none},
                                {.name = "accuracy", .points = {{100, 0.5}}, .is_right = true}}};
   const std::string svg = to_svg(chart);
   CHECK(svg.rfind("<svg xmlns", 0) == 0);
@@ -108,4 +108,54 @@ TEST_CASE("A logarithmic chart has a power of ten at each end, and equal steps b
   CHECK(places[1].first - places[0].first == Approx(places[2].first - places[1].first).margin(0.2));
   CHECK(places[0].second - places[1].second == Approx(places[1].second - places[2].second).margin(0.2));
   CHECK(places[0].second > places[1].second);
+}
+
+TEST_CASE("A stacked chart has each area on top of the one before, with its parts below and its level across") {
+  const Chart chart{.title = "bytes",
+                    .x_label = "ms",
+                    .left = {.label = "MiB", .low = 0, .high = 4},
+                    .series = {{.name = "weights", .points = {{0, 1}, {5, 1}, {10, 1}}},
+                               {.name = "nothing", .points = {{0, 0}, {5, 0}, {10, 0}}},
+                               {.name = "states", .points = {{0, 1}, {5, 3}, {10, 3}}, .colour = 5}},
+                    .is_stacked = true,
+                    .spans = {{"forward", 0, 5, 6}, {"x", 5, 10, 7}},
+                    .level = Chart::Level{4, "peak 4 MiB"}};
+  const std::string svg = to_svg(chart);
+  // The area of 64 to 616 by 70 to 328, and a MiB is 64.5 high.
+  CHECK(contains(svg, "M64.0 263.5H340.0L340.0 263.5H616.0"));                      // weights: 1
+  CHECK(contains(svg, "M64.0 199.0H340.0L340.0 70.0H616.0"));                       // states: up to 2, then 4
+  CHECK(contains(svg, "L616.0 263.5H340.0L340.0 263.5H64.0Z\" fill=\"#12a5b0\""));  // and down to weights
+  CHECK(contains(svg, ">states</text>"));
+  CHECK_FALSE(contains(svg, ">nothing</text>"));
+  CHECK(contains(svg, "<rect x=\"64.0\" y=\"334\" width=\"276.0\""));
+  CHECK(contains(svg, ">forward</text>"));
+  CHECK(contains(svg, "y=\"65\" text-anchor=\"end\">peak 4 MiB</text>"));
+}
+
+TEST_CASE("A chart's marks tell series without a line apart, and say what they stand for") {
+  std::vector<Series> series;
+  for (const Mark mark : {Mark::disc, Mark::ring, Mark::square, Mark::diamond})
+    series.push_back({.name = "s", .points = {{1, 1, 0, 0, "1 < 2"}, {2, 2, 0, 0, ""}}, .has_line = false, .mark = mark});
+  const std::string svg = to_svg({.title = "marks", .x_label = "x", .left = {.label = "y"}, .series = series});
+  CHECK_FALSE(contains(svg, "stroke-linejoin"));  // no line
+  const auto count = [&](const char* of) {
+    std::size_t n = 0;
+    for (std::size_t at = svg.find(of); at != std::string::npos; at = svg.find(of, at + 1)) ++n;
+    return n;
+  };
+  CHECK(count("<circle") == 6);  // two and one in the legend for discs, and for rings
+  CHECK(count("fill=\"currentColor\"") == 3);
+  CHECK(count("<title>1 &lt; 2</title></circle>") == 2);
+  CHECK(count("<title>1 &lt; 2</title></path>") == 2);
+}
+
+TEST_CASE("A long title is written smaller, and not past the picture's edge") {
+  const auto size = [](std::size_t letters) {
+    const std::string svg = to_svg(Chart{.title = std::string(letters, 'n'), .x_label = "x", .left = {.label = "y"}, .series = {}});
+    const std::size_t at = svg.find("font-size=\"", svg.find("<text"));
+    return std::stod(svg.substr(at + 11));
+  };
+  CHECK(size(20) == 15);
+  CHECK(size(100) < 11);
+  CHECK(size(100) * 0.5 * 100 < 640);
 }

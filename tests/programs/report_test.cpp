@@ -1,5 +1,6 @@
 // tern-bench report: tables of rows, the figures in them from the rows alone.
 #include <fstream>
+#include <regex>
 
 #include "support.h"
 
@@ -84,4 +85,39 @@ TEST_CASE("tern-bench report refuses files without rows of its own") {
   check_refused(report("{\"a\":1}\n"), "expected rows of tern-bench step, attention or ops", "tern-bench");
   check_refused(report("{\"a\":1}\nnonsense\n"), "rows.jsonl:2: expected valid JSON", "tern-bench");
   check_refused(run(bench, {"report"}), "ROWS", "tern-bench");
+}
+
+TEST_CASE("tern-bench report --roofline (measured convolutions, ours and peers', under the roofs of ours)") {
+  const TempDirectory directory;
+  const fs::path rows = directory / "rows.jsonl", peers = directory / "peers.jsonl", picture = directory / "roofline.svg";
+  const std::string ours = R"({"op":"copy","shape":[8],"dtype":"float32","impl":"tern","device":"cpu","ms":1,"gbs":50})"
+                           "\n"
+                           R"({"op":"product","shape":[8,8,8],"dtype":"float32","impl":"tern","device":"cpu","ms":1,"tflops":0.25})"
+                           "\n"
+                           R"({"op":"conv1d_fwd","shape":[1,1024,1024,4],"dtype":"float32","impl":"tern-fused","device":"cpu","ms":0.5})"
+                           "\n"
+                           R"({"op":"conv1d_bwd","shape":[1,1024,1024,4],"dtype":"float16","impl":"tern-fused","device":"cpu","ms":0.5})"
+                           "\n";
+  // A peer's copy is not a roof: it would be the higher one.
+  std::ofstream(peers) << R"({"op":"copy","shape":"1Gi","dtype":"float32","impl":"torch","ms":1,"gbs":99})"
+                       << "\n"
+                       << R"({"op":"conv1d_fwd","shape":[1,1024,1024,4],"dtype":"float32","impl":"eager","device":"cpu","ms":5})"
+                       << "\n";
+  std::ofstream(rows) << ours;
+  const Result drawn = run(bench, {"report", rows.string(), peers.string(), "--roofline", picture.string()});
+  CHECK(drawn.code == 0);
+  const std::string svg = slurp(picture);
+  CHECK(contains(svg, "Depthwise convolutions, forward (cpu): 0.25 TFLOP/s, 50 GB/s"));
+  CHECK(contains(svg, ">tern, float32</text>"));
+  CHECK(contains(svg, ">PyTorch, eager, float32</text>"));
+  CHECK_FALSE(contains(svg, "float16"));  // of which there is a backward pass alone
+  // The axis of TFLOP/s goes from 0.001 to 1 over 258: 2 x 4 x 2^20 FLOP in 0.5 ms are 0.016777 TFLOP/s, and in 5 ms a tenth.
+  std::smatch ours_at, peers_at;
+  REQUIRE(std::regex_search(svg, ours_at, std::regex("cy=\"([0-9.]+)\"[^>]*><title>\\(1, 1024, 1024, 4\\): 0.5 ms")));
+  REQUIRE(std::regex_search(svg, peers_at, std::regex("d=\"M[0-9.]+ ([0-9.]+)h7[^>]*><title>\\(1, 1024, 1024, 4\\): 5 ms")));
+  CHECK(std::stod(peers_at[1]) + 3.5 - std::stod(ours_at[1]) == Approx(86).margin(0.2));  // a power of ten
+
+  std::ofstream(rows) << ours.substr(0, ours.find("\n") + 1);
+  check_refused(run(bench, {"report", rows.string(), "--roofline", picture.string()}), "--roofline: expected rows of tern-bench conv1d",
+                "tern-bench");
 }

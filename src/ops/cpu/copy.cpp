@@ -69,18 +69,26 @@ void copy_elements(const View& x, const View& y) {
   });
 }
 
-/// Conversions go through C, which must hold S exactly: a loader for each source and a storer for each destination and C
-/// are far fewer than all pairs.
+/// Conversions go through C, which must hold S exactly: a loader for each source and a storer for each destination and C are far fewer than
+/// all pairs. The storer is called by its address, for inlined each pair would have a walk of its own: 8 times the code. Where the
+/// destination is of C and contiguous, the loader writes there, and nothing is left to store.
 template <class S>
 void copy_converted(const View& x, const View& y) {
   using C = std::conditional_t<std::is_integral_v<S>, std::int64_t, compute_t<S>>;
+  using Store = void (*)(const C* from, void* y, std::int64_t at, std::int64_t stride, std::int64_t n);
+  const Store store_run = dispatch_all(y.dtype, []<class D>() -> Store {
+    return [](const C* from, void* to, std::int64_t at, std::int64_t stride, std::int64_t n) {
+      store(from, static_cast<D*>(to) + at, stride, n);
+    };
+  });
   const auto loop = make_loop<2>(y.shape, {&y.strides, &x.strides});
+  const bool is_loaded_in_place = y.dtype == dtype_of<C> && loop.inner_stride(0) == 1;
   parallel(loop.count, stream_grain, [&](std::int64_t begin, std::int64_t end) {
     alignas(64) C buffer[chunk];
-    dispatch_all(y.dtype, [&]<class D>() {
-      walk(loop, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
-        store(load(x.as<const S>() + at[1], loop.inner_stride(1), n, buffer), y.as<D>() + at[0], loop.inner_stride(0), n);
-      });
+    walk(loop, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
+      C* const place = is_loaded_in_place ? static_cast<C*>(y.data) + at[0] : buffer;
+      const C* const run = load(x.as<const S>() + at[1], loop.inner_stride(1), n, place);
+      if (run != place || !is_loaded_in_place) store_run(run, y.data, at[0], loop.inner_stride(0), n);
     });
   });
 }

@@ -218,6 +218,17 @@ inline void convert_run(const From* from, To* to, std::int64_t n) {
   for (std::int64_t j = i; j < n; ++j) to[j] = convert<To>(from[j]);
 }
 
+/// The loader and the storer of runs with a stride that convert, which vectorise badly and take many instructions. Out of line: inlined
+/// they would stand in each kernel once more for each pair of types.
+template <class C, class S>
+[[gnu::noinline]] void gather(const S* from, std::int64_t stride, std::int64_t n, C* to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = convert<C>(from[i * stride]);
+}
+template <class C, class S>
+[[gnu::noinline]] void scatter(const C* from, S* to, std::int64_t stride, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i * stride] = convert<S>(from[i]);
+}
+
 /// n elements as contiguous C: where they lie, or gathered into the buffer.
 template <class C, class S>
 inline const C* load(const S* from, std::int64_t stride, std::int64_t n, C* buffer) {
@@ -226,8 +237,10 @@ inline const C* load(const S* from, std::int64_t stride, std::int64_t n, C* buff
     else convert_run(from, buffer, n);
   } else if (stride == 0) {
     std::fill_n(buffer, n, convert<C>(*from));
+  } else if constexpr (std::is_same_v<C, S>) {
+    for (std::int64_t i = 0; i < n; ++i) buffer[i] = from[i * stride];
   } else {
-    for (std::int64_t i = 0; i < n; ++i) buffer[i] = convert<C>(from[i * stride]);
+    gather(from, stride, n, buffer);
   }
   return buffer;
 }
@@ -248,7 +261,9 @@ inline void store(const C* from, S* to, std::int64_t stride, std::int64_t n) {
     convert_run(from, to, n);
     return;
   }
-  for (std::int64_t i = 0; i < n; ++i) to[i * stride] = convert<S>(from[i]);
+  if constexpr (std::is_same_v<C, S>)
+    for (std::int64_t i = 0; i < n; ++i) to[i * stride] = from[i];
+  else scatter(from, to, stride, n);
 }
 
 /// Calls f with an unsigned integer as wide as the dtype: for kernels that move elements and do not compute with them.

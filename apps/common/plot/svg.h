@@ -1,6 +1,7 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 namespace tern::apps::svg {
@@ -23,6 +24,12 @@ inline std::string escape(const std::string& text) {
 /// `anchor`: start, middle or end. `more`: further attributes, with a space before.
 inline std::string text(double x, double y, const std::string& words, const char* anchor = "middle", const std::string& more = "") {
   return fmt::format("<text x=\"{:g}\" y=\"{:g}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more, escape(words));
+}
+
+/// The picture's title, in letters of 15, or smaller where so many do not fit into `room`.
+inline std::string title(double x, double y, double room, const std::string& words) {
+  const double size = std::clamp(room / (0.52 * static_cast<double>(words.size() + 1)), 9.0, 15.0);
+  return text(x, y, words, "start", fmt::format(" font-size=\"{:.3g}\"", size));
 }
 
 /// A whole file of `body`.

@@ -1,10 +1,12 @@
-#include "common/heat_map.h"
+#include "common/plot/heat_map.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "common/svg.h"
+#include "common/plot/svg.h"
 
 namespace tern::apps {
 
