@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <span>
 
 #include "tensor/tensor.h"
 
@@ -47,6 +48,9 @@ class Index {
   Index(NewAxis) : kind(Kind::new_axis) {}
   Index(Ellipsis) : kind(Kind::rest) {}
   Index(const Tensor& x) : kind(Kind::tensor), tensor(x) {}
+
+  /// x[...] by indices whose number is known only when the program runs, as those that come from another language.
+  static Tensor apply(const Tensor& x, std::span<const Index> indices);
 
   Kind kind;
   std::int64_t integer = 0;

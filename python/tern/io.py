@@ -1,0 +1,3 @@
+"""Files of tensors: safetensors."""
+
+from ._core.io import *  # noqa: F403
