@@ -35,7 +35,7 @@ void bind_files(nb::module_& io, nb::module_& models) {
       [](const std::filesystem::path& directory, DType dtype, std::int64_t length, const DeviceLike& device) {
         return models::load_hugging_face(directory, {dtype, length, device.get()});
       },
-      "directory"_a, nb::kw_only(), "dtype"_a = DType::f32, "length"_a = 0, "device"_a = DeviceLike(), Released(),
+      "directory"_a, nb::kw_only(), "dtype"_a = DType::f32, "length"_a = 0, "device"_a = nb::none(), Released(),
       "The GPT-2 or Llama of a directory that transformers has saved, in evaluation mode.");
   models.def(
       "save_hugging_face",

@@ -35,7 +35,7 @@ void bind_linear(nb::module_& m) {
       [](nn::Linear* self, std::int64_t in, std::int64_t out, bool bias, const DeviceLike& device) {
         new (self) nn::Linear(in, out, bias, device.get());
       },
-      "in_features"_a, "out_features"_a, "bias"_a = true, "device"_a = DeviceLike());
+      "in_features"_a, "out_features"_a, "bias"_a = true, "device"_a = nb::none());
   takes_tensor(linear);
   tensor_property(linear, "weight", &nn::Linear::weight, "(out, in)");
   tensor_property(linear, "bias", &nn::Linear::bias, "(out), or None");
@@ -47,7 +47,7 @@ void bind_linear(nb::module_& m) {
       [](nn::Embedding* self, std::int64_t count, std::int64_t width, const DeviceLike& device) {
         new (self) nn::Embedding(count, width, device.get());
       },
-      "count"_a, "width"_a, "device"_a = DeviceLike());
+      "count"_a, "width"_a, "device"_a = nb::none());
   takes_tensor(embedding);
   tensor_property(embedding, "weight", &nn::Embedding::weight, "(count, width)");
 }
@@ -59,7 +59,7 @@ void bind_norms(nb::module_& m) {
       [](nn::Norm* self, const Choice<nn::NormKind>& kind, std::int64_t width, double eps, bool bias, const DeviceLike& device) {
         new (self) nn::Norm(kind, width, {eps, bias, device.get()});
       },
-      "kind"_a, "width"_a, "eps"_a = 1e-5, "bias"_a = true, "device"_a = DeviceLike());
+      "kind"_a, "width"_a, "eps"_a = 1e-5, "bias"_a = true, "device"_a = nb::none());
   takes_tensor(norm);
   tensor_property(norm, "weight", &nn::Norm::weight, "(width)");
   tensor_property(norm, "bias", &nn::Norm::bias, "(width), or None");
@@ -70,14 +70,14 @@ void bind_norms(nb::module_& m) {
           [](nn::LayerNorm* self, std::int64_t width, double eps, bool bias, const DeviceLike& device) {
             new (self) nn::LayerNorm(width, {eps, bias, device.get()});
           },
-          "width"_a, "eps"_a = 1e-5, "bias"_a = true, "device"_a = DeviceLike());
+          "width"_a, "eps"_a = 1e-5, "bias"_a = true, "device"_a = nb::none());
   nb::class_<nn::RMSNorm, nn::Norm>(m, "RMSNorm", nb::is_final(), "x / sqrt(mean(x^2) + eps) * weight over the last dimension.")
       .def(
           "__init__",
           [](nn::RMSNorm* self, std::int64_t width, double eps, const DeviceLike& device) {
             new (self) nn::RMSNorm(width, {.eps = eps, .device = device.get()});
           },
-          "width"_a, "eps"_a = 1e-5, "device"_a = DeviceLike());
+          "width"_a, "eps"_a = 1e-5, "device"_a = nb::none());
 
   nb::class_<nn::BatchNorm, nn::Module> batch_norm(m, "BatchNorm", "Normalizes each channel of x (B, C, ...).");
   takes_tensor(batch_norm);
@@ -92,7 +92,7 @@ void bind_norms(nb::module_& m) {
             [](M* self, std::int64_t channels, double eps, double momentum, bool affine, bool tracks_running, const DeviceLike& device) {
               new (self) M(channels, {eps, momentum, affine, tracks_running, device.get()});
             },
-            "channels"_a, "eps"_a = 1e-5, "momentum"_a = 0.1, "affine"_a = true, "tracks_running"_a = true, "device"_a = DeviceLike());
+            "channels"_a, "eps"_a = 1e-5, "momentum"_a = 0.1, "affine"_a = true, "tracks_running"_a = true, "device"_a = nb::none());
   };
   of_images("BatchNorm1d", "Of (B, C) or (B, C, L).", static_cast<nn::BatchNorm1d*>(nullptr));
   of_images("BatchNorm2d", "Of (B, C, H, W).", static_cast<nn::BatchNorm2d*>(nullptr));
@@ -104,7 +104,7 @@ void bind_norms(nb::module_& m) {
       [](nn::GroupNorm* self, std::int64_t groups, std::int64_t channels, double eps, bool affine, const DeviceLike& device) {
         new (self) nn::GroupNorm(groups, channels, {eps, affine, device.get()});
       },
-      "groups"_a, "channels"_a, "eps"_a = 1e-5, "affine"_a = true, "device"_a = DeviceLike());
+      "groups"_a, "channels"_a, "eps"_a = 1e-5, "affine"_a = true, "device"_a = nb::none());
   takes_tensor(group_norm);
   tensor_property(group_norm, "weight", &nn::GroupNorm::weight, "(C), or None");
   tensor_property(group_norm, "bias", &nn::GroupNorm::bias, "(C), or None");
@@ -150,7 +150,7 @@ void bind_convolutions(nb::module_& m) {
         new (self) nn::Conv2d(in, out, both(kernel), {both(stride), both(padding), both(dilation), groups, bias, device.get()});
       },
       "in_channels"_a, "out_channels"_a, "kernel"_a, "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1, "groups"_a = 1, "bias"_a = true,
-      "device"_a = DeviceLike());
+      "device"_a = nb::none());
   takes_tensor(conv2d);
   tensor_property(conv2d, "weight", &nn::Conv2d::weight, "(out, in / groups, kh, kw)");
   tensor_property(conv2d, "bias", &nn::Conv2d::bias, "(out), or None");
@@ -162,7 +162,7 @@ void bind_convolutions(nb::module_& m) {
          std::int64_t dilation, std::int64_t groups, bool bias,
          const DeviceLike& device) { new (self) nn::Conv1d(in, out, kernel, {stride, padding, dilation, groups, bias, device.get()}); },
       "in_channels"_a, "out_channels"_a, "kernel"_a, "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1, "groups"_a = 1, "bias"_a = true,
-      "device"_a = DeviceLike());
+      "device"_a = nb::none());
   takes_tensor(conv1d);
   tensor_property(conv1d, "weight", &nn::Conv1d::weight, "(out, in / groups, k)");
   tensor_property(conv1d, "bias", &nn::Conv1d::bias, "(out), or None");
@@ -190,7 +190,7 @@ void recurrent(nb::class_<M, nn::Module>& bound) {
          double dropout,
          const DeviceLike& device) { new (self) M(in, hidden, {layers, bias, bidirectional, batch_first, dropout, device.get()}); },
       "in_features"_a, "hidden"_a, nb::kw_only(), "layers"_a = 1, "bias"_a = true, "bidirectional"_a = false, "batch_first"_a = true,
-      "dropout"_a = 0, "device"_a = DeviceLike());
+      "dropout"_a = 0, "device"_a = nb::none());
 }
 
 void bind_recurrent(nb::module_& m) {

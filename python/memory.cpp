@@ -279,7 +279,7 @@ PyType_Slot tensor_slots[] = {
 
 void bind_memory(nb::module_& m, nb::class_<Tensor>& bound) {
   m.def(
-      "tensor", &tensor, "data"_a, "dtype"_a = nb::none(), "device"_a = DeviceLike(), nb::kw_only(), "requires_grad"_a = false,
+      "tensor", &tensor, "data"_a, "dtype"_a = nb::none(), "device"_a = nb::none(), nb::kw_only(), "requires_grad"_a = false,
       nb::sig(
           "def tensor(data: typing.Any, dtype: DType | None = None, device: Device | str | None = None, *, requires_grad: bool = False) "
           "-> Tensor"),

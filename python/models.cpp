@@ -36,7 +36,7 @@ void bind_attention(nb::module_& m) {
             width, {heads, kv_heads, head_dim, dropout, bias, cross, given(rope), RopePairs(rope_pairs), device.get()});
       },
       "width"_a, nb::kw_only(), "heads"_a = 1, "kv_heads"_a = 0, "head_dim"_a = 0, "dropout"_a = 0, "bias"_a = true, "cross"_a = false,
-      "rope"_a = nb::none(), "rope_pairs"_a = choice(RopePairs::adjacent), "device"_a = DeviceLike());
+      "rope"_a = nb::none(), "rope_pairs"_a = choice(RopePairs::adjacent), "device"_a = nb::none());
   const auto run = [](const nn::MultiHeadAttention& module, const Tensor& x, const MaybeTensor& memory, const AttentionMask& mask) {
     return memory ? module.forward(x, *memory, mask) : module.forward(x, mask);
   };
@@ -56,7 +56,7 @@ void bind_attention(nb::module_& m) {
          double dropout,
          const DeviceLike& device) { new (self) nn::FeedForward(width, hidden, {activation, gated, bias, dropout, device.get()}); },
       "width"_a, "hidden"_a, nb::kw_only(), "activation"_a = choice(nn::Activation::gelu), "gated"_a = false, "bias"_a = true,
-      "dropout"_a = 0, "device"_a = DeviceLike());
+      "dropout"_a = 0, "device"_a = nb::none());
   const auto feed = [](const nn::FeedForward& module, const Tensor& x) { return module.forward(x); };
   feed_forward.def("__call__", feed, "x"_a, Released()).def("forward", feed, "x"_a, Released());
   child(feed_forward, "fc", &nn::FeedForward::fc);
@@ -89,7 +89,7 @@ void bind_layer(nb::module_& m) {
       },
       nb::kw_only(), "width"_a = 256, "heads"_a = 8, "kv_heads"_a = 0, "head_dim"_a = 0, "ff"_a = 1024, "dropout"_a = 0.1,
       "activation"_a = choice(nn::Activation::gelu), "gated"_a = false, "norm"_a = choice(nn::NormKind::layer), "bias"_a = true,
-      "rope"_a = nb::none(), "rope_pairs"_a = choice(RopePairs::adjacent), "cross"_a = false, "device"_a = DeviceLike());
+      "rope"_a = nb::none(), "rope_pairs"_a = choice(RopePairs::adjacent), "cross"_a = false, "device"_a = nb::none());
   const auto run = [](const nn::TransformerLayer& module, const Tensor& x, const AttentionMask& mask, const MaybeTensor& memory,
                       const AttentionMask& memory_mask) {
     return memory ? module.forward(x, mask, *memory, memory_mask) : module.forward(x, mask);
@@ -152,7 +152,7 @@ void bind_decoder(nb::module_& m) {
       "positions"_a = choice(nn::Positions::learned), "rope_base"_a = 10000, "rope_pairs"_a = choice(RopePairs::adjacent),
       "scales_embeddings"_a = false, "layer_norm_eps"_a = 1e-5, "final_norm"_a = true, "head_bias"_a = true, "tied_head"_a = false,
       "initialization"_a = choice(nn::Initialization::layer_defaults), "use_fused_kernel"_a = false,
-      "activation_checkpointing"_a = choice(CheckpointPolicy::none), "device"_a = DeviceLike());
+      "activation_checkpointing"_a = choice(CheckpointPolicy::none), "device"_a = nb::none());
   const AttentionMask causal{.causal = true};
   const auto run = [](const nn::DecoderLM& module, const Tensor& ids, const AttentionMask& mask, const MaybeTensor& position_ids) {
     return module.forward(ids, mask, given(position_ids));

@@ -18,15 +18,16 @@ NB_MODULE(_core, m) {
   bind_losses(m);
   bind_factories(m);
 
-  nb::module_ nn = m.def_submodule("nn", "Modules.");
+  // With an underscore, as tern.nn and its kind are modules of Python, which take these over and add to them.
+  nb::module_ nn = m.def_submodule("_nn", "Modules.");
   bind_modules(nn);
   bind_layers(nn);
   bind_models(nn);
   nb::module_ init = nn.def_submodule("init", "Initialisers: each fills a tensor in place and returns it.");
   bind_init(init);
-  nb::module_ train = m.def_submodule("train", "Optimizers and the training step.");
+  nb::module_ train = m.def_submodule("_train", "Optimizers and the training step.");
   bind_training(train);
-  nb::module_ io = m.def_submodule("io", "Files of tensors."), models = m.def_submodule("models", "Models of others.");
+  nb::module_ io = m.def_submodule("_io", "Files of tensors."), models = m.def_submodule("_models", "Models of others.");
   bind_files(io, models);
   bind_state(m);
 }

@@ -75,12 +75,14 @@ const char* kept_name(const std::string& name) {
 }
 
 void bind_modules(nb::module_& m) {
-  nb::class_<nn::Module, PythonModule>(
+  nb::class_<nn::Module, PythonModule> bound(
       m, "Module",
       "Base of all layers and models. In a class of one's own, attributes that are tensors or modules, or lists, tuples\n"
-      "or dicts of such, are its members: tensors are parameters, unless `buffers` has their names. An attribute with a\n"
-      "leading underscore is none. `forward` is what m(x) calls.")
-      .def(nb::init<>())
+      "or dicts of such, are its members: tensors are parameters, saved but not trained where `buffers`\n"
+      "has their names. An attribute with a\n"
+      "leading underscore is none. `forward` is what m(x) calls.");
+  bound.attr("buffers") = nb::tuple();
+  bound.def(nb::init<>())
       .def(
           "__call__",
           [](nb::handle self, const nb::args& args, const nb::kwargs& kwargs) {

@@ -42,9 +42,9 @@ void in_place(nb::class_<Tensor>& bound, const char* name, F f) {
 }
 
 template <class F>
-void comparison(nb::class_<Tensor>& bound, const char* name, const char* signature, F f) {
-  bound.def(name, [f](const Tensor& a, const Tensor& b) { return f(a, b); }, nb::is_operator(), Released(), nb::sig(signature));
-  bound.def(name, [f](const Tensor& a, double b) { return f(a, b); }, nb::is_operator(), Released(), nb::sig(signature));
+void comparison(nb::class_<Tensor>& bound, const char* name, F f) {
+  bound.def(name, [f](const Tensor& a, const Tensor& b) { return f(a, b); }, nb::is_operator(), Released());
+  bound.def(name, [f](const Tensor& a, double b) { return f(a, b); }, nb::is_operator(), Released());
 }
 
 }  // namespace
@@ -77,17 +77,12 @@ void bind_operators(nb::class_<Tensor>& bound) {
   in_place(bound, "__imul__", [](const Tensor& a, const auto& b) { a *= b; });
   in_place(bound, "__itruediv__", [](const Tensor& a, const auto& b) { a /= b; });
 
-  // Python's object has == and != with any object, which a type checker is told not to mind.
-  comparison(bound, "__eq__", "def __eq__(self, other: Tensor | float, /) -> Tensor  # type: ignore[override]",
-             [](const Tensor& a, const auto& b) { return a == b; });
-  comparison(bound, "__ne__", "def __ne__(self, other: Tensor | float, /) -> Tensor  # type: ignore[override]",
-             [](const Tensor& a, const auto& b) { return a != b; });
-  comparison(bound, "__lt__", "def __lt__(self, other: Tensor | float, /) -> Tensor", [](const Tensor& a, const auto& b) { return a < b; });
-  comparison(bound, "__le__", "def __le__(self, other: Tensor | float, /) -> Tensor",
-             [](const Tensor& a, const auto& b) { return a <= b; });
-  comparison(bound, "__gt__", "def __gt__(self, other: Tensor | float, /) -> Tensor", [](const Tensor& a, const auto& b) { return a > b; });
-  comparison(bound, "__ge__", "def __ge__(self, other: Tensor | float, /) -> Tensor",
-             [](const Tensor& a, const auto& b) { return a >= b; });
+  comparison(bound, "__eq__", [](const Tensor& a, const auto& b) { return a == b; });
+  comparison(bound, "__ne__", [](const Tensor& a, const auto& b) { return a != b; });
+  comparison(bound, "__lt__", [](const Tensor& a, const auto& b) { return a < b; });
+  comparison(bound, "__le__", [](const Tensor& a, const auto& b) { return a <= b; });
+  comparison(bound, "__gt__", [](const Tensor& a, const auto& b) { return a > b; });
+  comparison(bound, "__ge__", [](const Tensor& a, const auto& b) { return a >= b; });
 }
 
 }  // namespace tern::python

@@ -144,7 +144,7 @@ void bind_attention(nb::module_& m) {
       [](std::int64_t length, std::int64_t head_dim, double base, const DeviceLike& device) {
         return rope_table(length, head_dim, base, device.get());
       },
-      "length"_a, "head_dim"_a, "base"_a = 10000, "device"_a = DeviceLike(), Released());
+      "length"_a, "head_dim"_a, "base"_a = 10000, "device"_a = nb::none(), Released());
   m.def(
       "rope",
       [](const Tensor& x, const Tensor& table, std::optional<std::int64_t> heads, const Choice<RopePairs>& pairs) {

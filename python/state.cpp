@@ -74,7 +74,7 @@ void bind_state(nb::module_& m) {
   m.def("num_threads", &num_threads, "How many threads the CPU kernels that this thread calls use.");
   m.def("set_num_threads", &set_num_threads, "count"_a, "For this thread.");
   m.def(
-      "synchronize", [](const DeviceLike& device) { synchronize(device.get()); }, "device"_a = DeviceLike(), Released(),
+      "synchronize", [](const DeviceLike& device) { synchronize(device.get()); }, "device"_a = nb::none(), Released(),
       "Waits until all work queued on the device is done.");
   m.def("cpu_variant", &cpu_variant, "The processors that the CPU's kernels are compiled for.");
   m.attr("__version__") = version();

@@ -137,7 +137,7 @@ void bind_training(nb::module_& m) {
           [](train::GradScaler* self, double scale, double growth, double backoff, std::int64_t interval, const DeviceLike& device) {
             new (self) train::GradScaler({scale, growth, backoff, interval}, device.get());
           },
-          nb::kw_only(), "scale"_a = 65536, "growth"_a = 2, "backoff"_a = 0.5, "interval"_a = 2000, "device"_a = DeviceLike())
+          nb::kw_only(), "scale"_a = 65536, "growth"_a = 2, "backoff"_a = 0.5, "interval"_a = 2000, "device"_a = nb::none())
       .def_prop_ro("scale", [](const train::GradScaler& scaler) { return scaler.scale(); });
   m.def(
       "update",

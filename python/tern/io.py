@@ -1,3 +1,3 @@
 """Files of tensors: safetensors."""
 
-from ._core.io import *  # noqa: F403
+from ._core._io import *  # noqa: F403

@@ -3,32 +3,22 @@
 import collections.abc
 import typing
 
-from ._core import Tensor, nn as _nn
-from ._core.nn import *  # noqa: F403
-from ._core.nn import init
-
-
-class Module(_nn.Module):
-    """Base of modules that are written in Python.
-
-    Attributes that are tensors or modules, or lists, tuples or dicts of such, are the module's members: they are trained, saved, moved and shown
-    under their names. A tensor whose name is in `buffers` is saved and moved, but not trained. An attribute with a leading underscore is none.
-    """
-
-    buffers: typing.ClassVar[collections.abc.Collection[str]] = ()
+from ._core import Tensor
+from ._core._nn import *  # noqa: F403
+from ._core._nn import Module as Module, init as init
 
 
 class ModuleList(Module):
     """Modules in a list that is a module itself, named "0", "1", ...; what is done with them the owner's forward says."""
 
-    def __init__(self, modules: collections.abc.Iterable[_nn.Module] = ()) -> None:
+    def __init__(self, modules: collections.abc.Iterable[Module] = ()) -> None:
         super().__init__()
         self._modules = list(modules)
 
-    def members(self) -> collections.abc.Iterable[tuple[str, _nn.Module]]:
+    def members(self) -> collections.abc.Iterable[tuple[str, Module]]:
         return [(str(i), module) for i, module in enumerate(self._modules)]
 
-    def append(self, module: _nn.Module) -> None:
+    def append(self, module: Module) -> None:
         self._modules.append(module)
 
     def __len__(self) -> int:
@@ -44,7 +34,7 @@ class ModuleList(Module):
 class Sequential(ModuleList):
     """Modules that run one after the other: Sequential(Linear(2, 8), ReLU(), Linear(8, 1))."""
 
-    def __init__(self, *modules: _nn.Module) -> None:
+    def __init__(self, *modules: Module) -> None:
         super().__init__(modules)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
 """Optimizers, the training step, schedules."""
 
-from ._core.train import *  # noqa: F403
-from ._core.train import schedule
+from ._core._train import *  # noqa: F403
+from ._core._train import schedule as schedule
