@@ -77,7 +77,7 @@ void bind_state(nb::module_& m) {
       "synchronize", [](const DeviceLike& device) { synchronize(device.get()); }, "device"_a = nb::none(), Released(),
       "Waits until all work queued on the device is done.");
   m.def("cpu_variant", &cpu_variant, "The processors that the CPU's kernels are compiled for.");
-  m.attr("__version__") = version();
+  m.def("version", &version, "The version of the library.");
   m.attr("has_cuda") = built_with_cuda;
 }
 

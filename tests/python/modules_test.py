@@ -129,7 +129,11 @@ def test_ties_and_assignment():
     before = head.weight
     head.weight = tokens.weight
     assert head.weight.is_same(tokens.weight) and before.shape == (5, 3) and not before.is_same(tokens.weight)
-    both = nn.Module()
+
+    class Tied(nn.Module):
+        pass
+
+    both = Tied()
     both.tokens, both.head = tokens, head
     assert list(both.named_parameters()) == ["tokens.weight"] and head.bias is None
     with pytest.raises(tern.Error):
