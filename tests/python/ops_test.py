@@ -159,6 +159,15 @@ CASES = {
         lambda a: -np.log(np_softmax(a))[[0, 2], [1, 3]].mean(),
         [A],
     ),
+    "cross_entropy_options": (
+        lambda a: tern.cross_entropy(
+            a, tern.tensor([1, 0, 3]), token_weights=tern.tensor([1.0, 2.0, 0.5], dtype=tern.f64), label_smoothing=0.2, reduction="sum"
+        ),
+        lambda a: -(
+            np.array([1, 2, 0.5]) * (0.8 * np.log(np_softmax(a))[range(3), [1, 0, 3]] + 0.2 * np.log(np_softmax(a)).mean(-1))
+        ).sum(),
+        [A],
+    ),
     "solve": (tern.solve, np.linalg.solve, [SQUARE, values(3, 2)]),
     "inverse": (tern.inverse, np.linalg.inv, [SQUARE]),
     "det": (tern.det, np.linalg.det, [SQUARE]),
