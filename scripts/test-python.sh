@@ -3,7 +3,7 @@
 # scripts/reference-packages.sh, and runs tests/python with it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-python=$(scripts/reference-packages.sh nanobind scikit-build-core numpy pytest mypy)
+python=$(scripts/reference-packages.sh 'nanobind>=3.1,<4' scikit-build-core numpy pytest mypy)
 # Objects of the library are those of the preset ci where ccache has them: by the same compiler's name and flags. Without an isolated
 # environment nanobind lies where it lay the last time, and a build goes on where that one ended.
 export CXX=${CXX:-/usr/bin/c++} CC=${CC:-/usr/bin/cc} CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)}
