@@ -2,15 +2,19 @@
 // What the files of the extension share: how shapes, devices, names of choices and tensors that may be missing come from Python and go
 // back. Each file binds a family in one function, and module.cpp calls them in order.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "tensor/tensor.h"
@@ -66,6 +70,13 @@ std::string name_of(E value) {
 using MaybeTensor = std::optional<Tensor>;
 inline Tensor given(const MaybeTensor& x) { return x ? *x : Tensor(); }
 inline MaybeTensor maybe(const Tensor& x) { return x.defined() ? MaybeTensor(x) : std::nullopt; }
+
+/// Sizes of an image, (height, width), or one number for both.
+using Size = std::variant<std::int64_t, std::array<std::int64_t, 2>>;
+inline std::array<std::int64_t, 2> both(const Size& size) {
+  if (const std::int64_t* const one = std::get_if<std::int64_t>(&size)) return {*one, *one};
+  return std::get<1>(size);
+}
 
 /// Tensors by name, in order.
 using TensorDict = nb::typed<nb::dict, nb::str, Tensor>;

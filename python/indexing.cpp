@@ -1,8 +1,6 @@
 // x[...] and x[...] = y: indices of Python as those of ops/indexing.h.
 #include "ops/indexing.h"
 
-#include <nanobind/stl/variant.h>
-
 #include <variant>
 
 #include "binding.h"

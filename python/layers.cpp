@@ -1,13 +1,9 @@
 // Layers of nn: linear, embedding, norms, activations, convolutions, recurrent modules, attention.
 #include "nn/layers.h"
 
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/tuple.h>
-#include <nanobind/stl/variant.h>
 
-#include <array>
 #include <tuple>
-#include <variant>
 
 #include "module_call.h"
 #include "names.h"
@@ -20,11 +16,8 @@ namespace tern::python {
 
 namespace {
 
-/// (height, width), or one number for both.
-using Size = std::variant<std::int64_t, std::array<std::int64_t, 2>>;
-nn::Size2d both(const Size& size) {
-  if (const std::int64_t* const one = std::get_if<std::int64_t>(&size)) return *one;
-  const auto [height, width] = std::get<1>(size);
+nn::Size2d size2d(const Size& size) {
+  const auto [height, width] = both(size);
   return {height, width};
 }
 
@@ -147,7 +140,7 @@ void bind_convolutions(nb::module_& m) {
       "__init__",
       [](nn::Conv2d* self, std::int64_t in, std::int64_t out, const Size& kernel, const Size& stride, const Size& padding,
          const Size& dilation, std::int64_t groups, bool bias, const DeviceLike& device) {
-        new (self) nn::Conv2d(in, out, both(kernel), {both(stride), both(padding), both(dilation), groups, bias, device.get()});
+        new (self) nn::Conv2d(in, out, size2d(kernel), {size2d(stride), size2d(padding), size2d(dilation), groups, bias, device.get()});
       },
       "in_channels"_a, "out_channels"_a, "kernel"_a, "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1, "groups"_a = 1, "bias"_a = true,
       "device"_a = nb::none());
@@ -172,7 +165,7 @@ void bind_convolutions(nb::module_& m) {
     bound.def(
         "__init__",
         [](M* self, const Size& kernel, const Size& stride, const Size& padding) {
-          new (self) M(both(kernel), {both(stride), both(padding)});
+          new (self) M(size2d(kernel), {size2d(stride), size2d(padding)});
         },
         "kernel"_a, "stride"_a = 0, "padding"_a = 0);
     takes_tensor(bound);

@@ -19,12 +19,23 @@ namespace tern::python {
 
 namespace {
 
+/// A level of Python's own recursion, whose limit is a RecursionError: a module that contains itself would else exhaust the stack.
+struct Recursion {
+  Recursion() {
+    if (Py_EnterRecursiveCall(" in the members of a module: does one contain itself?")) throw nb::python_error();
+  }
+  ~Recursion() { Py_LeaveRecursiveCall(); }
+  Recursion(const Recursion&) = delete;
+  Recursion& operator=(const Recursion&) = delete;
+};
+
 class PythonModule final : public nn::Module {
  public:
   NB_TRAMPOLINE(nn::Module);
 
   void visit(nn::Visitor& v) override {
     const nb::gil_scoped_acquire gil;  // an error in a forward without the GIL asks for paths
+    const Recursion level;
     const nb::handle self = nb_trampoline.base();
     const nb::object buffers = nb::getattr(self, "buffers");
     for (const nb::handle entry : self.attr("members")()) {

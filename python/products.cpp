@@ -1,16 +1,11 @@
 // Products, linear algebra, convolutions, norms and attention (ops/matmul.h, einsum.h, linalg.h, convolution.h, normalize.h, attention.h,
 // rope.h).
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/tuple.h>
-#include <nanobind/stl/variant.h>
 
-#include <array>
 #include <tuple>
-#include <variant>
 
 #include "names.h"
 #include "ops/attention.h"
-#include "ops/autocast.h"
 #include "ops/convolution.h"
 #include "ops/einsum.h"
 #include "ops/linalg.h"
@@ -22,13 +17,6 @@
 namespace tern::python {
 
 namespace {
-
-/// (height, width), or one number for both.
-using Size = std::variant<std::int64_t, std::array<std::int64_t, 2>>;
-std::array<std::int64_t, 2> both(const Size& size) {
-  if (const std::int64_t* const one = std::get_if<std::int64_t>(&size)) return {*one, *one};
-  return std::get<1>(size);
-}
 
 void bind_linalg(nb::module_& m) {
   m.def("cholesky", &cholesky, "a"_a, Released());

@@ -150,6 +150,13 @@ def test_a_module_lives_as_long_as_its_parts_are_used():
     assert attn.qkv.weight.shape == (24, 8) and attn.query is None
 
 
+def test_a_module_within_itself_is_an_error():
+    net = Net()
+    net.blocks.append(nn.ModuleList([net]))
+    with pytest.raises(RecursionError, match="contain itself"):
+        net.parameters()
+
+
 def test_modules_are_collected():
     class Watched(Net):
         alive = 0
