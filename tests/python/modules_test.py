@@ -153,7 +153,7 @@ def test_a_module_lives_as_long_as_its_parts_are_used():
 def test_a_module_within_itself_is_an_error():
     net = Net()
     net.blocks.append(nn.ModuleList([net]))
-    with pytest.raises(RecursionError, match="contain itself"):
+    with pytest.raises(RecursionError):
         net.parameters()
 
 
