@@ -273,26 +273,3 @@ def test_tensor_copies():
             tern.tensor(ragged)
     with pytest.raises(tern.Error, match="numbers"):
         tern.tensor(["a"])
-
-
-torch = None
-try:
-    import torch  # type: ignore[no-redef,import-not-found]
-except ImportError:
-    pass
-
-
-@pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
-def test_pytorch_both_ways():
-    a = torch.arange(6, dtype=torch.float32).reshape(2, 3)
-    t = tern.from_dlpack(a)
-    assert t.data_ptr() == a.data_ptr() and t.tolist() == a.tolist()
-    t += 1
-    assert a[0, 0].item() == 1
-    back = torch.from_dlpack(t)
-    assert back.data_ptr() == a.data_ptr()
-    del a, t
-    gc.collect()
-    assert back.tolist() == [[1, 2, 3], [4, 5, 6]]
-    half = tern.tensor([1.5, -2.0], dtype=tern.bf16)
-    assert torch.from_dlpack(half).dtype == torch.bfloat16 and torch.from_dlpack(half).tolist() == [1.5, -2.0]

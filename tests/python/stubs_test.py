@@ -70,7 +70,6 @@ def test_every_public_name_is_in_a_stub():
 
 
 def mypy(tmp_path, source):
-    pytest.importorskip("mypy")
     (tmp_path / "program.py").write_text(source)
     # nanobind writes os.PathLike without its type, which is no matter in an installed package, whose files mypy does not blame.
     options = ["--strict", "--disable-error-code=type-arg", "--no-error-summary", "--cache-dir", str(tmp_path / "cache")]

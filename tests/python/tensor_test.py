@@ -116,19 +116,9 @@ def test_errors_are_one_line_and_name_the_place():
         tern.io.load_safetensors("missing.safetensors")
 
 
-@pytest.mark.skipif(tern.cuda_device_count() > 0, reason="there is a GPU")
 def test_a_device_that_is_not_there_is_an_error():
     with pytest.raises(tern.Error, match="(?i)cuda"):
-        tern.zeros(1, device="cuda")
-
-
-@pytest.mark.skipif(tern.cuda_device_count() == 0, reason="there is no GPU")
-def test_a_gpu_computes_and_hands_its_memory_on():
-    x = tern.tensor([1.0, 2.0], device="cuda")
-    assert x.device == "cuda:0" and (x + 1).to("cpu").tolist() == [2, 3]
-    assert tern.from_dlpack(x).data_ptr() == x.data_ptr() and x.__dlpack_device__() == (2, 0)
-    with pytest.raises(tern.Error, match="on the CPU"):
-        x.numpy()
+        tern.zeros(1, device=f"cuda:{tern.cuda_device_count()}")
 
 
 def test_scopes():
