@@ -140,7 +140,13 @@ void bind_modules(nb::module_& m) {
           "device"_a, nb::sig("def to(self, device: tern._core.Device | str) -> typing.Self"),
           "Moves or casts behind the handles that exist: optimizers, copies and ties follow. Returns the module.")
       .def(
-          "zero_grad", [](const nn::Module& module) { nn::zero_grad(nn::parameters(module)); }, "Forgets the gradients.")
+          "zero_grad",
+          [](const nn::Module& module) {
+            const Tensors parameters = nn::parameters(module);
+            const nb::gil_scoped_release released;  // a gradient may be another thread's for now (Note [Owners in Python])
+            nn::zero_grad(parameters);
+          },
+          "Forgets the gradients.")
       .def("requires_grad_", &nn::set_requires_grad, "requires_grad"_a = true, "Asks for gradients of all parameters, or freezes them.")
       .def(
           "flatten_parameters", [](nn::Module& module) { nn::flatten_parameters(module); },

@@ -61,6 +61,14 @@ def test_train_eval_and_freezing_reach_all_below():
     assert net.fc.use_fused_kernel
 
 
+def test_zero_grad_forgets_the_gradients():
+    net = Net()
+    net(tern.ones((3, 4))).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+    net.zero_grad()
+    assert all(p.grad is None for p in net.parameters())
+
+
 def test_moving_keeps_handles():
     net = Net()
     scale, weight = net.scale, net.fc.weight
