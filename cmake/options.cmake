@@ -15,6 +15,7 @@ set(TERN_CPU_LEVELS "x86-64-v3;x86-64-v4" CACHE STRING "The levels beside the ba
 mark_as_advanced(TERN_CPU_LEVELS)
 option(TERN_BUILD_APPS "Build the programs and the corpus writer" ${PROJECT_IS_TOP_LEVEL})
 option(TERN_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(TERN_PYTHON "Build the Python package, which needs nanobind (docs/python.md)" OFF)
 option(TERN_INSTALL "Define the install rules" ${PROJECT_IS_TOP_LEVEL})
 option(TERN_WERROR "Treat warnings as errors" OFF)
 option(TERN_HARDENED "Check the preconditions of the standard library and the stack, and stop where one does not hold" OFF)

@@ -166,6 +166,7 @@ Tensor indexed(const Tensor& x, std::span<const Index> indices) {
 Tensor Tensor::operator[](std::int64_t index) const { return select(*this, 0, index); }
 Tensor Tensor::operator[](const Index& index) const { return indexed(*this, {&index, 1}); }
 Tensor Tensor::operator[](std::initializer_list<Index> indices) const { return indexed(*this, {indices.begin(), indices.size()}); }
+Tensor Index::apply(const Tensor& x, std::span<const Index> indices) { return indexed(x, indices); }
 
 Tensor nonzero(const Tensor& x) {
   const NoGrad unrecorded;

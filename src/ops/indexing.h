@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <span>
 
 #include "tensor/tensor.h"
 
@@ -51,6 +52,9 @@ class Index {
   Index(NewAxis) : kind(Kind::new_axis) {}                   ///< a dimension more
   Index(Ellipsis) : kind(Kind::rest) {}                      ///< whole dimensions; once in x[...]
   Index(const Tensor& x) : kind(Kind::tensor), tensor(x) {}  ///< a bool mask, or integers
+
+  /// x[...] by indices whose number is known only when the program runs, as those that come from another language.
+  static Tensor apply(const Tensor& x, std::span<const Index> indices);
 
   Kind kind;                 ///< which of the members below counts
   std::int64_t integer = 0;  ///< of Kind::integer

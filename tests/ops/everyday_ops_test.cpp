@@ -74,6 +74,18 @@ TEST_CASE("Indexing takes masks and tensors of indices") {
   check(x[x > 100], {0}, {});
 }
 
+TEST_CASE("Index::apply is x[...] for a number of indices that is known when the program runs") {
+  const Tensor x = reshape(arange(24), {2, 3, 4});
+  CHECK(Index::apply(x, {}).shape() == x.shape());
+  const std::vector<Index> indices = {1, ellipsis, Slice(1, 3)};
+  for (std::size_t count = 0; count <= indices.size(); ++count) {
+    const Tensor y = Index::apply(x, std::span(indices).first(count));
+    const Tensor expected = count == 0 ? x : count == 1 ? x[1] : count == 2 ? x[{1, ellipsis}] : x[{1, ellipsis, Slice(1, 3)}];
+    CHECK(y.shape() == expected.shape());
+    CHECK(y.view().data == expected.view().data);
+  }
+}
+
 TEST_CASE("Indexing says which index was wrong") {
   const Tensor x = count({2, 3});
   CHECK_THROWS_WITH((x[{0, 1, 2}]),

@@ -1,0 +1,77 @@
+// New tensors, regular and random (ops/factory.h, ops/random.h).
+#include "binding.h"
+#include "ops/factory.h"
+#include "ops/random.h"
+
+namespace tern::python {
+
+namespace {
+
+void bind_regular(nb::module_& m) {
+  const auto shaped = [&](const char* name, Tensor (*f)(const Shape&, DType, Device)) {
+    m.def(
+        name, [f](const Shape& shape, DType dtype, const DeviceLike& device) { return f(shape, dtype, device.get()); }, "shape"_a,
+        "dtype"_a = DType::f32, "device"_a = nb::none(), Released());
+  };
+  shaped("zeros", &zeros);
+  shaped("ones", &ones);
+  shaped("empty", &empty);
+  m.def(
+      "full",
+      [](const Shape& shape, double value, DType dtype, const DeviceLike& device) { return full(shape, value, dtype, device.get()); },
+      "shape"_a, "value"_a, "dtype"_a = DType::f32, "device"_a = nb::none(), Released());
+  m.def("zeros_like", &zeros_like, "x"_a, Released());
+  m.def("ones_like", &ones_like, "x"_a, Released());
+  m.def("empty_like", &empty_like, "x"_a, Released());
+  m.def("full_like", &full_like, "x"_a, "value"_a, Released());
+  // As in Python's range: one number is the end.
+  m.def(
+      "arange",
+      [](double start, std::optional<double> stop, double step, DType dtype, const DeviceLike& device) {
+        return stop ? arange(start, *stop, step, dtype, device.get()) : arange(0, start, step, dtype, device.get());
+      },
+      "start"_a, "stop"_a = nb::none(), "step"_a = 1, "dtype"_a = DType::i64, "device"_a = nb::none(), Released(),
+      "start, start + step, ... below stop; arange(n) is 0 .. n - 1.");
+  m.def(
+      "linspace",
+      [](double start, double stop, std::int64_t count, DType dtype, const DeviceLike& device) {
+        return linspace(start, stop, count, dtype, device.get());
+      },
+      "start"_a, "stop"_a, "count"_a, "dtype"_a = DType::f32, "device"_a = nb::none(), Released());
+  m.def(
+      "eye",
+      [](std::int64_t n, std::optional<std::int64_t> columns, std::int64_t diagonal, DType dtype, const DeviceLike& device) {
+        return eye(n, columns, diagonal, dtype, device.get());
+      },
+      "n"_a, "m"_a = nb::none(), "diagonal"_a = 0, "dtype"_a = DType::f32, "device"_a = nb::none(), Released());
+}
+
+}  // namespace
+
+void bind_factories(nb::module_& m) {
+  bind_regular(m);
+  m.def(
+      "rand",
+      [](const Shape& shape, double low, double high, DType dtype, const DeviceLike& device) {
+        return rand(shape, low, high, dtype, device.get());
+      },
+      "shape"_a, "low"_a = 0, "high"_a = 1, "dtype"_a = DType::f32, "device"_a = nb::none(), Released(), "Uniform in [low, high).");
+  m.def(
+      "randn",
+      [](const Shape& shape, double mean, double deviation, DType dtype, const DeviceLike& device) {
+        return randn(shape, mean, deviation, dtype, device.get());
+      },
+      "shape"_a, "mean"_a = 0, "deviation"_a = 1, "dtype"_a = DType::f32, "device"_a = nb::none(), Released(),
+      "Normal with the given mean and standard deviation.");
+  m.def(
+      "bernoulli",
+      [](const Shape& shape, double probability, DType dtype, const DeviceLike& device) {
+        return bernoulli(shape, probability, dtype, device.get());
+      },
+      "shape"_a, "probability"_a, "dtype"_a = DType::f32, "device"_a = nb::none(), Released());
+  m.def(
+      "randperm", [](std::int64_t n, const DeviceLike& device) { return randperm(n, device.get()); }, "n"_a, "device"_a = nb::none(),
+      Released(), "The numbers 0 .. n - 1 in random order, i64.");
+}
+
+}  // namespace tern::python

@@ -1,0 +1,219 @@
+// Layers of nn: linear, embedding, norms, activations, convolutions, recurrent modules, attention.
+#include "nn/layers.h"
+
+#include <nanobind/stl/tuple.h>
+
+#include <tuple>
+
+#include "module_call.h"
+#include "names.h"
+#include "nn/activations.h"
+#include "nn/channel_norms.h"
+#include "nn/convolution.h"
+#include "nn/recurrent.h"
+
+namespace tern::python {
+
+namespace {
+
+nn::Size2d size2d(const Size& size) {
+  const auto [height, width] = both(size);
+  return {height, width};
+}
+
+void bind_linear(nb::module_& m) {
+  nb::class_<nn::Linear, nn::Module> linear(m, "Linear", nb::is_final(), "y = x W^T + b: (..., in) -> (..., out); weight (out, in).");
+  linear.def(
+      "__init__",
+      [](nn::Linear* self, std::int64_t in, std::int64_t out, bool bias, const DeviceLike& device) {
+        new (self) nn::Linear(in, out, bias, device.get());
+      },
+      "in_features"_a, "out_features"_a, "bias"_a = true, "device"_a = nb::none());
+  takes_tensor(linear);
+  tensor_property(linear, "weight", &nn::Linear::weight, "(out, in)");
+  tensor_property(linear, "bias", &nn::Linear::bias, "(out), or None");
+
+  nb::class_<nn::Embedding, nn::Module> embedding(m, "Embedding", nb::is_final(),
+                                                  "Rows of a table (count, width) at i64 ids (...): (..., width).");
+  embedding.def(
+      "__init__",
+      [](nn::Embedding* self, std::int64_t count, std::int64_t width, const DeviceLike& device) {
+        new (self) nn::Embedding(count, width, device.get());
+      },
+      "count"_a, "width"_a, "device"_a = nb::none());
+  takes_tensor(embedding);
+  tensor_property(embedding, "weight", &nn::Embedding::weight, "(count, width)");
+}
+
+void bind_norms(nb::module_& m) {
+  nb::class_<nn::Norm, nn::Module> norm(m, "Norm", "A norm over the last dimension: LayerNorm, RMSNorm or none.");
+  norm.def(
+      "__init__",
+      [](nn::Norm* self, const Choice<nn::NormKind>& kind, std::int64_t width, double eps, bool bias, const DeviceLike& device) {
+        new (self) nn::Norm(kind, width, {eps, bias, device.get()});
+      },
+      "kind"_a, "width"_a, "eps"_a = 1e-5, "bias"_a = true, "device"_a = nb::none());
+  takes_tensor(norm);
+  tensor_property(norm, "weight", &nn::Norm::weight, "(width)");
+  tensor_property(norm, "bias", &nn::Norm::bias, "(width), or None");
+  nb::class_<nn::LayerNorm, nn::Norm>(m, "LayerNorm", nb::is_final(),
+                                      "(x - mean) / sqrt(var + eps) * weight + bias over the last dimension.")
+      .def(
+          "__init__",
+          [](nn::LayerNorm* self, std::int64_t width, double eps, bool bias, const DeviceLike& device) {
+            new (self) nn::LayerNorm(width, {eps, bias, device.get()});
+          },
+          "width"_a, "eps"_a = 1e-5, "bias"_a = true, "device"_a = nb::none());
+  nb::class_<nn::RMSNorm, nn::Norm>(m, "RMSNorm", nb::is_final(), "x / sqrt(mean(x^2) + eps) * weight over the last dimension.")
+      .def(
+          "__init__",
+          [](nn::RMSNorm* self, std::int64_t width, double eps, const DeviceLike& device) {
+            new (self) nn::RMSNorm(width, {.eps = eps, .device = device.get()});
+          },
+          "width"_a, "eps"_a = 1e-5, "device"_a = nb::none());
+
+  nb::class_<nn::BatchNorm, nn::Module> batch_norm(m, "BatchNorm", "Normalizes each channel of x (B, C, ...).");
+  takes_tensor(batch_norm);
+  tensor_property(batch_norm, "weight", &nn::BatchNorm::weight, "(C), or None");
+  tensor_property(batch_norm, "bias", &nn::BatchNorm::bias, "(C), or None");
+  tensor_property(batch_norm, "running_mean", &nn::BatchNorm::running_mean, "(C), or None");
+  tensor_property(batch_norm, "running_var", &nn::BatchNorm::running_var, "(C), or None");
+  const auto of_images = [&]<class M>(const char* name, const char* doc, M*) {
+    nb::class_<M, nn::BatchNorm>(m, name, nb::is_final(), doc)
+        .def(
+            "__init__",
+            [](M* self, std::int64_t channels, double eps, double momentum, bool affine, bool tracks_running, const DeviceLike& device) {
+              new (self) M(channels, {eps, momentum, affine, tracks_running, device.get()});
+            },
+            "channels"_a, "eps"_a = 1e-5, "momentum"_a = 0.1, "affine"_a = true, "tracks_running"_a = true, "device"_a = nb::none());
+  };
+  of_images("BatchNorm1d", "Of (B, C) or (B, C, L).", static_cast<nn::BatchNorm1d*>(nullptr));
+  of_images("BatchNorm2d", "Of (B, C, H, W).", static_cast<nn::BatchNorm2d*>(nullptr));
+
+  nb::class_<nn::GroupNorm, nn::Module> group_norm(m, "GroupNorm", nb::is_final(),
+                                                   "x (B, C, ...), normalized over each of `groups` runs of channels.");
+  group_norm.def(
+      "__init__",
+      [](nn::GroupNorm* self, std::int64_t groups, std::int64_t channels, double eps, bool affine, const DeviceLike& device) {
+        new (self) nn::GroupNorm(groups, channels, {eps, affine, device.get()});
+      },
+      "groups"_a, "channels"_a, "eps"_a = 1e-5, "affine"_a = true, "device"_a = nb::none());
+  takes_tensor(group_norm);
+  tensor_property(group_norm, "weight", &nn::GroupNorm::weight, "(C), or None");
+  tensor_property(group_norm, "bias", &nn::GroupNorm::bias, "(C), or None");
+}
+
+void bind_activations(nb::module_& m) {
+  const auto plain = [&]<class M>(const char* name, M*) {
+    nb::class_<M, nn::Module> bound(m, name, nb::is_final());
+    bound.def(nb::init<>());
+    takes_tensor(bound);
+  };
+  plain("ReLU", static_cast<nn::ReLU*>(nullptr));
+  plain("SiLU", static_cast<nn::SiLU*>(nullptr));
+  plain("Tanh", static_cast<nn::Tanh*>(nullptr));
+  plain("Sigmoid", static_cast<nn::Sigmoid*>(nullptr));
+  plain("Identity", static_cast<nn::Identity*>(nullptr));
+  const auto with_number = [&]<class M>(const char* name, const char* number, double given, M*) {
+    nb::class_<M, nn::Module> bound(m, name, nb::is_final());
+    bound.def(nb::init<double>(), nb::arg(number) = given);
+    takes_tensor(bound);
+  };
+  with_number("LeakyReLU", "negative_slope", 0.01, static_cast<nn::LeakyReLU*>(nullptr));
+  with_number("ELU", "alpha", 1, static_cast<nn::ELU*>(nullptr));
+  with_number("Softplus", "beta", 1, static_cast<nn::Softplus*>(nullptr));
+  nb::class_<nn::Dropout, nn::Module> dropout(m, "Dropout", nb::is_final(), "Zeroes elements with probability p while training.");
+  dropout.def(nb::init<double>(), "p"_a).def_rw("p", &nn::Dropout::p);
+  takes_tensor(dropout);
+  nb::class_<nn::GELU, nn::Module> gelu(m, "GELU", nb::is_final(), "x Phi(x), exactly or by its approximation with tanh.");
+  gelu.def(nb::init<bool>(), "tanh"_a = false);
+  takes_tensor(gelu);
+  nb::class_<nn::Flatten, nn::Module> flatten(m, "Flatten", nb::is_final(), "Dimensions first .. last (inclusive) merged into one.");
+  flatten.def(nb::init<int, int>(), "first"_a = 1, "last"_a = -1);
+  takes_tensor(flatten);
+}
+
+void bind_convolutions(nb::module_& m) {
+  nb::class_<nn::Conv2d, nn::Module> conv2d(m, "Conv2d", nb::is_final(),
+                                            "(B, in, H, W) -> (B, out, oh, ow); weight (out, in / groups, kh, kw).");
+  conv2d.def(
+      "__init__",
+      [](nn::Conv2d* self, std::int64_t in, std::int64_t out, const Size& kernel, const Size& stride, const Size& padding,
+         const Size& dilation, std::int64_t groups, bool bias, const DeviceLike& device) {
+        new (self) nn::Conv2d(in, out, size2d(kernel), {size2d(stride), size2d(padding), size2d(dilation), groups, bias, device.get()});
+      },
+      "in_channels"_a, "out_channels"_a, "kernel"_a, "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1, "groups"_a = 1, "bias"_a = true,
+      "device"_a = nb::none());
+  takes_tensor(conv2d);
+  tensor_property(conv2d, "weight", &nn::Conv2d::weight, "(out, in / groups, kh, kw)");
+  tensor_property(conv2d, "bias", &nn::Conv2d::bias, "(out), or None");
+
+  nb::class_<nn::Conv1d, nn::Module> conv1d(m, "Conv1d", nb::is_final(), "(B, in, L) -> (B, out, ol); weight (out, in / groups, k).");
+  conv1d.def(
+      "__init__",
+      [](nn::Conv1d* self, std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
+         std::int64_t dilation, std::int64_t groups, bool bias,
+         const DeviceLike& device) { new (self) nn::Conv1d(in, out, kernel, {stride, padding, dilation, groups, bias, device.get()}); },
+      "in_channels"_a, "out_channels"_a, "kernel"_a, "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1, "groups"_a = 1, "bias"_a = true,
+      "device"_a = nb::none());
+  takes_tensor(conv1d);
+  tensor_property(conv1d, "weight", &nn::Conv1d::weight, "(out, in / groups, k)");
+  tensor_property(conv1d, "bias", &nn::Conv1d::bias, "(out), or None");
+
+  const auto pool = [&]<class M>(const char* name, const char* doc, M*) {
+    nb::class_<M, nn::Module> bound(m, name, nb::is_final(), doc);
+    bound.def(
+        "__init__",
+        [](M* self, const Size& kernel, const Size& stride, const Size& padding) {
+          new (self) M(size2d(kernel), {size2d(stride), size2d(padding)});
+        },
+        "kernel"_a, "stride"_a = 0, "padding"_a = 0);
+    takes_tensor(bound);
+  };
+  pool("MaxPool2d", "The largest element of each window of (B, C, H, W).", static_cast<nn::MaxPool2d*>(nullptr));
+  pool("AvgPool2d", "The mean of each window of (B, C, H, W), padding's zeros included.", static_cast<nn::AvgPool2d*>(nullptr));
+}
+
+/// The constructor of LSTM and GRU.
+template <class M>
+void recurrent(nb::class_<M, nn::Module>& bound) {
+  bound.def(
+      "__init__",
+      [](M* self, std::int64_t in, std::int64_t hidden, std::int64_t layers, bool bias, bool bidirectional, bool batch_first,
+         double dropout,
+         const DeviceLike& device) { new (self) M(in, hidden, {layers, bias, bidirectional, batch_first, dropout, device.get()}); },
+      "in_features"_a, "hidden"_a, nb::kw_only(), "layers"_a = 1, "bias"_a = true, "bidirectional"_a = false, "batch_first"_a = true,
+      "dropout"_a = 0, "device"_a = nb::none());
+}
+
+void bind_recurrent(nb::module_& m) {
+  nb::class_<nn::LSTM, nn::Module> lstm(m, "LSTM", nb::is_final(),
+                                        "y, (h, c) = lstm(x) of x (B, T, in); lstm(x, (h, c)) goes on from a state.");
+  recurrent(lstm);
+  const auto run_lstm = [](const nn::LSTM& module, const Tensor& x, const std::optional<std::pair<Tensor, Tensor>>& state) {
+    const nn::LSTMResult result = module(x, state ? LSTMState{state->first, state->second} : LSTMState());
+    return std::pair(result.y, std::pair(result.state.h, result.state.c));
+  };
+  lstm.def("__call__", run_lstm, "x"_a, "state"_a = nb::none(), Released())
+      .def("forward", run_lstm, "x"_a, "state"_a = nb::none(), Released());
+
+  nb::class_<nn::GRU, nn::Module> gru(m, "GRU", nb::is_final(), "y, h = gru(x) of x (B, T, in); gru(x, h) goes on from a state.");
+  recurrent(gru);
+  const auto run_gru = [](const nn::GRU& module, const Tensor& x, const MaybeTensor& h) {
+    const nn::GRUResult result = module(x, given(h));
+    return std::pair(result.y, result.h);
+  };
+  gru.def("__call__", run_gru, "x"_a, "h"_a = nb::none(), Released()).def("forward", run_gru, "x"_a, "h"_a = nb::none(), Released());
+}
+
+}  // namespace
+
+void bind_layers(nb::module_& m) {
+  bind_linear(m);
+  bind_norms(m);
+  bind_activations(m);
+  bind_convolutions(m);
+  bind_recurrent(m);
+}
+
+}  // namespace tern::python

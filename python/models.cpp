@@ -1,0 +1,250 @@
+// Attention, transformer layers and language models of nn, and generation.
+#include "module_call.h"
+#include "names.h"
+#include "nn/decoder_lm.h"
+#include "nn/generate.h"
+#include "nn/init.h"
+
+namespace tern::python {
+
+namespace {
+
+/// A member that is a module, as the owner's own.
+template <class Class, class Owner, class M>
+void child(Class& bound, const char* name, M Owner::* member) {
+  using Self = typename Class::Type;
+  bound.def_prop_ro(name, [member](Self& self) -> M* { return &(self.*member); }, nb::rv_policy::reference_internal);
+}
+/// One that may be missing: None.
+template <class Class, class Owner, class M>
+void child(Class& bound, const char* name, std::optional<M> Owner::* member) {
+  using Self = typename Class::Type;
+  bound.def_prop_ro(
+      name, [member](Self& self) -> M* { return self.*member ? &*(self.*member) : nullptr; }, nb::rv_policy::reference_internal);
+}
+
+void bind_attention(nb::module_& m) {
+  nb::class_<nn::MultiHeadAttention, nn::Module> attention(
+      m, "MultiHeadAttention", nb::is_final(),
+      "scaled_dot_product_attention over `heads` heads, then a projection. Self attention has one fused\n"
+      "projection `qkv`; cross attention has `query` and `key_value`.");
+  attention.def(
+      "__init__",
+      [](nn::MultiHeadAttention* self, std::int64_t width, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, double dropout,
+         bool bias, bool cross, const MaybeTensor& rope, const Choice<RopePairs>& rope_pairs, const DeviceLike& device) {
+        new (self) nn::MultiHeadAttention(
+            width, {heads, kv_heads, head_dim, dropout, bias, cross, given(rope), RopePairs(rope_pairs), device.get()});
+      },
+      "width"_a, nb::kw_only(), "heads"_a = 1, "kv_heads"_a = 0, "head_dim"_a = 0, "dropout"_a = 0, "bias"_a = true, "cross"_a = false,
+      "rope"_a = nb::none(), "rope_pairs"_a = choice(RopePairs::adjacent), "device"_a = nb::none());
+  const auto run = [](const nn::MultiHeadAttention& module, const Tensor& x, const MaybeTensor& memory, const AttentionMask& mask) {
+    return memory ? module.forward(x, *memory, mask) : module.forward(x, mask);
+  };
+  attention.def("__call__", run, "x"_a, "memory"_a = nb::none(), nb::kw_only(), "mask"_a = AttentionMask(), Released(),
+                "x (B, T, width), for cross attention with memory (B, S, width) -> (B, T, width).");
+  attention.def("forward", run, "x"_a, "memory"_a = nb::none(), nb::kw_only(), "mask"_a = AttentionMask(), Released());
+  child(attention, "qkv", &nn::MultiHeadAttention::qkv);
+  child(attention, "query", &nn::MultiHeadAttention::query);
+  child(attention, "key_value", &nn::MultiHeadAttention::key_value);
+  child(attention, "proj", &nn::MultiHeadAttention::proj);
+
+  nb::class_<nn::FeedForward, nn::Module> feed_forward(m, "FeedForward", nb::is_final(),
+                                                       "proj(drop(activation(fc(x)))), or gated: width -> hidden -> width.");
+  feed_forward.def(
+      "__init__",
+      [](nn::FeedForward* self, std::int64_t width, std::int64_t hidden, const Choice<nn::Activation>& activation, bool gated, bool bias,
+         double dropout,
+         const DeviceLike& device) { new (self) nn::FeedForward(width, hidden, {activation, gated, bias, dropout, device.get()}); },
+      "width"_a, "hidden"_a, nb::kw_only(), "activation"_a = choice(nn::Activation::gelu), "gated"_a = false, "bias"_a = true,
+      "dropout"_a = 0, "device"_a = nb::none());
+  const auto feed = [](const nn::FeedForward& module, const Tensor& x) { return module.forward(x); };
+  feed_forward.def("__call__", feed, "x"_a, Released()).def("forward", feed, "x"_a, Released());
+  child(feed_forward, "fc", &nn::FeedForward::fc);
+  child(feed_forward, "proj", &nn::FeedForward::proj);
+  child(feed_forward, "gate", &nn::FeedForward::gate);
+}
+
+void bind_layer(nb::module_& m) {
+  nb::class_<nn::TransformerLayer, nn::Module> layer(m, "TransformerLayer", nb::is_final(),
+                                                     "A pre-LN layer, as in GPT-2: attention, then a feed-forward part.");
+  layer.def(
+      "__init__",
+      [](nn::TransformerLayer* self, std::int64_t width, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t ff,
+         double dropout, const Choice<nn::Activation>& activation, bool gated, const Choice<nn::NormKind>& norm, bool bias,
+         const MaybeTensor& rope, const Choice<RopePairs>& rope_pairs, bool cross, const DeviceLike& device) {
+        new (self) nn::TransformerLayer({.width = width,
+                                         .heads = heads,
+                                         .kv_heads = kv_heads,
+                                         .head_dim = head_dim,
+                                         .ff = ff,
+                                         .dropout = dropout,
+                                         .activation = activation,
+                                         .gated = gated,
+                                         .norm = norm,
+                                         .bias = bias,
+                                         .rope = given(rope),
+                                         .rope_pairs = rope_pairs,
+                                         .cross = cross,
+                                         .device = device.get()});
+      },
+      nb::kw_only(), "width"_a = 256, "heads"_a = 8, "kv_heads"_a = 0, "head_dim"_a = 0, "ff"_a = 1024, "dropout"_a = 0.1,
+      "activation"_a = choice(nn::Activation::gelu), "gated"_a = false, "norm"_a = choice(nn::NormKind::layer), "bias"_a = true,
+      "rope"_a = nb::none(), "rope_pairs"_a = choice(RopePairs::adjacent), "cross"_a = false, "device"_a = nb::none());
+  const auto run = [](const nn::TransformerLayer& module, const Tensor& x, const AttentionMask& mask, const MaybeTensor& memory,
+                      const AttentionMask& memory_mask) {
+    return memory ? module.forward(x, mask, *memory, memory_mask) : module.forward(x, mask);
+  };
+  layer.def("__call__", run, "x"_a, "mask"_a = AttentionMask(), "memory"_a = nb::none(), "memory_mask"_a = AttentionMask(), Released(),
+            "x (B, T, width) -> (B, T, width); a memory is for a layer with `cross`.");
+  layer.def("forward", run, "x"_a, "mask"_a = AttentionMask(), "memory"_a = nb::none(), "memory_mask"_a = AttentionMask(), Released());
+  child(layer, "norm1", &nn::TransformerLayer::norm1);
+  child(layer, "attn", &nn::TransformerLayer::attn);
+  child(layer, "norm_cross", &nn::TransformerLayer::norm_cross);
+  child(layer, "cross_attn", &nn::TransformerLayer::cross_attn);
+  child(layer, "norm2", &nn::TransformerLayer::norm2);
+  child(layer, "ff", &nn::TransformerLayer::ff);
+}
+
+void bind_decoder(nb::module_& m) {
+  nb::class_<nn::DecoderLM, nn::Module> decoder(
+      m, "DecoderLM", nb::is_final(),
+      "A decoder-only language model. GPT-2 is head_bias=False, tied_head=True, activation='gelu_tanh', ff = 4 width; Llama\n"
+      "is norm='rms', positions='rotary', rope_pairs='halves', activation='silu', gated=True, bias=False, head_bias=False.");
+  decoder.def(
+      "__init__",
+      [](nn::DecoderLM* self, std::int64_t vocab, std::int64_t length, std::int64_t width, std::int64_t layers, std::int64_t heads,
+         std::int64_t ff, std::int64_t kv_heads, std::int64_t head_dim, double dropout, double attention_dropout, double activation_dropout,
+         const Choice<nn::Activation>& activation, bool gated, bool bias, const Choice<nn::NormKind>& norm,
+         const Choice<nn::Positions>& positions, double rope_base, const Choice<RopePairs>& rope_pairs, bool scales_embeddings,
+         double layer_norm_eps, bool final_norm, bool head_bias, bool tied_head, const Choice<nn::Initialization>& initialization,
+         bool use_fused_kernel, const Choice<CheckpointPolicy>& activation_checkpointing, const DeviceLike& device) {
+        new (self) nn::DecoderLM({.vocab = vocab,
+                                  .length = length,
+                                  .width = width,
+                                  .layers = layers,
+                                  .heads = heads,
+                                  .ff = ff,
+                                  .kv_heads = kv_heads,
+                                  .head_dim = head_dim,
+                                  .dropout = dropout,
+                                  .attention_dropout = attention_dropout,
+                                  .activation_dropout = activation_dropout,
+                                  .activation = activation,
+                                  .gated = gated,
+                                  .bias = bias,
+                                  .norm = norm,
+                                  .positions = positions,
+                                  .rope_base = rope_base,
+                                  .rope_pairs = rope_pairs,
+                                  .scales_embeddings = scales_embeddings,
+                                  .layer_norm_eps = layer_norm_eps,
+                                  .final_norm = final_norm,
+                                  .head_bias = head_bias,
+                                  .tied_head = tied_head,
+                                  .initialization = initialization,
+                                  .use_fused_kernel = use_fused_kernel,
+                                  .activation_checkpointing = activation_checkpointing,
+                                  .device = device.get()});
+      },
+      nb::kw_only(), "vocab"_a = 10000, "length"_a = 40, "width"_a = 256, "layers"_a = 4, "heads"_a = 8, "ff"_a = 256, "kv_heads"_a = 0,
+      "head_dim"_a = 0, "dropout"_a = 0.1, "attention_dropout"_a = -1, "activation_dropout"_a = 0,
+      "activation"_a = choice(nn::Activation::gelu), "gated"_a = false, "bias"_a = true, "norm"_a = choice(nn::NormKind::layer),
+      "positions"_a = choice(nn::Positions::learned), "rope_base"_a = 10000, "rope_pairs"_a = choice(RopePairs::adjacent),
+      "scales_embeddings"_a = false, "layer_norm_eps"_a = 1e-5, "final_norm"_a = true, "head_bias"_a = true, "tied_head"_a = false,
+      "initialization"_a = choice(nn::Initialization::layer_defaults), "use_fused_kernel"_a = false,
+      "activation_checkpointing"_a = choice(CheckpointPolicy::none), "device"_a = nb::none());
+  const AttentionMask causal{.causal = true};
+  const auto run = [](const nn::DecoderLM& module, const Tensor& ids, const AttentionMask& mask, const MaybeTensor& position_ids) {
+    return module.forward(ids, mask, given(position_ids));
+  };
+  decoder.def("__call__", run, "ids"_a, "mask"_a = causal, "position_ids"_a = nb::none(), Released(),
+              "ids (B, T), i64 -> logits (B, T, vocab).");
+  decoder.def("forward", run, "ids"_a, "mask"_a = causal, "position_ids"_a = nb::none(), Released());
+  decoder.def(
+      "hidden",
+      [](const nn::DecoderLM& module, const Tensor& ids, const AttentionMask& mask, const MaybeTensor& position_ids) {
+        return module.hidden(ids, mask, given(position_ids));
+      },
+      "ids"_a, "mask"_a = causal, "position_ids"_a = nb::none(), Released(), "What the head is given: (B, T, width).");
+  decoder.def(
+      "loss",
+      [](const nn::DecoderLM& module, const Tensor& ids, const Tensor& labels, const AttentionMask& mask, const MaybeTensor& position_ids,
+         const MaybeTensor& token_weights, std::int64_t ignore_index, double label_smoothing, const Choice<Reduction>& reduction) {
+        return module.loss(ids, labels, {given(token_weights), ignore_index, label_smoothing, reduction}, mask, given(position_ids));
+      },
+      "ids"_a, "labels"_a, nb::kw_only(), "mask"_a = causal, "position_ids"_a = nb::none(), "token_weights"_a = nb::none(),
+      "ignore_index"_a = -100, "label_smoothing"_a = 0, "reduction"_a = choice(Reduction::mean), Released(),
+      "The cross-entropy of labels (B, T); with fused kernels the logits are never whole in memory.");
+  child(decoder, "tokens", &nn::DecoderLM::tokens);
+  child(decoder, "positions", &nn::DecoderLM::positions);
+  child(decoder, "norm", &nn::DecoderLM::norm);
+  child(decoder, "head", &nn::DecoderLM::head);
+  decoder.def_prop_ro(
+      "blocks",
+      [](nb::handle self) {
+        nb::list result;
+        for (nn::TransformerLayer& block : nb::cast<nn::DecoderLM&>(self).blocks)
+          result.append(nb::cast(&block, nb::rv_policy::reference_internal, self));
+        return nb::object(result);
+      },
+      nb::sig("def blocks(self) -> list[TransformerLayer]"));
+  decoder.def_prop_ro("vocab", [](const nn::DecoderLM& module) { return module.options.vocab; })
+      .def_prop_ro("length", [](const nn::DecoderLM& module) { return module.options.length; })
+      .def_prop_ro("width", [](const nn::DecoderLM& module) { return module.options.width; });
+}
+
+void bind_generation(nb::module_& m) {
+  nb::class_<nn::Hypothesis>(m, "Hypothesis", "New tokens of a row, without eos.")
+      .def_ro("tokens", &nn::Hypothesis::tokens)
+      .def_ro("log_probability", &nn::Hypothesis::log_probability)
+      .def_ro("score", &nn::Hypothesis::score)
+      .def("__repr__", [](const nn::Hypothesis& x) {
+        return "Hypothesis(" + std::to_string(x.tokens.size()) + " tokens, score " + std::to_string(x.score) + ")";
+      });
+  m.def(
+      "generate",
+      [](const nn::DecoderLM& model, const std::vector<nn::TokenIds>& prompts, const Choice<nn::Search>& search, std::int64_t eos,
+         std::int64_t max_new_tokens, std::int64_t n_best, std::int64_t beam, double length_penalty, double temperature, std::int64_t top_k,
+         double top_p, std::uint64_t seed, std::size_t batch_size) {
+        return nn::generate(model, prompts, {},
+                            {.search = search,
+                             .eos = eos,
+                             .max_new_tokens = max_new_tokens,
+                             .length_penalty = length_penalty,
+                             .n_best = n_best,
+                             .beam = beam,
+                             .temperature = temperature,
+                             .top_k = top_k,
+                             .top_p = top_p,
+                             .seed = seed},
+                            batch_size);
+      },
+      "model"_a, "prompts"_a, nb::kw_only(), "search"_a = choice(nn::Search::greedy), "eos"_a = -1, "max_new_tokens"_a = 0, "n_best"_a = 1,
+      "beam"_a = 5, "length_penalty"_a = 1, "temperature"_a = 1, "top_k"_a = 0, "top_p"_a = 1, "seed"_a = 0, "batch_size"_a = 64,
+      Released(),
+      "Continues each prompt, a list of ids: a list of hypotheses for each, the best first. 0 new tokens\n"
+      "are as many as the model's length allows.");
+}
+
+}  // namespace
+
+void bind_models(nb::module_& m) {
+  bind_attention(m);
+  bind_layer(m);
+  bind_decoder(m);
+  bind_generation(m);
+}
+
+void bind_init(nb::module_& m) {
+  namespace init = nn::init;
+  m.def("constant", &init::constant, "x"_a, "value"_a, Released());
+  m.def("uniform", &init::uniform, "x"_a, "low"_a = 0, "high"_a = 1, Released());
+  m.def("normal", &init::normal, "x"_a, "mean"_a = 0, "deviation"_a = 1, Released());
+  m.def("trunc_normal", &init::trunc_normal, "x"_a, "mean"_a = 0, "deviation"_a = 1, "low"_a = -2, "high"_a = 2, Released());
+  m.def("xavier_uniform", &init::xavier_uniform, "x"_a, "gain"_a = 1, Released());
+  m.def("xavier_normal", &init::xavier_normal, "x"_a, "gain"_a = 1, Released());
+  m.def("kaiming_uniform", &init::kaiming_uniform, "x"_a, "a"_a = 0, Released());
+  m.def("kaiming_normal", &init::kaiming_normal, "x"_a, "a"_a = 0, Released());
+}
+
+}  // namespace tern::python

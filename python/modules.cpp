@@ -1,0 +1,159 @@
+// nn.Module, what is asked of every module, and modules that are written in Python.
+//
+// Note [Modules in Python]
+// visit is the only reflection there is (nn/module.h), and a class of Python's has it by its attributes: members() of nn.Module gives them
+// by name, and those that are tensors or modules, or lists, tuples or dicts of such, are shown to the visitor. All else, parameters,
+// saving, moving, summaries and the names in errors, is the library's own.
+#include <nanobind/trampoline.h>
+
+#include <set>
+
+#include "module_call.h"
+#include "names.h"
+#include "nn/module.h"
+#include "nn/parameter_buffer.h"
+#include "nn/summary.h"
+#include "train/precision.h"
+
+namespace tern::python {
+
+namespace {
+
+/// A level of Python's own recursion, whose limit is a RecursionError: a module that contains itself would else exhaust the stack.
+struct Recursion {
+  Recursion() {
+    if (Py_EnterRecursiveCall(" in the members of a module: does one contain itself?")) throw nb::python_error();
+  }
+  ~Recursion() { Py_LeaveRecursiveCall(); }
+  Recursion(const Recursion&) = delete;
+  Recursion& operator=(const Recursion&) = delete;
+};
+
+class PythonModule final : public nn::Module {
+ public:
+  NB_TRAMPOLINE(nn::Module);
+
+  void visit(nn::Visitor& v) override {
+    const nb::gil_scoped_acquire gil;  // an error in a forward without the GIL asks for paths
+    const Recursion level;
+    const nb::handle self = nb_trampoline.base();
+    const nb::object buffers = nb::getattr(self, "buffers");
+    for (const nb::handle entry : self.attr("members")()) {
+      const auto [name, value] = nb::cast<std::pair<std::string, nb::object>>(entry);
+      show(v, name, value, nb::cast<bool>(buffers.attr("__contains__")(name)));
+    }
+  }
+  std::string type_name() const override {
+    const nb::gil_scoped_acquire gil;
+    return nb::cast<std::string>(nb_trampoline.base().type().attr("__name__"));
+  }
+  std::string settings() const override {
+    const nb::gil_scoped_acquire gil;
+    const nb::handle self = nb_trampoline.base();
+    return nb::hasattr(self, "settings") ? nb::cast<std::string>(self.attr("settings")()) : "";
+  }
+
+ private:
+  static void show(nn::Visitor& v, const std::string& name, nb::handle value, bool is_buffer) {
+    Tensor* tensor = nullptr;
+    nn::Module* module = nullptr;
+    if (value.is_none()) return;
+    if (nb::try_cast(value, tensor, false)) is_buffer ? v.buffer(name, *tensor) : v(name, *tensor);
+    else if (nb::try_cast(value, module, false)) v(name, *module);
+    else if (PyDict_Check(value.ptr()))
+      for (const auto& [key, part] : nb::borrow<nb::dict>(value))
+        show(v, name + "." + nb::cast<std::string>(nb::str(key)), part, is_buffer);
+    else if (PyList_Check(value.ptr()) || PyTuple_Check(value.ptr())) {
+      std::size_t i = 0;
+      for (const nb::handle part : value) show(v, name + "." + std::to_string(i++), part, is_buffer);
+    }
+  }
+};
+
+/// Attributes by name; those with a leading underscore are the class's own affair.
+nb::object members_of(nb::handle self) {
+  nb::list result;
+  for (const auto& [name, value] : nb::borrow<nb::dict>(self.attr("__dict__")))
+    if (!nb::cast<std::string>(name).starts_with("_")) result.append(nb::make_tuple(name, value));
+  return nb::object(result);
+}
+
+}  // namespace
+
+const char* kept_name(const std::string& name) {
+  static std::set<std::string> names;  // under the GIL
+  return names.insert(name).first->c_str();
+}
+
+void bind_modules(nb::module_& m) {
+  nb::class_<nn::Module, PythonModule> bound(
+      m, "Module",
+      "Base of all layers and models. In a class of one's own, attributes that are tensors or modules, or lists, tuples\n"
+      "or dicts of such, are its members: tensors are parameters, saved but not trained where `buffers`\n"
+      "has their names. An attribute with a\n"
+      "leading underscore is none. `forward` is what m(x) calls.");
+  bound.attr("buffers") = nb::tuple();
+  bound.def(nb::init<>())
+      .def(
+          "__call__",
+          [](nb::handle self, const nb::args& args, const nb::kwargs& kwargs) {
+            const nn::Module& module = nb::cast<const nn::Module&>(self);
+            const nn::ModuleScope scope(&module, kept_name(module.type_name()));
+            return nb::object(self.attr("forward")(*args, **kwargs));
+          },
+          nb::sig("def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"))
+      .def("members", &members_of, nb::sig("def members(self) -> collections.abc.Iterable[tuple[str, typing.Any]]"),
+           "What a class of one's own consists of, by name: its attributes without a leading underscore. A container overrides it.")
+      .def("__repr__", [](const nn::Module& module) { return nn::to_string(module); })
+      .def("train", &nn::Module::train, "on"_a = true, "Switches the module and all below it between training and evaluation.")
+      .def("eval", &nn::Module::eval)
+      .def("set_use_fused_kernel", &nn::Module::set_use_fused_kernel, "on"_a = true,
+           "Switches the module and all below it between fused kernels and plain ones.")
+      .def_rw("training", &nn::Module::training)
+      .def_rw("use_fused_kernel", &nn::Module::use_fused_kernel)
+      .def_rw("is_shared", &nn::Module::is_shared, "It is meant to stand in a list more than once.")
+      .def("parameters", &nn::parameters, "In the order of the members; a tied tensor once.")
+      .def(
+          "named_parameters", [](const nn::Module& module) { return to_dict(nn::named_parameters(module)); },
+          "In the order of the members; a tied tensor once, under its first name.")
+      .def("named_buffers", [](const nn::Module& module) { return to_dict(nn::named_buffers(module)); })
+      .def(
+          "named_masters", [](const nn::Module& module) { return to_dict(nn::named_masters(module)); },
+          "As named_parameters, with those of 16 bits as their masters, where there are any: what is to be saved.")
+      .def("count_parameters", &nn::count_parameters)
+      .def(
+          "summary", [](const nn::Module& module) { return nn::to_string(nn::summary(module)); },
+          "A table of all tensors, and what they add up to.")
+      .def(
+          "to",
+          [](nb::handle self, DType dtype) {
+            nn::to(nb::cast<nn::Module&>(self), dtype);
+            return nb::borrow(self);
+          },
+          "dtype"_a, nb::sig("def to(self, dtype: tern._core.DType) -> typing.Self"))
+      .def(
+          "to",
+          [](nb::handle self, const DeviceLike& device) {
+            nn::to(nb::cast<nn::Module&>(self), device.get());
+            return nb::borrow(self);
+          },
+          "device"_a, nb::sig("def to(self, device: tern._core.Device | str) -> typing.Self"),
+          "Moves or casts behind the handles that exist: optimizers, copies and ties follow. Returns the module.")
+      .def(
+          "zero_grad",
+          [](const nn::Module& module) {
+            const Tensors parameters = nn::parameters(module);
+            const nb::gil_scoped_release released;  // a gradient may be another thread's for now (Note [Owners in Python])
+            nn::zero_grad(parameters);
+          },
+          "Forgets the gradients.")
+      .def("requires_grad_", &nn::set_requires_grad, "requires_grad"_a = true, "Asks for gradients of all parameters, or freezes them.")
+      .def(
+          "flatten_parameters", [](nn::Module& module) { nn::flatten_parameters(module); },
+          "Moves trained parameters into one storage per dtype, so that an optimizer's step is one kernel. Handles and values stay.")
+      .def(
+          "set_precision", [](nn::Module& module, const Choice<train::Precision>& precision) { train::set_precision(module, precision); },
+          "precision"_a, "Stores the parameters in the precision's dtype; in 16 bits with f32 masters, which optimizers update.");
+}
+
+}  // namespace tern::python

@@ -1,0 +1,90 @@
+// Functions of each element (ops/pointwise.h, ops/elementwise.h).
+#include "ops/pointwise.h"
+
+#include "binding.h"
+#include "ops/elementwise.h"
+
+namespace tern::python {
+
+namespace {
+
+using OfOne = Tensor (*)(const Tensor&);
+using OfTwo = Tensor (*)(const Tensor&, const Tensor&);
+using OfNumber = Tensor (*)(const Tensor&, double);
+
+void bind_binary(nb::module_& m) {
+  const auto define = [&](const char* name, OfTwo tensors, OfNumber number) {
+    m.def(name, tensors, "a"_a, "b"_a, Released());
+    if (number) m.def(name, number, "a"_a, "b"_a, Released());
+  };
+  define("add", &add, &add);
+  define("sub", &sub, &sub);
+  define("mul", &mul, &mul);
+  define("div", &div, &div);
+  define("pow", &pow, &pow);
+  define("minimum", &minimum, &minimum);
+  define("maximum", &maximum, &maximum);
+  define("remainder", &remainder, &remainder);
+  define("eq", &eq, &eq);
+  define("ne", &ne, &ne);
+  define("lt", &lt, &lt);
+  define("le", &le, &le);
+  define("gt", &gt, &gt);
+  define("ge", &ge, &ge);
+  define("logical_and", &logical_and, nullptr);
+  define("logical_or", &logical_or, nullptr);
+  m.def("atan2", &atan2, "y"_a, "x"_a, Released());
+  m.def("fused_swiglu", &fused_swiglu, "gate"_a, "x"_a, Released(), "silu(gate) * x.");
+
+  m.def("isclose", &isclose, "a"_a, "b"_a, "relative"_a = 1e-5, "absolute"_a = 1e-8, "equal_nan"_a = false, Released());
+  m.def("allclose", &allclose, "a"_a, "b"_a, "relative"_a = 1e-5, "absolute"_a = 1e-8, "equal_nan"_a = false, Released());
+
+  m.def("where", nb::overload_cast<const Tensor&, const Tensor&, const Tensor&>(&where), "condition"_a, "a"_a, "b"_a, Released(),
+        "condition (bool) ? a : b, all three broadcast.");
+  m.def("where", nb::overload_cast<const Tensor&, const Tensor&, double>(&where), "condition"_a, "a"_a, "b"_a, Released());
+  m.def("where", nb::overload_cast<const Tensor&, double, const Tensor&>(&where), "condition"_a, "a"_a, "b"_a, Released());
+  m.def("masked_fill", &masked_fill, "x"_a, "mask"_a, "value"_a, Released(), "x with `value` where mask (bool) is true.");
+}
+
+}  // namespace
+
+void bind_pointwise(nb::module_& m) {
+  const std::pair<const char*, OfOne> unary[] = {
+      {"neg", &neg},
+      {"abs", &abs},
+      {"sign", &sign},
+      {"exp", &exp},
+      {"log", &log},
+      {"sqrt", &sqrt},
+      {"rsqrt", &rsqrt},
+      {"square", &square},
+      {"reciprocal", &reciprocal},
+      {"sin", &sin},
+      {"cos", &cos},
+      {"tan", &tan},
+      {"tanh", &tanh},
+      {"erf", &erf},
+      {"sigmoid", &sigmoid},
+      {"relu", &relu},
+      {"gelu", &gelu},
+      {"gelu_tanh", &gelu_tanh},
+      {"silu", &silu},
+      {"log1p", &log1p},
+      {"expm1", &expm1},
+      {"floor", &floor},
+      {"ceil", &ceil},
+      {"round", &round},
+      {"isnan", &isnan},
+      {"isinf", &isinf},
+      {"isfinite", &isfinite},
+      {"logical_not", &logical_not},
+  };
+  for (const auto& [name, f] : unary) m.def(name, f, "x"_a, Released());
+  m.def("softplus", &softplus, "x"_a, "beta"_a = 1, Released(), "log(1 + exp(beta x)) / beta.");
+  m.def("leaky_relu", &leaky_relu, "x"_a, "slope"_a = 0.01, Released());
+  m.def("elu", &elu, "x"_a, "alpha"_a = 1, Released());
+  m.def("clamp", &clamp, "x"_a, "low"_a, "high"_a, Released(), "Limited to [low, high].");
+  bind_binary(m);
+}
+
+}  // namespace tern::python

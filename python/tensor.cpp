@@ -1,0 +1,184 @@
+// The Tensor class: what it is, its gradient, and what is asked of it most often. Operators are in operators.cpp, x[...] in indexing.cpp,
+// and memory that other libraries see in memory.cpp.
+#include "autodiff/engine.h"
+#include "autodiff/node.h"
+#include "binding.h"
+#include "ops/copy.h"
+#include "ops/pointwise.h"
+#include "ops/view.h"
+
+namespace tern::python {
+
+namespace {
+
+/// Elements as numbers of Python, nested by dimension.
+template <class T>
+nb::object nested(const std::vector<T>& values, std::size_t& next, const Shape& shape, int dim) {
+  if (dim == shape.size()) {
+    const T value = values[next++];
+    if constexpr (std::is_same_v<T, f16> || std::is_same_v<T, bf16>) return nb::cast(static_cast<double>(float(value)));
+    else return nb::cast(value);
+  }
+  nb::list result;
+  for (std::int64_t i = 0; i < shape[dim]; ++i) result.append(nested(values, next, shape, dim + 1));
+  return result;
+}
+
+nb::object to_list(const Tensor& x) {
+  const auto as = [&]<class T>(T) {
+    std::vector<T> values;
+    {
+      const nb::gil_scoped_release released;  // a GPU is waited for
+      values = x.to_vector<T>();
+    }
+    std::size_t next = 0;
+    return nested(values, next, x.shape(), 0);
+  };
+  switch (x.dtype()) {
+    case DType::f32: return as(float());
+    case DType::f64: return as(double());
+    case DType::f16: return as(f16());
+    case DType::bf16: return as(bf16());
+    case DType::i32: return as(std::int32_t());
+    case DType::i64: return as(std::int64_t());
+    case DType::u8: return as(std::uint8_t());
+    case DType::boolean: return as(bool());
+  }
+  fail("tolist", "expected one of the known dtypes");
+}
+
+nb::object item(const Tensor& x) {
+  if (x.numel() != 1) fail("item", "expected a tensor of one element but got shape " + to_string(x.shape()));
+  return to_list(reshape(x.detach(), {}));
+}
+
+bool truth(const Tensor& x) {
+  if (x.numel() != 1) fail("bool", "expected a tensor of one element but got shape " + to_string(x.shape()) + ": say any(x) or all(x)");
+  return nb::cast<bool>(item(ne(x, 0)));
+}
+
+}  // namespace
+
+nb::class_<Tensor> bind_tensor(nb::module_& m) {
+  nb::class_<Tensor> bound(
+      m, "Tensor", nb::type_slots(tensor_slots),
+      "A strided array of numbers on a device: a handle, whose copies share the same memory and gradient. Ops are functions of the\n"
+      "module; new tensors come from tern.tensor, tern.from_numpy, tern.from_dlpack and the factories.");
+  bound.def_prop_ro("shape", [](const Tensor& x) { return x.shape(); })
+      .def_prop_ro(
+          "strides", [](const Tensor& x) { return x.strides(); }, "In elements.")
+      .def_prop_ro("dims", &Tensor::dims, "The number of dimensions.")
+      .def_prop_ro("ndim", &Tensor::dims, "The number of dimensions.")
+      .def_prop_ro("dtype", &Tensor::dtype)
+      .def_prop_ro("device", &Tensor::device)
+      .def("numel", &Tensor::numel, "The number of elements.")
+      .def("size", &Tensor::size, "dim"_a, "The length of a dimension; -1 is the last one.")
+      .def("is_contiguous", &Tensor::is_contiguous)
+      .def("is_same", &Tensor::is_same, "other"_a, "Whether both are handles of one tensor.")
+      .def_prop_ro(
+          "version", [](const Tensor& x) { return x.version(); }, "The number of in-place edits of the memory so far.")
+      .def(
+          "data_ptr", [](const Tensor& x) { return reinterpret_cast<std::uintptr_t>(x.view().data); }, "The address of the first element.")
+      .def("__repr__", [](const Tensor& x) { return to_string(x); })
+      .def("__len__",
+           [](const Tensor& x) {
+             if (x.dims() == 0) throw nb::type_error("a tensor without dimensions has no length");
+             return x.size(0);
+           })
+      .def(
+          "__hash__", [](nb::handle self) { return reinterpret_cast<std::uintptr_t>(self.ptr()) >> 4; },
+          nb::sig("def __hash__(self) -> int"))
+      .def("__bool__", &truth)
+      .def("__float__", [](const Tensor& x) { return nb::float_(item(x)); })
+      .def("__int__", [](const Tensor& x) { return nb::int_(item(x)); })
+      .def("__index__",
+           [](const Tensor& x) {
+             if (is_floating(x.dtype())) throw nb::type_error("a floating tensor is no index");
+             return nb::int_(item(x));
+           })
+      .def("item", &item, nb::sig("def item(self) -> float | int | bool"), "The only element, as a number of Python; waits for the device.")
+      .def("tolist", &to_list, nb::sig("def tolist(self) -> typing.Any"), "The elements as nested lists; waits for the device.");
+
+  bound.def("sum", &Tensor::sum, "dims"_a = Dims(), "keepdim"_a = false, Released())
+      .def("mean", &Tensor::mean, "dims"_a = Dims(), "keepdim"_a = false, Released())
+      .def(
+          "reshape",
+          [](const Tensor& x, const nb::args& shape) {
+            const Shape to = shape.size() == 1 ? nb::cast<Shape>(shape[0]) : nb::cast<Shape>(nb::handle(shape));
+            const nb::gil_scoped_release released;
+            return reshape(x, to);
+          },
+          nb::sig("def reshape(self, *shape: int | collections.abc.Sequence[int]) -> Tensor"), "x.reshape(2, 3) or x.reshape((2, 3)).")
+      .def(
+          "permute",
+          [](const Tensor& x, const nb::args& order) {
+            return permute(x, order.size() == 1 ? nb::cast<Dims>(order[0]) : nb::cast<Dims>(nb::handle(order)));
+          },
+          nb::sig("def permute(self, *order: int | collections.abc.Sequence[int]) -> Tensor"))
+      .def("transpose", &transpose, "a"_a, "b"_a)
+      .def_prop_ro("T", &Tensor::T, "With the last two dimensions exchanged.")
+      .def(
+          "to", [](const Tensor& x, DType dtype) { return x.to(dtype); }, "dtype"_a, Released())
+      .def(
+          "to", [](const Tensor& x, const DeviceLike& device) { return x.to(device.get()); }, "device"_a, Released())
+      .def("clone", &clone, Released(), "A contiguous copy in new memory.")
+      .def("contiguous", &contiguous, Released());
+
+  bound
+      .def_prop_rw(
+          "requires_grad", &Tensor::requires_grad, [](Tensor& x, bool on) { x.set_requires_grad(on); },
+          "Whether the tensor asks for a gradient, or is computed from one that does.")
+      .def(
+          "requires_grad_",
+          [](nb::handle self, bool requires_grad) {
+            nb::cast<Tensor&>(self).set_requires_grad(requires_grad);
+            return nb::borrow(self);
+          },
+          "requires_grad"_a = true, nb::sig("def requires_grad_(self, requires_grad: bool = True) -> Tensor"),
+          "Asks for a gradient, on a floating leaf, or freezes a parameter. Returns the tensor.")
+      .def_prop_ro("is_leaf", &Tensor::is_leaf)
+      // Another thread's backward pass may hold the gradient, and wait for the GIL to give memory of Python's back.
+      .def_prop_rw(
+          "grad",
+          [](const Tensor& x) {
+            const nb::gil_scoped_release released;
+            return maybe(x.grad());
+          },
+          [](Tensor& x, const MaybeTensor& gradient) {
+            const nb::gil_scoped_release released;
+            x.set_grad(given(gradient));
+          },
+          nb::arg("gradient").none(), "The accumulated gradient of a leaf; None before the first backward.")
+      .def("detach", &Tensor::detach, "The same memory without history.")
+      .def(
+          "backward",
+          [](const Tensor& x, const MaybeTensor& gradient, bool retain_graph, bool create_graph) {
+            x.backward(given(gradient), retain_graph, create_graph);
+          },
+          "gradient"_a = nb::none(), "retain_graph"_a = false, "create_graph"_a = false, Released(),
+          "Adds the gradient of this tensor to every leaf that it was computed from. One of several elements needs `gradient`.");
+  return bound;
+}
+
+void bind_autograd(nb::module_& m) {
+  m.def(
+      "grad",
+      [](const Tensors& outputs, const Tensors& inputs, const Tensors& grad_outputs, bool create_graph, bool retain_graph) {
+        std::vector<MaybeTensor> result;
+        for (const Tensor& x : grad(outputs, inputs, grad_outputs, create_graph, retain_graph)) result.push_back(maybe(x));
+        return result;
+      },
+      "outputs"_a, "inputs"_a, "grad_outputs"_a = Tensors(), "create_graph"_a = false, "retain_graph"_a = false, Released(),
+      "The gradients of sum(outputs[i] * grad_outputs[i]) with respect to `inputs`; those of leaves stay as they are. None where an output "
+      "does\n"
+      "not depend on the input.");
+  m.def(
+      "backward",
+      [](const Tensors& outputs, const Tensors& grad_outputs, bool retain_graph, bool create_graph) {
+        backward(outputs, grad_outputs, retain_graph, create_graph);
+      },
+      "outputs"_a, "grad_outputs"_a = Tensors(), "retain_graph"_a = false, "create_graph"_a = false, Released(),
+      "Adds gradients to every leaf, as Tensor.backward does, for several outputs at once.");
+}
+
+}  // namespace tern::python

@@ -1,0 +1,3 @@
+"""Files of tensors: safetensors."""
+
+from ._core._io import *  # noqa: F403

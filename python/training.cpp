@@ -1,0 +1,174 @@
+// Optimizers, the training step, schedules and averages (train/).
+#include <limits>
+
+#include "names.h"
+#include "train/clip.h"
+#include "train/ema.h"
+#include "train/muon.h"
+#include "train/optimizer.h"
+#include "train/schedule.h"
+#include "train/step.h"
+
+namespace tern::python {
+
+namespace {
+
+void bind_optimizer(nb::module_& m) {
+  nb::class_<train::Optimizer>(m, "Optimizer", "Base of the optimizers. Parameters without a gradient are passed over.")
+      .def(
+          "step", [](train::Optimizer& optimizer) { optimizer.step(); }, Released(), "One update from the gradients as they are.")
+      .def("zero_grad", &train::Optimizer::zero_grad, Released())
+      .def("set_lr", &train::Optimizer::set_lr, "lr"_a, Released(), "Sets every group's learning rate.")
+      .def("set_lr_factor", &train::Optimizer::set_lr_factor, "factor"_a, Released(),
+           "Sets each group's rate to its first one times a factor.")
+      .def(
+          "lr", [](const train::Optimizer& optimizer, std::size_t group) { return optimizer.lr(group); }, "group"_a = 0,
+          "The learning rate of a group on the device, f32 ().")
+      .def(
+          "steps", [](const train::Optimizer& optimizer) { return optimizer.steps(); }, "The number of steps so far on the device, f32 ().")
+      .def("parameters", &train::Optimizer::parameters)
+      .def(
+          "state",
+          [](train::Optimizer& optimizer, const TensorDict& names) {
+            std::vector<NamedTensor> named;
+            for (const auto& [name, tensor] : names) named.push_back({nb::cast<std::string>(name), nb::cast<Tensor>(tensor)});
+            return to_dict(optimizer.state(named));
+          },
+          "names"_a = nb::dict(),
+          "The state for a checkpoint, by the parameters' names in `names`, as of named_parameters(). The tensors are views of the "
+          "optimizer's own\n"
+          "memory: io.load_safetensors_into restores it.");
+}
+
+template <class Adam, class Options>
+void adam(nb::module_& m, const char* name, const char* doc) {
+  const Options given{};
+  nb::class_<Adam, train::Optimizer>(m, name, doc)
+      .def(
+          "__init__",
+          [](Adam* self, const Tensors& parameters, double lr, double beta1, double beta2, double eps, double weight_decay) {
+            new (self) Adam(parameters, Options{lr, beta1, beta2, eps, weight_decay});
+          },
+          "parameters"_a, nb::kw_only(), "lr"_a = given.lr, "beta1"_a = given.beta1, "beta2"_a = given.beta2, "eps"_a = given.eps,
+          "weight_decay"_a = given.weight_decay)
+      .def(
+          "add_group",
+          [](Adam& self, const Tensors& parameters, double lr, double beta1, double beta2, double eps, double weight_decay) {
+            self.add_group({parameters, Options{lr, beta1, beta2, eps, weight_decay}});
+          },
+          "parameters"_a, nb::kw_only(), "lr"_a = given.lr, "beta1"_a = given.beta1, "beta2"_a = given.beta2, "eps"_a = given.eps,
+          "weight_decay"_a = given.weight_decay, "One more group, also between steps.");
+}
+
+void bind_rules(nb::module_& m) {
+  nb::class_<train::SGD, train::Optimizer>(m, "SGD", "Stochastic gradient descent, with momentum.")
+      .def(
+          "__init__",
+          [](train::SGD* self, const Tensors& parameters, double lr, double momentum, double weight_decay, bool nesterov) {
+            new (self) train::SGD(parameters, {lr, momentum, weight_decay, nesterov});
+          },
+          "parameters"_a, nb::kw_only(), "lr"_a = 1e-2, "momentum"_a = 0, "weight_decay"_a = 0, "nesterov"_a = false)
+      .def(
+          "add_group",
+          [](train::SGD& self, const Tensors& parameters, double lr, double momentum, double weight_decay, bool nesterov) {
+            self.add_group({parameters, {lr, momentum, weight_decay, nesterov}});
+          },
+          "parameters"_a, nb::kw_only(), "lr"_a = 1e-2, "momentum"_a = 0, "weight_decay"_a = 0, "nesterov"_a = false);
+  adam<train::Adam, train::AdamOptions>(m, "Adam", "Kingma & Ba, 2015; weight_decay is added to the gradient.");
+  adam<train::AdamW, train::AdamWOptions>(m, "AdamW", "Adam with decoupled weight decay. Loshchilov & Hutter, 2019.");
+  nb::class_<train::Lion, train::Optimizer>(m, "Lion", "The sign of a mean of gradient and momentum. Chen et al., 2023.")
+      .def(
+          "__init__",
+          [](train::Lion* self, const Tensors& parameters, double lr, double beta1, double beta2, double weight_decay) {
+            new (self) train::Lion(parameters, {lr, beta1, beta2, weight_decay});
+          },
+          "parameters"_a, nb::kw_only(), "lr"_a = 1e-4, "beta1"_a = 0.9, "beta2"_a = 0.99, "weight_decay"_a = 0)
+      .def(
+          "add_group",
+          [](train::Lion& self, const Tensors& parameters, double lr, double beta1, double beta2, double weight_decay) {
+            self.add_group({parameters, {lr, beta1, beta2, weight_decay}});
+          },
+          "parameters"_a, nb::kw_only(), "lr"_a = 1e-4, "beta1"_a = 0.9, "beta2"_a = 0.99, "weight_decay"_a = 0);
+  const train::MuonOptions muon{};
+  const train::AdamWOptions adam{};
+  nb::class_<train::Muon, train::Optimizer>(
+      m, "Muon", "The momentum of a weight matrix, orthogonalised; `others` are updated by AdamW. Jordan et al., 2024.")
+      .def(
+          "__init__",
+          [](train::Muon* self, const Tensors& matrices, const Tensors& others, double lr, double momentum, bool nesterov,
+             double weight_decay, int iterations, DType dtype, double adam_lr, double adam_weight_decay) {
+            train::MuonOptions options{};
+            options.lr = lr;
+            options.momentum = momentum;
+            options.nesterov = nesterov;
+            options.weight_decay = weight_decay;
+            options.iterations = iterations;
+            options.dtype = dtype;
+            new (self) train::Muon(matrices, options, others, {.lr = adam_lr, .weight_decay = adam_weight_decay});
+          },
+          "matrices"_a, "others"_a = Tensors(), nb::kw_only(), "lr"_a = muon.lr, "momentum"_a = muon.momentum, "nesterov"_a = muon.nesterov,
+          "weight_decay"_a = muon.weight_decay, "iterations"_a = muon.iterations, "dtype"_a = muon.dtype, "adam_lr"_a = adam.lr,
+          "adam_weight_decay"_a = adam.weight_decay);
+}
+
+void bind_schedules(nb::module_& m) {
+  namespace schedule = train::schedule;
+  nb::module_ bound =
+      m.def_submodule("schedule", "Learning-rate schedules: from the number of the update, counted from 1, to a factor of the peak rate.");
+  bound.def("constant", &schedule::constant, "step"_a);
+  bound.def("linear_warmup", &schedule::linear_warmup, "step"_a, "warmup"_a);
+  bound.def("linear", &schedule::linear, "step"_a, "warmup"_a, "total"_a, "floor"_a = 0);
+  bound.def("wsd", &schedule::wsd, "step"_a, "warmup"_a, "total"_a, "decay"_a, "floor"_a = 0);
+  bound.def("one_cycle", &schedule::one_cycle, "step"_a, "warmup"_a, "total"_a, "start"_a = 1.0 / 25, "end"_a = 1.0 / 25 * 1e-4);
+  bound.def("cosine", &schedule::cosine, "step"_a, "warmup"_a, "total"_a, "floor"_a = 0);
+  bound.def("inverse_sqrt", &schedule::inverse_sqrt, "step"_a, "warmup"_a);
+}
+
+}  // namespace
+
+void bind_training(nb::module_& m) {
+  bind_optimizer(m);
+  bind_rules(m);
+  bind_schedules(m);
+  constexpr double unbounded = std::numeric_limits<double>::infinity();
+  nb::class_<train::GradScaler>(m, "GradScaler", "Dynamic loss scaling for gradients in float16.")
+      .def(
+          "__init__",
+          [](train::GradScaler* self, double scale, double growth, double backoff, std::int64_t interval, const DeviceLike& device) {
+            new (self) train::GradScaler({scale, growth, backoff, interval}, device.get());
+          },
+          nb::kw_only(), "scale"_a = 65536, "growth"_a = 2, "backoff"_a = 0.5, "interval"_a = 2000, "device"_a = nb::none())
+      .def_prop_ro("scale", [](const train::GradScaler& scaler) { return scaler.scale(); });
+  m.def(
+      "update",
+      [](const Tensor& loss, train::Optimizer& optimizer, double max_norm, train::GradScaler* scaler) {
+        return maybe(train::update(loss, optimizer, {.max_norm = max_norm, .scaler = scaler}));
+      },
+      "loss"_a, "optimizer"_a, "max_norm"_a = unbounded, nb::arg("scaler").none() = nb::none(), Released(),
+      "The training step once the loss is known: zero_grad, backward, clipping, the optimizer's update. Returns the norm of the gradients "
+      "before\n"
+      "they were clipped, f32 (); None where neither max_norm nor a scaler asks for it.");
+  m.def(
+      "accumulate", [](const Tensor& loss, train::GradScaler* scaler) { train::accumulate(loss, {.scaler = scaler}); }, "loss"_a,
+      nb::arg("scaler").none() = nb::none(), Released(),
+      "Adds the gradients of a part's share of the loss; optimizer.zero_grad() before the first.");
+  m.def(
+      "apply",
+      [](train::Optimizer& optimizer, double max_norm, train::GradScaler* scaler) {
+        return maybe(train::apply(optimizer, {.max_norm = max_norm, .scaler = scaler}));
+      },
+      "optimizer"_a, "max_norm"_a = unbounded, nb::arg("scaler").none() = nb::none(), Released(),
+      "Clipping and the optimizer's update, when all parts are accumulated; returns what update does.");
+  m.def("clip_grad_norm", &train::clip_grad_norm, "parameters"_a, "max_norm"_a, "error_if_nonfinite"_a = false, Released());
+  nb::class_<train::Ema>(m, "Ema", "The exponential moving average of a module's trained parameters.")
+      .def(
+          "__init__",
+          [](train::Ema* self, const nn::Module& module, double decay, bool warmup) { new (self) train::Ema(module, {decay, warmup}); },
+          "module"_a, nb::kw_only(), "decay"_a = 0.999, "warmup"_a = true)
+      .def("update", &train::Ema::update, Released(), "After an optimizer's step.")
+      .def(
+          "averages", [](const train::Ema& ema) { return to_dict(ema.averages()); },
+          "By the parameters' names, as a file of the model has them.");
+}
+
+}  // namespace tern::python
