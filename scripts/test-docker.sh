@@ -26,7 +26,7 @@ if [[ -e $root ]] && grep -q " $root/" /proc/mounts; then
   echo "error: expected nothing mounted under $root, of a run that was killed: umount it" >&2
   exit 1
 fi
-rm -rf "$root"
+rm -rf --one-file-system "$root"   # never into a mounted cache
 mkdir -p "$root"
 debootstrap --variant=minbase bookworm "$root/base" "$mirror" >"$root/debootstrap.log" 2>&1 || { tail -20 "$root/debootstrap.log" >&2; exit 1; }
 
