@@ -127,7 +127,7 @@ class NcclGroup final : public ProcessGroup {
  protected:
   Work start_all_reduce(const Tensor& x, ReduceOp op) override {
     void* const data = x.view().data;
-    if (takes_copies(x) && PeerCopies::can_reduce(x.dtype(), data, data))
+    if (takes_copies(x) && PeerCopies::can_reduce(x.dtype()))
       return post({x}, [&] { copies_->all_reduce(data, x.numel(), x.dtype(), op, stream_.get()); });
     return post({x}, [&] {
       check("all_reduce", ncclAllReduce(data, data, count(x), nccl_dtype(x.dtype()), nccl_op(op), communicator_, stream()));
@@ -144,7 +144,7 @@ class NcclGroup final : public ProcessGroup {
   Work start_reduce_scatter(const Tensor& y, const Tensor& x, ReduceOp op) override {
     void *const from = x.view().data, *const to = y.view().data;
     // Of parts that are vectors each.
-    if (takes_copies(x) && PeerCopies::can_reduce(x.dtype(), from, to) && count(y) * size_of(x.dtype()) % 16 == 0)
+    if (takes_copies(x) && PeerCopies::can_reduce(x.dtype()) && count(y) * size_of(x.dtype()) % 16 == 0)
       return post({y, x}, [&] { copies_->reduce_scatter(to, from, x.numel(), x.dtype(), op, stream_.get()); });
     return post({y, x}, [&] {
       check("reduce_scatter", ncclReduceScatter(from, to, count(y), nccl_dtype(x.dtype()), nccl_op(op), communicator_, stream()));

@@ -63,9 +63,10 @@ __device__ void reduce_vectors(T* y, const T* own, const T* slots, std::int64_t 
 }
 
 template <class T>
-__global__ void reduce_parts(T* y, const T* own, const T* slots, std::int64_t stride, int rank, int size, ReduceOp op, std::int64_t count) {
+__global__ void reduce_parts(T* y, const T* own, const T* slots, std::int64_t stride, int rank, int size, ReduceOp op, std::int64_t count,
+                             bool aligned) {
   constexpr int width = gpu::vec16_width<T>;
-  const std::int64_t vectors = count / width, step = std::int64_t(gridDim.x) * blockDim.x;
+  const std::int64_t vectors = aligned ? count / width : 0, step = std::int64_t(gridDim.x) * blockDim.x;
   const std::int64_t thread = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   std::int64_t v = thread;
   for (; v + (adding_vectors - 1) * step < vectors; v += adding_vectors * step)
@@ -195,10 +196,6 @@ PeerCopies::~PeerCopies() {
   cudaGetLastError();
 }
 
-bool PeerCopies::can_reduce(DType dtype, const void* a, const void* b) {
-  return (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) && gpu::is_aligned(a, 16) && gpu::is_aligned(b, 16);
-}
-
 std::int64_t PeerCopies::Layout::elements(int rank, std::int64_t offset) const {
   return std::clamp<std::int64_t>(std::min(part - offset, count - first(rank, offset)), 0, piece);
 }
@@ -308,7 +305,8 @@ void PeerCopies::add_parts(char* y, const char* own, const Layout& layout, std::
     char* const slots = slot(peers_[static_cast<std::size_t>(rank_)].slots, parts, 0);
     const unsigned blocks = std::min(most_blocks, gpu::blocks_for(count, 512 * adding_vectors * gpu::vec16_width<T>));
     gpu::launch(reduce_parts<T>, dim3(blocks), dim3(512), 0, queue.stream(), reinterpret_cast<T*>(y), reinterpret_cast<const T*>(own),
-                reinterpret_cast<const T*>(slots), static_cast<std::int64_t>(slot_bytes_ / sizeof(T)), rank_, size_, op, count);
+                reinterpret_cast<const T*>(slots), static_cast<std::int64_t>(slot_bytes_ / sizeof(T)), rank_, size_, op, count,
+                gpu::is_aligned(y, 16) && gpu::is_aligned(own, 16));
   });
   queue.signal(parts, Flag::free, others_);
 }
