@@ -216,10 +216,12 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
     result.profiled_ms =
         profile_steps(c, model, &optimizer, device, group, [&] { c.capture ? again({ids, labels}) : as_written({ids, labels}); });
   }
+  if (parallel) {
+    for (const Tensor& x : optimizer.memory()) result.optimizer_bytes += x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
+    result.state_bytes = result.optimizer_bytes + static_cast<std::int64_t>(parallel->bytes_here());
+  }
   result.inference_ms = timed(device, c.warmup, c.steps, inference).median;  // while sharded parameters can come
   if (!parallel) return;
-  for (const Tensor& x : optimizer.memory()) result.optimizer_bytes += x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
-  result.state_bytes = result.optimizer_bytes + static_cast<std::int64_t>(parallel->bytes_here());
   if (c.parallel.shard == dist::Shard::parameters) return;  // without communication there are none
   // At the end, as the ranks' weights go ways of their own from here.
   const dist::DataParallel::NoSync unsynchronized(*parallel);
