@@ -186,12 +186,15 @@ class Launcher {
 
   /// Takes note of processes that have ended. False where none is left.
   bool reap() {
+    const Process* failed = nullptr;
     for (Process& process : processes_) {
       int status = 0;
       if (process.status || ::waitpid(process.pid, &status, WNOHANG) != process.pid) continue;
       process.status = status;
-      if (status != 0 && !code_) fail(process, status);
+      // Of several that are found ended at once, one that a signal killed is what the others' exit codes are about.
+      if (status != 0 && (!failed || (WIFSIGNALED(status) && !WIFSIGNALED(*failed->status)))) failed = &process;
     }
+    if (failed && !code_) fail(*failed, *failed->status);
     return std::any_of(processes_.begin(), processes_.end(), [](const Process& process) { return !process.status; });
   }
 
