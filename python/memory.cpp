@@ -97,7 +97,7 @@ void require_shareable(const Tensor& x, const char* where) {
   if (x.device() != cpu) fail(where, "expected a tensor on the CPU but got one on " + to_string(x.device()) + ": use to('cpu')");
 }
 
-/// What a view of a tensor's memory lives by: a handle of its own, so that it stays where it is though the tensor is moved.
+/// The owner that a view of a tensor's memory lives by: a handle of its own, so that it stays where it is though the tensor is moved.
 struct ExportedBuffer {
   Tensor tensor;
   std::array<Py_ssize_t, max_dims> shape{}, strides{};

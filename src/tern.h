@@ -79,6 +79,6 @@ namespace dist {}
 namespace text {}
 /// Datasets, the loader that makes batches ahead, token files, packing.
 namespace data {}
-/// Where time and memory go: profiles, traces, tables of ops, histories of an allocator.
+/// Profiles of time and memory: spans, traces, tables of ops, histories of an allocator.
 namespace profile {}
 }  // namespace tern

@@ -8,7 +8,7 @@
 
 namespace tern::dist {
 
-/// What becomes of the ranks' elements: their sum, mean, largest or least.
+/// Reduction of the ranks' elements: their sum, mean, largest or least.
 enum class ReduceOp { sum, mean, max, min };
 
 /// A collective on its way, which holds its tensors until it is done. One that goes without being waited for is waited for first.
@@ -46,7 +46,7 @@ struct GroupOptions {
   /// How long a collective may take on a rank, the waiting for others included, before it fails there. One that never comes is then an
   /// Error and no hang.
   std::chrono::milliseconds timeout{30'000};
-  /// Where all ranks are GPUs of one machine that reach each other's memory, collectives of so many bytes or more go by their copy engines,
+  /// Copy engines: where all ranks are GPUs of one machine that reach each other's memory, collectives of so many bytes or more go by them,
   /// and leave the multiprocessors to what computes beside them (Note [Copy engines]). 0: all go by NCCL.
   std::int64_t copy_engine_bytes = std::int64_t(4) << 20;
 };

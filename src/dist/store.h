@@ -33,7 +33,7 @@ class FileStore final : public Store {
 /// A table in the memory of one process, the server, which the others ask over TCP. The server's lives as long as its TcpStore.
 class TcpStore final : public Store {
  public:
-  /// Where the server is, and whether this process is it.
+  /// The server's place, and whether this process is it.
   struct Options {
     std::string host;                           ///< of the server, a name or an address, on which it listens
     std::uint16_t port = 0;                     ///< 0 for the server: any that is free, see port()

@@ -16,7 +16,7 @@ namespace tern::io {
 /// a model is loaded in the memory of its parameters and of one tensor of a file. A checksum of a file as a whole is not checked.
 class SafetensorsFiles {
  public:
-  /// What a header says of a tensor.
+  /// A tensor's entry of the header.
   struct Info {
     DType dtype = DType::f32;  ///< in the file; read() keeps it
     Shape shape;               ///< in the file

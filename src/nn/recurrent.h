@@ -37,7 +37,7 @@ struct RecurrentLayers {
   std::vector<RecurrentWeights> directions;  ///< (layers D), the forward direction of a layer first
 };
 
-/// What an LSTM makes of a batch of sequences.
+/// Result of an LSTM for a batch of sequences.
 struct LSTMResult {
   Tensor y;         ///< (B, T, D H): the last layer's hidden state after each step; D is 2 if bidirectional, with both ways' side by side
   LSTMState state;  ///< (layers D, B, H) each, after the last step of each direction
@@ -55,7 +55,7 @@ struct LSTM final : Callable<LSTM> {
   RecurrentLayers layers;  ///< with four gates each: i, f, g, o
 };
 
-/// What a GRU makes of a batch of sequences.
+/// Result of a GRU for a batch of sequences.
 struct GRUResult {
   Tensor y;  ///< (B, T, D H): the last layer's hidden state after each step
   Tensor h;  ///< (layers D, B, H): after the last step of each direction

@@ -128,7 +128,7 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
 
 namespace {
 
-/// Where the windows of a pooling stand, checked.
+/// Windows of a pooling, checked.
 kernels::SlidingWindow checked_pool(const char* op, const Tensor& x, const PoolOptions& o) {
   if (x.dims() != 4) fail(op, fmt::format("expected images (B, C, H, W) but got {}", to_string(x.shape())));
   detail::check_floating(op, x);

@@ -12,7 +12,7 @@ struct GradcheckOptions {
   std::uint64_t seed = 0;  ///< of the random weights that make one number of all outputs
 };
 
-/// What a gradcheck found.
+/// Findings of a gradcheck.
 struct GradcheckResult {
   bool ok = true;       ///< all elements are within the bounds
   double worst = 0;     ///< the largest |analytic - numeric|

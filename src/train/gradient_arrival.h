@@ -7,8 +7,8 @@
 namespace tern::train {
 
 /// Note [Gradients that arrive]
-/// Where gradients are averaged over processes, the last of them are on their way when backward ends: those of a table that is used at both
-/// ends of a model, among the largest. An optimizer that is told in which order they come updates the parameters of the others meanwhile.
+/// Gradients that are averaged over processes: the last are on their way when backward ends, among them those of a table used at both
+/// ends of a model, which are large. An optimizer that is told in which order they come updates the parameters of the others meanwhile.
 /// It has no use for what reads all gradients before an update (clipping by their norm, a loss scaler): train::apply waits for all of them
 /// there, as without it. dist::overlap_optimizer and dist::shard_optimizer make one.
 class GradientArrival {
@@ -27,7 +27,7 @@ class GradientArrival {
   virtual std::size_t size() const = 0;
   /// Before an update: what backward has not sent is sent.
   virtual void begin() = 0;
-  /// What is queued from now on finds the gradients of this number there, and of those before it. Called for each number, in order.
+  /// Work that is queued from now on finds the gradients of this number there, and of those before it. Called for each number, in order.
   virtual void wait(std::size_t number) = 0;
   /// The parameters of this number are updated.
   virtual void updated(std::size_t number) = 0;

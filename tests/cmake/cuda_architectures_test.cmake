@@ -1,4 +1,4 @@
-# What CMake calls the GPUs at hand, and what the kernels are compiled for.
+# CUDA architectures: the names that CMake has for the GPUs at hand, and those that kernels are compiled for.
 include(${CMAKE_CURRENT_LIST_DIR}/../../cmake/cuda_architectures.cmake)
 function(expect architectures expected)
   tern_with_specific_features("${architectures}" got)

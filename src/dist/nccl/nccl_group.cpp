@@ -168,7 +168,7 @@ class NcclGroup final : public ProcessGroup {
   static std::size_t count(const Tensor& x) { return static_cast<std::size_t>(x.numel()); }
   bool takes_copies(const Tensor& whole) const { return copies_ && count(whole) * size_of(whole.dtype()) >= copy_engine_bytes_; }
 
-  /// What f gives, called on a thread of its own; nothing where it takes longer than `time`. Then the thread goes on for itself.
+  /// The result of f, called on a thread of its own; nothing where it takes longer than `time`. Then the thread goes on for itself.
   template <class F>
   static auto within(std::chrono::milliseconds time, F f) -> std::optional<decltype(f())> {
     std::packaged_task<decltype(f())()> task(std::move(f));

@@ -109,8 +109,11 @@ struct SharedName {
 
 }  // namespace
 
-PeerCopies::PeerCopies(int rank, int size, Device device)
-    : rank_(rank), size_(size), device_(device), slot_bytes_(staging_bytes / static_cast<std::size_t>(size) / 16 * 16), peers_(size) {
+PeerCopies::PeerCopies(int rank, int size)
+    : rank_(rank),
+      size_(size),
+      slot_bytes_(staging_bytes / static_cast<std::size_t>(size) / 16 * 16),
+      slots_(static_cast<std::size_t>(size)) {
   for (int i = 0; i < size; ++i)
     if (i != rank) others_.push_back(i);
   flag_bytes_ = static_cast<std::size_t>(size * size * slot_kinds * flag_kinds) * flag_stride;
@@ -136,7 +139,7 @@ std::unique_ptr<PeerCopies> PeerCopies::make(const LaunchEnvironment& environmen
     }
   };
   gpu::use({device});
-  std::unique_ptr<PeerCopies> self(new PeerCopies(rank, size, device));
+  std::unique_ptr<PeerCopies> self(new PeerCopies(rank, size));
   SharedName name(rank == 0 ? random_name() : "-");
   const std::vector<std::string> names =
       exchange("flags", rank == 0 ? tried([&] { return self->map_flags(name.text, true), name.text; }) : name.text);
@@ -145,7 +148,7 @@ std::unique_ptr<PeerCopies> PeerCopies::make(const LaunchEnvironment& environmen
     if (rank != 0) self->map_flags(names[0], false);
     void* slots = nullptr;
     gpu::check(cudaMalloc(&slots, slot_kinds * static_cast<std::size_t>(size) * self->slot_bytes_), "cudaMalloc");
-    self->peers_[static_cast<std::size_t>(rank)].slots = static_cast<char*>(slots);
+    self->slots_[static_cast<std::size_t>(rank)] = static_cast<char*>(slots);
     cudaIpcMemHandle_t handle;
     gpu::check(cudaIpcGetMemHandle(&handle, slots), "cudaIpcGetMemHandle");
     return std::string(reinterpret_cast<const char*>(&handle), sizeof handle);
@@ -159,7 +162,7 @@ std::unique_ptr<PeerCopies> PeerCopies::make(const LaunchEnvironment& environmen
       std::memcpy(&handle, memories[static_cast<std::size_t>(other)].data(), sizeof handle);
       void* slots = nullptr;
       gpu::check(cudaIpcOpenMemHandle(&slots, handle, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
-      self->peers_[static_cast<std::size_t>(other)].slots = static_cast<char*>(slots);
+      self->slots_[static_cast<std::size_t>(other)] = static_cast<char*>(slots);
     }
     return std::string("yes");
   });
@@ -187,7 +190,7 @@ void PeerCopies::map_flags(const std::string& name, bool is_creator) {
 
 PeerCopies::~PeerCopies() {
   for (int i = 0; i < size_; ++i) {
-    char* const slots = peers_[static_cast<std::size_t>(i)].slots;
+    char* const slots = slots_[static_cast<std::size_t>(i)];
     if (slots && i != rank_) cudaIpcCloseMemHandle(slots);
     if (slots && i == rank_) cudaFree(slots);
   }
@@ -290,7 +293,7 @@ void PeerCopies::send_parts(const char* x, const Layout& layout, std::int64_t of
   const std::vector<int> targets = others_with_elements(layout, offset);
   queue.wait_for(parts, Flag::free, targets);
   for (const int target : targets)
-    queue.copy(slot(peers_[static_cast<std::size_t>(target)].slots, parts, rank_),
+    queue.copy(slot(slots_[static_cast<std::size_t>(target)], parts, rank_),
                x + static_cast<std::size_t>(layout.first(target, offset)) * layout.element,
                static_cast<std::size_t>(layout.elements(target, offset)) * layout.element);
   queue.signal(parts, Flag::arrived, targets);
@@ -302,7 +305,7 @@ void PeerCopies::add_parts(char* y, const char* own, const Layout& layout, std::
   if (count == 0) return;
   queue.wait_for(parts, Flag::arrived, others_);
   dispatch_reduced(dtype, [&]<class T>() {
-    char* const slots = slot(peers_[static_cast<std::size_t>(rank_)].slots, parts, 0);
+    char* const slots = slot(slots_[static_cast<std::size_t>(rank_)], parts, 0);
     const unsigned blocks = std::min(most_blocks, gpu::blocks_for(count, 512 * adding_vectors * gpu::vec16_width<T>));
     gpu::launch(reduce_parts<T>, dim3(blocks), dim3(512), 0, queue.stream(), reinterpret_cast<T*>(y), reinterpret_cast<const T*>(own),
                 reinterpret_cast<const T*>(slots), static_cast<std::int64_t>(slot_bytes_ / sizeof(T)), rank_, size_, op, count,
@@ -316,7 +319,7 @@ void PeerCopies::send_result(const char* own, const Layout& layout, std::int64_t
   if (count == 0) return;
   queue.wait_for(results, Flag::free, others_);
   for (const int other : others_)
-    queue.copy(slot(peers_[static_cast<std::size_t>(other)].slots, results, rank_), own, static_cast<std::size_t>(count) * layout.element);
+    queue.copy(slot(slots_[static_cast<std::size_t>(other)], results, rank_), own, static_cast<std::size_t>(count) * layout.element);
   queue.signal(results, Flag::arrived, others_);
 }
 
@@ -325,7 +328,7 @@ void PeerCopies::take_results(char* y, const Layout& layout, std::int64_t offset
   queue.wait_for(results, Flag::arrived, senders);
   for (const int sender : senders)
     queue.copy_here(y + static_cast<std::size_t>(layout.first(sender, offset)) * layout.element,
-                    slot(peers_[static_cast<std::size_t>(rank_)].slots, results, sender),
+                    slot(slots_[static_cast<std::size_t>(rank_)], results, sender),
                     static_cast<std::size_t>(layout.elements(sender, offset)) * layout.element);
   queue.signal(results, Flag::free, senders);
 }

@@ -55,9 +55,6 @@ class PeerCopies {
   enum Slot { parts, results };
   enum class Flag { arrived, free };
   class Queue;
-  struct Peer {
-    char* slots = nullptr;  ///< its memory, as this process sees it
-  };
   /// Elements of a tensor by rank: all parts have `part` elements, the last ones perhaps fewer.
   struct Layout {
     std::int64_t count, part, piece;
@@ -67,7 +64,7 @@ class PeerCopies {
     std::int64_t elements(int rank, std::int64_t offset) const;
   };
 
-  PeerCopies(int rank, int size, Device device);
+  PeerCopies(int rank, int size);
   void map_flags(const std::string& name, bool is_creator);
   Layout layout(std::int64_t count, std::int64_t part, DType dtype) const;
   char* slot(char* base, Slot kind, int sender) const;
@@ -79,10 +76,9 @@ class PeerCopies {
   std::vector<int> others_with_elements(const Layout& layout, std::int64_t offset) const;
 
   int rank_, size_;
-  Device device_;
   std::size_t slot_bytes_;
   std::vector<int> others_;
-  std::vector<Peer> peers_;          ///< [rank_] is this process's own
+  std::vector<char*> slots_;         ///< by rank, as this process sees its memory; [rank_] is its own
   void* flags_ = nullptr;            ///< shared by all ranks, in host memory
   void* flags_on_device_ = nullptr;  ///< the same, as the GPU sees them
   std::size_t flag_bytes_ = 0;

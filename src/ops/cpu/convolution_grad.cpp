@@ -89,7 +89,7 @@ TapTile<T> tap_tile_for(int rows, int vectors) {
   return table[static_cast<std::size_t>(rows - 1)][static_cast<std::size_t>(vectors - 1)];
 }
 
-/// Where sums go, or nowhere.
+/// Sink of sums, or none.
 template <class T>
 struct Target {
   Target(const View& to, Write write) : data(to.data ? to.as<T>() : nullptr), is_added_to(write == Write::accumulate) {}
