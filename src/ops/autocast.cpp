@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "autodiff/node.h"
+#include "autodiff/parameter_buffer.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 
@@ -65,9 +66,11 @@ Tensor Autocast::operand(const char* op, const Tensor& x) {
   return rule->to == CastTo::f32 ? cast(x, DType::f32) : rule->to == CastTo::lower ? lowered(x) : x;
 }
 
-/// A leaf that is trained is a weight, which several calls take.
+/// A leaf that is trained is a weight, which several calls take. The casts of weights whose memory comes and goes are not kept: together
+/// they would take half of what the weights do.
 Tensor Autocast::lowered(const Tensor& x) {
-  if (x.dtype() == dtype_ || !x.requires_grad() || !x.is_leaf()) return cast(x, dtype_);
+  const FlatStorage* const flat = flat_storage(x);
+  if (x.dtype() == dtype_ || !x.requires_grad() || !x.is_leaf() || (flat && flat->is_on_demand())) return cast(x, dtype_);
   const bool is_recorded = context().grad;
   const auto is_current = [&](const Cast& kept) {
     if (kept.version != x.version() || kept.is_recorded != is_recorded) return false;

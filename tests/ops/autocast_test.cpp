@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 
+#include "autodiff/parameter_buffer.h"
 #include "catch.h"
 #include "ops/attention_softmax.h"
 #include "ops/conv.h"
@@ -161,6 +162,19 @@ TEST_CASE("a weight is cast once for each of its versions", "[autocast]") {
     sum(linear(x, weight, {}) + matmul(x, weight)).backward();
     CHECK(weight.grad().dtype() == DType::f32);
   }
+}
+
+TEST_CASE("the cast of a weight whose memory comes and goes is not kept", "[autocast]") {
+  const Tensor flat = flat_on_demand(16, DType::f32, cpu, [](FlatStorage& storage) { storage.take(ones({16})); });
+  const Tensor weight = windows_of(flat, {positive(DType::f32)}, DType::f32)[0].set_requires_grad();
+  Autocast autocast(DType::bf16);
+  weight.to_vector<float>();  // is here
+  const std::size_t before = memory_statistics(cpu).allocated;
+  CHECK(autocast.operand("linear", weight).dtype() == DType::bf16);
+  CHECK(memory_statistics(cpu).allocated == before);
+  CHECK(autocast.operand("linear", weight).to_vector<bf16>()[0] == 1.f);
+  sum(linear(positive(DType::f32), weight, {})).backward();
+  CHECK(weight.grad().dtype() == DType::f32);
 }
 
 TEST_CASE("gradients flow through autocast's casts", "[autocast]") {
