@@ -15,7 +15,9 @@ class RecordedGraph final : public backend::Graph {
     try {
       if (!inputs.empty()) input_node_ = input_node(graph);
       check(cudaGraphGetNodes(graph, nullptr, &nodes_), "cudaGraphGetNodes");
-      check(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
+      // With the priority of the stream that each kernel was recorded on, and not with that of the stream which the graph is launched on:
+      // kernels of a collective go before those that compute.
+      check(cudaGraphInstantiate(&executable_, graph, cudaGraphInstantiateFlagUseNodePriority), "cudaGraphInstantiate");
     } catch (...) {
       cudaGraphDestroy(graph);
       throw;
