@@ -206,9 +206,13 @@ __device__ __forceinline__ void tma_store_2d(const void* from, const CUtensorMap
                "r"(shared_address(from))
                : "memory");
 }
-/// Makes a group of this thread's stores since the last, and waits until all of its groups have read shared memory.
+/// Makes a group of this thread's stores since the last.
 __device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
-__device__ __forceinline__ void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
+/// Waits until all of this thread's groups but the last `pending` have read shared memory.
+template <int pending = 0>
+__device__ __forceinline__ void tma_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(pending) : "memory");
+}
 /// Brings the tensor map, a parameter of the kernel, to the cache that TMA reads it from.
 __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap_st& map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");

@@ -17,15 +17,17 @@
 // A block has tiles of 128 x 192, and a cluster of two blocks two tiles below each other, whose part of b each block loads half of, for
 // both. Blocks are persistent: of the tiles of a block one consumer has the first, third, ..., the other one those between.
 //
-//   producer warpgroup   24 registers     thread 0     empty[i] -> TMA: a (128, 64), half of b to both blocks -> full[i]
-//                                         thread 32    tile_empty -> TMA: before (128, 192) -> tile_full[consumer]       gelu_grad
+//   producer warpgroup   24 registers     warp 0       empty[i] -> TMA: a (128, 64), half of b to both blocks -> full[i]
+//                                         warp 1, 2    piece_empty[consumer][j] -> TMA: before (64, 64) -> piece_full[consumer][j]
+//                                         gelu_grad
 //   two consumer         240 registers    its turn -> full[i] -> 8 wgmma m64n192k16, 192 sums a thread -> empty[i] of both blocks;
-//   warpgroups                            the other one's turn; epilogue: registers, the tile in shared memory -> TMA -> tile_empty
+//   warpgroups                            the other one's turn; epilogue: six pieces of the tile, registers -> piece j -> TMA
 //
-//   shared memory   | 4 stages of a (128, 64), b (64, 192): 160 KiB | tile of c or before: 48 KiB |       in the swizzle of 128 bytes
+//   shared memory   | 4 stages of a (128, 64), b (64, 192): 160 KiB | 3 pieces (64, 64) of each consumer: 48 KiB |   swizzle of 128 bytes
 //
-// A stage takes the tensor cores 768 cycles and loads 28 KiB: 37 bytes a cycle. An epilogue of 192 elements a thread takes a consumer less
-// than the 12 stages of a depth of 768 take the other one.
+// A stage takes the tensor cores 768 cycles and loads 28 KiB: 37 bytes a cycle. An epilogue may take 24 stages of a depth of 768, from the
+// end of a consumer's product to its next one's: each consumer has pieces of its own, since through one tile for both the epilogues of a
+// block would wait for each other, as long as 12 stages.
 namespace tern::gpu {
 
 namespace {
@@ -35,13 +37,16 @@ constexpr int block_columns = 64;  ///< of 128 bytes: a block of the swizzle
 constexpr int column_blocks = tile_n / block_columns, stages = 4, cluster_size = 2;
 constexpr int warpgroup = 128, threads = 3 * warpgroup;
 constexpr int halves = tile_m / 64, sums_of_half = tile_n / 2;  ///< a thread's
+/// An epilogue's piece is half of the rows of a block of columns.
+constexpr int piece_m = tile_m / halves, pieces_of_consumer = 3;
+constexpr unsigned piece_bytes = piece_m * block_columns * 2;
 
 struct Stage {
   std::uint16_t a[tile_m * tile_k], b[tile_n * tile_k];
 };
 struct Memory {
   Stage ring[stages];
-  std::uint16_t tile[tile_m * tile_n];
+  std::uint16_t pieces[2][pieces_of_consumer][piece_m * block_columns];
 };
 constexpr std::size_t shared_bytes = sizeof(Memory) + swizzle_span;
 
@@ -58,9 +63,8 @@ struct GeluGemmParams {
 
 struct Barriers {
   MBarrier full[stages], empty[stages];
-  MBarrier tile_full[2];  ///< of each consumer, for its tiles
-  MBarrier tile_empty;    ///< the memory of a tile's epilogue is free again
-  float sums[2][4][tile_n];
+  MBarrier piece_full[2][pieces_of_consumer], piece_empty[2][pieces_of_consumer];  ///< of each consumer
+  float sums[2][4][tile_n];                                                        ///< of each consumer's warps
 };
 
 /// The tiles of this block, numbered from 0.
@@ -106,19 +110,20 @@ __device__ __forceinline__ void load_stages(const GeluGemmParams& p, Memory& mem
   }
 }
 
-/// One thread: what was there before GELU, for the tiles of both consumers.
-__device__ __forceinline__ void load_tiles(const GeluGemmParams& p, Memory& memory, Barriers& barriers) {
+/// One thread: the values before GELU, for the tiles of one consumer, a piece after another.
+__device__ __forceinline__ void load_pieces(const GeluGemmParams& p, Memory& memory, Barriers& barriers, int consumer) {
   const Tiles tiles{p};
+  PipelineState<pieces_of_consumer> write;
   const int count = tiles.count();
-  for (int number = 0; number < count; ++number) {
-    barriers.tile_empty.wait((number & 1) ^ 1);
-    MBarrier& full = barriers.tile_full[number & 1];
-    full.arrive_and_expect_tx(sizeof(memory.tile));
-#pragma unroll
+  for (int number = consumer; number < count; number += 2)
     for (int block = 0; block < column_blocks; ++block)
-      tma_load_2d(memory.tile + block * tile_m * block_columns, p.before, tiles.column(number) + block * block_columns,
-                  tiles.row_tile(number) * tile_m, full);
-  }
+      for (int h = 0; h < halves; ++h, write.advance()) {
+        MBarrier& full = barriers.piece_full[consumer][write.index];
+        barriers.piece_empty[consumer][write.index].wait(write.phase ^ 1);
+        full.arrive_and_expect_tx(piece_bytes);
+        tma_load_2d(memory.pieces[consumer][write.index], p.before, tiles.column(number) + block * block_columns,
+                    tiles.row_tile(number) * tile_m + h * piece_m, full);
+      }
 }
 
 /// A consumer's sums of a tile. A stage is empty when the wgmma after it have been queued and its own are done.
@@ -164,105 +169,129 @@ __device__ __forceinline__ void multiply(const GeluGemmParams& p, const Memory& 
   release(previous);
 }
 
-/// Calls f(address, column, x, y) for each pair of neighbouring sums of a thread, with the address of its place in the tile's memory, eight
-/// columns after another.
-template <class F>
-__device__ __forceinline__ void for_each_pair(std::uint32_t tile, float (&sums)[halves][sums_of_half], F f) {
-  const int warp = threadIdx.x % warpgroup / 32, lane = threadIdx.x % 32;
-  const int first_row = warp * 16 + lane / 4, swizzle = lane / 4;  // a row's place in its group of eight, of all rows of this thread
-  const std::uint32_t rows = tile + static_cast<std::uint32_t>(first_row * 128 + lane % 4 * 4);
-#pragma unroll
-  for (int j = 0; j < tile_n / 8; ++j) {
-    const std::uint32_t place = rows + j / 8 * (tile_m * 128) + ((j % 8 ^ swizzle) << 4);
-#pragma unroll
-    for (int h = 0; h < halves; ++h)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) f(place + (h * 64 + r * 8) * 128, j, sums[h][4 * j + 2 * r], sums[h][4 * j + 2 * r + 1]);
-  }
-}
+/// The pieces of a consumer: of its tiles, those that it has stored, and the ring that they go through.
+struct Pieces {
+  Memory& memory;
+  Barriers& barriers;
+  int consumer;
+  PipelineState<pieces_of_consumer> ring;
 
-/// Of a consumer: its threads' writes of the tile go to memory. `is_over`: the memory is the next tile's, else this consumer's again.
-__device__ __forceinline__ void store_tile(const CUtensorMap& map, const Memory& memory, Barriers& barriers, int column, int row,
-                                           int consumer, bool is_over) {
-  fence_proxy_async();
-  named_barrier_sync(3 + consumer, warpgroup);
-  if (threadIdx.x % warpgroup == 0) {
-#pragma unroll
-    for (int block = 0; block < column_blocks; ++block)
-      tma_store_2d(memory.tile + block * tile_m * block_columns, map, column + block * block_columns, row);
-    tma_store_commit();
-    tma_store_wait_read();
-    if (is_over) barriers.tile_empty.arrive();
+  /// The address of a thread's pair of columns 8 j + (0, 1) of its first row; its second row is eight rows below.
+  __device__ std::uint32_t pair(int j) const {
+    const int warp = threadIdx.x % warpgroup / 32, lane = threadIdx.x % 32;
+    const int row = warp * 16 + lane / 4;  // of its group of eight, in which the swizzle counts: lane / 4
+    return shared_address(memory.pieces[consumer][ring.index]) +
+           static_cast<std::uint32_t>(row * 128 + ((j ^ lane / 4) << 4) + lane % 4 * 4);
   }
-  if (!is_over) named_barrier_sync(3 + consumer, warpgroup);
+  __device__ void sync() const { named_barrier_sync(3 + consumer, warpgroup); }
+  /// The piece that all threads of the consumer have written goes to memory, and the ring goes on.
+  __device__ void store(const CUtensorMap& map, int column, int row) {
+    fence_proxy_async();
+    sync();
+    if (threadIdx.x % warpgroup == 0) {
+      tma_store_2d(memory.pieces[consumer][ring.index], map, column, row);
+      tma_store_commit();
+    }
+    ring.advance();
+  }
+  /// Before a piece is written that no TMA has loaded: its last store has read it.
+  __device__ void wait_until_free() const {
+    if (threadIdx.x % warpgroup == 0) tma_store_wait_read<pieces_of_consumer - 1>();
+    sync();
+  }
+};
+constexpr int pairs_of_row = block_columns / 8, pairs_of_piece = 2 * pairs_of_row;  ///< a thread's
+
+/// The sums of pair `i` of a thread's piece: of its row i % 2 and columns i / 2.
+__device__ __forceinline__ float& sum_of(float (&sums)[halves][sums_of_half], int block, int half, int i, int column) {
+  return sums[half][4 * (block * pairs_of_row + i / 2) + 2 * (i % 2) + column];
 }
 
 template <class T>
-__device__ __forceinline__ void store_gelu(const GeluGemmParams& p, Memory& memory, Barriers& barriers, int number, int consumer,
-                                           float (&sums)[halves][sums_of_half]) {
+__device__ __forceinline__ void store_gelu(const GeluGemmParams& p, Pieces& pieces, int number, float (&sums)[halves][sums_of_half]) {
   const Tiles tiles{p};
-  const int column = tiles.column(number), row = tiles.row_tile(number) * tile_m;
-  const std::uint32_t tile = shared_address(memory.tile);
-  if (number > 0) barriers.tile_empty.wait((number - 1) & 1);
-  const T* const bias = static_cast<const T*>(p.bias) + column + threadIdx.x % 4 * 2;
-  const int left = p.n - column - static_cast<int>(threadIdx.x % 4) * 2;  // columns from the thread's first on: n is even
-  float low = 0, high = 0;
-  int known = -1;
-  for_each_pair(tile, sums, [&](std::uint32_t address, int j, float& x, float& y) {
-    if (j != known) {
-      low = j * 8 < left ? convert<float>(bias[j * 8]) : 0;
-      high = j * 8 < left ? convert<float>(bias[j * 8 + 1]) : 0;
-      known = j;
+  const int first = tiles.column(number), row = tiles.row_tile(number) * tile_m, own = static_cast<int>(threadIdx.x % 4) * 2;
+  const T* const bias = static_cast<const T*>(p.bias) + first + own;
+#pragma unroll
+  for (int block = 0; block < column_blocks; ++block) {
+    const int column = block * block_columns, left = p.n - first - own - column;  // n is even
+    float shift[pairs_of_row][2];
+#pragma unroll
+    for (int j = 0; j < pairs_of_row; ++j)
+      for (int c = 0; c < 2; ++c) shift[j][c] = j * 8 < left ? convert<float>(bias[column + j * 8 + c]) : 0;
+#pragma unroll
+    for (int h = 0; h < halves; ++h) {
+      pieces.wait_until_free();
+#pragma unroll
+      for (int i = 0; i < pairs_of_piece; ++i) {
+        float &x = sum_of(sums, block, h, i, 0), &y = sum_of(sums, block, h, i, 1);
+        x += shift[i / 2][0];
+        y += shift[i / 2][1];
+        store_shared(pieces.pair(i / 2) + i % 2 * (8 * 128), pack_pair<T>(x, y));
+      }
+      pieces.store(p.before, first + column, row + h * piece_m);
+      pieces.wait_until_free();
+#pragma unroll
+      for (int i = 0; i < pairs_of_piece; ++i)
+        store_shared(pieces.pair(i / 2) + i % 2 * (8 * 128),
+                     pack_pair<T>(gelu_tanh_approx(sum_of(sums, block, h, i, 0)), gelu_tanh_approx(sum_of(sums, block, h, i, 1))));
+      pieces.store(p.c, first + column, row + h * piece_m);
     }
-    x += low;
-    y += high;
-    store_shared(address, pack_pair<T>(x, y));
-  });
-  store_tile(p.before, memory, barriers, column, row, consumer, false);
-  for_each_pair(tile, sums, [&](std::uint32_t address, int, float x, float y) {
-    store_shared(address, pack_pair<T>(gelu_tanh_approx(x), gelu_tanh_approx(y)));
-  });
-  store_tile(p.c, memory, barriers, column, row, consumer, true);
+  }
 }
 
-template <class T>
-__device__ __forceinline__ void store_gelu_grad(const GeluGemmParams& p, Memory& memory, Barriers& barriers, int number, int consumer,
-                                                float (&sums)[halves][sums_of_half]) {
-  const Tiles tiles{p};
-  const int column = tiles.column(number), row_tile = tiles.row_tile(number), thread = threadIdx.x % warpgroup, lane = thread % 32;
-  barriers.tile_full[consumer].wait(number / 2 & 1);
-  float low = 0, high = 0;
-  int rows = 0;
-  for_each_pair(shared_address(memory.tile), sums, [&](std::uint32_t address, int j, float x, float y) {
-    float before_x, before_y;
-    unpack_pair<T>(load_shared<unsigned>(address), before_x, before_y);
-    x *= gelu_tanh_derivative(before_x);
-    y *= gelu_tanh_derivative(before_y);
-    store_shared(address, pack_pair<T>(x, y));
-    low += x;
-    high += y;
-    if (++rows % (2 * halves) != 0) return;
+/// The sums of a warp's rows of a block of columns.
+__device__ __forceinline__ void sum_columns(float (&sums)[halves][sums_of_half], int block, float* to) {
+  const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int distance = 4; distance < 32; distance *= 2) {
-      low += __shfl_xor_sync(~0u, low, distance);
-      high += __shfl_xor_sync(~0u, high, distance);
-    }
-    if (lane < 4) {
-      float* const to = barriers.sums[consumer][thread / 32] + j * 8 + lane * 2;
-      to[0] = low;
-      to[1] = high;
-    }
-    low = high = 0;
-  });
-  store_tile(p.c, memory, barriers, column, row_tile * tile_m, consumer, true);  // and its barrier: the sums are there
-  if (p.column_parts && row_tile < p.row_tiles)
-    for (int i = thread; i < min(tile_n, p.n - column); i += warpgroup) {
+  for (int j = 0; j < pairs_of_row; ++j)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
       float total = 0;
 #pragma unroll
-      for (int warp = 0; warp < 4; ++warp) total += barriers.sums[consumer][warp][i];
-      p.column_parts[std::int64_t(row_tile) * p.n + column + i] = total;
+      for (int h = 0; h < halves; ++h) total += sum_of(sums, block, h, 2 * j, c) + sum_of(sums, block, h, 2 * j + 1, c);
+#pragma unroll
+      for (int distance = 4; distance < 32; distance *= 2) total += __shfl_xor_sync(~0u, total, distance);
+      if (lane < 4) to[j * 8 + lane * 2 + c] = total;
     }
-  named_barrier_sync(3 + consumer, warpgroup);  // they have been read
+}
+
+template <class T>
+__device__ __forceinline__ void store_gelu_grad(const GeluGemmParams& p, Pieces& pieces, int number, float (&sums)[halves][sums_of_half]) {
+  const Tiles tiles{p};
+  const int first = tiles.column(number), row_tile = tiles.row_tile(number), thread = threadIdx.x % warpgroup;
+  auto& of_warps = pieces.barriers.sums[pieces.consumer];
+#pragma unroll
+  for (int block = 0; block < column_blocks; ++block) {
+#pragma unroll
+    for (int h = 0; h < halves; ++h) {
+      const int index = pieces.ring.index;
+      pieces.barriers.piece_full[pieces.consumer][index].wait(pieces.ring.phase);
+      unsigned before[pairs_of_piece];  // all of them first: a load does not pass a store, whose place the compiler does not know
+#pragma unroll
+      for (int i = 0; i < pairs_of_piece; ++i) before[i] = load_shared<unsigned>(pieces.pair(i / 2) + i % 2 * (8 * 128));
+#pragma unroll
+      for (int i = 0; i < pairs_of_piece; ++i) {
+        float &x = sum_of(sums, block, h, i, 0), &y = sum_of(sums, block, h, i, 1), before_x, before_y;
+        unpack_pair<T>(before[i], before_x, before_y);
+        x *= gelu_tanh_derivative(before_x);
+        y *= gelu_tanh_derivative(before_y);
+        store_shared(pieces.pair(i / 2) + i % 2 * (8 * 128), pack_pair<T>(x, y));
+      }
+      pieces.store(p.c, first + block * block_columns, row_tile * tile_m + h * piece_m);
+      if (thread == 0) {  // the piece before this one is free
+        tma_store_wait_read<1>();
+        if (number >= 2 || block + h > 0)
+          pieces.barriers.piece_empty[pieces.consumer][(index + pieces_of_consumer - 1) % pieces_of_consumer].arrive();
+      }
+    }
+    sum_columns(sums, block, of_warps[thread / 32] + block * block_columns);
+  }
+  pieces.sync();
+  if (p.column_parts && row_tile < p.row_tiles)
+    for (int i = thread; i < min(tile_n, p.n - first); i += warpgroup)
+      p.column_parts[std::int64_t(row_tile) * p.n + first + i] = (of_warps[0][i] + of_warps[1][i]) + (of_warps[2][i] + of_warps[3][i]);
+  pieces.sync();  // they have been read
 }
 
 /// Consumer 0 or 1. Named barrier 1 + i: consumer i may wait for its stages, for the other one has seen all before them. Without that it
@@ -270,6 +299,7 @@ __device__ __forceinline__ void store_gelu_grad(const GeluGemmParams& p, Memory&
 template <class T, bool is_gradient>
 __device__ __forceinline__ void consume(const GeluGemmParams& p, Memory& memory, Barriers& barriers, int consumer) {
   const int count = Tiles{p}.count();
+  Pieces pieces{memory, barriers, consumer, {}};
   PipelineState<stages> read;
   const auto skip_tile = [&] {
     for (int step = 0; step < p.k_steps; ++step) read.advance();
@@ -281,10 +311,11 @@ __device__ __forceinline__ void consume(const GeluGemmParams& p, Memory& memory,
     multiply<T, !is_gradient>(p, memory, barriers, read, sums, [&] {
       if (number + 1 < count) named_barrier_arrive(2 - consumer, 2 * warpgroup);
     });
-    if constexpr (is_gradient) store_gelu_grad<T>(p, memory, barriers, number, consumer, sums);
-    else store_gelu<T>(p, memory, barriers, number, consumer, sums);
+    if constexpr (is_gradient) store_gelu_grad<T>(p, pieces, number, sums);
+    else store_gelu<T>(p, pieces, number, sums);
     skip_tile();
   }
+  if (threadIdx.x % warpgroup == 0) tma_store_wait_read();  // before the block's memory is another one's
 }
 
 #endif
@@ -300,9 +331,11 @@ __global__ void __launch_bounds__(threads, 1) gelu_gemm_kernel(__grid_constant__
       barriers.full[i].init(1);
       barriers.empty[i].init(4 * cluster_size);
     }
-    barriers.tile_full[0].init(1);
-    barriers.tile_full[1].init(1);
-    barriers.tile_empty.init(1);
+    for (int consumer = 0; consumer < 2; ++consumer)
+      for (int i = 0; i < pieces_of_consumer; ++i) {
+        barriers.piece_full[consumer][i].init(1);
+        barriers.piece_empty[consumer][i].init(1);
+      }
     fence_barrier_init();
   }
   cluster_sync();
@@ -310,7 +343,8 @@ __global__ void __launch_bounds__(threads, 1) gelu_gemm_kernel(__grid_constant__
   if (group == 0) {
     warpgroup_reg_dealloc<24>();
     if (threadIdx.x == 0) load_stages<!is_gradient>(p, memory, barriers);
-    if (is_gradient && threadIdx.x == 32) load_tiles(p, memory, barriers);
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    if (is_gradient && (warp == 1 || warp == 2) && threadIdx.x % 32 == 0) load_pieces(p, memory, barriers, warp - 1);
   } else {
     warpgroup_reg_alloc<240>();
     consume<T, is_gradient>(p, memory, barriers, group - 1);
@@ -357,8 +391,8 @@ void gelu_gemm(const GemmProblem& p, const GemmOperands& operands, void* out, St
   params.a = tensor_map(matrix(operands.b, p.k, p.n, p.ldb), tile_k, tile_m);
   params.b = b_k_major ? tensor_map(matrix(operands.a, p.k, p.m, p.lda), tile_k, tile_n / cluster_size)
                        : tensor_map(matrix(operands.a, p.m, p.k, p.lda), block_columns, tile_k / cluster_size);
-  params.c = tensor_map(matrix(out, p.m, p.n, p.ldc), block_columns, tile_m);
-  params.before = tensor_map(matrix(operands.before_gelu, p.m, p.n, p.ldc), block_columns, tile_m);
+  params.c = tensor_map(matrix(out, p.m, p.n, p.ldc), block_columns, piece_m);
+  params.before = tensor_map(matrix(operands.before_gelu, p.m, p.n, p.ldc), block_columns, piece_m);
   params.bias = operands.bias;
   params.column_parts = operands.column_parts;
   params.n = static_cast<int>(p.m);
