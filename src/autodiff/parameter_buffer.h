@@ -18,6 +18,9 @@ class FlatStorage final : public Storage {
     if (fetch_) free_memory();
   }
   bool is_on_demand() const { return static_cast<bool>(fetch_); }  ///< true after set_fetch()
+  /// For autocast: the 16-bit copy of a window on these parameters, of its shape, whose memory is on demand as well; undefined where there
+  /// is none. May be empty.
+  std::function<Tensor(const Tensor& window, DType dtype)> lowered;
   /// Takes the memory of a tensor that has all of its storage, as large as this one; nobody may use that one again.
   void take(const Tensor& memory) { take_memory(*memory.impl().storage); }
 

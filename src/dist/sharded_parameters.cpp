@@ -6,6 +6,7 @@
 #include "nn/module.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
+#include "ops/view.h"
 
 namespace tern::dist {
 
@@ -44,100 +45,140 @@ std::size_t ShardedParameters::add(const Tensors& parameters, bool is_block) {
   const std::size_t number = units_.size();
   units_.emplace_back().is_block = is_block;
   Unit& unit = units_.back();
-  unit.values = make_block(flat, number, &Unit::values);
-  if (masters.defined()) unit.masters = make_block(masters, number, &Unit::masters);
+  unit.values.own = clone(part_of(flat, group_));
+  unit.values.whole = on_demand(count / group_.size(), dtype, number, &Unit::values);
+  if (masters.defined()) {
+    unit.masters.own = clone(part_of(masters, group_));
+    unit.masters.whole = on_demand(count / group_.size(), DType::f32, number, &Unit::masters);
+  }
   const Tensors here = windows_of(unit.values.whole, parameters, dtype);
   for (std::size_t i = 0; i < parameters.size(); ++i) nn::detail::rebind(parameters[i], here[i]);
   FlatStorage& storage = storage_of(unit.values);
   storage.masters = unit.masters.whole;
   storage.masters_version = unit.values.version = storage.version();
+  if (is_block && dtype == DType::f32)
+    storage.lowered = [weak = weak_from_this(), number](const Tensor& window, DType to) {
+      const auto self = weak.lock();
+      return self ? self->lowered(number, window, to) : Tensor();
+    };
   return number;
 }
 
-ShardedParameters::Block ShardedParameters::make_block(const Tensor& flat, std::size_t unit, Block Unit::* kind) {
+/// A window of the same place and shape on the unit's values in 16 bits; undefined where all values are here for good.
+Tensor ShardedParameters::lowered(std::size_t number, const Tensor& window, DType dtype) {
+  if (is_kept_) return {};
+  Unit& unit = units_[number];
+  if (!unit.lowered.whole.defined() || unit.lowered.whole.dtype() != dtype) {
+    release(unit.lowered);
+    unit.lowered.whole = on_demand(unit.values.own.numel(), dtype, number, &Unit::lowered);
+  }
+  const NoGrad unrecorded;
+  const std::int64_t first = place_of(window).offset;
+  return reshape(elements_of(unit.lowered.whole, first, first + window.numel()), window.shape());
+}
+
+/// The elements of all ranks' parts, in memory on demand.
+Tensor ShardedParameters::on_demand(std::int64_t own_count, DType dtype, std::size_t unit, Kind kind) {
   const auto fetch = [weak = weak_from_this(), unit, kind](FlatStorage&) {
     const auto self = weak.lock();
     if (!self) fail("DataParallel", "expected the model's DataParallel to live as long as its sharded parameters are read");
     self->fetch(unit, kind);
   };
-  return {.whole = flat_on_demand(flat.numel(), flat.dtype(), flat.device(), fetch), .own = clone(part_of(flat, group_))};
+  return flat_on_demand(own_count * group_.size(), dtype, group_.device(), fetch);
 }
 
-void ShardedParameters::fetch(std::size_t number, Block Unit::* kind) {
+void ShardedParameters::fetch(std::size_t number, Kind kind) {
   if (context().recording)
     fail("DataParallel",
          "expected a step as written, but a graph is being recorded: the memory of sharded parameters is at other addresses in each step");
   Unit& unit = units_[number];
-  install(unit.*kind);
-  const bool is_values = kind == &Unit::values, is_backward = context().leaf_writer;
+  install(unit, kind);
+  const bool is_values = kind != &Unit::masters, is_backward = context().leaf_writer;
   if (!is_backward && (unit.is_block || !is_values)) {
     (is_values ? last_values_ : last_masters_) = number;
     if (!context().after_op) context().after_op = this;
   }
   if (!is_values) return;
+  if (unit.is_block) block_kind_ = kind;
   if (is_backward) prefetch(number + 1);
   else if (number > 0) prefetch(number - 1);
 }
 
 void ShardedParameters::prefetch(std::size_t number) {
   if (number >= units_.size() || !units_[number].is_block) return;
-  Block& block = units_[number].values;
-  if (!is_here(block) && !block.arriving.defined()) begin(block);
+  const Block& block = units_[number].*block_kind_;
+  if (block.whole.defined() && !is_here(block) && !block.arriving.defined()) begin(units_[number], block_kind_);
 }
 
-void ShardedParameters::begin(Block& block) {
+void ShardedParameters::begin(Unit& unit, Kind kind) {
   const NoGrad unrecorded;
   const backend::PassScope observed("communication");
+  Block& block = unit.*kind;
+  if (kind == &Unit::lowered) {
+    keep_edits(unit.values);
+    block.own = cast(unit.values.own, block.whole.dtype());
+  }
   block.arriving = empty(block.whole.shape(), block.whole.dtype(), block.whole.device());
   block.work = group_.all_gather(block.arriving, block.own);
 }
 
-void ShardedParameters::install(Block& block) {
-  if (!block.arriving.defined()) begin(block);
+void ShardedParameters::install(Unit& unit, Kind kind) {
+  Block& block = unit.*kind;
+  if (!block.arriving.defined()) begin(unit, kind);
   {
     const backend::PassScope observed("communication");
     block.work.wait();
   }
+  block.work = {};
+  if (kind == &Unit::lowered) block.own = {};
   FlatStorage& storage = storage_of(block);
   storage.take(block.arriving);
   block.arriving = {};
+}
+
+/// Puts what was written to values or masters that are here into the rank's part.
+void ShardedParameters::keep_edits(Block& block) {
+  const FlatStorage& storage = storage_of(block);
+  if (!block.own.defined() || !storage.is_here() || storage.version() == block.version) return;
+  const NoGrad unrecorded;
+  copy_(block.own, part_of(block.whole, group_));
+  block.version = storage.version();
 }
 
 void ShardedParameters::release(Block& block) {
   if (is_kept_ || !block.whole.defined()) return;
   if (block.arriving.defined()) {
     block.work.wait();
+    block.work = {};
     block.arriving = {};
   }
-  FlatStorage& storage = storage_of(block);
-  if (!storage.is_here()) return;
-  if (storage.version() != block.version) {
-    const NoGrad unrecorded;
-    copy_(block.own, part_of(block.whole, group_));
-    block.version = storage.version();
-  }
-  storage.free_until_fetched();
+  if (!is_here(block)) return;
+  keep_edits(block);
+  storage_of(block).free_until_fetched();
 }
 
-void ShardedParameters::begin_gradients(std::size_t unit) { prefetch(unit + 1); }
+void ShardedParameters::end_gradients(std::size_t unit) {
+  release(units_[unit].values);
+  release(units_[unit].lowered);
+}
 
 void ShardedParameters::after_op() {
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    if (units_[i].is_block && i != last_values_ && is_here(units_[i].values)) release(units_[i].values);
+    for (Block* const block : {&units_[i].values, &units_[i].lowered})
+      if (units_[i].is_block && i != last_values_ && is_here(*block)) release(*block);
     if (i != last_masters_ && is_here(units_[i].masters)) release(units_[i].masters);
   }
 }
 
 void ShardedParameters::release_all() {
   for (Unit& unit : units_) {
-    release(unit.values);
-    release(unit.masters);
+    for (Block* const block : {&unit.values, &unit.masters, &unit.lowered}) release(*block);
   }
 }
 
 void ShardedParameters::note_update() {
   for (Unit& unit : units_)
-    for (Block* block : {&unit.values, &unit.masters})
+    for (Block* block : {&unit.values, &unit.masters, &unit.lowered})
       if (block->whole.defined()) {
         storage_of(*block).bump_version();
         block->version = storage_of(*block).version();
@@ -146,7 +187,7 @@ void ShardedParameters::note_update() {
 
 void ShardedParameters::keep() {
   for (Unit& unit : units_)
-    if (!is_here(unit.values)) install(unit.values);
+    if (!is_here(unit.values)) install(unit, &Unit::values);
   is_kept_ = true;
 }
 

@@ -25,6 +25,8 @@ namespace tern::dist {
 ///    stays for backward. In backward it goes when its last gradient is there: all that read it has run. The root (tables, heads) and the
 ///    vectors stay from forward's first use to the end of backward: they are used at both ends, and one kernel reads the vectors of two
 ///    blocks.
+///  * Autocast. The matrices of a block of f32 are gathered in autocast's 16 bits, half of the bytes, into memory of their own; nobody asks
+///    for those of 32 bits. A graph that has saved them holds no memory: they are fetched again in backward.
 ///  * Writes. An in-place edit of parameters that are here (a file that is loaded, averages that take their place) is noticed by the
 ///    block's version, and its own part goes into the rank's when the block goes. All ranks make the same.
 /// Peak: 1/N of all, the root and the vectors, and two blocks.
@@ -42,9 +44,10 @@ class ShardedParameters final : public AfterOp, public std::enable_shared_from_t
   const Tensor& own_values(std::size_t unit) const { return units_[unit].values.own; }
   const Tensor& own_masters(std::size_t unit) const { return units_[unit].masters.own; }
 
-  /// In a backward pass the first gradient of a unit's parameters is there, or the last.
-  void begin_gradients(std::size_t unit);
-  void end_gradients(std::size_t unit) { release(units_[unit].values); }
+  /// In a backward pass the first gradient of a unit's parameters is there.
+  void begin_gradients(std::size_t unit) { prefetch(unit + 1); }
+  /// Or the last.
+  void end_gradients(std::size_t unit);
   /// All of them go, with what was written to them: before an update.
   void release_all();
   /// Graphs that have saved the values from before an update must not read those after it.
@@ -61,22 +64,26 @@ class ShardedParameters final : public AfterOp, public std::enable_shared_from_t
     std::uint32_t version = 0;  ///< of the whole when `own` was a part of it; an edit raises it before or after the block comes
   };
   struct Unit {
-    Block values, masters;
+    Block values, masters, lowered;  ///< `lowered`: the values in 16 bits, once autocast has asked for them; its `own` is made for a gather
     bool is_block = false;
   };
+  using Kind = Block Unit::*;
 
   static FlatStorage& storage_of(const Block& block);
   static bool is_here(const Block& block);
-  Block make_block(const Tensor& flat, std::size_t unit, Block Unit::* kind);
-  void fetch(std::size_t unit, Block Unit::* kind);
-  void begin(Block& block);
-  void install(Block& block);
+  Tensor on_demand(std::int64_t own_count, DType dtype, std::size_t unit, Kind kind);
+  Tensor lowered(std::size_t unit, const Tensor& window, DType dtype);
+  void fetch(std::size_t unit, Kind kind);
+  void begin(Unit& unit, Kind kind);
+  void install(Unit& unit, Kind kind);
+  void keep_edits(Block& block);
   void release(Block& block);
   void prefetch(std::size_t unit);
 
   ProcessGroup& group_;
   std::vector<Unit> units_;
   std::size_t last_values_ = 0, last_masters_ = 0;  ///< the units that came last, in forward
+  Kind block_kind_ = &Unit::values;                 ///< of blocks: `values` or `lowered`, as they were asked for last
   bool is_kept_ = false;
 };
 

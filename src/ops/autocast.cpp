@@ -66,11 +66,19 @@ Tensor Autocast::operand(const char* op, const Tensor& x) {
   return rule->to == CastTo::f32 ? cast(x, DType::f32) : rule->to == CastTo::lower ? lowered(x) : x;
 }
 
-/// A leaf that is trained is a weight, which several calls take. The casts of weights whose memory comes and goes are not kept: together
-/// they would take half of what the weights do.
+/// A weight whose memory comes and goes. Its cast is not kept: all of them together would take half of what the weights do.
+static Tensor lowered_on_demand(const FlatStorage& flat, const Tensor& x, DType dtype) {
+  const Tensor copy = flat.lowered && x.is_contiguous() ? flat.lowered(x, dtype) : Tensor();
+  if (!copy.defined()) return cast(x, dtype);
+  return record("cast", copy, {x}, {}, [from = x.dtype()](const Backward& call) -> Tensors { return {cast(call.grad(), from)}; });
+}
+
+/// A leaf that is trained is a weight, which several calls take.
 Tensor Autocast::lowered(const Tensor& x) {
+  if (x.dtype() == dtype_ || !x.is_leaf()) return cast(x, dtype_);
   const FlatStorage* const flat = flat_storage(x);
-  if (x.dtype() == dtype_ || !x.requires_grad() || !x.is_leaf() || (flat && flat->is_on_demand())) return cast(x, dtype_);
+  if (flat && flat->is_on_demand()) return lowered_on_demand(*flat, x, dtype_);
+  if (!x.requires_grad()) return cast(x, dtype_);
   const bool is_recorded = context().grad;
   const auto is_current = [&](const Cast& kept) {
     if (kept.version != x.version() || kept.is_recorded != is_recorded) return false;

@@ -8,8 +8,8 @@ namespace tern {
 
 /// While it lives, ops on f32 and 16-bit tensors choose what they compute in by one table (autocast_table): products in `dtype`,
 /// softmax, norms, losses, powers, exponentials and sums in f32; all others follow their inputs. Parameters stay f32; each that a
-/// product takes is cast once, until it is edited, but for those that ranks share (Note [Sharded parameters]): these are cast by each
-/// product. Gradients flow through the casts, and backward follows the forward's dtypes.
+/// product takes is cast once, until it is edited; of those that ranks share, 16 bits go over the wire (Note [Sharded parameters]).
+/// Gradients flow through the casts, and backward follows the forward's dtypes.
 /// float16 takes a loss scale (train::GradScaler). To be opened inside of a captured step. The policy is PyTorch's.
 class Autocast {
  public:

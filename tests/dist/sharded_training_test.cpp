@@ -7,6 +7,8 @@
 #include "autodiff/parameter_buffer.h"
 #include "dist/data_parallel_optimizer.h"
 #include "nn/decoder_lm.h"
+#include "ops/autocast.h"
+#include "ops/pointwise.h"
 #include "toy_model.h"
 #include "train/train.h"
 
@@ -23,6 +25,7 @@ struct Form {
   bool use_fused_kernel = true;
   CheckpointPolicy checkpointing = CheckpointPolicy::none;
   train::Precision precision = train::Precision::fp32;
+  std::optional<DType> autocast = {};
   bool is_partly_frozen = false;
   double bucket_size_mb = 0.008;
   GradientSync sync = GradientSync::bucketed;
@@ -82,6 +85,8 @@ struct Training {
   Tensor loss(std::uint64_t number, std::int64_t first, std::int64_t count) const {
     const std::int64_t own = rows / rank.group->size() * rank.group->rank();
     const train::PrecisionScope scope(form.precision);
+    std::optional<Autocast> autocast;
+    if (form.autocast) autocast.emplace(*form.autocast);
     return model.loss(ids(rank, 2 * number, own + first, count), ids(rank, 2 * number + 1, own + first, count));
   }
   train::UpdateOptions update(double max_norm = std::numeric_limits<double>::infinity()) {
@@ -139,6 +144,8 @@ TEST_CASE("Ten steps with sharded gradients or parameters are those without", "[
       {.use_fused_kernel = false, .checkpointing = CheckpointPolicy::full, .bucket_size_mb = 25},
       {.checkpointing = CheckpointPolicy::selective, .sync = GradientSync::flat},
       {.width = 18, .sync = GradientSync::overlapped},
+      {.autocast = DType::bf16, .is_partly_frozen = true},
+      {.use_fused_kernel = false, .checkpointing = CheckpointPolicy::full, .autocast = DType::bf16},
   };
   for (int ranks : {1, 2, 3, 4})
     check_none(run_ranks(ranks, [&](Rank& rank) {
@@ -154,6 +161,57 @@ TEST_CASE("Ten steps with sharded gradients or parameters are those without", "[
         }
       }
     }));
+}
+
+TEST_CASE("Matrices of sharded blocks come in autocast's 16 bits", "[ranks]") {
+  check_none(run_ranks(2, [&](Rank& rank) {
+    const Form form{.width = 64, .autocast = DType::bf16};
+    Training training(rank, Shard::parameters, form);
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      const Tensor loss = training.loss(step, 0, rows / 2);
+      require(blocks_here(*training.parallel) == 0, fmt::format("{} blocks came in 32 bits", blocks_here(*training.parallel)));
+      training.optimizer->zero_grad();
+      train::accumulate(loss);
+      require(blocks_here(*training.parallel) == 0, fmt::format("{} blocks came in 32 bits for backward", blocks_here(*training.parallel)));
+      train::apply(*training.optimizer, training.update());
+    }
+    // What is written to one that is here in 32 bits is in the 16 bits as well.
+    Training whole(rank, Shard::none, form);
+    for (std::uint64_t step = 0; step < 2; ++step) whole.step(step);
+    const auto loss_of_edited = [](Training& edited) {
+      const NoGrad unrecorded;
+      for (const NamedTensor& entry : nn::named_parameters(edited.model))
+        if (entry.name == "blocks.1.ff.fc.weight") mul_(entry.tensor, 3.0);
+      return edited.loss(2, 0, 3).item<double>();
+    };
+    const double got = loss_of_edited(training), want = loss_of_edited(whole);
+    require(std::abs(got - want) <= 1e-4 * slack_of(rank) * want, fmt::format("the loss is {} and not {}", got, want));
+  }));
+}
+
+TEST_CASE("A graph of sharded parameters keeps no 16-bit copies of them", "[ranks]") {
+  check_none(run_ranks(2, [&](Rank& rank) {
+    if (rank.group->device() != cpu) return;  // a device's allocator rounds up
+    const auto allocated = [&] {
+      rank.group->barrier();  // threads have one memory
+      const auto bytes = static_cast<double>(memory_statistics(cpu).allocated);
+      rank.group->barrier();
+      return test::is_launched() ? bytes : bytes / rank.group->size();
+    };
+    double bytes[2], blocks = 0;  // of a graph; of all matrices of blocks in 16 bits
+    for (const bool is_sharded : {false, true}) {
+      Training training(rank, is_sharded ? Shard::parameters : Shard::gradients, {.width = 64, .autocast = DType::bf16});
+      training.step(0);
+      blocks = 0;
+      for (const Tensor& x : nn::parameters(training.model))
+        if (x.dims() == 2 && x.size(0) != vocab) blocks += 2 * static_cast<double>(x.numel());
+      const double before = allocated();
+      const Tensor loss = training.loss(1, 0, 1);
+      bytes[is_sharded] = allocated() - before;
+    }
+    // One of three stays for backward.
+    require(bytes[0] - bytes[1] > 0.5 * blocks, fmt::format("{} bytes of a graph, {} where no parameters are sharded", bytes[1], bytes[0]));
+  }));
 }
 
 TEST_CASE("Gradients that are sharded go over the wire in another dtype", "[ranks]") {
