@@ -46,7 +46,7 @@ class ShardedParameters final : public AfterOp, public std::enable_shared_from_t
 
   /// In a backward pass the first gradient of a unit's parameters is there.
   void begin_gradients(std::size_t unit) { prefetch(unit + 1); }
-  /// Or the last.
+  /// In a backward pass the last one is there: whatever reads the unit has run.
   void end_gradients(std::size_t unit);
   /// All of them go, with what was written to them: before an update.
   void release_all();
