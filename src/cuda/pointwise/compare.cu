@@ -1,5 +1,6 @@
 #include "cuda/pointwise/pointwise.cuh"
 #include "cuda/runtime/dispatch.h"
+#include "tensor/dispatch.h"
 
 namespace tern::kernels {
 
@@ -51,7 +52,7 @@ void compare(Cuda, const Compare& f, const Operand& a, const Operand& b, const V
 }
 
 void where(Cuda, const View& condition, const Operand& a, const Operand& b, const View& y) {
-  gpu::dispatch_bits(y.dtype, [&]<class Bits>() {
+  dispatch_bits(y.dtype, [&]<class Bits>() {
     gpu::pointwise<Bits, bool, Bits, Bits>(Choose{}, y, {gpu::view_source(condition), bits_source<Bits>(a, y), bits_source<Bits>(b, y)});
   });
 }
