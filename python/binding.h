@@ -1,5 +1,5 @@
 #pragma once
-// What the files of the extension share: how shapes, devices, names of choices and tensors that may be missing come from Python and go
+// Shared by the files of the extension: how shapes, devices, names of choices and tensors that may be missing come from Python and go
 // back. Each file binds a family in one function, and module.cpp calls them in order.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>

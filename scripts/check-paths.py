@@ -13,10 +13,10 @@ import fnmatch
 import pathlib
 import posixpath
 import re
-import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+import tree
+
 PAGES = ["README.md", "CONTRIBUTING.md", "docs/*.md", "bench/*.md", "examples/*.md", "examples/*/*.md"]
 BASES = ["", "src/", "src/cuda/", "src/ops/", "apps/", "tests/", "bench/", "docs/", "examples/"]
 ENDINGS = r"\.(?:h|cpp|cu|cuh|cuh?|py|sh|toml|md|svg|js|cmake)"
@@ -101,11 +101,10 @@ def main():
     options.add_argument("--self-test", action="store_true")
     if options.parse_args().self_test:
         return self_test()
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True)
-    files = {path for path in listed.stdout.splitlines() if (ROOT / path).exists()}
+    files = set(tree.files())
     directories = directories_of(files)
     pages = sorted(path for path in files if any(fnmatch.fnmatchcase(path, pattern) for pattern in PAGES))
-    faults = [fault for page in pages for fault in faults_of(page, (ROOT / page).read_text(), files, directories)]
+    faults = [fault for page in pages for fault in faults_of(page, (tree.ROOT / page).read_text(), files, directories)]
     if faults:
         print(*faults, sep="\n", file=sys.stderr)
         sys.exit(f"error: expected pages to name files that are there, but {len(faults)} names are not")

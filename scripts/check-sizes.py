@@ -10,12 +10,11 @@ from the first tile to the last, may have 200: a function of src/cuda that is `_
 around it. Ends with 1 where a file or a function is longer.
 """
 import argparse
-import pathlib
 import re
-import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+import tree
+
 ROOMS = ["src", "apps", "tests", "examples", "study"]
 FILE_LINES = 500
 FUNCTION_LINES = 120
@@ -107,7 +106,7 @@ def check(sources, longest):
     faults = []
     all_functions = []
     for path in sources:
-        text = (ROOT / path).read_text()
+        text = (tree.ROOT / path).read_text()
         lines = text.count("\n")
         if lines > FILE_LINES:
             faults.append(f"{path}:1: has {lines} lines, and a file has at most {FILE_LINES}: give one of its ideas a file of its own")
@@ -148,9 +147,7 @@ def main():
     chosen = options.parse_args()
     if chosen.self_test:
         return self_test()
-    patterns = [f"{room}/*{ending}" for room in ROOMS for ending in (".h", ".cpp", ".cu", ".cuh")]
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns], cwd=ROOT, check=True, capture_output=True, text=True)
-    sources = [path for path in sorted(set(listed.stdout.split())) if (ROOT / path).exists()]
+    sources = tree.sources(ROOMS)
     faults, count = check(sources, chosen.longest)
     if faults:
         print(*faults, sep="\n", file=sys.stderr)

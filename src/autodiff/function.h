@@ -40,11 +40,11 @@ struct Function {
     // An output that is one of the inputs would become its own input; a fresh handle keeps the two apart.
     if ((output.is_same(inputs) || ...)) output = output.detach();
     // A gradient of another form would be read out of bounds by the kernels that it goes on to.
-    const auto form = [](const Tensor& x) { return x.defined() ? detail::Form{x.shape(), x.dtype()} : detail::Form{}; };
-    const std::array<detail::Form, sizeof...(Inputs)> forms = {form(inputs)...};
-    return record("function", output, {inputs...}, saved, [forms](const Backward& call) {
+    const auto spec = [](const Tensor& x) { return x.defined() ? detail::TensorSpec{x.shape(), x.dtype()} : detail::TensorSpec{}; };
+    const std::array<detail::TensorSpec, sizeof...(Inputs)> specs = {spec(inputs)...};
+    return record("function", output, {inputs...}, saved, [specs](const Backward& call) {
       Tensors gradients = Derived::backward(call);
-      detail::check_forms("function", forms, gradients);
+      detail::check_gradient_specs("function", specs, gradients);
       constexpr bool is_once = requires { requires Derived::once_differentiable; };
       if (context().grad) detail::forbid_second_derivative("function", call, gradients, is_once);
       return gradients;

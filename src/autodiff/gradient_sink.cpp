@@ -13,7 +13,7 @@ namespace tern {
 /// The marks that a thread made, in its context. Those of other threads' leaves, or of leaves that have ended, are null by now.
 struct GradientSink::LazyZerosOfThread final : RefCounted {
   std::vector<Ref<LazyZeros>> marks;
-  std::size_t next_sweep = 64;  ///< of null ones, at this number of marks
+  std::size_t next_sweep = 64;  ///< number of marks at which null ones are taken out
 
   static LazyZerosOfThread& get() {
     Ref<RefCounted>& list = context().lazy_zeros;
@@ -22,7 +22,7 @@ struct GradientSink::LazyZerosOfThread final : RefCounted {
   }
 };
 
-/// One fill for neighbours.
+/// Zeros, by one kernel for gradients that are neighbours in memory.
 static void fill_with_zeros(Tensors gradients) {
   for (const Tensor& segment : contiguous_segments(std::move(gradients))) detail::fill_gradient(segment, 0);
 }
@@ -37,14 +37,14 @@ GradientSink::Turn GradientSink::wait_for_turn() const {
 
 Tensor GradientSink::get() {
   const Turn turn = wait_for_turn();
-  settle();
+  finish_deferred();
   write_zeros();
   return gradient_;
 }
 
 void GradientSink::set(const Tensor& gradient) {
   const Turn turn = wait_for_turn();
-  settle();
+  finish_deferred();
   forget_zeros();
   gradient_ = gradient;
 }
@@ -52,7 +52,7 @@ void GradientSink::set(const Tensor& gradient) {
 void GradientSink::zero() {
   const Turn turn = wait_for_turn();
   if (!gradient_.defined() || !gradient_.is_contiguous()) fail("zero_grad", "expected a leaf that has a contiguous gradient");
-  settle();
+  finish_deferred();
   if (is_zero()) return;
   zeros_ = make_ref<LazyZeros>(this);
   LazyZerosOfThread& zeroed = LazyZerosOfThread::get();
@@ -72,7 +72,7 @@ void GradientSink::add(const Tensor& incoming) {
   const Turn turn = wait_for_turn();
   if (is_open_)
     fail("backward", "expected no gradient for a leaf whose sink is open: a backward within a backward comes before Backward::sink");
-  settle();
+  finish_deferred();
   if (!gradient_.defined()) {
     // Without a graph to keep, the gradient must own its memory: the tensor that arrived may be seen elsewhere.
     const bool is_unique = incoming.ref()->references() == 1 && incoming.impl().storage->references() == 1;
@@ -116,7 +116,7 @@ void GradientSink::write_zeros() {
   forget_zeros();
 }
 
-void GradientSink::settle() {
+void GradientSink::finish_deferred() {
   if (LeafWriter* const writer = deferred_in_.load(std::memory_order_relaxed)) writer->finish();
 }
 
@@ -166,7 +166,7 @@ GradientTarget LeafWriter::open(const Tensor& leaf, const Ref<Node>& node) {
   GradientSink* const sink = autograd_state(leaf)->sink.load(std::memory_order_acquire);
   GradientSink::Turn turn = sink ? sink->try_turn() : GradientSink::Turn();
   if (!turn || sink->is_open_ || !sink->gradient_.defined() || !sink->gradient_.is_contiguous()) return {};
-  sink->settle();
+  sink->finish_deferred();
   if (open_.empty()) sums_before_ = sums_.count();
   sink->is_open_ = true;
   open_.push_back({node, sink, sink->gradient_, std::move(turn)});

@@ -22,7 +22,7 @@ class LeafWriter;
 ///  - deferred: such a kernel left a sum in parts (kernels::DeferredSums). One kernel adds up all of a pass at its end; sooner where
 ///    somebody else reads or writes the gradient, another pass within the pass included.
 /// When all that a pass contributes is in, and summed, the leaf is ready: hooks are called, once for each pass and leaf that gradients
-/// reached, however they came. Hooks have no part in which kernels run.
+/// reached, however they came. A leaf with hooks takes the same kernels as one without.
 /// Passes of several threads may reach one leaf: each holds the sink while it adds, or has it open, or deferred. A kernel that finds it
 /// held by another thread writes to memory of its own, and the pass adds that when its turn comes: all arrive, in no given order, so that
 /// the last bits may differ. A thread that waits has added up its own deferred sums before, and so never holds what another waits for. On a
@@ -49,7 +49,7 @@ class GradientSink {
   /// makes a new tensor where the sum itself is recorded.
   void add(const Tensor& incoming);
 
-  /// True where a pass, the one that has the writer, has not added up sums yet.
+  /// True where the writer's pass has left sums of this leaf in parts, and not added them up yet.
   bool is_deferred_in(const LeafWriter& writer) const { return deferred_in_.load(std::memory_order_relaxed) == &writer; }
 
   using Hook = std::function<void(const Tensor&)>;  ///< is given the leaf
@@ -64,7 +64,7 @@ class GradientSink {
   /// A mark in the list of the thread that zeroed the gradient; null when the zeros are written or forgotten.
   struct LazyZeros final : RefCounted {
     explicit LazyZeros(GradientSink* of) : sink(of) {}
-    std::mutex mutex;  ///< held where the sink is forgotten, or must not end
+    std::mutex mutex;  ///< held to set `sink` to null, and to use it: it lives meanwhile
     std::atomic<GradientSink*> sink;
   };
   struct LazyZerosOfThread;
@@ -72,18 +72,18 @@ class GradientSink {
 
   /// The sink for this thread alone, for as long as the result lives.
   Turn wait_for_turn() const;
-  /// As that, or nothing where another thread has it.
+  /// The same without waiting: a lock that owns nothing where another thread has the sink.
   Turn try_turn() const { return Turn(mutex_, std::try_to_lock); }
   bool is_zero() const { return bool(zeros_); }
   void forget_zeros();
   void write_zeros();
-  /// Adds up sums that are deferred.
-  void settle();
+  /// Adds up the sums that are deferred.
+  void finish_deferred();
 
   mutable std::recursive_mutex mutex_;  ///< a pass within a pass has the turn of the outer one
   Tensor gradient_;
   Ref<LazyZeros> zeros_;
-  std::atomic<LeafWriter*> deferred_in_{nullptr};  ///< a pass that has not added up its sums
+  std::atomic<LeafWriter*> deferred_in_{nullptr};  ///< writer of the pass that has not added up its sums of this leaf; or null
   bool is_open_ = false;
   std::vector<std::shared_ptr<const Hook>> hooks_;
 };
@@ -95,9 +95,9 @@ void write_lazy_zeros();
 /// The memory that a kernel puts the gradient of an op's input in.
 struct GradientTarget {
   Tensor gradient;                            ///< contiguous; undefined where there is none
-  Write write = Write::overwrite;             ///< accumulate: it has elements
+  Write write = Write::overwrite;             ///< accumulate: the kernel adds to what is there
   kernels::DeferredSums* deferred = nullptr;  ///< where the gradient, a sum, may be left in parts
-  bool is_new = false;                        ///< not a leaf's own
+  bool is_new = false;                        ///< memory made for this call, and not a leaf's gradient
 
   /// True where there is memory to write to.
   explicit operator bool() const { return gradient.defined(); }
@@ -136,7 +136,7 @@ class LeafWriter {
   };
   friend class GradientSink;
   kernels::DeferredSums sums_;
-  std::size_t sums_before_ = 0;  ///< of the call that runs
+  std::size_t sums_before_ = 0;  ///< deferred sums when the backward call that runs began
   std::vector<Opened> open_, deferred_;
   ScopedValue<LeafWriter*> scope_{context().leaf_writer, this};
 };

@@ -154,7 +154,7 @@ void detail::end_op(const char* op, std::span<const Tensor> outputs, const Tenso
   backend::tell([&](backend::Observer& told) { told.end_op(call); });
 }
 
-void detail::check_forms(const char* op, std::span<const Form> inputs, std::span<const Tensor> gradients) {
+void detail::check_gradient_specs(const char* op, std::span<const TensorSpec> inputs, std::span<const Tensor> gradients) {
   if (gradients.size() != inputs.size())
     fail(op, fmt::format("expected backward to return {} gradients but got {}", inputs.size(), gradients.size()));
   for (std::size_t i = 0; i < inputs.size(); ++i) {

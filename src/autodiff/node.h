@@ -32,13 +32,13 @@ struct AutogradState final : RefCounted {
   Node* accumulator = nullptr;               ///< a leaf's node in the graphs that use it now; they own it
 };
 
-/// The state, or null for a tensor that autograd has not met.
+/// Autograd's state of a tensor; null before it requires a gradient, gets one or is an op's output.
 inline AutogradState* autograd_state(const Tensor& x) { return static_cast<AutogradState*>(x.impl().autograd.get()); }
-/// The state, which may be made by this.
+/// Autograd's state of a tensor, created if there is none.
 AutogradState& ensure_autograd_state(const Tensor& x);
-/// Makes x, which no other handle shares its state with, the op's output that the edge leads to.
+/// Makes x, a tensor without a history, the output that the edge names.
 void set_history(const Tensor& x, const Edge& edge);
-/// The tensor's sink, which may be made by this.
+/// The leaf's gradient sink, created if there is none.
 GradientSink& gradient_sink(const Tensor& leaf);
 /// The edge along which a tensor's gradient flows; its node is null where none is wanted.
 Edge edge_of(const Tensor& x);
@@ -54,7 +54,7 @@ struct Node : RefCounted {
   /// The gradients of the inputs, in order, from those of the outputs, any of which may be undefined for "zero".
   /// Written in ops, so that it can be differentiated again.
   virtual Tensors backward(const Backward& call) = 0;
-  /// The leaf whose gradients arrive here, if that is what the node is for.
+  /// The leaf, of a node that accumulates a leaf's gradient; null for a node of an op.
   virtual const Tensor* leaf() const { return nullptr; }
   /// Frees the saved tensors.
   virtual void release_saved();
@@ -63,7 +63,7 @@ struct Node : RefCounted {
   std::uint64_t sequence = 0;         ///< grows with every recorded op, so that descending order is a topological one
   std::vector<Edge> next;             ///< an edge for each input
   std::vector<Saved> saved;           ///< empty once the pass has freed them
-  std::uint32_t outputs = 1;          ///< of the op
+  std::uint32_t outputs = 1;          ///< number of the op's outputs
   bool released = false;              ///< a second pass through the node is an error
   std::string module;                 ///< the path of the module whose forward ran, in anomaly mode or under a memory history
   std::uint32_t observed_module = 0;  ///< its number, where an observer gave one
@@ -111,7 +111,7 @@ class Backward {
   LeafWriter* leaves_;
 };
 
-/// The node of an op whose backward is a function object F(const Backward&): what `record` makes.
+/// The node that `record` makes: its backward is a function object F(const Backward&).
 template <class F>
 struct LambdaNode final : Node {
   /// Takes the function, with what it has captured.
@@ -156,27 +156,27 @@ struct OpCall {
   std::span<const Tensor> saved;    ///< for backward, which hooks may keep in another form; empty where the op is not recorded
   bool is_recorded;                 ///< its floating outputs will require gradients
 
-  /// Of the memory of operands and results.
+  /// Bytes of operands and results; an expanded tensor counts with its storage.
   double bytes() const;
 };
 
 namespace detail {
 void attach(Ref<Node> node, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved);
 void check_anomaly(const char* op, std::span<const Tensor> outputs, const TensorList& inputs);
-/// context().after_op, once.
+/// Calls the function object of context().after_op, and takes it out of the context.
 void call_after_op();
-/// Of the memory that a kernel reads or writes of them: an expanded tensor's is read once.
+/// Bytes that a kernel reads or writes of the tensors. An expanded tensor counts with its storage, which is read once.
 double observed_bytes(std::span<const Tensor> tensors);
-/// Tells the observers.
+/// Tells the observers of a call that has computed its outputs.
 void end_op(const char* op, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved, bool is_recorded);
 
-/// The shape and dtype that the gradient of an input must have.
-struct Form {
+/// Shape and dtype of an op's input, which its gradient must have.
+struct TensorSpec {
   Shape shape;
   DType dtype = DType::f32;
 };
-/// Throws Error that names the op and the first gradient that does not have its input's form. Undefined ones have any.
-void check_forms(const char* op, std::span<const Form> inputs, std::span<const Tensor> gradients);
+/// Throws Error that names the op and the first gradient whose shape or dtype is not its input's. Undefined gradients pass.
+void check_gradient_specs(const char* op, std::span<const TensorSpec> inputs, std::span<const Tensor> gradients);
 }  // namespace detail
 
 /// Makes `output` the result of an op on `inputs`. `backward` is called as `Tensors(const Backward&)` and returns one

@@ -48,9 +48,9 @@ FlatStorage* flat_storage(const Tensor& x);
 inline bool is_flat(const Tensor& x) { return flat_storage(x) != nullptr; }
 /// The elements that a slice of that many takes with its padding.
 std::int64_t padded_size(std::int64_t count, DType dtype);
-/// That of all parameters of a dtype, side by side in one buffer.
+/// The elements of a buffer that has all these parameters side by side, each padded.
 std::int64_t padded_size(const Tensors& parameters, DType dtype);
-/// Their windows on such a buffer, or on one with as many elements of another dtype, as of masters.
+/// The parameters' windows on a buffer laid out by padded_size() for `dtype`; masters have the layout of their 16-bit parameters.
 Tensors windows_of(const Tensor& buffer, const Tensors& parameters, DType dtype);
 /// The window on the masters that a contiguous 16-bit parameter is rounded from, of its shape; undefined where it has none.
 Tensor master_of(const Tensor& x);

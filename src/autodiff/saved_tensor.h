@@ -36,11 +36,11 @@ class Saved {
   explicit Saved(const Tensor& x);
   Saved(Saved&&) noexcept;  ///< leaves one that holds nothing
   ~Saved();
-  /// The tensor. Throws Error if it was edited in place since it was saved.
+  /// The saved tensor, with its history. Throws Error if it was edited in place since.
   Tensor unpack(Node& owner) const;
-  /// As that, for one that is not an output of an op.
+  /// Likewise, of a tensor that is no output of the node's op; `op` is for messages.
   Tensor unpack(const char* op) const;
-  /// Of the tensor; 0 where hooks keep something in its place.
+  /// Bytes of the tensor's elements; 0 where hooks keep something in its place.
   std::size_t bytes() const;
   /// The tensor as it is kept; undefined where hooks keep something in its place.
   const Tensor& kept() const { return tensor_; }

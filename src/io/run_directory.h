@@ -71,7 +71,7 @@ class RunDirectory {
   RunDirectory& operator=(RunDirectory&&) = delete;
 
   const std::filesystem::path& path() const noexcept { return path_; }  ///< as it was given
-  /// What the run was started with, as JSON. This and each place below moves once, when a new run takes an earlier one's place.
+  /// The run's options, as JSON. This and each place below moves once, when a new run takes an earlier one's place.
   std::filesystem::path config() const { return file("config.json"); }
   std::filesystem::path tokenizer() const { return file("tokenizer.json"); }    ///< Hugging Face's form
   std::filesystem::path model() const { return file("model.safetensors"); }     ///< the last model that save_model() wrote

@@ -10,7 +10,7 @@ namespace tern::profile {
 /// An index that leads nowhere.
 inline constexpr std::uint32_t none = 0xffffffff;
 
-/// What a span is of, the outermost first.
+/// Kinds of spans, the outermost first.
 enum class Kind : std::uint8_t {
   step,    ///< a training step, as the program marks it
   pass,    ///< "forward", "backward", "optimizer", "recompute", ...

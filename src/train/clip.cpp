@@ -29,7 +29,7 @@ static Tensors gradient_segments(const Tensors& parameters) {
   return segments;
 }
 
-/// `shared`: gives the sums of squares of all processes for this one's.
+/// `shared` turns this process's sums of squares into those of all processes.
 static ClippedNorm norm_and_factor_of(const Tensors& segments, Device device, double max_norm, const kernels::LossScale& loss,
                                       const std::function<Tensor(const Tensor&)>& shared = {}) {
   const ClippedNorm result{empty({}, DType::f32, device), empty({}, DType::f32, device)};

@@ -105,7 +105,7 @@ std::vector<Optimizer::Piece> Optimizer::pieces_of(const Tensor& segment) const 
   return pieces;
 }
 
-/// A sharded optimizer's, which are nowhere else.
+/// Whether the pieces have masters of their own: those of a sharded optimizer, which no parameter buffer has.
 template <class Pieces>
 static bool has_own_masters(const Pieces& pieces) {
   return std::any_of(pieces.begin(), pieces.end(), [](const auto& piece) { return piece.masters.defined(); });
@@ -140,7 +140,7 @@ void Optimizer::lay_out() {
     const DType kept = all.dtype() == DType::f64 ? DType::f64 : DType::f32;
     const bool is_frozen = std::none_of(segment.parameters.begin(), segment.parameters.end(),
                                         [&](std::size_t i) { return states_[i].parameter.requires_grad(); });
-    if (!sharding_ || !is_frozen) segment.pieces = pieces_of(all);  // frozen ones are no process's own
+    if (!sharding_ || !is_frozen) segment.pieces = pieces_of(all);  // frozen parameters belong to no process
     for (Piece& piece : segment.pieces)
       for (std::size_t kind = 0; kind < moments_of(states_[segment.parameters.front()]); ++kind)
         piece.moments.push_back(zeros({piece.end - piece.begin}, kept, device));
@@ -224,7 +224,7 @@ void Optimizer::step(const GradientScale& scale) {
   if (scale.advance.defined()) add_(steps_, scale.advance);
   else add_(steps_, 1.0);
   launches_ = 0;
-  // By the order in which their gradients arrive.
+  // updates[n]: those whose gradients arrive as number n.
   std::vector<std::vector<std::pair<std::size_t, SegmentViews>>> updates(arrival_ ? std::max<std::size_t>(arrival_->size(), 1) : 1);
   for (const Segment& segment : segments_)
     for (Update& update : updates_of(segment, arrival_.get()))
@@ -249,7 +249,7 @@ void Optimizer::step(const GradientScale& scale) {
   }
 }
 
-/// The parts of the segment whose gradients lie as its parameters do.
+/// Runs: stretches of a segment's parameters whose gradients lie side by side in the same layout.
 std::vector<Optimizer::Run> Optimizer::runs_of(const Segment& segment) const {
   const auto gradient_of = [&](std::size_t i) { return states_[segment.parameters[i]].parameter.grad(); };
   const auto parameter_of = [&](std::size_t i) -> const Tensor& { return states_[segment.parameters[i]].parameter; };
@@ -278,7 +278,8 @@ std::vector<Optimizer::Run> Optimizer::runs_of(const Segment& segment) const {
   return runs;
 }
 
-/// One for each of a run's pieces, and one for each piece whose gradients lie elsewhere; each in the parts that arrive together.
+/// A segment's updates: one for each piece of each run, and for each piece that has its gradients itself, cut where gradients arrive in
+/// parts.
 std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment, const GradientArrival* arrival) const {
   std::vector<Update> updates;
   const Tensor all = whole(segment);
@@ -307,7 +308,7 @@ std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment, con
   };
   for (const Piece& piece : segment.pieces)
     if (piece.gradients.defined()) add(piece, piece.begin, piece.end, piece.gradients);
-  // To look at the parameters' gradients would fetch them.
+  // No look at the parameters' gradients where pieces have theirs: grad() would bring those of all processes into memory.
   if (std::all_of(segment.pieces.begin(), segment.pieces.end(), [](const Piece& piece) { return piece.gradients.defined(); }))
     return updates;
   for (const Run& run : runs_of(segment))
@@ -354,7 +355,7 @@ Tensors Optimizer::memory() {
   return result;
 }
 
-/// In the parameter's shape: a view on the one piece that has it, or put together from all processes' pieces.
+/// A parameter's moment in its shape: a view on the piece that has it, or, sharded, put together from all processes' pieces.
 Tensor Optimizer::moment(std::size_t i, std::size_t kind) const {
   const ParameterState& state = states_[i];
   const Shape& shape = state.parameter.shape();

@@ -40,7 +40,7 @@ bool has_precision(Precision precision, Device device) { return has_matmul_preci
 PrecisionScope::PrecisionScope(Precision precision) : products_(matmul_precision_of(precision)) {}
 
 void set_precision(nn::Module& module, Precision precision) {
-  // The trained ones first: to() would keep of them what 16 bits hold.
+  // Trained parameters first, with their masters in f32: to() would round them to 16 bits and keep no master.
   flatten_parameters(module, dtype_of(precision));
   to(module, dtype_of(precision));
 }

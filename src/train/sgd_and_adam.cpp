@@ -32,7 +32,7 @@ void SGD::add_group(const Group& group) {
 
 static kernels::GradientScaleView view_of(const GradientScale& scale) { return {view_of(scale.factor), view_of(scale.advance)}; }
 
-/// The operands that every rule has; `segment` is a SegmentViews or AdamTensors.
+/// The operands that every update rule has, as its kernel takes them; `segment` is a SegmentViews or AdamTensors.
 template <class Arguments, class Segment>
 static Arguments operands(const Segment& segment, const Tensor& lr, const GradientScale& scale) {
   Arguments arguments;

@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "catch.h"
-#include "cuda/gemm/algorithm.h"
+#include "cuda/gemm/autotune_cache.h"
 
 using namespace tern;
 

@@ -47,7 +47,7 @@ struct Spot {
   double x = 0, y = 0;
 };
 
-/// Where the names of a legend begin: side by side, in as many rows as they need between left and right. A name that is empty takes no
+/// Positions of a legend's names: side by side, in as many rows as they need between left and right. A name that is empty takes no
 /// room.
 std::vector<Spot> legend_spots(const std::vector<std::string>& names, double left, double right, double top);
 

@@ -41,7 +41,7 @@ struct Args {
   bool causal;
   DropoutMask dropout;
   float inverse_keep;  ///< 1 / (1 - p)
-  int heads_at_once;   ///< whose keys and values should lie in the L2 cache at a time
+  int heads_at_once;   ///< heads that are worked on at a time, so that their keys and values stay in the L2 cache
 
   Args(const View& q, const View& k, const kernels::Attention& attention)
       : sequences(static_cast<int>(attention.query_starts.data ? attention.query_starts.shape[0] - 1 : q.shape[0])),
@@ -94,7 +94,7 @@ struct Sequence {
     limit = args.key_lengths ? bounded(args.key_lengths[index]) : keys;
     prefix = args.prefix ? bounded(args.prefix[index]) : 0;
   }
-  /// Of a call with causal masks alone, which the compiler then knows.
+  /// The sequence of a call that has causal masks at most: the compiler then knows that all else is 0.
   static __device__ __forceinline__ Sequence plain(const Args& args, int index) {
     Sequence sequence;
     sequence.batch = index;

@@ -4,7 +4,6 @@
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/semaphore.h"
 
 // Attention of one query a sequence, as in decoding: split keys ("flash decoding"). It is bound by reading keys and values, which tensor
 // cores would not speed up.

@@ -20,7 +20,7 @@ inline constexpr int warpgroup = 128;  ///< threads
 inline constexpr int max_width = 128;  ///< elements of a head
 inline constexpr int block_columns = 64;
 
-/// A piece of the work: a tile of some head. Within heads_at_once heads all first tiles come before all second ones.
+/// Work item: a tile of a head. Items go through heads_at_once heads together: all of their first tiles, then all second ones.
 struct WorkItem {
   int tile, head;  ///< head among those of all sequences
 
@@ -32,16 +32,17 @@ struct WorkItem {
   }
 };
 
-/// Hands the items of the work to the blocks of a persistent grid, in their order: a block takes its number first, and from then on what
-/// the counter says, which is zero between kernels.
+/// Work queue of a persistent grid: hands the items to the blocks in order. A block's first item is its own number; the next ones come from
+/// a counter in device memory, which is zero between kernels.
 struct WorkQueue {
   unsigned* counter;
   int items;
 
-  /// Of one thread a block; -1: none is left. Each block calls it until then.
+  /// The next item, or -1 where none is left. Called by one thread of each block until it gets -1.
   __device__ __forceinline__ int next() const {
     const unsigned taken = atomicAdd(counter, 1);
-    if (taken == static_cast<unsigned>(items) - 1) *counter = 0;  // items - blocks calls had something, and one of each block had not
+    if (taken == static_cast<unsigned>(items) - 1)
+      *counter = 0;  // the last call: there are items - blocks that give an item, and one a block that gives -1
     const int item = static_cast<int>(taken + gridDim.x);
     return item < items ? item : -1;
   }
@@ -79,7 +80,7 @@ struct Products {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// A step of a barrier's count by one lane for its warp, after all of its lanes are there.
+/// Arrives at a barrier for the whole warp: one lane does, when all lanes are there.
 __device__ __forceinline__ void arrive_warp(MBarrier& barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) barrier.arrive();

@@ -81,7 +81,7 @@ __device__ __forceinline__ void produce(const BackwardParams& p, const BackwardM
   barriers.kv_full.arrive();
 }
 
-/// One thread: waits for this block's turns at dQ.
+/// The semaphores' waiter, one thread: tells the dQ warpgroup when a tile's dQ is this block's to add to.
 template <class C>
 __device__ __forceinline__ void wait_for_semaphores(const BackwardParams& p, BackwardBarriers<C::stages, C::keys>& barriers) {
   Slots<> slots;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void wait_for_semaphores(const BackwardParams& p, Bac
     });
   });
 }
-/// One thread: gives the turns to the next blocks.
+/// The semaphores' releaser, one thread: when this block has added to a tile's dQ, the next block may.
 template <class C>
 __device__ __forceinline__ void release_semaphores(const BackwardParams& p, BackwardBarriers<C::stages, C::keys>& barriers) {
   Slots<> slots;
@@ -124,7 +124,7 @@ __device__ __forceinline__ void run_helper(const BackwardParams& p, const Backwa
   else if (threadIdx.x == 32) wait_for_semaphores<C>(p, barriers);
   else if (threadIdx.x == 64) release_semaphores<C>(p, barriers);
 }
-/// By one thread, for so many warps of consumers, `ds_warps` of which write dS.
+/// Initialises the barriers, by one thread, for the arrivals of a block with so many consumer warps.
 template <class C>
 __device__ __forceinline__ void init_barriers(BackwardBarriers<C::stages, C::keys>& barriers, int consumer_warps) {
   constexpr int ds_warps = C::groups * 4, dq_warps = 4, turn_warps = 2;
@@ -142,7 +142,7 @@ __device__ __forceinline__ void init_barriers(BackwardBarriers<C::stages, C::key
     barriers.released[i].init(1);
   }
 }
-/// Adds 64 columns of a tile's dQ to the sums, or writes `factor` times all of them where the block is the last.
+/// Adds 64 columns of this block's dQ of a tile to the sums of the blocks before; the last block writes these times `factor`.
 template <class T, class C>
 __device__ __forceinline__ void add_dq(const BackwardParams& p, const Sequence& sequence, const DqJob& job, float (&dq)[32], int piece,
                                        float factor) {
@@ -172,7 +172,8 @@ __device__ __forceinline__ void add_dq(const BackwardParams& p, const Sequence& 
     store_rows<T>(dq, {factor, factor}, rows, piece * 64, p.args.head_dim);
   }
 }
-/// A place among the turns at dQ and among the slots of dS, which are one where there are as many.
+/// The dQ warpgroup's position in two rings: the two slots of `turn` and `added`, and those of dS. With two slots of dS it is one position,
+/// in one register.
 template <int ds_slots>
 struct DqSlots {
   Slots<> turn;
@@ -188,7 +189,7 @@ struct DqSlots {
   }
 };
 
-/// The dQ warpgroup. Sums are written times factor(), which is asked once a block of keys.
+/// The dQ warpgroup. The last block of a tile writes its dQ times factor(), which is called once for each block of keys.
 template <class T, class C, class Barriers, class Factor>
 __device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMemory<C>& memory, Barriers& barriers, Factor&& factor) {
   using KTile = typename C::KTile;
@@ -232,6 +233,23 @@ __device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMe
   });
 }
 
+/// The roles of a block's warpgroups, once its barriers are made: helpers, dQ, and consumers, which run consume(tiles).
+template <class T, class C, class Barriers, class Factor, class Consume>
+__device__ __forceinline__ void run_warpgroups(const BackwardParams& p, const void* memory, Barriers& barriers, Factor&& factor,
+                                               Consume&& consume) {
+  __syncthreads();
+  const BackwardMemory<C> tiles{swizzle_aligned_address(memory)};
+  if (threadIdx.x < warpgroup) {
+    warpgroup_reg_dealloc<C::helper_registers>();
+    run_helper<C>(p, tiles, barriers);
+  } else if (threadIdx.x < 2 * warpgroup) {
+    warpgroup_reg_dealloc<C::dq_registers>();
+    sum_dq<T, C>(p, tiles, barriers, factor);
+  } else {
+    consume(tiles);
+  }
+}
+
 #endif
 
 template <class T, class C, bool general, bool drops>
@@ -247,19 +265,13 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_attention_backward(__gri
     init_barriers<C>(barriers, C::groups * 4);
     fence_barrier_init();
   }
-  __syncthreads();
-  const BackwardMemory<C> tiles{swizzle_aligned_address(memory)};
-  if (threadIdx.x < warpgroup) {
-    warpgroup_reg_dealloc<C::helper_registers>();
-    run_helper<C>(p, tiles, barriers);
-  } else if (threadIdx.x < 2 * warpgroup) {
-    warpgroup_reg_dealloc<C::dq_registers>();
-    sum_dq<T, C>(p, tiles, barriers, [&] { return p.args.scale; });
-  } else {
-    warpgroup_reg_alloc<C::consumer_registers>();
-    BackwardConsumer<T, C, general, drops> consumer(p, tiles, barriers);
-    for_each_item<C>(p, barriers, [&](int) { consumer.attend(); });
-  }
+  run_warpgroups<T, C>(
+      p, memory, barriers, [&] { return p.args.scale; },
+      [&](const BackwardMemory<C>& tiles) {
+        warpgroup_reg_alloc<C::consumer_registers>();
+        BackwardConsumer<T, C, general, drops> consumer(p, tiles, barriers);
+        for_each_item<C>(p, barriers, [&](int) { consumer.attend(); });
+      });
 #endif
 }
 

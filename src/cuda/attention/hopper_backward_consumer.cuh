@@ -19,11 +19,11 @@ struct BackwardConsumer {
   BackwardBarriers<C::stages, C::keys>& barriers;
   int group;
   std::uint64_t dropout_position;
-  Slots<> slots;  ///< of dS
-  Pipeline read;  ///< of the tile whose scores are computed
+  Slots<> slots;  ///< the next slot of dS
+  Pipeline read;  ///< the stage of the tile whose scores are computed
 
   float s[32], dp[32], dk[C::width / 2], dv[C::width / 2];
-  unsigned p_or_ds[4][4], rounded[4][4], kept;  ///< p_or_ds: rounded, a left operand; one comes when the other has been multiplied
+  unsigned p_or_ds[4][4], rounded[4][4], kept;  ///< p_or_ds: rounded P, and after its product rounded dS: a left operand
   unsigned k_fragments[C::caches_fragments ? steps : 1][4], v_fragments[C::caches_fragments ? steps : 1][4];
   float padding[2];
 
@@ -175,7 +175,7 @@ struct BackwardConsumer {
     arrive_warp(barriers.ds_full[slots.index()]);
     ++slots.used;
   }
-  /// Waits until at most so many of the begun batches are under way, and lets results be read.
+  /// Waits until at most so many committed batches of wgmma are under way; `result`, of an earlier one, may then be read.
   template <int batches, int size>
   static __device__ __forceinline__ void wait_for(float (&result)[size]) {
     warpgroup_wait<batches>();

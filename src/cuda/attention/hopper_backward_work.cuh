@@ -119,14 +119,14 @@ __global__ void __launch_bounds__(256)
 /// A tile of queries whose dQ a block adds to.
 struct DqJob {
   int head, tile, place;
-  bool is_first, is_last;  ///< of the blocks that add to it
+  bool is_first, is_last;  ///< this block is the first, or the last, to add to the tile
 };
 
 template <int stages, int keys>
 struct BackwardBarriers {
   MBarrier kv_full, kv_empty, full[stages], empty[stages], ds_full[2], ds_empty[2], turn[2], added[2], released[2];
   int item;
-  // Registers are scarce: what comes once an item or a tile lies here.
+  // Numbers of an item and of its tiles, which the producer leaves here since registers are scarce.
   KeyBlock<keys> block;
   struct {
     int head, first_query;

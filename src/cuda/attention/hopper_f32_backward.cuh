@@ -248,23 +248,19 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_f32_attention_backward(_
     }
     fence_barrier_init();
   }
-  __syncthreads();
-  const BackwardMemory<C> tiles{swizzle_aligned_address(memory)};
-  if (threadIdx.x < warpgroup) {
-    warpgroup_reg_dealloc<C::helper_registers>();
-    run_helper<C>(p, tiles, barriers);
-  } else if (threadIdx.x < 2 * warpgroup) {
-    warpgroup_reg_dealloc<C::dq_registers>();
-    sum_dq<float, C>(p, tiles, barriers, [&] { return dq_factor<C>(p, barriers); });
-  } else if (threadIdx.x < 3 * warpgroup) {
-    warpgroup_reg_alloc<C::consumer_registers>();
-    F32BackwardConsumer<C, general, drops> consumer(p, tiles, barriers);
-    for_each_item<C>(p, barriers, [&](int) { consumer.sum_dv(); });
-  } else {
-    warpgroup_reg_alloc<C::consumer_registers>();
-    F32BackwardConsumer<C, general, drops> consumer(p, tiles, barriers);
-    for_each_item<C>(p, barriers, [&](int) { consumer.sum_dk(); });
-  }
+  run_warpgroups<float, C>(
+      p, memory, barriers, [&] { return dq_factor<C>(p, barriers); },
+      [&](const BackwardMemory<C>& tiles) {
+        if (threadIdx.x < 3 * warpgroup) {
+          warpgroup_reg_alloc<C::consumer_registers>();
+          F32BackwardConsumer<C, general, drops> consumer(p, tiles, barriers);
+          for_each_item<C>(p, barriers, [&](int) { consumer.sum_dv(); });
+        } else {
+          warpgroup_reg_alloc<C::consumer_registers>();
+          F32BackwardConsumer<C, general, drops> consumer(p, tiles, barriers);
+          for_each_item<C>(p, barriers, [&](int) { consumer.sum_dk(); });
+        }
+      });
 #endif
 }
 

@@ -48,9 +48,9 @@ struct ForwardConsumer {
   std::uint64_t dropout_position;
   PipelineState<C::stages> k_state, v_state;
 
-  // Of an item. A thread has two rows, 8 apart.
-  int key_begin[2], key_end[2];  ///< that the thread's queries see
-  int whole_begin, whole_end;    ///< that all queries of the group see
+  // State of a work item. A thread has two rows of the scores, 8 apart.
+  int key_begin[2], key_end[2];  ///< keys that the thread's queries see
+  int whole_begin, whole_end;    ///< keys that all queries of the group see
   float scores[keys / 2], sums[C::width / 2], tile_sums[C::promotes ? C::width / 2 : 1];
   unsigned probabilities[C::parts][keys / 16][4];
   float reference[2], total[2], rescale[2];
@@ -86,7 +86,7 @@ struct ForwardConsumer {
                                          k + KTile::part_step(Terms::right(n)) + KTile::column_step(i), n > 0 || i > 0);
     warpgroup_commit_batch();
   }
-  /// Of a tile's P V, and at once of y where it is not promoted.
+  /// The accumulators of P V: those of the tile, where Note [Two parts] promotes them, else y's own.
   __device__ __forceinline__ auto& product_sums() {
     if constexpr (C::promotes) return tile_sums;
     else return sums;
@@ -106,7 +106,7 @@ struct ForwardConsumer {
                                  v + KTile::part_step(Terms::right(n)) + KTile::row_step(i), !C::promotes || n > 0 || i > 0);
     warpgroup_commit_batch();
   }
-  /// Waits for it.
+  /// Waits for y += P V, and gives V's stage back.
   __device__ __forceinline__ void finish_sums() {
     warpgroup_wait<0>();
     warpgroup_fence_operand(product_sums());
@@ -123,7 +123,7 @@ struct ForwardConsumer {
     arrive_warp(barriers.v_empty[v_state.index]);
     v_state.advance();
   }
-  /// Passes by a tile of keys that the group's queries do not see.
+  /// Skips a tile of keys that the group's queries do not see: gives its stages back unread, with the group's turn at the tensor cores.
   __device__ __forceinline__ void skip_tile(bool takes_turn) {
     barriers.k_full[k_state.index].wait(k_state.phase);
     release_k();
@@ -244,7 +244,7 @@ struct ForwardConsumer {
     exponentiate(general && p.args.padding ? 1 : is_f32 ? scale_log2 : p.args.scale_log2);
     if constexpr (drops) drop(item, key0);
   }
-  /// P, and y to its scale.
+  /// Rounds S to P, the next left operand, and rescales y where a maximum has grown.
   __device__ __forceinline__ void update() {
     warpgroup_fence_operand(scores);
 #pragma unroll

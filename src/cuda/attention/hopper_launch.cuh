@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "cuda/attention/hopper.cuh"
+#include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/semaphore.h"
 #include "cuda/runtime/tensor_map.h"
 
 // The host's half of flash attention on Hopper: tensor maps, the grid, and which kernel serves a call.

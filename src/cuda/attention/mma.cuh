@@ -23,13 +23,13 @@ struct Bias {
   explicit Bias(const View& view) : data(view.data) {
     if (data) batch_stride = view.strides[0], head_stride = view.strides[1], query_stride = view.strides[2], key_stride = view.strides[3];
   }
-  /// The place of that of a query and a key. `head` is one among those of all sequences.
+  /// The address of the bias of a query and a key. `head` counts the heads of all sequences.
   template <class T>
   __device__ __forceinline__ const T* place_of(const Args& args, int head, int query, int key) const {
     return static_cast<const T*>(data) + head / args.heads * batch_stride + head % args.heads * head_stride + query * query_stride +
            key * key_stride;
   }
-  /// That one, to base 2; that of a place so many queries and keys on.
+  /// The bias times log2(e), as scores to base 2 take it: of a query and a key, or of those so many behind the ones at `place`.
   template <class T>
   __device__ __forceinline__ float at(const Args& args, int head, int query, int key) const {
     return convert<float>(*place_of<T>(args, head, query, key)) * log2_e;

@@ -30,7 +30,7 @@ struct ScoreGradients {
   __device__ __forceinline__ ScoreGradients(const BackwardInputs& in_, const Sequence& sequence_)
       : in(in_), args(in_.args), sequence(sequence_), dropout_position(drops ? args.dropout.position() : 0) {}
 
-  /// To the keys from `key` on, of sequence `index`, which `sequence` is by now.
+  /// Goes on to the keys from `key` on of sequence number `index`; the caller has set `sequence` to it.
   __device__ __forceinline__ void move_to(int index, int key) {
     key0 = key;
     if constexpr (is_general)
@@ -42,7 +42,7 @@ struct ScoreGradients {
   __device__ __forceinline__ bool is_visible(int query0) const {
     return is_any_visible<is_general>(sequence, query0, sub_queries, key0, 16);
   }
-  /// Whether some of them do not see all.
+  /// Whether the mask hides some of the warp's keys from some of the sub-tile's queries.
   __device__ __forceinline__ bool is_cut(int query0) const {
     return key0 + 16 > sequence.key_end(query0) ||
            (is_general && (key0 < sequence.key_begin(query0 + sub_queries - 1) || query0 + sub_queries > sequence.queries));

@@ -178,16 +178,16 @@ struct Block {
   __device__ __forceinline__ int turn(int tile) const { return C::has_whole_head ? 0 : key_block - Range::first_block(sequence, tile); }
   __device__ __forceinline__ bool is_last(int tile) const { return C::has_whole_head || key_block >= Range::last_block(sequence, tile); }
 
-  /// By the consumers.
+  /// Begins to copy the block's K and V, by the consumers.
   __device__ __forceinline__ void load_keys() const { ampere::load_keys<T, C, C::consumers>(k_tile, p, sequence, kv_head, first_key); }
-  /// By threads numbered from `thread` on.
+  /// Begins to copy a tile of queries to its stage, as one group of cp.async, by `threads` threads of which this is number `thread`.
   template <int threads>
   __device__ __forceinline__ void load_stage(const Walk& walk, int thread) const {
     load_queries<T, C, threads>(q_tile(walk.step), p, sequence, index, walk.head, walk.tile * C::queries, !is_alone(), thread);
     cp_async_commit();
   }
 
-  /// delta of the only tile, to its stage.
+  /// Computes delta, of a block whose head has one tile, to that tile's stage.
   __device__ __forceinline__ void compute_delta() const {
     constexpr int lanes = width / 8 <= 4 ? 4 : width / 8 <= 8 ? 8 : 16;
     const T *const y = queries_of<const T>(p.y, first_head), *const dy = queries_of<const T>(p.dy, first_head);

@@ -44,7 +44,7 @@ struct BiasGradParams : BackwardInputs {
   int units = 0, terms = 0, splits = 1;  ///< splits: blocks that share a unit's terms
 };
 
-/// That of a unit's term.
+/// The tile of scores that is a term of a unit.
 template <class C>
 __device__ __forceinline__ ScorePlace place_of(const BiasGradParams& p, int unit, int term) {
   int at[4];
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_bias_
 
   const auto bytes_of = [&](unsigned address) { return reinterpret_cast<unsigned char*>(shared) + (address - stages); };
 
-  // The first of the block's terms from `term` on that has scores to see; begins to copy what it needs.
+  // Finds the block's next term, from `term` on, that the mask does not hide as a whole, and begins to copy its operands.
   const auto load_stage = [&](unsigned to, int term) {
     for (; term < p.terms; term += p.splits) {
       const ScorePlace place = place_of<C>(p, unit, term);

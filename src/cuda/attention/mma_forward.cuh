@@ -36,7 +36,7 @@ struct ForwardParams {
   Heads q, k, v, y;
   Bias bias;
   float* log_sums;    ///< (B, H, T)
-  bool adds;          ///< something to scores, which are scaled before: padding, a bias, or nothing to such as a factor turns round
+  bool adds_bias;     ///< scores are scaled, and padding and bias added, before the mask; also for a scale <= 0, without either
   bool is_aligned;    ///< q, k and v can be read 16 bytes at a time
   bool writes_pairs;  ///< y can be written 4 bytes at a time
 };
@@ -61,7 +61,7 @@ __device__ __forceinline__ void add_to_scores(Scores& scores, const ForwardParam
   }
 }
 
-/// Hides what the rows do not see.
+/// The mask: scores of keys outside a query's range become -inf.
 template <Flavour flavour, class Scores>
 __device__ __forceinline__ void mask(Scores& scores, const Sequence& sequence, int row0, int key0) {
   const int first = key0 + Scores::column_of(0);
@@ -74,7 +74,7 @@ __device__ __forceinline__ void mask(Scores& scores, const Sequence& sequence, i
   }
 }
 
-/// Drops some scores; `first` is the number of the first row's and key's element among all.
+/// Dropout: sets dropped probabilities to 0. `first` is the number of the tile's first element among all probabilities.
 template <class Scores>
 __device__ __forceinline__ void drop(Scores& scores, const Args& args, std::uint64_t position, std::int64_t first, int keys_left) {
 #pragma unroll
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_forwa
   cp_async_commit();
 
   const std::uint64_t position = drops ? args.dropout.position() : 0;
-  const float factor = is_general && p.adds ? 1 : args.scale_log2;
+  const float factor = is_general && p.adds_bias ? 1 : args.scale_log2;
   // Of the keys, those from seen_begin on before seen_end are seen by some row of the warp, and the whole_ ones by all.
   const int last = min(row0 + C::warp_rows, sequence.queries) - 1;
   const int seen_begin = sequence.key_begin(row0), seen_end = row0 < sequence.queries ? sequence.key_end(last) : 0;
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_forwa
     Scores scores = {};
     mma<T, width>(Product(scores, queries, OperandBt<width>(k_tile)));
     if constexpr (is_general) {
-      if (p.adds) add_to_scores<T, flavour>(scores, p, sequence, index, row0, key0);
+      if (p.adds_bias) add_to_scores<T, flavour>(scores, p, sequence, index, row0, key0);
     }
     if (key0 + C::keys > whole_end || (is_general && key0 < whole_begin)) mask<flavour>(scores, sequence, row0, key0);
 #pragma unroll

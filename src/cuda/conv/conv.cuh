@@ -96,7 +96,7 @@ __device__ __forceinline__ unsigned round_word(const float (&x)[per_word<T>]) {
   }
 }
 
-/// Of a thread's vector of channels. Four words, 16 bytes, take twice the registers and leave half as many warps: on an H200 at best the
+/// Words of a thread's vector of channels. Four, 16 bytes, take twice the registers and leave half as many warps: on an H200 at best the
 /// same bandwidth, and a fifth less for 7 taps.
 inline constexpr int words_of_thread = 2;
 

@@ -14,8 +14,8 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-/// Arrives at the cluster's barrier, for cluster_wait to wait for: this block runs, and what a fence has made visible is. Earlier writes
-/// are not waited for.
+/// Arrives at the cluster's barrier. Who then returns from cluster_wait knows that this block runs, and sees what a fence has made visible;
+/// other writes of this thread may still be under way.
 __device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;\n" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory"); }
 /// Waits for all threads of a cluster, but those that have ended.
@@ -23,8 +23,8 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" ::: "memory");
 }
 
-/// Arrives at the barrier at this place of the shared memory of a block of the cluster, after what this thread has read. Its writes are
-/// not waited for: a release in the cluster would wait for those to global memory.
+/// Arrives at a block's copy of a barrier: the one at the same address of that block's shared memory. Ordered behind this thread's reads
+/// but not its writes: a release in the cluster would wait for those to global memory.
 __device__ __forceinline__ void arrive_at(MBarrier& barrier, unsigned block) {
   asm volatile("{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(
                    shared_address(&barrier.state)),
@@ -32,7 +32,7 @@ __device__ __forceinline__ void arrive_at(MBarrier& barrier, unsigned block) {
                : "memory");
 }
 
-/// Reads what lies at this place of the shared memory of a block of the cluster.
+/// Reads the value at the same address of the shared memory of a block of the cluster (DSMEM).
 __device__ __forceinline__ float4 read_dsmem(const float4* place, unsigned block) {
   float4 value;
   asm volatile("{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\nld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}\n"
@@ -42,8 +42,8 @@ __device__ __forceinline__ float4 read_dsmem(const float4* place, unsigned block
   return value;
 }
 
-/// Begins to write a value to this place of the shared memory of a block of the cluster, whose barrier at the same place as this one counts
-/// the bytes.
+/// Begins to write a value to the same address of the shared memory of a block of the cluster (st.async), where that block's copy of the
+/// barrier counts the bytes.
 __device__ __forceinline__ void st_async(const float4* place, float4 value, MBarrier& barrier, unsigned block) {
   asm volatile(
       "{\n.reg .u32 there, signal;\nmapa.shared::cluster.u32 there, %0, %2;\nmapa.shared::cluster.u32 signal, %1, %2;\n"

@@ -70,15 +70,15 @@ __device__ __forceinline__ void unpack_pair(unsigned both, float& low, float& hi
   high = widen(second);
 }
 
-/// Memory whose dtype is known at run time only; it is read as a C and written from a C. One kernel then serves all
-/// dtypes that are computed in C: the paths that need not be fastest use it.
+/// Tag of an element type that is known at run time only: elements are converted to C as they are read, and from C as they are written.
+/// One kernel then serves all dtypes that are computed in C: the paths that need not be fastest use it.
 template <class C>
 struct Any {};
 /// As Any<double>, for all floating dtypes.
 struct AnyFloat {};
-/// As Any<double>, for integers that meet a number which is none. Read only.
+/// As Any<double>, for integers beside a number that is no integer. Read only.
 struct IntegerAsDouble {};
-/// Written only: any dtype at all.
+/// Tag of an output of any dtype, bool included. Written only.
 struct AnyNumber {};
 /// True for the tags, false for element types.
 template <class T>
@@ -119,7 +119,7 @@ using computed_t = typename detail::Computed<T>::type;
 template <class T>
 using erased_t = typename detail::Erased<T>::type;
 
-/// Calls f.operator()<S>() with the element type S behind T: T itself, or what the dtype says for a tag.
+/// Calls f.operator()<S>() with the type S that elements have in memory: T itself, or that of the dtype where T is a tag.
 template <class T, class F>
 __device__ __forceinline__ decltype(auto) with_type(DType dtype, F&& f) {
   if constexpr (std::is_same_v<T, Any<float>>) {

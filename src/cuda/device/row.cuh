@@ -84,8 +84,8 @@ __device__ __forceinline__ void launder(int& value) { asm volatile("" : "+r"(val
 
 /// Partition of rows over threads.
 struct RowPartition {
-  unsigned threads = 1;  ///< of a block that share a row: a power of two up to 32, or whole warps
-  unsigned rows = 1;     ///< that a block has at a time; 1 in a cluster
+  unsigned threads = 1;  ///< threads of a block that share a row: a power of two up to 32, or whole warps
+  unsigned rows = 1;     ///< rows that a block has at a time; 1 in a cluster
   unsigned cluster = 1;  ///< blocks that share a row: a power of two
 
   TERN_HOST_DEVICE unsigned block() const { return threads * rows; }
@@ -126,7 +126,7 @@ class RowThread {
   }
 
  protected:
-  /// The number among the group's threads in this block, for groups of more than a warp.
+  /// This thread's number among those of its group that are in its block, for groups of more than a warp.
   __device__ unsigned thread_of_block() const { return whole_block ? threadIdx.x : threadIdx.x - index_ * threads_; }
 
   unsigned threads_, rows_, cluster_, index_, thread_, size_;
@@ -169,7 +169,7 @@ class RowGroup : public RowThread<whole_block> {
       __syncthreads();
     }
   }
-  /// Once, before the first exchange: until then a block of the cluster may not run yet.
+  /// To be called once, before the first exchange: a block of the cluster must run before others write to its shared memory.
   __device__ void wait_for_cluster() const {
 #if __CUDA_ARCH__ >= 900
     if (cluster_ > 1) cluster_wait();

@@ -1,6 +1,6 @@
 #pragma once
 
-// Semaphores in device memory, by which blocks of one kernel tell each other how far they are. (runtime/semaphore.h has the memory.)
+// Semaphores in device memory, by which blocks of one kernel tell each other how far they are. (runtime/allocator.h has the memory.)
 namespace tern::gpu {
 
 /// Note [Last block]

@@ -38,7 +38,7 @@ __device__ __forceinline__ std::uint64_t wgmma_descriptor(std::uint32_t address,
 /// Of a tile of one block.
 __device__ __forceinline__ std::uint64_t wgmma_descriptor(const void* tile) { return wgmma_descriptor(shared_address(tile), 16); }
 
-/// Before the first wgmma of a batch: what this thread wrote to registers and shared memory comes first.
+/// To be called before the first wgmma of a batch (wgmma.fence): orders it behind this thread's writes to the registers that it uses.
 __device__ __forceinline__ void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ __forceinline__ void warpgroup_commit_batch() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
 /// Until at most so many of this warpgroup's committed batches are under way.
@@ -52,7 +52,7 @@ __device__ __forceinline__ void warpgroup_fence_operand(float (&d)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
-/// And from computing a left operand in registers as late as between the wgmma that read it.
+/// Keeps the compiler from computing a left operand in registers between the wgmma that read it: all of it is there from this place on.
 template <int steps>
 __device__ __forceinline__ void warpgroup_fence_operand(std::uint32_t (&a)[steps][4]) {
 #pragma unroll

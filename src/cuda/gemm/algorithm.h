@@ -3,7 +3,6 @@
 
 #include <variant>
 
-#include "cuda/gemm/autotune_cache.h"
 #include "cuda/gemm/gelu_gemm.h"
 #include "cuda/gemm/split_k_bf16.h"
 #include "cuda/gemm/tf32_gemm.h"
@@ -12,9 +11,5 @@ namespace tern::gpu {
 
 /// One way to compute a GEMM: an algorithm of cuBLASLt, or a kernel of ours.
 using GemmAlgorithm = std::variant<cublasLtMatmulAlgo_t, TileConfig, SplitKAlgorithm, GeluGemmAlgorithm>;
-
-/// The algorithm as the cache keeps it, and back.
-AlgorithmWords to_words(const GemmAlgorithm& algorithm);
-GemmAlgorithm from_words(const AlgorithmWords& words);
 
 }  // namespace tern::gpu

@@ -1,6 +1,5 @@
 #include "cuda/gemm/autotune_cache.h"
 
-#include <cublasLt.h>
 #include <unistd.h>
 
 #include <cctype>
@@ -123,6 +122,31 @@ Cache& cache(Device device) {
 
 }  // namespace
 
+// The first word is the variant's index. Files hold these numbers: they stay what they are.
+static_assert(sizeof(AlgorithmWords) >= sizeof(std::uint64_t) + sizeof(cublasLtMatmulAlgo_t));
+
+AlgorithmWords to_words(const GemmAlgorithm& algorithm) {
+  AlgorithmWords words{algorithm.index()};
+  if (const auto* const cublaslt = std::get_if<cublasLtMatmulAlgo_t>(&algorithm)) {
+    std::memcpy(&words[1], cublaslt, sizeof(*cublaslt));
+  } else if (const auto* const config = std::get_if<TileConfig>(&algorithm)) {
+    words[1] = config->swap_ab;
+    words[2] = static_cast<std::uint64_t>(config->tile_n);
+    words[3] = static_cast<std::uint64_t>(config->cluster);
+    words[4] = static_cast<std::uint64_t>(config->slices);
+  }
+  return words;
+}
+
+GemmAlgorithm from_words(const AlgorithmWords& words) {
+  if (words[0] == 2) return SplitKAlgorithm{};
+  if (words[0] == 3) return GeluGemmAlgorithm{};
+  if (words[0] == 1) return TileConfig{words[1] != 0, static_cast<int>(words[2]), static_cast<int>(words[3]), static_cast<int>(words[4])};
+  cublasLtMatmulAlgo_t cublaslt;
+  std::memcpy(&cublaslt, &words[1], sizeof(cublaslt));
+  return cublaslt;
+}
+
 bool autotune_is_on() {
   static const bool is_on = [] {
     const char* const value = std::getenv("TERN_TUNE");
@@ -131,18 +155,18 @@ bool autotune_is_on() {
   return is_on;
 }
 
-std::optional<AlgorithmWords> cached_algorithm(Device device, const ProblemKey& key) {
+std::optional<GemmAlgorithm> cached_algorithm(Device device, const ProblemKey& key) {
   const std::lock_guard lock(mutex);
   const Choices& choices = cache(device).choices;
   const auto place = choices.find(key);
   if (place == choices.end()) return {};
-  return place->second;
+  return from_words(place->second);
 }
 
-void cache_algorithm(Device device, const ProblemKey& key, const AlgorithmWords& algorithm) {
+void cache_algorithm(Device device, const ProblemKey& key, const GemmAlgorithm& algorithm) {
   const std::lock_guard lock(mutex);
   Cache& kept = cache(device);
-  kept.choices[key] = algorithm;
+  kept.choices[key] = to_words(algorithm);
   if (kept.path.empty()) return;
   // Other processes' choices of the meantime stay, for the runs to come.
   Choices all = kept.choices;

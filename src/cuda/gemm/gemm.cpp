@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "cuda/gemm/autotune.h"
+#include "cuda/gemm/autotune_cache.h"
 #include "cuda/gemm/cublaslt.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
@@ -120,8 +121,8 @@ GemmPlan make_plan(const GemmProblem& p, const ProblemKey& key, const GemmOperan
   };
   const bool is_tuned = autotune_is_on() && context().autotune && static_cast<double>(p.m) * p.n * p.k * p.batch_count >= worth_timing;
   if (is_tuned) {
-    if (const auto words = cached_algorithm(stream.device, key)) {
-      if (const auto cached = revive(from_words(*words), plan, p, operands, handle, stream)) {
+    if (const auto algorithm = cached_algorithm(stream.device, key)) {
+      if (const auto cached = revive(*algorithm, plan, p, operands, handle, stream)) {
         choose(*cached);
         return plan;
       }
@@ -139,7 +140,7 @@ GemmPlan make_plan(const GemmProblem& p, const ProblemKey& key, const GemmOperan
   });
   if (!fastest) return plan;
   choose(*fastest);
-  cache_algorithm(stream.device, key, to_words(fastest->algorithm));
+  cache_algorithm(stream.device, key, fastest->algorithm);
   return plan;
 }
 

@@ -8,7 +8,6 @@
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/occupancy.h"
-#include "cuda/runtime/semaphore.h"
 #include "cuda/runtime/tensor_map.h"
 
 // The tile configurations of the kernel of tf32_mainloop.cuh, ranked by a model of its time, and its launch.

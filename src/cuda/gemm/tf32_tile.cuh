@@ -57,19 +57,19 @@ inline constexpr std::size_t shared_bytes = stages<products> * sizeof(Stage<prod
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Barriers of the stages and of the sums that the blocks of a cluster send each other, and a word for the consumers.
+/// Barriers of the stages, and `received` of the sums that the blocks of a cluster send each other. is_last: see Note [Last block].
 template <int stages>
 struct Barriers {
   MBarrier full[stages], converted[stages], empty[stages], received;
   bool is_last;
 };
 
-/// A block's piece of work: a tile of c and a range of the depth. A block has several, one after the other (a persistent kernel), in the
-/// same order for its producer, converters and consumers.
+/// Work tile: a tile of c and a range of the depth. A persistent block has several, one after the other, in the same order for its
+/// producer, converters and consumers.
 struct WorkTile {
   int row_tile, column_tile, slice, first_step, steps;
 
-  /// False where nothing is left.
+  /// Finds a block's work tile number `index`; false behind the last.
   __device__ bool find(const Tf32Params& p, int index) {
     constexpr int panel = 16;  // row tiles: tiles that run at the same time share rows and columns in the L2 cache
     const int tiles = p.row_tiles * p.column_tiles;

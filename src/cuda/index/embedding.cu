@@ -25,7 +25,7 @@ struct Embedding {
   T* y;
   std::int64_t count, rows;  ///< elements of y, rows of the table
   Divider width, length;     ///< D and T
-  bool aligned;              ///< all rows
+  bool aligned;              ///< all rows begin at multiples of a vector of four elements
   Dropout<C> dropout;
 };
 

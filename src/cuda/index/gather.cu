@@ -21,7 +21,8 @@ struct alignas(16) Chunk {
   std::uint32_t words[4] = {};
 };
 
-/// Operands y (or source), index and x with the dimension's own stride taken out: it is applied to the index's value.
+/// y[i] = x[index[i]] along one dimension. The indexer walks y, index and x, with x's stride along that dimension 0: `stride` is multiplied
+/// with the index's value.
 template <class Bits>
 __global__ void __launch_bounds__(block_size)
     gather_elements(const Bits* __restrict__ x, const std::int64_t* __restrict__ index, Bits* __restrict__ y,
@@ -34,7 +35,7 @@ __global__ void __launch_bounds__(block_size)
   y[offsets[0]] = at >= 0 && at < length ? x[offsets[2] + at * stride] : Bits();
 }
 
-/// The other way: operands source, index and y.
+/// y[index[i]] = source[i] likewise; the indexer walks source, index and y.
 template <class Bits>
 __global__ void __launch_bounds__(block_size)
     scatter_elements(const Bits* __restrict__ source, const std::int64_t* __restrict__ index, Bits* __restrict__ y,
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(block_size)
   if (at >= 0 && at < length) atomic_add(y + offsets[2] + at * stride, convert<Sum>(source[offsets[0]]));
 }
 
-/// The iteration over index's elements, with `table` (x or y) held still along dim.
+/// The walk of those kernels: over the index's elements, with a stride of 0 along `dim` in `table`, which is x or y.
 Layout<3> layout_along(int dim, const View& elements, const View& index, const View& table) {
   Strides held = table.strides;
   held[dim] = 0;

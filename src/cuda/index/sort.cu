@@ -3,11 +3,11 @@
 #include "cuda/index/radix_sort.h"
 #include "cuda/index/sort_key.cuh"
 #include "cuda/runtime/allocator.h"
-#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/layout.h"
 #include "ops/kernels/index.h"
 #include "ops/kernels/random.h"
+#include "tensor/dispatch.h"
 
 // Sorting: each element becomes an unsigned key of the same order (sort_key.cuh; inverted for descending order), and CUB's stable radix
 // sort orders the whole tensor at once, with the number of the row as the leading bits. Keys of 64 bits have no room for it: they are

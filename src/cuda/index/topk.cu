@@ -1,10 +1,10 @@
 #include "cuda/device/group.cuh"
 #include "cuda/device/indexer.cuh"
 #include "cuda/index/sort_key.cuh"
-#include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/layout.h"
 #include "ops/kernels/index.h"
+#include "tensor/dispatch.h"
 
 // The k largest of each row, for few k: a block a row. Each thread keeps the largest of the elements that are its own, the block finds the
 // largest of those, k times, and the warp of the thread that it was taken from looks for that thread's next one together. The row is read

@@ -114,7 +114,8 @@ std::int64_t read_refused(const std::int64_t* first, std::int64_t count, Stream 
 }
 
 /// LU decompositions of square matrices with partial pivots, by columns: those of a itself, so that the pivots are those of the CPU.
-/// Given `marks`, an int a matrix, they tell which matrices are not finite, whose LU is then that of others: pivots pass NaN by.
+/// `marks`, an int a matrix, get 1 for matrices that are not finite; these are replaced by zeros first, as the search for pivots passes
+/// over NaN.
 class Lu {
  public:
   explicit Lu(const View& a, int* marks = nullptr)

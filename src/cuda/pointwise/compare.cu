@@ -1,5 +1,6 @@
 #include "cuda/pointwise/pointwise.cuh"
 #include "cuda/runtime/dispatch.h"
+#include "tensor/dispatch.h"
 
 namespace tern::kernels {
 
@@ -12,7 +13,7 @@ struct Choose {
   }
 };
 
-/// True where comparing integers with the number would go wrong in the integers' own type.
+/// True where the number is none of the integer dtype's values, so that integers are compared with it as doubles.
 bool needs_double(const Operand& operand, DType dtype) {
   if (!operand.is_number) return false;
   switch (dtype) {
@@ -22,7 +23,7 @@ bool needs_double(const Operand& operand, DType dtype) {
   }
 }
 
-/// The operand as bits: a number becomes what y's dtype makes of it.
+/// The operand's elements as bits; a number is converted to y's dtype.
 template <class Bits>
 gpu::Source bits_source(const Operand& operand, const View& y) {
   if (!operand.is_number) return gpu::view_source(operand.view);
@@ -51,7 +52,7 @@ void compare(Cuda, const Compare& f, const Operand& a, const Operand& b, const V
 }
 
 void where(Cuda, const View& condition, const Operand& a, const Operand& b, const View& y) {
-  gpu::dispatch_bits(y.dtype, [&]<class Bits>() {
+  dispatch_bits(y.dtype, [&]<class Bits>() {
     gpu::pointwise<Bits, bool, Bits, Bits>(Choose{}, y, {gpu::view_source(condition), bits_source<Bits>(a, y), bits_source<Bits>(b, y)});
   });
 }

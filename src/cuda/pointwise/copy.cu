@@ -3,6 +3,7 @@
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/layout.h"
 #include "ops/kernels/copy.h"
+#include "tensor/dispatch.h"
 
 // Copy, cast, fill, arange and triangle. Copies between equal dtypes move bits. A copy whose two
 // sides are contiguous along different dimensions goes through tiles in shared memory, so that both reads and writes use

@@ -83,7 +83,7 @@ __device__ __forceinline__ auto evaluate(const F& f, const Vector<C, width>&... 
 
 // Reading comes before converting, for all operands: a conversion waits for its load, and no load should wait for a conversion.
 
-/// The elements as they lie in memory; for a splat the first alone, for a number nothing.
+/// Loads an input's elements, unconverted. A splat has them all from the first; a number loads nothing.
 template <class T, int width>
 __device__ __forceinline__ Vector<T, width> fetch(const Input& input, std::int64_t offset, unsigned valid) {
   const T* const data = static_cast<const T*>(input.data) + offset;
@@ -115,7 +115,7 @@ __device__ __forceinline__ Vector<computed_t<T>, width> expand(const Input& inpu
   return result;
 }
 
-/// Elements that lie anywhere.
+/// Loads and converts an input's elements at any offsets.
 template <class T, int width>
 __device__ __forceinline__ Vector<computed_t<T>, width> gather(const Input& input, const std::int64_t (&offsets)[width], unsigned valid) {
   using C = computed_t<T>;
@@ -139,7 +139,7 @@ __device__ __forceinline__ Vector<computed_t<T>, width> gather(const Input& inpu
 template <class... T>
 inline constexpr int vector_width = 16 / static_cast<int>(std::max({sizeof(T)...}));
 
-/// The second half of vectors_body: the words are there.
+/// vectors_body after its loads: converts the elements and computes f of them.
 template <class Out, int width, class F, class... In, int... i>
 __device__ __forceinline__ Vector<Out, width> evaluate_words(const F& f, const Inputs<sizeof...(In)>& inputs,
                                                              std::integer_sequence<int, i...>, const Vector<In, width>&... words) {

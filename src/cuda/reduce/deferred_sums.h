@@ -3,8 +3,8 @@
 
 namespace tern::gpu {
 
-/// Partial sums of one kernel: among those deferred to the end of the pass, if it was given some of the same stream, or its own, which
-/// `finish`, to be called after the kernel, adds up at once.
+/// Where a kernel leaves its partial sums: with the pass's deferred sums, where there are some of the same stream, and else in sums of its
+/// own. finish(), called after the kernel, adds up the latter at once.
 class PartialSums {
  public:
   PartialSums(kernels::DeferredSums* deferred, Stream stream) : own_(stream), sums_(&own_) {

@@ -1,6 +1,6 @@
 #include "cuda/reduce/reduce_ops.cuh"
 
-// The dispatch, and the reductions that take integers.
+// reduce(): chooses the reduction's kernels, and has those that take integers.
 namespace tern::gpu {
 
 void reduce_logsumexp(const View& x, const View& y);              // reduce_logsumexp.cu

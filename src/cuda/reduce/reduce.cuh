@@ -76,7 +76,7 @@ __device__ typename Op::Accumulator reduce_strided(const void* data, DType dtype
   return sum;
 }
 
-/// The elements that are reduced for each output: a run of them, or elements anywhere (T is then a tag).
+/// The elements that are reduced to one output: contiguous ones, or strided ones (T is then a tag).
 struct Span {
   const void* data = nullptr;
   DType dtype = DType::f32;
@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(block_size)
   if (threadIdx.x == 0) target.put(offsets[1], output, chunk, sum);
 }
 
-/// Tiles of columns: `across` threads (a power of two) side by side hold `width` columns each, the block's other threads take every
-/// nth row. `outer` walks the kept dimensions but the columns, in x and y.
+/// Tiles of columns: `across` neighbouring threads (a power of two) have `width` columns each of one row, and the block_size / across rows
+/// of threads take the rows in turn. `outer` walks the kept dimensions but the columns, in x and y.
 struct Columns {
   const void* data = nullptr;
   std::int64_t rows = 0, row_stride = 0, columns = 0, y_stride = 0, rows_per_chunk = 0;
@@ -279,7 +279,7 @@ bool reduce_tiles(const Layout<2>& kept, const Layout<1>& reduced, const T* data
   bool vectors = is_aligned(data, 16) && shape.row_stride % widest == 0 && shape.columns >= widest;
   for (int d = 0; d < outer.dims; ++d) vectors = vectors && outer.strides[0][d] % widest == 0;
   const int width = vectors ? widest : 1;
-  // A warp side by side reads 512 bytes of a row; fewer threads where there are fewer columns.
+  // The lanes of a warp read 512 contiguous bytes of a row; fewer threads where there are fewer columns.
   shape.across = detail::power_of_two((shape.columns + width - 1) / width, 32);
   shape.tiles = blocks_for(shape.columns, std::int64_t(shape.across) * width);
   const std::int64_t units = outer.numel() * shape.tiles, down = block_size / shape.across;

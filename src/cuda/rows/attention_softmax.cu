@@ -137,8 +137,8 @@ __device__ __forceinline__ void mask_scores(const Packed<T, width> (&packed)[vec
 
 using SoftmaxGroup = RowGroup<true, float2, 1>;
 
-/// All-reduce of (max, sum of exponentials) by one exchange: the factor that makes probabilities of this warp's exponentials, which are
-/// relative to its own largest score `top` and have the sum `total`.
+/// The factor that turns this warp's exponentials into probabilities. They are relative to the warp's largest score `top`, and have the sum
+/// `total`; one exchange of both all-reduces maximum and sum over the row.
 __device__ __forceinline__ float normalizer(float top, const ShiftedExp& exponential, float total, SoftmaxGroup& group) {
   if (group.in_a_warp()) return total == 0 ? 0.f : 1 / total;
   group.wait_for_cluster();

@@ -15,7 +15,7 @@ using namespace gpu::loss;
 
 namespace {
 
-/// The factor of a row's gradient, from LossGradient. Null for 1.
+/// The factor of each row's gradient: the loss's own gradient over the total weight, as LossGradient has them; 1 for one that is null.
 template <class C>
 struct LossFactors {
   const C *g, *total;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void write_gradient(const LogitRows<C, T>& rows, cons
     }
   });
   stream.for_singles([&](std::int64_t c) { out[c] = convert<T>(derivative(convert<C>(stream.logits[c]))); });
-  if (has_target) out[target] = convert<T>(at_target);  // over what this very thread wrote
+  if (has_target) out[target] = convert<T>(at_target);  // this thread has written the target's column, too, and now overwrites it
 }
 
 template <class C, class T>

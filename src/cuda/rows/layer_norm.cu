@@ -52,9 +52,9 @@ constexpr int blocks_at_once() {
   return access == RowAccess::aligned && !with_sum && !persistent && sizeof(T) == 4 ? 3 : 2;
 }
 
-/// Gamma and beta as this thread's vectors have them. `cached`: a block keeps those of its columns in shared memory, for persistent blocks:
-/// those of all blocks of a cluster are more than the first-level cache holds. Of each there are the v-th vectors of the block's threads,
-/// and the one before them, of which misaligned rows have a part.
+/// Gamma and beta beside this thread's vectors of a row. `cached`: a persistent block keeps those of its columns in shared memory, since
+/// the first-level cache does not hold those of all blocks of a cluster. The cache has a chunk for each v: the aligned vectors beside the
+/// threads' v-th vectors, and one before the first, which misaligned rows reach into.
 template <class T, RowAccess access, int vectors, bool cached>
 struct Parameters {
   static constexpr int width = row_vector_width<T, access>;
@@ -63,7 +63,7 @@ struct Parameters {
 
   static __device__ int chunk() { return static_cast<int>(blockDim.x) + 1; }
 
-  /// By all threads of the block, the rank-th of a cluster whose rows' vectors v and v + 1 are `stride` apart.
+  /// Called by all threads of the block, number `rank` of its cluster. A thread's vectors v and v + 1 of a row are `stride` apart.
   __device__ __forceinline__ void fill_cache(const Forward<T>& a, unsigned rank, int stride) const {
     if constexpr (!cached) return;
     const int begin = (static_cast<int>(rank * blockDim.x) - 1) * width;
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, access, with_su
     }
 
     const bool has_first_column = lead == 0 && row < a.rows;
-    float shift = 0, mean = 0;  // subtracted from the elements, and that from the first element on
+    float shift = 0, mean = 0;  // shift: subtracted from the elements; mean: the row's, less its first element
     if (a.centered && with_sum) {
       float first = values[0][0];
       if (access == RowAccess::misaligned && has_first_column) first = convert<float>(a.sum[start]);
@@ -217,16 +217,16 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, access, with_su
     } else if (a.centered) {
       shift = first_shift;
     }
-    float rest, variance;  // rest: the mean of what is left
+    float rest, variance;  // rest: the mean of the elements less the shift
     const auto take_moments = [&](float amount) {
       const float2 moments = group.all_reduce_sum(subtract<access>(values, amount, own, existing, columns));
       rest = a.centered ? moments.x * a.inverse : 0;
       variance = moments.y * a.inverse - rest * rest;
     };
     take_moments(shift);
-    if (!with_sum && rest * rest > 4 * variance) {  // the first element is far off: digits are lost
+    if (!with_sum && rest * rest > 4 * variance) {  // the first element is far from the mean: the squares have lost digits
       const float known = rest;
-      if constexpr (sizeof(T) == 4) {  // those of 16 bits have fewer than are left
+      if constexpr (sizeof(T) == 4) {  // 16-bit elements have fewer digits than are left
 #pragma unroll
         for (int v = 0; v < vectors; ++v)
           if (own[v] < existing) unpack<T>(read_packed_cg<width>(a.x + at + v * stride), values[v]);

@@ -14,7 +14,7 @@ __device__ double block_sum(double value) {
   return value;
 }
 
-/// The arguments of a call, of which the kernels take the pointers, and what they are otherwise computed with.
+/// A call's arguments for the kernels: its views, with the dtypes of their elements and of the statistics, sizes and dropout.
 template <class Arguments>
 struct AnyRows : Arguments {
   DType dtype, statistics;
@@ -105,7 +105,8 @@ __global__ void __launch_bounds__(block_size) layer_norm_grad_rows_any(__grid_co
   }
 }
 
-/// A warp side by side has a column each, the block's warps every eighth row: out = the sum over rows of `of`, times x_hat if asked.
+/// out = the column sums of `of`, or of `of` x_hat. A block has 32 columns, one for each lane of a warp; each of its warps adds up every
+/// eighth row.
 __global__ void __launch_bounds__(block_size)
     sum_columns_any(__grid_constant__ const AnyLayerNormGrad a, const View of, bool times_x_hat, const View out) {
   __shared__ double shared[block_size / 32][32];

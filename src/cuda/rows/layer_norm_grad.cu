@@ -48,7 +48,7 @@ struct Backward {
   float* partials;  ///< (clusters, 3 or 2, columns): of dgamma, dbeta and dbias; null where none is asked for
   std::int64_t rows;
   RowSchedule schedule;
-  std::int64_t stride, ahead;  ///< elements in a step, and to the row that is fetched while one is worked on
+  std::int64_t stride, ahead;  ///< in elements: from a group's row to its next, and to the row that is prefetched meanwhile
   int columns;
   float inverse;  ///< 1 / columns
   Dropout<float> dropout;

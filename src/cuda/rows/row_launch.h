@@ -21,7 +21,7 @@ RowAccess row_access(std::initializer_list<const View*> views, std::int64_t colu
   return first == 0 && columns % vec16_width<T> == 0 ? RowAccess::aligned : RowAccess::misaligned;
 }
 
-/// The longest that a row of so many elements gets by what its vectors hold of its neighbours.
+/// Elements that the vectors of a row cover at most: a misaligned row's reach into its neighbours.
 template <class T>
 std::int64_t row_extent(std::int64_t columns, RowAccess access) {
   return columns + (access == RowAccess::misaligned ? vec16_width<T> - 1 : 0);

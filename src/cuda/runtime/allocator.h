@@ -25,6 +25,9 @@ class Workspace {
   void* data_;
 };
 
+/// At least `count` completion counters (Note [Last block]) for kernels queued on the stream, all zero. Safe while a graph is recorded.
+unsigned* completion_counters(Stream stream, std::size_t count);
+
 /// Gives all cached memory back to the devices, but what is held; waits for them.
 void release_cached_memory();
 /// While held, a stream's cached memory stays cached: a graph that was recorded on the stream works in it.

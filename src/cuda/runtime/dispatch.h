@@ -4,19 +4,8 @@
 #include "cuda/device/convert.cuh"
 #include "tensor/dtype.h"
 
-// From a dtype to what a kernel is compiled for, on the host. (tensor/dispatch.h has the floating types.)
+// From a dtype to what a kernel is compiled for, on the host. (tensor/dispatch.h has its C++ type.)
 namespace tern::gpu {
-
-/// Calls f with an unsigned integer as wide as the dtype: for kernels that move elements and do not compute with them.
-template <class F>
-decltype(auto) dispatch_bits(DType dtype, F&& f) {
-  switch (size_of(dtype)) {
-    case 8: return f.template operator()<std::uint64_t>();
-    case 4: return f.template operator()<std::uint32_t>();
-    case 2: return f.template operator()<std::uint16_t>();
-    default: return f.template operator()<std::uint8_t>();
-  }
-}
 
 /// Calls f with the type of a dtype of 16 bits.
 template <class F>

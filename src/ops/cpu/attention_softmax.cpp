@@ -1,9 +1,9 @@
 #include "ops/kernels/attention_softmax.h"
 
-#include <bit>
 #include <cmath>
 
 #include "ops/cpu/rows.h"
+#include "ops/kernels/vector_math.h"
 
 namespace tern::kernels {
 
@@ -13,26 +13,6 @@ using namespace loops;
 // thread, and is scaled on its way out. A row sees the columns before a limit, so the others are neither read nor computed.
 
 namespace {
-
-/// exp(x) for x <= 0, and 0 where that is no normal number: shorter than vector_math::exp, whose range ends beyond that on both sides.
-[[gnu::always_inline]] inline float exp_below_zero(float x) {
-  // x = n ln 2 + r; see Note [Vector math].
-  constexpr float rounder = 0x1.8p23f;
-  const float shifted = x * 1.44269504f + rounder;
-  const float n = shifted - rounder;
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float q = 1.381461313e-3f;
-  q = q * r + 8.368709828e-3f;
-  q = q * r + 4.166838736e-2f;
-  q = q * r + 1.666652069e-1f;
-  q = q * r + 4.999999345e-1f;
-  q = q * r + 1.0f;
-  q = q * r + 1.0f;
-  // The integer n stands in the low bits of `shifted`; what lies above them is shifted out.
-  const float scale = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + 0x3f800000u), y = q * scale;
-  return x < -87.0f ? 0.0f : y;
-}
-[[gnu::always_inline]] inline double exp_below_zero(double x) { return std::exp(x); }
 
 template <class C>
 constexpr C infinity = std::numeric_limits<C>::infinity();
@@ -71,7 +51,7 @@ double exponentials(C* scores, std::int64_t n, C shift) {
     C* const run = scores + first;
     const std::int64_t m = std::min(chunk, n - first);
 #pragma omp simd
-    for (std::int64_t i = 0; i < m; ++i) run[i] = exp_below_zero(run[i] - shift);
+    for (std::int64_t i = 0; i < m; ++i) run[i] = vector_math::exp_below_zero(run[i] - shift);
     total += sums<1, C>(m, [=](auto at) { return std::array{at(run)}; })[0];
   }
   return total;

@@ -45,7 +45,7 @@ struct Bands {
   std::int64_t plane(std::int64_t rows) const { return rows_seen(rows) * pitch; }
   /// From one row of the result to the next.
   std::int64_t row_step() const { return window.y.stride * pitch; }
-  /// Where the element under a tap, of a band's first position, lies in a channel's plane.
+  /// Offset in a channel's plane of the element that a tap meets at a band's first position.
   std::int64_t offset(std::int64_t tap) const {
     const std::int64_t i = tap / window.x.taps, along = tap % window.x.taps * window.x.dilation;
     return i * window.y.dilation * pitch + along % window.x.stride * phase_width + along / window.x.stride;

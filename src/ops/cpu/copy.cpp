@@ -96,7 +96,7 @@ void copy_converted(const View& x, const View& y) {
 }  // namespace
 
 void copy(Cpu, const View& x, const View& y) {
-  if (x.dtype == y.dtype) dispatch_size(y.dtype, [&]<class U>() { copy_elements<U>(x, y); });
+  if (x.dtype == y.dtype) dispatch_bits(y.dtype, [&]<class U>() { copy_elements<U>(x, y); });
   else dispatch_all(x.dtype, [&]<class S>() { copy_converted<S>(x, y); });
 }
 
@@ -137,7 +137,7 @@ void triangle(Cpu, const View& x, const View& y, std::int64_t diagonal, bool upp
   Loop<2> loop;
   for (int d = 0; d < outer.size(); ++d) loop.push(outer[d], {y_outer[d], x_outer[d]});
   loop.count = numel(outer);
-  dispatch_size(y.dtype, [&]<class U>() {
+  dispatch_bits(y.dtype, [&]<class U>() {
     parallel_units(loop.count, columns, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       std::int64_t i = begin;
       walk(loop, begin, end, 1, [&](const std::int64_t* at, std::int64_t) {

@@ -1,5 +1,7 @@
 #include "ops/cpu/flash_attention.h"
 
+#include "ops/cpu/philox.h"
+
 namespace tern::kernels {
 
 using namespace flash;
@@ -38,7 +40,7 @@ template <class C, class S>
 class Forward {
  public:
   Forward(const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums)
-      : problem_(q, k, attention), dropout_(problem_), q_(q), k_(k), v_(v), y_(y), log_sums_(log_sums) {}
+      : problem_(q, k, attention), dropout_(attention.dropout, attention.draws), q_(q), k_(k), v_(v), y_(y), log_sums_(log_sums) {}
 
   void run() const {
     const std::int64_t tile_size = KeyTile<C>::size(problem_), key_tiles = problem_.key_tiles(), query_tiles = problem_.query_tiles();
@@ -135,7 +137,7 @@ class Forward {
         for (std::int64_t d = 0; d < own.pitch; ++d) sums[d] *= factor;
       }
       if (!dropout_.drops()) continue;
-      dropout_.kept(((s.number * problem_.heads + head) * problem_.queries + t) * problem_.keys + key + begin, end - begin, keeps);
+      dropout_.mask(((s.number * problem_.heads + head) * problem_.queries + t) * problem_.keys + key + begin, end - begin, keeps);
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) line[i] *= keeps[i - begin];
     }
@@ -157,7 +159,7 @@ class Forward {
   }
 
   Problem problem_;
-  Dropout dropout_;
+  loops::Dropout dropout_;
   View q_, k_, v_, y_, log_sums_;
 };
 

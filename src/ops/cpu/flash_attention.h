@@ -5,11 +5,10 @@
 #include <numbers>
 
 #include "ops/cpu/gemm.h"
-#include "ops/cpu/philox.h"
 #include "ops/cpu/rows.h"
 #include "ops/kernels/attention.h"
 
-// Flash attention on the CPU, shared by both passes: who sees whom, products of tiles, scores, and dropout.
+// Flash attention on the CPU, shared by both passes: who sees whom, products of tiles, and scores.
 namespace tern::flash {
 
 using kernels::Attention;
@@ -232,36 +231,6 @@ class ScoreRows {
   const C* padding_ = nullptr;
   std::int64_t first_ = 0;
   alignas(64) C tile_padding_[tile_keys], buffer_[tile_keys];
-};
-
-/// Dropout mask of probabilities.
-class Dropout {
- public:
-  explicit Dropout(const Problem& problem)
-      : seed_(problem.attention.draws.seed),
-        position_(problem.attention.draws.offset + (problem.attention.draws.base ? *problem.attention.draws.base : 0)),
-        bound_(loops::threshold(problem.attention.dropout)),
-        drops_(problem.attention.dropout > 0) {}
-
-  bool drops() const { return drops_; }
-  /// 1 or 0 for n elements from `element` on, at most a tile's.
-  template <class C>
-  void kept(std::int64_t element, std::int64_t n, C* keeps) const {
-    constexpr std::int64_t most_blocks = tile_keys / 4 + 1;
-    alignas(64) std::uint32_t words[4][loops::blocks_per_chunk], ordered[4 * most_blocks];
-    const std::int64_t first = element / 4, blocks = (element + n + 3) / 4 - first;
-    loops::philox_blocks(seed_, position_ + std::uint64_t(first), blocks, words);
-    for (std::int64_t b = 0; b < blocks; ++b)
-      for (int w = 0; w < 4; ++w) ordered[4 * b + w] = words[w][b];
-    const std::uint32_t* const own = ordered + element % 4;
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) keeps[i] = own[i] >> 8 < bound_ ? C(0) : C(1);
-  }
-
- private:
-  std::uint64_t seed_, position_;
-  std::uint32_t bound_;
-  bool drops_;
 };
 
 }  // namespace tern::flash

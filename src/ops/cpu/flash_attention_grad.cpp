@@ -1,4 +1,5 @@
 #include "ops/cpu/flash_attention.h"
+#include "ops/cpu/philox.h"
 
 namespace tern::kernels {
 
@@ -65,7 +66,7 @@ class Backward {
   Backward(const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g, const Attention& attention,
            const AttentionGradients& gradients, C* dbias)
       : problem_(q, k, attention),
-        dropout_(problem_),
+        dropout_(attention.dropout, attention.draws),
         q_(q),
         k_(k),
         v_(v),
@@ -235,7 +236,7 @@ class Backward {
     const C log_sum = log_sums_.as<const C>()[problem_.first_row(s, head) + t];
     if (dropout_.drops()) {
       alignas(64) C keeps[tile_keys];
-      dropout_.kept(((s.number * problem_.heads + head) * problem_.queries + t) * problem_.keys + key + begin, end - begin, keeps);
+      dropout_.mask(((s.number * problem_.heads + head) * problem_.queries + t) * problem_.keys + key + begin, end - begin, keeps);
       const C kept = C(1 / (1 - problem_.attention.dropout));
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
@@ -303,7 +304,7 @@ class Backward {
   }
 
   Problem problem_;
-  Dropout dropout_;
+  loops::Dropout dropout_;
   View q_, k_, v_, y_, log_sums_, g_;
   AttentionGradients gradients_;
   C* dbias_;  ///< of compute type, null where it is not wanted

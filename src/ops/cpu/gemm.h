@@ -328,7 +328,7 @@ struct PackedRows {
 template <class T, class S>
 void multiply(Sizes size, T alpha, const Matrix<const S>& a, const Matrix<const S>& b, T* c, std::int64_t c_stride, bool add, T* work) {
   T *const packed_a = work, *const packed_b = work + packed_a_size<T>(size);
-  // What is in the second-level cache already need not be called.
+  // No prefetch of panels that are in the second-level cache already.
   const bool is_far = size.columns * size.depth > 1 << 16;
   // Even blocks of the depth.
   const std::int64_t depth_blocks = std::max<std::int64_t>((size.depth + block_depth - 1) / block_depth, 1);

@@ -98,7 +98,7 @@ void gather(Cpu, const View& x, const View& index, const View& y, int dim) {
   const Strides x_others = without(x.strides, dim), index_others = without(index.strides, dim), y_others = without(y.strides, dim);
   const auto others = make_loop<3>(without(y.shape, dim), {&y_others, &index_others, &x_others});
   const std::int64_t y_step = y.strides[dim], index_step = index.strides[dim], x_step = x.strides[dim];
-  dispatch_size(y.dtype, [&]<class U>() {
+  dispatch_bits(y.dtype, [&]<class U>() {
     for_each_line(others, y.shape[dim], y_step, [&](std::int64_t i, std::int64_t j, const std::int64_t* at) {
       const std::int64_t from = index.as<const std::int64_t>()[at[1] + j * others.inner_stride(1) + i * index_step];
       y.as<U>()[at[0] + j * others.inner_stride(0) + i * y_step] = x.as<const U>()[at[2] + j * others.inner_stride(2) + from * x_step];
@@ -132,7 +132,7 @@ void copy_rows(const View& slices, const View& index, const View& rows, bool is_
   const std::int64_t count = slices.shape[1], width = slices.shape[2];
   const View &from = is_from_rows ? rows : slices, &to = is_from_rows ? slices : rows;
   const std::int64_t from_stride = from.strides[2], to_stride = to.strides[2];
-  dispatch_size(slices.dtype, [&]<class U>() {
+  dispatch_bits(slices.dtype, [&]<class U>() {
     parallel_units(slices.shape[0] * count, width, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t unit = begin; unit < end; ++unit) {
         const std::int64_t a = unit / count, slice = unit % count, row = index.as<const std::int64_t>()[slice * index.strides[0]];

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ops/cpu/philox.h"
 #include "ops/cpu/rows.h"
 
 namespace tern::kernels {
@@ -27,49 +28,6 @@ const C* parameters(const View& view, std::int64_t n, C otherwise, C* buffer) {
   std::fill_n(buffer, n, otherwise);
   return buffer;
 }
-
-/// Dropout of runs of at most `chunk` elements of a larger tensor, wherever they begin.
-class Dropout {
- public:
-  Dropout(double p, PhiloxState state)
-      : bound_(std::uint32_t(std::ceil(std::clamp(p, 0.0, 1.0) * 0x1p24))),
-        keep_(1 - p),
-        seed_(state.seed),
-        position_(p > 0 ? state.offset + (state.base ? *state.base : 0) : 0) {}
-
-  /// y[i] = x[i] / (1 - p), or 0, by the word of element first + i. y may be x.
-  template <class C>
-  void operator()(const C* x, C* y, std::int64_t first, std::int64_t n) {
-    if (n > 0) draw(position_ + std::uint64_t(first / 4), first % 4 + n);
-    const std::uint32_t* const words = words_ + first % 4;
-    const C keep = C(keep_);
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) {
-      const C scaled = x[i] / keep;
-      y[i] = words[i] >> 8 < bound_ ? C(0) : scaled;
-    }
-  }
-
- private:
-  static constexpr std::int64_t max_blocks = chunk / 4 + 1;
-
-  [[gnu::flatten, gnu::noinline]] void draw(std::uint64_t position, std::int64_t count) {
-    const std::int64_t blocks = (count + 3) / 4;
-#pragma omp simd
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      const PhiloxBlock block = philox(seed_, position + std::uint64_t(b));
-      for (int w = 0; w < 4; ++w) by_word_[w][b] = block.words[w];
-    }
-    for (std::int64_t b = 0; b < blocks; ++b)
-      for (int w = 0; w < 4; ++w) words_[4 * b + w] = by_word_[w][b];
-  }
-
-  std::uint32_t bound_;
-  double keep_;
-  std::uint64_t seed_, position_;
-  alignas(64) std::uint32_t by_word_[4][max_blocks];
-  alignas(64) std::uint32_t words_[4 * max_blocks];
-};
 
 /// Statistics that normalize a row: u = (s - center) rstd + rest. The center is the mean, rounded; rest makes up for that. So
 /// neither a large mean nor a first element that is far off takes digits from the others; see Note [Shifted rows].
@@ -113,7 +71,7 @@ Statistics<C> statistics_of(const C* row, std::int64_t n, bool centered, double 
 
 /// The row of `sum` that begins at element `at`: residual + dropout(x + bias).
 template <class C, class S>
-void add_branch(const LayerNormArguments& a, const C* bias, Dropout& dropout, std::int64_t at) {
+void add_branch(const LayerNormArguments& a, const C* bias, const Dropout& dropout, std::int64_t at) {
   alignas(64) C branch[chunk];
   alignas(64) C from[chunk];
   const std::int64_t columns = a.x.shape[1];
@@ -140,7 +98,7 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
     const C* const beta = parameters<C, S>(a.beta, columns, C(0), parameter_memory.data() + width);
     const C* const bias = parameters<C, S>(a.bias, columns, C(0), parameter_memory.data() + 2 * width);
     parallel_units(rows, columns, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
-      Dropout dropout(a.p, a.draws);
+      const Dropout dropout(a.p, a.draws);
       struct Row {
         const C* s;
         C* buffer;
@@ -253,7 +211,7 @@ GradRow<C> grad_row(const LayerNormGradArguments& a, const C* gamma, const C* ze
 
 /// dbranch of the row that begins at element `at`, and its part of dbias.
 template <class C, class S>
-void branch_grad(const LayerNormGradArguments& a, const C* dx, Dropout& dropout, std::int64_t at, C* dbias) {
+void branch_grad(const LayerNormGradArguments& a, const C* dx, const Dropout& dropout, std::int64_t at, C* dbias) {
   alignas(64) C branch[chunk];
   const std::int64_t columns = a.s.shape[1];
   for (std::int64_t first = 0; first < columns; first += chunk) {
@@ -280,7 +238,7 @@ void layer_norm_grad(Cpu, const LayerNormGradArguments& a) {
     std::fill_n(zeros, columns, C(0));
     const bool affine = a.dgamma.data || a.dbeta.data;
     parallel_units(parts, part_rows * columns, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
-      Dropout dropout(a.p, a.draws);
+      const Dropout dropout(a.p, a.draws);
       C* const buffer = row_memory.data() + thread * 3 * width;
       for (std::int64_t part = begin; part < end; ++part) {
         C *const dgamma = part_memory.data() + part * part_size, *const dbeta = dgamma + width, *const dbias = dbeta + width;

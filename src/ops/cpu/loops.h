@@ -266,30 +266,4 @@ inline void store(const C* from, S* to, std::int64_t stride, std::int64_t n) {
   else scatter(from, to, stride, n);
 }
 
-/// Calls f with an unsigned integer as wide as the dtype: for kernels that move elements and do not compute with them.
-template <class F>
-decltype(auto) dispatch_size(DType dtype, F&& f) {
-  switch (size_of(dtype)) {
-    case 8: return f.template operator()<std::uint64_t>();
-    case 4: return f.template operator()<std::uint32_t>();
-    case 2: return f.template operator()<std::uint16_t>();
-    default: return f.template operator()<std::uint8_t>();
-  }
-}
-
-/// As dispatch_floats, for the floats and the integers.
-template <class F>
-decltype(auto) dispatch_numbers(DType dtype, const char* where, F&& f) {
-  switch (dtype) {
-    case DType::f32: return f.template operator()<float>();
-    case DType::f64: return f.template operator()<double>();
-    case DType::f16: return f.template operator()<f16>();
-    case DType::bf16: return f.template operator()<bf16>();
-    case DType::i32: return f.template operator()<std::int32_t>();
-    case DType::i64: return f.template operator()<std::int64_t>();
-    case DType::u8: return f.template operator()<std::uint8_t>();
-    default: fail(where, "expected a numeric dtype but got bool");
-  }
-}
-
 }  // namespace tern::loops

@@ -6,12 +6,61 @@
 
 namespace tern::loops {
 
-inline constexpr std::int64_t blocks_per_chunk = chunk / 4;
+/// Philox words of a run of at most `chunk` elements of a tensor, wherever it begins: element i has word i % 4 of block i / 4.
+struct PhiloxWords {
+  static constexpr std::int64_t max_blocks = chunk / 4 + 1, pitch = (max_blocks + 15) / 16 * 16;  // rows of whole cache lines
+  alignas(64) std::uint32_t of_blocks[4][pitch];
+  alignas(64) std::uint32_t of_elements[4 * pitch];
 
-/// words[w][b] = word w of the block at position + b, for blocks_per_chunk of them at most.
-void philox_blocks(std::uint64_t seed, std::uint64_t position, std::int64_t count, std::uint32_t (*words)[blocks_per_chunk]);
+  /// of_blocks[w][b] = word w of block first + b, for max_blocks at most.
+  void draw_blocks(const PhiloxState& state, std::int64_t first, std::int64_t count);
+  /// The words of elements first, first + 1, ...
+  const std::uint32_t* draw(const PhiloxState& state, std::int64_t first, std::int64_t count) {
+    const std::int64_t blocks = (first % 4 + count + 3) / 4;
+    draw_blocks(state, first / 4, blocks);
+    for (std::int64_t b = 0; b < blocks; ++b)
+      for (int w = 0; w < 4; ++w) of_elements[4 * b + w] = of_blocks[w][b];
+    return of_elements + first % 4;
+  }
+};
 
 /// unit_float(word) < probability holds where word >> 8 is below this, exactly.
-inline std::uint32_t threshold(double probability) { return std::uint32_t(std::ceil(std::min(std::max(0.0, probability), 1.0) * 0x1p24)); }
+inline std::uint32_t threshold(double probability) { return std::uint32_t(std::ceil(std::clamp(probability, 0.0, 1.0) * 0x1p24)); }
+
+/// Dropout of runs of at most `chunk` elements of a tensor, wherever they begin.
+class Dropout {
+ public:
+  Dropout(double p, const PhiloxState& draws) : keep_(1 - p), bound_(threshold(p)), draws_(draws) {}
+
+  bool drops() const { return bound_ > 0; }
+
+  /// y[i] = x[i] / (1 - p), or 0 where element first + i is dropped. y may be x.
+  template <class C>
+  void operator()(const C* x, C* y, std::int64_t first, std::int64_t n) const {
+    PhiloxWords memory;
+    const std::uint32_t* const words = memory.draw(draws_, first, n);
+    const C keep = C(keep_);
+    // The quotient is taken of every element: one that is taken only where it is kept is a branch.
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+      const C scaled = x[i] / keep;
+      y[i] = words[i] >> 8 < bound_ ? C(0) : scaled;
+    }
+  }
+
+  /// mask[i] = 1 where element first + i is kept, 0 where it is dropped.
+  template <class C>
+  void mask(std::int64_t first, std::int64_t n, C* mask) const {
+    PhiloxWords memory;
+    const std::uint32_t* const words = memory.draw(draws_, first, n);
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) mask[i] = words[i] >> 8 < bound_ ? C(0) : C(1);
+  }
+
+ private:
+  double keep_;
+  std::uint32_t bound_;
+  PhiloxState draws_;
+};
 
 }  // namespace tern::loops

@@ -193,7 +193,7 @@ void where(Cpu, const View& condition, const Operand& a, const Operand& b, const
   std::uint64_t number_a = 0, number_b = 0;
   bits_of(a, &number_a);
   bits_of(b, &number_b);
-  dispatch_size(y.dtype, [&]<class U>() {
+  dispatch_bits(y.dtype, [&]<class U>() {
     const auto* const from_a = a.is_number ? reinterpret_cast<const U*>(&number_a) : a.view.as<const U>();
     const auto* const from_b = b.is_number ? reinterpret_cast<const U*>(&number_b) : b.view.as<const U>();
     parallel(loop.count, stream_grain, [&](std::int64_t begin, std::int64_t end) {

@@ -9,15 +9,15 @@
 
 namespace tern {
 
-[[gnu::flatten, gnu::noinline]] void loops::philox_blocks(std::uint64_t seed, std::uint64_t position, std::int64_t count,
-                                                          std::uint32_t (*words)[blocks_per_chunk]) {
+[[gnu::flatten, gnu::noinline]] void loops::PhiloxWords::draw_blocks(const PhiloxState& state, std::int64_t first, std::int64_t count) {
+  const std::uint64_t position = state.offset + (state.base ? *state.base : 0) + std::uint64_t(first), seed = state.seed;
 #pragma omp simd
   for (std::int64_t b = 0; b < count; ++b) {
     const PhiloxBlock block = philox(seed, position + std::uint64_t(b));
-    words[0][b] = block.words[0];
-    words[1][b] = block.words[1];
-    words[2][b] = block.words[2];
-    words[3][b] = block.words[3];
+    of_blocks[0][b] = block.words[0];
+    of_blocks[1][b] = block.words[1];
+    of_blocks[2][b] = block.words[2];
+    of_blocks[3][b] = block.words[3];
   }
 }
 
@@ -27,42 +27,34 @@ using namespace loops;
 
 namespace {
 
-/// Calls f(i, n, words) for chunks of n elements from element i on, a multiple of 4; words[w][b] is for element i + 4 b + w.
+/// Calls f(first, n) for chunks of n elements from element `first` on, a multiple of 4, shared among threads.
 template <class F>
-void for_each_chunk(std::int64_t count, PhiloxState state, F&& f) {
-  const std::uint64_t first = state.offset + (state.base ? *state.base : 0);
+void for_each_chunk(std::int64_t count, F&& f) {
   parallel((count + 3) / 4, function_grain / 4, [&](std::int64_t begin, std::int64_t end) {
-    alignas(64) std::uint32_t words[4][blocks_per_chunk];
-    for (std::int64_t block = begin; block < end; block += blocks_per_chunk) {
-      const std::int64_t blocks = std::min(blocks_per_chunk, end - block);
-      philox_blocks(state.seed, first + std::uint64_t(block), blocks, words);
-      f(block * 4, std::min(blocks * 4, count - block * 4), words);
-    }
+    const std::int64_t stop = std::min(end * 4, count);
+    for (std::int64_t first = begin * 4; first < stop; first += chunk) f(first, std::min(chunk, stop - first));
   });
 }
 
-/// y[i] = f(word, i) for a kernel that takes one word per element. The four words of a block are computed in C side by side.
+/// y[i] = f(word, i) for a kernel that takes one word per element.
 template <class C, class S, class F>
 void map_words(const View& y, PhiloxState state, F&& f) {
-  for_each_chunk(y.numel(), state, [&](std::int64_t first, std::int64_t n, const std::uint32_t (*words)[blocks_per_chunk]) {
-    // Elements past the end are computed and dropped.
-    alignas(64) std::uint32_t ordered[chunk];
-    for (std::int64_t b = 0; b < (n + 3) / 4; ++b)
-      for (int w = 0; w < 4; ++w) ordered[4 * b + w] = words[w][b];
+  for_each_chunk(y.numel(), [&](std::int64_t first, std::int64_t n) {
+    PhiloxWords words;
     alignas(64) C buffer[chunk];
     S* const to = y.as<S>() + first;
     C* const out = target(to, 1, n, buffer);
-    f(static_cast<const std::uint32_t*>(ordered), first, out, n);
+    f(words.draw(state, first, n), out, n);
     store(out, to, 1, n);
   });
 }
 
 /// Both halves of Box-Muller for n blocks, into z[w][b].
-void box_muller(const std::uint32_t (*words)[blocks_per_chunk], std::int64_t n, float (*z)[blocks_per_chunk]) {
+void box_muller(const std::uint32_t (*words)[PhiloxWords::pitch], std::int64_t n, float (*z)[PhiloxWords::pitch]) {
   for (int pair = 0; pair < 4; pair += 2) {
     const std::uint32_t *first = words[pair], *second = words[pair + 1];
     float *cosines = z[pair], *sines = z[pair + 1];
-    alignas(64) float square[blocks_per_chunk];
+    alignas(64) float square[PhiloxWords::pitch];
 #pragma omp simd
     for (std::int64_t b = 0; b < n; ++b) square[b] = -2.0f * vector_math::log((float(first[b] >> 8) + 0.5f) * 0x1p-24f);
 #pragma omp simd
@@ -75,7 +67,7 @@ void box_muller(const std::uint32_t (*words)[blocks_per_chunk], std::int64_t n, 
   }
 }
 
-void box_muller(const std::uint32_t (*words)[blocks_per_chunk], std::int64_t n, double (*z)[blocks_per_chunk]) {
+void box_muller(const std::uint32_t (*words)[PhiloxWords::pitch], std::int64_t n, double (*z)[PhiloxWords::pitch]) {
   for (int pair = 0; pair < 4; pair += 2)
     for (std::int64_t b = 0; b < n; ++b) {
       const double radius = std::sqrt(-2 * std::log((double(words[pair][b] >> 8) + 0.5) * 0x1p-24));
@@ -91,7 +83,7 @@ void uniform(Cpu, const View& y, double low, double high, PhiloxState state) {
   dispatch_floats(y.dtype, "uniform", [&]<class S>() {
     using C = compute_t<S>;
     const C start = C(low), width = C(high - low);
-    map_words<C, S>(y, state, [=](const std::uint32_t* words, std::int64_t, C* out, std::int64_t n) {
+    map_words<C, S>(y, state, [=](const std::uint32_t* words, C* out, std::int64_t n) {
       for (std::int64_t i = 0; i < n; ++i) out[i] = start + width * C(unit_float(words[i]));
     });
   });
@@ -100,9 +92,11 @@ void uniform(Cpu, const View& y, double low, double high, PhiloxState state) {
 void normal(Cpu, const View& y, double mean, double deviation, PhiloxState state) {
   dispatch_floats(y.dtype, "normal", [&]<class S>() {
     using C = compute_t<S>;
-    for_each_chunk(y.numel(), state, [&](std::int64_t first, std::int64_t n, const std::uint32_t (*words)[blocks_per_chunk]) {
-      alignas(64) C z[4][blocks_per_chunk];
-      box_muller(words, (n + 3) / 4, z);
+    for_each_chunk(y.numel(), [&](std::int64_t first, std::int64_t n) {
+      PhiloxWords words;
+      alignas(64) C z[4][PhiloxWords::pitch];
+      words.draw_blocks(state, first / 4, (n + 3) / 4);
+      box_muller(words.of_blocks, (n + 3) / 4, z);
       S* const to = y.as<S>() + first;
       for (std::int64_t i = 0; i < n; ++i) to[i] = convert<S>(C(mean) + C(deviation) * z[i % 4][i / 4]);
     });
@@ -113,7 +107,7 @@ void bernoulli(Cpu, const View& y, double probability, PhiloxState state) {
   const std::uint32_t bound = threshold(probability);
   dispatch_all(y.dtype, [&]<class S>() {
     const S one = from_number<S>(1), zero = from_number<S>(0);
-    map_words<S, S>(y, state, [=](const std::uint32_t* words, std::int64_t, S* out, std::int64_t n) {
+    map_words<S, S>(y, state, [=](const std::uint32_t* words, S* out, std::int64_t n) {
       for (std::int64_t i = 0; i < n; ++i) out[i] = words[i] >> 8 < bound ? one : zero;
     });
   });
@@ -134,19 +128,15 @@ void permutation(Cpu, const View& y, PhiloxState state) {
 }
 
 void dropout(Cpu, const View& x, const View& y, double p, PhiloxState state) {
-  const std::uint32_t bound = threshold(p);
+  const Dropout dropout(p, state);
   dispatch_floats(y.dtype, "dropout", [&]<class S>() {
     using C = compute_t<S>;
-    const C keep = C(1 - p);
-    map_words<C, S>(y, state, [=](const std::uint32_t* words, std::int64_t first, C* out, std::int64_t n) {
-      alignas(64) C buffer[chunk];
-      const C* const in = load(x.as<const S>() + first, 1, n, buffer);
-      // The quotient is taken of every element: one that is taken only where it is kept is a branch.
-#pragma omp simd
-      for (std::int64_t i = 0; i < n; ++i) {
-        const C scaled = in[i] / keep;
-        out[i] = words[i] >> 8 < bound ? C(0) : scaled;
-      }
+    for_each_chunk(y.numel(), [&](std::int64_t first, std::int64_t n) {
+      alignas(64) C in[chunk], out[chunk];
+      S* const to = y.as<S>() + first;
+      C* const kept = target(to, 1, n, out);
+      dropout(load(x.as<const S>() + first, 1, n, in), kept, first, n);
+      store(kept, to, 1, n);
     });
   });
 }

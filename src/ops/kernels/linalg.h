@@ -16,7 +16,7 @@ inline constexpr double large_element = 0.9;
 /// Whether this build has the library that the functions below need; without it they are not to be called.
 bool has_linalg(Cpu);
 bool has_linalg(Cuda);
-/// What they do then.
+/// Called by the functions below in a build without that library: throws Error.
 [[noreturn]] inline void fail_without_linalg() {
   fail("linalg", "expected an op that asks has_linalg first: this build has no library for it");
 }

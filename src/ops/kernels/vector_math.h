@@ -13,23 +13,42 @@ namespace tern::vector_math {
 
 [[gnu::always_inline]] inline float power_of_two(std::int32_t n) { return std::bit_cast<float>(std::uint32_t(n + 127) << 23); }
 
-[[gnu::always_inline]] inline float exp(float x) {
-  // x = n ln 2 + r. Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
+/// x = n ln 2 + r, |r| <= ln 2 / 2, and q with exp(r) = 1 + r + q r^2.
+struct ReducedExp {
+  float shifted;  ///< n + 1.5 * 2^23: the addition rounds to an integer, which then stands in the low bits
+  float r, q;
+};
+[[gnu::always_inline]] inline ReducedExp reduced_exp(float x) {
   constexpr float rounder = 0x1.8p23f;
-  const float above = x < -104.0f ? -104.0f : x, bounded = above > 89.0f ? 89.0f : above;
-  const float shifted = bounded * 1.44269504f + rounder;
+  const float shifted = x * 1.44269504f + rounder;
   const float n = shifted - rounder;
-  const float r = (bounded - n * 0.693359375f) + n * 2.12194440e-4f;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   float q = 1.381461313e-3f;
   q = q * r + 8.368709828e-3f;
   q = q * r + 4.166838736e-2f;
   q = q * r + 1.666652069e-1f;
   q = q * r + 4.999999345e-1f;
+  return {shifted, r, q};
+}
+
+[[gnu::always_inline]] inline float exp(float x) {
+  const float above = x < -104.0f ? -104.0f : x, bounded = above > 89.0f ? 89.0f : above;
+  const auto [shifted, r, q] = reduced_exp(bounded);
   const float mantissa = (q * r) * r + r + 1.0f;
   // In two factors, because 2^n alone leaves the range of normal numbers before the product does.
-  const auto exponent = std::int32_t(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(rounder)), half = exponent >> 1;
+  const auto exponent = std::int32_t(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(0x1.8p23f)), half = exponent >> 1;
   return mantissa * power_of_two(half) * power_of_two(exponent - half);
 }
+
+/// exp(x) for x <= 0, and 0 where that is no normal number: shorter than exp, whose range ends beyond that on both sides.
+[[gnu::always_inline]] inline float exp_below_zero(float x) {
+  const auto [shifted, r, q] = reduced_exp(x);
+  // Above the integer n there are the bits of 1.5 * 2^23, which are shifted out.
+  const float scale = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + 0x3f800000u),
+              y = ((q * r + 1.0f) * r + 1.0f) * scale;
+  return x < -87.0f ? 0.0f : y;
+}
+[[gnu::always_inline]] inline double exp_below_zero(double x) { return std::exp(x); }
 
 [[gnu::always_inline]] inline float log(float x) {
   // x = 2^n m with m in [sqrt(1/2), sqrt(2)); subnormal numbers are scaled up first.

@@ -11,7 +11,7 @@ void check(const Options& options);
 struct AdamTensors {
   Tensor parameter, gradient, master, m, v;
 };
-/// One kernel: AdamOf's update, also for optimizers that have AdamW beside.
+/// AdamOf's update of a segment, one kernel; also for optimizers that train some parameters by AdamW, as Muon does.
 template <class Options>
 void adam_step(const Options& options, const AdamTensors& segment, const Tensor& lr, const Tensor& steps, const GradientScale& scale);
 

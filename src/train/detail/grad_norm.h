@@ -10,7 +10,7 @@ void check_max_norm(const char* where, double max_norm);
 /// The norm of the parameters' gradients without the loss scale, and the factor that takes this scale out and bounds the norm. The
 /// loss scale is moved on.
 ClippedNorm norm_and_factor(const Tensors& parameters, double max_norm, const kernels::LossScale& loss = {});
-/// Of an optimizer's parameters, also of a sharded one.
+/// Likewise of an optimizer's parameters; of a sharded one the norm is that of all processes' gradients.
 ClippedNorm norm_and_factor(Optimizer& optimizer, double max_norm, const kernels::LossScale& loss = {});
 
 /// The parameters' device; the CPU for none.
