@@ -3,8 +3,11 @@
 #include "dist/process_group.h"
 
 #include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <mutex>
 
 #include "ops/copy.h"
@@ -180,6 +183,45 @@ TEST_CASE("A rank that is gone makes the others' collectives errors, and no hang
   for (std::size_t i : {0, 2}) {
     CHECK(errors[i].find("[dist] all_reduce on rank " + std::to_string(i) + " of 3 failed: ") == 0);
     CHECK(errors[i].find('\n') == std::string::npos);
+  }
+}
+
+TEST_CASE("A rank that dies within a message ends the others' wait for it at once, and not at the timeout") {
+  constexpr std::int64_t bytes = std::int64_t{1} << 27, some = std::int64_t{1} << 20;
+  for (const int root : {0, 1}) {
+    const tern::test::TempDirectory directory;
+    const Tensor x = empty({bytes}, DType::u8);
+    auto* const data = x.view().as<volatile std::uint8_t>();
+    for (std::int64_t i = 0; i < bytes; i += some) data[i] = 0;
+    const auto group_of = [&](int rank) {
+      return make_process_group({.rank = rank, .size = 2, .local_rank = rank, .local_size = 2},
+                                std::make_shared<FileStore>(directory / "store"), cpu, "world", {.timeout = std::chrono::seconds(15)});
+    };
+    const auto send = [&](ProcessGroup& group) {
+      if (group.rank() == root)
+        for (std::int64_t i = 0; i < bytes; i += some) data[i] = 1;
+      group.broadcast(x, root).wait();
+    };
+    const pid_t other = ::fork();
+    // The other rank is killed by the one that sees the message come.
+    const auto kill_when_some_is_here = [&] {
+      while (data[some] == 0) std::this_thread::yield();
+      ::kill(root == 0 ? ::getpid() : other, SIGKILL);
+    };
+    if (other == 0) {
+      const auto group = group_of(1);
+      if (root == 0) std::thread(kill_when_some_is_here).detach();
+      message_of([&] { send(*group); });
+      ::_exit(0);
+    }
+    const auto group = group_of(0);
+    std::thread killer;
+    if (root == 1) killer = std::thread(kill_when_some_is_here);
+    const auto start = std::chrono::steady_clock::now();
+    CHECK(message_of([&] { send(*group); }) == "[dist] broadcast on rank 0 of 2 failed: rank 1 has ended");
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(8));
+    if (root == 1) killer.join();
+    ::waitpid(other, nullptr, 0);
   }
 }
 

@@ -136,8 +136,7 @@ class Reference {
     return setting_.is_encoder_decoder ? pair_loss(examples, picks, label_smoothing, r_drop)
                                        : sequence_loss(examples, picks, label_smoothing, r_drop);
   }
-  /// Of R-Drop both passes at once.
-  /// Each row and its copy.
+  /// Of R-Drop both passes at once: each row and its copy.
   static Tensor twice(const Tensor& x, double r_drop) {
     if (r_drop == 0) return x;
     Tensors rows;
