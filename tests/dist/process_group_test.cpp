@@ -186,6 +186,16 @@ TEST_CASE("A rank that is gone makes the others' collectives errors, and no hang
   }
 }
 
+TEST_CASE("A rank that leaves by an exception is named to the others") {
+  const auto errors = run_ranks(3, [](Rank& rank) {
+    rank.group->barrier();
+    if (rank.environment.rank == 1) throw Error("out of luck");
+    for (;;) rank.group->all_reduce(zeros({1000})).wait();
+  });
+  CHECK(errors[1] == "out of luck");
+  for (std::size_t i : {0, 2}) CHECK(errors[i] == "[dist] all_reduce on rank " + std::to_string(i) + " of 3 failed: rank 1 has given up");
+}
+
 TEST_CASE("A rank that dies within a message ends the others' wait for it at once, and not at the timeout") {
   constexpr std::int64_t bytes = std::int64_t{1} << 27, some = std::int64_t{1} << 20;
   for (const int root : {0, 1}) {

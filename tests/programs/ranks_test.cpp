@@ -309,15 +309,31 @@ TEST_CASE("A signal to one rank or to the launcher stops all at one update, with
   }
 }
 
+TEST_CASE("A rank that ends before it has come to the others ends their wait, with a line each") {
+  const TempDirectory directory;
+  Arguments all{"-n",  "3", "--output", "prefix", "sh", "-c", "if [ $RANK = 1 ]; then sleep 0.3; kill -9 $$; fi; exec \"$0\" \"$@\"",
+                recall};
+  for (const std::string& word : recall_training(directory / "run", {"--rank-timeout", "60"})) all.push_back(word);
+  const auto started = std::chrono::steady_clock::now();
+  const Result result = run(launch, all);
+  CHECK(std::chrono::steady_clock::now() - started < std::chrono::seconds(9));
+  INFO(result.err);
+  CHECK(result.code == 128 + SIGKILL);
+  for (const char* rank : {"[0] ", "[2] "})
+    CHECK(contains(result.err, rank + std::string("tern-recall: stopped by SIGTERM while it waited for the other processes\n")));
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 3);
+  CHECK_FALSE(fs::exists(directory / "run"));
+}
+
 TEST_CASE("A rank that dies ends the others with a line each, and the training goes on from its checkpoint") {
   const TempDirectory directory;
   const std::string in = directory / "in", out = directory / "out", err = directory / "err";
   spill(in, "");
   Arguments all{"-n",  "3", "--output", "prefix", "sh", "-c", "echo $RANK $$ >> " + (directory / "pids").string() + "; exec \"$0\" \"$@\"",
                 recall};
-  // Gloo may not notice a send to a rank that is gone before the timeout, which is to be over before tern-launch kills what is left.
+  // tern-launch would kill what is left before this timeout.
   for (const std::string& word :
-       recall_training(directory / "run", {"--epochs", "100000", "--checkpoint-every", "1", "--rank-timeout", "5"}))
+       recall_training(directory / "run", {"--epochs", "100000", "--checkpoint-every", "1", "--rank-timeout", "60"}))
     all.push_back(word);
   const pid_t pid = start(launch, all, in, out, err);
   for (int i = 0; i < 1000 && !fs::exists(directory / "run/log.jsonl"); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));

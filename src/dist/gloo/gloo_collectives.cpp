@@ -87,8 +87,9 @@ void scale(void* data, std::int64_t count, DType dtype, double factor) {
 
 std::size_t bytes_of(const Tensor& x) { return static_cast<std::size_t>(x.numel()) * size_of(x.dtype()); }
 
-/// Gloo's words without the place in its source that they begin with.
+/// Gloo's words, their first line without the place in its source that it begins with.
 std::string plain(std::string text) {
+  text.erase(std::min(text.find('\n'), text.size()));
   if (!text.empty() && text.front() == '[')
     if (const std::size_t end = text.find("] "); end != std::string::npos) text.erase(0, end + 2);
   return text + ": another rank has ended, has stopped, or cannot be reached";
@@ -106,6 +107,8 @@ void GlooCollectives::run(F&& f) {
   try {
     f();
   } catch (const gloo::Exception& error) {
+    throw BrokenOff(plain(error.what()));
+  } catch (const gloo::EnforceNotMet& error) {
     throw BrokenOff(plain(error.what()));
   }
 }
