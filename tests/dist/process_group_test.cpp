@@ -240,13 +240,18 @@ TEST_CASE("A rank that is late is an error on the others after the timeout, and 
   const auto errors = run_ranks(2,
                                 [](Rank& rank) {
                                   rank.group->barrier();
-                                  if (rank.environment.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+                                  const auto be_late = [&](int milliseconds) {
+                                    if (rank.environment.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+                                  };
+                                  be_late(600);
                                   rank.group->all_reduce(zeros({10})).wait();
+                                  be_late(3500);
+                                  rank.group->barrier();
                                 },
-                                {.timeout = std::chrono::seconds(1)});
+                                {.timeout = std::chrono::milliseconds(1500)});
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
-  CHECK(errors[0].find("[dist] all_reduce on rank 0 of 2 failed: ") == 0);
-  CHECK(errors[1].find("[dist] all_reduce on rank 1 of 2 failed: ") == 0);
+  CHECK(errors[0].find("[dist] barrier on rank 0 of 2 failed: ") == 0);
+  CHECK(errors[1].find("[dist] barrier on rank 1 of 2 failed: ") == 0);
 }
 
 TEST_CASE("After a failure every later collective says the same") {

@@ -246,7 +246,7 @@ int main(int argc, char** argv) {
   }
   try {
     Campaign campaign(words[0], words[1], words[2], words.size() > 4 ? static_cast<unsigned>(std::stoul(words[4])) : 1,
-                      words.size() > 5 ? std::stod(words[5]) : 3);
+                      words.size() > 5 ? std::stod(words[5]) : 6);
     campaign.run(std::stol(words[3]));
     return campaign.report() == 0 ? 0 : 1;
   } catch (const std::exception& error) {
