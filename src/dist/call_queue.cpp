@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <utility>
 
 #include "backend/clock.h"
 #include "backend/error.h"
