@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <numeric>
 #include <optional>
 #include <string_view>
+#include <thread>
 
 #include "common/output.h"
 #include "common/program.h"
 #include "common/stop.h"
+#include "dist/socket.h"
 #include "io/checksum.h"
 #include "ops/copy.h"
 
@@ -51,8 +54,8 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
 
 bool is_failure_of_other_rank(const Error& error) {
   const std::string_view text = error.what();
-  return text.starts_with("[dist] ") &&
-         (text.find(" failed: ") != text.npos || text.find(" found no way to ") != text.npos || text.find(" has set ") != text.npos);
+  return text.starts_with("[dist] ") && (text.find(" failed: ") != text.npos || text.find(" found no way to ") != text.npos ||
+                                         text.find(" has set ") != text.npos || text.find(" did not come ") != text.npos);
 }
 
 RankPart part_of(std::int64_t rows, std::int64_t multiple, int rank, int size) {
@@ -66,6 +69,22 @@ std::int64_t rows_multiple(std::int64_t columns, std::int64_t width, std::int64_
   return 4 / std::gcd(std::int64_t{4}, columns * std::gcd(columns, std::gcd(width, hidden)));
 }
 
+/// What f gives, on a thread of its own, unless a signal asks for a stop for longer than it takes to meet: a launcher's, say, whose other
+/// process has ended before it came here. The thread then goes on for nothing until the program ends, so f must hold what it needs.
+template <class F>
+static auto unless_stopped(F f) -> decltype(f()) {
+  using namespace std::chrono_literals;
+  std::packaged_task<decltype(f())()> task(std::move(f));
+  auto result = task.get_future();
+  std::thread(std::move(task)).detach();
+  std::optional<dist::Deadline> last;
+  while (result.wait_for(20ms) != std::future_status::ready) {
+    if (stop_signal() != 0 && !last) last = dist::deadline_in(1s);
+    if (last && std::chrono::steady_clock::now() > *last) stop(stop_signal(), "while it waited for the other processes");
+  }
+  return result.get();
+}
+
 Ranks::Ranks(const RankOptions& options, Device device) : options_(options) {
   const dist::GroupOptions group{.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * options.timeout))};
   const dist::LaunchEnvironment environment = dist::launch_environment().value_or(dist::LaunchEnvironment{});
@@ -73,10 +92,20 @@ Ranks::Ranks(const RankOptions& options, Device device) : options_(options) {
   // what it saw.
   static std::optional<StopSignals> to_the_end;
   if (environment.size > 1 && !to_the_end) to_the_end.emplace();
-  const std::shared_ptr<dist::Store> store = environment.size > 1 ? dist::open_store(environment, group.timeout) : nullptr;
-  group_ = dist::make_process_group(environment, store, device, "world", group);
-  if (!is_alone() && device != cpu && dist::has_engine(DeviceType::cpu))
-    host_ = dist::make_process_group(environment, store, cpu, "host", group);
+  struct Groups {
+    std::unique_ptr<dist::ProcessGroup> group, host;
+  };
+  const auto meet = [environment, device, group] {
+    const std::shared_ptr<dist::Store> store = environment.size > 1 ? dist::open_store(environment, group.timeout) : nullptr;
+    Groups made{.group = dist::make_process_group(environment, store, device, "world", group), .host = nullptr};
+    if (environment.size > 1 && device != cpu && dist::has_engine(DeviceType::cpu))
+      made.host = dist::make_process_group(environment, store, cpu, "host", group);
+    return made;
+  };
+  // A GPU's group is made by the thread that uses it.
+  Groups made = environment.size > 1 && device == cpu ? unless_stopped(meet) : meet();
+  group_ = std::move(made.group);
+  host_ = std::move(made.host);
   if (!is_first()) mute_output();
 }
 

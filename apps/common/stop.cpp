@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -38,9 +39,10 @@ static void ask_to_stop(int number) {
 }
 
 StopSignals::StopSignals() {
-  asked.store(0);
+  for (int i = 0; i < 3; ++i) ::sigaction(signals[i], nullptr, &before_[i]);
+  // Within another one, which a signal may have come to, that counts.
+  if (std::none_of(before_, before_ + 3, [](const auto& before) { return before.sa_handler == ask_to_stop; })) asked.store(0);
   for (int i = 0; i < 3; ++i) {
-    ::sigaction(signals[i], nullptr, &before_[i]);
     if (before_[i].sa_handler == SIG_IGN) continue;
     struct sigaction action{};
     action.sa_handler = ask_to_stop;

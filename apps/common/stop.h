@@ -7,7 +7,7 @@ namespace tern::apps {
 
 /// While it lives, SIGINT, SIGTERM and SIGHUP do not end the program but ask it to stop: what takes long looks at stop_signal(), or calls
 /// require_no_stop(), where all is in order. A second SIGINT, half a second later or more, ends it at once. A signal that was ignored
-/// before, as under nohup, stays so.
+/// before, as under nohup, stays so. One within another goes on with what the outer one has been asked.
 class StopSignals {
  public:
   StopSignals();

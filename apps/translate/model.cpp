@@ -1,6 +1,6 @@
 #include "translate/model.h"
 
-#include "ops/join.h"
+#include "ops/rearrange.h"
 #include "train/r_drop.h"
 
 namespace tern::translate {
@@ -30,7 +30,7 @@ Tensor TranslationModel::position_ids(const Tensor& prefix, std::int64_t columns
 Tensor TranslationModel::loss(const Tensors& batch, const LossOptions& options) const {
   Tensors x = batch;
   if (options.r_drop > 0)
-    for (Tensor& each : x) each = cat({each, each});
+    for (Tensor& each : x) each = repeat(each, 2, 0);
   const CrossEntropyOptions entropy{
       .token_weights = x[lm ? 2 : 4], .label_smoothing = options.label_smoothing, .reduction = options.reduction};
   if (lm) {

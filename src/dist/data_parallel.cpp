@@ -21,9 +21,9 @@ namespace {
 constexpr const char* names[] = {"per-parameter", "flat", "overlapped", "bucketed"};
 constexpr const char* shard_names[] = {"none", "optimizer", "gradients", "parameters"};
 constexpr std::size_t most_on_their_way = 2;  ///< sharded buckets, whose memory is there meanwhile
-/// Updates of a step that is not sharded. The first one is of all that arrives within backward; what comes at its end is a table used at
-/// both ends of a model, its neighbours, the first layers, and sums that are deferred.
-constexpr std::size_t most_arrivals = 5;
+/// Update groups of an optimizer that is not sharded. The first is of all buckets whose gradients are there within backward; the others
+/// come at its end: a table used at both ends of a model, its neighbours, the first layers, and sums that are deferred.
+constexpr std::size_t most_update_groups = 5;
 
 bool begins_in_backward(GradientSync sync) { return sync == GradientSync::overlapped || sync == GradientSync::bucketed; }
 
@@ -128,10 +128,10 @@ struct DataParallel::State {
     for (Bucket& bucket : buckets) bucket.passed = 0;
   }
 
-  std::size_t arrivals() const { return has_sharded_optimizer ? buckets.size() : std::min(buckets.size(), most_arrivals); }
-  std::size_t arrival_of(std::size_t bucket) const {
-    const std::size_t apart = buckets.size() - arrivals();  // that arrive with the one after them
-    return bucket < apart ? 0 : bucket - apart;
+  std::size_t update_groups() const { return has_sharded_optimizer ? buckets.size() : std::min(buckets.size(), most_update_groups); }
+  std::size_t update_group_of(std::size_t bucket) const {
+    const std::size_t last_of_first = buckets.size() - update_groups();
+    return bucket < last_of_first ? 0 : bucket - last_of_first;
   }
 
   void begin_gather(const Bucket& bucket) {
@@ -408,34 +408,34 @@ void DataParallel::keep_parameters() {
   if (state_->sharded) state_->sharded->keep();
 }
 
-std::size_t DataParallel::arrivals() const { return state_->arrivals(); }
-std::size_t DataParallel::arrival_of(std::size_t bucket) const { return state_->arrival_of(bucket); }
+std::size_t DataParallel::update_groups() const { return state_->update_groups(); }
+std::size_t DataParallel::update_group_of(std::size_t bucket) const { return state_->update_group_of(bucket); }
 
-void DataParallel::begin_arrival() {
+void DataParallel::begin_reductions() {
   if (state_->is_finished || !state_->is_syncing) return;
   if (!begins_in_backward(state_->options.sync)) return state_->finish();
   while (state_->next < state_->buckets.size()) state_->begin_next();
 }
 
-void DataParallel::wait_for_arrival(std::size_t number) {
+void DataParallel::wait_for_gradients(std::size_t group) {
   State& state = *state_;
-  while (state.ended < state.next && state.arrival_of(state.ended) <= number) state.end(state.buckets[state.ended++]);
+  while (state.ended < state.next && state.update_group_of(state.ended) <= group) state.end(state.buckets[state.ended++]);
 }
 
-void DataParallel::end_arrival() {
+void DataParallel::end_reductions() {
   state_->is_finished = false;
   if (state_->is_syncing) state_->complete();
 }
 
-void DataParallel::begin_gathering(std::size_t number) {
+void DataParallel::begin_gathers(std::size_t group) {
   if (!state_->has_sharded_optimizer || state_->sharded) return;  // sharded parameters are gathered where they are used
   const backend::PassScope observed("communication");
-  while (state_->gathers.size() < state_->buckets.size() && state_->arrival_of(state_->gathers.size()) <= number)
+  while (state_->gathers.size() < state_->buckets.size() && state_->update_group_of(state_->gathers.size()) <= group)
     state_->begin_gather(state_->buckets[state_->gathers.size()]);
 }
 
-void DataParallel::end_gathering() {
-  begin_gathering(state_->buckets.size());
+void DataParallel::wait_for_gathers() {
+  begin_gathers(state_->buckets.size());
   const backend::PassScope observed("communication");
   for (Work& work : state_->gathers) work.wait();
   state_->gathers.clear();

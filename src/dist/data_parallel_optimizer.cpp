@@ -11,7 +11,7 @@ namespace tern::dist {
 
 namespace {
 
-/// Buckets, as their gradients come.
+/// Update groups of buckets, as their gradients come.
 class BucketArrival final : public train::GradientArrival {
  public:
   explicit BucketArrival(DataParallel& model) : model_(model) {}
@@ -22,7 +22,7 @@ class BucketArrival final : public train::GradientArrival {
     for (std::size_t i = 0; i < buckets.size(); ++i) {
       const Tensor& values = buckets[i].parameters;
       if (values.impl().storage == segment.impl().storage)
-        all.push_back({values.offset(), values.offset() + values.numel(), model_.arrival_of(i)});
+        all.push_back({values.offset(), values.offset() + values.numel(), model_.update_group_of(i)});
     }
     std::sort(all.begin(), all.end(), [](const Window& a, const Window& b) { return a.begin < b.begin; });
     std::vector<Window> result;
@@ -31,17 +31,17 @@ class BucketArrival final : public train::GradientArrival {
       else result.push_back(each);
     return result;
   }
-  std::size_t size() const override { return model_.arrivals(); }
+  std::size_t size() const override { return model_.update_groups(); }
   void begin() override {
     const backend::PassScope observed("communication");
-    model_.begin_arrival();
+    model_.begin_reductions();
   }
   void wait(std::size_t number) override {
     const backend::PassScope observed("communication");
-    model_.wait_for_arrival(number);
+    model_.wait_for_gradients(number);
   }
-  void updated(std::size_t number) override { model_.begin_gathering(number); }
-  void end() override { model_.end_arrival(); }
+  void updated(std::size_t number) override { model_.begin_gathers(number); }
+  void end() override { model_.end_reductions(); }
 
  private:
   DataParallel& model_;
@@ -84,7 +84,7 @@ class BucketSharding final : public train::Sharding {
 
   void gather_parameters() override {
     model_.end_update();
-    model_.end_gathering();
+    model_.wait_for_gathers();
   }
 
   void sum(const Tensor& x) override { model_.group().all_reduce(x).wait(); }

@@ -19,16 +19,16 @@ Tensor r_drop_loss(const Tensor& logits, const Tensor& targets, double alpha, co
   summed.reduction = Reduction::sum;
   const Tensor loss = cross_entropy(logits, targets, summed);
   const DType dtype = loss.dtype();
-  const std::int64_t rows = logits.size(0) / 2;
 
   // KL(p || q) + KL(q || p) = sum (p - q) (log p - log q)
   const Tensor log_probabilities = log_softmax(cast(logits, dtype));
   const Tensor probabilities = exp(log_probabilities);
-  const auto difference = [rows](const Tensor& x) { return slice(x, 0, 0, rows) - slice(x, 0, rows, 2 * rows); };
+  const auto pass = [](const Tensor& x, std::int64_t number) { return slice(x, 0, number, x.size(0), 2); };
+  const auto difference = [&](const Tensor& x) { return pass(x, 0) - pass(x, 1); };
   const Tensor divergence = sum(difference(probabilities) * difference(log_probabilities), {-1});
   Tensor weights = cast(ne(targets, static_cast<double>(options.ignore_index)), dtype);
   if (options.token_weights.defined()) weights = weights * cast(options.token_weights, dtype);
-  const Tensor both = loss + sum(slice(weights, 0, 0, rows) * divergence) * (alpha / 2);
+  const Tensor both = loss + sum(pass(weights, 0) * divergence) * (alpha / 2);
   return options.reduction == Reduction::sum ? both : both / sum(weights);
 }
 

@@ -3,8 +3,11 @@
 #include "dist/process_group.h"
 
 #include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <mutex>
 
 #include "ops/copy.h"
@@ -183,18 +186,72 @@ TEST_CASE("A rank that is gone makes the others' collectives errors, and no hang
   }
 }
 
+TEST_CASE("A rank that leaves by an exception is named to the others") {
+  const auto errors = run_ranks(3, [](Rank& rank) {
+    rank.group->barrier();
+    if (rank.environment.rank == 1) throw Error("out of luck");
+    for (;;) rank.group->all_reduce(zeros({1000})).wait();
+  });
+  CHECK(errors[1] == "out of luck");
+  for (std::size_t i : {0, 2}) CHECK(errors[i] == "[dist] all_reduce on rank " + std::to_string(i) + " of 3 failed: rank 1 has given up");
+}
+
+TEST_CASE("A rank that dies within a message ends the others' wait for it at once, and not at the timeout") {
+  constexpr std::int64_t bytes = std::int64_t{1} << 27, some = std::int64_t{1} << 20;
+  for (const int root : {0, 1}) {
+    const tern::test::TempDirectory directory;
+    const Tensor x = empty({bytes}, DType::u8);
+    auto* const data = x.view().as<volatile std::uint8_t>();
+    for (std::int64_t i = 0; i < bytes; i += some) data[i] = 0;
+    const auto group_of = [&](int rank) {
+      return make_process_group({.rank = rank, .size = 2, .local_rank = rank, .local_size = 2},
+                                std::make_shared<FileStore>(directory / "store"), cpu, "world", {.timeout = std::chrono::seconds(15)});
+    };
+    const auto send = [&](ProcessGroup& group) {
+      if (group.rank() == root)
+        for (std::int64_t i = 0; i < bytes; i += some) data[i] = 1;
+      group.broadcast(x, root).wait();
+    };
+    const pid_t other = ::fork();
+    // The other rank is killed by the one that sees the message come.
+    const auto kill_when_some_is_here = [&] {
+      while (data[some] == 0) std::this_thread::yield();
+      ::kill(root == 0 ? ::getpid() : other, SIGKILL);
+    };
+    if (other == 0) {
+      const auto group = group_of(1);
+      if (root == 0) std::thread(kill_when_some_is_here).detach();
+      message_of([&] { send(*group); });
+      ::_exit(0);
+    }
+    const auto group = group_of(0);
+    std::thread killer;
+    if (root == 1) killer = std::thread(kill_when_some_is_here);
+    const auto start = std::chrono::steady_clock::now();
+    CHECK(message_of([&] { send(*group); }) == "[dist] broadcast on rank 0 of 2 failed: rank 1 has ended");
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(8));
+    if (root == 1) killer.join();
+    ::waitpid(other, nullptr, 0);
+  }
+}
+
 TEST_CASE("A rank that is late is an error on the others after the timeout, and on it as well") {
   const auto start = std::chrono::steady_clock::now();
   const auto errors = run_ranks(2,
                                 [](Rank& rank) {
                                   rank.group->barrier();
-                                  if (rank.environment.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+                                  const auto be_late = [&](int milliseconds) {
+                                    if (rank.environment.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+                                  };
+                                  be_late(600);
                                   rank.group->all_reduce(zeros({10})).wait();
+                                  be_late(3500);
+                                  rank.group->barrier();
                                 },
-                                {.timeout = std::chrono::seconds(1)});
+                                {.timeout = std::chrono::milliseconds(1500)});
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
-  CHECK(errors[0].find("[dist] all_reduce on rank 0 of 2 failed: ") == 0);
-  CHECK(errors[1].find("[dist] all_reduce on rank 1 of 2 failed: ") == 0);
+  CHECK(errors[0].find("[dist] barrier on rank 0 of 2 failed: ") == 0);
+  CHECK(errors[1].find("[dist] barrier on rank 1 of 2 failed: ") == 0);
 }
 
 TEST_CASE("After a failure every later collective says the same") {

@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "ops/join.h"
+#include "ops/view.h"
 #include "reference.h"
 #include "text/batching.h"
 #include "text/bpe.h"
@@ -135,8 +136,13 @@ class Reference {
     return setting_.is_encoder_decoder ? pair_loss(examples, picks, label_smoothing, r_drop)
                                        : sequence_loss(examples, picks, label_smoothing, r_drop);
   }
-  /// Of R-Drop both passes at once.
-  static Tensor twice(const Tensor& x, double r_drop) { return r_drop > 0 ? cat({x, x}) : x; }
+  /// Of R-Drop both passes at once: each row and its copy.
+  static Tensor twice(const Tensor& x, double r_drop) {
+    if (r_drop == 0) return x;
+    Tensors rows;
+    for (std::int64_t i = 0; i < x.size(0); ++i) rows.insert(rows.end(), 2, slice(x, 0, i, i + 1));
+    return cat(rows);
+  }
 
   Tensor pair_loss(const std::vector<text::Example>& examples, const std::vector<std::size_t>& picks, double label_smoothing,
                    double r_drop) const {

@@ -12,7 +12,7 @@ using namespace tern;
 namespace {
 
 struct Case {
-  std::vector<float> logits;          ///< (2 B, T, V)
+  std::vector<float> logits;          ///< (2 B, T, V), a row's two passes one after the other
   std::vector<std::int64_t> targets;  ///< (2 B, T)
   std::vector<float> weights;         ///< (2 B, T)
   std::int64_t rows = 3, columns = 2, classes = 7;
@@ -21,17 +21,19 @@ struct Case {
 Case make_case() {
   Case c;
   c.logits = draw(4, 2 * c.rows * c.columns * c.classes, 3);
-  for (int pass = 0; pass < 2; ++pass)
-    for (std::int64_t i = 0; i < c.rows * c.columns; ++i) {
-      c.targets.push_back(i == 4 ? -100 : i * 5 % c.classes);
-      c.weights.push_back(i == 1 ? 0.0f : 0.5f * static_cast<float>(1 + i % 3));
-    }
+  for (std::int64_t row = 0; row < c.rows; ++row)
+    for (int pass = 0; pass < 2; ++pass)
+      for (std::int64_t i = row * c.columns; i < (row + 1) * c.columns; ++i) {
+        c.targets.push_back(i == 4 ? -100 : i * 5 % c.classes);
+        c.weights.push_back(i == 1 ? 0.0f : 0.5f * static_cast<float>(1 + i % 3));
+      }
   return c;
 }
 
 /// Token by token, in f64.
 double reference(const Case& c, double alpha, double smoothing, bool is_mean) {
-  const auto tokens = static_cast<std::size_t>(c.rows * c.columns), classes = static_cast<std::size_t>(c.classes);
+  const auto rows = static_cast<std::size_t>(c.rows), columns = static_cast<std::size_t>(c.columns),
+             classes = static_cast<std::size_t>(c.classes);
   const auto log_softmax = [&](std::size_t token) {
     std::vector<double> result(c.logits.begin() + std::ptrdiff_t(token * classes),
                                c.logits.begin() + std::ptrdiff_t((token + 1) * classes));
@@ -41,9 +43,10 @@ double reference(const Case& c, double alpha, double smoothing, bool is_mean) {
     return result;
   };
   double sum = 0, weight = 0;
-  for (std::size_t i = 0; i < tokens; ++i) {
+  for (std::size_t token = 0; token < rows * columns; ++token) {
+    const std::size_t i = 2 * (token / columns) * columns + token % columns;
     if (c.targets[i] == -100) continue;
-    const std::vector<double> p = log_softmax(i), q = log_softmax(tokens + i);
+    const std::vector<double> p = log_softmax(i), q = log_softmax(i + columns);
     const auto nll = [&](const std::vector<double>& x) {
       double all = 0;
       for (double value : x) all -= value;

@@ -1,0 +1,43 @@
+#pragma once
+#include <gloo/context.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+
+#include "dist/launch_environment.h"
+#include "dist/process_group.h"
+#include "dist/store.h"
+
+namespace tern::dist {
+
+/// Gloo's collectives between CPUs over TCP, the engine of torch.distributed there: its reductions run in rings that pipeline parts of a
+/// tensor. Calls come from one thread, and throw BrokenOff where another rank has ended or does not answer within the timeout.
+class GlooCollectives {
+ public:
+  GlooCollectives(const LaunchEnvironment& environment, std::chrono::milliseconds timeout);
+
+  /// To be called first: waits for the other ranks, and connects each with each.
+  void connect(std::shared_ptr<Store> store);
+  void all_reduce(const Tensor& x, ReduceOp op);
+  void broadcast(const Tensor& x, int root);
+  void reduce_scatter(const Tensor& y, const Tensor& x, ReduceOp op);
+  void all_gather(const Tensor& y, const Tensor& x);
+  void barrier();
+  /// From any thread: the other ranks see all connections end. Those that are being made stay.
+  void close();
+
+ private:
+  template <class F>
+  void run(F&& f);
+  template <class T, class F>
+  void reduce_scatter_in_ring(T* x, T* y, std::int64_t count, const F& reduce);
+
+  const LaunchEnvironment environment_;
+  const std::chrono::milliseconds timeout_;
+  const std::shared_ptr<gloo::Context> context_;
+  std::uint32_t tag_ = 0;
+  std::atomic<bool> is_connected_{false};
+};
+
+}  // namespace tern::dist
