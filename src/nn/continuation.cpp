@@ -158,7 +158,7 @@ class PromptReader final : public DecodingGraphs::Reader {
 
 class SourceReader final : public DecodingGraphs::Reader {
  public:
-  /// With graphs, memories stay in one place whatever the sources' lengths.
+  /// With graphs, which a GPU has, memories stay in one place whatever the sources' lengths.
   SourceReader(const EncoderDecoder& model, const SourceOptions& options, std::int64_t batch, std::int64_t limit, bool has_graphs)
       : Reader(model.cache(batch, limit, has_graphs ? model.options.length : 0)),
         model_(model),
@@ -250,7 +250,7 @@ Continuation read_sources(const EncoderDecoder& model, const std::vector<TokenId
   const Device device = model.head.device();
   const Padded rows = padded("read_sources", sources, length, model.options.vocab, device);
   const bool has_graphs = DecodingGraphs::serve(options.graphs);
-  const auto make = [&] { return std::make_shared<SourceReader>(model, options, rows.ids.size(0), limit, has_graphs); };
+  const auto make = [&] { return std::make_shared<SourceReader>(model, options, rows.ids.size(0), limit, has_graphs && device != cpu); };
   const std::shared_ptr<DecodingGraphs::Reader> reader =
       has_graphs ? options.graphs->reader(device, {address(model.encoder.tokens), model.use_fused_kernel, limit, options.start}, make)
                  : make();
