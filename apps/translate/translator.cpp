@@ -73,7 +73,7 @@ std::vector<std::vector<Translation>> translate(std::span<const Translator> mode
   };
   options.eos = first.eos_tgt();
   const train::PrecisionScope scope(precision(first.options));
-  const auto outputs = nn::generate_in_batches(lengths, read, options, batch_size);
+  const auto outputs = nn::generate_in_batches(lengths, read, options, batch_size, first.device == cpu && !options.stop);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i].empty()) continue;
     result[rows[i]].clear();

@@ -53,9 +53,15 @@ int default_threads() {
 /// Of this thread: a kernel that runs in another one has laid out its memory for its own number.
 thread_local int chosen_threads = 0;
 
+/// This thread is in a part, or hands out parts: what it calls runs on it alone.
+thread_local bool is_inside_part = false;
+
 }  // namespace
 
-int num_threads() { return chosen_threads > 0 ? chosen_threads : default_threads(); }
+int num_threads() {
+  if (is_inside_part) return 1;
+  return chosen_threads > 0 ? chosen_threads : default_threads();
+}
 
 void set_num_threads(int count) {
   if (count < 1 || count > max_threads)
@@ -93,18 +99,19 @@ void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old, Cloc
 ///
 /// The parts of a call are taken by number, so that no one waits for a thread that did not wake up in time: the caller does what is left.
 /// Only a thread that is stopped in the middle of a part holds it up. Where that took long, processors are scarce, and for a while the
-/// caller does all parts by itself. Which thread does a part never changes a result.
+/// caller does all parts by itself. Long parts are worth any wait: they neither ask for that nor cause it. Which thread does a part never
+/// changes a result.
 class ThreadPool {
  public:
-  void run(int parts, void (*call)(const void*, int), const void* context) {
+  void run(int parts, void (*call)(const void*, int), const void* context, bool are_long) {
     const auto run_alone = [&] {
       for (int part = 0; part < parts; ++part) call(context, part);
     };
-    if (inside_) return run_alone();
+    if (is_inside_part) return run_alone();
     const Inside inside;
     const std::unique_lock lock(running_, std::try_to_lock);
     const auto start = Clock::now();
-    if (!lock || start < alone_until_) return run_alone();
+    if (!lock || (!are_long && start < alone_until_)) return run_alone();
     grow(parts - 1);
     call_ = call;
     context_ = context;
@@ -119,17 +126,17 @@ class ThreadPool {
     take_parts(round_);
     const auto done = Clock::now();
     for (std::uint32_t left; (left = unfinished_.load(std::memory_order_acquire)) != 0;) wait_while(unfinished_, left, spin_at_end);
-    if (const auto waited = Clock::now() - done; waited > long_wait && waited > 4 * (done - start)) alone_until_ = done + 16 * waited;
+    const auto waited = Clock::now() - done;
+    if (!are_long && waited > long_wait && waited > 4 * (done - start)) alone_until_ = done + 16 * waited;
   }
 
  private:
   static constexpr auto spin_for_work = std::chrono::microseconds(50), spin_at_end = std::chrono::microseconds(50),
                         long_wait = std::chrono::microseconds(500);
 
-  /// This thread is in a part, or hands out parts.
   struct Inside {
-    Inside() { inside_ = true; }
-    ~Inside() { inside_ = false; }
+    Inside() { is_inside_part = true; }
+    ~Inside() { is_inside_part = false; }
   };
   struct alignas(64) Worker {
     std::atomic<std::uint32_t> round = 0;  ///< the latest that it was called to
@@ -181,7 +188,6 @@ class ThreadPool {
     }
   }
 
-  static thread_local bool inside_;
   std::mutex running_;  ///< held by the thread that the pool works for
   std::vector<std::unique_ptr<Worker>> workers_;
   Clock::time_point alone_until_{};
@@ -191,8 +197,6 @@ class ThreadPool {
   alignas(64) std::atomic<std::uint64_t> tickets_ = 0;
   alignas(64) std::atomic<std::uint32_t> unfinished_ = 0;
 };
-
-thread_local bool ThreadPool::inside_ = false;
 
 /// Never destroyed: its threads sleep on it until the program ends. The child of a fork has none of them, and gets a new one.
 ThreadPool*& pool() {
@@ -205,9 +209,9 @@ ThreadPool*& pool() {
 
 }  // namespace
 
-void run_parts(int parts, void (*call)(const void*, int), const void* context) noexcept {
+void run_parts(int parts, void (*call)(const void*, int), const void* context, bool are_long) noexcept {
   if (parts == 1) return call(context, 0);
-  if (parts > 1) pool()->run(parts, call, context);
+  if (parts > 1) pool()->run(parts, call, context, are_long);
 }
 
 }  // namespace backend

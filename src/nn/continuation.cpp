@@ -158,7 +158,7 @@ class PromptReader final : public DecodingGraphs::Reader {
 
 class SourceReader final : public DecodingGraphs::Reader {
  public:
-  /// With graphs, memories stay in one place whatever the sources' lengths.
+  /// With graphs, which a GPU has, memories stay in one place whatever the sources' lengths.
   SourceReader(const EncoderDecoder& model, const SourceOptions& options, std::int64_t batch, std::int64_t limit, bool has_graphs)
       : Reader(model.cache(batch, limit, has_graphs ? model.options.length : 0)),
         model_(model),
@@ -206,17 +206,23 @@ DecodingGraphs::~DecodingGraphs() = default;
 std::shared_ptr<DecodingGraphs::Reader> DecodingGraphs::reader(Device device, std::vector<std::int64_t> key,
                                                                const std::function<std::shared_ptr<Reader>()>& make) {
   key.push_back(static_cast<std::int64_t>(context().matmul_precision));
-  if (!reader_ || key != key_) {
-    reader_ = make();
-    reader_->capture(device);
-    key_ = std::move(key);
+  const std::lock_guard lock(mutex_);
+  Kept& kept = kept_[std::this_thread::get_id()];
+  if (!kept.reader || key != kept.key) {
+    kept.reader = make();
+    kept.reader->capture(device);
+    kept.key = std::move(key);
   }
-  return reader_;
+  return kept.reader;
 }
 
 bool DecodingGraphs::serve(const DecodingGraphs* graphs) { return graphs && !context().autocast && !context().anomaly; }
 
-std::size_t DecodingGraphs::nodes() const { return reader_ ? reader_->nodes() : 0; }
+std::size_t DecodingGraphs::nodes() const {
+  const std::lock_guard lock(mutex_);
+  const auto kept = kept_.find(std::this_thread::get_id());
+  return kept != kept_.end() && kept->second.reader ? kept->second.reader->nodes() : 0;
+}
 
 Continuation read_prompts(const DecoderLM& model, const std::vector<TokenIds>& prompts, const PromptOptions& options) {
   const NoGrad unrecorded;
@@ -250,7 +256,7 @@ Continuation read_sources(const EncoderDecoder& model, const std::vector<TokenId
   const Device device = model.head.device();
   const Padded rows = padded("read_sources", sources, length, model.options.vocab, device);
   const bool has_graphs = DecodingGraphs::serve(options.graphs);
-  const auto make = [&] { return std::make_shared<SourceReader>(model, options, rows.ids.size(0), limit, has_graphs); };
+  const auto make = [&] { return std::make_shared<SourceReader>(model, options, rows.ids.size(0), limit, has_graphs && device != cpu); };
   const std::shared_ptr<DecodingGraphs::Reader> reader =
       has_graphs ? options.graphs->reader(device, {address(model.encoder.tokens), model.use_fused_kernel, limit, options.start}, make)
                  : make();
@@ -268,7 +274,7 @@ std::vector<std::vector<Hypothesis>> generate(const EncoderDecoder& model, const
     for (std::size_t pick : picks) batch.push_back(sources[pick]);
     return read_sources(model, batch, source_options);
   };
-  return generate_in_batches(lengths, read, options, batch_size);
+  return generate_in_batches(lengths, read, options, batch_size, model.head.device() == cpu && !options.stop);
 }
 
 std::vector<std::vector<Hypothesis>> generate(const DecoderLM& model, const std::vector<TokenIds>& prompts,
@@ -290,7 +296,8 @@ std::vector<std::vector<Hypothesis>> generate(const DecoderLM& model, const std:
     for (std::size_t pick : picks) text.numbers.push_back(static_cast<std::int64_t>(rows[pick]));
     return text;
   };
-  std::vector<std::vector<Hypothesis>> hypotheses = generate_in_batches(lengths, read, options, batch_size);
+  const bool is_thread_safe = model.tokens.device() == cpu && !options.stop;
+  std::vector<std::vector<Hypothesis>> hypotheses = generate_in_batches(lengths, read, options, batch_size, is_thread_safe);
   for (std::size_t i = 0; i < rows.size(); ++i) result[rows[i]] = std::move(hypotheses[i]);
   return result;
 }

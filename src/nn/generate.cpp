@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <numeric>
 
+#include "backend/observer.h"
+#include "backend/threads.h"
 #include "nn/detail/search.h"
 #include "ops/copy.h"
 #include "ops/join.h"
@@ -105,21 +109,72 @@ std::vector<std::vector<Hypothesis>> generate(Continuation text, const GenerateO
   return options.search == Search::beam ? detail::beam_search(text, options) : detail::pick_tokens(text, options);
 }
 
+namespace {
+
+/// Calls work(i) for each i in [0, count) on so many threads, each with one kernel thread of its own and with what decoding takes from the
+/// context of this one. After an error nothing more begins, and it is thrown, or that of the lowest i.
+template <class F>
+void side_by_side(std::size_t count, std::int64_t threads, const F& work) {
+  const Context& outer = context();
+  std::atomic<std::size_t> taken = 0;
+  std::atomic<bool> has_failed = false;
+  std::vector<std::exception_ptr> errors(count);
+  const auto take = [&](int) {
+    const ScopedValue grad(context().grad, outer.grad);
+    const ScopedValue precision(context().matmul_precision, outer.matmul_precision);
+    const ScopedValue device(context().factory_device, outer.factory_device);
+    for (std::size_t i; !has_failed && (i = taken.fetch_add(1)) < count;) try {
+        work(i);
+      } catch (...) {
+        errors[i] = std::current_exception();
+        has_failed = true;
+      }
+  };
+  backend::run_parts(static_cast<int>(threads), take, true);
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+}
+
+/// Threads that decode a batch each at a time: 1 where rows are too few to keep them busy, and where the thread's context has what only it
+/// knows: observers, the casts of its weights, the search for NaN.
+std::int64_t decoding_threads(std::size_t rows, bool is_thread_safe) {
+  constexpr std::int64_t least_rows = 16;  // for one thread: fewer cost more each, as a step reads all weights
+  const bool is_watched = backend::observer || context().anomaly || context().autocast;
+  const std::int64_t threads = num_threads();
+  return !is_thread_safe || is_watched || static_cast<std::int64_t>(rows) < least_rows * threads ? 1 : threads;
+}
+
+}  // namespace
+
 std::vector<std::vector<Hypothesis>> generate_in_batches(const std::vector<std::int64_t>& lengths,
                                                          const std::function<Continuation(const std::vector<std::size_t>& picks)>& read,
-                                                         const GenerateOptions& options, std::size_t batch_size) {
+                                                         const GenerateOptions& options, std::size_t batch_size, bool is_thread_safe) {
   if (batch_size < 1) fail("generate", "expected batch_size >= 1 but got 0");
   std::vector<std::size_t> order(lengths.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return lengths[a] < lengths[b]; });
+  const std::int64_t threads = decoding_threads(order.size(), is_thread_safe);
+  std::size_t batches = (order.size() + batch_size - 1) / batch_size;
+  // As many for each thread, of as many rows as far as that goes.
+  if (threads > 1) {
+    const auto team = static_cast<std::size_t>(threads);
+    batches = (batches + team - 1) / team * team;
+  }
+  const auto edge = [&](std::size_t i) { return threads > 1 ? order.size() * i / batches : std::min(order.size(), i * batch_size); };
   std::vector<std::vector<Hypothesis>> result(lengths.size());
-  for (std::size_t first = 0; first < order.size(); first += batch_size) {
-    const std::vector<std::size_t> picks(order.begin() + static_cast<std::ptrdiff_t>(first),
-                                         order.begin() + static_cast<std::ptrdiff_t>(std::min(order.size(), first + batch_size)));
+  const auto decode = [&](std::size_t i) {
+    const std::vector<std::size_t> picks(order.begin() + static_cast<std::ptrdiff_t>(edge(i)),
+                                         order.begin() + static_cast<std::ptrdiff_t>(edge(i + 1)));
     Continuation text = read(picks);
     if (text.numbers.empty()) text.numbers.assign(picks.begin(), picks.end());
     std::vector<std::vector<Hypothesis>> hypotheses = generate(std::move(text), options);
-    for (std::size_t i = 0; i < picks.size(); ++i) result[picks[i]] = std::move(hypotheses[i]);
+    for (std::size_t k = 0; k < picks.size(); ++k) result[picks[k]] = std::move(hypotheses[k]);
+  };
+  if (threads > 1) {
+    // The longest first: a thread that is done early then waits for a short one.
+    side_by_side(batches, threads, [&](std::size_t i) { decode(batches - 1 - i); });
+  } else {
+    for (std::size_t i = 0; i < batches; ++i) decode(i);
   }
   return result;
 }

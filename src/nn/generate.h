@@ -1,6 +1,9 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "nn/decoder_lm.h"
@@ -72,15 +75,20 @@ Continuation ensemble(std::vector<Continuation> parts);
 
 /// generate() for many rows in batches of at most batch_size, each of rows of like lengths[i], which are the cost of reading them, for a
 /// shorter row waits for a longer one. read(picks) reads the rows picks[0], picks[1], ...; results are in the order of `lengths`.
+/// With `is_thread_safe` num_threads() threads take a batch each, where there are 16 rows or more for each of them: every batch then has
+/// one thread from its first token to its last, which is faster than many for each kernel. They call `read`, the functions that it returns
+/// and options.stop at the same time, with gradients, precision and default device as this thread has them, and without its random numbers.
+/// Under an observer, autocast or anomaly mode this thread decodes one batch after the other as ever.
 std::vector<std::vector<Hypothesis>> generate_in_batches(const std::vector<std::int64_t>& lengths,
                                                          const std::function<Continuation(const std::vector<std::size_t>& picks)>& read,
-                                                         const GenerateOptions& options = {}, std::size_t batch_size = 64);
+                                                         const GenerateOptions& options = {}, std::size_t batch_size = 64,
+                                                         bool is_thread_safe = false);
 
 /// Decoding on a GPU by CUDA graphs: a model's steps, and the cache that they work in, kept from one read to the next (of read_prompts or
 /// read_sources). A shape that comes often is recorded, so that the host launches a graph a token instead of a hundred kernels: a line
 /// alone is faster by it, and batches where the host is what they wait for. Results are those of the steps as written, bit for bit. A read
-/// ends the Continuation of the read before it. Another model, other options or another MatmulPrecision begin anew; under autocast and in
-/// anomaly mode nothing is kept, and on the CPU steps run as written. For one thread at a time.
+/// ends the Continuation of the read before it by the same thread: each has a cache and graphs of its own. Another model, other options or
+/// another MatmulPrecision begin anew; under autocast and in anomaly mode nothing is kept, and on the CPU steps run as written.
 class DecodingGraphs {
  public:
   DecodingGraphs();
@@ -88,18 +96,22 @@ class DecodingGraphs {
   DecodingGraphs(const DecodingGraphs&) = delete;
   DecodingGraphs& operator=(const DecodingGraphs&) = delete;
 
-  /// Kernels, copies and fills in the graph that was launched last; 0: the last step ran as written.
+  /// Kernels, copies and fills in the graph that this thread launched last; 0: the last step ran as written.
   std::size_t nodes() const;
 
   class Reader;
-  /// For read_prompts and read_sources: the reader that was kept, if it was made with this key, or another one.
+  /// For read_prompts and read_sources: this thread's reader, if it was made with this key, or another one.
   std::shared_ptr<Reader> reader(Device device, std::vector<std::int64_t> key, const std::function<std::shared_ptr<Reader>()>& make);
   /// Whether there are graphs to decode by, here and now.
   static bool serve(const DecodingGraphs* graphs);
 
  private:
-  std::shared_ptr<Reader> reader_;
-  std::vector<std::int64_t> key_;
+  struct Kept {
+    std::shared_ptr<Reader> reader;
+    std::vector<std::int64_t> key;
+  };
+  mutable std::mutex mutex_;
+  std::unordered_map<std::thread::id, Kept> kept_;
 };
 
 /// Options of read_prompts.
@@ -115,7 +127,8 @@ struct PromptOptions {
 /// beyond the model's length.
 Continuation read_prompts(const DecoderLM& model, const std::vector<TokenIds>& prompts, const PromptOptions& options = {});
 
-/// generate_in_batches of read_prompts; a prompt that has no room for a new token gets a hypothesis without any.
+/// generate_in_batches of read_prompts; a prompt that has no room for a new token gets a hypothesis without any. On the CPU by several
+/// threads, but with options.stop.
 std::vector<std::vector<Hypothesis>> generate(const DecoderLM& model, const std::vector<TokenIds>& prompts,
                                               const PromptOptions& prompt_options = {}, const GenerateOptions& options = {},
                                               std::size_t batch_size = 64);
@@ -131,7 +144,7 @@ struct SourceOptions {
 /// the model's mode. Throws Error for a source of another length, an id outside the vocabulary, or max_length beyond the model's length.
 Continuation read_sources(const EncoderDecoder& model, const std::vector<TokenIds>& sources, const SourceOptions& options);
 
-/// generate_in_batches of read_sources.
+/// generate_in_batches of read_sources. On the CPU by several threads, but with options.stop.
 std::vector<std::vector<Hypothesis>> generate(const EncoderDecoder& model, const std::vector<TokenIds>& sources,
                                               const SourceOptions& source_options, const GenerateOptions& options = {},
                                               std::size_t batch_size = 64);

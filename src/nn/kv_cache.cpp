@@ -35,6 +35,14 @@ void KvCache::restart(std::int64_t batch, std::int64_t memory_used) {
 
 Tensor KvCache::in_use(const Tensor& all) const { return all.defined() ? slice(all, 0, 0, batch()) : all; }
 
+// Note [Places]: on a GPU the cache has all of its places at once, where recorded steps find them. On the CPU it has what its longest row
+// needs, and some more each time that one is full: sentences of a tenth of the capacity would pay for memory that nobody reads, a page at a
+// time. An odd number of them keeps the rows of a batch from all falling into the same few sets of the processor's caches.
+static std::int64_t places_for(std::int64_t tokens, std::int64_t capacity, Device device) {
+  if (device != cpu) return capacity;
+  return std::min(capacity, (tokens + tokens / 2 + 16) | 1);
+}
+
 void KvCache::keep(Tensor& all, const Tensor& x, std::int64_t tokens) {
   const NoGrad unrecorded;
   Shape shape = x.shape();
@@ -61,11 +69,32 @@ void KvCache::begin(const Tensor& ids) {
   }
   positions_ = unsqueeze(lengths, 1);
   seen_ = lengths + 1;
+  if (ids.device() == cpu) {
+    const std::int64_t longest = max(lengths).item<std::int64_t>();
+    if (longest >= capacity_)
+      fail("KvCache", fmt::format("expected rows of fewer tokens than the cache's capacity, {}, but one is full", capacity_));
+    make_places(longest + 1);
+  }
   const Tensor has_place = lt(lengths, static_cast<double>(capacity_));
-  if (ids.device() == cpu && !all(has_place).item<bool>())
-    fail("KvCache", fmt::format("expected rows of fewer tokens than the cache's capacity, {}, but one is full", capacity_));
-  const Tensor rows = arange(batch, DType::i64, ids.device()) * static_cast<double>(capacity_) + lengths;
+  const Tensor rows = arange(batch, DType::i64, ids.device()) * static_cast<double>(places()) + lengths;
   rows_ = where(has_place, rows, full(rows.shape(), -1, DType::i64, rows.device()));
+}
+
+std::int64_t KvCache::places() const {
+  return layers_.empty() || !layers_[0].keys_values.defined() ? capacity_ : layers_[0].keys_values.size(1);
+}
+
+void KvCache::make_places(std::int64_t tokens) {
+  const NoGrad unrecorded;
+  for (Layer& layer : layers_) {
+    Tensor& all = layer.keys_values;
+    if (!all.defined() || all.size(1) >= tokens) continue;
+    Shape shape = all.shape();
+    shape[1] = places_for(tokens, capacity_, all.device());
+    const Tensor wider = zeros(shape, all.dtype(), all.device());
+    copy_(slice(wider, 1, 0, all.size(1)), all);
+    all = wider;
+  }
 }
 
 void KvCache::end() {
@@ -86,7 +115,6 @@ void KvCache::select(const Tensor& rows, bool keeps_memory, std::int64_t used) {
     fail("KvCache", fmt::format("expected used in [0, {}], the cache's capacity, but got {}", capacity_, used));
   if (used > 0 && lengths.device() == cpu && !all(le(lengths, static_cast<double>(used))).item<bool>())
     fail("KvCache", fmt::format("expected used to count the longest row's tokens but one has more than {}", used));
-  const bool moves = count > reserved();
   // In place where there is room, so that a recorded step finds it.
   const auto select_of = [&](Tensor& x, std::int64_t tokens = 0) {
     if (!x.defined()) return;
@@ -95,7 +123,7 @@ void KvCache::select(const Tensor& rows, bool keeps_memory, std::int64_t used) {
       return tokens > 0 && tokens < y.size(1) ? slice(first, 1, 0, tokens) : first;
     };
     const Tensor chosen = index_select(part(x, before), 0, rows);
-    if (moves) {
+    if (count > x.size(0)) {
       Shape shape = x.shape();
       shape[0] = count;
       x = zeros(shape, x.dtype(), x.device());
@@ -135,11 +163,12 @@ Tensor LayerCache::append(const Tensor& keys_values) const {
   Tensor& cached = cache_->layers_[layer_].keys_values;
   const Shape& s = keys_values.shape();
   if (cache_->empty()) {
-    cache_->keep(cached, keys_values, cache_->capacity_);
+    const std::int64_t enough = places_for(s[1], cache_->capacity_, keys_values.device());
+    cache_->keep(cached, keys_values, cached.defined() ? std::max(enough, cached.size(1)) : enough);
     return keys_values;
   }
   const Tensor rows = cache_->in_use(cached);
-  index_copy_(reshape(rows, {s[0] * cache_->capacity_, s[2] * s[3]}), 0, cache_->rows_, reshape(keys_values, {s[0], s[2] * s[3]}));
+  index_copy_(reshape(rows, {s[0] * rows.size(1), s[2] * s[3]}), 0, cache_->rows_, reshape(keys_values, {s[0], s[2] * s[3]}));
   return rows;
 }
 
@@ -163,8 +192,8 @@ Tensor LayerCache::memory(const std::function<Tensor()>& keys_values) const {
   const std::int64_t capacity = cache_->memory_capacity_;
   if (capacity > 0 && fresh.size(1) > capacity)
     fail("KvCache", fmt::format("expected memories of at most {} tokens but got {}", capacity, fresh.size(1)));
-  if (capacity == 0 && cache_->reserved() == cache_->batch()) kept = fresh;
-  else cache_->keep(kept, fresh, std::max(capacity, fresh.size(1)));
+  if (capacity == 0) kept = fresh;
+  else cache_->keep(kept, fresh, capacity);
   return fresh;
 }
 

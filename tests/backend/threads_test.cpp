@@ -22,9 +22,9 @@ struct Threads {
 };
 
 /// How often each part ran.
-std::vector<int> counts_of(int parts) {
+std::vector<int> counts_of(int parts, bool are_long = false) {
   std::vector<std::atomic<int>> counts(static_cast<std::size_t>(parts));
-  backend::run_parts(parts, [&](int part) { ++counts[static_cast<std::size_t>(part)]; });
+  backend::run_parts(parts, [&](int part) { ++counts[static_cast<std::size_t>(part)]; }, are_long);
   return {counts.begin(), counts.end()};
 }
 
@@ -32,7 +32,8 @@ std::vector<int> counts_of(int parts) {
 
 TEST_CASE("Every part runs once, with more parts than processors and with one", "[threads]") {
   for (int parts : {0, 1, 2, 3, 16, 1000})
-    for (int repeat = 0; repeat < 200; ++repeat) REQUIRE(counts_of(parts) == std::vector<int>(static_cast<std::size_t>(parts), 1));
+    for (int repeat = 0; repeat < 200; ++repeat)
+      REQUIRE(counts_of(parts, repeat % 2 == 1) == std::vector<int>(static_cast<std::size_t>(parts), 1));
 }
 
 TEST_CASE("What parts write is seen by the caller", "[threads]") {
@@ -46,9 +47,12 @@ TEST_CASE("What parts write is seen by the caller", "[threads]") {
 }
 
 TEST_CASE("Parts within a part run on its thread", "[threads]") {
+  const Threads restored;
+  set_num_threads(3);
   std::atomic<int> inner = 0, elsewhere = 0;
   backend::run_parts(4, [&](int) {
     const auto here = std::this_thread::get_id();
+    if (num_threads() != 1) ++elsewhere;
     backend::run_parts(3, [&](int) {
       ++inner;
       if (std::this_thread::get_id() != here) ++elsewhere;
@@ -56,6 +60,7 @@ TEST_CASE("Parts within a part run on its thread", "[threads]") {
   });
   CHECK(inner == 12);
   CHECK(elsewhere == 0);
+  CHECK(num_threads() == 3);
 }
 
 TEST_CASE("Several threads of a program share the pool", "[threads]") {

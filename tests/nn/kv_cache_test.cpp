@@ -1,4 +1,5 @@
 // Reading with a cache is reading all at once.
+#include "backend/memory.h"
 #include "nn/fixture.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -89,6 +90,29 @@ TEST_CASE("Rows of a cache may have different lengths") {
       CHECK(largest_difference(slice(states, 0, 1, 2), slice(slice(expected, 0, 1, 2), 1, 4 + t, 5 + t)) < 1e-5);
     }
   }
+}
+
+TEST_CASE("A cache on the CPU grows with its longest row, and then stays") {
+  const NoGrad unrecorded;
+  manual_seed(5);
+  nn::DecoderLM model({.vocab = vocab, .length = 400, .width = 24, .layers = 2, .heads = 6, .ff = 16, .use_fused_kernel = true});
+  model.eval();
+  const Tensor ids = some_ids(3, 90, cpu), expected = model.hidden(ids);
+  nn::KvCache cache = model.cache(3, 400);
+  constexpr std::size_t token = std::size_t{2} * 3 * 2 * 24 * sizeof(float);  // of keys and values: two layers, three rows
+  const auto check = [&](std::int64_t first) {
+    model.hidden(slice(ids, 1, 0, first), {.causal = true}, {}, &cache);
+    for (std::int64_t t = first; t < 90; ++t)
+      REQUIRE(largest_difference(model.hidden(slice(ids, 1, t, t + 1), {.causal = true}, {}, &cache), slice(expected, 1, t, t + 1)) < 1e-5);
+  };
+  const std::size_t before = backend::memory_statistics(Cpu{}, cpu).allocated;
+  check(3);
+  const std::size_t grown = backend::memory_statistics(Cpu{}, cpu).allocated - before;
+  CHECK(grown > 90 * token);
+  CHECK(grown < 200 * token);
+  cache.restart(3);
+  check(20);
+  CHECK(backend::memory_statistics(Cpu{}, cpu).allocated - before == grown);
 }
 
 TEST_CASE("Rows of a cache can be selected") {
