@@ -46,7 +46,7 @@ std::string Linear::settings() const {
 
 Tensor Linear::product(const Tensor& x, const Tensor& added) const {
   const ModuleScope scope(this, "Linear");
-  return quantized.defined() ? quantized_linear(x, quantized, added) : linear(x, weight, added);
+  return quantized.defined() ? quantized.linear(x, quantized, added) : linear(x, weight, added);
 }
 
 Tensor Linear::forward(const Tensor& x) const { return product(x, bias); }
@@ -91,7 +91,7 @@ std::string Embedding::settings() const {
 
 Tensor Embedding::forward(const Tensor& ids, DType dtype) const {
   const ModuleScope scope(this, "Embedding");
-  return quantized.defined() ? quantized_embedding(quantized, ids, dtype) : embedding(weight, ids);
+  return quantized.defined() ? quantized.embedding(quantized, ids, dtype) : embedding(weight, ids);
 }
 
 static const char* name(NormKind kind) {

@@ -13,6 +13,13 @@ const char* name(Activation activation);
 /// The op of that name on x (...): (...).
 Tensor activate(Activation activation, const Tensor& x);
 
+/// The quantised form of a layer's weight, with the ops that read it. nn::quantize sets all of it, and layers call no such op by name: so a
+/// program that does not quantise links none of their kernels, 150 kB.
+struct QuantizedForm : QuantizedWeight {
+  decltype(&quantized_linear) linear = nullptr;        ///< with a defined weight, quantized_linear
+  decltype(&quantized_embedding) embedding = nullptr;  ///< with a defined weight, quantized_embedding
+};
+
 /// y = x W^T + b: (..., in) -> (..., out). Weight (out, in) and bias (out) start uniform in +-1 / sqrt(in). The products with the
 /// weight are all here, so that a Linear with another form of weight (of low rank, say) changes this class alone. One that was quantised
 /// (nn/quantize.h) has `quantized` in the weight's place, and no fused product.
@@ -36,9 +43,9 @@ struct Linear final : Callable<Linear> {
   bool defined() const { return weight.defined() || quantized.defined(); }  ///< false for Linear(), which has no parameters
   Device device() const { return quantized.defined() ? quantized.device() : weight.device(); }  ///< of the weight, in either form
 
-  Tensor weight;              ///< (out, in); undefined where it is quantised
-  Tensor bias;                ///< (out), or undefined
-  QuantizedWeight quantized;  ///< the weight's other form, which nn::quantize makes
+  Tensor weight;            ///< (out, in); undefined where it is quantised
+  Tensor bias;              ///< (out), or undefined
+  QuantizedForm quantized;  ///< the weight's other form, which nn::quantize makes
 
  private:
   Tensor product(const Tensor& x, const Tensor& added) const;
@@ -56,8 +63,8 @@ struct Embedding final : Callable<Embedding> {
   Tensor forward(const Tensor& ids, DType dtype = DType::f32) const;
   Device device() const { return quantized.defined() ? quantized.device() : weight.device(); }  ///< of the table, in either form
 
-  Tensor weight;              ///< (count, width); undefined where it is quantised
-  QuantizedWeight quantized;  ///< the table's other form, which nn::quantize makes
+  Tensor weight;            ///< (count, width); undefined where it is quantised
+  QuantizedForm quantized;  ///< the table's other form, which nn::quantize makes
 };
 
 /// Options of Norm, LayerNorm and RMSNorm.

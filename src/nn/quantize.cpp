@@ -16,7 +16,7 @@ namespace {
 
 /// Calls f(path, weight, quantized) for each Linear and each Embedding.
 struct EachWeight final : Visitor {
-  using Function = std::function<void(const std::string& path, Tensor& weight, QuantizedWeight& quantized)>;
+  using Function = std::function<void(const std::string& path, Tensor& weight, QuantizedForm& quantized)>;
   explicit EachWeight(Function f) : function(std::move(f)) {}
   void on_module(const std::string& path, Module& module) override {
     if (auto* const layer = dynamic_cast<Linear*>(&module); layer && layer->defined()) function(path, layer->weight, layer->quantized);
@@ -28,7 +28,7 @@ struct EachWeight final : Visitor {
 void replace_weights(Module& module, const std::function<QuantizedWeight(const Tensor&)>& convert) {
   // All are made before one changes, so that a weight which does not fit leaves the model as it was.
   std::unordered_map<const TensorImpl*, QuantizedWeight> made;
-  EachWeight([&](const std::string& path, const Tensor& weight, const QuantizedWeight& quantized) {
+  EachWeight([&](const std::string& path, const Tensor& weight, const QuantizedForm& quantized) {
     if (quantized.defined()) fail("quantize", fmt::format("expected a model with floating weights but '{}' is quantised already", path));
     if (!weight.defined() || made.contains(weight.ref().get())) return;
     try {
@@ -37,9 +37,9 @@ void replace_weights(Module& module, const std::function<QuantizedWeight(const T
       fail("quantize", fmt::format("'{}': {}", path, error.what()));
     }
   }).walk(module);
-  EachWeight([&](const std::string&, Tensor& weight, QuantizedWeight& quantized) {
+  EachWeight([&](const std::string&, Tensor& weight, QuantizedForm& quantized) {
     if (!weight.defined()) return;
-    quantized = made.at(weight.ref().get());
+    quantized = {made.at(weight.ref().get()), quantized_linear, quantized_embedding};
     weight = {};
   }).walk(module);
   set_requires_grad(module, false);
@@ -80,7 +80,7 @@ void make_quantized(Module& module, QuantFormat format) {
 
 std::string find_bad_scale(const Module& module) {
   std::string found;
-  EachWeight([&](const std::string& path, const Tensor&, const QuantizedWeight& quantized) {
+  EachWeight([&](const std::string& path, const Tensor&, const QuantizedForm& quantized) {
     if (found.empty() && quantized.defined() && !has_finite_scales(quantized)) found = path + ".weight";
   }).walk(const_cast<Module&>(module));  // visit is not const, and this only looks
   return found;

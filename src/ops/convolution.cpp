@@ -8,12 +8,12 @@
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/detail/check_floating.h"
+#include "ops/detail/column_convolution.h"
 #include "ops/detail/costly.h"
 #include "ops/detail/on_cpu.h"
 #include "ops/detail/widened.h"
 #include "ops/join.h"
 #include "ops/kernels/convolution.h"
-#include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/rearrange.h"
 #include "ops/reduce.h"
@@ -55,20 +55,6 @@ kernels::Convolution checked(const char* op, const Tensor& x, const Tensor& w, c
 Shape result_shape(const Tensor& x, std::int64_t channels, const kernels::SlidingWindow& window) {
   return {x.size(0), channels, window.y.positions, window.x.positions};
 }
-UnfoldOptions unfold_options(const kernels::SlidingWindow& window) {
-  const kernels::WindowAxis &y = window.y, &x = window.x;
-  return {
-      .kernel = {y.taps, x.taps}, .stride = {y.stride, x.stride}, .padding = {y.padding, x.padding}, .dilation = {y.dilation, x.dilation}};
-}
-
-/// By a product with the windows, written as columns.
-Tensor composed(const Tensor& x, const Tensor& w, const Tensor& bias, const kernels::Convolution& of) {
-  const std::int64_t depth = w.size(1) * w.size(2) * w.size(3), positions = of.window.y.positions * of.window.x.positions;
-  const Tensor columns = reshape(unfold(x, unfold_options(of.window)), {x.size(0), of.groups, depth, positions});
-  const Tensor y = matmul(reshape(w, {of.groups, w.size(0) / of.groups, depth}), columns);
-  const Tensor image = reshape(y, result_shape(x, w.size(0), of.window));
-  return bias.defined() ? image + reshape(bias, {w.size(0), 1, 1}) : image;
-}
 
 /// By the CPU's kernels.
 Tensor direct(const char* op, const Tensor& x_, const Tensor& w_, const Tensor& bias_, const kernels::Convolution& of) {
@@ -81,7 +67,8 @@ Tensor direct(const char* op, const Tensor& x_, const Tensor& w_, const Tensor& 
   return record(op, detail::costly(product)[0], {x, w, bias}, {x, w, bias}, [of](const Backward& call) -> Tensors {
     const Tensor in = call.saved(0), weight = call.saved(1);
     if (context().grad)
-      return vjp(call, {in, weight, call.saved(2)}, [&of](const Tensors& t) -> Tensors { return {composed(t[0], t[1], t[2], of)}; });
+      return vjp(call, {in, weight, call.saved(2)},
+                 [&of](const Tensors& t) -> Tensors { return {detail::unfolded_convolution(t[0], t[1], t[2], of)}; });
     const Tensor g = contiguous(call.grad()), dx = call.needs(0) ? empty_like(in) : Tensor();
     const GradientTarget dw = call.sink(1, weight.shape(), g), db = call.sink(2, {weight.size(0)}, g);
     detail::on_cpu([&](auto dev) {
@@ -94,7 +81,7 @@ Tensor direct(const char* op, const Tensor& x_, const Tensor& w_, const Tensor& 
 Tensor convolved(const char* op, const Tensor& x_, const Tensor& w_, const Tensor& bias_, const ConvOptions& options, bool is_signal) {
   const Tensor x = detail::autocast(op, x_), w = detail::autocast(op, w_), bias = detail::autocast(op, bias_);
   const kernels::Convolution of = checked(op, x, w, bias, options, is_signal);
-  if (x.device().type != DeviceType::cpu) return composed(x, w, bias, of);
+  if (x.device().type != DeviceType::cpu) return detail::column_convolution(op, x, w, bias, of);
   return cast(direct(op, detail::widened(x), detail::widened(w), detail::widened(bias), of), x.dtype());
 }
 
@@ -113,8 +100,9 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
 }
 
 Tensor composed_conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
-  check_images("composed_conv2d", x, weight, bias);
-  return composed(x, weight, bias, checked("composed_conv2d", x, weight, bias, options, false));
+  constexpr const char* op = "composed_conv2d";
+  check_images(op, x, weight, bias);
+  return detail::column_convolution(op, x, weight, bias, checked(op, x, weight, bias, options, false));
 }
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
@@ -148,12 +136,13 @@ kernels::SlidingWindow checked_pool(const char* op, const Tensor& x, const PoolO
 Tensor pooled(const Tensor& x, kernels::SlidingWindow window, double padding) {
   Tensor padded = x;
   int dim = 2;
-  for (kernels::WindowAxis* axis : {&window.y, &window.x}) {
-    if (axis->padding > 0) padded = pad(padded, dim, axis->padding, axis->padding, padding);
-    axis->padding = 0;
-    ++dim;
-  }
-  return reshape(unfold(padded, unfold_options(window)),
+  if (padding != 0)  // else unfold's own
+    for (kernels::WindowAxis* axis : {&window.y, &window.x}) {
+      if (axis->padding > 0) padded = pad(padded, dim, axis->padding, axis->padding, padding);
+      axis->padding = 0;
+      ++dim;
+    }
+  return reshape(unfold(padded, detail::unfold_options(window)),
                  {x.size(0), x.size(1), window.y.taps * window.x.taps, window.y.positions * window.x.positions});
 }
 

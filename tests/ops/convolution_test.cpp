@@ -8,6 +8,7 @@
 #include "autodiff/engine.h"
 #include "catch.h"
 #include "ops/copy.h"
+#include "ops/detail/column_convolution.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
@@ -32,8 +33,11 @@ const std::vector<Shapes> shapes = {
     {{2, 4, 14, 15}, {6, 4, 1, 1}, {.stride = {2, 3}}},                     // elements that no window sees
     {{1, 6, 19, 21}, {9, 2, 3, 4}, {.stride = {2, 3}, .padding = {3, 2}, .dilation = {3, 2}, .groups = 3}},
     {{2, 20, 7, 7}, {20, 1, 3, 3}, {.padding = {1, 1}, .groups = 20}},
-    {{5, 3, 4, 1}, {2, 3, 2, 1}, {.padding = {1, 4}}},  // columns of padding alone
-    {{130, 2, 3, 3}, {70, 2, 3, 3}},                    // one position, three panels of channels
+    {{5, 3, 4, 1}, {2, 3, 2, 1}, {.padding = {1, 4}}},    // columns of padding alone
+    {{130, 2, 3, 3}, {70, 2, 3, 3}},                      // one position, three panels of channels
+    {{7, 3, 32, 32}, {5, 3, 3, 3}, {.padding = {1, 1}}},  // as columns: a product for each image
+    {{7, 6, 24, 24}, {5, 6, 1, 1}},                       // the images are the columns
+    {{7, 6, 5, 5}, {5, 6, 1, 1}},
 };
 
 /// y, and the gradients of the operands from a gradient of y that differs from place to place.
@@ -43,9 +47,9 @@ Tensors all_of(F f, const Tensors& operands) {
   for (const Tensor& operand : operands) leaves.push_back(clone(operand).set_requires_grad());
   const Tensor y = f(leaves);
   manual_seed(3);
-  backward({y}, {randn(y.shape(), y.dtype())});
-  Tensors all = {y};
-  for (const Tensor& leaf : leaves) all.push_back(leaf.grad());
+  backward({y}, {to(randn(y.shape(), y.dtype()), y.device())});
+  Tensors all = {to(y, cpu)};
+  for (const Tensor& leaf : leaves) all.push_back(to(leaf.grad(), cpu));
   return all;
 }
 
@@ -72,6 +76,71 @@ TEST_CASE("convolutions on the CPU are those of their composition", "[convolutio
           CHECK(distance(got[i], wanted[i]) < (dtype == DType::f32 ? 1e-5 : 1e-14));
         }
       }
+}
+
+TEST_CASE("convolutions on a GPU are those of the CPU", "[convolution][cuda]") {
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const Shapes& s : shapes) {
+      INFO(name(dtype) << " x " << to_string(s.x) << " w " << to_string(s.w));
+      manual_seed(1);
+      const Tensors operands = {randn(s.x, dtype), randn(s.w, dtype), randn({s.w[0]}, dtype)};
+      Tensors there;
+      for (const Tensor& operand : operands) there.push_back(to(operand, cuda()));
+      const auto by = [&](const Tensors& of) { return all_of([&](const Tensors& t) { return conv2d(t[0], t[1], t[2], s.options); }, of); };
+      const Tensors got = by(there), wanted = by(operands);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        INFO("result " << i);
+        CHECK(distance(got[i], wanted[i]) < (dtype == DType::f32 ? 1e-5 : 1e-14));
+      }
+    }
+}
+
+TEST_CASE("convolutions by columns are the same whatever number of images a product has", "[convolution]") {
+  for (const DType dtype : {DType::f64, DType::bf16})
+    for (const Shapes& s : shapes) {
+      INFO(name(dtype) << " x " << to_string(s.x) << " w " << to_string(s.w));
+      kernels::WindowAxis axes[2];
+      std::int64_t of_image = static_cast<std::int64_t>(size_of(dtype)) * s.x[1];
+      for (int i = 0; i < 2; ++i) {
+        const auto d = static_cast<std::size_t>(i);
+        const std::int64_t rest = s.x[2 + i] + 2 * s.options.padding[d] - s.options.dilation[d] * (s.w[2 + i] - 1) - 1;
+        axes[i] = {s.w[2 + i], s.options.stride[d], s.options.padding[d], s.options.dilation[d], rest / s.options.stride[d] + 1};
+        of_image *= axes[i].taps * axes[i].positions;
+      }
+      manual_seed(6);
+      // Small integers: sums are exact, in bf16 too before they are rounded, whatever their order.
+      const auto integers = [&](const Shape& shape) { return cast(floor(rand(shape) * 3) - 1, dtype); };
+      const Tensors operands = {integers(s.x), integers(s.w), integers({s.w[0]})};
+      const auto by = [&](std::int64_t bytes) {
+        return all_of(
+            [&](const Tensors& t) {
+              return detail::column_convolution("conv2d", t[0], t[1], t[2], {{axes[0], axes[1]}, s.options.groups}, bytes);
+            },
+            operands);
+      };
+      const Tensors wanted = all_of([&](const Tensors& t) { return conv2d(t[0], t[1], t[2], s.options); }, operands);
+      for (const std::int64_t images : {1, 3, 1000}) {
+        const Tensors got = by(images * of_image);
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          INFO(images << " images, result " << i);
+          // In bf16 the weights' gradient is rounded for each run of images, and the columns' before they are folded.
+          CHECK(distance(cast(got[i], DType::f64), cast(wanted[i], DType::f64)) < (dtype == DType::f64 ? 1e-14 : 0.03));
+        }
+      }
+    }
+}
+
+TEST_CASE("a convolution by columns has few of them at a time and keeps none", "[convolution]") {
+  const Tensor x = ones({256, 3, 16, 16}), w = ones({2, 3, 3, 3}).set_requires_grad();
+  const kernels::WindowAxis axis{3, 1, 1, 1, 16};
+  const std::size_t of_image = 4 * 3 * 9 * 256, of_all = 256 * of_image, of_y = 4 * 256 * 2 * 256;
+  const std::size_t before = memory_statistics(cpu).allocated;
+  reset_peak_memory(cpu);
+  const Tensor y = detail::column_convolution("conv2d", x, w, {}, {{axis, axis}, 1}, 4 * of_image);
+  CHECK(memory_statistics(cpu).peak_allocated - before < of_y + of_all / 8);
+  CHECK(memory_statistics(cpu).allocated - before < of_y + of_image);
+  backward({y}, {ones_like(y)});
+  CHECK(memory_statistics(cpu).peak_allocated - before < 2 * of_y + of_all / 8);
 }
 
 TEST_CASE("convolutions have the same bits on any number of threads", "[convolution]") {

@@ -38,11 +38,11 @@ struct SlidingWindow {
   WindowAxis y, x;
 };
 /// columns[b, (c kh + i) kw + j, oh positions + ow] = the element of x[b, c] under tap (i, j) at position (oh, ow), 0 outside. Floating;
-/// x (B, C, H, W) has any strides, columns is contiguous.
+/// x (B, C, H, W) has any strides, columns any but a unit stride along positions.
 void unfold(Cpu, const View& x, const SlidingWindow& window, const View& columns);
 void unfold(Cuda, const View& x, const SlidingWindow& window, const View& columns);
-/// x[b, c, h, w] = the sum of the elements of columns that unfold takes from there, in an order that the window alone decides; all
-/// contiguous.
+/// x[b, c, h, w] = the sum of the elements of columns that unfold takes from there, in an order that the window alone decides;
+/// x contiguous, columns as unfold has them.
 void fold(Cpu, const View& columns, const SlidingWindow& window, const View& x);
 void fold(Cuda, const View& columns, const SlidingWindow& window, const View& x);
 
