@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <thread>
+#include <unordered_map>
 
 #include "nn/generate.h"
 #include "ops/captured_step.h"
@@ -200,14 +203,23 @@ Continuation continuation(const std::shared_ptr<DecodingGraphs::Reader>& reader,
 
 }  // namespace
 
-DecodingGraphs::DecodingGraphs() = default;
+struct DecodingGraphs::State {
+  struct Kept {
+    std::shared_ptr<Reader> reader;
+    std::vector<std::int64_t> key;
+  };
+  std::mutex mutex;
+  std::unordered_map<std::thread::id, Kept> kept;
+};
+
+DecodingGraphs::DecodingGraphs() : state_(std::make_unique<State>()) {}
 DecodingGraphs::~DecodingGraphs() = default;
 
 std::shared_ptr<DecodingGraphs::Reader> DecodingGraphs::reader(Device device, std::vector<std::int64_t> key,
                                                                const std::function<std::shared_ptr<Reader>()>& make) {
   key.push_back(static_cast<std::int64_t>(context().matmul_precision));
-  const std::lock_guard lock(mutex_);
-  Kept& kept = kept_[std::this_thread::get_id()];
+  const std::lock_guard lock(state_->mutex);
+  State::Kept& kept = state_->kept[std::this_thread::get_id()];
   if (!kept.reader || key != kept.key) {
     kept.reader = make();
     kept.reader->capture(device);
@@ -219,9 +231,9 @@ std::shared_ptr<DecodingGraphs::Reader> DecodingGraphs::reader(Device device, st
 bool DecodingGraphs::serve(const DecodingGraphs* graphs) { return graphs && !context().autocast && !context().anomaly; }
 
 std::size_t DecodingGraphs::nodes() const {
-  const std::lock_guard lock(mutex_);
-  const auto kept = kept_.find(std::this_thread::get_id());
-  return kept != kept_.end() && kept->second.reader ? kept->second.reader->nodes() : 0;
+  const std::lock_guard lock(state_->mutex);
+  const auto kept = state_->kept.find(std::this_thread::get_id());
+  return kept != state_->kept.end() && kept->second.reader ? kept->second.reader->nodes() : 0;
 }
 
 Continuation read_prompts(const DecoderLM& model, const std::vector<TokenIds>& prompts, const PromptOptions& options) {

@@ -1,9 +1,6 @@
 #pragma once
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "nn/decoder_lm.h"
@@ -106,12 +103,8 @@ class DecodingGraphs {
   static bool serve(const DecodingGraphs* graphs);
 
  private:
-  struct Kept {
-    std::shared_ptr<Reader> reader;
-    std::vector<std::int64_t> key;
-  };
-  mutable std::mutex mutex_;
-  std::unordered_map<std::thread::id, Kept> kept_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 /// Options of read_prompts.
