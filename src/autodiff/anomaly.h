@@ -47,10 +47,10 @@ class ModuleNames {
   std::unordered_map<const void*, std::string> paths_;
 };
 
-/// While it lives, the output of every op and the gradients that every backward returns are searched for NaN and Inf; the first
-/// one found throws Error with the op's name and the path and type of the module whose forward called it. An Inf that an op was given, as
-/// a mask's -Inf is, passes through; one that it made does not, nor does any in a gradient: a GradScaler's first scales may be such.
-/// Slow: every op waits for its result.
+/// While it lives, the output of every op, views left out, and the gradients that every backward returns are searched for NaN and Inf; the
+/// first one found throws Error with the op's name and the path and type of the module whose forward called it. An Inf that an op was
+/// given, as a mask's -Inf is, passes through; one that it made does not, nor does any in a gradient: a GradScaler's first scales may be
+/// such. Slow: every op waits for its result.
 class AnomalyMode {
  public:
   /// `names` are the model's, nn::module_names(model); without them errors name types alone.

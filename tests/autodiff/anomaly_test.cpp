@@ -117,6 +117,13 @@ TEST_CASE("Anomaly mode ends with its scope, also after an error") {
   CHECK(message_of([] { log(leaf({-1})); }) == "");
 }
 
+TEST_CASE("A view did not make the NaN that it shows") {
+  const Tensor bad = full({2, 3}, std::nan(""));  // as memory that nobody has written yet
+  const AnomalyMode mode;
+  const Tensor viewed = transpose(slice(reshape(bad, {3, 2}), 0, 0, 2), 0, 1);
+  CHECK(contains(message_of([&] { log(viewed); }), "the forward of 'log'"));
+}
+
 TEST_CASE("Ops without NaN work as ever in anomaly mode") {
   const AnomalyMode mode;
   const Tensor x = leaf({1, 2, 3, 4});

@@ -279,9 +279,9 @@ TEST_CASE("A NaN in any op's output is named in anomaly mode") {
         if (!has_nan({given[poisoned]}) || op.inputs[poisoned].edited) continue;
         INFO(row.name << ", input " << poisoned);
         const Tensors got = op.call({given, DType::f32, cpu});
-        // A tensor that is handed through, or written in place, is not an op's output.
+        // A tensor that is handed through or viewed, or written in place, is not an op's output.
         const bool is_given = std::any_of(got.begin(), got.end(), [&](const Tensor& y) {
-          return std::any_of(given.begin(), given.end(), [&](const Tensor& x) { return x.is_same(y); });
+          return std::any_of(given.begin(), given.end(), [&](const Tensor& x) { return x.impl().storage.get() == y.impl().storage.get(); });
         });
         if (is_given || !has_nan(got)) continue;
         const Tensors again = inputs();
