@@ -69,8 +69,9 @@ std::int64_t rows_multiple(std::int64_t columns, std::int64_t width, std::int64_
   return 4 / std::gcd(std::int64_t{4}, columns * std::gcd(columns, std::gcd(width, hidden)));
 }
 
-/// What f gives, on a thread of its own, unless a signal asks for a stop for longer than it takes to meet: a launcher's, say, whose other
-/// process has ended before it came here. The thread then goes on for nothing until the program ends, so f must hold what it needs.
+/// The result of f, called on a thread of its own, unless a signal asks for a stop for longer than it takes to meet: a launcher's, say,
+/// whose other process has ended before it came here. The thread then goes on for nothing until the program ends, so f must hold what it
+/// needs.
 template <class F>
 static auto unless_stopped(F f) -> decltype(f()) {
   using namespace std::chrono_literals;
