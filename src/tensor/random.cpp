@@ -15,7 +15,7 @@ PhiloxState Generator::reserve_rows(std::int64_t count) {
     fail("random",
          "expected a part of a batch to begin at a multiple of four elements but got one that begins at " + std::to_string(before));
   const PhiloxState state{seed_, next_ + static_cast<std::uint64_t>(before / 4), base_};
-  next_ += static_cast<std::uint64_t>((rows_.total * of_row + 3) / 4);
+  next_ += positions_of(rows_.total * of_row);
   return state;
 }
 

@@ -5,9 +5,9 @@
 
 namespace tern {
 
-/// Philox seed and offset of a draw. A draw is a pure function of the seed and the position, the same on every device: element i takes word
-/// i % 4 of the block at `offset + *base + i / 4`. `base` is null, or points to a counter in device memory that moves between replays of a
-/// captured graph; see Note [Random position].
+/// Philox seed and offset of a draw. A draw is a pure function of the seed and the position, the same on every device: element i belongs to
+/// position `offset + *base + i / 4`, and takes word i % 4 of the block there; what dropout takes, Note [Dropout's bits] says. `base` is
+/// null, or points to a counter in device memory that moves between replays of a captured graph; see Note [Random position].
 struct PhiloxState {
   std::uint64_t seed = 0;               ///< the key of Philox
   std::uint64_t offset = 0;             ///< position of the first block
@@ -30,13 +30,14 @@ TERN_HOST_DEVICE constexpr std::uint64_t multiply_wide(std::uint32_t a, std::uin
 #endif
 }
 
-/// Philox 4x32-10: ten rounds over a 128-bit counter with a 64-bit key. Salmon et al., "Parallel random numbers: as easy
-/// as 1, 2, 3", SC 2011.
+/// Philox 4x32: rounds over a 128-bit counter with a 64-bit key. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, who
+/// advise ten; seven are the fewest that pass their tests.
+template <int rounds = 10>
 TERN_HOST_DEVICE constexpr PhiloxBlock philox(std::uint64_t seed, std::uint64_t position, std::uint64_t stream = 0) {
   std::uint32_t c0 = std::uint32_t(position), c1 = std::uint32_t(position >> 32);
   std::uint32_t c2 = std::uint32_t(stream), c3 = std::uint32_t(stream >> 32);
   std::uint32_t k0 = std::uint32_t(seed), k1 = std::uint32_t(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     const std::uint64_t p0 = multiply_wide(0xD2511F53u, c0), p1 = multiply_wide(0xCD9E8D57u, c2);
     c0 = std::uint32_t(p1 >> 32) ^ c1 ^ k0;
     c1 = std::uint32_t(p1);
@@ -51,6 +52,29 @@ TERN_HOST_DEVICE constexpr PhiloxBlock philox(std::uint64_t seed, std::uint64_t 
 /// A word as a float in [0, 1), from its upper 24 bits.
 TERN_HOST_DEVICE constexpr float unit_float(std::uint32_t word) { return float(word >> 8) * 0x1p-24f; }
 
+/// The numbers of so many bits whose value x 2^-bits is less than `probability`: those below this. At most 31 bits.
+TERN_HOST_DEVICE constexpr std::uint32_t draws_below(double probability, int bits) {
+  const double scaled = (probability > 0 ? probability < 1 ? probability : 1 : 0) * double(1u << bits);
+  const auto whole = static_cast<std::uint32_t>(scaled);
+  return whole + (double(whole) < scaled);
+}
+
+// Note [Dropout's bits]
+// Dropout takes 16 bits an element, and blocks of seven rounds: in attention drawing takes longer than all else, and this is a third of the
+// work of a word of ten rounds. The block at an even position serves that position and the next, eight elements, the first of them in the
+// lower half of a word and the second in the upper one:
+//
+//   position   2 m                             2 m + 1
+//   element    0    1    2    3    4    5    6    7
+//   block      word 0    word 1    word 2    word 3       of position 2 m
+//
+// An element is dropped where its bits are below p 2^16: with a probability that is p rounded up to a multiple of 2^-16. A Generator gives
+// even positions, but a part of a batch may begin at an odd one.
+
+inline constexpr int dropout_rounds = 7;
+/// The numbers of 16 bits that dropout drops: those below this.
+TERN_HOST_DEVICE constexpr std::uint32_t dropout_bound(double p) { return draws_below(p, 16); }
+
 /// Rows [first, first + count) of a batch of `total` rows, whose others are elsewhere.
 struct BatchRows {
   std::int64_t first = 0;                             ///< number of the first row that is here
@@ -61,7 +85,7 @@ struct BatchRows {
 
 /// Hands out positions of one random stream. Note [Random position]: on the host the position is `next`; while a CUDA
 /// graph is captured, `base` points to a counter in device memory that each launch of the graph writes first, so that a
-/// replay draws anew although the captured offsets are constants.
+/// replay draws anew although the captured offsets are constants. Positions are even where nothing else was set.
 ///
 /// The rows of a batch may be divided: each part then draws what its rows would draw within the whole batch: a tensor of the part's rows
 /// gets the positions that these have in the tensor of all rows, and the position moves past that of all rows.
@@ -87,11 +111,12 @@ class Generator {
   PhiloxState reserve(std::int64_t count) {
     if (rows_.total > 0) return reserve_rows(count);
     const PhiloxState state{seed_, next_, base_};
-    next_ += static_cast<std::uint64_t>((count + 3) / 4);
+    next_ += positions_of(count);
     return state;
   }
 
  private:
+  static std::uint64_t positions_of(std::int64_t count) { return static_cast<std::uint64_t>((count + 7) / 8) * 2; }
   PhiloxState reserve_rows(std::int64_t count);
 
   std::uint64_t seed_ = 0, next_ = 0;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "catch.h"
+#include "dropout_reference.h"
 #include "ops/kernels/attention.h"
 #include "tensor/random.h"
 #include "twin.h"
@@ -80,7 +81,7 @@ struct AttentionProblem {
     for (Twin* twin : {&lengths, &prefix, &padding, &q_starts, &k_starts}) twin->upload();
     attention.scale = c.scale / std::sqrt(static_cast<double>(c.head_dim));
     attention.dropout = c.dropout;
-    attention.draws = {7, 5, nullptr};
+    attention.draws = {7, static_cast<std::uint64_t>(4 + c.heads % 2), nullptr};  // at the begin of a block or in its middle
     attention.mask.causal = c.causal;
     attention.mask.window = c.window;
     if (c.has_lengths) attention.mask.key_lengths = lengths.device();
@@ -130,8 +131,7 @@ struct AttentionProblem {
         sum += p[std::size_t(s)] = sees(n, t, s, keys - queries) ? std::exp(score) : 0;
         if (c.dropout > 0) {
           const auto element = static_cast<std::uint64_t>(((n * c.heads + h) * c.queries + t) * c.keys + s);
-          const bool is_dropped = unit_float(philox(7, 5 + element / 4).words[element % 4]) < static_cast<float>(c.dropout);
-          kept[std::size_t(s)] = is_dropped ? 0 : 1 / (1 - c.dropout);
+          kept[std::size_t(s)] = is_dropped(7, attention.draws.offset, element, c.dropout) ? 0 : 1 / (1 - c.dropout);
         }
       }
       log_sums[static_cast<std::size_t>(c.is_packed ? h * total(c, c.queries) + first_query + t : (n * c.heads + h) * c.queries + t)] =

@@ -1,5 +1,6 @@
 // The CPU's fused norms over plain Views against float64: sizes round the vector and chunk lengths, every combination of operands, the
 // dtypes, in place, every byte round the outputs, and one thread against two.
+#include "dropout_reference.h"
 #include "kernel_array.h"
 #include "ops/kernels/layer_norm.h"
 #include "ops/kernels/random.h"
@@ -52,9 +53,7 @@ struct Norm {
   bool sums() const { return o.residual || o.bias || o.p > 0; }
   static View maybe(bool present, const Array& a) { return present ? a.view : View{}; }
   PhiloxState draws() const { return {0x123456789abcdefull, 1000, &base}; }
-  bool dropped(std::int64_t i) const {
-    return double(unit_float(philox(draws().seed, draws().offset + base + std::uint64_t(i / 4)).words[i % 4])) < o.p;
-  }
+  bool dropped(std::int64_t i) const { return is_dropped(draws().seed, draws().offset + base, std::uint64_t(i), o.p); }
   const Array& s() const { return sums() ? sum : x; }
 
   LayerNormArguments forward() {

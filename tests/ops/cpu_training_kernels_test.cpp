@@ -3,6 +3,7 @@
 // and one thread against two.
 #include <numeric>
 
+#include "dropout_reference.h"
 #include "kernel_array.h"
 #include "ops/kernels/index.h"
 #include "ops/kernels/loss.h"
@@ -233,8 +234,10 @@ TEST_CASE("random draws are the documented function of seed and position") {
           2);
       x.random(-1, 1);
       const double kept = 1 - 0.3;
-      run(y, [&](const View& v) { dropout(Cpu{}, x.view, v, 0.3, state); });
-      check(y, [&](std::int64_t i) { return double(unit_float(word(i))) < 0.3 ? 0 : x[i] / kept; });
+      for (const std::uint64_t offset : {state.offset + 1, state.offset}) {  // in the middle of a block, and at one's begin
+        run(y, [&](const View& v) { dropout(Cpu{}, x.view, v, 0.3, {state.seed, offset, &base}); });
+        check(y, [&](std::int64_t i) { return is_dropped(state.seed, offset + base, std::uint64_t(i), 0.3) ? 0 : x[i] / kept; });
+      }
       run(x, [&](const View& v) { dropout(Cpu{}, v, v, 0.3, state); });
       check(x, [&](std::int64_t i) { return y[i]; });
     }

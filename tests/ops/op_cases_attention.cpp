@@ -1,6 +1,7 @@
 // Rows of ops/attention.h. Note [The table] in op_cases.h.
 #include <cmath>
 
+#include "dropout_reference.h"
 #include "op_cases.h"
 #include "ops/attention.h"
 #include "ops/pointwise.h"
@@ -90,8 +91,7 @@ Array attention_of(Ref in, const Form& form) {
       for (double& weight : weights) total += weight = weight == -INFINITY ? 0 : std::exp(weight - top);
       for (std::int64_t s = 0; s < keys; ++s) {
         const std::int64_t element = ((b * heads + h) * most_queries + t) * most_keys + s;
-        const bool is_kept =
-            form.dropout == 0 || !(unit_float(philox(seed, static_cast<std::uint64_t>(element / 4)).words[element % 4]) < form.dropout);
+        const bool is_kept = !is_dropped(seed, 0, static_cast<std::uint64_t>(element), form.dropout);
         double& weight = weights[static_cast<std::size_t>(s)];
         weight = is_kept && total > 0 ? weight / total / (1 - form.dropout) : 0;
       }

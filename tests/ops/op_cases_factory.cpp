@@ -3,6 +3,7 @@
 #include <numbers>
 #include <numeric>
 
+#include "dropout_reference.h"
 #include "op_cases.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
@@ -246,7 +247,7 @@ void add_random(Rows& rows) {
                          },
                          [](Ref in) {
                            return one(counted(in[0].shape, in.dtype, [&](std::int64_t i) {
-                             return unit(i) < 0.4 ? 0 : in[0].values[static_cast<std::size_t>(i)] / 0.6;
+                             return is_dropped(seed, 0, std::uint64_t(i), 0.4) ? 0 : in[0].values[static_cast<std::size_t>(i)] / 0.6;
                            }));
                          }});
   for (const bool training : {true, false})

@@ -14,8 +14,9 @@ namespace tern {
 namespace {
 
 using Words = std::vector<std::uint32_t>;
+template <int rounds = 10>
 Words words(std::uint64_t seed, std::uint64_t position, std::uint64_t stream) {
-  const PhiloxBlock block = philox(seed, position, stream);
+  const PhiloxBlock block = philox<rounds>(seed, position, stream);
   return {block.words, block.words + 4};
 }
 
@@ -42,6 +43,21 @@ TEST_CASE("Philox gives the published words") {
   CHECK(words(~0ull, ~0ull, ~0ull) == Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
   CHECK(words(0x299f31d0a4093822, 0x85a308d3243f6a88, 0x0370734413198a2e) == Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
   static_assert(philox(0, 0).words[0] == 0x6627e8d5);
+  // And with 7, of which dropout's bits are.
+  CHECK(words<dropout_rounds>(0, 0, 0) == Words{0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48});
+  CHECK(words<dropout_rounds>(~0ull, ~0ull, ~0ull) == Words{0x5207ddc2, 0x45165e59, 0x4d8ee751, 0x8c52f662});
+  CHECK(words<dropout_rounds>(0x299f31d0a4093822, 0x85a308d3243f6a88, 0x0370734413198a2e) ==
+        Words{0x4dfccaba, 0x190a87f0, 0xc47362ba, 0xb6b5242a});
+}
+
+TEST_CASE("draws_below counts the numbers whose value is less than a probability") {
+  for (const double p : {-1.0, 0.0, 0x1p-20, 0.1, 0.5, 1 - 0x1p-20, 1.0, 2.0, std::nan("")}) {
+    std::uint32_t expected = 0;
+    while (expected < 65536 && double(expected) * 0x1p-16 < p) ++expected;
+    CHECK(dropout_bound(p) == expected);
+  }
+  CHECK(draws_below(0.1, 24) == 1677722);
+  CHECK(draws_below(1, 24) == 1u << 24);
 }
 
 TEST_CASE("unit_float covers [0, 1) in steps of 2^-24") {
@@ -50,12 +66,12 @@ TEST_CASE("unit_float covers [0, 1) in steps of 2^-24") {
   CHECK(unit_float(0x80000000) == 0.5f);
 }
 
-TEST_CASE("A generator hands out positions, four elements to a block") {
+TEST_CASE("A generator hands out even positions, four elements to each") {
   Generator generator(9);
   CHECK(generator.reserve(5).offset == 0);
   CHECK(generator.reserve(0).offset == 2);
   CHECK(generator.reserve(4).offset == 2);
-  CHECK(generator.position() == 3);
+  CHECK(generator.position() == 4);
   CHECK(generator.reserve(1).seed == 9);
   generator.set_position(100);
   CHECK(generator.reserve(1).offset == 100);
@@ -67,17 +83,23 @@ TEST_CASE("Parts of a batch draw what the whole batch draws, and leave the gener
   constexpr std::int64_t rows = 10, columns = 6;
   manual_seed(3);
   const auto whole = rand({rows, columns}).to_vector<float>(), after = rand({4}).to_vector<float>();
-  std::vector<float> parts;
-  for (const BatchRows part : {BatchRows{0, 4, rows}, BatchRows{4, 4, rows}, BatchRows{8, 2, rows}}) {
-    manual_seed(3);
-    {
-      const BatchRowsScope scope(part);
-      const auto own = rand({part.count, columns}).to_vector<float>();
-      parts.insert(parts.end(), own.begin(), own.end());
+  manual_seed(3);
+  const auto mask = dropout(ones({rows, columns}), 0.5).to_vector<float>();
+  std::vector<float> parts, masks;
+  for (const BatchRows part : {BatchRows{0, 2, rows}, BatchRows{2, 6, rows}, BatchRows{8, 2, rows}}) {  // the second begins at position 3
+    for (std::vector<float>* of : {&parts, &masks}) {
+      manual_seed(3);
+      {
+        const BatchRowsScope scope(part);
+        const Tensor drawn = of == &parts ? rand({part.count, columns}) : dropout(ones({part.count, columns}), 0.5);
+        const auto own = drawn.to_vector<float>();
+        of->insert(of->end(), own.begin(), own.end());
+      }
+      CHECK(rand({4}).to_vector<float>() == after);
     }
-    CHECK(rand({4}).to_vector<float>() == after);
   }
   CHECK(parts == whole);
+  CHECK(masks == mask);
   // A block of four numbers is not divided, nor is a row.
   const BatchRowsScope scope({.first = 1, .count = 2, .total = 3});
   CHECK_THROWS_WITH(rand({2, 6}),

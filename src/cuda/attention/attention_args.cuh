@@ -170,22 +170,4 @@ __device__ __forceinline__ float padding_log2(const Args& args, const Sequence& 
   return x > kernels::hidden_padding ? x * log2_e : -INFINITY;
 }
 
-/// Dropout mask of 16 x 16 probabilities: which are kept of those from element `first` of all on in rows `pitch` apart; `position` is the
-/// dropout's. A thread gets its rows whole: bit k of the lower half is column k of row `lane / 4`, the upper half is 8 rows below. Each
-/// lane draws one block of four words for either row; where rows do not begin with a block, a fifth block follows.
-static __device__ unsigned kept_16x16(const DropoutMask& dropout, int pitch, std::uint64_t position, std::int64_t first) {
-  const unsigned lane = threadIdx.x % 32, group = lane / 4, member = lane % 4;
-  const std::uint64_t upper = static_cast<std::uint64_t>(first + std::int64_t(group) * pitch), lower = upper + 8 * std::uint64_t(pitch);
-  unsigned kept = dropout.kept_of_block(position + (upper >> 2) + member) << 4 * member |
-                  dropout.kept_of_block(position + (lower >> 2) + member) << (16 + 4 * member);
-  kept |= shuffle_xor(kept, 1);
-  kept |= shuffle_xor(kept, 2);
-  if (pitch % 4 != 0) {
-    const unsigned fifth = dropout.kept_of_block(position + ((member % 2 == 0 ? upper : lower) >> 2) + 4);
-    const unsigned after_upper = __shfl_sync(whole_warp, fifth, lane & ~3u), after_lower = __shfl_sync(whole_warp, fifth, lane & ~3u | 1u);
-    kept = ((kept & 0xffff | after_upper << 16) >> (upper & 3) & 0xffff) | (kept >> 16 | after_lower << 16) >> (lower & 3) << 16;
-  }
-  return kept;
-}
-
 }  // namespace tern::gpu::flash

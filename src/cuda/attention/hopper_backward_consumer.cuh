@@ -1,5 +1,6 @@
 #pragma once
 #include "cuda/attention/hopper_backward_work.cuh"
+#include "cuda/device/fragment.cuh"
 
 // Flash attention on Hopper, backward: the consumer warpgroups. hopper_backward.cuh has the picture.
 namespace tern::gpu::hopper {
@@ -118,7 +119,7 @@ struct BackwardConsumer {
     for (int n = 0; n < 4; ++n) {
       const std::int64_t first =
           (std::int64_t(tile.head) * p.args.queries + tile.first_query + n * 16) * p.args.keys + barriers.block.first_key() + warp_row();
-      const unsigned drawn = kept_16x16(p.args.dropout, p.args.keys, dropout_position, first);
+      const unsigned drawn = p.args.dropout.template kept_16x16<MmaLanes>(p.args.keys, dropout_position, first);
       // Of the thread's two queries: the lower half's bits are keys, and those of the upper half 8 queries on.
       const unsigned even = __shfl_sync(whole_warp, drawn, lane % 4 * 8) >> lane / 4,
                      odd = __shfl_sync(whole_warp, drawn, lane % 4 * 8 + 4) >> lane / 4;

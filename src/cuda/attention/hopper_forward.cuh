@@ -1,5 +1,6 @@
 #pragma once
 #include "cuda/attention/hopper_forward_work.cuh"
+#include "cuda/device/fragment.cuh"
 
 // Flash attention on Hopper, forward: Shah et al., "FlashAttention-3", 2024. A block has a tile of queries of one head, 64 for each of its
 // consumer warpgroups, and walks over the tiles of keys that they see, from the last to the first:
@@ -229,7 +230,7 @@ struct ForwardConsumer {
     const std::int64_t first = (std::int64_t(item.head) * args.queries + row_of(item)) * args.keys + key0;
 #pragma unroll
     for (int n = 0; n < keys / 16; ++n) {
-      const unsigned kept = kept_16x16(args.dropout, args.keys, dropout_position, first + n * 16) >> 2 * (threadIdx.x % 4);
+      const unsigned kept = args.dropout.kept_16x16<MmaLanes>(args.keys, dropout_position, first + n * 16) >> 2 * (threadIdx.x % 4);
 #pragma unroll
       for (int k = 0; k < 8; ++k)
         if (!(kept >> (k % 2 + k / 4 * 8 + k / 2 % 2 * 16) & 1)) scores[n * 8 + k] = 0;

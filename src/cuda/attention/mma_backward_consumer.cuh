@@ -75,7 +75,7 @@ struct ScoreGradients {
       if constexpr (drops) {
         if (args.dropout.drops) {
           const std::int64_t first = (std::int64_t(head) * args.queries + query0 + n * 16) * args.keys + key0;
-          const unsigned drawn = kept_16x16(args.dropout, args.keys, dropout_position, first);
+          const unsigned drawn = args.dropout.template kept_16x16<MmaLanes>(args.keys, dropout_position, first);
           kept[0] = __shfl_sync(whole_warp, drawn, member * 8) >> group;
           kept[1] = __shfl_sync(whole_warp, drawn, member * 8 + 4) >> group;
         }

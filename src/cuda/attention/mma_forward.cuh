@@ -82,8 +82,8 @@ __device__ __forceinline__ void drop(Scores& scores, const Args& args, std::uint
     if (n * 16 >= keys_left) break;
 #pragma unroll
     for (int m = 0; m < Scores::row_tiles; ++m) {
-      const unsigned kept =
-          kept_16x16(args.dropout, args.keys, position, first + std::int64_t(m) * 16 * args.keys + n * 16) >> 2 * MmaLanes::member();
+      const unsigned kept = args.dropout.kept_16x16<MmaLanes>(args.keys, position, first + std::int64_t(m) * 16 * args.keys + n * 16) >>
+                            2 * MmaLanes::member();
 #pragma unroll
       for (int k = 0; k < 8; ++k)
         if (!(kept >> (k % 2 + k / 4 * 8 + k / 2 % 2 * 16) & 1)) scores.values[m][n * 2 + k / 4][k % 4] = 0;

@@ -53,24 +53,19 @@ struct SoftmaxTile {
     limit = min(limit, visible * (warp_rows / tile_keys));
   }
 
-  /// Draws dropout's mask of head `index`; needs no scores. Of the pairs of columns that two neighbours have in the same two rows, each
-  /// draws those of one row, four in a block of draws. They may begin within one.
+  /// Draws dropout's mask of head `index`, of two tiles of keys at a time; needs no scores.
   __device__ void draw(const SingleTileArgs& args, std::int64_t index) {
     if (!args.dropout.drops) return;
-    const bool is_odd = Lanes::member() % 2;
-    const std::int64_t begin = (index * args.length + first + Lanes::group() + 8 * is_odd) * args.length + Lanes::member() / 2 * 4;
-    const std::uint64_t block = args.dropout.position() + static_cast<std::uint64_t>(begin >> 2);
-    const int skip = static_cast<int>(begin & 3);
-    unsigned own = 0;
+    const std::int64_t begin = (index * args.length + first) * args.length;
+    const std::uint64_t position = args.dropout.position();
+    kept = 0;
 #pragma unroll 1
-    for (int i = 0; i < limit; ++i) {
-      unsigned bits = args.dropout.kept_of_block(block + i * (tile_keys / 4));
-      if (skip != 0) bits = (bits | args.dropout.kept_of_block(block + i * (tile_keys / 4) + 1) << 4) >> skip & 15;
-      own |= bits << 4 * i;
+    for (int i = 0; i < limit; i += 2) {
+      const unsigned rows = args.dropout.template kept_16x16<Lanes>(args.length, position, begin + i * tile_keys) >> 2 * Lanes::member(),
+                     tiles_of_row = rows & 0x03030303u;  // a byte for each of two tiles, of the upper row and of the lower one
+      const unsigned both = tiles_of_row | tiles_of_row >> 14;
+      kept |= ((both & 15) | (both >> 4 & 0xf0)) << 4 * i;
     }
-    const unsigned other = shuffle_xor(own, Lanes::low_step);
-    const unsigned low = is_odd ? other >> 2 : own, high = is_odd ? own >> 2 : other;
-    kept = (low & 0x33333333u) | (high & 0x33333333u) << 2;
   }
 
   /// The softmax of the rows, over the probability that an element is kept, in their place. `bias` is in shared memory, what is added to

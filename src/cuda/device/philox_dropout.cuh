@@ -1,13 +1,14 @@
 #pragma once
 #include <limits>
 
+#include "cuda/device/group.cuh"
 #include "tensor/random.h"
 
 // Dropout, defined once for every kernel that has it: random.cu, the fused embedding and norm, both attentions.
 namespace tern::gpu {
 
-/// Dropout mask: which elements are dropped, each with probability p. Element i belongs to word i % 4 of the Philox block at
-/// `position() + i / 4`, and falls away where unit_float(word) < p: exactly where the word is at most `last_dropped`.
+/// Dropout mask: which elements are dropped, each with probability p, as Note [Dropout's bits] in tensor/random.h says: where an element's
+/// 16 bits, as the upper half of a word, are at most `last_dropped`, whatever the lower half is.
 struct DropoutMask {
   PhiloxState philox;
   std::uint32_t last_dropped = 0;
@@ -15,23 +16,51 @@ struct DropoutMask {
 
   DropoutMask() = default;
   TERN_HOST_DEVICE DropoutMask(double p, PhiloxState philox_) : philox(philox_) {
-    const double scaled = (p > 0 ? p < 1 ? p : 1 : 0) * 0x1p24;
-    auto bound = static_cast<std::uint64_t>(scaled);
-    if (static_cast<double>(bound) < scaled) ++bound;  // unit_float(word) < p holds where word >> 8 is below this
+    const std::uint64_t bound = dropout_bound(p);
     drops = bound > 0;
-    if (drops) last_dropped = static_cast<std::uint32_t>((bound << 8) - 1);
+    if (drops) last_dropped = static_cast<std::uint32_t>((bound << 16) - 1);
   }
 
-  __device__ __forceinline__ bool keep(std::uint32_t word) const { return (word > last_dropped) | !drops; }
-  /// The block of element 0. Memory is read for it, so a kernel asks once.
+  /// The position of element 0. Memory is read for it, so a kernel asks once.
   __device__ __forceinline__ std::uint64_t position() const { return philox.offset + (drops && philox.base ? *philox.base : 0); }
-  /// Bit k says whether element 4 (block - position()) + k is kept. For kernels that know that drops is true.
-  __device__ __forceinline__ unsigned kept_of_block(std::uint64_t block) const {
-    const PhiloxBlock drawn = tern::philox(philox.seed, block);
+  /// The block that serves an even position and the next.
+  __device__ __forceinline__ PhiloxBlock block(std::uint64_t even_position) const {
+    return tern::philox<dropout_rounds>(philox.seed, even_position);
+  }
+  /// Whether an element is kept whose bits are the upper half of `word`.
+  __device__ __forceinline__ bool keep(std::uint32_t word) const { return (word > last_dropped) | !drops; }
+  /// Bit k says whether element k of a block is kept. For kernels that know that drops is true.
+  __device__ __forceinline__ unsigned kept_of_block(std::uint64_t even_position) const {
+    const PhiloxBlock drawn = block(even_position);
     unsigned kept = 0;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) kept |= unsigned(drawn.words[k] > last_dropped) << k;
+    for (int w = 0; w < 4; ++w)
+      kept |= unsigned(drawn.words[w] << 16 > last_dropped) << 2 * w | unsigned(drawn.words[w] > last_dropped) << (2 * w + 1);
     return kept;
+  }
+
+  /// Which are kept of 16 x 16 elements, from element `first` of all on, in rows `pitch` apart; `position` is position(). A thread gets its
+  /// rows whole: bit k of the lower half is column k of row `Lanes::group()`, the upper half is 8 rows below. Of the four lanes that share
+  /// two rows, each draws one of the blocks of eight; where rows do not begin with a block, they draw a third one of each row as well.
+  template <class Lanes>
+  __device__ __forceinline__ unsigned kept_16x16(int pitch, std::uint64_t position, std::int64_t first) const {
+    const int member = Lanes::member(), shift = member / 2 * 16;
+    const std::int64_t element = first + std::int64_t(Lanes::group() + member / 2 * 8) * pitch;
+    const std::uint64_t place = position + static_cast<std::uint64_t>(element >> 2), even = place & ~std::uint64_t(1);
+    const auto of_all_members = [](unsigned bits) {
+      bits |= shuffle_xor(bits, Lanes::low_step);
+      return bits | shuffle_xor(bits, Lanes::high_step);
+    };
+    const unsigned kept = of_all_members(kept_of_block(even + member % 2 * 2) << (shift + member % 2 * 8));
+    if ((static_cast<int>(first + 4 * static_cast<std::int64_t>(position & 1)) | pitch) % 8 == 0) return kept;
+    const unsigned skipped = static_cast<unsigned>(element & 3) + static_cast<unsigned>(place & 1) * 4,
+                   third_block = kept_of_block(even + 4);
+    const unsigned third = of_all_members(member % 2 == 0 ? (third_block | skipped << 8) << shift : 0);
+    const auto row = [&](int r) {
+      const unsigned after = third >> 16 * r;
+      return ((kept >> 16 * r & 0xffff) | (after & 0xff) << 16) >> (after >> 8 & 7) & 0xffff;
+    };
+    return row(0) | row(1) << 16;
   }
 };
 
@@ -51,26 +80,40 @@ struct Dropout : DropoutMask {
     const C product = fmin(fmax(x * inverse, -largest), largest);
     return fma(fma(-product, keep_probability, x), inverse, product);
   }
-  __device__ __forceinline__ C operator()(C x, std::uint32_t word) const {
-    const C kept = scale(x);  // of every element: a branch would cost more
-    return keep(word) ? kept : C(0);
-  }
 
-  /// Elements first, first + 1, ... of a tensor, where `first` is a multiple of 4 or there is one element; `position` is position().
+  /// Elements first, first + 1, ... of a tensor, where `first` is a multiple of the width, or of 4; `position` is position().
   template <int width>
   __device__ __forceinline__ void operator()(C (&values)[width], std::int64_t first, std::uint64_t position) const {
+    static_assert(width == 1 || width == 4 || width % 8 == 0);
 #pragma unroll
-    for (int block = 0; block < width; block += 4) {
-      const PhiloxBlock drawn = tern::philox(philox.seed, position + static_cast<std::uint64_t>(first + block) / 4);
+    for (int begin = 0; begin < width; begin += 8) {
+      const std::uint64_t place = position + static_cast<std::uint64_t>(first + begin) / 4;
+      PhiloxBlock drawn = block(place & ~std::uint64_t(1));
+      auto& words = drawn.words;
+      if (place & 1) {
+        words[0] = words[2];
+        words[1] = words[3];
+        if constexpr (width > 4) {
+          const PhiloxBlock next = block(place + 1);
+          words[2] = next.words[0];
+          words[3] = next.words[1];
+        }
+      }
       if constexpr (width == 1) {
-        const auto word = static_cast<unsigned>(first) % 4;  // chosen by comparisons: an index would put the words into memory
-        const std::uint32_t low = word == 0 ? drawn.words[0] : drawn.words[1], high = word == 2 ? drawn.words[2] : drawn.words[3];
-        values[0] = (*this)(values[0], word < 2 ? low : high);
+        const auto k = static_cast<unsigned>(first) % 4;
+        values[0] = kept_or_zero(values[0], (k < 2 ? words[0] : words[1]) << (k % 2 == 0 ? 16 : 0));
       } else {
 #pragma unroll
-        for (int k = 0; k < 4; ++k) values[block + k] = (*this)(values[block + k], drawn.words[k]);
+        for (int k = 0; k < (width < 8 ? width : 8); ++k)
+          values[begin + k] = kept_or_zero(values[begin + k], k % 2 == 0 ? words[k / 2] << 16 : words[k / 2]);
       }
     }
+  }
+
+ private:
+  __device__ __forceinline__ C kept_or_zero(C x, std::uint32_t word) const {
+    const C kept = scale(x);  // of every element: a branch would cost more
+    return keep(word) ? kept : C(0);
   }
 };
 

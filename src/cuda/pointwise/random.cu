@@ -81,26 +81,31 @@ struct Normal {
 /// Zero and one are the dtype's bits for them.
 template <class Bits>
 struct Bernoulli {
-  DropoutMask ones;  ///< 1 is what dropout drops
+  std::uint32_t bound;  ///< word >> 8 is below this exactly where unit_float(word) is less than the probability
   Bits one;
   __device__ void operator()(const PhiloxBlock& block, std::int64_t, bool, std::int64_t, Vector<Bits, 4>& out) const {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) out.values[k] = ones.keep(block.words[k]) ? Bits(0) : one;
+    for (int k = 0; k < 4; ++k) out.values[k] = block.words[k] >> 8 < bound ? one : Bits(0);
   }
 };
 
+/// Dropout has draws of its own.
 template <class T>
 struct DroppedOut {
   const T* x;
   Dropout<computed_t<T>> dropout;
-  __device__ void operator()(const PhiloxBlock& block, std::int64_t first, bool vector, std::int64_t count, Vector<T, 4>& out) const {
-    Vector<T, 4> in;
+  __device__ void operator()(const PhiloxBlock&, std::int64_t first, bool vector, std::int64_t count, Vector<T, 4>& out) const {
+    Vector<T, 4> in{};
     if (vector) in = read_vector<4>(x + first);
+    computed_t<T> values[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       if (!vector && first + k < count) in.values[k] = x[first + k];
-      out.values[k] = convert<T>(dropout(convert<computed_t<T>>(in.values[k]), block.words[k]));
+      values[k] = convert<computed_t<T>>(in.values[k]);
     }
+    if (dropout.drops) dropout(values, first, dropout.position());
+#pragma unroll
+    for (int k = 0; k < 4; ++k) out.values[k] = convert<T>(values[k]);
   }
 };
 
@@ -122,7 +127,7 @@ void normal(Cuda, const View& y, double mean, double deviation, PhiloxState stat
 
 void bernoulli(Cuda, const View& y, double probability, PhiloxState state) {
   dispatch_bits(y.dtype, [&]<class Bits>() {
-    fill_blocks<Bits>(y, state, true, Bernoulli<Bits>{DropoutMask(probability, state), static_cast<Bits>(bits_of(1, y.dtype))});
+    fill_blocks<Bits>(y, state, true, Bernoulli<Bits>{draws_below(probability, 24), static_cast<Bits>(bits_of(1, y.dtype))});
   });
 }
 

@@ -24,37 +24,44 @@ struct PhiloxWords {
   }
 };
 
-/// unit_float(word) < probability holds where word >> 8 is below this, exactly.
-inline std::uint32_t threshold(double probability) { return std::uint32_t(std::ceil(std::clamp(probability, 0.0, 1.0) * 0x1p24)); }
+/// Dropout's bits of a run of at most `chunk` elements of a tensor, wherever it begins: Note [Dropout's bits].
+struct DropoutBits {
+  static constexpr std::int64_t max_blocks = chunk / 8 + 2, pitch = (max_blocks + 15) / 16 * 16;  // rows of whole cache lines
+  alignas(64) std::uint32_t of_blocks[4][pitch];
+  alignas(64) std::uint16_t of_elements[8 * pitch];
+
+  /// The bits of elements first, first + 1, ...
+  const std::uint16_t* draw(const PhiloxState& state, std::int64_t first, std::int64_t count);
+};
 
 /// Dropout of runs of at most `chunk` elements of a tensor, wherever they begin.
 class Dropout {
  public:
-  Dropout(double p, const PhiloxState& draws) : keep_(1 - p), bound_(threshold(p)), draws_(draws) {}
+  Dropout(double p, const PhiloxState& draws) : keep_(1 - p), bound_(dropout_bound(p)), draws_(draws) {}
 
   bool drops() const { return bound_ > 0; }
 
   /// y[i] = x[i] / (1 - p), or 0 where element first + i is dropped. y may be x.
   template <class C>
   void operator()(const C* x, C* y, std::int64_t first, std::int64_t n) const {
-    PhiloxWords memory;
-    const std::uint32_t* const words = memory.draw(draws_, first, n);
+    DropoutBits memory;
+    const std::uint16_t* const bits = memory.draw(draws_, first, n);
     const C keep = C(keep_);
     // The quotient is taken of every element: one that is taken only where it is kept is a branch.
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
       const C scaled = x[i] / keep;
-      y[i] = words[i] >> 8 < bound_ ? C(0) : scaled;
+      y[i] = bits[i] < bound_ ? C(0) : scaled;
     }
   }
 
   /// mask[i] = 1 where element first + i is kept, 0 where it is dropped.
   template <class C>
   void mask(std::int64_t first, std::int64_t n, C* mask) const {
-    PhiloxWords memory;
-    const std::uint32_t* const words = memory.draw(draws_, first, n);
+    DropoutBits memory;
+    const std::uint16_t* const bits = memory.draw(draws_, first, n);
 #pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) mask[i] = words[i] >> 8 < bound_ ? C(0) : C(1);
+    for (std::int64_t i = 0; i < n; ++i) mask[i] = bits[i] < bound_ ? C(0) : C(1);
   }
 
  private:

@@ -21,6 +21,26 @@ namespace tern {
   }
 }
 
+[[gnu::flatten, gnu::noinline]] const std::uint16_t* loops::DropoutBits::draw(const PhiloxState& state, std::int64_t first,
+                                                                              std::int64_t count) {
+  const std::uint64_t position = state.offset + (state.base ? *state.base : 0) + std::uint64_t(first / 4), even = position & ~1ull;
+  const std::int64_t skipped = first % 4 + 4 * std::int64_t(position - even), blocks = (skipped + count + 7) / 8;
+#pragma omp simd
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    const PhiloxBlock block = philox<dropout_rounds>(state.seed, even + 2 * std::uint64_t(b));
+    of_blocks[0][b] = block.words[0];
+    of_blocks[1][b] = block.words[1];
+    of_blocks[2][b] = block.words[2];
+    of_blocks[3][b] = block.words[3];
+  }
+  for (std::int64_t b = 0; b < blocks; ++b)
+    for (int w = 0; w < 4; ++w) {
+      of_elements[8 * b + 2 * w] = std::uint16_t(of_blocks[w][b]);
+      of_elements[8 * b + 2 * w + 1] = std::uint16_t(of_blocks[w][b] >> 16);
+    }
+  return of_elements + skipped;
+}
+
 namespace kernels {
 
 using namespace loops;
@@ -104,7 +124,7 @@ void normal(Cpu, const View& y, double mean, double deviation, PhiloxState state
 }
 
 void bernoulli(Cpu, const View& y, double probability, PhiloxState state) {
-  const std::uint32_t bound = threshold(probability);
+  const std::uint32_t bound = draws_below(probability, 24);  // word >> 8 is below this exactly where unit_float(word) < probability
   dispatch_all(y.dtype, [&]<class S>() {
     const S one = from_number<S>(1), zero = from_number<S>(0);
     map_words<S, S>(y, state, [=](const std::uint32_t* words, S* out, std::int64_t n) {
