@@ -12,6 +12,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/ceil_div.h"
 #include "text/batching.h"
 
 namespace tern::recall {
@@ -48,7 +49,7 @@ Trainer::Trainer(const Options& options, const DataSet& data, Device device, std
     target_counts_ = count_targets(data.train, options_.loss == "answer");
     data_parallel_ = ranks_->parallel(model_);
   }
-  const std::int64_t total = options_.epochs * ((train_.count + options_.batch_size - 1) / options_.batch_size);
+  const std::int64_t total = options_.epochs * ceil_div(train_.count, options_.batch_size);
   const train::AdamWOptions adam{.lr = options_.lr, .beta2 = options_.beta2, .weight_decay = options_.weight_decay};
   apps::TrainingOptions training{.precision = precision(options_),
                                  .lr = options_.lr,

@@ -7,6 +7,7 @@
 
 #include "ops/factory.h"
 #include "ops/pointwise.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::translate {
 
@@ -30,7 +31,7 @@ Trainer::Trainer(Translator& translator, TrainingPairs& train, std::vector<text:
                     dist::name(ranks_->shard()), options_.ema));
   if (options_.ema > 0) ema_.emplace(model_, train::EmaOptions{.decay = options_.ema});
   const auto parts = static_cast<std::int64_t>(batches_.epoch(train_.plain(), 0).size());
-  per_epoch_ = (parts + options_.accumulate - 1) / options_.accumulate;
+  per_epoch_ = ceil_div(parts, options_.accumulate);
   std::int64_t total = options_.epochs * per_epoch_;
   if (options_.updates > 0) total = std::min(total, options_.updates);
   const train::AdamWOptions adam{

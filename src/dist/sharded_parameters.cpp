@@ -7,6 +7,7 @@
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/view.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::dist {
 
@@ -27,7 +28,7 @@ std::size_t ShardedParameters::add(const Tensors& parameters, bool is_block) {
   const DType dtype = parameters[0].dtype();
   const Device device = group_.device();
   const std::int64_t vectors = padded_size(1, dtype) * group_.size();
-  const std::int64_t count = (padded_size(parameters, dtype) + vectors - 1) / vectors * vectors;
+  const std::int64_t count = round_up(padded_size(parameters, dtype), vectors);
 
   const Tensor flat = zeros({count}, dtype, device), masters = size_of(dtype) == 2 ? zeros({count}, DType::f32, device) : Tensor();
   const Tensors slices = windows_of(flat, parameters, dtype);
