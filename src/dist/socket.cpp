@@ -47,6 +47,11 @@ int open_socket(const addrinfo& address) {
 
 }  // namespace
 
+int poll_timeout(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+  return static_cast<int>(std::clamp<long long>(left, 0, 1 << 30));
+}
+
 void Socket::close() noexcept {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
 }
@@ -91,7 +96,7 @@ Socket Socket::connect(const std::string& host, std::uint16_t port, Deadline dea
       if (error == 0) return socket;
       reason = std::strerror(error);
     }
-    if (std::chrono::steady_clock::now() + pause >= deadline)
+    if (has_passed(deadline - pause))
       tern::fail("dist", fmt::format("{} does not answer ({}): does the process of rank 0 run there?", text_of(host, port), reason));
     std::this_thread::sleep_for(pause);
   }
@@ -107,9 +112,8 @@ Socket Socket::accept() const {
 
 void Socket::wait(short events, Deadline deadline) const {
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
     pollfd entry{fd_, events, 0};
-    const int count = ::poll(&entry, 1, static_cast<int>(std::clamp<long long>(left, 0, 1 << 30)));
+    const int count = ::poll(&entry, 1, poll_timeout(deadline));
     if (count > 0) return;
     if (count == 0) fail("no answer in time");
     if (errno != EINTR) fail(std::strerror(errno));

@@ -8,6 +8,9 @@ namespace tern::dist {
 
 using Deadline = std::chrono::steady_clock::time_point;
 inline Deadline deadline_in(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
+inline bool has_passed(Deadline deadline) { return std::chrono::steady_clock::now() >= deadline; }
+/// The timeout of a poll() that ends at the deadline, in milliseconds, rounded up; 0 where it has passed.
+int poll_timeout(Deadline deadline);
 
 /// A TCP socket. Calls that are interrupted go on; a deadline that passes, an end of the connection and other faults are Errors that name
 /// the peer.
@@ -27,7 +30,7 @@ class Socket {
   /// Tries again until something listens there.
   static Socket connect(const std::string& host, std::uint16_t port, Deadline deadline);
   static Socket adopt(int fd, std::string peer) { return {fd, std::move(peer)}; }
-  /// Of one that listens, when poll() says that somebody calls.
+  /// Of a listening socket, once poll() reports a connection.
   Socket accept() const;
 
   void send(const std::string& bytes, Deadline deadline);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backend/error.h"
+#include "backend/replace_file.h"
 #include "dist/socket.h"
 
 namespace tern::dist {
@@ -47,14 +48,9 @@ FileStore::FileStore(fs::path directory) : directory_(std::move(directory)) {
 }
 
 void FileStore::set(const std::string& key, const std::string& value) {
-  // A reader sees the whole file or none.
-  const fs::path path = directory_ / escaped(key), written = directory_ / fmt::format(".{}.{}", escaped(key), ::getpid());
-  std::ofstream file(written, std::ios::binary);
-  file.write(value.data(), static_cast<std::streamsize>(value.size()));
-  file.close();
-  std::error_code error;
-  if (file) fs::rename(written, path, error);
-  if (!file || error) fail("dist", fmt::format("{} cannot be written{}", path.string(), error ? ": " + error.message() : ""));
+  const fs::path path = directory_ / escaped(key);
+  if (const std::error_code error = backend::replace_file(path, value))
+    fail("dist", fmt::format("{} cannot be written: {}", path.string(), error.message()));
 }
 
 std::string FileStore::get(const std::string& key, std::chrono::milliseconds timeout) {
@@ -62,7 +58,7 @@ std::string FileStore::get(const std::string& key, std::chrono::milliseconds tim
   const Deadline deadline = deadline_in(timeout);
   for (;;) {
     if (std::ifstream file(path, std::ios::binary); file) return {std::istreambuf_iterator<char>(file), {}};
-    if (std::chrono::steady_clock::now() >= deadline) fail_wait(key, timeout);
+    if (has_passed(deadline)) fail_wait(key, timeout);
     std::this_thread::sleep_for(5ms);
   }
 }
@@ -179,7 +175,7 @@ class TcpStore::Client {
       return receive_text(socket_, max_value, deadline);
     } catch (const Error&) {
       socket_.close();  // the answer may still come, and would be taken for another's
-      if (std::chrono::steady_clock::now() >= deadline) fail_wait(key, timeout);
+      if (has_passed(deadline)) fail_wait(key, timeout);
       throw;
     }
   }

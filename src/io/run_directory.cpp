@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <system_error>
 #include <utility>
 
+#include "backend/parse_number.h"
 #include "io/checksum.h"
 
 namespace tern::io {
@@ -83,10 +83,8 @@ void make_directory(const fs::path& path) {
 std::int64_t update_of(const std::string& name) {
   static const std::string begin = "update-", end = ".safetensors";
   if (!name.starts_with(begin) || !name.ends_with(end) || name.size() <= begin.size() + end.size()) return -1;
-  const char *first = name.data() + begin.size(), *last = name.data() + name.size() - end.size();
-  std::int64_t update = -1;
-  const auto [stop, error] = std::from_chars(first, last, update);
-  return error == std::errc() && stop == last && update >= 0 ? update : -1;
+  const std::string_view number = std::string_view(name).substr(begin.size(), name.size() - begin.size() - end.size());
+  return std::max<std::int64_t>(backend::parse_number<std::int64_t>(number).value_or(-1), -1);
 }
 
 /// The oldest first; none where the directory is missing.
