@@ -1,5 +1,6 @@
 #include "cuda/attention/single_tile_softmax.cuh"
 #include "cuda/runtime/launch.h"
+#include "tensor/ceil_div.h"
 #include "tensor/context.h"
 
 // Single-tile attention: float32 self attention of up to 64 tokens. A block takes one head of one sequence: its queries, keys and values,
@@ -99,7 +100,7 @@ __device__ __forceinline__ const float* load_bias(const SingleTileArgs& args, in
 }
 
 template <int tiles>
-constexpr int max_threads = (tiles + 1) / 2 * 32;
+constexpr int max_threads = ceil_div(tiles, 2) * 32;
 template <int D, int tiles>
 constexpr int min_blocks = D == 32 && tiles == few_tiles ? 8 : 1;
 
@@ -183,7 +184,7 @@ int tiles_for(std::int64_t length) { return length <= few_tiles * tile_keys ? fe
 
 SingleTileArgs args_of(const View& qkv, const Attention& attention) {
   SingleTileArgs args(qkv, attention);
-  args.padded = std::min((args.length + warp_rows - 1) / warp_rows * warp_rows, tiles_for(args.length) * tile_keys);
+  args.padded = std::min(round_up(args.length, warp_rows), tiles_for(args.length) * tile_keys);
   args.score_pitch = args.padded + 4;
   return args;
 }

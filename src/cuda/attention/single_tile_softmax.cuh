@@ -4,6 +4,7 @@
 #include "cuda/device/philox_dropout.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "ops/kernels/attention.h"
+#include "tensor/ceil_div.h"
 
 // Softmax of single-tile attention: mask, softmax, dropout and their gradient, of scores that a warp has in registers.
 namespace tern::gpu::single_tile {
@@ -49,7 +50,7 @@ struct SoftmaxTile {
 
   __device__ SoftmaxTile(const SingleTileArgs& args, int batch, int warp) : first(warp * warp_rows), limit(args.padded / tile_keys) {
     prefix_len = args.causal ? args.prefix_len(batch) : args.length;
-    const int visible = max(warp + 1, (prefix_len + warp_rows - 1) / warp_rows);
+    const int visible = max(warp + 1, ceil_div(prefix_len, warp_rows));
     limit = min(limit, visible * (warp_rows / tile_keys));
   }
 

@@ -8,6 +8,7 @@
 #include "cuda/gemm/quantized_gemm.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
+#include "tensor/ceil_div.h"
 
 // GEMM of 16-bit activations with quantised weights: mma.sync fed by cp.async, on every architecture. A ring of stages brings x and the
 // codes of the weights as they are stored; a warp makes 16-bit floats of the codes on their way from shared memory to the fragments of b.
@@ -133,8 +134,7 @@ class Fetch {
     const T* from = p_.x + row_ * p_.x_stride + column;
     const bool is_there = column < p_.w.in;
     if (!p_.has_vectors) {
-      const auto there =
-          static_cast<int>(max(std::int64_t{0}, min((p_.rows - row_ + x_rows - 1) / x_rows, std::int64_t(S::rows / x_rows))));
+      const auto there = static_cast<int>(max(std::int64_t{0}, min(ceil_div(p_.rows - row_, x_rows), std::int64_t(S::rows / x_rows))));
       return store_elements(stage + x_to_, x_rows * SharedTile<S::depth>::row_bytes, from, x_rows * p_.x_stride, there, p_.w.in - column);
     }
 #pragma unroll
@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(S::threads, 512 / S::threads) quantized_gemm_k
   if constexpr (S::warps_k > 1) epilogue.load();  // a short product does not hide their way otherwise; a large tile has no registers left
 
   Sums sums{};
-  const int steps = static_cast<int>((p.w.in + S::depth - 1) / S::depth);
+  const int steps = static_cast<int>(ceil_div(p.w.in, S::depth));
 #pragma unroll 1
   for (int ahead = 0; ahead < steps + S::stages - 1; ++ahead) {  // one loop: its code runs a few times only, and has to be fetched as well
     const int step = ahead - (S::stages - 1);
@@ -356,8 +356,8 @@ __global__ void __launch_bounds__(S::threads, 512 / S::threads) quantized_gemm_k
 
 template <class S, class T>
 void start(const Problem<T>& p, Stream stream) {
-  const auto tiles = [](std::int64_t count, int size) { return static_cast<unsigned>((count + size - 1) / size); };
-  const std::int64_t steps = std::clamp<std::int64_t>((p.w.in + S::depth - 1) / S::depth, 1, S::stages);
+  const auto tiles = [](std::int64_t count, int size) { return static_cast<unsigned>(ceil_div(count, size)); };
+  const std::int64_t steps = std::clamp<std::int64_t>(ceil_div(p.w.in, S::depth), 1, S::stages);
   launch(quantized_gemm_kernel<T, S>,
          LaunchConfig{.grid = {tiles(p.w.out, S::columns), tiles(p.rows, S::rows)},
                       .block = S::threads,
@@ -372,7 +372,7 @@ void start(const Problem<T>& p, Stream stream) {
 template <QuantFormat format, class T>
 void start_fitting(const Problem<T>& p, Stream stream) {
   const std::int64_t processors = attribute(cudaDevAttrMultiProcessorCount, stream.device);
-  const auto blocks = [&]<class S>() { return ((p.rows + S::rows - 1) / S::rows) * ((p.w.out + S::columns - 1) / S::columns); };
+  const auto blocks = [&]<class S>() { return ceil_div(p.rows, S::rows) * ceil_div(p.w.out, S::columns); };
   if (blocks.template operator()<SmallTile<format>>() <= processors) start<SmallTile<format>>(p, stream);
   else if (5 * blocks.template operator()<LargeTile<format>>() < 3 * processors) start<MediumTile<format>>(p, stream);
   else start<LargeTile<format>>(p, stream);

@@ -1,6 +1,7 @@
 #pragma once
 #include "cuda/device/semaphore.cuh"
 #include "cuda/gemm/tf32_tile.cuh"
+#include "tensor/ceil_div.h"
 
 // The epilogue of a TF32 GEMM: a consumer's sums go to c, with alpha, bias and what c held; those of a split depth are reduced before, in a
 // cluster through DSMEM, between clusters through global memory.
@@ -103,7 +104,7 @@ __device__ __forceinline__ void reduce_splits(const Tf32Params& p, const WorkTil
   // Code that a block runs through once comes from memory: short loops are faster here than long unrolled ones.
   constexpr int fragments = tile_n / 8, together = 2, in_flight = 4;
   const int thread = threadIdx.x, cluster = p.cluster, rank = static_cast<int>(blockIdx.x) % cluster;
-  const int tile_index = tile.row_tile * p.column_tiles + tile.column_tile, owned = (fragments - rank + cluster - 1) / cluster;
+  const int tile_index = tile.row_tile * p.column_tiles + tile.column_tile, owned = ceil_div(fragments - rank, cluster);
   float4* const tile_partials = p.partials + (std::int64_t(tile_index) * p.slices * fragments + rank) * consumers + thread;
   float4* const slice_partials = tile_partials + tile.slice * fragments * consumers;
   // The sums of `count` parts of several owned fragments, from number `slot` on, so that many reads are under way.
