@@ -103,7 +103,7 @@ class Launcher {
   explicit Launcher(const LaunchOptions& options) : options_(options) {
     const std::size_t colon = options.master.rfind(':');
     address_ = colon == std::string::npos ? "127.0.0.1" : options.master.substr(0, colon);
-    // For programs that meet by address. Those of tern on one machine meet in the directory, whose name nobody else can take.
+    // For programs that meet by address. Those of tern on one machine meet in the directory, whose name no other process can take.
     port_ = colon == std::string::npos ? std::to_string(dist::Socket::listen("127.0.0.1", 0).port()) : options.master.substr(colon + 1);
     if (options.machines == 1) directory_.emplace("tern-launch");
   }

@@ -96,7 +96,7 @@ class RunDirectory {
   CheckpointFile save_checkpoint(std::int64_t update, std::span<const NamedTensor> tensors, Metadata metadata);
   /// Removes all checkpoints but the newest `keep` and that of an update. Throws FileError.
   void prune_checkpoints(std::size_t keep, std::int64_t also) const;
-  /// After resume(): the run goes on with this configuration, from where its log had so many bytes. A run that has
+  /// After resume(): the run goes on with this configuration, with the first `log_bytes` bytes of its log. A run that has
   /// its place is then staged, until save_model(); see Note [A run goes on in its place]. Throws FileError, and the run stays as it was.
   void restart(const JsonObject& config, std::int64_t log_bytes);
   /// Ends a run that has its last model. Throws FileError.
