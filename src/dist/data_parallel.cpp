@@ -170,7 +170,7 @@ void DataParallel::make_units(const std::vector<NamedTensor>& trained) {
     if (own == units.end()) own = units.insert(units.end(), {block, is_vector, {}});
     own->parameters.push_back(entry.tensor);
   }
-  // As backward comes to them: blocks from the model's end, then what is used at both ends, then sums, which are deferred.
+  // In the order of backward: blocks from the model's end, then parameters used at both ends, then vectors, whose sums are deferred.
   std::reverse(units.begin(), units.end());
   std::stable_sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) {
     return std::tuple(a.block.empty(), a.is_vectors) < std::tuple(b.block.empty(), b.is_vectors);

@@ -107,13 +107,13 @@ class DataParallel {
     Tensor parameters;           ///< (n)
     Tensor gradients;            ///< (n)
     std::int64_t part = 0;       ///< elements of each rank's part
-    Tensor own_gradients = {};   ///< of sharded gradients the rank's part, followed by what all have; else undefined
+    Tensor own_gradients = {};   ///< of sharded gradients the rank's part, then the elements that all ranks have; else undefined
     Tensor own_parameters = {};  ///< (part): of sharded parameters; else undefined
     Tensor own_masters = {};     ///< (part): of sharded parameters of 16 bits; else undefined
   };
-  /// The buckets, in the order in which backward can complete them. Of sharded gradients what a rank has between steps.
+  /// The buckets, in the order in which backward can complete them; of sharded gradients the rank's parts.
   std::vector<Segment> segments() const;
-  /// Of parameters and gradients, the memory that this rank has now: own parts, and what is whole.
+  /// The bytes of parameters and gradients on this rank now: its own parts, and gathered ones.
   std::size_t bytes_here() const;
   ProcessGroup& group() const { return group_; }  ///< that collectives go through
   Shard shard() const;                            ///< as the options said

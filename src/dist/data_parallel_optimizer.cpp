@@ -26,7 +26,7 @@ class BucketArrival final : public train::GradientArrival {
     std::sort(all.begin(), all.end(), [](const Window& a, const Window& b) { return a.begin < b.begin; });
     std::vector<Window> result;
     for (const Window& each : all)
-      if (!result.empty() && result.back().number == each.number) result.back().end = each.end;  // what is between them is padding
+      if (!result.empty() && result.back().number == each.number) result.back().end = each.end;  // padding lies between them
       else result.push_back(each);
     return result;
   }
@@ -46,7 +46,7 @@ class BucketArrival final : public train::GradientArrival {
   DataParallel& model_;
 };
 
-/// Each rank has its part of each bucket, and all of them have what remains.
+/// Sharding by buckets: each rank has its part of each bucket, and all of them have the remainder.
 class BucketSharding final : public train::Sharding {
  public:
   explicit BucketSharding(DataParallel& model) : model_(model) {}

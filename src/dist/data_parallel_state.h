@@ -137,7 +137,7 @@ struct DataParallel::State {
     const backend::PassScope observed("communication");
     while (gathers.size() < buckets.size() && update_group_of(gathers.size()) <= update_group) begin_gather(buckets[gathers.size()]);
   }
-  /// Waits for the parameters of all groups, and begins first what was not begun.
+  /// Begins the gathers of all groups that were not begun, and waits for all.
   void wait_for_gathers() {
     begin_gathers(buckets.size());
     const backend::PassScope observed("communication");
@@ -160,7 +160,7 @@ struct DataParallel::State {
     sharded->end_gradients(number);
   }
 
-  /// Waits for a bucket's reduction, and puts what it gave in place.
+  /// Waits for a bucket's reduction, and copies its result into place.
   void end(Bucket& bucket) {
     const NoGrad unrecorded;
     bucket.work.wait();

@@ -137,7 +137,7 @@ void ShardedParameters::install(Unit& unit, Kind kind) {
   block.arriving = {};
 }
 
-/// Puts what was written to values or masters that are here into the rank's part.
+/// Copies elements that were written to gathered values or masters into the rank's part.
 void ShardedParameters::keep_edits(Block& block) {
   const FlatStorage& storage = storage_of(block);
   if (!block.own.defined() || !storage.is_here() || storage.version() == block.version) return;

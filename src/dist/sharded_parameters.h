@@ -46,9 +46,9 @@ class ShardedParameters final : public AfterOp, public std::enable_shared_from_t
 
   /// In a backward pass the first gradient of a unit's parameters is there.
   void begin_gradients(std::size_t unit) { prefetch(unit + 1); }
-  /// In a backward pass the last one is there: whatever reads the unit has run.
+  /// In a backward pass the last one is final: all ops that read the unit have run.
   void end_gradients(std::size_t unit);
-  /// All of them go, with what was written to them: before an update.
+  /// Releases all of them, after writes to them are kept: before an update.
   void release_all();
   /// Graphs that have saved the values from before an update must not read those after it.
   void note_update();

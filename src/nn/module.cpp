@@ -75,7 +75,7 @@ struct MoveConstants final : Visitor {
   Device device;
 };
 
-/// visit is not const, because some visitors replace what they see. Those that take a const module only look.
+/// visit is not const, because some visitors replace tensors. Those that take a const module only read.
 Module& seen_by_readers(const Module& module) { return const_cast<Module&>(module); }
 
 /// Conditions of every list of parameters: names of their own, as two tensors of one name would be one in a file, and layers of their own.

@@ -76,7 +76,7 @@ Tensor composed_losses(const Tensor& x, const Tokens& tokens, const Tensor& tota
   return total.defined() ? sum(losses) / total : losses;
 }
 
-/// Losses (N) as the caller wants them, and what divides them: 1 for a sum.
+/// Losses (N) under the reduction, and its divisor: 1 for a sum.
 struct Reduced {
   Tensor value, total;
 };
@@ -248,7 +248,7 @@ HeadGradients make_gradients(const LmHead& head, bool rows, bool weight, bool bi
   return {made(head.rows, rows), made(head.weight, weight), made(head.bias, bias)};
 }
 
-/// The gradients of the first inputs that were kept, times what arrives.
+/// The saved gradients of the first inputs, times the incoming one.
 Tensors scaled(const Backward& call, const Tensors& kept, const kernels::LossGradient& of_loss) {
   Tensors gradients(kept.size());
   std::vector<kernels::Scaling> all;

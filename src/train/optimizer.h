@@ -132,7 +132,7 @@ class Optimizer {
     Tensor parameters, gradients;  // (n)
     std::int64_t begin = 0;        // in the segment
   };
-  struct Update {  // what one kernel takes
+  struct Update {  // arguments of one kernel
     SegmentViews views;
     bool is_counted = true;
     std::size_t arrival = 0;  // see GradientArrival::Window

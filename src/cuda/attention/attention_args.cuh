@@ -110,8 +110,8 @@ struct Sequence {
   __device__ int bounded(std::int64_t x) const { return static_cast<int>(min(max(x, std::int64_t(0)), std::int64_t(keys))); }
 };
 
-// Note [Rows of packed sequences]: what is kept for each query, log_sums, delta and the sums of dQ, is in the order (heads, rows of all
-// sequences), so that memory is linear in the rows and not in sequences times the longest. Tiles of `size` queries begin anew with each
+// Note [Rows of packed sequences]: arrays with a value for each query, log_sums, delta and the sums of dQ, are in the order (heads, rows of
+// all sequences), so that memory is linear in the rows and not in sequences times the longest. Tiles of `size` queries begin anew with each
 // sequence: sequence n has its first at place first_query / size + n. Its last one lies below the next sequence's first, since
 // (a + b) / size + 1 >= a / size + (b + size - 1) / size, each quotient rounded down.
 

@@ -7,7 +7,7 @@
 // Flash attention by mma.sync and cp.async, shared by both passes: which kernel serves a call, the bias, copies of tiles to shared memory
 // and of rows from registers.
 //
-// Note [Flavours of flash kernels]: what a kernel knows costs registers and instructions, also where a call has none of it. So there are
+// Note [Flavours of flash kernels]: each feature costs registers and instructions, also in calls without it. So there are
 // three of each: of causal masks alone; of all masks and padding; of dropout and bias, too. Where calls are rare, the last serves them all.
 namespace tern::gpu::ampere {
 

@@ -2,7 +2,7 @@
 #include "cuda/attention/mma_backward_work.cuh"
 #include "tensor/ceil_div.h"
 
-// Flash attention by mma.sync, backward: what a warp computes. mma_backward.cuh has the picture.
+// Flash attention by mma.sync, backward: the consumer warps. mma_backward.cuh has the picture.
 namespace tern::gpu::ampere {
 
 /// Whether any of some queries sees any of some keys.
@@ -154,7 +154,7 @@ struct Consumer : ScoreGradients<T, C, flavour> {
     }
   }
 
-  /// dQ of a tile: this block's product, added to what the blocks before have summed up.
+  /// dQ of a tile: this block's product, added to the sum of the blocks before.
   __device__ __forceinline__ void add_dq(const Walk& walk) const {
     const BackwardParams& p = block.p;
     const Sequence& sequence = block.sequence;

@@ -3,7 +3,7 @@
 #include "tensor/ceil_div.h"
 
 // Flash attention by mma.sync, forward: Dao, "FlashAttention-2", 2023. A block has some rows of queries of one head and walks over the keys
-// that they see in tiles, with the softmax's maximum and sum of what it has seen so far (online softmax); a warp has 16 or 32 of the rows.
+// that they see in tiles, with the maximum and the sum of an online softmax; a warp has 16 or 32 of the rows.
 // Of global memory only q, k and v are read and the result written, and the logarithm of the sum of each row's exponentials, from which the
 // backward pass has the probabilities again.
 //

@@ -75,7 +75,7 @@ __device__ __forceinline__ void load_rows(const RowSource (&sources)[count], con
     for (int n = 0; n < count; ++n) *reinterpret_cast<float4*>(sources[n].to + at.offset) = {0, 0, 0, 0};
 }
 
-/// Rounds what this thread has loaded to what tensor cores take.
+/// Rounds the elements that this thread has loaded to TF32.
 template <int D, class Lanes, int count>
 __device__ __forceinline__ void round_rows(const RowSource (&sources)[count], const SingleTileArgs& args) {
   if constexpr (on_tensor_cores<Lanes>)
@@ -137,7 +137,7 @@ template <class Lanes, int D, int tiles>
 __global__ void __launch_bounds__(max_threads<tiles>, min_blocks<D, tiles>)
     single_tile_attention_grad(const float* qkv, const float* dy, float* dqkv, __grid_constant__ const SingleTileArgs args) {
   extern __shared__ float4 shared[];
-  // The scores' gradients take the place of the values once those are done with, and the probabilities, after dQ, that of the keys.
+  // The scores' gradients reuse the memory of the values, and the probabilities, after dQ, that of the keys.
   const int size = args.padded * (D + 4), room = args.padded * max(D + 4, args.score_pitch), batch = blockIdx.x / args.heads,
             head = blockIdx.x % args.heads;
   float *const q = reinterpret_cast<float*>(shared), *const g = q + size, *const k = g + size, *const v = k + room;

@@ -74,8 +74,8 @@ struct SoftmaxTile {
     kept = (low & 0x33333333u) | (high & 0x33333333u) << 2;
   }
 
-  /// The softmax of the rows, over the probability that an element is kept, in their place. `bias` is in shared memory, what is added to
-  /// each key's scores before they are scaled, or null.
+  /// The softmax of the rows in place, divided by the probability that dropout keeps an element. `bias`, in shared memory or null, is added
+  /// to each key's scores before they are scaled.
   __device__ void softmax(const SingleTileArgs& args, const float* bias) {
     int ends[2];
 #pragma unroll
@@ -114,7 +114,7 @@ struct SoftmaxTile {
     scores.for_each(limit, [&](float& x, int r, int) { x *= factors[r]; });
   }
 
-  /// Zeros in the place of what is not kept.
+  /// Applies dropout: elements that are not kept become 0.
   __device__ void drop() {
     scores.for_each(limit, [&](float& x, int r, int c) { x = rounded(dropped(x, r, c)); });
   }
@@ -135,7 +135,7 @@ struct SoftmaxTile {
 
  private:
   __device__ __forceinline__ float dropped(float x, int r, int c) const { return kept >> (c / 2 * 4 + r * 2 + c % 2) & 1 ? x : 0; }
-  /// As products on tensor cores take it.
+  /// Rounded to TF32, where tensor cores multiply.
   static __device__ __forceinline__ float rounded(float x) { return on_tensor_cores<Lanes> ? add_half_tf32_ulp(x) : x; }
 };
 

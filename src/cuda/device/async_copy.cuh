@@ -200,7 +200,7 @@ __device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, un
                "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(&barrier.state))
                : "memory");
 }
-/// Begins to write such a box, but for what lies outside the tensor. Shared memory must have been written before fence_proxy_async.
+/// Begins to store a box to the tensor; elements outside it are skipped. fence_proxy_async must follow the writes to shared memory.
 __device__ __forceinline__ void tma_store_2d(const void* from, const CUtensorMap_st& map, int inner, int outer) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n" ::"l"(&map), "r"(inner), "r"(outer),
                "r"(shared_address(from))

@@ -72,7 +72,7 @@ __device__ __forceinline__ float add_half_tf32_ulp(float x) {
   return fabsf(x) < INFINITY ? __uint_as_float(__float_as_uint(x) + half) : x;
 }
 
-/// x minus what the tensor core takes of it by truncation, as TF32: the small part of a product in 3xTF32.
+/// x less its truncation to TF32, in TF32: the small part of 3xTF32.
 __device__ __forceinline__ float tf32_residual(float x) { return round_to_tf32(x - __uint_as_float(__float_as_uint(x) & 0xffffe000u)); }
 __device__ __forceinline__ float4 tf32_residual(float4 x) {
   return {tf32_residual(x.x), tf32_residual(x.y), tf32_residual(x.z), tf32_residual(x.w)};

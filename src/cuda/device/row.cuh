@@ -6,7 +6,7 @@
 // Rows of a matrix under reductions: softmax, cross-entropy and the norms share this partition of a row over threads, this access to a row
 // that begins anywhere, and this all-reduce. (rows/row_launch.h chooses a partition and launches it.)
 //
-//   row of 37 floats, misaligned by 3                          | partition        | who shares a row             | all-reduce
+//   row of 37 floats, misaligned by 3                          | partition        | threads of a row             | all-reduce
 //   16-byte vector  v0        v1        v2           v9        | ---------------- | ---------------------------- | -------------------
 //                ...#|####|####|####|####| ... |####|##..      | threads <= 32    | lanes of a warp              | shuffles
 //                 ^ the row before                   ^ after   | threads > 32     | whole warps of a block       | and shared memory

@@ -30,7 +30,7 @@ std::uint64_t checksum_of(const ProblemKey& key, const AlgorithmWords& words) {
   return sum;
 }
 
-/// Adds what the file holds; lines that are not well formed count as absent.
+/// Adds the file's choices; malformed lines are ignored.
 void read(const std::filesystem::path& path, Choices& choices) {
   std::ifstream file(path);
   std::string line;
@@ -111,7 +111,7 @@ Cache& cache(Device device) {
 
 }  // namespace
 
-// The first word is the variant's index. Files hold these numbers: they stay what they are.
+// The first word is the variant's index. Files hold these numbers: they must not change.
 static_assert(sizeof(AlgorithmWords) >= sizeof(std::uint64_t) + sizeof(cublasLtMatmulAlgo_t));
 
 AlgorithmWords to_words(const GemmAlgorithm& algorithm) {

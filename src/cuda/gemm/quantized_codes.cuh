@@ -44,7 +44,7 @@ __device__ __forceinline__ float load_four_codes(const kernels::QuantizedRows& w
 }
 
 /// Two codes, the bytes of a half word in which they are 128 more, as 16-bit floats. No conversion: beneath the exponent of 128 (bf16) or
-/// 1024 (f16) the bits of a byte are its value. bf16 has 7 of them, and the eighth is in what is subtracted, 256 or 128.
+/// 1024 (f16) the bits of a byte are its value. bf16 has 7 of them, and the eighth is in the subtrahend, 256 or 128.
 template <class T>
 __device__ __forceinline__ unsigned code_pair(unsigned half_word) {
   const unsigned pair = __byte_perm(half_word, 0, 0x4140);

@@ -119,7 +119,7 @@ class StageLoader {
     to = n * S::pitch + 4 * word;
     left = static_cast<int>(p_.w.bytes) - at;
   }
-  /// The thread's word of every few rows, an even number of them, from byte `first` of what the row has for it.
+  /// Copies the thread's word of every `step`th row, from byte `first` of the row's codes on.
   template <int words>
   __device__ __forceinline__ void load_words(const std::uint8_t* from, int left, int first, unsigned to) const {
     constexpr int step = S::threads / words / 2 * 2;

@@ -99,7 +99,7 @@ View in_chunks(View view, std::int64_t per_chunk) {
   return view;
 }
 
-/// y = what x has at the indices along `dim`, for a layout of y, the index and the rest of x.
+/// y = x at the indices along `dim`, for a layout of y, the index and x's other dimensions.
 template <class Bits>
 void gather_as(const Layout<3>& whole, const View& x, const View& index, const View& y, int dim) {
   for_pieces(whole, [&](const Layout<3>& layout, const std::int64_t* offsets) {

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const
   std::uint32_t run = sorted.keys[begin];
   bool comes_in = begin > 0 && sorted.keys[begin - 1] == run;
   CompensatedSum<C> sum;  // of the run
-  C before = 0;           // what y holds there
+  C before = 0;           // y's old value there
   for (std::uint32_t first = begin; first < end; first += prefetch) {
     std::uint32_t keys[prefetch];
     C values[prefetch], held[prefetch];

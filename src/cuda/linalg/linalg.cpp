@@ -1,6 +1,6 @@
 // Linear algebra on a GPU. A single matrix goes to cuSOLVER, many small ones to the functions of cuSOLVER and cuBLAS that take pointers to
-// all. Both want matrices by columns: what they change is a copy anyway, which is transposed on the way. A row-major matrix is its own
-// transpose by columns, which cholesky, eigh and svd make use of.
+// all. Both take column-major matrices, and work in place: a copy is needed anyway, and is transposed on the way. A row-major matrix is its
+// own transpose by columns, which cholesky, eigh and svd make use of.
 #include "ops/kernels/linalg.h"
 
 #ifdef TERN_CUSOLVER
@@ -223,7 +223,7 @@ std::int64_t cholesky(Cuda, const View& a, const View& l) {
             "cusolverDnXpotrf");
     copy(Cuda{}, columns, l);
   }
-  triangle(Cuda{}, l, l, 0, false);  // the other triangle is as it was, or what potrfBatched worked in
+  triangle(Cuda{}, l, l, 0, false);  // potrf leaves the other triangle as it was, and potrfBatched leaves intermediate values there
   find_failed_matrix(batch, n, l.dtype, true, info.as<int>(), first.as<std::int64_t>(), stream);
   return read_refused(first.as<std::int64_t>(), sizes.count, stream);
 }

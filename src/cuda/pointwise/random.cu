@@ -82,7 +82,7 @@ struct Normal {
 /// Zero and one are the dtype's bits for them.
 template <class Bits>
 struct Bernoulli {
-  DropoutMask ones;  ///< 1 is what dropout drops
+  DropoutMask ones;  ///< elements that it drops become 1
   Bits one;
   __device__ void operator()(const PhiloxBlock& block, std::int64_t, bool, std::int64_t, Vector<Bits, 4>& out) const {
 #pragma unroll

@@ -12,8 +12,8 @@
 
 // Reductions over any dimensions, each element read once. Note [Reduction order]: every sum is a tree whose shape depends on
 // the operands' shapes and strides alone, never on how blocks are scheduled, so results repeat to the bit. No atomics.
-//   - rows: what is reduced is contiguous. A few lanes, a warp or a block per output, in 16-byte reads.
-//   - columns: what is kept is contiguous, as in the gradient of a bias. A block holds a tile of columns.
+//   - rows: reduced elements are contiguous. A few lanes, a warp or a block per output, in 16-byte reads.
+//   - columns: kept dimensions are contiguous, as in the gradient of a bias. A block holds a tile of columns.
 //   - strided: anything else, and dtypes that need not be fastest.
 // If there are few outputs, the elements of each are cut into chunks, whose partial results a second kernel combines. (CUB has segmented
 // reductions too, of contiguous segments alone, one of the three cases, and with an order of additions of its own.)
@@ -226,8 +226,8 @@ void with_partials(const Layout<2>& kept, unsigned chunks, const Target<Op>& tar
   Target<Op> staged = target;
   staged.partials = partials.as<typename Op::Accumulator>();
   first_stage(staged);
-  // Partials are few and in the cache: what counts is that each thread has a short chain of them. Eight floats side by side
-  // are one sector.
+  // Partials are few and in the cache: each thread should have a short chain of them. Eight floats side by side are one
+  // sector.
   const unsigned across = detail::power_of_two(outputs, 8);
   launch(detail::combine_partials<Op>, blocks_for(outputs, across), block_size, 0, stream, staged.partials, chunks, across, kept, target);
 }

@@ -67,7 +67,7 @@ struct ScoreRows {
 };
 
 /// Note [Exponentials]: exp(x - m) for the largest score m is 2^(ax - am) with a = log2(e): one multiplication and addition and one
-/// special function. am is rounded, but alike for all scores, so what that does to them cancels in the division by their sum. Where
+/// special function. am is rounded, but alike for all scores, so that its error cancels in the division by their sum. Where
 /// |m| is so large that it might overflow instead, scores are equal or so far apart that only the largest count, and a = 1/2 does:
 /// then am is exact.
 struct ShiftedExp {
@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(max_softmax_threads)
       for (std::int64_t c = threadIdx.x; c < rows.columns; c += blockDim.x)
         out[c] = convert<T>(visible(c) ? std::exp(score(c) - shift) * scale : C(0));
     }
-    __syncthreads();  // the next row overwrites what is shared
+    __syncthreads();  // before the next row overwrites `shared`
   }
 }
 

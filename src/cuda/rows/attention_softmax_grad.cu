@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(max_softmax_threads)
 #pragma unroll 4
     for (std::int64_t c = threadIdx.x; c < columns; c += blockDim.x)
       dx[start + c] = convert<T>(convert<C>(y[start + c]) * (convert<C>(g[start + c]) - dot));
-    __syncthreads();  // the next row overwrites what is shared
+    __syncthreads();  // before the next row overwrites `shared`
   }
 }
 

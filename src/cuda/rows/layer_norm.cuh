@@ -5,7 +5,7 @@
 #include "ops/kernels/layer_norm.h"
 #include "tensor/ceil_div.h"
 
-// The norms' parameters beside a row that begins anywhere, and what layer_norm and its gradient share otherwise.
+// Shared by layer_norm and its gradient: parameters beside a row that is not aligned, asynchronous copies, and the partition of rows.
 namespace tern::gpu::norm {
 
 /// Packed vectors lie one after another in memory: the vector that begins `skew` elements before `high`, which follows `low`. Funnel shifts

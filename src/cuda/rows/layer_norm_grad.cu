@@ -12,7 +12,7 @@
 //
 // Blocks are persistent, about as many as run at once, and loop over rows. A thread has the same columns of all of them, so that it adds up
 // dgamma, dbeta and dbias in registers; a second, small kernel adds up the sums of the blocks. So that memory never waits during an
-// all-reduce, the next rows are on their way into shared memory, where a thread reads back only what it copied itself, without a barrier:
+// all-reduce, the next rows are copied to shared memory, from which a thread reads its own copies alone, without a barrier:
 //
 //   without g_sum   | stage 0: s, g | stage 1: s, g | stage 2: s, g |    a stage is refilled once its row is in registers,
 //   with g_sum      | stage 0: s, g, g_sum  | stage 1: s, g, g_sum  |    or with g_sum once its row is written
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(max_threads, 1)
 #pragma unroll
   for (int v = 0; v < vectors; ++v) {
     read_parameter<access>(v < count ? a.gamma : nullptr, 1, own[v], a.columns, gamma[v]);
-    clear_outside<access>(gamma[v], own[v], a.columns);  // what lies there may be no number
+    clear_outside<access>(gamma[v], own[v], a.columns);  // memory outside the row may hold NaN
   }
   const std::uint64_t position = with_branch ? a.dropout.position() : 0;
   group.wait_for_cluster();

@@ -151,7 +151,7 @@ class CachingAllocator {
     return block;
   }
 
-  /// Cuts off what the request leaves, unless it is too little to serve another one of its kind.
+  /// Splits off the remainder of a block, unless it is too small for another request of its kind.
   void split(Block* block, std::size_t size) {
     const std::size_t rest = block->size - size;
     if (rest < (block->is_small ? 512 : small_limit + 1)) return;
@@ -268,7 +268,7 @@ class CachingAllocator {
   std::map<int, MemoryStatistics> statistics_;  ///< of each device
 };
 
-/// Never destroyed: tensors of static duration give memory back after main, when no call of the runtime is safe any more.
+/// Never destroyed: tensors of static duration give memory back after main, when calls of the runtime are unsafe.
 CachingAllocator& allocator() {
   static auto& instance = *new CachingAllocator;
   return instance;

@@ -29,7 +29,7 @@ int device_count(Cuda) {
   static const int count = [] {
     int found = 0;
     if (cudaGetDeviceCount(&found) == cudaSuccess) return found;
-    cudaGetLastError();  // no driver or no device: the CPU is what there is
+    cudaGetLastError();  // no driver or no device: there is the CPU alone
     return 0;
   }();
   return count;

@@ -5,7 +5,7 @@
 #include "tensor/dtype.h"
 #include "tensor/view.h"
 
-// From a dtype to what a kernel is compiled for, on the host. (tensor/dispatch.h has its C++ type.)
+// Dispatch on the host: from a dtype to a kernel's type of elements, and alignment. (tensor/dispatch.h has all C++ types.)
 namespace tern::gpu {
 
 /// Calls f with the type of a dtype of 16 bits.

@@ -113,7 +113,7 @@ class Forward {
     write(s, head, first, rows, own);
   }
 
-  /// Adds what a tile of keys gives to a panel of up to `height` queries.
+  /// Adds a tile of keys to the sums of a panel of up to `height` queries.
   void attend_panel(const Sequence& s, std::int64_t head, std::int64_t first, std::int64_t row, std::int64_t rows, int height,
                     std::int64_t key, const KeyTile<C>& tile, ScoreRows<C, S>& score_rows, Workspace<C>& own) const {
     const std::int64_t end = std::clamp<std::int64_t>(s.end(first + row + rows - 1) - key, 0, tile.keys.columns);

@@ -162,12 +162,12 @@ void copy_rows(const Rows<const S>& from, std::int64_t first, std::int64_t n, st
 
 using vector_math::exp2_below_zero;
 
-/// Turns n scores into exponentials relative to their query's largest score so far, and returns the factor for what was summed before.
+/// Turns n scores into exponentials relative to their query's largest score so far, and returns the factor that rescales earlier sums.
 template <class C>
 C update_softmax(C* scores, std::int64_t n, C& top, C& total) {
   const C before = top;
   top = std::max(before, loops::largest(scores, n));
-  const C shift = top == -infinity<C> ? C(0) : top;  // of a query that has seen nothing
+  const C shift = top == -infinity<C> ? C(0) : top;  // -inf: fully masked so far
   C sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t i = 0; i < n; ++i) sum += scores[i] = exp2_below_zero(scores[i] - shift);

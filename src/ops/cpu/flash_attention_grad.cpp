@@ -166,7 +166,7 @@ class Backward {
   }
   C* sums_of(const QueryHead<C>& queries, std::int64_t part) const { return queries.sums + part * QueryHead<C>::rows(problem_) * pitch(); }
 
-  /// dK and dV of a tile of keys, and what it gives to dQ.
+  /// dK and dV of a tile of keys, and its part of dQ.
   void differentiate(std::int64_t key_head, std::int64_t tile, std::int64_t part, C* memory, const KeyWork<C>& own) const {
     const Sequence s = sequence_of(key_head);
     const std::int64_t kv_head = key_head % problem_.kv_heads, first = tile * tile_keys, width = problem_.width;

@@ -88,7 +88,7 @@ class Cascade {
   int used_ = 1;
 };
 
-/// Blocks of neighbouring outputs, and parts of what each of them reduces.
+/// Blocks of neighbouring outputs, and parts of their reduced dimensions.
 struct Plan {
   Loop<2> kept;     ///< strides in x and in y
   Loop<1> reduced;  ///< strides in x

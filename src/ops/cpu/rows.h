@@ -108,7 +108,7 @@ template <class C, class S, class Value>
 template <class C>
 inline constexpr std::int64_t lanes = vector_bytes / int(sizeof(C));
 
-/// Rows of scores are computed in whole vectors: what stands past their end is hidden, and dropped.
+/// Rows of scores are computed in whole vectors: elements past their end are masked, and dropped.
 template <class C>
 constexpr std::int64_t whole_vectors(std::int64_t n) {
   return round_up(n, lanes<C>);
