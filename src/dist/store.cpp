@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backend/error.h"
+#include "backend/file_descriptor.h"
 #include "backend/replace_file.h"
 #include "dist/socket.h"
 
@@ -88,14 +89,15 @@ std::string receive_text(Socket& socket, std::size_t most, Deadline deadline) {
 class TcpStore::Server {
  public:
   Server(const std::string& host, std::uint16_t port) : listener_(Socket::listen(host, port)) {
-    if (::pipe(ends_) != 0) fail("dist", "no pipe could be made");
+    int ends[2];
+    if (::pipe(ends) != 0) fail("dist", "no pipe could be made");
+    stop_reader_ = backend::FileDescriptor(ends[0]);
+    stop_writer_ = backend::FileDescriptor(ends[1]);
     thread_ = std::thread([this] { serve(); });
   }
   ~Server() {
-    // The only word on this pipe is that it ends.
-    ::close(ends_[1]);
+    stop_writer_.close();  // the end of the pipe stops the thread
     thread_.join();
-    ::close(ends_[0]);
   }
   std::uint16_t port() const { return listener_.port(); }
 
@@ -107,7 +109,7 @@ class TcpStore::Server {
 
   void serve() {
     for (;;) {
-      std::vector<pollfd> entries{{ends_[0], POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+      std::vector<pollfd> entries{{stop_reader_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
       for (const Peer& peer : peers_) entries.push_back({peer.socket.fd(), POLLIN, 0});
       if (::poll(entries.data(), entries.size(), -1) < 0) continue;
       if (entries[0].revents) return;
@@ -149,7 +151,7 @@ class TcpStore::Server {
   }
 
   Socket listener_;
-  int ends_[2];
+  backend::FileDescriptor stop_reader_, stop_writer_;
   std::vector<Peer> peers_;
   std::map<std::string, std::string> values_;
   std::thread thread_;
