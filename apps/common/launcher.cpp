@@ -46,7 +46,7 @@ class Output {
  public:
   Output(FileDescriptor from, int to, int rank) : from_(std::move(from)), to_(to), prefix_(fmt::format("[{}] ", rank)) {}
   int fd() const { return from_.get(); }
-  /// Passes on what is there. False at the end.
+  /// Passes on the available bytes. False at the end.
   bool read() {
     char bytes[1 << 14];
     const ssize_t count = ::read(from_.get(), bytes, sizeof bytes);

@@ -19,7 +19,7 @@ class FileDescriptor {
 
   bool is_open() const noexcept { return fd_ >= 0; }
   int get() const noexcept { return fd_; }                   ///< negative where there is none
-  int release() noexcept { return std::exchange(fd_, -1); }  ///< from then on the caller's, who closes it
+  int release() noexcept { return std::exchange(fd_, -1); }  ///< the caller closes it from then on
   void close() noexcept {                                    ///< once; errors are ignored
     if (is_open()) ::close(release());
   }

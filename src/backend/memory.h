@@ -53,7 +53,7 @@ MemoryStatistics memory_statistics(Cpu, Device device);
 MemoryStatistics memory_statistics(Cuda, Device device);
 /// @}
 /// @{
-/// The peak starts anew from what is allocated now.
+/// Resets the peak to the memory allocated now.
 void reset_peak_memory(Cpu, Device device);
 void reset_peak_memory(Cuda, Device device);
 /// @}

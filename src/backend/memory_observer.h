@@ -17,7 +17,7 @@ struct MemoryEvent {
   const void* address = nullptr;              ///< of the block or segment; null where memory ran out
   std::size_t bytes = 0;                      ///< as memory_statistics counts them: rounded up
   std::size_t requested = 0;                  ///< of an allocation, and of one that failed
-  std::size_t available = 0;                  ///< of one that failed: what the device had left, where it says so
+  std::size_t available = 0;                  ///< of one that failed: the device's free memory, where it says so
 };
 
 /// A watcher of an allocator. It is called while the allocator is locked, in the order in which memory is given and taken back, from any

@@ -57,7 +57,7 @@ bool holds_run(const fs::path& path) {
   }
 }
 
-/// True for what only a killed process can have left.
+/// True for files that only a killed process can have left.
 bool is_leftover(const std::string& name) { return name == staging || is_ours(temporary_target(name)); }
 
 void rename_file(const fs::path& from, const fs::path& to) {
@@ -101,7 +101,7 @@ std::vector<CheckpointFile> list_checkpoints(const fs::path& directory) {
 
 bool has_staged_checkpoint(const fs::path& path) { return !list_checkpoints(path / staging / checkpoint_directory).empty(); }
 
-/// Of a run that goes on: what it does not write anew.
+/// Files of a resumed run that are kept and not written again.
 bool stays_in_place(const std::string& name) {
   return name == checkpoint_directory || name == "tokenizer.json" || name == "events.out.tfevents" || name == "curves.svg" ||
          name == "trace.json" || name == "ops.md" || name == "memory.svg";

@@ -67,7 +67,7 @@ class RunDirectory {
   static RunDirectory open(const std::filesystem::path& path);
 
   ~RunDirectory();
-  RunDirectory(RunDirectory&& other) noexcept;  ///< takes the lock and what is to be undone over
+  RunDirectory(RunDirectory&& other) noexcept;  ///< takes over the lock and the removals
   RunDirectory& operator=(RunDirectory&&) = delete;
 
   const std::filesystem::path& path() const noexcept { return path_; }  ///< as it was given
@@ -79,7 +79,7 @@ class RunDirectory {
   std::filesystem::path summary() const { return file("summary.json"); }        ///< of a run that ended
   std::filesystem::path events() const { return file("events.out.tfevents"); }  ///< curves for TensorBoard
   std::filesystem::path curves() const { return file("curves.svg"); }           ///< of loss and scores
-  std::filesystem::path trace() const { return file("trace.json"); }            ///< what --profile wrote: for ui.perfetto.dev
+  std::filesystem::path trace() const { return file("trace.json"); }            ///< of --profile: for ui.perfetto.dev
   std::filesystem::path op_table() const { return file("ops.md"); }             ///< likewise, time by op
   std::filesystem::path memory() const { return file("memory.svg"); }           ///< likewise, memory by category
   std::filesystem::path checkpoints() const { return file("checkpoints"); }     ///< directory of update-N.safetensors
