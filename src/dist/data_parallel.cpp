@@ -9,6 +9,7 @@
 
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
+#include "backend/enum_of.h"
 #include "backend/observer.h"
 #include "dist/data_parallel_state.h"
 #include "ops/copy.h"
@@ -25,19 +26,11 @@ constexpr const char* shard_names[] = {"none", "optimizer", "gradients", "parame
 
 const char* name(GradientSync sync) { return names[static_cast<int>(sync)]; }
 
-std::optional<GradientSync> gradient_sync_of(const std::string& name) {
-  const auto* const place = std::find(std::begin(names), std::end(names), name);
-  if (place == std::end(names)) return {};
-  return static_cast<GradientSync>(place - names);
-}
+std::optional<GradientSync> gradient_sync_of(const std::string& name) { return backend::enum_of<GradientSync>(name, std::size(names)); }
 
 const char* name(Shard shard) { return shard_names[static_cast<int>(shard)]; }
 
-std::optional<Shard> shard_of(const std::string& name) {
-  const auto* const place = std::find(std::begin(shard_names), std::end(shard_names), name);
-  if (place == std::end(shard_names)) return {};
-  return static_cast<Shard>(place - shard_names);
-}
+std::optional<Shard> shard_of(const std::string& name) { return backend::enum_of<Shard>(name, std::size(shard_names)); }
 
 DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataParallelOptions& options)
     : group_(group), state_(std::make_shared<State>(group, options)) {

@@ -22,7 +22,7 @@ enum class GradientSync : std::uint8_t {
 };
 /// "per-parameter", "flat", "overlapped", "bucketed".
 const char* name(GradientSync sync);
-/// The way of that name, if there is one.
+/// The GradientSync of that name, if there is one.
 std::optional<GradientSync> gradient_sync_of(const std::string& name);
 
 /// How much of a model's training a rank keeps to itself, the others having the rest: each value includes those before it.
