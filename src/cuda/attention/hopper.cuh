@@ -81,7 +81,7 @@ struct Products {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Arrives at a barrier for the whole warp: one lane does, when all lanes are there.
+/// Arrives at a barrier for the whole warp: one lane arrives, after __syncwarp.
 __device__ __forceinline__ void arrive_warp(MBarrier& barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) barrier.arrive();

@@ -11,7 +11,7 @@
 //     forward                                                    shared memory (T: filled up to whole tiles)
 //       cp.async Q, K; V                                           Q, K, V (T, D + 4)
 //       S = Q K^T  ->  P = dropout(softmax(S)), in registers       bias (T), of padded keys
-//       V is there; y = P V                                        P (T, T + 4), for strict float32
+//       wait for V; y = P V                                        P (T, T + 4), for strict float32
 //     backward
 //       cp.async Q, K; V, dY                                       Q, dY (T, D + 4)
 //       P as in forward; dP = dY V^T                               K (T, D + 4), in the end P (T, T + 4)

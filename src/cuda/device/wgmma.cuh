@@ -52,7 +52,7 @@ __device__ __forceinline__ void warpgroup_fence_operand(float (&d)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
-/// Keeps the compiler from computing a left operand in registers between the wgmma that read it: all of it is there from this place on.
+/// Keeps the compiler from computing a left operand in registers between the wgmma that read it: it is computed before this place.
 template <int steps>
 __device__ __forceinline__ void warpgroup_fence_operand(std::uint32_t (&a)[steps][4]) {
 #pragma unroll

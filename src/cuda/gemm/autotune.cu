@@ -90,7 +90,7 @@ class Autotuner {
     // one.
     constexpr double sample_us = 200, prune_ratio = 1.2;
     if (!launch(one, stream_)) return {&one, -1, 0};                    // the first launch of a kernel loads it
-    const std::uint64_t checksum = checksum_of(out_, bytes_, stream_);  // waits: from here on the operands are there for any stream
+    const std::uint64_t checksum = checksum_of(out_, bytes_, stream_);  // waits: from here on any stream may read the operands
     double us = sample(*record(one, 1), 1);
     const int repeats = static_cast<int>(std::clamp(sample_us / us, 1.0, 20.0));
     const auto graph = record(one, repeats);

@@ -213,7 +213,7 @@ __device__ __forceinline__ void multiply_chunk(typename S::Sums& sums, unsigned 
   }
 }
 
-/// Two neighbours of y, an even channel first, where they are there.
+/// Stores two neighbours of y, from an even channel on, where they are within bounds.
 template <class T>
 __device__ __forceinline__ void store_pair(const Problem<T>& p, std::int64_t row, std::int64_t channel, unsigned pair) {
   if (row >= p.rows || channel >= p.w.out) return;
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(S::threads, 512 / S::threads) quantized_gemm_k
     const int step = ahead - (S::stages - 1);
     if (step >= 0) {
       cp_async_wait<S::stages - 2>();
-      __syncthreads();  // the stage is there for all, and the one before it is free
+      __syncthreads();  // the stage is full, and the one before it is empty
     }
     if (ahead < steps) load_stage(ahead, shared + ahead % S::stages * S::stage_bytes);
     cp_async_commit();

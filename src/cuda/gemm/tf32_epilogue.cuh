@@ -107,7 +107,7 @@ __device__ __forceinline__ void reduce_splits(const Tf32Params& p, const WorkTil
   const int tile_index = tile.row_tile * p.column_tiles + tile.column_tile, owned = ceil_div(fragments - rank, cluster);
   float4* const tile_partials = p.partials + (std::int64_t(tile_index) * p.slices * fragments + rank) * consumers + thread;
   float4* const slice_partials = tile_partials + tile.slice * fragments * consumers;
-  // The sums of `count` parts of several owned fragments, from number `slot` on, so that many reads are under way.
+  // The sums of `count` parts of several owned fragments, from number `slot` on, so that many loads are in flight.
   const auto add = [&](int slot, int count, float4(&totals)[together], auto part) {
 #pragma unroll 1
     for (int i0 = 0; i0 < count; i0 += in_flight)

@@ -13,7 +13,7 @@
 // Cumulative sums. A running sum cannot be a tree, so floats are added in double. Lines that lie side by side take a thread each; others a
 // block each, in steps of a block's size, by CUB's block scan. Few long lines are cut into chunks: their sums come first, then the sums
 // before each chunk, then the lines. The order of addition is fixed, which CUB's device scan does not promise of floats: by its decoupled
-// look-back a block adds partial sums of those before it as far as they are there.
+// look-back a block adds the partial sums that earlier blocks have published by then.
 namespace tern::kernels {
 
 using namespace gpu;
