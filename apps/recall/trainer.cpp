@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/schedule.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -208,13 +209,8 @@ void Trainer::restore(const io::JsonObject& numbers) {
 }
 
 double Trainer::lr_factor(std::int64_t update, std::int64_t total) const {
-  if (options_.schedule == "cosine") return train::schedule::cosine(update, options_.warmup, total);
-  if (options_.schedule == "linear") return train::schedule::linear(update, options_.warmup, total);
-  if (options_.schedule == "wsd") return train::schedule::wsd(update, options_.warmup, total, total / 5);
-  if (options_.schedule == "one-cycle") return train::schedule::one_cycle(update, options_.warmup, total);
-  const double risen = train::schedule::linear_warmup(update, options_.warmup);
-  if (options_.schedule == "cosine-epoch") return risen * train::schedule::cosine(epoch_ - 1, 0, options_.epochs);
-  return risen;
+  const double factor = apps::lr_factor(options_.schedule, update, options_.warmup, total);
+  return options_.schedule == "cosine-epoch" ? factor * train::schedule::cosine(epoch_ - 1, 0, options_.epochs) : factor;
 }
 
 }  // namespace tern::recall

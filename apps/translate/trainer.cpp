@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/schedule.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "tensor/ceil_div.h"
@@ -127,12 +128,7 @@ double Trainer::valid_loss() {
 }
 
 double Trainer::lr_factor(std::int64_t update, std::int64_t total) const {
-  if (options_.schedule == "cosine") return train::schedule::cosine(update, options_.warmup, total);
-  if (options_.schedule == "linear") return train::schedule::linear(update, options_.warmup, total);
-  if (options_.schedule == "wsd") return train::schedule::wsd(update, options_.warmup, total, total / 5);
-  if (options_.schedule == "one-cycle") return train::schedule::one_cycle(update, options_.warmup, total);
-  if (options_.schedule == "inverse-sqrt") return train::schedule::inverse_sqrt(update, std::max<std::int64_t>(options_.warmup, 1));
-  return train::schedule::linear_warmup(update, options_.warmup);
+  return apps::lr_factor(options_.schedule, update, options_.warmup, total);
 }
 
 }  // namespace tern::translate
