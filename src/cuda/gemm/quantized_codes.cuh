@@ -2,9 +2,11 @@
 #include "cuda/device/convert.cuh"
 #include "ops/kernels/quantized.h"
 
-// Codes of quantised weights (tensor/quant_format.h) as floats, whole numbers of which a scale makes the weights: one scale a row, or one a
-// block of 32.
+// Quantised weights (tensor/quant_format.h) on a GPU: their codes, integers, as floats, and their scales, one a row or one a block of 32.
 namespace tern::gpu {
+
+/// y = x @ w transposed + bias of 16-bit x and y on tensor cores (quantized_gemm.cu); see kernels::quantized_linear.
+void quantized_gemm(const View& x, const kernels::QuantizedRows& w, const View& bias, const View& y);
 
 /// Two bytes: blocks begin at even addresses, and not at multiples of four.
 __device__ __forceinline__ unsigned load_half_word(const std::uint8_t* at) { return *reinterpret_cast<const std::uint16_t*>(at); }

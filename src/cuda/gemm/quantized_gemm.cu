@@ -5,7 +5,6 @@
 #include "cuda/device/programmatic.cuh"
 #include "cuda/device/vec16.cuh"
 #include "cuda/gemm/quantized_codes.cuh"
-#include "cuda/gemm/quantized_gemm.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "tensor/ceil_div.h"
