@@ -108,10 +108,11 @@ def main():
         return self_test()
     texts = {path: (tree.ROOT / path).read_text() for path in tree.sources(ROOMS, (*tree.CPP, ".py"))}
     faults = list(faults_of(texts, chosen.least, ALLOWED))
-    if faults:
-        print(*faults, sep="\n", file=sys.stderr)
-        sys.exit(f"error: expected no {chosen.least} lines in a row that two files have, but there are {len(faults)} such runs")
-    print(f"{len(texts)} files have no {chosen.least} lines in a row in common, but for {len(ALLOWED)} allowed")
+    tree.end(
+        faults,
+        f"no {chosen.least} lines in a row that two files have, but there are {len(faults)} such runs",
+        f"{len(texts)} files have no {chosen.least} lines in a row in common, but for {len(ALLOWED)} allowed",
+    )
 
 
 if __name__ == "__main__":

@@ -105,10 +105,7 @@ def main():
     directories = directories_of(files)
     pages = sorted(path for path in files if any(fnmatch.fnmatchcase(path, pattern) for pattern in PAGES))
     faults = [fault for page in pages for fault in faults_of(page, (tree.ROOT / page).read_text(), files, directories)]
-    if faults:
-        print(*faults, sep="\n", file=sys.stderr)
-        sys.exit(f"error: expected pages to name files that are there, but {len(faults)} names are not")
-    print(f"{len(pages)} pages name files that are there")
+    tree.end(faults, f"pages to name files that are there, but {len(faults)} names are not", f"{len(pages)} pages name files that are there")
 
 
 if __name__ == "__main__":

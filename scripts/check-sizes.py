@@ -149,10 +149,11 @@ def main():
         return self_test()
     sources = tree.sources(ROOMS)
     faults, count = check(sources, chosen.longest)
-    if faults:
-        print(*faults, sep="\n", file=sys.stderr)
-        sys.exit(f"error: expected files and functions within the sizes that scripts/check-sizes.py names, but {len(faults)} are longer")
-    print(f"{len(sources)} files and {count} functions are within their sizes")
+    tree.end(
+        faults,
+        f"files and functions within the sizes that scripts/check-sizes.py names, but {len(faults)} are longer",
+        f"{len(sources)} files and {count} functions are within their sizes",
+    )
 
 
 if __name__ == "__main__":

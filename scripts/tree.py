@@ -1,6 +1,7 @@
 """The files of the repository, for the checks of this directory."""
 import pathlib
 import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CPP = (".h", ".cpp", ".cu", ".cuh")
@@ -16,3 +17,11 @@ def files(*patterns):
 def sources(rooms, endings=CPP):
     """The sources in directories of the root."""
     return files(*(f"{room}/*{ending}" for room in rooms for ending in endings))
+
+
+def end(faults, expected, is_well):
+    """Prints what a check has found, and ends it: with the faults, a line each, and what was expected; or with the line that all is well."""
+    if faults:
+        print(*faults, sep="\n", file=sys.stderr)
+        sys.exit(f"error: expected {expected}")
+    print(is_well)

@@ -118,7 +118,7 @@ CommFigures measure_comm(dist::ProcessGroup& group, const CommCase& c, double se
   zero_(x.whole);  // sums stay finite, however often they are added up
   if (x.part.defined()) zero_(x.part);
 
-  // On a GPU so many that neither the wait at the end nor ranks that begin a little apart count.
+  // On a GPU enough calls that the wait at the end and ranks that begin a little apart do not show.
   const bool on_gpu = device.type == DeviceType::cuda;
   int calls = on_gpu ? 10 : 1;
   const auto sample = [&] {

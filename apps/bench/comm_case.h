@@ -6,7 +6,7 @@
 
 namespace tern::bench {
 
-/// A collective of so many bytes: of the whole, where ranks have parts. Elements are rounded down to as many on each rank, one at least.
+/// A collective, by its bytes: of the whole, where ranks have parts. Elements are rounded down to as many on each rank, one at least.
 struct CommCase {
   std::string op = "all_reduce";  ///< or all_gather, reduce_scatter, broadcast
   DType dtype = DType::f32;

@@ -105,7 +105,7 @@ class Bench {
     std::fflush(stdout);
   }
 
-  /// ms of a copy that moves as many bytes, launched and timed alike: what is left of the bandwidth on a small signal.
+  /// ms of a copy that moves as many bytes, launched and timed alike: the bandwidth that a small signal can reach.
   double equal_copy(std::int64_t bytes) {
     double& ms = equal_copies_[bytes];
     if (ms == 0) {

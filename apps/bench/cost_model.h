@@ -82,7 +82,7 @@ struct MeshBounds {
   double tokens;  ///< a rank, above which computing takes longer than the weights' way
   double tensor;  ///< ranks of tensor parallelism, up to which it takes longer than the activations' way
 };
-/// Of feed-forward parts with so many hidden units. Throws Error for a number that is not above 0.
+/// For feed-forward layers of `hidden` hidden units. Throws Error for a number that is not above 0.
 MeshBounds mesh_bounds(const Mesh& mesh, double hidden);
 
 }  // namespace tern::bench

@@ -334,7 +334,7 @@ class Bench {
     std::fflush(stdout);
   }
 
-  /// ms of a copy that moves as many bytes, launched and timed alike: what is left of the ceiling on a small tensor.
+  /// ms of a copy that moves as many bytes, launched and timed alike: the bandwidth that a small tensor can reach.
   double equal_copy(std::int64_t bytes) {
     double& ms = equal_copies_[bytes];
     if (ms == 0) {

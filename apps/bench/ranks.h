@@ -11,7 +11,7 @@
 // Measurements in several processes: a launcher has started them, or `--ranks` does.
 namespace tern::bench {
 
-/// This program's arguments once more in so many processes, as tern-launch would start them. Their rows go to the file `rows`, if it is
+/// Runs this program's arguments again in `ranks` processes, as tern-launch would start them. Their rows go to the file `rows`, if it is
 /// named: see rows_for_starter. Throws Stopped where they were asked to stop, UsageError and std::runtime_error where one of them failed,
 /// which has said why.
 void start_ranks(int ranks, const std::string& rows = "");

@@ -19,6 +19,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "profile/memory_history.h"
+#include "tensor/ceil_div.h"
 #include "train/train.h"
 
 namespace tern::bench {
@@ -58,7 +59,7 @@ nn::DecoderLMOptions model_options(const StepCase& c, Device device) {
   if (c.arch == "llama") {
     model.activation = nn::Activation::silu;
     model.gated = true;
-    model.ff = (size.ff * 2 / 3 + 7) / 8 * 8;  // as many parameters in three matrices as in two
+    model.ff = round_up(size.ff * 2 / 3, 8);  // as many parameters in three matrices as in two
     model.bias = false;
     model.norm = nn::NormKind::rms;
     model.positions = nn::Positions::rotary;
@@ -111,7 +112,7 @@ class PartTimes {
   std::vector<std::vector<backend::Event>> steps_;
 };
 
-/// How long the calls of one step take to return: what is left when the device takes no time.
+/// How long the calls of one step take to return: the host's time, without the device's.
 Times host_times(Device device, int steps, const std::function<void()>& f) {
   std::vector<double> ms;
   for (int i = 0; i < steps; ++i) {

@@ -40,8 +40,8 @@ std::string list_of_step_models();
 
 /// Of the case's model.
 nn::DecoderLMOptions model_options(const StepCase& c, Device device);
-/// The CPU's memory is promised before it is there: a process that asks for too much is killed when it writes, and prints no row. Throws
-/// OutOfMemory where the weights, with gradients and moments where there are some, of so many processes are more than the machine has.
+/// Throws OutOfMemory where the weights of `processes` processes, with gradients and moments where there are some, take more memory than
+/// the machine has. The CPU's memory is overcommitted: a process that asks for too much is killed when it writes, and prints no row.
 void require_memory(const nn::DecoderLMOptions& options, bool forward_only, int processes = 1);
 /// (B, T), i64.
 /// For names "-full-checkpointing" and for titles ", full activation checkpointing"; empty without it.

@@ -27,7 +27,7 @@ Times timed_on_device(Device device, int warmup, int repeats, const std::functio
 /// Times calls that find the GPU's second cache full of something else.
 class ColdTimer {
  public:
-  /// Each figure takes about so many seconds, of three calls at least.
+  /// Each figure takes about `seconds` seconds, of three calls at least.
   ColdTimer(Device device, double seconds);
   /// The median, ms.
   double measure(const std::function<void()>& f) const;

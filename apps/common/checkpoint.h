@@ -34,8 +34,8 @@ struct CheckpointHead {
 /// Of the newest checkpoint of a run. Throws FileError where there is none, or another program's.
 CheckpointHead last_checkpoint(const std::string& program, const std::filesystem::path& run);
 
-/// The file says how much memory the model, of so many elements, takes; it gets no more than what the file holds with its weights and two
-/// moments. Throws FileError.
+/// Throws FileError unless the file is large enough for a model of `elements` elements and two moments: its configuration says how much
+/// memory the model takes.
 void require_size(const CheckpointHead& head, double elements);
 /// "from update 120 of 400: RUN/checkpoints/...".
 std::string resumed_from(const CheckpointHead& head, std::int64_t total_updates);

@@ -7,6 +7,7 @@
 
 #include "io/atomic_file.h"
 #include "io/file_error.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::apps {
 
@@ -18,7 +19,7 @@ constexpr std::size_t most_points = 400;  // more cannot be told apart, and make
 /// Means of neighbours, few enough to draw.
 Series series_of(const std::string& name, const std::map<std::int64_t, double>& line, bool is_right, Mark mark) {
   Series series{.name = name, .points = {}, .is_right = is_right, .mark = mark};
-  const std::size_t together = (line.size() + most_points - 1) / most_points;
+  const std::size_t together = ceil_div(line.size(), most_points);
   for (auto at = line.begin(); at != line.end();) {
     double x = 0, y = 0, count = 0;
     for (; at != line.end() && count < static_cast<double>(together); ++at, ++count) {

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <stdexcept>
 #include <utility>
 
+#include "backend/parse_number.h"
 #include "common/program.h"
 #include "common/stop.h"
 #include "ops/copy.h"
@@ -206,11 +206,9 @@ void EpochLoop::restore(const io::JsonObject& numbers) {
   goes_on_ = true;
   const auto unsigned_number = [&](const char* key) {
     const std::string text = numbers.get_string(key);
-    std::uint64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size())
-      throw io::FileError(fmt::format("{}: expected \"{}\" to be a number", run_->head().file.path.string(), key));
-    return value;
+    const std::optional<std::uint64_t> value = backend::parse_number<std::uint64_t>(text);
+    if (!value) throw io::FileError(fmt::format("{}: expected \"{}\" to be a number", run_->head().file.path.string(), key));
+    return *value;
   };
   Generator& generator = context().generator;
   generator.set_seed(unsigned_number("seed"));

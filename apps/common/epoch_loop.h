@@ -32,7 +32,7 @@ class Trainable {
   /// `after_update` after each, skipped ones too. Begins with loop().begin_epoch(done > 0), and ends with loop().end_epoch(). Exceptions
   /// come from `after_update` and from TrainingLoop::step(), and all of the state is then that between two updates.
   virtual void run_epoch(std::int64_t epoch, std::int64_t done, const std::function<void()>& after_update) = 0;
-  /// Measures what served() has, after so many epochs. Leaves every state as it was, also where it throws (Stopped).
+  /// Measures the weights of served(), after `epochs` epochs. Leaves every state as it was, also where it throws (Stopped).
   virtual Validation validate(std::int64_t epochs, bool is_last) = 0;
   /// A line of the log and of the terminal for that validation.
   virtual void report(std::int64_t epochs, const Validation& validation) = 0;
@@ -50,7 +50,7 @@ class Trainable {
 };
 
 struct EpochLoopOptions {
-  /// Training ends after so many validations with a rank that are not better than the best; 0: never.
+  /// Early stopping: training ends after this many validations in a row that are no better than the best; 0: never.
   std::int64_t patience = 0;
 };
 

@@ -17,6 +17,7 @@
 #include <optional>
 #include <thread>
 
+#include "backend/file_descriptor.h"
 #include "common/output.h"
 #include "common/program.h"
 #include "common/stop.h"
@@ -28,42 +29,24 @@ namespace tern::apps {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// One end of a pipe, or none.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  ~Descriptor() { close(); }
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  int get() const { return fd_; }
-  void close() {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  }
-
- private:
-  int fd_;
-};
+using backend::FileDescriptor;
 
 struct Pipe {
   Pipe() {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error(fmt::format("no pipe could be made: {}", std::strerror(errno)));
-    from = Descriptor(ends[0]);
-    to = Descriptor(ends[1]);
+    from = FileDescriptor(ends[0]);
+    to = FileDescriptor(ends[1]);
   }
-  Descriptor from, to;
+  FileDescriptor from, to;
 };
 
 /// The lines of a process's stdout or stderr, passed on with the rank before each.
 class Output {
  public:
-  Output(Descriptor from, int to, int rank) : from_(std::move(from)), to_(to), prefix_(fmt::format("[{}] ", rank)) {}
+  Output(FileDescriptor from, int to, int rank) : from_(std::move(from)), to_(to), prefix_(fmt::format("[{}] ", rank)) {}
   int fd() const { return from_.get(); }
-  /// Passes on what is there. False at the end.
+  /// Passes on the available bytes. False at the end.
   bool read() {
     char bytes[1 << 14];
     const ssize_t count = ::read(from_.get(), bytes, sizeof bytes);
@@ -87,7 +70,7 @@ class Output {
     }
   }
 
-  Descriptor from_;
+  FileDescriptor from_;
   int to_;
   std::string prefix_, text_;
 };
@@ -103,7 +86,7 @@ class Launcher {
   explicit Launcher(const LaunchOptions& options) : options_(options) {
     const std::size_t colon = options.master.rfind(':');
     address_ = colon == std::string::npos ? "127.0.0.1" : options.master.substr(0, colon);
-    // For programs that meet by address. Those of tern on one machine meet in the directory, whose name nobody else can take.
+    // For programs that meet by address. Those of tern on one machine meet in the directory, whose name no other process can take.
     port_ = colon == std::string::npos ? std::to_string(dist::Socket::listen("127.0.0.1", 0).port()) : options.master.substr(colon + 1);
     if (options.machines == 1) directory_.emplace("tern-launch");
   }

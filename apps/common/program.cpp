@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <new>
@@ -15,6 +14,7 @@
 #include <string_view>
 
 #include "backend/clock.h"
+#include "backend/parse_number.h"
 #include "common/output.h"
 #include "common/ranks.h"
 #include "common/stop.h"
@@ -80,21 +80,15 @@ std::string describe(const CLI::ParseError& error, const CLI::App& app) {
   return fmt::format("{} ({}{} --help lists the options)", message, app.get_name(), given.empty() ? "" : " " + given.front()->get_name());
 }
 
-template <class T>
-bool parse(const std::string& text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 /// A text as a message shows it.
 std::string quoted(const std::string& text) { return text.empty() ? "\"\"" : text::printable(text, 60); }
 
 /// N of "cuda:N".
 std::optional<int> cuda_index(const std::string& device) {
   constexpr std::string_view prefix = "cuda:";
-  int index = 0;
-  if (!device.starts_with(prefix) || !parse(device.substr(prefix.size()), index) || index < 0) return std::nullopt;
-  return index;
+  if (!device.starts_with(prefix)) return std::nullopt;
+  const std::optional<int> index = backend::parse_number<int>(std::string_view(device).substr(prefix.size()));
+  return index && *index >= 0 ? index : std::nullopt;
 }
 
 std::string device_name(const std::string& text) {
@@ -106,10 +100,10 @@ std::string device_name(const std::string& text) {
 template <class T>
 Check number(const char* kind, T low, T high) {
   return [=](const std::string& text) -> std::string {
-    T value{};
-    bool is_valid = parse(text, value) && value >= low && value <= high;
-    // A number below the normal ones, such as 1e-320, is a slip, and some of the functions that read numbers take none.
-    if constexpr (!std::is_integral_v<T>) is_valid = is_valid && (value == 0 || std::isnormal(value));
+    const std::optional<T> value = backend::parse_number<T>(text);
+    bool is_valid = value && *value >= low && *value <= high;
+    // A subnormal number, such as 1e-320, is a slip, and some of the functions that read numbers take none.
+    if constexpr (!std::is_integral_v<T>) is_valid = is_valid && (*value == 0 || std::isnormal(*value));
     if (is_valid) return "";
     return fmt::format("expected a {} from {} to {} but got {}", kind, low, high, quoted(text));
   };

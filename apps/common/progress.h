@@ -15,8 +15,8 @@ struct Progress {
   bool may_end_early = false;   ///< the time that is left is a bound
 };
 
-/// "epoch 3/20  45%|####    | 540/1200 [00:32<00:40, 16.9 updates/s] loss 2.345  12,345 tokens/s" in less than so many columns; where
-/// they are few, the bar goes first. 0 columns: a line of a file, without a bar. The time left follows from this session's updates.
+/// "epoch 3/20  45%|####    | 540/1200 [00:32<00:40, 16.9 updates/s] loss 2.345  12,345 tokens/s" in fewer than `columns` columns; where
+/// they are few, the bar is left out first. 0 columns: a line of a file, without a bar. The time left follows from this session's updates.
 std::string progress_text(const Progress& progress, std::size_t columns);
 
 /// "1:02:05", "02:05".

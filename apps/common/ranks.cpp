@@ -16,6 +16,7 @@
 #include "dist/socket.h"
 #include "io/checksum.h"
 #include "ops/copy.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::apps {
 
@@ -59,7 +60,7 @@ bool is_failure_of_other_rank(const Error& error) {
 }
 
 RankPart part_of(std::int64_t rows, std::int64_t multiple, int rank, int size) {
-  const std::int64_t blocks = (rows + multiple - 1) / multiple;
+  const std::int64_t blocks = ceil_div(rows, multiple);
   const std::int64_t first = blocks * rank / size * multiple, end = std::min(blocks * (rank + 1) / size * multiple, rows);
   if (first >= end) return {.rows = {.first = 0, .count = 1, .total = rows}, .is_empty = true};
   return {.rows = {.first = first, .count = end - first, .total = rows}};
@@ -81,7 +82,7 @@ static auto unless_stopped(F f) -> decltype(f()) {
   std::optional<dist::Deadline> last;
   while (result.wait_for(20ms) != std::future_status::ready) {
     if (stop_signal() != 0 && !last) last = dist::deadline_in(1s);
-    if (last && std::chrono::steady_clock::now() > *last) stop(stop_signal(), "while it waited for the other processes");
+    if (last && dist::has_passed(*last)) stop(stop_signal(), "while it waited for the other processes");
   }
   return result.get();
 }

@@ -63,7 +63,7 @@ class Ranks {
   std::unique_ptr<dist::DataParallel> parallel(nn::Module& model);
   /// The state that is shared out among the ranks.
   dist::Shard shard() const;
-  /// This rank's part of so many rows.
+  /// This rank's part of `rows` rows.
   RankPart part(std::int64_t rows, std::int64_t multiple) const { return part_of(rows, multiple, rank(), size()); }
 
   // Collectives, which all ranks call in the same order. After leave() they concern this process alone.

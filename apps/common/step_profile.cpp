@@ -1,9 +1,9 @@
 #include "common/step_profile.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
+#include "backend/parse_number.h"
 #include "common/attempt.h"
 #include "common/memory_picture.h"
 #include "common/output.h"
@@ -23,10 +23,7 @@ void add_profile_option(CLI::App& command, std::int64_t& steps, const std::strin
   command
       .add_option_function<std::string>(
           "--profile",
-          [&steps](const std::string& text) {
-            steps = default_profile_steps;
-            std::from_chars(text.data(), text.data() + text.size(), steps);
-          },
+          [&steps](const std::string& text) { steps = backend::parse_number<std::int64_t>(text).value_or(default_profile_steps); },
           "profile that many steps after the first ones (" + std::to_string(default_profile_steps) + "), and write " + written)
       ->expected(0, 1)
       ->check([check](const std::string& text) { return text.empty() ? std::string() : check(text); })

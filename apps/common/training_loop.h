@@ -56,7 +56,7 @@ class TrainingLoop {
   /// Means of the loss begin anew, but for an epoch that goes on from a checkpoint, and the clock runs until end_epoch().
   void begin_epoch(bool goes_on = false);
   void end_epoch();
-  /// One update by a batch of so many tokens or examples. Throws Stopped before it, if that is asked for.
+  /// One update by a batch of `items` tokens or examples. Throws Stopped before it, if that is asked for.
   void step(const Tensors& batch, std::int64_t items);
   /// The same by a batch in several parts, one after the other, each with a weight above 0: the loss is the parts' mean by their weights.
   void step(const std::vector<BatchPart>& parts, std::int64_t items);

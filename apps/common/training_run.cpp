@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <utility>
 
+#include "backend/parse_number.h"
 #include "common/output.h"
 #include "text/printable.h"
 
@@ -101,12 +101,7 @@ std::vector<NamedTensor> TrainingRun::model_in_place(std::int64_t& epoch, std::i
   std::vector<NamedTensor> result;
   if (!run_->has_model()) return result;
   io::TensorFile file = io::load_safetensors(run_->model());
-  const auto number = [&](const char* key) {
-    const std::string& text = file.metadata[key];
-    std::int64_t value = 0;
-    std::from_chars(text.data(), text.data() + text.size(), value);
-    return value;
-  };
+  const auto number = [&](const char* key) { return backend::parse_number<std::int64_t>(file.metadata[key]).value_or(0); };
   epoch = number("epoch");
   update = number("update");
   for (auto& [name, tensor] : file.tensors) result.push_back({name, std::move(tensor)});

@@ -1,8 +1,7 @@
 // tern-launch: starts the processes of one training on this machine.
 #include <fmt/format.h>
 
-#include <charconv>
-
+#include "backend/parse_number.h"
 #include "common/launcher.h"
 #include "common/program.h"
 
@@ -11,11 +10,9 @@ namespace {
 
 std::string check_master(const std::string& text) {
   const std::size_t colon = text.rfind(':');
-  int port = 0;
-  const char* const end = text.data() + text.size();
-  const bool is_port =
-      colon != std::string::npos && std::from_chars(text.data() + colon + 1, end, port).ptr == end && port > 0 && port < 65536;
-  return is_port && colon > 0 ? "" : fmt::format("expected ADDRESS:PORT but got \"{}\"", text);
+  const std::optional<int> port =
+      colon == std::string::npos ? std::nullopt : backend::parse_number<int>(std::string_view(text).substr(colon + 1));
+  return colon > 0 && port && *port > 0 && *port < 65536 ? "" : fmt::format("expected ADDRESS:PORT but got \"{}\"", text);
 }
 
 }  // namespace

@@ -158,7 +158,7 @@ void print_failure(const Task& task, const Examples& examples, std::size_t at, s
              token_name(task, predicted), token_name(task, examples.targets[at]));
 }
 
-/// Scores one size, and says what was wrong.
+/// Scores one size, and lists the errors.
 Score score(const Task& task, const nn::DecoderLM& model, const Examples& examples, Device device) {
   const NoGrad unrecorded;
   const std::vector<bool> asked = repeated_keys(task, examples);

@@ -15,7 +15,7 @@ using apps::HeatMap;
 /// [Hard-coded recall].
 nn::DecoderLM hardcoded_model(std::int64_t vocab, std::int64_t length, Device device = cpu);
 
-/// The recall task with so many tokens in all and `length` of them in an input: (length - 2) / 2 pairs, keys and values in halves.
+/// The recall task with a vocabulary of `vocab` tokens and inputs of `length`: (length - 2) / 2 pairs, keys and values in halves.
 Task hardcoded_task(std::int64_t vocab, std::int64_t length);
 
 /// True for columns of an input whose key occurred before, so that its value is known: (count, columns), row-major.

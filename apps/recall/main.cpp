@@ -1,4 +1,5 @@
 // tern-recall: trains models that look up what they have read, compares them, and builds one by hand.
+#include "common/lists.h"
 #include "common/program.h"
 #include "common/step_profile.h"
 #include "recall/hardcoded.h"
@@ -88,26 +89,9 @@ void add_train(CLI::App& app) {
 /// An option for "1,2,3": each number has to pass the check.
 void add_list(CLI::App& command, const std::string& name, const std::string& help, const apps::Check& check,
               std::vector<std::int64_t>& list) {
-  const auto split = [](const std::string& text) {
-    std::vector<std::string> words(1);
-    for (char c : text)
-      if (c == ',') words.emplace_back();
-      else words.back() += c;
-    return words;
-  };
-  command
-      .add_option_function<std::string>(
-          name,
-          [split, &list](const std::string& text) {
-            list.clear();
-            for (const std::string& word : split(text)) list.push_back(std::stoll(word));
-          },
-          help)
-      ->check([split, check](const std::string& text) {
-        for (const std::string& word : split(text))
-          if (const std::string fault = check(word); !fault.empty()) return fault;
-        return std::string();
-      })
+  command.add_option_function<std::string>(
+             name, [&list](const std::string& text) { list = apps::numbers(text); }, help)
+      ->check(apps::list_of(check))
       ->type_name("N,N,...");
 }
 

@@ -41,7 +41,7 @@ struct Options {
   std::string norm = "layer";
   std::string positions = "learned";
   double dropout = 0;         ///< of embeddings and attention probabilities
-  double branch_dropout = 0;  ///< of what joins the residual stream
+  double branch_dropout = 0;  ///< of each branch before it is added to the residual stream
   bool tied_head = false;
   bool causal = true;
   std::string init = "default";  ///< default: each layer's own, as PyTorch's; gpt2: N(0, 0.02)

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 #include <sstream>
 #include <variant>
 
+#include "backend/parse_number.h"
 #include "io/file_error.h"
 #include "text/input_file.h"
 #include "text/printable.h"
@@ -49,10 +49,10 @@ bool parse(const std::string& text, T& value) {
     value = text;
     return text == "recall" || text == "mqar";
   } else {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if constexpr (std::is_same_v<T, double>)
-      if (!std::isfinite(value)) return false;
-    return error == std::errc() && end == text.data() + text.size();
+    const std::optional<T> number = backend::parse_number<T>(text);
+    value = number.value_or(value);
+    if constexpr (std::is_same_v<T, double>) return number && std::isfinite(value);
+    else return number.has_value();
   }
 }
 

@@ -8,7 +8,7 @@
 
 namespace tern::recall {
 
-/// A row of sweep.csv: a training and what came of it.
+/// A row of sweep.csv: a training and its results.
 struct Run {
   std::string task;
   std::int64_t layers = 0, width = 0, mlp = 0, length = 0, pairs = 0, seed = 0;

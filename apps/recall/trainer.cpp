@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/schedule.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -12,6 +13,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/ceil_div.h"
 #include "text/batching.h"
 
 namespace tern::recall {
@@ -48,7 +50,7 @@ Trainer::Trainer(const Options& options, const DataSet& data, Device device, std
     target_counts_ = count_targets(data.train, options_.loss == "answer");
     data_parallel_ = ranks_->parallel(model_);
   }
-  const std::int64_t total = options_.epochs * ((train_.count + options_.batch_size - 1) / options_.batch_size);
+  const std::int64_t total = options_.epochs * ceil_div(train_.count, options_.batch_size);
   const train::AdamWOptions adam{.lr = options_.lr, .beta2 = options_.beta2, .weight_decay = options_.weight_decay};
   apps::TrainingOptions training{.precision = precision(options_),
                                  .lr = options_.lr,
@@ -207,13 +209,8 @@ void Trainer::restore(const io::JsonObject& numbers) {
 }
 
 double Trainer::lr_factor(std::int64_t update, std::int64_t total) const {
-  if (options_.schedule == "cosine") return train::schedule::cosine(update, options_.warmup, total);
-  if (options_.schedule == "linear") return train::schedule::linear(update, options_.warmup, total);
-  if (options_.schedule == "wsd") return train::schedule::wsd(update, options_.warmup, total, total / 5);
-  if (options_.schedule == "one-cycle") return train::schedule::one_cycle(update, options_.warmup, total);
-  const double risen = train::schedule::linear_warmup(update, options_.warmup);
-  if (options_.schedule == "cosine-epoch") return risen * train::schedule::cosine(epoch_ - 1, 0, options_.epochs);
-  return risen;
+  const double factor = apps::lr_factor(options_.schedule, update, options_.warmup, total);
+  return options_.schedule == "cosine-epoch" ? factor * train::schedule::cosine(epoch_ - 1, 0, options_.epochs) : factor;
 }
 
 }  // namespace tern::recall

@@ -28,7 +28,7 @@ class Trainer final : public apps::Trainable {
 
   /// The score on the test examples.
   Score test();
-  /// The loss of each of their targets, (count, columns), whatever training looks at.
+  /// The loss of each of their targets, (count, columns), also of those that training ignores.
   std::vector<float> test_losses();
 
   const nn::DecoderLM& model() const override { return model_; }

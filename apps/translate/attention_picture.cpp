@@ -35,7 +35,7 @@ Tensor mean_probabilities(const Tensor& q, const Tensor& k, const AttentionMask&
 /// x (1, T, heads D) as (1, T, heads, D).
 Tensor in_heads(const Tensor& x, std::int64_t heads) { return reshape(x, {1, x.size(1), heads, x.size(2) / heads}); }
 
-/// The model without what comes from this layer on, and with plain kernels: its states are the layer's input. It shares the parameters.
+/// The model up to this layer, exclusive, with plain kernels: its states are the layer's input. It shares the parameters.
 nn::TransformerModel below(nn::TransformerModel body, std::int64_t layer) {
   body.blocks.resize(static_cast<std::size_t>(layer));
   body.norm.reset();

@@ -49,7 +49,7 @@ void add_train(CLI::App& app) {
 
   command->callback([state, command] {
     const Options& given = state->options;
-    // In this order: what the command line says wins.
+    // In this order: the command line takes precedence.
     apps::Given<Options> all = apps::read_config(entries(), state->config);
     all.insert(all.end(), state->given.begin(), state->given.end());
     for (const Entry& entry : entries())

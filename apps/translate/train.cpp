@@ -100,7 +100,7 @@ std::string digest(const Data& data, const OnStep& on_step) {
   return sum.hex();
 }
 
-/// Of the first pairs: what teachers have written is left out.
+/// Of the first pairs, without those that teachers have translated.
 text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorpus& corpus, std::size_t pairs, const OnStep& on_step) {
   const auto count = static_cast<std::ptrdiff_t>(pairs);
   std::vector<std::string> lines(corpus.src.begin(), corpus.src.begin() + count);

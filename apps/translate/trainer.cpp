@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/schedule.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::translate {
 
@@ -30,7 +32,7 @@ Trainer::Trainer(Translator& translator, TrainingPairs& train, std::vector<text:
                     dist::name(ranks_->shard()), options_.ema));
   if (options_.ema > 0) ema_.emplace(model_, train::EmaOptions{.decay = options_.ema});
   const auto parts = static_cast<std::int64_t>(batches_.epoch(train_.plain(), 0).size());
-  per_epoch_ = (parts + options_.accumulate - 1) / options_.accumulate;
+  per_epoch_ = ceil_div(parts, options_.accumulate);
   std::int64_t total = options_.epochs * per_epoch_;
   if (options_.updates > 0) total = std::min(total, options_.updates);
   const train::AdamWOptions adam{
@@ -126,12 +128,7 @@ double Trainer::valid_loss() {
 }
 
 double Trainer::lr_factor(std::int64_t update, std::int64_t total) const {
-  if (options_.schedule == "cosine") return train::schedule::cosine(update, options_.warmup, total);
-  if (options_.schedule == "linear") return train::schedule::linear(update, options_.warmup, total);
-  if (options_.schedule == "wsd") return train::schedule::wsd(update, options_.warmup, total, total / 5);
-  if (options_.schedule == "one-cycle") return train::schedule::one_cycle(update, options_.warmup, total);
-  if (options_.schedule == "inverse-sqrt") return train::schedule::inverse_sqrt(update, std::max<std::int64_t>(options_.warmup, 1));
-  return train::schedule::linear_warmup(update, options_.warmup);
+  return apps::lr_factor(options_.schedule, update, options_.warmup, total);
 }
 
 }  // namespace tern::translate

@@ -9,6 +9,7 @@
 #include "common/ranks.h"
 #include "common/run_view.h"
 #include "common/training_loop.h"
+#include "tensor/ceil_div.h"
 #include "train/ema.h"
 #include "translate/batches.h"
 #include "translate/pairs.h"
@@ -43,8 +44,8 @@ class Trainer {
 
   apps::TrainingLoop& loop() { return *loop_; }
   std::int64_t epochs() const { return epochs_of(total_updates()); }
-  /// Epochs that were begun by so many updates.
-  std::int64_t epochs_of(std::int64_t updates) const { return (updates + per_epoch_ - 1) / per_epoch_; }
+  /// Epochs that were begun after `updates` updates.
+  std::int64_t epochs_of(std::int64_t updates) const { return ceil_div(updates, per_epoch_); }
   std::int64_t total_updates() const { return loop_->total_updates(); }
   std::int64_t updates() const { return loop_->updates(); }
   /// The mean over the last round's updates.

@@ -15,12 +15,12 @@ class LeafWriter;
 
 /// Note [Gradient sink]
 /// All gradients of a leaf go into its sink, which owns the gradient tensor and knows what the memory holds:
-///  - zero: zero_grad of a flat gradient costs nothing. The elements stand for zeros until the next pass overwrites them, somebody looks
-///    through Tensor::grad(), or write_lazy_zeros is called. What reads the memory by another handle in between sees old elements.
+///  - zero: zero_grad of a flat gradient costs nothing. The elements stand for zeros until the next pass overwrites them, Tensor::grad()
+///    is called, or write_lazy_zeros is. A read of the memory through another handle in between sees old elements.
 ///  - open: a backward call has taken it (Backward::sink) and its kernels write straight into the gradient, a slice of the flat buffer:
 ///    overwriting zeros, accumulating onto anything else. Zeros stay zeros if the call throws.
 ///  - deferred: such a kernel left a sum in parts (kernels::DeferredSums). One kernel adds up all of a pass at its end; sooner where
-///    somebody else reads or writes the gradient, another pass within the pass included.
+///    the gradient is read or written by others, another pass within the pass included.
 /// When all that a pass contributes is in, and summed, the leaf is ready: hooks are called, once for each pass and leaf that gradients
 /// reached, however they came. A leaf with hooks takes the same kernels as one without.
 /// Passes of several threads may reach one leaf: each holds the sink while it adds, or has it open, or deferred. A kernel that finds it

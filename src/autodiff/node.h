@@ -127,7 +127,7 @@ class TensorList {
   /// Tensors in braces, which live until the call ends.
   TensorList(std::initializer_list<Tensor> list) : data_(std::data(list)), size_(list.size()) {}  // for one call
   /// @{
-  /// Tensors of somebody else, who keeps them alive: no handle is copied.
+  /// Borrowed tensors, which the caller keeps alive: no handle is copied.
   TensorList(const Tensors& list) : data_(list.data()), size_(list.size()) {}
   TensorList(std::span<const Tensor> list) : data_(list.data()), size_(list.size()) {}
   /// @}

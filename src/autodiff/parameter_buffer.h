@@ -5,7 +5,7 @@
 
 namespace tern {
 
-/// The memory of flat parameters or gradients (nn::flatten_parameters). The type says that gaps between slices are padding, and nobody's
+/// The memory of flat parameters or gradients (nn::flatten_parameters). The type says that gaps between slices are padding, and not
 /// data.
 class FlatStorage final : public Storage {
  public:
@@ -21,7 +21,7 @@ class FlatStorage final : public Storage {
   /// For autocast: the 16-bit copy of a window on these parameters, of its shape, whose memory is on demand as well; undefined where there
   /// is none. May be empty.
   std::function<Tensor(const Tensor& window, DType dtype)> lowered;
-  /// Takes the memory of a tensor that has all of its storage, as large as this one; nobody may use that one again.
+  /// Takes the memory of a tensor that has all of its storage, as large as this one, which must not be used again.
   void take(const Tensor& memory) { take_memory(*memory.impl().storage); }
 
   Tensor masters;                     ///< of 16-bit parameters: (N), f32
@@ -68,7 +68,7 @@ Place place_of(const Tensor& x);
 
 // Contiguous segments of a storage, which one kernel can take: all tensors here are contiguous.
 
-/// True if `next` begins where `previous` ends, or after padding that belongs to nobody.
+/// True if `next` begins where `previous` ends, or after padding.
 bool is_adjacent(const Tensor& previous, const Tensor& next);
 /// (n): everything from the first element of `first` to the last one of `last`, in one storage.
 Tensor segment_between(const Tensor& first, const Tensor& last);

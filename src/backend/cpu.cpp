@@ -102,7 +102,7 @@ class CachingAllocator {
     return (bytes + step - 1) / step * step;
   }
 
-  /// Memory from the system; what is kept for later goes back first where it has no more.
+  /// Memory from the system; cached blocks are released first where it has no more.
   void* reserve(std::size_t size, std::size_t bytes) {
     const std::size_t whole = (size + alignment - 1) / alignment * alignment;
     if (void* data = std::aligned_alloc(alignment, whole)) return data;

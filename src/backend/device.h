@@ -57,7 +57,7 @@ inline constexpr bool built_with_cuda = false;
 struct Cpu {};
 struct Cuda {};
 
-/// Calls f with the tag of the device's backend: for what is no kernel, such as memory and events.
+/// Calls f with the tag of the device's backend, for memory, events and all that is no kernel.
 template <class F>
 decltype(auto) with_backend(Device device, F&& f) {
   if (device.type == DeviceType::cuda) {

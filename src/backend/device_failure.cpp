@@ -18,7 +18,7 @@ struct Failure {
 Failure* failure_of(Device device) {
   static Failure failures[max_cuda_devices];
   const bool has_one = device.type == DeviceType::cuda && device.index >= 0 && device.index < max_cuda_devices;
-  return has_one ? &failures[device.index] : nullptr;  // the CPU works while it queues: who queues is told at once
+  return has_one ? &failures[device.index] : nullptr;  // the CPU computes in the call, which throws itself
 }
 
 }  // namespace

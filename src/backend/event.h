@@ -29,7 +29,7 @@ class Event {
  public:
   enum class Timing : bool { off, on };
 
-  /// An event of one device's streams, recorded nowhere yet: who waits for it waits for nothing.
+  /// An event of one device's streams, not recorded yet: waits for it return at once.
   explicit Event(Device device, Timing timing = Timing::off);
   /// One that is recorded on the stream at once.
   explicit Event(Stream stream, Timing timing = Timing::off) : Event(stream.device, timing) { record(stream); }

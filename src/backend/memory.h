@@ -14,8 +14,8 @@ void* allocate(Cpu, std::size_t bytes, Stream stream);
 void* allocate(Cuda, std::size_t bytes, Stream stream);
 /// @}
 /// @{
-/// Gives back what allocate() gave, with the same number of bytes. Work that is queued on the stream may still use it: whoever gets it next
-/// is queued behind.
+/// Gives back what allocate() gave, with the same number of bytes. Work that is queued on the stream may still use it: later
+/// users are queued behind.
 void deallocate(Cpu, void* data, std::size_t bytes, Stream stream) noexcept;
 void deallocate(Cuda, void* data, std::size_t bytes, Stream stream) noexcept;
 /// @}
@@ -53,7 +53,7 @@ MemoryStatistics memory_statistics(Cpu, Device device);
 MemoryStatistics memory_statistics(Cuda, Device device);
 /// @}
 /// @{
-/// The peak starts anew from what is allocated now.
+/// Resets the peak to the memory allocated now.
 void reset_peak_memory(Cpu, Device device);
 void reset_peak_memory(Cuda, Device device);
 /// @}

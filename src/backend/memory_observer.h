@@ -17,7 +17,7 @@ struct MemoryEvent {
   const void* address = nullptr;              ///< of the block or segment; null where memory ran out
   std::size_t bytes = 0;                      ///< as memory_statistics counts them: rounded up
   std::size_t requested = 0;                  ///< of an allocation, and of one that failed
-  std::size_t available = 0;                  ///< of one that failed: what the device had left, where it says so
+  std::size_t available = 0;                  ///< of one that failed: the device's free memory, where it says so
 };
 
 /// A watcher of an allocator. It is called while the allocator is locked, in the order in which memory is given and taken back, from any
@@ -32,9 +32,9 @@ class MemoryObserver {
 };
 
 /// @{
-/// From now on the device's allocator tells the observer, or nobody where it is null. It first tells what it knows to be there, as if that
-/// came now: the segments that it keeps, and on CUDA the live blocks as well; then on_begin. Costs a load and a branch an allocation where
-/// nobody watches. Throws Error where another one watches; all CUDA devices have one observer.
+/// Sets the observer of the device's allocator; null removes it. It first gets the present state as if it were new: the segments that are
+/// kept, and on CUDA the live blocks as well; then on_begin. Without an observer an allocation costs a load and a branch
+/// more. Throws Error where another one watches; all CUDA devices have one observer.
 void observe_memory(Cpu, Device device, MemoryObserver* observer);
 void observe_memory(Cuda, Device device, MemoryObserver* observer);
 /// @}

@@ -10,11 +10,11 @@ class Tensor;
 namespace backend {
 
 // Note [The one door]
-// All that wants to know of a thread's work is an Observer: a profiler (profile/profiler.h), a memory history (profile/memory_history.h).
+// A thread's work is watched by Observers alone: a profiler (profile/profiler.h), a memory history (profile/memory_history.h).
 // Each room below tells what it alone knows: on() that a kernel runs, `record` which op that was and what it saved, ModuleScope where, the
-// backward pass for which node, a gradient sink that a leaf's gradient is ready, and a training step in which pass. Where nobody watches
-// each of these is a load and a branch. No result depends on it. Structs of rooms above pass through by reference: they are of no concern
-// here, and an observer knows them.
+// backward pass for which node, a gradient sink that a leaf's gradient is ready, and a training step in which pass. Without an observer
+// each of these costs a load and a branch. No result depends on it. Structs of rooms above pass through by reference: they are of no
+// concern here, and an observer knows them.
 
 /// Watches the work of a thread. Several may watch one thread: each sees all that happens from watch() to unwatch().
 class Observer {

@@ -53,7 +53,7 @@ int default_threads() {
 /// Of this thread: a kernel that runs in another one has laid out its memory for its own number.
 thread_local int chosen_threads = 0;
 
-/// This thread is in a part, or hands out parts: what it calls runs on it alone.
+/// This thread is in a part, or distributes parts: nested calls run on it alone.
 thread_local bool is_inside_part = false;
 
 }  // namespace
@@ -97,10 +97,10 @@ void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old, Cloc
 /// sleeps. One that spins for longer burns the processor's time that a neighbour wants, and that it will lack itself once there is work:
 /// the scheduler gives it to those who have slept.
 ///
-/// The parts of a call are taken by number, so that no one waits for a thread that did not wake up in time: the caller does what is left.
-/// Only a thread that is stopped in the middle of a part holds it up. Where that took long, processors are scarce, and for a while the
-/// caller does all parts by itself. Long parts are worth any wait: they neither ask for that nor cause it. Which thread does a part never
-/// changes a result.
+/// The parts of a call are taken by number, so that a thread that did not wake up in time is not waited for: the caller does the remaining
+/// parts. Only a thread that is stopped in the middle of a part holds it up. Where that took long, processors are scarce, and for a while
+/// the caller does all parts by itself. Long parts are worth any wait: they neither ask for that nor cause it. Which thread does a part
+/// never changes a result.
 class ThreadPool {
  public:
   void run(int parts, void (*call)(const void*, int), const void* context, bool are_long) {

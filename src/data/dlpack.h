@@ -32,7 +32,7 @@ struct DLDataType {
   std::uint8_t bits;    ///< of a lane: 32 for f32
   std::uint16_t lanes;  ///< numbers of a vector; 1 for all that tern has
 };
-/// Memory and its geometry, owned by somebody else.
+/// Memory of another owner, and its geometry.
 struct DLTensor {
   void* data;                 ///< address of the block
   DLDevice device;            ///< that the block is on

@@ -151,7 +151,7 @@ struct Loader::Impl {
       ++taken;
       return pool.fetch(std::move(batch));
     }
-    if (has_failed) restart(taken);  // only now: who asks again may have mended what was wrong
+    if (has_failed) restart(taken);  // only now: the caller may have removed the cause before it asks again
     Made made;
     {
       std::unique_lock lock(mutex);

@@ -27,7 +27,7 @@ concept BatchedDataset = requires(const D& dataset, std::span<const std::int64_t
 /// Makes a batch of the examples at these indices. Several threads call it at once.
 using MakeBatch = std::function<Tensors(std::span<const std::int64_t> indices)>;
 
-/// Examples side by side along a new first dimension: what a Loader makes a batch of.
+/// Stacks examples along a new first dimension, as a Loader does for a batch.
 Tensors stack_examples(std::span<const Tensors> examples);
 
 /// Options of Loader.
@@ -64,7 +64,7 @@ class Loader {
   template <class D>
     requires(Dataset<D> || BatchedDataset<D>)
   explicit Loader(D dataset, const LoaderOptions& options = {}) : Loader(std::make_shared<const D>(std::move(dataset)), options) {}
-  /// Of `size` examples that a function makes batches of: for what is no Dataset.
+  /// Of `size` examples, of which a function makes batches, without a Dataset.
   Loader(std::int64_t size, MakeBatch make_batch, const LoaderOptions& options = {});
   /// Waits for the batches that workers are making, and makes no others.
   ~Loader();

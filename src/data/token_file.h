@@ -16,10 +16,10 @@ enum class TokenFormat {
   llm_c,      ///< llm.c's: a header of 256 i32, which are magic, version, count and zeros, and then the tokens
 };
 
-/// A file of tokens, mapped and not read: what is asked for is paged in, and several programs share it. Numbers are little-endian. llm.c
+/// A memory-mapped file of tokens: pages are read on demand, and shared among programs. Numbers are little-endian. llm.c
 /// has two versions (github.com/karpathy/llm.c, dev/data/data_common.py): magic 20240520, version 1, tokens of u16 as GPT-2's, and magic
 /// 20240801, version 7, tokens of u32 as Llama 3's. A handle whose copies share the mapping; any thread may read.
-/// The file must not be cut while it is open: reading what is gone ends the program (SIGBUS), as with every mapping.
+/// The file must not be truncated while it is open: a read past its end ends the program (SIGBUS), as with every mapping.
 class TokenFile {
  public:
   /// Throws io::FileError for a file that cannot be opened or mapped, that is cut or longer than its header says, or is of another format.

@@ -22,7 +22,7 @@ enum class GradientSync : std::uint8_t {
 };
 /// "per-parameter", "flat", "overlapped", "bucketed".
 const char* name(GradientSync sync);
-/// The way of that name, if there is one.
+/// The GradientSync of that name, if there is one.
 std::optional<GradientSync> gradient_sync_of(const std::string& name);
 
 /// How much of a model's training a rank keeps to itself, the others having the rest: each value includes those before it.
@@ -107,13 +107,13 @@ class DataParallel {
     Tensor parameters;           ///< (n)
     Tensor gradients;            ///< (n)
     std::int64_t part = 0;       ///< elements of each rank's part
-    Tensor own_gradients = {};   ///< of sharded gradients the rank's part, followed by what all have; else undefined
+    Tensor own_gradients = {};   ///< of sharded gradients the rank's part, then the elements that all ranks have; else undefined
     Tensor own_parameters = {};  ///< (part): of sharded parameters; else undefined
     Tensor own_masters = {};     ///< (part): of sharded parameters of 16 bits; else undefined
   };
-  /// The buckets, in the order in which backward can complete them. Of sharded gradients what a rank has between steps.
+  /// The buckets, in the order in which backward can complete them; of sharded gradients the rank's parts.
   std::vector<Segment> segments() const;
-  /// Of parameters and gradients, the memory that this rank has now: own parts, and what is whole.
+  /// The bytes of parameters and gradients on this rank now: its own parts, and gathered ones.
   std::size_t bytes_here() const;
   ProcessGroup& group() const { return group_; }  ///< that collectives go through
   Shard shard() const;                            ///< as the options said
@@ -121,32 +121,13 @@ class DataParallel {
   /// Of sharded parameters, which else come and go: the rank has all of them from now on, and trains no more. All ranks call it, and after
   /// that the model is the rank's own. Of other parameters nothing.
   void keep_parameters();
-  /// For an optimizer that updates the own_parameters of segments(): to be called before, so that whole ones are given up.
-  void begin_update();
-  /// And after: whole parameters that are fetched from now on are the new ones.
-  void end_update();
-
-  /// Update groups: an optimizer updates buckets group by group, each as soon as its gradients are reduced (overlap_optimizer). Where the
-  /// optimizer is sharded each bucket is a group; else the last four are one each, and the first group is all buckets before them.
-  /// A step calls begin_reductions(); for each group, in order, wait_for_gradients() and, once it is updated, begin_gathers(); then
-  /// end_reductions() and wait_for_gathers().
-  std::size_t update_groups() const;
-  std::size_t update_group_of(std::size_t bucket) const;  ///< in [0, update_groups())
-  /// Begins the reductions that backward has not begun.
-  void begin_reductions();
-  /// Waits, as Work::wait does, for the gradients of the groups up to this one.
-  void wait_for_gradients(std::size_t group);
-  /// Ready for the next backward pass.
-  void end_reductions();
-  /// Begins to gather the parameters of the groups up to this one, which the ranks have updated in parts; of others nothing.
-  void begin_gathers(std::size_t group);
-  /// Waits for the parameters of all groups, and begins first what was not begun.
-  void wait_for_gathers();
 
   /// The bytes of each collective of a step, in the order in which backward can begin them.
   std::vector<std::size_t> bucket_bytes() const;
 
  private:
+  friend class BucketArrival;   // dist/data_parallel_optimizer.cpp
+  friend class BucketSharding;  // likewise
   friend void shard_optimizer(train::Optimizer& optimizer, DataParallel& model);
   struct Bucket;
   struct State;
@@ -156,7 +137,6 @@ class DataParallel {
   void make_buckets(Tensors trained, const std::vector<nn::FlatParameters>& flat);
   void make_units(const std::vector<NamedTensor>& trained);
   void complete_bucket(std::size_t number);
-  void note_sharded_optimizer();
 
   ProcessGroup& group_;
   std::shared_ptr<State> state_;  ///< which the parameters' hooks ask for: they live as long as the parameters

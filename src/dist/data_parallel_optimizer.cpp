@@ -5,13 +5,12 @@
 
 #include "autodiff/parameter_buffer.h"
 #include "backend/observer.h"
+#include "dist/data_parallel_state.h"
 #include "tensor/context.h"
 
 namespace tern::dist {
 
-namespace {
-
-/// Update groups of buckets, as their gradients come.
+/// Update groups of buckets (Note [Update groups]), as their gradients arrive.
 class BucketArrival final : public train::GradientArrival {
  public:
   explicit BucketArrival(DataParallel& model) : model_(model) {}
@@ -22,32 +21,32 @@ class BucketArrival final : public train::GradientArrival {
     for (std::size_t i = 0; i < buckets.size(); ++i) {
       const Tensor& values = buckets[i].parameters;
       if (values.impl().storage == segment.impl().storage)
-        all.push_back({values.offset(), values.offset() + values.numel(), model_.update_group_of(i)});
+        all.push_back({values.offset(), values.offset() + values.numel(), model_.state_->update_group_of(i)});
     }
     std::sort(all.begin(), all.end(), [](const Window& a, const Window& b) { return a.begin < b.begin; });
     std::vector<Window> result;
     for (const Window& each : all)
-      if (!result.empty() && result.back().number == each.number) result.back().end = each.end;  // what is between them is padding
+      if (!result.empty() && result.back().number == each.number) result.back().end = each.end;  // padding lies between them
       else result.push_back(each);
     return result;
   }
-  std::size_t size() const override { return model_.update_groups(); }
+  std::size_t size() const override { return model_.state_->update_groups(); }
   void begin() override {
     const backend::PassScope observed("communication");
-    model_.begin_reductions();
+    model_.state_->begin_reductions();
   }
   void wait(std::size_t number) override {
     const backend::PassScope observed("communication");
-    model_.wait_for_gradients(number);
+    model_.state_->wait_for_gradients(number);
   }
-  void updated(std::size_t number) override { model_.begin_gathers(number); }
-  void end() override { model_.end_reductions(); }
+  void updated(std::size_t number) override { model_.state_->begin_gathers(number); }
+  void end() override { model_.state_->end_reductions(); }
 
  private:
   DataParallel& model_;
 };
 
-/// Each rank has its part of each bucket, and all of them have what remains.
+/// Sharding by buckets: each rank has its part of each bucket, and all of them have the remainder.
 class BucketSharding final : public train::Sharding {
  public:
   explicit BucketSharding(DataParallel& model) : model_(model) {}
@@ -80,11 +79,14 @@ class BucketSharding final : public train::Sharding {
     return windows;
   }
 
-  void prepare() override { model_.begin_update(); }
+  /// Gives up whole parameters, where they are sharded: the update is of the rank's own part.
+  void prepare() override {
+    if (const auto& sharded = model_.state_->sharded) sharded->release_all();
+  }
 
   void gather_parameters() override {
-    model_.end_update();
-    model_.wait_for_gathers();
+    if (const auto& sharded = model_.state_->sharded) sharded->note_update();
+    model_.state_->wait_for_gathers();
   }
 
   void sum(const Tensor& x) override { model_.group().all_reduce(x).wait(); }
@@ -93,11 +95,9 @@ class BucketSharding final : public train::Sharding {
   DataParallel& model_;
 };
 
-}  // namespace
-
 void shard_optimizer(train::Optimizer& optimizer, DataParallel& model) {
   optimizer.set_sharding(std::make_shared<BucketSharding>(model));
-  model.note_sharded_optimizer();
+  model.state_->has_sharded_optimizer = true;
   overlap_optimizer(optimizer, model);
 }
 

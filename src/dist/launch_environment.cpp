@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdlib>
 
 #include "backend/error.h"
+#include "backend/parse_number.h"
 
 namespace tern::dist {
 
@@ -15,11 +15,10 @@ constexpr int max_ranks = 1 << 20;
 constexpr std::uint16_t default_port = 29'500;  // torchrun's
 
 int number(const std::string& name, const std::string& text, int least, int most) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most)
+  const std::optional<int> value = backend::parse_number<int>(text);
+  if (!value || *value < least || *value > most)
     fail("dist", fmt::format("{}: expected a number from {} to {} but got \"{}\"", name, least, most, text));
-  return value;
+  return *value;
 }
 
 /// The names of a launcher's variables.

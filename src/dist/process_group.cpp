@@ -76,7 +76,7 @@ void ProcessGroup::barrier() { wait_for_all(); }
 
 namespace {
 
-/// One process: whatever is reduced or sent is there.
+/// One process: collectives change nothing.
 class LocalGroup final : public ProcessGroup {
  public:
   explicit LocalGroup(Device device) : ProcessGroup(0, 1, device) {}

@@ -35,14 +35,13 @@ Ring::Ring(const LaunchEnvironment& environment, Store& store, std::chrono::mill
   previous_.rank = (rank + size - 1) % size;
   pollfd calling{listener.fd(), POLLIN, 0};
   for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    const int count = ::poll(&calling, 1, static_cast<int>(std::max(left, 0ms).count()));
+    const int count = ::poll(&calling, 1, poll_timeout(deadline));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0)
       fail("dist",
            fmt::format("rank {} of {} did not come within {:g} s", previous_.rank, size, std::chrono::duration<double>(timeout).count()));
     previous_.socket = listener.accept();
-    // Somebody else's program may knock at any port.
+    // Other programs may connect to any port.
     if (previous_.socket.receive(rank_digits, deadline) == fmt::format("{:>{}}", previous_.rank, rank_digits)) break;
   }
 }

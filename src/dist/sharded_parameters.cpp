@@ -7,6 +7,7 @@
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/view.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::dist {
 
@@ -27,7 +28,7 @@ std::size_t ShardedParameters::add(const Tensors& parameters, bool is_block) {
   const DType dtype = parameters[0].dtype();
   const Device device = group_.device();
   const std::int64_t vectors = padded_size(1, dtype) * group_.size();
-  const std::int64_t count = (padded_size(parameters, dtype) + vectors - 1) / vectors * vectors;
+  const std::int64_t count = round_up(padded_size(parameters, dtype), vectors);
 
   const Tensor flat = zeros({count}, dtype, device), masters = size_of(dtype) == 2 ? zeros({count}, DType::f32, device) : Tensor();
   const Tensors slices = windows_of(flat, parameters, dtype);
@@ -136,7 +137,7 @@ void ShardedParameters::install(Unit& unit, Kind kind) {
   block.arriving = {};
 }
 
-/// Puts what was written to values or masters that are here into the rank's part.
+/// Copies elements that were written to gathered values or masters into the rank's part.
 void ShardedParameters::keep_edits(Block& block) {
   const FlatStorage& storage = storage_of(block);
   if (!block.own.defined() || !storage.is_here() || storage.version() == block.version) return;

@@ -14,7 +14,7 @@ namespace tern::dist {
 /// Note [Sharded parameters]
 /// ZeRO's third stage, "fully sharded data parallel" (Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel",
 /// 2023): a rank keeps 1/N of a unit's parameters, which lie in one flat block, and has all of them only while they are used.
-///  * Fetch. The block's memory comes when somebody asks for it (Note [Memory on demand]): an op of forward, the backward of one that has
+///  * Fetch. The block is gathered when its memory is asked for (Note [Memory on demand]): an op of forward, the backward of one that has
 ///    saved a weight, the second run of a checkpointed layer, the writer of a file. No module needs hooks, a weight may be read outside its
 ///    own module, and a tied one in several. Since all ranks run the same model, all ask in the same order; what one rank alone reads hangs
 ///    until the timeout.
@@ -25,8 +25,8 @@ namespace tern::dist {
 ///    stays for backward. In backward it goes when its last gradient is there: all that read it has run. The root (tables, heads) and the
 ///    vectors stay from forward's first use to the end of backward: they are used at both ends, and one kernel reads the vectors of two
 ///    blocks.
-///  * Autocast. The matrices of a block of f32 are gathered in autocast's 16 bits, half of the bytes, into memory of their own; nobody asks
-///    for those of 32 bits. A graph that has saved them holds no memory: they are fetched again in backward.
+///  * Autocast. The matrices of a block of f32 are gathered in autocast's 16 bits, half of the bytes, into memory of their own; those
+///    of 32 bits are not gathered. A graph that has saved them holds no memory: they are fetched again in backward.
 ///  * Writes. An in-place edit of parameters that are here (a file that is loaded, averages that take their place) is noticed by the
 ///    block's version, and its own part goes into the rank's when the block goes. All ranks make the same.
 /// Peak: 1/N of all, the root and the vectors, and two blocks.
@@ -46,9 +46,9 @@ class ShardedParameters final : public AfterOp, public std::enable_shared_from_t
 
   /// In a backward pass the first gradient of a unit's parameters is there.
   void begin_gradients(std::size_t unit) { prefetch(unit + 1); }
-  /// In a backward pass the last one is there: whatever reads the unit has run.
+  /// In a backward pass the last one is final: all ops that read the unit have run.
   void end_gradients(std::size_t unit);
-  /// All of them go, with what was written to them: before an update.
+  /// Releases all of them, after writes to them are kept: before an update.
   void release_all();
   /// Graphs that have saved the values from before an update must not read those after it.
   void note_update();

@@ -47,8 +47,9 @@ int open_socket(const addrinfo& address) {
 
 }  // namespace
 
-void Socket::close() noexcept {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+int poll_timeout(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+  return static_cast<int>(std::clamp<long long>(left, 0, 1 << 30));
 }
 
 void Socket::fail(const std::string& what) const { tern::fail("dist", fmt::format("{}: {}", peer_, what)); }
@@ -59,8 +60,8 @@ Socket Socket::listen(const std::string& host, std::uint16_t port) {
   for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
     Socket socket(open_socket(*address), text_of(host, port));
     const int on = 1;
-    if (socket.is_open()) ::setsockopt(socket.fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (socket.is_open() && ::bind(socket.fd_, address->ai_addr, address->ai_addrlen) == 0 && ::listen(socket.fd_, 1024) == 0)
+    if (socket.is_open()) ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (socket.is_open() && ::bind(socket.fd(), address->ai_addr, address->ai_addrlen) == 0 && ::listen(socket.fd(), 1024) == 0)
       return socket;
     error = errno;
   }
@@ -77,8 +78,8 @@ Socket Socket::connect(const std::string& host, std::uint16_t port, Deadline dea
       Socket socket(open_socket(*address), text_of(host, port));
       if (!socket.is_open()) continue;
       // Without blocking, so that an address that swallows packets does not hold longer than the deadline.
-      ::fcntl(socket.fd_, F_SETFL, O_NONBLOCK);
-      int error = ::connect(socket.fd_, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
+      ::fcntl(socket.fd(), F_SETFL, O_NONBLOCK);
+      int error = ::connect(socket.fd(), address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
       if (error == EINPROGRESS || error == EINTR) {
         try {
           socket.wait(POLLOUT, deadline);
@@ -86,12 +87,12 @@ Socket Socket::connect(const std::string& host, std::uint16_t port, Deadline dea
           continue;
         }
         socklen_t size = sizeof error;
-        ::getsockopt(socket.fd_, SOL_SOCKET, SO_ERROR, &error, &size);
+        ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
       }
       if (error == 0) return socket;
       reason = std::strerror(error);
     }
-    if (std::chrono::steady_clock::now() + pause >= deadline)
+    if (has_passed(deadline - pause))
       tern::fail("dist", fmt::format("{} does not answer ({}): does the process of rank 0 run there?", text_of(host, port), reason));
     std::this_thread::sleep_for(pause);
   }
@@ -99,17 +100,16 @@ Socket Socket::connect(const std::string& host, std::uint16_t port, Deadline dea
 
 Socket Socket::accept() const {
   for (;;) {
-    const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd >= 0) return {fd, "a peer"};
+    const int accepted = ::accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (accepted >= 0) return {accepted, "a peer"};
     if (errno != EINTR) return {};
   }
 }
 
 void Socket::wait(short events, Deadline deadline) const {
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-    pollfd entry{fd_, events, 0};
-    const int count = ::poll(&entry, 1, static_cast<int>(std::clamp<long long>(left, 0, 1 << 30)));
+    pollfd entry{fd(), events, 0};
+    const int count = ::poll(&entry, 1, poll_timeout(deadline));
     if (count > 0) return;
     if (count == 0) fail("no answer in time");
     if (errno != EINTR) fail(std::strerror(errno));
@@ -118,7 +118,7 @@ void Socket::wait(short events, Deadline deadline) const {
 
 void Socket::send(const std::string& bytes, Deadline deadline) {
   for (std::size_t sent = 0; sent < bytes.size();) {
-    const ssize_t count = ::send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    const ssize_t count = ::send(fd(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
     if (count > 0) sent += static_cast<std::size_t>(count);
     else if (errno == EAGAIN || errno == EWOULDBLOCK) wait(POLLOUT, deadline);
     else if (errno != EINTR) fail(std::strerror(errno));
@@ -128,7 +128,7 @@ void Socket::send(const std::string& bytes, Deadline deadline) {
 std::string Socket::receive(std::size_t count, Deadline deadline) {
   std::string bytes(count, '\0');
   for (std::size_t received = 0; received < count;) {
-    const ssize_t got = ::recv(fd_, bytes.data() + received, count - received, 0);
+    const ssize_t got = ::recv(fd(), bytes.data() + received, count - received, 0);
     if (got > 0) received += static_cast<std::size_t>(got);
     else if (got == 0) fail("the connection was closed");
     else if (errno == EAGAIN || errno == EWOULDBLOCK) wait(POLLIN, deadline);
@@ -140,7 +140,7 @@ std::string Socket::receive(std::size_t count, Deadline deadline) {
 std::uint16_t Socket::port() const {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  ::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
+  ::getsockname(fd(), reinterpret_cast<sockaddr*>(&address), &size);
   return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
                                              : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
@@ -149,7 +149,7 @@ std::string Socket::address() const {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   char text[NI_MAXHOST] = "";
-  if (::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) == 0)
+  if (::getsockname(fd(), reinterpret_cast<sockaddr*>(&address), &size) == 0)
     ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
   return text;
 }

@@ -4,47 +4,45 @@
 #include <string>
 #include <utility>
 
+#include "backend/file_descriptor.h"
+
 namespace tern::dist {
 
 using Deadline = std::chrono::steady_clock::time_point;
 inline Deadline deadline_in(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
+inline bool has_passed(Deadline deadline) { return std::chrono::steady_clock::now() >= deadline; }
+/// The timeout of a poll() that ends at the deadline, in milliseconds, rounded up; 0 where it has passed.
+int poll_timeout(Deadline deadline);
 
 /// A TCP socket. Calls that are interrupted go on; a deadline that passes, an end of the connection and other faults are Errors that name
 /// the peer.
 class Socket {
  public:
   Socket() = default;
-  ~Socket() { close(); }
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)), peer_(std::move(other.peer_)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    std::swap(peer_, other.peer_);
-    return *this;
-  }
 
   /// On an address of this machine; any free port for 0.
   static Socket listen(const std::string& host, std::uint16_t port);
   /// Tries again until something listens there.
   static Socket connect(const std::string& host, std::uint16_t port, Deadline deadline);
   static Socket adopt(int fd, std::string peer) { return {fd, std::move(peer)}; }
-  /// Of one that listens, when poll() says that somebody calls.
+  /// Of a listening socket, once poll() reports a connection.
   Socket accept() const;
 
   void send(const std::string& bytes, Deadline deadline);
   std::string receive(std::size_t count, Deadline deadline);
 
-  bool is_open() const { return fd_ >= 0; }
-  int fd() const { return fd_; }
+  bool is_open() const { return fd_.is_open(); }
+  int fd() const { return fd_.get(); }
   std::uint16_t port() const;   ///< of this side
   std::string address() const;  ///< of this side, without the port
-  void close() noexcept;
+  void close() noexcept { fd_.close(); }
 
  private:
   Socket(int fd, std::string peer) : fd_(fd), peer_(std::move(peer)) {}
   void wait(short events, Deadline deadline) const;
   [[noreturn]] void fail(const std::string& what) const;
 
-  int fd_ = -1;
+  backend::FileDescriptor fd_;
   std::string peer_;
 };
 

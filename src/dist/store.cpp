@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "backend/error.h"
+#include "backend/file_descriptor.h"
+#include "backend/replace_file.h"
 #include "dist/socket.h"
 
 namespace tern::dist {
@@ -47,14 +49,9 @@ FileStore::FileStore(fs::path directory) : directory_(std::move(directory)) {
 }
 
 void FileStore::set(const std::string& key, const std::string& value) {
-  // A reader sees the whole file or none.
-  const fs::path path = directory_ / escaped(key), written = directory_ / fmt::format(".{}.{}", escaped(key), ::getpid());
-  std::ofstream file(written, std::ios::binary);
-  file.write(value.data(), static_cast<std::streamsize>(value.size()));
-  file.close();
-  std::error_code error;
-  if (file) fs::rename(written, path, error);
-  if (!file || error) fail("dist", fmt::format("{} cannot be written{}", path.string(), error ? ": " + error.message() : ""));
+  const fs::path path = directory_ / escaped(key);
+  if (const std::error_code error = backend::replace_file(path, value))
+    fail("dist", fmt::format("{} cannot be written: {}", path.string(), error.message()));
 }
 
 std::string FileStore::get(const std::string& key, std::chrono::milliseconds timeout) {
@@ -62,7 +59,7 @@ std::string FileStore::get(const std::string& key, std::chrono::milliseconds tim
   const Deadline deadline = deadline_in(timeout);
   for (;;) {
     if (std::ifstream file(path, std::ios::binary); file) return {std::istreambuf_iterator<char>(file), {}};
-    if (std::chrono::steady_clock::now() >= deadline) fail_wait(key, timeout);
+    if (has_passed(deadline)) fail_wait(key, timeout);
     std::this_thread::sleep_for(5ms);
   }
 }
@@ -92,14 +89,15 @@ std::string receive_text(Socket& socket, std::size_t most, Deadline deadline) {
 class TcpStore::Server {
  public:
   Server(const std::string& host, std::uint16_t port) : listener_(Socket::listen(host, port)) {
-    if (::pipe(ends_) != 0) fail("dist", "no pipe could be made");
+    int ends[2];
+    if (::pipe(ends) != 0) fail("dist", "no pipe could be made");
+    stop_reader_ = backend::FileDescriptor(ends[0]);
+    stop_writer_ = backend::FileDescriptor(ends[1]);
     thread_ = std::thread([this] { serve(); });
   }
   ~Server() {
-    // The only word on this pipe is that it ends.
-    ::close(ends_[1]);
+    stop_writer_.close();  // the end of the pipe stops the thread
     thread_.join();
-    ::close(ends_[0]);
   }
   std::uint16_t port() const { return listener_.port(); }
 
@@ -111,7 +109,7 @@ class TcpStore::Server {
 
   void serve() {
     for (;;) {
-      std::vector<pollfd> entries{{ends_[0], POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+      std::vector<pollfd> entries{{stop_reader_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
       for (const Peer& peer : peers_) entries.push_back({peer.socket.fd(), POLLIN, 0});
       if (::poll(entries.data(), entries.size(), -1) < 0) continue;
       if (entries[0].revents) return;
@@ -153,7 +151,7 @@ class TcpStore::Server {
   }
 
   Socket listener_;
-  int ends_[2];
+  backend::FileDescriptor stop_reader_, stop_writer_;
   std::vector<Peer> peers_;
   std::map<std::string, std::string> values_;
   std::thread thread_;
@@ -179,7 +177,7 @@ class TcpStore::Client {
       return receive_text(socket_, max_value, deadline);
     } catch (const Error&) {
       socket_.close();  // the answer may still come, and would be taken for another's
-      if (std::chrono::steady_clock::now() >= deadline) fail_wait(key, timeout);
+      if (has_passed(deadline)) fail_wait(key, timeout);
       throw;
     }
   }

@@ -14,27 +14,21 @@ namespace tern::io {
 AppendFile::AppendFile(std::filesystem::path path) : path_(std::move(path)) {
   // O_NONBLOCK: a FIFO that no one reads is refused at once (ENXIO). Pieces are then written as to any file.
   constexpr int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
-  descriptor_ = uninterrupted([&] { return ::open(path_.c_str(), flags | O_NONBLOCK, 0666); });
-  if (descriptor_ < 0) fail_file(path_, "opened", errno);
-  ::fcntl(descriptor_, F_SETFL, flags);
-  end_ = ::lseek(descriptor_, 0, SEEK_END);
+  descriptor_ = backend::FileDescriptor(uninterrupted([&] { return ::open(path_.c_str(), flags | O_NONBLOCK, 0666); }));
+  if (!descriptor_.is_open()) fail_file(path_, "opened", errno);
+  ::fcntl(descriptor_.get(), F_SETFL, flags);
+  end_ = ::lseek(descriptor_.get(), 0, SEEK_END);
 }
 
 AppendFile::~AppendFile() {
-  if (descriptor_ < 0) return;
+  if (!descriptor_.is_open()) return;
   try {
     write_pending();
   } catch (const FileError&) {  // the caller of write() knows
   }
-  ::close(descriptor_);
 }
 
-AppendFile::AppendFile(AppendFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      pending_(std::move(other.pending_)),
-      end_(other.end_),
-      may_be_torn_(other.may_be_torn_),
-      descriptor_(std::exchange(other.descriptor_, -1)) {}
+AppendFile::AppendFile(AppendFile&& other) noexcept = default;
 
 void AppendFile::write(std::string_view pieces) {
   constexpr std::size_t most_pending = std::size_t(1) << 20;
@@ -43,13 +37,13 @@ void AppendFile::write(std::string_view pieces) {
 }
 
 void AppendFile::write_pending() {
-  const auto truncate = [&] { return uninterrupted([&] { return ::ftruncate(descriptor_, end_); }); };
+  const auto truncate = [&] { return uninterrupted([&] { return ::ftruncate(descriptor_.get(), end_); }); };
   // Half a piece at the end would make one broken piece of itself and the next.
   if (may_be_torn_ && truncate() != 0) fail_file(path_, "written", errno);
   may_be_torn_ = false;
   std::size_t done = 0;
   while (done < pending_.size()) {
-    const ssize_t written = uninterrupted([&] { return ::write(descriptor_, pending_.data() + done, pending_.size() - done); });
+    const ssize_t written = uninterrupted([&] { return ::write(descriptor_.get(), pending_.data() + done, pending_.size() - done); });
     if (written < 0) {
       const int error = errno;
       may_be_torn_ = done > 0 && truncate() != 0;
@@ -63,7 +57,7 @@ void AppendFile::write_pending() {
 
 void AppendFile::sync() {
   write_pending();
-  if (uninterrupted([&] { return ::fsync(descriptor_); }) != 0) fail_file(path_, "synced", errno);
+  if (uninterrupted([&] { return ::fsync(descriptor_.get()); }) != 0) fail_file(path_, "synced", errno);
 }
 
 }  // namespace tern::io

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "backend/file_descriptor.h"
+
 namespace tern::io {
 
 /// A file that grows by whole pieces: lines, records. Every piece is handed to the system at once and whole, so that a reader sees whole
@@ -32,7 +34,7 @@ class AppendFile {
   std::string pending_;       ///< whole pieces that are not in the file
   std::int64_t end_ = 0;      ///< of the last whole piece in the file
   bool may_be_torn_ = false;  ///< bytes may stand past that end
-  int descriptor_ = -1;
+  backend::FileDescriptor descriptor_;
 };
 
 }  // namespace tern::io

@@ -22,14 +22,6 @@ std::filesystem::path directory_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-/// Closes a descriptor when the scope ends.
-struct Closer {
-  int descriptor;
-  ~Closer() {
-    if (descriptor >= 0) ::close(descriptor);
-  }
-};
-
 }  // namespace
 
 void fail_file(const std::filesystem::path& path, const std::string& what, int error) {
@@ -50,9 +42,10 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
   static std::atomic<unsigned> serial{0};
   do {
     temporary_ = (directory_of(path_) / fmt::format(".{}.{}.{}.tmp", path_.filename().string(), ::getpid(), serial++)).string();
-    descriptor_ = uninterrupted([&] { return ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
-  } while (descriptor_ < 0 && errno == EEXIST);
-  if (descriptor_ < 0) {
+    descriptor_ =
+        backend::FileDescriptor(uninterrupted([&] { return ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }));
+  } while (!descriptor_.is_open() && errno == EEXIST);
+  if (!descriptor_.is_open()) {
     temporary_.clear();
     fail("created");
   }
@@ -61,7 +54,7 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
 AtomicFile::~AtomicFile() { discard(); }
 
 void AtomicFile::discard() noexcept {
-  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  descriptor_.close();
   if (!temporary_.empty()) uninterrupted([&] { return ::unlink(temporary_.c_str()); });
   temporary_.clear();
 }
@@ -75,7 +68,7 @@ void AtomicFile::fail(const char* what) {
 void AtomicFile::write(const void* data, std::size_t bytes) {
   const char* from = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t written = uninterrupted([&] { return ::write(descriptor_, from, bytes); });
+    const ssize_t written = uninterrupted([&] { return ::write(descriptor_.get(), from, bytes); });
     if (written < 0) fail("written");
     from += written;
     bytes -= static_cast<std::size_t>(written);
@@ -84,7 +77,8 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
 
 void AtomicFile::overwrite(std::size_t offset, std::string_view text) {
   while (!text.empty()) {
-    const ssize_t written = uninterrupted([&] { return ::pwrite(descriptor_, text.data(), text.size(), static_cast<off_t>(offset)); });
+    const ssize_t written =
+        uninterrupted([&] { return ::pwrite(descriptor_.get(), text.data(), text.size(), static_cast<off_t>(offset)); });
     if (written < 0) fail("written");
     offset += static_cast<std::size_t>(written);
     text.remove_prefix(static_cast<std::size_t>(written));
@@ -93,9 +87,9 @@ void AtomicFile::overwrite(std::size_t offset, std::string_view text) {
 
 void AtomicFile::commit() {
   // Without the first fsync a loss of power can leave the new name with an empty file; without the last, the old name.
-  if (uninterrupted([&] { return ::fsync(descriptor_); }) != 0) fail("written");
+  if (uninterrupted([&] { return ::fsync(descriptor_.get()); }) != 0) fail("written");
   // A close that a signal interrupts has closed all the same, and the bytes are on the disk.
-  if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail("written");
+  if (::close(descriptor_.release()) != 0 && errno != EINTR) fail("written");
   if (uninterrupted([&] { return ::rename(temporary_.c_str(), path_.c_str()); }) != 0) fail("replaced");
   temporary_.clear();
   sync_directory(directory_of(path_));
@@ -123,9 +117,9 @@ void remove_temporaries(const std::filesystem::path& directory, const std::funct
 }
 
 void sync_directory(const std::filesystem::path& path) {
-  const Closer directory{uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); })};
+  const backend::FileDescriptor directory(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   // Some file systems cannot sync a directory, and one that may not be read cannot be opened: no fault of the file's.
-  if (directory.descriptor < 0 || uninterrupted([&] { return ::fsync(directory.descriptor); }) == 0) return;
+  if (!directory.is_open() || uninterrupted([&] { return ::fsync(directory.get()); }) == 0) return;
   if (errno == EIO || errno == ENOSPC || errno == EDQUOT) fail_file(path, "synced", errno);
 }
 

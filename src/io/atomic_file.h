@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "backend/file_descriptor.h"
+
 namespace tern::io {
 
 /// A new content for a file, written piece by piece. Until commit() the old file stays as it is; after commit() the new
@@ -33,7 +35,7 @@ class AtomicFile {
 
   std::filesystem::path path_;
   std::string temporary_;
-  int descriptor_ = -1;
+  backend::FileDescriptor descriptor_;
 };
 
 /// Replaces the content of `path`, or leaves it as it was. Throws FileError.

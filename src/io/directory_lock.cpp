@@ -34,7 +34,7 @@ DirectoryLock::DirectoryLock(fs::path path) : path_(std::move(path)) {
 DirectoryLock::~DirectoryLock() { release(); }
 
 DirectoryLock::DirectoryLock(DirectoryLock&& other) noexcept
-    : path_(std::move(other.path_)), made_(std::exchange(other.made_, {})), descriptor_(std::exchange(other.descriptor_, -1)) {}
+    : path_(std::move(other.path_)), made_(std::exchange(other.made_, {})), descriptor_(std::move(other.descriptor_)) {}
 
 void DirectoryLock::make() {
   std::vector<fs::path> missing;
@@ -62,23 +62,23 @@ void DirectoryLock::make() {
 
 /// False if the directory was removed meanwhile.
 bool DirectoryLock::lock() {
-  descriptor_ = uninterrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
-  if (descriptor_ < 0 && errno == ENOENT) return false;
-  if (descriptor_ < 0) fail_file(path_, "opened", errno);
-  if (uninterrupted([&] { return ::flock(descriptor_, LOCK_EX | LOCK_NB); }) != 0) {
+  descriptor_ = backend::FileDescriptor(uninterrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (!descriptor_.is_open() && errno == ENOENT) return false;
+  if (!descriptor_.is_open()) fail_file(path_, "opened", errno);
+  if (uninterrupted([&] { return ::flock(descriptor_.get(), LOCK_EX | LOCK_NB); }) != 0) {
     if (errno == EWOULDBLOCK)
       throw FileError(fmt::format("{}: another process writes a run there: wait until it ends, or name another directory", path_.string()));
     return true;  // no locks on this file system
   }
   struct stat locked, named;
-  return ::fstat(descriptor_, &locked) == 0 && ::stat(path_.c_str(), &named) == 0 && locked.st_dev == named.st_dev &&
+  return ::fstat(descriptor_.get(), &locked) == 0 && ::stat(path_.c_str(), &named) == 0 && locked.st_dev == named.st_dev &&
          locked.st_ino == named.st_ino;
 }
 
 void DirectoryLock::release() noexcept {
   for (; !made_.empty() && ::rmdir(made_.back().c_str()) == 0; made_.pop_back()) continue;
   made_.clear();
-  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  descriptor_.close();
 }
 
 }  // namespace tern::io

@@ -2,6 +2,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "backend/file_descriptor.h"
+
 namespace tern::io {
 
 /// A directory that one process at a time writes: made if need be, and locked while this lives. The lock is the system's (flock on the
@@ -25,7 +27,7 @@ class DirectoryLock {
 
   std::filesystem::path path_;
   std::vector<std::filesystem::path> made_;  ///< from the top
-  int descriptor_ = -1;
+  backend::FileDescriptor descriptor_;
 };
 
 }  // namespace tern::io

@@ -35,7 +35,7 @@ class EventFile {
 
   /// True for a file that had events when it was opened.
   bool goes_on() const noexcept { return goes_on_; }
-  /// Readers drop what was written for `step` and later: a training goes on from there.
+  /// Makes readers drop the events of `step` and later ones: a training resumes from there.
   void begin_session(std::int64_t step);
   /// Numbers as float32, one event for all.
   void scalars(std::int64_t step, const std::vector<std::pair<std::string, double>>& values);

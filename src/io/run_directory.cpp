@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <system_error>
 #include <utility>
 
+#include "backend/parse_number.h"
 #include "io/checksum.h"
 
 namespace tern::io {
@@ -57,7 +57,7 @@ bool holds_run(const fs::path& path) {
   }
 }
 
-/// True for what only a killed process can have left.
+/// True for files that only a killed process can have left.
 bool is_leftover(const std::string& name) { return name == staging || is_ours(temporary_target(name)); }
 
 void rename_file(const fs::path& from, const fs::path& to) {
@@ -83,10 +83,8 @@ void make_directory(const fs::path& path) {
 std::int64_t update_of(const std::string& name) {
   static const std::string begin = "update-", end = ".safetensors";
   if (!name.starts_with(begin) || !name.ends_with(end) || name.size() <= begin.size() + end.size()) return -1;
-  const char *first = name.data() + begin.size(), *last = name.data() + name.size() - end.size();
-  std::int64_t update = -1;
-  const auto [stop, error] = std::from_chars(first, last, update);
-  return error == std::errc() && stop == last && update >= 0 ? update : -1;
+  const std::string_view number = std::string_view(name).substr(begin.size(), name.size() - begin.size() - end.size());
+  return std::max<std::int64_t>(backend::parse_number<std::int64_t>(number).value_or(-1), -1);
 }
 
 /// The oldest first; none where the directory is missing.
@@ -103,7 +101,7 @@ std::vector<CheckpointFile> list_checkpoints(const fs::path& directory) {
 
 bool has_staged_checkpoint(const fs::path& path) { return !list_checkpoints(path / staging / checkpoint_directory).empty(); }
 
-/// Of a run that goes on: what it does not write anew.
+/// Files of a resumed run that are kept and not written again.
 bool stays_in_place(const std::string& name) {
   return name == checkpoint_directory || name == "tokenizer.json" || name == "events.out.tfevents" || name == "curves.svg" ||
          name == "trace.json" || name == "ops.md" || name == "memory.svg";

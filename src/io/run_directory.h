@@ -67,7 +67,7 @@ class RunDirectory {
   static RunDirectory open(const std::filesystem::path& path);
 
   ~RunDirectory();
-  RunDirectory(RunDirectory&& other) noexcept;  ///< takes the lock and what is to be undone over
+  RunDirectory(RunDirectory&& other) noexcept;  ///< takes over the lock and the removals
   RunDirectory& operator=(RunDirectory&&) = delete;
 
   const std::filesystem::path& path() const noexcept { return path_; }  ///< as it was given
@@ -79,7 +79,7 @@ class RunDirectory {
   std::filesystem::path summary() const { return file("summary.json"); }        ///< of a run that ended
   std::filesystem::path events() const { return file("events.out.tfevents"); }  ///< curves for TensorBoard
   std::filesystem::path curves() const { return file("curves.svg"); }           ///< of loss and scores
-  std::filesystem::path trace() const { return file("trace.json"); }            ///< what --profile wrote: for ui.perfetto.dev
+  std::filesystem::path trace() const { return file("trace.json"); }            ///< of --profile: for ui.perfetto.dev
   std::filesystem::path op_table() const { return file("ops.md"); }             ///< likewise, time by op
   std::filesystem::path memory() const { return file("memory.svg"); }           ///< likewise, memory by category
   std::filesystem::path checkpoints() const { return file("checkpoints"); }     ///< directory of update-N.safetensors
@@ -96,7 +96,7 @@ class RunDirectory {
   CheckpointFile save_checkpoint(std::int64_t update, std::span<const NamedTensor> tensors, Metadata metadata);
   /// Removes all checkpoints but the newest `keep` and that of an update. Throws FileError.
   void prune_checkpoints(std::size_t keep, std::int64_t also) const;
-  /// After resume(): the run goes on with this configuration, from where its log had so many bytes. A run that has
+  /// After resume(): the run goes on with this configuration, with the first `log_bytes` bytes of its log. A run that has
   /// its place is then staged, until save_model(); see Note [A run goes on in its place]. Throws FileError, and the run stays as it was.
   void restart(const JsonObject& config, std::int64_t log_bytes);
   /// Ends a run that has its last model. Throws FileError.

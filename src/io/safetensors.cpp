@@ -97,7 +97,7 @@ class Reader {
 
   text::InputFile file_;
   SafetensorsHeader header_;
-  Checksum sum_;  ///< of what has been read
+  Checksum sum_;  ///< of the bytes read so far
 };
 
 /// Names for a message: the first few, and how many more there are.

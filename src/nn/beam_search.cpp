@@ -170,7 +170,7 @@ void BeamSearch::retire(const Tensor& rows, const std::vector<std::size_t>& orig
   collect(done, options_.length_penalty, result_);
 }
 
-/// Keeps so many sentences, among them those that are not done.
+/// Keeps `keeping` sentences, among them all that are not done.
 void BeamSearch::drop_done(std::int64_t keeping) {
   const Places split = places_of(squeeze(active_, 1), keeping);
   retire(indices(split.dropped, device_), picked(origins_, split.dropped));

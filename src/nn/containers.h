@@ -29,11 +29,11 @@ class AnyModule {
   Tensor forward(const Tensor& x) const { return held_->forward(x); }  ///< the module's forward
   Tensor operator()(const Tensor& x) const { return forward(x); }      ///< forward(x)
   /// @{
-  /// The module, as a Module; as<M>() gives it as what it is.
+  /// The module as a Module; as<M>() gives its own type.
   Module& module() { return held_->module(); }
   const Module& module() const { return held_->module(); }
   /// @}
-  /// The module as what it is. Throws Error that names both types if it is of another one.
+  /// The module as its own type. Throws Error that names both types if it is of another one.
   template <std::derived_from<Module> M>
   M& as() {
     if (M* const found = dynamic_cast<M*>(&module())) return *found;
@@ -131,7 +131,7 @@ struct Sequential final : Callable<Sequential> {
   /// One module more, at the end. Returns the Sequential, for chaining.
   Sequential& add(AnyModule module);
   std::size_t size() const { return items.size(); }  ///< modules
-  /// The module at an index, as what it is: seq.at<Linear>(0). Throws Error for another type, and for an index beyond the last.
+  /// The module at an index, as its own type: seq.at<Linear>(0). Throws Error for another type, and for an index beyond the last.
   template <std::derived_from<Module> M>
   M& at(std::size_t i) {
     return item(i).as<M>();

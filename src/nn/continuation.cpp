@@ -15,6 +15,7 @@
 #include "ops/join.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::nn {
 
@@ -42,7 +43,7 @@ Padded padded(const char* op, const std::vector<TokenIds>& rows, std::int64_t mo
     result.longest = std::max(result.longest, lengths[i]);
   }
   // On a GPU each shape of a product is planned at its first use: few widths.
-  if (device != cpu) result.longest = std::min((result.longest + 7) / 8 * 8, most);
+  if (device != cpu) result.longest = std::min(round_up(result.longest, 8), most);
   const auto count = static_cast<std::int64_t>(rows.size());
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count * result.longest));
   for (std::size_t i = 0; i < rows.size(); ++i)

@@ -111,8 +111,8 @@ std::vector<std::vector<Hypothesis>> generate(Continuation text, const GenerateO
 
 namespace {
 
-/// Calls work(i) for each i in [0, count) on so many threads, each with one kernel thread of its own and with what decoding takes from the
-/// context of this one. After an error nothing more begins, and it is thrown, or that of the lowest i.
+/// Calls work(i) for each i in [0, count) on `threads` threads, each with one kernel thread of its own and with what decoding takes from
+/// the context of this one. After an error nothing more begins, and it is thrown, or that of the lowest i.
 template <class F>
 void side_by_side(std::size_t count, std::int64_t threads, const F& work) {
   const Context& outer = context();

@@ -6,8 +6,8 @@
 namespace tern::nn::init {
 
 Tensor constant(const Tensor& x, double value);                  ///< x (...), any dtype that holds the value
-inline Tensor zeros(const Tensor& x) { return constant(x, 0); }  ///< what biases begin as
-inline Tensor ones(const Tensor& x) { return constant(x, 1); }   ///< what a norm's weight begins as
+inline Tensor zeros(const Tensor& x) { return constant(x, 0); }  ///< initial biases
+inline Tensor ones(const Tensor& x) { return constant(x, 1); }   ///< initial weights of norms
 /// Uniform in [low, high), on a contiguous floating tensor.
 Tensor uniform(const Tensor& x, double low = 0, double high = 1);
 /// Normal with the mean and the standard deviation, on a contiguous floating tensor.

@@ -83,7 +83,7 @@ class KvCache {
     Tensor keys_values;  ///< (R, places, 2 Hkv, D)
     Tensor memory;       ///< (R, S, 2 Hkv, D), or of as many rows as there are, where memories have no capacity
   };
-  /// Tokens of a row for which there is memory, and to have it for so many: see Note [Places].
+  /// The tokens of a row that the memory has room for, and how to make room for `tokens`: Note [Places].
   std::int64_t places() const;
   void make_places(std::int64_t tokens);
   /// The first rows of `all`, those in use.

@@ -78,7 +78,7 @@ struct NormOptions {
 enum class NormKind : std::uint8_t {
   layer,  ///< LayerNorm
   rms,    ///< RMSNorm
-  none,   ///< x itself, for studies of what a norm is for
+  none,   ///< x itself, for ablations
 };
 
 /// A norm over the last dimension: LayerNorm, RMSNorm or nothing, for modules that take any of them.

@@ -75,11 +75,11 @@ struct MoveConstants final : Visitor {
   Device device;
 };
 
-/// visit is not const, because some visitors replace what they see. Those that take a const module only look.
+/// visit is not const, because some visitors replace tensors. Those that take a const module only read.
 Module& seen_by_readers(const Module& module) { return const_cast<Module&>(module); }
 
 /// Conditions of every list of parameters: names of their own, as two tensors of one name would be one in a file, and layers of their own.
-/// Copies of a module share its parameters, so that a list of copies is one layer several times; nobody means that but who says so.
+/// Copies of a module share its parameters, so that a list of copies is one layer several times, which is an error unless it is asked for.
 struct CheckNames final : Visitor {
   void on_parameter(const std::string& path, Tensor& x) override {
     check(path, x);
@@ -245,7 +245,7 @@ void detail::own_parameters(Module& module) {
 // Note [Rebinding]
 // A parameter is known by its handle: to the module and its copies, to the optimizer, to a tied weight's other owner,
 // to gradient hooks. Moving one to another device, dtype or place in a flat buffer therefore changes what the shared
-// handle points to, and nobody needs to be told. A graph that saved the parameter before must not run backward on the
+// handle points to, and no owner needs to be notified. A graph that saved the parameter before must not run backward on the
 // new memory: the storage's version is raised above the old one's, so that the saved tensor reports the edit.
 void detail::rebind(const Tensor& x, const Tensor& data) {
   const std::uint32_t version = x.version();

@@ -82,7 +82,7 @@ struct Module {
   /// Switches the module and all below it between fused kernels and plain ones, which give the same but for rounding.
   void set_use_fused_kernel(bool on = true);
 
-  bool training = true;           ///< what train() has set; dropout and batch norms ask it
+  bool training = true;           ///< set by train(); dropout and batch norms read it
   bool use_fused_kernel = false;  ///< for layers that have fused kernels
   bool is_shared = false;         ///< copies of it in one list, which share its parameters, are meant to
 };

@@ -22,7 +22,7 @@ std::vector<FlatParameters> flatten_parameters(const Tensors& parameters, bool w
 /// Moreover stores the parameters in a floating dtype; in 16 bits, the masters keep the values that they have now.
 std::vector<FlatParameters> flatten_parameters(Module& module, DType dtype);
 
-/// As named_parameters, with those of 16 bits as their masters, where there are any: what is to be saved.
+/// As named_parameters, for files: those of 16 bits are replaced by their masters, where there are any.
 std::vector<NamedTensor> named_masters(const Module& module);
 
 }  // namespace tern::nn

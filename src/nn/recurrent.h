@@ -10,7 +10,7 @@ struct RecurrentOptions {
   bool bias = true;                  ///< two a layer and direction, as in PyTorch
   bool bidirectional = false;        ///< a second run of each layer from the end to the beginning, whose states follow the first one's
   bool batch_first = true;           ///< x and y are (B, T, ...), not (T, B, ...)
-  double dropout = 0;                ///< of what each layer but the last gives, while training
+  double dropout = 0;                ///< of the outputs of all layers but the last, while training
   Device device = default_device();  ///< of the parameters
 };
 

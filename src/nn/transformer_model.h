@@ -49,7 +49,7 @@ struct TransformerOptions {
   bool tied_head = false;                      ///< the head's weight is the token table
   Initialization initialization = Initialization::layer_defaults;  ///< see Initialization
   bool use_fused_kernel = false;                                   ///< the model's first Module::use_fused_kernel
-  /// Of each layer: what it keeps for backward, and what backward computes again.
+  /// Activation checkpointing of each layer.
   CheckpointPolicy activation_checkpointing = CheckpointPolicy::none;
   Device device = default_device();  ///< of the parameters
 };

@@ -129,8 +129,8 @@ View batched(const Tensor& x) {
   return view;
 }
 
-/// For a profile: the operations of so many products of T rows and D columns for each pair of a query and a key that it sees. Unknown, and
-/// not told, where tensors say who sees whom.
+/// For a profile: the flops of `products` products, each of D multiplications and additions for each visible pair of query and key. Not
+/// counted where the mask is in tensors.
 void count_products(const AttentionSizes& sizes, const AttentionParams& params, double products) {
   const AttentionMask& mask = params.mask;
   if (!backend::observer || sizes.is_packed || mask.prefix.defined() || mask.key_lengths.defined()) return;
@@ -216,7 +216,7 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
   });
 }
 
-/// Of one query a sequence, where nobody asks for a gradient: keys and values are read once, where they lie. Undefined on a device that has
+/// Of one query a sequence, where no gradient is asked for: keys and values are read once, in place. Undefined on a device that has
 /// no kernel for them.
 Tensor attention_of_one_query(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_,
                               const AttentionParams& params) {

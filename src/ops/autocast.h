@@ -38,7 +38,7 @@ class Autocast {
 /// The dtype that an op computes in under autocast.
 enum class CastTo : std::uint8_t {
   lower,   ///< the scope's 16-bit dtype
-  f32,     ///< what 16 bits are too narrow for: sums, exponentials, losses
+  f32,     ///< sums, exponentials, losses, for which 16 bits are too narrow
   widest,  ///< of several operands, the widest of their dtypes
 };
 /// A row of the table.

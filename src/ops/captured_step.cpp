@@ -70,7 +70,7 @@ Tensor CapturedStep::operator()(const Tensors& inputs) {
   for (const Tensor& x : inputs)
     if (!x.defined() || x.device() != device_) fail("CapturedStep", "expected inputs on " + to_string(device_));
   OnStream here(stream_->get());
-  write_lazy_zeros();  // what is recorded starts from elements, and leaves elements
+  write_lazy_zeros();  // the recorded work reads and leaves written elements
   const Tensor result = run(inputs);
   here.finish();
   return result;

@@ -17,7 +17,7 @@ namespace tern {
 /// it changes must live outside of it: parameters, gradients (see flatten_parameters), an optimizer's moments, a KvCache.
 class CapturedStep {
  public:
-  using Function = std::function<Tensor(const Tensors& inputs)>;  ///< a loss, or what else the step gives
+  using Function = std::function<Tensor(const Tensors& inputs)>;  ///< a loss, or another result of the step
   /// With `runs_as_written` of a shape more than one, what comes seldom is not recorded: to record takes the time of several runs. Throws
   /// Error without a function, and for runs below 1.
   explicit CapturedStep(Function step, Device device = cpu, std::int64_t runs_as_written = 1);
@@ -31,7 +31,7 @@ class CapturedStep {
   /// the next call with the same shapes. Throws Error if the function waits for the device.
   Tensor operator()(const Tensors& inputs);
 
-  /// Forgets all recordings: what a step works on has moved.
+  /// Forgets all recordings: to be called when tensors of the step have moved.
   void forget();
 
   /// Shapes that have been recorded, or have been run.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "autodiff/saved_tensor.h"
+#include "backend/enum_of.h"
 #include "ops/autocast.h"
 
 namespace tern {
@@ -211,10 +212,8 @@ const char* name(CheckpointPolicy policy) {
   return "full";
 }
 
-std::optional<CheckpointPolicy> checkpoint_policy_of(std::string_view name_) {
-  for (const CheckpointPolicy policy : {CheckpointPolicy::none, CheckpointPolicy::selective, CheckpointPolicy::full})
-    if (name_ == name(policy)) return policy;
-  return {};
+std::optional<CheckpointPolicy> checkpoint_policy_of(std::string_view name) {
+  return backend::enum_of<CheckpointPolicy>(name, std::size_t(CheckpointPolicy::full) + 1);
 }
 
 Tensors checkpoint(std::function<Tensors(const Tensors&)> f, const Tensors& inputs, CheckpointPolicy policy) {

@@ -10,7 +10,7 @@ namespace tern {
 /// Policy of activation checkpointing: which activations of a function are kept for its backward pass.
 enum class CheckpointPolicy : std::uint8_t {
   none,       ///< all, as if it were not checkpointed
-  selective,  ///< the results of products and of attention; what is made of them by reading and writing is computed again
+  selective,  ///< results of matrix products and of attention are kept; memory-bound ops are recomputed
   full,       ///< its inputs alone; the whole function is computed again
 };
 

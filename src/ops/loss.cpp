@@ -19,6 +19,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/ceil_div.h"
 #include "tensor/view_of.h"
 
 namespace tern {
@@ -75,7 +76,7 @@ Tensor composed_losses(const Tensor& x, const Tokens& tokens, const Tensor& tota
   return total.defined() ? sum(losses) / total : losses;
 }
 
-/// Losses (N) as the caller wants them, and what divides them: 1 for a sum.
+/// Losses (N) under the reduction, and its divisor: 1 for a sum.
 struct Reduced {
   Tensor value, total;
 };
@@ -160,7 +161,7 @@ std::int64_t word_size(const LmHead& head) { return 16 / static_cast<std::int64_
 
 /// (rows, V), each row at an aligned address, even where V is odd.
 Tensor make_logits(const LmHead& head, std::int64_t rows) {
-  const std::int64_t stride = (head.classes() + word_size(head) - 1) / word_size(head) * word_size(head);
+  const std::int64_t stride = round_up(head.classes(), word_size(head));
   return slice(empty({rows, stride}, head.rows.dtype(), head.rows.device()), 1, 0, head.classes());
 }
 
@@ -180,9 +181,9 @@ std::vector<Range> ranges(const LmHead& head) {
 std::int64_t rows_of_chunk(const LmHead& head) {
   const auto row_bytes = std::max<std::int64_t>(head.classes(), 1) * static_cast<std::int64_t>(size_of(head.rows.dtype()));
   const std::int64_t rows = head.rows.size(0);
-  const std::int64_t most = std::max<std::int64_t>(chunk_bytes(head.rows.device()) / row_bytes, 1), chunks = (rows + most - 1) / most;
+  const std::int64_t most = std::max<std::int64_t>(chunk_bytes(head.rows.device()) / row_bytes, 1), chunks = ceil_div(rows, most);
   constexpr std::int64_t tile = 128;  // of a product
-  return chunks <= 1 ? rows : ((rows + chunks - 1) / chunks + tile - 1) / tile * tile;
+  return chunks <= 1 ? rows : round_up(ceil_div(rows, chunks), tile);
 }
 
 /// Writes losses (N), and the gradients of their sum, each loss with its factor in g, (N) of any stride or all 1 without data.
@@ -196,7 +197,7 @@ void chunked_cross_entropy(const LmHead& head, const Tokens& tokens, const View&
   const Tensor buffer = make_logits(head, std::min(step, count));
   const std::vector<Range> classes = ranges(head);
   Tensor bias_parts;  // the sum of each chunk's columns
-  if (gradients.bias.defined()) bias_parts = empty({(count + step - 1) / step, head.classes()}, buffer.dtype(), buffer.device());
+  if (gradients.bias.defined()) bias_parts = empty({ceil_div(count, step), head.classes()}, buffer.dtype(), buffer.device());
   on(head.rows.device(), [&](auto dev) {
     for (std::int64_t first = 0; first < count; first += step) {
       const std::int64_t n = std::min(step, count - first);
@@ -247,7 +248,7 @@ HeadGradients make_gradients(const LmHead& head, bool rows, bool weight, bool bi
   return {made(head.rows, rows), made(head.weight, weight), made(head.bias, bias)};
 }
 
-/// The gradients of the first inputs that were kept, times what arrives.
+/// The saved gradients of the first inputs, times the incoming one.
 Tensors scaled(const Backward& call, const Tensors& kept, const kernels::LossGradient& of_loss) {
   Tensors gradients(kept.size());
   std::vector<kernels::Scaling> all;

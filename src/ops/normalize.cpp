@@ -144,7 +144,7 @@ Tensor plain_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, cons
     rows.x_hat = cast(rows.x_hat, x.dtype());
   }
   return record(norm.op, y, {x, gamma, beta}, {x, gamma, rows.x_hat, rows.rstd}, [norm](const Backward& call) -> Tensors {
-    // For a higher order what was kept must depend on x: make it again, recorded.
+    // For a higher order the saved statistics must depend on x: compute them again, recorded.
     const Normalized made = context().grad ? normalized(call.saved(0), norm) : Normalized{detail::widened(call.saved(2)), call.saved(3)};
     NormGradients d = closed_form(norm, made, detail::widened(call.saved(1)), detail::widened(call.grad()),
                                   {call.needs(0), call.needs(1), call.needs(2)});

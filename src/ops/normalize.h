@@ -35,7 +35,7 @@ struct BranchOptions {
   double dropout = 0;    ///< probability, in [0, 1)
   bool training = true;  ///< dropout asks it
 };
-/// The residual stream behind a branch, and what the next layer reads.
+/// The residual stream after a branch, and its norm, the next layer's input.
 struct ResidualNorm {
   Tensor sum;  ///< residual + dropout(x + bias)
   Tensor y;    ///< the sum, normalized

@@ -10,6 +10,7 @@
 #include "ops/join.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
+#include "tensor/ceil_div.h"
 #include "tensor/checked.h"
 
 namespace tern {
@@ -50,7 +51,7 @@ Tensor roll(const Tensor& x, std::int64_t shift, int dim) {
   return cat({slice(x, dim, start), slice(x, dim, 0, start)}, dim);
 }
 
-/// Each run of the elements of dimensions [first, dims) `count` times, with dimension `dim` so many times as long.
+/// The elements of dimensions [first, dims) repeated `count` times each, so that dimension `dim` is `count` times as long.
 static Tensor repeated(const char* op, const Tensor& x, int first, std::int64_t count, int dim) {
   const std::int64_t before = extent(x, 0, first), after = extent(x, first, x.dims());
   Shape shape = x.shape();
@@ -109,7 +110,7 @@ Tensor diag(const Tensor& x, std::int64_t offset) {
 Tensors chunk(const Tensor& x, std::int64_t count, int dim) {
   if (count < 1) fail("chunk", fmt::format("expected a count >= 1 but got {}", count));
   const std::int64_t size = x.shape()[normalize_dim(dim, x.dims(), "chunk")];
-  return split(x, std::max<std::int64_t>(1, (size + count - 1) / count), dim);
+  return split(x, std::max<std::int64_t>(1, ceil_div(size, count)), dim);
 }
 
 Tensor movedim(const Tensor& x, int from, int to) {

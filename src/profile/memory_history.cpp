@@ -139,7 +139,7 @@ MemoryBlock* MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool 
   const Storage& storage = *x.impl().storage;
   auto found = live_.find(storage.data());
   if (found == live_.end()) {
-    // The CPU's allocator tells of no block that was there before: its bytes are a part of what is unknown.
+    // The CPU's allocator does not report blocks that were allocated before: their bytes count as unknown.
     if (!may_be_before || device_.type != DeviceType::cpu) return nullptr;
     const std::size_t bytes = std::min(backend::allocated_size(Cpu{}, storage.bytes()), unknown_before_);
     unknown_before_ -= bytes;

@@ -68,7 +68,7 @@ std::uint64_t number_of(const void* address) { return reinterpret_cast<std::uint
 /// A part of a segment at the history's end.
 struct Part {
   std::uint64_t address = 0, size = 0;
-  const MemoryBlock* block = nullptr;  ///< null for what is free
+  const MemoryBlock* block = nullptr;  ///< null for free memory
 };
 
 struct Segment {

@@ -110,7 +110,7 @@ void ThreadRecorder::close_op(std::uint32_t name, std::size_t count, double byte
   const std::uint32_t op = add(frame.backward_op ? Kind::inner : Kind::op, name, count > 0 ? spans[first_span].begin : end);
   spans[op].end = end;
   spans[op].bytes = bytes;
-  for (std::uint32_t i = first_span; i < op; ++i) {  // what lies in between named itself, or waited
+  for (std::uint32_t i = first_span; i < op; ++i) {  // spans in between have names of their own, or waited
     Span& span = spans[i];
     if (span.parent != frame.span || i == frame.span) continue;
     span.parent = op;

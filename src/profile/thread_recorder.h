@@ -31,8 +31,8 @@ struct Profiler::Shared {
 // Note [Recorders and turns]
 // Each thread that a profiler watches writes into lists of its own, a recorder: a span's number is one in its thread's list, and an op
 // finds its kernels there as neighbours. The profiler's thread reads them when the profile is finished, and empties them at a restart,
-// while other threads may be anywhere in their work. So each event takes the recorder's turn: an exchange and a store on memory that nobody
-// else touches until then.
+// while other threads may be anywhere in their work. So each event takes the recorder's spin lock: an exchange and a store, without
+// contention until then.
 
 /// Records the work of a thread for a profiler.
 class ThreadRecorder final : public backend::Observer {

@@ -13,7 +13,7 @@ struct BlobOptions {
   bool is_read_only = false;            ///< ops in place refuse the tensor
 };
 
-/// A tensor of memory that somebody else has allocated, without a copy. `data` is the address of the first element. `deleter`, if there is
+/// A tensor of the caller's memory, without a copy. `data` is the address of the first element. `deleter`, if there is
 /// one, is called with it once, when the last tensor of the memory is gone, in the thread that lets it go, and must not throw; on a CUDA
 /// device the host waits for the current stream before, as kernels may read the memory still. Without a deleter the caller keeps the memory
 /// alive until then.

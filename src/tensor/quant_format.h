@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "tensor/ceil_div.h"
+
 namespace tern {
 
 /// Layout of a quantised weight (out, in) in memory: `out` rows of bytes, each by itself. The first two are one block a row, a f32 scale
@@ -30,8 +32,8 @@ constexpr std::int64_t block_bytes(QuantFormat format) { return format == QuantF
 
 /// The bytes of a row of `in` weights.
 constexpr std::int64_t row_bytes(QuantFormat format, std::int64_t in) {
-  if (!has_blocks(format)) return 4 + (in + 3) / 4 * 4;
-  return (in + quant_block - 1) / quant_block * block_bytes(format);
+  if (!has_blocks(format)) return 4 + round_up(in, 4);
+  return ceil_div(in, quant_block) * block_bytes(format);
 }
 
 }  // namespace tern

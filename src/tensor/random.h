@@ -14,7 +14,7 @@ struct PhiloxState {
   const std::uint64_t* base = nullptr;  ///< added to the offset; null for 0
 };
 
-/// Four draws: what one position of the stream gives.
+/// Four draws: the block at one position of the stream.
 struct PhiloxBlock {
   std::uint32_t words[4];  ///< each uniform in [0, 2^32)
 };

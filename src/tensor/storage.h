@@ -29,7 +29,7 @@ class Storage : public RefCounted {
   /// True where data() would not fetch.
   bool is_here() const noexcept { return data_ || bytes_ == 0; }
   std::size_t bytes() const noexcept { return bytes_; }  ///< as they were asked for
-  /// True for adopted memory that nobody may write (tensor/from_blob.h): ops in place refuse it.
+  /// True for adopted read-only memory (tensor/from_blob.h): ops in place refuse it.
   bool is_read_only() const noexcept { return is_read_only_; }
   /// The stream that it was allocated on, and with it the device; freed memory goes back to that stream's cache.
   Stream stream() const noexcept { return stream_; }
@@ -41,7 +41,7 @@ class Storage : public RefCounted {
   void bump_version() noexcept { version_.fetch_add(1, std::memory_order_relaxed); }
 
  protected:
-  /// Memory that somebody else has allocated: a subclass that takes it back by release_memory() in its destructor, and returns it.
+  /// Memory that was allocated elsewhere: a subclass that takes it back by release_memory() in its destructor, and returns it.
   Storage(void* data, std::size_t bytes, Stream stream, bool is_read_only) noexcept
       : data_(data), bytes_(bytes), stream_(stream), is_read_only_(is_read_only) {}
   /// The memory, which this block has no longer.

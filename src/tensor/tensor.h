@@ -11,7 +11,7 @@
 
 namespace tern {
 
-/// The state that a tensor handle shares with its copies: a view of a Storage, and what autograd knows of it.
+/// The state that a tensor handle shares with its copies: a view of a Storage, and its state in autograd.
 struct TensorImpl final : RefCounted {
   Ref<Storage> storage;      ///< the memory, which views share
   std::int64_t offset = 0;   ///< of the first element, in elements

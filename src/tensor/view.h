@@ -25,7 +25,7 @@ struct View {
   bool is_contiguous() const { return tern::is_contiguous(shape, strides); }
 };
 
-/// Whether a kernel replaces what its output holds or adds to it.
+/// Whether a kernel overwrites its output or adds to it.
 enum class Write : std::uint8_t { overwrite, accumulate };
 
 }  // namespace tern

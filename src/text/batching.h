@@ -67,7 +67,7 @@ PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std
                           std::int64_t multiple = 1);
 /// @}
 
-/// Sizes that a batch has whatever is in it.
+/// Fixed sizes of a batch.
 struct BatchShape {
   std::int64_t rows = 0;     ///< examples, and empty rows behind them
   std::int64_t columns = 0;  ///< tokens of a row; of the source and of the target each, where a batch has both

@@ -19,7 +19,7 @@ namespace {
 
 using Json = JsonReader::Json;
 
-// Of what is kept while the rest of the file is read: settings, and one entry of a list at a time.
+// Values kept while the rest of the file is read: settings, and one entry of a list at a time.
 constexpr JsonLimits limits{.max_string_bytes = std::size_t{1} << 20, .max_values = 1000, .max_depth = 8};
 constexpr std::size_t max_file_bytes = std::size_t{128} << 20;
 constexpr std::size_t max_merges = 2 * max_vocab_size;
@@ -27,7 +27,7 @@ constexpr std::size_t max_merges = 2 * max_vocab_size;
 // Text from the file as a message may show it.
 std::string shown(std::string_view text) { return printable(text, 120); }
 
-// Vocabulary, merges and added tokens are taken as they come, so that what is held is little more than the tokenizer itself.
+// Vocabulary, merges and added tokens are read as a stream, so that memory is little more than the tokenizer's own.
 class Reader {
  public:
   explicit Reader(JsonSource& source) : source_(source), name_(source.name()), model_(std::make_shared<BpeModel>()) {}

@@ -64,7 +64,7 @@ class AddedMatcher {
   std::size_t longest_ = 0;
 };
 
-// Bounds on what is trained and loaded, so that every file we write we also read, in bounded memory.
+// Limits of training and loading, so that every file we write can be read again, in bounded memory.
 inline constexpr std::size_t max_vocab_size = 500'000;
 inline constexpr std::size_t max_token_bytes = 1024;                         // of one token as tokenizer.json spells it
 inline constexpr std::size_t max_vocab_bytes = std::size_t{32} << 20;        // of all tokens
@@ -133,7 +133,7 @@ class MergeDropout {
   Random random_;
 };
 
-// Cuts text at the added tokens, and what lies between them into words, in order.
+// Splits text at the added tokens, and the text between them into words, in order.
 template <class OnToken, class OnWord>
 void split_words(const BpeModel& model, PreTokenizer& words, std::string_view text, OnToken&& on_token, OnWord&& on_word) {
   const auto split = [&](const AddedMatcher& matcher, std::string_view part, auto&& between) {

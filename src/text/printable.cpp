@@ -46,7 +46,7 @@ std::string printable(std::string_view text, std::size_t limit) {
     append_printable(out, text);
     return out;
   }
-  // A message begins with what it is about, and ends with what to do.
+  // A message begins with its subject, and ends with the remedy.
   append_printable(out, text.substr(0, boundary(text, limit - limit / 3)));
   out += " ... ";
   append_printable(out, text.substr(boundary(text, text.size() - limit / 3)));

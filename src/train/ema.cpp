@@ -13,7 +13,7 @@ namespace tern::train {
 
 namespace {
 
-/// Masters that are older than what somebody has written into the 16-bit parameters since take it over, as an optimizer's step does.
+/// Updates masters from 16-bit parameters that were written since they were rounded from them, as an optimizer's step does.
 void refresh_masters(const Tensor& parameters, const Tensor& masters) {
   const FlatStorage& storage = *flat_storage(parameters);
   if (storage.masters_version == storage.version()) return;

@@ -29,7 +29,7 @@ class GradScaler {
   /// it is not finite where the step was skipped. Parameters without a gradient do not count.
   Tensor step(Optimizer& optimizer, double max_norm = std::numeric_limits<double>::infinity());
 
-  /// On the device, f32 (): what a checkpoint keeps.
+  /// On the device, f32 (): the state that a checkpoint keeps.
   const Tensor& scale() const { return scale_; }
   const Tensor& clean_steps() const { return clean_steps_; }  ///< steps since the scale changed, f32 () on the device: kept beside it
 

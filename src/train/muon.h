@@ -20,7 +20,7 @@ struct MuonOptions {
 /// lr weight_decay) p - lr sqrt(max(1, rows / columns)) U V^T. After Jordan et al., "Muon: An optimizer for hidden layers in neural
 /// networks", 2024, with the numbers and the scale of their reference implementation (github.com/KellerJordan/Muon, muon_update).
 /// It is meant for the matrices of hidden layers: embeddings, heads, biases and norms are updated by AdamW, in groups beside. A matrix
-/// has one moment, and what is left of its dimensions after the first are its columns, as of a convolution's weight. A step is a few
+/// has one moment, and its dimensions after the first, as a convolution's weight has them, are flattened to columns. A step is a few
 /// kernels for each matrix, without a host value or wait. Sharding a Muon throws Error.
 class Muon final : public Optimizer {
  public:

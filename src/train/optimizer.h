@@ -27,8 +27,8 @@ class Optimizer {
   Optimizer& operator=(Optimizer&&) = default;
   /// @}
 
-  /// One update from the gradients as they are, or scaled on their way in. Throws Error for a parameter that nobody else holds any more: a
-  /// module's weight that was replaced by another tensor, which no step would change (copy_ into the old one instead).
+  /// One update from the gradients as they are, or scaled on their way in. Throws Error for a parameter that only the optimizer still
+  /// holds: a module's weight that was replaced by another tensor, which no step would change (copy_ into the old one instead).
   void step(const GradientScale& scale = {});
   /// Forgets the gradients of all parameters; those in a flat buffer stand for zeros (Note [Gradient sink]), which costs nothing.
   void zero_grad() const;
@@ -132,7 +132,7 @@ class Optimizer {
     Tensor parameters, gradients;  // (n)
     std::int64_t begin = 0;        // in the segment
   };
-  struct Update {  // what one kernel takes
+  struct Update {  // arguments of one kernel
     SegmentViews views;
     bool is_counted = true;
     std::size_t arrival = 0;  // see GradientArrival::Window

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "backend/enum_of.h"
 #include "nn/parameter_buffer.h"
 #include "ops/matmul.h"
 
@@ -13,11 +14,7 @@ static constexpr std::array<const char*, 5> names = {"fp32", "tf32", "tf32x3", "
 
 const char* name(Precision precision) { return names[static_cast<std::size_t>(precision)]; }
 
-std::optional<Precision> precision_of(std::string_view name) {
-  for (std::size_t i = 0; i < names.size(); ++i)
-    if (name == names[i]) return static_cast<Precision>(i);
-  return std::nullopt;
-}
+std::optional<Precision> precision_of(std::string_view name) { return backend::enum_of<Precision>(name, names.size()); }
 
 DType dtype_of(Precision precision) {
   switch (precision) {

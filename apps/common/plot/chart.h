@@ -13,8 +13,8 @@ namespace tern::apps {
 // from black alike. All pictures of programs come from this directory: lines, areas and points over axes, and heat maps, in some 600 lines.
 // The libraries of Debian 12 give less for more, counted in packages that a bare system then gets. PLplot 5.15 (libplplot-dev: 240, with
 // Qt, GTK and wxWidgets) has C functions over one global stream. Cairo 1.16 (libcairo2-dev: 98) has no axis, tick or legend, so that most
-// of those lines would stay, and writes words as outlines of letters, which nobody can search, select or hear. gnuplot 5.4 (gnuplot-nox:
-// 55) is a program that a training would have to start, and its users to install.
+// of those lines would stay, and writes words as outlines of letters, which cannot be searched, selected or read aloud. gnuplot 5.4
+// (gnuplot-nox: 55) is a program that a training would have to start, and its users to install.
 
 /// A point of a line at (x, y), with a bar from low to high where they differ.
 struct Point {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "common/plot/svg.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::apps {
 
@@ -17,9 +18,9 @@ constexpr float hidden = -std::numeric_limits<float>::infinity();
 
 /// Means of square pieces, few enough to draw; a piece of which all is hidden is hidden.
 HeatMap shrunk(const HeatMap& map) {
-  const std::int64_t piece = (std::max(map.rows, map.columns) + most_cells - 1) / most_cells;
+  const std::int64_t piece = ceil_div(std::max(map.rows, map.columns), most_cells);
   if (piece <= 1) return map;
-  HeatMap small{map.title, (map.rows + piece - 1) / piece, (map.columns + piece - 1) / piece, {}};
+  HeatMap small{map.title, ceil_div(map.rows, piece), ceil_div(map.columns, piece), {}};
   for (std::int64_t row = 0; row < small.rows; ++row)
     for (std::int64_t column = 0; column < small.columns; ++column) {
       double sum = 0;

@@ -26,7 +26,7 @@ inline std::string text(double x, double y, const std::string& words, const char
   return fmt::format("<text x=\"{:g}\" y=\"{:g}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more, escape(words));
 }
 
-/// The picture's title, in letters of 15, or smaller where so many do not fit into `room`.
+/// The picture's title, in letters of 15, or smaller where they do not fit into `room`.
 inline std::string title(double x, double y, double room, const std::string& words) {
   const double size = std::clamp(room / (0.52 * static_cast<double>(words.size() + 1)), 9.0, 15.0);
   return text(x, y, words, "start", fmt::format(" font-size=\"{:.3g}\"", size));

@@ -2,7 +2,9 @@
 #include "cuda/device/group.cuh"
 #include "cuda/device/math.cuh"
 #include "cuda/device/philox_dropout.cuh"
+#include "cuda/runtime/dispatch.h"
 #include "ops/kernels/attention.h"
+#include "tensor/ceil_div.h"
 
 // Tensors, sizes, masks and dropout of flash attention, for all of its kernels. Scores are taken to base 2, for which the GPU has an
 // instruction: e^x = 2^(x log2(e)).
@@ -21,14 +23,6 @@ struct Heads {
     return static_cast<T*>(data) + batch * batch_stride + row * row_stride + head * head_stride;
   }
 };
-
-/// Whether all rows of (B, T, H, D) begin at multiples of so many bytes.
-inline bool rows_are_aligned(const View& heads, std::int64_t bytes) {
-  const auto size = static_cast<std::int64_t>(size_of(heads.dtype));
-  bool are_aligned = reinterpret_cast<std::uintptr_t>(heads.data) % static_cast<std::uintptr_t>(bytes) == 0;
-  for (int i = 0; i < 3; ++i) are_aligned = are_aligned && (heads.shape[i] <= 1 || heads.strides[i] * size % bytes == 0);
-  return are_aligned;
-}
 
 /// Sizes, mask and dropout of a call. `queries` and `keys` are those of a sequence, of the longest one where sequences are packed.
 struct Args {
@@ -68,7 +62,7 @@ struct Args {
   __host__ __device__ int all_heads() const { return sequences * heads; }
   __host__ __device__ int group() const { return heads / kv_heads; }  ///< query heads that share a head of keys
   /// Places for a head's tiles of `size` queries: Note [Rows of packed sequences].
-  int tile_places(int size) const { return packed_queries > 0 ? packed_queries / size + sequences : (queries + size - 1) / size; }
+  int tile_places(int size) const { return packed_queries > 0 ? packed_queries / size + sequences : ceil_div(queries, size); }
   /// Likewise for those of all heads of all sequences.
   std::int64_t all_tile_places(int size) const { return std::int64_t(tile_places(size)) * (packed_queries > 0 ? heads : all_heads()); }
 };
@@ -116,8 +110,8 @@ struct Sequence {
   __device__ int bounded(std::int64_t x) const { return static_cast<int>(min(max(x, std::int64_t(0)), std::int64_t(keys))); }
 };
 
-// Note [Rows of packed sequences]: what is kept for each query, log_sums, delta and the sums of dQ, is in the order (heads, rows of all
-// sequences), so that memory is linear in the rows and not in sequences times the longest. Tiles of `size` queries begin anew with each
+// Note [Rows of packed sequences]: arrays with a value for each query, log_sums, delta and the sums of dQ, are in the order (heads, rows of
+// all sequences), so that memory is linear in the rows and not in sequences times the longest. Tiles of `size` queries begin anew with each
 // sequence: sequence n has its first at place first_query / size + n. Its last one lies below the next sequence's first, since
 // (a + b) / size + 1 >= a / size + (b + size - 1) / size, each quotient rounded down.
 

@@ -1,8 +1,7 @@
 #include "cuda/attention/hopper_attention.h"
 #include "cuda/attention/mma_attention.h"
 
-// Choice among the kernels of attention on a GPU: those for Hopper where they take the call, and else those of mma.sync. Both leave the
-// same log_sums behind.
+// Dispatch of flash attention: the Hopper kernels where they take the call, else those of mma.sync. Both write the same log_sums.
 namespace tern::kernels {
 
 bool has_flash_attention(Cuda, const View& q, const View& k, const View& v, const View& y, const Attention& attention) {
@@ -16,7 +15,7 @@ void flash_attention(Cuda, const View& q, const View& k, const View& v, const At
 
 void flash_attention_grad(Cuda, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
                           const Attention& attention, const AttentionGradients& gradients) {
-  // f32 has no other kernel, whatever the mode of products is by now.
+  // f32 has no other kernel, even if the precision of matrix products has changed since the forward pass.
   const bool is_hopper = q.dtype == DType::f32 || gpu::has_hopper_attention(q, k, v, y, attention);
   if (is_hopper && gpu::has_hopper_attention_grad(g, gradients)) gpu::hopper_attention_grad(q, k, v, y, log_sums, g, attention, gradients);
   else gpu::mma_attention_grad(q, k, v, y, log_sums, g, attention, gradients);

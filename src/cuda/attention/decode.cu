@@ -4,14 +4,15 @@
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
+#include "tensor/ceil_div.h"
 
-// Attention of one query a sequence, as in decoding: split keys ("flash decoding"). It is bound by reading keys and values, which tensor
-// cores would not speed up.
+// Decoding attention, one query a sequence, by split keys (Flash-Decoding). Its time is that of reading keys and values, which tensor cores
+// would not shorten.
 //
-// A block has one part of the keys of one head of keys and values, and up to `members` heads of queries that share them. A few lanes have
-// a key between them, 16 bytes of its row each; such a worker goes through every `workers`-th key with an online softmax of its own, and at
-// the end the block joins its workers' sums, in their order. Where keys are in several parts, the last block of a head to be done joins
-// those, also in order: Note [Last block].
+// A block takes one split of the keys of one key-value head, for up to `members` query heads that share it (grouped queries). A worker is a
+// few lanes, each with 16 bytes of a key's row; it takes every `workers`-th key with an online softmax of its own. The block combines its
+// workers' softmaxes, in their order, and where there are several splits, the last block of a head to finish combines those, also in
+// order: Note [Last block].
 namespace tern::kernels {
 
 using namespace gpu;
@@ -26,24 +27,25 @@ struct DecodeParams {
   Heads q, k, v, y;
   const void* bias;              ///< of q's dtype; null: none
   std::int64_t bias_strides[3];  ///< of sequences, heads and keys
-  float* partial;                ///< (sequences, heads, parts, D + 2): the largest score, the sum of exponentials, the sums of values
+  float* partial;                ///< (sequences, heads, parts, D + 2): row_max, row_sum and y of each split
   unsigned* counters;
   int lanes, parts;
 };
 
-/// The running softmax of one head of queries over a worker's keys: a lane has its vectors of the row.
+/// The online softmax of one query over a worker's keys: the largest score, the sum of exponentials, and of y, before the division, the
+/// lane's vectors.
 template <int width>
-struct Running {
-  float top = -INFINITY, total = 0, sums[width] = {};
+struct OnlineSoftmax {
+  float row_max = -INFINITY, row_sum = 0, y[width] = {};
 };
 
 template <class T, int vectors, int members>
 __global__ void __launch_bounds__(threads) decode(__grid_constant__ const DecodeParams p) {
   constexpr int width = vec16_width<T> * vectors, batch = 4;
-  __shared__ float sums[members][threads * width], tops[members][threads], totals[members][threads];
+  __shared__ float ys[members][threads * width], row_maxima[members][threads], row_sums[members][threads];
   __shared__ bool is_last;
   const Args& args = p.args;
-  const int group = args.group(), passes = (group + members - 1) / members;
+  const int group = args.group(), passes = ceil_div(group, members);
   const int part = static_cast<int>(blockIdx.x) % p.parts, set = static_cast<int>(blockIdx.x) / p.parts;
   const int pass = set % passes, kv_head = set / passes % args.kv_heads, index = set / passes / args.kv_heads;
   const int head0 = kv_head * group + pass * members, count = min(members, group - pass * members);
@@ -51,17 +53,17 @@ __global__ void __launch_bounds__(threads) decode(__grid_constant__ const Decode
   const int first = max(sequence.key_begin(0), part * decode_part), last = min(sequence.key_end(0), (part + 1) * decode_part);
 
   const int lanes = p.lanes, lane = threadIdx.x % lanes, worker = threadIdx.x / lanes, workers = threads / lanes;
-  bool is_there[vectors];
+  bool is_column[vectors];
   int column[vectors];
 #pragma unroll
   for (int i = 0; i < vectors; ++i) {
     column[i] = (i * lanes + lane) * vec16_width<T>;
-    is_there[i] = column[i] < args.head_dim;
+    is_column[i] = column[i] < args.head_dim;
   }
   const auto load = [&](const Heads& heads, int row, bool wanted, Packed<T, vec16_width<T>>(&to)[vectors]) {
     const T* const at = heads.at<T>(index, row, kv_head);
 #pragma unroll
-    for (int i = 0; i < vectors; ++i) to[i] = wanted && is_there[i] ? read_packed<vec16_width<T>>(at + column[i]) : uint4{};
+    for (int i = 0; i < vectors; ++i) to[i] = wanted && is_column[i] ? read_packed<vec16_width<T>>(at + column[i]) : uint4{};
   };
   const auto widen_row = [&](const Packed<T, vec16_width<T>>(&row)[vectors], float (&to)[width]) {
 #pragma unroll
@@ -80,9 +82,9 @@ __global__ void __launch_bounds__(threads) decode(__grid_constant__ const Decode
     for (int i = 0; i < vectors; ++i)
 #pragma unroll
       for (int k = 0; k < vec16_width<T>; ++k)
-        query[m][i * vec16_width<T> + k] = m < count && is_there[i] ? convert<float>(p.q.at<T>(index, 0, head0 + m)[column[i] + k]) : 0;
+        query[m][i * vec16_width<T> + k] = m < count && is_column[i] ? convert<float>(p.q.at<T>(index, 0, head0 + m)[column[i] + k]) : 0;
 
-  Running<width> running[members];
+  OnlineSoftmax<width> softmaxes[members];
   for (int key0 = first; key0 < last; key0 += workers * batch) {  // all threads of a warp take as many turns
     Packed<T, vec16_width<T>> keys[batch][vectors], values[batch][vectors];
 #pragma unroll
@@ -113,17 +115,17 @@ __global__ void __launch_bounds__(threads) decode(__grid_constant__ const Decode
     }
 #pragma unroll
     for (int m = 0; m < members; ++m) {
-      Running<width>& r = running[m];
-      float top = r.top;
+      OnlineSoftmax<width>& r = softmaxes[m];
+      float row_max = r.row_max;
 #pragma unroll
-      for (int u = 0; u < batch; ++u) top = fmaxf(top, scores[m][u]);
-      const float zero = top == -INFINITY ? 0 : top, factor = exp2_approx(r.top - zero);
-      r.top = top;
-      r.total *= factor;
+      for (int u = 0; u < batch; ++u) row_max = fmaxf(row_max, scores[m][u]);
+      const float shift = row_max == -INFINITY ? 0 : row_max, rescale = exp2_approx(r.row_max - shift);
+      r.row_max = row_max;
+      r.row_sum *= rescale;
 #pragma unroll
-      for (int k = 0; k < width; ++k) r.sums[k] *= factor;
+      for (int k = 0; k < width; ++k) r.y[k] *= rescale;
 #pragma unroll
-      for (int u = 0; u < batch; ++u) r.total += scores[m][u] = exp2_approx(scores[m][u] - zero);
+      for (int u = 0; u < batch; ++u) r.row_sum += scores[m][u] = exp2_approx(scores[m][u] - shift);
     }
 #pragma unroll
     for (int u = 0; u < batch; ++u) {
@@ -132,86 +134,80 @@ __global__ void __launch_bounds__(threads) decode(__grid_constant__ const Decode
 #pragma unroll
       for (int m = 0; m < members; ++m)
 #pragma unroll
-        for (int k = 0; k < width; ++k) running[m].sums[k] += scores[m][u] * row[k];
+        for (int k = 0; k < width; ++k) softmaxes[m].y[k] += scores[m][u] * row[k];
     }
   }
 
-  // The block's sums: those of a worker lie beside each other, in the order of its row.
+  // The workers' softmaxes to shared memory, each y in the order of its row.
 #pragma unroll
   for (int m = 0; m < members; ++m) {
     if (lane == 0) {
-      tops[m][worker] = running[m].top;
-      totals[m][worker] = running[m].total;
+      row_maxima[m][worker] = softmaxes[m].row_max;
+      row_sums[m][worker] = softmaxes[m].row_sum;
     }
 #pragma unroll
     for (int i = 0; i < vectors; ++i)
 #pragma unroll
-      for (int k = 0; k < vec16_width<T>; ++k) sums[m][worker * lanes * width + column[i] + k] = running[m].sums[i * vec16_width<T> + k];
+      for (int k = 0; k < vec16_width<T>; ++k) ys[m][worker * lanes * width + column[i] + k] = softmaxes[m].y[i * vec16_width<T> + k];
   }
   __syncthreads();
   const int head_dim = args.head_dim, row_size = head_dim + 2;
   const auto entry_of = [&](int m, int of_part) {
     return p.partial + ((std::int64_t(index) * args.heads + head0 + m) * p.parts + of_part) * row_size;
   };
-  const auto write = [&](int m, int d, float sum, float total) {
-    p.y.at<T>(index, 0, head0 + m)[d] = convert<T>(total > 0 ? sum / total : 0.0f);
+  const auto write = [&](int m, int d, float y, float row_sum) {
+    p.y.at<T>(index, 0, head0 + m)[d] = convert<T>(row_sum > 0 ? y / row_sum : 0.0f);
   };
   for (int at = threadIdx.x; at < count * head_dim; at += threads) {
     const int m = at / head_dim, d = at % head_dim;
-    float top = -INFINITY, total = 0, sum = 0;
-    for (int w = 0; w < workers; ++w) top = fmaxf(top, tops[m][w]);
+    float row_max = -INFINITY, row_sum = 0, y = 0;
+    for (int w = 0; w < workers; ++w) row_max = fmaxf(row_max, row_maxima[m][w]);
     for (int w = 0; w < workers; ++w) {
-      const float factor = top == -INFINITY ? 0 : exp2_approx(tops[m][w] - top);
-      total += factor * totals[m][w];
-      sum += factor * sums[m][w * lanes * width + d];
+      const float factor = row_max == -INFINITY ? 0 : exp2_approx(row_maxima[m][w] - row_max);
+      row_sum += factor * row_sums[m][w];
+      y += factor * ys[m][w * lanes * width + d];
     }
     if (p.parts == 1) {
-      write(m, d, sum, total);
+      write(m, d, y, row_sum);
       continue;
     }
     float* const entry = entry_of(m, part);
-    entry[2 + d] = sum;
+    entry[2 + d] = y;
     if (d == 0) {
-      entry[0] = top;
-      entry[1] = total;
+      entry[0] = row_max;
+      entry[1] = row_sum;
     }
   }
   if (p.parts == 1) return;
   if (!is_last_block(p.counters + set, static_cast<unsigned>(p.parts), is_last, [] { __syncthreads(); })) return;
   for (int at = threadIdx.x; at < count * head_dim; at += threads) {
     const int m = at / head_dim, d = at % head_dim;
-    float top = -INFINITY, total = 0, sum = 0;
-    for (int i = 0; i < p.parts; ++i) top = fmaxf(top, __ldcg(entry_of(m, i)));
+    float row_max = -INFINITY, row_sum = 0, y = 0;
+    for (int i = 0; i < p.parts; ++i) row_max = fmaxf(row_max, __ldcg(entry_of(m, i)));
     for (int i = 0; i < p.parts; ++i) {
       const float* const entry = entry_of(m, i);
-      const float factor = top == -INFINITY ? 0 : exp2_approx(__ldcg(entry) - top);
-      total += factor * __ldcg(entry + 1);
-      sum += factor * __ldcg(entry + 2 + d);
+      const float factor = row_max == -INFINITY ? 0 : exp2_approx(__ldcg(entry) - row_max);
+      row_sum += factor * __ldcg(entry + 1);
+      y += factor * __ldcg(entry + 2 + d);
     }
-    write(m, d, sum, total);
+    write(m, d, y, row_sum);
   }
-}
-
-/// Whether rows can be read in vectors of 16 bytes.
-bool has_vectors(const View& heads) {
-  return rows_are_aligned(heads, 16) && heads.shape[3] * static_cast<std::int64_t>(size_of(heads.dtype)) % 16 == 0;
 }
 
 }  // namespace
 
 bool has_decode_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention) {
   return (q.dtype == DType::f32 || q.dtype == DType::bf16 || q.dtype == DType::f16) && q.shape[3] <= 256 && k.shape[1] > 0 &&
-         k.numel() > 0 && has_vectors(k) && has_vectors(v) && attention.dropout == 0;
+         k.numel() > 0 && has_vec16_rows(k) && has_vec16_rows(v) && attention.dropout == 0;
 }
 
 void decode_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y) {
   if (y.numel() == 0) return;
   const Args args(q, k, attention);
   const auto with = [&]<class T, int vectors, int members>() {
-    const int row_vectors = (args.head_dim + vec16_width<T> - 1) / vec16_width<T>;
-    int lanes = 1;
-    while (lanes * vectors < row_vectors) lanes *= 2;
-    const int parts = (args.keys + decode_part - 1) / decode_part, passes = (args.group() + members - 1) / members;
+    const int row_vectors = ceil_div(args.head_dim, vec16_width<T>);
+    const int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(ceil_div(row_vectors, vectors))));
+    const int parts = ceil_div(args.keys, decode_part), passes = ceil_div(args.group(), members);
     const std::int64_t sets = std::int64_t(args.sequences) * args.kv_heads * passes;
     const Workspace partial(parts == 1 ? 0 : std::size_t(args.all_heads()) * std::size_t(parts) * (args.head_dim + 2) * sizeof(float),
                             y.stream);

@@ -5,6 +5,7 @@
 #include "cuda/device/mma.cuh"
 #include "cuda/device/vec16.cuh"
 #include "cuda/device/wgmma_k16.cuh"
+#include "tensor/ceil_div.h"
 
 // Flash attention on Hopper's tensor cores, shared by both passes: the order of the work, tiles in shared memory.
 //
@@ -51,8 +52,8 @@ struct WorkQueue {
 /// Tiles of `rows` rows of `width` elements, in so many parts. In global memory the parts are (B, parts, T, H, D).
 template <int width, int rows, int parts = 1>
 struct Tile {
-  static constexpr int blocks = (width + block_columns - 1) / block_columns, block_bytes = rows * row_bytes,
-                       part_bytes = blocks * block_bytes, bytes = parts * part_bytes;
+  static constexpr int blocks = ceil_div(width, block_columns), block_bytes = rows * row_bytes, part_bytes = blocks * block_bytes,
+                       bytes = parts * part_bytes;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   /// Begins to load rows of a head; of the tensor's rows, so zeros come after the last one only.
@@ -80,7 +81,7 @@ struct Products {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Arrives at a barrier for the whole warp: one lane does, when all lanes are there.
+/// Arrives at a barrier for the whole warp: one lane arrives, after __syncwarp.
 __device__ __forceinline__ void arrive_warp(MBarrier& barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) barrier.arrive();

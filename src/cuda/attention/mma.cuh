@@ -2,11 +2,12 @@
 #include "cuda/attention/attention_args.cuh"
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/fragment.cuh"
+#include "tensor/ceil_div.h"
 
 // Flash attention by mma.sync and cp.async, shared by both passes: which kernel serves a call, the bias, copies of tiles to shared memory
 // and of rows from registers.
 //
-// Note [Flavours of flash kernels]: what a kernel knows costs registers and instructions, also where a call has none of it. So there are
+// Note [Flavours of flash kernels]: each feature costs registers and instructions, also in calls without it. So there are
 // three of each: of causal masks alone; of all masks and padding; of dropout and bias, too. Where calls are rare, the last serves them all.
 namespace tern::gpu::ampere {
 
@@ -29,7 +30,8 @@ struct Bias {
     return static_cast<const T*>(data) + head / args.heads * batch_stride + head % args.heads * head_stride + query * query_stride +
            key * key_stride;
   }
-  /// The bias times log2(e), as scores to base 2 take it: of a query and a key, or of those so many behind the ones at `place`.
+  /// The bias times log2(e), as scores to base 2 take it: of a query and a key, or of those `queries` and `keys` behind the ones at
+  /// `place`.
   template <class T>
   __device__ __forceinline__ float at(const Args& args, int head, int query, int key) const {
     return convert<float>(*place_of<T>(args, head, query, key)) * log2_e;
@@ -76,7 +78,7 @@ __device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64
     for (int i = 0; i < pieces / threads; ++i) copy(target + i * step * Tile::row_bytes, source + i * step * stride, i * step < rows_left);
   } else {
 #pragma unroll
-    for (int i = 0; i < (pieces + threads - 1) / threads; ++i) {
+    for (int i = 0; i < ceil_div(pieces, threads); ++i) {
       const int piece = thread + i * threads;
       if (pieces % threads != 0 && piece >= pieces) break;
       const int row = piece / Tile::chunks, chunk = piece % Tile::chunks;

@@ -2,6 +2,7 @@
 #include "cuda/attention/mma_backward.cuh"
 #include "cuda/attention/mma_launch.cuh"
 #include "cuda/runtime/allocator.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::gpu {
 
@@ -19,7 +20,7 @@ template <class T, class C, Flavour flavour>
 void launch_backward(const Call& call, const Args& args) {
   const Stream stream = call.q.stream;
   const std::int64_t heads = args.all_heads(), kv_heads = std::int64_t(args.sequences) * args.kv_heads;
-  const std::int64_t tiles = (args.queries + C::queries - 1) / C::queries, blocks = (args.keys + C::keys - 1) / C::keys;
+  const std::int64_t tiles = ceil_div(args.queries, C::queries), blocks = ceil_div(args.keys, C::keys);
   const auto bytes_if = [](bool is_needed, std::int64_t count) { return is_needed ? static_cast<std::size_t>(count) * 4 : 0; };
   const bool is_alone = C::has_whole_head || (tiles <= 1 && blocks <= 1 && args.group() == 1);
   const kernels::AttentionGradients& to = call.gradients;
@@ -30,8 +31,7 @@ void launch_backward(const Call& call, const Args& args) {
   const Workspace sums(bytes_if(blocks > 1, all_tiles * C::queries * C::width), stream);
   const bool is_aligned = ampere::rows_are_aligned({&call.q, &call.k, &call.v, &call.y, &call.g}, 16);
   if (needs_delta && args.queries > 0) {
-    int lanes = 1;
-    while (lanes * 8 < args.head_dim) lanes *= 2;
+    const int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(ceil_div(args.head_dim, 8))));
     launch(mma_attention_delta<T>, blocks_for(std::max(heads * args.queries * lanes, all_tiles)), block_size, 0, stream, Heads(call.y),
            Heads(call.g), Heads(to.q), delta.as<float>(), semaphores.as<int>(), all_tiles, lanes, is_aligned, args);
   }

@@ -1,7 +1,8 @@
 #pragma once
 #include "cuda/attention/mma_backward_work.cuh"
+#include "tensor/ceil_div.h"
 
-// Flash attention by mma.sync, backward: what a warp computes. mma_backward.cuh has the picture.
+// Flash attention by mma.sync, backward: the consumer warps. mma_backward.cuh has the picture.
 namespace tern::gpu::ampere {
 
 /// Whether any of some queries sees any of some keys.
@@ -153,7 +154,7 @@ struct Consumer : ScoreGradients<T, C, flavour> {
     }
   }
 
-  /// dQ of a tile: this block's product, added to what the blocks before have summed up.
+  /// dQ of a tile: this block's product, added to the sum of the blocks before.
   __device__ __forceinline__ void add_dq(const Walk& walk) const {
     const BackwardParams& p = block.p;
     const Sequence& sequence = block.sequence;
@@ -162,7 +163,7 @@ struct Consumer : ScoreGradients<T, C, flavour> {
     const int first_query = walk.tile * C::queries, first_row = warp % C::row_tiles * 16, column = warp / C::row_tiles * C::columns;
     // Keys that this warp's queries see.
     const int seen = sequence.key_end(first_query + first_row + 15);
-    const int depth_tiles = max(min(C::key_warps, (seen - block.first_key + 15) / 16), 0);
+    const int depth_tiles = max(min(C::key_warps, ceil_div(seen - block.first_key, 16)), 0);
     float4* const sums = reinterpret_cast<float4*>(p.dq_sums) + block.place(walk) * (C::queries * width / 4) + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < C::pieces; ++i) {

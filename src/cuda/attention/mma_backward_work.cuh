@@ -4,7 +4,8 @@
 #include "cuda/device/vec16.cuh"
 #include "cuda/device/wgmma.cuh"
 
-// Flash attention by mma.sync, backward: what producers and consumers share, and the producers. mma_backward.cuh has the picture.
+// Flash attention by mma.sync, backward: the producer warpgroup, and the state that it shares with the consumers. mma_backward.cuh has the
+// picture.
 namespace tern::gpu::ampere {
 
 template <int width_, int key_warps_, int column_groups_, int queries_, int sub_queries_, int producers_, int min_blocks_>
@@ -25,7 +26,7 @@ struct BackwardConfig {
   static constexpr int stage_bytes = 2 * query_bytes + row_bytes + score_bytes;
   static constexpr int bytes(int stages) { return 2 * key_bytes + stages * stage_bytes; }
 
-  // Registers come in eights; consumers take what producers leave of their share.
+  // Registers are allocated by eights; consumers get those that producers give up.
   static constexpr int producer_registers = 40, share = 65536 / (threads * min_blocks) / 8 * 8;
   static constexpr int consumer_registers = std::min((share * threads - producer_registers * producers) / consumers / 8 * 8, 240);
 
@@ -82,7 +83,7 @@ __device__ __forceinline__ void load_queries(unsigned to, const BackwardInputs& 
   load_tile<T, C::width, C::queries, threads>(to, q, in.q.row_stride, first, count, args.head_dim, in.is_aligned, thread);
   load_tile<T, C::width, C::queries, threads>(to + C::query_bytes, dy, in.dy.row_stride, first, count, args.head_dim, in.is_aligned,
                                               thread);
-  // Zeros beyond the last query: there q and dy are zero, too, and so is what they give.
+  // Zeros beyond the last query: q and dy are zero there, too, and so are their products.
   const std::int64_t from = first_row(args, sequence, index, head);
   for (int i = thread; i < 2 * C::queries; i += threads) {
     const int row = first + i % C::queries;
@@ -131,7 +132,7 @@ struct Walk {
   }
 };
 
-/// A block's part of the work, and its shared memory: what producers and consumers both know.
+/// A block's part of the work, and its shared memory, for producers and consumers.
 template <class T, class C, Flavour flavour>
 struct Block {
   static constexpr int width = C::width;

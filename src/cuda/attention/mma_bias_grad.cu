@@ -2,19 +2,20 @@
 #include "cuda/attention/mma_launch.cuh"
 #include "cuda/runtime/allocator.h"
 #include "ops/kernels/deferred_sums.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::gpu::ampere {
 
 namespace {
 
 /// Blocks that a sum is cut into where it has fewer units: about four for each of an H200's 132 multiprocessors. Other devices take the
-/// same number, so that sums are the same on all. Parts take at most so many tiles of memory.
+/// same number, so that sums are the same on all. Parts take the memory of at most as many tiles.
 constexpr std::int64_t wanted_blocks = 512;
 
 template <class T, class C>
 void launch_bias_grad(const BackwardInputs& inputs, const View& dbias) {
   const Args& args = inputs.args;
-  const int counts[] = {args.sequences, args.heads, (args.queries + C::queries - 1) / C::queries, (args.keys + C::keys - 1) / C::keys};
+  const int counts[] = {args.sequences, args.heads, ceil_div(args.queries, C::queries), ceil_div(args.keys, C::keys)};
   BiasGradParams p{inputs};
   p.elements = dbias.numel();
   std::int64_t units = 1, terms = 1;

@@ -24,7 +24,7 @@ struct BiasGradConfig {
   static constexpr int width = width_;              ///< of a head, filled up
   static constexpr int queries = queries_;          ///< of a tile
   static constexpr int sub_queries = sub_queries_;  ///< of a sub-tile: the scores that a warp has at a time
-  static constexpr int stages = stages_;            ///< two: the next term is on its way; one: other blocks work meanwhile
+  static constexpr int stages = stages_;            ///< 2: the next term is loaded meanwhile; 1: other blocks hide the latency
   static constexpr int min_blocks = min_blocks_;    ///< that a multiprocessor has registers for
   static constexpr int warps = key_warps_, keys = warps * 16, threads = warps * 32;
   static constexpr int key_bytes = SharedTile<width>::bytes(keys), query_bytes = SharedTile<width>::bytes(queries);

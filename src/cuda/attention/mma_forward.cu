@@ -1,6 +1,7 @@
 #include "cuda/attention/mma_attention.h"
 #include "cuda/attention/mma_forward.cuh"
 #include "cuda/attention/mma_launch.cuh"
+#include "tensor/ceil_div.h"
 
 namespace tern::gpu {
 
@@ -12,7 +13,7 @@ template <class T, class C, Flavour flavour>
 void launch_forward(const ForwardParams& params, Stream stream) {
   const Args& args = params.args;
   static_assert(C::bytes(2) <= 99 << 10, "compute capabilities 8.6 and 8.9 have no more shared memory");
-  const std::int64_t row_blocks = (args.queries + C::rows - 1) / C::rows;
+  const std::int64_t row_blocks = ceil_div(args.queries, C::rows);
   launch(mma_attention_forward<T, C, flavour>, blocks_for(row_blocks * args.all_heads(), 1), C::threads,
          C::bytes(args.keys > C::keys ? 2 : 1), stream, params);
 }
@@ -43,7 +44,7 @@ void mma_attention(const View& q, const View& k, const View& v, const kernels::A
                              args.padding || attention.bias.data || args.scale <= 0,
                              ampere::rows_are_aligned({&q, &k, &v}, 16),
                              ampere::rows_are_aligned({&y}, 4)};
-  const bool has_wide_warps = (args.queries + 127) / 128 * std::int64_t(args.all_heads()) >= wide_warp_blocks;
+  const bool has_wide_warps = ceil_div(args.queries, 128) * std::int64_t(args.all_heads()) >= wide_warp_blocks;
   const auto with = [&]<class C, bool is_rare>() {
     dispatch<is_rare>(q.dtype, args, attention, [&]<class T, Flavour flavour>() { launch_forward<T, C, flavour>(params, q.stream); });
   };

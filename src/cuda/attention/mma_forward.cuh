@@ -1,8 +1,9 @@
 #pragma once
 #include "cuda/attention/mma.cuh"
+#include "tensor/ceil_div.h"
 
 // Flash attention by mma.sync, forward: Dao, "FlashAttention-2", 2023. A block has some rows of queries of one head and walks over the keys
-// that they see in tiles, with the softmax's maximum and sum of what it has seen so far (online softmax); a warp has 16 or 32 of the rows.
+// that they see in tiles, with the maximum and the sum of an online softmax; a warp has 16 or 32 of the rows.
 // Of global memory only q, k and v are read and the result written, and the logarithm of the sum of each row's exponentials, from which the
 // backward pass has the probabilities again.
 //
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_forwa
 
   const unsigned q_tile = shared_address(shared), stages = q_tile + C::query_bytes;
   const int begin = sequence.key_begin(first) / C::keys,
-            end = (sequence.key_end(min(first + C::rows, sequence.queries) - 1) + C::keys - 1) / C::keys;
+            end = ceil_div(sequence.key_end(min(first + C::rows, sequence.queries) - 1), C::keys);
   load_tile<T, width, C::rows, C::threads>(q_tile, q, p.q.row_stride, first, sequence.queries, args.head_dim, p.is_aligned);
   const auto load_stage = [&](int tile) {
     const unsigned to = stages + (tile - begin) % 2 * C::stage_bytes;

@@ -10,7 +10,7 @@
 namespace tern::gpu::ampere {
 
 inline bool rows_are_aligned(std::initializer_list<const View*> heads, int bytes) {
-  return std::ranges::all_of(heads, [&](const View* one) { return flash::rows_are_aligned(*one, bytes); });
+  return std::ranges::all_of(heads, [&](const View* one) { return gpu::rows_are_aligned(*one, bytes); });
 }
 
 struct BackwardInputs;

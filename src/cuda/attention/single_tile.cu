@@ -1,5 +1,6 @@
 #include "cuda/attention/single_tile_softmax.cuh"
 #include "cuda/runtime/launch.h"
+#include "tensor/ceil_div.h"
 #include "tensor/context.h"
 
 // Single-tile attention: float32 self attention of up to 64 tokens. A block takes one head of one sequence: its queries, keys and values,
@@ -10,7 +11,7 @@
 //     forward                                                    shared memory (T: filled up to whole tiles)
 //       cp.async Q, K; V                                           Q, K, V (T, D + 4)
 //       S = Q K^T  ->  P = dropout(softmax(S)), in registers       bias (T), of padded keys
-//       V is there; y = P V                                        P (T, T + 4), for strict float32
+//       wait for V; y = P V                                        P (T, T + 4), for strict float32
 //     backward
 //       cp.async Q, K; V, dY                                       Q, dY (T, D + 4)
 //       P as in forward; dP = dY V^T                               K (T, D + 4), in the end P (T, T + 4)
@@ -74,7 +75,7 @@ __device__ __forceinline__ void load_rows(const RowSource (&sources)[count], con
     for (int n = 0; n < count; ++n) *reinterpret_cast<float4*>(sources[n].to + at.offset) = {0, 0, 0, 0};
 }
 
-/// Rounds what this thread has loaded to what tensor cores take.
+/// Rounds the elements that this thread has loaded to TF32.
 template <int D, class Lanes, int count>
 __device__ __forceinline__ void round_rows(const RowSource (&sources)[count], const SingleTileArgs& args) {
   if constexpr (on_tensor_cores<Lanes>)
@@ -99,7 +100,7 @@ __device__ __forceinline__ const float* load_bias(const SingleTileArgs& args, in
 }
 
 template <int tiles>
-constexpr int max_threads = (tiles + 1) / 2 * 32;
+constexpr int max_threads = ceil_div(tiles, 2) * 32;
 template <int D, int tiles>
 constexpr int min_blocks = D == 32 && tiles == few_tiles ? 8 : 1;
 
@@ -136,7 +137,7 @@ template <class Lanes, int D, int tiles>
 __global__ void __launch_bounds__(max_threads<tiles>, min_blocks<D, tiles>)
     single_tile_attention_grad(const float* qkv, const float* dy, float* dqkv, __grid_constant__ const SingleTileArgs args) {
   extern __shared__ float4 shared[];
-  // The scores' gradients take the place of the values once those are done with, and the probabilities, after dQ, that of the keys.
+  // The scores' gradients reuse the memory of the values, and the probabilities, after dQ, that of the keys.
   const int size = args.padded * (D + 4), room = args.padded * max(D + 4, args.score_pitch), batch = blockIdx.x / args.heads,
             head = blockIdx.x % args.heads;
   float *const q = reinterpret_cast<float*>(shared), *const g = q + size, *const k = g + size, *const v = k + room;
@@ -183,7 +184,7 @@ int tiles_for(std::int64_t length) { return length <= few_tiles * tile_keys ? fe
 
 SingleTileArgs args_of(const View& qkv, const Attention& attention) {
   SingleTileArgs args(qkv, attention);
-  args.padded = std::min((args.length + warp_rows - 1) / warp_rows * warp_rows, tiles_for(args.length) * tile_keys);
+  args.padded = std::min(round_up(args.length, warp_rows), tiles_for(args.length) * tile_keys);
   args.score_pitch = args.padded + 4;
   return args;
 }

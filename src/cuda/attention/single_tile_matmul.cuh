@@ -15,7 +15,7 @@ namespace tern::gpu::single_tile {
 
 /// Queries that a warp has, and keys of one tile of accumulators.
 inline constexpr int warp_rows = 16, tile_keys = 8;
-/// Kernels are made for so many tiles of a row at most: few take so few registers that the blocks of a thousand heads run all at once.
+/// Largest numbers of tiles of a row that kernels are compiled for: with few, registers allow the blocks of a thousand heads at once.
 inline constexpr int few_tiles = 5, max_tiles = 8;
 
 /// Lanes over a tile of scores where no tensor core says which lanes are a group: interleaved, so that of the vectors that several lanes

@@ -4,6 +4,7 @@
 #include "cuda/device/philox_dropout.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "ops/kernels/attention.h"
+#include "tensor/ceil_div.h"
 
 // Softmax of single-tile attention: mask, softmax, dropout and their gradient, of scores that a warp has in registers.
 namespace tern::gpu::single_tile {
@@ -49,7 +50,7 @@ struct SoftmaxTile {
 
   __device__ SoftmaxTile(const SingleTileArgs& args, int batch, int warp) : first(warp * warp_rows), limit(args.padded / tile_keys) {
     prefix_len = args.causal ? args.prefix_len(batch) : args.length;
-    const int visible = max(warp + 1, (prefix_len + warp_rows - 1) / warp_rows);
+    const int visible = max(warp + 1, ceil_div(prefix_len, warp_rows));
     limit = min(limit, visible * (warp_rows / tile_keys));
   }
 
@@ -68,8 +69,8 @@ struct SoftmaxTile {
     }
   }
 
-  /// The softmax of the rows, over the probability that an element is kept, in their place. `bias` is in shared memory, what is added to
-  /// each key's scores before they are scaled, or null.
+  /// The softmax of the rows in place, divided by the probability that dropout keeps an element. `bias`, in shared memory or null, is added
+  /// to each key's scores before they are scaled.
   __device__ void softmax(const SingleTileArgs& args, const float* bias) {
     int ends[2];
 #pragma unroll
@@ -108,7 +109,7 @@ struct SoftmaxTile {
     scores.for_each(limit, [&](float& x, int r, int) { x *= factors[r]; });
   }
 
-  /// Zeros in the place of what is not kept.
+  /// Applies dropout: elements that are not kept become 0.
   __device__ void drop() {
     scores.for_each(limit, [&](float& x, int r, int c) { x = rounded(dropped(x, r, c)); });
   }
@@ -129,7 +130,7 @@ struct SoftmaxTile {
 
  private:
   __device__ __forceinline__ float dropped(float x, int r, int c) const { return kept >> (c / 2 * 4 + r * 2 + c % 2) & 1 ? x : 0; }
-  /// As products on tensor cores take it.
+  /// Rounded to TF32, where tensor cores multiply.
   static __device__ __forceinline__ float rounded(float x) { return on_tensor_cores<Lanes> ? add_half_tf32_ulp(x) : x; }
 };
 

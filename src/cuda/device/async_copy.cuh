@@ -4,11 +4,11 @@
 
 struct CUtensorMap_st;  // of <cuda.h>, a host header: a kernel takes it as a __grid_constant__ parameter and never looks inside
 
-// Copies that run while the threads that asked for them go on, and how those find out that they have arrived:
+// Asynchronous copies to shared memory, and the barriers that tell of their completion:
 //
 //   cp.async   16, 8 or 4 bytes a thread, from global to shared memory; waited for by count of committed groups      (sm_80)
 //   TMA        a box of a tensor, asked for by one thread, whose bytes an mbarrier counts                            (sm_90)
-//   mbarrier   a barrier in shared memory that opens when so many threads and bytes have arrived, phase after phase (sm_80, bytes sm_90)
+//   mbarrier   a barrier in shared memory, whose phase completes when its threads and bytes have arrived (sm_80, bytes sm_90)
 //   pipeline   a ring of stages, each with a full and an empty mbarrier; PipelineState says which stage is next
 namespace tern::gpu {
 
@@ -45,7 +45,7 @@ __device__ __forceinline__ unsigned load_shared<unsigned>(std::uint32_t address)
   asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
-/// The two bytes there.
+/// Two bytes.
 __device__ __forceinline__ unsigned load_shared_half_word(std::uint32_t address) {
   unsigned short value;
   asm volatile("ld.shared.u16 %0, [%1];\n" : "=h"(value) : "r"(address) : "memory");
@@ -74,14 +74,14 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, uint4 value)
 
 // cp.async
 
-/// Begins to copy `bytes` to shared memory, or to write zeros there. 16 bytes pass by the first-level cache.
+/// Begins to copy `bytes` to shared memory, or to write zeros there where the predicate is false. 16 bytes bypass the first-level cache.
 template <int bytes>
-__device__ __forceinline__ void cp_async(std::uint32_t to, const void* from, bool is_there) {
+__device__ __forceinline__ void cp_async(std::uint32_t to, const void* from, bool predicate) {
   static_assert(bytes == 4 || bytes == 8 || bytes == 16);
   if constexpr (bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(predicate ? 16 : 0) : "memory");
   else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(to), "l"(from), "n"(bytes), "r"(is_there ? bytes : 0) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(to), "l"(from), "n"(bytes), "r"(predicate ? bytes : 0) : "memory");
 }
 template <int bytes>
 __device__ __forceinline__ void cp_async(std::uint32_t to, const void* from) {
@@ -91,7 +91,7 @@ __device__ __forceinline__ void cp_async(std::uint32_t to, const void* from) {
 }
 /// Makes a group of this thread's copies since the last.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-/// Until at most so many of this thread's latest groups are under way.
+/// Waits until at most `groups` of this thread's latest groups are pending.
 template <int groups>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(groups) : "memory");
@@ -111,12 +111,12 @@ struct MBarrier {
   }
   __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(&state)) : "memory"); }
 #if __CUDA_ARCH__ >= 900
-  /// Arrives, and asks for so many bytes of copies before the phase is over.
+  /// Arrives, and makes the phase wait for `bytes` bytes of copies.
   __device__ void arrive_and_expect_tx(unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(&state)), "r"(bytes) : "memory");
   }
 #endif
-  /// Until the phase of this parity is over. The phase before the first counts as one of parity 1.
+  /// Waits until the phase of this parity is over. The phase before the first counts as one of parity 1.
   __device__ void wait(unsigned parity) {
 #if __CUDA_ARCH__ >= 900
     asm volatile(
@@ -200,7 +200,7 @@ __device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, un
                "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(&barrier.state))
                : "memory");
 }
-/// Begins to write such a box, but for what lies outside the tensor. Shared memory must have been written before fence_proxy_async.
+/// Begins to store a box to the tensor; elements outside it are skipped. fence_proxy_async must follow the writes to shared memory.
 __device__ __forceinline__ void tma_store_2d(const void* from, const CUtensorMap_st& map, int inner, int outer) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n" ::"l"(&map), "r"(inner), "r"(outer),
                "r"(shared_address(from))

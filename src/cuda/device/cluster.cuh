@@ -14,8 +14,8 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-/// Arrives at the cluster's barrier. Who then returns from cluster_wait knows that this block runs, and sees what a fence has made visible;
-/// other writes of this thread may still be under way.
+/// Arrives at the cluster's barrier. A thread that returns from cluster_wait then knows that this block runs, and sees writes before a
+/// fence; other writes of this thread may still be pending.
 __device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;\n" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory"); }
 /// Waits for all threads of a cluster, but those that have ended.

@@ -57,7 +57,7 @@ struct FragmentTile {
     });
   }
 
-  /// A value of a row that each lane of its group has a part of, for all of them.
+  /// All-reduce of a row over the lanes that share it.
   template <class F>
   static __device__ __forceinline__ float combine(float part, F&& f) {
     part = f(part, shuffle_xor(part, Lanes::low_step));
@@ -70,15 +70,15 @@ struct FragmentTile {
     return combine(part, [](float a, float b) { return a + b; });
   }
 
-  // Verbs of one row, the lane's r-th.
+  // Of one row, the lane's r-th.
 
   __device__ __forceinline__ float row_max(int r) const {
-    float most = -INFINITY;
+    float largest = -INFINITY;
 #pragma unroll
-    for (int c = 0; c < lane_columns; c += 2) most = fmaxf(most, fmaxf(at(r, c), at(r, c + 1)));
-    return combine_max(most);
+    for (int c = 0; c < lane_columns; c += 2) largest = fmaxf(largest, fmaxf(at(r, c), at(r, c + 1)));
+    return combine_max(largest);
   }
-  /// The sum of what the lane has of the row: combine_sum makes it the row's.
+  /// The sum of the lane's elements of the row; combine_sum makes the row's sum of it.
   __device__ __forceinline__ float partial_row_sum(int r) const {
     float sum = 0;
 #pragma unroll

@@ -1,9 +1,8 @@
 #pragma once
 #include <cmath>
 
-// Reductions over the threads of a warp and of a block. A combination of values is an Op with an Accumulator type, its identity() and
-// combine(a, b). An all-reduce leaves the result in all threads: the same bits where combine(a, b) and combine(b, a) are. (Clusters:
-// cluster.cuh.)
+// Reductions over the threads of a warp and of a block. An Op has an Accumulator type, its identity() and an associative combine(a, b). An
+// all-reduce leaves the result in all threads, the same bits if combine is commutative to the bit. (Clusters: cluster.cuh.)
 namespace tern::gpu {
 
 inline constexpr unsigned whole_warp = 0xffffffffu;
@@ -20,7 +19,7 @@ struct PlusOp {
   static __device__ C combine(C a, C b) { return a + b; }
 };
 
-/// The largest; NaN counts as none.
+/// The maximum, which ignores NaN.
 struct MaxOp {
   using Accumulator = float;
   static __device__ float identity() { return -INFINITY; }

@@ -12,7 +12,7 @@ struct Divider {
   std::uint32_t divisor = 1, magic = 1, shift = 0;
 
   Divider() = default;
-  /// A divisor of 0 counts as 1: what iterates over nothing divides nothing.
+  /// A divisor of 0 counts as 1: there are no elements then.
   explicit Divider(std::int64_t divisor_) : divisor(static_cast<std::uint32_t>(divisor_ > 1 ? divisor_ : 1)) {
     while ((std::uint64_t(1) << shift) < divisor) ++shift;
     magic = static_cast<std::uint32_t>((((std::uint64_t(1) << shift) - divisor) << 32) / divisor + 1);

@@ -19,7 +19,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
 __device__ __forceinline__ float exp_approx(float x) { return exp2_approx(x * log2_e); }
 __device__ __forceinline__ double exp_approx(double x) { return exp(x); }
 
-/// 1 / x within a unit in the last place; of what is too large for its inverse 0.
+/// 1 / x within a unit in the last place; 0 where that would be denormal.
 __device__ __forceinline__ float reciprocal_approx(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -27,8 +27,8 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
 }
 
 /// The sigmoid s of 2u, which is 0.5 (1 + tanh u), for the u of gelu_tanh(x) and its square x x: with it gelu_tanh(x) = x s. By two
-/// instructions of the special-function unit and few others, as the kernels that call it have little else to do: with __expf and
-/// __fdividef, which look out for denormals, a derivative takes 40 instructions, here 10.
+/// instructions of the special-function unit and few others: a derivative takes 10 instructions, and 40 with __expf and __fdividef, which
+/// handle denormals.
 __device__ __forceinline__ float gelu_tanh_sigmoid(float x, float square) {
   constexpr float linear = -2 * 0.79788456080286535588f * log2_e, cubic = 0.044715f * linear;
   return reciprocal_approx(1 + exp2_approx(x * (linear + cubic * square)));
@@ -72,7 +72,7 @@ __device__ __forceinline__ float add_half_tf32_ulp(float x) {
   return fabsf(x) < INFINITY ? __uint_as_float(__float_as_uint(x) + half) : x;
 }
 
-/// x minus what the tensor core takes of it by truncation, as TF32: the small part of a product in 3xTF32.
+/// x less its truncation to TF32, in TF32: the small part of 3xTF32.
 __device__ __forceinline__ float tf32_residual(float x) { return round_to_tf32(x - __uint_as_float(__float_as_uint(x) & 0xffffe000u)); }
 __device__ __forceinline__ float4 tf32_residual(float4 x) {
   return {tf32_residual(x.x), tf32_residual(x.y), tf32_residual(x.z), tf32_residual(x.w)};

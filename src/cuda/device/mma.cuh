@@ -34,7 +34,7 @@ __device__ __forceinline__ void ldmatrix_trans(unsigned (&to)[4], unsigned row) 
                : "memory");
 }
 
-/// Writes what ldmatrix reads, from such registers to such rows (sm_90).
+/// The inverse of ldmatrix: from registers to rows in shared memory (sm_90).
 __device__ __forceinline__ void stmatrix(unsigned row, const unsigned (&from)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(row), "r"(from[0]), "r"(from[1]), "r"(from[2]),

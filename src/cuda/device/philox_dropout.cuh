@@ -64,7 +64,7 @@ struct DropoutMask {
   }
 };
 
-/// Dropout of values of type C: a dropped one is 0, a kept one x / (1 - p), to the bit as the CPU divides.
+/// Dropout of values of type C: a dropped one is 0, a kept one x / (1 - p), bitwise the quotient that the CPU computes.
 template <class C>
 struct Dropout : DropoutMask {
   C keep_probability = 1, inverse = 1;
@@ -73,8 +73,8 @@ struct Dropout : DropoutMask {
   TERN_HOST_DEVICE Dropout(double p, PhiloxState philox_)
       : DropoutMask(p, philox_), keep_probability(static_cast<C>(1 - p)), inverse(1 / keep_probability) {}
 
-  /// x / (1 - p): the product with the inverse, and what that leaves of x, as division has a path for tiny divisors. The product is kept
-  /// finite: the remainder of an infinite one would be infinite too, or NaN, where the quotient of a large x is infinite.
+  /// x / (1 - p): the product with the inverse, corrected by its remainder, since a division has a slow path for tiny divisors. The product
+  /// is kept finite: the remainder of an infinite one would be infinite too, or NaN, where the quotient of a large x is infinite.
   __device__ __forceinline__ C scale(C x) const {
     constexpr C largest = std::numeric_limits<C>::max();
     const C product = fmin(fmax(x * inverse, -largest), largest);

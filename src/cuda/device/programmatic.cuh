@@ -11,8 +11,8 @@ __device__ __forceinline__ void grid_dependency_wait() {
 #endif
 }
 
-/// Lets the kernel behind start as soon as all blocks of this one have called it or ended; what it writes is not looked at until it has
-/// ended.
+/// Lets the next kernel start as soon as all blocks of this one have called it or ended. The next kernel sees this one's writes only after
+/// grid_dependency_wait.
 __device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");

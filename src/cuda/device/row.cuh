@@ -6,14 +6,14 @@
 // Rows of a matrix under reductions: softmax, cross-entropy and the norms share this partition of a row over threads, this access to a row
 // that begins anywhere, and this all-reduce. (rows/row_launch.h chooses a partition and launches it.)
 //
-//   row of 37 floats, misaligned by 3                          | partition        | who shares a row             | all-reduce
+//   row of 37 floats, misaligned by 3                          | partition        | threads of a row             | all-reduce
 //   16-byte vector  v0        v1        v2           v9        | ---------------- | ---------------------------- | -------------------
 //                ...#|####|####|####|####| ... |####|##..      | threads <= 32    | lanes of a warp              | shuffles
 //                 ^ the row before                   ^ after   | threads > 32     | whole warps of a block       | and shared memory
 //   thread t of 4 holds vectors t, t + 4, t + 8 of the row     | cluster > 1      | the blocks of a cluster      | and DSMEM
 //
 // Each row is read once and written once. Neighbouring threads have neighbouring vectors, so that a warp's loads are contiguous; and each
-// thread asks for all its vectors before it uses the first, since what keeps the memory busy is the number of bytes under way.
+// thread issues all its loads before it uses the first, since bandwidth follows from the number of bytes in flight.
 namespace tern::gpu {
 
 // ---- Access: the vectors of a row
@@ -50,7 +50,7 @@ __device__ __forceinline__ bool is_vector_within(int column, int columns) {
   return access != RowAccess::misaligned || (column >= 0 && column + width <= columns);
 }
 
-/// Sets what a vector holds of other rows to `value`.
+/// Sets the elements of a vector that belong to other rows to `value`.
 template <RowAccess access, int width>
 __device__ __forceinline__ void clear_outside(float (&values)[width], int column, int columns, float value = 0) {
   if (is_vector_within<access, width>(column, columns)) return;
@@ -59,7 +59,7 @@ __device__ __forceinline__ void clear_outside(float (&values)[width], int column
     if (!is_within(column + k, columns)) values[k] = value;
 }
 
-/// Writes what of a vector lies in the row, which has it at `column`; it begins before the row's end.
+/// Writes the elements of the vector at `column` that lie in the row; it begins before the row's end.
 template <RowAccess access, int width, class T>
 __device__ __forceinline__ void write_row_vector(T* to, int column, int columns, const float (&values)[width]) {
   if constexpr (width == 1) {
@@ -76,8 +76,8 @@ __device__ __forceinline__ void write_row_vector(T* to, int column, int columns,
   }
 }
 
-/// Compiler barrier: from here on the value counts as new, so that what was computed from it is computed again, which is cheap, and not
-/// kept in registers between two loops, which is dear.
+/// Compiler barrier: the value is opaque from here on, so that addresses are computed from it again, and not kept in registers from an
+/// earlier loop, where registers are scarce.
 __device__ __forceinline__ void launder(int& value) { asm volatile("" : "+r"(value)); }
 
 // ---- Partition: the threads of a row

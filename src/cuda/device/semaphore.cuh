@@ -1,12 +1,12 @@
 #pragma once
 
-// Semaphores in device memory, by which blocks of one kernel tell each other how far they are. (runtime/allocator.h has the memory.)
+// Completion counters and semaphores in device memory, which order the blocks of a kernel. (runtime/allocator.h has the memory.)
 namespace tern::gpu {
 
 /// Note [Last block]
-/// A sum over more rows than a block reads has two stages: blocks leave partial sums, and something adds those. A second kernel for that
-/// costs a launch and a start, more than the addition itself; so the last block of a group to leave its part adds them all, in the order of
-/// the parts and not of arrival. Blocks find out by a completion counter in device memory. The counters are zero between kernels: the last
+/// A sum over more rows than a block reads has two stages: blocks leave partial sums, and those are added up. A second kernel for that
+/// would take longer to launch than to add; so the last block of a group to finish adds all of its parts, in the order of the parts and not
+/// of arrival. A completion counter in device memory tells which block that is. The counters are zero between kernels: the last
 /// block sets its group's back, and kernels of one stream do not overlap in this.
 
 /// True in all threads of the last of a group's `blocks` blocks to call it with the group's counter. What the others had written to global
@@ -15,7 +15,7 @@ template <class Sync>
 __device__ __forceinline__ bool is_last_block(unsigned* counter, unsigned blocks, bool& is_last, Sync sync) {
   sync();
   if (threadIdx.x == 0) {
-    __threadfence();  // of one thread, for all: what the others wrote came before their sync
+    __threadfence();  // by one thread for the block: sync orders the others' writes before it
     is_last = atomicAdd(counter, 1) == blocks - 1;
     if (is_last) *counter = 0;
     __threadfence();
@@ -25,8 +25,8 @@ __device__ __forceinline__ bool is_last_block(unsigned* counter, unsigned blocks
 }
 
 /// Note [Ordered sums]
-/// Atomic additions come in another order in each run, and floats then give another sum. Where blocks add to one place in global memory,
-/// they take turns instead: a semaphore says how many have added, and a block waits until those before it have. Blocks must be numbered
+/// Atomic additions of floats give another sum in each run, as their order changes. Where blocks add to one place in global memory, a
+/// semaphore orders them instead: it counts the blocks that have added, and a block waits for those before it. Blocks must be numbered
 /// so that one waits only for blocks of lower numbers, which the device has started before.
 
 /// Waits until the semaphore is `turn`, and sees what the blocks before wrote.
@@ -35,7 +35,7 @@ __device__ __forceinline__ void semaphore_wait(const int* semaphore, int turn) {
   do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];\n" : "=r"(value) : "l"(semaphore) : "memory");
   while (value != turn);
 }
-/// Shows the next block what this thread wrote, and what it knows that others did, and gives it the turn.
+/// Passes the semaphore to the next block, which then sees what this thread wrote, and the writes that were visible to it.
 __device__ __forceinline__ void semaphore_release(int* semaphore, int turn) {
   __threadfence();
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;\n" ::"l"(semaphore), "r"(turn) : "memory");

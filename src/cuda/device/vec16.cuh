@@ -5,7 +5,7 @@
 
 // Vectors of 16 bytes, the most that one instruction moves. There are two forms:
 //
-// - Vector<T, width>: elements side by side, of any size up to 16 bytes. It is what a kernel indexes.
+// - Vector<T, width>: elements side by side, of any size up to 16 bytes. A kernel indexes it.
 // - Packed<T, width>: a vector as it lies in registers, four of 32 bits with one float or a pair of 16-bit numbers each, or one element.
 //   A kernel that holds many vectors keeps them packed: structures of 16-bit numbers the compiler takes apart, a register for each.
 namespace tern::gpu {
@@ -37,7 +37,7 @@ template <int width, class T>
 __device__ __forceinline__ Packed<T, width> read_packed(const T* address) {
   return *reinterpret_cast<const Packed<T, width>*>(address);
 }
-/// Past the first-level cache (ld.global.cg), which is left to what is read often. The kernel may write to the address later.
+/// Bypasses the first-level cache (ld.global.cg), which is left to data that is read often. The kernel may write to the address later.
 template <int width, class T>
 __device__ __forceinline__ Packed<T, width> read_packed_cg(const T* address) {
   if constexpr (width > 1) return __ldcg(reinterpret_cast<const uint4*>(address));

@@ -30,7 +30,7 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 
 /// The matrix descriptor of an operand at an address of shared memory: rows of 128 bytes in the swizzle of 128 bytes, eight rows after
 /// 1024. Of one that is transposed, (depth, rows), a row of the tile is one of the depth (MN-major). A tile wider than 128 bytes is in
-/// blocks of so many columns, and where it is MN-major the next one lies `block_bytes` on.
+/// blocks of that width, and where it is MN-major the next one lies `block_bytes` on.
 __device__ __forceinline__ std::uint64_t wgmma_descriptor(std::uint32_t address, unsigned block_bytes) {
   return std::uint64_t((address & 0x3ffff) >> 4) | std::uint64_t(block_bytes >> 4) << 16 | std::uint64_t(swizzle_span >> 4) << 32 |
          std::uint64_t(1) << 62;
@@ -41,7 +41,7 @@ __device__ __forceinline__ std::uint64_t wgmma_descriptor(const void* tile) { re
 /// To be called before the first wgmma of a batch (wgmma.fence): orders it behind this thread's writes to the registers that it uses.
 __device__ __forceinline__ void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ __forceinline__ void warpgroup_commit_batch() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
-/// Until at most so many of this warpgroup's committed batches are under way.
+/// Waits until at most `groups` of this warpgroup's committed batches are pending.
 template <int groups>
 __device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(groups) : "memory");
@@ -52,7 +52,7 @@ __device__ __forceinline__ void warpgroup_fence_operand(float (&d)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
-/// Keeps the compiler from computing a left operand in registers between the wgmma that read it: all of it is there from this place on.
+/// Keeps the compiler from computing a left operand in registers between the wgmma that read it: it is computed before this place.
 template <int steps>
 __device__ __forceinline__ void warpgroup_fence_operand(std::uint32_t (&a)[steps][4]) {
 #pragma unroll

@@ -11,7 +11,7 @@ namespace tern::gpu {
 
 namespace {
 
-/// The sum of all 16-bit words, each times an odd number of its own: whole numbers, so the order of the additions is free.
+/// A checksum: the sum of all 16-bit words, each times an odd number. Integers, so that the order of additions does not matter.
 __global__ void __launch_bounds__(block_size) add_words(const std::uint16_t* data, std::size_t count, unsigned long long* total) {
   unsigned long long sum = 0;
   for (std::size_t i = blockIdx.x * std::size_t(block_size) + threadIdx.x; i < count; i += gridDim.x * std::size_t(block_size))
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(block_size) add_words(const std::uint16_t* dat
   if (threadIdx.x % 32 == 0) atomicAdd(total, sum);
 }
 
-/// A number that differs, but by chance, where two memories do. Waits for the stream.
+/// The checksum of a result, by which results are compared. Waits for the stream.
 std::uint64_t checksum_of(const void* data, std::size_t bytes, Stream stream) {
   const Workspace total(sizeof(unsigned long long), stream);
   check(cudaMemsetAsync(total.as<void>(), 0, sizeof(unsigned long long), handle(stream)), "cudaMemsetAsync");
@@ -39,7 +39,7 @@ std::size_t max_workspace_bytes(const std::vector<Candidate>& candidates) {
 }
 
 /// Times candidates as parts of a graph: there the fills that some ask for, and the kernels that add the sums of a split-K GEMM, cost more
-/// than on a stream, and graphs are what steps are run as.
+/// than on a stream, and training steps run as graphs.
 class Autotuner {
  public:
   Autotuner(const std::vector<Candidate>& ranked, const GemmProblem& p, const GemmOperands& operands, Stream stream,
@@ -90,7 +90,7 @@ class Autotuner {
     // one.
     constexpr double sample_us = 200, prune_ratio = 1.2;
     if (!launch(one, stream_)) return {&one, -1, 0};                    // the first launch of a kernel loads it
-    const std::uint64_t checksum = checksum_of(out_, bytes_, stream_);  // waits: from here on the operands are there for any stream
+    const std::uint64_t checksum = checksum_of(out_, bytes_, stream_);  // waits: from here on any stream may read the operands
     double us = sample(*record(one, 1), 1);
     const int repeats = static_cast<int>(std::clamp(sample_us / us, 1.0, 20.0));
     const auto graph = record(one, repeats);

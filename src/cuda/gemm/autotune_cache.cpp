@@ -1,7 +1,5 @@
 #include "cuda/gemm/autotune_cache.h"
 
-#include <unistd.h>
-
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +10,7 @@
 #include <sstream>
 #include <string>
 
+#include "backend/replace_file.h"
 #include "cuda/runtime/launch.h"
 
 namespace tern::gpu {
@@ -31,7 +30,7 @@ std::uint64_t checksum_of(const ProblemKey& key, const AlgorithmWords& words) {
   return sum;
 }
 
-/// Adds what the file holds; lines that are not well formed count as absent.
+/// Adds the file's choices; malformed lines are ignored.
 void read(const std::filesystem::path& path, Choices& choices) {
   std::ifstream file(path);
   std::string line;
@@ -48,28 +47,18 @@ void read(const std::filesystem::path& path, Choices& choices) {
   }
 }
 
-/// Whole, or not at all: readers never see half a file, and of two writers the last one stays.
+/// Where the file cannot be written, the choices serve this process alone.
 void write(const std::filesystem::path& path, const Choices& choices) {
-  std::error_code failed;
-  std::filesystem::create_directories(path.parent_path(), failed);
-  std::filesystem::path part = path;
-  part += "." + std::to_string(getpid());
-  {
-    std::ofstream file(part);
-    file << header << '\n' << std::hex;
-    for (const auto& [key, words] : choices) {
-      for (const std::uint64_t word : key) file << word << ' ';
-      for (const std::uint64_t word : words) file << word << ' ';
-      file << checksum_of(key, words) << '\n';
-    }
-    file.close();
-    if (file.fail()) {
-      std::filesystem::remove(part, failed);
-      return;
-    }
+  std::error_code ignored;
+  std::filesystem::create_directories(path.parent_path(), ignored);
+  std::ostringstream text;
+  text << header << '\n' << std::hex;
+  for (const auto& [key, words] : choices) {
+    for (const std::uint64_t word : key) text << word << ' ';
+    for (const std::uint64_t word : words) text << word << ' ';
+    text << checksum_of(key, words) << '\n';
   }
-  std::filesystem::rename(part, path, failed);
-  if (failed) std::filesystem::remove(part, failed);
+  backend::replace_file(path, text.str());
 }
 
 /// Empty where the environment names no place.
@@ -122,7 +111,7 @@ Cache& cache(Device device) {
 
 }  // namespace
 
-// The first word is the variant's index. Files hold these numbers: they stay what they are.
+// The first word is the variant's index. Files hold these numbers: they must not change.
 static_assert(sizeof(AlgorithmWords) >= sizeof(std::uint64_t) + sizeof(cublasLtMatmulAlgo_t));
 
 AlgorithmWords to_words(const GemmAlgorithm& algorithm) {

@@ -54,7 +54,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> CublasLtGemm::algorithms(const Gemm
     check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)), "cublasLtMatmulPreferenceSetAttribute");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t(cublas_workspace_bytes));
-  // The partial sums of split-K are added in the type of the arithmetic: in 16 bits they would lose what float32 had.
+  // The partial sums of split-K are added in the type of the arithmetic: in 16 bits they would lose float32's precision.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   const auto bytes = [](const void* address) { return std::uint32_t(1) << log2_alignment(address); };
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, bytes(operands.a));

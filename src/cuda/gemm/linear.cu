@@ -8,10 +8,11 @@
 #include "ops/kernels/copy.h"
 #include "ops/kernels/functors.h"
 #include "ops/kernels/matmul.h"
+#include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
 
-// A linear layer as one GEMM, whose epilogue adds the bias while the result is still in registers: the addition as a kernel of its own
-// reads and writes y once more, which for a vocabulary of 10,000 is a sixth of the whole time. Column-major, as in matmul.cu:
+// A linear layer as one GEMM with the bias in its epilogue: a separate addition reads and writes y once more, a sixth of the whole time for
+// a vocabulary of 10,000. Column-major, as in matmul.cu:
 // y^T (N, M) = weight (N, K) x^T (K, M).
 //
 // A bias's gradient: the sums of the columns of (M, N), on the way through gelu's derivative where there is one. Each block sums some rows
@@ -34,8 +35,8 @@ __device__ __forceinline__ C gelu_derivative(C x) {
   else return functors::GeluTanh{}.grad(x, C(0));
 }
 
-/// The sums of the columns of g, or of g gelu'(x), which goes to dx. parts (gridDim.y, N): of rows_per_block rows each; null where nobody
-/// wants the sums.
+/// The sums of the columns of g, or of g gelu'(x), which goes to dx. parts (gridDim.y, N): of rows_per_block rows each; null where the
+/// sums are not wanted.
 template <class T, int width, bool has_gelu>
 __global__ void __launch_bounds__(block_size)
     sum_columns(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t columns, std::int64_t rows_per_block, computed_t<T>* parts) {
@@ -86,9 +87,9 @@ void sum(const View& g, const View& x, const View& dx, const View& sums, Write w
   const unsigned across = blocks_for(columns, lanes * (is_vector ? widest : 1));
   // Some eight blocks for each multiprocessor, with two rows and more for each warp.
   const std::int64_t blocks = 8 * attribute(cudaDevAttrMultiProcessorCount, g.stream.device);
-  const std::int64_t wanted = std::clamp<std::int64_t>((blocks + across - 1) / across, 1, max_parts);
-  const std::int64_t rows_per_block = std::max<std::int64_t>((rows + wanted - 1) / wanted, 2 * warps);
-  const auto count = static_cast<unsigned>((rows + rows_per_block - 1) / rows_per_block);
+  const std::int64_t wanted = std::clamp<std::int64_t>(ceil_div(blocks, across), 1, max_parts);
+  const std::int64_t rows_per_block = std::max<std::int64_t>(ceil_div(rows, wanted), 2 * warps);
+  const auto count = static_cast<unsigned>(ceil_div(rows, rows_per_block));
   PartialSums parts(deferred, g.stream);
   C* const memory = sums.data ? static_cast<C*>(parts->memory(count * static_cast<std::size_t>(columns) * sizeof(C))) : nullptr;
   launch(is_vector ? sum_columns<T, widest, has_gelu> : sum_columns<T, 1, has_gelu>, dim3(across, count), block_size, 0, g.stream,

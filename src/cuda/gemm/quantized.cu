@@ -1,7 +1,6 @@
 #include "backend/observer.h"
 #include "cuda/device/group.cuh"
 #include "cuda/gemm/quantized_codes.cuh"
-#include "cuda/gemm/quantized_gemm.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/quantized.h"

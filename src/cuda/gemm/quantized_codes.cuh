@@ -2,9 +2,11 @@
 #include "cuda/device/convert.cuh"
 #include "ops/kernels/quantized.h"
 
-// Codes of quantised weights (tensor/quant_format.h) as floats, whole numbers of which a scale makes the weights: one scale a row, or one a
-// block of 32.
+// Quantised weights (tensor/quant_format.h) on a GPU: their codes, integers, as floats, and their scales, one a row or one a block of 32.
 namespace tern::gpu {
+
+/// y = x @ w transposed + bias of 16-bit x and y on tensor cores (quantized_gemm.cu); see kernels::quantized_linear.
+void quantized_gemm(const View& x, const kernels::QuantizedRows& w, const View& bias, const View& y);
 
 /// Two bytes: blocks begin at even addresses, and not at multiples of four.
 __device__ __forceinline__ unsigned load_half_word(const std::uint8_t* at) { return *reinterpret_cast<const std::uint16_t*>(at); }
@@ -44,7 +46,7 @@ __device__ __forceinline__ float load_four_codes(const kernels::QuantizedRows& w
 }
 
 /// Two codes, the bytes of a half word in which they are 128 more, as 16-bit floats. No conversion: beneath the exponent of 128 (bf16) or
-/// 1024 (f16) the bits of a byte are its value. bf16 has 7 of them, and the eighth is in what is subtracted, 256 or 128.
+/// 1024 (f16) the bits of a byte are its value. bf16 has 7 of them, and the eighth is in the subtrahend, 256 or 128.
 template <class T>
 __device__ __forceinline__ unsigned code_pair(unsigned half_word) {
   const unsigned pair = __byte_perm(half_word, 0, 0x4140);

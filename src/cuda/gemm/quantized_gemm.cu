@@ -5,28 +5,28 @@
 #include "cuda/device/programmatic.cuh"
 #include "cuda/device/vec16.cuh"
 #include "cuda/gemm/quantized_codes.cuh"
-#include "cuda/gemm/quantized_gemm.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
+#include "tensor/ceil_div.h"
 
-// GEMM of 16-bit activations with quantised weights: mma.sync fed by cp.async, on every architecture. A ring of stages brings x and the
-// codes of the weights as they are stored; a warp makes 16-bit floats of the codes on their way from shared memory to the fragments of b.
-// Codes are whole numbers up to 128, which bf16 and f16 hold exactly, and a scale multiplies float32 sums: of a row at the end, of a block
-// of 32 as soon as they are there. So no weight is ever rounded, and no copy of one is in memory.
+// GEMM of 16-bit activations with quantised weights: mma.sync fed by cp.async, on every architecture. A ring of stages holds x and the
+// codes of the weights as they are stored; a warp converts codes to 16-bit floats as it loads them from shared memory into fragments of b.
+// Codes are integers up to 128, exact in bf16 and f16, and scales multiply the float32 sums: a row's in the epilogue, a block's after each
+// 32 of the depth. So weights are not rounded, and are never written out dequantised.
 //
 //     block   warps over rows of y x over columns x over the depth; a warp's tile has 32 columns
 //     stage   x (rows, depth), swizzled | codes (columns, depth), each row in 4-byte words, a pitch apart
 //     end     the sums of the warps along the depth meet in shared memory and are added in their order
 //
-// Few rows and channels make few tiles, whose time is that of one after the other: small tiles split the depth over all warps and ask for
-// a whole depth of 256 at once. Large ones decode each code for more rows.
+// With few rows and channels there are few tiles, and latency counts: small tiles split the depth over all warps, and load a depth of 256
+// at once. Large ones decode each code for more rows.
 namespace tern::gpu {
 
 using kernels::QuantizedRows;
 
 namespace {
 
-constexpr int chunk = 32;  ///< of the depth, that a warp multiplies at a time: a block of q8_0 and q4_0
+constexpr int chunk = 32;  ///< of the depth, in a warp's step: a block of q8_0 and q4_0
 
 template <QuantFormat format_, int row_tiles, int warps_m_, int warps_n_, int warps_k_, int chunks_>
 struct Tile {
@@ -48,10 +48,10 @@ struct Tile {
   /// Four words off a multiple of eight: no two of eight rows lie in one bank.
   static constexpr int pitch = ((main_words + tail_words + 3) / 8 * 8 + 4) * 4;
   static constexpr int x_bytes = SharedTile<depth>::bytes(rows), stage_bytes = x_bytes + columns * pitch;
-  static constexpr int y_pitch = columns * 2 + 16, end_bytes = warps_k > 1 ? threads * fragments * 16 : rows *y_pitch;
+  static constexpr int y_pitch = columns * 2 + 16, epilogue_bytes = warps_k > 1 ? threads * fragments * 16 : rows *y_pitch;
   /// As many as fit into 99 KiB, which each device has from compute capability 8.0 on.
   static constexpr int stages = std::min(4, 99 * 1024 / stage_bytes);
-  static_assert(stages >= 2 && end_bytes <= 99 * 1024);
+  static_assert(stages >= 2 && epilogue_bytes <= 99 * 1024);
 };
 template <QuantFormat format> using SmallTile = Tile<format, 2, 1, 1, 8, 1>;   ///< (32, 32), 256 of the depth a stage
 template <QuantFormat format> using MediumTile = Tile<format, 2, 1, 2, 4, 2>;  ///< (32, 64), 256
@@ -75,7 +75,7 @@ struct Shifts {
   __device__ __forceinline__ unsigned of(int channel) const { return channel % 2 ? odd : even; }
 };
 
-/// Copies eight elements of each of some rows, the first `left` and zeros, where there are no aligned vectors. Slow, and out of the way.
+/// Copies eight elements of each of some rows, the first `left` and then zeros, where rows are not aligned. Slow, hence out of line.
 template <class T>
 __device__ __noinline__ void store_elements(unsigned to, unsigned to_step, const T* from, std::int64_t from_step, int rows,
                                             std::int64_t left) {
@@ -84,16 +84,16 @@ __device__ __noinline__ void store_elements(unsigned to, unsigned to_step, const
     store_shared_half_word(to + i / 8 * to_step + i % 8 * 2, i % 8 < left ? from[i / 8 * from_step + i % 8].bits : 0u);
 }
 
-/// Stages of a block's tile on their way to shared memory. A thread copies the same place of every few rows: where that is it computes
-/// once. Rows and channels that are not there are left as they were, as no element of y comes of them; zeros stand behind the depth.
+/// Loads the stages of a block's tile by cp.async. A thread copies the same column of every few rows, so that its addresses are computed
+/// once. Rows and channels out of bounds are not written, as no element of y depends on them; the depth is padded with zeros.
 template <class S, class T>
-class Fetch {
+class StageLoader {
   static constexpr int vectors = S::depth / 8, x_rows = S::threads / vectors;
   static constexpr int header = S::by_blocks ? 0 : 4;  ///< the row's scale
   static_assert(x_rows % 8 == 0);                      // rows of one swizzle
 
  public:
-  __device__ __forceinline__ Fetch(const Problem<T>& p, std::int64_t first_row, std::int64_t first_channel, Shifts shifts)
+  __device__ __forceinline__ StageLoader(const Problem<T>& p, std::int64_t first_row, std::int64_t first_channel, Shifts shifts)
       : p_(p),
         row_(first_row + threadIdx.x / vectors),
         x_to_(SharedTile<S::depth>::offset(threadIdx.x / vectors, threadIdx.x % vectors)),
@@ -118,7 +118,7 @@ class Fetch {
     to = n * S::pitch + 4 * word;
     left = static_cast<int>(p_.w.bytes) - at;
   }
-  /// The thread's word of every few rows, an even number of them, from byte `first` of what the row has for it.
+  /// Copies the thread's word of every `step`th row, from byte `first` of the row's codes on.
   template <int words>
   __device__ __forceinline__ void load_words(const std::uint8_t* from, int left, int first, unsigned to) const {
     constexpr int step = S::threads / words / 2 * 2;
@@ -133,8 +133,7 @@ class Fetch {
     const T* from = p_.x + row_ * p_.x_stride + column;
     const bool is_there = column < p_.w.in;
     if (!p_.has_vectors) {
-      const auto there =
-          static_cast<int>(max(std::int64_t{0}, min((p_.rows - row_ + x_rows - 1) / x_rows, std::int64_t(S::rows / x_rows))));
+      const auto there = static_cast<int>(max(std::int64_t{0}, min(ceil_div(p_.rows - row_, x_rows), std::int64_t(S::rows / x_rows))));
       return store_elements(stage + x_to_, x_rows * SharedTile<S::depth>::row_bytes, from, x_rows * p_.x_stride, there, p_.w.in - column);
     }
 #pragma unroll
@@ -213,7 +212,7 @@ __device__ __forceinline__ void multiply_chunk(typename S::Sums& sums, unsigned 
   }
 }
 
-/// Two neighbours of y, an even channel first, where they are there.
+/// Stores two neighbours of y, from an even channel on, where they are within bounds.
 template <class T>
 __device__ __forceinline__ void store_pair(const Problem<T>& p, std::int64_t row, std::int64_t channel, unsigned pair) {
   if (row >= p.rows || channel >= p.w.out) return;
@@ -226,8 +225,8 @@ __device__ __forceinline__ void store_pair(const Problem<T>& p, std::int64_t row
   }
 }
 
-/// The end of a product: a lane's sums become y. Of a warp that has few of them they go out as they are, two neighbours at a time; a whole
-/// tile goes through shared memory, from where its rows go out in vectors.
+/// The epilogue: scales and bias are applied to a lane's sums. A warp that has few of them stores them in pairs; a whole tile goes through
+/// shared memory, and is stored in vectors.
 template <class S, class T>
 class Epilogue {
  public:
@@ -238,7 +237,7 @@ class Epilogue {
         channel_(first_channel + 2 * MmaLanes::member()),
         to_(to + MmaLanes::group() * S::y_pitch + MmaLanes::member() * 4) {}
 
-  /// Asks for the scales and biases.
+  /// Loads the scales and biases.
   __device__ __forceinline__ void load() {
 #pragma unroll
     for (int n = 0; n < S::own_columns; ++n)
@@ -293,35 +292,37 @@ __global__ void __launch_bounds__(S::threads, 512 / S::threads) quantized_gemm_k
   extern __shared__ __align__(128) unsigned char memory[];
   const unsigned shared = shared_address(memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int along_depth = warp % S::warps_k, tile = warp / S::warps_k;
+  const int warp_k = warp % S::warps_k, tile = warp / S::warps_k;
   const int warp_row = tile % S::warps_m * S::warp_rows, warp_column = tile / S::warps_m * S::warp_columns;
   const std::int64_t first_row = std::int64_t(blockIdx.y) * S::rows, first_channel = std::int64_t(blockIdx.x) * S::columns;
   // Of the warp tile's fragments, those that this warp writes.
-  const int own_first = along_depth * S::own_fragments, own_row = warp_row + own_first / Sums::column_tiles * 16,
+  const int own_first = warp_k * S::own_fragments, own_row = warp_row + own_first / Sums::column_tiles * 16,
             own_column = warp_column + own_first % Sums::column_tiles * 8;
   const auto first_byte = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(p.w.row(first_channel)));
   const Shifts shifts{S::by_blocks ? first_byte & 2 : 0, S::by_blocks ? first_byte + static_cast<unsigned>(p.w.bytes) & 2 : 0};
-  const Fetch<S, T> fetch(p, first_row, first_channel, shifts);
+  const StageLoader<S, T> load_stage(p, first_row, first_channel, shifts);
 
-  grid_dependency_wait();  // the kernel before may still run, and x be what it writes
+  grid_dependency_wait();  // the previous kernel may still be writing x
   Epilogue<S, T> epilogue(p, first_row + own_row, first_channel + own_column, shared + own_row * S::y_pitch + own_column * 2);
-  if constexpr (S::warps_k > 1) epilogue.load();  // a short product does not hide their way otherwise; a large tile has no registers left
+  if constexpr (S::warps_k > 1)
+    epilogue.load();  // a short product would not hide their latency later; a large tile has no registers for them
 
   Sums sums{};
-  const int steps = static_cast<int>((p.w.in + S::depth - 1) / S::depth);
+  const int steps = static_cast<int>(ceil_div(p.w.in, S::depth));
 #pragma unroll 1
-  for (int ahead = 0; ahead < steps + S::stages - 1; ++ahead) {  // one loop: its code runs a few times only, and has to be fetched as well
+  for (int ahead = 0; ahead < steps + S::stages - 1;
+       ++ahead) {  // one loop for prologue and steps: it runs a few times only, and its code has to be fetched, too
     const int step = ahead - (S::stages - 1);
     if (step >= 0) {
       cp_async_wait<S::stages - 2>();
-      __syncthreads();  // the stage is there for all, and the one before it is free
+      __syncthreads();  // the stage is full, and the one before it is empty
     }
-    if (ahead < steps) fetch(ahead, shared + ahead % S::stages * S::stage_bytes);
+    if (ahead < steps) load_stage(ahead, shared + ahead % S::stages * S::stage_bytes);
     cp_async_commit();
     if (step < 0) continue;
     const unsigned stage = shared + step % S::stages * S::stage_bytes;
 #pragma unroll
-    for (int c = 0; c < S::chunks; ++c) multiply_chunk<S, T>(sums, stage, warp_row, warp_column, along_depth * S::chunks + c, shifts);
+    for (int c = 0; c < S::chunks; ++c) multiply_chunk<S, T>(sums, stage, warp_row, warp_column, warp_k * S::chunks + c, shifts);
   }
 
   __syncthreads();  // no stage is read any more
@@ -330,7 +331,7 @@ __global__ void __launch_bounds__(S::threads, 512 / S::threads) quantized_gemm_k
 #pragma unroll
     for (int f = 0; f < S::fragments; ++f) {
       const float (&from)[4] = sums.values[f / Sums::column_tiles][f % Sums::column_tiles];
-      partial[(along_depth * S::fragments + f) * 32 + lane] = {from[0], from[1], from[2], from[3]};
+      partial[(warp_k * S::fragments + f) * 32 + lane] = {from[0], from[1], from[2], from[3]};
     }
     __syncthreads();
 #pragma unroll
@@ -355,27 +356,27 @@ __global__ void __launch_bounds__(S::threads, 512 / S::threads) quantized_gemm_k
 }
 
 template <class S, class T>
-void start(const Problem<T>& p, Stream stream) {
-  const auto tiles = [](std::int64_t count, int size) { return static_cast<unsigned>((count + size - 1) / size); };
-  const std::int64_t steps = std::clamp<std::int64_t>((p.w.in + S::depth - 1) / S::depth, 1, S::stages);
+void launch_tile(const Problem<T>& p, Stream stream) {
+  const auto tiles = [](std::int64_t count, int size) { return static_cast<unsigned>(ceil_div(count, size)); };
+  const std::int64_t steps = std::clamp<std::int64_t>(ceil_div(p.w.in, S::depth), 1, S::stages);
   launch(quantized_gemm_kernel<T, S>,
          LaunchConfig{.grid = {tiles(p.w.out, S::columns), tiles(p.rows, S::rows)},
                       .block = S::threads,
-                      .shared = std::max<std::size_t>(steps * S::stage_bytes, S::end_bytes),
+                      .shared = std::max<std::size_t>(steps * S::stage_bytes, S::epilogue_bytes),
                       .stream = stream,
                       .overlaps_previous = true},
          p);
 }
 
-/// Small tiles as long as all of them run side by side, large ones as soon as they fill most of the device. The bounds are those of an
-/// H200 (bench/quantised.md), in tiles for each of its processors.
+/// Small tiles while all of them run at once, large ones once they fill most of the device. The bounds were fitted to an H200
+/// (bench/quantised.md), in tiles for each multiprocessor.
 template <QuantFormat format, class T>
-void start_fitting(const Problem<T>& p, Stream stream) {
-  const std::int64_t processors = attribute(cudaDevAttrMultiProcessorCount, stream.device);
-  const auto blocks = [&]<class S>() { return ((p.rows + S::rows - 1) / S::rows) * ((p.w.out + S::columns - 1) / S::columns); };
-  if (blocks.template operator()<SmallTile<format>>() <= processors) start<SmallTile<format>>(p, stream);
-  else if (5 * blocks.template operator()<LargeTile<format>>() < 3 * processors) start<MediumTile<format>>(p, stream);
-  else start<LargeTile<format>>(p, stream);
+void launch_fitting(const Problem<T>& p, Stream stream) {
+  const std::int64_t multiprocessors = attribute(cudaDevAttrMultiProcessorCount, stream.device);
+  const auto blocks = [&]<class S>() { return ceil_div(p.rows, S::rows) * ceil_div(p.w.out, S::columns); };
+  if (blocks.template operator()<SmallTile<format>>() <= multiprocessors) launch_tile<SmallTile<format>>(p, stream);
+  else if (5 * blocks.template operator()<LargeTile<format>>() < 3 * multiprocessors) launch_tile<MediumTile<format>>(p, stream);
+  else launch_tile<LargeTile<format>>(p, stream);
 }
 
 }  // namespace
@@ -390,9 +391,9 @@ void quantized_gemm(const View& x, const QuantizedRows& w, const View& bias, con
                        .bias_stride = bias.data ? bias.strides[0] : 0,
                        .y = y.as<T>(),
                        .has_vectors = is_aligned(x.data, 16) && x.strides[0] % 8 == 0 && w.in % 8 == 0};
-    if (w.format == QuantFormat::q8_0) start_fitting<QuantFormat::q8_0>(p, y.stream);
-    else if (w.format == QuantFormat::q4_0) start_fitting<QuantFormat::q4_0>(p, y.stream);
-    else start_fitting<QuantFormat::int8>(p, y.stream);
+    if (w.format == QuantFormat::q8_0) launch_fitting<QuantFormat::q8_0>(p, y.stream);
+    else if (w.format == QuantFormat::q4_0) launch_fitting<QuantFormat::q4_0>(p, y.stream);
+    else launch_fitting<QuantFormat::int8>(p, y.stream);
   });
 }
 

@@ -1,9 +1,10 @@
 #pragma once
 #include "cuda/device/semaphore.cuh"
 #include "cuda/gemm/tf32_tile.cuh"
+#include "tensor/ceil_div.h"
 
-// The epilogue of a TF32 GEMM: a consumer's sums go to c, with alpha, bias and what c held; those of a split depth are reduced before, in a
-// cluster through DSMEM, between clusters through global memory.
+// The epilogue of a TF32 GEMM: a consumer's sums go to c, with alpha, bias and c's old values; those of a split depth are reduced before,
+// in a cluster through DSMEM, between clusters through global memory.
 namespace tern::gpu::tf32 {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -100,13 +101,13 @@ __device__ __forceinline__ float4 operator+(float4 a, float4 b) { return {a.x + 
 template <int tile_n, int stages>
 __device__ __forceinline__ void reduce_splits(const Tf32Params& p, const WorkTile& tile, const FragmentPosition& position,
                                               const float (&sums)[tile_n / 2], float4* memory, Barriers<stages>& barriers) {
-  // Code that a block runs through once comes from memory: short loops are faster here than long unrolled ones.
+  // Instructions that a block runs once are fetched from memory: short loops are faster here than unrolled ones.
   constexpr int fragments = tile_n / 8, together = 2, in_flight = 4;
   const int thread = threadIdx.x, cluster = p.cluster, rank = static_cast<int>(blockIdx.x) % cluster;
-  const int tile_index = tile.row_tile * p.column_tiles + tile.column_tile, owned = (fragments - rank + cluster - 1) / cluster;
+  const int tile_index = tile.row_tile * p.column_tiles + tile.column_tile, owned = ceil_div(fragments - rank, cluster);
   float4* const tile_partials = p.partials + (std::int64_t(tile_index) * p.slices * fragments + rank) * consumers + thread;
   float4* const slice_partials = tile_partials + tile.slice * fragments * consumers;
-  // The sums of `count` parts of several owned fragments, from number `slot` on, so that many reads are under way.
+  // The sums of `count` parts of several owned fragments, from number `slot` on, so that many loads are in flight.
   const auto add = [&](int slot, int count, float4(&totals)[together], auto part) {
 #pragma unroll 1
     for (int i0 = 0; i0 < count; i0 += in_flight)
@@ -119,7 +120,7 @@ __device__ __forceinline__ void reduce_splits(const Tf32Params& p, const WorkTil
   const auto of_block = [&](int i, int slot) { return memory[(slot * cluster + i) * consumers + thread]; };
   const auto of_slice = [&](int i, int slot) { return __ldcg(tile_partials + (i * fragments + slot * cluster) * consumers); };
   if (p.c_in) {
-    // It may be far away, and is asked for while the sums travel.
+    // Prefetched while the sums are exchanged.
 #pragma unroll 1
     for (int slot = 0; slot < owned; ++slot) {
       const std::int64_t row = std::int64_t(tile.row_tile) * tile_m + position.row;

@@ -9,6 +9,7 @@
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/occupancy.h"
 #include "cuda/runtime/tensor_map.h"
+#include "tensor/ceil_div.h"
 
 // The tile configurations of the kernel of tf32_mainloop.cuh, ranked by a model of its time, and its launch.
 namespace tern::gpu {
@@ -37,7 +38,7 @@ void with_kernel(bool a_k_major, bool b_k_major, int tile_n, Run run) {
 
 constexpr int max_cluster_size = static_cast<int>(max_cluster);
 
-/// Blocks that run at once in clusters of so many. One block has a multiprocessor for itself, whichever of the kernels.
+/// Blocks that run at once in clusters of `cluster` blocks. Of each of the kernels one block occupies a multiprocessor.
 int blocks_at_once(int cluster, Stream stream) {
   unsigned clusters = 0;
   with_kernel<3>(true, true, 128, [&](auto kernel, std::size_t bytes) {
@@ -69,7 +70,7 @@ double modelled_time(const TileConfig& config, std::int64_t c_tiles, std::int64_
   const double step = !b_k_major ? times.b_mn_major : config.tile_n == 80 ? times.width_80 : times.width_128;
   const int splits = config.splits();
   const double rounds = std::ceil(static_cast<double>(c_tiles * splits) / blocks_at_once);
-  const auto steps_of_split = static_cast<double>((k_steps + splits - 1) / splits);
+  const auto steps_of_split = static_cast<double>(ceil_div(k_steps, splits));
   double time = per_gemm + rounds * (steps_of_split * step + per_round);
   if (config.cluster > 1) time += cluster_reduction;
   if (config.slices > 1) {

@@ -3,6 +3,7 @@
 
 #include "cuda/device/math.cuh"
 #include "cuda/device/wgmma.cuh"
+#include "tensor/ceil_div.h"
 
 // The parts of a TF32 GEMM that its warpgroups share: parameters, shared memory, the schedule of tiles. tf32_mainloop.cuh has the picture.
 namespace tern::gpu::tf32 {
@@ -79,7 +80,7 @@ struct WorkTile {
     const int within = tile - above * p.column_tiles;
     row_tile = above + within % rows;
     column_tile = within / rows;
-    const int all = static_cast<int>((p.depth + tile_k - 1) / tile_k), splits = p.cluster * p.slices;
+    const int all = static_cast<int>(ceil_div(p.depth, tile_k)), splits = p.cluster * p.slices;
     const int split = slice * p.cluster + static_cast<int>(blockIdx.x) % p.cluster, longer = all % splits;
     first_step = split * (all / splits) + min(split, longer);
     steps = all / splits + (split < longer ? 1 : 0);

@@ -1,12 +1,13 @@
 #include <cmath>
 
+#include "cuda/device/compensated_sum.cuh"
 #include "cuda/device/indexer.cuh"
-#include "cuda/device/long_sum.cuh"
 #include "cuda/device/philox_dropout.cuh"
 #include "cuda/device/vec16.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/embedding.h"
+#include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
 
 // Token rows, position rows and dropout in one pass each way: as an embedding, an addition and a dropout each number would be written and
@@ -72,8 +73,8 @@ __global__ void __launch_bounds__((lanes * max_parts), 2)
   using C = computed_t<T>;
   __shared__ C shared[max_parts][lanes * 4];
   const unsigned part = threadIdx.y, parts = blockDim.y;
-  const std::int64_t column = (std::int64_t(blockIdx.x) * lanes + threadIdx.x) * 4, share = (batch + parts - 1) / parts;
-  LongSum<C> sums[4];
+  const std::int64_t column = (std::int64_t(blockIdx.x) * lanes + threadIdx.x) * 4, share = ceil_div(batch, parts);
+  CompensatedSum<C> sums[4];
   const std::uint64_t position = dropout.position();
   if (column < sequence) {
 #pragma unroll 4

@@ -90,11 +90,8 @@ Layout<3> layout_along(int dim, const View& elements, const View& index, const V
   return layout;
 }
 
-/// Whether x's and y's rows (the last dimension) can be moved in 16-byte chunks.
-bool takes_chunks(const View& view, std::int64_t per_chunk) {
-  if (!is_aligned(view.data, 16) || view.strides[2] != 1 || view.shape[2] % per_chunk != 0) return false;
-  return view.strides[0] % per_chunk == 0 && view.strides[1] % per_chunk == 0;
-}
+/// Whether rows, along the last dimension, can be moved in 16-byte chunks.
+bool takes_chunks(const View& view) { return view.strides[2] == 1 && has_vec16_rows(view); }
 View in_chunks(View view, std::int64_t per_chunk) {
   view.shape[2] /= per_chunk;
   view.strides[0] /= per_chunk;
@@ -102,7 +99,7 @@ View in_chunks(View view, std::int64_t per_chunk) {
   return view;
 }
 
-/// y = what x has at the indices along `dim`, for a layout of y, the index and the rest of x.
+/// y = x at the indices along `dim`, for a layout of y, the index and x's other dimensions.
 template <class Bits>
 void gather_as(const Layout<3>& whole, const View& x, const View& index, const View& y, int dim) {
   for_pieces(whole, [&](const Layout<3>& layout, const std::int64_t* offsets) {
@@ -145,7 +142,7 @@ void index_copy_as(const View& y, const View& index, const View& source) {
 template <class F>
 void in_largest_elements(const View& rows, const View& slices, F&& f) {
   const auto per_chunk = static_cast<std::int64_t>(16 / size_of(slices.dtype));
-  if (takes_chunks(rows, per_chunk) && takes_chunks(slices, per_chunk))
+  if (takes_chunks(rows) && takes_chunks(slices))
     return f.template operator()<Chunk>(in_chunks(rows, per_chunk), in_chunks(slices, per_chunk));
   dispatch_bits(slices.dtype, [&]<class Bits>() { f.template operator()<Bits>(rows, slices); });
 }

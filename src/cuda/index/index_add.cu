@@ -1,13 +1,14 @@
+#include "cuda/device/compensated_sum.cuh"
 #include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
 #include "cuda/device/indexer.cuh"
-#include "cuda/device/long_sum.cuh"
 #include "cuda/index/radix_sort.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/index.h"
+#include "tensor/ceil_div.h"
 
-// y[a, index[i], c] += source[a, i, c], as the gradient of an embedding asks it. Atomics would add in the order of
+// y[a, index[i], c] += source[a, i, c], the gradient of an embedding, deterministic: atomics would add in the order of
 // arrival, so the indices are sorted, stably, and each run of equal ones is added in ascending order of position.
 //
 // Note [Runs]: an index may repeat ten thousand times (padding), or never. The sorted list is cut into pieces of fixed
@@ -22,13 +23,13 @@ namespace {
 
 constexpr int piece_length = 32, prefetch = 8;
 
-// Rank sort: up to so many indices, of a dimension that is not too long, so that index and position fit in one word.
+// Rank sort, for at most max_ranked indices of a dimension of at most max_ranked_length, so that index and position fit in one word.
 constexpr int position_bits = 13;
 constexpr std::uint32_t max_ranked = 1u << position_bits, max_ranked_length = (1u << (32 - position_bits)) - 2;
 constexpr int ranking_threads = 512, ranked_per_warp = 3, ranked_per_block = ranking_threads / 32 * ranked_per_warp;
 
-/// The room for so many words, in whole rounds of a warp that reads four for each lane.
-constexpr std::uint32_t ranking_room(std::uint32_t count) { return (count + 127) / 128 * 128; }
+/// `count` words, padded to whole rounds of a warp, in which each lane reads four.
+constexpr std::uint32_t ranking_room(std::uint32_t count) { return round_up(count, 128u); }
 
 /// Sorts few indices stably by counting, for each, those that come before it: n^2 comparisons, but in one kernel, where a radix sort
 /// takes ten. A block has all words in shared memory.
@@ -119,8 +120,8 @@ __global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const
 
   std::uint32_t run = sorted.keys[begin];
   bool comes_in = begin > 0 && sorted.keys[begin - 1] == run;
-  LongSum<C> sum;  // of the run
-  C before = 0;    // what y holds there
+  CompensatedSum<C> sum;  // of the run
+  C before = 0;           // y's old value there
   for (std::uint32_t first = begin; first < end; first += prefetch) {
     std::uint32_t keys[prefetch];
     C values[prefetch], held[prefetch];
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(block_size) add_runs(__grid_constant__ const S
   const std::uint32_t last = (run_end(sorted, key, end) - 1) / piece_length;
   const std::uint32_t c = blockIdx.x % tiles * across + threadIdx.x % across;
   const unsigned y = threadIdx.x / across, down = block_size / across;
-  LongSum<C> own;
+  CompensatedSum<C> own;
   if (c < o.columns) {
     // The run leaves every piece but its last, where it ends and so left a head.
 #pragma unroll 4
@@ -208,14 +209,12 @@ void index_add_as(const View& y, const View& source, const SortedIndices& sorted
   const Workspace memory(static_cast<std::size_t>(sums) * sizeof(C), y.stream);
   const Partials<C> partials{memory.as<C>(), columns, sorted.pieces, rows};
 
-  unsigned across = 1;
-  while (across < 128 && across < columns) across *= 2;
-  const unsigned tiles = (columns + across - 1) / across, per_block = block_size / across,
-                 groups = (sorted.pieces + per_block - 1) / per_block;
+  const unsigned across = std::min(std::bit_ceil(columns), 128u);
+  const unsigned tiles = ceil_div(columns, across), per_block = block_size / across, groups = ceil_div(sorted.pieces, per_block);
   launch(add_pieces<C, T>, blocks_for(source.shape[0] * groups * tiles, 1), block_size, 0, y.stream, sorted, o, partials, across, tiles,
          groups);
   if (sorted.pieces == 1) return;
-  const unsigned narrow = std::min(across, 32u), narrow_tiles = (columns + narrow - 1) / narrow;
+  const unsigned narrow = std::min(across, 32u), narrow_tiles = ceil_div(columns, narrow);
   launch(add_runs<C, T>, blocks_for(source.shape[0] * sorted.pieces * narrow_tiles, 1), block_size, 0, y.stream, sorted, o, partials,
          narrow, narrow_tiles);
 }
@@ -244,7 +243,7 @@ void index_add(Cuda, const View& y, const View& index, const View& source) {
     sort_pairs(keys, sorted_keys, positions, sorted_positions, count, bits_for(static_cast<std::uint64_t>(length) + 1), stream);
   }
   const SortedIndices sorted{sorted_keys, sorted_positions, static_cast<std::uint32_t>(count),
-                             static_cast<std::uint32_t>((count + piece_length - 1) / piece_length), static_cast<std::uint32_t>(length)};
+                             static_cast<std::uint32_t>(ceil_div(count, piece_length)), static_cast<std::uint32_t>(length)};
   switch (y.dtype) {
     case DType::f32: return index_add_as<float, float>(y, source, sorted);
     case DType::f16: return index_add_as<float, f16>(y, source, sorted);

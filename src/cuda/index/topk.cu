@@ -15,7 +15,7 @@ using namespace gpu;
 
 namespace {
 
-/// An element and its place in one number, so that no two are equal: the larger one comes first, among equals the first. 0 is none.
+/// A sort key of an element and its index, so that no two are equal: larger elements are larger, of equal ones the first. 0 is none.
 using Rank = std::uint64_t;
 
 struct LargestOp {
@@ -35,7 +35,7 @@ struct Elements {
   }
 };
 
-__device__ __forceinline__ std::uint32_t place_of(Rank rank) { return 0xffffffffu - static_cast<std::uint32_t>(rank); }
+__device__ __forceinline__ std::uint32_t index_of(Rank rank) { return 0xffffffffu - static_cast<std::uint32_t>(rank); }
 
 /// Of elements first, first + step, ...: the largest that comes after `last`.
 __device__ __forceinline__ Rank largest_after(const Elements& x, std::int64_t offset, std::uint64_t first, std::uint32_t step, Rank last) {
@@ -60,14 +60,14 @@ __global__ void __launch_bounds__(1024)
     const Rank largest = block_reduce<LargestOp>(own);
     if (threadIdx.x == 0) {
       winner = largest;
-      const std::uint32_t place = place_of(largest);
+      const std::uint32_t index = index_of(largest);
       const std::int64_t to = std::int64_t(blockIdx.x) * k + taken;
-      values[to] = static_cast<const Bits*>(x.data)[offsets[0] + place * x.stride];
-      indices[to] = place;
+      values[to] = static_cast<const Bits*>(x.data)[offsets[0] + index * x.stride];
+      indices[to] = index;
     }
     __syncthreads();
     const Rank last = winner;
-    const unsigned owner = place_of(last) % blockDim.x;
+    const unsigned owner = index_of(last) % blockDim.x;
     if (owner / 32 == warp) {
       const std::uint64_t first = owner + std::uint64_t(lane) * blockDim.x;
       const Rank next = warp_all_reduce<LargestOp>(largest_after(x, offsets[0], first, 32 * blockDim.x, last));

@@ -1,6 +1,6 @@
 // Linear algebra on a GPU. A single matrix goes to cuSOLVER, many small ones to the functions of cuSOLVER and cuBLAS that take pointers to
-// all. Both want matrices by columns: what they change is a copy anyway, which is transposed on the way. A row-major matrix is its own
-// transpose by columns, which cholesky, eigh and svd make use of.
+// all. Both take column-major matrices, and work in place: a copy is needed anyway, and is transposed on the way. A row-major matrix is its
+// own transpose by columns, which cholesky, eigh and svd make use of.
 #include "ops/kernels/linalg.h"
 
 #ifdef TERN_CUSOLVER
@@ -11,7 +11,7 @@
 
 #include "cuda/gemm/cublas.h"
 #include "cuda/linalg/cusolver.h"
-#include "cuda/linalg/parts.h"
+#include "cuda/linalg/matrix_kernels.h"
 #include "cuda/runtime/allocator.h"
 #include "ops/kernels/copy.h"
 
@@ -31,11 +31,6 @@ struct Sizes {
   std::int64_t count = 1, rows, columns;
   bool empty() const { return count == 0 || rows == 0 || columns == 0; }
 };
-
-template <class F>
-auto dispatch(DType dtype, F f) {
-  return dtype == DType::f64 ? f.template operator()<double>() : f.template operator()<float>();
-}
 
 int as_int(std::int64_t size) {
   if (size > std::numeric_limits<int>::max()) fail("linalg", "expected sizes below 2^31 on a GPU but got " + std::to_string(size));
@@ -95,7 +90,7 @@ class Buffers {
 class Pointers {
  public:
   Pointers(const Batch& x, DType dtype, Stream stream) : memory_(static_cast<std::size_t>(x.count) * sizeof(void*), stream) {
-    point_to(x, dtype, memory_.as<>(), stream);
+    write_pointers(x, dtype, memory_.as<>(), stream);
   }
   template <class T>
   T** of() const {
@@ -106,7 +101,7 @@ class Pointers {
   Workspace memory_;
 };
 
-/// Reads an index that find_refused wrote: -1 for `count`. Waits.
+/// Reads an index that find_failed_matrix wrote: -1 for `count`. Waits.
 std::int64_t read_refused(const std::int64_t* first, std::int64_t count, Stream stream) {
   std::int64_t index = 0;
   backend::copy_to_host(Cuda{}, &index, first, sizeof index, stream);
@@ -128,7 +123,7 @@ class Lu {
         info_(static_cast<std::size_t>(sizes_.count) * sizeof(int), stream_) {
     const std::int64_t n = sizes_.rows;
     copy(Cuda{}, a, matrices(Order::by_columns, memory_.as<>(), a, n, n));
-    if (marks) clear_infinite(batch(), dtype_, marks, stream_);
+    if (marks) zero_non_finite(batch(), dtype_, marks, stream_);
     if (batched_) {
       factor_batch();
       return;
@@ -158,7 +153,7 @@ class Lu {
 
   void determinants(void* values) const { gpu::determinants(batch(), sizes_.rows, dtype_, pivots_.as<>(), batched_, values, stream_); }
   /// Queues the search for a pivot that is 0.
-  void find_singular(std::int64_t* first) const { find_refused(batch(), sizes_.rows, dtype_, false, nullptr, first, stream_); }
+  void find_singular(std::int64_t* first) const { find_failed_matrix(batch(), sizes_.rows, dtype_, false, nullptr, first, stream_); }
 
  private:
   Batch batch() const { return {memory_.as<>(), sizes_.count, sizes_.rows * sizes_.rows}; }
@@ -208,7 +203,7 @@ std::int64_t cholesky(Cuda, const View& a, const View& l) {
   if (is_batched(sizes.count, n)) {
     triangle(Cuda{}, a, l, 0, false);
     const Pointers all(batch, l.dtype, stream);
-    dispatch(l.dtype, [&]<class T>() {
+    dispatch_f32_f64(l.dtype, [&]<class T>() {
       check(library.of<T>().potrf_batched(with.handle, upper, as_int(n), all.of<T>(), as_int(n), info.as<int>(), as_int(sizes.count)),
             "cusolverDnpotrfBatched");
     });
@@ -228,8 +223,8 @@ std::int64_t cholesky(Cuda, const View& a, const View& l) {
             "cusolverDnXpotrf");
     copy(Cuda{}, columns, l);
   }
-  triangle(Cuda{}, l, l, 0, false);  // the other triangle is as it was, or what potrfBatched worked in
-  find_refused(batch, n, l.dtype, true, info.as<int>(), first.as<std::int64_t>(), stream);
+  triangle(Cuda{}, l, l, 0, false);  // potrf leaves the other triangle as it was, and potrfBatched leaves intermediate values there
+  find_failed_matrix(batch, n, l.dtype, true, info.as<int>(), first.as<std::int64_t>(), stream);
   return read_refused(first.as<std::int64_t>(), sizes.count, stream);
 }
 
@@ -273,7 +268,7 @@ void qr(Cuda, const View& a, const View& q, const View& r) {
   if (batched) {
     form_q(reflections, m, k, dtype, tau.as<>(), columns.data, stream);
   } else {
-    dispatch(dtype, [&]<class T>() {
+    dispatch_f32_f64(dtype, [&]<class T>() {
       const int rows = as_int(m), width = as_int(k);
       int size = 0;
       check(library.of<T>().orgqr_buffer_size(with.handle, rows, width, width, memory.as<T>(), rows, tau.as<T>(), &size),
@@ -299,7 +294,7 @@ void eigh(Cuda, const View& a, const View& values, const View& vectors) {
       marks(static_cast<std::size_t>(count) * sizeof(int), stream);
   const Batch batch{memory.as<>(), count, n * n};
   triangle(Cuda{}, a, matrices(Order::by_rows, memory.as<>(), a, n, n), 0, false);
-  clear_infinite(batch, dtype, marks.as<int>(), stream);
+  zero_non_finite(batch, dtype, marks.as<int>(), stream);
   const CusolverHandle with = cusolver(stream);
   const Cusolver& library = cusolver_library();
   const cudaDataType_t type = cuda_type(dtype);
@@ -324,8 +319,8 @@ void eigh(Cuda, const View& a, const View& values, const View& vectors) {
   }
   fix_signs(SignOf::large_element, batch, n, {}, 0, n, dtype, stream);
   copy(Cuda{}, matrices(Order::by_columns, memory.as<>(), a, n, n), vectors);
-  spoil_marked({values.data, count, n}, dtype, marks.as<int>(), info.as<int>(), stream);
-  spoil_marked({vectors.data, count, n * n}, dtype, marks.as<int>(), info.as<int>(), stream);
+  fill_nan({values.data, count, n}, dtype, marks.as<int>(), info.as<int>(), stream);
+  fill_nan({vectors.data, count, n * n}, dtype, marks.as<int>(), info.as<int>(), stream);
 }
 
 namespace {
@@ -377,15 +372,15 @@ void svd(Cuda, const View& a, const View& u, const View& s, const View& vt) {
       right(bytes_of(count * jacobi.right_stride(), dtype), stream), info(static_cast<std::size_t>(count) * sizeof(int), stream),
       marks(static_cast<std::size_t>(count) * sizeof(int), stream);
   copy(Cuda{}, a, matrices(is_tall ? Order::by_columns : Order::by_rows, memory.as<>(), a, m, n));
-  clear_infinite({memory.as<>(), count, m * n}, dtype, marks.as<int>(), stream);
-  dispatch(dtype, [&]<class T>() { jacobi.run(memory.as<T>(), s.as<T>(), left.as<T>(), right.as<T>(), info.as<int>(), stream); });
+  zero_non_finite({memory.as<>(), count, m * n}, dtype, marks.as<int>(), stream);
+  dispatch_f32_f64(dtype, [&]<class T>() { jacobi.run(memory.as<T>(), s.as<T>(), left.as<T>(), right.as<T>(), info.as<int>(), stream); });
   const Batch lefts{left.as<>(), count, jacobi.left_stride()}, rights{right.as<>(), count, jacobi.right_stride()};
   const Batch &of_u = is_tall ? lefts : rights, &of_vt = is_tall ? rights : lefts;
   fix_signs(SignOf::large_element, of_u, m, of_vt, n, k, dtype, stream);
   copy(Cuda{}, matrices(Order::by_columns, of_u.data, a, m, k, of_u.stride), u);
   copy(Cuda{}, matrices(Order::by_rows, of_vt.data, a, k, n, of_vt.stride), vt);
   for (const Batch& y : {Batch{u.data, count, m * k}, Batch{s.data, count, k}, Batch{vt.data, count, k * n}})
-    spoil_marked(y, dtype, marks.as<int>(), info.as<int>(), stream);
+    fill_nan(y, dtype, marks.as<int>(), info.as<int>(), stream);
 }
 
 std::int64_t solve(Cuda, const View& a, const View& b, const View& x) {
@@ -409,7 +404,7 @@ void det(Cuda, const View& a, const View& values) {
   if (sizes.empty()) return fill(Cuda{}, values, 1);
   const Workspace marks(static_cast<std::size_t>(sizes.count) * sizeof(int), a.stream);
   Lu(a, marks.as<int>()).determinants(values.data);
-  spoil_marked({values.data, sizes.count, 1}, a.dtype, marks.as<int>(), nullptr, a.stream);
+  fill_nan({values.data, sizes.count, 1}, a.dtype, marks.as<int>(), nullptr, a.stream);
 }
 
 }  // namespace tern::kernels

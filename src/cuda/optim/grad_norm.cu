@@ -8,7 +8,7 @@
 #include "tensor/dispatch.h"
 
 // The norm of all gradients in two kernels: blocks read the gradients once and leave a sum of squares each, and one block adds
-// these and works out what the optimizer multiplies the gradients by. Nothing waits, and the order of all sums is fixed.
+// these and computes the factor of clipping, by which the optimizer multiplies gradients. All sums have a fixed order.
 namespace tern::kernels {
 
 using namespace gpu;

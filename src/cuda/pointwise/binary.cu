@@ -1,5 +1,6 @@
 #include "cuda/pointwise/pointwise.cuh"
 
+// Functions of two elements.
 namespace tern::kernels {
 
 void binary(Cuda, const Binary& f, const Operand& a, const Operand& b, const View& y) {
@@ -10,14 +11,8 @@ void binary(Cuda, const Binary& f, const Operand& a, const Operand& b, const Vie
       using C = gpu::computed_t<T>;
       gpu::pointwise<T, T, T>(function, y, {gpu::source_of<C>(a, y, y.dtype), gpu::source_of<C>(b, y, y.dtype)});
     };
-    switch (y.dtype) {
-      case DType::f32: return run.template operator()<float>();
-      case DType::f16: return run.template operator()<f16>();
-      case DType::bf16: return run.template operator()<bf16>();
-      case DType::f64: return run.template operator()<gpu::Any<double>>();
-      case DType::boolean: fail("binary", "expected a numeric dtype but got bool");
-      default: return run.template operator()<gpu::Any<std::int64_t>>();
-    }
+    if (y.dtype == DType::boolean) fail("binary", "expected a numeric dtype but got bool");
+    if (!gpu::dispatch_elements(y.dtype, run)) run.template operator()<gpu::Any<std::int64_t>>();
   });
 }
 

@@ -2,6 +2,7 @@
 #include "cuda/runtime/dispatch.h"
 #include "tensor/dispatch.h"
 
+// Comparisons, and the choice between two elements by a condition.
 namespace tern::kernels {
 
 namespace {
@@ -39,15 +40,9 @@ void compare(Cuda, const Compare& f, const Operand& a, const Operand& b, const V
       using C = gpu::computed_t<T>;
       gpu::pointwise<bool, T, T>(function, y, {gpu::source_of<C>(a, y, dtype), gpu::source_of<C>(b, y, dtype)});
     };
-    switch (dtype) {
-      case DType::f32: return run.template operator()<float>();
-      case DType::f16: return run.template operator()<f16>();
-      case DType::bf16: return run.template operator()<bf16>();
-      case DType::f64: return run.template operator()<gpu::Any<double>>();
-      default:
-        if (needs_double(a, dtype) || needs_double(b, dtype)) return run.template operator()<gpu::IntegerAsDouble>();
-        return run.template operator()<gpu::Any<std::int64_t>>();
-    }
+    if (gpu::dispatch_elements(dtype, run)) return;
+    if (needs_double(a, dtype) || needs_double(b, dtype)) run.template operator()<gpu::IntegerAsDouble>();
+    else run.template operator()<gpu::Any<std::int64_t>>();
   });
 }
 

@@ -3,11 +3,11 @@
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/layout.h"
 #include "ops/kernels/copy.h"
+#include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
 
-// Copy, cast, fill, arange and triangle. Copies between equal dtypes move bits. A copy whose two
-// sides are contiguous along different dimensions goes through tiles in shared memory, so that both reads and writes use
-// whole sectors.
+// Copy, cast, fill, arange and triangle. Copies between equal dtypes move bits. A copy whose two sides are
+// contiguous along different dimensions is a transposition by tiles in shared memory, so that reads and writes are both coalesced.
 namespace tern::kernels {
 
 namespace {
@@ -28,7 +28,7 @@ template <class Bits>
 __global__ void __launch_bounds__((tile * tile_rows))
     transpose_tiles(const Bits* x, std::int64_t x_stride, Bits* y, std::int64_t y_stride, std::int64_t rows, std::int64_t columns,
                     unsigned tiles_across, unsigned tiles_down, Indexer<2> batch) {
-  __shared__ Bits cells[tile][tile + 1];  // the odd width spreads a column over the banks
+  __shared__ Bits cells[tile][tile + 1];  // padded: a column is free of bank conflicts
   const unsigned across = blockIdx.x % tiles_across, rest = blockIdx.x / tiles_across;
   const std::int64_t column0 = std::int64_t(across) * tile, row0 = std::int64_t(rest % tiles_down) * tile;
   std::int64_t offsets[2];
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__((tile * tile_rows))
     if (row0 + j < rows && column < columns) y[(row0 + j) * y_stride + column] = cells[threadIdx.x][j];
 }
 
-/// Copies by tiles where that pays; false where it does not.
+/// Copies by tiles, where both sides have a contiguous dimension of 16 elements or more. False elsewhere.
 template <class Bits>
 bool copy_transposed(const View& x, const View& y) {
   Layout<2> layout = layout_of(y.shape, {y.strides, x.strides});
@@ -59,7 +59,7 @@ bool copy_transposed(const View& x, const View& y) {
     if (d != row_dim) batch.push(layout.sizes[d], {layout.strides[0][d], layout.strides[1][d]});
   batch.simplify();
   const std::int64_t rows = layout.sizes[row_dim], columns = layout.sizes[0];
-  const std::int64_t down = (rows + tile - 1) / tile, across = (columns + tile - 1) / tile;
+  const std::int64_t down = ceil_div(rows, tile), across = ceil_div(columns, tile);
   if (down * across * batch.numel() > 0x7fffffff) return false;
   launch(transpose_tiles<Bits>, static_cast<unsigned>(down * across * batch.numel()), dim3(tile, tile_rows), 0, y.stream,
          x.as<const Bits>(), layout.strides[1][0], y.as<Bits>(), layout.strides[0][row_dim], rows, columns, static_cast<unsigned>(across),
@@ -72,23 +72,12 @@ void convert_copy(const View& x, const View& y) {
   pointwise<Out, In>(Identity{}, y, {view_source(x)});
 }
 
-/// Conversions among the three short floats are what mixed precision does all the time.
-template <class Out>
+/// Casts among f32, f16 and bf16, which mixed precision does all the time, by kernels of their own. False for other dtypes.
 bool copy_short_floats(const View& x, const View& y) {
-  switch (x.dtype) {
-    case DType::f32: return convert_copy<Out, float>(x, y), true;
-    case DType::f16: return convert_copy<Out, f16>(x, y), true;
-    case DType::bf16: return convert_copy<Out, bf16>(x, y), true;
-    default: return false;
-  }
-}
-bool copy_short_floats(const View& x, const View& y) {
-  switch (y.dtype) {
-    case DType::f32: return copy_short_floats<float>(x, y);
-    case DType::f16: return copy_short_floats<f16>(x, y);
-    case DType::bf16: return copy_short_floats<bf16>(x, y);
-    default: return false;
-  }
+  bool is_copied = false;
+  dispatch_short_floats(y.dtype,
+                        [&]<class Out>() { is_copied = dispatch_short_floats(x.dtype, [&]<class In>() { convert_copy<Out, In>(x, y); }); });
+  return is_copied;
 }
 
 __global__ void __launch_bounds__(block_size)

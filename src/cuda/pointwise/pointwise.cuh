@@ -8,14 +8,18 @@
 #include "cuda/runtime/layout.h"
 #include "ops/kernels/pointwise.h"
 
-// The two kernels behind every pointwise function. Both only move memory: what counts is bytes in flight.
+// The two kernels behind every pointwise function. Both are bound by memory: the number of bytes in flight counts.
 //   - pointwise_vectors: 16 bytes per thread and operand, where innermost elements are neighbours in every operand (or
 //     one element serves them all, as in (5120, 256) * (5120, 1)) and addresses allow it.
 //   - pointwise_elements: any strides, and dtypes known at run time only, so that one instance serves many cases.
 namespace tern::gpu {
 
 /// A kernel's access to an operand's neighbouring elements.
-enum class Access : std::uint8_t { vector, splat, number };
+enum class Access : std::uint8_t {
+  vector,     ///< contiguous elements
+  broadcast,  ///< one element for all of them
+  number,     ///< a number of the call
+};
 
 struct Input {
   const void* data = nullptr;
@@ -83,7 +87,7 @@ __device__ __forceinline__ auto evaluate(const F& f, const Vector<C, width>&... 
 
 // Reading comes before converting, for all operands: a conversion waits for its load, and no load should wait for a conversion.
 
-/// Loads an input's elements, unconverted. A splat has them all from the first; a number loads nothing.
+/// Loads an input's elements, unconverted. A broadcast one has a single element; a number loads nothing.
 template <class T, int width>
 __device__ __forceinline__ Vector<T, width> fetch(const Input& input, std::int64_t offset, unsigned valid) {
   const T* const data = static_cast<const T*>(input.data) + offset;
@@ -94,7 +98,7 @@ __device__ __forceinline__ Vector<T, width> fetch(const Input& input, std::int64
 #pragma unroll
     for (int k = 0; k < width; ++k)
       if (k < valid) words.values[k] = data[k];
-  } else if (input.access == Access::splat) {
+  } else if (input.access == Access::broadcast) {
     words.values[0] = *data;
   }
   return words;
@@ -213,7 +217,7 @@ template <int n>
 bool find_access(const Layout<n>& layout, int operand, const void* data, std::size_t size, int width, Access& access) {
   const std::int64_t inner = layout.strides[operand][0];
   if (operand > 0 && inner == 0) {
-    access = Access::splat;
+    access = Access::broadcast;
     return true;
   }
   access = Access::vector;

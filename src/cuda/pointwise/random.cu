@@ -7,14 +7,15 @@
 #include "ops/kernels/random.h"
 #include "tensor/dispatch.h"
 
-// A thread draws one Philox block and makes its four elements. (permutation is in sort.cu.)
+// Random numbers and dropout: a thread draws one Philox block and makes its four elements. (permutation is in sort.cu.)
 namespace tern::kernels {
 
 using namespace gpu;
 
 namespace {
 
-/// Each thread has f make four elements of a block's words (`vector`: they exist and are aligned), and writes those that exist.
+/// Each thread calls f, which makes four elements of a block's words (`vector`: all four exist and are aligned), and writes those that
+/// exist.
 template <class T, class F>
 __global__ void __launch_bounds__(block_size) map_blocks(F f, T* y, std::int64_t count, PhiloxState state, bool aligned) {
   const std::int64_t block = std::int64_t(blockIdx.x) * block_size + threadIdx.x, first = 4 * block;
@@ -37,7 +38,7 @@ template <class T, class F>
 void fill_blocks(const View& y, PhiloxState state, bool aligned, F f) {
   const std::int64_t count = y.numel();
   if (count == 0) return;
-  launch(map_blocks<T, F>, blocks_for((count + 3) / 4), block_size, 0, y.stream, f, y.as<T>(), count, state,
+  launch(map_blocks<T, F>, blocks_for(count, 4 * block_size), block_size, 0, y.stream, f, y.as<T>(), count, state,
          aligned && is_aligned(y.data, 4 * sizeof(T)));
 }
 
@@ -91,7 +92,7 @@ struct Bernoulli {
 
 /// Dropout has draws of its own.
 template <class T>
-struct DroppedOut {
+struct DropoutOfElements {
   const T* x;
   Dropout<computed_t<T>> dropout;
   __device__ void operator()(const PhiloxBlock&, std::int64_t first, bool vector, std::int64_t count, Vector<T, 4>& out) const {
@@ -133,7 +134,7 @@ void bernoulli(Cuda, const View& y, double probability, PhiloxState state) {
 
 void dropout(Cuda, const View& x, const View& y, double p, PhiloxState state) {
   dispatch_floats(y.dtype, "dropout", [&]<class T>() {
-    const DroppedOut<T> dropped{x.as<const T>(), Dropout<computed_t<T>>(p, state)};
+    const DropoutOfElements<T> dropped{x.as<const T>(), Dropout<computed_t<T>>(p, state)};
     fill_blocks<T>(y, state, is_aligned(x.data, 4 * sizeof(T)), dropped);
   });
 }

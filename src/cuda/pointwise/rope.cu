@@ -6,7 +6,7 @@
 
 // Rotary position embedding: a thread rotates the pairs of one vector of 16 bytes, or of two of 8 where a pair has an element in either
 // half of the head, or one pair. Threads go along y's memory, so that
-// writing is coalesced, and reading too where x lies alike; the table is read by every head and batch, and stays in the cache.
+// writes are coalesced, and reads too where x has the same layout; the table is read by every head and batch, and stays in the cache.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -76,13 +76,6 @@ __global__ void __launch_bounds__(block_size) rotate_pairs(__grid_constant__ con
   }
 }
 
-/// Whether every row begins at a multiple of 16 bytes.
-bool has_vectors(const View& x) {
-  const auto size = static_cast<std::int64_t>(size_of(x.dtype));
-  return is_aligned(x.data, 16) && x.shape[3] * size % 16 == 0 && x.strides[0] * size % 16 == 0 && x.strides[1] * size % 16 == 0 &&
-         x.strides[2] * size % 16 == 0;
-}
-
 }  // namespace
 
 void rope(Cuda, const View& x, const View& table, const View& y, std::int64_t heads, bool halves, bool inverse) {
@@ -104,7 +97,7 @@ void rope(Cuda, const View& x, const View& table, const View& y, std::int64_t he
                           inverse};
       launch(rotate_pairs<T, width, aligned, by_halves>, blocks_for(a.count), block_size, 0, y.stream, a);
     };
-    const bool aligned = has_vectors(x) && has_vectors(y) && is_aligned(table.data, 16);
+    const bool aligned = has_vec16_rows(x) && has_vec16_rows(y) && is_aligned(table.data, 16);
     if (aligned && halves) launch_with.template operator()<vec16_width<T>, true, true>();
     else if (aligned) launch_with.template operator()<vec16_width<T>, true, false>();
     else if (halves) launch_with.template operator()<2, false, true>();

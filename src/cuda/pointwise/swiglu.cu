@@ -46,12 +46,7 @@ __global__ void __launch_bounds__(block_size) gate_gradients(const T* __restrict
 
 template <class F>
 void dispatch(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::f32: return f.template operator()<float>();
-    case DType::f16: return f.template operator()<f16>();
-    case DType::bf16: return f.template operator()<bf16>();
-    default: fail("swiglu", std::string("expected f32, f16 or bf16 but got ") + name(dtype));
-  }
+  if (!dispatch_short_floats(dtype, f)) fail("swiglu", std::string("expected f32, f16 or bf16 but got ") + name(dtype));
 }
 
 }  // namespace
@@ -67,9 +62,9 @@ void swiglu_grad(Cuda, const View& g, const View& gate, const View& x, const Vie
     launch(gate_gradients<T, width>, blocks_for(count, block_size * width), block_size, 0, g.stream, g.as<const T>(), gate.as<const T>(),
            x.as<const T>(), dgate.as<T>(), dx.as<T>(), count);
   };
-  bool is_fit = true;
-  for (const View* view : {&g, &gate, &x, &dgate, &dx}) is_fit = is_fit && is_aligned(view->data, 16);
-  dispatch(g.dtype, [&]<class T>() { is_fit ? with.template operator()<T, vec16_width<T>>() : with.template operator()<T, 1>(); });
+  bool has_vectors = true;
+  for (const View* view : {&g, &gate, &x, &dgate, &dx}) has_vectors = has_vectors && is_aligned(view->data, 16);
+  dispatch(g.dtype, [&]<class T>() { has_vectors ? with.template operator()<T, vec16_width<T>>() : with.template operator()<T, 1>(); });
 }
 
 }  // namespace tern::kernels

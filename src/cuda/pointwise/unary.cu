@@ -7,17 +7,11 @@ void unary(Cuda, const Unary& f, const View& x, const View& y) {
   dispatch_functor(f, [&](auto function) {
     const gpu::Source source = gpu::view_source(x);
     const auto run = [&]<class T>() { gpu::pointwise<T, T>(function, y, {source}); };
-    switch (y.dtype) {
-      case DType::f32: return run.template operator()<float>();
-      case DType::f16: return run.template operator()<f16>();
-      case DType::bf16: return run.template operator()<bf16>();
-      case DType::f64: return run.template operator()<gpu::Any<double>>();
-      default:
-        if constexpr (function.integral) {
-          if (y.dtype != DType::boolean) return run.template operator()<gpu::Any<std::int64_t>>();
-        }
-        fail("unary", std::string("expected a dtype that the function takes but got ") + name(y.dtype));
+    if (gpu::dispatch_elements(y.dtype, run)) return;
+    if constexpr (function.integral) {
+      if (y.dtype != DType::boolean) return run.template operator()<gpu::Any<std::int64_t>>();
     }
+    fail("unary", std::string("expected a dtype that the function takes but got ") + name(y.dtype));
   });
 }
 

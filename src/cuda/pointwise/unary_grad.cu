@@ -1,5 +1,6 @@
 #include "cuda/pointwise/pointwise.cuh"
 
+// The derivatives of functions of one element.
 namespace tern::kernels {
 
 namespace {
@@ -20,13 +21,7 @@ void unary_grad(Cuda, const Unary& f, const View& g, const View& x, const View& 
   dispatch_functor(f, [&](auto function) {
     const gpu::Source sources[] = {gpu::view_source(g), gpu::view_source(x), gpu::view_source(y)};
     const auto run = [&]<class T>() { gpu::pointwise<T, T, T, T>(Gradient<decltype(function)>{function}, dx, sources); };
-    switch (dx.dtype) {
-      case DType::f32: return run.template operator()<float>();
-      case DType::f16: return run.template operator()<f16>();
-      case DType::bf16: return run.template operator()<bf16>();
-      case DType::f64: return run.template operator()<gpu::Any<double>>();
-      default: fail("unary_grad", std::string("expected a floating dtype but got ") + name(dx.dtype));
-    }
+    if (!gpu::dispatch_elements(dx.dtype, run)) fail("unary_grad", std::string("expected a floating dtype but got ") + name(dx.dtype));
   });
 }
 

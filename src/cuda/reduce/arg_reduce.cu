@@ -6,8 +6,8 @@
 #include "cuda/runtime/layout.h"
 #include "ops/kernels/reduce.h"
 
-// Arg-max and arg-min. As in reductions over strided elements, a few lanes, a warp or a block share the elements of an output; they compare
-// pairs of value and index.
+// argmax and argmin: reductions of pairs of value and index. As in reductions over strided elements, a few lanes, a warp or a block share
+// the elements of an output.
 namespace tern::kernels {
 
 using namespace gpu;

@@ -8,11 +8,12 @@
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/layout.h"
 #include "ops/kernels/reduce.h"
+#include "tensor/ceil_div.h"
 
 // Cumulative sums. A running sum cannot be a tree, so floats are added in double. Lines that lie side by side take a thread each; others a
 // block each, in steps of a block's size, by CUB's block scan. Few long lines are cut into chunks: their sums come first, then the sums
 // before each chunk, then the lines. The order of addition is fixed, which CUB's device scan does not promise of floats: by its decoupled
-// look-back a block adds partial sums of those before it as far as they are there.
+// look-back a block adds the partial sums that earlier blocks have published by then.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -112,8 +113,8 @@ void cumsum_as(const View& x, const View& y, int dim, bool reverse) {
     unsigned chunks = 1;
     if (length > long_line && count < enough_blocks) {
       const std::int64_t wanted = std::min(length / (long_line / 2), enough_blocks / count + 1);
-      line.chunk_length = ((length + wanted - 1) / wanted + block_size - 1) / block_size * block_size;
-      chunks = static_cast<unsigned>((length + line.chunk_length - 1) / line.chunk_length);
+      line.chunk_length = round_up(ceil_div(length, wanted), block_size);
+      chunks = static_cast<unsigned>(ceil_div(length, line.chunk_length));
     }
     if (chunks == 1) {
       launch(cumsum_by_blocks<C, T>, blocks_for(count, 1), block_size, 0, y.stream, line, lines, 1u, nullptr);

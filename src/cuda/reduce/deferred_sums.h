@@ -3,8 +3,8 @@
 
 namespace tern::gpu {
 
-/// Where a kernel leaves its partial sums: with the pass's deferred sums, where there are some of the same stream, and else in sums of its
-/// own. finish(), called after the kernel, adds up the latter at once.
+/// The partial sums that a kernel leaves: among the backward pass's deferred sums, if there are any on the same stream, or else in sums of
+/// its own, which finish(), called after the kernel, adds up at once.
 class PartialSums {
  public:
   PartialSums(kernels::DeferredSums* deferred, Stream stream) : own_(stream), sums_(&own_) {

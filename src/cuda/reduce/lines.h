@@ -4,9 +4,9 @@
 // How the lines of a reduction, an arg reduction or a cumulative sum are dealt out to threads.
 namespace tern::gpu {
 
-/// Threads with which a reduction is content before it gives a line several lanes: an eighth of what an H200 holds, 132 multiprocessors of
-/// 2048. A fixed number, and not the device's own, since the order of a sum and so its last bits follow from it: they are the same on every
-/// GPU. A smaller one is full earlier, and only makes a few threads more than it needs.
+/// Threads that fill a GPU well enough: below that a reduction gives a line several lanes. It is an eighth of what an H200 holds, 132
+/// multiprocessors of 2048. A fixed number, and not the device's own, since the order of a sum and so its last bits follow from it: they
+/// are the same on every GPU. A smaller one is full earlier, and only makes a few threads more than it needs.
 inline constexpr std::int64_t enough_threads = 32768;
 
 /// Whether neighbouring lines lie side by side, so that a warp reads contiguous memory with a thread for each line: their elements are

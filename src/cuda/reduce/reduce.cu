@@ -14,16 +14,6 @@ using namespace gpu;
 
 namespace {
 
-template <template <class> class Op>
-void reduce_numbers(const View& x, const View& y, double scale) {
-  switch (x.dtype) {
-    case DType::i32:
-    case DType::i64:
-    case DType::u8: return reduce_as<Op<std::int64_t>, Any<std::int64_t>>(x, y, scale);
-    default: dispatch_reduction(x.dtype, [&]<class C, class T>() { reduce_as<Op<C>, T>(x, y, scale); });
-  }
-}
-
 template <bool any>
 void reduce_any_all(const View& x, const View& y) {
   if (is_floating(x.dtype)) reduce_as<AnyAllOp<any>, AnyFloat>(x, y, 1);

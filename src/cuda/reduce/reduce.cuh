@@ -8,11 +8,12 @@
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/layout.h"
 #include "ops/kernels/reduce.h"
+#include "tensor/ceil_div.h"
 
 // Reductions over any dimensions, each element read once. Note [Reduction order]: every sum is a tree whose shape depends on
 // the operands' shapes and strides alone, never on how blocks are scheduled, so results repeat to the bit. No atomics.
-//   - rows: what is reduced is contiguous. A few lanes, a warp or a block per output, in 16-byte reads.
-//   - columns: what is kept is contiguous, as in the gradient of a bias. A block holds a tile of columns.
+//   - rows: reduced elements are contiguous. A few lanes, a warp or a block per output, in 16-byte reads.
+//   - columns: kept dimensions are contiguous, as in the gradient of a bias. A block holds a tile of columns.
 //   - strided: anything else, and dtypes that need not be fastest.
 // If there are few outputs, the elements of each are cut into chunks, whose partial results a second kernel combines. (CUB has segmented
 // reductions too, of contiguous segments alone, one of the three cases, and with an order of additions of its own.)
@@ -187,11 +188,9 @@ __global__ void __launch_bounds__(block_size)
   target.put(offsets[1], output, 0, sum[0]);
 }
 
-/// The smallest power of two that is at least `count`, up to `most`.
+/// The smallest power of two that is at least `count`, and at most `most`, a power of two.
 inline unsigned power_of_two(std::int64_t count, unsigned most) {
-  unsigned power = 1;
-  while (power < most && power < count) power *= 2;
-  return power;
+  return static_cast<unsigned>(std::min<std::uint64_t>(std::bit_ceil(static_cast<std::uint64_t>(count)), most));
 }
 
 /// The number of parts to cut `length` into, at least `shortest` long each, so that `units` of work each become enough blocks.
@@ -227,8 +226,8 @@ void with_partials(const Layout<2>& kept, unsigned chunks, const Target<Op>& tar
   Target<Op> staged = target;
   staged.partials = partials.as<typename Op::Accumulator>();
   first_stage(staged);
-  // Partials are few and in the cache: what counts is that each thread has a short chain of them. Eight floats side by side
-  // are one sector.
+  // Partials are few and in the cache: each thread should have a short chain of them. Eight floats side by side are one
+  // sector.
   const unsigned across = detail::power_of_two(outputs, 8);
   launch(detail::combine_partials<Op>, blocks_for(outputs, across), block_size, 0, stream, staged.partials, chunks, across, kept, target);
 }
@@ -244,7 +243,7 @@ void reduce_spans(const Layout<2>& kept, const Layout<1>& reduced, const void* d
   constexpr std::int64_t long_row = 1024;
   // A thread for each output reads best if neighbouring outputs read neighbouring elements, and there are enough of them.
   const bool side_by_side = is_tag<T> && (length == 1 || are_side_by_side(outputs, kept.strides[0][0], reduced.strides[0][0]));
-  unsigned lanes = side_by_side ? 1 : detail::power_of_two((length + width - 1) / width, 32);
+  unsigned lanes = side_by_side ? 1 : detail::power_of_two(ceil_div(length, width), 32);
   while (lanes < 32 && lanes < length && outputs * lanes < enough_threads) lanes *= 2;
   if (length <= long_row * width || outputs * lanes >= enough_threads * (side_by_side ? 1 : 16)) {
     launch(detail::reduce_by_warps<Op, T>, blocks_for(outputs * lanes), block_size, 0, stream, span, kept,
@@ -252,8 +251,8 @@ void reduce_spans(const Layout<2>& kept, const Layout<1>& reduced, const void* d
     return;
   }
   const unsigned wanted = detail::chunks_for(length, 8192, outputs);
-  span.chunk_length = ((length + wanted - 1) / wanted + 63) / 64 * 64;  // chunks of aligned rows are aligned
-  const auto chunks = static_cast<unsigned>((length + span.chunk_length - 1) / span.chunk_length);
+  span.chunk_length = round_up(ceil_div(length, wanted), 64);  // chunks of aligned rows are aligned
+  const auto chunks = static_cast<unsigned>(ceil_div(length, span.chunk_length));
   with_partials(kept, chunks, target, stream, [&](const Target<Op>& into) {
     launch(detail::reduce_by_blocks<Op, T>, blocks_for(outputs * chunks, 1), block_size, 0, stream, span, kept, chunks, into);
   });
@@ -280,14 +279,14 @@ bool reduce_tiles(const Layout<2>& kept, const Layout<1>& reduced, const T* data
   for (int d = 0; d < outer.dims; ++d) vectors = vectors && outer.strides[0][d] % widest == 0;
   const int width = vectors ? widest : 1;
   // The lanes of a warp read 512 contiguous bytes of a row; fewer threads where there are fewer columns.
-  shape.across = detail::power_of_two((shape.columns + width - 1) / width, 32);
+  shape.across = detail::power_of_two(ceil_div(shape.columns, width), 32);
   shape.tiles = blocks_for(shape.columns, std::int64_t(shape.across) * width);
   const std::int64_t units = outer.numel() * shape.tiles, down = block_size / shape.across;
-  // Enough rows for each thread to have several reads in flight, not so many that a sum is a long chain.
+  // Enough rows that each thread has several reads in flight, few enough that a sum is no long chain.
   unsigned wanted = detail::chunks_for(shape.rows, down * 4, units);
   wanted = static_cast<unsigned>(std::max<std::int64_t>(wanted, shape.rows / (down * 1024)));
-  shape.rows_per_chunk = (shape.rows + wanted - 1) / wanted;
-  shape.chunks = static_cast<unsigned>((shape.rows + shape.rows_per_chunk - 1) / shape.rows_per_chunk);
+  shape.rows_per_chunk = ceil_div(shape.rows, wanted);
+  shape.chunks = static_cast<unsigned>(ceil_div(shape.rows, shape.rows_per_chunk));
   with_partials(kept, shape.chunks, target, stream, [&](const Target<Op>& into) {
     launch(vectors ? detail::reduce_columns<Op, T, widest> : detail::reduce_columns<Op, T, 1>, blocks_for(units * shape.chunks, 1),
            block_size, 0, stream, shape, into);
@@ -316,16 +315,19 @@ void reduce_as(const View& x, const View& y, double scale) {
   });
 }
 
-/// Calls run.operator()<C, T> with the type of arithmetic and that of the elements.
-template <class F>
-void dispatch_reduction(DType dtype, F&& run) {
-  switch (dtype) {
-    case DType::f32: return run.template operator()<float, float>();
-    case DType::f16: return run.template operator()<float, f16>();
-    case DType::bf16: return run.template operator()<float, bf16>();
-    case DType::f64: return run.template operator()<double, Any<double>>();
-    default: fail("reduce", std::string("expected a floating dtype but got ") + name(dtype));
-  }
+/// Reduces floats by Op<C>, where C is the type of the arithmetic.
+template <template <class> class Op>
+void reduce_floats(const View& x, const View& y, double scale) {
+  if (!dispatch_elements(x.dtype, [&]<class T>() { reduce_as<Op<computed_t<T>>, T>(x, y, scale); }))
+    fail("reduce", std::string("expected a floating dtype but got ") + name(x.dtype));
+}
+
+/// Reduces numbers by Op<C>; integers are computed in int64.
+template <template <class> class Op>
+void reduce_numbers(const View& x, const View& y, double scale) {
+  if (x.dtype == DType::i32 || x.dtype == DType::i64 || x.dtype == DType::u8)
+    return reduce_as<Op<std::int64_t>, Any<std::int64_t>>(x, y, scale);
+  reduce_floats<Op>(x, y, scale);
 }
 
 }  // namespace tern::gpu

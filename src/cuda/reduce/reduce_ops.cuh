@@ -1,7 +1,7 @@
 #pragma once
 #include "cuda/reduce/reduce.cuh"
 
-// The combinations behind kernels::Reduce. C is the type of the arithmetic, Out what results are written as.
+// The Ops of kernels::Reduce. C is the type of the arithmetic, Out that of the results in memory.
 namespace tern::gpu {
 
 /// C, or its unsigned form: integers wrap where they overflow.
@@ -39,7 +39,7 @@ __device__ __forceinline__ C highest() {
   else return std::numeric_limits<C>::infinity();
 }
 
-/// The largest or the smallest; NaN wins.
+/// Maximum or minimum; NaN propagates.
 template <class C, bool largest>
 struct ExtremeOp {
   using Accumulator = C;
@@ -73,8 +73,8 @@ __device__ __forceinline__ ScaledSum<C> shuffle_xor(ScaledSum<C> value, unsigned
   return {shuffle_xor(value.maximum, step), shuffle_xor(value.sum, step)};
 }
 
-/// log(sum(exp(x))) in one reading: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018.
-/// Equal maxima are told apart first, since the difference of two infinities is NaN; a NaN lives on in the sum.
+/// log(sum(exp(x))) in one pass: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018.
+/// Equal maxima are told apart first, since the difference of two infinities is NaN; a NaN propagates in the sum.
 template <class C>
 struct LogSumExpOp {
   using Accumulator = ScaledSum<C>;

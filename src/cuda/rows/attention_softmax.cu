@@ -5,7 +5,7 @@
 #include "ops/kernels/attention_softmax.h"
 #include "tensor/dispatch.h"
 
-// The softmax kernels: softmax of attention scores, with causal, prefix and padding masks. Columns behind the causal limit are not read.
+// Softmax of attention scores, with causal, prefix and padding masks. Columns behind the causal limit are not read.
 // (Softmax along any dimension, without a mask, is a composition of ops in ops/normalize.cpp.)
 //
 //   row in registers, or in shared memory      two passes over a row that fits in neither
@@ -16,8 +16,8 @@
 //     (m, l) of all warps     (one exchange)
 //     write e * exp(m - m_row) / l_row
 //
-// Note [Padding and the cache]: scores pass by the first-level cache, so that the padding of a batch, which all of its rows read, stays
-// there.
+// Note [Padding and the cache]: scores bypass the first-level cache, so that the padding of a batch, which all of its rows read, stays in
+// it.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -36,7 +36,7 @@ struct VisibleRange {
 };
 
 /// Out of line: 64-bit division is long, and rarely needed.
-__device__ __noinline__ std::int64_t divide_slowly(std::int64_t n, std::int64_t divisor) { return n / divisor; }
+__device__ __noinline__ std::int64_t divide_64_bit(std::int64_t n, std::int64_t divisor) { return n / divisor; }
 
 /// The rows of scores (B, ..., T, S), and AttentionMask.
 template <class C>
@@ -49,7 +49,7 @@ struct ScoreRows {
   Divider by_batch{rows_per_batch}, by_queries{queries};
 
   __device__ std::int64_t divide(std::int64_t row, Divider by, std::int64_t divisor) const {
-    return many ? divide_slowly(row, divisor) : by.divide(static_cast<std::uint32_t>(row));
+    return many ? divide_64_bit(row, divisor) : by.divide(static_cast<std::uint32_t>(row));
   }
 
   __device__ VisibleRange<C> visible(std::int64_t row) const {
@@ -67,13 +67,13 @@ struct ScoreRows {
 };
 
 /// Note [Exponentials]: exp(x - m) for the largest score m is 2^(ax - am) with a = log2(e): one multiplication and addition and one
-/// special function. am is rounded, but alike for all scores, so what that does to them cancels in the division by their sum. Where
+/// special function. am is rounded, but alike for all scores, so that its error cancels in the division by their sum. Where
 /// |m| is so large that it might overflow instead, scores are equal or so far apart that only the largest count, and a = 1/2 does:
 /// then am is exact.
 struct ShiftedExp {
   float a, am;
 
-  /// With m = -inf nothing is seen, and the exponentials are 0 whatever is subtracted.
+  /// With m = -inf the row is fully masked, and the exponentials are 0 whatever is subtracted.
   __device__ explicit ShiftedExp(float m) : a(fabsf(m) < 0x1p30f || m == -infinity ? log2_e : 0.5f), am(m == -infinity ? 0 : a * m) {}
 
   __device__ float operator()(float x) const { return exp2_approx(fmaf(x, a, -am)); }
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(max_softmax_threads, 3)
   }
 }
 
-/// A maximum to subtract: where it is -inf, nothing is seen, and the exponentials are 0 whatever is subtracted.
+/// A maximum to subtract: where it is -inf, the row is fully masked, and the exponentials are 0 whatever is subtracted.
 template <class C>
 __device__ __forceinline__ C shift_for(C maximum) {
   return maximum == -std::numeric_limits<C>::infinity() ? C(0) : maximum;
@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(max_softmax_threads)
       for (std::int64_t c = threadIdx.x; c < rows.columns; c += blockDim.x)
         out[c] = convert<T>(visible(c) ? std::exp(score(c) - shift) * scale : C(0));
     }
-    __syncthreads();  // the next row overwrites what is shared
+    __syncthreads();  // before the next row overwrites `shared`
   }
 }
 

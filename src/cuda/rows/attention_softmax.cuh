@@ -3,6 +3,7 @@
 
 #include "cuda/device/async_copy.cuh"
 #include "cuda/rows/row_launch.h"
+#include "tensor/ceil_div.h"
 
 // The layout of rows that attention_softmax and its gradient share. A row lies in the registers of the threads that share it, from its one
 // read to its one write:
@@ -11,11 +12,11 @@
 //   to ~500       lanes of a warp        registers           shuffles
 //   to ~16k       a block                registers           shuffles, shared memory
 //   to ~128k      a cluster              registers           shuffles, DSMEM
-//   16 bits, long a block or a cluster   shared memory, as it came: in registers, as floats, fewer of its bytes would be under way
+//   16 bits, long a block or a cluster   shared memory, unconverted: as floats in registers, fewer bytes would be in flight
 //   longer, f64   a block, two passes    nowhere: it is read twice
 //
-// Some 64 KB must be under way on each multiprocessor of an H200 to keep its memory busy: hence many threads of few registers, each with
-// several 16-byte loads before its first use of one.
+// Some 64 KB must be in flight on each multiprocessor of an H200 for its full bandwidth: hence many threads of few registers, each of which
+// issues several 16-byte loads before it uses the first.
 namespace tern::gpu {
 
 inline constexpr unsigned max_softmax_threads = 512;  ///< of a block
@@ -34,7 +35,7 @@ std::optional<SoftmaxPlan> plan_softmax(std::int64_t columns, RowAccess access, 
   const bool is_scalar = access == RowAccess::scalar;
   if (is_scalar) elements = max_elements = columns <= 256 ? 8 : 16;
   const std::int64_t extent = row_extent<T>(columns, access);
-  const auto threads_with = [&](int each) { return (extent + each - 1) / each; };
+  const auto threads_with = [&](int each) { return ceil_div(extent, each); };
   const auto is_better_doubled = [&](std::int64_t threads) { return threads > max_softmax_threads || (threads > 32 && threads <= 64); };
   while (elements < max_elements && is_better_doubled(threads_with(elements))) elements *= 2;
   constexpr unsigned block_bytes = 4096;  // of rows in a block: smaller blocks cost starts, and larger ones wait longer for their last row
@@ -72,7 +73,7 @@ struct LoopingGrid {
   unsigned blocks, threads;
 };
 inline LoopingGrid looping_grid(std::int64_t rows, std::int64_t columns) {
-  const auto whole_warps = (std::min<std::int64_t>(columns, max_softmax_threads) + 31) / 32 * 32;
+  const auto whole_warps = round_up(std::min<std::int64_t>(columns, max_softmax_threads), 32);
   return {static_cast<unsigned>(std::min<std::int64_t>(rows, 1 << 20)), static_cast<unsigned>(whole_warps)};
 }
 

@@ -103,17 +103,17 @@ __global__ void __launch_bounds__(max_softmax_threads)
   __shared__ C shared;
   for (std::int64_t row = blockIdx.x; row < count; row += gridDim.x) {
     const std::int64_t start = row * columns;
-    C mean = 0;
+    C dot = 0;  // sum(g y)
 #pragma unroll 4
-    for (std::int64_t c = threadIdx.x; c < columns; c += blockDim.x) mean += convert<C>(y[start + c]) * convert<C>(g[start + c]);
-    mean = block_reduce<PlusOp<C>>(mean);
-    if (threadIdx.x == 0) shared = mean;
+    for (std::int64_t c = threadIdx.x; c < columns; c += blockDim.x) dot += convert<C>(y[start + c]) * convert<C>(g[start + c]);
+    dot = block_reduce<PlusOp<C>>(dot);
+    if (threadIdx.x == 0) shared = dot;
     __syncthreads();
-    mean = shared;
+    dot = shared;
 #pragma unroll 4
     for (std::int64_t c = threadIdx.x; c < columns; c += blockDim.x)
-      dx[start + c] = convert<T>(convert<C>(y[start + c]) * (convert<C>(g[start + c]) - mean));
-    __syncthreads();  // the next row overwrites what is shared
+      dx[start + c] = convert<T>(convert<C>(y[start + c]) * (convert<C>(g[start + c]) - dot));
+    __syncthreads();  // before the next row overwrites `shared`
   }
 }
 

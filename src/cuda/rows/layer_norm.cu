@@ -8,9 +8,9 @@
 //   all-reduce (sum of d, of d^2)     -> mean, rstd; both in one exchange
 //   y = (d rstd - rest rstd) gamma + beta
 //
-// With the first element as shift a mean of 1e4 takes no digit from a deviation of 1. Only where that element is itself far off is there a
-// second all-reduce, of the distances to the mean then known. A row with a sum has the mean for its shift, since no other thread knows the
-// first element of what is yet to be summed.
+// Shifted by the first element, a mean of 1e4 costs no digits of a standard deviation of 1. Where that element is itself far from the mean,
+// a second all-reduce takes the distances to the mean, which is known by then. A row with a sum is shifted by its mean: its first element
+// is not in memory yet, where other threads could read it.
 //
 // Blocks of long rows are persistent: they loop over rows, as many as run at once. Shared memory then holds
 //
@@ -26,7 +26,7 @@ using namespace gpu::norm;
 
 namespace {
 
-constexpr unsigned max_threads = 512;  ///< of a block: several then share a multiprocessor, and some load while others add up
+constexpr unsigned max_threads = 512;  ///< of a block: several blocks then share a multiprocessor, and some load while others reduce
 constexpr unsigned row_block = 128;    ///< threads of a block that holds several rows
 
 template <class T>
@@ -41,7 +41,7 @@ struct Forward {
   Dropout<float> dropout;
 };
 
-/// Elements of a row in a thread: 64 bytes, of which enough are on their way at a time.
+/// Elements of a row in a thread: 64 bytes, enough loads in flight to hide their latency.
 template <class T, RowAccess access>
 constexpr int elements_per_thread = access == RowAccess::scalar ? 16 : 64 / sizeof(T);
 
@@ -283,7 +283,7 @@ bool layer_norm_in_registers(const LayerNormArguments& a) {
                            static_cast<float>(1 / static_cast<double>(columns)),
                            a.centered,
                            Dropout<float>(a.p, a.draws)};
-  // Clusters are costly to start; of large blocks too few fit on a multiprocessor for some to load while others add up.
+  // Clusters are costly to start, and of large blocks too few fit on a multiprocessor for some to load while others reduce.
   const bool persistent = !is_scalar && (partition->cluster > 1 || (sizeof(T) < 4 && partition->threads > max_threads / 2));
   const auto kernel_for = [&]<bool with_sum>() {
     constexpr auto aligned = RowAccess::aligned, misaligned = RowAccess::misaligned;
@@ -307,10 +307,11 @@ bool layer_norm_in_registers(const LayerNormArguments& a) {
 }  // namespace
 
 void layer_norm(Cuda, const LayerNormArguments& a) {
+  if (!is_floating(a.x.dtype)) fail("layer_norm", std::string("expected a floating dtype but got ") + name(a.x.dtype));
   if (a.x.shape[0] == 0) return;
-  bool done = false;
-  dispatch_short_floats(a.x.dtype, [&]<class T>() { done = layer_norm_in_registers<T>(a); });
-  if (!done) layer_norm_any(a);
+  bool is_done = false;
+  dispatch_short_floats(a.x.dtype, [&]<class T>() { is_done = layer_norm_in_registers<T>(a); });
+  if (!is_done) layer_norm_any(a);
 }
 
 }  // namespace tern::kernels

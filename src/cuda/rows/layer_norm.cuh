@@ -3,8 +3,9 @@
 #include "cuda/device/philox_dropout.cuh"
 #include "cuda/rows/row_launch.h"
 #include "ops/kernels/layer_norm.h"
+#include "tensor/ceil_div.h"
 
-// The norms' parameters beside a row that begins anywhere, and what layer_norm and its gradient share otherwise.
+// Shared by layer_norm and its gradient: parameters beside a row that is not aligned, asynchronous copies, and the partition of rows.
 namespace tern::gpu::norm {
 
 /// Packed vectors lie one after another in memory: the vector that begins `skew` elements before `high`, which follows `low`. Funnel shifts
@@ -56,20 +57,8 @@ RowAccess norm_access(std::int64_t columns, std::initializer_list<const View*> v
 template <class T>
 std::optional<RowPartition> partition_norm(std::int64_t columns, RowAccess access, int elements, RowLimits limits, Stream stream) {
   const std::int64_t extent = row_extent<T>(columns, access), width = access == RowAccess::scalar ? 1 : vec16_width<T>;
-  limits.min_lanes = static_cast<unsigned>(std::min<std::int64_t>((extent + width - 1) / width, 8));
-  return partition_rows((extent + elements - 1) / elements, limits, stream);
-}
-
-/// Calls run.operator()<T>() for the types that are computed in f32; false for f64.
-template <class F>
-bool dispatch_short_floats(DType dtype, F&& run) {
-  switch (dtype) {
-    case DType::f32: run.template operator()<float>(); return true;
-    case DType::f16: run.template operator()<f16>(); return true;
-    case DType::bf16: run.template operator()<bf16>(); return true;
-    case DType::f64: return false;
-    default: fail("layer_norm", std::string("expected a floating dtype but got ") + name(dtype));
-  }
+  limits.min_lanes = static_cast<unsigned>(std::min<std::int64_t>(ceil_div(extent, width), 8));
+  return partition_rows(ceil_div(extent, elements), limits, stream);
 }
 
 /// layer_norm_any.cu: rows that no group of threads can hold, and f64, which is for gradient checks.

@@ -2,7 +2,8 @@
 #include "cuda/rows/layer_norm.cuh"
 
 // layer_norm and its gradient for rows of any length and dtype: operands whose dtype is known at run time, computed in f64. A block takes
-// a row and reads it again and again, for those rows that the fast kernels cannot hold, and for f64, which is for gradient checks.
+// a row, and each pass reads it from memory. They serve rows too long for the registers of a cluster, and f64, which is for gradient
+// checks.
 namespace tern::gpu::norm {
 
 namespace {

@@ -3,6 +3,7 @@
 #include "cuda/device/programmatic.cuh"
 #include "cuda/reduce/deferred_sums.h"
 #include "cuda/rows/layer_norm.cuh"
+#include "tensor/ceil_div.h"
 
 // The gradient of layer_norm in one read of s and g and one write of dx. With x_hat = (s - mean) rstd and h = g gamma
 //
@@ -11,7 +12,7 @@
 //
 // Blocks are persistent, about as many as run at once, and loop over rows. A thread has the same columns of all of them, so that it adds up
 // dgamma, dbeta and dbias in registers; a second, small kernel adds up the sums of the blocks. So that memory never waits during an
-// all-reduce, the next rows are on their way into shared memory, where a thread reads back only what it copied itself, without a barrier:
+// all-reduce, the next rows are copied to shared memory, from which a thread reads its own copies alone, without a barrier:
 //
 //   without g_sum   | stage 0: s, g | stage 1: s, g | stage 2: s, g |    a stage is refilled once its row is in registers,
 //   with g_sum      | stage 0: s, g, g_sum  | stage 1: s, g, g_sum  |    or with g_sum once its row is written
@@ -144,9 +145,9 @@ __global__ void __launch_bounds__(max_threads, 1)
   const std::int64_t begin = turn * share + (group.cluster() - turn * period), end = min(turn * share + length, a.rows);
   const RowColumns own = group.template columns<access, width>(begin * a.columns);
   // Of this thread's vectors those with v < count exist, and of its rows the first `rounds`.
-  const int count = own.first < a.columns ? min((a.columns - own.first + own.stride - 1) / own.stride, vectors) : 0;
+  const int count = own.first < a.columns ? min(ceil_div(a.columns - own.first, own.stride), vectors) : 0;
   std::int64_t row = begin + group.index() * period;
-  const auto rounds = static_cast<unsigned>(row < end ? (end - row + step - 1) / step : 0);
+  const auto rounds = static_cast<unsigned>(row < end ? ceil_div(end - row, step) : 0);
   std::int64_t at = row * a.columns + own.first;
 
   // A warp has its slots side by side, so that the distances are constants.
@@ -180,7 +181,7 @@ __global__ void __launch_bounds__(max_threads, 1)
 #pragma unroll
   for (int v = 0; v < vectors; ++v) {
     read_parameter<access>(v < count ? a.gamma : nullptr, 1, own[v], a.columns, gamma[v]);
-    clear_outside<access>(gamma[v], own[v], a.columns);  // what lies there may be no number
+    clear_outside<access>(gamma[v], own[v], a.columns);  // memory outside the row may hold NaN
   }
   const std::uint64_t position = with_branch ? a.dropout.position() : 0;
   group.wait_for_cluster();
@@ -286,7 +287,7 @@ bool layer_norm_grad_in_registers(const LayerNormGradArguments& a) {
   if (rows > 0) {
     // Neighbouring rows at the same time are best for memory; but where there are few, each cluster has its even share.
     const bool few = period == 1 && rows <= 8 * std::int64_t(clusters) * partition->rows;
-    const std::int64_t share = few ? (rows + clusters - 1) / clusters : std::int64_t(period) * partition->rows;
+    const std::int64_t share = few ? ceil_div(rows, clusters) : std::int64_t(period) * partition->rows;
     const std::int64_t step = few ? partition->rows : std::int64_t(clusters) * partition->rows;
     const Backward<T> backward{a.s.as<const T>(),
                                a.gamma.as<const T>(),

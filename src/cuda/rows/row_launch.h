@@ -6,6 +6,7 @@
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/occupancy.h"
+#include "tensor/ceil_div.h"
 #include "tensor/view.h"
 
 // The host's half of device/row.cuh: how rows can be accessed, how they are partitioned over threads, and their launch.
@@ -45,7 +46,7 @@ inline std::optional<RowPartition> partition_rows(std::int64_t needed, const Row
     while (partition.threads < std::max<std::int64_t>(needed, limits.min_lanes)) partition.threads *= 2;
   } else {
     while (needed > max_threads * partition.cluster) partition.cluster *= 2;
-    partition.threads = static_cast<unsigned>((needed + partition.cluster * 32 - 1) / (partition.cluster * 32) * 32);
+    partition.threads = static_cast<unsigned>(ceil_div(needed, partition.cluster * 32) * 32);
   }
   if (partition.cluster == 1 && partition.threads <= limits.max_sharing)
     partition.rows = std::max(1u, limits.shared_block / partition.threads);

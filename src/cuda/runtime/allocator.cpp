@@ -13,6 +13,7 @@
 #include "backend/memory_observer.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/stream.h"
+#include "tensor/ceil_div.h"
 
 // cudaMalloc and cudaFree wait for the device, so memory is taken in segments, and a block that a tensor gives back is kept
 // for the next one. A block is split where a request leaves enough of it, and joined with its free neighbours when it comes back, so
@@ -31,9 +32,8 @@ constexpr std::size_t KiB = std::size_t(1) << 10, MiB = KiB << 10;
 /// Small requests share small segments, and so do not cut up the large ones.
 constexpr std::size_t small_limit = MiB, small_segment = 2 * MiB, medium_limit = 10 * MiB, medium_segment = 20 * MiB;
 
-std::size_t round_up(std::size_t bytes, std::size_t step) { return (bytes + step - 1) / step * step; }
 /// The part of a segment that a request takes.
-std::size_t block_size_for(std::size_t bytes) { return round_up(bytes, 512); }
+std::size_t block_size_for(std::size_t bytes) { return round_up(bytes, std::size_t(512)); }
 std::size_t segment_size_for(std::size_t size) {
   return size <= small_limit ? small_segment : size < medium_limit ? medium_segment : round_up(size, 2 * MiB);
 }
@@ -151,7 +151,7 @@ class CachingAllocator {
     return block;
   }
 
-  /// Cuts off what the request leaves, unless it is too little to serve another one of its kind.
+  /// Splits off the remainder of a block, unless it is too small for another request of its kind.
   void split(Block* block, std::size_t size) {
     const std::size_t rest = block->size - size;
     if (rest < (block->is_small ? 512 : small_limit + 1)) return;
@@ -268,7 +268,7 @@ class CachingAllocator {
   std::map<int, MemoryStatistics> statistics_;  ///< of each device
 };
 
-/// Never destroyed: tensors of static duration give memory back after main, when no call of the runtime is safe any more.
+/// Never destroyed: tensors of static duration give memory back after main, when calls of the runtime are unsafe.
 CachingAllocator& allocator() {
   static auto& instance = *new CachingAllocator;
   return instance;

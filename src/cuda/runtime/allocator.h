@@ -4,8 +4,8 @@
 
 namespace tern::gpu {
 
-/// Memory for the duration of a call: results of a first stage, sorted keys. It goes back to the stream's cache on
-/// return, while the kernels that use it may still be queued: whoever gets it next is queued behind them.
+/// Workspace of a call, such as partial results or sorted keys. It goes back to the stream's cache on return, while the kernels that use it
+/// may still be queued: later users are queued behind them (Note [Stream order]).
 class Workspace {
  public:
   Workspace(std::size_t bytes, Stream stream)
@@ -28,7 +28,7 @@ class Workspace {
 /// At least `count` completion counters (Note [Last block]) for kernels queued on the stream, all zero. Safe while a graph is recorded.
 unsigned* completion_counters(Stream stream, std::size_t count);
 
-/// Gives all cached memory back to the devices, but what is held; waits for them.
+/// Waits for the devices and gives them all cached memory back, except what is held.
 void release_cached_memory();
 /// While held, a stream's cached memory stays cached: a graph that was recorded on the stream works in it.
 void hold_cached_memory(Stream stream, bool is_held);

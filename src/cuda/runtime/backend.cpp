@@ -29,14 +29,14 @@ int device_count(Cuda) {
   static const int count = [] {
     int found = 0;
     if (cudaGetDeviceCount(&found) == cudaSuccess) return found;
-    cudaGetLastError();  // no driver or no device: the CPU is what there is
+    cudaGetLastError();  // no driver or no device: there is the CPU alone
     return 0;
   }();
   return count;
 }
 
-// From pageable memory the runtime stages the bytes before it returns, so the source is free and nothing waits for the
-// stream's earlier work.
+// From pageable memory the runtime stages the bytes before it returns, so the source may be reused at once, and the host does not wait for
+// the stream's earlier work.
 void copy_from_host(Cuda, void* destination, const void* source, std::size_t bytes, Stream stream) {
   if (bytes == 0) return;
   gpu::use(stream);
@@ -65,8 +65,7 @@ void synchronize(Cuda, Stream stream) {
   throw_if_failed(stream.device);
 }
 
-/// Lets kernels and copies of one device reach the other's memory, once for each pair. Pairs that cannot stay as they are: the runtime
-/// takes their copies over the host.
+/// Enables peer access from one device to another, once for each pair. Where a pair has none, the runtime copies through the host.
 static void enable_peer_access(Device device, Device peer) {
   static std::mutex mutex;
   static std::set<std::pair<int, int>> done;

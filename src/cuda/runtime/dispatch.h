@@ -3,14 +3,34 @@
 
 #include "cuda/device/convert.cuh"
 #include "tensor/dtype.h"
+#include "tensor/view.h"
 
-// From a dtype to what a kernel is compiled for, on the host. (tensor/dispatch.h has its C++ type.)
+// Dispatch on the host: from a dtype to a kernel's type of elements, and alignment. (tensor/dispatch.h has all C++ types.)
 namespace tern::gpu {
 
 /// Calls f with the type of a dtype of 16 bits.
 template <class F>
 decltype(auto) dispatch_halves(DType dtype, F&& f) {
   return dtype == DType::f16 ? f.template operator()<f16>() : f.template operator()<bf16>();
+}
+
+/// Calls f with the element type of f32, f16 or bf16, all computed in float32. False for another dtype, for which f is not called.
+template <class F>
+bool dispatch_short_floats(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32: f.template operator()<float>(); return true;
+    case DType::f16: f.template operator()<f16>(); return true;
+    case DType::bf16: f.template operator()<bf16>(); return true;
+    default: return false;
+  }
+}
+
+/// As dispatch_short_floats, for f64 as well, by the tag of its kernels, which need not be the fastest.
+template <class F>
+bool dispatch_elements(DType dtype, F&& f) {
+  if (dtype != DType::f64) return dispatch_short_floats(dtype, f);
+  f.template operator()<Any<double>>();
+  return true;
 }
 
 /// The bits of a number in the dtype, in the low bytes.
@@ -29,5 +49,19 @@ inline std::uint64_t bits_of(double number, DType dtype) {
 
 /// True where a vector of `bytes` may be read at the address.
 inline bool is_aligned(const void* data, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
+
+/// Whether all rows, along the last dimension, begin at multiples of so many bytes.
+inline bool rows_are_aligned(const View& x, std::int64_t bytes) {
+  const auto size = static_cast<std::int64_t>(size_of(x.dtype));
+  if (!is_aligned(x.data, static_cast<std::size_t>(bytes))) return false;
+  for (int d = 0; d + 1 < x.dims(); ++d)
+    if (x.shape[d] > 1 && x.strides[d] * size % bytes != 0) return false;
+  return true;
+}
+
+/// Whether all rows, whose elements are contiguous, are whole vectors of 16 bytes.
+inline bool has_vec16_rows(const View& x) {
+  return rows_are_aligned(x, 16) && x.shape.back() * static_cast<std::int64_t>(size_of(x.dtype)) % 16 == 0;
+}
 
 }  // namespace tern::gpu

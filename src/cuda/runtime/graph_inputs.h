@@ -6,8 +6,8 @@
 
 namespace tern::gpu {
 
-/// The inputs of a recorded graph at a launch: their places, and where the graph reads them. One kernel copies all: as copies of their own
-/// before the graph they cost 20 us each on an H200, which goes from one engine to another and back for them.
+/// The inputs of a recorded graph at a launch: their addresses, and where the graph reads them. One kernel copies all: separate copies
+/// before the graph take 20 us each on an H200, which switches to its copy engine and back for each.
 struct InputCopies {
   static constexpr int max_copies = 32;
   struct Copy {

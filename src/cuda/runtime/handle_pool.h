@@ -32,24 +32,24 @@ class HandlePool {
     bool serves(Stream other) const { return stream.handle == other.handle && stream.device == other.device; }
   };
   /// Handles of threads that have ended.
-  struct Left {
+  struct Retired {
     std::mutex mutex;
     std::vector<Entry> entries;
   };
-  static Left& left() {
-    static auto& instance = *new Left;
+  static Retired& retired() {
+    static auto& instance = *new Retired;
     return instance;
   }
   struct ThreadHandles {
     std::vector<Entry> entries;
     ~ThreadHandles() {
-      const std::lock_guard lock(left().mutex);
-      left().entries.insert(left().entries.end(), entries.begin(), entries.end());
+      const std::lock_guard lock(retired().mutex);
+      retired().entries.insert(retired().entries.end(), entries.begin(), entries.end());
     }
   };
   static bool take(Entry& wanted) {
-    const std::lock_guard lock(left().mutex);
-    auto& entries = left().entries;
+    const std::lock_guard lock(retired().mutex);
+    auto& entries = retired().entries;
     for (std::size_t i = 0; i < entries.size(); ++i) {
       if (!entries[i].serves(wanted.stream)) continue;
       wanted = entries[i];

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backend/device.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::gpu {
 
@@ -26,8 +27,8 @@ inline int attribute(cudaDeviceAttr which, Device device) {
 /// Makes the stream's device the current one of this thread, as every call of the runtime needs.
 inline void use(Stream stream) { check(cudaSetDevice(stream.device.index), "cudaSetDevice"); }
 
-/// Lets a kernel be launched with so much dynamic shared memory. It must be asked for above 48 KB, less what the kernel's own arrays take.
-/// Less than 40 KB is never asked for: that would be the limit of later launches, too.
+/// Raises a kernel's limit of dynamic shared memory to `bytes`. That is needed above 48 KB less the kernel's static arrays; below 40 KB it
+/// is not done, as it would lower the limit of later launches.
 inline void allow_shared(const void* kernel, std::size_t bytes) {
   if (constexpr std::size_t without_asking = 40 << 10; bytes > without_asking)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "cudaFuncSetAttribute");
@@ -38,8 +39,8 @@ struct LaunchConfig {
   dim3 grid, block;
   std::size_t shared = 0;  ///< bytes of dynamic shared memory
   Stream stream;
-  /// So many blocks, a power of two up to 8, form a cluster: side by side on the device, in reach of each other's shared memory. More than
-  /// one needs compute capability 9.
+  /// Blocks of a thread block cluster, a power of two up to 8; they reach each other's shared memory. More than one needs compute
+  /// capability 9.
   unsigned cluster = 1;
   /// Programmatic dependent launch: the kernel may start while the one before it ends, and calls grid_dependency_wait before it reads
   /// what that wrote. Before compute capability 9 it starts as any other.
@@ -75,9 +76,6 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sh
 
 /// Threads of a block where nothing asks for another number.
 inline constexpr int block_size = 256;
-
-/// count / size, rounded up.
-constexpr std::int64_t ceil_div(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
 
 /// ceil_div as a grid's first dimension.
 inline unsigned blocks_for(std::int64_t count, std::int64_t size = block_size) {

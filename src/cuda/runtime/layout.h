@@ -1,7 +1,7 @@
 #pragma once
 #include "cuda/device/indexer.cuh"
 
-// From shapes and strides to what a kernel iterates over.
+// Layouts: shapes and strides, simplified to the dimensions that a kernel iterates over.
 namespace tern::gpu {
 
 /// Iteration over n operands at once: the dimensions, innermost first, with every operand's strides in elements.
@@ -79,7 +79,7 @@ Layout<n> layout_of(const Dims& shape, const Dims (&strides)[n]) {
   return layout;
 }
 
-/// Cuts an iteration into pieces of at most 2^30 steps, so that kernels count in 32 bits; f takes a piece and each
+/// Splits an iteration into pieces of at most 2^30 steps, so that kernels count in 32 bits; f takes a piece and each
 /// operand's offset to its first element.
 template <int n, class F>
 void for_pieces(const Layout<n>& layout, F&& f, const std::int64_t* offsets = nullptr) {
@@ -93,7 +93,7 @@ void for_pieces(const Layout<n>& layout, F&& f, const std::int64_t* offsets = nu
   for (int d = 1; d < layout.dims; ++d)
     if (layout.sizes[d] > layout.sizes[longest]) longest = d;
   std::int64_t half = layout.sizes[longest] / 2;
-  if (half >= 64) half = half / 64 * 64;  // what can be read as vectors stays so
+  if (half >= 64) half = half / 64 * 64;  // vectors stay aligned
   Layout<n> first = layout, second = layout;
   first.sizes[longest] = half;
   second.sizes[longest] -= half;

@@ -6,7 +6,7 @@
 
 namespace tern::gpu {
 
-static int ask(const void* kernel, unsigned cluster, unsigned block, std::size_t shared, Stream stream) {
+static int query_occupancy(const void* kernel, unsigned cluster, unsigned block, std::size_t shared, Stream stream) {
   use(stream);
   allow_shared(kernel, shared);
   int found = 0;
@@ -29,7 +29,7 @@ unsigned clusters_at_once(const void* kernel, unsigned cluster, unsigned block, 
   static auto& known = *new std::map<Shape, unsigned>;
   const std::lock_guard lock(mutex);
   const auto [place, is_new] = known.try_emplace(Shape{kernel, stream.device.index, cluster, block, shared}, 0);
-  if (is_new) place->second = static_cast<unsigned>(ask(kernel, cluster, block, shared, stream));
+  if (is_new) place->second = static_cast<unsigned>(query_occupancy(kernel, cluster, block, shared, stream));
   return place->second;
 }
 

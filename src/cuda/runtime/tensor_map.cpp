@@ -21,15 +21,15 @@ CUtensorMap tensor_map(const TmaTensor& tensor, const int* box) {
   }();
   CUtensorMap map;
   cuuint64_t sizes[5], strides[4];  // in bytes, from the second dimension on
-  cuuint32_t box_sizes[5], every[5];
+  cuuint32_t box_sizes[5], element_strides[5];
   for (int i = 0; i < tensor.rank; ++i) {
     sizes[i] = static_cast<cuuint64_t>(tensor.sizes[i]);
     if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(tensor.strides[i]) * size_of(tensor.dtype);
     box_sizes[i] = static_cast<cuuint32_t>(box[i]);
-    every[i] = 1;
+    element_strides[i] = 1;
   }
   const CUresult result = encode(&map, type_of(tensor.dtype), static_cast<cuuint32_t>(tensor.rank), const_cast<void*>(tensor.data), sizes,
-                                 strides, box_sizes, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 strides, box_sizes, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) fail_call(cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
   return map;

@@ -11,8 +11,8 @@
 
 // Note [Collectives on a CPU]
 // A group's thread makes Gloo's calls, one collective after the other (CallQueue). Gloo sees a connection end, but then forgets the message
-// that was half written or half read on it: whoever waits for that one waits for the timeout, which is longer than a launcher waits that
-// has asked the others to end. So a second thread, the watchdog, listens to the ring of neighbours (dist/ring.h), as that of a GPU's group
+// that was half written or half read on it: a wait for that one lasts until the timeout, which is longer than a launcher's grace period
+// for the other ranks. So a second thread, the watchdog, listens to the ring of neighbours (dist/ring.h), as that of a GPU's group
 // does. Where one has ended, or where Gloo itself reports a fault, it tells the other neighbour, ends all waits with an Error, and closes
 // Gloo's connections. A call that hangs nevertheless is left to itself, and ends with the timeout or the process.
 namespace tern::dist {
@@ -37,9 +37,9 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
  private:
-  /// Between two looks.
+  /// Between two checks.
   static constexpr auto pause = 20ms;
-  /// For a collective that the rank which has ended had still given its part to: what is left of it is on the way.
+  /// For a collective to which the rank that ended had contributed already: the rest of it is on the way.
   static constexpr auto patience = 300ms;
 
   void watch() {

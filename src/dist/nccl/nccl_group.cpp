@@ -180,7 +180,7 @@ class NcclGroup final : public ProcessGroup {
   }
   cudaStream_t stream() const { return gpu::handle(stream_.get()); }
 
-  /// Holds the tensors until what the caller queues from then on finds them done.
+  /// Holds the tensors until work that the caller queues later is ordered after them.
   class NcclWork final : public Work::State {
    public:
     NcclWork(NcclGroup& group, Tensors tensors) : group_(group), tensors_(std::move(tensors)), done_(group.stream_.get()) {}
@@ -198,7 +198,7 @@ class NcclGroup final : public ProcessGroup {
     backend::Event done_;
   };
 
-  /// Queues what f queues on the group's stream, after all that the caller has queued.
+  /// Calls f, which queues work on the group's stream, after all work that the caller has queued.
   template <class F>
   Work post(Tensors tensors, F&& f) {
     const std::lock_guard lock(mutex_);  // the watchdog takes the communicator away
@@ -273,7 +273,7 @@ class NcclGroup final : public ProcessGroup {
     if (has_failed_.exchange(true)) return;
     backend::mark_failed(device(), fmt::format("[dist] a collective on rank {} of {} failed: {}", rank(), size(), reason));
     ring_.tell(reason);
-    // It waits for what is queued on the device, and that may wait for the watchdog.
+    // It waits for work on the device, which may wait for the watchdog.
     std::packaged_task<void()> abort([communicator = communicator_] { ncclCommAbort(communicator); });
     aborted_ = abort.get_future();
     std::thread(std::move(abort)).detach();

@@ -12,6 +12,7 @@
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "dist/nccl/peer_copies.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::dist {
 
@@ -99,7 +100,7 @@ std::string random_name() {
   return "/tern-" + std::to_string((std::uint64_t(random()) << 32) | random());
 }
 
-/// Of a shared memory object, which does not outlive it: whoever has mapped it by then keeps it.
+/// The name of a shared memory object, unlinked at the end: processes that have mapped it by then keep it.
 struct SharedName {
   explicit SharedName(std::string text_) : text(std::move(text_)) {}
   ~SharedName() { remove(); }
@@ -174,7 +175,7 @@ void PeerCopies::map_flags(const std::string& name, bool is_creator) {
   const int file = shm_open(name.c_str(), is_creator ? O_CREAT | O_EXCL | O_RDWR : O_RDWR, 0600);
   if (file < 0) fail("dist", "shared memory could not be opened");
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  flag_bytes_ = (flag_bytes_ + page - 1) / page * page;
+  flag_bytes_ = round_up(flag_bytes_, page);
   const bool has_size = !is_creator || ftruncate(file, static_cast<off_t>(flag_bytes_)) == 0;
   void* const mapped = has_size ? mmap(nullptr, flag_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
   close(file);
@@ -335,7 +336,7 @@ void PeerCopies::take_results(char* y, const Layout& layout, std::int64_t offset
 
 void PeerCopies::all_reduce(void* x, std::int64_t count, DType dtype, ReduceOp op, Stream stream) {
   const auto vector = static_cast<std::int64_t>(16 / size_of(dtype));
-  const Layout pieces = layout(count, (count + size_ * vector - 1) / (size_ * vector) * vector, dtype);
+  const Layout pieces = layout(count, ceil_div(count, size_ * vector) * vector, dtype);
   char* const data = static_cast<char*>(x);
   Queue queue(*this, stream);
   for (std::int64_t offset = 0; offset < pieces.part; offset += pieces.piece) {

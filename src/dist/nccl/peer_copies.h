@@ -12,7 +12,7 @@ namespace tern::dist {
 /// Note [Copy engines]
 /// NCCL's kernels move bytes by multiprocessors. Beside a backward pass that costs more than these: a product whose blocks fill the GPU
 /// once takes two rounds where some of its multiprocessors are taken. Between GPUs of one machine that reach each other's memory, large
-/// collectives go by the copy engines instead: DMA units of their own, which leave all multiprocessors to what computes.
+/// collectives go by the copy engines instead: DMA units, which leave all multiprocessors to computation.
 ///
 /// Rank r owns part r of a tensor. all_reduce is reduce_scatter and all_gather of the parts, a piece of each at a time:
 ///

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "ops/cpu/loops.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::kernels {
 
@@ -42,7 +43,7 @@ void copy_transposed(const Loop<2>& loop, int unit, const U* x, U* y) {
   Loop<2> units;
   for (int d = 0; d < last; ++d)
     if (d != unit) units.push(loop.shape[d], loop.strides[d]);
-  units.push((columns + slice - 1) / slice, {slice * y_stride, slice});
+  units.push(ceil_div(columns, slice), {slice * y_stride, slice});
   for (int d = 0; d < units.dims; ++d) units.count *= units.shape[d];
   const std::int64_t slices = units.inner();
   parallel_units(units.count, rows * std::min(slice, columns), stream_grain, [&](std::int64_t begin, std::int64_t end) {

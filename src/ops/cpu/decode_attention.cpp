@@ -1,4 +1,5 @@
 #include "ops/cpu/flash_attention.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::kernels {
 
@@ -88,7 +89,7 @@ class Decode {
 
   void run() const {
     const std::int64_t key_heads = problem_.sequences * problem_.kv_heads, group = problem_.group(), width = problem_.width;
-    const std::int64_t parts = std::max<std::int64_t>((problem_.keys + decode_part - 1) / decode_part, 1);
+    const std::int64_t parts = std::max<std::int64_t>(ceil_div(problem_.keys, decode_part), 1);
     const std::int64_t units = key_heads * parts, threads = threads_for(units), entry = width + 2;
     const Scratch<C> partial(units * group * entry, y_.stream), work(threads * work_size(), y_.stream);
     const auto sums_of = [&](std::int64_t key_head, std::int64_t part, std::int64_t member) {
@@ -126,7 +127,7 @@ class Decode {
     }
   }
   /// Elements of a thread's memory, whole cache lines: its scores are read as aligned vectors, whatever the width of a head.
-  std::int64_t work_size() const { return gemm::round_up(2 * tile_keys * problem_.width + tile_keys + problem_.width, 64); }
+  std::int64_t work_size() const { return round_up(2 * tile_keys * problem_.width + tile_keys + problem_.width, 64); }
   /// The parts that have keys which the query sees.
   std::pair<std::int64_t, std::int64_t> parts_of(const Sequence& s) const {
     const std::int64_t begin = s.begin(0), end = s.end(0);

@@ -1,6 +1,7 @@
 #include "ops/cpu/flash_attention.h"
 
 #include "ops/cpu/philox.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::kernels {
 
@@ -29,7 +30,7 @@ struct Workspace {
   std::int64_t pitch;
   alignas(64) C tops[tile_queries], totals[tile_queries];
 
-  static std::int64_t pitch_of(const Problem& problem) { return gemm::round_up(problem.width, gemm::breadth<C>); }
+  static std::int64_t pitch_of(const Problem& problem) { return round_up(problem.width, gemm::breadth<C>); }
   static constexpr std::int64_t rows = tile_queries + gemm::max_height;
   static std::int64_t size(const Problem& problem) { return rows * (2 * pitch_of(problem) + tile_keys); }
   Workspace(const Problem& problem, C* memory)
@@ -97,8 +98,7 @@ class Forward {
     const std::int64_t rows = std::min(tile_queries, s.queries - first);
     if (rows <= 0) return;
     const int height = gemm::panel_height(rows);
-    copy_rows<C, S>(Rows<const S>(q_, s, s.first_query, head), first, rows, problem_.width, gemm::round_up(rows, height), own.pitch,
-                    own.queries);
+    copy_rows<C, S>(Rows<const S>(q_, s, s.first_query, head), first, rows, problem_.width, round_up(rows, height), own.pitch, own.queries);
     std::fill_n(own.sums, rows * own.pitch, C(0));
     std::fill_n(own.tops, rows, -infinity<C>);
     std::fill_n(own.totals, rows, C(0));
@@ -113,7 +113,7 @@ class Forward {
     write(s, head, first, rows, own);
   }
 
-  /// Adds what a tile of keys gives to a panel of up to `height` queries.
+  /// Adds a tile of keys to the sums of a panel of up to `height` queries.
   void attend_panel(const Sequence& s, std::int64_t head, std::int64_t first, std::int64_t row, std::int64_t rows, int height,
                     std::int64_t key, const KeyTile<C>& tile, ScoreRows<C, S>& score_rows, Workspace<C>& own) const {
     const std::int64_t end = std::clamp<std::int64_t>(s.end(first + row + rows - 1) - key, 0, tile.keys.columns);
@@ -141,7 +141,7 @@ class Forward {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) line[i] *= keeps[i - begin];
     }
-    // Rows of the panel below the last one are what the products before have left: finite or not, nobody reads what comes of them.
+    // Rows of the panel below the last one hold old numbers, finite or not: their results are not read.
     multiply_panel(height, rows, Operand{scores + begin, tile_keys}, tile.values, {begin, end, 0, problem_.width},
                    own.sums + row * own.pitch, own.pitch, C(1), true);
   }

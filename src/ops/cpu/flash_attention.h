@@ -1,14 +1,15 @@
 #pragma once
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <numbers>
 
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/rows.h"
 #include "ops/kernels/attention.h"
+#include "ops/kernels/vector_math.h"
+#include "tensor/ceil_div.h"
 
-// Flash attention on the CPU, shared by both passes: who sees whom, products of tiles, and scores.
+// Flash attention on the CPU, shared by both passes: masks, products of tiles, and scores.
 namespace tern::flash {
 
 using kernels::Attention;
@@ -20,7 +21,7 @@ inline constexpr std::int64_t tile_queries = 96, tile_keys = 96;
 template <class C>
 inline constexpr C infinity = std::numeric_limits<C>::infinity();
 
-/// One batch row, or one of packed sequences, and who sees whom in it.
+/// One batch row, or one of packed sequences, and its mask.
 struct Sequence {
   std::int64_t number = 0, batch = 0, first_query = 0, first_key = 0;  ///< first_: its first rows in the batch row `batch`
   std::int64_t queries = 0, all_keys = 0, keys = 0;                    ///< keys: those before key_lengths
@@ -58,8 +59,8 @@ struct Problem {
 
   bool is_packed() const { return attention.query_starts.data; }
   std::int64_t group() const { return kv_heads == 0 ? 0 : heads / kv_heads; }
-  std::int64_t key_tiles() const { return (keys + tile_keys - 1) / tile_keys; }
-  std::int64_t query_tiles() const { return (queries + tile_queries - 1) / tile_queries; }
+  std::int64_t key_tiles() const { return ceil_div(keys, tile_keys); }
+  std::int64_t query_tiles() const { return ceil_div(queries, tile_queries); }
 
   Sequence sequence(std::int64_t n) const {
     const kernels::AttentionMask& mask = attention.mask;
@@ -81,7 +82,7 @@ struct Problem {
   std::int64_t first_row(const Sequence& s, std::int64_t head) const {
     return is_packed() ? head * packed_queries + s.first_query : (s.number * heads + head) * queries;
   }
-  /// Threads that have work enough, for so many units of work.
+  /// Threads worth starting for `units` units of work.
   std::int64_t threads(std::int64_t units) const {
     const std::int64_t multiplications = sequences * heads * queries * keys * std::max<std::int64_t>(width, 1);
     return std::clamp<std::int64_t>(std::min(units, multiplications / gemm::product_grain), 1, num_threads());
@@ -99,7 +100,7 @@ struct Rows {
   S* operator[](std::int64_t row) const { return data + row * stride; }
 };
 
-/// f(unit, thread) for all units, the next one by the thread that is free.
+/// Dynamic schedule: f(unit, thread) for all units, the next one by the thread that is free.
 template <class F>
 void take_turns(std::int64_t units, std::int64_t threads, F&& f) {
   std::atomic<std::int64_t> taken = 0;
@@ -118,9 +119,9 @@ struct Panels {
   static constexpr std::int64_t breadth = gemm::breadth<C>;
   int vectors(std::int64_t column) const { return columns - column <= gemm::lanes<C> ? 1 : 2; }
 
-  /// Elements that `pack` writes, and somewhat more.
+  /// Elements that `pack` writes, padded.
   static std::int64_t size(std::int64_t depth, std::int64_t columns) {
-    return gemm::round_up(gemm::round_up(columns, breadth) * depth + gemm::lanes<C>, 64);
+    return round_up(round_up(columns, breadth) * depth + gemm::lanes<C>, 64);
   }
   /// Packs the matrix whose element (i, j) lies at x + i depth_stride + j column_stride.
   template <class S>
@@ -159,30 +160,14 @@ void copy_rows(const Rows<const S>& from, std::int64_t first, std::int64_t n, st
   std::fill(to + n * pitch, to + padded * pitch, C(0));
 }
 
-/// 2^x for x that is not much above 0, and 0 where that is no normal number.
-[[gnu::always_inline]] inline float exp2_below_zero(float x) {
-  // 2^x = 2^n 2^r with |r| <= 1/2; the polynomial, through 2^r at Chebyshev's nodes, is off by 9e-9.
-  constexpr float rounder = 0x1.8p23f;
-  const float shifted = x + rounder, r = x - (shifted - rounder);
-  float p = 1.54531634e-4f;
-  p = p * r + 1.33908633e-3f;
-  p = p * r + 9.61808302e-3f;
-  p = p * r + 5.55035695e-2f;
-  p = p * r + 2.40226507e-1f;
-  p = p * r + 6.93147182e-1f;
-  p = p * r + 1.0f;
-  // The integer n stands in the low bits of `shifted`; what lies above them is shifted out.
-  const float scale = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + 0x3f800000u), y = p * scale;
-  return x < -126.0f ? 0.0f : y;
-}
-[[gnu::always_inline]] inline double exp2_below_zero(double x) { return std::exp2(x); }
+using vector_math::exp2_below_zero;
 
-/// Turns n scores into exponentials relative to their query's largest score so far, and returns the factor for what was summed before.
+/// Turns n scores into exponentials relative to their query's largest score so far, and returns the factor that rescales earlier sums.
 template <class C>
 C update_softmax(C* scores, std::int64_t n, C& top, C& total) {
   const C before = top;
   top = std::max(before, loops::largest(scores, n));
-  const C shift = top == -infinity<C> ? C(0) : top;  // of a query that has seen nothing
+  const C shift = top == -infinity<C> ? C(0) : top;  // -inf: fully masked so far
   C sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t i = 0; i < n; ++i) sum += scores[i] = exp2_below_zero(scores[i] - shift);

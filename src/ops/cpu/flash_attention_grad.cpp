@@ -1,5 +1,6 @@
 #include "ops/cpu/flash_attention.h"
 #include "ops/cpu/philox.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::kernels {
 
@@ -11,7 +12,7 @@ using loops::whole_vectors;
 // probabilities again; it sums dK and dV in its tiles, and adds to dQ. Dao, "FlashAttention-2", 2023, algorithm 2.
 //
 // Note [Ordered sums]: the same bits in every run and for any number of threads. A unit of work is a head of keys with all its queries, and
-// is cut into parts, each with every so many'th tile of keys, by the shapes alone; a part has a dQ of its own, and those are added in
+// is cut into parts, which take the tiles of keys in turn, by the shapes alone; a part has a dQ of its own, and those are added in
 // order. Heads that add to the same gradient of a broadcast bias are one unit.
 
 namespace {
@@ -25,10 +26,10 @@ struct QueryHead {
   C *queries, *gradients, *query_panels, *gradient_panels, *deltas, *sums;  ///< rows (T, pitch) and panels; delta = sum(dy y); dQ by part
 
   static std::int64_t rows(const Problem& problem) { return problem.query_tiles() * tile_queries + gemm::max_height; }
-  static std::int64_t pitch(const Problem& problem) { return gemm::round_up(problem.width, gemm::breadth<C>); }
+  static std::int64_t pitch(const Problem& problem) { return round_up(problem.width, gemm::breadth<C>); }
   static std::int64_t panels(const Problem& problem) { return Panels<C>::size(tile_queries, problem.width); }
   static std::int64_t size(const Problem& problem, std::int64_t parts) {
-    return rows(problem) * pitch(problem) * (2 + parts) + problem.query_tiles() * 2 * panels(problem) + gemm::round_up(rows(problem), 64);
+    return rows(problem) * pitch(problem) * (2 + parts) + problem.query_tiles() * 2 * panels(problem) + round_up(rows(problem), 64);
   }
   QueryHead(const Problem& problem, C* memory)
       : queries(memory),
@@ -36,7 +37,7 @@ struct QueryHead {
         query_panels(gradients + rows(problem) * pitch(problem)),
         gradient_panels(query_panels + problem.query_tiles() * panels(problem)),
         deltas(gradient_panels + problem.query_tiles() * panels(problem)),
-        sums(deltas + gemm::round_up(rows(problem), 64)) {}
+        sums(deltas + round_up(rows(problem), 64)) {}
 };
 
 /// A thread's memory for a tile of keys.
@@ -147,7 +148,7 @@ class Backward {
     const QueryHead<C> own(problem_, memory);
     const std::int64_t width = problem_.width, start = first * pitch();
     // A panel reads rows behind the last one: of the next tile, where there is one, which another thread may be copying now.
-    const std::int64_t padded = first + rows < s.queries ? rows : gemm::round_up(rows, gemm::panel_height(rows));
+    const std::int64_t padded = first + rows < s.queries ? rows : round_up(rows, gemm::panel_height(rows));
     const Rows<const S> results(y_, s, s.first_query, head);
     copy_rows<C, S>(Rows<const S>(q_, s, s.first_query, head), first, rows, width, padded, pitch(), own.queries + start);
     copy_rows<C, S>(Rows<const S>(g_, s, s.first_query, head), first, rows, width, padded, pitch(), own.gradients + start);
@@ -165,7 +166,7 @@ class Backward {
   }
   C* sums_of(const QueryHead<C>& queries, std::int64_t part) const { return queries.sums + part * QueryHead<C>::rows(problem_) * pitch(); }
 
-  /// dK and dV of a tile of keys, and what it gives to dQ.
+  /// dK and dV of a tile of keys, and its part of dQ.
   void differentiate(std::int64_t key_head, std::int64_t tile, std::int64_t part, C* memory, const KeyWork<C>& own) const {
     const Sequence s = sequence_of(key_head);
     const std::int64_t kv_head = key_head % problem_.kv_heads, first = tile * tile_keys, width = problem_.width;

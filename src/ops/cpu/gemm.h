@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ops/cpu/loops.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::gemm {
 
@@ -173,8 +174,8 @@ StridedTile<A, T> strided_tile_for(int height, int vectors) {
 
 /// The height of the panels that waste least of `rows` rows.
 inline int panel_height(std::int64_t rows) {
-  const std::int64_t panels = (rows + max_height - 1) / max_height;
-  return static_cast<int>(((rows + panels - 1) / panels + 1) / 2 * 2);
+  const std::int64_t panels = ceil_div(rows, max_height);
+  return static_cast<int>(round_up(ceil_div(rows, panels), 2));
 }
 
 /// One stage of a transposition of a square of vectors: swaps the off-diagonal blocks of Step x Step elements.
@@ -196,8 +197,8 @@ template <int Step, class Vector, int... Lane>
 template <class T, class S>
 void pack_transposed(const S* x, std::int64_t line_stride, int n, std::int64_t depth, int width, T* to) {
   using Vector = typename VectorOf<T>::type;
-  constexpr int square = lanes<T>, most_groups = (std::max(max_height, breadth<T>) + square - 1) / square;
-  const int groups = (width + square - 1) / square;
+  constexpr int square = lanes<T>, most_groups = ceil_div(std::max(max_height, breadth<T>), square);
+  const int groups = ceil_div(width, square);
   for (std::int64_t j = 0; j < depth; j += square) {
     const int steps = static_cast<int>(std::min<std::int64_t>(square, depth - j));
     Vector rows[most_groups][square];
@@ -243,7 +244,7 @@ struct Sizes {
   std::int64_t rows, columns, depth;
 };
 
-constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
+using tern::round_up;
 
 /// Elements that `multiply` needs room for, for packed panels of a and then of b.
 template <class T>
@@ -256,7 +257,7 @@ constexpr std::int64_t packed_size(Sizes size) {
          lanes<T>;
 }
 
-/// Memory that will be read soon: `runs` runs of so many bytes, each `stride` bytes from the one before.
+/// Memory to prefetch: `runs` contiguous runs of `bytes` bytes, `stride` bytes apart.
 struct Upcoming {
   const char* data = nullptr;
   std::int64_t stride = 0, runs = 0, bytes = 0;
@@ -282,7 +283,7 @@ struct PackedRows {
     height = panel_height(rows);
     if (round_up(rows, height) - rows > 1) height = max_height;
     whole = rows / height * height;
-    rest = static_cast<int>((rows - whole + 1) / 2 * 2);
+    rest = static_cast<int>(round_up(rows - whole, 2));
     is_by_rows = has_row_tiles && a.column_stride == 1;
     if (is_by_rows) {
       constexpr std::int64_t ahead = 4;
@@ -297,8 +298,8 @@ struct PackedRows {
     }
   }
 
-  /// c = alpha times this block times a panel of b of so many columns, or added to c. Between tiles it calls what comes next into a cache:
-  /// steps of a stride that is more than a page are not guessed by the processor.
+  /// c = alpha times this block times a panel of b, of `columns` columns, or added to c. Between tiles it prefetches `next`: the hardware
+  /// prefetcher does not follow strides of more than a page.
   void multiply(const T* panel, int columns, T* c, std::int64_t c_stride, T alpha, bool add, const Upcoming& next) const {
     const int vectors = columns <= lanes<T> ? 1 : 2;
     for (std::int64_t i = 0; i < rows; i += height) {
@@ -331,8 +332,8 @@ void multiply(Sizes size, T alpha, const Matrix<const S>& a, const Matrix<const 
   // No prefetch of panels that are in the second-level cache already.
   const bool is_far = size.columns * size.depth > 1 << 16;
   // Even blocks of the depth.
-  const std::int64_t depth_blocks = std::max<std::int64_t>((size.depth + block_depth - 1) / block_depth, 1);
-  const std::int64_t depth_step = (size.depth + depth_blocks - 1) / depth_blocks;
+  const std::int64_t depth_blocks = std::max<std::int64_t>(ceil_div(size.depth, block_depth), 1);
+  const std::int64_t depth_step = ceil_div(size.depth, depth_blocks);
   for (std::int64_t j0 = 0; j0 < size.columns; j0 += block_columns) {
     const std::int64_t columns = std::min(block_columns, size.columns - j0);
     for (std::int64_t k0 = 0; k0 < size.depth; k0 += depth_step) {

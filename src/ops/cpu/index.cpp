@@ -9,6 +9,7 @@
 
 #include "backend/device.h"
 #include "ops/cpu/loops.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::kernels {
 
@@ -60,8 +61,8 @@ void for_each_line(const Loop<N>& others, std::int64_t length, std::int64_t step
   });
 }
 
-/// Note [Long sums]: so many numbers may be added in float32 one after the other. Each addition rounds: 16 leave at most 1e-6 of a sum
-/// of numbers of one sign, a million 1%. More are added in float64, or in float32 up to 16 at a time, which is faster, and these sums in
+/// Note [Long sums]: the length of a plain sum in float32. Each addition rounds: the error is at most 1e-6 of a sum of 16 numbers of one
+/// sign, and 1% of one of a million. More are added in float64, or in float32 up to 16 at a time, which is faster, and these sums in
 /// float64. A sum of 16-bit floats is rounded to 16 bits once, at its end.
 constexpr std::int64_t short_sum = 16;
 
@@ -252,7 +253,7 @@ void index_add(Cpu, const View& y, const View& index, const View& source) {
   // Threads take columns: equal indices then meet in one thread, in order, and frequent ones cannot unbalance the work.
   // A column block is a multiple of a cache line, so that threads do not write to the same one.
   constexpr std::int64_t block = 32, most_sums = 131072;
-  const std::int64_t blocks = (width + block - 1) / block;
+  const std::int64_t blocks = ceil_div(width, block);
   dispatch_numbers(y.dtype, "index_add", [&]<class S>() {
     constexpr bool is_narrow = sizeof(S) == 2, has_long = is_narrow || std::is_same_v<S, float>;
     const BusyRows narrow_rows(index, is_narrow ? y.shape[1] : 0, 0, y.stream),
@@ -271,7 +272,7 @@ void index_add(Cpu, const View& y, const View& index, const View& source) {
         const std::int64_t a = begin / blocks, first = begin % blocks * block,
                            last = std::min(width, first + std::min(end - begin, at_once) * block);
         add_slices<S>(columns_of(y, a, first, last), index, columns_of(source, a, first, last), narrow_rows, long_rows, sums);
-        begin += (last - first + block - 1) / block;
+        begin += ceil_div(last - first, block);
       }
     });
   });

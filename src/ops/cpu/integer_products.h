@@ -4,6 +4,7 @@
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/integer_dot.h"
 #include "ops/kernels/quantized.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::integers {
 
@@ -56,10 +57,10 @@ constexpr std::int32_t zero_of(QuantFormat format) { return format == QuantForma
 template <class Kind>
 struct Depth {
   explicit Depth(const QuantizedRows& w)
-      : length(gemm::round_up(w.in, has_blocks(w.format) ? quant_block : 4)),
+      : length(round_up(w.in, has_blocks(w.format) ? quant_block : 4)),
         all_steps(length / Kind::per_lane),
         steps((has_blocks(w.format) ? quant_block : Kind::longest) / Kind::per_lane),
-        groups(std::max<std::int64_t>(1, (all_steps + steps - 1) / steps)) {}
+        groups(std::max<std::int64_t>(1, ceil_div(all_steps, steps))) {}
   std::int64_t length, all_steps, steps, groups;
 };
 
@@ -68,7 +69,7 @@ constexpr int most_rows(bool grouped) { return grouped ? (gemm::max_height > 6 ?
 
 /// Even tiles of so many rows.
 struct Tiles {
-  Tiles(std::int64_t rows_, int most) : rows(rows_), count((rows_ + most - 1) / most) {}
+  Tiles(std::int64_t rows_, int most) : rows(rows_), count(ceil_div(rows_, most)) {}
   std::int64_t begin(std::int64_t tile) const { return rows * tile / count; }
   std::int64_t rows, count;
 };
@@ -143,7 +144,7 @@ template <class Kind>
 [[gnu::always_inline]] inline std::int32_t write_codes(const float* values, std::int64_t n, const Scale<Kind>& scale,
                                                        typename Kind::Code* to) {
   if (!scale.is_finite) {
-    std::memset(to, 0, static_cast<std::size_t>(gemm::round_up(n, 4)) * sizeof *to);
+    std::memset(to, 0, static_cast<std::size_t>(round_up(n, 4)) * sizeof *to);
     return 0;
   }
   IntVector sums = {};
@@ -170,7 +171,7 @@ template <class Kind>
       std::memcpy(codes, &narrow, sizeof narrow);
     }
     if (n - at >= panel) std::memcpy(to + at, codes, sizeof codes);
-    else std::memcpy(to + at, codes, static_cast<std::size_t>(gemm::round_up(n - at, 4)) * sizeof *codes);
+    else std::memcpy(to + at, codes, static_cast<std::size_t>(round_up(n - at, 4)) * sizeof *codes);
   });
   return Kind::has_zeros ? fold(sums, [](IntVector x, IntVector y) { return x + y; }) : 0;
 }
@@ -390,7 +391,7 @@ void multiply(const View& x, const QuantizedRows& w, const View& bias, const Vie
   const int most = most_rows(depth.groups > 1);
   const Tiles tiles(rows, most);
   // A transposition writes up to a vector too much.
-  const std::int64_t tile_size = gemm::round_up(std::min<std::int64_t>(rows, most) * depth.all_steps + lanes, 16);
+  const std::int64_t tile_size = round_up(std::min<std::int64_t>(rows, most) * depth.all_steps + lanes, 16);
   const std::int64_t encoders = std::clamp<std::int64_t>(rows * w.in / stream_grain, 1, std::min<std::int64_t>(num_threads(), tiles.count));
   const Scratch<std::int32_t> codes(tiles.count * tile_size, y.stream), lines(encoders * tile_size, y.stream);
   const Scratch<std::int32_t> zeros(rows * depth.groups, y.stream);
@@ -403,11 +404,11 @@ void multiply(const View& x, const QuantizedRows& w, const View& bias, const Vie
                                       lines.data() + thread * tile_size, encoded.codes + i * tile_size, encoded);
     }
   });
-  const std::int64_t panels = (w.out + panel - 1) / panel;
+  const std::int64_t panels = ceil_div(w.out, panel);
   // Packing a weight takes about the time of some rows' products.
   const std::int64_t work = panels * panel * depth.length * (rows + 4);
   const std::int64_t threads = std::clamp<std::int64_t>(work / gemm::product_grain, 1, std::min<std::int64_t>(num_threads(), panels));
-  const std::int64_t codes_size = gemm::round_up(depth.all_steps * panel, 16), scales_size = gemm::round_up(depth.groups * panel, 16);
+  const std::int64_t codes_size = round_up(depth.all_steps * panel, 16), scales_size = round_up(depth.groups * panel, 16);
   const std::int64_t unpacked_size = has_blocks(w.format) ? panel * depth.length : 0;
   const Scratch<std::int32_t> panel_codes(threads * codes_size, y.stream);
   const Scratch<float> panel_scales(threads * scales_size, y.stream);

@@ -4,6 +4,7 @@
 
 #include "ops/cpu/philox.h"
 #include "ops/cpu/rows.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::kernels {
 
@@ -19,7 +20,7 @@ constexpr std::int64_t most_rows = 8;
 std::int64_t rows_in_group(std::int64_t columns) { return columns > 0 ? std::clamp<std::int64_t>(2 * chunk / columns, 1, most_rows) : 1; }
 
 /// Elements of a row's buffer: whole cache lines.
-std::int64_t padded(std::int64_t columns) { return (columns + 15) / 16 * 16; }
+std::int64_t padded(std::int64_t columns) { return round_up(columns, 16); }
 
 /// n parameters as C: where they lie, converted into the buffer, or `otherwise` where there are none.
 template <class C, class S>
@@ -133,7 +134,7 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
 
 namespace {
 
-std::int64_t rows_in_part(std::int64_t rows) { return std::max(std::clamp<std::int64_t>((rows + 31) / 32, 4, 32), (rows + 63) / 64); }
+std::int64_t rows_in_part(std::int64_t rows) { return std::max(std::clamp<std::int64_t>(ceil_div(rows, 32), 4, 32), ceil_div(rows, 64)); }
 
 /// A row of the backward pass: what it was normalized with, its gradients, and the means of h and h u.
 template <class C>
@@ -171,7 +172,7 @@ void grad_run(const GradRow<C>& row, const C* gamma, C* dx, std::int64_t n) {
 /// y = the sum of the parts' rows of `columns` elements, which lie `stride` apart, or is added to.
 template <class C, class S>
 void sum_parts(const C* parts, std::int64_t count, std::int64_t stride, std::int64_t columns, const View& y, Write write) {
-  const std::int64_t runs = (columns + chunk - 1) / chunk;
+  const std::int64_t runs = ceil_div(columns, chunk);
   parallel_units(runs, chunk * count, stream_grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t first = begin * chunk; first < std::min(end * chunk, columns); first += chunk) {
       const std::int64_t n = std::min(chunk, columns - first);
@@ -228,7 +229,7 @@ void layer_norm_grad(Cpu, const LayerNormGradArguments& a) {
   const std::int64_t rows = a.s.shape[0], columns = a.s.shape[1];
   dispatch_floats(a.s.dtype, "layer_norm_grad", [&]<class S>() {
     using C = compute_t<S>;
-    const std::int64_t part_rows = rows_in_part(rows), parts = (rows + part_rows - 1) / part_rows;
+    const std::int64_t part_rows = rows_in_part(rows), parts = ceil_div(rows, part_rows);
     const std::int64_t width = padded(columns), part_size = 3 * width;
     // dgamma, dbeta and dbias of each part; and s, g and g_sum of a row of each thread, where they cannot be used where they lie.
     const Scratch<C> part_memory(parts * part_size, a.dx.stream), row_memory(num_threads() * 3 * width, a.dx.stream);

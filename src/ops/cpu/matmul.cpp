@@ -4,6 +4,7 @@
 #include "ops/cpu/onednn.h"
 #include "ops/cpu/turns.h"
 #include "ops/kernels/copy.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::kernels {
 
@@ -150,12 +151,12 @@ struct Grid {
   std::int64_t row_parts = 1, column_parts = 1;
 };
 
-/// The grid for so many threads: the most parts of at least a tile each, and among those the one that packs least, as each part packs
+/// The grid for `threads` threads: the most parts of at least a tile each, and among those the one that packs least, as each part packs
 /// its own rows of a and columns of b.
 template <class C>
 Grid make_grid(Sizes size, std::int64_t threads) {
-  const std::int64_t row_tiles = (size.rows + gemm::max_height - 1) / gemm::max_height;
-  const std::int64_t column_tiles = (size.columns + gemm::breadth<C> - 1) / gemm::breadth<C>;
+  const std::int64_t row_tiles = ceil_div(size.rows, gemm::max_height);
+  const std::int64_t column_tiles = ceil_div(size.columns, gemm::breadth<C>);
   Grid best;
   const auto packed = [&](const Grid& grid) { return size.rows * grid.column_parts + size.columns * grid.row_parts; };
   for (std::int64_t row_parts = 1; row_parts <= std::min(threads, row_tiles); ++row_parts) {
@@ -179,8 +180,8 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
   const Grid grid = whole ? Grid{} : make_grid<C>(batch.size, threads * spare_parts);
   const std::int64_t parts = grid.row_parts * grid.column_parts;
   constexpr std::int64_t height = gemm::max_height, breadth = gemm::breadth<C>;
-  const auto row_edge = [&](std::int64_t i) { return std::min(rows, gemm::round_up(rows * i / grid.row_parts, height)); };
-  const auto column_edge = [&](std::int64_t j) { return std::min(columns, gemm::round_up(columns * j / grid.column_parts, breadth)); };
+  const auto row_edge = [&](std::int64_t i) { return std::min(rows, round_up(rows * i / grid.row_parts, height)); };
+  const auto column_edge = [&](std::int64_t j) { return std::min(columns, round_up(columns * j / grid.column_parts, breadth)); };
   // Rounding the edges may add a tile to a part.
   const std::int64_t work_size =
       gemm::packed_size<C>({rows / grid.row_parts + 2 * height, columns / grid.column_parts + 2 * breadth, depth});

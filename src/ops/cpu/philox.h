@@ -2,13 +2,14 @@
 #include <cmath>
 
 #include "ops/cpu/loops.h"
+#include "tensor/ceil_div.h"
 #include "tensor/random.h"
 
 namespace tern::loops {
 
 /// Philox words of a run of at most `chunk` elements of a tensor, wherever it begins: element i has word i % 4 of block i / 4.
 struct PhiloxWords {
-  static constexpr std::int64_t max_blocks = chunk / 4 + 1, pitch = (max_blocks + 15) / 16 * 16;  // rows of whole cache lines
+  static constexpr std::int64_t max_blocks = chunk / 4 + 1, pitch = round_up(max_blocks, 16);  // rows of whole cache lines
   alignas(64) std::uint32_t of_blocks[4][pitch];
   alignas(64) std::uint32_t of_elements[4 * pitch];
 
@@ -16,7 +17,7 @@ struct PhiloxWords {
   void draw_blocks(const PhiloxState& state, std::int64_t first, std::int64_t count);
   /// The words of elements first, first + 1, ...
   const std::uint32_t* draw(const PhiloxState& state, std::int64_t first, std::int64_t count) {
-    const std::int64_t blocks = (first % 4 + count + 3) / 4;
+    const std::int64_t blocks = ceil_div(first % 4 + count, 4);
     draw_blocks(state, first / 4, blocks);
     for (std::int64_t b = 0; b < blocks; ++b)
       for (int w = 0; w < 4; ++w) of_elements[4 * b + w] = of_blocks[w][b];

@@ -124,7 +124,7 @@ void pool_tiles_grad(const Pool& p, const T* x, const T* y, const T* g, T* dx, c
   const std::int64_t size = p.positions() + 3 * spread;
   const loops::Scratch<T> work(size * num_threads(), stream);
   p.each_plane(p.height * p.width, [&](std::int64_t plane, std::int64_t thread) {
-    // Each position's maximum, how many of its row of taps equal it, and what each of these gets.
+    // Each position's maximum, how many of its row of taps equal it, and the gradient of each of these.
     T *const top = work.data() + size * thread, *const equal = top + spread, *const share = equal + spread;
     T* const counts = share + spread;
     const T* const from = x + plane * p.height * p.width;

@@ -6,6 +6,7 @@
 #include "ops/cpu/philox.h"
 #include "ops/cpu/radix_sort.h"
 #include "ops/kernels/vector_math.h"
+#include "tensor/ceil_div.h"
 
 namespace tern {
 
@@ -50,7 +51,7 @@ namespace {
 /// Calls f(first, n) for chunks of n elements from element `first` on, a multiple of 4, shared among threads.
 template <class F>
 void for_each_chunk(std::int64_t count, F&& f) {
-  parallel((count + 3) / 4, function_grain / 4, [&](std::int64_t begin, std::int64_t end) {
+  parallel(ceil_div(count, 4), function_grain / 4, [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t stop = std::min(end * 4, count);
     for (std::int64_t first = begin * 4; first < stop; first += chunk) f(first, std::min(chunk, stop - first));
   });
@@ -115,8 +116,8 @@ void normal(Cpu, const View& y, double mean, double deviation, PhiloxState state
     for_each_chunk(y.numel(), [&](std::int64_t first, std::int64_t n) {
       PhiloxWords words;
       alignas(64) C z[4][PhiloxWords::pitch];
-      words.draw_blocks(state, first / 4, (n + 3) / 4);
-      box_muller(words.of_blocks, (n + 3) / 4, z);
+      words.draw_blocks(state, first / 4, ceil_div(n, 4));
+      box_muller(words.of_blocks, ceil_div(n, 4), z);
       S* const to = y.as<S>() + first;
       for (std::int64_t i = 0; i < n; ++i) to[i] = convert<S>(C(mean) + C(deviation) * z[i % 4][i / 4]);
     });

@@ -5,6 +5,7 @@
 #include "ops/cpu/fold.h"
 #include "ops/cpu/loops.h"
 #include "ops/kernels/vector_math.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::kernels {
 
@@ -87,7 +88,7 @@ class Cascade {
   int used_ = 1;
 };
 
-/// Blocks of neighbouring outputs, and parts of what each of them reduces.
+/// Blocks of neighbouring outputs, and parts of their reduced dimensions.
 struct Plan {
   Loop<2> kept;     ///< strides in x and in y
   Loop<1> reduced;  ///< strides in x
@@ -118,9 +119,9 @@ Plan make_plan(const View& x, const View& y, bool may_part) {
   if (plan.kept.count == 0) return plan;
   // Wide blocks read long stretches of memory; even ones share well.
   constexpr std::int64_t widest = 8192;
-  const std::int64_t inner = plan.kept.inner(), per_row = plan.by_columns ? (inner + widest - 1) / widest : inner;
-  plan.width = (inner + per_row - 1) / per_row;
-  plan.blocks = plan.kept.count / inner * ((inner + plan.width - 1) / plan.width);
+  const std::int64_t inner = plan.kept.inner(), per_row = plan.by_columns ? ceil_div(inner, widest) : inner;
+  plan.width = ceil_div(inner, per_row);
+  plan.blocks = plan.kept.count / inner * ceil_div(inner, plan.width);
   constexpr std::int64_t enough_blocks = 64, part_size = 32768, part_rows = 32;
   if (may_part && plan.blocks < enough_blocks)
     plan.parts = std::clamp<std::int64_t>(plan.reduced.count / std::max(part_rows, part_size / plan.width), 1, enough_blocks);
@@ -130,7 +131,7 @@ Plan make_plan(const View& x, const View& y, bool may_part) {
 /// Calls f(x offset, y offset, width) for the blocks [begin, end).
 template <class F>
 void walk_blocks(const Plan& plan, std::int64_t begin, std::int64_t end, F&& f) {
-  const std::int64_t inner = plan.kept.inner(), per_row = (inner + plan.width - 1) / plan.width;
+  const std::int64_t inner = plan.kept.inner(), per_row = ceil_div(inner, plan.width);
   const auto element = [&](std::int64_t block) { return block / per_row * inner + block % per_row * plan.width; };
   walk(plan.kept, element(begin), element(end), plan.width, [&](const std::int64_t* at, std::int64_t width) { f(at[0], at[1], width); });
 }
@@ -154,7 +155,7 @@ struct Workspace {
   }
 
  private:
-  static std::int64_t padded(std::int64_t width) { return (width + 63) / 64 * 64; }
+  static std::int64_t padded(std::int64_t width) { return round_up(width, 64); }
 };
 
 /// Folds the reduced elements [begin, end) of the `width` outputs whose first element is at x. The result lies in the workspace.

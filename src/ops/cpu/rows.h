@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ops/cpu/fold.h"
+#include "tensor/ceil_div.h"
 
 // Sums of a row, and its conversion on the way out, for kernels that take a row at a time.
 namespace tern::loops {
@@ -107,10 +108,10 @@ template <class C, class S, class Value>
 template <class C>
 inline constexpr std::int64_t lanes = vector_bytes / int(sizeof(C));
 
-/// Rows of scores are computed in whole vectors: what stands past their end is hidden, and dropped.
+/// Rows of scores are computed in whole vectors: elements past their end are masked, and dropped.
 template <class C>
 constexpr std::int64_t whole_vectors(std::int64_t n) {
-  return (n + lanes<C> - 1) / lanes<C> * lanes<C>;
+  return round_up(n, lanes<C>);
 }
 
 /// The largest of n scores in whole vectors; -inf of none. NaN, which is in no order, may be left out.

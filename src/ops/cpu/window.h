@@ -4,6 +4,7 @@
 
 #include "ops/cpu/gemm.h"
 #include "ops/kernels/conv.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::loops {
 
@@ -12,8 +13,8 @@ struct Reach {
   std::int64_t begin, end, first;
 
   Reach(std::int64_t tap, std::int64_t size, const kernels::WindowAxis& axis) : first(tap * axis.dilation - axis.padding) {
-    begin = first < 0 ? std::min(axis.positions, (-first + axis.stride - 1) / axis.stride) : 0;
-    end = first < size ? std::clamp((size - first + axis.stride - 1) / axis.stride, begin, axis.positions) : begin;
+    begin = first < 0 ? std::min(axis.positions, ceil_div(-first, axis.stride)) : 0;
+    end = first < size ? std::clamp(ceil_div(size - first, axis.stride), begin, axis.positions) : begin;
   }
 };
 

@@ -52,7 +52,7 @@ bool has_flash_attention(Cuda, const View& q, const View& k, const View& v, cons
 /// Whether decode_attention takes these views on the device.
 bool has_decode_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention);
 
-/// Whether there is a self_attention for heads of so many tokens and elements.
+/// Whether self_attention takes heads of this length and head_dim.
 bool has_self_attention(Cuda, DType dtype, std::int64_t length, std::int64_t head_dim);
 
 /// y (B, T, H, D) = dropout(softmax(scale q k^T + mask)) v for qkv (B, T, 3, H, D); contiguous, float32.

@@ -28,7 +28,7 @@ void layer_norm(Cuda, const LayerNormArguments& arguments);
 
 /// Note [Shifted rows]: the statistics of a row are taken of its distances from its first element, which are exact, or nearly so,
 /// where the mean is far greater than the deviation; so nothing cancels. A mean near 1e4 kept in f32 is off by up to 5e-4, and the
-/// backward pass would see that in every normalized element: what is kept is the mean of the distances.
+/// backward pass would see that in every normalized element; so the mean of the distances is kept.
 
 /// dx = rstd (h - [centered] mean(h) - x_hat mean(h x_hat)) + g_sum with x_hat = (s - mean) rstd and h = g gamma: the gradient of s, and of
 /// the residual. dbranch is dx through the dropout, the gradient of the forward's x. dgamma = sum over rows of g x_hat, dbeta of g, dbias

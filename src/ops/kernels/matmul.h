@@ -21,7 +21,7 @@ bool has_matmul_precision(Cuda, MatmulPrecision precision, Device device);
 void linear(Cpu, const View& x, const View& weight, const View& bias, const View& y);
 void linear(Cuda, const View& x, const View& weight, const View& bias, const View& y);
 
-/// linear as a product and an addition: what a backend falls back to, and is tested against.
+/// linear as a product and an addition: the fallback of backends, and the reference of their tests.
 template <class Tag>
 void plain_linear(Tag device, const View& x, const View& weight, const View& bias, const View& y) {
   View transposed = weight;
@@ -59,7 +59,7 @@ void linear_gelu_grad(Cpu, const View& g, const View& weight, const View& x, con
 void linear_gelu_grad(Cuda, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
                       DeferredSums* deferred = nullptr);
 
-/// linear_gelu_grad by its parts: what a backend falls back to, and is tested against.
+/// linear_gelu_grad by its parts: the fallback of backends, and the reference of their tests.
 template <class Tag>
 void plain_linear_gelu_grad(Tag device, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
                             DeferredSums* deferred) {

@@ -40,7 +40,7 @@ struct ReducedExp {
   return mantissa * power_of_two(half) * power_of_two(exponent - half);
 }
 
-/// exp(x) for x <= 0, and 0 where that is no normal number: shorter than exp, whose range ends beyond that on both sides.
+/// exp(x) for x <= 0, and 0 where the result would be denormal: fewer instructions than exp, which handles both ends of the range.
 [[gnu::always_inline]] inline float exp_below_zero(float x) {
   const auto [shifted, r, q] = reduced_exp(x);
   // Above the integer n there are the bits of 1.5 * 2^23, which are shifted out.
@@ -49,6 +49,24 @@ struct ReducedExp {
   return x < -87.0f ? 0.0f : y;
 }
 [[gnu::always_inline]] inline double exp_below_zero(double x) { return std::exp(x); }
+
+/// 2^x for x that is not much above 0, and 0 where the result would be denormal.
+[[gnu::always_inline]] inline float exp2_below_zero(float x) {
+  // 2^x = 2^n 2^r with |r| <= 1/2; the polynomial, through 2^r at Chebyshev's nodes, is off by 9e-9.
+  constexpr float rounder = 0x1.8p23f;
+  const float shifted = x + rounder, r = x - (shifted - rounder);
+  float p = 1.54531634e-4f;
+  p = p * r + 1.33908633e-3f;
+  p = p * r + 9.61808302e-3f;
+  p = p * r + 5.55035695e-2f;
+  p = p * r + 2.40226507e-1f;
+  p = p * r + 6.93147182e-1f;
+  p = p * r + 1.0f;
+  // The integer n stands in the low bits of `shifted`; what lies above them is shifted out.
+  const float scale = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + 0x3f800000u), y = p * scale;
+  return x < -126.0f ? 0.0f : y;
+}
+[[gnu::always_inline]] inline double exp2_below_zero(double x) { return std::exp2(x); }
 
 [[gnu::always_inline]] inline float log(float x) {
   // x = 2^n m with m in [sqrt(1/2), sqrt(2)); subnormal numbers are scaled up first.

@@ -1,5 +1,5 @@
 #include "cuda/device/group.cuh"
-#include "cuda/linalg/parts.h"
+#include "cuda/linalg/matrix_kernels.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/linalg.h"
 
@@ -9,13 +9,8 @@ namespace {
 
 constexpr int warps = 4;  ///< of a block whose warps work alone
 
-template <class F>
-void dispatch(DType dtype, F f) {
-  dtype == DType::f64 ? f.template operator()<double>() : f.template operator()<float>();
-}
-
 template <class T>
-__global__ void __launch_bounds__(block_size) point_to_each(T* data, std::int64_t stride, std::int64_t count, T** pointers) {
+__global__ void __launch_bounds__(block_size) write_pointers_kernel(T* data, std::int64_t stride, std::int64_t count, T** pointers) {
   const std::int64_t i = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
   if (i < count) pointers[i] = data + i * stride;
 }
@@ -24,7 +19,7 @@ __global__ void set_number(std::int64_t* number, std::int64_t value) { *number =
 
 /// A warp a matrix.
 template <class T>
-__global__ void __launch_bounds__((warps * 32)) find_first_refused(const T* x, std::int64_t stride, std::int64_t count, std::int64_t n,
+__global__ void __launch_bounds__((warps * 32)) find_failed_kernel(const T* x, std::int64_t stride, std::int64_t count, std::int64_t n,
                                                                    bool positive, const int* info, std::int64_t* first) {
   const std::int64_t i = std::int64_t(blockIdx.x) * warps + threadIdx.x / 32;
   if (i >= count) return;
@@ -58,7 +53,7 @@ __global__ void __launch_bounds__((warps * 32))
 }
 
 template <class T>
-__global__ void __launch_bounds__(block_size) mark_infinite(const T* x, std::int64_t size, std::int64_t total, int* marks) {
+__global__ void __launch_bounds__(block_size) mark_non_finite(const T* x, std::int64_t size, std::int64_t total, int* marks) {
   const std::int64_t i = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
   if (i < total && !isfinite(x[i])) marks[i / size] = 1;
 }
@@ -138,17 +133,17 @@ __global__ void __launch_bounds__((warps * 32))
 
 }  // namespace
 
-void point_to(const Batch& x, DType dtype, void* pointers, Stream stream) {
-  dispatch(dtype, [&]<class T>() {
-    launch(point_to_each<T>, blocks_for(x.count), block_size, 0, stream, static_cast<T*>(x.data), x.stride, x.count,
+void write_pointers(const Batch& x, DType dtype, void* pointers, Stream stream) {
+  dispatch_f32_f64(dtype, [&]<class T>() {
+    launch(write_pointers_kernel<T>, blocks_for(x.count), block_size, 0, stream, static_cast<T*>(x.data), x.stride, x.count,
            static_cast<T**>(pointers));
   });
 }
 
-void find_refused(const Batch& x, std::int64_t n, DType dtype, bool positive, const int* info, std::int64_t* first, Stream stream) {
+void find_failed_matrix(const Batch& x, std::int64_t n, DType dtype, bool positive, const int* info, std::int64_t* first, Stream stream) {
   launch(set_number, 1, 1, 0, stream, first, x.count);
-  dispatch(dtype, [&]<class T>() {
-    launch(find_first_refused<T>, blocks_for(x.count, warps), warps * 32, 0, stream, static_cast<const T*>(x.data), x.stride, x.count, n,
+  dispatch_f32_f64(dtype, [&]<class T>() {
+    launch(find_failed_kernel<T>, blocks_for(x.count, warps), warps * 32, 0, stream, static_cast<const T*>(x.data), x.stride, x.count, n,
            positive, info, first);
   });
 }
@@ -158,23 +153,24 @@ void determinants(const Batch& lu, std::int64_t n, DType dtype, const void* pivo
     launch(multiply_diagonals<T, Pivot>, blocks_for(lu.count, warps), warps * 32, 0, stream, static_cast<const T*>(lu.data), lu.stride,
            lu.count, n, static_cast<const Pivot*>(pivots), static_cast<T*>(values));
   };
-  dispatch(dtype, [&]<class T>() { short_pivots ? run.template operator()<T, int>() : run.template operator()<T, std::int64_t>(); });
+  dispatch_f32_f64(dtype,
+                   [&]<class T>() { short_pivots ? run.template operator()<T, int>() : run.template operator()<T, std::int64_t>(); });
 }
 
-void clear_infinite(const Batch& x, DType dtype, int* marks, Stream stream) {
+void zero_non_finite(const Batch& x, DType dtype, int* marks, Stream stream) {
   use(stream);
   check(cudaMemsetAsync(marks, 0, static_cast<std::size_t>(x.count) * sizeof(int), handle(stream)), "cudaMemset");
   const std::int64_t total = x.count * x.stride;
-  dispatch(dtype, [&]<class T>() {
+  dispatch_f32_f64(dtype, [&]<class T>() {
     T* const data = static_cast<T*>(x.data);
-    launch(mark_infinite<T>, blocks_for(total), block_size, 0, stream, data, x.stride, total, marks);
+    launch(mark_non_finite<T>, blocks_for(total), block_size, 0, stream, data, x.stride, total, marks);
     launch(fill_marked<T>, blocks_for(total), block_size, 0, stream, data, x.stride, total, T(0), marks, nullptr);
   });
 }
 
-void spoil_marked(const Batch& x, DType dtype, const int* marks, const int* info, Stream stream) {
+void fill_nan(const Batch& x, DType dtype, const int* marks, const int* info, Stream stream) {
   const std::int64_t total = x.count * x.stride;
-  dispatch(dtype, [&]<class T>() {
+  dispatch_f32_f64(dtype, [&]<class T>() {
     launch(fill_marked<T>, blocks_for(total), block_size, 0, stream, static_cast<T*>(x.data), x.stride, total, static_cast<T>(NAN), marks,
            info);
   });
@@ -183,7 +179,7 @@ void spoil_marked(const Batch& x, DType dtype, const int* marks, const int* info
 void fix_signs(SignOf sign, const Batch& columns, std::int64_t length, const Batch& rows, std::int64_t width, std::int64_t k, DType dtype,
                Stream stream) {
   const std::int64_t total = columns.count * k;
-  dispatch(dtype, [&]<class T>() {
+  dispatch_f32_f64(dtype, [&]<class T>() {
     launch(negate_columns<T>, blocks_for(total, warps), warps * 32, 0, stream, sign, static_cast<T*>(columns.data), columns.stride, length,
            static_cast<T*>(rows.data), rows.stride, width, k, total);
   });
@@ -191,7 +187,7 @@ void fix_signs(SignOf sign, const Batch& columns, std::int64_t length, const Bat
 
 void form_q(const Batch& reflections, std::int64_t length, std::int64_t k, DType dtype, const void* tau, void* q, Stream stream) {
   const std::int64_t total = reflections.count * k;
-  dispatch(dtype, [&]<class T>() {
+  dispatch_f32_f64(dtype, [&]<class T>() {
     launch(reflect_unit_columns<T>, blocks_for(total, warps), warps * 32, warps * static_cast<std::size_t>(length) * sizeof(T), stream,
            static_cast<const T*>(reflections.data), reflections.stride, static_cast<int>(length), static_cast<int>(k),
            static_cast<const T*>(tau), static_cast<T*>(q), total);

@@ -1,11 +1,17 @@
 #pragma once
 #include "tensor/view.h"
 
-// The kernels between the calls of cuSOLVER and cuBLAS, which want matrices by columns: `count` matrices of f32 or f64, each `stride`
-// elements after the one before.
+// Kernels on batches of column-major matrices, between the calls of cuSOLVER and cuBLAS: `count` matrices of f32 or f64, `stride` elements
+// apart.
 namespace tern::gpu {
 
-/// A batch of matrices, or of vectors that are its columns.
+/// Calls f with float, or with double for f64.
+template <class F>
+auto dispatch_f32_f64(DType dtype, F f) {
+  return dtype == DType::f64 ? f.template operator()<double>() : f.template operator()<float>();
+}
+
+/// A batch of matrices, or of vectors, which are matrices of one column.
 struct Batch {
   void* data;
   std::int64_t count;
@@ -13,21 +19,21 @@ struct Batch {
 };
 
 /// pointers[i] = the address of matrix i.
-void point_to(const Batch& x, DType dtype, void* pointers, Stream stream);
+void write_pointers(const Batch& x, DType dtype, void* pointers, Stream stream);
 
-/// *first = the index of the first matrix whose info is not 0 (where there is info), or with an element on its diagonal that is 0, or with
-/// `positive` one that is not above it; larger than any index where there is none.
-void find_refused(const Batch& x, std::int64_t n, DType dtype, bool positive, const int* info, std::int64_t* first, Stream stream);
+/// *first = the index of the first matrix whose info is not 0 (where there is info), or whose diagonal has a 0, or with `positive` an
+/// element that is not above 0; `count` where there is none.
+void find_failed_matrix(const Batch& x, std::int64_t n, DType dtype, bool positive, const int* info, std::int64_t* first, Stream stream);
 
 /// values[i] = the determinant of matrix i from its LU decomposition: the product of the diagonal, negated for each row that moved.
 /// Pivots (count, n) count from 1, in i64, or i32 with `short_pivots`.
 void determinants(const Batch& lu, std::int64_t n, DType dtype, const void* pivots, bool short_pivots, void* values, Stream stream);
 
-/// marks[i] = whether matrix i, of `stride` elements, has one that is not finite. All its elements become 0 then, as the iterations of
-/// cuSOLVER need not end otherwise.
-void clear_infinite(const Batch& x, DType dtype, int* marks, Stream stream);
-/// Matrices of results become NaN where marked, or where info is not 0.
-void spoil_marked(const Batch& x, DType dtype, const int* marks, const int* info, Stream stream);
+/// marks[i] = whether matrix i, of `stride` elements, has a NaN or an infinity. All its elements become 0 then, as iterations of cuSOLVER
+/// might not end otherwise.
+void zero_non_finite(const Batch& x, DType dtype, int* marks, Stream stream);
+/// Fills matrices with NaN where they are marked, or where info is not 0.
+void fill_nan(const Batch& x, DType dtype, const int* marks, const int* info, Stream stream);
 
 /// Note [Signs] of k columns of `length` elements of each matrix of `columns`, with the rows of `rows` that belong to them, each of
 /// `width` elements. qr's sign is that of R's diagonal, in `rows`. For columns alone, rows.data is null.

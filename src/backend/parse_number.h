@@ -1,0 +1,19 @@
+#pragma once
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+namespace tern::backend {
+
+/// The number that the whole text is, as std::from_chars reads it: without spaces and '+'. Nothing where the text is anything else, or the
+/// number is outside the type's range.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace tern::backend
