@@ -6,6 +6,7 @@
 #include "catch.h"
 #include "message.h"
 #include "ops/autocast.h"
+#include "ops/captured_step.h"
 #include "ops/checkpoint.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
@@ -255,6 +256,13 @@ TEST_CASE("A function that jvp differentiates is told where it edits, accumulate
                    return grad({sum(leaf * leaf)}, {leaf})[0];
                  }),
                  "jvp records nothing, but where the function calls vjp() or opens GradMode(true)"));
+}
+
+TEST_CASE("A captured step refuses inputs with tangents", "[cuda]") {
+  CapturedStep step([](const Tensors& in) { return sum(in[0]); }, cuda());
+  const Tensor x = ones({4}, DType::f32, cuda());
+  CHECK(contains(message_of([&] { jvp_of([&](const Tensor& in) { return step({in}); }, x, x); }),
+                 "[CapturedStep] expected inputs without tangents"));
 }
 
 TEST_CASE("A backward pass of something else within jvp adds to leaves as ever") {

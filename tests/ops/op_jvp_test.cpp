@@ -165,10 +165,10 @@ TEST_CASE("jvp of every op's gradient agrees with differences, and so does jvp o
   });
 }
 
-TEST_CASE("jvp of every op in the other dtypes agrees with f64") {
-  for_each_case([](const Row& row, const Case& op, DType dtype) {
+static void check_dtypes_on(Device device) {
+  for_each_case([device](const Row& row, const Case& op, DType dtype) {
     const bool edits = std::any_of(op.inputs.begin(), op.inputs.end(), [](const Input& x) { return x.edited; });
-    if (!row.differentiable || edits || !is_floating(dtype) || dtype == DType::f64) return;
+    if (!row.differentiable || edits || !is_floating(dtype) || (dtype == DType::f64 && device == cpu)) return;
     Tensors inputs, wide, tangents, wide_tangents;
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
       inputs.push_back(make_input(op.inputs[i], dtype, i));
@@ -180,19 +180,25 @@ TEST_CASE("jvp of every op in the other dtypes agrees with f64") {
     const auto call = [&](DType of) {
       return [&op, of](const Tensors& x) {
         manual_seed(7);
-        return op.call({x, of, cpu});
+        return op.call({x, of, x.empty() ? cpu : x[0].device()});
       };
     };
     // A fused op has the tangents of its plain reference, each op of which rounds value and tangent to 16 bits.
-    const double roundings = dtype == DType::f32 ? 1 : 4;
+    const double roundings = size_of(dtype) > 2 ? 1 : 4;
+    for (Tensors* list : {&inputs, &tangents})
+      for (Tensor& x : *list)
+        if (x.defined()) x = to(x, device);
     const Tensors found = jvp(call(dtype), inputs, tangents).products, want = jvp(call(DType::f64), wide, wide_tangents).products;
     for (std::size_t i = 0; i < found.size(); ++i) {
       if (!found[i].defined() || !want[i].defined()) continue;
       const std::string wrong =
-          difference(cast(found[i], DType::f64), read(cast(want[i], DType::f64)), gradient_tolerance(row, dtype) * roundings);
+          difference(cast(to(found[i], cpu), DType::f64), read(cast(want[i], DType::f64)), gradient_tolerance(row, dtype) * roundings);
       if (!wrong.empty()) FAIL_CHECK("output " << i << ": " << wrong);
     }
   });
 }
+
+TEST_CASE("jvp of every op in the other dtypes agrees with f64") { check_dtypes_on(cpu); }
+TEST_CASE("jvp of every op on a GPU agrees with f64 on the CPU", "[cuda]") { check_dtypes_on(cuda()); }
 
 }  // namespace tern::op_cases
