@@ -16,11 +16,10 @@ struct ForwardLevel final : RefCounted {
   Ref<ForwardLevel> outer;  ///< the jvp around this one, whose tangents flow through this one's
 };
 
-/// @{
-/// How `record` finds the tangent of an op's output, where another rule than transposition is cheaper. A rule's function is called before
-/// record returns, outside of autograd, so that it may refer to what is about it.
-///
-/// Transposed: no more is known of the op than its backward. The rule of every op that names no other.
+// Rules, by which `record` finds the tangent of an op's output. Others than transposition are there where they are cheaper. A rule's
+// function is called before record returns, outside of autograd, so that it may refer to what is about it.
+
+/// No more is known of the op than its backward. The rule of every op that names no other.
 struct Transposed {};
 /// Where an input has the output's shape and dtype, the Jacobian is its own transpose, as an elementwise op's: the tangent is what backward
 /// makes of the input's. Other inputs are transposed.
@@ -36,6 +35,8 @@ template <class F>
 struct Product {
   F op;  ///< gets the third input's tangent, or an undefined tensor, once with each product
 };
+/// @{
+/// Of a function object.
 template <class F>
 Linear(F) -> Linear<F>;
 template <class F>
