@@ -139,6 +139,11 @@ class Pass {
   std::vector<Ref<Node>> queue_;
 };
 
+/// The likely reason, for messages, why there is no graph.
+std::string unrecorded_by_jvp() {
+  return context().tangents_only ? ": jvp records nothing, but where the function calls vjp() or opens GradMode(true)" : "";
+}
+
 Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool accumulate, bool retain_graph, bool create_graph) {
   if (grad_outputs.size() != 0 && grad_outputs.size() != outputs.size())
     fail("backward", fmt::format("expected {} gradients of outputs but got {}", outputs.size(), grad_outputs.size()));
@@ -146,17 +151,23 @@ Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool
   std::vector<Edge> wanted_edges;  // keeps a leaf's accumulator alive
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     wanted_edges.push_back(edge_of(inputs[i]));
-    if (!wanted_edges.back().node) fail("grad", fmt::format("expected input {} to require a gradient", i));
+    if (!wanted_edges.back().node) fail("grad", fmt::format("expected input {} to require a gradient", i) + unrecorded_by_jvp());
     wanted.push_back({wanted_edges.back().node.get(), wanted_edges.back().output, i});
   }
+  // Within jvp the gradients carry tangents. Leaves' sinks, and flat buffers under them, have no room for these.
+  const auto any_carries = [](const TensorList& list) { return std::any_of(list.begin(), list.end(), detail::carries_tangent); };
+  const bool is_followed = context().forward && context().grad && (any_carries(outputs) || any_carries(grad_outputs));
+  if (is_followed && accumulate)
+    fail("backward", "expected a function that jvp differentiates to call grad() or vjp(): gradients of leaves carry no tangents");
   const backend::PassScope observed("backward");
-  const GradMode mode(create_graph);
+  const GradMode mode(create_graph || is_followed);
+  const ScopedValue<bool> unrecorded(context().tangents_only, is_followed && !create_graph);
   const NoAutocast as_forward_chose;
   Pass pass(std::move(wanted), accumulate, retain_graph || create_graph, outputs.size() > 0 ? outputs[0].device() : cpu);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Tensor& y = outputs[i];
     const Edge edge = edge_of(y);
-    if (!edge.node) fail("backward", "expected a tensor that was computed from one that requires a gradient");
+    if (!edge.node) fail("backward", "expected a tensor that was computed from one that requires a gradient" + unrecorded_by_jvp());
     Tensor gradient = grad_outputs.size() ? grad_outputs[i] : Tensor();
     if (!gradient.defined()) {
       if (y.numel() != 1)
@@ -178,6 +189,10 @@ Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool
 }  // namespace
 
 Tensors vjp(const Backward& call, const Tensors& inputs, const std::function<Tensors(const Tensors&)>& reference) {
+  if (detail::ReferenceTangents* const tangents = call.reference_tangents()) {
+    tangents->find(inputs, reference);
+    return Tensors(inputs.size());
+  }
   // The reference gets handles of its own, at which the pass ends: one input may be computed from another.
   Tensors own = inputs, outputs;
   std::vector<Wanted> wanted;
@@ -186,7 +201,8 @@ Tensors vjp(const Backward& call, const Tensors& inputs, const std::function<Ten
     const GradMode recorded(true);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!inputs[i].defined() || !call.needs(i)) continue;
-      own[i] = record("input", inputs[i].detach(), {inputs[i]}, {}, [](const Backward& gradient) -> Tensors { return {gradient.grad()}; });
+      own[i] = record("input", inputs[i].detach(), {inputs[i]}, {}, Symmetric{},
+                      [](const Backward& gradient) -> Tensors { return {gradient.grad()}; });
       if (!own[i].requires_grad()) own[i].set_requires_grad();
       wanted_edges.push_back(edge_of(own[i]));
       wanted.push_back({wanted_edges.back().node.get(), wanted_edges.back().output, i});

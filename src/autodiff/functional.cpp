@@ -37,7 +37,7 @@ struct Call {
 
   Call(const TensorFunction& f, const Tensors& inputs) {
     for (const Tensor& x : inputs) {
-      leaves.push_back(x.defined() ? x.detach() : x);
+      leaves.push_back(x.defined() ? detail::without_history(x) : x);
       if (!x.defined() || !is_floating(x.dtype())) continue;
       leaves.back().set_requires_grad();
       wanted.push_back(leaves.back());
@@ -46,21 +46,20 @@ struct Call {
     for (std::size_t i = 0; i < outputs.size(); ++i)
       if (outputs[i].defined() && outputs[i].requires_grad()) dependent.push_back(i);
   }
-  Tensors dependent_outputs() const {
-    Tensors result;
-    for (const std::size_t i : dependent) result.push_back(outputs[i]);
-    return result;
-  }
   Tensors detached_outputs() const {
     Tensors result;
-    for (const Tensor& y : outputs) result.push_back(y.defined() ? y.detach() : y);
+    for (const Tensor& y : outputs) result.push_back(y.defined() ? detail::without_history(y) : y);
     return result;
   }
 };
 
+/// The jvp that this one, or a vjp, runs in, unless it is a constant there.
+ForwardLevel* surrounding_level() { return context().grad ? context().forward : nullptr; }
+
 }  // namespace
 
 JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensors& cotangents) {
+  const ScopedValue<ForwardLevel*> followed(context().forward, surrounding_level());
   const GradMode recorded(true);
   const Call call(f, inputs);
   check_vectors("vjp", "cotangent", cotangents, call.outputs);
@@ -68,7 +67,7 @@ JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensor
   for (const std::size_t i : call.dependent) {
     if (!cotangents[i].defined()) continue;
     outputs.push_back(call.outputs[i]);
-    vectors.push_back(cotangents[i].detach());
+    vectors.push_back(detail::without_history(cotangents[i]));
   }
   Tensors found(call.wanted.size());
   if (!outputs.empty() && !call.wanted.empty()) found = grad(outputs, call.wanted, vectors);
@@ -87,30 +86,21 @@ JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensor
 
 JacobianProduct jvp(const TensorFunction& f, const Tensors& inputs, const Tensors& tangents) {
   check_vectors("jvp", "tangent", tangents, inputs);
-  const GradMode recorded(true);
-  const Call call(f, inputs);
-  JacobianProduct result{call.detached_outputs(), {}};
-  for (const Tensor& y : call.outputs) result.products.push_back(y.defined() && is_floating(y.dtype()) ? zeros_as(y) : Tensor());
-
-  // g(u) = u^T J is linear in u, so that its derivative along the tangents t is J t, whatever u is.
-  const Tensors outputs = call.dependent_outputs();
-  Tensors cotangents;
-  for (const Tensor& y : outputs) cotangents.push_back(zeros_as(y).set_requires_grad());
-  if (outputs.empty()) return result;
-  const Tensors transposed = grad(outputs, call.wanted, cotangents, true);
-  Tensors sources, vectors;
-  std::size_t next = 0;
+  const auto level = make_ref<ForwardLevel>(surrounding_level());
+  const detail::CarryTangents carried(level.get());
+  Tensors in;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (!call.leaves[i].defined() || !call.leaves[i].requires_grad()) continue;
-    const Tensor& product = transposed[next++];
-    if (!tangents[i].defined() || !product.defined() || !product.requires_grad()) continue;
-    sources.push_back(product);
-    vectors.push_back(tangents[i].detach());
+    in.push_back(inputs[i].defined() ? detail::without_history(inputs[i]) : inputs[i]);
+    if (tangents[i].defined()) detail::set_tangent(in[i], *level, detail::without_history(tangents[i]));
   }
-  if (sources.empty()) return result;
-  const Tensors found = grad(sources, cotangents, vectors);
-  for (std::size_t i = 0; i < found.size(); ++i)
-    if (found[i].defined()) result.products[call.dependent[i]] = found[i].detach();
+  const Tensors outputs = f(in);
+  JacobianProduct result;
+  for (const Tensor& y : outputs) {
+    Tensor product = y.defined() ? detail::tangent_of(y, *level, "jvp") : Tensor();
+    if (!product.defined() && y.defined() && is_floating(y.dtype())) product = zeros_as(y);
+    result.products.push_back(product.defined() ? detail::without_history(product) : product);
+    result.outputs.push_back(y.defined() ? detail::without_tangent(y, *level) : y);
+  }
   return result;
 }
 

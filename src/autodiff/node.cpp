@@ -96,11 +96,16 @@ Edge edge_of(const Tensor& x) {
   return {made, 0};
 }
 
-bool needs_record(const TensorList& inputs) {
-  if (!context().grad) return false;
+bool detail::needs_graph(const TensorList& inputs) {
+  if (!context().grad || context().tangents_only) return false;
   for (const Tensor& x : inputs)
     if (x.defined() && x.requires_grad()) return true;
   return false;
+}
+
+bool needs_record(const TensorList& inputs) {
+  if (detail::needs_graph(inputs)) return true;
+  return context().forward && context().grad && std::any_of(inputs.begin(), inputs.end(), detail::carries_tangent);
 }
 
 std::string running_module();  // anomaly.cpp
@@ -183,9 +188,7 @@ GradientTarget Backward::sink(std::size_t input, const Shape& shape, const Tenso
 
 void begin_in_place(const char* op, const Tensor& target, TensorList sources) {
   if (backend::observer) backend::tell([&](backend::Observer& told) { told.begin_in_place(op); });
-  bool recorded = context().grad && target.requires_grad();
-  recorded = recorded || needs_record(sources);
-  if (recorded)
+  if (needs_record({target}) || needs_record(sources))
     fail(op, fmt::format("expected an in-place edit of {} outside autograd: wrap it in NoGrad, or use the op that "
                          "returns a new tensor",
                          to_string(target.shape())));

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include "autodiff/forward.h"
 #include "autodiff/gradient_sink.h"
 #include "autodiff/saved_tensor.h"
 #include "tensor/tensor.h"
@@ -30,6 +31,7 @@ struct AutogradState final : RefCounted {
   std::atomic<GradientSink*> sink{nullptr};  ///< owned, of a leaf; null before it has a gradient or a hook
   Ref<Node> node;                            ///< the op that made the tensor; null for a leaf
   Node* accumulator = nullptr;               ///< a leaf's node in the graphs that use it now; they own it
+  Ref<RefCounted> tangents;                  ///< one for each jvp that runs: see Note [Tangents]
 };
 
 /// Autograd's state of a tensor; null before it requires a gradient, gets one or is an op's output.
@@ -75,9 +77,10 @@ struct Node : RefCounted {
 /// The view that an op's backward function has of the pass. An index out of range throws Error.
 class Backward {
  public:
-  /// `leaves` is null in a pass whose gradients do not go to leaves, or are recorded, or searched for NaN.
-  Backward(Node& node, std::span<const Tensor> gradients, LeafWriter* leaves = nullptr)
-      : node_(node), gradients_(gradients), leaves_(leaves) {}
+  /// `leaves` is null in a pass whose gradients do not go to leaves, or are recorded, or searched for NaN; `tangents` is null but where
+  /// backward runs for the sake of a tangent.
+  Backward(Node& node, std::span<const Tensor> gradients, LeafWriter* leaves = nullptr, detail::ReferenceTangents* tangents = nullptr)
+      : node_(node), gradients_(gradients), leaves_(leaves), tangents_(tangents) {}
   /// The gradient of an output; undefined where none arrived, which cannot happen to a single output.
   const Tensor& grad(std::size_t output = 0) const {
     if (output >= gradients_.size()) fail_index("output", output, gradients_.size());
@@ -98,6 +101,8 @@ class Backward {
   GradientTarget sink(std::size_t input) const;
   /// As sink, or else new memory of that shape, with the dtype and device of `like`; none only where the gradient is not needed.
   GradientTarget sink(std::size_t input, const Shape& shape, const Tensor& like) const;
+  /// What a fused op's reference is asked for instead of gradients, or null: for vjp (autodiff/vjp.h), which answers.
+  detail::ReferenceTangents* reference_tangents() const { return tangents_; }
 
  private:
   const Edge& edge(std::size_t input) const {
@@ -109,6 +114,7 @@ class Backward {
   Node& node_;
   std::span<const Tensor> gradients_;
   LeafWriter* leaves_;
+  detail::ReferenceTangents* tangents_;
 };
 
 /// The node that `record` makes: its backward is a function object F(const Backward&).
@@ -145,7 +151,7 @@ class TensorList {
   std::size_t size_ = 0;
 };
 
-/// True where an op on these inputs is to be recorded.
+/// True where a derivative of an op on these inputs is asked for: it is to be recorded, or its output gets a tangent.
 bool needs_record(const TensorList& inputs);
 
 /// A call of an op, as observers learn of it.
@@ -161,6 +167,8 @@ struct OpCall {
 };
 
 namespace detail {
+/// True where needs_record() means a graph, and not tangents alone.
+bool needs_graph(const TensorList& inputs);
 void attach(Ref<Node> node, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved);
 void check_anomaly(const char* op, std::span<const Tensor> outputs, const TensorList& inputs);
 /// Calls the function object of context().after_op, and takes it out of the context.
@@ -180,29 +188,46 @@ void check_gradient_specs(const char* op, std::span<const TensorSpec> inputs, st
 }  // namespace detail
 
 /// Makes `output` the result of an op on `inputs`. `backward` is called as `Tensors(const Backward&)` and returns one
-/// gradient for each input. Tensors in `saved` are kept until then. Recorded only where a gradient is wanted.
-template <class F>
-Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved, F backward) {
+/// gradient for each input. Tensors in `saved` are kept until then. Recorded only where a gradient is wanted. Within jvp the output gets
+/// its tangent, by `rule` (autodiff/forward.h).
+template <class Rule, class F>
+Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved, const Rule& rule, F backward) {
   if (context().after_op) [[unlikely]]
     detail::call_after_op();
-  const bool is_recorded = needs_record(inputs) && is_floating(output.dtype());
+  const bool is_recorded = detail::needs_graph(inputs) && is_floating(output.dtype());
   if (backend::observer) detail::end_op(op, {&output, 1}, inputs, saved, is_recorded);
   if (context().anomaly) detail::check_anomaly(op, {&output, 1}, inputs);
+  if (context().forward && needs_record(inputs)) [[unlikely]]
+    detail::carry_tangents({op, {&output, 1}, inputs, saved, std::cref(backward), rule});
   if (is_recorded) detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), {&output, 1}, inputs, saved);
   return output;
 }
 
 /// As record, for an op with several outputs.
-template <class F>
-Tensors record_all(const char* op, Tensors outputs, TensorList inputs, TensorList saved, F backward) {
+template <class Rule, class F>
+Tensors record_all(const char* op, Tensors outputs, TensorList inputs, TensorList saved, const Rule& rule, F backward) {
   if (context().after_op) [[unlikely]]
     detail::call_after_op();
-  const bool is_recorded = needs_record(inputs);
+  const bool is_recorded = detail::needs_graph(inputs);
   if (backend::observer) detail::end_op(op, outputs, inputs, saved, is_recorded);
   if (context().anomaly) detail::check_anomaly(op, outputs, inputs);
+  if (context().forward && needs_record(inputs)) [[unlikely]]
+    detail::carry_tangents({op, outputs, inputs, saved, std::cref(backward), rule});
   if (is_recorded) detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), outputs, inputs, saved);
   return outputs;
 }
+
+/// @{
+/// With the rule Transposed.
+template <class F>
+Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved, F backward) {
+  return record(op, std::move(output), inputs, saved, Transposed{}, std::move(backward));
+}
+template <class F>
+Tensors record_all(const char* op, Tensors outputs, TensorList inputs, TensorList saved, F backward) {
+  return record_all(op, std::move(outputs), inputs, saved, Transposed{}, std::move(backward));
+}
+/// @}
 
 /// To be called by every in-place op before it writes: throws Error where autograd would miss the edit (the target or
 /// a source requires a gradient while ops are recorded) and where elements would be written before they are read: a target whose elements

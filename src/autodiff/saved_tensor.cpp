@@ -23,7 +23,7 @@ Saved::Saved(const Tensor& x) {
 
 Saved::Saved(const Tensor& x, const Node&, std::uint32_t output) : output_(static_cast<std::int32_t>(output)) {
   if (pack(x)) return;
-  tensor_ = x.detach();
+  tensor_ = detail::without_history(x);
   version_ = x.version();
 }
 
@@ -34,13 +34,13 @@ bool Saved::pack(const Tensor& x) {
   if (is_leaf && x.requires_grad()) return false;
   Edge history;  // of an output of the owner itself it is the owner, to be set by unpack
   if (!is_leaf && state->requires_grad && output_ < 0) history = {state->node, state->output};
-  packed_ = std::make_unique<const Packed>(Packed{context().saved_tensor_hooks->pack(x.detach()), std::move(history)});
+  packed_ = std::make_unique<const Packed>(Packed{context().saved_tensor_hooks->pack(detail::without_history(x)), std::move(history)});
   return true;
 }
 
 Tensor Saved::content(const char* op) const {
   if (packed_) {
-    const Tensor x = packed_->tensor->unpack(op).detach();
+    const Tensor x = detail::without_history(packed_->tensor->unpack(op));
     if (packed_->history.node) set_history(x, packed_->history);
     return x;
   }
@@ -56,7 +56,7 @@ Tensor Saved::unpack(const char* op) const { return content(op); }
 Tensor Saved::unpack(Node& owner) const {
   Tensor x = content(owner.op);
   if (output_ < 0) return x;
-  x = x.detach();
+  x = detail::without_history(x);
   set_history(x, {Ref<Node>(&owner), static_cast<std::uint32_t>(output_)});
   return x;
 }

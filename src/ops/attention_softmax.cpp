@@ -134,7 +134,7 @@ Tensor fused_attention_softmax(const Tensor& scores_, const AttentionMask& mask)
   const Tensor source = contiguous(scores), y = empty_like(source);
   const detail::KernelMask masking(mask, scores.dtype());
   on(y.device(), [&](auto dev) { kernels::attention_softmax(dev, source.view(), masking.view(), y.view()); });
-  return record("fused_attention_softmax", y, {source}, {y}, [](const Backward& call) -> Tensors {
+  return record("fused_attention_softmax", y, {source}, {y}, Symmetric{}, [](const Backward& call) -> Tensors {
     const Tensor p = call.saved(0);
     if (context().grad) return {detail::softmax_gradient(p, call.grad(), -1)};  // the scores themselves are not kept
     const Tensor g = contiguous(call.grad()), dx = empty_like(p);

@@ -1,5 +1,6 @@
 #include "ops/captured_step.h"
 
+#include "autodiff/forward.h"
 #include "autodiff/gradient_sink.h"
 #include "backend/event.h"
 #include "ops/copy.h"
@@ -67,8 +68,10 @@ void CapturedStep::forget() { recordings_.clear(); }
 
 Tensor CapturedStep::operator()(const Tensors& inputs) {
   if (!stream_) return step_(inputs);
-  for (const Tensor& x : inputs)
+  for (const Tensor& x : inputs) {
     if (!x.defined() || x.device() != device_) fail("CapturedStep", "expected inputs on " + to_string(device_));
+    if (detail::carries_tangent(x)) fail("CapturedStep", "expected inputs without tangents: within jvp call the function itself");
+  }
   OnStream here(stream_->get());
   write_lazy_zeros();  // the recorded work reads and leaves written elements
   const Tensor result = run(inputs);

@@ -190,16 +190,18 @@ Tensor column_convolution(const char* op, const Tensor& x, const Tensor& w_, con
       fail(op, fmt::format("expected images of at most 2^30 rows and columns, padding included, but got {}", to_string(x.shape())));
   const Tensor w = contiguous(w_);
   const auto result = [&]() -> Tensors { return {forward(Columns(x, w, of, bytes), x, w, bias, result_shape(x, w, of))}; };
-  return record(op, costly(result)[0], {x, w, bias}, {x, w, bias}, [of, bytes](const Backward& call) -> Tensors {
-    const Tensor in = call.saved(0), weight = call.saved(1);
-    if (context().grad)
-      return vjp(call, {in, weight, call.saved(2)},
-                 [&of](const Tensors& t) -> Tensors { return {unfolded_convolution(t[0], t[1], t[2], of)}; });
-    const Tensor g = contiguous(call.grad());
-    const GradientTarget dw = call.sink(1, weight.shape(), g);
-    const Tensor dx = gradients(Columns(in, weight, of, bytes), in, weight, g, call.needs(0), dw);
-    return {dx, dw.result(), call.needs(2) ? sum(g, {0, 2, 3}) : Tensor()};
-  });
+  return record(op, costly(result)[0], {x, w, bias}, {x, w, bias},
+                Product{[&](const Tensors& in) -> Tensors { return {column_convolution(op, in[0], in[1], in[2], of, bytes)}; }},
+                [of, bytes](const Backward& call) -> Tensors {
+                  const Tensor in = call.saved(0), weight = call.saved(1);
+                  if (context().grad)
+                    return vjp(call, {in, weight, call.saved(2)},
+                               [&of](const Tensors& t) -> Tensors { return {unfolded_convolution(t[0], t[1], t[2], of)}; });
+                  const Tensor g = contiguous(call.grad());
+                  const GradientTarget dw = call.sink(1, weight.shape(), g);
+                  const Tensor dx = gradients(Columns(in, weight, of, bytes), in, weight, g, call.needs(0), dw);
+                  return {dx, dw.result(), call.needs(2) ? sum(g, {0, 2, 3}) : Tensor()};
+                });
 }
 
 }  // namespace tern::detail

@@ -64,18 +64,20 @@ Tensor direct(const char* op, const Tensor& x_, const Tensor& w_, const Tensor& 
     detail::on_cpu([&](auto dev) { kernels::convolution(dev, x.view(), w.view(), view_of(bias), of, y.view()); });
     return {y};
   };
-  return record(op, detail::costly(product)[0], {x, w, bias}, {x, w, bias}, [of](const Backward& call) -> Tensors {
-    const Tensor in = call.saved(0), weight = call.saved(1);
-    if (context().grad)
-      return vjp(call, {in, weight, call.saved(2)},
-                 [&of](const Tensors& t) -> Tensors { return {detail::unfolded_convolution(t[0], t[1], t[2], of)}; });
-    const Tensor g = contiguous(call.grad()), dx = call.needs(0) ? empty_like(in) : Tensor();
-    const GradientTarget dw = call.sink(1, weight.shape(), g), db = call.sink(2, {weight.size(0)}, g);
-    detail::on_cpu([&](auto dev) {
-      kernels::convolution_grad(dev, in.view(), weight.view(), g.view(), of, view_of(dx), dw.view(), dw.write, db.view(), db.write);
-    });
-    return {dx, dw.result(), db.result()};
-  });
+  return record(
+      op, detail::costly(product)[0], {x, w, bias}, {x, w, bias},
+      Product{[&](const Tensors& in) -> Tensors { return {direct(op, in[0], in[1], in[2], of)}; }}, [of](const Backward& call) -> Tensors {
+        const Tensor in = call.saved(0), weight = call.saved(1);
+        if (context().grad)
+          return vjp(call, {in, weight, call.saved(2)},
+                     [&of](const Tensors& t) -> Tensors { return {detail::unfolded_convolution(t[0], t[1], t[2], of)}; });
+        const Tensor g = contiguous(call.grad()), dx = call.needs(0) ? empty_like(in) : Tensor();
+        const GradientTarget dw = call.sink(1, weight.shape(), g), db = call.sink(2, {weight.size(0)}, g);
+        detail::on_cpu([&](auto dev) {
+          kernels::convolution_grad(dev, in.view(), weight.view(), g.view(), of, view_of(dx), dw.view(), dw.write, db.view(), db.write);
+        });
+        return {dx, dw.result(), db.result()};
+      });
 }
 
 Tensor convolved(const char* op, const Tensor& x_, const Tensor& w_, const Tensor& bias_, const ConvOptions& options, bool is_signal) {

@@ -17,14 +17,14 @@ static Tensor converted(const Tensor& x, DType dtype) {
 }
 
 Tensor clone(const Tensor& x) {
-  return record("clone", converted(x, x.dtype()), {x}, {}, [](const Backward& call) -> Tensors { return {call.grad()}; });
+  return record("clone", converted(x, x.dtype()), {x}, {}, Symmetric{}, [](const Backward& call) -> Tensors { return {call.grad()}; });
 }
 
 Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
 
 Tensor cast(const Tensor& x, DType dtype) {
   if (x.dtype() == dtype) return x;
-  return record("cast", converted(x, dtype), {x}, {},
+  return record("cast", converted(x, dtype), {x}, {}, Linear{[&](const Tensors& t) -> Tensors { return {cast(t[0], dtype)}; }},
                 [from = x.dtype()](const Backward& call) -> Tensors { return {cast(call.grad(), from)}; });
 }
 
@@ -43,7 +43,8 @@ Tensor to(const Tensor& x, Device device) {
       on_cuda("to", device, [&](auto dev) { backend::copy_between(dev, into.data, into.stream, from.data, from.stream, bytes); });
     }
   }
-  return record("to", y, {x}, {}, [from = x.device()](const Backward& call) -> Tensors { return {to(call.grad(), from)}; });
+  return record("to", y, {x}, {}, Linear{[&](const Tensors& t) -> Tensors { return {to(t[0], device)}; }},
+                [from = x.device()](const Backward& call) -> Tensors { return {to(call.grad(), from)}; });
 }
 
 Tensor copy_(const Tensor& target, const Tensor& source) {

@@ -65,13 +65,14 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
     const Tensor from = merged_around(x, dim), into = merged_around(y, dim);
     on(x.device(), [&](auto dev) { kernels::index_select(dev, from.view(), index.view(), into.view()); });
   }
-  return record("index_select", y, {x}, {index}, [dim, shape = x.shape()](const Backward& call) -> Tensors {
-    if (context().grad) return {add_slices(shape, dim, call.saved(0), call.grad())};
-    GradientTarget to = call.sink(0, shape, call.grad());
-    start_from_zeros({&to});
-    add_slices_to(to.gradient, dim, call.saved(0), call.grad());
-    return {to.result()};
-  });
+  return record("index_select", y, {x}, {index}, Linear{[&](const Tensors& t) -> Tensors { return {index_select(t[0], dim, index)}; }},
+                [dim, shape = x.shape()](const Backward& call) -> Tensors {
+                  if (context().grad) return {add_slices(shape, dim, call.saved(0), call.grad())};
+                  GradientTarget to = call.sink(0, shape, call.grad());
+                  start_from_zeros({&to});
+                  add_slices_to(to.gradient, dim, call.saved(0), call.grad());
+                  return {to.result()};
+                });
 }
 
 /// Checks an op that takes slices of a source to indices (I) along x's dimension `dim`, which it returns from 0 on.
@@ -188,7 +189,7 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index) {
   check_along("gather", x, dim, index);
   Tensor y = empty(index.shape(), x.dtype(), x.device());
   on(x.device(), [&](auto dev) { kernels::gather(dev, x.view(), index.view(), y.view(), dim); });
-  return record("gather", y, {x}, {index},
+  return record("gather", y, {x}, {index}, Linear{[&](const Tensors& t) -> Tensors { return {gather(t[0], dim, index)}; }},
                 [dim, shape = x.shape()](const Backward& call) -> Tensors { return {scatter(shape, dim, call.saved(0), call.grad())}; });
 }
 

@@ -40,7 +40,8 @@ Tensor cat(TensorList list, int dim) {
     on(y.device(), [&](auto dev) { kernels::copy(dev, x.view(), place.view()); });
     start += x.shape()[dim];
   }
-  return record("cat", y, xs, {}, [dim, lengths](const Backward& call) -> Tensors { return split(call.grad(), lengths, dim); });
+  return record("cat", y, xs, {}, Linear{[&](const Tensors& t) -> Tensors { return {cat(t, dim)}; }},
+                [dim, lengths](const Backward& call) -> Tensors { return split(call.grad(), lengths, dim); });
 }
 
 Tensor stack(TensorList list, int dim) {
@@ -66,9 +67,10 @@ Tensor pad(const Tensor& x, int dim, std::int64_t before, std::int64_t after, do
   Tensor y = full(shape, value, x.dtype(), x.device());
   const Tensor place = window(y, x, dim, before);
   on(y.device(), [&](auto dev) { kernels::copy(dev, x.view(), place.view()); });
-  return record("pad", y, {x}, {}, [dim, before, length = x.shape()[dim]](const Backward& call) -> Tensors {
-    return {slice(call.grad(), dim, before, before + length)};
-  });
+  return record("pad", y, {x}, {}, Linear{[&](const Tensors& t) -> Tensors { return {pad(t[0], dim, before, after, 0)}; }},
+                [dim, before, length = x.shape()[dim]](const Backward& call) -> Tensors {
+                  return {slice(call.grad(), dim, before, before + length)};
+                });
 }
 
 }  // namespace tern

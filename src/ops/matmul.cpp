@@ -83,11 +83,12 @@ Tensor matmul(const Tensor& left, const Tensor& right, double scale) {
     return {c};
   };
   const Tensor c = detail::costly(product)[0];
-  return record("matmul", c, {a, b}, {a, b}, [scale](const Backward& call) -> Tensors {
-    const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
-    return {call.needs(0) ? sum_to(matmul(g, transpose(y, -1, -2), scale), x.shape()) : Tensor(),
-            call.needs(1) ? sum_to(matmul(transpose(x, -1, -2), g, scale), y.shape()) : Tensor()};
-  });
+  return record("matmul", c, {a, b}, {a, b}, Product{[&](const Tensors& in) -> Tensors { return {matmul(in[0], in[1], scale)}; }},
+                [scale](const Backward& call) -> Tensors {
+                  const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
+                  return {call.needs(0) ? sum_to(matmul(g, transpose(y, -1, -2), scale), x.shape()) : Tensor(),
+                          call.needs(1) ? sum_to(matmul(transpose(x, -1, -2), g, scale), y.shape()) : Tensor()};
+                });
 }
 
 /// The gradient g^T x of a linear layer's weight, that input of the op, as backward returns it.
@@ -150,6 +151,7 @@ Tensor linear(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
     return {y};
   };
   return reshape(record("linear", detail::costly(product)[0], {a.rows, a.weight, bias}, {a.rows, a.weight},
+                        Product{[&](const Tensors& in) -> Tensors { return {linear(in[0], in[1], in[2])}; }},
                         [](const Backward& call) -> Tensors {
                           Tensors gradients = product_gradients(call, call.grad());
                           gradients.push_back(bias_gradient(call, 2, call.grad()));

@@ -48,7 +48,7 @@ Tensor softmax(const Tensor& x_, int dim) {
       y = cast(exponentials / sum(exponentials, {dim}, true), x.dtype());
     }
   }
-  return record("softmax", y, {x}, {y},
+  return record("softmax", y, {x}, {y}, Symmetric{},
                 [dim](const Backward& call) -> Tensors { return {detail::softmax_gradient(call.saved(0), call.grad(), dim)}; });
 }
 
@@ -63,10 +63,13 @@ Tensor log_softmax(const Tensor& x_, int dim) {
     const Tensor wide = detail::widened(x);
     y = cast(wide - logsumexp(wide, {dim}, true), x.dtype());
   }
-  return record("log_softmax", y, {x}, {y}, [dim](const Backward& call) -> Tensors {
-    const Tensor g = detail::widened(call.grad());
-    return {cast(g - exp(detail::widened(call.saved(0))) * sum(g, {dim}, true), call.grad().dtype())};
-  });
+  return record("log_softmax", y, {x}, {y}, Linear{[&](const Tensors& t) -> Tensors {
+                  return {t[0] - cast(sum(exp(detail::widened(y)) * t[0], {dim}, true), y.dtype())};
+                }},
+                [dim](const Backward& call) -> Tensors {
+                  const Tensor g = detail::widened(call.grad());
+                  return {cast(g - exp(detail::widened(call.saved(0))) * sum(g, {dim}, true), call.grad().dtype())};
+                });
 }
 
 namespace {
@@ -143,7 +146,13 @@ Tensor plain_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, cons
     y = cast(affine(rows.x_hat, detail::widened(gamma), detail::widened(beta)), x.dtype());
     rows.x_hat = cast(rows.x_hat, x.dtype());
   }
-  return record(norm.op, y, {x, gamma, beta}, {x, gamma, rows.x_hat, rows.rstd}, [norm](const Backward& call) -> Tensors {
+  const Linear tangent{[&](const Tensors& t) -> Tensors {  // x_hat's derivative is its own transpose
+    const Normalized made = context().grad ? normalized(x, norm) : Normalized{detail::widened(rows.x_hat), rows.rstd};
+    Tensor along = closed_form(norm, made, {}, detail::widened(t[0]), {}).x;
+    if (gamma.defined()) along = along * detail::widened(gamma) + made.x_hat * detail::widened(t[1]);
+    return {cast(beta.defined() ? along + detail::widened(t[2]) : along, y.dtype())};
+  }};
+  return record(norm.op, y, {x, gamma, beta}, {x, gamma, rows.x_hat, rows.rstd}, tangent, [norm](const Backward& call) -> Tensors {
     // For a higher order the saved statistics must depend on x: compute them again, recorded.
     const Normalized made = context().grad ? normalized(call.saved(0), norm) : Normalized{detail::widened(call.saved(2)), call.saved(3)};
     NormGradients d = closed_form(norm, made, detail::widened(call.saved(1)), detail::widened(call.grad()),

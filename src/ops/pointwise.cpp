@@ -89,21 +89,23 @@ Tensor mask_of(const Tensor& mask, DType dtype) { return cast(mask, dtype); }
 
 Tensor add(const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted("add", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
-  return record("add", apply("add", functors::Add{}, a, b), {a, b}, {}, [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
-    return {call.needs(0) ? sum_to(call.grad(), sa) : Tensor(), call.needs(1) ? sum_to(call.grad(), sb) : Tensor()};
-  });
+  return record("add", apply("add", functors::Add{}, a, b), {a, b}, {}, Symmetric{},
+                [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
+                  return {call.needs(0) ? sum_to(call.grad(), sa) : Tensor(), call.needs(1) ? sum_to(call.grad(), sb) : Tensor()};
+                });
 }
 
 Tensor sub(const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted("sub", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
-  return record("sub", apply("sub", functors::Sub{}, a, b), {a, b}, {}, [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
-    return {call.needs(0) ? sum_to(call.grad(), sa) : Tensor(), call.needs(1) ? sum_to(neg(call.grad()), sb) : Tensor()};
-  });
+  return record("sub", apply("sub", functors::Sub{}, a, b), {a, b}, {}, Symmetric{},
+                [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
+                  return {call.needs(0) ? sum_to(call.grad(), sa) : Tensor(), call.needs(1) ? sum_to(neg(call.grad()), sb) : Tensor()};
+                });
 }
 
 Tensor mul(const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted("mul", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
-  return record("mul", apply("mul", functors::Mul{}, a, b), {a, b}, {a, b}, [](const Backward& call) -> Tensors {
+  return record("mul", apply("mul", functors::Mul{}, a, b), {a, b}, {a, b}, Symmetric{}, [](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
     return {call.needs(0) ? sum_to(g * y, x.shape()) : Tensor(), call.needs(1) ? sum_to(g * x, y.shape()) : Tensor()};
   });
@@ -113,7 +115,7 @@ Tensor div(const Tensor& a_, const Tensor& b_) {
   DType dtype = promote(a_.dtype(), b_.dtype());
   if (!is_floating(dtype)) dtype = DType::f32;
   const auto [a, b] = promoted("div", a_, b_, dtype);
-  return record("div", apply("div", functors::Div{}, a, b), {a, b}, {a, b}, [](const Backward& call) -> Tensors {
+  return record("div", apply("div", functors::Div{}, a, b), {a, b}, {a, b}, Symmetric{}, [](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), y = call.saved(1), gx = call.grad() / y;
     return {call.needs(0) ? sum_to(gx, x.shape()) : Tensor(), call.needs(1) ? sum_to(neg(gx * x / y), y.shape()) : Tensor()};
   });
@@ -122,7 +124,7 @@ Tensor div(const Tensor& a_, const Tensor& b_) {
 Tensor pow(const Tensor& base, const Tensor& exponent) {
   const Tensor a_ = detail::autocast("pow", base), b_ = detail::autocast("pow", exponent);
   const auto [a, b] = promoted("pow", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
-  return record("pow", apply("pow", functors::Pow{}, a, b), {a, b}, {a, b}, [](const Backward& call) -> Tensors {
+  return record("pow", apply("pow", functors::Pow{}, a, b), {a, b}, {a, b}, Symmetric{}, [](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
     Tensor gx, gy;
     if (call.needs(0)) gx = sum_to(where(eq(y, 0), 0, g * y * pow(x, y - 1)), x.shape());
@@ -134,7 +136,7 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
 
 static Tensor extreme(const char* op, const Binary& f, const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted(op, a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
-  return record(op, apply(op, f, a, b), {a, b}, {a, b}, [f](const Backward& call) -> Tensors {
+  return record(op, apply(op, f, a, b), {a, b}, {a, b}, Symmetric{}, [f](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
     const Tensor wins = std::holds_alternative<functors::Minimum>(f) ? lt(x, y) : gt(x, y);
     const Tensor share = mask_of(wins, g.dtype()) + mask_of(eq(x, y), g.dtype()) * 0.5;
@@ -147,7 +149,7 @@ Tensor maximum(const Tensor& a, const Tensor& b) { return extreme("maximum", fun
 Tensor remainder(const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted("remainder", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
   const Tensor y = apply("remainder", functors::Remainder{}, a, b);
-  return record("remainder", y, {a, b}, {a, b, y}, [](const Backward& call) -> Tensors {
+  return record("remainder", y, {a, b}, {a, b, y}, Symmetric{}, [](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), z = call.saved(1), &g = call.grad();
     // a = b floor(a / b) + remainder, and floor has the derivative 0; a whole number also where the quotient is off by a rounding.
     const Tensor whole = call.needs(1) ? round((x - call.saved(2)) / z) : Tensor();
@@ -157,14 +159,15 @@ Tensor remainder(const Tensor& a_, const Tensor& b_) {
 Tensor remainder(const Tensor& a_, double b) {
   const Tensor a = cast(a_, with_number("remainder", a_.dtype(), b));
   if (b == 0 && !is_floating(a.dtype())) fail("remainder", "expected a number other than 0 but got 0");
-  return record("remainder", apply(functors::Remainder{}, a, b), {a}, {}, [](const Backward& call) -> Tensors { return {call.grad()}; });
+  return record("remainder", apply(functors::Remainder{}, a, b), {a}, {}, Symmetric{},
+                [](const Backward& call) -> Tensors { return {call.grad()}; });
 }
 
 Tensor atan2(const Tensor& y_, const Tensor& x_) {
   DType dtype = promote(y_.dtype(), x_.dtype());
   if (!is_floating(dtype)) dtype = DType::f32;
   const auto [y, x] = promoted("atan2", y_, x_, dtype);
-  return record("atan2", apply("atan2", functors::Atan2{}, y, x), {y, x}, {y, x}, [](const Backward& call) -> Tensors {
+  return record("atan2", apply("atan2", functors::Atan2{}, y, x), {y, x}, {y, x}, Symmetric{}, [](const Backward& call) -> Tensors {
     const Tensor a = detail::widened(call.saved(0)), b = detail::widened(call.saved(1));
     const Tensor g = detail::widened(call.grad()) / (square(a) + square(b));
     const DType own = call.saved(0).dtype();
@@ -175,34 +178,38 @@ Tensor atan2(const Tensor& y_, const Tensor& x_) {
 
 Tensor add(const Tensor& a_, double b) {
   const Tensor a = cast(a_, with_number("add", a_.dtype(), b));
-  return record("add", apply(functors::Add{}, a, b), {a}, {}, [](const Backward& call) -> Tensors { return {call.grad()}; });
+  return record("add", apply(functors::Add{}, a, b), {a}, {}, Symmetric{}, [](const Backward& call) -> Tensors { return {call.grad()}; });
 }
 Tensor sub(const Tensor& a_, double b) {
   const Tensor a = cast(a_, with_number("sub", a_.dtype(), b));
-  return record("sub", apply(functors::Sub{}, a, b), {a}, {}, [](const Backward& call) -> Tensors { return {call.grad()}; });
+  return record("sub", apply(functors::Sub{}, a, b), {a}, {}, Symmetric{}, [](const Backward& call) -> Tensors { return {call.grad()}; });
 }
 Tensor sub(double a, const Tensor& b_) {
   const Tensor b = cast(b_, with_number("sub", b_.dtype(), a));
-  return record("sub", apply(functors::Sub{}, a, b), {b}, {}, [](const Backward& call) -> Tensors { return {neg(call.grad())}; });
+  return record("sub", apply(functors::Sub{}, a, b), {b}, {}, Symmetric{},
+                [](const Backward& call) -> Tensors { return {neg(call.grad())}; });
 }
 Tensor mul(const Tensor& a_, double b) {
   const Tensor a = cast(a_, with_number("mul", a_.dtype(), b));
-  return record("mul", apply(functors::Mul{}, a, b), {a}, {}, [b](const Backward& call) -> Tensors { return {call.grad() * b}; });
+  return record("mul", apply(functors::Mul{}, a, b), {a}, {}, Symmetric{},
+                [b](const Backward& call) -> Tensors { return {call.grad() * b}; });
 }
 Tensor div(const Tensor& a_, double b) {
   const Tensor a = cast(a_, is_floating(a_.dtype()) ? a_.dtype() : DType::f32);
-  return record("div", apply(functors::Div{}, a, b), {a}, {}, [b](const Backward& call) -> Tensors { return {call.grad() / b}; });
+  return record("div", apply(functors::Div{}, a, b), {a}, {}, Symmetric{},
+                [b](const Backward& call) -> Tensors { return {call.grad() / b}; });
 }
 Tensor div(double a, const Tensor& divisor) {
   const Tensor b_ = detail::autocast("reciprocal", divisor);
   const Tensor b = cast(b_, is_floating(b_.dtype()) ? b_.dtype() : DType::f32);
   const Tensor y = apply(functors::Div{}, a, b);
-  return record("div", y, {b}, {b, y}, [](const Backward& call) -> Tensors { return {neg(call.grad() * call.saved(1) / call.saved(0))}; });
+  return record("div", y, {b}, {b, y}, Symmetric{},
+                [](const Backward& call) -> Tensors { return {neg(call.grad() * call.saved(1) / call.saved(0))}; });
 }
 Tensor pow(const Tensor& base, double b) {
   const Tensor a_ = detail::autocast("pow", base);
   const Tensor a = cast(a_, b < 0 && !is_floating(a_.dtype()) ? DType::f32 : with_number("pow", a_.dtype(), b));
-  return record("pow", apply(functors::Pow{}, a, b), {a}, {a}, [b](const Backward& call) -> Tensors {
+  return record("pow", apply(functors::Pow{}, a, b), {a}, {a}, Symmetric{}, [b](const Backward& call) -> Tensors {
     return {b == 0 ? zeros_like(call.grad()) : call.grad() * (pow(call.saved(0), b - 1) * b)};
   });
 }
@@ -210,7 +217,7 @@ Tensor pow(double a, const Tensor& exponent) {
   const Tensor b_ = detail::autocast("pow", exponent);
   const Tensor b = cast(b_, with_number("pow", b_.dtype(), a));
   const Tensor y = apply(functors::Pow{}, a, b);
-  return record("pow", y, {b}, {y}, [a](const Backward& call) -> Tensors {
+  return record("pow", y, {b}, {y}, Symmetric{}, [a](const Backward& call) -> Tensors {
     return {a == 0 ? zeros_like(call.grad()) : call.grad() * (call.saved(0) * std::log(a))};
   });
 }
@@ -218,7 +225,7 @@ Tensor pow(double a, const Tensor& exponent) {
 /// The gradient goes to x where x wins, and half of it where both are equal.
 static Tensor extreme(const char* op, const Binary& f, const Tensor& a_, double b) {
   const Tensor a = cast(a_, with_number(op, a_.dtype(), b));
-  return record(op, apply(f, a, b), {a}, {a}, [f, b](const Backward& call) -> Tensors {
+  return record(op, apply(f, a, b), {a}, {a}, Symmetric{}, [f, b](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), &g = call.grad();
     const Tensor wins = std::holds_alternative<functors::Minimum>(f) ? lt(x, b) : gt(x, b);
     return {g * (mask_of(wins, g.dtype()) + mask_of(eq(x, b), g.dtype()) * 0.5)};
@@ -283,7 +290,7 @@ Tensor where(const Tensor& condition, const Tensor& a_, const Tensor& b_) {
   on(y.device(), [&, &p = a, &q = b](auto dev) {
     kernels::where(dev, broadcast_view(condition, shape), broadcast_view(p, shape), broadcast_view(q, shape), y.view());
   });
-  return record("where", y, {a, b}, {condition}, [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
+  return record("where", y, {a, b}, {condition}, Symmetric{}, [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
     const Tensor chosen = call.saved(0);
     return {call.needs(0) ? sum_to(where(chosen, call.grad(), 0.0), sa) : Tensor(),
             call.needs(1) ? sum_to(where(chosen, 0.0, call.grad()), sb) : Tensor()};
@@ -301,7 +308,7 @@ static Tensor where_number(const char* op, const Tensor& condition, const Tensor
     const Operand tensor = broadcast_view(x, shape), other = number;
     kernels::where(dev, broadcast_view(condition, shape), taken ? tensor : other, taken ? other : tensor, y.view());
   });
-  return record(op, y, {x}, {condition}, [op, from = x.shape(), taken](const Backward& call) -> Tensors {
+  return record(op, y, {x}, {condition}, Symmetric{}, [op, from = x.shape(), taken](const Backward& call) -> Tensors {
     return {sum_to(where_number(op, call.saved(0), call.grad(), 0, taken), from)};
   });
 }
@@ -325,7 +332,7 @@ Tensor fused_swiglu(T gate, T x) {
   if (x.device() == cpu || x.dtype() == DType::f64) return silu(gate) * x;
   const Tensor y = empty(x.shape(), x.dtype(), x.device());
   on_cuda("fused_swiglu", x.device(), [&](auto dev) { kernels::swiglu(dev, gate.view(), x.view(), y.view()); });
-  return record("fused_swiglu", y, {gate, x}, {gate, x}, [](const Backward& call) -> Tensors {
+  return record("fused_swiglu", y, {gate, x}, {gate, x}, Symmetric{}, [](const Backward& call) -> Tensors {
     const Tensors in = {call.saved(0), call.saved(1)};
     if (context().grad) return vjp(call, in, [](const Tensors& xs) -> Tensors { return {silu(xs[0]) * xs[1]}; });
     const Tensor g = contiguous(call.grad()), a = contiguous(in[0]), b = contiguous(in[1]);

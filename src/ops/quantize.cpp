@@ -130,7 +130,7 @@ Tensor quantized_linear(const Tensor& x, const QuantizedWeight& weight, const Te
   if (x.dims() == 0 || x.size(-1) != weight.in || (bias.defined() && bias.shape() != Shape{weight.out()}))
     fail(op, fmt::format("expected x (..., {}) and bias ({},) but got {} and {}", weight.in, weight.out(), to_string(x.shape()),
                          bias.defined() ? to_string(bias.shape()) : "none"));
-  if (context().grad && (x.requires_grad() || (bias.defined() && bias.requires_grad())))
+  if (needs_record({x, bias}))
     fail(op, "expected operands without gradients: a quantised weight is for inference; train the float32 model, or use NoGrad");
   Shape shape = x.shape();
   shape.back() = weight.out();

@@ -89,7 +89,8 @@ Tensor detail::dropout_at(const Tensor& x, double p, PhiloxState state) {
   const Tensor source = contiguous(x);
   Tensor y = empty_like(source);
   on(x.device(), [&](auto dev) { kernels::dropout(dev, source.view(), y.view(), p, state); });
-  return record("dropout", y, {source}, {}, [=](const Backward& call) -> Tensors { return {dropout_at(call.grad(), p, state)}; });
+  return record("dropout", y, {source}, {}, Symmetric{},
+                [=](const Backward& call) -> Tensors { return {dropout_at(call.grad(), p, state)}; });
 }
 
 Tensor dropout(const Tensor& x, double p, bool training) {

@@ -56,6 +56,7 @@ Tensor broadcast_kept(const Tensor& y, const Shape& kept, const Shape& shape) { 
 
 Tensor scaled_sum(const char* op, const Tensor& x, const Plan& p, double scale) {
   return record(op, apply(Reduce::sum, x, p, x.dtype(), scale), {x}, {},
+                Linear{[&](const Tensors& t) -> Tensors { return {scaled_sum(op, t[0], p, scale)}; }},
                 [kept = p.kept, shape = x.shape(), scale](const Backward& call) -> Tensors {
                   const Tensor& g = call.grad();
                   return {broadcast_kept(scale == 1 ? g : g * scale, kept, shape)};
@@ -163,7 +164,8 @@ Tensor argmin(const Tensor& x, int dim, bool keepdim) { return arg_extreme("argm
 static Tensor cumsum_towards(const Tensor& x, int dim, bool reverse) {
   Tensor y = empty_like(x);
   on(x.device(), [&](auto dev) { kernels::cumsum(dev, x.view(), y.view(), dim, reverse); });
-  return record("cumsum", y, {x}, {}, [=](const Backward& call) -> Tensors { return {cumsum_towards(call.grad(), dim, !reverse)}; });
+  return record("cumsum", y, {x}, {}, Linear{[&](const Tensors& t) -> Tensors { return {cumsum_towards(t[0], dim, reverse)}; }},
+                [=](const Backward& call) -> Tensors { return {cumsum_towards(call.grad(), dim, !reverse)}; });
 }
 
 Tensor cumsum(const Tensor& x, int dim) {

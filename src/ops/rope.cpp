@@ -56,9 +56,9 @@ static Tensor rotated(const Tensor& x, const Tensor& table, std::int64_t heads, 
   Tensor y = empty_in_order_of(source);
   const bool halves = pairs == RopePairs::halves;
   on(y.device(), [&](auto dev) { kernels::rope(dev, source.view(), table.view(), y.view(), heads, halves, inverse); });
-  return record("rope", y, {source}, {table}, [heads, pairs, inverse](const Backward& call) -> Tensors {
-    return {rotated(call.grad(), call.saved(0), heads, pairs, !inverse)};
-  });
+  return record(
+      "rope", y, {source}, {table}, Linear{[&](const Tensors& t) -> Tensors { return {rotated(t[0], table, heads, pairs, inverse)}; }},
+      [heads, pairs, inverse](const Backward& call) -> Tensors { return {rotated(call.grad(), call.saved(0), heads, pairs, !inverse)}; });
 }
 
 Tensor rope(const Tensor& x, const Tensor& table, std::optional<std::int64_t> heads, RopePairs pairs) {

@@ -38,8 +38,8 @@ Tensor unary(const char* op, const Unary& f, const Tensor& x_, Keep keep, F deri
     on(g.device(), [&](auto dev) { kernels::unary_grad(dev, f, g.view(), kept.view(), kept.view(), dx.view()); });
     return {dx};
   };
-  if (keep == Keep::nothing) return record(op, y, {x}, {}, backward);
-  return record(op, y, {x}, {keep == Keep::input ? x : y}, backward);
+  if (keep == Keep::nothing) return record(op, y, {x}, {}, Symmetric{}, backward);
+  return record(op, y, {x}, {keep == Keep::input ? x : y}, Symmetric{}, backward);
 }
 
 }  // namespace

@@ -70,6 +70,7 @@ Tensor reshape(const Tensor& x, const Shape& requested) {
   const auto strides = view_strides(x.shape(), x.strides(), shape);
   if (!strides) return reshape(clone(x), shape);
   return record("reshape", x.window(shape, *strides, x.offset()), {x}, {},
+                Linear{[&](const Tensors& t) -> Tensors { return {reshape(t[0], shape)}; }},
                 [from = x.shape()](const Backward& call) -> Tensors { return {reshape(call.grad(), from)}; });
 }
 
@@ -102,6 +103,7 @@ Tensor permute(const Tensor& x, const Dims& requested) {
     inverse[order[i]] = i;
   }
   return record("permute", x.window(shape, strides, x.offset()), {x}, {},
+                Linear{[&](const Tensors& t) -> Tensors { return {permute(t[0], order)}; }},
                 [inverse](const Backward& call) -> Tensors { return {permute(call.grad(), inverse)}; });
 }
 
@@ -123,6 +125,7 @@ static Tensor broadcast_as(const char* op, const Tensor& x, const Shape& shape) 
   }
   if (!fits) fail(op, fmt::format("expected a shape that {} broadcasts to but got {}", to_string(x.shape()), to_string(shape)));
   return record(op, x.window(shape, strides, x.offset()), {x}, {},
+                Linear{[&](const Tensors& t) -> Tensors { return {broadcast_as(op, t[0], shape)}; }},
                 [from = x.shape()](const Backward& call) -> Tensors { return {sum_to(call.grad(), from)}; });
 }
 
@@ -166,14 +169,16 @@ Tensor slice(const Tensor& x, int dim, std::int64_t start, std::optional<std::in
   step = std::min(step, std::max<std::int64_t>(length, 1));  // a longer one would also leave one element
   strides[dim] *= step;
   const std::int64_t offset = x.offset() + (numel(shape) == 0 ? 0 : first * x.strides()[dim]);
-  return record("slice", x.window(shape, strides, offset), {x}, {}, [=, from = x.shape()](const Backward& call) -> Tensors {
-    if (GradientTarget to = call.sink(0)) {
-      start_from_zeros({&to});
-      add_(slice(to.gradient, dim, first, last, step), call.grad());
-      return {to.result()};
-    }
-    return {embed_slice(call.grad(), from, dim, first, step)};
-  });
+  return record("slice", x.window(shape, strides, offset), {x}, {},
+                Linear{[&](const Tensors& t) -> Tensors { return {slice(t[0], dim, first, last, step)}; }},
+                [=, from = x.shape()](const Backward& call) -> Tensors {
+                  if (GradientTarget to = call.sink(0)) {
+                    start_from_zeros({&to});
+                    add_(slice(to.gradient, dim, first, last, step), call.grad());
+                    return {to.result()};
+                  }
+                  return {embed_slice(call.grad(), from, dim, first, step)};
+                });
 }
 
 Tensor select(const Tensor& x, int dim, std::int64_t index) {
@@ -191,6 +196,7 @@ Tensor squeeze(const Tensor& x, int dim) {
   shape.erase(dim);
   strides.erase(dim);
   return record("squeeze", x.window(shape, strides, x.offset()), {x}, {},
+                Linear{[&](const Tensors& t) -> Tensors { return {squeeze(t[0], dim)}; }},
                 [dim](const Backward& call) -> Tensors { return {unsqueeze(call.grad(), dim)}; });
 }
 
@@ -209,6 +215,7 @@ Tensor unsqueeze(const Tensor& x, int dim) {
   shape.insert(dim, 1);
   strides.insert(dim, stride);
   return record("unsqueeze", x.window(shape, strides, x.offset()), {x}, {},
+                Linear{[&](const Tensors& t) -> Tensors { return {unsqueeze(t[0], dim)}; }},
                 [dim](const Backward& call) -> Tensors { return {squeeze(call.grad(), dim)}; });
 }
 
@@ -258,7 +265,7 @@ Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim) 
     shapes.push_back(shape);
     start += size;
   }
-  return record_all("split", std::move(pieces), {x}, {},
+  return record_all("split", std::move(pieces), {x}, {}, Linear{[&](const Tensors& t) { return split(t[0], sizes, dim); }},
                     [dim, shapes](const Backward& call) -> Tensors { return {joined(filled_gradients(call, shapes), dim)}; });
 }
 
@@ -281,11 +288,12 @@ Tensors unstack(const Tensor& x, int dim) {
   for (std::int64_t i = 0; i < x.shape()[dim]; ++i)
     slices.push_back(x.window(shape, strides, x.offset() + (numel(shape) == 0 ? 0 : i * x.strides()[dim])));
   const std::vector<Shape> shapes(slices.size(), shape);
-  return record_all("unstack", std::move(slices), {x}, {}, [dim, shapes](const Backward& call) -> Tensors {
-    Tensors rows = filled_gradients(call, shapes);
-    for (Tensor& row : rows) row = unsqueeze(row, dim);
-    return {joined(rows, dim)};
-  });
+  return record_all("unstack", std::move(slices), {x}, {}, Linear{[&](const Tensors& t) { return unstack(t[0], dim); }},
+                    [dim, shapes](const Backward& call) -> Tensors {
+                      Tensors rows = filled_gradients(call, shapes);
+                      for (Tensor& row : rows) row = unsqueeze(row, dim);
+                      return {joined(rows, dim)};
+                    });
 }
 
 }  // namespace tern

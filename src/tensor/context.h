@@ -15,6 +15,7 @@ class Autocast;
 struct ScopeLink;
 class LeafWriter;
 class SavedTensorHooks;
+struct ForwardLevel;
 
 /// Something that is to be done when no op is in the midst of reading its operands.
 class AfterOp {
@@ -51,6 +52,8 @@ struct Context {
   ScopeLink* scopes = nullptr;                     ///< the innermost scope that holds a part of this
   LeafWriter* leaf_writer = nullptr;               ///< of the innermost backward pass that adds to leaves
   SavedTensorHooks* saved_tensor_hooks = nullptr;  ///< take what ops save for backward; see autodiff/saved_tensor.h
+  ForwardLevel* forward = nullptr;                 ///< the innermost jvp whose tangents ops carry while `grad`; see autodiff/forward.h
+  bool tangents_only = false;                      ///< ops carry tangents, but are not recorded
   AfterOp* after_op = nullptr;                     ///< called once, by the op that runs or the next one, when its kernels are queued
 
   /// The stream that work on a device is queued on. A device beyond the last one fails where it is first used.
@@ -154,10 +157,10 @@ class GradMode {
   explicit GradMode(bool grad) : grad_(context().grad, grad) {}
 
  private:
-  ScopedValue<bool> grad_;
+  ScopedValue<bool> grad_, tangents_only_{context().tangents_only, false};
 };
 
-/// While it lives, ops are not recorded.
+/// While it lives, ops are not recorded, and within jvp carry no tangents.
 class NoGrad : GradMode {
  public:
   NoGrad() : GradMode(false) {}

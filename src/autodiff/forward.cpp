@@ -1,0 +1,241 @@
+#include "autodiff/forward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "autodiff/engine.h"
+#include "autodiff/gradient_arithmetic.h"
+#include "autodiff/node.h"
+
+namespace tern {
+
+// Note [Tangents]
+// While jvp runs a function, a tensor may carry its tangent: the derivative of its elements along the tangents of the function's inputs.
+// `record`, through which every op with a derivative goes, gives the outputs their tangents as soon as the op has run. No graph is made:
+// a tangent lives as long as its tensor, and so memory does not grow with the depth of the function.
+//
+// No op has a second derivation for this. An op's backward is linear in the gradient u that arrives, g(u) = J^T u, and is written in ops.
+// So it is called with a u of zeros, recorded, and the gradient of <g(u), t> with respect to u is J t: the transposition of one op, whose
+// little graph ends with it (Townsend's trick, autodiff/functional.h, for one op at a time). That costs a backward of the op and one of
+// this backward. Families for which less will do name a rule of autodiff/forward.h. A fused op, whose backward hands its plain reference to
+// vjp(call, inputs, reference) where it is recorded, gets the tangents of that reference.
+//
+// NoGrad ends tangents as it ends graphs: what is computed there is a constant. Recording and tangents are apart in the context: with
+// `tangents_only` ops carry tangents, and are not recorded. So jvp runs a function, and so backward runs within it: a backward pass within
+// jvp gives gradients that carry their tangents, which are Hessian-vector products.
+//
+// A jvp within a jvp is a level within a level. What computes the tangents of a level runs at the levels outside of it alone: the tangents
+// of the inner one then carry tangents of the outer one, and never the reverse.
+
+/// The tangents of a tensor, that of the innermost level first.
+struct Tangent final : RefCounted {
+  Ref<ForwardLevel> level;  ///< owned, so that no other level gets its address while the tangent lives
+  Tensor value;
+  std::uint32_t version = 0;  ///< of the tensor that carries it
+  Ref<Tangent> next;
+};
+
+namespace {
+
+const Tangent* tangents_of(const Tensor& x) {
+  const AutogradState* const state = x.defined() ? autograd_state(x) : nullptr;
+  return state ? static_cast<const Tangent*>(state->tangents.get()) : nullptr;
+}
+
+/// Zeros like x in the memory of one number.
+Tensor zero_like(const Tensor& x) {
+  const Tensor zero = empty({}, x.dtype(), x.device());
+  detail::fill_gradient(zero, 0);
+  return zero.window(x.shape(), Strides::filled(x.dims(), 0), 0);
+}
+
+bool is_alike(const Tensor& a, const Tensor& b) { return a.shape() == b.shape() && a.dtype() == b.dtype(); }
+
+/// The node that backward sees. What the op saved is constant for it, its own output too.
+struct OneCall final : Node {
+  OneCall(const char* name, std::span<const Tensor> tensors) : Node(name) {
+    saved.reserve(tensors.size());
+    for (const Tensor& x : tensors) saved.emplace_back(x.defined() ? detail::without_history(x) : x);
+  }
+  Tensors backward(const Backward&) override { return {}; }
+};
+
+/// The tangents of a call's outputs at one level, run at the levels outside of it.
+class Rules {
+ public:
+  Rules(const detail::TangentCall& call, ForwardLevel& level, const Tensors& tangents) : call_(call), level_(level), tangents_(tangents) {}
+
+  Tensors outputs() const {
+    using Kind = detail::TangentRule::Kind;
+    switch (call_.rule.kind) {
+      case Kind::linear: return linear();
+      case Kind::product: return tangents_[0].defined() || tangents_[1].defined() ? product() : transposed();
+      case Kind::symmetric:
+        if (std::all_of(tangents_.begin(), tangents_.end(), [&](const Tensor& t) { return !t.defined() || is_alike(t, call_.outputs[0]); }))
+          return symmetric();
+        break;
+      case Kind::transposed: break;
+    }
+    return transposed();
+  }
+
+ private:
+  Tensors linear() const {
+    Tensors in = tangents_;
+    for (std::size_t i = 0; i < in.size(); ++i)
+      if (!in[i].defined() && call_.inputs[i].defined()) in[i] = zero_like(call_.inputs[i]);
+    return call_.rule.op(in);
+  }
+
+  Tensors product() const {
+    Tensor total;
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (!tangents_[i].defined()) continue;
+      Tensors in(call_.inputs.begin(), call_.inputs.end());
+      in[i] = tangents_[i];
+      if (in.size() > 2) in[2] = total.defined() ? Tensor() : tangents_[2];
+      const Tensor part = call_.rule.op(in)[0];
+      total = total.defined() ? detail::sum_of_gradients(total, part) : part;
+    }
+    return {total};
+  }
+
+  Tensors symmetric() const {
+    OneCall node(call_.op, call_.saved);
+    const Ref<Node> any = make_ref<OneCall>(call_.op, std::span<const Tensor>());
+    Tensor total;
+    for (std::size_t i = 0; i < tangents_.size(); ++i) {
+      if (!tangents_[i].defined()) continue;
+      node.next.assign(tangents_.size(), Edge{});
+      node.next[i].node = any;
+      const Tensor part = call_.backward(Backward(node, {&tangents_[i], 1}))[i];
+      if (part.defined()) total = total.defined() ? detail::sum_of_gradients(total, part) : part;
+    }
+    return {total};
+  }
+
+  Tensors transposed() const {
+    OneCall node(call_.op, call_.saved);
+    Tensors arriving, wanted, transposes, gradients;
+    for (const Tensor& y : call_.outputs) {
+      arriving.push_back(is_floating(y.dtype()) ? zero_like(y).set_requires_grad() : Tensor());
+      if (arriving.back().defined()) wanted.push_back(arriving.back());
+    }
+    for (const Tensor& t : tangents_) node.next.push_back(t.defined() ? edge_of(wanted[0]) : Edge{});
+    detail::ReferenceTangents reference(level_, tangents_);
+    Tensors found;
+    {
+      const GradMode recorded(true);
+      transposes = call_.backward(Backward(node, arriving, nullptr, &reference));
+    }
+    if (reference.found()) return reference.results();
+    Tensors sources;
+    for (std::size_t i = 0; i < transposes.size() && i < tangents_.size(); ++i) {
+      if (!tangents_[i].defined() || !transposes[i].defined() || !transposes[i].requires_grad()) continue;
+      sources.push_back(transposes[i]);
+      gradients.push_back(tangents_[i]);
+    }
+    Tensors results(call_.outputs.size());
+    if (sources.empty()) return results;
+    found = grad(sources, wanted, gradients);
+    for (std::size_t j = 0, next = 0; j < results.size(); ++j)
+      if (arriving[j].defined()) results[j] = found[next++];
+    return results;
+  }
+
+  const detail::TangentCall& call_;
+  ForwardLevel& level_;
+  const Tensors& tangents_;
+};
+
+}  // namespace
+
+bool detail::carries_tangent(const Tensor& x) {
+  for (const Tangent* t = tangents_of(x); t; t = t->next.get())
+    for (const ForwardLevel* level = context().forward; level; level = level->outer.get())
+      if (t->level.get() == level) return true;
+  return false;
+}
+
+Tensor detail::tangent_of(const Tensor& x, const ForwardLevel& level, const char* op) {
+  for (const Tangent* t = tangents_of(x); t; t = t->next.get()) {
+    if (t->level.get() != &level) continue;
+    if (t->version != x.version())
+      fail(op, fmt::format("expected the operand {} of a function that jvp differentiates to be unchanged, but it was edited in place "
+                           "(version {}, its tangent is of {}): use the op that returns a new tensor",
+                           to_string(x.shape()), x.version(), t->version));
+    return t->value;
+  }
+  return {};
+}
+
+void detail::set_tangent(const Tensor& x, ForwardLevel& level, const Tensor& tangent) {
+  auto made = make_ref<Tangent>();
+  made->level = Ref<ForwardLevel>(&level);
+  made->value = tangent;
+  made->version = x.version();
+  Ref<RefCounted>& slot = ensure_autograd_state(x).tangents;
+  if (slot) made->next = Ref<Tangent>(static_cast<Tangent*>(slot.get()));
+  slot = made;
+}
+
+Tensor detail::without_history(const Tensor& x) {
+  Tensor result = x.detach();
+  if (const AutogradState* const state = autograd_state(x); state && state->tangents)
+    ensure_autograd_state(result).tangents = state->tangents;
+  return result;
+}
+
+Tensor detail::without_tangent(const Tensor& x, const ForwardLevel& level) {
+  Tensor result = without_history(x);
+  const Tangent* const first = tangents_of(result);
+  if (first && first->level.get() == &level) ensure_autograd_state(result).tangents = Ref<RefCounted>(first->next);
+  return result;
+}
+
+void detail::ReferenceTangents::find(const Tensors& inputs, const std::function<Tensors(const Tensors&)>& reference) {
+  Tensors own;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    own.push_back(inputs[i].defined() ? without_history(inputs[i]) : inputs[i]);
+    if (inputs[i].defined() && tangents_[i].defined()) set_tangent(own[i], level_, tangents_[i]);
+  }
+  const CarryTangents carried(&level_);
+  for (const Tensor& y : reference(own)) results_.push_back(tangent_of(y, level_, "jvp"));
+  found_ = true;
+}
+
+void detail::carry_tangents(const TangentCall& call) {
+  std::vector<ForwardLevel*> levels;  // the outermost comes first: what is saved then carries the tangents that the next one takes along
+  for (ForwardLevel* level = context().forward; level; level = level->outer.get()) levels.insert(levels.begin(), level);
+  const NoAutocast as_the_op_chose;
+  const ScopedValue<SavedTensorHooks*> unkept(context().saved_tensor_hooks, nullptr);
+  const ScopedValue<bool> unsearched(context().anomaly, false);
+  for (ForwardLevel* const level : levels) {
+    Tensors tangents, results;
+    bool any = false;
+    for (const Tensor& x : call.inputs) {
+      tangents.push_back(x.defined() ? tangent_of(x, *level, call.op) : x);
+      any = any || tangents.back().defined();
+    }
+    if (!any) continue;
+    if (ForwardLevel* const outer = level->outer.get()) {
+      const CarryTangents carried(outer);
+      results = Rules(call, *level, tangents).outputs();
+    } else {
+      const ScopedValue<ForwardLevel*> outermost(context().forward, nullptr);
+      const NoGrad unrecorded;
+      results = Rules(call, *level, tangents).outputs();
+    }
+    for (std::size_t j = 0; j < results.size() && j < call.outputs.size(); ++j) {
+      const Tensor &t = results[j], &y = call.outputs[j];
+      if (!t.defined() || !is_floating(y.dtype())) continue;
+      if (!is_alike(t, y))
+        fail(call.op, fmt::format("expected a tangent of shape {}, {} for output {} but got {}, {}", to_string(y.shape()), name(y.dtype()),
+                                  j, to_string(t.shape()), name(t.dtype())));
+      set_tangent(y, *level, t);
+    }
+  }
+}
+
+}  // namespace tern
