@@ -108,11 +108,12 @@ __device__ __forceinline__ void load_stages(const ConvParams& p, Memory& memory,
     const int channel = load / p.loads_of_channels * channels, of_channels = load % p.loads_of_channels;
     const int i = of_channels / p.kernel_width, j = of_channels % p.kernel_width;
     load_box(first, channel, i, j);
-    if (p.boxes == 2) load_box(second, channel, i, j);
     for (int below = 0; below < p.taps_of_load; ++below, a.advance()) {
       barriers.a_empty[a.index].wait(a.phase ^ 1);
       barriers.a_full[a.index].arrive_and_expect_tx(p.a_bytes);
       tma_load_3d(shared_address(memory.a[a.index]), p.w, channel, (i + below) * p.kernel_width + j, tile.output, barriers.a_full[a.index]);
+      // After a tap's weights: the second box takes the stage that the first consumer leaves when it has queued products of these.
+      if (below == 0 && p.boxes == 2) load_box(second, channel, i, j);
     }
   }
 }
