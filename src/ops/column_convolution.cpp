@@ -183,6 +183,11 @@ Tensor unfolded_convolution(const Tensor& x, const Tensor& w, const Tensor& bias
   return bias.defined() ? image + reshape(bias, {w.size(0), 1, 1}) : image;
 }
 
+Tensor column_gradients(const Tensor& x, const Tensor& w, const Tensor& g, const kernels::Convolution& of, bool wants_x,
+                        const GradientTarget& dw, std::int64_t bytes) {
+  return gradients(Columns(x, w, of, bytes), x, w, g, wants_x, dw);
+}
+
 Tensor column_convolution(const char* op, const Tensor& x, const Tensor& w_, const Tensor& bias, const kernels::Convolution& of,
                           std::int64_t bytes) {
   for (const auto& [size, padding] : {std::pair{x.size(2), of.window.y.padding}, {x.size(3), of.window.x.padding}})
@@ -199,7 +204,7 @@ Tensor column_convolution(const char* op, const Tensor& x, const Tensor& w_, con
                                [&of](const Tensors& t) -> Tensors { return {unfolded_convolution(t[0], t[1], t[2], of)}; });
                   const Tensor g = contiguous(call.grad());
                   const GradientTarget dw = call.sink(1, weight.shape(), g);
-                  const Tensor dx = gradients(Columns(in, weight, of, bytes), in, weight, g, call.needs(0), dw);
+                  const Tensor dx = column_gradients(in, weight, g, of, call.needs(0), dw, bytes);
                   return {dx, dw.result(), call.needs(2) ? sum(g, {0, 2, 3}) : Tensor()};
                 });
 }

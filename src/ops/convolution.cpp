@@ -10,6 +10,7 @@
 #include "ops/detail/check_floating.h"
 #include "ops/detail/column_convolution.h"
 #include "ops/detail/costly.h"
+#include "ops/detail/implicit_convolution.h"
 #include "ops/detail/on_cpu.h"
 #include "ops/detail/widened.h"
 #include "ops/join.h"
@@ -83,7 +84,7 @@ Tensor direct(const char* op, const Tensor& x_, const Tensor& w_, const Tensor& 
 Tensor convolved(const char* op, const Tensor& x_, const Tensor& w_, const Tensor& bias_, const ConvOptions& options, bool is_signal) {
   const Tensor x = detail::autocast(op, x_), w = detail::autocast(op, w_), bias = detail::autocast(op, bias_);
   const kernels::Convolution of = checked(op, x, w, bias, options, is_signal);
-  if (x.device().type != DeviceType::cpu) return detail::column_convolution(op, x, w, bias, of);
+  if (x.device().type != DeviceType::cpu) return detail::implicit_convolution(op, x, w, bias, of);
   return cast(direct(op, detail::widened(x), detail::widened(w), detail::widened(bias), of), x.dtype());
 }
 

@@ -186,6 +186,12 @@ __device__ __forceinline__ void tma_load_2d(void* to, const CUtensorMap_st& map,
       "l"(&map), "r"(inner), "r"(outer), "r"(shared_address(&barrier.state)), "h"(blocks)
       : "memory");
 }
+/// Likewise of a tensor of three dimensions, from element (x0, x1, x2) on, the innermost first.
+__device__ __forceinline__ void tma_load_3d(std::uint32_t to, const CUtensorMap_st& map, int x0, int x1, int x2, MBarrier& barrier) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];\n" ::"r"(to),
+               "l"(&map), "r"(x0), "r"(x1), "r"(x2), "r"(shared_address(&barrier.state))
+               : "memory");
+}
 /// Likewise of a tensor of four dimensions, from element (x0, x1, x2, x3) on, the innermost first.
 __device__ __forceinline__ void tma_load_4d(std::uint32_t to, const CUtensorMap_st& map, int x0, int x1, int x2, int x3,
                                             MBarrier& barrier) {

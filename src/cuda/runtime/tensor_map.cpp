@@ -25,8 +25,8 @@ CUtensorMap tensor_map(const TmaTensor& tensor, const int* box) {
   for (int i = 0; i < tensor.rank; ++i) {
     sizes[i] = static_cast<cuuint64_t>(tensor.sizes[i]);
     if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(tensor.strides[i]) * size_of(tensor.dtype);
-    box_sizes[i] = static_cast<cuuint32_t>(box[i]);
-    element_strides[i] = 1;
+    element_strides[i] = static_cast<cuuint32_t>(tensor.steps[i]);
+    box_sizes[i] = static_cast<cuuint32_t>(box[i]) * element_strides[i];  // the box as it lies in the tensor
   }
   const CUresult result = encode(&map, type_of(tensor.dtype), static_cast<cuuint32_t>(tensor.rank), const_cast<void*>(tensor.data), sizes,
                                  strides, box_sizes, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,

@@ -30,8 +30,9 @@ struct TmaTensor {
   DType dtype;
   int rank;
   std::int64_t sizes[5], strides[5];  ///< strides[0] is 1
+  int steps[5] = {1, 1, 1, 1, 1};     ///< every so-many-th element of a dimension is in a box, 8 at most; steps[0] is 1
 };
-/// Likewise for boxes of a tensor.
+/// Likewise for boxes of a tensor, of so many elements each way; box[i] steps[i] is at most 256.
 CUtensorMap tensor_map(const TmaTensor& tensor, const int* box);
 
 /// Whether the device runs a wgmma kernel of ours: it has compute capability 9, and the program was built for sm_90a, without which the

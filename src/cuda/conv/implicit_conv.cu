@@ -1,0 +1,417 @@
+#include <algorithm>
+#include <utility>
+
+#include "cuda/conv/channels_last.h"
+#include "cuda/device/indexer.cuh"
+#include "cuda/device/programmatic.cuh"
+#include "cuda/device/vec16.cuh"
+#include "cuda/device/wgmma_k16.cuh"
+#include "cuda/runtime/allocator.h"
+#include "cuda/runtime/dispatch.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/tensor_map.h"
+#include "ops/kernels/convolution.h"
+#include "tensor/context.h"
+
+// Convolution as an implicit GEMM on Hopper: y (outputs, positions) = weights (outputs, depth) windows (positions, depth)^T, both K-major,
+// for a depth of taps and channels. Windows are never written: TMA takes them from the tall image of channels_last.h, a box of positions
+// at a time, moved by the tap. Of 16-bit floats, or float32 in TF32 where the product mode is that. Sums are float32's.
+//
+//   producer              1 thread of warp 8    b_empty -> TMA: a box (rows, 8 or more, 128 bytes of channels) of the image -> b_full
+//                                               a_empty -> TMA: a tap's weights (outputs, 128 bytes of channels)            -> a_full
+//   two consumer          warps 0 to 7          b_full; for each tap of the box: a_full -> 4 wgmma of m64n128 -> a_empty; b_empty
+//   warpgroups
+//
+//   shared memory    | 3 stages of a, 16 KiB each | 3 stages of b, 20 KiB each |    swizzle of 128 bytes; two blocks a multiprocessor
+//
+// Note [Rows of a window]
+// A box of 128 positions is `box_width` places wide, a multiple of 8, so that a row of it is whole spans of the swizzle. Where windows move
+// in steps of one row, a box has so many rows more as the window is high, and its taps below each other are the same box in shared memory,
+// begun some rows later: a 3 x 3 window is loaded 3 times, of 18 rows for 16, and not 9 times. That is what limits this kernel: a tile of
+// 128 x 128 takes tensor cores 512 cycles for a tap, in which the L2 cache gives a multiprocessor some 15 KiB, of the 32 that weights and
+// positions of a tap have.
+//
+// More than 64 outputs: a block has a tile of 128 outputs and one box, half of the outputs a consumer. Else 64 outputs and two boxes, one a
+// consumer, since a tile of 128 would be half empty.
+namespace tern::gpu {
+
+namespace {
+
+using conv::TallImage;
+
+constexpr int consumers = 256, threads = consumers + 32, warpgroup = 128;
+constexpr int box_positions = 128, box_places = 160;  ///< with the rows below
+constexpr int row_bytes = 128;                        ///< channels of a place in a stage
+constexpr int outputs_of_consumer = 64, sums_of_thread = outputs_of_consumer * box_positions / warpgroup;
+constexpr int a_stages = 3, b_stages = 3;
+
+struct Memory {
+  unsigned char a[a_stages][2 * outputs_of_consumer * row_bytes];
+  unsigned char b[b_stages][box_places * row_bytes];
+};
+constexpr std::size_t shared_bytes = sizeof(Memory) + swizzle_span;
+
+struct ConvParams {
+  CUtensorMap x, w;
+  const void* bias;  ///< (outputs), or null
+  void* y;           ///< (images, outputs, height, width)
+  int images, outputs, height, width;
+  Divider period;  ///< rows of results of an image, with those in between
+  int box_width_log, box_height;
+  int boxes_of_row, boxes;  ///< boxes next to each other; boxes of a block, 1 or 2
+  int output_tiles;
+  int kernel_width, loads, loads_of_channels;  ///< boxes for all of the depth; for 128 bytes of channels
+  int taps_of_load;
+  int y_stride, x_stride, y_padding, x_padding, y_dilation, x_dilation;
+  unsigned a_bytes, b_bytes;  ///< of a load
+  bool has_pairs;             ///< positions 2 i and 2 i + 1 of a row lie in one aligned word, or pair, of y
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+struct Barriers {
+  MBarrier a_full[a_stages], a_empty[a_stages], b_full[b_stages], b_empty[b_stages];
+};
+
+/// The tile of a block: blocks next to each other have the same positions, and find them in the L2 cache.
+struct Tile {
+  int output, box;  ///< the first of each
+
+  __device__ explicit Tile(const ConvParams& p)
+      : output(static_cast<int>(blockIdx.x) % p.output_tiles * (p.boxes == 1 ? 2 : 1) * outputs_of_consumer),
+        box(static_cast<int>(blockIdx.x) / p.output_tiles * p.boxes) {}
+};
+/// Where a box begins, in rows and places of results.
+struct BoxPlace {
+  int row, column;
+
+  __device__ BoxPlace(const ConvParams& p, int box)
+      : row(box / p.boxes_of_row * p.box_height), column(box % p.boxes_of_row << p.box_width_log) {}
+};
+
+/// One thread: all loads of the tile, in their order.
+template <class T>
+__device__ __forceinline__ void load_stages(const ConvParams& p, Memory& memory, Barriers& barriers) {
+  constexpr int channels = row_bytes / sizeof(T);
+  const Tile tile(p);
+  const BoxPlace first(p, tile.box), second(p, tile.box + 1);
+  PipelineState<a_stages> a;
+  PipelineState<b_stages> b;
+  const auto load_box = [&](const BoxPlace& place, int channel, int i, int j) {
+    barriers.b_empty[b.index].wait(b.phase ^ 1);
+    barriers.b_full[b.index].arrive_and_expect_tx(p.b_bytes);
+    tma_load_3d(shared_address(memory.b[b.index]), p.x, channel, place.column * p.x_stride + j * p.x_dilation - p.x_padding,
+                place.row * p.y_stride + i * p.y_dilation - p.y_padding, barriers.b_full[b.index]);
+    b.advance();
+  };
+  for (int load = 0; load < p.loads; ++load) {
+    const int channel = load / p.loads_of_channels * channels, of_channels = load % p.loads_of_channels;
+    const int i = of_channels / p.kernel_width, j = of_channels % p.kernel_width;
+    load_box(first, channel, i, j);
+    for (int below = 0; below < p.taps_of_load; ++below, a.advance()) {
+      barriers.a_empty[a.index].wait(a.phase ^ 1);
+      barriers.a_full[a.index].arrive_and_expect_tx(p.a_bytes);
+      tma_load_3d(shared_address(memory.a[a.index]), p.w, channel, (i + below) * p.kernel_width + j, tile.output, barriers.a_full[a.index]);
+      // After a tap's weights: the second box takes the stage that the first consumer leaves when it has queued products of these.
+      if (below == 0 && p.boxes == 2) load_box(second, channel, i, j);
+    }
+  }
+}
+
+/// A consumer's sums. A stage is empty when the wgmma after it have been queued and its own are done.
+template <class T>
+__device__ __forceinline__ void multiply_stages(const ConvParams& p, Memory& memory, Barriers& barriers, int consumer,
+                                                float (&sums)[sums_of_thread]) {
+  constexpr int wgmma_steps = 4, step = row_bytes / wgmma_steps >> 4;  // in a descriptor's units of 16 bytes
+  const bool is_one_box = p.boxes == 1;
+  const unsigned a_offset = is_one_box ? consumer * outputs_of_consumer * row_bytes : 0;
+  const unsigned tap_bytes = p.y_dilation * row_bytes << p.box_width_log;
+  const bool releases = threadIdx.x % 32 == 0;
+  PipelineState<a_stages> a;
+  PipelineState<b_stages> b;
+  if (!is_one_box && consumer == 1) b.advance();
+  int previous_a = -1, previous_b = -1;
+  const auto release = [&] {
+    if (releases && previous_a >= 0) barriers.a_empty[previous_a].arrive();
+    if (releases && previous_b >= 0) barriers.b_empty[previous_b].arrive();
+  };
+#pragma unroll 1
+  for (int load = 0; load < p.loads; ++load) {
+    barriers.b_full[b.index].wait(b.phase);
+#pragma unroll 1
+    for (int below = 0; below < p.taps_of_load; ++below) {
+      const std::uint64_t a_tile = wgmma_descriptor(shared_address(memory.a[a.index]) + a_offset, 0);
+      const std::uint64_t b_tile = wgmma_descriptor(shared_address(memory.b[b.index]) + below * tap_bytes, 0);
+      barriers.a_full[a.index].wait(a.phase);
+      warpgroup_fence_operand(sums);
+      warpgroup_arrive();
+#pragma unroll
+      for (int k = 0; k < wgmma_steps; ++k) {
+        if constexpr (is_half<T>) wgmma_k16<T, false, false>(sums, a_tile + k * step, b_tile + k * step, true);
+        else wgmma_k8_tf32(sums, a_tile + k * step, b_tile + k * step, true);
+      }
+      warpgroup_commit_batch();
+      warpgroup_wait<1>();
+      warpgroup_fence_operand(sums);
+      release();
+      previous_a = a.index;
+      previous_b = below + 1 == p.taps_of_load ? b.index : -1;
+      a.advance();
+    }
+    b.advance();
+    if (!is_one_box) b.advance();
+  }
+  warpgroup_wait<0>();
+  warpgroup_fence_operand(sums);
+}
+
+/// Writes a consumer's sums, with the bias, to y: of the accumulators a thread has pairs of neighbouring positions, of two outputs each.
+template <class T>
+__device__ __forceinline__ void store_sums(const ConvParams& p, int consumer, const float (&sums)[sums_of_thread]) {
+  const Tile tile(p);
+  const bool is_one_box = p.boxes == 1;
+  const BoxPlace place(p, tile.box + (is_one_box ? 0 : consumer));
+  const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) % warpgroup / 32;
+  const int output = tile.output + (is_one_box ? consumer * outputs_of_consumer : 0) + warp * 16 + lane / 4;
+  const std::int64_t positions = std::int64_t(p.height) * p.width;
+  const T* const bias = static_cast<const T*>(p.bias);
+  const bool has[2] = {output < p.outputs, output + 8 < p.outputs};
+  float shift[2] = {};
+#pragma unroll
+  for (int r = 0; r < 2; ++r)
+    if (bias && has[r]) shift[r] = convert<float>(bias[output + r * 8]);
+#pragma unroll
+  for (int j = 0; j < box_positions / 8; ++j) {
+    const int position = j * 8 + lane % 4 * 2, row = place.row + (position >> p.box_width_log);
+    const int column = place.column + (position & ((1 << p.box_width_log) - 1));
+    const int image = static_cast<int>(p.period.divide(row)), in_image = row - image * static_cast<int>(p.period.divisor);
+    if (image >= p.images || in_image >= p.height || column >= p.width) continue;
+    T* const to = static_cast<T*>(p.y) + (std::int64_t(image) * p.outputs + output) * positions + std::int64_t(in_image) * p.width + column;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (!has[r]) continue;
+      Vector<T, 2> pair;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) pair.values[c] = convert<T>(sums[4 * j + 2 * r + c] + shift[r]);
+      T* const at = to + r * 8 * positions;
+      if (p.has_pairs) {
+        write_vector(at, pair);
+      } else {
+        at[0] = pair.values[0];
+        if (column + 1 < p.width) at[1] = pair.values[1];
+      }
+    }
+  }
+}
+
+#endif
+
+template <class T>
+__global__ void __launch_bounds__(threads, 2) implicit_conv_kernel(__grid_constant__ const ConvParams p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ float shared[];
+  __shared__ Barriers barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
+  auto& memory = *swizzle_aligned<Memory>(shared);
+  if (threadIdx.x == 0) {
+    tma_prefetch_map(p.x);
+    tma_prefetch_map(p.w);
+    const unsigned b_readers = consumers / 32 / p.boxes;
+    for (int i = 0; i < a_stages; ++i) {
+      barriers.a_full[i].init(1);
+      barriers.a_empty[i].init(consumers / 32);
+    }
+    for (int i = 0; i < b_stages; ++i) {
+      barriers.b_full[i].init(1);
+      barriers.b_empty[i].init(b_readers);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  grid_dependency_wait();
+  if (threadIdx.x < consumers) {
+    const int consumer = static_cast<int>(threadIdx.x) / warpgroup;
+    float sums[sums_of_thread] = {};
+    multiply_stages<T>(p, memory, barriers, consumer, sums);
+    store_sums<T>(p, consumer, sums);
+  } else if (threadIdx.x == consumers) {
+    load_stages<T>(p, memory, barriers);
+  }
+#endif
+}
+
+using Kernel = void (*)(ConvParams);
+
+Kernel kernel_of(DType dtype) {
+  if (dtype == DType::f32) return implicit_conv_kernel<float>;
+  return dispatch_halves(dtype, [&]<class T>() -> Kernel { return implicit_conv_kernel<T>; });
+}
+
+/// A convolution as the kernel sees it; the axes' padding may be negative.
+struct Problem {
+  View x, w, bias, y;
+  kernels::SlidingWindow window;
+
+  std::int64_t channels() const { return x.shape[1]; }
+  std::int64_t outputs() const { return w.shape[0]; }
+  /// Rows of results of an image in the tall image; each begins `stride` rows of the image below the last.
+  std::int64_t period() const {
+    const std::int64_t rows = x.shape[2] + std::max<std::int64_t>(window.y.padding, 0);
+    return std::max(ceil_div(rows, window.y.stride), window.y.positions);
+  }
+  TallImage tall(void* to) const { return {x, period() * window.y.stride, to}; }
+};
+
+/// x, the images, as those whose convolution is dx: each element of dx sums the elements of g whose windows see it, by the weights turned
+/// round.
+Problem input_gradient(const View& g, const View& w, const kernels::SlidingWindow& window, const View& dx) {
+  const auto axis = [](const kernels::WindowAxis& a, std::int64_t size) {
+    return kernels::WindowAxis{a.taps, 1, a.dilation * (a.taps - 1) - a.padding, a.dilation, size};
+  };
+  View turned = w;
+  turned.shape = {w.shape[1], w.shape[0], w.shape[2], w.shape[3]};
+  turned.strides = {w.strides[1], w.strides[0], -w.strides[2], -w.strides[3]};
+  const std::int64_t last = (w.shape[2] - 1) * w.strides[2] + (w.shape[3] - 1) * w.strides[3];
+  turned.data = static_cast<char*>(w.data) + last * static_cast<std::int64_t>(size_of(w.dtype));
+  return {g, turned, {}, dx, {axis(window.y, dx.shape[2]), axis(window.x, dx.shape[3])}};
+}
+
+/// How wide boxes are: of those widths whose boxes fit into a stage, that with the fewest positions outside of the results.
+struct Boxes {
+  int width_log = 0, taps_of_load = 1;
+  std::int64_t of_row = 0, rows = 0;  ///< boxes next to each other, and below
+
+  int width() const { return 1 << width_log; }
+  int height() const { return box_positions >> width_log; }
+  int height_of_load(const kernels::WindowAxis& y) const { return height() + static_cast<int>(y.dilation * (taps_of_load - 1)); }
+};
+
+Boxes boxes_of(const Problem& p) {
+  const kernels::WindowAxis &y = p.window.y, &x = p.window.x;
+  Boxes best;
+  for (int width_log = 3; width_log <= 7; ++width_log) {
+    Boxes boxes{width_log, 1, 0, 0};
+    if (boxes.width() * x.stride > 256) continue;  // what TMA takes
+    boxes.of_row = ceil_div(x.positions, boxes.width());
+    boxes.rows = ceil_div(p.x.shape[0] * p.period(), boxes.height());
+    if (y.stride == 1 && (boxes.height() + y.dilation * (y.taps - 1)) * boxes.width() <= box_places)
+      boxes.taps_of_load = static_cast<int>(y.taps);
+    const auto all = [](const Boxes& b) { return b.of_row * b.rows; };
+    if (best.width_log == 0 || all(boxes) < all(best)) best = boxes;
+  }
+  return best;
+}
+
+/// The one choice between this kernel and columns (ops/column_convolution.cpp). Not taken are: one tap, where nothing is gathered, and
+/// columns are the image or a part of it; groups; fewer than 16 channels, the first layer's, of which a stage's 128 bytes would be zeros
+/// but for an eighth; strict float32 and tf32x3, which are no product of TF32; padding that is more rows than the image has; and what TMA
+/// cannot step over or 32 bits cannot count.
+bool has_kernel(const Problem& p, std::int64_t groups) {
+  const bool is_exact = p.x.dtype == DType::f32 && context().matmul_precision != MatmulPrecision::tf32;
+  if (is_exact || p.x.dtype == DType::f64 || groups != 1 || p.window.y.taps * p.window.x.taps == 1 || p.channels() < 16) return false;
+  if (p.x.shape[0] == 0 || p.outputs() == 0 || p.window.y.positions == 0 || p.window.x.positions == 0) return false;
+  constexpr std::int64_t most = std::int64_t(1) << 30;
+  for (const auto& [axis, size] : {std::pair{p.window.y, p.x.shape[2]}, {p.window.x, p.x.shape[3]}}) {
+    if (axis.stride > 8 || axis.padding > size || axis.dilation * axis.taps > most || size > most / 8) return false;
+  }
+  return p.x.shape[0] * p.period() * p.window.y.stride < most / std::max(p.x.shape[3], p.window.x.positions) &&
+         p.outputs() * p.window.y.taps * p.window.x.taps < most && p.outputs() * p.channels() < most &&
+         runs_wgmma_kernel(kernel_of(p.x.dtype), p.x.stream.device);
+}
+
+/// Launches the kernel for tall images of both operands.
+void multiply(const Problem& p, const TallImage& x, const TallImage& w) {
+  const kernels::WindowAxis &y_axis = p.window.y, &x_axis = p.window.x;
+  const Boxes boxes = boxes_of(p);
+  const auto element = static_cast<std::int64_t>(size_of(p.x.dtype));
+  const int channels = static_cast<int>(row_bytes / element), rows = boxes.height_of_load(y_axis);
+  const std::int64_t taps = y_axis.taps * x_axis.taps, padded = x.channels();
+  ConvParams params{};
+  params.boxes = p.outputs() > outputs_of_consumer ? 1 : 2;
+  const int outputs_of_tile = params.boxes == 1 ? 2 * outputs_of_consumer : outputs_of_consumer;
+  const int x_box[] = {channels, boxes.width(), rows}, w_box[] = {channels, 1, outputs_of_tile};
+  params.x = tensor_map(TmaTensor{x.to,
+                                  p.x.dtype,
+                                  3,
+                                  {padded, x.width(), x.rows()},
+                                  {1, padded, x.width() * padded},
+                                  {1, static_cast<int>(x_axis.stride), static_cast<int>(y_axis.stride)}},
+                        x_box);
+  params.w = tensor_map(TmaTensor{w.to, p.x.dtype, 3, {padded, taps, p.outputs()}, {1, padded, taps * padded}}, w_box);
+  params.bias = p.bias.data;
+  params.y = p.y.data;
+  params.images = static_cast<int>(p.x.shape[0]);
+  params.outputs = static_cast<int>(p.outputs());
+  params.height = static_cast<int>(y_axis.positions);
+  params.width = static_cast<int>(x_axis.positions);
+  params.period = Divider(p.period());
+  params.box_width_log = boxes.width_log;
+  params.box_height = boxes.height();
+  params.boxes_of_row = static_cast<int>(boxes.of_row);
+  params.output_tiles = static_cast<int>(ceil_div(p.outputs(), outputs_of_tile));
+  params.kernel_width = static_cast<int>(x_axis.taps);
+  params.taps_of_load = boxes.taps_of_load;
+  params.loads_of_channels = static_cast<int>(taps / boxes.taps_of_load);
+  params.loads = params.loads_of_channels * static_cast<int>(ceil_div(padded, channels));
+  params.y_stride = static_cast<int>(y_axis.stride), params.x_stride = static_cast<int>(x_axis.stride);
+  params.y_padding = static_cast<int>(y_axis.padding), params.x_padding = static_cast<int>(x_axis.padding);
+  params.y_dilation = static_cast<int>(y_axis.dilation), params.x_dilation = static_cast<int>(x_axis.dilation);
+  params.a_bytes = static_cast<unsigned>(outputs_of_tile * row_bytes);
+  params.b_bytes = static_cast<unsigned>(boxes.width() * rows * row_bytes);
+  params.has_pairs = x_axis.positions % 2 == 0 && is_aligned(p.y.data, static_cast<std::size_t>(2 * element));
+  launch(kernel_of(p.x.dtype),
+         LaunchConfig{.grid = blocks_for(ceil_div(boxes.of_row * boxes.rows, params.boxes) * params.output_tiles, 1),
+                      .block = threads,
+                      .shared = shared_bytes,
+                      .stream = p.x.stream,
+                      .overlaps_previous = true},
+         params);
+}
+
+/// Images that are turned at a time: what the L2 cache of a large GPU holds (H100: 50 MB), and no more memory than columns take.
+constexpr std::int64_t tall_bytes = std::int64_t{64} << 20;
+
+void convolve(const Problem& all) {
+  const TallImage one{all.x, all.tall(nullptr).period, nullptr};
+  const std::int64_t batch = one.batch(), of_image = static_cast<std::int64_t>(one.bytes()) / batch;
+  const std::int64_t runs = ceil_div(batch, std::clamp<std::int64_t>(tall_bytes / of_image, 1, batch)), step = ceil_div(batch, runs);
+  const TallImage weights{all.w, all.w.shape[2], nullptr};
+  const auto aligned = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
+  const std::size_t weight_bytes = aligned(weights.bytes());
+  const Workspace workspace(weight_bytes + static_cast<std::size_t>(step * of_image), all.x.stream);
+  TallImage w = weights;
+  w.to = workspace.as<char>();
+  const auto element = static_cast<std::int64_t>(size_of(all.x.dtype));
+  for (std::int64_t first = 0; first < batch; first += step) {
+    Problem run = all;
+    run.x.shape[0] = run.y.shape[0] = std::min(step, batch - first);
+    run.x.data = run.x.as<char>() + first * run.x.strides[0] * element;
+    run.y.data = run.y.as<char>() + first * run.y.strides[0] * element;
+    const TallImage x = run.tall(workspace.as<char>() + weight_bytes);
+    conv::write_tall_images(x, first == 0 ? w : TallImage{});
+    multiply(run, x, w);
+  }
+}
+
+}  // namespace
+
+}  // namespace tern::gpu
+
+namespace tern::kernels {
+
+bool has_implicit_convolution(Cuda, const View& x, const View& weight, const Convolution& of) {
+  return gpu::has_kernel({x, weight, {}, {}, of.window}, of.groups);
+}
+
+void implicit_convolution(Cuda, const View& x, const View& weight, const View& bias, const Convolution& of, const View& y) {
+  gpu::convolve({x, weight, bias, y, of.window});
+}
+
+bool has_implicit_convolution_grad(Cuda, const View& g, const View& weight, const Convolution& of, const View& dx) {
+  return of.window.y.stride == 1 && of.window.x.stride == 1 && gpu::has_kernel(gpu::input_gradient(g, weight, of.window, dx), of.groups);
+}
+
+void implicit_convolution_grad(Cuda, const View& g, const View& weight, const Convolution& of, const View& dx) {
+  gpu::convolve(gpu::input_gradient(g, weight, of.window, dx));
+}
+
+}  // namespace tern::kernels
