@@ -27,8 +27,9 @@ struct LossFactors {
 };
 
 /// The online softmax of a row, in all of its threads.
-template <class C, class T, RowCached where>
-__device__ __forceinline__ OnlineSoftmax<C> reduce_row(const LogitRows<C, T>& rows, const RowStream<T>& stream, RowCache<T, where>& cache) {
+template <class C, class T, bool in_registers>
+__device__ __forceinline__ OnlineSoftmax<C> reduce_row(const LogitRows<C, T>& rows, const RowStream<T>& stream,
+                                                       RowCache<T, in_registers>& cache) {
   const bool is_smoothed = rows.smoothing != C(0);
   OnlineSoftmax<C> state;
   cache.for_rounds(stream, [&](unsigned first, const uint4(&packed)[unroll]) {
@@ -71,9 +72,9 @@ __device__ __forceinline__ C target_logit(const LogitRows<C, T>& rows, const Row
 }
 
 /// Writes the gradient of a row, factor (softmax - smoothing / columns - [target] confidence), to `out`, which may be the row.
-template <class C, class T, RowCached where>
+template <class C, class T, bool in_registers>
 __device__ __forceinline__ void write_gradient(const LogitRows<C, T>& rows, const RowStream<T>& stream, std::int64_t target, C lse, C g,
-                                               T* out, RowCache<T, where>& cache) {
+                                               T* out, RowCache<T, in_registers>& cache) {
   const C factor = rows.weights ? g * rows.weights[stream.row] : g, even = rows.smoothing / static_cast<C>(rows.columns);
   const auto derivative = [&](C logit) { return factor * (exp_approx(logit - lse) - even); };
   const bool has_target = target >= 0 && target < rows.columns && stream.owns(target);
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(reading_threads, 5)
     cross_entropy_forward(RowPartition partition, __grid_constant__ const LogitRows<C, T> rows, C* lse, C* losses) {
   const RowStream<T> stream(RowThread<true>(partition), rows);
   if (stream.row >= rows.count) return;
-  RowCache<T, RowCached::nowhere> cache(stream);
+  RowCache<T, false> cache(stream);
   const std::int64_t target = rows.targets[stream.row];
   C loss = 0, row_lse = 0;
   if (target != rows.ignore_index) {
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(writing_threads, 2)
                            T* dx, std::int64_t dx_stride) {
   const RowStream<T> stream(RowThread<true>(partition), rows);
   if (stream.row >= rows.count) return;
-  RowCache<T, RowCached::nowhere> cache(stream);
+  RowCache<T, false> cache(stream);
   const std::int64_t target = rows.targets[stream.row];
   T* const out = dx + stream.row * dx_stride;
   if (target == rows.ignore_index) return write_zeros(rows, stream, out);
@@ -139,13 +140,13 @@ __global__ void __launch_bounds__(writing_threads, 2)
 }
 
 /// Loss and gradient, which may take the place of the logits.
-template <class C, class T, RowCached where>
-__global__ void __launch_bounds__(writing_threads, where == RowCached::registers ? 1 : 2)
+template <class C, class T, bool in_registers>
+__global__ void __launch_bounds__(writing_threads, in_registers ? 1 : 2)
     cross_entropy_forward_backward(RowPartition partition, __grid_constant__ const LogitRows<C, T> rows, LossFactors<C> factors, C* losses,
                                    T* dx) {
   const RowStream<T> stream(RowThread<true>(partition), rows);
   if (stream.row >= rows.count) return;
-  RowCache<T, where> cache(stream);
+  RowCache<T, in_registers> cache(stream);
   const std::int64_t target = rows.targets[stream.row];
   T* const out = dx + stream.row * rows.stride;
   C loss = 0;
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(writing_threads, where == RowCached::registers
     const C logit = target_logit(rows, stream, target);  // before any thread writes: they wait for each other in reduce_row
     const OnlineSoftmax<C> state = reduce_row(rows, stream, cache);
     loss = loss_of(rows, stream.row, state, logit);
-    cache.restart(stream);
+    if constexpr (!in_registers) cache.restart(stream);
     write_gradient(rows, stream, target, state.log_sum_exp(), factors[stream.row], out, cache);
   }
   if (stream.lane == 0) losses[stream.row] = loss;
@@ -301,24 +302,12 @@ void cross_entropy_grad(Cuda, const View& x, const View& lse, const TokenTargets
 
 void cross_entropy_with_grad(Cuda, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses) {
   with_rows(x, tokens, writing_threads, [&]<class C, class T>(const LogitRows<C, T>& rows, const RowPartition& partition, unsigned blocks) {
-    auto kernel = cross_entropy_forward_backward<C, T, RowCached::nowhere>;
-    std::int64_t shared = 0;
-    [[maybe_unused]] const bool is_long = rows.columns > std::int64_t(rounds * unroll * width<T>) * partition.threads;
     // Registers for whole rows leave room for half as many threads: on an H200, (5120, 10000) in float32 then take 106 us in place of 131,
     // but in bf16, which has twice the arithmetic for a byte, 71 in place of 63 (`tern-bench ops --op xent`).
-    if constexpr (std::is_same_v<T, float>)
-      if (!is_long) kernel = cross_entropy_forward_backward<C, T, RowCached::registers>;
-    // Shared memory holds long rows where two blocks of a multiprocessor find room: one reads while the other writes.
-    if constexpr (is_half<T>) {
-      constexpr std::int64_t other_bytes = 2 << 10;  // of a block: what it exchanges, and the system's
-      const std::int64_t row_bytes = rows.columns / width<T> * 16;
-      if (is_long && 2 * (row_bytes + other_bytes) <= attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, losses.stream.device)) {
-        kernel = cross_entropy_forward_backward<C, T, RowCached::shared>;
-        shared = row_bytes;
-      }
-    }
-    launch_rows(kernel, partition, blocks, static_cast<std::size_t>(shared), losses.stream, rows, LossFactors<C>(of_loss), losses.as<C>(),
-                x.as<T>());
+    constexpr bool can_cache = std::is_same_v<T, float>;
+    const bool in_registers = can_cache && rows.columns <= std::int64_t(rounds * unroll * width<T>) * partition.threads;
+    const auto kernel = in_registers ? cross_entropy_forward_backward<C, T, can_cache> : cross_entropy_forward_backward<C, T, false>;
+    launch_rows(kernel, partition, blocks, 0, losses.stream, rows, LossFactors<C>(of_loss), losses.as<C>(), x.as<T>());
   });
 }
 

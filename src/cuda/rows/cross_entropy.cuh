@@ -135,26 +135,16 @@ struct RowStream {
   }
 };
 
-/// Where a second pass finds a row: in its threads' registers, in the block's dynamic shared memory (16 bytes for each vector of the row),
-/// or once more in global memory, of which much is in the second-level cache then.
-enum class RowCached { registers, shared, nowhere };
-
-/// A thread's vectors of a row. Those of the first round are on their way from the beginning.
-template <class T, RowCached where>
+/// A thread's vectors of a row. in_registers: all of them stay there from the first pass on; else those of one round do, and a second pass
+/// reads the row again, from a cache.
+template <class T, bool in_registers>
 struct RowCache {
-  static constexpr bool in_registers = where == RowCached::registers;
   uint4 packed[in_registers ? rounds : 1][unroll];
-  bool is_first_pass = true;
 
-  __device__ explicit RowCache(const RowStream<T>& stream) { read(stream); }
-  __device__ void read(const RowStream<T>& stream) {
+  __device__ explicit RowCache(const RowStream<T>& stream) { restart(stream); }
+  __device__ void restart(const RowStream<T>& stream) {
 #pragma unroll
     for (unsigned r = 0; r < (in_registers ? rounds : 1); ++r) stream.read(stream.lane + r * unroll * stream.threads, packed[r]);
-  }
-  /// Begins the second pass.
-  __device__ void restart(const RowStream<T>& stream) {
-    is_first_pass = false;
-    if constexpr (where == RowCached::nowhere) read(stream);
   }
   /// Calls f(first, vectors) for each round.
   template <class F>
@@ -163,21 +153,8 @@ struct RowCache {
 #pragma unroll
       for (unsigned r = 0; r < rounds; ++r) f(stream.lane + r * unroll * stream.threads, packed[r]);
     } else {
-      extern __shared__ uint4 row[];  // a thread reads what it wrote itself
-      const bool is_in_shared = where == RowCached::shared && !is_first_pass;
       for (unsigned first = stream.lane; first < stream.vectors; first = stream.next(first)) {
-        if (is_in_shared) {
-#pragma unroll
-          for (unsigned u = 0; u < unroll; ++u)
-            if (stream.has(first, u)) packed[0][u] = row[first + u * stream.threads];
-        } else {
-          if (first != stream.lane) stream.read(first, packed[0]);
-          if constexpr (where == RowCached::shared) {
-#pragma unroll
-            for (unsigned u = 0; u < unroll; ++u)
-              if (stream.has(first, u)) row[first + u * stream.threads] = packed[0][u];
-          }
-        }
+        if (first != stream.lane) stream.read(first, packed[0]);
         f(first, packed[0]);
       }
     }
