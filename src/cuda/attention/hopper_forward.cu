@@ -13,7 +13,7 @@ bool has_hopper_attention(const View& q, const View& k, const View& v, const Vie
   const bool has_dtype =
       q.dtype == DType::f32 ? context().matmul_precision != MatmulPrecision::fp32 : q.dtype == DType::bf16 || q.dtype == DType::f16;
   // Draws are what a short head with dropout takes its time for, and the many warps of mma.sync hide them better: a training step of GPT-2
-  // small on an H200 takes 4.59 ms beside 4.82 at 4 x 512 tokens, but 8.46 beside 8.12 at 4 x 1024, 15.8 beside 13.9 at 4096.
+  // small with 50,304 words on an H200 takes 5.45 ms beside 5.53 at 4 x 512 tokens, 5.18 beside 5.27 at 8 x 256 (bench/ops.md).
   const std::int64_t queries = attention.query_starts.data ? attention.max_queries : q.shape[1];
   if (attention.dropout > 0 && q.dtype != DType::f32 && queries <= 512) return false;
   return has_dtype && head_dim > 32 && head_dim <= max_width && attention.scale > 0 && !attention.bias.data && has_tensor_map(q) &&
