@@ -71,6 +71,7 @@ TERN_HOST_DEVICE constexpr std::uint32_t draws_below(double probability, int bit
 // An element is dropped where its bits are below p 2^16: with a probability that is p rounded up to a multiple of 2^-16. A Generator gives
 // even positions, but a part of a batch may begin at an odd one.
 
+/// Rounds of the Philox blocks that dropout draws.
 inline constexpr int dropout_rounds = 7;
 /// The numbers of 16 bits that dropout drops: those below this.
 TERN_HOST_DEVICE constexpr std::uint32_t dropout_bound(double p) { return draws_below(p, 16); }
