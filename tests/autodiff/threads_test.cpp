@@ -31,7 +31,7 @@ TEST_CASE("Grad mode and random numbers belong to a thread") {
   CHECK(grad_there);
   CHECK(position_there == 0);
   CHECK(there == here);
-  CHECK(context().generator.position() == 1);
+  CHECK(context().generator.position() == 2);
   CHECK_FALSE(context().grad);
 }
 
