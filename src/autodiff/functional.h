@@ -24,16 +24,16 @@ JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensor
 /// The Jacobian-vector product of f at `inputs`: the derivative of each output along `tangents`, zeros of its shape where it does not
 /// depend on the inputs; undefined for an integer output. Forward mode: one call of f, whose ops compute tangents beside their values (Note
 /// [Tangents] in autodiff/forward.cpp). Nothing is recorded, so that a tensor and its tangent go when f lets go of the tensor, and memory
-/// does not grow with the depth of f. Processor time, one thread, f32: twice that of f without gradients for a multilayer perceptron (8 layers
-/// of 256) and for a transformer of plain ops (4 layers of 128), 3.4 times for one with fused kernels, whose tangents are those of their
-/// plain compositions; peak memory 1.2, 1.8 and 2.3 times. Two reverse passes, which give the same product, took 8, 7.5 and 11 times the
-/// time and 9, 22 and 19 times the memory.
-/// What f computes under NoGrad, or from x.detach(), is a constant. f may differentiate: jvp of a function that calls vjp gives
-/// Hessian-vector products, and a jvp within a jvp has tangents of its own. One that calls grad() opens GradMode(true) first, as nothing is
-/// recorded otherwise. Throws Error, which names the op, where f edits a tensor with a tangent in place, adds gradients of what has
-/// tangents to leaves (Tensor::backward), or calls a user's Function whose backward is a kernel ("once differentiable", within the limits
-/// of autodiff/function.h; or one that says once_differentiable). There is a tangent for each input, of its shape and dtype; an undefined
-/// one stands for zeros. Inputs are taken without their history. Throws Error where their number or forms do not fit.
+/// does not grow with the depth of f. Processor time, one thread, f32: twice that of f without gradients for a multilayer perceptron (8
+/// layers of 256) and for a transformer of plain ops (4 layers of 128), 3.4 times for one with fused kernels, whose tangents are those of
+/// their plain compositions; peak memory 1.2, 1.8 and 2.3 times. Two reverse passes, which give the same product, took 8, 7.5 and 11 times
+/// the time and 9, 22 and 19 times the memory. What f computes under NoGrad, or from x.detach(), is a constant. f may differentiate: jvp of
+/// a function that calls vjp gives Hessian-vector products, and a jvp within a jvp has tangents of its own. One that calls grad() opens
+/// GradMode(true) first, as nothing is recorded otherwise. Throws Error, which names the op, where f edits a tensor with a tangent in
+/// place, adds gradients of what has tangents to leaves (Tensor::backward), or calls a user's Function whose backward is a kernel ("once
+/// differentiable", within the limits of autodiff/function.h; or one that says once_differentiable). There is a tangent for each input, of
+/// its shape and dtype; an undefined one stands for zeros. Inputs are taken without their history. Throws Error where their number or forms
+/// do not fit.
 JacobianProduct jvp(const TensorFunction& f, const Tensors& inputs, const Tensors& tangents);
 
 }  // namespace tern
