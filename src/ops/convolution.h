@@ -7,7 +7,9 @@ namespace tern {
 /// Convolutions and pooling of images (B, C, H, W) and signals (B, C, L). On the CPU convolutions and max_pool2d read the windows where
 /// they lie, and 16-bit floats are computed in float32. Elsewhere the windows are written as columns, of as many images at a time as make
 /// 64 MiB, and a convolution is a matrix product of these, for which nothing is kept but its operands; in 16 bits the gradient of weights
-/// is rounded for each such run of images and that of the images for each window, before they are added. Pooling reduces columns, of all
+/// is rounded for each such run of images and that of the images for each window, before they are added. On a Hopper GPU convolutions of
+/// 16-bit floats, or of float32 in the mode tf32, with at least 16 channels, more than one tap and one group need no columns forward, and
+/// with strides of 1 none for the gradient of the images; their results are rounded once. Pooling reduces columns, of all
 /// images at once. Sizes of images are (height, width). Throw Error that names the shapes where they do not fit.
 
 /// Options of conv2d, (height, width) each.
@@ -21,7 +23,7 @@ struct ConvOptions {
 /// (O) or undefined -> (B, O, oh, ow) with oh = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const ConvOptions& options = {});
 
-/// The same by columns and products on every device: what the CPU's kernels are tested against.
+/// The same by columns and products on every device: what the kernels are tested against.
 Tensor composed_conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const ConvOptions& options = {});
 
 /// Options of conv1d.
