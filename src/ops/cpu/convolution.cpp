@@ -90,7 +90,7 @@ void multiply_band(const Bands& s, const PackedWeights<T>& weights, std::int64_t
       const gemm::Tile<T> tile = gemm::tile_for<T>(weights.height, vectors);
       for (std::int64_t o = 0; o < s.outputs; o += weights.height)
         tile(depth, packed + o * depth, panel, y + o * y_stride + q, y_stride,
-             static_cast<int>(std::min<std::int64_t>(weights.height, s.outputs - o)), static_cast<int>(n), T(1), true);
+             static_cast<int>(std::min<std::int64_t>(weights.height, s.outputs - o)), static_cast<int>(n), T(1), true, nullptr);
     }
   }
 }

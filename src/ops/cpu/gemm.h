@@ -88,10 +88,40 @@ struct ColumnsOperand {
   void step() { at += stride; }
 };
 
-/// c (rows x columns, of a tile of R x V vectors) = alpha * a b, or added to c.
+/// Memory to prefetch: `runs` contiguous runs of `bytes` bytes, `stride` bytes apart. `call` prefetches `lines` of them at a time into the
+/// second-level cache, between some steps of a tile: a burst for a whole tile would fill the queue of misses, and the tile's own operands
+/// would wait behind it.
+struct Upcoming {
+  const char* data = nullptr;
+  std::int64_t stride = 0, runs = 0, bytes = 0, at = 0, lines = 0;
+
+  template <class S>
+  static Upcoming of(const S* from, std::int64_t stride, std::int64_t runs, std::int64_t elements) {
+    constexpr auto size = static_cast<std::int64_t>(sizeof(S));
+    return {reinterpret_cast<const char*>(from), stride * size, runs, elements * size};
+  }
+  static constexpr std::int64_t line = 64;
+  /// To be complete after so many calls.
+  void spread(std::int64_t calls) { lines = ceil_div(runs * ceil_div(bytes, line), calls); }
+  void call() {
+    for (std::int64_t left = lines; left > 0 && runs > 0; --left) {
+      __builtin_prefetch(data + at, 0, 2);
+      at += line;
+      if (at < bytes) continue;
+      data += stride;
+      at = 0;
+      --runs;
+    }
+  }
+};
+
+/// Steps of the depth between two calls of what is upcoming, and the last ones, in which c is prefetched.
+inline constexpr std::int64_t last_steps = 32;
+
+/// c (rows x columns, of a tile of R x V vectors) = alpha * a b, or added to c. `next`, if there is one, is prefetched meanwhile.
 template <int R, int V, class T, class A>
 [[gnu::always_inline]] inline void multiply_tile(std::int64_t depth, A a, const T* __restrict b, T* c, std::int64_t c_stride, int rows,
-                                                 int columns, T alpha, bool add) {
+                                                 int columns, T alpha, bool add, Upcoming* next) {
   using Vector = typename VectorOf<T>::type;
   constexpr int width = V * lanes<T>;
   Vector sum[R][V] = {};
@@ -106,10 +136,16 @@ template <int R, int V, class T, class A>
         for (int v = 0; v < V; ++v) sum[r][v] += a[r] * row[v];
     }
   };
-  // c is on its way while the last sums are formed: sooner, and the panel of b would have pushed it out of the first-level cache again.
-  constexpr std::int64_t last_steps = 32;
+  // c is on its way to the first-level cache while the last sums are formed: sooner, and the panel of b would have pushed it out again. The
+  // tile below finds its own in the second-level cache, into which two rows are prefetched at a time.
+  const T* below = c + R * c_stride;
   for (std::int64_t left = depth; left > 0;) {
-    const std::int64_t steps = left > last_steps ? left - last_steps : left;
+    const std::int64_t steps = left > last_steps ? std::min(last_steps, left - last_steps) : left;
+    if (next) {
+      next->call();
+      for (int line = 0; line < 2 * V; ++line) __builtin_prefetch(below + line / V * c_stride + line % V * lanes<T>, 0, 2);
+      below += 2 * c_stride;
+    }
     if (left <= last_steps)
       for (int r = 0; r < rows; ++r)
         for (int v = 0; v < V; ++v) __builtin_prefetch(c + r * c_stride + v * lanes<T>, 1);
@@ -140,11 +176,11 @@ template <int R, int V, class T, class A>
 
 template <class T, int R, int V>
 void tile(std::int64_t depth, const T* __restrict a, const T* __restrict b, T* c, std::int64_t c_stride, int rows, int columns, T alpha,
-          bool add) {
-  multiply_tile<R, V>(depth, PanelOperand<T, R>{a}, b, c, c_stride, rows, columns, alpha, add);
+          bool add, Upcoming* next) {
+  multiply_tile<R, V>(depth, PanelOperand<T, R>{a}, b, c, c_stride, rows, columns, alpha, add, next);
 }
 template <class T>
-using Tile = void (*)(std::int64_t, const T*, const T*, T*, std::int64_t, int, int, T, bool);
+using Tile = void (*)(std::int64_t, const T*, const T*, T*, std::int64_t, int, int, T, bool, Upcoming*);
 
 /// The kernel for panels of an even height and of V vectors.
 template <class T>
@@ -157,11 +193,12 @@ Tile<T> tile_for(int height, int vectors) {
 
 /// The same for an a that is not packed: its rows must be there for the whole height.
 template <class A, int R, int V, class T>
-void strided_tile(std::int64_t depth, A a, const T* b, T* c, std::int64_t c_stride, int rows, int columns, T alpha, bool add) {
-  multiply_tile<R, V>(depth, a, b, c, c_stride, rows, columns, alpha, add);
+void strided_tile(std::int64_t depth, A a, const T* b, T* c, std::int64_t c_stride, int rows, int columns, T alpha, bool add,
+                  Upcoming* next) {
+  multiply_tile<R, V>(depth, a, b, c, c_stride, rows, columns, alpha, add, next);
 }
 template <class A, class T>
-using StridedTile = void (*)(std::int64_t, A, const T*, T*, std::int64_t, int, int, T, bool);
+using StridedTile = void (*)(std::int64_t, A, const T*, T*, std::int64_t, int, int, T, bool, Upcoming*);
 
 template <class A, class T>
 StridedTile<A, T> strided_tile_for(int height, int vectors) {
@@ -257,23 +294,6 @@ constexpr std::int64_t packed_size(Sizes size) {
          lanes<T>;
 }
 
-/// Memory to prefetch: `runs` contiguous runs of `bytes` bytes, `stride` bytes apart.
-struct Upcoming {
-  const char* data = nullptr;
-  std::int64_t stride = 0, runs = 0, bytes = 0;
-
-  template <class S>
-  static Upcoming of(const S* from, std::int64_t stride, std::int64_t runs, std::int64_t elements) {
-    constexpr auto size = static_cast<std::int64_t>(sizeof(S));
-    return {reinterpret_cast<const char*>(from), stride * size, runs, elements * size};
-  }
-  /// Calls part [begin, end) of `parts` into the second-level cache.
-  void call(std::int64_t begin, std::int64_t end, std::int64_t parts) const {
-    for (std::int64_t run = runs * begin / parts; run < runs * end / parts; ++run)
-      for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(data + run * stride + at, 0, 2);
-  }
-};
-
 /// A block of a in panels of one height and, where the rows that are left would waste more than one of another, a lower one. A matrix
 /// whose rows are contiguous is copied row by row, another step by step of the depth.
 template <class T>
@@ -288,7 +308,11 @@ struct PackedRows {
     if (is_by_rows) {
       constexpr std::int64_t ahead = 4;
       for (std::int64_t i = 0; i < rows; ++i) {
-        if (i + ahead < rows) Upcoming::of(a.at(i + ahead, 0).data, 0, 1, depth).call(0, 1, 1);
+        if (i + ahead < rows) {
+          Upcoming row = Upcoming::of(a.at(i + ahead, 0).data, 0, 1, depth);
+          row.spread(1);
+          row.call();
+        }
         loops::convert_run(a.at(i, 0).data, data + i * packed_row, depth);
       }
       std::fill_n(data + rows * packed_row, whole + rest > rows ? depth : 0, T(0));
@@ -298,21 +322,21 @@ struct PackedRows {
     }
   }
 
-  /// c = alpha times this block times a panel of b, of `columns` columns, or added to c. Between tiles it prefetches `next`: the hardware
+  /// c = alpha times this block times a panel of b, of `columns` columns, or added to c. Meanwhile it prefetches `next`: the hardware
   /// prefetcher does not follow strides of more than a page.
-  void multiply(const T* panel, int columns, T* c, std::int64_t c_stride, T alpha, bool add, const Upcoming& next) const {
+  void multiply(const T* panel, int columns, T* c, std::int64_t c_stride, T alpha, bool add, Upcoming next) const {
     const int vectors = columns <= lanes<T> ? 1 : 2;
+    next.spread(ceil_div(rows, height) * ceil_div(depth, last_steps));
     for (std::int64_t i = 0; i < rows; i += height) {
       const int own = i < whole ? height : rest, kept = static_cast<int>(std::min<std::int64_t>(own, rows - i));
       T* const to = c + i * c_stride;
-      next.call(i, std::min(rows, i + own), rows);
       if constexpr (has_row_tiles)
         if (is_by_rows) {
           strided_tile_for<PackedRowsOperand<T>, T>(own, vectors)(depth, {data + i * packed_row}, panel, to, c_stride, kept, columns, alpha,
-                                                                  add);
+                                                                  add, &next);
           continue;
         }
-      tile_for<T>(own, vectors)(depth, data + i * depth, panel, to, c_stride, kept, columns, alpha, add);
+      tile_for<T>(own, vectors)(depth, data + i * depth, panel, to, c_stride, kept, columns, alpha, add, &next);
     }
   }
 
