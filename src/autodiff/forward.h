@@ -21,8 +21,8 @@ struct ForwardLevel final : RefCounted {
 
 /// No more is known of the op than its backward. The rule of every op that names no other.
 struct Transposed {};
-/// Where an input has the output's shape and dtype, the Jacobian is its own transpose, as an elementwise op's: the tangent is what backward
-/// makes of the input's. Other inputs are transposed.
+/// The Jacobian is its own transpose, as an elementwise op's, for an input of the output's shape and dtype: the tangent is backward's
+/// result for the input's tangent. Other inputs are transposed.
 struct Symmetric {};
 /// The op is linear in all of its inputs together: `op` of their tangents, as Tensors(const Tensors&), is its outputs' tangents.
 template <class F>
@@ -79,7 +79,8 @@ Tensor without_history(const Tensor& x);
 /// As that, without the tangent of one level, the innermost that x has.
 Tensor without_tangent(const Tensor& x, const ForwardLevel& level);
 
-/// Where backward runs for the sake of a tangent and comes to a fused op's reference, that one is asked for it (vjp in autodiff/vjp.h).
+/// Tangents of a fused op by its plain reference, to which its backward comes when it is called for the sake of a tangent (vjp in
+/// autodiff/vjp.h).
 class ReferenceTangents {
  public:
   ReferenceTangents(ForwardLevel& level, const Tensors& tangents) : level_(level), tangents_(tangents) {}

@@ -101,7 +101,7 @@ class Backward {
   GradientTarget sink(std::size_t input) const;
   /// As sink, or else new memory of that shape, with the dtype and device of `like`; none only where the gradient is not needed.
   GradientTarget sink(std::size_t input, const Shape& shape, const Tensor& like) const;
-  /// What a fused op's reference is asked for instead of gradients, or null: for vjp (autodiff/vjp.h), which answers.
+  /// The tangents that a fused op's reference is asked for instead of gradients, or null: for vjp (autodiff/vjp.h), which finds them.
   detail::ReferenceTangents* reference_tangents() const { return tangents_; }
 
  private:

@@ -16,18 +16,13 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "values.h"
 
 namespace tern {
 
 namespace {
 
 using Doubles = std::vector<double>;
-
-Tensor values(std::uint64_t seed, const Shape& shape) {
-  Doubles result(static_cast<std::size_t>(numel(shape)));
-  for (std::size_t i = 0; i < result.size(); ++i) result[i] = 2 * double(unit_float(philox(seed, i).words[0])) - 1;
-  return Tensor::from(result, shape);
-}
 
 double dot(const Tensor& a, const Tensor& b) { return sum(a * b).item<double>(); }
 

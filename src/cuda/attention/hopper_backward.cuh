@@ -8,7 +8,7 @@
 //
 //     S = K Q^T,  P = 2^(S - log_sums),  dP = V dY^T,  dS = P (dP - delta)        dV += P dY,  dK += dS Q,  dQ += dS^T K
 //
-//     helper warps     32 registers    warp 0, producer   kv_empty -> TMA: K, V -> kv_full; empty[i] -> TMA: Q, dY, rows -> full[i]
+//     producer group   32 registers    warp 0, producer   kv_empty -> TMA: K, V -> kv_full; empty[i] -> TMA: Q, dY, rows -> full[i]
 //                                      warp 1             semaphore of dQ's tile is at this block's turn -> turn[i]
 //                                      warp 2             added[i] -> released[i]; the semaphore to the next block
 //     dQ warpgroup     64 registers    ds_full[i] -> dQ = dS^T K of the whole block, 64 columns at a time -> ds_empty[i];
@@ -116,15 +116,15 @@ __device__ __forceinline__ void release_semaphores(const BackwardParams& p, Back
   });
 }
 
-/// A thread of the helper warps.
+/// A thread of the producer's warpgroup.
 template <class C>
-__device__ __forceinline__ void run_helper(const BackwardParams& p, const BackwardMemory<C>& memory,
-                                           BackwardBarriers<C::stages, C::keys>& barriers) {
+__device__ __forceinline__ void run_producer_warps(const BackwardParams& p, const BackwardMemory<C>& memory,
+                                                   BackwardBarriers<C::stages, C::keys>& barriers) {
   if (threadIdx.x == 0) produce<C>(p, memory, barriers);
   else if (threadIdx.x == 32) wait_for_semaphores<C>(p, barriers);
   else if (threadIdx.x == 64) release_semaphores<C>(p, barriers);
 }
-/// Initialises the barriers, by one thread, for the arrivals of a block with so many consumer warps.
+/// Initialises the barriers of a block that has this number of consumer warps, by one thread.
 template <class C>
 __device__ __forceinline__ void init_barriers(BackwardBarriers<C::stages, C::keys>& barriers, int consumer_warps) {
   constexpr int ds_warps = C::groups * 4, dq_warps = 4, turn_warps = 2;
@@ -233,15 +233,15 @@ __device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMe
   });
 }
 
-/// The roles of a block's warpgroups, once its barriers are made: helpers, dQ, and consumers, which run consume(tiles).
+/// The roles of a block's warpgroups, once its barriers are made: producer, dQ, and consumers, which run consume(tiles).
 template <class T, class C, class Barriers, class Factor, class Consume>
 __device__ __forceinline__ void run_warpgroups(const BackwardParams& p, const void* memory, Barriers& barriers, Factor&& factor,
                                                Consume&& consume) {
   __syncthreads();
   const BackwardMemory<C> tiles{swizzle_aligned_address(memory)};
   if (threadIdx.x < warpgroup) {
-    warpgroup_reg_dealloc<C::helper_registers>();
-    run_helper<C>(p, tiles, barriers);
+    warpgroup_reg_dealloc<C::producer_registers>();
+    run_producer_warps<C>(p, tiles, barriers);
   } else if (threadIdx.x < 2 * warpgroup) {
     warpgroup_reg_dealloc<C::dq_registers>();
     sum_dq<T, C>(p, tiles, barriers, factor);

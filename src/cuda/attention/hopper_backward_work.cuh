@@ -6,7 +6,7 @@
 // kernel that goes before. hopper_backward.cuh has the picture.
 namespace tern::gpu::hopper {
 
-template <int width_, int stages_, bool caches_fragments_, int consumer_registers_ = 208, int helper_registers_ = 24>
+template <int width_, int stages_, bool caches_fragments_, int consumer_registers_ = 208, int producer_registers_ = 24>
 struct BackwardConfig {
   static constexpr int width = width_;                         ///< of a head, filled up
   static constexpr int stages = stages_;                       ///< of the ring of queries
@@ -23,8 +23,8 @@ struct BackwardConfig {
   static constexpr int rows_begin = 2 * KTile::bytes + 2 * QTile::bytes, rows_pitch = stage_bytes;
   static constexpr std::size_t shared_bytes = 2 * KTile::bytes + stages * stage_bytes + 2 * DsTile::bytes + swizzle_span;
   static constexpr int pieces = QTile::blocks;  ///< of dQ, 64 columns each
-  static constexpr int consumer_registers = consumer_registers_, helper_registers = helper_registers_,
-                       dq_registers = 512 - 2 * consumer_registers - helper_registers;
+  static constexpr int consumer_registers = consumer_registers_, producer_registers = producer_registers_,
+                       dq_registers = 512 - 2 * consumer_registers - producer_registers;
 };
 
 struct BackwardParams {

@@ -2,10 +2,10 @@
 #include "cuda/attention/hopper_backward.cuh"
 
 // Flash attention on Hopper, backward, in float32: Note [Two parts]. A block has 64 keys of one head of keys, and walks over the tiles of
-// 64 queries that see them as the one of 16 bits does, whose helper warps it has; hopper_backward.cuh has the formulas. Each of three
+// 64 queries that see them as the one of 16 bits does, whose producer warpgroup it has; hopper_backward.cuh has the formulas. Each of three
 // warpgroups has a gradient, as the sums of one take d / 2 registers and promotion needs as many again:
 //
-//     helper warps     32 registers    K, V; Q, dY, rows -> full[i]; the semaphore of dQ
+//     producer group   32 registers    K, V; Q, dY, rows -> full[i]; the semaphore of dQ
 //     V warpgroup     184 registers    full[i] -> S; P -> p_full[i]; dV += P dY -> empty[i]
 //     K warpgroup     184 registers    full[i] -> dP; p_full[i] -> dS -> p_empty[i], ds_full[i]; dK += dS Q -> empty[i]
 //     dQ warpgroup    112 registers    ds_full[i] -> dQ = dS^T K -> ds_empty[i]; turn[i] -> add to the sums in global memory -> added[i]
@@ -41,7 +41,7 @@ struct F32BackwardConfig {
   static constexpr int rows_begin = p_begin + p_slots * p_bytes;
   static constexpr std::size_t shared_bytes = rows_begin + stages * rows_pitch + swizzle_span;
   static constexpr int pieces = QTile::blocks;  ///< of dQ, 64 columns each
-  static constexpr int consumer_registers = 184, helper_registers = 32, dq_registers = 112;
+  static constexpr int consumer_registers = 184, producer_registers = 32, dq_registers = 112;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

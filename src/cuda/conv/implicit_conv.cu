@@ -81,7 +81,7 @@ struct Tile {
       : output(static_cast<int>(blockIdx.x) % p.output_tiles * (p.boxes == 1 ? 2 : 1) * outputs_of_consumer),
         box(static_cast<int>(blockIdx.x) / p.output_tiles * p.boxes) {}
 };
-/// Where a box begins, in rows and places of results.
+/// The first row and place of a box, among those of results.
 struct BoxPlace {
   int row, column;
 

@@ -47,7 +47,7 @@ void read(const std::filesystem::path& path, Choices& choices) {
   }
 }
 
-/// Where the file cannot be written, the choices serve this process alone.
+/// A file that cannot be written is no error: the choices serve this process alone.
 void write(const std::filesystem::path& path, const Choices& choices) {
   std::error_code ignored;
   std::filesystem::create_directories(path.parent_path(), ignored);

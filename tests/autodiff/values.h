@@ -1,0 +1,16 @@
+#pragma once
+#include <vector>
+
+#include "tensor/random.h"
+#include "tensor/tensor.h"
+
+namespace tern {
+
+/// Numbers in [-1, 1) in f64, the same for a seed.
+inline Tensor values(std::uint64_t seed, const Shape& shape) {
+  std::vector<double> result(static_cast<std::size_t>(numel(shape)));
+  for (std::size_t i = 0; i < result.size(); ++i) result[i] = 2 * double(unit_float(philox(seed, i).words[0])) - 1;
+  return Tensor::from(result, shape);
+}
+
+}  // namespace tern
