@@ -10,30 +10,32 @@
 
 namespace tern {
 
-[[gnu::flatten, gnu::noinline]] void loops::PhiloxWords::draw_blocks(const PhiloxState& state, std::int64_t first, std::int64_t count) {
-  const std::uint64_t position = state.offset + (state.base ? *state.base : 0) + std::uint64_t(first), seed = state.seed;
+namespace {
+
+/// words[w][b] = word w of the block at position first + step b.
+template <int rounds, std::uint64_t step, std::int64_t pitch>
+void draw_words(std::uint64_t seed, std::uint64_t first, std::int64_t count, std::uint32_t (&words)[4][pitch]) {
 #pragma omp simd
   for (std::int64_t b = 0; b < count; ++b) {
-    const PhiloxBlock block = philox(seed, position + std::uint64_t(b));
-    of_blocks[0][b] = block.words[0];
-    of_blocks[1][b] = block.words[1];
-    of_blocks[2][b] = block.words[2];
-    of_blocks[3][b] = block.words[3];
+    const PhiloxBlock block = philox<rounds>(seed, first + step * std::uint64_t(b));
+    words[0][b] = block.words[0];
+    words[1][b] = block.words[1];
+    words[2][b] = block.words[2];
+    words[3][b] = block.words[3];
   }
+}
+
+}  // namespace
+
+[[gnu::flatten, gnu::noinline]] void loops::PhiloxWords::draw_blocks(const PhiloxState& state, std::int64_t first, std::int64_t count) {
+  draw_words<10, 1>(state.seed, state.offset + (state.base ? *state.base : 0) + std::uint64_t(first), count, of_blocks);
 }
 
 [[gnu::flatten, gnu::noinline]] const std::uint16_t* loops::DropoutBits::draw(const PhiloxState& state, std::int64_t first,
                                                                               std::int64_t count) {
   const std::uint64_t position = state.offset + (state.base ? *state.base : 0) + std::uint64_t(first / 4), even = position & ~1ull;
-  const std::int64_t skipped = first % 4 + 4 * std::int64_t(position - even), blocks = (skipped + count + 7) / 8;
-#pragma omp simd
-  for (std::int64_t b = 0; b < blocks; ++b) {
-    const PhiloxBlock block = philox<dropout_rounds>(state.seed, even + 2 * std::uint64_t(b));
-    of_blocks[0][b] = block.words[0];
-    of_blocks[1][b] = block.words[1];
-    of_blocks[2][b] = block.words[2];
-    of_blocks[3][b] = block.words[3];
-  }
+  const std::int64_t skipped = first % 4 + 4 * std::int64_t(position - even), blocks = ceil_div(skipped + count, 8);
+  draw_words<dropout_rounds, 2>(state.seed, even, blocks, of_blocks);
   for (std::int64_t b = 0; b < blocks; ++b)
     for (int w = 0; w < 4; ++w) {
       of_elements[8 * b + 2 * w] = std::uint16_t(of_blocks[w][b]);
