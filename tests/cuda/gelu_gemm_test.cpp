@@ -1,8 +1,7 @@
-#include "cuda/gemm/gelu_gemm.h"
-
 #include <algorithm>
 
 #include "catch.h"
+#include "cuda/gemm/algorithm.h"
 #include "ops/kernels/matmul.h"
 #include "skip.h"
 #include "twin.h"

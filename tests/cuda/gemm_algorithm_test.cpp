@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "catch.h"
-#include "cuda/gemm/autotune_cache.h"
+#include "cuda/gemm/autotune.h"
 
 using namespace tern;
 

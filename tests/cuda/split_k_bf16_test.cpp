@@ -1,8 +1,7 @@
-#include "cuda/gemm/split_k_bf16.h"
-
 #include <cstring>
 
 #include "catch.h"
+#include "cuda/gemm/algorithm.h"
 #include "ops/kernels/matmul.h"
 #include "skip.h"
 #include "twin.h"

@@ -1,5 +1,7 @@
 #pragma once
+#include <array>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "cuda/gemm/algorithm.h"
@@ -10,12 +12,12 @@ namespace tern::gpu {
 /// cuBLASLt ranks its algorithms by a model of the device that is off by up to a fifth (a head of 10,000 classes: 697 us, where its
 /// second choice takes 578), so the first eight are timed once for each new kind of problem, in a graph. A fill of four bytes before a
 /// GEMM takes 6 us there. In TF32 the first four of tf32_configs are timed with them, for 3xTF32 those alone, and of 16-bit floats the
-/// kernels of split_k_bf16.h and, with GELU in the epilogue, gelu_gemm.h, which count as the first choice. Which one wins decides how sums
-/// are split, and so the last bits. To give the same bits in every later run on a machine, the choice is kept in a file (autotune_cache.h);
-/// and another than the first choice is taken only where it is faster by more than the noise, and among equals one whose result is the
-/// first's bit for bit. Nothing is timed while a graph is recorded, nor for problems that take no time: those get the first of cuBLASLt's.
-/// Within NoAutotune, which decoding has, all do; and with TERN_TUNE=0 in the environment all do everywhere, and the file is neither read
-/// nor written: the same bits on every machine of a kind. (Times on an H200.)
+/// kernels of split_k_bf16.cu and, with GELU in the epilogue, gelu_gemm.cu, which count as the first choice. Which one wins decides how
+/// sums are split, and so the last bits. To give the same bits in every later run on a machine, the choice is kept in a file and another
+/// than the first choice is taken only where it is faster by more than the noise, and among equals one whose result is the first's bit for
+/// bit. Nothing is timed while a graph is recorded, nor for problems that take no time: those get the first of cuBLASLt's. Within
+/// NoAutotune, which decoding has, all do; and with TERN_TUNE=0 in the environment all do everywhere, and the file is neither read nor
+/// written: the same bits on every machine of a kind. (Times on an H200.)
 
 struct Candidate {
   GemmAlgorithm algorithm;
@@ -29,5 +31,21 @@ using LaunchCandidate = std::function<bool(const Candidate& candidate, void* out
 /// overwriting problem is written.
 const Candidate* autotune(const std::vector<Candidate>& ranked, const GemmProblem& problem, const GemmOperands& operands, Stream stream,
                           const LaunchCandidate& launch);
+
+/// The numbers that the choice of an algorithm depends on.
+using ProblemKey = std::array<std::uint64_t, 11>;
+/// An algorithm's kind and its parameters, as the file has them.
+using AlgorithmWords = std::array<std::uint64_t, 9>;
+AlgorithmWords to_words(const GemmAlgorithm& algorithm);
+GemmAlgorithm from_words(const AlgorithmWords& words);
+
+/// False with TERN_TUNE=0 in the environment: see Note [Choice of algorithms].
+bool autotune_is_on();
+
+/// The algorithm that an earlier call or process chose for the problem. Kept in $XDG_CACHE_HOME/tern or ~/.cache/tern, in a file for each
+/// kind of GPU and version of cuBLAS.
+std::optional<GemmAlgorithm> cached_algorithm(Device device, const ProblemKey& key);
+/// Keeps a choice for this process and later ones; for this one alone where the file cannot be written.
+void cache_algorithm(Device device, const ProblemKey& key, const GemmAlgorithm& algorithm);
 
 }  // namespace tern::gpu

@@ -2,7 +2,7 @@
 
 #include "cuda/device/math.cuh"
 #include "cuda/device/wgmma_k16.cuh"
-#include "cuda/gemm/gelu_gemm.h"
+#include "cuda/gemm/algorithm.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/occupancy.h"

@@ -4,8 +4,7 @@
 #include <unordered_map>
 
 #include "cuda/gemm/autotune.h"
-#include "cuda/gemm/autotune_cache.h"
-#include "cuda/gemm/cublaslt.h"
+#include "cuda/gemm/cublas.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
 
@@ -45,8 +44,7 @@ struct KeyHash {
 /// A problem that is ready to be launched.
 struct GemmPlan {
   CublasLtGemm cublaslt;
-  Candidate choice;
-  bool is_supported = false;
+  std::optional<Candidate> choice;  ///< nothing where no algorithm takes the problem
 };
 
 /// The best of cuBLASLt's, which has no 3xTF32, and of ours: all that are worth timing, or one. Those of 16-bit floats of ours are first:
@@ -69,20 +67,13 @@ std::vector<Candidate> ranked_candidates(const GemmPlan& plan, const GemmProblem
 /// `out` is c, or memory laid out as it.
 cublasStatus_t launch_candidate(const GemmPlan& plan, const Candidate& candidate, const GemmProblem& p, const GemmOperands& operands,
                                 void* out, double alpha, cublasLtHandle_t handle, void* workspace, Stream stream) {
-  if (const auto* const config = std::get_if<TileConfig>(&candidate.algorithm)) {
-    tf32_gemm(p, operands, out, alpha, *config, stream);
-    return CUBLAS_STATUS_SUCCESS;
-  }
-  if (std::holds_alternative<SplitKAlgorithm>(candidate.algorithm)) {
-    split_k_gemm(p, operands, out, alpha, stream);
-    return CUBLAS_STATUS_SUCCESS;
-  }
-  if (std::holds_alternative<GeluGemmAlgorithm>(candidate.algorithm)) {
-    gelu_gemm(p, operands, out, stream);
-    return CUBLAS_STATUS_SUCCESS;
-  }
-  return plan.cublaslt.launch(p, operands, out, alpha, std::get<cublasLtMatmulAlgo_t>(candidate.algorithm), workspace,
-                              candidate.workspace_bytes, handle, stream);
+  const GemmAlgorithm& algorithm = candidate.algorithm;
+  if (const auto* const one = std::get_if<cublasLtMatmulAlgo_t>(&algorithm))
+    return plan.cublaslt.launch(p, operands, out, alpha, *one, workspace, candidate.workspace_bytes, handle, stream);
+  if (const auto* const config = std::get_if<TileConfig>(&algorithm)) tf32_gemm(p, operands, out, alpha, *config, stream);
+  else if (std::holds_alternative<SplitKAlgorithm>(algorithm)) split_k_gemm(p, operands, out, alpha, stream);
+  else gelu_gemm(p, operands, out, stream);
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 bool is_recording(Stream stream) {
@@ -94,53 +85,40 @@ bool is_recording(Stream stream) {
 /// A choice that was read from a file, with its workspace, if it serves here.
 std::optional<Candidate> revive(const GemmAlgorithm& algorithm, const GemmPlan& plan, const GemmProblem& p, const GemmOperands& operands,
                                 cublasLtHandle_t handle, Stream stream) {
-  std::size_t workspace_bytes = 0;
+  if (const auto* const one = std::get_if<cublasLtMatmulAlgo_t>(&algorithm)) {
+    const auto bytes = plan.cublaslt.workspace_bytes(*one, handle);
+    return bytes ? std::optional(Candidate{algorithm, *bytes}) : std::nullopt;
+  }
   bool serves = false;
   if (const auto* const config = std::get_if<TileConfig>(&algorithm)) {
     const auto configs = tf32_configs(p, operands, stream);
     serves = std::find(configs.begin(), configs.end(), *config) != configs.end();
-  } else if (std::holds_alternative<SplitKAlgorithm>(algorithm)) {
-    serves = has_split_k_gemm(p, operands, stream);
-  } else if (std::holds_alternative<GeluGemmAlgorithm>(algorithm)) {
-    serves = has_gelu_gemm(p, operands, stream);
-  } else if (const auto bytes = plan.cublaslt.workspace_bytes(std::get<cublasLtMatmulAlgo_t>(algorithm), handle)) {
-    workspace_bytes = *bytes;
-    serves = true;
+  } else {
+    serves =
+        std::holds_alternative<SplitKAlgorithm>(algorithm) ? has_split_k_gemm(p, operands, stream) : has_gelu_gemm(p, operands, stream);
   }
-  if (!serves) return {};
-  return Candidate{algorithm, workspace_bytes};
+  return serves ? std::optional(Candidate{algorithm}) : std::nullopt;
 }
 
 GemmPlan make_plan(const GemmProblem& p, const ProblemKey& key, const GemmOperands& operands, double alpha, cublasLtHandle_t handle,
                    Stream stream) {
   constexpr double worth_timing = 1 << 22;  // multiplications: below that a product is a launch and little else, on any device
-  GemmPlan plan{CublasLtGemm(p)};
-  const auto choose = [&](const Candidate& one) {
-    plan.choice = one;
-    plan.is_supported = true;
-  };
+  GemmPlan plan{CublasLtGemm(p), {}};
   const bool is_tuned = autotune_is_on() && context().autotune && static_cast<double>(p.m) * p.n * p.k * p.batch_count >= worth_timing;
-  if (is_tuned) {
-    if (const auto algorithm = cached_algorithm(stream.device, key)) {
-      if (const auto cached = revive(*algorithm, plan, p, operands, handle, stream)) {
-        choose(*cached);
-        return plan;
-      }
-    }
-  }
+  if (is_tuned)
+    if (const auto algorithm = cached_algorithm(stream.device, key)) plan.choice = revive(*algorithm, plan, p, operands, handle, stream);
+  if (plan.choice) return plan;
   const bool is_timed = is_tuned && !is_recording(stream);
   const auto ranked = ranked_candidates(plan, p, operands, handle, stream, is_timed);
   if (ranked.empty()) return plan;
-  if (!is_timed) {
-    choose(ranked[0]);
-    return plan;
+  const Candidate* chosen = &ranked[0];
+  if (is_timed) {
+    chosen = autotune(ranked, p, operands, stream, [&](const Candidate& one, void* out, void* workspace, Stream on) {
+      return launch_candidate(plan, one, p, operands, out, alpha, handle, workspace, on) == CUBLAS_STATUS_SUCCESS;
+    });
+    if (chosen) cache_algorithm(stream.device, key, chosen->algorithm);
   }
-  const Candidate* const fastest = autotune(ranked, p, operands, stream, [&](const Candidate& one, void* out, void* workspace, Stream on) {
-    return launch_candidate(plan, one, p, operands, out, alpha, handle, workspace, on) == CUBLAS_STATUS_SUCCESS;
-  });
-  if (!fastest) return plan;
-  choose(*fastest);
-  cache_algorithm(stream.device, key, fastest->algorithm);
+  if (chosen) plan.choice = *chosen;
   return plan;
 }
 
@@ -154,11 +132,14 @@ bool gemm_by_plan(const GemmProblem& p, const GemmOperands& operands, double alp
   auto place = plans.find(key);
   if (place == plans.end()) place = plans.emplace(key, make_plan(p, key, operands, alpha, handle, stream)).first;
   GemmPlan& plan = place->second;
-  if (!plan.is_supported) return false;
-  const Workspace workspace(plan.choice.workspace_bytes, stream);
-  const cublasStatus_t status = launch_candidate(plan, plan.choice, p, operands, operands.c, alpha, handle, workspace.as<void>(), stream);
+  if (!plan.choice) return false;
+  const Workspace workspace(plan.choice->workspace_bytes, stream);
+  const cublasStatus_t status = launch_candidate(plan, *plan.choice, p, operands, operands.c, alpha, handle, workspace.as<void>(), stream);
   // cuBLASLt's heuristic offers algorithms for 16-bit floats at odd addresses that are refused only here.
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return plan.is_supported = false;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
+    plan.choice.reset();
+    return false;
+  }
   check(status, "cublasLtMatmul");
   backend::count_flops(2 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k * p.batch_count), true);
   return true;

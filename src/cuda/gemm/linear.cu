@@ -1,6 +1,6 @@
 #include "cuda/device/math.cuh"
 #include "cuda/device/vec16.cuh"
-#include "cuda/gemm/gelu_gemm.h"
+#include "cuda/gemm/algorithm.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/reduce/deferred_sums.h"
 #include "cuda/runtime/dispatch.h"

@@ -2,7 +2,7 @@
 
 #include "cuda/device/vec16.cuh"
 #include "cuda/device/wgmma_k16.cuh"
-#include "cuda/gemm/split_k_bf16.h"
+#include "cuda/gemm/algorithm.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/tensor_map.h"

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <utility>
 
-#include "cuda/gemm/tf32_gemm.h"
+#include "cuda/gemm/algorithm.h"
 #include "cuda/gemm/tf32_mainloop.cuh"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"

@@ -1,5 +1,5 @@
 #pragma once
-#include "cuda/gemm/tf32_epilogue.cuh"
+#include "cuda/gemm/tf32_tile.cuh"
 
 // Float32 GEMM on Hopper's tensor cores: one product of operands rounded to TF32, or the three of Note [3xTF32]. Tiles of 128 x tile_n
 // elements of c are summed in steps of 32 along the depth. A block of 512 threads has four warpgroups, which hand a ring of stages round:
@@ -11,7 +11,7 @@
 //
 //   shared memory, 3 products   | stage 0: a 16 KiB, b 16 KiB, b_small 16 KiB | ... | stage 3 |     (tile_n = 128)
 //                  1 product    | stage 0: a 16 KiB, b 16 KiB | ... | stage 5 |
-//   after a split depth         | sums that the cluster's blocks send: tf32_epilogue.cuh        |
+//   after a split depth         | sums that the cluster's blocks send: tf32_tile.cuh            |
 //
 // A block stays for several tiles (persistent), and its producer loads the next while the consumers write one.
 //
