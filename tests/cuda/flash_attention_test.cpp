@@ -1,3 +1,5 @@
+#include "cuda/attention/flash_attention.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -6,7 +8,6 @@
 #include "attention_problem.h"
 #include "autodiff/engine.h"
 #include "catch.h"
-#include "cuda/attention/mma_attention.h"
 #include "ops/attention.h"
 #include "ops/copy.h"
 #include "ops/factory.h"

@@ -1,6 +1,5 @@
-#include "cuda/attention/hopper_attention.h"
-
 #include "catch.h"
+#include "cuda/attention/flash_attention.h"
 #include "skip.h"
 #include "twin.h"
 

@@ -1,23 +1,22 @@
-#include "cuda/attention/hopper_attention.h"
-#include "cuda/attention/hopper_backward_launch.cuh"
-#include "cuda/attention/hopper_f32_attention.h"
+#include "cuda/attention/hopper_backward.cuh"
 
 namespace tern::gpu {
 
 using namespace hopper;
 
-bool has_hopper_attention_grad(const View& g, const kernels::AttentionGradients& gradients) {
+/// Whether Hopper's kernels take the gradient of a call whose forward pass they take.
+static bool has_hopper_attention_grad(const View& g, const kernels::AttentionGradients& gradients) {
   return has_tensor_map(g) && has_tensor_map(gradients.q) && has_tensor_map(gradients.k) && has_tensor_map(gradients.v) &&
          !gradients.bias.data;
 }
 
-void hopper_attention_grad(const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
-                           const kernels::Attention& attention, const kernels::AttentionGradients& gradients) {
-  if (q.dtype == DType::f32) return hopper_f32_attention_grad(q, k, v, y, log_sums, g, attention, gradients);
-  const Args args(q, k, attention);
-  dispatch(q.dtype, args, [&]<class T, bool general, bool drops>() {
+static void hopper_attention_grad(const AttentionGradCall& call) {
+  if (call.q.dtype == DType::f32) return hopper_f32_attention_grad(call);
+  const Args args(call.q, call.k, call.attention);
+  const View operands[] = {call.q, call.k, call.v, call.g};
+  dispatch(call.q.dtype, args, [&]<class T, bool general, bool drops>() {
     const auto with = [&]<class C, bool is_general>() {
-      launch_backward<T, C, is_general, drops>(args, q, k, v, y, log_sums, g, gradients);
+      launch_backward<T, C>(hopper_attention_backward<T, C, is_general, drops>, args, operands, call);
     };
     if (args.head_dim <= 64) with.template operator()<BackwardConfig<64, 4, true, 200, 40>, general>();
     else if (args.head_dim <= 96) with.template operator()<BackwardConfig<96, 3, false, 200, 40>, true>();  // rare: fewer kernels
@@ -26,3 +25,16 @@ void hopper_attention_grad(const View& q, const View& k, const View& v, const Vi
 }
 
 }  // namespace tern::gpu
+
+namespace tern::kernels {
+
+void flash_attention_grad(Cuda, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
+                          const Attention& attention, const AttentionGradients& gradients) {
+  // f32 has no other kernel, even if the precision of matrix products has changed since the forward pass.
+  const bool is_hopper = q.dtype == DType::f32 || gpu::has_hopper_attention(q, k, v, y, attention);
+  if (is_hopper && gpu::has_hopper_attention_grad(g, gradients))
+    gpu::hopper_attention_grad({{q, k, v, attention, y, log_sums}, g, gradients});
+  else gpu::mma_attention_grad(q, k, v, y, log_sums, g, attention, gradients);
+}
+
+}  // namespace tern::kernels

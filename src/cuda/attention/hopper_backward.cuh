@@ -30,7 +30,7 @@
 // The cycles of a tile at d = 128, by 2048 multiplications a cycle and 128 bytes of shared memory: products 2560; reads of operands 2048,
 // stores of dS 128, TMA 256, additions of dQ 256. So shared memory is as busy as the tensor cores.
 //
-// Note [dQ semaphore], of mma_backward.cuh, holds here, too: the sums of dQ pass from block to block in the order of the keys, and the
+// Note [dQ semaphore], of mma_backward.cu, holds here, too: the sums of dQ pass from block to block in the order of the keys, and the
 // last one that sees a tile writes the result. Blocks take the keys in this order, so one waits only for such as have begun before.
 namespace tern::gpu::hopper {
 
@@ -273,6 +273,43 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_attention_backward(__gri
         for_each_item<C>(p, barriers, [&](int) { consumer.attend(); });
       });
 #endif
+}
+
+/// Launches the kernel, whose operands are q, k, v and dy, or their parts, after the one that computes its rows from y and g.
+template <class T, class C>
+void launch_backward(void (*kernel)(BackwardParams), Args args, std::span<const View> operands, const AttentionGradCall& call,
+                     const Maxima& maxima = {}) {
+  const Stream stream = call.q.stream;
+  const kernels::AttentionGradients& to = call.gradients;
+  const int tiles = ceil_div(args.queries, C::queries), blocks = ceil_div(args.keys, C::keys);
+  const std::int64_t longest = std::int64_t(tiles) * args.all_heads(), all_tiles = args.all_tile_places(C::queries),
+                     items = std::int64_t(blocks) * args.sequences * args.kv_heads;
+  if (items > 0x7fffffff || longest > 0x7fffffff) fail("attention", "expected at most 2^31 - 1 tiles");
+  const std::int64_t sum_bytes = std::int64_t(C::pieces) * C::queries * block_columns * 4;
+  const Workspace rows(static_cast<std::size_t>(all_tiles * C::row_values * 4), stream);
+  const Workspace semaphores(static_cast<std::size_t>(all_tiles * 4), stream);
+  const Workspace sums(static_cast<std::size_t>(blocks > 1 ? all_tiles * sum_bytes : 0), stream);
+  const int lanes = (args.head_dim <= 64 ? 64 : 128) / vec16_width<T>;
+  launch(hopper_attention_rows<T>, blocks_for(longest * C::queries * lanes), block_size, 0, stream, Heads(call.y), Heads(call.g),
+         Heads(to.q), call.log_sums.as<const float>(), rows.as<float>(), semaphores.as<int>(), tiles, args.tile_places(C::queries), lanes,
+         args);
+  args.heads_at_once = args.sequences * args.kv_heads;
+  const BackwardParams params{map_of(operands[0], C::queries),
+                              map_of(operands[1], C::keys),
+                              map_of(operands[2], C::keys),
+                              map_of(operands[3], C::queries),
+                              args,
+                              Heads(to.q),
+                              Heads(to.k),
+                              Heads(to.v),
+                              rows.as<const float>(),
+                              sums.as<float4>(),
+                              semaphores.as<int>(),
+                              WorkQueue{completion_counters(stream, 1), static_cast<int>(items)},
+                              args.tile_places(C::queries),
+                              blocks,
+                              maxima};
+  launch(kernel, blocks_of(items, stream), C::threads, C::shared_bytes, stream, params);
 }
 
 }  // namespace tern::gpu::hopper

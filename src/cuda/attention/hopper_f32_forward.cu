@@ -1,21 +1,19 @@
-#include "cuda/attention/hopper_f32_attention.h"
 #include "cuda/attention/hopper_f32_split.h"
-#include "cuda/attention/hopper_forward_launch.cuh"
+#include "cuda/attention/hopper_forward.cuh"
 #include "tensor/context.h"
 
 namespace tern::gpu {
 
 using namespace hopper;
 
-void hopper_f32_attention(const View& q, const View& k, const View& v, const kernels::Attention& attention, const View& y,
-                          const View& log_sums) {
-  const Args args(q, k, attention);
+void hopper_f32_attention(const AttentionCall& call) {
+  const Args args(call.q, call.k, call.attention);
   const auto with = [&]<int parts>() {
-    const View heads[] = {q, k, v};
+    const View heads[] = {call.q, call.k, call.v};
     const SplitHeads split(heads, parts);
     dispatch(args, [&]<bool general, bool drops>() {
       const auto run = [&]<class C, bool is_general>() {
-        launch_forward<float, C, is_general, drops>(args, split[0], split[1], split[2], y, log_sums, {split.maxima(), split.kv_heads()});
+        launch_forward<float, C, is_general, drops>(args, split.views(), call, split.maxima());
       };
       if (args.head_dim <= 64)
         run.template operator()<ForwardConfig<64, 2, drops ? 64 : 128, 2, true, 0, parts>, general>();             // a draw takes registers

@@ -1,4 +1,3 @@
-#include "cuda/attention/hopper_f32.cuh"
 #include "cuda/attention/hopper_f32_split.h"
 #include "cuda/runtime/launch.h"
 
@@ -118,7 +117,7 @@ SplitHeads::SplitHeads(std::span<const View> heads, int parts)
   check(cudaMemsetAsync(maxima_.as(), 0, static_cast<std::size_t>(kv_heads_) * Maxima::values * sizeof(float), handle(stream)),
         "cudaMemsetAsync");
   launch(hopper_f32_maxima, grid, 256, 0, stream, p, maxima_.as<unsigned>());
-  launch(hopper_f32_split, grid, 256, 0, stream, p, maxima());
+  launch(hopper_f32_split, grid, 256, 0, stream, p, maxima_.as<const float>());
 }
 
 }  // namespace tern::gpu::hopper

@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 
+#include "cuda/attention/hopper_f32.cuh"
 #include "cuda/runtime/allocator.h"
 #include "tensor/view.h"
 
@@ -15,13 +16,11 @@ class SplitHeads {
   SplitHeads(std::span<const View> heads, int parts);
 
   /// (B parts, T, H, D) of f16, contiguous.
-  const View& operator[](int tensor) const { return views_[static_cast<std::size_t>(tensor)]; }
-  /// (values, B kv_heads): see Maxima.
-  const float* maxima() const { return maxima_.as<const float>(); }
-  int kv_heads() const { return kv_heads_; }  ///< of all batch rows
+  const std::array<View, 4>& views() const { return views_; }
+  Maxima maxima() const { return {maxima_.as<const float>(), kv_heads_}; }
 
  private:
-  int kv_heads_;
+  int kv_heads_;  ///< of all batch rows
   Workspace maxima_;
   std::array<std::optional<Workspace>, 4> data_;
   std::array<View, 4> views_;

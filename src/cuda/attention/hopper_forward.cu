@@ -1,7 +1,4 @@
-#include "cuda/attention/hopper_attention.h"
-#include "cuda/attention/hopper_f32_attention.h"
 #include "cuda/attention/hopper_forward.cuh"
-#include "cuda/attention/hopper_forward_launch.cuh"
 #include "tensor/context.h"
 
 namespace tern::gpu {
@@ -21,17 +18,31 @@ bool has_hopper_attention(const View& q, const View& k, const View& v, const Vie
          runs_wgmma_kernel(hopper_attention_forward<bf16, ForwardConfig<64, 3, 128, 4>, false, false>, q.stream.device);
 }
 
-void hopper_attention(const View& q, const View& k, const View& v, const kernels::Attention& attention, const View& y,
-                      const View& log_sums) {
-  if (q.dtype == DType::f32) return hopper_f32_attention(q, k, v, attention, y, log_sums);
-  const Args args(q, k, attention);
-  dispatch(q.dtype, args, [&]<class T, bool general, bool drops>() {
-    using Narrow = ForwardConfig<64, drops ? 2 : 3, 128, 4>;  // a draw takes more registers than three groups leave each other
-    if (args.head_dim <= 64) launch_forward<T, Narrow, general, drops>(args, q, k, v, y, log_sums);
-    else if (args.head_dim <= 96)
-      launch_forward<T, ForwardConfig<96, 2, 128, 2>, true, drops>(args, q, k, v, y, log_sums);  // rare: fewer kernels
-    else launch_forward<T, ForwardConfig<128, 2, 128, 2>, general, drops>(args, q, k, v, y, log_sums);
+static void hopper_attention(const AttentionCall& call) {
+  if (call.q.dtype == DType::f32) return hopper_f32_attention(call);
+  const Args args(call.q, call.k, call.attention);
+  const View operands[] = {call.q, call.k, call.v};
+  dispatch(call.q.dtype, args, [&]<class T, bool general, bool drops>() {
+    const auto with = [&]<class C, bool is_general>() { launch_forward<T, C, is_general, drops>(args, operands, call); };
+    // A draw takes more registers than three groups leave each other.
+    if (args.head_dim <= 64) with.template operator()<ForwardConfig<64, drops ? 2 : 3, 128, 4>, general>();
+    else if (args.head_dim <= 96) with.template operator()<ForwardConfig<96, 2, 128, 2>, true>();  // rare: fewer kernels
+    else with.template operator()<ForwardConfig<128, 2, 128, 2>, general>();
   });
 }
 
 }  // namespace tern::gpu
+
+namespace tern::kernels {
+
+bool has_flash_attention(Cuda, const View& q, const View& k, const View& v, const View& y, const Attention& attention) {
+  return gpu::has_hopper_attention(q, k, v, y, attention) || gpu::has_mma_attention(q, k, v, attention);
+}
+
+// Both kinds of kernels write the same log_sums.
+void flash_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums) {
+  if (gpu::has_hopper_attention(q, k, v, y, attention)) gpu::hopper_attention({q, k, v, attention, y, log_sums});
+  else gpu::mma_attention(q, k, v, attention, y, log_sums);
+}
+
+}  // namespace tern::kernels

@@ -372,6 +372,26 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_attention_forward(__grid
   } else {
     warpgroup_reg_alloc<C::consumer_registers>();
     ForwardConsumer<T, C, general, drops>(p, tiles, barriers).run();
+/// The operands are q, k and v, or their parts.
+template <class T, class C, bool general, bool drops>
+void launch_forward(Args args, std::span<const View> operands, const AttentionCall& call, const Maxima& maxima = {}) {
+  const Stream stream = call.q.stream;
+  const int tiles = ceil_div(args.queries, C::rows);
+  const std::int64_t items = std::int64_t(tiles) * args.all_heads();
+  if (items > 0x7fffffff) fail("attention", "expected at most 2^31 - 1 tiles of queries");
+  args.heads_at_once = heads_in_l2(std::int64_t(args.keys) * args.head_dim * 4 * C::parts / args.group(), args, stream);
+  const ForwardParams params{map_of(operands[0], 64),
+                             map_of(operands[1], C::keys),
+                             map_of(operands[2], C::keys),
+                             args,
+                             Heads(call.y),
+                             call.log_sums.as<float>(),
+                             WorkQueue{completion_counters(stream, 1), static_cast<int>(items)},
+                             tiles,
+                             maxima};
+  launch(hopper_attention_forward<T, C, general, drops>, blocks_of(items, stream), C::threads, C::shared_bytes, stream, params);
+}
+
   }
 #endif
 }

@@ -1,7 +1,12 @@
 #pragma once
+#include <algorithm>
+#include <initializer_list>
+
 #include "cuda/attention/attention_args.cuh"
+#include "cuda/attention/flash_attention.h"
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/fragment.cuh"
+#include "cuda/runtime/launch.h"
 #include "tensor/ceil_div.h"
 
 // Flash attention by mma.sync and cp.async, shared by both passes: which kernel serves a call, the bias, copies of tiles to shared memory
@@ -94,6 +99,26 @@ __device__ __forceinline__ void store_row(const Fragments& tile, int r, float fa
 #pragma unroll
   for (int c = 0; c < Fragments::lane_columns; ++c)
     if (const int column = first + Fragments::column_of(c); column < size) to[column] = convert<T>(tile.at(r, c) * factor);
+}
+
+// The host's half.
+
+inline bool rows_are_aligned(std::initializer_list<const View*> heads, int bytes) {
+  return std::ranges::all_of(heads, [&](const View* one) { return gpu::rows_are_aligned(*one, bytes); });
+}
+
+/// Calls f with the element type and the flavour of kernel that serves the call; `is_rare`: there is one for all calls.
+template <bool is_rare, class F>
+void dispatch(DType dtype, const Args& args, const kernels::Attention& attention, F&& f) {
+  dispatch_halves(dtype, [&]<class T>() {
+    if constexpr (!is_rare) {
+      if (!args.dropout.drops && !attention.bias.data) {
+        const bool is_masked = args.padding || args.prefix || args.key_lengths || args.query_starts || args.window > 0 || !(args.scale > 0);
+        return is_masked ? f.template operator()<T, Flavour::masked>() : f.template operator()<T, Flavour::plain>();
+      }
+    }
+    f.template operator()<T, Flavour::whole>();
+  });
 }
 
 }  // namespace tern::gpu::ampere

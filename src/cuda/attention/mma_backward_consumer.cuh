@@ -2,7 +2,7 @@
 #include "cuda/attention/mma_backward_work.cuh"
 #include "tensor/ceil_div.h"
 
-// Flash attention by mma.sync, backward: the consumer warps. mma_backward.cuh has the picture.
+// Flash attention by mma.sync, backward: the consumer warps. mma_backward.cu has the picture.
 namespace tern::gpu::ampere {
 
 /// Whether any of some queries sees any of some keys.

@@ -4,7 +4,7 @@
 #include "cuda/device/vec16.cuh"
 #include "cuda/device/wgmma.cuh"
 
-// Flash attention by mma.sync, backward: the producer warpgroup, and the state that it shares with the consumers. mma_backward.cuh has the
+// Flash attention by mma.sync, backward: the producer warpgroup, and the state that it shares with the consumers. mma_backward.cu has the
 // picture.
 namespace tern::gpu::ampere {
 
@@ -44,6 +44,9 @@ struct BackwardInputs {
   const float *log_sums, *delta;  ///< (B, H, T); packed: (H, rows), Note [Rows of packed sequences]
   bool is_aligned;                ///< heads can be read 16 bytes at a time
 };
+
+/// dbias, as kernels::AttentionGradients has it (mma_bias_grad.cu).
+void sum_bias_gradient(const BackwardInputs& inputs, const View& dbias);
 
 struct BackwardParams : BackwardInputs {
   Heads dq, dk, dv;
