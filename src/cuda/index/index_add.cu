@@ -1,8 +1,10 @@
+#include <bit>
+
 #include "cuda/device/compensated_sum.cuh"
 #include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
 #include "cuda/device/indexer.cuh"
-#include "cuda/index/radix_sort.h"
+#include "cuda/index/sort.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/index.h"
@@ -240,7 +242,8 @@ void index_add(Cuda, const View& y, const View& index, const View& source) {
     auto *const keys = sorted_positions + n, *const positions = keys + n;
     launch(index_keys, blocks_for(count), block_size, 0, stream, index.as<const std::int64_t>(), index.strides[0],
            static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(length), keys, positions);
-    sort_pairs(keys, sorted_keys, positions, sorted_positions, count, bits_for(static_cast<std::uint64_t>(length) + 1), stream);
+    sort_pairs(keys, sorted_keys, positions, sorted_positions, count, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(length))),
+               stream);
   }
   const SortedIndices sorted{sorted_keys, sorted_positions, static_cast<std::uint32_t>(count),
                              static_cast<std::uint32_t>(ceil_div(count, piece_length)), static_cast<std::uint32_t>(length)};
