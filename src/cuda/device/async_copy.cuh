@@ -1,4 +1,5 @@
 #pragma once
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -15,61 +16,40 @@ namespace tern::gpu {
 /// The 32-bit address of shared memory as PTX takes it.
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
 
-/// Loads and stores at such an address.
+/// Loads and stores at such an address, of 2, 4, 8 or 16 bytes.
 template <class V>
-__device__ __forceinline__ V load_shared(std::uint32_t address);
-template <>
-__device__ __forceinline__ float load_shared<float>(std::uint32_t address) {
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(value) : "r"(address) : "memory");
-  return value;
+__device__ __forceinline__ V load_shared(std::uint32_t address) {
+  if constexpr (sizeof(V) == 2) {
+    std::uint16_t x;
+    asm volatile("ld.shared.b16 %0, [%1];\n" : "=h"(x) : "r"(address) : "memory");
+    return std::bit_cast<V>(x);
+  } else if constexpr (sizeof(V) == 4) {
+    unsigned x;
+    asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(x) : "r"(address) : "memory");
+    return std::bit_cast<V>(x);
+  } else if constexpr (sizeof(V) == 8) {
+    uint2 x;
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];\n" : "=r"(x.x), "=r"(x.y) : "r"(address) : "memory");
+    return std::bit_cast<V>(x);
+  } else {
+    uint4 x;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address) : "memory");
+    return std::bit_cast<V>(x);
+  }
 }
-template <>
-__device__ __forceinline__ float2 load_shared<float2>(std::uint32_t address) {
-  float2 value;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(value.x), "=f"(value.y) : "r"(address) : "memory");
-  return value;
-}
-template <>
-__device__ __forceinline__ float4 load_shared<float4>(std::uint32_t address) {
-  float4 value;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(address)
-               : "memory");
-  return value;
-}
-template <>
-__device__ __forceinline__ unsigned load_shared<unsigned>(std::uint32_t address) {
-  unsigned value;
-  asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(value) : "r"(address) : "memory");
-  return value;
-}
-/// Two bytes.
-__device__ __forceinline__ unsigned load_shared_half_word(std::uint32_t address) {
-  unsigned short value;
-  asm volatile("ld.shared.u16 %0, [%1];\n" : "=h"(value) : "r"(address) : "memory");
-  return value;
-}
-__device__ __forceinline__ void store_shared_half_word(std::uint32_t address, unsigned value) {
-  asm volatile("st.shared.u16 [%0], %1;\n" ::"r"(address), "h"(static_cast<unsigned short>(value)) : "memory");
-}
-__device__ __forceinline__ void store_shared(std::uint32_t address, float4 value) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
-               : "memory");
-}
-__device__ __forceinline__ void store_shared(std::uint32_t address, float value) {
-  asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(address), "f"(value) : "memory");
-}
-__device__ __forceinline__ void store_shared(std::uint32_t address, unsigned value) {
-  asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(address), "r"(value) : "memory");
-}
-__device__ __forceinline__ void store_shared(std::uint32_t address, float2 value) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(address), "f"(value.x), "f"(value.y) : "memory");
-}
-__device__ __forceinline__ void store_shared(std::uint32_t address, uint4 value) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
-               : "memory");
+template <class V>
+__device__ __forceinline__ void store_shared(std::uint32_t address, V value) {
+  if constexpr (sizeof(V) == 2) {
+    asm volatile("st.shared.b16 [%0], %1;\n" ::"r"(address), "h"(std::bit_cast<std::uint16_t>(value)) : "memory");
+  } else if constexpr (sizeof(V) == 4) {
+    asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(address), "r"(std::bit_cast<unsigned>(value)) : "memory");
+  } else if constexpr (sizeof(V) == 8) {
+    const auto x = std::bit_cast<uint2>(value);
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};\n" ::"r"(address), "r"(x.x), "r"(x.y) : "memory");
+  } else {
+    const auto x = std::bit_cast<uint4>(value);
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+  }
 }
 
 // cp.async

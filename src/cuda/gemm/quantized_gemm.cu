@@ -81,7 +81,7 @@ __device__ __noinline__ void store_elements(unsigned to, unsigned to_step, const
                                             std::int64_t left) {
 #pragma unroll 1
   for (int i = 0; i < rows * 8; ++i)
-    store_shared_half_word(to + i / 8 * to_step + i % 8 * 2, i % 8 < left ? from[i / 8 * from_step + i % 8].bits : 0u);
+    store_shared(to + i / 8 * to_step + i % 8 * 2, static_cast<std::uint16_t>(i % 8 < left ? from[i / 8 * from_step + i % 8].bits : 0u));
 }
 
 /// Loads the stages of a block's tile by cp.async. A thread copies the same column of every few rows, so that its addresses are computed
@@ -149,12 +149,6 @@ class StageLoader {
   int codes_left_, tail_left_;
 };
 
-__device__ __forceinline__ float load_block_scale(unsigned block) {
-  f16 scale;
-  scale.bits = static_cast<std::uint16_t>(load_shared_half_word(block));
-  return convert<float>(scale);
-}
-
 /// b (16, 8), twice: the codes of a chunk of the depth for 8 channels as 16-bit floats. `chunk_of_row` is where the lane's channel has
 /// them.
 template <class S, class T>
@@ -163,13 +157,13 @@ __device__ __forceinline__ void load_b(unsigned (&b)[2][2], unsigned chunk_of_ro
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if constexpr (S::format == QuantFormat::q4_0) {
-      const unsigned codes = load_shared_half_word(at + 8 * half);  // of the first 16 of the depth below, of the others above
+      const unsigned codes = load_shared<std::uint16_t>(at + 8 * half);  // of the first 16 of the depth below, of the others above
       b[0][half] = four_bit_pair<T>(codes);
       b[1][half] = four_bit_pair<T>(codes >> 4);
     } else {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const unsigned codes = load_shared_half_word(at + 16 * k + 8 * half);
+        const unsigned codes = load_shared<std::uint16_t>(at + 16 * k + 8 * half);
         b[k][half] = code_pair<T>(S::format == QuantFormat::q8_0 ? codes ^ 0x8080u : codes);
       }
     }
@@ -191,7 +185,8 @@ __device__ __forceinline__ void multiply_chunk(typename S::Sums& sums, unsigned 
     load_b<S, T>(b[n], codes + channel * S::pitch + shifts.of(channel));
     if constexpr (S::by_blocks)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) scales[n][i] = load_block_scale(codes + (n * 8 + 2 * MmaLanes::member() + i) * S::pitch + shifts.of(i));
+      for (int i = 0; i < 2; ++i)
+        scales[n][i] = convert<float>(load_shared<f16>(codes + (n * 8 + 2 * MmaLanes::member() + i) * S::pitch + shifts.of(i)));
   }
 #pragma unroll
   for (int m = 0; m < Sums::row_tiles; ++m) {
@@ -256,7 +251,7 @@ class Epilogue {
     for (int half = 0; half < 2; ++half) {
       const unsigned pair = pack_pair<T>(scale_[n][0] * sums[2 * half] + bias_[n][0], scale_[n][1] * sums[2 * half + 1] + bias_[n][1]);
       if constexpr (S::warps_k > 1) store_pair(p_, row_ + row + half * 8, channel_ + n * 8, pair);
-      else store_shared(to_ + (row + half * 8) * S::y_pitch + n * 16, __uint_as_float(pair));
+      else store_shared(to_ + (row + half * 8) * S::y_pitch + n * 16, pair);
     }
   }
 
@@ -282,7 +277,7 @@ __device__ __forceinline__ void store_tile(const Problem<T>& p, std::int64_t fir
 #pragma unroll 4
     for (int v = threadIdx.x; v < S::rows * pairs; v += S::threads)
       store_pair(p, first_row + v / pairs, first_channel + v % pairs * 2,
-                 __float_as_uint(load_shared<float>(tile + v / pairs * S::y_pitch + v % pairs * 4)));
+                 load_shared<unsigned>(tile + v / pairs * S::y_pitch + v % pairs * 4));
   }
 }
 
