@@ -21,33 +21,6 @@ struct alignas(16) Chunk {
   std::uint32_t words[4] = {};
 };
 
-/// y[i] = x[index[i]] along one dimension. The indexer walks y, index and x, with x's stride along that dimension 0: `stride` is multiplied
-/// with the index's value.
-template <class Bits>
-__global__ void __launch_bounds__(block_size)
-    gather_elements(const Bits* __restrict__ x, const std::int64_t* __restrict__ index, Bits* __restrict__ y,
-                    __grid_constant__ const Indexer<3> indexer, std::uint32_t count, std::int64_t length, std::int64_t stride) {
-  const std::uint32_t i = blockIdx.x * block_size + threadIdx.x;
-  if (i >= count) return;
-  std::int64_t offsets[3];
-  indexer.locate(i, offsets);
-  const std::int64_t at = index[offsets[1]];
-  y[offsets[0]] = at >= 0 && at < length ? x[offsets[2] + at * stride] : Bits();
-}
-
-/// y[index[i]] = source[i] likewise; the indexer walks source, index and y.
-template <class Bits>
-__global__ void __launch_bounds__(block_size)
-    scatter_elements(const Bits* __restrict__ source, const std::int64_t* __restrict__ index, Bits* __restrict__ y,
-                     __grid_constant__ const Indexer<3> indexer, std::uint32_t count, std::int64_t length, std::int64_t stride) {
-  const std::uint32_t i = blockIdx.x * block_size + threadIdx.x;
-  if (i >= count) return;
-  std::int64_t offsets[3];
-  indexer.locate(i, offsets);
-  const std::int64_t at = index[offsets[1]];
-  if (at >= 0 && at < length) y[offsets[2] + at * stride] = source[offsets[0]];
-}
-
 __device__ void atomic_add(float* at, float value) { atomicAdd(at, value); }
 __device__ void atomic_add(double* at, double value) { atomicAdd(at, value); }
 __device__ void atomic_add(f16* at, f16 value) { atomicAdd(reinterpret_cast<__half*>(at), __ushort_as_half(value.bits)); }
@@ -69,19 +42,57 @@ __device__ void atomic_add(std::uint8_t* at, std::uint8_t value) {
   } while (seen != expected);
 }
 
-template <class Sum, class T>
+// What happens along one dimension to each element of one side, and its place in the table on the other side, which is inside or not.
+
+/// y[i] = x[index[i]]
+struct Gather {
+  template <class Bits>
+  static __device__ __forceinline__ void apply(const Bits* x, Bits* y, std::int64_t element, std::int64_t place, bool is_inside) {
+    y[element] = is_inside ? x[place] : Bits();
+  }
+};
+/// y[index[i]] = source[i]
+struct Scatter {
+  template <class Bits>
+  static __device__ __forceinline__ void apply(const Bits* source, Bits* y, std::int64_t element, std::int64_t place, bool is_inside) {
+    if (is_inside) y[place] = source[element];
+  }
+};
+/// y[index[i]] += source[i]
+struct ScatterAdd {
+  template <class T, class Sum>
+  static __device__ __forceinline__ void apply(const T* source, Sum* y, std::int64_t element, std::int64_t place, bool is_inside) {
+    if (is_inside) atomic_add(y + place, convert<Sum>(source[element]));
+  }
+};
+
+/// The indexer walks elements, index and table, with the table's stride along that dimension 0: `stride` is multiplied with the index's
+/// value.
+template <class F, class From, class To>
 __global__ void __launch_bounds__(block_size)
-    scatter_add_elements(Sum* y, const std::int64_t* __restrict__ index, const T* __restrict__ source,
-                         __grid_constant__ const Indexer<3> indexer, std::uint32_t count, std::int64_t length, std::int64_t stride) {
+    index_elements(const From* __restrict__ from, const std::int64_t* __restrict__ index, To* __restrict__ to,
+                   __grid_constant__ const Indexer<3> indexer, std::uint32_t count, std::int64_t length, std::int64_t stride) {
   const std::uint32_t i = blockIdx.x * block_size + threadIdx.x;
   if (i >= count) return;
   std::int64_t offsets[3];
   indexer.locate(i, offsets);
   const std::int64_t at = index[offsets[1]];
-  if (at >= 0 && at < length) atomic_add(y + offsets[2] + at * stride, convert<Sum>(source[offsets[0]]));
+  F::apply(from, to, offsets[0], offsets[2] + at * stride, at >= 0 && at < length);
 }
 
-/// The walk of those kernels: over the index's elements, with a stride of 0 along `dim` in `table`, which is x or y.
+template <class F, class From, class To>
+void index_as(const Layout<3>& whole, const View& from, const View& index, const View& to, int dim) {
+  constexpr bool gathers = std::is_same_v<F, Gather>;
+  const View& table = gathers ? from : to;
+  for_pieces(whole, [&](const Layout<3>& layout, const std::int64_t* offsets) {
+    const std::int64_t count = layout.numel();
+    launch(index_elements<F, From, To>, blocks_for(count), block_size, 0, to.stream, from.as<const From>() + offsets[gathers ? 2 : 0],
+           index.as<const std::int64_t>() + offsets[1], to.as<To>() + offsets[gathers ? 0 : 2], layout, static_cast<std::uint32_t>(count),
+           table.shape[dim], table.strides[dim]);
+  });
+}
+
+/// The walk of that kernel: over the index's elements, with a stride of 0 along `dim` in `table`, which is x or y.
 Layout<3> layout_along(int dim, const View& elements, const View& index, const View& table) {
   Strides held = table.strides;
   held[dim] = 0;
@@ -99,43 +110,12 @@ View in_chunks(View view, std::int64_t per_chunk) {
   return view;
 }
 
-/// y = x at the indices along `dim`, for a layout of y, the index and x's other dimensions.
-template <class Bits>
-void gather_as(const Layout<3>& whole, const View& x, const View& index, const View& y, int dim) {
-  for_pieces(whole, [&](const Layout<3>& layout, const std::int64_t* offsets) {
-    const std::int64_t count = layout.numel();
-    launch(gather_elements<Bits>, blocks_for(count), block_size, 0, y.stream, x.as<const Bits>() + offsets[2],
-           index.as<const std::int64_t>() + offsets[1], y.as<Bits>() + offsets[0], layout, static_cast<std::uint32_t>(count), x.shape[dim],
-           x.strides[dim]);
-  });
-}
-
-template <class Sum, class T>
-void scatter_add_as(const View& y, const View& index, const View& source, int dim) {
-  for_pieces(layout_along(dim, source, index, y), [&](const Layout<3>& layout, const std::int64_t* offsets) {
-    const std::int64_t count = layout.numel();
-    launch(scatter_add_elements<Sum, T>, blocks_for(count), block_size, 0, y.stream, y.as<Sum>() + offsets[2],
-           index.as<const std::int64_t>() + offsets[1], source.as<const T>() + offsets[0], layout, static_cast<std::uint32_t>(count),
-           y.shape[dim], y.strides[dim]);
-  });
-}
-
 /// The iteration over slices (A, I, C) of `rows` (A, N, C), with an index that is broadcast along A and C.
 Layout<3> layout_of_slices(const View& slices, const View& index, const View& rows) {
   Layout<3> layout =
       layout_of(slices.shape, {slices.strides, Strides{0, index.strides[0], 0}, Strides{rows.strides[0], 0, rows.strides[2]}});
   layout.simplify();
   return layout;
-}
-
-template <class Bits>
-void index_copy_as(const View& y, const View& index, const View& source) {
-  for_pieces(layout_of_slices(source, index, y), [&](const Layout<3>& layout, const std::int64_t* offsets) {
-    const std::int64_t count = layout.numel();
-    launch(scatter_elements<Bits>, blocks_for(count), block_size, 0, y.stream, source.as<const Bits>() + offsets[0],
-           index.as<const std::int64_t>() + offsets[1], y.as<Bits>() + offsets[2], layout, static_cast<std::uint32_t>(count), y.shape[1],
-           y.strides[1]);
-  });
 }
 
 /// Calls f with the element type, and the views (A, N, C) and (A, I, C) in its elements: 16 bytes where both can be moved so.
@@ -151,12 +131,15 @@ void in_largest_elements(const View& rows, const View& slices, F&& f) {
 
 void gather(Cuda, const View& x, const View& index, const View& y, int dim) {
   if (y.numel() == 0) return;
-  dispatch_bits(y.dtype, [&]<class Bits>() { gather_as<Bits>(layout_along(dim, y, index, x), x, index, y, dim); });
+  dispatch_bits(y.dtype, [&]<class Bits>() { index_as<Gather, Bits, Bits>(layout_along(dim, y, index, x), x, index, y, dim); });
 }
 
 void scatter_add(Cuda, const View& y, const View& index, const View& source, int dim) {
   if (source.numel() == 0) return;
   if (y.dtype == DType::boolean) fail("scatter_add", "expected a numeric dtype but got bool");
+  const auto add = [&]<class T, class Sum>(const View& to) {
+    index_as<ScatterAdd, T, Sum>(layout_along(dim, source, index, to), source, index, to, dim);
+  };
   dispatch_all(y.dtype, [&]<class T>() {
     if constexpr (std::is_same_v<T, float> || is_half<T>) {
       // More additions than a sum of this type stands; see Note [Long sums] in ops/cpu/index.cpp.
@@ -164,24 +147,26 @@ void scatter_add(Cuda, const View& y, const View& index, const View& source, int
         const Workspace memory(static_cast<std::size_t>(y.numel()) * sizeof(double), y.stream);
         const View sums{memory.as(), y.shape, contiguous_strides(y.shape), DType::f64, y.stream};
         copy(Cuda{}, y, sums);
-        scatter_add_as<double, T>(sums, index, source, dim);
+        add.template operator()<T, double>(sums);
         return copy(Cuda{}, sums, y);
       }
     }
-    if constexpr (!std::is_same_v<T, bool>) scatter_add_as<T, T>(y, index, source, dim);
+    if constexpr (!std::is_same_v<T, bool>) add.template operator()<T, T>(y);
   });
 }
 
 void index_select(Cuda, const View& x, const View& index, const View& y) {
   if (y.numel() == 0) return;
   in_largest_elements(x, y, [&]<class Bits>(const View& rows, const View& slices) {
-    gather_as<Bits>(layout_of_slices(slices, index, rows), rows, index, slices, 1);
+    index_as<Gather, Bits, Bits>(layout_of_slices(slices, index, rows), rows, index, slices, 1);
   });
 }
 
 void index_copy(Cuda, const View& y, const View& index, const View& source) {
   if (source.numel() == 0) return;
-  in_largest_elements(y, source, [&]<class Bits>(const View& rows, const View& slices) { index_copy_as<Bits>(rows, index, slices); });
+  in_largest_elements(y, source, [&]<class Bits>(const View& rows, const View& slices) {
+    index_as<Scatter, Bits, Bits>(layout_of_slices(slices, index, rows), slices, index, rows, 1);
+  });
 }
 
 }  // namespace tern::kernels
