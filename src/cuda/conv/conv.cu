@@ -186,7 +186,7 @@ void depthwise_conv1d(Cuda, const DepthwiseConv1dArguments& a) {
   const auto operands = [&]<class T>() {
     return Convolution<T>{Signal<const T>(a.u), Signal<T>(a.y), a.w.as<const T>(), a.bias.as<const T>(), static_cast<int>(a.left), a.silu};
   };
-  const bool done = with_short_floats(a.y.dtype, [&]<class T>() {
+  const bool done = dispatch_short_floats(a.y.dtype, [&]<class T>() {
     bool fits = false;
     with_taps(a.w.shape[1], [&]<int K>() { fits = convolve_vectors<T, K>(a, operands.template operator()<T>()); });
     return fits;

@@ -30,16 +30,6 @@ bool with_taps(std::int64_t taps, F&& f) {
   }
 }
 
-template <class F>
-bool with_short_floats(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::f32: return f.template operator()<float>();
-    case DType::f16: return f.template operator()<f16>();
-    case DType::bf16: return f.template operator()<bf16>();
-    default: return false;
-  }
-}
-
 /// A signal (B, L, D): its strides along batch, position and channel.
 template <class T>
 struct Signal {

@@ -378,8 +378,7 @@ void depthwise_conv1d_grad(Cuda, const DepthwiseConv1dGradArguments& a) {
     fail("depthwise_conv1d", "expected fewer than 2^30 positions and at most 65534 taps");
   bool done = false;
   if (a.u.numel() > 0 && a.g.numel() > 0)
-    with_short_floats(a.u.dtype,
-                      [&]<class T>() { return with_taps(a.w.shape[1], [&]<int K>() { done = differentiate_vectors<T, K>(a); }); });
+    dispatch_short_floats(a.u.dtype, [&]<class T>() { with_taps(a.w.shape[1], [&]<int K>() { done = differentiate_vectors<T, K>(a); }); });
   if (!done) differentiate_any_signal(a);
 }
 

@@ -74,10 +74,8 @@ void convert_copy(const View& x, const View& y) {
 
 /// Casts among f32, f16 and bf16, which mixed precision does all the time, by kernels of their own. False for other dtypes.
 bool copy_short_floats(const View& x, const View& y) {
-  bool is_copied = false;
-  dispatch_short_floats(y.dtype,
-                        [&]<class Out>() { is_copied = dispatch_short_floats(x.dtype, [&]<class In>() { convert_copy<Out, In>(x, y); }); });
-  return is_copied;
+  return dispatch_short_floats(
+      y.dtype, [&]<class Out>() { return dispatch_short_floats(x.dtype, [&]<class In>() { convert_copy<Out, In>(x, y); }); });
 }
 
 __global__ void __launch_bounds__(block_size)

@@ -309,9 +309,7 @@ bool layer_norm_in_registers(const LayerNormArguments& a) {
 void layer_norm(Cuda, const LayerNormArguments& a) {
   if (!is_floating(a.x.dtype)) fail("layer_norm", std::string("expected a floating dtype but got ") + name(a.x.dtype));
   if (a.x.shape[0] == 0) return;
-  bool is_done = false;
-  dispatch_short_floats(a.x.dtype, [&]<class T>() { is_done = layer_norm_in_registers<T>(a); });
-  if (!is_done) layer_norm_any(a);
+  if (!dispatch_short_floats(a.x.dtype, [&]<class T>() { return layer_norm_in_registers<T>(a); })) layer_norm_any(a);
 }
 
 }  // namespace tern::kernels

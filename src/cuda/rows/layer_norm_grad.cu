@@ -322,9 +322,7 @@ bool layer_norm_grad_in_registers(const LayerNormGradArguments& a) {
 
 void layer_norm_grad(Cuda, const LayerNormGradArguments& a) {
   if (a.s.shape[1] == 0) return;
-  bool done = false;
-  dispatch_short_floats(a.s.dtype, [&]<class T>() { done = layer_norm_grad_in_registers<T>(a); });
-  if (!done) layer_norm_grad_any(a);
+  if (!dispatch_short_floats(a.s.dtype, [&]<class T>() { return layer_norm_grad_in_registers<T>(a); })) layer_norm_grad_any(a);
 }
 
 }  // namespace tern::kernels

@@ -14,13 +14,19 @@ decltype(auto) dispatch_halves(DType dtype, F&& f) {
   return dtype == DType::f16 ? f.template operator()<f16>() : f.template operator()<bf16>();
 }
 
-/// Calls f with the element type of f32, f16 or bf16, all computed in float32. False for another dtype, for which f is not called.
+/// Calls f with the element type of f32, f16 or bf16, all computed in float32. False for another dtype, for which f is not called; else f's
+/// result, or true where it has none.
 template <class F>
 bool dispatch_short_floats(DType dtype, F&& f) {
+  const auto call = [&]<class T>() {
+    if constexpr (std::is_void_v<decltype(f.template operator()<T>())>) f.template operator()<T>();
+    else return f.template operator()<T>();
+    return true;
+  };
   switch (dtype) {
-    case DType::f32: f.template operator()<float>(); return true;
-    case DType::f16: f.template operator()<f16>(); return true;
-    case DType::bf16: f.template operator()<bf16>(); return true;
+    case DType::f32: return call.template operator()<float>();
+    case DType::f16: return call.template operator()<f16>();
+    case DType::bf16: return call.template operator()<bf16>();
     default: return false;
   }
 }
