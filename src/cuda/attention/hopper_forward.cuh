@@ -5,10 +5,10 @@
 // Flash attention on Hopper, forward: Shah et al., "FlashAttention-3", 2024. A block has a tile of queries of one head, 64 for each of its
 // consumer warpgroups, and walks over the tiles of keys that they see, from the last to the first:
 //
-//     producer            24 or 32 registers     one thread: q_empty -> TMA: Q -> q_full; k_empty[i] -> TMA: K -> k_full[i]; V likewise
-//     consumer            240 or 160 registers   k_full[i] -> S = Q K^T, issued; v_full[j] -> y += P V of the tile before, issued;
-//     warpgroups                                 S there: -> k_empty[i]; mask, online softmax of S, while the tensor cores go on with P V;
-//                                                P V there: -> v_empty[j]; P = S rounded, y rescaled where a maximum has grown
+//     producer            24 or 32 registers     one thread: q_empty -> TMA: Q -> q_full; k.empty[i] -> TMA: K -> k.full[i]; V likewise
+//     consumer            240 or 160 registers   k.full[i] -> S = Q K^T, issued; v.full[j] -> y += P V of the tile before, issued;
+//     warpgroups                                 S there: -> k.empty[i]; mask, online softmax of S, while the tensor cores go on with P V;
+//                                                P V there: -> v.empty[j]; P = S rounded, y rescaled where a maximum has grown
 //
 //     shared memory   | Q (64 groups, d) | ring of K (keys, d): stages | ring of V (keys, d): stages |
 //     (64, 192 x 128)      24 KiB            4 x 16 KiB                   4 x 16 KiB                      152 KiB
@@ -117,18 +117,18 @@ struct ForwardConsumer {
     release_v();
   }
   __device__ __forceinline__ void release_k() {
-    arrive_warp(barriers.k_empty[k_state.index]);
+    arrive_warp(barriers.k.empty[k_state.index]);
     k_state.advance();
   }
   __device__ __forceinline__ void release_v() {
-    arrive_warp(barriers.v_empty[v_state.index]);
+    arrive_warp(barriers.v.empty[v_state.index]);
     v_state.advance();
   }
   /// Skips a tile of keys that the group's queries do not see: gives its stages back unread, with the group's turn at the tensor cores.
   __device__ __forceinline__ void skip_tile(bool takes_turn) {
-    barriers.k_full[k_state.index].wait(k_state.phase);
+    barriers.k.wait_full(k_state);
     release_k();
-    barriers.v_full[v_state.index].wait(v_state.phase);
+    barriers.v.wait_full(v_state);
     release_v();
     if (takes_turn) {
       ping_pong_wait();
@@ -298,7 +298,7 @@ struct ForwardConsumer {
 #pragma unroll 1
     for (; tile > own_last; --tile) skip_tile(own.count > 0 || tile - 1 > none);  // of its own tiles the last takes no turn
     if (own.count > 0) {
-      barriers.k_full[k_state.index].wait(k_state.phase);
+      barriers.k.wait_full(k_state);
       issue_scores();
       warpgroup_wait<0>();
       warpgroup_fence_operand(scores);
@@ -307,10 +307,10 @@ struct ForwardConsumer {
       update();
 #pragma unroll 1
       for (--tile; tile >= own_first; --tile) {
-        barriers.k_full[k_state.index].wait(k_state.phase);
+        barriers.k.wait_full(k_state);
         ping_pong_wait();
         issue_scores();
-        barriers.v_full[v_state.index].wait(v_state.phase);
+        barriers.v.wait_full(v_state);
         issue_sums();
         ping_pong_pass();
         warpgroup_wait<1>();
@@ -323,7 +323,7 @@ struct ForwardConsumer {
     }
     arrive_warp(barriers.q_empty);
     if (own.count > 0) {
-      barriers.v_full[v_state.index].wait(v_state.phase);
+      barriers.v.wait_full(v_state);
       issue_sums();
       finish_sums();
     }
@@ -356,12 +356,8 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_attention_forward(__grid
     constexpr int consumer_warps = C::groups * 4;
     barriers.q_full.init(1);
     barriers.q_empty.init(consumer_warps);
-    for (int i = 0; i < C::stages; ++i) {
-      barriers.k_full[i].init(1);
-      barriers.v_full[i].init(1);
-      barriers.k_empty[i].init(consumer_warps);
-      barriers.v_empty[i].init(consumer_warps);
-    }
+    barriers.k.init(consumer_warps);
+    barriers.v.init(consumer_warps);
     fence_barrier_init();
   }
   __syncthreads();
@@ -372,6 +368,10 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_attention_forward(__grid
   } else {
     warpgroup_reg_alloc<C::consumer_registers>();
     ForwardConsumer<T, C, general, drops>(p, tiles, barriers).run();
+  }
+#endif
+}
+
 /// The operands are q, k and v, or their parts.
 template <class T, class C, bool general, bool drops>
 void launch_forward(Args args, std::span<const View> operands, const AttentionCall& call, const Maxima& maxima = {}) {
@@ -390,10 +390,6 @@ void launch_forward(Args args, std::span<const View> operands, const AttentionCa
                              tiles,
                              maxima};
   launch(hopper_attention_forward<T, C, general, drops>, blocks_of(items, stream), C::threads, C::shared_bytes, stream, params);
-}
-
-  }
-#endif
 }
 
 }  // namespace tern::gpu::hopper

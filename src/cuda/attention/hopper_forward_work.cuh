@@ -43,7 +43,8 @@ struct ForwardParams {
 
 template <int stages>
 struct ForwardBarriers {
-  MBarrier q_full, q_empty, k_full[stages], k_empty[stages], v_full[stages], v_empty[stages];
+  MBarrier q_full, q_empty;
+  Pipeline<stages> k, v;
   int item;
 };
 
@@ -85,18 +86,16 @@ __device__ __forceinline__ void produce(const ForwardParams& p, unsigned memory,
 #pragma unroll
       for (int g = 0; g < C::groups; ++g)
         QTile::load(memory + g * QTile::bytes, p.q, head, sequence.first_query + first_query + g * 64, sequence.batch, barriers.q_full);
-      const auto load = [&](PipelineState<C::stages>& state, MBarrier* full, MBarrier* empty, unsigned ring, const CUtensorMap& map,
+      const auto load = [&](PipelineState<C::stages>& state, Pipeline<C::stages>& pipeline, unsigned ring, const CUtensorMap& map,
                             int tile) {
-        empty[state.index].wait(state.phase ^ 1);
-        full[state.index].arrive_and_expect_tx(KTile::bytes);
-        KTile::load(ring + state.index * KTile::bytes, map, kv_head, sequence.first_key + tile * C::keys, sequence.batch,
-                    full[state.index]);
+        MBarrier& full = pipeline.begin_load(state, KTile::bytes);
+        KTile::load(ring + state.index * KTile::bytes, map, kv_head, sequence.first_key + tile * C::keys, sequence.batch, full);
         state.advance();
       };
 #pragma unroll 1
       for (int i = 0; i <= tiles.count; ++i) {
-        if (i < tiles.count) load(k_state, barriers.k_full, barriers.k_empty, k_ring, p.k, tiles.last - i);
-        if (i > 0) load(v_state, barriers.v_full, barriers.v_empty, v_ring, p.v, tiles.last - i + 1);
+        if (i < tiles.count) load(k_state, barriers.k, k_ring, p.k, tiles.last - i);
+        if (i > 0) load(v_state, barriers.v, v_ring, p.v, tiles.last - i + 1);
       }
     }
     number = next;

@@ -17,9 +17,9 @@
 // for a depth of taps and channels. Windows are never written: TMA takes them from the tall image of channels_last.h, a box of positions
 // at a time, moved by the tap. Of 16-bit floats, or float32 in TF32 where the product mode is that. Sums are float32's.
 //
-//   producer              1 thread of warp 8    b_empty -> TMA: a box (rows, 8 or more, 128 bytes of channels) of the image -> b_full
-//                                               a_empty -> TMA: a tap's weights (outputs, 128 bytes of channels)            -> a_full
-//   two consumer          warps 0 to 7          b_full; for each tap of the box: a_full -> 4 wgmma of m64n128 -> a_empty; b_empty
+//   producer              1 thread of warp 8    b.empty -> TMA: a box (rows, 8 or more, 128 bytes of channels) of the image -> b.full
+//                                               a.empty -> TMA: a tap's weights (outputs, 128 bytes of channels)            -> a.full
+//   two consumer          warps 0 to 7          b.full; for each tap of the box: a.full -> 4 wgmma of m64n128 -> a.empty; b.empty
 //   warpgroups
 //
 //   shared memory    | 3 stages of a, 16 KiB each | 3 stages of b, 20 KiB each |    swizzle of 128 bytes; two blocks a multiprocessor
@@ -70,7 +70,8 @@ struct ConvParams {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 struct Barriers {
-  MBarrier a_full[a_stages], a_empty[a_stages], b_full[b_stages], b_empty[b_stages];
+  Pipeline<a_stages> a;
+  Pipeline<b_stages> b;
 };
 
 /// The tile of a block: blocks next to each other have the same positions, and find them in the L2 cache.
@@ -98,10 +99,9 @@ __device__ __forceinline__ void load_stages(const ConvParams& p, Memory& memory,
   PipelineState<a_stages> a;
   PipelineState<b_stages> b;
   const auto load_box = [&](const BoxPlace& place, int channel, int i, int j) {
-    barriers.b_empty[b.index].wait(b.phase ^ 1);
-    barriers.b_full[b.index].arrive_and_expect_tx(p.b_bytes);
+    MBarrier& full = barriers.b.begin_load(b, p.b_bytes);
     tma_load_3d(shared_address(memory.b[b.index]), p.x, channel, place.column * p.x_stride + j * p.x_dilation - p.x_padding,
-                place.row * p.y_stride + i * p.y_dilation - p.y_padding, barriers.b_full[b.index]);
+                place.row * p.y_stride + i * p.y_dilation - p.y_padding, full);
     b.advance();
   };
   for (int load = 0; load < p.loads; ++load) {
@@ -109,9 +109,8 @@ __device__ __forceinline__ void load_stages(const ConvParams& p, Memory& memory,
     const int i = of_channels / p.kernel_width, j = of_channels % p.kernel_width;
     load_box(first, channel, i, j);
     for (int below = 0; below < p.taps_of_load; ++below, a.advance()) {
-      barriers.a_empty[a.index].wait(a.phase ^ 1);
-      barriers.a_full[a.index].arrive_and_expect_tx(p.a_bytes);
-      tma_load_3d(shared_address(memory.a[a.index]), p.w, channel, (i + below) * p.kernel_width + j, tile.output, barriers.a_full[a.index]);
+      MBarrier& full = barriers.a.begin_load(a, p.a_bytes);
+      tma_load_3d(shared_address(memory.a[a.index]), p.w, channel, (i + below) * p.kernel_width + j, tile.output, full);
       // After a tap's weights: the second box takes the stage that the first consumer leaves when it has queued products of these.
       if (below == 0 && p.boxes == 2) load_box(second, channel, i, j);
     }
@@ -132,17 +131,17 @@ __device__ __forceinline__ void multiply_stages(const ConvParams& p, Memory& mem
   if (!is_one_box && consumer == 1) b.advance();
   int previous_a = -1, previous_b = -1;
   const auto release = [&] {
-    if (releases && previous_a >= 0) barriers.a_empty[previous_a].arrive();
-    if (releases && previous_b >= 0) barriers.b_empty[previous_b].arrive();
+    if (releases && previous_a >= 0) barriers.a.empty[previous_a].arrive();
+    if (releases && previous_b >= 0) barriers.b.empty[previous_b].arrive();
   };
 #pragma unroll 1
   for (int load = 0; load < p.loads; ++load) {
-    barriers.b_full[b.index].wait(b.phase);
+    barriers.b.wait_full(b);
 #pragma unroll 1
     for (int below = 0; below < p.taps_of_load; ++below) {
       const std::uint64_t a_tile = wgmma_descriptor(shared_address(memory.a[a.index]) + a_offset, 0);
       const std::uint64_t b_tile = wgmma_descriptor(shared_address(memory.b[b.index]) + below * tap_bytes, 0);
-      barriers.a_full[a.index].wait(a.phase);
+      barriers.a.wait_full(a);
       warpgroup_fence_operand(sums);
       warpgroup_arrive();
 #pragma unroll
@@ -215,15 +214,8 @@ __global__ void __launch_bounds__(threads, 2) implicit_conv_kernel(__grid_consta
   if (threadIdx.x == 0) {
     tma_prefetch_map(p.x);
     tma_prefetch_map(p.w);
-    const unsigned b_readers = consumers / 32 / p.boxes;
-    for (int i = 0; i < a_stages; ++i) {
-      barriers.a_full[i].init(1);
-      barriers.a_empty[i].init(consumers / 32);
-    }
-    for (int i = 0; i < b_stages; ++i) {
-      barriers.b_full[i].init(1);
-      barriers.b_empty[i].init(b_readers);
-    }
+    barriers.a.init(consumers / 32);
+    barriers.b.init(consumers / 32 / p.boxes);
     fence_barrier_init();
   }
   __syncthreads();

@@ -10,7 +10,7 @@ struct CUtensorMap_st;  // of <cuda.h>, a host header: a kernel takes it as a __
 //   cp.async   16, 8 or 4 bytes a thread, from global to shared memory; waited for by count of committed groups      (sm_80)
 //   TMA        a box of a tensor, asked for by one thread, whose bytes an mbarrier counts                            (sm_90)
 //   mbarrier   a barrier in shared memory, whose phase completes when its threads and bytes have arrived (sm_80, bytes sm_90)
-//   pipeline   a ring of stages, each with a full and an empty mbarrier; PipelineState says which stage is next
+//   pipeline   a ring of stages, each with a full and an empty mbarrier, Pipeline; PipelineState says which stage is next
 namespace tern::gpu {
 
 /// The 32-bit address of shared memory as PTX takes it.
@@ -128,6 +128,32 @@ struct PipelineState {
     }
   }
 };
+
+#if __CUDA_ARCH__ >= 900
+
+/// The barriers of a ring of stages that one thread, the producer, fills by TMA.
+template <int stages>
+struct Pipeline {
+  MBarrier full[stages], empty[stages];
+
+  /// As MBarrier::init. A stage is empty when so many have arrived.
+  __device__ __forceinline__ void init(unsigned readers) {
+    for (int i = 0; i < stages; ++i) {
+      full[i].init(1);
+      empty[i].init(readers);
+    }
+  }
+  /// The producer's: waits until the stage is empty, and returns the barrier that counts the bytes which it is about to load there.
+  __device__ __forceinline__ MBarrier& begin_load(const PipelineState<stages>& state, unsigned bytes) {
+    empty[state.index].wait(state.phase ^ 1);
+    full[state.index].arrive_and_expect_tx(bytes);
+    return full[state.index];
+  }
+  /// A consumer's.
+  __device__ __forceinline__ void wait_full(const PipelineState<stages>& state) { full[state.index].wait(state.phase); }
+};
+
+#endif
 
 // Fences and named barriers
 

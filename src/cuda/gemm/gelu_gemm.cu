@@ -18,7 +18,7 @@
 // both. Blocks are persistent: of the tiles of a block one consumer has the first, third, ..., the other one those between.
 //
 //   producer warpgroup   24 registers     warp 0       empty[i] -> TMA: a (128, 64), half of b to both blocks -> full[i]
-//                                         warp 1, 2    piece_empty[consumer][j] -> TMA: before (64, 64) -> piece_full[consumer][j]
+//                                         warp 1, 2    pieces[consumer]: empty[j] -> TMA: before (64, 64) -> full[j]
 //                                         gelu_grad
 //   two consumer         240 registers    its turn -> full[i] -> 8 wgmma m64n192k16, 192 sums a thread -> empty[i] of both blocks;
 //   warpgroups                            the other one's turn; epilogue: six pieces of the tile, registers -> piece j -> TMA
@@ -62,9 +62,9 @@ struct GeluGemmParams {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 struct Barriers {
-  MBarrier full[stages], empty[stages];
-  MBarrier piece_full[2][pieces_of_consumer], piece_empty[2][pieces_of_consumer];  ///< of each consumer
-  float sums[2][4][tile_n];                                                        ///< of each consumer's warps
+  Pipeline<stages> ring;
+  Pipeline<pieces_of_consumer> pieces[2];  ///< of each consumer
+  float sums[2][4][tile_n];                ///< of each consumer's warps
 };
 
 /// The tiles of this block, numbered from 0.
@@ -91,9 +91,7 @@ __device__ __forceinline__ void load_stages(const GeluGemmParams& p, Memory& mem
     const int row = tiles.row_tile(number) * tile_m, column = tiles.column(number);
     for (int step = 0; step < p.k_steps; ++step, write.advance()) {
       Stage& stage = memory.ring[write.index];
-      MBarrier& full = barriers.full[write.index];
-      barriers.empty[write.index].wait(write.phase ^ 1);
-      full.arrive_and_expect_tx(sizeof(Stage));
+      MBarrier& full = barriers.ring.begin_load(write, sizeof(Stage));
       const int k = step * tile_k;
       tma_load_2d(stage.a, p.a, k, row, full);
       if constexpr (b_k_major) {
@@ -118,9 +116,7 @@ __device__ __forceinline__ void load_pieces(const GeluGemmParams& p, Memory& mem
   for (int number = consumer; number < count; number += 2)
     for (int block = 0; block < column_blocks; ++block)
       for (int h = 0; h < halves; ++h, write.advance()) {
-        MBarrier& full = barriers.piece_full[consumer][write.index];
-        barriers.piece_empty[consumer][write.index].wait(write.phase ^ 1);
-        full.arrive_and_expect_tx(piece_bytes);
+        MBarrier& full = barriers.pieces[consumer].begin_load(write, piece_bytes);
         tma_load_2d(memory.pieces[consumer][write.index], p.before, tiles.column(number) + block * block_columns,
                     tiles.row_tile(number) * tile_m + h * piece_m, full);
       }
@@ -135,7 +131,7 @@ __device__ __forceinline__ void multiply(const GeluGemmParams& p, const Memory& 
   const unsigned lane = threadIdx.x % 32;
   int previous = -1;
   const auto release = [&](int stage) {
-    if (lane < cluster_size) arrive_at(barriers.empty[stage], lane);
+    if (lane < cluster_size) arrive_at(barriers.ring.empty[stage], lane);
   };
 #pragma unroll
   for (int h = 0; h < halves; ++h)
@@ -146,7 +142,7 @@ __device__ __forceinline__ void multiply(const GeluGemmParams& p, const Memory& 
     const Stage& stage = memory.ring[read.index];
     const std::uint64_t a = wgmma_descriptor(shared_address(stage.a), 0);
     const std::uint64_t b = wgmma_descriptor(shared_address(stage.b), b_k_major ? 0 : tile_k * block_columns * 2);
-    barriers.full[read.index].wait(read.phase);
+    barriers.ring.wait_full(read);
 #pragma unroll
     for (int h = 0; h < halves; ++h) warpgroup_fence_operand(sums[h]);
     warpgroup_arrive();
@@ -266,7 +262,7 @@ __device__ __forceinline__ void store_gelu_grad(const GeluGemmParams& p, Pieces&
 #pragma unroll
     for (int h = 0; h < halves; ++h) {
       const int index = pieces.ring.index;
-      pieces.barriers.piece_full[pieces.consumer][index].wait(pieces.ring.phase);
+      pieces.barriers.pieces[pieces.consumer].wait_full(pieces.ring);
       unsigned before[pairs_of_piece];  // all of them first: a load does not pass a store, whose place the compiler does not know
 #pragma unroll
       for (int i = 0; i < pairs_of_piece; ++i) before[i] = load_shared<unsigned>(pieces.pair(i / 2) + i % 2 * (8 * 128));
@@ -282,7 +278,7 @@ __device__ __forceinline__ void store_gelu_grad(const GeluGemmParams& p, Pieces&
       if (thread == 0) {  // the piece before this one is free
         tma_store_wait_read<1>();
         if (number >= 2 || block + h > 0)
-          pieces.barriers.piece_empty[pieces.consumer][(index + pieces_of_consumer - 1) % pieces_of_consumer].arrive();
+          pieces.barriers.pieces[pieces.consumer].empty[(index + pieces_of_consumer - 1) % pieces_of_consumer].arrive();
       }
     }
     sum_columns(sums, block, of_warps[thread / 32] + block * block_columns);
@@ -327,15 +323,8 @@ __global__ void __launch_bounds__(threads, 1) gelu_gemm_kernel(__grid_constant__
   __shared__ Barriers barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
   auto& memory = *swizzle_aligned<Memory>(shared);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < stages; ++i) {
-      barriers.full[i].init(1);
-      barriers.empty[i].init(4 * cluster_size);
-    }
-    for (int consumer = 0; consumer < 2; ++consumer)
-      for (int i = 0; i < pieces_of_consumer; ++i) {
-        barriers.piece_full[consumer][i].init(1);
-        barriers.piece_empty[consumer][i].init(1);
-      }
+    barriers.ring.init(4 * cluster_size);
+    for (int consumer = 0; consumer < 2; ++consumer) barriers.pieces[consumer].init(1);
     fence_barrier_init();
   }
   cluster_sync();

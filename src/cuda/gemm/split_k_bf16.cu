@@ -47,9 +47,7 @@ struct SplitKParams {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-struct Barriers {
-  MBarrier full[stages], empty[stages];
-};
+using Barriers = Pipeline<stages>;
 
 /// The producer: loads the stages of steps [first, first + count).
 template <class T>
@@ -58,9 +56,7 @@ __device__ __forceinline__ void load_stages(const SplitKParams& p, Stage<T>* mem
   PipelineState<stages> write;
   for (int step = first; step < first + count; ++step, write.advance()) {
     Stage<T>& stage = memory[write.index];
-    MBarrier& full = barriers.full[write.index];
-    barriers.empty[write.index].wait(write.phase ^ 1);
-    full.arrive_and_expect_tx(sizeof(Stage<T>));
+    MBarrier& full = barriers.begin_load(write, sizeof(Stage<T>));
     tma_load_2d(stage.a, p.a, row, step * tile_k, full);
     tma_load_2d(stage.b, p.b, column, step * tile_k, full);
   }
@@ -77,7 +73,7 @@ __device__ __forceinline__ void multiply_stages(const Stage<T>* memory, Barriers
 #pragma unroll 2  // more is code that a kernel of 5 us fetches once
   for (int i = 0; i < count; ++i, read.advance()) {
     const std::uint64_t a = wgmma_descriptor(memory[read.index].a), b = wgmma_descriptor(memory[read.index].b);
-    barriers.full[read.index].wait(read.phase);
+    barriers.wait_full(read);
     warpgroup_fence_operand(sums);
     warpgroup_arrive();
 #pragma unroll
@@ -142,10 +138,7 @@ __global__ void __launch_bounds__(threads) split_k_gemm_kernel(__grid_constant__
   __shared__ Barriers barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
   auto* const memory = swizzle_aligned<Stage<T>>(shared);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < stages; ++i) {
-      barriers.full[i].init(1);
-      barriers.empty[i].init(consumers / 32);
-    }
+    barriers.init(consumers / 32);
     fence_barrier_init();
   }
   __syncthreads();

@@ -43,9 +43,7 @@ __device__ __forceinline__ void load_tiles(const Tf32Params& p, Stage<products, 
     for (int step = 0; step < tile.steps; ++step, write.advance()) {
       const int k0 = (tile.first_step + step) * tile_k;
       Stage<products, tile_n>& stage = memory[write.index];
-      MBarrier& full = barriers.full[write.index];
-      barriers.empty[write.index].wait(write.phase ^ 1);
-      full.arrive_and_expect_tx(sizeof(stage.a) + sizeof(stage.b));
+      MBarrier& full = barriers.begin_load(write, sizeof(stage.a) + sizeof(stage.b));
       load_tile<a_k_major, tile_m>(p.a_map, tile.row_tile * tile_m, k0, stage.a, full);
       load_tile<b_k_major, tile_n>(p.b_map, tile.column_tile * tile_n, k0, stage.b, full);
     }
@@ -100,7 +98,7 @@ __device__ __forceinline__ void convert_tiles(const Tf32Params& p, Stage<product
   PipelineState<stages<products>> read;
   for (int index = WorkTile::first(p); tile.find(p, index); index += WorkTile::stride(p))
     for (int step = 0; step < tile.steps; ++step, read.advance()) {
-      barriers.full[read.index].wait(read.phase);
+      barriers.wait_full(read);
       if constexpr (b_k_major) convert_k_major(warp, lane, memory[read.index]);
       else convert_mn_major(warp, lane, memory[read.index]);
       fence_proxy_async();
@@ -125,7 +123,7 @@ __device__ __forceinline__ void multiply_tiles(const Tf32Params& p, Stage<produc
   const FragmentPosition position{row, row + (a_k_major ? 8 : 4), member * 2};
   const auto load_a = [&](AFragment<products>& fragment, const State& state) {
     const Stage<products, tile_n>& stage = memory[state.index];
-    barriers.full[state.index].wait(state.phase);
+    barriers.wait_full(state);
 #pragma unroll
     for (int s = 0; s < 4; ++s)
 #pragma unroll
@@ -214,11 +212,8 @@ __global__ void __launch_bounds__(threads, 1) tf32_gemm_kernel(__grid_constant__
   if (threadIdx.x == 0) {
     tma_prefetch_map(p.a_map);
     tma_prefetch_map(p.b_map);
-    for (int i = 0; i < stages<products>; ++i) {
-      barriers.full[i].init(1);
-      barriers.converted[i].init(converters / 32);
-      barriers.empty[i].init(consumers / 32);
-    }
+    barriers.init(consumers / 32);
+    for (MBarrier& converted : barriers.converted) converted.init(converters / 32);
     barriers.received.init(1);
     fence_barrier_init();
   }

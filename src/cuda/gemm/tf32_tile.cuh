@@ -61,8 +61,8 @@ inline constexpr std::size_t shared_bytes = stages<products> * sizeof(Stage<prod
 
 /// Barriers of the stages, and `received` of the sums that the blocks of a cluster send each other. is_last: see Note [Last block].
 template <int stages>
-struct Barriers {
-  MBarrier full[stages], converted[stages], empty[stages], received;
+struct Barriers : Pipeline<stages> {
+  MBarrier converted[stages], received;
   bool is_last;
 };
 
