@@ -1,4 +1,4 @@
-#include "cuda/reduce/reduce_ops.cuh"
+#include "cuda/reduce/reduce.cuh"
 
 // reduce(): chooses the reduction's kernels, and has those that take integers.
 namespace tern::gpu {

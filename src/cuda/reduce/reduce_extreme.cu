@@ -1,4 +1,4 @@
-#include "cuda/reduce/reduce_ops.cuh"
+#include "cuda/reduce/reduce.cuh"
 
 // Maximum and minimum, compiled apart from the other reductions.
 namespace tern::gpu {

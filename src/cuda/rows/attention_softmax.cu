@@ -1,6 +1,6 @@
 #include "cuda/device/indexer.cuh"
 #include "cuda/device/math.cuh"
-#include "cuda/reduce/reduce_ops.cuh"
+#include "cuda/reduce/reduce.cuh"
 #include "cuda/rows/attention_softmax.cuh"
 #include "ops/kernels/attention_softmax.h"
 #include "tensor/dispatch.h"
