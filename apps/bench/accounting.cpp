@@ -9,6 +9,7 @@
 #include "bench/lists.h"
 #include "bench/step_case.h"
 #include "bench/timing.h"
+#include "common/model.h"
 #include "common/program.h"
 #include "io/json_object.h"
 
@@ -46,7 +47,7 @@ Model model_of(const Options& options) {
     c.vocab = options.vocab;
     c.length = options.length;
     const nn::DecoderLMOptions sizes = model_options(c, cpu);
-    model.parameters = real(count_parameters(sizes));
+    model.parameters = real(apps::count_parameters(sizes));
     model.text = fmt::format("{} {}, V {}, T {}", options.model, options.arch, options.vocab, options.length);
     model.width = real(sizes.width);
     model.hidden = real(sizes.ff);

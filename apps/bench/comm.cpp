@@ -13,6 +13,7 @@
 #include "bench/lists.h"
 #include "bench/ranks.h"
 #include "bench/step_case.h"
+#include "common/model.h"
 #include "common/plot/chart.h"
 #include "common/program.h"
 #include "common/temporary_directory.h"
@@ -114,7 +115,7 @@ std::map<std::int64_t, std::vector<Row>> by_ranks(const std::vector<Row>& rows, 
 /// The parameters whose gradients go over the wire; 0: none were asked for.
 double model_parameters(const Options& options) {
   if (options.parameters > 0) return static_cast<double>(options.parameters);
-  return options.has_model || !options.buckets.empty() ? static_cast<double>(count_parameters(model_options(options.step, cpu))) : 0;
+  return options.has_model || !options.buckets.empty() ? static_cast<double>(apps::count_parameters(model_options(options.step, cpu))) : 0;
 }
 
 /// Of the all_reduce of float32. Nothing where there are no two sizes, or larger ones take no longer, as on a busy machine.

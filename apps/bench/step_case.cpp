@@ -69,7 +69,7 @@ nn::DecoderLMOptions model_options(const StepCase& c, Device device) {
 
 void require_memory(const nn::DecoderLMOptions& options, bool forward_only, int processes) {
   if (options.device != cpu) return;
-  const double needed = processes * apps::matrix_elements(options) * (forward_only ? 4 : 16);
+  const double needed = processes * static_cast<double>(apps::count_parameters(options)) * (forward_only ? 4 : 16);
   const auto there = static_cast<double>(backend::usable_memory());
   if (there > 0 && needed > there)
     throw OutOfMemory(fmt::format("[bench] expected {:.3g} GB of memory for the weights and their state but this machine has {:.3g} GB",

@@ -56,7 +56,7 @@ Device require_trainable(const Options& options) {
   require_valid(options);
   const Device device = apps::resolve_device(options.device);
   apps::require_precision(precision(options), device);
-  apps::require_memory(model_options(options, device), "use a smaller --width, --layers, --mlp or --pairs");
+  apps::require_memory(apps::count_parameters(model_options(options, device)), device, "use a smaller --width, --layers, --mlp or --pairs");
   return device;
 }
 
@@ -78,7 +78,7 @@ void train(const Options& options) {
   const std::string checksum = digest(data);
   run.set_data("", checksum);
   ranks.require_same("options or data", apps::to_json(entries(), options).dump() + checksum);
-  if (run.is_resumed()) apps::require_size(run.head(), apps::matrix_elements(model_options(options, device)));
+  if (run.is_resumed()) apps::require_size(run.head(), apps::count_parameters(model_options(options, device)));
   Trainer trainer(options, data, device, [&run] { return run.remains(); }, &ranks);
   const std::int64_t params = nn::count_parameters(trainer.model());
   say("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task, options.pairs,

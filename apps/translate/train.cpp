@@ -237,7 +237,7 @@ void train(const Options& options) {
   const Device device = apps::resolve_device(options.device);
   apps::require_precision(precision(options), device);
   if (options.threads > 0) set_num_threads(options.threads);
-  apps::require_memory(matrix_elements(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
+  apps::require_memory(count_parameters(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
 
   apps::Ranks ranks(options.ranks, device);
   const apps::StopSignals signals;
@@ -258,7 +258,7 @@ void train(const Options& options) {
   const text::Tokenizer tokenizer =
       run.is_resumed() ? text::Tokenizer::load(run.tokenizer()) : train_tokenizer(options, data.train, originals, on_step);
   const auto vocab = static_cast<std::int64_t>(tokenizer.vocab_size());
-  if (run.is_resumed()) apps::require_size(run.head(), matrix_elements(options, vocab));
+  if (run.is_resumed()) apps::require_size(run.head(), count_parameters(options, vocab));
   manual_seed(static_cast<std::uint64_t>(options.seed));  // here, as teachers draw as well
   Translator translator{options, tokenizer, TranslationModel(options, vocab, device), device};
   TrainingPairs pairs(options, tokenizer, data.train, on_step);
