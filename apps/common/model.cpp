@@ -9,6 +9,17 @@
 
 namespace tern::apps {
 
+nn::Positions positions_of(const std::string& name) {
+  if (name == "learned") return nn::Positions::learned;
+  if (name == "sinusoidal") return nn::Positions::sinusoidal;
+  return name == "rotary" ? nn::Positions::rotary : nn::Positions::none;
+}
+
+nn::Initialization initialization_of(const std::string& name) {
+  if (name == "gpt2") return nn::Initialization::gpt2;
+  return name == "xavier" ? nn::Initialization::xavier : nn::Initialization::layer_defaults;
+}
+
 namespace {
 
 std::int64_t linear(std::int64_t in, std::int64_t out, bool has_bias) { return in * out + (has_bias ? out : 0); }

@@ -1,12 +1,23 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "nn/decoder_lm.h"
 #include "nn/encoder_decoder.h"
 #include "train/precision.h"
 
 namespace tern::apps {
+
+/// The values of options for train::Precision, and for CheckpointPolicy.
+inline const std::vector<std::string> precision_names = {"fp32", "tf32", "tf32x3", "bf16", "fp16"};
+inline const std::vector<std::string> checkpointing_names = {"none", "selective", "full"};
+
+/// @{
+/// By their names in options, which have been checked: learned, sinusoidal, rotary or none; default, gpt2 or xavier.
+nn::Positions positions_of(const std::string& name);
+nn::Initialization initialization_of(const std::string& name);
+/// @}
 
 /// The number of a model's parameters, elements of tied ones once, before memory is taken for any.
 std::int64_t count_parameters(const nn::DecoderLMOptions& options);

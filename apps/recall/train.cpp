@@ -14,7 +14,7 @@
 
 namespace tern::recall {
 
-using apps::counted, apps::duration, apps::say, apps::seconds_now, apps::UsageError;
+using apps::counted, apps::duration, apps::say, apps::seconds_now;
 
 namespace {
 
@@ -63,7 +63,7 @@ Device require_trainable(const Options& options) {
 void train(const Options& options) {
   const double started = seconds_now();
   const Device device = require_trainable(options);
-  if (options.out.empty()) throw UsageError("--out: expected a directory but got \"\"");
+  apps::require_named("--out", options.out);
   io::RunDirectory::check(options.out);
   if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));

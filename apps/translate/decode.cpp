@@ -13,6 +13,7 @@
 #include "common/model.h"
 #include "common/output.h"
 #include "common/program.h"
+#include "common/quantile.h"
 #include "text/data_error.h"
 #include "text/line_reader.h"
 #include "text/printable.h"
@@ -88,15 +89,12 @@ class Statistics {
     seconds_ += seconds;
     waits_.insert(waits_.end(), lines, seconds);
   }
-  std::string text() {
-    std::sort(waits_.begin(), waits_.end());
-    const auto wait = [&](double share) {
-      return waits_.empty() ? 0 : waits_[static_cast<std::size_t>(share * static_cast<double>(waits_.size() - 1) + 0.5)];
-    };
+  std::string text() const {
     return fmt::format("{} with {} in {:.3f} s: {:.0f} tokens/s; a line took {:.1f} ms (median), {:.1f} ms (99th percentile)",
                        apps::counted(static_cast<std::int64_t>(waits_.size()), "line"),
                        apps::counted(static_cast<std::int64_t>(tokens_), "target token"), seconds_,
-                       seconds_ > 0 ? static_cast<double>(tokens_) / seconds_ : 0.0, 1e3 * wait(0.5), 1e3 * wait(0.99));
+                       seconds_ > 0 ? static_cast<double>(tokens_) / seconds_ : 0.0, 1e3 * apps::quantile(waits_, 0.5),
+                       1e3 * apps::quantile(waits_, 0.99));
   }
 
  private:

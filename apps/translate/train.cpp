@@ -52,7 +52,7 @@ struct Data {
 /// Those that --test names, or all that there are.
 std::vector<std::string> test_names(const Options& options) {
   if (options.test == "none") return {};
-  if (!options.test.empty()) return split_list(options.test);
+  if (!options.test.empty()) return apps::words(options.test);
   std::vector<std::string> names = text::list_splits(options.data, options.src, options.tgt);
   std::erase_if(names, [](const std::string& name) { return !name.starts_with("test"); });
   return names;
@@ -114,10 +114,9 @@ text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorp
 
 /// All that can be known before the data is read.
 void check(const Options& options) {
-  for (const Entry& entry : entries()) entry.require_valid(options);
-  if (const std::string fault = conflict(options); !fault.empty()) throw UsageError("--" + fault);
-  if (options.data.empty()) throw UsageError("--data: expected a directory but got \"\"");
-  if (options.out.empty()) throw UsageError("--out: expected a directory but got \"\"");
+  apps::require_valid(entries(), options, conflict);
+  apps::require_named("--data", options.data);
+  apps::require_named("--out", options.out);
   io::RunDirectory::check(options.out);
 }
 
