@@ -252,7 +252,11 @@ std::string mode(const StepCase& c) {
   return c.autocast ? std::string("autocast-") + (*c.autocast == DType::bf16 ? "bf16" : "fp16") : train::name(c.precision);
 }
 
-std::vector<std::string> step_modes() { return {"fp32", "tf32", "tf32x3", "bf16", "fp16", "autocast-bf16", "autocast-fp16"}; }
+std::vector<std::string> step_modes() {
+  std::vector<std::string> modes = apps::precision_names;
+  modes.insert(modes.end(), {"autocast-bf16", "autocast-fp16"});
+  return modes;
+}
 
 void set_mode(StepCase& c, const std::string& mode) {
   c.autocast = {};
