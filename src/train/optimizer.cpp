@@ -11,14 +11,13 @@
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
+#include "train/detail/masters.h"
+#include "train/detail/require.h"
 
 namespace tern::train {
 
 using namespace nn;  // parameters and their buffers
-
-static void require(const char* where, bool holds, const char* what, double value) {
-  if (!holds) fail(where, fmt::format("expected {} but got {}", what, value));
-}
+using detail::require;
 
 void Optimizer::add_parameters(const Tensors& parameters, double lr, const GroupForm& form) {
   require("Optimizer", lr >= 0, "a learning rate >= 0", lr);
@@ -199,13 +198,10 @@ void Optimizer::find_master(Segment& segment) {
   else segment.master = cast(parameter, DType::f32), segment.version = parameter.version();
 }
 
-/// Elements of the parameters that somebody else has written since they were rounded from the master, as loading a file does,
-/// become the master's as well.
 void Optimizer::refresh_master(Segment& segment) {
   const Tensor parameter = whole(segment).detach();
   if (!segment.master.defined() || segment.version == parameter.version()) return;
-  const Tensor is_unchanged = eq(cast(segment.master, parameter.dtype()), parameter);
-  copy_(segment.master, where(is_unchanged, segment.master, cast(parameter, DType::f32)));
+  detail::refresh_masters(parameter, segment.master);
   segment.version = parameter.version();
 }
 
