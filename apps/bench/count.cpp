@@ -44,7 +44,7 @@ std::vector<Count> counts_of(const Options& options, const TransformerSize& size
   return count_padded_conv1d(size.batch, size.length, size.width, options.taps, size.bytes_per_element);
 }
 
-/// How a figure grows where the sequences grow to twice their length.
+/// The exponent e of a figure that grows as N^e, from its values at lengths N and 2 N.
 double exponent(double at_length, double at_twice) { return std::log2(at_twice / at_length); }
 
 void count(const Options& options) {

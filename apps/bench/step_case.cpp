@@ -112,7 +112,7 @@ class PartTimes {
   std::vector<std::vector<backend::Event>> steps_;
 };
 
-/// How long the calls of one step take to return: the host's time, without the device's.
+/// Launch overhead: the time until the calls of one step return, without the device's work.
 Times host_times(Device device, int steps, const std::function<void()>& f) {
   std::vector<double> ms;
   for (int i = 0; i < steps; ++i) {

@@ -12,7 +12,7 @@
 
 namespace tern::apps {
 
-/// How a run is kept, which its results do not depend on.
+/// Options of checkpoints, which results do not depend on.
 struct CheckpointOptions {
   bool resume = false;                ///< the run in --out goes on
   std::optional<std::int64_t> every;  ///< updates between checkpoints; 0: once an epoch

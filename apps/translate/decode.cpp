@@ -47,14 +47,14 @@ namespace {
 /// Some lines of the standard input: no more than are there, so that a sentence that comes alone is not kept waiting, and no more than
 /// keep the decoder busy. Empty at the end. A fault is kept in `fault` until the lines before it are translated.
 std::vector<std::string> read_block(text::LineReader& reader, std::size_t most, text::CorpusReport& report, std::exception_ptr& fault) {
-  constexpr std::uint64_t most_bytes = std::uint64_t{4} << 20;
+  constexpr std::uint64_t max_bytes = std::uint64_t{4} << 20;
   std::vector<std::string> lines;
   const std::uint64_t before = report.memory();
   std::string line;
   try {
     while (reader.next(line, report)) {
       lines.push_back(line);
-      if (lines.size() == most || report.memory() - before > most_bytes || !reader.is_ready()) break;
+      if (lines.size() == most || report.memory() - before > max_bytes || !reader.is_ready()) break;
     }
   } catch (const text::DataError&) {
     fault = std::current_exception();

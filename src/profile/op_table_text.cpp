@@ -103,7 +103,7 @@ class Report {
         continue;
       }
       const std::int64_t ns = on_gpu_ ? row.device_ns : row.host_ns;
-      if (++count > most_ops) {
+      if (++count > max_ops) {
         rest += row.host_ns;
         continue;
       }
@@ -125,7 +125,7 @@ class Report {
     text_ += fmt::format(
         "\nFurther ops: {} calls without a kernel (views){}, {:.3f} ms together. All ops: {:.3f} ms, {} of the {} time; "
         "the rest, {:.3f} ms, lies between ops.\n\n",
-        views, count > most_ops ? fmt::format(" and {} more rows", count - most_ops) : "", ms(rest), ms(op_ns_), percent(op_ns_, busy_),
+        views, count > max_ops ? fmt::format(" and {} more rows", count - max_ops) : "", ms(rest), ms(op_ns_), percent(op_ns_, busy_),
         profile_.threads.size() > 1 ? "threads'" : "wall", ms(busy_ - op_ns_));
   }
 
@@ -183,7 +183,7 @@ class Report {
       std::int64_t total = 0;
       for (const auto& [name, row] : sorted) total += row.ns;
       const std::string in_pass = pass.empty() ? "(no pass)" : pass;
-      for (std::size_t i = 0; i < std::min<std::size_t>(sorted.size(), most_kernels); ++i) {
+      for (std::size_t i = 0; i < std::min<std::size_t>(sorted.size(), max_kernels); ++i) {
         const auto& [name, row] = sorted[i];
         table.add({cell(in_pass), cell(name), fmt::to_string(row.count), ms_text(row.ns), percent(row.ns, total)});
       }
@@ -228,7 +228,7 @@ class Report {
     MarkdownTable table({"module", "type", "forward", "backward", "recompute"});
     std::size_t count = 0;
     for (const auto& [path, passes] : by_path) {
-      if (++count > most_modules) continue;
+      if (++count > max_modules) continue;
       const auto in = [&, &times = passes](const char* pass) {
         const auto found = times.find(pass);
         return found == times.end() ? std::string("-") : ms_text(found->second);
@@ -236,11 +236,11 @@ class Report {
       table.add({cell(path), types.count(path) ? cell(types[path]) : "-", in("forward"), in("backward"), in("recompute")});
     }
     text_ += table.text();
-    if (count > most_modules) text_ += fmt::format("\n{} further modules are in the trace.\n", count - most_modules);
+    if (count > max_modules) text_ += fmt::format("\n{} further modules are in the trace.\n", count - max_modules);
   }
 
-  static constexpr std::int64_t most_ops = 60;
-  static constexpr std::size_t most_kernels = 12, most_modules = 120;
+  static constexpr std::int64_t max_ops = 60;
+  static constexpr std::size_t max_kernels = 12, max_modules = 120;
   static constexpr std::ptrdiff_t gpu_column = 4;  ///< of the table of ops: behind the CPU's time
 
   const Profile& profile_;
