@@ -5,27 +5,15 @@ usage: peer_conv_cpu.py OUT.jsonl [THREADS]
 Appends rows. Needs PyTorch; eager only. conv1d: the signal is (B, L, D), transposed for PyTorch and back, as its users have to;
 conv1d_first: (B, D, L), which PyTorch takes as it is.
 """
-import json
-import statistics
 import sys
-import time
 
 import torch
 import torch.nn.functional as F
 
+from peer_timing import add_eager_row, measure
+
 torch.set_num_threads(int(sys.argv[2]) if len(sys.argv) > 2 else 2)
 out = open(sys.argv[1], "a", encoding="utf-8")
-
-
-def measure(f, seconds=0.4):
-    """Median ms of about so many seconds of calls."""
-    f()
-    times, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 5:
-        start = time.perf_counter()
-        f()
-        times.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(times)
 
 
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
@@ -49,6 +37,4 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
                         f()
 
                 for direction, call in (("fwd", forward), ("bwd", lambda: torch.autograd.grad(y, (u, w, b), g, retain_graph=True))):
-                    row = dict(op=f"{op}_{direction}", shape=[B, L, D, K], dtype=str(dtype).replace("torch.", ""), impl="eager", device="cpu",
-                               threads=torch.get_num_threads(), ms=round(measure(call), 5))
-                    print(json.dumps(row), file=out, flush=True)
+                    add_eager_row(out, f"{op}_{direction}", (B, L, D, K), dtype, measure(call, 0.4))

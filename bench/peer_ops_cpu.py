@@ -4,37 +4,22 @@
 usage: peer_ops_cpu.py OUT.jsonl [THREADS]
 Appends rows. Needs PyTorch; eager only.
 """
-import json
-import statistics
 import sys
-import time
 
 import torch
 import torch.nn.functional as F
 
+from peer_timing import add_eager_row, measure
+
 torch.set_num_threads(int(sys.argv[2]) if len(sys.argv) > 2 else 2)
 out = open(sys.argv[1], "a", encoding="utf-8")
-
-
-def measure(f, seconds=0.5):
-    """Median ms of about so many seconds of calls."""
-    for _ in range(3):
-        f()
-    times, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 7:
-        start = time.perf_counter()
-        f()
-        times.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(times)
 
 
 def both_ways(op, shape, dtype, f, leaves):
     y = f()
     g = torch.randn_like(y)
     for direction, call in (("fwd", f), ("bwd", lambda: torch.autograd.grad(y, leaves, g, retain_graph=True))):
-        row = dict(op=f"{op}_{direction}", shape=list(shape), dtype=str(dtype).replace("torch.", ""), impl="eager", device="cpu",
-                   threads=torch.get_num_threads(), ms=round(measure(call), 5))
-        print(json.dumps(row), file=out, flush=True)
+        add_eager_row(out, f"{op}_{direction}", shape, dtype, measure(call, 0.5, warmup=3, least=7))
 
 
 for dtype in (torch.float32, torch.bfloat16):

@@ -9,6 +9,7 @@
 #include "bench/lists.h"
 #include "bench/step_case.h"
 #include "bench/timing.h"
+#include "common/model.h"
 #include "common/program.h"
 #include "io/json_object.h"
 
@@ -46,7 +47,7 @@ Model model_of(const Options& options) {
     c.vocab = options.vocab;
     c.length = options.length;
     const nn::DecoderLMOptions sizes = model_options(c, cpu);
-    model.parameters = real(count_parameters(sizes));
+    model.parameters = real(apps::count_parameters(sizes));
     model.text = fmt::format("{} {}, V {}, T {}", options.model, options.arch, options.vocab, options.length);
     model.width = real(sizes.width);
     model.hidden = real(sizes.ff);
@@ -119,32 +120,30 @@ void accounting(const Options& options) {
 void add_accounting(CLI::App& app) {
   auto* command = app.add_subcommand("accounting", "count memory and communication of a training on several devices, without any");
   const auto options = std::make_shared<Options>();
-  const auto add = [&](const char* name, auto& value, const char* help, const apps::Check& check, const char* type) {
-    return command->add_option(name, value, help)->check(check)->type_name(type);
-  };
-  const auto shown = [&](CLI::Option* option) { option->capture_default_str(); };
   std::vector<std::string> models = {"XXL"};
   for (const std::string& name : step_models()) models.push_back(name);
-  shown(add("--model", options->model,
-            ("XXL, blocks of two matrices alone, or " + list_of_step_models() + " with all that they have").c_str(), apps::one_of(models),
-            "NAME"));
-  shown(add("--width", options->width, "of XXL, D", apps::whole_number(1, 1 << 24), "N"));
-  shown(add("--ff", options->ff, "hidden units of XXL, F", apps::whole_number(1, 1 << 24), "N"));
-  shown(add("--layers", options->layers, "blocks of XXL", apps::whole_number(1, 1 << 20), "N"));
-  shown(add("--arch", options->arch, "of the others: gpt2, or llama (RMSNorm, rotary positions, SwiGLU, no biases)",
-            apps::one_of({"gpt2", "llama"}), "NAME"));
-  shown(add("--vocab", options->vocab, "size of their vocabulary", apps::whole_number(1, 10'000'000), "N"));
-  shown(add("--length", options->length, "rows of their table of positions", apps::whole_number(1, 100'000'000), "N"));
-  add("--parameters", options->parameters, "in place of the model's", apps::whole_number(1, 1'000'000'000'000'000), "N");
-  shown(add("--ranks", options->ranks, "numbers of devices", list_of(apps::whole_number(1, 1'000'000)), "LIST"));
-  shown(add("--memory-gb", options->memory_gb, "of a device, in 1e9 bytes", apps::real_number(1e-3, 1e9), "X"));
-  shown(add("--fsdp", options->mesh.fsdp, "ranks of full sharding, X", apps::whole_number(1, 1'000'000), "N"));
-  shown(add("--tensor-parallel", options->mesh.tensor, "ranks of tensor parallelism, Y", apps::whole_number(1, 1'000'000), "N"));
-  shown(add("--fsdp-axes", options->mesh.fsdp_axes, "of the network, for full sharding, M_X", apps::whole_number(1, 16), "N"));
-  shown(add("--tensor-axes", options->mesh.tensor_axes, "for tensor parallelism, M_Y", apps::whole_number(1, 16), "N"));
-  shown(add("--bandwidth", options->mesh.bandwidth, "of an axis in bytes a second, both ways, W", apps::real_number(1, 1e18), "X"));
-  shown(add("--flops", options->mesh.flops, "of a device, FLOP/s, C", apps::real_number(1, 1e21), "X"));
-  command->add_option("--json", options->json, "append the rows to this file, one JSON object a line")->type_name("FILE");
+  add_value(*command, "--model", options->model,
+            "XXL, blocks of two matrices alone, or " + list_of_step_models() + " with all that they have", apps::one_of(models), "NAME");
+  add_value(*command, "--width", options->width, "of XXL, D", apps::whole_number(1, 1 << 24), "N");
+  add_value(*command, "--ff", options->ff, "hidden units of XXL, F", apps::whole_number(1, 1 << 24), "N");
+  add_value(*command, "--layers", options->layers, "blocks of XXL", apps::whole_number(1, 1 << 20), "N");
+  add_value(*command, "--arch", options->arch, "of the others: gpt2, or llama (RMSNorm, rotary positions, SwiGLU, no biases)",
+            apps::one_of({"gpt2", "llama"}), "NAME");
+  add_value(*command, "--vocab", options->vocab, "size of their vocabulary", apps::whole_number(1, 10'000'000), "N");
+  add_value(*command, "--length", options->length, "rows of their table of positions", apps::whole_number(1, 100'000'000), "N");
+  command->add_option("--parameters", options->parameters, "in place of the model's")
+      ->check(apps::whole_number(1, 1'000'000'000'000'000))
+      ->type_name("N");
+  add_value(*command, "--ranks", options->ranks, "numbers of devices", list_of(apps::whole_number(1, 1'000'000)), "LIST");
+  add_value(*command, "--memory-gb", options->memory_gb, "of a device, in 1e9 bytes", apps::real_number(1e-3, 1e9), "X");
+  add_value(*command, "--fsdp", options->mesh.fsdp, "ranks of full sharding, X", apps::whole_number(1, 1'000'000), "N");
+  add_value(*command, "--tensor-parallel", options->mesh.tensor, "ranks of tensor parallelism, Y", apps::whole_number(1, 1'000'000), "N");
+  add_value(*command, "--fsdp-axes", options->mesh.fsdp_axes, "of the network, for full sharding, M_X", apps::whole_number(1, 16), "N");
+  add_value(*command, "--tensor-axes", options->mesh.tensor_axes, "for tensor parallelism, M_Y", apps::whole_number(1, 16), "N");
+  add_value(*command, "--bandwidth", options->mesh.bandwidth, "of an axis in bytes a second, both ways, W", apps::real_number(1, 1e18),
+            "X");
+  add_value(*command, "--flops", options->mesh.flops, "of a device, FLOP/s, C", apps::real_number(1, 1e21), "X");
+  add_json_option(*command, options->json);
   command->callback([options] { accounting(*options); });
 }
 

@@ -156,10 +156,9 @@ class Bench {
         .set("causal", c.causal)
         .set("mask", mask_of(c))
         .set("dtype", float_modes().at(mode).second)
-        .set("impl", "tern-" + impl)
-        .set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
-    if (device_.type == DeviceType::cpu) result.set("threads", num_threads());
-    else if (mode == "fp32") result.set("precision", precision_name());
+        .set("impl", "tern-" + impl);
+    set_device(result, device_);
+    if (device_.type == DeviceType::cuda && mode == "fp32") result.set("precision", precision_name());
     return result;
   }
   static const char* precision_name() {
@@ -193,24 +192,21 @@ void attention(const Options& options) {
 void add_attention(CLI::App& app) {
   auto* command = app.add_subcommand("attention", "time attention, plain and fused, and the memory that it keeps for backward");
   const auto options = std::make_shared<Options>();
-  const auto add = [&](const char* name, auto& value, const char* help, const apps::Check& check, const char* type) {
-    return command->add_option(name, value, help)->check(check)->type_name(type);
-  };
-  add("--sweep", options->sweep,
+  add_value(
+      *command, "--sweep", options->sweep,
       "models: shapes of models; batch: 8 sequences, every key seen; length: one sequence, causal, of 128 to 65536 tokens; masks: causal "
       "attention in all its forms (grouped heads, padding, windows, ...), by what is left to do",
-      apps::one_of({"models", "batch", "length", "masks"}), "NAME")
-      ->capture_default_str();
-  add("--impl", options->impl, "of plain, fused", list_of(apps::one_of({"plain", "fused"})), "LIST")->capture_default_str();
-  add("--dtype", options->dtype, "of fp32, fp16, bf16, fp64", list_of(apps::one_of({"fp32", "fp16", "bf16", "fp64"})), "LIST")
-      ->capture_default_str();
-  add("--precision", options->precision, "of fp32 products on a GPU", apps::one_of({"fp32", "tf32x3", "tf32"}), "NAME")
-      ->capture_default_str();
-  add("--lengths", options->lengths, "tokens, instead of the sweep's", list_of(apps::whole_number(1, 1 << 24)), "LIST");
-  add("--widths", options->widths, "elements of a head, instead of the sweep's", list_of(apps::whole_number(1, 1024)), "LIST");
-  add("--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X")->capture_default_str();
+      apps::one_of({"models", "batch", "length", "masks"}), "NAME");
+  add_value(*command, "--impl", options->impl, "of plain, fused", list_of(apps::one_of({"plain", "fused"})), "LIST");
+  add_value(*command, "--dtype", options->dtype, "of fp32, fp16, bf16, fp64", list_of(apps::one_of({"fp32", "fp16", "bf16", "fp64"})),
+            "LIST");
+  add_value(*command, "--precision", options->precision, "of fp32 products on a GPU", apps::one_of({"fp32", "tf32x3", "tf32"}), "NAME");
+  add_value(*command, "--lengths", options->lengths, "tokens, instead of the sweep's", list_of(apps::whole_number(1, 1 << 24)), "LIST");
+  add_value(*command, "--widths", options->widths, "elements of a head, instead of the sweep's", list_of(apps::whole_number(1, 1024)),
+            "LIST");
+  add_value(*command, "--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
   apps::add_threads_option(*command, options->threads);
-  command->add_option("--json", options->json, "append the rows to this file, one JSON object a line")->type_name("FILE");
+  add_json_option(*command, options->json);
   apps::add_device_option(*command, options->device);
   command->callback([options] { attention(*options); });
 }

@@ -122,8 +122,8 @@ Tensors AttentionInputs::parts() const {
     return parts;
   }
   const Tensor& joined = projections[0];
-  const Tensor turned = table.defined() ? transpose(rope(transpose(joined, 1, 2), table, heads + kv_heads), 1, 2) : joined;
-  return split(turned, {heads, kv_heads, kv_heads}, dim);
+  const Tensor rotated = table.defined() ? transpose(rope(transpose(joined, 1, 2), table, heads + kv_heads), 1, 2) : joined;
+  return split(rotated, {heads, kv_heads, kv_heads}, dim);
 }
 
 }  // namespace tern::bench

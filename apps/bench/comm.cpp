@@ -13,6 +13,7 @@
 #include "bench/lists.h"
 #include "bench/ranks.h"
 #include "bench/step_case.h"
+#include "common/model.h"
 #include "common/plot/chart.h"
 #include "common/program.h"
 #include "common/temporary_directory.h"
@@ -75,9 +76,8 @@ class CommBench {
   Row begin(const char* what) const {
     Row row;
     row.set("what", what).set("ranks", group_->size()).set("engine", group_->engine());
-    row.set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
-    if (device_.type == DeviceType::cpu) row.set("threads", num_threads());
-    else row.set("copy_engine_mb", static_cast<double>(options_.group.copy_engine_bytes) / 1e6);
+    set_device(row, device_);
+    if (device_.type == DeviceType::cuda) row.set("copy_engine_mb", static_cast<double>(options_.group.copy_engine_bytes) / 1e6);
     return row;
   }
 
@@ -114,7 +114,7 @@ std::map<std::int64_t, std::vector<Row>> by_ranks(const std::vector<Row>& rows, 
 /// The parameters whose gradients go over the wire; 0: none were asked for.
 double model_parameters(const Options& options) {
   if (options.parameters > 0) return static_cast<double>(options.parameters);
-  return options.has_model || !options.buckets.empty() ? static_cast<double>(count_parameters(model_options(options.step, cpu))) : 0;
+  return options.has_model || !options.buckets.empty() ? static_cast<double>(apps::count_parameters(model_options(options.step, cpu))) : 0;
 }
 
 /// Of the all_reduce of float32. Nothing where there are no two sizes, or larger ones take no longer, as on a busy machine.
@@ -229,9 +229,6 @@ void comm(const Options& options) {
 void add_comm(CLI::App& app) {
   auto* command = app.add_subcommand("comm", "time collectives of several processes, and what buckets of gradients follow from it");
   const auto options = std::make_shared<Options>();
-  const auto add = [&](const char* name, auto& value, const char* help, const apps::Check& check, const char* type) {
-    return command->add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
-  };
   StepCase& c = options->step;
   c.model = "small";
   c.length = 128;
@@ -240,24 +237,30 @@ void add_comm(CLI::App& app) {
   c.warmup = 1;
   c.steps = 3;
   c.use_fused_kernel = true;
-  add("--op", options->ops, "of all_reduce, all_gather, reduce_scatter, broadcast",
-      list_of(apps::one_of({"all_reduce", "all_gather", "reduce_scatter", "broadcast"})), "LIST");
-  add("--size-mb", options->sizes, "of the whole, in 1e6 bytes", list_of(apps::real_number(1e-6, 1e6)), "LIST");
-  add("--dtype", options->dtypes, "of fp32, bf16, fp16, fp64", list_of(apps::one_of({"fp32", "bf16", "fp16", "fp64"})), "LIST");
-  add("--ranks", options->ranks, "numbers of processes to start, one after the other; without it a launcher has started them",
-      list_of(apps::whole_number(2, 4096)), "LIST");
-  add("--seconds", options->seconds, "that each figure takes, about; three calls at least", apps::real_number(0, 3600), "X");
-  add("--model", c.model, ("whose gradients are to go in buckets: " + list_of_step_models()).c_str(), apps::one_of(step_models()), "NAME")
+  add_value(*command, "--op", options->ops, "of all_reduce, all_gather, reduce_scatter, broadcast",
+            list_of(apps::one_of({"all_reduce", "all_gather", "reduce_scatter", "broadcast"})), "LIST");
+  add_value(*command, "--size-mb", options->sizes, "of the whole, in 1e6 bytes", list_of(apps::real_number(1e-6, 1e6)), "LIST");
+  add_value(*command, "--dtype", options->dtypes, "of fp32, bf16, fp16, fp64", list_of(apps::one_of({"fp32", "bf16", "fp16", "fp64"})),
+            "LIST");
+  add_value(*command, "--ranks", options->ranks,
+            "numbers of processes to start, one after the other; without it a launcher has started them",
+            list_of(apps::whole_number(2, 4096)), "LIST");
+  add_value(*command, "--seconds", options->seconds, "that each figure takes, about; three calls at least", apps::real_number(0, 3600),
+            "X");
+  add_value(*command, "--model", c.model, "whose gradients are to go in buckets: " + list_of_step_models(), apps::one_of(step_models()),
+            "NAME")
       ->each([options](const std::string&) { options->has_model = true; });
-  add("--parameters", options->parameters, "of a model, in place of --model's", apps::whole_number(1, 1'000'000'000'000'000), "N");
-  add("--buckets", options->buckets, "sizes in MiB with which to time a step of --model", list_of(apps::real_number(1e-6, 1e6)), "LIST");
-  add("--batch", c.batch, "sequences of a rank in that step", apps::whole_number(1, 1'000'000), "N");
-  add("--length", c.length, "tokens of a sequence", apps::whole_number(1, 1'000'000), "N");
-  add("--vocab", c.vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");
-  add("--steps", c.steps, "measured steps for each size", apps::whole_number(1, 1'000'000), "N");
+  add_value(*command, "--parameters", options->parameters, "of a model, in place of --model's",
+            apps::whole_number(1, 1'000'000'000'000'000), "N");
+  add_value(*command, "--buckets", options->buckets, "sizes in MiB with which to time a step of --model",
+            list_of(apps::real_number(1e-6, 1e6)), "LIST");
+  add_value(*command, "--batch", c.batch, "sequences of a rank in that step", apps::whole_number(1, 1'000'000), "N");
+  add_value(*command, "--length", c.length, "tokens of a sequence", apps::whole_number(1, 1'000'000), "N");
+  add_value(*command, "--vocab", c.vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");
+  add_value(*command, "--steps", c.steps, "measured steps for each size", apps::whole_number(1, 1'000'000), "N");
   add_copy_engine_option(*command, options->group);
   apps::add_threads_option(*command, options->threads);
-  command->add_option("--json", options->json, "append the rows to this file, one JSON object a line")->type_name("FILE");
+  add_json_option(*command, options->json);
   command->add_option("--csv", options->csv, "write the table")->type_name("FILE.csv");
   command->add_option("--plot", options->plot, "draw bus bandwidth over size")->type_name("FILE.svg");
   apps::add_device_option(*command, options->device);

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <map>
-
 #include "autodiff/engine.h"
 #include "bench/lists.h"
 #include "bench/timing.h"
@@ -50,19 +47,14 @@ class Bench {
   /// The two roofs: the bandwidth of a large copy, reading and writing counted, and the arithmetic of a large f32 product.
   void roofs() {
     const bool on_gpu = device_.type == DeviceType::cuda;
-    {
-      const std::int64_t count = std::int64_t{1} << (on_gpu ? 30 : 25);
-      const Tensor x = zeros({count}, DType::f32, device_), y = empty_like(x);
-      const double ms = timer_.measure([&] { copy_(y, x); });
-      copy_gbs_ = static_cast<double>(8 * count) / ms / 1e6;
-      rows_.add(row("copy", {count}, "float32", "tern", ms).set("gbs", rounded(copy_gbs_, 10)));
-    }
+    const double copy_ms = copies_.measure_peak(), copy_gbs = copies_.peak_gbs();
+    rows_.add(row("copy", {copies_.peak_count()}, "float32", "tern", copy_ms).set("gbs", rounded(copy_gbs, 10)));
     const std::int64_t side = on_gpu ? 8192 : 1024;
     const Tensor a = randn({side, side}, 0, 1, DType::f32, device_);
     const double ms = timer_.measure([&] { matmul(a, a); }), tflops = 2e-9 * static_cast<double>(side * side * side) / ms;
     rows_.add(row("product", {side, side, side}, "float32", "tern", ms).set("tflops", rounded(tflops, 1e4)));
     fmt::print("{}: a copy moves {:.0f} GB/s, reading and writing counted; a product of f32 matrices computes {:.2f} TFLOP/s\n",
-               apps::describe(device_), copy_gbs_, tflops);
+               apps::describe(device_), copy_gbs, tflops);
     fmt::print("{:<10} {:>3} {:>7} {:>5} {:>2} {:<5} {:>11} {:>11} {:>7} {:>7} {:>8} {:>8} {:>14}\n", "direction", "B", "L", "D", "K",
                "mode", "plain us", "fused us", "ratio", "GB/s", "TFLOP/s", "of copy", "of equal copy");
   }
@@ -90,47 +82,33 @@ class Bench {
   void report(const Case& c, const std::string& direction, const std::string& mode, const double (&ms)[2], std::int64_t bytes,
               double flops) {
     const std::string op = (c.channels_first ? "conv1d_first_" : "conv1d_") + direction;
-    const double copy_ms = equal_copy(bytes);
+    const double copy_ms = copies_.equal_ms(bytes);
     const std::pair<const char*, double> figures[] = {{"tern-plain", ms[0]}, {"tern-fused", ms[1]}, {"copy", copy_ms}};
     for (const auto& [impl, time] : figures) {
-      const double gbs = static_cast<double>(bytes) / time / 1e6;
+      const double rate = gbs(bytes, time);
       io::JsonObject line = row(op, c.shape(), float_modes().at(mode).second, impl, time);
-      line.set("gbs", rounded(gbs, 10)).set("of_copy", rounded(gbs / copy_gbs_, 1e4)).set("tflops", rounded(flops / time / 1e9, 1e5));
+      line.set("gbs", rounded(rate, 10))
+          .set("of_copy", rounded(rate / copies_.peak_gbs(), 1e4))
+          .set("tflops", rounded(flops / time / 1e9, 1e5));
       rows_.add(line.set("flop_per_byte", rounded(flops / static_cast<double>(bytes), 1e4)));
     }
-    const double gbs = static_cast<double>(bytes) / ms[1] / 1e6;
+    const double fused = gbs(bytes, ms[1]);
     fmt::print("{:<10} {:>3} {:>7} {:>5} {:>2} {:<5} {:11.2f} {:11.2f} {:6.2f}x {:7.0f} {:8.3f} {:7.1f}% {:13.1f}%\n", direction, c.batch,
-               c.length, c.channels, c.taps, mode, ms[0] * 1e3, ms[1] * 1e3, ms[0] / ms[1], gbs, flops / ms[1] / 1e9, 100 * gbs / copy_gbs_,
-               100 * copy_ms / ms[1]);
+               c.length, c.channels, c.taps, mode, ms[0] * 1e3, ms[1] * 1e3, ms[0] / ms[1], fused, flops / ms[1] / 1e9,
+               100 * fused / copies_.peak_gbs(), 100 * copy_ms / ms[1]);
     std::fflush(stdout);
-  }
-
-  /// ms of a copy that moves as many bytes, launched and timed alike: the bandwidth that a small signal can reach.
-  double equal_copy(std::int64_t bytes) {
-    double& ms = equal_copies_[bytes];
-    if (ms == 0) {
-      const Tensor x = zeros({bytes / 2}, DType::u8, device_), y = empty_like(x);
-      ms = timer_.measure([&] { copy_(y, x); });
-    }
-    return ms;
   }
 
   io::JsonObject row(const std::string& op, const std::vector<std::int64_t>& shape, const char* dtype, const char* impl, double ms) const {
     io::JsonObject result;
-    result.set("op", op)
-        .set("shape", shape)
-        .set("dtype", dtype)
-        .set("impl", impl)
-        .set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
-    if (device_.type == DeviceType::cpu) result.set("threads", num_threads());
-    return result.set("ms", rounded(ms, 1e5));
+    result.set("op", op).set("shape", shape).set("dtype", dtype).set("impl", impl);
+    return set_device(result, device_).set("ms", rounded(ms, 1e5));
   }
 
   Device device_;
   ColdTimer timer_;
-  double copy_gbs_ = 0;
+  CopyBaseline copies_{device_, timer_};
   RowFile rows_;
-  std::map<std::int64_t, double> equal_copies_;  ///< ms, by bytes
 };
 
 void conv(const Options& options) {
@@ -149,16 +127,14 @@ void conv(const Options& options) {
 void add_conv(CLI::App& app) {
   auto* command = app.add_subcommand("conv1d", "time the depthwise convolution, composed and by its kernel, beside a copy");
   const auto options = std::make_shared<Options>();
-  const auto add = [&](const char* name, auto& value, const char* help, const apps::Check& check, const char* type) {
-    command->add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
-  };
-  add("--dtype", options->dtype, "of fp32, fp16, bf16, fp64", list_of(apps::one_of({"fp32", "fp16", "bf16", "fp64"})), "LIST");
-  add("--taps", options->taps, "numbers of taps", list_of(apps::whole_number(1, 1024)), "LIST");
-  add("--layout", options->layout, "which dimension is contiguous: channels last (B, L, D), or first (B, D, L)",
-      apps::one_of({"last", "first"}), "NAME");
-  add("--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
+  add_value(*command, "--dtype", options->dtype, "of fp32, fp16, bf16, fp64", list_of(apps::one_of({"fp32", "fp16", "bf16", "fp64"})),
+            "LIST");
+  add_value(*command, "--taps", options->taps, "numbers of taps", list_of(apps::whole_number(1, 1024)), "LIST");
+  add_value(*command, "--layout", options->layout, "which dimension is contiguous: channels last (B, L, D), or first (B, D, L)",
+            apps::one_of({"last", "first"}), "NAME");
+  add_value(*command, "--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
   apps::add_threads_option(*command, options->threads);
-  command->add_option("--json", options->json, "append the rows to this file, one JSON object a line")->type_name("FILE");
+  add_json_option(*command, options->json);
   apps::add_device_option(*command, options->device);
   command->callback([options] { conv(*options); });
 }

@@ -49,20 +49,6 @@ Buckets best_buckets(double bytes, const TransferFit& fit) {
   return {.count = count, .bytes = bytes / count};
 }
 
-std::int64_t count_parameters(const nn::DecoderLMOptions& o) {
-  const std::int64_t heads = std::max<std::int64_t>(o.heads, 1), kv_heads = o.kv_heads > 0 ? o.kv_heads : heads;
-  const std::int64_t head_dim = o.head_dim > 0 ? o.head_dim : o.width / heads;
-  const std::int64_t queries = heads * head_dim, key_values = 2 * kv_heads * head_dim;
-  const auto linear = [](std::int64_t in, std::int64_t out, bool has_bias) { return in * out + (has_bias ? out : 0); };
-  const std::int64_t norm = o.norm == nn::NormKind::none ? 0 : o.width * (o.norm == nn::NormKind::layer && o.bias ? 2 : 1);
-  const std::int64_t attention = linear(o.width, queries + key_values, o.bias) + linear(queries, o.width, o.bias);
-  const std::int64_t feed_forward =
-      o.ff == 0 ? 0 : norm + linear(o.width, o.ff, o.bias) * (o.gated ? 2 : 1) + linear(o.ff, o.width, o.bias);
-  const std::int64_t tables = o.width * (o.vocab + (o.positions == nn::Positions::learned ? o.length : 0));
-  const std::int64_t head = (o.tied_head ? 0 : o.width * o.vocab) + (o.head_bias ? o.vocab : 0);
-  return tables + o.layers * (norm + attention + feed_forward) + (o.final_norm ? norm : 0) + head;
-}
-
 const char* name(Sharding sharding) {
   constexpr const char* names[] = {"data parallel", "ZeRO-1", "ZeRO-2", "full sharding"};
   return names[static_cast<int>(sharding)];

@@ -4,8 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "nn/decoder_lm.h"
-
 // Formulas of what training on several devices costs: `tern-bench comm` and `tern-bench accounting` print them.
 //
 // Note [Cost of several devices]
@@ -51,9 +49,6 @@ struct Buckets {
 };
 /// n* and b*: one bucket at the least, and without an overhead infinitely many of nothing.
 Buckets best_buckets(double bytes, const TransferFit& fit);
-
-/// The parameters of nn::DecoderLM, none of which is made.
-std::int64_t count_parameters(const nn::DecoderLMOptions& options);
 
 /// Parts of the training state that ranks divide among them.
 enum class Sharding : std::uint8_t { none, moments, gradients, full };

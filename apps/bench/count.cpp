@@ -44,7 +44,7 @@ std::vector<Count> counts_of(const Options& options, const TransformerSize& size
   return count_padded_conv1d(size.batch, size.length, size.width, options.taps, size.bytes_per_element);
 }
 
-/// How a figure grows where the sequences grow to twice their length.
+/// The exponent e of a figure that grows as N^e, from its values at lengths N and 2 N.
 double exponent(double at_length, double at_twice) { return std::log2(at_twice / at_length); }
 
 void count(const Options& options) {
@@ -87,22 +87,19 @@ void count(const Options& options) {
 void add_count(CLI::App& app) {
   auto* command = app.add_subcommand("count", "count FLOPs and bytes of a transformer's parts, or of a depthwise convolution");
   const auto options = std::make_shared<Options>();
-  const auto add = [&](const char* name, auto& value, const char* help, const apps::Check& check, const char* type) {
-    command->add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
-  };
-  add("--of", options->of, "transformer, or conv1d: a depthwise convolution, padded by a kernel of its own and in one",
-      apps::one_of({"transformer", "conv1d"}), "NAME");
-  add("--batch", options->size.batch, "sequences, B", apps::whole_number(1, 1 << 24), "N");
-  add("--length", options->size.length, "tokens of a sequence, N", apps::whole_number(1, 1 << 30), "N");
-  add("--width", options->size.width, "of the model, D", apps::whole_number(1, 1 << 24), "N");
-  add("--heads", options->size.heads, "H", apps::whole_number(1, 1 << 16), "N");
-  add("--taps", options->taps, "of the convolution's filters, K", apps::whole_number(1, 1 << 20), "N");
-  add("--bytes", options->size.bytes_per_element, "per element", apps::whole_number(1, 8), "N");
-  add("--device-name", options->device_name, "A100, T4, H100 or H200 as published, or the measured rates of --device",
-      apps::one_of({"A100", "T4", "H100", "H200", "measured"}), "NAME");
+  add_value(*command, "--of", options->of, "transformer, or conv1d: a depthwise convolution, padded by a kernel of its own and in one",
+            apps::one_of({"transformer", "conv1d"}), "NAME");
+  add_value(*command, "--batch", options->size.batch, "sequences, B", apps::whole_number(1, 1 << 24), "N");
+  add_value(*command, "--length", options->size.length, "tokens of a sequence, N", apps::whole_number(1, 1 << 30), "N");
+  add_value(*command, "--width", options->size.width, "of the model, D", apps::whole_number(1, 1 << 24), "N");
+  add_value(*command, "--heads", options->size.heads, "H", apps::whole_number(1, 1 << 16), "N");
+  add_value(*command, "--taps", options->taps, "of the convolution's filters, K", apps::whole_number(1, 1 << 20), "N");
+  add_value(*command, "--bytes", options->size.bytes_per_element, "per element", apps::whole_number(1, 8), "N");
+  add_value(*command, "--device-name", options->device_name, "A100, T4, H100 or H200 as published, or the measured rates of --device",
+            apps::one_of({"A100", "T4", "H100", "H200", "measured"}), "NAME");
   command->add_option("--roofline", options->roofline, "draw the device's roofs with the parts on them")->type_name("FILE.svg");
   apps::add_threads_option(*command, options->threads);
-  command->add_option("--json", options->json, "append the rows to this file, one JSON object a line")->type_name("FILE");
+  add_json_option(*command, options->json);
   apps::add_device_option(*command, options->device);
   command->callback([options] { count(*options); });
 }

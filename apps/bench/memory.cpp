@@ -232,33 +232,32 @@ void add_memory(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   options->step.batch = 4;
   options->step.warmup = 1;
-  const auto add = [&](const char* name, auto& value, const char* help, const apps::Check& check, const char* type) {
-    command->add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
-  };
   StepCase& c = options->step;
-  add("--model", options->models, ("of " + list_of_step_models()).c_str(), list_of(apps::one_of(step_models())), "LIST");
-  add("--arch", c.arch, "gpt2, or llama (RMSNorm, rotary positions, SwiGLU, no biases)", apps::one_of({"gpt2", "llama"}), "NAME");
-  add("--precision", options->precisions, "of fp32, tf32, tf32x3, bf16, fp16",
-      list_of(apps::one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"})), "LIST");
-  add("--pass", options->passes, "of forward, without gradients or an optimizer in memory, and step",
-      list_of(apps::one_of({"forward", "step"})), "LIST");
-  add("--activation-checkpointing", options->checkpointing,
-      "of none, selective (backward computes all again but products and attention), full (each layer)",
-      list_of(apps::one_of({"none", "selective", "full"})), "LIST");
-  add("--batch", c.batch, "sequences in a step", apps::whole_number(1, 1'000'000), "N");
-  add("--length", options->lengths, "tokens of a sequence", list_of(apps::whole_number(1, 1'000'000)), "LIST");
-  add("--vocab", c.vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");
-  add("--dropout", c.dropout, "probability", apps::real_number(0, 0.99), "X");
-  add("--warmup", c.warmup, "calls before the one that is shown: without one, the step makes the optimizer's moments",
-      apps::whole_number(0, 1000), "N");
-  add("--limit", options->limit, "GiB that the process may have on the CPU; 0: what the machine has", apps::real_number(0, 1'000'000), "X");
+  add_value(*command, "--model", options->models, "of " + list_of_step_models(), list_of(apps::one_of(step_models())), "LIST");
+  add_value(*command, "--arch", c.arch, "gpt2, or llama (RMSNorm, rotary positions, SwiGLU, no biases)", apps::one_of({"gpt2", "llama"}),
+            "NAME");
+  add_value(*command, "--precision", options->precisions, "of fp32, tf32, tf32x3, bf16, fp16", list_of(apps::one_of(apps::precision_names)),
+            "LIST");
+  add_value(*command, "--pass", options->passes, "of forward, without gradients or an optimizer in memory, and step",
+            list_of(apps::one_of({"forward", "step"})), "LIST");
+  add_value(*command, "--activation-checkpointing", options->checkpointing,
+            "of none, selective (backward computes all again but products and attention), full (each layer)",
+            list_of(apps::one_of(apps::checkpointing_names)), "LIST");
+  add_value(*command, "--batch", c.batch, "sequences in a step", apps::whole_number(1, 1'000'000), "N");
+  add_value(*command, "--length", options->lengths, "tokens of a sequence", list_of(apps::whole_number(1, 1'000'000)), "LIST");
+  add_value(*command, "--vocab", c.vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");
+  add_value(*command, "--dropout", c.dropout, "probability", apps::real_number(0, 0.99), "X");
+  add_value(*command, "--warmup", c.warmup, "calls before the one that is shown: without one, the step makes the optimizer's moments",
+            apps::whole_number(0, 1000), "N");
+  add_value(*command, "--limit", options->limit, "GiB that the process may have on the CPU; 0: what the machine has",
+            apps::real_number(0, 1'000'000), "X");
   apps::add_threads_option(*command, options->threads);
   apps::add_switch(*command, "--use-fused-kernel", "softmax and norms as fused kernels", [&c](bool is_on) { c.use_fused_kernel = is_on; });
   apps::add_switch(*command, "--stacks", "keep the C++ stack of each allocation", [options](bool is_on) { options->stacks = is_on; });
   command->add_option("--out", options->directory, "directory for the report, the pictures and the snapshots")
       ->type_name("DIR")
       ->capture_default_str();
-  command->add_option("--json", options->json, "append a row a case to this file, one JSON object a line")->type_name("FILE");
+  add_json_option(*command, options->json, "a row a case");
   apps::add_device_option(*command, options->device);
   command->callback([options] { memory(*options); });
 }

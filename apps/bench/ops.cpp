@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 
 #include "autodiff/engine.h"
 #include "bench/lists.h"
@@ -253,18 +252,6 @@ std::vector<std::function<Case()>> cases_of(const std::string& op, DType dtype, 
   return cases;
 }
 
-/// The dtypes' short names: those of a row in a table, and of --dtype.
-const std::vector<std::pair<std::string, DType>> dtypes = {
-    {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp64", DType::f64}};
-const char* long_name(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return "float32";
-    case DType::bf16: return "bfloat16";
-    case DType::f16: return "float16";
-    default: return "float64";
-  }
-}
-
 const std::vector<std::string> op_names = {"softmax",     "layernorm", "rmsnorm",   "residual_layernorm", "xent",
                                            "linear_xent", "adamw",     "grad_norm", "feed_forward"};
 
@@ -275,12 +262,9 @@ class Bench {
 
   /// The bandwidth of a large copy, reading and writing counted: what the others are measured by.
   void copy() {
-    const std::int64_t count = std::int64_t{1} << (device_.type == DeviceType::cuda ? 30 : 25);
-    const Tensor x = randn({count}, 0, 1, DType::f32, device_), y = empty_like(x);
-    const double ms = timer_.measure([&] { copy_(y, x); });
-    ceiling_ = static_cast<double>(8 * count) / ms / 1e6;
-    emit("copy", {count}, DType::f32, "tern", ms, 8 * count);
-    fmt::print("{}: a copy moves {:.0f} GB/s, reading and writing counted\n", apps::describe(device_), ceiling_);
+    const double ms = copies_.measure_peak();
+    emit("copy", {copies_.peak_count()}, "fp32", "tern", ms, 8 * copies_.peak_count());
+    fmt::print("{}: a copy moves {:.0f} GB/s, reading and writing counted\n", apps::describe(device_), copies_.peak_gbs());
     fmt::print("{:<24} {:<20} {:<5} {:>11} {:>11} {:>7} {:>8} {:>7} {:>13}\n", "op", "shape", "mode", "plain us", "fused us", "ratio",
                "GB/s", "of copy", "of equal copy");
   }
@@ -317,48 +301,36 @@ class Bench {
 
   void report(const Case& c, const char* direction, const std::string& mode, double plain, double fused, std::int64_t bytes) {
     const std::string op = c.op + direction;
-    emit(op, c.shape, c.dtype, "tern-plain", plain, bytes);
-    emit(op, c.shape, c.dtype, "tern-fused", fused, bytes);
-    emit(op, c.shape, c.dtype, "copy", equal_copy(bytes), bytes);
-    const double gbs = static_cast<double>(bytes) / fused / 1e6, equal = equal_copy(bytes);
+    const double equal = copies_.equal_ms(bytes), rate = gbs(bytes, fused);
+    emit(op, c.shape, mode, "tern-plain", plain, bytes);
+    emit(op, c.shape, mode, "tern-fused", fused, bytes);
+    emit(op, c.shape, mode, "copy", equal, bytes);
     fmt::print("{:<24} {:<20} {:<5} {:11.2f} {:11.2f} {:6.2f}x {:8.0f} {:6.1f}% {:12.1f}%\n", op, to_string(c.shape), mode, plain * 1e3,
-               fused * 1e3, plain / fused, gbs, 100 * gbs / ceiling_, 100 * equal / fused);
+               fused * 1e3, plain / fused, rate, 100 * rate / copies_.peak_gbs(), 100 * equal / fused);
     std::fflush(stdout);
   }
 
   void report_update(const Case& c, const std::string& mode) {
-    const double ms = timer_.measure(c.update), gbs = static_cast<double>(c.forward_bytes) / ms / 1e6;
-    emit(c.op, c.shape, c.dtype, "tern", ms, c.forward_bytes);
-    fmt::print("{:<24} {:<20} {:<5} {:>11} {:11.2f} {:>7} {:8.0f} {:6.1f}%\n", c.op, to_string(c.shape), mode, "-", ms * 1e3, "-", gbs,
-               100 * gbs / ceiling_);
+    const double ms = timer_.measure(c.update), rate = gbs(c.forward_bytes, ms);
+    emit(c.op, c.shape, mode, "tern", ms, c.forward_bytes);
+    fmt::print("{:<24} {:<20} {:<5} {:>11} {:11.2f} {:>7} {:8.0f} {:6.1f}%\n", c.op, to_string(c.shape), mode, "-", ms * 1e3, "-", rate,
+               100 * rate / copies_.peak_gbs());
     std::fflush(stdout);
   }
 
-  /// ms of a copy that moves as many bytes, launched and timed alike: the bandwidth that a small tensor can reach.
-  double equal_copy(std::int64_t bytes) {
-    double& ms = equal_copies_[bytes];
-    if (ms == 0) {
-      const Tensor x = empty({bytes / 2}, DType::u8, device_), y = empty_like(x);
-      ms = timer_.measure([&] { copy_(y, x); });
-    }
-    return ms;
-  }
-
-  void emit(const std::string& op, const Shape& shape, DType dtype, const char* impl, double ms, std::int64_t bytes) {
+  void emit(const std::string& op, const Shape& shape, const std::string& mode, const char* impl, double ms, std::int64_t bytes) {
     io::JsonObject row;
-    row.set("op", op).set("shape", std::vector<std::int64_t>(shape.begin(), shape.end())).set("dtype", long_name(dtype)).set("impl", impl);
-    row.set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
-    if (device_.type == DeviceType::cpu) row.set("threads", num_threads());
-    const double gbs = static_cast<double>(bytes) / ms / 1e6;
-    row.set("ms", rounded(ms, 1e5)).set("gbs", rounded(gbs, 10)).set("of_copy", rounded(gbs / ceiling_, 1e4));
+    row.set("op", op).set("shape", std::vector<std::int64_t>(shape.begin(), shape.end())).set("dtype", float_modes().at(mode).second);
+    set_device(row.set("impl", impl), device_);
+    const double rate = gbs(bytes, ms);
+    row.set("ms", rounded(ms, 1e5)).set("gbs", rounded(rate, 10)).set("of_copy", rounded(rate / copies_.peak_gbs(), 1e4));
     rows_.add(row);
   }
 
   Device device_;
   ColdTimer timer_;
-  double ceiling_ = 0;
+  CopyBaseline copies_{device_, timer_};
   RowFile rows_;
-  std::map<std::int64_t, double> equal_copies_;  ///< ms, by bytes
 };
 
 void ops(const Options& options) {
@@ -368,10 +340,8 @@ void ops(const Options& options) {
   bench.copy();
   const Device device = apps::resolve_device(options.device);
   for (const std::string& op : words(options.op))
-    for (const std::string& mode : words(options.dtype)) {
-      const DType dtype = std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& entry) { return entry.first == mode; })->second;
-      for (const auto& make : cases_of(op, dtype, device)) bench.run(make(), mode);
-    }
+    for (const std::string& mode : words(options.dtype))
+      for (const auto& make : cases_of(op, float_modes().at(mode).first, device)) bench.run(make(), mode);
 }
 
 }  // namespace
@@ -379,16 +349,12 @@ void ops(const Options& options) {
 void add_ops(CLI::App& app) {
   auto* command = app.add_subcommand("ops", "time single operators, plain and fused, beside a copy");
   const auto options = std::make_shared<Options>();
-  const auto add = [&](const char* name, auto& value, const std::string& help, const apps::Check& check, const char* type) {
-    command->add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
-  };
-  std::vector<std::string> modes;
-  for (const auto& [name, dtype] : dtypes) modes.push_back(name);
-  add("--op", options->op, fmt::format("of {}", fmt::join(op_names, ", ")), list_of(apps::one_of(op_names)), "LIST");
-  add("--dtype", options->dtype, "of fp32, bf16, fp16, fp64", list_of(apps::one_of(modes)), "LIST");
-  add("--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
+  add_value(*command, "--op", options->op, fmt::format("of {}", fmt::join(op_names, ", ")), list_of(apps::one_of(op_names)), "LIST");
+  add_value(*command, "--dtype", options->dtype, "of fp32, bf16, fp16, fp64", list_of(apps::one_of({"fp32", "bf16", "fp16", "fp64"})),
+            "LIST");
+  add_value(*command, "--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
   apps::add_threads_option(*command, options->threads);
-  command->add_option("--json", options->json, "append the rows to this file, one JSON object a line")->type_name("FILE");
+  add_json_option(*command, options->json);
   apps::add_device_option(*command, options->device);
   command->callback([options] { ops(*options); });
 }

@@ -71,9 +71,10 @@ void add_copy_engine_option(CLI::App& command, dist::GroupOptions& options, cons
   if (*group) option->group(group);
 }
 
-int launched_ranks() { return dist::launch_environment().value_or(dist::LaunchEnvironment{}).size; }
-int launched_rank() { return dist::launch_environment().value_or(dist::LaunchEnvironment{}).rank; }
-int local_ranks() { return dist::launch_environment().value_or(dist::LaunchEnvironment{}).local_size; }
+static dist::LaunchEnvironment environment() { return dist::launch_environment().value_or(dist::LaunchEnvironment{}); }
+int launched_ranks() { return environment().size; }
+int launched_rank() { return environment().rank; }
+int local_ranks() { return environment().local_size; }
 
 void require_no_launcher() {
   if (launched_ranks() > 1)

@@ -23,11 +23,11 @@ std::optional<std::string> rows_for_starter();
 /// --copy-engine-mb, from how many megabytes GPUs of one machine use their copy engines; 0: never.
 void add_copy_engine_option(CLI::App& command, dist::GroupOptions& options, const char* group = "");
 
-/// How many processes a launcher has started, this one included.
+/// The world size: processes that a launcher has started, this one included.
 int launched_ranks();
-/// The number of this one among them.
+/// The rank of this one.
 int launched_rank();
-/// And how many of them on this machine.
+/// Processes of the launch on this machine.
 int local_ranks();
 /// Throws UsageError where a launcher has started several, for --ranks would start more from each of them.
 void require_no_launcher();

@@ -13,6 +13,7 @@
 #include "bench/roofline_picture.h"
 #include "io/atomic_file.h"
 #include "io/json_object.h"
+#include "io/markdown.h"
 #include "io/run_directory.h"
 
 namespace tern::bench {
@@ -55,18 +56,7 @@ std::string figure(double x) {
 
 std::string shape_of(const Row& row) { return fmt::format("({})", fmt::join(row.get_ints("shape"), ", ")); }
 
-class Table {
- public:
-  explicit Table(const std::vector<std::string>& head) {
-    add(head);
-    add(std::vector<std::string>(head.size(), "---"));
-  }
-  void add(const std::vector<std::string>& cells) { text_ += fmt::format("| {} |\n", fmt::join(cells, " | ")); }
-  void print(const char* title) const { fmt::print("## {}\n\n{}\n", title, text_); }
-
- private:
-  std::string text_;
-};
+void print(const char* title, const io::MarkdownTable& table) { fmt::print("## {}\n\n{}\n", title, table.text()); }
 
 /// The least and the most of what was added, as text.
 class Range {
@@ -120,8 +110,8 @@ std::string with_deviation(const Row& row, const std::string& part) {
 
 /// Every step with its parts, and what ran out of memory.
 void report_steps(const Rows& rows) {
-  Table table({"model", "T", "B", "mode", "kernels", "pass", "warm-up", "forward ms", "backward ms", "optimizer ms", "step ms", "tokens/s",
-               "peak GiB"});
+  io::MarkdownTable table({"model", "T", "B", "mode", "kernels", "pass", "warm-up", "forward ms", "backward ms", "optimizer ms", "step ms",
+                           "tokens/s", "peak GiB"});
   Range backward, deviation;
   for (const Row& row : rows) {
     std::vector<std::string> cells;
@@ -138,7 +128,7 @@ void report_steps(const Rows& rows) {
     if (row.contains("backward_mean_ms")) backward.add(row.get_double("backward_mean_ms") / row.get_double("fwd_mean_ms"));
     if (row.contains("step_mean_ms")) deviation.add(100 * row.get_double("step_deviation_ms") / row.get_double("step_mean_ms"));
   }
-  table.print("Steps: mean and standard deviation");
+  print("Steps: mean and standard deviation", table);
   if (!backward.empty()) fmt::print("The backward pass takes {} times the forward pass.\n", backward.text());
   if (!deviation.empty()) fmt::print("A step's standard deviation is {}% of its mean.\n", deviation.text());
   fmt::print("\n");
@@ -152,7 +142,7 @@ void report_change(const Rows& rows, const char* title, const std::string& key, 
   std::map<std::string, std::vector<const Row*>> groups;
   for (const Row& row : rows)
     if (rank(row) < order.size()) groups[key_of(row, step_keys, key)].push_back(&row);
-  Table table({"case", key, "beside", "forward", "backward", "step", "peak memory"});
+  io::MarkdownTable table({"case", key, "beside", "forward", "backward", "step", "peak memory"});
   bool any = false;
   for (auto& [name, group] : groups) {
     std::stable_sort(group.begin(), group.end(), [&](const Row* a, const Row* b) { return rank(*a) < rank(*b); });
@@ -169,7 +159,7 @@ void report_change(const Rows& rows, const char* title, const std::string& key, 
       table.add(cells);
     }
   }
-  if (any) table.print(title);
+  if (any) print(title, table);
 }
 
 /// The impl of a row without one of its marks, and the values that rows then have for the mark.
@@ -222,7 +212,8 @@ void report_attention(const Rows& rows) {
     const std::string op = row.get_string("op");
     (op == "attention_fwd" ? c.forward : op == "attention_bwd" ? c.backward : c.both) = &row;
   }
-  Table table({"(B, H, N, d)", "mask", "dtype", "kernels", "forward ms", "backward ms", "both ms", "MiB before backward", "peak MiB"});
+  io::MarkdownTable table(
+      {"(B, H, N, d)", "mask", "dtype", "kernels", "forward ms", "backward ms", "both ms", "MiB before backward", "peak MiB"});
   for (const std::string& key : order) {
     const Case& c = cases[key];
     const Row& any = c.both ? *c.both : c.forward ? *c.forward : *c.backward;
@@ -232,7 +223,7 @@ void report_attention(const Rows& rows) {
     for (const char* memory : {"kept_mib", "peak_mib"}) cells.push_back(any.contains(memory) ? figure(any.get_double(memory)) : "-");
     table.add(cells);
   }
-  table.print("Attention");
+  print("Attention", table);
 }
 
 /// Ops: fused kernels beside plain ones, on average over shapes, as a course counts its speed-ups.
@@ -245,7 +236,7 @@ void report_ops(const Rows& rows) {
     auto& [plain, fused] = ops[op][shape_of(row)];
     (impl == "tern-plain" ? plain : fused) = row.get_double("ms");
   }
-  Table table({"op", "dtype", "device", "shapes", "speed-up on average", "least and most"});
+  io::MarkdownTable table({"op", "dtype", "device", "shapes", "speed-up on average", "least and most"});
   bool any = false;
   for (const auto& [op, shapes] : ops) {
     Range range;
@@ -255,7 +246,7 @@ void report_ops(const Rows& rows) {
       if (ms.first > 0 && ms.second > 0) range.add(ms.first / ms.second), sum += ms.first / ms.second, ++count;
     if (count > 0) table.add({op, fmt::format("{}", count), figure(sum / count) + "x", range.text()}), any = true;
   }
-  if (any) table.print("Fused kernels beside plain ones");
+  if (any) print("Fused kernels beside plain ones", table);
 }
 
 void report(const std::vector<std::string>& files, const std::string& picture) {

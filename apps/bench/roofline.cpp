@@ -7,7 +7,7 @@
 
 #include "backend/error.h"
 
-namespace tern {
+namespace tern::bench {
 
 std::span<const DevicePeak> known_devices() {
   static const std::array devices = {DevicePeak{"A100", 312e12, 19.5e12, 2.039e12}, DevicePeak{"T4", 65e12, 8.1e12, 0.320e12},
@@ -62,4 +62,4 @@ std::vector<Count> count_padded_conv1d(std::int64_t batch, std::int64_t length, 
   return {padding, of_padded, {"both", whole.flops, padding.bytes + of_padded.bytes}, whole};
 }
 
-}  // namespace tern
+}  // namespace tern::bench

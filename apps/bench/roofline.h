@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace tern {
+namespace tern::bench {
 
 /// Floating-point operations and memory traffic of one part of a computation.
 struct Count {
@@ -47,4 +47,4 @@ std::vector<Count> count_padded_conv1d(std::int64_t batch, std::int64_t length, 
 /// The one in one kernel.
 Count count_depthwise_conv1d(std::int64_t batch, std::int64_t length, std::int64_t channels, std::int64_t taps, int bytes_per_element = 2);
 
-}  // namespace tern
+}  // namespace tern::bench

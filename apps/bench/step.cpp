@@ -121,8 +121,7 @@ class Bench {
     row.set("model", c.model).set("arch", c.arch).set("B", c.batch).set("T", c.length).set("V", c.vocab);
     row.set("p", c.dropout).set("dtype", mode(c)).set("impl", impl);
     row.set("pass", c.forward_only ? "forward" : "step").set("warmup", c.warmup).set("steps", c.steps);
-    row.set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
-    if (device_.type == DeviceType::cpu) row.set("threads", num_threads());
+    set_device(row, device_);
     if (is_alone()) return row;
     row.set("ranks", group_->size()).set("engine", group_->engine()).set("gradient_sync", dist::name(c.parallel.sync));
     row.set("bucket_size_mb", c.parallel.bucket_size_mb);
@@ -222,25 +221,24 @@ void step(const Options& options) {
 void add_step(CLI::App& app) {
   auto* command = app.add_subcommand("step", "time a training step: forward, backward, optimizer");
   const auto options = std::make_shared<Options>();
-  const auto add = [&](const char* name, auto& value, const char* help, const apps::Check& check, const char* type) {
-    command->add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
-  };
   StepCase& c = options->step;
   const apps::Check size = list_of(apps::whole_number(1, 1'000'000));
-  add("--model", options->models, ("of " + list_of_step_models()).c_str(), list_of(apps::one_of(step_models())), "LIST");
-  add("--arch", options->archs, "of gpt2, llama (RMSNorm, rotary positions, SwiGLU, no biases)", list_of(apps::one_of({"gpt2", "llama"})),
-      "LIST");
-  add("--precision", options->precisions, "of fp32, tf32, tf32x3, bf16, fp16, and autocast-bf16, autocast-fp16 over float32 weights",
-      list_of(apps::one_of(step_modes())), "LIST");
-  add("--batch", options->batches, "sequences in a step", size, "LIST");
-  add("--length", options->lengths, "tokens of a sequence", size, "LIST");
-  add("--vocab", c.vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");
-  add("--dropout", c.dropout, "probability", apps::real_number(0, 0.99), "X");
-  add("--activation-checkpointing", options->checkpointing,
-      "of none, selective (backward computes all again but products and attention), full (each layer)",
-      list_of(apps::one_of({"none", "selective", "full"})), "LIST");
-  add("--warmup", c.warmup, "calls before the measured ones, of the step and of each of its parts", apps::whole_number(0, 1'000'000), "N");
-  add("--steps", c.steps, "measured calls", apps::whole_number(1, 1'000'000), "N");
+  add_value(*command, "--model", options->models, "of " + list_of_step_models(), list_of(apps::one_of(step_models())), "LIST");
+  add_value(*command, "--arch", options->archs, "of gpt2, llama (RMSNorm, rotary positions, SwiGLU, no biases)",
+            list_of(apps::one_of({"gpt2", "llama"})), "LIST");
+  add_value(*command, "--precision", options->precisions,
+            "of fp32, tf32, tf32x3, bf16, fp16, and autocast-bf16, autocast-fp16 over float32 weights", list_of(apps::one_of(step_modes())),
+            "LIST");
+  add_value(*command, "--batch", options->batches, "sequences in a step", size, "LIST");
+  add_value(*command, "--length", options->lengths, "tokens of a sequence", size, "LIST");
+  add_value(*command, "--vocab", c.vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");
+  add_value(*command, "--dropout", c.dropout, "probability", apps::real_number(0, 0.99), "X");
+  add_value(*command, "--activation-checkpointing", options->checkpointing,
+            "of none, selective (backward computes all again but products and attention), full (each layer)",
+            list_of(apps::one_of(apps::checkpointing_names)), "LIST");
+  add_value(*command, "--warmup", c.warmup, "calls before the measured ones, of the step and of each of its parts",
+            apps::whole_number(0, 1'000'000), "N");
+  add_value(*command, "--steps", c.steps, "measured calls", apps::whole_number(1, 1'000'000), "N");
   constexpr const char* several = "Several ranks, each with a batch of its own (--ranks N, or tern-launch -n N)";
   command->add_option("--ranks", options->ranks, "processes to start; without it a launcher has started them, or this one is alone")
       ->check(apps::whole_number(1, 4096))
@@ -259,7 +257,7 @@ void add_step(CLI::App& app) {
                    [&c](bool is_on) { c.forward_only = is_on; });
   apps::add_profile_option(*command, c.profile, std::string(apps::profile_file_names) + " into --out");
   command->add_option("--out", c.out, "directory for --profile, with one of its own for each of several cases")->type_name("DIR");
-  command->add_option("--json", options->json, "append a row a case to this file, one JSON object a line")->type_name("FILE");
+  add_json_option(*command, options->json, "a row a case");
   apps::add_device_option(*command, options->device);
   command->callback([options] { step(*options); });
 }

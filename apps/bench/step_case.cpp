@@ -69,7 +69,7 @@ nn::DecoderLMOptions model_options(const StepCase& c, Device device) {
 
 void require_memory(const nn::DecoderLMOptions& options, bool forward_only, int processes) {
   if (options.device != cpu) return;
-  const double needed = processes * apps::matrix_elements(options) * (forward_only ? 4 : 16);
+  const double needed = processes * static_cast<double>(apps::count_parameters(options)) * (forward_only ? 4 : 16);
   const auto there = static_cast<double>(backend::usable_memory());
   if (there > 0 && needed > there)
     throw OutOfMemory(fmt::format("[bench] expected {:.3g} GB of memory for the weights and their state but this machine has {:.3g} GB",
@@ -112,7 +112,7 @@ class PartTimes {
   std::vector<std::vector<backend::Event>> steps_;
 };
 
-/// How long the calls of one step take to return: the host's time, without the device's.
+/// Launch overhead: the time until the calls of one step return, without the device's work.
 Times host_times(Device device, int steps, const std::function<void()>& f) {
   std::vector<double> ms;
   for (int i = 0; i < steps; ++i) {
@@ -252,7 +252,11 @@ std::string mode(const StepCase& c) {
   return c.autocast ? std::string("autocast-") + (*c.autocast == DType::bf16 ? "bf16" : "fp16") : train::name(c.precision);
 }
 
-std::vector<std::string> step_modes() { return {"fp32", "tf32", "tf32x3", "bf16", "fp16", "autocast-bf16", "autocast-fp16"}; }
+std::vector<std::string> step_modes() {
+  std::vector<std::string> modes = apps::precision_names;
+  modes.insert(modes.end(), {"autocast-bf16", "autocast-fp16"});
+  return modes;
+}
 
 void set_mode(StepCase& c, const std::string& mode) {
   c.autocast = {};

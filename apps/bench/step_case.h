@@ -43,10 +43,10 @@ nn::DecoderLMOptions model_options(const StepCase& c, Device device);
 /// Throws OutOfMemory where the weights of `processes` processes, with gradients and moments where there are some, take more memory than
 /// the machine has. The CPU's memory is overcommitted: a process that asks for too much is killed when it writes, and prints no row.
 void require_memory(const nn::DecoderLMOptions& options, bool forward_only, int processes = 1);
-/// (B, T), i64.
-/// For names "-full-checkpointing" and for titles ", full activation checkpointing"; empty without it.
+/// For names "-full-checkpointing", and for titles ", full activation checkpointing"; empty without it.
 std::string checkpointing_suffix(const StepCase& c);
 std::string checkpointing_text(const StepCase& c);
+/// Uniform tokens of the vocabulary, (B, T) of i64, from this thread's generator.
 Tensor random_ids(const StepCase& c, Device device);
 
 /// Times of a step and of its parts, memory and work. Of several ranks each figure is the slowest one's, or the largest, and the loss is

@@ -7,8 +7,11 @@
 
 #include "backend/event.h"
 #include "common/program.h"
+#include "common/quantile.h"
 #include "io/file_error.h"
+#include "ops/copy.h"
 #include "ops/factory.h"
+#include "ops/random.h"
 #include "tensor/context.h"
 
 namespace tern::bench {
@@ -18,8 +21,7 @@ Times statistics(std::vector<double> ms) {
   for (double t : ms) result.mean += t / static_cast<double>(ms.size());
   for (double t : ms) result.deviation += (t - result.mean) * (t - result.mean) / static_cast<double>(ms.size());
   result.deviation = std::sqrt(result.deviation);
-  std::sort(ms.begin(), ms.end());
-  result.median = ms[ms.size() / 2];
+  result.median = apps::quantile(std::move(ms), 0.5);
   return result;
 }
 
@@ -70,6 +72,32 @@ double ColdTimer::measure(const std::function<void()>& f) const {
   const double once = timed_on_device(device_, 2, 3, between, f).median;
   const int repeats = static_cast<int>(std::clamp(seconds_ * 1e3 / std::max(once, 1e-3), 3.0, 200.0));
   return timed_on_device(device_, 0, repeats, between, f).median;
+}
+
+io::JsonObject& set_device(io::JsonObject& row, Device device) {
+  row.set("device", device.type == DeviceType::cpu ? "cpu" : "cuda");
+  if (device.type == DeviceType::cpu) row.set("threads", num_threads());
+  return row;
+}
+
+double CopyBaseline::measure_peak() {
+  const Tensor x = randn({peak_count()}, 0, 1, DType::f32, device_), y = empty_like(x);
+  const double ms = timer_.measure([&] { copy_(y, x); });
+  peak_gbs_ = gbs(8 * peak_count(), ms);
+  return ms;
+}
+
+double CopyBaseline::equal_ms(std::int64_t bytes) {
+  double& ms = equal_copies_[bytes];
+  if (ms == 0) {
+    const Tensor x = zeros({bytes / 2}, DType::u8, device_), y = empty_like(x);
+    ms = timer_.measure([&] { copy_(y, x); });
+  }
+  return ms;
+}
+
+void add_json_option(CLI::App& command, std::string& path, const std::string& rows) {
+  command.add_option("--json", path, "append " + rows + " to this file, one JSON object a line")->type_name("FILE");
 }
 
 RowFile::RowFile(const std::string& path) try {

@@ -40,9 +40,9 @@ io::Metadata to_metadata(const std::string& program, const CheckpointHead& head)
           {"keep", fmt::to_string(head.options.keep.value_or(1))}};
 }
 
-void require_size(const CheckpointHead& head, double elements) {
+void require_size(const CheckpointHead& head, std::int64_t parameters) {
   std::error_code error;
-  const auto bytes = static_cast<double>(std::filesystem::file_size(head.file.path, error));
+  const auto bytes = static_cast<double>(std::filesystem::file_size(head.file.path, error)), elements = static_cast<double>(parameters);
   if (!error && bytes < 12 * elements)
     throw io::FileError(
         fmt::format("{}: does not fit the model that it names: {:.3g} elements with their moments do not fit in {:.0f} bytes",

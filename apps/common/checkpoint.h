@@ -12,7 +12,7 @@
 
 namespace tern::apps {
 
-/// How a run is kept, which its results do not depend on.
+/// Options of checkpoints, which results do not depend on.
 struct CheckpointOptions {
   bool resume = false;                ///< the run in --out goes on
   std::optional<std::int64_t> every;  ///< updates between checkpoints; 0: once an epoch
@@ -34,9 +34,9 @@ struct CheckpointHead {
 /// Of the newest checkpoint of a run. Throws FileError where there is none, or another program's.
 CheckpointHead last_checkpoint(const std::string& program, const std::filesystem::path& run);
 
-/// Throws FileError unless the file is large enough for a model of `elements` elements and two moments: its configuration says how much
-/// memory the model takes.
-void require_size(const CheckpointHead& head, double elements);
+/// Throws FileError unless the file is large enough for a model of so many parameters with their two moments, in float32: memory is taken
+/// as its configuration says.
+void require_size(const CheckpointHead& head, std::int64_t parameters);
 /// "from update 120 of 400: RUN/checkpoints/...".
 std::string resumed_from(const CheckpointHead& head, std::int64_t total_updates);
 /// For a schedule that ends with the training: what another end of it changes, or "".

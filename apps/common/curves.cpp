@@ -14,12 +14,12 @@ namespace tern::apps {
 namespace {
 
 constexpr std::size_t max_log_bytes = std::size_t(1) << 30;
-constexpr std::size_t most_points = 400;  // more cannot be told apart, and make the file large
+constexpr std::size_t max_points = 400;  // more cannot be told apart, and make the file large
 
 /// Means of neighbours, few enough to draw.
 Series series_of(const std::string& name, const std::map<std::int64_t, double>& line, bool is_right, Mark mark) {
   Series series{.name = name, .points = {}, .is_right = is_right, .mark = mark};
-  const std::size_t together = ceil_div(line.size(), most_points);
+  const std::size_t together = ceil_div(line.size(), max_points);
   for (auto at = line.begin(); at != line.end();) {
     double x = 0, y = 0, count = 0;
     for (; at != line.end() && count < static_cast<double>(together); ++at, ++count) {

@@ -2,30 +2,71 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "backend/system_memory.h"
 #include "common/program.h"
 
 namespace tern::apps {
 
-double matrix_elements(const nn::DecoderLMOptions& options) {
-  const auto vocab = static_cast<double>(options.vocab), length = static_cast<double>(options.length),
-             width = static_cast<double>(options.width);
-  const auto layers = static_cast<double>(options.layers), ff = static_cast<double>(options.ff);
-  const double tables = options.tied_head ? 1 : 2;
-  return (tables * vocab + length) * width + layers * (4 * width * width + 2 * width * ff);
+nn::Positions positions_of(const std::string& name) {
+  if (name == "learned") return nn::Positions::learned;
+  if (name == "sinusoidal") return nn::Positions::sinusoidal;
+  return name == "rotary" ? nn::Positions::rotary : nn::Positions::none;
 }
 
-void require_memory(const nn::DecoderLMOptions& options, const std::string& remedy) {
-  require_memory(matrix_elements(options), options.device, remedy);
+nn::Initialization initialization_of(const std::string& name) {
+  if (name == "gpt2") return nn::Initialization::gpt2;
+  return name == "xavier" ? nn::Initialization::xavier : nn::Initialization::layer_defaults;
 }
 
-void require_memory(double elements, Device device, const std::string& remedy) {
+namespace {
+
+std::int64_t linear(std::int64_t in, std::int64_t out, bool has_bias) { return in * out + (has_bias ? out : 0); }
+
+std::int64_t norm(const nn::TransformerOptions& o) {
+  return o.norm == nn::NormKind::none ? 0 : o.width * (o.norm == nn::NormKind::layer && o.bias ? 2 : 1);
+}
+
+/// Attention with its norm; cross attention has as many heads of keys and values as of queries.
+std::int64_t attention(const nn::TransformerOptions& o, bool is_cross) {
+  const std::int64_t heads = std::max<std::int64_t>(o.heads, 1), kv_heads = o.kv_heads > 0 && !is_cross ? o.kv_heads : heads;
+  const std::int64_t head_dim = o.head_dim > 0 ? o.head_dim : o.width / heads;
+  const std::int64_t queries = heads * head_dim, keys_values = 2 * kv_heads * head_dim;
+  return norm(o) + linear(o.width, queries + keys_values, o.bias) + linear(queries, o.width, o.bias);
+}
+
+std::int64_t feed_forward(const nn::TransformerOptions& o) {
+  if (o.ff == 0) return 0;
+  return norm(o) + linear(o.width, o.ff, o.bias) * (o.gated ? 2 : 1) + linear(o.ff, o.width, o.bias);
+}
+
+/// A nn::TransformerModel without its token table.
+std::int64_t body(const nn::TransformerOptions& o, std::int64_t layers, bool has_cross) {
+  const std::int64_t positions = o.positions == nn::Positions::learned ? o.length * o.width : 0;
+  const std::int64_t layer = attention(o, false) + (has_cross ? attention(o, true) : 0) + feed_forward(o);
+  return positions + layers * layer + (o.final_norm ? norm(o) : 0);
+}
+
+/// The token table and the head.
+std::int64_t tokens(const nn::TransformerOptions& o) { return o.width * o.vocab * (o.tied_head ? 1 : 2) + (o.head_bias ? o.vocab : 0); }
+
+}  // namespace
+
+std::int64_t count_parameters(const nn::DecoderLMOptions& options) { return tokens(options) + body(options, options.layers, false); }
+
+std::int64_t count_parameters(const nn::EncoderDecoderOptions& options) {
+  const std::int64_t encoder_layers = options.encoder_layers > 0 ? options.encoder_layers : options.layers;
+  return tokens(options) + body(options, encoder_layers, false) + body(options, options.layers, true);
+}
+
+void require_memory(std::int64_t parameters, Device device, const std::string& remedy) {
   if (device != cpu) return;
-  const double needed = 16 * elements;  // weights, gradients, and Adam's two moments
+  const double needed = 16 * static_cast<double>(parameters);  // weights, gradients, and Adam's two moments
   const auto there = static_cast<double>(backend::usable_memory());
   if (there > 0 && needed > there)
     throw UsageError(fmt::format("a model of {:.3g} parameters needs {:.3g} GB to train and this machine has {:.3g} GB for it: {}",
-                                 elements, needed / 1e9, there / 1e9, remedy));
+                                 static_cast<double>(parameters), needed / 1e9, there / 1e9, remedy));
 }
 
 void require_precision(train::Precision precision, Device device) {

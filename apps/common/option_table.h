@@ -28,6 +28,13 @@ struct Entry {
   bool may_lack = false;   ///< a run of an earlier version does not say it: the default is what it did
   std::string shown = "";  ///< as the default in the help, where it depends on more than the preset
 
+  /// The same entry for a key that runs of an earlier version lack.
+  Entry or_lacking() const {
+    Entry result = *this;
+    result.may_lack = true;
+    return result;
+  }
+
   /// "--batch-size" for "batch_size".
   std::string flag() const {
     std::string result = "--" + key;
@@ -61,6 +68,14 @@ struct Entry {
     if (const std::string fault = check(text(options)); !fault.empty()) throw UsageError(fmt::format("{}: {}", flag(), fault));
   }
 };
+
+/// Throws UsageError for an option that is out of range, or for `conflict`, the fault of options that are each in their range and do not
+/// fit together, "heads: expected ..."; "" if there is none.
+template <class Options>
+void require_valid(const std::vector<Entry<Options>>& entries, const Options& options, std::string (*conflict)(const Options&)) {
+  for (const auto& entry : entries) entry.require_valid(options);
+  if (const std::string fault = conflict(options); !fault.empty()) throw UsageError("--" + fault);
+}
 
 /// Options that the user gives change single values of a preset, which is known only when all are parsed.
 template <class Options>

@@ -167,6 +167,10 @@ Check one_of(std::vector<std::string> words) {
   };
 }
 
+Check positive_count() { return whole_number(1, 1'000'000); }
+Check count_or_none() { return whole_number(0, 1'000'000'000); }
+Check seed_value() { return whole_number(0, std::int64_t{1} << 53); }
+
 Check truth_value() {
   return [](const std::string& text) -> std::string {
     for (const char* known : {"", "true", "false", "1", "0", "yes", "no", "on", "off"})
@@ -231,6 +235,10 @@ CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::s
       ->expected(0, 1)
       ->type_name("[True|False]")
       ->check(truth_value());
+}
+
+void require_named(const std::string& option, const std::string& directory) {
+  if (directory.empty()) throw UsageError(option + ": expected a directory but got \"\"");
 }
 
 void make_directory(const std::string& option, const std::filesystem::path& directory) {

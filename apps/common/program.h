@@ -29,6 +29,13 @@ using Check = std::function<std::string(const std::string&)>;
 Check whole_number(std::int64_t low, std::int64_t high);
 Check real_number(double low, double high);
 Check one_of(std::vector<std::string> words);
+/// @{
+/// Numbers of things, of which there is one or more, or may be none. The upper ends only keep absurd values from arithmetic and allocation.
+Check positive_count();
+Check count_or_none();
+/// @}
+/// Seeds up to 2^53, which every reader of JSON keeps exactly.
+Check seed_value();
 /// True, False and their likes in any case; and nothing, which is how a bare `--name` arrives.
 Check truth_value();
 bool is_true(const std::string& text);
@@ -48,6 +55,8 @@ void add_threads_option(CLI::App& command, int& threads);
 /// `--name`, `--name True`, `--name=false`: a switch that takes a value as well.
 CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::string& help, const std::function<void(bool)>& set);
 
+/// Throws UsageError where an option that names a directory is empty.
+void require_named(const std::string& option, const std::string& directory);
 /// Makes the directory that an option names, and its parents. Throws UsageError.
 void make_directory(const std::string& option, const std::filesystem::path& directory);
 

@@ -4,7 +4,7 @@
 
 namespace tern::apps {
 
-/// How far a training is.
+/// Progress of a training.
 struct Progress {
   std::int64_t epoch = 1, epochs = 1;
   std::int64_t update = 0, updates = 1;  ///< done, and in all

@@ -10,7 +10,7 @@
 
 namespace tern::apps {
 
-/// How a training in several processes goes about it, which its results do not depend on but for rounding.
+/// Options of data parallel training, which results do not depend on but for rounding.
 struct RankOptions {
   std::string gradient_sync = "bucketed";  ///< dist::GradientSync
   double bucket_size_mb = 25;

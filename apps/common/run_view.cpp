@@ -7,6 +7,7 @@
 
 #include "backend/memory.h"
 #include "io/atomic_file.h"
+#include "io/markdown.h"
 #include "text/printable.h"
 
 namespace tern::apps {
@@ -27,12 +28,12 @@ std::string plain(const std::string& sentence) {
 std::string markdown(const std::vector<Sample>& samples) {
   constexpr std::size_t most = 10;
   const std::size_t count = std::min(most, samples.size());
-  std::string table = "| source | translation | reference |\n|---|---|---|\n";
+  io::MarkdownTable table({"source", "translation", "reference"});
   for (std::size_t i = 0; i < count; ++i) {
     const Sample& sample = samples[i * samples.size() / count];
-    table += fmt::format("| {} | {} | {} |\n", plain(sample.source), plain(sample.translation), plain(sample.reference));
+    table.add({plain(sample.source), plain(sample.translation), plain(sample.reference)});
   }
-  return table;
+  return table.text();
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ std::uint64_t hash(const std::vector<std::int64_t>& tokens) {
 using Taken = std::unordered_set<std::uint64_t>;
 
 Examples draw_split(const Task& task, std::uint64_t seed, std::uint64_t split, std::int64_t count, Taken& taken) {
-  constexpr std::uint64_t most_attempts = 1000;
+  constexpr std::uint64_t max_attempts = 1000;
   Examples examples{
       .count = count, .columns = task.columns(), .answers = task.answers(), .inputs = {}, .targets = {}, .answer_columns = {}};
   Taken own;
@@ -118,7 +118,7 @@ Examples draw_split(const Task& task, std::uint64_t seed, std::uint64_t split, s
     Example example;
     std::uint64_t attempt = 0;
     do {
-      if (attempt == most_attempts)
+      if (attempt == max_attempts)
         fail("recall", fmt::format("expected so many different examples that training, validation and test share none, but "
                                    "{} pairs of {} keys give too few",
                                    task.pairs, task.is_mqar ? task.vocab / 2 : task.keys));

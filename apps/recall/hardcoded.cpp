@@ -147,12 +147,12 @@ std::vector<std::vector<HeatMap>> attention_maps(const nn::DecoderLM& model, con
 
 namespace {
 
-constexpr std::int64_t most_shown = 5;  // failing examples, and each with this many columns before the failure
+constexpr std::int64_t max_shown = 5;  // failing examples, and each with this many columns before the failure
 
 void print_failure(const Task& task, const Examples& examples, std::size_t at, std::int64_t predicted) {
   const auto column = static_cast<std::int64_t>(at) % examples.columns;
-  std::string read = column > most_shown ? "..." : "";
-  for (std::int64_t i = std::min(column, most_shown); i >= 0; --i)
+  std::string read = column > max_shown ? "..." : "";
+  for (std::int64_t i = std::min(column, max_shown); i >= 0; --i)
     read += " " + token_name(task, examples.inputs[at - static_cast<std::size_t>(i)]);
   fmt::print("  failed: example {}, column {}: {} -> {} instead of {}\n", static_cast<std::int64_t>(at) / examples.columns, column, read,
              token_name(task, predicted), token_name(task, examples.targets[at]));
@@ -175,7 +175,7 @@ Score score(const Task& task, const nn::DecoderLM& model, const Examples& exampl
       if (!asked[at]) continue;
       ++score.answers;
       if (predicted[i] == examples.targets[at]) ++score.correct;
-      else if (score.answers - score.correct <= most_shown) print_failure(task, examples, at, predicted[i]);
+      else if (score.answers - score.correct <= max_shown) print_failure(task, examples, at, predicted[i]);
     }
   }
   return score;

@@ -11,7 +11,7 @@ namespace {
 
 /// The command line of a training: its preset, and single values that change it.
 struct Arguments {
-  Options fixed;  ///< device, threads and the output
+  apps::RunSettings fixed;
   std::string preset, task, config;
   apps::Given<Options> given;
 
@@ -48,12 +48,7 @@ struct Arguments {
 
  private:
   Options with_fixed(Options options) const {
-    options.out = fixed.out;
-    options.device = fixed.device;
-    options.threads = fixed.threads;
-    options.profile = fixed.profile;
-    options.checkpoints = fixed.checkpoints;
-    options.ranks = fixed.ranks;
+    static_cast<apps::RunSettings&>(options) = fixed;
     return options;
   }
 };
@@ -110,7 +105,7 @@ void add_sweep(CLI::App& app) {
   Grid& lists = state->grid;
   add_list(*command, "--layers", "numbers of layers (recall 1,2,3,4; mqar 2)", apps::whole_number(1, 1024), lists.layers);
   add_list(*command, "--widths", "widths (recall the preset's; mqar 64,128,256,512)", apps::whole_number(1, 65536), lists.widths);
-  add_list(*command, "--seeds", "seeds (recall 1,2,3,4,5; mqar 1)", apps::whole_number(0, std::int64_t{1} << 53), lists.seeds);
+  add_list(*command, "--seeds", "seeds (recall 1,2,3,4,5; mqar 1)", apps::seed_value(), lists.seeds);
   add_list(*command, "--lengths", "lengths of mqar, each with its pairs (64,128,256,512)", apps::whole_number(4, 100'000), lists.lengths);
   add_training(*command, state->arguments, {"layers", "width", "seed", "length"});
   command->callback([state] {
@@ -154,10 +149,7 @@ void add_hardcoded(CLI::App& app) {
   command->add_option("--examples", options->examples, "of each size (default: some 24,000 tokens)")
       ->check(apps::whole_number(1, 1'000'000))
       ->type_name("N");
-  command->add_option("--seed", options->seed, "of the examples")
-      ->check(apps::whole_number(0, std::int64_t{1} << 53))
-      ->type_name("N")
-      ->capture_default_str();
+  command->add_option("--seed", options->seed, "of the examples")->check(apps::seed_value())->type_name("N")->capture_default_str();
   command->add_option("--out", options->out, "directory for heat maps of Q, K, scores and probabilities")->type_name("DIR");
   apps::add_device_option(*command, options->device);
   apps::add_threads_option(*command, options->threads);

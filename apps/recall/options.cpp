@@ -83,17 +83,16 @@ Options preset(const std::string& name) {
 }
 
 const std::vector<Entry>& entries() {
-  // The upper ends only keep absurd values from reaching arithmetic and allocation.
-  static const Check count = whole_number(1, 1'000'000), count_or_none = whole_number(0, 1'000'000'000);
+  static const apps::TrainingEntries<Options> shared(
+      {.seeded = "data, weights, order and dropout", .examples = "training examples", .optimizer = "AdamW"});
+  static const Check count = apps::positive_count();
   static const std::vector<Entry> table = {
       {"preset", &Options::preset, one_of_presets(), ""},
       {"task", &Options::task, one_of({"recall", "mqar"}), ""},
-      {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "attention, norms and losses as fused kernels"},
-      {"activation_checkpointing", &Options::activation_checkpointing, one_of({"none", "selective", "full"}),
-       "what backward computes again to save memory: none, selective (all but products and attention) or full (each layer)", true},
-      {"precision", &Options::precision, one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"}),
-       "fp32, tf32, tf32x3, bf16 or fp16; 16 bits with float32 master weights"},
-      {"seed", &Options::seed, whole_number(0, std::int64_t{1} << 53), "of data, weights, order and dropout"},
+      shared.use_fused_kernel,
+      shared.activation_checkpointing,
+      shared.precision,
+      shared.seed,
       {"pairs", &Options::pairs, whole_number(1, 100'000), "pairs of a key and its value in an example"},
       {"keys", &Options::keys, whole_number(1, 100'000), "different keys of recall"},
       {"values", &Options::values, whole_number(1, 100'000), "different values of recall"},
@@ -114,15 +113,15 @@ const std::vector<Entry>& entries() {
       {"causal", &Options::causal, truth_value(), "a token sees none that follow it"},
       {"init", &Options::init, one_of({"default", "gpt2"}), "of the weights: default (each layer's own, as PyTorch's) or gpt2"},
       {"loss", &Options::loss, one_of({"all", "answer"}), "over all tokens, or the answer alone"},
-      {"epochs", &Options::epochs, count, "passes over the training examples"},
+      shared.epochs,
       {"batch_size", &Options::batch_size, count, "examples in an update"},
-      {"lr", &Options::lr, real_number(1e-12, 1e12), "AdamW's learning rate, its peak under a schedule"},
-      {"beta2", &Options::beta2, real_number(0, 0.9999999), "AdamW's decay of squared gradients"},
+      shared.lr,
+      shared.beta2,
       {"weight_decay", &Options::weight_decay, real_number(0, 1e3), "AdamW's"},
       {"schedule", &Options::schedule, one_of({"constant", "cosine", "cosine-epoch", "linear", "wsd", "one-cycle"}),
        "constant, cosine, cosine-epoch, which keeps an epoch's rate, linear, wsd, which falls in the last fifth, or one-cycle"},
-      {"warmup", &Options::warmup, count_or_none, "updates until the learning rate has risen"},
-      {"clip", &Options::clip, real_number(0, 1e9), "largest gradient norm, 0 for any"},
+      shared.warmup,
+      shared.clip,
       {"target", &Options::target, real_number(0, 1), "stop at this validation accuracy, 0 for when the epochs are done"},
   };
   return table;
@@ -148,10 +147,7 @@ static std::string conflict(const Options& options) {
   return "";
 }
 
-void require_valid(const Options& options) {
-  for (const Entry& entry : entries()) entry.require_valid(options);
-  if (const std::string fault = conflict(options); !fault.empty()) throw apps::UsageError("--" + fault);
-}
+void require_valid(const Options& options) { apps::require_valid(entries(), options, conflict); }
 
 Task task(const Options& options) {
   return {.is_mqar = options.task == "mqar",
@@ -161,8 +157,6 @@ Task task(const Options& options) {
           .length = options.length,
           .vocab = options.vocab};
 }
-
-train::Precision precision(const Options& options) { return train::precision_of(options.precision).value(); }
 
 nn::DecoderLMOptions model_options(const Options& options, Device device) {
   nn::DecoderLMOptions model;
@@ -174,12 +168,10 @@ nn::DecoderLMOptions model_options(const Options& options, Device device) {
   model.ff = options.mlp * options.width;
   model.dropout = options.dropout;
   model.norm = options.norm == "layer" ? nn::NormKind::layer : options.norm == "rms" ? nn::NormKind::rms : nn::NormKind::none;
-  model.positions = options.positions == "learned"  ? nn::Positions::learned
-                    : options.positions == "rotary" ? nn::Positions::rotary
-                                                    : nn::Positions::none;
+  model.positions = apps::positions_of(options.positions);
   model.tied_head = options.tied_head;
   model.head_bias = false;
-  if (options.init == "gpt2") model.initialization = nn::Initialization::gpt2;
+  model.initialization = apps::initialization_of(options.init);
   model.use_fused_kernel = options.use_fused_kernel;
   model.activation_checkpointing = checkpoint_policy_of(options.activation_checkpointing).value();
   model.device = device;

@@ -3,30 +3,26 @@
 #include <string>
 #include <vector>
 
-#include "common/checkpoint.h"
-#include "common/option_table.h"
-#include "common/ranks.h"
+#include "common/training_settings.h"
 #include "nn/decoder_lm.h"
 #include "recall/data_set.h"
-#include "train/precision.h"
 
 namespace tern::recall {
 
 /// Everything that a training run depends on. A preset fills it, options on the command line change single values, and
 /// RUN/config.json keeps it.
-struct Options {
-  std::string preset = "quick";
+struct Options : apps::RunSettings, apps::TrainingSettings {
+  Options()
+      : TrainingSettings{.preset = "quick",
+                         .seed = 1,
+                         .epochs = 50,
+                         .batch_size = 32,
+                         .lr = 5e-4,
+                         .beta2 = 0.999,
+                         .weight_decay = 0.01,
+                         .schedule = "cosine"} {}
+
   std::string task = "recall";  ///< recall or mqar: see Task
-  std::string out;
-  std::string device = "auto";
-  bool use_fused_kernel = true;
-  std::string activation_checkpointing = "none";
-  std::string precision = "fp32";  ///< fp32, tf32, tf32x3, bf16 or fp16: train::Precision
-  int threads = 0;                 ///< 0: one for each processor
-  std::int64_t seed = 1;
-  std::int64_t profile = 0;  ///< updates to profile; 0: none
-  apps::CheckpointOptions checkpoints;
-  apps::RankOptions ranks;
 
   // Data
   std::int64_t pairs = 50, keys = 9, values = 10;
@@ -46,17 +42,9 @@ struct Options {
   bool causal = true;
   std::string init = "default";  ///< default: each layer's own, as PyTorch's; gpt2: N(0, 0.02)
 
-  // Training
+  // Training. The schedule is constant, cosine (each update), cosine-epoch, linear, wsd or one-cycle.
   std::string loss = "all";  ///< all tokens, or the answer alone
-  std::int64_t epochs = 50;
-  std::int64_t batch_size = 32;
-  double lr = 5e-4;
-  double beta2 = 0.999;
-  double weight_decay = 0.01;
-  std::string schedule = "cosine";  ///< constant, cosine (each update), cosine-epoch, linear, wsd or one-cycle
-  std::int64_t warmup = 0;
-  double clip = 0;    ///< gradient norm; 0: no clipping
-  double target = 0;  ///< training stops at this validation accuracy; 0: when the epochs are done
+  double target = 0;         ///< training stops at this validation accuracy; 0: when the epochs are done
 };
 
 /// The values of a preset. Throws UsageError for an unknown name.
@@ -78,7 +66,6 @@ void require_valid(const Options& options);
 
 /// Of options that have been checked.
 Task task(const Options& options);
-train::Precision precision(const Options& options);
 nn::DecoderLMOptions model_options(const Options& options, Device device);
 
 }  // namespace tern::recall

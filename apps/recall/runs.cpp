@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "backend/parse_number.h"
+#include "common/lists.h"
 #include "io/file_error.h"
 #include "text/input_file.h"
 #include "text/printable.h"
@@ -56,12 +57,9 @@ bool parse(const std::string& text, T& value) {
   }
 }
 
-std::vector<std::string> cells(const std::string& line) {
-  std::vector<std::string> result(1);
-  for (char c : line)
-    if (c == ',') result.emplace_back();
-    else if (c != '\r') result.back() += c;
-  return result;
+std::vector<std::string> cells(std::string line) {
+  std::erase(line, '\r');  // of a table that a spreadsheet has written
+  return apps::words(line);
 }
 
 }  // namespace

@@ -204,7 +204,7 @@ void print_summary(const Chart& chart) {
 }  // namespace
 
 void sweep(const Options& options, const Grid& grid) {
-  if (options.out.empty()) throw apps::UsageError("--out: expected a directory but got \"\"");
+  apps::require_named("--out", options.out);
   const std::vector<Options> runs = expand(options, grid);
   Device device = cpu;
   for (const Options& run : runs) device = require_trainable(run);

@@ -14,7 +14,7 @@
 
 namespace tern::recall {
 
-using apps::counted, apps::duration, apps::say, apps::seconds_now, apps::UsageError;
+using apps::counted, apps::duration, apps::say, apps::seconds_now;
 
 namespace {
 
@@ -56,14 +56,14 @@ Device require_trainable(const Options& options) {
   require_valid(options);
   const Device device = apps::resolve_device(options.device);
   apps::require_precision(precision(options), device);
-  apps::require_memory(model_options(options, device), "use a smaller --width, --layers, --mlp or --pairs");
+  apps::require_memory(apps::count_parameters(model_options(options, device)), device, "use a smaller --width, --layers, --mlp or --pairs");
   return device;
 }
 
 void train(const Options& options) {
   const double started = seconds_now();
   const Device device = require_trainable(options);
-  if (options.out.empty()) throw UsageError("--out: expected a directory but got \"\"");
+  apps::require_named("--out", options.out);
   io::RunDirectory::check(options.out);
   if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));
@@ -78,7 +78,7 @@ void train(const Options& options) {
   const std::string checksum = digest(data);
   run.set_data("", checksum);
   ranks.require_same("options or data", apps::to_json(entries(), options).dump() + checksum);
-  if (run.is_resumed()) apps::require_size(run.head(), apps::matrix_elements(model_options(options, device)));
+  if (run.is_resumed()) apps::require_size(run.head(), apps::count_parameters(model_options(options, device)));
   Trainer trainer(options, data, device, [&run] { return run.remains(); }, &ranks);
   const std::int64_t params = nn::count_parameters(trainer.model());
   say("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task, options.pairs,

@@ -14,8 +14,8 @@
 
 namespace tern::recall {
 
-/// Trains a model on a data set, epoch by epoch. The data lie on the device, and a step gets nothing but the numbers of its
-/// examples.
+/// Trains a model on a data set, epoch by epoch. The data lie on the device, and a step's input is the indices of its examples,
+/// (B) of i64.
 class Trainer final : public apps::Trainable {
  public:
   /// The options have been checked. The weights are drawn here, from this thread's generator.

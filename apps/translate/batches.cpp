@@ -14,11 +14,11 @@ std::int64_t Batches::needed(const text::Example& example) const {
 }
 
 // A decoder-only LM does not read the last token of its `length`.
-std::int64_t Batches::most_columns() const { return is_encoder_decoder(options_) ? options_.length : options_.length - 1; }
+std::int64_t Batches::max_columns() const { return is_encoder_decoder(options_) ? options_.length : options_.length - 1; }
 
-std::int64_t Batches::columns(const text::Example& example) const { return std::min(needed(example), most_columns()); }
+std::int64_t Batches::columns(const text::Example& example) const { return std::min(needed(example), max_columns()); }
 
-bool Batches::is_cut(const text::Example& example) const { return needed(example) > most_columns(); }
+bool Batches::is_cut(const text::Example& example) const { return needed(example) > max_columns(); }
 
 bool Batches::has_target(const text::Example& example) const {
   return is_encoder_decoder(options_) || static_cast<std::int64_t>(example.src.size()) + 1 < options_.length;
@@ -27,7 +27,7 @@ bool Batches::has_target(const text::Example& example) const {
 text::ShapedBatch Batches::fitted(const std::vector<text::Example>& examples, std::vector<std::size_t> picks) const {
   text::ShapedBatch batch{std::move(picks), {}};
   batch.shape.rows = static_cast<std::int64_t>(batch.picks.size());
-  batch.shape.columns = options_.pad_to_length ? most_columns() : 1;
+  batch.shape.columns = options_.pad_to_length ? max_columns() : 1;
   for (std::size_t pick : batch.picks) batch.shape.columns = std::max(batch.shape.columns, columns(examples[pick]));
   return batch;
 }
@@ -41,7 +41,7 @@ std::vector<text::ShapedBatch> Batches::epoch(const std::vector<text::Example>& 
     std::transform(examples.begin(), examples.end(), lengths.begin(), [&](const text::Example& example) { return columns(example); });
     text::BucketOptions buckets{.token_budget = static_cast<std::size_t>(options_.batch_tokens), .multiple = 8, .row_multiple = 8};
     std::vector<text::ShapedBatch> batches = text::shaped_batches(order, lengths, buckets, seed, epoch);
-    for (text::ShapedBatch& batch : batches) batch.shape.columns = std::min(batch.shape.columns, most_columns());
+    for (text::ShapedBatch& batch : batches) batch.shape.columns = std::min(batch.shape.columns, max_columns());
     return batches;
   }
   const auto rows = static_cast<std::size_t>(options_.batch_size);

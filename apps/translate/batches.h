@@ -33,7 +33,7 @@ class Batches {
 
   /// Columns that an example needs, and gets at most.
   std::int64_t columns(const text::Example& example) const;
-  std::int64_t most_columns() const;
+  std::int64_t max_columns() const;
   /// Whether the model has room for all of it.
   bool is_cut(const text::Example& example) const;
   /// Whether the model has room for any of its target.

@@ -13,6 +13,7 @@
 #include "common/model.h"
 #include "common/output.h"
 #include "common/program.h"
+#include "common/quantile.h"
 #include "text/data_error.h"
 #include "text/line_reader.h"
 #include "text/printable.h"
@@ -46,14 +47,14 @@ namespace {
 /// Some lines of the standard input: no more than are there, so that a sentence that comes alone is not kept waiting, and no more than
 /// keep the decoder busy. Empty at the end. A fault is kept in `fault` until the lines before it are translated.
 std::vector<std::string> read_block(text::LineReader& reader, std::size_t most, text::CorpusReport& report, std::exception_ptr& fault) {
-  constexpr std::uint64_t most_bytes = std::uint64_t{4} << 20;
+  constexpr std::uint64_t max_bytes = std::uint64_t{4} << 20;
   std::vector<std::string> lines;
   const std::uint64_t before = report.memory();
   std::string line;
   try {
     while (reader.next(line, report)) {
       lines.push_back(line);
-      if (lines.size() == most || report.memory() - before > most_bytes || !reader.is_ready()) break;
+      if (lines.size() == most || report.memory() - before > max_bytes || !reader.is_ready()) break;
     }
   } catch (const text::DataError&) {
     fault = std::current_exception();
@@ -88,15 +89,12 @@ class Statistics {
     seconds_ += seconds;
     waits_.insert(waits_.end(), lines, seconds);
   }
-  std::string text() {
-    std::sort(waits_.begin(), waits_.end());
-    const auto wait = [&](double share) {
-      return waits_.empty() ? 0 : waits_[static_cast<std::size_t>(share * static_cast<double>(waits_.size() - 1) + 0.5)];
-    };
+  std::string text() const {
     return fmt::format("{} with {} in {:.3f} s: {:.0f} tokens/s; a line took {:.1f} ms (median), {:.1f} ms (99th percentile)",
                        apps::counted(static_cast<std::int64_t>(waits_.size()), "line"),
                        apps::counted(static_cast<std::int64_t>(tokens_), "target token"), seconds_,
-                       seconds_ > 0 ? static_cast<double>(tokens_) / seconds_ : 0.0, 1e3 * wait(0.5), 1e3 * wait(0.99));
+                       seconds_ > 0 ? static_cast<double>(tokens_) / seconds_ : 0.0, 1e3 * apps::quantile(waits_, 0.5),
+                       1e3 * apps::quantile(waits_, 0.99));
   }
 
  private:

@@ -18,7 +18,7 @@ constexpr std::size_t batch_rows = 128, block_lines = 16 * batch_rows;
 
 std::vector<Translator> load_teachers(const Options& options, Device device) {
   std::vector<Translator> teachers;
-  for (const std::string& run : split_list(options.teacher)) {
+  for (const std::string& run : apps::words(options.teacher)) {
     teachers.push_back(Translator::load(run, device));
     const Translator& teacher = teachers.back();
     if (teacher.options.src != options.src || teacher.options.tgt != options.tgt)

@@ -7,7 +7,7 @@
 
 namespace tern::translate {
 
-/// How --beam and --length-penalty search.
+/// The search that --beam and --length-penalty ask for.
 nn::GenerateOptions search_options(const Options& options);
 
 /// Sequence-level distillation (Kim & Rush, "Sequence-Level Knowledge Distillation", 2016): adds to the training pairs, for each, its

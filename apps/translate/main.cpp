@@ -68,12 +68,7 @@ void add_train(CLI::App& app) {
       for (const auto& [entry, text] : all) entry->set(chosen, text);
     }
     if (!given.data.empty() || !given.checkpoints.resume) chosen.data = given.data;
-    chosen.out = given.out;
-    chosen.device = given.device;
-    chosen.threads = given.threads;
-    chosen.profile = given.profile;
-    chosen.checkpoints = given.checkpoints;
-    chosen.ranks = given.ranks;
+    static_cast<apps::RunSettings&>(chosen) = given;
     train(chosen);
   });
 }
@@ -91,7 +86,7 @@ void add_models(CLI::App& command, SearchOptions& options) {
 
 void add_precision(CLI::App& command, std::string& precision) {
   command.add_option("--precision", precision, "fp32, tf32, tf32x3, bf16 or fp16, whatever the training had")
-      ->check(apps::one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"}))
+      ->check(apps::one_of(apps::precision_names))
       ->type_name("NAME")
       ->capture_default_str();
 }
@@ -129,10 +124,7 @@ void add_decode(CLI::App& app) {
       ->check(apps::real_number(1e-9, 1))
       ->type_name("X")
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "of samples")
-      ->check(apps::whole_number(0, std::int64_t{1} << 53))
-      ->type_name("N")
-      ->capture_default_str();
+  command->add_option("--seed", options->seed, "of samples")->check(apps::seed_value())->type_name("N")->capture_default_str();
   command
       ->add_option("--batch-size", options->batch_size,
                    "sentences decoded together; does not change the output (64 on a CPU, 512 on a GPU)")

@@ -1,5 +1,6 @@
 #include "translate/model.h"
 
+#include "common/model.h"
 #include "ops/rearrange.h"
 #include "train/r_drop.h"
 
@@ -44,13 +45,9 @@ Tensor TranslationModel::loss(const Tensors& batch, const LossOptions& options) 
   return model.loss(x[0], x[1], x[2], x[3], entropy);
 }
 
-double matrix_elements(const Options& options, std::int64_t vocab) {
-  const auto tokens = static_cast<double>(vocab), length = static_cast<double>(options.length), width = static_cast<double>(options.width);
-  const auto decoder = static_cast<double>(options.layers), ff = static_cast<double>(options.ff);
-  const double tables = (options.tied_head ? 1 : 2) * tokens, positions = options.positions == "learned" ? length : 0;
-  if (!is_encoder_decoder(options)) return (tables + positions) * width + decoder * (4 * width * width + 2 * width * ff);
-  const auto encoder = static_cast<double>(options.encoder_layers > 0 ? options.encoder_layers : options.layers);
-  return (tables + 2 * positions) * width + encoder * (4 * width * width + 2 * width * ff) + decoder * (8 * width * width + 2 * width * ff);
+std::int64_t count_parameters(const Options& options, std::int64_t vocab) {
+  return is_encoder_decoder(options) ? apps::count_parameters(encoder_decoder_options(options, vocab, cpu))
+                                     : apps::count_parameters(model_options(options, vocab, cpu));
 }
 
 }  // namespace tern::translate

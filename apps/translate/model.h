@@ -41,7 +41,7 @@ struct TranslationModel final : nn::Module {
   Options options_;
 };
 
-/// The largest matrices of the model that the options describe, as elements: nearly all of its parameters.
-double matrix_elements(const Options& options, std::int64_t vocab);
+/// The number of parameters of the model that the options describe.
+std::int64_t count_parameters(const Options& options, std::int64_t vocab);
 
 }  // namespace tern::translate

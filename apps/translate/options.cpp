@@ -88,7 +88,7 @@ std::string check_language(const std::string& text) {
 /// Of names without empty ones between the commas.
 std::string check_list(const std::string& text) {
   if (text.empty()) return "";
-  const std::vector<std::string> words = split_list(text);
+  const std::vector<std::string> words = apps::words(text);
   return std::none_of(words.begin(), words.end(), [](const std::string& word) { return word.empty(); })
              ? ""
              : "expected names with one comma between them";
@@ -96,43 +96,31 @@ std::string check_list(const std::string& text) {
 
 }  // namespace
 
-std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> words;
-  if (text.empty()) return words;
-  for (std::size_t begin = 0; begin != std::string::npos;) {
-    const std::size_t end = text.find(',', begin);
-    words.push_back(text.substr(begin, end == std::string::npos ? end : end - begin));
-    begin = end == std::string::npos ? end : end + 1;
-  }
-  return words;
-}
-
 const std::vector<Entry>& entries() {
-  // The upper ends only keep absurd values from reaching arithmetic and allocation.
-  static const Check count = whole_number(1, 1'000'000), count_or_none = whole_number(0, 1'000'000'000);
+  static const apps::TrainingEntries<Options> shared(
+      {.seeded = "weights, order and dropout", .examples = "training pairs", .optimizer = "Adam"});
+  static const Check count_or_none = apps::count_or_none();
   static const std::vector<Entry> table = {
       {"preset", &Options::preset, one_of_presets(), ""},
       {"src", &Options::src, check_language, ""},
       {"tgt", &Options::tgt, check_language, ""},
-      {"use_fused_kernel", &Options::use_fused_kernel, truth_value(), "attention, norms and losses as fused kernels"},
-      {"activation_checkpointing", &Options::activation_checkpointing, one_of({"none", "selective", "full"}),
-       "what backward computes again to save memory: none, selective (all but products and attention) or full (each layer)", true},
-      {"precision", &Options::precision, one_of({"fp32", "tf32", "tf32x3", "bf16", "fp16"}),
-       "fp32, tf32, tf32x3, bf16 or fp16; 16 bits with float32 master weights", true},
-      {"seed", &Options::seed, whole_number(0, std::int64_t{1} << 53), "of weights, order and dropout"},
-      {"epochs", &Options::epochs, count, "passes over the training pairs"},
+      shared.use_fused_kernel,
+      shared.activation_checkpointing,
+      shared.precision.or_lacking(),
+      shared.seed,
+      shared.epochs,
       {"updates", &Options::updates, count_or_none, "stop after so many updates, 0 for when the epochs are done"},
-      {"batch_size", &Options::batch_size, count, "pairs in a batch; with --batch-tokens those of validation alone"},
+      {"batch_size", &Options::batch_size, apps::positive_count(), "pairs in a batch; with --batch-tokens those of validation alone"},
       {"batch_tokens", &Options::batch_tokens, count_or_none,
        "tokens in a batch of pairs of similar length, with padding, 0 for --batch-size pairs", true},
       {"accumulate", &Options::accumulate, whole_number(1, 10'000), "batches in an update", true},
-      {"lr", &Options::lr, real_number(1e-12, 1e12), "Adam's learning rate, its peak under a schedule"},
-      {"beta2", &Options::beta2, real_number(0, 0.9999999), "Adam's decay of squared gradients"},
+      shared.lr,
+      shared.beta2,
       {"adam_eps", &Options::adam_eps, real_number(0, 1), "added to the root of Adam's squared gradients"},
       {"schedule", &Options::schedule, one_of({"constant", "cosine", "inverse-sqrt", "linear", "wsd", "one-cycle"}),
        "constant, cosine, inverse-sqrt, linear, wsd, which falls in the last fifth, or one-cycle learning rate"},
-      {"warmup", &Options::warmup, count_or_none, "updates until the learning rate has risen"},
-      {"clip", &Options::clip, real_number(0, 1e9), "largest gradient norm, 0 for any"},
+      shared.warmup,
+      shared.clip,
       {"weight_decay", &Options::weight_decay, real_number(0, 1e6), "AdamW's, times the learning rate", true},
       {"dropout", &Options::dropout, real_number(0, 0.99), "probability, of embeddings and of what joins the residual stream"},
       {"attention_dropout", &Options::attention_dropout, real_number(-1, 0.99), "of attention probabilities, -1 for --dropout", true},
@@ -195,8 +183,6 @@ std::string conflict(const Options& options) {
   return "";
 }
 
-train::Precision precision(const Options& options) { return train::precision_of(options.precision).value(); }
-
 nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, Device device) {
   nn::DecoderLMOptions model;
   model.vocab = vocab;
@@ -209,10 +195,8 @@ nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, D
   model.attention_dropout = options.attention_dropout;
   model.activation_dropout = options.activation_dropout;
   model.tied_head = options.tied_head;
-  if (options.positions == "sinusoidal") model.positions = nn::Positions::sinusoidal;
-  if (options.positions == "rotary") model.positions = nn::Positions::rotary;
-  if (options.init == "gpt2") model.initialization = nn::Initialization::gpt2;
-  if (options.init == "xavier") model.initialization = nn::Initialization::xavier;
+  model.positions = apps::positions_of(options.positions);
+  model.initialization = apps::initialization_of(options.init);
   model.use_fused_kernel = options.use_fused_kernel;
   model.activation_checkpointing = checkpoint_policy_of(options.activation_checkpointing).value();
   model.device = device;

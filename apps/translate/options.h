@@ -5,32 +5,30 @@
 #include <string>
 #include <vector>
 
-#include "common/checkpoint.h"
-#include "common/option_table.h"
-#include "common/ranks.h"
+#include "common/lists.h"
+#include "common/training_settings.h"
 #include "nn/nn.h"
 #include "tensor/quant_format.h"
-#include "train/precision.h"
 
 namespace tern::translate {
 
 /// Everything that a training run depends on. A preset fills it, options on the command line change single values, and
 /// RUN/config.json keeps it.
 /// Values here are those of the preset classic, and of runs from before there was the option.
-struct Options {
-  std::string preset = "best";
-  std::string data, src, tgt, out;
+struct Options : apps::RunSettings, apps::TrainingSettings {
+  Options()
+      : TrainingSettings{.preset = "best",
+                         .seed = 11111,
+                         .epochs = 20,
+                         .batch_size = 128,
+                         .lr = 0.02,
+                         .beta2 = 0.999,
+                         .weight_decay = 0,
+                         .schedule = "constant"} {}
+
+  std::string data, src, tgt;
   std::string test;     ///< names of test sets, with commas between; "": all that there are
   std::string teacher;  ///< runs whose translations are learned from as well, with commas between; "": none
-  std::string device = "auto";
-  bool use_fused_kernel = true;
-  std::string activation_checkpointing = "none";
-  std::string precision = "fp32";  ///< fp32, tf32, tf32x3, bf16 or fp16: train::Precision
-  int threads = 0;                 ///< 0: one for each processor
-  std::int64_t seed = 11111;
-  std::int64_t profile = 0;  ///< updates to profile; 0: none
-  apps::CheckpointOptions checkpoints;
-  apps::RankOptions ranks;
 
   // Data
   std::int64_t vocab = 10000;
@@ -55,25 +53,17 @@ struct Options {
   bool tied_head = false;          ///< the head uses the token table as its weight
   std::string init = "default";    ///< default: each layer's own, as PyTorch's; gpt2: N(0, 0.02); xavier
 
-  // Training
-  std::int64_t epochs = 20;
-  std::int64_t updates = 0;  ///< stop after so many; 0: when the epochs are done
-  std::int64_t batch_size = 128;
+  // Training. The schedule is constant, cosine, inverse-sqrt, linear, wsd or one-cycle.
+  std::int64_t updates = 0;       ///< stop after so many; 0: when the epochs are done
   std::int64_t batch_tokens = 0;  ///< of a batch, padding included, instead of batch_size pairs; 0: those
   std::int64_t accumulate = 1;    ///< batches of an update
-  double lr = 0.02;
-  double beta2 = 0.999;
   /// The classic rate of 0.02 makes steps far too large for weights of this width where Adam divides by the root of the
   /// squared gradient alone: attention saturates and BLEU stays below 4. A floor of 3e-3 under the root bounds the
   /// steps (docs/classic.md).
   double adam_eps = 3e-3;
-  std::string schedule = "constant";  ///< constant, cosine, inverse-sqrt, linear, wsd or one-cycle
-  std::int64_t warmup = 0;
-  double clip = 0;  ///< gradient norm; 0: no clipping
   double label_smoothing = 0;
-  double weight_decay = 0;  ///< decoupled: AdamW's
-  double r_drop = 0;        ///< alpha of train::r_drop_loss; 0: each batch goes through the model once
-  double ema = 0;           ///< decay of train::Ema, whose weights are then the model; 0: the last weights are
+  double r_drop = 0;  ///< alpha of train::r_drop_loss; 0: each batch goes through the model once
+  double ema = 0;     ///< decay of train::Ema, whose weights are then the model; 0: the last weights are
 
   // Validation
   std::int64_t bleu_every = 5;   ///< epochs between BLEU scores on the validation set; 0: at the end alone
@@ -92,8 +82,6 @@ inline constexpr const char* quantization_key = "quantization";
 std::optional<QuantFormat> quantization_of(const io::JsonObject& config, const std::filesystem::path& file);
 
 inline bool is_encoder_decoder(const Options& options) { return options.architecture == "encoder-decoder"; }
-/// The words of a text with commas between.
-std::vector<std::string> split_list(const std::string& text);
 
 /// The position of a target's first token, if positions restart there: the table's second half is the target's. Else -1.
 inline std::int64_t reset_position(const Options& options) { return options.restart_positions ? options.length / 2 : -1; }
@@ -111,7 +99,6 @@ inline const std::vector<std::string> changeable = {"epochs", "updates", "patien
 std::string conflict(const Options& options);
 
 /// Of a run, whose options have been checked.
-train::Precision precision(const Options& options);
 nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, Device device);
 nn::EncoderDecoderOptions encoder_decoder_options(const Options& options, std::int64_t vocab, Device device);
 

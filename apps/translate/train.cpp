@@ -52,7 +52,7 @@ struct Data {
 /// Those that --test names, or all that there are.
 std::vector<std::string> test_names(const Options& options) {
   if (options.test == "none") return {};
-  if (!options.test.empty()) return split_list(options.test);
+  if (!options.test.empty()) return apps::words(options.test);
   std::vector<std::string> names = text::list_splits(options.data, options.src, options.tgt);
   std::erase_if(names, [](const std::string& name) { return !name.starts_with("test"); });
   return names;
@@ -114,10 +114,9 @@ text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorp
 
 /// All that can be known before the data is read.
 void check(const Options& options) {
-  for (const Entry& entry : entries()) entry.require_valid(options);
-  if (const std::string fault = conflict(options); !fault.empty()) throw UsageError("--" + fault);
-  if (options.data.empty()) throw UsageError("--data: expected a directory but got \"\"");
-  if (options.out.empty()) throw UsageError("--out: expected a directory but got \"\"");
+  apps::require_valid(entries(), options, conflict);
+  apps::require_named("--data", options.data);
+  apps::require_named("--out", options.out);
   io::RunDirectory::check(options.out);
 }
 
@@ -237,7 +236,7 @@ void train(const Options& options) {
   const Device device = apps::resolve_device(options.device);
   apps::require_precision(precision(options), device);
   if (options.threads > 0) set_num_threads(options.threads);
-  apps::require_memory(matrix_elements(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
+  apps::require_memory(count_parameters(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
 
   apps::Ranks ranks(options.ranks, device);
   const apps::StopSignals signals;
@@ -258,7 +257,7 @@ void train(const Options& options) {
   const text::Tokenizer tokenizer =
       run.is_resumed() ? text::Tokenizer::load(run.tokenizer()) : train_tokenizer(options, data.train, originals, on_step);
   const auto vocab = static_cast<std::int64_t>(tokenizer.vocab_size());
-  if (run.is_resumed()) apps::require_size(run.head(), matrix_elements(options, vocab));
+  if (run.is_resumed()) apps::require_size(run.head(), count_parameters(options, vocab));
   manual_seed(static_cast<std::uint64_t>(options.seed));  // here, as teachers draw as well
   Translator translator{options, tokenizer, TranslationModel(options, vocab, device), device};
   TrainingPairs pairs(options, tokenizer, data.train, on_step);

@@ -95,7 +95,7 @@ std::vector<std::string> Translator::translate(std::span<const std::string> line
 static void require_size(const io::RunDirectory& run, const Options& options, std::int64_t vocab) {
   std::error_code error;
   const auto bytes = static_cast<double>(std::filesystem::file_size(run.model(), error));
-  const double elements = matrix_elements(options, vocab);
+  const auto elements = static_cast<double>(count_parameters(options, vocab));
   const std::optional<QuantFormat> format = options.quantization;
   const double element = !format ? 2 : has_blocks(*format) ? static_cast<double>(block_bytes(*format)) / quant_block : 1;
   if (!error && bytes < element * elements)

@@ -9,7 +9,7 @@
 
 namespace tern::data {
 
-/// How tokens lie in a file.
+/// Layouts of token files.
 enum class TokenFormat {
   automatic,  ///< llm_c where the file begins with one of its magic numbers, else raw_u16
   raw_u16,    ///< nanoGPT's: tokens of 16 bits, and nothing else

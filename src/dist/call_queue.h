@@ -30,7 +30,7 @@ class CallQueue {
   Work post(const char* op, std::size_t bytes, std::function<void()> call);
   /// From now on no call begins: what fault() says is `reason`, unless a call has broken off before.
   void break_off(const std::string& reason);
-  /// Why a call has broken off; "" for none.
+  /// The reason of a call that has broken off; "" for none.
   std::string fault() const;
   /// From now on no call begins, and the one that runs has `patience` to end. Then waits, and later posts, throw an Error,
   /// "[dist] OP on WHERE failed: REASON", with the first one's OP.

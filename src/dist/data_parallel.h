@@ -25,7 +25,7 @@ const char* name(GradientSync sync);
 /// The GradientSync of that name, if there is one.
 std::optional<GradientSync> gradient_sync_of(const std::string& name);
 
-/// How much of a model's training a rank keeps to itself, the others having the rest: each value includes those before it.
+/// Sharding of the training state among ranks (ZeRO's stages): each value includes those before it.
 enum class Shard : std::uint8_t {
   none,        ///< every rank has all
   optimizer,   ///< ZeRO-1: the optimizer's state of its part alone, once shard_optimizer() is called

@@ -43,7 +43,7 @@ class Work {
 
 /// Options of a process group.
 struct GroupOptions {
-  /// How long a collective may take on a rank, the waiting for others included, before it fails there. One that never comes is then an
+  /// Timeout of a collective on a rank, the wait for other ranks included. One that never comes is then an
   /// Error and no hang.
   std::chrono::milliseconds timeout{30'000};
   /// Copy engines: where all ranks are GPUs of one machine that reach each other's memory, collectives of so many bytes or more go by them,

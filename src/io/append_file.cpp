@@ -31,8 +31,8 @@ AppendFile::~AppendFile() {
 AppendFile::AppendFile(AppendFile&& other) noexcept = default;
 
 void AppendFile::write(std::string_view pieces) {
-  constexpr std::size_t most_pending = std::size_t(1) << 20;
-  if (pending_.size() < most_pending) pending_ += pieces;
+  constexpr std::size_t max_pending = std::size_t(1) << 20;
+  if (pending_.size() < max_pending) pending_ += pieces;
   write_pending();
 }
 

@@ -146,11 +146,11 @@ void EventFile::text(std::int64_t step, std::string_view tag, std::string_view m
 }
 
 void EventFile::add(std::string_view fields) {
-  constexpr std::size_t most_kept = std::size_t(64) << 10;
+  constexpr std::size_t max_kept = std::size_t(64) << 10;
   constexpr double longest = 10;
   const double now = clock_();
   kept_ += record(wire::real64(1, now).append(fields));
-  if (kept_.size() >= most_kept || now - flushed_ >= longest) flush();
+  if (kept_.size() >= max_kept || now - flushed_ >= longest) flush();
 }
 
 void EventFile::flush() {

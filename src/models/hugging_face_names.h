@@ -22,7 +22,7 @@ std::vector<TensorName> tensor_names(const HuggingFaceConfig& config);
 std::string_view name_prefix(Architecture architecture);
 
 /// Whether a tensor that tensor_names does not list is none of the model's: masks and tables that older files have, and the head of a model
-/// whose head is its token table.
+/// that ties it to the token table.
 bool is_ignored(std::string_view theirs, const HuggingFaceConfig& config);
 
 }  // namespace tern::models

@@ -62,9 +62,9 @@ Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, c
     Tensor joined = in_heads(qkv->forward(x), heads + 2 * kv_heads);
     if (options.rope.defined()) {
       const Tensor by_heads = transpose(joined, 1, 2);
-      const std::int64_t turned = heads + kv_heads;
-      joined = transpose(cache ? cache->rotated(by_heads, options.rope, turned, options.rope_pairs)
-                               : rope(by_heads, options.rope, turned, options.rope_pairs),
+      const std::int64_t rotated = heads + kv_heads;
+      joined = transpose(cache ? cache->rotated(by_heads, options.rope, rotated, options.rope_pairs)
+                               : rope(by_heads, options.rope, rotated, options.rope_pairs),
                          1, 2);
     }
     if (cache) {

@@ -17,7 +17,7 @@ struct AttentionOptions {
   double dropout = 0;         ///< of the probabilities
   bool bias = true;           ///< of the projections
   bool cross = false;         ///< queries from x, keys and values from a memory
-  Tensor rope = {};           ///< of rope_table: turns queries and keys; self attention only
+  Tensor rope = {};           ///< of rope_table: rotates queries and keys; self attention only
   RopePairs rope_pairs = RopePairs::adjacent;  ///< see RopePairs
   Device device = default_device();            ///< of the parameters
 };

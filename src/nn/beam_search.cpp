@@ -75,7 +75,7 @@ class BeamSearch {
   const Device device_;
   std::vector<std::vector<Hypothesis>> result_;
   std::vector<std::size_t> origins_;  // of the sentences at hand
-  std::int64_t least_limit_ = 0, step_ = 0;
+  std::int64_t min_limit_ = 0, step_ = 0;
   Tensor limits_;     // (S, 1)
   Tensor active_;     // (S, 1), bool
   Tensor starts_;     // (S, 1): the first row of each sentence
@@ -101,7 +101,7 @@ BeamSearch::BeamSearch(Continuation& text, const GenerateOptions& options)
     text.select(repeated, false);
     text.logits = index_select(text.logits, 0, repeated);
   }
-  least_limit_ = *std::min_element(text.limits.begin(), text.limits.end());
+  min_limit_ = *std::min_element(text.limits.begin(), text.limits.end());
   limits_ = unsqueeze(indices(text.limits, device_), 1);
   active_ = full({count, 1}, 1, DType::boolean, device_);
   starts_ = unsqueeze(arange(count, DType::i64, device_) * static_cast<double>(beam_), 1);
@@ -147,7 +147,7 @@ std::int64_t BeamSearch::advance() {
   if (complete_.tokens.defined()) complete_.tokens = cat({complete_.tokens, filling}, 2);
   else complete_.tokens = filling;
   std::vector<Group> groups = {complete_, ended};
-  if (options_.stop || step_ + 1 >= least_limit_) {
+  if (options_.stop || step_ + 1 >= min_limit_) {
     Tensor stops = broadcast_to(le(limits_, static_cast<double>(step_ + 1)), log_p_.shape());
     if (options_.stop) stops = logical_or(stops, reshape(options_.stop(reshape(tokens_, {count * beam_, step_ + 1})), log_p_.shape()));
     groups.push_back(group(log_p_, logical_and(stops, active_), tokens_, false));
@@ -180,8 +180,8 @@ void BeamSearch::drop_done(std::int64_t keeping) {
                     &complete_.has_eos, &complete_.tokens})
     *x = index_select(*x, 0, kept);
   starts_ = slice(starts_, 0, 0, sentences());
-  least_limit_ = std::numeric_limits<std::int64_t>::max();
-  for (std::size_t origin : origins_) least_limit_ = std::min(least_limit_, text_.limits[origin]);
+  min_limit_ = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t origin : origins_) min_limit_ = std::min(min_limit_, text_.limits[origin]);
 }
 
 std::vector<std::vector<Hypothesis>> BeamSearch::run() {

@@ -12,8 +12,8 @@
 
 namespace tern::nn {
 
-BatchNorm::BatchNorm(const char* type, std::int64_t channels, const BatchNormOptions& options, int least_dims, int most_dims)
-    : eps(options.eps), momentum(options.momentum), type_(type), channels_(channels), least_dims_(least_dims), most_dims_(most_dims) {
+BatchNorm::BatchNorm(const char* type, std::int64_t channels, const BatchNormOptions& options, int min_dims, int max_dims)
+    : eps(options.eps), momentum(options.momentum), type_(type), channels_(channels), min_dims_(min_dims), max_dims_(max_dims) {
   if (channels < 1 || !(eps > 0) || !(momentum >= 0 && momentum <= 1))
     fail(type, fmt::format("expected channels >= 1, eps > 0 and a momentum in [0, 1] but got {}, {} and {}", channels, eps, momentum));
   if (options.affine) {
@@ -41,9 +41,9 @@ std::string BatchNorm::settings() const {
 
 Tensor BatchNorm::forward(const Tensor& x) const {
   const ModuleScope scope(this, type_);
-  if (x.dims() < least_dims_ || x.dims() > most_dims_ || x.size(1) != channels_)
+  if (x.dims() < min_dims_ || x.dims() > max_dims_ || x.size(1) != channels_)
     fail(type_,
-         fmt::format("expected x (B, {}{}) but got {}", channels_, most_dims_ == 3 ? ") or (B, C, L" : ", H, W", to_string(x.shape())));
+         fmt::format("expected x (B, {}{}) but got {}", channels_, max_dims_ == 3 ? ") or (B, C, L" : ", H, W", to_string(x.shape())));
   if (!training && running_mean.defined()) return batch_norm(x, running_mean, running_var, weight, bias, eps);
   const std::int64_t count = x.numel() / channels_;
   if (training && count < 2)

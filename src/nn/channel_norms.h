@@ -32,14 +32,14 @@ struct BatchNorm : Callable<BatchNorm> {
   double momentum = 0.1;   ///< see BatchNormOptions
 
  protected:
-  /// For inputs of least_dims to most_dims dimensions; `type` names the subclass in errors. Throws Error for channels below 1, eps that is
+  /// For inputs of min_dims to max_dims dimensions; `type` names the subclass in errors. Throws Error for channels below 1, eps that is
   /// not above 0, and a momentum outside [0, 1].
-  BatchNorm(const char* type, std::int64_t channels, const BatchNormOptions& options, int least_dims, int most_dims);
+  BatchNorm(const char* type, std::int64_t channels, const BatchNormOptions& options, int min_dims, int max_dims);
 
  private:
   const char* type_ = "BatchNorm";
   std::int64_t channels_ = 0;
-  int least_dims_ = 2, most_dims_ = 8;
+  int min_dims_ = 2, max_dims_ = 8;
 };
 
 /// Of (B, C) or (B, C, L).

@@ -21,9 +21,9 @@ namespace tern::nn {
 
 namespace {
 
-/// Note [Two rows]: on the CPU a product of a single row sums in another order than one of several (src/ops/cpu/matmul.cpp). A row that is
-/// alone is read twice, so that its logits are the same bits as in company.
-Tensor in_company(const Tensor& x) { return x.size(0) == 1 && x.device() == cpu ? cat({x, x}) : x; }
+/// Note [Two rows]: on the CPU a product of a single row sums in another order than one of several (src/ops/cpu/matmul.cpp). A batch of one
+/// row is read as two equal ones, so that its logits are bitwise those of a larger batch.
+Tensor with_a_second_row(const Tensor& x) { return x.size(0) == 1 && x.device() == cpu ? cat({x, x}) : x; }
 
 struct Padded {
   Tensor ids;      ///< (N, T), filled up with id 0
@@ -48,8 +48,8 @@ Padded padded(const char* op, const std::vector<TokenIds>& rows, std::int64_t mo
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count * result.longest));
   for (std::size_t i = 0; i < rows.size(); ++i)
     std::copy(rows[i].begin(), rows[i].end(), ids.begin() + static_cast<std::ptrdiff_t>(i) * result.longest);
-  result.ids = in_company(Tensor::from(ids, {count, result.longest}, device));
-  result.lengths = in_company(Tensor::from(lengths, {count}, device));
+  result.ids = with_a_second_row(Tensor::from(ids, {count, result.longest}, device));
+  result.lengths = with_a_second_row(Tensor::from(lengths, {count}, device));
   return result;
 }
 
@@ -75,22 +75,22 @@ class DecodingGraphs::Reader {
   Tensor read(const Padded& rows, std::int64_t count) {
     const std::int64_t reserved = cache_.reserved();
     cache_.restart(rows.ids.size(0), memory_used(rows.longest));
-    // Recordings of more and more shapes would fill the device: all are forgotten, and begin anew.
-    constexpr std::size_t most_recordings = 128;
-    if (step_ && (cache_.reserved() != reserved || step_->recordings() > most_recordings)) step_->forget();
+    // Graphs of ever more shapes would fill the device's memory: beyond a limit all are dropped.
+    constexpr std::size_t max_recordings = 128;
+    if (step_ && (cache_.reserved() != reserved || step_->recordings() > max_recordings)) step_->forget();
     const Tensor logits = step({rows.ids, rows.lengths});
     cache_.mark_read();
     longest_ = first_tokens(rows.longest);
     return slice(logits, 0, 0, count);
   }
   Tensor next(const Tensor& ids) {
-    const Tensor logits = step({in_company(ids)});
+    const Tensor logits = step({with_a_second_row(ids)});
     longest_ = std::min(longest_ + 1, cache_.capacity());
     return slice(logits, 0, 0, ids.size(0));
   }
   void select(const Tensor& rows, bool keeps_memory) {
     const std::int64_t reserved = cache_.reserved();
-    cache_.select(in_company(rows), keeps_memory && rows.size(0) > 1, longest_);
+    cache_.select(with_a_second_row(rows), keeps_memory && rows.size(0) > 1, longest_);
     if (step_ && cache_.reserved() != reserved) step_->forget();
   }
   std::size_t nodes() const { return step_ ? step_->nodes() : 0; }

@@ -2,10 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "nn/detail/parameter.h"
-#include "nn/init.h"
 
 namespace tern::nn {
 
@@ -13,7 +10,7 @@ namespace {
 
 using Pair = std::array<std::int64_t, 2>;
 
-/// The weight and the bias of a convolution, drawn as PyTorch does.
+/// The weight (out, in / groups, ...) and the bias of a convolution. Throws Error for sizes that do not fit together.
 void make_parameters(const char* where, Tensor& weight, Tensor& bias, const Shape& shape, std::int64_t in, std::int64_t groups,
                      bool with_bias, Device device) {
   bool is_positive = in >= 1 && groups >= 1;
@@ -21,12 +18,7 @@ void make_parameters(const char* where, Tensor& weight, Tensor& bias, const Shap
   if (!is_positive || in % groups != 0 || shape[0] % groups != 0)
     fail(where, fmt::format("expected sizes >= 1 and groups that divide in and out but got in {}, groups {} and a weight {}", in, groups,
                             to_string(shape)));
-  weight = detail::parameter(shape, device);
-  init::kaiming_uniform(weight, std::sqrt(5.0));
-  if (!with_bias) return;
-  bias = detail::parameter({shape[0]}, device);
-  const double bound = 1 / std::sqrt(static_cast<double>(init::fans(shape).in));
-  init::uniform(bias, -bound, bound);
+  detail::make_weight_and_bias(weight, bias, shape, with_bias, device);
 }
 
 /// A pair as it is given: 3, or (3, 1).

@@ -138,10 +138,10 @@ void side_by_side(std::size_t count, std::int64_t threads, const F& work) {
 /// Threads that decode a batch each at a time: 1 where rows are too few to keep them busy, and where the thread's context has what only it
 /// knows: observers, the casts of its weights, the search for NaN.
 std::int64_t decoding_threads(std::size_t rows, bool is_thread_safe) {
-  constexpr std::int64_t least_rows = 16;  // for one thread: fewer cost more each, as a step reads all weights
+  constexpr std::int64_t min_rows = 16;  // for one thread: fewer cost more each, as a step reads all weights
   const bool is_watched = backend::observer || context().anomaly || context().autocast;
   const std::int64_t threads = num_threads();
-  return !is_thread_safe || is_watched || static_cast<std::int64_t>(rows) < least_rows * threads ? 1 : threads;
+  return !is_thread_safe || is_watched || static_cast<std::int64_t>(rows) < min_rows * threads ? 1 : threads;
 }
 
 }  // namespace

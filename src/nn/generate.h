@@ -25,7 +25,7 @@ struct Continuation {
   std::vector<std::int64_t> numbers = {};
 };
 
-/// How generate() chooses the next token.
+/// Search strategies of generate().
 enum class Search : std::uint8_t {
   greedy,  ///< the most probable token each time
   beam,    ///< beam search: the best of `beam` hypotheses, by score

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "autodiff/node.h"
+#include "nn/detail/parameter.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/random.h"
@@ -76,3 +77,10 @@ Tensor kaiming_uniform(const Tensor& x, double a) { return uniform_with_deviatio
 Tensor kaiming_normal(const Tensor& x, double a) { return normal(x, 0, kaiming_deviation(x, a)); }
 
 }  // namespace tern::nn::init
+
+void tern::nn::detail::make_weight_and_bias(Tensor& weight, Tensor& bias, const Shape& shape, bool with_bias, Device device) {
+  weight = init::kaiming_uniform(parameter(shape, device), std::sqrt(5.0));
+  if (!with_bias) return;
+  const double bound = 1 / std::sqrt(static_cast<double>(init::fans(shape).in));
+  bias = init::uniform(parameter({shape[0]}, device), -bound, bound);
+}

@@ -35,10 +35,10 @@ void KvCache::restart(std::int64_t batch, std::int64_t memory_used) {
 
 Tensor KvCache::in_use(const Tensor& all) const { return all.defined() ? slice(all, 0, 0, batch()) : all; }
 
-// Note [Places]: on a GPU the cache has all of its places at once, where recorded steps find them. On the CPU it has what its longest row
-// needs, and some more each time that one is full: sentences of a tenth of the capacity would pay for memory that nobody reads, a page at a
-// time. An odd number of them keeps the rows of a batch from all falling into the same few sets of the processor's caches.
-static std::int64_t places_for(std::int64_t tokens, std::int64_t capacity, Device device) {
+// Note [Cache slots]: a slot has a token's keys and values. On a GPU all slots are allocated at once, at addresses that a captured step
+// keeps. On the CPU there are as many as the longest row needs, and half as many more each time that one is full: sentences of a tenth of
+// the capacity would pay for pages that nobody reads. An odd number of slots keeps the rows of a batch from mapping to the same cache sets.
+static std::int64_t slots_for(std::int64_t tokens, std::int64_t capacity, Device device) {
   if (device != cpu) return capacity;
   return std::min(capacity, (tokens + tokens / 2 + 16) | 1);
 }
@@ -48,7 +48,7 @@ void KvCache::keep(Tensor& all, const Tensor& x, std::int64_t tokens) {
   Shape shape = x.shape();
   shape[0] = reserved();
   if (x.dims() > 1) shape[1] = tokens;
-  // Places without a token are zeros: their values are multiplied by probabilities of 0.
+  // Slots without a token are zeros: their values are multiplied by probabilities of 0.
   if (!all.defined() || all.shape() != shape || all.dtype() != x.dtype()) all = zeros(shape, x.dtype(), x.device());
   const Tensor rows = in_use(all);
   copy_(x.dims() > 1 ? slice(rows, 1, 0, x.size(1)) : rows, x);
@@ -73,24 +73,24 @@ void KvCache::begin(const Tensor& ids) {
     const std::int64_t longest = max(lengths).item<std::int64_t>();
     if (longest >= capacity_)
       fail("KvCache", fmt::format("expected rows of fewer tokens than the cache's capacity, {}, but one is full", capacity_));
-    make_places(longest + 1);
+    grow(longest + 1);
   }
-  const Tensor has_place = lt(lengths, static_cast<double>(capacity_));
-  const Tensor rows = arange(batch, DType::i64, ids.device()) * static_cast<double>(places()) + lengths;
-  rows_ = where(has_place, rows, full(rows.shape(), -1, DType::i64, rows.device()));
+  const Tensor has_slot = lt(lengths, static_cast<double>(capacity_));
+  const Tensor rows = arange(batch, DType::i64, ids.device()) * static_cast<double>(slots()) + lengths;
+  rows_ = where(has_slot, rows, full(rows.shape(), -1, DType::i64, rows.device()));
 }
 
-std::int64_t KvCache::places() const {
+std::int64_t KvCache::slots() const {
   return layers_.empty() || !layers_[0].keys_values.defined() ? capacity_ : layers_[0].keys_values.size(1);
 }
 
-void KvCache::make_places(std::int64_t tokens) {
+void KvCache::grow(std::int64_t tokens) {
   const NoGrad unrecorded;
   for (Layer& layer : layers_) {
     Tensor& all = layer.keys_values;
     if (!all.defined() || all.size(1) >= tokens) continue;
     Shape shape = all.shape();
-    shape[1] = places_for(tokens, capacity_, all.device());
+    shape[1] = slots_for(tokens, capacity_, all.device());
     const Tensor wider = zeros(shape, all.dtype(), all.device());
     copy_(slice(wider, 1, 0, all.size(1)), all);
     all = wider;
@@ -163,7 +163,7 @@ Tensor LayerCache::append(const Tensor& keys_values) const {
   Tensor& cached = cache_->layers_[layer_].keys_values;
   const Shape& s = keys_values.shape();
   if (cache_->empty()) {
-    const std::int64_t enough = places_for(s[1], cache_->capacity_, keys_values.device());
+    const std::int64_t enough = slots_for(s[1], cache_->capacity_, keys_values.device());
     cache_->keep(cached, keys_values, cached.defined() ? std::max(enough, cached.size(1)) : enough);
     return keys_values;
   }

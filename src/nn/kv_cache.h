@@ -13,7 +13,7 @@ class KvCache;
 class LayerCache {
  public:
   /// Keeps the keys and values (B, T, 2 Hkv, D) of the tokens that are being read, and returns those that they attend to: of the first
-  /// tokens these are their own, and later all that the cache has places for, (B, S, 2 Hkv, D).
+  /// tokens these are their own, and later all that the cache has slots for, (B, S, 2 Hkv, D).
   Tensor append(const Tensor& keys_values) const;
   /// Which of the keys that `append` has returned the tokens that are being read see: of the first tokens `given` says it, and a later one
   /// sees all of its row. Throws Error if `given` then has a window, padding or key_lengths.
@@ -80,12 +80,12 @@ class KvCache {
  private:
   friend class LayerCache;
   struct Layer {
-    Tensor keys_values;  ///< (R, places, 2 Hkv, D)
+    Tensor keys_values;  ///< (R, slots, 2 Hkv, D)
     Tensor memory;       ///< (R, S, 2 Hkv, D), or of as many rows as there are, where memories have no capacity
   };
-  /// The tokens of a row that the memory has room for, and how to make room for `tokens`: Note [Places].
-  std::int64_t places() const;
-  void make_places(std::int64_t tokens);
+  /// The tokens of a row that memory is allocated for; grow() allocates for `tokens`, at least: Note [Cache slots].
+  std::int64_t slots() const;
+  void grow(std::int64_t tokens);
   /// The first rows of `all`, those in use.
   Tensor in_use(const Tensor& all) const;
   /// Writes x (B, T, ...) into the first rows and tokens of `all`, which becomes zeros (R, tokens, ...) first where it is undefined.
@@ -98,7 +98,7 @@ class KvCache {
   AttentionMask memory_mask_;  ///< with tensors of R rows
   // Of the tokens that are being read.
   std::int64_t reading_ = 0;
-  Tensor positions_, rows_, seen_;  ///< rows_: where their keys go among the B rows' places; seen_: the keys that they see
+  Tensor positions_, rows_, seen_;  ///< rows_: (B), the slots of their keys, of B * slots(); seen_: (B), the keys that they see
 };
 
 }  // namespace tern::nn

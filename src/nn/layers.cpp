@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "nn/detail/parameter.h"
 #include "nn/init.h"
 #include "ops/index.h"
@@ -22,12 +20,7 @@ static void check_sizes(const char* where, std::int64_t a, std::int64_t b) {
 
 Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, Device device) {
   check_sizes("Linear", in, out);
-  weight = parameter({out, in}, device);
-  init::kaiming_uniform(weight, std::sqrt(5.0));
-  if (!with_bias) return;
-  bias = parameter({out}, device);
-  const double bound = 1 / std::sqrt(static_cast<double>(in));
-  init::uniform(bias, -bound, bound);
+  detail::make_weight_and_bias(weight, bias, {out, in}, with_bias, device);
 }
 
 void Linear::visit(Visitor& v) {

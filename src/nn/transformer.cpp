@@ -34,54 +34,54 @@ Tensor FeedForward::forward(const Tensor& x, bool adds_bias) const {
 }
 
 void ResidualStream::add(const Tensor& branch, const Linear& proj, const Dropout& drop) {
-  if (fused_) wait(proj.forward_without_bias(branch), proj.bias, drop);
+  if (fused_) defer(proj.forward_without_bias(branch), proj.bias, drop);
   else x_ = x_ + drop.forward(proj.forward(branch));
 }
 
 void ResidualStream::add(const Tensor& branch, const FeedForward& ff, const Dropout& drop) {
-  if (fused_) wait(ff.forward(branch, false), ff.proj.bias, drop);
+  if (fused_) defer(ff.forward(branch, false), ff.proj.bias, drop);
   else x_ = x_ + drop.forward(ff.forward(branch));
 }
 
-void ResidualStream::wait(const Tensor& product, const Tensor& bias, const Dropout& drop) {
+void ResidualStream::defer(const Tensor& product, const Tensor& bias, const Dropout& drop) {
   x_ = value();
-  waiting_ = product;
+  pending_ = product;
   options_ = {.bias = bias, .dropout = drop.p, .training = drop.training};
 }
 
 Tensor ResidualStream::normalized(const Norm& norm) {
-  if (!waiting_.defined()) return norm.forward(x_);
-  ResidualNorm joined = norm.forward(waiting_, x_, options_);
+  if (!pending_.defined()) return norm.forward(x_);
+  ResidualNorm joined = norm.forward(pending_, x_, options_);
   x_ = std::move(joined.sum);
-  waiting_ = {};
+  pending_ = {};
   return joined.y;
 }
 
 Tensor ResidualStream::value() {
-  if (waiting_.defined()) {
-    const Tensor branch = options_.bias.defined() ? waiting_ + options_.bias : waiting_;
+  if (pending_.defined()) {
+    const Tensor branch = options_.bias.defined() ? pending_ + options_.bias : pending_;
     x_ = x_ + dropout(branch, options_.dropout, options_.training);
-    waiting_ = {};
+    pending_ = {};
   }
   return x_;
 }
 
 void ResidualStream::checkpointed(CheckpointPolicy policy, const Tensors& inputs,
                                   std::function<void(ResidualStream&, const Tensors&)> add) {
-  // The options of the branch that waits at the end are no tensors: the first run leaves them here.
+  // The options of the branch that is pending at the end are no tensors: the first run leaves them here.
   const auto end = std::make_shared<BranchOptions>();
   const auto run = [=, begin = options_, fused = fused_](const Tensors& in) -> Tensors {
     ResidualStream stream(in[0], fused);
-    stream.waiting_ = in[1];
+    stream.pending_ = in[1];
     stream.options_ = begin;
     add(stream, {in.begin() + 2, in.end()});
     *end = stream.options_;
-    return {stream.x_, stream.waiting_};
+    return {stream.x_, stream.pending_};
   };
-  Tensors all = {x_, waiting_};
+  Tensors all = {x_, pending_};
   all.insert(all.end(), inputs.begin(), inputs.end());
   const Tensors outputs = checkpoint(run, all, policy);
-  x_ = outputs[0], waiting_ = outputs[1], options_ = *end;
+  x_ = outputs[0], pending_ = outputs[1], options_ = *end;
 }
 
 static NormOptions norm_options(const TransformerLayerOptions& o) { return {.eps = o.layer_norm_eps, .bias = o.bias, .device = o.device}; }

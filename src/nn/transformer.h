@@ -29,8 +29,8 @@ struct FeedForward final : Module {
   Activation activation = Activation::gelu;  ///< see FeedForwardOptions
 };
 
-/// A residual stream (B, T, width) and a branch that is to join it. With fused kernels the branch waits, so that its bias,
-/// its dropout, the addition and the norm that follows are one kernel; else it joins at once.
+/// A residual stream (B, T, width) and a branch that is to join it. With fused kernels the branch is deferred, so that its bias,
+/// its dropout, the addition and the norm that follows are one kernel; else it is added at once.
 class ResidualStream {
  public:
   /// Begins with x (B, T, width), the embeddings.
@@ -48,10 +48,11 @@ class ResidualStream {
   void checkpointed(CheckpointPolicy policy, const Tensors& inputs, std::function<void(ResidualStream&, const Tensors& inputs)> add);
 
  private:
-  void wait(const Tensor& product, const Tensor& bias, const Dropout& drop);
+  /// Keeps a branch, without its bias, for the kernel of the next norm.
+  void defer(const Tensor& product, const Tensor& bias, const Dropout& drop);
 
-  Tensor x_, waiting_;
-  BranchOptions options_;  ///< of the branch that waits
+  Tensor x_, pending_;
+  BranchOptions options_;  ///< of the pending branch
   bool fused_;
 };
 

@@ -13,10 +13,10 @@ enum class Initialization : std::uint8_t {
   xavier,
 };
 
-/// How a transformer model tells its tokens' places.
+/// Position encodings of a transformer model.
 enum class Positions : std::uint8_t {
   learned,     ///< a table, added to the tokens
-  rotary,      ///< turns queries and keys: RoPE
+  rotary,      ///< RoPE: rotates queries and keys
   none,        ///< the causal mask alone tells positions apart
   sinusoidal,  ///< as learned, but the table is sinusoid_table, a constant
 };

@@ -139,12 +139,12 @@ class CuptiTracer final : public DeviceTracer {
   // mapping are zero, and come into being when a record is written; heap memory would have to be cleared, megabytes of it, and so would
   // a block that the heap gives out again.
 
-  static void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* most_records) {
+  static void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* max_records) {
     *size = std::size_t(4) << 20;
     void* const pages = mmap(nullptr, *size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     *buffer = pages == MAP_FAILED ? nullptr : static_cast<std::uint8_t*>(pages);
     if (!*buffer) *size = 0;  // CUPTI then drops records
-    *most_records = 0;
+    *max_records = 0;
   }
 
   static void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t size, std::size_t valid) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "io/atomic_file.h"
+#include "io/markdown.h"
 #include "profile/memory_snapshot.h"
 
 namespace tern::profile {
@@ -14,55 +15,51 @@ namespace {
 constexpr std::size_t largest_shown = 10, saved_shown = 20;
 
 std::string peaks_table(const std::vector<MemoryReportPart>& parts) {
-  std::string text = "| part | peak | ";
-  std::string rule = "|---|---|";
-  for (std::size_t i = 0; i < memory_categories; ++i) {
-    text += fmt::format("{} | ", name(static_cast<MemoryCategory>(i)));
-    rule += "---|";
-  }
-  text += "end |\n" + rule + "---|\n";
+  std::vector<std::string> columns = {"part", "peak"};
+  for (std::size_t i = 0; i < memory_categories; ++i) columns.emplace_back(name(static_cast<MemoryCategory>(i)));
+  columns.emplace_back("end");
+  io::MarkdownTable table(columns);
   for (const MemoryReportPart& part : parts) {
-    text += fmt::format("| {} | ", part.title);
-    if (!part.failure.empty()) text += part.failure + (part.history ? ": " : " | ");
-    if (!part.history) {
-      for (std::size_t i = 0; i <= memory_categories; ++i) text += "| ";
-      text += "\n";
-      continue;
+    std::vector<std::string> cells = {part.title, part.failure};
+    if (part.history) {
+      const MemoryPeak peak = part.history->peak();
+      cells.back() += (part.failure.empty() ? "" : ": ") + bytes_text(peak.bytes);
+      for (const std::size_t bytes : peak.categories.bytes) cells.push_back(bytes_text(bytes));
+      cells.push_back(bytes_text(part.history->at_end().total()));
     }
-    const MemoryPeak peak = part.history->peak();
-    text += bytes_text(peak.bytes) + " | ";
-    for (const std::size_t bytes : peak.categories.bytes) text += bytes_text(bytes) + " | ";
-    text += bytes_text(part.history->at_end().total()) + " |\n";
+    cells.resize(columns.size());
+    table.add(cells);
   }
-  return text;
+  return table.text();
 }
 
 std::string largest_table(const MemoryHistory& history, bool at_peak) {
-  std::string text = "| bytes | category | op | module or tensor |\n|---|---|---|---|\n", stacks;
+  io::MarkdownTable table({"bytes", "category", "op", "module or tensor"});
+  std::string stacks;
   for (const std::size_t place : history.largest(largest_shown, at_peak)) {
     const MemoryBlock& block = history.blocks()[place];
-    const std::string pass = name(block.pass);
+    const std::string op = block.op ? *block.op : "", pass = name(block.pass);
     const std::string* const where = block.tensor ? block.tensor : block.module;
-    text += fmt::format("| {} | {} | {} | {} |\n", bytes_text(block.bytes), name(block.category),
-                        (block.op ? *block.op : "") + (block.op && !pass.empty() ? ", " : "") + pass, where ? *where : "");
+    table.add({bytes_text(block.bytes), name(block.category), op + (op.empty() || pass.empty() ? "" : ", ") + pass, where ? *where : ""});
     if (block.stack.empty()) continue;
-    stacks += fmt::format("\n{} {}:\n```\n", bytes_text(block.bytes), block.op ? *block.op : "");
+    stacks += fmt::format("\n{} {}:\n```\n", bytes_text(block.bytes), op);
     for (const std::string& line : stack_lines(block.stack)) stacks += line + "\n";
     stacks += "```\n";
   }
-  return text + stacks;
+  return table.text() + stacks;
 }
 
-std::string saved_table(std::vector<SavedBytes> saved) {
-  std::string text = "| bytes | op | module |\n|---|---|---|\n";
+std::string saved_table(const std::vector<SavedBytes>& saved) {
+  io::MarkdownTable table({"bytes", "op", "module"});
   std::size_t sum = 0, rest = 0;
   for (std::size_t i = 0; i < saved.size(); ++i) {
     sum += saved[i].bytes;
-    if (i < saved_shown) text += fmt::format("| {} | {} | {} |\n", bytes_text(saved[i].bytes), saved[i].op, saved[i].module);
+    if (i < saved_shown) table.add({bytes_text(saved[i].bytes), saved[i].op, saved[i].module});
     else rest += saved[i].bytes;
   }
-  if (rest > 0) text += fmt::format("| {} | {} others | |\n", bytes_text(rest), saved.size() - saved_shown);
-  return text + fmt::format("| {} | in all | |\n", bytes_text(sum));
+  if (rest > 0) table.add({bytes_text(rest), fmt::format("{} others", saved.size() - saved_shown), ""});
+  table.add({bytes_text(sum), "in all", ""});
+  return table.text();
 }
 
 }  // namespace

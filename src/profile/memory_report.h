@@ -14,7 +14,7 @@ struct MemoryReportPart {
   std::string failure = {};                ///< "out of memory"; "" where the work ended well
 };
 
-/// "1.25 GiB", "20.00 MiB", "512 bytes".
+/// "1.250 GiB", "20.00 MiB", "1.5 KiB", and below that the number of bytes alone, "512".
 std::string bytes_text(std::size_t bytes);
 
 /// Markdown: a table of peaks by category, then for each part the largest blocks at its peak with category, op, module and the stack where

@@ -90,15 +90,15 @@ std::vector<OpRow> op_rows(const Profile& profile) {
   const auto row_of = [&](std::uint32_t op, std::uint32_t pass) -> OpRow& { return rows[{op, pass}]; };
   for (std::uint32_t i = 0; i < profile.spans.size(); ++i) {
     const Span& span = profile.spans[i];
-    const Around& around = tree[i];
-    if (!around.is_counted) continue;
+    const SpanContext& at = tree[i];
+    if (!at.is_counted) continue;
     if (span.kind == Kind::op) {
       OpRow& row = row_of(span.name, span.pass);
       ++row.calls;
       row.host_ns += span.duration();
       if (reads_and_writes_all(profile.name(span))) row.bytes += span.bytes;
-    } else if (span.kind == Kind::kernel && around.entry != none) {
-      const Span& entry = profile.spans[around.entry];
+    } else if (span.kind == Kind::kernel && at.entry != none) {
+      const Span& entry = profile.spans[at.entry];
       OpRow& row = row_of(entry.name, entry.pass);
       row.has_kernel = true;
       row.flops += span.flops;
@@ -140,17 +140,17 @@ std::vector<PassRow> pass_rows(const Profile& profile) {
   const std::uint32_t first = steps == profile.spans.end() ? 0 : steps->thread;
   for (std::uint32_t i = 0; i < profile.spans.size(); ++i) {
     const Span& span = profile.spans[i];
-    const Around& around = tree[i];
-    if (!around.is_counted) continue;
+    const SpanContext& at = tree[i];
+    if (!at.is_counted) continue;
     if (span.kind == Kind::pass) {
       row_of(span.name).host_ns += span.duration();
-      const bool is_in_time = around.pass != none || span.thread == first || (span.parent != none && tree[span.parent].entry != none);
-      if (is_in_time) row_of(around.pass == none ? 0 : profile.spans[around.pass].name).host_ns -= span.duration();
+      const bool is_in_time = at.pass != none || span.thread == first || (span.parent != none && tree[span.parent].entry != none);
+      if (is_in_time) row_of(at.pass == none ? 0 : profile.spans[at.pass].name).host_ns -= span.duration();
       if (span.parent != none && tree[span.parent].entry != none)
         row_of(profile.spans[tree[span.parent].entry].pass).op_ns -= span.duration();
     } else if (span.kind == Kind::op) {
       row_of(span.pass).op_ns += span.duration();
-      if (span.thread != first && around.pass == none) row_of(span.pass).host_ns += span.duration();
+      if (span.thread != first && at.pass == none) row_of(span.pass).host_ns += span.duration();
     } else if (span.kind == Kind::kernel && !on_gpu) {
       PassRow& row = row_of(span.pass);
       ++row.kernels;

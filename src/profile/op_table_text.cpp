@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "io/markdown.h"
 #include "profile/kernel_name.h"
 #include "profile/op_table.h"
 #include "profile/span_tree.h"
@@ -13,21 +14,17 @@ namespace tern::profile {
 
 namespace {
 
+constexpr auto cell = io::markdown_cell;
+using io::MarkdownTable;
+
 double ms(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; }
+std::string ms_text(std::int64_t nanoseconds) { return fmt::format("{:.3f}", ms(nanoseconds)); }
 
 std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : "-"; }
+std::string percent(std::int64_t part, std::int64_t whole) { return percent(static_cast<double>(part), static_cast<double>(whole)); }
 
 /// A number that is known where it is above 0.
 std::string known(double value, const char* format = "{:.4g}") { return value > 0 ? fmt::format(fmt::runtime(format), value) : "-"; }
-
-std::string cell(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '|') result += '\\';
-    result += c;
-  }
-  return result.empty() ? "(none)" : result;
-}
 
 class Report {
  public:
@@ -52,8 +49,6 @@ class Report {
 
  private:
   void passes() {
-    text_ += "## Passes\n\n| pass | ms | share | in ops | between ops | kernels | kernel ms | GEMM share of kernels |\n";
-    text_ += "|---|---|---|---|---|---|---|---|\n";
     PassRow sum{.pass = "sum"};
     std::vector<PassRow> rows = pass_rows(profile_);
     for (const PassRow& row : rows) {
@@ -63,24 +58,23 @@ class Report {
     op_ns_ = sum.op_ns;
     busy_ = sum.host_ns;
     rows.push_back(sum);
+    MarkdownTable table({"pass", "ms", "share", "in ops", "between ops", "kernels", "kernel ms", "GEMM share of kernels"});
     for (const PassRow& row : rows)
       if (row.host_ns != 0 || row.kernels > 0)
-        text_ += fmt::format("| {} | {:.3f} | {} | {:.3f} | {:.3f} | {} | {:.3f} | {} |\n", row.pass.empty() ? "(no pass)" : cell(row.pass),
-                             ms(row.host_ns), percent(static_cast<double>(row.host_ns), static_cast<double>(busy_)), ms(row.op_ns),
-                             ms(row.host_ns - row.op_ns), row.kernels, ms(row.kernel_ns),
-                             percent(static_cast<double>(row.product_ns), static_cast<double>(row.kernel_ns)));
-    text_ += '\n';
+        table.add({row.pass.empty() ? "(no pass)" : cell(row.pass), ms_text(row.host_ns), percent(row.host_ns, busy_), ms_text(row.op_ns),
+                   ms_text(row.host_ns - row.op_ns), fmt::to_string(row.kernels), ms_text(row.kernel_ns),
+                   percent(row.product_ns, row.kernel_ns)});
+    text_ += "## Passes\n\n" + table.text() + '\n';
   }
 
   void threads() {
     const std::vector<ThreadRow> rows = thread_rows(profile_);
     if (rows.size() < 2) return;
     text_ += "## Threads\n\nTimes above and below are of all threads together, so that they may exceed the wall time.\n\n";
-    text_ += fmt::format("| thread | ops | in ops ms | of the wall time | {} |\n|---|---|---|---|---|\n", on_gpu_ ? "launches" : "kernels");
+    MarkdownTable table({"thread", "ops", "in ops ms", "of the wall time", on_gpu_ ? "launches" : "kernels"});
     for (const ThreadRow& row : rows)
-      text_ += fmt::format("| {} | {} | {:.3f} | {} | {} |\n", cell(row.thread), row.ops, ms(row.op_ns),
-                           percent(static_cast<double>(row.op_ns), static_cast<double>(wall_)), row.kernels);
-    text_ += '\n';
+      table.add({cell(row.thread), fmt::to_string(row.ops), ms_text(row.op_ns), percent(row.op_ns, wall_), fmt::to_string(row.kernels)});
+    text_ += table.text() + '\n';
   }
 
   /// The fraction of the rate that the roofline allows.
@@ -96,10 +90,9 @@ class Report {
     if (roofline_.flops > 0)
       text_ += fmt::format("Measured on this machine: {:.3g} TFLOP/s in a large product, {:.3g} GB/s in a large copy.\n\n",
                            roofline_.flops / 1e12, roofline_.bytes / 1e9);
-    text_ += "| op | pass | calls | CPU ms |";
-    text_ += on_gpu_ ? " GPU ms |" : "";
-    text_ += " share | GFLOP | MB | TFLOP/s | GB/s | of roofline |\n|---|---|---|---|---|---|---|---|---|---|";
-    text_ += on_gpu_ ? "---|\n" : "\n";
+    std::vector<std::string> columns = {"op", "pass", "calls", "CPU ms", "share", "GFLOP", "MB", "TFLOP/s", "GB/s", "of roofline"};
+    if (on_gpu_) columns.insert(columns.begin() + gpu_column, "GPU ms");
+    MarkdownTable table(columns);
     std::int64_t views = 0, rest = 0, count = 0, device = 0;
     const std::vector<OpRow> rows = op_rows(profile_);
     for (const OpRow& row : rows) device += row.device_ns;
@@ -110,43 +103,48 @@ class Report {
         continue;
       }
       const std::int64_t ns = on_gpu_ ? row.device_ns : row.host_ns;
-      if (++count > most_ops) {
+      if (++count > max_ops) {
         rest += row.host_ns;
         continue;
       }
       const double seconds = static_cast<double>(ns) / 1e9;
-      text_ += fmt::format("| {} | {} | {} | {:.3f} |", cell(row.op), row.pass.empty() ? "-" : cell(row.pass), row.calls, ms(row.host_ns));
-      if (on_gpu_) text_ += fmt::format(" {:.3f} |", ms(row.device_ns));
-      text_ +=
-          fmt::format(" {} | {} | {} | {} | {} | {} |\n", percent(static_cast<double>(ns), static_cast<double>(on_gpu_ ? device : busy_)),
-                      known(row.flops / 1e9), known(row.bytes / 1e6), seconds > 0 ? known(row.flops / seconds / 1e12) : "-",
-                      seconds > 0 ? known(row.bytes / seconds / 1e9) : "-", of_roofline(row.flops, row.bytes, ns));
+      std::vector<std::string> cells = {cell(row.op),
+                                        row.pass.empty() ? "-" : cell(row.pass),
+                                        fmt::to_string(row.calls),
+                                        ms_text(row.host_ns),
+                                        percent(ns, on_gpu_ ? device : busy_),
+                                        known(row.flops / 1e9),
+                                        known(row.bytes / 1e6),
+                                        seconds > 0 ? known(row.flops / seconds / 1e12) : "-",
+                                        seconds > 0 ? known(row.bytes / seconds / 1e9) : "-",
+                                        of_roofline(row.flops, row.bytes, ns)};
+      if (on_gpu_) cells.insert(cells.begin() + gpu_column, ms_text(row.device_ns));
+      table.add(cells);
     }
+    text_ += table.text();
     text_ += fmt::format(
         "\nFurther ops: {} calls without a kernel (views){}, {:.3f} ms together. All ops: {:.3f} ms, {} of the {} time; "
         "the rest, {:.3f} ms, lies between ops.\n\n",
-        views, count > most_ops ? fmt::format(" and {} more rows", count - most_ops) : "", ms(rest), ms(op_ns_),
-        percent(static_cast<double>(op_ns_), static_cast<double>(busy_)), profile_.threads.size() > 1 ? "threads'" : "wall",
-        ms(busy_ - op_ns_));
+        views, count > max_ops ? fmt::format(" and {} more rows", count - max_ops) : "", ms(rest), ms(op_ns_), percent(op_ns_, busy_),
+        profile_.threads.size() > 1 ? "threads'" : "wall", ms(busy_ - op_ns_));
   }
 
   void collectives() {
     const std::vector<CollectiveRow> rows = collective_rows(profile_);
     if (rows.empty()) return;
     text_ += "## Communication\n\nHidden is what runs beside other work: beside the thread, or on a GPU beside other kernels.\n\n";
-    text_ += "| collective | calls | ms | exposed ms | hidden | MB |\n|---|---|---|---|---|---|\n";
+    MarkdownTable table({"collective", "calls", "ms", "exposed ms", "hidden", "MB"});
     CollectiveRow all{.op = "all"};
     const auto add = [&](const CollectiveRow& row) {
-      text_ += fmt::format("| {} | {} | {:.3f} | {:.3f} | {} | {} |\n", cell(row.op), row.calls, ms(row.total_ns), ms(row.exposed_ns),
-                           percent(static_cast<double>(row.total_ns - row.exposed_ns), static_cast<double>(row.total_ns)),
-                           known(row.bytes / 1e6));
+      table.add({cell(row.op), fmt::to_string(row.calls), ms_text(row.total_ns), ms_text(row.exposed_ns),
+                 percent(row.total_ns - row.exposed_ns, row.total_ns), known(row.bytes / 1e6)});
     };
     for (const CollectiveRow& row : rows) {
       add(row);
       all.calls += row.calls, all.total_ns += row.total_ns, all.exposed_ns += row.exposed_ns, all.bytes += row.bytes;
     }
     if (rows.size() > 1) add(all);
-    text_ += '\n';
+    text_ += table.text() + '\n';
   }
 
   /// On the CPU, of the steps.
@@ -177,7 +175,7 @@ class Report {
       });
     text_ += "## Kernels by pass\n\n";
     text_ += on_gpu_ ? "" : "On the CPU a kernel has its op's name.\n\n";
-    text_ += "| pass | kernel | calls | ms | share of the pass's kernels |\n|---|---|---|---|---|\n";
+    MarkdownTable table({"pass", "kernel", "calls", "ms", "share of the pass's kernels"});
     std::string tops;
     for (const auto& [pass, kernels] : by_pass) {
       std::vector<std::pair<std::string, KernelRow>> sorted(kernels.begin(), kernels.end());
@@ -185,34 +183,33 @@ class Report {
       std::int64_t total = 0;
       for (const auto& [name, row] : sorted) total += row.ns;
       const std::string in_pass = pass.empty() ? "(no pass)" : pass;
-      for (std::size_t i = 0; i < std::min<std::size_t>(sorted.size(), most_kernels); ++i) {
+      for (std::size_t i = 0; i < std::min<std::size_t>(sorted.size(), max_kernels); ++i) {
         const auto& [name, row] = sorted[i];
-        text_ += fmt::format("| {} | {} | {} | {:.3f} | {} |\n", cell(in_pass), cell(name), row.count, ms(row.ns),
-                             percent(static_cast<double>(row.ns), static_cast<double>(total)));
+        table.add({cell(in_pass), cell(name), fmt::to_string(row.count), ms_text(row.ns), percent(row.ns, total)});
       }
       const auto other = std::find_if(sorted.begin(), sorted.end(), [](const auto& entry) { return !entry.second.is_product; });
       tops += fmt::format("- {}: most time in {} ({} calls); of those that are no GEMM, in {}\n", in_pass, sorted[0].first,
                           sorted[0].second.count,
                           other == sorted.end() ? "none" : fmt::format("{} ({} calls)", other->first, other->second.count));
     }
-    text_ += '\n' + tops + '\n';
+    text_ += table.text() + '\n' + tops + '\n';
   }
 
   void attention() {
-    std::string rows;
+    MarkdownTable table({"pass", "products ms", "softmax ms", "softmax / products", "fused ms", "dropout, copies ms"});
+    bool is_empty = true;
     for (const char* pass : {"forward", "backward", "recompute", ""}) {
       const AttentionTime time = attention_time(profile_, pass);
       if (time.product_ns + time.softmax_ns + time.fused_ns + time.other_ns == 0) continue;
-      rows += fmt::format("| {} | {:.3f} | {:.3f} | {} | {:.3f} | {:.3f} |\n", *pass ? pass : "(no pass)", ms(time.product_ns),
-                          ms(time.softmax_ns), percent(static_cast<double>(time.softmax_ns), static_cast<double>(time.product_ns)),
-                          ms(time.fused_ns), ms(time.other_ns));
+      is_empty = false;
+      table.add({*pass ? pass : "(no pass)", ms_text(time.product_ns), ms_text(time.softmax_ns), percent(time.softmax_ns, time.product_ns),
+                 ms_text(time.fused_ns), ms_text(time.other_ns)});
     }
-    if (rows.empty()) return;
+    if (is_empty) return;
     text_ +=
         "## Inside attention\n\nKernels of attention modules without their projections. A fused kernel does products and softmax in "
         "one.\n\n";
-    text_ += "| pass | products ms | softmax ms | softmax / products | fused ms | dropout, copies ms |\n|---|---|---|---|---|---|\n";
-    text_ += rows + '\n';
+    text_ += table.text() + '\n';
   }
 
   void modules() {
@@ -228,22 +225,23 @@ class Report {
     for (const DeviceRecord& record : profile_.device_records) add(record.module, record.pass, record.end - record.begin);
     if (!on_gpu_) for_each_kernel([&](const Span& span) { add(span.module, span.pass, span.duration()); });
     text_ += "## Modules\n\nKernel time of each module with those in it, in milliseconds.\n\n";
-    text_ += "| module | type | forward | backward | recompute |\n|---|---|---|---|---|\n";
+    MarkdownTable table({"module", "type", "forward", "backward", "recompute"});
     std::size_t count = 0;
     for (const auto& [path, passes] : by_path) {
-      if (++count > most_modules) continue;
+      if (++count > max_modules) continue;
       const auto in = [&, &times = passes](const char* pass) {
         const auto found = times.find(pass);
-        return found == times.end() ? std::string("-") : fmt::format("{:.3f}", ms(found->second));
+        return found == times.end() ? std::string("-") : ms_text(found->second);
       };
-      text_ += fmt::format("| {} | {} | {} | {} | {} |\n", cell(path), types.count(path) ? cell(types[path]) : "-", in("forward"),
-                           in("backward"), in("recompute"));
+      table.add({cell(path), types.count(path) ? cell(types[path]) : "-", in("forward"), in("backward"), in("recompute")});
     }
-    if (count > most_modules) text_ += fmt::format("\n{} further modules are in the trace.\n", count - most_modules);
+    text_ += table.text();
+    if (count > max_modules) text_ += fmt::format("\n{} further modules are in the trace.\n", count - max_modules);
   }
 
-  static constexpr std::int64_t most_ops = 60;
-  static constexpr std::size_t most_kernels = 12, most_modules = 120;
+  static constexpr std::int64_t max_ops = 60;
+  static constexpr std::size_t max_kernels = 12, max_modules = 120;
+  static constexpr std::ptrdiff_t gpu_column = 4;  ///< of the table of ops: behind the CPU's time
 
   const Profile& profile_;
   const SpanTree tree_;

@@ -6,23 +6,23 @@
 
 namespace tern::profile {
 
-/// The op and the pass that a span is a part of.
-struct Around {
+/// The op and the pass that enclose a span.
+struct SpanContext {
   bool is_counted = false;     ///< within a step, or there are no steps; on a thread that marks none, what begins while there is a step
   std::uint32_t entry = none;  ///< the row's span: an op that is no part of another, or itself
   std::uint32_t pass = none;   ///< the span of the innermost pass, for a pass the next one out
 };
 
-/// The Around of every span.
+/// The SpanContext of every span, by its index in Profile::spans.
 class SpanTree {
  public:
-  explicit SpanTree(const Profile& profile) : profile_(profile), around_(profile.spans.size()), is_known_(profile.spans.size()) {
+  explicit SpanTree(const Profile& profile) : profile_(profile), contexts_(profile.spans.size()), is_known_(profile.spans.size()) {
     for (const Span& span : profile.spans)
       if (span.kind == Kind::step) steps_.push_back(&span);
     std::sort(steps_.begin(), steps_.end(), [](const Span* a, const Span* b) { return a->begin < b->begin; });
     for (std::uint32_t i = 0; i < profile.spans.size(); ++i) find(i);
   }
-  const Around& operator[](std::size_t span) const { return around_[span]; }
+  const SpanContext& operator[](std::size_t span) const { return contexts_[span]; }
 
  private:
   bool begins_in_step(const Span& span) const {
@@ -33,23 +33,23 @@ class SpanTree {
     return next != steps_.begin() && span.begin < next[-1]->end;
   }
 
-  const Around& find(std::uint32_t i) {
-    if (is_known_[i]) return around_[i];
+  const SpanContext& find(std::uint32_t i) {
+    if (is_known_[i]) return contexts_[i];
     is_known_[i] = true;
     const Span& span = profile_.spans[i];
-    Around result{begins_in_step(span), none, none};
+    SpanContext result{begins_in_step(span), none, none};
     if (span.parent != none) {
       result = find(span.parent);
       const Kind kind = profile_.spans[span.parent].kind;
       if (kind == Kind::pass) result.pass = span.parent, result.entry = none;
     }
     if (span.kind == Kind::op) result.entry = i;
-    return around_[i] = result;
+    return contexts_[i] = result;
   }
 
   const Profile& profile_;
   std::vector<const Span*> steps_;  ///< in order
-  std::vector<Around> around_;
+  std::vector<SpanContext> contexts_;
   std::vector<bool> is_known_;
 };
 

@@ -24,7 +24,7 @@ ThreadRecorder::ThreadRecorder(std::shared_ptr<Profiler::Shared> shared, std::ui
 }
 
 void ThreadRecorder::restart() {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   record_.spans.clear();
   record_.collectives.clear();
   record_.memory.clear();
@@ -36,7 +36,7 @@ void ThreadRecorder::restart() {
 }
 
 ThreadRecorder::Record ThreadRecorder::finish() {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (kernel_depth_ > 0 && !pending_.empty()) record_.spans[pending_.back().span].end = backend::steady_ns();
   flush();
   while (frames_.size() > 1) close();
@@ -139,16 +139,16 @@ void ThreadRecorder::flush() {
 }
 
 void ThreadRecorder::begin_step() {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (!is_over_) open(Kind::step, name_of("step"), {none, 0, 0, 0});
 }
 void ThreadRecorder::end_step() {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (!is_over_) close();
 }
 
 void ThreadRecorder::begin_kernel() {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (kernel_depth_++ > 0 || is_over_) return;
   const std::uint32_t span = add(Kind::kernel, 0, backend::steady_ns());
   std::uint32_t launch = 0;
@@ -162,7 +162,7 @@ void ThreadRecorder::begin_kernel() {
 }
 
 void ThreadRecorder::end_kernel(const char* op) {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (kernel_depth_ == 0 || --kernel_depth_ > 0 || is_over_) return;
   if (tracer()) tracer()->pop();
   if (pending_.empty()) return;  // it began before a restart
@@ -172,7 +172,7 @@ void ThreadRecorder::end_kernel(const char* op) {
 }
 
 void ThreadRecorder::count_flops(double flops, bool is_product) {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (is_over_ || kernel_depth_ == 0 || pending_.empty()) return;
   Span& kernel = record_.spans[pending_.back().span];
   kernel.flops += flops;
@@ -180,12 +180,12 @@ void ThreadRecorder::count_flops(double flops, bool is_product) {
 }
 
 void ThreadRecorder::begin_in_place(const char* op) {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (kernel_depth_ == 0) in_place_ = op;
 }
 
 void ThreadRecorder::end_op(const OpCall& call) {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (is_over_ || kernel_depth_ > 0) return;  // a kernel's call that calls ops is one piece
   in_place_ = nullptr;
   close_op(name_of(call.op), pending_.size(), call.bytes());
@@ -193,7 +193,7 @@ void ThreadRecorder::end_op(const OpCall& call) {
 }
 
 void ThreadRecorder::begin_module(const void* module, const char* type) {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (is_over_) return;
   flush();
   Frame frame = frames_.back();
@@ -205,24 +205,24 @@ void ThreadRecorder::begin_module(const void* module, const char* type) {
 }
 
 void ThreadRecorder::end_module() {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (!is_over_) close();
 }
 
 std::uint32_t ThreadRecorder::module() {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   return frames_.back().module;
 }
 
 void ThreadRecorder::begin_backward(const Node& node) {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (is_over_) return;
   const std::uint32_t name = name_of(node.op);
   open(Kind::op, name, {none, frames_.back().pass, node.observed_module, name});
 }
 
 void ThreadRecorder::end_backward(double bytes) {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (is_over_) return;
   flush();
   if (frames_.size() > 1) record_.spans[frames_.back().span].bytes = bytes;
@@ -231,19 +231,19 @@ void ThreadRecorder::end_backward(double bytes) {
 }
 
 void ThreadRecorder::begin_pass(const char* name) {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (is_over_) return;
   const std::uint32_t pass = name_of(name);
   open(Kind::pass, pass, {none, pass, frames_.back().module, 0});
 }
 
 void ThreadRecorder::end_pass() {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (!is_over_) close();
 }
 
 void ThreadRecorder::end_collective(const char* op, std::int64_t begin, std::int64_t end, std::int64_t waited, double bytes) {
-  const Turn turn(busy_);
+  const SpinLock lock(busy_);
   if (is_over_) return;
   record_.collectives.push_back({.thread = index_, .name = name_of(op), .begin = begin, .end = end, .waited = waited, .bytes = bytes});
 }

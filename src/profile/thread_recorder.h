@@ -22,13 +22,14 @@ struct Profiler::Shared {
 
   const ProfilerOptions options;
   const std::shared_ptr<ModuleTable> modules = ModuleTable::in_use();
-  std::unique_ptr<DeviceTracer> tracer;  ///< null on the CPU; used by a thread on its turn, as long as its recorder is not over
-  std::mutex mutex;                      ///< of the list
+  std::unique_ptr<DeviceTracer>
+      tracer;        ///< null on the CPU; used by a thread that holds its recorder's lock, as long as its recorder is not over
+  std::mutex mutex;  ///< of the list
   std::vector<std::shared_ptr<ThreadRecorder>> threads;
   bool is_over = false;
 };
 
-// Note [Recorders and turns]
+// Note [A recorder and its spin lock]
 // Each thread that a profiler watches writes into lists of its own, a recorder: a span's number is one in its thread's list, and an op
 // finds its kernels there as neighbours. The profiler's thread reads them when the profile is finished, and empties them at a restart,
 // while other threads may be anywhere in their work. So each event takes the recorder's spin lock: an exchange and a store, without
@@ -94,14 +95,14 @@ class ThreadRecorder final : public backend::Observer {
   struct KnownModule {
     std::uint32_t number, name;
   };
-  class Turn {
+  class SpinLock {
    public:
-    explicit Turn(std::atomic_flag& busy) : busy_(busy) {
+    explicit SpinLock(std::atomic_flag& busy) : busy_(busy) {
       while (busy_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
     }
-    ~Turn() { busy_.clear(std::memory_order_release); }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
+    ~SpinLock() { busy_.clear(std::memory_order_release); }
+    SpinLock(const SpinLock&) = delete;
+    SpinLock& operator=(const SpinLock&) = delete;
 
    private:
     std::atomic_flag& busy_;

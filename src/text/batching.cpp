@@ -21,7 +21,7 @@ void shuffle(std::vector<T>& values, std::size_t count, Random random) {
 }
 
 // A batch that wide would fit into no memory.
-constexpr std::int64_t most_columns = std::int64_t(1) << 40;
+constexpr std::int64_t max_columns = std::int64_t(1) << 40;
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) noexcept { return (value + multiple - 1) / multiple * multiple; }
 
@@ -31,8 +31,8 @@ void check_picks(const char* what, std::span<const Example> examples, std::span<
       throw std::invalid_argument(fmt::format("[{}] expected picks below {} but got {}", what, examples.size(), pick));
     }
   }
-  if (multiple < 1 || multiple > most_columns)
-    throw std::invalid_argument(fmt::format("[{}] expected multiple in [1, {}] but got {}", what, most_columns, multiple));
+  if (multiple < 1 || multiple > max_columns)
+    throw std::invalid_argument(fmt::format("[{}] expected multiple in [1, {}] but got {}", what, max_columns, multiple));
 }
 
 std::int64_t ssize_of(std::span<const std::int32_t> ids) noexcept { return static_cast<std::int64_t>(ids.size()); }
@@ -64,9 +64,9 @@ std::int64_t sequence_columns(const Example& example) noexcept { return ssize_of
 std::int64_t pair_columns(const Example& example) noexcept { return std::max(ssize_of(example.src), ssize_of(example.tgt)) + 1; }
 
 static void check_shape(const char* what, std::span<const std::size_t> picks, const BatchShape& shape) {
-  if (shape.rows < static_cast<std::int64_t>(picks.size()) || shape.columns < 1 || shape.columns > most_columns) {
+  if (shape.rows < static_cast<std::int64_t>(picks.size()) || shape.columns < 1 || shape.columns > max_columns) {
     throw std::invalid_argument(fmt::format("[{}] expected rows for {} picks and columns in [1, {}] but got ({}, {})", what, picks.size(),
-                                            most_columns, shape.rows, shape.columns));
+                                            max_columns, shape.rows, shape.columns));
   }
 }
 
@@ -187,7 +187,7 @@ namespace {
 
 void check_buckets(const char* what, std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
                    const BucketOptions& options) {
-  if (options.multiple < 1 || options.multiple > most_columns || options.row_multiple < 1 || options.token_budget < 1) {
+  if (options.multiple < 1 || options.multiple > max_columns || options.row_multiple < 1 || options.token_budget < 1) {
     throw std::invalid_argument(
         fmt::format("[{}] expected token_budget, multiple and row_multiple >= 1, and no more columns "
                     "than memory holds, but got {}, {}, {}",

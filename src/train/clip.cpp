@@ -12,6 +12,7 @@
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "train/detail/grad_norm.h"
+#include "train/detail/require.h"
 #include "train/optimizer.h"
 
 namespace tern::train {
@@ -52,9 +53,7 @@ static ClippedNorm norm_and_factor_of(const Tensors& segments, Device device, do
   return result;
 }
 
-void detail::check_max_norm(const char* where, double max_norm) {
-  if (!(max_norm > 0)) fail(where, fmt::format("expected max_norm > 0 but got {}", max_norm));
-}
+void detail::check_max_norm(const char* where, double max_norm) { require(where, max_norm > 0, "max_norm > 0", max_norm); }
 
 Device detail::device_of(const Tensors& parameters) { return parameters.empty() ? cpu : parameters[0].device(); }
 

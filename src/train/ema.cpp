@@ -8,17 +8,17 @@
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
+#include "train/detail/masters.h"
 
 namespace tern::train {
 
 namespace {
 
-/// Updates masters from 16-bit parameters that were written since they were rounded from them, as an optimizer's step does.
+/// detail::refresh_masters() where parameters were written since they were rounded from them, as an optimizer's step does.
 void refresh_masters(const Tensor& parameters, const Tensor& masters) {
   const FlatStorage& storage = *flat_storage(parameters);
   if (storage.masters_version == storage.version()) return;
-  const Tensor is_unchanged = eq(cast(masters, parameters.dtype()), parameters);
-  copy_(masters, where(is_unchanged, masters, cast(parameters, DType::f32)));
+  detail::refresh_masters(parameters, masters);
 }
 
 /// The parameters are the rounded masters.

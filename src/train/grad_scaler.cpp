@@ -6,18 +6,17 @@
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "train/detail/grad_norm.h"
+#include "train/detail/require.h"
 #include "train/optimizer.h"
 
 namespace tern::train {
 
 GradScaler::GradScaler(const GradScalerOptions& options, Device device) : options_(options) {
-  const auto require = [](bool holds, const char* what, double value) {
-    if (!holds) fail("GradScaler", fmt::format("expected {} but got {}", what, value));
-  };
-  require(options.scale > 0 && options.scale < 3e38, "a scale > 0", options.scale);
-  require(options.growth >= 1, "growth >= 1", options.growth);
-  require(options.backoff > 0 && options.backoff < 1, "0 < backoff < 1", options.backoff);
-  require(options.interval > 0, "an interval > 0", static_cast<double>(options.interval));
+  using detail::require;
+  require("GradScaler", options.scale > 0 && options.scale < 3e38, "a scale > 0", options.scale);
+  require("GradScaler", options.growth >= 1, "growth >= 1", options.growth);
+  require("GradScaler", options.backoff > 0 && options.backoff < 1, "0 < backoff < 1", options.backoff);
+  require("GradScaler", options.interval > 0, "an interval > 0", static_cast<double>(options.interval));
   scale_ = full({}, options.scale, DType::f32, device);
   clean_steps_ = zeros({}, DType::f32, device);
 }

@@ -23,11 +23,12 @@ class GradientArrival {
   virtual ~GradientArrival() = default;
   /// The windows in a segment of parameters, (n), in order. What is in none needs no wait.
   virtual std::vector<Window> windows(const Tensor& segment) const = 0;
-  /// How many numbers there are.
+  /// The number of windows that arrive one after the other: numbers are below it.
   virtual std::size_t size() const = 0;
   /// Before an update: what backward has not sent is sent.
   virtual void begin() = 0;
-  /// Work that is queued from now on finds the gradients of this number there, and of those before it. Called for each number, in order.
+  /// A wait on the stream: kernels that are queued from now on read the gradients of this number and of those before it. Called for each
+  /// number, in order.
   virtual void wait(std::size_t number) = 0;
   /// The parameters of this number are updated.
   virtual void updated(std::size_t number) = 0;

@@ -13,12 +13,11 @@
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "train/detail/adam.h"
+#include "train/detail/require.h"
 
 namespace tern::train {
 
-static void require(bool holds, const char* what, double value) {
-  if (!holds) fail("Muon", fmt::format("expected {} but got {}", what, value));
-}
+using detail::require;
 
 Muon::Muon(const std::vector<Group>& matrices, const std::vector<AdamW::Group>& others) : Optimizer({"m", "v"}) {
   for (const Group& group : matrices) add_group(group);
@@ -31,9 +30,9 @@ Muon::Muon(const Tensors& matrices, const MuonOptions& options, const Tensors& o
 
 void Muon::add_group(const Group& group) {
   const MuonOptions& o = group.options;
-  require(o.momentum >= 0 && o.momentum < 1, "0 <= momentum < 1", o.momentum);
-  require(o.weight_decay >= 0, "a weight decay >= 0", o.weight_decay);
-  require(o.iterations >= 1, "at least one iteration", o.iterations);
+  require("Muon", o.momentum >= 0 && o.momentum < 1, "0 <= momentum < 1", o.momentum);
+  require("Muon", o.weight_decay >= 0, "a weight decay >= 0", o.weight_decay);
+  require("Muon", o.iterations >= 1, "at least one iteration", o.iterations);
   if (o.dtype != DType::bf16 && o.dtype != DType::f32)
     fail("Muon", fmt::format("expected products of bf16 or f32 but got {}", name(o.dtype)));
   for (const Tensor& x : group.parameters)

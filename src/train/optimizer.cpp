@@ -11,14 +11,13 @@
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
+#include "train/detail/masters.h"
+#include "train/detail/require.h"
 
 namespace tern::train {
 
 using namespace nn;  // parameters and their buffers
-
-static void require(const char* where, bool holds, const char* what, double value) {
-  if (!holds) fail(where, fmt::format("expected {} but got {}", what, value));
-}
+using detail::require;
 
 void Optimizer::add_parameters(const Tensors& parameters, double lr, const GroupForm& form) {
   require("Optimizer", lr >= 0, "a learning rate >= 0", lr);
@@ -78,43 +77,43 @@ bool Optimizer::is_laid_out() const {
 }
 
 /// All parameters of a segment, one-dimensional.
-Tensor Optimizer::whole(const Segment& segment) const {
+Tensor Optimizer::tensor_of(const Segment& segment) const {
   return segment_between(states_[segment.parameters.front()].parameter, states_[segment.parameters.back()].parameter);
 }
 
-/// Calls f(piece, begin, end) for each piece that has elements of a parameter, [begin, end) of the parameter.
+/// Calls f(shard, begin, end) for each shard that has elements of a parameter, [begin, end) of the parameter.
 template <class F>
-void Optimizer::for_each_piece(const std::vector<Segment>& segments, const ParameterState& state, F&& f) {
-  for (const Piece& piece : segments[state.segment].pieces) {
-    const std::int64_t begin = std::max<std::int64_t>(piece.begin - state.first, 0);
-    const std::int64_t end = std::min(piece.end - state.first, state.parameter.numel());
-    if (begin < end) f(piece, begin, end);
+void Optimizer::for_each_shard(const std::vector<Segment>& segments, const ParameterState& state, F&& f) {
+  for (const Shard& shard : segments[state.segment].shards) {
+    const std::int64_t begin = std::max<std::int64_t>(shard.begin - state.first, 0);
+    const std::int64_t end = std::min(shard.end - state.first, state.parameter.numel());
+    if (begin < end) f(shard, begin, end);
   }
 }
 
-std::vector<Optimizer::Piece> Optimizer::pieces_of(const Tensor& segment) const {
-  std::vector<Piece> pieces;
+std::vector<Optimizer::Shard> Optimizer::shards_of(const Tensor& segment) const {
+  std::vector<Shard> shards;
   if (!sharding_) {
-    pieces.emplace_back().end = segment.numel();
-    return pieces;
+    shards.emplace_back().end = segment.numel();
+    return shards;
   }
   for (Sharding::Window& window : sharding_->own(segment)) {
     window.begin -= segment.offset(), window.end -= segment.offset();
-    pieces.push_back({std::move(window), {}});
+    shards.push_back({std::move(window), {}});
   }
-  return pieces;
+  return shards;
 }
 
-/// Whether the pieces have masters of their own: those of a sharded optimizer, which no parameter buffer has.
-template <class Pieces>
-static bool has_own_masters(const Pieces& pieces) {
-  return std::any_of(pieces.begin(), pieces.end(), [](const auto& piece) { return piece.masters.defined(); });
+/// Whether the shards have masters of their own: those of a sharded optimizer, which no parameter buffer has.
+template <class Shards>
+static bool has_own_masters(const Shards& shards) {
+  return std::any_of(shards.begin(), shards.end(), [](const auto& shard) { return shard.masters.defined(); });
 }
 
 // Note [Moments follow parameters]
 // The moments and the master of a segment of parameters are segments of the same layout, padding included, so that one
 // kernel can walk over all of them with one index. Padding is zero in all of them, and an update of zeros gives zeros.
-// A sharded optimizer has moments of pieces of a segment alone.
+// A sharded optimizer has moments of shards of a segment alone.
 // Once parameters have moved (flattened, sent to another device), the moments are laid out anew and keep their values.
 void Optimizer::lay_out() {
   check_sharding();
@@ -136,15 +135,15 @@ void Optimizer::lay_out() {
   }
   for (std::size_t s = 0; s < segments_.size(); ++s) {
     Segment& segment = segments_[s];
-    const Tensor all = whole(segment);
+    const Tensor all = tensor_of(segment);
     const DType kept = all.dtype() == DType::f64 ? DType::f64 : DType::f32;
     const bool is_frozen = std::none_of(segment.parameters.begin(), segment.parameters.end(),
                                         [&](std::size_t i) { return states_[i].parameter.requires_grad(); });
-    if (!sharding_ || !is_frozen) segment.pieces = pieces_of(all);  // frozen parameters belong to no process
-    for (Piece& piece : segment.pieces)
+    if (!sharding_ || !is_frozen) segment.shards = shards_of(all);  // frozen parameters belong to no process
+    for (Shard& shard : segment.shards)
       for (std::size_t kind = 0; kind < moments_of(states_[segment.parameters.front()]); ++kind)
-        piece.moments.push_back(zeros({piece.end - piece.begin}, kept, device));
-    if (!has_own_masters(segment.pieces)) find_master(segment);
+        shard.moments.push_back(zeros({shard.end - shard.begin}, kept, device));
+    if (!has_own_masters(segment.shards)) find_master(segment);
     for (std::size_t i : segment.parameters) {
       ParameterState& state = states_[i];
       const Tensor& parameter = state.parameter;
@@ -154,12 +153,12 @@ void Optimizer::lay_out() {
       state.first = parameter.offset() - all.offset();
       const ParameterState& before = states_before[i];
       if (before.place.storage)
-        for_each_piece(segments_before, before, [&](const Piece& from, std::int64_t from_begin, std::int64_t from_end) {
-          for_each_piece(segments_, state, [&](const Piece& into, std::int64_t into_begin, std::int64_t into_end) {
+        for_each_shard(segments_before, before, [&](const Shard& from, std::int64_t from_begin, std::int64_t from_end) {
+          for_each_shard(segments_, state, [&](const Shard& into, std::int64_t into_begin, std::int64_t into_end) {
             const std::int64_t begin = std::max(from_begin, into_begin), end = std::min(from_end, into_end);
             if (begin >= end) return;
-            const auto part = [&](const Piece& piece, const ParameterState& of, std::size_t kind) {
-              return elements_of(piece.moments[kind], of.first + begin - piece.begin, of.first + end - piece.begin);
+            const auto part = [&](const Shard& shard, const ParameterState& of, std::size_t kind) {
+              return elements_of(shard.moments[kind], of.first + begin - shard.begin, of.first + end - shard.begin);
             };
             for (std::size_t kind = 0; kind < moments_of(state); ++kind) copy_(part(into, state, kind), part(from, before, kind));
           });
@@ -192,20 +191,17 @@ void Optimizer::set_sharding(std::shared_ptr<Sharding> sharding) {
 }
 
 void Optimizer::find_master(Segment& segment) {
-  const Tensor parameter = whole(segment).detach();
+  const Tensor parameter = tensor_of(segment).detach();
   if (size_of(parameter.dtype()) != 2) return;
   segment.master = master_of(parameter);
   if (segment.master.defined()) segment.version = static_cast<const FlatStorage&>(*parameter.impl().storage).masters_version;
   else segment.master = cast(parameter, DType::f32), segment.version = parameter.version();
 }
 
-/// Elements of the parameters that somebody else has written since they were rounded from the master, as loading a file does,
-/// become the master's as well.
 void Optimizer::refresh_master(Segment& segment) {
-  const Tensor parameter = whole(segment).detach();
+  const Tensor parameter = tensor_of(segment).detach();
   if (!segment.master.defined() || segment.version == parameter.version()) return;
-  const Tensor is_unchanged = eq(cast(segment.master, parameter.dtype()), parameter);
-  copy_(segment.master, where(is_unchanged, segment.master, cast(parameter, DType::f32)));
+  detail::refresh_masters(parameter, segment.master);
   segment.version = parameter.version();
 }
 
@@ -249,11 +245,11 @@ void Optimizer::step(const GradientScale& scale) {
   }
 }
 
-/// Runs: stretches of a segment's parameters whose gradients lie side by side in the same layout.
-std::vector<Optimizer::Run> Optimizer::runs_of(const Segment& segment) const {
+/// The longest stretches of a segment's parameters whose gradients are contiguous in the same layout.
+std::vector<Optimizer::GradientSegment> Optimizer::gradient_segments_of(const Segment& segment) const {
   const auto gradient_of = [&](std::size_t i) { return states_[segment.parameters[i]].parameter.grad(); };
   const auto parameter_of = [&](std::size_t i) -> const Tensor& { return states_[segment.parameters[i]].parameter; };
-  std::vector<Run> runs;
+  std::vector<GradientSegment> result;
   for (std::size_t first = 0; first < segment.parameters.size();) {
     Tensor first_gradient = gradient_of(first);
     if (!first_gradient.defined()) {
@@ -271,33 +267,33 @@ std::vector<Optimizer::Run> Optimizer::runs_of(const Segment& segment) const {
       last_gradient = next;
       ++last;
     }
-    runs.push_back({first, last, segment_between(parameter_of(first), parameter_of(last)), segment_between(first_gradient, last_gradient),
-                    parameter_of(first).offset() - parameter_of(0).offset()});
+    result.push_back({first, last, segment_between(parameter_of(first), parameter_of(last)), segment_between(first_gradient, last_gradient),
+                      parameter_of(first).offset() - parameter_of(0).offset()});
     first = last + 1;
   }
-  return runs;
+  return result;
 }
 
-/// A segment's updates: one for each piece of each run, and for each piece that has its gradients itself, cut where gradients arrive in
-/// parts.
+/// A segment's updates: one for each shard of each gradient segment, and for each shard that has its gradients itself, cut where gradients
+/// arrive in parts.
 std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment, const GradientArrival* arrival) const {
   std::vector<Update> updates;
-  const Tensor all = whole(segment);
-  const auto add_part = [&](const Piece& piece, std::int64_t begin, std::int64_t end, const Tensor& gradient, std::size_t number) {
-    const auto own = [&](const Tensor& x) { return elements_of(x, begin - piece.begin, end - piece.begin); };
-    SegmentViews views{piece.parameters.defined() ? own(piece.parameters) : elements_of(all, begin, end), gradient, {}, {}};
+  const Tensor all = tensor_of(segment);
+  const auto add_part = [&](const Shard& shard, std::int64_t begin, std::int64_t end, const Tensor& gradient, std::size_t number) {
+    const auto own = [&](const Tensor& x) { return elements_of(x, begin - shard.begin, end - shard.begin); };
+    SegmentViews views{shard.parameters.defined() ? own(shard.parameters) : elements_of(all, begin, end), gradient, {}, {}};
     const ParameterState& first = states_[segment.parameters.front()];
     if (groups_[first.group].is_whole) views.shape = first.parameter.shape();
-    if (piece.masters.defined()) views.master = own(piece.masters);
+    if (shard.masters.defined()) views.master = own(shard.masters);
     else if (segment.master.defined()) views.master = elements_of(segment.master, begin, end);
-    for (const Tensor& moment : piece.moments) views.moments.push_back(own(moment));
-    updates.push_back({std::move(views), piece.is_counted, number});
+    for (const Tensor& moment : shard.moments) views.moments.push_back(own(moment));
+    updates.push_back({std::move(views), shard.is_counted, number});
   };
   const std::vector<GradientArrival::Window> windows = arrival ? arrival->windows(all) : std::vector<GradientArrival::Window>{};
-  const auto add = [&](const Piece& piece, std::int64_t begin, std::int64_t end, const Tensor& gradient) {
+  const auto add = [&](const Shard& shard, std::int64_t begin, std::int64_t end, const Tensor& gradient) {
     std::int64_t next = begin;
     const auto add_up_to = [&](std::int64_t last, std::size_t number) {
-      if (last > next) add_part(piece, next, last, elements_of(gradient, next - begin, last - begin), number);
+      if (last > next) add_part(shard, next, last, elements_of(gradient, next - begin, last - begin), number);
       next = std::max(next, last);
     };
     for (const GradientArrival::Window& window : windows) {
@@ -306,15 +302,16 @@ std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment, con
     }
     add_up_to(end, 0);
   };
-  for (const Piece& piece : segment.pieces)
-    if (piece.gradients.defined()) add(piece, piece.begin, piece.end, piece.gradients);
-  // No look at the parameters' gradients where pieces have theirs: grad() would bring those of all processes into memory.
-  if (std::all_of(segment.pieces.begin(), segment.pieces.end(), [](const Piece& piece) { return piece.gradients.defined(); }))
+  for (const Shard& shard : segment.shards)
+    if (shard.gradients.defined()) add(shard, shard.begin, shard.end, shard.gradients);
+  // No look at the parameters' gradients where shards have theirs: grad() would bring those of all processes into memory.
+  if (std::all_of(segment.shards.begin(), segment.shards.end(), [](const Shard& shard) { return shard.gradients.defined(); }))
     return updates;
-  for (const Run& run : runs_of(segment))
-    for (const Piece& piece : segment.pieces) {
-      const std::int64_t begin = std::max(run.begin, piece.begin), end = std::min(run.begin + run.gradients.numel(), piece.end);
-      if (begin < end && !piece.gradients.defined()) add(piece, begin, end, elements_of(run.gradients, begin - run.begin, end - run.begin));
+  for (const GradientSegment& part : gradient_segments_of(segment))
+    for (const Shard& shard : segment.shards) {
+      const std::int64_t begin = std::max(part.begin, shard.begin), end = std::min(part.begin + part.gradients.numel(), shard.end);
+      if (begin < end && !shard.gradients.defined())
+        add(shard, begin, end, elements_of(part.gradients, begin - part.begin, end - part.begin));
     }
   return updates;
 }
@@ -334,8 +331,8 @@ void Optimizer::gather_masters() {
   for (const Segment& segment : segments_) {
     if (!segment.master.defined()) continue;
     const Tensor own = zeros({segment.master.numel()}, segment.master.dtype(), segment.master.device());
-    for (const Piece& piece : segment.pieces)
-      if (piece.is_counted) copy_(elements_of(own, piece.begin, piece.end), elements_of(segment.master, piece.begin, piece.end));
+    for (const Shard& shard : segment.shards)
+      if (shard.is_counted) copy_(elements_of(own, shard.begin, shard.end), elements_of(segment.master, shard.begin, shard.end));
     sharding_->sum(own);
     copy_(segment.master, own);
   }
@@ -346,30 +343,30 @@ Tensors Optimizer::memory() {
   Tensors result{steps_};
   for (const Group& group : groups_) result.push_back(group.lr);
   for (const Segment& segment : segments_) {
-    for (const Piece& piece : segment.pieces) {
-      result.insert(result.end(), piece.moments.begin(), piece.moments.end());
-      if (piece.masters.defined()) result.push_back(piece.masters);
+    for (const Shard& shard : segment.shards) {
+      result.insert(result.end(), shard.moments.begin(), shard.moments.end());
+      if (shard.masters.defined()) result.push_back(shard.masters);
     }
     if (segment.master.defined()) result.push_back(segment.master);
   }
   return result;
 }
 
-/// A parameter's moment in its shape: a view on the piece that has it, or, sharded, put together from all processes' pieces.
+/// A parameter's moment in its shape: a view on the shard that has it, or, sharded, put together from all processes' shards.
 Tensor Optimizer::moment(std::size_t i, std::size_t kind) const {
   const ParameterState& state = states_[i];
   const Shape& shape = state.parameter.shape();
   const Segment& segment = segments_[state.segment];
   if (!sharding_) {
-    const Tensor& all = segment.pieces.front().moments[kind];
+    const Tensor& all = segment.shards.front().moments[kind];
     return all.window(shape, contiguous_strides(shape), all.offset() + state.first);
   }
   const DType kept = state.parameter.dtype() == DType::f64 ? DType::f64 : DType::f32;
   const Tensor all = zeros({state.parameter.numel()}, kept, state.parameter.device());
-  for_each_piece(segments_, state, [&](const Piece& piece, std::int64_t begin, std::int64_t end) {
-    if (piece.is_counted)
+  for_each_shard(segments_, state, [&](const Shard& shard, std::int64_t begin, std::int64_t end) {
+    if (shard.is_counted)
       copy_(elements_of(all, begin, end),
-            elements_of(piece.moments[kind], state.first + begin - piece.begin, state.first + end - piece.begin));
+            elements_of(shard.moments[kind], state.first + begin - shard.begin, state.first + end - shard.begin));
   });
   sharding_->sum(all);
   return to(reshape(all, shape), cpu);
@@ -408,9 +405,9 @@ void Optimizer::load_moments(const std::vector<NamedTensor>& state, const std::v
         fail("load_moments", fmt::format("expected \"{}\" of {} but got {}", key, to_string(states_[i].parameter.shape()),
                                          to_string(found->tensor.shape())));
       const Tensor all = reshape(contiguous(found->tensor.detach()), {-1});
-      for_each_piece(segments_, states_[i], [&](const Piece& piece, std::int64_t begin, std::int64_t end) {
-        const std::int64_t first = states_[i].first - piece.begin;
-        copy_(elements_of(piece.moments[kind], first + begin, first + end), elements_of(all, begin, end));
+      for_each_shard(segments_, states_[i], [&](const Shard& shard, std::int64_t begin, std::int64_t end) {
+        const std::int64_t first = states_[i].first - shard.begin;
+        copy_(elements_of(shard.moments[kind], first + begin, first + end), elements_of(all, begin, end));
       });
     }
 }

@@ -15,7 +15,7 @@ struct GradientScale {
   Tensor advance = {};  ///< 0 where the step changes nothing and does not count; undefined for 1
 };
 
-/// Base of the optimizers. A step runs on the device without a host value or wait: the learning rate and the number of
+/// Base of the optimizers. A step found on the device without a host value or wait: the learning rate and the number of
 /// steps live in one-element f32 tensors there. Neighbouring parameters in one storage, as flatten_parameters leaves
 /// them, are updated by one kernel. Parameters without a gradient are passed over; the step count is the optimizer's,
 /// not the parameter's. Parameters of 16 bits are the rounded values of f32 masters, which the same kernel updates.
@@ -80,7 +80,7 @@ class Optimizer {
   /// `moments` are the names of the moments that the rule has, "m" and "v" say: a buffer each, zeros at first, as large as the parameters.
   explicit Optimizer(std::vector<std::string> moments) : moment_names_(std::move(moments)) {}
   bool has_moments() const { return !moment_names_.empty(); }  ///< whether the rule has any
-  /// How a group's parameters are updated.
+  /// The form of a group's update.
   struct GroupForm {
     std::size_t moments = all_moments;  ///< that its parameters have: the first so many of the optimizer's
     /// Each parameter is a segment of its own, for a rule that takes a matrix as a whole; such a group cannot be sharded.
@@ -118,21 +118,21 @@ class Optimizer {
     std::int64_t first = 0;
     Tensor master;  // a view on the segment's, in the parameter's shape
   };
-  struct Piece : Sharding::Window {  // elements [begin, end) of a segment that this process updates
+  struct Shard : Sharding::Window {  // elements [begin, end) of a segment, which this process updates: ZeRO's shard
     Tensors moments;                 // (end - begin)
   };
-  struct Segment {  // parameters that follow each other in memory, and their state
+  struct Segment {  // parameters that are contiguous in memory, and their state
     std::vector<std::size_t> parameters;
-    std::vector<Piece> pieces;  // one for all elements where nothing is sharded
+    std::vector<Shard> shards;  // one for all elements where nothing is sharded
     Tensor master;
     std::uint32_t version = 0;  // of the parameters when they were last the rounded master
   };
-  struct Run {  // parameters of a segment, by their places in it, whose gradients lie as they do
+  struct GradientSegment {  // parameters first to last of a segment, whose gradients are contiguous in the same layout
     std::size_t first = 0, last = 0;
     Tensor parameters, gradients;  // (n)
     std::int64_t begin = 0;        // in the segment
   };
-  struct Update {  // arguments of one kernel
+  struct Update {  // the arguments of one kernel call
     SegmentViews views;
     bool is_counted = true;
     std::size_t arrival = 0;  // see GradientArrival::Window
@@ -140,17 +140,17 @@ class Optimizer {
 
   bool is_laid_out() const;
   void lay_out();
-  std::vector<Piece> pieces_of(const Tensor& segment) const;
+  std::vector<Shard> shards_of(const Tensor& segment) const;
   void find_master(Segment& segment);
   void refresh_master(Segment& segment);
-  std::vector<Run> runs_of(const Segment& segment) const;
+  std::vector<GradientSegment> gradient_segments_of(const Segment& segment) const;
   std::vector<Update> updates_of(const Segment& segment, const GradientArrival* arrival) const;
-  Tensor whole(const Segment& segment) const;
+  Tensor tensor_of(const Segment& segment) const;
   std::size_t moments_of(const ParameterState& state) const { return groups_[state.group].moments; }
   void check_sharding() const;
   Tensor moment(std::size_t i, std::size_t kind) const;
   template <class F>
-  static void for_each_piece(const std::vector<Segment>& segments, const ParameterState& state, F&& f);
+  static void for_each_shard(const std::vector<Segment>& segments, const ParameterState& state, F&& f);
   static std::string key_of(const std::string& kind, std::size_t i, const ParameterState& state, const std::vector<NamedTensor>& names);
 
   std::vector<std::string> moment_names_;

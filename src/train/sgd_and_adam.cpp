@@ -1,17 +1,14 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "ops/kernels/optimizer.h"
 #include "tensor/view_of.h"
 #include "train/detail/adam.h"
+#include "train/detail/require.h"
 #include "train/optimizer.h"
 
 namespace tern::train {
 
-static void require(const char* where, bool holds, const char* what, double value) {
-  if (!holds) fail(where, fmt::format("expected {} but got {}", what, value));
-}
+using detail::require;
 
 SGD::SGD(const std::vector<Group>& groups)
     : Optimizer(std::any_of(groups.begin(), groups.end(), [](const Group& group) { return group.options.momentum != 0; })

@@ -1,7 +1,7 @@
 // Layers with fused kernels against the same layers with plain ones, and against loops.
+#include "layer_gradients.h"
 #include "nn/fixture.h"
 #include "ops/factory.h"
-#include "ops/gradcheck.h"
 #include "ops/loss.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
@@ -115,18 +115,7 @@ TEST_CASE("fused and plain models agree on a GPU", "[fused][cuda]") { check_agre
 TEST_CASE("fused and plain models learn along one curve", "[fused]") { check_curves(cpu); }
 TEST_CASE("fused and plain models learn along one curve on a GPU", "[fused][cuda]") { check_curves(cuda()); }
 
-TEST_CASE("a fused layer's gradients are those of finite differences", "[fused]") {
-  manual_seed(9);
-  nn::TransformerLayer layer({.width = 4, .heads = 2, .ff = 6, .dropout = 0, .cross = true});
-  layer.set_use_fused_kernel();
-  nn::to(layer, DType::f64);
-  const AttentionMask mask{.causal = true, .prefix = Tensor::from(std::vector<std::int64_t>{0, 2}, {2})};
-  Tensors inputs{randn({2, 3, 4}, 0, 1, DType::f64).set_requires_grad(), randn({2, 2, 4}, 0, 1, DType::f64).set_requires_grad()};
-  for (const Tensor& x : nn::parameters(layer)) inputs.push_back(x);
-  const GradcheckResult result = gradcheck([&](const Tensors& xs) -> Tensors { return {layer.forward(xs[0], mask, xs[1], {})}; }, inputs);
-  INFO(result.message);
-  CHECK(result.ok);
-}
+TEST_CASE("a fused layer's gradients are those of finite differences", "[fused]") { check_layer_gradients(true); }
 
 TEST_CASE("norms join a branch to a stream in either way", "[fused]") {
   manual_seed(4);

@@ -5,6 +5,7 @@
 
 #include "backend/error.h"
 #include "catch.h"
+#include "common/model.h"
 #include "nn/parameter_buffer.h"
 #include "train/train.h"
 
@@ -83,7 +84,12 @@ TEST_CASE("Parameters are counted without making them") {
   for (std::size_t i = 0; i < models.size(); ++i) {
     INFO("model " << i);
     nn::DecoderLM model(models[i]);
-    CHECK(count_parameters(models[i]) == nn::count_parameters(model));
+    CHECK(apps::count_parameters(models[i]) == nn::count_parameters(model));
+    nn::EncoderDecoderOptions both;
+    static_cast<nn::TransformerOptions&>(both) = models[i];
+    both.encoder_layers = static_cast<std::int64_t>(i % 2) * 3;
+    const nn::EncoderDecoder translator(both);
+    CHECK(apps::count_parameters(both) == nn::count_parameters(translator));
   }
 }
 
@@ -125,7 +131,7 @@ TEST_CASE("A mesh of devices computes longer than it talks from so many tokens o
 TEST_CASE("The state of a training takes the memory that is accounted for") {
   // Flat buffers a little smaller than a block of the allocator, whose rounding is not what is accounted for.
   const nn::DecoderLMOptions options{.vocab = 484, .length = 16, .width = 64, .layers = 2, .heads = 2, .ff = 256};
-  const StateBytes expected = state_bytes(static_cast<double>(count_parameters(options)), Sharding::none, 1);
+  const StateBytes expected = state_bytes(static_cast<double>(apps::count_parameters(options)), Sharding::none, 1);
   const std::size_t before = memory_statistics(cpu).allocated;
   const auto taken = [&] { return static_cast<double>(memory_statistics(cpu).allocated - before); };
   nn::DecoderLM model(options);

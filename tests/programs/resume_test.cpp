@@ -176,6 +176,12 @@ TEST_CASE("A translator's training on a GPU goes on bitwise", "[cuda]") { check_
 TEST_CASE("A recall training on a GPU goes on bitwise", "[cuda]") { check_resumes(trainers[1], {"--device", "cuda"}); }
 TEST_CASE("A translator's training that was killed goes on bitwise") { check_killed(trainers[0], {"--updates", "60"}); }
 TEST_CASE("A recall training that was killed goes on bitwise") { check_killed(trainers[1], {"--epochs", "15"}); }
+TEST_CASE("A recall training whose positions have no table goes on, however long its inputs are") {
+  const TempDirectory directory;
+  const fs::path out = directory / "run";
+  require_done(run(recall, with(trainers[1].train({}, out), {"--positions", "rotary", "--pairs", "50", "--epochs", "1"})));
+  require_done(run(recall, resume(out, {"--epochs", "2"})));
+}
 TEST_CASE("tern-translate train --checkpoint-every --keep (which checkpoints there are)") { check_options(trainers[0]); }
 TEST_CASE("tern-recall train --checkpoint-every --keep (which checkpoints there are)") { check_options(trainers[1]); }
 

@@ -6,14 +6,13 @@
 #include "catch.h"
 
 using namespace tern;
+using namespace tern::bench;
 
 static std::map<std::string, Count> parts(const TransformerSize& size) {
   std::map<std::string, Count> result;
   for (const Count& count : count_transformer(size)) result[count.part] = count;
   return result;
 }
-
-using namespace tern;
 
 TEST_CASE("A transformer's parts are counted as by hand") {
   // B 2, N 3, D 4, H 2: 24 elements a token matrix, 36 scores, 12 rows of scores, 16 weights, a mask of 9.

@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "nn/fixture.h"
+#include "odd_module.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
@@ -101,15 +102,6 @@ std::unique_ptr<train::Optimizer> optimizer_of(const std::string& name, const js
   return std::make_unique<train::Adam>(parameters, adam_options<train::AdamOptions>(o));
 }
 
-struct Odd final : nn::Module {
-  void visit(nn::Visitor& v) override {
-    v("a", a);
-    v("b", b);
-    v("c", c);
-  }
-  nn::Linear a{3, 5}, b{5, 7}, c{7, 1, false};
-};
-
 void set_gradients(const Tensors& parameters, std::uint64_t seed) {
   for (Tensor x : parameters) {
     const Tensor gradient = Tensor::from(draw(seed++, x.numel(), 1), x.shape());
@@ -176,7 +168,7 @@ TEST_CASE("optimizers on a GPU agree with PyTorch", "[optim][cuda]") { check_fix
 
 TEST_CASE("flat parameters take one kernel and give the same numbers", "[optim][flat]") {
   manual_seed(1);
-  Odd plain, flat = nn::clone(plain);
+  OddModule plain, flat = nn::clone(plain);
   const auto buffers = nn::flatten_parameters(flat);
   train::AdamW a(nn::parameters(plain), {.lr = 0.1, .weight_decay = 0.1}), b(nn::parameters(flat), {.lr = 0.1, .weight_decay = 0.1});
   for (std::uint64_t step = 0; step < 3; ++step) {
@@ -198,7 +190,7 @@ TEST_CASE("flat parameters take one kernel and give the same numbers", "[optim][
 
 TEST_CASE("groups have options of their own", "[optim]") {
   manual_seed(2);
-  Odd model, reference = nn::clone(model);
+  OddModule model, reference = nn::clone(model);
   const auto split = [](const nn::Module& module) {
     Tensors matrices, vectors;
     for (const Tensor& x : nn::parameters(module)) (x.dims() > 1 ? matrices : vectors).push_back(x);
@@ -224,7 +216,7 @@ TEST_CASE("groups have options of their own", "[optim]") {
 }
 
 TEST_CASE("parameters without a gradient stay as they are", "[optim]") {
-  Odd model;
+  OddModule model;
   nn::flatten_parameters(model);
   const Tensors parameters = nn::parameters(model);
   train::SGD optimizer(parameters, {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1});
@@ -240,7 +232,7 @@ TEST_CASE("parameters without a gradient stay as they are", "[optim]") {
 
 TEST_CASE("moments follow parameters that move", "[optim]") {
   manual_seed(4);
-  Odd moved, still = nn::clone(moved);
+  OddModule moved, still = nn::clone(moved);
   train::Adam a(nn::parameters(moved), {.lr = 0.1}), b(nn::parameters(still), {.lr = 0.1});
   for (std::uint64_t step = 0; step < 4; ++step) {
     if (step == 2) nn::flatten_parameters(moved);
@@ -265,7 +257,7 @@ TEST_CASE("a storage that stands where another has gone is another place", "[opt
 
 TEST_CASE("moments follow parameters to a GPU and back", "[optim][cuda]") {
   manual_seed(4);
-  Odd moved, still = nn::clone(moved);
+  OddModule moved, still = nn::clone(moved);
   nn::flatten_parameters(moved);
   train::Adam a(nn::parameters(moved), {.lr = 0.1}), b(nn::parameters(still), {.lr = 0.1});
   for (std::uint64_t step = 0; step < 6; ++step) {
@@ -281,12 +273,12 @@ TEST_CASE("moments follow parameters to a GPU and back", "[optim][cuda]") {
 
 TEST_CASE("the state restores an optimizer", "[optim]") {
   manual_seed(6);
-  Odd model;
+  OddModule model;
   nn::flatten_parameters(model);
   train::Adam optimizer(nn::parameters(model), {.lr = 0.1});
   set_gradients(nn::parameters(model), 1);
   optimizer.step();
-  Odd other = nn::clone(model);
+  OddModule other = nn::clone(model);
   train::Adam restored(nn::parameters(other), {.lr = 0.5});
   const auto from = optimizer.state(nn::named_parameters(model)), into = restored.state(nn::named_parameters(other));
   REQUIRE(from.size() == into.size());
@@ -298,7 +290,7 @@ TEST_CASE("the state restores an optimizer", "[optim]") {
     CHECK(from[i].name == into[i].name);
     copy_(into[i].tensor, from[i].tensor);
   }
-  for (const auto& [module, adam] : {std::pair<Odd*, train::Adam*>{&model, &optimizer}, {&other, &restored}}) {
+  for (const auto& [module, adam] : {std::pair<OddModule*, train::Adam*>{&model, &optimizer}, {&other, &restored}}) {
     set_gradients(nn::parameters(*module), 2);
     adam->step();
   }

@@ -1,6 +1,7 @@
 // Training below float32: masters, what moves and saves them, clipping within the update, and loss scaling.
 
 #include "nn/fixture.h"
+#include "odd_module.h"
 #include "ops/autocast.h"
 #include "ops/captured_step.h"
 #include "ops/copy.h"
@@ -15,15 +16,6 @@ using namespace tern;
 namespace {
 
 constexpr DType halves[] = {DType::bf16, DType::f16};
-
-struct Odd final : nn::Module {
-  void visit(nn::Visitor& v) override {
-    v("a", a);
-    v("b", b);
-    v("c", c);
-  }
-  nn::Linear a{3, 5}, b{5, 7}, c{7, 1, false};
-};
 
 /// Gradients that both 16-bit dtypes hold exactly.
 void set_gradients(const Tensors& parameters, std::uint64_t seed) {
@@ -60,7 +52,7 @@ void check_masters(Make make, Device device) {
   for (const DType dtype : halves)
     for (const bool flat : {true, false}) {
       manual_seed(5);
-      Odd model, reference = nn::clone(model);
+      OddModule model, reference = nn::clone(model);
       nn::to(model, device);
       nn::to(reference, device);
       if (flat) nn::flatten_parameters(model, dtype);
@@ -97,8 +89,8 @@ void check_clipping(Device device) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16})
     for (const bool flat : {true, false}) {
       manual_seed(6);
-      Odd inside, before = nn::clone(inside);
-      for (Odd* model : {&inside, &before}) {
+      OddModule inside, before = nn::clone(inside);
+      for (OddModule* model : {&inside, &before}) {
         nn::to(*model, device);
         nn::to(*model, dtype);
         if (flat) nn::flatten_parameters(*model);
@@ -124,7 +116,7 @@ void check_clipping(Device device) {
 /// Loss scaling over steps of which one overflows.
 void check_scaler(Device device) {
   manual_seed(7);
-  Odd model, reference = nn::clone(model);
+  OddModule model, reference = nn::clone(model);
   nn::to(model, device);
   nn::to(reference, device);
   nn::flatten_parameters(model, DType::f16);
@@ -234,9 +226,9 @@ TEST_CASE("a precision keeps the values that a seed gave", "[precision]") {
        {train::Precision::fp32, train::Precision::tf32, train::Precision::tf32x3, train::Precision::bf16, train::Precision::fp16}) {
     CHECK(train::precision_of(train::name(precision)) == precision);
     manual_seed(8);
-    Odd model;
+    OddModule model;
     manual_seed(8);
-    Odd reference;
+    OddModule reference;
     train::set_precision(model, precision);
     CHECK(context().matmul_precision == MatmulPrecision::fp32);  // the thread's products are not the module's
     for (const Tensor& x : nn::parameters(model)) CHECK(x.dtype() == train::dtype_of(precision));
@@ -248,7 +240,7 @@ TEST_CASE("a precision keeps the values that a seed gave", "[precision]") {
   }
   CHECK(!train::precision_of("fp8"));
 
-  Odd frozen;  // what is not trained has no master, and no gradient
+  OddModule frozen;  // what is not trained has no master, and no gradient
   nn::set_requires_grad(frozen, false);
   train::set_precision(frozen, train::Precision::bf16);
   CHECK(frozen.a.weight.dtype() == DType::bf16);
@@ -275,16 +267,16 @@ TEST_CASE("f32 products have a precision within its scope alone", "[precision]")
 
 TEST_CASE("the state of 16-bit training holds the masters", "[precision]") {
   manual_seed(9);
-  Odd model;
+  OddModule model;
   train::set_precision(model, train::Precision::bf16);
   train::AdamW optimizer(nn::parameters(model), {.lr = 0.01});
-  const auto step = [](Odd& m, train::AdamW& with, std::uint64_t seed) {
+  const auto step = [](OddModule& m, train::AdamW& with, std::uint64_t seed) {
     set_gradients(nn::parameters(m), seed);
     with.step();
   };
   step(model, optimizer, 1);
   // As a checkpoint is read: the model from its f32 file, then the optimizer's state.
-  Odd other;
+  OddModule other;
   const auto saved = nn::named_masters(model), into = nn::named_parameters(other);
   {
     const NoGrad unrecorded;
@@ -307,7 +299,7 @@ TEST_CASE("the state of 16-bit training holds the masters", "[precision]") {
 
 TEST_CASE("a value written to a 16-bit parameter reaches its master", "[precision]") {
   for (const bool flat : {true, false}) {
-    Odd model;
+    OddModule model;
     if (flat) train::set_precision(model, train::Precision::bf16);
     else nn::to(model, DType::bf16);
     train::SGD optimizer(nn::parameters(model), {.lr = 1.0 / 1024});
@@ -330,7 +322,7 @@ TEST_CASE("a value written to a 16-bit parameter reaches its master", "[precisio
 
 TEST_CASE("masters follow to a GPU and back", "[precision][cuda]") {
   manual_seed(10);
-  Odd moved, still = nn::clone(moved);
+  OddModule moved, still = nn::clone(moved);
   train::set_precision(moved, train::Precision::bf16);
   train::set_precision(still, train::Precision::bf16);
   nn::to(moved, cuda());
@@ -377,6 +369,6 @@ TEST_CASE("precision options are checked", "[precision]") {
   CHECK_THROWS_AS(train::GradScaler({.scale = 0}), Error);
   CHECK_THROWS_AS(train::GradScaler({.backoff = 1}), Error);
   CHECK_THROWS_AS(train::GradScaler({.interval = 0}), Error);
-  Odd model;
+  OddModule model;
   CHECK_THROWS_AS(nn::flatten_parameters(model, DType::i64), Error);
 }

@@ -13,12 +13,12 @@ namespace tern::apps {
 
 namespace {
 
-constexpr std::int64_t most_cells = 120;  // a side: more cannot be told apart, and make the file large
+constexpr std::int64_t max_cells = 120;  // a side: more cannot be told apart, and make the file large
 constexpr float hidden = -std::numeric_limits<float>::infinity();
 
 /// Means of square pieces, few enough to draw; a piece of which all is hidden is hidden.
 HeatMap shrunk(const HeatMap& map) {
-  const std::int64_t piece = ceil_div(std::max(map.rows, map.columns), most_cells);
+  const std::int64_t piece = ceil_div(std::max(map.rows, map.columns), max_cells);
   if (piece <= 1) return map;
   HeatMap small{map.title, ceil_div(map.rows, piece), ceil_div(map.columns, piece), {}};
   for (std::int64_t row = 0; row < small.rows; ++row)

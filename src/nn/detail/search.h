@@ -15,11 +15,12 @@ struct Rows {
 /// Reads the hypotheses and adds each to its row's.
 void collect(const Rows& rows, double length_penalty, std::vector<std::vector<Hypothesis>>& result);
 
-/// How many rows go on, of those at hand of which some are active: fewer where it is worth copying what is known of them. On a GPU, where
-/// each shape of a product is planned at its first use, halves of what there was.
+/// Batch compaction: the number of rows that go on, of `rows` of which some are active. Fewer where a copy of the caches costs less than
+/// the finished rows' steps; on a GPU, where each shape of a product is planned at its first use, half of `rows`, a quarter, and so on.
 std::int64_t rows_to_keep(std::int64_t active, std::int64_t rows, Device device);
 
-/// The places of the values that are true, and of those that are not; some of these join the others where they are fewer than `least`.
+/// The indices of the values of is_kept (R), bool, that are true, and of the others; some of these are kept too where fewer than `least`
+/// are.
 struct Places {
   std::vector<std::int64_t> kept, dropped;
 };

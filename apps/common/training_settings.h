@@ -1,0 +1,72 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "common/checkpoint.h"
+#include "common/model.h"
+#include "common/option_table.h"
+#include "common/ranks.h"
+#include "train/precision.h"
+
+// Options that every training program has: one declaration, one text in the help, one key of config.json.
+namespace tern::apps {
+
+/// Where and how a training runs, which its results do not depend on but for rounding: no part of config.json.
+struct RunSettings {
+  std::string out;              ///< the run directory
+  std::string device = "auto";  ///< as --device takes it
+  int threads = 0;              ///< 0: one for each processor
+  std::int64_t profile = 0;     ///< updates to profile; 0: none
+  CheckpointOptions checkpoints;
+  RankOptions ranks;
+};
+
+/// The part of a run's configuration that programs share. A program's Options inherit both structs, and set the defaults of its own.
+struct TrainingSettings {
+  std::string preset;
+  std::int64_t seed = 1;
+  bool use_fused_kernel = true;
+  std::string activation_checkpointing = "none";  ///< of checkpointing_names
+  std::string precision = "fp32";                 ///< of precision_names
+  std::int64_t epochs = 1;
+  std::int64_t batch_size = 32;
+  double lr = 1e-3;  ///< the peak rate
+  double beta2 = 0.999;
+  double weight_decay = 0;  ///< decoupled: AdamW's
+  std::string schedule = "constant";
+  std::int64_t warmup = 0;  ///< updates
+  double clip = 0;          ///< gradient norm; 0: no clipping
+};
+
+/// Of settings that have been checked.
+inline train::Precision precision(const TrainingSettings& settings) { return train::precision_of(settings.precision).value(); }
+
+/// Words of a program's own in the help of the shared entries.
+struct TrainingWords {
+  std::string seeded;     ///< "weights, order and dropout": what the seed decides
+  std::string examples;   ///< "training pairs": what an epoch passes over
+  std::string optimizer;  ///< "Adam"
+};
+
+/// The shared settings' entries for a program's table, which puts them in an order of its own.
+template <class Options>
+struct TrainingEntries {
+  explicit TrainingEntries(const TrainingWords& words)
+      : seed{"seed", &Options::seed, seed_value(), "of " + words.seeded},
+        epochs{"epochs", &Options::epochs, positive_count(), "passes over the " + words.examples},
+        lr{"lr", &Options::lr, real_number(1e-12, 1e12), words.optimizer + "'s learning rate, its peak under a schedule"},
+        beta2{"beta2", &Options::beta2, real_number(0, 0.9999999), words.optimizer + "'s decay of squared gradients"} {}
+
+  Entry<Options> use_fused_kernel{"use_fused_kernel", &Options::use_fused_kernel, truth_value(),
+                                  "attention, norms and losses as fused kernels"};
+  Entry<Options> activation_checkpointing{
+      "activation_checkpointing", &Options::activation_checkpointing, one_of(checkpointing_names),
+      "what backward computes again to save memory: none, selective (all but products and attention) or full (each layer)", true};
+  Entry<Options> precision{"precision", &Options::precision, one_of(precision_names),
+                           "fp32, tf32, tf32x3, bf16 or fp16; 16 bits with float32 master weights"};
+  Entry<Options> warmup{"warmup", &Options::warmup, count_or_none(), "updates until the learning rate has risen"};
+  Entry<Options> clip{"clip", &Options::clip, real_number(0, 1e9), "largest gradient norm, 0 for any"};
+  Entry<Options> seed, epochs, lr, beta2;
+};
+
+}  // namespace tern::apps
