@@ -153,7 +153,8 @@ Tensor einsum(std::string_view subscripts, TensorList list) {
   y = summed(y, parsed.result);
   Dims order;
   for (char label : parsed.result) order.push_back(static_cast<int>(y.labels.find(label)));
-  return permute(y.x, order);
+  // Sums of i32 are i64; a product of i32 stays i32, with sums or without, as a matrix product does elsewhere.
+  return permute(dtype == DType::i32 ? cast(y.x, dtype) : y.x, order);
 }
 
 static void check_vectors(const char* op, const Tensor& a, const Tensor& b) {

@@ -26,6 +26,9 @@ void check_index(const char* op, const Tensor& x, const Tensor& index) {
   if (index.dtype() != DType::i64) fail(op, fmt::format("expected indices of i64 but got {}", name(index.dtype())));
 }
 
+/// Indices of i32 as i64, which the kernels take; others as they are.
+Tensor as_long(const Tensor& index) { return index.dtype() == DType::i32 ? cast(index, DType::i64) : index; }
+
 /// x as (A, N, C) around a dimension of length N. Dimensions on either side are merged, which may take a copy.
 Tensor merged_around(const Tensor& x, int dim) {
   const std::int64_t before = numel(Shape(x.shape().begin(), x.shape().begin() + dim));
@@ -111,7 +114,8 @@ Tensor index_copy_(const Tensor& x, int dim, const Tensor& index, const Tensor& 
   return x;
 }
 
-Tensor embedding(const Tensor& table, const Tensor& indices) {
+Tensor embedding(const Tensor& table, const Tensor& indices_) {
+  const Tensor indices = as_long(indices_);
   if (table.dims() != 2) fail("embedding", fmt::format("expected a table (V, D) but got {}", to_string(table.shape())));
   check_index("embedding", table, indices);
   Shape shape = indices.shape();
@@ -125,7 +129,8 @@ static Tensor embedding_sum(const Tensor& table, const Tensor& positions, const 
   return positions.defined() ? x + slice(positions, 0, 0, ids.size(1)) : x;
 }
 
-Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tensor& ids, double p, bool training) {
+Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tensor& ids_, double p, bool training) {
+  const Tensor ids = as_long(ids_);
   check_one_device("fused_embedding", {&table, &positions, &ids});
   if (table.dims() != 2 || ids.dims() != 2)
     fail("fused_embedding",
@@ -221,7 +226,8 @@ static Tensor triangle(const char* op, const Tensor& x, std::int64_t diagonal, b
 Tensor tril(const Tensor& x, std::int64_t diagonal) { return triangle("tril", x, diagonal, false); }
 Tensor triu(const Tensor& x, std::int64_t diagonal) { return triangle("triu", x, diagonal, true); }
 
-Tensor one_hot(const Tensor& indices, std::int64_t classes, DType dtype) {
+Tensor one_hot(const Tensor& indices_, std::int64_t classes, DType dtype) {
+  const Tensor indices = as_long(indices_);
   if (indices.dtype() != DType::i64) fail("one_hot", fmt::format("expected indices of i64 but got {}", name(indices.dtype())));
   if (classes < 0) fail("one_hot", fmt::format("expected a number of classes >= 0 but got {}", classes));
   return cast(eq(unsqueeze(indices, -1), arange(classes, DType::i64, indices.device())), dtype);

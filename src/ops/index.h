@@ -4,8 +4,8 @@
 namespace tern {
 
 /// @file
-/// Indices are i64 tensors. On the CPU an index outside the range throws Error; on a GPU, where checking would have to wait, it reads as
-/// zero and its gradient is dropped.
+/// Indices are i64 tensors; embedding, fused_embedding and one_hot take i32 as well. On the CPU an index outside the range throws Error; on
+/// a GPU, where checking would have to wait, it reads as zero and its gradient is dropped.
 
 /// Rows of a table (V, D) at indices (...): (..., D). The gradient is deterministic.
 Tensor embedding(const Tensor& table, const Tensor& indices);

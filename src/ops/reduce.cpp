@@ -63,7 +63,7 @@ Tensor scaled_sum(const char* op, const Tensor& x, const Plan& p, double scale) 
                 });
 }
 
-Tensor widened_to_sum(const Tensor& x) { return x.dtype() == DType::boolean || x.dtype() == DType::u8 ? cast(x, DType::i64) : x; }
+Tensor widened_to_sum(const Tensor& x) { return is_floating(x.dtype()) ? x : cast(x, DType::i64); }
 
 void check_some(const char* op, const Tensor& x, std::int64_t count) {
   if (count == 0) fail(op, fmt::format("expected at least one element to choose from but got shape {}", to_string(x.shape())));

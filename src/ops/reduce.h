@@ -5,7 +5,8 @@ namespace tern {
 
 /// @file
 /// Reductions over the given dimensions, all of them where none is named; `keepdim` leaves each as size 1. 16-bit floats are reduced
-/// in float32. Integers: sum and prod of bool and u8 give i64. All throw Error for a dimension that does not exist or is named twice.
+/// in float32. Integers: sum, prod and cumsum of bool, u8 and i32 give i64, as in NumPy. All throw Error for a dimension that does not
+/// exist or is named twice.
 
 /// The sum; 0 over nothing.
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);

@@ -87,8 +87,9 @@ Unique unique(const Tensor& x) {
   return {values, reshape(inverse, x.shape()), bincount(inverse, {}, values.numel())};
 }
 
-Tensor bincount(const Tensor& x, const Tensor& weights, std::int64_t least) {
-  check_one_device("bincount", {&x, &weights});
+Tensor bincount(const Tensor& x_, const Tensor& weights, std::int64_t least) {
+  check_one_device("bincount", {&x_, &weights});
+  const Tensor x = x_.dtype() == DType::i32 || x_.dtype() == DType::u8 ? cast(x_, DType::i64) : x_;
   if (x.dims() != 1 || x.dtype() != DType::i64)
     fail("bincount", fmt::format("expected x (N) of i64 but got {} {}", name(x.dtype()), to_string(x.shape())));
   if (weights.defined() && (weights.shape() != x.shape() || !is_floating(weights.dtype())))

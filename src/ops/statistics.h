@@ -24,7 +24,7 @@ struct Unique {
 };
 /// The different elements of x; each NaN is one of its own, in the end. No gradient. A sort; waits for the device to count them.
 Unique unique(const Tensor& x);
-/// (max(x) + 1 or `least`, if that is more): how often each number occurs in x (N), i64 and >= 0, or the sum of its weights (N), to which
+/// (max(x) + 1 or `least`, if that is more): how often each number occurs in x (N), integers >= 0, or the sum of its weights (N), to which
 /// gradients flow. Waits for the device.
 Tensor bincount(const Tensor& x, const Tensor& weights = {}, std::int64_t least = 0);
 /// `count` indices (..., count), i64, drawn for each row of weights (..., V), which are >= 0 and need no sum of 1, with replacement or

@@ -11,6 +11,7 @@
 #include "ops/elementwise.h"
 #include "ops/factory.h"
 #include "ops/gradcheck.h"
+#include "ops/index.h"
 #include "ops/indexing.h"
 #include "ops/linalg.h"
 #include "ops/losses.h"
@@ -72,6 +73,16 @@ TEST_CASE("Indexing takes masks and tensors of indices") {
   check(x[{ellipsis, Tensor::from(std::vector<bool>{false, false, false, true}, {4})}], {2, 3, 1}, {3, 7, 11, 15, 19, 23});
   check(x[{newaxis, 0, 0, Tensor::from(std::vector<std::int32_t>{1, -1}, {2})}], {1, 2}, {1, 3});
   check(x[x > 100], {0}, {});
+}
+
+TEST_CASE("Ids of i32 are as good as those of i64") {
+  const Tensor table = count({4, 2}), ids = Tensor::from(std::vector<std::int32_t>{3, 0, 3, 1}, {2, 2}), longs = cast(ids, DType::i64);
+  const auto same = [](const Tensor& a, const Tensor& b) { return a.shape() == b.shape() && all(eq(a, b)).item<bool>(); };
+  CHECK(same(embedding(table, ids), embedding(table, longs)));
+  CHECK(same(fused_embedding(cast(table, DType::f32), {}, ids), fused_embedding(cast(table, DType::f32), {}, longs)));
+  CHECK(same(one_hot(ids, 4), one_hot(longs, 4)));
+  CHECK(list(bincount(reshape(ids, {4}))) == Doubles{1, 1, 0, 2});
+  CHECK(list(bincount(cast(reshape(ids, {4}), DType::u8))) == Doubles{1, 1, 0, 2});
 }
 
 TEST_CASE("Index::apply is x[...] for a number of indices that is known when the program runs") {

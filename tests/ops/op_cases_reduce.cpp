@@ -76,7 +76,7 @@ Row reduction(const char* name, F f, G g, DType (*result)(DType), const Input& l
 }
 
 DType same(DType dtype) { return dtype; }
-DType counted(DType dtype) { return dtype == DType::boolean || dtype == DType::u8 ? DType::i64 : dtype; }
+DType counted(DType dtype) { return is_floating(dtype) ? dtype : DType::i64; }
 DType boolean(DType) { return DType::boolean; }
 const std::vector<DType> narrow = {DType::boolean, DType::u8};
 
