@@ -32,7 +32,7 @@ target_include_directories(tern_utf8proc SYSTEM INTERFACE $<BUILD_INTERFACE:${UT
 target_compile_definitions(tern_utf8proc INTERFACE UTF8PROC_STATIC)
 target_link_libraries(tern_utf8proc INTERFACE $<BUILD_INTERFACE:${UTF8PROC_LIBRARY}> $<INSTALL_INTERFACE:tern::utf8proc>)
 
-# oneDNN has products of bfloat16 for processors that multiply it; ours multiply it as float32. Looked for by itself:
+# oneDNN has products of bfloat16 for processors that multiply it, where ours multiply it as float32, and is faster in float32 on Intel. Looked for by itself:
 # Debian's package file asks for OpenCL, which these products do without.
 set(TERN_HAS_ONEDNN OFF)
 if(TERN_ONEDNN)
@@ -44,7 +44,7 @@ if(TERN_ONEDNN)
     add_library(tern_onednn INTERFACE)
     target_include_directories(tern_onednn SYSTEM INTERFACE $<BUILD_INTERFACE:${ONEDNN_INCLUDE_DIR}>)
     target_link_libraries(tern_onednn INTERFACE $<BUILD_INTERFACE:${ONEDNN_LIBRARY}> $<INSTALL_INTERFACE:tern::onednn>)
-    message(STATUS "bfloat16 products on the CPU: by oneDNN, ${ONEDNN_LIBRARY}, where the processor has them")
+    message(STATUS "oneDNN, ${ONEDNN_LIBRARY}: products of bfloat16 where the processor has them, and of float32 on Intel with AVX-512")
   elseif(ONEDNN_INCLUDE_DIR AND ONEDNN_LIBRARY)
     message(STATUS "bfloat16 products on the CPU: in float32, as OpenMP, which oneDNN needs, was not found (clang's is libomp-dev)")
   else()

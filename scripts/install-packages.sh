@@ -40,6 +40,8 @@ optional=()
 has_program ccache || optional+=(ccache)
 has_header gloo/allreduce.h || optional+=(libgloo-dev)
 has_header eigen3/Eigen/Core || has_header Eigen/Core || optional+=(libeigen3-dev)
+# On Intel's processors with AVX-512 products are faster by oneDNN.
+if grep -q GenuineIntel /proc/cpuinfo && grep -q avx512f /proc/cpuinfo; then has_header oneapi/dnnl/dnnl.hpp || optional+=(libdnnl-dev); fi
 
 if [[ ${#missing[@]} -gt 0 ]]; then
   hint="install what provides: ${missing[*]}"

@@ -3,6 +3,7 @@
 #ifdef TERN_ONEDNN
 #include <omp.h>
 
+#include <algorithm>
 #include <oneapi/dnnl/dnnl.hpp>
 #endif
 
@@ -34,6 +35,30 @@ dnnl::memory memory_of(const dnnl::engine& engine, std::int64_t rows, std::int64
   return dnnl::memory(desc, engine, const_cast<bf16*>(matrix.data));
 }
 
+/// The calling thread's products are computed by so many threads of OpenMP, until the end of the scope.
+class OpenMpThreads {
+ public:
+  explicit OpenMpThreads(int count) { omp_set_num_threads(count); }
+  ~OpenMpThreads() { omp_set_num_threads(before_); }
+  OpenMpThreads(const OpenMpThreads&) = delete;
+  OpenMpThreads& operator=(const OpenMpThreads&) = delete;
+
+ private:
+  int before_ = omp_get_max_threads();
+};
+
+/// What BLAS knows of a (rows, columns) matrix: whether it is transposed, and how far apart its contiguous lines are.
+struct Layout {
+  char transposed;
+  std::int64_t leading, length;
+  Layout(const gemm::Matrix<const float>& m, std::int64_t rows, std::int64_t columns)
+      : transposed(m.column_stride == 1 ? 'N' : 'T'),
+        leading(m.column_stride == 1 ? m.row_stride : m.column_stride),
+        length(m.column_stride == 1 ? columns : rows) {}
+  /// Lines that overlap, such as those of an expanded tensor, are not for BLAS.
+  bool is_valid() const { return leading >= std::max<std::int64_t>(length, 1); }
+};
+
 }  // namespace
 
 bool multiply(gemm::Sizes size, double alpha, const gemm::Matrix<const bf16>& a, const gemm::Matrix<const bf16>& b, bf16* c,
@@ -41,7 +66,7 @@ bool multiply(gemm::Sizes size, double alpha, const gemm::Matrix<const bf16>& a,
   constexpr std::int64_t worth_it = 1 << 20;  // multiplications: a call costs some 10 us
   if (size.rows * size.columns * size.depth < worth_it || !has_products()) return false;
   thread_local Library library;
-  omp_set_num_threads(num_threads());
+  const OpenMpThreads threads(num_threads());
   const dnnl::memory left = memory_of(library.engine, size.rows, size.depth, a),
                      right = memory_of(library.engine, size.depth, size.columns, b);
   const dnnl::memory product = memory_of(library.engine, size.rows, size.columns, gemm::Matrix<bf16>{c, c_stride, 1});
@@ -63,9 +88,30 @@ bool multiply(gemm::Sizes size, double alpha, const gemm::Matrix<const bf16>& a,
   return true;
 }
 
+bool is_faster(gemm::Sizes size, const gemm::Matrix<const float>& a, const gemm::Matrix<const float>& b) {
+  constexpr std::int64_t fewest = 1 << 22, most = 1 << 28;
+  static const bool has = __builtin_cpu_is("intel") && __builtin_cpu_supports("avx512f");
+  if (!has || size.rows * size.columns < 1 || size.depth < 1) return false;
+  const std::int64_t products = size.rows * size.columns * size.depth;
+  return products >= fewest && products <= most && Layout(a, size.rows, size.depth).is_valid() &&
+         Layout(b, size.depth, size.columns).is_valid();
+}
+
+bool multiply(gemm::Sizes size, float alpha, const gemm::Matrix<const float>& a, const gemm::Matrix<const float>& b, float* c,
+              std::int64_t c_stride, bool add) {
+  const Layout left(a, size.rows, size.depth), right(b, size.depth, size.columns);
+  const OpenMpThreads one(1);
+  return dnnl_sgemm(left.transposed, right.transposed, size.rows, size.columns, size.depth, alpha, a.data, left.leading, b.data,
+                    right.leading, add ? 1.0f : 0.0f, c, c_stride) == dnnl_success;
+}
+
 #else
 
 bool multiply(gemm::Sizes, double, const gemm::Matrix<const bf16>&, const gemm::Matrix<const bf16>&, bf16*, std::int64_t, bool) {
+  return false;
+}
+bool is_faster(gemm::Sizes, const gemm::Matrix<const float>&, const gemm::Matrix<const float>&) { return false; }
+bool multiply(gemm::Sizes, float, const gemm::Matrix<const float>&, const gemm::Matrix<const float>&, float*, std::int64_t, bool) {
   return false;
 }
 

@@ -9,4 +9,15 @@ namespace tern::onednn {
 bool multiply(gemm::Sizes size, double alpha, const gemm::Matrix<const bf16>& a, const gemm::Matrix<const bf16>& b, bf16* c,
               std::int64_t c_stride, bool add);
 
+/// Whether a product of float32 is to be oneDNN's: in a build with oneDNN, on a processor of Intel with AVX-512, from 2^22 to 2^28
+/// multiplications. There it is up to 14% faster than the tiles of gemm.h; of larger products, and on AMD's processors, the two are within
+/// 5% (bench/products.md). The answer hangs on the product's sizes and strides alone, not on threads: each of the two sums in an order of
+/// its own.
+bool is_faster(gemm::Sizes size, const gemm::Matrix<const float>& a, const gemm::Matrix<const float>& b);
+
+/// The same product of float32 for operands that is_faster or a test chose, on the calling thread alone. False, and nothing is done, in a
+/// build without oneDNN, and where oneDNN refuses.
+bool multiply(gemm::Sizes size, float alpha, const gemm::Matrix<const float>& a, const gemm::Matrix<const float>& b, float* c,
+              std::int64_t c_stride, bool add);
+
 }  // namespace tern::onednn
