@@ -128,14 +128,21 @@ __device__ __forceinline__ void multiply_stages(const ConvParams& p, Memory& mem
   const bool releases = threadIdx.x % 32 == 0;
   PipelineState<a_stages> a;
   PipelineState<b_stages> b;
-  if (!is_one_box && consumer == 1) b.advance();
   int previous_a = -1, previous_b = -1;
+  // The other consumer's box. Every load is waited for in its order: the parity of a phase is that of the phase before the last as well, so
+  // that a consumer that left out a stage's load could take the stage for its own load's before either is there.
+  const auto pass_box = [&] {
+    barriers.b.wait_full(b);
+    if (releases) barriers.b.empty[b.index].arrive();
+    b.advance();
+  };
   const auto release = [&] {
     if (releases && previous_a >= 0) barriers.a.empty[previous_a].arrive();
     if (releases && previous_b >= 0) barriers.b.empty[previous_b].arrive();
   };
 #pragma unroll 1
   for (int load = 0; load < p.loads; ++load) {
+    if (!is_one_box && consumer == 1) pass_box();
     barriers.b.wait_full(b);
 #pragma unroll 1
     for (int below = 0; below < p.taps_of_load; ++below) {
@@ -158,7 +165,7 @@ __device__ __forceinline__ void multiply_stages(const ConvParams& p, Memory& mem
       a.advance();
     }
     b.advance();
-    if (!is_one_box) b.advance();
+    if (!is_one_box && consumer == 0) pass_box();
   }
   warpgroup_wait<0>();
   warpgroup_fence_operand(sums);
@@ -215,7 +222,7 @@ __global__ void __launch_bounds__(threads, 2) implicit_conv_kernel(__grid_consta
     tma_prefetch_map(p.x);
     tma_prefetch_map(p.w);
     barriers.a.init(consumers / 32);
-    barriers.b.init(consumers / 32 / p.boxes);
+    barriers.b.init(consumers / 32);
     fence_barrier_init();
   }
   __syncthreads();
