@@ -10,16 +10,11 @@
 
 #include "backend/device.h"
 #include "catch.h"
+#include "threads.h"
 
 namespace tern {
 
 namespace {
-
-/// Restores the number of threads.
-struct Threads {
-  int before = num_threads();
-  ~Threads() { set_num_threads(before); }
-};
 
 /// How often each part ran.
 std::vector<int> counts_of(int parts, bool are_long = false) {
@@ -47,7 +42,7 @@ TEST_CASE("What parts write is seen by the caller", "[threads]") {
 }
 
 TEST_CASE("Parts within a part run on its thread", "[threads]") {
-  const Threads restored;
+  const test::Threads restored;
   set_num_threads(3);
   std::atomic<int> inner = 0, elsewhere = 0;
   backend::run_parts(4, [&](int) {
@@ -91,7 +86,7 @@ TEST_CASE("The child of a fork has threads again", "[threads]") {
 }
 
 TEST_CASE("The number of threads is one that can be used", "[threads]") {
-  const Threads restored;
+  const test::Threads restored;
   set_num_threads(3);
   CHECK(num_threads() == 3);
   CHECK_THROWS_AS(set_num_threads(0), Error);

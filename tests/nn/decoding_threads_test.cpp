@@ -9,19 +9,13 @@
 #include "ops/autocast.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
+#include "threads.h"
 
 using namespace tern;
 
 namespace {
 
 constexpr std::int64_t vocab = 29, length = 40;
-
-/// A number of threads, until the end of a test.
-struct Threads {
-  explicit Threads(int count) { set_num_threads(count); }
-  ~Threads() { set_num_threads(before); }
-  int before = num_threads();
-};
 
 template <class Model, class Options>
 Model some_model() {
@@ -49,7 +43,7 @@ void check_searches(const Model& model, ReadOptions options) {
       const nn::GenerateOptions how{.search = search, .eos = 7, .n_best = search == nn::Search::greedy ? 1 : 2, .beam = 3, .seed = 5};
       const std::vector<nn::TokenIds> rows = some_rows(count);
       const auto decode = [&](int threads, nn::DecodingGraphs* kept) {
-        const Threads scope(threads);
+        const test::Threads scope(threads);
         options.graphs = kept;
         return nn::generate(model, rows, options, how, 16);
       };
@@ -90,7 +84,7 @@ TEST_CASE("Batches side by side have the bits of batches one by one", "[generate
 }
 
 TEST_CASE("Threads get even batches, and one kernel thread each", "[generate]") {
-  const Threads scope(2);
+  const test::Threads scope(2);
   for (const auto& [rows, sizes] : std::vector<std::pair<std::size_t, std::vector<std::size_t>>>{
            {70, {18, 17, 18, 17}}, {64, {32, 32}}, {40, {20, 20}}, {32, {16, 16}}}) {
     CAPTURE(rows);
@@ -104,7 +98,7 @@ TEST_CASE("Threads get even batches, and one kernel thread each", "[generate]") 
 }
 
 TEST_CASE("Batches come one by one where threads would not help, or must not see them", "[generate]") {
-  const Threads scope(2);
+  const test::Threads scope(2);
   const auto check = [](const Batches& batches, const std::vector<std::size_t>& sizes) {
     CHECK(batches.sizes == sizes);
     CHECK(batches.kernel_threads == std::vector<int>(sizes.size(), 2));
@@ -128,7 +122,7 @@ TEST_CASE("Batches come one by one where threads would not help, or must not see
 }
 
 TEST_CASE("An error in a thread that decodes is the caller's", "[generate]") {
-  const Threads scope(2);
+  const test::Threads scope(2);
   const auto model = some_model<nn::DecoderLM, nn::DecoderLMOptions>();
   std::vector<nn::TokenIds> rows = some_rows(64);
   for (const std::size_t place : {3, 40}) {

@@ -20,6 +20,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "threads.h"
 
 namespace tern {
 
@@ -256,6 +257,7 @@ TEST_CASE("A fused feed-forward part that is checkpointed selectively keeps what
 
 TEST_CASE("A chain of checkpointed calls fills memory for one call at a time") {
   constexpr std::int64_t width = 32, rows = 256, depth = 12;
+  const test::Threads two(2);  // each packs panels of its own for a product, which count
   const Block block(width, DType::f32, cpu);
   const auto peak = [&](CheckpointPolicy policy) {
     const Tensor x = rand({rows, width}).set_requires_grad();

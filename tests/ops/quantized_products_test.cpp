@@ -4,7 +4,6 @@
 #include <cstring>
 #include <random>
 
-#include "backend/device.h"
 #include "catch.h"
 #include "ops/copy.h"
 #include "ops/matmul.h"
@@ -14,6 +13,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "threads.h"
 
 using namespace tern;
 
@@ -68,14 +68,6 @@ Product multiply(const std::vector<float>& x, std::int64_t rows, const Quantized
   return result;
 }
 
-struct Threads {
-  explicit Threads(int count) : before(num_threads()) { set_num_threads(count); }
-  ~Threads() { set_num_threads(before); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-  int before;
-};
-
 }  // namespace
 
 TEST_CASE("Quantised products of 1 to 70 rows give the reference, each row as it is alone") {
@@ -95,7 +87,7 @@ TEST_CASE("Quantised products of 1 to 70 rows give the reference, each row as it
         worst = std::max(worst, (std::abs(double(together[i]) - expected.y[i]) - expected.unsure[i]) / expected.terms[i]);
       CHECK(worst < 1e-6);
       for (std::int64_t count = 1; count < most_rows; ++count) {
-        const Threads threads(count % 3 + 1);
+        const test::Threads threads(count % 3 + 1);
         const std::vector<float> y = quantized_linear(slice(rows, 0, most_rows - count, most_rows), w, added).to_vector<float>();
         REQUIRE(std::memcmp(y.data(), together.data() + (most_rows - count) * out, y.size() * sizeof(float)) == 0);
       }

@@ -193,7 +193,7 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
   const auto column_edge = [&](std::int64_t j) { return std::min(columns, round_up(columns * j / grid.column_parts, breadth)); };
   // Rounding the edges may add a tile to a part.
   const std::int64_t work_size =
-      gemm::packed_size<C>({rows / grid.row_parts + 2 * height, columns / grid.column_parts + 2 * breadth, depth});
+      by_onednn ? 0 : gemm::packed_size<C>({rows / grid.row_parts + 2 * height, columns / grid.column_parts + 2 * breadth, depth});
   const Scratch<C> work(work_size * threads, stream);
   const std::int64_t units = count * parts, at_once = std::max<std::int64_t>(1, units / (8 * threads));
   share_by_turns(units, threads, at_once, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
@@ -209,7 +209,8 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
         C* const to = place(at, number) + i0 * c_row + j0;
         if constexpr (std::is_same_v<S, float>)
           if (by_onednn && onednn::multiply(size, alpha, left.at(i0, 0), right.at(0, j0), to, c_row, add)) return;
-        gemm::multiply<C, S>(size, alpha, left.at(i0, 0), right.at(0, j0), to, c_row, add, own);
+        const Scratch<C> spare(by_onednn ? gemm::packed_size<C>(size) : 0, stream);  // oneDNN refused: it was out of memory
+        gemm::multiply<C, S>(size, alpha, left.at(i0, 0), right.at(0, j0), to, c_row, add, by_onednn ? spare.data() : own);
       });
     }
   });
