@@ -123,6 +123,7 @@ Tensor fused_swiglu(const Tensor& gate, const Tensor& x);
 Tensor softplus(const Tensor& x, double beta = 1);
 Tensor log1p(const Tensor& x);  ///< log(1 + x), accurate near 0
 Tensor expm1(const Tensor& x);  ///< exp(x) - 1, accurate near 0
+/// Of integers these three are copies, as in the array API standard; bool is refused.
 Tensor floor(const Tensor& x);  ///< the whole number at or below x; the derivative is 0
 Tensor ceil(const Tensor& x);   ///< the whole number at or above x; the derivative is 0
 Tensor round(const Tensor& x);  ///< the whole number next to x, halves to the even one; the derivative is 0

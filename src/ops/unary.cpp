@@ -42,6 +42,12 @@ Tensor unary(const char* op, const Unary& f, const Tensor& x_, Keep keep, F deri
   return record(op, y, {x}, {keep == Keep::input ? x : y}, Symmetric{}, backward);
 }
 
+/// A rounding to whole numbers, which integers are already.
+Tensor rounded(const char* op, const Unary& f, const Tensor& x) {
+  if (!is_floating(x.dtype()) && x.dtype() != DType::boolean) return clone(x);
+  return unary(op, f, x, Keep::nothing, [](const Tensor& g, const Tensor&) { return zeros_like(g); });
+}
+
 }  // namespace
 
 using T = const Tensor&;
@@ -121,15 +127,9 @@ Tensor log1p(T x) {
 Tensor expm1(T x) {
   return unary("expm1", functors::Expm1{}, x, Keep::output, [](T g, T y) { return g * (y + 1); });
 }
-Tensor floor(T x) {
-  return unary("floor", functors::Floor{}, x, Keep::nothing, [](T g, T) { return zeros_like(g); });
-}
-Tensor ceil(T x) {
-  return unary("ceil", functors::Ceil{}, x, Keep::nothing, [](T g, T) { return zeros_like(g); });
-}
-Tensor round(T x) {
-  return unary("round", functors::Round{}, x, Keep::nothing, [](T g, T) { return zeros_like(g); });
-}
+Tensor floor(T x) { return rounded("floor", functors::Floor{}, x); }
+Tensor ceil(T x) { return rounded("ceil", functors::Ceil{}, x); }
+Tensor round(T x) { return rounded("round", functors::Round{}, x); }
 Tensor clamp(T x, double low, double high) {
   if (!(low <= high)) fail("clamp", fmt::format("expected low <= high but got {} and {}", low, high));
   return unary("clamp", functors::Clamp{low, high}, x, Keep::input,

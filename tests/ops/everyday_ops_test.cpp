@@ -75,6 +75,21 @@ TEST_CASE("Indexing takes masks and tensors of indices") {
   check(x[x > 100], {0}, {});
 }
 
+TEST_CASE("Integers are whole: floor, ceil and round copy them") {
+  for (const DType dtype : {DType::i64, DType::i32, DType::u8}) {
+    const Tensor x = cast(Tensor::from({3., 0., 7.}, {3}), dtype);
+    for (const auto& f : {static_cast<Tensor (*)(const Tensor&)>(floor), static_cast<Tensor (*)(const Tensor&)>(ceil),
+                          static_cast<Tensor (*)(const Tensor&)>(round)}) {
+      const Tensor y = f(x);
+      CHECK(y.dtype() == dtype);
+      check(cast(y, DType::f64), {3}, {3, 0, 7});
+      y += 1;
+      check(cast(x, DType::f64), {3}, {3, 0, 7});
+    }
+  }
+  CHECK_THROWS_WITH(floor(cast(Tensor::from({1., 0.}, {2}), DType::boolean)), "[floor] expected a floating dtype but got bool");
+}
+
 TEST_CASE("Ids of i32 are as good as those of i64") {
   const Tensor table = count({4, 2}), ids = Tensor::from(std::vector<std::int32_t>{3, 0, 3, 1}, {2, 2}), longs = cast(ids, DType::i64);
   const auto same = [](const Tensor& a, const Tensor& b) { return a.shape() == b.shape() && all(eq(a, b)).item<bool>(); };
