@@ -32,8 +32,8 @@ target_include_directories(tern_utf8proc SYSTEM INTERFACE $<BUILD_INTERFACE:${UT
 target_compile_definitions(tern_utf8proc INTERFACE UTF8PROC_STATIC)
 target_link_libraries(tern_utf8proc INTERFACE $<BUILD_INTERFACE:${UTF8PROC_LIBRARY}> $<INSTALL_INTERFACE:tern::utf8proc>)
 
-# oneDNN has products of bfloat16 for processors that multiply it, where ours multiply it as float32, and is faster in float32 on Intel. Looked for by itself:
-# Debian's package file asks for OpenCL, which these products do without.
+# oneDNN has products of bfloat16 for processors that multiply it, where ours multiply it as float32, and is faster in float32 on Intel.
+# Looked for by itself: Debian's package file asks for OpenCL, which these products do without.
 set(TERN_HAS_ONEDNN OFF)
 if(TERN_ONEDNN)
   find_path(ONEDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)

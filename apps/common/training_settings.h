@@ -11,7 +11,7 @@
 // Options that every training program has: one declaration, one text in the help, one key of config.json.
 namespace tern::apps {
 
-/// Where and how a training runs, which its results do not depend on but for rounding: no part of config.json.
+/// Device, threads and the like of a training run, which change its results by rounding at most: no part of config.json.
 struct RunSettings {
   std::string out;              ///< the run directory
   std::string device = "auto";  ///< as --device takes it

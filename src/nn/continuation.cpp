@@ -22,7 +22,8 @@ namespace tern::nn {
 namespace {
 
 /// Note [Two rows]: on the CPU a product of a single row sums in another order than one of several (src/ops/cpu/matmul.cpp). A batch of one
-/// row is read as two equal ones, so that its logits are bitwise those of a larger batch.
+/// row is read as two equal ones, so that its logits are bitwise those of a larger batch, but where oneDNN takes the larger product
+/// (src/ops/cpu/onednn.h).
 Tensor with_a_second_row(const Tensor& x) { return x.size(0) == 1 && x.device() == cpu ? cat({x, x}) : x; }
 
 struct Padded {

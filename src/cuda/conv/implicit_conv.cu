@@ -260,8 +260,8 @@ struct Problem {
   TallImage tall(void* to) const { return {x, period() * window.y.stride, to}; }
 };
 
-/// x, the images, as those whose convolution is dx: each element of dx sums the elements of g whose windows see it, by the weights turned
-/// round.
+/// The convolution whose result is dx: of the output gradient g, padded, with the weights flipped along both axes and their channels
+/// transposed.
 Problem input_gradient(const View& g, const View& w, const kernels::SlidingWindow& window, const View& dx) {
   const auto axis = [](const kernels::WindowAxis& a, std::int64_t size) {
     return kernels::WindowAxis{a.taps, 1, a.dilation * (a.taps - 1) - a.padding, a.dilation, size};

@@ -42,7 +42,8 @@ __device__ void atomic_add(std::uint8_t* at, std::uint8_t value) {
   } while (seen != expected);
 }
 
-// What happens along one dimension to each element of one side, and its place in the table on the other side, which is inside or not.
+// Functors: the operation along one dimension on each element of one side, and its place in the table on the other side, which is inside or
+// not.
 
 /// y[i] = x[index[i]]
 struct Gather {

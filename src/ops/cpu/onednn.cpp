@@ -47,7 +47,8 @@ class OpenMpThreads {
   int before_ = omp_get_max_threads();
 };
 
-/// What BLAS knows of a (rows, columns) matrix: whether it is transposed, and how far apart its contiguous lines are.
+/// The layout of a (rows, columns) matrix in the terms of BLAS: transposed or not, the leading dimension, and the length of a contiguous
+/// line.
 struct Layout {
   char transposed;
   std::int64_t leading, length;
