@@ -11,6 +11,13 @@
 
 namespace tern {
 
+void ModuleNames::add(const void* module, std::string path) { paths_[module] = std::move(path); }
+
+const std::string* ModuleNames::find(const void* module) const {
+  const auto found = paths_.find(module);
+  return found == paths_.end() ? nullptr : &found->second;
+}
+
 std::string running_module() {
   const ModuleFrame* scope = context().scope;
   if (!scope) return "";

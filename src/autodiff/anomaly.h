@@ -36,12 +36,9 @@ struct ModuleFrame : backend::ObservedScope {
 class ModuleNames {
  public:
   /// A module's path from now on; a later one replaces it.
-  void add(const void* module, std::string path) { paths_[module] = std::move(path); }
+  void add(const void* module, std::string path);
   /// Null for a module that is not known.
-  const std::string* find(const void* module) const {
-    const auto found = paths_.find(module);
-    return found == paths_.end() ? nullptr : &found->second;
-  }
+  const std::string* find(const void* module) const;
 
  private:
   std::unordered_map<const void*, std::string> paths_;

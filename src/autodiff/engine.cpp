@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "autodiff/anomaly.h"
+#include "autodiff/autograd_state.h"
 #include "autodiff/gradient_arithmetic.h"
 #include "autodiff/vjp.h"
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "autodiff/autograd_state.h"
 #include "autodiff/engine.h"
 #include "autodiff/gradient_arithmetic.h"
 #include "autodiff/node.h"

@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "autodiff/autograd_state.h"
 #include "autodiff/gradient_arithmetic.h"
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"

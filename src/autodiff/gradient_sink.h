@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "autodiff/gradient_target.h"
 #include "ops/kernels/deferred_sums.h"
 #include "tensor/tensor.h"
 
@@ -91,23 +92,6 @@ class GradientSink {
 /// Writes the zeros that gradients stand for since this thread zeroed them, in one fill for neighbours in memory. To be called where memory
 /// must hold what it stands for: before and after work that is recorded once and replayed.
 void write_lazy_zeros();
-
-/// The memory that a kernel puts the gradient of an op's input in.
-struct GradientTarget {
-  Tensor gradient;                            ///< contiguous; undefined where there is none
-  Write write = Write::overwrite;             ///< accumulate: the kernel adds to what is there
-  kernels::DeferredSums* deferred = nullptr;  ///< where the gradient, a sum, may be left in parts
-  bool is_new = false;                        ///< memory made for this call, and not a leaf's gradient
-
-  /// True where there is memory to write to.
-  explicit operator bool() const { return gradient.defined(); }
-  View view() const { return gradient.defined() ? gradient.view() : View{}; }  ///< for a kernel; without memory where there is none
-  /// The result of backward for the input: nothing where the leaf has it already.
-  Tensor result() const { return is_new ? gradient : Tensor(); }
-};
-
-/// For kernels that only add: fills those targets with zeros that would be overwritten, in one fill for neighbours in memory.
-void start_from_zeros(std::initializer_list<GradientTarget*> targets);
 
 /// The sinks that the kernels of one backward pass write to. It lives in the thread of the pass.
 class LeafWriter {

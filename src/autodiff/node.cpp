@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "autodiff/autograd_state.h"
 #include "tensor/overlap.h"
 
 namespace tern {

@@ -1,12 +1,10 @@
 #pragma once
-#include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "autodiff/forward.h"
-#include "autodiff/gradient_sink.h"
+#include "autodiff/gradient_target.h"
 #include "autodiff/saved_tensor.h"
 #include "tensor/tensor.h"
 
@@ -21,27 +19,8 @@ struct Edge {
   std::uint32_t output = 0;  ///< number of the output; 0 for a leaf
 };
 
-/// Autograd's part of a tensor. Of a leaf that asks for a gradient, several threads may use it at once: Note [Threads and leaves].
-struct AutogradState final : RefCounted {
-  ~AutogradState() override { delete sink.load(std::memory_order_acquire); }
-
-  bool requires_grad = false;                ///< as Tensor::requires_grad() says
-  std::mutex accumulator_lock;               ///< held while a leaf's `accumulator` is looked up or made
-  std::uint32_t output = 0;                  ///< which of the op's outputs it is
-  std::atomic<GradientSink*> sink{nullptr};  ///< owned, of a leaf; null before it has a gradient or a hook
-  Ref<Node> node;                            ///< the op that made the tensor; null for a leaf
-  Node* accumulator = nullptr;               ///< a leaf's node in the graphs that use it now; they own it
-  Ref<RefCounted> tangents;                  ///< one for each jvp that runs: see Note [Tangents]
-};
-
-/// Autograd's state of a tensor; null before it requires a gradient, gets one or is an op's output.
-inline AutogradState* autograd_state(const Tensor& x) { return static_cast<AutogradState*>(x.impl().autograd.get()); }
-/// Autograd's state of a tensor, created if there is none.
-AutogradState& ensure_autograd_state(const Tensor& x);
 /// Makes x, a tensor without a history, the output that the edge names.
 void set_history(const Tensor& x, const Edge& edge);
-/// The leaf's gradient sink, created if there is none.
-GradientSink& gradient_sink(const Tensor& leaf);
 /// The edge along which a tensor's gradient flows; its node is null where none is wanted.
 Edge edge_of(const Tensor& x);
 

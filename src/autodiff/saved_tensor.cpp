@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "autodiff/autograd_state.h"
 #include "autodiff/node.h"
 
 namespace tern {

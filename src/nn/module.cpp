@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "autodiff/autograd_state.h"
 #include "autodiff/node.h"
 #include "nn/parameter_buffer.h"
 #include "ops/copy.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "autodiff/autograd_state.h"
 #include "autodiff/node.h"
 #include "ops/copy.h"
 

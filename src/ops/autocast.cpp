@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "autodiff/autograd_state.h"
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
 #include "ops/copy.h"

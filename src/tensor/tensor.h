@@ -18,7 +18,7 @@ struct TensorImpl final : RefCounted {
   Shape shape;               ///< sizes of the dimensions
   Strides strides;           ///< of the dimensions, in elements; 0 for one that is repeated
   DType dtype = DType::f32;  ///< of the elements
-  Ref<RefCounted> autograd;  ///< an AutogradState (autodiff/node.h), or null
+  Ref<RefCounted> autograd;  ///< an AutogradState (autodiff/autograd_state.h), or null
 };
 
 class Index;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "autodiff/autograd_state.h"
 #include "autodiff/node.h"
 #include "nn/parameter_buffer.h"
 #include "ops/copy.h"

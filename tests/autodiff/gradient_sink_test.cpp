@@ -3,6 +3,7 @@
 #include <functional>
 #include <thread>
 
+#include "autodiff/autograd_state.h"
 #include "autodiff/engine.h"
 #include "autodiff/function.h"
 #include "autodiff/parameter_buffer.h"

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "autodiff/autograd_state.h"
 #include "autodiff/engine.h"
 #include "catch.h"
 #include "ops/copy.h"

@@ -1,5 +1,6 @@
 #include "ops/captured_step.h"
 
+#include "autodiff/autograd_state.h"
 #include "autodiff/node.h"
 #include "nn/fixture.h"
 #include "ops/copy.h"
