@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/memory.h"
 #include "io/atomic_file.h"
 #include "io/markdown.h"
 #include "text/printable.h"
@@ -47,9 +46,7 @@ std::string event_tag(const std::string& key) {
   return "train/" + key;
 }
 
-std::int64_t peak_memory(Device device) {
-  return static_cast<std::int64_t>(with_backend(device, [&](auto dev) { return backend::memory_statistics(dev, device); }).peak_allocated);
-}
+std::int64_t peak_memory(Device device) { return static_cast<std::int64_t>(memory_statistics(device).peak_allocated); }
 
 RunView::RunView(const std::string& program, TrainingRun* run) : run_(run), try_events_(program), try_curves_(program) {}
 
