@@ -87,8 +87,8 @@ void bind_norms(nb::module_& m) {
             },
             "channels"_a, "eps"_a = 1e-5, "momentum"_a = 0.1, "affine"_a = true, "tracks_running"_a = true, "device"_a = nb::none());
   };
-  of_images("BatchNorm1d", "Of (B, C) or (B, C, L).", static_cast<nn::BatchNorm1d*>(nullptr));
-  of_images("BatchNorm2d", "Of (B, C, H, W).", static_cast<nn::BatchNorm2d*>(nullptr));
+  of_images("BatchNorm1d", "Batch normalisation of (B, C) or (B, C, L).", static_cast<nn::BatchNorm1d*>(nullptr));
+  of_images("BatchNorm2d", "Batch normalisation of (B, C, H, W).", static_cast<nn::BatchNorm2d*>(nullptr));
 
   nb::class_<nn::GroupNorm, nn::Module> group_norm(m, "GroupNorm", nb::is_final(),
                                                    "x (B, C, ...), normalized over each of `groups` runs of channels.");

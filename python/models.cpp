@@ -165,7 +165,7 @@ void bind_decoder(nb::module_& m) {
       [](const nn::DecoderLM& module, const Tensor& ids, const AttentionMask& mask, const MaybeTensor& position_ids) {
         return module.hidden(ids, mask, given(position_ids));
       },
-      "ids"_a, "mask"_a = causal, "position_ids"_a = nb::none(), Released(), "What the head is given: (B, T, width).");
+      "ids"_a, "mask"_a = causal, "position_ids"_a = nb::none(), Released(), "The hidden states before the head, (B, T, width).");
   decoder.def(
       "loss",
       [](const nn::DecoderLM& module, const Tensor& ids, const Tensor& labels, const AttentionMask& mask, const MaybeTensor& position_ids,

@@ -1,5 +1,5 @@
 #pragma once
-// How a module's forward is called from Python.
+// Calls of a module's forward from Python.
 #include "binding.h"
 #include "nn/module.h"
 

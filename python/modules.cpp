@@ -103,7 +103,7 @@ void bind_modules(nb::module_& m) {
           },
           nb::sig("def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"))
       .def("members", &members_of, nb::sig("def members(self) -> collections.abc.Iterable[tuple[str, typing.Any]]"),
-           "What a class of one's own consists of, by name: its attributes without a leading underscore. A container overrides it.")
+           "Members of a Python class by name: its attributes without a leading underscore. A container overrides it.")
       .def("__repr__", [](const nn::Module& module) { return nn::to_string(module); })
       .def("train", &nn::Module::train, "on"_a = true, "Switches the module and all below it between training and evaluation.")
       .def("eval", &nn::Module::eval)
@@ -119,7 +119,7 @@ void bind_modules(nb::module_& m) {
       .def("named_buffers", [](const nn::Module& module) { return to_dict(nn::named_buffers(module)); })
       .def(
           "named_masters", [](const nn::Module& module) { return to_dict(nn::named_masters(module)); },
-          "As named_parameters, with those of 16 bits as their masters, where there are any: what is to be saved.")
+          "As named_parameters, with the f32 masters in place of 16-bit parameters that have some, for saving.")
       .def("count_parameters", &nn::count_parameters)
       .def(
           "summary", [](const nn::Module& module) { return nn::to_string(nn::summary(module)); },

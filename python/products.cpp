@@ -105,9 +105,9 @@ void bind_norms(nb::module_& m) {
 void bind_attention(nb::module_& m) {
   nb::class_<AttentionMask> bound(
       m, "AttentionMask",
-      "Which of S keys each of T queries sees: `causal`; `padding` (B, S), bool, true where a key is hidden, or floating, added to the\n"
-      "scores; `prefix` (B), visible to all queries of a causal mask; `key_lengths` (B); `window`, the keys up to its own that a query "
-      "sees.");
+      "Mask of attention scores (B, H, T, S): `causal`; `padding` (B, S), bool, true for hidden keys, or floating, added to the scores;\n"
+      "`prefix` (B), keys that are visible to all queries of a causal mask; `key_lengths` (B); `window`, the number of keys up to its own\n"
+      "that are visible to a query.");
   bound.def(
       "__init__",
       [](AttentionMask* self, bool causal, const MaybeTensor& padding, const MaybeTensor& prefix, const MaybeTensor& key_lengths,

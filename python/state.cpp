@@ -59,20 +59,20 @@ void bind_state(nb::module_& m) {
   m.def(
       "matmul_precision",
       [](const Choice<MatmulPrecision>& precision) { return scope_of<MatmulPrecisionMode>(MatmulPrecision(precision)); }, "precision"_a,
-      "How float32 products are computed on a GPU.");
+      "Sets the precision of float32 matrix products on a GPU.");
   m.def(
       "anomaly_mode",
       [](const nn::Module* module) {
         return module ? scope_of<AnomalyMode>(nn::module_names(*module)) : scope_of<AnomalyMode>(ModuleNames());
       },
       nb::arg("module").none() = nb::none(), nb::keep_alive<0, 1>(),
-      "Every op's output is searched for NaN and Inf, which costs a wait per op.");
+      "Searches every op's output for NaN and Inf, which costs a wait per op.");
 
   m.def("is_grad_enabled", [] { return context().grad; });
   m.def("default_device", &default_device);
   m.def("manual_seed", &manual_seed, "seed"_a, "Seeds this thread's random numbers, on every device. A new thread has seed 0.");
-  m.def("num_threads", &num_threads, "How many threads the CPU kernels that this thread calls use.");
-  m.def("set_num_threads", &set_num_threads, "count"_a, "For this thread.");
+  m.def("num_threads", &num_threads, "The number of threads of CPU kernels that this thread calls.");
+  m.def("set_num_threads", &set_num_threads, "count"_a, "Sets the number of threads of CPU kernels that this thread calls.");
   m.def(
       "synchronize", [](const DeviceLike& device) { synchronize(device.get()); }, "device"_a = nb::none(), Released(),
       "Waits until all work queued on the device is done.");

@@ -74,7 +74,7 @@ nb::class_<Tensor> bind_tensor(nb::module_& m) {
       .def("numel", &Tensor::numel, "The number of elements.")
       .def("size", &Tensor::size, "dim"_a, "The length of a dimension; -1 is the last one.")
       .def("is_contiguous", &Tensor::is_contiguous)
-      .def("is_same", &Tensor::is_same, "other"_a, "Whether both are handles of one tensor.")
+      .def("is_same", &Tensor::is_same, "other"_a, "True if both are handles of one tensor.")
       .def_prop_ro(
           "version", [](const Tensor& x) { return x.version(); }, "The number of in-place edits of the memory so far.")
       .def(
@@ -127,7 +127,7 @@ nb::class_<Tensor> bind_tensor(nb::module_& m) {
   bound
       .def_prop_rw(
           "requires_grad", &Tensor::requires_grad, [](Tensor& x, bool on) { x.set_requires_grad(on); },
-          "Whether the tensor asks for a gradient, or is computed from one that does.")
+          "True if the tensor has a gradient in backward: a leaf that requires one, or a result computed from such a leaf.")
       .def(
           "requires_grad_",
           [](nb::handle self, bool requires_grad) {
@@ -149,7 +149,7 @@ nb::class_<Tensor> bind_tensor(nb::module_& m) {
             x.set_grad(given(gradient));
           },
           nb::arg("gradient").none(), "The accumulated gradient of a leaf; None before the first backward.")
-      .def("detach", &Tensor::detach, "The same memory without history.")
+      .def("detach", &Tensor::detach, "A tensor of the same memory, outside the graph.")
       .def(
           "backward",
           [](const Tensor& x, const MaybeTensor& gradient, bool retain_graph, bool create_graph) {

@@ -81,7 +81,7 @@ void bind_types(nb::module_& m) {
   m.def("promote", &promote, "a"_a, "b"_a, "The dtype of `a op b`, as PyTorch has it.");
   m.def("is_floating", &is_floating, "dtype"_a);
 
-  nb::class_<Device>(m, "Device", "Where tensors lie: Device('cpu'), Device('cuda:0').")
+  nb::class_<Device>(m, "Device", "The device of a tensor: Device('cpu'), Device('cuda:0').")
       .def(
           "__init__", [](Device* self, const std::string& name) { new (self) Device(DeviceLike{{}, name}.get()); }, "name"_a)
       .def("__repr__", [](Device device) { return "Device('" + to_string(device) + "')"; })

@@ -29,7 +29,7 @@ class TempDirectory {
   TempDirectory& operator=(const TempDirectory&) = delete;
   fs::path operator/(std::string_view name) const { return path_ / name; }
   const fs::path& path() const { return path_; }
-  /// How many entries it holds, hidden ones too.
+  /// The number of entries, hidden ones included.
   std::ptrdiff_t count() const { return std::distance(fs::directory_iterator(path_), {}); }
 
  private:

@@ -23,18 +23,18 @@ struct Options {
   Mesh mesh;
 };
 
-/// A model by its sizes.
+/// The sizes of a model.
 struct Model {
   std::string text;
   double parameters = 0, width = 0, hidden = 0;
-  double saved_per_token = 0;  ///< bytes of inputs of the products, in 16 bits; 0: not counted
+  double saved_per_token = 0;  ///< bytes of the GEMMs' inputs in 16 bits, saved for backward; 0: not counted
 };
 
 Model model_of(const Options& options) {
   const auto real = [](std::int64_t x) { return static_cast<double>(x); };
   Model model;
   if (options.model == "XXL") {
-    // As courses count a very large model: two matrices a block, without attention, tables and head.
+    // A simplified count for a very large model: two matrices a block, without attention, tables and head.
     model.parameters = 2 * real(options.layers) * real(options.width) * real(options.ff);
     model.text = fmt::format("{} blocks of two matrices {} x {}", options.layers, options.width, options.ff);
     model.width = real(options.width);
@@ -60,14 +60,14 @@ Model model_of(const Options& options) {
   return model;
 }
 
-/// Four digits and a unit of powers of ten.
+/// A number with four digits and a unit of a power of ten.
 std::string amount(double x) {
   for (const auto& [unit, name] : {std::pair(1e12, "T"), {1e9, "G"}, {1e6, "M"}, {1e3, "k"}})
     if (x >= unit) return fmt::format("{:.4g} {}", x / unit, name);
   return fmt::format("{:.4g} ", x);
 }
 
-/// Whole things that are enough: 43.97 devices are 44. A hair above a whole number is rounding.
+/// Rounds up to a whole number: 43.97 devices are 44. A tiny excess over a whole number is a rounding error.
 double whole(double x) { return std::ceil(x * (1 - 1e-12)); }
 
 void accounting(const Options& options) {

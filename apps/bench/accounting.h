@@ -3,7 +3,7 @@
 
 namespace tern::bench {
 
-/// `tern-bench accounting`: what a model's training state takes in memory and on the wires, for any number of devices. Measures nothing.
+/// `tern-bench accounting`: memory of a model's training state and traffic of a step for any number of devices, by formulas.
 void add_accounting(CLI::App& app);
 
 }  // namespace tern::bench

@@ -28,18 +28,18 @@ struct Options {
 
 using Case = AttentionCase;
 
-/// Shapes of models: the translator's, GPT-2's, and longer ones.
+/// Shapes of the translator, of GPT-2, and of longer sequences.
 const std::vector<Case> models_on_gpu = {
     {128, 8, 40, 32, true},   {64, 4, 64, 32, true},    {4, 12, 1024, 64, true},  {8, 12, 1024, 64, true},   {1, 16, 4096, 64, true},
     {1, 16, 16384, 64, true}, {4, 16, 4096, 128, true}, {8, 1, 16384, 128, true}, {8, 1, 16384, 128, false}, {1, 1, 65536, 128, true}};
 const std::vector<Case> models_on_cpu = {{32, 8, 40, 32, true},  {8, 8, 512, 64, true},  {8, 8, 512, 64, false}, {4, 8, 1024, 64, true},
                                          {2, 8, 2048, 64, true}, {1, 8, 4096, 64, true}, {1, 8, 4096, 64, false}};
 
-/// Those that the sweep of masks is taken of.
+/// The shapes of the sweep `masks`.
 const std::vector<Case> masks_on_gpu = {{4, 16, 4096, 128, true}, {1, 16, 4096, 64, true}};
 const std::vector<Case> masks_on_cpu = {{2, 8, 1024, 64, true}};
 
-/// Every form of each shape, the plain one first.
+/// All variants of each shape, the plain one first.
 std::vector<Case> cases_of_masks(std::vector<Case> shapes, const std::vector<std::int64_t>& lengths,
                                  const std::vector<std::int64_t>& widths) {
   const auto varied = [&](std::int64_t Case::* field, const std::vector<std::int64_t>& values) {
@@ -57,7 +57,7 @@ std::vector<Case> cases_of_masks(std::vector<Case> shapes, const std::vector<std
   return result;
 }
 
-/// The cases of a sweep; lengths and widths take the place of its own where there are some.
+/// The cases of a sweep. Given lengths and widths replace its own.
 std::vector<Case> cases_of(const Options& options, Device device) {
   std::vector<std::int64_t> lengths = numbers(options.lengths), widths = numbers(options.widths);
   if (options.sweep == "masks") return cases_of_masks(device == cpu ? masks_on_cpu : masks_on_gpu, lengths, widths);
@@ -101,7 +101,7 @@ class Bench {
 
  private:
   void measure(const Case& c, const std::string& mode, const std::string& impl) {
-    manual_seed(0);  // every row has the same numbers: where forms differ in nothing else, another result is the mask's doing
+    manual_seed(0);  // the same numbers in every row, so that results of variants differ by the mask only
     const AttentionInputs in(c, float_modes().at(mode).first, device_);
     const auto attend = impl == "fused" ? fused_scaled_dot_product_attention : scaled_dot_product_attention;
     const auto call = [&] {
@@ -172,7 +172,7 @@ class Bench {
   Device device_;
   ColdTimer timer_;
   RowFile rows_;
-  std::map<std::string, std::array<double, 3>> causal_tflops_;  ///< of the last plain row of the sweep of masks, for each mode and kernel
+  std::map<std::string, std::array<double, 3>> causal_tflops_;  ///< of the last plain row of the sweep `masks`, by mode and kernel
 };
 
 void attention(const Options& options) {

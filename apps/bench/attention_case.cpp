@@ -15,10 +15,10 @@ namespace {
 using Form = AttentionForm;
 using Numbers = std::vector<std::int64_t>;
 
-/// The same numbers on every machine and in every run.
+/// Random numbers that are the same on every machine and in every run.
 class HostRandom {
  public:
-  /// From low to high, both included.
+  /// A number in [low, high].
   std::int64_t operator()(std::int64_t low, std::int64_t high) {
     return low + static_cast<std::int64_t>(bits_() % static_cast<std::uint64_t>(high - low + 1));
   }

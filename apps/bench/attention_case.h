@@ -6,20 +6,20 @@
 
 namespace tern::bench {
 
-/// Forms of causal attention, the rows of the sweep `masks`.
+/// Variants of causal attention, the rows of the sweep `masks`.
 enum class AttentionForm : std::uint8_t {
   plain,
-  grouped,  ///< a quarter as many heads of keys and values, where that divides
-  queries,  ///< the last half of the queries alone: T != S
-  lengths,  ///< padding: of each batch row a random half to all of the keys
-  prefix,   ///< of each batch row up to a half of the keys is seen by every query
-  window,   ///< a quarter of the keys
-  dropout,  ///< of 0.1
-  packed,   ///< four sequences for each batch row, of random lengths with the same sum
-  rope,     ///< queries and keys turned before it, as nn::MultiHeadAttention does; counts in the time, and not in the FLOPs
+  grouped,  ///< grouped-query attention: a quarter as many key and value heads, if that divides
+  queries,  ///< only the last half of the queries: T != S
+  lengths,  ///< padding: a random length for each batch row, from half to all of the keys
+  prefix,   ///< prefix LM: a random prefix for each batch row, of up to half the keys
+  window,   ///< sliding window of a quarter of the keys
+  dropout,  ///< dropout of 0.1
+  packed,   ///< packed sequences: four for each batch row, of random lengths
+  rope,     ///< rotary positions, applied to queries and keys before; counted in the time, but not in the FLOPs
 };
 const char* name(AttentionForm form);
-/// Those that a head of that many elements has, the plain one first: rotary positions turn pairs.
+/// The variants for a head size, the plain one first. Rotary positions need an even size.
 std::vector<AttentionForm> attention_forms(std::int64_t width);
 
 struct AttentionCase {
@@ -30,19 +30,19 @@ struct AttentionCase {
   std::vector<std::int64_t> shape() const { return {batch, heads, length, width}; }
 };
 
-/// A case's tensors. Random ones are the same for all forms that have them in one shape.
+/// The tensors of a case. Random values are the same for all variants with tensors of the same shape.
 struct AttentionInputs {
   AttentionInputs(const AttentionCase& c, DType dtype, Device device);
-  /// q, k and v.
+  /// Returns q, k and v.
   Tensors parts() const;
 
-  Tensors projections;     ///< q, k and v are their slices, as in a model: one tensor for self attention, else q's, and one for k and v
-  Tensor output_gradient;  ///< as q
-  Tensor table;            ///< of rotary positions, where there are some
+  Tensors projections;  ///< q, k and v are slices of these, as in a model: one tensor for self attention, else one for q and one for k, v
+  Tensor output_gradient;  ///< of q's shape
+  Tensor table;            ///< rotary positions; undefined without them
   AttentionParams params;
   std::int64_t heads, kv_heads;
-  /// Of forward, two products: 4 D for each pair of query and key that is seen in a head. Counted pair by pair where the case has a form,
-  /// else N^2, or half of it where causal, as peers count.
+  /// FLOPs of the two GEMMs of forward: 4 D for each visible pair of query and key in a head. Variants count the visible pairs; other cases
+  /// N^2, or half of it if causal, as other benchmarks do.
   double flops = 0;
 };
 

@@ -31,7 +31,7 @@ struct Options {
   int threads = 0;
   dist::GroupOptions group;
   std::int64_t parameters = 0;
-  StepCase step;  ///< of --model and --buckets
+  StepCase step;  ///< for --model and --buckets
   bool has_model = false;
 };
 
@@ -47,7 +47,7 @@ void print_row(const Row& row) {
   std::fflush(stdout);
 }
 
-/// Measurements of one number of ranks. All of them run it, and rank 0 has the rows.
+/// Measurements with one number of ranks. To be run on all ranks; rank 0 writes the rows.
 class CommBench {
  public:
   explicit CommBench(const Options& options)
@@ -103,7 +103,7 @@ class CommBench {
   std::vector<Row> rows_;
 };
 
-/// Rows of one kind, of each number of ranks, in their order.
+/// The rows of a kind by number of ranks, in their order.
 std::map<std::int64_t, std::vector<Row>> by_ranks(const std::vector<Row>& rows, const std::string& what) {
   std::map<std::int64_t, std::vector<Row>> result;
   for (const Row& row : rows)
@@ -111,13 +111,13 @@ std::map<std::int64_t, std::vector<Row>> by_ranks(const std::vector<Row>& rows, 
   return result;
 }
 
-/// The parameters whose gradients go over the wire; 0: none were asked for.
+/// The number of parameters whose gradients are reduced; 0 if none was given.
 double model_parameters(const Options& options) {
   if (options.parameters > 0) return static_cast<double>(options.parameters);
   return options.has_model || !options.buckets.empty() ? static_cast<double>(apps::count_parameters(model_options(options.step, cpu))) : 0;
 }
 
-/// Of the all_reduce of float32. Nothing where there are no two sizes, or larger ones take no longer, as on a busy machine.
+/// The cost model of the float32 all_reduce. None for fewer than two sizes, and if larger ones take no longer, as on a busy machine.
 std::optional<TransferFit> fit_of(const std::vector<Row>& rows) {
   std::vector<Transfer> transfers;
   for (const Row& row : rows)
@@ -130,7 +130,7 @@ std::optional<TransferFit> fit_of(const std::vector<Row>& rows) {
   }
 }
 
-/// The fixed cost of a call and the bandwidth behind the sizes of each number of ranks, the best buckets by them, and measured ones.
+/// Prints the overhead and the bandwidth for each number of ranks, the best buckets by these, and measured buckets.
 void show_buckets(const Options& options, const std::vector<Row>& rows) {
   const double parameters = model_parameters(options), bytes = 4 * parameters;
   if (parameters > 0) fmt::print("{:.4g} M parameters have s = {:.4g} MB of gradients\n", parameters / 1e6, bytes / 1e6);
@@ -170,7 +170,7 @@ std::string to_csv(const std::vector<Row>& rows) {
   return text;
 }
 
-/// Bus bandwidth over the size, a line for each collective, dtype and number of ranks.
+/// A chart of the bus bandwidth by size, with a line for each collective, dtype and number of ranks.
 apps::Chart bandwidths(const std::vector<Row>& rows) {
   apps::Chart chart{.title = "Bus bandwidth of collectives", .x_label = "MB", .left = {.label = "GB/s"}, .is_log = true};
   for (const Row& row : rows) {

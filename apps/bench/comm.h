@@ -3,8 +3,8 @@
 
 namespace tern::bench {
 
-/// `tern-bench comm`: the time of collectives over sizes and numbers of ranks, the fixed cost of a call that follows from it, and the best
-/// size of buckets for a model's gradients.
+/// `tern-bench comm`: the time of collectives by size and number of ranks, the fixed overhead of a call, and the best bucket size for a
+/// model's gradients.
 void add_comm(CLI::App& app);
 
 }  // namespace tern::bench

@@ -24,7 +24,7 @@ namespace tern::bench {
 
 namespace {
 
-/// Rank r begins with (i + r) mod 3 at place i: whole numbers so small that their sums are exact in 16 bits for a hundred ranks.
+/// The input of rank r is (i + r) mod 3 at index i: small whole numbers, whose sums over a hundred ranks are exact in 16 bits.
 class Pattern {
  public:
   Pattern(DType dtype, Device device) : dtype_(dtype), device_(device) {}
@@ -32,7 +32,7 @@ class Pattern {
   void fill(const Tensor& x, std::int64_t first, int rank) const {
     over(x, first, [&](const Tensor& part, std::int64_t phase) { copy_(part, period(phase, rank, 1, part.numel())); });
   }
-  /// The largest distance of x, places `first` and on, from the sum of `ranks` ranks' numbers, of which `rank` is the first one's.
+  /// The largest difference between x, which starts at index `first`, and the sum over `ranks` ranks from `rank` on.
   double deviation(const Tensor& x, std::int64_t first, int rank, int ranks) const {
     double most = 0;
     over(x, first, [&](const Tensor& part, std::int64_t phase) {
@@ -44,7 +44,7 @@ class Pattern {
   }
 
  private:
-  static constexpr std::int64_t length_ = 3 << 18;  ///< of a part: a multiple of the period
+  static constexpr std::int64_t length_ = 3 << 18;  ///< elements of a piece, a multiple of the period
 
   template <class F>
   void over(const Tensor& x, std::int64_t first, F&& f) const {
@@ -67,7 +67,7 @@ class Pattern {
   mutable std::tuple<std::int64_t, int, int> key_{-1, 0, 0};
 };
 
-/// A case's tensors: the whole, and this rank's part of it where there is one.
+/// The tensors of a case: the whole, and this rank's part if the collective has parts.
 struct Buffers {
   Tensor whole, part;
 };
@@ -79,7 +79,7 @@ void call(dist::ProcessGroup& group, const CommCase& c, const Buffers& x) {
   else group.broadcast(x.whole).wait();
 }
 
-/// The result of one call, from known numbers.
+/// The result of one call with known numbers.
 double deviation(dist::ProcessGroup& group, const CommCase& c, const Buffers& x) {
   const Pattern pattern(c.dtype, group.device());
   const std::int64_t share = x.whole.numel() / group.size();
@@ -102,7 +102,7 @@ CommFigures measure_comm(dist::ProcessGroup& group, const CommCase& c, double se
   const Device device = group.device();
   const auto elements = static_cast<std::int64_t>(c.bytes / static_cast<double>(size_of(c.dtype)));
   const std::int64_t share = std::max<std::int64_t>(elements / group.size(), 1);
-  // The CPU's memory is promised before it is there. The engine's own copies are at most one more.
+  // The system overcommits the CPU's memory. The engine's copies take at most as much again.
   const double needed = 2.0 * static_cast<double>(share * group.size()) * static_cast<double>(size_of(c.dtype)) * local_ranks();
   if (const auto there = static_cast<double>(backend::usable_memory()); device == cpu && there > 0 && needed > there)
     throw OutOfMemory(fmt::format("[comm] expected {:.3g} GB of memory for {} processes but this machine has {:.3g} GB", needed / 1e9,
@@ -110,15 +110,15 @@ CommFigures measure_comm(dist::ProcessGroup& group, const CommCase& c, double se
   Buffers x{.whole = zeros({share * group.size()}, c.dtype, device)};
   if (c.op == "all_gather" || c.op == "reduce_scatter") x.part = zeros({share}, c.dtype, device);
 
-  // All ranks go on or none does.
+  // All ranks continue, or none.
   const double wrong = largest(group, {deviation(group, c, x)})[0];
   if (wrong > 0)
     throw std::runtime_error(fmt::format("{} of {} bytes among {} ranks gave a wrong result, off by {}", c.op,
                                          x.whole.numel() * size_of(c.dtype), group.size(), wrong));
-  zero_(x.whole);  // sums stay finite, however often they are added up
+  zero_(x.whole);  // so that repeated sums stay finite
   if (x.part.defined()) zero_(x.part);
 
-  // On a GPU enough calls that the wait at the end and ranks that begin a little apart do not show.
+  // On a GPU enough calls to hide the wait at the end and different start times of the ranks.
   const bool on_gpu = device.type == DeviceType::cuda;
   int calls = on_gpu ? 10 : 1;
   const auto sample = [&] {

@@ -6,7 +6,8 @@
 
 namespace tern::bench {
 
-/// A collective, by its bytes: of the whole, where ranks have parts. Elements are rounded down to as many on each rank, one at least.
+/// A collective of a size in bytes: that of the whole tensor if ranks have parts. The elements are rounded down to a multiple of the ranks,
+/// at least one for each.
 struct CommCase {
   std::string op = "all_reduce";  ///< or all_gather, reduce_scatter, broadcast
   DType dtype = DType::f32;
@@ -14,16 +15,16 @@ struct CommCase {
 };
 
 struct CommFigures {
-  Times call;          ///< ms, of the slowest rank
-  int calls = 0;       ///< measured
-  double bytes = 0;    ///< of the elements that were sent
+  Times call;          ///< ms, on the slowest rank
+  int calls = 0;       ///< number of measured calls
+  double bytes = 0;    ///< bytes of the elements
   double alg_gbs = 0;  ///< bytes / time, in 1e9 bytes a second
   double bus_gbs = 0;  ///< Note [Cost of several devices]
 };
 
-/// All ranks call it with the same case. Results are checked first; then about `seconds` are measured, three samples at least: each begins
-/// when all ranks are there, and is on a GPU of several calls without a wait in between. Throws std::runtime_error for a wrong result,
-/// OutOfMemory, on the CPU where the machine has not enough for all ranks, and what collectives throw.
+/// Measures a collective. To be called on all ranks with the same case. First checks the result; then takes at least three samples in about
+/// `seconds`, each after a barrier, and on a GPU of several calls without waits. Throws std::runtime_error for a wrong result, OutOfMemory,
+/// on the CPU also if the machine has too little for all ranks, and as the collectives do.
 CommFigures measure_comm(dist::ProcessGroup& group, const CommCase& c, double seconds);
 
 }  // namespace tern::bench

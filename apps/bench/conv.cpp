@@ -21,7 +21,7 @@ struct Options {
   double seconds = 0.06;
 };
 
-/// u (batch, length, channels) with `taps` taps, zeros as for ConvPadding::same, and a bias.
+/// A convolution of u (batch, length, channels) with `taps` taps, ConvPadding::same and a bias.
 struct Case {
   std::int64_t batch, length, channels, taps;
   DType dtype;
@@ -33,7 +33,7 @@ struct Case {
   std::vector<std::int64_t> shape() const { return {batch, length, channels, taps}; }
 };
 
-/// The shapes of the peer's script.
+/// The shapes of the reference benchmark.
 std::vector<Shape> shapes_of(Device device) {
   if (device.type == DeviceType::cpu) return {{1, 1024, 1024}, {1, 8192, 1024}, {4, 2048, 768}};
   return {{1, 1024, 1024}, {1, 8192, 1024}, {1, 8192, 8192}, {16, 1024, 768}, {16, 2048, 2048}, {1, 131072, 1024}};
@@ -44,7 +44,7 @@ class Bench {
   explicit Bench(const Options& options)
       : device_(apps::resolve_device(options.device)), timer_(device_, options.seconds), rows_(options.json) {}
 
-  /// The two roofs: the bandwidth of a large copy, reading and writing counted, and the arithmetic of a large f32 product.
+  /// Measures the roofline: the bandwidth of a large copy, counting reads and writes, and the FLOP/s of a large f32 GEMM.
   void roofs() {
     const bool on_gpu = device_.type == DeviceType::cuda;
     const double copy_ms = copies_.measure_peak(), copy_gbs = copies_.peak_gbs();

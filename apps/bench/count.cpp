@@ -24,7 +24,7 @@ struct Options {
   int threads = 0;
 };
 
-/// The measured peak of the device at hand: a large copy, and large products in f32 and in 16 bits.
+/// The measured peak rates of this device: of a large copy, and of large GEMMs in f32 and in 16 bits.
 DevicePeak measured(Device device) {
   const bool on_gpu = device.type == DeviceType::cuda;
   const auto seconds = [&](const std::function<void()>& f) { return timed_on_device(device, 2, 7, [] {}, f).median / 1e3; };
@@ -44,7 +44,7 @@ std::vector<Count> counts_of(const Options& options, const TransformerSize& size
   return count_padded_conv1d(size.batch, size.length, size.width, options.taps, size.bytes_per_element);
 }
 
-/// The exponent e of a figure that grows as N^e, from its values at lengths N and 2 N.
+/// The exponent e of a figure proportional to N^e, from its values at N and 2 N.
 double exponent(double at_length, double at_twice) { return std::log2(at_twice / at_length); }
 
 void count(const Options& options) {

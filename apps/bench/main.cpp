@@ -1,4 +1,4 @@
-// tern-bench: measures tern on the machine at hand.
+// tern-bench: measures tern on this machine.
 #include "bench/accounting.h"
 #include "bench/attention.h"
 #include "bench/comm.h"

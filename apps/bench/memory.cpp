@@ -35,7 +35,7 @@ struct Options {
   int threads = 0;
 };
 
-/// Lets allocations of the CPU's fail where the machine's memory ends. The system would grant more, and end the process when it is used.
+/// Limits the CPU's allocations to the machine's memory, beyond which the system would kill the process when memory is used.
 class MemoryLimit {
  public:
   MemoryLimit(Device device, double gib) {
@@ -56,16 +56,16 @@ class MemoryLimit {
   bool is_set_ = false;
 };
 
-/// The results of a case, of one that ran out of memory too.
+/// The results of a case, also of one that ran out of memory.
 struct Measured {
   std::unique_ptr<MemoryHistory> history;
   std::vector<profile::SavedBytes> saved;
-  double loss = 0;                 ///< shows which model and which tokens these were
-  std::size_t allocator_peak = 0;  ///< by the allocator's own count
+  double loss = 0;                 ///< as a check of the model and the tokens
+  std::size_t allocator_peak = 0;  ///< as counted by the allocator
   bool is_out_of_memory = false;
 };
 
-/// Each call has a history of its own: that of the last one counts, or of the one that found no memory.
+/// Records a history of each call, and keeps that of the last one or of the one that ran out of memory.
 void measure(const StepCase& c, Device device, bool stacks, Measured& result) {
   manual_seed(0);
   const nn::DecoderLMOptions options = model_options(c, device);
@@ -93,7 +93,7 @@ void measure(const StepCase& c, Device device, bool stacks, Measured& result) {
         loss = loss.detach();
       }
     } catch (...) {
-      // Not the optimizer, which would make moments that it lacks.
+      // Without the optimizer, as naming it would allocate missing moments.
       result.history->name(model);
       result.history->end();
       result.allocator_peak = memory_statistics(device).peak_allocated;

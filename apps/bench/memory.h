@@ -3,7 +3,7 @@
 
 namespace tern::bench {
 
-/// `tern-bench memory`: where the bytes of a forward pass and of a training step are, as pictures, snapshots and a report.
+/// `tern-bench memory`: the memory of a forward pass and of a training step by category, as pictures, snapshots and a report.
 void add_memory(CLI::App& app);
 
 }  // namespace tern::bench

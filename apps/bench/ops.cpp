@@ -32,16 +32,16 @@ struct Options {
   double seconds = 0.06;
 };
 
-/// One operator on one shape. The bytes are the fewest that each direction must move.
+/// An operator on a shape. The bytes are the least traffic of each direction.
 struct Case {
   std::string op;
   Shape shape;
   DType dtype;
   std::int64_t forward_bytes, backward_bytes;
-  Tensors leaves;  ///< differentiated inputs, which the calls read
+  Tensors leaves;  ///< differentiated inputs
   std::function<Tensor()> plain, fused;
-  std::function<void()> update = {};  ///< instead of these, for what has no gradient; it moves forward_bytes
-  bool together = false;              ///< one figure for both directions, which an op may share work between
+  std::function<void()> update = {};  ///< instead of forward and backward, for an op without a gradient; moves forward_bytes
+  bool together = false;              ///< one figure for both directions, as they share work
 };
 
 struct Size {
@@ -92,7 +92,7 @@ Case norm_case(bool centered, Size size, DType dtype, Device device) {
   return result;
 }
 
-/// Bias, dropout, residual and norm, as between the layers of a transformer. The gradient of the sum is not part of it.
+/// Bias, dropout, residual and norm, as between the layers of a transformer, without the gradient of the sum.
 Case residual_case(Size size, DType dtype, Device device) {
   const std::int64_t bytes = size.rows * size.columns * static_cast<std::int64_t>(size_of(dtype));
   const Shape shape = {size.rows, size.columns};
@@ -119,7 +119,7 @@ Case adamw_case(std::int64_t count, DType dtype, Device device) {
   return {"adamw", {count}, dtype, count * (dtype == DType::f64 ? 56 : 28), 0, {x}, {}, {}, [=] { optimizer->step(); }};
 }
 
-/// The norm of all gradients, and the factor that bounds it: the gradients are read once.
+/// The norm of all gradients and the clipping factor, which read the gradients once.
 Case grad_norm_case(std::int64_t count, DType dtype, Device device) {
   const Tensor x = leaf({count}, dtype, device);
   Tensor(x).set_grad(cast(randn({count}, 0, 1, DType::f32, device), dtype));
@@ -136,7 +136,7 @@ Tensor classes_of(std::int64_t rows, std::int64_t classes, Device device) {
   return minimum(cast(rand({rows}, 0, static_cast<double>(classes), DType::f64, device), DType::i64), static_cast<double>(classes - 1));
 }
 
-/// The mean cross-entropy of rows of logits. The plain one is the definition, in ops.
+/// The mean cross-entropy of rows of logits. The plain variant is composed of ops.
 Case loss_case(Size size, DType dtype, Device device) {
   const std::int64_t bytes = size.rows * size.columns * static_cast<std::int64_t>(size_of(dtype));
   const Tensor x = leaf({size.rows, size.columns}, dtype, device), targets = classes_of(size.rows, size.columns, device);
@@ -148,7 +148,7 @@ struct Head {
   std::int64_t rows, classes, width;
 };
 
-/// A language model's head and its loss, without a bias. The bytes are those of its operands and their gradients.
+/// The head of a language model and its loss, without bias. The bytes are those of the operands and their gradients.
 Case head_case(Head size, DType dtype, Device device) {
   const std::int64_t bytes = (size.rows + size.classes) * size.width * static_cast<std::int64_t>(size_of(dtype));
   const Tensor x = leaf({size.rows, size.width}, dtype, device), targets = classes_of(size.rows, size.classes, device);
@@ -165,7 +165,7 @@ Case head_case(Head size, DType dtype, Device device) {
           true};
 }
 
-/// A feed-forward part, beside linear and linear_gelu as two ops. The bytes are those of what must be in memory between its products.
+/// A feed-forward layer, compared with linear and linear_gelu as two ops. The bytes are those of the tensors between its GEMMs.
 Case feed_forward_case(Head size, DType dtype, Device device) {
   const std::int64_t weights = 2 * size.classes * size.width, narrow = 2 * size.rows * size.width, hidden = size.rows * size.classes,
                      bytes = static_cast<std::int64_t>(size_of(dtype));
@@ -198,7 +198,7 @@ std::vector<Size> norm_sizes(Device device) {
   return sizes;
 }
 
-/// Rows of many lengths in tensors of 256 Mi elements: far beyond any cache, in 16 bits too.
+/// Rows of many lengths in tensors of 256 Mi elements, far larger than any cache.
 std::vector<Size> long_sizes(Device device) {
   if (device.type == DeviceType::cpu) return {};
   std::vector<Size> sizes;
@@ -212,19 +212,19 @@ std::vector<Size> loss_sizes(Device device) {
   return {{4992, 10000}, {8192, 32000}, {8192, 50257}, {8192, 50304}};
 }
 
-/// The classic translator's head, and GPT-2's with its vocabulary as it is and padded.
+/// The heads of the classic translator and of GPT-2, the latter with the original and a padded vocabulary.
 std::vector<Head> head_sizes(Device device) {
   if (device.type == DeviceType::cpu) return {{1280, 10000, 256}};
   return {{5120, 10000, 256}, {8192, 50257, 768}, {8192, 50304, 768}};
 }
 
-/// Hidden units by width: GPT-2's, its largest one's, and those of a model of 7 G parameters.
+/// Hidden units and width of GPT-2 small, of its largest model, and of a model of 7 G parameters.
 std::vector<Head> feed_forward_sizes(Device device) {
   if (device.type == DeviceType::cpu) return {{1280, 1024, 256}};
   return {{8192, 3072, 768}, {8192, 6400, 1600}, {8192, 16384, 4096}};
 }
 
-/// Makes each case when its turn comes: together they would not fit in memory.
+/// Makes each case just before it is measured, as all cases together would not fit in memory.
 std::vector<std::function<Case()>> cases_of(const std::string& op, DType dtype, Device device) {
   std::vector<std::function<Case()>> cases;
   const auto add = [&](const std::vector<Size>& sizes, const auto& make) {
@@ -260,7 +260,7 @@ class Bench {
   explicit Bench(const Options& options)
       : device_(apps::resolve_device(options.device)), timer_(device_, options.seconds), rows_(options.json) {}
 
-  /// The bandwidth of a large copy, reading and writing counted: what the others are measured by.
+  /// Measures the bandwidth of a large copy, counting reads and writes, as the reference for the others.
   void copy() {
     const double ms = copies_.measure_peak();
     emit("copy", {copies_.peak_count()}, "fp32", "tern", ms, 8 * copies_.peak_count());

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* started = "TERN_BENCH_RANK_ROWS";
 
-/// The words of this process's command line.
+/// The command line of this process.
 std::vector<std::string> own_command() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -30,7 +30,7 @@ std::vector<std::string> own_command() {
     begin = end + 1;
   }
   if (words.empty()) throw std::runtime_error("/proc/self/cmdline could not be read, which --ranks needs: use tern-launch");
-  // By its file, as the first word may be found along a PATH alone.
+  // The path of the executable, as the first word may be relative to PATH.
   words[0] = std::filesystem::read_symlink("/proc/self/exe").string();
   return words;
 }

@@ -8,33 +8,33 @@
 #include "bench/timing.h"
 #include "dist/process_group.h"
 
-// Measurements in several processes: a launcher has started them, or `--ranks` does.
+// Measurements in several processes, which a launcher has started, or which `--ranks` starts.
 namespace tern::bench {
 
-/// Runs this program's arguments again in `ranks` processes, as tern-launch would start them. Their rows go to the file `rows`, if it is
-/// named: see rows_for_starter. Throws Stopped where they were asked to stop, UsageError and std::runtime_error where one of them failed,
-/// which has said why.
+/// Runs this program's command line in `ranks` processes, as tern-launch would. They write their rows to the file `rows` if it is not
+/// empty: rows_for_starter. Throws Stopped if they were asked to stop, UsageError or std::runtime_error if one failed, which has printed
+/// the reason.
 void start_ranks(int ranks, const std::string& rows = "");
-/// True in a process that start_ranks has started: it has --ranks among its arguments, and is one of them.
+/// True in a process that start_ranks has started, although its command line has --ranks.
 bool is_started_rank();
-/// The file that start_ranks has named to this process; nothing without one.
+/// The file for rows that start_ranks has given to this process; none if there is none.
 std::optional<std::string> rows_for_starter();
 
-/// --copy-engine-mb, from how many megabytes GPUs of one machine use their copy engines; 0: never.
+/// Adds --copy-engine-mb: the least megabytes of a collective on the GPUs' copy engines; 0: never.
 void add_copy_engine_option(CLI::App& command, dist::GroupOptions& options, const char* group = "");
 
-/// The world size: processes that a launcher has started, this one included.
+/// The world size: the number of processes of the launcher.
 int launched_ranks();
-/// The rank of this one.
+/// The rank of this process.
 int launched_rank();
 /// Processes of the launch on this machine.
 int local_ranks();
-/// Throws UsageError where a launcher has started several, for --ranks would start more from each of them.
+/// Throws UsageError if a launcher has started several processes, each of which would start more for --ranks.
 void require_no_launcher();
 
-/// The largest of all ranks' values, each by itself; the values where a process is alone.
+/// The element-wise maximum of all ranks' values; for a single process the values.
 std::vector<double> largest(dist::ProcessGroup& group, std::vector<double> values);
-/// The slowest rank's.
+/// The times of the slowest rank.
 Times slowest(dist::ProcessGroup& group, const Times& times);
 
 }  // namespace tern::bench

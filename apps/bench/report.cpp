@@ -37,7 +37,7 @@ Rows read_rows(const std::vector<std::string>& files) {
 
 bool failed(const Row& row) { return row.contains("error"); }
 
-/// A value as a cell: text and integers as they are, nothing for a key that is missing.
+/// The cell of a value: text and integers unchanged, "" for a missing key.
 std::string cell(const Row& row, const std::string& key) {
   if (!row.contains(key)) return "";
   try {
@@ -47,7 +47,7 @@ std::string cell(const Row& row, const std::string& key) {
   }
 }
 
-/// Three significant digits, as times are read.
+/// A time with three significant digits.
 std::string figure(double x) {
   if (x == 0 || !std::isfinite(x)) return fmt::format("{:g}", x);
   const int digits = std::max(0, 2 - static_cast<int>(std::floor(std::log10(std::abs(x)))));
@@ -58,7 +58,7 @@ std::string shape_of(const Row& row) { return fmt::format("({})", fmt::join(row.
 
 void print(const char* title, const io::MarkdownTable& table) { fmt::print("## {}\n\n{}\n", title, table.text()); }
 
-/// The least and the most of what was added, as text.
+/// The range of the added values, as text.
 class Range {
  public:
   void add(double x) { low_ = std::min(low_, x), high_ = std::max(high_, x), ++count_; }
@@ -70,7 +70,7 @@ class Range {
   int count_ = 0;
 };
 
-// A step's row, but for what was measured.
+// The keys of a step's row that are not measurements.
 const std::vector<std::string> step_keys = {"model",
                                             "arch",
                                             "B",
@@ -108,7 +108,7 @@ std::string with_deviation(const Row& row, const std::string& part) {
   return fmt::format("{} ± {}", figure(row.get_double(part + "_mean_ms")), figure(row.get_double(part + "_deviation_ms")));
 }
 
-/// Every step with its parts, and what ran out of memory.
+/// All steps with their parts, and the cases that ran out of memory.
 void report_steps(const Rows& rows) {
   io::MarkdownTable table({"model", "T", "B", "mode", "kernels", "pass", "warm-up", "forward ms", "backward ms", "optimizer ms", "step ms",
                            "tokens/s", "peak GiB"});
@@ -134,7 +134,7 @@ void report_steps(const Rows& rows) {
   fmt::print("\n");
 }
 
-/// A table of what one key of a step's row changed: each row beside that of its group whose value comes first in `order`.
+/// A table of the effect of one key of a step's row: each row is compared with the row of its group whose value comes first in `order`.
 void report_change(const Rows& rows, const char* title, const std::string& key, const std::vector<std::string>& order) {
   const auto rank = [&](const Row& row) {
     return static_cast<std::size_t>(std::find(order.begin(), order.end(), cell(row, key)) - order.begin());
@@ -162,7 +162,7 @@ void report_change(const Rows& rows, const char* title, const std::string& key, 
   if (any) print(title, table);
 }
 
-/// The impl of a row without one of its marks, and the values that rows then have for the mark.
+/// Splits each row's "impl" by `split` into the rest and the value of a mark, and sets "impl" and `key` to these.
 Rows split_impl(Rows rows, const std::string& key, const std::function<std::pair<std::string, std::string>(std::string)>& split) {
   for (Row& row : rows) {
     const auto [rest, value] = split(cell(row, "impl"));
@@ -195,7 +195,7 @@ void report_changes(const Rows& rows) {
   report_change(rows, "Warm-up: times beside those without", "warmup", {"0", "1", "2", "3", "5", "10"});
 }
 
-/// Attention: times, and what is in memory before the backward pass.
+/// Attention: times, and the memory before the backward pass.
 void report_attention(const Rows& rows) {
   if (rows.empty()) return;
   struct Case {
@@ -226,7 +226,7 @@ void report_attention(const Rows& rows) {
   print("Attention", table);
 }
 
-/// Ops: fused kernels beside plain ones, on average over shapes, as a course counts its speed-ups.
+/// Ops: the average speed-up of fused over plain kernels over all shapes.
 void report_ops(const Rows& rows) {
   std::map<std::string, std::map<std::string, std::pair<double, double>>> ops;  // plain and fused ms by shape
   for (const Row& row : rows) {

@@ -3,8 +3,8 @@
 
 namespace tern::bench {
 
-/// `tern-bench report ROWS...`: what the rows of `step`, `attention` and `ops` say, as Markdown: times with their spread, memory, what ran
-/// out of it, and what precision, fused kernels, activation checkpointing and a warm-up changed; and those of `conv1d` as a roofline.
+/// `tern-bench report ROWS...`: a report in Markdown on the rows of `step`, `attention` and `ops`: times with their spread, memory, cases
+/// that ran out of memory, and the effects of precision, fused kernels, activation checkpointing and a warm-up; and a roofline of `conv1d`.
 void add_report(CLI::App& app);
 
 }  // namespace tern::bench

@@ -12,7 +12,7 @@ namespace tern::bench {
 
 namespace {
 
-/// The roofs alone, from `low` FLOP per byte to `high`, or to twice the ridge.
+/// A chart of the roofs from `low` to `high` FLOP per byte, or to twice the ridge point.
 apps::Chart roofs(const std::string& name, double flops, double bandwidth, double low, double high) {
   const double ridge = flops / bandwidth;
   const auto corner = [&](double x) { return apps::Point{x, std::min(flops, x * bandwidth) / 1e12}; };
@@ -25,13 +25,13 @@ apps::Chart roofs(const std::string& name, double flops, double bandwidth, doubl
           .is_log = true};
 }
 
-/// A row's forward pass: whose it is, and how it is drawn.
+/// A row's forward pass: its library and its style in the chart.
 struct Measured {
   const char* impl;
   const char* name;
   apps::Mark mark;
 };
-// Drawn in this order, so that ours are not covered.
+// Drawn in this order, with tern's last, so that other marks do not cover them.
 constexpr Measured known[] = {{"eager", "PyTorch, eager", apps::Mark::square},
                               {"compile-shifted", "PyTorch, compiled", apps::Mark::diamond},
                               {"tern-fused", "tern", apps::Mark::disc}};
@@ -47,7 +47,7 @@ bool is_forward(const io::JsonObject& row, const char* impl, const char* dtype) 
   return (op == "conv1d_fwd" || op == "conv1d_first_fwd") && row.get_string("impl") == impl && row.get_string("dtype") == dtype;
 }
 
-/// The largest of a figure of our rows of an op, 0 where there is none.
+/// The maximum of a figure over tern's rows of an op; 0 if there is none.
 double largest(const std::vector<io::JsonObject>& rows, const char* op, const char* key) {
   double result = 0;
   for (const io::JsonObject& row : rows)
@@ -81,7 +81,7 @@ apps::Chart roofline(const std::vector<io::JsonObject>& rows) {
       apps::Series points{
           .name = fmt::format("{}, {}", measured.name, type.name),
           .has_line = false,
-          // Ours in bfloat16 lie where those in float16 do.
+          // A ring, as the points of bfloat16 coincide with those of float16.
           .mark = type.name == std::string("bfloat16") && measured.mark == apps::Mark::disc ? apps::Mark::ring : measured.mark,
           .colour = 1 + static_cast<std::size_t>(&type - floats)};
       for (const io::JsonObject& row : rows) {

@@ -8,13 +8,11 @@
 
 namespace tern::bench {
 
-/// The device's roofs, and on them each part at its FLOP per byte: no kernel can be above. Williams, Waterman & Patterson, "Roofline",
-/// 2009.
+/// The roofline of a device (Williams, Waterman & Patterson, "Roofline", 2009), with each part at its FLOP per byte.
 apps::Chart roofline(const DevicePeak& device, const std::vector<Count>& counts, int bytes_per_element);
 
-/// The forward passes among rows of `tern-bench conv1d`, and of its peers, under the roofs that it measured. A small signal stays in a
-/// CPU's cache between calls, and may lie above the memory's roof. Throws UsageError for rows without a copy, a product or a forward pass
-/// of ours.
+/// The forward passes in rows of `tern-bench conv1d`, and of other libraries, under the measured roofline. A small signal stays in a CPU's
+/// cache between calls, and may lie above the memory roof. Throws UsageError for rows without a copy, a GEMM or a forward pass of tern.
 apps::Chart roofline(const std::vector<io::JsonObject>& rows);
 
 }  // namespace tern::bench

@@ -30,7 +30,7 @@ struct Options {
   dist::GroupOptions group;
 };
 
-/// Every combination of the lists, in their order.
+/// All combinations of the lists, in their order.
 std::vector<StepCase> cases_of(const Options& options) {
   std::vector<StepCase> cases = {options.step};
   cases[0].parallel.shard = dist::shard_of(options.shard).value();
@@ -53,7 +53,7 @@ std::vector<StepCase> cases_of(const Options& options) {
   return cases;
 }
 
-/// TFLOP/s of a large square product: what a step's products are measured by.
+/// TFLOP/s of a large square GEMM, the reference for a step.
 double gemm_ceiling(Device device, DType dtype) {
   const std::int64_t n = device.type == DeviceType::cuda ? 8192 : 1024;
   const NoGrad unrecorded;
@@ -84,8 +84,8 @@ class Bench {
       const double of_product = ceiling(c);
       if (is_first()) show(c, figures, of_product);
     } catch (const OutOfMemory&) {
-      if (!is_alone()) throw;  // the others wait for this rank
-      // A result as well: how far a machine goes.
+      if (!is_alone()) throw;  // other ranks would wait for this one
+      // Running out of memory is a result, too.
       fmt::print("  out of memory\n");
       rows_.add(row(c).set("error", "out of memory"));
     }
@@ -96,7 +96,7 @@ class Bench {
   bool is_first() const { return group_->rank() == 0; }
   bool is_alone() const { return group_->size() == 1; }
 
-  /// "2 ranks (gloo, bucketed 25 MiB) of ", "" of one.
+  /// The text "2 ranks (gloo, bucketed 25 MiB) of "; "" for a single process.
   std::string ranks_text(const StepCase& c) const {
     if (is_alone()) return "";
     std::string how = dist::name(c.parallel.sync);
@@ -194,7 +194,7 @@ void step(const Options& options) {
   if (options.ranks > 0 && !is_started_rank()) {
     require_no_launcher();
     if (options.ranks > 1) {
-      static_cast<void>(RowFile(options.json));  // says once what each of them would
+      static_cast<void>(RowFile(options.json));  // reports a fault of the file once, and not on each rank
       return start_ranks(options.ranks);
     }
   }

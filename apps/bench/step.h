@@ -3,7 +3,7 @@
 
 namespace tern::bench {
 
-/// `tern-bench step`: the time of a training step of a named model, in the terms of PyTorch users' benchmarks.
+/// `tern-bench step`: the time of a training step of a named model.
 void add_step(CLI::App& app);
 
 }  // namespace tern::bench

@@ -59,7 +59,7 @@ nn::DecoderLMOptions model_options(const StepCase& c, Device device) {
   if (c.arch == "llama") {
     model.activation = nn::Activation::silu;
     model.gated = true;
-    model.ff = round_up(size.ff * 2 / 3, 8);  // as many parameters in three matrices as in two
+    model.ff = round_up(size.ff * 2 / 3, 8);  // so that three matrices have as many parameters as two
     model.bias = false;
     model.norm = nn::NormKind::rms;
     model.positions = nn::Positions::rotary;
@@ -93,14 +93,14 @@ Tensor random_ids(const StepCase& c, Device device) {
 
 namespace {
 
-/// The times between a step's events.
+/// Measures the times between events of a step.
 class PartTimes {
  public:
   explicit PartTimes(Stream stream) : stream_(stream) {}
   void begin() { steps_.emplace_back(); }
   void mark() { steps_.back().emplace_back(stream_, backend::Event::Timing::on); }
   void forget() { steps_.clear(); }
-  /// From mark `part` to the next one, of each step.
+  /// The times from mark `part` to the next one, for all steps.
   Times part(std::size_t part) const {
     std::vector<double> ms;
     for (const auto& marks : steps_) ms.push_back(milliseconds_between(marks[part], marks[part + 1]));
@@ -112,7 +112,7 @@ class PartTimes {
   std::vector<std::vector<backend::Event>> steps_;
 };
 
-/// Launch overhead: the time until the calls of one step return, without the device's work.
+/// Launch overhead: the time until the calls of a step return, without the device's work.
 Times host_times(Device device, int steps, const std::function<void()>& f) {
   std::vector<double> ms;
   for (int i = 0; i < steps; ++i) {
@@ -135,8 +135,8 @@ Tensor forward(const StepCase& c, const nn::DecoderLM& model, const Tensor& ids,
 bool is_first(const dist::ProcessGroup* group) { return !group || group->rank() == 0; }
 bool is_alone(const dist::ProcessGroup* group) { return !group || group->size() == 1; }
 
-/// Profiles steps after some that warm up and, on a GPU, capture the graph, and writes what it finds. The mean time of a step. Ranks but
-/// the first take the same steps and write nothing.
+/// Profiles steps, after warm-up steps, which on a GPU capture the graph; writes the profile, and returns the mean time of a step. Other
+/// ranks than the first run the same steps and write nothing.
 double profile_steps(const StepCase& c, const nn::DecoderLM& model, train::Optimizer* optimizer, Device device, dist::ProcessGroup* group,
                      const std::function<void()>& step) {
   if (!is_first(group)) {
@@ -199,7 +199,7 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
     parts.mark();
     last_loss = value.detach();
   };
-  // First of all, so that without a warm-up these steps are the process's first.
+  // First, so that without a warm-up these are the first steps of the process.
   for (int i = 0; i < c.warmup; ++i) in_parts();
   parts.forget();
   for (int i = 0; i < c.steps; ++i) in_parts();
@@ -213,7 +213,7 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
   result.graph_nodes = captured.nodes();
   result.peak_gib = peak_gib(device);
   if (c.profile > 0) {
-    CapturedStep again(as_written, device);  // under the profiler, which names the graph's kernels
+    CapturedStep again(as_written, device);  // captured under the profiler, which so knows the names of the graph's kernels
     result.profiled_ms =
         profile_steps(c, model, &optimizer, device, group, [&] { c.capture ? again({ids, labels}) : as_written({ids, labels}); });
   }
@@ -221,10 +221,10 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
     for (const Tensor& x : optimizer.memory()) result.optimizer_bytes += x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
     result.state_bytes = result.optimizer_bytes + static_cast<std::int64_t>(parallel->bytes_here());
   }
-  result.inference_ms = timed(device, c.warmup, c.steps, inference).median;  // while sharded parameters can come
+  result.inference_ms = timed(device, c.warmup, c.steps, inference).median;  // while sharded parameters can be gathered
   if (!parallel) return;
-  if (c.parallel.shard == dist::Shard::parameters) return;  // without communication there are none
-  // At the end, as the ranks' weights go ways of their own from here.
+  if (c.parallel.shard == dist::Shard::parameters) return;  // they need communication
+  // Last, as the ranks' weights diverge from here on.
   const dist::DataParallel::NoSync unsynchronized(*parallel);
   update.synchronize = {};
   CapturedStep captured_alone(as_written, device);
@@ -234,7 +234,7 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
   result.alone_ms = burst(device, 2 * c.steps, alone);
 }
 
-/// Of all ranks the slowest's times, the largest memory, and the mean loss.
+/// Combines the figures of all ranks: the slowest times, the largest memory, and the mean loss.
 void join(StepFigures& result, dist::ProcessGroup& group, Device device) {
   for (Times* times : {&result.step, &result.forward, &result.backward, &result.update, &result.host}) *times = slowest(group, *times);
   const std::vector<double> all =

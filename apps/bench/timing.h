@@ -17,22 +17,22 @@ struct Times {
 };
 Times statistics(std::vector<double> ms);
 
-/// Each call by itself, with a wait after it, by the host's clock.
+/// Measures single calls by the host's clock, with a wait after each.
 Times timed(Device device, int warmup, int repeats, const std::function<void()>& f);
 
-/// Calls without a wait in between: what a training loop sees. Milliseconds a call.
+/// Measures calls without waits in between, as in a training loop. Milliseconds a call.
 double burst(Device device, int repeats, const std::function<void()>& f);
 
-/// Each call by the device's clock, after `between`, whose time does not count. On a GPU nothing waits: while the device is
-/// busy with `between`, the host queues the call, so that short calls are not measured by how fast they are queued.
+/// Measures calls by the device's clock, each after a call of `between`, which is not counted. On a GPU there is no wait: the host queues
+/// the call while the device executes `between`, so that launch overhead does not count.
 Times timed_on_device(Device device, int warmup, int repeats, const std::function<void()>& between, const std::function<void()>& f);
 
-/// Times calls that find the GPU's second cache full of something else.
+/// Measures calls with a cold L2 cache.
 class ColdTimer {
  public:
-  /// Each figure takes about `seconds` seconds, of three calls at least.
+  /// Each measurement takes about `seconds` seconds, and at least three calls.
   ColdTimer(Device device, double seconds);
-  /// The median, ms.
+  /// The median time in ms.
   double measure(const std::function<void()>& f) const;
 
  private:
@@ -41,21 +41,21 @@ class ColdTimer {
   Tensor flush_;  ///< larger than the cache
 };
 
-/// 1e9 bytes a second of `bytes` in `ms`.
+/// Bandwidth in GB/s (1e9 bytes a second) of `bytes` in `ms`.
 inline double gbs(std::int64_t bytes, double ms) { return static_cast<double>(bytes) / ms / 1e6; }
 
-/// Copies on the device, by which kernels that move bytes are judged.
+/// Measured copies on the device, as the reference for memory-bound kernels.
 class CopyBaseline {
  public:
-  /// The timer outlives it.
+  /// The timer has to outlive it.
   CopyBaseline(Device device, const ColdTimer& timer) : device_(device), timer_(timer) {}
-  /// Measures a copy that no cache holds, of float32; its ms. peak_gbs() then is its bandwidth.
+  /// Measures a float32 copy larger than the caches, sets peak_gbs() to its bandwidth, and returns its ms.
   double measure_peak();
-  /// Elements of that copy.
+  /// Elements of the large copy.
   std::int64_t peak_count() const { return std::int64_t{1} << (device_.type == DeviceType::cuda ? 30 : 25); }
-  /// In 1e9 bytes a second, reading and writing counted.
+  /// Bandwidth of the large copy in GB/s, counting reads and writes.
   double peak_gbs() const { return peak_gbs_; }
-  /// ms of a copy that moves as many bytes, launched and timed alike: the bandwidth that a small tensor can reach.
+  /// Time in ms of a copy that moves `bytes` bytes, measured in the same way: the reference for a small tensor.
   double equal_ms(std::int64_t bytes);
 
  private:
@@ -67,24 +67,24 @@ class CopyBaseline {
 
 inline double rounded(double x, double scale) { return static_cast<double>(static_cast<std::int64_t>(x * scale + 0.5)) / scale; }
 
-/// Sets a row's "device", cpu or cuda, and on the CPU "threads".
+/// Sets "device" (cpu or cuda) of a row, and "threads" on the CPU.
 io::JsonObject& set_device(io::JsonObject& row, Device device);
 
-/// `--json FILE`, to which a RowFile appends; `rows` says in the help which rows.
+/// Adds `--json FILE`, the file of a RowFile; `rows` is the name of its rows in the help.
 void add_json_option(CLI::App& command, std::string& path, const std::string& rows = "the rows");
 
-/// An option whose default the help shows.
+/// Adds an option with its default in the help.
 template <class T>
 CLI::Option* add_value(CLI::App& command, const char* name, T& value, const std::string& help, const apps::Check& check, const char* type) {
   return command.add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
 }
 
-/// `--json FILE`: appends rows, one JSON object a line.
+/// Appends rows to a file, one JSON object a line.
 class RowFile {
  public:
-  /// No path: rows go nowhere. Throws UsageError if the file cannot be opened, and does not wait for one who reads a FIFO.
+  /// Opens a file; "": rows are dropped. Throws UsageError if it cannot be opened, or is a FIFO without a reader.
   explicit RowFile(const std::string& path);
-  /// Throws FileError.
+  /// Appends a row. Throws FileError.
   void add(const io::JsonObject& row);
 
  private:

@@ -4,13 +4,13 @@
 
 namespace tern::apps {
 
-/// A file that a training writes and can do without: what fails is said once on stderr, however often it fails, for a full disk says it
-/// with each call. The training goes on, and the next call tries again.
+/// Writes to an optional file of a training, which continues if a write fails. Only the first failure is reported on stderr, as a full disk
+/// makes every write fail; later calls try again.
 class Attempt {
  public:
-  /// `program` begins the message.
+  /// `program` is the prefix of the message.
   explicit Attempt(std::string program) : program_(std::move(program)) {}
-  /// False where the write threw a FileError.
+  /// Calls `write`. False if it threw a FileError.
   bool operator()(const std::function<void()>& write);
 
  private:

@@ -9,9 +9,9 @@ namespace tern::apps {
 
 namespace {
 
-/// Metadata that marks a checkpoint; its value is the program's.
+/// Key of the metadata that marks a checkpoint; the value is the program's name.
 constexpr const char* marker = "tern.checkpoint";
-/// Of the data, named as digests of files are.
+/// Key of the data's digest, named like those of files.
 const std::string data_digest_key = std::string(io::checksum_key) + ":data";
 
 }  // namespace
@@ -75,7 +75,7 @@ CheckpointHead last_checkpoint(const std::string& program, const std::filesystem
   };
   if (text(marker) != program)
     throw io::FileError(fmt::format("{}: expected a checkpoint of {} but got one of {}", path, program, text::printable(text(marker), 60)));
-  text(io::checksum_key);  // a file without one would be taken as it is
+  text(io::checksum_key);  // required: without a checksum the loader could not detect damage
   head.config = io::JsonObject::parse(text("config"), path);
   head.numbers = io::JsonObject::parse(text("numbers"), path);
   head.data = text("data");

@@ -12,40 +12,40 @@
 
 namespace tern::apps {
 
-/// Options of checkpoints, which results do not depend on.
+/// Options of checkpoints. They do not affect the results of a training.
 struct CheckpointOptions {
-  bool resume = false;                ///< the run in --out goes on
-  std::optional<std::int64_t> every;  ///< updates between checkpoints; 0: once an epoch
-  std::optional<std::int64_t> keep;   ///< the newest ones that are kept
+  bool resume = false;                ///< continue the run in --out
+  std::optional<std::int64_t> every;  ///< updates between checkpoints; 0: one at the end of each epoch
+  std::optional<std::int64_t> keep;   ///< number of newest checkpoints to keep
 };
-/// --resume, --checkpoint-every and --keep.
+/// Adds --resume, --checkpoint-every and --keep.
 void add_checkpoint_options(CLI::App& command, CheckpointOptions& options);
 
-/// Configuration, counts and place in the data of a checkpoint, without its tensors. The metadata of a file whose checksum has not been
-/// read yet: values are checked by who uses them.
+/// The metadata of a checkpoint: configuration, counts and position in the data. They are read before the file's checksum is verified, so
+/// that users of a value have to check it.
 struct CheckpointHead {
   io::CheckpointFile file;
-  io::JsonObject config;   ///< of the run when it was written
-  io::JsonObject numbers;  ///< epoch, update and place in the data
-  std::string data;        ///< the directory that it read, "" where there is none
+  io::JsonObject config;   ///< the run's configuration at that time
+  io::JsonObject numbers;  ///< epoch, update and position in the data
+  std::string data;        ///< directory of the data; "" if there is none
   std::string data_digest;
   CheckpointOptions options;
 };
-/// Of the newest checkpoint of a run. Throws FileError where there is none, or another program's.
+/// Reads the metadata of a run's newest checkpoint. Throws FileError if there is none, or if it is another program's.
 CheckpointHead last_checkpoint(const std::string& program, const std::filesystem::path& run);
 
-/// Throws FileError unless the file is large enough for a model of so many parameters with their two moments, in float32: memory is taken
-/// as its configuration says.
+/// Throws FileError unless the file is large enough for a float32 model of `parameters` parameters with two moments each, before memory is
+/// allocated for the model that a damaged configuration may describe.
 void require_size(const CheckpointHead& head, std::int64_t parameters);
-/// "from update 120 of 400: RUN/checkpoints/...".
+/// The text "from update 120 of 400: RUN/checkpoints/...".
 std::string resumed_from(const CheckpointHead& head, std::int64_t total_updates);
-/// For a schedule that ends with the training: what another end of it changes, or "".
+/// A warning that a changed number of updates changes a schedule that ends with the training; "" if it does not.
 std::string changed_schedule(const CheckpointHead& head, std::int64_t total_updates);
 
 io::Metadata to_metadata(const std::string& program, const CheckpointHead& head);
 
-/// The options of a run that goes on: those of its checkpoint, but for the given ones of `may_change`. The others may be given as they
-/// are. Throws UsageError for one that differs, FileError for a checkpoint whose options are not valid.
+/// The options of a resumed run: those of its checkpoint, except for given ones that `may_change` lists. Throws UsageError for another
+/// given option whose value differs from the checkpoint's, FileError for a checkpoint with invalid options.
 template <class Options>
 Options resumed_options(const std::vector<Entry<Options>>& entries, const CheckpointHead& head, const Given<Options>& given,
                         const std::vector<std::string>& may_change) {

@@ -14,9 +14,9 @@ namespace tern::apps {
 namespace {
 
 constexpr std::size_t max_log_bytes = std::size_t(1) << 30;
-constexpr std::size_t max_points = 400;  // more cannot be told apart, and make the file large
+constexpr std::size_t max_points = 400;  // more points are not visible, and enlarge the file
 
-/// Means of neighbours, few enough to draw.
+/// Reduces a line to max_points, by means of neighbours.
 Series series_of(const std::string& name, const std::map<std::int64_t, double>& line, bool is_right, Mark mark) {
   Series series{.name = name, .points = {}, .is_right = is_right, .mark = mark};
   const std::size_t together = ceil_div(line.size(), max_points);
@@ -53,7 +53,7 @@ void Curves::read(const std::filesystem::path& log, std::int64_t last_update) {
     try {
       const io::JsonObject object = io::JsonObject::parse(line, log.string());
       if (object.contains("update") && object.get_int("update") <= last_update) add(object);
-    } catch (const io::FileError&) {  // of this line alone
+    } catch (const io::FileError&) {  // this line is skipped
     }
   }
 }

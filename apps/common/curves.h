@@ -14,11 +14,11 @@ namespace tern::apps {
 class Curves {
  public:
   void add(const io::JsonObject& line);
-  /// The lines of a log up to an update. A log that is missing has none; a line that is no JSON object, as a killed process may leave one,
-  /// is passed over. Throws FileError for a log that cannot be read.
+  /// Adds the lines of a log up to an update. A missing log is empty. A line that is not a JSON object is skipped, as a killed process may
+  /// leave one. Throws FileError for a log that cannot be read.
   void read(const std::filesystem::path& log, std::int64_t last_update);
 
-  /// Losses by the axis on the left, the score by the one on the right.
+  /// The chart, with losses on the left axis and the score on the right axis.
   Chart chart(const std::string& title) const;
 
  private:

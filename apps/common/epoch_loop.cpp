@@ -20,7 +20,7 @@ namespace tern::apps {
 
 namespace {
 
-constexpr double least_share = 20;  ///< Note [Checkpoints take little time]
+constexpr double min_interval_ratio = 20;  ///< interval between checkpoints over the duration of one: Note [Checkpoints take little time]
 
 const std::string model_prefix = "model.", best_prefix = "best.";
 
@@ -30,7 +30,7 @@ std::vector<NamedTensor> prefixed(const std::string& prefix, const std::vector<N
   return result;
 }
 
-/// On the CPU, each with memory of its own.
+/// Copies of tensors on the CPU.
 std::vector<NamedTensor> copies(const std::vector<NamedTensor>& tensors) {
   const NoGrad unrecorded;
   std::vector<NamedTensor> result;
@@ -39,14 +39,14 @@ std::vector<NamedTensor> copies(const std::vector<NamedTensor>& tensors) {
   return result;
 }
 
-/// The parameters become what their masters have, rounded.
+/// Sets the parameters to their masters, rounded.
 void round_masters(const nn::Module& model) {
   const NoGrad unrecorded;
   for (const NamedTensor& entry : nn::named_parameters(model))
     if (const Tensor master = master_of(entry.tensor); master.defined()) copy_(entry.tensor, cast(master, entry.tensor.dtype()));
 }
 
-/// Puts values in the model's parameters of the same names, and in their masters.
+/// Sets the model's parameters of the same names, and their masters.
 void write_parameters(const nn::Module& model, const std::vector<NamedTensor>& values) {
   const NoGrad unrecorded;
   std::map<std::string, Tensor> by_name;
@@ -55,12 +55,12 @@ void write_parameters(const nn::Module& model, const std::vector<NamedTensor>& v
   round_masters(model);
 }
 
-/// Waits for the device, once.
+/// True if all values are finite. Waits for the device once.
 bool is_finite(const std::vector<NamedTensor>& tensors) {
   const NoGrad unrecorded;
   Tensor sums;
   for (const NamedTensor& entry : tensors) {
-    const Tensor zero = sum(entry.tensor.detach() * 0.0);  // NaN for what is not finite
+    const Tensor zero = sum(entry.tensor.detach() * 0.0);  // 0 * inf and 0 * NaN are NaN
     sums = sums.defined() ? sums + zero : zero;
   }
   return !sums.defined() || std::isfinite(sums.item<double>());
@@ -78,21 +78,21 @@ void EpochLoop::run() {
     TrainingLoop& loop = trainable_.loop();
     loop.share_loss();
     if (run_ && loop.updates() > 0 && saved_ != loop.updates()) save_checkpoint();
-    loop.require_no_stop();  // says it anew, with what there is now
+    loop.require_no_stop();  // throws again, with a message that names the new checkpoint
     throw;
   } catch (const Error& error) {
     if (!is_failure_of_other_rank(error)) throw;
     throw std::runtime_error(error.what() + trainable_.loop().remains());
   }
   if (!best_.model.empty()) write_parameters(trainable_.model(), best_.model);
-  trainable_.loop().keep_parameters();  // for rank 0, which goes on alone
+  trainable_.loop().keep_parameters();  // for rank 0, which continues alone
 }
 
 void EpochLoop::run_epochs() {
   TrainingLoop& loop = trainable_.loop();
   const std::int64_t every = run_ ? run_->checkpoint_options().every.value_or(0) : 0;
   for (bool goes_on = true; goes_on;) {
-    if (!std::exchange(goes_on_, false)) {
+    if (!std::exchange(resumes_epoch_, false)) {
       ++epoch_;
       first_update_ = loop.updates();
     }
@@ -102,7 +102,7 @@ void EpochLoop::run_epochs() {
       save_checkpoint();
     });
     const bool is_last = loop.updates() >= loop.total_updates();
-    const bool is_due = every == 0 && (!saved_ || seconds_now() - saved_at_ >= least_share * save_seconds_);
+    const bool is_due = every == 0 && (!saved_ || seconds_now() - saved_at_ >= min_interval_ratio * save_seconds_);
     if (run_ && saved_ != loop.updates() && (is_last || is_due)) save_checkpoint();
 
     loop.gather_masters();
@@ -114,7 +114,7 @@ void EpochLoop::run_epochs() {
   }
 }
 
-/// Each rank has measured the same, but machines may differ in the last bit: rank 0's counts.
+/// Replaces a validation by rank 0's, as machines may differ in the last bit.
 void EpochLoop::agree_on(Validation& validation) const {
   Ranks* const ranks = trainable_.loop().ranks();
   if (!ranks) return;
@@ -158,11 +158,11 @@ io::JsonObject EpochLoop::numbers() const {
 void EpochLoop::save_checkpoint() {
   const double started = seconds_now();
   std::vector<NamedTensor> all = tensors();
-  // Rank 0 writes alone: what all ranks must read, a unit at a time, it gets before.
+  // Reading sharded parameters is a collective: all ranks gather them before rank 0 writes.
   if (trainable_.loop().shards_parameters())
     for (NamedTensor& entry : all)
       if (entry.name.starts_with(model_prefix)) entry = copies({entry}).front();
-  // A checkpoint of weights that overflowed would take the place of a good one.
+  // A checkpoint of weights that overflowed would replace a good one.
   if (!is_finite(nn::named_masters(trainable_.model()))) trainable_.loop().require_finite(std::numeric_limits<double>::quiet_NaN());
   const bool is_saved = run_->save_checkpoint(trainable_.loop().updates(), all, numbers(), best_.update);
   if (is_saved) saved_ = trainable_.loop().updates();
@@ -186,24 +186,24 @@ void EpochLoop::resume() {
   trainable_.loop().take_state(trainable_.model(), all);
   round_masters(trainable_.model());
   restore(numbers);
-  if (Ranks* const ranks = trainable_.loop().ranks()) ranks->barrier();  // before the files move that the others read
+  if (Ranks* const ranks = trainable_.loop().ranks()) ranks->barrier();  // before rank 0 moves the files that the others read
   run_->restart(best_.model, best_.epoch, best_.update);
   saved_ = done;
   saved_at_ = seconds_now();
 }
 
-/// Of a checkpoint whose tensors are loaded: what it says can only be wrong if it was written so.
+/// Restores the numbers of a checkpoint whose tensors have been loaded, and whose checksum so has been verified.
 void EpochLoop::restore(const io::JsonObject& numbers) {
   trainable_.loop().restore(numbers.get_object("loop"));
   const std::int64_t updates = trainable_.loop().updates();
   epoch_ = numbers.get_int("epoch");
   first_update_ = numbers.get_int("first_update");
   since_best_ = numbers.get_int("since_best");
-  // An epoch has an update at least, and a validation follows one.
+  // An epoch has at least one update, and so does a validation.
   if (epoch_ < 1 || epoch_ > updates + 1 || first_update_ < 0 || first_update_ > updates || since_best_ < 0 || since_best_ > updates)
     throw io::FileError(fmt::format("{}: expected an epoch with its updates but got epoch {} from update {} of {}",
                                     run_->head().file.path.string(), epoch_, first_update_, updates));
-  goes_on_ = true;
+  resumes_epoch_ = true;
   const auto unsigned_number = [&](const char* key) {
     const std::string text = numbers.get_string(key);
     const std::optional<std::uint64_t> value = backend::parse_number<std::uint64_t>(text);

@@ -1,6 +1,5 @@
 #include "common/launcher.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -30,30 +29,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using backend::FileDescriptor;
+using backend::Pipe;
 
-struct Pipe {
-  Pipe() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error(fmt::format("no pipe could be made: {}", std::strerror(errno)));
-    from = FileDescriptor(ends[0]);
-    to = FileDescriptor(ends[1]);
-  }
-  FileDescriptor from, to;
-};
-
-/// The lines of a process's stdout or stderr, passed on with the rank before each.
+/// Forwards a process's stdout or stderr with the rank before each line.
 class Output {
  public:
   Output(FileDescriptor from, int to, int rank) : from_(std::move(from)), to_(to), prefix_(fmt::format("[{}] ", rank)) {}
   int fd() const { return from_.get(); }
-  /// Passes on the available bytes. False at the end.
+  /// Forwards the available bytes. False at the end.
   bool read() {
     char bytes[1 << 14];
     const ssize_t count = ::read(from_.get(), bytes, sizeof bytes);
     if (count < 0) return errno == EINTR || errno == EAGAIN;
     text_.append(bytes, static_cast<std::size_t>(count));
     std::string lines;
-    // A progress bar ends its lines by \r.
+    // \r ends the lines of a progress bar.
     for (std::size_t end; (end = text_.find_first_of("\n\r")) != std::string::npos; text_.erase(0, end + 1))
       lines += prefix_ + text_.substr(0, end + 1);
     if (count == 0 && !text_.empty()) lines += prefix_ + std::exchange(text_, "") + "\n";
@@ -65,7 +55,7 @@ class Output {
   void write(const std::string& text) const {
     for (std::size_t written = 0; written < text.size();) {
       const ssize_t count = ::write(to_, text.data() + written, text.size() - written);
-      if (count < 0 && errno != EINTR) return;  // nobody reads any more
+      if (count < 0 && errno != EINTR) return;  // the reader is gone
       if (count > 0) written += static_cast<std::size_t>(count);
     }
   }
@@ -86,7 +76,8 @@ class Launcher {
   explicit Launcher(const LaunchOptions& options) : options_(options) {
     const std::size_t colon = options.master.rfind(':');
     address_ = colon == std::string::npos ? "127.0.0.1" : options.master.substr(0, colon);
-    // For programs that meet by address. Those of tern on one machine meet in the directory, whose name no other process can take.
+    // For programs that connect by address. Those of tern on one machine use a FileStore in the directory, as a port may be taken
+    // meanwhile.
     port_ = colon == std::string::npos ? std::to_string(dist::Socket::listen("127.0.0.1", 0).port()) : options.master.substr(colon + 1);
     if (options.machines == 1) directory_.emplace("tern-launch");
   }
@@ -122,9 +113,9 @@ class Launcher {
     const pid_t parent = ::getpid(), pid = ::fork();
     if (pid < 0) throw std::runtime_error(fmt::format("no process could be started: {}", std::strerror(errno)));
     if (pid == 0) {
-      // All in one group of their own: the terminal's Ctrl-C comes to this program alone, which passes it on once.
+      // A process group of their own: the terminal's Ctrl-C then reaches the launcher only, which forwards it once.
       ::setpgid(0, group_);
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody is left behind
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // if the launcher dies
       if (::getppid() != parent) ::_exit(1);
       for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
       if (out) ::dup2(out->to.get(), STDOUT_FILENO), ::dup2(err->to.get(), STDERR_FILENO);
@@ -162,19 +153,19 @@ class Launcher {
                                                  {"MASTER_PORT", port_}};
     variables.insert(options_.variables.begin(), options_.variables.end());
     if (directory_) variables["TERN_STORE_DIR"] = directory_->path().string();
-    // Each would take all processors.
+    // By default each process would use all processors.
     if (!std::getenv("OMP_NUM_THREADS")) variables["OMP_NUM_THREADS"] = std::to_string(std::max(1, num_threads() / options_.processes));
     return variables;
   }
 
-  /// Takes note of processes that have ended. False where none is left.
+  /// Collects processes that have ended. False if none is left.
   bool reap() {
     const Process* failed = nullptr;
     for (Process& process : processes_) {
       int status = 0;
       if (process.status || ::waitpid(process.pid, &status, WNOHANG) != process.pid) continue;
       process.status = status;
-      // Of several that are found ended at once, one that a signal killed is what the others' exit codes are about.
+      // Among processes that ended at the same time, one that was killed by a signal is the cause of the others' failures.
       if (status != 0 && (!failed || (WIFSIGNALED(status) && !WIFSIGNALED(*failed->status)))) failed = &process;
     }
     if (failed && !code_) fail(*failed, *failed->status);
@@ -184,7 +175,7 @@ class Launcher {
   void fail(const Process& process, int status) {
     code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     const bool was_asked = passed_on_ != 0;
-    if (was_asked) return;  // all end as they were told to
+    if (was_asked) return;  // the processes were asked to stop
     const std::string how = WIFSIGNALED(status) ? fmt::format("died by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)))
                                                 : fmt::format("ended with exit code {}", WEXITSTATUS(status));
     const auto left = std::count_if(processes_.begin(), processes_.end(), [](const Process& each) { return !each.status; });
@@ -203,15 +194,15 @@ class Launcher {
     if (signal == 0 || passed_on_ == signal) return;
     passed_on_ = signal;
     if (!code_) code_ = 128 + signal;
-    // Programs that save what they have may take their time: they are not killed, but by a second Ctrl-C.
+    // No grace period here: the processes may be writing a checkpoint. A second Ctrl-C kills them.
     signal_all(signal);
   }
 
   void signal_all(int signal) const {
-    if (group_ > 0) ::kill(-group_, signal);  // and what they have started
+    if (group_ > 0) ::kill(-group_, signal);  // with the processes that they have started
   }
 
-  /// For a moment at most, so that signals and ends are seen soon.
+  /// Waits for output, for a short time at most, so that signals and ended processes are noticed soon.
   void wait_for_output() {
     constexpr int moment_ms = 20;
     std::vector<pollfd> entries;
@@ -228,7 +219,7 @@ class Launcher {
   std::vector<Process> processes_;
   std::vector<Output> outputs_;
   std::optional<int> code_;
-  int passed_on_ = 0;  ///< the signal that was passed on
+  int passed_on_ = 0;  ///< the forwarded signal; 0: none
   std::optional<Clock::time_point> kill_at_, drain_until_;
 };
 

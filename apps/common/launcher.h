@@ -7,19 +7,19 @@ namespace tern::apps {
 
 struct LaunchOptions {
   std::vector<std::string> command;                   ///< the program and its arguments
-  int processes = 1;                                  ///< on this machine
-  int machines = 1, machine = 0;                      ///< of equal numbers of processes; this one's number
-  std::string master;                                 ///< "address:port" of the first machine; empty where there is but one
-  bool prefixes_output = false;                       ///< each line of a process begins with "[rank] "
-  std::string name = "tern-launch";                   ///< of the program that starts them, in its messages
-  std::map<std::string, std::string> variables = {};  ///< further ones of the environment, for each process
-  double grace = 10;                                  ///< seconds that processes have to end in good order before they are killed
+  int processes = 1;                                  ///< number of processes on this machine
+  int machines = 1, machine = 0;                      ///< number of machines, with equal numbers of processes; index of this one
+  std::string master;                                 ///< "address:port" of the first machine; empty for a single machine
+  bool prefixes_output = false;                       ///< prefix each line of a process by "[rank] "
+  std::string name = "tern-launch";                   ///< name of the launcher in its messages
+  std::map<std::string, std::string> variables = {};  ///< further environment variables of the processes
+  double grace = 10;                                  ///< seconds to shut down before the processes are killed
 };
 
-/// Starts the processes with the variables of dist/launch_environment.h, and waits for all. A signal that asks this program to stop is
-/// passed on to each of them; a second Ctrl-C kills them. If one fails, the others are asked to stop, and killed after the grace; it is
-/// named on stderr. Returns 0, the exit code of the one that failed first, 128 + N if it died by signal N, or if all were asked to stop by
-/// it. Throws UsageError for a program that cannot be started.
+/// Starts the processes with the variables of dist/launch_environment.h, and waits for all. Forwards a signal that asks this program to
+/// stop; a second Ctrl-C kills the processes. If a process fails, it is named on stderr, and the others are asked to stop and killed after
+/// the grace period. Returns 0, or the exit code of the process that failed first, or 128 + N if it died by signal N or all were stopped by
+/// signal N. Throws UsageError for a program that cannot be started.
 int launch(const LaunchOptions& options);
 
 }  // namespace tern::apps

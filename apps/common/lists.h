@@ -8,14 +8,14 @@
 // Flags that take several values: --dtype bf16,fp32.
 namespace tern::apps {
 
-/// The parts between commas; none of an empty text.
+/// The words of a list, split at commas; none for an empty text.
 std::vector<std::string> words(const std::string& list);
-/// Those of a list that list_of(whole_number()) has passed.
+/// The integers of a list that list_of(whole_number()) has checked.
 std::vector<std::int64_t> numbers(const std::string& list);
-/// Those of a list that list_of(real_number()) has passed.
+/// The numbers of a list that list_of(real_number()) has checked.
 std::vector<double> reals(const std::string& list);
 
-/// Every word of a list passes the check, of which there is at least one.
+/// A check of a list: it has at least one word, and each passes `check`.
 Check list_of(Check check);
 
 }  // namespace tern::apps

@@ -16,14 +16,14 @@ using profile::MemoryByCategory;
 using profile::MemoryHistory;
 using profile::MemoryPass;
 
-constexpr std::size_t columns = 712;  // of a pixel each
+constexpr std::size_t columns = 712;  // one pixel wide each
 constexpr std::size_t passes = 4;
 
 /// A column of the picture.
 struct Column {
   MemoryByCategory highest;
   std::size_t total = 0;
-  std::array<std::size_t, passes> asked{};  ///< allocations in each pass
+  std::array<std::size_t, passes> allocations{};  ///< by pass
 };
 
 std::vector<Column> columns_of(const MemoryHistory& history, double length) {
@@ -45,14 +45,14 @@ std::vector<Column> columns_of(const MemoryHistory& history, double length) {
     if (now.total() > column.total) column.highest = now, column.total = now.total();
     const profile::MemoryHistoryEvent& told = history.events()[event];
     if (told.action == backend::MemoryAction::alloc && told.block != profile::MemoryBlock::never)
-      ++column.asked[static_cast<std::size_t>(history.blocks()[told.block].pass)];
+      ++column.allocations[static_cast<std::size_t>(history.blocks()[told.block].pass)];
     before = now;
   });
   fill(columns);
   return result;
 }
 
-/// 1, or how many bytes a unit of the axis has.
+/// The bytes of the axis's unit.
 struct Unit {
   double bytes;
   const char* name;
@@ -63,13 +63,14 @@ Unit unit_of(std::size_t bytes) {
   return {0x1p10, "KiB"};
 }
 
-/// Which pass asked for most blocks, from column to column.
+/// The strip of passes: the pass with the most allocations of each column.
 std::vector<Chart::Span> spans_of(const std::vector<Column>& shown, double column_ms) {
   std::vector<Chart::Span> spans;
   std::size_t pass = 0;
   for (std::size_t i = 0; i < columns; ++i) {
-    const auto& asked = shown[i].asked;
-    if (const auto most = std::max_element(asked.begin(), asked.end()); *most > 0) pass = static_cast<std::size_t>(most - asked.begin());
+    const auto& allocations = shown[i].allocations;
+    if (const auto most = std::max_element(allocations.begin(), allocations.end()); *most > 0)
+      pass = static_cast<std::size_t>(most - allocations.begin());
     const std::string name = profile::name(static_cast<MemoryPass>(pass));
     const double from = static_cast<double>(i) * column_ms, to = from + column_ms;
     if (!spans.empty() && spans.back().name == name) spans.back().to = to;
@@ -96,7 +97,7 @@ std::string to_svg(const MemoryHistory& history, const std::string& title) {
               .level = Chart::Level{highest, fmt::format("peak {:.2f} {}", highest, unit.name)}};
   for (std::size_t category = 0; category < profile::memory_categories; ++category) {
     Series series{.name = profile::name(static_cast<profile::MemoryCategory>(category))};
-    for (std::size_t i = 0; i <= columns; ++i) {  // the last one ends the area
+    for (std::size_t i = 0; i <= columns; ++i) {  // one more column closes the area
       const auto bytes = static_cast<double>(shown[std::min(i, columns - 1)].highest.bytes[category]);
       series.points.push_back({static_cast<double>(i) * column_ms, bytes / unit.bytes});
     }

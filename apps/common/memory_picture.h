@@ -5,8 +5,8 @@
 
 namespace tern::apps {
 
-/// The bytes of each category over time, one on top of the other, with the peak, and a strip of the passes below. Columns show the moment
-/// in which most was allocated, so that no peak is lost. For light and dark pages.
+/// An SVG picture of a history: a stacked area chart of the bytes of each category over time, with the peak, and a strip of the passes
+/// below. Each column shows the maximum of its interval, so that no peak is lost. Suits light and dark pages.
 std::string to_svg(const profile::MemoryHistory& history, const std::string& title);
 
 }  // namespace tern::apps

@@ -28,7 +28,7 @@ std::int64_t norm(const nn::TransformerOptions& o) {
   return o.norm == nn::NormKind::none ? 0 : o.width * (o.norm == nn::NormKind::layer && o.bias ? 2 : 1);
 }
 
-/// Attention with its norm; cross attention has as many heads of keys and values as of queries.
+/// Parameters of an attention with its norm. Cross attention has as many key and value heads as query heads.
 std::int64_t attention(const nn::TransformerOptions& o, bool is_cross) {
   const std::int64_t heads = std::max<std::int64_t>(o.heads, 1), kv_heads = o.kv_heads > 0 && !is_cross ? o.kv_heads : heads;
   const std::int64_t head_dim = o.head_dim > 0 ? o.head_dim : o.width / heads;
@@ -41,14 +41,14 @@ std::int64_t feed_forward(const nn::TransformerOptions& o) {
   return norm(o) + linear(o.width, o.ff, o.bias) * (o.gated ? 2 : 1) + linear(o.ff, o.width, o.bias);
 }
 
-/// A nn::TransformerModel without its token table.
+/// Parameters of a nn::TransformerModel without its token table.
 std::int64_t body(const nn::TransformerOptions& o, std::int64_t layers, bool has_cross) {
   const std::int64_t positions = o.positions == nn::Positions::learned ? o.length * o.width : 0;
   const std::int64_t layer = attention(o, false) + (has_cross ? attention(o, true) : 0) + feed_forward(o);
   return positions + layers * layer + (o.final_norm ? norm(o) : 0);
 }
 
-/// The token table and the head.
+/// Parameters of the token table and the head.
 std::int64_t tokens(const nn::TransformerOptions& o) { return o.width * o.vocab * (o.tied_head ? 1 : 2) + (o.head_bias ? o.vocab : 0); }
 
 }  // namespace

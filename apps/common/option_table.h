@@ -18,17 +18,17 @@
 
 namespace tern::apps {
 
-/// An option that a run is remembered by. A program's one table of them serves the command line, its help, and config.json.
+/// An option that is stored with a run. A program has one table of entries for the command line, its help and config.json.
 template <class Options>
 struct Entry {
-  std::string key;  ///< in config.json
+  std::string key;  ///< key in config.json
   std::variant<std::string Options::*, bool Options::*, std::int64_t Options::*, double Options::*> member;
-  Check check;             ///< of the value as text
-  std::string help;        ///< "" for what has an option of its own kind
-  bool may_lack = false;   ///< a run of an earlier version does not say it: the default is what it did
-  std::string shown = "";  ///< as the default in the help, where it depends on more than the preset
+  Check check;             ///< check of the value's text
+  std::string help;        ///< "" if the option is added by a function of its own
+  bool may_lack = false;   ///< config.json of an earlier version may lack the key, which then means the default
+  std::string shown = "";  ///< the default in the help, if it depends on more than the preset
 
-  /// The same entry for a key that runs of an earlier version lack.
+  /// The same entry with may_lack.
   Entry or_lacking() const {
     Entry result = *this;
     result.may_lack = true;
@@ -51,7 +51,7 @@ struct Entry {
         member);
   }
 
-  /// Sets the value from a text that check() has passed.
+  /// Sets the value from a text that `check` accepts.
   void set(Options& options, const std::string& text) const {
     std::visit(
         [&]<class T>(T Options::* at) {
@@ -69,19 +69,19 @@ struct Entry {
   }
 };
 
-/// Throws UsageError for an option that is out of range, or for `conflict`, the fault of options that are each in their range and do not
-/// fit together, "heads: expected ..."; "" if there is none.
+/// Throws UsageError for an option that is out of range, and if `conflict` returns the fault of options that do not fit together, such as
+/// "heads: expected ...", and not "".
 template <class Options>
 void require_valid(const std::vector<Entry<Options>>& entries, const Options& options, std::string (*conflict)(const Options&)) {
   for (const auto& entry : entries) entry.require_valid(options);
   if (const std::string fault = conflict(options); !fault.empty()) throw UsageError("--" + fault);
 }
 
-/// Options that the user gives change single values of a preset, which is known only when all are parsed.
+/// The options that the user has given, with their texts. They are applied after parsing, when the preset is known.
 template <class Options>
 using Given = std::vector<std::pair<const Entry<Options>*, std::string>>;
 
-/// "64", or "quick 64, classic 256" where presets differ. Their first member is the preset's name.
+/// The default in the help: "64", or "quick 64, classic 256" if presets differ.
 template <class Options>
 std::string preset_values(const Entry<Options>& entry, const std::vector<Options>& presets) {
   std::vector<std::string> named;
@@ -93,7 +93,7 @@ std::string preset_values(const Entry<Options>& entry, const std::vector<Options
   return is_one ? entry.text(presets.front()) : fmt::format("{}", fmt::join(named, ", "));
 }
 
-/// Adds an option that keeps what the user writes in `given`, which outlives the parsing.
+/// Adds an option that appends the user's text to `given`, which has to outlive the parsing.
 template <class Options>
 void add_entry(CLI::App& command, const Entry<Options>& entry, const std::vector<Options>& presets, Given<Options>& given) {
   const std::string help = fmt::format("{} ({})", entry.help, entry.shown.empty() ? preset_values(entry, presets) : entry.shown);
@@ -114,8 +114,8 @@ io::JsonObject to_json(const std::vector<Entry<Options>>& entries, const Options
   return json;
 }
 
-/// Sets an option to the value that a configuration has for it. Throws FileError, which begins with the file's name, for a value that is
-/// missing, of another type or out of range.
+/// Sets an option from a configuration. Throws FileError, which begins with the file's name, for a value that is missing, of another type
+/// or out of range.
 template <class Options>
 void set_from_json(Options& options, const Entry<Options>& entry, const io::JsonObject& config, const std::filesystem::path& file) {
   std::visit(
@@ -139,7 +139,7 @@ Options from_json(const std::vector<Entry<Options>>& entries, const io::JsonObje
   return options;
 }
 
-/// `--config FILE`: options that come between the preset's and those of the command line.
+/// Adds `--config FILE`, whose options override the preset's and are overridden by those of the command line.
 inline void add_config_option(CLI::App& command, std::string& file) {
   command
       .add_option("--config", file,
@@ -147,8 +147,8 @@ inline void add_config_option(CLI::App& command, std::string& file) {
       ->type_name("FILE");
 }
 
-/// Options given by a configuration: a JSON object with any of the table's keys, as RUN/config.json is one; nothing for "". For a directory
-/// its config.json is read. Throws UsageError for a key that is no option, FileError for a file that cannot be read and as set_from_json().
+/// Reads options from a JSON object with some of the table's keys, such as RUN/config.json; for a directory, from its config.json. None if
+/// `file` is "". Throws UsageError for an unknown key, FileError for a file that cannot be read and as set_from_json().
 template <class Options>
 Given<Options> read_config(const std::vector<Entry<Options>>& entries, std::filesystem::path file) {
   Given<Options> given;
@@ -158,7 +158,7 @@ Given<Options> read_config(const std::vector<Entry<Options>>& entries, std::file
   std::vector<std::string> known;
   for (const auto& entry : entries) known.push_back(entry.key);
   for (const std::string& key : config.keys()) {
-    if (key == "tern_run") continue;  // which a run's config.json is known by
+    if (key == "tern_run") continue;  // the mark of a run's config.json
     const auto entry = std::find_if(entries.begin(), entries.end(), [&](const auto& each) { return each.key == key; });
     if (entry == entries.end())
       throw UsageError(fmt::format("{}: there is no option \"{}\"{}", file.string(), text::printable(key, 60), suggestion(key, known)));

@@ -12,12 +12,12 @@ namespace tern::apps {
 
 namespace {
 
-constexpr int patience = 1000;  // milliseconds that a reader may take
+constexpr int patience = 1000;  // milliseconds to wait for a reader
 
-std::string lost;  // the first reason
+std::string lost;  // reason of the first loss of output
 bool muted = false;
 
-/// A pipe is ready where it has room for 4 KB, and no call blocks then that writes less.
+/// True if a write of up to 4 KB would not block: poll() reports a pipe as writable when it has room for that.
 bool is_ready(int descriptor, int milliseconds) {
   pollfd stream{descriptor, POLLOUT, 0};
   int ready = ::poll(&stream, 1, milliseconds);
@@ -36,7 +36,7 @@ void write_error(std::string_view text, int milliseconds) {
 
 void write_output(std::string_view text) {
   if (muted) return;
-  if (!is_ready(STDOUT_FILENO, lost.empty() ? patience : 0)) {  // waits once: the training is not to take a reader's time
+  if (!is_ready(STDOUT_FILENO, lost.empty() ? patience : 0)) {  // waits once, so that a stalled reader does not slow the training
     if (lost.empty()) lost = "its reader does not read";
     return;
   }

@@ -7,28 +7,27 @@
 
 namespace tern::apps {
 
-/// Output that cannot end a training: what a closed, full or stalled stream does not take within a second is dropped, and output_fault()
-/// tells so at the end.
+/// Writes to stdout. Text that a closed, full or stalled stream does not accept within a second is dropped, so that output cannot end a
+/// training; output_fault() reports the loss.
 void write_output(std::string_view text);
 template <class... Values>
 void say(fmt::format_string<Values...> format, Values&&... values) {
   write_output(fmt::format(format, std::forward<Values>(values)...));
 }
 
-/// A message on stderr, in the same way.
+/// Writes a message to stderr in the same way.
 void write_message(std::string_view text);
-/// Progress on stderr, which does not wait for a reader at all.
+/// Writes progress to stderr, without waiting for a reader.
 void write_progress(std::string_view text);
 
-/// From now on write_output() and write_progress() do nothing: of several processes one tells.
+/// Makes write_output() and write_progress() do nothing, in all processes of a training but the first.
 void mute_output();
 bool is_muted();
 
-/// Flushes stdout. "" or the reason why something that was written to it is lost.
+/// Flushes stdout. Returns the reason why output was lost; "" if none was.
 std::string output_fault();
 
-/// Lets a write to a pipe without a reader, or past a limit of file size, fail as any other write, in place of a signal that ends the
-/// program.
+/// Ignores SIGPIPE and SIGXFSZ, so that a write to a pipe without a reader or past the file size limit fails with an error instead.
 void ignore_write_signals();
 
 }  // namespace tern::apps

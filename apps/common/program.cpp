@@ -27,14 +27,14 @@ namespace tern::apps {
 
 namespace {
 
-/// The next file that is opened takes the number of a closed standard stream, and what is printed ends up in it. A stream that fails at
-/// every use takes the place instead.
+/// Opens closed standard streams so that they fail at every use. Otherwise the next file to be opened would get the descriptor, and printed
+/// text would go into it.
 void fill_closed_streams() {
   for (int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(descriptor, F_GETFD) < 0) static_cast<void>(::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY));
 }
 
-/// The Levenshtein distance.
+/// The Levenshtein distance of two words.
 std::size_t distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -46,7 +46,7 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-/// The fault in the arguments that no option took.
+/// The message for arguments that belong to no option.
 std::string unexpected(const CLI::App& app) {
   const std::vector<CLI::App*> given = app.get_subcommands();
   const CLI::App& command = given.empty() ? app : *given.front();
@@ -56,7 +56,7 @@ std::string unexpected(const CLI::App& app) {
   const std::string word = first->substr(0, first->find('='));
   std::vector<std::string> options;
   for (const CLI::Option* option : command.get_options())
-    if (!option->get_lnames().empty()) options.push_back("--" + option->get_lnames().at(0));  // a positional one has none
+    if (!option->get_lnames().empty()) options.push_back("--" + option->get_lnames().at(0));  // positional options have no name
   return fmt::format("there is no option {}{}", word, suggestion(word, options));
 }
 
@@ -69,18 +69,18 @@ void require_subcommand(const CLI::App& app, int argc, char** argv) {
       fmt::format("expected a subcommand ({}){}", fmt::join(names, ", "), argc > 1 ? " but got " + word + suggestion(word, names) : ""));
 }
 
-/// The message of CLI11, in our words.
+/// The message for an error of CLI11.
 std::string describe(const CLI::ParseError& error, const CLI::App& app) {
   const std::string text = error.what();
   if (dynamic_cast<const CLI::ValidationError*>(&error)) return text;
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) return text.substr(0, text.find(':')) + ": expected a value";
-  // A misspelt option is found last, and first shows as one that is missing.
+  // CLI11 reports a missing required option before an unknown one, which may be its misspelling.
   const std::string message = app.remaining_size(true) > 0 ? unexpected(app) : text;
   const std::vector<CLI::App*> given = app.get_subcommands();
   return fmt::format("{} ({}{} --help lists the options)", message, app.get_name(), given.empty() ? "" : " " + given.front()->get_name());
 }
 
-/// A text as a message shows it.
+/// A text for a message.
 std::string quoted(const std::string& text) { return text.empty() ? "\"\"" : text::printable(text, 60); }
 
 /// N of "cuda:N".
@@ -102,7 +102,7 @@ Check number(const char* kind, T low, T high) {
   return [=](const std::string& text) -> std::string {
     const std::optional<T> value = backend::parse_number<T>(text);
     bool is_valid = value && *value >= low && *value <= high;
-    // A subnormal number, such as 1e-320, is a slip, and some of the functions that read numbers take none.
+    // A subnormal number such as 1e-320 is a mistake, and some functions that parse numbers refuse it.
     if constexpr (!std::is_integral_v<T>) is_valid = is_valid && (*value == 0 || std::isnormal(*value));
     if (is_valid) return "";
     return fmt::format("expected a {} from {} to {} but got {}", kind, low, high, quoted(text));
@@ -138,7 +138,7 @@ int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
   } catch (const CLI::ParseError& error) {
     return complain(describe(error, app), 2);
   } catch (const Stopped& stop) {
-    if (is_muted()) return 128 + stop.signal;  // rank 0 says it
+    if (is_muted()) return 128 + stop.signal;  // rank 0 prints the message
     return complain(stop.what(), 128 + stop.signal);
   } catch (const io::DiskError& error) {
     return complain(error.what(), 1);

@@ -16,13 +16,13 @@ namespace {
 
 constexpr std::size_t longest_bar = 40, shortest_bar = 5;
 
-/// Of the terminal that stderr is, now: it may be resized.
+/// The present width of stderr's terminal, which may be resized.
 std::size_t terminal_columns() {
   winsize size{};
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-/// "16.9 updates/s", and below one "2.50 s/update".
+/// A rate as text: "16.9 updates/s", and below one "2.50 s/update".
 std::string speed(double updates_per_second) {
   if (updates_per_second <= 0) return "? updates/s";
   if (updates_per_second < 1) return fmt::format("{:.2f} s/update", 1 / updates_per_second);
@@ -76,7 +76,7 @@ void ProgressLine::update(const Progress& progress) {
   }
   const std::size_t columns = terminal_columns();
   const std::string text = progress_text(progress, columns);
-  // Spaces cover what a longer line before has left.
+  // Spaces overwrite the rest of a longer previous line.
   write_progress(fmt::format("\r{:<{}}", text, std::min(shown_, columns - 1)));
   shown_ = text.size();
 }

@@ -7,32 +7,32 @@ namespace tern::apps {
 /// Progress of a training.
 struct Progress {
   std::int64_t epoch = 1, epochs = 1;
-  std::int64_t update = 0, updates = 1;  ///< done, and in all
-  std::int64_t first_update = 0;         ///< done before this session began
-  double seconds = 0;                    ///< of this session
+  std::int64_t update = 0, updates = 1;  ///< completed updates, and their total
+  std::int64_t first_update = 0;         ///< updates before this session
+  double seconds = 0;                    ///< time of this session
   double loss = 0, items_per_second = 0;
-  const char* unit = "tokens";  ///< of the items
-  bool may_end_early = false;   ///< the time that is left is a bound
+  const char* unit = "tokens";  ///< unit of the items
+  bool may_end_early = false;   ///< the remaining time is an upper bound
 };
 
-/// "epoch 3/20  45%|####    | 540/1200 [00:32<00:40, 16.9 updates/s] loss 2.345  12,345 tokens/s" in fewer than `columns` columns; where
-/// they are few, the bar is left out first. 0 columns: a line of a file, without a bar. The time left follows from this session's updates.
+/// Progress as text: "epoch 3/20  45%|####    | 540/1200 [00:32<00:40, 16.9 updates/s] loss 2.345  12,345 tokens/s" in fewer than `columns`
+/// columns; if they do not suffice, first the bar is left out. 0 columns: a line of a file, without a bar.
 std::string progress_text(const Progress& progress, std::size_t columns);
 
-/// "1:02:05", "02:05".
+/// A time as text: "1:02:05", "02:05".
 std::string clock_time(double seconds);
-/// "12,345".
+/// A rounded number with separators: "12,345".
 std::string grouped(double value);
 
-/// A status line that is rewritten in place on a terminal, at most four times a second. Elsewhere, as in a log file, a line is printed
-/// every fifteen seconds. What cannot be written is dropped.
+/// A status line. On a terminal it is rewritten in place, at most four times a second; elsewhere, as in a log file, a line is printed every
+/// fifteen seconds. Text that cannot be written is dropped.
 class ProgressLine {
  public:
   ProgressLine();
   ~ProgressLine() { finish(); }
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
-  /// True when enough time has passed for another update, so that it need not be made in vain.
+  /// True if enough time has passed for the next update to be shown.
   bool is_due() const;
   void update(const Progress& progress);
   /// Ends the line, so that other output starts on a new one.

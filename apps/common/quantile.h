@@ -5,8 +5,8 @@
 
 namespace tern::apps {
 
-/// The value that a share of the others, 0 to 1, is below: of sorted values the one nearest to that place, the upper one of two. 0.5 is the
-/// median. 0 of none.
+/// The quantile of values for a share in [0, 1], without interpolation: the sorted value nearest to index share * (n - 1), the upper of two
+/// equally near. 0.5 is the median. 0 for no values.
 inline double quantile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());

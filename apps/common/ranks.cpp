@@ -70,9 +70,9 @@ std::int64_t rows_multiple(std::int64_t columns, std::int64_t width, std::int64_
   return 4 / std::gcd(std::int64_t{4}, columns * std::gcd(columns, std::gcd(width, hidden)));
 }
 
-/// The result of f, called on a thread of its own, unless a signal asks for a stop for longer than it takes to meet: a launcher's, say,
-/// whose other process has ended before it came here. The thread then goes on for nothing until the program ends, so f must hold what it
-/// needs.
+/// The result of f, called on a thread of its own. Throws Stopped if a signal has asked for a stop and f does not return in the time that
+/// connecting takes, such as when another process of the launcher has ended before. The thread is then abandoned, so that f has to own all
+/// that it uses.
 template <class F>
 static auto unless_stopped(F f) -> decltype(f()) {
   using namespace std::chrono_literals;
@@ -90,8 +90,7 @@ static auto unless_stopped(F f) -> decltype(f()) {
 Ranks::Ranks(const RankOptions& options, Device device) : options_(options) {
   const dist::GroupOptions group{.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * options.timeout))};
   const dist::LaunchEnvironment environment = dist::launch_environment().value_or(dist::LaunchEnvironment{});
-  // From here to the end of the process: a launcher whose other process has failed asks this one to end, which must not keep it from saying
-  // what it saw.
+  // Until the end of the process: when another process has failed, the launcher's signal must not keep this one from reporting its error.
   static std::optional<StopSignals> to_the_end;
   if (environment.size > 1 && !to_the_end) to_the_end.emplace();
   struct Groups {
@@ -104,7 +103,7 @@ Ranks::Ranks(const RankOptions& options, Device device) : options_(options) {
       made.host = dist::make_process_group(environment, store, cpu, "host", group);
     return made;
   };
-  // A GPU's group is made by the thread that uses it.
+  // A GPU's group has to be made by the thread that uses it.
   Groups made = environment.size > 1 && device == cpu ? unless_stopped(meet) : meet();
   group_ = std::move(made.group);
   host_ = std::move(made.host);
@@ -128,7 +127,7 @@ std::unique_ptr<dist::DataParallel> Ranks::parallel(nn::Module& model) {
 
 namespace {
 
-/// Numbers that go through a collective, on its group's device.
+/// A tensor of numbers on the group's device, for a collective.
 template <class T, class F>
 void through(dist::ProcessGroup& group, std::vector<T>& values, F&& collective) {
   const NoGrad unrecorded;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/memory.h"
 #include "io/atomic_file.h"
 #include "io/markdown.h"
 #include "text/printable.h"
@@ -14,7 +13,7 @@ namespace tern::apps {
 
 namespace {
 
-/// A sentence within Markdown, of which it is to be none: characters that have a meaning there are escaped.
+/// Escapes a sentence for Markdown.
 std::string plain(const std::string& sentence) {
   std::string result;
   for (const char c : text::without_controls(sentence)) {
@@ -24,7 +23,7 @@ std::string plain(const std::string& sentence) {
   return result;
 }
 
-/// A table of a few sentences, evenly spread.
+/// A Markdown table of a few samples, evenly spaced among all.
 std::string markdown(const std::vector<Sample>& samples) {
   constexpr std::size_t most = 10;
   const std::size_t count = std::min(most, samples.size());
@@ -47,14 +46,12 @@ std::string event_tag(const std::string& key) {
   return "train/" + key;
 }
 
-std::int64_t peak_memory(Device device) {
-  return static_cast<std::int64_t>(with_backend(device, [&](auto dev) { return backend::memory_statistics(dev, device); }).peak_allocated);
-}
+std::int64_t peak_memory(Device device) { return static_cast<std::int64_t>(memory_statistics(device).peak_allocated); }
 
 RunView::RunView(const std::string& program, TrainingRun* run) : run_(run), try_events_(program), try_curves_(program) {}
 
-/// Goes on with what the run has, which for one that was resumed is known from its first line on: its log is drawn too, and events that an
-/// earlier session wrote beyond its checkpoint are void.
+/// Opens the files at the first line. For a resumed run, reads the curves of its log up to `update`, and drops the events that an earlier
+/// session wrote after the checkpoint.
 void RunView::open(std::int64_t update) {
   is_open_ = true;
   try_curves_([&] { curves_.read(run_->directory().log(), update); });
@@ -89,7 +86,7 @@ void RunView::validated(const io::JsonObject& line, const std::string& shown, co
       events_->flush();
     });
   try_curves_([&] {
-    // Of the path as it is, and not as the user has written it: "." is no name.
+    // The name of the absolute path, as the user may have written ".".
     std::error_code error;
     const std::string name = std::filesystem::weakly_canonical(run_->directory().path(), error).filename().string();
     const std::string title = name.empty() ? "Learning curves" : "Learning curves of " + text::printable(name, 60);

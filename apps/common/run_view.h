@@ -18,20 +18,20 @@ struct Sample {
   std::string source, translation, reference;
 };
 
-/// All places where a training shows how it goes: log.jsonl, TensorBoard's event file, curves.svg and the terminal. A file that cannot be
-/// written is said once, and the training goes on.
+/// The outputs of a training's progress: log.jsonl, TensorBoard's event file, curves.svg and the terminal. The first failure to write a
+/// file is reported, and the training continues.
 class RunView {
  public:
-  /// The run outlives the view; without one nothing but the terminal is written. `program` begins the messages.
+  /// The run has to outlive the view; null: only the terminal is written. `program` is the prefix of messages.
   RunView(const std::string& program, TrainingRun* run);
 
-  /// True when the terminal waits for progress, so that it need not be made in vain.
+  /// True if the next progress would be shown.
   bool is_due() const { return progress_.is_due(); }
   void show(const Progress& progress) { progress_.update(progress); }
 
-  /// A line of the log of an update: "update", and the numbers to show, such as "loss".
+  /// Adds a line of the log for an update: "update", and numbers such as "loss".
   void update(const io::JsonObject& line);
-  /// The same for a validation, after which curves.svg is drawn anew. `shown` is printed, and some of the samples go to TensorBoard.
+  /// Adds a line for a validation, draws curves.svg, prints `shown`, and adds some of the samples to TensorBoard.
   void validated(const io::JsonObject& line, const std::string& shown, const std::vector<Sample>& samples = {});
   /// Prints a line that stays, above the progress.
   void print(const std::string& line) { progress_.print(line); }
@@ -48,10 +48,10 @@ class RunView {
   bool is_open_ = false;
 };
 
-/// The tag under which TensorBoard shows a number of the log: "train/loss" for "loss"; "" for what is no curve, as the epoch.
+/// TensorBoard's tag for a number of the log: "train/loss" for "loss"; "" for numbers that are not plotted, such as the epoch.
 std::string event_tag(const std::string& key);
 
-/// The most bytes that tensors of a device have had at a time, for "memory_bytes" in the log.
+/// The peak bytes of tensors on a device, for "memory_bytes" in the log.
 std::int64_t peak_memory(Device device);
 
 }  // namespace tern::apps

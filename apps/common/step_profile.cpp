@@ -30,7 +30,7 @@ void add_profile_option(CLI::App& command, std::int64_t& steps, const std::strin
       ->type_name("[STEPS]");
 }
 
-/// The least of some times of f, in seconds.
+/// The minimum of several measured times of f, in seconds.
 static double least_seconds(Device device, const std::function<void()>& f) {
   double least = 0;
   for (int i = 0; i < 5; ++i) {
@@ -44,7 +44,7 @@ static double least_seconds(Device device, const std::function<void()>& f) {
   return least;
 }
 
-/// Rates that this machine reaches now, in float32: of a square product and of a copy that no cache holds.
+/// Measures the roofline in float32: a square GEMM, and a copy larger than the caches.
 static profile::Roofline measure_roofline(Device device) {
   const NoGrad unrecorded;
   const bool on_gpu = device.type == DeviceType::cuda;
@@ -76,7 +76,7 @@ StepProfileOptions profile_of_run(std::int64_t steps, const std::string& program
 }
 
 StepProfile::StepProfile(StepProfileOptions options) : options_(std::move(options)) {
-  // A GPU's graphs are captured in the warm-up: their kernels get their names there.
+  // The profiler has to see the warm-up, in which graphs are captured and their kernels get names.
   if (options_.device.type == DeviceType::cuda) profiler_ = profiler();
 }
 
@@ -89,7 +89,7 @@ void StepProfile::begin_step() {
   if (is_done_) return;
   if (step_ == memory_step) {
     memory_ = std::make_unique<profile::MemoryHistory>(options_.device, nn::module_names(*options_.model));
-    memory_->name(*options_.model);  // gradients of the step before, which this one may give back
+    memory_->name(*options_.model);  // names gradients of the previous step, which this step may free
   }
   if (step_++ == options_.warmup) {
     if (profiler_) profiler_->restart();

@@ -15,7 +15,7 @@
 
 namespace tern::apps {
 
-/// `--profile [STEPS]`: 0 without it, and default_profile_steps where no number stands behind it.
+/// Adds `--profile [STEPS]`. `steps` is 0 without the option, and default_profile_steps if it has no number.
 inline constexpr std::int64_t default_profile_steps = 3;
 void add_profile_option(CLI::App& command, std::int64_t& steps, const std::string& written);
 
@@ -23,39 +23,39 @@ void add_profile_option(CLI::App& command, std::int64_t& steps, const std::strin
 struct ProfileFiles {
   std::filesystem::path trace, op_table, memory;
 };
-/// A directory's trace.json, ops.md and memory.svg.
+/// The files trace.json, ops.md and memory.svg of a directory.
 ProfileFiles profile_files(const std::filesystem::path& directory);
 inline constexpr const char* profile_file_names = "trace.json, ops.md and memory.svg";
 
-/// Of the steps of a warm-up, counted from 0, the one whose memory is drawn: the first has made the optimizer's moments.
+/// Index of the warm-up step whose memory is drawn. Not the first one, which allocates the optimizer's moments.
 inline constexpr std::int64_t memory_step = 1;
 
-/// Writes the files, and a line that says so. The roofline is measured here, some tenths of a second. Throws FileError.
+/// Writes the files and prints their names. Measures the roofline, which takes some tenths of a second. Throws FileError.
 void write_profile(const profile::Profile& profile, const profile::MemoryHistory& memory, const ProfileFiles& files);
 
 struct StepProfileOptions {
   std::int64_t steps = default_profile_steps;
-  std::int64_t warmup = 3;  ///< steps before: memory is found, algorithms are chosen, graphs are captured
+  std::int64_t warmup = 3;  ///< steps before, in which memory is allocated, algorithms are chosen and graphs are captured
   Device device = cpu;
-  const nn::Module* model = nullptr;      ///< of whose modules and memory the names are
+  const nn::Module* model = nullptr;      ///< gives the names of modules and memory
   train::Optimizer* optimizer = nullptr;  ///< set by TrainingLoop
-  std::string program = {};               ///< begins messages
-  std::function<ProfileFiles()> files;    ///< asked for when they are written: a run may have moved
+  std::string program = {};               ///< prefix of messages
+  std::function<ProfileFiles()> files;    ///< called when they are written, as a run may have moved
 };
 
-/// Of a training whose run and model outlive it.
+/// The options for a training. The run and the model have to outlive it.
 StepProfileOptions profile_of_run(std::int64_t steps, const std::string& program, const TrainingRun& run, const nn::Module& model,
                                   Device device);
 
-/// Profiles some steps of a training after its warm-up, in which the memory of one step is watched, writes the files, and is done. A file
-/// that cannot be written is said once on stderr.
+/// Profiles some steps of a training after a warm-up, records the memory of one step of the warm-up, and writes the files. A failure to
+/// write is reported on stderr.
 class StepProfile {
  public:
   explicit StepProfile(StepProfileOptions options);
   /// To be called around each step.
   void begin_step();
   void end_step();
-  /// Writes what there is of a training that ended before; says so where that is nothing.
+  /// Writes the profile of a training that ended early, or reports that there is none.
   void finish();
 
  private:

@@ -31,7 +31,7 @@ static void ask_to_stop(int number) {
     asked_at.store(now);
     asked.store(number);
   } else if (number == SIGINT && now - asked_at.load() >= 500) {
-    // Earlier ones may be the same: timeout(1) signals its child and then the group, which the child belongs to.
+    // Earlier ones may be duplicates: timeout(1) signals its child, and then the child's process group.
     std::signal(number, SIG_DFL);
     std::raise(number);
   }
@@ -40,7 +40,7 @@ static void ask_to_stop(int number) {
 
 StopSignals::StopSignals() {
   for (int i = 0; i < 3; ++i) ::sigaction(signals[i], nullptr, &before_[i]);
-  // Within another one, which a signal may have come to, that counts.
+  // In a nested scope the outer one's request stays.
   if (std::none_of(before_, before_ + 3, [](const auto& before) { return before.sa_handler == ask_to_stop; })) asked.store(0);
   for (int i = 0; i < 3; ++i) {
     if (before_[i].sa_handler == SIG_IGN) continue;

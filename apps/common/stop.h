@@ -5,9 +5,9 @@
 
 namespace tern::apps {
 
-/// While it lives, SIGINT, SIGTERM and SIGHUP do not end the program but ask it to stop: what takes long looks at stop_signal(), or calls
-/// require_no_stop(), where all is in order. A second SIGINT, half a second later or more, ends it at once. A signal that was ignored
-/// before, as under nohup, stays so. One within another goes on with what the outer one has been asked.
+/// Makes SIGINT, SIGTERM and SIGHUP a request to stop, while it lives, instead of ending the program. Long computations poll stop_signal(),
+/// or call require_no_stop(), in a consistent state. A second SIGINT, at least half a second later, ends the program at once. A signal that
+/// was ignored before, as under nohup, stays ignored. Scopes may be nested: the inner one sees the outer one's request.
 class StopSignals {
  public:
   StopSignals();
@@ -19,18 +19,18 @@ class StopSignals {
   struct sigaction before_[3];
 };
 
-/// The signal that asked for a stop, or 0.
+/// The signal that asked for a stop; 0 if there is none.
 int stop_signal() noexcept;
-/// A stop in good order. The program says what() and ends with 128 + signal, as a shell shows a death by it.
+/// An orderly stop. The program prints what() and exits with 128 + signal, as shells report a death by that signal.
 struct Stopped : std::runtime_error {
   Stopped(int number, const std::string& message) : std::runtime_error(message), signal(number) {}
   int signal;
 };
-/// "SIGINT".
+/// The name of a signal: "SIGINT".
 std::string signal_name(int signal);
-/// Throws Stopped, "stopped by SIGINT WHEN".
+/// Throws Stopped with the message "stopped by SIGINT WHEN".
 [[noreturn]] void stop(int signal, const std::string& when);
-/// The same, if a signal asked for it.
+/// Throws Stopped if a signal has asked for a stop.
 void require_no_stop(const std::string& when);
 
 }  // namespace tern::apps

@@ -9,10 +9,10 @@
 
 namespace tern::apps {
 
-/// A directory among the system's temporary ones, which is removed with all in it at the end.
+/// A directory in the system's temporary directory. The destructor removes it with its content.
 class TemporaryDirectory {
  public:
-  /// Its name begins with that of the program. Throws std::runtime_error.
+  /// Makes a directory whose name begins with `program`. Throws std::runtime_error.
   explicit TemporaryDirectory(const std::string& program) {
     std::string name = (std::filesystem::temp_directory_path() / (program + "-XXXXXX")).string();
     if (!::mkdtemp(name.data())) throw std::runtime_error(name + " cannot be made: " + std::strerror(errno));

@@ -17,7 +17,7 @@
 
 namespace tern::apps {
 
-/// The device that updates are captured on: none if the memory of gradients comes and goes, so that they run as written.
+/// The device for capturing updates; the CPU, where they run eagerly, if gradients are sharded and so change their addresses.
 static Device capture_device(const TrainingOptions& options, Device device) {
   return options.parallel && options.ranks->shard() >= dist::Shard::gradients ? cpu : device;
 }
@@ -46,7 +46,7 @@ TrainingLoop::TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimize
   if (options_.precision == train::Precision::fp16) scaler_.emplace(train::GradScalerOptions{}, device);
   if (options_.parallel && options_.ranks->shard() != dist::Shard::none) dist::shard_optimizer(*optimizer_, *options_.parallel);
   else if (options_.parallel) dist::overlap_optimizer(*optimizer_, *options_.parallel);
-  // Memory of its own, which a captured update writes.
+  // Allocated here, as a captured update writes to it.
   if (scaler_ || options_.clip > 0) grad_norm_ = zeros({}, DType::f32, device);
 }
 
@@ -73,7 +73,7 @@ Tensor TrainingLoop::update(const Tensors& batch) {
   return loss.detach();
 }
 
-/// Of a part and its share of the loss, which comes last.
+/// The scaled loss of a part. Its share of the loss is the last tensor.
 Tensor TrainingLoop::share_of_loss(const Tensors& batch_and_share) const {
   return forward({batch_and_share.begin(), batch_and_share.end() - 1}) * batch_and_share.back();
 }
@@ -95,10 +95,10 @@ void TrainingLoop::after_step() {
   if (options_.after_step) options_.after_step();
 }
 
-void TrainingLoop::begin_epoch(bool goes_on) {
+void TrainingLoop::begin_epoch(bool is_resumed) {
   epoch_started_ = seconds_now();
   if (!session_started_) session_started_ = epoch_started_;
-  if (goes_on) return;
+  if (is_resumed) return;
   loss_sum_ = zeros({}, DType::f32, device_);
   logged_ = {};
   steps_ = 0;
@@ -135,7 +135,7 @@ static double weight_of(const std::vector<BatchPart>& parts) {
   return weight;
 }
 
-/// As accumulate() takes them.
+/// Appends a part's share of the loss, as accumulate() expects.
 Tensors TrainingLoop::with_share(Tensors batch, double share) const {
   batch.push_back(full({}, share, DType::f32, device_));
   return batch;
@@ -162,7 +162,7 @@ void TrainingLoop::step(const std::vector<BatchPart>& parts, std::int64_t items)
   count(loss, items);
 }
 
-/// Note [The loss of several ranks].
+/// Implements Note [The loss of several ranks].
 void TrainingLoop::step_of_ranks(const std::vector<BatchPart>& parts, std::int64_t items) {
   begin_update();
   const train::PrecisionScope precision(options_.precision);
@@ -248,7 +248,7 @@ std::vector<NamedTensor> TrainingLoop::state(const nn::Module& model) {
 }
 
 void TrainingLoop::take_state(const nn::Module& model, const std::vector<NamedTensor>& loaded) {
-  if (!optimizer_->sharding()) return;  // loaded in place
+  if (!optimizer_->sharding()) return;  // the tensors were loaded in place
   std::vector<NamedTensor> own;
   constexpr std::string_view prefix = "optimizer.";
   for (const NamedTensor& entry : loaded)

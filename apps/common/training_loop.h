@@ -15,16 +15,16 @@ namespace tern::apps {
 
 struct TrainingOptions {
   train::Precision precision = train::Precision::fp32;
-  double lr = 0;                                         ///< the peak rate
-  std::function<double(std::int64_t update)> lr_factor;  ///< of the peak rate, for an update counted from 1
-  double clip = 0;                                       ///< largest gradient norm; 0: any
-  std::int64_t updates = 0;                              ///< in all
-  const char* unit = "tokens";                           ///< of a batch's items
-  /// Ends the message of a training that ends early, e.g. "; RUN keeps the model of epoch 3". May be empty.
+  double lr = 0;                                         ///< peak learning rate
+  std::function<double(std::int64_t update)> lr_factor;  ///< factor of the peak rate for an update, from 1
+  double clip = 0;                                       ///< maximum gradient norm; 0: no clipping
+  std::int64_t updates = 0;                              ///< total number of updates
+  const char* unit = "tokens";                           ///< unit of a batch's items
+  /// Text to append to the message of a training that ends early, such as "; RUN keeps the model of epoch 3". May be empty.
   std::function<std::string()> remains = {};
-  /// Called in each update, after the optimizer's step, as a part of what is captured: an average of the weights, for instance.
+  /// Called in each update after the optimizer's step, and captured with it; for example, to average the weights.
   std::function<void()> after_step = {};
-  /// Of a training in several processes, which both outlive it: what a step gets is this rank's part, and Loss is a sum and no mean.
+  /// For a training in several processes; both have to outlive it. A step then gets this rank's part of the batch, and Loss is a sum.
   Ranks* ranks = nullptr;
   dist::DataParallel* parallel = nullptr;
 };
@@ -32,38 +32,38 @@ struct TrainingOptions {
 /// A part of an update's batch.
 struct BatchPart {
   Tensors batch;
-  double weight = 1;   ///< its share of the loss is by this, e.g. its number of targets
-  RankPart rank = {};  ///< of several ranks: the rows that `batch` is; `weight` is then that of all rows
+  double weight = 1;   ///< weight in the mean loss, such as the number of targets
+  RankPart rank = {};  ///< with several ranks: the rows of `batch`; `weight` is that of all ranks' rows
 };
 
-/// The updates of a training, each a captured step, and the numbers that a program shows and logs of them. The loss stays on the device
-/// and is read only when it is asked for. A loss that is not finite is an exception that names the update and what to change. A signal
-/// that asks for a stop (StopSignals) is one between two updates.
+/// Runs the updates of a training, each a captured step, and keeps the numbers for logs and progress. The loss stays on the device until it
+/// is requested. A loss that is not finite is an exception, which names the update and the remedy. A request to stop (StopSignals) is
+/// Stopped, between two updates.
 ///
 /// Note [The loss of several ranks]
-/// The loss is a mean over all rows of a batch, by their weights. A rank has the sum over its own rows, and scales it by the number of
-/// ranks over the batch's weight, which each rank knows: gradients are averaged over the ranks, and so the mean of these losses is the
-/// batch's. Each rank adds up its own, and share_loss() makes the sums what they are together; a reading in between is this rank's
-/// estimate.
+/// The loss is the weighted mean over all rows of a batch. Each rank computes the sum over its own rows and scales it by (number of ranks)
+/// / (weight of the batch), which all ranks know. Since gradients are averaged over the ranks, the mean of these losses is that of the
+/// batch. Each rank accumulates its own losses, and share_loss() averages the sums; a reading before that is this rank's estimate.
 class TrainingLoop {
  public:
   /// The mean loss of a batch, recorded for backward; with several ranks the sum over its rows.
   using Loss = std::function<Tensor(const Tensors& batch)>;
   TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimizer, TrainingOptions options, Device device);
-  TrainingLoop(const TrainingLoop&) = delete;  // the captured step knows where the loop is
+  TrainingLoop(const TrainingLoop&) = delete;  // the captured step has the loop's address
   TrainingLoop& operator=(const TrainingLoop&) = delete;
 
-  /// Means of the loss begin anew, but for an epoch that goes on from a checkpoint, and the clock runs until end_epoch().
-  void begin_epoch(bool goes_on = false);
+  /// Starts the clock, which runs until end_epoch(), and resets the mean loss unless the epoch resumes from a checkpoint.
+  void begin_epoch(bool is_resumed = false);
   void end_epoch();
-  /// One update by a batch of `items` tokens or examples. Throws Stopped before it, if that is asked for.
+  /// Runs one update by a batch of `items` tokens or examples. Throws Stopped, before it, on a request to stop.
   void step(const Tensors& batch, std::int64_t items);
-  /// The same by a batch in several parts, one after the other, each with a weight above 0: the loss is the parts' mean by their weights.
+  /// Runs one update with gradient accumulation over parts of a batch. The loss is the mean of the parts by their weights, which are above
+  /// 0.
   void step(const std::vector<BatchPart>& parts, std::int64_t items);
-  /// Counts an update whose batch has nothing to learn from.
+  /// Counts an update without a step, for a batch without targets.
   void skip() { ++update_; }
 
-  /// Profiles updates from the next one on. Those that are left when the training is over are not waited for: finish_profile().
+  /// Profiles updates from the next one on. finish_profile() ends the profile if the training ends earlier.
   void profile(StepProfileOptions options) {
     options.optimizer = optimizer_.get();
     profile_ = std::make_unique<StepProfile>(std::move(options));
@@ -72,55 +72,56 @@ class TrainingLoop {
     if (profile_) profile_->finish();
   }
 
-  /// A collective. In some 200 updates of the whole training a line: update, loss (the mean since the line before), lr, the gradient norm
-  /// of the update where it is clipped or scaled, items a second, and the peak of the device's memory.
+  /// Logs some 200 updates of the whole training, a line each: update, loss (mean since the previous line), lr, the gradient norm if
+  /// gradients are clipped or scaled, items per second, and the peak of the device's memory. A collective.
   void log(RunView& view);
-  /// For the terminal. The time is that of this session, with what is between the epochs.
+  /// The progress for the terminal. Its time is that of this session, validations included.
   Progress progress(std::int64_t epoch, std::int64_t epochs, double loss) const;
 
   std::int64_t updates() const { return update_; }
   std::int64_t total_updates() const { return options_.updates; }
-  /// The updates of this epoch that were no skips.
+  /// Updates of this epoch without skipped ones.
   std::int64_t steps_in_epoch() const { return steps_; }
-  /// Of all epochs, without what is between them.
+  /// Seconds of all epochs, without the time between them.
   double seconds() const;
   double items_per_second() const;
 
-  /// Makes the masters whole that a sharded optimizer updates in part: a collective, before they are read.
+  /// Gathers the masters of a sharded optimizer, before they are read. A collective.
   void gather_masters() { optimizer_->gather_masters(); }
-  /// True where ranks have their part of the parameters alone: what is read of them is a collective.
+  /// True if parameters are sharded, so that reading them is a collective.
   bool shards_parameters() const { return options_.parallel && options_.parallel->shard() == dist::Shard::parameters; }
-  /// Each rank has all parameters from now on, and trains no more: a collective.
+  /// Gathers sharded parameters on all ranks, after the training. A collective.
   void keep_parameters() {
     if (options_.parallel) options_.parallel->keep_parameters();
   }
-  /// Several ranks have the same sums of the loss afterwards: a collective.
+  /// Averages the sums of the loss over the ranks. A collective.
   void share_loss();
-  /// Null for a process that is alone.
+  /// Null for a single process.
   Ranks* ranks() const { return options_.ranks; }
-  /// The end of the message of a training that ends early.
+  /// TrainingOptions::remains().
   std::string remains() const { return options_.remains ? options_.remains() : ""; }
   /// The mean loss of the epoch so far. Waits for the device.
   double mean_loss() const;
-  /// A reader's last reading, to be made anew for each epoch.
+  /// The state of mean_loss_since(), to be reset for each epoch.
   struct Reading {
     double sum = 0;
     std::int64_t steps = 0;
   };
-  /// The mean loss since that reading, which becomes this one. Waits for the device.
+  /// The mean loss since `last`, which it updates. Waits for the device.
   double mean_loss_since(Reading& last) const;
-  /// Throws Stopped if a signal asks for a stop, on all ranks at once: a collective.
+  /// Throws Stopped, on all ranks, if a signal has asked any of them to stop. A collective.
   void require_no_stop() const;
-  /// The loss itself. Throws std::runtime_error if it is not finite.
+  /// Returns the loss. Throws std::runtime_error if it is not finite.
   double require_finite(double loss) const;
 
-  /// All of its state between two updates, for checkpoints: tensors that are read and written in place, each named "optimizer.", "scaler."
-  /// or "loop.", with the names of the model's parameters, whose masters are the model's; and numbers.
+  /// The tensors of its state between two updates, for checkpoints, to be read and written in place. Names begin with "optimizer.",
+  /// "scaler." or "loop.", and contain those of the model's parameters. Masters are the model's, and not included. numbers() is the rest of
+  /// the state.
   std::vector<NamedTensor> state(const nn::Module& model);
-  /// Takes over what was loaded into state()'s tensors, where these are copies: those of a sharded optimizer.
+  /// Writes loaded values of state() back if its tensors are copies, as for a sharded optimizer.
   void take_state(const nn::Module& model, const std::vector<NamedTensor>& loaded);
   io::JsonObject numbers() const;
-  /// Throws FileError for numbers that no training has.
+  /// Sets the numbers. Throws FileError for impossible ones.
   void restore(const io::JsonObject& numbers);
 
  private:
@@ -141,12 +142,12 @@ class TrainingLoop {
   const std::unique_ptr<train::Optimizer> optimizer_;
   const TrainingOptions options_;
   const Device device_;
-  std::optional<train::GradScaler> scaler_;  ///< in fp16
+  std::optional<train::GradScaler> scaler_;  ///< for fp16
   CapturedStep captured_update_;
-  CapturedStep captured_first_, captured_next_, captured_apply_;  ///< of a batch in parts
-  CapturedStep captured_last_;  ///< of several ranks: the last part, whose gradients meet, with the optimizer's step
+  CapturedStep captured_first_, captured_next_, captured_apply_;  ///< for a batch in parts
+  CapturedStep captured_last_;  ///< with several ranks: the last part, whose gradients are averaged, and the optimizer's step
   Tensor loss_sum_;             ///< of this epoch
-  Tensor grad_norm_;            ///< of the last update, before it was clipped; undefined where no one asks for it
+  Tensor grad_norm_;            ///< of the last update before clipping; undefined if it is not computed
   Reading logged_;
   std::int64_t update_ = 0, steps_ = 0, items_ = 0;
   std::optional<double> epoch_started_;

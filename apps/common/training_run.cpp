@@ -36,7 +36,7 @@ TrainingRun::TrainingRun(std::string program, const std::filesystem::path& out, 
   if (!options_.keep) options_.keep = head_->options.keep;
 }
 
-/// It stands beside the directory of the checkpoints, wherever that is now.
+/// The tokenizer is beside the directory of the checkpoints, which may have moved.
 std::filesystem::path TrainingRun::tokenizer() const {
   return run_ ? run_->tokenizer() : head_->file.path.parent_path().parent_path() / "tokenizer.json";
 }
@@ -61,7 +61,7 @@ static io::Metadata model_metadata(std::int64_t epoch, std::int64_t update) {
 
 void TrainingRun::save(std::span<const NamedTensor> model, std::int64_t epoch, std::int64_t update) {
   if (!run_) return;
-  try_log([&] { log_->sync(); });  // a model on the disk has its log beside it
+  try_log([&] { log_->sync(); });  // so that the log on the disk covers the model
   const auto has_moved = [&, was_staged = run_->is_staged()] { return was_staged && !run_->is_staged(); };
   try {
     run_->save_model(model, model_metadata(epoch, update));
@@ -69,7 +69,7 @@ void TrainingRun::save(std::span<const NamedTensor> model, std::int64_t epoch, s
     model_fault_.clear();
   } catch (const io::FileError& error) {
     model_fault_ = error.what();
-    if (saved_epoch_ == 0 && run_->has_model()) saved_epoch_ = epoch;  // it is whole, but not in its place
+    if (saved_epoch_ == 0 && run_->has_model()) saved_epoch_ = epoch;  // written completely, but not moved into place
     write_message(fmt::format("{}: {}{}; training goes on\n", program_, error.what(), remains()));
   }
   if (has_moved() && !checkpoint_.empty()) checkpoint_ = run_->checkpoints() / checkpoint_.filename();
@@ -96,7 +96,7 @@ bool TrainingRun::save_checkpoint(std::int64_t update, std::span<const NamedTens
 
 void TrainingRun::load_checkpoint(std::span<const NamedTensor> tensors) const { io::load_safetensors_into(head_->file.path, tensors); }
 
-/// The model that a run has, if it has one, and what its metadata say of it.
+/// The run's model and the epoch and update of its metadata; none if the run has no model.
 std::vector<NamedTensor> TrainingRun::model_in_place(std::int64_t& epoch, std::int64_t& update) const {
   std::vector<NamedTensor> result;
   if (!run_->has_model()) return result;

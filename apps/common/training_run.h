@@ -14,46 +14,47 @@
 
 namespace tern::apps {
 
-/// The run directory of a training that goes on though its disk may fail: a line of the log, a model or a checkpoint that cannot be written
-/// is said once on stderr, what was written before stays, and the next time it is tried again.
+/// The run directory of a training, which continues if the disk fails: the first failure to write a line of the log, a model or a
+/// checkpoint is reported on stderr, earlier content stays, and later writes try again.
 class TrainingRun {
  public:
-  /// As io::RunDirectory::create(), or resume() where the options say so; `program` begins the messages. `config` is the run's from here
-  /// on. Of several ranks the others come when rank 0 has made or opened the directory: they read a checkpoint, and write nothing.
+  /// Creates or, with CheckpointOptions::resume, resumes a run (io::RunDirectory), with `config` as its configuration. `program` is the
+  /// prefix of messages. With several ranks the others wait until rank 0 has opened the directory; they read checkpoints, but write
+  /// nothing.
   TrainingRun(std::string program, const std::filesystem::path& out, const io::JsonObject& config, const CheckpointOptions& options = {},
               Ranks* ranks = nullptr);
 
-  /// Of rank 0.
+  /// To be called on rank 0 only.
   const io::RunDirectory& directory() const { return *run_; }
   bool is_resumed() const { return head_.has_value(); }
-  /// Of the checkpoint that a run is resumed from.
+  /// The metadata of a resumed run's checkpoint.
   const CheckpointHead& head() const { return *head_; }
-  /// The tokenizer of a run that is resumed.
+  /// The tokenizer file of a resumed run.
   std::filesystem::path tokenizer() const;
   const CheckpointOptions& checkpoint_options() const { return options_; }
 
-  /// The data of the training and its checksum, for checkpoints. Throws UsageError where a run is resumed with other data.
+  /// Sets the data of the training and its checksum, for checkpoints. Throws UsageError if a run is resumed with other data.
   void set_data(const std::filesystem::path& path, const std::string& digest);
   void write_tokenizer(const std::string& json) {
     if (run_) run_->write_tokenizer(json);
   }
   void log(const io::JsonObject& line);
-  /// Writes the model of an epoch, with the log up to there.
+  /// Writes the model of an epoch, and syncs the log.
   void save(std::span<const NamedTensor> model, std::int64_t epoch, std::int64_t update);
 
-  /// Writes a checkpoint, with the log up to there, and removes those that are not to be kept: all but the newest ones and that of the best
-  /// model. False where the disk has failed.
+  /// Writes a checkpoint, syncs the log, and removes old checkpoints: all but the newest ones and that of the best model. False if the disk
+  /// failed.
   bool save_checkpoint(std::int64_t update, std::span<const NamedTensor> tensors, io::JsonObject numbers, std::int64_t best_update);
-  /// Fills the tensors from the checkpoint that a run is resumed from. Throws FileError, before one has changed, if they do not fit.
+  /// Loads tensors from a resumed run's checkpoint. Throws FileError, before any tensor is changed, if they do not match it.
   void load_checkpoint(std::span<const NamedTensor> tensors) const;
-  /// The run goes on from there, with the best model of then, or else with the one that it has. Throws FileError, and the run is as it was.
+  /// Resumes the run at an update, with the best model of that time, or with the run's model if `best` is empty. Throws FileError, and then
+  /// leaves the run as it was.
   void restart(std::span<const NamedTensor> best, std::int64_t epoch, std::int64_t update);
 
-  /// Writes the log to its end, and the summary. Throws std::runtime_error if the last model could not be written, FileError for the
-  /// summary.
+  /// Closes the log and writes the summary. Throws std::runtime_error if the last model could not be written, FileError for the summary.
   void finish(const io::JsonObject& summary);
 
-  /// "; RUN keeps the model of epoch 3", or what else a training that ends now leaves there.
+  /// The text "; RUN keeps the model of epoch 3", or a similar one for the state of the run.
   std::string remains() const;
 
  private:
@@ -64,14 +65,14 @@ class TrainingRun {
   const std::filesystem::path path_;
   const io::JsonObject config_;
   CheckpointOptions options_;
-  std::optional<io::RunDirectory> run_;  ///< none for a rank that writes nothing
+  std::optional<io::RunDirectory> run_;  ///< none on ranks other than 0
   std::optional<CheckpointHead> head_;
-  std::optional<io::JsonLog> log_;  ///< of a resumed run: after restart()
+  std::optional<io::JsonLog> log_;  ///< in a resumed run set by restart()
   std::string data_, data_digest_;
-  std::filesystem::path checkpoint_;  ///< the last one
+  std::filesystem::path checkpoint_;  ///< the last checkpoint
   std::int64_t saved_epoch_ = 0;
   Attempt log_attempt_;
-  std::string model_fault_, checkpoint_fault_;  ///< of the last attempt; "" where it went well
+  std::string model_fault_, checkpoint_fault_;  ///< of the last attempt; "" if it succeeded
 };
 
 }  // namespace tern::apps

@@ -8,13 +8,13 @@
 #include "common/ranks.h"
 #include "train/precision.h"
 
-// Options that every training program has: one declaration, one text in the help, one key of config.json.
+// Options that all training programs share: their declaration, their text in the help, their key in config.json.
 namespace tern::apps {
 
-/// Device, threads and the like of a training run, which change its results by rounding at most: no part of config.json.
+/// Options of a training run that affect its results by rounding at most, and are not a part of config.json.
 struct RunSettings {
   std::string out;              ///< the run directory
-  std::string device = "auto";  ///< as --device takes it
+  std::string device = "auto";  ///< text of --device
   int threads = 0;              ///< 0: one for each processor
   std::int64_t profile = 0;     ///< updates to profile; 0: none
   CheckpointOptions checkpoints;
@@ -30,7 +30,7 @@ struct TrainingSettings {
   std::string precision = "fp32";                 ///< of precision_names
   std::int64_t epochs = 1;
   std::int64_t batch_size = 32;
-  double lr = 1e-3;  ///< the peak rate
+  double lr = 1e-3;  ///< peak learning rate
   double beta2 = 0.999;
   double weight_decay = 0;  ///< decoupled: AdamW's
   std::string schedule = "constant";
@@ -38,13 +38,13 @@ struct TrainingSettings {
   double clip = 0;          ///< gradient norm; 0: no clipping
 };
 
-/// Of settings that have been checked.
+/// The precision of settings that have been checked.
 inline train::Precision precision(const TrainingSettings& settings) { return train::precision_of(settings.precision).value(); }
 
-/// Words of a program's own in the help of the shared entries.
+/// Words of a program for the help of the shared entries.
 struct TrainingWords {
-  std::string seeded;     ///< "weights, order and dropout": what the seed decides
-  std::string examples;   ///< "training pairs": what an epoch passes over
+  std::string seeded;     ///< "weights, order and dropout": determined by the seed
+  std::string examples;   ///< "training pairs": examples of an epoch
   std::string optimizer;  ///< "Adam"
 };
 

@@ -15,18 +15,18 @@ namespace {
 
 constexpr std::int64_t ignored = -100;  // CrossEntropyOptions::ignore_index
 
-/// The random numbers of one example.
-class Draws {
+/// A stream of Philox's random numbers, one for each example.
+class PhiloxStream {
  public:
-  Draws(std::uint64_t seed, std::uint64_t stream) : seed_(seed), stream_(stream) {}
+  PhiloxStream(std::uint64_t seed, std::uint64_t stream) : seed_(seed), stream_(stream) {}
 
   std::uint32_t word() {
     if (next_ % 4 == 0) block_ = philox(seed_, next_ / 4, stream_);
     return block_.words[next_++ % 4];
   }
-  /// In [0, n), for n far below 2^32, where the high half of the product is as good as uniform.
+  /// A number in [0, n), nearly uniform for n far below 2^32: the high half of the product.
   std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>((std::uint64_t{word()} * static_cast<std::uint64_t>(n)) >> 32); }
-  /// In [0, 1).
+  /// A number in [0, 1).
   double unit() { return word() * 0x1p-32; }
 
  private:
@@ -39,59 +39,58 @@ struct Example {
   std::vector<std::int64_t> inputs, targets, answer_columns;
 };
 
-Example draw_recall(const Task& task, Draws& draws) {
+Example draw_recall(const Task& task, PhiloxStream& random) {
   std::vector<std::int64_t> value_of(static_cast<std::size_t>(task.keys));
-  for (std::int64_t& value : value_of) value = task.keys + draws.below(task.values);
+  for (std::int64_t& value : value_of) value = task.keys + random.below(task.values);
   std::vector<std::int64_t> tokens, seen;
   const auto append = [&](std::int64_t key) {
     tokens.push_back(key);
     tokens.push_back(value_of[static_cast<std::size_t>(key)]);
   };
   for (std::int64_t pair = 0; pair < task.pairs; ++pair) {
-    const std::int64_t key = draws.below(task.keys);
+    const std::int64_t key = random.below(task.keys);
     if (std::find(seen.begin(), seen.end(), key) == seen.end()) seen.push_back(key);
     append(key);
   }
   tokens.push_back(task.arrow());
-  append(seen[static_cast<std::size_t>(draws.below(static_cast<std::int64_t>(seen.size())))]);
+  append(seen[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(seen.size())))]);
   return {{tokens.begin(), tokens.end() - 1}, {tokens.begin() + 1, tokens.end()}, {task.columns() - 1}};
 }
 
-/// `count` different numbers in [low, high), in random order.
-std::vector<std::int64_t> distinct(std::int64_t count, std::int64_t low, std::int64_t high, Draws& draws) {
+/// `count` distinct random numbers in [low, high).
+std::vector<std::int64_t> distinct(std::int64_t count, std::int64_t low, std::int64_t high, PhiloxStream& random) {
   std::vector<std::int64_t> result;
   while (static_cast<std::int64_t>(result.size()) < count) {
-    const std::int64_t value = low + draws.below(high - low);
+    const std::int64_t value = low + random.below(high - low);
     if (std::find(result.begin(), result.end(), value) == result.end()) result.push_back(value);
   }
   return result;
 }
 
-/// Columns for the questions, by their number among those left after the pairs, early ones more likely: with probability proportional to
-/// i^(a - 1), a = 0.01, without replacement, as in zoology. Efraimidis and Spirakis' keys ln(u) / weight make the largest ones
-/// such a sample.
-std::vector<std::int64_t> question_columns(std::int64_t count, std::int64_t room, Draws& draws) {
+/// Slots of the questions among the `room` slots after the pairs, drawn without replacement with probabilities proportional to i^(a - 1),
+/// a = 0.01, as in zoology. By Efraimidis and Spirakis, the slots of the largest keys ln(u) / weight are such a sample.
+std::vector<std::int64_t> question_columns(std::int64_t count, std::int64_t room, PhiloxStream& random) {
   std::vector<std::pair<double, std::int64_t>> keyed;
-  for (std::int64_t i = 0; i < room; ++i) keyed.emplace_back(std::log(1 - draws.unit()) * std::pow(static_cast<double>(i + 1), 0.99), i);
+  for (std::int64_t i = 0; i < room; ++i) keyed.emplace_back(std::log(1 - random.unit()) * std::pow(static_cast<double>(i + 1), 0.99), i);
   std::partial_sort(keyed.begin(), keyed.begin() + count, keyed.end(), std::greater<>());
   std::vector<std::int64_t> result;
   for (std::int64_t i = 0; i < count; ++i) result.push_back(keyed[static_cast<std::size_t>(i)].second);
   return result;
 }
 
-Example draw_mqar(const Task& task, Draws& draws) {
+Example draw_mqar(const Task& task, PhiloxStream& random) {
   const auto columns = static_cast<std::size_t>(task.length), pairs = static_cast<std::size_t>(task.pairs);
-  const std::vector<std::int64_t> keys = distinct(task.pairs, 1, task.vocab / 2, draws);
-  const std::vector<std::int64_t> values = distinct(task.pairs, task.vocab / 2, task.vocab, draws);
-  const std::vector<std::int64_t> asked = question_columns(task.pairs, (task.length - 2 * task.pairs) / 2, draws);
+  const std::vector<std::int64_t> keys = distinct(task.pairs, 1, task.vocab / 2, random);
+  const std::vector<std::int64_t> values = distinct(task.pairs, task.vocab / 2, task.vocab, random);
+  const std::vector<std::int64_t> slots = question_columns(task.pairs, (task.length - 2 * task.pairs) / 2, random);
   Example example{std::vector<std::int64_t>(columns), std::vector<std::int64_t>(columns, ignored), {}};
-  for (std::int64_t& token : example.inputs) token = draws.below(task.vocab);  // between the questions
+  for (std::int64_t& token : example.inputs) token = random.below(task.vocab);  // noise between the questions
   for (std::size_t i = 0; i < pairs; ++i) {
     example.inputs[2 * i] = keys[i];
     example.inputs[2 * i + 1] = values[i];
   }
   for (std::size_t i = 0; i < pairs; ++i) {
-    const std::size_t column = 2 * pairs + 2 * static_cast<std::size_t>(asked[i]);
+    const std::size_t column = 2 * pairs + 2 * static_cast<std::size_t>(slots[i]);
     example.inputs[column] = keys[i];
     example.targets[column] = values[i];
     example.answer_columns.push_back(static_cast<std::int64_t>(column));
@@ -99,14 +98,14 @@ Example draw_mqar(const Task& task, Draws& draws) {
   return example;
 }
 
-/// FNV-1a.
+/// The FNV-1a hash of an input.
 std::uint64_t hash(const std::vector<std::int64_t>& tokens) {
   std::uint64_t result = 0xCBF29CE484222325u;
   for (std::int64_t token : tokens) result = (result ^ static_cast<std::uint64_t>(token)) * 0x100000001B3u;
   return result;
 }
 
-/// Hashes of the inputs of the splits before. Two inputs of one hash count as the same, which costs a draw and no more.
+/// Hashes of the inputs of earlier splits. Inputs of equal hashes count as equal, which only costs another draw.
 using Taken = std::unordered_set<std::uint64_t>;
 
 Examples draw_split(const Task& task, std::uint64_t seed, std::uint64_t split, std::int64_t count, Taken& taken) {
@@ -122,9 +121,9 @@ Examples draw_split(const Task& task, std::uint64_t seed, std::uint64_t split, s
         fail("recall", fmt::format("expected so many different examples that training, validation and test share none, but "
                                    "{} pairs of {} keys give too few",
                                    task.pairs, task.is_mqar ? task.vocab / 2 : task.keys));
-      // Stream 0 is that of weights and dropout.
-      Draws draws(seed, split << 60 | attempt++ << 40 | static_cast<std::uint64_t>(i));
-      example = task.is_mqar ? draw_mqar(task, draws) : draw_recall(task, draws);
+      // Stream 0 is for weights and dropout.
+      PhiloxStream random(seed, split << 60 | attempt++ << 40 | static_cast<std::uint64_t>(i));
+      example = task.is_mqar ? draw_mqar(task, random) : draw_recall(task, random);
     } while (taken.contains(hash(example.inputs)));
     own.insert(hash(example.inputs));
     examples.inputs.insert(examples.inputs.end(), example.inputs.begin(), example.inputs.end());

@@ -5,15 +5,15 @@
 
 namespace tern::recall {
 
-/// A recall task. In `recall` an example is `pairs` pairs "key value", drawn with replacement from a map of the example's own,
-/// then "=> key" with a key that was seen; ids: keys, values, "=>". In `mqar` (Arora et al., "Zoology", 2023) the pairs are
-/// distinct, and each of their keys returns later in a random column, which asks for its value.
+/// A recall task. An example of `recall` has a random map from keys to values: `pairs` pairs "key value" of the map, drawn with
+/// replacement, then "=> key" with one of these keys; the answer is its value. Ids are keys, values, "=>". In `mqar` (Arora et al.,
+/// "Zoology", 2023) the pairs are distinct, and each key returns later in a random column, where its value is the answer.
 struct Task {
   bool is_mqar = false;
   std::int64_t pairs = 50;
-  std::int64_t keys = 9, values = 10;  ///< of recall
-  std::int64_t length = 64;            ///< of mqar: tokens of an input; at least 4 pairs
-  std::int64_t vocab = 8192;           ///< of mqar: the lower half are keys, the upper values
+  std::int64_t keys = 9, values = 10;  ///< number of ids; for recall
+  std::int64_t length = 64;            ///< for mqar: tokens of an input, at least 4 * pairs
+  std::int64_t vocab = 8192;           ///< for mqar: the lower half are keys, the upper half values
 
   std::int64_t columns() const { return is_mqar ? length : 2 * pairs + 2; }
   std::int64_t ids() const { return is_mqar ? vocab : keys + values + 1; }
@@ -21,7 +21,7 @@ struct Task {
   std::int64_t arrow() const { return keys + values; }  ///< the id of "=>"
 };
 
-/// Examples, row-major. The target of a column is the token that follows it; where a model is asked for nothing it is -100.
+/// Examples, row-major. The target of a column is the next token, or -100 (ignored) if the task does not ask for it.
 struct Examples {
   std::int64_t count = 0, columns = 0, answers = 0;
   std::vector<std::int64_t> inputs, targets;  ///< (count, columns)
@@ -32,12 +32,12 @@ struct DataSet {
   Examples train, valid, test;
 };
 
-/// A pure function of the task, the seed and the sizes: example i of a split is drawn from a Philox stream of its own, so that
-/// more examples leave the first ones as they are. No input of one split occurs in another: one that does is drawn again. Throws
-/// Error where the task has too few different examples for that.
+/// Makes the splits of a task: a pure function of the task, the seed and the sizes. Each example has a Philox stream of its own, so that
+/// the first examples do not depend on the number of examples. Inputs that occur in an earlier split are drawn again. Throws Error if the
+/// task has too few different examples.
 DataSet make_data_set(const Task& task, std::uint64_t seed, std::int64_t train, std::int64_t valid, std::int64_t test);
 
-/// "k3", "v7", "=>" for recall; the number for mqar.
+/// The text of a token: "k3", "v7" or "=>" for recall, its id for mqar.
 std::string token_name(const Task& task, std::int64_t id);
 
 }  // namespace tern::recall

@@ -26,12 +26,12 @@ namespace tern::recall {
 // Note [Hard-coded recall]: with N positions and V tokens the residual stream has N + 2 V dimensions in three blocks: P, the
 // position; T, the token; C, the token before. All weights but these are 0, with g = ln N + 10, for which the softmax over N
 // scores of 0 and one of g is all but one-hot. Row-vector convention: q = x W_Q.
-//   Layer 1, the previous-token head: position i looks at i - 1, and copies its token into C.
+//   Layer 1, the previous-token head: position i attends to i - 1, and copies its token into C.
 //     W_Q[P_i, P_(i-1)] = g sqrt(d);  W_K[P_i, P_i] = 1;  W_V[T_t, C_t] = 1
-//   Layer 2, the induction head: a token looks at where it was the token before, and adds what stands there to T.
+//   Layer 2, the induction head: a token attends to positions whose previous token it is, and adds their tokens to T.
 //     W_Q[T_t, T_t] = g sqrt(d);  W_K[C_t, T_t] = 1;  W_K[P_0, T_t] = -1;  W_V[T_t, T_t] = 2
-// The prediction is the argmax of T. The factor 2 outweighs the token itself, which the residual keeps in T. Under a causal
-// softmax position 0 must look at itself in layer 1, and so takes its own token for the one before; the entry at P_0 undoes that.
+// The prediction is the argmax of T. The factor 2 outweighs the position's own token, which the residual stream keeps in T. With a causal
+// mask position 0 can attend only to itself in layer 1, so that its own token is in C; the entry at P_0 compensates.
 nn::DecoderLM hardcoded_model(std::int64_t vocab, std::int64_t length, Device device) {
   const std::int64_t width = length + 2 * vocab, token = length, before = length + vocab;
   nn::DecoderLM model({.vocab = vocab,
@@ -46,7 +46,7 @@ nn::DecoderLM hardcoded_model(std::int64_t vocab, std::int64_t length, Device de
                        .final_norm = false,
                        .head_bias = false});
   const auto columns = static_cast<std::size_t>(width);
-  // A matrix of `rows` x width with some entries; Linear keeps its weight transposed: (out, in).
+  // Sets entries of a matrix of `rows` x width. The weight of Linear is transposed: (out, in).
   const auto set = [&](const Tensor& weight, const auto& fill) {
     std::vector<float> values(static_cast<std::size_t>(weight.size(0)) * columns);
     fill([&](std::int64_t row, std::int64_t column, double value) {
@@ -55,7 +55,7 @@ nn::DecoderLM hardcoded_model(std::int64_t vocab, std::int64_t length, Device de
     const NoGrad unrecorded;
     copy_(weight, Tensor::from(values, weight.shape()));
   };
-  const double sharp = (std::log(static_cast<double>(length)) + 10) * std::sqrt(static_cast<double>(width));
+  const double gain = (std::log(static_cast<double>(length)) + 10) * std::sqrt(static_cast<double>(width));
   const auto unit_rows = [](std::int64_t count, std::int64_t block) {
     return [=](const auto& entry) {
       for (std::int64_t i = 0; i < count; ++i) entry(i, block + i, 1);
@@ -69,13 +69,13 @@ nn::DecoderLM hardcoded_model(std::int64_t vocab, std::int64_t length, Device de
   // Rows of qkv.weight are the outputs: queries from 0, keys from `key`, values from `value`.
   const std::int64_t key = width, value = 2 * width;
   set(model.blocks[0].attn.qkv->weight, [&](const auto& entry) {
-    for (std::int64_t i = 1; i < length; ++i) entry(i - 1, i, sharp);
+    for (std::int64_t i = 1; i < length; ++i) entry(i - 1, i, gain);
     for (std::int64_t i = 0; i < length; ++i) entry(key + i, i, 1);
     for (std::int64_t t = 0; t < vocab; ++t) entry(value + before + t, token + t, 1);
   });
   set(model.blocks[1].attn.qkv->weight, [&](const auto& entry) {
     for (std::int64_t t = 0; t < vocab; ++t) {
-      entry(token + t, token + t, sharp);
+      entry(token + t, token + t, gain);
       entry(key + token + t, before + t, 1);
       entry(key + token + t, 0, -1);
       entry(value + token + t, token + t, 2);
@@ -147,7 +147,7 @@ std::vector<std::vector<HeatMap>> attention_maps(const nn::DecoderLM& model, con
 
 namespace {
 
-constexpr std::int64_t max_shown = 5;  // failing examples, and each with this many columns before the failure
+constexpr std::int64_t max_shown = 5;  // failing examples, and columns to show before the failure
 
 void print_failure(const Task& task, const Examples& examples, std::size_t at, std::int64_t predicted) {
   const auto column = static_cast<std::int64_t>(at) % examples.columns;

@@ -15,7 +15,7 @@ struct Arguments {
   std::string preset, task, config;
   apps::Given<Options> given;
 
-  /// Those of the run that goes on.
+  /// The options of the resumed run.
   Options resumed() const {
     apps::Given<Options> all = apps::read_config(entries(), config);
     all.insert(all.end(), given.begin(), given.end());
@@ -25,7 +25,7 @@ struct Arguments {
     return with_fixed(apps::resumed_options(entries(), apps::last_checkpoint("tern-recall", fixed.out), all, changeable));
   }
 
-  /// Without a preset, the task's own.
+  /// The preset; by default that of the task.
   Options chosen() const {
     const apps::Given<Options> file = apps::read_config(entries(), config);
     const auto or_of_file = [&](const std::string& text, const char* key) {
@@ -53,7 +53,7 @@ struct Arguments {
   }
 };
 
-/// Adds the options of a training, but for those in `without`.
+/// Adds the options of a training except those in `without`.
 void add_training(CLI::App& command, Arguments& arguments, const std::vector<std::string>& without = {}) {
   command.add_option("--preset", arguments.preset, "quick (half a minute on a CPU), classic (the course's model) or mqar")
       ->type_name("NAME");
@@ -81,7 +81,7 @@ void add_train(CLI::App& app) {
   command->callback([arguments] { train(arguments->fixed.checkpoints.resume ? arguments->resumed() : arguments->chosen()); });
 }
 
-/// An option for "1,2,3": each number has to pass the check.
+/// Adds an option for a list "1,2,3", of numbers that pass the check.
 void add_list(CLI::App& command, const std::string& name, const std::string& help, const apps::Check& check,
               std::vector<std::int64_t>& list) {
   command.add_option_function<std::string>(

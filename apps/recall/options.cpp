@@ -8,8 +8,7 @@ namespace {
 
 Check one_of_presets() { return one_of({"quick", "classic", "mqar"}); }
 
-/// Small enough for two CPU cores, which pass 90% within a quarter of a minute. Rotary positions end above 99.9%, a learned table
-/// at 98% (docs/recall.md).
+/// Two CPU cores reach 90% in a quarter of a minute. Rotary positions reach more than 99.9%, learned ones 98% (docs/recall.md).
 Options quick() {
   Options options;
   options.preset = "quick";
@@ -27,7 +26,7 @@ Options quick() {
   return options;
 }
 
-/// The course's model and numbers (Stanford CS229S, project 0).
+/// Model and settings of Stanford CS229S, project 0.
 Options classic() {
   Options options;
   options.preset = "classic";
@@ -46,8 +45,8 @@ Options classic() {
   return options;
 }
 
-/// Zoology's attention baseline: two layers, one head, no MLP, a tied head. Its learned positions know no more than the values in
-/// question after three epochs, when rotary ones have long been done.
+/// Zoology's attention baseline: two layers, one attention head, no MLP, a tied output head. With its learned positions the model only
+/// knows the set of possible values after three epochs, by when rotary positions have solved the task.
 Options mqar() {
   Options options;
   options.preset = "mqar";

@@ -9,8 +9,7 @@
 
 namespace tern::recall {
 
-/// Everything that a training run depends on. A preset fills it, options on the command line change single values, and
-/// RUN/config.json keeps it.
+/// The configuration of a training run, stored in RUN/config.json: a preset's values, some of which options of the command line change.
 struct Options : apps::RunSettings, apps::TrainingSettings {
   Options()
       : TrainingSettings{.preset = "quick",
@@ -26,25 +25,25 @@ struct Options : apps::RunSettings, apps::TrainingSettings {
 
   // Data
   std::int64_t pairs = 50, keys = 9, values = 10;
-  std::int64_t length = 64, vocab = 8192;  ///< of mqar
+  std::int64_t length = 64, vocab = 8192;  ///< for mqar
   std::int64_t train_examples = 10000;
-  std::int64_t valid_examples = 1000;  ///< on which training sees, once an epoch, how far it is
-  std::int64_t test_examples = 5000;   ///< on which the end is measured, once
+  std::int64_t valid_examples = 1000;  ///< examples for the validation after each epoch
+  std::int64_t test_examples = 5000;   ///< examples for the test at the end
 
   // Model
   std::int64_t layers = 2, width = 64, heads = 4;
-  std::int64_t mlp = 4;  ///< hidden units for each unit of width; 0: layers of attention alone
+  std::int64_t mlp = 4;  ///< hidden units for each unit of width; 0: no MLP
   std::string norm = "layer";
   std::string positions = "learned";
-  double dropout = 0;         ///< of embeddings and attention probabilities
-  double branch_dropout = 0;  ///< of each branch before it is added to the residual stream
+  double dropout = 0;         ///< dropout of embeddings and attention probabilities
+  double branch_dropout = 0;  ///< dropout of each branch before it is added to the residual stream
   bool tied_head = false;
   bool causal = true;
   std::string init = "default";  ///< default: each layer's own, as PyTorch's; gpt2: N(0, 0.02)
 
   // Training. The schedule is constant, cosine (each update), cosine-epoch, linear, wsd or one-cycle.
-  std::string loss = "all";  ///< all tokens, or the answer alone
-  double target = 0;         ///< training stops at this validation accuracy; 0: when the epochs are done
+  std::string loss = "all";  ///< targets of the loss: all tokens, or the answer
+  double target = 0;         ///< validation accuracy at which training stops; 0: after all epochs
 };
 
 /// The values of a preset. Throws UsageError for an unknown name.
@@ -55,10 +54,10 @@ std::vector<Options> presets();
 using Entry = apps::Entry<Options>;
 const std::vector<Entry>& entries();
 
-/// Options that may change when a run goes on.
+/// Options that may change when a run is resumed.
 inline const std::vector<std::string> changeable = {"epochs", "target"};
 
-/// The task that alone has this option, or "" where both have it.
+/// The only task with this option; "" if both have it.
 std::string task_of(const Entry& entry);
 
 /// Throws UsageError for options that are out of range or do not fit together.

@@ -16,7 +16,7 @@ namespace tern::recall {
 
 namespace {
 
-/// The one table that writing and reading go by.
+/// The columns of the table, for writing and for reading.
 struct Column {
   const char* name;
   std::variant<std::string Run::*, std::int64_t Run::*, double Run::*> member;
@@ -43,7 +43,7 @@ constexpr Column columns[] = {
     {"seconds_90", &Run::seconds_90},
 };
 
-/// False unless the whole text is a value of the type.
+/// Parses a value. False unless it is the whole text.
 template <class T>
 bool parse(const std::string& text, T& value) {
   if constexpr (std::is_same_v<T, std::string>) {
@@ -58,7 +58,7 @@ bool parse(const std::string& text, T& value) {
 }
 
 std::vector<std::string> cells(std::string line) {
-  std::erase(line, '\r');  // of a table that a spreadsheet has written
+  std::erase(line, '\r');  // spreadsheets write CR LF
   return apps::words(line);
 }
 
@@ -84,10 +84,10 @@ std::string to_csv(const Run& run) {
   return line;
 }
 
-/// drops_cut_line: a last line without an end is left out.
+/// Reads a table. `drops_cut_line`: drop a last line without a line end.
 static std::vector<Run> read(const std::filesystem::path& path, bool drops_cut_line) {
   std::string content = text::read_file(path, std::size_t{1} << 28);
-  if (drops_cut_line) content.resize(content.rfind('\n') + 1);  // to nothing where there is no whole line
+  if (drops_cut_line) content.resize(content.rfind('\n') + 1);  // npos + 1 is 0: no complete line
   std::istringstream lines(content);
   std::vector<Run> runs;
   std::string line;

@@ -47,7 +47,7 @@ std::vector<Options> expand(const Options& options, const Grid& grid) {
   return runs;
 }
 
-/// The entries that no column of the table stands for.
+/// The entries that are not columns of the table.
 std::vector<Entry> shared_entries() {
   std::vector<Entry> shared = entries();
   std::erase_if(shared, [](const Entry& entry) {
@@ -57,7 +57,7 @@ std::vector<Entry> shared_entries() {
   return shared;
 }
 
-/// Throws FileError, which names the option, unless the table's settings are these.
+/// Throws FileError, which names the option, unless the table has these settings.
 void require_same(const std::filesystem::path& file, const Options& options) {
   const std::vector<Entry> shared = shared_entries();
   const Options there = apps::from_json(shared, io::read_json(file), file);
@@ -67,10 +67,10 @@ void require_same(const std::filesystem::path& file, const Options& options) {
                                       entry.text(there), entry.text(options)));
 }
 
-/// The table of a sweep on the disk, whole after each run.
+/// The table of a sweep, which is written to the disk after each run.
 class Table {
  public:
-  /// Goes on with the table in a directory, if there is one.
+  /// Continues the table in a directory if there is one.
   Table(const std::filesystem::path& directory, const Options& options) : lock_(directory), file_(directory / "sweep.csv") {
     const std::filesystem::path settings = directory / "sweep.json";
     if (std::filesystem::exists(file_)) runs_ = read_csv_to_continue(file_);
@@ -81,7 +81,7 @@ class Table {
     io::remove_temporaries(directory, [](const std::string& name) {
       return name == "sweep.csv" || name == "sweep.json" || name == "recall.svg" || name == "mqar.svg";
     });
-    // Both before an hour of training, which finds a directory that cannot be written.
+    // Written before an hour of training, to detect a directory that cannot be written.
     if (runs_.empty()) io::write_json(settings, apps::to_json(shared_entries(), options));
     write();
   }
@@ -93,7 +93,7 @@ class Table {
              run.length == task(options).columns() && run.pairs == options.pairs && run.seed == options.seed;
     });
   }
-  /// A disk that is full or fails does not end the sweep: the row is written with the next one.
+  /// Adds a row. If the disk is full or fails, the sweep continues, and the row is written with the next one.
   void add(const Run& run) {
     runs_.push_back(run);
     try {
@@ -152,8 +152,8 @@ Run measure(const Options& options, Device device, apps::RunView& view, const st
           .seconds_90 = trainer.passed() ? trainer.passed()->seconds : 0};
 }
 
-/// Runs that differ in their seed alone become one point, whose bar goes from the least to the greatest accuracy; a run without
-/// such others shows its confidence interval.
+/// Combines runs that differ in their seed only into one point, with a bar from the least to the greatest accuracy; the bar of a single run
+/// is its confidence interval.
 Point joined(double x, const std::vector<Run>& runs) {
   if (runs.size() == 1) return {x, runs[0].accuracy, runs[0].low, runs[0].high};
   Point point{.x = x, .y = 0, .low = 1, .high = 0};
@@ -183,7 +183,7 @@ std::vector<Series> series_of(const std::vector<Run>& runs, const std::string& t
   return result;
 }
 
-/// A line for each series, and for layers the answer to the question how many it takes.
+/// Prints a line for each series, and for layers the least number that suffices.
 void print_summary(const Chart& chart) {
   for (const Series& series : chart.series) {
     apps::say("{}, by {}:", series.name, chart.x_label);
@@ -191,7 +191,7 @@ void print_summary(const Chart& chart) {
       apps::say("  {:g}: {:.2f}% ({:.2f} to {:.2f})", point.x, 100 * point.y, 100 * point.low, 100 * point.high);
     apps::say("\n");
     if (chart.x_label != "layers") continue;
-    // From where on every seed of every larger number passes, too: one that fails in between is not skipped.
+    // The least number from which on all seeds of all larger numbers pass.
     double fewest = 0;
     for (const Point& point : series.points)
       if (point.low < 0.9) fewest = 0;

@@ -25,7 +25,7 @@ std::string digest(const DataSet& data) {
   return sum.hex();
 }
 
-/// The first columns of the first example, and those that end with its first question.
+/// The text of the first example: its first columns, and the columns up to its first question.
 void print_example(const Task& task, const Examples& examples) {
   const std::int64_t end = examples.answer_columns[0] + 1, shown = std::min<std::int64_t>(8, end / 2);
   std::string inputs = "  input ", targets = "  target";
@@ -46,7 +46,7 @@ void print_example(const Task& task, const Examples& examples) {
 void print_losses(const std::vector<TargetLoss>& losses) {
   say("\n  {:<28}{:>9}  {:>13}  {:>14}\n", "test target", "targets", "loss in nats", "least possible");
   for (const TargetLoss& target : losses)
-    say("  {:<28}{:>9}  {:>13.4f}  {:>14.4f}\n", target.what, target.count, target.loss, target.least);
+    say("  {:<28}{:>9}  {:>13.4f}  {:>14.4f}\n", target.label, target.count, target.loss, target.least);
   say("\n");
 }
 
@@ -70,8 +70,8 @@ void train(const Options& options) {
 
   apps::Ranks ranks(options.ranks, device);
   const apps::StopSignals signals;
-  // Before long work, so that a directory that cannot be written, or that another training writes, is found at once. An earlier run there
-  // stays as it is until this one has a model.
+  // Before long work, to detect at once a directory that cannot be written or that another training writes. An earlier run in it stays
+  // until this one has a model.
   apps::TrainingRun run("tern-recall", options.out, apps::to_json(entries(), options), options.checkpoints, &ranks);
   const DataSet data = make_data_set(task(options), static_cast<std::uint64_t>(options.seed), options.train_examples,
                                      options.valid_examples, options.test_examples);

@@ -25,7 +25,7 @@ static Tensor to_device(const std::vector<std::size_t>& picks, Device device) {
   return Tensor::from(ids, {static_cast<std::int64_t>(ids.size())}, device);
 }
 
-/// Targets of each example that the loss looks at.
+/// Number of targets of each example in the loss.
 static std::vector<std::int64_t> count_targets(const Examples& examples, bool answers_alone) {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(examples.count), examples.answers);
   if (answers_alone) return counts;
@@ -81,7 +81,7 @@ Trainer::Forward Trainer::forward(const DeviceExamples& examples, const Tensor& 
           .answer_rows = flatten(first_rows + index_select(examples.answer_columns, 0, picks))};
 }
 
-/// The head, whose vocabulary may be large, works on the rows that ask for an answer alone.
+/// Selects the rows of answers, so that the head, whose vocabulary may be large, computes these only.
 Trainer::HeadInput Trainer::select_rows(const HeadInput& all, const Tensor& rows) {
   return {index_select(all.hidden, 0, rows), index_select(all.targets, 0, rows)};
 }
@@ -122,7 +122,7 @@ Score Trainer::score(const DeviceExamples& examples) {
     correct = correct + sum(eq(argmax(model_.head.forward(answers.hidden)), answers.targets));
     add_(total, loss(batch) * static_cast<double>(batch.answer_rows.size(0)));
   });
-  // The device is waited for here alone.
+  // The only wait for the device.
   const std::int64_t answers = examples.count * examples.answer_columns.size(1);
   return {.correct = correct.item<std::int64_t>(),
           .answers = answers,

@@ -14,21 +14,20 @@
 
 namespace tern::recall {
 
-/// Trains a model on a data set, epoch by epoch. The data lie on the device, and a step's input is the indices of its examples,
-/// (B) of i64.
+/// Trains a model on a data set, which is stored on the device. The input of a step is the indices of its examples, (B) of i64.
 class Trainer final : public apps::Trainable {
  public:
-  /// The options have been checked. The weights are drawn here, from this thread's generator.
-  /// `remains` ends the message of a training that ends early. `ranks`, of a training in several processes, outlives the trainer.
+  /// Initialises the model with this thread's generator. The options have to be checked. `remains` is that of apps::TrainingOptions.
+  /// `ranks`, null for a single process, has to outlive the trainer.
   Trainer(const Options& options, const DataSet& data, Device device, std::function<std::string()> remains, apps::Ranks* ranks = nullptr);
 
-  /// Epochs until they are done or the target is reached, from the checkpoint of a run that is resumed; then the model is the best one. The
-  /// run may be null.
+  /// Trains until all epochs are done or the target is reached, for a resumed run from its checkpoint. The model is then the best one.
+  /// `run` may be null.
   void run(apps::RunView& view, apps::TrainingRun* run = nullptr);
 
   /// The score on the test examples.
   Score test();
-  /// The loss of each of their targets, (count, columns), also of those that training ignores.
+  /// The loss of each target of the test examples, (count, columns), including those that training ignores.
   std::vector<float> test_losses();
 
   const nn::DecoderLM& model() const override { return model_; }
@@ -36,17 +35,15 @@ class Trainer final : public apps::Trainable {
   std::int64_t total_updates() const { return loop_->total_updates(); }
   std::int64_t updates() const { return loop_->updates(); }
   std::int64_t epoch() const { return epoch_; }
-  /// The epoch of the model that is kept: that of the highest validation accuracy, and of the least loss among equal ones.
+  /// The epoch of the best model: highest validation accuracy, least loss among equals.
   std::int64_t best_epoch() const { return best_epoch_; }
-  /// The mean over the last epoch's updates.
+  /// The mean loss over the last epoch's updates.
   double train_loss() const { return train_loss_; }
-  /// On the validation examples, after the last epoch.
-  const Score& valid() const { return valid_; }
-  /// Of training and its validations.
+  /// Seconds of training and its validations.
   double seconds() const { return seconds_; }
   double examples_per_second() const { return loop_->items_per_second(); }
 
-  /// When the validation accuracy first was 90%.
+  /// The first validation with an accuracy of 90% or more.
   struct Passed {
     std::int64_t epoch = 0;
     double seconds = 0;
@@ -59,11 +56,11 @@ class Trainer final : public apps::Trainable {
     std::int64_t count = 0;
     Tensor inputs, targets, answer_columns;
   };
-  /// Hidden states that the head gets, (N, width), and the targets of its predictions there, (N).
+  /// Hidden states for the head, (N, width), and the targets of its predictions, (N).
   struct HeadInput {
     Tensor hidden, targets;
   };
-  /// The hidden states of some examples, one row a column, and the numbers of those rows that ask for an answer.
+  /// The hidden states of a batch, one row for each column of an example, and the indices of the rows of answers.
   struct Forward {
     HeadInput all;
     Tensor answer_rows;
@@ -88,9 +85,9 @@ class Trainer final : public apps::Trainable {
   const Device device_;
   nn::DecoderLM model_;
   const DeviceExamples train_, valid_examples_, test_;
-  apps::Ranks* const ranks_;                           ///< null for a process that is alone
-  std::vector<std::int64_t> target_counts_;            ///< of several ranks: targets of each training example that the loss looks at
-  std::unique_ptr<dist::DataParallel> data_parallel_;  ///< likewise
+  apps::Ranks* const ranks_;                           ///< null for a single process
+  std::vector<std::int64_t> target_counts_;            ///< with several ranks: targets of each training example in the loss
+  std::unique_ptr<dist::DataParallel> data_parallel_;  ///< null for a single process
   std::optional<apps::TrainingLoop> loop_;
   apps::RunView* view_ = nullptr;
   apps::TrainingRun* run_ = nullptr;

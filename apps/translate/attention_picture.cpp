@@ -22,7 +22,7 @@ namespace tern::translate {
 
 namespace {
 
-/// The probabilities (T, S) of queries q (1, T, heads, D) and keys k (1, S, kv_heads, D), the mean over the heads.
+/// Attention probabilities (T, S) of queries q (1, T, heads, D) and keys k (1, S, kv_heads, D), averaged over the heads.
 Tensor mean_probabilities(const Tensor& q, const Tensor& k, const AttentionMask& mask) {
   const std::int64_t groups = q.size(2) / k.size(2);
   Tensor keys = transpose(k, 1, 2);  // (1, kv_heads, S, D), each for `groups` heads
@@ -32,10 +32,10 @@ Tensor mean_probabilities(const Tensor& q, const Tensor& k, const AttentionMask&
   return mean(select(attention_softmax(scores, mask), 0, 0), {0});
 }
 
-/// x (1, T, heads D) as (1, T, heads, D).
+/// Reshapes x (1, T, heads * D) to (1, T, heads, D).
 Tensor in_heads(const Tensor& x, std::int64_t heads) { return reshape(x, {1, x.size(1), heads, x.size(2) / heads}); }
 
-/// The model up to this layer, exclusive, with plain kernels: its states are the layer's input. It shares the parameters.
+/// A model of the layers before `layer`, with composed kernels and shared parameters: its output is the layer's input.
 nn::TransformerModel below(nn::TransformerModel body, std::int64_t layer) {
   body.blocks.resize(static_cast<std::size_t>(layer));
   body.norm.reset();
@@ -89,7 +89,7 @@ std::string attention_picture(const Translator& translator, const std::string& l
   const auto row = [&](const nn::TokenIds& ids) {
     return Tensor::from(ids, {1, static_cast<std::int64_t>(ids.size())}, translator.device);
   };
-  // A token is decided on where the one before it is read: the source's end, for the first.
+  // A token is predicted at the position of the previous one; the first token at the source's end token.
   nn::TokenIds read = model.lm ? source : nn::TokenIds{translator.eos_src()};
   if (!target.empty()) read.insert(read.end(), target.begin(), target.end() - 1);
   Tensor probabilities;

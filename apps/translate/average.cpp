@@ -45,7 +45,7 @@ Input open(const std::string& path) {
   return {std::move(run), std::move(weights)};
 }
 
-/// Throws FileError where the second input has other tensors than the first.
+/// Throws FileError if the second input has other tensors than the first.
 void require_same(const std::string& first, const Input& a, const std::string& second, const Input& b) {
   for (const auto& [name, tensor] : a.weights) {
     const auto other = b.weights.find(name);

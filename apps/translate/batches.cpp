@@ -32,7 +32,7 @@ text::ShapedBatch Batches::fitted(const std::vector<text::Example>& examples, st
   return batch;
 }
 
-/// Pairs of similar length share a batch where rows are not padded to a fixed length.
+/// Groups pairs of similar length, unless rows are padded to a fixed length.
 std::vector<text::ShapedBatch> Batches::epoch(const std::vector<text::Example>& examples, std::uint64_t epoch) const {
   const auto seed = static_cast<std::uint64_t>(options_.seed);
   std::vector<std::size_t> order = text::epoch_order(examples.size(), seed, epoch, static_cast<std::size_t>(options_.samples));
@@ -71,7 +71,7 @@ DeviceBatch Batches::load(const std::vector<text::Example>& examples, const text
   DeviceBatch result;
   for (std::size_t pick : batch.picks) result.tokens += columns(examples[pick]);
   const auto sum_of = [](const std::vector<float>& weights) { return std::accumulate(weights.begin(), weights.end(), 0.0); };
-  // The part of values of the shape (rows, ...).
+  // The part's rows of values of shape (rows, ...).
   const auto upload = [&]<class T>(std::vector<T> values, Shape shape) {
     if (part) {
       const auto of_row = static_cast<std::ptrdiff_t>(values.size()) / shape[0];
@@ -95,7 +95,7 @@ DeviceBatch Batches::load(const std::vector<text::Example>& examples, const text
   result.weight = sum_of(host.weights);
   result.tokens = static_cast<std::int64_t>(result.weight);
   for (std::int64_t length : host.src_length) result.tokens += length;
-  result.tokens -= host.rows - static_cast<std::int64_t>(batch.picks.size());  // rows that fill the batch up
+  result.tokens -= host.rows - static_cast<std::int64_t>(batch.picks.size());  // without the token of each empty row
   return result;
 }
 

@@ -10,33 +10,33 @@
 
 namespace tern::translate {
 
-/// A batch on the device, as TranslationModel::loss takes it.
+/// A batch on the device, for TranslationModel::loss.
 struct DeviceBatch {
   Tensors inputs;
-  std::int64_t tokens = 0;  ///< of a decoder-only LM's input, or of source and target, without padding
-  double weight = 0;        ///< the sum of the weights: target tokens
+  std::int64_t tokens = 0;  ///< tokens without padding: of the input of a decoder-only LM, or of source and target
+  double weight = 0;        ///< sum of the weights: number of target tokens
 };
 
-/// Examples as a model's batches: which ones go together, in which shape, and how they come to the device.
+/// Batches for a model: the grouping of examples, their shapes, and the copy to the device.
 class Batches {
  public:
   Batches(const Options& options, const text::SequenceOptions& tokens, Device device);
 
-  /// The batches of an epoch, counted from 0, in the order of training: `batch_size` pairs each, or `batch_tokens` tokens. A pure function
-  /// of the seed, the epoch and the examples.
+  /// The batches of an epoch, from 0, in the order of training, of `batch_size` pairs or `batch_tokens` tokens each. A pure function of the
+  /// seed, the epoch and the examples.
   std::vector<text::ShapedBatch> epoch(const std::vector<text::Example>& examples, std::uint64_t epoch) const;
-  /// All examples, in their order.
+  /// Batches of all examples in their order, for validation.
   std::vector<text::ShapedBatch> in_order(const std::vector<text::Example>& examples) const;
-  /// With a part, `inputs` are its rows alone; the numbers are the whole batch's.
+  /// Copies a batch to the device. With `part`, `inputs` are its rows only; the numbers are those of the whole batch.
   DeviceBatch load(const std::vector<text::Example>& examples, const text::ShapedBatch& batch,
                    const std::optional<BatchRows>& part = {}) const;
 
-  /// Columns that an example needs, and gets at most.
+  /// Columns that an example needs, and the maximum that it gets.
   std::int64_t columns(const text::Example& example) const;
   std::int64_t max_columns() const;
-  /// Whether the model has room for all of it.
+  /// True if an example is not truncated.
   bool is_cut(const text::Example& example) const;
-  /// Whether the model has room for any of its target.
+  /// True if truncation leaves a part of an example's target.
   bool has_target(const text::Example& example) const;
 
  private:

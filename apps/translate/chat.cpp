@@ -28,8 +28,8 @@ void chat(const ChatOptions& options) {
   if (options.layer > first.options.layers)
     throw apps::UsageError(
         fmt::format("--layer {}: expected at most the model's {}", options.layer, apps::counted(first.options.layers, "layer")));
-  nn::GenerateOptions how{.has_scores = false, .length_penalty = options.length_penalty, .beam = options.beam};
-  how.search = options.beam > 1 ? nn::Search::beam : nn::Search::greedy;
+  nn::GenerateOptions search = beam_search(options.beam, options.length_penalty);
+  search.has_scores = false;
 
   std::string last;
   const auto draw = [&](const std::string& file) {
@@ -49,7 +49,7 @@ void chat(const ChatOptions& options) {
     if (line.front() != ':') {
       last = line;
       const std::string lines[] = {line};
-      apps::say("{}\n", translate(models, lines, how, 1).front().front().text);
+      apps::say("{}\n", translate(models, lines, search, 1).front().front().text);
       if (!options.attention.empty()) draw(options.attention);
       continue;
     }
@@ -64,7 +64,7 @@ void chat(const ChatOptions& options) {
     } else {
       try {
         draw(argument.empty() ? "attention.svg" : argument);
-      } catch (const std::exception& fault) {  // a conversation goes on where a file cannot be written
+      } catch (const std::exception& fault) {  // such as a file that cannot be written, which does not end the chat
         apps::say("{}\n", text::printable(fault.what()));
       }
     }

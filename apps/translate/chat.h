@@ -7,12 +7,12 @@
 namespace tern::translate {
 
 struct ChatOptions : SearchOptions {
-  std::string attention;   ///< file for the picture of each sentence's attention; "": none
-  std::int64_t layer = 0;  ///< of the picture; 0: the last
+  std::string attention;   ///< file for a picture of each sentence's attention; "": none
+  std::int64_t layer = 0;  ///< layer of the picture; 0: the last
 };
 
-/// Reads sentences from the standard input and shows the translation of each. `:attention [FILE]` draws that of the last one
-/// (attention_picture), `:help` lists what there is, `:quit` ends it, as the end of the input does.
+/// Reads sentences from the standard input and prints their translations. The command `:attention [FILE]` draws the attention of the last
+/// sentence (attention_picture), `:help` lists the commands, and `:quit` or the end of the input ends the chat.
 void chat(const ChatOptions& options);
 
 }  // namespace tern::translate

@@ -44,9 +44,10 @@ std::vector<Translator> load_models(const SearchOptions& options) {
 
 namespace {
 
-/// Some lines of the standard input: no more than are there, so that a sentence that comes alone is not kept waiting, and no more than
-/// keep the decoder busy. Empty at the end. A fault is kept in `fault` until the lines before it are translated.
-std::vector<std::string> read_block(text::LineReader& reader, std::size_t most, text::CorpusReport& report, std::exception_ptr& fault) {
+/// Reads up to `max_lines` lines, but not more than are available, so that a single sentence need not wait for others. Empty at the end.
+/// Stores a fault in `fault`, as the lines before it are translated first.
+std::vector<std::string> read_block(text::LineReader& reader, std::size_t max_lines, text::CorpusReport& report,
+                                    std::exception_ptr& fault) {
   constexpr std::uint64_t max_bytes = std::uint64_t{4} << 20;
   std::vector<std::string> lines;
   const std::uint64_t before = report.memory();
@@ -54,7 +55,7 @@ std::vector<std::string> read_block(text::LineReader& reader, std::size_t most, 
   try {
     while (reader.next(line, report)) {
       lines.push_back(line);
-      if (lines.size() == most || report.memory() - before > max_bytes || !reader.is_ready()) break;
+      if (lines.size() == max_lines || report.memory() - before > max_bytes || !reader.is_ready()) break;
     }
   } catch (const text::DataError&) {
     fault = std::current_exception();
@@ -62,8 +63,9 @@ std::vector<std::string> read_block(text::LineReader& reader, std::size_t most, 
   return lines;
 }
 
-nn::GenerateOptions search(const DecodeOptions& options) {
-  nn::GenerateOptions result{.length_penalty = options.length_penalty, .n_best = std::max<std::int64_t>(options.n_best, 1)};
+nn::GenerateOptions search_options(const DecodeOptions& options) {
+  nn::GenerateOptions result = beam_search(options.beam, options.length_penalty);
+  result.n_best = std::max<std::int64_t>(options.n_best, 1);
   if (options.sample) {
     if (options.beam > 1) throw apps::UsageError("--sample: draws each translation for itself; leave out --beam");
     result.search = nn::Search::sample;
@@ -75,8 +77,6 @@ nn::GenerateOptions search(const DecodeOptions& options) {
   }
   if (result.n_best > options.beam)
     throw apps::UsageError(fmt::format("--n-best {}: expected at most the beam, {}; or --sample", result.n_best, options.beam));
-  result.search = options.beam > 1 ? nn::Search::beam : nn::Search::greedy;
-  result.beam = options.beam;
   result.has_scores = options.n_best > 0;
   return result;
 }
@@ -100,15 +100,15 @@ class Statistics {
  private:
   std::size_t tokens_ = 0;
   double seconds_ = 0;
-  std::vector<double> waits_;  // how long the block of each line took
+  std::vector<double> waits_;  // seconds of the block of each line
 };
 
 }  // namespace
 
 void decode(const DecodeOptions& options) {
-  nn::GenerateOptions how = search(options);
+  nn::GenerateOptions search = search_options(options);
   const std::vector<Translator> models = load_models(options);
-  // Lines are forgotten as they are translated, so that no number of them is too large.
+  // No limits: lines are dropped when they have been translated.
   text::ReadOptions limits;
   limits.max_file_bytes = limits.max_memory_bytes = std::numeric_limits<std::uint64_t>::max();
   limits.max_lines = std::numeric_limits<std::size_t>::max();
@@ -117,24 +117,24 @@ void decode(const DecodeOptions& options) {
   std::exception_ptr fault;
   std::size_t truncated = 0;
   Statistics statistics;
-  const std::int64_t usual = models.front().device == cpu ? 64 : 512;
-  const auto batch = static_cast<std::size_t>(options.batch_size > 0 ? options.batch_size : usual);
+  const std::int64_t default_size = models.front().device == cpu ? 64 : 512;
+  const auto batch = static_cast<std::size_t>(options.batch_size > 0 ? options.batch_size : default_size);
   while (!fault) {
-    // Blocks of several batches let the decoder put sentences of similar length together. One by one means one by one.
+    // A block of several batches lets the decoder group sentences of similar length. With batch size 1 lines are translated one by one.
     const std::vector<std::string> lines = read_block(reader, batch == 1 ? 1 : 16 * batch, report, fault);
     if (lines.empty()) break;
     const double start = apps::seconds_now();
     std::string text;
     std::size_t tokens = 0;
-    const auto translations = translate(models, lines, how, batch, &truncated);
+    const auto translations = translate(models, lines, search, batch, &truncated);
     for (std::size_t i = 0; i < lines.size(); ++i) {
       tokens += translations[i].front().tokens;
       if (options.n_best == 0) text += translations[i].front().text + "\n";
       else
         for (const Translation& each : translations[i])
-          text += fmt::format("{} ||| {} ||| {:.6f}\n", how.first_number + static_cast<std::int64_t>(i), each.text, each.score);
+          text += fmt::format("{} ||| {} ||| {:.6f}\n", search.first_number + static_cast<std::int64_t>(i), each.text, each.score);
     }
-    how.first_number += static_cast<std::int64_t>(lines.size());
+    search.first_number += static_cast<std::int64_t>(lines.size());
     statistics.add(lines.size(), tokens, apps::seconds_now() - start);
     if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
       throw std::runtime_error(fmt::format("the output could not be written: {}", std::strerror(errno)));

@@ -33,12 +33,6 @@ std::vector<Translator> load_teachers(const Options& options, Device device) {
 
 }  // namespace
 
-nn::GenerateOptions search_options(const Options& options) {
-  nn::GenerateOptions search{.length_penalty = options.length_penalty, .beam = options.beam};
-  if (options.beam > 1) search.search = nn::Search::beam;
-  return search;
-}
-
 std::size_t add_distilled(text::ParallelCorpus& corpus, const Options& options, Device device, const std::function<void()>& on_step) {
   const std::vector<Translator> teachers = load_teachers(options, device);
   if (teachers.empty()) return 0;
@@ -46,7 +40,7 @@ std::size_t add_distilled(text::ParallelCorpus& corpus, const Options& options, 
   for (std::size_t first = 0; first < corpus.size(); first += block_lines) {
     on_step();
     const auto block = std::span(corpus.src).subspan(first, std::min(block_lines, corpus.size() - first));
-    const auto found = translate(teachers, block, search_options(options), batch_rows);
+    const auto found = translate(teachers, block, beam_search(options.beam, options.length_penalty), batch_rows);
     for (std::size_t i = 0; i < block.size(); ++i) {
       if (found[i].front().text.empty()) continue;
       sources.push_back(block[i]);

@@ -7,13 +7,10 @@
 
 namespace tern::translate {
 
-/// The search that --beam and --length-penalty ask for.
-nn::GenerateOptions search_options(const Options& options);
-
-/// Sequence-level distillation (Kim & Rush, "Sequence-Level Knowledge Distillation", 2016): adds to the training pairs, for each, its
-/// source with the translation that the teachers give, the mean of whose probabilities is searched with options.beam hypotheses. `on_step`
-/// is called between blocks of lines, and what it throws ends it. Returns the number of pairs that were added: empty translations are not.
-/// Throws UsageError for teachers with different tokenizers or of other languages, FileError for a run that is not whole.
+/// Sequence-level distillation (Kim & Rush, "Sequence-Level Knowledge Distillation", 2016): adds to the training pairs each source with its
+/// translation by the ensemble of teachers, found with options.beam and options.length_penalty. Empty translations are left out. Calls
+/// `on_step` between blocks of lines, and passes on its exceptions. Returns the number of added pairs. Throws UsageError for teachers with
+/// different tokenizers or of other languages, FileError for a damaged run.
 std::size_t add_distilled(text::ParallelCorpus& corpus, const Options& options, Device device, const std::function<void()>& on_step);
 
 }  // namespace tern::translate

@@ -49,13 +49,13 @@ void add_train(CLI::App& app) {
 
   command->callback([state, command] {
     const Options& given = state->options;
-    // In this order: the command line takes precedence.
+    // In this order, as the command line takes precedence.
     apps::Given<Options> all = apps::read_config(entries(), state->config);
     all.insert(all.end(), state->given.begin(), state->given.end());
     for (const Entry& entry : entries())
       if (entry.help.empty() && command->count(entry.flag()) > 0) all.emplace_back(&entry, entry.text(given));
     const auto is_given = [&](const std::string& key) { return command->count("--" + key) > 0 || apps::find_given(all, key).has_value(); };
-    // A run that goes on has its own.
+    // A resumed run has its own options.
     for (const char* key : {"data", "src", "tgt", "out"})
       if (!is_given(key) && (!given.checkpoints.resume || std::string(key) == "out"))
         throw apps::UsageError(fmt::format("--{} is required (tern-translate train --help lists the options)", key));

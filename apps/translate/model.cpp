@@ -12,7 +12,7 @@ TranslationModel::TranslationModel(const Options& options, std::int64_t vocab, D
 }
 
 void TranslationModel::visit(nn::Visitor& v) {
-  // At this module's own path: no word of ours before the names.
+  // Registered without a name of its own, so that paths do not get a prefix.
   if (lm) v.walk(*lm);
   if (encoder_decoder) v.walk(*encoder_decoder);
 }

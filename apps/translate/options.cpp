@@ -10,8 +10,8 @@ using apps::Check, apps::one_of, apps::real_number, apps::truth_value, apps::who
 
 static Check one_of_presets() { return one_of({"best", "quick", "classic"}); }
 
-/// The recipe that the presets best and quick share, without a size. Regularisation and an average of the weights bring more than width
-/// does on corpora of such sizes, and an encoder-decoder more than a decoder-only LM (bench/translator.md).
+/// The settings that the presets best and quick share. On corpora of these sizes regularisation and an average of the weights gain more
+/// than width, and an encoder-decoder is better than a decoder-only LM (bench/translator.md).
 static Options recipe() {
   Options options;
   options.word_limit = 0;
@@ -36,7 +36,7 @@ static Options recipe() {
   return options;
 }
 
-/// For real data and a GPU: narrow and deep, and each pair goes through twice.
+/// For real data and a GPU: narrow and deep, with R-Drop.
 static Options best() {
   Options options = recipe();
   options.layers = 6;
@@ -52,7 +52,7 @@ static Options best() {
   return options;
 }
 
-/// For the embedded corpus: two CPU cores train it in about two minutes, some 800 updates, for which the rate rises higher and falls to 0.
+/// For the embedded corpus: trains on two CPU cores in about two minutes. For its 800 updates the learning rate is higher and decays to 0.
 static Options quick() {
   Options options = recipe();
   options.vocab = 1500;
@@ -79,13 +79,13 @@ Options preset(const std::string& name) {
 
 namespace {
 
-/// A language is the end of a file's name, and part of a special token.
+/// Check of a language, which is the suffix of a file's name and a part of a special token.
 std::string check_language(const std::string& text) {
   const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127 && c != '/'; });
   return is_plain && !text.empty() && text.size() <= 64 ? "" : "expected a language as in train.de, without spaces and slashes";
 }
 
-/// Of names without empty ones between the commas.
+/// Check of names separated by commas, none of them empty.
 std::string check_list(const std::string& text) {
   if (text.empty()) return "";
   const std::vector<std::string> words = apps::words(text);
@@ -129,7 +129,7 @@ const std::vector<Entry>& entries() {
       {"r_drop", &Options::r_drop, real_number(0, 1e6), "each pair goes through twice, with so much weight on agreement, 0 for once", true},
       {"ema", &Options::ema, real_number(0, 0.9999999), "decay of an average of the weights, which is the model then, 0 for none", true},
       {"label_smoothing", &Options::label_smoothing, real_number(0, 0.99), "share of a target that is spread over the vocabulary"},
-      // A vocabulary begins with the 256 bytes and three special tokens.
+      // A vocabulary contains at least the 256 bytes and three special tokens.
       {"vocab", &Options::vocab, whole_number(259, 500'000), "size of the joint vocabulary"},
       {"word_limit", &Options::word_limit, count_or_none, "leave out training pairs of so many words or more, 0 for none"},
       {"length", &Options::length, whole_number(4, 100'000),
@@ -210,11 +210,16 @@ nn::EncoderDecoderOptions encoder_decoder_options(const Options& options, std::i
   return model;
 }
 
+std::optional<QuantFormat> quant_format_of(const std::string& text) {
+  for (const QuantFormat format : quant_formats)
+    if (text == name(format)) return format;
+  return std::nullopt;
+}
+
 std::optional<QuantFormat> quantization_of(const io::JsonObject& config, const std::filesystem::path& file) {
   if (!config.contains(quantization_key)) return std::nullopt;
   const std::string text = config.get_string(quantization_key);
-  for (QuantFormat format : quant_formats)
-    if (text == name(format)) return format;
+  if (const auto format = quant_format_of(text)) return format;
   throw io::FileError(fmt::format("{}: {}: expected int8, dynamic-int8, q8_0 or q4_0 but got \"{}\"", file.string(), quantization_key,
                                   text::printable(text, 60)));
 }

@@ -27,7 +27,7 @@ TrainingPairs::TrainingPairs(const Options& options, const text::Tokenizer& toke
 }
 
 std::vector<text::Example> TrainingPairs::encoded(std::uint64_t epoch) const {
-  const int threads = std::max(num_threads() / 2, 1);  // the others are training's
+  const int threads = std::max(num_threads() / 2, 1);  // the others are for the training
   auto src = src_->encode(epoch, threads), tgt = tgt_->encode(epoch, threads);
   std::vector<text::Example> examples(src.size());
   for (std::size_t i = 0; i < src.size(); ++i) examples[i] = {std::move(src[i]), std::move(tgt[i])};

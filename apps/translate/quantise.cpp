@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "common/output.h"
@@ -16,14 +15,8 @@ namespace tern::translate {
 
 namespace fs = std::filesystem;
 
-static QuantFormat format_of(const std::string& text) {
-  const auto* const found =
-      std::find_if(std::begin(quant_formats), std::end(quant_formats), [&](QuantFormat format) { return text == name(format); });
-  return *found;  // the option's check has passed it
-}
-
 void quantise(const QuantiseOptions& options) {
-  const QuantFormat format = format_of(options.format);
+  const QuantFormat format = quant_format_of(options.format).value();  // the option has been checked
   fs::path run = options.run;
   if (!run.has_filename()) run = run.parent_path();  // RUN/
   const fs::path out = options.out.empty() ? fs::path(fmt::format("{}-{}", run.string(), options.format)) : fs::path(options.out);

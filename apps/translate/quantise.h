@@ -8,9 +8,9 @@ struct QuantiseOptions {
   std::string out;  ///< "": RUN-FORMAT
 };
 
-/// Writes a run whose weights have a format of 8 bits or 4 (nn/quantize.h), for everything that loads a run but a training, and prints how
-/// large both models are. Throws UsageError for a run that is quantised already or is to replace itself, FileError for one that is not
-/// whole, and what io::RunDirectory::create() throws.
+/// Writes a copy of a run with quantised weights (nn/quantize.h), which all commands but a training can load, and prints the sizes of both
+/// models. Throws UsageError if the run is quantised already or would replace itself, FileError for a damaged run, and as
+/// io::RunDirectory::create().
 void quantise(const QuantiseOptions& options);
 
 }  // namespace tern::translate

@@ -18,10 +18,10 @@ namespace tern::translate {
 namespace {
 
 struct Pair {
-  nn::TokenIds source, target;  // with their ends
+  nn::TokenIds source, target;  // with their end tokens
 };
 
-/// Rows filled up to one length, (B, T) of i64.
+/// Rows padded to the longest, (B, T) of i64.
 Tensor filled(const std::vector<nn::TokenIds>& rows, std::int64_t filling, Device device) {
   std::size_t width = 0;
   for (const nn::TokenIds& row : rows) width = std::max(width, row.size());
@@ -33,7 +33,7 @@ Tensor filled(const std::vector<nn::TokenIds>& rows, std::int64_t filling, Devic
   return Tensor::from(all, {static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(width)}, device);
 }
 
-/// The targets' log-probabilities, read at once: forced decoding.
+/// Log-probabilities of targets, by forced decoding in one pass.
 std::vector<float> log_probabilities(const Translator& translator, const std::vector<const Pair*>& pairs) {
   const NoGrad unrecorded;
   constexpr std::int64_t ignored = -100;
@@ -82,7 +82,7 @@ void score_pairs(const ScorePairsOptions& options) {
     if (pair.source.empty()) pair.source = {translator.eos_src()};
     for (std::int32_t id : translator.tokenizer.encode(targets[i])) pair.target.push_back(id);
     pair.target.push_back(translator.eos_tgt());
-    // Room for targets: a decoder-only LM reads all but the last token of both together.
+    // The maximum length of a target: a decoder-only LM reads source and target without the last token.
     const std::size_t most = static_cast<std::size_t>(translator.options.length) - (translator.model.lm ? pair.source.size() : 0);
     is_target_cut = pair.target.size() > most;
     if (is_target_cut) pair.target.resize(most);
@@ -104,7 +104,7 @@ void score_pairs(const ScorePairsOptions& options) {
   }
   std::string text;
   for (double score : scores) text += fmt::format("{:.6f}\n", score);
-  std::fwrite(text.data(), 1, text.size(), stdout);  // `run` tells of a fault
+  std::fwrite(text.data(), 1, text.size(), stdout);  // apps::run() reports a failed write
   if (truncated > 0)
     apps::write_message(fmt::format("tern-translate: {} of {} pairs were cut to the {} tokens that the model has room for\n", truncated,
                                     pairs.size(), translator.options.length));

@@ -11,9 +11,9 @@ struct ScorePairsOptions {
   double length_penalty = 0;
 };
 
-/// Writes a line for each pair: the log-probability of the target, its end included, as a translation of the source, divided by
-/// length^length_penalty (nn::GenerateOptions). Throws UsageError where the files have different numbers of lines, DataError for a fault in
-/// one.
+/// Writes a line for each pair of a source and a target file: the log-probability of the target with its end token, given the source,
+/// divided by length^length_penalty (nn::GenerateOptions). Throws UsageError if the files have different numbers of lines, DataError for a
+/// fault in a file.
 void score_pairs(const ScorePairsOptions& options);
 
 }  // namespace tern::translate

@@ -36,7 +36,7 @@ namespace {
 
 constexpr std::size_t decode_rows = 128, decode_block = 16;  ///< sentences of a batch, batches of a block
 
-/// Called between the steps of the preparation, for a signal to end it.
+/// Called between the steps of the preparation. Throws Stopped if a signal has asked for a stop.
 using OnStep = std::function<void()>;
 
 struct TestSet {
@@ -49,7 +49,7 @@ struct Data {
   std::vector<TestSet> tests;
 };
 
-/// Those that --test names, or all that there are.
+/// The test sets that --test names, or all in the directory.
 std::vector<std::string> test_names(const Options& options) {
   if (options.test == "none") return {};
   if (!options.test.empty()) return apps::words(options.test);
@@ -83,7 +83,7 @@ Data read(const Options& options, const OnStep& on_step) {
   return data;
 }
 
-/// Of all that was read, in order.
+/// A checksum of all data, in order.
 std::string digest(const Data& data, const OnStep& on_step) {
   io::Checksum sum;
   std::vector<const text::ParallelCorpus*> read{&data.train, &data.valid};
@@ -100,7 +100,7 @@ std::string digest(const Data& data, const OnStep& on_step) {
   return sum.hex();
 }
 
-/// Of the first pairs, without those that teachers have translated.
+/// A tokenizer trained on the first `originals` pairs, without those that teachers have translated.
 text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorpus& corpus, std::size_t pairs, const OnStep& on_step) {
   const auto count = static_cast<std::ptrdiff_t>(pairs);
   std::vector<std::string> lines(corpus.src.begin(), corpus.src.begin() + count);
@@ -112,7 +112,7 @@ text::Tokenizer train_tokenizer(const Options& options, const text::ParallelCorp
   return text::Tokenizer::train(lines, training);
 }
 
-/// All that can be known before the data is read.
+/// Checks all that can be checked before the data are read.
 void check(const Options& options) {
   apps::require_valid(entries(), options, conflict);
   apps::require_named("--data", options.data);
@@ -120,7 +120,7 @@ void check(const Options& options) {
   io::RunDirectory::check(options.out);
 }
 
-/// In blocks, between which a signal ends the training. Greedily, but for other options.
+/// Translates in blocks, between which a signal ends the training.
 std::vector<std::string> translate(const Trainer& trainer, const Translator& translator, std::span<const std::string> lines,
                                    const nn::GenerateOptions& search = {.has_scores = false}) {
   std::vector<std::string> result;
@@ -133,10 +133,10 @@ std::vector<std::string> translate(const Trainer& trainer, const Translator& tra
   return result;
 }
 
-/// A translator's training, as apps::EpochLoop drives it.
+/// A translator's training, for apps::EpochLoop.
 class Task final : public apps::Trainable {
  public:
-  /// The run that shows how it goes may be null.
+  /// `run` may be null.
   Task(Trainer& trainer, Translator& translator, const Data& data, apps::TrainingRun* run)
       : trainer_(trainer), translator_(translator), data_(data), view_("tern-translate", run) {}
 
@@ -156,7 +156,7 @@ class Task final : public apps::Trainable {
     return result;
   }
 
-  /// The best model is that of the highest BLEU; without --bleu-every and --valid-every that of the least loss.
+  /// The best model has the highest BLEU or, without --bleu-every and --valid-every, the least loss.
   apps::Validation validate(std::int64_t rounds, bool is_last) override {
     const auto measured = trainer_.measured();
     apps::Validation result;
@@ -190,7 +190,7 @@ class Task final : public apps::Trainable {
   Translator& translator_;
   const Data& data_;
   apps::RunView view_;
-  std::vector<apps::Sample> samples_;  ///< of a validation that is not reported yet
+  std::vector<apps::Sample> samples_;  ///< of the last validation, until it is reported
 };
 
 struct Scored {
@@ -206,7 +206,7 @@ Scored scored(const TestSet& set, std::vector<std::string> hypotheses) {
   return {set.name, std::move(hypotheses), bleu, chrf};
 }
 
-/// test_bleu and test_chrf are the first set's; with several, `tests` has all by their names.
+/// Adds the scores of test sets: test_bleu and test_chrf are those of the first set; with several sets, `tests` has all by name.
 void add_scores(io::JsonObject& summary, const std::vector<Scored>& tests) {
   if (tests.empty()) return;
   const Scored& first = tests.front();
@@ -240,8 +240,8 @@ void train(const Options& options) {
 
   apps::Ranks ranks(options.ranks, device);
   const apps::StopSignals signals;
-  // Before the data is read, so that a directory that cannot be written, or that another training writes, is found at once. An earlier
-  // run there stays as it is until this one has a model; a mistake in the data leaves nothing.
+  // Before the data are read, to detect at once a directory that cannot be written or that another training writes. An earlier run in it
+  // stays until this one has a model; a fault in the data leaves nothing behind.
   apps::TrainingRun run("tern-translate", options.out, apps::to_json(entries(), options), options.checkpoints, &ranks);
   const auto remains = [&run] { return run.remains(); };
   const OnStep on_step = [&run] {
@@ -258,7 +258,7 @@ void train(const Options& options) {
       run.is_resumed() ? text::Tokenizer::load(run.tokenizer()) : train_tokenizer(options, data.train, originals, on_step);
   const auto vocab = static_cast<std::int64_t>(tokenizer.vocab_size());
   if (run.is_resumed()) apps::require_size(run.head(), count_parameters(options, vocab));
-  manual_seed(static_cast<std::uint64_t>(options.seed));  // here, as teachers draw as well
+  manual_seed(static_cast<std::uint64_t>(options.seed));  // after the teachers, whose models draw random numbers, too
   Translator translator{options, tokenizer, TranslationModel(options, vocab, device), device};
   TrainingPairs pairs(options, tokenizer, data.train, on_step);
   Trainer trainer(translator, pairs, encode(tokenizer, data.valid, on_step), remains, &ranks);
@@ -294,7 +294,7 @@ void train(const Options& options) {
     valid.set("valid_bleu", text::bleu(translate(trainer, translator, data.valid.src), data.valid.tgt).score);
 
   std::vector<Scored> tests;
-  const nn::GenerateOptions search = search_options(options);
+  const nn::GenerateOptions search = beam_search(options.beam, options.length_penalty);
   for (const TestSet& set : data.tests) tests.push_back(scored(set, translate(trainer, translator, set.corpus.src, search)));
   if (options.beam > 1)
     valid.set("valid_beam_bleu", text::bleu(translate(trainer, translator, data.valid.src, search), data.valid.tgt).score);

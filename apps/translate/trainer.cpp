@@ -70,7 +70,7 @@ void Trainer::begin_epoch(std::int64_t epoch) {
   epoch_ = epoch;
 }
 
-/// The update at that place of the epoch, by one batch or several; false where they have nothing to learn from.
+/// Runs the update at an index of the epoch, by one batch or several. False if they have no targets.
 bool Trainer::step(std::int64_t place) {
   const auto group = static_cast<std::size_t>(options_.accumulate), first = static_cast<std::size_t>(place) * group;
   std::vector<apps::BatchPart> parts;
@@ -80,9 +80,9 @@ bool Trainer::step(std::int64_t place) {
     apps::RankPart own;
     if (ranks_) own = ranks_->part(shape.rows, apps::rows_multiple(shape.columns, options_.width, options_.ff));
     DeviceBatch batch = batches_.load(*examples_, epoch_batches_[i], ranks_ ? std::optional(own.rows) : std::nullopt);
-    if (batch.weight == 0) continue;  // every target was cut off: there is nothing to learn
+    if (batch.weight == 0) continue;  // truncation has left no targets
     tokens += batch.tokens;
-    // R-Drop's loss counts each token's two passes.
+    // R-Drop counts each token in two passes.
     const double passes = ranks_ && options_.r_drop > 0 ? 2 : 1;
     parts.push_back({std::move(batch.inputs), passes * batch.weight, own});
   }

@@ -25,7 +25,7 @@ nn::TokenIds Translator::source_tokens(const std::string& line, std::int64_t roo
 }
 
 std::string Translator::text_of(const nn::TokenIds& tokens) const {
-  // A model may put out any byte: an end of line would shift all lines after it, an escape speaks to the terminal.
+  // A model may generate any byte: a line end would shift all later lines, an escape sequence would control the terminal.
   const std::string text = text::without_controls(tokenizer.decode(std::vector<std::int32_t>(tokens.begin(), tokens.end())));
   const std::size_t first = text.find_first_not_of(' ');
   return first == std::string::npos ? "" : text.substr(first);
@@ -67,7 +67,7 @@ std::vector<std::vector<Translation>> translate(std::span<const Translator> mode
     std::vector<nn::Continuation> parts;
     for (const Translator& model : models) parts.push_back(model.read(batch));
     nn::Continuation text = parts.size() == 1 ? std::move(parts.front()) : nn::ensemble(std::move(parts));
-    // A draw belongs to a line: empty ones count.
+    // Sampling depends on a row's number, which is that of its line, empty lines included.
     for (std::size_t pick : picks) text.numbers.push_back(static_cast<std::int64_t>(rows[pick]));
     return text;
   };
@@ -78,20 +78,20 @@ std::vector<std::vector<Translation>> translate(std::span<const Translator> mode
     if (outputs[i].empty()) continue;
     result[rows[i]].clear();
     for (const nn::Hypothesis& hypothesis : outputs[i])
-      result[rows[i]].push_back({first.text_of(hypothesis.tokens), hypothesis.log_probability, hypothesis.score, hypothesis.tokens.size()});
+      result[rows[i]].push_back({first.text_of(hypothesis.tokens), hypothesis.score, hypothesis.tokens.size()});
   }
   return result;
 }
 
-std::vector<std::string> Translator::translate(std::span<const std::string> lines, std::size_t batch_size, std::size_t* truncated) const {
-  std::vector<std::string> result;
-  for (const auto& translations : tern::translate::translate({this, 1}, lines, {.has_scores = false}, batch_size, truncated))
-    result.push_back(translations.front().text);
-  return result;
+nn::GenerateOptions beam_search(std::int64_t beam, double length_penalty) {
+  nn::GenerateOptions options{.length_penalty = length_penalty, .beam = beam};
+  if (beam > 1) options.search = nn::Search::beam;
+  return options;
 }
 
-/// config.json says how much memory the model takes; it gets no more than its file can fill, with 16 bits an element or those of a
-/// quantised weight. (The float32 weights that make way for those have four bytes an element for a moment.)
+/// Throws FileError if the model of config.json is larger than its file, at 16 bits an element or those of a quantised weight, before
+/// memory is allocated for a model that a damaged config.json describes. (Quantised weights replace float32 weights, of four bytes an
+/// element.)
 static void require_size(const io::RunDirectory& run, const Options& options, std::int64_t vocab) {
   std::error_code error;
   const auto bytes = static_cast<double>(std::filesystem::file_size(run.model(), error));
@@ -128,10 +128,10 @@ Translator Translator::load(const std::filesystem::path& run, Device device, con
       if (std::isnan(sum(parameter.tensor * 0.0).item<double>()))
         throw io::FileError(fmt::format("{}: tensor \"{}\" holds values that are not finite", directory.model().string(), parameter.name));
   }
-  nn::set_requires_grad(model, false);  // no memory for gradients
+  nn::set_requires_grad(model, false);  // saves the memory of gradients
   train::set_precision(model, precision(options));
   model.eval();
-  model.set_use_fused_kernel();  // by which a sentence's result does not depend on the others in its batch
+  model.set_use_fused_kernel();  // with these the result of a sentence does not depend on the others in its batch
   return {.options = std::move(options),
           .tokenizer = std::move(tokenizer),
           .model = std::move(model),

@@ -46,7 +46,7 @@ class CachingAllocator {
     ++statistics_.allocations;
     statistics_.allocated += size;
     statistics_.peak_allocated = std::max(statistics_.peak_allocated, statistics_.allocated);
-    most_allocated_ = std::max(most_allocated_, statistics_.allocated);
+    max_allocated_ = std::max(max_allocated_, statistics_.allocated);
     tell(MemoryAction::alloc, data, size, bytes);
     return data;
   }
@@ -117,13 +117,13 @@ class CachingAllocator {
 
   /// Gives free blocks back, those that were of no use for the longest time first, until there is room for one more block.
   void trim(std::size_t size) {
-    const std::size_t most_reserved = 2 * std::max(most_allocated_, statistics_.allocated + size) + (std::size_t(16) << 20);
-    while (statistics_.reserved + size > most_reserved) {
+    const std::size_t max_reserved = 2 * std::max(max_allocated_, statistics_.allocated + size) + (std::size_t(16) << 20);
+    while (statistics_.reserved + size > max_reserved) {
       auto oldest = free_.end();
       for (auto blocks = free_.begin(); blocks != free_.end(); ++blocks)
         if (blocks->second.head && (oldest == free_.end() || blocks->second.last_use < oldest->second.last_use)) oldest = blocks;
       if (oldest == free_.end()) return;
-      while (oldest->second.head && statistics_.reserved + size > most_reserved) release(oldest->first, oldest->second);
+      while (oldest->second.head && statistics_.reserved + size > max_reserved) release(oldest->first, oldest->second);
     }
   }
 
@@ -149,7 +149,7 @@ class CachingAllocator {
   std::mutex mutex_;
   MemoryObserver* observer_ = nullptr;
   std::unordered_map<std::size_t, FreeBlocks> free_;
-  std::size_t most_allocated_ = 0;  ///< since the start, whatever reset_peak did
+  std::size_t max_allocated_ = 0;  ///< since the start, whatever reset_peak did
   MemoryStatistics statistics_;
 };
 

@@ -1,11 +1,17 @@
 #pragma once
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+#include <string>
 #include <utility>
+
+#include "backend/error.h"
 
 namespace tern::backend {
 
-/// An open file, pipe or socket of the system, closed at the end; or none.
+/// Owns a descriptor of an open file, pipe or socket, and closes it; or none.
 class FileDescriptor {
  public:
   explicit FileDescriptor(int fd = -1) noexcept : fd_(fd) {}  ///< takes it over; negative: none
@@ -17,8 +23,8 @@ class FileDescriptor {
     return *this;
   }
 
-  bool is_open() const noexcept { return fd_ >= 0; }         ///< whether there is a descriptor
-  int get() const noexcept { return fd_; }                   ///< negative where there is none
+  bool is_open() const noexcept { return fd_ >= 0; }         ///< true if there is a descriptor
+  int get() const noexcept { return fd_; }                   ///< negative if there is none
   int release() noexcept { return std::exchange(fd_, -1); }  ///< the caller closes it from then on
   void close() noexcept {                                    ///< once; errors are ignored
     if (is_open()) ::close(release());
@@ -26,6 +32,19 @@ class FileDescriptor {
 
  private:
   int fd_;
+};
+
+/// A pipe. Programs that the process starts do not inherit it (O_CLOEXEC).
+struct Pipe {
+  /// Throws Error if the system refuses.
+  Pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(std::string("no pipe could be made: ") + std::strerror(errno));
+    from = FileDescriptor(ends[0]);
+    to = FileDescriptor(ends[1]);
+  }
+  FileDescriptor from;  ///< the end to read from
+  FileDescriptor to;    ///< the end to write to
 };
 
 }  // namespace tern::backend

@@ -42,7 +42,7 @@ Device device_of(DLDevice device) {
   return cuda(device.device_id);
 }
 
-/// A tensor that another library has, with the arrays that the struct points to.
+/// An exported tensor with the arrays that its struct points to.
 template <class Managed>
 struct Exported {
   explicit Exported(const Tensor& x) : tensor(x.detach()) {

@@ -42,10 +42,10 @@ Tensors stack_examples(std::span<const Tensors> examples) {
 }
 
 // Note [Batches in order]
-// Batches are numbered over all epochs. Workers take numbers in order, as long as fewer than `prefetch` are under way or wait to be
-// fetched, and put what they made, a batch or an exception, into a map by its number; the caller takes the number that it is at. So
-// neither the number of workers nor their speed can show in what comes when. After a seek, and after an error, numbers begin anew at the
-// position, under another generation: a batch of an earlier one that a worker still makes is thrown away.
+// Batches are numbered over all epochs. Workers take the next number while fewer than `prefetch` batches are being made or are ready, and
+// put the result, a batch or an exception, into a map by its number. The caller takes the number of its position, so that the order does
+// not depend on the number of workers or on their speed. A seek, and an error, restart the numbers at the position with a new generation:
+// the results of earlier generations that workers are still making are discarded.
 struct Loader::Impl {
   struct Made {
     Staged batch;
@@ -70,7 +70,7 @@ struct Loader::Impl {
     for (std::thread& thread : threads) thread.join();
   }
 
-  /// The order of an epoch, which is kept for the newest two: workers are ahead of the caller. With `mutex` held.
+  /// The order of an epoch. The newest two are kept, as workers may be an epoch ahead of the caller. `mutex` has to be held.
   std::shared_ptr<const std::vector<std::size_t>> order(std::int64_t epoch) {
     for (const auto& [number, kept] : orders)
       if (number == epoch) return kept;
@@ -85,7 +85,7 @@ struct Loader::Impl {
     return made;
   }
 
-  /// The batch of a number. Without a lock; what it draws follows from the number.
+  /// Makes the batch of a number, with random numbers of a generator that the number seeds. `mutex` must not be held.
   Staged make(std::int64_t number, const std::vector<std::size_t>& order_) {
     const std::int64_t first = number % per_epoch * options.batch_size, last = std::min(first + options.batch_size, size);
     std::vector<std::int64_t> indices;
@@ -93,20 +93,13 @@ struct Loader::Impl {
     const NoGrad unrecorded;
     const NoAutocast exact;
     const DeviceScope on_cpu(cpu);
-    const Generator before = context().generator;
+    const ScopedValue<Generator> restored(context().generator, context().generator);
     manual_seed(text::Random(options.seed, static_cast<std::uint64_t>(number), 0x10ad).below(~std::uint64_t{0}));
-    try {
-      Tensors batch = make_batch(indices);
-      context().generator = before;
-      return pool.stage(std::move(batch));
-    } catch (...) {
-      context().generator = before;
-      throw;
-    }
+    return pool.stage(make_batch(indices));
   }
 
   void work() {
-    set_num_threads(1);  // workers are the parallelism; the kernels of the training have the other threads
+    set_num_threads(1);  // workers run in parallel themselves, and leave the other threads to the kernels of the training
     std::unique_lock lock(mutex);
     while (true) {
       may_make.wait(lock, [&] { return is_stopping || next_number < taken + options.prefetch; });
@@ -128,7 +121,7 @@ struct Loader::Impl {
     }
   }
 
-  /// From now on batches are those from `number` on.
+  /// Restarts the numbers at `number`.
   void restart(std::int64_t number) {
     has_failed = false;
     {
@@ -151,7 +144,7 @@ struct Loader::Impl {
       ++taken;
       return pool.fetch(std::move(batch));
     }
-    if (has_failed) restart(taken);  // only now: the caller may have removed the cause before it asks again
+    if (has_failed) restart(taken);  // not before this call: the caller may have removed the cause by now
     Made made;
     {
       std::unique_lock lock(mutex);
@@ -171,8 +164,8 @@ struct Loader::Impl {
   const MakeBatch make_batch;
   const LoaderOptions options;
   std::int64_t per_epoch = 0;
-  bool is_at_end = false;   ///< of an epoch, which next() has not said yet
-  bool has_failed = false;  ///< the batch that was asked for last
+  bool is_at_end = false;   ///< the epoch has ended, and next() has not returned none yet
+  bool has_failed = false;  ///< the last call of next() threw
   std::int64_t empty_epochs = 0;
   StagingPool pool;
 
@@ -199,7 +192,7 @@ Loader::Loader(std::int64_t size, MakeBatch make_batch, const LoaderOptions& opt
   require(options.workers >= 0 && options.workers <= 256, "0 to 256 workers", options.workers);
   require(options.prefetch >= 1, "a prefetch >= 1", options.prefetch);
   impl_ = std::make_unique<Impl>(size, std::move(make_batch), options);
-  impl_->start();  // where a thread cannot be had, the destructor ends those that run
+  impl_->start();  // if a thread cannot be started, the destructor ends those that run
 }
 
 std::optional<Tensors> Loader::next() {

@@ -19,7 +19,7 @@ PinnedBlock::~PinnedBlock() {
   if constexpr (built_with_cuda) {
     try {
       copied.synchronize();
-    } catch (const Error&) {  // of a device that has failed, which reads no longer
+    } catch (const Error&) {  // the device has failed, and does not read the block any more
     }
     backend::free_pinned(Cuda{}, data);
   }
@@ -29,14 +29,14 @@ std::unique_ptr<PinnedBlock> StagingPool::block(std::size_t bytes) {
   std::unique_ptr<PinnedBlock> result;
   {
     const std::lock_guard lock(mutex_);
-    // The oldest that is large enough: its copy is done, as a rule.
+    // The oldest block that is large enough, whose copy has usually completed.
     for (auto i = free_.begin(); i != free_.end() && !result; ++i)
       if ((*i)->bytes >= bytes) {
         result = std::move(*i);
         free_.erase(i);
         break;
       }
-    // Batches of any size come: too small ones are let go, so that there are never many.
+    // Blocks that are too small are freed, so that batches of varying sizes do not accumulate them.
     if (!result) free_.clear();
   }
   if (!result) return std::make_unique<PinnedBlock>(bytes, device_);

@@ -8,7 +8,7 @@
 
 namespace tern::data {
 
-/// Page-locked host memory, from which a copy to a CUDA device does not wait: the runtime reads it while the host goes on.
+/// Page-locked host memory, from which copies to a CUDA device are asynchronous.
 struct PinnedBlock {
   PinnedBlock(std::size_t bytes, Device device);
   ~PinnedBlock();
@@ -17,24 +17,24 @@ struct PinnedBlock {
 
   void* data = nullptr;
   std::size_t bytes = 0;
-  backend::Event copied;  ///< when the device has read it
+  backend::Event copied;  ///< reached when the device has read the block
 };
 
-/// A batch that waits to be fetched: on the CPU, or in one pinned block, each tensor from a place in it on.
+/// A staged batch: tensors on the CPU, or one pinned block with all of them.
 struct Staged {
-  Tensors tensors;  ///< of those in a block the shape and dtype alone
-  std::unique_ptr<PinnedBlock> block;
-  std::vector<std::size_t> offsets;
+  Tensors tensors;                     ///< with a block, tensors of the shapes and dtypes only
+  std::unique_ptr<PinnedBlock> block;  ///< null if batches stay on the CPU
+  std::vector<std::size_t> offsets;    ///< byte offset of each tensor in the block
 };
 
-/// The way of batches to the device. Any thread stages; the one that computes fetches.
+/// Moves batches to a device by way of pinned memory: worker threads call stage(), the thread that computes calls fetch().
 class StagingPool {
  public:
   explicit StagingPool(Device device) : device_(device) {}
-  /// Tensors of the CPU as they are, or copied into pinned memory where batches go to a CUDA device. Waits where the device still reads the
-  /// block that is used again.
+  /// Copies tensors of the CPU into pinned memory if the device is CUDA's; else leaves them as they are. Waits if the device still reads
+  /// the block to be reused.
   Staged stage(Tensors batch);
-  /// On the device; the copy is queued on the current stream, and its block used again later.
+  /// The tensors on the device. The copy is queued on the current stream, after which the block is reused.
   Tensors fetch(Staged staged);
 
  private:

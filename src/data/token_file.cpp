@@ -54,7 +54,7 @@ struct TokenFile::Mapping {
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
-  /// Number i of the header; 0 where the file is shorter.
+  /// Number i of the header; 0 if the file is shorter.
   std::int32_t number(std::size_t i) const {
     std::int32_t value = 0;
     if (bytes >= (i + 1) * sizeof(value)) std::memcpy(&value, data + i * sizeof(value), sizeof(value));
@@ -186,7 +186,7 @@ PackedRows pack(std::span<const std::vector<std::int64_t>> sequences, std::int64
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return sequences[a].size() > sequences[b].size(); });
   std::vector<std::vector<std::size_t>> rows;
-  std::map<std::pair<std::int64_t, std::size_t>, bool> open;  // by free places and number of the row
+  std::map<std::pair<std::int64_t, std::size_t>, bool> open;  // by free positions and number of the row
   for (const std::size_t i : order) {
     const auto count = static_cast<std::int64_t>(sequences[i].size());
     if (count > length) fail("pack", fmt::format("expected sequences of at most {} tokens but number {} has {}", length, i, count));

@@ -11,27 +11,25 @@ namespace tern::data {
 
 /// Layouts of token files.
 enum class TokenFormat {
-  automatic,  ///< llm_c where the file begins with one of its magic numbers, else raw_u16
-  raw_u16,    ///< nanoGPT's: tokens of 16 bits, and nothing else
-  llm_c,      ///< llm.c's: a header of 256 i32, which are magic, version, count and zeros, and then the tokens
+  automatic,  ///< llm_c if the file begins with one of its magic numbers, else raw_u16
+  raw_u16,    ///< nanoGPT's format: u16 tokens without a header
+  llm_c,      ///< llm.c's format: a header of 256 i32 (magic, version, count, zeros), then the tokens
 };
 
-/// A memory-mapped file of tokens: pages are read on demand, and shared among programs. Numbers are little-endian. llm.c
-/// has two versions (github.com/karpathy/llm.c, dev/data/data_common.py): magic 20240520, version 1, tokens of u16 as GPT-2's, and magic
-/// 20240801, version 7, tokens of u32 as Llama 3's. A handle whose copies share the mapping; any thread may read.
-/// The file must not be truncated while it is open: a read past its end ends the program (SIGBUS), as with every mapping.
+/// A memory-mapped file of tokens, little-endian. llm.c's format has two versions (github.com/karpathy/llm.c, dev/data/data_common.py):
+/// magic 20240520, version 1, with u16 tokens (GPT-2), and magic 20240801, version 7, with u32 tokens (Llama 3). A handle: copies share the
+/// mapping, and any thread may read. The file must not be truncated while it is open, as a read past its end ends the program (SIGBUS).
 class TokenFile {
  public:
-  /// Throws io::FileError for a file that cannot be opened or mapped, that is cut or longer than its header says, or is of another format.
+  /// Maps a file. Throws io::FileError if it cannot be opened or mapped, is of another format, or has another size than its header says.
   explicit TokenFile(const std::filesystem::path& path, TokenFormat format = TokenFormat::automatic);
 
-  std::int64_t size() const { return size_; }       ///< in tokens
-  int token_bytes() const { return token_bytes_; }  ///< 2 or 4
-  const std::filesystem::path& path() const;        ///< as it was opened
-  /// Throws Error for an index out of range.
+  std::int64_t size() const { return size_; }       ///< number of tokens
+  int token_bytes() const { return token_bytes_; }  ///< bytes of a token, 2 or 4
+  const std::filesystem::path& path() const;        ///< path of the file
+  /// The token at an index. Throws Error for an index out of range.
   std::int64_t operator[](std::int64_t index) const;
-  /// Tokens [first, first + to.size()), widened to the i64 that embedding and cross_entropy take: a batch is small, and a copy of it is
-  /// made anyway. Throws Error for a range that is not in the file.
+  /// Reads tokens [first, first + to.size()) as i64, the dtype of embedding and cross_entropy. Throws Error for a range outside the file.
   void read(std::int64_t first, std::span<std::int64_t> to) const;
 
  private:
@@ -42,15 +40,15 @@ class TokenFile {
   int token_bytes_ = 2;
 };
 
-/// Writes tokens in llm.c's format, of u16 or u32, so that the file is there whole or not at all. Throws Error for a token that does not
-/// fit, and io::FileError.
+/// Writes tokens in llm.c's format with token_bytes 2 (u16) or 4 (u32). The file is replaced atomically. Throws Error for a token that does
+/// not fit, and io::FileError.
 void save_tokens(const std::filesystem::path& path, std::span<const std::int64_t> tokens, int token_bytes = 2);
 
-/// Windows of T + 1 tokens as examples for a Loader: the input is the first T of them, the target the last T, each (T) of i64, and (B, T)
-/// in a batch. Window i begins at token i * stride.
+/// A Dataset of windows of T + 1 tokens: the input is the first T tokens, the target the last T, each (T) of i64, and (B, T) in a batch.
+/// Window i starts at token i * stride.
 class TokenWindows {
  public:
-  /// `stride` 0 stands for `length`, windows side by side. With `vocab` a token that is not below it throws io::FileError when it is read.
+  /// `length` is T. `stride` 0 is `length`: windows that do not overlap. With `vocab` > 0, reading a token >= vocab throws io::FileError.
   /// Throws Error for a length below 1 and a stride below 0.
   TokenWindows(TokenFile file, std::int64_t length, std::int64_t stride = 0, std::int64_t vocab = 0);
 
@@ -68,14 +66,14 @@ class TokenWindows {
   std::int64_t length_, stride_, vocab_;
 };
 
-/// Sequences put into rows of one length. Attention within a sequence is where segments are equal and not 0.
+/// Sequences packed into rows of one length. Attention within a sequence is between positions of equal segments that are not 0.
 struct PackedRows {
-  Tensor ids;        ///< (R, T), i64; `padding` behind the last sequence of a row
-  Tensor segments;   ///< (R, T), i64: the number of the sequence in its row, from 1; 0 for padding
-  Tensor positions;  ///< (R, T), i64: the place in the sequence, from 0; 0 for padding
+  Tensor ids;        ///< (R, T), i64: tokens, and `padding` after the last sequence of a row
+  Tensor segments;   ///< (R, T), i64: number of the sequence in its row, from 1; 0 for padding
+  Tensor positions;  ///< (R, T), i64: position in the sequence, from 0; 0 for padding
 };
-/// Best fit decreasing: the longest sequence first, into the row that it fills best; of equal ones the first. No sequence is cut; empty
-/// ones are left out. Throws Error for a length below 1 and a sequence that is longer.
+/// Packs sequences into rows of `length` by best-fit decreasing: the longest sequence first, into the row with the least sufficient space,
+/// the first of equals. No sequence is cut; empty ones are left out. Throws Error for a length below 1 and for a longer sequence.
 PackedRows pack(std::span<const std::vector<std::int64_t>> sequences, std::int64_t length, std::int64_t padding = 0);
 
 }  // namespace tern::data

@@ -20,18 +20,18 @@ using namespace std::chrono_literals;
 struct CallQueue::Call {
   const char* op;
   std::size_t bytes;
-  std::function<void()> make;
+  std::function<void()> run;
   std::int64_t began_ns = 0, ended_ns = 0;
   std::exception_ptr error;
   bool is_done = false;
 };
 
-/// The thread, the works and the queue hold it together: each may be the last one.
+/// Shared by the thread, the Works and the queue, as any of them may live longest.
 struct CallQueue::State {
   explicit State(std::string where_) : where(std::move(where_)) {}
 
   void run() {
-    // A write to a connection that a peer has closed is to be an error and no signal, also on threads that an engine starts from here.
+    // A write to a connection that a peer has closed has to give EPIPE and not SIGPIPE, also on threads that an engine starts from here.
     sigset_t broken_pipe;
     sigemptyset(&broken_pipe);
     sigaddset(&broken_pipe, SIGPIPE);
@@ -45,21 +45,21 @@ struct CallQueue::State {
       is_running = true;
       lock.unlock();
       std::exception_ptr error;
-      std::string broken;
+      std::string aborted;
       call->began_ns = backend::steady_ns();
       try {
-        call->make();
-      } catch (const BrokenOff& reason) {
-        broken = reason.what();
+        call->run();
+      } catch (const CollectiveAborted& reason) {
+        aborted = reason.what();
       } catch (...) {
         error = std::current_exception();
       }
       call->ended_ns = backend::steady_ns();
-      call->make = nullptr;  // before the caller goes on, who may count who holds the tensors
+      call->run = nullptr;  // releases its tensors before the caller continues, which may check that they are not shared
       lock.lock();
       is_running = false;
-      if (!broken.empty()) stop(broken);
-      else if (!call->is_done) calls.pop_front(), answer(*call, error);
+      if (!aborted.empty()) stop(aborted);
+      else if (!call->is_done) calls.pop_front(), complete(*call, error);
       changed.notify_all();
     }
     has_ended = true;
@@ -72,15 +72,15 @@ struct CallQueue::State {
     changed.notify_all();
   }
 
-  void answer(Call& call, std::exception_ptr error) {
+  void complete(Call& call, std::exception_ptr error) {
     call.error = std::move(error);
     call.is_done = true;
   }
 
-  /// Of a call that is not made any more.
+  /// Completes a call that will not run, with the error.
   void refuse(Call& call) {
     if (message.empty()) message = fmt::format("[dist] {} on {} failed: {}", call.op, where, fault);
-    answer(call, std::make_exception_ptr(Error(message)));
+    complete(call, std::make_exception_ptr(Error(message)));
   }
 
   const std::string where;
@@ -89,8 +89,8 @@ struct CallQueue::State {
   std::deque<std::shared_ptr<Call>> calls;  ///< the first one may be running
   std::string fault, message;
   bool is_running = false;
-  bool is_stopped = false;  ///< no other call begins
-  bool has_failed = false;  ///< nobody waits any more
+  bool is_stopped = false;  ///< no further call starts
+  bool has_failed = false;  ///< fail() was called
   bool is_ending = false, has_ended = false;
 };
 
@@ -125,7 +125,7 @@ CallQueue::CallQueue(std::string where) : state_(std::make_shared<State>(std::mo
 CallQueue::~CallQueue() {
   finish();
   std::unique_lock lock(state_->mutex);
-  // A call that did not end in time may have come back when the connections were closed.
+  // A call that outlived the patience of fail() may end now that the connections are closed.
   if (state_->changed.wait_for(lock, 200ms, [this] { return state_->has_ended; })) {
     lock.unlock();
     thread_.join();
@@ -145,7 +145,7 @@ Work CallQueue::post(const char* op, std::size_t bytes, std::function<void()> ca
   return Work(std::make_unique<CallWork>(state_, std::move(posted)));
 }
 
-void CallQueue::break_off(const std::string& reason) {
+void CallQueue::abort(const std::string& reason) {
   const std::lock_guard lock(state_->mutex);
   state_->stop(reason);
 }

@@ -43,7 +43,7 @@ DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataPa
   if (trained.empty()) fail(who, "expected a module with parameters that require gradients");
   check(trained);
   if (state_->shards_gradients())
-    for (Tensor& x : trained) x.set_grad({});  // whole buffers of them, as set_precision leaves, are not to live beside the parts
+    for (Tensor& x : trained) x.set_grad({});  // frees full gradients (as of set_precision), which would double the memory of the parts
   if (state_->sharded) {
     std::vector<NamedTensor> named = nn::named_parameters(module);
     std::erase_if(named, [](const NamedTensor& x) { return !x.tensor.requires_grad(); });
@@ -60,7 +60,7 @@ DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataPa
     if (!x.requires_grad()) rest.push_back(x);
   for (const NamedTensor& buffer : nn::named_buffers(module)) rest.push_back(buffer.tensor);
   for (const Tensor& x : rest) {
-    if (x.dtype() == DType::boolean) continue;  // masks, which no training makes
+    if (x.dtype() == DType::boolean) continue;  // masks, which are the same on all ranks
     Tensor sent = contiguous(x.detach());
     group.broadcast(sent).wait();
     if (!x.is_contiguous()) copy_(x.detach(), sent);
@@ -92,7 +92,7 @@ void DataParallel::check(const Tensors& trained) const {
   }
 }
 
-/// Rank 0's.
+/// Broadcasts rank 0's parameters and masters.
 void DataParallel::send_values(const std::vector<nn::FlatParameters>& flat) {
   const NoGrad unrecorded;
   std::vector<Work> works;
@@ -105,23 +105,23 @@ void DataParallel::send_values(const std::vector<nn::FlatParameters>& flat) {
 
 void DataParallel::make_buckets(Tensors trained, const std::vector<nn::FlatParameters>& flat) {
   const DataParallelOptions& options = state_->options;
-  // In an order that is the same on all ranks: from the end of each buffer, as backward comes from a model's end; but vectors last, whose
-  // gradients are sums that kernels defer to the end of the pass.
-  const auto place = [&](const Tensor& x) {
+  // The order of buckets, the same on all ranks: from the end of each buffer, as backward goes; but vectors last, whose gradients are sums
+  // that kernels defer to the end of the pass.
+  const auto sort_key = [&](const Tensor& x) {
     const auto own = std::find_if(flat.begin(), flat.end(),
                                   [&](const nn::FlatParameters& each) { return each.parameters.impl().storage == x.impl().storage; });
     return std::tuple(own - flat.begin(), options.sync != GradientSync::flat && x.dims() < 2, -x.offset());
   };
-  std::sort(trained.begin(), trained.end(), [&](const Tensor& a, const Tensor& b) { return place(a) < place(b); });
-  const double most = options.sync == GradientSync::bucketed ? options.bucket_size_mb * 0x1p20
-                      : options.sync == GradientSync::flat   ? std::numeric_limits<double>::infinity()
-                                                             : 0;
+  std::sort(trained.begin(), trained.end(), [&](const Tensor& a, const Tensor& b) { return sort_key(a) < sort_key(b); });
+  const double max_bytes = options.sync == GradientSync::bucketed ? options.bucket_size_mb * 0x1p20
+                           : options.sync == GradientSync::flat   ? std::numeric_limits<double>::infinity()
+                                                                  : 0;
   const std::size_t first = state_->buckets.size();
   double bytes = 0;
   for (const Tensor& x : trained) {
     const auto own = static_cast<double>(padded_size(x.numel(), x.dtype())) * static_cast<double>(size_of(x.dtype()));
-    const bool is_beside = state_->buckets.size() > first && is_adjacent(x, state_->buckets.back().parameters.back());
-    if (!is_beside || bytes + own > most) {
+    const bool extends_last = state_->buckets.size() > first && is_adjacent(x, state_->buckets.back().parameters.back());
+    if (!extends_last || bytes + own > max_bytes) {
       state_->buckets.emplace_back();
       bytes = 0;
     }
@@ -135,7 +135,7 @@ void DataParallel::make_buckets(Tensors trained, const std::vector<nn::FlatParam
   }
 }
 
-/// The path of the element of a list that a parameter is in, as "blocks.3"; "" for one that is in none.
+/// The path of the element of a list of modules that a parameter belongs to, e.g. "blocks.3"; "" if there is none.
 static std::string block_of(const std::string& path) {
   for (std::size_t first = 0, end = 0; end < path.size(); first = end + 1) {
     end = std::min(path.find('.', first), path.size());
@@ -163,7 +163,7 @@ void DataParallel::make_units(const std::vector<NamedTensor>& trained) {
     if (own == units.end()) own = units.insert(units.end(), {block, is_vector, {}});
     own->parameters.push_back(entry.tensor);
   }
-  // In the order of backward: blocks from the model's end, then parameters used at both ends, then vectors, whose sums are deferred.
+  // The order of backward: blocks from the model's end, then parameters used at both ends, then vectors, whose sums are deferred.
   std::reverse(units.begin(), units.end());
   std::stable_sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) {
     return std::tuple(a.block.empty(), a.is_vectors) < std::tuple(b.block.empty(), b.is_vectors);
@@ -177,7 +177,7 @@ void DataParallel::make_units(const std::vector<NamedTensor>& trained) {
   }
 }
 
-/// Of a bucket that has its parameters and their values.
+/// Completes a bucket that has its parameters and values: sets its gradients and their hooks.
 void DataParallel::complete_bucket(std::size_t number) {
   Bucket& bucket = state_->buckets[number];
   const std::int64_t vector = padded_size(1, bucket.values.dtype());

@@ -13,80 +13,81 @@ class Optimizer;
 
 namespace tern::dist {
 
-/// When gradients are averaged over the ranks, and in how many collectives. All give the same gradients.
+/// Schedule of the averaging of gradients over the ranks. All values give the same gradients.
 enum class GradientSync : std::uint8_t {
   per_parameter,  ///< after backward, one all_reduce for each parameter
-  flat,           ///< after backward, one for all
-  overlapped,     ///< one for each parameter, begun when its gradient is ready, beside the rest of backward
-  bucketed,       ///< one for each bucket of neighbours, begun when all gradients in it are ready
+  flat,           ///< after backward, one all_reduce for all parameters
+  overlapped,     ///< during backward, one all_reduce for each parameter, started when its gradient is ready
+  bucketed,       ///< during backward, one all_reduce for each bucket of adjacent parameters, started when all its gradients are ready
 };
 /// "per-parameter", "flat", "overlapped", "bucketed".
 const char* name(GradientSync sync);
-/// The GradientSync of that name, if there is one.
+/// The GradientSync of a name; none if there is no such name.
 std::optional<GradientSync> gradient_sync_of(const std::string& name);
 
-/// Sharding of the training state among ranks (ZeRO's stages): each value includes those before it.
+/// Sharding of the training state among ranks (the stages of ZeRO, Rajbhandari et al. 2020). Each value includes those before it.
 enum class Shard : std::uint8_t {
-  none,        ///< every rank has all
-  optimizer,   ///< ZeRO-1: the optimizer's state of its part alone, once shard_optimizer() is called
-  gradients,   ///< ZeRO-2: and the gradients
-  parameters,  ///< ZeRO-3, full sharding: and the parameters
+  none,        ///< every rank has all state
+  optimizer,   ///< ZeRO-1: the optimizer's state, once shard_optimizer() is called
+  gradients,   ///< ZeRO-2: also the gradients
+  parameters,  ///< ZeRO-3, full sharding: also the parameters
 };
 /// "none", "optimizer", "gradients", "parameters".
 const char* name(Shard shard);
-/// The value of that name, if there is one.
+/// The Shard of a name; none if there is no such name.
 std::optional<Shard> shard_of(const std::string& name);
 
 /// Options of DataParallel.
 struct DataParallelOptions {
-  GradientSync sync = GradientSync::bucketed;  ///< when gradients are averaged
-  double bucket_size_mb = 25;                  ///< of gradients, in 2^20 bytes; a parameter that is larger has a bucket of its own
-  std::optional<DType> reduce_dtype = {};      ///< gradients go over the wire in it; as they are where it is not said
-  /// Each rank gets the mean of its own part of each bucket alone, by reduce_scatter: half of what all_reduce sends, and enough for a
-  /// sharded optimizer (dist/data_parallel_optimizer.h). What is left in the other parts is undefined.
+  GradientSync sync = GradientSync::bucketed;  ///< schedule of the averaging
+  double bucket_size_mb = 25;                  ///< gradients of a bucket in MiB; a larger parameter has a bucket of its own
+  std::optional<DType> reduce_dtype = {};      ///< dtype of gradients in collectives; their own if it is not set
+  /// Averages gradients by reduce_scatter: each rank gets the mean of its own part of each bucket, and its other gradients are undefined.
+  /// This sends half the bytes of all_reduce, and suffices for a sharded optimizer (dist/data_parallel_optimizer.h).
   bool scatter_gradients = false;
-  /// From `gradients` on gradients are scattered, and kept in parts: Note [Sharded gradients]. With `parameters` these are so, too: Note
-  /// [Sharded parameters], and a bucket is a unit, which is the matrices of one element of a list of modules ("blocks.3"), those that are
-  /// in none (tables, heads), or all vectors. An optimizer must be sharded (shard_optimizer).
+  /// From `gradients` on, scatter_gradients is implied and gradients are stored in parts: Note [Sharded gradients]. With `parameters`,
+  /// parameters are, too: Note [Sharded parameters]. A bucket is then a unit: the matrices of one element of a list of modules
+  /// ("blocks.3"), those that are in no list (tables, heads), or all vectors. From `gradients` on, the optimizer has to be sharded
+  /// (shard_optimizer).
   Shard shard = Shard::none;
 };
 
 /// Note [Data parallel]
-/// Each rank has a copy of the model and a part of the batch. The copies begin equal, as rank 0's, and stay so: each rank's gradients
-/// become the mean of all ranks' before they are used. With parts of one size and a loss that is a mean, that is the gradient of the whole
-/// batch.
-/// The parameters are moved into flat buffers (nn::flatten_parameters), so that a bucket is a slice of the flat gradients, and no
-/// collective needs a copy. Buckets are filled from the end of a buffer, as backward comes from a model's end; vectors have buckets of
-/// their own, since their gradients, sums over the batch, are added up at the end of the pass. A parameter that a rank's loss did not reach
-/// counts as a gradient of zeros there, since each rank must take part in each collective.
+/// Each rank has a copy of the model and a part of the batch. All copies start with rank 0's parameters and stay equal, as gradients are
+/// averaged over the ranks before they are used. With parts of equal size and a loss that is a mean, the average is the gradient of the
+/// whole batch.
+/// The parameters are moved into flat buffers (nn::flatten_parameters), so that a bucket is a slice of the flat gradients and no collective
+/// needs a copy. Buckets are filled from the end of a buffer, in the order in which backward reaches the parameters. Vectors have buckets
+/// of their own, since their gradients, which are sums over the batch, are reduced at the end of the pass. A parameter that a rank's loss
+/// does not depend on has a gradient of zeros there, since each rank has to take part in each collective.
 ///
 /// Note [Sharded gradients]
-/// ZeRO's second stage: the memory of a bucket's gradients is there from the first gradient that is written until reduce_scatter has made
-/// each rank's part of it, which alone is kept, in memory of its own: 4 / N bytes a parameter. So a backward pass has whole gradients of
-/// the bucket that fills, of two that are on their way at most, and of buckets that wait for a parameter which is used early in forward:
-/// a tied table, and vectors, whose gradients are added up at the end of the pass. Parameters' own grad() are zeros between steps;
-/// segments() has the parts. Within NoSync gradients add up whole on each rank, and that is the memory of a batch in several parts. With
-/// `flat` and `per_parameter`, which reduce after backward, nothing is saved but between steps. A step cannot be recorded in a graph, as
-/// memory is at other addresses in each.
+/// ZeRO's second stage. The full gradients of a bucket have memory from the first gradient that is written until reduce_scatter has
+/// completed; then only the rank's part is kept, in memory of its own: 4 / N bytes a parameter on N ranks. A backward pass so holds the
+/// full gradients of the bucket that is being filled, of at most two that are being reduced, and of those that wait for a parameter used
+/// early in forward: a tied table, and the vectors, whose gradients are reduced at the end of the pass. Between steps grad() of a parameter
+/// is zeros; segments() has the parts. Within NoSync full gradients accumulate on each rank, so that gradient accumulation needs their
+/// memory. `flat` and `per_parameter`, which reduce after backward, save memory between steps only. A step cannot be captured in a graph,
+/// as the addresses change from step to step.
 class DataParallel {
  public:
-  /// Flattens the module's parameters, and gives it rank 0's parameters and buffers. Parameters that are frozen now stay out. The module
-  /// and the group outlive this. Throws Error for a size that is not above 0, and a module without parameters to train or on another
-  /// device.
+  /// Flattens the module's trainable parameters, and broadcasts rank 0's parameters and buffers. The module and the group have to outlive
+  /// this. Throws Error for a bucket size <= 0, and for a module without trainable parameters or on another device than the group's.
   DataParallel(nn::Module& module, ProcessGroup& group, const DataParallelOptions& options = {});
   ~DataParallel();
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
-  /// To be called between backward and the use of gradients (train::UpdateOptions::synchronize): begins what backward has not, and waits
-  /// as Work::wait does. Throws Error where a collective failed, and of sharded gradients, which no other optimizer would see, before
-  /// shard_optimizer() was called.
+  /// Starts the reductions that backward has not started, and waits for all as Work::wait does. To be called between backward and the use
+  /// of gradients (train::UpdateOptions::synchronize). Throws Error if a collective failed, and for sharded gradients without a sharded
+  /// optimizer (shard_optimizer), as no other one would see them.
   void finish_gradient_synchronization();
 
-  /// While one lives, backward passes only add to the rank's own gradients: all but the last of a batch that goes through in parts.
+  /// Suspends synchronisation: while a NoSync lives, backward passes add to the rank's own gradients only. For all but the last part of a
+  /// batch whose gradients are accumulated.
   class NoSync {
    public:
-    /// From now on, until it ends; they nest.
+    /// Suspends synchronisation until the destructor. They may be nested.
     explicit NoSync(DataParallel& model);
     ~NoSync();
     NoSync(const NoSync&) = delete;
@@ -97,37 +98,37 @@ class DataParallel {
     bool before_;
   };
 
-  /// Trains parameters that were frozen, or not the module's, when this was made: they are flattened, get rank 0's values, and have buckets
-  /// of their own after the others. All ranks call it, between steps. Throws Error as the constructor does.
+  /// Adds trainable parameters that were frozen, or not the module's, when this was made: flattens them, broadcasts rank 0's values, and
+  /// appends buckets of their own. To be called on all ranks, between steps. Throws Error as the constructor does.
   void add(const Tensors& parameters);
 
-  /// A bucket: neighbours in the flat buffers, which go over the wire together. Rank r has elements [r * part, (r + 1) * part) of it where
-  /// work is shared, and all have those from size * part on, fewer than `size` vectors of 16 bytes.
+  /// A bucket: adjacent parameters of a flat buffer, which are reduced together. With sharding, rank r owns elements
+  /// [r * part, (r + 1) * part); the remainder from size * part on, fewer than `size` vectors of 16 bytes, belongs to all ranks.
   struct Segment {
     Tensor parameters;           ///< (n)
     Tensor gradients;            ///< (n)
     std::int64_t part = 0;       ///< elements of each rank's part
-    Tensor own_gradients = {};   ///< of sharded gradients the rank's part, then the elements that all ranks have; else undefined
-    Tensor own_parameters = {};  ///< (part): of sharded parameters; else undefined
-    Tensor own_masters = {};     ///< (part): of sharded parameters of 16 bits; else undefined
+    Tensor own_gradients = {};   ///< with sharded gradients: the rank's part, then the remainder; else undefined
+    Tensor own_parameters = {};  ///< (part), with sharded parameters; else undefined
+    Tensor own_masters = {};     ///< (part), with sharded parameters of 16 bits; else undefined
   };
-  /// The buckets, in the order in which backward can complete them; of sharded gradients the rank's parts.
+  /// The buckets, in the order in which backward can complete them.
   std::vector<Segment> segments() const;
-  /// The bytes of parameters and gradients on this rank now: its own parts, and gathered ones.
+  /// Bytes of parameters and gradients that this rank holds at present: its own parts, and what is gathered.
   std::size_t bytes_here() const;
-  ProcessGroup& group() const { return group_; }  ///< that collectives go through
-  Shard shard() const;                            ///< as the options said
+  ProcessGroup& group() const { return group_; }  ///< the group of the collectives
+  Shard shard() const;                            ///< DataParallelOptions::shard
 
-  /// Of sharded parameters, which else come and go: the rank has all of them from now on, and trains no more. All ranks call it, and after
-  /// that the model is the rank's own. Of other parameters nothing.
+  /// Ends training with sharded parameters: gathers all of them on each rank for good. To be called on all ranks. Does nothing for
+  /// parameters that are not sharded.
   void keep_parameters();
 
-  /// The bytes of each collective of a step, in the order in which backward can begin them.
+  /// Bytes of each collective of a step, in the order in which backward can start them.
   std::vector<std::size_t> bucket_bytes() const;
 
  private:
   friend class BucketArrival;   // dist/data_parallel_optimizer.cpp
-  friend class BucketSharding;  // likewise
+  friend class BucketSharding;  // dist/data_parallel_optimizer.cpp
   friend void shard_optimizer(train::Optimizer& optimizer, DataParallel& model);
   struct Bucket;
   struct State;
@@ -139,7 +140,7 @@ class DataParallel {
   void complete_bucket(std::size_t number);
 
   ProcessGroup& group_;
-  std::shared_ptr<State> state_;  ///< which the parameters' hooks ask for: they live as long as the parameters
+  std::shared_ptr<State> state_;  ///< shared with the gradient hooks of the parameters, which live as long as these
 };
 
 }  // namespace tern::dist

@@ -10,7 +10,7 @@
 
 namespace tern::dist {
 
-/// Update groups of buckets (Note [Update groups]), as their gradients arrive.
+/// Note [Update groups] as the optimizer's interface.
 class BucketArrival final : public train::GradientArrival {
  public:
   explicit BucketArrival(DataParallel& model) : model_(model) {}
@@ -26,7 +26,7 @@ class BucketArrival final : public train::GradientArrival {
     std::sort(all.begin(), all.end(), [](const Window& a, const Window& b) { return a.begin < b.begin; });
     std::vector<Window> result;
     for (const Window& each : all)
-      if (!result.empty() && result.back().number == each.number) result.back().end = each.end;  // padding lies between them
+      if (!result.empty() && result.back().number == each.number) result.back().end = each.end;  // with the padding between them
       else result.push_back(each);
     return result;
   }
@@ -46,7 +46,7 @@ class BucketArrival final : public train::GradientArrival {
   DataParallel& model_;
 };
 
-/// Sharding by buckets: each rank has its part of each bucket, and all of them have the remainder.
+/// Sharding by buckets: each rank owns its part of each bucket (DataParallel::Segment), and all ranks the remainder.
 class BucketSharding final : public train::Sharding {
  public:
   explicit BucketSharding(DataParallel& model) : model_(model) {}
@@ -61,12 +61,12 @@ class BucketSharding final : public train::Sharding {
       is_known = true;
       const std::int64_t begin = bucket.parameters.offset(), end = begin + bucket.parameters.numel(),
                          rest = begin + group.size() * bucket.part;
-      // `kept`: where the rank keeps the gradients of such elements, if these are sharded.
-      const auto add = [&](std::int64_t from, std::int64_t to, bool is_counted, std::int64_t kept) {
+      // `own_offset`: offset of element `from` in Segment::own_gradients.
+      const auto add = [&](std::int64_t from, std::int64_t to, bool is_counted, std::int64_t own_offset) {
         Window window{std::max(from, first), std::min(to, last), is_counted};
         if (window.begin >= window.end) return;
         if (bucket.own_gradients.defined())
-          window.gradients = elements_of(bucket.own_gradients, kept + window.begin - from, kept + window.end - from);
+          window.gradients = elements_of(bucket.own_gradients, own_offset + window.begin - from, own_offset + window.end - from);
         if (bucket.own_parameters.defined()) window.parameters = elements_of(bucket.own_parameters, window.begin - from, window.end - from);
         if (bucket.own_masters.defined()) window.masters = elements_of(bucket.own_masters, window.begin - from, window.end - from);
         windows.push_back(std::move(window));
@@ -79,7 +79,7 @@ class BucketSharding final : public train::Sharding {
     return windows;
   }
 
-  /// Gives up whole parameters, where they are sharded: the update is of the rank's own part.
+  /// Releases gathered parameters, as the update is of the rank's own part.
   void prepare() override {
     if (const auto& sharded = model_.state_->sharded) sharded->release_all();
   }

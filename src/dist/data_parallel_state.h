@@ -12,24 +12,24 @@
 #include "ops/copy.h"
 #include "ops/factory.h"
 
-// The buckets of data parallel training: their reductions and gathers, for DataParallel and the optimizers of a data parallel model.
+// The state of data parallel training, which DataParallel and the optimizers of its model share: buckets, their reductions and gathers.
 namespace tern::dist {
 
-/// Parameters whose gradients lie side by side, and go over the wire together.
+/// Parameters whose gradients are adjacent in memory and are reduced together.
 struct DataParallel::Bucket {
-  Tensors parameters;      ///< from the last one in memory to the first
-  Tensor values;           ///< (n), from the first parameter's to the last one's
-  Tensor gradients;        ///< (n), likewise
-  std::int64_t part = 0;   ///< of one rank, see Segment
-  Tensor own_gradients;    ///< see Segment
-  std::size_t ready = 0;   ///< parameters whose gradients are there, since the last synchronisation
-  std::size_t passed = 0;  ///< and in this backward pass
-  Tensor sent;             ///< gradients on their way, perhaps in another dtype
-  Work work, rest;
+  Tensors parameters;             ///< from the last one in memory to the first
+  Tensor values;                  ///< (n): the elements of all parameters
+  Tensor gradients;               ///< (n): their gradients
+  std::int64_t part = 0;          ///< see Segment
+  Tensor own_gradients;           ///< see Segment
+  std::size_t ready = 0;          ///< parameters whose gradients are final, since the last synchronisation
+  std::size_t ready_in_pass = 0;  ///< the same, in this backward pass
+  Tensor sent;                    ///< gradients that are being reduced, in the reduction's dtype
+  Work work, rest;                ///< the reductions of the ranks' parts, or of all; and of the remainder
 };
 
 struct DataParallel::State {
-  static constexpr std::size_t max_pending = 2;  ///< sharded buckets that are being reduced, each with whole gradients
+  static constexpr std::size_t max_pending = 2;  ///< buckets of sharded gradients in reduction at a time, each with full gradients
   static constexpr std::size_t max_update_groups = 5;
 
   State(ProcessGroup& group_, const DataParallelOptions& options_) : group(group_), options(options_) {
@@ -37,11 +37,11 @@ struct DataParallel::State {
     if (options.shard == Shard::parameters) sharded = std::make_shared<ShardedParameters>(group);
   }
 
-  /// Begins to reduce the gradients of a bucket.
+  /// Starts the reduction of a bucket.
   void begin(Bucket& bucket) {
     const NoGrad unrecorded;
     const backend::PassScope observed("communication");
-    // Looked at, a gradient of zeros that were not written yet is written.
+    // grad() fills in zeros that have not been written yet.
     for (const Tensor& x : bucket.parameters) static_cast<void>(x.grad());
     const Tensor& gradients = bucket.gradients;
     bucket.sent = is_lowered(bucket) ? cast(gradients, *options.reduce_dtype) : gradients;
@@ -51,15 +51,16 @@ struct DataParallel::State {
     }
     const std::int64_t shared = bucket.part * group.size();
     const Tensor own = part_of(bucket, bucket.sent), kept = bucket.own_gradients;
-    const bool is_straight = kept.defined() && !is_lowered(bucket);
+    const bool writes_result = kept.defined() && !is_lowered(bucket);  // reduce_scatter may write to own_gradients directly
     bucket.work =
-        group.reduce_scatter(is_straight ? elements_of(kept, 0, bucket.part) : own, elements_of(bucket.sent, 0, shared), ReduceOp::mean);
+        group.reduce_scatter(writes_result ? elements_of(kept, 0, bucket.part) : own, elements_of(bucket.sent, 0, shared), ReduceOp::mean);
     bucket.rest = group.all_reduce(elements_of(bucket.sent, shared, gradients.numel()), ReduceOp::mean);
     if (kept.defined() && is_lowered(bucket)) release_gradients(bucket);
   }
 
+  /// True if the bucket's gradients are reduced in another dtype.
   bool is_lowered(const Bucket& bucket) const { return options.reduce_dtype && *options.reduce_dtype != bucket.gradients.dtype(); }
-  /// The rank's own of a bucket's elements.
+  /// The rank's own part of a bucket's elements.
   Tensor part_of(const Bucket& bucket, const Tensor& x) const {
     return elements_of(x, bucket.part * group.rank(), bucket.part * (group.rank() + 1));
   }
@@ -71,15 +72,15 @@ struct DataParallel::State {
     begin(buckets[next++]);
   }
 
-  /// A gradient of bucket `number` is final.
+  /// To be called when a gradient of bucket `number` is final.
   void on_ready(std::size_t number) {
-    if (sharded) pass(number);
+    if (sharded) count_in_pass(number);
     if (!is_syncing || !begins_in_backward()) return;
     if (number < next)
       fail("DataParallel",
            "expected one backward pass between two calls of finish_gradient_synchronization(): put the others within NoSync");
     is_finished = false;
-    // In the order of the buckets, which all ranks keep, whatever order their gradients come in.
+    // Started in the order of the buckets, as all ranks have to, and not in the order of completion.
     ++buckets[number].ready;
     while (next < buckets.size() && buckets[next].ready == buckets[next].parameters.size()) begin_next();
     if (shards_gradients())
@@ -96,48 +97,49 @@ struct DataParallel::State {
     complete();
   }
 
-  /// Ready for the next backward pass.
+  /// Resets the state for the next backward pass.
   void complete() {
     next = ended = 0;
     if (!sharded) return;
     sharded->release_all();
-    for (Bucket& bucket : buckets) bucket.passed = 0;
+    for (Bucket& bucket : buckets) bucket.ready_in_pass = 0;
   }
 
   /// Note [Update groups]
-  /// An optimizer updates buckets group by group, each as soon as its gradients are reduced. Of a sharded optimizer each bucket is a group.
-  /// Of another one the last four buckets, whose gradients come at the end of backward (a table used at both ends of a model, its
-  /// neighbours, the first layers, deferred sums), are a group each, and the first group is all buckets before them.
+  /// An optimizer updates buckets group by group, each as soon as its gradients are reduced. For a sharded optimizer each bucket is a
+  /// group. Otherwise the last four buckets, whose gradients are final at the end of backward (a table used at both ends of a model, its
+  /// neighbours, the first layers, deferred sums), are a group each, and all buckets before them are the first group.
   /// A step calls begin_reductions(); for each group, in order, wait_for_gradients() and, once it is updated, begin_gathers(); then
   /// end_reductions() and wait_for_gathers().
   std::size_t update_groups() const { return has_sharded_optimizer ? buckets.size() : std::min(buckets.size(), max_update_groups); }
-  /// In [0, update_groups()).
+  /// The group of a bucket, in [0, update_groups()).
   std::size_t update_group_of(std::size_t bucket) const {
     const std::size_t last_of_first = buckets.size() - update_groups();
     return bucket < last_of_first ? 0 : bucket - last_of_first;
   }
-  /// Begins the reductions that backward has not begun.
+  /// Starts the reductions that backward has not started.
   void begin_reductions() {
     if (is_finished || !is_syncing) return;
     if (!begins_in_backward()) return finish();
     while (next < buckets.size()) begin_next();
   }
-  /// Waits, as Work::wait does, for the gradients of the groups up to this one.
+  /// Waits, as Work::wait does, for the gradients of the groups up to `update_group`.
   void wait_for_gradients(std::size_t update_group) {
     while (ended < next && update_group_of(ended) <= update_group) end(buckets[ended++]);
   }
-  /// Ready for the next backward pass.
+  /// Ends the synchronisation of a step, after all updates.
   void end_reductions() {
     is_finished = false;
     if (is_syncing) complete();
   }
-  /// Begins to gather the parameters of the groups up to this one, which the ranks have updated in parts; of others nothing.
+  /// With a sharded optimizer: starts the gathers of the parameters of the groups up to `update_group`, of which each rank has updated its
+  /// part.
   void begin_gathers(std::size_t update_group) {
-    if (!has_sharded_optimizer || sharded) return;  // sharded parameters are gathered where they are used
+    if (!has_sharded_optimizer || sharded) return;  // sharded parameters are gathered on use
     const backend::PassScope observed("communication");
     while (gathers.size() < buckets.size() && update_group_of(gathers.size()) <= update_group) begin_gather(buckets[gathers.size()]);
   }
-  /// Begins the gathers of all groups that were not begun, and waits for all.
+  /// Starts the gathers of the remaining groups, and waits for all.
   void wait_for_gathers() {
     begin_gathers(buckets.size());
     const backend::PassScope observed("communication");
@@ -151,16 +153,16 @@ struct DataParallel::State {
     gathers.push_back(group.all_gather(shared, part_of(bucket, shared)));
   }
 
-  /// A gradient of a unit of sharded parameters is final.
-  void pass(std::size_t number) {
+  /// Counts a final gradient of a unit of sharded parameters.
+  void count_in_pass(std::size_t number) {
     Bucket& bucket = buckets[number];
-    if (bucket.passed == 0) sharded->begin_gradients(number);
-    if (++bucket.passed < bucket.parameters.size()) return;
-    bucket.passed = 0;
+    if (bucket.ready_in_pass == 0) sharded->begin_gradients(number);
+    if (++bucket.ready_in_pass < bucket.parameters.size()) return;
+    bucket.ready_in_pass = 0;
     sharded->end_gradients(number);
   }
 
-  /// Waits for a bucket's reduction, and copies its result into place.
+  /// Waits for a bucket's reduction, and copies its result to the gradients.
   void end(Bucket& bucket) {
     const NoGrad unrecorded;
     bucket.work.wait();
@@ -185,10 +187,10 @@ struct DataParallel::State {
 
   bool shards_gradients() const { return options.shard >= Shard::gradients; }
 
-  /// Gives the gradients of a bucket memory that comes when one is written, and goes with release_gradients().
+  /// Makes a bucket's gradients, whose memory is allocated when one is written and freed by release_gradients().
   void make_gradients(Bucket& bucket) const {
     const Tensor& values = bucket.values;
-    // Padding, which belongs to no parameter, is zero.
+    // The padding between parameters, which is set to zero.
     std::vector<std::pair<std::int64_t, std::int64_t>> gaps;
     std::int64_t end = 0;
     for (auto x = bucket.parameters.rbegin(); x != bucket.parameters.rend(); ++x) {
@@ -212,7 +214,7 @@ struct DataParallel::State {
     bucket.own_gradients = zeros({bucket.part + rest}, values.dtype(), values.device());
   }
 
-  /// The gradients stand for zeros from then on.
+  /// Frees the memory of the gradients; grad() is zeros until one is written.
   static void release_gradients(const Bucket& bucket) {
     nn::zero_grad(bucket.parameters);
     flat_storage(bucket.gradients)->free_until_fetched();
@@ -226,13 +228,13 @@ struct DataParallel::State {
 
   ProcessGroup& group;
   DataParallelOptions options;
-  std::shared_ptr<ShardedParameters> sharded;  ///< of which each bucket is the unit of its number; else null
+  std::shared_ptr<ShardedParameters> sharded;  ///< with units of the buckets' numbers; null if parameters are not sharded
   std::vector<Bucket> buckets;
-  std::size_t next = 0;   ///< the first bucket that has not begun
-  std::size_t ended = 0;  ///< the first one that has not ended
+  std::size_t next = 0;   ///< the first bucket whose reduction has not started
+  std::size_t ended = 0;  ///< the first bucket whose reduction has not ended
   bool is_syncing = true, has_sharded_optimizer = false;
-  bool is_finished = false;   ///< since the last backward pass
-  std::vector<Work> gathers;  ///< of the parameters of buckets, in order
+  bool is_finished = false;   ///< finish() has been called since the last backward pass
+  std::vector<Work> gathers;  ///< of the buckets' parameters, in order
 };
 
 }  // namespace tern::dist

@@ -21,7 +21,7 @@ int number(const std::string& name, const std::string& text, int least, int most
   return *value;
 }
 
-/// The names of a launcher's variables.
+/// Names of a launcher's variables.
 struct Names {
   const char *rank, *size, *local_rank, *local_size;
 };
@@ -46,7 +46,7 @@ std::optional<LaunchEnvironment> launch_environment(const Variables& variables) 
   for (const Names& names : launchers) {
     const std::optional<std::string> rank = variables(names.rank), size = variables(names.size);
     const bool is_slurm = names.rank == launchers[3].rank;
-    // A shell of Slurm has its variables, too: a process that srun did not start is alone.
+    // A shell in a Slurm job has these variables, too, so that srun's own have to be set as well.
     if (!rank && !size) continue;
     if (is_slurm && (!rank || !variables("SLURM_STEP_NODELIST"))) continue;
     if (!rank || !size)

@@ -19,7 +19,7 @@ Work::~Work() {
   try {
     state_->wait();
   } catch (...) {
-    // The group's next collective says it again.
+    // Not lost: the group's next collective throws it again.
   }
 }
 
@@ -76,7 +76,7 @@ void ProcessGroup::barrier() { wait_for_all(); }
 
 namespace {
 
-/// One process: collectives change nothing.
+/// The group of a single process: collectives change nothing.
 class LocalGroup final : public ProcessGroup {
  public:
   explicit LocalGroup(Device device) : ProcessGroup(0, 1, device) {}

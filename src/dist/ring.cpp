@@ -27,9 +27,9 @@ Ring::Ring(const LaunchEnvironment& environment, Store& store, std::chrono::mill
   store.set(fmt::format("ring/{}", rank), fmt::format("{} {}", listener.address(), listener.port()));
 
   next_.rank = (rank + 1) % size;
-  const std::string place = store.get(fmt::format("ring/{}", next_.rank), timeout);
-  const std::size_t space = place.find(' ');
-  next_.socket = Socket::connect(place.substr(0, space), static_cast<std::uint16_t>(std::stoi(place.substr(space + 1))), deadline);
+  const std::string address = store.get(fmt::format("ring/{}", next_.rank), timeout);
+  const std::size_t space = address.find(' ');
+  next_.socket = Socket::connect(address.substr(0, space), static_cast<std::uint16_t>(std::stoi(address.substr(space + 1))), deadline);
   next_.socket.send(fmt::format("{:>{}}", rank, rank_digits), deadline);
 
   previous_.rank = (rank + size - 1) % size;
@@ -41,22 +41,22 @@ Ring::Ring(const LaunchEnvironment& environment, Store& store, std::chrono::mill
       fail("dist",
            fmt::format("rank {} of {} did not come within {:g} s", previous_.rank, size, std::chrono::duration<double>(timeout).count()));
     previous_.socket = listener.accept();
-    // Other programs may connect to any port.
+    // Any program may connect to the port: connections that do not introduce themselves are dropped.
     if (previous_.socket.receive(rank_digits, deadline) == fmt::format("{:>{}}", previous_.rank, rank_digits)) break;
   }
 }
 
 std::string Ring::wait(std::chrono::milliseconds time) {
-  // A closed socket's number is negative, which poll passes over.
+  // poll() ignores the negative descriptor of a closed socket.
   pollfd both[] = {{next_.socket.fd(), POLLIN, 0}, {previous_.socket.fd(), POLLIN, 0}};
   if (::poll(both, 2, static_cast<int>(time.count())) <= 0) return {};
   std::string reason;
-  if (both[0].revents != 0) reason = news_of(next_);
-  if (reason.empty() && both[1].revents != 0) reason = news_of(previous_);
+  if (both[0].revents != 0) reason = read_from(next_);
+  if (reason.empty() && both[1].revents != 0) reason = read_from(previous_);
   return reason;
 }
 
-std::string Ring::news_of(Neighbour& neighbour) {
+std::string Ring::read_from(Neighbour& neighbour) {
   char text[512];
   const ssize_t count = ::recv(neighbour.socket.fd(), text, sizeof text, MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return {};
@@ -70,7 +70,7 @@ std::string Ring::news_of(Neighbour& neighbour) {
 
 void Ring::send(const std::string& line) noexcept {
   for (Neighbour* const neighbour : {&next_, &previous_}) {
-    // A line is short: it fits into the socket's buffer, or the neighbour reads nothing any more.
+    // A short line fits into the socket's buffer, unless the neighbour has stopped reading.
     if (neighbour->socket.is_open())
       static_cast<void>(::send(neighbour->socket.fd(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
     neighbour->socket.close();

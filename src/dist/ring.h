@@ -7,18 +7,19 @@
 
 namespace tern::dist {
 
-/// Connections between neighbours, each rank with the next and the last with the first, over which nothing is said until a rank ends: how
-/// all learn of one that dies where the engine itself would wait for it. A rank that leaves says goodbye; one that is told of a failure
-/// passes it on.
+/// A ring of TCP connections, each rank with the next and the last with the first, by which ranks notice that another one has died while
+/// the engine would wait for it. The connections are silent until a rank ends: it says goodbye, or its connections break. A reported
+/// failure is passed on by tell().
 class Ring {
  public:
-  /// Of two ranks or more. Throws Error where a neighbour does not come in time.
+  /// Connects a ring of two ranks or more. Throws Error if a neighbour does not connect within the timeout.
   Ring(const LaunchEnvironment& environment, Store& store, std::chrono::milliseconds timeout);
 
-  /// Waits up to `time` for news. Says why the others should be given up, "" for no reason.
+  /// Waits up to `time` for a failure, and returns its reason; "" if there is none.
   std::string wait(std::chrono::milliseconds time);
-  /// Tells the neighbours why this rank gives up.
+  /// Sends the reason of a failure to the neighbours.
   void tell(const std::string& reason) noexcept;
+  /// Tells the neighbours that this rank ends without a failure.
   void say_goodbye() noexcept;
 
  private:
@@ -27,7 +28,7 @@ class Ring {
     Socket socket;
   };
 
-  std::string news_of(Neighbour& neighbour);
+  std::string read_from(Neighbour& neighbour);
   void send(const std::string& line) noexcept;
 
   Neighbour next_, previous_;

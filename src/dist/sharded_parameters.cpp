@@ -65,7 +65,7 @@ std::size_t ShardedParameters::add(const Tensors& parameters, bool is_block) {
   return number;
 }
 
-/// A window of the same place and shape on the unit's values in 16 bits; undefined where all values are here for good.
+/// The window's elements among the unit's values in `dtype`; undefined if all values are gathered for good.
 Tensor ShardedParameters::lowered(std::size_t number, const Tensor& window, DType dtype) {
   if (is_kept_) return {};
   Unit& unit = units_[number];
@@ -78,7 +78,7 @@ Tensor ShardedParameters::lowered(std::size_t number, const Tensor& window, DTyp
   return reshape(elements_of(unit.lowered.whole, first, first + window.numel()), window.shape());
 }
 
-/// The elements of all ranks' parts, in memory on demand.
+/// A tensor of the elements of all ranks' parts, which is fetched on access.
 Tensor ShardedParameters::on_demand(std::int64_t own_count, DType dtype, std::size_t unit, Kind kind) {
   const auto fetch = [weak = weak_from_this(), unit, kind](FlatStorage&) {
     const auto self = weak.lock();
@@ -116,7 +116,7 @@ void ShardedParameters::begin(Unit& unit, Kind kind) {
   const backend::PassScope observed("communication");
   Block& block = unit.*kind;
   if (kind == &Unit::lowered) {
-    keep_edits(unit.values);
+    write_back_edits(unit.values);
     block.own = cast(unit.values.own, block.whole.dtype());
   }
   block.arriving = empty(block.whole.shape(), block.whole.dtype(), block.whole.device());
@@ -137,8 +137,8 @@ void ShardedParameters::install(Unit& unit, Kind kind) {
   block.arriving = {};
 }
 
-/// Copies elements that were written to gathered values or masters into the rank's part.
-void ShardedParameters::keep_edits(Block& block) {
+/// Copies elements that were written to gathered values or masters back to the rank's part.
+void ShardedParameters::write_back_edits(Block& block) {
   const FlatStorage& storage = storage_of(block);
   if (!block.own.defined() || !storage.is_here() || storage.version() == block.version) return;
   const NoGrad unrecorded;
@@ -154,7 +154,7 @@ void ShardedParameters::release(Block& block) {
     block.arriving = {};
   }
   if (!is_here(block)) return;
-  keep_edits(block);
+  write_back_edits(block);
   storage_of(block).free_until_fetched();
 }
 

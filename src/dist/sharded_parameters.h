@@ -13,58 +13,59 @@ namespace tern::dist {
 
 /// Note [Sharded parameters]
 /// ZeRO's third stage, "fully sharded data parallel" (Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel",
-/// 2023): a rank keeps 1/N of a unit's parameters, which lie in one flat block, and has all of them only while they are used.
-///  * Fetch. The block is gathered when its memory is asked for (Note [Memory on demand]): an op of forward, the backward of one that has
-///    saved a weight, the second run of a checkpointed layer, the writer of a file. No module needs hooks, a weight may be read outside its
-///    own module, and a tied one in several. Since all ranks run the same model, all ask in the same order; what one rank alone reads hangs
-///    until the timeout.
-///  * Prefetch. Units are numbered as backward comes to them, from the model's end. A unit that arrives in forward begins the all_gather of
-///    the one before its number, and one that arrives in backward, or whose first gradient is there, that of the one after it: beside its
-///    own computation.
-///  * Release. In forward a unit goes when an op has ended that asked for another unit, so that no op loses what it reads, and the last one
-///    stays for backward. In backward it goes when its last gradient is there: all that read it has run. The root (tables, heads) and the
-///    vectors stay from forward's first use to the end of backward: they are used at both ends, and one kernel reads the vectors of two
-///    blocks.
-///  * Autocast. The matrices of a block of f32 are gathered in autocast's 16 bits, half of the bytes, into memory of their own; those
-///    of 32 bits are not gathered. A graph that has saved them holds no memory: they are fetched again in backward.
-///  * Writes. An in-place edit of parameters that are here (a file that is loaded, averages that take their place) is noticed by the
-///    block's version, and its own part goes into the rank's when the block goes. All ranks make the same.
-/// Peak: 1/N of all, the root and the vectors, and two blocks.
+/// 2023): a rank keeps 1/N of a unit's parameters, which are stored in one flat block, and gathers the rest only while they are used.
+///  * Fetch. The block is gathered when its memory is accessed (Note [Memory on demand]): by an op of forward, by the backward of an op
+///  that
+///    has saved a weight, by the recomputation of a checkpointed layer, by the writer of a file. No module needs hooks, a weight may be
+///    read outside its own module, and a tied one in several. All ranks run the same model and so access units in the same order; an
+///    access on one rank alone hangs until the timeout.
+///  * Prefetch. Units are numbered in the order of backward, from the model's end. A fetch in forward starts the all_gather of the unit
+///    numbered one lower; a fetch in backward, and the first gradient of a unit, that of the unit numbered one higher. The gather overlaps
+///    the computation of the current unit.
+///  * Release. In forward a block is released when an op that accessed another unit has ended, so that no op loses its inputs; the last one
+///    stays for backward. In backward a unit is released when its last gradient is final, as everything that reads it has then run. The
+///    root (tables, heads) and the vectors stay from their first use in forward to the end of backward: they are used at both ends, and one
+///    kernel reads the vectors of two blocks.
+///  * Autocast. Under autocast the f32 matrices of a block are gathered in its 16-bit dtype, half the bytes, into memory of their own. A
+///    graph that has saved them holds no memory: they are fetched again in backward.
+///  * Writes. An in-place write to gathered parameters (loading a file, swapping in averages) is detected by the block's version; at
+///    release the rank's part is copied back. All ranks have to make the same write.
+/// Peak memory: 1/N of all parameters, the root and the vectors, and two blocks.
 class ShardedParameters final : public AfterOp, public std::enable_shared_from_this<ShardedParameters> {
  public:
   explicit ShardedParameters(ProcessGroup& group) : group_(group) {}
   ~ShardedParameters();
 
-  /// Moves parameters of one dtype, in the order in which they lie in memory from now on, into a unit, with rank 0's values: its number.
-  /// Those of 16 bits have masters in parts, too. `is_block`: it goes when another one comes.
+  /// Moves parameters of one dtype into a new unit, in this order, broadcasts rank 0's values, and returns the unit's number. Parameters of
+  /// 16 bits also have sharded masters. `is_block`: the unit is released in forward when another one is used.
   std::size_t add(const Tensors& parameters, bool is_block);
-  /// (n), padded to N parts; its memory may be away.
+  /// (n), padded to N parts; an access gathers it.
   const Tensor& values(std::size_t unit) const { return units_[unit].values.whole; }
-  /// (n / N): the rank's own, always here. Masters are undefined but for 16 bits.
+  /// (n / N): the rank's part, always in memory. Masters are undefined unless the parameters have 16 bits.
   const Tensor& own_values(std::size_t unit) const { return units_[unit].values.own; }
   const Tensor& own_masters(std::size_t unit) const { return units_[unit].masters.own; }
 
-  /// In a backward pass the first gradient of a unit's parameters is there.
+  /// To be called in backward when the first gradient of a unit is final.
   void begin_gradients(std::size_t unit) { prefetch(unit + 1); }
-  /// In a backward pass the last one is final: all ops that read the unit have run.
+  /// To be called in backward when the last gradient of a unit is final: all ops that read the unit have run.
   void end_gradients(std::size_t unit);
-  /// Releases all of them, after writes to them are kept: before an update.
+  /// Releases all units, after copying writes back. To be called before an update.
   void release_all();
-  /// Graphs that have saved the values from before an update must not read those after it.
+  /// To be called after an update: raises the versions, so that a graph that has saved the old values refuses to read the new ones.
   void note_update();
-  /// The values of all units are here from now on, and go no more.
+  /// Gathers all units for good.
   void keep();
 
   void after_op() override;
 
  private:
   struct Block {
-    Tensor whole, own, arriving;
-    Work work;
-    std::uint32_t version = 0;  ///< of the whole when `own` was a part of it; an edit raises it before or after the block comes
+    Tensor whole, own, arriving;  ///< all elements, the rank's part, and the destination of a gather in progress
+    Work work;                    ///< the gather in progress
+    std::uint32_t version = 0;    ///< of `whole` when `own` was equal to its part; a write raises that of `whole`
   };
   struct Unit {
-    Block values, masters, lowered;  ///< `lowered`: the values in 16 bits, once autocast has asked for them; its `own` is made for a gather
+    Block values, masters, lowered;  ///< `lowered`: the values in autocast's dtype, once it has been used; its `own` exists during a gather
     bool is_block = false;
   };
   using Kind = Block Unit::*;
@@ -76,14 +77,14 @@ class ShardedParameters final : public AfterOp, public std::enable_shared_from_t
   void fetch(std::size_t unit, Kind kind);
   void begin(Unit& unit, Kind kind);
   void install(Unit& unit, Kind kind);
-  void keep_edits(Block& block);
+  void write_back_edits(Block& block);
   void release(Block& block);
   void prefetch(std::size_t unit);
 
   ProcessGroup& group_;
   std::vector<Unit> units_;
-  std::size_t last_values_ = 0, last_masters_ = 0;  ///< the units that came last, in forward
-  Kind block_kind_ = &Unit::values;                 ///< of blocks: `values` or `lowered`, as they were asked for last
+  std::size_t last_values_ = 0, last_masters_ = 0;  ///< the units that were fetched last in forward
+  Kind block_kind_ = &Unit::values;                 ///< the last fetch of a block was of its `values` or of `lowered`
   bool is_kept_ = false;
 };
 

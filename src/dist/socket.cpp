@@ -77,7 +77,7 @@ Socket Socket::connect(const std::string& host, std::uint16_t port, Deadline dea
     for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
       Socket socket(open_socket(*address), text_of(host, port));
       if (!socket.is_open()) continue;
-      // Without blocking, so that an address that swallows packets does not hold longer than the deadline.
+      // Non-blocking, so that an address that drops packets does not block past the deadline.
       ::fcntl(socket.fd(), F_SETFL, O_NONBLOCK);
       int error = ::connect(socket.fd(), address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
       if (error == EINPROGRESS || error == EINTR) {
@@ -160,7 +160,8 @@ std::string address_towards(const std::string& host) {
     const int fd = ::socket(address->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) continue;
     const Socket socket = Socket::adopt(fd, host);
-    if (::connect(fd, address->ai_addr, address->ai_addrlen) == 0) return socket.address();  // of datagrams: chooses a route alone
+    if (::connect(fd, address->ai_addr, address->ai_addrlen) == 0)
+      return socket.address();  // a datagram socket: connect only chooses a route
   }
   tern::fail("dist", fmt::format("there is no route to {}", host));
 }

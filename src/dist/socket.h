@@ -11,21 +11,22 @@ namespace tern::dist {
 using Deadline = std::chrono::steady_clock::time_point;
 inline Deadline deadline_in(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
 inline bool has_passed(Deadline deadline) { return std::chrono::steady_clock::now() >= deadline; }
-/// The timeout of a poll() that ends at the deadline, in milliseconds, rounded up; 0 where it has passed.
+/// Milliseconds until the deadline, rounded up, for poll(); 0 if it has passed.
 int poll_timeout(Deadline deadline);
 
-/// A TCP socket. Calls that are interrupted go on; a deadline that passes, an end of the connection and other faults are Errors that name
-/// the peer.
+/// A TCP socket. Interrupted system calls are repeated. Functions throw Error, which names the peer, if the deadline passes, the connection
+/// ends, or the system reports a fault.
 class Socket {
  public:
   Socket() = default;
 
-  /// On an address of this machine; any free port for 0.
+  /// Listens on an address of this machine. Port 0 is any free port.
   static Socket listen(const std::string& host, std::uint16_t port);
-  /// Tries again until something listens there.
+  /// Connects, repeatedly until a server listens or the deadline passes.
   static Socket connect(const std::string& host, std::uint16_t port, Deadline deadline);
+  /// Takes over a connected descriptor.
   static Socket adopt(int fd, std::string peer) { return {fd, std::move(peer)}; }
-  /// Of a listening socket, once poll() reports a connection.
+  /// The next connection of a listening socket, once poll() reports one.
   Socket accept() const;
 
   void send(const std::string& bytes, Deadline deadline);
@@ -33,8 +34,8 @@ class Socket {
 
   bool is_open() const { return fd_.is_open(); }
   int fd() const { return fd_.get(); }
-  std::uint16_t port() const;   ///< of this side
-  std::string address() const;  ///< of this side, without the port
+  std::uint16_t port() const;   ///< local port
+  std::string address() const;  ///< local address, without the port
   void close() noexcept { fd_.close(); }
 
  private:
@@ -46,7 +47,7 @@ class Socket {
   std::string peer_;
 };
 
-/// The address of this machine from which another one is reached. Sends nothing.
+/// The local address of a route to `host`. Sends nothing.
 std::string address_towards(const std::string& host);
 
 }  // namespace tern::dist

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -32,7 +31,7 @@ constexpr std::size_t max_key = 4096, max_value = std::size_t{1} << 20;
                            static_cast<double>(timeout.count()) / 1e3));
 }
 
-/// A file's name for a key.
+/// The name of the file of a key.
 std::string escaped(const std::string& key) {
   std::string name;
   for (const unsigned char c : key)
@@ -64,8 +63,8 @@ std::string FileStore::get(const std::string& key, std::chrono::milliseconds tim
   }
 }
 
-// TCP: a request is its kind, 's' or 'g', the key and, of 's', the value; the answer is a value, an empty one to 's'. A text is four bytes
-// of its length and its bytes. A request for a key that is not there is answered when it is.
+// The protocol over TCP. A request is 's' (set), the key and the value, or 'g' (get) and the key. The answer is the value, or an empty one
+// to 's'. Keys and values are sent as four bytes of length and their bytes. A get of a key that is not set is answered when it is.
 
 namespace {
 
@@ -76,11 +75,11 @@ std::string encoded(const std::string& text) {
   return bytes + text;
 }
 
-std::string receive_text(Socket& socket, std::size_t most, Deadline deadline) {
+std::string receive_text(Socket& socket, std::size_t max_bytes, Deadline deadline) {
   std::uint32_t size = 0;
   const std::string bytes = socket.receive(sizeof size, deadline);
   std::memcpy(&size, bytes.data(), sizeof size);
-  if (size > most) fail("dist", fmt::format("expected a store's text of at most {} bytes but got one of {}", most, size));
+  if (size > max_bytes) fail("dist", fmt::format("expected a store's text of at most {} bytes but got one of {}", max_bytes, size));
   return socket.receive(size, deadline);
 }
 
@@ -89,14 +88,10 @@ std::string receive_text(Socket& socket, std::size_t most, Deadline deadline) {
 class TcpStore::Server {
  public:
   Server(const std::string& host, std::uint16_t port) : listener_(Socket::listen(host, port)) {
-    int ends[2];
-    if (::pipe(ends) != 0) fail("dist", "no pipe could be made");
-    stop_reader_ = backend::FileDescriptor(ends[0]);
-    stop_writer_ = backend::FileDescriptor(ends[1]);
     thread_ = std::thread([this] { serve(); });
   }
   ~Server() {
-    stop_writer_.close();  // the end of the pipe stops the thread
+    stop_.to.close();  // the end of the pipe stops the thread
     thread_.join();
   }
   std::uint16_t port() const { return listener_.port(); }
@@ -104,12 +99,12 @@ class TcpStore::Server {
  private:
   struct Peer {
     Socket socket;
-    std::string wanted;  ///< the key of a request without an answer yet; empty: none
+    std::string wanted;  ///< the key of a get that has not been answered; empty if there is none
   };
 
   void serve() {
     for (;;) {
-      std::vector<pollfd> entries{{stop_reader_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+      std::vector<pollfd> entries{{stop_.from.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
       for (const Peer& peer : peers_) entries.push_back({peer.socket.fd(), POLLIN, 0});
       if (::poll(entries.data(), entries.size(), -1) < 0) continue;
       if (entries[0].revents) return;
@@ -121,7 +116,7 @@ class TcpStore::Server {
     }
   }
 
-  /// Reads a whole request. A peer that sends half of one is given up after a while, for it holds up the others.
+  /// Reads a whole request. A peer that does not complete one is dropped after a while, as the others have to wait for it.
   void answer(Peer& peer) {
     const Deadline deadline = deadline_in(2s);
     try {
@@ -151,7 +146,7 @@ class TcpStore::Server {
   }
 
   Socket listener_;
-  backend::FileDescriptor stop_reader_, stop_writer_;
+  backend::Pipe stop_;
   std::vector<Peer> peers_;
   std::map<std::string, std::string> values_;
   std::thread thread_;
@@ -176,7 +171,7 @@ class TcpStore::Client {
     try {
       return receive_text(socket_, max_value, deadline);
     } catch (const Error&) {
-      socket_.close();  // the answer may still come, and would be taken for another's
+      socket_.close();  // a late answer would be read as that of the next request
       if (has_passed(deadline)) fail_wait(key, timeout);
       throw;
     }

@@ -7,21 +7,21 @@
 
 namespace tern::dist {
 
-/// Small values by name that every process of a run can read: how processes find each other before they are a group. A key is set once.
+/// A key-value store that all processes of a run share, by which they find each other before they form a group. A key is set once.
 class Store {
  public:
   virtual ~Store() = default;
-  /// Throws Error where the store cannot be reached.
+  /// Sets a key. Throws Error if the store cannot be reached.
   virtual void set(const std::string& key, const std::string& value) = 0;
-  /// Waits until a process has set the key. Throws Error after `timeout`.
+  /// Waits until a process has set the key, and returns its value. Throws Error after `timeout`.
   virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
 };
 
-/// Files in a directory that all processes share, a file a key. The directory belongs to one run: what an earlier one left there would be
-/// taken for this one's.
+/// A store of files in a directory that all processes share, one file for each key. Every run needs a directory of its own, as keys of an
+/// earlier run would be read as this one's.
 class FileStore final : public Store {
  public:
-  /// Makes the directory. Throws Error where it cannot be made.
+  /// Makes the directory if it is missing. Throws Error if it cannot.
   explicit FileStore(std::filesystem::path directory);
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
@@ -30,22 +30,22 @@ class FileStore final : public Store {
   std::filesystem::path directory_;
 };
 
-/// A table in the memory of one process, the server, which the others ask over TCP. The server's lives as long as its TcpStore.
+/// A store in the memory of one process, the server, which the others access over TCP. It lives as long as the server's TcpStore.
 class TcpStore final : public Store {
  public:
-  /// The server's place, and whether this process is it.
+  /// Options of a TcpStore.
   struct Options {
-    std::string host;                           ///< of the server, a name or an address, on which it listens
-    std::uint16_t port = 0;                     ///< 0 for the server: any that is free, see port()
-    bool is_server = false;                     ///< this process has the table
-    std::chrono::milliseconds timeout{30'000};  ///< for the server to answer
+    std::string host;                           ///< name or address of the server, which listens on it
+    std::uint16_t port = 0;                     ///< port of the server; for the server itself 0 is any free port, see port()
+    bool is_server = false;                     ///< true in the process that serves the store
+    std::chrono::milliseconds timeout{30'000};  ///< time for the server to answer
   };
-  /// Throws Error where the server cannot listen, or does not answer in time.
+  /// Throws Error if the server cannot listen, or does not answer in time.
   explicit TcpStore(const Options& options);
   ~TcpStore() override;
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
-  std::uint16_t port() const;  ///< that the server listens on
+  std::uint16_t port() const;  ///< the port that the server listens on
 
  private:
   class Server;
@@ -54,10 +54,10 @@ class TcpStore final : public Store {
   std::unique_ptr<Client> client_;
 };
 
-/// A part of another store, whose keys begin with a prefix.
+/// A view of another store, whose keys get a prefix.
 class PrefixStore final : public Store {
  public:
-  /// Shares the other store, and keeps it alive.
+  /// Shares ownership of `store`.
   PrefixStore(std::string prefix, std::shared_ptr<Store> store) : prefix_(std::move(prefix)), store_(std::move(store)) {}
   void set(const std::string& key, const std::string& value) override { store_->set(prefix_ + key, value); }
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override { return store_->get(prefix_ + key, timeout); }

@@ -12,7 +12,7 @@
 namespace tern::io {
 
 AppendFile::AppendFile(std::filesystem::path path) : path_(std::move(path)) {
-  // O_NONBLOCK: a FIFO that no one reads is refused at once (ENXIO). Pieces are then written as to any file.
+  // O_NONBLOCK: a FIFO that no one reads is refused at once (ENXIO). Later writes may block, as for any file.
   constexpr int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
   descriptor_ = backend::FileDescriptor(uninterrupted([&] { return ::open(path_.c_str(), flags | O_NONBLOCK, 0666); }));
   if (!descriptor_.is_open()) fail_file(path_, "opened", errno);
@@ -24,21 +24,21 @@ AppendFile::~AppendFile() {
   if (!descriptor_.is_open()) return;
   try {
     write_pending();
-  } catch (const FileError&) {  // the caller of write() knows
+  } catch (const FileError&) {  // write() has reported it
   }
 }
 
 AppendFile::AppendFile(AppendFile&& other) noexcept = default;
 
-void AppendFile::write(std::string_view pieces) {
+void AppendFile::write(std::string_view records) {
   constexpr std::size_t max_pending = std::size_t(1) << 20;
-  if (pending_.size() < max_pending) pending_ += pieces;
+  if (pending_.size() < max_pending) pending_ += records;
   write_pending();
 }
 
 void AppendFile::write_pending() {
   const auto truncate = [&] { return uninterrupted([&] { return ::ftruncate(descriptor_.get(), end_); }); };
-  // Half a piece at the end would make one broken piece of itself and the next.
+  // Half a record at the end would spoil the next one as well.
   if (may_be_torn_ && truncate() != 0) fail_file(path_, "written", errno);
   may_be_torn_ = false;
   std::size_t done = 0;

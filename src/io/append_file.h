@@ -8,32 +8,32 @@
 
 namespace tern::io {
 
-/// A file that grows by whole pieces: lines, records. Every piece is handed to the system at once and whole, so that a reader sees whole
-/// pieces and a killed process loses none; sync() keeps them from a loss of power.
+/// A file that grows by whole records, such as lines. Each record is handed to the system at once, so that a reader finds whole records
+/// alone and a killed process loses none; after sync() they survive a loss of power.
 class AppendFile {
  public:
-  /// Opens the file for appending, and makes it if need be. One process at a time writes it. Throws FileError, for a FIFO without a reader
-  /// as well.
+  /// Opens the file for appending, and makes it if need be. One process at a time may write it. Throws FileError, also for a FIFO without
+  /// a reader.
   explicit AppendFile(std::filesystem::path path);
   ~AppendFile();
   AppendFile(AppendFile&& other) noexcept;  ///< the other one may only be destroyed
   AppendFile& operator=(AppendFile&&) = delete;
 
-  /// Appends pieces. Throws FileError, as a DiskError on a full disk: the file then ends with the pieces before, and these are kept and
-  /// written before the next ones, as far as a megabyte of them goes.
-  void write(std::string_view pieces);
-  /// Writes pieces that were kept, and waits until the disk has all. Throws FileError.
+  /// Appends whole records. Throws FileError, as a DiskError on a full disk: the file then ends with the last record that fitted, and up to
+  /// a megabyte of later ones is kept in memory for the next call.
+  void write(std::string_view records);
+  /// Writes the records that are kept in memory, and waits until the disk has all. Throws FileError.
   void sync();
-  /// The bytes of the file with all pieces so far, those that are kept included.
+  /// The size of the file in bytes, with the records that are still in memory.
   std::int64_t size() const noexcept { return end_ + static_cast<std::int64_t>(pending_.size()); }
 
  private:
   void write_pending();
 
   std::filesystem::path path_;
-  std::string pending_;       ///< whole pieces that are not in the file
-  std::int64_t end_ = 0;      ///< of the last whole piece in the file
-  bool may_be_torn_ = false;  ///< bytes may stand past that end
+  std::string pending_;       ///< whole records that are not in the file yet
+  std::int64_t end_ = 0;      ///< offset behind the last whole record in the file
+  bool may_be_torn_ = false;  ///< a part of a record may stand behind that offset
   backend::FileDescriptor descriptor_;
 };
 

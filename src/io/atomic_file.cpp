@@ -35,10 +35,10 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path_, ignored))
     throw FileError(fmt::format("{}: could not be written: it is a directory", path_.string()));
-  // A rename would put a file in the place of /dev/null, for everyone on the machine.
+  // The rename would replace /dev/null by a file, for everyone on the machine.
   if (std::filesystem::is_other(std::filesystem::symlink_status(path_, ignored)))
     throw FileError(fmt::format("{}: could not be written: it is a device or a pipe, and no file to be replaced", path_.string()));
-  // A process that was killed may have left a file of the same name behind, if its number is used again.
+  // A killed process whose pid is used again may have left a file of the same name.
   static std::atomic<unsigned> serial{0};
   do {
     temporary_ = (directory_of(path_) / fmt::format(".{}.{}.{}.tmp", path_.filename().string(), ::getpid(), serial++)).string();
@@ -86,7 +86,7 @@ void AtomicFile::overwrite(std::size_t offset, std::string_view text) {
 }
 
 void AtomicFile::commit() {
-  // Without the first fsync a loss of power can leave the new name with an empty file; without the last, the old name.
+  // Without the first fsync a loss of power can leave an empty file under the new name; without the last, the old file.
   if (uninterrupted([&] { return ::fsync(descriptor_.get()); }) != 0) fail("written");
   // A close that a signal interrupts has closed all the same, and the bytes are on the disk.
   if (::close(descriptor_.release()) != 0 && errno != EINTR) fail("written");
@@ -118,7 +118,7 @@ void remove_temporaries(const std::filesystem::path& directory, const std::funct
 
 void sync_directory(const std::filesystem::path& path) {
   const backend::FileDescriptor directory(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  // Some file systems cannot sync a directory, and one that may not be read cannot be opened: no fault of the file's.
+  // Some file systems cannot sync a directory, and a directory without read permission cannot be opened: both are ignored.
   if (!directory.is_open() || uninterrupted([&] { return ::fsync(directory.get()); }) == 0) return;
   if (errno == EIO || errno == ENOSPC || errno == EDQUOT) fail_file(path, "synced", errno);
 }

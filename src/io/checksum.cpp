@@ -9,7 +9,7 @@ namespace tern::io {
 
 namespace {
 
-/// The remainder of each byte by the polynomial 0x1EDC6F41, the lowest bit first.
+/// CRC-32C remainders of each byte by the polynomial 0x1EDC6F41, in reflected bit order.
 constexpr std::array<std::uint32_t, 256> castagnoli = [] {
   std::array<std::uint32_t, 256> table{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {

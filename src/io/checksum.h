@@ -6,21 +6,23 @@
 
 namespace tern::io {
 
-/// CRC-32 (ISO 3309, as gzip's) of bytes that come piece by piece. It finds damage and mixtures, not forgeries.
+/// CRC-32 (ISO 3309, as in gzip) of bytes that come piece by piece. It detects damage, and files that do not belong together, but no
+/// forgery.
 class Checksum {
  public:
-  void add(const void* data, std::size_t bytes);
+  void add(const void* data, std::size_t bytes);  ///< appends bytes to the checked sequence
   void add(std::string_view text) { add(text.data(), text.size()); }
-  /// Eight hexadecimal digits.
+  /// The checksum of all bytes so far, eight hexadecimal digits.
   std::string hex() const;
 
  private:
   std::uint32_t value_ = 0;
 };
 
+/// Checksum::hex() of a text.
 std::string checksum(std::string_view text);
 
-/// CRC-32C (Castagnoli's polynomial, RFC 3720 appendix B.4), as TFRecord files have it.
+/// CRC-32C (Castagnoli's polynomial, RFC 3720 appendix B.4), the checksum of TFRecord files.
 std::uint32_t crc32c(std::string_view bytes) noexcept;
 
 }  // namespace tern::io

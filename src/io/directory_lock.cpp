@@ -18,11 +18,11 @@ namespace fs = std::filesystem;
 
 DirectoryLock::DirectoryLock(fs::path path) : path_(std::move(path)) {
   try {
-    // Another process that gives the directory up may remove it, or a parent, between any two calls here.
+    // Another process that ends its run may remove the directory, or a parent, between any two calls here.
     for (int attempt = 1;; ++attempt) {
       make();
       if (lock()) return;
-      if (attempt == 100) fail_file(path_, "opened", ENOENT);  // a link to nowhere
+      if (attempt == 100) fail_file(path_, "opened", ENOENT);  // a dangling symbolic link
       release();
     }
   } catch (...) {
@@ -48,7 +48,7 @@ void DirectoryLock::make() {
       made_.push_back(directory);
       sync_directory(directory.parent_path());
     } else if (errno == ENOENT && !made_.empty()) {
-      return;  // a parent was removed: lock() finds it out
+      return;  // a parent was removed: lock() will fail, and the constructor tries again
     } else if (errno != EEXIST) {
       const int error = errno;
       release();
@@ -60,7 +60,7 @@ void DirectoryLock::make() {
   }
 }
 
-/// False if the directory was removed meanwhile.
+/// Opens and locks the directory; false if another process has removed it meanwhile.
 bool DirectoryLock::lock() {
   descriptor_ = backend::FileDescriptor(uninterrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!descriptor_.is_open() && errno == ENOENT) return false;

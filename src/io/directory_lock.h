@@ -6,16 +6,16 @@
 
 namespace tern::io {
 
-/// A directory that one process at a time writes: made if need be, and locked while this lives. The lock is the system's (flock on the
-/// directory itself), so that it ends with its process however that ends, and leaves no file. A file system without such locks, as some
-/// network ones are, is written without.
+/// A directory that one process at a time writes: made if need be, and locked while this object lives. The lock is an flock on the
+/// directory itself, which ends with the process however that ends, and leaves no file. On a file system without such locks, as some
+/// network file systems are, the directory is written without one.
 class DirectoryLock {
  public:
-  /// Throws FileError if another process has the directory, or if it cannot be made; directories made on the way are then removed.
+  /// Throws FileError if another process holds the lock, or if the directory cannot be made; parents that were made are then removed.
   explicit DirectoryLock(std::filesystem::path path);
-  /// Unlocks, and removes those directories that it made and that hold nothing.
+  /// Unlocks, and removes the directories that the constructor made if they are still empty.
   ~DirectoryLock();
-  DirectoryLock(DirectoryLock&& other) noexcept;  ///< takes the lock over
+  DirectoryLock(DirectoryLock&& other) noexcept;  ///< takes over the lock
   DirectoryLock& operator=(DirectoryLock&&) = delete;
 
   const std::filesystem::path& path() const noexcept { return path_; }  ///< of the directory
@@ -26,7 +26,7 @@ class DirectoryLock {
   void release() noexcept;
 
   std::filesystem::path path_;
-  std::vector<std::filesystem::path> made_;  ///< from the top
+  std::vector<std::filesystem::path> made_;  ///< directories that the constructor made, the outermost first
   backend::FileDescriptor descriptor_;
 };
 

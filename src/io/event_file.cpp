@@ -18,13 +18,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Larger than any that a training writes.
+/// More than any training writes.
 constexpr std::size_t max_file_bytes = std::size_t(1) << 30;
 constexpr std::size_t header_bytes = 12, footer_bytes = 4;
 
 constexpr std::string_view file_version = "brain.Event:2";
 
-/// Protocol buffers' fields as bytes; see https://protobuf.dev/programming-guides/encoding.
+/// The wire format of protocol buffers: a field as bytes. See https://protobuf.dev/programming-guides/encoding.
 namespace wire {
 
 enum Type : std::uint8_t { varint = 0, fixed64 = 1, delimited = 2, fixed32 = 5 };
@@ -36,7 +36,7 @@ std::string little_endian(T value) {
   return bytes;
 }
 
-/// Seven bits a byte, the lowest first; the top bit says that more follow.
+/// A varint: seven bits a byte, the lowest first; the top bit says that more follow.
 std::string base128(std::uint64_t value) {
   std::string bytes;
   for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
@@ -47,12 +47,12 @@ std::string key(unsigned field, Type type) { return base128(field << 3 | type); 
 std::string integer(unsigned field, std::uint64_t value) { return key(field, varint) + base128(value); }
 std::string real64(unsigned field, double value) { return key(field, fixed64) + little_endian(std::bit_cast<std::uint64_t>(value)); }
 std::string real32(unsigned field, float value) { return key(field, fixed32) + little_endian(std::bit_cast<std::uint32_t>(value)); }
-/// A string, or a message's fields.
+/// A length-delimited field: a string, or the fields of a message.
 std::string bytes(unsigned field, std::string_view value) { return key(field, delimited).append(base128(value.size())).append(value); }
 
 }  // namespace wire
 
-/// A checksum of data that hold their own checksum would be of little use: TFRecord turns and shifts it.
+/// TFRecord rotates and offsets a CRC, since the CRC of data that contain their own CRC would be of little use.
 std::uint32_t masked_crc(std::string_view data) { return std::rotr(crc32c(data), 15) + 0xA282EAD8U; }
 
 std::string record(std::string_view payload) {
@@ -67,7 +67,7 @@ T read_little_endian(std::string_view bytes) {
   return value;
 }
 
-/// The bytes of the whole records that a file begins with; `payload` becomes the first one's.
+/// The number of bytes of the whole records at the beginning of a file; `payload` becomes that of the first record.
 std::size_t whole_records(std::string_view file, std::string_view& payload) {
   std::size_t at = 0;
   while (file.size() - at >= header_bytes + footer_bytes) {
@@ -85,14 +85,14 @@ std::size_t whole_records(std::string_view file, std::string_view& payload) {
 
 std::string first_record(double now) { return record(wire::real64(1, now) + wire::bytes(3, file_version)); }
 
-/// The path itself, of a file that ends with a whole record.
-const fs::path& without_torn_end(const fs::path& path) {
+/// Cuts off a torn record at the file's end. Returns the path.
+const fs::path& cut_torn_record(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) return path;
   const std::string file = read_file(path, max_file_bytes);
   std::string_view first;
   const std::size_t whole = whole_records(file, first);
-  // The header, which has no time in it, shows the torn first record of ours; any other file is not ours to cut.
+  // A torn first record of an event file is known by its header, which has no time in it. Any other file is left alone.
   const std::string begin = first_record(0);
   const bool is_begun = file.size() < begin.size() && begin.substr(0, header_bytes).starts_with(file.substr(0, header_bytes));
   if (whole == 0 ? !is_begun : first.find(file_version) == std::string_view::npos)
@@ -109,11 +109,11 @@ double system_seconds() { return std::chrono::duration<double>(std::chrono::syst
 }  // namespace
 
 EventFile::EventFile(const fs::path& path, Clock clock)
-    : file_(without_torn_end(path)), clock_(clock ? std::move(clock) : Clock(system_seconds)), flushed_(clock_()) {
+    : file_(cut_torn_record(path)), clock_(clock ? std::move(clock) : Clock(system_seconds)), flushed_(clock_()) {
   std::error_code error;
   if (fs::file_size(path, error) == 0 && !error) {
     goes_on_ = false;
-    kept_ = first_record(clock_());
+    buffer_ = first_record(clock_());
     flush();
   }
 }
@@ -121,7 +121,7 @@ EventFile::EventFile(const fs::path& path, Clock clock)
 EventFile::~EventFile() {
   try {
     flush();
-  } catch (const FileError&) {  // there is no one left to tell
+  } catch (const FileError&) {  // a destructor cannot report it
   }
 }
 
@@ -146,17 +146,17 @@ void EventFile::text(std::int64_t step, std::string_view tag, std::string_view m
 }
 
 void EventFile::add(std::string_view fields) {
-  constexpr std::size_t max_kept = std::size_t(64) << 10;
-  constexpr double longest = 10;
+  constexpr std::size_t max_buffer = std::size_t(64) << 10;
+  constexpr double max_seconds = 10;
   const double now = clock_();
-  kept_ += record(wire::real64(1, now).append(fields));
-  if (kept_.size() >= max_kept || now - flushed_ >= longest) flush();
+  buffer_ += record(wire::real64(1, now).append(fields));
+  if (buffer_.size() >= max_buffer || now - flushed_ >= max_seconds) flush();
 }
 
 void EventFile::flush() {
   flushed_ = clock_();
-  // Records that could not be written are kept by the file.
-  const std::string records = std::exchange(kept_, {});
+  // AppendFile keeps records that it could not write.
+  const std::string records = std::exchange(buffer_, {});
   file_.write(records);
 }
 

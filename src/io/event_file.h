@@ -11,7 +11,7 @@
 
 namespace tern::io {
 
-/// A file of events that TensorBoard shows: scalars and texts over steps. TensorBoard finds it where "tfevents" stands in its name.
+/// A file of events that TensorBoard shows: scalars and texts over steps. TensorBoard finds the file if its name contains "tfevents".
 ///
 /// Note [Event files]
 /// A file is a sequence of TFRecords: length (u64), masked CRC-32C of the length, payload, masked CRC-32C of the payload, all
@@ -23,28 +23,28 @@ namespace tern::io {
 /// tensorboard/plugins/text/metadata.py.
 class EventFile {
  public:
-  /// Seconds since 1970.
+  /// The time of events, in seconds since 1970.
   using Clock = std::function<double()>;
 
-  /// Opens the file for appending, and makes it if need be. A record at its end that a killed process has left half written is cut off:
-  /// readers would stop there. Throws FileError, for a file that holds no events as well.
+  /// Opens the file for appending, and makes it if need be. A torn record at its end, which a killed process has left, is cut off: readers
+  /// would stop there. Throws FileError, also for a file that holds no events. Tests give a clock.
   explicit EventFile(const std::filesystem::path& path, Clock clock = {});
   ~EventFile();
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
-  /// True for a file that had events when it was opened.
+  /// True if the file had events when it was opened.
   bool goes_on() const noexcept { return goes_on_; }
-  /// Makes readers drop the events of `step` and later ones: a training resumes from there.
+  /// Makes readers drop earlier events of `step` and later steps: a training resumes from there.
   void begin_session(std::int64_t step);
-  /// Numbers as float32, one event for all.
+  /// Adds one event with a float32 value for each tag.
   void scalars(std::int64_t step, const std::vector<std::pair<std::string, double>>& values);
-  /// A text, which TensorBoard shows as Markdown.
+  /// Adds a text, which TensorBoard shows as Markdown.
   void text(std::int64_t step, std::string_view tag, std::string_view markdown);
 
-  /// Hands to the system what is kept in memory: an event waits for that until some 64 KiB or ten seconds are full, so that a training
-  /// makes few calls. All that add events may flush. Throws FileError, as a DiskError on a full disk: the file then ends with a whole
-  /// record, and what is kept is written later, as far as a megabyte of it goes.
+  /// Writes buffered events to the file. Functions that add events do so by themselves when 64 KiB or ten seconds have gathered, so that a
+  /// training makes few system calls. Throws FileError, as a DiskError on a full disk: the file then ends with a whole record, and up to a
+  /// megabyte of later ones is kept in memory for the next call.
   void flush();
 
  private:
@@ -52,8 +52,8 @@ class EventFile {
 
   AppendFile file_;
   Clock clock_;
-  std::string kept_;  ///< records that the system does not have yet
-  double flushed_ = 0;
+  std::string buffer_;  ///< records that are not handed to `file_` yet
+  double flushed_ = 0;  ///< time of the last flush
   bool goes_on_ = true;
 };
 

@@ -7,18 +7,18 @@
 
 namespace tern::io {
 
-/// A log of JSON objects, one a line, that a reader can follow and a killed process loses no line of: see AppendFile.
+/// A log of JSON objects, one a line. A reader can follow it while it grows, and a killed process loses no line: see AppendFile.
 class JsonLog {
  public:
   /// Opens the file for appending, and makes it if need be. Throws FileError.
   explicit JsonLog(std::filesystem::path path);
 
-  /// Appends a line. Throws FileError, as a DiskError on a full disk: the file then ends with the line before, and the line is
-  /// kept and written before the next one, as far as a megabyte of such lines goes.
+  /// Appends a line. Throws FileError, as a DiskError on a full disk: the file then ends with the line before, and up to a megabyte of
+  /// later lines is kept in memory for the next call.
   void write(const JsonObject& line);
-  /// Writes lines that were kept, and waits until the disk has all. Throws FileError.
+  /// Writes the lines that are kept in memory, and waits until the disk has all. Throws FileError.
   void sync() { file_.sync(); }
-  /// The bytes of the file with all lines so far, those that are kept included.
+  /// The size of the file in bytes, with the lines that are still in memory.
   std::int64_t size() const noexcept { return file_.size(); }
 
  private:

@@ -17,7 +17,13 @@ using Json = nlohmann::ordered_json;
 
 std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+bool is_int64(const Json& value) {
+  return value.is_number_integer() && (!value.is_number_unsigned() || value.get<std::uint64_t>() <= INT64_MAX);
+}
+
 }  // namespace
+
+std::string json_text(std::string_view text) { return text_of(text); }
 
 JsonObject JsonObject::parse(std::string_view text, std::string where) {
   const text::JsonLimits limits;
@@ -80,8 +86,7 @@ bool JsonObject::get_bool(std::string_view key) const {
 std::int64_t JsonObject::get_int(std::string_view key) const {
   const std::string* text = find(key);
   const Json value = text ? Json::parse(*text) : Json();
-  const bool fits = value.is_number_integer() && (!value.is_number_unsigned() || value.get<std::uint64_t>() <= INT64_MAX);
-  if (!fits) fail(key, "an integer");
+  if (!is_int64(value)) fail(key, "an integer");
   return value.get<std::int64_t>();
 }
 
@@ -95,10 +100,7 @@ double JsonObject::get_double(std::string_view key) const {
 std::vector<std::int64_t> JsonObject::get_ints(std::string_view key) const {
   const std::string* text = find(key);
   const Json list = text ? Json::parse(*text) : Json();
-  const auto is_integer = [](const Json& x) {
-    return x.is_number_integer() && (!x.is_number_unsigned() || x.get<std::uint64_t>() <= INT64_MAX);
-  };
-  if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_integer)) fail(key, "a list of integers");
+  if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_int64)) fail(key, "a list of integers");
   return list.get<std::vector<std::int64_t>>();
 }
 

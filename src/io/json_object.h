@@ -8,28 +8,31 @@
 
 namespace tern::io {
 
-/// A JSON object as configurations, summaries and log lines need it: keys in the order in which they were set.
+/// A string as JSON text, in quotes. Bytes that are not UTF-8 become U+FFFD.
+std::string json_text(std::string_view text);
+
+/// A JSON object for configurations, summaries and log lines: keys in the order in which they were set.
 class JsonObject {
  public:
   JsonObject() = default;
-  /// Reads an object; `where` starts the messages. Throws FileError for anything but one JSON object without duplicate
-  /// keys, and for one of more than 100,000 values, 64 levels, or a string of more than 1 MiB.
+  /// Parses an object; `where` begins the messages. Throws FileError for anything but one JSON object without duplicate keys, and for more
+  /// than 100,000 values, 64 levels, or a string of more than 1 MiB.
   static JsonObject parse(std::string_view text, std::string where);
 
   /// Sets a key, or replaces its value. Bytes that are not UTF-8 become U+FFFD.
   JsonObject& set(std::string_view key, std::string_view value);
-  /// A literal, which would otherwise become a bool.
+  /// Sets a string literal, which overload resolution would otherwise make a bool.
   JsonObject& set(std::string_view key, const char* value) { return set(key, std::string_view(value)); }
-  /// true or false.
+  /// Sets true or false.
   JsonObject& set(std::string_view key, bool value);
-  /// The shortest text that reads back as the same number; NaN and infinities, which JSON lacks, become null.
+  /// Sets a number, as the shortest text that reads back as the same; NaN and infinities, which JSON lacks, become null.
   JsonObject& set(std::string_view key, double value);
-  /// Any integer but bool; one beyond 2^63 - 1 wraps.
+  /// Sets an integer of any type but bool; a value above 2^63 - 1 wraps.
   JsonObject& set(std::string_view key, std::integral auto value) { return set_integer(key, static_cast<std::int64_t>(value)); }
-  /// An object within this one.
+  /// Sets a nested object.
   JsonObject& set(std::string_view key, const JsonObject& value);
   /// @{
-  /// An array.
+  /// Sets an array.
   JsonObject& set(std::string_view key, const std::vector<std::string>& values);
   JsonObject& set(std::string_view key, const std::vector<std::int64_t>& values);
   /// @}
@@ -37,7 +40,7 @@ class JsonObject {
   /// Sets every key that the other object has.
   JsonObject& update(const JsonObject& other);
 
-  /// True for a key whose value is null, too.
+  /// True if the key is there, also with the value null.
   bool contains(std::string_view key) const { return find(key) != nullptr; }
   /// @{
   /// The value of a key. Throws FileError, which names the key, if it is missing or of another type.

@@ -5,12 +5,12 @@
 
 namespace tern::io {
 
-/// A table in Markdown: a line for each row, between bars. Cells are text as it is; markdown_cell() is for text that may have a bar in it.
+/// A table in Markdown, one line a row. Cells are written as they are: pass text that may contain a bar through markdown_cell().
 class MarkdownTable {
  public:
-  /// The names of the columns.
+  /// Begins a table with the names of its columns.
   explicit MarkdownTable(const std::vector<std::string>& columns);
-  /// A row of as many cells as there are columns.
+  /// Adds a row, with as many cells as there are columns.
   void add(const std::vector<std::string>& cells);
   /// All lines, each with its line break.
   const std::string& text() const { return text_; }
@@ -19,7 +19,7 @@ class MarkdownTable {
   std::string text_;
 };
 
-/// A text with its bars escaped, "(none)" for an empty one.
+/// A text as a cell: its bars escaped, "(none)" for an empty one.
 std::string markdown_cell(std::string_view text);
 
 }  // namespace tern::io

@@ -20,16 +20,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The key that marks a config.json as ours; its number is the layout's version.
-constexpr const char* marker = "tern_run";
+/// The key of config.json that makes a directory a run; its number is the layout's version.
+constexpr const char* version_key = "tern_run";
 constexpr std::int64_t version = 2, first_with_digests = 2;
 
 constexpr const char *staging = ".tern-staging", *complete = ".tern-complete";
 const std::string removed = ".removed";
 const std::string checkpoint_directory = "checkpoints";
-const std::array<std::string, 11> names = {"config.json",       "tokenizer.json", "log.jsonl",  "events.out.tfevents", "curves.svg",
-                                           "trace.json",        "ops.md",         "memory.svg", "model.safetensors",   "summary.json",
-                                           checkpoint_directory};
+const std::array<std::string, 11> run_files = {"config.json",       "tokenizer.json", "log.jsonl",  "events.out.tfevents", "curves.svg",
+                                               "trace.json",        "ops.md",         "memory.svg", "model.safetensors",   "summary.json",
+                                               checkpoint_directory};
 
 constexpr std::size_t max_json_bytes = std::size_t(16) << 20, max_tokenizer_bytes = std::size_t(256) << 20,
                       max_log_bytes = std::size_t(4) << 30;
@@ -38,7 +38,7 @@ std::string digest_key(const std::string& name) { return fmt::format("{}:{}", ch
 
 [[noreturn]] void refuse(const fs::path& path, const std::string& reason) { throw FileError(fmt::format("{}: {}", path.string(), reason)); }
 
-/// Throws FileError where the system does not say: a file that is taken for missing would be replaced.
+/// Throws FileError if the file system cannot tell: a file that is wrongly taken for missing would be replaced.
 bool is_there(const fs::path& path) {
   struct stat status;
   if (uninterrupted([&] { return ::stat(path.c_str(), &status); }) == 0) return true;
@@ -46,19 +46,19 @@ bool is_there(const fs::path& path) {
   return false;
 }
 
-bool is_ours(const std::string& name) { return std::find(names.begin(), names.end(), name) != names.end(); }
+bool is_run_file(const std::string& name) { return std::find(run_files.begin(), run_files.end(), name) != run_files.end(); }
 
-/// True for a directory whose config.json carries the marker. A damaged config.json is not ours to remove.
+/// True for a directory whose config.json has the key of a run. One with a damaged config.json is not replaced.
 bool holds_run(const fs::path& path) {
   try {
-    return read_json(path / "config.json").contains(marker);
+    return read_json(path / "config.json").contains(version_key);
   } catch (const FileError&) {
     return false;
   }
 }
 
-/// True for files that only a killed process can have left.
-bool is_leftover(const std::string& name) { return name == staging || is_ours(temporary_target(name)); }
+/// True for the name of a file that only a killed process can have left behind.
+bool is_leftover(const std::string& name) { return name == staging || is_run_file(temporary_target(name)); }
 
 void rename_file(const fs::path& from, const fs::path& to) {
   if (uninterrupted([&] { return ::rename(from.c_str(), to.c_str()); }) != 0) fail_file(to, "replaced", errno);
@@ -68,7 +68,7 @@ void remove_file(const fs::path& path) {
   if (uninterrupted([&] { return ::unlink(path.c_str()); }) != 0 && errno != ENOENT) fail_file(path, "removed", errno);
 }
 
-/// A file, or a directory with all that it holds, if it is there.
+/// Removes a file, or a directory with all that it holds, if it is there.
 void remove_tree(const fs::path& path) {
   std::error_code error = std::make_error_code(std::errc::interrupted);
   while (error == std::errc::interrupted) fs::remove_all(path, error);
@@ -79,7 +79,7 @@ void make_directory(const fs::path& path) {
   if (uninterrupted([&] { return ::mkdir(path.c_str(), 0777); }) != 0 && errno != EEXIST) fail_file(path, "made", errno);
 }
 
-/// The update of "update-00000012.safetensors"; -1 for another name.
+/// 12 for "update-00000012.safetensors"; -1 for a name that is no checkpoint's.
 std::int64_t update_of(const std::string& name) {
   static const std::string begin = "update-", end = ".safetensors";
   if (!name.starts_with(begin) || !name.ends_with(end) || name.size() <= begin.size() + end.size()) return -1;
@@ -87,7 +87,7 @@ std::int64_t update_of(const std::string& name) {
   return std::max<std::int64_t>(backend::parse_number<std::int64_t>(number).value_or(-1), -1);
 }
 
-/// The oldest first; none where the directory is missing.
+/// The checkpoints in a directory, the oldest first; none if it is missing.
 std::vector<CheckpointFile> list_checkpoints(const fs::path& directory) {
   std::vector<CheckpointFile> result;
   if (!is_there(directory)) return result;
@@ -101,29 +101,29 @@ std::vector<CheckpointFile> list_checkpoints(const fs::path& directory) {
 
 bool has_staged_checkpoint(const fs::path& path) { return !list_checkpoints(path / staging / checkpoint_directory).empty(); }
 
-/// Files of a resumed run that are kept and not written again.
-bool stays_in_place(const std::string& name) {
+/// True for the files that stay where they are when a committed run resumes.
+bool is_kept_on_resume(const std::string& name) {
   return name == checkpoint_directory || name == "tokenizer.json" || name == "events.out.tfevents" || name == "curves.svg" ||
          name == "trace.json" || name == "ops.md" || name == "memory.svg";
 }
 
-/// The step that counts of Note [A run takes an earlier one's place].
-void declare_complete(const fs::path& path, bool goes_on) {
+/// The commit of Note [Replacing a run]. `replaces_itself`: Note [Resuming a run].
+void commit_staged(const fs::path& path, bool replaces_itself) {
   const fs::path from = path / staging;
-  for (const std::string& name : names) {
-    if (!(goes_on && stays_in_place(name)) && !is_there(from / name) && is_there(path / name))
+  for (const std::string& name : run_files) {
+    if (!(replaces_itself && is_kept_on_resume(name)) && !is_there(from / name) && is_there(path / name))
       write_file_atomically(from / (name + removed), "");
   }
   sync_directory(from);
   rename_file(from, path / complete);
 }
 
-/// The steps after it. Each can be repeated, and they are repeated from the first one after any end in between.
+/// Moves the files of a committed run up into the directory. Interrupted at any point, it can be called again.
 void move_into_place(const fs::path& path) {
   const fs::path from = path / complete;
   sync_directory(path);
   bool has_moved = false;
-  for (const std::string& name : names) {
+  for (const std::string& name : run_files) {
     if (is_there(from / name)) {
       if (name == checkpoint_directory) remove_tree(path / name);  // the earlier run's, for this one's have not moved
       rename_file(from / name, path / name);
@@ -168,7 +168,7 @@ RunDirectory RunDirectory::create(const fs::path& path, const JsonObject& config
   std::error_code error;
   fs::remove_all(path / staging, error);
   if (error) refuse(path / staging, "could not be removed: " + error.message());
-  remove_temporaries(path, is_ours);
+  remove_temporaries(path, is_run_file);
 
   if (uninterrupted([&] { return ::mkdir((path / staging).c_str(), 0777); }) != 0) fail_file(path, "written", errno);
   run.is_staged_ = true;
@@ -178,7 +178,7 @@ RunDirectory RunDirectory::create(const fs::path& path, const JsonObject& config
 
 void RunDirectory::write_config(const JsonObject& config) {
   JsonObject marked;
-  marked.set(marker, version);
+  marked.set(version_key, version);
   marked.update(config);
   write("config.json", marked.pretty());
 }
@@ -192,7 +192,7 @@ std::vector<CheckpointFile> RunDirectory::require_checkpoints(const fs::path& pa
 }
 
 RunDirectory RunDirectory::resume(const fs::path& path) {
-  require_checkpoints(path);  // which makes no directory, as the lock does
+  require_checkpoints(path);  // before the lock, which would make the directory
   RunDirectory run(path);
   run.lock_.emplace(path);
   if (is_there(path / complete)) move_into_place(path);
@@ -203,7 +203,7 @@ RunDirectory RunDirectory::resume(const fs::path& path) {
     open(path);  // a directory with checkpoints and another config.json is not ours
   }
   const fs::path root = run.is_staged_ ? path / staging : path;
-  remove_temporaries(root, is_ours);
+  remove_temporaries(root, is_run_file);
   remove_temporaries(root / checkpoint_directory, [](const std::string& name) { return update_of(name) >= 0; });
   if (is_there(run.tokenizer())) run.digests_["tokenizer.json"] = checksum(read_file(run.tokenizer(), max_tokenizer_bytes));
   return run;
@@ -212,10 +212,10 @@ RunDirectory RunDirectory::resume(const fs::path& path) {
 void RunDirectory::restart(const JsonObject& config, std::int64_t log_bytes) {
   std::string lines = is_there(log()) ? read_file(log(), max_log_bytes) : "";
   lines.resize(std::min(lines.size(), static_cast<std::size_t>(std::max<std::int64_t>(log_bytes, 0))));
-  lines.resize(lines.rfind('\n') + 1);  // to nothing where there is no whole line
+  lines.resize(lines.rfind('\n') + 1);  // empty if there is no whole line
   if (!is_staged_) {
     make_directory(path_ / staging);
-    is_staged_ = goes_on_ = true;
+    is_staged_ = replaces_itself_ = true;
   }
   write_config(config);
   write_file_atomically(path_ / staging / "log.jsonl", lines);
@@ -228,17 +228,17 @@ RunDirectory RunDirectory::open(const fs::path& path) {
   RunDirectory run(path);
   if (!is_there(run.config()) && is_there(path / staging)) refuse(path, "holds no model yet: its first training goes on, or was cut short");
   const JsonObject config = run.read_config();
-  if (!config.contains(marker)) refuse(run.config(), fmt::format("is not a run's: it lacks the key \"{}\"", marker));
-  if (config.get_int(marker) > version)
-    refuse(run.config(),
-           fmt::format("\"{}\" is {}: the run is of a later version, this one knows up to {}", marker, config.get_int(marker), version));
+  if (!config.contains(version_key)) refuse(run.config(), fmt::format("is not a run's: it lacks the key \"{}\"", version_key));
+  if (config.get_int(version_key) > version)
+    refuse(run.config(), fmt::format("\"{}\" is {}: the run is of a later version, this one knows up to {}", version_key,
+                                     config.get_int(version_key), version));
   return run;
 }
 
 RunDirectory::~RunDirectory() {
   if (!is_staged_) return;
   try {
-    if (goes_on_ || !has_staged_checkpoint(path_)) remove_tree(path_ / staging);
+    if (replaces_itself_ || !has_staged_checkpoint(path_)) remove_tree(path_ / staging);
   } catch (const FileError&) {  // the next run removes it
   }
 }
@@ -248,10 +248,10 @@ RunDirectory::RunDirectory(RunDirectory&& other) noexcept
       lock_(std::move(other.lock_)),
       digests_(std::move(other.digests_)),
       is_staged_(std::exchange(other.is_staged_, false)),
-      goes_on_(other.goes_on_) {}
+      replaces_itself_(other.replaces_itself_) {}
 
 fs::path RunDirectory::file(const std::string& name) const {
-  if (is_staged_ && !(goes_on_ && stays_in_place(name))) return path_ / staging / name;
+  if (is_staged_ && !(replaces_itself_ && is_kept_on_resume(name))) return path_ / staging / name;
   const fs::path moving = path_ / complete / name;
   return is_there(moving) || is_there(path_ / complete / (name + removed)) ? moving : path_ / name;
 }
@@ -266,15 +266,15 @@ JsonObject RunDirectory::read_config() const { return read_json(config()); }
 void RunDirectory::write_tokenizer(std::string_view json) { write("tokenizer.json", json); }
 
 void RunDirectory::save_model(std::span<const NamedTensor> tensors, Metadata metadata) {
-  if (!is_staged_) take_place();
+  if (!is_staged_) commit();
   metadata[checksum_key] = "";
   for (const auto& [name, digest] : digests_) metadata[digest_key(name)] = digest;
   save_safetensors(model(), tensors, metadata);
-  if (is_staged_) take_place();
+  if (is_staged_) commit();
 }
 
 CheckpointFile RunDirectory::save_checkpoint(std::int64_t update, std::span<const NamedTensor> tensors, Metadata metadata) {
-  if (!is_staged_) take_place();
+  if (!is_staged_) commit();
   make_directory(checkpoints());
   sync_directory(checkpoints().parent_path());
   metadata[checksum_key] = "";
@@ -291,16 +291,16 @@ void RunDirectory::prune_checkpoints(std::size_t keep, std::int64_t also) const 
     if (found[i].update != also) remove_file(found[i].path);
 }
 
-/// Goes on where an earlier call has failed.
-void RunDirectory::take_place() {
-  if (is_staged_) declare_complete(path_, goes_on_);
-  is_staged_ = goes_on_ = false;
+/// Commits a staged run, and moves its files into the directory; finishes an earlier call that has failed.
+void RunDirectory::commit() {
+  if (is_staged_) commit_staged(path_, replaces_itself_);
+  is_staged_ = replaces_itself_ = false;
   if (is_there(path_ / complete)) move_into_place(path_);
 }
 
 void RunDirectory::write_summary(const JsonObject& object) {
   if (is_staged_) refuse(path_, "a run without a model has no summary");
-  take_place();
+  commit();
   write_json(summary(), object);
 }
 
@@ -311,7 +311,7 @@ bool RunDirectory::is_finished() const { return is_there(summary()); }
 void RunDirectory::require_whole() const {
   if (!is_there(model())) refuse(path_, "holds no model: its training was cut short before the first one, or the file was removed");
   const Metadata metadata = load_safetensors_metadata(model());
-  if (!metadata.contains(checksum_key) && read_config().get_int(marker) >= first_with_digests)
+  if (!metadata.contains(checksum_key) && read_config().get_int(version_key) >= first_with_digests)
     refuse(model(), fmt::format("is not the model of {}: it lacks the digests of its run", config().filename().string()));
   require_digests(metadata, model());
 }
@@ -320,14 +320,14 @@ void RunDirectory::require_fits(const CheckpointFile& checkpoint) const {
   require_digests(load_safetensors_metadata(checkpoint.path), checkpoint.path);
 }
 
-void RunDirectory::require_digests(const Metadata& metadata, const fs::path& of) const {
-  for (const std::string& name : names) {
+void RunDirectory::require_digests(const Metadata& metadata, const fs::path& source) const {
+  for (const std::string& name : run_files) {
     const auto digest = metadata.find(digest_key(name));
     if (digest == metadata.end()) continue;
-    if (!is_there(file(name))) refuse(file(name), fmt::format("is missing: {} was written with one", of.filename().string()));
+    if (!is_there(file(name))) refuse(file(name), fmt::format("is missing: {} was written with one", source.filename().string()));
     if (checksum(read_file(file(name), max_tokenizer_bytes)) != digest->second)
       refuse(file(name),
-             fmt::format("is not the one that {} was written with: it was changed, or is another run's", of.filename().string()));
+             fmt::format("is not the one that {} was written with: it was changed, or is another run's", source.filename().string()));
   }
 }
 

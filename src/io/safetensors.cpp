@@ -22,18 +22,18 @@ static_assert(std::endian::native == std::endian::little, "safetensors elements 
 
 namespace {
 
-/// Stands for the checksum in the header while the checksum is taken.
+/// The placeholder for the checksum in the header while the checksum is computed.
 constexpr std::string_view no_checksum = "00000000";
 
-/// Position of the checksum's digits in a header's JSON, or npos. Quotes inside of strings are escaped, so this is the key.
-std::size_t checksum_place(std::string_view json) {
+/// Offset of the checksum's digits in a header's JSON, or npos. Quotes within strings are escaped, so that the match is the key.
+std::size_t checksum_offset(std::string_view json) {
   const std::string key = fmt::format("\"{}\":\"", checksum_key);
   const std::size_t found = json.find(key);
   if (found == json.npos || json.size() < found + key.size() + no_checksum.size()) return json.npos;
   return found + key.size();
 }
 
-/// The checksum of a file's beginning, its length and header, that comes piece by piece, with no_checksum in the place of its own.
+/// Adds a file's length and header, which come piece by piece, to a checksum, with no_checksum in place of the digits.
 class HeaderSum {
  public:
   explicit HeaderSum(Checksum& sum) : sum_(sum) {}
@@ -57,7 +57,7 @@ class HeaderSum {
   std::size_t matched_ = 0, left_ = 0;
 };
 
-/// An open file whose header has been checked, and whose tensors can be read in the order of their bytes.
+/// A file whose header has been checked, and whose tensors are read in the order of their bytes.
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path) : file_(path) {
@@ -70,12 +70,12 @@ class Reader {
   /// The tensor of the next entry.
   Tensor read(const TensorEntry& entry) {
     return read_tensor(entry, [this](void* data, std::size_t bytes) {
-      read_bytes(data, bytes);
+      file_.read_exactly(data, bytes);
       sum_.add(data, bytes);
     });
   }
 
-  /// Call it when every entry has been read.
+  /// Throws FileError if the checksum is not that of the bytes. To be called when every entry has been read.
   void check_sum() const {
     const auto stored = header_.metadata.find(checksum_key);
     if (stored == header_.metadata.end() || stored->second == sum_.hex()) return;
@@ -85,23 +85,13 @@ class Reader {
   [[noreturn]] void fail(const std::string& message) const { throw FileError(file_.name() + ": " + message); }
 
  private:
-  void read_bytes(void* data, std::size_t bytes) {
-    char* to = static_cast<char*>(data);
-    while (bytes > 0) {
-      const std::size_t got = file_.read(to, bytes);
-      if (got == 0) fail("ended early: it was changed while it was read");
-      to += got;
-      bytes -= got;
-    }
-  }
-
   text::InputFile file_;
   SafetensorsHeader header_;
   Checksum sum_;  ///< of the bytes read so far
 };
 
-/// Names for a message: the first few, and how many more there are.
-std::string some(const std::vector<std::string_view>& names) {
+/// Names for a message: the first three, and how many more there are.
+std::string first_names(const std::vector<std::string_view>& names) {
   constexpr std::size_t limit = 3;
   std::string result;
   for (std::size_t i = 0; i < std::min(names.size(), limit); ++i) result += (i ? ", " : "") + quote_name(names[i]);
@@ -155,7 +145,7 @@ void write_safetensors(AtomicFile& file, std::span<const NamedTensor> tensors, c
     const Tensor host = contiguous(to(by_name.at(entry.name), cpu));
     write(host.view().data, static_cast<std::size_t>(entry.end - entry.begin));
   }
-  if (metadata.contains(checksum_key)) file.overwrite(sizeof length + checksum_place(json), sum.hex());
+  if (metadata.contains(checksum_key)) file.overwrite(sizeof length + checksum_offset(json), sum.hex());
 }
 
 void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors, const Metadata& metadata) {
@@ -211,9 +201,9 @@ Metadata load_safetensors_into(const std::filesystem::path& path, std::span<cons
   for (const auto& [name, tensor] : by_name) missing.push_back(name);
   std::sort(unexpected.begin(), unexpected.end());
   if (!missing.empty() || !unexpected.empty())
-    reader.fail(fmt::format("does not fit the model:{}{}{}", missing.empty() ? "" : " it lacks " + some(missing),
+    reader.fail(fmt::format("does not fit the model:{}{}{}", missing.empty() ? "" : " it lacks " + first_names(missing),
                             !missing.empty() && !unexpected.empty() ? ";" : "",
-                            unexpected.empty() ? "" : " the model lacks " + some(unexpected)));
+                            unexpected.empty() ? "" : " the model lacks " + first_names(unexpected)));
 
   // All is read before anything is changed: a file that ends early leaves the model as it was.
   Tensors loaded;

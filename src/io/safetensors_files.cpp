@@ -19,7 +19,7 @@ namespace {
 constexpr const char *one_file = "model.safetensors", *index_file = "model.safetensors.index.json";
 constexpr std::size_t max_index_bytes = std::size_t{64} << 20;
 
-/// A file beside the index, and none elsewhere: an index is a stranger's.
+/// True for the name of a file beside the index: an index comes from anywhere, and must not lead outside its directory.
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos && name.find('\0') == name.npos;
 }
@@ -54,10 +54,10 @@ SafetensorsFiles::SafetensorsFiles(const std::filesystem::path& given) {
   } else {
     const std::size_t file = open(path);
     const auto& entries = files_[file]->header.entries;
-    for (std::size_t i = 0; i < entries.size(); ++i) places_.emplace(entries[i].name, Place{file, i});
+    for (std::size_t i = 0; i < entries.size(); ++i) locations_.emplace(entries[i].name, Location{file, i});
   }
-  for (const auto& [tensor, place] : places_) {
-    const TensorEntry& entry = files_[place.file]->header.entries[place.entry];
+  for (const auto& [tensor, location] : locations_) {
+    const TensorEntry& entry = files_[location.file]->header.entries[location.entry];
     tensors_.emplace(tensor, Info{entry.dtype, entry.shape});
   }
 }
@@ -87,40 +87,34 @@ void SafetensorsFiles::open_index(const std::filesystem::path& path) {
     const auto entry = entries.find(tensor);
     if (entry == entries.end())
       throw FileError(fmt::format("{}: lacks tensor {}, which {} says it has", files_[file]->input.name(), quote_name(tensor), index_file));
-    places_.emplace(tensor, Place{file, entry->second});
+    locations_.emplace(tensor, Location{file, entry->second});
   }
 }
 
-const SafetensorsFiles::Place& SafetensorsFiles::place_of(const std::string& tensor) const {
-  const auto found = places_.find(tensor);
-  if (found == places_.end()) throw FileError(fmt::format("{}: lacks tensor {}", name_, quote_name(tensor)));
+const SafetensorsFiles::Location& SafetensorsFiles::locate(const std::string& tensor) const {
+  const auto found = locations_.find(tensor);
+  if (found == locations_.end()) throw FileError(fmt::format("{}: lacks tensor {}", name_, quote_name(tensor)));
   return found->second;
 }
 
-const std::string& SafetensorsFiles::file_of(const std::string& tensor) const { return files_[place_of(tensor).file]->input.name(); }
+const std::string& SafetensorsFiles::file_of(const std::string& tensor) const { return files_[locate(tensor).file]->input.name(); }
 
 Tensor SafetensorsFiles::read(const std::string& tensor) const {
-  const Place& place = place_of(tensor);
-  const File& file = *files_[place.file];
-  const TensorEntry& entry = file.header.entries[place.entry];
-  return read_tensor(entry, [&](void* data, std::size_t bytes) {
-    for (std::size_t done = 0; done < bytes;) {
-      const std::size_t got =
-          file.input.read_at(file.header.data_begin + entry.begin + done, static_cast<char*>(data) + done, bytes - done);
-      if (got == 0) throw FileError(file.input.name() + ": ended early: it was changed while it was read");
-      done += got;
-    }
-  });
+  const Location& location = locate(tensor);
+  const File& file = *files_[location.file];
+  const TensorEntry& entry = file.header.entries[location.entry];
+  return read_tensor(entry,
+                     [&](void* data, std::size_t bytes) { file.input.read_exactly_at(file.header.data_begin + entry.begin, data, bytes); });
 }
 
 namespace {
 
 std::uint64_t bytes_of(const Tensor& x) {
-  return x.defined() ? static_cast<std::uint64_t>(x.numel()) * size_of(x.dtype()) : 0;  // write_safetensors refuses an undefined one
+  return x.defined() ? static_cast<std::uint64_t>(x.numel()) * size_of(x.dtype()) : 0;  // write_safetensors refuses undefined tensors
 }
 
-/// Tensors of each file, in the order given.
-std::vector<std::vector<NamedTensor>> in_files(std::span<const NamedTensor> tensors, std::uint64_t max_file_bytes) {
+/// Splits tensors into files of at most max_file_bytes, in the order given.
+std::vector<std::vector<NamedTensor>> split_into_files(std::span<const NamedTensor> tensors, std::uint64_t max_file_bytes) {
   std::vector<std::vector<NamedTensor>> result(1);
   std::uint64_t bytes = 0;
   for (const NamedTensor& entry : tensors) {
@@ -135,7 +129,7 @@ std::vector<std::vector<NamedTensor>> in_files(std::span<const NamedTensor> tens
   return result;
 }
 
-/// Files of a set of tensors that are there and not among those `kept`.
+/// Removes the files of an earlier model from a directory, but for those named in `kept`.
 void remove_others(const std::filesystem::path& directory, const std::set<std::string>& kept) {
   static const std::regex shard("model-[0-9]{5}-of-[0-9]{5}\\.safetensors");
   std::vector<std::filesystem::path> old;
@@ -167,8 +161,8 @@ void save_safetensors_files(const std::filesystem::path& directory, std::span<co
       fail("save_safetensors_files", fmt::format("expected different names but got {} twice", quote_name(entry.name)));
     bytes += bytes_of(entry.tensor);
   }
-  const std::vector<std::vector<NamedTensor>> parts = in_files(tensors, options.max_file_bytes);
-  std::map<std::string, std::string> file_of;  // of each tensor
+  const std::vector<std::vector<NamedTensor>> parts = split_into_files(tensors, options.max_file_bytes);
+  std::map<std::string, std::string> file_of;  // names of files by tensor
   std::vector<std::pair<std::string, std::unique_ptr<AtomicFile>>> files;
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -183,7 +177,7 @@ void save_safetensors_files(const std::filesystem::path& directory, std::span<co
   }
   if (parts.size() > 1) add(index_file).write(index_text(file_of, bytes));
   for (const auto& [name, content] : options.texts) add(name).write(content);
-  // All is written. A reader finds the old set whole until here, the new one after the last line, and no text in between.
+  // All is written. Until here a reader finds the old model; from here to the last commit no texts; then the new model.
   for (const auto& [name, content] : options.texts) {
     std::filesystem::remove(directory / name, error);
     if (error) fail_file(directory / name, "replaced", error.value());

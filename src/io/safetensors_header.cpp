@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view metadata_key = "__metadata__";
 
-/// The format's names, in the order of DType.
+/// Names of dtypes in the format, in the order of DType.
 constexpr std::string_view format_names[] = {"F32", "F64", "F16", "BF16", "I32", "I64", "U8", "BOOL"};
 
 std::optional<DType> dtype_from(std::string_view name) {
@@ -27,15 +27,15 @@ std::optional<DType> dtype_from(std::string_view name) {
   return std::nullopt;
 }
 
-/// The reference implementation writes wide elements first, so that every tensor is aligned to its elements, and ranks
-/// dtypes of the same width so. The same ranks give the same bytes.
+/// The order of dtypes in a file, descending: that of the reference implementation, so that both write the same bytes. Wide elements come
+/// first, which aligns every tensor to its elements.
 int rank(DType dtype) {
   constexpr int ranks[] = {5, 6, 2, 3, 4, 7, 1, 0};
   return ranks[static_cast<int>(dtype)];
 }
 
-/// Receives the header's JSON piece by piece. Building a document of it first would take twenty times the memory of the
-/// text; here, what cannot be a header is refused at its first wrong token.
+/// A SAX handler for the header. A JSON document would take twenty times the memory of the text; here a text that cannot be a header is
+/// refused at its first wrong token.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(text::JsonSource& source) : source_(source), where_(source.name()) {}
@@ -44,14 +44,14 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool null() override { return scalar("null"); }
   bool boolean(bool) override { return scalar("a boolean"); }
   bool number_float(number_float_t, const string_t&) override { return scalar("a fraction or a number over 2^64"); }
-  // Only numbers with a minus sign arrive here.
+  // nlohmann passes numbers with a minus sign alone to this function.
   bool number_integer(number_integer_t) override { return scalar("a negative number"); }
   bool binary(binary_t&) override { return scalar("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) override {
     source_.begin_value();
-    if (place_ != Place::sizes && place_ != Place::offsets) return scalar("a number");
-    if (place_ == Place::offsets) {
+    if (section_ != Section::sizes && section_ != Section::offsets) return scalar("a number");
+    if (section_ == Section::offsets) {
       if (offsets_ == 2) fail("expected 2 offsets but got more");
       (offsets_++ == 0 ? entry_.begin : entry_.end) = value;
       return true;
@@ -63,13 +63,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool string(string_t& value) override {
-    if (place_ == Place::metadata) {
+    if (section_ == Section::metadata) {
       source_.begin_value();
-      // A copy has no more room than it needs; the parser's own string has.
+      // Copied, as the parser's own string has spare capacity.
       header.metadata.emplace(key_, value);
       return true;
     }
-    if (place_ != Place::entry || field_ != Field::dtype) return scalar("a string");
+    if (section_ != Section::entry || field_ != Field::dtype) return scalar("a string");
     const auto dtype = dtype_from(value);
     if (!dtype) fail(fmt::format("expected one of the dtypes {} but got {}", fmt::join(format_names, ", "), quote_name(value)));
     entry_.dtype = *dtype;
@@ -78,14 +78,14 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool start_object(std::size_t) override {
     source_.begin_value();
-    switch (place_) {
-      case Place::start: place_ = Place::root; return true;
-      case Place::root:
+    switch (section_) {
+      case Section::start: section_ = Section::root; return true;
+      case Section::root:
         if (in_metadata_) {
-          place_ = Place::metadata;
+          section_ = Section::metadata;
         } else {
           if (header.entries.size() == max_tensors) fail_file(fmt::format("has more than {} tensors", max_tensors));
-          place_ = Place::entry;
+          section_ = Section::entry;
           seen_ = 0;
           offsets_ = 0;
         }
@@ -98,22 +98,22 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     source_.begin_value();
     if (ignored_depth_ > 0) {
       --ignored_depth_;
-    } else if (place_ == Place::entry) {
+    } else if (section_ == Section::entry) {
       constexpr const char* names[] = {"dtype", "shape", "data_offsets"};
       for (int i = 0; i < 3; ++i)
         if (!(seen_ & (1 << i))) fail(fmt::format("has no {}", names[i]));
       header.entries.push_back(std::exchange(entry_, {}));
-      place_ = Place::root;
+      section_ = Section::root;
     } else {
-      place_ = place_ == Place::metadata ? Place::root : Place::end;
+      section_ = section_ == Section::metadata ? Section::root : Section::end;
     }
     return true;
   }
 
   bool start_array(std::size_t) override {
     source_.begin_value();
-    if (place_ == Place::entry && field_ == Field::shape) place_ = Place::sizes;
-    else if (place_ == Place::entry && field_ == Field::offsets) place_ = Place::offsets;
+    if (section_ == Section::entry && field_ == Field::shape) section_ = Section::sizes;
+    else if (section_ == Section::entry && field_ == Field::offsets) section_ = Section::offsets;
     else return nested("an array");
     return true;
   }
@@ -124,22 +124,22 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       --ignored_depth_;
       return true;
     }
-    if (place_ == Place::offsets && offsets_ != 2) fail(fmt::format("expected 2 offsets but got {}", offsets_));
-    place_ = Place::entry;
+    if (section_ == Section::offsets && offsets_ != 2) fail(fmt::format("expected 2 offsets but got {}", offsets_));
+    section_ = Section::entry;
     return true;
   }
 
   bool key(string_t& name) override {
     source_.begin_value();
     if (ignored_depth_ > 0) return true;
-    switch (place_) {
-      case Place::root:
+    switch (section_) {
+      case Section::root:
         in_metadata_ = name == metadata_key;
         if (in_metadata_ && has_metadata_) fail_file(fmt::format("has the name {} twice", quote_name(name)));
         has_metadata_ |= in_metadata_;
         entry_.name = name;
         return true;
-      case Place::metadata:
+      case Section::metadata:
         if (header.metadata.contains(name)) fail_file(fmt::format("has the metadata {} twice", quote_name(name)));
         if (header.metadata.size() == max_metadata) fail_file(fmt::format("has more than {} pairs of metadata", max_metadata));
         key_ = name;
@@ -158,8 +158,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  /// Inside which part of the header the next token lies.
-  enum class Place { start, root, metadata, entry, sizes, offsets, end };
+  /// The part of the header that the next token belongs to.
+  enum class Section { start, root, metadata, entry, sizes, offsets, end };
   enum class Field { dtype, shape, offsets, other };
 
   [[noreturn]] void fail_file(const std::string& message) const { throw FileError(where_ + ": " + message); }
@@ -167,31 +167,31 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   /// A value where it is not expected, unless it is part of an unknown member.
   bool scalar(const char* what) const {
     source_.begin_value();
-    if (ignored_depth_ > 0 || (place_ == Place::entry && field_ == Field::other)) return true;
+    if (ignored_depth_ > 0 || (section_ == Section::entry && field_ == Field::other)) return true;
     unexpected(what);
   }
   bool nested(const char* what) {
-    if (!(place_ == Place::entry && (ignored_depth_ > 0 || field_ == Field::other))) unexpected(what);
+    if (!(section_ == Section::entry && (ignored_depth_ > 0 || field_ == Field::other))) unexpected(what);
     if (++ignored_depth_ > 100) fail("is nested too deep");
     return true;
   }
   [[noreturn]] void unexpected(const char* what) const {
-    switch (place_) {
-      case Place::start:
-      case Place::end: fail_file(fmt::format("expected the header to be an object but got {}", what));
-      case Place::metadata: fail_file(fmt::format("expected the metadata {} to be a string but got {}", quote_name(key_), what));
-      case Place::root:
+    switch (section_) {
+      case Section::start:
+      case Section::end: fail_file(fmt::format("expected the header to be an object but got {}", what));
+      case Section::metadata: fail_file(fmt::format("expected the metadata {} to be a string but got {}", quote_name(key_), what));
+      case Section::root:
         if (in_metadata_) fail_file(fmt::format("expected the metadata to be an object but got {}", what));
         fail(fmt::format("expected an object but got {}", what));
-      case Place::sizes: fail(fmt::format("expected sizes >= 0 but got {}", what));
-      case Place::offsets: fail(fmt::format("expected offsets >= 0 but got {}", what));
+      case Section::sizes: fail(fmt::format("expected sizes >= 0 but got {}", what));
+      case Section::offsets: fail(fmt::format("expected offsets >= 0 but got {}", what));
       default: fail(fmt::format("expected {} but got {}", field_ == Field::dtype ? "a dtype's name" : "an array", what));
     }
   }
 
   text::JsonSource& source_;
   const std::string& where_;
-  Place place_ = Place::start;
+  Section section_ = Section::start;
   Field field_ = Field::other;
   TensorEntry entry_;
   std::string key_;
@@ -199,8 +199,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool in_metadata_ = false, has_metadata_ = false;
 };
 
-/// The bytes that a tensor takes, or nothing where they do not fit in 63 bits. Sizes of 0 count as 1 here, so that the
-/// strides of an empty tensor fit as well.
+/// The size of a tensor in bytes; nothing if it does not fit in 63 bits. Sizes of 0 count as 1 in this check, so that the strides of an
+/// empty tensor fit as well.
 std::optional<std::uint64_t> checked_bytes(const TensorEntry& entry) {
   auto bytes = static_cast<std::int64_t>(size_of(entry.dtype));
   for (std::int64_t size : entry.shape)
@@ -250,11 +250,7 @@ SafetensorsHeader read_safetensors_header(text::InputFile& file, const std::func
   std::uint64_t length = 0;
   if (size < sizeof length) fail(fmt::format("expected a safetensors file of at least 8 bytes but got {}", size));
   char bytes[sizeof length];
-  for (std::size_t got = 0; got < sizeof length;) {
-    const std::size_t more = file.read(bytes + got, sizeof length - got);
-    if (more == 0) fail("ended early: it was changed while it was read");
-    got += more;
-  }
+  file.read_exactly(bytes, sizeof bytes);
   std::memcpy(&length, bytes, sizeof length);
   if (length > max_header_bytes) fail(fmt::format("expected a header of at most {} bytes but got {}", max_header_bytes, length));
   if (length > size - sizeof length)
@@ -294,7 +290,7 @@ std::string layout_safetensors(SafetensorsHeader& header) {
   }
   if (json.back() == ',') json.back() = '}';
   else json += '}';
-  // The elements then start at a multiple of 8 bytes, the widest element, in the file.
+  // Aligns the elements to 8 bytes, the widest element.
   json.resize((json.size() + 7) / 8 * 8, ' ');
   return json;
 }

@@ -12,10 +12,10 @@ class InputFile;
 class JsonSource;
 }  // namespace tern::text
 
-/// The JSON header of a safetensors file: text in, checked entries out, and back.
+/// The JSON header of a safetensors file: parsing with all checks, and writing.
 namespace tern::io {
 
-/// A tensor of the file; its bytes are counted from the end of the header.
+/// A tensor's entry in the header. Its bytes are [begin, end), counted from the end of the header.
 struct TensorEntry {
   std::string name;
   DType dtype = DType::f32;
@@ -23,39 +23,38 @@ struct TensorEntry {
   std::uint64_t begin = 0, end = 0;
 };
 
+/// A parsed header.
 struct SafetensorsHeader {
   std::vector<TensorEntry> entries;  ///< in the order of their bytes
   Metadata metadata;
-  std::uint64_t data_begin = 0;  ///< of the entries' bytes in a file that was read
+  std::uint64_t data_begin = 0;  ///< offset in the file of the tensors' bytes, if the header was read from a file
 };
 
-/// The format's limit for the header, in bytes.
+/// Limit of the format for the header, in bytes.
 inline constexpr std::uint64_t max_header_bytes = 100'000'000;
-/// Ours for the number of tensors. A tensor costs about 0.5 KB beside its elements, so that a header of empty ones
-/// would take far more memory than its file has bytes.
+/// Limit of this library for the number of tensors. A tensor takes about 0.5 KB beside its elements, so that a header of empty tensors
+/// would take far more memory than the file has bytes.
 inline constexpr std::size_t max_tensors = 100'000;
-/// And for pairs of metadata, whose map takes more than their text.
+/// Limit for pairs of metadata, whose map takes more memory than their text.
 inline constexpr std::size_t max_metadata = 100'000;
-/// And for one name or one value of the metadata, in bytes: the parser holds it several times.
+/// Limit for one name or one value of the metadata, in bytes: the parser holds several copies.
 inline constexpr std::size_t max_header_string_bytes = std::size_t{8} << 20;
 
-/// Reads a header to its end, piece by piece, and checks it against a data section of `data_bytes`. Throws FileError. An entry that
-/// is returned has a supported dtype, a shape whose size fits, and a range of just that size; the ranges cover the
-/// data section without holes and overlaps; no name stands twice. Unknown members of an entry are ignored, as the
-/// reference implementation does.
+/// Parses a header to its end, piece by piece, and checks it against a data section of `data_bytes`. Entries then have a supported dtype, a
+/// shape whose size fits in memory, and a range of that size; the ranges cover the data section without holes and overlaps; names are
+/// unique. Unknown members of an entry are ignored, as by the reference implementation. Throws FileError.
 SafetensorsHeader parse_safetensors_header(text::JsonSource& source, std::uint64_t data_bytes);
 
-/// Reads the beginning of a file, of which nothing has been read: its length and the header, which parse_safetensors_header checks.
-/// `on_read` gets the bytes. Throws FileError.
+/// Reads the length and the header from the beginning of a file, and parses the header. `on_read` gets the bytes. Throws FileError.
 SafetensorsHeader read_safetensors_header(text::InputFile& file, const std::function<void(std::string_view)>& on_read = {});
 
-/// Sets the entries' order and ranges, and returns the header's JSON, padded with spaces to a multiple of 8 bytes.
+/// Sets the order and the ranges of the entries. Returns the header's JSON, padded with spaces to a multiple of 8 bytes.
 std::string layout_safetensors(SafetensorsHeader& header);
 
-/// A tensor on the CPU, with the bytes that `read` brings.
+/// Makes an entry's tensor on the CPU, whose bytes `read` fills in.
 Tensor read_tensor(const TensorEntry& entry, const std::function<void(void* data, std::size_t bytes)>& read);
 
-/// A name as an error message shows it: quoted, on one line, at most about 80 bytes of it.
+/// A name for an error message: quoted, on one line, shortened to about 80 bytes.
 std::string quote_name(std::string_view name);
 
 }  // namespace tern::io

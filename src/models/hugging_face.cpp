@@ -20,39 +20,39 @@ using io::quote_name;
 
 namespace {
 
-/// Parameters by name, each with the rows of it that have been passed.
+/// The parameters by name. Each is read or written from its first row to its last.
 class Parameters {
  public:
   explicit Parameters(const nn::DecoderLM& model) {
-    for (NamedTensor& entry : nn::named_parameters(model)) by_name_.emplace(std::move(entry.name), Place{std::move(entry.tensor)});
+    for (NamedTensor& entry : nn::named_parameters(model)) by_name_.emplace(std::move(entry.name), Entry{std::move(entry.tensor)});
   }
-  /// A view of the rows that a tensor of theirs is. Throws Error where the model has no such rows.
+  /// A view of the parameter's next rows, for a tensor of a file. Throws Error if the model has no such rows.
   Tensor next_rows(const TensorName& name) {
     const auto found = by_name_.find(name.ours);
     const std::int64_t rows = name.shape[name.transposed ? 1 : 0];
     if (found == by_name_.end() || found->second.rows + rows > found->second.parameter.size(0))
       fail("hugging_face", fmt::format("expected a model with {} as its options say: is it quantised or changed?", quote_name(name.ours)));
-    Place& place = found->second;
-    const Tensor part = slice(place.parameter.detach(), 0, place.rows, place.rows + rows);
-    place.rows += rows;
+    Entry& entry = found->second;
+    const Tensor part = slice(entry.parameter.detach(), 0, entry.rows, entry.rows + rows);
+    entry.rows += rows;
     return part;
   }
-  /// Throws Error unless every row of every parameter was passed.
-  void check_passed() const {
-    for (const auto& [name, place] : by_name_)
-      if (place.rows != place.parameter.size(0))
+  /// Throws Error unless next_rows() has returned every row of every parameter.
+  void check_complete() const {
+    for (const auto& [name, entry] : by_name_)
+      if (entry.rows != entry.parameter.size(0))
         fail("hugging_face", fmt::format("expected a model without {}, which its options do not say", quote_name(name)));
   }
 
  private:
-  struct Place {
+  struct Entry {
     Tensor parameter;
-    std::int64_t rows = 0;
+    std::int64_t rows = 0;  ///< rows that have been returned
   };
-  std::map<std::string, Place> by_name_;
+  std::map<std::string, Entry> by_name_;
 };
 
-/// Names as the files have them: a model that was saved without a head leaves the prefix out.
+/// The names of tensors in the files, which lack the prefix if the model was saved without a head.
 std::vector<TensorName> names_in(const io::SafetensorsFiles& files, const HuggingFaceConfig& config) {
   std::vector<TensorName> names = tensor_names(config);
   const std::string_view prefix = name_prefix(config.architecture);
@@ -85,18 +85,6 @@ void check(const io::SafetensorsFiles& files, const std::vector<TensorName>& nam
                                       files.file_of(theirs), quote_name(theirs)));
 }
 
-/// Puts the thread's generator back where it was.
-class KeepGenerator {
- public:
-  KeepGenerator() : before_(context().generator) {}
-  ~KeepGenerator() { context().generator = before_; }
-  KeepGenerator(const KeepGenerator&) = delete;
-  KeepGenerator& operator=(const KeepGenerator&) = delete;
-
- private:
-  Generator before_;
-};
-
 }  // namespace
 
 nn::DecoderLM load_hugging_face(const std::filesystem::path& directory, const HuggingFaceOptions& options) {
@@ -126,7 +114,7 @@ nn::DecoderLM load_hugging_face(const std::filesystem::path& directory, const Hu
   check(files, names, config);
 
   const NoGrad unrecorded;
-  const KeepGenerator undrawn;
+  const ScopedValue<Generator> restored(context().generator, context().generator);  // the initialisation draws from it
   nn::DecoderLM model(config.options);
   nn::to(model, options.dtype);
   Parameters parameters(model);
@@ -139,7 +127,7 @@ nn::DecoderLM load_hugging_face(const std::filesystem::path& directory, const Hu
     const Tensor target = parameters.next_rows(name);
     copy_(name.transposed ? transpose(target, 0, 1) : target, theirs);
   }
-  parameters.check_passed();
+  parameters.check_complete();
   model.eval();
   return model;
 }
@@ -153,7 +141,7 @@ void save_hugging_face(const nn::DecoderLM& model, const std::filesystem::path& 
     const Tensor ours = parameters.next_rows(name);
     tensors.push_back({name.theirs, name.transposed ? transpose(ours, 0, 1) : ours});
   }
-  parameters.check_passed();
+  parameters.check_complete();
   io::save_safetensors_files(directory, tensors,
                              {.max_file_bytes = options.max_file_bytes,
                               .metadata = {{"format", "pt"}},  // transformers refuses a file without it

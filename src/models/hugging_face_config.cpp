@@ -28,7 +28,7 @@ constexpr ActivationName activation_names[] = {
     {"silu", nn::Activation::silu},          {"swish", nn::Activation::silu},
 };
 
-/// An object of config.json. A key that is missing and one that is null are the same.
+/// An object of config.json. A missing key is equivalent to null.
 class Config {
  public:
   Config(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
@@ -38,9 +38,9 @@ class Config {
   std::int64_t integer(const char* key, std::optional<std::int64_t> otherwise = {}) const {
     const Json* const value = find_or(key, otherwise.has_value());
     if (!value) return *otherwise;
-    constexpr std::int64_t most = std::int64_t{1} << 30;  // so that products of two fit, and sums of them
-    if (!value->is_number_integer() || value->get<double>() < 1 || value->get<double>() > double(most))
-      fail(key, fmt::format("expected an integer from 1 to {}", most));
+    constexpr std::int64_t limit = std::int64_t{1} << 30;  // so that products of two, and sums of these, do not overflow
+    if (!value->is_number_integer() || value->get<double>() < 1 || value->get<double>() > double(limit))
+      fail(key, fmt::format("expected an integer from 1 to {}", limit));
     return value->get<std::int64_t>();
   }
   double number(const char* key, std::optional<double> otherwise = {}) const {
@@ -71,7 +71,7 @@ class Config {
     if (!value->is_string()) fail(key, "expected a string");
     return value->get<std::string>();
   }
-  /// The object of a key, or one without any.
+  /// The object of a key; an empty one if the key is missing.
   Config object(const char* key) const {
     static const Json none = Json::object();
     const Json* const value = find_or(key, true);
@@ -93,7 +93,7 @@ class Config {
         value ? text::printable(value->dump(-1, ' ', false, Json::error_handler_t::replace), shown) : std::string("nothing");
     throw io::FileError(fmt::format("{}: \"{}\": {} but got {}", where_, key, message, got));
   }
-  /// Fails for a key that is there and is not `wanted`.
+  /// Fails if the key is present and its value is not `wanted`.
   void require(const char* key, const Json& wanted, const char* reason) const {
     if (const Json* const value = find(key); value && *value != wanted) fail(key, fmt::format("expected {}: {},", wanted.dump(), reason));
   }
@@ -137,7 +137,7 @@ nn::DecoderLMOptions gpt2_options(const Config& config) {
   return o;
 }
 
-/// The rotation: "rope_parameters" of transformers 5, or "rope_theta" and "rope_scaling" of those before.
+/// Reads the rotary options: "rope_parameters" of transformers 5, or "rope_theta" and "rope_scaling" of earlier versions.
 void read_rope(const Config& config, nn::DecoderLMOptions& o) {
   const bool is_new = config.has("rope_parameters");
   const Config rope = config.object(is_new ? "rope_parameters" : "rope_scaling");
@@ -306,7 +306,7 @@ std::string config_text(const HuggingFaceConfig& config, DType dtype) {
             {"attention_bias", o.bias},
             {"mlp_bias", o.bias},
             {"rope_parameters", rope_parameters(o)}};
-    // Readers before transformers 5 look here.
+    // For readers before transformers 5.
     json["rope_theta"] = o.rope_base;
     Json scaling = rope_parameters(o);
     scaling.erase("rope_theta");

@@ -4,7 +4,7 @@
 
 #include "nn/decoder_lm.h"
 
-/// Hugging Face's config.json, as a DecoderLM's options, and back.
+/// Conversion between Hugging Face's config.json and the options of a DecoderLM.
 namespace tern::models {
 
 enum class Architecture : std::uint8_t { gpt2, llama };
@@ -14,13 +14,13 @@ struct HuggingFaceConfig {
   nn::DecoderLMOptions options;
 };
 
-/// Reads config.json; `where`, its path, begins each message. Throws FileError, which names the key and what to do.
+/// Parses config.json. Throws FileError with a message that begins with `where`, its path, and names the key and the remedy.
 HuggingFaceConfig parse_config(std::string_view json, const std::string& where);
 
-/// The architecture that options describe. Throws Error where none does, or with an option that transformers does not have.
+/// The architecture of options. Throws Error if they are of no known architecture, or use an option that transformers lacks.
 HuggingFaceConfig config_of(const nn::DecoderLMOptions& options);
 
-/// config.json, with the dtype of the parameters.
+/// The text of config.json. `dtype` is that of the parameters.
 std::string config_text(const HuggingFaceConfig& config, DType dtype);
 
 }  // namespace tern::models

@@ -8,10 +8,10 @@ namespace tern::models {
 
 namespace {
 
-/// A size of a tensor, by the model's options.
+/// A size of a tensor, given by the model's options.
 enum class Size : std::uint8_t { none, vocab, length, width, ff, queries, keys, projection };
 
-/// A row of a table of names; "{}" stands for the number of the layer.
+/// A row of a table of names, with "{}" for the number of the layer.
 struct NameRow {
   const char* theirs;
   const char* ours;
@@ -77,7 +77,7 @@ std::int64_t size_of(Size size, const nn::DecoderLMOptions& o) {
   return 1;
 }
 
-/// A name with a layer's number in the place of "{}".
+/// Replaces "{}" by the number of a layer.
 std::string numbered(std::string_view name, std::int64_t layer) {
   const std::size_t place = name.find("{}");
   if (place == name.npos) return std::string(name);

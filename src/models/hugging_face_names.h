@@ -5,23 +5,23 @@
 
 #include "models/hugging_face_config.h"
 
-/// Hugging Face's names of tensors, and those of a DecoderLM.
+/// Names of tensors in Hugging Face's files and in a DecoderLM.
 namespace tern::models {
 
-/// A tensor of theirs, which is all of a parameter of ours or its next rows: those of one parameter stand in order.
+/// A tensor of a file and the parameter of the DecoderLM that holds it. A parameter may consist of several tensors, as consecutive rows.
 struct TensorName {
-  std::string theirs, ours;
-  Shape shape;              ///< of theirs
-  bool transposed = false;  ///< theirs is (in, out): GPT-2's Conv1D
+  std::string theirs, ours;  ///< name in Hugging Face's files, and path of the parameter
+  Shape shape;               ///< shape in the file
+  bool transposed = false;   ///< the file has (in, out), as GPT-2's Conv1D
 };
 
-/// All tensors of a model, layer by layer.
+/// The tensors of a model, layer by layer, those of one parameter in the order of its rows.
 std::vector<TensorName> tensor_names(const HuggingFaceConfig& config);
 
-/// The prefix of a model's names, which the file of a model without a head leaves out: "transformer." or "model.".
+/// The prefix of an architecture's names, "transformer." or "model.". Files of a model without a head omit it.
 std::string_view name_prefix(Architecture architecture);
 
-/// Whether a tensor that tensor_names does not list is none of the model's: masks and tables that older files have, and the head of a model
+/// True for a tensor of a file that is not in tensor_names and may be ignored: masks and tables of older files, and the head of a model
 /// that ties it to the token table.
 bool is_ignored(std::string_view theirs, const HuggingFaceConfig& config);
 

@@ -20,10 +20,10 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// The uniform numbers of some steps, made on the host and sent to the device together.
-class Draws {
+class UniformNumbers {
  public:
   /// Row i is sample i % samples of the row with this number.
-  Draws(std::uint64_t seed, std::vector<std::int64_t> numbers, std::int64_t samples, Device device)
+  UniformNumbers(std::uint64_t seed, std::vector<std::int64_t> numbers, std::int64_t samples, Device device)
       : seed_(seed), numbers_(std::move(numbers)), samples_(samples), device_(device) {}
 
   /// (R), for the rows with these places at the start.
@@ -97,7 +97,7 @@ std::vector<std::vector<Hypothesis>> pick_tokens(Continuation& text, const Gener
     text.select(rows, false);
     text.logits = index_select(text.logits, 0, rows);
   }
-  Draws draws(options.seed, text.numbers, samples, device);
+  UniformNumbers numbers(options.seed, text.numbers, samples, device);
   auto count = static_cast<std::int64_t>(row_of.size());
   Tensor limits = indices(row_limits, device), tokens = zeros({count, limit}, DType::i64, device);
   Tensor counts = zeros({count}, DType::i64, device), has_eos = zeros({count}, DType::boolean, device);
@@ -116,7 +116,7 @@ std::vector<std::vector<Hypothesis>> pick_tokens(Continuation& text, const Gener
     Tensor next, largest;
     if (draws_tokens) {
       largest = max(logits, {1});
-      next = drawn(logits, largest, draws.uniform(places, step), options);
+      next = drawn(logits, largest, numbers.uniform(places, step), options);
     } else {
       next = argmax(logits);
     }
@@ -149,7 +149,7 @@ std::vector<std::vector<Hypothesis>> pick_tokens(Continuation& text, const Gener
       count = keeping;
       const Tensor rows = indices(split.kept, device);
       for (Tensor* x : {&next, &limits, &tokens, &counts, &has_eos, &active, &log_p}) *x = index_select(*x, 0, rows);
-      draws.select(rows);
+      numbers.select(rows);
       text.select(rows, false);
     }
     text.logits = text.next(next);

@@ -92,8 +92,8 @@ AttentionSizes check(const char* op, const Tensor& q, const Tensor& k, const Ten
 // gradients are then written as slices of one tensor in the same order, which unstack and split pass on as it is (ops/view.cpp): no copy
 // joins them.
 
-/// Whether b's heads lie behind a's in each row of one tensor.
-bool is_beside(const Tensor& a, const Tensor& b) {
+/// True if b's heads follow a's in each row of one tensor.
+bool is_adjacent_to(const Tensor& a, const Tensor& b) {
   const int d = a.dims();
   if (a.numel() == 0 || b.numel() == 0 || a.impl().storage != b.impl().storage || a.strides() != b.strides()) return false;
   for (int i = 0; i < d - 2; ++i)
@@ -107,7 +107,7 @@ Tensors gradients_beside(const Tensors& xs) {
   for (std::size_t first = 0, last = 0; first < xs.size(); first = last) {
     Shape shape = xs[first].shape();
     const int dim = shape.size() - 2;
-    for (last = first + 1; last < xs.size() && is_beside(xs[last - 1], xs[last]); ++last) shape[dim] += xs[last].size(dim);
+    for (last = first + 1; last < xs.size() && is_adjacent_to(xs[last - 1], xs[last]); ++last) shape[dim] += xs[last].size(dim);
     const Tensor whole = empty(shape, xs[first].dtype(), xs[first].device());
     std::int64_t start = 0;
     for (std::size_t i = first; i < last; start += xs[i++].size(dim))
@@ -243,7 +243,8 @@ bool is_simple(const AttentionSizes& sizes, const AttentionParams& params) {
 /// q, k and v as the whole (B, T, 3, H, D) that they are slices of; undefined where they are not.
 Tensor whole_projection(const Tensor& q, const Tensor& k, const Tensor& v) {
   const Shape& s = q.shape();
-  if (!is_beside(q, k) || !is_beside(k, v) || q.strides()[1] != 3 * s[2] * s[3] || q.strides()[0] != s[1] * q.strides()[1]) return {};
+  if (!is_adjacent_to(q, k) || !is_adjacent_to(k, v) || q.strides()[1] != 3 * s[2] * s[3] || q.strides()[0] != s[1] * q.strides()[1])
+    return {};
   const Shape shape{s[0], s[1], 3, s[2], s[3]};
   return q.window(shape, contiguous_strides(shape), q.offset());
 }

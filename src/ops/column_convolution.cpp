@@ -19,9 +19,9 @@
 // The columns of n images lie side by side: C kh kw rows of n oh ow positions. Then a convolution is one product, and so are the gradients
 // of the columns and of the weights, which has all of these positions for its depth: no product for each image, and none of their weights'
 // gradients to be added up. The rows begin at multiples of 16 bytes, which is what the products of 16-bit floats ask for: the 49 positions
-// of a 7 x 7 image do not, 32 times 49 do. The result of such a product, (O, n, oh ow), is turned into (n, O, oh ow) by a copy, which adds
-// the bias on its way. Where an image has many positions, and they begin at such multiples too, a product for each image is as fast and
-// writes y in place.
+// of a 7 x 7 image do not, 32 times 49 do. The result of such a product, (O, n, oh ow), is transposed to (n, O, oh ow) by a copy, which
+// adds the bias on its way. Where an image has many positions, and they begin at such multiples too, a product for each image is as fast
+// and writes y in place.
 namespace tern::detail {
 
 namespace {
@@ -126,15 +126,15 @@ Tensor forward(const Columns& columns, const Tensor& x, const Tensor& w, const T
     if (bias.defined()) write_biased(all, bias, all);
     return y;
   }
-  const Tensor memory = columns.memory(), turned = columns.is_by_image() ? Tensor() : columns.memory(columns.channels());
+  const Tensor memory = columns.memory(), transposed = columns.is_by_image() ? Tensor() : columns.memory(columns.channels());
   columns.for_runs([&](std::int64_t first, std::int64_t n) {
     const Tensor part = Columns::images(y, first, n);
     unfold_into(columns, x, first, n, memory);
-    if (!turned.defined()) return product(columns.repeated(w, n), columns.by_image(memory, n), part);
-    product(columns.weights(w), columns.by_group(memory, n), columns.by_group(turned, n));
-    write_biased(columns.by_image(turned, n), bias, part);
+    if (!transposed.defined()) return product(columns.repeated(w, n), columns.by_image(memory, n), part);
+    product(columns.weights(w), columns.by_group(memory, n), columns.by_group(transposed, n));
+    write_biased(columns.by_image(transposed, n), bias, part);
   });
-  if (!turned.defined() && bias.defined()) {
+  if (!transposed.defined() && bias.defined()) {
     const Tensor all = Columns::images(y, 0, columns.batch());
     write_biased(all, bias, all);
   }
@@ -151,10 +151,10 @@ Tensor gradients(const Columns& columns, const Tensor& x, const Tensor& w, const
             Columns::images(dx, 0, columns.batch()));
   const bool folds = wants_x && !is_by_image;
   if (!folds && !dw) return dx;
-  const Tensor memory = columns.memory(), turned = columns.memory(columns.channels());
+  const Tensor memory = columns.memory(), transposed = columns.memory(columns.channels());
   columns.for_runs([&](std::int64_t first, std::int64_t n) {
-    const Tensor g_by_group = columns.by_group(turned, n), by_group = columns.by_group(memory, n);
-    write_biased(Columns::images(g, first, n), {}, columns.by_image(turned, n));
+    const Tensor g_by_group = columns.by_group(transposed, n), by_group = columns.by_group(memory, n);
+    write_biased(Columns::images(g, first, n), {}, columns.by_image(transposed, n));
     if (dw) {
       unfold_into(columns, x, first, n, memory);
       product(g_by_group, transpose(by_group, 1, 2), columns.weights(dw.gradient), first == 0 ? dw.write : Write::accumulate);

@@ -185,8 +185,8 @@ Statistics empty_statistics(const Norm& norm, const Tensor& x) {
   return {norm.centered ? empty(rows, dtype, x.device()) : Tensor(), empty(rows, dtype, x.device())};
 }
 
-/// Dropout of a branch: enough to draw it again.
-struct Draws {
+/// The dropout of a branch, by which backward draws the same mask again.
+struct DropoutState {
   double p = 0;
   PhiloxState state = {};
 };
@@ -221,10 +221,10 @@ struct ParameterTargets {
 
 /// By the kernel; g and g_sum as autograd gives them, g_sum may be undefined.
 FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor& gamma, const Statistics& kept, const Tensor& g,
-                                const Tensor& g_sum, const Draws& draws, const ParameterTargets& to) {
+                                const Tensor& g_sum, const DropoutState& dropout, const ParameterTargets& to) {
   const Tensor rows = contiguous(s), dy = contiguous(g), dsum = g_sum.defined() ? contiguous(g_sum) : Tensor();
   FusedGradients d{empty_like(rows), {}, {}, {}, {}};
-  d.branch = draws.p > 0 ? empty_like(rows) : d.x;
+  d.branch = dropout.p > 0 ? empty_like(rows) : d.x;
   on(s.device(), [&](auto dev) {
     kernels::layer_norm_grad(dev, {.s = rows_of(rows),
                                    .gamma = view_of(gamma),
@@ -233,10 +233,10 @@ FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor&
                                    .centered = norm.centered,
                                    .g = rows_of(dy),
                                    .g_sum = rows_of(dsum),
-                                   .p = draws.p,
-                                   .draws = draws.state,
+                                   .p = dropout.p,
+                                   .draws = dropout.state,
                                    .dx = rows_of(d.x),
-                                   .dbranch = draws.p > 0 ? rows_of(d.branch) : View{},
+                                   .dbranch = dropout.p > 0 ? rows_of(d.branch) : View{},
                                    .dgamma = to.gamma.view(),
                                    .dbeta = to.beta.view(),
                                    .dbias = to.bias.view(),
@@ -296,19 +296,19 @@ ResidualNorm plain_residual_norm(const Norm& norm, const Tensor& x_, const Tenso
 
 /// The gradients of residual_norm where they are differentiated again, from its sum s. That is linear in x, residual and bias, so that
 /// zeros stand for x and bias, and s for the residual.
-Tensors residual_norm_gradients(const Backward& call, const Norm& norm, const Tensor& s, const Tensor& gamma, const Draws& draws) {
+Tensors residual_norm_gradients(const Backward& call, const Norm& norm, const Tensor& s, const Tensor& gamma, const DropoutState& dropout) {
   const auto stand_in = [&](std::size_t input) { return call.needs(input) ? zeros({s.size(-1)}, s.dtype(), s.device()) : Tensor(); };
   return vjp(call, {zeros_like(s), s, gamma, stand_in(3), stand_in(4)}, [&](const Tensors& in) -> Tensors {
     Tensor branch = in[4].defined() ? in[0] + in[4] : in[0];
-    if (draws.p > 0) branch = detail::dropout_at(branch, draws.p, draws.state);
+    if (dropout.p > 0) branch = detail::dropout_at(branch, dropout.p, dropout.state);
     const Tensor sum = in[1] + branch;
     return {sum, plain_norm(norm, sum, in[2], in[3])};
   });
 }
 
 /// The gradients where the sum alone was used, in ops.
-Tensors sum_gradients(const Backward& call, const Tensor& g, const Draws& draws) {
-  const Tensor branch = draws.p > 0 ? detail::dropout_at(g, draws.p, draws.state) : g;
+Tensors sum_gradients(const Backward& call, const Tensor& g, const DropoutState& dropout) {
+  const Tensor branch = dropout.p > 0 ? detail::dropout_at(g, dropout.p, dropout.state) : g;
   const auto none = [&](std::size_t input) { return call.needs(input) ? zeros({g.size(-1)}, g.dtype(), g.device()) : Tensor(); };
   return {branch, g, none(2), none(3), call.needs(4) ? sum_to(branch, {g.size(-1)}) : Tensor()};
 }
@@ -322,8 +322,8 @@ ResidualNorm fused_residual_norm(const Norm& norm, const Tensor& x_, const Tenso
   const auto packed = [](const Tensor& t) { return t.defined() ? contiguous(t) : t; };
   const Tensor source = contiguous(x), stream = contiguous(residual), scale = packed(gamma), shift = packed(beta),
                bias = packed(branch.bias);
-  Draws draws;
-  if (branch.training && branch.dropout > 0) draws = {branch.dropout, context().generator.reserve(x.numel())};
+  DropoutState dropout;
+  if (branch.training && branch.dropout > 0) dropout = {branch.dropout, context().generator.reserve(x.numel())};
   const Statistics kept = empty_statistics(norm, x);
   const Tensor sum = empty_like(source), y = empty_like(source);
   on(x.device(), [&](auto dev) {
@@ -334,20 +334,20 @@ ResidualNorm fused_residual_norm(const Norm& norm, const Tensor& x_, const Tenso
                               .centered = norm.centered,
                               .residual = rows_of(stream),
                               .bias = view_of(bias),
-                              .p = draws.p,
-                              .draws = draws.state,
+                              .p = dropout.p,
+                              .draws = dropout.state,
                               .sum = rows_of(sum),
                               .y = rows_of(y),
                               .mean = view_of(kept.mean),
                               .rstd = view_of(kept.rstd)});
   });
   const Tensors outputs = record_all(norm.op, {sum, y}, {source, stream, scale, shift, bias}, {sum, scale, kept.mean, kept.rstd},
-                                     [norm, draws](const Backward& call) -> Tensors {
+                                     [norm, dropout](const Backward& call) -> Tensors {
                                        const Tensor s = call.saved(0), weight = call.saved(1), &g_sum = call.grad(0), &g = call.grad(1);
-                                       if (!g.defined()) return sum_gradients(call, g_sum, draws);
-                                       if (context().grad) return residual_norm_gradients(call, norm, s, weight, draws);
-                                       FusedGradients d = kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, g, g_sum, draws,
-                                                                           ParameterTargets::of(call, 2, true, s));
+                                       if (!g.defined()) return sum_gradients(call, g_sum, dropout);
+                                       if (context().grad) return residual_norm_gradients(call, norm, s, weight, dropout);
+                                       FusedGradients d = kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, g, g_sum,
+                                                                           dropout, ParameterTargets::of(call, 2, true, s));
                                        return {d.branch, d.x, d.gamma, d.beta, d.bias};
                                      });
   return {outputs[0], outputs[1]};

@@ -22,10 +22,10 @@ std::unique_ptr<DeviceTracer> make_device_tracer() { return nullptr; }
 #else
 
 // Note [Kernels and their ops]
-// A kernel that is launched by itself is joined to its op by CUPTI's external correlation ids: each call of CUDA's gives a record that
-// joins the id that was pushed last to the call's own, which the kernel's record has too. A kernel of a graph has the id of its node. Nodes
-// come into being while the graph is captured, in a callback on the thread that captures: there the pushed id is noted for the node, and
-// handed on to the node of the executable graph, which is a clone.
+// A kernel that is launched outside a graph is matched to its op by CUPTI's external correlation ids: each CUDA call gives a record with
+// the id that was pushed last and the call's own id, which the kernel's record has, too. A kernel of a graph has the id of its node. When a
+// graph is captured, CUPTI calls back for each new node on the capturing thread: the callback stores the pushed id of the node, and passes
+// it on to its clone in the executable graph.
 
 namespace {
 
@@ -33,12 +33,12 @@ class CuptiTracer final : public DeviceTracer {
  public:
   CuptiTracer() {
     const std::lock_guard lock(mutex());
-    if (instance()) return;                                                           // another profiler asks already
-    if (cuptiSubscribe(&subscriber_, on_callback, nullptr) != CUPTI_SUCCESS) return;  // Nsight does
+    if (instance()) return;                                                           // another profiler uses CUPTI
+    if (cuptiSubscribe(&subscriber_, on_callback, nullptr) != CUPTI_SUCCESS) return;  // Nsight uses CUPTI
     instance() = this;
     for (const CUpti_CallbackId id : {CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED})
       cuptiEnableCallback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, id);
-    std::uint8_t zeroed = 1;  // else CUPTI writes zeros over all of a new buffer, on the thread that launches: Note [Records' buffers]
+    std::uint8_t zeroed = 1;  // else CUPTI clears each new buffer on the thread that launches: Note [Records' buffers]
     std::size_t size = sizeof zeroed;
     cuptiActivitySetAttribute(CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER, &size, &zeroed);
     cuptiActivityRegisterCallbacks(give_buffer, take_buffer);
@@ -50,7 +50,7 @@ class CuptiTracer final : public DeviceTracer {
       if (instance() != this) return;
     }
     for (const CUpti_ActivityKind kind : kinds) cuptiActivityDisable(kind);
-    cuptiActivityFlushAll(1);  // whose records are handed to take_buffer
+    cuptiActivityFlushAll(1);  // passes the records to take_buffer
     cuptiUnsubscribe(subscriber_);
     const std::lock_guard lock(mutex());
     instance() = nullptr;
@@ -94,11 +94,11 @@ class CuptiTracer final : public DeviceTracer {
 
  private:
   struct Raw {
-    DeviceRecord record;  ///< in CUPTI's time
+    DeviceRecord record;  ///< with times of CUPTI's clock
     std::uint64_t correlation, node;
   };
 
-  // Runtime and driver calls are there for their external correlation records alone.
+  // Runtime and driver calls are recorded for their external correlation ids only.
   static constexpr CUpti_ActivityKind kinds[] = {CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
                                                  CUPTI_ACTIVITY_KIND_RUNTIME,
                                                  CUPTI_ACTIVITY_KIND_DRIVER,
@@ -135,15 +135,14 @@ class CuptiTracer final : public DeviceTracer {
   }
 
   // Note [Records' buffers]
-  // CUPTI asks for a buffer on the thread that launches, and again after each flush: so in the first step that is measured. Pages of a new
-  // mapping are zero, and come into being when a record is written; heap memory would have to be cleared, megabytes of it, and so would
-  // a block that the heap gives out again.
+  // CUPTI requests a buffer on the thread that launches, and again after each flush, so also in the first measured step. Pages of a new
+  // mapping are zero, and are allocated when a record is written. Heap memory, new or reused, would have to be cleared: megabytes of it.
 
   static void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* max_records) {
     *size = std::size_t(4) << 20;
     void* const pages = mmap(nullptr, *size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     *buffer = pages == MAP_FAILED ? nullptr : static_cast<std::uint8_t*>(pages);
-    if (!*buffer) *size = 0;  // CUPTI then drops records
+    if (!*buffer) *size = 0;  // CUPTI drops records
     *max_records = 0;
   }
 
@@ -207,11 +206,11 @@ class CuptiTracer final : public DeviceTracer {
     return known;
   }
 
-  static inline thread_local std::uint64_t number_ = 0;  ///< that was pushed last
+  static inline thread_local std::uint64_t number_ = 0;  ///< the number that was pushed last
 
   CUpti_SubscriberHandle subscriber_{};
   bool is_on_ = false;
-  // Under the mutex: CUPTI hands records out on a thread of its own.
+  // Guarded by the mutex: CUPTI delivers records on a thread of its own.
   std::vector<Raw> raw_;
   std::unordered_map<std::uint64_t, std::uint64_t> number_of_call_, number_of_node_;
   std::unordered_map<std::string, std::string> names_;

@@ -7,27 +7,28 @@
 
 namespace tern::profile {
 
-/// Records of a GPU's kernels, copies and graphs; implemented over CUPTI (cupti.cpp).
+/// Records the kernels, copies and fills of GPUs. Implemented over CUPTI (cupti.cpp).
 class DeviceTracer {
  public:
   virtual ~DeviceTracer() = default;
 
-  /// Work that this thread queues until pop() has this number. Nodes of a graph that is captured meanwhile keep it for every launch.
+  /// Labels the work that this thread queues until pop() with a number. Nodes of a graph that is captured meanwhile keep the number for
+  /// every launch.
   virtual void push(std::uint64_t number) = 0;
   virtual void pop() = 0;
-  /// A range of Nsight's timeline.
+  /// Opens a range in Nsight's timeline (NVTX); end_range() closes it.
   virtual void begin_range(const char* name) = 0;
   virtual void end_range() = 0;
 
   struct Work {
-    DeviceRecord record;  ///< times in nanoseconds of std::chrono::steady_clock
-    std::uint64_t number = 0;
+    DeviceRecord record;       ///< times in nanoseconds of std::chrono::steady_clock
+    std::uint64_t number = 0;  ///< of push()
   };
-  /// All that is done so far, and was not collected.
+  /// Returns the work that has ended since the last call.
   virtual std::vector<Work> collect() = 0;
 };
 
-/// Null where the build has no CUPTI, or it does not answer.
+/// Null in a build without CUPTI, and if CUPTI fails or another tool uses it.
 std::unique_ptr<DeviceTracer> make_device_tracer();
 
 }  // namespace tern::profile

@@ -3,11 +3,11 @@
 
 namespace tern::profile {
 
-/// A GPU kernel's name for people: "adam.cu: update_all" of a mangled one of ours, whose anonymous namespace holds the file's name, and
-/// otherwise the function's name without parameters and template arguments. Names that are not mangled stay as they are.
+/// A readable name of a GPU kernel. Kernels of tern give "adam.cu: update_all", since the mangled name of an anonymous namespace holds the
+/// file's name; others the function's name without parameters and template arguments. Names that are not mangled stay as they are.
 std::string readable_kernel_name(const std::string& name);
 
-/// True for a GEMM kernel by its readable name: those of cuBLAS (nvjet, cutlass, splitKreduce), and ours.
+/// True for the readable name of a GEMM kernel: of cuBLAS (nvjet, cutlass, splitKreduce) or of tern.
 bool is_product_kernel(const std::string& name);
 
 }  // namespace tern::profile

@@ -49,8 +49,8 @@ void MemoryHistory::end() {
   names_in_use_.reset();
 }
 
-// Events: the allocator's lock is held here, and another thread may be in an op of its own, so that the history has a lock as well. No call
-// under that lock asks an allocator for anything.
+// Events. The allocator holds its lock here, and another thread may be in an op of its own, so that the history has a lock as well. No code
+// under the history's lock may call an allocator of tensors.
 
 void MemoryHistory::on_begin(const backend::MemoryStatistics& now) noexcept {
   const std::lock_guard lock(mutex_);
@@ -102,7 +102,7 @@ void MemoryHistory::label(MemoryBlock& block) {
   if (options_.stacks) {
     std::array<void*, 48> frames;
     const int count = ::backtrace(frames.data(), static_cast<int>(frames.size()));
-    // Innermost are this function, add, on_memory and the allocator's own two.
+    // Skips the innermost frames: this function, add, on_memory and two of the allocator.
     constexpr int own = 3;
     block.stack.assign(frames.begin() + std::min(count, own), frames.begin() + count);
   }
@@ -135,7 +135,7 @@ const std::string* MemoryHistory::module_of(const ModuleFrame* scope) { return s
 
 MemoryBlock* MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool may_be_before) {
   if (!x.defined() || x.device() != device_) return nullptr;
-  if (!x.impl().storage->is_here() || x.impl().storage->bytes() == 0) return nullptr;  // to ask for memory that is away would fetch it
+  if (!x.impl().storage->is_here() || x.impl().storage->bytes() == 0) return nullptr;  // an access would fetch memory on demand
   const Storage& storage = *x.impl().storage;
   auto found = live_.find(storage.data());
   if (found == live_.end()) {
@@ -296,7 +296,7 @@ std::vector<std::size_t> MemoryHistory::largest(std::size_t count, bool at_peak)
 std::unique_ptr<MemoryHistory> memory_of_step(Device device, const nn::Module& model, train::Optimizer* optimizer,
                                               const std::function<void()>& step, MemoryHistory::Options options) {
   auto history = std::make_unique<MemoryHistory>(device, nn::module_names(model), options);
-  history->name(model);  // gradients of an earlier step, which this one may give back
+  history->name(model);  // names gradients of an earlier step, which this step may free
   try {
     step();
   } catch (...) {
@@ -311,7 +311,7 @@ std::unique_ptr<MemoryHistory> memory_of_step(Device device, const nn::Module& m
 
 std::vector<SavedBytes> saved_for_backward(const Tensor& loss) {
   std::set<const Node*> seen;
-  std::set<const Storage*> counted;  // leaves' own to begin with
+  std::set<const Storage*> counted;  // at first the leaves' own, which are not counted
   std::vector<const Node*> nodes, queue;
   const auto visit = [&](const Edge& edge) {
     const Node* const node = edge.node.get();

@@ -18,23 +18,25 @@
 namespace tern::profile {
 
 /// Note [Memory categories]
-/// Each block of memory belongs to exactly one category for the whole of its life, so that the categories' bytes sum to the allocator's,
-/// at the peak and at every other moment. It is the first of these that applies:
-///  1. parameters: the memory of a model's parameters, buffers and constants, flat buffers of them included (MemoryHistory::name);
-///  2. gradients: that of a leaf's gradient when a backward pass has it ready, or when the model is named;
-///  3. optimizer: what Optimizer::state names: moments, the f32 masters of 16-bit parameters (which ZeRO counts so, too: Rajbhandari et
-///     al., 2020), the learning rates and the step count;
-///  4. activations: results of ops of a module's forward, whether kept for backward or not, a checkpoint's second run included, and all
-///     else that an op saves for backward;
-///  5. before: what was there when the history began and is none of the above. Of the CPU's allocator its bytes alone are known;
-///  6. workspace: the rest: scratch of kernels, gradients on their way through a backward pass, a program's inputs.
+/// Each block of memory belongs to exactly one category for its whole lifetime, so that the bytes of the categories sum to the allocator's
+/// at every moment. The first of these that applies:
+///  1. parameters: a model's parameters, buffers and constants, including their flat buffers (MemoryHistory::name);
+///  2. gradients: the gradient of a leaf, known when a backward pass completes it or when the model is named;
+///  3. optimizer: the tensors of Optimizer::state: moments, f32 masters of 16-bit parameters (which ZeRO, Rajbhandari et al. 2020, counts
+///  as
+///     optimizer state as well), learning rates and the step count;
+///  4. activations: results of ops in a module's forward, saved for backward or not, including the recomputation of a checkpoint; and all
+///     other tensors that an op saves for backward;
+///  5. before: blocks that existed when the history began and belong to none of the above. Of the CPU's allocator only their bytes are
+///  known;
+///  6. workspace: the rest: scratch memory of kernels, intermediate gradients of a backward pass, a program's inputs.
 enum class MemoryCategory : std::uint8_t { parameters, gradients, optimizer, activations, workspace, before };
 /// The number of categories.
 inline constexpr std::size_t memory_categories = 6;
 /// "parameters", "gradients", "optimizer", "activations", "workspace", "before".
 const char* name(MemoryCategory category);
 
-/// The pass of the history's thread when a block was asked for. `recompute` is a checkpoint's forward within a backward pass.
+/// The pass that the history's thread was in when a block was allocated. `recompute` is a checkpoint's forward within a backward pass.
 enum class MemoryPass : std::uint8_t { none, forward, backward, recompute };
 /// "", "forward", "backward", "recompute".
 const char* name(MemoryPass pass);
@@ -42,92 +44,92 @@ const char* name(MemoryPass pass);
 /// Bytes of each category, in the order of MemoryCategory.
 struct MemoryByCategory {
   std::array<std::size_t, memory_categories> bytes{};                                                  ///< in the order of MemoryCategory
-  std::size_t of(MemoryCategory category) const { return bytes[static_cast<std::size_t>(category)]; }  ///< bytes of one
-  std::size_t total() const;  ///< of all: what the allocator counts
+  std::size_t of(MemoryCategory category) const { return bytes[static_cast<std::size_t>(category)]; }  ///< bytes of one category
+  std::size_t total() const;  ///< bytes of all categories, equal to the allocator's count
 };
 
-/// A block of memory from its allocation to its end. Positions count the events of the history.
+/// A block of memory from its allocation to its free. `begin` and `end` are indices in MemoryHistory::events().
 struct MemoryBlock {
-  /// No event of the history.
+  /// The index of no event.
   static constexpr std::size_t never = ~std::size_t{0};
 
-  const void* address = nullptr;                        ///< of the first byte
-  const void* stream = nullptr;                         ///< that it was allocated on, as a number to tell streams apart
-  std::size_t bytes = 0;                                ///< as the allocator counts them, rounded up
-  std::size_t requested = 0;                            ///< as they were asked for
-  std::size_t begin = never;                            ///< the event of its allocation; `never`: it was there before
-  std::size_t end = never;                              ///< the event of its end; `never`: it still lives
+  const void* address = nullptr;                        ///< address of the first byte
+  const void* stream = nullptr;                         ///< identifies the stream of the allocation
+  std::size_t bytes = 0;                                ///< size as the allocator counts it, rounded up
+  std::size_t requested = 0;                            ///< size of the request in bytes
+  std::size_t begin = never;                            ///< event of its allocation; `never`: before the history began
+  std::size_t end = never;                              ///< event of its free; `never`: it is still allocated
   MemoryCategory category = MemoryCategory::workspace;  ///< Note [Memory categories]
-  MemoryPass pass = MemoryPass::none;                   ///< when it was asked for
-  const std::string* module = nullptr;                  ///< "blocks.0.attn.qkv (Linear)", or null outside any
-  const std::string* op = nullptr;                      ///< of backward the op whose gradient it is; null where no op named it
-  const std::string* tensor = nullptr;                  ///< of a named model "head.weight", or "several" for a flat buffer
-  std::vector<void*> stack;                             ///< return addresses, innermost first, where asked
+  MemoryPass pass = MemoryPass::none;                   ///< pass of its allocation
+  const std::string* module = nullptr;                  ///< "blocks.0.attn.qkv (Linear)"; null outside any module
+  const std::string* op = nullptr;                      ///< op that allocated it, in backward the one whose gradient it is; null if unknown
+  const std::string* tensor = nullptr;                  ///< "head.weight" of a named model, or "several" for a flat buffer; else null
+  std::vector<void*> stack;                             ///< return addresses, innermost first, with Options::stacks
 };
 
 /// An event of the allocator, in the order of the history.
 struct MemoryHistoryEvent {
   backend::MemoryAction action = backend::MemoryAction::alloc;  ///< what happened
-  const void* address = nullptr;                                ///< of the block or segment
+  const void* address = nullptr;                                ///< address of the block or segment
   const void* stream = nullptr;                                 ///< as in MemoryBlock
-  std::size_t bytes = 0;                                        ///< of the block or segment; of one that failed as they were asked for
-  std::size_t available = 0;                                    ///< of one that failed: what the device had left
-  std::int64_t time_us = 0;                                     ///< since the history began
-  std::size_t block = MemoryBlock::never;                       ///< position in blocks(), of an allocation or a free; else `never`
+  std::size_t bytes = 0;                                        ///< size of the block or segment, or of a request that failed
+  std::size_t available = 0;                                    ///< for a request that failed: bytes that the device had left
+  std::int64_t time_us = 0;                                     ///< microseconds since the history began
+  std::size_t block = MemoryBlock::never;                       ///< for an allocation or a free, the index in blocks(); else `never`
 };
 
 /// The moment with the most memory.
 struct MemoryPeak {
-  std::size_t bytes = 0;                   ///< in live blocks
-  std::size_t event = MemoryBlock::never;  ///< after which; `never`: what was there at the beginning
-  MemoryByCategory categories;             ///< of these bytes
+  std::size_t bytes = 0;                   ///< bytes in live blocks
+  std::size_t event = MemoryBlock::never;  ///< the event that led to the peak; `never`: the peak was at the beginning
+  MemoryByCategory categories;             ///< these bytes by category
 };
 
-/// While it lasts, every allocation and free of one device, of all threads, with the op and the module of the thread that made it. One
-/// history of a device at a time: a second one throws Error, and so it is with two CUDA devices. The thread that made it ends it. With
-/// it an op takes some microseconds more, and an allocation some hundred nanoseconds.
+/// Records every allocation and free of one device by all threads, with the op and the module for those of its own thread, until end().
+/// One history at a time for the CPU, and one for all CUDA devices: a second one throws Error. The thread that made it has to end it. It
+/// costs some microseconds an op and some hundred nanoseconds an allocation.
 class MemoryHistory final : backend::MemoryObserver, backend::Observer {
  public:
   /// Options of MemoryHistory.
   struct Options {
-    bool stacks = false;  ///< keep the C++ stack of each allocation: dozens of microseconds each
+    bool stacks = false;  ///< record the C++ stack of each allocation, which costs dozens of microseconds each
   };
-  /// `names` are the paths of modules, nn::module_names(model).
+  /// Begins the history. `names` are the paths of modules, nn::module_names(model).
   explicit MemoryHistory(Device device, ModuleNames names, Options options);
-  /// With the default options.
+  /// Begins the history with the default options.
   explicit MemoryHistory(Device device, ModuleNames names = {}) : MemoryHistory(device, std::move(names), Options()) {}
   ~MemoryHistory() override;
   MemoryHistory(const MemoryHistory&) = delete;
   MemoryHistory& operator=(const MemoryHistory&) = delete;
 
-  /// The model's and the optimizer's memory of this moment gets its category: Note [Memory categories]. To be called while they live:
-  /// before they give memory back, and before the history ends.
+  /// Assigns categories to the memory that a model holds now: Note [Memory categories]. To be called before the model frees memory, and
+  /// before end().
   void name(const nn::Module& model);
-  /// The optimizer's moments, masters, rates and step count.
+  /// Assigns the category `optimizer` to the memory that an optimizer holds now. To be called as for a model.
   void name(train::Optimizer& optimizer);
-  /// The modules of a model that was made since the history began.
+  /// Sets the paths of modules, for a model that was made since the history began.
   void set_names(ModuleNames names) { names_ = std::move(names); }
-  /// Stops watching; what follows reads. Called by the destructor.
+  /// Ends the history, before it is read. Called by the destructor.
   void end();
 
-  Device device() const { return device_; }                                  ///< that it watches
-  const std::vector<MemoryBlock>& blocks() const { return blocks_; }         ///< in the order of their allocation, those from before first
+  Device device() const { return device_; }                                  ///< the recorded device
+  const std::vector<MemoryBlock>& blocks() const { return blocks_; }         ///< in order of allocation, earlier blocks first
   const std::vector<MemoryHistoryEvent>& events() const { return events_; }  ///< in order
-  /// Bytes that were there at the beginning and of which no block is known.
+  /// Bytes allocated at the beginning whose blocks are not known.
   std::size_t unknown_before() const { return unknown_before_; }
-  /// False where memory for the history itself ran out: then events are missing.
+  /// False if the host had no memory for all events, so that some are missing.
   bool is_complete() const { return is_complete_; }
 
-  /// The categories' bytes before the first event, and after the last one.
+  /// The categories' bytes before the first event.
   MemoryByCategory at_begin() const;
   /// The categories' bytes after the last event.
   MemoryByCategory at_end() const;
   /// Calls f(event, categories) after each event that changes them, in order.
   void walk(const std::function<void(std::size_t event, const MemoryByCategory& now)>& f) const;
-  /// The most that was ever allocated: what memory_statistics().peak_allocated is if it was reset when the history began.
+  /// The peak of allocated memory: equal to memory_statistics().peak_allocated if that was reset when the history began.
   MemoryPeak peak() const;
-  /// The positions in blocks() of the largest blocks that lived at the peak, or of the largest that were made since the history began,
-  /// largest first.
+  /// Indices in blocks() of the `count` largest blocks, the largest first: of those live at the peak, or of all that were allocated since
+  /// the history began.
   std::vector<std::size_t> largest(std::size_t count, bool at_peak) const;
 
  private:
@@ -146,7 +148,7 @@ class MemoryHistory final : backend::MemoryObserver, backend::Observer {
   const std::string* module_of(const ModuleFrame* scope);
   bool is_own_thread() const { return &context() == own_context_; }
 
-  /// A backward function that runs, and the module that ran when it began.
+  /// A backward function that is running, and the module scope at its start.
   struct RunningNode {
     const std::string *op, *module;
     const ModuleFrame* scope;
@@ -158,33 +160,34 @@ class MemoryHistory final : backend::MemoryObserver, backend::Observer {
   const Context* own_context_;
   std::int64_t start_ns_;
 
-  mutable std::mutex mutex_;  ///< of what follows: allocators call from any thread
+  mutable std::mutex mutex_;  ///< guards the members below: allocators call from any thread
   std::vector<MemoryBlock> blocks_;
   std::vector<MemoryHistoryEvent> events_;
   std::unordered_map<const void*, std::size_t> live_;
-  std::vector<std::size_t> pending_;  ///< blocks of this thread that no op has named yet
+  std::vector<std::size_t> pending_;  ///< blocks of this thread whose op is not known yet
   std::vector<RunningNode> running_;
   std::set<std::string, std::less<>> texts_;
   std::size_t unknown_before_ = 0;
   bool is_complete_ = true, is_beginning_ = true;
 
-  std::unique_ptr<ScopedValue<const ModuleNames*>> names_in_use_;  ///< null after the end
+  std::unique_ptr<ScopedValue<const ModuleNames*>> names_in_use_;  ///< null after end()
 };
 
-/// The history of a call of `step`, a training step of the model and the optimizer, or a forward pass without one: begins, names the two
-/// as the step leaves them, and ends. For a usual step's peak, let one go before: the first makes the optimizer's moments.
+/// Records the history of a call of `step`: a training step of the model and the optimizer, or a forward pass if `optimizer` is null. The
+/// model and the optimizer are named after the step. For a representative peak run a step before, as the first one allocates the
+/// optimizer's moments.
 std::unique_ptr<MemoryHistory> memory_of_step(Device device, const nn::Module& model, train::Optimizer* optimizer,
                                               const std::function<void()>& step, MemoryHistory::Options options = {});
 
 /// Bytes that the graph of `loss` keeps for its backward pass, by module and op.
 struct SavedBytes {
-  std::string module;     ///< "blocks.0.attn.qkv (Linear)", or "" outside any
+  std::string module;     ///< "blocks.0.attn.qkv (Linear)"; "" outside any module
   std::string op;         ///< name of the op that saved them
-  std::size_t bytes = 0;  ///< of the storages
+  std::size_t bytes = 0;  ///< bytes of the storages
 };
-/// Each storage is counted once, for the op that saved it first; leaves' own memory, parameters, is not. Largest first. What checkpoints
-/// keep in place of tensors is the memory of their inputs, and appears where an op outside saves it. Modules are known to nodes that were
-/// recorded under a MemoryHistory.
+/// The bytes that the graph of `loss` saves for backward, largest first. Each storage is counted once, for the op that saved it first; the
+/// memory of leaves (parameters) is not counted. A checkpoint saves its inputs, which are counted where an op outside of it saves them.
+/// Modules are known for nodes that were recorded under a MemoryHistory.
 std::vector<SavedBytes> saved_for_backward(const Tensor& loss);
 
 }  // namespace tern::profile

@@ -21,8 +21,8 @@ using backend::MemoryAction;
 
 namespace {
 
-/// Writes the pickle's opcodes that the page's own reader knows (protocol 4, no memo): integers, text, None, lists and dicts. Source:
-/// Lib/pickletools.py.
+/// Writes a pickle with the opcodes that the page's reader supports (protocol 4 without memo: integers, text, None, lists and dicts).
+/// Source of the opcodes: Lib/pickletools.py.
 class Pickle {
  public:
   Pickle() { bytes_ = std::string("\x80\x04", 2); }
@@ -40,7 +40,7 @@ class Pickle {
     bytes_ += value;
   }
 
-  /// `f(i)` writes the element. In batches: the page hands each to one call, whose arguments a browser counts.
+  /// Writes a list; f(i) writes an element. In batches: the page passes each batch as the arguments of one call, whose number is limited.
   template <class F>
   void list(std::size_t count, const F& f) {
     bytes_ += ']';
@@ -50,7 +50,7 @@ class Pickle {
       bytes_ += 'e';
     }
   }
-  /// f(set) calls set(key, value), or set(key) and writes the value itself.
+  /// Writes a dict: f(set) calls set(key, value), or set(key) and then writes the value.
   void begin_dict() { bytes_ += "}("; }
   void set(std::string_view key, std::uint64_t value) { text(key), integer(value); }
   void set(std::string_view key, std::string_view value) { text(key), text(value); }
@@ -65,7 +65,7 @@ class Pickle {
 
 std::uint64_t number_of(const void* address) { return reinterpret_cast<std::uintptr_t>(address); }
 
-/// A part of a segment at the history's end.
+/// A part of a segment at the end of the history.
 struct Part {
   std::uint64_t address = 0, size = 0;
   const MemoryBlock* block = nullptr;  ///< null for free memory
@@ -77,7 +77,7 @@ struct Segment {
   std::vector<Part> parts;
 };
 
-/// The segments that are there at the end: those that the allocator told of, and one for each other live block.
+/// The segments at the end of the history: those that the allocator reported, and one for each other live block.
 std::map<std::uint64_t, Segment> segments_of(const MemoryHistory& history) {
   std::map<std::uint64_t, Segment> segments;
   for (const MemoryHistoryEvent& event : history.events()) {
@@ -149,7 +149,7 @@ class SnapshotWriter {
     out_.list(frames.size(), [&](std::size_t i) { frame(frames[i].first, frames[i].second); });
   }
 
-  /// Symbols are looked up once an address.
+  /// Caches the symbol of each address.
   std::vector<std::string> lines_of(const std::vector<void*>& stack) {
     std::vector<std::string> lines;
     for (void* const address : stack) {
@@ -194,7 +194,8 @@ class SnapshotWriter {
     });
   }
 
-  /// The page adds a category "unknown" where there are others, and fails at it (a misspelt name in MemoryViz.js): one event has it.
+  /// One event gets the category "unknown": the page adds it if there are other categories, and fails if no event has it (a misspelt name
+  /// in MemoryViz.js).
   void write_begin() {
     out_.begin_dict();
     out_.set("action", "snapshot");
@@ -222,7 +223,7 @@ class SnapshotWriter {
     out_.end_dict();
   }
 
-  /// Frees are two events, as the page has them: asked for, and done. Here one follows the other.
+  /// A free is two events in the format, requested and completed; here the second follows at once.
   void write_trace(bool is_own) {
     std::vector<std::pair<const MemoryHistoryEvent*, const char*>> entries;
     if (is_own)

@@ -18,7 +18,7 @@ std::shared_ptr<ModuleTable> ModuleTable::in_use() {
 
 std::uint32_t ModuleTable::number_of(Entry entry) {
   const std::lock_guard lock(mutex_);
-  if (entry.outer >= entries_.size()) entry.outer = 0;  // a node's, of another table
+  if (entry.outer >= entries_.size()) entry.outer = 0;  // the number is of another table
   const auto [place, is_new] = numbers_.try_emplace(entry, static_cast<std::uint32_t>(entries_.size()));
   if (is_new) entries_.push_back(entry);
   return place->second;

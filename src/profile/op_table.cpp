@@ -135,7 +135,7 @@ std::vector<PassRow> pass_rows(const Profile& profile) {
   };
   row_of(0).host_ns = profile.wall();
   const bool on_gpu = runs_on_gpu(profile);
-  // The wall time is that of the thread with the steps. Another one adds what it did, and nothing for what it waited.
+  // The wall time is that of the thread with the steps. Other threads add their work, but not their waits.
   const auto steps = std::find_if(profile.spans.begin(), profile.spans.end(), [](const Span& span) { return span.kind == Kind::step; });
   const std::uint32_t first = steps == profile.spans.end() ? 0 : steps->thread;
   for (std::uint32_t i = 0; i < profile.spans.size(); ++i) {
@@ -164,7 +164,7 @@ std::vector<PassRow> pass_rows(const Profile& profile) {
     row.kernel_ns += record.end - record.begin;
     if (is_product(record)) row.product_ns += record.end - record.begin;
   }
-  std::rotate(rows.begin(), rows.begin() + 1, rows.end());  // what runs in no pass comes last
+  std::rotate(rows.begin(), rows.begin() + 1, rows.end());  // work outside any pass comes last
   return rows;
 }
 
@@ -205,7 +205,7 @@ AttentionTime attention_time(const Profile& profile, const std::string& pass) {
   return result;
 }
 
-/// The part of [begin, end) that no interval covers; they are in order, and do not meet.
+/// The length of the part of [begin, end) that no interval covers. The intervals are sorted and disjoint.
 static std::int64_t uncovered(const std::vector<std::pair<std::int64_t, std::int64_t>>& intervals, std::int64_t begin, std::int64_t end) {
   std::int64_t result = end - begin;
   auto next = std::upper_bound(intervals.begin(), intervals.end(), begin, [](std::int64_t time, const auto& i) { return time < i.second; });
@@ -229,7 +229,7 @@ std::vector<CollectiveRow> collective_rows(const Profile& profile) {
   const auto is_collective = [&](const DeviceRecord& record) {
     return record.name.starts_with("ncclDev") || record.name == copy_to_peer || profile.names[record.pass] == "communication";
   };
-  // When other work runs on the GPU.
+  // The times at which other work runs on the GPU.
   std::vector<std::pair<std::int64_t, std::int64_t>> others, merged;
   for (const DeviceRecord& record : profile.device_records)
     if (!is_collective(record)) others.emplace_back(record.begin, record.end);

@@ -9,69 +9,69 @@ namespace tern::profile {
 /// All calls of an op in a pass.
 struct OpRow {
   std::string op;               ///< name of the op
-  std::string pass;             ///< "forward", or "" outside any
-  std::int64_t calls = 0;       ///< in the steps
-  std::int64_t host_ns = 0;     ///< on the CPU, without passes within it, such as recompute within a backward
-  std::int64_t product_ns = 0;  ///< of that, its GEMM kernels on the CPU
-  std::int64_t device_ns = 0;   ///< of its work on a GPU
+  std::string pass;             ///< "forward"; "" outside any pass
+  std::int64_t calls = 0;       ///< calls in the steps
+  std::int64_t host_ns = 0;     ///< time on the CPU, without passes within it, such as recompute within backward
+  std::int64_t product_ns = 0;  ///< part of host_ns in GEMM kernels on the CPU
+  std::int64_t device_ns = 0;   ///< time of its work on a GPU
   double flops = 0;             ///< floating-point operations; 0: unknown
-  double bytes = 0;             ///< of operands and results; 0: unknown
-  bool has_kernel = false;      ///< false for a view and whatever else runs none
+  double bytes = 0;             ///< bytes of operands and results; 0: unknown
+  bool has_kernel = false;      ///< false for an op without a kernel, such as a view
 };
-/// Largest first.
+/// The ops in the steps of a profile, by decreasing time.
 std::vector<OpRow> op_rows(const Profile& profile);
 
-/// The time of a pass, without passes within it; "" for what runs in none.
+/// The time of a pass, without passes within it. Work outside any pass has the name "".
 struct PassRow {
   std::string pass;             ///< its name
-  std::int64_t host_ns = 0;     ///< of the pass
-  std::int64_t op_ns = 0;       ///< of the ops in it
-  std::int64_t kernel_ns = 0;   ///< of the kernels: on a GPU theirs, else those of the CPU
-  std::int64_t product_ns = 0;  ///< of GEMM kernels
-  std::int64_t kernels = 0;     ///< their number
+  std::int64_t host_ns = 0;     ///< time on the CPU
+  std::int64_t op_ns = 0;       ///< time of its ops on the CPU
+  std::int64_t kernel_ns = 0;   ///< time of its kernels, on the profile's device
+  std::int64_t product_ns = 0;  ///< time of its GEMM kernels
+  std::int64_t kernels = 0;     ///< number of its kernels
 };
-/// In the order in which they first begin. The sum of host_ns is the wall time, and what threads that mark no steps did beside them.
+/// The passes in the order of their first start. The sum of host_ns is the wall time plus the time of the other threads' work.
 std::vector<PassRow> pass_rows(const Profile& profile);
 
 /// The work of a thread within the steps.
 struct ThreadRow {
   std::string thread;        ///< its name
-  std::int64_t ops = 0;      ///< calls
-  std::int64_t kernels = 0;  ///< on a GPU those that it launched by themselves
-  std::int64_t op_ns = 0;    ///< on the CPU
+  std::int64_t ops = 0;      ///< calls of ops
+  std::int64_t kernels = 0;  ///< kernels; on a GPU without those of graphs
+  std::int64_t op_ns = 0;    ///< time of its ops on the CPU
 };
-/// A row for each thread that was watched, in the order in which they came.
+/// A row for each watched thread, in the order of registration.
 std::vector<ThreadRow> thread_rows(const Profile& profile);
 
 /// All collectives of a kind.
 struct CollectiveRow {
   std::string op;               ///< its name: "all_reduce", or that of NCCL's kernel
-  std::int64_t calls = 0;       ///< in the steps
-  std::int64_t total_ns = 0;    ///< that they ran
-  std::int64_t exposed_ns = 0;  ///< of that, with nothing beside: the thread stood still, or no other kernel ran on the GPU
-  double bytes = 0;             ///< 0: unknown
+  std::int64_t calls = 0;       ///< calls in the steps
+  std::int64_t total_ns = 0;    ///< duration of all calls
+  std::int64_t exposed_ns = 0;  ///< part without overlap: the thread waited, or no other kernel ran on the GPU
+  double bytes = 0;             ///< bytes of the tensors; 0: unknown
 };
-/// Between processes, largest first: on CPUs as the engine tells, on a GPU NCCL's kernels, copies to other GPUs, and what else runs in the
-/// pass "communication".
+/// The collectives between processes, by decreasing time. On CPUs the engine reports them; on a GPU they are NCCL's kernels, copies to
+/// other GPUs, and other work in the pass "communication".
 std::vector<CollectiveRow> collective_rows(const Profile& profile);
 
-/// Time of attention modules by kind of kernel, their projections left out.
+/// Time of attention modules by kind of kernel, without their projections.
 struct AttentionTime {
   std::int64_t product_ns = 0;  ///< GEMM kernels
-  std::int64_t softmax_ns = 0;  ///< with the mask, as a composition or one kernel
-  std::int64_t fused_ns = 0;    ///< kernels that do both
+  std::int64_t softmax_ns = 0;  ///< softmax and mask, in one or several kernels
+  std::int64_t fused_ns = 0;    ///< fused attention kernels
   std::int64_t other_ns = 0;    ///< transposes, rotary positions, dropout
 };
-/// Of a pass by its name. On a GPU the time of its kernels, else that of the CPU's.
+/// The attention time of a pass, of its kernels on the profile's device.
 AttentionTime attention_time(const Profile& profile, const std::string& pass);
 
-/// Rates that this machine was measured to reach; 0 where they are unknown.
+/// Measured peak rates of this machine; 0 if unknown.
 struct Roofline {
-  double flops = 0;  ///< FLOP/s of a large product
+  double flops = 0;  ///< FLOP/s of a large GEMM
   double bytes = 0;  ///< bytes/s of a large copy, read and written
 };
 
-/// Markdown: totals by pass, ops, communication, kernels by pass, attention, modules. "-" stands for what is not known.
+/// A report in Markdown: totals by pass, ops, communication, kernels by pass, attention, modules. "-" is an unknown value.
 std::string op_table(const Profile& profile, const Roofline& roofline = {});
 
 }  // namespace tern::profile

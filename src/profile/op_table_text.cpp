@@ -23,7 +23,7 @@ std::string ms_text(std::int64_t nanoseconds) { return fmt::format("{:.3f}", ms(
 std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : "-"; }
 std::string percent(std::int64_t part, std::int64_t whole) { return percent(static_cast<double>(part), static_cast<double>(whole)); }
 
-/// A number that is known where it is above 0.
+/// A number as text; "-" if it is not above 0, and so unknown.
 std::string known(double value, const char* format = "{:.4g}") { return value > 0 ? fmt::format(fmt::runtime(format), value) : "-"; }
 
 class Report {
@@ -77,7 +77,7 @@ class Report {
     text_ += table.text() + '\n';
   }
 
-  /// The fraction of the rate that the roofline allows.
+  /// The achieved fraction of the roofline's rate.
   std::string of_roofline(double flops, double bytes, std::int64_t ns) const {
     double least = 0;
     if (flops > 0 && roofline_.flops > 0) least = flops / roofline_.flops;
@@ -213,7 +213,7 @@ class Report {
   }
 
   void modules() {
-    // An op counts for its module and for all that this stands in.
+    // An op counts for its module and for all parents of that.
     std::map<std::string, std::map<std::string, std::int64_t>> by_path;
     std::map<std::string, std::string> types;
     const auto add = [&](std::uint32_t module, std::uint32_t pass, std::int64_t ns) {
@@ -241,7 +241,7 @@ class Report {
 
   static constexpr std::int64_t max_ops = 60;
   static constexpr std::size_t max_kernels = 12, max_modules = 120;
-  static constexpr std::ptrdiff_t gpu_column = 4;  ///< of the table of ops: behind the CPU's time
+  static constexpr std::ptrdiff_t gpu_column = 4;  ///< in the table of ops, after the CPU's time
 
   const Profile& profile_;
   const SpanTree tree_;
@@ -249,7 +249,7 @@ class Report {
   const bool on_gpu_;
   const std::int64_t wall_;
   std::int64_t op_ns_ = 0;
-  std::int64_t busy_ = 0;  ///< the wall time, and what other threads did beside it
+  std::int64_t busy_ = 0;  ///< the wall time plus the time of other threads' work
   std::string text_;
 };
 

@@ -7,7 +7,7 @@
 
 namespace tern::profile {
 
-/// An index that leads nowhere.
+/// The index of nothing.
 inline constexpr std::uint32_t none = 0xffffffff;
 
 /// Kinds of spans, the outermost first.
@@ -15,87 +15,87 @@ enum class Kind : std::uint8_t {
   step,    ///< a training step, as the program marks it
   pass,    ///< "forward", "backward", "optimizer", "recompute", ...
   module,  ///< a module's forward
-  op,      ///< a call of an op; within "backward", the gradient of one: all of a node's backward function
-  inner,   ///< an op that such a function calls
+  op,      ///< a call of an op; within "backward", the whole backward function of a node
+  inner,   ///< an op that a backward function calls
   kernel,  ///< a kernel on the CPU, or the launch of one on a GPU
 };
 
 /// A time on the host. Spans of one thread nest.
 struct Span {
-  Kind kind = Kind::op;         ///< of the work
-  bool is_product = false;      ///< of kernels: a GEMM
+  Kind kind = Kind::op;         ///< kind of the span
+  bool is_product = false;      ///< true for GEMM kernels
   std::uint32_t thread = 0;     ///< index of a thread
   std::int64_t begin = 0;       ///< nanoseconds since the profile began
-  std::int64_t end = 0;         ///< likewise; of a kernel on a GPU when its launch was queued
-  std::uint32_t parent = none;  ///< the innermost span around it
-  std::uint32_t name = 0;       ///< index of a name: of a kernel, its op's
-  std::uint32_t pass = 0;       ///< index of a name; of a pass, its own
-  std::uint32_t module = 0;     ///< index of a module: that of the forward, in backward as well
-  double flops = 0;             ///< 0: unknown, or none
-  double bytes = 0;             ///< of an op's operands and results, of backward also of what was saved: each read or written once
+  std::int64_t end = 0;         ///< likewise; for a kernel on a GPU the end of its launch
+  std::uint32_t parent = none;  ///< index of the innermost enclosing span
+  std::uint32_t name = 0;       ///< index of a name; for a kernel that of its op
+  std::uint32_t pass = 0;       ///< index of the pass's name; for a pass its own
+  std::uint32_t module = 0;     ///< index of a module; in backward that of the forward
+  double flops = 0;             ///< floating-point operations; 0: none, or unknown
+  double bytes = 0;             ///< bytes of an op's operands and results, in backward also of saved tensors, each counted once
 
   std::int64_t duration() const { return end - begin; }  ///< nanoseconds
 };
 
-/// Path "" and type "" for what runs outside any module.
+/// A module. Path and type are "" for the outside of all modules.
 struct ModulePath {
-  std::string path;  ///< "blocks.3.attn"; the types of the modules around it where no names were given
+  std::string path;  ///< "blocks.3.attn"; without names, the types of the enclosing modules
   std::string type;  ///< "MultiHeadAttention"
 };
 
 /// The name of a copy from one GPU to another.
 inline constexpr const char* copy_to_peer = "copy to another GPU";
 
-/// Work on a GPU, as CUPTI tells.
+/// Work on a GPU, as CUPTI reports it.
 struct DeviceRecord {
-  /// Work that a GPU's queues hold.
+  /// Kinds of work on a GPU.
   enum class Kind : std::uint8_t { kernel, copy, fill };
-  Kind kind = Kind::kernel;   ///< of the work
+  Kind kind = Kind::kernel;   ///< kind of the work
   std::int64_t begin = 0;     ///< nanoseconds, on the clock of the spans
   std::int64_t end = 0;       ///< likewise
   std::uint32_t device = 0;   ///< number of the GPU
   std::uint32_t stream = 0;   ///< number of the stream, as CUPTI counts them
-  std::string name;           ///< of the kernel, demangled
-  std::uint32_t span = none;  ///< the kernel span that launched it; none where a graph did
+  std::string name;           ///< readable name of the kernel
+  std::uint32_t span = none;  ///< index of the kernel span that launched it; none for a graph's
   std::uint32_t op = 0;       ///< index of a name
   std::uint32_t pass = 0;     ///< index of a name
   std::uint32_t module = 0;   ///< index of a module
-  double bytes = 0;           ///< of a copy or fill
+  double bytes = 0;           ///< bytes of a copy or fill
   bool is_in_graph = false;   ///< a launch of a captured graph ran it
 };
 
-/// A collective between processes on CPUs, which ran beside the thread that began it.
+/// A collective between processes on CPUs, which runs concurrently with the thread that started it.
 struct Collective {
-  std::uint32_t thread = 0;  ///< index of the thread that began it
+  std::uint32_t thread = 0;  ///< index of the thread that started it
   std::uint32_t name = 0;    ///< index of a name: "all_reduce"
   std::int64_t begin = 0;    ///< nanoseconds, on the clock of the spans
   std::int64_t end = 0;      ///< likewise
-  std::int64_t waited = 0;   ///< nanoseconds that the thread stood still for it
-  double bytes = 0;          ///< of the tensor
+  std::int64_t waited = 0;   ///< nanoseconds that the thread waited for it
+  double bytes = 0;          ///< bytes of the tensor
 };
 
 /// Memory in live tensors at a moment.
 struct MemorySample {
   std::int64_t time = 0;    ///< nanoseconds, on the clock of the spans
-  std::uint64_t bytes = 0;  ///< in live tensors
+  std::uint64_t bytes = 0;  ///< bytes in live tensors
 };
 
 /// Spans, kernels and samples that a profiler recorded: plain data.
 struct Profile {
-  Device device;                             ///< that the work is for, and whose memory is sampled
-  std::int64_t end = 0;                      ///< when the profiler stopped
+  Device device;                             ///< device of the work, whose memory is sampled
+  std::int64_t end = 0;                      ///< nanoseconds from the beginning to finish()
   std::vector<std::string> names;            ///< the first one is ""
-  std::vector<ModulePath> modules;           ///< likewise
-  std::vector<std::string> threads;          ///< names of those that were watched; the first one marks the steps
-  std::vector<Span> spans;                   ///< of a thread after the other; a parent stands before or after what it holds
-  std::vector<DeviceRecord> device_records;  ///< of the GPU
-  std::vector<Collective> collectives;       ///< of CPUs; those of a GPU are kernels
+  std::vector<ModulePath> modules;           ///< the first one is the outside of all modules
+  std::vector<std::string> threads;          ///< names of the watched threads; the first one marks the steps
+  std::vector<Span> spans;                   ///< thread by thread; a parent may come before or after its children
+  std::vector<DeviceRecord> device_records;  ///< work on the GPU
+  std::vector<Collective> collectives;       ///< collectives between CPUs; those of a GPU are device records
   std::vector<MemorySample> memory;          ///< in order
 
-  const std::string& name(const Span& span) const { return names[span.name]; }  ///< of a span
-  /// The time of its steps, or all of it where none was marked.
+  const std::string& name(const Span& span) const { return names[span.name]; }  ///< name of a span
+  /// Nanoseconds of all steps, or of the whole profile if it has none.
   std::int64_t wall() const;
-  std::int64_t steps() const;  ///< that were marked
+  std::int64_t steps() const;  ///< number of marked steps
 };
 
 }  // namespace tern::profile

@@ -15,7 +15,7 @@ Profiler::Shared::Shared(ProfilerOptions given) : options(std::move(given)) {
   if (options.device.type == DeviceType::cuda) tracer = make_device_tracer();
 }
 
-/// The recorder of this thread from here on. Null where the profile is finished.
+/// Makes and registers the recorder of this thread. Null if the profile is finished.
 static std::shared_ptr<ThreadRecorder> watch_this_thread(const std::shared_ptr<Profiler::Shared>& shared, std::string name) {
   for (const backend::Observer* there = backend::observer; there; there = there->outer())
     if (const auto* recorder = dynamic_cast<const ThreadRecorder*>(there); recorder && &recorder->shared() == shared.get())
@@ -57,13 +57,13 @@ void Profiler::stop() {
   own_->unwatch();
   const std::lock_guard lock(shared_->mutex);
   for (const auto& thread : shared_->threads) thread->finish();
-  shared_->threads.clear();  // each of which has what is shared
+  shared_->threads.clear();  // breaks the cycle: each recorder owns the shared state
   shared_->is_over = true;
 }
 
 namespace {
 
-/// Puts what the threads recorded into one profile.
+/// Merges the records of all threads into one profile.
 class Merger {
  public:
   Merger(Profile& profile, const Profiler::Shared& shared, std::int64_t started) : profile_(profile), shared_(shared), started_(started) {
@@ -89,7 +89,7 @@ class Merger {
       collective.begin -= started_;
       collective.end -= started_;
       collective.name = names[collective.name];
-      if (collective.begin >= 0) profile_.collectives.push_back(collective);  // else it began in the warm-up
+      if (collective.begin >= 0) profile_.collectives.push_back(collective);  // else it started in the warm-up
     }
     for (const MemorySample& sample : record.memory) profile_.memory.push_back({sample.time - started_, sample.bytes});
     std::vector<ThreadRecorder::Launch>& launches = launches_.emplace_back(record.launches);
@@ -115,7 +115,7 @@ class Merger {
     profile_.device_records.push_back(std::move(record));
   }
 
-  /// Samples of several threads, in one order.
+  /// Sorts the samples of all threads by time.
   void finish() {
     std::vector<MemorySample>& memory = profile_.memory;
     std::stable_sort(memory.begin(), memory.end(), [](const MemorySample& a, const MemorySample& b) { return a.time < b.time; });
@@ -133,7 +133,7 @@ class Merger {
     if (is_new) profile_.names.push_back(name);
     return place->second;
   }
-  /// A module is reached from several others, or twice from itself: one row for each path.
+  /// Merges modules of the same path, which a module has that was called from several others.
   std::uint32_t module_of(std::uint32_t number) {
     const auto known = modules_.find(number);
     if (known != modules_.end()) return known->second;

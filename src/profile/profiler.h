@@ -11,36 +11,36 @@ namespace tern::profile {
 
 class ThreadRecorder;
 
-/// While it lives, what follows on this thread belongs to a pass: "forward", "communication", or a name of the user's. backward(),
-/// train::apply() and checkpoint() open theirs. `name` outlives the profiler.
+/// Marks a pass of this thread while it lives: "forward", "communication", or a name of the user's, which has to outlive the profiler.
+/// backward(), train::apply() and checkpoint() mark their own.
 using Pass = backend::PassScope;
 
 /// Options of Profiler.
 struct ProfilerOptions {
-  ModuleNames names = {};  ///< nn::module_names(model); without them a module's path is of types
-  Device device = cpu;     ///< that the work is for
+  ModuleNames names = {};  ///< nn::module_names(model); without them a module's path consists of types
+  Device device = cpu;     ///< device of the work
 };
 
-/// Watches the work of this thread from here on, and of others by WatchedThread, until finish() or its end. Several may watch a thread at a
-/// time. To be ended by the thread that made it. On a CUDA device it also asks CUPTI for kernels, copies and fills, where the build has
-/// CUPTI and no other profiler asks, and opens NVTX ranges for Nsight; kernels of a graph have their ops' names if it was captured under
-/// the profiler.
+/// Records the work of the thread that makes it, and of others with a WatchedThread, until finish() or the destructor. Several profilers
+/// may record a thread at a time. It has to be destroyed on the thread that made it. On a CUDA device it also records kernels, copies and
+/// fills by CUPTI, if the build has it and no other profiler uses it, and opens NVTX ranges for Nsight. Kernels of a graph have the names
+/// of their ops if the graph was captured under the profiler.
 class Profiler {
  public:
-  /// Begins to watch the thread that calls this.
+  /// Starts recording the calling thread.
   explicit Profiler(ProfilerOptions options = {});
   ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  /// Marks a training step, on the thread that made the profiler. Of other threads what begins within a step is counted.
+  /// Marks the start of a training step, on the thread that made the profiler. Work of other threads counts if it starts within a step.
   void begin_step();
-  /// Ends the step that begin_step() began.
+  /// Marks the end of the step.
   void end_step();
-  /// Forgets all spans so far, of all threads, and begins anew, after a warm-up. Names of a captured graph's kernels stay. To be called
-  /// outside any scope; what other threads have open is forgotten.
+  /// Discards all spans so far, of all threads, such as those of a warm-up. Keeps the names of a captured graph's kernels. To be called
+  /// outside any scope; open spans of other threads are discarded.
   void restart();
-  /// Waits for the device, stops, and gives what it saw; scopes that are open end now, those of other threads as well.
+  /// Waits for the device, stops recording, and returns the profile. Open spans of all threads end now.
   Profile finish();
 
   struct Shared;
@@ -51,14 +51,14 @@ class Profiler {
 
   const std::shared_ptr<Shared> shared_;
   std::shared_ptr<ThreadRecorder> own_;
-  std::int64_t started_ = 0;  ///< on the steady clock
+  std::int64_t started_ = 0;  ///< nanoseconds of the steady clock
 };
 
-/// While it lives, the profiler watches the thread that made it, which has a track of that name in the trace and adds to the rows of its
-/// ops. It may outlive finish(), and the profiler; what follows is not recorded. Throws Error if the profiler watches the thread already.
+/// Records another thread for a profiler while it lives: the thread that makes it. The trace has a track for it, and its ops count in the
+/// tables. It may outlive finish() and the profiler, after which nothing is recorded.
 class WatchedThread {
  public:
-  /// The profiler watches the thread that calls this; `name` is that of its track.
+  /// Starts recording the calling thread; `name` is that of its track. Throws Error if the profiler records it already.
   WatchedThread(Profiler& profiler, std::string name);
   ~WatchedThread();
   WatchedThread(const WatchedThread&) = delete;

@@ -8,9 +8,9 @@ namespace tern::profile {
 
 /// The op and the pass that enclose a span.
 struct SpanContext {
-  bool is_counted = false;     ///< within a step, or there are no steps; on a thread that marks none, what begins while there is a step
-  std::uint32_t entry = none;  ///< the row's span: an op that is no part of another, or itself
-  std::uint32_t pass = none;   ///< the span of the innermost pass, for a pass the next one out
+  bool is_counted = false;     ///< the span is within a step, or the profile has none; on other threads, it starts during a step
+  std::uint32_t entry = none;  ///< the outermost op around the span, which has the row in the table; for such an op itself
+  std::uint32_t pass = none;   ///< the span of the innermost pass; for a pass the enclosing one
 };
 
 /// The SpanContext of every span, by its index in Profile::spans.

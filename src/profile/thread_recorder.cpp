@@ -8,13 +8,14 @@
 
 namespace tern::profile {
 
-// Note [Whose kernel it is]
-// A kernel runs before its op is known: `record` comes last. So its span waits in pending_ until an op ends, and is a part of that op,
-// which began with the first kernel that waited. Ops that never reach `record` name their kernel themselves (the last argument of on(), or
-// begin_in_place). What still waits when a module or a pass begins or ends is an op called "other". Within a node of the backward pass the
-// node is the op, and ops that its function calls are its inner parts: so a table of ops has `linear` backward in one row.
+// Note [The op of a kernel]
+// A kernel runs before its op is known, as an op calls `record` last. Its span is therefore pending until an op ends, and then becomes a
+// child of that op, whose span starts with the first pending kernel. Ops that never call `record` name their kernel themselves (the last
+// argument of on(), or begin_in_place). Kernels that are pending when a module or a pass starts or ends form an op called "other". Within a
+// node of the backward pass the node is the op, and the ops that its function calls are inner ones: the backward of `linear` is one row in
+// the table of ops.
 
-/// A number for the tracer: which thread's launch, counted from 1.
+/// The tracer's number for a launch: the thread, and the index of the launch from 1.
 static std::uint64_t traced(std::uint32_t thread, std::size_t launches) { return std::uint64_t(thread) << 40 | launches; }
 
 ThreadRecorder::ThreadRecorder(std::shared_ptr<Profiler::Shared> shared, std::uint32_t index, std::string name)
@@ -54,7 +55,7 @@ std::uint32_t ThreadRecorder::name_of(const char* name) {
 
 ThreadRecorder::KnownModule ThreadRecorder::module_of(const void* module, const char* type) {
   const Frame& around = frames_.back();
-  const bool calls_itself = around.object == module && !std::strcmp(around.type, type);  // another forward of its own
+  const bool calls_itself = around.object == module && !std::strcmp(around.type, type);  // an overload of forward that calls another one
   if (calls_itself) return {around.module, record_.spans[around.span].name};
   const ModuleTable::Entry entry{module, type, around.module};
   const auto known = known_modules_.find(entry);
@@ -100,7 +101,7 @@ void ThreadRecorder::sample_memory() {
   if (record_.memory.empty() || record_.memory.back().bytes != bytes) record_.memory.push_back({backend::steady_ns(), bytes});
 }
 
-/// An op that the last `count` of the waiting kernels are.
+/// Closes an op that consists of the last `count` pending kernels.
 void ThreadRecorder::close_op(std::uint32_t name, std::size_t count, double bytes) {
   const Frame& frame = frames_.back();
   std::vector<Span>& spans = record_.spans;
@@ -110,7 +111,7 @@ void ThreadRecorder::close_op(std::uint32_t name, std::size_t count, double byte
   const std::uint32_t op = add(frame.backward_op ? Kind::inner : Kind::op, name, count > 0 ? spans[first_span].begin : end);
   spans[op].end = end;
   spans[op].bytes = bytes;
-  for (std::uint32_t i = first_span; i < op; ++i) {  // spans in between have names of their own, or waited
+  for (std::uint32_t i = first_span; i < op; ++i) {  // kernels among them that named themselves stay as they are
     Span& span = spans[i];
     if (span.parent != frame.span || i == frame.span) continue;
     span.parent = op;
@@ -165,7 +166,7 @@ void ThreadRecorder::end_kernel(const char* op) {
   const SpinLock lock(busy_);
   if (kernel_depth_ == 0 || --kernel_depth_ > 0 || is_over_) return;
   if (tracer()) tracer()->pop();
-  if (pending_.empty()) return;  // it began before a restart
+  if (pending_.empty()) return;  // the kernel started before a restart
   record_.spans[pending_.back().span].end = backend::steady_ns();
   if (const char* const name = op ? op : in_place_) close_op(name_of(name), 1, 0);
   in_place_ = nullptr;
@@ -186,7 +187,7 @@ void ThreadRecorder::begin_in_place(const char* op) {
 
 void ThreadRecorder::end_op(const OpCall& call) {
   const SpinLock lock(busy_);
-  if (is_over_ || kernel_depth_ > 0) return;  // a kernel's call that calls ops is one piece
+  if (is_over_ || kernel_depth_ > 0) return;  // ops that a kernel calls are a part of it
   in_place_ = nullptr;
   close_op(name_of(call.op), pending_.size(), call.bytes());
   sample_memory();

@@ -24,25 +24,24 @@ struct Profiler::Shared {
   const std::shared_ptr<ModuleTable> modules = ModuleTable::in_use();
   std::unique_ptr<DeviceTracer>
       tracer;        ///< null on the CPU; used by a thread that holds its recorder's lock, as long as its recorder is not over
-  std::mutex mutex;  ///< of the list
+  std::mutex mutex;  ///< guards `threads`
   std::vector<std::shared_ptr<ThreadRecorder>> threads;
   bool is_over = false;
 };
 
 // Note [A recorder and its spin lock]
-// Each thread that a profiler watches writes into lists of its own, a recorder: a span's number is one in its thread's list, and an op
-// finds its kernels there as neighbours. The profiler's thread reads them when the profile is finished, and empties them at a restart,
-// while other threads may be anywhere in their work. So each event takes the recorder's spin lock: an exchange and a store, without
-// contention until then.
+// Each watched thread has a recorder with lists of its own: a span is numbered within its thread, and the kernels of an op are adjacent.
+// finish() and restart() access the lists from the profiler's thread while other threads may be working. Therefore each event takes the
+// recorder's spin lock, which costs an exchange and a store; contention arises only in finish() and restart().
 
 /// Records the work of a thread for a profiler.
 class ThreadRecorder final : public backend::Observer {
  public:
-  /// The launch that a number of the tracer's stands for.
+  /// A launch, by the number that the tracer was given.
   struct Launch {
     std::uint32_t span, op, pass, module;
   };
-  /// All that is recorded. Times are of the steady clock, names are of this list, modules are numbers of the ModuleTable.
+  /// The recorded events. Times are nanoseconds of the steady clock, names are indices of `names`, modules are numbers of the ModuleTable.
   struct Record {
     std::vector<std::string> names;
     std::vector<Span> spans;
@@ -51,7 +50,7 @@ class ThreadRecorder final : public backend::Observer {
     std::vector<Launch> launches;
   };
 
-  /// Of the thread that makes it, which is the profiler's `index`th.
+  /// Makes the recorder of the calling thread, number `index` of the profiler's.
   ThreadRecorder(std::shared_ptr<Profiler::Shared> shared, std::uint32_t index, std::string name);
 
   const std::string& name() const { return name_; }
@@ -61,9 +60,9 @@ class ThreadRecorder final : public backend::Observer {
 
   void begin_step();
   void end_step();
-  /// Forgets all but names and what launches were; from any thread.
+  /// Discards all but names and launches. May be called from any thread.
   void restart();
-  /// Ends what is open, and gives all; from any thread. Nothing is recorded from then on.
+  /// Ends open spans and returns the record; later events are ignored. May be called from any thread.
   Record finish();
 
   void begin_kernel() override;
@@ -84,13 +83,13 @@ class ThreadRecorder final : public backend::Observer {
   /// A span that has not ended.
   struct Frame {
     std::uint32_t span, pass, module;
-    std::uint32_t backward_op;     ///< the name of the node that runs, of which ops within are parts; 0: none
-    const void* object = nullptr;  ///< the innermost module
+    std::uint32_t backward_op;     ///< name of the running node, whose ops are its inner parts; 0: none
+    const void* object = nullptr;  ///< the innermost module's address
     const char* type = "";
   };
   /// A kernel whose op is not known yet.
   struct Pending {
-    std::uint32_t span, launch;  ///< the launch is counted from 0, on a GPU
+    std::uint32_t span, launch;  ///< indices in Record::spans and, on a GPU, Record::launches
   };
   struct KnownModule {
     std::uint32_t number, name;
@@ -123,15 +122,15 @@ class ThreadRecorder final : public backend::Observer {
   const std::string name_;
   const std::thread::id thread_ = std::this_thread::get_id();
 
-  std::atomic_flag busy_;  ///< of what follows
+  std::atomic_flag busy_;  ///< the spin lock, which guards the members below
   bool is_over_ = false;
   Record record_;
-  std::vector<Frame> frames_;  ///< the first one is no span
+  std::vector<Frame> frames_;  ///< the open spans, after a frame that is none
   std::unordered_map<std::string, std::uint32_t> name_numbers_;
-  std::unordered_map<const char*, std::uint32_t> literal_numbers_;  ///< names by address; what stands there may change
+  std::unordered_map<const char*, std::uint32_t> literal_numbers_;  ///< a cache of names by address; the text at an address may change
   std::unordered_map<ModuleTable::Entry, KnownModule, ModuleTable::Hash> known_modules_;
   std::vector<Pending> pending_;
-  const char* in_place_ = nullptr;  ///< the op that the next kernel is
+  const char* in_place_ = nullptr;  ///< the op of the next kernel
   int kernel_depth_ = 0;
 };
 

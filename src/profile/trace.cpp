@@ -7,24 +7,15 @@
 #include <string_view>
 
 #include "io/atomic_file.h"
+#include "io/json_object.h"
 
 namespace tern::profile {
 
 namespace {
 
-constexpr int host = 1, device = 2;  ///< the processes that a viewer shows
+constexpr int host = 1, device = 2;  ///< process ids in the trace: a viewer groups tracks by process
 
-std::string json_string(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) result += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    else result += c;
-  }
-  return result + '"';
-}
-
-/// Microseconds, which the format has.
+/// Microseconds, the unit of the format.
 std::string us(std::int64_t nanoseconds) { return fmt::format("{:.3f}", static_cast<double>(nanoseconds) / 1e3); }
 
 const char* category(Kind kind) {
@@ -76,16 +67,16 @@ class Trace {
     buffer_.clear();
   }
   void name_process(int process, const std::string& name) {
-    event(fmt::format(R"("ph":"M","pid":{},"tid":0,"name":"process_name","args":{{"name":{}}})", process, json_string(name)));
+    event(fmt::format(R"("ph":"M","pid":{},"tid":0,"name":"process_name","args":{{"name":{}}})", process, io::json_text(name)));
   }
   void name_track(int process, std::uint32_t track, const std::string& name) {
-    event(fmt::format(R"("ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{}}})", process, track, json_string(name)));
+    event(fmt::format(R"("ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{}}})", process, track, io::json_text(name)));
   }
 
-  /// Each thread has a track, and another one below for its communication.
+  /// The track of a thread, which is followed by that of its communication.
   std::uint32_t track_of(const Span& span) const { return 2 * span.thread + (profile_.names[span.pass] == "communication"); }
   std::string place(std::uint32_t pass, std::uint32_t module) const {
-    return fmt::format(R"("pass":{},"module":{})", json_string(profile_.names[pass]), json_string(profile_.modules[module].path));
+    return fmt::format(R"("pass":{},"module":{})", io::json_text(profile_.names[pass]), io::json_text(profile_.modules[module].path));
   }
 
   void add(const Span& span) {
@@ -94,7 +85,8 @@ class Trace {
     if (span.flops > 0) arguments += fmt::format(",\"flops\":{:.0f}", span.flops);
     if (span.bytes > 0) arguments += fmt::format(",\"bytes\":{:.0f}", span.bytes);
     event(fmt::format(R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":{},"args":{{{}}})", host, track_of(span),
-                      us(span.begin), us(span.duration()), json_string(profile_.name(span)), json_string(category(span.kind)), arguments));
+                      us(span.begin), us(span.duration()), io::json_text(profile_.name(span)), io::json_text(category(span.kind)),
+                      arguments));
   }
 
   void add_collectives() {
@@ -104,7 +96,7 @@ class Trace {
       if (tracks.insert(track).second) name_track(host, track, "collectives of " + profile_.threads[each.thread]);
       event(fmt::format(
           R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"collective","args":{{"bytes":{:.0f},"waited_us":{}}})", host,
-          track, us(each.begin), us(each.end - each.begin), json_string(profile_.names[each.name]), each.bytes, us(each.waited)));
+          track, us(each.begin), us(each.end - each.begin), io::json_text(profile_.names[each.name]), each.bytes, us(each.waited)));
     }
   }
 
@@ -116,13 +108,13 @@ class Trace {
     for (const DeviceRecord& record : profile_.device_records) {
       const std::uint32_t track = record.device * 1000 + record.stream;
       if (tracks.insert(track).second) name_track(device, track, fmt::format("GPU {} stream {}", record.device, record.stream));
-      std::string arguments = place(record.pass, record.module) + ",\"op\":" + json_string(profile_.names[record.op]);
+      std::string arguments = place(record.pass, record.module) + ",\"op\":" + io::json_text(profile_.names[record.op]);
       if (record.bytes > 0) arguments += fmt::format(",\"bytes\":{:.0f}", record.bytes);
       const char* const kind = record.kind == DeviceRecord::Kind::kernel ? "kernel"
                                : record.kind == DeviceRecord::Kind::copy ? "copy"
                                                                          : "fill";
       event(fmt::format(R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"{}","args":{{{}}})", device, track,
-                        us(record.begin), us(record.end - record.begin), json_string(record.name), kind, arguments));
+                        us(record.begin), us(record.end - record.begin), io::json_text(record.name), kind, arguments));
       if (record.span == none) continue;
       const Span& launch = profile_.spans[record.span];
       ++flow;

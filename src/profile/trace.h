@@ -5,9 +5,9 @@
 
 namespace tern::profile {
 
-/// Writes the profile for ui.perfetto.dev, chrome://tracing or speedscope, in the Trace Event Format (Google's document of that name): a
-/// track for each thread, for each stream of a GPU, for communication, and for the memory in live tensors; arrows lead from the launch
-/// to its kernel. Throws io::FileError, and an earlier file stays.
+/// Writes a profile in the Trace Event Format (Google's document of that name), for ui.perfetto.dev, chrome://tracing or speedscope: a
+/// track for each thread, for each stream of a GPU, for communication, and for the memory in live tensors, with arrows from launches to
+/// kernels. Throws io::FileError, and then leaves an earlier file as it was.
 void write_chrome_trace(const Profile& profile, const std::filesystem::path& path);
 
 }  // namespace tern::profile

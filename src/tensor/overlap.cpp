@@ -51,13 +51,13 @@ class Search {
   }
 
  private:
-  static constexpr int most_visited = 20000;
+  static constexpr int max_visited = 20000;
 
   Overlap search(std::size_t first, std::int64_t rest) {
     if (rest < 0 || rest > reach_[first]) return Overlap::none;
     if (first == terms_.size()) return Overlap::partial;  // rest is 0
     if (rest % divisor_[first] != 0) return Overlap::none;
-    if (++visited_ > most_visited) return Overlap::undecided;
+    if (++visited_ > max_visited) return Overlap::undecided;
     const auto [step, last] = terms_[first];
     const std::int64_t beyond = std::max<std::int64_t>(rest - reach_[first + 1], 0), low = beyond / step + (beyond % step != 0);
     for (std::int64_t n = low; n <= std::min(last, rest / step); ++n)

@@ -12,7 +12,7 @@
 namespace tern::text {
 namespace {
 
-// Puts a random choice in random order into the first `count` places.
+// A partial Fisher-Yates shuffle: the first `count` values become a random sample of all, in random order.
 template <class T>
 void shuffle(std::vector<T>& values, std::size_t count, Random random) {
   for (std::size_t i = 0; i < count && i + 1 < values.size(); ++i) {
@@ -20,19 +20,19 @@ void shuffle(std::vector<T>& values, std::size_t count, Random random) {
   }
 }
 
-// A batch that wide would fit into no memory.
+// No memory holds a wider batch.
 constexpr std::int64_t max_columns = std::int64_t(1) << 40;
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) noexcept { return (value + multiple - 1) / multiple * multiple; }
 
-void check_picks(const char* what, std::span<const Example> examples, std::span<const std::size_t> picks, std::int64_t multiple) {
+void check_picks(const char* function, std::span<const Example> examples, std::span<const std::size_t> picks, std::int64_t multiple) {
   for (const std::size_t pick : picks) {
     if (pick >= examples.size()) {
-      throw std::invalid_argument(fmt::format("[{}] expected picks below {} but got {}", what, examples.size(), pick));
+      throw std::invalid_argument(fmt::format("[{}] expected picks below {} but got {}", function, examples.size(), pick));
     }
   }
   if (multiple < 1 || multiple > max_columns)
-    throw std::invalid_argument(fmt::format("[{}] expected multiple in [1, {}] but got {}", what, max_columns, multiple));
+    throw std::invalid_argument(fmt::format("[{}] expected multiple in [1, {}] but got {}", function, max_columns, multiple));
 }
 
 std::int64_t ssize_of(std::span<const std::int32_t> ids) noexcept { return static_cast<std::int64_t>(ids.size()); }
@@ -63,10 +63,10 @@ std::int64_t sequence_columns(const Example& example) noexcept { return ssize_of
 
 std::int64_t pair_columns(const Example& example) noexcept { return std::max(ssize_of(example.src), ssize_of(example.tgt)) + 1; }
 
-static void check_shape(const char* what, std::span<const std::size_t> picks, const BatchShape& shape) {
+static void check_shape(const char* function, std::span<const std::size_t> picks, const BatchShape& shape) {
   if (shape.rows < static_cast<std::int64_t>(picks.size()) || shape.columns < 1 || shape.columns > max_columns) {
-    throw std::invalid_argument(fmt::format("[{}] expected rows for {} picks and columns in [1, {}] but got ({}, {})", what, picks.size(),
-                                            max_columns, shape.rows, shape.columns));
+    throw std::invalid_argument(fmt::format("[{}] expected rows for {} picks and columns in [1, {}] but got ({}, {})", function,
+                                            picks.size(), max_columns, shape.rows, shape.columns));
   }
 }
 
@@ -76,7 +76,7 @@ Batch make_batch(std::span<const Example> examples, std::span<const std::size_t>
   Batch batch = make_batch(examples, picks, tokens, shape.columns + 1);
   const auto cells = static_cast<std::size_t>(shape.rows * shape.columns);
   batch.rows = shape.rows;
-  batch.length = shape.columns;  // of a batch without picks, too
+  batch.length = shape.columns;
   batch.ids.resize(cells, tokens.pad);
   batch.labels.resize(cells, tokens.pad);
   batch.weights.resize(cells, 0.0f);
@@ -110,7 +110,8 @@ Batch make_batch(std::span<const Example> examples, std::span<const std::size_t>
 
 namespace {
 
-// Rows of examples, then empty ones, in a batch whose sizes are set. A source or target that is too long is cut before its end.
+// Fills a batch whose sizes are set with rows of examples, then empty ones. A source or target that is too long is cut before its end
+// token.
 void fill_pairs(PairBatch& batch, std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens) {
   const auto cells = [&](std::int64_t columns) { return static_cast<std::size_t>(batch.rows * columns); };
   batch.src.assign(cells(batch.src_columns), tokens.pad);
@@ -185,19 +186,33 @@ std::vector<std::vector<std::size_t>> fixed_batches(std::span<const std::size_t>
 
 namespace {
 
-void check_buckets(const char* what, std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
+void check_buckets(const char* function, std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
                    const BucketOptions& options) {
   if (options.multiple < 1 || options.multiple > max_columns || options.row_multiple < 1 || options.token_budget < 1) {
     throw std::invalid_argument(
         fmt::format("[{}] expected token_budget, multiple and row_multiple >= 1, and no more columns "
                     "than memory holds, but got {}, {}, {}",
-                    what, options.token_budget, options.multiple, options.row_multiple));
+                    function, options.token_budget, options.multiple, options.row_multiple));
   }
   for (const std::size_t pick : order) {
     if (pick >= lengths.size() || lengths[pick] < 0) {
-      throw std::invalid_argument(fmt::format("[{}] expected a length >= 0 for each of the order but got none for {}", what, pick));
+      throw std::invalid_argument(fmt::format("[{}] expected a length >= 0 for each of the order but got none for {}", function, pick));
     }
   }
+}
+
+// Columns of an example's row: its length, at least 1, rounded up.
+std::int64_t row_columns(std::int64_t length, const BucketOptions& options) noexcept {
+  return round_up(std::max<std::int64_t>(length, 1), options.multiple);
+}
+
+// Examples by ascending columns. Equal ones stay in the epoch's random order, so that each epoch makes other batches.
+std::vector<std::size_t> sort_by_columns(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
+                                         const BucketOptions& options) {
+  std::vector<std::size_t> sorted(order.begin(), order.end());
+  const auto columns = [&](std::size_t pick) { return row_columns(lengths[pick], options); };
+  std::stable_sort(sorted.begin(), sorted.end(), [&](std::size_t a, std::size_t b) { return columns(a) < columns(b); });
+  return sorted;
 }
 
 }  // namespace
@@ -205,16 +220,13 @@ void check_buckets(const char* what, std::span<const std::size_t> order, std::sp
 std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
                                                        const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch) {
   check_buckets("bucketed_batches", order, lengths, options);
-  const auto columns = [&](std::size_t pick) { return round_up(std::max<std::int64_t>(lengths[pick], 1), options.multiple); };
-  // Equal lengths stay in the epoch's random order, so that batches are made up anew each epoch.
-  std::vector<std::size_t> sorted(order.begin(), order.end());
-  std::stable_sort(sorted.begin(), sorted.end(), [&](std::size_t a, std::size_t b) { return columns(a) < columns(b); });
+  const std::vector<std::size_t> sorted = sort_by_columns(order, lengths, options);
   std::vector<std::vector<std::size_t>> batches;
   for (std::size_t begin = 0; begin < sorted.size();) {
     std::size_t rows = 1;
     const auto fits = [&](std::size_t count) {
       return (options.max_rows == 0 || count <= options.max_rows) &&
-             count <= options.token_budget / static_cast<std::size_t>(columns(sorted[begin + count - 1]));
+             count <= options.token_budget / static_cast<std::size_t>(row_columns(lengths[sorted[begin + count - 1]], options));
     };
     while (begin + rows < sorted.size() && fits(rows + 1)) ++rows;
     if (rows > options.row_multiple) rows -= rows % options.row_multiple;
@@ -228,21 +240,19 @@ std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size
 std::vector<ShapedBatch> shaped_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
                                         const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch) {
   check_buckets("shaped_batches", order, lengths, options);
-  const auto columns_of = [&](std::size_t pick) { return round_up(std::max<std::int64_t>(lengths[pick], 1), options.multiple); };
   const auto rows_of = [&](std::int64_t columns) {
     std::size_t rows = std::max<std::size_t>(options.token_budget / static_cast<std::size_t>(columns), 1);
     if (options.max_rows > 0) rows = std::min(rows, options.max_rows);
     return rows > options.row_multiple ? rows - rows % options.row_multiple : rows;
   };
-  std::vector<std::size_t> sorted(order.begin(), order.end());
-  std::stable_sort(sorted.begin(), sorted.end(), [&](std::size_t a, std::size_t b) { return columns_of(a) < columns_of(b); });
+  const std::vector<std::size_t> sorted = sort_by_columns(order, lengths, options);
   std::vector<ShapedBatch> batches;
-  std::vector<std::size_t> waiting;  // rows too few for a batch of their own length, which join the next longer one
+  std::vector<std::size_t> waiting;  // too few for a batch of their own length: they join the examples of the next one
   for (std::size_t i = 0; i < sorted.size(); ++i) {
-    const std::int64_t columns = columns_of(sorted[i]);
+    const std::int64_t columns = row_columns(lengths[sorted[i]], options);
     const std::size_t rows = rows_of(columns);
     waiting.push_back(sorted[i]);
-    // A longer bucket has fewer rows: what waits may be several batches of it.
+    // Batches of longer rows have fewer of them, so that the waiting ones may fill several.
     const bool is_last = i + 1 == sorted.size();
     while (waiting.size() >= rows || (is_last && !waiting.empty())) {
       const auto end = waiting.begin() + static_cast<std::ptrdiff_t>(std::min(rows, waiting.size()));

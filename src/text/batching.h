@@ -13,17 +13,17 @@ struct Example {
   std::vector<std::int32_t> tgt;  ///< its translation
 };
 
-/// Tokens that are no part of a sentence.
+/// Ids of the special tokens of a sequence.
 struct SequenceOptions {
-  std::int32_t eos_src = 0;  ///< ends a source
-  std::int32_t eos_tgt = 1;  ///< ends a target
-  std::int32_t pad = 2;      ///< fills a row
+  std::int32_t eos_src = 0;  ///< end of a source
+  std::int32_t eos_tgt = 1;  ///< end of a target
+  std::int32_t pad = 2;      ///< padding
 };
 
-/// One decoder-only sequence `<src> eos_src <tgt> eos_tgt pad...` of a fixed length, shifted into what a step needs:
-/// all three have length - 1 entries.
+/// A sequence `<src> eos_src <tgt> eos_tgt pad...` for a decoder-only model, as inputs and labels. The three lists have one entry less
+/// than the sequence has tokens.
 struct Sequence {
-  std::vector<std::int64_t> ids;     ///< input, without the last token
+  std::vector<std::int64_t> ids;     ///< the tokens but the last
   std::vector<std::int64_t> labels;  ///< the token that follows each input
   std::vector<float> weights;        ///< 1 where the label belongs to `<tgt> eos_tgt`, else 0
   std::int64_t prefix = 0;           ///< inputs that belong to `<src> eos_src`: a prefix LM sees all of these at once
@@ -34,9 +34,9 @@ struct Sequence {
 Sequence classic_sequence(std::span<const std::int32_t> src, std::span<const std::int32_t> tgt, std::int32_t eos_src, std::int32_t eos_tgt,
                           std::int32_t pad, std::int64_t length);
 
-/// A batch for a decoder-only model, row-major (rows B, length T).
+/// A batch for a decoder-only model, row-major, of B rows of length T.
 struct Batch {
-  std::vector<std::int64_t> ids;     ///< (B, T): input, without the last token
+  std::vector<std::int64_t> ids;     ///< (B, T): the tokens of each sequence but the last
   std::vector<std::int64_t> labels;  ///< (B, T): the token that follows each input
   std::vector<float> weights;        ///< (B, T): 1 where the label belongs to `<tgt> eos_tgt`
   std::vector<std::int64_t> prefix;  ///< (B), as in Sequence
@@ -58,9 +58,9 @@ struct PairBatch {
 };
 
 /// @{
-/// Batches of the examples examples[picks[i]]. With length 0 the rows are as long as the longest needs, rounded up to a
-/// multiple of `multiple`; otherwise each is cut or padded to `length` tokens, so that the batch has length - 1 columns.
-/// Throw std::invalid_argument for a pick out of range, length 1 or below 0, or multiple < 1.
+/// Makes a batch whose row i is examples[picks[i]]. With length 0 the rows have the columns that the longest needs, rounded up to a
+/// multiple of `multiple`; otherwise each sequence is cut or padded to `length` tokens, so that the batch has length - 1 columns. Throw
+/// std::invalid_argument for a pick out of range, for a length of 1 or below 0, and for multiple < 1.
 Batch make_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
                  std::int64_t length = 0, std::int64_t multiple = 1);
 PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
@@ -69,21 +69,21 @@ PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std
 
 /// Fixed sizes of a batch.
 struct BatchShape {
-  std::int64_t rows = 0;     ///< examples, and empty rows behind them
-  std::int64_t columns = 0;  ///< tokens of a row; of the source and of the target each, where a batch has both
+  std::int64_t rows = 0;     ///< rows of examples, followed by empty rows
+  std::int64_t columns = 0;  ///< tokens of a row: T, or S and T of a PairBatch
 };
 /// @{
-/// The same with sizes that are given: rows past the picks are empty and of weight 0 (a prefix or source of one token, since attention
-/// to nothing is undefined), and what is longer than the columns is cut. An end token keeps its place in a batch of pairs.
-/// Throw std::invalid_argument for fewer rows than picks.
+/// Makes a batch of a fixed shape. Rows past the picks are empty and of weight 0; their prefix or source has one token, since attention to
+/// no key is undefined. Longer rows are cut: a sequence at its end, a source and a target of a PairBatch before the end token. Throw
+/// std::invalid_argument for a pick out of range and for fewer rows than picks.
 Batch make_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
                  const BatchShape& shape);
 PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
                           const BatchShape& shape);
 /// @}
 
-/// The order of an epoch: a permutation of 0..size-1, or its first `sample` entries when 0 < sample < size. A pure
-/// function of its arguments, the same on every platform (SplitMix64, Steele et al. 2014, and Fisher-Yates).
+/// The order of the examples in an epoch: a permutation of 0..size-1, or its first `sample` entries if 0 < sample < size. A pure function
+/// of its arguments, the same on every platform (a Fisher-Yates shuffle by SplitMix64, Steele et al. 2014).
 std::vector<std::size_t> epoch_order(std::size_t size, std::uint64_t seed, std::uint64_t epoch, std::size_t sample = 0);
 
 /// Cuts `order` into batches of `batch_size`; the last one may be smaller, or is dropped.
@@ -94,7 +94,7 @@ struct BucketOptions {
   std::size_t token_budget = 8192;  ///< rows times the longest row, padding included
   std::size_t max_rows = 0;         ///< 0: no limit
   std::int64_t multiple = 1;        ///< lengths are rounded up to a multiple of this, as make_batch does
-  std::size_t row_multiple = 1;     ///< rows are cut down to a multiple of this where there are enough
+  std::size_t row_multiple = 1;     ///< the rows of a batch are rounded down to a multiple of this if they are at least as many
 };
 
 /// Cuts `order` into batches of examples of similar length that fit the budget, then shuffles the batches (a pure
@@ -103,20 +103,21 @@ struct BucketOptions {
 std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
                                                        const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch);
 
-/// Batches of few shapes, so that a step recorded for each (CapturedStep) is soon recorded for all: examples of one rounded length
-/// form batches of the rows that the budget allows, and those that are left over join the next longer ones. There is one shape for each
-/// length at most, and one batch at most that is not full, which is for make_batch to fill up. A length beyond the budget has one row.
+/// A batch of one of few shapes, as a step that is captured for each shape (CapturedStep) needs them.
 struct ShapedBatch {
-  std::vector<std::size_t> picks;  ///< numbers of the examples, at most shape.rows
+  std::vector<std::size_t> picks;  ///< indices of the examples, at most shape.rows
   BatchShape shape;                ///< for make_batch
 };
-/// Such batches of an epoch, shuffled by a pure function of the arguments. Every entry of `order` is in exactly one.
+/// Cuts `order` into batches of one shape for each rounded length: the rows are those that the budget allows, at least 1. The examples of
+/// a length that do not fill a batch join those of the next length, so that only the last batch has fewer picks than rows, which
+/// make_batch fills with empty ones. The batches are then shuffled, by a pure function of the arguments. Every entry of `order` is in
+/// exactly one batch.
 std::vector<ShapedBatch> shaped_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
                                         const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch);
 
-/// Columns that make_batch needs for an example: src + eos_src + tgt + eos_tgt, less one.
+/// Columns that make_batch needs for an example: the tokens of src, eos_src, tgt and eos_tgt, less one.
 std::int64_t sequence_columns(const Example& example) noexcept;
-/// Tokens that make_pair_batch needs for the longer side of an example, its end token included.
+/// Columns that make_pair_batch needs for an example: the tokens of its longer side and the end token.
 std::int64_t pair_columns(const Example& example) noexcept;
 
 }  // namespace tern::text

@@ -1,5 +1,5 @@
-// Encoding and decoding. A word's merges are found with a linked list of symbols and a heap of candidate pairs, which
-// is O(n log n) in the word's length, so that a line without a space costs no more than prose.
+// Encoding and decoding. The merges of a word are found with a linked list of symbols and a heap of candidate pairs, in O(n log n) for n
+// bytes, as a line without spaces is one word.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,18 +11,17 @@
 namespace tern::text {
 namespace {
 
-// Bounds on the word cache: words past the length are rare, and a full cache is dropped and built anew, which costs
-// less than keeping count of use.
+// Bounds on the word cache. Longer words are rare. A full cache is cleared, which costs less than tracking use.
 constexpr std::size_t cached_word_bytes = 64, cached_words = 1 << 17;
 
-constexpr std::int32_t gone = -1;  // the id of a symbol that its left neighbour has taken in
+constexpr std::int32_t gone = -1;  // the id of a symbol that has been merged into its left neighbour
 
 class Merger {
  public:
   Merger(const BpeModel& model, EncodeScratch& scratch) : model_(model), scratch_(scratch) {}
 
-  // The pair of lowest rank first, of equals the leftmost, until no pair has a rule. Dropout asks of the candidates in this order, until
-  // one stays; the others need no draw, as they would not be next in any case.
+  // Merges the pair of the lowest rank, the leftmost of equals, until no pair has a rule. With dropout, candidates are tried in this order
+  // until one is not dropped.
   void merge(std::string_view word, MergeDropout* dropout, std::vector<std::int32_t>& out) {
     auto& symbols = scratch_.symbols;
     auto& heap = scratch_.heap;
@@ -40,7 +39,7 @@ class Merger {
       std::pop_heap(heap.begin(), heap.end(), later);
       const EncodeScratch::Candidate best = heap.back();
       heap.pop_back();
-      // A candidate is stale when either of its symbols has changed since; what replaced it has its own candidate.
+      // A candidate is stale if one of its symbols has changed since; the new pair has a candidate of its own.
       const MergeRule* rule = rule_at(best.at);
       if (!rule || rule->rank != best.rank) continue;
       if (dropout && dropout->drops()) {
@@ -133,9 +132,9 @@ void require_room(std::string_view text) {
   }
 }
 
-std::size_t checked(const BpeModel& model, std::int32_t id, const char* what) {
+std::size_t checked(const BpeModel& model, std::int32_t id, const char* function) {
   if (id < 0 || static_cast<std::size_t>(id) >= model.tokens.size()) {
-    throw std::invalid_argument(fmt::format("[{}] expected an id in [0, {}) but got {}", what, model.tokens.size(), id));
+    throw std::invalid_argument(fmt::format("[{}] expected an id in [0, {}) but got {}", function, model.tokens.size(), id));
   }
   return static_cast<std::size_t>(id);
 }
@@ -153,7 +152,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
   require_room(text);
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3);
-  // One thread at a time has the cache; another one that comes meanwhile does without rather than wait.
+  // One thread at a time uses the cache; others encode without it rather than wait.
   if (std::unique_lock lock(model_->scratch_mutex, std::try_to_lock); lock) {
     Encoder(*model_, model_->scratch, ids).encode(text);
   } else {

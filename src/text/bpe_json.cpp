@@ -1,6 +1,6 @@
-// tokenizer.json, both directions. A file that we write is, byte for byte, what Hugging Face's library writes for the
-// same tokenizer. A file that we read may come from anywhere: its depth, the number of its tokens and their lengths are bounded while
-// it is parsed, and whatever that library refuses, or encodes differently from us, is refused rather than ignored.
+// Reading and writing tokenizer.json. The written file is, byte for byte, that of Hugging Face's library for the same tokenizer. A file to
+// read may be hostile: its depth, the number of its tokens and their lengths are bounded while it is parsed. A setting that Hugging Face's
+// library refuses, or with which it would encode differently from this one, is refused rather than ignored.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,12 +19,12 @@ namespace {
 
 using Json = JsonReader::Json;
 
-// Values kept while the rest of the file is read: settings, and one entry of a list at a time.
+// Bounds on the values that are kept while the rest of the file is read: settings, and one entry of a list at a time.
 constexpr JsonLimits limits{.max_string_bytes = std::size_t{1} << 20, .max_values = 1000, .max_depth = 8};
 constexpr std::size_t max_file_bytes = std::size_t{128} << 20;
 constexpr std::size_t max_merges = 2 * max_vocab_size;
 
-// Text from the file as a message may show it.
+// Text from the file, fit for a message.
 std::string shown(std::string_view text) { return printable(text, 120); }
 
 // Vocabulary, merges and added tokens are read as a stream, so that memory is little more than the tokenizer's own.
@@ -95,10 +95,10 @@ class Reader {
     }
   }
 
-  // `also` is a second value that means the same.
-  void expect(const Json& object, const char* key, const Json& value, const Json& also = nullptr) const {
+  // Refuses a setting that is neither `value` nor `alternative`, a second value of the same meaning.
+  void expect(const Json& object, const char* key, const Json& value, const Json& alternative = nullptr) const {
     const Json& got = member(object, key);
-    if (got == value || (also != nullptr && got == also)) return;
+    if (got == value || (alternative != nullptr && got == alternative)) return;
     fail("'{}' to be {} but got {}", key, value.dump(), text_of(got));
   }
 
@@ -188,7 +188,6 @@ class Reader {
 
   void finish_merges() {
     std::vector<PairKey> pairs;
-    PairMap<std::uint32_t> last;  // of a pair that stands twice the later rank counts
     std::size_t begin = 0;
     for (std::size_t i = 0; i < merge_ends_.size(); i += 2) {
       std::int32_t part[2];
@@ -200,13 +199,9 @@ class Reader {
         part[side] = found->second;
         begin = merge_ends_[i + side];
       }
-      const PairKey pair = pair_key(part[0], part[1]);
-      last[pair] = static_cast<std::uint32_t>(pairs.size());
-      pairs.push_back(pair);
+      pairs.push_back(pair_key(part[0], part[1]));
     }
-    for (std::size_t rank = 0; rank < pairs.size(); ++rank) {
-      if (last[pairs[rank]] == rank) model_->merges.push_back(pairs[rank]);
-    }
+    model_->set_merges(pairs);
     merge_text_ = {};
     merge_ends_ = {};
   }
@@ -238,10 +233,10 @@ class Reader {
   Json null_;
   std::shared_ptr<BpeModel> model_;
   std::size_t vocab_size_ = 0, vocab_bytes_ = 0, added_bytes_ = 0;
-  std::vector<bool> taken_;  // ids
-  StringMap<bool> seen_;     // added tokens
-  std::string merge_text_;   // the parts of all merges, one after the other, and where each ends
-  std::vector<std::uint32_t> merge_ends_;
+  std::vector<bool> taken_;                // by id: the vocabulary has it
+  StringMap<bool> seen_;                   // added tokens
+  std::string merge_text_;                 // the two parts of all merges, one after the other
+  std::vector<std::uint32_t> merge_ends_;  // the end of each part in merge_text_
 };
 
 Json byte_level_json(bool add_prefix_space, bool trim_offsets) {
@@ -261,8 +256,8 @@ std::string Tokenizer::to_json() const {
                      {"normalized", token.normalized},
                      {"special", token.special}});
   }
-  // An ordered_json object looks for each new key among all it has. Tokens are all different, so its list is built
-  // directly, which keeps this linear.
+  // The list of an ordered_json object is built directly, in linear time: its own insertion compares a new key with all earlier ones, and
+  // tokens are all different.
   Json::object_t vocab;
   vocab.reserve(model_->model_tokens);
   for (std::size_t id = 0; id < model_->model_tokens; ++id) {

@@ -69,7 +69,7 @@ void AddedMatcher::add(const AddedToken& token) {
 }
 
 void AddedMatcher::finish() {
-  // Shorter nodes first: a suffix is shorter than what it is the suffix of.
+  // By depth, as the suffix of a node is less deep.
   std::vector<std::int32_t> order(nodes_.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
@@ -88,7 +88,7 @@ void AddedMatcher::finish() {
   depths_ = {};
 }
 
-// The longest node that the text so far, with this byte at its end, ends with.
+// The node after one more byte: the longest that the text up to it ends with.
 std::int32_t AddedMatcher::next(std::int32_t node, std::uint8_t byte) const noexcept {
   while (node != 0) {
     if (const std::int32_t* child = children_.find(pair_key(node, byte))) return *child;
@@ -99,7 +99,7 @@ std::int32_t AddedMatcher::next(std::int32_t node, std::uint8_t byte) const noex
 
 std::vector<AddedMatcher::Match> AddedMatcher::find(std::string_view text) const {
   std::vector<Match> matches, here;
-  // Pieces, so that what is kept of a long text is little where it has few matches. A string that begins in a piece may end past it.
+  // The text is searched in pieces, to bound the memory of candidates. A string that begins in a piece may end behind it.
   constexpr std::size_t piece = std::size_t{1} << 16;
   std::size_t free = 0;  // the end of the last match
   for (std::size_t begin = 0; begin < text.size(); begin += piece) {
@@ -124,6 +124,14 @@ std::vector<AddedMatcher::Match> AddedMatcher::find(std::string_view text) const
 void BpeModel::index_tokens() {
   ids.reserve(tokens.size());
   for (std::size_t id = 0; id < tokens.size(); ++id) ids.emplace(tokens[id], static_cast<std::int32_t>(id));
+}
+
+void BpeModel::set_merges(std::span<const PairKey> ranked) {
+  PairMap<std::size_t> last;
+  for (std::size_t rank = 0; rank < ranked.size(); ++rank) last[ranked[rank]] = rank;
+  for (std::size_t rank = 0; rank < ranked.size(); ++rank) {
+    if (last[ranked[rank]] == rank) merges.push_back(ranked[rank]);
+  }
 }
 
 void BpeModel::finish() {

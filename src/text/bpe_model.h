@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -23,8 +24,8 @@ struct StringHash {
 template <class Value>
 using StringMap = std::unordered_map<std::string, Value, StringHash, std::equal_to<>>;
 
-// A token that is looked for in the text before anything else. Of two kinds: those with `normalized` false are split
-// out first, the others from what is left, as Hugging Face does with and without a normaliser between.
+// A token that is split out of a text before the text is split into words: first the tokens with `normalized` false, then the others in the
+// rest, as Hugging Face's library does, which runs its normaliser between the two passes.
 struct AddedToken {
   std::string content;
   std::int32_t id = 0;
@@ -32,9 +33,9 @@ struct AddedToken {
   bool normalized = false;
 };
 
-// Finds the leftmost and then longest of a set of strings, one after the other, in time linear in the text whatever the strings are:
-// the automaton of Aho and Corasick (1975) over the reversed strings, run from the text's end, knows at each place the longest string
-// that begins there.
+// Finds the occurrences of a set of strings, the leftmost first and the longest of those, in time linear in the text: the automaton of Aho
+// and Corasick (1975) over the reversed strings, run from the end of the text, gives for each position the longest string that begins
+// there.
 class AddedMatcher {
  public:
   struct Match {
@@ -53,18 +54,18 @@ class AddedMatcher {
     std::int32_t parent = 0, suffix = 0;  // suffix: the longest other node that this one ends with
     std::int32_t id = -1;                 // of the longest string that this node ends with, -1 for none
     std::uint32_t size = 0;               // of that string
-    std::uint8_t byte = 0;                // the last one
+    std::uint8_t byte = 0;                // the last byte of the node's string
   };
   std::int32_t next(std::int32_t node, std::uint8_t byte) const noexcept;
 
-  std::vector<Node> nodes_;  // in the order of add(); finish() needs no other, as it goes by depth
+  std::vector<Node> nodes_;  // in the order of add()
   std::vector<std::uint32_t> depths_;
   PairMap<std::int32_t> children_;  // (node, byte) -> node
   std::array<std::int32_t, 256> roots_{};
   std::size_t longest_ = 0;
 };
 
-// Limits of training and loading, so that every file we write can be read again, in bounded memory.
+// Limits of training and of loading, so that a file that is written can be read again, in bounded memory.
 inline constexpr std::size_t max_vocab_size = 500'000;
 inline constexpr std::size_t max_token_bytes = 1024;                         // of one token as tokenizer.json spells it
 inline constexpr std::size_t max_vocab_bytes = std::size_t{32} << 20;        // of all tokens
@@ -75,7 +76,7 @@ struct MergeRule {
   std::int32_t id = 0;  // of the merged token
 };
 
-// The buffers of one encoding, and what earlier ones found out about words.
+// The buffers of an encoding, and a cache of words.
 struct EncodeScratch {
   struct Symbol {
     std::int32_t id, prev, next;
@@ -88,14 +89,14 @@ struct EncodeScratch {
   PreTokenizer words;
   std::vector<Symbol> symbols;
   std::vector<Candidate> heap;
-  std::vector<Candidate> dropped;                            // by dropout in this step: candidates again in the next
+  std::vector<Candidate> dropped;                            // left out of this step by dropout, candidates again in the next
   StringMap<std::pair<std::uint32_t, std::uint32_t>> cache;  // word -> begin and count in cached_ids
   std::vector<std::int32_t> cached_ids;
 };
 
-// A tokenizer's state. Immutable once finish() has run, but for the scratch, which changes no result.
+// The state of a tokenizer. Immutable once finish() has run, apart from `scratch`, which does not affect results.
 struct BpeModel {
-  std::vector<std::string> tokens;  // by id; the first `model_tokens` are the model's, the rest only added
+  std::vector<std::string> tokens;  // by id; the first `model_tokens` are the vocabulary's, the others added tokens
   std::size_t model_tokens = 0;
   std::vector<AddedToken> added;  // ascending ids
   std::vector<PairKey> merges;    // by rank, each once
@@ -105,7 +106,7 @@ struct BpeModel {
   PairMap<MergeRule> rules;
   std::array<std::int32_t, 256> byte_ids{};
   std::string token_bytes;                 // of all tokens, one after the other
-  std::vector<std::uint32_t> byte_begins;  // of each token in `token_bytes`, and the end
+  std::vector<std::uint32_t> byte_begins;  // offset of each token in `token_bytes`, and the end
   std::string_view bytes_of(std::size_t id) const {
     return std::string_view(token_bytes).substr(byte_begins[id], byte_begins[id + 1] - byte_begins[id]);
   }
@@ -115,13 +116,15 @@ struct BpeModel {
   mutable std::mutex scratch_mutex;
   mutable EncodeScratch scratch;
 
-  // Sets `ids`. Tokens may not be added or moved from then on.
+  // Sets `ids`. Tokens may not be added or moved afterwards.
   void index_tokens();
-  // Throws std::invalid_argument with the reason when a byte or a merged token has no id.
+  // Sets `merges` from pairs in the order of their ranks. A pair that occurs twice keeps its later rank alone, the one that encoding uses.
+  void set_merges(std::span<const PairKey> ranked);
+  // Sets the derived members. Throws std::invalid_argument if a byte or a merged token has no id.
   void finish();
 };
 
-// The draws of one line's BPE-dropout.
+// The random decisions of BPE-dropout for one line.
 class MergeDropout {
  public:
   MergeDropout(double probability, std::uint64_t seed, std::uint64_t epoch, std::uint64_t line)
@@ -151,15 +154,14 @@ void split_words(const BpeModel& model, PreTokenizer& words, std::string_view te
         [&](std::string_view part) { split(model.second_pass, part, [&](std::string_view rest) { words.for_each(rest, on_word); }); });
 }
 
-// Appends a word's ids to `out`: merges without the cache, and with dropout where it is not null. A word that loses no merge takes one
-// draw for each of its merges.
+// Appends the ids of a word to `out`, without the cache. `dropout` may be null; a word that loses no merge asks it once for each merge.
 void merge_word(const BpeModel& model, EncodeScratch& scratch, std::string_view word, MergeDropout* dropout,
                 std::vector<std::int32_t>& out);
 
-// The 256 characters that stand for bytes in tokens: printable ones for themselves, the others from U+0100 up.
+// The characters that spell the 256 bytes in a token: a printable byte as itself, the others from U+0100 up.
 const std::array<char32_t, 256>& byte_characters();
 std::string byte_token(std::uint8_t byte);
-// The bytes that a token stands for; a token with any other character stands for itself.
+// The bytes that a token spells. A token with any other character is its own bytes.
 std::string bytes_of_token(std::string_view token);
 
 }  // namespace tern::text

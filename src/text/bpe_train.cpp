@@ -1,11 +1,11 @@
-// Training. Counts of pairs are kept up to date while words are merged, so a merge costs what the words that hold the
-// pair cost, not a pass over the corpus.
+// BPE training. The counts of pairs are updated while words are merged, so that a merge visits the words that contain the pair, and not the
+// whole corpus.
 //
-// Note [The trainer that we follow]
-// Ties and leftovers are those of Hugging Face's trainer, for its results are the definition: the pair with the highest
-// count, of equals the smaller (left id, right id). A count in the queue may be out of date and is put right when it
-// reaches the top. The count of a pair is not cleared when the pair is merged, and a merged string that already has an
-// id keeps it: both show only when two pairs spell the same token, and then the pair may be merged a second time.
+// Note [Hugging Face's trainer]
+// The result has to equal that of Hugging Face's trainer, ties included. It merges the pair with the highest count; among equal counts, the
+// smaller (left id, right id). A count in the queue may be stale, and is corrected when it reaches the top. The count of a pair is not
+// cleared when the pair is merged, and a merged string that already has an id keeps it: both matter only if two pairs spell the same token,
+// and then a pair may be merged a second time.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ class Trainer {
     }
   }
 
-  // Note [The trainer that we follow] says why the order of these steps matters.
+  // The order of the steps is that of Note [Hugging Face's trainer].
   void merge_pairs() {
     count_pairs();
     while (model_.tokens.size() < options_.vocab_size && !queue_.empty()) {
@@ -70,7 +70,7 @@ class Trainer {
       if (count < 1 || static_cast<std::uint64_t>(count) < options_.min_frequency) break;
       const std::string merged = token(left_of(best.pair)) + token(right_of(best.pair));
       const auto found = ids_.find(merged);
-      // A longer one would not be read again. (As max_token_length of the trainer that we follow, which by default sets no limit.)
+      // Tokenizer::load would refuse a longer token. (Hugging Face's trainer has max_token_length for this, by default without a limit.)
       if (found == ids_.end() && (merged.size() > max_token_bytes || token_bytes_ + merged.size() > max_vocab_bytes)) continue;
       const std::int32_t id = found != ids_.end() ? found->second : add_token(merged);
       merges_.push_back(best.pair);
@@ -80,13 +80,8 @@ class Trainer {
     }
   }
 
-  // A pair that was merged twice counts from the second time on: the later rank is the one that encoding sees.
   void finish() {
-    PairMap<std::size_t> last;
-    for (std::size_t i = 0; i < merges_.size(); ++i) last[merges_[i]] = i;
-    for (std::size_t i = 0; i < merges_.size(); ++i) {
-      if (last[merges_[i]] == i) model_.merges.push_back(merges_[i]);
-    }
+    model_.set_merges(merges_);
     model_.model_tokens = model_.tokens.size();
     model_.finish();
   }
@@ -99,18 +94,18 @@ class Trainer {
   struct Entry {
     std::int64_t count;
     PairKey pair;
-    std::size_t positions;  // in positions_: the words that had the pair when it was pushed
+    std::size_t positions;  // index in positions_: the words that had the pair when it was pushed
     bool operator<(const Entry& other) const noexcept { return count != other.count ? count < other.count : pair > other.pair; }
   };
 
   std::int32_t add_token(const std::string& token) {
     const auto id = static_cast<std::int32_t>(model_.tokens.size());
-    const auto [place, is_new] = ids_.emplace(token, id);
+    const auto [entry, is_new] = ids_.emplace(token, id);
     if (is_new) {
       model_.tokens.push_back(token);
       token_bytes_ += token.size();
     }
-    return place->second;
+    return entry->second;
   }
 
   const std::string& token(std::int32_t id) const { return model_.tokens[static_cast<std::size_t>(id)]; }
@@ -128,23 +123,23 @@ class Trainer {
   void change(PairKey pair, std::int64_t by, std::uint32_t word) {
     counts_[pair] += by;
     if (by <= 0) return;
-    auto& where = grown_[pair];
-    if (where.empty() || where.back() != word) where.push_back(word);
+    auto& words = grown_[pair];
+    if (words.empty() || words.back() != word) words.push_back(word);
   }
 
   void push_grown() {
-    grown_.for_each([&](PairKey pair, std::vector<std::uint32_t>& where) {
+    grown_.for_each([&](PairKey pair, std::vector<std::uint32_t>& words) {
       const std::int64_t count = *counts_.find(pair);
       if (count > 0) {
         queue_.push({count, pair, positions_.size()});
-        positions_.push_back(std::move(where));
+        positions_.push_back(std::move(words));
       }
     });
     grown_ = {};
   }
 
-  // Replaces the pair from left to right. The counts of the neighbours change against what stands beside the pair at
-  // that moment: on the left what earlier replacements made of it, on the right what is still unmerged.
+  // Replaces the pair from left to right. The counts change by the pairs with the neighbours at that moment: on the left after earlier
+  // replacements, on the right still before them.
   void merge_in_word(std::uint32_t w, PairKey pair, std::int32_t merged) {
     Word& word = words_[w];
     std::int32_t* s = symbols_.data() + word.begin;
@@ -176,7 +171,7 @@ class Trainer {
   std::vector<std::int32_t> symbols_;
   std::vector<Word> words_;
   PairMap<std::int64_t> counts_;
-  PairMap<std::vector<std::uint32_t>> grown_;  // pairs that the last step made more frequent, and where
+  PairMap<std::vector<std::uint32_t>> grown_;  // pairs that the last step made more frequent, and the words with them
   std::vector<std::vector<std::uint32_t>> positions_;
   std::priority_queue<Entry> queue_;
   std::vector<PairKey> merges_;

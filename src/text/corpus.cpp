@@ -47,24 +47,25 @@ std::set<std::string> splits_of(const std::vector<std::string>& files, std::stri
   return splits;
 }
 
-// The name on the disk of the split that the user asked for.
-std::string resolve(const fs::path& dir, const std::vector<std::string>& files, std::string_view asked, std::string_view src,
+// The name in the directory of the split that the user named, e.g. "val" for "valid".
+std::string resolve(const fs::path& dir, const std::vector<std::string>& files, std::string_view split, std::string_view src,
                     std::string_view tgt) {
   std::set<std::string> names = splits_of(files, src);
   names.merge(splits_of(files, tgt));
   std::vector<std::string> found;
   for (const std::string& name : names) {
-    const bool other_name = (asked == "valid" && name == "val") || (asked == "test" && name.starts_with("test"));
-    if (name == asked || other_name) found.push_back(name);
+    const bool is_alias = (split == "valid" && name == "val") || (split == "test" && name.starts_with("test"));
+    if (name == split || is_alias) found.push_back(name);
   }
-  // "test" itself wins over "test_2016": it is exactly what was asked for.
-  if (asked == "test" && names.contains("test")) found = {"test"};
+  // An exact match takes precedence: "test" over "test_2016".
+  if (split == "test" && names.contains("test")) found = {"test"};
   if (found.size() > 1) {
-    throw DataError(fmt::format("{}: expected one split for '{}' but got {}", dir.string(), asked, fmt::join(found, ", ")));
+    throw DataError(fmt::format("{}: expected one split for '{}' but got {}", dir.string(), split, fmt::join(found, ", ")));
   }
-  return found.empty() ? std::string(asked) : found[0];
+  return found.empty() ? std::string(split) : found[0];
 }
 
+// Path of one side of a split.
 fs::path side(const fs::path& dir, const std::vector<std::string>& files, const std::string& split, std::string_view language) {
   const std::string plain = fmt::format("{}.{}", split, language), gzip = plain + ".gz";
   const auto has = [&](const std::string& name) { return std::binary_search(files.begin(), files.end(), name); };
@@ -72,24 +73,43 @@ fs::path side(const fs::path& dir, const std::vector<std::string>& files, const 
     throw DataError(fmt::format("{}: expected either {} or {} but got both", dir.string(), plain, gzip));
   }
   if (!has(plain) && !has(gzip)) {
-    constexpr std::size_t most = 12;
-    const std::vector<std::string> some(files.begin(), files.begin() + static_cast<std::ptrdiff_t>(std::min(most, files.size())));
+    constexpr std::size_t max_names = 12;
+    const std::vector<std::string> names(files.begin(), files.begin() + static_cast<std::ptrdiff_t>(std::min(max_names, files.size())));
     throw DataError(fmt::format("{}: expected {} or {} but got {}{}", dir.string(), plain, gzip,
-                                files.empty() ? "no file" : fmt::format("{}", fmt::join(some, ", ")), files.size() > most ? ", ..." : ""));
+                                files.empty() ? "no file" : fmt::format("{}", fmt::join(names, ", ")),
+                                files.size() > max_names ? ", ..." : ""));
   }
   return dir / (has(plain) ? plain : gzip);
 }
 
-std::string described(const Occurrence& what, const char* name) {
-  if (what.count == 0) return {};
-  return fmt::format("; {} {} (first {}:{})", what.count, name, printable(what.file, 200), what.line);
+std::string described(const Occurrence& lines, const char* name) {
+  if (lines.count == 0) return {};
+  return fmt::format("; {} {} (first {}:{})", lines.count, name, printable(lines.file, 200), lines.line);
 }
 
-std::string size_of(std::uint64_t bytes) {
+std::string size_text(std::uint64_t bytes) {
   if (bytes < 1000) return fmt::format("{} B", bytes);
   if (bytes < 1'000'000) return fmt::format("{:.1f} kB", static_cast<double>(bytes) / 1e3);
   if (bytes < 1'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
   return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+// Removes the pairs i for which is_dropped(i), and returns how many they are.
+template <class IsDropped>
+std::size_t drop_pairs(ParallelCorpus& corpus, IsDropped&& is_dropped) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < corpus.size(); ++i) {
+    if (is_dropped(i)) continue;
+    if (kept != i) {
+      corpus.src[kept] = std::move(corpus.src[i]);
+      corpus.tgt[kept] = std::move(corpus.tgt[i]);
+    }
+    ++kept;
+  }
+  const std::size_t dropped = corpus.size() - kept;
+  corpus.src.resize(kept);
+  corpus.tgt.resize(kept);
+  return dropped;
 }
 
 }  // namespace
@@ -116,7 +136,7 @@ void CorpusReport::merge(const CorpusReport& other) {
 }
 
 std::string CorpusReport::summary() const {
-  return fmt::format("{} file{}, {} line{}, {}", files, files == 1 ? "" : "s", lines, lines == 1 ? "" : "s", size_of(bytes)) +
+  return fmt::format("{} file{}, {} line{}, {}", files, files == 1 ? "" : "s", lines, lines == 1 ? "" : "s", size_text(bytes)) +
          described(crlf, "CRLF") + described(byte_order_marks, "byte order mark") + described(empty, "empty") +
          described(skipped_pairs, "pairs skipped");
 }
@@ -168,22 +188,13 @@ ParallelCorpus read_pairs(const fs::path& dir, std::string_view split, std::stri
                                 corpus.src.size(), corpus.tgt.size()));
   }
   if (split != "train") return corpus;
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < corpus.size(); ++i) {
+  drop_pairs(corpus, [&](std::size_t i) {
     const bool src_empty = strip_right(corpus.src[i]).empty();
-    if (src_empty || strip_right(corpus.tgt[i]).empty()) {
-      corpus.report.skipped_pairs.note(src_empty ? corpus.src_file : corpus.tgt_file, i + 1);
-      continue;
-    }
-    if (kept != i) {
-      corpus.src[kept] = std::move(corpus.src[i]);
-      corpus.tgt[kept] = std::move(corpus.tgt[i]);
-    }
-    ++kept;
-  }
-  corpus.src.resize(kept);
-  corpus.tgt.resize(kept);
-  if (kept == 0) {
+    if (!src_empty && !strip_right(corpus.tgt[i]).empty()) return false;
+    corpus.report.skipped_pairs.note(src_empty ? corpus.src_file : corpus.tgt_file, i + 1);
+    return true;
+  });
+  if (corpus.size() == 0) {
     throw DataError(fmt::format("{}: expected at least one pair without an empty side but got none", corpus.src_file));
   }
   return corpus;
@@ -199,31 +210,12 @@ std::vector<std::string> list_splits(const fs::path& dir, std::string_view src, 
 
 std::size_t count_words(std::string_view line) noexcept {
   std::size_t words = 0;
-  bool inside = false;
-  while (!line.empty()) {
-    const Utf8Step step = decode_utf8(line);
-    const bool space = is_python_space(step.code_point);
-    words += !space && !inside;
-    inside = !space;
-    line.remove_prefix(step.size);
-  }
+  for_each_word(line, [&](std::string_view) { ++words; });
   return words;
 }
 
 std::size_t filter_by_words(ParallelCorpus& corpus, std::size_t limit) {
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < corpus.size(); ++i) {
-    if (count_words(corpus.src[i]) + count_words(corpus.tgt[i]) >= limit) continue;
-    if (kept != i) {
-      corpus.src[kept] = std::move(corpus.src[i]);
-      corpus.tgt[kept] = std::move(corpus.tgt[i]);
-    }
-    ++kept;
-  }
-  const std::size_t dropped = corpus.size() - kept;
-  corpus.src.resize(kept);
-  corpus.tgt.resize(kept);
-  return dropped;
+  return drop_pairs(corpus, [&](std::size_t i) { return count_words(corpus.src[i]) + count_words(corpus.tgt[i]) >= limit; });
 }
 
 }  // namespace tern::text

@@ -13,17 +13,17 @@ EpochEncoder::EpochEncoder(const Tokenizer& tokenizer, std::span<const std::stri
   (void)tokenizer.encode("", {.dropout = dropout});  // throws for a dropout out of range
   const BpeModel& model = *tokenizer_.model_;
   EncodeScratch scratch;
-  StringMap<std::int64_t> numbers;
+  StringMap<std::int64_t> indices;
   for (const std::string& line : lines) {
     line_begins_.push_back(pieces_.size());
     const auto on_word = [&](std::string_view word) {
-      auto found = numbers.find(word);
-      if (found == numbers.end()) {
-        found = numbers.emplace(word, static_cast<std::int64_t>(byte_begins_.size())).first;
+      auto found = indices.find(word);
+      if (found == indices.end()) {
+        found = indices.emplace(word, static_cast<std::int64_t>(byte_begins_.size())).first;
         byte_begins_.push_back(bytes_.size());
-        id_begins_.push_back(plain_.size());
+        id_begins_.push_back(plain_ids_.size());
         bytes_ += word;
-        merge_word(model, scratch, word, nullptr, plain_);
+        merge_word(model, scratch, word, nullptr, plain_ids_);
       }
       pieces_.push_back(found->second);
     };
@@ -31,7 +31,7 @@ EpochEncoder::EpochEncoder(const Tokenizer& tokenizer, std::span<const std::stri
   }
   line_begins_.push_back(pieces_.size());
   byte_begins_.push_back(bytes_.size());
-  id_begins_.push_back(plain_.size());
+  id_begins_.push_back(plain_ids_.size());
 }
 
 std::vector<std::vector<std::int32_t>> EpochEncoder::encode(std::uint64_t epoch, int threads) const {
@@ -62,12 +62,12 @@ void EpochEncoder::encode(std::uint64_t epoch, std::size_t first, std::size_t la
       }
       const auto word = static_cast<std::size_t>(piece);
       const std::size_t bytes = byte_begins_[word + 1] - byte_begins_[word], tokens = id_begins_[word + 1] - id_begins_[word];
-      // A word that loses nothing takes a draw for each of its merges, and every merge makes one token of two.
+      // merge_word() draws one random number for each merge of a word that loses none; `bytes` symbols take bytes - tokens merges.
       const MergeDropout before = dropout;
-      bool is_whole = true;
-      for (std::size_t merge = tokens; is_whole && dropout_ > 0 && merge < bytes; ++merge) is_whole = !dropout.drops();
-      if (is_whole) {
-        const auto begin = plain_.begin() + static_cast<std::ptrdiff_t>(id_begins_[word]);
+      bool keeps_all = true;
+      for (std::size_t merge = tokens; keeps_all && dropout_ > 0 && merge < bytes; ++merge) keeps_all = !dropout.drops();
+      if (keeps_all) {
+        const auto begin = plain_ids_.begin() + static_cast<std::ptrdiff_t>(id_begins_[word]);
         ids.insert(ids.end(), begin, begin + static_cast<std::ptrdiff_t>(tokens));
       } else {
         dropout = before;

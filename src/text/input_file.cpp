@@ -57,6 +57,29 @@ std::size_t InputFile::read_at(std::uint64_t offset, void* to, std::size_t bytes
   }
 }
 
+void InputFile::read_exactly(void* to, std::size_t bytes) {
+  char* at = static_cast<char*>(to);
+  while (bytes > 0) {
+    const std::size_t got = read(at, bytes);
+    if (got == 0) fail_short();
+    at += got;
+    bytes -= got;
+  }
+}
+
+void InputFile::read_exactly_at(std::uint64_t offset, void* to, std::size_t bytes) const {
+  char* at = static_cast<char*>(to);
+  while (bytes > 0) {
+    const std::size_t got = read_at(offset, at, bytes);
+    if (got == 0) fail_short();
+    at += got;
+    offset += got;
+    bytes -= got;
+  }
+}
+
+void InputFile::fail_short() const { throw DataError(name_ + ": ended early: it was changed while it was read"); }
+
 bool InputFile::is_ready() const noexcept {
   struct pollfd wanted{descriptor_, POLLIN, 0};
   return ::poll(&wanted, 1, 0) != 0;

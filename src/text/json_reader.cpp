@@ -22,8 +22,8 @@ JsonSource::JsonSource(InputFile& file, std::uint64_t bytes, std::size_t max_str
 
 bool JsonSource::refill() {
   if (!file_ || left_ == 0) return false;
-  const std::size_t got = file_->read(buffer_.data(), static_cast<std::size_t>(std::min<std::uint64_t>(left_, buffer_.size())));
-  if (got == 0) throw DataError(name_ + ": ended early: it was changed while it was read");
+  const auto got = static_cast<std::size_t>(std::min<std::uint64_t>(left_, buffer_.size()));
+  file_->read_exactly(buffer_.data(), got);
   left_ -= got;
   part_ = {buffer_.data(), got};
   at_ = 0;
@@ -56,7 +56,7 @@ void JsonReader::count() {
 bool JsonReader::key(string_t& name) {
   count();
   (is_streamed() ? stream_key_ : key_) = name;
-  // The container's own function: the object's would look through all keys, which end_object() does once for all.
+  // Appends without the object's own search for the key; end_object() checks all keys at once.
   if (!is_streamed()) open_.back()->get_ref<Json::object_t&>().Container::emplace_back(key_, nullptr);
   return true;
 }
@@ -65,14 +65,14 @@ bool JsonReader::add(Json value) {
   count();
   if (is_streamed()) {
     element_ = std::move(value);
-    place_ = &element_;
+    last_ = &element_;
     if (!element_.is_structured()) deliver();
   } else if (open_.empty()) {
-    place_ = &(root_ = std::move(value));
+    last_ = &(root_ = std::move(value));
   } else if (open_.back()->is_array()) {
-    place_ = &open_.back()->emplace_back(std::move(value));
+    last_ = &open_.back()->emplace_back(std::move(value));
   } else {
-    place_ = &(open_.back()->get_ref<Json::object_t&>().back().second = std::move(value));
+    last_ = &(open_.back()->get_ref<Json::object_t&>().back().second = std::move(value));
   }
   return true;
 }
@@ -82,7 +82,7 @@ bool JsonReader::open(Json empty) {
     throw DataError(fmt::format("{}: expected at most {} levels of nesting but got more", source_.name(), limits_.max_depth));
   const bool is_member = !open_.empty() && open_.back()->is_object();
   add(std::move(empty));
-  open_.push_back(place_);
+  open_.push_back(last_);
   path_.push_back(is_member ? key_ : "");
   if (stream_) return true;
   for (const Stream& stream : streams_) {

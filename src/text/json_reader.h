@@ -10,23 +10,23 @@
 
 #include "text/input_file.h"
 
-// The one way in which a JSON text of a stranger's is read: in linear time and bounded memory. nlohmann's parser does the
-// lexing. (Its own documents with a callback look through all of a list after each object in it, and an ordered object looks for each
-// new key among all it has, so that a few megabytes can keep them busy for hours.)
+// Reads untrusted JSON in linear time and bounded memory, with nlohmann's lexer. (nlohmann's own document builder takes quadratic time:
+// with a callback it scans a list after each object in it, and an ordered object compares a new key with all earlier ones. A few megabytes
+// can take hours.)
 namespace tern::text {
 
-// Bounds on a text. A fault beyond them is a DataError that begins with the text's name.
+// Bounds on a text. A text past one of them is a DataError that begins with the text's name.
 struct JsonLimits {
   std::size_t max_string_bytes = std::size_t{1} << 20;  // of one string or number, and of one run of white space
   std::size_t max_values = 100'000;                     // of any kind, keys included, that are kept at a time
   std::size_t max_depth = 64;
 };
 
-// The bytes of a text, at hand or read from a file piece by piece, as the parser takes them.
+// The bytes of a text for the parser, from memory or from a file piece by piece.
 class JsonSource {
  public:
   JsonSource(std::string_view text, std::string name, std::size_t max_string_bytes);
-  // The next `bytes` of the file, which outlives the source. `on_read` gets them as they are read.
+  // The next `bytes` bytes of the file, which has to outlive the source. `on_read` receives them as they are read.
   JsonSource(InputFile& file, std::uint64_t bytes, std::size_t max_string_bytes, std::function<void(std::string_view)> on_read = {});
 
   const std::string& name() const noexcept { return name_; }
@@ -36,10 +36,10 @@ class JsonSource {
     if (part_[at_] == '\0' || ++since_ > max_string_bytes_) fail();
     ++at_;
   }
-  // The parser has a whole value: the bytes of the next one are counted from here.
+  // Restarts the count of bytes for max_string_bytes, at the end of a value.
   void begin_value() noexcept { since_ = 0; }
 
-  // An input iterator; one without a source is the end.
+  // An input iterator. The end has no source.
   struct Iterator {
     using iterator_category = std::input_iterator_tag;
     using value_type = char;
@@ -74,16 +74,16 @@ class JsonSource {
   std::function<void(std::string_view)> on_read_;
 };
 
-// Receives the values of a text and builds them, keys in their order. Throws DataError for what is not JSON, for a key that an
-// object has twice, for a number that no float64 holds, and past the limits.
+// A SAX handler that builds a document, with the keys in their order. Throws DataError for invalid JSON, for a key that an object has
+// twice, for a number outside float64's range, and past the limits.
 class JsonReader : public nlohmann::json_sax<nlohmann::ordered_json> {
  public:
   using Json = nlohmann::ordered_json;
   using Receiver = std::function<void(const std::string& key, Json& value)>;
 
   JsonReader(JsonSource& source, const JsonLimits& limits) : source_(source), limits_(limits) {}
-  // Hands over each member or element of the object or array at `path`, e.g. {"model", "vocab"}, instead of keeping it: the container
-  // itself stays empty. Elements have the key ""; that members differ is then for the receiver to see to.
+  // Passes each member or element of the object or array at `path`, e.g. {"model", "vocab"}, to `receiver`; the container in the document
+  // stays empty. An element has the key "". Repeated keys are not detected here: the receiver has to.
   void stream(std::vector<std::string> path, Receiver receiver) { streams_.push_back({std::move(path), std::move(receiver)}); }
   Json read();
 
@@ -119,8 +119,8 @@ class JsonReader : public nlohmann::json_sax<nlohmann::ordered_json> {
   Json root_;
   std::vector<Json*> open_;        // the arrays and objects that are not closed yet; a parent does not grow before its child is closed
   std::vector<std::string> path_;  // their keys
-  std::string key_, stream_key_;   // the last one, of what is kept and of what is handed over
-  Json* place_ = nullptr;          // the value added last
+  std::string key_, stream_key_;   // the last key, of the document and of the stream
+  Json* last_ = nullptr;           // the value added last
   std::size_t values_ = 0;
   const Stream* stream_ = nullptr;
   std::size_t stream_depth_ = 0, stream_values_ = 0;

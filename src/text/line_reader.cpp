@@ -16,8 +16,8 @@
 
 namespace tern::text {
 
-// The file's bytes, decompressed where it begins as gzip does. zlib's own gz* functions are not used: they take a
-// damaged header for plain text and pass over rubbish after the end.
+// The bytes of a file, decompressed if it begins with the magic bytes of gzip. zlib's gz* functions would read a file with a damaged
+// header as plain text, and would ignore garbage after the last member.
 class LineReader::Bytes {
  public:
   Bytes(int descriptor, const std::string& name) : name_(name), file_(descriptor, name) {}
@@ -35,7 +35,7 @@ class LineReader::Bytes {
 
   // True if next() would not wait for the file.
   bool is_ready() const noexcept { return !in_.empty() || file_.is_ready(); }
-  // The bytes that were used of compressed data; nothing of plain text.
+  // Compressed bytes that have been decoded; none for plain text.
   std::optional<std::uint64_t> compressed() const noexcept { return gzip_ ? std::optional(read_ - in_.size()) : std::nullopt; }
 
   // The next run of bytes, valid until the next call; empty at the end of the file.
@@ -83,7 +83,7 @@ class LineReader::Bytes {
     started_ = true;
   }
 
-  // After a member may come another one, or zeros that pad a block.
+  // A member may be followed by another one, or by zeros as padding.
   bool next_member() {
     while (!in_.empty()) {
       const std::size_t zeros = in_.find_first_not_of('\0');
@@ -102,7 +102,7 @@ class LineReader::Bytes {
   InputFile file_;
   std::uint64_t read_ = 0;
   std::array<char, 1 << 16> file_buffer_, out_;
-  std::string_view in_;  // bytes of the file that are not used yet
+  std::string_view in_;  // bytes of the file that have been read and not decoded
   bool gzip_ = false, started_ = false;
   z_stream zlib_{};
 };
@@ -140,7 +140,7 @@ bool LineReader::next(std::string& line, CorpusReport& report) {
     const std::size_t end = text_.find('\n');
     const bool ended = end != std::string_view::npos;
     const std::string_view part = text_.substr(0, end);
-    // Four bytes past the limit may yet be a byte order mark and the CR of a line end: check() is exact.
+    // The line may still hold a byte order mark (3 bytes) and the CR of its end, which do not count: check() is exact.
     const std::size_t size = line.size() + part.size();
     if (size > 4 && size - 4 > options_.max_line_bytes) too_long();
     line.append(part);

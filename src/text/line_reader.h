@@ -10,20 +10,19 @@
 
 namespace tern::text {
 
-// Streams the lines of one file, plain or gzip, within the limits of ReadOptions; read_lines() in corpus.h says what is
-// an error. Holds one line and two buffers, whatever the file's size.
+// Streams the lines of one file, plain or gzip, within the limits of ReadOptions, in constant memory: one line and two buffers. Throws
+// DataError as read_lines() in corpus.h does.
 class LineReader {
  public:
   LineReader(const std::filesystem::path& file, const ReadOptions& options);
-  // An open stream of any kind, such as the standard input, as plain text. It is left open.
+  // Plain text from an open stream of any kind, such as the standard input. The destructor leaves it open.
   LineReader(int descriptor, std::string name, const ReadOptions& options);
   ~LineReader();
 
-  // The next line without its end; false after the last one. Fills in `report` as it goes.
+  // Reads the next line, without its end, and adds it to `report`. False after the last line.
   bool next(std::string& line, CorpusReport& report);
-  // False if next() may wait for more to come.
+  // False if next() may have to wait for input.
   bool is_ready() const noexcept;
-  std::uint64_t line_number() const noexcept { return line_number_; }  // of the last line, from 1
 
  private:
   class Bytes;
@@ -34,9 +33,9 @@ class LineReader {
   std::string name_;
   ReadOptions options_;
   std::unique_ptr<Bytes> bytes_;
-  std::string_view text_;    // of the last run of bytes, what no line has taken yet
-  std::uint64_t total_ = 0;  // bytes of text so far
-  std::uint64_t line_number_ = 0;
+  std::string_view text_;          // the bytes that have been read and belong to no line yet
+  std::uint64_t total_ = 0;        // bytes of text so far
+  std::uint64_t line_number_ = 0;  // of the last line, from 1
 };
 
 }  // namespace tern::text

@@ -12,7 +12,7 @@ namespace {
 bool is_final_sigma(const std::u32string& text, std::size_t at) {
   static const Pattern cased(R"(\A\p{Cased})"), ignorable(R"(\A\p{Case_Ignorable})");
   const auto is = [](const Pattern& pattern, char32_t c) {
-    if (c >= 0xD800 && c < 0xE000) return false;  // stands for a byte that is not UTF-8
+    if (c >= 0xD800 && c < 0xE000) return false;  // a byte that is not UTF-8 (to_code_points)
     std::string bytes;
     append_utf8(bytes, c);
     return pattern.matches(bytes);
@@ -26,9 +26,9 @@ bool is_final_sigma(const std::u32string& text, std::size_t at) {
 
 }  // namespace
 
-// The mapping of one character by another is utf8proc's; sigma's, and U+0130, which becomes two, are not in such a table. Decoding and
-// encoding (unicode.h) are our own: utf8proc says of ill-formed bytes that they are, and not how many make one U+FFFD; and its tables, 340
-// KB, so stay out of a program that lowers nothing.
+// utf8proc maps single characters; the two cases that depend on context or give two characters, sigma and U+0130, are handled here.
+// Decoding and encoding are in unicode.h instead: utf8proc does not say how many ill-formed bytes make one U+FFFD, and a program that
+// lower-cases nothing so goes without its tables of 340 KB.
 std::string lower(std::string_view text) {
   const std::u32string points = to_code_points(text);
   std::string out;

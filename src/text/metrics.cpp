@@ -33,23 +33,8 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   text = out.append(text, done);
 }
 
-// Calls f for each word of `text`, between white space as Python's str.split() sees it.
-template <class F>
-void for_each_word(std::string_view text, F&& f) {
-  std::size_t begin = 0, at = 0;
-  while (at < text.size()) {
-    const Utf8Step step = decode_utf8(text.substr(at));
-    if (is_python_space(step.code_point)) {
-      if (at > begin) f(text.substr(begin, at - begin));
-      begin = at + step.size;
-    }
-    at += step.size;
-  }
-  if (at > begin) f(text.substr(begin));
-}
-
-// The tokeniser's four rules, one pass each, in mteval's order. They act on characters, but their classes are ASCII
-// and their complements are never split, so that working on bytes gives the same text.
+// The four rules of mteval-v13a's tokeniser, one pass each, in its order. The rules split next to ASCII characters alone, so that a pass
+// over bytes gives the same text as one over characters.
 std::string split_punctuation(const std::string& text) {
   std::string spaced;
   for (const char c : text) {  // ASCII punctuation but ' , - .
@@ -61,15 +46,15 @@ std::string split_punctuation(const std::string& text) {
       spaced.push_back(c);
     }
   }
-  // Replaces two neighbours for which `applies` holds by `shape` with a and b for them, and goes on after both.
-  const auto rewrite = [](const std::string& in, auto&& applies, std::string_view shape) {
+  // Replaces two neighbours a and b for which applies(a, b) holds by `pattern`, such as "a b ", and continues after both.
+  const auto rewrite = [](const std::string& in, auto&& applies, std::string_view pattern) {
     std::string out;
     for (std::size_t i = 0; i < in.size(); ++i) {
       if (i + 1 == in.size() || !applies(in[i], in[i + 1])) {
         out.push_back(in[i]);
         continue;
       }
-      for (const char c : shape) out.push_back(c == 'a' ? in[i] : c == 'b' ? in[i + 1] : c);
+      for (const char c : pattern) out.push_back(c == 'a' ? in[i] : c == 'b' ? in[i + 1] : c);
       ++i;
     }
     return out;
@@ -188,7 +173,7 @@ Chrf chrf(std::span<const std::string> hypotheses, std::span<const std::string> 
   for (std::size_t i = 0; i < hypotheses.size(); ++i) {
     const std::vector<std::uint32_t> hyp = characters(hypotheses[i]), ref = characters(references[i]);
     for (std::size_t n = 1; n <= orders; ++n) {
-      // A segment whose reference is too short for an order has no say in that order's precision.
+      // As sacreBLEU: the precision of an order leaves out a segment whose reference is too short for that order.
       if (ref.size() >= n) hyp_counts[n - 1] += ngram_count(hyp.size(), n);
       ref_counts[n - 1] += ngram_count(ref.size(), n);
       matches[n - 1] += shared_ngrams<orders>(hyp, ref, n);

@@ -37,10 +37,10 @@ struct Chrf {
   std::string signature() const;
 };
 
-/// Plain text in, one hypothesis and one reference a segment. Throw std::invalid_argument when the two differ in
-/// number or are empty.
+/// BLEU of plain text (not tokenised), one hypothesis and one reference a segment. Throws std::invalid_argument if the two lists are empty
+/// or of different lengths.
 Bleu bleu(std::span<const std::string> hypotheses, std::span<const std::string> references, const MetricOptions& options = {});
-/// As bleu: plain text in, one hypothesis and one reference a segment. Throws std::invalid_argument likewise.
+/// chrF2 of plain text, one hypothesis and one reference a segment. Throws std::invalid_argument as bleu does.
 Chrf chrf(std::span<const std::string> hypotheses, std::span<const std::string> references, const MetricOptions& options = {});
 
 /// "BLEU|<signature> = 40.69 71.8/47.9/33.8/24.2 (BP = 1.000 ratio = 1.002 hyp_len = 12988 ref_len = 12968)"

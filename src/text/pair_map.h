@@ -15,10 +15,10 @@ constexpr PairKey pair_key(std::int32_t left, std::int32_t right) noexcept {
 constexpr std::int32_t left_of(PairKey key) noexcept { return static_cast<std::int32_t>(key >> 32); }
 constexpr std::int32_t right_of(PairKey key) noexcept { return static_cast<std::int32_t>(key & 0xFFFFFFFFu); }
 
-// Hash map from pairs of ids, open addressing with linear probing and no erase: a look-up is most often one cache line,
-// and look-ups are nearly all that training and encoding do. In its place tsl::hopscotch_map 2.3 encodes 2% slower, with dropout, which no
-// cache of words helps, 4 to 7%, and trains 1% slower; tsl::robin_map 1.2 encodes 2 to 4% slower, with dropout 13%, and trains 5% slower
-// (3.2 MB of prose and source, 10,000 tokens, the least of seven processor times, g++ 12, two runs each): a package more, for less.
+// Hash map from pairs of ids, with open addressing, linear probing and no erase: a look-up mostly touches one cache line, and training and
+// encoding spend their time on look-ups. Measured against it (3.2 MB of prose and source, 10,000 tokens, least of seven processor times,
+// g++ 12, two runs each): tsl::hopscotch_map 2.3 encodes 2% slower, 4 to 7% with dropout, and trains 1% slower; tsl::robin_map 1.2 encodes
+// 2 to 4% slower, 13% with dropout, and trains 5% slower.
 template <class Value>
 class PairMap {
  public:
@@ -40,8 +40,6 @@ class PairMap {
     return slot.value;
   }
 
-  std::size_t size() const noexcept { return size_; }
-
   template <class F>
   void for_each(F&& f) {
     for (Slot& slot : slots_) {
@@ -56,7 +54,7 @@ class PairMap {
     Value value{};
   };
 
-  // The slot of the key, or the free slot where it would go.
+  // The slot of the key, or the free slot for it.
   std::size_t index(PairKey key) const noexcept {
     const std::size_t mask = slots_.size() - 1;
     std::size_t i = static_cast<std::size_t>((key * 0x9E3779B97F4A7C15u) >> 20) & mask;

@@ -6,11 +6,11 @@
 
 namespace tern::text {
 
-// A compiled regular expression over UTF-8 with Unicode properties (PCRE2, JIT where the machine has it). Immutable, so
-// that threads may share one; what a match needs of its own is in a Matcher.
+// A compiled regular expression over UTF-8 with Unicode properties (PCRE2, with its JIT if the machine has one). Immutable: threads may
+// share one. The state of a search is in a Matcher.
 class Pattern {
  public:
-  // Throws std::logic_error for a pattern that does not compile: patterns are ours, never a user's.
+  // Throws std::logic_error for a pattern that does not compile: patterns come from this library, never from a user.
   explicit Pattern(const std::string& expression);
   ~Pattern();
   Pattern(const Pattern&) = delete;
@@ -22,6 +22,7 @@ class Pattern {
   void* code_;  // pcre2_code*
 };
 
+// Searches texts for a pattern, by one thread at a time.
 class Matcher {
  public:
   explicit Matcher(const Pattern& pattern);

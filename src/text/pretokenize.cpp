@@ -5,8 +5,8 @@
 namespace tern::text {
 namespace {
 
-// Letters and numbers that Unicode 15 and 16 brought, which an older PCRE2 does not know: a word's tokens must not
-// depend on the library that the machine has.
+// Letters and numbers that are new in Unicode 15 and 16, which an older PCRE2 does not know: tokens must not depend on the installed
+// library.
 constexpr const char* new_letters = R"(\x{1C89}-\x{1C8A}\x{A7CB}-\x{A7CD}\x{A7DA}-\x{A7DC}\x{105C0}-\x{105F3}\x{10D4A}-\x{10D65})"
                                     R"(\x{10D6F}-\x{10D85}\x{10EC2}-\x{10EC4}\x{1123F}-\x{11240}\x{11380}-\x{11389}\x{1138B}\x{1138E})"
                                     R"(\x{11390}-\x{113B5}\x{113B7}\x{113D1}\x{113D3}\x{11BC0}-\x{11BE0}\x{11F02}\x{11F04}-\x{11F10})"

@@ -7,8 +7,8 @@
 
 namespace tern::text {
 
-// Cuts text into the words that byte-level BPE never merges across: contractions, runs of letters, of numbers and of
-// anything else, each with one space before it, and runs of white space. A run of bytes that is not UTF-8 is one word.
+// Splits text into words; byte-level BPE never merges across their borders. Words are contractions, runs of letters, of numbers and of
+// other characters, each with one space before it, and runs of white space. A run of bytes that are not UTF-8 is one word.
 class PreTokenizer {
  public:
   PreTokenizer();

@@ -28,7 +28,7 @@ void append_printable(std::string& out, std::string_view text) {
   }
 }
 
-// The largest place up to `at` that is not within a character.
+// The largest offset up to `at` that is not within a character.
 std::size_t boundary(std::string_view text, std::size_t at) {
   for (int steps = 0; steps < 3 && at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80; ++steps) --at;
   return at;
@@ -46,7 +46,7 @@ std::string printable(std::string_view text, std::size_t limit) {
     append_printable(out, text);
     return out;
   }
-  // A message begins with its subject, and ends with the remedy.
+  // The middle goes: a message begins with its subject and ends with the remedy.
   append_printable(out, text.substr(0, boundary(text, limit - limit / 3)));
   out += " ... ";
   append_printable(out, text.substr(boundary(text, text.size() - limit / 3)));

@@ -6,16 +6,15 @@
 
 namespace tern::text {
 
-// True for the characters that are an instruction to a terminal or to a page and no text: C0 and DEL, C1 (U+0080 to
-// U+009F, which begin escape sequences as ESC does), line and paragraph separators, and the marks that override the
-// direction of the text around them (U+202A to U+202E, U+2066 to U+2069).
+// True for characters that control a terminal or the layout of text: C0 and DEL, C1 (U+0080 to U+009F, which begin escape sequences as ESC
+// does), line and paragraph separators, and the marks that override the direction of text (U+202A to U+202E, U+2066 to U+2069).
 bool is_control(char32_t code_point) noexcept;
 
-// Text from a file or from a flag as a message shows it: one line of UTF-8. A control character and a byte that is not
-// UTF-8 are spelled: \n, \x1b, \u009b, \xff. Of a text of more than `limit` bytes the middle is left out.
+// Untrusted text for a message: one line of UTF-8, with control characters and bytes that are not UTF-8 escaped (\n, \x1b, \u009b, \xff).
+// A text of more than `limit` bytes loses its middle.
 std::string printable(std::string_view text, std::size_t limit = 1000);
 
-// Text that is to stay a text: each control character becomes a space, each ill-formed subpart U+FFFD.
+// Untrusted text without escapes: each control character becomes a space, each ill-formed subpart U+FFFD.
 std::string without_controls(std::string_view text);
 
 }  // namespace tern::text

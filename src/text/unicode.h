@@ -33,6 +33,21 @@ std::u32string to_code_points(std::string_view text);
 // White space as Python's str.split() sees it: the Unicode property White_Space and the separators U+001C to U+001F.
 bool is_python_space(char32_t c) noexcept;
 
+// Calls f(std::string_view) for each word of `text`, in order: the runs without white space, as of Python's str.split().
+template <class F>
+void for_each_word(std::string_view text, F&& f) {
+  std::size_t begin = 0, at = 0;
+  while (at < text.size()) {
+    const Utf8Step step = decode_utf8(text.substr(at));
+    if (is_python_space(step.code_point)) {
+      if (at > begin) f(text.substr(begin, at - begin));
+      begin = at + step.size;
+    }
+    at += step.size;
+  }
+  if (at > begin) f(text.substr(begin));
+}
+
 // `text` without trailing white space in the sense of is_python_space.
 std::string_view strip_right(std::string_view text) noexcept;
 

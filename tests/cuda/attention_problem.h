@@ -105,7 +105,7 @@ struct AttentionProblem {
       for (std::int64_t h = 0; h < c.heads; ++h) attend(n, h);
   }
 
-  bool sees(std::int64_t n, std::int64_t t, std::int64_t s, std::int64_t offset) const {
+  bool is_visible(std::int64_t n, std::int64_t t, std::int64_t s, std::int64_t offset) const {
     return (!c.has_lengths || static_cast<double>(s) < lengths.get(n)) && (!c.has_padding || padding.get(n * c.keys + s) > -1e4) &&
            (!c.causal || s <= t + offset || (c.has_prefix && static_cast<double>(s) < prefix.get(n))) &&
            (c.window == 0 || s > t + offset - c.window);
@@ -128,7 +128,7 @@ struct AttentionProblem {
         for (std::int64_t d = 0; d < d_count; ++d) score += q.get(query + d) * k.get(key(s) + d);
         score = score * attention.scale + (c.has_padding ? padding.get(n * c.keys + s) : 0) +
                 (c.has_bias ? bias.get((h * c.queries + t) * c.keys + s) : 0);
-        sum += p[std::size_t(s)] = sees(n, t, s, keys - queries) ? std::exp(score) : 0;
+        sum += p[std::size_t(s)] = is_visible(n, t, s, keys - queries) ? std::exp(score) : 0;
         if (c.dropout > 0) {
           const auto element = static_cast<std::uint64_t>(((n * c.heads + h) * c.queries + t) * c.keys + s);
           kept[std::size_t(s)] = is_dropped(7, attention.draws.offset, element, c.dropout) ? 0 : 1 / (1 - c.dropout);

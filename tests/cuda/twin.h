@@ -50,7 +50,7 @@ class Twin {
   void* device_ = nullptr;
 };
 
-/// How far apart two devices may be in one operation on the dtype.
+/// The tolerance between two devices for one operation on the dtype.
 double tolerance(DType dtype);
 
 /// Strides of the kinds that kernels meet. `permuted`: the dimensions lie in memory in the given order, outermost first;

@@ -271,14 +271,14 @@ TEST_CASE("A rank keeps its part of gradients and parameters, and no more than t
       for (const Shard shard : {Shard::none, Shard::optimizer, Shard::gradients, Shard::parameters}) {
         const double before = allocated();
         Training training(rank, shard, form);
-        std::size_t most_gradients = 0, most_blocks = 0, passes = 0;
+        std::size_t max_gradients = 0, max_blocks = 0, passes = 0;
         for (const Tensor& x : trained(training.model))
           on_gradient_ready(x, [&](const Tensor&) {
             std::size_t here = 0;
             const auto segments = training.parallel->segments();
             for (const auto& segment : segments) here += is_here(segment.gradients);
-            most_gradients = std::max(most_gradients, here);
-            most_blocks = std::max(most_blocks, blocks_here(*training.parallel));
+            max_gradients = std::max(max_gradients, here);
+            max_blocks = std::max(max_blocks, blocks_here(*training.parallel));
             ++passes;
           });
         for (std::uint64_t step = 0; step < 2; ++step) training.step(step);
@@ -299,9 +299,9 @@ TEST_CASE("A rank keeps its part of gradients and parameters, and no more than t
         const std::size_t buckets = training.parallel->segments().size();
         require(passes > 0 && buckets >= 5, "expected several buckets");
         // The bucket that fills, two on their way, the table and the vectors, which wait for the end of the pass.
-        if (shard >= Shard::gradients) require(most_gradients <= 5, fmt::format("{} buckets of gradients", most_gradients));
+        if (shard >= Shard::gradients) require(max_gradients <= 5, fmt::format("{} buckets of gradients", max_gradients));
         if (shard == Shard::gradients) require(buckets > 7, fmt::format("{} buckets", buckets));
-        if (shard == Shard::parameters) require(most_blocks <= 2, fmt::format("{} blocks", most_blocks));
+        if (shard == Shard::parameters) require(max_blocks <= 2, fmt::format("{} blocks", max_blocks));
         if (shard == Shard::parameters) require(blocks_here(*training.parallel) == 0, "blocks stay after the step");
       }
       const double at_last = allocated();

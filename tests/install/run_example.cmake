@@ -9,16 +9,16 @@ function(run)
   set(output "${output}" PARENT_SCOPE)
 endfunction()
 
-# A program's bytes without its symbols are at most MOST_BYTES, where that is not 0.
+# A program's bytes without its symbols are at most MAX_BYTES, where that is not 0.
 function(check_size program)
-  if(NOT MOST_BYTES)
+  if(NOT MAX_BYTES)
     return()
   endif()
   run(${STRIP} -o ${program}-stripped ${program})
   file(SIZE ${WORK}/${program}-stripped bytes)
   message("${program}: ${bytes} bytes without symbols")
-  if(bytes GREATER MOST_BYTES)
-    message(FATAL_ERROR "${program} has ${bytes} bytes without its symbols, expected at most ${MOST_BYTES}: Note [Sections] in CMakeLists.txt")
+  if(bytes GREATER MAX_BYTES)
+    message(FATAL_ERROR "${program} has ${bytes} bytes without its symbols, expected at most ${MAX_BYTES}: Note [Sections] in CMakeLists.txt")
   endif()
 endfunction()
 

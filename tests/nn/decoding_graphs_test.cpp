@@ -47,17 +47,17 @@ void check_searches(const Model& model, ReadOptions options) {
   nn::DecodingGraphs graphs;
   ReadOptions with_graphs = options;
   with_graphs.graphs = &graphs;
-  std::size_t most_nodes = 0;
+  std::size_t max_nodes = 0;
   for (const nn::Search search : {nn::Search::greedy, nn::Search::beam, nn::Search::sample, nn::Search::greedy})
     for (const std::size_t count : {std::size_t{3}, std::size_t{8}, std::size_t{1}, std::size_t{5}}) {
       CAPTURE(int(search), count);
       const nn::GenerateOptions how{.search = search, .eos = 7, .n_best = search == nn::Search::greedy ? 1 : 2, .beam = 3, .seed = 5};
       const std::vector<nn::TokenIds> rows = some_rows(count, std::int64_t(count));
       CHECK(is_same(nn::generate(model, rows, with_graphs, how), nn::generate(model, rows, options, how)));
-      most_nodes = std::max(most_nodes, graphs.nodes());
+      max_nodes = std::max(max_nodes, graphs.nodes());
     }
   const Device device = nn::parameters(model).front().device();
-  CHECK((most_nodes > 20) == (device != cpu));  // the graphs were used where there are any
+  CHECK((max_nodes > 20) == (device != cpu));  // the graphs were used where there are any
 }
 
 void check_models(Device device) {

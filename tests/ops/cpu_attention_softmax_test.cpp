@@ -24,7 +24,7 @@ struct Mask {
     const auto view_of = [](const std::optional<Array>& x) { return x ? x->view : View{}; };
     return {view_of(padding), view_of(prefix), view_of(key_lengths), window, causal};
   }
-  bool sees(const Shape& shape, std::int64_t row, std::int64_t column) const {
+  bool is_visible(const Shape& shape, std::int64_t row, std::int64_t column) const {
     const std::int64_t T = shape[shape.size() - 2], S = shape[shape.size() - 1];
     const std::int64_t batch = shape.size() > 2 ? row / (numel(shape) / S / shape[0]) : 0;
     if (padding && !((*padding)[batch * S + column] > -1e4)) return false;
@@ -43,13 +43,13 @@ std::vector<double> softmax(const Array& x, const Mask& mask) {
     const auto score = [&](std::int64_t c) { return x[row * S + c] + (mask.padding ? (*mask.padding)[batch * S + c] : 0); };
     double top = -infinity, sum = 0;
     for (std::int64_t c = 0; c < S; ++c)
-      if (mask.sees(shape, row, c)) top = std::max(top, score(c));
+      if (mask.is_visible(shape, row, c)) top = std::max(top, score(c));
     for (std::int64_t c = 0; c < S; ++c)
-      if (mask.sees(shape, row, c)) sum += std::isnan(score(c)) ? not_a_number : top == -infinity ? 0 : std::exp(score(c) - top);
+      if (mask.is_visible(shape, row, c)) sum += std::isnan(score(c)) ? not_a_number : top == -infinity ? 0 : std::exp(score(c) - top);
     for (std::int64_t c = 0; c < S; ++c)
-      result[index(row * S + c)] = !mask.sees(shape, row, c) || sum == 0 ? 0
-                                   : std::isnan(sum)                     ? not_a_number
-                                                                         : std::exp(score(c) - top) / sum;
+      result[index(row * S + c)] = !mask.is_visible(shape, row, c) || sum == 0 ? 0
+                                   : std::isnan(sum)                           ? not_a_number
+                                                                               : std::exp(score(c) - top) / sum;
   }
   return result;
 }
@@ -99,13 +99,13 @@ TEST_CASE("attention_softmax") {
           run(y, [&](const View& v) { attention_softmax(Cpu{}, x.view, mask.view(), v); });
           check(y, expected);
           for (std::int64_t i = 0; i < y.size(); ++i)
-            if (!mask.sees(shape, i / S, i % S) && (y[i] != 0 || std::signbit(y[i]))) FAIL("a hidden column is not 0");
+            if (!mask.is_visible(shape, i / S, i % S) && (y[i] != 0 || std::signbit(y[i]))) FAIL("a hidden column is not 0");
 
           // Whatever stands in hidden columns, the others do not change.
           Array wild = x;
           const double values[] = {not_a_number, infinity, -infinity, 1e30};
           for (std::int64_t i = 0; i < wild.size(); ++i)
-            if (!mask.sees(shape, i / S, i % S)) wild.set(i, values[i % 4]);
+            if (!mask.is_visible(shape, i / S, i % S)) wild.set(i, values[i % 4]);
           run(wild, [&](const View& v) { attention_softmax(Cpu{}, v, mask.view(), v); });
           CHECK(wild.same_bytes(y));
         }

@@ -14,15 +14,15 @@ namespace tern::op_cases {
 /// from the row: the checks in op_forward_test.cpp, op_gradients_test.cpp, op_errors_test.cpp, op_devices_test.cpp and
 /// op_cuda_test.cpp run over the whole table.
 
-/// How to make one input. Values depend on the shape and the input's position alone.
+/// The description of one input. Its values depend on the shape and the index of the input only.
 struct Input {
   Shape shape;
   double low = -2, high = 2;       ///< the range of the values; integers are whole numbers in [low, high)
-  std::optional<DType> dtype;      ///< fixed, or the one that the case runs in
+  std::optional<DType> dtype;      ///< a fixed dtype; none: that of the run
   std::vector<double> kinks = {};  ///< values from which the elements keep a distance of 0.1
   bool distinct = false;           ///< no two elements are equal or close
   bool whole = false;              ///< whole numbers in floats too, so that some are equal
-  bool differentiable = true;      ///< the gradient is checked, where the dtype is a floating one
+  bool differentiable = true;      ///< check the gradient, for a floating dtype
   bool edited = false;             ///< the op writes it
   bool optional = false;           ///< may be undefined
 };
@@ -50,8 +50,8 @@ inline Input edited(const Shape& shape) {
 /// Arguments of a call.
 struct Arguments {
   Tensors inputs;
-  DType dtype;    ///< the one that the case runs in
-  Device device;  ///< where the inputs are, for ops without any
+  DType dtype;    ///< dtype of the run
+  Device device;  ///< device of the inputs, and of ops without inputs
   const Tensor& operator[](std::size_t i) const { return inputs[i]; }
 };
 using Call = std::function<Tensors(const Arguments&)>;
@@ -74,7 +74,7 @@ struct Case {
   std::vector<Input> inputs;
   Call call;
   Reference reference;
-  std::vector<DType> dtypes = {};  ///< where they differ from the row's
+  std::vector<DType> dtypes = {};  ///< dtypes of the case; empty: the row's
   bool twice = true;
 };
 
@@ -82,7 +82,7 @@ struct Case {
 struct Mistake {
   std::function<void()> call;
   std::vector<std::string> contains = {};
-  std::string shown_name = {};  ///< where it is not the row's
+  std::string shown_name = {};  ///< name of the op in the message; empty: the row's
 };
 
 inline const std::vector<DType> floats = {DType::f64, DType::f32, DType::f16, DType::bf16};

@@ -52,12 +52,12 @@ Array attention_of(Ref in, const Form& form) {
   const Array* const lengths = form.lengths ? &in[next++] : nullptr;
   const bool is_packed = !form.query_starts.empty();
   const std::int64_t heads = q.size(-2), width = q.size(-1), group = heads == 0 ? 1 : heads / std::max<std::int64_t>(k.size(-2), 1);
-  const std::int64_t most_queries = is_packed ? longest(form.query_starts) : q.size(1),
-                     most_keys = is_packed ? longest(form.key_starts) : k.size(1);
+  const std::int64_t longest_queries = is_packed ? longest(form.query_starts) : q.size(1),
+                     longest_keys = is_packed ? longest(form.key_starts) : k.size(1);
   const double scale = form.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(width, 1))));
   std::vector<double> weights;  // of the keys, for one query and head: the elements of its row come one after another
   return make(q.shape, q.dtype, [&](const Shape& at) {
-    std::int64_t b = at[0], t = at[1], h = at[2], queries = most_queries, keys = most_keys, first_key = 0;
+    std::int64_t b = at[0], t = at[1], h = at[2], queries = longest_queries, keys = longest_keys, first_key = 0;
     if (is_packed) {
       for (b = 0; form.query_starts[std::size_t(b) + 1] <= at[0];) ++b;
       const auto n = static_cast<std::size_t>(b);
@@ -90,7 +90,7 @@ Array attention_of(Ref in, const Form& form) {
       }
       for (double& weight : weights) total += weight = weight == -INFINITY ? 0 : std::exp(weight - top);
       for (std::int64_t s = 0; s < keys; ++s) {
-        const std::int64_t element = ((b * heads + h) * most_queries + t) * most_keys + s;
+        const std::int64_t element = ((b * heads + h) * longest_queries + t) * longest_keys + s;
         const bool is_kept = !is_dropped(seed, 0, static_cast<std::uint64_t>(element), form.dropout);
         double& weight = weights[static_cast<std::size_t>(s)];
         weight = is_kept && total > 0 ? weight / total / (1 - form.dropout) : 0;

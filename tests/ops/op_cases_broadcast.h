@@ -67,7 +67,7 @@ inline Cases joined(std::initializer_list<Cases> lists) {
   return all;
 }
 
-inline std::vector<Mistake> misfits(Tensor (*f)(const Tensor&, const Tensor&)) {
+inline std::vector<Mistake> shape_mistakes(Tensor (*f)(const Tensor&, const Tensor&)) {
   return {{[=] { f(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
           {[=] { f(sample({2, 3}), sample({2})); }, {"(2, 3)", "(2,)"}},
           {[=] { f(sample({0}), sample({3})); }, {"(0,)", "(3,)"}}};

@@ -24,7 +24,7 @@ void add_comparisons(Rows& rows) {
                 with_number([=](T x) { return with(x, 1e10); }, [=](double x) { return number(x, 1e10); }, boolean, whole({}), numbers)})};
     row.dtypes = all_dtypes;
     row.differentiable = false;
-    row.mistakes = misfits(f);
+    row.mistakes = shape_mistakes(f);
     rows.push_back(row);
   };
   comparison("eq", eq, eq, [](double a, double b) { return a == b; });
@@ -96,7 +96,7 @@ void add_comparisons(Rows& rows) {
   Row close{"isclose", two([](T a, T b) { return isclose(a, b, 0.25, 0.5); }, near, boolean, whole({}, -4, 4), whole({}, -4, 4))};
   close.dtypes = numbers;
   close.differentiable = false;
-  close.mistakes = misfits([](T a, T b) { return isclose(a, b); });
+  close.mistakes = shape_mistakes([](T a, T b) { return isclose(a, b); });
   close.mistakes.push_back({[] { isclose(sample({3}), sample({3}), -1); }, {"-1"}});
   rows.push_back(close);
   Row all_close{"allclose", {}};

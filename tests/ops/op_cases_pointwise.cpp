@@ -14,7 +14,7 @@ Row arithmetic(const char* name, Tensor (*f)(T, T), double (*g)(double, double),
                Mistake unheld) {
   Row row{name, joined({two(f, g, numeric, a, b), std::move(more)})};
   row.dtypes = all_dtypes;
-  row.mistakes = misfits(f);
+  row.mistakes = shape_mistakes(f);
   row.mistakes.push_back(std::move(unheld));
   return row;
 }
@@ -60,7 +60,7 @@ void add_arithmetic(Rows& rows) {
                               with_number([](T x) { return div(x, 4); }, [](double x) { return x / 4; }, divided, any),
                               with_number([](T x) { return div(3, x); }, [](double x) { return 3 / x; }, divided, Input{{}, 1, 4})})};
   division.dtypes = numbers;
-  division.mistakes = misfits(div);
+  division.mistakes = shape_mistakes(div);
   rows.push_back(division);
 }
 
@@ -82,7 +82,7 @@ void add_power(Rows& rows) {
   }
   power.slack = 4;
   power.gradient_roundings = 12;  // with a logarithm, a power and products of both
-  power.mistakes = misfits(pow);
+  power.mistakes = shape_mistakes(pow);
   rows.push_back(power);
 }
 
@@ -102,13 +102,13 @@ void add_remainder(Rows& rows) {
                    with_number([](T x) { return remainder(x, -2); }, number_modulo, same, apart,
                                {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64})})};
   rest.dtypes = all_dtypes;
-  rest.mistakes = misfits(remainder);
+  rest.mistakes = shape_mistakes(remainder);
   rest.mistakes.push_back({[] { remainder(sample({3}, DType::i64), 0); }, {"other than 0"}});
   rows.push_back(rest);
   Row percent{"operator%", joined({two([](T a, T b) { return a % b; }, modulo, same, between, above),
                                    with_number([](T x) { return x % -2; }, number_modulo, same, apart)})};
   percent.shown_name = "remainder";
-  percent.mistakes = misfits([](T a, T b) { return a % b; });
+  percent.mistakes = shape_mistakes([](T a, T b) { return a % b; });
   rows.push_back(percent);
 }
 
@@ -117,7 +117,7 @@ void add_atan2(Rows& rows) {
                          Input{{}, -3, 3, {}, {0}}, Input{{}, -3, 3, {}, {0}})};
   angle.dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32};
   angle.slack = 4;
-  angle.mistakes = misfits(atan2);
+  angle.mistakes = shape_mistakes(atan2);
   rows.push_back(angle);
 }
 
@@ -126,7 +126,7 @@ void add_operators(Rows& rows) {
     Row row{name, std::move(cases)};
     row.dtypes = numbers;
     row.shown_name = shown;
-    row.mistakes = misfits(f);
+    row.mistakes = shape_mistakes(f);
     rows.push_back(row);
   };
   operators(

@@ -72,24 +72,24 @@ Product multiply(const std::vector<float>& x, std::int64_t rows, const Quantized
 
 TEST_CASE("Quantised products of 1 to 70 rows give the reference, each row as it is alone") {
   const NoGrad unrecorded;
-  constexpr std::int64_t most_rows = 70;
+  constexpr std::int64_t max_rows = 70;
   for (const QuantFormat format : quant_formats)
     for (const auto& [in, out] : std::vector<std::pair<std::int64_t, std::int64_t>>{
              {1, 1}, {3, 33}, {31, 65}, {33, 31}, {64, 32}, {127, 3}, {515, 34}, {1061, 17}}) {
       INFO(name(format) << " " << in << " -> " << out);
-      const std::vector<float> x = numbers(most_rows * in, 1), bias = numbers(out, 2);
+      const std::vector<float> x = numbers(max_rows * in, 1), bias = numbers(out, 2);
       const QuantizedWeight w = quantize(Tensor::from(numbers(out * in, 3), {out, in}), format);
-      const Tensor rows = Tensor::from(x, {most_rows, in}), added = Tensor::from(bias, {out});
-      const Product expected = multiply(x, most_rows, w, bias);
+      const Tensor rows = Tensor::from(x, {max_rows, in}), added = Tensor::from(bias, {out});
+      const Product expected = multiply(x, max_rows, w, bias);
       const std::vector<float> together = quantized_linear(rows, w, added).to_vector<float>();
       double worst = 0;
       for (std::size_t i = 0; i < together.size(); ++i)
         worst = std::max(worst, (std::abs(double(together[i]) - expected.y[i]) - expected.unsure[i]) / expected.terms[i]);
       CHECK(worst < 1e-6);
-      for (std::int64_t count = 1; count < most_rows; ++count) {
+      for (std::int64_t count = 1; count < max_rows; ++count) {
         const test::Threads threads(count % 3 + 1);
-        const std::vector<float> y = quantized_linear(slice(rows, 0, most_rows - count, most_rows), w, added).to_vector<float>();
-        REQUIRE(std::memcmp(y.data(), together.data() + (most_rows - count) * out, y.size() * sizeof(float)) == 0);
+        const std::vector<float> y = quantized_linear(slice(rows, 0, max_rows - count, max_rows), w, added).to_vector<float>();
+        REQUIRE(std::memcmp(y.data(), together.data() + (max_rows - count) * out, y.size() * sizeof(float)) == 0);
       }
     }
 }

@@ -88,14 +88,14 @@ inline Weights weights_of(const fs::path& run) {
   return result;
 }
 
-/// Whether an element is of the bias of keys, which adds the same number to all scores of a query: its gradient is 0 but for rounding, of
-/// which Adam makes steps as long as any.
+/// True for an element of the bias of keys. It adds the same number to all scores of a query, so that its gradient is 0 except for
+/// rounding, which Adam scales to steps of the usual size.
 inline bool is_bias_of_keys(const std::string& name, std::size_t i, std::size_t size) {
   if (name.ends_with("attn.qkv.bias")) return i >= size / 3 && i < 2 * size / 3;
   return name.ends_with("attn.key_value.bias") && i < size / 2;
 }
 
-/// The largest difference of two models' weights, but for the biases of keys; infinite where names or sizes differ.
+/// The largest difference of two models' weights without the biases of keys; infinite if names or sizes differ.
 inline double distance(const Weights& a, const Weights& b) {
   double largest = 0;
   if (a.size() != b.size()) return INFINITY;

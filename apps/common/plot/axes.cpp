@@ -11,7 +11,7 @@ namespace tern::apps {
 
 namespace {
 
-/// "0.25", "12.5k", "40%".
+/// The text of a tick: "0.25", "12.5k", "40%".
 std::string tick_text(double value, bool is_percent = false) {
   if (is_percent) return fmt::format("{:g}%", 100 * value);
   if (std::abs(value) >= 1e6) return fmt::format("{:g}M", value / 1e6);
@@ -48,7 +48,7 @@ std::vector<double> nice_ticks(double low, double high, int count) {
       step = factor * power;
       break;
     }
-  // Whole multiples: sums of steps would gather rounding errors.
+  // Multiples of the step, as sums would accumulate rounding errors.
   std::vector<double> ticks;
   const double first = std::floor(low / step + 1e-9), last = std::ceil(high / step - 1e-9);
   for (double multiple = first; multiple <= last; ++multiple) ticks.push_back(multiple * step);

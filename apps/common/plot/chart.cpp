@@ -15,7 +15,7 @@ namespace tern::apps {
 
 namespace {
 
-/// The least and the greatest of some values.
+/// The range of values.
 struct Range {
   double low = std::numeric_limits<double>::infinity(), high = -low;
   void add(double value) { low = std::min(low, value), high = std::max(high, value); }
@@ -35,7 +35,7 @@ Range range_of(const Chart& chart, double Point::* coordinate, bool is_right) {
 
 Scale log_scale_of(const Range& range) { return range.low <= range.high ? log_scale(range.low, range.high) : log_scale(1, 1); }
 
-/// The heights of a stacked chart's areas, from 0 up.
+/// The upper edges of a stacked chart's areas, from 0.
 std::vector<double> sums(const Chart& chart) {
   std::vector<double> result;
   for (const Series& series : chart.series)
@@ -53,7 +53,7 @@ Scale y_scale(const Chart& chart, bool is_right) {
     range.add(0);
     for (const double sum : sums(chart)) range.add(sum);
   }
-  if (chart.level && !is_right) range.add(1.04 * chart.level->y);  // its name stands above it
+  if (chart.level && !is_right) range.add(1.04 * chart.level->y);  // room for its name above it
   const Axis& axis = is_right ? chart.right : chart.left;
   double low = axis.low.value_or(range.low), high = axis.high.value_or(range.high);
   if (!std::isfinite(low)) low = std::isfinite(high) ? std::min(high - 1, 0.0) : 0;
@@ -61,7 +61,7 @@ Scale y_scale(const Chart& chart, bool is_right) {
   return linear_scale(low, high, 5);
 }
 
-/// From 0 or the first value to the last one.
+/// The x axis, from 0 or the first value to the last one.
 Scale x_scale(const Chart& chart, const std::vector<double>& xs) {
   if (chart.is_even) return {.ticks = xs};
   Scale scale;
@@ -79,7 +79,7 @@ Scale x_scale(const Chart& chart, const std::vector<double>& xs) {
   return scale;
 }
 
-/// A mark with a radius of about 4, or, where there are many, smaller.
+/// A mark of a radius of about 4, smaller if there are many.
 std::string draw_mark(Mark mark, double x, double y, bool is_small, const std::string& note) {
   const double r = is_small ? 2.5 : 3.5;
   std::string tag = "path", shape;
@@ -104,9 +104,9 @@ std::string draw_mark(Mark mark, double x, double y, bool is_small, const std::s
   return fmt::format("<{0} {1}><title>{2}</title></{0}>", tag, shape, svg::escape(note));
 }
 
-/// A line through points on the page, with their marks and bars.
+/// Draws a line through points on the page, with marks and error bars.
 std::string draw_series(const Series& series, const std::vector<Point>& points, const char* colour) {
-  // One point alone is no line.
+  // A single point has no line.
   const Mark mark = series.mark == Mark::none && points.size() == 1 ? Mark::disc : series.mark;
   std::string line, marks, body;
   for (const Point& point : points) {
@@ -123,7 +123,7 @@ std::string draw_series(const Series& series, const std::vector<Point>& points, 
   return body;
 }
 
-/// The area between the sums of the values before a series and those with it.
+/// Draws the area of a series in a stacked chart.
 template <class X, class Y>
 std::string draw_area(const Series& series, std::vector<double>& floor, const char* colour, const X& x_of, const Y& y_of) {
   std::string upper, lower;
@@ -195,7 +195,7 @@ std::string to_svg(const Chart& chart) {
       body += draw_area(series, floor, colour_of(i), x_of, y_of);
       continue;
     }
-    // Series at the same places stand a little apart, so that their bars can be told apart too.
+    // Series are shifted slightly against each other, so that error bars at the same x do not overlap.
     const double shift = chart.is_even ? 7 * (static_cast<double>(i) - static_cast<double>(chart.series.size() - 1) / 2) : 0;
     std::vector<Point> points;
     for (const Point& point : series.points)

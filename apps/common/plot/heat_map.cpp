@@ -13,10 +13,10 @@ namespace tern::apps {
 
 namespace {
 
-constexpr std::int64_t max_cells = 120;  // a side: more cannot be told apart, and make the file large
+constexpr std::int64_t max_cells = 120;  // on a side: more are not visible, and enlarge the file
 constexpr float hidden = -std::numeric_limits<float>::infinity();
 
-/// Means of square pieces, few enough to draw; a piece of which all is hidden is hidden.
+/// Reduces a matrix to at most max_cells a side, by means of squares. A square of hidden cells is hidden.
 HeatMap shrunk(const HeatMap& map) {
   const std::int64_t piece = ceil_div(std::max(map.rows, map.columns), max_cells);
   if (piece <= 1) return map;
@@ -37,7 +37,7 @@ HeatMap shrunk(const HeatMap& map) {
   return small;
 }
 
-/// The least and the greatest value, and 0.
+/// The range of the values and 0.
 std::pair<float, float> range(const HeatMap& map) {
   float least = 0, greatest = 0;
   for (float value : map.values) {
@@ -48,7 +48,7 @@ std::pair<float, float> range(const HeatMap& map) {
   return {least, greatest};
 }
 
-/// Eight shades of blue for positive and of red for negative values; "" for about 0, which is the ground's colour.
+/// The colour of a value: eight shades of blue for positive and of red for negative ones; "" for about 0, the background.
 std::string shade(float value, float largest) {
   if (value == hidden || largest == 0) return "";
   const int level = static_cast<int>(std::lround(8 * std::sqrt(std::abs(value) / largest)));
@@ -58,7 +58,7 @@ std::string shade(float value, float largest) {
                    : fmt::format("#{:02x}{:02x}{:02x}", strong, faint + 10, faint);
 }
 
-/// Cells of one shade in a row are one rectangle, and what is about 0 is none: most of these matrices is.
+/// Draws the cells. Adjacent cells of a row with one colour are one rectangle, and cells about 0, the majority, are none.
 std::string cells(const HeatMap& map, float largest) {
   std::string result;
   for (std::int64_t row = 0; row < map.rows; ++row)
@@ -74,16 +74,16 @@ std::string cells(const HeatMap& map, float largest) {
   return result;
 }
 
-constexpr double room = 12;  // that a name needs across
+constexpr double room = 12;  // width that a name needs
 
-/// The length of the longest name, in letters of about six units; names longer than three letters take room of their own.
+/// The space for the longest name, of about six units a letter; 0 for names of up to three letters.
 double reach(const std::vector<std::string>& names) {
   std::size_t longest = 0;
   for (const std::string& name : names) longest = std::max(longest, name.size());
   return longest > 3 ? 6 * static_cast<double>(longest) : 0;
 }
 
-/// The names of rows and columns where a cell has room for them, and lines between blocks of columns with the blocks' names.
+/// Draws the names of rows and columns if the cells have room, and lines between blocks of columns with the blocks' names.
 std::string labels(const HeatMap& map, double left, double top, double cell) {
   const double bottom = top + cell * static_cast<double>(map.rows), middle = cell / 2 + 4;
   std::string result;

@@ -266,12 +266,12 @@ Problem input_gradient(const View& g, const View& w, const kernels::SlidingWindo
   const auto axis = [](const kernels::WindowAxis& a, std::int64_t size) {
     return kernels::WindowAxis{a.taps, 1, a.dilation * (a.taps - 1) - a.padding, a.dilation, size};
   };
-  View turned = w;
-  turned.shape = {w.shape[1], w.shape[0], w.shape[2], w.shape[3]};
-  turned.strides = {w.strides[1], w.strides[0], -w.strides[2], -w.strides[3]};
+  View flipped = w;
+  flipped.shape = {w.shape[1], w.shape[0], w.shape[2], w.shape[3]};
+  flipped.strides = {w.strides[1], w.strides[0], -w.strides[2], -w.strides[3]};
   const std::int64_t last = (w.shape[2] - 1) * w.strides[2] + (w.shape[3] - 1) * w.strides[3];
-  turned.data = static_cast<char*>(w.data) + last * static_cast<std::int64_t>(size_of(w.dtype));
-  return {g, turned, {}, dx, {axis(window.y, dx.shape[2]), axis(window.x, dx.shape[3])}};
+  flipped.data = static_cast<char*>(w.data) + last * static_cast<std::int64_t>(size_of(w.dtype));
+  return {g, flipped, {}, dx, {axis(window.y, dx.shape[2]), axis(window.x, dx.shape[3])}};
 }
 
 /// How wide boxes are: of those widths whose boxes fit into a stage, that with the fewest positions outside of the results.
@@ -366,7 +366,7 @@ void multiply(const Problem& p, const TallImage& x, const TallImage& w) {
          params);
 }
 
-/// Images that are turned at a time: what the L2 cache of a large GPU holds (H100: 50 MB), and no more memory than columns take.
+/// Images that are transposed at a time: what the L2 cache of a large GPU holds (H100: 50 MB), and no more memory than columns take.
 constexpr std::int64_t tall_bytes = std::int64_t{64} << 20;
 
 void convolve(const Problem& all) {

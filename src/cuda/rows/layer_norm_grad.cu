@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(max_threads, 1)
   // A warp has its slots side by side, so that the distances are constants.
   using P = Packed<T, width>;
   P* const ring = reinterpret_cast<P*>(shared) + threadIdx.x / 32 * (slots * pitch) + threadIdx.x % 32;
-  const unsigned stage_pitch = (a.g_sum ? 3 : 2) * pitch;
+  const unsigned stage_stride = (a.g_sum ? 3 : 2) * pitch;
   const auto fetch = [&](unsigned round, std::int64_t from, unsigned stage) {
     if (round < rounds) {
 #pragma unroll
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(max_threads, 1)
   if (count < vectors) {
     for (int i = 0; i < slots * vectors; ++i) ring[i * 32] = P{};
   }
-  for (unsigned i = 0; i * stage_pitch < slots * pitch; ++i) fetch(i, at + i * a.stride, i * stage_pitch);
+  for (unsigned i = 0; i * stage_stride < slots * pitch; ++i) fetch(i, at + i * a.stride, i * stage_stride);
   Statistics<T> next(a, rounds > 0, row, at - own.first);
   float gamma[vectors][width], totals[sums][vectors][width] = {};
 #pragma unroll
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(max_threads, 1)
     }
     if (a.g_sum) fetch(round + 2, at + a.ahead, stage);
     at += a.stride;
-    stage += stage_pitch;
+    stage += stage_stride;
     if (stage == slots * pitch) stage = 0;
   }
 

@@ -22,7 +22,7 @@ namespace tern::dist {
 
 namespace {
 
-/// The store as Gloo knows one.
+/// Gloo's interface to the store.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
   GlooStore(std::shared_ptr<dist::Store> store, std::chrono::milliseconds timeout) : store_(std::move(store)), timeout_(timeout) {}
@@ -34,7 +34,7 @@ class GlooStore final : public gloo::rendezvous::Store {
   void wait(const std::vector<std::string>& keys) override {
     for (const std::string& key : keys) store_->get(key, timeout_);
   }
-  /// Gloo gives its connections' timeout, which is not that of ranks to come.
+  /// Ignores Gloo's timeout, which is that of its connections: ranks may take longer to start.
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
 
  private:
@@ -64,7 +64,7 @@ Reduce reduce_with(F f) {
 }
 template <class T>
 Reduce reduce_of(ReduceOp op) {
-  // A NaN of any rank is the result, as in tern's own max and min.
+  // A NaN on any rank gives NaN, as in ops max and min.
   if (op == ReduceOp::max) return reduce_with<T>([](auto a, auto b) { return a > b || a != a ? a : b; });
   if (op == ReduceOp::min) return reduce_with<T>([](auto a, auto b) { return a < b || a != a ? a : b; });
   return reduce_with<T>([](auto a, auto b) { return a + b; });
@@ -85,9 +85,7 @@ void scale(void* data, std::int64_t count, DType dtype, double factor) {
   });
 }
 
-std::size_t bytes_of(const Tensor& x) { return static_cast<std::size_t>(x.numel()) * size_of(x.dtype()); }
-
-/// Gloo's words, their first line without the place in its source that it begins with.
+/// The first line of Gloo's message, without the source location at its start.
 std::string plain(std::string text) {
   text.erase(std::min(text.find('\n'), text.size()));
   if (!text.empty() && text.front() == '[')
@@ -107,9 +105,9 @@ void GlooCollectives::run(F&& f) {
   try {
     f();
   } catch (const gloo::Exception& error) {
-    throw BrokenOff(plain(error.what()));
+    throw CollectiveAborted(plain(error.what()));
   } catch (const gloo::EnforceNotMet& error) {
-    throw BrokenOff(plain(error.what()));
+    throw CollectiveAborted(plain(error.what()));
   }
 }
 
@@ -117,13 +115,13 @@ void GlooCollectives::connect(std::shared_ptr<Store> store) {
   run([&] {
     GlooStore rendezvous(std::move(store), timeout_);
     auto device = gloo::transport::tcp::CreateDevice(attributes(environment_));
-    // Gloo waits five times as long for a connection: for a rank that stops while they are made, say.
+    // Gloo waits five times this long for a connection, such as to a rank that stops while they are made.
     context_->setTimeout(std::max(timeout_ / 5, std::chrono::milliseconds(1)));
     static_cast<gloo::rendezvous::Context&>(*context_).connectFullMesh(rendezvous, device);
     context_->setTimeout(timeout_);
   });
   is_connected_ = true;
-  // A rank that is done soon must not close its connections while others still make theirs.
+  // A rank that ends early must not close its connections while others still connect.
   barrier();
 }
 
@@ -178,8 +176,8 @@ void GlooCollectives::close() {
   if (is_connected_) context_->closeConnections();
 }
 
-/// y = this rank's part of the sum of all x: each part goes round the ranks, and each adds its own. All others begin with the part that
-/// is to arrive at its rank last.
+/// A ring reduce-scatter: y = this rank's part of the reduction of all x. Each part travels round the ring, each rank adds its own
+/// elements, and the part arrives at its own rank last.
 template <class T, class F>
 void GlooCollectives::reduce_scatter_in_ring(T* x, T* y, std::int64_t count, const F& reduce) {
   const int rank = environment_.rank, ranks = environment_.size, next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;

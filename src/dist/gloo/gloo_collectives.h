@@ -11,20 +11,23 @@
 
 namespace tern::dist {
 
-/// Gloo's collectives between CPUs over TCP, the engine of torch.distributed there: its reductions run in rings that pipeline parts of a
-/// tensor. Calls come from one thread, and throw BrokenOff where another rank has ended or does not answer within the timeout.
+inline std::size_t bytes_of(const Tensor& x) { return static_cast<std::size_t>(x.numel()) * size_of(x.dtype()); }
+
+/// Collectives between CPUs over TCP by Gloo, the CPU engine of torch.distributed. Reductions run in rings that pipeline parts of a tensor.
+/// All functions but close() are for one thread, and throw CollectiveAborted if another rank has ended or does not answer within the
+/// timeout.
 class GlooCollectives {
  public:
   GlooCollectives(const LaunchEnvironment& environment, std::chrono::milliseconds timeout);
 
-  /// To be called first: waits for the other ranks, and connects each with each.
+  /// Waits for the other ranks and connects each with each. To be called before the collectives.
   void connect(std::shared_ptr<Store> store);
   void all_reduce(const Tensor& x, ReduceOp op);
   void broadcast(const Tensor& x, int root);
   void reduce_scatter(const Tensor& y, const Tensor& x, ReduceOp op);
   void all_gather(const Tensor& y, const Tensor& x);
   void barrier();
-  /// From any thread: the other ranks see all connections end. Those that are being made stay.
+  /// Closes the connections, which the other ranks notice. May be called from any thread; does nothing before connect() has returned.
   void close();
 
  private:

@@ -10,25 +10,25 @@
 #include "dist/ring.h"
 
 // Note [Collectives on a CPU]
-// A group's thread makes Gloo's calls, one collective after the other (CallQueue). Gloo sees a connection end, but then forgets the message
-// that was half written or half read on it: a wait for that one lasts until the timeout, which is longer than a launcher's grace period
-// for the other ranks. So a second thread, the watchdog, listens to the ring of neighbours (dist/ring.h), as that of a GPU's group
-// does. Where one has ended, or where Gloo itself reports a fault, it tells the other neighbour, ends all waits with an Error, and closes
-// Gloo's connections. A call that hangs nevertheless is left to itself, and ends with the timeout or the process.
+// A thread of the group runs the collectives one after the other (CallQueue). When a connection ends, Gloo drops a message that was half
+// written or half read on it, so that a wait for this message lasts until the timeout, which is longer than a launcher's grace period for
+// the other ranks. Therefore a second thread, the watchdog, listens to the ring of neighbours (dist/ring.h), as in a GPU's group. When a
+// neighbour has ended, or when Gloo itself reports a fault, it tells the other neighbour, ends all waits with an Error, and closes Gloo's
+// connections. A call that still hangs is abandoned, and ends with the timeout or the process.
 namespace tern::dist {
 
 namespace {
 
 using namespace std::chrono_literals;
 
-/// Gives a group up when another rank has ended; made before the group's first call, and gone after the last.
+/// The watchdog of a group: fails it when another rank has ended. Lives from before the group's first call until after its last.
 class Watchdog {
  public:
   Watchdog(Ring& ring, CallQueue& calls, GlooCollectives& gloo, int rank)
       : ring_(ring), calls_(calls), gloo_(gloo), rank_(rank), thread_([this] { watch(); }) {}
   ~Watchdog() {
-    // A rank that leaves by an exception does not come to the others' next collective.
-    if (std::uncaught_exceptions() > exceptions_before_) calls_.break_off(fmt::format("rank {} has given up", rank_));
+    // A rank that is unwound by an exception takes part in no further collective.
+    if (std::uncaught_exceptions() > exceptions_before_) calls_.abort(fmt::format("rank {} has given up", rank_));
     calls_.finish();
     is_ending_ = true;
     thread_.join();
@@ -37,15 +37,15 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
  private:
-  /// Between two checks.
+  /// Time between two checks.
   static constexpr auto pause = 20ms;
-  /// For a collective to which the rank that ended had contributed already: the rest of it is on the way.
+  /// Time to complete a collective to which the rank that ended has already contributed.
   static constexpr auto patience = 300ms;
 
   void watch() {
     for (bool is_last = false; !is_last;) {
       is_last = is_ending_;
-      // Looked at first: the ring, which names the rank, then has had time to tell.
+      // Read before the wait for the ring: the ring's reason, which names the rank, takes precedence if it comes in that time.
       const std::string fault = calls_.fault();
       std::string reason = ring_.wait(is_last ? 0ms : pause);
       if (reason.empty()) reason = fault;
@@ -80,7 +80,7 @@ class GlooGroup final : public ProcessGroup {
   const char* engine() const override { return "gloo"; }
 
  protected:
-  // A call holds the tensors, and Gloo too: it may outlive the group.
+  // A call shares the tensors and the engine, as it may outlive the group.
   Work start_all_reduce(const Tensor& x, ReduceOp op) override {
     return calls_.post("all_reduce", bytes_of(x), [gloo = gloo_, x, op] { gloo->all_reduce(x, op); });
   }
@@ -98,8 +98,6 @@ class GlooGroup final : public ProcessGroup {
   }
 
  private:
-  static std::size_t bytes_of(const Tensor& x) { return static_cast<std::size_t>(x.numel()) * size_of(x.dtype()); }
-
   const std::shared_ptr<GlooCollectives> gloo_;
   Ring ring_;
   CallQueue calls_;

@@ -22,19 +22,20 @@
 #include "tensor/context.h"
 
 // Note [Collectives on a GPU]
-// Collectives, by NCCL or by copy engines (Note [Copy engines]), are queued on a stream of the group, which waits for the caller's stream
-// first; Work::wait makes the caller's stream wait for that one, and no host waits. A graph that is recorded takes all of it in, and its
-// replays run without the host.
+// Collectives, by NCCL or by copy engines (Note [Copy engines]), are queued on a stream of the group, which first waits for the caller's
+// stream. Work::wait makes the caller's stream wait for the group's; the host does not wait. A graph capture includes all of this, and its
+// replays need no host.
 //
-// NCCL's calls block, as those that do not start a thread each: 0.2 ms of the host for a kernel of 13 us on two H100s. What would wait for
-// another rank is done when the group is made, on a thread that is given up when others do not come: after it all ranks are connected, and
-// a call queues its kernel. It blocks no longer than the device's queue is full, until the kernels before it are broken off.
+// NCCL's communicator is blocking, as a non-blocking one starts a thread for each call: 0.2 ms of the host for a kernel of 13 us on two
+// H100s. Everything that waits for another rank happens when the group is made, on a thread that is abandoned if the others do not connect.
+// After that all ranks are connected and a call only queues its kernel; it blocks while the device's queue is full, at most until the
+// kernels before it are aborted.
 //
-// So a collective that never ends, as another rank is gone, would show nowhere but at a wait for the device that does not come back. A
-// thread of the group, the watchdog, looks after it. It notices (1) what NCCL itself reports, (2) a neighbour of the ring that ends, since
-// within a machine NCCL waits for memory that a dead process would have written, (3) counts that collectives write to host memory when
-// they begin and end, and which stand still for the timeout: replays count too. It then marks the device as failed, so that whoever waits
-// for it gets the Error, tells the neighbours, and breaks NCCL's kernels off.
+// A collective that never ends, since another rank is gone, would therefore only show in a wait for the device that does not return. A
+// thread of the group, the watchdog, detects (1) an error that NCCL reports, (2) a neighbour of the ring that has ended, since within a
+// machine NCCL waits for memory that the dead process would have written, (3) a lack of progress for the timeout, by counters that
+// collectives, also replayed ones, write to host memory when they begin and end. It then marks the device as failed, so that waits for it
+// throw the Error, tells the neighbours, and aborts NCCL's kernels.
 namespace tern::dist {
 
 namespace {
@@ -85,7 +86,7 @@ class NcclGroup final : public ProcessGroup {
       if (bytes.size() != sizeof id.internal) fail("dist", fmt::format("expected NCCL's id from rank 0 but got {} bytes", bytes.size()));
       std::memcpy(id.internal, bytes.data(), bytes.size());
     }
-    setenv("NCCL_RUNTIME_CONNECT", "0", 0);  // all connections now, and none by a collective
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);  // connects all ranks now, and not in the first collective
     struct Setup {
       ncclComm_t communicator = nullptr;
       ncclResult_t result = ncclSuccess;
@@ -108,10 +109,10 @@ class NcclGroup final : public ProcessGroup {
   }
 
   ~NcclGroup() override {
-    // A rank that leaves by an exception does not come to the others' next collective.
+    // A rank that is unwound by an exception takes part in no further collective.
     if (std::uncaught_exceptions() > exceptions_before_) give_up(fmt::format("rank {} has given up", rank()));
     cudaSetDevice(device().index);
-    while (cudaStreamQuery(stream()) == cudaErrorNotReady) std::this_thread::sleep_for(1ms);  // for ever not, as the watchdog sees to it
+    while (cudaStreamQuery(stream()) == cudaErrorNotReady) std::this_thread::sleep_for(1ms);  // the watchdog bounds it
     if (aborted_.valid()) aborted_.wait_for(timeout_);
     is_ending_ = true;
     watchdog_.join();
@@ -144,7 +145,7 @@ class NcclGroup final : public ProcessGroup {
 
   Work start_reduce_scatter(const Tensor& y, const Tensor& x, ReduceOp op) override {
     void *const from = x.view().data, *const to = y.view().data;
-    // Of parts that are vectors each.
+    // Parts have to be whole vectors.
     if (takes_copies(x) && PeerCopies::can_reduce(x.dtype()) && count(y) * size_of(x.dtype()) % 16 == 0)
       return post({y, x}, [&] { copies_->reduce_scatter(to, from, x.numel(), x.dtype(), op, stream_.get()); });
     return post({y, x}, [&] {
@@ -169,7 +170,7 @@ class NcclGroup final : public ProcessGroup {
   static std::size_t count(const Tensor& x) { return static_cast<std::size_t>(x.numel()); }
   bool takes_copies(const Tensor& whole) const { return copies_ && count(whole) * size_of(whole.dtype()) >= copy_engine_bytes_; }
 
-  /// The result of f, called on a thread of its own; nothing where it takes longer than `time`. Then the thread goes on for itself.
+  /// The result of f, called on a thread of its own; none if it takes longer than `time`, in which case the thread is abandoned.
   template <class F>
   static auto within(std::chrono::milliseconds time, F f) -> std::optional<decltype(f())> {
     std::packaged_task<decltype(f())()> task(std::move(f));
@@ -180,7 +181,7 @@ class NcclGroup final : public ProcessGroup {
   }
   cudaStream_t stream() const { return gpu::handle(stream_.get()); }
 
-  /// Holds the tensors until work that the caller queues later is ordered after them.
+  /// A Work that holds the tensors until the caller's stream waits for the collective.
   class NcclWork final : public Work::State {
    public:
     NcclWork(NcclGroup& group, Tensors tensors) : group_(group), tensors_(std::move(tensors)), done_(group.stream_.get()) {}
@@ -201,7 +202,7 @@ class NcclGroup final : public ProcessGroup {
   /// Calls f, which queues work on the group's stream, after all work that the caller has queued.
   template <class F>
   Work post(Tensors tensors, F&& f) {
-    const std::lock_guard lock(mutex_);  // the watchdog takes the communicator away
+    const std::lock_guard lock(mutex_);  // the watchdog may abort the communicator
     backend::throw_if_failed(device());
     gpu::use({device()});
     const backend::Event begin(context().stream(device()));
@@ -212,23 +213,23 @@ class NcclGroup final : public ProcessGroup {
       f();
     } catch (const Error&) {
       if (--unfinished_ == 0) count_end(backend::Event(stream_.get()));
-      backend::throw_if_failed(device());  // which says why
+      backend::throw_if_failed(device());  // with the reason of the failure
       throw;
     }
     return Work(std::make_unique<NcclWork>(*this, std::move(tensors)));
   }
 
-  /// A collective whose result the caller wants; the last one counts as the end of all.
+  /// Ends one collective for the caller. The last unfinished one counts the end of all for the watchdog.
   void end_one(backend::Event& done) {
     const std::lock_guard lock(mutex_);
     if (--unfinished_ > 0) return;
     if (!context().recording) return count_end(done);
     progress_.count_end(stream_.get());
-    done.record(stream_.get());  // anew: a recorded graph ends where all of its streams have met
+    done.record(stream_.get());  // recorded again: a graph capture may only end when all its streams have joined
   }
 
-  // The counts have a stream of their own, for which no collective and no caller waits: two kernels took 4 of the 58 us of 10 MB between
-  // two H200s. In a recorded graph they are a part of the group's stream.
+  // The counters have a stream of their own, for which no collective and no caller waits: on the group's stream their two kernels took 4 of
+  // the 58 us of 10 MB between two H200s. In a graph they are on the group's stream.
 
   void count_begin(const backend::Event& begin) {
     if (context().recording) return progress_.count_begin(stream_.get());
@@ -246,7 +247,7 @@ class NcclGroup final : public ProcessGroup {
     auto since = Clock::now();
     while (!is_ending_ && !has_failed_) {
       std::string reason = ring_.wait(50ms);
-      // A call that holds the lock is queueing something, or waits for room in the device's queue, which the counts tell.
+      // A call that holds the lock is queueing work, or waits for room in the device's queue, which the counters show.
       if (const std::unique_lock lock(mutex_, std::try_to_lock); reason.empty() && lock && !has_failed_) {
         ncclResult_t state = ncclSuccess;
         ncclCommGetAsyncError(communicator_, &state);
@@ -261,19 +262,19 @@ class NcclGroup final : public ProcessGroup {
       }
       if (!reason.empty()) give_up(reason);
     }
-    // Whatever is queued and waits for another rank's copies goes on, for nothing: graphs may hold thousands of such waits.
+    // Ends queued waits for another rank's copies, of which graphs may hold thousands.
     for (; !is_ending_; std::this_thread::yield())
       if (copies_) copies_->release();
       else std::this_thread::sleep_for(1ms);
   }
 
   void give_up(const std::string& reason) {
-    // Not for ever: a call that holds the lock may wait for the kernels that end when NCCL is aborted.
+    // With a timeout: a call that holds the lock may wait for kernels that only end when NCCL is aborted.
     const std::unique_lock lock(mutex_, 1s);
     if (has_failed_.exchange(true)) return;
     backend::mark_failed(device(), fmt::format("[dist] a collective on rank {} of {} failed: {}", rank(), size(), reason));
     ring_.tell(reason);
-    // It waits for work on the device, which may wait for the watchdog.
+    // On a thread: it waits for work on the device, which may wait for the watchdog.
     std::packaged_task<void()> abort([communicator = communicator_] { ncclCommAbort(communicator); });
     aborted_ = abort.get_future();
     std::thread(std::move(abort)).detach();
@@ -297,12 +298,12 @@ class NcclGroup final : public ProcessGroup {
   gpu::OwnedStream stream_, counting_stream_;
   Progress progress_;
   std::size_t copy_engine_bytes_;
-  std::timed_mutex mutex_;  ///< of the communicator and what follows
+  std::timed_mutex mutex_;  ///< guards the communicator and the members below
   ncclComm_t communicator_ = nullptr;
-  std::unique_ptr<PeerCopies> copies_;  ///< null where all goes by NCCL
+  std::unique_ptr<PeerCopies> copies_;  ///< null if all collectives run on NCCL
   int unfinished_ = 0;                  ///< collectives that nobody has waited for
   const int exceptions_before_ = std::uncaught_exceptions();
-  std::future<void> aborted_;  ///< of a group that has failed
+  std::future<void> aborted_;  ///< the abort of NCCL after a failure
   std::atomic<bool> has_failed_{false}, is_ending_{false};
   std::thread watchdog_;
 };

@@ -18,14 +18,14 @@ namespace tern::dist {
 
 namespace {
 
-/// Staging memory of each rank and kind of slot, for all senders together: a part of a bucket of the default size, twice over.
+/// Staging memory of each rank and kind of slot, for all senders together: twice a rank's part of a bucket of the default size.
 constexpr std::size_t staging_bytes = std::size_t(32) << 20;
-constexpr std::size_t flag_stride = 64;  ///< a flag a cache line
+constexpr std::size_t flag_stride = 64;  ///< bytes: one flag in each cache line
 constexpr int slot_kinds = 2, flag_kinds = 2;
-/// Blocks of the kernels that add slots up and empty them: two for each multiprocessor of an H100. All of its memory bandwidth for a short
-/// time displaces less of what runs beside it than a few blocks for longer: with 32 blocks it took 100 us of 13 MB beside a backward pass.
-constexpr unsigned most_blocks = 264;
-constexpr int adding_vectors = 2;  ///< of a thread and rank, in flight
+/// Blocks of the kernels that sum and copy slots: two for each multiprocessor of an H100. All of the memory bandwidth for a short time
+/// slows concurrent kernels less than a few blocks for longer: with 32 blocks, 13 MB took 100 us during a backward pass.
+constexpr unsigned max_blocks = 264;
+constexpr int adding_vectors = 2;  ///< vectors in flight for each thread and rank
 
 __device__ float combine(ReduceOp op, float a, float b) {
   switch (op) {
@@ -77,8 +77,8 @@ __global__ void reduce_parts(T* y, const T* own, const T* slots, std::int64_t st
     reduce_vectors<T, 1, 1>(y, own, slots, stride, rank, size, op, i, step);
 }
 
-/// y = x of another place of this GPU. cudaMemcpyAsync takes a kernel as well, but one without the stream's priority: beside an optimizer's
-/// update, whose blocks fill the GPU, it began when that had ended, 1.06 ms later in a step of GPT-2 small on two H100s.
+/// y = x, both on this GPU. cudaMemcpyAsync launches a kernel as well, but without the stream's priority: during an optimizer's update,
+/// whose blocks fill the GPU, it started only after that, 1.06 ms later in a step of GPT-2 small on two H100s.
 __global__ void copy_bytes(char* y, const char* x, std::int64_t bytes) {
   const std::int64_t vectors = bytes / 16, step = std::int64_t(gridDim.x) * blockDim.x;
   const std::int64_t thread = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -125,7 +125,7 @@ std::unique_ptr<PeerCopies> PeerCopies::make(const LaunchEnvironment& environmen
   if (environment.local_size != environment.size || environment.size < 2) return nullptr;
   const auto key = [](const char* what, int rank) { return std::string("copies/") + what + "/" + std::to_string(rank); };
   const int rank = environment.rank, size = environment.size;
-  // Each step says in the store whether it could be done, and what the others need for the next one: "" for no.
+  // Each step publishes in the store what the other ranks need for the next one, or "" if it failed here.
   const auto exchange = [&](const char* what, const std::string& value) {
     store.set(key(what, rank), value);
     std::vector<std::string> all;
@@ -155,7 +155,7 @@ std::unique_ptr<PeerCopies> PeerCopies::make(const LaunchEnvironment& environmen
     return std::string(reinterpret_cast<const char*>(&handle), sizeof handle);
   });
   const std::vector<std::string> memories = exchange("memory", memory);
-  name.remove();  // all have mapped it that will
+  name.remove();  // all ranks have mapped it
   if (memories.empty()) return nullptr;
   const std::string opened = tried([&] {
     for (const int other : self->others_) {
@@ -170,7 +170,7 @@ std::unique_ptr<PeerCopies> PeerCopies::make(const LaunchEnvironment& environmen
   return exchange("opened", opened).empty() ? nullptr : std::move(self);
 }
 
-/// Of a POSIX shared memory object, in which at first every slot is free and nothing has arrived.
+/// Maps the flags in a POSIX shared memory object. At first every slot is free and nothing has arrived.
 void PeerCopies::map_flags(const std::string& name, bool is_creator) {
   const int file = shm_open(name.c_str(), is_creator ? O_CREAT | O_EXCL | O_RDWR : O_RDWR, 0600);
   if (file < 0) fail("dist", "shared memory could not be opened");
@@ -217,12 +217,12 @@ std::uint32_t* PeerCopies::flag(int waiter, Slot slot, Flag kind, int other) con
   return reinterpret_cast<std::uint32_t*>(static_cast<char*>(flags_) + static_cast<std::size_t>(number) * flag_stride);
 }
 
-/// A stream, and operations on flags that go on it together, in one node of a graph, before whatever else is queued.
+/// A stream and a batch of flag operations, which are queued together (one node of a graph) before the next copy or kernel.
 class PeerCopies::Queue {
  public:
   Queue(const PeerCopies& copies, Stream stream) : copies_(copies), stream_(stream) {}
 
-  /// Waits for a flag of this rank for each of these ranks to be 1 and makes it 0.
+  /// Waits for this rank's flag of each of these ranks to be 1, and sets it to 0.
   void wait_for(Slot slot, Flag kind, const std::vector<int>& others) {
     for (const int other : others) {
       CUstreamBatchMemOpParams wait{};
@@ -234,7 +234,7 @@ class PeerCopies::Queue {
       write(copies_.flag(copies_.rank_, slot, kind, other), 0);
     }
   }
-  /// Makes this rank's flag of each of these ranks 1.
+  /// Sets this rank's flag at each of these ranks to 1.
   void signal(Slot slot, Flag kind, const std::vector<int>& others) {
     for (const int other : others) write(copies_.flag(other, slot, kind, copies_.rank_), 1);
   }
@@ -244,10 +244,10 @@ class PeerCopies::Queue {
   void copy_here(void* to, const void* from, std::size_t bytes) {
     if (!gpu::is_aligned(to, 16) || !gpu::is_aligned(from, 16)) return copy(to, from, bytes);
     const auto count = static_cast<std::int64_t>(bytes);
-    gpu::launch(copy_bytes, dim3(std::min(most_blocks, gpu::blocks_for(count, 512 * 16))), dim3(512), 0, stream(), static_cast<char*>(to),
+    gpu::launch(copy_bytes, dim3(std::min(max_blocks, gpu::blocks_for(count, 512 * 16))), dim3(512), 0, stream(), static_cast<char*>(to),
                 static_cast<const char*>(from), count);
   }
-  /// With all operations queued.
+  /// The stream, after the batch has been queued.
   Stream stream() {
     static const auto call = [] {
       void* function = nullptr;
@@ -274,7 +274,7 @@ class PeerCopies::Queue {
     operation.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
     operation.writeValue.address = address_of(flag);
     operation.writeValue.value = value;
-    operation.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;  // after all that the stream has written before
+    operation.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;  // after all earlier writes of the stream
     operations_.push_back(operation);
   }
 
@@ -307,7 +307,7 @@ void PeerCopies::add_parts(char* y, const char* own, const Layout& layout, std::
   queue.wait_for(parts, Flag::arrived, others_);
   dispatch_reduced(dtype, [&]<class T>() {
     char* const slots = slot(slots_[static_cast<std::size_t>(rank_)], parts, 0);
-    const unsigned blocks = std::min(most_blocks, gpu::blocks_for(count, 512 * adding_vectors * gpu::vec16_width<T>));
+    const unsigned blocks = std::min(max_blocks, gpu::blocks_for(count, 512 * adding_vectors * gpu::vec16_width<T>));
     gpu::launch(reduce_parts<T>, dim3(blocks), dim3(512), 0, queue.stream(), reinterpret_cast<T*>(y), reinterpret_cast<const T*>(own),
                 reinterpret_cast<const T*>(slots), static_cast<std::int64_t>(slot_bytes_ / sizeof(T)), rank_, size_, op, count,
                 gpu::is_aligned(y, 16) && gpu::is_aligned(own, 16));

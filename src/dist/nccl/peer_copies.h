@@ -10,9 +10,9 @@
 namespace tern::dist {
 
 /// Note [Copy engines]
-/// NCCL's kernels move bytes by multiprocessors. Beside a backward pass that costs more than these: a product whose blocks fill the GPU
-/// once takes two rounds where some of its multiprocessors are taken. Between GPUs of one machine that reach each other's memory, large
-/// collectives go by the copy engines instead: DMA units, which leave all multiprocessors to computation.
+/// NCCL's kernels occupy multiprocessors. During a backward pass this costs more than their share: a GEMM whose blocks fill the GPU in one
+/// wave needs two waves if some multiprocessors are taken. Between GPUs of one machine with access to each other's memory, large
+/// collectives therefore run on the copy engines: DMA units, which leave all multiprocessors to computation.
 ///
 /// Rank r owns part r of a tensor. all_reduce is reduce_scatter and all_gather of the parts, a piece of each at a time:
 ///
@@ -22,40 +22,38 @@ namespace tern::dist {
 ///     wait for free[p], copy own piece        ------------- NVLink ------> slot `results` of r; arrived[r] = 1
 ///     wait for arrived[p], copy slot `results` of p to its place, free[r] of p = 1
 ///
-/// Each part is added up in one place, in the order of the ranks, in float32: the same bits on all ranks and in every run. Each rank sends
-/// and receives what a ring would: 2 (N - 1) / N of the bytes.
+/// Each part is summed on one rank, in the order of the ranks, in float32: bitwise equal on all ranks and in every run. Each rank sends and
+/// receives as many bytes as in a ring: 2 (N - 1) / N of the tensor.
 ///
-/// Flags are words of host memory that all ranks map; the GPU's front end waits for 1 and writes 0, or writes 1, without a multiprocessor
-/// (cuStreamBatchMemOp). As they carry no count, a graph may hold them and be replayed. The host can write them as well: that is how waits
-/// for a rank that is gone are broken off.
+/// Flags are words of host memory that all ranks map. The GPU's front end waits for 1 and writes 0, or writes 1, without a multiprocessor
+/// (cuStreamBatchMemOp). They hold no counts, so that a graph with them can be replayed. The host can write them as well, which ends waits
+/// for a rank that is gone.
 class PeerCopies {
  public:
-  /// Called by all ranks together. Null on all of them where the GPUs of some do not reach each other. Throws Error where a rank does not
-  /// come in time.
+  /// To be called by all ranks together. Null on all ranks if some of their GPUs have no access to each other's memory. Throws Error if a
+  /// rank does not connect within the timeout.
   static std::unique_ptr<PeerCopies> make(const LaunchEnvironment& environment, Store& store, Device device,
                                           std::chrono::milliseconds timeout);
   ~PeerCopies();
   PeerCopies(const PeerCopies&) = delete;
   PeerCopies& operator=(const PeerCopies&) = delete;
 
-  /// Whether reductions of this dtype are possible: f32, bf16 and f16. No address counts, of which ranks may have others.
+  /// True for the dtypes of reductions. Depends on the dtype alone, and not on alignment, so that all ranks decide alike.
   static bool can_reduce(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
-  /// Queued on the stream; `count` elements in all. As ProcessGroup's.
+  /// The collectives of ProcessGroup, queued on a stream. `count`: the elements of x.
   void all_reduce(void* x, std::int64_t count, DType dtype, ReduceOp op, Stream stream);
-  /// y has count / N elements.
   void reduce_scatter(void* y, const void* x, std::int64_t count, DType dtype, ReduceOp op, Stream stream);
   void all_gather(void* y, const void* x, std::int64_t count, DType dtype, Stream stream);
 
-  /// Lets all waits that are queued go on, for nothing: of a group that has failed. From any thread, without a call of CUDA. Each call
-  /// ends one wait for each flag.
+  /// Ends one queued wait for each flag, without its data, after the group has failed. May be called from any thread; makes no CUDA call.
   void release() noexcept;
 
  private:
   enum Slot { parts, results };
   enum class Flag { arrived, free };
   class Queue;
-  /// Elements of a tensor by rank: all parts have `part` elements, the last ones perhaps fewer.
+  /// Division of a tensor among the ranks: parts of `part` elements, the last ones perhaps of fewer, in pieces of `piece` elements.
   struct Layout {
     std::int64_t count, part, piece;
     std::size_t element;
@@ -78,9 +76,9 @@ class PeerCopies {
   int rank_, size_;
   std::size_t slot_bytes_;
   std::vector<int> others_;
-  std::vector<char*> slots_;         ///< by rank, as this process sees its memory; [rank_] is its own
+  std::vector<char*> slots_;         ///< by rank: its staging memory, as this process maps it
   void* flags_ = nullptr;            ///< shared by all ranks, in host memory
-  void* flags_on_device_ = nullptr;  ///< the same, as the GPU sees them
+  void* flags_on_device_ = nullptr;  ///< the device address of flags_
   std::size_t flag_bytes_ = 0;
 };
 

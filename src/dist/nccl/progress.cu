@@ -3,7 +3,7 @@
 
 namespace tern::dist {
 
-// The number itself stays on the device: to read it where the host has it would take the kernel a round trip over PCIe.
+// The count itself is on the device: reading it from host memory would cost the kernel a round trip over PCIe.
 static __global__ void count_up(std::uint32_t* count, volatile std::uint32_t* shown) { *shown = ++*count; }
 
 Progress::Progress(Device device) {

@@ -5,8 +5,8 @@
 
 namespace tern::dist {
 
-/// Numbers in memory of the host that work on a stream counts up, whether it was queued as it is or as a part of a graph: how the host
-/// sees, without waiting for the device, whether work that began has ended.
+/// Counters in host memory that work on a stream increments, also in a replayed graph. By them the host sees, without waiting for the
+/// device, if work that has begun has ended.
 class Progress {
  public:
   explicit Progress(Device device);
@@ -14,7 +14,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Queued on the stream.
+  /// Queue an increment on the stream.
   void count_begin(Stream stream) { count(stream, 0); }
   void count_end(Stream stream) { count(stream, 1); }
 
@@ -24,8 +24,8 @@ class Progress {
  private:
   void count(Stream stream, int which);
 
-  std::uint32_t* counts_ = nullptr;          ///< (2), on the device; a stream at a time writes
-  volatile std::uint32_t* shown_ = nullptr;  ///< (2), pinned
+  std::uint32_t* counts_ = nullptr;          ///< (2), on the device; written by one stream at a time
+  volatile std::uint32_t* shown_ = nullptr;  ///< (2), a copy in pinned host memory
 };
 
 }  // namespace tern::dist

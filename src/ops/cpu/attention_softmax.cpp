@@ -58,8 +58,8 @@ double exponentials(C* scores, std::int64_t n, C shift) {
 }
 
 /// Several rows go from stage to stage together: the stages of a single short row would wait for each other.
-constexpr std::int64_t most_rows = 16;
-std::int64_t rows_in_group(std::int64_t width) { return std::clamp<std::int64_t>(2 * chunk / width, 1, most_rows); }
+constexpr std::int64_t max_rows = 16;
+std::int64_t rows_in_group(std::int64_t width) { return std::clamp<std::int64_t>(2 * chunk / width, 1, max_rows); }
 
 template <class C>
 struct Row {
@@ -159,9 +159,9 @@ void write_grad(const bf16* y, const bf16* g, float mean, std::int64_t n, bf16* 
   });
 }
 
-/// The gradient of up to most_rows rows; false, and nothing written, where a mean is not finite: only there may a number be NaN.
+/// The gradient of up to max_rows rows; false, and nothing written, where a mean is not finite: only there may a number be NaN.
 bool differentiate_pairs(const bf16* y, const bf16* g, std::int64_t rows, std::int64_t columns, bf16* dx) {
-  float means[most_rows];
+  float means[max_rows];
   for (std::int64_t k = 0; k < rows; ++k) {
     means[k] = float(dot(y + k * columns, g + k * columns, columns));
     if (!std::isfinite(means[k])) return false;
@@ -192,7 +192,7 @@ void attention_softmax(Cpu, const View& x, const AttentionMask& mask, const View
     const std::int64_t width = whole_vectors<C>(columns), group_size = rows_in_group(width);
     const Scratch<C> memory(num_threads() * group_size * width, y.stream);
     parallel_units(rows, columns, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
-      Row<C> group[most_rows];
+      Row<C> group[max_rows];
       for (std::int64_t first = begin; first < end; first += group_size) {
         const std::int64_t count = std::min(group_size, end - first);
         for (std::int64_t k = 0; k < count; ++k) {
@@ -224,7 +224,7 @@ void attention_softmax_grad(Cpu, const View& y, const View& g, const View& dx) {
         const C *y, *g;
         C* buffer;  ///< of two rows, for those that cannot be used where they lie
         C mean;     ///< of g, weighted with y
-      } group[most_rows];
+      } group[max_rows];
       for (std::int64_t first = begin; first < end; first += group_size) {
         const std::int64_t count = std::min(group_size, end - first);
         if constexpr (std::is_same_v<S, bf16>) {

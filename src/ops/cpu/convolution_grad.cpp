@@ -49,7 +49,7 @@ void input_gradient(const Bands& s, const T* weight, const T* g, T* dx, const St
 }
 
 /// Rows of a tile of dw: each takes a register for its address, beside those of its sums.
-constexpr int most_taps = loops::vector_bytes == 64 ? 8 : 6;
+constexpr int max_taps = loops::vector_bytes == 64 ? 8 : 6;
 
 /// c[r], V vectors, += the sum over the positions of a band, in rows of `width`, of the element under tap r and g, packed by positions.
 template <int R, int V, class T>
@@ -85,7 +85,7 @@ template <class T>
 TapTile<T> tap_tile_for(int rows, int vectors) {
   static constexpr auto table = []<int... I>(std::integer_sequence<int, I...>) {
     return std::array<std::array<TapTile<T>, 2>, sizeof...(I)>{{{tap_tile<I + 1, 1, T>, tap_tile<I + 1, 2, T>}...}};
-  }(std::make_integer_sequence<int, most_taps>());
+  }(std::make_integer_sequence<int, max_taps>());
   return table[static_cast<std::size_t>(rows - 1)][static_cast<std::size_t>(vectors - 1)];
 }
 
@@ -103,14 +103,14 @@ template <class T>
 void weight_gradient(const Bands& s, const T* x, const T* g, Target<T> dw, Target<T> db, const Stream& stream) {
   const std::int64_t depth = s.depth(), padded = gemm::round_up(s.outputs, gemm::lanes<T>), threads = threads_for(s);
   // g in panels of at most so many positions stays in the first-level cache. Bands and the shares of the sums are the shapes' alone.
-  constexpr std::int64_t band_positions = 256, band_elements = 1 << 15, most_sums = 1 << 21, most_shares = 16, least_depth = 64;
+  constexpr std::int64_t band_positions = 256, band_elements = 1 << 15, max_sums = 1 << 21, max_shares = 16, least_depth = 64;
   const std::int64_t rows = std::clamp<std::int64_t>(band_positions / s.window.x.positions, 1, s.rows_within(s.inputs, band_elements, 1));
   const std::int64_t bands = (s.window.y.positions + rows - 1) / rows, all_bands = s.batch * bands, positions = rows * s.window.x.positions;
   const std::int64_t share_size = (depth + 1) * padded;  // the last row is db
-  const std::int64_t shares = std::clamp<std::int64_t>(most_sums / (s.groups * share_size), 1, std::min(most_shares, all_bands));
+  const std::int64_t shares = std::clamp<std::int64_t>(max_sums / (s.groups * share_size), 1, std::min(max_shares, all_bands));
   const std::int64_t wanted = (2 * threads + s.groups * shares - 1) / (s.groups * shares);
   const std::int64_t cuts = std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(depth / least_depth, 1));
-  const std::int64_t tiles = std::max<std::int64_t>((depth + most_taps - 1) / most_taps, 1);
+  const std::int64_t tiles = std::max<std::int64_t>((depth + max_taps - 1) / max_taps, 1);
   const int height = static_cast<int>(std::max<std::int64_t>((depth + tiles - 1) / tiles, 1));
   const loops::Scratch<T> sums(s.groups * shares * share_size, stream);
   const std::int64_t band_size = gemm::round_up(s.inputs * s.plane(rows), gemm::lanes<T>);

@@ -18,7 +18,7 @@ using loops::whole_vectors;
 namespace {
 
 /// Parts that are made of few units, and the most of one: each holds a dQ.
-constexpr std::int64_t wanted_parts = 16, most_parts = 8;
+constexpr std::int64_t wanted_parts = 16, max_parts = 8;
 
 /// The queries of a head with all that belongs to them.
 template <class C>
@@ -81,7 +81,7 @@ class Backward {
     const bool shares_sequences = dbias_ && bias.shape[0] == 1, shares_heads = dbias_ && bias.shape[1] == 1;
     unit_sequences_ = shares_sequences ? problem_.sequences : 1;
     unit_heads_ = shares_heads ? problem_.kv_heads : 1;
-    const std::int64_t units = this->units(), most = dbias_ && bias.shape[3] == 1 ? 1 : most_parts;
+    const std::int64_t units = this->units(), most = dbias_ && bias.shape[3] == 1 ? 1 : max_parts;
     parts_ =
         units == 0 ? 1 : std::clamp<std::int64_t>(wanted_parts / units, 1, std::max<std::int64_t>(1, std::min(most, problem_.key_tiles())));
   }

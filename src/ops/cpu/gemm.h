@@ -234,11 +234,11 @@ template <int Step, class Vector, int... Lane>
 template <class T, class S>
 void pack_transposed(const S* x, std::int64_t line_stride, int n, std::int64_t depth, int width, T* to) {
   using Vector = typename VectorOf<T>::type;
-  constexpr int square = lanes<T>, most_groups = ceil_div(std::max(max_height, breadth<T>), square);
+  constexpr int square = lanes<T>, max_groups = ceil_div(std::max(max_height, breadth<T>), square);
   const int groups = ceil_div(width, square);
   for (std::int64_t j = 0; j < depth; j += square) {
     const int steps = static_cast<int>(std::min<std::int64_t>(square, depth - j));
-    Vector rows[most_groups][square];
+    Vector rows[max_groups][square];
     for (int g = 0; g < groups; ++g) {
       for (int i = 0; i < square; ++i) {
         const S* const line = x + (g * square + i) * line_stride + j;

@@ -70,9 +70,8 @@ constexpr std::int64_t short_sum = 16;
 /// others: the lines of source, index and y.
 template <class S>
 void scatter_long_sums(const View& y, const View& index, const View& source, const Loop<3>& others, int dim) {
-  constexpr std::int64_t most_sums = 131072, most_lines = 256;  // within the second-level cache, if lines are no longer than that
-  const std::int64_t targets = y.shape[dim], length = index.shape[dim],
-                     lines = std::clamp<std::int64_t>(most_sums / targets, 1, most_lines);
+  constexpr std::int64_t max_sums = 131072, max_lines = 256;  // within the second-level cache, if lines are no longer than that
+  const std::int64_t targets = y.shape[dim], length = index.shape[dim], lines = std::clamp<std::int64_t>(max_sums / targets, 1, max_lines);
   const Scratch<double> memory(num_threads() * targets * lines, y.stream);
   parallel_units(others.count, length, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
     double* const sums = memory.data() + thread * targets * lines;
@@ -252,7 +251,7 @@ void index_add(Cpu, const View& y, const View& index, const View& source) {
   const std::int64_t outer = y.shape[0], count = source.shape[1], width = y.shape[2];
   // Threads take columns: equal indices then meet in one thread, in order, and frequent ones cannot unbalance the work.
   // A column block is a multiple of a cache line, so that threads do not write to the same one.
-  constexpr std::int64_t block = 32, most_sums = 131072;
+  constexpr std::int64_t block = 32, max_sums = 131072;
   const std::int64_t blocks = ceil_div(width, block);
   dispatch_numbers(y.dtype, "index_add", [&]<class S>() {
     constexpr bool is_narrow = sizeof(S) == 2, has_long = is_narrow || std::is_same_v<S, float>;
@@ -260,7 +259,7 @@ void index_add(Cpu, const View& y, const View& index, const View& source) {
         long_rows(index, has_long && count > short_sum ? y.shape[1] : 0, short_sum, y.stream);
     // So many columns at a time that their sums stay in the second-level cache.
     const std::int64_t at_once =
-        std::clamp<std::int64_t>(most_sums / block / std::max<std::int64_t>(narrow_rows.count() + long_rows.count(), 1), 1, chunk / block);
+        std::clamp<std::int64_t>(max_sums / block / std::max<std::int64_t>(narrow_rows.count() + long_rows.count(), 1), 1, chunk / block);
     const std::int64_t pitch = at_once * block, narrow_size = narrow_rows.count() * pitch, long_size = long_rows.count() * pitch;
     const Scratch<float> narrow_memory(num_threads() * narrow_size, y.stream);
     const Scratch<double> long_memory(num_threads() * long_size, y.stream);

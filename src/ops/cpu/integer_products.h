@@ -65,7 +65,7 @@ struct Depth {
 };
 
 /// Rows of a tile: one of several groups has as many sums in float32 beside those of integers.
-constexpr int most_rows(bool grouped) { return grouped ? (gemm::max_height > 6 ? 7 : 3) : gemm::max_height; }
+constexpr int max_rows(bool grouped) { return grouped ? (gemm::max_height > 6 ? 7 : 3) : gemm::max_height; }
 
 /// Even tiles of so many rows.
 struct Tiles {
@@ -354,7 +354,7 @@ template <class Kind, bool Grouped>
 MultiplyTile<Kind> multiply_tile_for(std::int64_t rows) {
   static constexpr auto table = []<int... I>(std::integer_sequence<int, I...>) {
     return std::array<MultiplyTile<Kind>, sizeof...(I)>{multiply_tile<Kind, I + 1, Grouped>...};
-  }(std::make_integer_sequence<int, most_rows(Grouped)>());
+  }(std::make_integer_sequence<int, max_rows(Grouped)>());
   return table[static_cast<std::size_t>(rows - 1)];
 }
 
@@ -388,7 +388,7 @@ template <class Kind, bool HasBlocks, class S>
 void multiply(const View& x, const QuantizedRows& w, const View& bias, const View& y) {
   const Depth<Kind> depth(w);
   const std::int64_t rows = x.shape[0];
-  const int most = most_rows(depth.groups > 1);
+  const int most = max_rows(depth.groups > 1);
   const Tiles tiles(rows, most);
   // A transposition writes up to a vector too much.
   const std::int64_t tile_size = round_up(std::min<std::int64_t>(rows, most) * depth.all_steps + lanes, 16);

@@ -16,8 +16,8 @@ using namespace loops;
 namespace {
 
 /// Rows go from stage to stage together: the statistics of a single short row would keep what follows waiting.
-constexpr std::int64_t most_rows = 8;
-std::int64_t rows_in_group(std::int64_t columns) { return columns > 0 ? std::clamp<std::int64_t>(2 * chunk / columns, 1, most_rows) : 1; }
+constexpr std::int64_t max_rows = 8;
+std::int64_t rows_in_group(std::int64_t columns) { return columns > 0 ? std::clamp<std::int64_t>(2 * chunk / columns, 1, max_rows) : 1; }
 
 /// Elements of a row's buffer: whole cache lines.
 std::int64_t padded(std::int64_t columns) { return round_up(columns, 16); }
@@ -104,7 +104,7 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
         const C* s;
         C* buffer;
         Statistics<C> statistics;
-      } group[most_rows];
+      } group[max_rows];
       for (std::int64_t first = begin; first < end; first += group_size) {
         const std::int64_t count = std::min(group_size, end - first);
         for (std::int64_t k = 0; k < count; ++k) {
