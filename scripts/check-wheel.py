@@ -76,6 +76,8 @@ def main():
     if options.parse_args().one:
         print(json.dumps(train()))
         return
+    if not pathlib.Path(LOADER).exists():
+        sys.exit(f"error: expected the loader {LOADER}, which glibc on x86-64 has: other processors have one level")
     supported = subprocess.run([LOADER, "--help"], check=True, capture_output=True, text=True).stdout
     runs = []
     for level in HIDES:
