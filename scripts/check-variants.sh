@@ -6,11 +6,13 @@
 set -euo pipefail
 bin=${1:?usage: scripts/check-variants.sh BIN [DATA]}
 data=${2:-$(dirname "$0")/../data/embedded}
+[[ -x $bin/tern-translate ]] || { echo "error: expected tern-translate in $bin: scripts/build.sh package all builds build/package/apps" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # The levels that the processor has, as the loader sees them, and what hides those above each.
-loader=$(ls /lib64/ld-linux-x86-64.so.2)
+loader=/lib64/ld-linux-x86-64.so.2
+[[ -x $loader ]] || { echo "error: expected the loader $loader, which glibc on x86-64 has: other processors have one level" >&2; exit 1; }
 levels=$("$loader" --help | awk '/x86-64-v[34] \(supported/ {print $1}')
 declare -A hides=([x86-64]=-AVX512F,-AVX2 [x86-64-v3]=-AVX512F [x86-64-v4]=)
 losses=() sums=()

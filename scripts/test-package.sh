@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # scripts/test-package.sh [--compile]: builds the packages (preset `package`), and tries them where nothing of the build is: the .deb in a fresh
 # Debian 12 under build/package/chroot, made by debootstrap, with the packages that it asks for and no others; the .tar.gz moved to another
-# place there. With --compile a program is compiled against it there as well, by pkg-config. Needs root and Debian's mirror, so CI does not run it.
+# place there. With --compile a program is compiled against it there as well, by pkg-config. Needs root and Debian's mirror, MIRROR where that is
+# another one, so CI does not run it. The chroot is removed at the end, and left where something fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compile=${1:-}
@@ -10,11 +11,15 @@ if [[ -n $compile && $compile != --compile ]]; then
   echo "usage: scripts/test-package.sh [--compile]" >&2
   exit 2
 fi
-if [[ $(id -u) -ne 0 ]] || ! command -v debootstrap >/dev/null; then
-  echo "error: expected to be root, with debootstrap installed" >&2
-  exit 1
-fi
+[[ $(id -u) -eq 0 ]] || { echo "error: expected to be root, as chroot is root's: sudo scripts/test-package.sh $compile" >&2; exit 1; }
+command -v debootstrap >/dev/null || { echo "error: expected debootstrap: apt-get install debootstrap" >&2; exit 1; }
 
+# Beside what the build needs, what cpack reads the dependencies with.
+tools=()
+command -v dpkg-shlibdeps >/dev/null || tools+=(dpkg-dev)
+command -v file >/dev/null || tools+=(file)
+scripts/install-packages.sh "${tools[@]}"
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}   # so that a build elsewhere, as in scripts/test-docker.sh, finds the objects
 scripts/build.sh package all
 rm -f "$build"/tern*.deb "$build"/tern*.tar.gz
 (cd "$build" && cpack -G DEB && cpack -G TGZ) >"$build/cpack.log" 2>&1 || { cat "$build/cpack.log" >&2; exit 1; }
@@ -29,8 +34,11 @@ debootstrap --variant=minbase bookworm "$root" "$mirror" >"$build/debootstrap.lo
 mount -t proc proc "$root/proc"
 trap 'umount "$root/proc"' EXIT
 in_root() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C "$@"; }
+apt() { in_root apt-get -y --no-install-recommends "$@" >>"$build/apt.log" 2>&1 || { tail -20 "$build/apt.log" >&2; exit 1; }; }
 cp "$deb" "$root/tmp/tern.deb"
-in_root sh -c 'apt-get update && apt-get install -y --no-install-recommends /tmp/tern.deb' >"$build/apt.log" 2>&1 || { tail -20 "$build/apt.log" >&2; exit 1; }
+rm -f "$build/apt.log"
+apt update
+apt install /tmp/tern.deb
 grep -E '^Unpacking|^Setting up' "$build/apt.log" | grep Unpacking | awk '{print "with", $2, $3}'
 
 cp -r data/embedded "$root/tmp/embedded"
@@ -43,12 +51,15 @@ in_root timeout 60 tern-recall --version
 if [[ $compile == --compile ]]; then
   echo "== A program compiled there"
   cp tests/install/components/small.cpp "$root/tmp/"
-  in_root apt-get install -y --no-install-recommends g++ pkg-config >>"$build/apt.log" 2>&1
+  apt install g++ pkg-config
   in_root sh -c 'cd /tmp && g++ -std=c++20 small.cpp $(pkg-config --cflags --libs tern) -o small && ./small && echo "compiled, linked, run"'
 fi
 echo "== The archive, without the .deb, in another place"
-in_root apt-get remove -y tern >>"$build/apt.log" 2>&1
+apt remove tern
 mkdir -p "$root/opt/elsewhere"
 tar -xzf "$archive" -C "$root/opt/elsewhere" --strip-components=1
 in_root bash /tmp/check-variants.sh /opt/elsewhere/bin /tmp/embedded
+trap - EXIT
+umount "$root/proc"
+rm -rf --one-file-system "$root"
 echo "The packages work in a Debian 12 that has nothing else"

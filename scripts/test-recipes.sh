@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# scripts/test-recipes.sh [conan] [vcpkg] [workflow]: runs the recipes in packaging/ and reads the workflow, all of them by default, with the
-# system's packages: neither Conan's server nor vcpkg's sources are asked for anything. PyPI gives conan and the checker of the workflow.
+# scripts/test-recipes.sh [conan] [conan-shared] [vcpkg] [workflow]: runs the recipes in packaging/ and reads the workflow, all of them by default,
+# with the system's packages: neither Conan's server nor vcpkg's sources are asked for anything. PyPI gives conan and the checker of the workflow.
 # docs/packages.md says what this leaves out. It works in build/recipes, with JOBS jobs. CMAKE_OPTIONS has
 # further options of CMake, one a line: -DTERN_NATIVE=ON, for instance, where ccache has the objects of another build with it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(conan vcpkg workflow)
+known="conan conan-shared vcpkg workflow"
+[[ ${#parts[@]} -gt 0 ]] || read -ra parts <<<"$known"
 for part in "${parts[@]}"; do
-  if [[ $part != conan && $part != vcpkg && $part != workflow ]]; then
-    echo "usage: scripts/test-recipes.sh [conan] [vcpkg] [workflow]" >&2
+  if [[ " $known " != *" $part "* ]]; then
+    echo "usage: scripts/test-recipes.sh [conan] [conan-shared] [vcpkg] [workflow]" >&2
     exit 2
   fi
 done
@@ -50,34 +51,32 @@ PY
   echo "configured, built, installed, found, linked, run"
 fi
 
-if wants conan; then
-  echo "== The recipe of Conan"
+# conan_create NAME OPTION...: the command of docs/packages.md with these options, without a server.
+conan_create() {
+  echo "== The recipe of Conan, ${*:2}"
   python conan
   export CONAN_HOME=$work/conan
   # Sources lie elsewhere under Conan's home at each run, so ccache is told to look at relative paths.
   export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
-  conan=$work/python/bin/conan
-  "$conan" profile detect --force >"$work/conan.log" 2>&1
+  local conan=$work/python/bin/conan log=$work/$1.log pair package version name value
+  "$conan" profile detect --force >"$log" 2>&1
   # The recipe's requirements are taken for given in the versions that the system has, which its ranges must admit.
-  version() { dpkg-query -W -f '${Version}' "$1" | sed 's/^[0-9]*://; s/[-+].*//'; }
-  cat >"$work/profile" <<PROFILE
-include(default)
-[settings]
-compiler.cppstd=20
-build_type=Release
-[platform_requires]
-fmt/$(version libfmt-dev)
-nlohmann_json/$(version nlohmann-json3-dev)
-pcre2/$(version libpcre2-dev)
-utf8proc/$(version libutf8proc-dev)
-zlib/$(version zlib1g-dev)
-eigen/$(version libeigen3-dev)
-PROFILE
-  flags=(-c "tools.build:jobs=$CMAKE_BUILD_PARALLEL_LEVEL" -c "tools.cmake.cmake_layout:test_folder=$work/conan-test")
+  printf '%s\n' 'include(default)' '[platform_requires]' >"$work/profile"
+  for pair in fmt=libfmt-dev nlohmann_json=nlohmann-json3-dev pcre2=libpcre2-dev utf8proc=libutf8proc-dev zlib=zlib1g-dev eigen=libeigen3-dev; do
+    package=${pair#*=}
+    if ! version=$(dpkg-query -W -f '${Version}' "$package" 2>/dev/null); then
+      echo "error: expected the system to have $package: apt-get install $package" >&2
+      exit 1
+    fi
+    sed 's,/[0-9]*:,/,; s/[-+].*//' <<<"${pair%%=*}/$version" >>"$work/profile"
+  done
+  local flags=(-c "tools.build:jobs=$CMAKE_BUILD_PARALLEL_LEVEL" -c "tools.cmake.cmake_layout:test_folder=$work/$1-test")
   while IFS== read -r name value; do
     [[ -z $name ]] || flags+=(-c "tools.cmake.cmaketoolchain:extra_variables*={'${name#-D}': '$value'}")
   done <<<"$CMAKE_OPTIONS"
-  "$conan" create packaging/conan -pr:a "$work/profile" "${flags[@]}" --no-remote >>"$work/conan.log" 2>&1 || { tail -40 "$work/conan.log" >&2; exit 1; }
-  grep -E 'Package .* created|Created package|small$' "$work/conan.log" | tail -3
+  "$conan" create packaging/conan -pr:a "$work/profile" "${@:2}" "${flags[@]}" --no-remote >>"$log" 2>&1 || { tail -40 "$log" >&2; exit 1; }
+  grep -E 'Package .* created|Created package|small$' "$log" | tail -3
   echo "exported, built, packaged, found, linked, run"
-fi
+}
+if wants conan; then conan_create conan -s compiler.cppstd=20; fi
+if wants conan-shared; then conan_create conan-shared -s compiler.cppstd=20 -o '&:shared=True'; fi

@@ -1,4 +1,6 @@
-"""conan create packaging/conan [-o shared=True]: the checkout that this file stands in, as a package of Conan 2."""
+"""conan create packaging/conan -s compiler.cppstd=20 --build=missing [-o "&:shared=True"]: this checkout, as a package of Conan 2.
+
+GCC 12 is C++17 in the profile that Conan detects, so the command says the standard."""
 
 import os
 
