@@ -1,6 +1,7 @@
 # tern_write_headers(ROOT DESTINATION): writes ROOT/tern.h and every header of ours that it includes, directly or not, to DESTINATION/tern, with
 # "nn/module.h" as <tern/nn/module.h>: quoted, it could be found among a user's own headers. DESTINATION/tern.h is for who wrote
-# #include <tern.h>. The list of the headers is left in tern_headers. A file that is as it should be keeps its time.
+# #include <tern.h>. The list of the headers is left in tern_headers. A file that is as it should be keeps its time. A header that needs more than
+# the C++ standard library is an error.
 cmake_policy(VERSION 3.25)  # an install script begins with CMake 2's
 function(tern_write_header path text)
   set(old "")
@@ -21,6 +22,11 @@ function(tern_write_headers root destination)
     file(READ ${root}/${header} text)
     string(REGEX REPLACE "(^|\n)#include \"([^\"]*)\"" "\\1#include <tern/\\2>" text "${text}")
     tern_write_header(${destination}/tern/${header} "${text}")
+    file(STRINGS ${root}/${header} foreign REGEX "^#include <[^>]*[./]")  # no header of the C++ standard library
+    list(FILTER foreign EXCLUDE REGEX "<tern/")
+    if(foreign)
+      message(FATAL_ERROR "expected public headers to include the C++ standard library alone but got ${header}: ${foreign}")
+    endif()
     file(STRINGS ${root}/${header} includes REGEX "^#include \"")
     foreach(line IN LISTS includes)
       string(REGEX REPLACE "^#include \"([^\"]*)\".*" "\\1" included "${line}")

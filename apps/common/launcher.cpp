@@ -16,7 +16,7 @@
 #include <optional>
 #include <thread>
 
-#include "backend/file_descriptor.h"
+#include "backend/pipe.h"
 #include "common/output.h"
 #include "common/program.h"
 #include "common/stop.h"

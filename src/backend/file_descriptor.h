@@ -1,13 +1,5 @@
 #pragma once
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <string>
 #include <utility>
-
-#include "backend/error.h"
 
 namespace tern::backend {
 
@@ -26,25 +18,10 @@ class FileDescriptor {
   bool is_open() const noexcept { return fd_ >= 0; }         ///< true if there is a descriptor
   int get() const noexcept { return fd_; }                   ///< negative if there is none
   int release() noexcept { return std::exchange(fd_, -1); }  ///< the caller closes it from then on
-  void close() noexcept {                                    ///< once; errors are ignored
-    if (is_open()) ::close(release());
-  }
+  void close() noexcept;                                     ///< once; errors are ignored
 
  private:
   int fd_;
-};
-
-/// A pipe. Programs that the process starts do not inherit it (O_CLOEXEC).
-struct Pipe {
-  /// Throws Error if the system refuses.
-  Pipe() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(std::string("no pipe could be made: ") + std::strerror(errno));
-    from = FileDescriptor(ends[0]);
-    to = FileDescriptor(ends[1]);
-  }
-  FileDescriptor from;  ///< the end to read from
-  FileDescriptor to;    ///< the end to write to
 };
 
 }  // namespace tern::backend

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "backend/error.h"
-#include "backend/file_descriptor.h"
+#include "backend/pipe.h"
 #include "backend/replace_file.h"
 #include "dist/socket.h"
 
