@@ -60,9 +60,9 @@ Tensor median(const Tensor& x, int dim, bool keepdim) {
   return keepdim ? y : squeeze(y, dim);
 }
 
-Tensor cumprod(const Tensor& x, int dim) {
-  dim = normalize_dim(dim, x.dims(), "cumprod");
-  detail::check_floating("cumprod", x);
+Tensor cumprod(const Tensor& x_, int dim) {
+  dim = normalize_dim(dim, x_.dims(), "cumprod");
+  const Tensor x = is_floating(x_.dtype()) ? x_ : cast(x_, DType::i64);
   // Each pass multiplies by the product of as many elements before, so that `span` of them have gone into each (Hillis & Steele, 1986).
   Tensor y = detail::widened(x);
   const std::int64_t size = x.shape()[dim];

@@ -13,7 +13,8 @@ Tensor stddev(const Tensor& x, const Dims& dims = {}, std::int64_t correction = 
 Tensor norm(const Tensor& x, const Dims& dims = {}, double p = 2, bool keepdim = false);
 /// The middle element along a dimension, the lower one of two; the gradient goes to it. Throws Error over no elements. A sort.
 Tensor median(const Tensor& x, int dim = -1, bool keepdim = false);
-/// Running products along a dimension, zeros included; floating dtypes. log2(size) products of the whole tensor.
+/// Running products along a dimension, zeros included; those of integers and bool are i64, and wrap. log2(size) products of the whole
+/// tensor.
 Tensor cumprod(const Tensor& x, int dim);
 
 /// The result of unique(): K different values in ascending order.

@@ -125,7 +125,19 @@ void add_cumprod(Rows& rows) {
                              }));
                            }});
     }
-  row.mistakes = {{[] { cumprod(sample({3}), 1); }, {"1"}}, {[] { cumprod(sample({3}, DType::i64), 0); }, {"floating", "i64"}}};
+  for (const auto& [shape, dim] : std::vector<std::pair<Shape, int>>{{{3, 5}, 1}, {{12}, 0}, {{2, 0}, 1}})
+    row.cases.push_back({{value(shape, -3, 4)},
+                         [dim = dim](In in) -> Tensors { return {cumprod(in[0], dim)}; },
+                         [dim = dim](Ref in) {
+                           Array y = along(in[0], dim, [](std::vector<double> s) {
+                             for (std::size_t i = 1; i < s.size(); ++i) s[i] *= s[i - 1];
+                             return s;
+                           });
+                           y.dtype = DType::i64;
+                           return one(y);
+                         },
+                         {DType::i32, DType::i64, DType::u8, DType::boolean}});
+  row.mistakes = {{[] { cumprod(sample({3}), 1); }, {"1"}}};
   rows.push_back(row);
 }
 
