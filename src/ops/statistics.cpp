@@ -10,6 +10,7 @@
 #include "ops/copy.h"
 #include "ops/detail/check_floating.h"
 #include "ops/detail/widened.h"
+#include "ops/elementwise.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/indexing.h"
@@ -106,6 +107,17 @@ Tensor bincount(const Tensor& x_, const Tensor& weights, std::int64_t least) {
   return index_add(zeros({size}, source.dtype(), x.device()), 0, x, source);
 }
 
+/// On the CPU, where it costs no wait: each row (..., V) is a distribution with `least` weights to draw, or more.
+static void check_rates(const Tensor& weights, const Tensor& rates, std::int64_t least) {
+  if (rates.device() != cpu || rates.numel() == 0) return;
+  if (!all(logical_and(ge(rates, 0), isfinite(rates))).item<bool>())
+    fail("multinomial", fmt::format("expected finite weights >= 0 but got {}", to_string(weights)));
+  const auto drawable = min(sum(cast(ne(rates, 0), DType::i64), {-1})).item<std::int64_t>();
+  if (drawable < std::max<std::int64_t>(least, 1))
+    fail("multinomial",
+         fmt::format("expected {} or more weights beyond 0 in each row but got {}", std::max<std::int64_t>(least, 1), drawable));
+}
+
 Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement) {
   detail::check_floating("multinomial", weights);
   if (weights.dims() < 1 || weights.size(-1) < 1)
@@ -114,6 +126,7 @@ Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement) 
     fail("multinomial", fmt::format("expected a count in [0, {}] but got {}", weights.size(-1), count));
   const NoGrad unrecorded;
   Tensor rates = detail::widened(weights);
+  check_rates(weights, rates, replacement ? 1 : count);
   Shape shape = weights.shape();
   if (replacement) {
     rates = unsqueeze(rates, -2);

@@ -30,7 +30,9 @@ Unique unique(const Tensor& x);
 Tensor bincount(const Tensor& x, const Tensor& weights = {}, std::int64_t least = 0);
 /// `count` indices (..., count), i64, drawn for each row of weights (..., V), which are >= 0 and need no sum of 1, with replacement or
 /// without: with the Gumbel-max trick, by the exponential form p / -log(u), that takes count V random numbers or V. From this thread's
-/// generator. Throws Error for more draws than V without replacement.
+/// generator. Throws Error for more draws than V without replacement, and on the CPU for a weight that is negative, NaN or infinite and for
+/// a row with no weight beyond 0 or, without replacement, fewer than `count` of them; on a GPU, where looking would have to wait, such a
+/// row's draws are any.
 Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement = false);
 
 }  // namespace tern

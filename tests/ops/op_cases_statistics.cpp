@@ -161,7 +161,12 @@ void add_multinomial(Rows& rows) {
   row.dtypes = {DType::f64, DType::f32};
   row.mistakes = {{[] { multinomial(sample({3}), 4); }, {"[0, 3]", "4"}},
                   {[] { multinomial(sample({2, 0}), 1); }, {"(2, 0)"}},
-                  {[] { multinomial(sample({3}, DType::i64), 1); }, {"floating", "i64"}}};
+                  {[] { multinomial(sample({3}, DType::i64), 1); }, {"floating", "i64"}},
+                  {[] { multinomial(full({3}, -1), 1); }, {"finite weights >= 0", "-1"}},
+                  {[] { multinomial(full({3}, std::nan("")), 1, true); }, {"finite weights >= 0", "nan"}},
+                  {[] { multinomial(full({2, 3}, INFINITY), 1); }, {"finite weights >= 0", "inf"}},
+                  {[] { multinomial(full({3}, 0), 1, true); }, {"1 or more weights beyond 0", "0"}},
+                  {[] { multinomial(one_hot(full({2}, 1, DType::i64), 3), 2); }, {"2 or more weights beyond 0", "1"}}};
   rows.push_back(row);
 }
 
