@@ -1,0 +1,33 @@
+// Results and gradients at the ends: zeros and their signs, NaN among others, bounds between integers, numbers that a dtype has not.
+#include <cmath>
+
+#include "autodiff/engine.h"
+#include "catch.h"
+#include "op_cases.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/join.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+#include "ops/statistics.h"
+#include "ops/view.h"
+
+namespace tern::op_cases {
+
+namespace {
+
+using Doubles = std::vector<double>;
+Doubles list(const Tensor& x) { return read(x).values; }
+Tensor leaf(const Doubles& values, DType dtype = DType::f64) {
+  return cast(Tensor::from(values, {static_cast<std::int64_t>(values.size())}), dtype).set_requires_grad();
+}
+
+}  // namespace
+
+TEST_CASE("abs takes the sign off a zero") {
+  for (const DType dtype : floats)
+    for (const std::int64_t n : {1, 33}) CHECK(list(1 / abs(full({n}, -0.0, dtype))) == Doubles(static_cast<std::size_t>(n), INFINITY));
+}
+
+}  // namespace tern::op_cases
