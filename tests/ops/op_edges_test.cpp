@@ -30,4 +30,12 @@ TEST_CASE("abs takes the sign off a zero") {
     for (const std::int64_t n : {1, 33}) CHECK(list(1 / abs(full({n}, -0.0, dtype))) == Doubles(static_cast<std::size_t>(n), INFINITY));
 }
 
+TEST_CASE("clamp keeps integers between bounds that they do not have") {
+  const Tensor x = Tensor::from(std::vector<std::int64_t>{-3, 0, 1, 2, 7}, {5});
+  CHECK(clamp(x, 0.5, 2.5).dtype() == DType::f32);
+  CHECK(list(clamp(x, 0.5, 2.5)) == Doubles{0.5, 0.5, 1, 2, 2.5});
+  CHECK(clamp(x, -INFINITY, 1).dtype() == DType::i64);
+  CHECK(list(clamp(x, -INFINITY, 1)) == Doubles{-3, 0, 1, 1, 1});
+}
+
 }  // namespace tern::op_cases
