@@ -57,7 +57,13 @@ Tensor median(const Tensor& x, int dim, bool keepdim) {
   if (x.dtype() == DType::boolean) fail("median", "expected a numeric dtype but got bool");
   const std::int64_t size = x.shape()[dim];
   if (size == 0) fail("median", fmt::format("expected at least one element to choose from but got shape {}", to_string(x.shape())));
-  const Tensor y = slice(sort(x, dim).values, dim, (size - 1) / 2, (size - 1) / 2 + 1);
+  const Tensor sorted = sort(x, dim).values;
+  Tensor y = slice(sorted, dim, (size - 1) / 2, (size - 1) / 2 + 1);
+  if (is_floating(x.dtype())) {
+    // NaN counts as largest: if there is one, it is the last.
+    const Tensor last = slice(sorted, dim, size - 1);
+    y = where(ne(last, last), last, y);
+  }
   return keepdim ? y : squeeze(y, dim);
 }
 

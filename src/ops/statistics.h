@@ -11,7 +11,8 @@ Tensor stddev(const Tensor& x, const Dims& dims = {}, std::int64_t correction = 
 /// (sum |x|^p)^(1/p); the largest |x| for p = infinity, the smallest for -infinity, and the number of elements other than 0 for p = 0. The
 /// derivative of the 2-norm at 0 is 0. Floating dtypes.
 Tensor norm(const Tensor& x, const Dims& dims = {}, double p = 2, bool keepdim = false);
-/// The middle element along a dimension, the lower one of two; the gradient goes to it. Throws Error over no elements. A sort.
+/// The middle element along a dimension, the lower one of two; the gradient goes to it. NaN if an element is NaN. Throws Error over no
+/// elements. A sort.
 Tensor median(const Tensor& x, int dim = -1, bool keepdim = false);
 /// Running products along a dimension, zeros included; those of integers and bool are i64, and wrap. log2(size) products of the whole
 /// tensor.

@@ -38,4 +38,12 @@ TEST_CASE("clamp keeps integers between bounds that they do not have") {
   CHECK(list(clamp(x, -INFINITY, 1)) == Doubles{-3, 0, 1, 1, 1});
 }
 
+TEST_CASE("The median of a slice with a NaN is NaN, and a NaN's gradient stays with it") {
+  const Tensor x = leaf({3, NAN, 1, 2, 5, 4}), y = median(reshape(x, {2, 3}), 1);
+  CHECK(std::isnan(list(y)[0]));
+  CHECK(list(y)[1] == 4);
+  sum(y).backward();
+  CHECK(list(x.grad()) == Doubles{0, 1, 0, 0, 0, 1});
+}
+
 }  // namespace tern::op_cases
