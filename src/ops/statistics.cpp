@@ -47,7 +47,11 @@ Tensor norm(const Tensor& x_, const Dims& dims, double p, bool keepdim) {
   } else if (std::isinf(p)) {
     y = p > 0 ? max(abs(x), dims, keepdim) : min(abs(x), dims, keepdim);
   } else {
-    y = pow(sum(pow(abs(x), p), dims, keepdim), 1 / p);
+    // Elements and sums of 0 stand aside: there the derivatives of both powers may be infinite, and the gradient is 0.
+    const Tensor size = abs(x), is_zero = eq(size, 0);
+    const Tensor total = sum(where(is_zero, p > 0 ? 0.0 : INFINITY, pow(where(is_zero, 1.0, size), p)), dims, keepdim);
+    const Tensor is_none = eq(total, 0);
+    y = p > 0 ? where(is_none, 0.0, pow(where(is_none, 1.0, total), 1 / p)) : pow(total, 1 / p);
   }
   return cast(y, x_.dtype());
 }

@@ -9,7 +9,7 @@ namespace tern {
 /// sqrt(var(x)): the standard deviation, divided by n - correction; its derivative where it is 0 is 0. Floating dtypes.
 Tensor stddev(const Tensor& x, const Dims& dims = {}, std::int64_t correction = 1, bool keepdim = false);
 /// (sum |x|^p)^(1/p); the largest |x| for p = infinity, the smallest for -infinity, and the number of elements other than 0 for p = 0. The
-/// derivative of the 2-norm at 0 is 0. Floating dtypes.
+/// gradient is 0 where an element is 0 or, for p > 0, the norm is. Floating dtypes.
 Tensor norm(const Tensor& x, const Dims& dims = {}, double p = 2, bool keepdim = false);
 /// The middle element along a dimension, the lower one of two; the gradient goes to it. NaN if an element is NaN. Throws Error over no
 /// elements. A sort.

@@ -46,4 +46,21 @@ TEST_CASE("The median of a slice with a NaN is NaN, and a NaN's gradient stays w
   CHECK(list(x.grad()) == Doubles{0, 1, 0, 0, 0, 1});
 }
 
+TEST_CASE("Gradients of norms are 0 at elements and norms of 0") {
+  for (const double p : {0.5, 1.5, 3.0, -1.0, -2.0}) {
+    INFO(p);
+    const Tensor x = leaf({0, 0, 0, 1, 2, 0});
+    const Tensor y = norm(reshape(x, {2, 3}), 1, p);
+    CHECK(list(y)[0] == 0);
+    const Tensor g = grad({sum(y)}, {x}, {}, true)[0];
+    const Doubles first = list(g);
+    for (const std::size_t zero : {0, 1, 2, 5}) CHECK(first[zero] == 0);
+    // The gradient is x^(p - 1) norm^(1 - p), and through a slice with a 0 none for p < 0, where the norm is 0.
+    const double size = std::pow(1 + std::pow(2, p), 1 / p);
+    CHECK(first[3] == Approx(p < 0 ? 0 : std::pow(size, 1 - p)));
+    CHECK(first[4] == Approx(p < 0 ? 0 : std::pow(2, p - 1) * std::pow(size, 1 - p)));
+    for (const double second : list(grad({sum(g)}, {x})[0])) CHECK(std::isfinite(second));
+  }
+}
+
 }  // namespace tern::op_cases
