@@ -127,7 +127,7 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
   return record("pow", apply("pow", functors::Pow{}, a, b), {a, b}, {a, b}, Symmetric{}, [](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
     Tensor gx, gy;
-    if (call.needs(0)) gx = sum_to(where(eq(y, 0), 0, g * y * pow(x, y - 1)), x.shape());
+    if (call.needs(0)) gx = sum_to(where(eq(y, 0), 0, g * (y * pow(x, y - 1))), x.shape());
     // log(1) = 0 stands in for log(0), which would make 0 * inf.
     if (call.needs(1)) gy = sum_to(g * pow(x, y) * log(where(eq(x, 0), 1, x)), y.shape());
     return {gx, gy};

@@ -63,4 +63,11 @@ TEST_CASE("Gradients of norms are 0 at elements and norms of 0") {
   }
 }
 
+TEST_CASE("The gradient of pow does not overflow on the way") {
+  // In f16 the gradient times the exponent, 2^17, is beyond the range.
+  const Tensor x = leaf({0.5}, DType::f16);
+  const Tensor g = full({1}, 8192, DType::f16);
+  CHECK(list(grad({pow(x, full({1}, 16, DType::f16))}, {x}, {g})[0]) == Doubles{4});
+}
+
 }  // namespace tern::op_cases
