@@ -169,7 +169,9 @@ Tensor atan2(const Tensor& y_, const Tensor& x_) {
   const auto [y, x] = promoted("atan2", y_, x_, dtype);
   return record("atan2", apply("atan2", functors::Atan2{}, y, x), {y, x}, {y, x}, Symmetric{}, [](const Backward& call) -> Tensors {
     const Tensor a = detail::widened(call.saved(0)), b = detail::widened(call.saved(1));
-    const Tensor g = detail::widened(call.grad()) / (square(a) + square(b));
+    // 0 at the origin, where the angle jumps, and not 0 / 0, which would spoil whatever else is summed with it.
+    const Tensor squares = square(a) + square(b);
+    const Tensor g = detail::widened(call.grad()) / where(eq(squares, 0), 1.0, squares);
     const DType own = call.saved(0).dtype();
     return {call.needs(0) ? cast(sum_to(g * b, a.shape()), own) : Tensor(),
             call.needs(1) ? cast(sum_to(neg(g * a), b.shape()), own) : Tensor()};

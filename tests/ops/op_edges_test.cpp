@@ -63,6 +63,15 @@ TEST_CASE("Gradients of norms are 0 at elements and norms of 0") {
   }
 }
 
+TEST_CASE("The gradients of atan2 at the origin are 0") {
+  const Tensor y = leaf({0, 1}), x = leaf({0, 1});
+  const Tensors g = grad({sum(atan2(y, x))}, {y, x}, {}, true);
+  CHECK(list(g[0]) == Doubles{0, 0.5});
+  CHECK(list(g[1]) == Doubles{0, -0.5});
+  for (const Tensor& second : grad({sum(g[0]) + sum(g[1])}, {y, x}))
+    for (const double value : list(second)) CHECK(std::isfinite(value));
+}
+
 TEST_CASE("The gradient of pow does not overflow on the way") {
   // In f16 the gradient times the exponent, 2^17, is beyond the range.
   const Tensor x = leaf({0.5}, DType::f16);
