@@ -8,6 +8,7 @@
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
+#include "ops/detail/holds.h"
 #include "ops/detail/widened.h"
 #include "ops/factory.h"
 #include "ops/kernels/pointwise.h"
@@ -16,6 +17,7 @@
 
 namespace tern {
 
+using detail::holds;
 using kernels::Binary;
 using kernels::Compare;
 using kernels::Operand;
@@ -35,18 +37,6 @@ View broadcast_view(const Tensor& x, const Shape& shape) {
 
 /// Arithmetic has no bool: true and false count as 1 and 0.
 DType numeric(DType dtype) { return dtype == DType::boolean ? DType::i64 : dtype; }
-
-/// True where a dtype has the number itself: a whole one within bounds for an integer, any for a float.
-bool holds(DType dtype, double number) {
-  if (is_floating(dtype)) return true;
-  if (number != std::floor(number)) return false;
-  switch (dtype) {
-    case DType::boolean: return number == 0 || number == 1;
-    case DType::u8: return number >= 0 && number <= 255;
-    case DType::i32: return number >= -0x1p31 && number < 0x1p31;
-    default: return number >= -0x1p63 && number < 0x1p63;
-  }
-}
 
 /// The dtype that arithmetic with a number is done in.
 DType with_number(const char* op, DType dtype, double number) {

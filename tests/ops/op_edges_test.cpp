@@ -79,4 +79,20 @@ TEST_CASE("The gradient of pow does not overflow on the way") {
   CHECK(list(grad({pow(x, full({1}, 16, DType::f16))}, {x}, {g})[0]) == Doubles{4});
 }
 
+TEST_CASE("A value that an integer dtype has not is refused, and of others the whole part is kept") {
+  CHECK(list(full({1}, -2.7, DType::i32)) == Doubles{-2});
+  CHECK(list(full({1}, 255.5, DType::u8)) == Doubles{255});
+  CHECK(list(full({1}, NAN, DType::boolean)) == Doubles{1});
+  for (const auto& [dtype, value] : std::vector<std::pair<DType, double>>{
+           {DType::u8, -1}, {DType::u8, 256}, {DType::i32, 0x1p31}, {DType::i64, 0x1p63}, {DType::i64, NAN}, {DType::i32, -INFINITY}}) {
+    INFO(name(dtype) << " " << value);
+    const Tensor x = zeros({2}, dtype);
+    CHECK_THROWS_AS(full({1}, value, dtype), Error);
+    CHECK_THROWS_AS(full_like(x, value), Error);
+    CHECK_THROWS_AS(fill_(x, value), Error);
+    CHECK_THROWS_AS(pad(x, 0, 1, 1, value), Error);
+    CHECK(list(x) == Doubles{0, 0});
+  }
+}
+
 }  // namespace tern::op_cases
