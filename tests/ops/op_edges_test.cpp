@@ -95,4 +95,12 @@ TEST_CASE("A value that an integer dtype has not is refused, and of others the w
   }
 }
 
+TEST_CASE("A tensor without dimensions has the dimensions 0 and -1 for sort and flatten alone") {
+  const Tensor x = full({}, 3);
+  CHECK(list(sort(x, -1).values) == Doubles{3});
+  CHECK_THROWS_AS(sort(x, 1), Error);
+  CHECK(flatten(x).shape() == Shape{1});
+  CHECK_THROWS_AS(flatten(x, 0, 1), Error);
+}
+
 }  // namespace tern::op_cases
