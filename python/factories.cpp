@@ -18,12 +18,14 @@ void bind_regular(nb::module_& m) {
   shaped("empty", &empty);
   m.def(
       "full",
-      [](const Shape& shape, double value, DType dtype, const DeviceLike& device) { return full(shape, value, dtype, device.get()); },
+      [](const Shape& shape, const Number& value, DType dtype, const DeviceLike& device) {
+        return full(shape, value, dtype, device.get());
+      },
       "shape"_a, "value"_a, "dtype"_a = DType::f32, "device"_a = nb::none(), Released());
   m.def("zeros_like", &zeros_like, "x"_a, Released());
   m.def("ones_like", &ones_like, "x"_a, Released());
   m.def("empty_like", &empty_like, "x"_a, Released());
-  m.def("full_like", &full_like, "x"_a, "value"_a, Released());
+  m.def("full_like", [](const Tensor& x, const Number& value) { return full_like(x, value); }, "x"_a, "value"_a, Released());
   // As in Python's range: one number is the end.
   m.def(
       "arange",
