@@ -61,3 +61,10 @@ def test_tensors_of_numbers_keep_them_or_are_refused():
     for edit in (lambda x: tern.fill_(x, 256), lambda x: x.__setitem__(0, -1)):
         with pytest.raises(tern.Error, match="u8 holds but got"):
             edit(tern.zeros(2, dtype=tern.u8))
+
+
+def test_arange_takes_its_dtype_from_its_bounds():
+    assert tern.arange(3).dtype == tern.arange(1, 7, 2).dtype == tern.i64
+    assert tern.arange(0, 1, 0.25).tolist() == [0, 0.25, 0.5, 0.75]
+    assert tern.arange(2.0).dtype == tern.f32
+    assert tern.arange(0, 2.0, dtype=tern.i32).tolist() == [0, 1]
