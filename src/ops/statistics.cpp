@@ -118,10 +118,11 @@ Tensor bincount(const Tensor& x_, const Tensor& weights, std::int64_t least) {
 }
 
 /// On the CPU, where it costs no wait: each row (..., V) is a distribution with `least` weights to draw, or more.
-static void check_rates(const Tensor& weights, const Tensor& rates, std::int64_t least) {
+static void check_rates(const Tensor& rates, std::int64_t least) {
   if (rates.device() != cpu || rates.numel() == 0) return;
-  if (!all(logical_and(ge(rates, 0), isfinite(rates))).item<bool>())
-    fail("multinomial", fmt::format("expected finite weights >= 0 but got {}", to_string(weights)));
+  if (const Tensor is_rate = logical_and(ge(rates, 0), isfinite(rates)); !all(is_rate).item<bool>())
+    fail("multinomial", fmt::format("expected finite weights >= 0 but got {}",
+                                    cast(masked_select(rates, logical_not(is_rate))[0], DType::f64).item<double>()));
   const auto drawable = min(sum(cast(ne(rates, 0), DType::i64), {-1})).item<std::int64_t>();
   if (drawable < std::max<std::int64_t>(least, 1))
     fail("multinomial",
@@ -136,7 +137,7 @@ Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement) 
     fail("multinomial", fmt::format("expected a count in [0, {}] but got {}", weights.size(-1), count));
   const NoGrad unrecorded;
   Tensor rates = detail::widened(weights);
-  check_rates(weights, rates, replacement ? 1 : count);
+  check_rates(rates, replacement ? 1 : count);
   Shape shape = weights.shape();
   if (replacement) {
     rates = unsqueeze(rates, -2);
