@@ -8,6 +8,7 @@
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"
+#include "ops/loss.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/statistics.h"
@@ -44,6 +45,18 @@ TEST_CASE("The median of a slice with a NaN is NaN, and a NaN's gradient stays w
   CHECK(list(y)[1] == 4);
   sum(y).backward();
   CHECK(list(x.grad()) == Doubles{0, 1, 0, 0, 0, 1});
+}
+
+TEST_CASE("cross_entropy of a NaN is NaN, wherever it stands") {
+  for (const DType dtype : floats)
+    for (const std::int64_t classes : {3, 1025})
+      for (const double others : std::vector<double>{1, -INFINITY})
+        for (const std::int64_t at : {std::int64_t{0}, std::int64_t{2}, classes - 1}) {
+          INFO(name(dtype) << " " << classes << " " << others << " " << at);
+          const Tensor x = full({1, classes}, others, dtype);
+          fill_(select(x, 1, at), NAN);
+          CHECK(std::isnan(list(cross_entropy(x, full({1}, 1, DType::i64)))[0]));
+        }
 }
 
 TEST_CASE("Gradients of norms are 0 at elements and norms of 0") {
