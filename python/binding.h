@@ -11,6 +11,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -65,6 +66,18 @@ template <class E>
 std::string name_of(E value) {
   return choice(value).text;
 }
+
+/// A number of Python as ops take it. Of a whole one that float64 does not have, the next that it has would be another: an Error where the
+/// call runs.
+struct Number {
+  double value = 0;
+  std::string text;  ///< of such a whole number
+  operator double() const {
+    if (!text.empty())
+      fail("number", "expected one that float64 holds exactly but got " + text + ": tern.tensor(" + text + ") has it in i64");
+    return value;
+  }
+};
 
 /// Undefined tensors are None.
 using MaybeTensor = std::optional<Tensor>;
@@ -140,6 +153,32 @@ struct type_caster<tern::DimVec<T>> {
     for (int i = 0; result && i < dims.size(); ++i) PyTuple_SetItem(result, i, PyLong_FromLongLong(dims[i]));
     return result;
   }
+};
+
+template <>
+struct type_caster<tern::python::Number> {
+  NB_TYPE_CASTER(tern::python::Number, const_name("float"))
+
+  bool from_python(handle src, std::uint32_t flags, cleanup_list* cleanup) noexcept {
+    value = {};
+    if (!PyLong_Check(src.ptr())) {
+      make_caster<double> real;
+      if (!real.from_python(src, flags, cleanup)) return false;
+      value.value = real.value;
+      return true;
+    }
+    value.value = PyLong_AsDouble(src.ptr());
+    const bool is_beyond = PyErr_Occurred() != nullptr;
+    if (is_beyond) PyErr_Clear();
+    if (!is_beyond && std::abs(value.value) < 0x1p53) return true;
+    const object back = is_beyond ? object() : steal(PyLong_FromDouble(value.value));
+    if (back.is_valid() && PyObject_RichCompareBool(src.ptr(), back.ptr(), Py_EQ) == 1) return true;
+    const object text = steal(PyObject_Str(src.ptr()));
+    if (!text.is_valid()) PyErr_Clear();
+    value.text = text.is_valid() ? std::string(borrow<str>(text).c_str()) : "a larger one";
+    return true;
+  }
+  static handle from_cpp(const tern::python::Number& number, rv_policy, cleanup_list*) noexcept { return PyFloat_FromDouble(number.value); }
 };
 
 template <>

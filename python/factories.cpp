@@ -18,20 +18,27 @@ void bind_regular(nb::module_& m) {
   shaped("empty", &empty);
   m.def(
       "full",
-      [](const Shape& shape, double value, DType dtype, const DeviceLike& device) { return full(shape, value, dtype, device.get()); },
+      [](const Shape& shape, const Number& value, DType dtype, const DeviceLike& device) {
+        return full(shape, value, dtype, device.get());
+      },
       "shape"_a, "value"_a, "dtype"_a = DType::f32, "device"_a = nb::none(), Released());
   m.def("zeros_like", &zeros_like, "x"_a, Released());
   m.def("ones_like", &ones_like, "x"_a, Released());
   m.def("empty_like", &empty_like, "x"_a, Released());
-  m.def("full_like", &full_like, "x"_a, "value"_a, Released());
+  m.def("full_like", [](const Tensor& x, const Number& value) { return full_like(x, value); }, "x"_a, "value"_a, Released());
   // As in Python's range: one number is the end.
+  using Bound = std::variant<std::int64_t, double>;
   m.def(
       "arange",
-      [](double start, std::optional<double> stop, double step, DType dtype, const DeviceLike& device) {
-        return stop ? arange(start, *stop, step, dtype, device.get()) : arange(0, start, step, dtype, device.get());
+      [](const Bound& start, const std::optional<Bound>& stop, const Bound& step, std::optional<DType> dtype, const DeviceLike& device) {
+        const auto is_real = [](const Bound& bound) { return std::holds_alternative<double>(bound); };
+        const auto number = [](const Bound& bound) { return std::visit([](auto x) { return static_cast<double>(x); }, bound); };
+        const bool has_real = is_real(start) || is_real(step) || (stop && is_real(*stop));
+        return arange(stop ? number(start) : 0, number(stop.value_or(start)), number(step),
+                      dtype.value_or(has_real ? DType::f32 : DType::i64), device.get());
       },
-      "start"_a, "stop"_a = nb::none(), "step"_a = 1, "dtype"_a = DType::i64, "device"_a = nb::none(), Released(),
-      "start, start + step, ... below stop; arange(n) is 0 .. n - 1.");
+      "start"_a, "stop"_a = nb::none(), "step"_a = 1, "dtype"_a = nb::none(), "device"_a = nb::none(), Released(),
+      "start, start + step, ... below stop; arange(n) is 0 .. n - 1. Of ints i64, and with a float among them f32, unless told.");
   m.def(
       "linspace",
       [](double start, double stop, std::int64_t count, DType dtype, const DeviceLike& device) {

@@ -57,7 +57,7 @@ void bind_indexing(nb::class_<Tensor>& bound) {
           "key"_a.none(), nb::sig("def __getitem__(self, key: typing.Any, /) -> Tensor"))
       .def(
           "__setitem__",
-          [](const Tensor& x, nb::handle key, const std::variant<double, Tensor>& value) {
+          [](const Tensor& x, nb::handle key, const std::variant<Tensor, Number>& value) {
             const std::vector<Index> indices = indices_of(key);
             for (const Index& index : indices)
               if (index.kind == Index::Kind::tensor)
@@ -65,7 +65,7 @@ void bind_indexing(nb::class_<Tensor>& bound) {
                      "expected numbers and slices, which name a view: where, masked_fill, scatter and index_add give a new tensor");
             const nb::gil_scoped_release released;
             const Tensor target = Index::apply(x, indices);
-            if (const double* const number = std::get_if<double>(&value)) fill_(target, *number);
+            if (const Number* const number = std::get_if<Number>(&value)) fill_(target, *number);
             else copy_(target, std::get<Tensor>(value));
           },
           "key"_a.none(), "value"_a, nb::sig("def __setitem__(self, key: typing.Any, value: Tensor | float, /) -> None"))

@@ -12,6 +12,7 @@
 #include "binding.h"
 #include "data/dlpack.h"
 #include "ops/copy.h"
+#include "ops/detail/holds.h"
 #include "tensor/from_blob.h"
 #include "tensor/max_dims.h"
 
@@ -226,6 +227,7 @@ struct Numbers {
   std::vector<double> reals;
   std::vector<std::int64_t> whole;
   bool has_real = false, has_whole = false, has_bool = false;
+  std::string too_large;  ///< a whole number that i64 has not
 
   void read(nb::handle x, int depth) {
     if (PyList_Check(x.ptr()) || PyTuple_Check(x.ptr())) {
@@ -242,18 +244,27 @@ struct Numbers {
     else fail("tensor", "expected numbers, or lists of them, but got a " + std::string(Py_TYPE(x.ptr())->tp_name));
     reals.push_back(PyFloat_AsDouble(x.ptr()));
     if (PyErr_Occurred()) throw nb::python_error();
-    whole.push_back(has_real ? 0 : nb::cast<std::int64_t>(nb::steal(PyNumber_Index(x.ptr()))));
+    int is_beyond = 0;
+    whole.push_back(has_real ? 0 : PyLong_AsLongLongAndOverflow(nb::steal(PyNumber_Index(x.ptr())).ptr(), &is_beyond));
     if (PyErr_Occurred()) throw nb::python_error();
+    if (is_beyond && too_large.empty()) too_large = nb::str(x).c_str();
   }
   bool is_first() const { return reals.empty(); }
 };
 
-/// Whole numbers become i64, others f32, or f64 where that is asked for, without a rounding in between.
+/// Whole numbers become i64, others f32, or what is asked for, without a rounding in between. An integer dtype takes the whole part of
+/// numbers in its range.
 Tensor from_numbers(nb::handle x, std::optional<DType> dtype) {
   Numbers numbers;
   numbers.read(x, 0);
-  if (dtype == DType::f64) return Tensor::from(numbers.reals, numbers.shape, cpu);
-  if (numbers.has_real || numbers.is_first()) return Tensor::from(numbers.reals, numbers.shape, cpu).to(DType::f32);
+  if (dtype && !is_floating(*dtype) && (*dtype != DType::i64 || numbers.has_real))
+    for (const double number : numbers.reals)
+      if (!detail::takes(*dtype, number))
+        fail("tensor", std::string("expected numbers that ") + name(*dtype) + " holds but got " + nb::str(nb::float_(number)).c_str());
+  const bool has_reals = numbers.has_real || numbers.is_first() || (dtype && is_floating(*dtype));
+  if (has_reals && dtype && *dtype != DType::f32) return Tensor::from(numbers.reals, numbers.shape, cpu).to(*dtype);
+  if (has_reals) return Tensor::from(numbers.reals, numbers.shape, cpu).to(DType::f32);
+  if (!numbers.too_large.empty()) fail("tensor", "expected whole numbers that i64 holds but got " + numbers.too_large);
   const Tensor whole = Tensor::from(numbers.whole, numbers.shape, cpu);
   return numbers.has_whole ? whole : whole.to(DType::boolean);
 }

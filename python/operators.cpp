@@ -16,9 +16,9 @@ template <class F>
 void arithmetic(nb::class_<Tensor>& bound, const std::string& name, F f) {
   const std::string forward = "__" + name + "__", backward = "__r" + name + "__";
   bound.def(forward.c_str(), [f](const Tensor& a, const Tensor& b) { return f(a, b); }, nb::is_operator(), Released());
-  bound.def(forward.c_str(), [f](const Tensor& a, double b) { return f(a, b); }, nb::is_operator(), Released());
+  bound.def(forward.c_str(), [f](const Tensor& a, const Number& b) { return f(a, double(b)); }, nb::is_operator(), Released());
   if constexpr (std::is_invocable_v<F, double, const Tensor&>)
-    bound.def(backward.c_str(), [f](const Tensor& b, double a) { return f(a, b); }, nb::is_operator(), Released());
+    bound.def(backward.c_str(), [f](const Tensor& b, const Number& a) { return f(double(a), b); }, nb::is_operator(), Released());
 }
 
 /// In place: Python binds the name to what this returns, the tensor itself.
@@ -31,20 +31,21 @@ void in_place(nb::class_<Tensor>& bound, const char* name, F f) {
           const Tensor& a = nb::cast<const Tensor&>(self);
           {
             const nb::gil_scoped_release released;
-            f(a, b);
+            if constexpr (std::is_same_v<Other, Number>) f(a, double(b));
+            else f(a, b);
           }
           return nb::borrow<nb::typed<nb::object, Tensor>>(self);
         },
         nb::is_operator());
   };
   define(static_cast<Tensor*>(nullptr));
-  define(static_cast<double*>(nullptr));
+  define(static_cast<Number*>(nullptr));
 }
 
 template <class F>
 void comparison(nb::class_<Tensor>& bound, const char* name, F f) {
   bound.def(name, [f](const Tensor& a, const Tensor& b) { return f(a, b); }, nb::is_operator(), Released());
-  bound.def(name, [f](const Tensor& a, double b) { return f(a, b); }, nb::is_operator(), Released());
+  bound.def(name, [f](const Tensor& a, const Number& b) { return f(a, double(b)); }, nb::is_operator(), Released());
 }
 
 }  // namespace
@@ -55,11 +56,13 @@ void bind_operators(nb::class_<Tensor>& bound) {
   arithmetic(bound, "mul", [](const auto& a, const auto& b) { return a * b; });
   arithmetic(bound, "truediv", [](const auto& a, const auto& b) { return a / b; });
   bound.def("__pow__", nb::overload_cast<const Tensor&, const Tensor&>(&pow), nb::is_operator(), Released())
-      .def("__pow__", nb::overload_cast<const Tensor&, double>(&pow), nb::is_operator(), Released())
       .def(
-          "__rpow__", [](const Tensor& b, double a) { return pow(a, b); }, nb::is_operator(), Released())
+          "__pow__", [](const Tensor& a, const Number& b) { return pow(a, double(b)); }, nb::is_operator(), Released())
+      .def(
+          "__rpow__", [](const Tensor& b, const Number& a) { return pow(double(a), b); }, nb::is_operator(), Released())
       .def("__mod__", nb::overload_cast<const Tensor&, const Tensor&>(&remainder), nb::is_operator(), Released())
-      .def("__mod__", nb::overload_cast<const Tensor&, double>(&remainder), nb::is_operator(), Released())
+      .def(
+          "__mod__", [](const Tensor& a, const Number& b) { return remainder(a, double(b)); }, nb::is_operator(), Released())
       .def(
           "__matmul__", [](const Tensor& a, const Tensor& b) { return matmul(a, b); }, nb::is_operator(), Released())
       .def("__neg__", &neg, Released())

@@ -15,7 +15,7 @@ using OfNumber = Tensor (*)(const Tensor&, double);
 void bind_binary(nb::module_& m) {
   const auto define = [&](const char* name, OfTwo tensors, OfNumber number) {
     m.def(name, tensors, "a"_a, "b"_a, Released());
-    if (number) m.def(name, number, "a"_a, "b"_a, Released());
+    if (number) m.def(name, [number](const Tensor& a, const Number& b) { return number(a, b); }, "a"_a, "b"_a, Released());
   };
   define("add", &add, &add);
   define("sub", &sub, &sub);
@@ -41,9 +41,15 @@ void bind_binary(nb::module_& m) {
 
   m.def("where", nb::overload_cast<const Tensor&, const Tensor&, const Tensor&>(&where), "condition"_a, "a"_a, "b"_a, Released(),
         "condition (bool) ? a : b, all three broadcast.");
-  m.def("where", nb::overload_cast<const Tensor&, const Tensor&, double>(&where), "condition"_a, "a"_a, "b"_a, Released());
-  m.def("where", nb::overload_cast<const Tensor&, double, const Tensor&>(&where), "condition"_a, "a"_a, "b"_a, Released());
-  m.def("masked_fill", &masked_fill, "x"_a, "mask"_a, "value"_a, Released(), "x with `value` where mask (bool) is true.");
+  m.def(
+      "where", [](const Tensor& condition, const Tensor& a, const Number& b) { return where(condition, a, double(b)); }, "condition"_a,
+      "a"_a, "b"_a, Released());
+  m.def(
+      "where", [](const Tensor& condition, const Number& a, const Tensor& b) { return where(condition, double(a), b); }, "condition"_a,
+      "a"_a, "b"_a, Released());
+  m.def(
+      "masked_fill", [](const Tensor& x, const Tensor& mask, const Number& value) { return masked_fill(x, mask, value); }, "x"_a, "mask"_a,
+      "value"_a, Released(), "x with `value` where mask (bool) is true.");
 }
 
 }  // namespace
@@ -83,7 +89,9 @@ void bind_pointwise(nb::module_& m) {
   m.def("softplus", &softplus, "x"_a, "beta"_a = 1, Released(), "log(1 + exp(beta x)) / beta.");
   m.def("leaky_relu", &leaky_relu, "x"_a, "slope"_a = 0.01, Released());
   m.def("elu", &elu, "x"_a, "alpha"_a = 1, Released());
-  m.def("clamp", &clamp, "x"_a, "low"_a, "high"_a, Released(), "Limited to [low, high].");
+  m.def(
+      "clamp", [](const Tensor& x, const Number& low, const Number& high) { return clamp(x, low, high); }, "x"_a, "low"_a, "high"_a,
+      Released(), "Limited to [low, high].");
   bind_binary(m);
 }
 

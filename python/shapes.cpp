@@ -39,8 +39,9 @@ void bind_indices(nb::module_& m) {
   m.def("gather", &gather, "x"_a, "dim"_a, "index"_a, Released());
   m.def("scatter", nb::overload_cast<const Tensor&, int, const Tensor&, const Tensor&>(&scatter), "x"_a, "dim"_a, "index"_a, "source"_a,
         Released());
-  m.def("scatter", nb::overload_cast<const Tensor&, int, const Tensor&, double>(&scatter), "x"_a, "dim"_a, "index"_a, "value"_a,
-        Released());
+  m.def(
+      "scatter", [](const Tensor& x, int dim, const Tensor& index, const Number& value) { return scatter(x, dim, index, double(value)); },
+      "x"_a, "dim"_a, "index"_a, "value"_a, Released());
   m.def("scatter_add", &scatter_add, "x"_a, "dim"_a, "index"_a, "source"_a, Released());
   m.def("index_select", &index_select, "x"_a, "dim"_a, "index"_a, Released());
   m.def("index_add", &index_add, "x"_a, "dim"_a, "index"_a, "source"_a, Released());
@@ -66,7 +67,12 @@ void bind_shapes(nb::module_& m) {
   bind_indices(m);
   m.def("cat", [](const Tensors& xs, int dim) { return cat(xs, dim); }, "xs"_a, "dim"_a = 0, Released());
   m.def("stack", [](const Tensors& xs, int dim) { return stack(xs, dim); }, "xs"_a, "dim"_a = 0, Released());
-  m.def("pad", &pad, "x"_a, "dim"_a, "before"_a, "after"_a, "value"_a = 0, Released());
+  m.def(
+      "pad",
+      [](const Tensor& x, int dim, std::int64_t before, std::int64_t after, const Number& value) {
+        return pad(x, dim, before, after, value);
+      },
+      "x"_a, "dim"_a, "before"_a, "after"_a, "value"_a = Number{}, Released());
   m.def("flip", &flip, "x"_a, "dims"_a = Dims(), Released());
   m.def("roll", &roll, "x"_a, "shift"_a, "dim"_a, Released());
   m.def("repeat", &repeat, "x"_a, "count"_a, "dim"_a, Released(), "Each element `count` times in a row along a dimension, as in NumPy.");
@@ -79,7 +85,9 @@ void bind_shapes(nb::module_& m) {
   m.def("cast", &cast, "x"_a, "dtype"_a, Released(),
         "x with another dtype; x itself where it has it. Gradients flow between floating dtypes.");
   m.def("copy_", &copy_, "target"_a, "source"_a, Released(), "Writes source into target in place, on any device. Returns target.");
-  m.def("fill_", &fill_, "x"_a, "value"_a, Released(), "Sets every element, in place. Returns x.");
+  m.def(
+      "fill_", [](const Tensor& x, const Number& value) { return fill_(x, value); }, "x"_a, "value"_a, Released(),
+      "Sets every element, in place. Returns x.");
 }
 
 }  // namespace tern::python

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <string>
 
@@ -25,6 +26,9 @@ struct Labelled {
 
 bool has(const std::string& labels, char label) { return labels.find(label) != std::string::npos; }
 
+/// An ellipsis, until the operands tell how many dimensions it stands for.
+constexpr char rest = '.';
+
 struct Subscripts {
   std::vector<std::string> operands;
   std::string result;
@@ -36,7 +40,7 @@ Subscripts parse(std::string_view text) {
   };
   Subscripts parsed{{""}, ""};
   std::map<char, int> counts;
-  bool has_result = false;
+  bool has_result = false, has_rest = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -48,19 +52,90 @@ Subscripts parse(std::string_view text) {
     } else if (is_letter) {
       parsed.operands.back().push_back(c);
       ++counts[c];
+    } else if (text.substr(i, 3) == "...") {
+      std::string& labels = has_result ? parsed.result : parsed.operands.back();
+      if (has(labels, rest)) reject("one operand, or the result, has two ellipses");
+      labels.push_back(rest);
+      has_rest = true;
+      i += 2;
     } else if (c == ',' && !has_result) {
       parsed.operands.emplace_back();
     } else if (c == '-' && i + 1 < text.size() && text[i + 1] == '>' && !has_result) {
       has_result = true;
       ++i;
     } else {
-      reject("only letters, commas and one arrow are understood");
+      reject("only letters, commas, ellipses and one arrow are understood");
     }
   }
-  if (!has_result)
-    for (const auto& [label, count] : counts)
-      if (count == 1) parsed.result.push_back(label);
+  if (has_result) return parsed;
+  if (has_rest) parsed.result.push_back(rest);
+  for (const auto& [label, count] : counts)
+    if (count == 1) parsed.result.push_back(label);
   return parsed;
+}
+
+/// Labels of which an ellipsis stands for `count` dimensions: digits, 0 for the last of them, so that they are matched from the last.
+std::string spelled(std::string labels, int count) {
+  const std::size_t at = labels.find(rest);
+  if (at == std::string::npos) return labels;
+  std::string digits;
+  while (count-- > 0) digits.push_back(static_cast<char>('0' + count));
+  return labels.replace(at, 1, digits);
+}
+
+/// The dimensions of an operand that its ellipsis stands for: those without a letter.
+int rest_of(const Tensor& x, const std::string& labels) { return x.dims() + 1 - static_cast<int>(labels.size()); }
+
+/// The operands, each in `dtype` and with a label for each dimension, and the result's labels. Sizes of an ellipsis are broadcast: where
+/// one is 1 and another is not, the operand goes without that dimension.
+std::vector<Labelled> labelled(std::string_view subscripts, TensorList list, DType dtype, Subscripts& parsed) {
+  std::map<char, std::int64_t> sizes;
+  std::vector<Labelled> operands;
+  int most = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    std::string& labels = parsed.operands[i];
+    const bool has_rest = has(labels, rest);
+    const int letters = static_cast<int>(labels.size()) - has_rest;
+    if (has_rest ? list[i].dims() < letters : list[i].dims() != letters)
+      fail("einsum", fmt::format("expected {} dimensions {}for operand {} of \"{}\" but got {}", letters, has_rest ? "or more " : "", i,
+                                 subscripts, to_string(list[i].shape())));
+    if (has_rest) most = std::max(most, rest_of(list[i], labels));
+    labels = spelled(labels, rest_of(list[i], labels));
+    operands.push_back({cast(list[i], dtype), labels});
+    for (int d = 0; d < list[i].dims(); ++d) {
+      const char label = labels[static_cast<std::size_t>(d)];
+      const std::int64_t size = list[i].shape()[d];
+      const auto known = sizes.emplace(label, size).first;
+      if (std::isdigit(label) && known->second == 1) known->second = size;
+      if (known->second != size && !(std::isdigit(label) && size == 1))
+        fail("einsum", fmt::format("expected one size for {} of \"{}\" but got {} and {}",
+                                   std::isdigit(label) ? std::string("...") : std::string(1, label), subscripts, known->second, size));
+    }
+  }
+  parsed.result = spelled(parsed.result, most);
+  for (Labelled& a : operands)
+    for (int d = a.x.dims() - 1; d >= 0; --d) {
+      const char label = a.labels[static_cast<std::size_t>(d)];
+      if (a.x.shape()[d] == sizes[label]) continue;
+      a.x = squeeze(a.x, d);
+      a.labels.erase(static_cast<std::size_t>(d), 1);
+    }
+  return operands;
+}
+
+/// With the diagonal of each label that occurs twice, as the last dimension.
+Labelled with_diagonals(Labelled a) {
+  for (std::size_t d = 0; d < a.labels.size();) {
+    const std::size_t again = a.labels.find(a.labels[d], d + 1);
+    if (again == std::string::npos) {
+      ++d;
+      continue;
+    }
+    a.x = diagonal(a.x, 0, static_cast<int>(d), static_cast<int>(again));
+    const char label = a.labels[d];
+    a.labels.erase(again, 1).erase(d, 1).push_back(label);
+  }
+  return a;
 }
 
 /// Without the labels that `keep` lacks, which are summed.
@@ -102,7 +177,7 @@ Labelled contract(const Labelled& a_, const Labelled& b_, const std::string& kee
   }
   const Tensor p = grouped(a, {batch, left, shared}), q = grouped(b, {batch, shared, right});
   if (shared.empty()) y.x = p * q;  // (B, M, 1) (B, 1, N)
-  else if (is_floating(p.dtype())) y.x = matmul(p, q);
+  else if (is_floating(p.dtype()) || p.device() == cpu) y.x = matmul(p, q);
   else y.x = sum(unsqueeze(p, 3) * unsqueeze(q, 1), {2});
   y.x = reshape(y.x, shape);
   return y;
@@ -111,39 +186,15 @@ Labelled contract(const Labelled& a_, const Labelled& b_, const std::string& kee
 }  // namespace
 
 Tensor einsum(std::string_view subscripts, TensorList list) {
-  const Subscripts parsed = parse(subscripts);
+  Subscripts parsed = parse(subscripts);
   if (list.size() != parsed.operands.size())
     fail("einsum", fmt::format("expected {} operands for \"{}\" but got {}", parsed.operands.size(), subscripts, list.size()));
   check_one_device("einsum", list);
-  std::map<char, std::int64_t> sizes;
   DType dtype = list[0].dtype();
   for (const Tensor& x : list) dtype = promote(dtype, x.dtype());
   if (dtype == DType::boolean) dtype = DType::i64;
-  std::vector<Labelled> operands;
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    Labelled a{cast(list[i], dtype), parsed.operands[i]};
-    if (a.x.dims() != static_cast<int>(a.labels.size()))
-      fail("einsum", fmt::format("expected {} dimensions for operand {} of \"{}\" but got {}", a.labels.size(), i, subscripts,
-                                 to_string(a.x.shape())));
-    for (int d = 0; d < a.x.dims(); ++d) {
-      const char label = a.labels[static_cast<std::size_t>(d)];
-      const auto known = sizes.emplace(label, a.x.shape()[d]).first;
-      if (known->second != a.x.shape()[d])
-        fail("einsum",
-             fmt::format("expected one size for {} of \"{}\" but got {} and {}", label, subscripts, known->second, a.x.shape()[d]));
-    }
-    for (std::size_t d = 0; d < a.labels.size();) {
-      const std::size_t again = a.labels.find(a.labels[d], d + 1);
-      if (again == std::string::npos) {
-        ++d;
-        continue;
-      }
-      a.x = diagonal(a.x, 0, static_cast<int>(d), static_cast<int>(again));
-      const char label = a.labels[d];
-      a.labels.erase(again, 1).erase(d, 1).push_back(label);
-    }
-    operands.push_back(std::move(a));
-  }
+  std::vector<Labelled> operands = labelled(subscripts, list, dtype, parsed);
+  for (Labelled& a : operands) a = with_diagonals(std::move(a));
   Labelled y = operands[0];
   for (std::size_t i = 1; i < operands.size(); ++i) {
     std::string keep = parsed.result;
@@ -153,8 +204,8 @@ Tensor einsum(std::string_view subscripts, TensorList list) {
   y = summed(y, parsed.result);
   Dims order;
   for (char label : parsed.result) order.push_back(static_cast<int>(y.labels.find(label)));
-  // Sums of i32 are i64; a product of i32 stays i32, with sums or without, as a matrix product does elsewhere.
-  return permute(dtype == DType::i32 ? cast(y.x, dtype) : y.x, order);
+  // Sums of integers are i64, and products stay of their dtype, with sums or without, as a matrix product does.
+  return permute(list.size() > 1 ? cast(y.x, dtype) : y.x, order);
 }
 
 static void check_vectors(const char* op, const Tensor& a, const Tensor& b) {

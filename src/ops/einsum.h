@@ -6,9 +6,11 @@
 namespace tern {
 
 /// Sums of products by subscripts, as in NumPy: einsum("bij,bjk->bik", {a, b}). A letter stands for a dimension of one size wherever it
-/// occurs; those that the result does not name are summed, and one that an operand has twice is its diagonal. Without "->" the result has
-/// the letters that occur once, in alphabetical order. Operands go in from left to right, each by one matrix product, or by mul where
-/// nothing is summed; dimensions of one operand alone are summed before. Dtypes are promoted. No ellipsis. Throws Error that names the
+/// occurs; those that the result does not name are summed, and one that an operand has twice is its diagonal. An ellipsis, as in
+/// "...ij,jk->...ik", stands for the dimensions that have no letter, which are broadcast, matched from the last, and summed where the
+/// result has none. Without "->" the result has the ellipsis and the letters that occur once, in alphabetical order. Operands go in from
+/// left to right, each by one matrix product, or by mul where nothing is summed; dimensions of one operand alone are summed before. Dtypes
+/// are promoted; a sum of one operand of integers is i64, a product of several stays as they are and wraps. Throws Error that names the
 /// subscripts, and the sizes that differ.
 Tensor einsum(std::string_view subscripts, TensorList operands);
 

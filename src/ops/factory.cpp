@@ -7,13 +7,19 @@
 #include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/detail/check_floating.h"
+#include "ops/detail/holds.h"
 #include "ops/kernels/copy.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
 
 namespace tern {
 
+static void check_value(const char* op, DType dtype, double value) {
+  if (!detail::takes(dtype, value)) fail(op, fmt::format("expected a number that {} holds but got {}", name(dtype), value));
+}
+
 Tensor full(const Shape& shape, double value, DType dtype, Device device) {
+  check_value("full", dtype, value);
   Tensor y = empty(shape, dtype, device);
   on(device, [&](auto dev) { kernels::fill(dev, y.view(), value); }, "full");
   return y;
@@ -55,6 +61,7 @@ Tensor eye(std::int64_t n, std::optional<std::int64_t> columns, std::int64_t dia
 }
 
 Tensor fill_(const Tensor& x, double value) {
+  check_value("fill_", x.dtype(), value);
   begin_in_place("fill_", x);
   on(x.device(), [&](auto dev) { kernels::fill(dev, x.view(), value); }, "fill_");
   return x;

@@ -6,7 +6,8 @@
 namespace tern {
 
 /// @{
-/// A new row-major tensor with every element 0, 1 or `value`. Throws Error for a negative size.
+/// A new row-major tensor with every element 0, 1 or `value`, of which an integer dtype keeps the whole part. Throws Error for a negative
+/// size, and for a value outside an integer dtype's range.
 Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = default_device());
 Tensor ones(const Shape& shape, DType dtype = DType::f32, Device device = default_device());
 Tensor full(const Shape& shape, double value, DType dtype = DType::f32, Device device = default_device());
@@ -49,7 +50,7 @@ Tensor eye(std::int64_t n, std::optional<std::int64_t> m = std::nullopt, std::in
 /// The identity matrix (n, n).
 inline Tensor eye(std::int64_t n, const TensorOptions& options) { return eye(n, n, 0, options.dtype, options.device); }
 
-/// Sets every element, in place; any strides. Returns x.
+/// Sets every element, in place, as full() does; any strides. Returns x.
 Tensor fill_(const Tensor& x, double value);
 /// Sets every element to 0, in place. Returns x.
 inline Tensor zero_(const Tensor& x) { return fill_(x, 0); }

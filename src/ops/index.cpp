@@ -235,7 +235,7 @@ Tensor one_hot(const Tensor& indices_, std::int64_t classes, DType dtype) {
 
 Sorted sort(const Tensor& x, int dim, bool descending) {
   if (x.dtype() == DType::boolean) fail("sort", "expected a numeric dtype but got bool");
-  if (x.dims() == 0) return {x, zeros({}, DType::i64, x.device())};
+  if (x.dims() == 0 && (dim == 0 || dim == -1)) return {x, zeros({}, DType::i64, x.device())};
   dim = normalize_dim(dim, x.dims(), "sort");
   Sorted result;
   {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "ops/detail/autocast.h"
+#include "ops/detail/holds.h"
 #include "ops/factory.h"
 #include "ops/kernels/copy.h"
 #include "ops/view.h"
@@ -62,6 +63,7 @@ Tensor stack(TensorList list, int dim) {
 Tensor pad(const Tensor& x, int dim, std::int64_t before, std::int64_t after, double value) {
   dim = normalize_dim(dim, x.dims(), "pad");
   if (before < 0 || after < 0) fail("pad", fmt::format("expected sizes >= 0 but got {} and {}", before, after));
+  if (!detail::takes(x.dtype(), value)) fail("pad", fmt::format("expected a number that {} holds but got {}", name(x.dtype()), value));
   Shape shape = x.shape();
   shape[dim] = checked_add("pad", checked_add("pad", shape[dim], before), after);
   Tensor y = full(shape, value, x.dtype(), x.device());

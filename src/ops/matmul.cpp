@@ -6,6 +6,7 @@
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/detail/costly.h"
+#include "ops/detail/on_cpu.h"
 #include "ops/factory.h"
 #include "ops/kernels/matmul.h"
 #include "ops/pointwise.h"
@@ -27,6 +28,14 @@ void check_operands(const char* op, const Tensor& a, const Tensor& b) {
   check_one_device(op, {&a, &b});
   if (!is_floating(a.dtype()) || a.dtype() != b.dtype())
     fail(op, fmt::format("expected operands of one floating dtype but got {} and {}", name(a.dtype()), name(b.dtype())));
+}
+
+/// matmul takes integers too, where the device multiplies them.
+void check_factors(const Tensor& a, const Tensor& b, double scale) {
+  if (is_floating(a.dtype()) || a.dtype() == DType::boolean || a.dtype() != b.dtype()) return check_operands("matmul", a, b);
+  check_one_device("matmul", {&a, &b});
+  if (a.device() != cpu) fail("matmul", fmt::format("expected floating operands on a GPU but got {}", name(a.dtype())));
+  if (scale != 1) fail("matmul", fmt::format("expected a scale of 1 for integers but got {}", scale));
 }
 
 /// x where a product can take its strides (Note [Matmul operands]), else a copy.
@@ -61,7 +70,7 @@ bool has_matmul_precision(MatmulPrecision precision, Device device) {
 
 Tensor matmul(const Tensor& left, const Tensor& right, double scale) {
   const Tensor a_ = detail::autocast("matmul", left), b_ = detail::autocast("matmul", right);
-  check_operands("matmul", a_, b_);
+  check_factors(a_, b_, scale);
   if (a_.dims() == 0 || b_.dims() == 0 || a_.size(-1) != b_.size(b_.dims() == 1 ? 0 : -2)) fail_shapes(a_, b_);
   if (a_.dims() == 1) return squeeze(matmul(unsqueeze(a_, 0), b_, scale), b_.dims() == 1 ? 0 : -2);
   if (b_.dims() == 1) return squeeze(matmul(a_, unsqueeze(b_, 1), scale), -1);
@@ -79,6 +88,10 @@ Tensor matmul(const Tensor& left, const Tensor& right, double scale) {
   shape.push_back(b.size(-1));
   const auto product = [&]() -> Tensors {
     const Tensor c = empty(shape, a.dtype(), a.device());
+    if (!is_floating(a.dtype())) {
+      detail::on_cpu([&](auto dev) { kernels::integer_matmul(dev, batched(a, batch), batched(b, batch), c.view()); });
+      return {c};
+    }
     on(c.device(), [&](auto dev) { kernels::matmul(dev, batched(a, batch), batched(b, batch), c.view(), scale, Write::overwrite); });
     return {c};
   };

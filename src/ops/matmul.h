@@ -5,8 +5,9 @@
 namespace tern {
 
 /// `scale` times the matrix products of a (..., M, K) and b (..., K, N): (..., M, N), with batch dimensions broadcast. A vector a is (1,
-/// K), a vector b is (K, 1), and the added dimension is dropped. Operands keep their strides where a product can take them. Floating
-/// dtypes, both the same; float32 is strict unless context().matmul_precision says otherwise. Throws Error that names both shapes.
+/// K), a vector b is (K, 1), and the added dimension is dropped. Operands keep their strides where a product can take them. One dtype:
+/// a floating one, of which float32 is strict unless context().matmul_precision says otherwise, or, on the CPU with a scale of 1, an
+/// integer one, whose results wrap. Throws Error that names both shapes.
 Tensor matmul(const Tensor& a, const Tensor& b, double scale = 1);
 
 /// Whether the device computes float32 products so; where it does not, it takes fp32.

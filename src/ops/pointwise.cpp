@@ -8,6 +8,7 @@
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
+#include "ops/detail/holds.h"
 #include "ops/detail/widened.h"
 #include "ops/factory.h"
 #include "ops/kernels/pointwise.h"
@@ -16,6 +17,7 @@
 
 namespace tern {
 
+using detail::holds;
 using kernels::Binary;
 using kernels::Compare;
 using kernels::Operand;
@@ -35,18 +37,6 @@ View broadcast_view(const Tensor& x, const Shape& shape) {
 
 /// Arithmetic has no bool: true and false count as 1 and 0.
 DType numeric(DType dtype) { return dtype == DType::boolean ? DType::i64 : dtype; }
-
-/// True where a dtype has the number itself: a whole one within bounds for an integer, any for a float.
-bool holds(DType dtype, double number) {
-  if (is_floating(dtype)) return true;
-  if (number != std::floor(number)) return false;
-  switch (dtype) {
-    case DType::boolean: return number == 0 || number == 1;
-    case DType::u8: return number >= 0 && number <= 255;
-    case DType::i32: return number >= -0x1p31 && number < 0x1p31;
-    default: return number >= -0x1p63 && number < 0x1p63;
-  }
-}
 
 /// The dtype that arithmetic with a number is done in.
 DType with_number(const char* op, DType dtype, double number) {
@@ -127,7 +117,7 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
   return record("pow", apply("pow", functors::Pow{}, a, b), {a, b}, {a, b}, Symmetric{}, [](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
     Tensor gx, gy;
-    if (call.needs(0)) gx = sum_to(where(eq(y, 0), 0, g * y * pow(x, y - 1)), x.shape());
+    if (call.needs(0)) gx = sum_to(where(eq(y, 0), 0, g * (y * pow(x, y - 1))), x.shape());
     // log(1) = 0 stands in for log(0), which would make 0 * inf.
     if (call.needs(1)) gy = sum_to(g * pow(x, y) * log(where(eq(x, 0), 1, x)), y.shape());
     return {gx, gy};
@@ -169,7 +159,9 @@ Tensor atan2(const Tensor& y_, const Tensor& x_) {
   const auto [y, x] = promoted("atan2", y_, x_, dtype);
   return record("atan2", apply("atan2", functors::Atan2{}, y, x), {y, x}, {y, x}, Symmetric{}, [](const Backward& call) -> Tensors {
     const Tensor a = detail::widened(call.saved(0)), b = detail::widened(call.saved(1));
-    const Tensor g = detail::widened(call.grad()) / (square(a) + square(b));
+    // 0 at the origin, where the angle jumps, and not 0 / 0, which would spoil whatever else is summed with it.
+    const Tensor squares = square(a) + square(b);
+    const Tensor g = detail::widened(call.grad()) / where(eq(squares, 0), 1.0, squares);
     const DType own = call.saved(0).dtype();
     return {call.needs(0) ? cast(sum_to(g * b, a.shape()), own) : Tensor(),
             call.needs(1) ? cast(sum_to(neg(g * a), b.shape()), own) : Tensor()};

@@ -23,7 +23,8 @@ Tensor minimum(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);
 /// a - b floor(a / b): its sign is that of b, as in Python. Of integers by zero: 0.
 Tensor remainder(const Tensor& a, const Tensor& b);
-/// The angle of the point (x, y) in [-pi, pi]: arctan(y / x) in the right quadrant. Of two integer tensors: f32.
+/// The angle of the point (x, y) in [-pi, pi]: arctan(y / x) in the right quadrant; the gradient at the origin is 0. Of two integer
+/// tensors: f32.
 Tensor atan2(const Tensor& y, const Tensor& x);
 /// @}
 

@@ -10,6 +10,7 @@
 #include "ops/copy.h"
 #include "ops/detail/check_floating.h"
 #include "ops/detail/widened.h"
+#include "ops/elementwise.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/indexing.h"
@@ -46,7 +47,11 @@ Tensor norm(const Tensor& x_, const Dims& dims, double p, bool keepdim) {
   } else if (std::isinf(p)) {
     y = p > 0 ? max(abs(x), dims, keepdim) : min(abs(x), dims, keepdim);
   } else {
-    y = pow(sum(pow(abs(x), p), dims, keepdim), 1 / p);
+    // Elements and sums of 0 stand aside: there the derivatives of both powers may be infinite, and the gradient is 0.
+    const Tensor size = abs(x), is_zero = eq(size, 0);
+    const Tensor total = sum(where(is_zero, p > 0 ? 0.0 : INFINITY, pow(where(is_zero, 1.0, size), p)), dims, keepdim);
+    const Tensor is_none = eq(total, 0);
+    y = p > 0 ? where(is_none, 0.0, pow(where(is_none, 1.0, total), 1 / p)) : pow(total, 1 / p);
   }
   return cast(y, x_.dtype());
 }
@@ -56,13 +61,19 @@ Tensor median(const Tensor& x, int dim, bool keepdim) {
   if (x.dtype() == DType::boolean) fail("median", "expected a numeric dtype but got bool");
   const std::int64_t size = x.shape()[dim];
   if (size == 0) fail("median", fmt::format("expected at least one element to choose from but got shape {}", to_string(x.shape())));
-  const Tensor y = slice(sort(x, dim).values, dim, (size - 1) / 2, (size - 1) / 2 + 1);
+  const Tensor sorted = sort(x, dim).values;
+  Tensor y = slice(sorted, dim, (size - 1) / 2, (size - 1) / 2 + 1);
+  if (is_floating(x.dtype())) {
+    // NaN counts as largest: if there is one, it is the last.
+    const Tensor last = slice(sorted, dim, size - 1);
+    y = where(ne(last, last), last, y);
+  }
   return keepdim ? y : squeeze(y, dim);
 }
 
-Tensor cumprod(const Tensor& x, int dim) {
-  dim = normalize_dim(dim, x.dims(), "cumprod");
-  detail::check_floating("cumprod", x);
+Tensor cumprod(const Tensor& x_, int dim) {
+  dim = normalize_dim(dim, x_.dims(), "cumprod");
+  const Tensor x = is_floating(x_.dtype()) ? x_ : cast(x_, DType::i64);
   // Each pass multiplies by the product of as many elements before, so that `span` of them have gone into each (Hillis & Steele, 1986).
   Tensor y = detail::widened(x);
   const std::int64_t size = x.shape()[dim];
@@ -106,6 +117,18 @@ Tensor bincount(const Tensor& x_, const Tensor& weights, std::int64_t least) {
   return index_add(zeros({size}, source.dtype(), x.device()), 0, x, source);
 }
 
+/// On the CPU, where it costs no wait: each row (..., V) is a distribution with `least` weights to draw, or more.
+static void check_rates(const Tensor& rates, std::int64_t least) {
+  if (rates.device() != cpu || rates.numel() == 0) return;
+  if (const Tensor is_rate = logical_and(ge(rates, 0), isfinite(rates)); !all(is_rate).item<bool>())
+    fail("multinomial", fmt::format("expected finite weights >= 0 but got {}",
+                                    cast(masked_select(rates, logical_not(is_rate))[0], DType::f64).item<double>()));
+  const auto drawable = min(sum(cast(ne(rates, 0), DType::i64), {-1})).item<std::int64_t>();
+  if (drawable < std::max<std::int64_t>(least, 1))
+    fail("multinomial",
+         fmt::format("expected {} or more weights beyond 0 in each row but got {}", std::max<std::int64_t>(least, 1), drawable));
+}
+
 Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement) {
   detail::check_floating("multinomial", weights);
   if (weights.dims() < 1 || weights.size(-1) < 1)
@@ -114,6 +137,7 @@ Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement) 
     fail("multinomial", fmt::format("expected a count in [0, {}] but got {}", weights.size(-1), count));
   const NoGrad unrecorded;
   Tensor rates = detail::widened(weights);
+  check_rates(rates, replacement ? 1 : count);
   Shape shape = weights.shape();
   if (replacement) {
     rates = unsqueeze(rates, -2);

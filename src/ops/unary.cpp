@@ -132,6 +132,10 @@ Tensor ceil(T x) { return rounded("ceil", functors::Ceil{}, x); }
 Tensor round(T x) { return rounded("round", functors::Round{}, x); }
 Tensor clamp(T x, double low, double high) {
   if (!(low <= high)) fail("clamp", fmt::format("expected low <= high but got {} and {}", low, high));
+  // Between integers lie bounds that they do not have: as an operand that is not whole, these give f32.
+  const auto is_between = [](double bound) { return std::isfinite(bound) && bound != std::floor(bound); };
+  if (!is_floating(x.dtype()) && x.dtype() != DType::boolean && (is_between(low) || is_between(high)))
+    return clamp(cast(x, DType::f32), low, high);
   return unary("clamp", functors::Clamp{low, high}, x, Keep::input,
                [low, high](T g, T x_) { return g * cast(logical_and(ge(x_, low), le(x_, high)), g.dtype()); });
 }

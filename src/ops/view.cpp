@@ -75,7 +75,8 @@ Tensor reshape(const Tensor& x, const Shape& requested) {
 }
 
 Tensor flatten(const Tensor& x, int first, int last) {
-  if (x.dims() == 0) return reshape(x, {1});
+  const auto is_any = [](int dim) { return dim == 0 || dim == -1; };
+  if (x.dims() == 0 && is_any(first) && is_any(last)) return reshape(x, {1});
   first = normalize_dim(first, x.dims(), "flatten");
   last = normalize_dim(last, x.dims(), "flatten");
   if (first > last) fail("flatten", fmt::format("expected first <= last but got {} and {}", first, last));

@@ -38,6 +38,7 @@ void add_fills(Rows& rows) {
   factory("zeros", [](const Shape& s, DType t, Device d) { return zeros(s, t, d); }, 0);
   factory("ones", [](const Shape& s, DType t, Device d) { return ones(s, t, d); }, 1);
   factory("full", [](const Shape& s, DType t, Device d) { return full(s, 3, t, d); }, 3);
+  rows.back().mistakes.push_back({[] { full({2}, 256, DType::u8); }, {"u8", "256"}, "full"});
 
   const auto alike = [&](const char* name, Tensor (*f)(T), double value) {
     Row row{name, {}};
@@ -65,6 +66,7 @@ void add_fills(Rows& rows) {
     rows.push_back(row);
   };
   in_place("fill_", [](T x) { return fill_(x, 5); }, 5);
+  rows.back().mistakes.push_back({[] { fill_(sample({2}, DType::i64), std::nan("")); }, {"i64", "nan"}});
   in_place("zero_", [](T x) { return zero_(x); }, 0);
 
   Row row{"arange", {}};

@@ -79,7 +79,9 @@ void add_matmul(Rows& rows) {
                   {[] { matmul(sample({2, 3}), sample({2})); }, {"(2, 3) x (2,)"}},
                   {[] { matmul(sample({}), sample({2})); }, {"() x (2,)"}},
                   {[] { matmul(sample({2, 2, 3}), sample({2, 3})); }, {"(2, 2, 3) x (2, 3)"}},
-                  {[] { matmul(sample({2, 2}, DType::i64), sample({2, 2}, DType::i64)); }, {"floating", "i64"}},
+                  {[] { matmul(sample({2, 2}, DType::boolean), sample({2, 2}, DType::boolean)); }, {"floating", "bool"}},
+                  {[] { matmul(sample({2, 2}, DType::i64), sample({2, 2}, DType::i32)); }, {"i64", "i32"}},
+                  {[] { matmul(sample({2, 2}, DType::i64), sample({2, 2}, DType::i64), 0.5); }, {"scale", "0.5"}},
                   {[] { matmul(sample({2, 2}), sample({2, 2}, DType::f64)); }, {"f32", "f64"}}};
   rows.push_back(row);
 }

@@ -125,7 +125,19 @@ void add_cumprod(Rows& rows) {
                              }));
                            }});
     }
-  row.mistakes = {{[] { cumprod(sample({3}), 1); }, {"1"}}, {[] { cumprod(sample({3}, DType::i64), 0); }, {"floating", "i64"}}};
+  for (const auto& [shape, dim] : std::vector<std::pair<Shape, int>>{{{3, 5}, 1}, {{12}, 0}, {{2, 0}, 1}})
+    row.cases.push_back({{value(shape, -3, 4)},
+                         [dim = dim](In in) -> Tensors { return {cumprod(in[0], dim)}; },
+                         [dim = dim](Ref in) {
+                           Array y = along(in[0], dim, [](std::vector<double> s) {
+                             for (std::size_t i = 1; i < s.size(); ++i) s[i] *= s[i - 1];
+                             return s;
+                           });
+                           y.dtype = DType::i64;
+                           return one(y);
+                         },
+                         {DType::i32, DType::i64, DType::u8, DType::boolean}});
+  row.mistakes = {{[] { cumprod(sample({3}), 1); }, {"1"}}};
   rows.push_back(row);
 }
 
@@ -149,38 +161,53 @@ void add_multinomial(Rows& rows) {
   row.dtypes = {DType::f64, DType::f32};
   row.mistakes = {{[] { multinomial(sample({3}), 4); }, {"[0, 3]", "4"}},
                   {[] { multinomial(sample({2, 0}), 1); }, {"(2, 0)"}},
-                  {[] { multinomial(sample({3}, DType::i64), 1); }, {"floating", "i64"}}};
+                  {[] { multinomial(sample({3}, DType::i64), 1); }, {"floating", "i64"}},
+                  {[] { multinomial(full({3}, -1), 1); }, {"finite weights >= 0", "-1"}},
+                  {[] { multinomial(full({3}, std::nan("")), 1, true); }, {"finite weights >= 0", "nan"}},
+                  {[] { multinomial(full({2, 3}, INFINITY), 1); }, {"finite weights >= 0", "inf"}},
+                  {[] { multinomial(full({3}, 0), 1, true); }, {"1 or more weights beyond 0", "0"}},
+                  {[] { multinomial(one_hot(full({2}, 1, DType::i64), 3), 2); }, {"2 or more weights beyond 0", "1"}}};
   rows.push_back(row);
+}
+
+/// The sum over all values of all letters, and of digits, which stand for the dimensions of an ellipsis: their sizes are broadcast.
+Arrays summed(const std::vector<std::string>& operands, const std::string& result, Ref in) {
+  std::string letters;
+  Shape sizes;
+  for (std::size_t k = 0; k < operands.size(); ++k)
+    for (std::size_t d = 0; d < operands[k].size(); ++d)
+      if (const std::size_t at = letters.find(operands[k][d]); at == std::string::npos) {
+        letters += operands[k][d];
+        sizes.push_back(in[k].shape[int(d)]);
+      } else if (sizes[int(at)] == 1) {
+        sizes[int(at)] = in[k].shape[int(d)];
+      }
+  const auto picked = [&](const std::string& labels, const Shape& at) {
+    Shape index;
+    for (char label : labels) index.push_back(at[int(letters.find(label))]);
+    return index;
+  };
+  const bool is_sum = operands.size() == 1 && result.size() < letters.size() && !is_floating(in.dtype);
+  const DType dtype = is_sum ? DType::i64 : in.dtype;
+  Array y = make(picked(result, sizes), dtype, [](const Shape&) { return 0; });
+  each(sizes, [&](const Shape& at) {
+    double product = 1;
+    for (std::size_t k = 0; k < operands.size(); ++k) {
+      Shape index = picked(operands[k], at);
+      for (int d = 0; d < index.size(); ++d)
+        if (in[k].shape[d] == 1) index[d] = 0;
+      product *= in[k](index);
+    }
+    y(picked(result, at)) += product;
+  });
+  for (double& v : y.values) v = held(dtype, v);
+  return one(y);
 }
 
 void add_products_by_subscripts(Rows& rows) {
   Row row{"einsum", {}};
   row.slack = 20;
-  row.dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64};
-  // The sum over all values of all letters.
-  const auto summed = [](const std::vector<std::string>& operands, const std::string& result, Ref in) {
-    std::string letters;
-    Shape sizes;
-    for (std::size_t k = 0; k < operands.size(); ++k)
-      for (std::size_t d = 0; d < operands[k].size(); ++d)
-        if (letters.find(operands[k][d]) == std::string::npos) {
-          letters += operands[k][d];
-          sizes.push_back(in[k].shape[int(d)]);
-        }
-    const auto picked = [&](const std::string& labels, const Shape& at) {
-      Shape index;
-      for (char label : labels) index.push_back(at[int(letters.find(label))]);
-      return index;
-    };
-    Array y = make(picked(result, sizes), in.dtype, [](const Shape&) { return 0; });
-    each(sizes, [&](const Shape& at) {
-      double product = 1;
-      for (std::size_t k = 0; k < operands.size(); ++k) product *= in[k](picked(operands[k], at));
-      y(picked(result, at)) += product;
-    });
-    for (double& v : y.values) v = held(in.dtype, v);
-    return one(y);
-  };
+  row.dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8};
   struct Expression {
     const char* text;
     std::vector<std::string> operands;
@@ -199,6 +226,16 @@ void add_products_by_subscripts(Rows& rows) {
                               {"ij,jk,kl->il", {"ij", "jk", "kl"}, "il", {{2, 3}, {3, 2}, {2, 4}}},
                               {"ab,ac,ad->bcd", {"ab", "ac", "ad"}, "bcd", {{2, 3}, {2, 2}, {2, 3}}},
                               {",i->i", {"", "i"}, "i", {{}, {3}}},
+                              {"ii->", {"ii"}, "", {{4, 4}}},
+                              {"...ij,jk->...ik", {"10ij", "jk"}, "10ik", {{2, 3, 2, 4}, {4, 2}}},
+                              {"...ij,...jk->...ik", {"0ij", "10jk"}, "10ik", {{3, 2, 4}, {2, 1, 4, 2}}},
+                              {"b...,...b", {"b10", "0b"}, "10", {{3, 2, 1}, {4, 3}}},
+                              {"...,...->", {"10", "0"}, "", {{2, 3}, {1}}},
+                              {"...ij->j...", {"0ij"}, "j0", {{2, 3, 4}}},
+                              {"...ii->...i", {"0ii"}, "0i", {{2, 3, 3}}},
+                              {"...ij->ij", {"0ij"}, "ij", {{2, 3, 4}}},
+                              {"...ij,...j->...i", {"ij", "0j"}, "0i", {{2, 3}, {0, 3}}},
+                              {"...i,...i->...i", {"i", "i"}, "i", {{3}, {3}}},
                               {"i,i->", {"i", "i"}, "", {{0}, {0}}},
                               {"i,i->", {"i", "i"}, "", {{1}, {1}}},
                               {"i,i->i", {"i", "i"}, "i", {{31}, {31}}},
@@ -217,7 +254,10 @@ void add_products_by_subscripts(Rows& rows) {
                   {[] { einsum("ij,jk->ik", {sample({2, 3}), sample({2, 3})}); }, {"3 and 2", "j"}},
                   {[] { einsum("ij->ijk", {sample({2, 3})}); }, {"no operand"}},
                   {[] { einsum("ij->ii", {sample({2, 3})}); }, {"twice"}},
-                  {[] { einsum("...i->i", {sample({2, 3})}); }, {"letters", "...i->i"}}};
+                  {[] { einsum("..i->i", {sample({2, 3})}); }, {"letters", "..i->i"}},
+                  {[] { einsum("...i...->i", {sample({2, 3})}); }, {"two ellipses"}},
+                  {[] { einsum("...ijk->i", {sample({2, 3})}); }, {"3 dimensions or more", "(2, 3)"}},
+                  {[] { einsum("...i,...i", {sample({2, 3}), sample({3, 3})}); }, {"...", "2 and 3"}}};
   rows.push_back(row);
 
   row = {"dot", {}};
@@ -225,9 +265,9 @@ void add_products_by_subscripts(Rows& rows) {
   for (const std::int64_t n : sizes)
     row.cases.push_back({{value({n}), value({n})},
                          [](In in) -> Tensors { return {dot(in[0], in[1])}; },
-                         [=](Ref in) { return summed({"i", "i"}, "", in); }});
+                         [](Ref in) { return summed({"i", "i"}, "", in); }});
   row.cases.push_back(
-      {{value({4}), value({4})}, [](In in) -> Tensors { return {dot(in[0], in[1])}; }, [=](Ref in) { return summed({"i", "i"}, "", in); }});
+      {{value({4}), value({4})}, [](In in) -> Tensors { return {dot(in[0], in[1])}; }, [](Ref in) { return summed({"i", "i"}, "", in); }});
   row.mistakes = {{[] { dot(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
                   {[] { dot(sample({3, 1}), sample({3})); }, {"(3, 1)", "(3,)"}}};
   rows.push_back(row);
@@ -236,10 +276,10 @@ void add_products_by_subscripts(Rows& rows) {
   for (const std::int64_t n : sizes)
     row.cases.push_back({{value({n}), value({3})},
                          [](In in) -> Tensors { return {outer(in[0], in[1])}; },
-                         [=](Ref in) { return summed({"i", "j"}, "ij", in); }});
+                         [](Ref in) { return summed({"i", "j"}, "ij", in); }});
   row.cases.push_back({{value({4}), value({3})},
                        [](In in) -> Tensors { return {outer(in[0], in[1])}; },
-                       [=](Ref in) { return summed({"i", "j"}, "ij", in); }});
+                       [](Ref in) { return summed({"i", "j"}, "ij", in); }});
   row.mistakes = {{[] { outer(sample({3, 1}), sample({3})); }, {"(3, 1)", "(3,)"}}};
   rows.push_back(row);
 

@@ -331,6 +331,7 @@ void add_joins(Rows& rows) {
                        {[] { pad(sample({3}), 0, 0, -2); }, {"-2"}},
                        {[] { pad(sample({3}), 1, 0, 0); }, {"1"}},
                        {[] { pad(sample({}), 0, 0, 0); }, {"0"}},
+                       {[] { pad(sample({3}, DType::u8), 0, 1, 1, -1); }, {"u8", "-1"}},
                        {[] { pad(sample({3}), 0, most, most); }, {}}});
   struct Margins {
     Shape shape;

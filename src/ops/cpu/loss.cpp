@@ -53,7 +53,11 @@ class Rows {
       const C* const run = load(row + first, 1, m, buffer);
       if (smooth_ != 0) logits += fold_run<Sum>(run, m);
       const C highest = std::max(top, fold_run<Largest>(run, m));  // not NaN, which then comes in by the exponentials
-      if (highest == -std::numeric_limits<C>::infinity()) continue;
+      if (highest == -std::numeric_limits<C>::infinity()) {
+        // Either all are -inf, or the largest was compared with NaN: a sum tells.
+        if (const C sum = fold_run<Sum>(run, m); std::isnan(sum)) exponentials = sum;
+        continue;
+      }
       if (highest > top) exponentials *= exp_of(top - highest);
       top = highest;
       C part = 0;

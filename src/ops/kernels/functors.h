@@ -40,7 +40,10 @@ struct Neg {
 };
 struct Abs {
   static constexpr bool integral = true, transcendental = false;
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return x < T(0) ? Neg{}(x) : x; }
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const {
+    if constexpr (std::is_integral_v<T>) return x < T(0) ? Neg{}(x) : x;
+    else return std::fabs(x);  // of -0 as well, where a comparison would let the sign pass
+  }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return x > T(0) ? T(1) : x < T(0) ? T(-1) : x * T(0); }
 };
 struct Sign {

@@ -12,6 +12,8 @@ namespace tern::kernels {
 /// are contiguous (last stride 1). Any size may be 0; K = 0 gives zeros. float32 is strict float32; 16-bit floats accumulate in float32.
 void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Write write);
 void matmul(Cuda, const View& a, const View& b, const View& c, double alpha, Write write);
+/// c = a @ b of integers of one dtype, which wrap; shapes and strides as matmul's. The CPU alone has it.
+void integer_matmul(Cpu, const View& a, const View& b, const View& c);
 /// Whether the device multiplies float32 in this precision, and not in fp32 in its place.
 inline bool has_matmul_precision(Cpu, MatmulPrecision precision, Device) { return precision == MatmulPrecision::fp32; }
 bool has_matmul_precision(Cuda, MatmulPrecision precision, Device device);

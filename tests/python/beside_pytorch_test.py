@@ -1,0 +1,147 @@
+"""Ops beside PyTorch's: results, and gradients where both have them, over dtypes, strides and special values; skipped without PyTorch. What
+differs on purpose is in docs/from-pytorch.md."""
+
+import math
+
+import pytest
+
+import tern
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+FLOATS = ["float32", "float64", "float16", "bfloat16"]
+INTEGERS = ["int32", "int64", "uint8"]
+TOLERANCE = {"float32": 1e-4, "float64": 1e-10, "float16": 1e-2, "bfloat16": 6e-2}
+SPECIAL = [0.0, -0.0, 0.5, -1.5, 2.0, 7.25, -30.0, 1e4, math.inf, -math.inf, math.nan]
+
+
+def given(shape, dtype, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    if dtype in INTEGERS:
+        return torch.randint(0 if dtype == "uint8" else -9, 10, shape, generator=generator).to(getattr(torch, dtype))
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(getattr(torch, dtype))
+
+
+def to_tern(x):
+    return tern.from_dlpack(x.detach())
+
+
+def to_torch(x):
+    return torch.from_dlpack(x.detach().contiguous())
+
+
+def check(got, want, tolerance):
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    assert torch.allclose(got.double(), want.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def beside(ours, theirs, inputs, gradients=True):
+    tolerance = TOLERANCE.get(str(inputs[0].dtype).removeprefix("torch."), 0)
+    leaves = [x.detach().clone().requires_grad_(gradients and x.is_floating_point()) for x in inputs]
+    own = [to_tern(x.clone()) for x in inputs]
+    own = [t.requires_grad_() if x.requires_grad else t for t, x in zip(own, leaves)]
+    y, t = theirs(*leaves), ours(*own)
+    check(to_torch(t), y.detach(), tolerance)
+    if not y.requires_grad:
+        return
+    g = given(y.shape, str(y.dtype).removeprefix("torch."), 3)
+    wanted = [x for x in leaves if x.requires_grad]
+    for a, b in zip(tern.grad([t], [t for t, x in zip(own, leaves) if x.requires_grad], [to_tern(g)]), torch.autograd.grad(y, wanted, g)):
+        check(to_torch(a), b, 4 * tolerance)
+
+
+OF_ONE = {
+    "abs": torch.abs,
+    "neg": torch.neg,
+    "exp": torch.exp,
+    "sqrt": torch.sqrt,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "erf": torch.erf,
+    "floor": torch.floor,
+    "round": torch.round,
+    "silu": F.silu,
+    "softplus": F.softplus,
+    "log1p": torch.log1p,
+    "expm1": torch.expm1,
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", OF_ONE)
+def test_functions_of_special_values(name, dtype):
+    x = torch.tensor(SPECIAL, dtype=getattr(torch, dtype))
+    ours, theirs = getattr(tern, name), OF_ONE[name]
+    beside(ours, theirs, [x], gradients=False)
+    if name != "tanh":  # which loses the sign of a zero in f32
+        beside(lambda x: 1 / ours(x), lambda x: 1 / theirs(x), [x], gradients=False)
+    beside(ours, theirs, [given((4, 5), dtype).T.abs()])
+    beside(lambda x: ours(tern.flip(x)), lambda x: theirs(x.flip(0, 1)), [given((4, 5), dtype).abs()])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_reductions_of_special_values(dtype):
+    x = torch.tensor([[1.0, math.nan, 2, 0], [3, 1, 2, 0], [0, 0, 0, 0], [math.inf, 1, 0, 2]], dtype=getattr(torch, dtype))
+    for ours, theirs in [
+        (lambda x: tern.median(x, 1), lambda x: x.median(1).values),
+        (lambda x: tern.max(x, 1), lambda x: x.amax(1)),
+        (lambda x: tern.sum(x, 1), lambda x: x.sum(1)),
+        (lambda x: tern.softmax(x, 1), lambda x: x.softmax(1)),
+        (lambda x: tern.cumprod(x, 1), lambda x: x.cumprod(1)),
+        (lambda x: tern.sort(x, 1)[0], lambda x: x.sort(1).values),
+        (lambda x: tern.argmax(x, 1), lambda x: x.argmax(1)),
+    ]:
+        beside(ours, theirs, [x], gradients=False)
+    for p in (0.5, 1.5, 2, 3, math.inf):
+        beside(lambda x: tern.norm(x, 1, p=p), lambda x: torch.linalg.vector_norm(x, p, dim=1), [x[1:2]])
+        beside(lambda x: tern.norm(x, 1, p=p), lambda x: torch.linalg.vector_norm(x, p, dim=1), [x[2:3]], gradients=p < math.inf)
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
+@pytest.mark.parametrize(
+    "subscripts, shapes",
+    [
+        ("ij,jk->ik", [(2, 3), (3, 4)]),
+        ("...ij,jk->...ik", [(2, 2, 3), (3, 2)]),
+        ("...ij,...jk->...ik", [(3, 1, 2, 3), (2, 3, 2)]),
+        ("b...,...b", [(3, 2, 1), (4, 3)]),
+        ("...,...->", [(2, 3), (1,)]),
+        ("...ii->...i", [(2, 3, 3)]),
+        ("ii->", [(3, 3)]),
+        ("...ij->ij", [(2, 3, 4)]),
+        ("ij->...j", [(2, 3)]),
+    ],
+)
+def test_einsum(subscripts, shapes, dtype):
+    if dtype in INTEGERS and len(shapes) > 1 and subscripts.endswith("->"):
+        pytest.skip("PyTorch sums some operands before their product, which makes them int64")
+    inputs = [given(shape, dtype, i) for i, shape in enumerate(shapes)]
+    beside(lambda *xs: tern.einsum(subscripts, list(xs)), lambda *xs: torch.einsum(subscripts, *xs), inputs)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_wrap(dtype):
+    a, b = (given((3, 3), dtype, i) * 4001 for i in range(2))
+    beside(tern.matmul, torch.matmul, [a, b.T])
+    beside(lambda x: tern.cumprod(x, 0), lambda x: x.cumprod(0), [a])
+    beside(tern.prod, torch.prod, [a])
+    for ours, theirs in [(tern.add, torch.add), (tern.mul, torch.mul), (tern.sub, torch.sub)]:
+        beside(ours, theirs, [a, b])
+    beside(lambda x: tern.clamp(x, 0.5, 2.5), lambda x: x.clamp(0.5, 2.5), [given((9,), dtype)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gradients_at_the_origin(dtype):
+    x, y = (torch.tensor(values, dtype=getattr(torch, dtype)) for values in ([0.0, 1.0, 0.0], [0.0, 0.0, -2.0]))
+    beside(tern.atan2, torch.atan2, [x, y])
+    beside(tern.pow, torch.pow, [given((5,), dtype).abs(), given((5,), dtype, 1)])
+
+
+@pytest.mark.parametrize("weights", [[-1.0, 2.0], [math.nan, 1.0], [math.inf, 1.0], [0.0, 0.0]])
+@pytest.mark.parametrize("replacement", [True, False])
+def test_multinomial_refuses_what_is_no_distribution(weights, replacement):
+    with pytest.raises(RuntimeError):
+        torch.multinomial(torch.tensor(weights), 1, replacement)
+    with pytest.raises(tern.Error, match=r"\[multinomial\] expected"):
+        tern.multinomial(tern.tensor(weights), 1, replacement)
