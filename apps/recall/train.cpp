@@ -64,7 +64,7 @@ void train(const Options& options) {
   const double started = seconds_now();
   const Device device = require_trainable(options);
   apps::require_named("--out", options.out);
-  io::RunDirectory::check(options.out);
+  if (!options.checkpoints.resume) io::RunDirectory::check(options.out);
   if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));
 

@@ -117,7 +117,7 @@ void check(const Options& options) {
   apps::require_valid(entries(), options, conflict);
   apps::require_named("--data", options.data);
   apps::require_named("--out", options.out);
-  io::RunDirectory::check(options.out);
+  if (!options.checkpoints.resume) io::RunDirectory::check(options.out);
 }
 
 /// In blocks, between which a signal ends the training. Greedily, but for other options.
