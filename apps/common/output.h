@@ -24,6 +24,8 @@ void write_progress(std::string_view text);
 void mute_output();
 bool is_muted();
 
+/// Notes for output_fault() that something else could not write to stdout, for the reason of this errno.
+void lose_output(int error);
 /// Flushes stdout. "" or the reason why something that was written to it is lost.
 std::string output_fault();
 
