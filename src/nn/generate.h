@@ -49,6 +49,8 @@ struct GenerateOptions {
   double top_p = 1;               ///< draw from the fewest tokens that have this probability together (Holtzman et al., 2020)
   std::uint64_t seed = 0;         ///< of Search::sample
   std::int64_t first_number = 0;  ///< is added to Continuation::numbers: a stream that comes in parts draws as if it came at once
+  /// Called before each token is read, by each thread that decodes: what it throws ends the decoding, and is thrown.
+  std::function<void()> on_token = {};
 };
 
 /// New tokens of a row, without eos.
