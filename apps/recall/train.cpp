@@ -132,8 +132,8 @@ void train(const Options& options) {
   if (const auto& passed = trainer.passed()) say("90% were passed in epoch {}, after {}\n", passed->epoch, duration(passed->seconds));
   else say("90% were not passed in {}\n", counted(trainer.epoch(), "epoch"));
   run.finish(summary);
-  say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
-      text::printable(options.out));
+  say("trained in {}, {} {}; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
+      run.is_resumed() ? "since --resume" : "in all", text::printable(options.out));
 }
 
 }  // namespace tern::recall

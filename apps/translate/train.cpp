@@ -314,8 +314,8 @@ void train(const Options& options) {
     say("{}{}\n{}\n", tests.size() > 1 ? printable(tests[i].name) + "\n" : "", text::format(tests[i].bleu), text::format(tests[i].chrf));
   }
   run.finish(summary);
-  say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
-      printable(options.out));
+  say("trained in {}, {} {}; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
+      run.is_resumed() ? "since --resume" : "in all", printable(options.out));
 }
 
 }  // namespace tern::translate

@@ -106,6 +106,7 @@ void check_resumes(const Program& program, const Arguments& device = {}) {
     const Result result = runs.go_on(device);
     require_done(result);
     CHECK(contains(result.out, "resumed  from update "));
+    CHECK(contains(result.out, " s since --resume; the run is in "));
     check_same(runs.whole, runs.part);
     require_done(runs.go_on(device));  // one that is done gives what it gave
     check_same(runs.whole, runs.part);
