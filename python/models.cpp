@@ -1,4 +1,9 @@
 // Attention, transformer layers and language models of nn, and generation.
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <thread>
+
 #include "module_call.h"
 #include "names.h"
 #include "nn/decoder_lm.h"
@@ -193,6 +198,36 @@ void bind_decoder(nb::module_& m) {
       .def_prop_ro("width", [](const nn::DecoderLM& module) { return module.options.width; });
 }
 
+/// Python handles signals in its main thread, between its own instructions, and a long call has none: the thread that made the call asks
+/// for them, and what a handler throws, KeyboardInterrupt as a rule, ends all threads' work.
+class Interruption {
+ public:
+  void check() {
+    if (has_error_) throw Error("interrupted");
+    if (std::this_thread::get_id() != caller_) return;
+    // Not at each token: the lock is another thread's of Python for 5 ms at a time.
+    const Clock::time_point now = Clock::now();
+    if (now < next_) return;
+    next_ = now + std::chrono::milliseconds(50);
+    const nb::gil_scoped_acquire held;
+    if (PyErr_CheckSignals() == 0) return;
+    error_.emplace();
+    has_error_ = true;
+    throw Error("interrupted");
+  }
+  /// Throws what the handler has thrown, if it has.
+  void rethrow() {
+    if (error_) throw nb::python_error(std::move(*error_));
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const std::thread::id caller_ = std::this_thread::get_id();
+  std::optional<nb::python_error> error_;  ///< of the caller's thread alone
+  Clock::time_point next_ = Clock::now();
+  std::atomic<bool> has_error_ = false;
+};
+
 void bind_generation(nb::module_& m) {
   nb::class_<nn::Hypothesis>(m, "Hypothesis", "New tokens of a row, without eos.")
       .def_ro("tokens", &nn::Hypothesis::tokens)
@@ -206,18 +241,24 @@ void bind_generation(nb::module_& m) {
       [](const nn::DecoderLM& model, const std::vector<nn::TokenIds>& prompts, const Choice<nn::Search>& search, std::int64_t eos,
          std::int64_t max_new_tokens, std::int64_t n_best, std::int64_t beam, double length_penalty, double temperature, std::int64_t top_k,
          double top_p, std::uint64_t seed, std::size_t batch_size) {
-        return nn::generate(model, prompts, {},
-                            {.search = search,
-                             .eos = eos,
-                             .max_new_tokens = max_new_tokens,
-                             .length_penalty = length_penalty,
-                             .n_best = n_best,
-                             .beam = beam,
-                             .temperature = temperature,
-                             .top_k = top_k,
-                             .top_p = top_p,
-                             .seed = seed},
-                            batch_size);
+        Interruption interruption;
+        const nn::GenerateOptions options{.search = search,
+                                          .eos = eos,
+                                          .max_new_tokens = max_new_tokens,
+                                          .length_penalty = length_penalty,
+                                          .n_best = n_best,
+                                          .beam = beam,
+                                          .temperature = temperature,
+                                          .top_k = top_k,
+                                          .top_p = top_p,
+                                          .seed = seed,
+                                          .on_token = [&] { interruption.check(); }};
+        try {
+          return nn::generate(model, prompts, {}, options, batch_size);
+        } catch (const Error&) {
+          interruption.rethrow();
+          throw;
+        }
       },
       "model"_a, "prompts"_a, nb::kw_only(), "search"_a = choice(nn::Search::greedy), "eos"_a = -1, "max_new_tokens"_a = 0, "n_best"_a = 1,
       "beam"_a = 5, "length_penalty"_a = 1, "temperature"_a = 1, "top_k"_a = 0, "top_p"_a = 1, "seed"_a = 0, "batch_size"_a = 64,

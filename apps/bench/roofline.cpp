@@ -58,7 +58,7 @@ std::vector<Count> count_padded_conv1d(std::int64_t batch, std::int64_t length, 
   const double row = static_cast<double>(batch) * static_cast<double>(channels), s = bytes_per_element;
   const double elements = row * static_cast<double>(length), padded = row * static_cast<double>(length + 2 * (taps - 1));
   const Count padding{"padding", 0, s * (elements + padded)};
-  const Count of_padded{"convolution of it", whole.flops, whole.bytes + s * (padded - elements)};
+  const Count of_padded{"convolution, padded", whole.flops, whole.bytes + s * (padded - elements)};
   return {padding, of_padded, {"both", whole.flops, padding.bytes + of_padded.bytes}, whole};
 }
 

@@ -60,10 +60,24 @@ std::string changed_schedule(const CheckpointHead& head, std::int64_t total_upda
                      total_updates);
 }
 
+void read_checkpoint(const std::filesystem::path& run, const std::function<void()>& read) {
+  try {
+    read();
+  } catch (const io::DiskError&) {
+    throw;
+  } catch (const io::FileError& error) {
+    const std::vector<io::CheckpointFile> files = io::RunDirectory::require_checkpoints(run);
+    if (files.size() < 2) throw;
+    throw io::FileError(
+        fmt::format("{}; remove it, and --resume goes on from {}", error.what(), files[files.size() - 2].path.filename().string()));
+  }
+}
+
 CheckpointHead last_checkpoint(const std::string& program, const std::filesystem::path& run) {
   CheckpointHead head{.file = io::RunDirectory::require_checkpoints(run).back()};
   const std::string path = head.file.path.string();
-  const io::Metadata metadata = io::load_safetensors_metadata(head.file.path);
+  io::Metadata metadata;
+  read_checkpoint(run, [&] { metadata = io::load_safetensors_metadata(head.file.path); });
   const auto text = [&](const std::string& key) -> const std::string& {
     const auto found = metadata.find(key);
     if (found == metadata.end()) throw io::FileError(fmt::format("{}: is no checkpoint: its metadata lacks the key \"{}\"", path, key));

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +32,9 @@ struct CheckpointHead {
   std::string data_digest;
   CheckpointOptions options;
 };
+/// Calls `read`, which reads the newest checkpoint of a run: a FileError that it throws says which older one is left, if there is one.
+void read_checkpoint(const std::filesystem::path& run, const std::function<void()>& read);
+
 /// Reads the metadata of a run's newest checkpoint. Throws FileError if there is none, or if it is another program's.
 CheckpointHead last_checkpoint(const std::string& program, const std::filesystem::path& run);
 

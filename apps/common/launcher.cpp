@@ -55,7 +55,10 @@ class Output {
   void write(const std::string& text) const {
     for (std::size_t written = 0; written < text.size();) {
       const ssize_t count = ::write(to_, text.data() + written, text.size() - written);
-      if (count < 0 && errno != EINTR) return;  // the reader is gone
+      if (count < 0 && errno != EINTR) {  // nobody reads any more, or the disk is full: the processes go on
+        if (to_ == STDOUT_FILENO) lose_output(errno);
+        return;
+      }
       if (count > 0) written += static_cast<std::size_t>(count);
     }
   }

@@ -41,7 +41,7 @@ void write_output(std::string_view text) {
     return;
   }
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
-  if (lost.empty()) lost = std::strerror(errno);
+  lose_output(errno);
 }
 
 void write_message(std::string_view text) { write_error(text, patience); }
@@ -50,6 +50,10 @@ void write_progress(std::string_view text) {
 }
 void mute_output() { muted = true; }
 bool is_muted() { return muted; }
+
+void lose_output(int error) {
+  if (lost.empty()) lost = std::strerror(error);
+}
 
 std::string output_fault() {
   if (lost.empty() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) lost = errno != 0 ? std::strerror(errno) : "unknown error";

@@ -24,6 +24,8 @@ void write_progress(std::string_view text);
 void mute_output();
 bool is_muted();
 
+/// Tells output_fault() that a write to stdout by another way failed with this errno.
+void lose_output(int error);
 /// Flushes stdout. Returns the reason why output was lost; "" if none was.
 std::string output_fault();
 

@@ -69,6 +69,18 @@ void require_subcommand(const CLI::App& app, int argc, char** argv) {
       fmt::format("expected a subcommand ({}){}", fmt::join(names, ", "), argc > 1 ? " but got " + word + suggestion(word, names) : ""));
 }
 
+/// Throws UsageError for an option whose value is missing. CLI11 takes the next word for it: of "--out --preset quick" it would say that
+/// quick is unexpected.
+void require_values(const CLI::App& app, int argc, char** argv) {
+  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  const auto commands = app.get_subcommands([&](const CLI::App* command) { return !words.empty() && command->get_name() == words[0]; });
+  if (commands.empty()) return;
+  const auto option_of = [&](const std::string& word) { return word.starts_with("--") ? commands[0]->get_option_no_throw(word) : nullptr; };
+  for (std::size_t i = 1; i + 1 < words.size() && words[i] != "--"; ++i)
+    if (const CLI::Option* option = option_of(words[i]); option && option->get_items_expected_min() > 0 && option_of(words[i + 1]))
+      throw UsageError(fmt::format("{}: expected a value but got {}", words[i], words[i + 1]));
+}
+
 /// The message for an error of CLI11.
 std::string describe(const CLI::ParseError& error, const CLI::App& app) {
   const std::string text = error.what();
@@ -128,13 +140,18 @@ int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
     write_message(fmt::format("{}: {}\n", app.get_name(), text::printable(message)));
     return code;
   };
+  const auto end_output = [&] {
+    const std::string fault = output_fault();
+    return fault.empty() ? 0 : complain("the output could not be written: " + fault, 1);
+  };
   try {
     require_subcommand(app, argc, argv);
+    require_values(app, argc, argv);
     app.parse(argc, argv);
-    if (const std::string fault = output_fault(); !fault.empty()) return complain("the output could not be written: " + fault, 1);
-    return 0;
+    return end_output();
   } catch (const CLI::Success& help) {
-    return app.exit(help);
+    app.exit(help);
+    return end_output();
   } catch (const CLI::ParseError& error) {
     return complain(describe(error, app), 2);
   } catch (const Stopped& stop) {

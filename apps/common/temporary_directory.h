@@ -2,20 +2,25 @@
 #include <stdlib.h>
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <stdexcept>
 #include <string>
+
+#include "io/file_error.h"
 
 namespace tern::apps {
 
 /// A directory in the system's temporary directory. The destructor removes it with its content.
 class TemporaryDirectory {
  public:
-  /// Makes a directory whose name begins with `program`. Throws std::runtime_error.
+  /// Makes a directory whose name begins with `program`. Throws FileError.
   explicit TemporaryDirectory(const std::string& program) {
-    std::string name = (std::filesystem::temp_directory_path() / (program + "-XXXXXX")).string();
-    if (!::mkdtemp(name.data())) throw std::runtime_error(name + " cannot be made: " + std::strerror(errno));
+    const char* const use = "used for temporary files (set TMPDIR to another directory)";
+    std::error_code error;
+    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    const char* const named = ::getenv("TMPDIR");
+    if (error) io::fail_file(named ? named : "/tmp", use, error.value());
+    std::string name = (parent / (program + "-XXXXXX")).string();
+    if (!::mkdtemp(name.data())) io::fail_file(parent, use, errno);
     path_ = name;
   }
   ~TemporaryDirectory() {

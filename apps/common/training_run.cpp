@@ -94,7 +94,9 @@ bool TrainingRun::save_checkpoint(std::int64_t update, std::span<const NamedTens
   }
 }
 
-void TrainingRun::load_checkpoint(std::span<const NamedTensor> tensors) const { io::load_safetensors_into(head_->file.path, tensors); }
+void TrainingRun::load_checkpoint(std::span<const NamedTensor> tensors) const {
+  read_checkpoint(path_, [&] { io::load_safetensors_into(head_->file.path, tensors); });
+}
 
 /// The run's model and the epoch and update of its metadata; none if the run has no model.
 std::vector<NamedTensor> TrainingRun::model_in_place(std::int64_t& epoch, std::int64_t& update) const {

@@ -62,6 +62,6 @@ int main(int argc, char** argv) {
     options.prefixes_output = output == "prefix";
     code = apps::launch(options);
   });
-  const int parsed = apps::run(app, argc, argv, "start fewer processes");
-  return parsed == 0 ? code : parsed;
+  const int ended = apps::run(app, argc, argv, "start fewer processes");
+  return code != 0 ? code : ended;
 }

@@ -64,7 +64,7 @@ void train(const Options& options) {
   const double started = seconds_now();
   const Device device = require_trainable(options);
   apps::require_named("--out", options.out);
-  io::RunDirectory::check(options.out);
+  if (!options.checkpoints.resume) io::RunDirectory::check(options.out);
   if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));
 
@@ -132,8 +132,8 @@ void train(const Options& options) {
   if (const auto& passed = trainer.passed()) say("90% were passed in epoch {}, after {}\n", passed->epoch, duration(passed->seconds));
   else say("90% were not passed in {}\n", counted(trainer.epoch(), "epoch"));
   run.finish(summary);
-  say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
-      text::printable(options.out));
+  say("trained in {}, {} {}; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
+      run.is_resumed() ? "since --resume" : "in all", text::printable(options.out));
 }
 
 }  // namespace tern::recall

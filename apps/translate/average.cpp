@@ -92,7 +92,7 @@ void average(const AverageOptions& options) {
   out.save_model(means, {{"format", "pt"}});
   io::JsonObject summary;
   out.write_summary(summary.set("averaged", options.inputs));
-  apps::say("averaged {} models; the run is in {}\n", options.inputs.size(), text::printable(options.out));
+  apps::say("averaged {}; the run is in {}\n", apps::counted(std::ssize(options.inputs), "model"), text::printable(options.out));
 }
 
 }  // namespace tern::translate

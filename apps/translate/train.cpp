@@ -117,7 +117,7 @@ void check(const Options& options) {
   apps::require_valid(entries(), options, conflict);
   apps::require_named("--data", options.data);
   apps::require_named("--out", options.out);
-  io::RunDirectory::check(options.out);
+  if (!options.checkpoints.resume) io::RunDirectory::check(options.out);
 }
 
 /// Translates in blocks, between which a signal ends the training.
@@ -314,8 +314,8 @@ void train(const Options& options) {
     say("{}{}\n{}\n", tests.size() > 1 ? printable(tests[i].name) + "\n" : "", text::format(tests[i].bleu), text::format(tests[i].chrf));
   }
   run.finish(summary);
-  say("trained in {}, {} in all; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
-      printable(options.out));
+  say("trained in {}, {} {}; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
+      run.is_resumed() ? "since --resume" : "in all", printable(options.out));
 }
 
 }  // namespace tern::translate

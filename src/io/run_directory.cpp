@@ -38,6 +38,10 @@ std::string digest_key(const std::string& name) { return fmt::format("{}:{}", ch
 
 [[noreturn]] void refuse(const fs::path& path, const std::string& reason) { throw FileError(fmt::format("{}: {}", path.string(), reason)); }
 
+void require_name(const fs::path& path) {
+  if (path.empty()) throw FileError("expected a run directory's path but got an empty one");
+}
+
 /// Throws FileError if the file system cannot tell: a file that is wrongly taken for missing would be replaced.
 bool is_there(const fs::path& path) {
   struct stat status;
@@ -145,7 +149,7 @@ void move_into_place(const fs::path& path) {
 }  // namespace
 
 void RunDirectory::check(const fs::path& path, Existing existing) {
-  if (path.empty()) throw FileError("expected a run directory's path but got an empty one");
+  require_name(path);
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) return;
@@ -184,6 +188,7 @@ void RunDirectory::write_config(const JsonObject& config) {
 }
 
 std::vector<CheckpointFile> RunDirectory::require_checkpoints(const fs::path& path) {
+  require_name(path);
   if (!is_there(path)) refuse(path, "there is no such run directory");
   std::vector<CheckpointFile> found = list_checkpoints(path / staging / checkpoint_directory);
   if (found.empty()) found = list_checkpoints(RunDirectory(path).file(checkpoint_directory));
@@ -222,6 +227,7 @@ void RunDirectory::restart(const JsonObject& config, std::int64_t log_bytes) {
 }
 
 RunDirectory RunDirectory::open(const fs::path& path) {
+  require_name(path);
   std::error_code ignored;
   if (!is_there(path)) refuse(path, "there is no such run directory");
   if (!fs::is_directory(path, ignored)) refuse(path, "is not a directory");

@@ -104,6 +104,11 @@ std::vector<std::vector<Hypothesis>> generate(Continuation text, const GenerateO
   if (text.numbers.size() != text.limits.size())
     fail("generate", fmt::format("expected {} numbers, one for each row, but got {}", rows, text.numbers.size()));
   for (std::int64_t& number : text.numbers) number += options.first_number;
+  if (options.on_token)
+    text.next = [&options, next = std::move(text.next)](const Tensor& ids) {
+      options.on_token();
+      return next(ids);
+    };
   const NoGrad unrecorded;
   const NoAutotune untuned;
   return options.search == Search::beam ? detail::beam_search(text, options) : detail::pick_tokens(text, options);

@@ -51,6 +51,8 @@ struct GenerateOptions {
   double top_p = 1;               ///< sample from the smallest set of tokens with this total probability (Holtzman et al., 2020)
   std::uint64_t seed = 0;         ///< seed of Search::sample
   std::int64_t first_number = 0;  ///< added to Continuation::numbers, so that a stream in parts is sampled as in one call
+  /// Called before each token by every decoding thread, for a program that wants to stop: its exception ends generate(), which throws it.
+  std::function<void()> on_token = {};
 };
 
 /// New tokens of a row, without eos.

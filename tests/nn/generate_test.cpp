@@ -2,6 +2,7 @@
 #include "nn/generate.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "nn/fixture.h"
@@ -172,6 +173,23 @@ TEST_CASE("greedy decoding stops at the limit and leaves the model's mode alone"
   CHECK(best(nn::generate(model, {{4}, {5}}, nn::PromptOptions{}, {.eos = -1, .max_new_tokens = 3}))[1].size() == 3);
   CHECK(model.training);
   CHECK(model.drop.training);
+}
+
+TEST_CASE("A generation ends when it is asked to before a token, by one thread and by several", "[generate]") {
+  const nn::DecoderLM model = some_model();
+  const int threads = num_threads();
+  for (const int count : {1, 2})
+    for (const nn::Search search : {nn::Search::greedy, nn::Search::beam, nn::Search::sample}) {
+      INFO(count << " threads, search " << static_cast<int>(search));
+      set_num_threads(count);
+      std::atomic<int> calls = 0;
+      const nn::GenerateOptions options{.search = search, .eos = -1, .max_new_tokens = 5, .on_token = [&] {
+                                          if (++calls == 3) throw Error("asked to end");
+                                        }};
+      CHECK_THROWS_AS(nn::generate(model, std::vector<nn::TokenIds>(40, {3, 4}), {}, options), Error);
+      CHECK(calls >= 3);
+    }
+  set_num_threads(threads);
 }
 
 TEST_CASE("generate refuses what it cannot continue", "[generate]") {

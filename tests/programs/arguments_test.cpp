@@ -44,6 +44,22 @@ TEST_CASE("A mistake in the arguments is one line, and leaves nothing behind") {
   }
 }
 
+TEST_CASE("An option without its value is named, and not what follows it") {
+  // As of --out $RUN where RUN is not set.
+  check_refused(run(translate, {"train", "--data", "D", "--out", "--preset", "quick"}), "--out: expected a value but got --preset");
+  check_refused(run(recall, {"sweep", "--out", "--seeds", "1"}), "--out: expected a value but got --seeds", "tern-recall");
+  check_refused(run(translate, {"decode", "--model", ""}), "expected a run directory's path but got an empty one");
+  check_refused(run(translate, {"train", "--resume", "--out", ""}), "expected a ");
+}
+
+TEST_CASE("Help that cannot be written is an error") {
+  for (const char* what : {"--help", "--version", "step --help"}) {
+    const Result result = shell(std::string("\"$0\" ") + what + " >/dev/full", bench);
+    CHECK(result.code == 1);
+    CHECK(result.err == "tern-bench: the output could not be written: No space left on device\n");
+  }
+}
+
 TEST_CASE("A mistake in training's options is refused before data is read") {
   const TempDirectory directory;
   const std::vector<std::pair<Arguments, std::string>> cases = {

@@ -77,7 +77,7 @@ TEST_CASE("tern-bench count --roofline (the picture has the device's roofs and t
   };
   const std::string t4 = draw("T4");
   CHECK(contains(t4, "Roofline of T4: 65 TFLOP/s, 320 GB/s"));
-  for (const char* part : {"roofs", "convolution of it", "both", "depthwise convolution"}) CHECK(contains(t4, part));
+  for (const char* part : {"roofs", "convolution, padded", "both", "depthwise convolution"}) CHECK(contains(t4, part));
   CHECK_FALSE(contains(t4, ">padding<"));  // which computes nothing
   CHECK(contains(draw("A100"), "Roofline of A100"));
   const Result refused = run(bench, {"count", "--device-name", "T4", "--roofline", (directory / "no" / "x.svg").string()});

@@ -6,6 +6,7 @@
 #include <regex>
 
 #include "common/curves.h"
+#include "common/plot/heat_map.h"
 #include "support.h"
 
 using namespace tern::apps;
@@ -147,6 +148,58 @@ TEST_CASE("A chart's marks tell series without a line apart, and say what they s
   CHECK(count("fill=\"currentColor\"") == 3);
   CHECK(count("<title>1 &lt; 2</title></circle>") == 2);
   CHECK(count("<title>1 &lt; 2</title></path>") == 2);
+}
+
+TEST_CASE("Discs of several series at one place are all seen") {
+  const auto series = [](const char* name, double y) { return Series{.name = name, .points = {{10, y}}, .has_line = false}; };
+  const std::string svg = to_svg({.title = "roofs",
+                                  .x_label = "x",
+                                  .left = {.label = "y"},
+                                  .series = {series("a", 100), series("b", 100.1), series("c", 100), series("d", 10)},
+                                  .is_log = true});
+  // In the legend all are of one size. In the chart the first is drawn below the others at its place, and looks out.
+  std::vector<std::string> radii;
+  const std::regex radius("<circle [^>]* r=\"([0-9.]+)\"");
+  for (std::sregex_iterator at(svg.begin(), svg.end(), radius), end; at != end; ++at) radii.push_back((*at)[1]);
+  CHECK(radii == std::vector<std::string>{"3.5", "8.5", "3.5", "6", "3.5", "3.5", "3.5", "3.5"});
+}
+
+TEST_CASE("A heat map of a sentence has the names of its tokens") {
+  const auto map = [](std::int64_t rows, std::int64_t columns) {
+    const auto names = [](const char* kind, std::int64_t count) {
+      std::vector<std::string> result;
+      for (std::int64_t i = 0; i < count; ++i) result.push_back(kind + std::to_string(i));
+      return result;
+    };
+    return to_svg("title", {{"map",
+                             rows,
+                             columns,
+                             std::vector<float>(static_cast<std::size_t>(rows * columns), 1.f),
+                             names("r", rows),
+                             names("c", columns),
+                             {}}});
+  };
+  for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{4, 15}, {40, 32}, {20, 64}}) {
+    INFO(rows << " x " << columns);
+    const std::string svg = map(rows, columns);
+    for (const std::string& name : {"r" + std::to_string(rows - 1), "c" + std::to_string(columns - 1)})
+      CHECK(contains(svg, ">" + name + "<"));
+  }
+  CHECK(contains(map(40, 32), "scale(12)"));      // a name's room for each of 40
+  CHECK(contains(map(4, 15), "scale(20)"));       // 300 for few
+  CHECK_FALSE(contains(map(100, 100), ">r99<"));  // too many to be read: as small as a map without names
+  CHECK(contains(map(100, 100), "scale(3)"));
+}
+
+TEST_CASE("Names of narrow blocks of a heat map keep a distance") {
+  const std::string svg = to_svg("title", {{"map", 1, 300, std::vector<float>(300, 1.f), {}, {}, {{"P", 0}, {"T", 290}, {"C", 295}}}});
+  std::vector<double> places;
+  const std::regex place("x=\"([0-9.]+)\"[^>]*>[PTC]<");
+  for (std::sregex_iterator at(svg.begin(), svg.end(), place), end; at != end; ++at) places.push_back(std::stod((*at)[1]));
+  REQUIRE(places.size() == 3);
+  CHECK(places[0] == 36 + 145);
+  CHECK(places[1] == 36 + 292.5);
+  CHECK(places[2] == places[1] + 12);
 }
 
 TEST_CASE("A long title is written smaller, and not past the picture's edge") {

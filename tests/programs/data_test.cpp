@@ -1,5 +1,8 @@
 // Faults in the training data: named with file and line, before the run directory is made.
+#include <cmath>
+
 #include "bytes.h"
+#include "paths.h"
 #include "support.h"
 
 using namespace tern::programs::test;
@@ -129,4 +132,44 @@ TEST_CASE("A run directory that cannot be written") {
   REQUIRE(run(translate, train(corpus.data, corpus.out)).code == 0);
   corpus.append("train.en", "One more.\n");
   refused(corpus.out, "48 against 49");
+}
+
+TEST_CASE("The split of a corpus that docs/data.md shows keeps each pair once, shuffled") {
+  const std::string page = slurp(fs::path(tern::test::source_directory) / "docs" / "data.md");
+  const std::size_t begin = page.find("paste all.de all.en");
+  REQUIRE(begin != std::string::npos);
+  const std::string script = page.substr(begin, page.find("```", begin) - begin);
+  const TempDirectory directory;
+  constexpr int pairs = 30000;  // more than pipes hold
+  std::string de, en;
+  for (int i = 0; i < pairs; ++i) {
+    de += fmt::format("Satz {} über, mit \"Zeichen\" %s \\n\n", i);
+    en += fmt::format("sentence {}\n", i);
+  }
+  spill(directory / "all.de", de);
+  spill(directory / "all.en", en);
+  REQUIRE(shell("cd \"$1\" && " + script, "sh", {directory.path().string()}).code == 0);
+  std::vector<int> numbers;
+  const std::vector<std::pair<std::string, std::size_t>> parts = {{"valid", 2000}, {"test", 2000}, {"train", pairs - 4000}};
+  for (const auto& [name, count] : parts) {
+    INFO(name);
+    std::istringstream src(slurp(directory / (name + ".de"))), tgt(slurp(directory / (name + ".en")));
+    const std::size_t before = numbers.size();
+    bool is_aligned = true;
+    for (std::string a, b; std::getline(src, a) && std::getline(tgt, b);) {
+      numbers.push_back(std::stoi(b.substr(9)));
+      is_aligned = is_aligned && a == fmt::format("Satz {} über, mit \"Zeichen\" %s \\n", numbers.back());
+    }
+    CHECK(is_aligned);
+    CHECK(numbers.size() - before == count);
+  }
+  // Of a shuffle's neighbours next to none follow each other, and a part's mean is that of all, within four standard deviations.
+  int neighbours = 0;
+  double sum = 0;
+  for (std::size_t i = 1; i < numbers.size(); ++i) neighbours += numbers[i] == numbers[i - 1] + 1;
+  CHECK(neighbours < 20);
+  for (std::size_t i = 0; i < 2000; ++i) sum += numbers[i];
+  CHECK(std::abs(sum / 2000 - pairs / 2.) < 4 * pairs / std::sqrt(12. * 2000));
+  std::sort(numbers.begin(), numbers.end());
+  CHECK(std::unique(numbers.begin(), numbers.end()) - numbers.begin() == pairs);
 }

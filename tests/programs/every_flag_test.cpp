@@ -65,7 +65,88 @@ std::set<std::string> options_in_cases() {
   return options;
 }
 
+/// Options that pages name and that are other programs'.
+const std::set<std::string> of_others = {
+    "--lenpen",    "--normalize",                                         // fairseq, Marian
+    "--no-python",                                                        // torchrun
+    "--only",      "--list",      "--check", "--part",                    // scripts/mutate, scripts/*.py, tests/fixtures/*.py
+    "--impls",     "--steps",     "--parts", "--off-alone", "--cpu-time"  // scripts of bench
+};
+
+/// What stands in code on a page, with its line: blocks, whose continued lines are one and whose comments are left out, and spans.
+std::vector<std::pair<std::string, std::string>> code_of(const fs::path& page) {
+  std::vector<std::pair<std::string, std::string>> result;
+  std::istringstream text(slurp(page));
+  bool is_block = false;
+  int number = 0;
+  for (std::string line; std::getline(text, line);) {
+    const std::string place = fmt::format("{}:{}", page.filename().string(), ++number);
+    if (line.starts_with("```")) {
+      is_block = !is_block;
+      continue;
+    }
+    if (!is_block) {
+      for (const std::string& span : matches(line, std::regex("`([^`]+)`"))) result.emplace_back(place, span);
+      continue;
+    }
+    line = line.substr(0, line.find('#'));
+    if (line.starts_with("  ") && !result.empty()) result.back().second += line;
+    else result.emplace_back(place, line);
+  }
+  return result;
+}
+
+/// The options of a command's text up to what ends it in a shell.
+std::set<std::string> options_of(const std::string& text) {
+  return matches(text.substr(0, text.find_first_of("&;")), std::regex("(?:^|[^A-Za-z0-9-])(--[a-z][a-z0-9-]*)"));
+}
+
 }  // namespace
+
+TEST_CASE("Every command that a page names is there, with the options that it is given") {
+  const fs::path root = tern::test::source_directory;
+  std::vector<fs::path> pages = {root / "README.md", root / "CONTRIBUTING.md", root / "data" / "README.md"};
+  for (const char* directory : {"docs", "bench"})
+    for (const auto& entry : fs::directory_iterator(root / directory))
+      if (entry.path().extension() == ".md") pages.push_back(entry.path());
+  std::map<std::string, std::set<std::string>> commands;  // the options of "tern-bench step", of "tern-bench", and of "" all
+  for (const std::string& option : options_in_help()) {
+    const std::size_t end = option.rfind(' ');
+    const std::string command = option.substr(0, end), program = command.substr(0, command.find(' ')), name = option.substr(end + 1);
+    for (const std::string& each : {command, program, std::string()}) commands[each].insert(name);
+  }
+  const std::regex command("(?:^|[^a-z-])(tern-(?:translate|recall|bench|launch))((?: +[a-z][a-z0-9-]*)?)");
+  std::size_t checked = 0;
+  for (const fs::path& page : pages)
+    for (const auto& [place, code] : code_of(page)) {
+      INFO(place << ": " << code);
+      if (contains(code, ".py ")) continue;  // a script, whose options are its own, and which may take a program's name
+      std::vector<std::smatch> found;
+      for (std::sregex_iterator at(code.begin(), code.end(), command), end; at != end; ++at) found.push_back(*at);
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        const std::string program = found[i][1], word = found[i][2];
+        std::string name = program;
+        if (program != "tern-launch" && !word.empty()) name += " " + word.substr(word.find_first_not_of(' '));
+        INFO(name);
+        REQUIRE(commands.count(name) == 1);
+        const auto first = static_cast<std::size_t>(found[i].position(1));
+        const std::size_t end = i + 1 < found.size() ? static_cast<std::size_t>(found[i + 1].position(1)) : code.size();
+        for (const std::string& option : options_of(code.substr(first, end - first))) {
+          INFO(option);
+          CHECK((commands[name].count(option) == 1 || option == "--help" || option == "--version"));
+          ++checked;
+        }
+      }
+      if (found.empty() && code.starts_with("--")) {
+        for (const std::string& option : options_of(code)) {
+          INFO(option);
+          CHECK((commands[""].count(option) + of_others.count(option) > 0 || option == "--help" || option == "--version"));
+          ++checked;
+        }
+      }
+    }
+  CHECK(checked > 300);
+}
 
 TEST_CASE("Every option of every program has a case that notices when it is ignored") {
   const std::set<std::string> shown = options_in_help(), tested = options_in_cases();

@@ -69,6 +69,21 @@ TEST_CASE("tern-launch --output (lines as they come, or each with its rank)") {
   check_refused(run(launch, script({"-n", "2", "--output", "all"}, "true")), "--output: ", "tern-launch");
 }
 
+TEST_CASE("tern-launch says that output was lost, and where it needs a directory") {
+  const auto launched = [](const std::string& before, const std::string& how, const std::string& text, const std::string& after) {
+    return shell(before + " \"$0\" \"$@\" " + after, launch, script({"-n", "2", "--output", how}, text));
+  };
+  for (const char* how : {"prefix", "merge"}) {
+    INFO(how);
+    CHECK(launched("", how, "echo line || exit 1", ">/dev/full").code == 1);
+    CHECK(launched("", how, "exit 7", ">/dev/full").code == 7);
+  }
+  CHECK(launched("", "prefix", "echo line", ">/dev/full").err == "tern-launch: the output could not be written: No space left on device\n");
+  check_refused(launched("TMPDIR=/nonexistent", "merge", "true", ""),
+                "tern-launch: /nonexistent: could not be used for temporary files (set TMPDIR to another directory): ", "tern-launch");
+  check_refused(launched("TMPDIR=/proc", "merge", "true", ""), "tern-launch: /proc: could not be used for temporary files ", "tern-launch");
+}
+
 TEST_CASE("tern-launch --grace (one that fails is named, and the others are ended, if need be by force)") {
   Result result;
   CHECK(seconds_of([&] { result = run(launch, script({"-n", "3"}, "if [ $RANK = 1 ]; then exit 7; fi; sleep 30")); }) < 5);
@@ -107,7 +122,10 @@ TEST_CASE("tern-launch that is killed leaves no process behind") {
   const TempDirectory directory;
   const std::string in = directory / "in", out = directory / "out", err = directory / "err";
   tern::test::spill(in, "");
-  const pid_t pid = start(launch, script({"-n", "2"}, "echo $$ >> " + (directory / "pids").string() + "; exec sleep 30"), in, out, err);
+  // It cannot remove its temporary directory, which stands in this test's for that reason.
+  Arguments command = script({"-n", "2"}, "echo $$ >> " + (directory / "pids").string() + "; exec sleep 30");
+  command.insert(command.begin(), {"TMPDIR=" + directory.path().string(), launch});
+  const pid_t pid = start("/usr/bin/env", command, in, out, err);
   for (int i = 0; i < 500 && sorted_lines(slurp(directory / "pids")).size() < 2; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   ::kill(pid, SIGKILL);

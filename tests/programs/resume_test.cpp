@@ -106,6 +106,7 @@ void check_resumes(const Program& program, const Arguments& device = {}) {
     const Result result = runs.go_on(device);
     require_done(result);
     CHECK(contains(result.out, "resumed  from update "));
+    CHECK(contains(result.out, " s since --resume; the run is in "));
     check_same(runs.whole, runs.part);
     require_done(runs.go_on(device));  // one that is done gives what it gave
     check_same(runs.whole, runs.part);
@@ -241,6 +242,28 @@ TEST_CASE("A run that goes on refuses what does not fit, and leaves it as it is"
   check(runs.go_on(), "data: ");
   require_done(runs.go_on({"--data", (runs.directory / "moved").string()}));
   check_same(runs.whole, runs.part);
+}
+
+TEST_CASE("A run with a damaged part says which it is, and what is left to go on from") {
+  const Runs runs(trainers[0]);
+  const auto check = [&](const fs::path& file, const std::string& bytes, const std::string& part) {
+    const std::string good = fs::exists(file) ? slurp(file) : "";
+    spill(file, bytes);
+    const auto before = contents(runs.part);
+    check_refused(runs.go_on(), part);
+    CHECK(contents(runs.part) == before);
+    if (good.empty()) fs::remove(file);
+    else spill(file, good);
+  };
+  const std::string left = "; remove it, and --resume goes on from update-00000006.safetensors";
+  const fs::path newer = runs.part / "checkpoints/update-00000007.safetensors", config = runs.part / "config.json";
+  std::string changed = slurp(runs.part / "checkpoints/update-00000006.safetensors");
+  changed[changed.size() - 9] ^= 1;
+  check(newer, "", "update-00000007.safetensors: expected a safetensors file of at least 8 bytes but got 0" + left);
+  check(newer, changed, left);
+  check(config, slurp(config).substr(0, 40), "config.json: expected valid JSON but got an error at byte ");
+  fs::remove(config);
+  check_refused(runs.go_on(), "config.json: could not be read: No such file or directory");
 }
 
 TEST_CASE("A checkpoint of the wrong kind is refused, and leaves the run as it is") {

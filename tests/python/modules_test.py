@@ -2,6 +2,8 @@
 
 import gc
 import re
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -286,6 +288,30 @@ def test_decoder_lm_loss_and_generation():
     assert one == same
     with pytest.raises(tern.Error):
         nn.generate(model, [[99]])
+
+
+def test_a_signal_ends_a_generation():
+    class Stop(Exception):
+        pass
+
+    def stop(*_):
+        raise Stop
+
+    model = nn.DecoderLM(vocab=11, length=30000, width=8, layers=1, heads=1, ff=8, positions="rotary")  # minutes, if nothing ended it
+    before = signal.signal(signal.SIGALRM, stop)
+    threads = tern.num_threads()
+    try:
+        for count in (1, 2):
+            tern.set_num_threads(count)
+            begin = time.monotonic()
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(Stop):
+                nn.generate(model, [[1, 2, 3]] * 40)
+            assert time.monotonic() - begin < 5
+    finally:
+        tern.set_num_threads(threads)
+        signal.signal(signal.SIGALRM, before)
+    assert len(nn.generate(model, [[1]], max_new_tokens=3)[0][0].tokens) == 3
 
 
 def test_files(tmp_path):

@@ -79,9 +79,9 @@ Scale x_scale(const Chart& chart, const std::vector<double>& xs) {
   return scale;
 }
 
-/// A mark of a radius of about 4, smaller if there are many.
-std::string draw_mark(Mark mark, double x, double y, bool is_small, const std::string& note) {
-  const double r = is_small ? 2.5 : 3.5;
+/// A mark of a radius of about 4, smaller if there are many. A disc is larger by a step for each of the discs `above` it.
+std::string draw_mark(Mark mark, double x, double y, bool is_small, const std::string& note, int above = 0) {
+  const double r = (is_small ? 2.5 : 3.5) + (mark == Mark::disc ? 2.5 * above : 0);
   std::string tag = "path", shape;
   switch (mark) {
     case Mark::none: return "";
@@ -104,14 +104,30 @@ std::string draw_mark(Mark mark, double x, double y, bool is_small, const std::s
   return fmt::format("<{0} {1}><title>{2}</title></{0}>", tag, shape, svg::escape(note));
 }
 
-/// Draws a line through points on the page, with marks and error bars.
-std::string draw_series(const Series& series, const std::vector<Point>& points, const char* colour) {
+/// The number of discs of later series that would hide a point of series i. Series with lines do not count: their lines show.
+int discs_above(const Chart& chart, std::size_t i, const Point& point) {
+  if (chart.is_even || chart.series[i].has_line) return 0;
+  int count = 0;
+  for (std::size_t later = i + 1; later < chart.series.size(); ++later) {
+    const Series& series = chart.series[later];
+    if (series.has_line || series.mark != Mark::disc || series.is_right != chart.series[i].is_right) continue;
+    count += std::any_of(series.points.begin(), series.points.end(), [&](const Point& other) {
+      const auto is_near = [&](double a, double b) { return std::abs(a - b) <= 0.01 * std::abs(a); };
+      return is_near(point.x, other.x) && is_near(point.y, other.y);
+    });
+  }
+  return count;
+}
+
+/// Draws a line through points on the page, with error bars and marks; `above` are the discs above each.
+std::string draw_series(const Series& series, const std::vector<Point>& points, const std::vector<int>& above, const char* colour) {
   // A single point has no line.
   const Mark mark = series.mark == Mark::none && points.size() == 1 ? Mark::disc : series.mark;
   std::string line, marks, body;
-  for (const Point& point : points) {
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const Point& point = points[i];
     line += fmt::format("{}{:.1f} {:.1f}", line.empty() ? "M" : "L", point.x, point.y);
-    marks += draw_mark(mark, point.x, point.y, points.size() > 20, point.note);
+    marks += draw_mark(mark, point.x, point.y, points.size() > 20, point.note, above[i]);
     if (point.low != point.high)
       marks += fmt::format("<path d=\"M{0:.1f} {1:.1f}V{2:.1f}M{3:.1f} {1:.1f}h8M{3:.1f} {2:.1f}h8\"/>", point.x, point.low, point.high,
                            point.x - 4);
@@ -198,12 +214,14 @@ std::string to_svg(const Chart& chart) {
     // Series are shifted slightly against each other, so that error bars at the same x do not overlap.
     const double shift = chart.is_even ? 7 * (static_cast<double>(i) - static_cast<double>(chart.series.size() - 1) / 2) : 0;
     std::vector<Point> points;
+    std::vector<int> above;
     for (const Point& point : series.points)
       if (is_shown(chart, point)) {
+        above.push_back(discs_above(chart, i, point));
         const bool has_bar = point.low < point.high;
         points.push_back({x_of(point.x) + shift, y_of(point.y), has_bar ? y_of(point.low) : 0, has_bar ? y_of(point.high) : 0, point.note});
       }
-    if (!points.empty()) body += draw_series(series, points, colour_of(i));
+    if (!points.empty()) body += draw_series(series, points, above, colour_of(i));
   }
   for (const Chart::Span& span : chart.spans) {
     const double x = x_of(span.from), width = x_of(span.to) - x;

@@ -74,7 +74,16 @@ std::string cells(const HeatMap& map, float largest) {
   return result;
 }
 
-constexpr double room = 12;  // width that a name needs
+constexpr double room = 12;             // width that a name needs
+constexpr std::int64_t max_named = 64;  // names of a side up to which a map grows to fit them
+
+/// The length of a map's longest side on the page.
+double side_of(const HeatMap& map) {
+  constexpr double side = 300;
+  const std::int64_t longest = std::max(map.rows, map.columns);
+  const bool has_names = !map.row_names.empty() || !map.column_names.empty();
+  return has_names && longest <= max_named ? std::max(side, room * static_cast<double>(longest)) : side;
+}
 
 /// The space for the longest name, of about six units a letter; 0 for names of up to three letters.
 double reach(const std::vector<std::string>& names) {
@@ -101,12 +110,14 @@ std::string labels(const HeatMap& map, double left, double top, double cell) {
       else write(x, y, map.column_names[i], "middle");
     }
   }
+  double named = left - room;  // where the last block's name is: one beside it keeps a distance, however narrow the blocks
   for (std::size_t i = 0; i < map.blocks.size(); ++i) {
     const std::int64_t first = map.blocks[i].first, end = i + 1 < map.blocks.size() ? map.blocks[i + 1].first : map.columns;
     if (first > 0)
       result +=
           fmt::format("<path d=\"M{:g} {:g}V{:g}\" stroke=\"{}\"/>\n", left + cell * static_cast<double>(first), top, bottom, svg::grey);
-    write(left + cell * static_cast<double>(first + end) / 2, bottom + 14, map.blocks[i].name, "middle");
+    named = std::max(left + cell * static_cast<double>(first + end) / 2, named + room);
+    write(named, bottom + 14, map.blocks[i].name, "middle");
   }
   return result;
 }
@@ -114,7 +125,7 @@ std::string labels(const HeatMap& map, double left, double top, double cell) {
 }  // namespace
 
 std::string to_svg(const std::string& title, const std::vector<HeatMap>& maps) {
-  constexpr double side = 300, gap = 36, top = 84, below = 18;
+  constexpr double gap = 36, top = 84, below = 18;
   std::string body = svg::text(gap, 26, title, "start", " font-size=\"15\"");
   double left = gap, lowest = top;
   for (const HeatMap& whole : maps) {
@@ -122,7 +133,7 @@ std::string to_svg(const std::string& title, const std::vector<HeatMap>& maps) {
     const HeatMap map = shrunk(whole);
     const auto [low, high] = range(map);
     const auto longest = [](const HeatMap& of) { return static_cast<double>(std::max(of.rows, of.columns)); };
-    const double cell = side / longest(map), whole_cell = side / longest(whole);
+    const double side = side_of(whole), cell = side / longest(map), whole_cell = side / longest(whole);
     const double width = cell * static_cast<double>(map.columns), height = cell * static_cast<double>(map.rows);
     const bool is_named = whole_cell >= room;
     if (is_named) left += reach(whole.row_names);
