@@ -5,6 +5,7 @@
 #include "catch.h"
 #include "op_cases.h"
 #include "ops/copy.h"
+#include "ops/elementwise.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"
@@ -29,6 +30,20 @@ Tensor leaf(const Doubles& values, DType dtype = DType::f64) {
 TEST_CASE("abs takes the sign off a zero") {
   for (const DType dtype : floats)
     for (const std::int64_t n : {1, 33}) CHECK(list(1 / abs(full({n}, -0.0, dtype))) == Doubles(static_cast<std::size_t>(n), INFINITY));
+}
+
+TEST_CASE("Functions that are odd about 0 keep a zero's sign") {
+  Tensor (*const functions[])(const Tensor&) = {sin, tan, tanh, erf, expm1, log1p, sqrt, floor, ceil, round, silu, gelu, gelu_tanh};
+  int at = 0;
+  for (const auto f : functions) {
+    INFO("function " << at++);
+    for (const DType dtype : floats)
+      for (const std::int64_t n : {1, 33}) {
+        const Tensor y = f(full({n}, -0.0, dtype));
+        INFO(name(dtype) << " " << n);
+        CHECK(list(1 / y) == Doubles(static_cast<std::size_t>(n), -INFINITY));
+      }
+  }
 }
 
 TEST_CASE("clamp keeps integers between bounds that they do not have") {

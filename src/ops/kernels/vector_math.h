@@ -111,7 +111,7 @@ struct ReducedExp {
   p = p * z - 3.333328194e-1f;
   const float near = (p * z) * x + x;
   const float far = 1.0f - 2.0f / (exp(2.0f * magnitude) + 1.0f);
-  return magnitude < 0.625f ? near : std::copysign(far, x);
+  return std::copysign(magnitude < 0.625f ? near : far, x);  // of -0, too, whose sum with near's first term is 0
 }
 
 /// The standard normal distribution function, within 2^-22.
