@@ -20,6 +20,51 @@ namespace tern::train {
 using namespace nn;  // parameters and their buffers
 using detail::require;
 
+struct Optimizer::Group {
+  double initial_lr = 0;
+  Tensor lr;
+  std::size_t moments = 0;
+  bool is_whole = false;
+};
+
+struct Optimizer::ParameterState {
+  Tensor parameter;
+  std::size_t group = 0;
+  Place place;               // of the parameter when its segment was laid out
+  DType dtype = DType::f32;  // and its dtype
+  std::size_t segment = 0;   // and its place there
+  std::int64_t first = 0;
+  Tensor master;  // a view on the segment's, in the parameter's shape
+};
+
+struct Optimizer::Shard : Sharding::Window {  // elements [begin, end) of a segment, which this process updates: ZeRO's shard
+  Tensors moments;                            // (end - begin)
+};
+
+struct Optimizer::Segment {  // parameters that are contiguous in memory, and their state
+  std::vector<std::size_t> parameters;
+  std::vector<Shard> shards;  // one for all elements where nothing is sharded
+  Tensor master;
+  std::uint32_t version = 0;  // of the parameters when they were last the rounded master
+};
+
+struct Optimizer::GradientSegment {  // parameters first to last of a segment, whose gradients are contiguous in the same layout
+  std::size_t first = 0, last = 0;
+  Tensor parameters, gradients;  // (n)
+  std::int64_t begin = 0;        // in the segment
+};
+
+struct Optimizer::Update {  // the arguments of one kernel call
+  SegmentViews views;
+  bool is_counted = true;
+  std::size_t arrival = 0;  // see GradientArrival::Window
+};
+
+Optimizer::Optimizer(std::vector<std::string> moments) : moment_names_(std::move(moments)) {}
+Optimizer::~Optimizer() = default;
+Optimizer::Optimizer(Optimizer&&) noexcept = default;
+Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
+
 void Optimizer::add_parameters(const Tensors& parameters, double lr, const GroupForm& form) {
   require("Optimizer", lr >= 0, "a learning rate >= 0", lr);
   for (const Tensor& x : parameters) {
@@ -78,6 +123,8 @@ bool Optimizer::is_laid_out() const {
 }
 
 /// All parameters of a segment, one-dimensional.
+std::size_t Optimizer::moments_of(const ParameterState& state) const { return groups_[state.group].moments; }
+
 Tensor Optimizer::tensor_of(const Segment& segment) const {
   return segment_between(states_[segment.parameters.front()].parameter, states_[segment.parameters.back()].parameter);
 }

@@ -21,10 +21,10 @@ struct GradientScale {
 /// not the parameter's. Parameters of 16 bits are the rounded values of f32 masters, which the same kernel updates.
 class Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  virtual ~Optimizer();
   /// @{
-  Optimizer(Optimizer&&) = default;  ///< move only: a copy would share the moments
-  Optimizer& operator=(Optimizer&&) = default;
+  Optimizer(Optimizer&&) noexcept;  ///< move only: a copy would share the moments
+  Optimizer& operator=(Optimizer&&) noexcept;
   /// @}
 
   /// One update from the gradients as they are, or scaled on their way in. Throws Error for a parameter that only the optimizer still
@@ -78,7 +78,7 @@ class Optimizer {
 
  protected:
   /// `moments` are the names of the moments that the rule has, "m" and "v" say: a buffer each, zeros at first, as large as the parameters.
-  explicit Optimizer(std::vector<std::string> moments) : moment_names_(std::move(moments)) {}
+  explicit Optimizer(std::vector<std::string> moments);
   bool has_moments() const { return !moment_names_.empty(); }  ///< whether the rule has any
   /// The form of a group's update.
   struct GroupForm {
@@ -103,40 +103,12 @@ class Optimizer {
   virtual void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) = 0;
 
  private:
-  struct Group {
-    double initial_lr = 0;
-    Tensor lr;
-    std::size_t moments = 0;
-    bool is_whole = false;
-  };
-  struct ParameterState {
-    Tensor parameter;
-    std::size_t group = 0;
-    Place place;               // of the parameter when its segment was laid out
-    DType dtype = DType::f32;  // and its dtype
-    std::size_t segment = 0;   // and its place there
-    std::int64_t first = 0;
-    Tensor master;  // a view on the segment's, in the parameter's shape
-  };
-  struct Shard : Sharding::Window {  // elements [begin, end) of a segment, which this process updates: ZeRO's shard
-    Tensors moments;                 // (end - begin)
-  };
-  struct Segment {  // parameters that are contiguous in memory, and their state
-    std::vector<std::size_t> parameters;
-    std::vector<Shard> shards;  // one for all elements where nothing is sharded
-    Tensor master;
-    std::uint32_t version = 0;  // of the parameters when they were last the rounded master
-  };
-  struct GradientSegment {  // parameters first to last of a segment, whose gradients are contiguous in the same layout
-    std::size_t first = 0, last = 0;
-    Tensor parameters, gradients;  // (n)
-    std::int64_t begin = 0;        // in the segment
-  };
-  struct Update {  // the arguments of one kernel call
-    SegmentViews views;
-    bool is_counted = true;
-    std::size_t arrival = 0;  // see GradientArrival::Window
-  };
+  struct Group;  // these are optimizer.cpp's own
+  struct ParameterState;
+  struct Shard;
+  struct Segment;
+  struct GradientSegment;
+  struct Update;
 
   bool is_laid_out() const;
   void lay_out();
@@ -146,7 +118,7 @@ class Optimizer {
   std::vector<GradientSegment> gradient_segments_of(const Segment& segment) const;
   std::vector<Update> updates_of(const Segment& segment, const GradientArrival* arrival) const;
   Tensor tensor_of(const Segment& segment) const;
-  std::size_t moments_of(const ParameterState& state) const { return groups_[state.group].moments; }
+  std::size_t moments_of(const ParameterState& state) const;
   void check_sharding() const;
   Tensor moment(std::size_t i, std::size_t kind) const;
   template <class F>
@@ -185,7 +157,7 @@ class SGD final : public Optimizer {
   /// whether they are trained (set_requires_grad() trains one, set_requires_grad(false) freezes it), or options out of range.
   explicit SGD(const std::vector<Group>& groups);
   /// One group.
-  explicit SGD(const Tensors& parameters, const SGDOptions& options = {}) : SGD(std::vector<Group>{{parameters, options}}) {}
+  explicit SGD(const Tensors& parameters, const SGDOptions& options = {});
   /// One more group, also between steps. Momentum, if any group is to have it, is the constructor's to know.
   void add_group(const Group& group);
 
@@ -217,7 +189,7 @@ class Lion final : public Optimizer {
   /// Throws Error as SGD does.
   explicit Lion(const std::vector<Group>& groups);
   /// One group.
-  explicit Lion(const Tensors& parameters, const LionOptions& options = {}) : Lion(std::vector<Group>{{parameters, options}}) {}
+  explicit Lion(const Tensors& parameters, const LionOptions& options = {});
   /// One more group, also between steps.
   void add_group(const Group& group);
 
@@ -261,7 +233,7 @@ class AdamOf final : public Optimizer {
   /// Throws Error as SGD does.
   explicit AdamOf(const std::vector<Group>& groups);
   /// One group.
-  explicit AdamOf(const Tensors& parameters, const Options& options = {}) : AdamOf(std::vector<Group>{{parameters, options}}) {}
+  explicit AdamOf(const Tensors& parameters, const Options& options = {});
   /// One more group, also between steps: its moments begin as zeros, and its step count is the optimizer's.
   void add_group(const Group& group);
 

@@ -10,6 +10,8 @@ namespace tern::train {
 
 using detail::require;
 
+SGD::SGD(const Tensors& parameters, const SGDOptions& options) : SGD(std::vector<Group>{{parameters, options}}) {}
+
 SGD::SGD(const std::vector<Group>& groups)
     : Optimizer(std::any_of(groups.begin(), groups.end(), [](const Group& group) { return group.options.momentum != 0; })
                     ? std::vector<std::string>{"momentum"}
@@ -51,6 +53,8 @@ void SGD::update_segment(std::size_t group, const SegmentViews& segment, const G
   on(segment.parameter.device(), [&](auto dev) { kernels::sgd(dev, arguments); }, "sgd");
 }
 
+Lion::Lion(const Tensors& parameters, const LionOptions& options) : Lion(std::vector<Group>{{parameters, options}}) {}
+
 Lion::Lion(const std::vector<Group>& groups) : Optimizer({"m"}) {
   for (const Group& group : groups) add_group(group);
 }
@@ -73,6 +77,9 @@ void Lion::update_segment(std::size_t group, const SegmentViews& segment, const 
   arguments.weight_decay = o.weight_decay;
   on(segment.parameter.device(), [&](auto dev) { kernels::lion(dev, arguments); }, "lion");
 }
+
+template <class Options>
+AdamOf<Options>::AdamOf(const Tensors& parameters, const Options& options) : AdamOf(std::vector<Group>{{parameters, options}}) {}
 
 template <class Options>
 AdamOf<Options>::AdamOf(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
