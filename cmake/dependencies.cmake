@@ -36,6 +36,9 @@ target_link_libraries(tern_utf8proc INTERFACE $<BUILD_INTERFACE:${UTF8PROC_LIBRA
 # Looked for by itself: Debian's package file asks for OpenCL, which these products do without.
 set(TERN_HAS_ONEDNN OFF)
 if(TERN_ONEDNN)
+  if(ONEDNN_LIBRARY AND NOT EXISTS "${ONEDNN_LIBRARY}")
+    unset(ONEDNN_LIBRARY CACHE)   # its package was removed since this build was configured
+  endif()
   find_path(ONEDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
   find_library(ONEDNN_LIBRARY dnnl)
   find_package(OpenMP QUIET COMPONENTS CXX)   # whose threads oneDNN has
