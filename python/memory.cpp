@@ -12,8 +12,8 @@
 #include "binding.h"
 #include "data/dlpack.h"
 #include "ops/copy.h"
-#include "ops/detail/holds.h"
 #include "tensor/from_blob.h"
+#include "tensor/holds.h"
 #include "tensor/max_dims.h"
 
 namespace tern::python {

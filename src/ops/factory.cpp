@@ -7,10 +7,10 @@
 #include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/detail/check_floating.h"
-#include "ops/detail/holds.h"
 #include "ops/kernels/copy.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
+#include "tensor/holds.h"
 
 namespace tern {
 

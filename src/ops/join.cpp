@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include "ops/detail/autocast.h"
-#include "ops/detail/holds.h"
 #include "ops/factory.h"
 #include "ops/kernels/copy.h"
 #include "ops/view.h"
 #include "tensor/checked.h"
+#include "tensor/holds.h"
 
 namespace tern {
 

@@ -8,12 +8,12 @@
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
-#include "ops/detail/holds.h"
 #include "ops/detail/widened.h"
 #include "ops/factory.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/holds.h"
 
 namespace tern {
 

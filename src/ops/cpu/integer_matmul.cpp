@@ -1,3 +1,4 @@
+#include "ops/cpu/gemm.h"
 #include "ops/cpu/loops.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/functors.h"
@@ -6,22 +7,16 @@
 namespace tern::kernels {
 
 using namespace loops;
+using gemm::Matrix;
 
 // Products of integers on the CPU: plain loops over the stride that is 1, without packing, a few times slower than those of floats. Sums
 // are taken in the unsigned type, which wraps.
 
 namespace {
 
-/// One matrix, read by its strides.
-template <class T>
-struct Grid {
-  const T* data;
-  std::int64_t row_stride, column_stride;
-};
-
 /// Row i of c = a @ b.
 template <class T>
-void product_row(const Grid<T>& a, const Grid<T>& b, T* c, std::int64_t i, std::int64_t depth, std::int64_t columns) {
+void product_row(const Matrix<const T>& a, const Matrix<const T>& b, T* c, std::int64_t i, std::int64_t depth, std::int64_t columns) {
   using U = functors::wrapping_t<T>;
   const T* const left = a.data + i * a.row_stride;
   if (b.column_stride == 1) {
@@ -50,8 +45,8 @@ void products(const View& a, const View& b, const View& c) {
   const Loop<3> loop = make_loop<3>(batch, {&in_c, &in_a, &in_b});
   const std::int64_t rows = c.shape[last - 1], columns = c.shape[last], depth = a.shape[last];
   walk(loop, 0, loop.count, 1, [&](const std::int64_t* at, std::int64_t) {
-    const Grid<T> left{a.as<const T>() + at[1], a.strides[last - 1], a.strides[last]};
-    const Grid<T> right{b.as<const T>() + at[2], b.strides[last - 1], b.strides[last]};
+    const Matrix<const T> left{a.as<const T>() + at[1], a.strides[last - 1], a.strides[last]};
+    const Matrix<const T> right{b.as<const T>() + at[2], b.strides[last - 1], b.strides[last]};
     T* const to = c.as<T>() + at[0];
     parallel_units(rows, columns * depth, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) product_row(left, right, to + i * c.strides[last - 1], i, depth, columns);
