@@ -87,12 +87,6 @@ struct Products {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Arrives at a barrier for the whole warp: one lane arrives, after __syncwarp.
-__device__ __forceinline__ void arrive_warp(MBarrier& barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier.arrive();
-}
-
 /// Writes factor times a thread's two rows of accumulators (64, 2 pairs): elements `first_column` on of the heads at `rows`, of which those
 /// that are null do not exist.
 template <class T, int size>
