@@ -9,9 +9,9 @@ namespace tern::onednn {
 bool multiply(gemm::Sizes size, double alpha, const gemm::Matrix<const bf16>& a, const gemm::Matrix<const bf16>& b, bf16* c,
               std::int64_t c_stride, bool add);
 
-/// Whether a product of float32 is to be oneDNN's: in a build with oneDNN, on a processor of Intel with AVX-512, from 2^22 to 2^28
-/// multiplications. There it is up to 14% faster than the tiles of gemm.h; of larger products, and on AMD's processors, the two are within
-/// 5% (bench/products.md). The answer hangs on the product's sizes and strides alone, not on threads: each of the two sums in an order of
+/// True if oneDNN is to compute a product of float32: in a build with oneDNN, on a processor of Intel with AVX-512, from 2^22
+/// multiplications on. There the tiles of gemm.h have 0.8 to 1.0 of its speed; on AMD's processors the two are within 5%
+/// (bench/products.md). The answer depends on the product's sizes and strides alone, not on threads: each of the two sums in an order of
 /// its own.
 bool is_faster(gemm::Sizes size, const gemm::Matrix<const float>& a, const gemm::Matrix<const float>& b);
 
