@@ -8,8 +8,10 @@
 #include "ops/elementwise.h"
 #include "ops/factory.h"
 #include "ops/index.h"
+#include "ops/indexing.h"
 #include "ops/join.h"
 #include "ops/loss.h"
+#include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/statistics.h"
@@ -60,6 +62,25 @@ TEST_CASE("The median of a slice with a NaN is NaN, and a NaN's gradient stays w
   CHECK(list(y)[1] == 4);
   sum(y).backward();
   CHECK(list(x.grad()) == Doubles{0, 1, 0, 0, 0, 1});
+}
+
+TEST_CASE("log_softmax and softmax of a row with inf are NaN throughout, and their gradients") {
+  for (const DType dtype : floats)
+    for (const auto f : {log_softmax, softmax})
+      for (const Doubles& row : {Doubles{INFINITY, 1, 2}, {INFINITY, INFINITY, 0}, {0, INFINITY, -INFINITY}}) {
+        Doubles both = row;
+        both.insert(both.end(), {0.0, -INFINITY, 0.0});  // another row, that has a distribution
+        const Tensor x = cast(reshape(leaf(both).detach(), {2, 3}), dtype).set_requires_grad();
+        const Tensor y = f(x, 1);
+        sum(y[{0}] * 1.5 + y[{1, 0}]).backward();
+        for (int i = 0; i < 3; ++i) {
+          INFO(name(dtype) << " " << i);
+          CHECK(std::isnan(list(y)[static_cast<std::size_t>(i)]));
+          CHECK(std::isnan(list(x.grad())[static_cast<std::size_t>(i)]));
+          CHECK_FALSE(std::isnan(list(y)[static_cast<std::size_t>(i + 3)]));
+          CHECK_FALSE(std::isnan(list(x.grad())[static_cast<std::size_t>(i + 3)]));
+        }
+      }
 }
 
 TEST_CASE("cross_entropy of a NaN is NaN, wherever it stands") {

@@ -74,8 +74,7 @@ def test_functions_of_special_values(name, dtype):
     x = torch.tensor(SPECIAL, dtype=getattr(torch, dtype))
     ours, theirs = getattr(tern, name), OF_ONE[name]
     beside(ours, theirs, [x], gradients=False)
-    if name != "tanh":  # which loses the sign of a zero in f32
-        beside(lambda x: 1 / ours(x), lambda x: 1 / theirs(x), [x], gradients=False)
+    beside(lambda x: 1 / ours(x), lambda x: 1 / theirs(x), [x], gradients=False)
     beside(ours, theirs, [given((4, 5), dtype).T.abs()])
     beside(lambda x: ours(tern.flip(x)), lambda x: theirs(x.flip(0, 1)), [given((4, 5), dtype).abs()])
 
@@ -96,6 +95,30 @@ def test_reductions_of_special_values(dtype):
     for p in (0.5, 1.5, 2, 3, math.inf):
         beside(lambda x: tern.norm(x, 1, p=p), lambda x: torch.linalg.vector_norm(x, p, dim=1), [x[1:2]])
         beside(lambda x: tern.norm(x, 1, p=p), lambda x: torch.linalg.vector_norm(x, p, dim=1), [x[2:3]], gradients=p < math.inf)
+
+
+ROWS = [[math.inf, 1.0, 2.0], [math.inf, math.inf, 0.0], [0.0, -math.inf, math.inf], [-math.inf] * 3, [math.nan, 1.0, 2.0], [-math.inf, 1.0, 2.0]]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_softmax_of_special_values(dtype):
+    x = torch.tensor(ROWS, dtype=getattr(torch, dtype))
+    beside(lambda x: tern.softmax(x, 1), lambda x: x.softmax(1), [x])
+    beside(lambda x: tern.log_softmax(x, 1), lambda x: x.log_softmax(1), [x])
+    beside(lambda x: tern.log_softmax(x, 0), lambda x: x.log_softmax(0), [x.T])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_cross_entropy_of_special_values(dtype, label_smoothing):
+    x = torch.tensor(ROWS, dtype=getattr(torch, dtype))
+    for target in range(3):
+        targets = torch.full((len(ROWS),), target)
+        beside(
+            lambda x: tern.cross_entropy(x, to_tern(targets), label_smoothing=label_smoothing, reduction="none"),
+            lambda x: F.cross_entropy(x, targets, label_smoothing=label_smoothing, reduction="none"),
+            [x],
+        )
 
 
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
