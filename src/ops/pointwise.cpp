@@ -118,8 +118,8 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
     Tensor gx, gy;
     if (call.needs(0)) gx = sum_to(where(eq(y, 0), 0, g * (y * pow(x, y - 1))), x.shape());
-    // log(1) = 0 stands in for log(0), which would make 0 * inf.
-    if (call.needs(1)) gy = sum_to(g * pow(x, y) * log(where(eq(x, 0), 1, x)), y.shape());
+    // log(1) = 0 stands in for log(0) where the power is 0 or 1 and not infinite: their product would be NaN, and its limit is 0.
+    if (call.needs(1)) gy = sum_to(g * pow(x, y) * log(where(logical_and(eq(x, 0), ge(y, 0)), 1, x)), y.shape());
     return {gx, gy};
   });
 }
@@ -209,8 +209,14 @@ Tensor pow(double a, const Tensor& exponent) {
   const Tensor b_ = detail::autocast("pow", exponent);
   const Tensor b = cast(b_, with_number("pow", b_.dtype(), a));
   const Tensor y = apply(functors::Pow{}, a, b);
-  return record("pow", y, {b}, {y}, Symmetric{}, [a](const Backward& call) -> Tensors {
-    return {a == 0 ? zeros_like(call.grad()) : call.grad() * (call.saved(0) * std::log(a))};
+  const double log_a = std::log(a);
+  if (a != 0) {
+    return record("pow", y, {b}, {y}, Symmetric{},
+                  [log_a](const Backward& call) -> Tensors { return {call.grad() * (call.saved(0) * log_a)}; });
+  }
+  return record("pow", y, {b}, {b, y}, Symmetric{}, [log_a](const Backward& call) -> Tensors {
+    const Tensor exponents = call.saved(0);
+    return {call.grad() * (call.saved(1) * where(ge(exponents, 0), 0, full_like(exponents, log_a)))};
   });
 }
 

@@ -121,6 +121,21 @@ TEST_CASE("The gradients of atan2 at the origin are 0") {
     for (const double value : list(second)) CHECK(std::isfinite(value));
 }
 
+TEST_CASE("The gradient of pow by the exponent at a base of 0 is 0 from 0 on, and below that of an infinite power") {
+  for (const DType dtype : floats) {
+    const Tensor exponents = leaf({0, 2, 0.5, -1, -0.5}, dtype);
+    const Doubles wanted = {0, 0, 0, -INFINITY, -INFINITY};
+    CHECK(list(grad({sum(pow(zeros({5}, dtype), exponents))}, {exponents})[0]) == wanted);
+    CHECK(list(grad({sum(pow(0, exponents))}, {exponents})[0]) == wanted);
+    const Tensor missing = leaf({NAN, 1}, dtype);
+    CHECK(std::isnan(list(grad({sum(pow(0, missing))}, {missing})[0])[0]));
+  }
+  // Of second order as well.
+  const Tensor exponents = leaf({0, 2});
+  const Tensor slope = grad({sum(pow(0, exponents))}, {exponents}, {}, true)[0];
+  CHECK(list(grad({sum(slope)}, {exponents})[0]) == Doubles{0, 0});
+}
+
 TEST_CASE("The gradient of pow does not overflow on the way") {
   // In f16 the gradient times the exponent, 2^17, is beyond the range.
   const Tensor x = leaf({0.5}, DType::f16);

@@ -159,6 +159,9 @@ def test_gradients_at_the_origin(dtype):
     x, y = (torch.tensor(values, dtype=getattr(torch, dtype)) for values in ([0.0, 1.0, 0.0], [0.0, 0.0, -2.0]))
     beside(tern.atan2, torch.atan2, [x, y])
     beside(tern.pow, torch.pow, [given((5,), dtype).abs(), given((5,), dtype, 1)])
+    base, exponent = (torch.tensor(v, dtype=getattr(torch, dtype)) for v in ([0.0, 0.0, -0.0, 0.0, -0.0, 2.0], [0.0, 2.0, 0.5, -1.0, -2.0, 0.0]))
+    beside(tern.pow, torch.pow, [base, exponent])
+    beside(lambda x: tern.pow(0.0, x), lambda x: torch.pow(0.0, x), [exponent])
 
 
 @pytest.mark.parametrize("weights", [[-1.0, 2.0], [math.nan, 1.0], [math.inf, 1.0], [0.0, 0.0]])
