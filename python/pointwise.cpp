@@ -11,6 +11,9 @@ namespace {
 using OfOne = Tensor (*)(const Tensor&);
 using OfTwo = Tensor (*)(const Tensor&, const Tensor&);
 using OfNumber = Tensor (*)(const Tensor&, double);
+using NumberFirst = Tensor (*)(double, const Tensor&);
+
+Bound bound(const Number& number) { return number.whole ? Bound(*number.whole) : Bound(double(number)); }
 
 void bind_binary(nb::module_& m) {
   const auto define = [&](const char* name, OfTwo tensors, OfNumber number) {
@@ -90,8 +93,8 @@ void bind_pointwise(nb::module_& m) {
   m.def("leaky_relu", &leaky_relu, "x"_a, "slope"_a = 0.01, Released());
   m.def("elu", &elu, "x"_a, "alpha"_a = 1, Released());
   m.def(
-      "clamp", [](const Tensor& x, const Number& low, const Number& high) { return clamp(x, low, high); }, "x"_a, "low"_a, "high"_a,
-      Released(), "Limited to [low, high].");
+      "clamp", [](const Tensor& x, const Number& low, const Number& high) { return clamp(x, bound(low), bound(high)); }, "x"_a, "low"_a,
+      "high"_a, Released(), "Limited to [low, high].");
   bind_binary(m);
 }
 

@@ -1,4 +1,9 @@
 #pragma once
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
 #include "tensor/tensor.h"
 
 namespace tern {
@@ -93,6 +98,26 @@ Tensor where(const Tensor& condition, double a, const Tensor& b);
 /// x with `value` where mask (bool, broadcast to x) is true.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
+/// A bound of clamp, from any number. Whole numbers are kept as they are, as double has not all beyond 2^53.
+struct Bound {
+  double value;        ///< the number, or the double next to it
+  std::int64_t whole;  ///< its whole part, or the end of i64 that it lies beyond
+
+  /// @{
+  /// From a number of the language.
+  template <std::floating_point Number>
+  Bound(Number number)
+      : value(number),
+        whole(!(value >= -0x1p63) ? std::numeric_limits<std::int64_t>::min()
+              : value >= 0x1p63   ? std::numeric_limits<std::int64_t>::max()
+                                  : static_cast<std::int64_t>(value)) {}
+  template <std::integral Number>
+  Bound(Number number)
+      : value(static_cast<double>(number)),
+        whole(std::in_range<std::int64_t>(number) ? static_cast<std::int64_t>(number) : std::numeric_limits<std::int64_t>::max()) {}
+  /// @}
+};
+
 /// @name Functions of each element
 /// They keep the shape. Floating dtypes; neg, abs, sign, square, relu and clamp take integers too.
 /// @{
@@ -128,8 +153,9 @@ Tensor expm1(const Tensor& x);  ///< exp(x) - 1, accurate near 0
 Tensor floor(const Tensor& x);  ///< the whole number at or below x; the derivative is 0
 Tensor ceil(const Tensor& x);   ///< the whole number at or above x; the derivative is 0
 Tensor round(const Tensor& x);  ///< the whole number next to x, halves to the even one; the derivative is 0
-/// Limited to [low, high]; the gradient passes inside and on the bounds. Throws Error if low > high.
-Tensor clamp(const Tensor& x, double low, double high);
+/// Limited to [low, high]; the gradient passes inside and on the bounds. Of integers between bounds that are not whole: f32. Throws Error
+/// if low > high, and if an integer dtype has no number between them.
+Tensor clamp(const Tensor& x, Bound low, Bound high);
 /// @}
 
 /// @{

@@ -1,5 +1,6 @@
 // Results and gradients at the ends: zeros and their signs, NaN among others, bounds between integers, numbers that a dtype has not.
 #include <cmath>
+#include <limits>
 
 #include "autodiff/engine.h"
 #include "catch.h"
@@ -54,6 +55,25 @@ TEST_CASE("clamp keeps integers between bounds that they do not have") {
   CHECK(list(clamp(x, 0.5, 2.5)) == Doubles{0.5, 0.5, 1, 2, 2.5});
   CHECK(clamp(x, -INFINITY, 1).dtype() == DType::i64);
   CHECK(list(clamp(x, -INFINITY, 1)) == Doubles{-3, 0, 1, 1, 1});
+}
+
+TEST_CASE("clamp compares integers beyond 2^53 as they are") {
+  using Longs = std::vector<std::int64_t>;
+  const std::int64_t edge = std::int64_t(1) << 53, high = std::numeric_limits<std::int64_t>::max(),
+                     low = std::numeric_limits<std::int64_t>::min();
+  const Tensor x = Tensor::from(Longs{edge + 1, edge + 3, -edge - 1, high - 1, low + 1}, {5});
+  CHECK(clamp(x, -edge, edge).to_vector<std::int64_t>() == Longs{edge, edge, -edge, edge, -edge});
+  CHECK(clamp(x, edge + 1, edge + 3).to_vector<std::int64_t>() == Longs{edge + 1, edge + 3, edge + 1, edge + 3, edge + 1});
+  CHECK(clamp(x, low + 2, high - 2).to_vector<std::int64_t>() == Longs{edge + 1, edge + 3, -edge - 1, high - 2, low + 2});
+  CHECK(clamp(x, low, high).to_vector<std::int64_t>() == x.to_vector<std::int64_t>());
+  CHECK(clamp(x, -INFINITY, INFINITY).to_vector<std::int64_t>() == x.to_vector<std::int64_t>());
+  CHECK(clamp(x, 0, std::numeric_limits<std::uint64_t>::max()).to_vector<std::int64_t>() == Longs{edge + 1, edge + 3, 0, high - 1, 0});
+  CHECK_THROWS_AS(clamp(x, edge + 1, edge), Error);
+
+  const Tensor bytes = Tensor::from(std::vector<std::uint8_t>{0, 7, 255}, {3});
+  CHECK(list(clamp(bytes, -1, 300)) == Doubles{0, 7, 255});
+  CHECK_THROWS_WITH(clamp(bytes, 300, 400), "[clamp] expected bounds between which u8 has a number but got 300 and 400");
+  CHECK_THROWS_AS(clamp(bytes, -5, -1), Error);
 }
 
 TEST_CASE("The median of a slice with a NaN is NaN, and a NaN's gradient stays with it") {

@@ -152,6 +152,14 @@ def test_integers_wrap(dtype):
     for ours, theirs in [(tern.add, torch.add), (tern.mul, torch.mul), (tern.sub, torch.sub)]:
         beside(ours, theirs, [a, b])
     beside(lambda x: tern.clamp(x, 0.5, 2.5), lambda x: x.clamp(0.5, 2.5), [given((9,), dtype)])
+    beside(lambda x: tern.clamp(x, 1, 4), lambda x: x.clamp(1, 4), [given((9,), dtype)])
+
+
+def test_clamp_of_integers_beyond_float64():
+    edge, last = 2**53, 2**63 - 1
+    x = torch.tensor([0, edge + 1, edge + 3, -edge - 1, last - 1, -last])
+    for low, high in [(-edge, edge), (edge + 1, edge + 3), (-last + 2, last - 2), (-last - 1, last), (last, last)]:
+        beside(lambda x: tern.clamp(x, low, high), lambda x: x.clamp(low, high), [x])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

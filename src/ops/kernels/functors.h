@@ -1,5 +1,6 @@
 #pragma once
 #include <cmath>
+#include <cstdint>
 #include <type_traits>
 
 #include "ops/kernels/math.h"
@@ -151,7 +152,11 @@ struct Softplus {
 struct Clamp {
   static constexpr bool integral = true, transcendental = false;
   double low, high;
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return double(x) < low ? T(low) : double(x) > high ? T(high) : x; }
+  std::int64_t whole_low = 0, whole_high = 0;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const {
+    if constexpr (std::is_integral_v<T>) return x < T(whole_low) ? T(whole_low) : x > T(whole_high) ? T(whole_high) : x;
+    else return double(x) < low ? T(low) : double(x) > high ? T(high) : x;
+  }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return double(x) >= low && double(x) <= high ? T(1) : T(0); }
 };
 
