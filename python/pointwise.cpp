@@ -16,18 +16,20 @@ using NumberFirst = Tensor (*)(double, const Tensor&);
 Bound bound(const Number& number) { return number.whole ? Bound(*number.whole) : Bound(double(number)); }
 
 void bind_binary(nb::module_& m) {
-  const auto define = [&](const char* name, OfTwo tensors, OfNumber number) {
+  const auto define = [&](const char* name, OfTwo tensors, OfNumber number, NumberFirst first = nullptr) {
     m.def(name, tensors, "a"_a, "b"_a, Released());
     if (number) m.def(name, [number](const Tensor& a, const Number& b) { return number(a, b); }, "a"_a, "b"_a, Released());
+    if (first) m.def(name, [first](const Number& a, const Tensor& b) { return first(a, b); }, "a"_a, "b"_a, Released());
   };
   define("add", &add, &add);
-  define("sub", &sub, &sub);
+  define("sub", &sub, &sub, &sub);
   define("mul", &mul, &mul);
-  define("div", &div, &div);
-  define("pow", &pow, &pow);
+  define("div", &div, &div, &div);
+  define("pow", &pow, &pow, &pow);
   define("minimum", &minimum, &minimum);
   define("maximum", &maximum, &maximum);
-  define("remainder", &remainder, &remainder);
+  define("remainder", &remainder, &remainder, &remainder);
+  define("floor_divide", &floor_divide, &floor_divide, &floor_divide);
   define("eq", &eq, &eq);
   define("ne", &ne, &ne);
   define("lt", &lt, &lt);

@@ -28,6 +28,9 @@ Tensor minimum(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);
 /// a - b floor(a / b): its sign is that of b, as in Python. Of integers by zero: 0.
 Tensor remainder(const Tensor& a, const Tensor& b);
+/// The whole number at or below a / b, as Python's //: a = b floor_divide(a, b) + remainder(a, b). Of integers by zero: 0, of floats a / b.
+/// Its derivative is 0.
+Tensor floor_divide(const Tensor& a, const Tensor& b);
 /// The angle of the point (x, y) in [-pi, pi]: arctan(y / x) in the right quadrant; the gradient at the origin is 0. Of two integer
 /// tensors: f32.
 Tensor atan2(const Tensor& y, const Tensor& x);
@@ -48,8 +51,13 @@ Tensor maximum(const Tensor& a, double b);
 inline Tensor minimum(double a, const Tensor& b) { return minimum(b, a); }
 inline Tensor maximum(double a, const Tensor& b) { return maximum(b, a); }
 /// @}
-/// As for tensors; `b` may not be 0 for integers.
+/// @{
+/// As for tensors; a number `b` may not be 0 for integers.
 Tensor remainder(const Tensor& a, double b);
+Tensor remainder(double a, const Tensor& b);
+Tensor floor_divide(const Tensor& a, double b);
+Tensor floor_divide(double a, const Tensor& b);
+/// @}
 
 /// @{
 /// add, sub, mul and div as operators.
@@ -159,7 +167,8 @@ Tensor clamp(const Tensor& x, Bound low, Bound high);
 /// @}
 
 /// @{
-/// In place, outside autograd; b is broadcast to target and must have its dtype. div_ takes floating targets. Return target.
+/// In place, outside autograd; b is broadcast to target and must have its dtype. div_ takes floating targets; a number that divides
+/// integers may not be 0, and one that is their exponent not negative. Return target.
 Tensor add_(const Tensor& target, const Tensor& b);
 Tensor sub_(const Tensor& target, const Tensor& b);
 Tensor mul_(const Tensor& target, const Tensor& b);
@@ -168,6 +177,12 @@ Tensor add_(const Tensor& target, double b);
 Tensor sub_(const Tensor& target, double b);
 Tensor mul_(const Tensor& target, double b);
 Tensor div_(const Tensor& target, double b);
+Tensor pow_(const Tensor& target, const Tensor& b);
+Tensor pow_(const Tensor& target, double b);
+Tensor remainder_(const Tensor& target, const Tensor& b);
+Tensor remainder_(const Tensor& target, double b);
+Tensor floor_divide_(const Tensor& target, const Tensor& b);
+Tensor floor_divide_(const Tensor& target, double b);
 /// @}
 
 /// x summed over the dimensions that broadcasting `shape` to x's shape repeats: the gradient of a broadcast.

@@ -162,6 +162,37 @@ def test_clamp_of_integers_beyond_float64():
         beside(lambda x: tern.clamp(x, low, high), lambda x: x.clamp(low, high), [x])
 
 
+QUOTIENTS = {
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "**": lambda a, b: a**b,
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_operators_with_tensors_and_numbers(name, dtype):
+    f = QUOTIENTS[name]
+    a, b = given((40,), dtype), given((40,), dtype, 1)
+    if dtype in INTEGERS:
+        b = b.abs() + 1
+    if name == "**":
+        a = a.abs()
+    gradients = name != "//"  # where PyTorch has none, and ours is 0; nor has it one of number % x
+    beside(f, f, [a, b], gradients)
+    for number in (3, 0.75) if dtype in FLOATS else (3,):
+        beside(lambda x: f(x, number), lambda x: f(x, number), [a], gradients)
+        beside(lambda x: f(number, x), lambda x: f(number, x), [b], name == "**")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_floor_division_of_special_values(dtype):
+    values = SPECIAL + [1.0, 0.1, 0.2, 6.0, 3.0, -0.3, 1e-3]
+    a, b = (x.flatten() for x in torch.meshgrid(*[torch.tensor(values, dtype=getattr(torch, dtype))] * 2, indexing="ij"))
+    beside(lambda a, b: a // b, lambda a, b: a // b, [a, b], gradients=False)
+    beside(lambda a, b: 1 / (a // b), lambda a, b: 1 / (a // b), [a, b], gradients=False)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gradients_at_the_origin(dtype):
     x, y = (torch.tensor(values, dtype=getattr(torch, dtype)) for values in ([0.0, 1.0, 0.0], [0.0, 0.0, -2.0]))

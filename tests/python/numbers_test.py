@@ -19,6 +19,7 @@ LARGE = 2**53 + 1  # float64 has its neighbours alone
         lambda x: x % LARGE,
         lambda x: tern.add(x, LARGE),
         lambda x: tern.clamp(x, 0, 2**63 + 1),
+        lambda x: x // LARGE,
         lambda x: tern.where(x == 1, x, LARGE),
         lambda x: tern.where(x == 1, LARGE, x),
         lambda x: tern.masked_fill(x, x == 1, LARGE),
