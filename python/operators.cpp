@@ -47,13 +47,13 @@ void in_place(nb::class_<Tensor>& bound, const char* name, F f) {
 }
 
 /// In place by an op that has no such form: its result is copied, and must fit.
-template <class F>
+template <class Other, class F>
 void copied_in_place(nb::class_<Tensor>& bound, const char* name, F f) {
-  in_place_with<Tensor>(bound, name, [name, f](const Tensor& a, const Tensor& b) {
+  in_place_with<Other>(bound, name, [op = std::string(name), f](const Tensor& a, const Other& b) {
     const Tensor y = f(a, b);
     if (y.shape() != a.shape() || y.dtype() != a.dtype())
-      fail(name, std::string("expected a result of the target's ") + std::string(tern::name(a.dtype())) + " " + to_string(a.shape()) +
-                     " but got " + std::string(tern::name(y.dtype())) + " " + to_string(y.shape()));
+      fail(op.c_str(), std::string("expected a result of the target's ") + std::string(tern::name(a.dtype())) + " " + to_string(a.shape()) +
+                           " but got " + std::string(tern::name(y.dtype())) + " " + to_string(y.shape()));
     copy_(a, y);
   });
 }
@@ -65,8 +65,8 @@ void logical(nb::class_<Tensor>& bound, const std::string& name, F f) {
   bound.def(("__" + name + "__").c_str(), f, nb::is_operator(), Released());
   bound.def(("__" + name + "__").c_str(), with_bool, nb::is_operator(), Released());
   bound.def(("__r" + name + "__").c_str(), with_bool, nb::is_operator(), Released());
-  const std::string in_place_name = "__i" + name + "__";
-  copied_in_place(bound, in_place_name.c_str(), f);
+  copied_in_place<Tensor>(bound, ("__i" + name + "__").c_str(), f);
+  copied_in_place<bool>(bound, ("__i" + name + "__").c_str(), with_bool);
 }
 
 template <class F>
@@ -106,7 +106,7 @@ void bind_operators(nb::class_<Tensor>& bound) {
   in_place(bound, "__ifloordiv__", [](const Tensor& a, const auto& b) { floor_divide_(a, b); });
   in_place(bound, "__imod__", [](const Tensor& a, const auto& b) { a %= b; });
   in_place(bound, "__ipow__", [](const Tensor& a, const auto& b) { pow_(a, b); });
-  copied_in_place(bound, "__imatmul__", [](const Tensor& a, const Tensor& b) { return matmul(a, b); });
+  copied_in_place<Tensor>(bound, "__imatmul__", [](const Tensor& a, const Tensor& b) { return matmul(a, b); });
 
   comparison(bound, "__eq__", [](const Tensor& a, const auto& b) { return a == b; });
   comparison(bound, "__ne__", [](const Tensor& a, const auto& b) { return a != b; });

@@ -106,6 +106,10 @@ def test_logical_operators_take_true_and_false():
     x |= tern.tensor([True, False])
     x &= tern.tensor([True, False])
     assert view.tolist() == [True, False]
+    x |= True
+    x &= tern.tensor([False, True])
+    x ^= True
+    assert view.tolist() == [True, False]
     with pytest.raises(TypeError):
         x & 2
     with pytest.raises(tern.Error, match="bool"):
