@@ -132,10 +132,10 @@ void TrainingRun::finish(const io::JsonObject& summary) {
   run_->write_summary(summary);
 }
 
-std::string TrainingRun::remains() const {
+std::string TrainingRun::remains(bool can_resume) const {
   if (!run_) return "";
   const std::string path = run_->path().string();
-  const std::string goes_on = checkpoint_.empty() ? "" : fmt::format("; --resume goes on from {}", checkpoint_.string());
+  const std::string goes_on = checkpoint_.empty() || !can_resume ? "" : fmt::format("; --resume goes on from {}", checkpoint_.string());
   if (saved_epoch_ > 0) return fmt::format("{}; {} keeps the model of epoch {}", goes_on, path, saved_epoch_);
   if (is_resumed() && !run_->is_staged()) return fmt::format("{}; {} is as it was", goes_on, path);
   if (run_->keeps_earlier()) return fmt::format("{}; {} keeps the earlier run, as no epoch was done", goes_on, path);
