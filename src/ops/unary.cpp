@@ -21,8 +21,8 @@ namespace {
 
 enum class Keep { nothing, input, output };
 
-/// A unary op. Backward is one kernel; where it is recorded itself, for a higher order, it is g * derivative(kept), in
-/// ops. `kept` is the input or the output, whichever the derivative is written in.
+/// A unary op. Backward is one kernel; if it is recorded itself, for a higher order, it is g * derivative(kept), in ops. `kept` is the
+/// input or the output, whichever the derivative is a function of.
 template <class F>
 Tensor unary(const char* op, const Unary& f, const Tensor& x_, Keep keep, F derivative) {
   const Tensor x = detail::autocast(op, x_);
@@ -42,7 +42,7 @@ Tensor unary(const char* op, const Unary& f, const Tensor& x_, Keep keep, F deri
   return record(op, y, {x}, {keep == Keep::input ? x : y}, Symmetric{}, backward);
 }
 
-/// A rounding to whole numbers, which integers are already.
+/// Rounding to whole numbers; integers are returned as they are.
 Tensor rounded(const char* op, const Unary& f, const Tensor& x) {
   if (!is_floating(x.dtype()) && x.dtype() != DType::boolean) return clone(x);
   return unary(op, f, x, Keep::nothing, [](const Tensor& g, const Tensor&) { return zeros_like(g); });
@@ -132,7 +132,7 @@ Tensor ceil(T x) { return rounded("ceil", functors::Ceil{}, x); }
 Tensor round(T x) { return rounded("round", functors::Round{}, x); }
 Tensor clamp(T x, double low, double high) {
   if (!(low <= high)) fail("clamp", fmt::format("expected low <= high but got {} and {}", low, high));
-  // Between integers lie bounds that they do not have: as an operand that is not whole, these give f32.
+  // A bound between integers is not one of the dtype: as a number that is not whole, it gives f32.
   const auto is_between = [](double bound) { return std::isfinite(bound) && bound != std::floor(bound); };
   if (!is_floating(x.dtype()) && x.dtype() != DType::boolean && (is_between(low) || is_between(high)))
     return clamp(cast(x, DType::f32), low, high);

@@ -12,7 +12,7 @@ using namespace loops;
 
 namespace {
 
-/// Operands of the update of a stretch of a run: the gradients widened and scaled, and the values that are kept exactly.
+/// Operands of the update of one chunk: the gradients, widened and scaled, and the values that are kept exactly.
 template <class T>
 struct Stretch {
   T* value;
@@ -20,8 +20,8 @@ struct Stretch {
   std::int64_t first, count;
 };
 
-/// Calls f with every stretch of the run. Gradients of 16 bits, or with a factor, go through a buffer in the first-level cache, and
-/// 16-bit parameters are rounded from their masters while these are there too.
+/// Calls f with every chunk of the parameters. Gradients of 16 bits, or with a factor, go through a buffer in the L1 cache, and 16-bit
+/// parameters are rounded from their masters while these are there too.
 template <class F>
 void for_stretches(const View& parameter, const View& gradient, const View& master, const GradientScaleView& scale, const char* where,
                    F&& f) {
@@ -58,7 +58,7 @@ void adam(Cpu, const AdamArguments& a) {
   for_stretches(a.parameter, a.gradient, a.master, a.scale, "adam", [&]<class T>(const Stretch<T>& s) {
     const T b1 = T(a.beta1), b2 = T(a.beta2), c1 = T(1 - a.beta1), c2 = T(1 - a.beta2), eps = T(a.eps);
     const T rate = T(corrected_lr), root_factor = T(corrected_root);
-    // One of the two places of the weight decay is idle; multiplying by 1 or adding 0 costs nothing beside the memory.
+    // One of the two forms of weight decay is unused; multiplying by 1 or adding 0 costs nothing beside the memory traffic.
     const T shrink = a.decoupled ? T(1 - lr * a.weight_decay) : T(1), decay = a.decoupled ? T(0) : T(a.weight_decay);
     T *const value = s.value, *const m = a.m.as<T>() + s.first, *const v = a.v.as<T>() + s.first;
     const T* const gradient = s.gradient;

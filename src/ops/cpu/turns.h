@@ -5,8 +5,8 @@
 
 namespace tern::loops {
 
-/// As share, as f(begin, end, thread) on at most `at_once` units at a time: a thread that is done takes the next, so that a thread that is
-/// held up keeps no more than those from the others. Runs go to threads in no given order.
+/// Dynamic schedule: as share, but calls f(begin, end, thread) for at most `at_once` units at a time, and a free thread takes the next
+/// ones, so that a thread that is delayed holds up no more than those. The assignment to threads is in no given order.
 template <class F>
 void share_by_turns(std::int64_t count, std::int64_t threads, std::int64_t at_once, F&& f) {
   std::atomic<std::int64_t> taken = 0;
