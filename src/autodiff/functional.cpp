@@ -15,7 +15,7 @@ Tensor zeros_as(const Tensor& x) {
   return result;
 }
 
-/// Throws unless there is a vector for each tensor, and each that is defined has its form.
+/// Throws unless there is a vector for each tensor, and each defined one has its tensor's shape and dtype.
 void check_vectors(const char* where, const char* what, const Tensors& vectors, const Tensors& tensors) {
   if (vectors.size() != tensors.size())
     fail(where, fmt::format("expected {} {}s, one for each, but got {}", tensors.size(), what, vectors.size()));
@@ -30,7 +30,7 @@ void check_vectors(const char* where, const char* what, const Tensors& vectors, 
   }
 }
 
-/// f of leaves of its own, and the floating outputs that depend on them.
+/// f of separate leaves, and its floating outputs that depend on them.
 struct Call {
   Tensors leaves, wanted, outputs;
   std::vector<std::size_t> dependent;
@@ -53,7 +53,7 @@ struct Call {
   }
 };
 
-/// The jvp that this one, or a vjp, runs in, unless it is a constant there.
+/// The jvp in which this jvp or vjp runs, unless it is a constant there.
 ForwardLevel* surrounding_level() { return context().grad ? context().forward : nullptr; }
 
 }  // namespace
