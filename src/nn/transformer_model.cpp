@@ -159,8 +159,8 @@ Tensor TransformerModel::embedded(const Tensor& ids, const Tensor& position_ids)
   return drop.forward(x);
 }
 
-/// Mask of S keys for layers with weights of a dtype, with padding in the form that kernels take. Lengths become float32 padding on a GPU:
-/// more kernels take padding than lengths, among them the single-tile attention of short sequences and the softmax of materialized scores.
+/// Mask of S keys for layers with weights of a dtype, with padding in the form that kernels take. For float32 on a GPU, lengths become
+/// padding: more kernels take padding than lengths, among them single-tile attention and the softmax of materialized scores.
 static AttentionMask mask_of_layers(const AttentionMask& given, std::int64_t keys, DType dtype) {
   AttentionMask mask = shared_by_layers(given);
   const bool has_lengths = mask.key_lengths.defined() && !mask.padding.defined();
