@@ -78,7 +78,7 @@ class Optimizer {
   /// `moments` are the names of the update rule's moments, such as "m" and "v": one buffer each, of the parameters' size, initially zeros.
   explicit Optimizer(std::vector<std::string> moments);
   bool has_moments() const { return !moment_names_.empty(); }  ///< true if the rule has any
-  /// How a group is updated.
+  /// Layout of a group: its moments, and whether its parameters are updated as a whole.
   struct GroupForm {
     std::size_t moments = all_moments;  ///< number of moments of its parameters: the first ones of the optimizer's
     /// Each parameter is a separate segment, for a rule that processes whole matrices; such a group cannot be sharded.

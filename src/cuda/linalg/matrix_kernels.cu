@@ -7,7 +7,7 @@ namespace tern::gpu {
 
 namespace {
 
-constexpr int warps = 4;  ///< of a block whose warps work alone
+constexpr int warps = 4;  ///< warps of a block, each independent
 
 template <class T>
 __global__ void __launch_bounds__(block_size) write_pointers_kernel(T* data, std::int64_t stride, std::int64_t count, T** pointers) {
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(block_size) write_pointers_kernel(T* data, std
 
 __global__ void set_number(std::int64_t* number, std::int64_t value) { *number = value; }
 
-/// A warp a matrix.
+/// One warp per matrix.
 template <class T>
 __global__ void __launch_bounds__((warps * 32)) find_failed_kernel(const T* x, std::int64_t stride, std::int64_t count, std::int64_t n,
                                                                    bool positive, const int* info, std::int64_t* first) {
@@ -37,7 +37,7 @@ struct TimesOp {
   static __device__ T combine(T a, T b) { return a * b; }
 };
 
-/// A warp a matrix.
+/// One warp per matrix.
 template <class T, class Pivot>
 __global__ void __launch_bounds__((warps * 32))
     multiply_diagonals(const T* lu, std::int64_t stride, std::int64_t count, std::int64_t n, const Pivot* pivots, T* values) {
@@ -71,7 +71,7 @@ struct LargestOp {
   static __device__ T combine(T a, T b) { return fmax(a, b); }
 };
 
-/// In all lanes: whether the first large element of a vector is negative.
+/// True, in all lanes, if the first large element of a vector is negative.
 template <class T>
 __device__ bool is_to_be_negated(const T* vector, std::int64_t length) {
   const unsigned lane = threadIdx.x % 32;
@@ -87,7 +87,7 @@ __device__ bool is_to_be_negated(const T* vector, std::int64_t length) {
   return false;
 }
 
-/// A warp a column.
+/// One warp per column.
 template <class T>
 __global__ void __launch_bounds__((warps * 32))
     negate_columns(SignOf sign, T* columns, std::int64_t columns_stride, std::int64_t length, T* rows, std::int64_t rows_stride,
@@ -106,8 +106,8 @@ __global__ void __launch_bounds__((warps * 32))
     if (sign != SignOf::diagonal || e >= j) row[e] = -row[e];
 }
 
-/// Column c of Q is H_1 ... H_k e_c, and reflections after c leave e_c as it is. A lane has the elements of its own residue, so that the
-/// column in shared memory needs no barrier.
+/// Column c of Q is H_1 ... H_k e_c, and reflections after c do not change e_c. Each lane only accesses elements of its own residue, so
+/// that the column in shared memory needs no barrier.
 template <class T>
 __global__ void __launch_bounds__((warps * 32))
     reflect_unit_columns(const T* reflections, std::int64_t stride, int length, int k, const T* tau, T* q, std::int64_t total) {

@@ -244,7 +244,7 @@ inline const C* load(const S* from, std::int64_t stride, std::int64_t n, C* buff
   return buffer;
 }
 
-/// Where to compute n elements that belong at `to`: there, or in the buffer, from which `store` copies them.
+/// Memory in which to compute n elements that belong at `to`: there, or the buffer, from which `store` copies them.
 template <class C, class S>
 inline C* target(S* to, std::int64_t stride, std::int64_t n, C* buffer) {
   if constexpr (std::is_same_v<C, S>)
