@@ -17,7 +17,6 @@ constexpr std::int64_t edge = 3;                ///< items kept at either end of
 /// Format of floats: one for the whole tensor, so that columns are aligned.
 struct Style {
   bool integral = true, scientific = false;
-  std::size_t width = 0;
 
   std::string text(double value) const {
     if (!std::isfinite(value)) return fmt::format("{}", value);

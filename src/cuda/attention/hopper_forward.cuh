@@ -27,8 +27,7 @@
 // result. The index of the item is passed together with Q.
 //
 // The softmax's reference, initially the maximum, follows the maximum only if that has grown by more than `slack` (as in FlashAttention-4):
-// sums are rarely rescaled, and exponentials stay below 2^slack. f32 has a smaller slack or none, because exponentials use f16's range from
-// 2^15 down.
+// sums are rarely rescaled, and exponentials stay below 2^slack. f32 has no slack: its exponentials fill f16's range from 2^15 down.
 namespace tern::gpu::hopper {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -66,15 +65,11 @@ struct ForwardConsumer {
     k_descriptor = wgmma_descriptor(k_ring, 0);
     v_descriptor = wgmma_descriptor(k_ring + C::stages * KTile::bytes, KTile::block_bytes);
     dropout_position = drops ? p.args.dropout.position() : 0;
-    if (C::ping_pong && group == 0) named_barrier_arrive(1, 2 * warpgroup);  // the first turn
+    if (group == 0) named_barrier_arrive(1, 2 * warpgroup);  // the first turn
   }
 
-  __device__ __forceinline__ void ping_pong_wait() {
-    if constexpr (C::ping_pong) named_barrier_sync(1 + group, 2 * warpgroup);
-  }
-  __device__ __forceinline__ void ping_pong_pass() {
-    if constexpr (C::ping_pong) named_barrier_arrive(1 + (group + 1) % C::groups, 2 * warpgroup);
-  }
+  __device__ __forceinline__ void ping_pong_wait() { named_barrier_sync(1 + group, 2 * warpgroup); }
+  __device__ __forceinline__ void ping_pong_pass() { named_barrier_arrive(1 + (group + 1) % C::groups, 2 * warpgroup); }
 
   /// S = Q K^T.
   __device__ __forceinline__ void issue_scores() {

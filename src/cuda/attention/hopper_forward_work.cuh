@@ -4,14 +4,13 @@
 // Flash attention on Hopper, forward: sizes, the tiles of keys that queries see, and the producer. hopper_forward.cuh has the picture.
 namespace tern::gpu::hopper {
 
-template <int width_, int groups_, int keys_, int stages_, bool ping_pong_ = true, int slack_ = 8, int parts_ = 1>
+template <int width_, int groups_, int keys_, int stages_, int slack_ = 8, int parts_ = 1>
 struct ForwardConfig {
-  static constexpr int width = width_;    ///< size of a head, padded
-  static constexpr int groups = groups_;  ///< consumer warpgroups
-  static constexpr int keys = keys_;      ///< keys of a tile
-  static constexpr int stages = stages_;  ///< pipeline stages of K and V
-  static constexpr bool ping_pong = ping_pong_;
-  static constexpr int slack = slack_;
+  static constexpr int width = width_;          ///< size of a head, padded
+  static constexpr int groups = groups_;        ///< consumer warpgroups
+  static constexpr int keys = keys_;            ///< keys of a tile
+  static constexpr int stages = stages_;        ///< pipeline stages of K and V
+  static constexpr int slack = slack_;          ///< growth of the maximum, in base 2, up to which the softmax's reference stays
   static constexpr int parts = parts_;          ///< parts of an element
   static constexpr bool promotes = parts == 2;  ///< each P V is added to y by a separate addition: Note [Two parts]
   static constexpr int rows = groups * 64, threads = (groups + 1) * warpgroup;
