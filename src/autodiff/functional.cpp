@@ -23,7 +23,7 @@ void check_vectors(const char* where, const char* what, const Tensors& vectors, 
     const Tensor &v = vectors[i], &x = tensors[i];
     if (!v.defined()) continue;
     if (!x.defined() || !is_floating(x.dtype()))
-      fail(where, fmt::format("expected no {} of number {}, which is no floating tensor", what, i));
+      fail(where, fmt::format("expected an undefined {} {} for a tensor that is not floating", what, i));
     if (v.shape() != x.shape() || v.dtype() != x.dtype() || v.device() != x.device())
       fail(where, fmt::format("expected {} {} of {} {} on {} but got {} {} on {}", what, i, name(x.dtype()), to_string(x.shape()),
                               to_string(x.device()), name(v.dtype()), to_string(v.shape()), to_string(v.device())));

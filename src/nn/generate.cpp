@@ -64,10 +64,9 @@ std::vector<std::size_t> picked(const std::vector<std::size_t>& values, const st
 
 void fail_without_number(const Tensor& is_number, const std::vector<std::size_t>& origins, std::int64_t step) {
   const Places places = places_of(is_number);
-  fail("generate",
-       fmt::format("expected logits that are numbers, not all of them -inf, but row {} has a NaN, or no other, for its new token "
-                   "{}: AnomalyMode names the module",
-                   places.dropped.empty() ? 0 : origins[static_cast<std::size_t>(places.dropped.front())], step));
+  fail("generate", fmt::format("expected logits without a NaN, and not all -inf, but row {} has such logits for its new token {}: "
+                               "AnomalyMode names the module",
+                               places.dropped.empty() ? 0 : origins[static_cast<std::size_t>(places.dropped.front())], step));
 }
 
 }  // namespace detail

@@ -107,9 +107,9 @@ struct CheckNames final : Visitor {
       if (own.empty()) continue;
       const auto [found, is_new] = lists.try_emplace({place.path.substr(0, digits), std::move(own)}, &place);
       if (!is_new)
-        fail("visit", "expected modules with parameters of their own but '" + found->second->path + "' and '" + place.path +
-                          "' have the same: copies share them. nn::layers(n, [] { return ...; }) makes n modules; is_shared = true says "
-                          "that one is meant to stand there again");
+        fail("visit", "expected modules with separate parameters but '" + found->second->path + "' and '" + place.path +
+                          "' have the same: copies share them. nn::layers(n, [] { return ...; }) makes n modules; set is_shared = true "
+                          "in a module that is repeated intentionally");
     }
   }
 

@@ -37,7 +37,7 @@ void Muon::add_group(const Group& group) {
     fail("Muon", fmt::format("expected products of bf16 or f32 but got {}", name(o.dtype)));
   for (const Tensor& x : group.parameters)
     if (x.dims() < 2)
-      fail("Muon", fmt::format("expected matrices but got {}: give it to AdamW, in one of the groups beside", to_string(x.shape())));
+      fail("Muon", fmt::format("expected matrices but got {}: pass it to AdamW, in one of the other groups", to_string(x.shape())));
   add_parameters(group.parameters, o.lr, {.moments = 1, .is_whole = true});
   options_.emplace_back(o);
 }

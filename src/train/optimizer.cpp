@@ -74,8 +74,8 @@ void Optimizer::add_parameters(const Tensors& parameters, double lr, const Group
                        x.is_contiguous() ? "" : "strided, ", name(x.dtype()), to_string(x.shape())));
     if (!autograd_state(x))
       fail("Optimizer",
-           fmt::format("expected parameters that require a gradient, or are frozen, but {} at position {} was never told: call "
-                       "set_requires_grad() on it where the module makes it, or set_requires_grad(false) to freeze it",
+           fmt::format("expected parameters that require a gradient, or are frozen, but {} at position {} was never marked: call "
+                       "set_requires_grad() on it where the module creates it, or set_requires_grad(false) to freeze it",
                        to_string(x.shape()), states_.size()));
     for (const ParameterState& other : states_) {
       if (other.parameter.is_same(x))
@@ -257,8 +257,8 @@ void Optimizer::step(const GradientScale& scale) {
   for (std::size_t i = 0; i < states_.size(); ++i)
     if (states_[i].parameter.ref()->references() == 1)
       fail("Optimizer",
-           fmt::format("expected parameters that a module holds but nobody else has parameter {}, {}: was it replaced after the "
-                       "optimizer was made? copy_ into a parameter, and do not assign to it",
+           fmt::format("expected parameters that a module holds but only the optimizer holds parameter {}, {}: was it replaced "
+                       "after the optimizer was created? copy_ into a parameter, and do not assign to it",
                        i, to_string(states_[i].parameter.shape())));
   if (!is_laid_out()) lay_out();
   if (arrival_) arrival_->begin();
