@@ -45,6 +45,14 @@ decltype(auto) dispatch_numbers(DType dtype, const char* where, F&& f) {
   return detail::dispatch<detail::DTypes::numbers>(dtype, where, f);
 }
 
+/// As dispatch_floats, for f32 and f64 only.
+template <class F>
+decltype(auto) dispatch_f32_f64(DType dtype, const char* where, F&& f) {
+  if (dtype == DType::f32) return f.template operator()<float>();
+  if (dtype == DType::f64) return f.template operator()<double>();
+  fail(where, std::string("expected f32 or f64 but got ") + name(dtype));
+}
+
 /// As dispatch_floats, for every dtype.
 template <class F>
 decltype(auto) dispatch_all(DType dtype, F&& f) {

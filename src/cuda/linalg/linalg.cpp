@@ -14,6 +14,7 @@
 #include "cuda/linalg/matrix_kernels.h"
 #include "cuda/runtime/allocator.h"
 #include "ops/kernels/copy.h"
+#include "tensor/dispatch.h"
 
 namespace tern::kernels {
 
@@ -203,7 +204,7 @@ std::int64_t cholesky(Cuda, const View& a, const View& l) {
   if (is_batched(sizes.count, n)) {
     triangle(Cuda{}, a, l, 0, false);
     const Pointers all(batch, l.dtype, stream);
-    dispatch_f32_f64(l.dtype, [&]<class T>() {
+    dispatch_f32_f64(l.dtype, "linalg", [&]<class T>() {
       check(library.of<T>().potrf_batched(with.handle, upper, as_int(n), all.of<T>(), as_int(n), info.as<int>(), as_int(sizes.count)),
             "cusolverDnpotrfBatched");
     });
@@ -268,7 +269,7 @@ void qr(Cuda, const View& a, const View& q, const View& r) {
   if (batched) {
     form_q(reflections, m, k, dtype, tau.as<>(), columns.data, stream);
   } else {
-    dispatch_f32_f64(dtype, [&]<class T>() {
+    dispatch_f32_f64(dtype, "linalg", [&]<class T>() {
       const int rows = as_int(m), width = as_int(k);
       int size = 0;
       check(library.of<T>().orgqr_buffer_size(with.handle, rows, width, width, memory.as<T>(), rows, tau.as<T>(), &size),
@@ -373,7 +374,8 @@ void svd(Cuda, const View& a, const View& u, const View& s, const View& vt) {
       marks(static_cast<std::size_t>(count) * sizeof(int), stream);
   copy(Cuda{}, a, matrices(is_tall ? Order::by_columns : Order::by_rows, memory.as<>(), a, m, n));
   zero_non_finite({memory.as<>(), count, m * n}, dtype, marks.as<int>(), stream);
-  dispatch_f32_f64(dtype, [&]<class T>() { jacobi.run(memory.as<T>(), s.as<T>(), left.as<T>(), right.as<T>(), info.as<int>(), stream); });
+  dispatch_f32_f64(dtype, "linalg",
+                   [&]<class T>() { jacobi.run(memory.as<T>(), s.as<T>(), left.as<T>(), right.as<T>(), info.as<int>(), stream); });
   const Batch lefts{left.as<>(), count, jacobi.left_stride()}, rights{right.as<>(), count, jacobi.right_stride()};
   const Batch &of_u = is_tall ? lefts : rights, &of_vt = is_tall ? rights : lefts;
   fix_signs(SignOf::large_element, of_u, m, of_vt, n, k, dtype, stream);

@@ -5,12 +5,6 @@
 // elements apart.
 namespace tern::gpu {
 
-/// Calls f with float, or with double for f64.
-template <class F>
-auto dispatch_f32_f64(DType dtype, F f) {
-  return dtype == DType::f64 ? f.template operator()<double>() : f.template operator()<float>();
-}
-
 /// Batch of matrices, or of vectors, which are matrices of one column.
 struct Batch {
   void* data;

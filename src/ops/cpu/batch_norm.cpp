@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ops/cpu/loops.h"
+#include "tensor/dispatch.h"
 
 namespace tern::kernels {
 
@@ -17,15 +18,12 @@ namespace {
 /// Calls f.operator()<C>(channel, first, stride) for each channel: element l of row b is at first + b stride + l.
 template <class F>
 void each_channel(const View& x, F f) {
-  const auto run = [&]<class C>() {
+  dispatch_f32_f64(x.dtype, "batch_norm", [&]<class C>() {
     const std::int64_t rows = x.shape[0], channels = x.shape[1], length = x.shape[2];
     loops::parallel_units(channels, rows * length, loops::stream_grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t c = begin; c < end; ++c) f.template operator()<C>(c, c * length, channels * length);
     });
-  };
-  if (x.dtype == DType::f32) run.template operator()<float>();
-  else if (x.dtype == DType::f64) run.template operator()<double>();
-  else fail("batch_norm", "expected f32 or f64");
+  });
 }
 
 /// In float64: where all elements are equal, the deviation is eps alone, and an error of one unit in the mean is 300 units in y.

@@ -1,6 +1,7 @@
 #include "ops/cpu/convolution.h"
 
-#include "ops/cpu/turns.h"
+#include "ops/cpu/dynamic_schedule.h"
+#include "tensor/dispatch.h"
 
 // Convolution on the CPU: for each image, the product of the weights (O, C kh kw) with the windows, whose packed panels (Note [Gemm]) are
 // copied directly from a band of the image. The weights are packed once, and threads take one band after another.
@@ -114,7 +115,7 @@ void convolve(const Bands& s, const T* x, const T* weight, const T* bias, T* y, 
     offsets.data()[d] = d / s.taps() * s.plane(rows) + s.offset(d % s.taps());
     offsets.data()[s.depth() + d] = d / s.taps() * s.plane(last_rows) + s.offset(d % s.taps());
   }
-  loops::share_by_turns(images * bands, threads, 1, [&](std::int64_t unit, std::int64_t, std::int64_t thread) {
+  loops::share_dynamically(images * bands, threads, [&](std::int64_t unit, std::int64_t thread) {
     T *const band = work.data() + (band_size + panel_size) * thread, *const panel = band + band_size;
     const std::int64_t image = unit / bands, first = unit % bands * rows, group = image % s.groups;
     const bool is_last = unit % bands == bands - 1;
@@ -132,7 +133,7 @@ void convolution(Cpu, const View& x, const View& weight, const View& bias, const
   if (y.numel() == 0) return;
   const Bands s(x, y, of);
   backend::count_flops(2 * s.multiplications(), true);
-  dispatch_wide(y.dtype, "conv2d", [&]<class T>() {
+  dispatch_f32_f64(y.dtype, "conv2d", [&]<class T>() {
     convolve(s, x.as<const T>(), weight.as<const T>(), bias.data ? bias.as<const T>() : nullptr, y.as<T>(), y.stream);
   });
 }

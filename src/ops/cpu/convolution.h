@@ -4,7 +4,6 @@
 
 #include "ops/cpu/window.h"
 #include "ops/kernels/convolution.h"
-#include "tensor/dispatch.h"
 
 namespace tern::convolutions {
 
@@ -106,14 +105,6 @@ void copy_image(const Bands& s, const T* band, std::int64_t channels, T* image) 
       }
     }
   }
-}
-
-/// Calls f.operator()<T>() with float or double.
-template <class F>
-void dispatch_wide(DType dtype, const char* where, F&& f) {
-  if (dtype == DType::f32) f.template operator()<float>();
-  else if (dtype == DType::f64) f.template operator()<double>();
-  else fail(where, "expected f32 or f64");
 }
 
 /// Number of threads that pay off for a convolution.

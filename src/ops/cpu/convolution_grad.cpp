@@ -1,7 +1,8 @@
 #include "ops/cpu/convolution.h"
+#include "ops/cpu/dynamic_schedule.h"
 #include "ops/cpu/fold.h"
-#include "ops/cpu/turns.h"
 #include "ops/kernels/copy.h"
+#include "tensor/dispatch.h"
 
 // Gradients of a convolution on the CPU, Note [Bands]. dx: the transposed weights times g are the gradients of the windows' elements, which
 // are accumulated in a band while it is in a cache. dw: each tap's elements, read in place from a band, times g.
@@ -27,7 +28,7 @@ void input_gradient(const Bands& s, const T* weight, const T* g, T* dx, const St
   const std::int64_t columns_size = gemm::round_up(channels * taps * positions, gemm::lanes<T>);
   const std::int64_t packed_size = gemm::round_up(gemm::packed_size<T>({channels * taps, positions, s.outputs}), gemm::lanes<T>);
   const loops::Scratch<T> work((image_size + columns_size + packed_size) * threads, stream);
-  loops::share_by_turns(images * parts, threads, 1, [&](std::int64_t unit, std::int64_t, std::int64_t thread) {
+  loops::share_dynamically(images * parts, threads, [&](std::int64_t unit, std::int64_t thread) {
     T* const sums = work.data() + (image_size + columns_size + packed_size) * thread;
     T *const columns = sums + image_size, *const packed = columns + columns_size;
     const std::int64_t image = unit / parts, first = unit % parts * channels, own = std::min(channels, s.inputs - first);
@@ -118,7 +119,7 @@ void weight_gradient(const Bands& s, const T* x, const T* g, Target<T> dw, Targe
   const loops::Scratch<T> work((band_size + panel_size) * threads, stream);
   const loops::Scratch<std::int64_t> offsets(depth * threads, stream);
 
-  loops::share_by_turns(s.groups * shares * cuts, threads, 1, [&](std::int64_t unit, std::int64_t, std::int64_t thread) {
+  loops::share_dynamically(s.groups * shares * cuts, threads, [&](std::int64_t unit, std::int64_t thread) {
     const std::int64_t cut = unit % cuts, share = unit / cuts % shares, group = unit / cuts / shares;
     const std::int64_t begin = std::min(depth, (depth * cut / cuts + height - 1) / height * height);
     const std::int64_t end = cut + 1 == cuts ? depth : std::min(depth, (depth * (cut + 1) / cuts + height - 1) / height * height);
@@ -178,7 +179,7 @@ void convolution_grad(Cpu, const View& x, const View& weight, const View& g, con
     return;
   }
   const Bands s(x, g, of);
-  dispatch_wide(g.dtype, "conv2d", [&]<class T>() {
+  dispatch_f32_f64(g.dtype, "conv2d", [&]<class T>() {
     const T* const of_y = g.as<const T>();
     if (dx.data && dx.numel() > 0) {
       backend::count_flops(2 * s.multiplications(), true);

@@ -95,7 +95,7 @@ class Decode {
     const auto sums_of = [&](std::int64_t key_head, std::int64_t part, std::int64_t member) {
       return partial.data() + ((key_head * parts + part) * group + member) * entry;
     };
-    take_turns(units, threads, [&](std::int64_t unit, std::int64_t thread) {
+    loops::share_dynamically(units, threads, [&](std::int64_t unit, std::int64_t thread) {
       const std::int64_t key_head = unit / parts, part = unit % parts;
       add_part(problem_.sequence(key_head / problem_.kv_heads), key_head % problem_.kv_heads, part, work.data() + thread * work_size(),
                [&](std::int64_t member) { return sums_of(key_head, part, member); });

@@ -62,7 +62,7 @@ class Forward {
       attend(problem_.sequence(key_head / problem_.kv_heads), head, tile * tile_queries, memory, own);
     };
     if (alone) {
-      take_turns(key_heads, threads, [&](std::int64_t key_head, std::int64_t thread) {
+      loops::share_dynamically(key_heads, threads, [&](std::int64_t key_head, std::int64_t thread) {
         C* const memory = packed.data() + thread * head_size;
         Workspace<C> own = workspace(thread);
         for (std::int64_t tile = 0; tile < key_tiles; ++tile) pack_tile(key_head, tile, memory);
@@ -70,10 +70,10 @@ class Forward {
       });
       return;
     }
-    take_turns(key_heads * key_tiles, threads, [&](std::int64_t unit, std::int64_t) {
+    loops::share_dynamically(key_heads * key_tiles, threads, [&](std::int64_t unit, std::int64_t) {
       pack_tile(unit / key_tiles, unit % key_tiles, packed.data() + unit / key_tiles * head_size);
     });
-    take_turns(key_heads * group * query_tiles, threads, [&](std::int64_t unit, std::int64_t thread) {
+    loops::share_dynamically(key_heads * group * query_tiles, threads, [&](std::int64_t unit, std::int64_t thread) {
       Workspace<C> own = workspace(thread);
       attend_tile(unit % key_heads, unit / key_heads, packed.data() + unit % key_heads * head_size, own);
     });

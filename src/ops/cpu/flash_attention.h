@@ -1,8 +1,8 @@
 #pragma once
-#include <atomic>
 #include <cmath>
 #include <numbers>
 
+#include "ops/cpu/dynamic_schedule.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/rows.h"
 #include "ops/kernels/attention.h"
@@ -100,15 +100,6 @@ struct Rows {
       : data(x.as<S>() + s.batch * x.strides[0] + first * x.strides[1] + head * x.strides[2]), stride(x.strides[1]) {}
   S* operator[](std::int64_t row) const { return data + row * stride; }
 };
-
-/// Dynamic schedule: calls f(unit, thread) for all units; a free thread takes the next one.
-template <class F>
-void take_turns(std::int64_t units, std::int64_t threads, F&& f) {
-  std::atomic<std::int64_t> taken = 0;
-  loops::share(threads, threads, [&](std::int64_t, std::int64_t, std::int64_t thread) {
-    for (std::int64_t unit = taken++; unit < units; unit = taken++) f(unit, thread);
-  });
-}
 
 /// Right operand of products, (depth, columns), packed as in gemm.h: `breadth` columns for each step of the depth; the last panel is one
 /// vector wide if that suffices.

@@ -94,7 +94,7 @@ class Backward {
     const Scratch<C> work(threads * work_size, g_.stream), queries((parts_ == 1 ? threads : key_heads) * group_size, g_.stream);
     const auto own = [&](std::int64_t thread) { return KeyWork<C>(problem_, work.data() + thread * work_size); };
     if (parts_ == 1) {
-      take_turns(units(), threads, [&](std::int64_t unit, std::int64_t thread) {
+      loops::share_dynamically(units(), threads, [&](std::int64_t unit, std::int64_t thread) {
         C* const memory = queries.data() + thread * group_size;
         for_members(unit, [&](std::int64_t key_head) {
           for (std::int64_t i = 0; i < group * tiles; ++i) prepare(key_head, i / tiles, i % tiles, memory + i / tiles * head_size);
@@ -105,13 +105,13 @@ class Backward {
       return;
     }
     const auto for_query_tiles = [&](auto f) {
-      take_turns(key_heads * group * tiles, threads, [&](std::int64_t unit, std::int64_t) {
+      loops::share_dynamically(key_heads * group * tiles, threads, [&](std::int64_t unit, std::int64_t) {
         f(unit / (group * tiles), unit / tiles % group, unit % tiles, queries.data() + unit / tiles * head_size);
       });
     };
     for_query_tiles(
         [&](std::int64_t key_head, std::int64_t member, std::int64_t tile, C* memory) { prepare(key_head, member, tile, memory); });
-    take_turns(units() * parts_, threads, [&](std::int64_t unit, std::int64_t thread) {
+    loops::share_dynamically(units() * parts_, threads, [&](std::int64_t unit, std::int64_t thread) {
       for_members(unit / parts_, [&](std::int64_t key_head) {
         for (std::int64_t tile = unit % parts_; tile < problem_.key_tiles(); tile += parts_)
           differentiate(key_head, tile, unit % parts_, queries.data() + key_head * group_size, own(thread));

@@ -12,6 +12,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tensor/dispatch.h"
+
 namespace tern::kernels {
 
 namespace {
@@ -65,9 +67,11 @@ template <class F>
 std::int64_t for_each(const View& a, F f) {
   const Matrices all(a);
   if (all.rows() == 0 || all.columns() == 0) return -1;
-  for (std::int64_t i = 0; i < all.count(); ++i)
-    if (!(a.dtype == DType::f64 ? f.template operator()<double>(i) : f.template operator()<float>(i))) return i;
-  return -1;
+  return dispatch_f32_f64(a.dtype, "linalg", [&]<class T>() -> std::int64_t {
+    for (std::int64_t i = 0; i < all.count(); ++i)
+      if (!f.template operator()<T>(i)) return i;
+    return -1;
+  });
 }
 
 /// True if a vector has to be negated, see Note [Signs].
@@ -175,7 +179,7 @@ std::int64_t solve(Cpu, const View& a, const View& b, const View& x) {
 void det(Cpu, const View& a, const View& values) {
   const Matrices all(a);
   const auto one = [&]<class T>() { fill_part<T>(values, 0, all.count(), T(1)); };  // for matrices without elements
-  if (all.rows() == 0) values.dtype == DType::f64 ? one.template operator()<double>() : one.template operator()<float>();
+  if (all.rows() == 0) dispatch_f32_f64(values.dtype, "det", one);
   for_each(a, [&]<class T>(std::int64_t i) {
     values.as<T>()[i] = Eigen::PartialPivLU<Matrix<T>>(all.take<T>(i)).determinant();
     return true;

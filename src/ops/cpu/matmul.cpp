@@ -1,8 +1,8 @@
 #include "ops/kernels/matmul.h"
 
+#include "ops/cpu/dynamic_schedule.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/onednn.h"
-#include "ops/cpu/turns.h"
 #include "ops/kernels/copy.h"
 #include "tensor/ceil_div.h"
 
@@ -196,7 +196,7 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
       by_onednn ? 0 : gemm::packed_size<C>({rows / grid.row_parts + 2 * height, columns / grid.column_parts + 2 * breadth, depth});
   const Scratch<C> work(work_size * threads, stream);
   const std::int64_t units = count * parts, at_once = std::max<std::int64_t>(1, units / (8 * threads));
-  share_by_turns(units, threads, at_once, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
+  share_dynamically(units, threads, at_once, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
     C* const own = work.data() + work_size * thread;
     for (std::int64_t unit = begin; unit < end; ++unit) {
       const std::int64_t number = unit / parts, i = unit % parts / grid.column_parts, j = unit % grid.column_parts;

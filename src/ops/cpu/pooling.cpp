@@ -1,5 +1,6 @@
 #include "ops/cpu/convolution.h"
 #include "ops/cpu/fold.h"
+#include "tensor/dispatch.h"
 
 // Max pooling on the CPU: a thread processes whole planes. Windows that tile the plane, the usual case, are processed row by row in whole
 // vectors; any others tap by tap.
@@ -185,7 +186,7 @@ void pool_windows_grad(const Pool& p, const T* x, const T* y, const T* g, T* dx,
 void max_pool(Cpu, const View& x, const SlidingWindow& window, const View& y) {
   if (y.numel() == 0) return;
   const Pool p(x, window);
-  dispatch_wide(y.dtype, "max_pool2d", [&]<class T>() {
+  dispatch_f32_f64(y.dtype, "max_pool2d", [&]<class T>() {
     if (p.is_tiling()) pool_tiles(p, x.as<const T>(), y.as<T>(), y.stream);
     else pool_windows(p, x.as<const T>(), y.as<T>());
   });
@@ -194,7 +195,7 @@ void max_pool(Cpu, const View& x, const SlidingWindow& window, const View& y) {
 void max_pool_grad(Cpu, const View& x, const View& y, const View& g, const SlidingWindow& window, const View& dx) {
   if (dx.numel() == 0) return;
   const Pool p(x, window);
-  dispatch_wide(y.dtype, "max_pool2d", [&]<class T>() {
+  dispatch_f32_f64(y.dtype, "max_pool2d", [&]<class T>() {
     if (p.is_tiling()) pool_tiles_grad(p, x.as<const T>(), y.as<const T>(), g.as<const T>(), dx.as<T>(), dx.stream);
     else pool_windows_grad(p, x.as<const T>(), y.as<const T>(), g.as<const T>(), dx.as<T>(), dx.stream);
   });

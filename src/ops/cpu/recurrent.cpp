@@ -2,6 +2,7 @@
 
 #include "ops/cpu/loops.h"
 #include "ops/kernels/math.h"
+#include "tensor/dispatch.h"
 
 namespace tern::kernels {
 
@@ -10,17 +11,14 @@ namespace tern::kernels {
 
 namespace {
 
-/// Calls f.operator()<C>(first, last) for ranges of rows; C is float or double.
+/// Calls f.operator()<C>(row) for each row; C is float or double.
 template <class F>
 void each_row(const char* op, const View& state, F f) {
-  const auto run = [&]<class C>() {
+  dispatch_f32_f64(state.dtype, op, [&]<class C>() {
     loops::parallel_units(state.shape[0], 4 * state.shape[1], loops::function_grain, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t row = first; row < last; ++row) f.template operator()<C>(row);
     });
-  };
-  if (state.dtype == DType::f32) run.template operator()<float>();
-  else if (state.dtype == DType::f64) run.template operator()<double>();
-  else fail(op, "expected f32 or f64");
+  });
 }
 
 /// Row of a contiguous matrix.
