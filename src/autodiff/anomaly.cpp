@@ -43,14 +43,14 @@ static std::string failing_module() {
 [[maybe_unused]] static const bool failures_name_modules = (backend::failing_place = failing_module, true);
 
 /// Counts of the elements of a tensor that are not finite.
-struct Faults {
+struct NonFiniteCounts {
   bool nan = false, inf = false;
   explicit operator bool() const { return nan || inf; }
   const char* name() const { return nan ? "a NaN" : "an Inf"; }
 };
 
-static Faults faults_in(const Tensor& x) {
-  Faults faults;
+static NonFiniteCounts count_non_finite(const Tensor& x) {
+  NonFiniteCounts faults;
   if (!x.defined() || !is_floating(x.dtype())) return faults;
   dispatch_floats(x.dtype(), "anomaly", [&]<class T>() {
     for (const T element : x.to_vector<T>()) {
@@ -76,9 +76,9 @@ static bool is_view(const Tensor& y, const TensorList& inputs) {
 void detail::check_anomaly(const char* op, std::span<const Tensor> outputs, const TensorList& inputs) {
   for (const Tensor& y : outputs) {
     if (!y.defined() || is_view(y, inputs)) continue;
-    const Faults faults = faults_in(y);
+    const NonFiniteCounts faults = count_non_finite(y);
     if (!faults) continue;
-    const auto has_inf = [](const Tensor& x) { return faults_in(x).inf; };
+    const auto has_inf = [](const Tensor& x) { return count_non_finite(x).inf; };
     if (!faults.nan && (places_numbers(op) || std::any_of(inputs.begin(), inputs.end(), has_inf))) continue;
     const std::string message = fmt::format("expected finite numbers but the forward of '{}'{} made {}, shape {}", op,
                                             in_module(running_module()), faults.name(), to_string(y.shape()));
@@ -89,7 +89,7 @@ void detail::check_anomaly(const char* op, std::span<const Tensor> outputs, cons
 
 void check_gradients(const Node& node, const Tensors& gradients) {
   for (std::size_t i = 0; i < gradients.size(); ++i)
-    if (const Faults faults = faults_in(gradients[i]))
+    if (const NonFiniteCounts faults = count_non_finite(gradients[i]))
       fail(node.op, fmt::format("expected finite numbers but the backward of '{}'{} made {} in the gradient of its "
                                 "input {}, shape {}",
                                 node.op, in_module(node.module), faults.name(), i, to_string(gradients[i].shape())));

@@ -118,7 +118,7 @@ namespace {
 /// Calls work(i) for each i in [0, count) on `threads` threads, each with a single kernel thread and with those parts of this thread's
 /// context that decoding reads. After an error no more work begins, and the error of the lowest i is thrown.
 template <class F>
-void side_by_side(std::size_t count, std::int64_t threads, const F& work) {
+void run_concurrently(std::size_t count, std::int64_t threads, const F& work) {
   const Context& outer = context();
   std::atomic<std::size_t> taken = 0;
   std::atomic<bool> has_failed = false;
@@ -176,7 +176,7 @@ std::vector<std::vector<Hypothesis>> generate_in_batches(const std::vector<std::
   };
   if (threads > 1) {
     // Longest batches first, so that a thread that is done early waits only for a short one.
-    side_by_side(batches, threads, [&](std::size_t i) { decode(batches - 1 - i); });
+    run_concurrently(batches, threads, [&](std::size_t i) { decode(batches - 1 - i); });
   } else {
     for (std::size_t i = 0; i < batches; ++i) decode(i);
   }

@@ -102,7 +102,7 @@ bool is_adjacent_to(const Tensor& a, const Tensor& b) {
 }
 
 /// Memory for the gradients of tensors: slices of one tensor where the inputs are adjacent slices of one.
-Tensors gradients_beside(const Tensors& xs) {
+Tensors adjacent_gradients(const Tensors& xs) {
   Tensors results;
   for (std::size_t first = 0, last = 0; first < xs.size(); first = last) {
     Shape shape = xs[first].shape();
@@ -117,7 +117,7 @@ Tensors gradients_beside(const Tensors& xs) {
 }
 
 /// x with last stride 1, as the kernels take it.
-Tensor with_whole_rows(const Tensor& x) { return x.size(-1) <= 1 || x.strides().back() == 1 ? x : contiguous(x); }
+Tensor with_contiguous_rows(const Tensor& x) { return x.size(-1) <= 1 || x.strides().back() == 1 ? x : contiguous(x); }
 
 /// View as the kernels take it: packed sequences are rows of one batch.
 View batched(const Tensor& x) {
@@ -143,9 +143,8 @@ void count_products(const AttentionSizes& sizes, const AttentionParams& params, 
 }
 
 /// Flash attention: memory does not grow with T S. Undefined if the device has no kernel for the inputs.
-Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_,
-                          const AttentionParams& params) {
-  Tensor q = with_whole_rows(q_), k = with_whole_rows(k_), v = with_whole_rows(v_);
+Tensor tiled_attention(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_, const AttentionParams& params) {
+  Tensor q = with_contiguous_rows(q_), k = with_contiguous_rows(k_), v = with_contiguous_rows(v_);
   const Tensor bias = params.bias, out = empty(q.shape(), q.dtype(), q.device());
   const detail::KernelMask mask(params.mask, q.dtype());
   PhiloxState draws;
@@ -198,7 +197,7 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
     const Tensors in = {call.saved(0), call.saved(1), call.saved(2), call.saved(3)};
     if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, given, draws); });
     const Tensor g = contiguous(call.grad());
-    Tensors results = gradients_beside({in[0], in[1], in[2]});
+    Tensors results = adjacent_gradients({in[0], in[1], in[2]});
     results.emplace_back();
     if (in[3].defined() && call.needs(3)) {
       Shape shape = in[3].shape();
@@ -218,11 +217,12 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
 
 /// Attention of one query per sequence, without gradients: keys and values are read once, in place. Undefined if the device has no kernel
 /// for the inputs.
-Tensor attention_of_one_query(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_,
+Tensor single_query_attention(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_,
                               const AttentionParams& params) {
   const bool is_dropped = params.training && params.dropout > 0;
   if (sizes.queries != 1 || sizes.is_packed || is_dropped || needs_record({q_, k_, v_, params.bias})) return {};
-  const Tensor q = with_whole_rows(q_), k = with_whole_rows(k_), v = with_whole_rows(v_), y = empty(q.shape(), q.dtype(), q.device());
+  const Tensor q = with_contiguous_rows(q_), k = with_contiguous_rows(k_), v = with_contiguous_rows(v_),
+               y = empty(q.shape(), q.dtype(), q.device());
   const KernelMask mask(params.mask, q.dtype());
   const kernels::Attention attention{.mask = mask.view(),
                                      .bias = params.bias.defined() ? broadcast_to(params.bias.detach(), sizes.scores()).view() : View{},
@@ -236,7 +236,7 @@ Tensor attention_of_one_query(const AttentionSizes& sizes, const Tensor& q_, con
 }
 
 /// True for self attention with a mask that every kernel supports.
-bool is_simple(const AttentionSizes& sizes, const AttentionParams& params) {
+bool is_plain_self_attention(const AttentionSizes& sizes, const AttentionParams& params) {
   return !sizes.is_packed && sizes.queries == sizes.keys && sizes.heads == sizes.kv_heads && !params.bias.defined() &&
          params.mask.window == 0 && !params.mask.key_lengths.defined();
 }
@@ -251,7 +251,7 @@ Tensor whole_projection(const Tensor& q, const Tensor& k, const Tensor& v) {
 }
 
 /// On a GPU, by the single-tile kernels for short sequences, one head in one tile. q, k and v are slices of one projection.
-Tensor attention_in_one_tile(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v,
+Tensor single_tile_attention(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v,
                              const AttentionParams& params) {
   const KernelMask mask(params.mask, q.dtype());
   const PhiloxState draws = draws_for(sizes, params);
@@ -268,7 +268,7 @@ Tensor attention_in_one_tile(const AttentionSizes& sizes, const Tensor& q, const
     const Tensors in = {call.saved(0), call.saved(1), call.saved(2)};
     if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, params, draws); });
     const Tensor g = contiguous(call.grad());
-    Tensors results = gradients_beside(in);
+    Tensors results = adjacent_gradients(in);
     on_cuda(fused_name, g.device(),
             [&](auto dev) { kernels::self_attention_grad(dev, projection(in), g.view(), attention(), projection(results)); });
     return results;
@@ -294,16 +294,16 @@ Tensor fused_scaled_dot_product_attention(const Tensor& q_, const Tensor& k_, co
   const Tensor q = detail::autocast("matmul", q_), k = detail::autocast("matmul", k_), v = detail::autocast("matmul", v_);
   const AttentionParams params = lowered(params_);
   const AttentionSizes sizes = check(fused_name, q, k, v, params);
-  if (const Tensor y = attention_of_one_query(sizes, q, k, v, params); y.defined()) return y;
-  if (q.device() == cpu) return attention_in_tiles(sizes, q, k, v, params);
+  if (const Tensor y = single_query_attention(sizes, q, k, v, params); y.defined()) return y;
+  if (q.device() == cpu) return tiled_attention(sizes, q, k, v, params);
   if (q.numel() == 0) return compose(sizes, q, k, v, params, true);
-  const bool simple = is_simple(sizes, params);
+  const bool simple = is_plain_self_attention(sizes, params);
   if (simple && cuda_has(q.device(), [&](auto dev) { return kernels::has_self_attention(dev, q.dtype(), sizes.queries, sizes.width); })) {
-    if (whole_projection(q, k, v).defined()) return attention_in_one_tile(sizes, q, k, v, params);
+    if (whole_projection(q, k, v).defined()) return single_tile_attention(sizes, q, k, v, params);
     const Tensors parts = unstack(stack({q, k, v}, 2), 2);
-    return attention_in_one_tile(sizes, parts[0], parts[1], parts[2], params);
+    return single_tile_attention(sizes, parts[0], parts[1], parts[2], params);
   }
-  if (const Tensor y = attention_in_tiles(sizes, q, k, v, params); y.defined()) return y;
+  if (const Tensor y = tiled_attention(sizes, q, k, v, params); y.defined()) return y;
   if (needs_chunks(sizes, q, params)) return attention_in_chunks(sizes, q, k, v, params);
   return simple ? attention_by_products(sizes, q, k, v, params) : compose(sizes, q, k, v, params, true);
 }

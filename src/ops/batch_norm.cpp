@@ -45,7 +45,7 @@ void check(const Tensor& x, double eps, std::initializer_list<const Tensor*> par
 }
 
 /// All dimensions but that of the channels.
-Dims others(const Tensor& x) {
+Dims reduced_dims(const Tensor& x) {
   Dims dims;
   for (int d = 0; d < x.dims(); ++d)
     if (d != 1) dims.push_back(d);
@@ -118,7 +118,7 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& gamma, const Tensor& b
   check(x, eps, {&gamma, &beta}, {});
   const std::int64_t count = x.size(1) == 0 ? 1 : x.numel() / x.size(1);
   if (count == 0) fail("batch_norm", fmt::format("expected one element or more in each channel but got {}", to_string(x.shape())));
-  const Dims dims = others(x);
+  const Dims dims = reduced_dims(x);
   const auto [y, mean, variance, rstd] = forward(x, gamma, beta, eps, dims);
   const Shape channels = {x.size(1)};
   const DType beta_dtype = beta.defined() ? beta.dtype() : x.dtype();

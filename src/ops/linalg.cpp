@@ -58,8 +58,8 @@ Tensor inverse_gaps(const Tensor& s) {
   return where(is_diagonal, 0.0, reciprocal(where(is_diagonal, 1.0, gaps)));
 }
 
-/// Gradient of an output, or zeros if none arrived.
-Tensor arrived(const Backward& call, std::size_t output, const Tensor& like) {
+/// Gradient of an output, or zeros if none gradient_or_zeros.
+Tensor gradient_or_zeros(const Backward& call, std::size_t output, const Tensor& like) {
   return call.grads()[output].defined() ? call.grads()[output] : zeros_like(like);
 }
 
@@ -93,7 +93,7 @@ Qr qr(const Tensor& a) {
   const Tensors made = record_all("qr", {orthonormal, triangle}, {a}, {orthonormal, triangle}, [](const Backward& call) -> Tensors {
     const Tensor q = call.saved(0), r = call.saved(1);
     if (r.size(-2) != r.size(-1)) fail("qr", fmt::format("expected M >= N for a gradient but got r {}", to_string(r.shape())));
-    const Tensor gq = arrived(call, 0, q), gr = triu(arrived(call, 1, r));
+    const Tensor gq = gradient_or_zeros(call, 0, q), gr = triu(gradient_or_zeros(call, 1, r));
     const Tensor m = matmul(r, mt(gr)) - matmul(mt(gq), q), lower = tril(m) + mt(tril(m, -1));
     // (gQ + Q lower) R^-T.
     return {mt(solve(r, mt(gq + matmul(q, lower))))};
@@ -107,7 +107,7 @@ Eigh eigh(const Tensor& a) {
   on(a.device(), [&](auto dev) { kernels::eigh(dev, a.view(), values.view(), vectors.view()); });
   const Tensors made = record_all("eigh", {values, vectors}, {a}, {values, vectors}, [](const Backward& call) -> Tensors {
     const Tensor w = call.saved(0), v = call.saved(1);
-    Tensor inner = by_row(arrived(call, 0, w)) * eye(w.size(-1), {.dtype = w.dtype(), .device = w.device()});
+    Tensor inner = by_row(gradient_or_zeros(call, 0, w)) * eye(w.size(-1), {.dtype = w.dtype(), .device = w.device()});
     if (call.grads()[1].defined()) inner = inner + matmul(mt(v), call.grads()[1]) * inverse_gaps(w);
     return {symmetric(matmul(matmul(v, inner), mt(v)))};
   });
@@ -123,7 +123,7 @@ Svd svd(const Tensor& a) {
     const Tensor u = call.saved(0), s = call.saved(1), vt = call.saved(2);
     const Tensor identity = eye(s.size(-1), {.dtype = s.dtype(), .device = s.device()});
     // u (...) vt: the parts within the spaces of u and v, and the part outside of them.
-    Tensor inner = by_row(arrived(call, 1, s)) * identity, outside;
+    Tensor inner = by_row(gradient_or_zeros(call, 1, s)) * identity, outside;
     const Tensor gaps = call.grads()[0].defined() || call.grads()[2].defined() ? inverse_gaps(square(s)) : Tensor();
     if (const Tensor& gu = call.grads()[0]; gu.defined()) {
       const Tensor p = matmul(mt(u), gu);

@@ -69,17 +69,17 @@ View matrices(Order order, void* data, const View& like, std::int64_t rows, std:
 /// Workspaces of a function of cuSOLVER, on the GPU and on the host.
 class Buffers {
  public:
-  template <class Ask>
-  Buffers(Stream stream, const char* what, Ask ask) : device_(asked(what, ask), stream), host_(host_bytes_) {}
+  template <class QuerySizes>
+  Buffers(Stream stream, const char* what, QuerySizes query) : device_(query_sizes(what, query), stream), host_(host_bytes_) {}
   void* device() const { return device_.as<>(); }
   std::size_t device_bytes() const { return device_bytes_; }
   void* host() { return host_.data(); }
   std::size_t host_bytes() const { return host_bytes_; }
 
  private:
-  template <class Ask>
-  std::size_t asked(const char* what, Ask ask) {
-    check(ask(&device_bytes_, &host_bytes_), what);
+  template <class QuerySizes>
+  std::size_t query_sizes(const char* what, QuerySizes query) {
+    check(query(&device_bytes_, &host_bytes_), what);
     return device_bytes_;
   }
   std::size_t device_bytes_ = 0, host_bytes_ = 0;

@@ -89,12 +89,12 @@ struct ColumnsOperand {
 
 /// Memory to prefetch: `runs` contiguous segments of `bytes` bytes, `stride` bytes apart. Each `call` prefetches `lines` cache lines into
 /// L2, between steps of a tile: a burst for a whole tile would fill the queue of misses and delay the tile's own operands.
-struct Upcoming {
+struct Prefetch {
   const char* data = nullptr;
   std::int64_t stride = 0, runs = 0, bytes = 0, at = 0, lines = 0;
 
   template <class S>
-  static Upcoming of(const S* from, std::int64_t stride, std::int64_t runs, std::int64_t elements) {
+  static Prefetch of(const S* from, std::int64_t stride, std::int64_t runs, std::int64_t elements) {
     constexpr auto size = static_cast<std::int64_t>(sizeof(S));
     return {reinterpret_cast<const char*>(from), stride * size, runs, elements * size};
   }
@@ -119,7 +119,7 @@ inline constexpr std::int64_t last_steps = 32;
 /// Microkernel: c (rows x columns, of a tile of R x V vectors) = alpha * a b, or added to c. Prefetches `next`, if given, meanwhile.
 template <int R, int V, class T, class A>
 [[gnu::always_inline]] inline void multiply_tile(std::int64_t depth, A a, const T* __restrict b, T* c, std::int64_t c_stride, int rows,
-                                                 int columns, T alpha, bool add, Upcoming* next) {
+                                                 int columns, T alpha, bool add, Prefetch* next) {
   using Vector = typename VectorOf<T>::type;
   constexpr int width = V * lanes<T>;
   Vector sum[R][V] = {};
@@ -174,11 +174,11 @@ template <int R, int V, class T, class A>
 
 template <class T, int R, int V>
 void tile(std::int64_t depth, const T* __restrict a, const T* __restrict b, T* c, std::int64_t c_stride, int rows, int columns, T alpha,
-          bool add, Upcoming* next) {
+          bool add, Prefetch* next) {
   multiply_tile<R, V>(depth, PanelOperand<T, R>{a}, b, c, c_stride, rows, columns, alpha, add, next);
 }
 template <class T>
-using Tile = void (*)(std::int64_t, const T*, const T*, T*, std::int64_t, int, int, T, bool, Upcoming*);
+using Tile = void (*)(std::int64_t, const T*, const T*, T*, std::int64_t, int, int, T, bool, Prefetch*);
 
 /// The microkernel for packed panels of an even height and of V vectors.
 template <class T>
@@ -192,11 +192,11 @@ Tile<T> tile_for(int height, int vectors) {
 /// The microkernel for an a that is not packed: all rows of the tile must exist.
 template <class A, int R, int V, class T>
 void strided_tile(std::int64_t depth, A a, const T* b, T* c, std::int64_t c_stride, int rows, int columns, T alpha, bool add,
-                  Upcoming* next) {
+                  Prefetch* next) {
   multiply_tile<R, V>(depth, a, b, c, c_stride, rows, columns, alpha, add, next);
 }
 template <class A, class T>
-using StridedTile = void (*)(std::int64_t, A, const T*, T*, std::int64_t, int, int, T, bool, Upcoming*);
+using StridedTile = void (*)(std::int64_t, A, const T*, T*, std::int64_t, int, int, T, bool, Prefetch*);
 
 template <class A, class T>
 StridedTile<A, T> strided_tile_for(int height, int vectors) {
@@ -306,7 +306,7 @@ struct PackedRows {
       constexpr std::int64_t ahead = 4;
       for (std::int64_t i = 0; i < rows; ++i) {
         if (i + ahead < rows) {
-          Upcoming row = Upcoming::of(a.at(i + ahead, 0).data, 0, 1, depth);
+          Prefetch row = Prefetch::of(a.at(i + ahead, 0).data, 0, 1, depth);
           row.spread(1);
           row.call();
         }
@@ -321,7 +321,7 @@ struct PackedRows {
 
   /// c = alpha times this block times a panel of b, of `columns` columns, or added to c. Prefetches `next` meanwhile: the hardware
   /// prefetcher does not follow strides of more than a page.
-  void multiply(const T* panel, int columns, T* c, std::int64_t c_stride, T alpha, bool add, Upcoming next) const {
+  void multiply(const T* panel, int columns, T* c, std::int64_t c_stride, T alpha, bool add, Prefetch next) const {
     const int vectors = columns <= lanes<T> ? 1 : 2;
     next.spread(ceil_div(rows, height) * ceil_div(depth, last_steps));
     for (std::int64_t i = 0; i < rows; i += height) {
@@ -368,13 +368,13 @@ void multiply(Sizes size, T alpha, const Matrix<const S>& a, const Matrix<const 
           T* const panel = packed_b + (size.rows > block_rows ? j * depth : 0);
           if (i0 == 0)
             pack(b.at(k0, j0 + j).data, b.column_stride, b.row_stride, width, depth, width <= lanes<T> ? lanes<T> : breadth<T>, panel);
-          Upcoming next;
+          Prefetch next;
           if (const std::int64_t following = j + breadth<T>; is_far && following < columns) {
             const S* const source = b.at(k0, j0 + following).data;
             const std::int64_t count = std::min<std::int64_t>(breadth<T>, columns - following);
-            if (i0 > 0) next = Upcoming::of(packed_b + following * depth, depth, count, depth);
-            else if (b.column_stride == 1) next = Upcoming::of(source, b.row_stride, depth, count);
-            else next = Upcoming::of(source, b.column_stride, count, depth);
+            if (i0 > 0) next = Prefetch::of(packed_b + following * depth, depth, count, depth);
+            else if (b.column_stride == 1) next = Prefetch::of(source, b.row_stride, depth, count);
+            else next = Prefetch::of(source, b.column_stride, count, depth);
           }
           block.multiply(panel, width, c + i0 * c_stride + j0 + j, c_stride, alpha, add || k0 > 0, next);
         }
