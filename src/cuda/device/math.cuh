@@ -26,7 +26,7 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
-/// Sigmoid s of 2u = 0.5 (1 + tanh u), for the u of gelu_tanh(x), where `square` is x x: then gelu_tanh(x) = x s. Two instructions of the
+/// s = sigmoid(2u) = 0.5 (1 + tanh u) for the u of gelu_tanh(x), where `square` is x x: then gelu_tanh(x) = x s. Two instructions of the
 /// special-function unit and few others: a derivative takes 10 instructions, and 40 with __expf and __fdividef, which handle denormals.
 __device__ __forceinline__ float gelu_tanh_sigmoid(float x, float square) {
   constexpr float linear = -2 * 0.79788456080286535588f * log2_e, cubic = 0.044715f * linear;
