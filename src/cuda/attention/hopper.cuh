@@ -88,12 +88,6 @@ struct Products {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Arrives at a barrier for the whole warp: one lane arrives after __syncwarp.
-__device__ __forceinline__ void arrive_warp(MBarrier& barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier.arrive();
-}
-
 /// Writes factor times a thread's two rows of accumulators (64, 2 pairs), from column `first_column` on, to the heads at `rows`; null rows
 /// are skipped.
 template <class T, int size>

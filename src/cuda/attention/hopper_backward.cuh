@@ -127,18 +127,19 @@ __device__ __forceinline__ void run_producer_warps(const BackwardParams& p, cons
 /// Initializes the barriers of a block with this number of consumer warps; called by one thread.
 template <class C>
 __device__ __forceinline__ void init_barriers(BackwardBarriers<C::stages, C::keys>& barriers, int consumer_warps) {
-  constexpr int ds_warps = C::groups * 4, dq_warps = 4, turn_warps = 2;
+  constexpr unsigned ds_arrivals = C::groups * 4 * arrivals_of_warp, dq_arrivals = 4 * arrivals_of_warp, turn_threads = 2;
+  const unsigned consumers = consumer_warps * arrivals_of_warp;
   barriers.kv_full.init(1);
-  barriers.kv_empty.init(consumer_warps + dq_warps + turn_warps);
+  barriers.kv_empty.init(consumers + dq_arrivals + turn_threads);
   for (int i = 0; i < C::stages; ++i) {
     barriers.full[i].init(1);
-    barriers.empty[i].init(consumer_warps);
+    barriers.empty[i].init(consumers);
   }
   for (int i = 0; i < 2; ++i) {
-    barriers.ds_full[i].init(ds_warps);
-    barriers.ds_empty[i].init(dq_warps);
+    barriers.ds_full[i].init(ds_arrivals);
+    barriers.ds_empty[i].init(dq_arrivals);
     barriers.turn[i].init(1);
-    barriers.added[i].init(dq_warps);
+    barriers.added[i].init(dq_arrivals);
     barriers.released[i].init(1);
   }
 }
@@ -222,14 +223,14 @@ __device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMe
         warpgroup_commit_batch();
         warpgroup_wait<0>();
         warpgroup_fence_operand(dq);
-        if (piece == C::pieces - 1) arrive_warp(barriers.ds_empty[slots.ds().index()]);
+        if (piece == C::pieces - 1) barriers.ds_empty[slots.ds().index()].arrive_warp();
         if (piece == 0) barriers.turn[slots.turn.index()].wait(slots.turn.phase());
         add_dq<T, C>(p, barriers.block.sequence, job, dq, piece, scale);
       }
-      arrive_warp(barriers.added[slots.turn.index()]);
+      barriers.added[slots.turn.index()].arrive_warp();
       slots.advance();
     }
-    arrive_warp(barriers.kv_empty);
+    barriers.kv_empty.arrive_warp();
   });
 }
 

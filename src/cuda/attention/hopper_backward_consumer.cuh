@@ -173,7 +173,7 @@ struct BackwardConsumer {
 #pragma unroll
     for (int i = 0; i < 4; ++i) stmatrix(fragment_row(tile, 0, i), p_or_ds[i]);
     fence_proxy_async();
-    arrive_warp(barriers.ds_full[slots.index()]);
+    barriers.ds_full[slots.index()].arrive_warp();
     ++slots.used;
   }
   /// Waits until at most that many committed batches of wgmma are pending; `result`, of an earlier batch, may then be read.
@@ -217,7 +217,7 @@ struct BackwardConsumer {
       if (count == 0) break;
       exponentiate(stage, p.args.scale_log2);
       wait_for<0>(dk);
-      arrive_warp(barriers.empty[previous]);
+      barriers.empty[previous].arrive_warp();
       round_p();
       begin_dp(stage);
       wait_for<0>(dv);
@@ -251,17 +251,17 @@ struct BackwardConsumer {
         for (int r = 0; r < 2; ++r) padding[r] = padding_log2(p.args, block.sequence, block.index, key_of(r));
       }
       walk(count);
-      arrive_warp(barriers.empty[read.index]);
+      barriers.empty[read.index].arrive_warp();
       read.advance();
       rows_of(p.dk, dk_rows);
       rows_of(p.dv, dv_rows);
-      arrive_warp(barriers.kv_empty);
+      barriers.kv_empty.arrive_warp();
       store_rows<T>(dk, {p.args.scale, p.args.scale}, dk_rows, 0, p.args.head_dim);
       store_rows<T>(dv, {p.args.inverse_keep, p.args.inverse_keep}, dv_rows, 0, p.args.head_dim);
     } else {  // no query sees the keys
       rows_of(p.dk, dk_rows);
       rows_of(p.dv, dv_rows);
-      arrive_warp(barriers.kv_empty);
+      barriers.kv_empty.arrive_warp();
       store_zeros<T>(dk_rows, p.args.head_dim);
       store_zeros<T>(dv_rows, p.args.head_dim);
     }

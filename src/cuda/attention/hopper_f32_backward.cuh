@@ -136,7 +136,7 @@ struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
       for (int e = 0; e < 4; ++e) x[e] = Base::is_kept(n * 4 + e) ? s[n * 4 + e] : -s[n * 4 + e];
       store_shared(to + n * warpgroup * 16, make_float4(x[0], x[1], x[2], x[3]));
     }
-    arrive_warp(barriers.p_full[p_slots.index()]);
+    barriers.p_full[p_slots.index()].arrive_warp();
     ++p_slots.used;
     warpgroup_fence_operand(s);
 #pragma unroll
@@ -159,7 +159,7 @@ struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
         s[n * 4 + e] = (drops ? fabsf(probability) : probability) * (dp - (e % 2 ? delta.y : delta.x) * delta_factor);
       }
     }
-    arrive_warp(barriers.p_empty[p_slots.index()]);
+    barriers.p_empty[p_slots.index()].arrive_warp();
     ++p_slots.used;
     warpgroup_fence_operand(s);
 #pragma unroll
@@ -171,7 +171,7 @@ struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) stmatrix(Base::fragment_row(tile + part * C::DsTile::part_bytes, 0, i), operand[part][i]);
     fence_proxy_async();
-    arrive_warp(barriers.ds_full[ds_slots.index()]);
+    barriers.ds_full[ds_slots.index()].arrive_warp();
     ++ds_slots.used;
   }
 
@@ -189,12 +189,12 @@ struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
     for (; count > 0; --count) {
       barriers.full[read.index].wait(read.phase);
       f(read.index);
-      arrive_warp(barriers.empty[read.index]);
+      barriers.empty[read.index].arrive_warp();
       read.advance();
     }
     float* rows[2];
     Base::rows_of(gradient, rows);
-    arrive_warp(barriers.kv_empty);
+    barriers.kv_empty.arrive_warp();
     if (is_seen) store_rows<float>(sums, {factor, factor}, rows, 0, p.args.head_dim);
     else store_zeros<float>(rows, p.args.head_dim);
   }
@@ -243,8 +243,8 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_f32_attention_backward(_
     tma_prefetch_map(p.dy);
     init_barriers<C>(barriers, 8);
     for (int i = 0; i < 2; ++i) {
-      barriers.p_full[i].init(4);
-      barriers.p_empty[i].init(4);
+      barriers.p_full[i].init(4 * arrivals_of_warp);
+      barriers.p_empty[i].init(4 * arrivals_of_warp);
     }
     fence_barrier_init();
   }

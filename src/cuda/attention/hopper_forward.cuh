@@ -114,11 +114,11 @@ struct ForwardConsumer {
     release_v();
   }
   __device__ __forceinline__ void release_k() {
-    arrive_warp(barriers.k.empty[k_state.index]);
+    barriers.k.empty[k_state.index].arrive_warp();
     k_state.advance();
   }
   __device__ __forceinline__ void release_v() {
-    arrive_warp(barriers.v.empty[v_state.index]);
+    barriers.v.empty[v_state.index].arrive_warp();
     v_state.advance();
   }
   /// Skips a tile of keys that the warpgroup's queries do not see: releases its stages unread, and passes on its turn at the tensor cores.
@@ -318,7 +318,7 @@ struct ForwardConsumer {
         update();
       }
     }
-    arrive_warp(barriers.q_empty);
+    barriers.q_empty.arrive_warp();
     if (own.count > 0) {
       barriers.v.wait_full(v_state);
       issue_sums();
@@ -350,11 +350,11 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_attention_forward(__grid
     tma_prefetch_map(p.q);
     tma_prefetch_map(p.k);
     tma_prefetch_map(p.v);
-    constexpr int consumer_warps = C::groups * 4;
+    constexpr unsigned consumers = C::groups * 4 * arrivals_of_warp;
     barriers.q_full.init(1);
-    barriers.q_empty.init(consumer_warps);
-    barriers.k.init(consumer_warps);
-    barriers.v.init(consumer_warps);
+    barriers.q_empty.init(consumers);
+    barriers.k.init(consumers);
+    barriers.v.init(consumers);
     fence_barrier_init();
   }
   __syncthreads();

@@ -80,6 +80,13 @@ __device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wai
 
 // mbarrier
 
+/// Number of arrivals by which a warp counts in one phase of an mbarrier: see MBarrier::arrive_warp.
+#ifdef TERN_RACECHECK
+constexpr unsigned arrivals_of_warp = 32;
+#else
+constexpr unsigned arrivals_of_warp = 1;
+#endif
+
 /// Barrier in shared memory whose phase completes when `count` threads and all expected bytes have arrived; then the next phase begins.
 /// Phases are distinguished by their parity, 0 for the first.
 struct MBarrier {
@@ -90,6 +97,13 @@ struct MBarrier {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(&state)), "r"(count));
   }
   __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(&state)) : "memory"); }
+  /// Arrives for the whole warp: lane 0 does, after __syncwarp, which orders the accesses of all lanes before the arrival. The racecheck
+  /// tool of compute-sanitizer does not follow that order and reports each of those accesses, so in a build for it (TERN_RACECHECK) every
+  /// lane arrives for itself.
+  __device__ __forceinline__ void arrive_warp(unsigned lane = threadIdx.x % 32) {
+    __syncwarp();
+    if (arrivals_of_warp == 32 || lane == 0) arrive();
+  }
 #if __CUDA_ARCH__ >= 900
   /// Arrives, and makes the phase wait for `bytes` bytes of copies (arrive.expect_tx).
   __device__ void arrive_and_expect_tx(unsigned bytes) {

@@ -166,7 +166,7 @@ class RowGroup : public RowThread<whole_block> {
 #endif
     if constexpr (!whole_block) {
       if (in_a_warp()) return;
-      if (thread_of_block() == 0) exchange.arrived[index_].init(threads_ / 32);
+      if (thread_of_block() == 0) exchange.arrived[index_].init(threads_ / 32 * arrivals_of_warp);
       __syncthreads();
     }
   }
@@ -197,8 +197,7 @@ class RowGroup : public RowThread<whole_block> {
     if constexpr (whole_block) {
       __syncthreads();
     } else {
-      __syncwarp();  // the other lanes have read the previous turn's values when lane 0 arrives
-      if (thread % 32 == 0) exchange_.arrived[index_].arrive();
+      exchange_.arrived[index_].arrive_warp(thread % 32);  // all lanes have read the previous turn's values, too
       exchange_.arrived[index_].wait(turn & 1);
     }
     return {values, warps};

@@ -102,8 +102,7 @@ __device__ __forceinline__ void convert_tiles(const Tf32Params& p, Stage<product
       if constexpr (b_k_major) convert_k_major(warp, lane, memory[read.index]);
       else convert_mn_major(warp, lane, memory[read.index]);
       fence_proxy_async();
-      __syncwarp();
-      if (lane == 0) barriers.converted[read.index].arrive();
+      barriers.converted[read.index].arrive_warp(lane);
     }
 }
 
@@ -134,10 +133,7 @@ __device__ __forceinline__ void multiply_tiles(const Tf32Params& p, Stage<produc
         if constexpr (products == 3) fragment.small[s][i] = __float_as_uint(round_to_tf32(x - big));
       }
   };
-  const auto release = [&](int stage) {
-    __syncwarp();
-    if (lane == 0) barriers.empty[stage].arrive();
-  };
+  const auto release = [&](int stage) { barriers.empty[stage].arrive_warp(lane); };
   WorkTile tile;
   State read;  // of the current step
   for (int index = WorkTile::first(p); tile.find(p, index); index += WorkTile::stride(p)) {
@@ -212,8 +208,8 @@ __global__ void __launch_bounds__(threads, 1) tf32_gemm_kernel(__grid_constant__
   if (threadIdx.x == 0) {
     tma_prefetch_map(p.a_map);
     tma_prefetch_map(p.b_map);
-    barriers.init(consumers / 32);
-    for (MBarrier& converted : barriers.converted) converted.init(converters / 32);
+    barriers.init(consumers / 32 * arrivals_of_warp);
+    for (MBarrier& converted : barriers.converted) converted.init(converters / 32 * arrivals_of_warp);
     barriers.received.init(1);
     fence_barrier_init();
   }

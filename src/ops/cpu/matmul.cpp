@@ -22,8 +22,12 @@ namespace {
 
 /// Multiplications that make a part worth its own packing, half a millisecond of work.
 constexpr std::int64_t long_part = 1 << 26;
-/// Multiplications of a part that oneDNN computes: fewer cost 3% or more of its speed.
-constexpr std::int64_t onednn_part = 1 << 22;
+/// Number of parts of a product that oneDNN computes: as many as threads may share, of at least 2^22 multiplications each, since fewer cost
+/// 3% or more of its speed. The order of its sums depends on a part's sizes, which therefore depend on the product's sizes alone, and not
+/// on the number of threads.
+std::int64_t onednn_parts(std::int64_t multiplications) {
+  return std::clamp<std::int64_t>(multiplications >> 22, 1, std::clamp<std::int64_t>(multiplications >> 28, 16, 64));
+}
 
 /// Batch of products: sizes, the batch dimensions as a loop over (c, a, b), and the first matrices.
 struct Batch {
@@ -184,8 +188,7 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
   if constexpr (std::is_same_v<S, float>) {
     by_onednn =
         onednn::is_faster(batch.size, {a.as<const S>(), batch.a_row, batch.a_column}, {b.as<const S>(), batch.b_row, batch.b_column});
-    // The order of oneDNN's sums depends on a part's sizes, which therefore must not depend on threads.
-    if (by_onednn) grid = make_grid<C>(batch.size, std::clamp<std::int64_t>(rows * columns * depth / onednn_part, 1, 16));
+    if (by_onednn) grid = make_grid<C>(batch.size, onednn_parts(rows * columns * depth));
   }
   const std::int64_t parts = grid.row_parts * grid.column_parts;
   constexpr std::int64_t height = gemm::max_height, breadth = gemm::breadth<C>;
